@@ -1,0 +1,217 @@
+//! In which order messages reach the application: as they finish, or held back until all that began before are done.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::cursor::Cursor;
+use crate::budget::Grant;
+use crate::error::CloseReason;
+use crate::machine::{Event, Meta};
+use crate::message::{Message, len64};
+
+/// When ordered messages are delivered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Delivery {
+    /// When they finish: for applications that resume from [`Connection::cursor`](super::Connection::cursor) and skip
+    /// what they have applied (see [`Applied`](super::Applied)).
+    Settled,
+    /// When all that began before them are done: for applications that take the highest seq they saw for their
+    /// cursor.
+    #[default]
+    StartOrder,
+}
+
+/// Messages between their first frame and the application.
+#[derive(Debug)]
+pub(super) struct Arrivals {
+    delivery: Delivery,
+    cursor: Cursor<Option<Queued>>,
+    /// Begun and not finished.
+    unfinished: BTreeSet<u64>,
+    held: BTreeMap<u64, Finished>,
+    held_bytes: u64,
+    max_held_bytes: u64,
+}
+
+/// A message that waits for the driver to poll it.
+#[derive(Debug)]
+struct Queued {
+    seq: Option<u64>,
+    _grant: Option<Grant>,
+}
+
+/// A message that has arrived whole.
+#[derive(Debug)]
+pub(super) struct Finished {
+    pub(super) message: Message,
+    pub(super) seq: Option<u64>,
+    pub(super) ordered: bool,
+    pub(super) grant: Option<Grant>,
+}
+
+impl Arrivals {
+    pub(super) fn new(delivery: Delivery, max_held_bytes: u64) -> Self {
+        Self {
+            delivery,
+            cursor: Cursor::default(),
+            unfinished: BTreeSet::new(),
+            held: BTreeMap::new(),
+            held_bytes: 0,
+            max_held_bytes,
+        }
+    }
+
+    /// A message begins: its ordinal.
+    pub(super) fn begin(&mut self) -> u64 {
+        let ordinal = self.cursor.begin(None);
+        self.unfinished.insert(ordinal);
+        ordinal
+    }
+
+    /// Whether a message would have to wait for one that began before it.
+    pub(super) fn must_hold(&self, ordinal: u64, ordered: bool) -> bool {
+        let blocked = self.unfinished.first().is_some_and(|oldest| *oldest < ordinal);
+        self.delivery == Delivery::StartOrder && ordered && blocked
+    }
+
+    /// A message is whole: events that may go out now.
+    pub(super) fn finish(&mut self, ordinal: u64, finished: Finished) -> Result<Vec<Event>, CloseReason> {
+        self.unfinished.remove(&ordinal);
+        let mut events = Vec::new();
+        if self.must_hold(ordinal, finished.ordered) {
+            let held = self.held_bytes.saturating_add(len64(finished.message.len()));
+            if held > self.max_held_bytes {
+                return Err(CloseReason::HeldTooMuch { held, limit: self.max_held_bytes });
+            }
+            self.held_bytes = held;
+            self.held.insert(ordinal, finished);
+        } else {
+            events.push(self.queue(ordinal, finished));
+        }
+        while let Some((oldest, _)) = self.held.first_key_value()
+            && !self.must_hold(*oldest, true)
+            && let Some((ordinal, finished)) = self.held.pop_first()
+        {
+            self.held_bytes = self.held_bytes.saturating_sub(len64(finished.message.len()));
+            events.push(self.queue(ordinal, finished));
+        }
+        Ok(events)
+    }
+
+    /// A message is given up. In start order nothing could ever follow it, so the link has to close.
+    pub(super) fn expire(&mut self, ordinal: u64) -> Result<(), CloseReason> {
+        self.unfinished.remove(&ordinal);
+        self.cursor.expire(ordinal);
+        match self.delivery {
+            Delivery::Settled => Ok(()),
+            Delivery::StartOrder => Err(CloseReason::GroupExpired),
+        }
+    }
+
+    /// The driver has polled this message.
+    pub(super) fn delivered(&mut self, ordinal: u64) {
+        let queued = self.cursor.get_mut(ordinal).and_then(Option::take);
+        self.cursor.deliver(ordinal, queued.and_then(|queued| queued.seq));
+    }
+
+    /// The application says that a message carried `seq`.
+    pub(super) fn note(&mut self, ordinal: u64, seq: u64) {
+        self.cursor.note(ordinal, Some(seq));
+    }
+
+    /// The first ordinal that is not settled.
+    pub(super) fn settled(&self) -> u64 {
+        self.cursor.settled()
+    }
+
+    /// The highest seq among settled messages.
+    pub(super) const fn seq(&self) -> Option<u64> {
+        self.cursor.seq()
+    }
+
+    /// Drops what is held back: after a close nothing of it is released.
+    pub(super) fn clear(&mut self) {
+        self.held.clear();
+        self.held_bytes = 0;
+    }
+
+    fn queue(&mut self, ordinal: u64, finished: Finished) -> Event {
+        if let Some(place) = self.cursor.get_mut(ordinal) {
+            *place = Some(Queued { seq: finished.seq, _grant: finished.grant });
+        }
+        Event::Message { message: finished.message, ordinal, meta: Meta::default() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn finished(seq: u64, ordered: bool) -> Finished {
+        Finished { message: Message::from("0123456789"), seq: Some(seq), ordered, grant: None }
+    }
+
+    fn ordinals(events: &[Event]) -> Vec<u64> {
+        let ordinal = |event: &Event| match event {
+            Event::Message { ordinal, .. } => *ordinal,
+            other => panic!("{other:?}"),
+        };
+        events.iter().map(ordinal).collect()
+    }
+
+    fn begun(delivery: Delivery, count: u64) -> Arrivals {
+        let mut arrivals = Arrivals::new(delivery, 25);
+        (0..count).for_each(|ordinal| assert_eq!(arrivals.begin(), ordinal));
+        arrivals
+    }
+
+    #[test]
+    fn start_order_holds_ordered_messages_until_all_before_them_are_done() {
+        let mut arrivals = begun(Delivery::StartOrder, 5);
+        assert!(arrivals.finish(2, finished(7, true)).unwrap().is_empty());
+        assert_eq!(ordinals(&arrivals.finish(3, finished(0, false)).unwrap()), [3]);
+        assert_eq!(ordinals(&arrivals.finish(0, finished(5, true)).unwrap()), [0]);
+        assert!(arrivals.finish(4, finished(9, true)).unwrap().is_empty());
+        assert_eq!(ordinals(&arrivals.finish(1, finished(6, true)).unwrap()), [1, 2, 4]);
+        assert_eq!(arrivals.held_bytes, 0);
+    }
+
+    #[test]
+    fn settled_delivery_holds_nothing_and_its_cursor_waits() {
+        let mut arrivals = begun(Delivery::Settled, 2);
+        assert_eq!(ordinals(&arrivals.finish(1, finished(6, true)).unwrap()), [1]);
+        arrivals.delivered(1);
+        assert_eq!((arrivals.seq(), arrivals.settled()), (None, 0));
+        assert_eq!(ordinals(&arrivals.finish(0, finished(5, true)).unwrap()), [0]);
+        assert_eq!(arrivals.seq(), None, "not polled yet");
+        arrivals.delivered(0);
+        assert_eq!((arrivals.seq(), arrivals.settled()), (Some(6), 2));
+    }
+
+    #[test]
+    fn the_link_closes_before_more_is_held_than_allowed() {
+        let mut arrivals = begun(Delivery::StartOrder, 4);
+        arrivals.finish(1, finished(1, true)).unwrap();
+        arrivals.finish(2, finished(2, true)).unwrap();
+        let reason = arrivals.finish(3, finished(3, true)).unwrap_err();
+        assert_eq!(reason, CloseReason::HeldTooMuch { held: 30, limit: 25 });
+    }
+
+    #[test]
+    fn an_expired_group_closes_the_link_in_start_order_and_pins_the_cursor() {
+        let mut arrivals = begun(Delivery::StartOrder, 2);
+        assert_eq!(arrivals.expire(0), Err(CloseReason::GroupExpired));
+        let mut arrivals = begun(Delivery::Settled, 2);
+        assert_eq!(arrivals.expire(0), Ok(()));
+        arrivals.finish(1, finished(6, true)).unwrap();
+        arrivals.delivered(1);
+        assert_eq!((arrivals.seq(), arrivals.settled()), (None, 0));
+    }
+
+    #[test]
+    fn what_is_held_is_dropped_and_not_released() {
+        let mut arrivals = begun(Delivery::StartOrder, 3);
+        arrivals.finish(1, finished(1, true)).unwrap();
+        arrivals.clear();
+        assert_eq!(ordinals(&arrivals.finish(0, finished(0, true)).unwrap()), [0]);
+    }
+}

@@ -1,0 +1,439 @@
+//! Who may segment, and how large: read from the handshake as it passes, added to it, and remembered.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use crate::json::{self, Found, Kind, Path, Span};
+use crate::limits::Limits;
+use crate::message::{Message, len64};
+use crate::rpc::ENVELOPE;
+
+/// What one side takes: `capabilities.chunking` on the wire.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Chunking {
+    /// The longest frame, segment or not.
+    pub max_frame_bytes: u64,
+    /// The longest message, reassembled.
+    pub max_message_bytes: u64,
+    /// How many groups may be open.
+    pub max_groups: u32,
+    /// How long a group may take.
+    pub group_timeout: Duration,
+    /// Whether this side resumes from a settled cursor, so that only lane order matters to it.
+    pub settled_cursor: bool,
+}
+
+/// What a left-out `maxIncomingGroups` means.
+const DEFAULT_GROUPS: u32 = 8;
+/// What a left-out `groupTimeoutMs` means.
+const DEFAULT_TIMEOUT: Duration = Duration::from_secs(30);
+
+impl Chunking {
+    fn to_json(self) -> String {
+        format!(
+            concat!(
+                r#"{{"maxIncomingFrameBytes":{},"maxIncomingMessageBytes":{},"maxIncomingGroups":{},"#,
+                r#""groupTimeoutMs":{},"settledCursor":{}}}"#
+            ),
+            self.max_frame_bytes,
+            self.max_message_bytes,
+            self.max_groups,
+            self.group_timeout.as_millis(),
+            self.settled_cursor
+        )
+    }
+
+    /// Reads `capabilities.chunking`. An invalid one counts as absent.
+    fn parse(raw: &[u8]) -> Option<Self> {
+        static PATHS: [Path; 5] = [
+            &["maxIncomingFrameBytes"],
+            &["maxIncomingMessageBytes"],
+            &["maxIncomingGroups"],
+            &["groupTimeoutMs"],
+            &["settledCursor"],
+        ];
+        let found = json::find([raw], &PATHS).ok()?;
+        let text = |i| found.get(i).map(|value| read_span(raw, value.span));
+        let positive = |raw: &[u8]| match json::number(raw) {
+            json::Number::Int(value) if value > 0 => Some(u64::try_from(value).unwrap_or(u64::MAX)),
+            json::Number::Huge { negative: false } => Some(u64::MAX),
+            _ => None,
+        };
+        let chunking = Self {
+            max_frame_bytes: positive(text(0)?)?,
+            max_message_bytes: positive(text(1)?)?,
+            max_groups: match text(2) {
+                Some(raw) => u32::try_from(positive(raw)?).unwrap_or(u32::MAX),
+                None => DEFAULT_GROUPS,
+            },
+            group_timeout: text(3).map_or(Some(DEFAULT_TIMEOUT), |raw| positive(raw).map(Duration::from_millis))?,
+            settled_cursor: found.get(4).is_some_and(|value| value.kind == Kind::True),
+        };
+        (chunking.max_message_bytes >= chunking.max_frame_bytes).then_some(chunking)
+    }
+}
+
+impl From<&Limits> for Chunking {
+    fn from(limits: &Limits) -> Self {
+        Self {
+            max_frame_bytes: limits.max_frame_bytes(),
+            max_message_bytes: limits.max_message_bytes(),
+            max_groups: limits.max_groups(),
+            group_timeout: limits.group_timeout(),
+            settled_cursor: true,
+        }
+    }
+}
+
+/// What was negotiated, beyond the connection on which it was: clients and endpoints keep one and pass it on.
+///
+/// Cloning shares it. An endpoint that serves many clients keeps one for all: entries are by `clientId`, the oldest
+/// are forgotten first.
+#[derive(Debug, Clone, Default)]
+pub struct Negotiated(Arc<Mutex<Memory>>);
+
+/// How many clients an endpoint remembers.
+const MEMORY: usize = 4096;
+
+#[derive(Debug, Default)]
+struct Memory {
+    clients: HashMap<Box<str>, Option<Chunking>>,
+    order: VecDeque<Box<str>>,
+    advertised: bool,
+}
+
+impl Negotiated {
+    /// A memory of nothing.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// What the peer of `client` takes: `None` if nothing is remembered, `Some(None)` if it takes no segments.
+    #[must_use]
+    pub fn recall(&self, client: &str) -> Option<Option<Chunking>> {
+        self.with(|memory| memory.clients.get(client).copied())
+    }
+
+    /// Whether we ever told anyone that we take segments.
+    pub(crate) fn has_advertised(&self) -> bool {
+        self.with(|memory| memory.advertised)
+    }
+
+    pub(crate) fn note_advertised(&self) {
+        self.with(|memory| memory.advertised = true);
+    }
+
+    pub(crate) fn remember(&self, client: &str, theirs: Option<Chunking>) {
+        self.with(|memory| {
+            if memory.clients.insert(client.into(), theirs).is_some() {
+                return;
+            }
+            memory.order.push_back(client.into());
+            if memory.order.len() > MEMORY
+                && let Some(oldest) = memory.order.pop_front()
+            {
+                memory.clients.remove(&oldest);
+            }
+        });
+    }
+
+    fn with<R>(&self, act: impl FnOnce(&mut Memory) -> R) -> R {
+        act(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// A handshake message, read: whose it is, what it offers, and where its capability stands or would stand.
+#[derive(Debug)]
+pub(crate) struct Handshake {
+    pub(crate) client: String,
+    pub(crate) offers_chunking_version: bool,
+    pub(crate) version_allows: Option<bool>,
+    pub(crate) theirs: Option<Chunking>,
+    /// There is a capability, and it is not valid.
+    pub(crate) invalid: bool,
+    body: Option<Found>,
+    capabilities: Option<Found>,
+    chunking: Option<Found>,
+}
+
+impl Handshake {
+    /// Reads an `initialize` or `reconnect` request.
+    pub(crate) fn request(message: &Message) -> Self {
+        static PATHS: [Path; 5] = [
+            ENVELOPE[3],
+            &["params", "capabilities"],
+            &["params", "capabilities", "chunking"],
+            &["params", "clientId"],
+            &["params", "protocolVersions"],
+        ];
+        Self::read(message, &PATHS)
+    }
+
+    /// Reads the result of one.
+    pub(crate) fn result(message: &Message) -> Self {
+        static PATHS: [Path; 5] = [
+            ENVELOPE[4],
+            &["result", "capabilities"],
+            &["result", "capabilities", "chunking"],
+            &["result", "clientId"],
+            &["result", "protocolVersion"],
+        ];
+        Self::read(message, &PATHS)
+    }
+
+    fn read(message: &Message, paths: &'static [Path; 5]) -> Self {
+        let found = json::find(message.slices(), paths).ok();
+        let get = |i| found.as_ref().and_then(|found| found.get(i));
+        let text = |found: Found| message.read(found.span).into_owned();
+        let client = get(3).and_then(|found| Some(json::string(&text(found))?.into_owned()));
+        let versions = get(4).map(text);
+        let chunking = get(2);
+        let theirs = chunking.and_then(|found| Chunking::parse(&text(found)));
+        Self {
+            client: client.unwrap_or_default(),
+            offers_chunking_version: versions.as_deref().is_some_and(any_version_chunks),
+            version_allows: versions.as_deref().and_then(json::string).map(|version| version_chunks(&version)),
+            theirs,
+            invalid: theirs.is_none() && chunking.is_some_and(|found| found.kind != Kind::Null),
+            body: get(0),
+            capabilities: get(1),
+            chunking,
+        }
+    }
+
+    /// Whether the sender's application wrote a capability of its own.
+    pub(crate) const fn has_chunking(&self) -> bool {
+        self.chunking.is_some()
+    }
+
+    /// The message with our capability in it.
+    pub(crate) fn with(&self, message: &Message, ours: Chunking) -> Message {
+        let ours = ours.to_json();
+        if let Some(chunking) = self.chunking {
+            return message.splice(chunking.span, Bytes::from(ours));
+        }
+        match (self.capabilities, self.body) {
+            (Some(object), _) if object.kind == Kind::Object => insert(message, object, "chunking", &ours),
+            (Some(other), _) => message.splice(other.span, Bytes::from(format!(r#"{{"chunking":{ours}}}"#))),
+            (None, Some(body)) if body.kind == Kind::Object => {
+                insert(message, body, "capabilities", &format!(r#"{{"chunking":{ours}}}"#))
+            }
+            _ => message.clone(),
+        }
+    }
+
+    /// The message without a capability in it; an emptied `capabilities` goes too.
+    pub(crate) fn without(&self, message: &Message) -> Message {
+        let (Some(chunking), Some(capabilities)) = (self.chunking, self.capabilities) else {
+            return message.clone();
+        };
+        let member = Member::of(message, chunking.span);
+        let gone = if member.only { Member::of(message, capabilities.span) } else { member };
+        message.splice(gone.span, Bytes::new())
+    }
+}
+
+/// Adds a member at the front of an object.
+fn insert(message: &Message, object: Found, key: &str, value: &str) -> Message {
+    let inside = Span { start: object.span.start.saturating_add(1), end: object.span.end.saturating_sub(1) };
+    let empty = message.read(inside).iter().all(u8::is_ascii_whitespace);
+    let comma = if empty { "" } else { "," };
+    let at = Span { start: inside.start, end: inside.start };
+    message.splice(at, Bytes::from(format!(r#""{key}":{value}{comma}"#)))
+}
+
+/// How far back a key is looked for: the longest escaped spelling of `capabilities`, and some white space.
+const KEY_WINDOW: u64 = 256;
+
+/// A member of an object: its key, its value and one comma, if there is one.
+struct Member {
+    span: Span,
+    only: bool,
+}
+
+impl Member {
+    /// The member whose value has this span, in a message that was checked to be JSON.
+    fn of(message: &Message, value: Span) -> Self {
+        let from = value.start.saturating_sub(KEY_WINDOW);
+        let before = message.read(Span { start: from, end: value.start });
+        let after = message.read(Span { start: value.end, end: value.end.saturating_add(KEY_WINDOW) });
+        let trim = |text: &[u8]| text.trim_ascii_end().len();
+        let colon = trim(&before).saturating_sub(1);
+        let key_end = trim(before.get(..colon).unwrap_or_default()).saturating_sub(1);
+        let key_start = before.get(..key_end).unwrap_or_default().iter().rposition(|byte| *byte == b'"').unwrap_or(0);
+        let outside = before.get(..key_start).unwrap_or_default();
+        let at = |place: usize| from.saturating_add(len64(place));
+        if outside.trim_ascii_end().ends_with(b",") {
+            let start = at(trim(outside).saturating_sub(1));
+            return Self { span: Span { start, end: value.end }, only: false };
+        }
+        let start = at(key_start);
+        let gap = after.len().saturating_sub(after.trim_ascii_start().len());
+        if after.get(gap) == Some(&b',') {
+            let end = value.end.saturating_add(len64(gap)).saturating_add(1);
+            return Self { span: Span { start, end }, only: false };
+        }
+        Self { span: Span { start, end: value.end }, only: true }
+    }
+}
+
+/// Whether any version of a JSON array of strings has chunking.
+fn any_version_chunks(raw: &[u8]) -> bool {
+    let inside = raw.strip_prefix(b"[").and_then(|rest| rest.strip_suffix(b"]")).unwrap_or_default();
+    inside
+        .split(|byte| *byte == b',')
+        .filter_map(|item| json::string(item.trim_ascii()).map(|version| version_chunks(&version)))
+        .any(|chunks| chunks)
+}
+
+/// Whether this protocol version has chunking: 0.3.0 or later.
+fn version_chunks(version: &str) -> bool {
+    let mut numbers = version.split(['.', '-', '+']).map(|part| part.parse::<u64>().ok());
+    let (Some(Some(major)), minor) = (numbers.next(), numbers.next().flatten().unwrap_or(0)) else {
+        return false;
+    };
+    (major, minor) >= (0, 3)
+}
+
+/// The bytes of a span of a slice.
+fn read_span(raw: &[u8], span: Span) -> &[u8] {
+    let place = |offset: u64| usize::try_from(offset).unwrap_or(usize::MAX);
+    raw.get(place(span.start)..place(span.end)).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request(params: &str) -> (Message, Handshake) {
+        let message = Message::from(format!(r#"{{"jsonrpc":"2.0","id":1,"method":"initialize","params":{params}}}"#));
+        let handshake = Handshake::request(&message);
+        (message, handshake)
+    }
+
+    fn text(message: &Message) -> String {
+        String::from_utf8(message.to_bytes().to_vec()).unwrap()
+    }
+
+    const FULL: &str = r#"{"maxIncomingFrameBytes":900000,"maxIncomingMessageBytes":33554432,"maxIncomingGroups":4,"groupTimeoutMs":5,"settledCursor":true}"#;
+
+    #[test]
+    fn what_is_written_is_read_back() {
+        let chunking = Chunking::parse(FULL.as_bytes()).unwrap();
+        assert_eq!(chunking.to_json(), FULL);
+        assert_eq!((chunking.max_frame_bytes, chunking.max_groups), (900_000, 4));
+    }
+
+    #[test]
+    fn left_out_groups_and_timeout_have_defaults_and_numbers_any_spelling() {
+        let chunking = Chunking::parse(br#"{"maxIncomingFrameBytes":9e2,"maxIncomingMessageBytes":1e99}"#).unwrap();
+        assert_eq!((chunking.max_frame_bytes, chunking.max_message_bytes), (900, u64::MAX));
+        assert_eq!((chunking.max_groups, chunking.group_timeout), (8, Duration::from_secs(30)));
+        assert!(!chunking.settled_cursor);
+    }
+
+    #[test]
+    fn an_invalid_capability_counts_as_absent() {
+        for bad in [
+            r#"{}"#,
+            r#"[]"#,
+            r#"{"maxIncomingFrameBytes":900,"maxIncomingMessageBytes":899}"#,
+            r#"{"maxIncomingFrameBytes":0,"maxIncomingMessageBytes":899}"#,
+            r#"{"maxIncomingFrameBytes":-1,"maxIncomingMessageBytes":899}"#,
+            r#"{"maxIncomingFrameBytes":1.5,"maxIncomingMessageBytes":899}"#,
+            r#"{"maxIncomingFrameBytes":"9","maxIncomingMessageBytes":899}"#,
+            r#"{"maxIncomingFrameBytes":9,"maxIncomingMessageBytes":899,"maxIncomingGroups":0}"#,
+            r#"{"maxIncomingFrameBytes":9,"maxIncomingMessageBytes":899,"groupTimeoutMs":0}"#,
+        ] {
+            let (_, handshake) = request(&format!(r#"{{"capabilities":{{"chunking":{bad}}}}}"#));
+            assert!(handshake.theirs.is_none() && handshake.invalid, "{bad}");
+        }
+        let (_, absent) = request("{}");
+        assert!(absent.theirs.is_none() && !absent.invalid);
+    }
+
+    #[test]
+    fn our_capability_is_added_where_it_belongs_and_all_else_is_kept() {
+        let ours = Chunking::parse(FULL.as_bytes()).unwrap();
+        for (params, want) in [
+            ("{}", format!(r#"{{"capabilities":{{"chunking":{FULL}}}}}"#)),
+            (r#"{ "a":1}"#, format!(r#"{{"capabilities":{{"chunking":{FULL}}}, "a":1}}"#)),
+            (r#"{"capabilities":{}}"#, format!(r#"{{"capabilities":{{"chunking":{FULL}}}}}"#)),
+            (r#"{"capabilities":{"x":1}}"#, format!(r#"{{"capabilities":{{"chunking":{FULL},"x":1}}}}"#)),
+            (r#"{"capabilities":null}"#, format!(r#"{{"capabilities":{{"chunking":{FULL}}}}}"#)),
+            (r#"{"capabilities":{"chunking":7}}"#, format!(r#"{{"capabilities":{{"chunking":{FULL}}}}}"#)),
+        ] {
+            let (message, handshake) = request(params);
+            let (want, _) = request(&want);
+            assert_eq!(text(&handshake.with(&message, ours)), text(&want));
+        }
+    }
+
+    #[test]
+    fn a_capability_is_removed_with_its_comma() {
+        for (params, want) in [
+            (r#"{"capabilities":{"chunking":7}}"#, r#"{}"#),
+            (r#"{"a":1, "capabilities" : { "chunking" : {"x":[1,2]} } , "b":2}"#, r#"{"a":1 , "b":2}"#),
+            (r#"{"capabilities":{"chunking":{"a":{}}},"b":2}"#, r#"{"b":2}"#),
+            (r#"{"capabilities":{"chunking":{},"x":1},"b":2}"#, r#"{"capabilities":{"x":1},"b":2}"#),
+            (r#"{"capabilities":{"x":1,"ch\u0075nking":{}}}"#, r#"{"capabilities":{"x":1}}"#),
+            (r#"{"capabilities":{"x":1}}"#, r#"{"capabilities":{"x":1}}"#),
+        ] {
+            let (message, handshake) = request(params);
+            let (want, _) = request(want);
+            assert_eq!(text(&handshake.without(&message)), text(&want), "{params}");
+        }
+    }
+
+    #[test]
+    fn adding_and_removing_restores_the_bytes() {
+        let ours = Chunking::parse(FULL.as_bytes()).unwrap();
+        for params in ["{}", r#"{"a":1}"#, "{ \"capabilities\" : {\"x\":1}\n}", "{\n \"a\":1}"] {
+            let (message, handshake) = request(params);
+            let with = handshake.with(&message, ours);
+            let back = Handshake::request(&with);
+            assert_eq!(back.theirs, Some(ours));
+            assert_eq!(text(&back.without(&with)), text(&message));
+        }
+    }
+
+    #[test]
+    fn chunking_needs_version_0_3_or_later() {
+        for (version, chunks) in [
+            ("0.2.9", false),
+            ("0.3.0", true),
+            ("0.10", true),
+            ("1.0.0", true),
+            ("1", true),
+            ("0.3.0-rc1", true),
+            ("x", false),
+            ("", false),
+        ] {
+            assert_eq!(version_chunks(version), chunks, "{version}");
+        }
+        assert!(any_version_chunks(br#"[ "0.2.0" , "0.3.0"]"#));
+        assert!(!any_version_chunks(br#"["0.2.0"]"#) && !any_version_chunks(b"[]") && !any_version_chunks(b"7"));
+        let (_, handshake) = request(r#"{"clientId":"c\u0031","protocolVersions":["0.1.0","0.4.0"]}"#);
+        assert!(handshake.offers_chunking_version && handshake.client == "c1");
+        let result = Message::from(r#"{"id":1,"result":{"protocolVersion":"0.2.0"}}"#);
+        assert_eq!(Handshake::result(&result).version_allows, Some(false));
+    }
+
+    #[test]
+    fn an_endpoint_remembers_many_clients_and_forgets_the_oldest() {
+        let memory = Negotiated::new();
+        let chunking = Chunking::parse(FULL.as_bytes());
+        memory.remember("first", chunking);
+        memory.remember("none", None);
+        assert_eq!((memory.recall("first"), memory.recall("none")), (Some(chunking), Some(None)));
+        (0..MEMORY).for_each(|n| memory.remember(&n.to_string(), None));
+        assert_eq!((memory.recall("first"), memory.recall("0")), (None, Some(None)));
+        assert!(!memory.has_advertised());
+        memory.clone().note_advertised();
+        assert!(memory.has_advertised());
+    }
+}

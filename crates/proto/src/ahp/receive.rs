@@ -1,0 +1,317 @@
+//! Segments become messages: the reassembly table, its rules, its budget and its sweep.
+
+use std::borrow::Cow;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+
+use super::wire::{self, Codec, Control, LOOK, LOOKS, Segment};
+use crate::budget::{Account, Grant, Schedule, group_cost};
+use crate::buffer::Buffer;
+use crate::error::{CloseReason, Violation};
+use crate::json::{Paths, Scanner, Utf8};
+use crate::limits::Limits;
+use crate::message::{Message, len_usize, len64};
+use crate::rpc::Envelope;
+
+/// What a frame was.
+#[derive(Debug)]
+pub(super) enum Taken {
+    /// A whole message, which a single frame was.
+    Whole(Incoming),
+    /// A segment: the last one completes its message.
+    Segment { ordinal: u64, received: u64, expected: u64, complete: Option<Incoming> },
+    /// The budget has no room for the group that this frame begins: bring it again later.
+    NoRoom,
+}
+
+/// A message that arrived, with what was seen in it.
+#[derive(Debug)]
+pub(super) struct Incoming {
+    pub(super) message: Message,
+    pub(super) envelope: Envelope,
+    pub(super) looks: Paths<LOOKS>,
+    pub(super) grant: Option<Grant>,
+}
+
+/// The reassembly table of one connection.
+#[derive(Debug)]
+pub(super) struct Receiver {
+    limits: Limits,
+    account: Account,
+    groups: Vec<Group>,
+}
+
+#[derive(Debug)]
+struct Group {
+    id: Box<[u8]>,
+    ordinal: u64,
+    total: u32,
+    next: u32,
+    first_len: u64,
+    started: Duration,
+    buffer: Buffer,
+    utf8: Utf8,
+    scanner: Scanner<Paths<LOOKS>>,
+    grant: Grant,
+}
+
+impl Receiver {
+    pub(super) const fn new(limits: Limits, account: Account) -> Self {
+        Self { limits, account, groups: Vec::new() }
+    }
+
+    /// Takes a frame. `begin` gives the ordinal of a group that begins; `reading` is the time on the read clock.
+    pub(super) fn frame(
+        &mut self,
+        frame: &Bytes,
+        invited: bool,
+        codec: &mut Codec,
+        (now, reading): (Instant, Duration),
+        begin: impl FnOnce() -> u64,
+    ) -> Result<Taken, CloseReason> {
+        let limit = if invited { self.limits.max_frame_bytes() } else { self.limits.max_message_bytes() };
+        let size = len64(frame.len());
+        if size > limit {
+            return Err(CloseReason::Violation(Violation::FrameTooLarge { size, limit }));
+        }
+        if invited && let Some(segment) = Segment::recognise(frame) {
+            return self.segment(&segment, Some(frame), codec, (now, reading), begin);
+        }
+        let message = Message::from(frame.clone());
+        let (looks, envelope) = look(&message)?;
+        if Control::of(&envelope.method(&message)) != Some(Control::Segment) {
+            return Ok(Taken::Whole(Incoming { message, envelope, looks, grant: None }));
+        }
+        if !invited {
+            return Err(CloseReason::Violation(Violation::UninvitedSegment));
+        }
+        let segment = Segment::parse(&message, &looks, &envelope)?;
+        self.segment(&segment, None, codec, (now, reading), begin)
+    }
+
+    /// Adds a segment to its group. `frame` is where a merely recognised segment came from.
+    fn segment(
+        &mut self,
+        segment: &Segment<'_>,
+        frame: Option<&Bytes>,
+        codec: &mut Codec,
+        (now, reading): (Instant, Duration),
+        begin: impl FnOnce() -> u64,
+    ) -> Result<Taken, CloseReason> {
+        let open = self.groups.iter().position(|group| *group.id == *segment.group_id);
+        if open.is_some() && segment.begins() {
+            return Err(CloseReason::Violation(Violation::GroupInFlight));
+        }
+        let (index, total) = segment.numbers()?;
+        let len = wire::decoded_len(segment.data()?);
+        let place = match open {
+            Some(place) => place,
+            None => {
+                let Some(grant) = self.admit(index, total, len, now)? else {
+                    return Ok(Taken::NoRoom);
+                };
+                self.groups.push(Group::new(&segment.group_id, begin(), (total, len), reading, grant));
+                self.groups.len().saturating_sub(1)
+            }
+        };
+        let limit = self.limits.max_message_bytes();
+        let Some(group) = self.groups.get_mut(place) else {
+            return Err(CloseReason::Violation(Violation::GroupUnknown { index }));
+        };
+        group.expect(index, total)?;
+        group.make_room(len, segment.data()?, limit, now)?;
+        group.append(segment, frame, codec)?;
+        let size = len64(group.buffer.len());
+        if size > limit {
+            return Err(CloseReason::Violation(Violation::MessageTooLarge { size, limit }));
+        }
+        let ordinal = group.ordinal;
+        let (received, expected) = (len64(group.buffer.len()), group.expected_len().min(limit));
+        let complete = if group.next == total { Some(self.groups.swap_remove(place).complete()?) } else { None };
+        Ok(Taken::Segment { ordinal, received, expected, complete })
+    }
+
+    /// Lets a new group in, with room for what it declares. `None`: there is no room now, but there may be later.
+    fn admit(&self, index: u32, total: u32, len: u64, now: Instant) -> Result<Option<Grant>, CloseReason> {
+        if index != 0 {
+            return Err(CloseReason::Violation(Violation::GroupUnknown { index }));
+        }
+        let limit = self.limits.max_groups();
+        if len64(self.groups.len()) >= u64::from(limit) {
+            return Err(CloseReason::Violation(Violation::TooManyGroups { limit }));
+        }
+        let declared = len.saturating_mul(u64::from(total)).min(self.limits.max_message_bytes());
+        let schedule = Schedule { started: now, timeout: self.limits.group_timeout() };
+        match self.account.reserve(group_cost(declared), schedule) {
+            Ok(grant) => Ok(Some(grant)),
+            Err(_) if self.groups.is_empty() => Ok(None),
+            Err(full) => Err(CloseReason::NoRoom { size: full.bytes }),
+        }
+    }
+
+    /// Room for a finished message that has to wait.
+    pub(super) fn hold(&self, bytes: u64, now: Instant) -> Option<Grant> {
+        let schedule = Schedule { started: now, timeout: self.limits.group_timeout() };
+        self.account.reserve(group_cost(bytes), schedule).ok()
+    }
+
+    /// Drops groups older than the bound at this time on the read clock; returns their ordinals and sizes.
+    pub(super) fn sweep(&mut self, reading: Duration) -> Vec<(u64, u64)> {
+        let bound = self.limits.sweep_after();
+        let old = self.groups.extract_if(.., |group| reading.saturating_sub(group.started) >= bound);
+        old.map(|group| (group.ordinal, len64(group.buffer.len()))).collect()
+    }
+
+    /// The time on the read clock at which the oldest group is to be swept.
+    pub(super) fn next_sweep(&self) -> Option<Duration> {
+        let oldest = self.groups.iter().map(|group| group.started).min()?;
+        Some(oldest.saturating_add(self.limits.sweep_after()))
+    }
+
+    /// Whether a group here has to go, because others need the room more.
+    pub(super) fn is_evicted(&self) -> bool {
+        self.groups.iter().any(|group| group.grant.evicted())
+    }
+
+    /// Whether any group is open.
+    pub(super) const fn is_idle(&self) -> bool {
+        self.groups.is_empty()
+    }
+
+    /// Drops the whole table.
+    pub(super) fn clear(&mut self) {
+        self.groups = Vec::new();
+    }
+}
+
+impl Group {
+    fn new(id: &[u8], ordinal: u64, (total, first_len): (u32, u64), started: Duration, grant: Grant) -> Self {
+        Self {
+            id: id.into(),
+            ordinal,
+            total,
+            next: 0,
+            first_len,
+            started,
+            buffer: Buffer::default(),
+            utf8: Utf8::new(),
+            scanner: Scanner::new(Paths::new(&LOOK)),
+            grant,
+        }
+    }
+
+    /// Checks that this segment is the next one.
+    fn expect(&mut self, index: u32, total: u32) -> Result<(), Violation> {
+        if total != self.total {
+            return Err(Violation::TotalChanged { got: total, want: self.total });
+        }
+        if index != self.next {
+            return Err(Violation::IndexOutOfOrder { got: index, want: self.next });
+        }
+        self.next = self.next.saturating_add(1);
+        Ok(())
+    }
+
+    /// Makes room for `len` more bytes, first in the budget, then in memory.
+    fn make_room(&mut self, len: u64, data: &[u8], limit: u64, now: Instant) -> Result<(), CloseReason> {
+        let size = len64(self.buffer.len()).saturating_add(len);
+        // Data with escapes stands for fewer bytes than it seems to: its real length is checked when it is decoded.
+        if size > limit && !data.contains(&b'\\') {
+            return Err(CloseReason::Violation(Violation::MessageTooLarge { size, limit }));
+        }
+        let after = u64::from(self.total.saturating_sub(self.next));
+        let rest = self.first_len.saturating_mul(after);
+        let rest = (after == 0 || rest >= len).then_some(len_usize(rest));
+        let block = self.buffer.block_for(len_usize(len), rest);
+        if block > 0 {
+            let capacity = self.buffer.capacity().saturating_add(len64(block));
+            self.grant.grow_to(group_cost(capacity), now).map_err(|full| CloseReason::NoRoom { size: full.bytes })?;
+            self.buffer.add_block(block);
+        }
+        Ok(())
+    }
+
+    fn append(&mut self, segment: &Segment<'_>, frame: Option<&Bytes>, codec: &mut Codec) -> Result<(), Violation> {
+        let data = segment.data()?;
+        let Err(done) = codec.decode(data, |run| self.take(run))? else {
+            self.grant.note_received(len64(self.buffer.len()));
+            return Ok(());
+        };
+        // A frame that was only recognised may spell its data with escapes. What was decoded so far had none.
+        let frame = frame.filter(|_| data.contains(&b'\\')).ok_or(Violation::DataNotBase64)?;
+        let message = Message::from(frame.clone());
+        let (looks, envelope) = look(&message)?;
+        let parsed = Segment::parse(&message, &looks, &envelope)?;
+        let rest = parsed.data()?.get(done..).unwrap_or_default();
+        codec.decode(rest, |run| self.take(run))?.map_err(|_| Violation::DataNotBase64)
+    }
+
+    fn take(&mut self, run: &[u8]) -> Result<(), Violation> {
+        self.utf8.feed(run).map_err(|_| Violation::MessageNotUtf8)?;
+        self.scanner.feed(run).map_err(Violation::MessageNotJson)?;
+        self.buffer.extend(run);
+        Ok(())
+    }
+
+    /// Bytes that the whole message will have, if the rest is like the beginning.
+    fn expected_len(&self) -> u64 {
+        let rest = u64::from(self.total.saturating_sub(self.next));
+        len64(self.buffer.len()).saturating_add(self.first_len.saturating_mul(rest))
+    }
+
+    fn complete(mut self) -> Result<Incoming, Violation> {
+        self.utf8.finish().map_err(|_| Violation::MessageNotUtf8)?;
+        let looks = self.scanner.finish().map_err(Violation::MessageNotJson)?;
+        self.grant.shrink_to(group_cost(self.buffer.capacity()));
+        let message = self.buffer.into_message();
+        let envelope = match Envelope::read(&looks) {
+            Err(Violation::FrameNotObject) => return Err(Violation::MessageNotJsonRpc),
+            read => read?,
+        };
+        if Control::of(&envelope.method(&message)) == Some(Control::Segment) {
+            return Err(Violation::NestedSegment);
+        }
+        if !envelope.is_valid(&message) {
+            return Err(Violation::MessageNotJsonRpc);
+        }
+        Ok(Incoming { message, envelope, looks, grant: Some(self.grant) })
+    }
+}
+
+/// Checks a frame and finds what we act on.
+fn look(message: &Message) -> Result<(Paths<LOOKS>, Envelope), Violation> {
+    let mut utf8 = Utf8::new();
+    let mut scanner = Scanner::new(Paths::new(&LOOK));
+    for slice in message.slices() {
+        utf8.feed(slice).map_err(|_| Violation::FrameNotUtf8)?;
+        scanner.feed(slice).map_err(Violation::FrameNotJson)?;
+    }
+    utf8.finish().map_err(|_| Violation::FrameNotUtf8)?;
+    let looks = scanner.finish().map_err(Violation::FrameNotJson)?;
+    let envelope = Envelope::read(&looks)?;
+    Ok((looks, envelope))
+}
+
+impl Incoming {
+    /// The string value found at `at`, if it is one.
+    pub(super) fn string(&self, at: usize) -> Option<Cow<'_, str>> {
+        let found = self.looks.get(at)?;
+        match self.message.read(found.span) {
+            Cow::Borrowed(raw) => crate::json::string(raw),
+            Cow::Owned(raw) => crate::json::string(&raw).map(|text| Cow::Owned(text.into_owned())),
+        }
+    }
+
+    /// The unsigned integer found at `at`, if it is one.
+    pub(super) fn integer(&self, at: usize) -> Option<u64> {
+        let found = self.looks.get(at)?;
+        crate::json::number(&self.message.read(found.span)).to_u64()
+    }
+}
+
+impl From<Violation> for CloseReason {
+    fn from(violation: Violation) -> Self {
+        Self::Violation(violation)
+    }
+}

@@ -1,0 +1,290 @@
+//! Messages become frames: looked at, queued in order, cut when they start, one frame at a time.
+
+use std::borrow::Cow;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use sha2::{Digest, Sha256};
+
+use super::negotiate::Chunking;
+use super::wire::{self, CHANNEL_AT, Codec, GroupId, LOOK, LOOKS, Plan};
+use crate::error::{CloseReason, SendError};
+use crate::json::{self, Found, Paths, Scanner};
+use crate::limits::Limits;
+use crate::machine::{Capacity, Measure, Progress, Subject, Ticket};
+use crate::message::{Message, Reader, len64};
+use crate::pace::Pace;
+use crate::queue::{Entry, Finish, Fit, Order, Pick, Queue};
+use crate::rpc::Envelope;
+
+/// Segments take at most about this long on the wire, so that others get their turn: a twentieth of a second.
+const SEGMENTS_PER_SECOND: u64 = 20;
+/// The shortest frame that is chosen for a slow link: below it, the template would weigh too much.
+const SLOW_FRAME: u64 = 16 << 10;
+/// The longest frame that is chosen while others wait.
+const SHARED_FRAME: u64 = 64 << 10;
+
+/// A message of ours that waits.
+#[derive(Debug)]
+pub(super) struct Outgoing {
+    pub(super) ticket: Ticket,
+    pub(super) message: Message,
+    /// Whether it is a handshake request, which cannot wait for what it asks about.
+    pub(super) handshake: bool,
+    measure: Measure,
+}
+
+/// A message of ours of which some segments have gone.
+#[derive(Debug)]
+pub(super) struct Group {
+    pub(super) ticket: Ticket,
+    reader: Reader,
+    id: GroupId,
+    plan: Plan,
+    index: u64,
+}
+
+impl Group {
+    const fn is_done(&self) -> bool {
+        self.index >= self.plan.total
+    }
+
+    fn progress(&self) -> Progress {
+        let total = len64(self.reader.message().len());
+        Progress { subject: Subject::Outgoing(self.ticket), done: len64(self.reader.done()), total }
+    }
+}
+
+/// What became of a poll.
+#[derive(Debug)]
+pub(super) enum Made {
+    /// A frame, and what can be said about its message.
+    Frame { bytes: Bytes, ticket: Ticket, progress: Option<Progress>, done: bool },
+    /// A message that cannot be sent: nothing of it was.
+    Refused(Outgoing, Order, SendError),
+}
+
+/// The sending half of a connection.
+#[derive(Debug)]
+pub(super) struct Sender {
+    queue: Queue<Outgoing, Group>,
+    pace: Pace,
+    link: Capacity,
+    seed: [u8; 32],
+    groups: u64,
+}
+
+impl Sender {
+    pub(super) fn new(limits: &Limits, seed: [u8; 32]) -> Self {
+        Self {
+            queue: Queue::new(limits.max_queued_bytes()),
+            pace: Pace::default(),
+            link: Capacity::of(u64::MAX),
+            seed,
+            groups: 0,
+        }
+    }
+
+    /// The link's cap changed. A group that has started cannot be cut anew.
+    pub(super) fn set_capacity(&mut self, link: Capacity) -> Result<(), CloseReason> {
+        self.link = link;
+        let largest = wire::largest_frame(u64::MAX, &self.link);
+        let fits = self.queue.flights().all(|group| group.plan.longest_frame() <= largest);
+        if fits { Ok(()) } else { Err(CloseReason::CapShrank) }
+    }
+
+    /// Accepts a message.
+    pub(super) fn push(
+        &mut self,
+        ticket: Ticket,
+        message: Message,
+        handshake: bool,
+        order: Order,
+    ) -> Result<(), (Outgoing, SendError)> {
+        let bytes = len64(message.len());
+        let measure = self.measure(&message);
+        self.queue.push(Outgoing { ticket, message, handshake, measure }, bytes, order)
+    }
+
+    /// The next frame. `theirs` is what the peer takes; `waiting` while that is being asked.
+    pub(super) fn poll(
+        &mut self,
+        theirs: Option<Chunking>,
+        waiting: bool,
+        codec: &mut Codec,
+        now: Instant,
+    ) -> Option<Made> {
+        let slots = theirs.map_or(1, |theirs| usize::try_from(theirs.max_groups).unwrap_or(usize::MAX));
+        let finish = if theirs.is_some_and(|theirs| theirs.settled_cursor) { Finish::PerLane } else { Finish::InOrder };
+        let link = self.link.clone();
+        let fit = |item: &Outgoing| {
+            if fits_frame(item.measure, theirs, &link) {
+                Fit::Frame
+            } else if waiting && !item.handshake {
+                Fit::Wait
+            } else {
+                Fit::Group
+            }
+        };
+        let Some(pick) = self.queue.pick(now, slots, finish, fit) else {
+            self.pace.idle();
+            return None;
+        };
+        let made = match pick {
+            Pick::Continue(place) => self.advance(place, codec)?,
+            Pick::Start(entry) => self.start(entry, theirs, codec, now)?,
+        };
+        if let Made::Frame { bytes, .. } = &made {
+            self.pace.frame(len64(bytes.len()), now);
+        }
+        Some(made)
+    }
+
+    /// Empties the queue; the tickets of all that will not be sent.
+    pub(super) fn clear(&mut self) -> Vec<Ticket> {
+        let (waiting, groups) = self.queue.clear();
+        let groups = groups.into_iter().map(|group| group.ticket);
+        groups.chain(waiting.into_iter().map(|item| item.ticket)).collect()
+    }
+
+    /// A message starts: in one frame, as a group, or not at all.
+    fn start(
+        &mut self,
+        entry: Entry<Outgoing>,
+        theirs: Option<Chunking>,
+        codec: &mut Codec,
+        now: Instant,
+    ) -> Option<Made> {
+        let (started, order, item) = (entry.started(), entry.order, entry.item);
+        if fits_frame(item.measure, theirs, &self.link) {
+            self.queue.settle(started);
+            let (bytes, ticket) = (item.message.to_bytes(), item.ticket);
+            return Some(Made::Frame { bytes, ticket, progress: None, done: true });
+        }
+        match self.plan(&item, theirs) {
+            Ok((plan, timeout)) => {
+                let group = self.group(item, plan);
+                let place = self.queue.launch(started, group, now, timeout);
+                self.advance(place, codec)
+            }
+            Err(error) => {
+                self.queue.settle(started);
+                Some(Made::Refused(item, order, error))
+            }
+        }
+    }
+
+    /// The next segment of a group under way.
+    fn advance(&mut self, place: usize, codec: &mut Codec) -> Option<Made> {
+        let group = self.queue.flight(place)?;
+        let bytes = codec.write(&group.id, group.index, group.plan, &mut group.reader);
+        group.index = group.index.saturating_add(1);
+        let (ticket, done, progress) = (group.ticket, group.is_done(), group.progress());
+        if done {
+            self.queue.land(place);
+        }
+        Some(Made::Frame { bytes, ticket, progress: Some(progress), done })
+    }
+
+    /// How to cut a message that does not fit a frame, and how long it may take.
+    fn plan(&self, item: &Outgoing, theirs: Option<Chunking>) -> Result<(Plan, Duration), SendError> {
+        let size = item.measure.bytes;
+        let Some(theirs) = theirs else {
+            return Err(SendError::NoSegments { size, limit: self.link.cap });
+        };
+        if size > theirs.max_message_bytes {
+            return Err(SendError::TooLarge { size, limit: theirs.max_message_bytes });
+        }
+        let largest = wire::largest_frame(theirs.max_frame_bytes, &self.link);
+        let slow = self.pace.rate().and_then(|rate| rate.checked_div(SEGMENTS_PER_SECOND)).map(|n| n.max(SLOW_FRAME));
+        let shared = self.queue.has_waiting().then_some(SHARED_FRAME);
+        let chosen = largest.min(slow.unwrap_or(u64::MAX)).min(shared.unwrap_or(u64::MAX));
+        let plan = Plan::new(size, chosen).or_else(|_| Plan::new(size, largest))?;
+        if let Some(rate) = self.pace.rate() {
+            let wire_bytes = u128::from(plan.total).saturating_mul(plan.longest_frame().into());
+            let limit_ms = theirs.group_timeout.as_millis();
+            let possible = u128::from(rate).saturating_mul(limit_ms).checked_div(1000).unwrap_or(0);
+            if wire_bytes > possible {
+                let limit_ms = u64::try_from(limit_ms).unwrap_or(u64::MAX);
+                return Err(SendError::TooSlow { size, limit_ms, rate });
+            }
+        }
+        Ok((plan, theirs.group_timeout))
+    }
+
+    fn group(&mut self, item: Outgoing, plan: Plan) -> Group {
+        self.groups = self.groups.wrapping_add(1);
+        let hash = Sha256::new().chain_update(self.seed).chain_update(self.groups.to_be_bytes());
+        let hash: [u8; 32] = hash.finalize().into();
+        let (id, _) = hash.split_first_chunk::<16>().unwrap_or((&[0; 16], &[]));
+        Group { ticket: item.ticket, reader: Reader::new(item.message), id: GroupId::from_bytes(*id), plan, index: 0 }
+    }
+
+    fn measure(&self, message: &Message) -> Measure {
+        let bytes = len64(message.len());
+        let count = || message.slices().fold(0_u64, |sum, part| sum.saturating_add(json::escaped_len(part)));
+        Measure { bytes, escaped: if self.link.overhead.needs_escaped() { count() } else { bytes } }
+    }
+}
+
+fn fits_frame(measure: Measure, theirs: Option<Chunking>, link: &Capacity) -> bool {
+    theirs.is_none_or(|theirs| measure.bytes <= theirs.max_frame_bytes) && link.fits(measure)
+}
+
+/// What a message of ours is, as far as its order depends on it.
+#[derive(Debug)]
+pub(super) struct Look {
+    pub(super) envelope: Envelope,
+    looks: Paths<LOOKS>,
+}
+
+impl Look {
+    /// Looks at the front of a message until `enough` is seen; at all of it if need be.
+    pub(super) fn new(message: &Message, enough: impl Fn(&Self, &Message) -> bool) -> Result<Self, SendError> {
+        let mut scanner = Scanner::new(Paths::new(&LOOK));
+        let mut reader = Reader::new(message.clone());
+        let mut size = FIRST_LOOK;
+        while reader.left() > 0 {
+            scanner.feed(reader.run(size)).map_err(|_| SendError::NotJsonRpc)?;
+            size = size.saturating_mul(4);
+            if let Ok(look) = Self::of(scanner.visitor())
+                && enough(&look, message)
+            {
+                return Ok(look);
+            }
+        }
+        let looks = scanner.finish().map_err(|_| SendError::NotJsonRpc)?;
+        Self::of(&looks).map_err(|_| SendError::NotJsonRpc)
+    }
+
+    fn of(looks: &Paths<LOOKS>) -> Result<Self, crate::error::Violation> {
+        Ok(Self { envelope: Envelope::read(looks)?, looks: looks.clone() })
+    }
+
+    /// The method, if it has been seen whole.
+    pub(super) fn method<'a>(&self, message: &'a Message) -> Option<Cow<'a, str>> {
+        self.envelope.method.filter(is_whole).map(|_| self.envelope.method(message))
+    }
+
+    /// Whether the id has been seen whole.
+    pub(super) fn has_id(&self) -> bool {
+        self.envelope.id.as_ref().is_some_and(is_whole)
+    }
+
+    /// The channel, if it has been seen whole.
+    pub(super) fn channel<'a>(&self, message: &'a Message) -> Option<Cow<'a, str>> {
+        let found = self.looks.get(CHANNEL_AT).filter(is_whole)?;
+        match message.read(found.span) {
+            Cow::Borrowed(raw) => json::string(raw),
+            Cow::Owned(raw) => json::string(&raw).map(|text| Cow::Owned(text.into_owned())),
+        }
+    }
+}
+
+/// How much of a message is looked at first: enough for the envelope of most.
+const FIRST_LOOK: usize = 512;
+
+/// Whether the end of a value has been seen, and not only its beginning.
+const fn is_whole(found: &Found) -> bool {
+    found.span.end > found.span.start
+}

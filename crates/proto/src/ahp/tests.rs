@@ -1,0 +1,161 @@
+//! Facts about a whole connection, and about two of them with a perfect link in between.
+
+use std::time::{Duration, Instant};
+
+use super::*;
+use crate::budget::{Budget, BudgetConfig};
+use crate::limits::LimitsConfig;
+use crate::machine::Capacity;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn limits(change: impl FnOnce(&mut LimitsConfig)) -> Limits {
+    let mut config = LimitsConfig { max_frame_bytes: 1024, max_message_bytes: 1 << 20, ..LimitsConfig::default() };
+    change(&mut config);
+    Limits::prove(config, &BudgetConfig::default()).unwrap()
+}
+
+fn connection(role: Role, change: impl FnOnce(&mut Config)) -> Connection {
+    let mut config = Config::new(role, limits(|_| {}), [7; 32]);
+    change(&mut config);
+    Connection::new(config, Budget::default().account(Some("someone")))
+}
+
+/// A connection whose peer takes what we take, without a handshake.
+fn agreed(role: Role) -> Connection {
+    connection(role, |config| config.agreed = Some(Chunking::from(&config.limits)))
+}
+
+fn frames(connection: &mut Connection, now: Instant) -> Vec<Bytes> {
+    let frame = |transmit| match transmit {
+        Transmit::Frame { bytes, .. } => Some(bytes),
+        Transmit::Close(_) => None,
+    };
+    std::iter::from_fn(|| connection.poll_transmit(now).and_then(frame)).collect()
+}
+
+fn events(connection: &mut Connection) -> Vec<Event> {
+    std::iter::from_fn(|| connection.poll_event()).filter(|event| !matches!(event, Event::Progress(_))).collect()
+}
+
+fn text(message: &Message) -> String {
+    String::from_utf8(message.to_bytes().to_vec()).unwrap()
+}
+
+fn messages(connection: &mut Connection) -> Vec<String> {
+    let message = |event| match event {
+        Event::Message { message, .. } => Some(text(&message)),
+        _ => None,
+    };
+    events(connection).into_iter().filter_map(message).collect()
+}
+
+/// Moves everything from one to the other; returns the frames' lengths.
+fn pass(from: &mut Connection, to: &mut Connection, now: Instant) -> Vec<usize> {
+    let frames = frames(from, now);
+    let lens = frames.iter().map(Bytes::len).collect();
+    frames.into_iter().for_each(|frame| to.handle(Input::frame(frame), now));
+    lens
+}
+
+const INITIALIZE: &str = r#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"channel":"ahp-root://","protocolVersions":["0.3.0","0.2.0"],"clientId":"c1"}}"#;
+const INITIALIZED: &str =
+    r#"{"jsonrpc":"2.0","id":1,"result":{"protocolVersion":"0.3.0","serverSeq":0,"snapshots":[]}}"#;
+
+fn action(channel: &str, seq: u64, len: usize) -> String {
+    let body = "x".repeat(len);
+    format!(
+        r#"{{"jsonrpc":"2.0","method":"action","params":{{"channel":"{channel}","action":"{body}","serverSeq":{seq}}}}}"#
+    )
+}
+
+#[test]
+fn a_handshake_brings_segments_to_applications_that_never_heard_of_them() {
+    let now = Instant::now();
+    let (mut client, mut server) = (connection(Role::Client, |_| {}), connection(Role::Server, |_| {}));
+    client.handle(Input::send(1, INITIALIZE), now);
+    pass(&mut client, &mut server, now);
+    assert_eq!(messages(&mut server), [INITIALIZE]);
+    server.handle(Input::send(1, INITIALIZED), now);
+    pass(&mut server, &mut client, now);
+    assert_eq!(messages(&mut client), [INITIALIZED]);
+    assert!(client.peer().is_some_and(|peer| peer.settled_cursor) && server.peer().is_some());
+
+    let large = action("a", 5, 100_000);
+    server.handle(Input::send(2, large.clone()), now);
+    let lens = pass(&mut server, &mut client, now);
+    assert!(lens.len() > 100 && lens.iter().all(|len| *len <= 1024), "{lens:?}");
+    assert_eq!(messages(&mut client), std::slice::from_ref(&large));
+    assert_eq!((client.cursor(), client.settled()), (Some(5), 2));
+    client.handle(Input::send(3, large.clone()), now);
+    pass(&mut client, &mut server, now);
+    assert_eq!(messages(&mut server), [large]);
+}
+
+#[test]
+fn thirty_megabytes_pass_in_frames_of_64_kib() {
+    let now = Instant::now();
+    let wide = |config: &mut Config| {
+        config.limits = limits(|limits| {
+            limits.max_frame_bytes = 65_536;
+            limits.max_message_bytes = 32 << 20;
+        });
+        config.agreed = Some(Chunking::from(&config.limits));
+    };
+    let (mut server, mut client) = (connection(Role::Server, wide), connection(Role::Client, wide));
+    let large = action("a", 5, 30 << 20);
+    server.handle(Input::send(1, large.clone()), now);
+    let lens = pass(&mut server, &mut client, now);
+    assert!(lens.len() < 700 && lens.iter().all(|len| *len <= 65_536));
+    assert!(messages(&mut client) == [large]);
+}
+
+#[test]
+fn the_first_page_of_the_rfc_holds_for_every_length_around_the_cap() {
+    let now = Instant::now();
+    for len in 800..1200 {
+        let (mut server, mut client) = (agreed(Role::Server), agreed(Role::Client));
+        let message = action("a", 1, len);
+        server.handle(Input::send(1, message.clone()), now);
+        let lens = pass(&mut server, &mut client, now);
+        assert_eq!(lens.len() == 1, message.len() <= 1024);
+        assert_eq!(messages(&mut client), [message]);
+        assert!(matches!(events(&mut server)[..], [Event::Sent { ticket: Ticket(1) }]));
+    }
+}
+
+#[test]
+fn a_link_cap_with_overhead_is_never_passed() {
+    let now = Instant::now();
+    let mut server = agreed(Role::Server);
+    let overhead = crate::machine::Overhead::new(|measure| measure.escaped - measure.bytes + 30);
+    server.handle(Input::Capacity(Capacity { cap: 700, overhead }), now);
+    server.handle(Input::send(1, action("a", 1, 5000)), now);
+    server.handle(Input::send(2, action("b", 2, 560)), now);
+    let frames = frames(&mut server, now);
+    assert!(frames.len() > 10);
+    assert!(frames.iter().all(|frame| crate::json::escaped_len(frame) + 30 <= 700));
+}
+
+#[test]
+fn a_swept_groups_late_segment_closes_the_link() {
+    let now = Instant::now();
+    let mut server = agreed(Role::Server);
+    let mut client = connection(Role::Client, |config| {
+        config.agreed = Some(Chunking::from(&config.limits));
+        config.delivery = Delivery::Settled;
+    });
+    server.handle(Input::send(1, action("a", 1, 5000)), now);
+    let segments = frames(&mut server, now);
+    client.handle(Input::frame(segments[0].clone()), now);
+    let due = std::iter::successors(Some(now), |now| Some(*now + SECOND)).take(40);
+    for now in due {
+        client.handle(Input::Timeout, now);
+    }
+    assert!(matches!(events(&mut client)[..], [Event::Expired { ordinal: 0, .. }]));
+    client.handle(Input::frame(segments[1].clone()), now + 41 * SECOND);
+    let reason = CloseReason::Violation(Violation::GroupUnknown { index: 1 });
+    assert!(matches!(client.poll_transmit(now), Some(Transmit::Close(close)) if close == reason));
+    assert!(matches!(&events(&mut client)[..], [Event::Closed(close)] if *close == reason));
+    assert_eq!(client.settled(), 0);
+}

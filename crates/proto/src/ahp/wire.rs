@@ -1,0 +1,523 @@
+//! The wire form of `ahp/messageSegment`: written from a fixed template, recognised by it, or parsed in any spelling.
+
+use std::borrow::Cow;
+
+use base64::Engine;
+use base64::engine::Simd;
+use base64::engine::general_purpose::PAD;
+use bytes::{BufMut, Bytes, BytesMut};
+
+use crate::error::{SendError, Violation};
+use crate::json::{self, Found, Kind, Path, Paths};
+use crate::machine::{Capacity, Measure};
+use crate::message::{Message, Reader, len_usize, len64};
+use crate::rpc::{ENVELOPE, Envelope};
+
+/// A message has fewer segments than this.
+pub(crate) const TOTAL_LIMIT: u64 = 1 << 16;
+const INDEX_LIMIT: u64 = 1 << 31;
+const MAX_GROUP_ID: usize = 128;
+
+/// Methods that belong to the framing layer and have no channel. Unknown `ahp/…` methods pass up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Control {
+    /// One piece of a message.
+    Segment,
+}
+
+impl Control {
+    /// The control notification with this method. Room for cancel and compression is here.
+    pub(crate) fn of(method: &str) -> Option<Self> {
+        match method {
+            "ahp/messageSegment" => Some(Self::Segment),
+            _ => None,
+        }
+    }
+}
+
+const HEAD: &str = r#"{"jsonrpc":"2.0","method":"ahp/messageSegment","params":{"groupId":""#;
+const INDEX: &str = r#"","index":"#;
+const TOTAL: &str = r#","total":"#;
+const DATA: &str = r#","data":""#;
+const TAIL: &str = r#""}}"#;
+/// Hex digits of a group id of ours.
+const GROUP_ID_LEN: usize = 32;
+/// The length of a segment frame without its numbers and its data.
+const FIXED: u64 = {
+    let fixed = HEAD.len() + GROUP_ID_LEN + INDEX.len() + TOTAL.len() + DATA.len() + TAIL.len();
+    #[expect(clippy::as_conversions, reason = "a constant below 256")]
+    {
+        fixed as u64
+    }
+};
+/// Quotes in a segment frame: what its escaped length is longer by.
+const QUOTES: u64 = 22;
+
+/// How a message is cut: fixed when its group starts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Plan {
+    /// Bytes of the message in each segment but the last: a multiple of 3, so that only the last has padding.
+    pub(crate) size: u64,
+    pub(crate) total: u64,
+}
+
+impl Plan {
+    /// Cuts `len` bytes into segments whose frames are at most `frame` bytes.
+    pub(crate) fn new(len: u64, frame: u64) -> Result<Self, SendError> {
+        let refused = SendError::TooManySegments { size: len, limit: TOTAL_LIMIT.saturating_sub(1) };
+        // With more digits in the numbers less fits, so the fewest digits that suffice are looked for.
+        let plans = (1..=5_u64).filter_map(|digits| {
+            let text = frame.checked_sub(FIXED.saturating_add(digits.saturating_mul(2)))?;
+            let size = text.checked_div(4)?.checked_mul(3).filter(|size| *size > 0)?;
+            let total = len.div_ceil(size).max(1);
+            (total < TOTAL_LIMIT && digits_of(total) <= digits).then_some(Self { size, total })
+        });
+        plans.into_iter().next().ok_or(refused)
+    }
+
+    /// The length of the longest frame.
+    pub(crate) fn longest_frame(&self) -> u64 {
+        let digits = digits_of(self.total).saturating_mul(2);
+        FIXED.saturating_add(digits).saturating_add(encoded_len(self.size))
+    }
+}
+
+/// The longest segment frame that fits both the peer's cap and the link's.
+pub(crate) fn largest_frame(peer: u64, link: &Capacity) -> u64 {
+    let fits = |bytes: u64| link.fits(Measure { bytes, escaped: bytes.saturating_add(QUOTES) });
+    let (mut low, mut high) = (0, peer.min(link.cap));
+    // Overhead does not shrink as the text grows, so the lengths that fit are a range from zero.
+    while low < high {
+        let middle = low.saturating_add(high.saturating_sub(low).div_ceil(2));
+        if fits(middle) {
+            low = middle;
+        } else {
+            high = middle.saturating_sub(1);
+        }
+    }
+    low
+}
+
+/// Writes and reads base64, a piece at a time in cache.
+pub(crate) struct Codec {
+    engine: Simd,
+    plain: Box<[u8]>,
+    coded: Box<[u8]>,
+    frame: BytesMut,
+}
+
+/// Bytes decoded at once: half of a first-level cache, a multiple of 3.
+const PIECE: usize = 12 << 10;
+const CODED_PIECE: usize = 16 << 10;
+
+impl Codec {
+    pub(crate) fn new() -> Self {
+        Self {
+            engine: Simd::standard(PAD),
+            plain: vec![0; PIECE].into(),
+            coded: vec![0; CODED_PIECE].into(),
+            frame: BytesMut::new(),
+        }
+    }
+
+    /// Writes the segment frame with the next `size` bytes of `reader`.
+    pub(crate) fn write(&mut self, id: &GroupId, index: u64, plan: Plan, reader: &mut Reader) -> Bytes {
+        let len = plan.size.min(len64(reader.left()));
+        let frame = &mut self.frame;
+        // When the link has let go of the last frame, this takes its memory again.
+        frame.reserve(len_usize(plan.longest_frame()));
+        frame.put_slice(HEAD.as_bytes());
+        frame.put_slice(&id.0);
+        frame.put_slice(INDEX.as_bytes());
+        put_digits(frame, index);
+        frame.put_slice(TOTAL.as_bytes());
+        put_digits(frame, plan.total);
+        frame.put_slice(DATA.as_bytes());
+        reader.take(len_usize(len), 3, &mut self.plain, |run| {
+            let written = self.engine.encode_slice(run, &mut self.coded).unwrap_or(0);
+            frame.put_slice(self.coded.get(..written).unwrap_or_default());
+        });
+        frame.put_slice(TAIL.as_bytes());
+        frame.split().freeze()
+    }
+
+    /// Decodes canonical base64, and passes each piece to `sink`. Returns how many characters were decoded before
+    /// the first that is not canonical.
+    pub(crate) fn decode<E>(
+        &mut self,
+        data: &[u8],
+        mut sink: impl FnMut(&[u8]) -> Result<(), E>,
+    ) -> Result<Result<(), usize>, E> {
+        let mut done = 0_usize;
+        let mut pieces = data.chunks(CODED_PIECE).peekable();
+        while let Some(piece) = pieces.next() {
+            let last = pieces.peek().is_none();
+            match self.engine.decode_slice(piece, &mut self.plain) {
+                // Padding shortens a piece; it may stand only at the very end.
+                Ok(len) if last || len == PIECE => sink(self.plain.get(..len).unwrap_or_default())?,
+                _ => return Ok(Err(done)),
+            }
+            done = done.saturating_add(piece.len());
+        }
+        Ok(Ok(()))
+    }
+}
+
+impl std::fmt::Debug for Codec {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Codec")
+    }
+}
+
+/// A group id of ours: 16 bytes that nobody can guess, in hex.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct GroupId([u8; GROUP_ID_LEN]);
+
+impl GroupId {
+    /// The id made from 16 bytes.
+    pub(crate) fn from_bytes(bytes: [u8; 16]) -> Self {
+        let mut hex = [b'0'; GROUP_ID_LEN];
+        for (pair, byte) in hex.as_chunks_mut::<2>().0.iter_mut().zip(bytes) {
+            *pair = [hex_digit(byte >> 4), hex_digit(byte & 15)];
+        }
+        Self(hex)
+    }
+}
+
+const fn hex_digit(nibble: u8) -> u8 {
+    if nibble < 10 { b'0'.saturating_add(nibble) } else { b'a'.saturating_add(nibble.saturating_sub(10)) }
+}
+
+/// A segment as it arrived: its group is named, the rest is as the peer wrote it.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Segment<'a> {
+    pub(crate) group_id: Cow<'a, [u8]>,
+    /// `None`: missing, or no non-negative integer that fits.
+    index: Option<u64>,
+    total: Option<Integer>,
+    data: Option<Cow<'a, [u8]>>,
+}
+
+impl<'a> Segment<'a> {
+    /// Recognises a segment written exactly as [`Codec::write`] writes it, without looking at its data: if that is
+    /// base64, the frame is what it seems; if not, only [`parse`](Self::parse) can tell.
+    pub(crate) fn recognise(frame: &'a [u8]) -> Option<Self> {
+        let rest = frame.strip_prefix(HEAD.as_bytes())?;
+        let window = rest.get(..MAX_GROUP_ID.saturating_add(1)).unwrap_or(rest);
+        let id_len = window.iter().position(|byte| !is_plain(*byte))?;
+        let (group_id, rest) = rest.split_at_checked(id_len).filter(|(id, _)| !id.is_empty())?;
+        let (index, rest) = take_digits(rest.strip_prefix(INDEX.as_bytes())?)?;
+        let (total, rest) = take_digits(rest.strip_prefix(TOTAL.as_bytes())?)?;
+        let data = rest.strip_prefix(DATA.as_bytes())?.strip_suffix(TAIL.as_bytes())?;
+        Some(Self {
+            group_id: Cow::Borrowed(group_id),
+            index: Some(index),
+            total: Some(Integer::Of(total)),
+            data: Some(Cow::Borrowed(data)),
+        })
+    }
+
+    /// Reads a segment in any legal spelling. `looks` and `envelope` are those of `frame`.
+    pub(crate) fn parse(frame: &'a Message, looks: &Paths<LOOKS>, envelope: &Envelope) -> Result<Self, Violation> {
+        if envelope.id.is_some() {
+            return Err(Violation::SegmentWithId);
+        }
+        if !envelope.is_version_2(frame) {
+            return Err(Violation::SegmentNotJsonRpc);
+        }
+        if envelope.params.is_none_or(|params| params.kind != Kind::Object) {
+            return Err(Violation::SegmentParamsNotObject);
+        }
+        let keys = [(GROUP_ID_AT, "groupId"), (INDEX_AT, "index"), (TOTAL_AT, "total"), (DATA_AT, "data")];
+        if let Some((_, key)) = keys.into_iter().find(|(at, _)| looks.repeated(*at)) {
+            return Err(Violation::DuplicateKey(key));
+        }
+        let group_id = string(frame, looks.get(GROUP_ID_AT)).ok_or(Violation::GroupIdMissing)?;
+        if group_id.is_empty() {
+            return Err(Violation::GroupIdEmpty);
+        }
+        if group_id.len() > MAX_GROUP_ID {
+            return Err(Violation::GroupIdTooLong { size: len64(group_id.len()) });
+        }
+        let index = match integer(frame, looks.get(INDEX_AT)) {
+            Some(Integer::Of(index)) => Some(index),
+            _ => None,
+        };
+        let total = integer(frame, looks.get(TOTAL_AT));
+        Ok(Self { group_id, index, total, data: string(frame, looks.get(DATA_AT)) })
+    }
+
+    /// Whether this claims to be the first of its group.
+    pub(crate) fn begins(&self) -> bool {
+        self.index == Some(0)
+    }
+
+    /// The index and the total, proven to go together.
+    pub(crate) fn numbers(&self) -> Result<(u32, u32), Violation> {
+        let index = self.index.filter(|index| *index < INDEX_LIMIT).ok_or(Violation::IndexInvalid)?;
+        let index = u32::try_from(index).map_err(|_| Violation::IndexInvalid)?;
+        let total = match self.total.ok_or(Violation::TotalInvalid)? {
+            Integer::Of(total) if (1..TOTAL_LIMIT).contains(&total) => total,
+            _ => return Err(Violation::TotalOutOfRange),
+        };
+        let total = u32::try_from(total).map_err(|_| Violation::TotalOutOfRange)?;
+        if index >= total {
+            return Err(Violation::IndexBeyondTotal { index, total });
+        }
+        Ok((index, total))
+    }
+
+    /// The data, still encoded.
+    pub(crate) fn data(&self) -> Result<&[u8], Violation> {
+        self.data.as_deref().ok_or(Violation::DataMissing)
+    }
+}
+
+/// How many bytes canonical base64 of this text stands for.
+pub(crate) fn decoded_len(data: &[u8]) -> u64 {
+    let padding = data.iter().rev().take(2).filter(|byte| **byte == b'=').count();
+    len64(data.len()).div_ceil(4).saturating_mul(3).saturating_sub(len64(padding))
+}
+
+/// What is looked for in each message: the envelope, a segment's params, and what orders a message.
+pub(crate) const LOOKS: usize = 12;
+pub(crate) static LOOK: [Path; LOOKS] = [
+    ENVELOPE[0],
+    ENVELOPE[1],
+    ENVELOPE[2],
+    ENVELOPE[3],
+    ENVELOPE[4],
+    ENVELOPE[5],
+    &["params", "groupId"],
+    &["params", "index"],
+    &["params", "total"],
+    &["params", "data"],
+    &["params", "channel"],
+    &["params", "serverSeq"],
+];
+const GROUP_ID_AT: usize = 6;
+const INDEX_AT: usize = 7;
+const TOTAL_AT: usize = 8;
+const DATA_AT: usize = 9;
+pub(crate) const CHANNEL_AT: usize = 10;
+pub(crate) const SERVER_SEQ_AT: usize = 11;
+
+/// An integer, or one that is out of the range of `u64` on either side.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Integer {
+    Of(u64),
+    OutOfRange,
+}
+
+fn integer(frame: &Message, found: Option<Found>) -> Option<Integer> {
+    let found = found.filter(|found| found.kind == Kind::Number)?;
+    match json::number(&frame.read(found.span)) {
+        json::Number::Fraction | json::Number::NotANumber => None,
+        number => Some(number.to_u64().map_or(Integer::OutOfRange, Integer::Of)),
+    }
+}
+
+fn string<'a>(frame: &'a Message, found: Option<Found>) -> Option<Cow<'a, [u8]>> {
+    let found = found.filter(|found| found.kind == Kind::String)?;
+    let owned = |raw: &[u8]| json::string(raw).map(|text| text.into_owned().into_bytes());
+    match frame.read(found.span) {
+        Cow::Owned(raw) => owned(&raw).map(Cow::Owned),
+        Cow::Borrowed(raw) => match json::string(raw)? {
+            Cow::Borrowed(text) => Some(Cow::Borrowed(text.as_bytes())),
+            Cow::Owned(text) => Some(Cow::Owned(text.into_bytes())),
+        },
+    }
+}
+
+/// Printable ASCII that needs no escape.
+const fn is_plain(byte: u8) -> bool {
+    matches!(byte, b' '..=b'~') && byte != b'"' && byte != b'\\'
+}
+
+/// A number in plain digits, and what follows it.
+fn take_digits(text: &[u8]) -> Option<(u64, &[u8])> {
+    let len = text.iter().take(11).position(|byte| !byte.is_ascii_digit())?;
+    let (digits, rest) = text.split_at_checked(len)?;
+    if digits.is_empty() || (digits.len() > 1 && digits.starts_with(b"0")) {
+        return None;
+    }
+    let value = digits
+        .iter()
+        .fold(0_u64, |value, digit| value.saturating_mul(10).saturating_add(u64::from(digit.saturating_sub(b'0'))));
+    Some((value, rest))
+}
+
+fn put_digits(out: &mut BytesMut, value: u64) {
+    let mut digits = [0_u8; 20];
+    let mut left = value;
+    let mut used = 0_usize;
+    for place in digits.iter_mut().rev() {
+        *place = b'0'.saturating_add(u8::try_from(left.checked_rem(10).unwrap_or(0)).unwrap_or(0));
+        left = left.checked_div(10).unwrap_or(0);
+        used = used.saturating_add(1);
+        if left == 0 {
+            break;
+        }
+    }
+    out.put_slice(digits.get(digits.len().saturating_sub(used)..).unwrap_or_default());
+}
+
+const fn digits_of(value: u64) -> u64 {
+    match value.checked_ilog10() {
+        #[expect(clippy::as_conversions, reason = "at most 19")]
+        Some(log) => (log as u64).saturating_add(1),
+        None => 1,
+    }
+}
+
+const fn encoded_len(len: u64) -> u64 {
+    len.div_ceil(3).saturating_mul(4)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn frame_of(message: &str, frame: u64) -> Vec<Bytes> {
+        let message = Message::from(message.to_owned());
+        let plan = Plan::new(message.len() as u64, frame).unwrap();
+        let mut reader = Reader::new(message);
+        let mut codec = Codec::new();
+        let id = GroupId::from_bytes([0xab; 16]);
+        (0..plan.total).map(|index| codec.write(&id, index, plan, &mut reader)).collect()
+    }
+
+    fn parsed(frame: &[u8]) -> Result<(Vec<u8>, u32, u32, Vec<u8>), Violation> {
+        let message = Message::from(frame.to_vec());
+        let looks = json::find(message.slices(), &LOOK).map_err(Violation::FrameNotJson)?;
+        let envelope = Envelope::read(&looks)?;
+        assert_eq!(Control::of(&envelope.method(&message)), Some(Control::Segment));
+        proven(&Segment::parse(&message, &looks, &envelope)?)
+    }
+
+    fn proven(segment: &Segment<'_>) -> Result<(Vec<u8>, u32, u32, Vec<u8>), Violation> {
+        let (index, total) = segment.numbers()?;
+        Ok((segment.group_id.to_vec(), index, total, segment.data()?.to_vec()))
+    }
+
+    #[test]
+    fn a_frame_is_exactly_as_long_as_planned_and_never_longer_than_the_cap() {
+        for len in [1, 2, 3, 100, 999, 20_000, 300_000] {
+            for cap in (160..400).chain([900, 65_536]) {
+                let Ok(plan) = Plan::new(len, cap) else { continue };
+                let frames = frame_of(&"x".repeat(len as usize), cap);
+                let longest = frames.iter().map(Bytes::len).max().unwrap() as u64;
+                assert!(longest <= cap, "{longest} over {cap}");
+                assert_eq!(frames.len() as u64, plan.total);
+                assert!(plan.size % 3 == 0);
+                if plan.total > 1 && digits_of(plan.total - 2) == digits_of(plan.total) {
+                    assert_eq!(longest, plan.longest_frame());
+                    assert!(longest + 4 + 2 > cap, "a larger segment would fit: {longest} of {cap}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_quotes_of_a_frame_are_counted_right() {
+        let frame = &frame_of("abc", 400)[0];
+        assert_eq!(json::escaped_len(frame), frame.len() as u64 + QUOTES);
+    }
+
+    #[test]
+    fn too_small_a_cap_or_too_many_segments_is_refused() {
+        let refused = |len, frame| Plan::new(len, frame).unwrap_err();
+        assert!(matches!(refused(10, FIXED), SendError::TooManySegments { size: 10, limit: 65_535 }));
+        assert!(matches!(refused(10, FIXED + 5), SendError::TooManySegments { .. }));
+        assert_eq!(Plan::new(10, FIXED + 6), Ok(Plan { size: 3, total: 4 }));
+        let most = 65_535 * 3;
+        assert_eq!(Plan::new(most, FIXED + 14).unwrap(), Plan { size: 3, total: 65_535 });
+        assert!(Plan::new(most + 1, FIXED + 14).is_err());
+        assert!(Plan::new(u64::MAX, u64::MAX).is_ok_and(|plan| plan.total == 2));
+    }
+
+    #[test]
+    fn the_largest_frame_leaves_room_for_the_links_overhead() {
+        use crate::machine::Overhead;
+        assert_eq!(largest_frame(1000, &Capacity::of(600)), 600);
+        assert_eq!(largest_frame(500, &Capacity::of(600)), 500);
+        assert_eq!(largest_frame(1000, &Capacity { cap: 600, overhead: Overhead::fixed(50) }), 550);
+        let escaping = Capacity { cap: 600, overhead: Overhead::new(|m| m.escaped - m.bytes + 10) };
+        assert_eq!(largest_frame(1000, &escaping), 600 - 10 - QUOTES);
+        assert_eq!(largest_frame(1000, &Capacity { cap: 600, overhead: Overhead::fixed(700) }), 0);
+    }
+
+    #[test]
+    fn other_spellings_parse_to_the_same_segment() {
+        let canonical = frame_of("hello", 400)[0].to_vec();
+        let want = proven(&Segment::recognise(&canonical).unwrap()).unwrap();
+        for text in [
+            r#" { "method":"ahp/messageSegment","params" : {"x":[{"index":9}],"data":"aGVsbG8=","total":1,"index":0,"groupId":"abababababababababababababababab"} ,"jsonrpc":"2.0"} "#,
+            r#"{"jsonrpc":"2.0","method":"ahp\/messageSegm\u0065nt","params":{"groupId":"abababababababababababababababab","index":0e5,"total":10e-1,"d\u0061ta":"\u0061GVsbG8="}}"#,
+            r#"{"jsonrpc":"2.0","method":"ahp/messageSegment","params":{"groupId":"abababababababababababababababab","index":-0,"total":1.0,"data":"aGVsbG8="},"extra":null}"#,
+        ] {
+            assert_eq!(Segment::recognise(text.as_bytes()), None);
+            assert_eq!(parsed(text.as_bytes()).unwrap(), want, "{text}");
+        }
+    }
+
+    #[test]
+    fn decoding_stops_at_the_first_piece_that_is_not_canonical() {
+        let mut codec = Codec::new();
+        let decode = |codec: &mut Codec, data: &[u8]| {
+            let mut out = Vec::new();
+            let take = |run: &[u8]| {
+                out.extend_from_slice(run);
+                Ok::<_, ()>(())
+            };
+            let done = codec.decode(data, take).unwrap();
+            (done, out)
+        };
+        assert_eq!(decode(&mut codec, b"QUJD"), (Ok(()), b"ABC".to_vec()));
+        assert_eq!(decode(&mut codec, b""), (Ok(()), vec![]));
+        for bad in ["QUJ", "QUJDRA", "QUJDRA=", "QUJDRB==", "QUJD\n", "Q UJD", "QQ==QQ==", "QU-_", "=", "===="] {
+            assert_eq!(decode(&mut codec, bad.as_bytes()).0, Err(0), "{bad}");
+        }
+        let mut long = vec![b'A'; CODED_PIECE * 2];
+        assert_eq!(decode(&mut codec, &long).1.len(), PIECE * 2);
+        long[CODED_PIECE - 1] = b'=';
+        assert_eq!(decode(&mut codec, &long).0, Err(0));
+        long[CODED_PIECE - 1] = b'A';
+        long[CODED_PIECE + 5] = b'\\';
+        assert_eq!(decode(&mut codec, &long).0, Err(CODED_PIECE));
+    }
+
+    #[test]
+    fn decoded_lengths_are_known_before_decoding() {
+        for (data, len) in [("", 0), ("QUJD", 3), ("QUI=", 2), ("QQ==", 1)] {
+            assert_eq!(decoded_len(data.as_bytes()), len);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_recognised_parses_to_the_same(text in ".{1,300}", cap in 200_u64..600) {
+            for frame in frame_of(&text, cap) {
+                let recognised = proven(&Segment::recognise(&frame).unwrap()).unwrap();
+                prop_assert_eq!(parsed(&frame).unwrap(), recognised);
+            }
+        }
+
+        #[test]
+        fn a_damaged_frame_is_never_recognised_as_something_else(
+            text in "[a-z]{1,60}", at in 0_usize..400, byte in any::<u8>(),
+        ) {
+            let mut frame = frame_of(&text, 400)[0].to_vec();
+            let at = at % frame.len();
+            frame[at] = byte;
+            let Some(recognised) = Segment::recognise(&frame) else { return Ok(()) };
+            let mut codec = Codec::new();
+            let canonical = codec.decode(recognised.data().unwrap(), |_| Ok::<_, ()>(())).unwrap().is_ok();
+            if canonical {
+                prop_assert_eq!(parsed(&frame), proven(&recognised));
+            }
+        }
+    }
+}

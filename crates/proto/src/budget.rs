@@ -1,0 +1,332 @@
+//! Bytes we may hold: a private floor per connection, a quota per principal, one budget for the process.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use thiserror::Error;
+
+/// What a group costs beside its bytes: its table entry, its id and what follows the JSON in it.
+pub(crate) const GROUP_COST: u64 = 2048;
+
+/// What a group of `bytes` bytes costs, with its list of blocks.
+pub(crate) const fn group_cost(bytes: u64) -> u64 {
+    bytes.saturating_add(bytes >> 12).saturating_add(GROUP_COST)
+}
+
+/// How much may be held.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BudgetConfig {
+    /// By all connections together, beyond their floors.
+    pub process_bytes: u64,
+    /// By all connections of one principal together, beyond their floors.
+    pub principal_bytes: u64,
+    /// By each connection for itself, whoever it is.
+    pub floor_bytes: u64,
+}
+
+impl BudgetConfig {
+    /// The largest message that one connection can be granted room for when nothing else is held.
+    #[must_use]
+    pub fn largest_message(&self) -> u64 {
+        let grant = self.floor_bytes.saturating_add(self.principal_bytes.min(self.process_bytes));
+        grant.saturating_sub(grant >> 12).saturating_sub(GROUP_COST)
+    }
+}
+
+impl Default for BudgetConfig {
+    fn default() -> Self {
+        Self { process_bytes: 512 << 20, principal_bytes: 256 << 20, floor_bytes: 64 << 10 }
+    }
+}
+
+/// The process's budget. Cloning shares it.
+#[derive(Debug, Clone, Default)]
+pub struct Budget(Arc<Mutex<Pool>>);
+
+impl Budget {
+    /// A budget of which nothing is used yet.
+    #[must_use]
+    pub fn new(config: BudgetConfig) -> Self {
+        Self(Arc::new(Mutex::new(Pool { config, ..Pool::default() })))
+    }
+
+    /// Opens the account of one connection. Without a principal there is only the floor.
+    #[must_use]
+    pub fn account(&self, principal: Option<&str>) -> Account {
+        let mut pool = self.lock();
+        let id = pool.fresh_id();
+        pool.accounts.insert(id, Holder { principal: principal.map(Arc::from), held: 0, closed: false });
+        Account { budget: self.clone(), id }
+    }
+
+    /// Bytes drawn from the process's budget, floors not counted.
+    #[must_use]
+    pub fn used(&self) -> u64 {
+        self.lock().used
+    }
+
+    /// Bytes that all connections hold, floors counted.
+    #[must_use]
+    pub fn held(&self) -> u64 {
+        self.lock().accounts.values().fold(0, |sum, holder| sum.saturating_add(holder.held))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Pool> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// There is no room for what was asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[error("no room for {bytes} bytes")]
+pub struct Full {
+    /// What was asked for.
+    pub bytes: u64,
+}
+
+/// One connection's share of the budget. Grants may outlive it.
+#[derive(Debug)]
+pub struct Account {
+    budget: Budget,
+    id: u64,
+}
+
+impl Account {
+    /// Sets `bytes` aside for a group that should be complete at `schedule`'s end.
+    ///
+    /// When the process is out of room, the group furthest behind its schedule among those of principals over their
+    /// fair share is marked for eviction; its room comes free when its connection lets go of it.
+    ///
+    /// # Errors
+    /// There is no room now.
+    pub fn reserve(&self, bytes: u64, schedule: Schedule) -> Result<Grant, Full> {
+        let mut pool = self.budget.lock();
+        pool.hold(self.id, bytes, schedule.started)?;
+        let id = pool.fresh_id();
+        let track = Arc::new(Track::default());
+        pool.groups.insert(id, Row { account: self.id, bytes, schedule, track: Arc::clone(&track) });
+        Ok(Grant { budget: self.budget.clone(), account: self.id, id, bytes, track })
+    }
+}
+
+impl Drop for Account {
+    fn drop(&mut self) {
+        let mut pool = self.budget.lock();
+        if let Some(holder) = pool.accounts.get_mut(&self.id) {
+            holder.closed = true;
+        }
+        pool.release(self.id, 0);
+    }
+}
+
+/// When a group began and when it should be complete.
+#[derive(Debug, Clone, Copy)]
+pub struct Schedule {
+    /// Its first segment's arrival.
+    pub started: Instant,
+    /// The time it has.
+    pub timeout: Duration,
+}
+
+/// Room set aside for one group. Dropping it gives the room back.
+#[derive(Debug)]
+pub struct Grant {
+    budget: Budget,
+    account: u64,
+    id: u64,
+    bytes: u64,
+    track: Arc<Track>,
+}
+
+impl Grant {
+    /// The room set aside.
+    #[must_use]
+    pub const fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Says how much of the group has arrived.
+    pub fn note_received(&self, bytes: u64) {
+        self.track.received.store(bytes, Ordering::Relaxed);
+    }
+
+    /// Whether the group has to go, because others need the room more.
+    #[must_use]
+    pub fn evicted(&self) -> bool {
+        self.track.evicted.load(Ordering::Relaxed)
+    }
+
+    /// Asks for room for `bytes` in all, when the group turns out larger than declared.
+    ///
+    /// # Errors
+    /// There is no room now; what was set aside before stays.
+    pub fn grow_to(&mut self, bytes: u64, now: Instant) -> Result<(), Full> {
+        let more = bytes.saturating_sub(self.bytes);
+        if more == 0 {
+            return Ok(());
+        }
+        self.budget.lock().hold(self.account, more, now)?;
+        self.resize(bytes);
+        Ok(())
+    }
+
+    /// Gives back what is set aside beyond `bytes`.
+    pub fn shrink_to(&mut self, bytes: u64) {
+        let less = self.bytes.saturating_sub(bytes);
+        if less == 0 {
+            return;
+        }
+        self.budget.lock().release(self.account, less);
+        self.resize(bytes);
+    }
+
+    fn resize(&mut self, bytes: u64) {
+        self.bytes = bytes;
+        if let Some(row) = self.budget.lock().groups.get_mut(&self.id) {
+            row.bytes = bytes;
+        }
+    }
+}
+
+impl Drop for Grant {
+    fn drop(&mut self) {
+        let mut pool = self.budget.lock();
+        pool.groups.remove(&self.id);
+        pool.release(self.account, self.bytes);
+    }
+}
+
+#[derive(Debug, Default)]
+struct Track {
+    received: AtomicU64,
+    evicted: AtomicBool,
+}
+
+#[derive(Debug)]
+struct Row {
+    account: u64,
+    bytes: u64,
+    schedule: Schedule,
+    track: Arc<Track>,
+}
+
+impl Row {
+    /// How many bytes fewer have arrived than an even pace would have brought by now.
+    fn behind(&self, now: Instant) -> u64 {
+        let age = now.saturating_duration_since(self.schedule.started).as_micros();
+        let timeout = self.schedule.timeout.as_micros().max(1);
+        let due = u128::from(self.bytes).saturating_mul(age).checked_div(timeout).unwrap_or(0);
+        let due = u64::try_from(due).unwrap_or(u64::MAX).min(self.bytes);
+        due.saturating_sub(self.track.received.load(Ordering::Relaxed))
+    }
+}
+
+#[derive(Debug)]
+struct Holder {
+    principal: Option<Arc<str>>,
+    held: u64,
+    closed: bool,
+}
+
+#[derive(Debug, Default)]
+struct Pool {
+    config: BudgetConfig,
+    used: u64,
+    accounts: HashMap<u64, Holder>,
+    principals: HashMap<Arc<str>, u64>,
+    groups: HashMap<u64, Row>,
+    last_id: u64,
+}
+
+impl Pool {
+    const fn fresh_id(&mut self) -> u64 {
+        self.last_id = self.last_id.wrapping_add(1);
+        self.last_id
+    }
+
+    /// Adds `bytes` to what an account holds. Under pressure, marks a group for eviction.
+    fn hold(&mut self, account: u64, bytes: u64, now: Instant) -> Result<(), Full> {
+        let full = Err(Full { bytes });
+        let Some(holder) = self.accounts.get_mut(&account) else {
+            return full;
+        };
+        let Some(held) = holder.held.checked_add(bytes) else {
+            return full;
+        };
+        let floor = self.config.floor_bytes;
+        let draw = held.saturating_sub(floor).saturating_sub(holder.held.saturating_sub(floor));
+        if draw > 0 {
+            let Some(principal) = holder.principal.clone() else {
+                return full;
+            };
+            let owned = self.principals.get(&principal).copied().unwrap_or(0).saturating_add(draw);
+            if owned > self.config.principal_bytes {
+                return full;
+            }
+            let used = self.used.saturating_add(draw);
+            if used > self.config.process_bytes {
+                self.evict(account, used.saturating_sub(self.config.process_bytes), now);
+                return full;
+            }
+            self.used = used;
+            self.principals.insert(principal, owned);
+        }
+        if let Some(holder) = self.accounts.get_mut(&account) {
+            holder.held = held;
+        }
+        Ok(())
+    }
+
+    fn release(&mut self, account: u64, bytes: u64) {
+        let Some(holder) = self.accounts.get_mut(&account) else {
+            return;
+        };
+        let floor = self.config.floor_bytes;
+        let over_before = holder.held.saturating_sub(floor);
+        holder.held = holder.held.saturating_sub(bytes);
+        let freed = over_before.saturating_sub(holder.held.saturating_sub(floor));
+        let principal = holder.principal.clone();
+        if holder.closed && holder.held == 0 {
+            self.accounts.remove(&account);
+        }
+        self.used = self.used.saturating_sub(freed);
+        let Some(principal) = principal.filter(|_| freed > 0) else {
+            return;
+        };
+        let owned = self.principals.get(&principal).copied().unwrap_or(0).saturating_sub(freed);
+        if owned == 0 {
+            self.principals.remove(&principal);
+        } else {
+            self.principals.insert(principal, owned);
+        }
+    }
+
+    /// Marks the group furthest behind its schedule, among those of principals over their fair share, unless enough
+    /// is marked already. A connection does not evict its own groups.
+    fn evict(&self, asking: u64, missing: u64, now: Instant) {
+        let marked = |row: &&Row| row.track.evicted.load(Ordering::Relaxed);
+        let coming = self.groups.values().filter(marked).fold(0_u64, |sum, row| sum.saturating_add(row.bytes));
+        if coming >= missing {
+            return;
+        }
+        let holders = u64::try_from(self.principals.len()).unwrap_or(u64::MAX).max(1);
+        let share = self.config.process_bytes.checked_div(holders).unwrap_or(0);
+        let over = |row: &&Row| {
+            let holder = self.accounts.get(&row.account);
+            let principal = holder.and_then(|holder| holder.principal.as_ref());
+            principal.and_then(|name| self.principals.get(name)).is_some_and(|used| *used > share)
+        };
+        let victim = self
+            .groups
+            .values()
+            .filter(|row| row.account != asking && !marked(row) && over(row))
+            .map(|row| (row.behind(now), row))
+            .filter(|(behind, _)| *behind > 0)
+            .max_by_key(|(behind, _)| *behind);
+        if let Some((_, row)) = victim {
+            row.track.evicted.store(true, Ordering::Relaxed);
+        }
+    }
+}

@@ -1,0 +1,543 @@
+//! What can go wrong, one named variant per rule: the peer's misdeeds, our refusals, and why a link closes.
+
+use thiserror::Error;
+
+use crate::json::JsonError;
+
+/// The peer broke a rule. In `ahp` it closes the link; in `cep22` and `stdio` it fails one transfer.
+///
+/// Carries sizes and limits, never the peer's bytes.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum Violation {
+    // Any frame.
+    /// A frame is longer than we take. Closes with 1009. A segment that would decode to more than a frame may have is
+    /// always this, because base64 is longer than what it stands for.
+    #[error("frame of {size} bytes is over the limit of {limit}")]
+    FrameTooLarge {
+        /// Bytes in the frame.
+        size: u64,
+        /// The limit that we advertised.
+        limit: u64,
+    },
+    /// A frame is not UTF-8.
+    #[error("frame is not UTF-8")]
+    FrameNotUtf8,
+    /// A frame is not one JSON value of legal depth.
+    #[error("frame is not JSON: {0}")]
+    FrameNotJson(JsonError),
+    /// A frame is JSON, but not an object.
+    #[error("frame is not a JSON-RPC object")]
+    FrameNotObject,
+    /// A key of the envelope or of a segment's params comes twice.
+    #[error("key {0:?} comes twice")]
+    DuplicateKey(&'static str),
+    /// Requests that wait for their answers are more than we track.
+    #[error("more than {limit} requests wait for an answer")]
+    TooManyRequests {
+        /// How many we track.
+        limit: u32,
+    },
+
+    // `ahp`: one segment.
+    /// A segment came although we never advertised chunking.
+    #[error("segment without an invitation")]
+    UninvitedSegment,
+    /// A segment has an `id`, so it is not a notification.
+    #[error("segment with an id")]
+    SegmentWithId,
+    /// A segment has no `jsonrpc: "2.0"`.
+    #[error("segment without jsonrpc \"2.0\"")]
+    SegmentNotJsonRpc,
+    /// A segment's `params` is missing or no object.
+    #[error("segment params are not an object")]
+    SegmentParamsNotObject,
+    /// `groupId` is missing or no string.
+    #[error("groupId is missing")]
+    GroupIdMissing,
+    /// `groupId` is empty.
+    #[error("groupId is empty")]
+    GroupIdEmpty,
+    /// `groupId` is over 128 bytes.
+    #[error("groupId of {size} bytes is over 128")]
+    GroupIdTooLong {
+        /// Its length in UTF-8 bytes.
+        size: u64,
+    },
+    /// `index` is missing or not a non-negative integer below 2^31.
+    #[error("index is not a non-negative integer below 2^31")]
+    IndexInvalid,
+    /// `index` is not below `total`.
+    #[error("index {index} is not below total {total}")]
+    IndexBeyondTotal {
+        /// The index.
+        index: u32,
+        /// The total beside it.
+        total: u32,
+    },
+    /// `index` is not the next one of its group.
+    #[error("index {got} where {want} was due")]
+    IndexOutOfOrder {
+        /// What came.
+        got: u32,
+        /// What was due.
+        want: u32,
+    },
+    /// A segment that is not the first names a group that is not open: swept, finished or never begun.
+    #[error("segment {index} of a group that is not open")]
+    GroupUnknown {
+        /// The index.
+        index: u32,
+    },
+    /// Index 0 names a group that is open already.
+    #[error("a group begins twice")]
+    GroupInFlight,
+    /// `total` is missing or not an integer.
+    #[error("total is not an integer")]
+    TotalInvalid,
+    /// `total` is below 1 or not below 65,536.
+    #[error("total is not from 1 to 65,535")]
+    TotalOutOfRange,
+    /// `total` differs from the first segment's.
+    #[error("total {got} where the group has {want}")]
+    TotalChanged {
+        /// What came.
+        got: u32,
+        /// What the first segment said.
+        want: u32,
+    },
+    /// `data` is missing or no string.
+    #[error("data is missing")]
+    DataMissing,
+    /// `data` is not canonical base64.
+    #[error("data is not canonical base64")]
+    DataNotBase64,
+
+    // `ahp`: a group, and any reassembled message.
+    /// More groups are open than we allow.
+    #[error("more than {limit} groups are open")]
+    TooManyGroups {
+        /// How many we allow.
+        limit: u32,
+    },
+    /// A message has grown past what we take.
+    #[error("message of at least {size} bytes is over the limit of {limit}")]
+    MessageTooLarge {
+        /// Bytes so far, or as declared.
+        size: u64,
+        /// The limit that we advertised.
+        limit: u64,
+    },
+    /// A reassembled message is not UTF-8.
+    #[error("reassembled message is not UTF-8")]
+    MessageNotUtf8,
+    /// A reassembled message is not one JSON value of legal depth.
+    #[error("reassembled message is not JSON: {0}")]
+    MessageNotJson(JsonError),
+    /// A reassembled message is no JSON-RPC request, response or notification.
+    #[error("reassembled message is not JSON-RPC")]
+    MessageNotJsonRpc,
+    /// A reassembled message is itself a segment.
+    #[error("reassembled message is a segment")]
+    NestedSegment,
+
+    // `cep22`: one transfer.
+    /// `completionMode` is one that we do not know.
+    #[error("completion mode is not render")]
+    CompletionModeUnknown,
+    /// A transfer frame has no usable `progress`.
+    #[error("progress is not a non-negative integer")]
+    ProgressInvalid,
+    /// A frame's `progress` does not follow the transfer's order.
+    #[error("progress {got} does not come after {after}")]
+    ProgressNotIncreasing {
+        /// What came.
+        got: u64,
+        /// What it had to exceed.
+        after: u64,
+    },
+    /// `start` lacks a well-formed digest.
+    #[error("digest is not sha256 and 64 hex digits")]
+    DigestInvalid,
+    /// `start` lacks a well-formed `totalBytes` or `totalChunks`.
+    #[error("declared totals are not positive integers")]
+    TotalsInvalid,
+    /// A transfer declares more chunks than we take.
+    #[error("transfer of {count} chunks is over the limit of {limit}")]
+    TooManyChunks {
+        /// As declared.
+        count: u64,
+        /// What we take.
+        limit: u64,
+    },
+    /// More transfers are open than we allow.
+    #[error("more than {limit} transfers are open")]
+    TooManyTransfers {
+        /// How many we allow.
+        limit: u32,
+    },
+    /// A token that is open starts again with other declarations.
+    #[error("a transfer starts twice")]
+    TransferInFlight,
+    /// Two different chunks have the same place.
+    #[error("two different chunks at place {at}")]
+    ChunkConflict {
+        /// Their `progress` or index.
+        at: u64,
+    },
+    /// Chunks ahead of a gap are more than we hold.
+    #[error("chunk at {at} is outside the window of {window}")]
+    OutsideWindow {
+        /// Its `progress`.
+        at: u64,
+        /// How far ahead we hold.
+        window: u64,
+    },
+    /// The end came with chunks missing.
+    #[error("{got} of {want} chunks arrived before the end")]
+    ChunksMissing {
+        /// How many came.
+        got: u64,
+        /// How many were declared.
+        want: u64,
+    },
+    /// The bytes are not as many as declared.
+    #[error("{got} bytes where {want} were declared")]
+    SizeMismatch {
+        /// What came.
+        got: u64,
+        /// What was declared.
+        want: u64,
+    },
+    /// The digest is not the declared one.
+    #[error("digest does not match")]
+    DigestMismatch,
+    /// The peer gave up.
+    #[error("the peer aborted the transfer")]
+    Aborted,
+    /// The transfer took too long.
+    #[error("transfer timed out with {received} bytes received")]
+    TimedOut {
+        /// Bytes so far.
+        received: u64,
+    },
+    /// No room is left in the budget for a transfer.
+    #[error("no room for {size} bytes")]
+    NoRoom {
+        /// What it asked for.
+        size: u64,
+    },
+
+    // `stdio`: one line.
+    /// A line is longer than we take.
+    #[error("line of {size} bytes is over the limit of {limit}")]
+    LineTooLong {
+        /// Its length, or how much of it was seen.
+        size: u64,
+        /// What we take.
+        limit: u64,
+    },
+    /// A frame's index is not below its total, or its total is zero or too large.
+    #[error("frame {index} of {total}")]
+    FrameNumbersInvalid {
+        /// The index.
+        index: u64,
+        /// The total.
+        total: u64,
+    },
+}
+
+impl Violation {
+    /// A short name for counters and logs.
+    #[must_use]
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::FrameTooLarge { .. } => "frame-too-large",
+            Self::FrameNotUtf8 => "frame-not-utf8",
+            Self::FrameNotJson(_) => "frame-not-json",
+            Self::FrameNotObject => "frame-not-object",
+            Self::DuplicateKey(_) => "duplicate-key",
+            Self::TooManyRequests { .. } => "too-many-requests",
+            Self::UninvitedSegment => "uninvited-segment",
+            Self::SegmentWithId => "segment-with-id",
+            Self::SegmentNotJsonRpc => "segment-not-json-rpc",
+            Self::SegmentParamsNotObject => "segment-params-not-object",
+            Self::GroupIdMissing => "group-id-missing",
+            Self::GroupIdEmpty => "group-id-empty",
+            Self::GroupIdTooLong { .. } => "group-id-too-long",
+            Self::IndexInvalid => "index-invalid",
+            Self::IndexBeyondTotal { .. } => "index-beyond-total",
+            Self::IndexOutOfOrder { .. } => "index-out-of-order",
+            Self::GroupUnknown { .. } => "group-unknown",
+            Self::GroupInFlight => "group-in-flight",
+            Self::TotalInvalid => "total-invalid",
+            Self::TotalOutOfRange => "total-out-of-range",
+            Self::TotalChanged { .. } => "total-changed",
+            Self::DataMissing => "data-missing",
+            Self::DataNotBase64 => "data-not-base64",
+            Self::TooManyGroups { .. } => "too-many-groups",
+            Self::MessageTooLarge { .. } => "message-too-large",
+            Self::MessageNotUtf8 => "message-not-utf8",
+            Self::MessageNotJson(_) => "message-not-json",
+            Self::MessageNotJsonRpc => "message-not-json-rpc",
+            Self::NestedSegment => "nested-segment",
+            Self::CompletionModeUnknown => "completion-mode-unknown",
+            Self::ProgressInvalid => "progress-invalid",
+            Self::ProgressNotIncreasing { .. } => "progress-not-increasing",
+            Self::DigestInvalid => "digest-invalid",
+            Self::TotalsInvalid => "totals-invalid",
+            Self::TooManyChunks { .. } => "too-many-chunks",
+            Self::TooManyTransfers { .. } => "too-many-transfers",
+            Self::TransferInFlight => "transfer-in-flight",
+            Self::ChunkConflict { .. } => "chunk-conflict",
+            Self::OutsideWindow { .. } => "outside-window",
+            Self::ChunksMissing { .. } => "chunks-missing",
+            Self::SizeMismatch { .. } => "size-mismatch",
+            Self::DigestMismatch => "digest-mismatch",
+            Self::Aborted => "aborted",
+            Self::TimedOut { .. } => "timed-out",
+            Self::NoRoom { .. } => "no-room",
+            Self::LineTooLong { .. } => "line-too-long",
+            Self::FrameNumbersInvalid { .. } => "frame-numbers-invalid",
+        }
+    }
+}
+
+/// Why a message of ours was not sent. It fails before its first segment, or not at all.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum SendError {
+    /// The text is not a JSON-RPC message.
+    #[error("not a JSON-RPC message")]
+    NotJsonRpc,
+    /// It does not fit a frame, and the peer cannot reassemble.
+    #[error("message of {size} bytes does not fit a frame of {limit}, and the peer does not take segments")]
+    NoSegments {
+        /// Bytes of the message.
+        size: u64,
+        /// What fits a frame.
+        limit: u64,
+    },
+    /// It is more than the peer takes in one message.
+    #[error("message of {size} bytes is over the peer's limit of {limit}")]
+    TooLarge {
+        /// Bytes of the message.
+        size: u64,
+        /// The peer's limit.
+        limit: u64,
+    },
+    /// The frame cap leaves no room for a segment, or so little that there would be too many.
+    #[error("message of {size} bytes would need more than {limit} segments at this frame cap")]
+    TooManySegments {
+        /// Bytes of the message.
+        size: u64,
+        /// The most segments a message may have.
+        limit: u64,
+    },
+    /// At the rate of this link it could not finish in the receiver's time.
+    #[error("message of {size} bytes cannot finish in {limit_ms} ms at {rate} bytes a second")]
+    TooSlow {
+        /// Bytes of the message.
+        size: u64,
+        /// The receiver's group timeout.
+        limit_ms: u64,
+        /// Measured bytes a second.
+        rate: u64,
+    },
+    /// The queue is full.
+    #[error("message of {size} bytes does not fit the send queue of {limit}")]
+    QueueFull {
+        /// Bytes of the message.
+        size: u64,
+        /// What the queue holds.
+        limit: u64,
+    },
+    /// `cep22`: the request that this belongs to has no `progressToken`, so it may not be transferred in parts.
+    #[error("message of {size} bytes needs params._meta.progressToken on its request to be sent in parts")]
+    NoToken {
+        /// Bytes of the message.
+        size: u64,
+        /// What fits a frame.
+        limit: u64,
+    },
+    /// The peer did not accept the transfer in time.
+    #[error("the peer did not accept the transfer in time")]
+    NotAccepted,
+    /// The peer gave the transfer up.
+    #[error("the peer aborted the transfer")]
+    Aborted,
+    /// The link refused the frame.
+    #[error("the link refused a frame")]
+    Refused,
+    /// The link closed first.
+    #[error("disconnected")]
+    Disconnected,
+}
+
+impl SendError {
+    /// A short name for counters and logs.
+    #[must_use]
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::NotJsonRpc => "send-not-json-rpc",
+            Self::NoSegments { .. } => "send-no-segments",
+            Self::TooLarge { .. } => "send-too-large",
+            Self::TooManySegments { .. } => "send-too-many-segments",
+            Self::TooSlow { .. } => "send-too-slow",
+            Self::QueueFull { .. } => "send-queue-full",
+            Self::NoToken { .. } => "send-no-token",
+            Self::NotAccepted => "send-not-accepted",
+            Self::Aborted => "send-aborted",
+            Self::Refused => "send-refused",
+            Self::Disconnected => "send-disconnected",
+        }
+    }
+
+    /// The size and the limit that the refusal is about, where it is about size.
+    #[must_use]
+    pub const fn sizes(&self) -> Option<(u64, u64)> {
+        match *self {
+            Self::NoSegments { size, limit }
+            | Self::TooLarge { size, limit }
+            | Self::TooManySegments { size, limit }
+            | Self::NoToken { size, limit }
+            | Self::QueueFull { size, limit } => Some((size, limit)),
+            Self::TooSlow { size, .. } => Some((size, 0)),
+            _ => None,
+        }
+    }
+}
+
+/// Why a link closes, on either side.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum CloseReason {
+    /// Nothing more to say.
+    #[error("normal")]
+    Normal,
+    /// This side is stopping or restarting.
+    #[error("restarting")]
+    Restart,
+    /// The peer broke a rule.
+    #[error("{0}")]
+    Violation(Violation),
+    /// The budget has no room for what the peer began.
+    #[error("no room for a message of {size} bytes")]
+    NoRoom {
+        /// What was asked for.
+        size: u64,
+    },
+    /// Memory ran short, and a group here was furthest behind its schedule.
+    #[error("a group was given up under memory pressure")]
+    Evicted,
+    /// Start-order delivery held back as much as it may.
+    #[error("{held} bytes wait for an unfinished group, the limit is {limit}")]
+    HeldTooMuch {
+        /// Bytes held back.
+        held: u64,
+        /// How many we hold.
+        limit: u64,
+    },
+    /// Start-order delivery cannot go on, because a group expired.
+    #[error("a group expired while later messages wait for it")]
+    GroupExpired,
+    /// An ordered message cannot be sent, and skipping it would make the peer diverge.
+    #[error("an action cannot be sent: {0}")]
+    Unsendable(SendError),
+    /// The link's cap shrank below what a started group needs.
+    #[error("the frame cap shrank below a started group's segments")]
+    CapShrank,
+    /// The other side, or the link itself, closed.
+    #[error("closed by the peer with code {code}")]
+    Peer {
+        /// Its close code; 1006 when there was none.
+        code: u16,
+    },
+}
+
+impl CloseReason {
+    /// The WebSocket close code.
+    #[must_use]
+    pub const fn code(&self) -> u16 {
+        match self {
+            Self::Normal => 1000,
+            Self::Restart => 1012,
+            Self::Violation(Violation::FrameTooLarge { .. }) => 1009,
+            Self::Violation(_) => 4400,
+            Self::NoRoom { .. } | Self::Evicted | Self::HeldTooMuch { .. } => 1013,
+            Self::GroupExpired => 4408,
+            Self::Unsendable(_) | Self::CapShrank => 4413,
+            Self::Peer { code } => *code,
+        }
+    }
+
+    /// The text that goes with the code: at most 123 bytes, as a WebSocket close frame demands.
+    #[must_use]
+    pub fn text(&self) -> String {
+        let mut text = match self {
+            Self::Violation(Violation::FrameTooLarge { .. }) => self.to_string(),
+            Self::Violation(violation) => format!("invalid messageSegment: {}", violation.name()),
+            other => other.to_string(),
+        };
+        text.truncate(123);
+        text
+    }
+
+    /// A short name for counters and logs.
+    #[must_use]
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::Normal => "close-normal",
+            Self::Restart => "close-restart",
+            Self::Violation(violation) => violation.name(),
+            Self::NoRoom { .. } => "close-no-room",
+            Self::Evicted => "close-evicted",
+            Self::HeldTooMuch { .. } => "close-held-too-much",
+            Self::GroupExpired => "close-group-expired",
+            Self::Unsendable(_) => "close-unsendable",
+            Self::CapShrank => "close-cap-shrank",
+            Self::Peer { .. } => "close-peer",
+        }
+    }
+}
+
+/// How often each named reason occurred.
+#[derive(Debug, Clone, Default)]
+pub struct Counters(std::collections::BTreeMap<&'static str, u64>);
+
+impl Counters {
+    /// Each reason that occurred, with its count, by name.
+    pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        self.0.iter().map(|(name, count)| (*name, *count))
+    }
+
+    /// How often `name` occurred.
+    #[must_use]
+    pub fn count(&self, name: &str) -> u64 {
+        self.0.get(name).copied().unwrap_or(0)
+    }
+
+    pub(crate) fn add(&mut self, name: &'static str) {
+        let count = self.0.entry(name).or_default();
+        *count = count.saturating_add(1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_close_text_fits_a_close_frame() {
+        let reason = CloseReason::Unsendable(SendError::TooSlow { size: u64::MAX, limit_ms: u64::MAX, rate: u64::MAX });
+        assert!(reason.text().len() <= 123);
+        assert!(reason.text().starts_with("an action cannot be sent"));
+        let violation = CloseReason::Violation(Violation::GroupIdEmpty);
+        assert_eq!((violation.code(), violation.text().as_str()), (4400, "invalid messageSegment: group-id-empty"));
+    }
+
+    #[test]
+    fn an_oversized_frame_closes_with_1009() {
+        assert_eq!(CloseReason::Violation(Violation::FrameTooLarge { size: 2, limit: 1 }).code(), 1009);
+    }
+}

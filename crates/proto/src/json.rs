@@ -1,0 +1,25 @@
+//! JSON without trees: an iterative, resumable check, the spans of a few paths, and scalars as text.
+//!
+//! A message of many megabytes is read once and never copied. [`Scanner`] says whether it is JSON, [`Utf8`] whether it
+//! is text, [`Paths`] where the few values lie that we act on, and [`string`], [`number`] and [`escape_into`] read and write those.
+
+mod check;
+mod input;
+mod key;
+mod paths;
+mod special;
+mod text;
+mod utf8;
+mod visit;
+
+pub use check::{JsonError, MAX_DEPTH, Scanner};
+pub use key::{Key, MAX_KEY};
+pub use paths::{Found, Path, Paths, Span, find};
+pub use text::{
+    Compactor, Number, compact_into, escape_into, escaped_len, escaped_prefix, number, string, string_eq, unescape_into,
+};
+pub use utf8::Utf8;
+pub use visit::{Kind, Visit};
+
+#[cfg(test)]
+mod tests;

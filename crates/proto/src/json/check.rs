@@ -1,0 +1,479 @@
+//! Checks that bytes are exactly one JSON value, in any number of pieces.
+
+use thiserror::Error;
+
+use super::input::{Input, Nest};
+use super::key::{Capture, Key, hex};
+use super::visit::{Kind, Visit};
+
+/// Deepest nesting of arrays and objects; each takes a bit of a `u128`.
+pub const MAX_DEPTH: u32 = 128;
+
+/// Why bytes are not one JSON text. Offsets count from the first byte fed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum JsonError {
+    /// A byte that the grammar does not allow there.
+    #[error("not JSON at byte {offset}")]
+    Syntax {
+        /// Where that byte is.
+        offset: u64,
+    },
+    /// An array or object inside of [`MAX_DEPTH`] others.
+    #[error("nested deeper than {MAX_DEPTH} at byte {offset}")]
+    TooDeep {
+        /// Where it begins.
+        offset: u64,
+    },
+    /// One value was complete, and another one begins.
+    #[error("a second JSON value at byte {offset}")]
+    SecondValue {
+        /// Where it begins.
+        offset: u64,
+    },
+    /// The text ended before its value did.
+    #[error("the JSON text ends too early")]
+    Unfinished,
+    /// Bytes that are not UTF-8.
+    #[error("not UTF-8 at byte {offset}")]
+    Utf8 {
+        /// Where the bad sequence begins.
+        offset: u64,
+    },
+}
+
+/// A push checker of the grammar of RFC 8259: feed it pieces, then finish.
+///
+/// The verdict does not depend on how the text was cut. Bytes inside of strings are not checked to be UTF-8; that is
+/// the work of [`Utf8`](super::Utf8).
+#[derive(Clone, Debug)]
+pub struct Scanner<V = ()> {
+    visit: V,
+    offset: u64,
+    state: State,
+    nest: Nest,
+    /// The key that we are in, as far as it cannot be borrowed from the piece.
+    capture: Capture,
+    /// The digits of a `\u` escape.
+    unit: u16,
+    error: Option<JsonError>,
+}
+
+impl<V: Visit> Scanner<V> {
+    /// A checker that has seen nothing yet.
+    pub fn new(visit: V) -> Self {
+        Self {
+            visit,
+            offset: 0,
+            state: State::Value,
+            nest: Nest::default(),
+            capture: Capture::default(),
+            unit: 0,
+            error: None,
+        }
+    }
+
+    /// Bytes found good so far.
+    pub fn offset(&self) -> u64 {
+        self.offset
+    }
+
+    /// What has been seen so far.
+    pub const fn visitor(&self) -> &V {
+        &self.visit
+    }
+
+    /// Checks the next piece. After an error, every further piece gets the same one.
+    pub fn feed(&mut self, bytes: &[u8]) -> Result<(), JsonError> {
+        if let Some(error) = self.error {
+            return Err(error);
+        }
+        let mut input = Input { bytes, at: 0 };
+        let result = self.run(&mut input);
+        self.offset = self.offset_of(&input);
+        let offset = self.offset;
+        self.error = result.err().map(|fault| match fault {
+            Fault::Syntax => JsonError::Syntax { offset },
+            Fault::TooDeep => JsonError::TooDeep { offset },
+            Fault::SecondValue => JsonError::SecondValue { offset },
+        });
+        self.error.map_or(Ok(()), Err)
+    }
+
+    /// The visitor, if exactly one value came.
+    pub fn finish(mut self) -> Result<V, JsonError> {
+        if let Some(error) = self.error {
+            return Err(error);
+        }
+        if let State::Number(Part::Zero | Part::Digits | Part::Fraction | Part::Exponent) = self.state {
+            self.state = self.end(&Input { bytes: &[], at: 0 });
+        }
+        if self.state == State::Done { Ok(self.visit) } else { Err(JsonError::Unfinished) }
+    }
+
+    /// Takes all of `input`, or stops at the byte that is at fault.
+    ///
+    /// Each state takes as much as it can: a whole token, and after a key its colon too. All that is not rare is inlined
+    /// here, so that `input` stays in registers.
+    fn run(&mut self, input: &mut Input<'_>) -> Result<(), Fault> {
+        let mut state = self.state;
+        while let Some(byte) = input.peek() {
+            state = match state {
+                State::Value | State::Element => self.value(input, state, byte)?,
+                State::Member | State::Key => self.key(input, state, byte)?,
+                State::Colon => self.colon(input, byte)?,
+                State::Next => self.next(input, byte)?,
+                State::Done => self.done(input, byte)?,
+                State::Text(role) => self.text(input, role)?,
+                State::Escape(role) => self.escape(input, role, byte)?,
+                State::Hex(role, left) => self.hex(input, role, left, byte)?,
+                State::Word(word, at) => self.word(input, word, at)?,
+                State::Number(part) => self.number(input, part)?,
+            };
+        }
+        self.state = state;
+        Ok(())
+    }
+
+    #[inline(always)]
+    fn value(&mut self, input: &mut Input<'_>, state: State, byte: u8) -> Result<State, Fault> {
+        match byte {
+            b'"' => {
+                self.begin(input, Kind::String);
+                input.skip(1);
+                self.text(input, Role::Value)
+            }
+            b'{' => {
+                self.begin(input, Kind::Object);
+                self.nest.push(true)?;
+                input.skip(1);
+                match input.peek() {
+                    Some(b'"') => self.key(input, State::Member, b'"'),
+                    _ => Ok(State::Member),
+                }
+            }
+            b'[' => {
+                self.begin(input, Kind::Array);
+                self.nest.push(false)?;
+                input.skip(1);
+                Ok(State::Element)
+            }
+            b'1'..=b'9' => {
+                self.begin(input, Kind::Number);
+                input.skip(1);
+                input.skip_digits();
+                match input.peek() {
+                    Some(b'.' | b'e' | b'E') | None => self.number(input, Part::Digits),
+                    Some(_) => Ok(self.end(input)),
+                }
+            }
+            b'0' => {
+                self.begin(input, Kind::Number);
+                input.skip(1);
+                self.number(input, Part::Zero)
+            }
+            b'-' => {
+                self.begin(input, Kind::Number);
+                input.skip(1);
+                self.number(input, Part::Minus)
+            }
+            b't' => {
+                self.begin(input, Kind::True);
+                self.word(input, Word::True, 0)
+            }
+            b'f' => {
+                self.begin(input, Kind::False);
+                self.word(input, Word::False, 0)
+            }
+            b'n' => {
+                self.begin(input, Kind::Null);
+                self.word(input, Word::Null, 0)
+            }
+            b']' if state == State::Element => Ok(self.close(input)),
+            _ => input.skip_space(byte, state),
+        }
+    }
+
+    #[inline(always)]
+    fn key(&mut self, input: &mut Input<'_>, state: State, byte: u8) -> Result<State, Fault> {
+        match byte {
+            b'"' => {
+                input.skip(1);
+                self.capture.clear();
+                self.text(input, Role::Key)
+            }
+            b'}' if state == State::Member => Ok(self.close(input)),
+            _ => input.skip_space(byte, state),
+        }
+    }
+
+    #[inline(always)]
+    fn colon(&mut self, input: &mut Input<'_>, byte: u8) -> Result<State, Fault> {
+        match byte {
+            b':' => {
+                input.skip(1);
+                Ok(State::Value)
+            }
+            _ => input.skip_space(byte, State::Colon),
+        }
+    }
+
+    #[inline(always)]
+    fn next(&mut self, input: &mut Input<'_>, byte: u8) -> Result<State, Fault> {
+        let object = self.nest.in_object();
+        match byte {
+            b',' => {
+                input.skip(1);
+                match input.peek() {
+                    _ if !object => Ok(State::Value),
+                    Some(b'"') => self.key(input, State::Key, b'"'),
+                    _ => Ok(State::Key),
+                }
+            }
+            b'}' if object => Ok(self.close(input)),
+            b']' if !object => Ok(self.close(input)),
+            _ => input.skip_space(byte, State::Next),
+        }
+    }
+
+    fn done(&mut self, input: &mut Input<'_>, byte: u8) -> Result<State, Fault> {
+        match byte {
+            b'"' | b'{' | b'[' | b'-' | b'0'..=b'9' | b't' | b'f' | b'n' => Err(Fault::SecondValue),
+            _ => input.skip_space(byte, State::Done),
+        }
+    }
+
+    #[inline(always)]
+    fn text(&mut self, input: &mut Input<'_>, role: Role) -> Result<State, Fault> {
+        loop {
+            let run = input.take_plain();
+            match input.peek() {
+                Some(b'"') => {
+                    input.skip(1);
+                    return Ok(match role {
+                        Role::Key => self.end_key(input, run),
+                        Role::Value => self.end(input),
+                    });
+                }
+                Some(b'\\') => {
+                    self.gather(role, |capture| capture.extend(run));
+                    input.skip(1);
+                    match input.peek() {
+                        Some(byte) if role == Role::Value && byte != b'u' => self.escape(input, role, byte)?,
+                        _ => return Ok(State::Escape(role)),
+                    };
+                }
+                Some(_) => return Err(Fault::Syntax),
+                None => {
+                    self.gather(role, |capture| capture.extend(run));
+                    return Ok(State::Text(role));
+                }
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn escape(&mut self, input: &mut Input<'_>, role: Role, byte: u8) -> Result<State, Fault> {
+        let plain = match byte {
+            b'"' | b'\\' | b'/' => byte,
+            b'b' => 0x08,
+            b'f' => 0x0c,
+            b'n' => b'\n',
+            b'r' => b'\r',
+            b't' => b'\t',
+            b'u' => {
+                input.skip(1);
+                self.unit = 0;
+                return Ok(State::Hex(role, 4));
+            }
+            _ => return Err(Fault::Syntax),
+        };
+        input.skip(1);
+        self.gather(role, |capture| capture.extend(&[plain]));
+        Ok(State::Text(role))
+    }
+
+    fn hex(&mut self, input: &mut Input<'_>, role: Role, left: u8, byte: u8) -> Result<State, Fault> {
+        self.unit = self.unit << 4 | hex(byte).ok_or(Fault::Syntax)?;
+        input.skip(1);
+        if left > 1 {
+            return Ok(State::Hex(role, left.wrapping_sub(1)));
+        }
+        let unit = self.unit;
+        self.gather(role, |capture| capture.unit(unit));
+        Ok(State::Text(role))
+    }
+
+    #[inline(always)]
+    fn word(&mut self, input: &mut Input<'_>, word: Word, at: u8) -> Result<State, Fault> {
+        if at == 0 && input.rest().starts_with(word.text()) {
+            input.skip(word.text().len());
+            return Ok(self.end(input));
+        }
+        self.rest_of_word(input, word, at)
+    }
+
+    /// A word that is wrong or lies across pieces.
+    #[cold]
+    fn rest_of_word(&mut self, input: &mut Input<'_>, word: Word, mut at: u8) -> Result<State, Fault> {
+        while let Some(&want) = word.text().get(usize::from(at)) {
+            match input.peek() {
+                Some(byte) if byte == want => input.skip(1),
+                Some(_) => return Err(Fault::Syntax),
+                None => return Ok(State::Word(word, at)),
+            }
+            at = at.wrapping_add(1);
+        }
+        Ok(self.end(input))
+    }
+
+    #[inline(always)]
+    fn number(&mut self, input: &mut Input<'_>, mut part: Part) -> Result<State, Fault> {
+        loop {
+            if matches!(part, Part::Digits | Part::Fraction | Part::Exponent) {
+                input.skip_digits();
+            }
+            let Some(byte) = input.peek() else { return Ok(State::Number(part)) };
+            part = match (part, byte) {
+                (Part::Minus, b'0') => Part::Zero,
+                (Part::Minus, b'1'..=b'9') => Part::Digits,
+                (Part::Zero | Part::Digits, b'.') => Part::Point,
+                (Part::Zero | Part::Digits | Part::Fraction, b'e' | b'E') => Part::E,
+                (Part::Point, b'0'..=b'9') => Part::Fraction,
+                (Part::E, b'+' | b'-') => Part::Sign,
+                (Part::E | Part::Sign, b'0'..=b'9') => Part::Exponent,
+                (Part::Zero, b'0'..=b'9') | (Part::Minus | Part::Point | Part::E | Part::Sign, _) => {
+                    return Err(Fault::Syntax);
+                }
+                (Part::Zero | Part::Digits | Part::Fraction | Part::Exponent, _) => return Ok(self.end(input)),
+            };
+            input.skip(1);
+        }
+    }
+
+    /// A container ends at this byte.
+    #[inline(always)]
+    fn close(&mut self, input: &mut Input<'_>) -> State {
+        input.skip(1);
+        self.nest.pop();
+        self.end(input)
+    }
+
+    #[inline(always)]
+    fn begin(&mut self, input: &Input<'_>, kind: Kind) {
+        if self.nest.depth() <= V::DEPTH {
+            self.visit.begin(self.nest.depth(), kind, self.offset_of(input));
+        }
+    }
+
+    #[inline(always)]
+    fn end(&mut self, input: &Input<'_>) -> State {
+        if self.nest.depth() <= V::DEPTH {
+            self.visit.end(self.nest.depth(), self.offset_of(input));
+        }
+        if self.nest.depth() == 0 { State::Done } else { State::Next }
+    }
+
+    /// A key ended with `run`; its colon is taken too if it follows at once.
+    #[inline(always)]
+    fn end_key(&mut self, input: &mut Input<'_>, run: &[u8]) -> State {
+        if V::DEPTH > 0 && self.nest.depth() <= V::DEPTH {
+            if self.capture.is_empty() {
+                self.visit.key(self.nest.depth(), Key::from(run));
+            } else {
+                self.capture.extend(run);
+                self.visit.key(self.nest.depth(), self.capture.key());
+            }
+        }
+        if input.peek() != Some(b':') {
+            return State::Colon;
+        }
+        input.skip(1);
+        State::Value
+    }
+
+    /// Adds to the captured key, if we are in one that the visitor sees.
+    #[inline(always)]
+    fn gather(&mut self, role: Role, add: impl FnOnce(&mut Capture)) {
+        if V::DEPTH > 0 && role == Role::Key && self.nest.depth() <= V::DEPTH {
+            add(&mut self.capture);
+        }
+    }
+
+    #[inline(always)]
+    fn offset_of(&self, input: &Input<'_>) -> u64 {
+        self.offset.saturating_add(u64::try_from(input.at).unwrap_or(u64::MAX))
+    }
+}
+
+/// What is wrong with a byte.
+pub(super) enum Fault {
+    Syntax,
+    TooDeep,
+    SecondValue,
+}
+
+/// What may come next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum State {
+    /// A value.
+    Value,
+    /// After `[`: a value or `]`.
+    Element,
+    /// After `{`: a key or `}`.
+    Member,
+    /// After a comma in an object: a key.
+    Key,
+    /// After a key.
+    Colon,
+    /// After a value in a container: a comma, or its end.
+    Next,
+    /// After the root value: white space.
+    Done,
+    /// The rest of a string.
+    Text(Role),
+    /// After a backslash.
+    Escape(Role),
+    /// So many hex digits.
+    Hex(Role, u8),
+    /// The rest of a word, of which so many bytes came.
+    Word(Word, u8),
+    /// The rest of a number.
+    Number(Part),
+}
+
+/// What a string is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Role {
+    Key,
+    Value,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Word {
+    True,
+    False,
+    Null,
+}
+
+impl Word {
+    const fn text(self) -> &'static [u8] {
+        match self {
+            Self::True => b"true",
+            Self::False => b"false",
+            Self::Null => b"null",
+        }
+    }
+}
+
+/// The part of a number that was read last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Part {
+    Minus,
+    Zero,
+    Digits,
+    Point,
+    Fraction,
+    E,
+    Sign,
+    Exponent,
+}

@@ -1,0 +1,323 @@
+//! What every dialect is to a driver: input goes in with the time, frames and events come out of polls.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Instant;
+
+use bytes::Bytes;
+
+use crate::error::{CloseReason, Counters, SendError, Violation};
+use crate::message::Message;
+
+/// A protocol over one link, without the link.
+///
+/// A driver passes in what happens, then polls until both polls answer `None`:
+/// frames leave through [`poll_transmit`](Self::poll_transmit) as fast as the link takes them, events through
+/// [`poll_event`](Self::poll_event) as fast as the application does. Neither blocks the other. Both are cheap to
+/// call again. After a [`Transmit::Close`] there is nothing more to transmit.
+pub trait Machine {
+    /// Takes note of something that happened. A violation becomes state: it comes out of the polls.
+    fn handle(&mut self, input: Input, now: Instant);
+
+    /// The next thing to put on the link. Call it only when the link can take a frame: each frame is made on demand,
+    /// so that a small message may pass the rest of a large one.
+    #[must_use]
+    fn poll_transmit(&mut self, now: Instant) -> Option<Transmit>;
+
+    /// The next thing to tell the application.
+    #[must_use]
+    fn poll_event(&mut self) -> Option<Event>;
+
+    /// When to send [`Input::Timeout`], at the latest. Drain the frames that have arrived first.
+    #[must_use]
+    fn poll_timeout(&self) -> Option<Instant>;
+
+    /// Whether to go on reading frames. `false` while the budget has no room for a message that has begun; reading
+    /// goes on after a timeout.
+    #[must_use]
+    fn wants_frames(&self) -> bool {
+        true
+    }
+
+    /// How often each named reason occurred.
+    #[must_use]
+    fn counters(&self) -> &Counters;
+}
+
+/// What a driver tells a machine.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub enum Input {
+    /// A frame arrived.
+    Frame {
+        /// Its text, without any delimiter of the link.
+        bytes: Bytes,
+        /// What the link knows about it.
+        meta: Meta,
+    },
+    /// The link said what became of a frame. Only some links do.
+    Acked {
+        /// Which frame.
+        tag: Tag,
+        /// Taken, with a receipt; or refused.
+        result: Result<Receipt, Refusal>,
+    },
+    /// The link's cap, at the start and whenever it changes. Until told, a machine assumes no cap.
+    Capacity(Capacity),
+    /// We stopped reading from the link (`true`) or resumed (`false`): a peer's clock stands still in between.
+    Paused(bool),
+    /// The time that [`Machine::poll_timeout`] named has come, and all frames that had arrived were passed in.
+    Timeout,
+    /// The application sends a message.
+    Send {
+        /// The caller's name for it, repeated in events.
+        ticket: Ticket,
+        /// The message.
+        message: Message,
+        /// Which messages it must stay in order with.
+        lane: Lane,
+        /// To whom, on links with many peers.
+        meta: Meta,
+    },
+    /// The application or the link ends the connection.
+    Close(CloseReason),
+}
+
+impl Input {
+    /// A frame from a link that knows nothing else about it.
+    pub fn frame(bytes: impl Into<Bytes>) -> Self {
+        Self::Frame { bytes: bytes.into(), meta: Meta::default() }
+    }
+
+    /// A message in the order that the dialect gives it.
+    pub fn send(ticket: u64, message: impl Into<Message>) -> Self {
+        Self::Send { ticket: Ticket(ticket), message: message.into(), lane: Lane::Auto, meta: Meta::default() }
+    }
+}
+
+/// What a machine tells the link.
+#[derive(Debug, Clone)]
+pub enum Transmit {
+    /// Put this frame on the link.
+    Frame {
+        /// Names the frame in [`Input::Acked`].
+        tag: Tag,
+        /// Its text, without any delimiter of the link.
+        bytes: Bytes,
+        /// What the link needs to know about it.
+        meta: Meta,
+    },
+    /// Close the link, with this code and text. Comes at most once, and last.
+    Close(CloseReason),
+}
+
+/// What a machine tells the application.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub enum Event {
+    /// A message arrived, whole and checked.
+    Message {
+        /// The message.
+        message: Message,
+        /// Its place in the order in which messages began to arrive.
+        ordinal: u64,
+        /// What the link knows about it.
+        meta: Meta,
+    },
+    /// The last frame of a message was handed to the link.
+    Sent {
+        /// Which message.
+        ticket: Ticket,
+    },
+    /// A message of ours could not be sent; nothing of it was.
+    SendFailed {
+        /// Which message.
+        ticket: Ticket,
+        /// Why.
+        error: SendError,
+        /// For a request: the error response that its caller should see.
+        reply: Option<Message>,
+    },
+    /// A message of the peer's failed alone; the connection lives.
+    ReceiveFailed {
+        /// Its place in the order of arrival.
+        ordinal: u64,
+        /// The rule that it broke.
+        violation: Violation,
+        /// For the answer to a request of ours: the error response that its caller should see.
+        reply: Option<Message>,
+    },
+    /// Part of a message has passed.
+    Progress(Progress),
+    /// An unfinished message of the peer's was given up, because it took too long. It is never settled.
+    Expired {
+        /// Its place in the order of arrival.
+        ordinal: u64,
+        /// Bytes that had arrived.
+        received: u64,
+    },
+    /// A line that belongs to no message (`stdio`): for the log.
+    Line(Bytes),
+    /// The connection is over. Comes exactly once, and last.
+    Closed(CloseReason),
+}
+
+/// How far a message has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Progress {
+    /// Which message.
+    pub subject: Subject,
+    /// Bytes that have passed.
+    pub done: u64,
+    /// Bytes in all; for a message that is arriving, as its first segments let one expect.
+    pub total: u64,
+}
+
+/// A message, in either direction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Subject {
+    /// One of ours.
+    Outgoing(Ticket),
+    /// One of the peer's, by its place in the order of arrival.
+    Incoming(u64),
+}
+
+/// The caller's name for a message that it sends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Ticket(pub u64);
+
+/// The machine's name for a frame that it made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+pub struct Tag(pub u64);
+
+/// Which messages a message must stay in order with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Lane {
+    /// As the dialect orders it by its method and channel.
+    #[default]
+    Auto,
+    /// With none: it may pass, and be passed by, any other.
+    Free,
+}
+
+/// What a link knows about a frame beside its text: only on links where frames have senders, tags and receipts.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Meta {
+    /// Who sent it, or whom it is for.
+    pub peer: Option<Arc<str>>,
+    /// The link's own name for this frame (on Nostr, the event's id).
+    pub id: Option<Arc<str>>,
+    /// The frame that this one answers (on Nostr, the `e` tag).
+    pub about: Option<Arc<str>>,
+    /// Whether the sender's tags say that it supports transfers in parts.
+    pub supports_parts: bool,
+}
+
+/// What a link says about a frame that it took.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Receipt {
+    /// The link's name for the frame.
+    pub id: Option<Arc<str>>,
+}
+
+/// Why a link did not take a frame.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Refusal {
+    /// It is too large for the link.
+    TooLarge,
+    /// Too many came too fast; the same frame may pass later.
+    TooFast,
+    /// Any other reason, which will not go away, or an ambiguous one.
+    Other,
+}
+
+/// How large a frame may be on a link, and what the link adds to a text.
+#[derive(Clone)]
+pub struct Capacity {
+    /// The most bytes that one frame may take on the wire.
+    pub cap: u64,
+    /// Bytes that the link adds to a text (headers, escaping, padding).
+    pub overhead: Overhead,
+}
+
+impl Capacity {
+    /// A cap on the text itself: the link adds nothing that counts.
+    #[must_use]
+    pub fn of(cap: u64) -> Self {
+        Self { cap, overhead: Overhead::none() }
+    }
+
+    /// Whether a text of this measure fits one frame.
+    #[must_use]
+    pub fn fits(&self, measure: Measure) -> bool {
+        measure.bytes.saturating_add(self.overhead.of(measure)) <= self.cap
+    }
+}
+
+impl fmt::Debug for Capacity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Capacity({})", self.cap)
+    }
+}
+
+/// The properties of a text on which a link's overhead may depend.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Measure {
+    /// Its length.
+    pub bytes: u64,
+    /// Its length inside a JSON string.
+    pub escaped: u64,
+}
+
+/// Bytes that a link adds to a text of a given measure. Must not shrink as the text grows.
+#[derive(Clone)]
+pub struct Overhead(Kind);
+
+#[derive(Clone)]
+enum Kind {
+    Fixed(u64),
+    Of(Arc<dyn Fn(Measure) -> u64 + Send + Sync>),
+}
+
+impl Overhead {
+    /// Nothing is added.
+    #[must_use]
+    pub const fn none() -> Self {
+        Self(Kind::Fixed(0))
+    }
+
+    /// Always the same is added.
+    #[must_use]
+    pub const fn fixed(bytes: u64) -> Self {
+        Self(Kind::Fixed(bytes))
+    }
+
+    /// What is added depends on the text.
+    pub fn new(of: impl Fn(Measure) -> u64 + Send + Sync + 'static) -> Self {
+        Self(Kind::Of(Arc::new(of)))
+    }
+
+    /// The bytes added to a text.
+    #[must_use]
+    pub fn of(&self, measure: Measure) -> u64 {
+        match &self.0 {
+            Kind::Fixed(bytes) => *bytes,
+            Kind::Of(of) => of(measure),
+        }
+    }
+
+    /// Whether [`of`](Self::of) looks at the escaped length, so that it has to be counted.
+    #[must_use]
+    pub const fn needs_escaped(&self) -> bool {
+        matches!(self.0, Kind::Of(_))
+    }
+}
+
+impl fmt::Debug for Overhead {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0 {
+            Kind::Fixed(bytes) => write!(f, "Overhead({bytes})"),
+            Kind::Of(_) => write!(f, "Overhead(of the text)"),
+        }
+    }
+}

@@ -1,0 +1,301 @@
+//! A message as a rope: shared pieces of known total length, cut and joined without copying.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::sync::Arc;
+
+use bytes::{BufMut, Bytes, BytesMut};
+
+use crate::json::Span;
+
+/// One JSON-RPC text, in pieces. Cloning shares the bytes.
+///
+/// A received message has a piece for each block that it was gathered in; a message to send may be a join of stored
+/// rows. Nothing here looks inside.
+#[derive(Clone, Default)]
+pub struct Message {
+    parts: Arc<[Bytes]>,
+    len: usize,
+}
+
+impl Message {
+    /// Length in bytes.
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are no bytes at all.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The pieces, in order.
+    #[must_use]
+    pub fn parts(&self) -> &[Bytes] {
+        &self.parts
+    }
+
+    /// The pieces as slices, in order.
+    pub fn slices(&self) -> impl Iterator<Item = &[u8]> {
+        self.parts.iter().map(AsRef::as_ref)
+    }
+
+    /// The whole text in one piece. Free when there is only one; else one copy.
+    #[must_use]
+    pub fn to_bytes(&self) -> Bytes {
+        if let [only] = self.parts() {
+            return only.clone();
+        }
+        let mut whole = BytesMut::with_capacity(self.len);
+        self.slices().for_each(|part| whole.put_slice(part));
+        whole.freeze()
+    }
+
+    /// The bytes of `span`, borrowed when they lie in one piece. What lies past the end is left out.
+    #[must_use]
+    pub fn read(&self, span: Span) -> Cow<'_, [u8]> {
+        let mut runs = self.runs(span);
+        let first = runs.next().unwrap_or_default();
+        let Some(second) = runs.next() else {
+            return Cow::Borrowed(first);
+        };
+        let mut joined = first.to_vec();
+        joined.extend_from_slice(second);
+        runs.for_each(|run| joined.extend_from_slice(run));
+        Cow::Owned(joined)
+    }
+
+    /// The same message with `span` replaced by `insert`; all other bytes are shared, not copied.
+    #[must_use]
+    pub fn splice(&self, span: Span, insert: Bytes) -> Self {
+        let mut parts = self.cut(Span { start: 0, end: span.start });
+        parts.push(insert);
+        parts.extend(self.cut(Span { start: span.end, end: u64::MAX }));
+        Self::from(parts)
+    }
+
+    /// Shared pieces of what lies in `span`.
+    fn cut(&self, span: Span) -> Vec<Bytes> {
+        let pieces = self.located().filter_map(|(at, part)| {
+            let range = overlap(at, part.len(), span)?;
+            Some(part.slice(range))
+        });
+        pieces.collect()
+    }
+
+    fn runs(&self, span: Span) -> impl Iterator<Item = &[u8]> {
+        self.located().filter_map(move |(at, part)| part.get(overlap(at, part.len(), span)?))
+    }
+
+    /// Each piece with the offset at which it begins.
+    fn located(&self) -> impl Iterator<Item = (u64, &Bytes)> {
+        self.parts.iter().scan(0_u64, |next, part| {
+            let at = *next;
+            *next = at.saturating_add(len64(part.len()));
+            Some((at, part))
+        })
+    }
+}
+
+impl From<Bytes> for Message {
+    fn from(bytes: Bytes) -> Self {
+        Self { len: bytes.len(), parts: Arc::new([bytes]) }
+    }
+}
+
+impl From<Vec<Bytes>> for Message {
+    fn from(mut parts: Vec<Bytes>) -> Self {
+        parts.retain(|part| !part.is_empty());
+        let len = parts.iter().fold(0_usize, |sum, part| sum.saturating_add(part.len()));
+        Self { parts: parts.into(), len }
+    }
+}
+
+impl From<Vec<u8>> for Message {
+    fn from(bytes: Vec<u8>) -> Self {
+        Bytes::from(bytes).into()
+    }
+}
+
+impl From<String> for Message {
+    fn from(text: String) -> Self {
+        Bytes::from(text).into()
+    }
+}
+
+impl From<&'static str> for Message {
+    fn from(text: &'static str) -> Self {
+        Bytes::from_static(text.as_bytes()).into()
+    }
+}
+
+impl PartialEq for Message {
+    fn eq(&self, other: &Self) -> bool {
+        self.len == other.len && self.slices().flatten().eq(other.slices().flatten())
+    }
+}
+
+impl Eq for Message {}
+
+impl fmt::Debug for Message {
+    /// Sizes only: a peer's bytes never reach a log.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Message({} bytes in {})", self.len, self.parts.len())
+    }
+}
+
+/// Reads a message from front to back in runs of at most a given length.
+#[derive(Debug, Clone)]
+pub(crate) struct Reader {
+    message: Message,
+    part: usize,
+    at: usize,
+    done: usize,
+}
+
+impl Reader {
+    pub(crate) const fn new(message: Message) -> Self {
+        Self { message, part: 0, at: 0, done: 0 }
+    }
+
+    pub(crate) const fn message(&self) -> &Message {
+        &self.message
+    }
+
+    /// Bytes read so far.
+    pub(crate) const fn done(&self) -> usize {
+        self.done
+    }
+
+    /// Bytes yet to be read.
+    pub(crate) const fn left(&self) -> usize {
+        self.message.len.saturating_sub(self.done)
+    }
+
+    /// The next run within one piece, at most `max` bytes; empty at the end.
+    pub(crate) fn run(&mut self, max: usize) -> &[u8] {
+        while self.message.parts.get(self.part).is_some_and(|part| self.at >= part.len()) {
+            self.part = self.part.saturating_add(1);
+            self.at = 0;
+        }
+        let Some(part) = self.message.parts.get(self.part) else {
+            return &[];
+        };
+        let from = self.at;
+        let to = from.saturating_add(max).min(part.len());
+        self.at = to;
+        self.done = self.done.saturating_add(to.saturating_sub(from));
+        part.get(from..to).unwrap_or_default()
+    }
+
+    /// Calls `sink` with runs that together are the next `len` bytes; each but the last is a multiple of `unit` long
+    /// and at most `scratch` long. A run that crosses a piece is gathered in `scratch`.
+    pub(crate) fn take(&mut self, len: usize, unit: usize, scratch: &mut [u8], mut sink: impl FnMut(&[u8])) {
+        let full = scratch.len().saturating_sub(scratch.len().checked_rem(unit).unwrap_or(0));
+        let mut left = len.min(self.left());
+        while left > 0 {
+            let want = left.min(full);
+            let run = self.run(want);
+            let got = run.len();
+            if got == want {
+                sink(run);
+            } else {
+                let mut filled = 0_usize;
+                fill(scratch, &mut filled, run);
+                while filled < want {
+                    let more = self.run(want.saturating_sub(filled));
+                    if more.is_empty() {
+                        break;
+                    }
+                    fill(scratch, &mut filled, more);
+                }
+                sink(scratch.get(..filled).unwrap_or_default());
+            }
+            left = left.saturating_sub(want);
+        }
+    }
+}
+
+fn fill(scratch: &mut [u8], filled: &mut usize, run: &[u8]) {
+    let end = filled.saturating_add(run.len());
+    if let Some(place) = scratch.get_mut(*filled..end) {
+        place.copy_from_slice(run);
+        *filled = end;
+    }
+}
+
+/// The range of a piece of `len` bytes at offset `at` that lies in `span`.
+fn overlap(at: u64, len: usize, span: Span) -> Option<std::ops::Range<usize>> {
+    let clip = |offset: u64| usize::try_from(offset.saturating_sub(at)).unwrap_or(usize::MAX).min(len);
+    let (from, to) = (clip(span.start), clip(span.end));
+    (from < to).then_some(from..to)
+}
+
+/// A length in memory as a length on the wire.
+pub(crate) fn len64(len: usize) -> u64 {
+    u64::try_from(len).unwrap_or(u64::MAX)
+}
+
+/// A length on the wire as a length in memory; past what memory can hold, the largest.
+pub(crate) fn len_usize(len: u64) -> usize {
+    usize::try_from(len).unwrap_or(usize::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rope(parts: &[&'static str]) -> Message {
+        Message::from(parts.iter().map(|p| Bytes::from_static(p.as_bytes())).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn equality_ignores_where_the_pieces_are_cut() {
+        assert_eq!(rope(&["ab", "", "cd"]), rope(&["abcd"]));
+        assert_ne!(rope(&["ab"]), rope(&["ac"]));
+        assert_ne!(rope(&["ab"]), rope(&["abc"]));
+        assert_eq!(rope(&["ab", "cd"]).to_bytes(), "abcd");
+        assert!(!rope(&["a"]).is_empty() && rope(&[]).is_empty());
+    }
+
+    #[test]
+    fn read_borrows_inside_a_piece_and_joins_across_pieces() {
+        let message = rope(&["abc", "def", "ghi"]);
+        assert!(matches!(message.read(Span { start: 3, end: 6 }), Cow::Borrowed(b"def")));
+        assert_eq!(&*message.read(Span { start: 1, end: 8 }), b"bcdefgh");
+        assert_eq!(&*message.read(Span { start: 8, end: 80 }), b"i");
+        assert_eq!(&*message.read(Span { start: 5, end: 2 }), b"");
+    }
+
+    #[test]
+    fn splice_replaces_exactly_the_span() {
+        let message = rope(&["abc", "def"]);
+        assert_eq!(message.splice(Span { start: 2, end: 4 }, Bytes::from_static(b"-")), rope(&["ab-ef"]));
+        assert_eq!(message.splice(Span { start: 6, end: 6 }, Bytes::from_static(b"!")), rope(&["abcdef!"]));
+        assert_eq!(message.splice(Span { start: 0, end: 0 }, Bytes::new()), message);
+    }
+
+    #[test]
+    fn take_gives_runs_in_whole_units_across_pieces() {
+        let message = rope(&["a", "bcdefg", "hi", "jklmnopq"]);
+        for scratch_len in [3, 4, 7, 64] {
+            let mut reader = Reader::new(message.clone());
+            let mut scratch = vec![0; scratch_len];
+            let mut runs = Vec::new();
+            reader.take(10, 3, &mut scratch, |run| runs.push(run.to_vec()));
+            assert!(runs.iter().rev().skip(1).all(|run| run.len() % 3 == 0), "{runs:?}");
+            assert_eq!(runs.concat(), b"abcdefghij");
+            assert_eq!((reader.done(), reader.left()), (10, 7));
+            runs.clear();
+            reader.take(99, 3, &mut scratch, |run| runs.push(run.to_vec()));
+            assert_eq!(runs.concat(), b"klmnopq");
+        }
+    }
+
+    #[test]
+    fn debug_shows_sizes_and_no_bytes() {
+        assert_eq!(format!("{:?}", rope(&["secret", "s"])), "Message(7 bytes in 2)");
+    }
+}

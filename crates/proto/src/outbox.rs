@@ -1,0 +1,188 @@
+//! What a machine has to say: events in order, the newest progress, counters, and a close that happens once.
+
+use std::collections::VecDeque;
+
+use crate::error::{CloseReason, Counters, SendError, Violation};
+use crate::machine::{Event, Progress, Subject, Ticket};
+use crate::message::Message;
+
+/// Events that wait for the driver. Every dialect has one.
+#[derive(Debug, Default)]
+pub(crate) struct Outbox {
+    events: VecDeque<Event>,
+    /// At most one per message, oldest first.
+    progress: VecDeque<Progress>,
+    end: End,
+    counters: Counters,
+}
+
+#[derive(Debug, Default)]
+enum End {
+    #[default]
+    Open,
+    /// Closed; what is left to tell of it to the link and to the application.
+    Closed { link: Option<CloseReason>, application: Option<CloseReason> },
+}
+
+impl Outbox {
+    /// Adds an event. If it ends a message, progress of that message is no longer news. After `Closed` was polled
+    /// nothing more comes out.
+    pub(crate) fn event(&mut self, event: Event) {
+        if self.is_over() {
+            return;
+        }
+        if let Some(ended) = ends(&event) {
+            self.progress.retain(|progress| progress.subject != ended);
+        }
+        self.events.push_back(event);
+    }
+
+    /// Says how far a message has come, in place of what was said before and is not polled yet.
+    pub(crate) fn progress(&mut self, progress: Progress) {
+        if self.is_closed() {
+            return;
+        }
+        match self.progress.iter_mut().find(|older| older.subject == progress.subject) {
+            Some(older) => *older = progress,
+            None => self.progress.push_back(progress),
+        }
+    }
+
+    /// Counts one occurrence of a named reason.
+    pub(crate) fn count(&mut self, name: &'static str) {
+        self.counters.add(name);
+    }
+
+    /// Reports and counts a message of ours that is not sent.
+    pub(crate) fn send_failed(&mut self, ticket: Ticket, error: SendError, reply: Option<Message>) {
+        self.count(error.name());
+        self.event(Event::SendFailed { ticket, error, reply });
+    }
+
+    /// Reports and counts a message of the peer's that failed alone.
+    pub(crate) fn receive_failed(&mut self, ordinal: u64, violation: Violation, reply: Option<Message>) {
+        self.count(violation.name());
+        self.event(Event::ReceiveFailed { ordinal, violation, reply });
+    }
+
+    /// Ends the connection. The first reason stays.
+    pub(crate) fn close(&mut self, reason: CloseReason) {
+        if self.is_closed() {
+            return;
+        }
+        self.count(reason.name());
+        self.progress.clear();
+        self.end = End::Closed { link: Some(reason.clone()), application: Some(reason) };
+    }
+
+    /// Whether [`close`](Self::close) was called.
+    pub(crate) const fn is_closed(&self) -> bool {
+        matches!(self.end, End::Closed { .. })
+    }
+
+    /// Why to close the link; answers once.
+    pub(crate) const fn poll_transmit_close(&mut self) -> Option<CloseReason> {
+        match &mut self.end {
+            End::Open => None,
+            End::Closed { link, .. } => link.take(),
+        }
+    }
+
+    /// The next event: those that happened, in order, then progress, then the close.
+    pub(crate) fn poll_event(&mut self) -> Option<Event> {
+        if let Some(event) = self.events.pop_front() {
+            return Some(event);
+        }
+        if let Some(progress) = self.progress.pop_front() {
+            return Some(Event::Progress(progress));
+        }
+        match &mut self.end {
+            End::Open => None,
+            End::Closed { application, .. } => application.take().map(Event::Closed),
+        }
+    }
+
+    /// How often each named reason occurred.
+    pub(crate) const fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// Whether the application was told of the close.
+    const fn is_over(&self) -> bool {
+        matches!(self.end, End::Closed { application: None, .. })
+    }
+}
+
+/// The message that is over with `event`.
+const fn ends(event: &Event) -> Option<Subject> {
+    match event {
+        Event::Message { ordinal, .. } | Event::ReceiveFailed { ordinal, .. } | Event::Expired { ordinal, .. } => {
+            Some(Subject::Incoming(*ordinal))
+        }
+        Event::Sent { ticket } | Event::SendFailed { ticket, .. } => Some(Subject::Outgoing(*ticket)),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn outgoing(ticket: u64, done: u64) -> Progress {
+        Progress { subject: Subject::Outgoing(Ticket(ticket)), done, total: 9 }
+    }
+
+    fn drain(outbox: &mut Outbox) -> Vec<String> {
+        std::iter::from_fn(|| outbox.poll_event()).map(|event| format!("{event:?}")).collect()
+    }
+
+    #[test]
+    fn newer_progress_replaces_older_and_comes_after_events() {
+        let mut outbox = Outbox::default();
+        outbox.progress(outgoing(1, 3));
+        outbox.progress(outgoing(2, 1));
+        outbox.event(Event::Sent { ticket: Ticket(7) });
+        outbox.progress(outgoing(1, 6));
+        let want =
+            [Event::Sent { ticket: Ticket(7) }, Event::Progress(outgoing(1, 6)), Event::Progress(outgoing(2, 1))];
+        assert_eq!(drain(&mut outbox), want.map(|event| format!("{event:?}")));
+    }
+
+    #[test]
+    fn progress_of_a_message_that_is_over_is_dropped() {
+        let mut outbox = Outbox::default();
+        let incoming = |n| Progress { subject: Subject::Incoming(n), done: 1, total: 2 };
+        outbox.progress(outgoing(1, 3));
+        outbox.progress(outgoing(2, 3));
+        (1..=4).for_each(|n| outbox.progress(incoming(n)));
+        outbox.event(Event::Sent { ticket: Ticket(1) });
+        outbox.send_failed(Ticket(2), SendError::Disconnected, None);
+        outbox.event(Event::Message { message: "{}".into(), ordinal: 1, meta: Default::default() });
+        outbox.receive_failed(2, Violation::Aborted, None);
+        outbox.event(Event::Expired { ordinal: 3, received: 0 });
+        let left: Vec<_> = drain(&mut outbox).into_iter().skip(5).collect();
+        assert_eq!(left, [format!("{:?}", Event::Progress(incoming(4)))]);
+        assert_eq!(outbox.counters().count("send-disconnected"), 1);
+        assert_eq!(outbox.counters().count("aborted"), 1);
+    }
+
+    #[test]
+    fn a_close_is_told_once_to_each_side_with_the_first_reason_and_last() {
+        let mut outbox = Outbox::default();
+        assert_eq!(outbox.poll_transmit_close(), None);
+        outbox.progress(outgoing(1, 3));
+        outbox.close(CloseReason::Restart);
+        outbox.close(CloseReason::Normal);
+        outbox.progress(outgoing(1, 4));
+        outbox.event(Event::Sent { ticket: Ticket(1) });
+        assert!(outbox.is_closed());
+        assert_eq!(outbox.poll_transmit_close(), Some(CloseReason::Restart));
+        assert_eq!(outbox.poll_transmit_close(), None);
+        assert!(matches!(outbox.poll_event(), Some(Event::Sent { ticket: Ticket(1) })));
+        assert!(matches!(outbox.poll_event(), Some(Event::Closed(CloseReason::Restart))));
+        outbox.event(Event::Sent { ticket: Ticket(2) });
+        outbox.close(CloseReason::Normal);
+        assert!(outbox.poll_event().is_none() && outbox.poll_transmit_close().is_none());
+        assert_eq!(outbox.counters().iter().collect::<Vec<_>>(), [("close-restart", 1)]);
+    }
+}

@@ -1,0 +1,80 @@
+//! How fast the link takes our frames, as far as it can be told from when it asks for the next one.
+
+use std::time::{Duration, Instant};
+
+/// The shortest busy time that says something: below it, only buffers between us and the wire are seen.
+const WINDOW: Duration = Duration::from_millis(500);
+/// The fewest bytes that say something.
+const SAMPLE: u64 = 64 << 10;
+
+/// Measures bytes a second while the link is kept busy.
+#[derive(Debug, Default)]
+pub(crate) struct Pace {
+    busy: Option<Busy>,
+    rate: Option<u64>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Busy {
+    since: Instant,
+    bytes: u64,
+}
+
+impl Pace {
+    /// Bytes a second; `None` until enough was seen.
+    pub(crate) const fn rate(&self) -> Option<u64> {
+        self.rate
+    }
+
+    /// The link asked for a frame and gets one of `bytes` bytes. What it got before has been taken by now.
+    pub(crate) fn frame(&mut self, bytes: u64, now: Instant) {
+        let busy = self.busy.get_or_insert(Busy { since: now, bytes: 0 });
+        let elapsed = now.saturating_duration_since(busy.since);
+        if elapsed >= WINDOW && busy.bytes >= SAMPLE {
+            let micros = u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX).max(1);
+            let measured = busy.bytes.saturating_mul(1_000_000).checked_div(micros).unwrap_or(0).max(1);
+            let smooth = |old: u64| old.saturating_mul(3).saturating_add(measured).checked_div(4).unwrap_or(measured);
+            self.rate = Some(self.rate.map_or(measured, smooth));
+            *busy = Busy { since: now, bytes: 0 };
+        }
+        busy.bytes = busy.bytes.saturating_add(bytes);
+    }
+
+    /// The link asked for a frame and there was none: the time until the next says nothing.
+    pub(crate) const fn idle(&mut self) {
+        self.busy = None;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_rate_is_what_the_link_takes_while_busy() {
+        let start = Instant::now();
+        let mut pace = Pace::default();
+        for step in 0..20 {
+            pace.frame(10_000, start + Duration::from_millis(100 * step));
+        }
+        assert_eq!(pace.rate(), Some(100_000));
+        for step in 20..200 {
+            pace.frame(100_000, start + Duration::from_millis(100 * step));
+        }
+        assert!(pace.rate().is_some_and(|rate| (990_000..=1_000_000).contains(&rate)), "{:?}", pace.rate());
+    }
+
+    #[test]
+    fn idle_time_and_small_samples_say_nothing() {
+        let start = Instant::now();
+        let mut pace = Pace::default();
+        for step in 0..20 {
+            pace.frame(1 << 20, start + Duration::from_secs(step));
+            pace.idle();
+        }
+        assert_eq!(pace.rate(), None);
+        pace.frame(10, start);
+        pace.frame(10, start + Duration::from_secs(60));
+        assert_eq!(pace.rate(), None);
+    }
+}

@@ -1,0 +1,328 @@
+//! No segmenting: one frame is one message. The side of a gateway that knows nothing of any dialect.
+
+use std::collections::VecDeque;
+use std::time::Instant;
+
+use bytes::Bytes;
+
+use crate::error::{CloseReason, Counters, SendError, Violation};
+use crate::json::escaped_len;
+use crate::limits::Limits;
+use crate::machine::{Capacity, Event, Input, Machine, Measure, Meta, Tag, Transmit};
+use crate::message::{Message, len64};
+use crate::outbox::Outbox;
+use crate::outgoing::{Outgoing, check};
+
+/// How a connection without segments behaves.
+#[derive(Debug, Clone, Copy)]
+pub struct Config {
+    /// What may wait, and the longest message either way.
+    pub limits: Limits,
+    /// The link ends frames at line ends: a message with raw ones is sent without white space.
+    pub one_line: bool,
+}
+
+impl Config {
+    /// For a link on which a frame may contain line ends.
+    #[must_use]
+    pub const fn new(limits: Limits) -> Self {
+        Self { limits, one_line: false }
+    }
+}
+
+/// A connection without segments. Messages pass in the order in which they were sent, or fail whole.
+#[derive(Debug)]
+pub struct Connection {
+    config: Config,
+    capacity: Option<Capacity>,
+    waiting: VecDeque<(Outgoing, Meta)>,
+    waiting_bytes: u64,
+    tags: u64,
+    ordinals: u64,
+    outbox: Outbox,
+}
+
+impl Connection {
+    /// A connection that has seen nothing yet.
+    #[must_use]
+    pub fn new(config: Config) -> Self {
+        Self {
+            config,
+            capacity: None,
+            waiting: VecDeque::new(),
+            waiting_bytes: 0,
+            tags: 0,
+            ordinals: 0,
+            outbox: Outbox::default(),
+        }
+    }
+
+    fn receive(&mut self, bytes: Bytes, meta: Meta) {
+        let (size, limit) = (len64(bytes.len()), self.config.limits.max_message_bytes());
+        if size > limit {
+            return self.close(CloseReason::Violation(Violation::FrameTooLarge { size, limit }));
+        }
+        let message = Message::from(bytes);
+        match check(&message) {
+            Ok(envelope) if envelope.is_valid(&message) => {
+                let ordinal = self.ordinals;
+                self.ordinals = ordinal.saturating_add(1);
+                self.outbox.event(Event::Message { message, ordinal, meta });
+            }
+            Ok(_) => self.close(CloseReason::Violation(Violation::MessageNotJsonRpc)),
+            Err(violation) => self.close(CloseReason::Violation(violation)),
+        }
+    }
+
+    fn accept(&mut self, out: Outgoing, meta: Meta) {
+        let size = len64(out.message().len());
+        let limit = self.config.limits.max_message_bytes();
+        let queue = self.config.limits.max_queued_bytes();
+        let error = if size > limit {
+            SendError::TooLarge { size, limit }
+        } else if self.waiting_bytes.saturating_add(size) > queue {
+            SendError::QueueFull { size, limit: queue }
+        } else {
+            return self.enqueue(out, meta);
+        };
+        self.refuse(out, meta, error);
+    }
+
+    /// The answer to a response that cannot be sent is exempt from the queue's limit: without it the peer waits for ever.
+    fn refuse(&mut self, out: Outgoing, meta: Meta, error: SendError) {
+        if let Some(answer) = out.fail(error, &mut self.outbox) {
+            self.enqueue(answer, meta);
+        }
+    }
+
+    fn enqueue(&mut self, out: Outgoing, meta: Meta) {
+        self.waiting_bytes = self.waiting_bytes.saturating_add(len64(out.message().len()));
+        self.waiting.push_back((out, meta));
+    }
+
+    /// Why a message does not fit a frame of the link as it is now.
+    fn misfit(&self, message: &Message) -> Option<SendError> {
+        let capacity = self.capacity.as_ref()?;
+        let size = len64(message.len());
+        let escaped = if capacity.overhead.needs_escaped() {
+            message.slices().fold(0, |sum: u64, part| sum.saturating_add(escaped_len(part)))
+        } else {
+            size
+        };
+        let fits = capacity.fits(Measure { bytes: size, escaped });
+        (!fits).then_some(SendError::NoSegments { size, limit: capacity.cap })
+    }
+
+    fn close(&mut self, reason: CloseReason) {
+        if self.outbox.is_closed() {
+            return;
+        }
+        self.outbox.close(reason);
+        self.waiting_bytes = 0;
+        for (out, _) in std::mem::take(&mut self.waiting) {
+            // Nobody is left to get an answer.
+            let _ = out.fail(SendError::Disconnected, &mut self.outbox);
+        }
+    }
+}
+
+impl Machine for Connection {
+    fn handle(&mut self, input: Input, _: Instant) {
+        match input {
+            Input::Send { ticket, message, meta, .. } => {
+                let Some(out) = Outgoing::read(ticket, message, &mut self.outbox) else { return };
+                let out = if self.config.one_line { out.on_one_line() } else { out };
+                if self.outbox.is_closed() {
+                    let _ = out.fail(SendError::Disconnected, &mut self.outbox);
+                    return;
+                }
+                self.accept(out, meta);
+            }
+            _ if self.outbox.is_closed() => {}
+            Input::Frame { bytes, meta } => self.receive(bytes, meta),
+            Input::Capacity(capacity) => self.capacity = Some(capacity),
+            Input::Close(reason) => self.close(reason),
+            Input::Acked { .. } | Input::Paused(_) | Input::Timeout => {}
+        }
+    }
+
+    fn poll_transmit(&mut self, _: Instant) -> Option<Transmit> {
+        if self.outbox.is_closed() {
+            return self.outbox.poll_transmit_close().map(Transmit::Close);
+        }
+        while let Some((out, meta)) = self.waiting.pop_front() {
+            self.waiting_bytes = self.waiting_bytes.saturating_sub(len64(out.message().len()));
+            if let Some(error) = self.misfit(out.message()) {
+                // The answer takes its place in the order at the end, as if it had been sent now.
+                self.refuse(out, meta, error);
+                continue;
+            }
+            if let Some(ticket) = out.ticket() {
+                self.outbox.event(Event::Sent { ticket });
+            }
+            let tag = Tag(self.tags);
+            self.tags = self.tags.saturating_add(1);
+            return Some(Transmit::Frame { tag, bytes: out.message().to_bytes(), meta });
+        }
+        None
+    }
+
+    fn poll_event(&mut self) -> Option<Event> {
+        self.outbox.poll_event()
+    }
+
+    fn poll_timeout(&self) -> Option<Instant> {
+        None
+    }
+
+    fn counters(&self) -> &Counters {
+        self.outbox.counters()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::budget::BudgetConfig;
+    use crate::limits::LimitsConfig;
+    use crate::machine::{Lane, Overhead, Ticket};
+
+    fn connection(limits: LimitsConfig) -> (Connection, Instant) {
+        let limits = Limits::prove(limits, &BudgetConfig::default()).unwrap();
+        (Connection::new(Config::new(limits)), Instant::now())
+    }
+
+    fn events(machine: &mut Connection) -> Vec<Event> {
+        std::iter::from_fn(|| machine.poll_event()).collect()
+    }
+
+    fn frames(machine: &mut Connection, now: Instant) -> Vec<Bytes> {
+        let frame = || match machine.poll_transmit(now)? {
+            Transmit::Frame { bytes, .. } => Some(bytes),
+            Transmit::Close(reason) => panic!("closed: {reason}"),
+        };
+        std::iter::from_fn(frame).collect()
+    }
+
+    #[test]
+    fn messages_pass_both_ways_with_their_bytes_and_in_order() {
+        let (mut machine, now) = connection(LimitsConfig::default());
+        let texts = ["{\n \"jsonrpc\":\"2.0\",\"method\":\"a\"}", r#"{"jsonrpc":"2.0","id":1,"result":[]}"#];
+        for (n, text) in texts.iter().enumerate() {
+            machine.handle(Input::send(n as u64, *text), now);
+            machine.handle(Input::frame(*text), now);
+        }
+        assert_eq!(frames(&mut machine, now), texts);
+        let messages: Vec<_> = events(&mut machine)
+            .into_iter()
+            .filter_map(|event| match event {
+                Event::Message { message, ordinal, .. } => Some((ordinal, message.to_bytes())),
+                _ => None,
+            })
+            .collect();
+        assert_eq!(messages, [(0, texts[0].into()), (1, texts[1].into())]);
+        assert_eq!(machine.poll_timeout(), None);
+    }
+
+    #[test]
+    fn a_link_of_lines_gets_messages_on_one_line() {
+        let mut machine = Connection::new(Config { one_line: true, ..Config::new(Limits::default()) });
+        let now = Instant::now();
+        machine.handle(Input::send(1, "{\n \"jsonrpc\":\"2.0\",\"method\":\"a\"}\n"), now);
+        assert_eq!(frames(&mut machine, now), [r#"{"jsonrpc":"2.0","method":"a"}"#]);
+    }
+
+    #[test]
+    fn a_bad_frame_closes_with_the_rule_that_it_broke() {
+        let limits = LimitsConfig { max_message_bytes: 600, max_frame_bytes: 600, ..LimitsConfig::default() };
+        let long = format!(r#"{{"jsonrpc":"2.0","method":"{}"}}"#, "m".repeat(600));
+        for (frame, name, code) in [
+            (long.as_bytes(), "frame-too-large", 1009),
+            (b"{\"jsonrpc\":\"2.0\",\"method\":\"\xff\"}", "frame-not-utf8", 4400),
+            (b"", "frame-not-json", 4400),
+            (b"{} {}", "frame-not-json", 4400),
+            (b"[]", "frame-not-object", 4400),
+            (br#"{"jsonrpc":"2.0","id":1,"\u0069d":2,"result":1}"#, "duplicate-key", 4400),
+            (br#"{"jsonrpc":"2.0"}"#, "message-not-json-rpc", 4400),
+        ] {
+            let (mut machine, now) = connection(limits);
+            machine.handle(Input::send(1, r#"{"jsonrpc":"2.0","id":1,"method":"m"}"#), now);
+            machine.handle(Input::frame(frame.to_vec()), now);
+            machine.handle(Input::frame(&br#"{"jsonrpc":"2.0","method":"late"}"#[..]), now);
+            let Some(Transmit::Close(reason)) = machine.poll_transmit(now) else { panic!("{name}: open") };
+            assert_eq!((reason.name(), reason.code()), (name, code));
+            assert!(machine.poll_transmit(now).is_none());
+            let events = events(&mut machine);
+            let [Event::SendFailed { error: SendError::Disconnected, reply: Some(_), .. }, Event::Closed(told)] =
+                events.as_slice()
+            else {
+                panic!("{events:?}")
+            };
+            assert_eq!(*told, reason);
+            assert_eq!(machine.counters().count(name), 1);
+        }
+    }
+
+    #[test]
+    fn what_does_not_fit_fails_closed() {
+        let (mut machine, now) = connection(LimitsConfig::default());
+        let capacity = Capacity { cap: 200, overhead: Overhead::new(|measure| measure.escaped) };
+        machine.handle(Input::Capacity(capacity), now);
+        let quotes = r#"\""#.repeat(30);
+        let request = format!(r#"{{"jsonrpc":"2.0","id":5,"method":"m","params":["{quotes}"]}}"#);
+        let response = format!(r#"{{"jsonrpc":"2.0","id":6,"result":"{quotes}"}}"#);
+        let note = format!(r#"{{"jsonrpc":"2.0","method":"m","params":["{quotes}"]}}"#);
+        let size = request.len() as u64;
+        for (n, text) in [request, response, note].into_iter().enumerate() {
+            machine.handle(Input::send(n as u64, text), now);
+        }
+        machine.handle(Input::send(3, r#"{"jsonrpc":"2.0","method":"ok"}"#), now);
+        // The peer's error is itself too long for this link: it is counted, and nothing loops.
+        assert_eq!(frames(&mut machine, now), [r#"{"jsonrpc":"2.0","method":"ok"}"#]);
+        let events = events(&mut machine);
+        let [
+            Event::SendFailed { ticket: Ticket(0), error, reply: Some(_) },
+            Event::SendFailed { ticket: Ticket(1), reply: None, .. },
+            Event::SendFailed { ticket: Ticket(2), reply: None, .. },
+            Event::Sent { ticket: Ticket(3) },
+        ] = events.as_slice()
+        else {
+            panic!("{events:?}")
+        };
+        assert_eq!(*error, SendError::NoSegments { size, limit: 200 });
+        assert_eq!(machine.counters().count("send-no-segments"), 4);
+    }
+
+    #[test]
+    fn a_response_that_is_too_large_is_answered_to_the_peer() {
+        let limits = LimitsConfig { max_message_bytes: 600, max_frame_bytes: 600, ..LimitsConfig::default() };
+        let (mut machine, now) = connection(limits);
+        let text = format!(r#"{{"jsonrpc":"2.0","id":6,"result":"{}"}}"#, "x".repeat(600));
+        machine.handle(Input::send(1, text), now);
+        let frames = frames(&mut machine, now);
+        assert_eq!(frames.len(), 1);
+        assert!(frames[0].starts_with(br#"{"jsonrpc":"2.0","id":6,"error":{"code":-32011"#));
+    }
+
+    #[test]
+    fn a_full_queue_refuses_and_empties_as_frames_go() {
+        let limits = LimitsConfig { max_queued_bytes: 70, ..LimitsConfig::default() };
+        let (mut machine, now) = connection(limits);
+        let text = r#"{"jsonrpc":"2.0","method":"m"}"#;
+        for n in 0..3 {
+            let input =
+                Input::Send { ticket: Ticket(n), message: text.into(), lane: Lane::Free, meta: Meta::default() };
+            machine.handle(input, now);
+        }
+        let failed = events(&mut machine);
+        let size = text.len() as u64;
+        assert!(
+            matches!(failed.as_slice(), [Event::SendFailed { ticket: Ticket(2), error, .. }]
+                if *error == SendError::QueueFull { size, limit: 70 }),
+            "{failed:?}"
+        );
+        assert_eq!(frames(&mut machine, now).len(), 2);
+        machine.handle(Input::send(4, text), now);
+        assert_eq!(frames(&mut machine, now).len(), 1);
+    }
+}

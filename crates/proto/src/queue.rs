@@ -1,0 +1,487 @@
+//! What goes next: order across lanes, slots for groups, deadlines, small messages before the rest of large ones.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use crate::error::SendError;
+
+/// How many bytes of small messages may go before a waiting large one gets its turn: about one segment on a busy link.
+const SMALL_RUN: u64 = 64 << 10;
+
+/// Which messages a message must stay in order with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Order {
+    /// With none, and it waits for none: a ping.
+    Urgent,
+    /// With none: it may pass and be passed.
+    Free,
+    /// It starts after all ordered messages accepted before it have started; see [`Finish`] for the rest.
+    Ordered(LaneKey),
+    /// As ordered, and nothing accepted later starts before it has finished: the answer to a handshake.
+    Barrier,
+}
+
+impl Order {
+    const fn is_ordered(self) -> bool {
+        matches!(self, Self::Ordered(_) | Self::Barrier)
+    }
+}
+
+/// Messages that must stay in order with each other have the same key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct LaneKey(pub(crate) u64);
+
+/// In which order ordered messages finish.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Finish {
+    /// As they were accepted: the peer takes the highest seq that it saw for its cursor.
+    InOrder,
+    /// As they were accepted within a lane: the peer keeps a settled cursor.
+    PerLane,
+}
+
+/// What a message needs from the link.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Fit {
+    /// One frame.
+    Frame,
+    /// A group, or a refusal: the message is large.
+    Group,
+    /// It cannot be told yet: the peer's limits are not known.
+    Wait,
+}
+
+/// A message that waits.
+#[derive(Debug)]
+pub(crate) struct Entry<T> {
+    accepted: u64,
+    pub(crate) order: Order,
+    pub(crate) bytes: u64,
+    pub(crate) item: T,
+}
+
+/// A message of which some segments have gone.
+#[derive(Debug)]
+pub(crate) struct Flight<G> {
+    accepted: u64,
+    order: Order,
+    started: Instant,
+    timeout: Duration,
+    turn: u64,
+    pub(crate) group: G,
+}
+
+impl<G> Flight<G> {
+    /// Whether half of the receiver's time has passed.
+    fn is_urgent(&self, now: Instant) -> bool {
+        now.saturating_duration_since(self.started) >= self.timeout.checked_div(2).unwrap_or_default()
+    }
+}
+
+/// What goes next.
+#[derive(Debug)]
+pub(crate) enum Pick<T> {
+    /// This message starts. Say what became of it with [`Queue::launch`] or [`Queue::settle`].
+    Start(Entry<T>),
+    /// The flight at this place goes on.
+    Continue(usize),
+}
+
+/// Messages to send: those that wait, and those that are under way.
+#[derive(Debug)]
+pub(crate) struct Queue<T, G> {
+    urgent: VecDeque<Entry<T>>,
+    ordered: VecDeque<Entry<T>>,
+    free: VecDeque<Entry<T>>,
+    flights: Vec<Flight<G>>,
+    /// Accept numbers of barriers that have not finished, oldest first.
+    barriers: VecDeque<u64>,
+    queued_bytes: u64,
+    max_queued_bytes: u64,
+    accepted: u64,
+    turns: u64,
+    small_run: u64,
+}
+
+impl<T, G> Queue<T, G> {
+    pub(crate) const fn new(max_queued_bytes: u64) -> Self {
+        Self {
+            urgent: VecDeque::new(),
+            ordered: VecDeque::new(),
+            free: VecDeque::new(),
+            flights: Vec::new(),
+            barriers: VecDeque::new(),
+            queued_bytes: 0,
+            max_queued_bytes,
+            accepted: 0,
+            turns: 0,
+            small_run: 0,
+        }
+    }
+
+    /// Accepts a message of `bytes` bytes. Barriers are exempt from the limit: without them no link comes up.
+    pub(crate) fn push(&mut self, item: T, bytes: u64, order: Order) -> Result<(), (T, SendError)> {
+        let queued = self.queued_bytes.saturating_add(bytes);
+        if queued > self.max_queued_bytes && order != Order::Barrier {
+            return Err((item, SendError::QueueFull { size: bytes, limit: self.max_queued_bytes }));
+        }
+        self.queued_bytes = queued;
+        self.accepted = self.accepted.saturating_add(1);
+        let entry = Entry { accepted: self.accepted, order, bytes, item };
+        match order {
+            Order::Urgent => self.urgent.push_back(entry),
+            Order::Free => self.free.push_back(entry),
+            Order::Ordered(_) => self.ordered.push_back(entry),
+            Order::Barrier => {
+                self.barriers.push_back(entry.accepted);
+                self.ordered.push_back(entry);
+            }
+        }
+        Ok(())
+    }
+
+    /// What goes next. At most `slots` groups are under way at once.
+    pub(crate) fn pick(
+        &mut self,
+        now: Instant,
+        slots: usize,
+        finish: Finish,
+        fit: impl Fn(&T) -> Fit,
+    ) -> Option<Pick<T>> {
+        if let Some(entry) = self.urgent.pop_front() {
+            if fit(&entry.item) == Fit::Frame {
+                self.queued_bytes = self.queued_bytes.saturating_sub(entry.bytes);
+                return Some(Pick::Start(entry));
+            }
+            self.free.push_front(Entry { order: Order::Free, ..entry });
+        }
+        let head = self.startable_head(finish).map(|entry| (fit(&entry.item), entry.accepted));
+        let small = self.oldest(head, Fit::Frame, &fit);
+        let large = if self.flights.len() < slots { self.oldest(head, Fit::Group, &fit) } else { None };
+        let bulk_waits = !self.flights.is_empty() || large.is_some();
+        if let Some(place) = small
+            && (!bulk_waits || self.small_run < SMALL_RUN)
+        {
+            let entry = self.remove(place)?;
+            self.small_run = self.small_run.saturating_add(entry.bytes);
+            return Some(Pick::Start(entry));
+        }
+        self.small_run = 0;
+        if let Some(flight) = self.late_flight(now) {
+            return Some(Pick::Continue(flight));
+        }
+        if let Some(place) = large {
+            return self.remove(place).map(Pick::Start);
+        }
+        self.next_flight().map(Pick::Continue)
+    }
+
+    /// A message that was picked is now under way as a group, and its first segment goes: its place.
+    pub(crate) fn launch(&mut self, started: Started, group: G, now: Instant, timeout: Duration) -> usize {
+        self.turns = self.turns.saturating_add(1);
+        let Started { accepted, order } = started;
+        self.flights.push(Flight { accepted, order, started: now, timeout, turn: self.turns, group });
+        self.flights.len().saturating_sub(1)
+    }
+
+    /// A message that was picked needs nothing more: it went in one frame, or was refused.
+    pub(crate) fn settle(&mut self, started: Started) {
+        self.barriers.retain(|barrier| *barrier != started.accepted);
+    }
+
+    /// The flight at `place`, for its next segment.
+    pub(crate) fn flight(&mut self, place: usize) -> Option<&mut G> {
+        self.flights.get_mut(place).map(|flight| &mut flight.group)
+    }
+
+    /// The flight at `place` has sent its last segment.
+    pub(crate) fn land(&mut self, place: usize) -> Option<G> {
+        if place >= self.flights.len() {
+            return None;
+        }
+        let flight = self.flights.swap_remove(place);
+        self.settle(Started { accepted: flight.accepted, order: flight.order });
+        Some(flight.group)
+    }
+
+    /// Whether anything waits behind what is under way.
+    pub(crate) fn has_waiting(&self) -> bool {
+        !(self.ordered.is_empty() && self.free.is_empty() && self.urgent.is_empty())
+    }
+
+    /// All groups under way.
+    pub(crate) fn flights(&self) -> impl Iterator<Item = &G> {
+        self.flights.iter().map(|flight| &flight.group)
+    }
+
+    /// Empties the queue: everything that waited, in the order of acceptance, and everything under way.
+    pub(crate) fn clear(&mut self) -> (Vec<T>, Vec<G>) {
+        let mut waiting: Vec<_> =
+            self.urgent.drain(..).chain(self.ordered.drain(..)).chain(self.free.drain(..)).collect();
+        waiting.sort_by_key(|entry| entry.accepted);
+        let flights = self.flights.drain(..).map(|flight| flight.group).collect();
+        self.barriers.clear();
+        self.queued_bytes = 0;
+        (waiting.into_iter().map(|entry| entry.item).collect(), flights)
+    }
+
+    /// The first ordered message, if it may start.
+    fn startable_head(&self, finish: Finish) -> Option<&Entry<T>> {
+        let head = self.ordered.front().filter(|head| self.passes_barriers(head))?;
+        let blocked = self.flights.iter().any(|flight| match finish {
+            Finish::InOrder => flight.order.is_ordered(),
+            Finish::PerLane => flight.order == head.order,
+        });
+        (!blocked).then_some(head)
+    }
+
+    fn passes_barriers(&self, entry: &Entry<T>) -> bool {
+        self.barriers.front().is_none_or(|barrier| entry.accepted <= *barrier)
+    }
+
+    /// Where the oldest message that may start and fits as `want` waits.
+    fn oldest(&self, head: Option<(Fit, u64)>, want: Fit, fit: impl Fn(&T) -> Fit) -> Option<Place> {
+        let free = self
+            .free
+            .iter()
+            .enumerate()
+            .find(|(_, entry)| self.passes_barriers(entry) && fit(&entry.item) == want)
+            .map(|(i, entry)| (entry.accepted, Place::Free(i)));
+        let head = head.filter(|(fit, _)| *fit == want).map(|(_, accepted)| (accepted, Place::Ordered));
+        free.into_iter().chain(head).min_by_key(|(accepted, _)| *accepted).map(|(_, place)| place)
+    }
+
+    fn remove(&mut self, place: Place) -> Option<Entry<T>> {
+        let entry = match place {
+            Place::Ordered => self.ordered.pop_front(),
+            Place::Free(i) => self.free.remove(i),
+        }?;
+        self.queued_bytes = self.queued_bytes.saturating_sub(entry.bytes);
+        Some(entry)
+    }
+
+    /// The oldest flight of which half the receiver's time has passed.
+    fn late_flight(&self, now: Instant) -> Option<usize> {
+        let late = self.flights.iter().enumerate().filter(|(_, flight)| flight.is_urgent(now));
+        late.min_by_key(|(_, flight)| flight.started).map(|(place, _)| place)
+    }
+
+    /// The flight that has waited longest for its turn.
+    fn next_flight(&mut self) -> Option<usize> {
+        let (place, flight) = self.flights.iter_mut().enumerate().min_by_key(|(_, flight)| flight.turn)?;
+        self.turns = self.turns.saturating_add(1);
+        flight.turn = self.turns;
+        Some(place)
+    }
+}
+
+impl<T> Entry<T> {
+    /// What the queue has to know when the message has started.
+    pub(crate) const fn started(&self) -> Started {
+        Started { accepted: self.accepted, order: self.order }
+    }
+}
+
+/// A message that was picked to start.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Started {
+    accepted: u64,
+    order: Order,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Place {
+    Ordered,
+    Free(usize),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const A: Order = Order::Ordered(LaneKey(1));
+    const B: Order = Order::Ordered(LaneKey(2));
+    const SECOND: Duration = Duration::from_secs(1);
+
+    /// A queue of named messages: upper case ones are large, `?` waits for limits. Groups need three segments.
+    struct Bench {
+        queue: Queue<char, (char, u32)>,
+        now: Instant,
+        slots: usize,
+        finish: Finish,
+    }
+
+    impl Bench {
+        fn new(slots: usize, finish: Finish) -> Self {
+            Self { queue: Queue::new(1 << 20), now: Instant::now(), slots, finish }
+        }
+
+        fn push(&mut self, items: &[(char, Order)]) {
+            for (item, order) in items {
+                self.queue.push(*item, 10, *order).unwrap();
+            }
+        }
+
+        /// What goes next: the message's name, with `.` behind it when it has finished.
+        fn step(&mut self) -> Option<String> {
+            let fit = |item: &char| match item {
+                '?' => Fit::Wait,
+                large if large.is_uppercase() => Fit::Group,
+                _ => Fit::Frame,
+            };
+            Some(match self.queue.pick(self.now, self.slots, self.finish, fit)? {
+                Pick::Start(entry) if entry.item.is_uppercase() => {
+                    self.queue.launch(entry.started(), (entry.item, 1), self.now, 60 * SECOND);
+                    entry.item.to_string()
+                }
+                Pick::Start(entry) => {
+                    self.queue.settle(entry.started());
+                    format!("{}.", entry.item)
+                }
+                Pick::Continue(place) => {
+                    let group = self.queue.flight(place).unwrap();
+                    group.1 += 1;
+                    let (name, sent) = *group;
+                    if sent == 3 {
+                        self.queue.land(place).unwrap();
+                        format!("{name}.")
+                    } else {
+                        name.to_string()
+                    }
+                }
+            })
+        }
+
+        fn drain(&mut self) -> String {
+            std::iter::from_fn(|| self.step()).collect::<Vec<_>>().join(" ")
+        }
+    }
+
+    #[test]
+    fn ordered_messages_finish_in_order_for_a_peer_without_a_settled_cursor() {
+        let mut bench = Bench::new(8, Finish::InOrder);
+        bench.push(&[('X', A), ('b', B), ('Y', B), ('c', A)]);
+        assert_eq!(bench.drain(), "X X X. b. Y Y Y. c.");
+    }
+
+    #[test]
+    fn a_small_message_passes_the_rest_of_a_large_one_on_another_lane() {
+        let mut bench = Bench::new(8, Finish::PerLane);
+        bench.push(&[('X', A), ('b', B)]);
+        assert_eq!(bench.drain(), "X b. X X.");
+    }
+
+    #[test]
+    fn lane_order_holds_and_the_head_holds_back_all_ordered_ones_behind_it() {
+        let mut bench = Bench::new(8, Finish::PerLane);
+        bench.push(&[('X', A), ('a', A), ('b', B)]);
+        assert_eq!(bench.drain(), "X X X. a. b.");
+    }
+
+    #[test]
+    fn while_an_ordered_message_waits_for_a_slot_later_ones_wait() {
+        let mut bench = Bench::new(1, Finish::PerLane);
+        bench.push(&[('X', A), ('Y', B), ('c', Order::Ordered(LaneKey(3)))]);
+        assert_eq!(bench.drain(), "X X X. Y c. Y Y.");
+    }
+
+    #[test]
+    fn free_messages_pass_ordered_ones_and_urgent_ones_pass_all() {
+        let mut bench = Bench::new(8, Finish::InOrder);
+        bench.push(&[('X', A), ('b', B), ('f', Order::Free), ('u', Order::Urgent)]);
+        assert_eq!(bench.drain(), "u. f. X X X. b.");
+    }
+
+    #[test]
+    fn nothing_accepted_after_a_barrier_starts_before_it_finishes_except_a_ping() {
+        let mut bench = Bench::new(8, Finish::PerLane);
+        bench.push(&[('f', Order::Free), ('R', Order::Barrier), ('b', B), ('g', Order::Free), ('G', Order::Free)]);
+        assert_eq!(bench.step().unwrap(), "f.");
+        assert_eq!(bench.step().unwrap(), "R");
+        bench.push(&[('u', Order::Urgent)]);
+        assert_eq!(bench.drain(), "u. R R. b. g. G G G.");
+    }
+
+    #[test]
+    fn two_barriers_hold_in_turn() {
+        let mut bench = Bench::new(8, Finish::PerLane);
+        bench.push(&[('r', Order::Barrier), ('S', Order::Barrier), ('b', B)]);
+        assert_eq!(bench.drain(), "r. S S S. b.");
+    }
+
+    #[test]
+    fn groups_take_turns_and_the_oldest_goes_first_when_its_deadline_nears() {
+        let mut bench = Bench::new(8, Finish::PerLane);
+        bench.push(&[('X', Order::Free), ('Y', Order::Free)]);
+        assert_eq!(bench.drain(), "X Y X Y X. Y.");
+        bench.push(&[('X', Order::Free), ('Y', Order::Free)]);
+        assert_eq!((bench.step().unwrap(), bench.step().unwrap()), ("X".into(), "Y".into()));
+        bench.now += 31 * SECOND;
+        assert_eq!(bench.drain(), "X X. Y Y.");
+    }
+
+    #[test]
+    fn a_stream_of_small_messages_does_not_starve_a_large_one() {
+        let mut bench = Bench::new(8, Finish::PerLane);
+        bench.push(&[('X', A)]);
+        for _ in 0..4 {
+            bench.queue.push('b', SMALL_RUN, B).unwrap();
+        }
+        assert_eq!(bench.drain(), "X b. X b. X. b. b.");
+    }
+
+    #[test]
+    fn slots_bound_the_groups_under_way_and_go_to_the_oldest() {
+        let mut bench = Bench::new(2, Finish::PerLane);
+        bench.push(&[('X', Order::Free), ('Y', Order::Free), ('Z', Order::Free)]);
+        assert_eq!(bench.drain(), "X Y X Y X. Z Y. Z Z.");
+    }
+
+    #[test]
+    fn a_message_whose_fit_is_unknown_holds_its_order() {
+        let mut bench = Bench::new(2, Finish::PerLane);
+        bench.push(&[('?', A), ('b', B), ('f', Order::Free)]);
+        assert_eq!(bench.drain(), "f.");
+        assert!(bench.queue.has_waiting());
+    }
+
+    #[test]
+    fn an_urgent_message_that_needs_a_group_becomes_free() {
+        let mut bench = Bench::new(2, Finish::PerLane);
+        bench.push(&[('U', Order::Urgent), ('a', A)]);
+        assert_eq!(bench.drain(), "a. U U U.");
+    }
+
+    #[test]
+    fn the_queue_is_bounded_in_bytes_except_for_barriers() {
+        let mut queue: Queue<char, ()> = Queue::new(25);
+        queue.push('a', 10, A).unwrap();
+        queue.push('b', 15, Order::Free).unwrap();
+        let (item, error) = queue.push('c', 1, Order::Urgent).unwrap_err();
+        assert_eq!((item, error), ('c', SendError::QueueFull { size: 1, limit: 25 }));
+        queue.push('r', 99, Order::Barrier).unwrap();
+        let now = Instant::now();
+        let pick = |queue: &mut Queue<char, ()>| match queue.pick(now, 1, Finish::PerLane, |_| Fit::Frame) {
+            Some(Pick::Start(entry)) => {
+                queue.settle(entry.started());
+                entry.item
+            }
+            other => panic!("{other:?}"),
+        };
+        assert_eq!([pick(&mut queue), pick(&mut queue), pick(&mut queue)], ['a', 'b', 'r']);
+        queue.push('c', 25, A).unwrap();
+    }
+
+    #[test]
+    fn clear_returns_what_waited_in_order_and_what_was_under_way() {
+        let mut bench = Bench::new(2, Finish::PerLane);
+        bench.push(&[('X', A), ('f', Order::Free), ('b', A), ('r', Order::Barrier)]);
+        assert_eq!((bench.step().unwrap(), bench.step().unwrap()), ("f.".into(), "X".into()));
+        assert_eq!(bench.queue.flights().count(), 1);
+        let (waiting, flights) = bench.queue.clear();
+        assert_eq!((waiting, flights), (vec!['b', 'r'], vec![('X', 1)]));
+        assert!(bench.queue.flights().next().is_none() && !bench.queue.has_waiting());
+        bench.push(&[('c', B)]);
+        assert_eq!(bench.drain(), "c.");
+    }
+}

@@ -1,0 +1,57 @@
+//! What a contributor runs: `cargo xtask test`, and what is too slow or too special for it.
+
+mod args;
+mod count;
+mod fuzz;
+mod lines;
+mod mutants;
+mod run;
+mod sim;
+mod test;
+mod tools;
+
+use std::process::ExitCode;
+
+use args::Args;
+use run::Failure;
+
+const HELP: &str = "\
+cargo xtask COMMAND
+
+  test                               installs what tests need, then runs them all; what CI runs
+  sim --seeds N [--from S]           simulates N seeded networks, from seed S on
+  fuzz [--seconds N] [--target T]    fuzzes each target (or T) for N seconds, 60 by default
+  mutants [--file F] [--shard K/N]   breaks the kernel in small ways; each break must fail a test
+  count                              counts instructions per byte, under valgrind
+  lines                              counts the lines of crates/proto without its tests
+  help                               prints this
+";
+
+fn main() -> ExitCode {
+    let mut args = Args::from_env();
+    let result = match args.command().as_deref() {
+        Some("test") => args.end().and_then(|()| test::run()),
+        Some("sim") => sim::run(args),
+        Some("fuzz") => fuzz::run(args),
+        Some("mutants") => mutants::run(args),
+        Some("count") => args.end().and_then(|()| count::run()),
+        Some("lines") => args.end().and_then(|()| lines::run()),
+        Some("help" | "--help" | "-h") => {
+            print!("{HELP}");
+            Ok(())
+        }
+        Some(other) => Err(Failure::Usage(format!("unknown command {other:?}"))),
+        None => Err(Failure::Usage("no command".into())),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(Failure::Usage(text)) => {
+            eprint!("xtask: {text}\n\n{HELP}");
+            ExitCode::from(2)
+        }
+        Err(Failure::Failed(text)) => {
+            eprintln!("xtask: {text}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,31 @@
+//! `cargo xtask test`: everything that must hold before a change is kept.
+
+use crate::run::{Failure, Steps, cargo, must};
+use crate::{lines, tools};
+
+pub(crate) fn run() -> Result<(), Failure> {
+    let mut steps = Steps::default();
+    let result = all(&mut steps);
+    steps.summary();
+    if result.is_ok() {
+        println!("All passed.");
+    }
+    result
+}
+
+fn all(steps: &mut Steps) -> Result<(), Failure> {
+    steps.step("tools", || {
+        tools::component("rustfmt", "fmt --version")?;
+        tools::component("clippy", "clippy --version")?;
+        tools::subcommand("deny")
+    })?;
+    steps.step("format", || must(&mut cargo("fmt --all --check")))?;
+    steps.step("lints", || must(&mut cargo("clippy --workspace --all-targets -- -D warnings")))?;
+    steps.step("dependencies", || {
+        println!("Advisories are not checked here: their database needs a network. Run `cargo deny check advisories`.");
+        must(&mut cargo("deny check licenses bans sources"))
+    })?;
+    steps.step("tests", || must(&mut cargo("test --workspace")))?;
+    steps.step("documentation", || must(cargo("doc --workspace --no-deps").env("RUSTDOCFLAGS", "-D warnings")))?;
+    steps.step("size of crates/proto", lines::run)
+}

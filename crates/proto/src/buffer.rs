@@ -1,5 +1,7 @@
 //! Where segments become a message: blocks that grow with what arrived, never with what was promised.
 
+use std::sync::{Arc, Mutex, PoisonError};
+
 use bytes::Bytes;
 
 use crate::message::{Message, len64};
@@ -9,20 +11,85 @@ const MIN_BLOCK: usize = 256;
 /// The largest block: large enough that blocks are few, small enough that the allocator reuses them.
 const MAX_BLOCK: usize = 1 << 20;
 
+/// How many of the largest blocks are kept for the next messages.
+const MAX_POOLED: usize = 16;
+
+/// Blocks that messages have let go of, for the next ones: fresh pages cost more than decoding. Cloning shares it.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Pool(Arc<Mutex<Vec<Vec<u8>>>>);
+
+impl Pool {
+    fn take(&self) -> Option<Vec<u8>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).pop()
+    }
+
+    fn put(&self, block: Vec<u8>) {
+        let mut blocks = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if blocks.len() < MAX_POOLED {
+            blocks.push(block);
+        }
+    }
+}
+
+/// One block: what was written before `filled` counts, the rest is stale or not yet there.
+#[derive(Debug)]
+struct Block {
+    bytes: Vec<u8>,
+    filled: usize,
+    pool: Option<Pool>,
+}
+
+impl Block {
+    /// The next `len` bytes, if there is room for them.
+    fn place(&mut self, len: usize) -> Option<&mut [u8]> {
+        let end = self.filled.checked_add(len).filter(|end| *end <= self.bytes.capacity())?;
+        if self.bytes.len() < end {
+            self.bytes.resize(end, 0);
+        }
+        self.bytes.get_mut(self.filled..end)
+    }
+
+    fn room(&self) -> usize {
+        self.bytes.capacity().saturating_sub(self.filled)
+    }
+}
+
+impl AsRef<[u8]> for Block {
+    fn as_ref(&self) -> &[u8] {
+        self.bytes.get(..self.filled).unwrap_or_default()
+    }
+}
+
+impl Drop for Block {
+    fn drop(&mut self) {
+        if let Some(pool) = &self.pool
+            && self.bytes.capacity() == MAX_BLOCK
+        {
+            pool.put(std::mem::take(&mut self.bytes));
+        }
+    }
+}
+
 /// Bytes in arrival order, in blocks. A segment costs no memory of its own: it goes into the last block.
 ///
 /// A new block is never larger than what has arrived so far (or than the segment that asks for it), so a peer's
 /// declared size allocates nothing. When the rest is known, blocks fit it exactly.
 #[derive(Debug, Default)]
 pub(crate) struct Buffer {
-    blocks: Vec<Vec<u8>>,
+    blocks: Vec<Block>,
     len: usize,
     capacity: usize,
     /// The block that is being filled; those before it are full.
     filling: usize,
+    pool: Option<Pool>,
 }
 
 impl Buffer {
+    /// A buffer whose blocks come from `pool`, and go back there when the message is dropped.
+    pub(crate) fn pooled(pool: Pool) -> Self {
+        Self { pool: Some(pool), ..Self::default() }
+    }
+
     /// Bytes that arrived.
     pub(crate) const fn len(&self) -> usize {
         self.len
@@ -30,7 +97,7 @@ impl Buffer {
 
     /// Bytes allocated, the list of blocks included.
     pub(crate) fn capacity(&self) -> u64 {
-        let list = self.blocks.capacity().saturating_mul(size_of::<Vec<u8>>());
+        let list = self.blocks.capacity().saturating_mul(size_of::<Block>());
         len64(self.capacity).saturating_add(len64(list))
     }
 
@@ -49,11 +116,13 @@ impl Buffer {
 
     /// Adds a block of `size` bytes.
     pub(crate) fn add_block(&mut self, size: usize) {
-        if size > 0 {
-            let block = Vec::with_capacity(size);
-            self.capacity = self.capacity.saturating_add(block.capacity());
-            self.blocks.push(block);
+        if size == 0 {
+            return;
         }
+        let pooled = self.pool.as_ref().filter(|_| size == MAX_BLOCK).and_then(Pool::take);
+        let bytes = pooled.unwrap_or_else(|| Vec::with_capacity(size));
+        self.capacity = self.capacity.saturating_add(bytes.capacity());
+        self.blocks.push(Block { bytes, filled: 0, pool: self.pool.clone() });
     }
 
     /// Appends bytes, into a new block if no room was made for them.
@@ -63,9 +132,11 @@ impl Buffer {
                 self.add_block(self.block_for(bytes.len(), None));
                 continue;
             };
-            let room = block.capacity().saturating_sub(block.len()).min(bytes.len());
-            let (now, later) = bytes.split_at_checked(room).unwrap_or((bytes, &[]));
-            block.extend_from_slice(now);
+            let (now, later) = bytes.split_at_checked(block.room()).unwrap_or((bytes, &[]));
+            if let Some(place) = block.place(now.len()) {
+                place.copy_from_slice(now);
+                block.filled = block.filled.saturating_add(now.len());
+            }
             self.len = self.len.saturating_add(now.len());
             bytes = later;
             if !bytes.is_empty() {
@@ -74,9 +145,33 @@ impl Buffer {
         }
     }
 
+    /// Appends `len` bytes that `write` puts into place, if it says so: straight into the block if they lie in one,
+    /// else by way of `scratch`, which must be as long.
+    pub(crate) fn write<E>(
+        &mut self,
+        len: usize,
+        scratch: &mut [u8],
+        write: impl FnOnce(&mut [u8]) -> Result<bool, E>,
+    ) -> Result<bool, E> {
+        let Some(block) = self.blocks.get_mut(self.filling).filter(|block| block.room() >= len) else {
+            let place = scratch.get_mut(..len).unwrap_or_default();
+            let written = write(place)?;
+            if written {
+                self.extend(place);
+            }
+            return Ok(written);
+        };
+        let written = write(block.place(len).unwrap_or_default())?;
+        if written {
+            block.filled = block.filled.saturating_add(len);
+            self.len = self.len.saturating_add(len);
+        }
+        Ok(written)
+    }
+
     /// The message, without copying.
     pub(crate) fn into_message(self) -> Message {
-        Message::from(self.blocks.into_iter().map(Bytes::from).collect::<Vec<_>>())
+        Message::from(self.blocks.into_iter().map(Bytes::from_owner).collect::<Vec<_>>())
     }
 }
 
@@ -131,6 +226,45 @@ mod tests {
             let (buffer, _) = fill(&lens, true);
             assert!(buffer.capacity() <= buffer.len() as u64 + 2048, "{} for {}", buffer.capacity(), buffer.len());
         }
+    }
+
+    #[test]
+    fn what_is_written_in_place_counts_only_if_it_is_good() {
+        let mut buffer = Buffer::default();
+        let mut scratch = [0; 300];
+        buffer.add_block(400);
+        for (round, good) in [true, false, true, false, true].into_iter().enumerate() {
+            let written = buffer.write(300, &mut scratch, |place| {
+                place.fill(round as u8);
+                Ok::<_, ()>(good)
+            });
+            assert_eq!(written, Ok(good));
+        }
+        assert_eq!(buffer.write(9, &mut scratch, |_| Err(7)), Err(7));
+        assert_eq!(buffer.len(), 900);
+        let want: Vec<u8> = [[0; 300], [2; 300], [4; 300]].concat();
+        assert_eq!(buffer.into_message().to_bytes(), want);
+    }
+
+    #[test]
+    fn the_largest_blocks_are_used_again_and_stale_bytes_never_show() {
+        let pool = Pool::default();
+        let message = |byte: u8| {
+            let mut buffer = Buffer::pooled(pool.clone());
+            (0..5 * MAX_BLOCK / 1000).for_each(|_| buffer.extend(&[byte; 1000]));
+            buffer.into_message()
+        };
+        let first = message(1);
+        let places: Vec<_> = first.parts().iter().filter(|part| part.len() == MAX_BLOCK).map(|p| p.as_ptr()).collect();
+        assert_eq!((places.len(), pool.0.lock().unwrap().len()), (3, 0));
+        drop(first);
+        assert_eq!(pool.0.lock().unwrap().len(), 4);
+        let second = message(2);
+        assert!(places.iter().all(|place| second.parts().iter().any(|part| part.as_ptr() == *place)));
+        assert!(second.slices().flatten().all(|byte| *byte == 2));
+        let many: Vec<_> = (0..20).map(message).collect();
+        drop(many);
+        assert_eq!(pool.0.lock().unwrap().len(), MAX_POOLED);
     }
 
     #[test]

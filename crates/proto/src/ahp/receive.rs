@@ -111,7 +111,8 @@ impl Receiver {
                 let Some(grant) = self.admit(index, total, len, now)? else {
                     return Ok(Taken::NoRoom);
                 };
-                self.groups.push(Group::new(&segment.group_id, begin(), (total, len), reading, grant));
+                let buffer = Buffer::pooled(self.account.blocks());
+                self.groups.push(Group::new(&segment.group_id, begin(), (total, len), reading, (grant, buffer)));
                 self.groups.len().saturating_sub(1)
             }
         };
@@ -186,7 +187,13 @@ impl Receiver {
 }
 
 impl Group {
-    fn new(id: &[u8], ordinal: u64, (total, first_len): (u32, u64), started: Duration, grant: Grant) -> Self {
+    fn new(
+        id: &[u8],
+        ordinal: u64,
+        (total, first_len): (u32, u64),
+        started: Duration,
+        (grant, buffer): (Grant, Buffer),
+    ) -> Self {
         Self {
             id: id.into(),
             ordinal,
@@ -194,7 +201,7 @@ impl Group {
             next: 0,
             first_len,
             started,
-            buffer: Buffer::default(),
+            buffer,
             utf8: Utf8::new(),
             scanner: Scanner::new(Paths::new(&LOOK)),
             grant,
@@ -234,8 +241,13 @@ impl Group {
 
     fn append(&mut self, segment: &Segment<'_>, frame: Option<&Bytes>, codec: &mut Codec) -> Result<(), Violation> {
         let data = segment.data()?;
-        let Err(done) = codec.decode(data, |run| self.take(run))? else {
-            self.grant.note_received(len64(self.buffer.len()));
+        let Self { buffer, utf8, scanner, grant, .. } = self;
+        let mut check = |run: &[u8]| {
+            utf8.feed(run).map_err(|_| Violation::MessageNotUtf8)?;
+            scanner.feed(run).map_err(Violation::MessageNotJson)
+        };
+        let Err(done) = codec.decode(data, buffer, &mut check)? else {
+            grant.note_received(len64(buffer.len()));
             return Ok(());
         };
         // A frame that was only recognised may spell its data with escapes. What was decoded so far had none.
@@ -244,14 +256,7 @@ impl Group {
         let (looks, envelope) = look(&message)?;
         let parsed = Segment::parse(&message, &looks, &envelope)?;
         let rest = parsed.data()?.get(done..).unwrap_or_default();
-        codec.decode(rest, |run| self.take(run))?.map_err(|_| Violation::DataNotBase64)
-    }
-
-    fn take(&mut self, run: &[u8]) -> Result<(), Violation> {
-        self.utf8.feed(run).map_err(|_| Violation::MessageNotUtf8)?;
-        self.scanner.feed(run).map_err(Violation::MessageNotJson)?;
-        self.buffer.extend(run);
-        Ok(())
+        codec.decode(rest, buffer, check)?.map_err(|_| Violation::DataNotBase64)
     }
 
     /// Bytes that the whole message will have, if the rest is like the beginning.

@@ -7,6 +7,7 @@ use base64::engine::Simd;
 use base64::engine::general_purpose::PAD;
 use bytes::{BufMut, Bytes, BytesMut};
 
+use crate::buffer::Buffer;
 use crate::error::{SendError, Violation};
 use crate::json::{self, Found, Kind, Path, Paths};
 use crate::machine::{Capacity, Measure};
@@ -98,26 +99,20 @@ pub(crate) fn largest_frame(peer: u64, link: &Capacity) -> u64 {
     low
 }
 
-/// Writes and reads base64, a piece at a time in cache.
+/// Writes and reads base64, a piece at a time, so that the pieces stay in the first-level cache.
 pub(crate) struct Codec {
     engine: Simd,
-    plain: Box<[u8]>,
-    coded: Box<[u8]>,
+    scratch: Box<[u8]>,
     frame: BytesMut,
 }
 
-/// Bytes decoded at once: half of a first-level cache, a multiple of 3.
+/// Bytes encoded or decoded at once: a multiple of 3, about a third of a first-level cache.
 const PIECE: usize = 12 << 10;
 const CODED_PIECE: usize = 16 << 10;
 
 impl Codec {
     pub(crate) fn new() -> Self {
-        Self {
-            engine: Simd::standard(PAD),
-            plain: vec![0; PIECE].into(),
-            coded: vec![0; CODED_PIECE].into(),
-            frame: BytesMut::new(),
-        }
+        Self { engine: Simd::standard(PAD), scratch: vec![0; PIECE].into(), frame: BytesMut::new() }
     }
 
     /// Writes the segment frame with the next `size` bytes of `reader`.
@@ -133,29 +128,37 @@ impl Codec {
         frame.put_slice(TOTAL.as_bytes());
         put_digits(frame, plan.total);
         frame.put_slice(DATA.as_bytes());
-        reader.take(len_usize(len), 3, &mut self.plain, |run| {
-            let written = self.engine.encode_slice(run, &mut self.coded).unwrap_or(0);
-            frame.put_slice(self.coded.get(..written).unwrap_or_default());
+        reader.take(len_usize(len), 3, &mut self.scratch, |run| {
+            let at = frame.len();
+            frame.resize(at.saturating_add(len_usize(encoded_len(len64(run.len())))), 0);
+            let written = self.engine.encode_slice(run, frame.get_mut(at..).unwrap_or_default());
+            frame.truncate(at.saturating_add(written.unwrap_or(0)));
         });
         frame.put_slice(TAIL.as_bytes());
         frame.split().freeze()
     }
 
-    /// Decodes canonical base64, and passes each piece to `sink`. Returns how many characters were decoded before
-    /// the first that is not canonical.
+    /// Decodes canonical base64 into `buffer`, and shows each piece to `check` before it counts. Returns how many
+    /// characters were decoded before the first piece that is not canonical.
     pub(crate) fn decode<E>(
         &mut self,
         data: &[u8],
-        mut sink: impl FnMut(&[u8]) -> Result<(), E>,
+        buffer: &mut Buffer,
+        mut check: impl FnMut(&[u8]) -> Result<(), E>,
     ) -> Result<Result<(), usize>, E> {
         let mut done = 0_usize;
         let mut pieces = data.chunks(CODED_PIECE).peekable();
         while let Some(piece) = pieces.next() {
-            let last = pieces.peek().is_none();
-            match self.engine.decode_slice(piece, &mut self.plain) {
-                // Padding shortens a piece; it may stand only at the very end.
-                Ok(len) if last || len == PIECE => sink(self.plain.get(..len).unwrap_or_default())?,
-                _ => return Ok(Err(done)),
+            // Padding shortens a piece; it may stand only at the very end.
+            let len = if pieces.peek().is_some() { PIECE } else { len_usize(decoded_len(piece)) };
+            let written = buffer.write(len, &mut self.scratch, |place| {
+                if self.engine.decode_slice(piece, place) != Ok(place.len()) {
+                    return Ok(false);
+                }
+                check(place).map(|()| true)
+            });
+            if !written? {
+                return Ok(Err(done));
             }
             done = done.saturating_add(piece.len());
         }
@@ -467,13 +470,9 @@ mod tests {
     fn decoding_stops_at_the_first_piece_that_is_not_canonical() {
         let mut codec = Codec::new();
         let decode = |codec: &mut Codec, data: &[u8]| {
-            let mut out = Vec::new();
-            let take = |run: &[u8]| {
-                out.extend_from_slice(run);
-                Ok::<_, ()>(())
-            };
-            let done = codec.decode(data, take).unwrap();
-            (done, out)
+            let mut buffer = Buffer::default();
+            let done = codec.decode(data, &mut buffer, |_| Ok::<_, ()>(())).unwrap();
+            (done, buffer.into_message().to_bytes().to_vec())
         };
         assert_eq!(decode(&mut codec, b"QUJD"), (Ok(()), b"ABC".to_vec()));
         assert_eq!(decode(&mut codec, b""), (Ok(()), vec![]));
@@ -514,7 +513,8 @@ mod tests {
             frame[at] = byte;
             let Some(recognised) = Segment::recognise(&frame) else { return Ok(()) };
             let mut codec = Codec::new();
-            let canonical = codec.decode(recognised.data().unwrap(), |_| Ok::<_, ()>(())).unwrap().is_ok();
+            let data = recognised.data().unwrap();
+            let canonical = codec.decode(data, &mut Buffer::default(), |_| Ok::<_, ()>(())).unwrap().is_ok();
             if canonical {
                 prop_assert_eq!(parsed(&frame), proven(&recognised));
             }

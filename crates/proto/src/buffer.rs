@@ -169,6 +169,24 @@ impl Buffer {
         Ok(written)
     }
 
+    /// Whether exactly `bytes` lie from offset `at` on.
+    pub(crate) fn holds(&self, mut at: usize, mut bytes: &[u8]) -> bool {
+        for block in self.blocks.iter().map(AsRef::<[u8]>::as_ref) {
+            let Some(rest) = block.get(at..) else {
+                at = at.saturating_sub(block.len());
+                continue;
+            };
+            at = 0;
+            let len = rest.len().min(bytes.len());
+            let (now, later) = bytes.split_at_checked(len).unwrap_or((bytes, &[]));
+            if rest.get(..len) != Some(now) {
+                return false;
+            }
+            bytes = later;
+        }
+        bytes.is_empty()
+    }
+
     /// The message, without copying.
     pub(crate) fn into_message(self) -> Message {
         Message::from(self.blocks.into_iter().map(Bytes::from_owner).collect::<Vec<_>>())

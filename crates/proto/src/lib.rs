@@ -4,6 +4,7 @@
 
 pub mod ahp;
 mod budget;
+pub mod cep22;
 mod buffer;
 mod clock;
 mod error;
@@ -12,9 +13,12 @@ mod limits;
 mod machine;
 mod message;
 mod outbox;
+mod outgoing;
 mod pace;
+pub mod plain;
 mod queue;
 mod rpc;
+pub mod stdio;
 
 pub use budget::{Account, Budget, BudgetConfig, Full, Grant, Schedule};
 pub use error::{CloseReason, Counters, SendError, Violation};

@@ -105,7 +105,7 @@ mod tests {
 
     #[test]
     fn a_failing_command_is_named() {
-        let failure = must(&mut cargo("no-such-subcommand"));
+        let failure = must(cargo("no-such-subcommand").stderr(std::process::Stdio::null()));
         assert!(matches!(failure, Err(Failure::Failed(text)) if text.contains("cargo no-such-subcommand")));
     }
 }

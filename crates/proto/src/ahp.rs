@@ -288,9 +288,24 @@ impl Connection {
         let handshake = matches!(&*method, "initialize" | "reconnect");
         let order = if lane == Lane::Free && order != Order::Barrier { Order::Free } else { order };
         drop(method);
-        let pushed = self.sender.push(ticket, sent.unwrap_or(message), handshake, order);
+        let message = self.fitting(message, sent);
+        let pushed = self.sender.push(ticket, message, handshake, order);
         if let Err((item, error)) = pushed {
             self.refuse(&item, order, error);
+        }
+    }
+
+    /// The message with our handshake in it, unless only that makes it too large to be sent at all.
+    fn fitting(&mut self, message: Message, sent: Option<Message>) -> Message {
+        let theirs = self.agreement.theirs;
+        match sent {
+            Some(sent) if theirs.is_some() || self.sender.fits(&sent, theirs) => sent,
+            Some(_) if self.sender.fits(&message, theirs) => {
+                self.agreement.go_without();
+                message
+            }
+            Some(sent) => sent,
+            None => message,
         }
     }
 
@@ -310,6 +325,9 @@ impl Connection {
     /// of a server closes the link, because without it the client would diverge.
     fn refuse(&mut self, item: &Outgoing, order: Order, error: SendError) {
         let message = &item.message;
+        if item.handshake {
+            self.agreement.withdraw();
+        }
         let envelope = Look::new(message, |_, _| false).ok().map(|look| look.envelope);
         let kind = envelope.map_or(Kind::Other, |envelope| envelope.kind);
         let id = envelope.and_then(|envelope| envelope.id_text(message));

@@ -27,9 +27,9 @@ use crate::rpc::Kind;
 
 use book::{Book, Key, Peer};
 use outgoing::Outgoing;
-use receive::{Receiver, Started};
+use receive::{Chunk, Receiver, Started};
 use send::{Desk, Sender};
-use wire::{Body, Part, Start, Text};
+use wire::{Body, Part, Start, Text, quick_chunk};
 
 /// How a connection behaves. The same for both ends.
 #[derive(Debug, Clone)]
@@ -119,7 +119,7 @@ impl Connection {
 
     /// Takes a message of the application's.
     fn send(&mut self, ticket: Ticket, message: Message, mut meta: Meta, time: Time) {
-        let Ok(mut text) = Text::read(message) else {
+        let Ok(mut text) = Text::read_front(message) else {
             return self.outbox.send_failed(ticket, SendError::NotJsonRpc, None);
         };
         if text.envelope.kind == Kind::Other {
@@ -173,8 +173,10 @@ impl Connection {
         if simdutf8::basic::from_utf8(&bytes).is_err() {
             return self.fail(Violation::FrameNotUtf8);
         }
-        if let Some(part) = Part::quick_chunk(&bytes) {
-            return self.part(part, meta, time);
+        if let Some(part) = quick_chunk(&bytes)
+            && self.chunk(Key::of_token(&meta.peer, part.token), part.at, part.inside, time)
+        {
+            return;
         }
         let text = match Text::read(bytes.into()) {
             Ok(text) if text.envelope.kind != Kind::Other => text,
@@ -199,11 +201,11 @@ impl Connection {
         });
         match placed {
             Ok((Body::Start(start), at)) => self.start((key, &part.token), (start, at), meta, time),
-            Ok((Body::Chunk(inside), at)) => match self.receiver.chunk(key, at, &inside, &self.config, time) {
-                Some(Ok(progress)) => self.outbox.progress(progress),
-                Some(Err(violation)) => self.fail_transfer(key, violation),
-                None => self.outbox.count("part-of-no-transfer"),
-            },
+            Ok((Body::Chunk(inside), at)) => {
+                if !self.chunk(key, at, &inside, time) {
+                    self.fail_transfer(key, Violation::MessageNotUtf8);
+                }
+            }
             Ok((Body::End, at)) => self.end(key, at, meta),
             Ok((Body::Accept, _)) => {
                 let (sender, mut desk) = self.desk(time);
@@ -235,6 +237,17 @@ impl Connection {
             Err(violation) if self.receiver.is_open(key) => self.fail_transfer(key, violation),
             Err(violation) => self.refuse(token, Some(at), meta, violation),
         }
+    }
+
+    /// Takes a chunk. `false`, and nothing is done, when `inside` is not the inside of a string.
+    fn chunk(&mut self, key: Key, at: u64, inside: &[u8], time: Time) -> bool {
+        match self.receiver.chunk(key, at, inside, &self.config, time) {
+            Chunk::Taken(progress) => self.outbox.progress(progress),
+            Chunk::Failed(violation) => self.fail_transfer(key, violation),
+            Chunk::Stray => self.outbox.count("part-of-no-transfer"),
+            Chunk::NotText => return false,
+        }
+        true
     }
 
     /// Lets a transfer go on, unless it answers a request of ours: that request said what we support.
@@ -396,6 +409,7 @@ impl Machine for Connection {
             Input::Close(reason) => {
                 let (sender, mut desk) = self.desk(time);
                 sender.close(&mut desk);
+                self.receiver = Receiver::default();
                 self.outbox.close(reason);
             }
         }

@@ -99,6 +99,19 @@ impl Agreement {
         Some(sent)
     }
 
+    /// Client: the request went out as the application wrote it, because ours does not fit the link.
+    pub(super) fn go_without(&mut self) {
+        self.invited = false;
+        if let Stage::Asked(asked) = &mut self.stage {
+            asked.version = false;
+        }
+    }
+
+    /// Client: the request was refused, so no answer will come.
+    pub(super) fn withdraw(&mut self) {
+        self.stage = Stage::Fresh;
+    }
+
     /// Client: a response comes in. Returns it as the application is to see it.
     pub(super) fn response_in(
         &mut self,

@@ -10,7 +10,7 @@ use super::negotiate::Chunking;
 use super::wire::{self, CHANNEL_AT, Codec, GroupId, LOOK, LOOKS, Plan};
 use crate::error::{CloseReason, SendError};
 use crate::json::{self, Found, Paths, Scanner};
-use crate::limits::Limits;
+use crate::limits::{Limits, MIN_FRAME_BYTES};
 use crate::machine::{Capacity, Measure, Progress, Subject, Ticket};
 use crate::message::{Message, Reader, len64};
 use crate::pace::Pace;
@@ -93,6 +93,11 @@ impl Sender {
         if fits { Ok(()) } else { Err(CloseReason::CapShrank) }
     }
 
+    /// Whether a message fits one frame.
+    pub(super) fn fits(&self, message: &Message, theirs: Option<Chunking>) -> bool {
+        fits_frame(self.measure(message), theirs, &self.link)
+    }
+
     /// Accepts a message.
     pub(super) fn push(
         &mut self,
@@ -118,10 +123,11 @@ impl Sender {
         let finish = if theirs.is_some_and(|theirs| theirs.settled_cursor) { Finish::PerLane } else { Finish::InOrder };
         let link = self.link.clone();
         let fit = |item: &Outgoing| {
-            if fits_frame(item.measure, theirs, &link) {
-                Fit::Frame
-            } else if waiting && !item.handshake {
+            // Until the peer has said what it takes, only what any peer takes may go.
+            if waiting && !item.handshake && item.measure.bytes > MIN_FRAME_BYTES {
                 Fit::Wait
+            } else if fits_frame(item.measure, theirs, &link) {
+                Fit::Frame
             } else {
                 Fit::Group
             }

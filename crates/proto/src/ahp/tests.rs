@@ -159,3 +159,50 @@ fn a_swept_groups_late_segment_closes_the_link() {
     assert!(matches!(&events(&mut client)[..], [Event::Closed(close)] if *close == reason));
     assert_eq!(client.settled(), 0);
 }
+
+fn padded_initialize(len: usize) -> String {
+    INITIALIZE.replace("c1", &"c".repeat(len - INITIALIZE.len() + 2))
+}
+
+#[test]
+fn after_a_refused_initialize_a_large_request_fails_at_once() {
+    let now = Instant::now();
+    let mut client = connection(Role::Client, |_| {});
+    client.handle(Input::Capacity(Capacity::of(2000)), now);
+    client.handle(Input::send(1, padded_initialize(2500)), now);
+    client.handle(Input::send(2, action("a", 1, 3000)), now);
+    assert!(frames(&mut client, now).is_empty());
+    let failed = |event: &Event| matches!(event, Event::SendFailed { error: SendError::NoSegments { .. }, .. });
+    assert_eq!(events(&mut client).iter().filter(|event| failed(event)).count(), 2);
+}
+
+#[test]
+fn an_initialize_that_only_just_fits_goes_without_our_capability() {
+    let now = Instant::now();
+    let mut client = connection(Role::Client, |_| {});
+    client.handle(Input::Capacity(Capacity::of(2000)), now);
+    let initialize = padded_initialize(1950);
+    client.handle(Input::send(1, initialize.clone()), now);
+    assert_eq!(frames(&mut client, now), [initialize]);
+    client.handle(Input::frame(INITIALIZED), now);
+    let mut server = agreed(Role::Server);
+    server.handle(Input::send(1, action("a", 1, 5000)), now);
+    pass(&mut server, &mut client, now);
+    let uninvited = CloseReason::Violation(Violation::UninvitedSegment);
+    assert!(matches!(events(&mut client).last(), Some(Event::Closed(reason)) if *reason == uninvited));
+}
+
+#[test]
+fn until_the_peer_has_said_what_it_takes_only_what_any_peer_takes_goes() {
+    let now = Instant::now();
+    let (mut client, mut server) = (connection(Role::Client, |_| {}), connection(Role::Server, |_| {}));
+    client.handle(Input::send(1, INITIALIZE), now);
+    client.handle(Input::send(2, action("a", 1, 100)), now);
+    client.handle(Input::send(3, action("a", 2, 900)), now);
+    client.handle(Input::send(4, action("a", 3, 100)), now);
+    assert_eq!(pass(&mut client, &mut server, now).len(), 2);
+    server.handle(Input::send(1, INITIALIZED), now);
+    pass(&mut server, &mut client, now);
+    assert_eq!(pass(&mut client, &mut server, now).len(), 2);
+    assert_eq!(messages(&mut server).len(), 4);
+}

@@ -120,7 +120,9 @@ impl Book {
             }
             Kind::Response => {
                 let token = self.ids.remove(&key).or_else(|| self.ids.remove(&Key::of_id(&None, id)));
-                if let Some(asked) = token.and_then(|token| self.asked.get_mut(&token)) {
+                // The token may have been used again since, by another request.
+                let asked = token.and_then(|token| self.asked.get_mut(&token));
+                if let Some(asked) = asked.filter(|asked| IdKey::of(&asked.id) == id) {
                     asked.answered = true;
                 }
             }

@@ -6,7 +6,7 @@ use sha2::{Digest, Sha256};
 use crate::error::SendError;
 use crate::json::{self, Utf8};
 use crate::machine::{Capacity, Measure};
-use crate::message::{Message, len64};
+use crate::message::{Message, len_usize, len64};
 
 use super::wire::{Start, Writer};
 
@@ -14,6 +14,11 @@ use super::wire::{Start, Writer};
 const SLACK: u64 = 12;
 /// A frame that has less room for data than this is no use.
 const MIN_ROOM: u64 = 4 * SLACK;
+
+/// What a byte weighs at most, escaped once.
+const HEAVIEST: u64 = 6;
+/// Bytes that are not worth writing apart.
+const SHORT: usize = 256;
 
 /// How a message will be cut.
 #[derive(Debug)]
@@ -82,8 +87,7 @@ impl Plan {
         place.index = place.index.saturating_add(1);
         while let Some(part) = message.parts().get(place.part) {
             let rest = part.get(place.at..).unwrap_or_default();
-            let (len, weight) = self.weigh.prefix(rest, target.saturating_sub(place.weight));
-            json::escape_into(out, rest.get(..len).unwrap_or_default());
+            let (len, weight) = self.weigh.write(rest, target.saturating_sub(place.weight), out);
             place.weight = place.weight.saturating_add(weight);
             place.forward(len, part.len());
             if len < rest.len() {
@@ -154,6 +158,27 @@ impl Weigh {
             Self::Once => json::escaped_len(text),
             Self::Twice => text.iter().fold(0, |sum: u64, &byte| sum.saturating_add(twice(byte))),
         }
+    }
+
+    /// Writes the longest front of `text`, cut at a character, that weighs at most `max`: its bytes, its weight.
+    fn write(self, text: &[u8], max: u64, out: &mut BytesMut) -> (usize, u64) {
+        let (mut len, mut weight) = (0_usize, 0_u64);
+        // What surely fits is weighed by writing it.
+        while self == Self::Once && len < text.len() {
+            let sure = len_usize(max.saturating_sub(weight) / HEAVIEST);
+            if sure < SHORT {
+                break;
+            }
+            let end = len.saturating_add(sure).min(text.len());
+            let before = out.len();
+            json::escape_into(out, text.get(len..end).unwrap_or_default());
+            weight = weight.saturating_add(len64(out.len().saturating_sub(before)));
+            len = end;
+        }
+        let rest = text.get(len..).unwrap_or_default();
+        let (more, heavier) = self.prefix(rest, max.saturating_sub(weight));
+        json::escape_into(out, rest.get(..more).unwrap_or_default());
+        (len.saturating_add(more), weight.saturating_add(heavier))
     }
 
     /// The longest front of `text`, cut at a character, that weighs at most `max`: its bytes, its weight.

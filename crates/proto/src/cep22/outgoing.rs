@@ -138,7 +138,7 @@ impl Transfer {
                 writer.end(&self.token, self.after())
             }
             _ => {
-                if !self.begun && self.first.is_none() {
+                if self.first.is_none() {
                     self.due = Some(desk.time.read.saturating_add(desk.config.accept_timeout));
                 }
                 self.begun = true;

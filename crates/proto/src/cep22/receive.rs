@@ -66,7 +66,7 @@ impl Receiver {
             chunks: 0,
             bytes: 0,
             window: len_usize(config.window.into()),
-            buffer: Buffer::default(),
+            buffer: Buffer::pooled(account.blocks()),
             hash: Sha256::new(),
             check: Scanner::new(Paths::new(&PATHS)),
             held: BTreeMap::new(),
@@ -81,23 +81,20 @@ impl Receiver {
         Ok(Started::Now)
     }
 
-    /// Takes a chunk; `None` when it belongs to no transfer.
-    pub(super) fn chunk(
-        &mut self,
-        key: Key,
-        at: u64,
-        inside: &[u8],
-        config: &Config,
-        time: Time,
-    ) -> Option<Result<Progress, Violation>> {
-        let transfer = self.transfers.get_mut(&key)?;
+    /// Takes a chunk, of which `inside` is the inside of a string.
+    pub(super) fn chunk(&mut self, key: Key, at: u64, inside: &[u8], config: &Config, time: Time) -> Chunk {
+        let Some(transfer) = self.transfers.get_mut(&key) else {
+            return Chunk::Stray;
+        };
         self.scratch.clear();
         if json::unescape_into(&mut self.scratch, inside).is_none() {
-            return Some(Err(Violation::MessageNotUtf8));
+            return Chunk::NotText;
         }
-        let taken = transfer.chunk(at, &self.scratch, time.now);
         transfer.soft = time.read.saturating_add(config.soft_timeout);
-        Some(taken.map(|()| transfer.progress()))
+        match transfer.chunk(at, &self.scratch, time.now) {
+            Ok(()) => Chunk::Taken(transfer.progress()),
+            Err(violation) => Chunk::Failed(violation),
+        }
     }
 
     /// Whether a transfer is open.
@@ -159,6 +156,17 @@ pub(super) enum Started {
     Now,
     /// It came before.
     Before,
+}
+
+/// What became of a chunk.
+pub(super) enum Chunk {
+    Taken(Progress),
+    /// Its transfer broke a rule.
+    Failed(Violation),
+    /// It belongs to no transfer.
+    Stray,
+    /// It is not the inside of a string.
+    NotText,
 }
 
 /// One transfer that is arriving.

@@ -127,12 +127,10 @@ impl Sender {
         self.begin(desk);
         for _ in 0..self.transfers.len() {
             let next = self.transfers.front().and_then(|transfer| transfer.next(desk.config));
-            if let Some(next) = next {
-                let frame = self.emit(next, desk);
-                self.transfers.rotate_left(self.transfers.len().min(1));
-                return frame;
-            }
             self.transfers.rotate_left(1);
+            if let Some(next) = next {
+                return self.emit(next, desk);
+            }
         }
         None
     }
@@ -340,6 +338,8 @@ impl Sender {
         if refusal == Refusal::TooFast && self.pause(desk) {
             let serial = sending.serial();
             if let Some(transfer) = self.transfers.iter_mut().find(|transfer| Some(transfer.serial) == serial) {
+                // A `start` that comes again has its time again.
+                transfer.due = None;
                 transfer.refresh(desk);
             }
             return self.retries.push_back(sending);

@@ -574,6 +574,25 @@ fn a_frame_that_came_too_fast_is_sent_again_after_a_growing_pause() {
 }
 
 #[test]
+fn a_start_that_came_too_fast_has_its_time_for_accept_again() {
+    let mut end = End::new(Config { acks: true, ..Config::default() }, 600);
+    end.send(1, request(1, &json!("t"), &"x".repeat(2000)));
+    for _ in 0..8 {
+        let first = end.next().unwrap();
+        assert_eq!(first.kind(), "start");
+        end.refuse(first.tag, Refusal::TooFast);
+        end.now = end.machine.poll_timeout().unwrap();
+        end.put(Input::Timeout);
+    }
+    let first = end.next().unwrap();
+    end.ack(first.tag);
+    end.pass(Duration::from_secs(29));
+    assert!(end.events().is_empty());
+    end.take(accept(&json!("t")));
+    assert_eq!(end.next().unwrap().progress(), 3);
+}
+
+#[test]
 fn a_link_that_is_too_fast_for_ever_is_given_up() {
     let mut end = End::new(acking(), 6000);
     end.send(1, request(1, &json!("t"), "x"));
@@ -738,6 +757,27 @@ fn any_spelling_of_a_frame_is_read() {
     end.take(chunk(&json!("t"), 3, "@@").replace("@@", &escaped));
     end.take(super::tests::end(&json!("t"), 4));
     assert_eq!(end.messages(), [whole]);
+}
+
+#[test]
+fn members_after_data_do_not_confuse_the_quick_reader() {
+    let t = json!("t");
+    let whole = request(1, &t, "a");
+    let quick = |text: &str, more: &str| {
+        let data = serde_json::to_string(text).unwrap();
+        format!(
+            r#"{{"jsonrpc":"2.0","method":"notifications/progress","params":{{"progressToken":"t","progress":2,"cvm":{{"type":"oversized-transfer","frameType":"chunk","data":{data}{more}}}}}}}"#
+        )
+    };
+    for more in ["", r#","note":"more""#, r#", "x" : "\"""#] {
+        let mut peer = End::new(known(), 9999);
+        peer.take(start(&t, &whole, 1));
+        peer.take(quick(&whole, more));
+        peer.take(end(&t, 3));
+        assert_eq!(peer.messages(), std::slice::from_ref(&whole), "{more}");
+    }
+    let twice = [start(&t, &whole, 1), quick(&whole, r#","data":"""#)];
+    assert_eq!(breaks(known(), &twice), Violation::DuplicateKey("data"));
 }
 
 #[test]
@@ -1012,6 +1052,20 @@ fn an_abort_after_the_answer_is_no_news() {
     assert_eq!(end.events().len(), 2);
     end.take(abort(&json!("t")));
     assert!(end.events().is_empty());
+}
+
+#[test]
+fn a_late_answer_does_not_count_for_the_next_request_of_its_token() {
+    let mut end = End::new(known(), 9999);
+    end.send(1, request(1, &json!("t"), ""));
+    end.send(2, request(2, &json!("t"), ""));
+    end.frames();
+    end.take(response(1, ""));
+    end.events();
+    end.take(abort(&json!("t")));
+    let events = end.events();
+    let [Event::ReceiveFailed { reply: Some(reply), .. }] = events.as_slice() else { panic!("{events:?}") };
+    assert_eq!(value(reply)["id"], 2);
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use bytes::{BufMut, Bytes, BytesMut};
 
 use crate::error::Violation;
-use crate::json::{self, Found, Kind as Json, Number, Path, Paths, Span};
+use crate::json::{self, Found, Kind as Json, Number, Path, Paths, Scanner, Span};
 use crate::message::{Message, len_usize};
 use crate::rpc::{ENVELOPE, Envelope, Kind};
 
@@ -46,6 +46,9 @@ const OWN_TOKEN: usize = 17;
 /// The longest token that we remember, in bytes. A longer one counts as none: the peer pays no rent for it.
 pub(super) const MAX_TOKEN: usize = 256;
 
+/// How much of a long message is read at a time. A shorter one is read whole.
+const LOOK: usize = 16 << 10;
+
 /// A message and where its members lie.
 pub(super) struct Text {
     pub(super) message: Message,
@@ -60,6 +63,26 @@ impl Text {
     /// It is not one JSON object, or a key of the envelope comes twice.
     pub(super) fn read(message: Message) -> Result<Self, Violation> {
         let paths = json::find(message.slices(), &PATHS).map_err(Violation::FrameNotJson)?;
+        Self::found(message, paths)
+    }
+
+    /// Reads a message of ours, and of a long one only until what we act on was seen: its receiver checks the rest.
+    ///
+    /// # Errors
+    /// What was seen is not the front of one JSON object, or a key of the envelope comes twice.
+    pub(super) fn read_front(message: Message) -> Result<Self, Violation> {
+        let mut scanner = Scanner::new(Paths::new(&PATHS));
+        let mut blocks = message.slices().flat_map(|part| part.chunks(LOOK));
+        let paths = loop {
+            if message.len() > LOOK && is_enough(scanner.visitor()) {
+                break scanner.visitor().clone();
+            }
+            match blocks.next() {
+                Some(block) => scanner.feed(block).map_err(Violation::FrameNotJson)?,
+                None => break scanner.finish().map_err(Violation::FrameNotJson)?,
+            }
+        };
+        drop(blocks);
         Self::found(message, paths)
     }
 
@@ -117,7 +140,7 @@ impl Text {
 
     /// The transfer frame that this is. `None` when it names no transfer.
     pub(super) fn part(&self) -> Option<Part<'_>> {
-        let token = Cow::Owned(self.token()?.1);
+        let token = self.token()?.1;
         let progress = self.found_at(PROGRESS).and_then(|raw| json::number(&raw).to_u64());
         Some(Part { token, progress, starts: self.is(self.paths.get(FRAME_TYPE), "start"), body: self.body() })
     }
@@ -176,7 +199,7 @@ impl Text {
 /// One frame of a transfer.
 pub(super) struct Part<'a> {
     /// Which transfer, in string form.
-    pub(super) token: Cow<'a, str>,
+    pub(super) token: String,
     /// Its place; `None` when it has none that is usable.
     pub(super) progress: Option<u64>,
     /// Whether it is a `start`, well formed or not.
@@ -185,23 +208,26 @@ pub(super) struct Part<'a> {
     pub(super) body: Result<Body<'a>, Violation>,
 }
 
-impl<'a> Part<'a> {
-    /// Reads a chunk written exactly as we and the official TypeScript SDK write it; `None` means look closer.
-    ///
-    /// Where `data` ends is proven later: the inside of a string has no bare quote.
-    pub(super) fn quick_chunk(frame: &'a [u8]) -> Option<Self> {
-        let rest = frame.strip_prefix(HEAD.as_bytes())?;
-        let end = rest.iter().take(MAX_TOKEN.saturating_add(1)).position(|&byte| byte == b'"' || byte == b'\\')?;
-        let (token, rest) = rest.split_at_checked(end)?;
-        let rest = rest.strip_prefix(PROGRESS_KEY.as_bytes())?;
-        let (digits, rest) = rest.split_at_checked(rest.iter().take(20).position(|&byte| byte == b',')?)?;
-        let rest = rest.strip_prefix(CVM.as_bytes())?.strip_prefix(CHUNK.as_bytes())?;
-        let inside = rest.strip_suffix(CHUNK_END.as_bytes())?;
-        let progress = json::number(digits).to_u64()?;
-        let token = std::str::from_utf8(token).ok().filter(|token| !token.contains(|c: char| c.is_control()))?;
-        let body = Ok(Body::Chunk(Cow::Borrowed(inside)));
-        Some(Self { token: Cow::Borrowed(token), progress: Some(progress), starts: false, body })
-    }
+/// A chunk that may be one: whether `inside` is the inside of a string is not known yet.
+pub(super) struct QuickChunk<'a> {
+    pub(super) token: &'a str,
+    pub(super) at: u64,
+    pub(super) inside: &'a [u8],
+}
+
+/// Reads a chunk written exactly as we and the official TypeScript SDK write it; `None` means look closer.
+///
+/// If `inside` unescapes, the frame ends where it seems to: the inside of a string has no bare quote.
+pub(super) fn quick_chunk(frame: &[u8]) -> Option<QuickChunk<'_>> {
+    let rest = frame.strip_prefix(HEAD.as_bytes())?;
+    let end = rest.iter().take(MAX_TOKEN.saturating_add(1)).position(|&byte| byte == b'"' || byte == b'\\')?;
+    let (token, rest) = rest.split_at_checked(end)?;
+    let rest = rest.strip_prefix(PROGRESS_KEY.as_bytes())?;
+    let (digits, rest) = rest.split_at_checked(rest.iter().take(20).position(|&byte| byte == b',')?)?;
+    let inside = rest.strip_prefix(CVM.as_bytes())?.strip_prefix(CHUNK.as_bytes())?;
+    let inside = inside.strip_suffix(CHUNK_END.as_bytes())?;
+    let token = std::str::from_utf8(token).ok().filter(|token| !token.contains(char::is_control))?;
+    Some(QuickChunk { token, at: json::number(digits).to_u64()?, inside })
 }
 
 /// What a frame of a transfer says.
@@ -291,6 +317,20 @@ impl Writer {
     fn take(&mut self) -> Bytes {
         self.0.split().freeze()
     }
+}
+
+/// Whether a message's kind, id and token are known: those of a response, or of a request that has a token.
+fn is_enough(paths: &Paths<18>) -> bool {
+    let Ok(envelope) = Envelope::read(paths) else {
+        return false;
+    };
+    let is_whole = |found: Option<Found>| found.is_some_and(|found| found.span.end > found.span.start);
+    let rest = match envelope.kind {
+        Kind::Response => true,
+        Kind::Request => is_whole(envelope.method) && is_whole(paths.get(OWN_TOKEN)),
+        _ => false,
+    };
+    rest && is_whole(envelope.id)
 }
 
 /// Reads `"sha256:…"`.

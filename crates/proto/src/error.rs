@@ -1,5 +1,6 @@
 //! What can go wrong, one named variant per rule: the peer's misdeeds, our refusals, and why a link closes.
 
+use strum::IntoStaticStr;
 use thiserror::Error;
 
 use crate::json::JsonError;
@@ -7,7 +8,8 @@ use crate::json::JsonError;
 /// The peer broke a rule. In `ahp` it closes the link; in `cep22` and `stdio` it fails one transfer.
 ///
 /// Carries sizes and limits, never the peer's bytes.
-#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[derive(Debug, Clone, PartialEq, Eq, Error, IntoStaticStr)]
+#[strum(serialize_all = "kebab-case")]
 #[non_exhaustive]
 pub enum Violation {
     // Any frame.
@@ -250,61 +252,14 @@ pub enum Violation {
 impl Violation {
     /// A short name for counters and logs.
     #[must_use]
-    pub const fn name(&self) -> &'static str {
-        match self {
-            Self::FrameTooLarge { .. } => "frame-too-large",
-            Self::FrameNotUtf8 => "frame-not-utf8",
-            Self::FrameNotJson(_) => "frame-not-json",
-            Self::FrameNotObject => "frame-not-object",
-            Self::DuplicateKey(_) => "duplicate-key",
-            Self::TooManyRequests { .. } => "too-many-requests",
-            Self::UninvitedSegment => "uninvited-segment",
-            Self::SegmentWithId => "segment-with-id",
-            Self::SegmentNotJsonRpc => "segment-not-json-rpc",
-            Self::SegmentParamsNotObject => "segment-params-not-object",
-            Self::GroupIdMissing => "group-id-missing",
-            Self::GroupIdEmpty => "group-id-empty",
-            Self::GroupIdTooLong { .. } => "group-id-too-long",
-            Self::IndexInvalid => "index-invalid",
-            Self::IndexBeyondTotal { .. } => "index-beyond-total",
-            Self::IndexOutOfOrder { .. } => "index-out-of-order",
-            Self::GroupUnknown { .. } => "group-unknown",
-            Self::GroupInFlight => "group-in-flight",
-            Self::TotalInvalid => "total-invalid",
-            Self::TotalOutOfRange => "total-out-of-range",
-            Self::TotalChanged { .. } => "total-changed",
-            Self::DataMissing => "data-missing",
-            Self::DataNotBase64 => "data-not-base64",
-            Self::TooManyGroups { .. } => "too-many-groups",
-            Self::MessageTooLarge { .. } => "message-too-large",
-            Self::MessageNotUtf8 => "message-not-utf8",
-            Self::MessageNotJson(_) => "message-not-json",
-            Self::MessageNotJsonRpc => "message-not-json-rpc",
-            Self::NestedSegment => "nested-segment",
-            Self::CompletionModeUnknown => "completion-mode-unknown",
-            Self::ProgressInvalid => "progress-invalid",
-            Self::ProgressNotIncreasing { .. } => "progress-not-increasing",
-            Self::DigestInvalid => "digest-invalid",
-            Self::TotalsInvalid => "totals-invalid",
-            Self::TooManyChunks { .. } => "too-many-chunks",
-            Self::TooManyTransfers { .. } => "too-many-transfers",
-            Self::TransferInFlight => "transfer-in-flight",
-            Self::ChunkConflict { .. } => "chunk-conflict",
-            Self::OutsideWindow { .. } => "outside-window",
-            Self::ChunksMissing { .. } => "chunks-missing",
-            Self::SizeMismatch { .. } => "size-mismatch",
-            Self::DigestMismatch => "digest-mismatch",
-            Self::Aborted => "aborted",
-            Self::TimedOut { .. } => "timed-out",
-            Self::NoRoom { .. } => "no-room",
-            Self::LineTooLong { .. } => "line-too-long",
-            Self::FrameNumbersInvalid { .. } => "frame-numbers-invalid",
-        }
+    pub fn name(&self) -> &'static str {
+        self.into()
     }
 }
 
 /// Why a message of ours was not sent. It fails before its first segment, or not at all.
-#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[derive(Debug, Clone, PartialEq, Eq, Error, IntoStaticStr)]
+#[strum(serialize_all = "kebab-case", prefix = "send-")]
 #[non_exhaustive]
 pub enum SendError {
     /// The text is not a JSON-RPC message.
@@ -377,20 +332,8 @@ pub enum SendError {
 impl SendError {
     /// A short name for counters and logs.
     #[must_use]
-    pub const fn name(&self) -> &'static str {
-        match self {
-            Self::NotJsonRpc => "send-not-json-rpc",
-            Self::NoSegments { .. } => "send-no-segments",
-            Self::TooLarge { .. } => "send-too-large",
-            Self::TooManySegments { .. } => "send-too-many-segments",
-            Self::TooSlow { .. } => "send-too-slow",
-            Self::QueueFull { .. } => "send-queue-full",
-            Self::NoToken { .. } => "send-no-token",
-            Self::NotAccepted => "send-not-accepted",
-            Self::Aborted => "send-aborted",
-            Self::Refused => "send-refused",
-            Self::Disconnected => "send-disconnected",
-        }
+    pub fn name(&self) -> &'static str {
+        self.into()
     }
 
     /// The size and the limit that the refusal is about, where it is about size.
@@ -409,7 +352,8 @@ impl SendError {
 }
 
 /// Why a link closes, on either side.
-#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[derive(Debug, Clone, PartialEq, Eq, Error, IntoStaticStr)]
+#[strum(serialize_all = "kebab-case", prefix = "close-")]
 #[non_exhaustive]
 pub enum CloseReason {
     /// Nothing more to say.
@@ -485,18 +429,10 @@ impl CloseReason {
 
     /// A short name for counters and logs.
     #[must_use]
-    pub const fn name(&self) -> &'static str {
+    pub fn name(&self) -> &'static str {
         match self {
-            Self::Normal => "close-normal",
-            Self::Restart => "close-restart",
             Self::Violation(violation) => violation.name(),
-            Self::NoRoom { .. } => "close-no-room",
-            Self::Evicted => "close-evicted",
-            Self::HeldTooMuch { .. } => "close-held-too-much",
-            Self::GroupExpired => "close-group-expired",
-            Self::Unsendable(_) => "close-unsendable",
-            Self::CapShrank => "close-cap-shrank",
-            Self::Peer { .. } => "close-peer",
+            other => other.into(),
         }
     }
 }
@@ -534,6 +470,15 @@ mod tests {
         assert!(reason.text().starts_with("an action cannot be sent"));
         let violation = CloseReason::Violation(Violation::GroupIdEmpty);
         assert_eq!((violation.code(), violation.text().as_str()), (4400, "invalid messageSegment: group-id-empty"));
+    }
+
+    #[test]
+    fn names_are_short_and_say_whose_they_are() {
+        assert_eq!(Violation::FrameNotUtf8.name(), "frame-not-utf8");
+        assert_eq!(Violation::MessageNotJsonRpc.name(), "message-not-json-rpc");
+        assert_eq!(SendError::TooLarge { size: 1, limit: 0 }.name(), "send-too-large");
+        assert_eq!(CloseReason::CapShrank.name(), "close-cap-shrank");
+        assert_eq!(CloseReason::Violation(Violation::DataNotBase64).name(), "data-not-base64");
     }
 
     #[test]

@@ -140,6 +140,13 @@ impl<T, G> Queue<T, G> {
         Ok(())
     }
 
+    /// Accepts a message before all ordered ones that wait, past the limit: a handshake, for which they wait.
+    pub(crate) fn push_first(&mut self, item: T, bytes: u64, order: Order) {
+        self.queued_bytes = self.queued_bytes.saturating_add(bytes);
+        self.accepted = self.accepted.saturating_add(1);
+        self.ordered.push_front(Entry { accepted: self.accepted, order, bytes, item });
+    }
+
     /// What goes next. At most `slots` groups are under way at once.
     pub(crate) fn pick(
         &mut self,
@@ -470,6 +477,16 @@ mod tests {
         };
         assert_eq!([pick(&mut queue), pick(&mut queue), pick(&mut queue)], ['a', 'b', 'r']);
         queue.push('c', 25, A).unwrap();
+    }
+
+    #[test]
+    fn a_handshake_goes_before_what_waits_for_it_and_past_the_limit() {
+        let mut bench = Bench::new(2, Finish::InOrder);
+        bench.push(&[('?', A), ('b', A)]);
+        bench.queue.push_first('h', 2 << 20, A);
+        assert_eq!(bench.drain(), "h.");
+        assert!(bench.queue.push('c', 1 << 20, A).is_err());
+        bench.queue.push('c', (1 << 20) - 20, A).unwrap();
     }
 
     #[test]

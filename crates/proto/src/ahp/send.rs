@@ -108,7 +108,12 @@ impl Sender {
     ) -> Result<(), (Outgoing, SendError)> {
         let bytes = len64(message.len());
         let measure = self.measure(&message);
-        self.queue.push(Outgoing { ticket, message, handshake, measure }, bytes, order)
+        let item = Outgoing { ticket, message, handshake, measure };
+        if handshake {
+            self.queue.push_first(item, bytes, order);
+            return Ok(());
+        }
+        self.queue.push(item, bytes, order)
     }
 
     /// The next frame. `theirs` is what the peer takes; `waiting` while that is being asked.
@@ -222,8 +227,8 @@ impl Sender {
         self.groups = self.groups.wrapping_add(1);
         let hash = Sha256::new().chain_update(self.seed).chain_update(self.groups.to_be_bytes());
         let hash: [u8; 32] = hash.finalize().into();
-        let (id, _) = hash.split_first_chunk::<16>().unwrap_or((&[0; 16], &[]));
-        Group { ticket: item.ticket, reader: Reader::new(item.message), id: GroupId::from_bytes(*id), plan, index: 0 }
+        let id = hash.first_chunk().map_or(0, |bytes| u128::from_be_bytes(*bytes));
+        Group { ticket: item.ticket, reader: Reader::new(item.message), id: GroupId(id), plan, index: 0 }
     }
 
     fn measure(&self, message: &Message) -> Measure {

@@ -1,6 +1,7 @@
 //! The wire form of `ahp/messageSegment`: written from a fixed template, recognised by it, or parsed in any spelling.
 
 use std::borrow::Cow;
+use std::fmt::Write;
 
 use base64::Engine;
 use base64::engine::Simd;
@@ -67,13 +68,13 @@ impl Plan {
     pub(crate) fn new(len: u64, frame: u64) -> Result<Self, SendError> {
         let refused = SendError::TooManySegments { size: len, limit: TOTAL_LIMIT.saturating_sub(1) };
         // With more digits in the numbers less fits, so the fewest digits that suffice are looked for.
-        let plans = (1..=5_u64).filter_map(|digits| {
+        let mut plans = (1..=5_u64).filter_map(|digits| {
             let text = frame.checked_sub(FIXED.saturating_add(digits.saturating_mul(2)))?;
             let size = text.checked_div(4)?.checked_mul(3).filter(|size| *size > 0)?;
             let total = len.div_ceil(size).max(1);
             (total < TOTAL_LIMIT && digits_of(total) <= digits).then_some(Self { size, total })
         });
-        plans.into_iter().next().ok_or(refused)
+        plans.next().ok_or(refused)
     }
 
     /// The length of the longest frame.
@@ -121,13 +122,9 @@ impl Codec {
         let frame = &mut self.frame;
         // When the link has let go of the last frame, this takes its memory again.
         frame.reserve(len_usize(plan.longest_frame()));
-        frame.put_slice(HEAD.as_bytes());
-        frame.put_slice(&id.0);
-        frame.put_slice(INDEX.as_bytes());
-        put_digits(frame, index);
-        frame.put_slice(TOTAL.as_bytes());
-        put_digits(frame, plan.total);
-        frame.put_slice(DATA.as_bytes());
+        let total = plan.total;
+        // Writing to memory that grows does not fail.
+        let _ = write!(frame, "{HEAD}{:032x}{INDEX}{index}{TOTAL}{total}{DATA}", id.0);
         reader.take(len_usize(len), 3, &mut self.scratch, |run| {
             let at = frame.len();
             frame.resize(at.saturating_add(len_usize(encoded_len(len64(run.len())))), 0);
@@ -172,24 +169,9 @@ impl std::fmt::Debug for Codec {
     }
 }
 
-/// A group id of ours: 16 bytes that nobody can guess, in hex.
+/// A group id of ours: 16 bytes that nobody can guess, written in hex.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct GroupId([u8; GROUP_ID_LEN]);
-
-impl GroupId {
-    /// The id made from 16 bytes.
-    pub(crate) fn from_bytes(bytes: [u8; 16]) -> Self {
-        let mut hex = [b'0'; GROUP_ID_LEN];
-        for (pair, byte) in hex.as_chunks_mut::<2>().0.iter_mut().zip(bytes) {
-            *pair = [hex_digit(byte >> 4), hex_digit(byte & 15)];
-        }
-        Self(hex)
-    }
-}
-
-const fn hex_digit(nibble: u8) -> u8 {
-    if nibble < 10 { b'0'.saturating_add(nibble) } else { b'a'.saturating_add(nibble.saturating_sub(10)) }
-}
+pub(crate) struct GroupId(pub(crate) u128);
 
 /// A segment as it arrived: its group is named, the rest is as the peer wrote it.
 #[derive(Debug, PartialEq, Eq)]
@@ -344,25 +326,8 @@ fn take_digits(text: &[u8]) -> Option<(u64, &[u8])> {
     if digits.is_empty() || (digits.len() > 1 && digits.starts_with(b"0")) {
         return None;
     }
-    let value = digits
-        .iter()
-        .fold(0_u64, |value, digit| value.saturating_mul(10).saturating_add(u64::from(digit.saturating_sub(b'0'))));
+    let value = std::str::from_utf8(digits).ok()?.parse().ok()?;
     Some((value, rest))
-}
-
-fn put_digits(out: &mut BytesMut, value: u64) {
-    let mut digits = [0_u8; 20];
-    let mut left = value;
-    let mut used = 0_usize;
-    for place in digits.iter_mut().rev() {
-        *place = b'0'.saturating_add(u8::try_from(left.checked_rem(10).unwrap_or(0)).unwrap_or(0));
-        left = left.checked_div(10).unwrap_or(0);
-        used = used.saturating_add(1);
-        if left == 0 {
-            break;
-        }
-    }
-    out.put_slice(digits.get(digits.len().saturating_sub(used)..).unwrap_or_default());
 }
 
 const fn digits_of(value: u64) -> u64 {
@@ -388,7 +353,7 @@ mod tests {
         let plan = Plan::new(message.len() as u64, frame).unwrap();
         let mut reader = Reader::new(message);
         let mut codec = Codec::new();
-        let id = GroupId::from_bytes([0xab; 16]);
+        let id = GroupId(u128::from_be_bytes([0xab; 16]));
         (0..plan.total).map(|index| codec.write(&id, index, plan, &mut reader)).collect()
     }
 

@@ -7,7 +7,7 @@ use bytes::Bytes;
 
 use super::wire::Header;
 use crate::budget::{Grant, group_cost};
-use crate::buffer::Buffer;
+use crate::buffer::{Buffer, Pool};
 use crate::error::{SendError, Violation};
 use crate::json::{Key, Kind as Json, Paths, Scanner, Utf8, Visit};
 use crate::machine::Meta;
@@ -44,7 +44,7 @@ pub(super) struct Group {
 
 impl Group {
     /// A group of which nothing has come yet.
-    pub(super) fn new(opening: Opening, max_bytes: u64, grant: Grant) -> Self {
+    pub(super) fn new(opening: Opening, max_bytes: u64, grant: Grant, pool: Pool) -> Self {
         let Opening { ordinal, meta, deadline, total, declared } = opening;
         Self {
             ordinal,
@@ -53,7 +53,7 @@ impl Group {
             total,
             declared,
             next: 0,
-            text: Text::default(),
+            text: Text::new(pool),
             places: Places::default(),
             held: BTreeMap::new(),
             held_bytes: 0,
@@ -243,13 +243,11 @@ struct Text {
     scanner: Scanner<Paths<6>>,
 }
 
-impl Default for Text {
-    fn default() -> Self {
-        Self { buffer: Buffer::default(), utf8: Utf8::new(), scanner: Scanner::new(Paths::new(&ENVELOPE)) }
-    }
-}
-
 impl Text {
+    fn new(pool: Pool) -> Self {
+        Self { buffer: Buffer::pooled(pool), utf8: Utf8::new(), scanner: Scanner::new(Paths::new(&ENVELOPE)) }
+    }
+
     /// Checks what is to be added next.
     fn check(&mut self, data: &[u8]) -> Result<(), Violation> {
         self.utf8.feed(data).map_err(|_| Violation::MessageNotUtf8)?;

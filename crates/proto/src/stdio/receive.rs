@@ -8,6 +8,7 @@ use bytes::Bytes;
 use super::group::{Group, Opening, answered_id, failed_answer, numbers};
 use super::wire::{GroupId, Header};
 use crate::budget::{Account, Schedule, group_cost};
+use crate::buffer::Pool;
 use crate::clock::ReadClock;
 use crate::error::Violation;
 use crate::limits::Limits;
@@ -29,6 +30,7 @@ pub(super) struct Receiver {
     limits: Limits,
     max_line_bytes: u64,
     account: Account,
+    pool: Pool,
     groups: BTreeMap<GroupId, Group>,
     ended: Ended,
     ordinals: u64,
@@ -69,6 +71,7 @@ impl Receiver {
             limits,
             max_line_bytes,
             account,
+            pool: Pool::default(),
             groups: BTreeMap::new(),
             ended: Ended::default(),
             ordinals: 0,
@@ -242,7 +245,7 @@ impl Receiver {
             total: u32::try_from(header.total).unwrap_or(u32::MAX),
             declared,
         };
-        self.groups.insert(header.id, Group::new(opening, max_bytes, grant));
+        self.groups.insert(header.id, Group::new(opening, max_bytes, grant, self.pool.clone()));
         Ok(())
     }
 

@@ -1,0 +1,110 @@
+//! Arguments as typed. [`Plan`](crate::plan::Plan) proves them.
+
+use clap::{Args as Arguments, Parser, Subcommand, ValueEnum};
+
+use crate::size::Size;
+
+/// Carry agent messages of any size over links that cap them.
+///
+/// A message that is too large for one frame is split into segments that fit, and joined again on the other side.
+#[derive(Debug, Parser)]
+#[command(name = "breakbulk", version, arg_required_else_help = true, max_term_width = 100, after_help = TOP_EXAMPLES)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    Split(SplitArgs),
+    Join(JoinArgs),
+}
+
+/// Split one message from standard input into frames, one a line.
+///
+/// Reads exactly one JSON-RPC message. White space around it is left out; inside, its bytes are kept when it is split,
+/// so that `join` gives back the same text. Only a message with raw line ends that goes out whole, and any message with
+/// raw line ends in the stdio dialect, is printed without white space: a frame is one line.
+#[derive(Debug, Arguments)]
+#[command(after_help = SPLIT_EXAMPLES)]
+pub(crate) struct SplitArgs {
+    #[command(flatten)]
+    pub(crate) wire: WireArgs,
+}
+
+/// Join frames from standard input, one a line, into messages.
+///
+/// Prints each message when it is complete, one a line: a message with raw line ends is printed without white space.
+/// A message of which a rule was broken, or a part is missing, is not printed: one line on standard error names the
+/// rule, the line and the sizes, and the exit status is 2.
+#[derive(Debug, Arguments)]
+#[command(after_help = JOIN_EXAMPLES)]
+pub(crate) struct JoinArgs {
+    #[command(flatten)]
+    pub(crate) wire: WireArgs,
+}
+
+#[derive(Debug, Arguments)]
+pub(crate) struct WireArgs {
+    /// The wire form.
+    #[arg(long, value_enum)]
+    pub(crate) dialect: Dialect,
+
+    /// The longest frame. When splitting, ahp has 65536 unless given, cep22 48000, stdio 61440; when joining, any.
+    ///
+    /// In the stdio dialect a frame's line end counts, and no frame is ever longer than 61440. In the cep22 dialect
+    /// what a relay adds around a frame does not count: leave room for it.
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) cap: Option<Size>,
+
+    /// For cep22: the progress token of the transfer.
+    ///
+    /// A response is split under the token of the request that it answers; a request carries its own. When joining,
+    /// frames with another token are left out.
+    #[arg(long)]
+    pub(crate) token: Option<String>,
+
+    /// The longest message. k, M, G are powers of 1000; KiB, MiB, GiB of 1024.
+    #[arg(long, value_name = "SIZE", default_value = "1GiB")]
+    pub(crate) max_message: Size,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Dialect {
+    /// Agent Host Protocol: `ahp/messageSegment` notifications.
+    Ahp,
+    /// ContextVM's CEP-22: oversized transfers in `notifications/progress`.
+    Cep22,
+    /// Chunked stdio, as SwiftAgentKit has it: `UUID:index:total:data`.
+    Stdio,
+}
+
+const TOP_EXAMPLES: &str = "\
+Examples:
+  breakbulk split --dialect ahp --cap 65536 < message.json > frames
+  breakbulk join --dialect ahp < frames
+  breakbulk split --dialect stdio < message.json | breakbulk join --dialect stdio
+
+Exit status: 0 done, 1 reading or writing failed, 2 bad arguments or bad input.";
+
+const SPLIT_EXAMPLES: &str = "\
+Examples:
+  breakbulk split --dialect ahp --cap 1M < message.json
+      frames for a relay that takes a million bytes
+  breakbulk split --dialect cep22 --cap 48k --token req-123 < response.json
+      a transfer for the request that had this progress token
+  breakbulk split --dialect stdio < message.json
+      lines for a pipe
+  breakbulk split --dialect ahp --cap 4KiB --max-message 100M < message.json | wc -l
+      how many frames a message takes";
+
+const JOIN_EXAMPLES: &str = "\
+Examples:
+  breakbulk join --dialect ahp < frames
+      the messages in a file of frames
+  breakbulk join --dialect ahp --cap 1M --max-message 32MiB < frames
+      the same, as strictly as a receiver with these limits
+  breakbulk join --dialect cep22 --token req-123 < frames
+      one transfer out of many
+  agent-server | breakbulk join --dialect stdio
+      messages as they come; lines that are neither message nor frame are left out, and noted";

@@ -1,0 +1,190 @@
+//! `breakbulk join`: frames in, messages out as they complete.
+
+use std::collections::BTreeMap;
+use std::io::{self, BufRead, Write};
+use std::time::Instant;
+
+use breakbulk_proto::json::Compactor;
+use breakbulk_proto::{CloseReason, Event, Input, Machine, Subject};
+
+use crate::bar::Bar;
+use crate::cep22;
+use crate::failure::{Error, Failure};
+use crate::lines::{Lines, Next};
+use crate::plan::Plan;
+
+/// Joins the frames of `input`.
+pub(crate) fn run(plan: &Plan, input: impl BufRead, output: impl Write, bar: &Bar) -> Result<(), Error> {
+    let mut lines = Lines::new(input, plan.max_line_bytes());
+    let mut joiner = Joiner::new(plan, output);
+    while !joiner.is_over() {
+        match lines.next().map_err(Error::Reading)? {
+            Next::End => break,
+            Next::TooLong => {
+                let text = format!("a line is over the limit of {} bytes", plan.max_line_bytes());
+                joiner.fail((lines.number(), None), text, plan.line_rule());
+                joiner.is_over = true;
+            }
+            Next::Line(line) => joiner.line(lines.number(), line)?,
+        }
+        bar.reach(lines.read());
+    }
+    joiner.end(lines.number())
+}
+
+/// Writes a text on one line: as it is, or without white space if it has line ends of its own.
+pub(crate) fn print_line<'a>(
+    output: &mut impl Write,
+    parts: impl IntoIterator<Item = &'a [u8], IntoIter: Clone>,
+) -> io::Result<()> {
+    let parts = parts.into_iter();
+    let breaks = |part: &[u8]| part.contains(&b'\n') || part.contains(&b'\r');
+    if parts.clone().any(breaks) {
+        let mut compactor = Compactor::new();
+        let mut line = Vec::new();
+        for part in parts {
+            compactor.feed(&mut line, part);
+            output.write_all(&line)?;
+            line.clear();
+        }
+    } else {
+        for part in parts {
+            output.write_all(part)?;
+        }
+    }
+    output.write_all(b"\n")
+}
+
+/// A machine that is fed lines, and what became of them.
+struct Joiner<'a, W> {
+    plan: &'a Plan,
+    machine: Box<dyn Machine>,
+    /// Messages that this machine has brought.
+    messages: u64,
+    now: Instant,
+    /// Messages that have begun: bytes so far, and in all as far as one can tell.
+    open: BTreeMap<u64, (u64, u64)>,
+    /// The first line that belongs to no transfer, and how many there are.
+    strays: Option<(u64, u64)>,
+    output: W,
+    failed: bool,
+    is_over: bool,
+}
+
+impl<'a, W: Write> Joiner<'a, W> {
+    fn new(plan: &'a Plan, output: W) -> Self {
+        Self {
+            plan,
+            machine: plan.machine(),
+            messages: 0,
+            now: Instant::now(),
+            open: BTreeMap::new(),
+            strays: None,
+            output,
+            failed: false,
+            is_over: false,
+        }
+    }
+
+    /// Whether a broken rule has ended it all.
+    const fn is_over(&self) -> bool {
+        self.is_over
+    }
+
+    fn line(&mut self, number: u64, line: Vec<u8>) -> Result<(), Error> {
+        if line.trim_ascii().is_empty() {
+            return Ok(());
+        }
+        if self.plan.token().is_some_and(|token| cep22::is_of_another(&line, token)) {
+            return Ok(());
+        }
+        let size = line.len() as u64;
+        let strays = cep22::stray_frames(self.machine.counters());
+        self.machine.handle(Input::frame(line), self.now);
+        // Answers to the sender: nobody is there to get them.
+        while self.machine.poll_transmit(self.now).is_some() {}
+        if cep22::stray_frames(self.machine.counters()) > strays {
+            let (first, count) = self.strays.unwrap_or((number, 0));
+            self.strays = Some((first, count + 1));
+        }
+        let before = self.messages;
+        while let Some(event) = self.machine.poll_event() {
+            self.event(event, (number, Some(size)))?;
+        }
+        if self.messages > before {
+            self.output.flush().map_err(Error::Output)?;
+        }
+        if self.plan.messages_per_machine().is_some_and(|most| self.messages >= most) && self.open.is_empty() {
+            self.machine = self.plan.machine();
+            self.messages = 0;
+        }
+        Ok(())
+    }
+
+    fn event(&mut self, event: Event, line: (u64, Option<u64>)) -> Result<(), Error> {
+        match event {
+            Event::Message { message, ordinal, .. } => {
+                self.open.remove(&ordinal);
+                self.messages += 1;
+                let parts: Vec<_> = message.slices().collect();
+                print_line(&mut self.output, parts.iter().copied()).map_err(Error::Output)?;
+            }
+            Event::Progress(progress) => {
+                if let Subject::Incoming(ordinal) = progress.subject {
+                    self.open.insert(ordinal, (progress.done, progress.total));
+                }
+            }
+            Event::ReceiveFailed { ordinal, violation, .. } => {
+                self.open.remove(&ordinal);
+                self.fail(line, violation.to_string(), violation.name());
+            }
+            Event::Line(_) => note(line, "neither a message nor a frame; left out"),
+            Event::Closed(CloseReason::Violation(violation)) => {
+                self.fail(line, violation.to_string(), violation.name());
+                self.is_over = true;
+            }
+            Event::Closed(reason) => {
+                self.fail(line, reason.to_string(), reason.name());
+                self.is_over = true;
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Says what is unfinished, unless a broken rule has been named as the end of it all.
+    fn end(mut self, last_line: u64) -> Result<(), Error> {
+        self.output.flush().map_err(Error::Output)?;
+        if !self.is_over {
+            self.unfinished(last_line);
+        }
+        // What follows a failed transfer is stray too, and needs no second line.
+        if let Some((first, count)) = self.strays.filter(|_| !self.failed) {
+            let text = format!("the first of {count} frames that belong to no open transfer");
+            self.fail((first, None), text, "part-of-no-transfer");
+        }
+        if self.failed { Err(Error::Reported) } else { Ok(()) }
+    }
+
+    fn unfinished(&mut self, last_line: u64) {
+        let open = std::mem::take(&mut self.open);
+        if open.is_empty() && self.plan.holds_parts() {
+            let text = "the input ends inside a message: 0 bytes of it have come".into();
+            self.fail((last_line, None), text, "unfinished");
+        }
+        for (done, total) in open.into_values() {
+            let text = format!("the input ends inside a message: {done} of about {total} bytes have come");
+            self.fail((last_line, None), text, "unfinished");
+        }
+    }
+
+    fn fail(&mut self, line: (u64, Option<u64>), text: String, rule: &'static str) {
+        self.failed = true;
+        // Nothing is left to tell it to when standard error is gone; the exit status still says it.
+        let _ = writeln!(io::stderr(), "breakbulk: {}", Failure { line: Some(line), text, rule });
+    }
+}
+
+fn note((line, size): (u64, Option<u64>), text: &str) {
+    let _ = writeln!(io::stderr(), "breakbulk: line {line} ({} bytes): {text}", size.unwrap_or(0));
+}

@@ -1,0 +1,66 @@
+//! Seeded simulation: machines, a fake clock, and networks that delay, cut, stall, pause, corrupt, refuse and repeat.
+//!
+//! A ledger of (lane, n, SHA-256) counts what was lost, duplicated, reordered and altered. `BREAKBULK_SIM_SEEDS` says
+//! how many seeds to run, `BREAKBULK_SIM_FROM` which is the first.
+#![expect(clippy::unwrap_used, reason = "a test may fail by panicking")]
+
+mod sim {
+    pub(crate) mod client;
+    pub(crate) mod end;
+    pub(crate) mod follow;
+    pub(crate) mod host;
+    pub(crate) mod ledger;
+    pub(crate) mod line;
+    pub(crate) mod link;
+    pub(crate) mod log;
+    pub(crate) mod middle;
+    pub(crate) mod plan;
+    pub(crate) mod rng;
+    pub(crate) mod runs;
+    pub(crate) mod saboteurs;
+    pub(crate) mod segment;
+    pub(crate) mod tally;
+    pub(crate) mod trace;
+    pub(crate) mod world;
+}
+
+use sim::runs::Runs;
+
+/// What has to happen somewhere, or the simulation does not show what it claims.
+const HAPPENS: [&str; 20] = [
+    "cuts",
+    "stalls",
+    "pauses",
+    "caps shrunk",
+    "resumes",
+    "replays",
+    "snapshots instead of replays",
+    "subscribe snapshots",
+    "actions skipped as applied",
+    "actions by reference",
+    "segments",
+    "groups expired at a client",
+    "groups expired at the host",
+    "falls back to initialize",
+    "close-no-room",
+    "close-evicted",
+    "close-held-too-much",
+    "close-unsendable",
+    "close-cap-shrank",
+    "runs with flipped bits",
+];
+
+#[test]
+fn nothing_is_lost_duplicated_reordered_or_altered() {
+    let runs = Runs::from_environment(10_000);
+    println!("simulation: {} seeds from {}", runs.count, runs.from);
+    let sums = runs.all(|seed| sim::world::run(sim::plan::Plan::new(seed)));
+    println!("{} runs in {:.1} s: {}\n{}", sums.runs, sums.seconds, sums.counts, sums.tally.lines());
+    if let Some(failure) = sums.failure() {
+        panic!("{failure}");
+    }
+    assert!(sums.counts.is_clean());
+    if runs.count >= 10_000 {
+        assert_eq!(sums.tally.missing(&HAPPENS), Vec::<&str>::new(), "these never happened");
+    }
+}

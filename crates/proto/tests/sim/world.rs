@@ -1,0 +1,498 @@
+//! An `ahp` world: clients, a host and links between them, from the first handshake until everything is at rest.
+
+use std::time::{Duration, Instant};
+
+use breakbulk_proto::ahp::{Config, Connection, Delivery, Negotiated, Role};
+use breakbulk_proto::{
+    Account, Budget, BudgetConfig, Capacity, CloseReason, Event, Input, Limits, Machine, Overhead, SendError, Violation,
+};
+
+use crate::sim::client::{Around, Client, Stage};
+use crate::sim::end::End;
+use crate::sim::host::{Desk, Host, Room};
+use crate::sim::ledger::{Counts, Ledger, Strictness};
+use crate::sim::line::Line;
+use crate::sim::link::{Manner, Pipe};
+use crate::sim::middle::{DOWN, Middle, UP};
+use crate::sim::plan::{Mode, Plan, Sabotage};
+use crate::sim::rng::Rng;
+use crate::sim::tally::Tally;
+use crate::sim::trace::trace;
+
+/// What became of a run.
+#[derive(Debug, Default)]
+pub(crate) struct Outcome {
+    pub(crate) counts: Counts,
+    pub(crate) notes: Vec<String>,
+    pub(crate) tally: Tally,
+}
+
+/// More steps than any world needs that comes to rest.
+const MAX_STEPS: u32 = 30_000;
+/// Steps after the last operation during which faults are still waited for.
+const FAULT_STEPS: u32 = 80;
+
+/// Runs a world to its end.
+pub(crate) fn run(plan: Plan) -> Outcome {
+    trace(|| format!("{plan:?}"));
+    let mut world = World::new(plan);
+    while world.steps < world.max_steps() && !world.is_at_rest() {
+        world.step();
+    }
+    world.finish()
+}
+
+struct World {
+    plan: Plan,
+    rng: Rng,
+    now: Instant,
+    host: Host,
+    host_budget: (Budget, BudgetConfig),
+    host_limits: Limits,
+    client_budget: BudgetConfig,
+    client_limits: Limits,
+    clients: Vec<Client>,
+    lines: Vec<Line>,
+    ledger: Ledger,
+    tally: Tally,
+    steps: u32,
+    links: u64,
+    operations: u32,
+    next_operation: Instant,
+    /// Steps since the last operation.
+    since: u32,
+    calm: bool,
+}
+
+impl World {
+    fn new(plan: Plan) -> Self {
+        let mut rng = Rng::new(plan.seed ^ 0x5EED);
+        let now = Instant::now();
+        let host = Host::new(&plan, Rng::new(rng.next()));
+        let (host_config, client_budget) = (plan.budget(&mut rng), plan.budget(&mut rng));
+        let shared = Budget::new(client_budget);
+        let mut clients = Vec::new();
+        for (n, mode) in plan.modes.iter().enumerate() {
+            let budget = if plan.shares_budget { shared.clone() } else { Budget::new(client_budget) };
+            let first = host.channels.iter().filter(|_| rng.chance(60)).cloned().collect();
+            clients.push(Client::new(format!("client-{n}"), *mode, &plan, budget, first, now));
+        }
+        let (host_limits, client_limits) = (plan.limits(&mut rng, &host_config), plan.limits(&mut rng, &client_budget));
+        Self {
+            operations: plan.operations,
+            host,
+            host_budget: (Budget::new(host_config), host_config),
+            host_limits,
+            client_budget,
+            client_limits,
+            clients,
+            lines: Vec::new(),
+            ledger: Ledger::default(),
+            tally: Tally::default(),
+            steps: 0,
+            links: 0,
+            next_operation: now,
+            since: 0,
+            calm: false,
+            plan,
+            rng,
+            now,
+        }
+    }
+
+    fn step(&mut self) {
+        self.steps += 1;
+        self.connect();
+        self.operate();
+        self.go_wrong();
+        for at in 0..self.lines.len() {
+            self.lines[at].notice(self.now);
+            self.lines[at].read(self.now);
+            self.client_events(at);
+            self.host_events(at);
+            self.lines[at].write(&mut self.rng, &mut self.tally, self.now);
+            // What was written may have closed a machine or told what was sent.
+            self.client_events(at);
+            self.host_events(at);
+            self.lines[at].write(&mut self.rng, &mut self.tally, self.now);
+        }
+        self.bury();
+        let (budget, config) = &self.host_budget;
+        assert!(budget.used() <= config.process_bytes, "the host holds more than its budget");
+        for client in &self.clients {
+            assert!(client.budget.used() <= self.client_budget.process_bytes, "a client holds more than its budget");
+        }
+        self.pass_time();
+    }
+
+    /// Clients without a link get one.
+    fn connect(&mut self) {
+        for at in 0..self.clients.len() {
+            if matches!(self.clients[at].stage, Stage::Down(until) if until <= self.now) {
+                let mut line = self.open_line(at);
+                let hello = self.clients[at].connect(&mut self.tally);
+                line.send_up(&hello, &mut self.ledger, self.now);
+                self.lines.push(line);
+            }
+        }
+    }
+
+    fn open_line(&mut self, at: usize) -> Line {
+        self.links += 1;
+        self.tally.one("links");
+        let (plan, rng, now) = (&self.plan, &mut self.rng, self.now);
+        let client = &self.clients[at];
+        let limits = if plan.changes_limits { plan.limits(rng, &self.client_budget) } else { self.client_limits };
+        let delivery = match client.mode {
+            Mode::StartOrder if plan.sabotage != Some(Sabotage::ReleasedEarly) => Delivery::StartOrder,
+            _ => Delivery::Settled,
+        };
+        let forgets = plan.sabotage == Some(Sabotage::ForgottenCapability);
+        let memory = |kept: &Negotiated| if forgets { Negotiated::new() } else { kept.clone() };
+        let connection = |role, limits, delivery, kept: &Negotiated, account: Account, seed| {
+            let mut config = Config::new(role, limits, seed);
+            (config.delivery, config.negotiated) = (delivery, memory(kept));
+            Connection::new(config, account)
+        };
+        let account = client.budget.account(Some(&client.name));
+        let near = connection(Role::Client, limits, delivery, &client.negotiated, account, rng.bytes());
+        let (budget, _) = &self.host_budget;
+        let principal = if plan.shares_budget { "everyone" } else { &client.name };
+        let delivery = rng.pick(&[Delivery::Settled, Delivery::StartOrder]);
+        let account = budget.account(Some(principal));
+        let far = connection(Role::Server, self.host_limits, delivery, &self.host.negotiated, account, rng.bytes());
+        let manner = |rng: &mut Rng| if self.calm { Manner::CALM } else { plan.manner(rng) };
+        let pipes = [Pipe::new(manner(rng), now), Pipe::new(manner(rng), now)];
+        let overhead = match rng.below(4) {
+            0 => Overhead::fixed(30),
+            1 => Overhead::new(|measure| measure.escaped.saturating_sub(measure.bytes) + 12),
+            _ => Overhead::none(),
+        };
+        let capacity = Capacity { cap: plan.cap(rng), overhead };
+        let strictness = if client.mode == Mode::Settled { Strictness::PerLane } else { Strictness::OverAll };
+        let id = self.links;
+        if plan.flips.is_none() {
+            self.ledger.open((id, UP), format!("link {id} up"), Strictness::OverAll);
+            self.ledger.open((id, DOWN), format!("link {id} down"), strictness);
+        }
+        let end = |machine: Connection, side: &str, limits: &Limits| {
+            let name = format!("link {id} {side}");
+            let mut end = End::new(machine, name, limits.sweep_after(), now).sabotaged(plan.sabotage);
+            end.machine.handle(Input::Capacity(capacity.clone()), now);
+            end
+        };
+        Line {
+            id,
+            client: at,
+            pipes,
+            near: Some(end(near, "client", &limits)),
+            far: Some(end(far, "host", &self.host_limits)),
+            desk: Desk::default(),
+            middle: Middle {
+                hides_settled: client.mode == Mode::Legacy,
+                hides_reconnect: plan.hides_reconnect,
+                recuts: plan.recuts,
+                flips: plan.flips.filter(|_| !self.calm),
+                sabotage: plan.sabotage,
+                ..Middle::default()
+            },
+            capacity,
+            cut: None,
+            tickets: 0,
+        }
+    }
+
+    /// The applications do something.
+    fn operate(&mut self) {
+        let now = self.now;
+        while self.operations > 0 && self.next_operation <= now {
+            self.operations -= 1;
+            let slowest = if self.plan.slow { 150 } else { 30 };
+            let pause = if self.rng.chance(50) { Duration::ZERO } else { self.rng.millis(0, slowest) };
+            self.next_operation = now + pause;
+            match self.rng.below(10) {
+                0..6 => {
+                    let len = self.plan.text_len(&mut self.rng);
+                    let channel = self.rng.below(self.host.channels.len() as u64) as usize;
+                    let (channel, text) = (self.host.channels[channel].clone(), self.rng.text(len));
+                    self.host.act(&channel, text);
+                    self.tally.one("actions logged");
+                }
+                6 => {
+                    let out = self.host.add_session(&mut self.tally);
+                    for line in self.lines.iter_mut().filter(|line| line.desk.is_ready()) {
+                        let waiting = self.host.pull(&mut line.desk, true);
+                        waiting.iter().chain([&out]).for_each(|out| line.send_down(out, &mut self.ledger, now));
+                    }
+                }
+                _ => self.operate_client(),
+            }
+        }
+        for line in &mut self.lines {
+            let client = &mut self.clients[line.client];
+            if line.near.is_some() {
+                client.due().iter().for_each(|out| line.send_up(out, &mut self.ledger, now));
+            }
+            self.host.pull(&mut line.desk, false).iter().for_each(|out| line.send_down(out, &mut self.ledger, now));
+        }
+    }
+
+    fn operate_client(&mut self) {
+        let at = self.rng.below(self.clients.len() as u64) as usize;
+        let client = &mut self.clients[at];
+        let ready = client.stage == Stage::Up || (self.plan.eager && client.stage == Stage::Asking);
+        let line = self.lines.iter_mut().find(|line| line.client == at && line.near.is_some());
+        if let Some(line) = line.filter(|_| ready)
+            && let Some(out) = client.act(&self.plan, &mut self.rng, &self.host.channels)
+        {
+            self.tally.one("client messages");
+            line.send_up(&out, &mut self.ledger, self.now);
+        }
+    }
+
+    /// Links break, stall, shrink; readers pause. When everything was done that was to be done, all is calm.
+    fn go_wrong(&mut self) {
+        if self.calm {
+            return;
+        }
+        let (rng, now) = (&mut self.rng, self.now);
+        let faults = &mut self.plan.faults;
+        // Most faults hit a link that is in use.
+        let idle = rng.chance(10);
+        let hit = |line: &&mut Line| line.cut.is_none() && line.near.is_some() && (idle || !line.is_quiet());
+        let whole = self.lines.iter_mut().filter(hit).collect::<Vec<_>>();
+        let count = whole.len() as u64;
+        let line = whole.into_iter().nth(rng.below(count) as usize);
+        if let Some(line) = line {
+            let mut happens = |left: &mut u32, percent| {
+                let happens = *left > 0 && rng.chance(percent);
+                *left -= u32::from(happens);
+                happens
+            };
+            let cut = happens(&mut faults.cuts, 4);
+            let stall = happens(&mut faults.stalls, 6);
+            let pause = happens(&mut faults.pauses, 6);
+            let shrink = happens(&mut faults.shrinks, 2);
+            if cut {
+                trace(|| format!("link {} is cut", line.id));
+                self.tally.one("cuts");
+                let late = |rng: &mut Rng| if rng.chance(50) { Duration::ZERO } else { rng.millis(0, 400) };
+                line.cut(now + late(rng), now + late(rng), now);
+            }
+            if stall {
+                self.tally.one("stalls");
+                line.pipes[rng.below(2) as usize].stall(now + rng.millis(10, 900));
+            }
+            if pause {
+                self.tally.one("pauses");
+                let until = now + rng.millis(10, 900);
+                let end = if rng.chance(70) { &mut line.near } else { &mut line.far };
+                end.iter_mut().for_each(|end| end.pause(until, now));
+            }
+            if shrink {
+                self.tally.one("caps shrunk");
+                line.capacity = Capacity::of(line.capacity.cap.min(rng.range(2048, 4096)));
+                let inputs = [&mut line.near, &mut line.far].into_iter().flatten();
+                inputs.for_each(|end| end.machine.handle(Input::Capacity(line.capacity.clone()), now));
+            }
+        }
+        self.since += u32::from(self.operations == 0);
+        if self.since > FAULT_STEPS {
+            self.calm = true;
+            self.lines.iter_mut().for_each(|line| line.calm(now));
+            self.lines.iter_mut().for_each(|line| line.middle.flips = None);
+        }
+    }
+
+    fn client_events(&mut self, at: usize) {
+        let Self { lines, clients, host, ledger, tally, rng, now, plan, .. } = self;
+        let (line, now) = (&mut lines[at], *now);
+        let client = &mut clients[line.client];
+        let id = line.id;
+        while let Some(near) = &mut line.near
+            && let Some(event) = near.event(ledger, now)
+        {
+            let mut outs = Vec::new();
+            match event {
+                Event::Message { message, ordinal, .. } => {
+                    let text = message.to_bytes();
+                    tally.one("messages received");
+                    if !is_our_error(&text) {
+                        ledger.arrived((id, DOWN), ordinal, &text);
+                    }
+                    let mut around = Around { log: &host.log, ledger, tally };
+                    outs = client.message(&text, ordinal, &mut near.machine, &mut around);
+                    client.note_cursor(&near.machine);
+                }
+                Event::SendFailed { ticket, error, reply } => {
+                    ledger.failed((id, UP), ticket.0);
+                    check_refusal(&error, plan, ledger, "client");
+                    if let Some(reply) = reply {
+                        client.failed(&reply.to_bytes(), &mut Around { log: &host.log, ledger, tally });
+                    }
+                }
+                Event::Expired { .. } => {
+                    tally.one("groups expired at a client");
+                    client.expired();
+                    if rng.chance(50) {
+                        near.machine.handle(Input::Close(CloseReason::Normal), now);
+                    }
+                }
+                Event::Closed(reason) => {
+                    tally.one(reason.name());
+                    check_close(&reason, near.has_expired(), plan, ledger);
+                    client.disconnected(now + rng.millis(0, 100));
+                }
+                _ => {}
+            }
+            outs.iter().for_each(|out| line.send_up(out, ledger, now));
+        }
+    }
+
+    fn host_events(&mut self, at: usize) {
+        let Self { lines, host, ledger, tally, now, plan, .. } = self;
+        let (line, now) = (&mut lines[at], *now);
+        let id = line.id;
+        while let Some(far) = &mut line.far
+            && let Some(event) = far.event(ledger, now)
+        {
+            let mut outs = Vec::new();
+            match event {
+                Event::Message { message, ordinal, .. } => {
+                    let text = message.to_bytes();
+                    tally.one("messages received");
+                    ledger.arrived((id, UP), ordinal, &text);
+                    outs = {
+                        let room = Room { peer: far.machine.peer(), cap: line.capacity.cap };
+                        host.message(&mut line.desk, &text, room, tally)
+                    };
+                }
+                Event::Sent { ticket } => line.desk.sent(ticket.0),
+                Event::SendFailed { ticket, error, .. } => {
+                    ledger.failed((id, DOWN), ticket.0);
+                    check_refusal(&error, plan, ledger, "host");
+                    host.failed(&mut line.desk, ticket.0, &error, tally);
+                }
+                Event::Expired { .. } => tally.one("groups expired at the host"),
+                Event::Closed(reason) => {
+                    tally.one(reason.name());
+                    check_close(&reason, far.has_expired(), plan, ledger);
+                }
+                _ => {}
+            }
+            outs.iter().for_each(|out| line.send_down(out, ledger, now));
+        }
+    }
+
+    /// Ends that are over are dropped, and links without ends.
+    fn bury(&mut self) {
+        let ledger = &mut self.ledger;
+        for line in &mut self.lines {
+            line.near.take_if(|end| end.is_over());
+            line.far.take_if(|end| end.is_over());
+        }
+        self.lines.retain(|line| {
+            let lives = line.near.is_some() || line.far.is_some();
+            if !lives {
+                ledger.forget((line.id, UP));
+                ledger.forget((line.id, DOWN));
+            }
+            lives
+        });
+    }
+
+    /// Goes to the next thing that happens by itself, and sometimes a little past it.
+    fn pass_time(&mut self) {
+        let waits = self.clients.iter().filter_map(|client| match client.stage {
+            Stage::Down(until) => Some(until),
+            _ => None,
+        });
+        let operation = (self.operations > 0).then_some(self.next_operation);
+        let wake = self.lines.iter().filter_map(Line::wake).chain(waits).chain(operation).min();
+        let late = if self.rng.chance(20) { self.rng.millis(0, 8) } else { Duration::ZERO };
+        // Without anything to wait for, faults may still be due.
+        let wake = wake.unwrap_or(self.now + Duration::from_millis(5));
+        self.now = self.now.max(wake) + late;
+    }
+
+    fn is_at_rest(&self) -> bool {
+        self.calm
+            && self.operations == 0
+            && self.lines.len() == self.clients.len()
+            && self.clients.iter().all(Client::is_at_rest)
+            && self.lines.iter().all(|line| line.is_quiet() && line.desk.is_level(&self.host.log))
+    }
+
+    /// A world in which bits flip may wait for ever for an answer to a flipped id.
+    fn max_steps(&self) -> u32 {
+        if self.plan.flips.is_some() { 2000 } else { MAX_STEPS }
+    }
+
+    /// Draws the sums.
+    fn finish(mut self) -> Outcome {
+        if self.steps >= self.max_steps() {
+            let stages: Vec<_> = self.clients.iter().map(|client| client.stage).collect();
+            self.ledger.lost(format!("the world did not come to rest: clients {stages:?}, {} links", self.lines.len()));
+        } else {
+            self.ledger.settle();
+            for client in &self.clients {
+                client.follower.settle(&self.host.log, &mut self.ledger);
+            }
+            self.check_budgets("at rest");
+        }
+        self.close_all();
+        self.check_budgets("after everything is closed");
+        self.tally.add("steps", self.steps.into());
+        let flipped = self.plan.flips.is_some();
+        let counts = if flipped { Counts::default() } else { self.ledger.counts };
+        self.tally.one(if flipped { "runs with flipped bits" } else { "runs with a ledger" });
+        Outcome { counts, notes: self.ledger.notes, tally: self.tally }
+    }
+
+    /// Nothing is charged when nothing is held.
+    fn check_budgets(&mut self, when: &str) {
+        let budgets = self.clients.iter().map(|client| &client.budget).chain([&self.host_budget.0]);
+        let held: u64 = budgets.map(Budget::held).sum();
+        if held > 0 {
+            self.ledger.altered(format!("{held} bytes are charged {when}"));
+        }
+    }
+
+    fn close_all(&mut self) {
+        let (now, ledger) = (self.now, &mut self.ledger);
+        for line in &mut self.lines {
+            let Line { near, far, pipes: [up, down], .. } = line;
+            for (end, pipe) in [(near, up), (far, down)] {
+                let Some(end) = end else { continue };
+                end.machine.handle(Input::Close(CloseReason::Normal), now);
+                while end.event(ledger, now).is_some() {}
+                end.write(pipe, now, |_| panic!("a frame after a close"));
+                assert!(end.is_over() && end.closed().is_some(), "no Closed after a close");
+                assert!(end.machine.poll_event().is_none() && end.machine.poll_transmit(now).is_none());
+            }
+        }
+        self.lines.clear();
+    }
+}
+
+/// A peer that takes segments is never told that a message does not fit a frame.
+fn check_refusal(error: &SendError, plan: &Plan, ledger: &mut Ledger, who: &str) {
+    if !plan.old_version && plan.flips.is_none() && matches!(error, SendError::NoSegments { .. }) {
+        ledger.lost(format!("the {who} refused a message although its peer takes segments: {error}"));
+    }
+}
+
+/// Nobody here breaks a rule, so nobody may be accused; only a segment of a group that expired comes too late.
+fn check_close(reason: &CloseReason, has_expired: bool, plan: &Plan, ledger: &mut Ledger) {
+    if let CloseReason::Violation(violation) = reason
+        && plan.flips.is_none()
+        && !(has_expired && matches!(violation, Violation::GroupUnknown { .. }))
+    {
+        ledger.altered(format!("an honest peer is accused: {violation}"));
+    }
+}
+
+/// Whether a machine wrote this in place of an answer that was too large.
+fn is_our_error(text: &[u8]) -> bool {
+    text.len() < 400 && text.windows(15).any(|window| window == b"messageTooLarge")
+}

@@ -60,6 +60,7 @@
 #![cfg_attr(test, expect(clippy::unwrap_used, reason = "a test may fail by panicking"))]
 
 pub mod ahp;
+mod assembly;
 mod budget;
 mod buffer;
 pub mod cep22;

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 
 use super::wire::{self, Codec, Control, LOOK, LOOKS, Segment};
+use crate::assembly::{Assembled, Assembly};
 use crate::budget::{Account, Grant, Schedule, group_cost};
-use crate::buffer::Buffer;
 use crate::error::{CloseReason, Violation};
 use crate::json::{Paths, Scanner, Utf8};
 use crate::limits::Limits;
@@ -50,10 +50,7 @@ struct Group {
     next: u32,
     first_len: u64,
     started: Duration,
-    buffer: Buffer,
-    utf8: Utf8,
-    scanner: Scanner<Paths<LOOKS>>,
-    grant: Grant,
+    assembly: Assembly<LOOKS>,
 }
 
 impl Receiver {
@@ -108,11 +105,18 @@ impl Receiver {
         let place = match open {
             Some(place) => place,
             None => {
-                let Some(grant) = self.admit(index, total, len, now)? else {
+                let Some(assembly) = self.admit(index, total, len, now)? else {
                     return Ok(Taken::NoRoom);
                 };
-                let buffer = Buffer::pooled(self.account.blocks());
-                self.groups.push(Group::new(&segment.group_id, begin(), (total, len), reading, (grant, buffer)));
+                self.groups.push(Group {
+                    id: segment.group_id.as_ref().into(),
+                    ordinal: begin(),
+                    total,
+                    next: 0,
+                    first_len: len,
+                    started: reading,
+                    assembly,
+                });
                 self.groups.len().saturating_sub(1)
             }
         };
@@ -123,18 +127,18 @@ impl Receiver {
         group.expect(index, total)?;
         group.make_room(len, segment.data()?, limit, now)?;
         group.append(segment, frame, codec)?;
-        let size = len64(group.buffer.len());
+        let size = group.assembly.len();
         if size > limit {
             return Err(CloseReason::Violation(Violation::MessageTooLarge { size, limit }));
         }
         let ordinal = group.ordinal;
-        let (received, expected) = (len64(group.buffer.len()), group.expected_len().min(limit));
+        let (received, expected) = (group.assembly.len(), group.expected_len().min(limit));
         let complete = if group.next == total { Some(self.groups.swap_remove(place).complete()?) } else { None };
         Ok(Taken::Segment { ordinal, received, expected, complete })
     }
 
     /// Lets a new group in, with room for what it declares. `None`: there is no room now, but there may be later.
-    fn admit(&self, index: u32, total: u32, len: u64, now: Instant) -> Result<Option<Grant>, CloseReason> {
+    fn admit(&self, index: u32, total: u32, len: u64, now: Instant) -> Result<Option<Assembly<LOOKS>>, CloseReason> {
         if index != 0 {
             return Err(CloseReason::Violation(Violation::GroupUnknown { index }));
         }
@@ -144,8 +148,8 @@ impl Receiver {
         }
         let declared = len.saturating_mul(u64::from(total)).min(self.limits.max_message_bytes());
         let schedule = Schedule { started: now, timeout: self.limits.group_timeout() };
-        match self.account.reserve(group_cost(declared), schedule) {
-            Ok(grant) => Ok(Some(grant)),
+        match Assembly::begin(&self.account, declared, schedule, &LOOK) {
+            Ok(assembly) => Ok(Some(assembly)),
             Err(_) if self.groups.is_empty() => Ok(None),
             Err(full) => Err(CloseReason::NoRoom { size: full.bytes }),
         }
@@ -161,7 +165,7 @@ impl Receiver {
     pub(super) fn sweep(&mut self, reading: Duration) -> Vec<(u64, u64)> {
         let bound = self.limits.sweep_after();
         let old = self.groups.extract_if(.., |group| reading.saturating_sub(group.started) >= bound);
-        old.map(|group| (group.ordinal, len64(group.buffer.len()))).collect()
+        old.map(|group| (group.ordinal, group.assembly.len())).collect()
     }
 
     /// The time on the read clock at which the oldest group is to be swept.
@@ -172,7 +176,7 @@ impl Receiver {
 
     /// Whether a group here has to go, because others need the room more.
     pub(super) fn is_evicted(&self) -> bool {
-        self.groups.iter().any(|group| group.grant.evicted())
+        self.groups.iter().any(|group| group.assembly.is_evicted())
     }
 
     /// Whether any group is open.
@@ -187,27 +191,6 @@ impl Receiver {
 }
 
 impl Group {
-    fn new(
-        id: &[u8],
-        ordinal: u64,
-        (total, first_len): (u32, u64),
-        started: Duration,
-        (grant, buffer): (Grant, Buffer),
-    ) -> Self {
-        Self {
-            id: id.into(),
-            ordinal,
-            total,
-            next: 0,
-            first_len,
-            started,
-            buffer,
-            utf8: Utf8::new(),
-            scanner: Scanner::new(Paths::new(&LOOK)),
-            grant,
-        }
-    }
-
     /// Checks that this segment is the next one.
     fn expect(&mut self, index: u32, total: u32) -> Result<(), Violation> {
         if total != self.total {
@@ -222,7 +205,7 @@ impl Group {
 
     /// Makes room for `len` more bytes, first in the budget, then in memory.
     fn make_room(&mut self, len: u64, data: &[u8], limit: u64, now: Instant) -> Result<(), CloseReason> {
-        let size = len64(self.buffer.len()).saturating_add(len);
+        let size = self.assembly.len().saturating_add(len);
         // Data with escapes stands for fewer bytes than it seems to: its real length is checked when it is decoded.
         if size > limit && !data.contains(&b'\\') {
             return Err(CloseReason::Violation(Violation::MessageTooLarge { size, limit }));
@@ -230,24 +213,13 @@ impl Group {
         let after = u64::from(self.total.saturating_sub(self.next));
         let rest = self.first_len.saturating_mul(after);
         let rest = (after == 0 || rest >= len).then_some(len_usize(rest));
-        let block = self.buffer.block_for(len_usize(len), rest);
-        if block > 0 {
-            let capacity = self.buffer.capacity().saturating_add(len64(block));
-            self.grant.grow_to(group_cost(capacity), now).map_err(|full| CloseReason::NoRoom { size: full.bytes })?;
-            self.buffer.add_block(block);
-        }
-        Ok(())
+        let room = self.assembly.make_room(len_usize(len), rest, 0, now);
+        room.map_err(|full| CloseReason::NoRoom { size: full.bytes })
     }
 
     fn append(&mut self, segment: &Segment<'_>, frame: Option<&Bytes>, codec: &mut Codec) -> Result<(), Violation> {
         let data = segment.data()?;
-        let Self { buffer, utf8, scanner, grant, .. } = self;
-        let mut check = |run: &[u8]| {
-            utf8.feed(run).map_err(|_| Violation::MessageNotUtf8)?;
-            scanner.feed(run).map_err(Violation::MessageNotJson)
-        };
-        let Err(done) = codec.decode(data, buffer, &mut check)? else {
-            grant.note_received(len64(buffer.len()));
+        let Err(done) = codec.decode(data, &mut self.assembly)? else {
             return Ok(());
         };
         // A frame that was only recognised may spell its data with escapes. What was decoded so far had none.
@@ -256,31 +228,21 @@ impl Group {
         let (looks, envelope) = look(&message)?;
         let parsed = Segment::parse(&message, &looks, &envelope)?;
         let rest = parsed.data()?.get(done..).unwrap_or_default();
-        codec.decode(rest, buffer, check)?.map_err(|_| Violation::DataNotBase64)
+        codec.decode(rest, &mut self.assembly)?.map_err(|_| Violation::DataNotBase64)
     }
 
     /// Bytes that the whole message will have, if the rest is like the beginning.
     fn expected_len(&self) -> u64 {
         let rest = u64::from(self.total.saturating_sub(self.next));
-        len64(self.buffer.len()).saturating_add(self.first_len.saturating_mul(rest))
+        self.assembly.len().saturating_add(self.first_len.saturating_mul(rest))
     }
 
-    fn complete(mut self) -> Result<Incoming, Violation> {
-        self.utf8.finish().map_err(|_| Violation::MessageNotUtf8)?;
-        let looks = self.scanner.finish().map_err(Violation::MessageNotJson)?;
-        self.grant.shrink_to(group_cost(self.buffer.capacity()));
-        let message = self.buffer.into_message();
-        let envelope = match Envelope::read(&looks) {
-            Err(Violation::FrameNotObject) => return Err(Violation::MessageNotJsonRpc),
-            read => read?,
-        };
+    fn complete(self) -> Result<Incoming, Violation> {
+        let Assembled { message, envelope, looks, grant } = self.assembly.finish()?;
         if Control::of(&envelope.method(&message)) == Some(Control::Segment) {
             return Err(Violation::NestedSegment);
         }
-        if !envelope.is_valid(&message) {
-            return Err(Violation::MessageNotJsonRpc);
-        }
-        Ok(Incoming { message, envelope, looks, grant: Some(self.grant) })
+        Ok(Incoming { message, envelope, looks, grant: Some(grant) })
     }
 }
 

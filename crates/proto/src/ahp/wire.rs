@@ -8,7 +8,7 @@ use base64::engine::Simd;
 use base64::engine::general_purpose::PAD;
 use bytes::{BufMut, Bytes, BytesMut};
 
-use crate::buffer::Buffer;
+use crate::assembly::Assembly;
 use crate::error::{SendError, Violation};
 use crate::json::{self, Found, Kind, Path, Paths};
 use crate::machine::{Capacity, Measure};
@@ -135,26 +135,20 @@ impl Codec {
         frame.split().freeze()
     }
 
-    /// Decodes canonical base64 into `buffer`, and shows each piece to `check` before it counts. Returns how many
-    /// characters were decoded before the first piece that is not canonical.
-    pub(crate) fn decode<E>(
+    /// Decodes canonical base64 into a message. Returns how many characters were decoded before the first piece that
+    /// is not canonical.
+    pub(crate) fn decode<const N: usize>(
         &mut self,
         data: &[u8],
-        buffer: &mut Buffer,
-        mut check: impl FnMut(&[u8]) -> Result<(), E>,
-    ) -> Result<Result<(), usize>, E> {
+        into: &mut Assembly<N>,
+    ) -> Result<Result<(), usize>, Violation> {
         let mut done = 0_usize;
         let mut pieces = data.chunks(CODED_PIECE).peekable();
         while let Some(piece) = pieces.next() {
             // Padding shortens a piece; it may stand only at the very end.
             let len = if pieces.peek().is_some() { PIECE } else { len_usize(decoded_len(piece)) };
-            let written = buffer.write(len, &mut self.scratch, |place| {
-                if self.engine.decode_slice(piece, place) != Ok(place.len()) {
-                    return Ok(false);
-                }
-                check(place).map(|()| true)
-            });
-            if !written? {
+            let fill = |place: &mut [u8]| self.engine.decode_slice(piece, place) == Ok(place.len());
+            if !into.write(len, &mut self.scratch, fill)? {
                 return Ok(Err(done));
             }
             done = done.saturating_add(piece.len());
@@ -344,9 +338,21 @@ const fn encoded_len(len: u64) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use std::time::{Duration, Instant};
+
     use proptest::prelude::*;
 
     use super::*;
+    use crate::budget::{Budget, Schedule};
+
+    /// Decodes a text that is inside a JSON string.
+    fn decode(codec: &mut Codec, data: &[u8]) -> (Result<(), usize>, u64) {
+        let schedule = Schedule { started: Instant::now(), timeout: Duration::from_secs(1) };
+        let mut into = Assembly::begin(&Budget::default().account(None), 1, schedule, &LOOK).unwrap();
+        into.push(b"\"").unwrap();
+        let done = codec.decode(data, &mut into).unwrap();
+        (done, into.len() - 1)
+    }
 
     fn frame_of(message: &str, frame: u64) -> Vec<Bytes> {
         let message = Message::from(message.to_owned());
@@ -434,21 +440,16 @@ mod tests {
     #[test]
     fn decoding_stops_at_the_first_piece_that_is_not_canonical() {
         let mut codec = Codec::new();
-        let decode = |codec: &mut Codec, data: &[u8]| {
-            let mut buffer = Buffer::default();
-            let done = codec.decode(data, &mut buffer, |_| Ok::<_, ()>(())).unwrap();
-            (done, buffer.into_message().to_bytes().to_vec())
-        };
-        assert_eq!(decode(&mut codec, b"QUJD"), (Ok(()), b"ABC".to_vec()));
-        assert_eq!(decode(&mut codec, b""), (Ok(()), vec![]));
+        assert_eq!(decode(&mut codec, b"QUJD"), (Ok(()), 3));
+        assert_eq!(decode(&mut codec, b""), (Ok(()), 0));
         for bad in ["QUJ", "QUJDRA", "QUJDRA=", "QUJDRB==", "QUJD\n", "Q UJD", "QQ==QQ==", "QU-_", "=", "===="] {
             assert_eq!(decode(&mut codec, bad.as_bytes()).0, Err(0), "{bad}");
         }
-        let mut long = vec![b'A'; CODED_PIECE * 2];
-        assert_eq!(decode(&mut codec, &long).1.len(), PIECE * 2);
+        let mut long = b"QUJD".repeat(CODED_PIECE / 2);
+        assert_eq!(decode(&mut codec, &long).1, PIECE as u64 * 2);
         long[CODED_PIECE - 1] = b'=';
         assert_eq!(decode(&mut codec, &long).0, Err(0));
-        long[CODED_PIECE - 1] = b'A';
+        long[CODED_PIECE - 1] = b'D';
         long[CODED_PIECE + 5] = b'\\';
         assert_eq!(decode(&mut codec, &long).0, Err(CODED_PIECE));
     }
@@ -477,9 +478,10 @@ mod tests {
             let at = at % frame.len();
             frame[at] = byte;
             let Some(recognised) = Segment::recognise(&frame) else { return Ok(()) };
-            let mut codec = Codec::new();
+            let codec = Codec::new();
             let data = recognised.data().unwrap();
-            let canonical = codec.decode(data, &mut Buffer::default(), |_| Ok::<_, ()>(())).unwrap().is_ok();
+            let mut piece = vec![0; data.len()];
+            let canonical = codec.engine.decode_slice(data, &mut piece).is_ok();
             if canonical {
                 prop_assert_eq!(parsed(&frame), proven(&recognised));
             }

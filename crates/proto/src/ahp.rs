@@ -209,7 +209,7 @@ impl Connection {
         let method = envelope.method(message);
         let (seen, ordered) = match envelope.kind {
             Kind::Request => {
-                let channel = incoming.string(CHANNEL_AT);
+                let channel = rpc::string(message, incoming.looks.get(CHANNEL_AT));
                 if let Some(id) = id
                     && !self.asked.note(id, &method, channel.as_deref())
                 {
@@ -228,7 +228,7 @@ impl Connection {
             }
             Kind::Notification | Kind::Other => (None, order::is_ordered(&method)),
         };
-        let seq = if *method == *"action" { incoming.integer(SERVER_SEQ_AT) } else { None };
+        let seq = rpc::number(message, incoming.looks.get(SERVER_SEQ_AT).filter(|_| method == "action")).to_u64();
         drop(method);
         let Incoming { message, grant, .. } = incoming;
         self.deliver(ordinal, Finished { message: seen.unwrap_or(message), seq, ordered, grant }, now);

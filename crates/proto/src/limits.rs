@@ -176,6 +176,28 @@ mod tests {
     }
 
     #[test]
+    fn proven_limits_are_as_written() {
+        let second = Duration::from_secs(1);
+        let config = LimitsConfig {
+            max_frame_bytes: 1001,
+            max_message_bytes: 2002,
+            max_groups: 3,
+            group_timeout: 4 * second,
+            grace: 5 * second,
+            max_queued_bytes: 6,
+            max_held_bytes: 7,
+        };
+        let limits = Limits::prove(config, &BudgetConfig::default()).unwrap();
+        assert_eq!((limits.max_frame_bytes(), limits.max_message_bytes(), limits.max_groups()), (1001, 2002, 3));
+        assert_eq!((limits.group_timeout(), limits.sweep_after()), (4 * second, 9 * second));
+        assert_eq!((limits.max_queued_bytes(), limits.max_held_bytes()), (6, 7));
+        let defaults = LimitsConfig::default();
+        assert_eq!((defaults.max_frame_bytes, defaults.max_message_bytes), (4_194_304, 33_554_432));
+        assert!(defaults.max_queued_bytes >= defaults.max_message_bytes);
+        assert!(defaults.max_held_bytes >= defaults.max_message_bytes);
+    }
+
+    #[test]
     fn the_sweep_waits_a_grace_beyond_what_is_advertised() {
         let limits = Limits::default();
         assert_eq!(limits.sweep_after(), limits.group_timeout() + Duration::from_secs(5));

@@ -90,13 +90,7 @@ impl Envelope {
 
     /// The method's name; empty when there is none.
     pub(crate) fn method<'a>(&self, message: &'a Message) -> Cow<'a, str> {
-        let Some(found) = self.method else {
-            return Cow::Borrowed("");
-        };
-        match message.read(found.span) {
-            Cow::Borrowed(raw) => json::string(raw).unwrap_or_default(),
-            Cow::Owned(raw) => Cow::Owned(json::string(&raw).unwrap_or_default().into_owned()),
-        }
+        string(message, self.method).unwrap_or_default()
     }
 
     /// The id as it is written, to be copied into an answer. `None` when no answer is possible.
@@ -127,6 +121,20 @@ impl IdKey {
         }
         Self(hasher.finish())
     }
+}
+
+/// The string that was found, unescaped; `None` if it is none, or only its beginning has been seen.
+pub(crate) fn string<'a>(message: &'a Message, found: Option<Found>) -> Option<Cow<'a, str>> {
+    let found = found.filter(|found| found.kind == Json::String)?;
+    match message.read(found.span) {
+        Cow::Borrowed(raw) => json::string(raw),
+        Cow::Owned(raw) => json::string(&raw).map(|text| Cow::Owned(text.into_owned())),
+    }
+}
+
+/// The number that was found.
+pub(crate) fn number(message: &Message, found: Option<Found>) -> json::Number {
+    found.map_or(json::Number::NotANumber, |found| json::number(&message.read(found.span)))
 }
 
 /// An error response to the request whose id is `id`, copied verbatim.

@@ -1,6 +1,5 @@
 //! Segments become messages: the reassembly table, its rules, its budget and its sweep.
 
-use std::borrow::Cow;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -258,23 +257,6 @@ fn look(message: &Message) -> Result<(Paths<LOOKS>, Envelope), Violation> {
     let looks = scanner.finish().map_err(Violation::FrameNotJson)?;
     let envelope = Envelope::read(&looks)?;
     Ok((looks, envelope))
-}
-
-impl Incoming {
-    /// The string value found at `at`, if it is one.
-    pub(super) fn string(&self, at: usize) -> Option<Cow<'_, str>> {
-        let found = self.looks.get(at)?;
-        match self.message.read(found.span) {
-            Cow::Borrowed(raw) => crate::json::string(raw),
-            Cow::Owned(raw) => crate::json::string(&raw).map(|text| Cow::Owned(text.into_owned())),
-        }
-    }
-
-    /// The unsigned integer found at `at`, if it is one.
-    pub(super) fn integer(&self, at: usize) -> Option<u64> {
-        let found = self.looks.get(at)?;
-        crate::json::number(&self.message.read(found.span)).to_u64()
-    }
 }
 
 impl From<Violation> for CloseReason {

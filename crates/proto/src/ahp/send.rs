@@ -9,13 +9,13 @@ use sha2::{Digest, Sha256};
 use super::negotiate::Chunking;
 use super::wire::{self, CHANNEL_AT, Codec, GroupId, LOOK, LOOKS, Plan};
 use crate::error::{CloseReason, SendError};
-use crate::json::{self, Found, Paths, Scanner};
+use crate::json::{self, Paths, Scanner};
 use crate::limits::{Limits, MIN_FRAME_BYTES};
 use crate::machine::{Capacity, Measure, Progress, Subject, Ticket};
 use crate::message::{Message, Reader, len64};
 use crate::pace::Pace;
 use crate::queue::{Entry, Finish, Fit, Order, Pick, Queue};
-use crate::rpc::Envelope;
+use crate::rpc::{self, Envelope};
 
 /// Segments take at most about this long on the wire, so that others get their turn: a twentieth of a second.
 const SEGMENTS_PER_SECOND: u64 = 20;
@@ -274,28 +274,19 @@ impl Look {
 
     /// The method, if it has been seen whole.
     pub(super) fn method<'a>(&self, message: &'a Message) -> Option<Cow<'a, str>> {
-        self.envelope.method.filter(is_whole).map(|_| self.envelope.method(message))
+        rpc::string(message, self.envelope.method)
     }
 
     /// Whether the id has been seen whole.
     pub(super) fn has_id(&self) -> bool {
-        self.envelope.id.as_ref().is_some_and(is_whole)
+        self.envelope.id.is_some_and(|found| found.span.end > found.span.start)
     }
 
     /// The channel, if it has been seen whole.
     pub(super) fn channel<'a>(&self, message: &'a Message) -> Option<Cow<'a, str>> {
-        let found = self.looks.get(CHANNEL_AT).filter(is_whole)?;
-        match message.read(found.span) {
-            Cow::Borrowed(raw) => json::string(raw),
-            Cow::Owned(raw) => json::string(&raw).map(|text| Cow::Owned(text.into_owned())),
-        }
+        rpc::string(message, self.looks.get(CHANNEL_AT))
     }
 }
 
 /// How much of a message is looked at first: enough for the envelope of most.
 const FIRST_LOOK: usize = 512;
-
-/// Whether the end of a value has been seen, and not only its beginning.
-const fn is_whole(found: &Found) -> bool {
-    found.span.end > found.span.start
-}

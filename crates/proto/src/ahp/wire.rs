@@ -13,7 +13,7 @@ use crate::error::{SendError, Violation};
 use crate::json::{self, Found, Kind, Path, Paths};
 use crate::machine::{Capacity, Measure};
 use crate::message::{Message, Reader, len_usize, len64};
-use crate::rpc::{ENVELOPE, Envelope};
+use crate::rpc::{self, ENVELOPE, Envelope};
 
 /// A message has fewer segments than this.
 pub(crate) const TOTAL_LIMIT: u64 = 1 << 16;
@@ -289,23 +289,17 @@ enum Integer {
 }
 
 fn integer(frame: &Message, found: Option<Found>) -> Option<Integer> {
-    let found = found.filter(|found| found.kind == Kind::Number)?;
-    match json::number(&frame.read(found.span)) {
+    match rpc::number(frame, found) {
         json::Number::Fraction | json::Number::NotANumber => None,
         number => Some(number.to_u64().map_or(Integer::OutOfRange, Integer::Of)),
     }
 }
 
 fn string<'a>(frame: &'a Message, found: Option<Found>) -> Option<Cow<'a, [u8]>> {
-    let found = found.filter(|found| found.kind == Kind::String)?;
-    let owned = |raw: &[u8]| json::string(raw).map(|text| text.into_owned().into_bytes());
-    match frame.read(found.span) {
-        Cow::Owned(raw) => owned(&raw).map(Cow::Owned),
-        Cow::Borrowed(raw) => match json::string(raw)? {
-            Cow::Borrowed(text) => Some(Cow::Borrowed(text.as_bytes())),
-            Cow::Owned(text) => Some(Cow::Owned(text.into_bytes())),
-        },
-    }
+    rpc::string(frame, found).map(|text| match text {
+        Cow::Borrowed(text) => Cow::Borrowed(text.as_bytes()),
+        Cow::Owned(text) => Cow::Owned(text.into_bytes()),
+    })
 }
 
 /// Printable ASCII that needs no escape.

@@ -24,8 +24,8 @@ use self::arrivals::{Arrivals, Finished};
 use self::handshake::Agreement;
 use self::order::{MAX_REQUESTS, Requests};
 use self::receive::{Incoming, Receiver, Taken};
-use self::send::{Look, Made, Outgoing, Sender};
-use self::wire::{CHANNEL_AT, Codec, SERVER_SEQ_AT};
+use self::send::{Look, Made, Nature, Outgoing, Sender};
+use self::wire::{CHANNEL_AT, Codec, Control, SERVER_SEQ_AT};
 use crate::budget::Account;
 use crate::clock::ReadClock;
 use crate::error::{CloseReason, Counters, SendError, Violation};
@@ -238,6 +238,8 @@ impl Connection {
         if finished.grant.is_none() && self.arrivals.must_hold(ordinal, finished.ordered) {
             let size = len64(finished.message.len());
             finished.grant = self.receiver.hold(size, now);
+            // A copy: the frame may be a slice of a much larger read.
+            finished.message = Message::from(finished.message.to_bytes().to_vec());
             if finished.grant.is_none() {
                 return self.close(CloseReason::NoRoom { size });
             }
@@ -285,11 +287,15 @@ impl Connection {
             let client = self.role == Role::Client;
             (client.then(|| self.agreement.request_out(&message, &method, id)).flatten(), order)
         };
-        let handshake = matches!(&*method, "initialize" | "reconnect");
+        let nature = match &*method {
+            "initialize" | "reconnect" => Nature::Handshake,
+            method if Control::of(method) == Some(Control::Segment) => Nature::Segment,
+            _ => Nature::Common,
+        };
         let order = if lane == Lane::Free && order != Order::Barrier { Order::Free } else { order };
         drop(method);
         let message = self.fitting(message, sent);
-        let pushed = self.sender.push(ticket, message, handshake, order);
+        let pushed = self.sender.push(ticket, message, nature, order);
         if let Err((item, error)) = pushed {
             self.refuse(&item, order, error);
         }
@@ -325,7 +331,7 @@ impl Connection {
     /// of a server closes the link, because without it the client would diverge.
     fn refuse(&mut self, item: &Outgoing, order: Order, error: SendError) {
         let message = &item.message;
-        if item.handshake {
+        if item.nature == Nature::Handshake {
             self.agreement.withdraw();
         }
         let envelope = Look::new(message, |_, _| false).ok().map(|look| look.envelope);
@@ -333,7 +339,14 @@ impl Connection {
         let id = envelope.and_then(|envelope| envelope.id_text(message));
         let reply = id.map(|id| rpc::send_failed(&id, &error));
         let (answer, reply) = if kind == Kind::Response { (reply, None) } else { (None, reply) };
-        self.answers.extend(answer.map(|answer| answer.to_bytes()));
+        match answer {
+            Some(answer) if self.sender.fits(&answer, self.agreement.theirs) => {
+                self.answers.push_back(answer.to_bytes())
+            }
+            // The peer chose an id that leaves no room for an answer.
+            Some(_) => self.outbox.count("answer-too-large"),
+            None => {}
+        }
         self.outbox.send_failed(item.ticket, error.clone(), reply);
         let diverges = self.role == Role::Server && order != Order::Free;
         if diverges && matches!(kind, Kind::Notification | Kind::Other) {

@@ -117,6 +117,14 @@ impl Account {
         Ok(Grant { budget: self.budget.clone(), account: self.id, id, bytes, track })
     }
 
+    /// Whether so much could be granted if nobody else held anything.
+    pub(crate) fn could_grant(&self, bytes: u64) -> bool {
+        let pool = self.budget.lock();
+        let named = pool.accounts.get(&self.id).is_some_and(|holder| holder.principal.is_some());
+        let shared = pool.config.principal_bytes.min(pool.config.process_bytes);
+        bytes <= pool.config.floor_bytes.saturating_add(if named { shared } else { 0 })
+    }
+
     /// Where blocks for messages come from.
     pub(crate) fn blocks(&self) -> buffer::Pool {
         self.budget.blocks.clone()
@@ -379,6 +387,14 @@ mod tests {
         assert_eq!(account.reserve(101, now).unwrap_err(), Full { bytes: 101 });
         let _held = account.reserve(100, now).unwrap();
         assert!(account.reserve(1, now).is_err());
+    }
+
+    #[test]
+    fn what_could_never_be_granted_is_known() {
+        let budget = budget();
+        let (named, stranger) = (budget.account(Some("a")), budget.account(None));
+        assert!(named.could_grant(700) && !named.could_grant(701));
+        assert!(stranger.could_grant(100) && !stranger.could_grant(101));
     }
 
     #[test]

@@ -345,7 +345,7 @@ impl SendError {
             | Self::TooManySegments { size, limit }
             | Self::NoToken { size, limit }
             | Self::QueueFull { size, limit } => Some((size, limit)),
-            Self::TooSlow { size, .. } => Some((size, 0)),
+            Self::TooSlow { size, limit_ms, rate } => Some((size, rate.saturating_mul(limit_ms) / 1000)),
             _ => None,
         }
     }

@@ -1,6 +1,6 @@
 //! The handshake as it passes: our capability goes in, the peer's is learned, and what nobody asked for comes out.
 
-use super::negotiate::{Chunking, Handshake, Negotiated};
+use super::negotiate::{Chunking, ClientKey, Handshake, Negotiated, Remembered};
 use crate::message::Message;
 use crate::outbox::Outbox;
 use crate::rpc::IdKey;
@@ -40,7 +40,7 @@ enum Stage {
 struct Asked {
     id: Option<IdKey>,
     method: Method,
-    client: String,
+    client: ClientKey,
     /// What the client's request said that it takes.
     offered: Option<Chunking>,
     /// The client's own application wrote a capability.
@@ -82,20 +82,21 @@ impl Agreement {
     pub(super) fn request_out(&mut self, message: &Message, method: &str, id: Option<IdKey>) -> Option<Message> {
         let method = Method::of(method)?;
         let handshake = Handshake::request(message);
-        let remembered = self.negotiated.recall(&handshake.client);
+        let client = self.negotiated.key(&handshake.client);
+        let remembered = self.negotiated.recall(client);
         let version = match method {
             Method::Initialize => handshake.offers_chunking_version,
             // A reconnect names no version: the remembered answer tells, and without one the newest is assumed.
-            Method::Reconnect => remembered != Some(None),
+            Method::Reconnect => remembered.is_none_or(|remembered| remembered.version),
         };
         self.theirs = match method {
             Method::Initialize => None,
-            Method::Reconnect => remembered.flatten(),
+            Method::Reconnect => remembered.and_then(|remembered| remembered.theirs),
         };
         self.invited = version;
         let sent = if version { handshake.with(message, self.ours) } else { handshake.without(message) };
         let wanted = handshake.has_chunking();
-        self.stage = Stage::Asked(Asked { id, method, client: handshake.client, offered: None, wanted, version });
+        self.stage = Stage::Asked(Asked { id, method, client, offered: None, wanted, version });
         Some(sent)
     }
 
@@ -128,14 +129,15 @@ impl Agreement {
         self.stage = Stage::Done;
         let handshake = Handshake::result(message);
         count_invalid(&handshake, outbox);
+        let mut version = asked.version;
         if asked.method == Method::Initialize {
-            let allowed = asked.version && handshake.version_allows == Some(true);
-            self.invited = allowed;
-            self.theirs = handshake.theirs.filter(|_| allowed);
-        } else if handshake.theirs.is_some() {
+            version &= handshake.version_allows == Some(true);
+            self.invited = version;
+            self.theirs = handshake.theirs.filter(|_| version);
+        } else if version && handshake.theirs.is_some() {
             self.theirs = handshake.theirs;
         }
-        self.negotiated.remember(&asked.client, self.theirs);
+        self.negotiated.remember(asked.client, Remembered { theirs: self.theirs, version });
         (!asked.wanted).then(|| handshake.without(message))
     }
 
@@ -150,15 +152,20 @@ impl Agreement {
         let method = Method::of(method)?;
         let handshake = Handshake::request(message);
         count_invalid(&handshake, outbox);
-        let offered = match method {
-            Method::Initialize => handshake.theirs.filter(|_| handshake.offers_chunking_version),
-            Method::Reconnect => handshake.theirs.or(self.negotiated.recall(&handshake.client).flatten()),
+        let client = self.negotiated.key(&handshake.client);
+        let remembered = self.negotiated.recall(client);
+        let (version, offered) = match method {
+            Method::Initialize => (handshake.offers_chunking_version, handshake.theirs),
+            Method::Reconnect => (
+                remembered.is_none_or(|remembered| remembered.version),
+                handshake.theirs.or(remembered.and_then(|remembered| remembered.theirs)),
+            ),
         };
+        let offered = offered.filter(|_| version);
         // The result of a reconnect may be segmented at once; that of an initialize when its version is known.
         self.theirs = offered.filter(|_| method == Method::Reconnect);
         let seen = handshake.without(message);
-        let client = handshake.client;
-        self.stage = Stage::Asked(Asked { id, method, client, offered, wanted: false, version: true });
+        self.stage = Stage::Asked(Asked { id, method, client, offered, wanted: false, version });
         Some(seen)
     }
 
@@ -171,9 +178,12 @@ impl Agreement {
         }
         self.stage = Stage::Done;
         let handshake = Handshake::result(message);
-        let allowed = asked.method == Method::Reconnect || handshake.version_allows == Some(true);
-        self.theirs = asked.offered.filter(|_| allowed);
-        self.negotiated.remember(&asked.client, self.theirs);
+        let version = match asked.method {
+            Method::Initialize => handshake.version_allows == Some(true),
+            Method::Reconnect => asked.version,
+        };
+        self.theirs = asked.offered.filter(|_| version);
+        self.negotiated.remember(asked.client, Remembered { theirs: self.theirs, version });
         // Only those who advertised are answered.
         if self.theirs.is_none() {
             self.invited = false;

@@ -1,6 +1,7 @@
 //! Who may segment, and how large: read from the handshake as it passes, added to it, and remembered.
 
 use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -100,9 +101,23 @@ const MEMORY: usize = 4096;
 
 #[derive(Debug, Default)]
 struct Memory {
-    clients: HashMap<Box<str>, Option<Chunking>>,
-    order: VecDeque<Box<str>>,
+    clients: HashMap<ClientKey, Remembered>,
+    order: VecDeque<ClientKey>,
+    hasher: RandomState,
     advertised: bool,
+}
+
+/// A client's id as a hash, since an id may be of any length.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct ClientKey(u64);
+
+/// What a client and a server agreed on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Remembered {
+    /// What the other side takes; `None` if it takes no segments.
+    pub(crate) theirs: Option<Chunking>,
+    /// Whether the version they speak has segments at all.
+    pub(crate) version: bool,
 }
 
 impl Negotiated {
@@ -112,10 +127,12 @@ impl Negotiated {
         Self::default()
     }
 
-    /// What the peer of `client` takes: `None` if nothing is remembered, `Some(None)` if it takes no segments.
-    #[must_use]
-    pub fn recall(&self, client: &str) -> Option<Option<Chunking>> {
-        self.with(|memory| memory.clients.get(client).copied())
+    pub(crate) fn key(&self, client: &str) -> ClientKey {
+        self.with(|memory| ClientKey(memory.hasher.hash_one(client)))
+    }
+
+    pub(crate) fn recall(&self, client: ClientKey) -> Option<Remembered> {
+        self.with(|memory| memory.clients.get(&client).copied())
     }
 
     /// Whether we ever told anyone that we take segments.
@@ -127,12 +144,12 @@ impl Negotiated {
         self.with(|memory| memory.advertised = true);
     }
 
-    pub(crate) fn remember(&self, client: &str, theirs: Option<Chunking>) {
+    pub(crate) fn remember(&self, client: ClientKey, remembered: Remembered) {
         self.with(|memory| {
-            if memory.clients.insert(client.into(), theirs).is_some() {
+            if memory.clients.insert(client, remembered).is_some() {
                 return;
             }
-            memory.order.push_back(client.into());
+            memory.order.push_back(client);
             if memory.order.len() > MEMORY
                 && let Some(oldest) = memory.order.pop_front()
             {
@@ -426,12 +443,17 @@ mod tests {
     #[test]
     fn an_endpoint_remembers_many_clients_and_forgets_the_oldest() {
         let memory = Negotiated::new();
-        let chunking = Chunking::parse(FULL.as_bytes());
-        memory.remember("first", chunking);
-        memory.remember("none", None);
-        assert_eq!((memory.recall("first"), memory.recall("none")), (Some(chunking), Some(None)));
-        (0..MEMORY).for_each(|n| memory.remember(&n.to_string(), None));
-        assert_eq!((memory.recall("first"), memory.recall("0")), (None, Some(None)));
+        let one = Remembered { theirs: Chunking::parse(FULL.as_bytes()), version: true };
+        let none = Remembered { theirs: None, version: false };
+        let [first, second] = ["first", "second"].map(|client| memory.key(client));
+        memory.remember(first, one);
+        memory.remember(second, none);
+        assert_eq!((memory.recall(first), memory.recall(second)), (Some(one), Some(none)));
+        memory.remember(first, none);
+        assert_eq!(memory.recall(first), Some(none));
+        (0..MEMORY).for_each(|n| memory.remember(memory.key(&n.to_string()), one));
+        assert_eq!((memory.recall(first), memory.recall(second)), (None, None));
+        assert_eq!(memory.recall(memory.key("0")), Some(one));
         assert!(!memory.has_advertised());
         memory.clone().note_advertised();
         assert!(memory.has_advertised());

@@ -149,7 +149,7 @@ impl Receiver {
         let schedule = Schedule { started: now, timeout: self.limits.group_timeout() };
         match Assembly::begin(&self.account, declared, schedule, &LOOK) {
             Ok(assembly) => Ok(Some(assembly)),
-            Err(_) if self.groups.is_empty() => Ok(None),
+            Err(full) if self.groups.is_empty() && self.account.could_grant(full.bytes) => Ok(None),
             Err(full) => Err(CloseReason::NoRoom { size: full.bytes }),
         }
     }
@@ -205,8 +205,8 @@ impl Group {
     /// Makes room for `len` more bytes, first in the budget, then in memory.
     fn make_room(&mut self, len: u64, data: &[u8], limit: u64, now: Instant) -> Result<(), CloseReason> {
         let size = self.assembly.len().saturating_add(len);
-        // Data with escapes stands for fewer bytes than it seems to: its real length is checked when it is decoded.
-        if size > limit && !data.contains(&b'\\') {
+        // What only seems to be data may be shorter: its real length is checked when it is decoded.
+        if size > limit && !is_odd(data) {
             return Err(CloseReason::Violation(Violation::MessageTooLarge { size, limit }));
         }
         let after = u64::from(self.total.saturating_sub(self.next));
@@ -221,8 +221,9 @@ impl Group {
         let Err(done) = codec.decode(data, &mut self.assembly)? else {
             return Ok(());
         };
-        // A frame that was only recognised may spell its data with escapes. What was decoded so far had none.
-        let frame = frame.filter(|_| data.contains(&b'\\')).ok_or(Violation::DataNotBase64)?;
+        // A frame that was only recognised may have escapes in its data, or more members behind it. What was decoded so
+        // far had neither.
+        let frame = frame.filter(|_| is_odd(data)).ok_or(Violation::DataNotBase64)?;
         let message = Message::from(frame.clone());
         let (looks, envelope) = look(&message)?;
         let parsed = Segment::parse(&message, &looks, &envelope)?;
@@ -243,6 +244,11 @@ impl Group {
         }
         Ok(Incoming { message, envelope, looks, grant: Some(grant) })
     }
+}
+
+/// Whether what was recognised as data may be something else.
+fn is_odd(data: &[u8]) -> bool {
+    data.iter().any(|byte| matches!(byte, b'\\' | b'"'))
 }
 
 /// Checks a frame and finds what we act on.

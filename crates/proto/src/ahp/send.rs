@@ -29,9 +29,19 @@ const SHARED_FRAME: u64 = 64 << 10;
 pub(super) struct Outgoing {
     pub(super) ticket: Ticket,
     pub(super) message: Message,
-    /// Whether it is a handshake request, which cannot wait for what it asks about.
-    pub(super) handshake: bool,
+    pub(super) nature: Nature,
     measure: Measure,
+}
+
+/// How a message is treated because of its method.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Nature {
+    /// As any other.
+    Common,
+    /// A handshake request: it cannot wait for what it asks about, and others wait for it.
+    Handshake,
+    /// A segment, which is never segmented.
+    Segment,
 }
 
 /// A message of ours of which some segments have gone.
@@ -103,13 +113,13 @@ impl Sender {
         &mut self,
         ticket: Ticket,
         message: Message,
-        handshake: bool,
+        nature: Nature,
         order: Order,
     ) -> Result<(), (Outgoing, SendError)> {
         let bytes = len64(message.len());
         let measure = self.measure(&message);
-        let item = Outgoing { ticket, message, handshake, measure };
-        if handshake {
+        let item = Outgoing { ticket, message, nature, measure };
+        if nature == Nature::Handshake {
             self.queue.push_first(item, bytes, order);
             return Ok(());
         }
@@ -129,7 +139,7 @@ impl Sender {
         let link = self.link.clone();
         let fit = |item: &Outgoing| {
             // Until the peer has said what it takes, only what any peer takes may go.
-            if waiting && !item.handshake && item.measure.bytes > MIN_FRAME_BYTES {
+            if waiting && item.nature != Nature::Handshake && item.measure.bytes > MIN_FRAME_BYTES {
                 Fit::Wait
             } else if fits_frame(item.measure, theirs, &link) {
                 Fit::Frame
@@ -200,7 +210,7 @@ impl Sender {
     /// How to cut a message that does not fit a frame, and how long it may take.
     fn plan(&self, item: &Outgoing, theirs: Option<Chunking>) -> Result<(Plan, Duration), SendError> {
         let size = item.measure.bytes;
-        let Some(theirs) = theirs else {
+        let Some(theirs) = theirs.filter(|_| item.nature != Nature::Segment) else {
             return Err(SendError::NoSegments { size, limit: self.link.cap });
         };
         if size > theirs.max_message_bytes {

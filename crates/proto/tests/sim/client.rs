@@ -107,6 +107,9 @@ impl Client {
             return self.initialize();
         }
         tally.one("resumes");
+        if self.mode == Mode::Settled && self.is_ahead() {
+            tally.one("resumes from before what was seen");
+        }
         let (name, channels, last) = (self.name.clone(), self.channels(), self.resume_from());
         self.expired = false;
         self.ask(
@@ -139,6 +142,11 @@ impl Client {
         if self.stage == Stage::Up {
             self.cursor = self.cursor.max(connection.cursor().unwrap_or(0));
         }
+    }
+
+    /// Whether it has seen more than what has settled.
+    pub(crate) fn is_ahead(&self) -> bool {
+        self.highest > self.cursor
     }
 
     /// Whether nothing is left to wait for.
@@ -217,6 +225,7 @@ impl Client {
         let params = &message["params"];
         match message["method"].as_str() {
             Some("action") => self.action(params, around),
+            Some("resourceRead") => return vec![answer(&message)],
             Some("root/sessionAdded") => self.session_added(params["version"].as_u64().unwrap_or(0), around),
             Some(_) => {}
             None => return self.response(&message, ordinal, connection, around),
@@ -382,4 +391,12 @@ impl Client {
         let ignores_expiry = self.sabotage == Some(Sabotage::CursorPastExpired) && self.expired;
         if self.mode == Mode::Settled && !ignores_expiry { self.cursor } else { self.highest }
     }
+}
+
+/// What a client answers when the host asks for a resource.
+fn answer(request: &Value) -> Out {
+    let (id, size) = (&request["id"], request["params"]["size"].as_u64().unwrap_or(0));
+    let data = "x".repeat(size.min(100_000) as usize);
+    let text = format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{"data":"{data}"}}}}"#);
+    Out { text, lane: Lane::Named("fifo".into()), what: What::Other }
 }

@@ -150,6 +150,11 @@ impl<M: Machine> End<M> {
         self.closed.is_some() && self.closing
     }
 
+    /// Whether a group has begun to arrive here and has not ended.
+    pub(crate) fn has_open_groups(&self) -> bool {
+        !self.open.is_empty()
+    }
+
     /// Whether a group expired here.
     pub(crate) fn has_expired(&self) -> bool {
         self.expired

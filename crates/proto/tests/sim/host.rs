@@ -42,6 +42,8 @@ pub(crate) struct Host {
     sessions: HashMap<String, Session>,
     /// How many sessions the catalogue lists.
     catalogue: u64,
+    /// How many requests of its own it has made.
+    asked: u64,
     rng: Rng,
     old_version: bool,
     floods: bool,
@@ -94,6 +96,7 @@ impl Host {
             negotiated: Negotiated::new(),
             sessions: HashMap::new(),
             catalogue: 0,
+            asked: 0,
             rng,
             old_version: plan.old_version,
             floods: plan.floods,
@@ -117,6 +120,16 @@ impl Host {
             self.catalogue
         );
         Out { text, lane: Lane::Named(ROOT.into()), what: What::Other }
+    }
+
+    /// The host asks a client for a resource.
+    pub(crate) fn ask(&mut self, plan: &Plan) -> Out {
+        self.asked += 1;
+        let (n, size) = (self.asked, plan.text_len(&mut self.rng));
+        let text = format!(
+            r#"{{"jsonrpc":"2.0","id":"host-{n}","method":"resourceRead","params":{{"channel":"{ROOT}","size":{size}}}}}"#
+        );
+        Out { text, lane: Lane::Free, what: What::Other }
     }
 
     /// The actions that the next turn hands over: as many as go, or as wait.

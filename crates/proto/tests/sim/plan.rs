@@ -63,6 +63,8 @@ pub(crate) struct Plan {
     pub(crate) floods: bool,
     /// Clients come to channels and leave them all the time.
     pub(crate) restless: bool,
+    /// Clients take few events at a time, so that some wait in the machine when it goes.
+    pub(crate) lazy: bool,
     /// Links are slow, and take little at a time.
     pub(crate) slow: bool,
     pub(crate) faults: Faults,
@@ -115,6 +117,7 @@ impl Plan {
             eager: rng.chance(30),
             floods: rng.chance(30),
             restless: rng.chance(30),
+            lazy: rng.chance(25),
             slow: rng.chance(60),
             faults,
             sabotage: None,

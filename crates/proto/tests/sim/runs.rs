@@ -1,5 +1,6 @@
 //! Many seeds on two threads; the first that fails is named, with the command that runs it again.
 
+use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -23,12 +24,13 @@ pub(crate) struct Sums {
     pub(crate) seconds: f64,
     pub(crate) counts: Counts,
     pub(crate) tally: Tally,
-    failures: u64,
-    /// The lowest seed that failed, and how.
-    first: Option<(u64, String)>,
+    /// The seeds that failed, and how.
+    failures: BTreeMap<u64, String>,
 }
 
 const THREADS: usize = 2;
+/// Failures that are told beside the first.
+const OTHERS: usize = 8;
 
 impl Runs {
     pub(crate) fn from_environment(count: u64) -> Self {
@@ -79,19 +81,18 @@ impl Sums {
                 format!("panicked: {}", text.unwrap_or_default())
             }
         };
-        self.failures += 1;
-        if self.first.as_ref().is_none_or(|(first, _)| seed < *first) {
-            self.first = Some((seed, story));
-        }
+        self.failures.insert(seed, story);
     }
 
-    /// What to say about the lowest seed that failed.
+    /// What to say about the seeds that failed, the lowest first.
     pub(crate) fn failure(&self) -> Option<String> {
-        let (seed, story) = self.first.as_ref()?;
+        let (seed, story) = self.failures.first_key_value()?;
+        let others = self.failures.iter().skip(1).take(OTHERS).map(|(seed, story)| format!("  seed {seed}: {story}"));
         Some(format!(
-            "{} seeds failed, the first is seed {seed}: {story}\nagain: BREAKBULK_SIM_FROM={seed} BREAKBULK_SIM_SEEDS=1 \
-             cargo test -p breakbulk-proto --test sim",
-            self.failures
+            "{} seeds failed, the first is seed {seed}: {story}\n{}\nagain: BREAKBULK_SIM_FROM={seed} \
+             BREAKBULK_SIM_SEEDS=1 cargo test -p breakbulk-proto --test sim",
+            self.failures.len(),
+            others.collect::<Vec<_>>().join("\n")
         ))
     }
 }

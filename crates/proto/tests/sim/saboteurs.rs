@@ -1,11 +1,12 @@
 //! The proof is proven: somebody does one thing wrong, and the ledger must notice.
 
+use crate::sim::accounting::{Books, off_the_books};
 use crate::sim::ledger::Counts;
 use crate::sim::plan::{Faults, Mode, Plan, Sabotage};
 use crate::sim::world::{Outcome, run};
 
 /// Seeds that each saboteur gets; it must be noticed in at least one, and nothing may be noticed without it.
-const SEEDS: u64 = 150;
+const SEEDS: u64 = 300;
 
 /// A saboteur, the world in which it works best, and what the ledger should say.
 struct Saboteur {
@@ -47,7 +48,7 @@ const SABOTEURS: [Saboteur; 9] = [
         sabotage: Sabotage::SnapshotAppliedTwice,
         world: |plan| {
             plan.modes.fill(Mode::Settled);
-            (plan.channels, plan.operations, plan.max_text) = (5, 90, 9000);
+            (plan.channels, plan.operations, plan.max_text) = (5, 150, 9000);
             (plan.slow, plan.restless) = (true, true);
             plan.faults.cuts = 8;
         },
@@ -101,6 +102,17 @@ const SABOTEURS: [Saboteur; 9] = [
 fn the_ledger_notices_every_saboteur() {
     let missed: Vec<_> = SABOTEURS.iter().filter(|saboteur| saboteur.work() == 0).map(|it| it.name).collect();
     assert!(missed.is_empty(), "not noticed: {missed:?}");
+}
+
+#[test]
+fn the_allocator_notices_a_budget_counted_by_length() {
+    let hidden: Vec<_> = (0..SEEDS).map(|seed| off_the_books(seed, Books::ByLength)).collect();
+    let noticed = hidden.iter().filter(|bytes| **bytes > 0).count();
+    let most = hidden.iter().max().copied().unwrap_or(0);
+    println!(
+        "8 a budget counted by length: noticed in {noticed} of {SEEDS} seeds; up to {most} bytes are held and not charged"
+    );
+    assert!(noticed > 0, "not noticed: a budget counted by length");
 }
 
 impl Saboteur {

@@ -2,19 +2,15 @@
 
 use std::time::{Duration, Instant};
 
-use breakbulk_proto::ahp::{Config, Connection, Delivery, Negotiated, Role};
-use breakbulk_proto::{
-    Account, Budget, BudgetConfig, Capacity, CloseReason, Event, Input, Limits, Machine, Overhead, SendError, Violation,
-};
+use breakbulk_proto::{Budget, BudgetConfig, CloseReason, Event, Input, Limits, Machine};
 
 use crate::sim::client::{Around, Client, Stage};
-use crate::sim::end::End;
-use crate::sim::host::{Desk, Host, Room};
-use crate::sim::ledger::{Counts, Ledger, Strictness};
+use crate::sim::faults::{check_close, check_refusal};
+use crate::sim::host::{Host, Room};
+use crate::sim::ledger::{Counts, Ledger};
 use crate::sim::line::Line;
-use crate::sim::link::{Manner, Pipe};
-use crate::sim::middle::{DOWN, Middle, UP};
-use crate::sim::plan::{Mode, Plan, Sabotage};
+use crate::sim::middle::{DOWN, UP};
+use crate::sim::plan::Plan;
 use crate::sim::rng::Rng;
 use crate::sim::tally::Tally;
 use crate::sim::trace::trace;
@@ -29,8 +25,6 @@ pub(crate) struct Outcome {
 
 /// More steps than any world needs that comes to rest.
 const MAX_STEPS: u32 = 30_000;
-/// Steps after the last operation during which faults are still waited for.
-const FAULT_STEPS: u32 = 80;
 
 /// Runs a world to its end.
 pub(crate) fn run(plan: Plan) -> Outcome {
@@ -42,26 +36,27 @@ pub(crate) fn run(plan: Plan) -> Outcome {
     world.finish()
 }
 
-struct World {
-    plan: Plan,
-    rng: Rng,
-    now: Instant,
-    host: Host,
-    host_budget: (Budget, BudgetConfig),
-    host_limits: Limits,
-    client_budget: BudgetConfig,
-    client_limits: Limits,
-    clients: Vec<Client>,
-    lines: Vec<Line>,
-    ledger: Ledger,
-    tally: Tally,
-    steps: u32,
-    links: u64,
-    operations: u32,
-    next_operation: Instant,
+/// A world under way.
+pub(crate) struct World {
+    pub(crate) plan: Plan,
+    pub(crate) rng: Rng,
+    pub(crate) now: Instant,
+    pub(crate) host: Host,
+    pub(crate) host_budget: (Budget, BudgetConfig),
+    pub(crate) host_limits: Limits,
+    pub(crate) client_budget: BudgetConfig,
+    pub(crate) client_limits: Limits,
+    pub(crate) clients: Vec<Client>,
+    pub(crate) lines: Vec<Line>,
+    pub(crate) ledger: Ledger,
+    pub(crate) tally: Tally,
+    pub(crate) steps: u32,
+    pub(crate) links: u64,
+    pub(crate) operations: u32,
+    pub(crate) next_operation: Instant,
     /// Steps since the last operation.
-    since: u32,
-    calm: bool,
+    pub(crate) since: u32,
+    pub(crate) calm: bool,
 }
 
 impl World {
@@ -137,71 +132,6 @@ impl World {
         }
     }
 
-    fn open_line(&mut self, at: usize) -> Line {
-        self.links += 1;
-        self.tally.one("links");
-        let (plan, rng, now) = (&self.plan, &mut self.rng, self.now);
-        let client = &self.clients[at];
-        let limits = if plan.changes_limits { plan.limits(rng, &self.client_budget) } else { self.client_limits };
-        let delivery = match client.mode {
-            Mode::StartOrder if plan.sabotage != Some(Sabotage::ReleasedEarly) => Delivery::StartOrder,
-            _ => Delivery::Settled,
-        };
-        let forgets = plan.sabotage == Some(Sabotage::ForgottenCapability);
-        let memory = |kept: &Negotiated| if forgets { Negotiated::new() } else { kept.clone() };
-        let connection = |role, limits, delivery, kept: &Negotiated, account: Account, seed| {
-            let mut config = Config::new(role, limits, seed);
-            (config.delivery, config.negotiated) = (delivery, memory(kept));
-            Connection::new(config, account)
-        };
-        let account = client.budget.account(Some(&client.name));
-        let near = connection(Role::Client, limits, delivery, &client.negotiated, account, rng.bytes());
-        let (budget, _) = &self.host_budget;
-        let principal = if plan.shares_budget { "everyone" } else { &client.name };
-        let delivery = rng.pick(&[Delivery::Settled, Delivery::StartOrder]);
-        let account = budget.account(Some(principal));
-        let far = connection(Role::Server, self.host_limits, delivery, &self.host.negotiated, account, rng.bytes());
-        let manner = |rng: &mut Rng| if self.calm { Manner::CALM } else { plan.manner(rng) };
-        let pipes = [Pipe::new(manner(rng), now), Pipe::new(manner(rng), now)];
-        let overhead = match rng.below(4) {
-            0 => Overhead::fixed(30),
-            1 => Overhead::new(|measure| measure.escaped.saturating_sub(measure.bytes) + 12),
-            _ => Overhead::none(),
-        };
-        let capacity = Capacity { cap: plan.cap(rng), overhead };
-        let strictness = if client.mode == Mode::Settled { Strictness::PerLane } else { Strictness::OverAll };
-        let id = self.links;
-        if plan.flips.is_none() {
-            self.ledger.open((id, UP), format!("link {id} up"), Strictness::OverAll);
-            self.ledger.open((id, DOWN), format!("link {id} down"), strictness);
-        }
-        let end = |machine: Connection, side: &str, limits: &Limits| {
-            let name = format!("link {id} {side}");
-            let mut end = End::new(machine, name, limits.sweep_after(), now).sabotaged(plan.sabotage);
-            end.machine.handle(Input::Capacity(capacity.clone()), now);
-            end
-        };
-        Line {
-            id,
-            client: at,
-            pipes,
-            near: Some(end(near, "client", &limits)),
-            far: Some(end(far, "host", &self.host_limits)),
-            desk: Desk::default(),
-            middle: Middle {
-                hides_settled: client.mode == Mode::Legacy,
-                hides_reconnect: plan.hides_reconnect,
-                recuts: plan.recuts,
-                flips: plan.flips.filter(|_| !self.calm),
-                sabotage: plan.sabotage,
-                ..Middle::default()
-            },
-            capacity,
-            cut: None,
-            tickets: 0,
-        }
-    }
-
     /// The applications do something.
     fn operate(&mut self) {
         let now = self.now;
@@ -217,6 +147,14 @@ impl World {
                     let (channel, text) = (self.host.channels[channel].clone(), self.rng.text(len));
                     self.host.act(&channel, text);
                     self.tally.one("actions logged");
+                }
+                6 if self.rng.chance(50) => {
+                    let out = self.host.ask(&self.plan);
+                    let asked = self.lines.iter_mut().find(|line| line.desk.is_ready());
+                    if let Some(line) = asked {
+                        self.tally.one("requests of the host");
+                        line.send_down(&out, &mut self.ledger, now);
+                    }
                 }
                 6 => {
                     let out = self.host.add_session(&mut self.tally);
@@ -250,68 +188,17 @@ impl World {
         }
     }
 
-    /// Links break, stall, shrink; readers pause. When everything was done that was to be done, all is calm.
-    fn go_wrong(&mut self) {
-        if self.calm {
-            return;
-        }
-        let (rng, now) = (&mut self.rng, self.now);
-        let faults = &mut self.plan.faults;
-        // Most faults hit a link that is in use.
-        let idle = rng.chance(10);
-        let hit = |line: &&mut Line| line.cut.is_none() && line.near.is_some() && (idle || !line.is_quiet());
-        let whole = self.lines.iter_mut().filter(hit).collect::<Vec<_>>();
-        let count = whole.len() as u64;
-        let line = whole.into_iter().nth(rng.below(count) as usize);
-        if let Some(line) = line {
-            let mut happens = |left: &mut u32, percent| {
-                let happens = *left > 0 && rng.chance(percent);
-                *left -= u32::from(happens);
-                happens
-            };
-            let cut = happens(&mut faults.cuts, 4);
-            let stall = happens(&mut faults.stalls, 6);
-            let pause = happens(&mut faults.pauses, 6);
-            let shrink = happens(&mut faults.shrinks, 2);
-            if cut {
-                trace(|| format!("link {} is cut", line.id));
-                self.tally.one("cuts");
-                let late = |rng: &mut Rng| if rng.chance(50) { Duration::ZERO } else { rng.millis(0, 400) };
-                line.cut(now + late(rng), now + late(rng), now);
-            }
-            if stall {
-                self.tally.one("stalls");
-                line.pipes[rng.below(2) as usize].stall(now + rng.millis(10, 900));
-            }
-            if pause {
-                self.tally.one("pauses");
-                let until = now + rng.millis(10, 900);
-                let end = if rng.chance(70) { &mut line.near } else { &mut line.far };
-                end.iter_mut().for_each(|end| end.pause(until, now));
-            }
-            if shrink {
-                self.tally.one("caps shrunk");
-                line.capacity = Capacity::of(line.capacity.cap.min(rng.range(2048, 4096)));
-                let inputs = [&mut line.near, &mut line.far].into_iter().flatten();
-                inputs.for_each(|end| end.machine.handle(Input::Capacity(line.capacity.clone()), now));
-            }
-        }
-        self.since += u32::from(self.operations == 0);
-        if self.since > FAULT_STEPS {
-            self.calm = true;
-            self.lines.iter_mut().for_each(|line| line.calm(now));
-            self.lines.iter_mut().for_each(|line| line.middle.flips = None);
-        }
-    }
-
     fn client_events(&mut self, at: usize) {
-        let Self { lines, clients, host, ledger, tally, rng, now, plan, .. } = self;
+        let Self { lines, clients, host, ledger, tally, rng, now, plan, calm, .. } = self;
         let (line, now) = (&mut lines[at], *now);
         let client = &mut clients[line.client];
         let id = line.id;
-        while let Some(near) = &mut line.near
+        let mut patience = if plan.lazy && !*calm { 2 } else { u32::MAX };
+        while patience > 0
+            && let Some(near) = &mut line.near
             && let Some(event) = near.event(ledger, now)
         {
+            patience -= 1;
             let mut outs = Vec::new();
             match event {
                 Event::Message { message, ordinal, .. } => {
@@ -361,7 +248,9 @@ impl World {
                 Event::Message { message, ordinal, .. } => {
                     let text = message.to_bytes();
                     tally.one("messages received");
-                    ledger.arrived((id, UP), ordinal, &text);
+                    if !is_our_error(&text) {
+                        ledger.arrived((id, UP), ordinal, &text);
+                    }
                     outs = {
                         let room = Room { peer: far.machine.peer(), cap: line.capacity.cap };
                         host.message(&mut line.desk, &text, room, tally)
@@ -472,23 +361,6 @@ impl World {
             }
         }
         self.lines.clear();
-    }
-}
-
-/// A peer that takes segments is never told that a message does not fit a frame.
-fn check_refusal(error: &SendError, plan: &Plan, ledger: &mut Ledger, who: &str) {
-    if !plan.old_version && plan.flips.is_none() && matches!(error, SendError::NoSegments { .. }) {
-        ledger.lost(format!("the {who} refused a message although its peer takes segments: {error}"));
-    }
-}
-
-/// Nobody here breaks a rule, so nobody may be accused; only a segment of a group that expired comes too late.
-fn check_close(reason: &CloseReason, has_expired: bool, plan: &Plan, ledger: &mut Ledger) {
-    if let CloseReason::Violation(violation) = reason
-        && plan.flips.is_none()
-        && !(has_expired && matches!(violation, Violation::GroupUnknown { .. }))
-    {
-        ledger.altered(format!("an honest peer is accused: {violation}"));
     }
 }
 

@@ -299,7 +299,9 @@ impl Connection {
 
     /// Passes a whole message up.
     fn deliver(&mut self, text: Text, ordinal: u64, meta: Meta) {
-        self.book.note_received(&text, &meta);
+        if !self.book.note_received(&text, &meta) {
+            return self.outbox.count("answer-twice");
+        }
         let mut message = text.message.clone();
         if text.is_progress()
             && let Some((span, token)) = text.token()

@@ -107,10 +107,10 @@ impl Book {
         !std::mem::replace(&mut self.peers.entry(peer).told, true)
     }
 
-    /// Notes a message that goes up to the application.
-    pub(super) fn note_received(&mut self, text: &Text, meta: &Meta) {
+    /// Notes a message that goes up to the application. `false`: it answers a request whose caller was told already.
+    pub(super) fn note_received(&mut self, text: &Text, meta: &Meta) -> bool {
         let Some(id) = text.envelope.id_key(&text.message) else {
-            return;
+            return true;
         };
         let key = Key::of_id(&meta.peer, id);
         match text.envelope.kind {
@@ -123,11 +123,12 @@ impl Book {
                 // The token may have been used again since, by another request.
                 let asked = token.and_then(|token| self.asked.get_mut(&token));
                 if let Some(asked) = asked.filter(|asked| IdKey::of(&asked.id) == id) {
-                    asked.answered = true;
+                    return !std::mem::replace(&mut asked.answered, true);
                 }
             }
             _ => {}
         }
+        true
     }
 
     /// Notes a request of ours before it goes out.

@@ -185,12 +185,13 @@ impl Sender {
 
     /// Gives up transfers that nobody accepted or confirmed in time.
     pub(super) fn sweep(&mut self, desk: &mut Desk<'_>) {
+        let silent = self.paused_until.is_some_and(|until| until > desk.time.now) || !self.retries.is_empty();
         let late: Vec<_> = self
             .transfers
             .iter_mut()
             .filter(|transfer| transfer.due.is_some_and(|due| due <= desk.time.read))
             .filter_map(|transfer| {
-                if self.pauses > 0 && transfer.first.is_some() {
+                if silent && transfer.first.is_some() {
                     // The link said why it is silent.
                     transfer.refresh(desk);
                     return None;

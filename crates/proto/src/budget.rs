@@ -312,7 +312,7 @@ impl Pool {
             self.accounts.remove(&account);
         }
         self.used = self.used.saturating_sub(freed);
-        let Some(principal) = principal.filter(|_| freed > 0) else {
+        let Some(principal) = principal else {
             return;
         };
         let owned = self.principals.get(&principal).copied().unwrap_or(0).saturating_sub(freed);
@@ -387,6 +387,21 @@ mod tests {
         assert_eq!(account.reserve(101, now).unwrap_err(), Full { bytes: 101 });
         let _held = account.reserve(100, now).unwrap();
         assert!(account.reserve(1, now).is_err());
+    }
+
+    #[test]
+    fn connections_share_the_blocks_that_messages_have_let_go_of() {
+        let budget = budget();
+        let (one, two) = (budget.account(None), budget.account(None));
+        let message = |account: &Account| {
+            let mut buffer = buffer::Buffer::pooled(account.blocks());
+            (0..40).for_each(|_| buffer.extend(&[7; 100_000]));
+            buffer.into_message()
+        };
+        let places = |message: &crate::Message| message.parts().iter().map(|part| part.as_ptr()).collect::<Vec<_>>();
+        let first = places(&message(&one));
+        let second = message(&two);
+        assert!(places(&second).last().is_some_and(|place| first.contains(place)));
     }
 
     #[test]

@@ -332,6 +332,7 @@ impl Client {
             digest(text.as_bytes())
         };
         around.tally.one("actions applied");
+        around.tally.add("actions applied after an expiry", self.expired.into());
         self.follower.apply(channel, seq, digest, around.log, around.ledger);
     }
 

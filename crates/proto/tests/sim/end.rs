@@ -12,6 +12,9 @@ use crate::sim::plan::Sabotage;
 use crate::sim::segment;
 use crate::sim::trace::{front, trace};
 
+/// What a machine counts when a group expires.
+const EXPIRED: &str = "group-expired";
+
 /// A machine, and what its driver knows.
 #[derive(Debug)]
 pub(crate) struct End<M> {
@@ -27,6 +30,8 @@ pub(crate) struct End<M> {
     /// Groups that this end has begun to read, with the reading time of their first segment.
     open: HashMap<String, Duration>,
     expired: bool,
+    /// What to say about groups that expired too early.
+    early: Vec<String>,
     closing: bool,
     closed: Option<CloseReason>,
 }
@@ -43,6 +48,7 @@ impl<M: Machine> End<M> {
             reading_since: Some(now),
             open: HashMap::new(),
             expired: false,
+            early: Vec::new(),
             closing: false,
             closed: None,
         }
@@ -90,7 +96,9 @@ impl<M: Machine> End<M> {
                 self.take(item, now);
             }
             if self.machine.poll_timeout().is_some_and(|at| at <= now) {
+                let expired = self.machine.counters().count(EXPIRED);
                 self.machine.handle(Input::Timeout, now);
+                (expired..self.machine.counters().count(EXPIRED)).for_each(|_| self.check_expiry(now));
                 moved = true;
                 assert!(
                     self.machine.poll_timeout().is_none_or(|at| at > now),
@@ -105,16 +113,12 @@ impl<M: Machine> End<M> {
     }
 
     /// The next event.
-    pub(crate) fn event(&mut self, ledger: &mut Ledger, now: Instant) -> Option<Event> {
+    pub(crate) fn event(&mut self, ledger: &mut Ledger) -> Option<Event> {
         let event = self.machine.poll_event()?;
         assert!(self.closed.is_none(), "{}: {event:?} after Closed", self.name);
         trace(|| format!("{} event {event:?}", self.name));
+        self.early.drain(..).for_each(|note| ledger.lost(note));
         match event {
-            Event::Expired { .. } => {
-                self.expired = true;
-                self.check_expiry(ledger, now);
-                Some(event)
-            }
             Event::Closed(reason) => {
                 self.closed = Some(reason.clone());
                 assert_eq!(self.machine.poll_timeout(), None, "{}: a timeout after Closed", self.name);
@@ -196,15 +200,15 @@ impl<M: Machine> End<M> {
     }
 
     /// A group may expire only if we have been reading for as long as we allow.
-    fn check_expiry(&mut self, ledger: &mut Ledger, now: Instant) {
-        let reading = self.reading(now);
+    fn check_expiry(&mut self, now: Instant) {
+        self.expired = true;
         let oldest = self.open.iter().min_by_key(|(_, since)| **since).map(|(id, since)| (id.clone(), *since));
         let Some((id, since)) = oldest else { return };
-        let age = reading - since;
-        if age < self.sweep_after {
-            let allowed = self.sweep_after;
-            ledger.lost(format!("{}: a group expired after {age:?} of reading, {allowed:?} are allowed", self.name));
-        }
         self.open.remove(&id);
+        let (age, allowed) = (self.reading(now) - since, self.sweep_after);
+        if age < allowed {
+            let note = format!("{}: a group expired after {age:?} of reading, {allowed:?} are allowed", self.name);
+            self.early.push(note);
+        }
     }
 }

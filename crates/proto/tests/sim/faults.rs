@@ -45,7 +45,8 @@ impl World {
         // Cuts tell the most inside a group, and when something has passed it.
         let inside = line.near.as_ref().is_some_and(End::has_open_groups);
         let percent = if client.is_ahead() {
-            40
+            // Where clients come and go, snapshots shall pass too.
+            if self.plan.restless { 15 } else { 40 }
         } else if inside {
             6
         } else {

@@ -85,8 +85,21 @@ pub(crate) struct Faults {
 
 impl Plan {
     pub(crate) fn new(seed: u64) -> Self {
-        let mut rng = Rng::new(seed);
-        let rng = &mut rng;
+        let rng = &mut Rng::new(seed);
+        let plan = Self::any(seed, rng);
+        if rng.chance(12) { plan.in_which_groups_expire() } else { plan }
+    }
+
+    /// A world in which groups expire while others pass them, and clients resume from a settled cursor.
+    pub(crate) fn in_which_groups_expire(mut self) -> Self {
+        self.modes.fill(Mode::Settled);
+        (self.channels, self.operations, self.max_text) = (4, 40, 20_000);
+        (self.tight, self.lazy) = (false, false);
+        self.faults = Faults { hurried: true, stalls: 6, ..Faults::default() };
+        self
+    }
+
+    fn any(seed: u64, rng: &mut Rng) -> Self {
         let flips = rng.chance(5).then(|| rng.range(10, 60));
         let old_version = rng.chance(8);
         let hides_reconnect = rng.chance(12);
@@ -94,11 +107,12 @@ impl Plan {
         let clients = if tight { rng.pick(&[1, 2, 3]) } else { rng.pick(&[1, 1, 1, 2]) };
         let mode = rng.pick(&[Mode::Settled, Mode::Settled, Mode::StartOrder, Mode::StartOrder, Mode::Legacy]);
         let modes = (0..clients).map(|_| mode).collect();
+        let hurried = rng.chance(25);
         let faults = Faults {
             cuts: rng.pick(&[0, 1, 1, 2, 3, 5]),
-            stalls: rng.pick(&[0, 0, 1, 3]),
+            stalls: if hurried { rng.range(1, 6) as u32 } else { rng.pick(&[0, 0, 1, 3]) },
             pauses: rng.pick(&[0, 0, 1, 4]),
-            hurried: rng.chance(20),
+            hurried,
             shrinks: rng.pick(&[0, 0, 0, 0, 0, 1]),
         };
         Self {

@@ -36,11 +36,7 @@ const SABOTEURS: [Saboteur; 9] = [
     Saboteur {
         name: "3 a cursor that advances past an expired group",
         sabotage: Sabotage::CursorPastExpired,
-        world: |plan| {
-            plan.modes.fill(Mode::Settled);
-            (plan.channels, plan.operations, plan.max_text) = (4, 40, 20_000);
-            plan.faults = Faults { hurried: true, stalls: 6, ..Faults::default() };
-        },
+        world: |plan| *plan = plan.clone().in_which_groups_expire(),
         noticed: |counts| counts.lost,
     },
     Saboteur {
@@ -48,9 +44,9 @@ const SABOTEURS: [Saboteur; 9] = [
         sabotage: Sabotage::SnapshotAppliedTwice,
         world: |plan| {
             plan.modes.fill(Mode::Settled);
-            (plan.channels, plan.operations, plan.max_text) = (5, 150, 9000);
-            (plan.slow, plan.restless) = (true, true);
-            plan.faults.cuts = 8;
+            (plan.channels, plan.operations, plan.max_text) = (3, 150, 9000);
+            (plan.slow, plan.restless, plan.lazy, plan.tight) = (true, true, false, false);
+            plan.faults = Faults { cuts: 12, ..Faults::default() };
         },
         noticed: |counts| counts.duplicated,
     },

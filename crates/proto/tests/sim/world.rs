@@ -193,10 +193,10 @@ impl World {
         let (line, now) = (&mut lines[at], *now);
         let client = &mut clients[line.client];
         let id = line.id;
-        let mut patience = if plan.lazy && !*calm { 2 } else { u32::MAX };
+        let mut patience = if plan.lazy && !*calm { u32::from(rng.chance(40)) } else { u32::MAX };
         while patience > 0
             && let Some(near) = &mut line.near
-            && let Some(event) = near.event(ledger, now)
+            && let Some(event) = near.event(ledger)
         {
             patience -= 1;
             let mut outs = Vec::new();
@@ -221,7 +221,7 @@ impl World {
                 Event::Expired { .. } => {
                     tally.one("groups expired at a client");
                     client.expired();
-                    if rng.chance(50) {
+                    if rng.chance(20) {
                         near.machine.handle(Input::Close(CloseReason::Normal), now);
                     }
                 }
@@ -241,7 +241,7 @@ impl World {
         let (line, now) = (&mut lines[at], *now);
         let id = line.id;
         while let Some(far) = &mut line.far
-            && let Some(event) = far.event(ledger, now)
+            && let Some(event) = far.event(ledger)
         {
             let mut outs = Vec::new();
             match event {
@@ -354,7 +354,7 @@ impl World {
             for (end, pipe) in [(near, up), (far, down)] {
                 let Some(end) = end else { continue };
                 end.machine.handle(Input::Close(CloseReason::Normal), now);
-                while end.event(ledger, now).is_some() {}
+                while end.event(ledger).is_some() {}
                 end.write(pipe, now, |_| panic!("a frame after a close"));
                 assert!(end.is_over() && end.closed().is_some(), "no Closed after a close");
                 assert!(end.machine.poll_event().is_none() && end.machine.poll_transmit(now).is_none());

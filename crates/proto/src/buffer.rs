@@ -43,9 +43,7 @@ impl Block {
     /// The next `len` bytes, if there is room for them.
     fn place(&mut self, len: usize) -> Option<&mut [u8]> {
         let end = self.filled.checked_add(len).filter(|end| *end <= self.bytes.capacity())?;
-        if self.bytes.len() < end {
-            self.bytes.resize(end, 0);
-        }
+        self.bytes.resize(self.bytes.len().max(end), 0);
         self.bytes.get_mut(self.filled..end)
     }
 
@@ -209,6 +207,7 @@ mod tests {
             buffer.add_block(buffer.block_for(*len, rest));
             let bytes: Vec<u8> = (0..*len).map(|b| (i + b) as u8).collect();
             buffer.extend(&bytes);
+            assert!(buffer.capacity() >= buffer.len() as u64);
             worst = worst.max(buffer.capacity().saturating_sub(2 * buffer.len() as u64));
         }
         (buffer, worst)

@@ -24,8 +24,8 @@ use self::arrivals::{Arrivals, Finished};
 use self::handshake::Agreement;
 use self::order::{MAX_REQUESTS, Requests};
 use self::receive::{Incoming, Receiver, Taken};
-use self::send::{Look, Made, Nature, Outgoing, Sender};
-use self::wire::{CHANNEL_AT, Codec, Control, SERVER_SEQ_AT};
+use self::send::{Made, Nature, Outgoing, Sender};
+use self::wire::{CHANNEL_AT, Codec, Control, LOOK, LOOKS, SERVER_SEQ_AT};
 use crate::budget::Account;
 use crate::clock::ReadClock;
 use crate::error::{CloseReason, Counters, SendError, Violation};
@@ -33,6 +33,7 @@ use crate::limits::Limits;
 use crate::machine::{Event, Input, Lane, Machine, Meta, Progress, Subject, Tag, Ticket, Transmit};
 use crate::message::{Message, len64};
 use crate::outbox::Outbox;
+use crate::outgoing::Look;
 use crate::queue::Order;
 use crate::rpc::{self, Kind};
 
@@ -267,18 +268,17 @@ impl Connection {
 
     /// Accepts a message of ours: the handshake is written into it, then it waits for its turn.
     fn send(&mut self, ticket: Ticket, message: Message, lane: Lane) {
-        let look = match Look::new(&message, |look, message| self.is_enough(look, message)) {
-            Ok(look) => look,
-            Err(error) => return self.outbox.send_failed(ticket, error, None),
+        let Ok(look) = Look::new(&message, &LOOK, |look| self.is_enough(look, &message)) else {
+            return self.outbox.send_failed(ticket, SendError::NotJsonRpc, None);
         };
-        let method = look.method(&message).unwrap_or_default();
+        let method = rpc::string(&message, look.envelope.method).unwrap_or_default();
         let id = look.envelope.id_key(&message);
         let (sent, order) = if method.is_empty() {
             let order = order::response(self.role, self.asked.answer(id));
             let (server, is_error) = (self.role == Role::Server, look.envelope.error.is_some());
             (server.then(|| self.agreement.response_out(&message, id, is_error)).flatten(), order)
         } else {
-            let channel = look.channel(&message);
+            let channel = rpc::string(&message, look.looks.get(CHANNEL_AT));
             if let Some(id) = id {
                 // Our own requests are bounded by their callers; past the bound an answer is merely not ordered.
                 self.asking.note(id, &method, channel.as_deref());
@@ -316,13 +316,13 @@ impl Connection {
     }
 
     /// Whether enough of a message has been seen to order it.
-    fn is_enough(&self, look: &Look, message: &Message) -> bool {
-        let Some(method) = look.method(message) else {
+    fn is_enough(&self, look: &Look<LOOKS>, message: &Message) -> bool {
+        let Some(method) = rpc::string(message, look.envelope.method) else {
             return look.has_id() && (look.envelope.result.is_some() || look.envelope.error.is_some());
         };
         match self.role {
             Role::Client => look.has_id() || !order::is_tracked(&method),
-            Role::Server if order::is_ordered(&method) => look.channel(message).is_some(),
+            Role::Server if order::is_ordered(&method) => rpc::string(message, look.looks.get(CHANNEL_AT)).is_some(),
             Role::Server => look.has_id(),
         }
     }
@@ -334,7 +334,7 @@ impl Connection {
         if item.nature == Nature::Handshake {
             self.agreement.withdraw();
         }
-        let envelope = Look::new(message, |_, _| false).ok().map(|look| look.envelope);
+        let envelope = Look::new(message, &LOOK, |_| false).ok().map(|look| look.envelope);
         let kind = envelope.map_or(Kind::Other, |envelope| envelope.kind);
         let id = envelope.and_then(|envelope| envelope.id_text(message));
         let reply = id.map(|id| rpc::send_failed(&id, &error));

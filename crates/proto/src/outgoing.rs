@@ -1,35 +1,36 @@
-//! A message to send, as far as a dialect must know it: what it is, and who has to hear when it cannot be sent.
+//! Messages to send: a look at their front, the order in which they wait, and who has to hear when one is not sent.
 
 use bytes::Bytes;
+use sha2::{Digest, Sha256};
 
 use crate::error::{SendError, Violation};
-use crate::json::{self, Compactor, Utf8};
-use crate::machine::Ticket;
-use crate::message::Message;
+use crate::json::{self, Compactor, Path, Paths, Scanner, Utf8};
+use crate::limits::Limits;
+use crate::machine::{Capacity, Event, Lane, Measure, Meta, Progress, Subject, Tag, Ticket, Transmit};
+use crate::message::{Message, Reader, len64};
 use crate::outbox::Outbox;
+use crate::queue::{LaneKey, Order, Queue};
 use crate::rpc::{self, ENVELOPE, Envelope, Kind};
+
+/// How much of a message is looked at first: enough for the envelope of most.
+const FIRST_LOOK: usize = 512;
+/// All messages that are not free: one lane.
+const IN_ORDER: Order = Order::Ordered(LaneKey(0));
 
 /// A message that waits to be sent.
 #[derive(Debug)]
 pub(crate) struct Outgoing {
-    /// `None` for an answer that we made ourselves.
     ticket: Option<Ticket>,
     message: Message,
-    kind: Kind,
-    /// Verbatim; only where an answer is possible.
-    id: Option<Bytes>,
+    meta: Meta,
+    /// What it is, and its id where an answer is possible; `None` until somebody has to know.
+    known: Option<(Kind, Option<Bytes>)>,
 }
 
 impl Outgoing {
-    /// Reads a message of the application's. What is not JSON-RPC is reported, and `None`.
-    pub(crate) fn read(ticket: Ticket, message: Message, outbox: &mut Outbox) -> Option<Self> {
-        let envelope = check(&message).ok().filter(|envelope| envelope.is_valid(&message));
-        let Some(envelope) = envelope else {
-            outbox.send_failed(ticket, SendError::NotJsonRpc, None);
-            return None;
-        };
-        let id = envelope.id_text(&message).map(|id| Bytes::copy_from_slice(&id));
-        Some(Self { ticket: Some(ticket), message, kind: envelope.kind, id })
+    /// A message whose envelope is known already; one without a ticket is of our own making.
+    pub(crate) fn new(ticket: Option<Ticket>, message: Message, kind: Kind, id: Option<Bytes>) -> Self {
+        Self { ticket, message, meta: Meta::default(), known: Some((kind, id)) }
     }
 
     /// The message.
@@ -42,17 +43,20 @@ impl Outgoing {
         self.ticket
     }
 
-    /// The same message without raw line ends. They can only be white space between its values, and all of that goes;
-    /// a message without any keeps its bytes.
-    pub(crate) fn on_one_line(mut self) -> Self {
-        let breaks = |part: &[u8]| part.contains(&b'\n') || part.contains(&b'\r');
-        if self.message.slices().any(breaks) {
-            let mut line = Vec::with_capacity(self.message.len());
-            let mut compactor = Compactor::new();
-            self.message.slices().for_each(|part| compactor.feed(&mut line, part));
-            self.message = Message::from(line);
+    /// What it is, as far as it is known.
+    pub(crate) fn kind(&self) -> Kind {
+        self.known.as_ref().map_or(Kind::Other, |(kind, _)| *kind)
+    }
+
+    /// A frame of this message for the link, after which `done` bytes of the message have gone.
+    pub(crate) fn frame(&self, tag: Tag, bytes: Bytes, done: usize, outbox: &mut Outbox) -> Transmit {
+        let (done, total) = (len64(done), len64(self.message.len()));
+        match self.ticket {
+            Some(ticket) if done >= total => outbox.event(Event::Sent { ticket }),
+            Some(ticket) => outbox.progress(Progress { subject: Subject::Outgoing(ticket), done, total }),
+            None => {}
         }
-        self
+        Transmit::Frame { tag, bytes, meta: self.meta.clone() }
     }
 
     /// Reports that this is not sent. A request's caller gets an error in the event; for a response, returns the
@@ -63,54 +67,236 @@ impl Outgoing {
             outbox.count(error.name());
             return None;
         };
-        let answer = self.id.as_deref().map(|id| rpc::send_failed(id, &error));
-        let (reply, instead) = match self.kind {
-            Kind::Request => (answer, None),
-            Kind::Response => (None, answer),
-            Kind::Notification | Kind::Other => (None, None),
-        };
+        let look = || Look::new(&self.message, &ENVELOPE, |look| look.has_id() && look.has_kind()).ok();
+        let known = self.known.or_else(|| look().map(|look| look.named(&self.message)));
+        let (kind, id) = known.unwrap_or((Kind::Other, None));
+        let answer = id.map(|id| refusal(&id, &error));
+        let (instead, reply) = if kind == Kind::Response { (answer, None) } else { (None, answer) };
         outbox.send_failed(ticket, error, reply);
-        instead.map(|message| Self { ticket: None, message, kind: Kind::Response, id: self.id })
+        instead.map(|message| Self { meta: self.meta, ..Self::new(None, message, Kind::Response, None) })
     }
 }
 
-/// Reads a message's envelope.
+/// Messages that wait, and those under way as a `G`: in order, except those marked free.
+#[derive(Debug)]
+pub(crate) struct Waiting<G> {
+    pub(crate) limits: Limits,
+    /// The link ends frames at line ends, so no message may contain one.
+    one_line: bool,
+    pub(crate) queue: Queue<Outgoing, G>,
+    tags: u64,
+}
+
+impl<G> Waiting<G> {
+    pub(crate) const fn new(limits: Limits, one_line: bool) -> Self {
+        Self { limits, one_line, queue: Queue::new(limits.max_queued_bytes()), tags: 0 }
+    }
+
+    /// Accepts a message of the application's, or refuses it.
+    pub(crate) fn accept(&mut self, ticket: Ticket, message: Message, lane: Lane, meta: Meta, outbox: &mut Outbox) {
+        let Some(message) = sendable(message, self.one_line) else {
+            return outbox.send_failed(ticket, SendError::NotJsonRpc, None);
+        };
+        // What the peer takes is unknown; what we would take is the best guess.
+        let (size, limit) = (len64(message.len()), self.limits.max_message_bytes());
+        let order = if lane == Lane::Free { Order::Free } else { IN_ORDER };
+        let out = Outgoing { ticket: Some(ticket), message, meta, known: None };
+        let accepted = if outbox.is_closed() {
+            Err((out, SendError::Disconnected))
+        } else if size > limit {
+            Err((out, SendError::TooLarge { size, limit }))
+        } else {
+            self.queue.push(out, size, order)
+        };
+        if let Err((out, error)) = accepted {
+            self.refuse(out, error, outbox);
+        }
+    }
+
+    /// Fails a message. What the peer gets in place of a response goes in order, as a barrier because those are exempt
+    /// from the queue's limit: without it the peer waits for ever.
+    pub(crate) fn refuse(&mut self, out: Outgoing, error: SendError, outbox: &mut Outbox) {
+        if let Some(answer) = out.fail(error, outbox)
+            && !outbox.is_closed()
+        {
+            let size = len64(answer.message.len());
+            let _ = self.queue.push(answer, size, Order::Barrier);
+        }
+    }
+
+    /// Fails everything that has not gone out whole. Nobody is left to get an answer.
+    pub(crate) fn abandon(&mut self, message_of: impl Fn(G) -> Outgoing, outbox: &mut Outbox) {
+        let (waiting, under_way) = self.queue.clear();
+        for out in under_way.into_iter().map(message_of).chain(waiting) {
+            let _ = out.fail(SendError::Disconnected, outbox);
+        }
+    }
+
+    /// A name for the next frame.
+    pub(crate) const fn tag(&mut self) -> Tag {
+        self.tags = self.tags.saturating_add(1);
+        Tag(self.tags)
+    }
+}
+
+/// What a message is, as far as it was looked at.
+#[derive(Debug)]
+pub(crate) struct Look<const N: usize> {
+    pub(crate) envelope: Envelope,
+    pub(crate) looks: Paths<N>,
+    /// Whether all of it was looked at, and is JSON.
+    pub(crate) whole: bool,
+}
+
+impl<const N: usize> Look<N> {
+    /// Looks at the front of a message until `enough` is seen; at all of it if need be. `paths` begin with those of the
+    /// envelope.
+    pub(crate) fn new(
+        message: &Message,
+        paths: &'static [Path; N],
+        enough: impl Fn(&Self) -> bool,
+    ) -> Result<Self, Violation> {
+        let mut scanner = Scanner::new(Paths::new(paths));
+        let mut reader = Reader::new(message.clone());
+        let mut size = FIRST_LOOK;
+        while reader.left() > 0 {
+            scanner.feed(reader.run(size)).map_err(Violation::FrameNotJson)?;
+            size = size.saturating_mul(4);
+            if reader.left() > 0
+                && let Ok(look) = Self::of(scanner.visitor().clone(), false)
+                && enough(&look)
+            {
+                return Ok(look);
+            }
+        }
+        Self::of(scanner.finish().map_err(Violation::FrameNotJson)?, true)
+    }
+
+    /// What it is, and its id where an answer is possible.
+    fn named(&self, message: &Message) -> (Kind, Option<Bytes>) {
+        (self.envelope.kind, self.envelope.id_text(message).map(|id| Bytes::copy_from_slice(&id)))
+    }
+
+    /// Whether the id has been seen whole.
+    pub(crate) fn has_id(&self) -> bool {
+        self.envelope.id.is_some_and(|id| id.span.end > id.span.start)
+    }
+
+    /// Whether something has been seen that only a request, a notification or a response has.
+    pub(crate) fn has_kind(&self) -> bool {
+        self.envelope.method.or(self.envelope.result).or(self.envelope.error).is_some()
+    }
+
+    fn of(looks: Paths<N>, whole: bool) -> Result<Self, Violation> {
+        Ok(Self { envelope: Envelope::read(&looks)?, looks, whole })
+    }
+}
+
+/// The error response for a message that could not be sent; it says how to allow parts where that would help.
+fn refusal(id: &[u8], error: &SendError) -> Message {
+    let SendError::NoToken { size, limit } = error else {
+        return rpc::send_failed(id, error);
+    };
+    let data = format!(r#"{{"reason":"messageTooLarge","size":{size},"limit":{limit}}}"#);
+    rpc::error_response(id, rpc::MESSAGE_TOO_LARGE, &error.to_string(), Some(&data))
+}
+
+/// Reads the envelope of a message that arrived in one frame.
 ///
 /// # Errors
-/// It is not UTF-8, not JSON, no object, or has a key twice.
+/// It is not UTF-8, not JSON, no object, has a key twice, or is no request, response or notification.
 pub(crate) fn check(message: &Message) -> Result<Envelope, Violation> {
-    let mut utf8 = Utf8::new();
-    let text = message.slices().try_for_each(|part| utf8.feed(part)).and_then(|()| utf8.finish());
-    text.map_err(|_| Violation::FrameNotUtf8)?;
-    let paths = json::find(message.slices(), &ENVELOPE).map_err(Violation::FrameNotJson)?;
-    Envelope::read(&paths)
+    let (mut utf8, mut scanner) = (Utf8::new(), Scanner::new(Paths::new(&ENVELOPE)));
+    for part in message.slices() {
+        utf8.feed(part).map_err(|_| Violation::FrameNotUtf8)?;
+        scanner.feed(part).map_err(Violation::FrameNotJson)?;
+    }
+    utf8.finish().map_err(|_| Violation::FrameNotUtf8)?;
+    let envelope = Envelope::read(&scanner.finish().map_err(Violation::FrameNotJson)?)?;
+    if envelope.is_valid(message) { Ok(envelope) } else { Err(Violation::MessageNotJsonRpc) }
+}
+
+/// Bytes of a message as the link counts them.
+pub(crate) fn measure(message: &Message, link: &Capacity) -> Measure {
+    let bytes = len64(message.len());
+    let count = || message.slices().fold(0_u64, |sum, part| sum.saturating_add(json::escaped_len(part)));
+    Measure { bytes, escaped: if link.overhead.needs_escaped() { count() } else { bytes } }
+}
+
+/// The longest text of at most `limit` bytes that surely fits a frame; `escaped` is the most that one of a given length
+/// takes inside a JSON string.
+pub(crate) fn largest(link: &Capacity, limit: u64, escaped: impl Fn(u64) -> u64) -> u64 {
+    let (mut low, mut high) = (0, limit.min(link.cap));
+    // Overhead does not shrink as the text grows, so the lengths that fit are a range from zero.
+    while low < high {
+        let bytes = low.saturating_add(high.saturating_sub(low).div_ceil(2));
+        if link.fits(Measure { bytes, escaped: escaped(bytes) }) {
+            low = bytes;
+        } else {
+            high = bytes.saturating_sub(1);
+        }
+    }
+    low
+}
+
+/// The `n`th name for a group, which nobody can guess who does not know the seed.
+pub(crate) fn group_name(seed: &[u8; 32], n: u64) -> u128 {
+    let hash: [u8; 32] = Sha256::new().chain_update(seed).chain_update(n.to_be_bytes()).finalize().into();
+    hash.first_chunk().map_or(0, |front| u128::from_be_bytes(*front))
+}
+
+/// The message as it can go out, if its front and its end are those of a JSON-RPC message. What lies between is the
+/// application's word, unless it is looked at all the same: on a link of lines, one with raw line ends loses its white
+/// space.
+fn sendable(message: Message, one_line: bool) -> Option<Message> {
+    // No branches, so that many bytes are compared at once.
+    let breaks = |block: &[u8]| block.iter().fold(0, |any, &b| any | u8::from(b == b'\n') | u8::from(b == b'\r')) != 0;
+    if one_line && message.slices().any(breaks) {
+        check(&message).ok()?;
+        let mut line = Vec::with_capacity(message.len());
+        let mut compactor = Compactor::new();
+        message.slices().for_each(|part| compactor.feed(&mut line, part));
+        return Some(Message::from(line));
+    }
+    let look = Look::new(&message, &ENVELOPE, Look::has_kind).ok()?;
+    let last = message.parts().last().and_then(|part| part.last())?;
+    let ends = *last == b'}' || last.is_ascii_whitespace();
+    (ends && (!look.whole || look.envelope.is_valid(&message))).then_some(message)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::machine::Event;
 
-    fn read(text: &'static str) -> (Option<Outgoing>, Outbox) {
-        let mut outbox = Outbox::default();
-        (Outgoing::read(Ticket(1), Message::from(text), &mut outbox), outbox)
+    fn waiting(texts: &[&'static str]) -> (Waiting<Outgoing>, Outbox) {
+        let (mut waiting, mut outbox) = (Waiting::new(Limits::default(), true), Outbox::default());
+        for text in texts {
+            waiting.accept(Ticket(1), Message::from(*text), Lane::Auto, Meta::default(), &mut outbox);
+        }
+        (waiting, outbox)
+    }
+
+    /// The only message that waits.
+    fn only(text: &'static str) -> (Outgoing, Outbox) {
+        let (mut waiting, outbox) = waiting(&[text]);
+        (waiting.queue.clear().0.pop().unwrap(), outbox)
     }
 
     const TOO_LARGE: SendError = SendError::TooLarge { size: 9, limit: 5 };
 
     #[test]
     fn a_failed_request_is_answered_to_its_caller_and_a_failed_response_to_the_peer() {
-        let (request, mut outbox) = read(r#"{"jsonrpc":"2.0","id":"q","method":"m"}"#);
-        assert!(request.unwrap().fail(TOO_LARGE, &mut outbox).is_none());
+        let (request, mut outbox) = only(r#"{"jsonrpc":"2.0","id":"q","method":"m"}"#);
+        assert!(request.fail(TOO_LARGE, &mut outbox).is_none());
         let Some(Event::SendFailed { ticket: Ticket(1), error: TOO_LARGE, reply: Some(reply) }) = outbox.poll_event()
         else {
             panic!("no failure")
         };
         assert_eq!(reply, rpc::send_failed(b"\"q\"", &TOO_LARGE));
 
-        let (response, mut outbox) = read(r#"{"jsonrpc":"2.0","id":7,"result":1}"#);
-        let instead = response.unwrap().fail(TOO_LARGE, &mut outbox).unwrap();
-        assert_eq!((instead.message(), instead.ticket()), (&rpc::send_failed(b"7", &TOO_LARGE), None));
+        let (response, mut outbox) = only(r#"{"jsonrpc":"2.0","id":7,"result":1}"#);
+        let instead = response.fail(TOO_LARGE, &mut outbox).unwrap();
+        assert_eq!((&instead.message, instead.ticket), (&rpc::send_failed(b"7", &TOO_LARGE), None));
         assert!(matches!(outbox.poll_event(), Some(Event::SendFailed { reply: None, .. })));
         assert!(instead.fail(SendError::Disconnected, &mut outbox).is_none());
         assert!(outbox.poll_event().is_none(), "an answer of ours has no ticket to report");
@@ -120,8 +306,8 @@ mod tests {
     #[test]
     fn a_failed_notification_and_a_response_without_an_id_are_reported_and_counted() {
         for text in [r#"{"jsonrpc":"2.0","method":"m"}"#, r#"{"jsonrpc":"2.0","id":null,"error":{}}"#] {
-            let (out, mut outbox) = read(text);
-            assert!(out.unwrap().fail(TOO_LARGE, &mut outbox).is_none());
+            let (out, mut outbox) = only(text);
+            assert!(out.fail(TOO_LARGE, &mut outbox).is_none());
             assert!(matches!(outbox.poll_event(), Some(Event::SendFailed { reply: None, .. })));
             assert_eq!(outbox.counters().count("send-too-large"), 1);
         }
@@ -129,9 +315,15 @@ mod tests {
 
     #[test]
     fn what_is_not_json_rpc_is_reported_and_not_sent() {
-        for text in ["", "[]", "{}", r#"{"jsonrpc":"2.0","method":"m"} x"#, r#"{"method":"m"}"#] {
-            let (out, mut outbox) = read(text);
-            assert!(out.is_none(), "{text}");
+        let long = |front: &str, back: &str| format!("{front}{}{back}", "x".repeat(9000));
+        let texts = ["", "[]", "{}", r#"{"jsonrpc":"2.0","method":"m"} x"#, r#"{"method":"m"}"#].map(String::from);
+        let cut_off = long(r#"{"jsonrpc":"2.0","method":"m","params":[""#, "");
+        let broken = long("{\"jsonrpc\":\"2.0\",\"method\":\"m\",\"params\":[\"\n", "\"]}");
+        let no_kind = long(r#"{"jsonrpc":"2.0","text":""#, "\"}");
+        for text in texts.into_iter().chain([cut_off, broken, no_kind]) {
+            let (mut waiting, mut outbox) = waiting(&[]);
+            waiting.accept(Ticket(1), text.clone().into(), Lane::Auto, Meta::default(), &mut outbox);
+            assert!(!waiting.queue.has_waiting(), "{}", &text[..text.len().min(60)]);
             assert!(matches!(outbox.poll_event(), Some(Event::SendFailed { error: SendError::NotJsonRpc, .. })));
         }
     }
@@ -144,7 +336,36 @@ mod tests {
             ("{ \"jsonrpc\": \"2.0\", \"method\": \"a b\" }\r", compacted),
             ("{ \"jsonrpc\" : \"2.0\", \"method\":\"a b\\n\" }", "{ \"jsonrpc\" : \"2.0\", \"method\":\"a b\\n\" }"),
         ] {
-            assert_eq!(read(text).0.unwrap().on_one_line().message().to_bytes(), want);
+            assert_eq!(only(text).0.message.to_bytes(), want);
         }
+    }
+
+    #[test]
+    fn a_look_stops_when_it_has_seen_enough_and_sees_all_of_what_is_short() {
+        let long = |front: &str| Message::from(format!(r#"{front}"{}"}}"#, "x".repeat(100_000)));
+        let look = |message: &Message| Look::new(message, &ENVELOPE, |look| look.has_id() && look.has_kind()).unwrap();
+        for (front, whole, kind) in [
+            (r#"{"id":1,"method":"m","params":"#, false, Kind::Request),
+            (r#"{"id":1,"result":"#, false, Kind::Response),
+            (r#"{"method":"m","params":"#, true, Kind::Notification),
+            (r#"{"method":"m","id":"#, true, Kind::Request),
+        ] {
+            let message = long(front);
+            let look = look(&message);
+            assert_eq!((look.whole, look.envelope.kind), (whole, kind), "{front}");
+        }
+        let look = look(&Message::from(r#"{"id":1,"result":2}"#));
+        assert!(look.whole && look.envelope.kind == Kind::Response);
+    }
+
+    #[test]
+    fn what_waits_when_the_link_ends_is_told_and_nothing_is_kept_for_the_peer() {
+        let answer = r#"{"jsonrpc":"2.0","id":7,"result":1}"#;
+        let (mut waiting, mut outbox) = waiting(&[answer, answer]);
+        outbox.close(crate::error::CloseReason::Normal);
+        waiting.abandon(|out| out, &mut outbox);
+        waiting.accept(Ticket(2), answer.into(), Lane::Auto, Meta::default(), &mut outbox);
+        assert_eq!(outbox.counters().count("send-disconnected"), 3);
+        assert!(!waiting.queue.has_waiting());
     }
 }

@@ -1,17 +1,16 @@
 //! No segmenting: one frame is one message. The side of a gateway that knows nothing of any dialect.
 
-use std::collections::VecDeque;
 use std::time::Instant;
 
 use bytes::Bytes;
 
 use crate::error::{CloseReason, Counters, SendError, Violation};
-use crate::json::escaped_len;
 use crate::limits::Limits;
-use crate::machine::{Capacity, Event, Input, Machine, Measure, Meta, Tag, Transmit};
+use crate::machine::{Capacity, Event, Input, Machine, Meta, Transmit};
 use crate::message::{Message, len64};
 use crate::outbox::Outbox;
-use crate::outgoing::{Outgoing, check};
+use crate::outgoing::{Outgoing, Waiting, check, measure};
+use crate::queue::{Finish, Fit, Pick};
 
 /// How a connection without segments behaves.
 #[derive(Debug, Clone, Copy)]
@@ -33,11 +32,9 @@ impl Config {
 /// A connection without segments. Messages pass in the order in which they were sent, or fail whole.
 #[derive(Debug)]
 pub struct Connection {
-    config: Config,
-    capacity: Option<Capacity>,
-    waiting: VecDeque<(Outgoing, Meta)>,
-    waiting_bytes: u64,
-    tags: u64,
+    limits: Limits,
+    link: Capacity,
+    waiting: Waiting<Outgoing>,
     ordinals: u64,
     outbox: Outbox,
 }
@@ -46,125 +43,57 @@ impl Connection {
     /// A connection that has seen nothing yet.
     #[must_use]
     pub fn new(config: Config) -> Self {
-        Self {
-            config,
-            capacity: None,
-            waiting: VecDeque::new(),
-            waiting_bytes: 0,
-            tags: 0,
-            ordinals: 0,
-            outbox: Outbox::default(),
-        }
+        let Config { limits, one_line } = config;
+        let (link, waiting) = (Capacity::of(u64::MAX), Waiting::new(limits, one_line));
+        Self { limits, link, waiting, ordinals: 0, outbox: Outbox::default() }
     }
 
     fn receive(&mut self, bytes: Bytes, meta: Meta) {
-        let (size, limit) = (len64(bytes.len()), self.config.limits.max_message_bytes());
+        let (size, limit) = (len64(bytes.len()), self.limits.max_message_bytes());
         if size > limit {
             return self.close(CloseReason::Violation(Violation::FrameTooLarge { size, limit }));
         }
         let message = Message::from(bytes);
-        match check(&message) {
-            Ok(envelope) if envelope.is_valid(&message) => {
-                let ordinal = self.ordinals;
-                self.ordinals = ordinal.saturating_add(1);
-                self.outbox.event(Event::Message { message, ordinal, meta });
-            }
-            Ok(_) => self.close(CloseReason::Violation(Violation::MessageNotJsonRpc)),
-            Err(violation) => self.close(CloseReason::Violation(violation)),
+        if let Err(violation) = check(&message) {
+            return self.close(CloseReason::Violation(violation));
         }
-    }
-
-    fn accept(&mut self, out: Outgoing, meta: Meta) {
-        let size = len64(out.message().len());
-        let limit = self.config.limits.max_message_bytes();
-        let queue = self.config.limits.max_queued_bytes();
-        let error = if size > limit {
-            SendError::TooLarge { size, limit }
-        } else if self.waiting_bytes.saturating_add(size) > queue {
-            SendError::QueueFull { size, limit: queue }
-        } else {
-            return self.enqueue(out, meta);
-        };
-        self.refuse(out, meta, error);
-    }
-
-    /// The answer to a response that cannot be sent is exempt from the queue's limit: without it the peer waits for ever.
-    fn refuse(&mut self, out: Outgoing, meta: Meta, error: SendError) {
-        if let Some(answer) = out.fail(error, &mut self.outbox) {
-            self.enqueue(answer, meta);
-        }
-    }
-
-    fn enqueue(&mut self, out: Outgoing, meta: Meta) {
-        self.waiting_bytes = self.waiting_bytes.saturating_add(len64(out.message().len()));
-        self.waiting.push_back((out, meta));
-    }
-
-    /// Why a message does not fit a frame of the link as it is now.
-    fn misfit(&self, message: &Message) -> Option<SendError> {
-        let capacity = self.capacity.as_ref()?;
-        let size = len64(message.len());
-        let escaped = if capacity.overhead.needs_escaped() {
-            message.slices().fold(0, |sum: u64, part| sum.saturating_add(escaped_len(part)))
-        } else {
-            size
-        };
-        let fits = capacity.fits(Measure { bytes: size, escaped });
-        (!fits).then_some(SendError::NoSegments { size, limit: capacity.cap })
+        self.outbox.event(Event::Message { message, ordinal: self.ordinals, meta });
+        self.ordinals = self.ordinals.saturating_add(1);
     }
 
     fn close(&mut self, reason: CloseReason) {
-        if self.outbox.is_closed() {
-            return;
-        }
         self.outbox.close(reason);
-        self.waiting_bytes = 0;
-        for (out, _) in std::mem::take(&mut self.waiting) {
-            // Nobody is left to get an answer.
-            let _ = out.fail(SendError::Disconnected, &mut self.outbox);
-        }
+        self.waiting.abandon(|out| out, &mut self.outbox);
     }
 }
 
 impl Machine for Connection {
     fn handle(&mut self, input: Input, _: Instant) {
         match input {
-            Input::Send { ticket, message, meta, .. } => {
-                let Some(out) = Outgoing::read(ticket, message, &mut self.outbox) else { return };
-                let out = if self.config.one_line { out.on_one_line() } else { out };
-                if self.outbox.is_closed() {
-                    let _ = out.fail(SendError::Disconnected, &mut self.outbox);
-                    return;
-                }
-                self.accept(out, meta);
+            Input::Send { ticket, message, lane, meta } => {
+                self.waiting.accept(ticket, message, lane, meta, &mut self.outbox);
             }
             _ if self.outbox.is_closed() => {}
             Input::Frame { bytes, meta } => self.receive(bytes, meta),
-            Input::Capacity(capacity) => self.capacity = Some(capacity),
+            Input::Capacity(link) => self.link = link,
             Input::Close(reason) => self.close(reason),
             Input::Acked { .. } | Input::Paused(_) | Input::Timeout => {}
         }
     }
 
-    fn poll_transmit(&mut self, _: Instant) -> Option<Transmit> {
-        if self.outbox.is_closed() {
-            return self.outbox.poll_transmit_close().map(Transmit::Close);
-        }
-        while let Some((out, meta)) = self.waiting.pop_front() {
-            self.waiting_bytes = self.waiting_bytes.saturating_sub(len64(out.message().len()));
-            if let Some(error) = self.misfit(out.message()) {
-                // The answer takes its place in the order at the end, as if it had been sent now.
-                self.refuse(out, meta, error);
-                continue;
+    fn poll_transmit(&mut self, now: Instant) -> Option<Transmit> {
+        while let Some(Pick::Start(entry)) = self.waiting.queue.pick(now, 0, Finish::InOrder, |_| Fit::Frame) {
+            self.waiting.queue.settle(entry.started());
+            let message = entry.item.message();
+            if self.link.fits(measure(message, &self.link)) {
+                let (tag, bytes, done) = (self.waiting.tag(), message.to_bytes(), message.len());
+                return Some(entry.item.frame(tag, bytes, done, &mut self.outbox));
             }
-            if let Some(ticket) = out.ticket() {
-                self.outbox.event(Event::Sent { ticket });
-            }
-            let tag = Tag(self.tags);
-            self.tags = self.tags.saturating_add(1);
-            return Some(Transmit::Frame { tag, bytes: out.message().to_bytes(), meta });
+            // What the peer gets in its place goes to the end, as if it had been sent now.
+            let error = SendError::NoSegments { size: len64(message.len()), limit: self.link.cap };
+            self.waiting.refuse(entry.item, error, &mut self.outbox);
         }
-        None
+        self.outbox.poll_transmit_close().map(Transmit::Close)
     }
 
     fn poll_event(&mut self) -> Option<Event> {

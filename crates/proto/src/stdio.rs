@@ -2,21 +2,21 @@
 //!
 //! The link adds and strips line ends. Frames are `UUID:index:total:data`, as SwiftAgentKit reads and writes them.
 
-mod group;
 mod receive;
 mod send;
-mod wire;
 
 use std::time::Instant;
 
 use self::receive::Receiver;
 use self::send::Sender;
 use crate::budget::Account;
-use crate::error::{CloseReason, Counters, SendError};
+use crate::error::{CloseReason, Counters};
 use crate::limits::Limits;
-use crate::machine::{Event, Input, Machine, Meta, Tag, Transmit};
+use crate::machine::{Event, Input, Machine, Transmit};
 use crate::outbox::Outbox;
-use crate::outgoing::Outgoing;
+
+/// Most frames of one message, either way: about 57 GiB of full ones, and 6 digits are enough for any index.
+const MAX_TOTAL: u32 = 1_000_000;
 
 /// How one end of a pipe behaves.
 #[derive(Debug, Clone, Copy)]
@@ -39,13 +39,12 @@ impl Config {
 
 /// One end of a pipe.
 ///
-/// Messages go out in the order in which they were sent; only those marked free pass, and are passed. A bad group
-/// fails alone: nothing that the peer writes closes the connection.
+/// Messages go out in the order in which they were sent; only those marked free pass, and are passed. A bad group, or
+/// one for which there is no room, fails alone: nothing that the peer writes closes the connection.
 #[derive(Debug)]
 pub struct Connection {
     sender: Sender,
     receiver: Receiver,
-    tags: u64,
     outbox: Outbox,
 }
 
@@ -53,39 +52,27 @@ impl Connection {
     /// A connection that has seen nothing yet.
     #[must_use]
     pub fn new(config: Config, account: Account) -> Self {
-        Self {
-            sender: Sender::new(config.limits, config.seed),
-            receiver: Receiver::new(config.limits, config.max_line_bytes, account),
-            tags: 0,
-            outbox: Outbox::default(),
-        }
+        let receiver = Receiver::new(config.limits, config.max_line_bytes, account);
+        Self { sender: Sender::new(config.limits, config.seed), receiver, outbox: Outbox::default() }
     }
 
     fn close(&mut self, reason: CloseReason) {
-        if self.outbox.is_closed() {
-            return;
-        }
         self.outbox.close(reason);
-        self.sender.abandon(&mut self.outbox);
-        self.receiver.abandon();
+        self.sender.waiting.abandon(|group| group.out, &mut self.outbox);
+        self.receiver.groups.clear();
     }
 }
 
 impl Machine for Connection {
     fn handle(&mut self, input: Input, now: Instant) {
         match input {
-            Input::Send { ticket, message, lane, .. } => {
-                let Some(out) = Outgoing::read(ticket, message, &mut self.outbox) else { return };
-                if self.outbox.is_closed() {
-                    let _ = out.fail(SendError::Disconnected, &mut self.outbox);
-                    return;
-                }
-                self.sender.accept(out.on_one_line(), lane, &mut self.outbox);
+            Input::Send { ticket, message, lane, meta } => {
+                self.sender.waiting.accept(ticket, message, lane, meta, &mut self.outbox);
             }
             _ if self.outbox.is_closed() => {}
-            Input::Frame { bytes, meta } => self.receiver.receive(bytes, meta, now, &mut self.outbox),
-            Input::Capacity(capacity) => {
-                if self.sender.fit_to(&capacity).is_err() {
+            Input::Frame { bytes, meta } => self.receiver.line(bytes, meta, now, &mut self.outbox),
+            Input::Capacity(link) => {
+                if !self.sender.fit_to(&link) {
                     self.close(CloseReason::CapShrank);
                 }
             }
@@ -97,13 +84,8 @@ impl Machine for Connection {
     }
 
     fn poll_transmit(&mut self, now: Instant) -> Option<Transmit> {
-        if self.outbox.is_closed() {
-            return self.outbox.poll_transmit_close().map(Transmit::Close);
-        }
-        let bytes = self.sender.transmit(now, &mut self.outbox)?;
-        let tag = Tag(self.tags);
-        self.tags = self.tags.saturating_add(1);
-        Some(Transmit::Frame { tag, bytes, meta: Meta::default() })
+        let line = self.sender.transmit(now, &mut self.outbox);
+        line.or_else(|| self.outbox.poll_transmit_close().map(Transmit::Close))
     }
 
     fn poll_event(&mut self) -> Option<Event> {
@@ -112,10 +94,6 @@ impl Machine for Connection {
 
     fn poll_timeout(&self) -> Option<Instant> {
         self.receiver.poll_timeout()
-    }
-
-    fn wants_frames(&self) -> bool {
-        self.receiver.wants_frames()
     }
 
     fn counters(&self) -> &Counters {

@@ -28,7 +28,7 @@ static MEMORY: Cap<System> = Cap::new(System, usize::MAX);
 /// - the pieces in which base64 is coded, 28 KiB, and an empty machine's own tables: about 40 KiB in all;
 /// - `ahp`: 4,096 requests that wait for an answer, some 50 bytes each in a table that is at most half empty: 400 KiB;
 /// - `cep22`: 5 tables of at most 2,048 entries, the largest of some 350 bytes (a token and an id of 256): 1 MiB;
-/// - `stdio`: the names of 4,096 ended groups, twice: 200 KiB.
+/// - `stdio`: the names of 4,096 ended groups: 64 KiB.
 const ALLOWANCE: u64 = 1 << 20;
 /// What a budget keeps of blocks that messages have let go of: 16 of 1 MiB. Only messages of more than 2 MiB have any.
 const POOLED: u64 = 16 << 20;

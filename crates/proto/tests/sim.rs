@@ -33,7 +33,7 @@ mod sim {
 use sim::runs::Runs;
 
 /// What has to happen somewhere, or the simulation does not show what it claims.
-const HAPPENS: [&str; 39] = [
+const HAPPENS: [&str; 40] = [
     "cuts",
     "cuts inside a group",
     "machines dropped with all they held",
@@ -53,6 +53,7 @@ const HAPPENS: [&str; 39] = [
     "groups expired at the host",
     "falls back to initialize",
     "requests of the host",
+    "steps without room",
     "close-group-expired",
     "close-no-room",
     "close-evicted",

@@ -1,21 +1,18 @@
 //! Messages become frames: looked at, queued in order, cut when they start, one frame at a time.
 
-use std::borrow::Cow;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use sha2::{Digest, Sha256};
 
 use super::negotiate::Chunking;
-use super::wire::{self, CHANNEL_AT, Codec, GroupId, LOOK, LOOKS, Plan};
+use super::wire::{self, Codec, GroupId, Plan};
 use crate::error::{CloseReason, SendError};
-use crate::json::{self, Paths, Scanner};
 use crate::limits::{Limits, MIN_FRAME_BYTES};
 use crate::machine::{Capacity, Measure, Progress, Subject, Ticket};
 use crate::message::{Message, Reader, len64};
+use crate::outgoing::{group_name, measure};
 use crate::pace::Pace;
 use crate::queue::{Entry, Finish, Fit, Order, Pick, Queue};
-use crate::rpc::{self, Envelope};
 
 /// Segments take at most about this long on the wire, so that others get their turn: a twentieth of a second.
 const SEGMENTS_PER_SECOND: u64 = 20;
@@ -105,7 +102,7 @@ impl Sender {
 
     /// Whether a message fits one frame.
     pub(super) fn fits(&self, message: &Message, theirs: Option<Chunking>) -> bool {
-        fits_frame(self.measure(message), theirs, &self.link)
+        fits_frame(measure(message, &self.link), theirs, &self.link)
     }
 
     /// Accepts a message.
@@ -117,7 +114,7 @@ impl Sender {
         order: Order,
     ) -> Result<(), (Outgoing, SendError)> {
         let bytes = len64(message.len());
-        let measure = self.measure(&message);
+        let measure = measure(&message, &self.link);
         let item = Outgoing { ticket, message, nature, measure };
         if nature == Nature::Handshake {
             self.queue.push_first(item, bytes, order);
@@ -235,68 +232,11 @@ impl Sender {
 
     fn group(&mut self, item: Outgoing, plan: Plan) -> Group {
         self.groups = self.groups.wrapping_add(1);
-        let hash = Sha256::new().chain_update(self.seed).chain_update(self.groups.to_be_bytes());
-        let hash: [u8; 32] = hash.finalize().into();
-        let id = hash.first_chunk().map_or(0, |bytes| u128::from_be_bytes(*bytes));
+        let id = group_name(&self.seed, self.groups);
         Group { ticket: item.ticket, reader: Reader::new(item.message), id: GroupId(id), plan, index: 0 }
-    }
-
-    fn measure(&self, message: &Message) -> Measure {
-        let bytes = len64(message.len());
-        let count = || message.slices().fold(0_u64, |sum, part| sum.saturating_add(json::escaped_len(part)));
-        Measure { bytes, escaped: if self.link.overhead.needs_escaped() { count() } else { bytes } }
     }
 }
 
 fn fits_frame(measure: Measure, theirs: Option<Chunking>, link: &Capacity) -> bool {
     theirs.is_none_or(|theirs| measure.bytes <= theirs.max_frame_bytes) && link.fits(measure)
 }
-
-/// What a message of ours is, as far as its order depends on it.
-#[derive(Debug)]
-pub(super) struct Look {
-    pub(super) envelope: Envelope,
-    looks: Paths<LOOKS>,
-}
-
-impl Look {
-    /// Looks at the front of a message until `enough` is seen; at all of it if need be.
-    pub(super) fn new(message: &Message, enough: impl Fn(&Self, &Message) -> bool) -> Result<Self, SendError> {
-        let mut scanner = Scanner::new(Paths::new(&LOOK));
-        let mut reader = Reader::new(message.clone());
-        let mut size = FIRST_LOOK;
-        while reader.left() > 0 {
-            scanner.feed(reader.run(size)).map_err(|_| SendError::NotJsonRpc)?;
-            size = size.saturating_mul(4);
-            if let Ok(look) = Self::of(scanner.visitor())
-                && enough(&look, message)
-            {
-                return Ok(look);
-            }
-        }
-        let looks = scanner.finish().map_err(|_| SendError::NotJsonRpc)?;
-        Self::of(&looks).map_err(|_| SendError::NotJsonRpc)
-    }
-
-    fn of(looks: &Paths<LOOKS>) -> Result<Self, crate::error::Violation> {
-        Ok(Self { envelope: Envelope::read(looks)?, looks: looks.clone() })
-    }
-
-    /// The method, if it has been seen whole.
-    pub(super) fn method<'a>(&self, message: &'a Message) -> Option<Cow<'a, str>> {
-        rpc::string(message, self.envelope.method)
-    }
-
-    /// Whether the id has been seen whole.
-    pub(super) fn has_id(&self) -> bool {
-        self.envelope.id.is_some_and(|found| found.span.end > found.span.start)
-    }
-
-    /// The channel, if it has been seen whole.
-    pub(super) fn channel<'a>(&self, message: &'a Message) -> Option<Cow<'a, str>> {
-        rpc::string(message, self.looks.get(CHANNEL_AT))
-    }
-}
-
-/// How much of a message is looked at first: enough for the envelope of most.
-const FIRST_LOOK: usize = 512;

@@ -11,8 +11,9 @@ use bytes::{BufMut, Bytes, BytesMut};
 use crate::assembly::Assembly;
 use crate::error::{SendError, Violation};
 use crate::json::{self, Found, Kind, Path, Paths};
-use crate::machine::{Capacity, Measure};
+use crate::machine::Capacity;
 use crate::message::{Message, Reader, len_usize, len64};
+use crate::outgoing::largest;
 use crate::rpc::{self, ENVELOPE, Envelope};
 
 /// A message has fewer segments than this.
@@ -86,18 +87,7 @@ impl Plan {
 
 /// The longest segment frame that fits both the peer's cap and the link's.
 pub(crate) fn largest_frame(peer: u64, link: &Capacity) -> u64 {
-    let fits = |bytes: u64| link.fits(Measure { bytes, escaped: bytes.saturating_add(QUOTES) });
-    let (mut low, mut high) = (0, peer.min(link.cap));
-    // Overhead does not shrink as the text grows, so the lengths that fit are a range from zero.
-    while low < high {
-        let middle = low.saturating_add(high.saturating_sub(low).div_ceil(2));
-        if fits(middle) {
-            low = middle;
-        } else {
-            high = middle.saturating_sub(1);
-        }
-    }
-    low
+    largest(link, peer, |bytes| bytes.saturating_add(QUOTES))
 }
 
 /// Writes and reads base64, a piece at a time, so that the pieces stay in the first-level cache.

@@ -1,27 +1,28 @@
-//! What goes out: control frames first, then whole messages, then transfers in turn.
+//! What goes out: frames of our own making first, then whole messages, then transfers in turn.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
 use crate::error::SendError;
-use crate::json;
-use crate::machine::{Capacity, Event, Measure, Meta, Refusal, Tag, Transmit};
+use crate::json::Span;
+use crate::machine::{Event, Measure, Meta, Refusal, Tag, Ticket, Transmit};
 use crate::message::{Message, len64};
-use crate::outbox::Outbox;
+use crate::outgoing::{Outgoing, measure};
 use crate::rpc::Kind;
 
-use super::book::{Book, Peer};
+use super::Connection;
+use super::book::{Asked, Key, Peer};
 use super::cut::Plan;
-use super::outgoing::{Outgoing, Sending, Transfer, refusal};
-use super::wire::Writer;
-use super::{Config, Time};
+use super::item::Item;
+use super::wire::{ABORT, OWN_TOKEN, Text};
 
-/// Control frames that may wait. More are dropped: their peers have timeouts of their own.
+/// Frames of our own making that may wait. More are dropped: their peers have timeouts of their own.
 const MAX_CONTROL: usize = 1024;
-/// Frames whose fate may be open. For the oldest beyond that, no news is good news.
-const MAX_UNCONFIRMED: usize = 4096;
+/// Whole messages whose fate may be open. For the oldest beyond that, no news is good news.
+const MAX_HANDED: usize = 1024;
 /// The first pause after a link said that we are too fast.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 /// The longest pause; below any soft timeout that makes sense.
@@ -29,409 +30,272 @@ const LAST_PAUSE: Duration = Duration::from_secs(30);
 /// Pauses in a row after which a frame is given up.
 const MAX_PAUSES: u32 = 12;
 
-/// What the sender needs to know and to tell.
-pub(super) struct Desk<'a> {
-    pub(super) config: &'a Config,
-    pub(super) book: &'a mut Book,
-    pub(super) outbox: &'a mut Outbox,
-    pub(super) time: Time,
-}
-
 /// Everything that goes out.
-#[derive(Debug)]
-pub(super) struct Sender {
-    capacity: Capacity,
-    pub(super) writer: Writer,
-    control: VecDeque<(Bytes, Meta)>,
-    direct: VecDeque<Outgoing>,
+#[derive(Debug, Default)]
+pub(super) struct Queues {
+    /// Frames of our own making, and what was refused for its speed only.
+    first: VecDeque<Item>,
+    pub(super) whole: VecDeque<Item>,
     /// Too large for a frame, and not begun.
-    large: VecDeque<Outgoing>,
-    /// Begun; the first is due next.
-    transfers: VecDeque<Transfer>,
-    /// Handed to a link that acknowledges, by tag; `None` once it did.
-    unconfirmed: VecDeque<(Tag, Option<Sending>)>,
-    /// Refused for their speed only.
-    retries: VecDeque<Sending>,
+    large: VecDeque<Item>,
+    /// Transfers; the first is due next.
+    pub(super) begun: VecDeque<Item>,
+    /// Whole messages that a link which acknowledges has, and has not answered for.
+    handed: VecDeque<Item>,
     pauses: u32,
-    paused_until: Option<Instant>,
-    queued_bytes: u64,
+    pub(super) paused_until: Option<Instant>,
+    /// Of all of these messages.
+    bytes: u64,
     last_tag: u64,
-    last_serial: u64,
 }
 
-impl Sender {
-    pub(super) fn new() -> Self {
-        Self {
-            capacity: Capacity::of(u64::MAX),
-            writer: Writer::default(),
-            control: VecDeque::new(),
-            direct: VecDeque::new(),
-            large: VecDeque::new(),
-            transfers: VecDeque::new(),
-            unconfirmed: VecDeque::new(),
-            retries: VecDeque::new(),
-            pauses: 0,
-            paused_until: None,
-            queued_bytes: 0,
-            last_tag: 0,
-            last_serial: 0,
+impl Connection {
+    /// Takes a message of the application's.
+    pub(super) fn send(&mut self, ticket: Ticket, message: Message, mut meta: Meta) {
+        let text = Text::read(message, false).ok().filter(|text| text.envelope.kind != Kind::Other);
+        let Some(mut text) = text else {
+            return self.outbox.send_failed(ticket, SendError::NotJsonRpc, None);
+        };
+        let kind = text.envelope.kind;
+        let id = text.envelope.id_text(&text.message).map(|id| Bytes::copy_from_slice(&id));
+        let token = match (kind, text.envelope.id_key(&text.message)) {
+            (Kind::Request, _) => self.ask(id.clone().unwrap_or_default(), &mut text, &meta.peer),
+            (Kind::Response, Some(id)) => self.book.incoming.get(Key::of(&meta.peer, id)).and_then(|request| {
+                meta.about = meta.about.take().or_else(|| request.frame.clone());
+                request.token.clone()
+            }),
+            _ => None,
+        };
+        let (size, limit) = (len64(text.message.len()), self.config.limits.max_queued_bytes());
+        let item = Item::new(Outgoing::new(Some(ticket), text.message, kind, id), meta, token);
+        self.out.bytes = self.out.bytes.saturating_add(size);
+        while self.out.bytes > limit {
+            // The oldest that the link never answered for is taken as sent.
+            let Some(oldest) = self.out.handed.pop_front() else {
+                return self.unsent(item, SendError::QueueFull { size, limit });
+            };
+            self.sent(&oldest);
         }
-    }
-
-    /// The link's cap is known, or is another one. What is begun goes on as it began.
-    pub(super) fn set_capacity(&mut self, capacity: Capacity, desk: &mut Desk<'_>) {
-        self.capacity = capacity;
-        for what in std::mem::take(&mut self.direct) {
-            self.queue(what, desk);
-        }
+        self.queue(item);
     }
 
     /// Queues a frame of our own making.
-    pub(super) fn control(&mut self, bytes: Bytes, meta: Meta, outbox: &mut Outbox) {
-        if self.control.len() < MAX_CONTROL {
-            self.control.push_back((bytes, meta));
-        } else {
-            outbox.count("control-dropped");
+    pub(super) fn control(&mut self, message: impl Into<Message>, meta: Meta) {
+        let message = message.into();
+        // The peer may have chosen an id or a token that leaves no room for an answer.
+        if self.out.first.len() >= MAX_CONTROL || !self.capacity.fits(measure(&message, &self.capacity)) {
+            return self.outbox.count("control-dropped");
         }
-    }
-
-    /// Queues a message, or says why not.
-    pub(super) fn send(&mut self, what: Outgoing, desk: &mut Desk<'_>) {
-        let (size, limit) = (len64(what.message.len()), desk.config.limits.max_queued_bytes());
-        while self.queued_bytes.saturating_add(size) > limit {
-            if !self.settle_oldest(desk) {
-                return self.fail(&what, SendError::QueueFull { size, limit }, desk);
-            }
-        }
-        self.queued_bytes = self.queued_bytes.saturating_add(size);
-        self.queue(what, desk);
+        let item = Item::new(Outgoing::new(None, message, Kind::Notification, None), meta, None);
+        self.out.bytes = self.out.bytes.saturating_add(item.len());
+        self.out.first.push_back(item);
     }
 
     /// The next frame.
-    pub(super) fn poll(&mut self, desk: &mut Desk<'_>) -> Option<Transmit> {
-        if self.paused_until.is_some_and(|until| desk.time.now < until) {
+    pub(super) fn next_frame(&mut self, now: Instant) -> Option<Transmit> {
+        if self.out.paused_until.is_some_and(|until| now < until) {
             return None;
         }
-        self.paused_until = None;
-        while let Some(again) = self.retries.pop_front() {
-            if let Some(frame) = self.emit(again, desk) {
-                return Some(frame);
+        self.out.paused_until = None;
+        self.out.last_tag = self.out.last_tag.saturating_add(1);
+        let tag = Tag(self.out.last_tag);
+        match self.out.first.pop_front().or_else(|| self.out.whole.pop_front()) {
+            Some(item) => self.out.begun.push_front(item),
+            None => self.begin(),
+        }
+        for _ in 0..self.out.begun.len() {
+            let mut item = self.out.begun.pop_front()?;
+            let frame = item.frame(tag, &self.config, self.read, &mut self.writer);
+            if let Some(progress) = item.progress().filter(|_| frame.is_some()) {
+                self.outbox.progress(progress);
             }
-        }
-        if let Some((bytes, meta)) = self.control.pop_front() {
-            return self.emit(Sending::Control(bytes, meta), desk);
-        }
-        if let Some(what) = self.direct.pop_front() {
-            return self.emit(Sending::Direct(what), desk);
-        }
-        self.begin(desk);
-        for _ in 0..self.transfers.len() {
-            let next = self.transfers.front().and_then(|transfer| transfer.next(desk.config));
-            self.transfers.rotate_left(1);
-            if let Some(next) = next {
-                return self.emit(next, desk);
+            if item.is_over() {
+                self.sent(&item);
+            } else if item.plan.is_some() {
+                self.out.begun.push_back(item);
+            } else {
+                self.out.handed.push_back(item);
+                if self.out.handed.len() > MAX_HANDED
+                    && let Some(oldest) = self.out.handed.pop_front()
+                {
+                    self.sent(&oldest);
+                }
+            }
+            if let Some((bytes, meta)) = frame {
+                return Some(Transmit::Frame { tag, bytes, meta });
             }
         }
         None
     }
 
-    /// A peer lets our transfer begin. Says whether there was one.
-    pub(super) fn accepted(&mut self, peer: &Peer, token: &str, desk: &mut Desk<'_>) -> bool {
-        let waits = |transfer: &&mut Transfer| transfer.is_for(peer, token) && transfer.begun;
-        let Some(transfer) = self.transfers.iter_mut().find(waits) else {
-            return false;
-        };
-        // `accept` has the second place.
-        transfer.release(3, desk);
-        transfer.confirmed = true;
-        true
+    /// A peer lets our transfer begin, which shows that it takes others too.
+    pub(super) fn accepted(&mut self, key: Key, peer: &Peer) {
+        if let Some(item) = self.out.begun.iter_mut().find(|item| item.is_begun(key)) {
+            item.release(3, self.read);
+            self.learn(peer);
+        }
     }
 
-    /// A peer turned out to take transfers: those that wait for it need not. No `accept` has taken the second place.
-    pub(super) fn supported(&mut self, peer: &Peer, desk: &mut Desk<'_>) {
-        let own = |transfer: &&mut Transfer| transfer.begun && transfer.is_with(peer);
-        self.transfers.iter_mut().filter(own).for_each(|transfer| transfer.release(2, desk));
+    /// A peer takes transfers: those that wait for it need not. No `accept` has taken the second place.
+    pub(super) fn learn(&mut self, peer: &Peer) {
+        if self.book.supports.insert(Key::of(peer, ()), ()).is_none() {
+            for item in self.out.begun.iter_mut().filter(|item| item.meta.peer == *peer) {
+                item.release(2, self.read);
+            }
+        }
     }
 
     /// A peer gives our transfer up. Says whether there was one.
-    pub(super) fn aborted(&mut self, peer: &Peer, token: &str, desk: &mut Desk<'_>) -> bool {
-        let found = self.transfers.iter().find(|transfer| transfer.is_for(peer, token) && transfer.begun);
-        let Some(serial) = found.map(|transfer| transfer.serial) else {
-            return false;
-        };
-        self.give_up(serial, SendError::Aborted, desk);
-        true
+    pub(super) fn abort_own(&mut self, key: Key) -> bool {
+        let found = self.out.begun.iter().position(|item| item.is_begun(key));
+        let item = found.and_then(|at| self.out.begun.remove(at));
+        item.map(|item| self.unsent(item, SendError::Aborted)).is_some()
     }
 
     /// The link said what became of a frame.
-    pub(super) fn acked(&mut self, tag: Tag, result: Result<(), Refusal>, desk: &mut Desk<'_>) {
-        let Ok(at) = self.unconfirmed.binary_search_by_key(&tag, |(tag, _)| *tag) else {
+    pub(super) fn acked(&mut self, tag: Tag, refusal: Option<Refusal>, now: Instant) {
+        let again = refusal == Some(Refusal::TooFast) && self.pause(now);
+        let is_open = |item: &Item| item.open.iter().any(|frame| frame.tag == Some(tag));
+        let Queues { handed, begun, .. } = &mut self.out;
+        let list = if handed.iter().any(is_open) { handed } else { begun };
+        let at = list.iter().position(is_open).unwrap_or(list.len());
+        let Some(mut item) = list.remove(at) else {
             return;
         };
-        let Some(sending) = self.unconfirmed.get_mut(at).and_then(|(_, sending)| sending.take()) else {
-            return;
-        };
-        while self.unconfirmed.front().is_some_and(|(_, sending)| sending.is_none()) {
-            self.unconfirmed.pop_front();
-        }
-        match result {
-            Ok(()) => {
-                self.pauses = 0;
-                self.confirm(sending, desk);
+        match refusal {
+            None => self.out.pauses = 0,
+            Some(_) if again => {}
+            Some(refusal) => {
+                let is_too_large = refusal == Refusal::TooLarge;
+                if is_too_large {
+                    self.shrink(&item);
+                }
+                if is_too_large && item.plan.is_none() {
+                    return self.queue(Item::new(item.what, item.meta, item.token));
+                }
+                return self.unsent(item, SendError::Refused);
             }
-            Err(refusal) => self.refused(sending, refusal, desk),
+        }
+        item.answered(tag, again, self.read);
+        if item.is_over() {
+            self.sent(&item);
+        } else if item.plan.is_some() {
+            self.out.begun.insert(at, item);
+        } else {
+            self.out.first.push_front(item);
         }
     }
 
     /// Gives up transfers that nobody accepted or confirmed in time.
-    pub(super) fn sweep(&mut self, desk: &mut Desk<'_>) {
-        let silent = self.paused_until.is_some_and(|until| until > desk.time.now) || !self.retries.is_empty();
-        let late: Vec<_> = self
-            .transfers
-            .iter_mut()
-            .filter(|transfer| transfer.due.is_some_and(|due| due <= desk.time.read))
-            .filter_map(|transfer| {
-                if silent && transfer.first.is_some() {
-                    // The link said why it is silent.
-                    transfer.refresh(desk);
-                    return None;
-                }
-                Some((transfer.serial, transfer.first.is_some()))
-            })
-            .collect();
-        for (serial, accepted) in late {
-            self.give_up(serial, if accepted { SendError::Refused } else { SendError::NotAccepted }, desk);
+    pub(super) fn sweep_departures(&mut self) {
+        let late = |item: &Item, this: &Self| item.due(&this.config).is_some_and(|due| due <= this.read);
+        while let Some(at) = self.out.begun.iter().position(|item| late(item, self))
+            && let Some(item) = self.out.begun.remove(at)
+        {
+            let error = if item.first.is_some() { SendError::Refused } else { SendError::NotAccepted };
+            self.unsent(item, error);
         }
-    }
-
-    /// When to look for transfers that nobody accepted or confirmed.
-    pub(super) fn wake(&self) -> Option<Duration> {
-        self.transfers.iter().filter_map(|transfer| transfer.due).min()
-    }
-
-    /// When the link may be tried again, by our own clock.
-    pub(super) const fn resume_at(&self) -> Option<Instant> {
-        self.paused_until
     }
 
     /// Fails all that is not sent.
-    pub(super) fn close(&mut self, desk: &mut Desk<'_>) {
-        let handed = self.unconfirmed.drain(..).filter_map(|(_, sending)| sending).chain(self.retries.drain(..));
-        let handed = handed.filter_map(|sending| if let Sending::Direct(what) = sending { Some(what) } else { None });
-        let begun = self.transfers.drain(..).map(|transfer| transfer.what);
-        let all: Vec<_> = handed.chain(self.direct.drain(..)).chain(begun).chain(self.large.drain(..)).collect();
-        for what in all {
-            self.drop_message(&what, SendError::Disconnected, desk);
+    pub(super) fn disconnect(&mut self) {
+        let Queues { first, whole, large, begun, handed, .. } = std::mem::take(&mut self.out);
+        for item in [handed, first, whole, begun, large].into_iter().flatten() {
+            self.unsent(item, SendError::Disconnected);
         }
-        self.control.clear();
     }
 
-    fn fits(&self, message: &Message) -> bool {
-        let bytes = len64(message.len());
-        let escaped = if self.capacity.overhead.needs_escaped() {
-            message.slices().fold(0_u64, |sum, part| sum.saturating_add(json::escaped_len(part)))
+    /// Notes a request, if it has a token or gets one of ours; returns the token.
+    fn ask(&mut self, id: Bytes, text: &mut Text, peer: &Peer) -> Option<Arc<str>> {
+        let place = text.token_place().filter(|_| self.config.inject_tokens);
+        let (written, token) = if let Some((at, before, after)) = place {
+            self.injected = self.injected.saturating_add(1);
+            let token = format!("bb-{:x}-{:x}", self.config.seed, self.injected);
+            let insert = format!(r#"{before}"{token}"{after}"#);
+            text.message = text.message.splice(Span { start: at, end: at }, insert.into());
+            (Bytes::new(), token)
         } else {
-            bytes
+            let (span, token) = text.token(OWN_TOKEN)?;
+            (Bytes::copy_from_slice(&text.message.read(span)), token)
         };
-        self.capacity.fits(Measure { bytes, escaped })
+        self.book.note_asked(peer, &token, Asked { id, token: written, injected: place.is_some() });
+        Some(token.into())
     }
 
-    fn queue(&mut self, what: Outgoing, desk: &mut Desk<'_>) {
-        if self.fits(&what.message) {
-            self.direct.push_back(what);
+    /// Queues a message, to go out whole if it fits a frame.
+    pub(super) fn queue(&mut self, item: Item) {
+        if self.capacity.fits(measure(item.what.message(), &self.capacity)) {
+            self.out.whole.push_back(item);
+        } else if item.token.is_some() {
+            self.out.large.push_back(item);
         } else {
-            self.queue_large(what, desk);
-        }
-    }
-
-    fn queue_large(&mut self, what: Outgoing, desk: &mut Desk<'_>) {
-        if what.token.is_some() {
-            self.large.push_back(what);
-        } else {
-            let size = len64(what.message.len());
-            self.drop_message(&what, SendError::NoToken { size, limit: self.capacity.cap }, desk);
+            let error = SendError::NoToken { size: item.len(), limit: self.capacity.cap };
+            self.unsent(item, error);
         }
     }
 
     /// Begins transfers while there is a slot. A token is in use once at a time.
-    fn begin(&mut self, desk: &mut Desk<'_>) {
-        while !self.large.is_empty() && len64(self.transfers.len()) < desk.config.max_transfers.into() {
-            let open: Vec<_> = self.transfers.iter().map(|transfer| transfer.what.key()).collect();
-            let Some(at) = self.large.iter().position(|what| !open.contains(&what.key())) else {
+    fn begin(&mut self) {
+        while len64(self.out.begun.len()) < self.config.max_transfers.into() {
+            let is_open = |key| self.out.begun.iter().any(|item| item.key == key);
+            let free = self.out.large.iter().position(|item| !is_open(item.key));
+            let Some(mut item) = free.and_then(|at| self.out.large.remove(at)) else {
                 return;
             };
-            let Some(what) = self.large.remove(at) else {
-                return;
-            };
-            let Some(token) = what.token.clone() else {
-                continue;
-            };
-            let plan = Plan::make(&what.message, &token, &self.capacity, desk.config.max_chunks, &mut self.writer);
-            let plan = match plan {
-                Ok(plan) => plan,
-                Err(error) => {
-                    self.drop_message(&what, error, desk);
-                    continue;
+            let max_chunks = self.config.max_chunks;
+            match Plan::make(item.what.message(), item.token(), &self.capacity, max_chunks, &mut self.writer) {
+                Ok(plan) => {
+                    let supports = self.book.supports.get(Key::of(&item.meta.peer, ())).is_some();
+                    item.first = (self.config.known_support || supports).then_some(2);
+                    item.plan = Some(plan);
+                    self.out.begun.push_back(item);
                 }
-            };
-            let known = desk.config.known_support || desk.book.supports(&what.meta.peer);
-            self.last_serial = self.last_serial.saturating_add(1);
-            self.transfers.push_back(Transfer::new(self.last_serial, what, token, plan, known));
-        }
-    }
-
-    /// Makes a frame. `None` when its transfer is over.
-    fn emit(&mut self, sending: Sending, desk: &mut Desk<'_>) -> Option<Transmit> {
-        let (bytes, mut meta) = match &sending {
-            Sending::Control(bytes, meta) => (bytes.clone(), meta.clone()),
-            Sending::Direct(what) => {
-                // Whoever answers a request has seen that we support transfers.
-                let supports_parts = what.kind == Kind::Request;
-                (what.message.to_bytes(), Meta { supports_parts, ..what.meta.clone() })
-            }
-            Sending::Start(serial) | Sending::Chunk(serial, _) | Sending::End(serial) => {
-                let transfer = self.transfers.iter_mut().find(|transfer| transfer.serial == *serial)?;
-                let bytes = transfer.frame(&sending, &mut self.writer, desk);
-                let supports_parts = matches!(sending, Sending::Start(_));
-                (bytes, Meta { supports_parts, ..transfer.what.meta.clone() })
-            }
-        };
-        meta.supports_parts |= desk.book.is_first(&meta.peer);
-        self.last_tag = self.last_tag.saturating_add(1);
-        let tag = Tag(self.last_tag);
-        if desk.config.acks {
-            self.unconfirmed.push_back((tag, Some(sending)));
-            if self.unconfirmed.len() > MAX_UNCONFIRMED
-                && let Some((_, Some(oldest))) = self.unconfirmed.pop_front()
-            {
-                self.confirm(oldest, desk);
-            }
-        } else {
-            self.confirm(sending, desk);
-        }
-        Some(Transmit::Frame { tag, bytes, meta })
-    }
-
-    /// A frame is on its way for good.
-    fn confirm(&mut self, sending: Sending, desk: &mut Desk<'_>) {
-        let serial = match sending {
-            Sending::Control(..) => return,
-            Sending::Direct(what) => return self.sent(&what, desk),
-            Sending::Start(serial) | Sending::Chunk(serial, _) | Sending::End(serial) => serial,
-        };
-        let Some(at) = self.transfers.iter().position(|transfer| transfer.serial == serial) else {
-            return;
-        };
-        if matches!(sending, Sending::End(_)) {
-            if let Some(transfer) = self.transfers.remove(at) {
-                self.sent(&transfer.what, desk);
-            }
-        } else if let Some(transfer) = self.transfers.get_mut(at) {
-            match sending {
-                Sending::Chunk(_, place) => transfer.open.retain(|index| *index != place.index),
-                _ => transfer.confirmed = true,
-            }
-            transfer.refresh(desk);
-        }
-    }
-
-    fn refused(&mut self, sending: Sending, refusal: Refusal, desk: &mut Desk<'_>) {
-        if refusal == Refusal::TooFast && self.pause(desk) {
-            let serial = sending.serial();
-            if let Some(transfer) = self.transfers.iter_mut().find(|transfer| Some(transfer.serial) == serial) {
-                // A `start` that comes again has its time again.
-                transfer.due = None;
-                transfer.refresh(desk);
-            }
-            return self.retries.push_back(sending);
-        }
-        if refusal == Refusal::TooLarge {
-            self.shrink(&sending);
-        }
-        match sending {
-            Sending::Control(..) => desk.outbox.count("control-refused"),
-            Sending::Direct(what) if refusal == Refusal::TooLarge => self.queue_large(what, desk),
-            Sending::Direct(what) => self.drop_message(&what, SendError::Refused, desk),
-            Sending::Start(serial) | Sending::Chunk(serial, _) | Sending::End(serial) => {
-                self.give_up(serial, SendError::Refused, desk);
+                Err(error) => self.unsent(item, error),
             }
         }
     }
 
     /// Waits before the next frame, longer each time. `false` when there were enough pauses.
-    fn pause(&mut self, desk: &Desk<'_>) -> bool {
-        if self.paused_until.is_none_or(|until| until <= desk.time.now) {
-            self.pauses = self.pauses.saturating_add(1);
-            let pause = FIRST_PAUSE.saturating_mul(1 << self.pauses.saturating_sub(1).min(16)).min(LAST_PAUSE);
-            self.paused_until = desk.time.now.checked_add(pause);
+    fn pause(&mut self, now: Instant) -> bool {
+        let out = &mut self.out;
+        if out.paused_until.is_none_or(|until| until <= now) {
+            let pause = FIRST_PAUSE.saturating_mul(1 << out.pauses.min(16)).min(LAST_PAUSE);
+            out.pauses = out.pauses.saturating_add(1);
+            out.paused_until = now.checked_add(pause);
+            // The link said why it is silent.
+            out.begun.iter_mut().for_each(|item| item.touched = self.read);
         }
-        self.pauses <= MAX_PAUSES
+        out.pauses <= MAX_PAUSES
     }
 
     /// Learns from a refused frame that the link takes less than it said.
-    fn shrink(&mut self, sending: &Sending) {
-        let size = match sending {
-            Sending::Direct(what) => len64(what.message.len()),
-            Sending::Chunk(serial, _) => {
-                let found = self.transfers.iter().find(|transfer| transfer.serial == *serial);
-                found.map_or(u64::MAX, |transfer| transfer.plan.frame)
-            }
-            _ => return,
-        };
+    fn shrink(&mut self, item: &Item) {
+        let size = item.plan.as_ref().map_or(item.len(), |plan| plan.frame);
         let fixed = self.capacity.overhead.of(Measure { bytes: size, escaped: size });
         self.capacity.cap = self.capacity.cap.min(size.saturating_add(fixed) / 2);
     }
 
-    /// Ends a transfer that the peer cannot complete, and tells it so.
-    fn give_up(&mut self, serial: u64, error: SendError, desk: &mut Desk<'_>) {
-        let found = self.transfers.iter().position(|transfer| transfer.serial == serial);
-        let Some(transfer) = found.and_then(|at| self.transfers.remove(at)) else {
-            return;
-        };
-        if error != SendError::Aborted {
-            let bytes = self.writer.abort(&transfer.token, transfer.after(), &error.to_string());
-            self.control(bytes, transfer.what.meta.clone(), desk.outbox);
+    /// Reports a message that is not sent. The peer of a transfer is told, and whoever waits gets an error response.
+    fn unsent(&mut self, item: Item, error: SendError) {
+        self.out.bytes = self.out.bytes.saturating_sub(item.len());
+        if item.what.kind() == Kind::Request {
+            self.book.fail_asked(&item.meta.peer, item.key, "", "");
         }
-        self.drop_message(&transfer.what, error, desk);
-    }
-
-    /// Reports a message that is not sent, and takes it off the books.
-    fn drop_message(&mut self, what: &Outgoing, error: SendError, desk: &mut Desk<'_>) {
-        self.queued_bytes = self.queued_bytes.saturating_sub(len64(what.message.len()));
-        self.fail(what, error, desk);
-    }
-
-    /// Reports a message that is not sent. Whoever waits for it gets an error response.
-    fn fail(&mut self, what: &Outgoing, error: SendError, desk: &mut Desk<'_>) {
-        let mut reply = what.id.as_deref().map(|id| refusal(id, &error));
-        match what.kind {
-            Kind::Request => {
-                if let Some(token) = &what.token {
-                    desk.book.fail_asked(&what.meta.peer, token, "", "");
-                }
-            }
-            Kind::Response if !matches!(error, SendError::Aborted | SendError::Disconnected) => {
-                if let Some(reply) = reply.take() {
-                    self.control(reply.to_bytes(), what.meta.clone(), desk.outbox);
-                }
-            }
-            _ => reply = None,
+        // A peer that gave up expects nothing more.
+        let is_heard = error != SendError::Aborted;
+        if item.next > 0 && item.plan.is_some() && is_heard {
+            let bytes = self.writer.text((item.token(), item.place(item.next)), ABORT, &error.to_string());
+            self.control(bytes, item.meta.clone());
         }
-        desk.outbox.send_failed(what.ticket, error, reply);
+        if let Some(instead) = item.what.fail(error, &mut self.outbox).filter(|_| is_heard) {
+            self.control(instead.message().clone(), item.meta);
+        }
     }
 
-    fn sent(&mut self, what: &Outgoing, desk: &mut Desk<'_>) {
-        self.queued_bytes = self.queued_bytes.saturating_sub(len64(what.message.len()));
-        desk.outbox.event(Event::Sent { ticket: what.ticket });
-    }
-
-    /// Takes the oldest message that the link never answered for as sent. `false` when there is none.
-    fn settle_oldest(&mut self, desk: &mut Desk<'_>) -> bool {
-        let direct = |(_, sending): &&mut (Tag, Option<Sending>)| matches!(sending, Some(Sending::Direct(_)));
-        let Some(sending) = self.unconfirmed.iter_mut().find(direct).and_then(|(_, sending)| sending.take()) else {
-            return false;
-        };
-        self.confirm(sending, desk);
-        true
+    fn sent(&mut self, item: &Item) {
+        self.out.bytes = self.out.bytes.saturating_sub(item.len());
+        if let Some(ticket) = item.what.ticket() {
+            self.outbox.event(Event::Sent { ticket });
+        }
     }
 }

@@ -68,12 +68,32 @@ pub fn string_eq(raw: &[u8], want: &str) -> bool {
 /// Unescapes the inside of a string; `None`, with some of it written, if it is not one or has half of a surrogate pair.
 pub fn unescape_into(out: &mut Vec<u8>, inside: &[u8]) -> Option<()> {
     out.reserve(inside.len());
-    for piece in (Pieces { rest: inside }) {
-        match piece {
-            Piece::Run(run) => out.extend_from_slice(run),
-            Piece::Char(char) => out.extend_from_slice(char.encode_utf8(&mut [0; 4]).as_bytes()),
-            Piece::Bad => return None,
-        }
+    let mut rest = inside;
+    while let Some((run, tail)) = rest.split_at_checked(plain_len(rest)) {
+        out.extend_from_slice(run);
+        let (byte, tail) = match tail {
+            [] => break,
+            [b'\\', byte, tail @ ..] => (*byte, tail),
+            _ => return None,
+        };
+        rest = tail;
+        let byte = match byte {
+            b'"' | b'\\' | b'/' => byte,
+            b'n' => b'\n',
+            b't' => b'\t',
+            b'r' => b'\r',
+            b'b' => 0x08,
+            b'f' => 0x0c,
+            b'u' => {
+                let mut pieces = Pieces { rest };
+                let char = pieces.unicode()?;
+                rest = pieces.rest;
+                out.extend_from_slice(char.encode_utf8(&mut [0; 4]).as_bytes());
+                continue;
+            }
+            _ => return None,
+        };
+        out.push(byte);
     }
     Some(())
 }
@@ -253,16 +273,19 @@ impl Pieces<'_> {
             b'n' => '\n',
             b'r' => '\r',
             b't' => '\t',
-            b'u' => {
-                let unit = self.unit()?;
-                if !is_high(unit) {
-                    return char::from_u32(unit.into());
-                }
-                self.rest = self.rest.strip_prefix(b"\\u")?;
-                join(unit, self.unit()?)?
-            }
+            b'u' => return self.unicode(),
             _ => return None,
         })
+    }
+
+    /// What follows `\u`: one unit, or two that are a pair.
+    fn unicode(&mut self) -> Option<char> {
+        let unit = self.unit()?;
+        if !is_high(unit) {
+            return char::from_u32(unit.into());
+        }
+        self.rest = self.rest.strip_prefix(b"\\u")?;
+        join(unit, self.unit()?)
     }
 
     /// Four hex digits.

@@ -1,28 +1,32 @@
 //! From lines to messages: raw ones as they are, frames by group, all else for the log.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
-use super::group::{Group, Opening, answered_id, failed_answer, numbers};
-use super::wire::{GroupId, Header};
-use crate::budget::{Account, Schedule, group_cost};
-use crate::buffer::Pool;
+use super::MAX_TOTAL;
+use crate::assembly::Assembly;
+use crate::budget::{Account, Schedule};
 use crate::clock::ReadClock;
-use crate::error::Violation;
+use crate::error::{SendError, Violation};
 use crate::limits::Limits;
 use crate::machine::{Event, Meta, Progress, Subject};
-use crate::message::{Message, len64};
+use crate::message::{Message, len_usize, len64};
 use crate::outbox::Outbox;
-use crate::outgoing::check;
+use crate::outgoing::{Look, check};
+use crate::rpc::{self, ENVELOPE, Envelope, Kind};
 
 /// Names of ended groups that are remembered, so that late frames of them begin nothing.
 const MAX_ENDED: usize = 4096;
-/// How often to look whether the budget has room again, or wants some back.
+/// How often to look whether the budget wants room back.
 const LOOK_AGAIN: Duration = Duration::from_millis(250);
-/// How much of a line that is too long is searched for the id that it answers.
-const FRONT: usize = 64 << 10;
+/// What a frame ahead of a gap costs beside its bytes: its place in the tree and its allocation.
+const HELD_COST: u64 = 64;
+/// What any other frame costs: its place, in a list that may have doubled. Its header cost the peer three times that.
+const PLACE_COST: u64 = 16;
+/// A longer id is not kept for an answer.
+const MAX_ID: usize = 256;
 
 /// Messages on their way in.
 #[derive(Debug)]
@@ -30,91 +34,61 @@ pub(super) struct Receiver {
     limits: Limits,
     max_line_bytes: u64,
     account: Account,
-    pool: Pool,
-    groups: BTreeMap<GroupId, Group>,
-    ended: Ended,
+    /// Oldest first.
+    pub(super) groups: Vec<Group>,
+    ended: VecDeque<u128>,
     ordinals: u64,
     paused: bool,
     clock: ReadClock,
-    looked: Option<Instant>,
-    stall: Option<Stall>,
-    /// Too much has come since there was no room: what finds none now fails at once.
-    impatient: bool,
-}
-
-/// A first frame for which there is no room yet, and the lines that came after it.
-#[derive(Debug)]
-struct Stall {
-    ordinal: u64,
-    first: Line,
-    rest: VecDeque<Line>,
-    rest_bytes: u64,
-    give_up: Instant,
-}
-
-impl Stall {
-    fn push(&mut self, line: Line) {
-        self.rest_bytes = self.rest_bytes.saturating_add(len64(line.bytes.len()));
-        self.rest.push_back(line);
-    }
-}
-
-#[derive(Debug)]
-struct Line {
-    bytes: Bytes,
-    meta: Meta,
+    look_at: Option<Instant>,
 }
 
 impl Receiver {
     pub(super) fn new(limits: Limits, max_line_bytes: u64, account: Account) -> Self {
-        Self {
-            limits,
-            max_line_bytes,
-            account,
-            pool: Pool::default(),
-            groups: BTreeMap::new(),
-            ended: Ended::default(),
-            ordinals: 0,
-            paused: false,
-            clock: ReadClock::new(),
-            looked: None,
-            stall: None,
-            impatient: false,
+        let (groups, ended, clock) = (Vec::new(), VecDeque::new(), ReadClock::new());
+        Self { limits, max_line_bytes, account, groups, ended, ordinals: 0, paused: false, clock, look_at: None }
+    }
+
+    pub(super) fn line(&mut self, mut line: Bytes, meta: Meta, now: Instant, outbox: &mut Outbox) {
+        if line.ends_with(b"\r") {
+            line.truncate(line.len().saturating_sub(1));
+        }
+        if line.iter().all(u8::is_ascii_whitespace) {
+            return;
+        }
+        let (size, limit) = (len64(line.len()), self.max_line_bytes);
+        let fits = if size > limit { Err(Violation::LineTooLong { size, limit }) } else { Ok(()) };
+        if let Some(frame) = Frame::read(&line) {
+            let numbers = fits.and(frame.numbers);
+            return self.frame(&Frame { numbers, ..frame }, meta, now, outbox);
+        }
+        let message = Message::from(line.clone());
+        if let Err(violation) = fits {
+            let look = Look::new(&message, &ENVELOPE, |look| look.has_id() && look.has_kind()).ok();
+            let answers = look.and_then(|look| answered_id(&look.envelope, &message));
+            fail(self.ordinal(), violation, answers, outbox);
+        } else if check(&message).is_ok() {
+            outbox.event(Event::Message { message, ordinal: self.ordinal(), meta });
+        } else {
+            outbox.count("line-for-the-log");
+            outbox.event(Event::Line(line));
         }
     }
 
-    /// Whether there is room for what has begun.
-    pub(super) const fn wants_frames(&self) -> bool {
-        self.stall.is_none()
-    }
-
-    pub(super) fn receive(&mut self, bytes: Bytes, meta: Meta, now: Instant, outbox: &mut Outbox) {
-        let line = Line { bytes, meta };
-        let Some(stall) = &mut self.stall else {
-            return self.line(line, now, outbox);
-        };
-        stall.push(line);
-        if stall.rest_bytes > self.max_line_bytes {
-            // The driver reads on although we asked it not to.
-            self.end_stall(now, true, outbox);
-        }
-    }
-
-    /// Gives up what is too old, and tries again what had no room.
+    /// Gives up what is too old, and what has to make room.
     pub(super) fn timeout(&mut self, now: Instant, outbox: &mut Outbox) {
-        self.looked = Some(now);
-        let evicted = self.find(Group::is_evicted);
-        for id in evicted {
-            let size = self.groups.get(&id).map_or(0, Group::received);
-            self.fail(id, Violation::NoRoom { size }, outbox);
-        }
+        self.look_at = now.checked_add(LOOK_AGAIN);
         let reading = self.clock.at(now);
-        for id in self.find(|group| group.deadline <= reading) {
-            self.expire(id, outbox);
-        }
-        if let Some(stall) = &self.stall {
-            let late = stall.give_up <= now;
-            self.end_stall(now, late, outbox);
+        let over = |group: &mut Group| group.deadline <= reading || group.assembly.is_evicted();
+        for group in self.groups.extract_if(.., over).collect::<Vec<_>>() {
+            self.remember(group.id);
+            let received = group.received();
+            if group.assembly.is_evicted() {
+                fail(group.ordinal, Violation::NoRoom { size: received }, group.answers, outbox);
+            } else {
+                outbox.count("group-expired");
+                outbox.event(Event::Expired { ordinal: group.ordinal, received });
+            }
         }
     }
 
@@ -125,200 +99,58 @@ impl Receiver {
     }
 
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
-        let look = self.looked.and_then(|looked| looked.checked_add(LOOK_AGAIN));
-        let waits = self.stall.is_some() || !self.groups.is_empty();
-        let oldest = self.groups.values().map(|group| group.deadline).min();
-        let sweep = oldest.and_then(|deadline| self.clock.when(deadline));
-        sweep.into_iter().chain(look.filter(|_| waits)).min()
+        let sweep = self.clock.when(self.groups.first()?.deadline);
+        sweep.into_iter().chain(self.look_at).min()
     }
 
-    /// Forgets everything unfinished.
-    pub(super) fn abandon(&mut self) {
-        self.groups.clear();
-        self.stall = None;
-    }
-
-    fn line(&mut self, line: Line, now: Instant, outbox: &mut Outbox) {
-        let Line { mut bytes, meta } = line;
-        if bytes.last() == Some(&b'\r') {
-            bytes.truncate(bytes.len().saturating_sub(1));
-        }
-        if bytes.iter().all(u8::is_ascii_whitespace) {
-            return;
-        }
-        let (size, limit) = (len64(bytes.len()), self.max_line_bytes);
-        let too_long = (size > limit).then_some(Violation::LineTooLong { size, limit });
-        if let Some((header, data)) = Header::read(&bytes) {
-            return self.frame(header, data, Line { bytes, meta }, too_long, now, outbox);
-        }
-        if let Some(violation) = too_long {
-            let front = bytes.get(..FRONT).unwrap_or(&bytes);
-            let reply = answered_id(front).map(|id| failed_answer(&id, &violation));
-            let ordinal = self.ordinal();
-            return outbox.receive_failed(ordinal, violation, reply);
-        }
-        let message = Message::from(bytes.clone());
-        if check(&message).is_ok_and(|envelope| envelope.is_valid(&message)) {
-            let ordinal = self.ordinal();
-            outbox.event(Event::Message { message, ordinal, meta });
-        } else {
-            outbox.count("line-for-the-log");
-            outbox.event(Event::Line(bytes));
-        }
-    }
-
-    fn frame(
-        &mut self,
-        header: Header,
-        data: usize,
-        line: Line,
-        too_long: Option<Violation>,
-        now: Instant,
-        outbox: &mut Outbox,
-    ) {
-        if self.ended.contains(header.id) {
-            return outbox.count("late-frame");
-        }
-        let open = self.groups.contains_key(&header.id);
-        match too_long {
-            Some(violation) if open => self.fail(header.id, violation, outbox),
-            Some(violation) => self.refuse(header.id, violation, outbox),
-            None if open => self.add(header, line.bytes.get(data..).unwrap_or_default(), now, outbox),
-            None => match self.admit(header) {
-                Ok(()) => self.begin(header, data, line, now, outbox),
-                Err(violation) => self.refuse(header.id, violation, outbox),
-            },
-        }
-    }
-
-    /// Begins a group with its first frame to arrive. Without room for it, waits, if nothing else is open that could
-    /// end while we wait.
-    fn begin(&mut self, header: Header, data: usize, line: Line, now: Instant, outbox: &mut Outbox) {
-        let ordinal = self.ordinal();
-        let Err(size) = self.open(ordinal, header, &line, data, now) else {
-            return self.add(header, line.bytes.get(data..).unwrap_or_default(), now, outbox);
+    /// Gives a frame to its group, which it may begin and complete.
+    fn frame(&mut self, frame: &Frame, meta: Meta, now: Instant, outbox: &mut Outbox) {
+        let place = match self.groups.iter().position(|group| group.id == frame.id) {
+            Some(place) => place,
+            None if self.ended.contains(&frame.id) => return outbox.count("late-frame"),
+            None => {
+                let ordinal = self.ordinal();
+                match frame.numbers.clone().and_then(|(_, total)| self.begin(frame, total, ordinal, meta, now)) {
+                    Ok(group) => self.groups.push(group),
+                    Err(violation) => {
+                        self.remember(frame.id);
+                        return fail(ordinal, violation, None, outbox);
+                    }
+                }
+                self.groups.len().saturating_sub(1)
+            }
         };
-        if !self.groups.is_empty() || self.impatient {
-            self.ended.add(header.id);
-            return outbox.receive_failed(ordinal, Violation::NoRoom { size }, None);
+        let Some(group) = self.groups.get_mut(place) else { return };
+        let added = group.add(frame, self.limits.max_message_bytes(), now);
+        if added.is_ok() && group.next() < group.total {
+            let (subject, done) = (Subject::Incoming(group.ordinal), group.received());
+            return outbox.progress(Progress { subject, done, total: group.declared.max(done) });
         }
-        outbox.count("stalled");
-        self.looked = Some(now);
-        let give_up = now.checked_add(self.limits.sweep_after()).unwrap_or(now);
-        self.stall = Some(Stall { ordinal, first: line, rest: VecDeque::new(), rest_bytes: 0, give_up });
+        self.remember(frame.id);
+        let Group { ordinal, meta, answers, assembly, .. } = self.groups.remove(place);
+        match added.and_then(|()| assembly.finish()) {
+            Ok(whole) => outbox.event(Event::Message { message: whole.message, ordinal, meta }),
+            Err(violation) => fail(ordinal, violation, answers, outbox),
+        }
     }
 
-    /// Fails a group that does not even begin.
-    fn refuse(&mut self, id: GroupId, violation: Violation, outbox: &mut Outbox) {
-        self.ended.add(id);
-        let ordinal = self.ordinal();
-        outbox.receive_failed(ordinal, violation, None);
-    }
-
-    /// Whether a group may begin, whatever its size.
-    fn admit(&self, header: Header) -> Result<(), Violation> {
-        numbers(header)?;
+    /// A group of which this is the first frame to arrive.
+    fn begin(&mut self, frame: &Frame, total: u32, ordinal: u64, meta: Meta, now: Instant) -> Result<Group, Violation> {
         let limit = self.limits.max_groups();
         if len64(self.groups.len()) >= u64::from(limit) {
             return Err(Violation::TooManyGroups { limit });
         }
-        Ok(())
-    }
-
-    /// Begins a group.
-    ///
-    /// # Errors
-    /// The size for which there is no room.
-    fn open(&mut self, ordinal: u64, header: Header, line: &Line, data: usize, now: Instant) -> Result<(), u64> {
-        let timeout = self.limits.sweep_after();
-        let max_bytes = self.limits.max_message_bytes();
-        let len = len64(line.bytes.len().saturating_sub(data));
-        let declared = len.saturating_mul(header.total).min(max_bytes);
-        let schedule = Schedule { started: now, timeout };
-        let grant = self.account.reserve(group_cost(declared), schedule).map_err(|_| declared)?;
+        let declared = len64(frame.data.len()).saturating_mul(total.into()).min(self.limits.max_message_bytes());
+        let schedule = Schedule { started: now, timeout: self.limits.sweep_after() };
+        let assembly = Assembly::begin(&self.account, declared, schedule, &ENVELOPE)
+            .map_err(|_| Violation::NoRoom { size: declared })?;
         self.clock.run(!self.paused, now);
-        self.looked.get_or_insert(now);
-        let opening = Opening {
-            ordinal,
-            meta: line.meta.clone(),
-            deadline: self.clock.at(now).saturating_add(timeout),
-            total: u32::try_from(header.total).unwrap_or(u32::MAX),
-            declared,
-        };
-        self.groups.insert(header.id, Group::new(opening, max_bytes, grant, self.pool.clone()));
-        Ok(())
-    }
-
-    /// Gives a frame to its group, which is open.
-    fn add(&mut self, header: Header, data: &[u8], now: Instant, outbox: &mut Outbox) {
-        let Some(group) = self.groups.get_mut(&header.id) else { return };
-        let (received, subject) = (group.received(), Subject::Incoming(group.ordinal));
-        let added =
-            if group.is_evicted() { Err(Violation::NoRoom { size: received }) } else { group.add(header, data, now) };
-        match added {
-            Err(violation) => self.fail(header.id, violation, outbox),
-            Ok(()) if group.is_complete() => self.complete(header.id, outbox),
-            Ok(()) => outbox.progress(Progress { subject, done: group.received(), total: group.expected() }),
+        if self.groups.is_empty() {
+            self.look_at = now.checked_add(LOOK_AGAIN);
         }
-    }
-
-    fn complete(&mut self, id: GroupId, outbox: &mut Outbox) {
-        let Some(group) = self.end(id) else { return };
-        let ordinal = group.ordinal;
-        match group.finish() {
-            Ok((message, meta)) => outbox.event(Event::Message { message, ordinal, meta }),
-            Err(violation) => outbox.receive_failed(ordinal, violation, None),
-        }
-    }
-
-    fn fail(&mut self, id: GroupId, violation: Violation, outbox: &mut Outbox) {
-        let Some(group) = self.end(id) else { return };
-        let reply = group.reply(&violation);
-        outbox.receive_failed(group.ordinal, violation, reply);
-    }
-
-    fn expire(&mut self, id: GroupId, outbox: &mut Outbox) {
-        let Some(group) = self.end(id) else { return };
-        outbox.count("group-expired");
-        outbox.event(Event::Expired { ordinal: group.ordinal, received: group.received() });
-    }
-
-    fn end(&mut self, id: GroupId) -> Option<Group> {
-        self.ended.add(id);
-        self.groups.remove(&id)
-    }
-
-    /// The groups for which `is` holds, oldest first.
-    fn find(&self, is: impl Fn(&Group) -> bool) -> Vec<GroupId> {
-        let mut found: Vec<_> = self.groups.iter().filter(|(_, group)| is(group)).collect();
-        found.sort_by_key(|(_, group)| group.ordinal);
-        found.into_iter().map(|(id, _)| *id).collect()
-    }
-
-    /// Begins the group that had no room, if it has now; with `give_up` it fails if not. Then goes on with what came
-    /// after it.
-    fn end_stall(&mut self, now: Instant, give_up: bool, outbox: &mut Outbox) {
-        let Some(stall) = self.stall.take() else { return };
-        let Some((header, data)) = Header::read(&stall.first.bytes) else { return };
-        match self.open(stall.ordinal, header, &stall.first, data, now) {
-            Ok(()) => self.add(header, stall.first.bytes.get(data..).unwrap_or_default(), now, outbox),
-            Err(size) if give_up => {
-                self.ended.add(header.id);
-                outbox.receive_failed(stall.ordinal, Violation::NoRoom { size }, None);
-            }
-            Err(_) => {
-                self.stall = Some(stall);
-                return;
-            }
-        }
-        self.impatient = give_up;
-        for line in stall.rest {
-            match &mut self.stall {
-                Some(again) => again.push(line),
-                None => self.line(line, now, outbox),
-            }
-        }
-        self.impatient = false;
+        let (id, deadline) = (frame.id, self.clock.at(now).saturating_add(schedule.timeout));
+        let (starts, held, answers) = (Vec::new(), BTreeMap::new(), None);
+        Ok(Group { id, ordinal, meta, deadline, total, declared, starts, held, held_bytes: 0, answers, assembly })
     }
 
     const fn ordinal(&mut self) -> u64 {
@@ -326,29 +158,217 @@ impl Receiver {
         self.ordinals = ordinal.saturating_add(1);
         ordinal
     }
+
+    fn remember(&mut self, ended: u128) {
+        if self.ended.len() >= MAX_ENDED {
+            self.ended.pop_front();
+        }
+        self.ended.push_back(ended);
+    }
 }
 
-/// The groups that ended last.
-#[derive(Debug, Default)]
-struct Ended {
-    order: VecDeque<GroupId>,
-    ids: BTreeSet<GroupId>,
+/// A message, some frames of which have come: in order into the assembly, those ahead of a gap held aside.
+#[derive(Debug)]
+pub(super) struct Group {
+    id: u128,
+    ordinal: u64,
+    meta: Meta,
+    /// When it is given up, by the time during which we read.
+    deadline: Duration,
+    total: u32,
+    /// Bytes in all, if the other frames are as long as the first that came.
+    declared: u64,
+    /// Where the frames in the assembly begin.
+    starts: Vec<usize>,
+    held: BTreeMap<u32, Box<[u8]>>,
+    held_bytes: u64,
+    /// The id of the request of ours that this seems to answer.
+    answers: Option<Bytes>,
+    assembly: Assembly<6>,
 }
 
-impl Ended {
-    fn contains(&self, id: GroupId) -> bool {
-        self.ids.contains(&id)
+impl Group {
+    /// The first frame that is missing.
+    fn next(&self) -> u32 {
+        u32::try_from(self.starts.len()).unwrap_or(u32::MAX)
     }
 
-    fn add(&mut self, id: GroupId) {
-        if !self.ids.insert(id) {
-            return;
+    /// Bytes that have come.
+    fn received(&self) -> u64 {
+        self.assembly.len().saturating_add(self.held_bytes)
+    }
+
+    /// Takes a frame. One that came before, and is the same, changes nothing.
+    fn add(&mut self, frame: &Frame, limit: u64, now: Instant) -> Result<(), Violation> {
+        let ((index, total), data) = (frame.numbers.clone()?, &frame.data);
+        if total != self.total {
+            return Err(Violation::TotalChanged { got: total, want: self.total });
         }
-        self.order.push_back(id);
-        if self.order.len() > MAX_ENDED
-            && let Some(oldest) = self.order.pop_front()
-        {
-            self.ids.remove(&oldest);
+        if let Some(same) = self.repeats(index, data) {
+            return if same { Ok(()) } else { Err(Violation::ChunkConflict { at: index.into() }) };
         }
+        let size = self.received().saturating_add(len64(data.len()));
+        if size > limit {
+            return Err(Violation::MessageTooLarge { size, limit });
+        }
+        if index > self.next() {
+            self.held_bytes = self.held_bytes.saturating_add(len64(data.len()));
+            self.make_room(0, now)?;
+            self.held.insert(index, data.as_ref().into());
+            return Ok(());
+        }
+        let added = self.append(data, now);
+        if index == 0 {
+            let envelope = Envelope::read(self.assembly.looks()).ok();
+            self.answers = envelope.and_then(|envelope| answered_id(&envelope, &Message::from(data.clone())));
+        }
+        added?;
+        while let Some(data) = self.held.remove(&self.next()) {
+            self.append(&data, now)?;
+            self.held_bytes = self.held_bytes.saturating_sub(len64(data.len()));
+        }
+        Ok(())
+    }
+
+    /// Whether a frame came before, and if so whether it was the same.
+    fn repeats(&self, index: u32, data: &[u8]) -> Option<bool> {
+        let mut places = self.starts.get(len_usize(index.into())..).unwrap_or_default().iter();
+        let Some(start) = places.next() else {
+            return self.held.get(&index).map(|held| **held == *data);
+        };
+        let end = places.next().copied().unwrap_or(len_usize(self.assembly.len()));
+        Some(end.saturating_sub(*start) == data.len() && self.assembly.holds(*start, data))
+    }
+
+    fn append(&mut self, data: &[u8], now: Instant) -> Result<(), Violation> {
+        self.make_room(data.len(), now)?;
+        self.starts.push(len_usize(self.assembly.len()));
+        self.assembly.push(data)
+    }
+
+    /// Makes room for `len` bytes in the assembly, and beside it for what one more frame costs.
+    fn make_room(&mut self, len: usize, now: Instant) -> Result<(), Violation> {
+        let frames = |count: usize, cost: u64| len64(count).saturating_add(1).saturating_mul(cost);
+        let beside = self.held_bytes.saturating_add(frames(self.held.len(), HELD_COST));
+        let beside = beside.saturating_add(frames(self.starts.len(), PLACE_COST));
+        let after = u64::from(self.total.saturating_sub(self.next()).saturating_sub(1));
+        let rest = self.declared.saturating_mul(after).checked_div(self.total.into()).map_or(0, len_usize);
+        let rest = (after == 0 || rest >= len).then_some(rest);
+        let size = self.received().saturating_add(len64(len));
+        self.assembly.make_room(len, rest, beside, now).map_err(|_| Violation::NoRoom { size })
+    }
+}
+
+/// One frame.
+#[derive(Debug)]
+struct Frame {
+    id: u128,
+    /// Its index, which is below its total, which is one that we take.
+    numbers: Result<(u32, u32), Violation>,
+    data: Bytes,
+}
+
+impl Frame {
+    /// Reads a line; `None` if it is no frame.
+    fn read(line: &Bytes) -> Option<Self> {
+        let (uuid, rest) = line.split_first_chunk::<36>()?;
+        let mut fields = rest.strip_prefix(b":")?.splitn(3, |byte| *byte == b':');
+        let (index, total) = (number(fields.next()?)?, number(fields.next()?)?);
+        let numbers = match (u32::try_from(index), u32::try_from(total)) {
+            (Ok(index), Ok(total)) if index < total && total <= MAX_TOTAL => Ok((index, total)),
+            _ => Err(Violation::FrameNumbersInvalid { index, total }),
+        };
+        Some(Self { id: read_uuid(uuid)?, numbers, data: line.slice_ref(fields.next()?) })
+    }
+}
+
+/// Reads 8-4-4-4-12 hex digits of any case.
+fn read_uuid(text: &[u8; 36]) -> Option<u128> {
+    text.iter().enumerate().try_fold(0_u128, |value, (at, byte)| match (at, byte) {
+        (8 | 13 | 18 | 23, b'-') => Some(value),
+        (8 | 13 | 18 | 23, _) => None,
+        _ => Some(value << 4 | u128::from(char::from(*byte).to_digit(16)?)),
+    })
+}
+
+fn number(text: &[u8]) -> Option<u64> {
+    let digits = text.iter().all(u8::is_ascii_digit);
+    std::str::from_utf8(text).ok().filter(|_| digits)?.parse().ok()
+}
+
+/// The id in the front of a message, if that is a response.
+fn answered_id(envelope: &Envelope, front: &Message) -> Option<Bytes> {
+    let id = envelope.id_text(front).filter(|_| envelope.kind == Kind::Response)?;
+    (1..=MAX_ID).contains(&id.len()).then(|| Bytes::copy_from_slice(&id))
+}
+
+/// Reports a message that fails, with the error that the caller of the request should see which it answers.
+fn fail(ordinal: u64, violation: Violation, answers: Option<Bytes>, outbox: &mut Outbox) {
+    let reply = answers.map(|id| match violation {
+        Violation::MessageTooLarge { size, limit } | Violation::LineTooLong { size, limit } => {
+            rpc::send_failed(&id, &SendError::TooLarge { size, limit })
+        }
+        _ => {
+            let data = format!(r#"{{"reason":"{}"}}"#, violation.name());
+            rpc::error_response(&id, -32603, &violation.to_string(), Some(&data))
+        }
+    });
+    outbox.receive_failed(ordinal, violation, reply);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ID: &str = "0B4D6F2A-1C3E-4A5B-8C7D-9E0F1A2B3C4D";
+
+    fn read(line: &str) -> Option<((u32, u32), Bytes)> {
+        Frame::read(&Bytes::copy_from_slice(line.as_bytes())).map(|frame| (frame.numbers.unwrap(), frame.data))
+    }
+
+    #[test]
+    fn data_is_what_follows_the_third_colon_even_nothing() {
+        assert_eq!(read(&format!("{ID}:1:3:a:b:")), Some(((1, 3), "a:b:".into())));
+        assert_eq!(read(&format!("{}:007:8:", ID.to_lowercase())), Some(((7, 8), "".into())));
+    }
+
+    #[test]
+    fn a_line_without_a_real_uuid_or_with_other_than_digits_is_no_frame() {
+        for line in [
+            "".into(),
+            ID.into(),
+            format!("{ID}:1:3"),
+            format!("{ID}:1:"),
+            format!("{ID}::3:x"),
+            format!("{ID}:-1:3:x"),
+            format!("{ID}:+1:3:x"),
+            format!("{ID}: 1:3:x"),
+            format!("{ID}:1:3.0:x"),
+            format!("{ID}:1:{}:x", "9".repeat(20)),
+            format!("{}:0:1:x", ID.replace('D', "G")),
+            format!("{}:0:1:x", ID.replace('-', "0")),
+            format!(" {ID}:0:1:x"),
+            "a1b2c3-4d5e-6f7g-8h9i-j0k1l2m3n4o5:0:3:x".into(),
+        ] {
+            assert_eq!(read(&line), None, "{line}");
+        }
+    }
+
+    #[test]
+    fn the_id_of_an_early_answer_is_found_and_of_anything_else_not() {
+        let id = |text: &str| {
+            let paths = crate::json::Paths::new(&ENVELOPE);
+            let mut scanner = crate::json::Scanner::new(paths);
+            scanner.feed(text.as_bytes()).unwrap();
+            let envelope = Envelope::read(scanner.visitor()).unwrap();
+            answered_id(&envelope, &Message::from(text.to_owned()))
+        };
+        assert_eq!(id(r#"{"jsonrpc":"2.0","id":7,"result":{"a":"#), Some("7".into()));
+        assert_eq!(id(r#"{"id":"q","error":{}}"#), Some("\"q\"".into()));
+        assert_eq!(id(r#"{"jsonrpc":"2.0","id":7"#), None);
+        assert_eq!(id(r#"{"jsonrpc":"2.0","id":7,"method":"m","result":1"#), None);
+        assert_eq!(id(r#"{"jsonrpc":"2.0","result":{"id":7}"#), None);
+        assert_eq!(id(r#"{"result":1,"id":12"#), None, "perhaps not all of the id");
+        assert_eq!(id(&format!(r#"{{"id":"{}","result":1"#, "x".repeat(300))), None);
     }
 }

@@ -21,6 +21,7 @@ pub(crate) struct End<M> {
     pub(crate) machine: M,
     name: String,
     paused_until: Option<Instant>,
+    batch: u32,
     /// What this driver does wrong.
     sabotage: Option<Sabotage>,
     sweep_after: Duration,
@@ -42,6 +43,7 @@ impl<M: Machine> End<M> {
             machine,
             name,
             paused_until: None,
+            batch: 0,
             sabotage: None,
             sweep_after,
             read_for: Duration::ZERO,
@@ -57,6 +59,17 @@ impl<M: Machine> End<M> {
     pub(crate) fn sabotaged(mut self, sabotage: Option<Sabotage>) -> Self {
         self.sabotage = sabotage;
         self
+    }
+
+    /// Reads so many frames more than are wanted.
+    pub(crate) fn batched(mut self, batch: u32) -> Self {
+        self.batch = batch;
+        self
+    }
+
+    /// Whether the machine waits for room.
+    pub(crate) fn is_parked(&self) -> bool {
+        !self.machine.wants_frames()
     }
 
     /// Stops reading for a while.
@@ -89,9 +102,12 @@ impl<M: Machine> End<M> {
         }
         loop {
             let mut moved = false;
-            while self.is_reading()
+            // A driver that has read several frames at once hands over the rest, even if they are not wanted now.
+            let mut in_hand = self.batch;
+            while (self.is_reading() || (in_hand > 0 && moved && self.closed.is_none()))
                 && let Some(item) = pipe.take(now)
             {
+                in_hand -= u32::from(!self.machine.wants_frames());
                 moved = true;
                 self.take(item, now);
             }

@@ -104,6 +104,11 @@ impl Line {
         self.pipes.iter().all(Pipe::is_empty) && self.cut.is_none()
     }
 
+    /// Whether an end waits for room.
+    pub(crate) fn is_parked(&self) -> bool {
+        self.near.iter().chain(&self.far).any(End::is_parked)
+    }
+
     /// From now on nothing goes wrong here.
     pub(crate) fn calm(&mut self, now: Instant) {
         self.pipes.iter_mut().for_each(|pipe| pipe.calm(now));

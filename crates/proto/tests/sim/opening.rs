@@ -78,7 +78,9 @@ impl World {
         let limits: Limits = config.limits;
         let name = format!("link {} {side}", self.links);
         let machine = Connection::new(config, account);
-        let mut end = End::new(machine, name, limits.sweep_after(), self.now).sabotaged(self.plan.sabotage);
+        let mut end = End::new(machine, name, limits.sweep_after(), self.now)
+            .sabotaged(self.plan.sabotage)
+            .batched(self.links as u32 % 4);
         end.machine.handle(Input::Capacity(capacity.clone()), self.now);
         end
     }

@@ -177,7 +177,8 @@ impl World {
             assert!(!bytes.contains(&b'\n'), "a line end inside a line");
             let frame = is_frame(&bytes);
             self.tally.one(if frame { "pipe frames" } else { "pipe raw lines" });
-            if frame && self.rng.chance(self.manner.dropped) {
+            // Of a message of which nothing arrives, nobody can know; so the first frame stays.
+            if frame && !is_first(&bytes) && self.rng.chance(self.manner.dropped) {
                 self.tally.one("pipe frames dropped");
             } else if frame && self.rng.chance(self.manner.late) {
                 self.late.push(bytes);
@@ -280,4 +281,8 @@ impl World {
 
 fn is_frame(line: &[u8]) -> bool {
     line.first().is_some_and(|byte| *byte != b'{')
+}
+
+fn is_first(frame: &[u8]) -> bool {
+    frame.split(|byte| *byte == b':').nth(1) == Some(b"0")
 }

@@ -104,13 +104,13 @@ impl Plan {
         let old_version = rng.chance(8);
         let hides_reconnect = rng.chance(12);
         let tight = rng.chance(25);
-        let clients = if tight { rng.pick(&[1, 2, 3]) } else { rng.pick(&[1, 1, 1, 2]) };
+        let clients = if tight { rng.pick(&[2, 3, 4]) } else { rng.pick(&[1, 1, 1, 2]) };
         let mode = rng.pick(&[Mode::Settled, Mode::Settled, Mode::StartOrder, Mode::StartOrder, Mode::Legacy]);
         let modes = (0..clients).map(|_| mode).collect();
         let hurried = rng.chance(25);
         let faults = Faults {
             cuts: rng.pick(&[0, 1, 1, 2, 3, 5]),
-            stalls: if hurried { rng.range(1, 6) as u32 } else { rng.pick(&[0, 0, 1, 3]) },
+            stalls: if hurried || tight { rng.range(1, 6) as u32 } else { rng.pick(&[0, 0, 1, 3]) },
             pauses: rng.pick(&[0, 0, 1, 4]),
             hurried,
             shrinks: rng.pick(&[0, 0, 0, 0, 0, 1]),
@@ -155,7 +155,7 @@ impl Plan {
         let room = budget.largest_message().min(64 << 10);
         let timeout = match (self.faults.hurried, self.tight) {
             (true, _) => rng.millis(60, 500),
-            (false, true) => rng.millis(1000, 3000),
+            (false, true) => rng.millis(400, 2000),
             (false, false) => Duration::from_secs(30),
         };
         let config = LimitsConfig {

@@ -235,6 +235,7 @@ impl World {
                 self.doubt(&error);
                 if self.doubtful && error == SendError::Refused {
                     self.ledger.excuse((at as u64, UP), ticket.0);
+                    self.ledger.excuse((at as u64, DOWN), ticket.0);
                 } else {
                     self.ledger.failed((at as u64, UP), ticket.0);
                 }
@@ -277,6 +278,10 @@ impl World {
         let len = request["params"]["answer"].as_u64().unwrap_or(0);
         let answer = format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{"text":"{}"}}}}"#, self.rng.text(len as usize));
         self.ledger.handed((client as u64, DOWN), id, Lane::Free, answer.as_bytes());
+        if !self.peers[client].pending.contains_key(&id) {
+            // Its caller was told that it failed, because the relay never said that it arrived.
+            self.ledger.excuse((client as u64, DOWN), id);
+        }
         self.send(0, (client as u64) << 32 | id, answer, from);
     }
 

@@ -103,6 +103,7 @@ impl World {
         for at in 0..self.lines.len() {
             self.lines[at].notice(self.now);
             self.lines[at].read(self.now);
+            self.tally.add("steps without room", self.lines[at].is_parked().into());
             self.client_events(at);
             self.host_events(at);
             self.lines[at].write(&mut self.rng, &mut self.tally, self.now);
@@ -309,7 +310,7 @@ impl World {
             && self.operations == 0
             && self.lines.len() == self.clients.len()
             && self.clients.iter().all(Client::is_at_rest)
-            && self.lines.iter().all(|line| line.is_quiet() && line.desk.is_level(&self.host.log))
+            && self.lines.iter().all(|line| line.is_quiet() && !line.is_parked() && line.desk.is_level(&self.host.log))
     }
 
     /// A world in which bits flip may wait for ever for an answer to a flipped id.

@@ -1,0 +1,216 @@
+//! One transfer that is arriving: chunks in any order inside a window become one checked message.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::{Duration, Instant};
+
+use sha2::{Digest, Sha256};
+
+use crate::assembly::Assembly;
+use crate::budget::{Account, Schedule};
+use crate::error::Violation;
+use crate::machine::{Meta, Progress, Subject};
+use crate::message::{len_usize, len64};
+
+use super::Config;
+use super::wire::{PATHS, Start, Text, hex};
+
+/// What a chunk costs that waits for an earlier one, beside its bytes: its place in the table.
+const HELD_COST: u64 = 64;
+/// How many assembled chunks are remembered, to tell a repeated one from a different one.
+const MARKS: usize = 32;
+
+/// What it takes to tell of a transfer.
+#[derive(Debug, Clone)]
+pub(super) struct Head {
+    pub(super) ordinal: u64,
+    pub(super) token: Box<str>,
+    /// To whom we answer, about the frame that began it.
+    pub(super) answer: Meta,
+    /// The highest place seen.
+    pub(super) highest: u64,
+}
+
+/// One transfer that is arriving.
+#[derive(Debug)]
+pub(super) struct Arrival {
+    pub(super) head: Head,
+    pub(super) start: Start,
+    /// The place of `start`.
+    pub(super) first: u64,
+    /// The place that is assembled next, unless it turns out to be empty.
+    next: u64,
+    /// The first place that was taken as empty.
+    passed: Option<u64>,
+    /// Chunks that came, held ones included.
+    chunks: u64,
+    /// Bytes that came, held ones included.
+    bytes: u64,
+    window: usize,
+    assembly: Assembly<17>,
+    hash: Sha256,
+    /// Chunks that came before an earlier one.
+    held: BTreeMap<u64, Vec<u8>>,
+    /// The last chunks assembled: place, offset and length.
+    marks: VecDeque<(u64, usize, usize)>,
+    /// Readings of the clock that stands still while we do not read.
+    pub(super) soft: Duration,
+    hard: Duration,
+}
+
+impl Arrival {
+    /// Opens a transfer. Its declared size is set aside in accounting, and nothing is allocated for it.
+    ///
+    /// # Errors
+    /// There is no room.
+    pub(super) fn begin(
+        head: Head,
+        start: Start,
+        (config, account): (&Config, &Account),
+        (now, read): (Instant, Duration),
+    ) -> Result<Self, Violation> {
+        let schedule = Schedule { started: now, timeout: config.hard_timeout };
+        let assembly = Assembly::begin(account, start.bytes, schedule, &PATHS);
+        let assembly = assembly.map_err(|_| Violation::NoRoom { size: start.bytes })?;
+        let first = head.highest;
+        Ok(Self {
+            head,
+            start,
+            first,
+            next: first.saturating_add(1),
+            passed: None,
+            chunks: 0,
+            bytes: 0,
+            window: len_usize(config.window.into()),
+            assembly,
+            hash: Sha256::new(),
+            held: BTreeMap::new(),
+            marks: VecDeque::new(),
+            soft: read.saturating_add(config.soft_timeout),
+            hard: read.saturating_add(config.hard_timeout),
+        })
+    }
+
+    /// Takes a chunk; one that came before is ignored.
+    ///
+    /// # Errors
+    /// It breaks a rule, or there is no room for it.
+    pub(super) fn chunk(&mut self, at: u64, text: &[u8], now: Instant) -> Result<(), Violation> {
+        if self.is_repeated(at, text)? {
+            return Ok(());
+        }
+        self.chunks = self.chunks.saturating_add(1);
+        self.bytes = self.bytes.saturating_add(len64(text.len()));
+        if self.chunks > self.start.chunks {
+            return Err(Violation::TooManyChunks { count: self.chunks, limit: self.start.chunks });
+        }
+        if self.bytes > self.start.bytes {
+            return Err(Violation::SizeMismatch { got: self.bytes, want: self.start.bytes });
+        }
+        self.head.highest = self.head.highest.max(at);
+        if at == self.next {
+            self.append(at, text, now)?;
+        } else {
+            self.held.insert(at, text.to_vec());
+            self.make_room(0, now)?;
+        }
+        // What is later than the window is not coming; when all are here, a gap is only one in the numbering.
+        while let Some((&at, _)) = self.held.first_key_value() {
+            if at != self.next {
+                if self.held.len() <= self.window && self.chunks < self.start.chunks {
+                    break;
+                }
+                self.passed.get_or_insert(self.next);
+            }
+            if let Some(text) = self.held.remove(&at) {
+                self.append(at, &text, now)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks the whole, once `end` came.
+    ///
+    /// # Errors
+    /// Chunks or bytes are missing, or the message is not what was declared, or no JSON-RPC message.
+    pub(super) fn finish(self, at: u64) -> Result<Text, Violation> {
+        if at <= self.head.highest {
+            return Err(Violation::ProgressNotIncreasing { got: at, after: self.head.highest });
+        }
+        if self.chunks != self.start.chunks {
+            return Err(Violation::ChunksMissing { got: self.chunks, want: self.start.chunks });
+        }
+        if self.bytes != self.start.bytes {
+            return Err(Violation::SizeMismatch { got: self.bytes, want: self.start.bytes });
+        }
+        if hex(&self.hash.finalize()) != self.start.digest {
+            return Err(Violation::DigestMismatch);
+        }
+        let whole = self.assembly.finish()?;
+        let text = Text { message: whole.message, envelope: whole.envelope, paths: whole.looks };
+        if text.is_part() { Err(Violation::NestedSegment) } else { Ok(text) }
+    }
+
+    /// When it is given up.
+    pub(super) fn due(&self) -> Duration {
+        self.soft.min(self.hard)
+    }
+
+    /// Why it has to go, if it has.
+    pub(super) fn lost(&self, read: Duration) -> Option<Violation> {
+        if self.due() <= read {
+            return Some(Violation::TimedOut { received: self.bytes });
+        }
+        self.assembly.is_evicted().then_some(Violation::NoRoom { size: self.start.bytes })
+    }
+
+    pub(super) const fn progress(&self) -> Progress {
+        Progress { subject: Subject::Incoming(self.head.ordinal), done: self.bytes, total: self.start.bytes }
+    }
+
+    /// Whether this chunk came before. A place that was passed over as empty cannot be filled any more.
+    fn is_repeated(&self, at: u64, text: &[u8]) -> Result<bool, Violation> {
+        if at <= self.first {
+            return Err(Violation::ProgressNotIncreasing { got: at, after: self.first });
+        }
+        let same = if at >= self.next {
+            let Some(held) = self.held.get(&at) else {
+                return Ok(false);
+            };
+            *held == text
+        } else if let Some((_, offset, len)) = self.marks.iter().find(|(place, ..)| *place == at) {
+            *len == text.len() && self.assembly.holds(*offset, text)
+        } else if self.marks.len() == MARKS && self.marks.front().is_some_and(|(place, ..)| at < *place) {
+            true
+        } else {
+            return Err(Violation::OutsideWindow { at, window: len64(self.window) });
+        };
+        if same { Ok(true) } else { Err(Violation::ChunkConflict { at }) }
+    }
+
+    fn append(&mut self, at: u64, text: &[u8], now: Instant) -> Result<(), Violation> {
+        self.next = at.saturating_add(1);
+        if self.marks.len() == MARKS {
+            self.marks.pop_front();
+        }
+        self.marks.push_back((at, len_usize(self.assembly.len()), text.len()));
+        self.make_room(text.len(), now)?;
+        self.hash.update(text);
+        self.assembly.push(text).map_err(|violation| match self.passed {
+            Some(at) => Violation::OutsideWindow { at, window: len64(self.window) },
+            None => violation,
+        })
+    }
+
+    /// Sees to it that what is here, and `len` more bytes, are covered by what was set aside.
+    fn make_room(&mut self, len: usize, now: Instant) -> Result<(), Violation> {
+        let held = self
+            .held
+            .values()
+            .fold(0_u64, |sum, text| sum.saturating_add(HELD_COST).saturating_add(len64(text.capacity())));
+        let rest = len_usize(self.start.bytes.saturating_sub(self.assembly.len()));
+        if self.assembly.is_evicted() || self.assembly.make_room(len, Some(rest), held, now).is_err() {
+            return Err(Violation::NoRoom { size: self.start.bytes });
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,171 @@
+//! One message on its way out, whole or as a transfer: it knows which frame it may send next.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use crate::json;
+use crate::machine::{Meta, Progress, Subject, Tag};
+use crate::message::{Reader, len_usize, len64};
+use crate::outgoing::Outgoing;
+
+use super::Config;
+use super::book::Key;
+use super::cut::Plan;
+use super::wire::Writer;
+
+/// A message on its way out.
+#[derive(Debug)]
+pub(super) struct Item {
+    pub(super) what: Outgoing,
+    pub(super) meta: Meta,
+    /// What allows a transfer.
+    pub(super) token: Option<Arc<str>>,
+    /// Of the token.
+    pub(super) key: Key,
+    /// How it is cut, if it is a transfer.
+    pub(super) plan: Option<Plan>,
+    /// At the next chunk.
+    reader: Reader,
+    /// The next frame: 0 is the whole message or `start`, then come chunks, then `end`.
+    pub(super) next: u64,
+    /// The place of the first chunk, once chunks may go out.
+    pub(super) first: Option<u64>,
+    /// Frames that a link which acknowledges has not confirmed.
+    pub(super) open: Vec<Open>,
+    /// When it last went on, by the clock that stands still while we do not read.
+    pub(super) touched: Duration,
+}
+
+/// A frame that is not confirmed.
+#[derive(Debug)]
+pub(super) struct Open {
+    number: u64,
+    /// At its beginning.
+    reader: Reader,
+    /// `None` if it has to be sent again.
+    pub(super) tag: Option<Tag>,
+}
+
+impl Item {
+    pub(super) fn new(what: Outgoing, meta: Meta, token: Option<Arc<str>>) -> Self {
+        let (key, reader) = (Key::of(&meta.peer, &token), Reader::new(what.message().clone()));
+        let (plan, first, open, touched) = (None, None, Vec::new(), Duration::ZERO);
+        Self { what, meta, token, key, plan, reader, next: 0, first, open, touched }
+    }
+
+    pub(super) fn len(&self) -> u64 {
+        len64(self.what.message().len())
+    }
+
+    pub(super) fn token(&self) -> &str {
+        self.token.as_deref().unwrap_or_default()
+    }
+
+    /// The next frame, if one may go out now.
+    pub(super) fn frame(
+        &mut self,
+        tag: Tag,
+        config: &Config,
+        read: Duration,
+        out: &mut Writer,
+    ) -> Option<(Bytes, Meta)> {
+        let mut frame = match self.open.iter().position(|frame| frame.tag.is_none()) {
+            Some(at) => self.open.remove(at),
+            None if self.may_go_on(config) => Open { number: self.next, reader: self.reader.clone(), tag: None },
+            None => return None,
+        };
+        let mut reader = frame.reader.clone();
+        let to = (self.token(), self.place(frame.number));
+        let len = |plan: &Plan| plan.lens.get(len_usize(frame.number).wrapping_sub(1)).copied();
+        let bytes = match self.plan.as_ref().map(|plan| (plan, len(plan))) {
+            None => self.what.message().to_bytes(),
+            Some((plan, _)) if frame.number == 0 => out.start(self.token(), &plan.start),
+            Some((plan, Some(mut left))) => out.chunk(to, len_usize(plan.frame), |out| {
+                while left > 0 {
+                    let run = reader.run(left);
+                    json::escape_into(out, run);
+                    left = left.saturating_sub(run.len());
+                }
+            }),
+            Some((_, None)) => out.text(to, "end", ""),
+        };
+        self.touched = read;
+        if frame.number == self.next {
+            self.next = self.next.saturating_add(1);
+            self.reader = reader;
+        }
+        let meta = Meta { supports_parts: frame.number == 0, ..self.meta.clone() };
+        if config.acks {
+            frame.tag = Some(tag);
+            self.open.push(frame);
+        }
+        Some((bytes, meta))
+    }
+
+    /// How far a transfer has come.
+    pub(super) fn progress(&self) -> Option<Progress> {
+        let total = self.plan.as_ref()?.start.bytes;
+        Some(Progress { subject: Subject::Outgoing(self.what.ticket()?), done: len64(self.reader.done()), total })
+    }
+
+    /// Whether this is the transfer of a token, and `start` went out.
+    pub(super) fn is_begun(&self, key: Key) -> bool {
+        self.key == key && self.next > 0
+    }
+
+    /// Whether all frames went out, and were confirmed.
+    pub(super) fn is_over(&self) -> bool {
+        self.next > self.last() && self.open.is_empty()
+    }
+
+    /// The link took a frame, or wants it `again`.
+    pub(super) fn answered(&mut self, tag: Tag, again: bool, read: Duration) {
+        if again {
+            self.open.iter_mut().filter(|frame| frame.tag == Some(tag)).for_each(|frame| frame.tag = None);
+        }
+        self.open.retain(|frame| frame.tag != Some(tag));
+        self.touched = read;
+    }
+
+    /// Lets chunks go out. The second place is left to an `accept`, which shows that the peer has `start`.
+    pub(super) fn release(&mut self, first: u64, read: Duration) {
+        self.open.retain(|frame| first == 2 || frame.number != 0);
+        if self.first.is_none() {
+            (self.first, self.touched) = (Some(first), read);
+        }
+    }
+
+    /// When a transfer is given up: the peer has to accept it in time, and a link that acknowledges to answer. One that
+    /// waits to be sent again waits for us.
+    pub(super) fn due(&self, config: &Config) -> Option<Duration> {
+        let time = match self.first {
+            None => config.accept_timeout,
+            Some(_) if config.acks => config.soft_timeout,
+            Some(_) => return None,
+        };
+        let is_ours = self.next == 0 || self.open.iter().any(|frame| frame.tag.is_none());
+        (!is_ours).then(|| self.touched.saturating_add(time))
+    }
+
+    /// The place of a frame.
+    pub(super) fn place(&self, number: u64) -> u64 {
+        if number == 0 { 1 } else { self.first.unwrap_or(2).saturating_add(number).saturating_sub(1) }
+    }
+
+    fn last(&self) -> u64 {
+        self.plan.as_ref().map_or(0, |plan| plan.start.chunks.saturating_add(1))
+    }
+
+    fn may_go_on(&self, config: &Config) -> bool {
+        let oldest = self.open.iter().map(|frame| frame.number).min().unwrap_or(self.next);
+        let ahead = self.next.saturating_sub(oldest);
+        match self.next {
+            0 => true,
+            _ if self.first.is_none() || oldest == 0 => false,
+            next if next < self.last() => ahead < config.publish_window.max(1).into(),
+            next => next == self.last() && ahead == 0,
+        }
+    }
+}

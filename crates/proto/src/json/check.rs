@@ -358,31 +358,42 @@ impl<V: Visit> Scanner<V> {
         self.end(input)
     }
 
+    /// Whether the visitor sees what is at this depth. Most of a large message is deeper, so what it sees is out of line.
+    #[inline(always)]
+    fn is_shown(&self) -> bool {
+        self.nest.depth() <= self.visit.depth()
+    }
+
     #[inline(always)]
     fn begin(&mut self, input: &Input<'_>, kind: Kind) {
-        if self.nest.depth() <= V::DEPTH {
-            self.visit.begin(self.nest.depth(), kind, self.offset_of(input));
+        if self.is_shown() {
+            self.show_begin(self.offset_of(input), kind);
         }
+    }
+
+    #[cold]
+    fn show_begin(&mut self, at: u64, kind: Kind) {
+        self.visit.begin(self.nest.depth(), kind, at);
     }
 
     #[inline(always)]
     fn end(&mut self, input: &Input<'_>) -> State {
-        if self.nest.depth() <= V::DEPTH {
-            self.visit.end(self.nest.depth(), self.offset_of(input));
+        if self.is_shown() {
+            self.show_end(self.offset_of(input));
         }
         if self.nest.depth() == 0 { State::Done } else { State::Next }
+    }
+
+    #[cold]
+    fn show_end(&mut self, at: u64) {
+        self.visit.end(self.nest.depth(), at);
     }
 
     /// A key ended with `run`; its colon is taken too if it follows at once.
     #[inline(always)]
     fn end_key(&mut self, input: &mut Input<'_>, run: &[u8]) -> State {
-        if V::DEPTH > 0 && self.nest.depth() <= V::DEPTH {
-            if self.capture.is_empty() {
-                self.visit.key(self.nest.depth(), Key::from(run));
-            } else {
-                self.capture.extend(run);
-                self.visit.key(self.nest.depth(), self.capture.key());
-            }
+        if V::DEPTH > 0 && self.is_shown() {
+            self.show_key(run);
         }
         if input.peek() != Some(b':') {
             return State::Colon;
@@ -391,10 +402,20 @@ impl<V: Visit> Scanner<V> {
         State::Value
     }
 
+    #[cold]
+    fn show_key(&mut self, run: &[u8]) {
+        if self.capture.is_empty() {
+            self.visit.key(self.nest.depth(), Key::from(run));
+        } else {
+            self.capture.extend(run);
+            self.visit.key(self.nest.depth(), self.capture.key());
+        }
+    }
+
     /// Adds to the captured key, if we are in one that the visitor sees.
     #[inline(always)]
     fn gather(&mut self, role: Role, add: impl FnOnce(&mut Capture)) {
-        if V::DEPTH > 0 && role == Role::Key && self.nest.depth() <= V::DEPTH {
+        if V::DEPTH > 0 && role == Role::Key && self.is_shown() {
             add(&mut self.capture);
         }
     }

@@ -39,6 +39,8 @@ pub struct Paths<const N: usize> {
     of_len: [u32; MAX_KEYS + 1],
     /// For each depth, the paths on which the value now open there lies.
     live: [u32; MAX_KEYS + 1],
+    /// The number of keys in the longest path.
+    longest: u32,
     /// Paths whose value is open.
     open: u32,
     seen: u32,
@@ -67,8 +69,25 @@ impl<const N: usize> Paths<N> {
             bit <<= 1;
             rest = tail;
         }
+        let longest = match of_len {
+            [_, 0, 0, 0, 0] => 0,
+            [_, _, 0, 0, 0] => 1,
+            [_, _, _, 0, 0] => 2,
+            [_, _, _, _, 0] => 3,
+            _ => 4,
+        };
         let all = of_len[0] | of_len[1] | of_len[2] | of_len[3] | of_len[4];
-        Self { paths, of_len, live: [all, 0, 0, 0, 0], open: 0, seen: 0, repeated: 0, root: None, found: [None; N] }
+        Self {
+            paths,
+            of_len,
+            live: [all, 0, 0, 0, 0],
+            longest,
+            open: 0,
+            seen: 0,
+            repeated: 0,
+            root: None,
+            found: [None; N],
+        }
     }
 
     /// The first value at path `i`, if there was one.
@@ -115,6 +134,11 @@ impl<const N: usize> Paths<N> {
 
 impl<const N: usize> Visit for Paths<N> {
     const DEPTH: u32 = 4;
+
+    #[inline]
+    fn depth(&self) -> u32 {
+        self.longest
+    }
 
     #[inline]
     fn key(&mut self, depth: u32, key: Key<'_>) {

@@ -28,6 +28,12 @@ pub trait Visit {
     /// Values at a greater depth are not reported, nor are their keys.
     const DEPTH: u32;
 
+    /// The same for this very visitor: at most [`DEPTH`](Self::DEPTH).
+    #[inline]
+    fn depth(&self) -> u32 {
+        Self::DEPTH
+    }
+
     /// An object's key; its value begins next, at the same depth.
     fn key(&mut self, depth: u32, key: Key<'_>);
 

@@ -216,6 +216,8 @@ impl Connection {
         let Head { ordinal, token, answer, highest } = head;
         let why = violation.to_string();
         let reply = self.book.fail_asked(&answer.peer, key, &why, violation.name());
+        // A relay may bring the same frame again: what was refused stays refused.
+        self.book.ended.insert(key, answer.about.clone());
         let bytes = self.writer.text((&token, highest.saturating_add(1)), ABORT, &why);
         self.control(bytes, answer);
         if let Violation::TimedOut { received } = violation {

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use sha2::{Digest, Sha256};
 
 use crate::error::{SendError, Violation};
-use crate::json::{self, Compactor, Path, Paths, Scanner, Utf8};
+use crate::json::{self, Compactor, Path, Paths, Scanner};
 use crate::limits::Limits;
 use crate::machine::{Capacity, Event, Lane, Measure, Meta, Progress, Subject, Tag, Ticket, Transmit};
 use crate::message::{Message, Reader, len64};
@@ -206,13 +206,7 @@ fn refusal(id: &[u8], error: &SendError) -> Message {
 /// # Errors
 /// It is not UTF-8, not JSON, no object, has a key twice, or is no request, response or notification.
 pub(crate) fn check(message: &Message) -> Result<Envelope, Violation> {
-    let (mut utf8, mut scanner) = (Utf8::new(), Scanner::new(Paths::new(&ENVELOPE)));
-    for part in message.slices() {
-        utf8.feed(part).map_err(|_| Violation::FrameNotUtf8)?;
-        scanner.feed(part).map_err(Violation::FrameNotJson)?;
-    }
-    utf8.finish().map_err(|_| Violation::FrameNotUtf8)?;
-    let envelope = Envelope::read(&scanner.finish().map_err(Violation::FrameNotJson)?)?;
+    let (_, envelope) = rpc::read_frame(message, &ENVELOPE)?;
     if envelope.is_valid(message) { Ok(envelope) } else { Err(Violation::MessageNotJsonRpc) }
 }
 

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use crate::error::{SendError, Violation};
-use crate::json::{self, Found, Kind as Json, Path, Paths};
+use crate::json::{self, Found, Kind as Json, Path, Paths, Scanner, Utf8};
 use crate::message::Message;
 
 /// The envelope's keys. A dialect's own table of paths begins with these, in this order.
@@ -121,6 +121,25 @@ impl IdKey {
         }
         Self(hasher.finish())
     }
+}
+
+/// Checks a text that arrived in one frame, and finds `paths` in it; they begin with [`ENVELOPE`].
+///
+/// # Errors
+/// It is not UTF-8, not JSON, no object, or has a key of the envelope twice.
+pub(crate) fn read_frame<const N: usize>(
+    message: &Message,
+    paths: &'static [Path; N],
+) -> Result<(Paths<N>, Envelope), Violation> {
+    let (mut utf8, mut scanner) = (Utf8::new(), Scanner::new(Paths::new(paths)));
+    for part in message.slices() {
+        utf8.feed(part).map_err(|_| Violation::FrameNotUtf8)?;
+        scanner.feed(part).map_err(Violation::FrameNotJson)?;
+    }
+    utf8.finish().map_err(|_| Violation::FrameNotUtf8)?;
+    let found = scanner.finish().map_err(Violation::FrameNotJson)?;
+    let envelope = Envelope::read(&found)?;
+    Ok((found, envelope))
 }
 
 /// The string that was found, unescaped; `None` if it is none, or only its beginning has been seen.

@@ -8,10 +8,10 @@ use super::wire::{self, Codec, Control, LOOK, LOOKS, Segment};
 use crate::assembly::{Assembled, Assembly};
 use crate::budget::{Account, Grant, Schedule, group_cost};
 use crate::error::{CloseReason, Violation};
-use crate::json::{Paths, Scanner, Utf8};
+use crate::json::Paths;
 use crate::limits::Limits;
 use crate::message::{Message, len_usize, len64};
-use crate::rpc::Envelope;
+use crate::rpc::{self, Envelope};
 
 /// What a frame was.
 #[derive(Debug)]
@@ -75,7 +75,7 @@ impl Receiver {
             return self.segment(&segment, Some(frame), codec, (now, reading), begin);
         }
         let message = Message::from(frame.clone());
-        let (looks, envelope) = look(&message)?;
+        let (looks, envelope) = rpc::read_frame(&message, &LOOK)?;
         if Control::of(&envelope.method(&message)) != Some(Control::Segment) {
             return Ok(Taken::Whole(Incoming { message, envelope, looks, grant: None }));
         }
@@ -225,7 +225,7 @@ impl Group {
         // far had neither.
         let frame = frame.filter(|_| is_odd(data)).ok_or(Violation::DataNotBase64)?;
         let message = Message::from(frame.clone());
-        let (looks, envelope) = look(&message)?;
+        let (looks, envelope) = rpc::read_frame(&message, &LOOK)?;
         let parsed = Segment::parse(&message, &looks, &envelope)?;
         let rest = parsed.data()?.get(done..).unwrap_or_default();
         codec.decode(rest, &mut self.assembly)?.map_err(|_| Violation::DataNotBase64)
@@ -249,20 +249,6 @@ impl Group {
 /// Whether what was recognised as data may be something else.
 fn is_odd(data: &[u8]) -> bool {
     data.iter().any(|byte| matches!(byte, b'\\' | b'"'))
-}
-
-/// Checks a frame and finds what we act on.
-fn look(message: &Message) -> Result<(Paths<LOOKS>, Envelope), Violation> {
-    let mut utf8 = Utf8::new();
-    let mut scanner = Scanner::new(Paths::new(&LOOK));
-    for slice in message.slices() {
-        utf8.feed(slice).map_err(|_| Violation::FrameNotUtf8)?;
-        scanner.feed(slice).map_err(Violation::FrameNotJson)?;
-    }
-    utf8.finish().map_err(|_| Violation::FrameNotUtf8)?;
-    let looks = scanner.finish().map_err(Violation::FrameNotJson)?;
-    let envelope = Envelope::read(&looks)?;
-    Ok((looks, envelope))
 }
 
 impl From<Violation> for CloseReason {

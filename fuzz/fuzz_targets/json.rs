@@ -2,7 +2,7 @@
 #![no_main]
 
 use breakbulk_fuzz::{cut, text_and_cuts};
-use breakbulk_proto::json::{JsonError, Path, Paths, Scanner, Utf8};
+use breakbulk_proto::json::{Fault, JsonError, Path, Paths, Scanner, Utf8};
 use libfuzzer_sys::fuzz_target;
 use serde::de::IgnoredAny;
 use serde_json::Value;
@@ -25,7 +25,7 @@ fuzz_target!(|data: &[u8]| {
                 check_paths(text, &paths, &tree);
             }
         }
-        Err(JsonError::TooDeep { .. }) => {}
+        Err(JsonError { fault: Fault::TooDeep, .. }) => {}
         Err(error) => assert!(theirs.is_err(), "we refuse what serde_json accepts: {error}"),
     }
 });
@@ -35,7 +35,7 @@ fn check_utf8(text: &[u8], cuts: &[u8]) {
     let verdict = cut(text, cuts).try_for_each(|piece| utf8.feed(piece)).and_then(|()| utf8.finish());
     match (verdict, std::str::from_utf8(text)) {
         (Ok(()), Ok(_)) => {}
-        (Err(JsonError::Utf8 { offset }), Err(error)) => assert_eq!(offset, error.valid_up_to() as u64),
+        (Err(JsonError { fault: Fault::Utf8, offset }), Err(error)) => assert_eq!(offset, error.valid_up_to() as u64),
         (ours, theirs) => panic!("{ours:?} where std says {theirs:?}"),
     }
 }

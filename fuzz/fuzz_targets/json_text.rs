@@ -11,7 +11,7 @@ fuzz_target!(|data: &[u8]| {
     let theirs = serde_json::from_slice::<Value>(bytes);
     reading(bytes, theirs.as_ref().ok());
     if let Ok(text) = std::str::from_utf8(bytes) {
-        writing(text, cuts.first().copied().unwrap_or(0).into());
+        writing(text);
     }
     if let Ok(tree) = theirs {
         let mut compact = Vec::new();
@@ -26,16 +26,13 @@ fuzz_target!(|data: &[u8]| {
 fn reading(raw: &[u8], theirs: Option<&Value>) {
     let Some(theirs) = theirs.filter(|_| raw.trim_ascii().len() == raw.len()) else { return };
     assert_eq!(json::string(raw).as_deref(), theirs.as_str());
-    if let Some(text) = theirs.as_str() {
-        assert!(json::string_eq(raw, text));
-    }
     if let Some(value) = theirs.as_i64() {
         assert_eq!(json::number(raw), json::Number::Int(value.into()));
     }
 }
 
-/// What is escaped comes back, at the length that was foretold, and cut where it was told to.
-fn writing(text: &str, max: u64) {
+/// What is escaped comes back, at the length that was foretold.
+fn writing(text: &str) {
     let mut escaped = Vec::new();
     json::escape_into(&mut escaped, text.as_bytes());
     assert_eq!(escaped.len() as u64, json::escaped_len(text.as_bytes()));
@@ -44,6 +41,4 @@ fn writing(text: &str, max: u64) {
     let mut back = Vec::new();
     assert!(json::unescape_into(&mut back, &escaped).is_some());
     assert_eq!(back, text.as_bytes());
-    let (len, size) = json::escaped_prefix(text.as_bytes(), max);
-    assert!(text.is_char_boundary(len) && size <= max && json::escaped_len(&text.as_bytes()[..len]) == size);
 }

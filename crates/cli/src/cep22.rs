@@ -37,7 +37,7 @@ pub(crate) fn stray_frames(counters: &Counters) -> u64 {
 
 /// Tokens are equal by their string form: the official SDKs write numbers as strings.
 fn is_token(raw: &[u8], token: &str) -> bool {
-    json::string_eq(raw, token) || raw == token.as_bytes()
+    json::string(raw).is_some_and(|text| text == token) || raw == token.as_bytes()
 }
 
 /// A request with this id that allows an answer in parts.

@@ -3,7 +3,6 @@
 use std::io::{BufRead, Read as _, Write};
 use std::time::Instant;
 
-use breakbulk_proto::json::JsonError;
 use breakbulk_proto::{CloseReason, Event, Input, Machine, Message, Transmit, Violation, plain};
 use bytes::Bytes;
 
@@ -81,9 +80,11 @@ fn check(plan: &Plan, body: &[u8], message: &Bytes) -> Result<(), Error> {
             let at = std::str::from_utf8(message).map_or_else(|error| error.valid_up_to(), str::len);
             (at, format!("not UTF-8 at byte {at} of {size}"), "message-not-utf8")
         }
-        CloseReason::Violation(Violation::FrameNotJson(error)) => {
-            (place(error).unwrap_or(size), format!("{error}; the message has {size} bytes"), "message-not-json")
-        }
+        CloseReason::Violation(Violation::FrameNotJson(error)) => (
+            usize::try_from(error.offset).unwrap_or(size),
+            format!("{error}; the message has {size} bytes"),
+            "message-not-json",
+        ),
         CloseReason::Violation(Violation::DuplicateKey(key)) => {
             (0, format!("key {key:?} comes twice in a message of {size} bytes"), "duplicate-key")
         }
@@ -92,15 +93,4 @@ fn check(plan: &Plan, body: &[u8], message: &Bytes) -> Result<(), Error> {
     let before = body.len() - body.trim_ascii_start().len() + offset;
     let breaks = body.iter().take(before).filter(|byte| **byte == b'\n').count() as u64;
     Err(Error::Input(Failure { line: Some((breaks + 1, None)), text, rule }))
-}
-
-/// Where the text stops being JSON; `None` at its end.
-fn place(error: JsonError) -> Option<usize> {
-    match error {
-        JsonError::Syntax { offset }
-        | JsonError::TooDeep { offset }
-        | JsonError::SecondValue { offset }
-        | JsonError::Utf8 { offset } => usize::try_from(offset).ok(),
-        JsonError::Unfinished => None,
-    }
 }

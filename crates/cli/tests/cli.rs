@@ -265,7 +265,7 @@ fn split_takes_exactly_one_json_rpc_message() {
     let good = r#"{"jsonrpc":"2.0","method":"m"}"#;
     let two = format!("\n{good}\n{good}\n");
     for (input, want) in [
-        (&b""[..], "line 1: the JSON text ends too early; the message has 0 bytes [message-not-json]"),
+        (&b""[..], "line 1: the JSON text ends too early at byte 0; the message has 0 bytes [message-not-json]"),
         (b"\n{\n \"a\": x}", "line 3: not JSON at byte 8; the message has 10 bytes [message-not-json]"),
         (b"{\"a\":\n\"\xff\"}", "line 2: not UTF-8 at byte 7 of 10 [message-not-utf8]"),
         (two.as_bytes(), "line 3: a second JSON value at byte 31; the message has 61 bytes [message-not-json]"),

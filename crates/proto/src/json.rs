@@ -6,18 +6,17 @@
 mod check;
 mod input;
 mod key;
+mod number;
 mod paths;
 mod special;
 mod text;
 mod utf8;
 mod visit;
 
-pub use check::{JsonError, MAX_DEPTH, Scanner};
-pub use key::{Key, MAX_KEY};
+pub use check::{Fault, JsonError, MAX_DEPTH, Scanner};
+pub use number::{Number, number};
 pub use paths::{Found, Path, Paths, Span, find};
-pub use text::{
-    Compactor, Number, compact_into, escape_into, escaped_len, escaped_prefix, number, string, string_eq, unescape_into,
-};
+pub use text::{Compactor, escape_into, escaped_len, string, unescape_into};
 pub use utf8::Utf8;
 pub use visit::{Kind, Visit};
 

@@ -85,7 +85,7 @@ impl Envelope {
 
     /// Whether `jsonrpc` is `"2.0"`.
     pub(crate) fn is_version_2(&self, message: &Message) -> bool {
-        self.jsonrpc.is_some_and(|found| json::string_eq(&message.read(found.span), "2.0"))
+        string(message, self.jsonrpc).is_some_and(|version| version == "2.0")
     }
 
     /// The method's name; empty when there is none.

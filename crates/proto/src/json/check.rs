@@ -3,42 +3,41 @@
 use thiserror::Error;
 
 use super::input::{Input, Nest};
-use super::key::{Capture, Key, hex};
+use super::key::{Capture, hex, short_escape};
 use super::visit::{Kind, Visit};
+use crate::message::len64;
 
 /// Deepest nesting of arrays and objects; each takes a bit of a `u128`.
 pub const MAX_DEPTH: u32 = 128;
 
-/// Why bytes are not one JSON text. Offsets count from the first byte fed.
+/// Why bytes are not one JSON text, and where.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-pub enum JsonError {
+#[error("{fault} at byte {offset}")]
+pub struct JsonError {
+    /// What is wrong.
+    pub fault: Fault,
+    /// Bytes before that, from the first one fed.
+    pub offset: u64,
+}
+
+/// What is wrong with a text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum Fault {
     /// A byte that the grammar does not allow there.
-    #[error("not JSON at byte {offset}")]
-    Syntax {
-        /// Where that byte is.
-        offset: u64,
-    },
+    #[error("not JSON")]
+    Syntax,
     /// An array or object inside of [`MAX_DEPTH`] others.
-    #[error("nested deeper than {MAX_DEPTH} at byte {offset}")]
-    TooDeep {
-        /// Where it begins.
-        offset: u64,
-    },
+    #[error("nested deeper than {MAX_DEPTH}")]
+    TooDeep,
     /// One value was complete, and another one begins.
-    #[error("a second JSON value at byte {offset}")]
-    SecondValue {
-        /// Where it begins.
-        offset: u64,
-    },
+    #[error("a second JSON value")]
+    SecondValue,
     /// The text ended before its value did.
     #[error("the JSON text ends too early")]
     Unfinished,
     /// Bytes that are not UTF-8.
-    #[error("not UTF-8 at byte {offset}")]
-    Utf8 {
-        /// Where the bad sequence begins.
-        offset: u64,
-    },
+    #[error("not UTF-8")]
+    Utf8,
 }
 
 /// A push checker of the grammar of RFC 8259: feed it pieces, then finish.
@@ -90,12 +89,7 @@ impl<V: Visit> Scanner<V> {
         let mut input = Input { bytes, at: 0 };
         let result = self.run(&mut input);
         self.offset = self.offset_of(&input);
-        let offset = self.offset;
-        self.error = result.err().map(|fault| match fault {
-            Fault::Syntax => JsonError::Syntax { offset },
-            Fault::TooDeep => JsonError::TooDeep { offset },
-            Fault::SecondValue => JsonError::SecondValue { offset },
-        });
+        self.error = result.err().map(|fault| JsonError { fault, offset: self.offset });
         self.error.map_or(Ok(()), Err)
     }
 
@@ -107,7 +101,11 @@ impl<V: Visit> Scanner<V> {
         if let State::Number(Part::Zero | Part::Digits | Part::Fraction | Part::Exponent) = self.state {
             self.state = self.end(&Input { bytes: &[], at: 0 });
         }
-        if self.state == State::Done { Ok(self.visit) } else { Err(JsonError::Unfinished) }
+        if self.state == State::Done {
+            Ok(self.visit)
+        } else {
+            Err(JsonError { fault: Fault::Unfinished, offset: self.offset })
+        }
     }
 
     /// Takes all of `input`, or stops at the byte that is at fault.
@@ -126,7 +124,7 @@ impl<V: Visit> Scanner<V> {
                 State::Text(role) => self.text(input, role)?,
                 State::Escape(role) => self.escape(input, role, byte)?,
                 State::Hex(role, left) => self.hex(input, role, left, byte)?,
-                State::Word(word, at) => self.word(input, word, at)?,
+                State::Word(word, at) => self.rest_of_word(input, word, at)?,
                 State::Number(part) => self.number(input, part)?,
             };
         }
@@ -166,28 +164,14 @@ impl<V: Visit> Scanner<V> {
                     Some(_) => Ok(self.end(input)),
                 }
             }
-            b'0' => {
+            b'0' | b'-' => {
                 self.begin(input, Kind::Number);
                 input.skip(1);
-                self.number(input, Part::Zero)
+                self.number(input, if byte == b'-' { Part::Minus } else { Part::Zero })
             }
-            b'-' => {
-                self.begin(input, Kind::Number);
-                input.skip(1);
-                self.number(input, Part::Minus)
-            }
-            b't' => {
-                self.begin(input, Kind::True);
-                self.word(input, Word::True, 0)
-            }
-            b'f' => {
-                self.begin(input, Kind::False);
-                self.word(input, Word::False, 0)
-            }
-            b'n' => {
-                self.begin(input, Kind::Null);
-                self.word(input, Word::Null, 0)
-            }
+            b't' => self.word(input, Kind::True),
+            b'f' => self.word(input, Kind::False),
+            b'n' => self.word(input, Kind::Null),
             b']' if state == State::Element => Ok(self.close(input)),
             _ => input.skip_space(byte, state),
         }
@@ -273,20 +257,12 @@ impl<V: Visit> Scanner<V> {
 
     #[inline(always)]
     fn escape(&mut self, input: &mut Input<'_>, role: Role, byte: u8) -> Result<State, Fault> {
-        let plain = match byte {
-            b'"' | b'\\' | b'/' => byte,
-            b'b' => 0x08,
-            b'f' => 0x0c,
-            b'n' => b'\n',
-            b'r' => b'\r',
-            b't' => b'\t',
-            b'u' => {
-                input.skip(1);
-                self.unit = 0;
-                return Ok(State::Hex(role, 4));
-            }
-            _ => return Err(Fault::Syntax),
-        };
+        if byte == b'u' {
+            input.skip(1);
+            self.unit = 0;
+            return Ok(State::Hex(role, 4));
+        }
+        let plain = short_escape(byte).ok_or(Fault::Syntax)?;
         input.skip(1);
         self.gather(role, |capture| capture.extend(&[plain]));
         Ok(State::Text(role))
@@ -304,18 +280,20 @@ impl<V: Visit> Scanner<V> {
     }
 
     #[inline(always)]
-    fn word(&mut self, input: &mut Input<'_>, word: Word, at: u8) -> Result<State, Fault> {
-        if at == 0 && input.rest().starts_with(word.text()) {
-            input.skip(word.text().len());
+    fn word(&mut self, input: &mut Input<'_>, word: Kind) -> Result<State, Fault> {
+        self.begin(input, word);
+        let text = text_of(word);
+        if input.rest().starts_with(text) {
+            input.skip(text.len());
             return Ok(self.end(input));
         }
-        self.rest_of_word(input, word, at)
+        self.rest_of_word(input, word, 0)
     }
 
     /// A word that is wrong or lies across pieces.
     #[cold]
-    fn rest_of_word(&mut self, input: &mut Input<'_>, word: Word, mut at: u8) -> Result<State, Fault> {
-        while let Some(&want) = word.text().get(usize::from(at)) {
+    fn rest_of_word(&mut self, input: &mut Input<'_>, word: Kind, mut at: u8) -> Result<State, Fault> {
+        while let Some(&want) = text_of(word).get(usize::from(at)) {
             match input.peek() {
                 Some(byte) if byte == want => input.skip(1),
                 Some(_) => return Err(Fault::Syntax),
@@ -392,7 +370,7 @@ impl<V: Visit> Scanner<V> {
     /// A key ended with `run`; its colon is taken too if it follows at once.
     #[inline(always)]
     fn end_key(&mut self, input: &mut Input<'_>, run: &[u8]) -> State {
-        if V::DEPTH > 0 && self.is_shown() {
+        if self.is_shown() {
             self.show_key(run);
         }
         if input.peek() != Some(b':') {
@@ -405,7 +383,7 @@ impl<V: Visit> Scanner<V> {
     #[cold]
     fn show_key(&mut self, run: &[u8]) {
         if self.capture.is_empty() {
-            self.visit.key(self.nest.depth(), Key::from(run));
+            self.visit.key(self.nest.depth(), Some(run));
         } else {
             self.capture.extend(run);
             self.visit.key(self.nest.depth(), self.capture.key());
@@ -415,22 +393,24 @@ impl<V: Visit> Scanner<V> {
     /// Adds to the captured key, if we are in one that the visitor sees.
     #[inline(always)]
     fn gather(&mut self, role: Role, add: impl FnOnce(&mut Capture)) {
-        if V::DEPTH > 0 && role == Role::Key && self.is_shown() {
+        if role == Role::Key && self.is_shown() {
             add(&mut self.capture);
         }
     }
 
     #[inline(always)]
     fn offset_of(&self, input: &Input<'_>) -> u64 {
-        self.offset.saturating_add(u64::try_from(input.at).unwrap_or(u64::MAX))
+        self.offset.saturating_add(len64(input.at))
     }
 }
 
-/// What is wrong with a byte.
-pub(super) enum Fault {
-    Syntax,
-    TooDeep,
-    SecondValue,
+/// How a value that is one word is written.
+const fn text_of(word: Kind) -> &'static [u8] {
+    match word {
+        Kind::True => b"true",
+        Kind::False => b"false",
+        _ => b"null",
+    }
 }
 
 /// What may come next.
@@ -457,7 +437,7 @@ pub(super) enum State {
     /// So many hex digits.
     Hex(Role, u8),
     /// The rest of a word, of which so many bytes came.
-    Word(Word, u8),
+    Word(Kind, u8),
     /// The rest of a number.
     Number(Part),
 }
@@ -467,23 +447,6 @@ pub(super) enum State {
 pub(super) enum Role {
     Key,
     Value,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Word {
-    True,
-    False,
-    Null,
-}
-
-impl Word {
-    const fn text(self) -> &'static [u8] {
-        match self {
-            Self::True => b"true",
-            Self::False => b"false",
-            Self::Null => b"null",
-        }
-    }
 }
 
 /// The part of a number that was read last.

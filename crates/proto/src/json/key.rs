@@ -1,32 +1,7 @@
 //! An object's key as a visitor sees it: unescaped, and short enough to keep.
 
-/// Longest key that a visitor can see, in unescaped bytes.
-pub const MAX_KEY: usize = 32;
-
-/// An object's key, unescaped.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Key<'a> {
-    /// At most 32 bytes; UTF-8 if the text is.
-    Text(&'a [u8]),
-    /// A longer one, or one with half of a surrogate pair: it equals nothing that we look for.
-    Long,
-}
-
-impl Key<'_> {
-    /// Whether this is the key `want`.
-    #[must_use]
-    #[inline]
-    pub fn is(&self, want: &str) -> bool {
-        matches!(self, Self::Text(text) if *text == want.as_bytes())
-    }
-}
-
-impl<'a> From<&'a [u8]> for Key<'a> {
-    #[inline]
-    fn from(text: &'a [u8]) -> Self {
-        if text.len() <= MAX_KEY { Self::Text(text) } else { Self::Long }
-    }
-}
+/// Longest key that is gathered, in unescaped bytes: no path has a longer one.
+const MAX_KEY: usize = 32;
 
 /// A key that is gathered in pieces, because it has escapes or lies across two feeds.
 #[derive(Clone, Copy, Debug, Default)]
@@ -82,13 +57,24 @@ impl Capture {
         }
     }
 
-    /// What was gathered.
-    pub(super) fn key(&self) -> Key<'_> {
-        match self.text.get(..self.len) {
-            Some(text) if !self.long && self.high.is_none() => Key::Text(text),
-            _ => Key::Long,
-        }
+    /// What was gathered; `None` if it is too long, or has half of a surrogate pair: it equals nothing.
+    pub(super) fn key(&self) -> Option<&[u8]> {
+        self.text.get(..self.len).filter(|_| !self.long && self.high.is_none())
     }
+}
+
+/// What an escape of one letter stands for.
+#[inline(always)]
+pub(super) const fn short_escape(letter: u8) -> Option<u8> {
+    Some(match letter {
+        b'"' | b'\\' | b'/' => letter,
+        b'b' => 0x08,
+        b'f' => 0x0c,
+        b'n' => b'\n',
+        b'r' => b'\r',
+        b't' => b'\t',
+        _ => return None,
+    })
 }
 
 /// Whether `unit` is the first half of a surrogate pair.

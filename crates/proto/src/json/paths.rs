@@ -1,7 +1,6 @@
 //! Finds where the values of a few fixed paths lie, in one pass and without allocating.
 
 use super::check::{JsonError, Scanner};
-use super::key::Key;
 use super::visit::{Kind, Visit};
 
 /// The keys that lead from the root object to a value: at most 4, of at most 32 bytes each.
@@ -52,42 +51,21 @@ pub struct Paths<const N: usize> {
 impl<const N: usize> Paths<N> {
     /// Looks for `paths`. One with too many keys or with too long a key is never found.
     #[must_use]
-    pub const fn new(paths: &'static [Path; N]) -> Self {
+    pub fn new(paths: &'static [Path; N]) -> Self {
         const { assert!(N <= MAX_PATHS, "a pass looks for at most 32 paths") };
         let mut of_len = [0; MAX_KEYS + 1];
-        let mut rest: &[Path] = paths;
-        let mut bit = 1_u32;
-        while let [path, tail @ ..] = rest {
-            match *path {
-                [] => of_len[0] |= bit,
-                [_] => of_len[1] |= bit,
-                [_, _] => of_len[2] |= bit,
-                [_, _, _] => of_len[3] |= bit,
-                [_, _, _, _] => of_len[4] |= bit,
-                _ => {}
+        let (mut all, mut longest, mut bit) = (0, 0, 1_u32);
+        for path in paths {
+            if let Some(of_len) = of_len.get_mut(path.len()) {
+                *of_len |= bit;
+                all |= bit;
+                longest = path.len().max(longest);
             }
             bit <<= 1;
-            rest = tail;
         }
-        let longest = match of_len {
-            [_, 0, 0, 0, 0] => 0,
-            [_, _, 0, 0, 0] => 1,
-            [_, _, _, 0, 0] => 2,
-            [_, _, _, _, 0] => 3,
-            _ => 4,
-        };
-        let all = of_len[0] | of_len[1] | of_len[2] | of_len[3] | of_len[4];
-        Self {
-            paths,
-            of_len,
-            live: [all, 0, 0, 0, 0],
-            longest,
-            open: 0,
-            seen: 0,
-            repeated: 0,
-            root: None,
-            found: [None; N],
-        }
+        let longest = u32::try_from(longest).unwrap_or(0);
+        let live = [all, 0, 0, 0, 0];
+        Self { paths, of_len, live, longest, open: 0, seen: 0, repeated: 0, root: None, found: [None; N] }
     }
 
     /// The first value at path `i`, if there was one.
@@ -133,15 +111,13 @@ impl<const N: usize> Paths<N> {
 }
 
 impl<const N: usize> Visit for Paths<N> {
-    const DEPTH: u32 = 4;
-
     #[inline]
     fn depth(&self) -> u32 {
         self.longest
     }
 
     #[inline]
-    fn key(&mut self, depth: u32, key: Key<'_>) {
+    fn key(&mut self, depth: u32, key: Option<&[u8]>) {
         let Ok(d) = usize::try_from(depth) else { return };
         let Some([parent, live]) = self.live.get_mut(d.wrapping_sub(1)..=d) else { return };
         if *parent == 0 {
@@ -150,7 +126,7 @@ impl<const N: usize> Visit for Paths<N> {
         *live = bits(*parent)
             .filter(|&i| {
                 let name = self.paths.get(i).and_then(|path| path.get(d.wrapping_sub(1)));
-                name.is_some_and(|name| key.is(name))
+                name.map(|name| name.as_bytes()) == key
             })
             .fold(0, |live, i| live | 1 << i);
     }

@@ -1,6 +1,7 @@
 //! Checks that bytes are UTF-8, in any number of pieces.
 
-use super::check::JsonError;
+use super::check::{Fault, JsonError};
+use crate::message::len64;
 
 /// A push checker of UTF-8: feed it pieces, then finish. A character may lie across pieces.
 #[derive(Clone, Debug, Default)]
@@ -42,7 +43,7 @@ impl Utf8 {
         let (whole, tail) = bytes.split_at_checked(bytes.len().saturating_sub(cut_len(bytes))).unwrap_or((bytes, &[]));
         if simdutf8::basic::from_utf8(whole).is_err() {
             let good = std::str::from_utf8(whole).map_or_else(|error| error.valid_up_to(), str::len);
-            return Err(JsonError::Utf8 { offset: self.offset.saturating_add(len64(good)) });
+            return Err(JsonError { fault: Fault::Utf8, offset: self.offset.saturating_add(len64(good)) });
         }
         self.offset = self.offset.saturating_add(len64(whole.len()));
         tail.iter().try_for_each(|&byte| self.carry(byte))
@@ -75,7 +76,7 @@ impl Utf8 {
     }
 
     fn bad_carry(&self) -> JsonError {
-        JsonError::Utf8 { offset: self.offset.saturating_sub(len64(self.carried)) }
+        JsonError { fault: Fault::Utf8, offset: self.offset.saturating_sub(len64(self.carried)) }
     }
 }
 
@@ -94,10 +95,6 @@ fn cut_len(bytes: &[u8]) -> usize {
     0
 }
 
-fn len64(len: usize) -> u64 {
-    u64::try_from(len).unwrap_or(u64::MAX)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -112,7 +109,7 @@ mod tests {
     fn by_std(bytes: &[u8]) -> Result<(), JsonError> {
         std::str::from_utf8(bytes)
             .map(|_| ())
-            .map_err(|error| JsonError::Utf8 { offset: u64::try_from(error.valid_up_to()).unwrap() })
+            .map_err(|error| JsonError { fault: Fault::Utf8, offset: u64::try_from(error.valid_up_to()).unwrap() })
     }
 
     fn agrees_at_every_cut(bytes: &[u8]) {
@@ -151,9 +148,9 @@ mod tests {
     #[test]
     fn an_error_stays() {
         let mut utf8 = Utf8::new();
-        assert_eq!(utf8.feed(b"ab\xff"), Err(JsonError::Utf8 { offset: 2 }));
-        assert_eq!(utf8.feed(b"ok"), Err(JsonError::Utf8 { offset: 2 }));
-        assert_eq!(utf8.finish(), Err(JsonError::Utf8 { offset: 2 }));
+        assert_eq!(utf8.feed(b"ab\xff"), Err(JsonError { fault: Fault::Utf8, offset: 2 }));
+        assert_eq!(utf8.feed(b"ok"), Err(JsonError { fault: Fault::Utf8, offset: 2 }));
+        assert_eq!(utf8.finish(), Err(JsonError { fault: Fault::Utf8, offset: 2 }));
     }
 
     proptest! {

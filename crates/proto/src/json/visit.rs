@@ -1,7 +1,5 @@
 //! What a visitor sees of a text while it is checked.
 
-use super::key::Key;
-
 /// What sort of value it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
@@ -26,34 +24,15 @@ pub enum Kind {
 /// The root value is inside of no container, so at depth 0; the members of a root object are at depth 1.
 pub trait Visit {
     /// Values at a greater depth are not reported, nor are their keys.
-    const DEPTH: u32;
+    fn depth(&self) -> u32;
 
-    /// The same for this very visitor: at most [`DEPTH`](Self::DEPTH).
-    #[inline]
-    fn depth(&self) -> u32 {
-        Self::DEPTH
-    }
-
-    /// An object's key; its value begins next, at the same depth.
-    fn key(&mut self, depth: u32, key: Key<'_>);
+    /// An object's key, unescaped; its value begins next, at the same depth. `None` is one that is longer than any key
+    /// that is looked for, or no text.
+    fn key(&mut self, depth: u32, key: Option<&[u8]>);
 
     /// A value begins; `at` is the offset of its first byte.
     fn begin(&mut self, depth: u32, kind: Kind, at: u64);
 
     /// The value that began last at `depth` is complete; `at` is the offset just past it.
     fn end(&mut self, depth: u32, at: u64);
-}
-
-/// Sees nothing, at no cost.
-impl Visit for () {
-    const DEPTH: u32 = 0;
-
-    #[inline]
-    fn key(&mut self, _: u32, _: Key<'_>) {}
-
-    #[inline]
-    fn begin(&mut self, _: u32, _: Kind, _: u64) {}
-
-    #[inline]
-    fn end(&mut self, _: u32, _: u64) {}
 }

@@ -24,16 +24,16 @@ use self::arrivals::{Arrivals, Finished};
 use self::handshake::Agreement;
 use self::order::{MAX_REQUESTS, Requests};
 use self::receive::{Incoming, Receiver, Taken};
-use self::send::{Made, Nature, Outgoing, Sender};
+use self::send::{Nature, Refused, Sender};
 use self::wire::{CHANNEL_AT, Codec, Control, LOOK, LOOKS, SERVER_SEQ_AT};
 use crate::budget::Account;
 use crate::clock::ReadClock;
 use crate::error::{CloseReason, Counters, SendError, Violation};
 use crate::limits::Limits;
-use crate::machine::{Event, Input, Lane, Machine, Meta, Progress, Subject, Tag, Ticket, Transmit};
+use crate::machine::{Event, Input, Lane, Machine, Meta, Progress, Subject, Ticket, Transmit};
 use crate::message::{Message, len64};
 use crate::outbox::Outbox;
-use crate::outgoing::Look;
+use crate::outgoing::{Look, Outgoing};
 use crate::queue::Order;
 use crate::rpc::{self, Kind};
 
@@ -79,22 +79,18 @@ pub struct Connection {
     agreement: Agreement,
     receiver: Receiver,
     arrivals: Arrivals,
-    clock: Option<ReadClock>,
+    clock: ReadClock,
     paused: bool,
     /// Frames that wait for room, the first of which begins a group.
     parked: VecDeque<Bytes>,
-    retry_at: Option<Instant>,
-    /// When to look whether a group here has to make room.
-    check_at: Option<Instant>,
+    /// When to look whether there is room, and whether a group here has to make room.
+    look_at: Option<Instant>,
     sender: Sender,
-    /// Error answers in place of responses that cannot be sent.
-    answers: VecDeque<Bytes>,
     /// The peer's requests that we have not answered.
     asked: Requests,
     /// Our requests that the peer has not answered.
     asking: Requests,
     codec: Codec,
-    frames: u64,
     outbox: Outbox,
 }
 
@@ -108,17 +104,14 @@ impl Connection {
             agreement: Agreement::new(role, Chunking::from(&limits), agreed, negotiated),
             receiver: Receiver::new(limits, account),
             arrivals: Arrivals::new(delivery, limits.max_held_bytes()),
-            clock: None,
+            clock: ReadClock::default(),
             paused: false,
             parked: VecDeque::new(),
-            retry_at: None,
-            check_at: None,
+            look_at: None,
             sender: Sender::new(&limits, seed),
-            answers: VecDeque::new(),
             asked: Requests::default(),
             asking: Requests::default(),
             codec: Codec::new(),
-            frames: 0,
             outbox: Outbox::default(),
         }
     }
@@ -148,20 +141,29 @@ impl Connection {
     }
 
     fn frame(&mut self, frame: Bytes, now: Instant) {
-        if self.parked.is_empty() {
-            self.take_frame(frame, now);
-        } else {
+        if !self.parked.is_empty() || !self.take_frame(&frame, now) {
             self.parked.push_back(frame);
+            self.run_clock(now);
         }
     }
 
-    fn take_frame(&mut self, frame: Bytes, now: Instant) {
-        let reading = self.clock.as_ref().map_or(Duration::ZERO, |clock| clock.at(now));
-        let (arrivals, invited) = (&mut self.arrivals, self.agreement.invited);
-        let taken = self.receiver.frame(&frame, invited, &mut self.codec, (now, reading), || arrivals.begin());
+    /// Takes frames that had to wait, as far as there is room.
+    fn retry(&mut self, now: Instant) {
+        while let Some(frame) = self.parked.pop_front() {
+            if !self.take_frame(&frame, now) {
+                return self.parked.push_front(frame);
+            }
+        }
+        self.run_clock(now);
+    }
+
+    /// Takes a frame. `false`: there is no room for what it begins, and reading stops until there is.
+    fn take_frame(&mut self, frame: &Bytes, now: Instant) -> bool {
+        let (arrivals, invited, reading) = (&mut self.arrivals, self.agreement.invited, self.clock.at(now));
+        let taken = self.receiver.frame(frame, invited, &mut self.codec, (now, reading), || arrivals.begin());
         match taken {
             Err(reason) => self.close(reason),
-            Ok(Taken::NoRoom) => self.park(frame, now),
+            Ok(Taken::NoRoom) => return false,
             Ok(Taken::Whole(incoming)) => {
                 let ordinal = self.arrivals.begin();
                 self.message(ordinal, incoming, now);
@@ -174,41 +176,18 @@ impl Connection {
                 }
             }
         }
-    }
-
-    /// Stops reading until there is room.
-    fn park(&mut self, frame: Bytes, now: Instant) {
-        self.parked.push_front(frame);
-        self.retry_at = now.checked_add(RETRY);
-        self.run_clock(now);
-    }
-
-    /// Takes frames that had to wait, as far as there is room.
-    fn retry(&mut self, now: Instant) {
-        if self.retry_at.is_none_or(|at| at > now) {
-            return;
-        }
-        self.retry_at = None;
-        while let Some(frame) = self.parked.pop_front() {
-            self.take_frame(frame, now);
-            if self.retry_at.is_some() {
-                return;
-            }
-        }
-        self.run_clock(now);
+        true
     }
 
     fn run_clock(&mut self, now: Instant) {
-        let running = !self.paused && self.parked.is_empty();
-        self.clock.get_or_insert_with(ReadClock::new).run(running, now);
+        self.clock.run(!self.paused && self.parked.is_empty(), now);
     }
 
     /// A whole message arrived: the handshake is read out of it, then it is delivered.
     fn message(&mut self, ordinal: u64, incoming: Incoming, now: Instant) {
         let Incoming { ref message, ref envelope, .. } = incoming;
-        let id = envelope.id_key(message);
-        let method = envelope.method(message);
-        let (seen, ordered) = match envelope.kind {
+        let (id, method) = (envelope.id_key(message), envelope.method(message));
+        let ordered = match envelope.kind {
             Kind::Request => {
                 let channel = rpc::string(message, incoming.looks.get(CHANNEL_AT));
                 if let Some(id) = id
@@ -216,19 +195,12 @@ impl Connection {
                 {
                     return self.close(Violation::TooManyRequests { limit: MAX_REQUESTS }.into());
                 }
-                let server = self.role == Role::Server;
-                let outbox = &mut self.outbox;
-                (server.then(|| self.agreement.request_in(message, &method, id, outbox)).flatten(), false)
+                false
             }
-            Kind::Response => {
-                let order = self.asking.answer(id);
-                let (client, is_error) = (self.role == Role::Client, envelope.error.is_some());
-                let outbox = &mut self.outbox;
-                let seen = client.then(|| self.agreement.response_in(message, id, is_error, outbox)).flatten();
-                (seen, matches!(order, Order::Ordered(_) | Order::Barrier))
-            }
-            Kind::Notification | Kind::Other => (None, order::is_ordered(&method)),
+            Kind::Response => self.asking.answer(id).is_ordered(),
+            Kind::Notification | Kind::Other => order::is_ordered(&method),
         };
+        let seen = self.agreement.pass(self.role.peer(), message, envelope, &mut self.outbox);
         let seq = rpc::number(message, incoming.looks.get(SERVER_SEQ_AT).filter(|_| method == "action")).to_u64();
         drop(method);
         let Incoming { message, grant, .. } = incoming;
@@ -256,8 +228,7 @@ impl Connection {
         if self.receiver.is_evicted() {
             return self.close(CloseReason::Evicted);
         }
-        let reading = self.clock.as_ref().map_or(Duration::ZERO, |clock| clock.at(now));
-        for (ordinal, received) in self.receiver.sweep(reading) {
+        for (ordinal, received) in self.receiver.sweep(self.clock.at(now)) {
             self.outbox.count("group-expired");
             self.outbox.event(Event::Expired { ordinal, received });
             if let Err(reason) = self.arrivals.expire(ordinal) {
@@ -273,31 +244,28 @@ impl Connection {
         };
         let method = rpc::string(&message, look.envelope.method).unwrap_or_default();
         let id = look.envelope.id_key(&message);
-        let (sent, order) = if method.is_empty() {
-            let order = order::response(self.role, self.asked.answer(id));
-            let (server, is_error) = (self.role == Role::Server, look.envelope.error.is_some());
-            (server.then(|| self.agreement.response_out(&message, id, is_error)).flatten(), order)
+        let channel = rpc::string(&message, look.looks.get(CHANNEL_AT));
+        let order = if method.is_empty() {
+            order::response(self.role, self.asked.answer(id))
         } else {
-            let channel = rpc::string(&message, look.looks.get(CHANNEL_AT));
             if let Some(id) = id {
                 // Our own requests are bounded by their callers; past the bound an answer is merely not ordered.
                 self.asking.note(id, &method, channel.as_deref());
             }
-            let order = order::outgoing(self.role, look.has_id(), &method, channel.as_deref());
-            let client = self.role == Role::Client;
-            (client.then(|| self.agreement.request_out(&message, &method, id)).flatten(), order)
+            order::outgoing(self.role, look.has_id(), &method, channel.as_deref())
         };
         let nature = match &*method {
+            "" => Nature::Response,
             "initialize" | "reconnect" => Nature::Handshake,
             method if Control::of(method) == Some(Control::Segment) => Nature::Segment,
             _ => Nature::Common,
         };
+        let sent = self.agreement.pass(self.role, &message, &look.envelope, &mut self.outbox);
         let order = if lane == Lane::Free && order != Order::Barrier { Order::Free } else { order };
-        drop(method);
-        let message = self.fitting(message, sent);
-        let pushed = self.sender.push(ticket, message, nature, order);
-        if let Err((item, error)) = pushed {
-            self.refuse(&item, order, error);
+        drop((method, channel));
+        let out = Outgoing::unread(ticket, self.fitting(message, sent), Meta::default());
+        if let Some(refused) = self.sender.push(out, nature, order) {
+            self.refuse(refused);
         }
     }
 
@@ -329,27 +297,19 @@ impl Connection {
 
     /// A message cannot be sent: a request fails here, a response is answered with an error, an ordered notification
     /// of a server closes the link, because without it the client would diverge.
-    fn refuse(&mut self, item: &Outgoing, order: Order, error: SendError) {
-        let message = &item.message;
+    fn refuse(&mut self, refused: Refused) {
+        let Refused { item, order, error } = refused;
         if item.nature == Nature::Handshake {
             self.agreement.withdraw();
         }
-        let envelope = Look::new(message, &LOOK, |_| false).ok().map(|look| look.envelope);
-        let kind = envelope.map_or(Kind::Other, |envelope| envelope.kind);
-        let id = envelope.and_then(|envelope| envelope.id_text(message));
-        let reply = id.map(|id| rpc::send_failed(&id, &error));
-        let (answer, reply) = if kind == Kind::Response { (reply, None) } else { (None, reply) };
-        match answer {
-            Some(answer) if self.sender.fits(&answer, self.agreement.theirs) => {
-                self.answers.push_back(answer.to_bytes())
-            }
+        let diverges = self.role == Role::Server && order != Order::Free && item.nature != Nature::Response;
+        if let Some(answer) = item.out.fail(error.clone(), &mut self.outbox)
+            && !self.sender.push_answer(answer, self.agreement.theirs)
+        {
             // The peer chose an id that leaves no room for an answer.
-            Some(_) => self.outbox.count("answer-too-large"),
-            None => {}
+            self.outbox.count("answer-too-large");
         }
-        self.outbox.send_failed(item.ticket, error.clone(), reply);
-        let diverges = self.role == Role::Server && order != Order::Free;
-        if diverges && matches!(kind, Kind::Notification | Kind::Other) {
+        if diverges {
             self.close(CloseReason::Unsendable(error));
         }
     }
@@ -362,31 +322,20 @@ impl Connection {
         self.receiver.clear();
         self.arrivals.clear();
         self.parked.clear();
-        self.answers.clear();
-        (self.retry_at, self.check_at) = (None, None);
-        for ticket in self.sender.clear() {
-            self.outbox.send_failed(ticket, SendError::Disconnected, None);
-        }
+        self.sender.abandon(&mut self.outbox);
         self.outbox.close(reason);
-    }
-
-    fn transmit(&mut self, bytes: Bytes) -> Transmit {
-        self.frames = self.frames.wrapping_add(1);
-        Transmit::Frame { tag: Tag(self.frames), bytes, meta: Meta::default() }
     }
 }
 
 impl Machine for Connection {
     fn handle(&mut self, input: Input, now: Instant) {
         if self.outbox.is_closed() {
-            if let Input::Send { ticket, .. } = input {
-                self.outbox.send_failed(ticket, SendError::Disconnected, None);
+            if let Input::Send { ticket, message, meta, .. } = input {
+                let _ = Outgoing::unread(ticket, message, meta).fail(SendError::Disconnected, &mut self.outbox);
             }
             return;
         }
-        if self.clock.is_none() {
-            self.run_clock(now);
-        }
+        self.clock.start(now);
         match input {
             Input::Frame { bytes, .. } => self.frame(bytes, now),
             Input::Capacity(link) => {
@@ -399,36 +348,28 @@ impl Machine for Connection {
                 self.run_clock(now);
             }
             Input::Timeout => {
-                self.retry(now);
+                if self.look_at.is_some_and(|at| at <= now) {
+                    self.retry(now);
+                }
                 self.sweep(now);
             }
             Input::Send { ticket, message, lane, .. } => self.send(ticket, message, lane),
             Input::Close(reason) => self.close(reason),
             Input::Acked { .. } => {}
         }
-        if self.receiver.is_idle() {
-            self.check_at = None;
-        } else if self.check_at.is_none_or(|at| at <= now) {
-            self.check_at = now.checked_add(RETRY);
+        if self.receiver.is_idle() && self.parked.is_empty() {
+            self.look_at = None;
+        } else if self.look_at.is_none_or(|at| at <= now) {
+            self.look_at = now.checked_add(RETRY);
         }
     }
 
     fn poll_transmit(&mut self, now: Instant) -> Option<Transmit> {
         while !self.outbox.is_closed() {
-            if let Some(answer) = self.answers.pop_front() {
-                return Some(self.transmit(answer));
-            }
             let (theirs, waiting) = (self.agreement.theirs, self.agreement.is_waiting());
-            match self.sender.poll(theirs, waiting, &mut self.codec, now)? {
-                Made::Frame { bytes, ticket, progress, done } => {
-                    if done {
-                        self.outbox.event(Event::Sent { ticket });
-                    } else if let Some(progress) = progress {
-                        self.outbox.progress(progress);
-                    }
-                    return Some(self.transmit(bytes));
-                }
-                Made::Refused(item, order, error) => self.refuse(&item, order, error),
+            match self.sender.poll(theirs, waiting, &mut self.codec, now, &mut self.outbox)? {
+                Ok(frame) => return Some(frame),
+                Err(refused) => self.refuse(refused),
             }
         }
         self.outbox.poll_transmit_close().map(Transmit::Close)
@@ -446,9 +387,8 @@ impl Machine for Connection {
         if self.outbox.is_closed() {
             return None;
         }
-        let clock = self.clock.as_ref();
-        let sweep = self.receiver.next_sweep().and_then(|reading| clock?.when(reading));
-        sweep.into_iter().chain(self.retry_at).chain(self.check_at).min()
+        let sweep = self.receiver.next_sweep().and_then(|reading| self.clock.when(reading));
+        sweep.into_iter().chain(self.look_at).min()
     }
 
     fn wants_frames(&self) -> bool {

@@ -97,7 +97,6 @@ pub struct Connection {
     clock: ReadClock,
     /// The clock's last reading.
     read: Duration,
-    is_started: bool,
     ordinal: u64,
     injected: u64,
 }
@@ -116,9 +115,8 @@ impl Connection {
             writer: Writer::default(),
             arriving: HashMap::new(),
             scratch: Vec::new(),
-            clock: ReadClock::new(),
+            clock: ReadClock::default(),
             read: Duration::ZERO,
-            is_started: false,
             ordinal: 0,
             injected: 0,
         }
@@ -126,9 +124,7 @@ impl Connection {
 
     /// Reads the clock, which runs from the first input on.
     fn tick(&mut self, now: Instant) {
-        if !std::mem::replace(&mut self.is_started, true) {
-            self.clock.run(true, now);
-        }
+        self.clock.start(now);
         self.read = self.clock.at(now);
     }
 }

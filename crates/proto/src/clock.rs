@@ -3,16 +3,20 @@
 use std::time::{Duration, Instant};
 
 /// Counts the time during which frames were read.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct ReadClock {
     counted: Duration,
     /// Since when we read; `None` while paused.
     since: Option<Instant>,
+    has_started: bool,
 }
 
 impl ReadClock {
-    pub(crate) const fn new() -> Self {
-        Self { counted: Duration::ZERO, since: None }
+    /// Starts the clock if it never ran.
+    pub(crate) fn start(&mut self, now: Instant) {
+        if !self.has_started {
+            self.run(true, now);
+        }
     }
 
     /// The reading so far.
@@ -25,6 +29,7 @@ impl ReadClock {
     pub(crate) fn run(&mut self, running: bool, now: Instant) {
         self.counted = self.at(now);
         self.since = running.then_some(now);
+        self.has_started = true;
     }
 
     /// When the clock will show `reading`, if it goes on as it does; `None` while it stands.
@@ -42,13 +47,14 @@ mod tests {
     fn the_clock_stands_still_while_paused() {
         let start = Instant::now();
         let second = Duration::from_secs(1);
-        let mut clock = ReadClock::new();
+        let mut clock = ReadClock::default();
         assert_eq!((clock.at(start + second), clock.when(second)), (Duration::ZERO, None));
-        clock.run(true, start);
+        clock.start(start);
         clock.run(true, start + second);
         assert_eq!(clock.at(start + 3 * second), 3 * second);
         assert_eq!(clock.when(5 * second), Some(start + 5 * second));
         clock.run(false, start + 3 * second);
+        clock.start(start + 4 * second);
         assert_eq!((clock.at(start + 9 * second), clock.when(5 * second)), (3 * second, None));
         clock.run(true, start + 10 * second);
         assert_eq!((clock.at(start + 11 * second), clock.when(5 * second)), (4 * second, Some(start + 12 * second)));

@@ -28,6 +28,11 @@ pub(crate) struct Outgoing {
 }
 
 impl Outgoing {
+    /// A message that nobody has looked at.
+    pub(crate) const fn unread(ticket: Ticket, message: Message, meta: Meta) -> Self {
+        Self { ticket: Some(ticket), message, meta, known: None }
+    }
+
     /// A message whose envelope is known already; one without a ticket is of our own making.
     pub(crate) fn new(ticket: Option<Ticket>, message: Message, kind: Kind, id: Option<Bytes>) -> Self {
         Self { ticket, message, meta: Meta::default(), known: Some((kind, id)) }
@@ -100,7 +105,7 @@ impl<G> Waiting<G> {
         // What the peer takes is unknown; what we would take is the best guess.
         let (size, limit) = (len64(message.len()), self.limits.max_message_bytes());
         let order = if lane == Lane::Free { Order::Free } else { IN_ORDER };
-        let out = Outgoing { ticket: Some(ticket), message, meta, known: None };
+        let out = Outgoing::unread(ticket, message, meta);
         let accepted = if outbox.is_closed() {
             Err((out, SendError::Disconnected))
         } else if size > limit {

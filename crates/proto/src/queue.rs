@@ -22,7 +22,8 @@ pub(crate) enum Order {
 }
 
 impl Order {
-    const fn is_ordered(self) -> bool {
+    /// Whether it starts in turn.
+    pub(crate) const fn is_ordered(self) -> bool {
         matches!(self, Self::Ordered(_) | Self::Barrier)
     }
 }

@@ -3,7 +3,7 @@
 use super::negotiate::{Chunking, ClientKey, Handshake, Negotiated, Remembered};
 use crate::message::Message;
 use crate::outbox::Outbox;
-use crate::rpc::IdKey;
+use crate::rpc::{Envelope, IdKey};
 
 /// Which side of AHP this connection is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -14,9 +14,20 @@ pub enum Role {
     Server,
 }
 
+impl Role {
+    /// The other side.
+    pub(super) const fn peer(self) -> Self {
+        match self {
+            Self::Client => Self::Server,
+            Self::Server => Self::Client,
+        }
+    }
+}
+
 /// What both sides have agreed on so far.
 #[derive(Debug)]
 pub(super) struct Agreement {
+    role: Role,
     negotiated: Negotiated,
     ours: Chunking,
     /// What the peer takes; `None` while it takes no segments.
@@ -41,7 +52,7 @@ struct Asked {
     id: Option<IdKey>,
     method: Method,
     client: ClientKey,
-    /// What the client's request said that it takes.
+    /// Server: what the client takes, by its request or by what is remembered.
     offered: Option<Chunking>,
     /// The client's own application wrote a capability.
     wanted: bool,
@@ -70,7 +81,7 @@ impl Agreement {
         // A client may segment its `reconnect` request to a server that ever advertised.
         let invited = agreed.is_some() || (role == Role::Server && negotiated.has_advertised());
         let stage = if agreed.is_some() { Stage::Done } else { Stage::Fresh };
-        Self { negotiated, ours, theirs: agreed, invited, stage }
+        Self { role, negotiated, ours, theirs: agreed, invited, stage }
     }
 
     /// Whether an answer is on its way that will tell what the peer takes. A `reconnect` relies on what is remembered.
@@ -78,26 +89,20 @@ impl Agreement {
         matches!(&self.stage, Stage::Asked(Asked { method: Method::Initialize, .. }))
     }
 
-    /// Client: a request goes out. Returns it as it is to be sent.
-    pub(super) fn request_out(&mut self, message: &Message, method: &str, id: Option<IdKey>) -> Option<Message> {
-        let method = Method::of(method)?;
-        let handshake = Handshake::request(message);
-        let client = self.negotiated.key(&handshake.client);
-        let remembered = self.negotiated.recall(client);
-        let version = match method {
-            Method::Initialize => handshake.offers_chunking_version,
-            // A reconnect names no version: the remembered answer tells, and without one the newest is assumed.
-            Method::Reconnect => remembered.is_none_or(|remembered| remembered.version),
-        };
-        self.theirs = match method {
-            Method::Initialize => None,
-            Method::Reconnect => remembered.and_then(|remembered| remembered.theirs),
-        };
-        self.invited = version;
-        let sent = if version { handshake.with(message, self.ours) } else { handshake.without(message) };
-        let wanted = handshake.has_chunking();
-        self.stage = Stage::Asked(Asked { id, method, client, offered: None, wanted, version });
-        Some(sent)
+    /// A message passes that `from` wrote. Returns it as it goes on, if the handshake has a part in it.
+    pub(super) fn pass(
+        &mut self,
+        from: Role,
+        message: &Message,
+        envelope: &Envelope,
+        outbox: &mut Outbox,
+    ) -> Option<Message> {
+        let (method, id) = (envelope.method(message), envelope.id_key(message));
+        match from {
+            Role::Client => self.request(message, Method::of(&method)?, id, outbox),
+            Role::Server if method.is_empty() => self.response(message, id, envelope.error.is_some(), outbox),
+            Role::Server => None,
+        }
     }
 
     /// Client: the request went out as the application wrote it, because ours does not fit the link.
@@ -113,95 +118,83 @@ impl Agreement {
         self.stage = Stage::Fresh;
     }
 
-    /// Client: a response comes in. Returns it as the application is to see it.
-    pub(super) fn response_in(
+    /// The client asks: our capability goes in when we are the client, theirs comes out when we are the server.
+    fn request(
+        &mut self,
+        message: &Message,
+        method: Method,
+        id: Option<IdKey>,
+        outbox: &mut Outbox,
+    ) -> Option<Message> {
+        let handshake = Handshake::request(message);
+        let client = self.negotiated.key(&handshake.client);
+        let (version, known) = match (method, self.negotiated.recall(client)) {
+            (Method::Initialize, _) => (handshake.offers_chunking_version, None),
+            (Method::Reconnect, Some(remembered)) => (remembered.version, remembered.theirs),
+            // A reconnect names no version, and without a memory the newest is assumed.
+            (Method::Reconnect, None) => (true, None),
+        };
+        let mut asked = Asked { id, method, client, offered: None, wanted: handshake.has_chunking(), version };
+        let passed = match self.role {
+            Role::Client => {
+                (self.invited, self.theirs) = (version, known);
+                if version { handshake.with(message, self.ours) } else { handshake.without(message) }
+            }
+            Role::Server => {
+                count_invalid(&handshake, outbox);
+                asked.offered = handshake.theirs.or(known).filter(|_| version);
+                // The result of a reconnect may be segmented at once; that of an initialize when its version is known.
+                self.theirs = asked.offered.filter(|_| method == Method::Reconnect);
+                handshake.without(message)
+            }
+        };
+        self.stage = Stage::Asked(asked);
+        Some(passed)
+    }
+
+    /// The server answers: what both take is settled, and remembered.
+    fn response(
         &mut self,
         message: &Message,
         id: Option<IdKey>,
         is_error: bool,
         outbox: &mut Outbox,
     ) -> Option<Message> {
-        let asked = self.take_asked(id)?;
-        if is_error {
-            self.stage = Stage::Fresh;
-            return None;
-        }
+        let asked = self.take_asked(id).filter(|_| !is_error)?;
         self.stage = Stage::Done;
         let handshake = Handshake::result(message);
-        count_invalid(&handshake, outbox);
-        let mut version = asked.version;
-        if asked.method == Method::Initialize {
-            version &= handshake.version_allows == Some(true);
-            self.invited = version;
-            self.theirs = handshake.theirs.filter(|_| version);
-        } else if version && handshake.theirs.is_some() {
-            self.theirs = handshake.theirs;
+        let is_current = asked.method == Method::Reconnect || handshake.version_allows == Some(true);
+        let version = asked.version && is_current;
+        let passed = match self.role {
+            Role::Client => {
+                count_invalid(&handshake, outbox);
+                self.invited = version;
+                // A server that does not repeat its limits keeps the remembered ones.
+                self.theirs = handshake.theirs.or(self.theirs).filter(|_| version);
+                (!asked.wanted).then(|| handshake.without(message))
+            }
+            Role::Server => {
+                self.theirs = asked.offered.filter(|_| version);
+                // Only those who advertised are answered.
+                self.invited = self.theirs.is_some();
+                Some(if self.invited { handshake.with(message, self.ours) } else { handshake.without(message) })
+            }
+        };
+        if self.role == Role::Server && self.invited {
+            self.negotiated.note_advertised();
         }
         self.negotiated.remember(asked.client, Remembered { theirs: self.theirs, version });
-        (!asked.wanted).then(|| handshake.without(message))
+        passed
     }
 
-    /// Server: a request comes in. Returns it as the application is to see it.
-    pub(super) fn request_in(
-        &mut self,
-        message: &Message,
-        method: &str,
-        id: Option<IdKey>,
-        outbox: &mut Outbox,
-    ) -> Option<Message> {
-        let method = Method::of(method)?;
-        let handshake = Handshake::request(message);
-        count_invalid(&handshake, outbox);
-        let client = self.negotiated.key(&handshake.client);
-        let remembered = self.negotiated.recall(client);
-        let (version, offered) = match method {
-            Method::Initialize => (handshake.offers_chunking_version, handshake.theirs),
-            Method::Reconnect => (
-                remembered.is_none_or(|remembered| remembered.version),
-                handshake.theirs.or(remembered.and_then(|remembered| remembered.theirs)),
-            ),
-        };
-        let offered = offered.filter(|_| version);
-        // The result of a reconnect may be segmented at once; that of an initialize when its version is known.
-        self.theirs = offered.filter(|_| method == Method::Reconnect);
-        let seen = handshake.without(message);
-        self.stage = Stage::Asked(Asked { id, method, client, offered, wanted: false, version });
-        Some(seen)
-    }
-
-    /// Server: a response goes out. Returns it as it is to be sent.
-    pub(super) fn response_out(&mut self, message: &Message, id: Option<IdKey>, is_error: bool) -> Option<Message> {
-        let asked = self.take_asked(id)?;
-        if is_error {
-            self.stage = Stage::Fresh;
-            return None;
-        }
-        self.stage = Stage::Done;
-        let handshake = Handshake::result(message);
-        let version = match asked.method {
-            Method::Initialize => handshake.version_allows == Some(true),
-            Method::Reconnect => asked.version,
-        };
-        self.theirs = asked.offered.filter(|_| version);
-        self.negotiated.remember(asked.client, Remembered { theirs: self.theirs, version });
-        // Only those who advertised are answered.
-        if self.theirs.is_none() {
-            self.invited = false;
-            return handshake.has_chunking().then(|| handshake.without(message));
-        }
-        self.invited = true;
-        self.negotiated.note_advertised();
-        Some(handshake.with(message, self.ours))
-    }
-
+    /// What was asked, if this is the answer to it.
     fn take_asked(&mut self, id: Option<IdKey>) -> Option<Asked> {
-        let answers = matches!(&self.stage, Stage::Asked(asked) if asked.id.is_some() && asked.id == id);
-        if !answers {
-            return None;
-        }
         match std::mem::replace(&mut self.stage, Stage::Fresh) {
-            Stage::Asked(asked) => Some(asked),
-            _ => None,
+            Stage::Asked(asked) if id.is_some() && asked.id == id => Some(asked),
+            other => {
+                self.stage = other;
+                None
+            }
         }
     }
 }

@@ -1,18 +1,18 @@
 //! Messages become frames: looked at, queued in order, cut when they start, one frame at a time.
 
+use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
-
 use super::negotiate::Chunking;
-use super::wire::{self, Codec, GroupId, Plan};
+use super::wire::{self, Codec, Plan};
 use crate::error::{CloseReason, SendError};
 use crate::limits::{Limits, MIN_FRAME_BYTES};
-use crate::machine::{Capacity, Measure, Progress, Subject, Ticket};
+use crate::machine::{Capacity, Measure, Tag, Transmit};
 use crate::message::{Message, Reader, len64};
-use crate::outgoing::{group_name, measure};
+use crate::outbox::Outbox;
+use crate::outgoing::{Outgoing, group_name, measure};
 use crate::pace::Pace;
-use crate::queue::{Entry, Finish, Fit, Order, Pick, Queue};
+use crate::queue::{Finish, Fit, Order, Pick, Queue};
 
 /// Segments take at most about this long on the wire, so that others get their turn: a twentieth of a second.
 const SEGMENTS_PER_SECOND: u64 = 20;
@@ -23,73 +23,60 @@ const SHARED_FRAME: u64 = 64 << 10;
 
 /// A message of ours that waits.
 #[derive(Debug)]
-pub(super) struct Outgoing {
-    pub(super) ticket: Ticket,
-    pub(super) message: Message,
+pub(super) struct Item {
+    pub(super) out: Outgoing,
     pub(super) nature: Nature,
     measure: Measure,
 }
 
-/// How a message is treated because of its method.
+/// How a message is treated because of what it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Nature {
-    /// As any other.
+    /// Any request or notification.
     Common,
     /// A handshake request: it cannot wait for what it asks about, and others wait for it.
     Handshake,
     /// A segment, which is never segmented.
     Segment,
+    /// An answer: if it cannot go, an error goes in its place.
+    Response,
 }
 
 /// A message of ours of which some segments have gone.
 #[derive(Debug)]
-pub(super) struct Group {
-    pub(super) ticket: Ticket,
+struct Group {
+    out: Outgoing,
     reader: Reader,
-    id: GroupId,
+    id: u128,
     plan: Plan,
     index: u64,
 }
 
-impl Group {
-    const fn is_done(&self) -> bool {
-        self.index >= self.plan.total
-    }
-
-    fn progress(&self) -> Progress {
-        let total = len64(self.reader.message().len());
-        Progress { subject: Subject::Outgoing(self.ticket), done: len64(self.reader.done()), total }
-    }
-}
-
-/// What became of a poll.
+/// A message that cannot be sent: nothing of it was.
 #[derive(Debug)]
-pub(super) enum Made {
-    /// A frame, and what can be said about its message.
-    Frame { bytes: Bytes, ticket: Ticket, progress: Option<Progress>, done: bool },
-    /// A message that cannot be sent: nothing of it was.
-    Refused(Outgoing, Order, SendError),
+pub(super) struct Refused {
+    pub(super) item: Item,
+    pub(super) order: Order,
+    pub(super) error: SendError,
 }
 
 /// The sending half of a connection.
 #[derive(Debug)]
 pub(super) struct Sender {
-    queue: Queue<Outgoing, Group>,
+    queue: Queue<Item, Group>,
+    /// Error answers in place of responses that cannot be sent.
+    answers: VecDeque<Outgoing>,
     pace: Pace,
     link: Capacity,
     seed: [u8; 32],
     groups: u64,
+    frames: u64,
 }
 
 impl Sender {
     pub(super) fn new(limits: &Limits, seed: [u8; 32]) -> Self {
-        Self {
-            queue: Queue::new(limits.max_queued_bytes()),
-            pace: Pace::default(),
-            link: Capacity::of(u64::MAX),
-            seed,
-            groups: 0,
-        }
+        let (queue, link) = (Queue::new(limits.max_queued_bytes()), Capacity::of(u64::MAX));
+        Self { queue, answers: VecDeque::new(), pace: Pace::default(), link, seed, groups: 0, frames: 0 }
     }
 
     /// The link's cap changed. A group that has started cannot be cut anew.
@@ -105,22 +92,24 @@ impl Sender {
         fits_frame(measure(message, &self.link), theirs, &self.link)
     }
 
-    /// Accepts a message.
-    pub(super) fn push(
-        &mut self,
-        ticket: Ticket,
-        message: Message,
-        nature: Nature,
-        order: Order,
-    ) -> Result<(), (Outgoing, SendError)> {
-        let bytes = len64(message.len());
-        let measure = measure(&message, &self.link);
-        let item = Outgoing { ticket, message, nature, measure };
+    /// Accepts a message, or refuses it.
+    pub(super) fn push(&mut self, out: Outgoing, nature: Nature, order: Order) -> Option<Refused> {
+        let measure = measure(out.message(), &self.link);
+        let item = Item { out, nature, measure };
         if nature == Nature::Handshake {
-            self.queue.push_first(item, bytes, order);
-            return Ok(());
+            self.queue.push_first(item, measure.bytes, order);
+            return None;
         }
-        self.queue.push(item, bytes, order)
+        self.queue.push(item, measure.bytes, order).err().map(|(item, error)| Refused { item, order, error })
+    }
+
+    /// Accepts an error answer, which goes before all else. Whether it fits a frame.
+    pub(super) fn push_answer(&mut self, answer: Outgoing, theirs: Option<Chunking>) -> bool {
+        let fits = self.fits(answer.message(), theirs);
+        if fits {
+            self.answers.push_back(answer);
+        }
+        fits
     }
 
     /// The next frame. `theirs` is what the peer takes; `waiting` while that is being asked.
@@ -130,11 +119,15 @@ impl Sender {
         waiting: bool,
         codec: &mut Codec,
         now: Instant,
-    ) -> Option<Made> {
+        outbox: &mut Outbox,
+    ) -> Option<Result<Transmit, Refused>> {
+        if let Some(answer) = self.answers.pop_front() {
+            return Some(Ok(self.whole(&answer, now, outbox)));
+        }
         let slots = theirs.map_or(1, |theirs| usize::try_from(theirs.max_groups).unwrap_or(usize::MAX));
         let finish = if theirs.is_some_and(|theirs| theirs.settled_cursor) { Finish::PerLane } else { Finish::InOrder };
         let link = self.link.clone();
-        let fit = |item: &Outgoing| {
+        let fit = |item: &Item| {
             // Until the peer has said what it takes, only what any peer takes may go.
             if waiting && item.nature != Nature::Handshake && item.measure.bytes > MIN_FRAME_BYTES {
                 Fit::Wait
@@ -148,64 +141,60 @@ impl Sender {
             self.pace.idle();
             return None;
         };
-        let made = match pick {
-            Pick::Continue(place) => self.advance(place, codec)?,
-            Pick::Start(entry) => self.start(entry, theirs, codec, now)?,
-        };
-        if let Made::Frame { bytes, .. } = &made {
-            self.pace.frame(len64(bytes.len()), now);
+        match pick {
+            Pick::Continue(place) => self.advance(place, codec, now, outbox).map(Ok),
+            Pick::Start(entry) if fit(&entry.item) == Fit::Frame => {
+                self.queue.settle(entry.started());
+                Some(Ok(self.whole(&entry.item.out, now, outbox)))
+            }
+            Pick::Start(entry) => match self.plan(&entry.item, theirs) {
+                Ok((plan, timeout)) => {
+                    let started = entry.started();
+                    let group = self.group(entry.item.out, plan);
+                    let place = self.queue.launch(started, group, now, timeout);
+                    self.advance(place, codec, now, outbox).map(Ok)
+                }
+                Err(error) => {
+                    self.queue.settle(entry.started());
+                    Some(Err(Refused { order: entry.order, item: entry.item, error }))
+                }
+            },
         }
-        Some(made)
     }
 
-    /// Empties the queue; the tickets of all that will not be sent.
-    pub(super) fn clear(&mut self) -> Vec<Ticket> {
+    /// Fails all that has not gone out whole. Nobody is left to get an answer.
+    pub(super) fn abandon(&mut self, outbox: &mut Outbox) {
+        self.answers.clear();
         let (waiting, groups) = self.queue.clear();
-        let groups = groups.into_iter().map(|group| group.ticket);
-        groups.chain(waiting.into_iter().map(|item| item.ticket)).collect()
+        let groups = groups.into_iter().map(|group| group.out);
+        for out in groups.chain(waiting.into_iter().map(|item| item.out)) {
+            let _ = out.fail(SendError::Disconnected, outbox);
+        }
     }
 
-    /// A message starts: in one frame, as a group, or not at all.
-    fn start(
-        &mut self,
-        entry: Entry<Outgoing>,
-        theirs: Option<Chunking>,
-        codec: &mut Codec,
-        now: Instant,
-    ) -> Option<Made> {
-        let (started, order, item) = (entry.started(), entry.order, entry.item);
-        if fits_frame(item.measure, theirs, &self.link) {
-            self.queue.settle(started);
-            let (bytes, ticket) = (item.message.to_bytes(), item.ticket);
-            return Some(Made::Frame { bytes, ticket, progress: None, done: true });
-        }
-        match self.plan(&item, theirs) {
-            Ok((plan, timeout)) => {
-                let group = self.group(item, plan);
-                let place = self.queue.launch(started, group, now, timeout);
-                self.advance(place, codec)
-            }
-            Err(error) => {
-                self.queue.settle(started);
-                Some(Made::Refused(item, order, error))
-            }
-        }
+    /// A message in one frame.
+    fn whole(&mut self, out: &Outgoing, now: Instant, outbox: &mut Outbox) -> Transmit {
+        let (bytes, tag) = (out.message().to_bytes(), self.tag());
+        self.pace.frame(len64(bytes.len()), now);
+        out.frame(tag, bytes, out.message().len(), outbox)
     }
 
     /// The next segment of a group under way.
-    fn advance(&mut self, place: usize, codec: &mut Codec) -> Option<Made> {
+    fn advance(&mut self, place: usize, codec: &mut Codec, now: Instant, outbox: &mut Outbox) -> Option<Transmit> {
+        let tag = self.tag();
         let group = self.queue.flight(place)?;
-        let bytes = codec.write(&group.id, group.index, group.plan, &mut group.reader);
+        let bytes = codec.write(group.id, group.index, group.plan, &mut group.reader);
         group.index = group.index.saturating_add(1);
-        let (ticket, done, progress) = (group.ticket, group.is_done(), group.progress());
-        if done {
+        self.pace.frame(len64(bytes.len()), now);
+        let frame = group.out.frame(tag, bytes, group.reader.done(), outbox);
+        if group.index >= group.plan.total {
             self.queue.land(place);
         }
-        Some(Made::Frame { bytes, ticket, progress: Some(progress), done })
+        Some(frame)
     }
 
     /// How to cut a message that does not fit a frame, and how long it may take.
-    fn plan(&self, item: &Outgoing, theirs: Option<Chunking>) -> Result<(Plan, Duration), SendError> {
+    fn plan(&self, item: &Item, theirs: Option<Chunking>) -> Result<(Plan, Duration), SendError> {
         let size = item.measure.bytes;
         let Some(theirs) = theirs.filter(|_| item.nature != Nature::Segment) else {
             return Err(SendError::NoSegments { size, limit: self.link.cap });
@@ -230,10 +219,16 @@ impl Sender {
         Ok((plan, theirs.group_timeout))
     }
 
-    fn group(&mut self, item: Outgoing, plan: Plan) -> Group {
+    fn group(&mut self, out: Outgoing, plan: Plan) -> Group {
         self.groups = self.groups.wrapping_add(1);
-        let id = group_name(&self.seed, self.groups);
-        Group { ticket: item.ticket, reader: Reader::new(item.message), id: GroupId(id), plan, index: 0 }
+        let reader = Reader::new(out.message().clone());
+        Group { out, reader, id: group_name(&self.seed, self.groups), plan, index: 0 }
+    }
+
+    /// A name for the next frame.
+    const fn tag(&mut self) -> Tag {
+        self.frames = self.frames.wrapping_add(1);
+        Tag(self.frames)
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::fmt::Write;
+use std::ops::Range;
 
 use base64::Engine;
 use base64::engine::Simd;
@@ -10,7 +11,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 
 use crate::assembly::Assembly;
 use crate::error::{SendError, Violation};
-use crate::json::{self, Found, Kind, Path, Paths};
+use crate::json::{self, Found, Kind, Number, Path, Paths};
 use crate::machine::Capacity;
 use crate::message::{Message, Reader, len_usize, len64};
 use crate::outgoing::largest;
@@ -106,15 +107,15 @@ impl Codec {
         Self { engine: Simd::standard(PAD), scratch: vec![0; PIECE].into(), frame: BytesMut::new() }
     }
 
-    /// Writes the segment frame with the next `size` bytes of `reader`.
-    pub(crate) fn write(&mut self, id: &GroupId, index: u64, plan: Plan, reader: &mut Reader) -> Bytes {
+    /// Writes the segment frame with the next bytes of `reader`; its group id is `id` in hex.
+    pub(crate) fn write(&mut self, id: u128, index: u64, plan: Plan, reader: &mut Reader) -> Bytes {
         let len = plan.size.min(len64(reader.left()));
         let frame = &mut self.frame;
         // When the link has let go of the last frame, this takes its memory again.
         frame.reserve(len_usize(plan.longest_frame()));
         let total = plan.total;
         // Writing to memory that grows does not fail.
-        let _ = write!(frame, "{HEAD}{:032x}{INDEX}{index}{TOTAL}{total}{DATA}", id.0);
+        let _ = write!(frame, "{HEAD}{id:032x}{INDEX}{index}{TOTAL}{total}{DATA}");
         reader.take(len_usize(len), 3, &mut self.scratch, |run| {
             let at = frame.len();
             frame.resize(at.saturating_add(len_usize(encoded_len(len64(run.len())))), 0);
@@ -153,17 +154,12 @@ impl std::fmt::Debug for Codec {
     }
 }
 
-/// A group id of ours: 16 bytes that nobody can guess, written in hex.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct GroupId(pub(crate) u128);
-
 /// A segment as it arrived: its group is named, the rest is as the peer wrote it.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Segment<'a> {
     pub(crate) group_id: Cow<'a, [u8]>,
-    /// `None`: missing, or no non-negative integer that fits.
-    index: Option<u64>,
-    total: Option<Integer>,
+    index: Number,
+    total: Number,
     data: Option<Cow<'a, [u8]>>,
 }
 
@@ -175,15 +171,10 @@ impl<'a> Segment<'a> {
         let window = rest.get(..MAX_GROUP_ID.saturating_add(1)).unwrap_or(rest);
         let id_len = window.iter().position(|byte| !is_plain(*byte))?;
         let (group_id, rest) = rest.split_at_checked(id_len).filter(|(id, _)| !id.is_empty())?;
-        let (index, rest) = take_digits(rest.strip_prefix(INDEX.as_bytes())?)?;
-        let (total, rest) = take_digits(rest.strip_prefix(TOTAL.as_bytes())?)?;
+        let (index, rest) = take_integer(rest.strip_prefix(INDEX.as_bytes())?)?;
+        let (total, rest) = take_integer(rest.strip_prefix(TOTAL.as_bytes())?)?;
         let data = rest.strip_prefix(DATA.as_bytes())?.strip_suffix(TAIL.as_bytes())?;
-        Some(Self {
-            group_id: Cow::Borrowed(group_id),
-            index: Some(index),
-            total: Some(Integer::Of(total)),
-            data: Some(Cow::Borrowed(data)),
-        })
+        Some(Self { group_id: Cow::Borrowed(group_id), index, total, data: Some(Cow::Borrowed(data)) })
     }
 
     /// Reads a segment in any legal spelling. `looks` and `envelope` are those of `frame`.
@@ -208,28 +199,26 @@ impl<'a> Segment<'a> {
         if group_id.len() > MAX_GROUP_ID {
             return Err(Violation::GroupIdTooLong { size: len64(group_id.len()) });
         }
-        let index = match integer(frame, looks.get(INDEX_AT)) {
-            Some(Integer::Of(index)) => Some(index),
-            _ => None,
-        };
-        let total = integer(frame, looks.get(TOTAL_AT));
-        Ok(Self { group_id, index, total, data: string(frame, looks.get(DATA_AT)) })
+        let number = |at| rpc::number(frame, looks.get(at));
+        let data = string(frame, looks.get(DATA_AT));
+        Ok(Self { group_id, index: number(INDEX_AT), total: number(TOTAL_AT), data })
     }
 
     /// Whether this claims to be the first of its group.
     pub(crate) fn begins(&self) -> bool {
-        self.index == Some(0)
+        self.index == Number::Int(0)
     }
 
     /// The index and the total, proven to go together.
     pub(crate) fn numbers(&self) -> Result<(u32, u32), Violation> {
-        let index = self.index.filter(|index| *index < INDEX_LIMIT).ok_or(Violation::IndexInvalid)?;
-        let index = u32::try_from(index).map_err(|_| Violation::IndexInvalid)?;
-        let total = match self.total.ok_or(Violation::TotalInvalid)? {
-            Integer::Of(total) if (1..TOTAL_LIMIT).contains(&total) => total,
-            _ => return Err(Violation::TotalOutOfRange),
+        let within = |number: Number, range: Range<u64>| {
+            number.to_u64().filter(|value| range.contains(value)).and_then(|value| u32::try_from(value).ok())
         };
-        let total = u32::try_from(total).map_err(|_| Violation::TotalOutOfRange)?;
+        let index = within(self.index, 0..INDEX_LIMIT).ok_or(Violation::IndexInvalid)?;
+        if matches!(self.total, Number::Fraction | Number::NotANumber) {
+            return Err(Violation::TotalInvalid);
+        }
+        let total = within(self.total, 1..TOTAL_LIMIT).ok_or(Violation::TotalOutOfRange)?;
         if index >= total {
             return Err(Violation::IndexBeyondTotal { index, total });
         }
@@ -271,20 +260,6 @@ const DATA_AT: usize = 9;
 pub(crate) const CHANNEL_AT: usize = 10;
 pub(crate) const SERVER_SEQ_AT: usize = 11;
 
-/// An integer, or one that is out of the range of `u64` on either side.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Integer {
-    Of(u64),
-    OutOfRange,
-}
-
-fn integer(frame: &Message, found: Option<Found>) -> Option<Integer> {
-    match rpc::number(frame, found) {
-        json::Number::Fraction | json::Number::NotANumber => None,
-        number => Some(number.to_u64().map_or(Integer::OutOfRange, Integer::Of)),
-    }
-}
-
 fn string<'a>(frame: &'a Message, found: Option<Found>) -> Option<Cow<'a, [u8]>> {
     rpc::string(frame, found).map(|text| match text {
         Cow::Borrowed(text) => Cow::Borrowed(text.as_bytes()),
@@ -297,15 +272,11 @@ const fn is_plain(byte: u8) -> bool {
     matches!(byte, b' '..=b'~') && byte != b'"' && byte != b'\\'
 }
 
-/// A number in plain digits, and what follows it.
-fn take_digits(text: &[u8]) -> Option<(u64, &[u8])> {
-    let len = text.iter().take(11).position(|byte| !byte.is_ascii_digit())?;
-    let (digits, rest) = text.split_at_checked(len)?;
-    if digits.is_empty() || (digits.len() > 1 && digits.starts_with(b"0")) {
-        return None;
-    }
-    let value = std::str::from_utf8(digits).ok()?.parse().ok()?;
-    Some((value, rest))
+/// A short integer that a comma follows, and the rest.
+fn take_integer(text: &[u8]) -> Option<(Number, &[u8])> {
+    let (digits, rest) = text.split_at_checked(text.iter().take(11).position(|byte| *byte == b',')?)?;
+    let number = json::number(digits);
+    matches!(number, Number::Int(_)).then_some((number, rest))
 }
 
 const fn digits_of(value: u64) -> u64 {
@@ -343,8 +314,8 @@ mod tests {
         let plan = Plan::new(message.len() as u64, frame).unwrap();
         let mut reader = Reader::new(message);
         let mut codec = Codec::new();
-        let id = GroupId(u128::from_be_bytes([0xab; 16]));
-        (0..plan.total).map(|index| codec.write(&id, index, plan, &mut reader)).collect()
+        let id = u128::from_be_bytes([0xab; 16]);
+        (0..plan.total).map(|index| codec.write(id, index, plan, &mut reader)).collect()
     }
 
     fn parsed(frame: &[u8]) -> Result<(Vec<u8>, u32, u32, Vec<u8>), Violation> {

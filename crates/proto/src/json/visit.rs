@@ -36,3 +36,20 @@ pub trait Visit {
     /// The value that began last at `depth` is complete; `at` is the offset just past it.
     fn end(&mut self, depth: u32, at: u64);
 }
+
+/// Sees nothing, at no cost.
+impl Visit for () {
+    #[inline]
+    fn depth(&self) -> u32 {
+        0
+    }
+
+    #[inline]
+    fn key(&mut self, _: u32, _: Option<&[u8]>) {}
+
+    #[inline]
+    fn begin(&mut self, _: u32, _: Kind, _: u64) {}
+
+    #[inline]
+    fn end(&mut self, _: u32, _: u64) {}
+}

@@ -45,7 +45,7 @@ pub(super) struct Receiver {
 
 impl Receiver {
     pub(super) fn new(limits: Limits, max_line_bytes: u64, account: Account) -> Self {
-        let (groups, ended, clock) = (Vec::new(), VecDeque::new(), ReadClock::new());
+        let (groups, ended, clock) = (Vec::new(), VecDeque::new(), ReadClock::default());
         Self { limits, max_line_bytes, account, groups, ended, ordinals: 0, paused: false, clock, look_at: None }
     }
 

@@ -237,9 +237,11 @@ impl Client {
     pub(crate) fn failed(&mut self, reply: &[u8], around: &mut Around<'_>) {
         let reply: Value = serde_json::from_slice(reply).expect("a reply is JSON");
         around.tally.one("requests that failed here");
+        // A handshake that goes down with its link is sent again on the next one.
+        let is_cut_off = reply["error"]["data"]["reason"] == "send-disconnected";
         match reply["id"].as_u64().and_then(|id| self.pending.remove(&id)) {
             Some(Ask::Subscribe(channel)) => self.wanted.push(channel),
-            Some(Ask::Initialize | Ask::Reconnect) => {
+            Some(Ask::Initialize | Ask::Reconnect) if !is_cut_off => {
                 around.ledger.lost(format!("{}: a handshake could not be sent", self.name));
             }
             _ => {}

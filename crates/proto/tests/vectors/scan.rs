@@ -1,6 +1,6 @@
 //! Cases of the JSON reader: the same verdict however the text is cut, and scalars by their value.
 
-use breakbulk_proto::json::{self, Fault, JsonError, Number, Paths, Scanner, Utf8};
+use breakbulk_proto::json::{self, Fault, JsonError, Number, Scanner, Utf8};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
@@ -61,7 +61,7 @@ impl TextCase {
 /// UTF-8 first, as the machines do: what is not text is not looked at as JSON.
 fn verdict(pieces: &[&[u8]]) -> (Verdict, Option<u64>) {
     let mut utf8 = Utf8::new();
-    let mut scanner = Scanner::new(Paths::new(&[]));
+    let mut scanner = Scanner::new(());
     let text = pieces.iter().try_for_each(|piece| utf8.feed(piece)).and_then(|()| utf8.finish());
     let value = || pieces.iter().try_for_each(|piece| scanner.feed(piece)).and_then(|()| scanner.finish().map(|_| ()));
     let Err(JsonError { fault, offset }) = text.and_then(|()| value()) else {

@@ -119,19 +119,19 @@ impl Connection {
     /// The first ordinal that is not settled: all before it have been delivered.
     #[must_use]
     pub fn settled(&self) -> u64 {
-        self.arrivals.settled()
+        self.arrivals.cursor.settled()
     }
 
     /// Where to resume: the highest seq among settled messages, from `action` notifications and from what the
     /// application noted. `None` when there was none on this connection.
     #[must_use]
     pub const fn cursor(&self) -> Option<u64> {
-        self.arrivals.seq()
+        self.arrivals.cursor.seq()
     }
 
     /// Says that a delivered message brought the application up to `seq`: an `initialize` result, a replay.
     pub fn note_seq(&mut self, ordinal: u64, seq: u64) {
-        self.arrivals.note(ordinal, seq);
+        self.arrivals.cursor.note(ordinal, Some(seq));
     }
 
     /// What the peer takes; `None` while it takes no segments.
@@ -257,7 +257,7 @@ impl Connection {
         let nature = match &*method {
             "" => Nature::Response,
             "initialize" | "reconnect" => Nature::Handshake,
-            method if Control::of(method) == Some(Control::Segment) => Nature::Segment,
+            method if method.parse() == Ok(Control::Segment) => Nature::Segment,
             _ => Nature::Common,
         };
         let sent = self.agreement.pass(self.role, &message, &look.envelope, &mut self.outbox);

@@ -364,7 +364,7 @@ pub enum CloseReason {
     Restart,
     /// The peer broke a rule.
     #[error("{0}")]
-    Violation(Violation),
+    Violation(#[from] Violation),
     /// The budget has no room for what the peer began.
     #[error("no room for a message of {size} bytes")]
     NoRoom {

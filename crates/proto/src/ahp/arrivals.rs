@@ -24,7 +24,7 @@ pub enum Delivery {
 #[derive(Debug)]
 pub(super) struct Arrivals {
     delivery: Delivery,
-    cursor: Cursor<Option<Queued>>,
+    pub(super) cursor: Cursor<Option<Queued>>,
     /// Begun and not finished.
     unfinished: BTreeSet<u64>,
     held: BTreeMap<u64, Finished>,
@@ -34,7 +34,7 @@ pub(super) struct Arrivals {
 
 /// A message that waits for the driver to poll it.
 #[derive(Debug)]
-struct Queued {
+pub(super) struct Queued {
     seq: Option<u64>,
     _grant: Option<Grant>,
 }
@@ -113,21 +113,6 @@ impl Arrivals {
         self.cursor.deliver(ordinal, queued.and_then(|queued| queued.seq));
     }
 
-    /// The application says that a message carried `seq`.
-    pub(super) fn note(&mut self, ordinal: u64, seq: u64) {
-        self.cursor.note(ordinal, Some(seq));
-    }
-
-    /// The first ordinal that is not settled.
-    pub(super) fn settled(&self) -> u64 {
-        self.cursor.settled()
-    }
-
-    /// The highest seq among settled messages.
-    pub(super) const fn seq(&self) -> Option<u64> {
-        self.cursor.seq()
-    }
-
     /// Drops what is held back: after a close nothing of it is released.
     pub(super) fn clear(&mut self) {
         self.held.clear();
@@ -180,11 +165,11 @@ mod tests {
         let mut arrivals = begun(Delivery::Settled, 2);
         assert_eq!(ordinals(&arrivals.finish(1, finished(6, true)).unwrap()), [1]);
         arrivals.delivered(1);
-        assert_eq!((arrivals.seq(), arrivals.settled()), (None, 0));
+        assert_eq!((arrivals.cursor.seq(), arrivals.cursor.settled()), (None, 0));
         assert_eq!(ordinals(&arrivals.finish(0, finished(5, true)).unwrap()), [0]);
-        assert_eq!(arrivals.seq(), None, "not polled yet");
+        assert_eq!(arrivals.cursor.seq(), None, "not polled yet");
         arrivals.delivered(0);
-        assert_eq!((arrivals.seq(), arrivals.settled()), (Some(6), 2));
+        assert_eq!((arrivals.cursor.seq(), arrivals.cursor.settled()), (Some(6), 2));
     }
 
     #[test]
@@ -204,7 +189,7 @@ mod tests {
         assert_eq!(arrivals.expire(0), Ok(()));
         arrivals.finish(1, finished(6, true)).unwrap();
         arrivals.delivered(1);
-        assert_eq!((arrivals.seq(), arrivals.settled()), (None, 0));
+        assert_eq!((arrivals.cursor.seq(), arrivals.cursor.settled()), (None, 0));
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! The handshake as it passes: our capability goes in, the peer's is learned, and what nobody asked for comes out.
 
+use strum::EnumString;
+
 use super::negotiate::{Chunking, ClientKey, Handshake, Negotiated, Remembered};
 use crate::message::Message;
 use crate::outbox::Outbox;
@@ -34,19 +36,10 @@ pub(super) struct Agreement {
     pub(super) theirs: Option<Chunking>,
     /// Whether we have told the peer that we take segments.
     pub(super) invited: bool,
-    stage: Stage,
+    asked: Option<Asked>,
 }
 
-#[derive(Debug)]
-enum Stage {
-    /// No handshake yet.
-    Fresh,
-    /// A handshake request has passed, its answer has not.
-    Asked(Asked),
-    /// There was an answer.
-    Done,
-}
-
+/// A handshake request that has passed, and whose answer has not.
 #[derive(Debug)]
 struct Asked {
     id: Option<IdKey>,
@@ -60,33 +53,23 @@ struct Asked {
     version: bool,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, EnumString)]
+#[strum(serialize_all = "camelCase")]
 enum Method {
     Initialize,
     Reconnect,
-}
-
-impl Method {
-    fn of(method: &str) -> Option<Self> {
-        match method {
-            "initialize" => Some(Self::Initialize),
-            "reconnect" => Some(Self::Reconnect),
-            _ => None,
-        }
-    }
 }
 
 impl Agreement {
     pub(super) fn new(role: Role, ours: Chunking, agreed: Option<Chunking>, negotiated: Negotiated) -> Self {
         // A client may segment its `reconnect` request to a server that ever advertised.
         let invited = agreed.is_some() || (role == Role::Server && negotiated.has_advertised());
-        let stage = if agreed.is_some() { Stage::Done } else { Stage::Fresh };
-        Self { role, negotiated, ours, theirs: agreed, invited, stage }
+        Self { role, negotiated, ours, theirs: agreed, invited, asked: None }
     }
 
     /// Whether an answer is on its way that will tell what the peer takes. A `reconnect` relies on what is remembered.
     pub(super) const fn is_waiting(&self) -> bool {
-        matches!(&self.stage, Stage::Asked(Asked { method: Method::Initialize, .. }))
+        matches!(&self.asked, Some(Asked { method: Method::Initialize, .. }))
     }
 
     /// A message passes that `from` wrote. Returns it as it goes on, if the handshake has a part in it.
@@ -99,7 +82,7 @@ impl Agreement {
     ) -> Option<Message> {
         let (method, id) = (envelope.method(message), envelope.id_key(message));
         match from {
-            Role::Client => self.request(message, Method::of(&method)?, id, outbox),
+            Role::Client => self.request(message, method.parse().ok()?, id, outbox),
             Role::Server if method.is_empty() => self.response(message, id, envelope.error.is_some(), outbox),
             Role::Server => None,
         }
@@ -108,14 +91,14 @@ impl Agreement {
     /// Client: the request went out as the application wrote it, because ours does not fit the link.
     pub(super) fn go_without(&mut self) {
         self.invited = false;
-        if let Stage::Asked(asked) = &mut self.stage {
+        if let Some(asked) = &mut self.asked {
             asked.version = false;
         }
     }
 
     /// Client: the request was refused, so no answer will come.
     pub(super) fn withdraw(&mut self) {
-        self.stage = Stage::Fresh;
+        self.asked = None;
     }
 
     /// The client asks: our capability goes in when we are the client, theirs comes out when we are the server.
@@ -148,7 +131,7 @@ impl Agreement {
                 handshake.without(message)
             }
         };
-        self.stage = Stage::Asked(asked);
+        self.asked = Some(asked);
         Some(passed)
     }
 
@@ -160,8 +143,7 @@ impl Agreement {
         is_error: bool,
         outbox: &mut Outbox,
     ) -> Option<Message> {
-        let asked = self.take_asked(id).filter(|_| !is_error)?;
-        self.stage = Stage::Done;
+        let asked = self.asked.take_if(|asked| id.is_some() && asked.id == id).filter(|_| !is_error)?;
         let handshake = Handshake::result(message);
         let is_current = asked.method == Method::Reconnect || handshake.version_allows == Some(true);
         let version = asked.version && is_current;
@@ -185,17 +167,6 @@ impl Agreement {
         }
         self.negotiated.remember(asked.client, Remembered { theirs: self.theirs, version });
         passed
-    }
-
-    /// What was asked, if this is the answer to it.
-    fn take_asked(&mut self, id: Option<IdKey>) -> Option<Asked> {
-        match std::mem::replace(&mut self.stage, Stage::Fresh) {
-            Stage::Asked(asked) if id.is_some() && asked.id == id => Some(asked),
-            other => {
-                self.stage = other;
-                None
-            }
-        }
     }
 }
 

@@ -76,7 +76,7 @@ impl Receiver {
         }
         let message = Message::from(frame.clone());
         let (looks, envelope) = rpc::read_frame(&message, &LOOK)?;
-        if Control::of(&envelope.method(&message)) != Some(Control::Segment) {
+        if envelope.method(&message).parse() != Ok(Control::Segment) {
             return Ok(Taken::Whole(Incoming { message, envelope, looks, grant: None }));
         }
         if !invited {
@@ -239,7 +239,7 @@ impl Group {
 
     fn complete(self) -> Result<Incoming, Violation> {
         let Assembled { message, envelope, looks, grant } = self.assembly.finish()?;
-        if Control::of(&envelope.method(&message)) == Some(Control::Segment) {
+        if envelope.method(&message).parse() == Ok(Control::Segment) {
             return Err(Violation::NestedSegment);
         }
         Ok(Incoming { message, envelope, looks, grant: Some(grant) })
@@ -249,10 +249,4 @@ impl Group {
 /// Whether what was recognised as data may be something else.
 fn is_odd(data: &[u8]) -> bool {
     data.iter().any(|byte| matches!(byte, b'\\' | b'"'))
-}
-
-impl From<Violation> for CloseReason {
-    fn from(violation: Violation) -> Self {
-        Self::Violation(violation)
-    }
 }

@@ -8,6 +8,7 @@ use base64::Engine;
 use base64::engine::Simd;
 use base64::engine::general_purpose::PAD;
 use bytes::{BufMut, Bytes, BytesMut};
+use strum::EnumString;
 
 use crate::assembly::Assembly;
 use crate::error::{SendError, Violation};
@@ -23,20 +24,12 @@ const INDEX_LIMIT: u64 = 1 << 31;
 const MAX_GROUP_ID: usize = 128;
 
 /// Methods that belong to the framing layer and have no channel. Unknown `ahp/…` methods pass up.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// Room for cancel and compression is here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, EnumString)]
 pub(crate) enum Control {
     /// One piece of a message.
+    #[strum(serialize = "ahp/messageSegment")]
     Segment,
-}
-
-impl Control {
-    /// The control notification with this method. Room for cancel and compression is here.
-    pub(crate) fn of(method: &str) -> Option<Self> {
-        match method {
-            "ahp/messageSegment" => Some(Self::Segment),
-            _ => None,
-        }
-    }
 }
 
 const HEAD: &str = r#"{"jsonrpc":"2.0","method":"ahp/messageSegment","params":{"groupId":""#;
@@ -322,7 +315,7 @@ mod tests {
         let message = Message::from(frame.to_vec());
         let looks = json::find(message.slices(), &LOOK).map_err(Violation::FrameNotJson)?;
         let envelope = Envelope::read(&looks)?;
-        assert_eq!(Control::of(&envelope.method(&message)), Some(Control::Segment));
+        assert_eq!(envelope.method(&message).parse(), Ok(Control::Segment));
         proven(&Segment::parse(&message, &looks, &envelope)?)
     }
 

@@ -273,13 +273,13 @@ impl Connection {
     fn fitting(&mut self, message: Message, sent: Option<Message>) -> Message {
         let theirs = self.agreement.theirs;
         match sent {
-            Some(sent) if theirs.is_some() || self.sender.fits(&sent, theirs) => sent,
-            Some(_) if self.sender.fits(&message, theirs) => {
+            Some(sent)
+                if theirs.is_none() && !self.sender.fits(&sent, theirs) && self.sender.fits(&message, theirs) =>
+            {
                 self.agreement.go_without();
                 message
             }
-            Some(sent) => sent,
-            None => message,
+            sent => sent.unwrap_or(message),
         }
     }
 

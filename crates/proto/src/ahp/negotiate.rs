@@ -245,12 +245,9 @@ impl Handshake {
 
     /// The message without a capability in it; an emptied `capabilities` goes too.
     pub(crate) fn without(&self, message: &Message) -> Message {
-        let (Some(chunking), Some(capabilities)) = (self.chunking, self.capabilities) else {
-            return message.clone();
-        };
-        let member = Member::of(message, chunking.span);
-        let gone = if member.only { Member::of(message, capabilities.span) } else { member };
-        message.splice(gone.span, Bytes::new())
+        let member = |found: Option<Found>| Member::of(message, found?.span);
+        let gone = member(self.chunking).and_then(|own| if own.only { member(self.capabilities) } else { Some(own) });
+        gone.map_or_else(|| message.clone(), |gone| message.splice(gone.span, Bytes::new()))
     }
 }
 
@@ -273,28 +270,19 @@ struct Member {
 }
 
 impl Member {
-    /// The member whose value has this span, in a message that was checked to be JSON.
-    fn of(message: &Message, value: Span) -> Self {
+    /// The member whose value has this span, in a message that was checked to be JSON. `None`: its key is too far away.
+    fn of(message: &Message, value: Span) -> Option<Self> {
         let from = value.start.saturating_sub(KEY_WINDOW);
         let before = message.read(Span { start: from, end: value.start });
         let after = message.read(Span { start: value.end, end: value.end.saturating_add(KEY_WINDOW) });
-        let trim = |text: &[u8]| text.trim_ascii_end().len();
-        let colon = trim(&before).saturating_sub(1);
-        let key_end = trim(before.get(..colon).unwrap_or_default()).saturating_sub(1);
-        let key_start = before.get(..key_end).unwrap_or_default().iter().rposition(|byte| *byte == b'"').unwrap_or(0);
-        let outside = before.get(..key_start).unwrap_or_default();
-        let at = |place: usize| from.saturating_add(len64(place));
-        if outside.trim_ascii_end().ends_with(b",") {
-            let start = at(trim(outside).saturating_sub(1));
-            return Self { span: Span { start, end: value.end }, only: false };
-        }
-        let start = at(key_start);
-        let gap = after.len().saturating_sub(after.trim_ascii_start().len());
-        if after.get(gap) == Some(&b',') {
-            let end = value.end.saturating_add(len64(gap)).saturating_add(1);
-            return Self { span: Span { start, end }, only: false };
-        }
-        Self { span: Span { start, end: value.end }, only: true }
+        let key = before.trim_ascii_end().strip_suffix(b":")?.trim_ascii_end().strip_suffix(b"\"")?;
+        let front = key.get(..key.iter().rposition(|byte| *byte == b'"')?)?;
+        let comma_before = front.trim_ascii_end().strip_suffix(b",");
+        let comma_after = after.trim_ascii_start().strip_prefix(b",").filter(|_| comma_before.is_none());
+        let start = from.saturating_add(len64(comma_before.unwrap_or(front).len()));
+        let gone = comma_after.map_or(0, |rest| after.len().saturating_sub(rest.len()));
+        let only = comma_before.or(comma_after).is_none();
+        Some(Self { span: Span { start, end: value.end.saturating_add(len64(gone)) }, only })
     }
 }
 

@@ -40,13 +40,7 @@ const TAIL: &str = r#""}}"#;
 /// Hex digits of a group id of ours.
 const GROUP_ID_LEN: usize = 32;
 /// The length of a segment frame without its numbers and its data.
-const FIXED: u64 = {
-    let fixed = HEAD.len() + GROUP_ID_LEN + INDEX.len() + TOTAL.len() + DATA.len() + TAIL.len();
-    #[expect(clippy::as_conversions, reason = "a constant below 256")]
-    {
-        fixed as u64
-    }
-};
+const FIXED: usize = HEAD.len() + GROUP_ID_LEN + INDEX.len() + TOTAL.len() + DATA.len() + TAIL.len();
 /// Quotes in a segment frame: what its escaped length is longer by.
 const QUOTES: u64 = 22;
 
@@ -64,7 +58,7 @@ impl Plan {
         let refused = SendError::TooManySegments { size: len, limit: TOTAL_LIMIT.saturating_sub(1) };
         // With more digits in the numbers less fits, so the fewest digits that suffice are looked for.
         let mut plans = (1..=5_u64).filter_map(|digits| {
-            let text = frame.checked_sub(FIXED.saturating_add(digits.saturating_mul(2)))?;
+            let text = frame.checked_sub(len64(FIXED).saturating_add(digits.saturating_mul(2)))?;
             let size = text.checked_div(4)?.checked_mul(3).filter(|size| *size > 0)?;
             let total = len.div_ceil(size).max(1);
             (total < TOTAL_LIMIT && digits_of(total) <= digits).then_some(Self { size, total })
@@ -75,7 +69,7 @@ impl Plan {
     /// The length of the longest frame.
     pub(crate) fn longest_frame(&self) -> u64 {
         let digits = digits_of(self.total).saturating_mul(2);
-        FIXED.saturating_add(digits).saturating_add(encoded_len(self.size))
+        len64(FIXED).saturating_add(digits).saturating_add(encoded_len(self.size))
     }
 }
 
@@ -272,12 +266,8 @@ fn take_integer(text: &[u8]) -> Option<(Number, &[u8])> {
     matches!(number, Number::Int(_)).then_some((number, rest))
 }
 
-const fn digits_of(value: u64) -> u64 {
-    match value.checked_ilog10() {
-        #[expect(clippy::as_conversions, reason = "at most 19")]
-        Some(log) => (log as u64).saturating_add(1),
-        None => 1,
-    }
+fn digits_of(value: u64) -> u64 {
+    u64::from(value.checked_ilog10().unwrap_or(0)).saturating_add(1)
 }
 
 const fn encoded_len(len: u64) -> u64 {
@@ -350,13 +340,14 @@ mod tests {
 
     #[test]
     fn too_small_a_cap_or_too_many_segments_is_refused() {
+        let fixed = len64(FIXED);
         let refused = |len, frame| Plan::new(len, frame).unwrap_err();
-        assert!(matches!(refused(10, FIXED), SendError::TooManySegments { size: 10, limit: 65_535 }));
-        assert!(matches!(refused(10, FIXED + 5), SendError::TooManySegments { .. }));
-        assert_eq!(Plan::new(10, FIXED + 6), Ok(Plan { size: 3, total: 4 }));
+        assert!(matches!(refused(10, fixed), SendError::TooManySegments { size: 10, limit: 65_535 }));
+        assert!(matches!(refused(10, fixed + 5), SendError::TooManySegments { .. }));
+        assert_eq!(Plan::new(10, fixed + 6), Ok(Plan { size: 3, total: 4 }));
         let most = 65_535 * 3;
-        assert_eq!(Plan::new(most, FIXED + 14).unwrap(), Plan { size: 3, total: 65_535 });
-        assert!(Plan::new(most + 1, FIXED + 14).is_err());
+        assert_eq!(Plan::new(most, fixed + 14).unwrap(), Plan { size: 3, total: 65_535 });
+        assert!(Plan::new(most + 1, fixed + 14).is_err());
         assert!(Plan::new(u64::MAX, u64::MAX).is_ok_and(|plan| plan.total == 2));
     }
 

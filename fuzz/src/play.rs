@@ -120,7 +120,7 @@ fn happen<M: Machine>(here: &mut Side<M>, there: &mut Side<M>, act: Act, tampere
         Act::Timeout => here.watch.handle(Input::Timeout),
         Act::Pause(paused) => here.watch.handle(Input::Paused(paused)),
         Act::Cap { bytes, overhead } => {
-            let overhead = breakbulk_proto::Overhead::fixed(overhead.into());
+            let overhead = breakbulk_proto::Overhead::new(move |_| overhead.into());
             here.watch.handle(Input::Capacity(Capacity { cap: bytes.into(), overhead }));
         }
         Act::Close => here.watch.handle(Input::Close(CloseReason::Normal)),

@@ -3,8 +3,7 @@
 use std::time::Duration;
 
 use breakbulk_proto::{
-    Budget, BudgetConfig, Capacity, Input, Limits, LimitsConfig, Machine, Message, Overhead, Violation, ahp, cep22,
-    stdio,
+    Budget, BudgetConfig, Capacity, Input, Limits, LimitsConfig, Machine, Message, Violation, ahp, cep22, stdio,
 };
 
 use crate::args::{Dialect, JoinArgs, SplitArgs, WireArgs};
@@ -128,7 +127,7 @@ impl Plan {
         let capacity = match self.dialect {
             Dialect::Ahp => None,
             Dialect::Cep22 => Some(Capacity::of(self.cap.unwrap_or(DEFAULT_CEP22_CAP))),
-            Dialect::Stdio => self.cap.map(|cap| Capacity { cap, overhead: Overhead::fixed(LINE_END) }),
+            Dialect::Stdio => self.cap.map(|cap| Capacity::of(cap.saturating_sub(LINE_END))),
         };
         let asked = self.token().map(|token| tokens::prelude(message, token)).transpose()?.flatten();
         Ok(capacity.map(Input::Capacity).into_iter().chain(asked).collect())

@@ -187,7 +187,7 @@ impl Buffer {
 
     /// The message, without copying.
     pub(crate) fn into_message(self) -> Message {
-        Message::from(self.blocks.into_iter().map(Bytes::from_owner).collect::<Vec<_>>())
+        self.blocks.into_iter().map(Bytes::from_owner).collect()
     }
 }
 

@@ -232,7 +232,7 @@ pub enum Refusal {
 }
 
 /// How large a frame may be on a link, and what the link adds to a text.
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub struct Capacity {
     /// The most bytes that one frame may take on the wire.
     pub cap: u64,
@@ -244,19 +244,13 @@ impl Capacity {
     /// A cap on the text itself: the link adds nothing that counts.
     #[must_use]
     pub fn of(cap: u64) -> Self {
-        Self { cap, overhead: Overhead::none() }
+        Self { cap, overhead: Overhead::default() }
     }
 
     /// Whether a text of this measure fits one frame.
     #[must_use]
     pub fn fits(&self, measure: Measure) -> bool {
         measure.bytes.saturating_add(self.overhead.of(measure)) <= self.cap
-    }
-}
-
-impl fmt::Debug for Capacity {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Capacity({})", self.cap)
     }
 }
 
@@ -269,55 +263,31 @@ pub struct Measure {
     pub escaped: u64,
 }
 
-/// Bytes that a link adds to a text of a given measure. Must not shrink as the text grows.
-#[derive(Clone)]
-pub struct Overhead(Kind);
-
-#[derive(Clone)]
-enum Kind {
-    Fixed(u64),
-    Of(Arc<dyn Fn(Measure) -> u64 + Send + Sync>),
-}
+/// Bytes that a link adds to a text of a given measure: by default none. What it adds to any text is better taken off
+/// the cap.
+#[derive(Clone, Default)]
+pub struct Overhead(Option<Arc<dyn Fn(Measure) -> u64 + Send + Sync>>);
 
 impl Overhead {
-    /// Nothing is added.
-    #[must_use]
-    pub const fn none() -> Self {
-        Self(Kind::Fixed(0))
-    }
-
-    /// Always the same is added.
-    #[must_use]
-    pub const fn fixed(bytes: u64) -> Self {
-        Self(Kind::Fixed(bytes))
-    }
-
-    /// What is added depends on the text.
+    /// What is added depends on the text. It must not shrink as the text grows.
     pub fn new(of: impl Fn(Measure) -> u64 + Send + Sync + 'static) -> Self {
-        Self(Kind::Of(Arc::new(of)))
+        Self(Some(Arc::new(of)))
     }
 
     /// The bytes added to a text.
     #[must_use]
     pub fn of(&self, measure: Measure) -> u64 {
-        match &self.0 {
-            Kind::Fixed(bytes) => *bytes,
-            Kind::Of(of) => of(measure),
-        }
+        self.0.as_ref().map_or(0, |of| of(measure))
     }
 
     /// Whether [`of`](Self::of) looks at the escaped length, so that it has to be counted.
-    #[must_use]
-    pub const fn needs_escaped(&self) -> bool {
-        matches!(self.0, Kind::Of(_))
+    pub(crate) const fn needs_escaped(&self) -> bool {
+        self.0.is_some()
     }
 }
 
 impl fmt::Debug for Overhead {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.0 {
-            Kind::Fixed(bytes) => write!(f, "Overhead({bytes})"),
-            Kind::Of(_) => write!(f, "Overhead(of the text)"),
-        }
+        f.write_str(if self.needs_escaped() { "Overhead(of the text)" } else { "Overhead(none)" })
     }
 }

@@ -2,9 +2,11 @@
 
 use std::borrow::Cow;
 use std::fmt;
+use std::io::Write;
+use std::ops::Range;
 use std::sync::Arc;
 
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::Bytes;
 
 use crate::json::Span;
 
@@ -48,86 +50,57 @@ impl Message {
         if let [only] = self.parts() {
             return only.clone();
         }
-        let mut whole = BytesMut::with_capacity(self.len);
-        self.slices().for_each(|part| whole.put_slice(part));
-        whole.freeze()
+        self.parts.concat().into()
     }
 
     /// The bytes of `span`, borrowed when they lie in one piece. What lies past the end is left out.
     #[must_use]
     pub fn read(&self, span: Span) -> Cow<'_, [u8]> {
-        let mut runs = self.runs(span);
-        let first = runs.next().unwrap_or_default();
-        let Some(second) = runs.next() else {
-            return Cow::Borrowed(first);
-        };
-        let mut joined = first.to_vec();
-        joined.extend_from_slice(second);
-        runs.for_each(|run| joined.extend_from_slice(run));
-        Cow::Owned(joined)
+        let mut runs = self.cut(span).filter_map(|(part, range)| part.get(range));
+        let first = Cow::Borrowed(runs.next().unwrap_or_default());
+        runs.fold(first, |mut joined, run| {
+            joined.to_mut().extend_from_slice(run);
+            joined
+        })
     }
 
     /// The same message with `span` replaced by `insert`; all other bytes are shared, not copied.
     #[must_use]
     pub fn splice(&self, span: Span, insert: Bytes) -> Self {
-        let mut parts = self.cut(Span { start: 0, end: span.start });
-        parts.push(insert);
-        parts.extend(self.cut(Span { start: span.end, end: u64::MAX }));
-        Self::from(parts)
+        let shared = |span| self.cut(span).map(|(part, range)| part.slice(range));
+        let (before, after) = (Span { start: 0, end: span.start }, Span { start: span.end, end: u64::MAX });
+        shared(before).chain([insert]).chain(shared(after)).collect()
     }
 
-    /// Shared pieces of what lies in `span`.
-    fn cut(&self, span: Span) -> Vec<Bytes> {
-        let pieces = self.located().filter_map(|(at, part)| {
-            let range = overlap(at, part.len(), span)?;
-            Some(part.slice(range))
-        });
-        pieces.collect()
-    }
-
-    fn runs(&self, span: Span) -> impl Iterator<Item = &[u8]> {
-        self.located().filter_map(move |(at, part)| part.get(overlap(at, part.len(), span)?))
-    }
-
-    /// Each piece with the offset at which it begins.
-    fn located(&self) -> impl Iterator<Item = (u64, &Bytes)> {
-        self.parts.iter().scan(0_u64, |next, part| {
+    /// The pieces of which something lies in `span`, each with what does.
+    fn cut(&self, span: Span) -> impl Iterator<Item = (&Bytes, Range<usize>)> {
+        let pieces = self.parts.iter().scan(0_u64, |next, part| {
             let at = *next;
             *next = at.saturating_add(len64(part.len()));
             Some((at, part))
+        });
+        pieces.filter_map(move |(at, part)| {
+            let clip = |offset: u64| len_usize(offset.saturating_sub(at)).min(part.len());
+            let range = clip(span.start)..clip(span.end);
+            (!range.is_empty()).then_some((part, range))
         })
     }
 }
 
-impl From<Bytes> for Message {
-    fn from(bytes: Bytes) -> Self {
+/// A text in one piece.
+impl<T: Into<Bytes>> From<T> for Message {
+    fn from(text: T) -> Self {
+        let bytes = text.into();
         Self { len: bytes.len(), parts: Arc::new([bytes]) }
     }
 }
 
-impl From<Vec<Bytes>> for Message {
-    fn from(mut parts: Vec<Bytes>) -> Self {
-        parts.retain(|part| !part.is_empty());
+/// A join of pieces.
+impl FromIterator<Bytes> for Message {
+    fn from_iter<I: IntoIterator<Item = Bytes>>(pieces: I) -> Self {
+        let parts: Arc<[Bytes]> = pieces.into_iter().filter(|piece| !piece.is_empty()).collect();
         let len = parts.iter().fold(0_usize, |sum, part| sum.saturating_add(part.len()));
-        Self { parts: parts.into(), len }
-    }
-}
-
-impl From<Vec<u8>> for Message {
-    fn from(bytes: Vec<u8>) -> Self {
-        Bytes::from(bytes).into()
-    }
-}
-
-impl From<String> for Message {
-    fn from(text: String) -> Self {
-        Bytes::from(text).into()
-    }
-}
-
-impl From<&'static str> for Message {
-    fn from(text: &'static str) -> Self {
-        Bytes::from_static(text.as_bytes()).into()
+        Self { parts, len }
     }
 }
 
@@ -197,40 +170,20 @@ impl Reader {
         let mut left = len.min(self.left());
         while left > 0 {
             let want = left.min(full);
-            let run = self.run(want);
-            let got = run.len();
-            if got == want {
-                sink(run);
-            } else {
-                let mut filled = 0_usize;
-                fill(scratch, &mut filled, run);
-                while filled < want {
-                    let more = self.run(want.saturating_sub(filled));
-                    if more.is_empty() {
-                        break;
-                    }
-                    fill(scratch, &mut filled, more);
-                }
-                sink(scratch.get(..filled).unwrap_or_default());
-            }
             left = left.saturating_sub(want);
+            let run = self.run(want);
+            if run.len() == want {
+                sink(run);
+                continue;
+            }
+            let mut place = scratch.get_mut(..want).unwrap_or_default();
+            let mut got = place.write(run);
+            while !place.is_empty() && got.is_ok_and(|got| got > 0) {
+                got = place.write(self.run(place.len()));
+            }
+            sink(scratch.get(..want).unwrap_or_default());
         }
     }
-}
-
-fn fill(scratch: &mut [u8], filled: &mut usize, run: &[u8]) {
-    let end = filled.saturating_add(run.len());
-    if let Some(place) = scratch.get_mut(*filled..end) {
-        place.copy_from_slice(run);
-        *filled = end;
-    }
-}
-
-/// The range of a piece of `len` bytes at offset `at` that lies in `span`.
-fn overlap(at: u64, len: usize, span: Span) -> Option<std::ops::Range<usize>> {
-    let clip = |offset: u64| usize::try_from(offset.saturating_sub(at)).unwrap_or(usize::MAX).min(len);
-    let (from, to) = (clip(span.start), clip(span.end));
-    (from < to).then_some(from..to)
 }
 
 /// A length in memory as a length on the wire.
@@ -248,7 +201,7 @@ mod tests {
     use super::*;
 
     fn rope(parts: &[&'static str]) -> Message {
-        Message::from(parts.iter().map(|p| Bytes::from_static(p.as_bytes())).collect::<Vec<_>>())
+        parts.iter().map(|part| Bytes::from_static(part.as_bytes())).collect()
     }
 
     #[test]

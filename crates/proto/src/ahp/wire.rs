@@ -356,10 +356,10 @@ mod tests {
         use crate::machine::Overhead;
         assert_eq!(largest_frame(1000, &Capacity::of(600)), 600);
         assert_eq!(largest_frame(500, &Capacity::of(600)), 500);
-        assert_eq!(largest_frame(1000, &Capacity { cap: 600, overhead: Overhead::fixed(50) }), 550);
+        assert_eq!(largest_frame(1000, &Capacity { cap: 600, overhead: Overhead::new(|_| 50) }), 550);
         let escaping = Capacity { cap: 600, overhead: Overhead::new(|m| m.escaped - m.bytes + 10) };
         assert_eq!(largest_frame(1000, &escaping), 600 - 10 - QUOTES);
-        assert_eq!(largest_frame(1000, &Capacity { cap: 600, overhead: Overhead::fixed(700) }), 0);
+        assert_eq!(largest_frame(1000, &Capacity { cap: 600, overhead: Overhead::new(|_| 700) }), 0);
     }
 
     #[test]

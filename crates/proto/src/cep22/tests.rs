@@ -1392,7 +1392,7 @@ proptest! {
     ) {
         let whole = request(1, &json!("tok\u{e9}n"), &pad);
         let mut a = End::new(if gated { Config::default() } else { known() }, cap);
-        let overhead = if escapes { Overhead::new(|m: Measure| m.escaped - m.bytes) } else { Overhead::none() };
+        let overhead = if escapes { Overhead::new(|m: Measure| m.escaped - m.bytes) } else { Overhead::default() };
         let capacity = Capacity { cap: if escapes { cap + 120 } else { cap }, overhead };
         a.put(Input::Capacity(capacity.clone()));
         // A rope, cut at any byte.
@@ -1401,7 +1401,7 @@ proptest! {
         at.extend([0, bytes.len()]);
         at.sort_unstable();
         let parts: Vec<Bytes> = at.windows(2).map(|pair| bytes.slice(pair[0]..pair[1])).collect();
-        a.put(Input::send(1, Message::from(parts)));
+        a.put(Input::send(1, Message::from_iter(parts)));
         let mut b = End::new(Config::default(), cap);
         let mut frames = a.frames();
         if gated && frames.len() == 1 && frames[0].kind() == "start" {

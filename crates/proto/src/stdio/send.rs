@@ -151,7 +151,7 @@ mod tests {
         for pieces in [1, 2, 3, 7, 900] {
             let parts: Vec<_> =
                 (0..bytes.len()).step_by(pieces).map(|at| bytes.slice(at..bytes.len().min(at + pieces))).collect();
-            let message = Message::from(parts);
+            let message = Message::from_iter(parts);
             for step in 4..30 {
                 let mut sender = Sender::new(Limits::default(), [7; 32]);
                 sender.line = step + MAX_HEADER + MAX_CHAR - 1;
@@ -178,11 +178,11 @@ mod tests {
             sender.line
         };
         assert_eq!(step(MAX_LINE), 61_384);
-        assert_eq!(with(u64::MAX, Overhead::none()), 61_439);
-        assert_eq!(with(61_440, Overhead::fixed(1)), 61_439);
-        assert_eq!(with(1000, Overhead::fixed(1)), 999);
+        assert_eq!(with(u64::MAX, Overhead::default()), 61_439);
+        assert_eq!(with(61_440, Overhead::new(|_| 1)), 61_439);
+        assert_eq!(with(1000, Overhead::new(|_| 1)), 999);
         assert_eq!(with(1000, Overhead::new(|m| m.escaped - m.bytes)), 166);
-        assert_eq!(with(10, Overhead::fixed(10)), 0);
+        assert_eq!(with(10, Overhead::new(|_| 10)), 0);
     }
 
     #[test]

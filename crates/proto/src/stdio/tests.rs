@@ -598,7 +598,7 @@ proptest! {
                 .map(|at| text.slice(at..text.len().min(at + pieces)))
                 .collect();
             let lane = if free[n] { Lane::Free } else { Lane::Auto };
-            a.handle(Input::Send { ticket: Ticket(n as u64), message: parts.into(), lane, meta: Meta::default() });
+            a.handle(Input::Send { ticket: Ticket(n as u64), message: Message::from_iter(parts), lane, meta: Meta::default() });
             want.push(text);
         }
         let mut lines: Vec<_> = a.lines().into_iter().zip(shuffle.iter().copied().cycle()).collect();

@@ -104,9 +104,9 @@ fn memory(plan: &Plan, kept: &Negotiated) -> Negotiated {
 
 fn capacity(plan: &Plan, rng: &mut Rng) -> Capacity {
     let overhead = match rng.below(4) {
-        0 => Overhead::fixed(30),
+        0 => Overhead::new(|_| 30),
         1 => Overhead::new(|measure| measure.escaped.saturating_sub(measure.bytes) + 12),
-        _ => Overhead::none(),
+        _ => Overhead::default(),
     };
     Capacity { cap: plan.cap(rng), overhead }
 }

@@ -291,10 +291,10 @@ fn meta(spec: &MetaSpec) -> Meta {
 
 fn capacity(spec: CapacitySpec) -> Capacity {
     let CapacitySpec { cap, fixed, escapes } = spec;
-    let overhead = if escapes {
-        Overhead::new(move |measure| measure.escaped - measure.bytes + fixed)
-    } else {
-        Overhead::fixed(fixed)
+    let overhead = match (escapes, fixed) {
+        (true, _) => Overhead::new(move |measure| measure.escaped - measure.bytes + fixed),
+        (false, 0) => Overhead::default(),
+        (false, _) => Overhead::new(move |_| fixed),
     };
     Capacity { cap, overhead }
 }

@@ -12,23 +12,18 @@ pub(crate) struct Outbox {
     events: VecDeque<Event>,
     /// At most one per message, oldest first.
     progress: VecDeque<Progress>,
-    end: End,
+    is_closed: bool,
+    /// What is left to tell the link of the close, and the application.
+    close: Option<CloseReason>,
+    closed: Option<CloseReason>,
     counters: Counters,
-}
-
-#[derive(Debug, Default)]
-enum End {
-    #[default]
-    Open,
-    /// Closed; what is left to tell of it to the link and to the application.
-    Closed { link: Option<CloseReason>, application: Option<CloseReason> },
 }
 
 impl Outbox {
     /// Adds an event. If it ends a message, progress of that message is no longer news. After `Closed` was polled
     /// nothing more comes out.
     pub(crate) fn event(&mut self, event: Event) {
-        if self.is_over() {
+        if self.is_closed && self.closed.is_none() {
             return;
         }
         if let Some(ended) = ends(&event) {
@@ -72,44 +67,29 @@ impl Outbox {
         }
         self.count(reason.name());
         self.progress.clear();
-        self.end = End::Closed { link: Some(reason.clone()), application: Some(reason) };
+        (self.is_closed, self.close, self.closed) = (true, Some(reason.clone()), Some(reason));
     }
 
     /// Whether [`close`](Self::close) was called.
     pub(crate) const fn is_closed(&self) -> bool {
-        matches!(self.end, End::Closed { .. })
+        self.is_closed
     }
 
     /// Why to close the link; answers once.
     pub(crate) const fn poll_transmit_close(&mut self) -> Option<CloseReason> {
-        match &mut self.end {
-            End::Open => None,
-            End::Closed { link, .. } => link.take(),
-        }
+        self.close.take()
     }
 
     /// The next event: those that happened, in order, then progress, then the close.
     pub(crate) fn poll_event(&mut self) -> Option<Event> {
-        if let Some(event) = self.events.pop_front() {
-            return Some(event);
-        }
-        if let Some(progress) = self.progress.pop_front() {
-            return Some(Event::Progress(progress));
-        }
-        match &mut self.end {
-            End::Open => None,
-            End::Closed { application, .. } => application.take().map(Event::Closed),
-        }
+        let event = self.events.pop_front();
+        let event = event.or_else(|| self.progress.pop_front().map(Event::Progress));
+        event.or_else(|| self.closed.take().map(Event::Closed))
     }
 
     /// How often each named reason occurred.
     pub(crate) const fn counters(&self) -> &Counters {
         &self.counters
-    }
-
-    /// Whether the application was told of the close.
-    const fn is_over(&self) -> bool {
-        matches!(self.end, End::Closed { application: None, .. })
     }
 }
 

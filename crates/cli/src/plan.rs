@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use breakbulk_proto::{
-    Budget, BudgetConfig, Capacity, Input, Limits, LimitsConfig, Machine, Message, Violation, ahp, cep22, stdio,
+    Budget, BudgetConfig, Capacity, Input, Limits, LimitsConfig, Machine, Message, Over, Violation, ahp, cep22, stdio,
 };
 
 use crate::args::{Dialect, JoinArgs, SplitArgs, WireArgs};
@@ -107,8 +107,8 @@ impl Plan {
     /// The rule that a longer line breaks.
     pub(crate) fn line_rule(&self) -> &'static str {
         match self.dialect {
-            Dialect::Ahp | Dialect::Cep22 => Violation::FrameTooLarge { size: 0, limit: 0 }.name(),
-            Dialect::Stdio => Violation::LineTooLong { size: 0, limit: 0 }.name(),
+            Dialect::Ahp | Dialect::Cep22 => Violation::FrameTooLarge(Over::default()).name(),
+            Dialect::Stdio => Violation::LineTooLong(Over::default()).name(),
         }
     }
 

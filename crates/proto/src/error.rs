@@ -5,6 +5,21 @@ use thiserror::Error;
 
 use crate::json::JsonError;
 
+/// A size, and the limit that it is over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Over {
+    /// The size, as far as it is known.
+    pub size: u64,
+    /// What is taken.
+    pub limit: u64,
+}
+
+impl Over {
+    pub(crate) const fn check(size: u64, limit: u64) -> Result<(), Self> {
+        if size > limit { Err(Self { size, limit }) } else { Ok(()) }
+    }
+}
+
 /// The peer broke a rule. In `ahp` it closes the link; in `cep22` and `stdio` it fails one transfer.
 ///
 /// Carries sizes and limits, never the peer's bytes.
@@ -15,13 +30,8 @@ pub enum Violation {
     // Any frame.
     /// A frame is longer than we take. Closes with 1009. A segment that would decode to more than a frame may have is
     /// always this, because base64 is longer than what it stands for.
-    #[error("frame of {size} bytes is over the limit of {limit}")]
-    FrameTooLarge {
-        /// Bytes in the frame.
-        size: u64,
-        /// The limit that we advertised.
-        limit: u64,
-    },
+    #[error("frame of {} bytes is over the limit of {}", .0.size, .0.limit)]
+    FrameTooLarge(Over),
     /// A frame is not UTF-8.
     #[error("frame is not UTF-8")]
     FrameNotUtf8,
@@ -123,13 +133,8 @@ pub enum Violation {
         limit: u32,
     },
     /// A message has grown past what we take.
-    #[error("message of at least {size} bytes is over the limit of {limit}")]
-    MessageTooLarge {
-        /// Bytes so far, or as declared.
-        size: u64,
-        /// The limit that we advertised.
-        limit: u64,
-    },
+    #[error("message of at least {} bytes is over the limit of {}", .0.size, .0.limit)]
+    MessageTooLarge(Over),
     /// A reassembled message is not UTF-8.
     #[error("reassembled message is not UTF-8")]
     MessageNotUtf8,
@@ -165,13 +170,8 @@ pub enum Violation {
     #[error("declared totals are not positive integers")]
     TotalsInvalid,
     /// A transfer declares more chunks than we take.
-    #[error("transfer of {count} chunks is over the limit of {limit}")]
-    TooManyChunks {
-        /// As declared.
-        count: u64,
-        /// What we take.
-        limit: u64,
-    },
+    #[error("transfer of {} chunks is over the limit of {}", .0.size, .0.limit)]
+    TooManyChunks(Over),
     /// More transfers are open than we allow.
     #[error("more than {limit} transfers are open")]
     TooManyTransfers {
@@ -232,13 +232,8 @@ pub enum Violation {
 
     // `stdio`: one line.
     /// A line is longer than we take.
-    #[error("line of {size} bytes is over the limit of {limit}")]
-    LineTooLong {
-        /// Its length, or how much of it was seen.
-        size: u64,
-        /// What we take.
-        limit: u64,
-    },
+    #[error("line of {} bytes is over the limit of {}", .0.size, .0.limit)]
+    LineTooLong(Over),
     /// A frame's index is not below its total, or its total is zero or too large.
     #[error("frame {index} of {total}")]
     FrameNumbersInvalid {
@@ -266,29 +261,14 @@ pub enum SendError {
     #[error("not a JSON-RPC message")]
     NotJsonRpc,
     /// It does not fit a frame, and the peer cannot reassemble.
-    #[error("message of {size} bytes does not fit a frame of {limit}, and the peer does not take segments")]
-    NoSegments {
-        /// Bytes of the message.
-        size: u64,
-        /// What fits a frame.
-        limit: u64,
-    },
+    #[error("message of {} bytes does not fit a frame of {}, and the peer does not take segments", .0.size, .0.limit)]
+    NoSegments(Over),
     /// It is more than the peer takes in one message.
-    #[error("message of {size} bytes is over the peer's limit of {limit}")]
-    TooLarge {
-        /// Bytes of the message.
-        size: u64,
-        /// The peer's limit.
-        limit: u64,
-    },
+    #[error("message of {} bytes is over the peer's limit of {}", .0.size, .0.limit)]
+    TooLarge(Over),
     /// The frame cap leaves no room for a segment, or so little that there would be too many.
-    #[error("message of {size} bytes would need more than {limit} segments at this frame cap")]
-    TooManySegments {
-        /// Bytes of the message.
-        size: u64,
-        /// The most segments a message may have.
-        limit: u64,
-    },
+    #[error("message of {} bytes would need more than {} segments at this frame cap", .0.size, .0.limit)]
+    TooManySegments(Over),
     /// At the rate of this link it could not finish in the receiver's time.
     #[error("message of {size} bytes cannot finish in {limit_ms} ms at {rate} bytes a second")]
     TooSlow {
@@ -300,21 +280,11 @@ pub enum SendError {
         rate: u64,
     },
     /// The queue is full.
-    #[error("message of {size} bytes does not fit the send queue of {limit}")]
-    QueueFull {
-        /// Bytes of the message.
-        size: u64,
-        /// What the queue holds.
-        limit: u64,
-    },
+    #[error("message of {} bytes does not fit the send queue of {}", .0.size, .0.limit)]
+    QueueFull(Over),
     /// `cep22`: the request that this belongs to has no `progressToken`, so it may not be transferred in parts.
-    #[error("message of {size} bytes needs params._meta.progressToken on its request to be sent in parts")]
-    NoToken {
-        /// Bytes of the message.
-        size: u64,
-        /// What fits a frame.
-        limit: u64,
-    },
+    #[error("message of {} bytes needs params._meta.progressToken on its request to be sent in parts", .0.size)]
+    NoToken(Over),
     /// The peer did not accept the transfer in time.
     #[error("the peer did not accept the transfer in time")]
     NotAccepted,
@@ -338,14 +308,14 @@ impl SendError {
 
     /// The size and the limit that the refusal is about, where it is about size.
     #[must_use]
-    pub const fn sizes(&self) -> Option<(u64, u64)> {
+    pub const fn over(&self) -> Option<Over> {
         match *self {
-            Self::NoSegments { size, limit }
-            | Self::TooLarge { size, limit }
-            | Self::TooManySegments { size, limit }
-            | Self::NoToken { size, limit }
-            | Self::QueueFull { size, limit } => Some((size, limit)),
-            Self::TooSlow { size, limit_ms, rate } => Some((size, rate.saturating_mul(limit_ms) / 1000)),
+            Self::NoSegments(over)
+            | Self::TooLarge(over)
+            | Self::TooManySegments(over)
+            | Self::NoToken(over)
+            | Self::QueueFull(over) => Some(over),
+            Self::TooSlow { size, limit_ms, rate } => Some(Over { size, limit: rate.saturating_mul(limit_ms) / 1000 }),
             _ => None,
         }
     }
@@ -375,13 +345,8 @@ pub enum CloseReason {
     #[error("a group was given up under memory pressure")]
     Evicted,
     /// Start-order delivery held back as much as it may.
-    #[error("{held} bytes wait for an unfinished group, the limit is {limit}")]
-    HeldTooMuch {
-        /// Bytes held back.
-        held: u64,
-        /// How many we hold.
-        limit: u64,
-    },
+    #[error("{} bytes wait for an unfinished group, the limit is {}", .0.size, .0.limit)]
+    HeldTooMuch(Over),
     /// Start-order delivery cannot go on, because a group expired.
     #[error("a group expired while later messages wait for it")]
     GroupExpired,
@@ -476,13 +441,13 @@ mod tests {
     fn names_are_short_and_say_whose_they_are() {
         assert_eq!(Violation::FrameNotUtf8.name(), "frame-not-utf8");
         assert_eq!(Violation::MessageNotJsonRpc.name(), "message-not-json-rpc");
-        assert_eq!(SendError::TooLarge { size: 1, limit: 0 }.name(), "send-too-large");
+        assert_eq!(SendError::TooLarge(Over { size: 1, limit: 0 }).name(), "send-too-large");
         assert_eq!(CloseReason::CapShrank.name(), "close-cap-shrank");
         assert_eq!(CloseReason::Violation(Violation::DataNotBase64).name(), "data-not-base64");
     }
 
     #[test]
     fn an_oversized_frame_closes_with_1009() {
-        assert_eq!(CloseReason::Violation(Violation::FrameTooLarge { size: 2, limit: 1 }).code(), 1009);
+        assert_eq!(CloseReason::Violation(Violation::FrameTooLarge(Over { size: 2, limit: 1 })).code(), 1009);
     }
 }

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use sha2::{Digest, Sha256};
 
-use crate::error::{SendError, Violation};
+use crate::error::{Over, SendError, Violation};
 use crate::json::{self, Compactor, Path, Paths, Scanner};
 use crate::limits::Limits;
 use crate::machine::{Capacity, Event, Lane, Measure, Meta, Progress, Subject, Tag, Ticket, Transmit};
@@ -75,7 +75,7 @@ impl Outgoing {
         let look = || Look::new(&self.message, &ENVELOPE, |look| look.has_id() && look.has_kind()).ok();
         let known = self.known.or_else(|| look().map(|look| look.named(&self.message)));
         let (kind, id) = known.unwrap_or((Kind::Other, None));
-        let answer = id.map(|id| refusal(&id, &error));
+        let answer = id.map(|id| rpc::send_failed(&id, &error));
         let (instead, reply) = if kind == Kind::Response { (answer, None) } else { (None, answer) };
         outbox.send_failed(ticket, error, reply);
         instead.map(|message| Self { meta: self.meta, ..Self::new(None, message, Kind::Response, None) })
@@ -109,7 +109,7 @@ impl<G> Waiting<G> {
         let accepted = if outbox.is_closed() {
             Err((out, SendError::Disconnected))
         } else if size > limit {
-            Err((out, SendError::TooLarge { size, limit }))
+            Err((out, SendError::TooLarge(Over { size, limit })))
         } else {
             self.queue.push(out, size, order)
         };
@@ -197,15 +197,6 @@ impl<const N: usize> Look<N> {
     }
 }
 
-/// The error response for a message that could not be sent; it says how to allow parts where that would help.
-fn refusal(id: &[u8], error: &SendError) -> Message {
-    let SendError::NoToken { size, limit } = error else {
-        return rpc::send_failed(id, error);
-    };
-    let data = format!(r#"{{"reason":"messageTooLarge","size":{size},"limit":{limit}}}"#);
-    rpc::error_response(id, rpc::MESSAGE_TOO_LARGE, &error.to_string(), Some(&data))
-}
-
 /// Reads the envelope of a message that arrived in one frame.
 ///
 /// # Errors
@@ -281,7 +272,7 @@ mod tests {
         (waiting.queue.clear().0.pop().unwrap(), outbox)
     }
 
-    const TOO_LARGE: SendError = SendError::TooLarge { size: 9, limit: 5 };
+    const TOO_LARGE: SendError = SendError::TooLarge(Over { size: 9, limit: 5 });
 
     #[test]
     fn a_failed_request_is_answered_to_its_caller_and_a_failed_response_to_the_peer() {

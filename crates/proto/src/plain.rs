@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use bytes::Bytes;
 
-use crate::error::{CloseReason, Counters, SendError, Violation};
+use crate::error::{CloseReason, Counters, Over, SendError, Violation};
 use crate::limits::Limits;
 use crate::machine::{Capacity, Event, Input, Machine, Meta, Transmit};
 use crate::message::{Message, len64};
@@ -32,7 +32,6 @@ impl Config {
 /// A connection without segments. Messages pass in the order in which they were sent, or fail whole.
 #[derive(Debug)]
 pub struct Connection {
-    limits: Limits,
     link: Capacity,
     waiting: Waiting<Outgoing>,
     ordinals: u64,
@@ -43,22 +42,17 @@ impl Connection {
     /// A connection that has seen nothing yet.
     #[must_use]
     pub fn new(config: Config) -> Self {
-        let Config { limits, one_line } = config;
-        let (link, waiting) = (Capacity::of(u64::MAX), Waiting::new(limits, one_line));
-        Self { limits, link, waiting, ordinals: 0, outbox: Outbox::default() }
+        let (link, waiting) = (Capacity::of(u64::MAX), Waiting::new(config.limits, config.one_line));
+        Self { link, waiting, ordinals: 0, outbox: Outbox::default() }
     }
 
-    fn receive(&mut self, bytes: Bytes, meta: Meta) {
-        let (size, limit) = (len64(bytes.len()), self.limits.max_message_bytes());
-        if size > limit {
-            return self.close(CloseReason::Violation(Violation::FrameTooLarge { size, limit }));
-        }
+    fn receive(&mut self, bytes: Bytes, meta: Meta) -> Result<(), Violation> {
+        Over::check(len64(bytes.len()), self.waiting.limits.max_message_bytes()).map_err(Violation::FrameTooLarge)?;
         let message = Message::from(bytes);
-        if let Err(violation) = check(&message) {
-            return self.close(CloseReason::Violation(violation));
-        }
+        check(&message)?;
         self.outbox.event(Event::Message { message, ordinal: self.ordinals, meta });
         self.ordinals = self.ordinals.saturating_add(1);
+        Ok(())
     }
 
     fn close(&mut self, reason: CloseReason) {
@@ -74,7 +68,9 @@ impl Machine for Connection {
                 self.waiting.accept(ticket, message, lane, meta, &mut self.outbox);
             }
             _ if self.outbox.is_closed() => {}
-            Input::Frame { bytes, meta } => self.receive(bytes, meta),
+            Input::Frame { bytes, meta } => {
+                self.receive(bytes, meta).unwrap_or_else(|broken| self.close(broken.into()))
+            }
             Input::Capacity(link) => self.link = link,
             Input::Close(reason) => self.close(reason),
             Input::Acked { .. } | Input::Paused(_) | Input::Timeout => {}
@@ -90,7 +86,7 @@ impl Machine for Connection {
                 return Some(entry.item.frame(tag, bytes, done, &mut self.outbox));
             }
             // What the peer gets in its place goes to the end, as if it had been sent now.
-            let error = SendError::NoSegments { size: len64(message.len()), limit: self.link.cap };
+            let error = SendError::NoSegments(Over { size: len64(message.len()), limit: self.link.cap });
             self.waiting.refuse(entry.item, error, &mut self.outbox);
         }
         self.outbox.poll_transmit_close().map(Transmit::Close)
@@ -218,7 +214,7 @@ mod tests {
         else {
             panic!("{events:?}")
         };
-        assert_eq!(*error, SendError::NoSegments { size, limit: 200 });
+        assert_eq!(*error, SendError::NoSegments(Over { size, limit: 200 }));
         assert_eq!(machine.counters().count("send-no-segments"), 4);
     }
 
@@ -247,7 +243,7 @@ mod tests {
         let size = text.len() as u64;
         assert!(
             matches!(failed.as_slice(), [Event::SendFailed { ticket: Ticket(2), error, .. }]
-                if *error == SendError::QueueFull { size, limit: 70 }),
+                if *error == SendError::QueueFull(Over { size, limit: 70 })),
             "{failed:?}"
         );
         assert_eq!(frames(&mut machine, now).len(), 2);

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use crate::error::SendError;
+use crate::error::{Over, SendError};
 
 /// How many bytes of small messages may go before a waiting large one gets its turn: about one segment on a busy link.
 const SMALL_RUN: u64 = 64 << 10;
@@ -124,7 +124,7 @@ impl<T, G> Queue<T, G> {
     pub(crate) fn push(&mut self, item: T, bytes: u64, order: Order) -> Result<(), (T, SendError)> {
         let queued = self.queued_bytes.saturating_add(bytes);
         if queued > self.max_queued_bytes && order != Order::Barrier {
-            return Err((item, SendError::QueueFull { size: bytes, limit: self.max_queued_bytes }));
+            return Err((item, SendError::QueueFull(Over { size: bytes, limit: self.max_queued_bytes })));
         }
         self.queued_bytes = queued;
         self.accepted = self.accepted.saturating_add(1);
@@ -466,7 +466,7 @@ mod tests {
         queue.push('a', 10, A).unwrap();
         queue.push('b', 15, Order::Free).unwrap();
         let (item, error) = queue.push('c', 1, Order::Urgent).unwrap_err();
-        assert_eq!((item, error), ('c', SendError::QueueFull { size: 1, limit: 25 }));
+        assert_eq!((item, error), ('c', SendError::QueueFull(Over { size: 1, limit: 25 })));
         queue.push('r', 99, Order::Barrier).unwrap();
         let now = Instant::now();
         let pick = |queue: &mut Queue<char, ()>| match queue.pick(now, 1, Finish::PerLane, |_| Fit::Frame) {

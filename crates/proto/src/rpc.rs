@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use crate::error::{SendError, Violation};
+use crate::error::{Over, SendError, Violation};
 use crate::json::{self, Found, Kind as Json, Path, Paths, Scanner, Utf8};
 use crate::message::Message;
 
@@ -156,30 +156,30 @@ pub(crate) fn number(message: &Message, found: Option<Found>) -> json::Number {
     found.map_or(json::Number::NotANumber, |found| json::number(&message.read(found.span)))
 }
 
-/// An error response to the request whose id is `id`, copied verbatim.
-pub(crate) fn error_response(id: &[u8], code: i32, reason: &str, data: Option<&str>) -> Message {
-    let mut out = Vec::with_capacity(id.len().saturating_add(160));
+/// An error response to the request whose id is `id`, copied verbatim: it says why, and the reason's name.
+pub(crate) fn error_response(id: &[u8], why: &str, name: &str) -> Message {
+    response(id, -32603, why, &format!(r#"{{"reason":"{name}"}}"#))
+}
+
+/// The error response for a message that could not be sent: `-32011` where its size is the reason.
+pub(crate) fn send_failed(id: &[u8], error: &SendError) -> Message {
+    let Some(Over { size, limit }) = error.over() else {
+        return error_response(id, &error.to_string(), error.name());
+    };
+    // Some say how to allow parts.
+    let why = if matches!(error, SendError::NoToken(_)) { error.to_string() } else { "MessageTooLarge".into() };
+    let data = format!(r#"{{"reason":"messageTooLarge","size":{size},"limit":{limit}}}"#);
+    response(id, MESSAGE_TOO_LARGE, &why, &data)
+}
+
+fn response(id: &[u8], code: i32, why: &str, data: &str) -> Message {
+    let mut out = Vec::with_capacity(id.len().saturating_add(256));
     out.extend_from_slice(br#"{"jsonrpc":"2.0","id":"#);
     out.extend_from_slice(id);
     out.extend_from_slice(format!(r#","error":{{"code":{code},"message":""#).as_bytes());
-    json::escape_into(&mut out, reason.as_bytes());
-    out.push(b'"');
-    if let Some(data) = data {
-        out.extend_from_slice(br#","data":"#);
-        out.extend_from_slice(data.as_bytes());
-    }
-    out.extend_from_slice(b"}}");
+    json::escape_into(&mut out, why.as_bytes());
+    out.extend_from_slice(format!(r#"","data":{data}}}}}"#).as_bytes());
     Message::from(out)
-}
-
-/// The error response for a message that could not be sent: `-32011` where its size is the reason, else `-32603`.
-pub(crate) fn send_failed(id: &[u8], error: &SendError) -> Message {
-    let Some((size, limit)) = error.sizes() else {
-        let data = format!(r#"{{"reason":"{}"}}"#, error.name());
-        return error_response(id, -32603, &error.to_string(), Some(&data));
-    };
-    let data = format!(r#"{{"reason":"messageTooLarge","size":{size},"limit":{limit}}}"#);
-    error_response(id, MESSAGE_TOO_LARGE, "MessageTooLarge", Some(&data))
 }
 
 #[cfg(test)]
@@ -249,7 +249,7 @@ mod tests {
 
     #[test]
     fn a_message_that_is_too_large_is_answered_with_its_sizes() {
-        let answer = send_failed(b"\"x\"", &SendError::TooLarge { size: 9, limit: 5 });
+        let answer = send_failed(b"\"x\"", &SendError::TooLarge(Over { size: 9, limit: 5 }));
         assert_eq!(
             answer,
             Message::from(concat!(

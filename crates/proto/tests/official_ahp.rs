@@ -19,7 +19,7 @@ use ahp_types::actions::{ActionEnvelope, StateAction};
 use ahp_types::commands::{ContentEncoding, ResourceReadParams, ResourceReadResult, ResourceWriteParams};
 use ahp_types::messages::JsonRpcError;
 use breakbulk_proto::ahp::Delivery;
-use breakbulk_proto::{CloseReason, MESSAGE_TOO_LARGE, SendError};
+use breakbulk_proto::{CloseReason, MESSAGE_TOO_LARGE, Over, SendError};
 use bytes::Bytes;
 use serde_json::{Value, json};
 
@@ -336,7 +336,10 @@ async fn an_action_too_large_for_a_client_without_segments_closes_the_link_with_
     assert!(soon(events.recv()).await.unwrap().is_some());
     assert!(soon(events.recv()).await.unwrap().is_none(), "the client sees a closed link and not a later action");
     let closed = world.host_tape.record().closed;
-    assert!(matches!(closed[..], [CloseReason::Unsendable(SendError::NoSegments { limit: 65_536, .. })]), "{closed:?}");
+    assert!(
+        matches!(closed[..], [CloseReason::Unsendable(SendError::NoSegments(Over { limit: 65_536, .. }))]),
+        "{closed:?}"
+    );
 }
 
 /// Cuts the first connection when a small action has passed a large one that is still under way.

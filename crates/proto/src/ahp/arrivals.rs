@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::cursor::Cursor;
 use crate::budget::Grant;
-use crate::error::CloseReason;
+use crate::error::{CloseReason, Over};
 use crate::machine::{Event, Meta};
 use crate::message::{Message, len64};
 
@@ -80,7 +80,7 @@ impl Arrivals {
         if self.must_hold(ordinal, finished.ordered) {
             let held = self.held_bytes.saturating_add(len64(finished.message.len()));
             if held > self.max_held_bytes {
-                return Err(CloseReason::HeldTooMuch { held, limit: self.max_held_bytes });
+                return Err(CloseReason::HeldTooMuch(Over { size: held, limit: self.max_held_bytes }));
             }
             self.held_bytes = held;
             self.held.insert(ordinal, finished);
@@ -178,7 +178,7 @@ mod tests {
         arrivals.finish(1, finished(1, true)).unwrap();
         arrivals.finish(2, finished(2, true)).unwrap();
         let reason = arrivals.finish(3, finished(3, true)).unwrap_err();
-        assert_eq!(reason, CloseReason::HeldTooMuch { held: 30, limit: 25 });
+        assert_eq!(reason, CloseReason::HeldTooMuch(Over { size: 30, limit: 25 }));
     }
 
     #[test]

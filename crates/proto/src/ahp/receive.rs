@@ -7,7 +7,7 @@ use bytes::Bytes;
 use super::wire::{self, Codec, Control, LOOK, LOOKS, Segment};
 use crate::assembly::{Assembled, Assembly};
 use crate::budget::{Account, Grant, Schedule, group_cost};
-use crate::error::{CloseReason, Violation};
+use crate::error::{CloseReason, Over, Violation};
 use crate::json::Paths;
 use crate::limits::Limits;
 use crate::message::{Message, len_usize, len64};
@@ -67,10 +67,7 @@ impl Receiver {
         begin: impl FnOnce() -> u64,
     ) -> Result<Taken, CloseReason> {
         let limit = if invited { self.limits.max_frame_bytes() } else { self.limits.max_message_bytes() };
-        let size = len64(frame.len());
-        if size > limit {
-            return Err(CloseReason::Violation(Violation::FrameTooLarge { size, limit }));
-        }
+        Over::check(len64(frame.len()), limit).map_err(Violation::FrameTooLarge)?;
         if invited && let Some(segment) = Segment::recognise(frame) {
             return self.segment(&segment, Some(frame), codec, (now, reading), begin);
         }
@@ -126,10 +123,7 @@ impl Receiver {
         group.expect(index, total)?;
         group.make_room(len, segment.data()?, limit, now)?;
         group.append(segment, frame, codec)?;
-        let size = group.assembly.len();
-        if size > limit {
-            return Err(CloseReason::Violation(Violation::MessageTooLarge { size, limit }));
-        }
+        Over::check(group.assembly.len(), limit).map_err(Violation::MessageTooLarge)?;
         let ordinal = group.ordinal;
         let (received, expected) = (group.assembly.len(), group.expected_len().min(limit));
         let complete = if group.next == total { Some(self.groups.swap_remove(place).complete()?) } else { None };
@@ -207,7 +201,7 @@ impl Group {
         let size = self.assembly.len().saturating_add(len);
         // What only seems to be data may be shorter: its real length is checked when it is decoded.
         if size > limit && !is_odd(data) {
-            return Err(CloseReason::Violation(Violation::MessageTooLarge { size, limit }));
+            return Err(CloseReason::Violation(Violation::MessageTooLarge(Over { size, limit })));
         }
         let after = u64::from(self.total.saturating_sub(self.next));
         let rest = self.first_len.saturating_mul(after);

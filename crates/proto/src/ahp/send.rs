@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::negotiate::Chunking;
 use super::wire::{self, Codec, Plan};
-use crate::error::{CloseReason, SendError};
+use crate::error::{CloseReason, Over, SendError};
 use crate::limits::{Limits, MIN_FRAME_BYTES};
 use crate::machine::{Capacity, Measure, Tag, Transmit};
 use crate::message::{Message, Reader, len64};
@@ -197,11 +197,9 @@ impl Sender {
     fn plan(&self, item: &Item, theirs: Option<Chunking>) -> Result<(Plan, Duration), SendError> {
         let size = item.measure.bytes;
         let Some(theirs) = theirs.filter(|_| item.nature != Nature::Segment) else {
-            return Err(SendError::NoSegments { size, limit: self.link.cap });
+            return Err(SendError::NoSegments(Over { size, limit: self.link.cap }));
         };
-        if size > theirs.max_message_bytes {
-            return Err(SendError::TooLarge { size, limit: theirs.max_message_bytes });
-        }
+        Over::check(size, theirs.max_message_bytes).map_err(SendError::TooLarge)?;
         let largest = wire::largest_frame(theirs.max_frame_bytes, &self.link);
         let slow = self.pace.rate().and_then(|rate| rate.checked_div(SEGMENTS_PER_SECOND)).map(|n| n.max(SLOW_FRAME));
         let shared = self.queue.has_waiting().then_some(SHARED_FRAME);

@@ -11,7 +11,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 use strum::EnumString;
 
 use crate::assembly::Assembly;
-use crate::error::{SendError, Violation};
+use crate::error::{Over, SendError, Violation};
 use crate::json::{self, Found, Kind, Number, Path, Paths};
 use crate::machine::Capacity;
 use crate::message::{Message, Reader, len_usize, len64};
@@ -55,7 +55,7 @@ pub(crate) struct Plan {
 impl Plan {
     /// Cuts `len` bytes into segments whose frames are at most `frame` bytes.
     pub(crate) fn new(len: u64, frame: u64) -> Result<Self, SendError> {
-        let refused = SendError::TooManySegments { size: len, limit: TOTAL_LIMIT.saturating_sub(1) };
+        let refused = SendError::TooManySegments(Over { size: len, limit: TOTAL_LIMIT.saturating_sub(1) });
         // With more digits in the numbers less fits, so the fewest digits that suffice are looked for.
         let mut plans = (1..=5_u64).filter_map(|digits| {
             let text = frame.checked_sub(len64(FIXED).saturating_add(digits.saturating_mul(2)))?;
@@ -342,7 +342,7 @@ mod tests {
     fn too_small_a_cap_or_too_many_segments_is_refused() {
         let fixed = len64(FIXED);
         let refused = |len, frame| Plan::new(len, frame).unwrap_err();
-        assert!(matches!(refused(10, fixed), SendError::TooManySegments { size: 10, limit: 65_535 }));
+        assert!(matches!(refused(10, fixed), SendError::TooManySegments(Over { size: 10, limit: 65_535 })));
         assert!(matches!(refused(10, fixed + 5), SendError::TooManySegments { .. }));
         assert_eq!(Plan::new(10, fixed + 6), Ok(Plan { size: 3, total: 4 }));
         let most = 65_535 * 3;

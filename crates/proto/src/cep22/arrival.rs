@@ -7,7 +7,7 @@ use sha2::{Digest, Sha256};
 
 use crate::assembly::Assembly;
 use crate::budget::{Account, Schedule};
-use crate::error::Violation;
+use crate::error::{Over, Violation};
 use crate::machine::{Meta, Progress, Subject};
 use crate::message::{len_usize, len64};
 
@@ -100,9 +100,7 @@ impl Arrival {
         }
         self.chunks = self.chunks.saturating_add(1);
         self.bytes = self.bytes.saturating_add(len64(text.len()));
-        if self.chunks > self.start.chunks {
-            return Err(Violation::TooManyChunks { count: self.chunks, limit: self.start.chunks });
-        }
+        Over::check(self.chunks, self.start.chunks).map_err(Violation::TooManyChunks)?;
         if self.bytes > self.start.bytes {
             return Err(Violation::SizeMismatch { got: self.bytes, want: self.start.bytes });
         }

@@ -98,7 +98,7 @@ impl Book {
         let id = Key::of(peer, IdKey::of(&asked.id));
         self.open.remove(id)?;
         self.told.insert(id, ());
-        Some(error_response(&asked.id, -32603, why, Some(&format!(r#"{{"reason":"{reason}"}}"#))))
+        Some(error_response(&asked.id, why, reason))
     }
 }
 

@@ -2,7 +2,7 @@
 
 use sha2::{Digest, Sha256};
 
-use crate::error::SendError;
+use crate::error::{Over, SendError};
 use crate::json::{self, Span, Utf8};
 use crate::machine::{Capacity, Measure};
 use crate::message::{Message, Reader, len_usize, len64};
@@ -34,7 +34,7 @@ impl Plan {
         max_chunks: u64,
         writer: &mut Writer,
     ) -> Result<Self, SendError> {
-        let too_many = SendError::TooManySegments { size: len64(message.len()), limit: max_chunks };
+        let too_many = SendError::TooManySegments(Over { size: len64(message.len()), limit: max_chunks });
         // A chunk's frame at its largest beside its data.
         let empty = measure(&writer.chunk((token, max_chunks.saturating_add(3)), 0, |_| ()));
         let (mut hash, mut utf8) = (Sha256::new(), Utf8::new());

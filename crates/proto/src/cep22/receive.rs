@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use bytes::Bytes;
 
-use crate::error::Violation;
+use crate::error::{Over, Violation};
 use crate::json;
 use crate::machine::{Event, Meta};
 use crate::message::len64;
@@ -36,10 +36,7 @@ impl Connection {
     }
 
     fn read_frame(&mut self, bytes: Bytes, meta: &Meta, now: Instant) -> Result<(), Violation> {
-        let (size, limit) = (len64(bytes.len()), self.config.limits.max_frame_bytes());
-        if size > limit {
-            return Err(Violation::FrameTooLarge { size, limit });
-        }
+        Over::check(len64(bytes.len()), self.config.limits.max_frame_bytes()).map_err(Violation::FrameTooLarge)?;
         simdutf8::basic::from_utf8(&bytes).map_err(|_| Violation::FrameNotUtf8)?;
         if let Some((token, at, inside)) = quick_chunk(&bytes) {
             let key = Key::of(&meta.peer, Some(token));
@@ -123,14 +120,8 @@ impl Connection {
     }
 
     fn admit(&self, start: &Start, peer: &Peer) -> Result<(), Violation> {
-        let (size, limit) = (start.bytes, self.config.limits.max_message_bytes());
-        if size > limit {
-            return Err(Violation::MessageTooLarge { size, limit });
-        }
-        let (count, limit) = (start.chunks, self.config.max_chunks);
-        if count > limit {
-            return Err(Violation::TooManyChunks { count, limit });
-        }
+        Over::check(start.bytes, self.config.limits.max_message_bytes()).map_err(Violation::MessageTooLarge)?;
+        Over::check(start.chunks, self.config.max_chunks).map_err(Violation::TooManyChunks)?;
         let own = self.arriving.values().filter(|open| open.head.answer.peer == *peer).count();
         let open = [(own, self.config.max_transfers), (self.arriving.len(), self.config.max_transfers_in_all)];
         let full = open.into_iter().find(|(open, limit)| len64(*open) >= u64::from(*limit));

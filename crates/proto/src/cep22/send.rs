@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
-use crate::error::SendError;
+use crate::error::{Over, SendError};
 use crate::json::Span;
 use crate::machine::{Event, Measure, Meta, Refusal, Tag, Ticket, Transmit};
 use crate::message::{Message, len64};
@@ -72,7 +72,7 @@ impl Connection {
         while self.out.bytes > limit {
             // The oldest that the link never answered for is taken as sent.
             let Some(oldest) = self.out.handed.pop_front() else {
-                return self.unsent(item, SendError::QueueFull { size, limit });
+                return self.unsent(item, SendError::QueueFull(Over { size, limit }));
             };
             self.sent(&oldest);
         }
@@ -229,7 +229,7 @@ impl Connection {
         } else if item.token.is_some() {
             self.out.large.push_back(item);
         } else {
-            let error = SendError::NoToken { size: item.len(), limit: self.capacity.cap };
+            let error = SendError::NoToken(Over { size: item.len(), limit: self.capacity.cap });
             self.unsent(item, error);
         }
     }

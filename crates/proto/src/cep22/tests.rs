@@ -10,7 +10,7 @@ use sha2::{Digest, Sha256};
 
 use super::{Config, Connection};
 use crate::budget::{Budget, BudgetConfig};
-use crate::error::{CloseReason, SendError, Violation};
+use crate::error::{CloseReason, Over, SendError, Violation};
 use crate::limits::{Limits, LimitsConfig};
 use crate::machine::{
     Capacity, Event, Input, Lane, Machine, Measure, Meta, Overhead, Receipt, Refusal, Subject, Tag, Ticket, Transmit,
@@ -325,7 +325,7 @@ fn a_request_without_a_token_fails_cleanly() {
     let mut end = End::new(known(), 600);
     end.send(1, json!({"jsonrpc":"2.0","id":"q","method":"m","params":{"pad":"x".repeat(2000)}}).to_string());
     let (error, reply) = end.unsent();
-    assert!(matches!(error, SendError::NoToken { limit: 600, .. }));
+    assert!(matches!(error, SendError::NoToken(Over { limit: 600, .. })));
     let reply = reply.unwrap();
     assert_eq!((&reply["id"], &reply["error"]["code"]), (&json!("q"), &json!(-32011)));
     assert!(reply["error"]["message"].as_str().unwrap().contains("params._meta.progressToken"));
@@ -409,7 +409,7 @@ fn a_message_of_more_chunks_than_anyone_takes_is_refused_before_it_begins() {
     let mut end = End::new(Config { max_chunks: 10, ..known() }, 600);
     end.send(1, request(1, &json!("t"), &"x".repeat(9000)));
     assert!(end.frames().is_empty());
-    assert!(matches!(end.unsent().0, SendError::TooManySegments { limit: 10, .. }));
+    assert!(matches!(end.unsent().0, SendError::TooManySegments(Over { limit: 10, .. })));
     let mut tiny = End::new(known(), 200);
     tiny.send(1, request(1, &json!("t"), &"x".repeat(9000)));
     assert!(tiny.frames().is_empty());
@@ -440,7 +440,7 @@ fn a_full_queue_refuses_and_empties_again() {
     let large = request(1, &json!("t"), &"x".repeat(2000));
     end.send(1, large.clone());
     end.send(2, large.clone());
-    assert!(matches!(end.unsent().0, SendError::QueueFull { limit: 3000, .. }));
+    assert!(matches!(end.unsent().0, SendError::QueueFull(Over { limit: 3000, .. })));
     end.frames();
     end.send(3, large);
     assert!(end.frames().len() > 3);
@@ -927,15 +927,15 @@ fn each_broken_rule_is_named_aborted_and_survived() {
         (declare(json!("render"), json!(digest), n.clone(), json!(-1)), Violation::TotalsInvalid),
         (
             declare(json!("render"), json!(digest), json!(u64::MAX), json!(3)),
-            Violation::MessageTooLarge { size: u64::MAX, limit: 32 << 20 },
+            Violation::MessageTooLarge(Over { size: u64::MAX, limit: 32 << 20 }),
         ),
         (
             declare(json!("render"), json!(digest), json!(1e300), json!(3)),
-            Violation::MessageTooLarge { size: u64::MAX, limit: 32 << 20 },
+            Violation::MessageTooLarge(Over { size: u64::MAX, limit: 32 << 20 }),
         ),
         (
             declare(json!("render"), json!(digest), n.clone(), json!(10_001)),
-            Violation::TooManyChunks { count: 10_001, limit: 10_000 },
+            Violation::TooManyChunks(Over { size: 10_001, limit: 10_000 }),
         ),
         (with(1, start(&t, "another message", 3)), Violation::TransferInFlight),
         (with(1, chunk(&t, 1, "x")), Violation::ProgressNotIncreasing { got: 1, after: 1 }),
@@ -966,7 +966,7 @@ fn more_chunks_than_declared_fail_even_when_they_are_empty() {
     let t = json!("t");
     let whole = request(1, &t, "");
     let frames = [start(&t, &whole, 1), chunk(&t, 2, &whole), chunk(&t, 3, "")];
-    assert_eq!(breaks(known(), &frames), Violation::TooManyChunks { count: 2, limit: 1 });
+    assert_eq!(breaks(known(), &frames), Violation::TooManyChunks(Over { size: 2, limit: 1 }));
 }
 
 #[test]

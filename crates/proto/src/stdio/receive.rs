@@ -9,7 +9,7 @@ use super::MAX_TOTAL;
 use crate::assembly::Assembly;
 use crate::budget::{Account, Schedule};
 use crate::clock::ReadClock;
-use crate::error::{SendError, Violation};
+use crate::error::{Over, SendError, Violation};
 use crate::limits::Limits;
 use crate::machine::{Event, Meta, Progress, Subject};
 use crate::message::{Message, len_usize, len64};
@@ -56,8 +56,7 @@ impl Receiver {
         if line.iter().all(u8::is_ascii_whitespace) {
             return;
         }
-        let (size, limit) = (len64(line.len()), self.max_line_bytes);
-        let fits = if size > limit { Err(Violation::LineTooLong { size, limit }) } else { Ok(()) };
+        let fits = Over::check(len64(line.len()), self.max_line_bytes).map_err(Violation::LineTooLong);
         if let Some(frame) = Frame::read(&line) {
             let numbers = fits.and(frame.numbers);
             return self.frame(&Frame { numbers, ..frame }, meta, now, outbox);
@@ -208,9 +207,7 @@ impl Group {
             return if same { Ok(()) } else { Err(Violation::ChunkConflict { at: index.into() }) };
         }
         let size = self.received().saturating_add(len64(data.len()));
-        if size > limit {
-            return Err(Violation::MessageTooLarge { size, limit });
-        }
+        Over::check(size, limit).map_err(Violation::MessageTooLarge)?;
         if index > self.next() {
             self.held_bytes = self.held_bytes.saturating_add(len64(data.len()));
             self.make_room(0, now)?;
@@ -305,13 +302,10 @@ fn answered_id(envelope: &Envelope, front: &Message) -> Option<Bytes> {
 /// Reports a message that fails, with the error that the caller of the request should see which it answers.
 fn fail(ordinal: u64, violation: Violation, answers: Option<Bytes>, outbox: &mut Outbox) {
     let reply = answers.map(|id| match violation {
-        Violation::MessageTooLarge { size, limit } | Violation::LineTooLong { size, limit } => {
-            rpc::send_failed(&id, &SendError::TooLarge { size, limit })
+        Violation::MessageTooLarge(over) | Violation::LineTooLong(over) => {
+            rpc::send_failed(&id, &SendError::TooLarge(over))
         }
-        _ => {
-            let data = format!(r#"{{"reason":"{}"}}"#, violation.name());
-            rpc::error_response(&id, -32603, &violation.to_string(), Some(&data))
-        }
+        _ => rpc::error_response(&id, &violation.to_string(), violation.name()),
     });
     outbox.receive_failed(ordinal, violation, reply);
 }

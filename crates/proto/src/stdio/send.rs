@@ -6,7 +6,7 @@ use std::time::Instant;
 use bytes::{BufMut, Bytes, BytesMut};
 
 use super::MAX_TOTAL;
-use crate::error::SendError;
+use crate::error::{Over, SendError};
 use crate::limits::Limits;
 use crate::machine::{Capacity, Transmit};
 use crate::message::{Reader, len_usize, len64};
@@ -67,7 +67,7 @@ impl Sender {
                     let total = size.div_ceil(step.max(1));
                     if step < MAX_CHAR || total > limit {
                         self.waiting.queue.settle(started);
-                        self.waiting.refuse(out, SendError::TooManySegments { size, limit }, outbox);
+                        self.waiting.refuse(out, SendError::TooManySegments(Over { size, limit }), outbox);
                         continue;
                     }
                     self.groups = self.groups.saturating_add(1);

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::budget::{Budget, BudgetConfig};
-use crate::error::{SendError, Violation};
+use crate::error::{Over, SendError, Violation};
 use crate::limits::LimitsConfig;
 use crate::machine::{Capacity, Lane, Meta, Progress, Subject, Ticket};
 use crate::message::Message;
@@ -165,7 +165,7 @@ fn a_cap_too_small_for_a_character_or_for_the_count_refuses_the_message() {
         end.handle(Input::Capacity(Capacity::of(cap)));
         end.send(1, note(70_000));
         assert!(end.lines().is_empty());
-        let want = SendError::TooManySegments { size: 70_000, limit: 1_000_000 };
+        let want = SendError::TooManySegments(Over { size: 70_000, limit: 1_000_000 });
         assert!(matches!(end.events().as_slice(), [Event::SendFailed { error, .. }] if *error == want));
     }
     let mut end = End::new();
@@ -384,12 +384,12 @@ fn a_failed_answer_to_a_request_of_ours_is_told_to_its_caller() {
     let events = end.events();
     let [Event::ReceiveFailed { violation, reply: Some(reply), .. }] = events.as_slice() else { panic!("{events:?}") };
     let size = 2 * front.len() as u64;
-    assert_eq!(*violation, Violation::MessageTooLarge { size, limit: 1000 });
-    assert_eq!(*reply, rpc::send_failed(b"\"q\"", &SendError::TooLarge { size, limit: 1000 }));
+    assert_eq!(*violation, Violation::MessageTooLarge(Over { size, limit: 1000 }));
+    assert_eq!(*reply, rpc::send_failed(b"\"q\"", &SendError::TooLarge(Over { size, limit: 1000 })));
 
     end.receive(format!("{front}{}\"}}", "y".repeat(1000)));
     let (_, violation, reply) = end.failure();
-    assert!(matches!(violation, Violation::LineTooLong { limit: 1000, .. }));
+    assert!(matches!(violation, Violation::LineTooLong(Over { limit: 1000, .. })));
     assert!(reply.is_some());
 
     let mut end = End::new();
@@ -413,7 +413,7 @@ fn lines_and_groups_are_limited() {
         LimitsConfig { max_groups: 2, max_message_bytes: 1000, max_frame_bytes: 600, ..LimitsConfig::default() };
     let mut end = End::with(limits, &Budget::default());
     end.receive("x".repeat(1001));
-    assert_eq!(end.failure().1, Violation::LineTooLong { size: 1001, limit: 1000 });
+    assert_eq!(end.failure().1, Violation::LineTooLong(Over { size: 1001, limit: 1000 }));
     end.receive(frame(ID, 0, 2, "{"));
     end.receive(frame(OTHER, 0, 2, "{"));
     end.events();

@@ -218,7 +218,7 @@ impl Host {
             (_, SendError::Disconnected | SendError::QueueFull { .. }) => {}
             (What::Action, error) => {
                 tally.one("actions that the peer cannot take");
-                let limit = error.sizes().map_or(0, |(_, limit)| limit).max(size / 2).min(size - 1);
+                let limit = error.over().map_or(0, |over| over.limit).max(size / 2).min(size - 1);
                 session.max_action = Some(session.max_action.map_or(limit, |old| old.min(limit)));
             }
             (What::Handshake, _) => {

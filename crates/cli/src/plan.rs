@@ -91,8 +91,8 @@ impl Plan {
     }
 
     /// The longest message.
-    pub(crate) const fn max_message_bytes(&self) -> u64 {
-        self.limits.max_message_bytes()
+    pub(crate) fn max_message_bytes(&self) -> u64 {
+        self.limits.max_message_bytes
     }
 
     /// The longest line to read: a whole frame, or a message that needed no segments.
@@ -100,7 +100,7 @@ impl Plan {
         match (self.dialect, self.cap) {
             (Dialect::Stdio, Some(cap)) => cap.saturating_sub(LINE_END),
             (_, Some(cap)) => cap,
-            (_, None) => self.limits.max_frame_bytes(),
+            (_, None) => self.limits.max_frame_bytes,
         }
     }
 
@@ -175,7 +175,7 @@ impl Plan {
         config.delivery = ahp::Delivery::Settled;
         config.agreed = Some(ahp::Chunking {
             max_frame_bytes: self.cap.unwrap_or(DEFAULT_CAP),
-            max_message_bytes: self.limits.max_message_bytes(),
+            max_message_bytes: self.limits.max_message_bytes,
             max_groups: 1,
             group_timeout: FOREVER,
             settled_cursor: true,

@@ -103,7 +103,7 @@ impl Connection {
             role,
             agreement: Agreement::new(role, Chunking::from(&limits), agreed, negotiated),
             receiver: Receiver::new(limits, account),
-            arrivals: Arrivals::new(delivery, limits.max_held_bytes()),
+            arrivals: Arrivals::new(delivery, limits.max_held_bytes),
             clock: ReadClock::default(),
             paused: false,
             parked: VecDeque::new(),

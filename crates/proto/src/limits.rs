@@ -1,5 +1,6 @@
 //! Limits as written by a person, and limits as proven to hold together.
 
+use std::ops::Deref;
 use std::time::Duration;
 
 use thiserror::Error;
@@ -46,8 +47,8 @@ pub(crate) const MAX_GROUPS: u32 = 1024;
 /// A day. A longer timeout is no timeout.
 pub(crate) const MAX_GROUP_TIMEOUT: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// Limits that hold together: what we advertise fits what we may hold.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// Limits that hold together: what we advertise fits what we may hold. The defaults fit those of [`BudgetConfig`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Limits(LimitsConfig);
 
 impl Limits {
@@ -71,53 +72,19 @@ impl Limits {
         Ok(Self(config))
     }
 
-    /// The longest frame we take.
-    #[must_use]
-    pub const fn max_frame_bytes(&self) -> u64 {
-        self.0.max_frame_bytes
-    }
-
-    /// The longest message we take, reassembled.
-    #[must_use]
-    pub const fn max_message_bytes(&self) -> u64 {
-        self.0.max_message_bytes
-    }
-
-    /// How many groups a peer may have open.
-    #[must_use]
-    pub const fn max_groups(&self) -> u32 {
-        self.0.max_groups
-    }
-
-    /// How long a group may take, as we advertise it.
-    #[must_use]
-    pub const fn group_timeout(&self) -> Duration {
-        self.0.group_timeout
-    }
-
     /// How long a group may take before we sweep it.
     #[must_use]
     pub const fn sweep_after(&self) -> Duration {
         self.0.group_timeout.saturating_add(self.0.grace)
     }
-
-    /// Bytes of messages that may wait to be sent.
-    #[must_use]
-    pub const fn max_queued_bytes(&self) -> u64 {
-        self.0.max_queued_bytes
-    }
-
-    /// Bytes of finished messages that start-order delivery may hold back.
-    #[must_use]
-    pub const fn max_held_bytes(&self) -> u64 {
-        self.0.max_held_bytes
-    }
 }
 
-impl Default for Limits {
-    /// The defaults of [`LimitsConfig`], which fit the defaults of [`BudgetConfig`].
-    fn default() -> Self {
-        Self(LimitsConfig::default())
+/// Each limit can be read as it was written.
+impl Deref for Limits {
+    type Target = LimitsConfig;
+
+    fn deref(&self) -> &LimitsConfig {
+        &self.0
     }
 }
 
@@ -188,9 +155,9 @@ mod tests {
             max_held_bytes: 7,
         };
         let limits = Limits::prove(config, &BudgetConfig::default()).unwrap();
-        assert_eq!((limits.max_frame_bytes(), limits.max_message_bytes(), limits.max_groups()), (1001, 2002, 3));
-        assert_eq!((limits.group_timeout(), limits.sweep_after()), (4 * second, 9 * second));
-        assert_eq!((limits.max_queued_bytes(), limits.max_held_bytes()), (6, 7));
+        assert_eq!((limits.max_frame_bytes, limits.max_message_bytes, limits.max_groups), (1001, 2002, 3));
+        assert_eq!((limits.group_timeout, limits.sweep_after()), (4 * second, 9 * second));
+        assert_eq!((limits.max_queued_bytes, limits.max_held_bytes), (6, 7));
         let defaults = LimitsConfig::default();
         assert_eq!((defaults.max_frame_bytes, defaults.max_message_bytes), (4_194_304, 33_554_432));
         assert!(defaults.max_queued_bytes >= defaults.max_message_bytes);
@@ -200,6 +167,6 @@ mod tests {
     #[test]
     fn the_sweep_waits_a_grace_beyond_what_is_advertised() {
         let limits = Limits::default();
-        assert_eq!(limits.sweep_after(), limits.group_timeout() + Duration::from_secs(5));
+        assert_eq!(limits.sweep_after(), limits.group_timeout + Duration::from_secs(5));
     }
 }

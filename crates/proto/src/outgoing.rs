@@ -93,8 +93,8 @@ pub(crate) struct Waiting<G> {
 }
 
 impl<G> Waiting<G> {
-    pub(crate) const fn new(limits: Limits, one_line: bool) -> Self {
-        Self { limits, one_line, queue: Queue::new(limits.max_queued_bytes()), tags: 0 }
+    pub(crate) fn new(limits: Limits, one_line: bool) -> Self {
+        Self { limits, one_line, queue: Queue::new(limits.max_queued_bytes), tags: 0 }
     }
 
     /// Accepts a message of the application's, or refuses it.
@@ -103,7 +103,7 @@ impl<G> Waiting<G> {
             return outbox.send_failed(ticket, SendError::NotJsonRpc, None);
         };
         // What the peer takes is unknown; what we would take is the best guess.
-        let (size, limit) = (len64(message.len()), self.limits.max_message_bytes());
+        let (size, limit) = (len64(message.len()), self.limits.max_message_bytes);
         let order = if lane == Lane::Free { Order::Free } else { IN_ORDER };
         let out = Outgoing::unread(ticket, message, meta);
         let accepted = if outbox.is_closed() {

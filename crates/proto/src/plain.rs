@@ -47,7 +47,7 @@ impl Connection {
     }
 
     fn receive(&mut self, bytes: Bytes, meta: Meta) -> Result<(), Violation> {
-        Over::check(len64(bytes.len()), self.waiting.limits.max_message_bytes()).map_err(Violation::FrameTooLarge)?;
+        Over::check(len64(bytes.len()), self.waiting.limits.max_message_bytes).map_err(Violation::FrameTooLarge)?;
         let message = Message::from(bytes);
         check(&message)?;
         self.outbox.event(Event::Message { message, ordinal: self.ordinals, meta });

@@ -80,10 +80,10 @@ impl Chunking {
 impl From<&Limits> for Chunking {
     fn from(limits: &Limits) -> Self {
         Self {
-            max_frame_bytes: limits.max_frame_bytes(),
-            max_message_bytes: limits.max_message_bytes(),
-            max_groups: limits.max_groups(),
-            group_timeout: limits.group_timeout(),
+            max_frame_bytes: limits.max_frame_bytes,
+            max_message_bytes: limits.max_message_bytes,
+            max_groups: limits.max_groups,
+            group_timeout: limits.group_timeout,
             settled_cursor: true,
         }
     }

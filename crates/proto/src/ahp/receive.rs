@@ -66,7 +66,7 @@ impl Receiver {
         (now, reading): (Instant, Duration),
         begin: impl FnOnce() -> u64,
     ) -> Result<Taken, CloseReason> {
-        let limit = if invited { self.limits.max_frame_bytes() } else { self.limits.max_message_bytes() };
+        let limit = if invited { self.limits.max_frame_bytes } else { self.limits.max_message_bytes };
         Over::check(len64(frame.len()), limit).map_err(Violation::FrameTooLarge)?;
         if invited && let Some(segment) = Segment::recognise(frame) {
             return self.segment(&segment, Some(frame), codec, (now, reading), begin);
@@ -116,7 +116,7 @@ impl Receiver {
                 self.groups.len().saturating_sub(1)
             }
         };
-        let limit = self.limits.max_message_bytes();
+        let limit = self.limits.max_message_bytes;
         let Some(group) = self.groups.get_mut(place) else {
             return Err(CloseReason::Violation(Violation::GroupUnknown { index }));
         };
@@ -135,12 +135,12 @@ impl Receiver {
         if index != 0 {
             return Err(CloseReason::Violation(Violation::GroupUnknown { index }));
         }
-        let limit = self.limits.max_groups();
+        let limit = self.limits.max_groups;
         if len64(self.groups.len()) >= u64::from(limit) {
             return Err(CloseReason::Violation(Violation::TooManyGroups { limit }));
         }
-        let declared = len.saturating_mul(u64::from(total)).min(self.limits.max_message_bytes());
-        let schedule = Schedule { started: now, timeout: self.limits.group_timeout() };
+        let declared = len.saturating_mul(u64::from(total)).min(self.limits.max_message_bytes);
+        let schedule = Schedule { started: now, timeout: self.limits.group_timeout };
         match Assembly::begin(&self.account, declared, schedule, &LOOK) {
             Ok(assembly) => Ok(Some(assembly)),
             Err(full) if self.groups.is_empty() && self.account.could_grant(full.bytes) => Ok(None),
@@ -150,7 +150,7 @@ impl Receiver {
 
     /// Room for a finished message that has to wait.
     pub(super) fn hold(&self, bytes: u64, now: Instant) -> Option<Grant> {
-        let schedule = Schedule { started: now, timeout: self.limits.group_timeout() };
+        let schedule = Schedule { started: now, timeout: self.limits.group_timeout };
         self.account.reserve(group_cost(bytes), schedule).ok()
     }
 

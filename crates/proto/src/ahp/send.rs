@@ -75,7 +75,7 @@ pub(super) struct Sender {
 
 impl Sender {
     pub(super) fn new(limits: &Limits, seed: [u8; 32]) -> Self {
-        let (queue, link) = (Queue::new(limits.max_queued_bytes()), Capacity::of(u64::MAX));
+        let (queue, link) = (Queue::new(limits.max_queued_bytes), Capacity::of(u64::MAX));
         Self { queue, answers: VecDeque::new(), pace: Pace::default(), link, seed, groups: 0, frames: 0 }
     }
 

@@ -36,7 +36,7 @@ impl Connection {
     }
 
     fn read_frame(&mut self, bytes: Bytes, meta: &Meta, now: Instant) -> Result<(), Violation> {
-        Over::check(len64(bytes.len()), self.config.limits.max_frame_bytes()).map_err(Violation::FrameTooLarge)?;
+        Over::check(len64(bytes.len()), self.config.limits.max_frame_bytes).map_err(Violation::FrameTooLarge)?;
         simdutf8::basic::from_utf8(&bytes).map_err(|_| Violation::FrameNotUtf8)?;
         if let Some((token, at, inside)) = quick_chunk(&bytes) {
             let key = Key::of(&meta.peer, Some(token));
@@ -120,7 +120,7 @@ impl Connection {
     }
 
     fn admit(&self, start: &Start, peer: &Peer) -> Result<(), Violation> {
-        Over::check(start.bytes, self.config.limits.max_message_bytes()).map_err(Violation::MessageTooLarge)?;
+        Over::check(start.bytes, self.config.limits.max_message_bytes).map_err(Violation::MessageTooLarge)?;
         Over::check(start.chunks, self.config.max_chunks).map_err(Violation::TooManyChunks)?;
         let own = self.arriving.values().filter(|open| open.head.answer.peer == *peer).count();
         let open = [(own, self.config.max_transfers), (self.arriving.len(), self.config.max_transfers_in_all)];

@@ -66,7 +66,7 @@ impl Connection {
             }),
             _ => None,
         };
-        let (size, limit) = (len64(text.message.len()), self.config.limits.max_queued_bytes());
+        let (size, limit) = (len64(text.message.len()), self.config.limits.max_queued_bytes);
         let item = Item::new(Outgoing::new(Some(ticket), text.message, kind, id), meta, token);
         self.out.bytes = self.out.bytes.saturating_add(size);
         while self.out.bytes > limit {

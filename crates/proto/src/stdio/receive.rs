@@ -120,7 +120,7 @@ impl Receiver {
             }
         };
         let Some(group) = self.groups.get_mut(place) else { return };
-        let added = group.add(frame, self.limits.max_message_bytes(), now);
+        let added = group.add(frame, self.limits.max_message_bytes, now);
         if added.is_ok() && group.next() < group.total {
             let (subject, done) = (Subject::Incoming(group.ordinal), group.received());
             return outbox.progress(Progress { subject, done, total: group.declared.max(done) });
@@ -135,11 +135,11 @@ impl Receiver {
 
     /// A group of which this is the first frame to arrive.
     fn begin(&mut self, frame: &Frame, total: u32, ordinal: u64, meta: Meta, now: Instant) -> Result<Group, Violation> {
-        let limit = self.limits.max_groups();
+        let limit = self.limits.max_groups;
         if len64(self.groups.len()) >= u64::from(limit) {
             return Err(Violation::TooManyGroups { limit });
         }
-        let declared = len64(frame.data.len()).saturating_mul(total.into()).min(self.limits.max_message_bytes());
+        let declared = len64(frame.data.len()).saturating_mul(total.into()).min(self.limits.max_message_bytes);
         let schedule = Schedule { started: now, timeout: self.limits.sweep_after() };
         let assembly = Assembly::begin(&self.account, declared, schedule, &ENVELOPE)
             .map_err(|_| Violation::NoRoom { size: declared })?;

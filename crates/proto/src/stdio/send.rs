@@ -51,7 +51,7 @@ impl Sender {
     /// The next line.
     pub(super) fn transmit(&mut self, now: Instant, outbox: &mut Outbox) -> Option<Transmit> {
         let (raw, limits) = (self.line.min(MAX_RAW), self.waiting.limits);
-        let slots = len_usize(limits.max_groups().into());
+        let slots = len_usize(limits.max_groups.into());
         let fit = |out: &Outgoing| if len64(out.message().len()) <= raw { Fit::Frame } else { Fit::Group };
         loop {
             let tag = self.waiting.tag();
@@ -74,7 +74,7 @@ impl Sender {
                     let (name, reader) =
                         (uuid(group_name(&self.seed, self.groups)), Reader::new(out.message().clone()));
                     let group = Group { out, name, index: 0, total, step, reader };
-                    self.waiting.queue.launch(started, group, now, limits.group_timeout())
+                    self.waiting.queue.launch(started, group, now, limits.group_timeout)
                 }
             };
             let group = self.waiting.queue.flight(place)?;

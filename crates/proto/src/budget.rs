@@ -35,6 +35,11 @@ impl BudgetConfig {
         let grant = self.floor_bytes.saturating_add(self.principal_bytes.min(self.process_bytes));
         grant.saturating_sub(grant >> 12).saturating_sub(GROUP_COST)
     }
+
+    /// What of `held` bytes is beyond the floor.
+    const fn drawn(&self, held: u64) -> u64 {
+        held.saturating_sub(self.floor_bytes)
+    }
 }
 
 impl Default for BudgetConfig {
@@ -112,9 +117,9 @@ impl Account {
         let mut pool = self.budget.lock();
         pool.hold(self.id, bytes, schedule.started)?;
         let id = pool.fresh_id();
-        let track = Arc::new(Track::default());
-        pool.groups.insert(id, Row { account: self.id, bytes, schedule, track: Arc::clone(&track) });
-        Ok(Grant { budget: self.budget.clone(), account: self.id, id, bytes, track })
+        let track = Arc::new(Track { bytes: bytes.into(), ..Track::default() });
+        pool.groups.insert(id, Row { account: self.id, schedule, track: Arc::clone(&track) });
+        Ok(Grant { budget: self.budget.clone(), account: self.id, id, track })
     }
 
     /// Whether so much could be granted if nobody else held anything.
@@ -156,15 +161,14 @@ pub struct Grant {
     budget: Budget,
     account: u64,
     id: u64,
-    bytes: u64,
     track: Arc<Track>,
 }
 
 impl Grant {
     /// The room set aside.
     #[must_use]
-    pub const fn bytes(&self) -> u64 {
-        self.bytes
+    pub fn bytes(&self) -> u64 {
+        self.track.bytes.load(Ordering::Relaxed)
     }
 
     /// Says how much of the group has arrived.
@@ -183,29 +187,20 @@ impl Grant {
     /// # Errors
     /// There is no room now; what was set aside before stays.
     pub fn grow_to(&mut self, bytes: u64, now: Instant) -> Result<(), Full> {
-        let more = bytes.saturating_sub(self.bytes);
-        if more == 0 {
-            return Ok(());
+        let more = bytes.saturating_sub(self.bytes());
+        if more > 0 {
+            self.budget.lock().hold(self.account, more, now)?;
+            self.track.bytes.store(bytes, Ordering::Relaxed);
         }
-        self.budget.lock().hold(self.account, more, now)?;
-        self.resize(bytes);
         Ok(())
     }
 
     /// Gives back what is set aside beyond `bytes`.
     pub fn shrink_to(&mut self, bytes: u64) {
-        let less = self.bytes.saturating_sub(bytes);
-        if less == 0 {
-            return;
-        }
-        self.budget.lock().release(self.account, less);
-        self.resize(bytes);
-    }
-
-    fn resize(&mut self, bytes: u64) {
-        self.bytes = bytes;
-        if let Some(row) = self.budget.lock().groups.get_mut(&self.id) {
-            row.bytes = bytes;
+        let less = self.bytes().saturating_sub(bytes);
+        if less > 0 {
+            self.budget.lock().release(self.account, less);
+            self.track.bytes.store(bytes, Ordering::Relaxed);
         }
     }
 }
@@ -214,12 +209,14 @@ impl Drop for Grant {
     fn drop(&mut self) {
         let mut pool = self.budget.lock();
         pool.groups.remove(&self.id);
-        pool.release(self.account, self.bytes);
+        pool.release(self.account, self.bytes());
     }
 }
 
+/// What a group's connection and the others know of it.
 #[derive(Debug, Default)]
 struct Track {
+    bytes: AtomicU64,
     received: AtomicU64,
     evicted: AtomicBool,
 }
@@ -227,18 +224,21 @@ struct Track {
 #[derive(Debug)]
 struct Row {
     account: u64,
-    bytes: u64,
     schedule: Schedule,
     track: Arc<Track>,
 }
 
 impl Row {
+    fn bytes(&self) -> u64 {
+        self.track.bytes.load(Ordering::Relaxed)
+    }
+
     /// How many bytes fewer have arrived than an even pace would have brought by now.
     fn behind(&self, now: Instant) -> u64 {
         let age = now.saturating_duration_since(self.schedule.started).as_micros();
         let timeout = self.schedule.timeout.as_micros().max(1);
-        let due = u128::from(self.bytes).saturating_mul(age).checked_div(timeout).unwrap_or(0);
-        let due = u64::try_from(due).unwrap_or(u64::MAX).min(self.bytes);
+        let due = u128::from(self.bytes()).saturating_mul(age).checked_div(timeout).unwrap_or(0);
+        let due = u64::try_from(due).unwrap_or(u64::MAX).min(self.bytes());
         due.saturating_sub(self.track.received.load(Ordering::Relaxed))
     }
 }
@@ -268,58 +268,46 @@ impl Pool {
 
     /// Adds `bytes` to what an account holds. Under pressure, marks a group for eviction.
     fn hold(&mut self, account: u64, bytes: u64, now: Instant) -> Result<(), Full> {
-        let full = Err(Full { bytes });
-        let Some(holder) = self.accounts.get_mut(&account) else {
-            return full;
-        };
-        let Some(held) = holder.held.checked_add(bytes) else {
-            return full;
-        };
-        let floor = self.config.floor_bytes;
-        let draw = held.saturating_sub(floor).saturating_sub(holder.held.saturating_sub(floor));
+        let full = Full { bytes };
+        let holder = self.accounts.get(&account).ok_or(full)?;
+        let held = holder.held.checked_add(bytes).ok_or(full)?;
+        let draw = self.config.drawn(held).saturating_sub(self.config.drawn(holder.held));
         if draw > 0 {
-            let Some(principal) = holder.principal.clone() else {
-                return full;
-            };
-            let owned = self.principals.get(&principal).copied().unwrap_or(0).saturating_add(draw);
-            if owned > self.config.principal_bytes {
-                return full;
+            let principal = holder.principal.as_ref().ok_or(full)?;
+            let owned = self.principals.get(principal).copied().unwrap_or(0);
+            if owned.saturating_add(draw) > self.config.principal_bytes {
+                return Err(full);
             }
-            let used = self.used.saturating_add(draw);
-            if used > self.config.process_bytes {
-                self.evict(account, used.saturating_sub(self.config.process_bytes), now);
-                return full;
+            let missing = self.used.saturating_add(draw).saturating_sub(self.config.process_bytes);
+            if missing > 0 {
+                self.evict(account, missing, now);
+                return Err(full);
             }
-            self.used = used;
-            self.principals.insert(principal, owned);
         }
-        if let Some(holder) = self.accounts.get_mut(&account) {
-            holder.held = held;
-        }
+        self.note(account, held);
         Ok(())
     }
 
     fn release(&mut self, account: u64, bytes: u64) {
-        let Some(holder) = self.accounts.get_mut(&account) else {
-            return;
-        };
-        let floor = self.config.floor_bytes;
-        let over_before = holder.held.saturating_sub(floor);
-        holder.held = holder.held.saturating_sub(bytes);
-        let freed = over_before.saturating_sub(holder.held.saturating_sub(floor));
-        let principal = holder.principal.clone();
-        if holder.closed && holder.held == 0 {
-            self.accounts.remove(&account);
+        let held = self.accounts.get(&account).map_or(0, |holder| holder.held);
+        self.note(account, held.saturating_sub(bytes));
+    }
+
+    /// Notes what an account holds now; with nothing left, a closed one goes.
+    fn note(&mut self, account: u64, held: u64) {
+        let Some(holder) = self.accounts.get_mut(&account) else { return };
+        let (before, after) = (self.config.drawn(holder.held), self.config.drawn(held));
+        let change = |drawn: u64| drawn.saturating_sub(before).saturating_add(after);
+        holder.held = held;
+        self.used = change(self.used);
+        if let Some(principal) = &holder.principal {
+            match change(self.principals.get(principal).copied().unwrap_or(0)) {
+                0 => self.principals.remove(principal),
+                owned => self.principals.insert(Arc::clone(principal), owned),
+            };
         }
-        self.used = self.used.saturating_sub(freed);
-        let Some(principal) = principal else {
-            return;
-        };
-        let owned = self.principals.get(&principal).copied().unwrap_or(0).saturating_sub(freed);
-        if owned == 0 {
-            self.principals.remove(&principal);
-        } else {
-            self.principals.insert(principal, owned);
+        if holder.closed && held == 0 {
+            self.accounts.remove(&account);
         }
     }
 
@@ -327,7 +315,7 @@ impl Pool {
     /// is marked already. A connection does not evict its own groups.
     fn evict(&self, asking: u64, missing: u64, now: Instant) {
         let marked = |row: &&Row| row.track.evicted.load(Ordering::Relaxed);
-        let coming = self.groups.values().filter(marked).fold(0_u64, |sum, row| sum.saturating_add(row.bytes));
+        let coming = self.groups.values().filter(marked).fold(0_u64, |sum, row| sum.saturating_add(row.bytes()));
         if coming >= missing {
             return;
         }

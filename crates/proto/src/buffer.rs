@@ -168,21 +168,9 @@ impl Buffer {
     }
 
     /// Whether exactly `bytes` lie from offset `at` on.
-    pub(crate) fn holds(&self, mut at: usize, mut bytes: &[u8]) -> bool {
-        for block in self.blocks.iter().map(AsRef::<[u8]>::as_ref) {
-            let Some(rest) = block.get(at..) else {
-                at = at.saturating_sub(block.len());
-                continue;
-            };
-            at = 0;
-            let len = rest.len().min(bytes.len());
-            let (now, later) = bytes.split_at_checked(len).unwrap_or((bytes, &[]));
-            if rest.get(..len) != Some(now) {
-                return false;
-            }
-            bytes = later;
-        }
-        bytes.is_empty()
+    pub(crate) fn holds(&self, at: usize, bytes: &[u8]) -> bool {
+        let all = self.blocks.iter().flat_map(AsRef::<[u8]>::as_ref);
+        all.skip(at).take(bytes.len()).eq(bytes)
     }
 
     /// The message, without copying.

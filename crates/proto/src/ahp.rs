@@ -159,7 +159,7 @@ impl Connection {
 
     /// Takes a frame. `false`: there is no room for what it begins, and reading stops until there is.
     fn take_frame(&mut self, frame: &Bytes, now: Instant) -> bool {
-        let (arrivals, invited, reading) = (&mut self.arrivals, self.agreement.invited, self.clock.at(now));
+        let (arrivals, invited, reading) = (&mut self.arrivals, self.agreement.invited, self.clock.read(now));
         let taken = self.receiver.frame(frame, invited, &mut self.codec, (now, reading), || arrivals.begin());
         match taken {
             Err(reason) => self.close(reason),
@@ -180,7 +180,7 @@ impl Connection {
     }
 
     fn run_clock(&mut self, now: Instant) {
-        self.clock.run(!self.paused && self.parked.is_empty(), now);
+        self.clock.pause(self.paused || !self.parked.is_empty(), now);
     }
 
     /// A whole message arrived: the handshake is read out of it, then it is delivered.
@@ -228,7 +228,7 @@ impl Connection {
         if self.receiver.is_evicted() {
             return self.close(CloseReason::Evicted);
         }
-        for (ordinal, received) in self.receiver.sweep(self.clock.at(now)) {
+        for (ordinal, received) in self.receiver.sweep(self.clock.read(now)) {
             self.outbox.count("group-expired");
             self.outbox.event(Event::Expired { ordinal, received });
             if let Err(reason) = self.arrivals.expire(ordinal) {
@@ -335,7 +335,6 @@ impl Machine for Connection {
             }
             return;
         }
-        self.clock.start(now);
         match input {
             Input::Frame { bytes, .. } => self.frame(bytes, now),
             Input::Capacity(link) => {

@@ -124,8 +124,7 @@ impl Connection {
 
     /// Reads the clock, which runs from the first input on.
     fn tick(&mut self, now: Instant) {
-        self.clock.start(now);
-        self.read = self.clock.at(now);
+        self.read = self.clock.read(now);
     }
 }
 
@@ -143,7 +142,7 @@ impl Machine for Connection {
                 self.capacity = capacity;
                 std::mem::take(&mut self.out.whole).into_iter().for_each(|item| self.queue(item));
             }
-            Input::Paused(paused) => self.clock.run(!paused, now),
+            Input::Paused(paused) => self.clock.pause(paused, now),
             Input::Timeout => {
                 self.sweep_arrivals();
                 self.sweep_departures();

@@ -76,7 +76,7 @@ impl Machine for Connection {
                     self.close(CloseReason::CapShrank);
                 }
             }
-            Input::Paused(paused) => self.receiver.pause(paused, now),
+            Input::Paused(paused) => self.receiver.clock.pause(paused, now),
             Input::Timeout => self.receiver.timeout(now, &mut self.outbox),
             Input::Close(reason) => self.close(reason),
             Input::Acked { .. } => {}

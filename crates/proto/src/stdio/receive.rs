@@ -38,15 +38,15 @@ pub(super) struct Receiver {
     pub(super) groups: Vec<Group>,
     ended: VecDeque<u128>,
     ordinals: u64,
-    paused: bool,
-    clock: ReadClock,
+    /// While we do not read, no group grows older.
+    pub(super) clock: ReadClock,
     look_at: Option<Instant>,
 }
 
 impl Receiver {
     pub(super) fn new(limits: Limits, max_line_bytes: u64, account: Account) -> Self {
         let (groups, ended, clock) = (Vec::new(), VecDeque::new(), ReadClock::default());
-        Self { limits, max_line_bytes, account, groups, ended, ordinals: 0, paused: false, clock, look_at: None }
+        Self { limits, max_line_bytes, account, groups, ended, ordinals: 0, clock, look_at: None }
     }
 
     pub(super) fn line(&mut self, mut line: Bytes, meta: Meta, now: Instant, outbox: &mut Outbox) {
@@ -77,7 +77,7 @@ impl Receiver {
     /// Gives up what is too old, and what has to make room.
     pub(super) fn timeout(&mut self, now: Instant, outbox: &mut Outbox) {
         self.look_at = now.checked_add(LOOK_AGAIN);
-        let reading = self.clock.at(now);
+        let reading = self.clock.read(now);
         let over = |group: &mut Group| group.deadline <= reading || group.assembly.is_evicted();
         for group in self.groups.extract_if(.., over).collect::<Vec<_>>() {
             self.remember(group.id);
@@ -91,12 +91,6 @@ impl Receiver {
         }
     }
 
-    /// While we do not read, no group grows older.
-    pub(super) fn pause(&mut self, paused: bool, now: Instant) {
-        self.paused = paused;
-        self.clock.run(!paused, now);
-    }
-
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
         let sweep = self.clock.when(self.groups.first()?.deadline);
         sweep.into_iter().chain(self.look_at).min()
@@ -104,21 +98,16 @@ impl Receiver {
 
     /// Gives a frame to its group, which it may begin and complete.
     fn frame(&mut self, frame: &Frame, meta: Meta, now: Instant, outbox: &mut Outbox) {
-        let place = match self.groups.iter().position(|group| group.id == frame.id) {
-            Some(place) => place,
-            None if self.ended.contains(&frame.id) => return outbox.count("late-frame"),
-            None => {
-                let ordinal = self.ordinal();
-                match frame.numbers.clone().and_then(|(_, total)| self.begin(frame, total, ordinal, meta, now)) {
-                    Ok(group) => self.groups.push(group),
-                    Err(violation) => {
-                        self.remember(frame.id);
-                        return fail(ordinal, violation, None, outbox);
-                    }
-                }
-                self.groups.len().saturating_sub(1)
+        let place = self.groups.iter().position(|group| group.id == frame.id).unwrap_or(self.groups.len());
+        if place == self.groups.len() {
+            if self.ended.contains(&frame.id) {
+                return outbox.count("late-frame");
             }
-        };
+            if let Err(violation) = self.begin(frame, meta, now) {
+                self.remember(frame.id);
+                return fail(self.ordinal(), violation, None, outbox);
+            }
+        }
         let Some(group) = self.groups.get_mut(place) else { return };
         let added = group.add(frame, self.limits.max_message_bytes, now);
         if added.is_ok() && group.next() < group.total {
@@ -133,8 +122,9 @@ impl Receiver {
         }
     }
 
-    /// A group of which this is the first frame to arrive.
-    fn begin(&mut self, frame: &Frame, total: u32, ordinal: u64, meta: Meta, now: Instant) -> Result<Group, Violation> {
+    /// Lets a group in of which this is the first frame to arrive.
+    fn begin(&mut self, frame: &Frame, meta: Meta, now: Instant) -> Result<(), Violation> {
+        let (_, total) = frame.numbers.clone()?;
         let limit = self.limits.max_groups;
         if len64(self.groups.len()) >= u64::from(limit) {
             return Err(Violation::TooManyGroups { limit });
@@ -143,13 +133,15 @@ impl Receiver {
         let schedule = Schedule { started: now, timeout: self.limits.sweep_after() };
         let assembly = Assembly::begin(&self.account, declared, schedule, &ENVELOPE)
             .map_err(|_| Violation::NoRoom { size: declared })?;
-        self.clock.run(!self.paused, now);
         if self.groups.is_empty() {
             self.look_at = now.checked_add(LOOK_AGAIN);
         }
-        let (id, deadline) = (frame.id, self.clock.at(now).saturating_add(schedule.timeout));
+        let (id, ordinal, deadline) = (frame.id, self.ordinal(), self.clock.read(now).saturating_add(schedule.timeout));
         let (starts, held, answers) = (Vec::new(), BTreeMap::new(), None);
-        Ok(Group { id, ordinal, meta, deadline, total, declared, starts, held, held_bytes: 0, answers, assembly })
+        let group =
+            Group { id, ordinal, meta, deadline, total, declared, starts, held, held_bytes: 0, answers, assembly };
+        self.groups.push(group);
+        Ok(())
     }
 
     const fn ordinal(&mut self) -> u64 {

@@ -273,6 +273,21 @@ mod tests {
     }
 
     #[test]
+    fn what_it_holds_is_known_at_any_offset_and_across_blocks() {
+        let text: Vec<u8> = (0..5000).map(|b| (b % 251) as u8).collect();
+        let mut buffer = Buffer::default();
+        text.chunks(700).for_each(|piece| buffer.extend(piece));
+        assert!(buffer.blocks.len() > 1);
+        for (from, to) in [(0, 5000), (0, 1), (4999, 5000), (600, 4100), (1023, 1026), (5000, 5000)] {
+            assert!(buffer.holds(from, &text[from..to]), "{from} to {to}");
+        }
+        assert!(!buffer.holds(1, &text[..9]) && !buffer.holds(4999, &text[4998..]));
+        let mut other = text.clone();
+        other[3000] ^= 1;
+        assert!(!buffer.holds(0, &other) && buffer.holds(0, &other[..3000]));
+    }
+
+    #[test]
     fn tiny_segments_share_blocks() {
         let (buffer, _) = fill(&vec![1; 60_000], false);
         assert!(buffer.blocks.len() < 16, "{} blocks", buffer.blocks.len());

@@ -45,7 +45,7 @@ pub(crate) const MIN_FRAME_BYTES: u64 = 512;
 /// More groups than this are a mistake: each costs table space before any byte of it arrives.
 pub(crate) const MAX_GROUPS: u32 = 1024;
 /// A day. A longer timeout is no timeout.
-pub(crate) const MAX_GROUP_TIMEOUT: Duration = Duration::from_secs(24 * 60 * 60);
+pub(crate) const MAX_GROUP_TIMEOUT: Duration = Duration::from_hours(24);
 
 /// Limits that hold together: what we advertise fits what we may hold. The defaults fit those of [`BudgetConfig`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -394,6 +394,15 @@ mod tests {
     }
 
     #[test]
+    fn a_large_free_message_under_way_holds_no_ordered_one() {
+        let mut bench = Bench::new(8, Finish::InOrder);
+        bench.push(&[('F', Order::Free)]);
+        assert_eq!(bench.step().unwrap(), "F");
+        bench.push(&[('a', A)]);
+        assert_eq!(bench.drain(), "a. F F.");
+    }
+
+    #[test]
     fn free_messages_pass_ordered_ones_and_urgent_ones_pass_all() {
         let mut bench = Bench::new(8, Finish::InOrder);
         bench.push(&[('X', A), ('b', B), ('f', Order::Free), ('u', Order::Urgent)]);

@@ -302,7 +302,7 @@ impl Connection {
         if item.nature == Nature::Handshake {
             self.agreement.withdraw();
         }
-        let diverges = self.role == Role::Server && order != Order::Free && item.nature != Nature::Response;
+        let diverges = self.role == Role::Server && order.is_ordered() && item.nature != Nature::Response;
         if let Some(answer) = item.out.fail(error.clone(), &mut self.outbox)
             && !self.sender.push_answer(answer, self.agreement.theirs)
         {

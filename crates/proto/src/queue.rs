@@ -161,7 +161,7 @@ impl<T, G> Queue<T, G> {
                 self.queued_bytes = self.queued_bytes.saturating_sub(entry.bytes);
                 return Some(Pick::Start(entry));
             }
-            self.free.push_front(Entry { order: Order::Free, ..entry });
+            self.free.push_front(entry);
         }
         let head = self.startable_head(finish).map(|entry| (fit(&entry.item), entry.accepted));
         let small = self.oldest(head, Fit::Frame, &fit);

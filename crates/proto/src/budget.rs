@@ -69,8 +69,8 @@ impl Budget {
     pub fn account(&self, principal: Option<&str>) -> Account {
         let mut pool = self.lock();
         let id = pool.fresh_id();
-        pool.accounts.insert(id, Holder { principal: principal.map(Arc::from), held: 0, closed: false });
-        Account { budget: self.clone(), id }
+        pool.accounts.insert(id, Holder { principal: principal.map(Arc::from), held: 0 });
+        Account(Arc::new(Share { budget: self.clone(), id }))
     }
 
     /// Bytes drawn from the process's budget, floors not counted.
@@ -100,10 +100,7 @@ pub struct Full {
 
 /// One connection's share of the budget. Grants may outlive it.
 #[derive(Debug)]
-pub struct Account {
-    budget: Budget,
-    id: u64,
-}
+pub struct Account(Arc<Share>);
 
 impl Account {
     /// Sets `bytes` aside for a group that should be complete at `schedule`'s end.
@@ -114,35 +111,38 @@ impl Account {
     /// # Errors
     /// There is no room now.
     pub fn reserve(&self, bytes: u64, schedule: Schedule) -> Result<Grant, Full> {
-        let mut pool = self.budget.lock();
-        pool.hold(self.id, bytes, schedule.started)?;
+        let mut pool = self.0.budget.lock();
+        pool.hold(self.0.id, bytes, schedule.started)?;
         let id = pool.fresh_id();
         let track = Arc::new(Track { bytes: bytes.into(), ..Track::default() });
-        pool.groups.insert(id, Row { account: self.id, schedule, track: Arc::clone(&track) });
-        Ok(Grant { budget: self.budget.clone(), account: self.id, id, track })
+        pool.groups.insert(id, Row { account: self.0.id, schedule, track: Arc::clone(&track) });
+        Ok(Grant { share: Arc::clone(&self.0), id, track })
     }
 
     /// Whether so much could be granted if nobody else held anything.
     pub(crate) fn could_grant(&self, bytes: u64) -> bool {
-        let pool = self.budget.lock();
-        let named = pool.accounts.get(&self.id).is_some_and(|holder| holder.principal.is_some());
+        let pool = self.0.budget.lock();
+        let named = pool.accounts.get(&self.0.id).is_some_and(|holder| holder.principal.is_some());
         let shared = pool.config.principal_bytes.min(pool.config.process_bytes);
         bytes <= pool.config.floor_bytes.saturating_add(if named { shared } else { 0 })
     }
 
     /// Where blocks for messages come from.
     pub(crate) fn blocks(&self) -> buffer::Pool {
-        self.budget.blocks.clone()
+        self.0.budget.blocks.clone()
     }
 }
 
-impl Drop for Account {
+/// What an account and its grants have in common; it goes with the last of them.
+#[derive(Debug)]
+struct Share {
+    budget: Budget,
+    id: u64,
+}
+
+impl Drop for Share {
     fn drop(&mut self) {
-        let mut pool = self.budget.lock();
-        if let Some(holder) = pool.accounts.get_mut(&self.id) {
-            holder.closed = true;
-        }
-        pool.release(self.id, 0);
+        self.budget.lock().accounts.remove(&self.id);
     }
 }
 
@@ -158,8 +158,7 @@ pub struct Schedule {
 /// Room set aside for one group. Dropping it gives the room back.
 #[derive(Debug)]
 pub struct Grant {
-    budget: Budget,
-    account: u64,
+    share: Arc<Share>,
     id: u64,
     track: Arc<Track>,
 }
@@ -189,7 +188,7 @@ impl Grant {
     pub fn grow_to(&mut self, bytes: u64, now: Instant) -> Result<(), Full> {
         let more = bytes.saturating_sub(self.bytes());
         if more > 0 {
-            self.budget.lock().hold(self.account, more, now)?;
+            self.share.budget.lock().hold(self.share.id, more, now)?;
             self.track.bytes.store(bytes, Ordering::Relaxed);
         }
         Ok(())
@@ -199,7 +198,7 @@ impl Grant {
     pub fn shrink_to(&mut self, bytes: u64) {
         let less = self.bytes().saturating_sub(bytes);
         if less > 0 {
-            self.budget.lock().release(self.account, less);
+            self.share.budget.lock().release(self.share.id, less);
             self.track.bytes.store(bytes, Ordering::Relaxed);
         }
     }
@@ -207,9 +206,9 @@ impl Grant {
 
 impl Drop for Grant {
     fn drop(&mut self) {
-        let mut pool = self.budget.lock();
+        let mut pool = self.share.budget.lock();
         pool.groups.remove(&self.id);
-        pool.release(self.account, self.bytes());
+        pool.release(self.share.id, self.bytes());
     }
 }
 
@@ -247,7 +246,6 @@ impl Row {
 struct Holder {
     principal: Option<Arc<str>>,
     held: u64,
-    closed: bool,
 }
 
 #[derive(Debug, Default)]
@@ -293,7 +291,7 @@ impl Pool {
         self.note(account, held.saturating_sub(bytes));
     }
 
-    /// Notes what an account holds now; with nothing left, a closed one goes.
+    /// Notes what an account holds now.
     fn note(&mut self, account: u64, held: u64) {
         let Some(holder) = self.accounts.get_mut(&account) else { return };
         let (before, after) = (self.config.drawn(holder.held), self.config.drawn(held));
@@ -305,9 +303,6 @@ impl Pool {
                 0 => self.principals.remove(principal),
                 owned => self.principals.insert(Arc::clone(principal), owned),
             };
-        }
-        if holder.closed && held == 0 {
-            self.accounts.remove(&account);
         }
     }
 

@@ -263,7 +263,7 @@ impl Connection {
         let sent = self.agreement.pass(self.role, &message, &look.envelope, &mut self.outbox);
         let order = if lane == Lane::Free && order != Order::Barrier { Order::Free } else { order };
         drop((method, channel));
-        let out = Outgoing::unread(ticket, self.fitting(message, sent), Meta::default());
+        let out = Outgoing::new(Some(ticket), self.fitting(message, sent), Meta::default());
         if let Some(refused) = self.sender.push(out, nature, order) {
             self.refuse(refused);
         }
@@ -331,7 +331,7 @@ impl Machine for Connection {
     fn handle(&mut self, input: Input, now: Instant) {
         if self.outbox.is_closed() {
             if let Input::Send { ticket, message, meta, .. } = input {
-                let _ = Outgoing::unread(ticket, message, meta).fail(SendError::Disconnected, &mut self.outbox);
+                let _ = Outgoing::new(Some(ticket), message, meta).fail(SendError::Disconnected, &mut self.outbox);
             }
             return;
         }

@@ -23,19 +23,12 @@ pub(crate) struct Outgoing {
     ticket: Option<Ticket>,
     message: Message,
     meta: Meta,
-    /// What it is, and its id where an answer is possible; `None` until somebody has to know.
-    known: Option<(Kind, Option<Bytes>)>,
 }
 
 impl Outgoing {
-    /// A message that nobody has looked at.
-    pub(crate) const fn unread(ticket: Ticket, message: Message, meta: Meta) -> Self {
-        Self { ticket: Some(ticket), message, meta, known: None }
-    }
-
-    /// A message whose envelope is known already; one without a ticket is of our own making.
-    pub(crate) fn new(ticket: Option<Ticket>, message: Message, kind: Kind, id: Option<Bytes>) -> Self {
-        Self { ticket, message, meta: Meta::default(), known: Some((kind, id)) }
+    /// A message without a ticket is of our own making.
+    pub(crate) const fn new(ticket: Option<Ticket>, message: Message, meta: Meta) -> Self {
+        Self { ticket, message, meta }
     }
 
     /// The message.
@@ -48,9 +41,13 @@ impl Outgoing {
         self.ticket
     }
 
-    /// What it is, as far as it is known.
-    pub(crate) fn kind(&self) -> Kind {
-        self.known.as_ref().map_or(Kind::Other, |(kind, _)| *kind)
+    /// What it is, and its id where an answer is possible.
+    pub(crate) fn named(&self) -> (Kind, Option<Bytes>) {
+        let Ok(look) = Look::new(&self.message, &ENVELOPE, |look| look.has_id() && look.has_kind()) else {
+            return (Kind::Other, None);
+        };
+        let id = look.envelope.id_text(&self.message);
+        (look.envelope.kind, id.map(|id| Bytes::copy_from_slice(&id)))
     }
 
     /// A frame of this message for the link, after which `done` bytes of the message have gone.
@@ -72,13 +69,11 @@ impl Outgoing {
             outbox.count(error.name());
             return None;
         };
-        let look = || Look::new(&self.message, &ENVELOPE, |look| look.has_id() && look.has_kind()).ok();
-        let known = self.known.or_else(|| look().map(|look| look.named(&self.message)));
-        let (kind, id) = known.unwrap_or((Kind::Other, None));
+        let (kind, id) = self.named();
         let answer = id.map(|id| rpc::send_failed(&id, &error));
         let (instead, reply) = if kind == Kind::Response { (answer, None) } else { (None, answer) };
         outbox.send_failed(ticket, error, reply);
-        instead.map(|message| Self { meta: self.meta, ..Self::new(None, message, Kind::Response, None) })
+        instead.map(|message| Self::new(None, message, self.meta))
     }
 }
 
@@ -105,7 +100,7 @@ impl<G> Waiting<G> {
         // What the peer takes is unknown; what we would take is the best guess.
         let (size, limit) = (len64(message.len()), self.limits.max_message_bytes);
         let order = if lane == Lane::Free { Order::Free } else { IN_ORDER };
-        let out = Outgoing::unread(ticket, message, meta);
+        let out = Outgoing::new(Some(ticket), message, meta);
         let accepted = if outbox.is_closed() {
             Err((out, SendError::Disconnected))
         } else if size > limit {
@@ -175,11 +170,6 @@ impl<const N: usize> Look<N> {
             }
         }
         Self::of(scanner.finish().map_err(Violation::FrameNotJson)?, true)
-    }
-
-    /// What it is, and its id where an answer is possible.
-    fn named(&self, message: &Message) -> (Kind, Option<Bytes>) {
-        (self.envelope.kind, self.envelope.id_text(message).map(|id| Bytes::copy_from_slice(&id)))
     }
 
     /// Whether the id has been seen whole.

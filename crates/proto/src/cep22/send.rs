@@ -59,7 +59,7 @@ impl Connection {
         let kind = text.envelope.kind;
         let id = text.envelope.id_text(&text.message).map(|id| Bytes::copy_from_slice(&id));
         let token = match (kind, text.envelope.id_key(&text.message)) {
-            (Kind::Request, _) => self.ask(id.clone().unwrap_or_default(), &mut text, &meta.peer),
+            (Kind::Request, _) => self.ask(id.unwrap_or_default(), &mut text, &meta.peer),
             (Kind::Response, Some(id)) => self.book.incoming.get(Key::of(&meta.peer, id)).and_then(|request| {
                 meta.about = meta.about.take().or_else(|| request.frame.clone());
                 request.token.clone()
@@ -67,7 +67,7 @@ impl Connection {
             _ => None,
         };
         let (size, limit) = (len64(text.message.len()), self.config.limits.max_queued_bytes);
-        let item = Item::new(Outgoing::new(Some(ticket), text.message, kind, id), meta, token);
+        let item = Item::new(Outgoing::new(Some(ticket), text.message, Meta::default()), meta, token);
         self.out.bytes = self.out.bytes.saturating_add(size);
         while self.out.bytes > limit {
             // The oldest that the link never answered for is taken as sent.
@@ -86,7 +86,7 @@ impl Connection {
         if self.out.first.len() >= MAX_CONTROL || !self.capacity.fits(measure(&message, &self.capacity)) {
             return self.outbox.count("control-dropped");
         }
-        let item = Item::new(Outgoing::new(None, message, Kind::Notification, None), meta, None);
+        let item = Item::new(Outgoing::new(None, message, Meta::default()), meta, None);
         self.out.bytes = self.out.bytes.saturating_add(item.len());
         self.out.first.push_back(item);
     }
@@ -278,7 +278,7 @@ impl Connection {
     /// Reports a message that is not sent. The peer of a transfer is told, and whoever waits gets an error response.
     fn unsent(&mut self, item: Item, error: SendError) {
         self.out.bytes = self.out.bytes.saturating_sub(item.len());
-        if item.what.kind() == Kind::Request {
+        if item.what.named().0 == Kind::Request {
             self.book.fail_asked(&item.meta.peer, item.key, "", "");
         }
         // A peer that gave up expects nothing more.

@@ -193,7 +193,7 @@ impl Connection {
                 if let Some(id) = id
                     && !self.asked.note(id, &method, channel.as_deref())
                 {
-                    return self.close(Violation::TooManyRequests { limit: MAX_REQUESTS }.into());
+                    return self.close(Violation::TooManyRequests(MAX_REQUESTS).into());
                 }
                 false
             }
@@ -214,7 +214,7 @@ impl Connection {
             // A copy: the frame may be a slice of a much larger read.
             finished.message = Message::from(finished.message.to_bytes().to_vec());
             if finished.grant.is_none() {
-                return self.close(CloseReason::NoRoom { size });
+                return self.close(CloseReason::NoRoom(size));
             }
         }
         match self.arrivals.finish(ordinal, finished) {

@@ -44,12 +44,9 @@ pub enum Violation {
     /// A key of the envelope or of a segment's params comes twice.
     #[error("key {0:?} comes twice")]
     DuplicateKey(&'static str),
-    /// Requests that wait for their answers are more than we track.
-    #[error("more than {limit} requests wait for an answer")]
-    TooManyRequests {
-        /// How many we track.
-        limit: u32,
-    },
+    /// More requests wait for an answer than we track, which is this many.
+    #[error("more than {0} requests wait for an answer")]
+    TooManyRequests(u32),
 
     // `ahp`: one segment.
     /// A segment came although we never advertised chunking.
@@ -70,12 +67,9 @@ pub enum Violation {
     /// `groupId` is empty.
     #[error("groupId is empty")]
     GroupIdEmpty,
-    /// `groupId` is over 128 bytes.
-    #[error("groupId of {size} bytes is over 128")]
-    GroupIdTooLong {
-        /// Its length in UTF-8 bytes.
-        size: u64,
-    },
+    /// `groupId` is over 128 bytes: it has this many, as UTF-8.
+    #[error("groupId of {0} bytes is over 128")]
+    GroupIdTooLong(u64),
     /// `index` is missing or not a non-negative integer below 2^31.
     #[error("index is not a non-negative integer below 2^31")]
     IndexInvalid,
@@ -95,12 +89,9 @@ pub enum Violation {
         /// What was due.
         want: u32,
     },
-    /// A segment that is not the first names a group that is not open: swept, finished or never begun.
-    #[error("segment {index} of a group that is not open")]
-    GroupUnknown {
-        /// The index.
-        index: u32,
-    },
+    /// A segment with this index, not the first, names a group that is not open: swept, finished or never begun.
+    #[error("segment {0} of a group that is not open")]
+    GroupUnknown(u32),
     /// Index 0 names a group that is open already.
     #[error("a group begins twice")]
     GroupInFlight,
@@ -126,12 +117,9 @@ pub enum Violation {
     DataNotBase64,
 
     // `ahp`: a group, and any reassembled message.
-    /// More groups are open than we allow.
-    #[error("more than {limit} groups are open")]
-    TooManyGroups {
-        /// How many we allow.
-        limit: u32,
-    },
+    /// More groups are open than we allow, which is this many.
+    #[error("more than {0} groups are open")]
+    TooManyGroups(u32),
     /// A message has grown past what we take.
     #[error("message of at least {} bytes is over the limit of {}", .0.size, .0.limit)]
     MessageTooLarge(Over),
@@ -172,21 +160,15 @@ pub enum Violation {
     /// A transfer declares more chunks than we take.
     #[error("transfer of {} chunks is over the limit of {}", .0.size, .0.limit)]
     TooManyChunks(Over),
-    /// More transfers are open than we allow.
-    #[error("more than {limit} transfers are open")]
-    TooManyTransfers {
-        /// How many we allow.
-        limit: u32,
-    },
+    /// More transfers are open than we allow, which is this many.
+    #[error("more than {0} transfers are open")]
+    TooManyTransfers(u32),
     /// A token that is open starts again with other declarations.
     #[error("a transfer starts twice")]
     TransferInFlight,
-    /// Two different chunks have the same place.
-    #[error("two different chunks at place {at}")]
-    ChunkConflict {
-        /// Their `progress` or index.
-        at: u64,
-    },
+    /// Two different chunks have the same place: this `progress` or index.
+    #[error("two different chunks at place {0}")]
+    ChunkConflict(u64),
     /// Chunks ahead of a gap are more than we hold.
     #[error("chunk at {at} is outside the window of {window}")]
     OutsideWindow {
@@ -217,18 +199,12 @@ pub enum Violation {
     /// The peer gave up.
     #[error("the peer aborted the transfer")]
     Aborted,
-    /// The transfer took too long.
-    #[error("transfer timed out with {received} bytes received")]
-    TimedOut {
-        /// Bytes so far.
-        received: u64,
-    },
-    /// No room is left in the budget for a transfer.
-    #[error("no room for {size} bytes")]
-    NoRoom {
-        /// What it asked for.
-        size: u64,
-    },
+    /// The transfer took too long; so many bytes had come.
+    #[error("transfer timed out with {0} bytes received")]
+    TimedOut(u64),
+    /// No room is left in the budget for a transfer that asked for so many bytes.
+    #[error("no room for {0} bytes")]
+    NoRoom(u64),
 
     // `stdio`: one line.
     /// A line is longer than we take.
@@ -335,12 +311,9 @@ pub enum CloseReason {
     /// The peer broke a rule.
     #[error("{0}")]
     Violation(#[from] Violation),
-    /// The budget has no room for what the peer began.
-    #[error("no room for a message of {size} bytes")]
-    NoRoom {
-        /// What was asked for.
-        size: u64,
-    },
+    /// The budget has no room for what the peer began, which asked for so many bytes.
+    #[error("no room for a message of {0} bytes")]
+    NoRoom(u64),
     /// Memory ran short, and a group here was furthest behind its schedule.
     #[error("a group was given up under memory pressure")]
     Evicted,

@@ -118,7 +118,7 @@ impl Receiver {
         };
         let limit = self.limits.max_message_bytes;
         let Some(group) = self.groups.get_mut(place) else {
-            return Err(CloseReason::Violation(Violation::GroupUnknown { index }));
+            return Err(CloseReason::Violation(Violation::GroupUnknown(index)));
         };
         group.expect(index, total)?;
         group.make_room(len, segment.data()?, limit, now)?;
@@ -133,18 +133,18 @@ impl Receiver {
     /// Lets a new group in, with room for what it declares. `None`: there is no room now, but there may be later.
     fn admit(&self, index: u32, total: u32, len: u64, now: Instant) -> Result<Option<Assembly<LOOKS>>, CloseReason> {
         if index != 0 {
-            return Err(CloseReason::Violation(Violation::GroupUnknown { index }));
+            return Err(CloseReason::Violation(Violation::GroupUnknown(index)));
         }
         let limit = self.limits.max_groups;
         if len64(self.groups.len()) >= u64::from(limit) {
-            return Err(CloseReason::Violation(Violation::TooManyGroups { limit }));
+            return Err(CloseReason::Violation(Violation::TooManyGroups(limit)));
         }
         let declared = len.saturating_mul(u64::from(total)).min(self.limits.max_message_bytes);
         let schedule = Schedule { started: now, timeout: self.limits.group_timeout };
         match Assembly::begin(&self.account, declared, schedule, &LOOK) {
             Ok(assembly) => Ok(Some(assembly)),
             Err(full) if self.groups.is_empty() && self.account.could_grant(full.bytes) => Ok(None),
-            Err(full) => Err(CloseReason::NoRoom { size: full.bytes }),
+            Err(full) => Err(CloseReason::NoRoom(full.bytes)),
         }
     }
 
@@ -207,7 +207,7 @@ impl Group {
         let rest = self.first_len.saturating_mul(after);
         let rest = (after == 0 || rest >= len).then_some(len_usize(rest));
         let room = self.assembly.make_room(len_usize(len), rest, 0, now);
-        room.map_err(|full| CloseReason::NoRoom { size: full.bytes })
+        room.map_err(|full| CloseReason::NoRoom(full.bytes))
     }
 
     fn append(&mut self, segment: &Segment<'_>, frame: Option<&Bytes>, codec: &mut Codec) -> Result<(), Violation> {

@@ -154,7 +154,7 @@ fn a_swept_groups_late_segment_closes_the_link() {
     }
     assert!(matches!(events(&mut client)[..], [Event::Expired { ordinal: 0, .. }]));
     client.handle(Input::frame(segments[1].clone()), now + 41 * SECOND);
-    let reason = CloseReason::Violation(Violation::GroupUnknown { index: 1 });
+    let reason = CloseReason::Violation(Violation::GroupUnknown(1));
     assert!(matches!(client.poll_transmit(now), Some(Transmit::Close(close)) if close == reason));
     assert!(matches!(&events(&mut client)[..], [Event::Closed(close)] if *close == reason));
     assert_eq!(client.settled(), 0);

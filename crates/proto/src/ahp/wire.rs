@@ -184,7 +184,7 @@ impl<'a> Segment<'a> {
             return Err(Violation::GroupIdEmpty);
         }
         if group_id.len() > MAX_GROUP_ID {
-            return Err(Violation::GroupIdTooLong { size: len64(group_id.len()) });
+            return Err(Violation::GroupIdTooLong(len64(group_id.len())));
         }
         let number = |at| rpc::number(frame, looks.get(at));
         let data = string(frame, looks.get(DATA_AT));

@@ -70,7 +70,7 @@ impl Arrival {
     ) -> Result<Self, Violation> {
         let schedule = Schedule { started: now, timeout: config.hard_timeout };
         let assembly = Assembly::begin(account, start.bytes, schedule, &PATHS);
-        let assembly = assembly.map_err(|_| Violation::NoRoom { size: start.bytes })?;
+        let assembly = assembly.map_err(|_| Violation::NoRoom(start.bytes))?;
         let first = head.highest;
         Ok(Self {
             head,
@@ -156,9 +156,9 @@ impl Arrival {
     /// Why it has to go, if it has.
     pub(super) fn lost(&self, read: Duration) -> Option<Violation> {
         if self.due() <= read {
-            return Some(Violation::TimedOut { received: self.bytes });
+            return Some(Violation::TimedOut(self.bytes));
         }
-        self.assembly.is_evicted().then_some(Violation::NoRoom { size: self.start.bytes })
+        self.assembly.is_evicted().then_some(Violation::NoRoom(self.start.bytes))
     }
 
     pub(super) const fn progress(&self) -> Progress {
@@ -182,7 +182,7 @@ impl Arrival {
         } else {
             return Err(Violation::OutsideWindow { at, window: len64(self.window) });
         };
-        if same { Ok(true) } else { Err(Violation::ChunkConflict { at }) }
+        if same { Ok(true) } else { Err(Violation::ChunkConflict(at)) }
     }
 
     fn append(&mut self, at: u64, text: &[u8], now: Instant) -> Result<(), Violation> {
@@ -207,7 +207,7 @@ impl Arrival {
             .fold(0_u64, |sum, text| sum.saturating_add(HELD_COST).saturating_add(len64(text.capacity())));
         let rest = len_usize(self.start.bytes.saturating_sub(self.assembly.len()));
         if self.assembly.is_evicted() || self.assembly.make_room(len, Some(rest), held, now).is_err() {
-            return Err(Violation::NoRoom { size: self.start.bytes });
+            return Err(Violation::NoRoom(self.start.bytes));
         }
         Ok(())
     }

@@ -125,7 +125,7 @@ impl Connection {
         let own = self.arriving.values().filter(|open| open.head.answer.peer == *peer).count();
         let open = [(own, self.config.max_transfers), (self.arriving.len(), self.config.max_transfers_in_all)];
         let full = open.into_iter().find(|(open, limit)| len64(*open) >= u64::from(*limit));
-        full.map_or(Ok(()), |(_, limit)| Err(Violation::TooManyTransfers { limit }))
+        full.map_or(Ok(()), |(_, limit)| Err(Violation::TooManyTransfers(limit)))
     }
 
     /// Takes a chunk. Nothing is done when `inside` is not the inside of a string.
@@ -211,7 +211,7 @@ impl Connection {
         self.book.ended.insert(key, answer.about.clone());
         let bytes = self.writer.text((&token, highest.saturating_add(1)), ABORT, &why);
         self.control(bytes, answer);
-        if let Violation::TimedOut { received } = violation {
+        if let Violation::TimedOut(received) = violation {
             self.outbox.event(Event::Expired { ordinal, received });
             // The caller of a request still needs its answer.
             if reply.is_none() {

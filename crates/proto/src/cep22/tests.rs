@@ -835,7 +835,7 @@ fn identical_duplicates_are_ignored_and_different_ones_fail() {
         end.take(frames[0].clone());
         end.take(frames[if held { 3 } else { 1 }].clone());
         end.take(chunk(&json!("t"), at, "other"));
-        assert_eq!(end.broken(), Violation::ChunkConflict { at });
+        assert_eq!(end.broken(), Violation::ChunkConflict(at));
     }
 }
 
@@ -1163,7 +1163,7 @@ fn declared_sizes_are_set_aside_and_given_back_and_never_allocated() {
     end.take(declare("b"));
     assert!(budget.held() > 28 << 20);
     end.take(declare("c"));
-    assert_eq!(end.broken(), Violation::NoRoom { size: 14 << 20 });
+    assert_eq!(end.broken(), Violation::NoRoom(14 << 20));
     assert_eq!(end.kinds(), ["accept", "accept", "abort"]);
     end.take(abort(&json!("a")));
     end.events();
@@ -1180,11 +1180,11 @@ fn transfers_are_bounded_per_peer_and_in_all() {
     for i in 0..4 {
         end.take_from(transfer(&json!(i), 2).1[0].clone(), "p", &format!("p{i}"));
     }
-    assert_eq!(end.broken(), Violation::TooManyTransfers { limit: 3 });
+    assert_eq!(end.broken(), Violation::TooManyTransfers(3));
     for i in 0..3 {
         end.take_from(transfer(&json!(i), 2).1[0].clone(), "q", &format!("q{i}"));
     }
-    assert_eq!(end.broken(), Violation::TooManyTransfers { limit: 5 });
+    assert_eq!(end.broken(), Violation::TooManyTransfers(5));
     assert_eq!(end.kinds().iter().filter(|kind| *kind == "accept").count(), 5);
 }
 

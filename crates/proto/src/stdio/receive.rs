@@ -83,7 +83,7 @@ impl Receiver {
             self.remember(group.id);
             let received = group.received();
             if group.assembly.is_evicted() {
-                fail(group.ordinal, Violation::NoRoom { size: received }, group.answers, outbox);
+                fail(group.ordinal, Violation::NoRoom(received), group.answers, outbox);
             } else {
                 outbox.count("group-expired");
                 outbox.event(Event::Expired { ordinal: group.ordinal, received });
@@ -127,12 +127,12 @@ impl Receiver {
         let (_, total) = frame.numbers.clone()?;
         let limit = self.limits.max_groups;
         if len64(self.groups.len()) >= u64::from(limit) {
-            return Err(Violation::TooManyGroups { limit });
+            return Err(Violation::TooManyGroups(limit));
         }
         let declared = len64(frame.data.len()).saturating_mul(total.into()).min(self.limits.max_message_bytes);
         let schedule = Schedule { started: now, timeout: self.limits.sweep_after() };
-        let assembly = Assembly::begin(&self.account, declared, schedule, &ENVELOPE)
-            .map_err(|_| Violation::NoRoom { size: declared })?;
+        let assembly =
+            Assembly::begin(&self.account, declared, schedule, &ENVELOPE).map_err(|_| Violation::NoRoom(declared))?;
         if self.groups.is_empty() {
             self.look_at = now.checked_add(LOOK_AGAIN);
         }
@@ -196,7 +196,7 @@ impl Group {
             return Err(Violation::TotalChanged { got: total, want: self.total });
         }
         if let Some(same) = self.repeats(index, data) {
-            return if same { Ok(()) } else { Err(Violation::ChunkConflict { at: index.into() }) };
+            return if same { Ok(()) } else { Err(Violation::ChunkConflict(index.into())) };
         }
         let size = self.received().saturating_add(len64(data.len()));
         Over::check(size, limit).map_err(Violation::MessageTooLarge)?;
@@ -244,7 +244,7 @@ impl Group {
         let rest = self.declared.saturating_mul(after).checked_div(self.total.into()).map_or(0, len_usize);
         let rest = (after == 0 || rest >= len).then_some(rest);
         let size = self.received().saturating_add(len64(len));
-        self.assembly.make_room(len, rest, beside, now).map_err(|_| Violation::NoRoom { size })
+        self.assembly.make_room(len, rest, beside, now).map_err(|_| Violation::NoRoom(size))
     }
 }
 

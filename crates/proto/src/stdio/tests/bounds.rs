@@ -13,7 +13,7 @@ fn lines_and_groups_are_limited() {
     end.receive(frame(OTHER, 0, 2, "{"));
     end.events();
     end.receive(frame(&ID.replace('0', "1"), 0, 2, "{"));
-    assert_eq!(end.failure().1, Violation::TooManyGroups { limit: 2 });
+    assert_eq!(end.failure().1, Violation::TooManyGroups(2));
     end.receive(frame(ID, 1, 2, &"x".repeat(1000)));
     assert!(matches!(end.failure().1, Violation::LineTooLong { .. }));
     end.receive(frame(OTHER, 1, 2, "}"));
@@ -102,7 +102,7 @@ fn without_room_a_group_fails_alone_and_reading_goes_on() {
     let mut end = End::with(LimitsConfig::default(), &budget);
     end.receive(frame(ID, 0, 100, &"x".repeat(1000)));
     let (ordinal, violation, reply) = end.failure();
-    assert_eq!((ordinal, violation, reply), (0, Violation::NoRoom { size: 100_000 }, None));
+    assert_eq!((ordinal, violation, reply), (0, Violation::NoRoom(100_000), None));
     assert!(end.machine.wants_frames());
     end.receive(note(50));
     end.receive(frame(ID, 1, 100, "late"));
@@ -125,7 +125,7 @@ fn a_group_that_has_to_make_room_fails_alone() {
     let _some = other.reserve(10_000, schedule).unwrap();
     assert!(other.reserve(100_000, schedule).is_err());
     end.handle(Input::Timeout);
-    assert_eq!(end.failure().1, Violation::NoRoom { size: 1000 });
+    assert_eq!(end.failure().1, Violation::NoRoom(1000));
     assert!(other.reserve(100_000, schedule).is_ok());
 }
 

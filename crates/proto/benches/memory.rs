@@ -24,16 +24,16 @@ const SMALL: f64 = 8192.0;
 fn main() {
     let message = Message::from(corpus::agent(corpus::LEN));
     table::head("Memory");
-    let [large, small, smallest] =
-        [900_000, 65_536, 512].map(|cap| rows(&format!("ahp, cap {cap}"), cap, || dialects::ahp(cap), &message));
-    growth("cap 900000 to 65536", &large, &small);
-    growth("cap 900000 to 512", &large, &smallest);
+    for cap in [900_000, 65_536, 512] {
+        rows(&format!("ahp, cap {cap}"), cap, || dialects::ahp(cap), &message);
+    }
+    per_segment();
     rows("cep22, cap 65536", 65_536, || dialects::cep22(65_536), &message);
     rows("stdio", 61_440, dialects::stdio, &message);
 }
 
-/// Prints the peaks of a pair's first message; returns what a later one costs.
-fn rows<M: Machine>(name: &str, cap: u64, pair: impl FnMut() -> Pair<M>, message: &Message) -> Cost {
+/// Prints the peaks of a pair's first message, and what a later one allocates.
+fn rows<M: Machine>(name: &str, cap: u64, pair: impl FnMut() -> Pair<M>, message: &Message) {
     let (cold, warm) = meter::cold_and_warm(pair, message);
     let (frames, len) = (warm.frames as f64, message.len() as f64);
     let sender_peak = cold.sender.peak as f64 / (cap as f64 + SMALL);
@@ -43,15 +43,20 @@ fn rows<M: Machine>(name: &str, cap: u64, pair: impl FnMut() -> Pair<M>, message
     table::row(&format!("{name}: sender's peak over a frame and 8 KB"), sender_peak, ..=1.0);
     table::row(&format!("{name}: receiver's peak over the message"), cold.receiver.peak as f64 / len, ..=1.25);
     table::row(&format!("{name}: receiver's peak over what had arrived"), cold.receiver_excess, ..=2.0);
-    warm
 }
 
-/// Prints how many more allocations each further segment of the same message costs.
-fn growth(caps: &str, few: &Cost, many: &Cost) {
-    let segments = many.frames as f64 - few.frames as f64;
-    let added = |few: u64, many: u64| (many as f64 - few as f64) / segments;
-    let sender = added(few.sender.allocations, many.sender.allocations);
-    let receiver = added(few.receiver.allocations, many.receiver.allocations);
-    table::row(&format!("ahp, {caps}: sender's allocations per added segment"), sender, ..=0.001);
-    table::row(&format!("ahp, {caps}: receiver's allocations per added segment"), receiver, ..=0.001);
+/// Prints what each further segment allocates, once a connection has carried such a message: one message, cut into about
+/// a thousand segments and into about sixty thousand. Blocks double from the first segment's length on, so shorter
+/// segments need a few more of them; one allocation for every thousand segments would be a miss.
+fn per_segment() {
+    let message = Message::from(corpus::agent(16_500_000));
+    let warm = |cap| meter::cold_and_warm(|| dialects::ahp(cap), &message).1;
+    let (few, many): (Cost, Cost) = (warm(22_300), warm(512));
+    let row = |end: &str, few_made: u64, many_made: u64| {
+        let added = (many_made as f64 - few_made as f64) / (many.frames as f64 - few.frames as f64);
+        let name = format!("ahp, warm, {} to {} segments: {end}'s allocations per added", few.frames, many.frames);
+        table::row(&name, added, ..=0.001);
+    };
+    row("sender", few.sender.allocations, many.sender.allocations);
+    row("receiver", few.receiver.allocations, many.receiver.allocations);
 }

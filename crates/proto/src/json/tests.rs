@@ -336,6 +336,7 @@ fn thirty_two_paths_fit() {
     static MANY: [Path; 32] = [&["k"]; 32];
     let paths = find([&br#"{"k":1}"#[..]], &MANY).unwrap();
     assert!((0..32).all(|i| paths.get(i).is_some() && !paths.repeated(i)));
+    assert!(!paths.repeated(32));
     assert!(find([&b"{}"[..]], &[]).unwrap().get(0).is_none());
 }
 

@@ -36,7 +36,7 @@ impl Pool {
 struct Block {
     bytes: Vec<u8>,
     filled: usize,
-    pool: Option<Pool>,
+    pool: Pool,
 }
 
 impl Block {
@@ -60,10 +60,8 @@ impl AsRef<[u8]> for Block {
 
 impl Drop for Block {
     fn drop(&mut self) {
-        if let Some(pool) = &self.pool
-            && self.bytes.capacity() == MAX_BLOCK
-        {
-            pool.put(std::mem::take(&mut self.bytes));
+        if self.bytes.capacity() == MAX_BLOCK {
+            self.pool.put(std::mem::take(&mut self.bytes));
         }
     }
 }
@@ -79,13 +77,13 @@ pub(crate) struct Buffer {
     capacity: usize,
     /// The block that is being filled; those before it are full.
     filling: usize,
-    pool: Option<Pool>,
+    pool: Pool,
 }
 
 impl Buffer {
     /// A buffer whose blocks come from `pool`, and go back there when the message is dropped.
     pub(crate) fn pooled(pool: Pool) -> Self {
-        Self { pool: Some(pool), ..Self::default() }
+        Self { pool, ..Self::default() }
     }
 
     /// Bytes that arrived.
@@ -117,7 +115,7 @@ impl Buffer {
         if size == 0 {
             return;
         }
-        let pooled = self.pool.as_ref().filter(|_| size == MAX_BLOCK).and_then(Pool::take);
+        let pooled = if size == MAX_BLOCK { self.pool.take() } else { None };
         let bytes = pooled.unwrap_or_else(|| Vec::with_capacity(size));
         self.capacity = self.capacity.saturating_add(bytes.capacity());
         self.blocks.push(Block { bytes, filled: 0, pool: self.pool.clone() });

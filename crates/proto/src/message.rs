@@ -149,18 +149,17 @@ impl Reader {
 
     /// The next run within one piece, at most `max` bytes; empty at the end.
     pub(crate) fn run(&mut self, max: usize) -> &[u8] {
-        while self.message.parts.get(self.part).is_some_and(|part| self.at >= part.len()) {
-            self.part = self.part.saturating_add(1);
-            self.at = 0;
+        while let Some(part) = self.message.parts.get(self.part) {
+            let rest = part.get(self.at..).unwrap_or_default();
+            if !rest.is_empty() {
+                let run = rest.get(..max).unwrap_or(rest);
+                self.at = self.at.saturating_add(run.len());
+                self.done = self.done.saturating_add(run.len());
+                return run;
+            }
+            (self.part, self.at) = (self.part.saturating_add(1), 0);
         }
-        let Some(part) = self.message.parts.get(self.part) else {
-            return &[];
-        };
-        let from = self.at;
-        let to = from.saturating_add(max).min(part.len());
-        self.at = to;
-        self.done = self.done.saturating_add(to.saturating_sub(from));
-        part.get(from..to).unwrap_or_default()
+        &[]
     }
 
     /// Calls `sink` with runs that together are the next `len` bytes; each but the last is a multiple of `unit` long

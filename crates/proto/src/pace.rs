@@ -10,14 +10,10 @@ const SAMPLE: u64 = 64 << 10;
 /// Measures bytes a second while the link is kept busy.
 #[derive(Debug, Default)]
 pub(crate) struct Pace {
-    busy: Option<Busy>,
-    rate: Option<u64>,
-}
-
-#[derive(Debug, Clone, Copy)]
-struct Busy {
-    since: Instant,
+    /// Since when the link is busy, and what it got since.
+    since: Option<Instant>,
     bytes: u64,
+    rate: Option<u64>,
 }
 
 impl Pace {
@@ -28,21 +24,20 @@ impl Pace {
 
     /// The link asked for a frame and gets one of `bytes` bytes. What it got before has been taken by now.
     pub(crate) fn frame(&mut self, bytes: u64, now: Instant) {
-        let busy = self.busy.get_or_insert(Busy { since: now, bytes: 0 });
-        let elapsed = now.saturating_duration_since(busy.since);
-        if elapsed >= WINDOW && busy.bytes >= SAMPLE {
+        let elapsed = now.saturating_duration_since(*self.since.get_or_insert(now));
+        if elapsed >= WINDOW && self.bytes >= SAMPLE {
             let micros = u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX).max(1);
-            let measured = busy.bytes.saturating_mul(1_000_000).checked_div(micros).unwrap_or(0).max(1);
+            let measured = self.bytes.saturating_mul(1_000_000).checked_div(micros).unwrap_or(0).max(1);
             let smooth = |old: u64| old.saturating_mul(3).saturating_add(measured).checked_div(4).unwrap_or(measured);
             self.rate = Some(self.rate.map_or(measured, smooth));
-            *busy = Busy { since: now, bytes: 0 };
+            (self.since, self.bytes) = (Some(now), 0);
         }
-        busy.bytes = busy.bytes.saturating_add(bytes);
+        self.bytes = self.bytes.saturating_add(bytes);
     }
 
     /// The link asked for a frame and there was none: the time until the next says nothing.
     pub(crate) const fn idle(&mut self) {
-        self.busy = None;
+        (self.since, self.bytes) = (None, 0);
     }
 }
 

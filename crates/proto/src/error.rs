@@ -357,7 +357,7 @@ impl CloseReason {
     #[must_use]
     pub fn text(&self) -> String {
         let mut text = match self {
-            Self::Violation(Violation::FrameTooLarge { .. }) => self.to_string(),
+            Self::Violation(Violation::FrameTooLarge(_)) => self.to_string(),
             Self::Violation(violation) => format!("invalid messageSegment: {}", violation.name()),
             other => other.to_string(),
         };

@@ -20,25 +20,15 @@ const IN_ORDER: Order = Order::Ordered(LaneKey(0));
 /// A message that waits to be sent.
 #[derive(Debug)]
 pub(crate) struct Outgoing {
-    ticket: Option<Ticket>,
-    message: Message,
+    /// The caller's name for it; `None` for an answer that we made ourselves.
+    pub(crate) ticket: Option<Ticket>,
+    pub(crate) message: Message,
     meta: Meta,
 }
 
 impl Outgoing {
-    /// A message without a ticket is of our own making.
     pub(crate) const fn new(ticket: Option<Ticket>, message: Message, meta: Meta) -> Self {
         Self { ticket, message, meta }
-    }
-
-    /// The message.
-    pub(crate) const fn message(&self) -> &Message {
-        &self.message
-    }
-
-    /// The caller's name for it; `None` for an answer that we made ourselves.
-    pub(crate) const fn ticket(&self) -> Option<Ticket> {
-        self.ticket
     }
 
     /// What it is, and its id where an answer is possible.

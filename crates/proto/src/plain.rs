@@ -21,14 +21,6 @@ pub struct Config {
     pub one_line: bool,
 }
 
-impl Config {
-    /// For a link on which a frame may contain line ends.
-    #[must_use]
-    pub const fn new(limits: Limits) -> Self {
-        Self { limits, one_line: false }
-    }
-}
-
 /// A connection without segments. Messages pass in the order in which they were sent, or fail whole.
 #[derive(Debug)]
 pub struct Connection {
@@ -79,8 +71,7 @@ impl Machine for Connection {
 
     fn poll_transmit(&mut self, now: Instant) -> Option<Transmit> {
         while let Some(Pick::Start(entry)) = self.waiting.queue.pick(now, 0, Finish::InOrder, |_| Fit::Frame) {
-            self.waiting.queue.settle(entry.started());
-            let message = entry.item.message();
+            let message = &entry.item.message;
             if self.link.fits(measure(message, &self.link)) {
                 let (tag, bytes, done) = (self.waiting.tag(), message.to_bytes(), message.len());
                 return Some(entry.item.frame(tag, bytes, done, &mut self.outbox));
@@ -114,7 +105,7 @@ mod tests {
 
     fn connection(limits: LimitsConfig) -> (Connection, Instant) {
         let limits = Limits::prove(limits, &BudgetConfig::default()).unwrap();
-        (Connection::new(Config::new(limits)), Instant::now())
+        (Connection::new(Config { limits, one_line: false }), Instant::now())
     }
 
     fn events(machine: &mut Connection) -> Vec<Event> {
@@ -151,7 +142,7 @@ mod tests {
 
     #[test]
     fn a_link_of_lines_gets_messages_on_one_line() {
-        let mut machine = Connection::new(Config { one_line: true, ..Config::new(Limits::default()) });
+        let mut machine = Connection::new(Config { limits: Limits::default(), one_line: true });
         let now = Instant::now();
         machine.handle(Input::send(1, "{\n \"jsonrpc\":\"2.0\",\"method\":\"a\"}\n"), now);
         assert_eq!(frames(&mut machine, now), [r#"{"jsonrpc":"2.0","method":"a"}"#]);

@@ -55,34 +55,32 @@ pub(crate) enum Fit {
 /// A message that waits.
 #[derive(Debug)]
 pub(crate) struct Entry<T> {
+    pub(crate) rank: Rank,
+    bytes: u64,
+    pub(crate) item: T,
+}
+
+/// A message's rank among all.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Rank {
     accepted: u64,
     pub(crate) order: Order,
-    pub(crate) bytes: u64,
-    pub(crate) item: T,
 }
 
 /// A message of which some segments have gone.
 #[derive(Debug)]
-pub(crate) struct Flight<G> {
-    accepted: u64,
-    order: Order,
-    started: Instant,
-    timeout: Duration,
+struct Flight<G> {
+    rank: Rank,
+    /// When half of the receiver's time has passed; `None` for never.
+    late_at: Option<Instant>,
     turn: u64,
-    pub(crate) group: G,
-}
-
-impl<G> Flight<G> {
-    /// Whether half of the receiver's time has passed.
-    fn is_urgent(&self, now: Instant) -> bool {
-        now.saturating_duration_since(self.started) >= self.timeout.checked_div(2).unwrap_or_default()
-    }
+    group: G,
 }
 
 /// What goes next.
 #[derive(Debug)]
 pub(crate) enum Pick<T> {
-    /// This message starts. Say what became of it with [`Queue::launch`] or [`Queue::settle`].
+    /// This message starts. If it needs a group, say what became of it with [`Queue::launch`] or [`Queue::settle`].
     Start(Entry<T>),
     /// The flight at this place goes on.
     Continue(usize),
@@ -128,13 +126,14 @@ impl<T, G> Queue<T, G> {
         }
         self.queued_bytes = queued;
         self.accepted = self.accepted.saturating_add(1);
-        let entry = Entry { accepted: self.accepted, order, bytes, item };
+        let rank = Rank { accepted: self.accepted, order };
+        let entry = Entry { rank, bytes, item };
         match order {
             Order::Urgent => self.urgent.push_back(entry),
             Order::Free => self.free.push_back(entry),
             Order::Ordered(_) => self.ordered.push_back(entry),
             Order::Barrier => {
-                self.barriers.push_back(entry.accepted);
+                self.barriers.push_back(rank.accepted);
                 self.ordered.push_back(entry);
             }
         }
@@ -145,7 +144,7 @@ impl<T, G> Queue<T, G> {
     pub(crate) fn push_first(&mut self, item: T, bytes: u64, order: Order) {
         self.queued_bytes = self.queued_bytes.saturating_add(bytes);
         self.accepted = self.accepted.saturating_add(1);
-        self.ordered.push_front(Entry { accepted: self.accepted, order, bytes, item });
+        self.ordered.push_front(Entry { rank: Rank { accepted: self.accepted, order }, bytes, item });
     }
 
     /// What goes next. At most `slots` groups are under way at once.
@@ -163,7 +162,7 @@ impl<T, G> Queue<T, G> {
             }
             self.free.push_front(entry);
         }
-        let head = self.startable_head(finish).map(|entry| (fit(&entry.item), entry.accepted));
+        let head = self.startable_head(finish).map(|entry| (fit(&entry.item), entry.rank.accepted));
         let small = self.oldest(head, Fit::Frame, &fit);
         let large = if self.flights.len() < slots { self.oldest(head, Fit::Group, &fit) } else { None };
         let bulk_waits = !self.flights.is_empty() || large.is_some();
@@ -172,6 +171,7 @@ impl<T, G> Queue<T, G> {
         {
             let entry = self.remove(place)?;
             self.small_run = self.small_run.saturating_add(entry.bytes);
+            self.settle(entry.rank);
             return Some(Pick::Start(entry));
         }
         self.small_run = 0;
@@ -185,16 +185,16 @@ impl<T, G> Queue<T, G> {
     }
 
     /// A message that was picked is now under way as a group, and its first segment goes: its place.
-    pub(crate) fn launch(&mut self, started: Started, group: G, now: Instant, timeout: Duration) -> usize {
+    pub(crate) fn launch(&mut self, rank: Rank, group: G, now: Instant, timeout: Duration) -> usize {
         self.turns = self.turns.saturating_add(1);
-        let Started { accepted, order } = started;
-        self.flights.push(Flight { accepted, order, started: now, timeout, turn: self.turns, group });
+        let late_at = timeout.checked_div(2).and_then(|half| now.checked_add(half));
+        self.flights.push(Flight { rank, late_at, turn: self.turns, group });
         self.flights.len().saturating_sub(1)
     }
 
-    /// A message that was picked needs nothing more: it went in one frame, or was refused.
-    pub(crate) fn settle(&mut self, started: Started) {
-        self.barriers.retain(|barrier| *barrier != started.accepted);
+    /// A message that was picked needs nothing more: it went in one frame, it landed, or it was refused.
+    pub(crate) fn settle(&mut self, rank: Rank) {
+        self.barriers.retain(|barrier| *barrier != rank.accepted);
     }
 
     /// The flight at `place`, for its next segment.
@@ -203,13 +203,11 @@ impl<T, G> Queue<T, G> {
     }
 
     /// The flight at `place` has sent its last segment.
-    pub(crate) fn land(&mut self, place: usize) -> Option<G> {
-        if place >= self.flights.len() {
-            return None;
+    pub(crate) fn land(&mut self, place: usize) {
+        if place < self.flights.len() {
+            let flight = self.flights.swap_remove(place);
+            self.settle(flight.rank);
         }
-        let flight = self.flights.swap_remove(place);
-        self.settle(Started { accepted: flight.accepted, order: flight.order });
-        Some(flight.group)
     }
 
     /// Whether anything waits behind what is under way.
@@ -226,7 +224,7 @@ impl<T, G> Queue<T, G> {
     pub(crate) fn clear(&mut self) -> (Vec<T>, Vec<G>) {
         let mut waiting: Vec<_> =
             self.urgent.drain(..).chain(self.ordered.drain(..)).chain(self.free.drain(..)).collect();
-        waiting.sort_by_key(|entry| entry.accepted);
+        waiting.sort_by_key(|entry| entry.rank.accepted);
         let flights = self.flights.drain(..).map(|flight| flight.group).collect();
         self.barriers.clear();
         self.queued_bytes = 0;
@@ -237,14 +235,14 @@ impl<T, G> Queue<T, G> {
     fn startable_head(&self, finish: Finish) -> Option<&Entry<T>> {
         let head = self.ordered.front().filter(|head| self.passes_barriers(head))?;
         let blocked = self.flights.iter().any(|flight| match finish {
-            Finish::InOrder => flight.order.is_ordered(),
-            Finish::PerLane => flight.order == head.order,
+            Finish::InOrder => flight.rank.order.is_ordered(),
+            Finish::PerLane => flight.rank.order == head.rank.order,
         });
         (!blocked).then_some(head)
     }
 
     fn passes_barriers(&self, entry: &Entry<T>) -> bool {
-        self.barriers.front().is_none_or(|barrier| entry.accepted <= *barrier)
+        self.barriers.front().is_none_or(|barrier| entry.rank.accepted <= *barrier)
     }
 
     /// Where the oldest message that may start and fits as `want` waits.
@@ -254,7 +252,7 @@ impl<T, G> Queue<T, G> {
             .iter()
             .enumerate()
             .find(|(_, entry)| self.passes_barriers(entry) && fit(&entry.item) == want)
-            .map(|(i, entry)| (entry.accepted, Place::Free(i)));
+            .map(|(i, entry)| (entry.rank.accepted, Place::Free(i)));
         let head = head.filter(|(fit, _)| *fit == want).map(|(_, accepted)| (accepted, Place::Ordered));
         free.into_iter().chain(head).min_by_key(|(accepted, _)| *accepted).map(|(_, place)| place)
     }
@@ -270,8 +268,8 @@ impl<T, G> Queue<T, G> {
 
     /// The oldest flight of which half the receiver's time has passed.
     fn late_flight(&self, now: Instant) -> Option<usize> {
-        let late = self.flights.iter().enumerate().filter(|(_, flight)| flight.is_urgent(now));
-        late.min_by_key(|(_, flight)| flight.started).map(|(place, _)| place)
+        let late = self.flights.iter().enumerate().filter(|(_, flight)| flight.late_at.is_some_and(|at| at <= now));
+        late.min_by_key(|(_, flight)| flight.late_at).map(|(place, _)| place)
     }
 
     /// The flight that has waited longest for its turn.
@@ -283,20 +281,7 @@ impl<T, G> Queue<T, G> {
     }
 }
 
-impl<T> Entry<T> {
-    /// What the queue has to know when the message has started.
-    pub(crate) const fn started(&self) -> Started {
-        Started { accepted: self.accepted, order: self.order }
-    }
-}
-
-/// A message that was picked to start.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Started {
-    accepted: u64,
-    order: Order,
-}
-
+/// Where a message waits that may start.
 #[derive(Debug, Clone, Copy)]
 enum Place {
     Ordered,
@@ -339,11 +324,11 @@ mod tests {
             };
             Some(match self.queue.pick(self.now, self.slots, self.finish, fit)? {
                 Pick::Start(entry) if entry.item.is_uppercase() => {
-                    self.queue.launch(entry.started(), (entry.item, 1), self.now, 60 * SECOND);
+                    self.queue.launch(entry.rank, (entry.item, 1), self.now, 60 * SECOND);
                     entry.item.to_string()
                 }
                 Pick::Start(entry) => {
-                    self.queue.settle(entry.started());
+                    self.queue.settle(entry.rank);
                     format!("{}.", entry.item)
                 }
                 Pick::Continue(place) => {
@@ -351,7 +336,7 @@ mod tests {
                     group.1 += 1;
                     let (name, sent) = *group;
                     if sent == 3 {
-                        self.queue.land(place).unwrap();
+                        self.queue.land(place);
                         format!("{name}.")
                     } else {
                         name.to_string()
@@ -480,7 +465,7 @@ mod tests {
         let now = Instant::now();
         let pick = |queue: &mut Queue<char, ()>| match queue.pick(now, 1, Finish::PerLane, |_| Fit::Frame) {
             Some(Pick::Start(entry)) => {
-                queue.settle(entry.started());
+                queue.settle(entry.rank);
                 entry.item
             }
             other => panic!("{other:?}"),

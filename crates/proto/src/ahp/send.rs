@@ -94,7 +94,7 @@ impl Sender {
 
     /// Accepts a message, or refuses it.
     pub(super) fn push(&mut self, out: Outgoing, nature: Nature, order: Order) -> Option<Refused> {
-        let measure = measure(out.message(), &self.link);
+        let measure = measure(&out.message, &self.link);
         let item = Item { out, nature, measure };
         if nature == Nature::Handshake {
             self.queue.push_first(item, measure.bytes, order);
@@ -105,7 +105,7 @@ impl Sender {
 
     /// Accepts an error answer, which goes before all else. Whether it fits a frame.
     pub(super) fn push_answer(&mut self, answer: Outgoing, theirs: Option<Chunking>) -> bool {
-        let fits = self.fits(answer.message(), theirs);
+        let fits = self.fits(&answer.message, theirs);
         if fits {
             self.answers.push_back(answer);
         }
@@ -143,20 +143,16 @@ impl Sender {
         };
         match pick {
             Pick::Continue(place) => self.advance(place, codec, now, outbox).map(Ok),
-            Pick::Start(entry) if fit(&entry.item) == Fit::Frame => {
-                self.queue.settle(entry.started());
-                Some(Ok(self.whole(&entry.item.out, now, outbox)))
-            }
+            Pick::Start(entry) if fit(&entry.item) == Fit::Frame => Some(Ok(self.whole(&entry.item.out, now, outbox))),
             Pick::Start(entry) => match self.plan(&entry.item, theirs) {
                 Ok((plan, timeout)) => {
-                    let started = entry.started();
                     let group = self.group(entry.item.out, plan);
-                    let place = self.queue.launch(started, group, now, timeout);
+                    let place = self.queue.launch(entry.rank, group, now, timeout);
                     self.advance(place, codec, now, outbox).map(Ok)
                 }
                 Err(error) => {
-                    self.queue.settle(entry.started());
-                    Some(Err(Refused { order: entry.order, item: entry.item, error }))
+                    self.queue.settle(entry.rank);
+                    Some(Err(Refused { order: entry.rank.order, item: entry.item, error }))
                 }
             },
         }
@@ -174,9 +170,9 @@ impl Sender {
 
     /// A message in one frame.
     fn whole(&mut self, out: &Outgoing, now: Instant, outbox: &mut Outbox) -> Transmit {
-        let (bytes, tag) = (out.message().to_bytes(), self.tag());
+        let (bytes, tag) = (out.message.to_bytes(), self.tag());
         self.pace.frame(len64(bytes.len()), now);
-        out.frame(tag, bytes, out.message().len(), outbox)
+        out.frame(tag, bytes, out.message.len(), outbox)
     }
 
     /// The next segment of a group under way.
@@ -219,7 +215,7 @@ impl Sender {
 
     fn group(&mut self, out: Outgoing, plan: Plan) -> Group {
         self.groups = self.groups.wrapping_add(1);
-        let reader = Reader::new(out.message().clone());
+        let reader = Reader::new(out.message.clone());
         Group { out, reader, id: group_name(&self.seed, self.groups), plan, index: 0 }
     }
 

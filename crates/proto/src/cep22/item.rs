@@ -50,13 +50,13 @@ pub(super) struct Open {
 
 impl Item {
     pub(super) fn new(what: Outgoing, meta: Meta, token: Option<Arc<str>>) -> Self {
-        let (key, reader) = (Key::of(&meta.peer, &token), Reader::new(what.message().clone()));
+        let (key, reader) = (Key::of(&meta.peer, &token), Reader::new(what.message.clone()));
         let (plan, first, open, touched) = (None, None, Vec::new(), Duration::ZERO);
         Self { what, meta, token, key, plan, reader, next: 0, first, open, touched }
     }
 
     pub(super) fn len(&self) -> u64 {
-        len64(self.what.message().len())
+        len64(self.what.message.len())
     }
 
     pub(super) fn token(&self) -> &str {
@@ -80,7 +80,7 @@ impl Item {
         let to = (self.token(), self.place(frame.number));
         let len = |plan: &Plan| plan.lens.get(len_usize(frame.number).wrapping_sub(1)).copied();
         let bytes = match self.plan.as_ref().map(|plan| (plan, len(plan))) {
-            None => self.what.message().to_bytes(),
+            None => self.what.message.to_bytes(),
             Some((plan, _)) if frame.number == 0 => out.start(self.token(), &plan.start),
             Some((plan, Some(mut left))) => out.chunk(to, len_usize(plan.frame), |out| {
                 while left > 0 {
@@ -107,7 +107,7 @@ impl Item {
     /// How far a transfer has come.
     pub(super) fn progress(&self) -> Option<Progress> {
         let total = self.plan.as_ref()?.start.bytes;
-        Some(Progress { subject: Subject::Outgoing(self.what.ticket()?), done: len64(self.reader.done()), total })
+        Some(Progress { subject: Subject::Outgoing(self.what.ticket?), done: len64(self.reader.done()), total })
     }
 
     /// Whether this is the transfer of a token, and `start` went out.

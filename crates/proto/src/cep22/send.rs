@@ -224,7 +224,7 @@ impl Connection {
 
     /// Queues a message, to go out whole if it fits a frame.
     pub(super) fn queue(&mut self, item: Item) {
-        if self.capacity.fits(measure(item.what.message(), &self.capacity)) {
+        if self.capacity.fits(measure(&item.what.message, &self.capacity)) {
             self.out.whole.push_back(item);
         } else if item.token.is_some() {
             self.out.large.push_back(item);
@@ -243,7 +243,7 @@ impl Connection {
                 return;
             };
             let max_chunks = self.config.max_chunks;
-            match Plan::make(item.what.message(), item.token(), &self.capacity, max_chunks, &mut self.writer) {
+            match Plan::make(&item.what.message, item.token(), &self.capacity, max_chunks, &mut self.writer) {
                 Ok(plan) => {
                     let supports = self.book.supports.get(Key::of(&item.meta.peer, ())).is_some();
                     item.first = (self.config.known_support || supports).then_some(2);
@@ -288,13 +288,13 @@ impl Connection {
             self.control(bytes, item.meta.clone());
         }
         if let Some(instead) = item.what.fail(error, &mut self.outbox).filter(|_| is_heard) {
-            self.control(instead.message().clone(), item.meta);
+            self.control(instead.message, item.meta);
         }
     }
 
     fn sent(&mut self, item: &Item) {
         self.out.bytes = self.out.bytes.saturating_sub(item.len());
-        if let Some(ticket) = item.what.ticket() {
+        if let Some(ticket) = item.what.ticket {
             self.outbox.event(Event::Sent { ticket });
         }
     }

@@ -52,29 +52,27 @@ impl Sender {
     pub(super) fn transmit(&mut self, now: Instant, outbox: &mut Outbox) -> Option<Transmit> {
         let (raw, limits) = (self.line.min(MAX_RAW), self.waiting.limits);
         let slots = len_usize(limits.max_groups.into());
-        let fit = |out: &Outgoing| if len64(out.message().len()) <= raw { Fit::Frame } else { Fit::Group };
+        let fit = |out: &Outgoing| if len64(out.message.len()) <= raw { Fit::Frame } else { Fit::Group };
         loop {
             let tag = self.waiting.tag();
             let place = match self.waiting.queue.pick(now, slots, Finish::InOrder, fit)? {
                 Pick::Continue(place) => place,
                 Pick::Start(entry) => {
-                    let (started, out) = (entry.started(), entry.item);
+                    let (rank, out) = (entry.rank, entry.item);
                     if fit(&out) == Fit::Frame {
-                        self.waiting.queue.settle(started);
-                        return Some(out.frame(tag, out.message().to_bytes(), out.message().len(), outbox));
+                        return Some(out.frame(tag, out.message.to_bytes(), out.message.len(), outbox));
                     }
-                    let (step, size, limit) = (step(self.line), len64(out.message().len()), u64::from(MAX_TOTAL));
+                    let (step, size, limit) = (step(self.line), len64(out.message.len()), u64::from(MAX_TOTAL));
                     let total = size.div_ceil(step.max(1));
                     if step < MAX_CHAR || total > limit {
-                        self.waiting.queue.settle(started);
+                        self.waiting.queue.settle(rank);
                         self.waiting.refuse(out, SendError::TooManySegments(Over { size, limit }), outbox);
                         continue;
                     }
                     self.groups = self.groups.saturating_add(1);
-                    let (name, reader) =
-                        (uuid(group_name(&self.seed, self.groups)), Reader::new(out.message().clone()));
+                    let (name, reader) = (uuid(group_name(&self.seed, self.groups)), Reader::new(out.message.clone()));
                     let group = Group { out, name, index: 0, total, step, reader };
-                    self.waiting.queue.launch(started, group, now, limits.group_timeout)
+                    self.waiting.queue.launch(rank, group, now, limits.group_timeout)
                 }
             };
             let group = self.waiting.queue.flight(place)?;
@@ -111,7 +109,7 @@ impl Group {
         // Writing to memory does not fail.
         let _ = write!(line, "{}:{}:{}:", self.name, self.index, self.total);
         self.index = self.index.saturating_add(1);
-        let end = len_usize(self.index.saturating_mul(self.step)).min(self.out.message().len());
+        let end = len_usize(self.index.saturating_mul(self.step)).min(self.out.message.len());
         while self.reader.done() < end {
             line.put_slice(self.reader.run(end.saturating_sub(self.reader.done())));
         }

@@ -161,8 +161,7 @@ impl Setup {
                 Built::Other(Box::new(stdio::Connection::new(config, account)))
             }
             Dialect::Plain => {
-                let mut config = plain::Config::new(limits);
-                config.one_line = self.one_line;
+                let config = plain::Config { limits, one_line: self.one_line };
                 Built::Other(Box::new(plain::Connection::new(config)))
             }
             Dialect::Json | Dialect::Scalar => panic!("{dialect:?} is no machine"),

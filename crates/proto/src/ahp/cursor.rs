@@ -4,15 +4,13 @@ use std::collections::{BTreeMap, HashMap};
 
 /// Follows messages from their first frame to their delivery.
 ///
-/// *Settled* is everything before the first message that is not delivered. A message that expired is never
-/// delivered, so nothing after it settles.
+/// *Settled* is everything before the first message that is not delivered. One that expired stays open for ever, so
+/// nothing after it settles.
 #[derive(Debug, Default)]
 pub(crate) struct Cursor<T> {
     next: u64,
     /// Begun and not delivered, with what the caller keeps about them.
     open: BTreeMap<u64, T>,
-    /// The oldest that expired.
-    expired: Option<u64>,
     /// The highest seq delivered behind each blocker: it settles when the blocker does.
     waiting: BTreeMap<u64, u64>,
     seq: Option<u64>,
@@ -40,22 +38,11 @@ impl<T> Cursor<T> {
         }
     }
 
-    /// A message is given up for good: it and all that follow never settle.
-    pub(crate) fn expire(&mut self, ordinal: u64) {
-        if self.open.remove(&ordinal).is_some() {
-            self.expired = Some(self.expired.map_or(ordinal, |oldest| oldest.min(ordinal)));
-            self.waiting.retain(|blocker, _| *blocker < ordinal);
-        }
-    }
-
     /// A delivered message turns out to carry `seq`.
     pub(crate) fn note(&mut self, ordinal: u64, seq: Option<u64>) {
         let Some(seq) = seq else {
             return;
         };
-        if self.expired.is_some_and(|expired| expired < ordinal) {
-            return;
-        }
         match self.open.range(..ordinal).next_back() {
             Some((blocker, _)) => {
                 let highest = self.waiting.entry(*blocker).or_default();
@@ -67,8 +54,7 @@ impl<T> Cursor<T> {
 
     /// The first ordinal that is not settled.
     pub(crate) fn settled(&self) -> u64 {
-        let open = self.open.keys().next().copied();
-        open.into_iter().chain(self.expired).min().unwrap_or(self.next)
+        self.open.keys().next().copied().unwrap_or(self.next)
     }
 
     /// The highest seq among settled messages: where to resume.
@@ -139,19 +125,16 @@ mod tests {
     }
 
     #[test]
-    fn an_expired_message_pins_the_cursor_for_ever() {
+    fn a_message_that_never_comes_pins_the_cursor_for_ever() {
         let mut cursor = begun(4);
         cursor.deliver(3, Some(9));
-        cursor.expire(2);
         cursor.deliver(0, Some(5));
         cursor.deliver(1, Some(6));
         assert_eq!((cursor.settled(), cursor.seq()), (2, Some(6)));
         let later = cursor.begin(());
         cursor.deliver(later, Some(10));
         assert_eq!((cursor.settled(), cursor.seq()), (2, Some(6)));
-        let again = cursor.begin(());
-        cursor.expire(again);
-        assert_eq!(cursor.settled(), 2);
+        assert_eq!((cursor.waiting.len(), cursor.open.len()), (1, 1));
     }
 
     #[test]

@@ -60,9 +60,7 @@ impl Machine for Connection {
                 self.waiting.accept(ticket, message, lane, meta, &mut self.outbox);
             }
             _ if self.outbox.is_closed() => {}
-            Input::Frame { bytes, meta } => {
-                self.receive(bytes, meta).unwrap_or_else(|broken| self.close(broken.into()))
-            }
+            Input::Frame { bytes, meta } => self.receive(bytes, meta).unwrap_or_else(|why| self.close(why.into())),
             Input::Capacity(link) => self.link = link,
             Input::Close(reason) => self.close(reason),
             Input::Acked { .. } | Input::Paused(_) | Input::Timeout => {}

@@ -36,6 +36,7 @@ pub(super) struct Receiver {
     account: Account,
     /// Oldest first.
     pub(super) groups: Vec<Group>,
+    /// Newest first.
     ended: VecDeque<u128>,
     ordinals: u64,
     /// While we do not read, no group grows older.
@@ -151,10 +152,8 @@ impl Receiver {
     }
 
     fn remember(&mut self, ended: u128) {
-        if self.ended.len() >= MAX_ENDED {
-            self.ended.pop_front();
-        }
-        self.ended.push_back(ended);
+        self.ended.push_front(ended);
+        self.ended.truncate(MAX_ENDED);
     }
 }
 

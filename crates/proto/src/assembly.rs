@@ -24,7 +24,8 @@ pub(crate) struct Assembled<const N: usize> {
     pub(crate) message: Message,
     pub(crate) envelope: Envelope,
     pub(crate) looks: Paths<N>,
-    pub(crate) grant: Grant,
+    /// Its room; `None` for one that came in a single frame.
+    pub(crate) grant: Option<Grant>,
 }
 
 impl<const N: usize> Assembly<N> {
@@ -102,7 +103,7 @@ impl<const N: usize> Assembly<N> {
         let message = self.buffer.into_message();
         match Envelope::read(&looks) {
             Ok(envelope) if envelope.is_valid(&message) => {
-                Ok(Assembled { message, envelope, looks, grant: self.grant })
+                Ok(Assembled { message, envelope, looks, grant: Some(self.grant) })
             }
             Ok(_) | Err(Violation::FrameNotObject) => Err(Violation::MessageNotJsonRpc),
             Err(violation) => Err(violation),

@@ -8,10 +8,9 @@ use super::wire::{self, Codec, Control, LOOK, LOOKS, Segment};
 use crate::assembly::{Assembled, Assembly};
 use crate::budget::{Account, Grant, Schedule, group_cost};
 use crate::error::{CloseReason, Over, Violation};
-use crate::json::Paths;
 use crate::limits::Limits;
 use crate::message::{Message, len_usize, len64};
-use crate::rpc::{self, Envelope};
+use crate::rpc;
 
 /// What a frame was.
 #[derive(Debug)]
@@ -24,14 +23,8 @@ pub(super) enum Taken {
     NoRoom,
 }
 
-/// A message that arrived, with what was seen in it.
-#[derive(Debug)]
-pub(super) struct Incoming {
-    pub(super) message: Message,
-    pub(super) envelope: Envelope,
-    pub(super) looks: Paths<LOOKS>,
-    pub(super) grant: Option<Grant>,
-}
+/// A message that arrived.
+pub(super) type Incoming = Assembled<LOOKS>;
 
 /// The reassembly table of one connection.
 #[derive(Debug)]
@@ -232,11 +225,11 @@ impl Group {
     }
 
     fn complete(self) -> Result<Incoming, Violation> {
-        let Assembled { message, envelope, looks, grant } = self.assembly.finish()?;
-        if envelope.method(&message).parse() == Ok(Control::Segment) {
+        let whole = self.assembly.finish()?;
+        if whole.envelope.method(&whole.message).parse() == Ok(Control::Segment) {
             return Err(Violation::NestedSegment);
         }
-        Ok(Incoming { message, envelope, looks, grant: Some(grant) })
+        Ok(whole)
     }
 }
 

@@ -3,7 +3,8 @@
 use thiserror::Error;
 
 use super::input::{Input, Nest};
-use super::key::{Capture, hex, short_escape};
+use super::key::Capture;
+use super::text::{hex, short_escape};
 use super::visit::{Kind, Visit};
 use crate::message::len64;
 
@@ -52,23 +53,13 @@ pub struct Scanner<V = ()> {
     nest: Nest,
     /// The key that we are in, as far as it cannot be borrowed from the piece.
     capture: Capture,
-    /// The digits of a `\u` escape.
-    unit: u16,
     error: Option<JsonError>,
 }
 
 impl<V: Visit> Scanner<V> {
     /// A checker that has seen nothing yet.
     pub fn new(visit: V) -> Self {
-        Self {
-            visit,
-            offset: 0,
-            state: State::Value,
-            nest: Nest::default(),
-            capture: Capture::default(),
-            unit: 0,
-            error: None,
-        }
+        Self { visit, offset: 0, state: State::Value, nest: Nest::default(), capture: Capture::default(), error: None }
     }
 
     /// Bytes found good so far.
@@ -239,7 +230,7 @@ impl<V: Visit> Scanner<V> {
                     });
                 }
                 Some(b'\\') => {
-                    self.gather(role, |capture| capture.extend(run));
+                    self.gather(role, run);
                     input.skip(1);
                     match input.peek() {
                         Some(byte) if role == Role::Value && byte != b'u' => self.escape(input, role, byte)?,
@@ -248,7 +239,7 @@ impl<V: Visit> Scanner<V> {
                 }
                 Some(_) => return Err(Fault::Syntax),
                 None => {
-                    self.gather(role, |capture| capture.extend(run));
+                    self.gather(role, run);
                     return Ok(State::Text(role));
                 }
             }
@@ -257,26 +248,19 @@ impl<V: Visit> Scanner<V> {
 
     #[inline(always)]
     fn escape(&mut self, input: &mut Input<'_>, role: Role, byte: u8) -> Result<State, Fault> {
-        if byte == b'u' {
-            input.skip(1);
-            self.unit = 0;
-            return Ok(State::Hex(role, 4));
+        if byte != b'u' && short_escape(byte).is_none() {
+            return Err(Fault::Syntax);
         }
-        let plain = short_escape(byte).ok_or(Fault::Syntax)?;
         input.skip(1);
-        self.gather(role, |capture| capture.extend(&[plain]));
-        Ok(State::Text(role))
+        self.gather(role, &[b'\\', byte]);
+        Ok(if byte == b'u' { State::Hex(role, 4) } else { State::Text(role) })
     }
 
     fn hex(&mut self, input: &mut Input<'_>, role: Role, left: u8, byte: u8) -> Result<State, Fault> {
-        self.unit = self.unit << 4 | hex(byte).ok_or(Fault::Syntax)?;
+        hex(byte).ok_or(Fault::Syntax)?;
         input.skip(1);
-        if left > 1 {
-            return Ok(State::Hex(role, left.wrapping_sub(1)));
-        }
-        let unit = self.unit;
-        self.gather(role, |capture| capture.unit(unit));
-        Ok(State::Text(role))
+        self.gather(role, &[byte]);
+        Ok(if left > 1 { State::Hex(role, left.wrapping_sub(1)) } else { State::Text(role) })
     }
 
     #[inline(always)]
@@ -386,15 +370,15 @@ impl<V: Visit> Scanner<V> {
             self.visit.key(self.nest.depth(), Some(run));
         } else {
             self.capture.extend(run);
-            self.visit.key(self.nest.depth(), self.capture.key());
+            self.visit.key(self.nest.depth(), self.capture.key().as_deref());
         }
     }
 
     /// Adds to the captured key, if we are in one that the visitor sees.
     #[inline(always)]
-    fn gather(&mut self, role: Role, add: impl FnOnce(&mut Capture)) {
+    fn gather(&mut self, role: Role, raw: &[u8]) {
         if role == Role::Key && self.is_shown() {
-            add(&mut self.capture);
+            self.capture.extend(raw);
         }
     }
 

@@ -5,7 +5,6 @@ use std::borrow::Cow;
 use bytes::BufMut;
 
 use super::input::is_space;
-use super::key::{hex, is_high, join, short_escape};
 use super::special::plain_len;
 use crate::message::len64;
 
@@ -141,14 +140,33 @@ fn unquote(raw: &[u8]) -> Option<&[u8]> {
     raw.strip_prefix(b"\"")?.strip_suffix(b"\"")
 }
 
+/// What an escape of one letter stands for.
+#[inline(always)]
+pub(super) const fn short_escape(letter: u8) -> Option<u8> {
+    Some(match letter {
+        b'"' | b'\\' | b'/' => letter,
+        b'b' => 0x08,
+        b'f' => 0x0c,
+        b'n' => b'\n',
+        b'r' => b'\r',
+        b't' => b'\t',
+        _ => return None,
+    })
+}
+
 /// What follows `\u`, one unit or two that are a pair, and the rest.
 fn unicode(text: &[u8]) -> Option<(char, &[u8])> {
     let (first, rest) = unit(text)?;
-    if !is_high(first) {
-        return Some((char::from_u32(first.into())?, rest));
+    if let Some(char) = char::from_u32(first.into()) {
+        return Some((char, rest));
     }
     let (second, rest) = unit(rest.strip_prefix(b"\\u")?)?;
-    Some((join(first, second)?, rest))
+    Some((char::decode_utf16([first, second]).next()?.ok()?, rest))
+}
+
+/// The value of a hex digit.
+pub(super) fn hex(digit: u8) -> Option<u16> {
+    char::from(digit).to_digit(16)?.try_into().ok()
 }
 
 /// Four hex digits, and the rest.

@@ -232,6 +232,13 @@ mod tests {
     }
 
     #[test]
+    fn the_length_of_each_byte_is_foretold() {
+        for byte in 0..=u8::MAX {
+            assert_eq!(escaped_len(&[byte]), len64(escaped(&[byte]).len()), "{byte}");
+        }
+    }
+
+    #[test]
     fn only_what_must_be_is_escaped() {
         assert_eq!(
             escaped("\"\\/\u{8}\t\n\u{c}\r\u{0}\u{b}\u{1f}\u{7f}é".as_bytes()),

@@ -77,6 +77,19 @@ mod tests {
     }
 
     #[test]
+    fn files_and_folders_of_tests_do_not_count() -> std::io::Result<()> {
+        let dir = std::env::temp_dir().join(format!("breakbulk-lines-{}", std::process::id()));
+        fs::create_dir_all(dir.join("a/tests"))?;
+        for name in ["a.rs", "tests.rs", "a/tests.rs", "a/tests/b.rs", "a/c.rs"] {
+            fs::write(dir.join(name), "a line")?;
+        }
+        let count = in_dir(&dir)?;
+        fs::remove_dir_all(&dir)?;
+        assert_eq!(count, Count { lines: 2, code: 2 });
+        Ok(())
+    }
+
+    #[test]
     fn a_test_helper_before_the_test_module_counts() {
         let text = "#[cfg(test)]\nfn help() {}\n#[cfg(test)]\nmod tests {\n}\n";
         assert_eq!(without_tests(text), Count { lines: 2, code: 2 });

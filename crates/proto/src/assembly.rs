@@ -79,6 +79,14 @@ impl<const N: usize> Assembly<N> {
         Ok(())
     }
 
+    /// Appends whole characters, known to be UTF-8, if they continue a good message.
+    pub(crate) fn push_text(&mut self, text: &[u8]) -> Result<(), Violation> {
+        self.scanner.feed(text).map_err(Violation::MessageNotJson)?;
+        self.buffer.extend(text);
+        self.grant.note_received(self.len());
+        Ok(())
+    }
+
     /// Appends `len` bytes that `fill` puts into place, if it says so and they continue a good message. `scratch` is as
     /// in [`Buffer::write`].
     pub(crate) fn write(

@@ -137,7 +137,7 @@ impl Machine for Connection {
         match input {
             Input::Frame { bytes, meta } => self.frame(bytes, &meta, now),
             Input::Send { ticket, message, meta, .. } => self.send(ticket, message, meta),
-            Input::Acked { tag, result } => self.acked(tag, result.err(), now),
+            Input::Acked { tag, result } => self.acked(tag, result, now),
             Input::Capacity(capacity) => {
                 self.capacity = capacity;
                 std::mem::take(&mut self.out.whole).into_iter().for_each(|item| self.queue(item));

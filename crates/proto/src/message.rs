@@ -56,7 +56,7 @@ impl Message {
     /// The bytes of `span`, borrowed when they lie in one piece. What lies past the end is left out.
     #[must_use]
     pub fn read(&self, span: Span) -> Cow<'_, [u8]> {
-        let mut runs = self.cut(span).filter_map(|(part, range)| part.get(range));
+        let mut runs = self.runs(span);
         let first = Cow::Borrowed(runs.next().unwrap_or_default());
         runs.fold(first, |mut joined, run| {
             joined.to_mut().extend_from_slice(run);
@@ -70,6 +70,11 @@ impl Message {
         let shared = |span| self.cut(span).map(|(part, range)| part.slice(range));
         let (before, after) = (Span { start: 0, end: span.start }, Span { start: span.end, end: u64::MAX });
         shared(before).chain([insert]).chain(shared(after)).collect()
+    }
+
+    /// The bytes of `span`, a run for each piece that they lie in.
+    pub(crate) fn runs(&self, span: Span) -> impl Iterator<Item = &[u8]> {
+        self.cut(span).filter_map(|(part, range)| part.get(range))
     }
 
     /// The pieces of which something lies in `span`, each with what does.

@@ -17,7 +17,7 @@ use meter::Cost;
 use pair::Pair;
 
 /// What an end may hold beside bytes: its entries in tables, an id, its scratch.
-const SMALL: u64 = 16_384;
+const SMALL: u64 = 8192;
 
 fn message() -> Message {
     Message::from(corpus::agent(corpus::LEN))

@@ -24,8 +24,8 @@ const MARKS: usize = 32;
 pub(super) struct Head {
     pub(super) ordinal: u64,
     pub(super) token: Box<str>,
-    /// To whom we answer, about the frame that began it.
-    pub(super) answer: Meta,
+    /// Of the frame that began it.
+    pub(super) meta: Meta,
     /// The highest place seen.
     pub(super) highest: u64,
 }
@@ -193,7 +193,8 @@ impl Arrival {
         self.marks.push_back((at, len_usize(self.assembly.len()), text.len()));
         self.make_room(text.len(), now)?;
         self.hash.update(text);
-        self.assembly.push(text).map_err(|violation| match self.passed {
+        // It was unescaped from a frame that is UTF-8.
+        self.assembly.push_text(text).map_err(|violation| match self.passed {
             Some(at) => Violation::OutsideWindow { at, window: len64(self.window) },
             None => violation,
         })

@@ -6,20 +6,28 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
+use crate::error::Violation;
 use crate::machine::Meta;
 use crate::message::Message;
-use crate::rpc::{IdKey, Kind, error_response};
+use crate::rpc::{Kind, error_response};
 
-use super::wire::{MAX_TOKEN, OWN_TOKEN, Text};
+use super::wire::{OWN_TOKEN, Text};
 
 /// How many entries of each sort are remembered at least; twice as many at most.
 const RECENT: usize = 1024;
 
 /// Who a frame is from or for.
 pub(super) type Peer = Option<Arc<str>>;
+/// The link's own name for a frame, where it has one.
+pub(super) type Name = Option<Arc<str>>;
+
+/// Whether two names may be of one frame: they are, as far as is known.
+pub(super) fn may_be(name: &Name, other: &Name) -> bool {
+    name.is_none() || other.is_none() || name == other
+}
 
 /// Something of one peer's, by the hash of its token or id.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Key(u64);
 
 impl Key {
@@ -42,12 +50,16 @@ pub(super) struct Incoming {
 /// A request of ours that allows a transfer of its answer.
 #[derive(Debug, Default)]
 pub(super) struct Asked {
+    /// Of its id.
+    pub(super) key: Key,
     /// As the application wrote it.
     pub(super) id: Bytes,
     /// As the application wrote it.
     pub(super) token: Bytes,
     /// The application did not write the token: we did.
     pub(super) injected: bool,
+    /// Our first frame of it, once the link has named it.
+    pub(super) began: Name,
 }
 
 /// Everything remembered.
@@ -58,16 +70,19 @@ pub(super) struct Book {
     pub(super) incoming: Recent<Incoming>,
     /// By token.
     pub(super) asked: Recent<Asked>,
-    /// Ids of requests of ours that have no answer yet.
-    open: Recent<()>,
-    /// Ids of requests of ours whose callers were told that no answer will come.
-    told: Recent<()>,
-    /// The first frames of transfers that are over, by token.
-    pub(super) ended: Recent<Peer>,
+    /// By id: whether the caller of a request of ours has its answer, or heard that there will be none.
+    pub(super) answered: Recent<bool>,
+    /// Frames that came, by their names.
+    seen: Recent<()>,
 }
 
 impl Book {
-    /// Notes a message that goes up to the application. `false`: it answers a request whose caller was told already.
+    /// Notes a frame. `false`: the link has brought it before.
+    pub(super) fn note_frame(&mut self, meta: &Meta) -> bool {
+        meta.id.is_none() || self.seen.insert(Key::of(&meta.peer, &meta.id), ()).is_none()
+    }
+
+    /// Notes a message that goes up to the application. `false`: it answers a request that is answered already.
     pub(super) fn note_received(&mut self, text: &Text, meta: &Meta) -> bool {
         let Some(id) = text.envelope.id_key(&text.message) else {
             return true;
@@ -78,27 +93,26 @@ impl Book {
             self.incoming.insert(key, Incoming { token, frame: meta.id.clone() });
             return true;
         }
-        self.open.remove(key);
-        self.told.remove(key).is_none()
+        self.answer(key) != Some(false)
     }
 
-    /// Notes a request of ours before it goes out.
-    pub(super) fn note_asked(&mut self, peer: &Peer, token: &str, asked: Asked) {
-        if asked.id.len() <= MAX_TOKEN {
-            let id = Key::of(peer, IdKey::of(&asked.id));
-            self.told.remove(id);
-            self.open.insert(id, ());
-            self.asked.insert(Key::of(peer, Some(token)), asked);
+    /// Notes that the caller of a request hears of it. `Some(false)`: not for the first time, so it must not.
+    pub(super) fn answer(&mut self, id: Key) -> Option<bool> {
+        self.answered.get(id).map(|answered| !std::mem::replace(answered, true))
+    }
+
+    /// Notes our first frame of a message, if it is the last request that used its token.
+    pub(super) fn note_began(&mut self, token: Key, request: Option<Key>, began: &Name) {
+        if let Some(asked) = self.asked.get(token).filter(|asked| Some(asked.key) == request) {
+            asked.began.clone_from(began);
         }
     }
 
     /// The error response that the caller of a request of ours should see, when its answer cannot come any more.
-    pub(super) fn fail_asked(&mut self, peer: &Peer, key: Key, why: &str, reason: &str) -> Option<Message> {
-        let asked = self.asked.get(key)?;
-        let id = Key::of(peer, IdKey::of(&asked.id));
-        self.open.remove(id)?;
-        self.told.insert(id, ());
-        Some(error_response(&asked.id, why, reason))
+    pub(super) fn fail_asked(&mut self, token: Key, violation: &Violation) -> Option<Message> {
+        let asked = self.asked.get(token)?;
+        let (key, id) = (asked.key, asked.id.clone());
+        (self.answer(key) == Some(true)).then(|| error_response(&id, &violation.to_string(), violation.name()))
     }
 }
 
@@ -120,11 +134,11 @@ impl<V> Recent<V> {
         before
     }
 
-    pub(super) fn get(&self, key: Key) -> Option<&V> {
-        self.fresh.get(&key).or_else(|| self.old.get(&key))
+    pub(super) fn get(&mut self, key: Key) -> Option<&mut V> {
+        self.fresh.get_mut(&key).or_else(|| self.old.get_mut(&key))
     }
 
-    pub(super) fn remove(&mut self, key: Key) -> Option<V> {
+    fn remove(&mut self, key: Key) -> Option<V> {
         self.fresh.remove(&key).or_else(|| self.old.remove(&key))
     }
 }

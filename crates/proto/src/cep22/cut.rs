@@ -16,8 +16,8 @@ const STRIDE: usize = 4096;
 #[derive(Debug)]
 pub(super) struct Plan {
     pub(super) start: Start,
-    /// The bytes of the message in each chunk.
-    pub(super) lens: Vec<usize>,
+    /// Where in the message each chunk ends, after the place where the first begins.
+    ends: Vec<u32>,
     /// The most bytes that a chunk frame takes.
     pub(super) frame: u64,
 }
@@ -38,10 +38,10 @@ impl Plan {
         // A chunk's frame at its largest beside its data.
         let empty = measure(&writer.chunk((token, max_chunks.saturating_add(3)), 0, |_| ()));
         let (mut hash, mut utf8) = (Sha256::new(), Utf8::new());
-        let (mut reader, mut lens, mut frame) = (Reader::new(message.clone()), Vec::new(), 0);
+        let (mut reader, mut ends, mut frame) = (Reader::new(message.clone()), vec![0], 0);
         while reader.left() > 0 {
             let (len, bytes) = cut(reader.clone(), capacity, empty);
-            if len == 0 || len64(lens.len()) == max_chunks {
+            if len == 0 || len64(ends.len()) > max_chunks {
                 return Err(too_many);
             }
             let end = reader.done().saturating_add(len);
@@ -50,14 +50,20 @@ impl Plan {
                 hash.update(run);
                 utf8.feed(run).map_err(|_| SendError::NotJsonRpc)?;
             }
-            lens.push(len);
+            ends.push(u32::try_from(end).map_err(|_| too_many.clone())?);
             frame = bytes.max(frame);
         }
         utf8.finish().map_err(|_| SendError::NotJsonRpc)?;
         let digest = hex(&hash.finalize());
-        let start = Start { digest, bytes: len64(message.len()), chunks: len64(lens.len()) };
+        let start = Start { digest, bytes: len64(message.len()), chunks: len64(ends.len()).saturating_sub(1) };
         let fits = capacity.fits(measure(&writer.start(token, &start)));
-        if fits { Ok(Self { start, lens, frame }) } else { Err(too_many) }
+        if fits { Ok(Self { start, ends, frame }) } else { Err(too_many) }
+    }
+
+    /// Where a chunk lies in the message. They are counted from 1.
+    pub(super) fn chunk(&self, number: u64) -> Option<Span> {
+        let end = |number| self.ends.get(len_usize(number)).map(|end| u64::from(*end));
+        Some(Span { start: end(number.checked_sub(1)?)?, end: end(number)? })
     }
 }
 

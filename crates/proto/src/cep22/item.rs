@@ -7,11 +7,11 @@ use bytes::Bytes;
 
 use crate::json;
 use crate::machine::{Meta, Progress, Subject, Tag};
-use crate::message::{Reader, len_usize, len64};
+use crate::message::{len_usize, len64};
 use crate::outgoing::Outgoing;
 
 use super::Config;
-use super::book::Key;
+use super::book::{Key, Name, may_be};
 use super::cut::Plan;
 use super::wire::Writer;
 
@@ -24,10 +24,12 @@ pub(super) struct Item {
     pub(super) token: Option<Arc<str>>,
     /// Of the token.
     pub(super) key: Key,
+    /// Of its id, if it is a request.
+    pub(super) request: Option<Key>,
+    /// Its first frame, once the link has named it.
+    pub(super) began: Name,
     /// How it is cut, if it is a transfer.
     pub(super) plan: Option<Plan>,
-    /// At the next chunk.
-    reader: Reader,
     /// The next frame: 0 is the whole message or `start`, then come chunks, then `end`.
     pub(super) next: u64,
     /// The place of the first chunk, once chunks may go out.
@@ -42,17 +44,15 @@ pub(super) struct Item {
 #[derive(Debug)]
 pub(super) struct Open {
     number: u64,
-    /// At its beginning.
-    reader: Reader,
     /// `None` if it has to be sent again.
     pub(super) tag: Option<Tag>,
 }
 
 impl Item {
-    pub(super) fn new(what: Outgoing, meta: Meta, token: Option<Arc<str>>) -> Self {
-        let (key, reader) = (Key::of(&meta.peer, &token), Reader::new(what.message.clone()));
-        let (plan, first, open, touched) = (None, None, Vec::new(), Duration::ZERO);
-        Self { what, meta, token, key, plan, reader, next: 0, first, open, touched }
+    pub(super) fn new(what: Outgoing, meta: Meta, token: Option<Arc<str>>, request: Option<Key>) -> Box<Self> {
+        let key = Key::of(&meta.peer, &token);
+        let (began, plan, first, open, touched) = (None, None, None, Vec::new(), Duration::ZERO);
+        Box::new(Self { what, meta, token, key, request, began, plan, next: 0, first, open, touched })
     }
 
     pub(super) fn len(&self) -> u64 {
@@ -71,57 +71,58 @@ impl Item {
         read: Duration,
         out: &mut Writer,
     ) -> Option<(Bytes, Meta)> {
-        let mut frame = match self.open.iter().position(|frame| frame.tag.is_none()) {
-            Some(at) => self.open.remove(at),
-            None if self.may_go_on(config) => Open { number: self.next, reader: self.reader.clone(), tag: None },
+        let number = match self.open.iter().position(|frame| frame.tag.is_none()) {
+            Some(at) => self.open.remove(at).number,
+            None if self.may_go_on(config) => {
+                self.next = self.next.saturating_add(1);
+                self.next.saturating_sub(1)
+            }
             None => return None,
         };
-        let mut reader = frame.reader.clone();
-        let to = (self.token(), self.place(frame.number));
-        let len = |plan: &Plan| plan.lens.get(len_usize(frame.number).wrapping_sub(1)).copied();
-        let bytes = match self.plan.as_ref().map(|plan| (plan, len(plan))) {
-            None => self.what.message.to_bytes(),
-            Some((plan, _)) if frame.number == 0 => out.start(self.token(), &plan.start),
-            Some((plan, Some(mut left))) => out.chunk(to, len_usize(plan.frame), |out| {
-                while left > 0 {
-                    let run = reader.run(left);
-                    json::escape_into(out, run);
-                    left = left.saturating_sub(run.len());
-                }
+        let (message, to) = (&self.what.message, (self.token(), self.place(number)));
+        let bytes = match self.plan.as_ref().map(|plan| (plan, plan.chunk(number))) {
+            None => message.to_bytes(),
+            Some((plan, None)) if number == 0 => out.start(self.token(), &plan.start),
+            Some((plan, Some(span))) => out.chunk(to, len_usize(plan.frame), |out| {
+                message.runs(span).for_each(|run| json::escape_into(out, run));
             }),
             Some((_, None)) => out.text(to, "end", ""),
         };
         self.touched = read;
-        if frame.number == self.next {
-            self.next = self.next.saturating_add(1);
-            self.reader = reader;
-        }
-        let meta = Meta { supports_parts: frame.number == 0, ..self.meta.clone() };
         if config.acks {
-            frame.tag = Some(tag);
-            self.open.push(frame);
+            self.open.push(Open { number, tag: Some(tag) });
         }
-        Some((bytes, meta))
+        Some((bytes, Meta { supports_parts: number == 0, ..self.meta.clone() }))
     }
 
     /// How far a transfer has come.
     pub(super) fn progress(&self) -> Option<Progress> {
-        let total = self.plan.as_ref()?.start.bytes;
-        Some(Progress { subject: Subject::Outgoing(self.what.ticket?), done: len64(self.reader.done()), total })
+        let plan = self.plan.as_ref()?;
+        let (total, next) = (plan.start.bytes, plan.chunk(self.next));
+        let done = next.map_or(total, |span| span.start);
+        Some(Progress { subject: Subject::Outgoing(self.what.ticket?), done, total })
     }
 
-    /// Whether this is the transfer of a token, and `start` went out.
-    pub(super) fn is_begun(&self, key: Key) -> bool {
-        self.key == key && self.next > 0
+    /// Whether this is the transfer of a token whose `start` went out and may be the frame that an answer is `about`.
+    pub(super) fn is_begun(&self, key: Key, about: &Name) -> bool {
+        self.key == key && self.next > 0 && may_be(&self.began, about)
     }
 
     /// Whether all frames went out, and were confirmed.
     pub(super) fn is_over(&self) -> bool {
-        self.next > self.last() && self.open.is_empty()
+        self.next > self.last() && self.unconfirmed().next().is_none()
     }
 
-    /// The link took a frame, or wants it `again`.
-    pub(super) fn answered(&mut self, tag: Tag, again: bool, read: Duration) {
+    /// Whether the link has yet to say what became of a frame.
+    pub(super) fn has_open(&self, tag: Tag) -> bool {
+        self.open.iter().any(|frame| frame.tag == Some(tag))
+    }
+
+    /// The link took a frame and named it, or wants it `again`.
+    pub(super) fn answered(&mut self, tag: Tag, name: Name, again: bool, read: Duration) {
+        if self.open.iter().any(|frame| frame.tag == Some(tag) && frame.number == 0) {
+            self.began = name;
+        }
         if again {
             self.open.iter_mut().filter(|frame| frame.tag == Some(tag)).for_each(|frame| frame.tag = None);
         }
@@ -131,7 +132,6 @@ impl Item {
 
     /// Lets chunks go out. The second place is left to an `accept`, which shows that the peer has `start`.
     pub(super) fn release(&mut self, first: u64, read: Duration) {
-        self.open.retain(|frame| first == 2 || frame.number != 0);
         if self.first.is_none() {
             (self.first, self.touched) = (Some(first), read);
         }
@@ -158,8 +158,14 @@ impl Item {
         self.plan.as_ref().map_or(0, |plan| plan.start.chunks.saturating_add(1))
     }
 
+    /// Frames of which nobody said that they arrived.
+    fn unconfirmed(&self) -> impl Iterator<Item = u64> {
+        let accepted = self.first == Some(3);
+        self.open.iter().map(|frame| frame.number).filter(move |number| *number > 0 || !accepted)
+    }
+
     fn may_go_on(&self, config: &Config) -> bool {
-        let oldest = self.open.iter().map(|frame| frame.number).min().unwrap_or(self.next);
+        let oldest = self.unconfirmed().min().unwrap_or(self.next);
         let ahead = self.next.saturating_sub(oldest);
         match self.next {
             0 => true,

@@ -12,7 +12,7 @@ use crate::rpc::Kind;
 
 use super::Connection;
 use super::arrival::{Arrival, Head};
-use super::book::{Key, Peer};
+use super::book::{Key, Peer, may_be};
 use super::wire::{ABORT, FRAME_TYPE, Start, TOKEN, Text, quick_chunk};
 
 impl Connection {
@@ -20,6 +20,10 @@ impl Connection {
     pub(super) fn frame(&mut self, bytes: Bytes, meta: &Meta, now: Instant) {
         if meta.supports_parts {
             self.learn(&meta.peer);
+        }
+        // A relay may bring a frame again long after, when its token has another use.
+        if !self.book.note_frame(meta) {
+            return self.outbox.count("frame-twice");
         }
         if let Err(violation) = self.read_frame(bytes, meta, now) {
             let ordinal = self.next_ordinal();
@@ -68,15 +72,11 @@ impl Connection {
         };
         let key = Key::of(&meta.peer, Some(&*token));
         let (kind, place) = (text.string(FRAME_TYPE), text.place());
-        let head = Head {
-            ordinal: 0,
-            token: token.into(),
-            answer: Meta { peer: meta.peer.clone(), about: meta.id.clone(), ..Meta::default() },
-            highest: place.as_ref().copied().unwrap_or(1),
-        };
+        let highest = place.as_ref().copied().unwrap_or(1);
+        let head = Head { ordinal: 0, token: token.into(), meta: meta.clone(), highest };
         let done = match (kind.as_str(), place) {
-            ("accept", _) => return self.accepted(key, &meta.peer),
-            ("abort", _) => return self.aborted(key, &meta.peer),
+            ("accept", _) => return self.accepted(key, meta),
+            ("abort", _) => return self.aborted(key, meta),
             ("start" | "chunk" | "end", Err(violation)) => Err(violation),
             ("start", Ok(_)) => text.start().and_then(|start| self.start(key, head.clone(), start, now)),
             ("chunk", Ok(at)) => text.data().and_then(|inside| self.chunk(key, at, &inside, now)),
@@ -88,33 +88,29 @@ impl Connection {
             Err(violation) if self.arriving.contains_key(&key) => self.fail_transfer(key, violation),
             Err(violation) if kind == "start" => {
                 let ordinal = self.next_ordinal();
-                self.report(key, Head { ordinal, ..head }, violation);
+                self.report(key, &Head { ordinal, ..head }, violation);
             }
             Err(_) => self.outbox.count("part-of-no-transfer"),
         }
     }
 
     fn start(&mut self, key: Key, head: Head, start: Start, now: Instant) -> Result<(), Violation> {
-        // The link may deliver the very frame again that began a transfer which is over.
-        if head.answer.about.is_some() && self.book.ended.get(key) == Some(&head.answer.about) {
-            self.outbox.count("part-of-no-transfer");
-            return Ok(());
-        }
         let at = head.highest;
-        if let Some(open) = self.arriving.get(&key) {
+        if let Some(open) = self.arriving.get_mut(&key) {
+            // Whoever sent another `start` has to hear of that one, even if it is the same again.
+            open.head.meta = head.meta;
             let same = open.start == start && open.first == at;
             return if same { Ok(()) } else { Err(Violation::TransferInFlight) };
         }
-        self.admit(&start, &head.answer.peer)?;
+        self.admit(&start, &head.meta.peer)?;
         let mut arrival = Arrival::begin(head, start, (&self.config, &self.account), (now, self.read))?;
         arrival.head.ordinal = self.next_ordinal();
-        let Head { token, answer, .. } = arrival.head.clone();
+        let head = arrival.head.clone();
         self.arriving.insert(key, arrival);
-        self.learn(&answer.peer);
+        self.learn(&head.meta.peer);
         // A request of ours that it answers has said what we support.
         if self.book.asked.get(key).is_none() {
-            let bytes = self.writer.text((&token, at.saturating_add(1)), "accept", "");
-            self.control(bytes, answer);
+            self.answer(&head, "accept", "");
         }
         Ok(())
     }
@@ -122,7 +118,7 @@ impl Connection {
     fn admit(&self, start: &Start, peer: &Peer) -> Result<(), Violation> {
         Over::check(start.bytes, self.config.limits.max_message_bytes).map_err(Violation::MessageTooLarge)?;
         Over::check(start.chunks, self.config.max_chunks).map_err(Violation::TooManyChunks)?;
-        let own = self.arriving.values().filter(|open| open.head.answer.peer == *peer).count();
+        let own = self.arriving.values().filter(|open| open.head.meta.peer == *peer).count();
         let open = [(own, self.config.max_transfers), (self.arriving.len(), self.config.max_transfers_in_all)];
         let full = open.into_iter().find(|(open, limit)| len64(*open) >= u64::from(*limit));
         full.map_or(Ok(()), |(_, limit)| Err(Violation::TooManyTransfers(limit)))
@@ -143,29 +139,36 @@ impl Connection {
     }
 
     fn end(&mut self, key: Key, at: u64, meta: &Meta) {
-        let Some(arrival) = self.take(key) else {
+        let Some(arrival) = self.arriving.remove(&key) else {
             return self.outbox.count("part-of-no-transfer");
         };
         let mut head = arrival.head.clone();
         head.highest = head.highest.max(at);
         match arrival.finish(at) {
             Ok(text) => self.deliver(&text, head.ordinal, meta.clone()),
-            Err(violation) => self.report(key, head, violation),
+            Err(violation) => self.report(key, &head, violation),
         }
     }
 
     /// The peer gave up: what it was sending, what it was receiving, or a request that it already had.
-    fn aborted(&mut self, key: Key, peer: &Peer) {
-        let (ours, theirs) = (self.abort_own(key), self.take(key));
-        let violation = Violation::Aborted;
-        let reply = self.book.fail_asked(peer, key, &violation.to_string(), violation.name());
+    ///
+    /// It may come late, when its token has another use. A receiver's names the first frame of the transfer, a sender's
+    /// the one that the transfer is about, or the first.
+    fn aborted(&mut self, key: Key, meta: &Meta) {
+        let about = &meta.about;
+        let ours = self.abort_own(key, about);
+        let is_theirs = |Meta { id, about: of, .. }: &Meta| may_be(id, about) || of.is_some() && of == about;
+        let theirs = self.arriving.get(&key).is_some_and(|open| is_theirs(&open.head.meta));
+        let theirs = if theirs { self.arriving.remove(&key) } else { None };
+        let is_asked = theirs.is_some() || self.book.asked.get(key).is_some_and(|asked| may_be(&asked.began, about));
+        let reply = if is_asked { self.book.fail_asked(key, &Violation::Aborted) } else { None };
         let ordinal = match theirs {
             Some(arrival) => arrival.head.ordinal,
             None if reply.is_some() => self.next_ordinal(),
             None if ours => return,
             None => return self.outbox.count("part-of-no-transfer"),
         };
-        self.outbox.receive_failed(ordinal, violation, reply);
+        self.outbox.receive_failed(ordinal, Violation::Aborted, reply);
     }
 
     /// Passes a whole message up.
@@ -190,27 +193,16 @@ impl Connection {
 
     /// A transfer breaks a rule, or its time is up.
     fn fail_transfer(&mut self, key: Key, violation: Violation) {
-        if let Some(Arrival { head, .. }) = self.take(key) {
-            self.report(key, head, violation);
+        if let Some(Arrival { head, .. }) = self.arriving.remove(&key) {
+            self.report(key, &head, violation);
         }
     }
 
-    /// Takes a transfer out that is over, and remembers which frame began it.
-    fn take(&mut self, key: Key) -> Option<Arrival> {
-        let arrival = self.arriving.remove(&key)?;
-        self.book.ended.insert(key, arrival.head.answer.about.clone());
-        Some(arrival)
-    }
-
     /// Tells the peer and the application that a transfer failed, or was not let in.
-    fn report(&mut self, key: Key, head: Head, violation: Violation) {
-        let Head { ordinal, token, answer, highest } = head;
-        let why = violation.to_string();
-        let reply = self.book.fail_asked(&answer.peer, key, &why, violation.name());
-        // A relay may bring the same frame again: what was refused stays refused.
-        self.book.ended.insert(key, answer.about.clone());
-        let bytes = self.writer.text((&token, highest.saturating_add(1)), ABORT, &why);
-        self.control(bytes, answer);
+    fn report(&mut self, key: Key, head: &Head, violation: Violation) {
+        let ordinal = head.ordinal;
+        let reply = self.book.fail_asked(key, &violation);
+        self.answer(head, ABORT, &violation.to_string());
         if let Violation::TimedOut(received) = violation {
             self.outbox.event(Event::Expired { ordinal, received });
             // The caller of a request still needs its answer.
@@ -219,6 +211,13 @@ impl Connection {
             }
         }
         self.outbox.receive_failed(ordinal, violation, reply);
+    }
+
+    /// Answers a transfer, about the frame that began it.
+    fn answer(&mut self, head: &Head, kind: &str, text: &str) {
+        let bytes = self.writer.text((&head.token, head.highest.saturating_add(1)), kind, text);
+        let Meta { peer, id: about, .. } = head.meta.clone();
+        self.control(bytes, Meta { peer, about, ..Meta::default() });
     }
 
     const fn next_ordinal(&mut self) -> u64 {

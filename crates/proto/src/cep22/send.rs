@@ -8,16 +8,16 @@ use bytes::Bytes;
 
 use crate::error::{Over, SendError};
 use crate::json::Span;
-use crate::machine::{Event, Measure, Meta, Refusal, Tag, Ticket, Transmit};
+use crate::machine::{Event, Measure, Meta, Receipt, Refusal, Tag, Ticket, Transmit};
 use crate::message::{Message, len64};
 use crate::outgoing::{Outgoing, measure};
 use crate::rpc::Kind;
 
 use super::Connection;
-use super::book::{Asked, Key, Peer};
+use super::book::{Asked, Key, Name, Peer};
 use super::cut::Plan;
 use super::item::Item;
-use super::wire::{ABORT, OWN_TOKEN, Text};
+use super::wire::{ABORT, MAX_TOKEN, OWN_TOKEN, Text};
 
 /// Frames of our own making that may wait. More are dropped: their peers have timeouts of their own.
 const MAX_CONTROL: usize = 1024;
@@ -27,6 +27,8 @@ const MAX_HANDED: usize = 1024;
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 /// The longest pause; below any soft timeout that makes sense.
 const LAST_PAUSE: Duration = Duration::from_secs(30);
+/// What an error answer takes at most, unless its id is very long: no cap is guessed to be below that.
+const LEAST: u64 = 512;
 /// Pauses in a row after which a frame is given up.
 const MAX_PAUSES: u32 = 12;
 
@@ -34,14 +36,14 @@ const MAX_PAUSES: u32 = 12;
 #[derive(Debug, Default)]
 pub(super) struct Queues {
     /// Frames of our own making, and what was refused for its speed only.
-    first: VecDeque<Item>,
-    pub(super) whole: VecDeque<Item>,
+    first: VecDeque<Box<Item>>,
+    pub(super) whole: VecDeque<Box<Item>>,
     /// Too large for a frame, and not begun.
-    large: VecDeque<Item>,
+    large: VecDeque<Box<Item>>,
     /// Transfers; the first is due next.
-    pub(super) begun: VecDeque<Item>,
+    pub(super) begun: VecDeque<Box<Item>>,
     /// Whole messages that a link which acknowledges has, and has not answered for.
-    handed: VecDeque<Item>,
+    handed: VecDeque<Box<Item>>,
     pauses: u32,
     pub(super) paused_until: Option<Instant>,
     /// Of all of these messages.
@@ -58,23 +60,23 @@ impl Connection {
         };
         let kind = text.envelope.kind;
         let id = text.envelope.id_text(&text.message).map(|id| Bytes::copy_from_slice(&id));
-        let token = match (kind, text.envelope.id_key(&text.message)) {
-            (Kind::Request, _) => self.ask(id.unwrap_or_default(), &mut text, &meta.peer),
-            (Kind::Response, Some(id)) => self.book.incoming.get(Key::of(&meta.peer, id)).and_then(|request| {
+        let key = text.envelope.id_key(&text.message).map(|id| Key::of(&meta.peer, id));
+        let request = key.filter(|_| kind == Kind::Request);
+        let token = match key {
+            Some(key) if request.is_some() => self.ask(key, id.unwrap_or_default(), &mut text, &meta.peer),
+            Some(key) => self.book.incoming.get(key).and_then(|request| {
                 meta.about = meta.about.take().or_else(|| request.frame.clone());
                 request.token.clone()
             }),
-            _ => None,
+            None => None,
         };
         let (size, limit) = (len64(text.message.len()), self.config.limits.max_queued_bytes);
-        let item = Item::new(Outgoing::new(Some(ticket), text.message, Meta::default()), meta, token);
+        let item = Item::new(Outgoing::new(Some(ticket), text.message, Meta::default()), meta, token, request);
         self.out.bytes = self.out.bytes.saturating_add(size);
         while self.out.bytes > limit {
-            // The oldest that the link never answered for is taken as sent.
-            let Some(oldest) = self.out.handed.pop_front() else {
+            if !self.let_go() {
                 return self.unsent(item, SendError::QueueFull(Over { size, limit }));
-            };
-            self.sent(&oldest);
+            }
         }
         self.queue(item);
     }
@@ -86,7 +88,7 @@ impl Connection {
         if self.out.first.len() >= MAX_CONTROL || !self.capacity.fits(measure(&message, &self.capacity)) {
             return self.outbox.count("control-dropped");
         }
-        let item = Item::new(Outgoing::new(None, message, Meta::default()), meta, None);
+        let item = Item::new(Outgoing::new(None, message, Meta::default()), meta, None, None);
         self.out.bytes = self.out.bytes.saturating_add(item.len());
         self.out.first.push_back(item);
     }
@@ -115,10 +117,8 @@ impl Connection {
                 self.out.begun.push_back(item);
             } else {
                 self.out.handed.push_back(item);
-                if self.out.handed.len() > MAX_HANDED
-                    && let Some(oldest) = self.out.handed.pop_front()
-                {
-                    self.sent(&oldest);
+                if self.out.handed.len() > MAX_HANDED {
+                    self.let_go();
                 }
             }
             if let Some((bytes, meta)) = frame {
@@ -129,10 +129,10 @@ impl Connection {
     }
 
     /// A peer lets our transfer begin, which shows that it takes others too.
-    pub(super) fn accepted(&mut self, key: Key, peer: &Peer) {
-        if let Some(item) = self.out.begun.iter_mut().find(|item| item.is_begun(key)) {
+    pub(super) fn accepted(&mut self, key: Key, meta: &Meta) {
+        if let Some(item) = self.out.begun.iter_mut().find(|item| item.is_begun(key, &meta.about)) {
             item.release(3, self.read);
-            self.learn(peer);
+            self.learn(&meta.peer);
         }
     }
 
@@ -146,41 +146,35 @@ impl Connection {
     }
 
     /// A peer gives our transfer up. Says whether there was one.
-    pub(super) fn abort_own(&mut self, key: Key) -> bool {
-        let found = self.out.begun.iter().position(|item| item.is_begun(key));
+    pub(super) fn abort_own(&mut self, key: Key, about: &Name) -> bool {
+        let found = self.out.begun.iter().position(|item| item.is_begun(key, about));
         let item = found.and_then(|at| self.out.begun.remove(at));
         item.map(|item| self.unsent(item, SendError::Aborted)).is_some()
     }
 
     /// The link said what became of a frame.
-    pub(super) fn acked(&mut self, tag: Tag, refusal: Option<Refusal>, now: Instant) {
-        let again = refusal == Some(Refusal::TooFast) && self.pause(now);
-        let is_open = |item: &Item| item.open.iter().any(|frame| frame.tag == Some(tag));
-        let Queues { handed, begun, .. } = &mut self.out;
-        let list = if handed.iter().any(is_open) { handed } else { begun };
-        let at = list.iter().position(is_open).unwrap_or(list.len());
-        let Some(mut item) = list.remove(at) else {
+    pub(super) fn acked(&mut self, tag: Tag, result: Result<Receipt, Refusal>, now: Instant) {
+        let place = |list: &VecDeque<Box<Item>>| list.iter().position(|item| item.has_open(tag));
+        let (handed, begun) = (place(&self.out.handed), place(&self.out.begun));
+        let again = result == Err(Refusal::TooFast) && self.pause(now);
+        let item = handed.and_then(|at| self.out.handed.remove(at));
+        let Some(mut item) = item.or_else(|| self.out.begun.remove(begun?)) else {
             return;
         };
-        match refusal {
-            None => self.out.pauses = 0,
-            Some(_) if again => {}
-            Some(refusal) => {
-                let is_too_large = refusal == Refusal::TooLarge;
-                if is_too_large {
-                    self.shrink(&item);
-                }
-                if is_too_large && item.plan.is_none() {
-                    return self.queue(Item::new(item.what, item.meta, item.token));
-                }
-                return self.unsent(item, SendError::Refused);
+        let name = match result {
+            Ok(Receipt { id }) => {
+                self.out.pauses = 0;
+                id
             }
-        }
-        item.answered(tag, again, self.read);
+            Err(_) if again => None,
+            Err(refusal) => return self.refused(item, refusal),
+        };
+        item.answered(tag, name, again, self.read);
+        self.book.note_began(item.key, item.request, &item.began);
         if item.is_over() {
             self.sent(&item);
         } else if item.plan.is_some() {
-            self.out.begun.insert(at, item);
+            self.out.begun.insert(begun.unwrap_or(0), item);
         } else {
             self.out.first.push_front(item);
         }
@@ -206,7 +200,8 @@ impl Connection {
     }
 
     /// Notes a request, if it has a token or gets one of ours; returns the token.
-    fn ask(&mut self, id: Bytes, text: &mut Text, peer: &Peer) -> Option<Arc<str>> {
+    fn ask(&mut self, key: Key, id: Bytes, text: &mut Text, peer: &Peer) -> Option<Arc<str>> {
+        self.book.answered.insert(key, false);
         let place = text.token_place().filter(|_| self.config.inject_tokens);
         let (written, token) = if let Some((at, before, after)) = place {
             self.injected = self.injected.saturating_add(1);
@@ -218,12 +213,15 @@ impl Connection {
             let (span, token) = text.token(OWN_TOKEN)?;
             (Bytes::copy_from_slice(&text.message.read(span)), token)
         };
-        self.book.note_asked(peer, &token, Asked { id, token: written, injected: place.is_some() });
+        if id.len() <= MAX_TOKEN {
+            let asked = Asked { key, id, token: written, injected: place.is_some(), began: None };
+            self.book.asked.insert(Key::of(peer, Some(&*token)), asked);
+        }
         Some(token.into())
     }
 
     /// Queues a message, to go out whole if it fits a frame.
-    pub(super) fn queue(&mut self, item: Item) {
+    pub(super) fn queue(&mut self, item: Box<Item>) {
         if self.capacity.fits(measure(&item.what.message, &self.capacity)) {
             self.out.whole.push_back(item);
         } else if item.token.is_some() {
@@ -268,28 +266,42 @@ impl Connection {
         out.pauses <= MAX_PAUSES
     }
 
-    /// Learns from a refused frame that the link takes less than it said.
-    fn shrink(&mut self, item: &Item) {
-        let size = item.plan.as_ref().map_or(item.len(), |plan| plan.frame);
-        let fixed = self.capacity.overhead.of(Measure { bytes: size, escaped: size });
-        self.capacity.cap = self.capacity.cap.min(size.saturating_add(fixed) / 2);
+    /// The link does not take a frame. If it takes less than it said, a whole message may yet go in parts.
+    fn refused(&mut self, item: Box<Item>, refusal: Refusal) {
+        if refusal == Refusal::TooLarge {
+            let size = item.plan.as_ref().map_or(item.len(), |plan| plan.frame);
+            let fixed = self.capacity.overhead.of(Measure { bytes: size, escaped: size });
+            let half = size.saturating_add(fixed) / 2;
+            self.capacity.cap = self.capacity.cap.min(half.max(fixed.saturating_add(LEAST)));
+            if item.plan.is_none() && !self.capacity.fits(measure(&item.what.message, &self.capacity)) {
+                return self.queue(Item::new(item.what, item.meta, item.token, item.request));
+            }
+        }
+        self.unsent(item, SendError::Refused);
     }
 
     /// Reports a message that is not sent. The peer of a transfer is told, and whoever waits gets an error response.
-    fn unsent(&mut self, item: Item, error: SendError) {
-        self.out.bytes = self.out.bytes.saturating_sub(item.len());
-        if item.what.named().0 == Kind::Request {
-            self.book.fail_asked(&item.meta.peer, item.key, "", "");
+    fn unsent(&mut self, item: Box<Item>, error: SendError) {
+        // A request that is answered has arrived, whatever the link says.
+        if item.request.and_then(|id| self.book.answer(id)) == Some(false) {
+            return self.sent(&item);
         }
+        self.out.bytes = self.out.bytes.saturating_sub(item.len());
         // A peer that gave up expects nothing more.
         let is_heard = error != SendError::Aborted;
         if item.next > 0 && item.plan.is_some() && is_heard {
             let bytes = self.writer.text((item.token(), item.place(item.next)), ABORT, &error.to_string());
-            self.control(bytes, item.meta.clone());
+            let about = item.meta.about.clone().or_else(|| item.began.clone());
+            self.control(bytes, Meta { about, ..item.meta.clone() });
         }
         if let Some(instead) = item.what.fail(error, &mut self.outbox).filter(|_| is_heard) {
             self.control(instead.message, item.meta);
         }
+    }
+
+    /// Takes the oldest that the link has not answered for as sent, if there is one.
+    fn let_go(&mut self) -> bool {
+        self.out.handed.pop_front().map(|oldest| self.sent(&oldest)).is_some()
     }
 
     fn sent(&mut self, item: &Item) {

@@ -89,8 +89,7 @@ impl Relay {
         let Some(to) = meta.peer.clone() else { return };
         let is_part = bytes.windows(20).any(|window| window == b"\"oversized-transfer\"");
         let meta = Meta { peer: Some(from.clone()), id: Some(id), ..meta };
-        // Whole messages that come twice are told apart by the link, by their id.
-        let copies = if is_part && rng.chance(self.manner.repeats) { 2 } else { 1 };
+        let copies = if rng.chance(self.manner.repeats) { 2 } else { 1 };
         tally.add("relay repeats", copies - 1);
         for _ in 0..copies {
             let bytes = if is_part && rng.chance(self.manner.flips) { flipped(&bytes, rng) } else { bytes.clone() };

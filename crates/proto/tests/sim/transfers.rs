@@ -45,6 +45,8 @@ struct World {
     flips: bool,
     /// Nothing goes wrong, so no transfer may fail.
     calm: bool,
+    /// A token that is free is used again.
+    reuses: bool,
     operations: u32,
     next_operation: Instant,
     max_text: u64,
@@ -119,6 +121,7 @@ impl World {
             doubtful: manner.unanswered > 0 || manner.flips > 0,
             flips: manner.flips > 0,
             calm,
+            reuses: calm || rng.chance(50),
             operations: rng.range(3, 25) as u32,
             next_operation: now,
             max_text: rng.pick(&[2000, 10_000, 30_000]),
@@ -199,9 +202,9 @@ impl World {
         let peer = &mut self.peers[at];
         peer.ids += 1;
         let id = peer.ids;
-        // A token is used again only where nothing of its last use can still be on its way.
+        // A token is used again at once: what is left of its last use may still be on its way.
         let free = |token: &u64| !peer.pending.values().any(|used| *used == Some(*token));
-        let token = if self.calm { (1..).find(free) } else { Some(id) };
+        let token = if self.reuses { (1..).find(free) } else { Some(id) };
         let token = token.filter(|_| self.rng.chance(85));
         // A number or a string: on the wire they are the same.
         let meta = match token {

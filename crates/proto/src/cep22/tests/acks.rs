@@ -1,0 +1,178 @@
+//! A link that says what became of each frame: windows, pauses, refusals, receipts.
+
+use std::time::Duration;
+
+use serde_json::json;
+
+use super::{End, accept, acking, request, response};
+use crate::cep22::Config;
+use crate::error::SendError;
+use crate::machine::{Event, Input, Machine, Refusal, Ticket};
+
+#[test]
+fn chunks_run_at_most_the_publish_window_ahead_and_end_comes_last() {
+    let mut end = End::new(acking(), 600);
+    end.send(1, request(1, &json!("t"), &"x".repeat(20_000)));
+    let first = end.frames();
+    assert_eq!(first.len(), 1);
+    end.ack(first[0].tag);
+    let mut open = end.frames();
+    assert_eq!(open.len(), 21);
+    end.ack(open[5].tag);
+    assert!(end.frames().is_empty(), "the oldest is not confirmed");
+    let oldest = open.remove(0);
+    open.remove(4);
+    end.ack(oldest.tag);
+    open.extend(end.frames());
+    let mut last = Vec::new();
+    while let Some(sent) = open.pop() {
+        assert!(last.is_empty() || open.is_empty());
+        end.ack(sent.tag);
+        let more = end.frames();
+        if more.iter().any(|sent| sent.kind() == "end") {
+            last = more;
+            break;
+        }
+        open.extend(more);
+    }
+    assert_eq!((last.len(), open.len()), (1, 0));
+    assert!(end.events().is_empty());
+    end.ack(last[0].tag);
+    assert!(matches!(end.events().as_slice(), [Event::Sent { ticket: Ticket(1) }]));
+}
+
+#[test]
+fn a_frame_that_came_too_fast_is_sent_again_after_a_growing_pause() {
+    let mut end = End::new(acking(), 600);
+    end.send(1, request(1, &json!("t"), &"x".repeat(2000)));
+    let first = end.next().unwrap();
+    end.ack(first.tag);
+    let frames = end.frames();
+    for sent in &frames[1..] {
+        end.ack(sent.tag);
+    }
+    let mut again = frames[0].clone();
+    let mut waited = Vec::new();
+    for _ in 0..8 {
+        end.refuse(again.tag, Refusal::TooFast);
+        assert!(end.frames().is_empty());
+        let wake = end.machine.poll_timeout().unwrap();
+        waited.push((wake - end.now).as_millis());
+        end.now = wake;
+        end.put(Input::Timeout);
+        again = end.next().unwrap();
+        assert_eq!(again.text, frames[0].text);
+    }
+    assert_eq!(waited, [500, 1000, 2000, 4000, 8000, 16_000, 30_000, 30_000]);
+    end.ack(again.tag);
+    let last = end.next().unwrap();
+    assert_eq!(last.kind(), "end");
+    end.ack(last.tag);
+    assert!(matches!(end.events().as_slice(), [Event::Sent { .. }]));
+}
+
+#[test]
+fn a_start_that_came_too_fast_has_its_time_for_accept_again() {
+    let mut end = End::new(Config { acks: true, ..Config::default() }, 600);
+    end.send(1, request(1, &json!("t"), &"x".repeat(2000)));
+    for _ in 0..8 {
+        let first = end.next().unwrap();
+        assert_eq!(first.kind(), "start");
+        end.refuse(first.tag, Refusal::TooFast);
+        end.now = end.machine.poll_timeout().unwrap();
+        end.put(Input::Timeout);
+    }
+    let first = end.next().unwrap();
+    end.ack(first.tag);
+    end.pass(Duration::from_secs(29));
+    assert!(end.events().is_empty());
+    end.take(accept(&json!("t")));
+    assert_eq!(end.next().unwrap().progress(), 3);
+}
+
+#[test]
+fn a_link_that_is_too_fast_for_ever_is_given_up() {
+    let mut end = End::new(acking(), 6000);
+    end.send(1, request(1, &json!("t"), "x"));
+    for _ in 0..13 {
+        let sent = end.next().unwrap();
+        end.refuse(sent.tag, Refusal::TooFast);
+        end.pass(Duration::from_secs(31));
+    }
+    assert_eq!(end.unsent().0, SendError::Refused);
+}
+
+#[test]
+fn a_whole_message_that_was_too_large_after_all_becomes_a_transfer() {
+    let mut end = End::new(acking(), 60_000);
+    let whole = request(1, &json!("t"), &"x".repeat(3000));
+    end.send(1, whole.clone());
+    let sent = end.next().unwrap();
+    assert_eq!(sent.text, whole);
+    end.refuse(sent.tag, Refusal::TooLarge);
+    let first = end.next().unwrap();
+    assert_eq!(first.kind(), "start");
+    end.ack(first.tag);
+    let chunks = end.frames();
+    assert!(chunks.len() >= 3 && chunks.iter().all(|sent| sent.text.len() < 1600));
+}
+
+#[test]
+fn an_ambiguous_refusal_is_never_taken_for_size() {
+    let mut end = End::new(acking(), 60_000);
+    end.send(1, request(1, &json!("t"), &"x".repeat(3000)));
+    let sent = end.next().unwrap();
+    end.refuse(sent.tag, Refusal::Other);
+    assert!(end.frames().is_empty());
+    assert_eq!(end.unsent().0, SendError::Refused);
+}
+
+#[test]
+fn a_refused_chunk_aborts_its_transfer_and_no_other() {
+    for refusal in [Refusal::Other, Refusal::TooLarge] {
+        let mut end = End::new(acking(), 600);
+        end.send(1, request(1, &json!("t"), &"x".repeat(2000)));
+        let first = end.next().unwrap();
+        end.send(2, request(2, &json!("u"), &"x".repeat(900)));
+        end.ack(first.tag);
+        let frames = end.frames();
+        let bad = frames.iter().find(|sent| sent.kind() == "chunk").unwrap();
+        let other = frames.iter().find(|sent| sent.kind() == "start").unwrap();
+        end.refuse(bad.tag, refusal);
+        let (error, reply) = end.unsent();
+        assert_eq!((error, &reply.unwrap()["id"]), (SendError::Refused, &json!(1)));
+        let aborted = end.next().unwrap();
+        assert_eq!((aborted.kind().as_str(), &aborted.json()["params"]["progressToken"]), ("abort", &json!("t")));
+        end.ack(other.tag);
+        assert!(!end.frames().is_empty());
+    }
+}
+
+#[test]
+fn a_silent_link_is_given_up_after_the_soft_timeout() {
+    let mut end = End::new(acking(), 600);
+    end.send(1, request(1, &json!("t"), &"x".repeat(2000)));
+    let first = end.next().unwrap();
+    end.pass(Duration::from_secs(50));
+    end.ack(first.tag);
+    end.frames();
+    end.pass(Duration::from_secs(59));
+    assert!(end.events().is_empty());
+    end.pass(Duration::from_secs(1));
+    assert_eq!(end.unsent().0, SendError::Refused);
+}
+
+#[test]
+fn a_response_that_arrives_before_the_end_frames_receipt_is_not_lost() {
+    let mut end = End::new(acking(), 600);
+    end.send(1, request(1, &json!("t"), &"x".repeat(900)));
+    let mut last = end.next().unwrap();
+    while last.kind() != "end" {
+        end.ack(last.tag);
+        last = end.next().unwrap();
+    }
+    end.take(response(1, "early"));
+    assert_eq!(end.messages(), [response(1, "early")]);
+    end.ack(last.tag);
+    assert!(matches!(end.events().as_slice(), [Event::Sent { .. }]));
+}

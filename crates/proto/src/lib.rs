@@ -75,6 +75,7 @@ mod outgoing;
 mod pace;
 pub mod plain;
 mod queue;
+mod recent;
 mod rpc;
 pub mod stdio;
 

@@ -1,6 +1,5 @@
 //! Who may segment, and how large: read from the handshake as it passes, added to it, and remembered.
 
-use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -10,6 +9,7 @@ use bytes::Bytes;
 use crate::json::{self, Found, Kind, Path, Span};
 use crate::limits::Limits;
 use crate::message::{Message, len64};
+use crate::recent::Recent;
 use crate::rpc::ENVELOPE;
 
 /// What one side takes: `capabilities.chunking` on the wire.
@@ -96,13 +96,9 @@ impl From<&Limits> for Chunking {
 #[derive(Debug, Clone, Default)]
 pub struct Negotiated(Arc<Mutex<Memory>>);
 
-/// How many clients an endpoint remembers.
-const MEMORY: usize = 4096;
-
 #[derive(Debug, Default)]
 struct Memory {
-    clients: HashMap<ClientKey, Remembered>,
-    order: VecDeque<ClientKey>,
+    clients: Recent<ClientKey, Remembered, 2048>,
     hasher: RandomState,
     advertised: bool,
 }
@@ -132,7 +128,7 @@ impl Negotiated {
     }
 
     pub(crate) fn recall(&self, client: ClientKey) -> Option<Remembered> {
-        self.with(|memory| memory.clients.get(&client).copied())
+        self.with(|memory| memory.clients.get(client).copied())
     }
 
     /// Whether we ever told anyone that we take segments.
@@ -145,17 +141,7 @@ impl Negotiated {
     }
 
     pub(crate) fn remember(&self, client: ClientKey, remembered: Remembered) {
-        self.with(|memory| {
-            if memory.clients.insert(client, remembered).is_some() {
-                return;
-            }
-            memory.order.push_back(client);
-            if memory.order.len() > MEMORY
-                && let Some(oldest) = memory.order.pop_front()
-            {
-                memory.clients.remove(&oldest);
-            }
-        });
+        self.with(|memory| memory.clients.insert(client, remembered));
     }
 
     fn with<R>(&self, act: impl FnOnce(&mut Memory) -> R) -> R {
@@ -439,9 +425,9 @@ mod tests {
         assert_eq!((memory.recall(first), memory.recall(second)), (Some(one), Some(none)));
         memory.remember(first, none);
         assert_eq!(memory.recall(first), Some(none));
-        (0..MEMORY).for_each(|n| memory.remember(memory.key(&n.to_string()), one));
+        (0..5000).for_each(|n| memory.remember(memory.key(&n.to_string()), one));
         assert_eq!((memory.recall(first), memory.recall(second)), (None, None));
-        assert_eq!(memory.recall(memory.key("0")), Some(one));
+        assert_eq!(memory.recall(memory.key("4000")), Some(one));
         assert!(!memory.has_advertised());
         memory.clone().note_advertised();
         assert!(memory.has_advertised());

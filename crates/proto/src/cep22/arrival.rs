@@ -140,7 +140,7 @@ impl Arrival {
         if self.bytes != self.start.bytes {
             return Err(Violation::SizeMismatch { got: self.bytes, want: self.start.bytes });
         }
-        if hex(&self.hash.finalize()) != self.start.digest {
+        if hex(self.hash) != self.start.digest {
             return Err(Violation::DigestMismatch);
         }
         let whole = self.assembly.finish()?;

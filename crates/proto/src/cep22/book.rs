@@ -1,6 +1,5 @@
 //! What is remembered of peers and of requests, so that answers can be matched. All of it is bounded and may be lost.
 
-use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
@@ -13,8 +12,8 @@ use crate::rpc::{Kind, error_response};
 
 use super::wire::{OWN_TOKEN, Text};
 
-/// How many entries of each sort are remembered at least; twice as many at most.
-const RECENT: usize = 1024;
+/// What is remembered of one sort: at least the last thousand.
+type Recent<V> = crate::recent::Recent<Key, V, 1024>;
 
 /// Who a frame is from or for.
 pub(super) type Peer = Option<Arc<str>>;
@@ -113,32 +112,5 @@ impl Book {
         let asked = self.asked.get(token)?;
         let (key, id) = (asked.key, asked.id.clone());
         (self.answer(key) == Some(true)).then(|| error_response(&id, &violation.to_string(), violation.name()))
-    }
-}
-
-/// A map that forgets: it keeps the last [`RECENT`] entries for sure, and never more than twice that.
-#[derive(Debug, Default)]
-pub(super) struct Recent<V> {
-    fresh: HashMap<Key, V>,
-    old: HashMap<Key, V>,
-}
-
-impl<V> Recent<V> {
-    /// Returns what was there before.
-    pub(super) fn insert(&mut self, key: Key, value: V) -> Option<V> {
-        let before = self.remove(key);
-        if self.fresh.len() >= RECENT {
-            self.old = std::mem::take(&mut self.fresh);
-        }
-        self.fresh.insert(key, value);
-        before
-    }
-
-    pub(super) fn get(&mut self, key: Key) -> Option<&mut V> {
-        self.fresh.get_mut(&key).or_else(|| self.old.get_mut(&key))
-    }
-
-    fn remove(&mut self, key: Key) -> Option<V> {
-        self.fresh.remove(&key).or_else(|| self.old.remove(&key))
     }
 }

@@ -54,7 +54,7 @@ impl Plan {
             frame = bytes.max(frame);
         }
         utf8.finish().map_err(|_| SendError::NotJsonRpc)?;
-        let digest = hex(&hash.finalize());
+        let digest = hex(hash);
         let start = Start { digest, bytes: len64(message.len()), chunks: len64(ends.len()).saturating_sub(1) };
         let fits = capacity.fits(measure(&writer.start(token, &start)));
         if fits { Ok(Self { start, ends, frame }) } else { Err(too_many) }

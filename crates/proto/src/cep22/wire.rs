@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::fmt::{Arguments, Write as _};
 
 use bytes::{BufMut, Bytes, BytesMut};
+use sha2::{Digest, Sha256};
 
 use crate::error::Violation;
 use crate::json::{self, Kind as Json, Number, Path, Paths, Span};
@@ -224,10 +225,6 @@ impl Writer {
 }
 
 /// A digest as it is written.
-pub(super) fn hex(bytes: &[u8]) -> String {
-    bytes
-        .iter()
-        .flat_map(|byte| [byte >> 4, byte & 15])
-        .filter_map(|digit| char::from_digit(digit.into(), 16))
-        .collect()
+pub(super) fn hex(hash: Sha256) -> String {
+    hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
 }

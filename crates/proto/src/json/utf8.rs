@@ -38,8 +38,13 @@ impl Utf8 {
         }
     }
 
-    fn check(&mut self, bytes: &[u8]) -> Result<(), JsonError> {
-        let bytes = self.complete(bytes)?;
+    fn check(&mut self, mut bytes: &[u8]) -> Result<(), JsonError> {
+        while self.carried > 0
+            && let Some((&byte, rest)) = bytes.split_first()
+        {
+            self.carry(byte)?;
+            bytes = rest;
+        }
         let (whole, tail) = bytes.split_at_checked(bytes.len().saturating_sub(cut_len(bytes))).unwrap_or((bytes, &[]));
         if simdutf8::basic::from_utf8(whole).is_err() {
             let good = std::str::from_utf8(whole).map_or_else(|error| error.valid_up_to(), str::len);
@@ -47,17 +52,6 @@ impl Utf8 {
         }
         self.offset = self.offset.saturating_add(len64(whole.len()));
         tail.iter().try_for_each(|&byte| self.carry(byte))
-    }
-
-    /// Takes what completes the character begun in the last piece; returns the rest.
-    fn complete<'a>(&mut self, mut bytes: &'a [u8]) -> Result<&'a [u8], JsonError> {
-        while self.carried > 0
-            && let Some((&byte, rest)) = bytes.split_first()
-        {
-            self.carry(byte)?;
-            bytes = rest;
-        }
-        Ok(bytes)
     }
 
     /// Adds a byte to the character that is carried.

@@ -1,6 +1,6 @@
 //! From lines to messages: raw ones as they are, frames by group, all else for the log.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -15,10 +15,9 @@ use crate::machine::{Event, Meta, Progress, Subject};
 use crate::message::{Message, len_usize, len64};
 use crate::outbox::Outbox;
 use crate::outgoing::{Look, check};
+use crate::recent::Recent;
 use crate::rpc::{self, ENVELOPE, Envelope, Kind};
 
-/// Names of ended groups that are remembered, so that late frames of them begin nothing.
-const MAX_ENDED: usize = 4096;
 /// How often to look whether the budget wants room back.
 const LOOK_AGAIN: Duration = Duration::from_millis(250);
 /// What a frame ahead of a gap costs beside its bytes: its place in the tree and its allocation.
@@ -36,8 +35,8 @@ pub(super) struct Receiver {
     account: Account,
     /// Oldest first.
     pub(super) groups: Vec<Group>,
-    /// Newest first.
-    ended: VecDeque<u128>,
+    /// Names of ended groups, so that late frames of them begin nothing.
+    ended: Recent<u128, (), 2048>,
     ordinals: u64,
     /// While we do not read, no group grows older.
     pub(super) clock: ReadClock,
@@ -46,7 +45,7 @@ pub(super) struct Receiver {
 
 impl Receiver {
     pub(super) fn new(limits: Limits, max_line_bytes: u64, account: Account) -> Self {
-        let (groups, ended, clock) = (Vec::new(), VecDeque::new(), ReadClock::default());
+        let (groups, ended, clock) = (Vec::new(), Recent::default(), ReadClock::default());
         Self { limits, max_line_bytes, account, groups, ended, ordinals: 0, clock, look_at: None }
     }
 
@@ -81,7 +80,7 @@ impl Receiver {
         let reading = self.clock.read(now);
         let over = |group: &mut Group| group.deadline <= reading || group.assembly.is_evicted();
         for group in self.groups.extract_if(.., over).collect::<Vec<_>>() {
-            self.remember(group.id);
+            self.ended.insert(group.id, ());
             let received = group.received();
             if group.assembly.is_evicted() {
                 fail(group.ordinal, Violation::NoRoom(received), group.answers, outbox);
@@ -101,11 +100,11 @@ impl Receiver {
     fn frame(&mut self, frame: &Frame, meta: Meta, now: Instant, outbox: &mut Outbox) {
         let place = self.groups.iter().position(|group| group.id == frame.id).unwrap_or(self.groups.len());
         if place == self.groups.len() {
-            if self.ended.contains(&frame.id) {
+            if self.ended.get(frame.id).is_some() {
                 return outbox.count("late-frame");
             }
             if let Err(violation) = self.begin(frame, meta, now) {
-                self.remember(frame.id);
+                self.ended.insert(frame.id, ());
                 return fail(self.ordinal(), violation, None, outbox);
             }
         }
@@ -115,7 +114,7 @@ impl Receiver {
             let (subject, done) = (Subject::Incoming(group.ordinal), group.received());
             return outbox.progress(Progress { subject, done, total: group.declared.max(done) });
         }
-        self.remember(frame.id);
+        self.ended.insert(frame.id, ());
         let Group { ordinal, meta, answers, assembly, .. } = self.groups.remove(place);
         match added.and_then(|()| assembly.finish()) {
             Ok(whole) => outbox.event(Event::Message { message: whole.message, ordinal, meta }),
@@ -149,11 +148,6 @@ impl Receiver {
         let ordinal = self.ordinals;
         self.ordinals = ordinal.saturating_add(1);
         ordinal
-    }
-
-    fn remember(&mut self, ended: u128) {
-        self.ended.push_front(ended);
-        self.ended.truncate(MAX_ENDED);
     }
 }
 

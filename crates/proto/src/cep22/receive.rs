@@ -97,10 +97,15 @@ impl Connection {
     fn start(&mut self, key: Key, head: Head, start: Start, now: Instant) -> Result<(), Violation> {
         let at = head.highest;
         if let Some(open) = self.arriving.get_mut(&key) {
-            // Whoever sent another `start` has to hear of that one, even if it is the same again.
-            open.head.meta = head.meta;
-            let same = open.start == start && open.first == at;
-            return if same { Ok(()) } else { Err(Violation::TransferInFlight) };
+            // Either may have come late: whoever sent the one that is still wanted has to hear of it.
+            let is_other = open.head.meta.id != head.meta.id;
+            if open.start == start && open.first == at {
+                open.head.meta = head.meta;
+                return Ok(());
+            } else if is_other {
+                self.answer(&head, ABORT, &Violation::TransferInFlight.to_string());
+            }
+            return Err(Violation::TransferInFlight);
         }
         self.admit(&start, &head.meta.peer)?;
         let mut arrival = Arrival::begin(head, start, (&self.config, &self.account), (now, self.read))?;

@@ -287,14 +287,13 @@ impl Connection {
             return self.sent(&item);
         }
         self.out.bytes = self.out.bytes.saturating_sub(item.len());
-        // A peer that gave up expects nothing more.
-        let is_heard = error != SendError::Aborted;
-        if item.next > 0 && item.plan.is_some() && is_heard {
+        // A peer that gave up expects no abort. It still gets an error for an answer: it may have meant another transfer.
+        if item.next > 0 && item.plan.is_some() && error != SendError::Aborted {
             let bytes = self.writer.text((item.token(), item.place(item.next)), ABORT, &error.to_string());
             let about = item.meta.about.clone().or_else(|| item.began.clone());
             self.control(bytes, Meta { about, ..item.meta.clone() });
         }
-        if let Some(instead) = item.what.fail(error, &mut self.outbox).filter(|_| is_heard) {
+        if let Some(instead) = item.what.fail(error, &mut self.outbox) {
             self.control(instead.message, item.meta);
         }
     }

@@ -239,7 +239,7 @@ impl Connection {
 
     /// Accepts a message of ours: the handshake is written into it, then it waits for its turn.
     fn send(&mut self, ticket: Ticket, message: Message, lane: Lane) {
-        let Ok(look) = Look::new(&message, &LOOK, |look| self.is_enough(look, &message)) else {
+        let Ok(look) = Look::new(&message, &LOOK, |look| is_enough(look, &message)) else {
             return self.outbox.send_failed(ticket, SendError::NotJsonRpc, None);
         };
         let method = rpc::string(&message, look.envelope.method).unwrap_or_default();
@@ -263,35 +263,9 @@ impl Connection {
         let sent = self.agreement.pass(self.role, &message, &look.envelope, &mut self.outbox);
         let order = if lane == Lane::Free && order != Order::Barrier { Order::Free } else { order };
         drop((method, channel));
-        let out = Outgoing::new(Some(ticket), self.fitting(message, sent), Meta::default());
+        let out = Outgoing::new(Some(ticket), sent.unwrap_or(message), Meta::default());
         if let Some(refused) = self.sender.push(out, nature, order) {
             self.refuse(refused);
-        }
-    }
-
-    /// The message with our handshake in it, unless only that makes it too large to be sent at all.
-    fn fitting(&mut self, message: Message, sent: Option<Message>) -> Message {
-        let theirs = self.agreement.theirs;
-        match sent {
-            Some(sent)
-                if theirs.is_none() && !self.sender.fits(&sent, theirs) && self.sender.fits(&message, theirs) =>
-            {
-                self.agreement.go_without();
-                message
-            }
-            sent => sent.unwrap_or(message),
-        }
-    }
-
-    /// Whether enough of a message has been seen to order it.
-    fn is_enough(&self, look: &Look<LOOKS>, message: &Message) -> bool {
-        let Some(method) = rpc::string(message, look.envelope.method) else {
-            return look.has_id() && (look.envelope.result.is_some() || look.envelope.error.is_some());
-        };
-        match self.role {
-            Role::Client => look.has_id() || !order::is_tracked(&method),
-            Role::Server if order::is_ordered(&method) => rpc::string(message, look.looks.get(CHANNEL_AT)).is_some(),
-            Role::Server => look.has_id(),
         }
     }
 
@@ -303,11 +277,13 @@ impl Connection {
             self.agreement.withdraw();
         }
         let diverges = self.role == Role::Server && order.is_ordered() && item.nature != Nature::Response;
-        if let Some(answer) = item.out.fail(error.clone(), &mut self.outbox)
-            && !self.sender.push_answer(answer, self.agreement.theirs)
-        {
+        match item.out.fail(error.clone(), &mut self.outbox) {
+            Some(answer) if self.sender.fits(&answer.message, self.agreement.theirs) => {
+                self.sender.answers.push_back(answer);
+            }
             // The peer chose an id that leaves no room for an answer.
-            self.outbox.count("answer-too-large");
+            Some(_) => self.outbox.count("answer-too-large"),
+            None => {}
         }
         if diverges {
             self.close(CloseReason::Unsendable(error));
@@ -397,4 +373,12 @@ impl Machine for Connection {
     fn counters(&self) -> &Counters {
         self.outbox.counters()
     }
+}
+
+/// Whether enough of a message has been seen to order it: its id, or its channel if its id does not matter.
+fn is_enough(look: &Look<LOOKS>, message: &Message) -> bool {
+    let method = rpc::string(message, look.envelope.method);
+    let in_channel = rpc::string(message, look.looks.get(CHANNEL_AT)).is_some();
+    let is_seen = in_channel && method.is_some_and(|method| !order::is_tracked(&method));
+    is_seen || (look.has_id() && look.has_kind())
 }

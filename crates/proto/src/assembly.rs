@@ -73,10 +73,8 @@ impl<const N: usize> Assembly<N> {
 
     /// Appends bytes if they continue a good message.
     pub(crate) fn push(&mut self, bytes: &[u8]) -> Result<(), Violation> {
-        check(&mut self.utf8, &mut self.scanner, bytes)?;
-        self.buffer.extend(bytes);
-        self.grant.note_received(self.len());
-        Ok(())
+        self.utf8.feed(bytes).map_err(|_| Violation::MessageNotUtf8)?;
+        self.push_text(bytes)
     }
 
     /// Appends whole characters, known to be UTF-8, if they continue a good message.

@@ -241,7 +241,7 @@ fn unanswered_requests() -> Option<String> {
 
 /// Many connections of one endpoint, which remembers what each client takes.
 fn client_ids() -> Option<String> {
-    let negotiated = Negotiated::new();
+    let negotiated = Negotiated::default();
     let mut scale = Scale::new(ALLOWANCE);
     scale.begin(BudgetConfig::default());
     for n in 0..40 {

@@ -88,14 +88,6 @@ impl Agreement {
         }
     }
 
-    /// Client: the request went out as the application wrote it, because ours does not fit the link.
-    pub(super) fn go_without(&mut self) {
-        self.invited = false;
-        if let Some(asked) = &mut self.asked {
-            asked.version = false;
-        }
-    }
-
     /// Client: the request was refused, so no answer will come.
     pub(super) fn withdraw(&mut self) {
         self.asked = None;
@@ -159,12 +151,12 @@ impl Agreement {
                 self.theirs = asked.offered.filter(|_| version);
                 // Only those who advertised are answered.
                 self.invited = self.theirs.is_some();
+                if self.invited {
+                    self.negotiated.note_advertised();
+                }
                 Some(if self.invited { handshake.with(message, self.ours) } else { handshake.without(message) })
             }
         };
-        if self.role == Role::Server && self.invited {
-            self.negotiated.note_advertised();
-        }
         self.negotiated.remember(asked.client, Remembered { theirs: self.theirs, version });
         passed
     }

@@ -117,12 +117,6 @@ pub(crate) struct Remembered {
 }
 
 impl Negotiated {
-    /// A memory of nothing.
-    #[must_use]
-    pub fn new() -> Self {
-        Self::default()
-    }
-
     pub(crate) fn key(&self, client: &str) -> ClientKey {
         self.with(|memory| ClientKey(memory.hasher.hash_one(client)))
     }
@@ -416,7 +410,7 @@ mod tests {
 
     #[test]
     fn an_endpoint_remembers_many_clients_and_forgets_the_oldest() {
-        let memory = Negotiated::new();
+        let memory = Negotiated::default();
         let one = Remembered { theirs: Chunking::parse(FULL.as_bytes()), version: true };
         let none = Remembered { theirs: None, version: false };
         let [first, second] = ["first", "second"].map(|client| memory.key(client));

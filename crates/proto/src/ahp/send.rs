@@ -64,8 +64,8 @@ pub(super) struct Refused {
 #[derive(Debug)]
 pub(super) struct Sender {
     queue: Queue<Item, Group>,
-    /// Error answers in place of responses that cannot be sent.
-    answers: VecDeque<Outgoing>,
+    /// Error answers in place of responses that cannot be sent. They go before all else.
+    pub(super) answers: VecDeque<Outgoing>,
     pace: Pace,
     link: Capacity,
     seed: [u8; 32],
@@ -101,15 +101,6 @@ impl Sender {
             return None;
         }
         self.queue.push(item, measure.bytes, order).err().map(|(item, error)| Refused { item, order, error })
-    }
-
-    /// Accepts an error answer, which goes before all else. Whether it fits a frame.
-    pub(super) fn push_answer(&mut self, answer: Outgoing, theirs: Option<Chunking>) -> bool {
-        let fits = self.fits(&answer.message, theirs);
-        if fits {
-            self.answers.push_back(answer);
-        }
-        fits
     }
 
     /// The next frame. `theirs` is what the peer takes; `waiting` while that is being asked.

@@ -177,22 +177,6 @@ fn after_a_refused_initialize_a_large_request_fails_at_once() {
 }
 
 #[test]
-fn an_initialize_that_only_just_fits_goes_without_our_capability() {
-    let now = Instant::now();
-    let mut client = connection(Role::Client, |_| {});
-    client.handle(Input::Capacity(Capacity::of(2000)), now);
-    let initialize = padded_initialize(1950);
-    client.handle(Input::send(1, initialize.clone()), now);
-    assert_eq!(frames(&mut client, now), [initialize]);
-    client.handle(Input::frame(INITIALIZED), now);
-    let mut server = agreed(Role::Server);
-    server.handle(Input::send(1, action("a", 1, 5000)), now);
-    pass(&mut server, &mut client, now);
-    let uninvited = CloseReason::Violation(Violation::UninvitedSegment);
-    assert!(matches!(events(&mut client).last(), Some(Event::Closed(reason)) if *reason == uninvited));
-}
-
-#[test]
 fn until_the_peer_has_said_what_it_takes_only_what_any_peer_takes_goes() {
     let now = Instant::now();
     let (mut client, mut server) = (connection(Role::Client, |_| {}), connection(Role::Server, |_| {}));

@@ -9,7 +9,7 @@ use super::visit::{Kind, Visit};
 use crate::message::len64;
 
 /// Deepest nesting of arrays and objects; each takes a bit of a `u128`.
-pub const MAX_DEPTH: u32 = 128;
+pub const MAX_DEPTH: usize = 128;
 
 /// Why bytes are not one JSON text, and where.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]

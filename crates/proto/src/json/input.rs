@@ -65,12 +65,12 @@ pub(super) const fn is_space(byte: u8) -> bool {
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Nest {
     bits: u128,
-    depth: u32,
+    depth: usize,
 }
 
 impl Nest {
     #[inline(always)]
-    pub(super) const fn depth(&self) -> u32 {
+    pub(super) const fn depth(&self) -> usize {
         self.depth
     }
 

@@ -5,45 +5,32 @@ use super::text::unescape_into;
 /// Most bytes of a key that are gathered, escapes as they are written: no path has a key of more than 32 characters.
 const MAX_RAW: usize = 32 * 6;
 
-/// A key as it is written, as far as it has come.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Capture {
-    raw: [u8; MAX_RAW],
-    /// Past the end of `raw` if the key is too long.
-    len: usize,
-}
-
-impl Default for Capture {
-    fn default() -> Self {
-        Self { raw: [0; MAX_RAW], len: 0 }
-    }
-}
+/// A key as it is written, as far as it has come; of one that is too long, only so much that this shows.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Capture(Vec<u8>);
 
 impl Capture {
     /// Forgets the last key.
-    pub(super) const fn clear(&mut self) {
-        self.len = 0;
+    pub(super) fn clear(&mut self) {
+        self.0.clear();
     }
 
     /// Whether nothing was added yet.
     #[inline]
     pub(super) const fn is_empty(&self) -> bool {
-        self.len == 0
+        self.0.is_empty()
     }
 
     /// Adds what comes next.
     pub(super) fn extend(&mut self, run: &[u8]) {
-        let end = self.len.saturating_add(run.len());
-        if let Some(room) = self.raw.get_mut(self.len..end) {
-            room.copy_from_slice(run);
-        }
-        self.len = end;
+        let room = MAX_RAW.saturating_add(1).saturating_sub(self.0.len());
+        self.0.extend(run.iter().take(room));
     }
 
     /// What was gathered, unescaped; `None` if it is too long, or has half of a surrogate pair: it equals nothing.
     pub(super) fn key(&self) -> Option<Vec<u8>> {
         let mut key = Vec::new();
-        unescape_into(&mut key, self.raw.get(..self.len)?)?;
+        unescape_into(&mut key, &self.0).filter(|()| self.0.len() <= MAX_RAW)?;
         Some(key)
     }
 }

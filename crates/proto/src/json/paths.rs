@@ -39,7 +39,7 @@ pub struct Paths<const N: usize> {
     /// For each depth, the paths on which the value now open there lies.
     live: [u32; MAX_KEYS + 1],
     /// The number of keys in the longest path.
-    longest: u32,
+    longest: usize,
     /// Paths whose value is open.
     open: u32,
     seen: u32,
@@ -63,7 +63,6 @@ impl<const N: usize> Paths<N> {
             }
             bit <<= 1;
         }
-        let longest = u32::try_from(longest).unwrap_or(0);
         let live = [all, 0, 0, 0, 0];
         Self { paths, of_len, live, longest, open: 0, seen: 0, repeated: 0, root: None, found: [None; N] }
     }
@@ -112,35 +111,33 @@ impl<const N: usize> Paths<N> {
 
 impl<const N: usize> Visit for Paths<N> {
     #[inline]
-    fn depth(&self) -> u32 {
+    fn depth(&self) -> usize {
         self.longest
     }
 
     #[inline]
-    fn key(&mut self, depth: u32, key: Option<&[u8]>) {
-        let Ok(d) = usize::try_from(depth) else { return };
-        let Some([parent, live]) = self.live.get_mut(d.wrapping_sub(1)..=d) else { return };
+    fn key(&mut self, depth: usize, key: Option<&[u8]>) {
+        let Some([parent, live]) = self.live.get_mut(depth.wrapping_sub(1)..=depth) else { return };
         if *parent == 0 {
             return;
         }
         *live = bits(*parent)
             .filter(|&i| {
-                let name = self.paths.get(i).and_then(|path| path.get(d.wrapping_sub(1)));
+                let name = self.paths.get(i).and_then(|path| path.get(depth.wrapping_sub(1)));
                 name.map(|name| name.as_bytes()) == key
             })
             .fold(0, |live, i| live | 1 << i);
     }
 
     #[inline]
-    fn begin(&mut self, depth: u32, kind: Kind, at: u64) {
-        let Ok(d) = usize::try_from(depth) else { return };
-        if d == 0 {
+    fn begin(&mut self, depth: usize, kind: Kind, at: u64) {
+        if depth == 0 {
             self.root = Some(kind);
         }
-        if let Some(below) = self.live.get_mut(d.wrapping_add(1)) {
+        if let Some(below) = self.live.get_mut(depth.wrapping_add(1)) {
             *below = 0;
         }
-        let (Some(live), Some(ends)) = (self.live.get(d), self.of_len.get(d)) else { return };
+        let (Some(live), Some(ends)) = (self.live.get(depth), self.of_len.get(depth)) else { return };
         let hits = live & ends;
         if hits != 0 {
             self.record(hits, Found { kind, span: Span { start: at, end: at } });
@@ -148,12 +145,11 @@ impl<const N: usize> Visit for Paths<N> {
     }
 
     #[inline]
-    fn end(&mut self, depth: u32, at: u64) {
+    fn end(&mut self, depth: usize, at: u64) {
         if self.open == 0 {
             return;
         }
-        let Ok(d) = usize::try_from(depth) else { return };
-        let ended = self.open & self.of_len.get(d).copied().unwrap_or(0);
+        let ended = self.open & self.of_len.get(depth).copied().unwrap_or(0);
         if ended != 0 {
             self.close(ended, at);
         }

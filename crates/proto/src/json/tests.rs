@@ -11,29 +11,29 @@ type Seen = Result<Vec<Event>, JsonError>;
 
 #[derive(Clone, Debug, PartialEq)]
 enum Event {
-    Key(u32, Option<Vec<u8>>),
-    Begin(u32, Kind, u64),
-    End(u32, u64),
+    Key(usize, Option<Vec<u8>>),
+    Begin(usize, Kind, u64),
+    End(usize, u64),
 }
 
 #[derive(Clone, Debug, Default)]
 struct Recorder(Vec<Event>);
 
 impl Visit for Recorder {
-    fn depth(&self) -> u32 {
+    fn depth(&self) -> usize {
         3
     }
 
-    fn key(&mut self, depth: u32, key: Option<&[u8]>) {
+    fn key(&mut self, depth: usize, key: Option<&[u8]>) {
         // How long a borrowed key is depends on how the text is cut; one that is too long equals nothing either way.
         self.0.push(Event::Key(depth, key.filter(|key| key.len() <= 32).map(<[u8]>::to_vec)));
     }
 
-    fn begin(&mut self, depth: u32, kind: Kind, at: u64) {
+    fn begin(&mut self, depth: usize, kind: Kind, at: u64) {
         self.0.push(Event::Begin(depth, kind, at));
     }
 
-    fn end(&mut self, depth: u32, at: u64) {
+    fn end(&mut self, depth: usize, at: u64) {
         self.0.push(Event::End(depth, at));
     }
 }

@@ -56,15 +56,15 @@ impl World {
             host: Host::default(),
             client_tape: Tape::default(),
             host_tape: Tape::default(),
-            client_memory: Negotiated::new(),
-            host_memory: Negotiated::new(),
+            client_memory: Negotiated::default(),
+            host_memory: Negotiated::default(),
             budget: Budget::default(),
         }
     }
 
     /// Both sides forget what they negotiated, as programs that restart do.
     pub(crate) fn forget(&mut self) {
-        (self.client_memory, self.host_memory) = (Negotiated::new(), Negotiated::new());
+        (self.client_memory, self.host_memory) = (Negotiated::default(), Negotiated::default());
     }
 
     /// A new link to the host, and what the official client is to be given for it.

@@ -80,7 +80,7 @@ impl Client {
             follower,
             name,
             mode,
-            negotiated: Negotiated::new(),
+            negotiated: Negotiated::default(),
             budget,
             stage: Stage::Down(now),
             applied: Applied::default(),

@@ -93,7 +93,7 @@ impl Host {
         Self {
             log: Log::default(),
             channels: (0..plan.channels).map(|n| format!("ahp-session:/{n}")).collect(),
-            negotiated: Negotiated::new(),
+            negotiated: Negotiated::default(),
             sessions: HashMap::new(),
             catalogue: 0,
             asked: 0,

@@ -99,7 +99,7 @@ impl World {
 
 /// What earlier connections negotiated, unless a saboteur forgets it.
 fn memory(plan: &Plan, kept: &Negotiated) -> Negotiated {
-    if plan.sabotage == Some(Sabotage::ForgottenCapability) { Negotiated::new() } else { kept.clone() }
+    if plan.sabotage == Some(Sabotage::ForgottenCapability) { Negotiated::default() } else { kept.clone() }
 }
 
 fn capacity(plan: &Plan, rng: &mut Rng) -> Capacity {

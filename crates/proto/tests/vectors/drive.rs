@@ -79,7 +79,7 @@ pub(super) struct Driver<'a> {
 
 impl<'a> Driver<'a> {
     fn new(dialect: Dialect, setup: &'a Setup, budget: Budget, watch: &'a mut dyn Watch) -> Self {
-        let negotiated = Negotiated::new();
+        let negotiated = Negotiated::default();
         Self {
             dialect,
             setup,

@@ -190,3 +190,61 @@ fn until_the_peer_has_said_what_it_takes_only_what_any_peer_takes_goes() {
     assert_eq!(pass(&mut client, &mut server, now).len(), 2);
     assert_eq!(messages(&mut server).len(), 4);
 }
+
+#[test]
+fn a_message_of_just_what_any_peer_takes_need_not_wait() {
+    let now = Instant::now();
+    for (len, goes) in [(512, true), (513, false)] {
+        let mut client = connection(Role::Client, |_| {});
+        client.handle(Input::send(1, INITIALIZE), now);
+        frames(&mut client, now);
+        client.handle(Input::send(2, action("a", 1, len - action("a", 1, 0).len())), now);
+        assert_eq!(frames(&mut client, now).len() == 1, goes, "{len}");
+    }
+}
+
+#[test]
+fn only_what_has_to_wait_is_charged_while_it_waits() {
+    let (now, budget) = (Instant::now(), Budget::default());
+    let limits = limits(|limits| limits.max_frame_bytes = 65_536);
+    let config = Config { agreed: Some(Chunking::from(&limits)), ..Config::new(Role::Client, limits, [7; 32]) };
+    let mut client = Connection::new(config.clone(), budget.account(Some("someone")));
+    let mut server = Connection::new(Config { role: Role::Server, ..config }, budget.account(Some("host")));
+    client.handle(Input::frame(action("a", 1, 10_000)), now);
+    assert_eq!(budget.held(), 0, "it goes up as it is");
+    server.handle(Input::send(1, action("a", 2, 100_000)), now);
+    let segments = frames(&mut server, now);
+    client.handle(Input::frame(segments[0].clone()), now);
+    let group = budget.held();
+    client.handle(Input::frame(action("b", 3, 10_000)), now);
+    assert!((10_000..20_000).contains(&(budget.held() - group)), "{} beside {group}", budget.held());
+    segments[1..].iter().for_each(|segment| client.handle(Input::frame(segment.clone()), now));
+    assert!((110_000..130_000).contains(&budget.held()), "{}", budget.held());
+    assert_eq!(messages(&mut client).len(), 3);
+    assert_eq!(budget.held(), 0);
+}
+
+#[test]
+fn segments_are_smaller_while_others_wait_and_on_a_slow_link() {
+    let now = Instant::now();
+    let wide = |config: &mut Config| {
+        config.limits = limits(|limits| limits.max_frame_bytes = 200_000);
+        config.agreed = Some(Chunking::from(&config.limits));
+    };
+    let longest = |frames: &[Bytes]| frames.iter().map(Bytes::len).max().unwrap();
+    let mut server = connection(Role::Server, wide);
+    server.handle(Input::send(1, action("a", 1, 900_000)), now);
+    assert!(longest(&frames(&mut server, now)) > 190_000);
+    (2..4).for_each(|n| server.handle(Input::send(n, action("a", n, 900_000)), now));
+    let shared = frames(&mut server, now);
+    assert!((60_000..=65_536).contains(&shared[0].len()) && longest(&shared) > 190_000);
+
+    // A hundred kilobytes a second: a twentieth of that is less than what a segment should have.
+    let mut later = now;
+    (4..9).for_each(|n| server.handle(Input::send(n, action("a", n, 99_900)), now));
+    while server.poll_transmit(later).is_some() {
+        later += SECOND;
+    }
+    server.handle(Input::send(9, action("a", 9, 900_000)), later);
+    assert!((16_000..=16_384).contains(&longest(&frames(&mut server, later))));
+}

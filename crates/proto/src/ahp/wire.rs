@@ -333,6 +333,11 @@ mod tests {
     }
 
     #[test]
+    fn what_is_coded_is_not_shown() {
+        assert_eq!(format!("{:?}", Codec::new()), "Codec");
+    }
+
+    #[test]
     fn the_quotes_of_a_frame_are_counted_right() {
         let frame = &frame_of("abc", 400)[0];
         assert_eq!(json::escaped_len(frame), frame.len() as u64 + QUOTES);

@@ -455,6 +455,13 @@ mod tests {
     }
 
     #[test]
+    fn nothing_lands_at_a_place_that_no_flight_has() {
+        let mut queue: Queue<char, ()> = Queue::new(25);
+        queue.land(0);
+        assert!(queue.flight(0).is_none());
+    }
+
+    #[test]
     fn the_queue_is_bounded_in_bytes_except_for_barriers() {
         let mut queue: Queue<char, ()> = Queue::new(25);
         queue.push('a', 10, A).unwrap();

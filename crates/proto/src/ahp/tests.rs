@@ -248,3 +248,16 @@ fn segments_are_smaller_while_others_wait_and_on_a_slow_link() {
     server.handle(Input::send(9, action("a", 9, 900_000)), later);
     assert!((16_000..=16_384).contains(&longest(&frames(&mut server, later))));
 }
+
+#[test]
+fn an_ordered_response_that_cannot_be_sent_is_answered_and_the_link_lives() {
+    let now = Instant::now();
+    let mut server = connection(Role::Server, |_| {});
+    server.handle(Input::Capacity(Capacity::of(1000)), now);
+    server.handle(Input::frame(r#"{"jsonrpc":"2.0","id":5,"method":"subscribe","params":{"channel":"a"}}"#), now);
+    server.handle(Input::send(1, format!(r#"{{"jsonrpc":"2.0","id":5,"result":"{}"}}"#, "x".repeat(5000))), now);
+    let sent = frames(&mut server, now);
+    assert_eq!(sent.len(), 1);
+    assert!(sent[0].starts_with(br#"{"jsonrpc":"2.0","id":5,"error":{"code":-32011,"#), "{sent:?}");
+    assert!(!events(&mut server).iter().any(|event| matches!(event, Event::Closed(_))));
+}

@@ -307,6 +307,16 @@ mod tests {
     const FULL: &str = r#"{"maxIncomingFrameBytes":900000,"maxIncomingMessageBytes":33554432,"maxIncomingGroups":4,"groupTimeoutMs":5,"settledCursor":true}"#;
 
     #[test]
+    fn params_that_are_no_object_stay_as_they_are() {
+        let chunking = Chunking::parse(FULL.as_bytes()).unwrap();
+        for params in ["[1,2]", "7", "[]"] {
+            let (message, handshake) = request(params);
+            assert_eq!(handshake.with(&message, chunking), message);
+            assert_eq!(handshake.without(&message), message);
+        }
+    }
+
+    #[test]
     fn what_is_written_is_read_back() {
         let chunking = Chunking::parse(FULL.as_bytes()).unwrap();
         assert_eq!(chunking.to_json(), FULL);

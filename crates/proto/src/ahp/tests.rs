@@ -261,3 +261,46 @@ fn an_ordered_response_that_cannot_be_sent_is_answered_and_the_link_lives() {
     assert!(sent[0].starts_with(br#"{"jsonrpc":"2.0","id":5,"error":{"code":-32011,"#), "{sent:?}");
     assert!(!events(&mut server).iter().any(|event| matches!(event, Event::Closed(_))));
 }
+
+#[test]
+fn a_channel_far_back_in_an_action_orders_it_all_the_same() {
+    let now = Instant::now();
+    let mut server = agreed(Role::Server);
+    server.handle(Input::send(1, action("a", 1, 9000)), now);
+    let late = r#"{"jsonrpc":"2.0","method":"action","params":{"action":"PAD","channel":"a","serverSeq":2}}"#;
+    server.handle(Input::send(2, late.replace("PAD", &"x".repeat(700))), now);
+    let sent = frames(&mut server, now);
+    assert!(sent.last().is_some_and(|frame| frame.starts_with(br#"{"jsonrpc":"2.0","method":"action""#)), "{sent:?}");
+}
+
+#[test]
+fn a_request_is_known_by_its_id_and_method_wherever_they_stand() {
+    let now = Instant::now();
+    for request in [
+        r#"{"jsonrpc":"2.0","method":"subscribe","params":{"channel":"a","pad":"PAD"},"id":7}"#,
+        r#"{"jsonrpc":"2.0","id":7,"pad":"PAD","method":"subscribe","params":{"channel":"a"}}"#,
+    ] {
+        let (mut client, mut server) = (agreed(Role::Client), agreed(Role::Server));
+        client.handle(Input::send(1, request.replace("PAD", &"x".repeat(700))), now);
+        frames(&mut client, now);
+        server.handle(Input::send(1, action("a", 1, 3000)), now);
+        let segments = frames(&mut server, now);
+        client.handle(Input::frame(segments[0].clone()), now);
+        client.handle(Input::frame(r#"{"jsonrpc":"2.0","id":7,"result":{}}"#), now);
+        assert!(messages(&mut client).is_empty(), "the answer waits for what began before it: {request}");
+        segments[1..].iter().for_each(|segment| client.handle(Input::frame(segment.clone()), now));
+        assert_eq!(messages(&mut client).len(), 2);
+    }
+}
+
+#[test]
+fn a_request_of_the_server_with_the_id_of_our_handshake_is_not_its_answer() {
+    let now = Instant::now();
+    let (mut client, mut server) = (connection(Role::Client, |_| {}), connection(Role::Server, |_| {}));
+    client.handle(Input::send(1, INITIALIZE), now);
+    pass(&mut client, &mut server, now);
+    client.handle(Input::frame(r#"{"jsonrpc":"2.0","id":1,"method":"resourceRead"}"#), now);
+    server.handle(Input::send(1, INITIALIZED), now);
+    pass(&mut server, &mut client, now);
+    assert!(client.peer().is_some());
+}

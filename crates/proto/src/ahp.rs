@@ -42,7 +42,7 @@ pub use self::cursor::Applied;
 pub use self::handshake::Role;
 pub use self::negotiate::{Chunking, Negotiated};
 
-/// How often room is asked for again, and an eviction looked for: short against a group's timeout.
+/// How often room is asked for again, and groups are looked at that may be too old: short against a timeout.
 const RETRY: Duration = Duration::from_millis(100);
 
 /// How a connection is set up.
@@ -83,7 +83,7 @@ pub struct Connection {
     paused: bool,
     /// Frames that wait for room, the first of which begins a group.
     parked: VecDeque<Bytes>,
-    /// When to look whether there is room, and whether a group here has to make room.
+    /// When to look whether there is room, and whether a group here is too old or has to make room.
     look_at: Option<Instant>,
     sender: Sender,
     /// The peer's requests that we have not answered.
@@ -359,11 +359,7 @@ impl Machine for Connection {
     }
 
     fn poll_timeout(&self) -> Option<Instant> {
-        if self.outbox.is_closed() {
-            return None;
-        }
-        let sweep = self.receiver.next_sweep().and_then(|reading| self.clock.when(reading));
-        sweep.into_iter().chain(self.look_at).min()
+        self.look_at.filter(|_| !self.outbox.is_closed())
     }
 
     fn wants_frames(&self) -> bool {

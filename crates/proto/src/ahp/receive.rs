@@ -154,12 +154,6 @@ impl Receiver {
         old.map(|group| (group.ordinal, group.assembly.len())).collect()
     }
 
-    /// The time on the read clock at which the oldest group is to be swept.
-    pub(super) fn next_sweep(&self) -> Option<Duration> {
-        let oldest = self.groups.iter().map(|group| group.started).min()?;
-        Some(oldest.saturating_add(self.limits.sweep_after()))
-    }
-
     /// Whether a group here has to go, because others need the room more.
     pub(super) fn is_evicted(&self) -> bool {
         self.groups.iter().any(|group| group.assembly.is_evicted())

@@ -304,3 +304,27 @@ fn a_request_of_the_server_with_the_id_of_our_handshake_is_not_its_answer() {
     pass(&mut server, &mut client, now);
     assert!(client.peer().is_some());
 }
+
+#[test]
+fn a_message_of_exactly_the_limit_arrives_in_any_spelling() {
+    let now = Instant::now();
+    // Where a question mark ends three bytes, base64 has a slash, which may be escaped.
+    let message = action("a", 1, 0).replace(r#""action":"""#, &format!(r#""action":"{}""#, "?".repeat(3000)));
+    for (limit, arrives) in [(message.len(), true), (message.len() - 1, false)] {
+        let ours = limits(|limits| {
+            (limits.max_frame_bytes, limits.max_message_bytes) = (2048, u64::try_from(limit).unwrap());
+        });
+        let mut client = connection(Role::Client, |config| {
+            (config.limits, config.agreed) = (ours, Some(Chunking::from(&ours)));
+        });
+        let theirs = Chunking { max_frame_bytes: 1500, max_message_bytes: 1 << 20, ..Chunking::from(&ours) };
+        let mut server = connection(Role::Server, |config| config.agreed = Some(theirs));
+        server.handle(Input::send(1, message.clone()), now);
+        for frame in frames(&mut server, now) {
+            let (front, data) = frame.split_at(130);
+            let escaped = String::from_utf8(data.to_vec()).unwrap().replace('/', r"\/");
+            client.handle(Input::frame([front, escaped.as_bytes()].concat()), now);
+        }
+        assert_eq!(messages(&mut client).len() == 1, arrives, "{limit}");
+    }
+}

@@ -194,9 +194,9 @@ impl Sender {
         let plan = Plan::new(size, chosen).or_else(|_| Plan::new(size, largest))?;
         if let Some(rate) = self.pace.rate() {
             let wire_bytes = u128::from(plan.total).saturating_mul(plan.longest_frame().into());
+            let needed_ms = wire_bytes.saturating_mul(1000).checked_div(rate.into()).unwrap_or(0);
             let limit_ms = theirs.group_timeout.as_millis();
-            let possible = u128::from(rate).saturating_mul(limit_ms).checked_div(1000).unwrap_or(0);
-            if wire_bytes > possible {
+            if needed_ms > limit_ms {
                 let limit_ms = u64::try_from(limit_ms).unwrap_or(u64::MAX);
                 return Err(SendError::TooSlow { size, limit_ms, rate });
             }

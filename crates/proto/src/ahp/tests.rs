@@ -328,3 +328,27 @@ fn a_message_of_exactly_the_limit_arrives_in_any_spelling() {
         assert_eq!(messages(&mut client).len() == 1, arrives, "{limit}");
     }
 }
+
+#[test]
+fn a_message_is_refused_that_would_take_a_millisecond_too_long() {
+    let now = Instant::now();
+    // What becomes of a large message on a link that took a small one each second, if it may take so long.
+    let send = |timeout: Duration| {
+        let mut server = connection(Role::Server, |config| {
+            let chunking = Chunking::from(&limits(|limits| limits.max_frame_bytes = 200_000));
+            config.agreed = Some(Chunking { group_timeout: timeout, ..chunking });
+        });
+        let mut later = now;
+        (0..5).for_each(|n| server.handle(Input::send(n, action("a", n, 99_900)), now));
+        while server.poll_transmit(later).is_some() {
+            later += SECOND;
+        }
+        server.handle(Input::send(9, action("a", 9, 900_000)), later);
+        frames(&mut server, later)
+    };
+    let sent = send(100 * SECOND);
+    let wire_bytes = sent.len() * sent.iter().map(Bytes::len).max().unwrap();
+    let needed = Duration::from_millis((wire_bytes * 1000 / action("a", 0, 99_900).len()) as u64);
+    assert_eq!(send(needed).len(), sent.len());
+    assert!(send(needed - Duration::from_millis(1)).is_empty());
+}

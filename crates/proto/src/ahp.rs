@@ -33,7 +33,7 @@ use crate::limits::Limits;
 use crate::machine::{Event, Input, Lane, Machine, Meta, Progress, Subject, Ticket, Transmit};
 use crate::message::{Message, len64};
 use crate::outbox::Outbox;
-use crate::outgoing::{Look, Outgoing};
+use crate::outgoing::{Look, Outgoing, too_late};
 use crate::queue::Order;
 use crate::rpc::{self, Kind};
 
@@ -306,10 +306,7 @@ impl Connection {
 impl Machine for Connection {
     fn handle(&mut self, input: Input, now: Instant) {
         if self.outbox.is_closed() {
-            if let Input::Send { ticket, message, meta, .. } = input {
-                let _ = Outgoing::new(Some(ticket), message, meta).fail(SendError::Disconnected, &mut self.outbox);
-            }
-            return;
+            return too_late(input, &mut self.outbox);
         }
         match input {
             Input::Frame { bytes, .. } => self.frame(bytes, now),

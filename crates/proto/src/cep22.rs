@@ -22,6 +22,7 @@ use crate::error::Counters;
 use crate::limits::Limits;
 use crate::machine::{Capacity, Event, Input, Machine, Transmit};
 use crate::outbox::Outbox;
+use crate::outgoing::too_late;
 
 use arrival::Arrival;
 use book::{Book, Key};
@@ -131,7 +132,7 @@ impl Connection {
 impl Machine for Connection {
     fn handle(&mut self, input: Input, now: Instant) {
         if self.outbox.is_closed() {
-            return;
+            return too_late(input, &mut self.outbox);
         }
         self.tick(now);
         match input {

@@ -6,7 +6,7 @@ use sha2::{Digest, Sha256};
 use crate::error::{Over, SendError, Violation};
 use crate::json::{self, Compactor, Path, Paths, Scanner};
 use crate::limits::Limits;
-use crate::machine::{Capacity, Event, Lane, Measure, Meta, Progress, Subject, Tag, Ticket, Transmit};
+use crate::machine::{Capacity, Event, Input, Lane, Measure, Meta, Progress, Subject, Tag, Ticket, Transmit};
 use crate::message::{Message, Reader, len64};
 use crate::outbox::Outbox;
 use crate::queue::{LaneKey, Order, Queue};
@@ -64,6 +64,13 @@ impl Outgoing {
         let (instead, reply) = if kind == Kind::Response { (answer, None) } else { (None, answer) };
         outbox.send_failed(ticket, error, reply);
         instead.map(|message| Self::new(None, message, self.meta))
+    }
+}
+
+/// Takes what comes after the end: a message to send fails, all else means nothing any more.
+pub(crate) fn too_late(input: Input, outbox: &mut Outbox) {
+    if let Input::Send { ticket, message, meta, .. } = input {
+        let _ = Outgoing::new(Some(ticket), message, meta).fail(SendError::Disconnected, outbox);
     }
 }
 

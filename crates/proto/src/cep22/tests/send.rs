@@ -283,3 +283,16 @@ fn closing_fails_what_is_unsent_and_tells_each_side_once() {
     assert!(end.machine.poll_transmit(end.now).is_none());
     assert!(end.machine.poll_timeout().is_none());
 }
+
+#[test]
+fn a_message_after_the_end_fails_and_its_caller_hears() {
+    let mut end = End::new(known(), 600);
+    end.put(Input::Close(CloseReason::Normal));
+    end.send(1, request(5, &json!("t"), "x"));
+    let events = end.events();
+    let [Event::SendFailed { error: SendError::Disconnected, reply: Some(reply), .. }, Event::Closed(_)] = &events[..]
+    else {
+        panic!("{events:?}")
+    };
+    assert!(reply.to_bytes().starts_with(br#"{"jsonrpc":"2.0","id":5,"error""#));
+}

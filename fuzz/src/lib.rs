@@ -7,5 +7,5 @@ mod watch;
 
 pub use cut::{cut, text_and_cuts};
 pub use play::{Act, Op, play};
-pub use small::{Small, outcome};
+pub use small::{Small, assert_same, outcome};
 pub use watch::Watch;

@@ -64,3 +64,14 @@ pub fn outcome<M: Machine>(mut machine: M, frames: impl IntoIterator<Item = Byte
     }
     (messages, rest)
 }
+
+/// Asserts that a frame and the same one with space before it came to the same.
+pub fn assert_same(ours: &(Vec<Message>, Vec<String>), theirs: &(Vec<Message>, Vec<String>)) {
+    assert_eq!(ours.0.len(), theirs.0.len());
+    for (plain, spaced) in ours.0.iter().zip(&theirs.0) {
+        assert_eq!(plain.to_bytes().trim_ascii_start(), spaced.to_bytes().trim_ascii_start());
+    }
+    // Offsets of a fault differ by the space; its name does not.
+    let name = |text: &String| text.split(|c: char| c.is_ascii_digit()).next().map(str::to_owned);
+    assert_eq!(ours.1.iter().map(name).collect::<Vec<_>>(), theirs.1.iter().map(name).collect::<Vec<_>>());
+}

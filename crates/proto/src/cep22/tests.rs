@@ -139,6 +139,17 @@ impl End {
         }
     }
 
+    /// Confirms all frames of a transfer but `end`, which is returned.
+    fn up_to_end(&mut self) -> Sent {
+        loop {
+            let sent = self.next().unwrap();
+            if sent.kind() == "end" {
+                return sent;
+            }
+            self.ack(sent.tag);
+        }
+    }
+
     /// The one message that was not sent.
     fn unsent(&mut self) -> (SendError, Option<Value>) {
         let events = self.events();

@@ -166,11 +166,7 @@ fn a_silent_link_is_given_up_after_the_soft_timeout() {
 fn a_response_that_arrives_before_the_end_frames_receipt_is_not_lost() {
     let mut end = End::new(acking(), 600);
     end.send(1, request(1, &json!("t"), &"x".repeat(900)));
-    let mut last = end.next().unwrap();
-    while last.kind() != "end" {
-        end.ack(last.tag);
-        last = end.next().unwrap();
-    }
+    let last = end.up_to_end();
     end.take(response(1, "early"));
     assert_eq!(end.messages(), [response(1, "early")]);
     end.ack(last.tag);

@@ -1,0 +1,140 @@
+//! Which wire form one end of a link speaks, and the machine for it.
+
+use std::time::Instant;
+
+use breakbulk_proto::{Account, Counters, Event, Input, Limits, Machine, Transmit, ahp, cep22, plain, stdio};
+use strum::{Display, EnumString, VariantNames};
+
+/// A wire form.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Display, EnumString, VariantNames)]
+#[strum(serialize_all = "lowercase")]
+pub enum Dialect {
+    /// Agent Host Protocol: `ahp/messageSegment` notifications.
+    Ahp,
+    /// ContextVM's CEP-22: oversized transfers in `notifications/progress`.
+    Cep22,
+    /// Chunked stdio, as SwiftAgentKit has it.
+    Stdio,
+    /// None: one frame is one message.
+    Plain,
+}
+
+/// What a machine is made from.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Setup {
+    /// The wire form.
+    pub dialect: Dialect,
+    /// Which side of the conversation we are on this link: towards a client we are its server.
+    pub role: ahp::Role,
+    /// What we take.
+    pub limits: Limits,
+    /// Whether the link ends frames at line ends.
+    pub one_line: bool,
+    /// What earlier connections negotiated (`ahp`).
+    pub negotiated: ahp::Negotiated,
+    /// When ordered messages are delivered (`ahp`).
+    pub delivery: ahp::Delivery,
+}
+
+impl Setup {
+    /// A setup that remembers nothing, with start-order delivery.
+    #[must_use]
+    pub fn new(dialect: Dialect, role: ahp::Role, limits: Limits) -> Self {
+        let (negotiated, delivery) = (ahp::Negotiated::default(), ahp::Delivery::StartOrder);
+        Self { dialect, role, limits, one_line: false, negotiated, delivery }
+    }
+
+    /// The machine. What it holds is charged to `account`.
+    ///
+    /// # Errors
+    /// The system gave no random bytes.
+    pub fn machine(&self, account: Account) -> Result<AnyMachine, getrandom::Error> {
+        let mut seed = [0; 32];
+        getrandom::fill(&mut seed)?;
+        Ok(match self.dialect {
+            Dialect::Ahp => {
+                let mut config = ahp::Config::new(self.role, self.limits, seed);
+                config.negotiated = self.negotiated.clone();
+                config.delivery = self.delivery;
+                AnyMachine::Ahp(Box::new(ahp::Connection::new(config, account)))
+            }
+            Dialect::Cep22 => {
+                let config = cep22::Config {
+                    limits: self.limits,
+                    // A client behind us may never have heard of tokens.
+                    inject_tokens: self.role == ahp::Role::Client,
+                    seed: seed.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes)),
+                    ..cep22::Config::default()
+                };
+                AnyMachine::Cep22(Box::new(cep22::Connection::new(config, account)))
+            }
+            Dialect::Stdio => {
+                AnyMachine::Stdio(Box::new(stdio::Connection::new(stdio::Config::new(self.limits, seed), account)))
+            }
+            Dialect::Plain => {
+                let config = plain::Config { limits: self.limits, one_line: self.one_line };
+                AnyMachine::Plain(Box::new(plain::Connection::new(config)))
+            }
+        })
+    }
+}
+
+/// A machine of any dialect.
+#[derive(Debug)]
+pub enum AnyMachine {
+    /// [`Dialect::Ahp`].
+    Ahp(Box<ahp::Connection>),
+    /// [`Dialect::Cep22`].
+    Cep22(Box<cep22::Connection>),
+    /// [`Dialect::Stdio`].
+    Stdio(Box<stdio::Connection>),
+    /// [`Dialect::Plain`].
+    Plain(Box<plain::Connection>),
+}
+
+impl AnyMachine {
+    fn machine(&self) -> &dyn Machine {
+        match self {
+            Self::Ahp(machine) => &**machine,
+            Self::Cep22(machine) => &**machine,
+            Self::Stdio(machine) => &**machine,
+            Self::Plain(machine) => &**machine,
+        }
+    }
+
+    fn machine_mut(&mut self) -> &mut dyn Machine {
+        match self {
+            Self::Ahp(machine) => &mut **machine,
+            Self::Cep22(machine) => &mut **machine,
+            Self::Stdio(machine) => &mut **machine,
+            Self::Plain(machine) => &mut **machine,
+        }
+    }
+}
+
+impl Machine for AnyMachine {
+    fn handle(&mut self, input: Input, now: Instant) {
+        self.machine_mut().handle(input, now);
+    }
+
+    fn poll_transmit(&mut self, now: Instant) -> Option<Transmit> {
+        self.machine_mut().poll_transmit(now)
+    }
+
+    fn poll_event(&mut self) -> Option<Event> {
+        self.machine_mut().poll_event()
+    }
+
+    fn poll_timeout(&self) -> Option<Instant> {
+        self.machine().poll_timeout()
+    }
+
+    fn wants_frames(&self) -> bool {
+        self.machine().wants_frames()
+    }
+
+    fn counters(&self) -> &Counters {
+        self.machine().counters()
+    }
+}

@@ -1,0 +1,16 @@
+//! Agent messages of any size over links that cap them: links, the driver that moves frames, and what stands on both.
+//!
+//! A [`Link`] carries frames; a [`Machine`](breakbulk_proto::Machine) makes and reads them; a [`Driver`] moves them
+//! between the two.
+#![cfg_attr(test, expect(clippy::unwrap_used, reason = "a test may fail by panicking"))]
+
+pub mod address;
+pub mod dialect;
+pub mod driver;
+pub mod link;
+pub mod preset;
+
+pub use address::{Address, Way};
+pub use dialect::{AnyMachine, Dialect, Setup};
+pub use driver::Driver;
+pub use link::{Arrival, BoxLink, Link, LinkError};

@@ -1,0 +1,77 @@
+//! What carries frames: text both ways, a cap, and a close with a code and a text.
+
+mod memory;
+mod ws;
+
+use bytes::Bytes;
+use futures_core::Stream;
+use futures_sink::Sink;
+use thiserror::Error;
+
+use breakbulk_proto::{Capacity, Meta, Over, Receipt, Refusal, Tag, Transmit};
+
+pub use self::memory::{Memory, pair};
+pub use self::ws::{WebSocket, config, limits};
+
+/// A link: frames and receipts come out of it as [`Arrival`]s, frames and one close go into it as [`Transmit`]s.
+///
+/// As a sink it is ready when the next frame would not merely pile up in memory: whoever asks first whether it is ready,
+/// and only then makes a frame, can let a small message pass a large one. Both halves keep their state in the link, so a
+/// caller may stop polling at any time and lose nothing.
+pub trait Link: Stream<Item = Result<Arrival, LinkError>> + Sink<Transmit, Error = LinkError> + Send + Unpin {
+    /// How large a frame may be, and what the link adds to it.
+    fn capacity(&self) -> Capacity;
+}
+
+/// A link of any sort.
+pub type BoxLink = Box<dyn Link>;
+
+impl Link for BoxLink {
+    fn capacity(&self) -> Capacity {
+        (**self).capacity()
+    }
+}
+
+/// What a link brings.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Arrival {
+    /// A frame.
+    Frame {
+        /// Its text, without any delimiter of the link.
+        bytes: Bytes,
+        /// What the link knows about it.
+        meta: Meta,
+    },
+    /// What became of a frame of ours. Only some links say.
+    Acked {
+        /// Which frame.
+        tag: Tag,
+        /// Taken, with a receipt; or refused.
+        result: Result<Receipt, Refusal>,
+    },
+    /// The peer closed the link. Nothing follows.
+    Closed {
+        /// The close code; 1005 if the peer gave none.
+        code: u16,
+        /// The text that came with it.
+        text: String,
+    },
+}
+
+/// Why a link failed. Without a close: the peer may be gone, or the way to it.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum LinkError {
+    /// The operating system says so.
+    #[error("the link failed: {0}")]
+    Io(#[from] std::io::Error),
+    /// The peer broke the rules of the link itself, below those of any dialect.
+    #[error("the peer broke the rules of the link: {0}")]
+    Protocol(String),
+    /// A frame is longer than we take. It was refused before it was buffered whole.
+    #[error("frame of {} bytes is over the limit of {}", .0.size, .0.limit)]
+    FrameTooLarge(Over),
+    /// The link is closed already.
+    #[error("the link is closed")]
+    Closed,
+}

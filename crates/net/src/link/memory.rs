@@ -1,0 +1,68 @@
+//! A link inside the process: two ends, and a bounded number of frames in between.
+
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use futures_core::Stream;
+use futures_sink::Sink;
+use tokio::sync::mpsc;
+use tokio_util::sync::PollSender;
+
+use breakbulk_proto::{Capacity, Transmit};
+
+use super::{Arrival, Link, LinkError};
+
+/// One end of a link inside the process. Dropping it is like a wire that is cut: the other end sees no close.
+#[derive(Debug)]
+pub struct Memory {
+    capacity: Capacity,
+    incoming: mpsc::Receiver<Arrival>,
+    outgoing: PollSender<Arrival>,
+}
+
+/// Two ends of one link: each takes frames as large as `capacity` says, and up to `depth` of them are on the way.
+#[must_use]
+pub fn pair(capacity: &Capacity, depth: usize) -> (Memory, Memory) {
+    let ((to_right, from_left), (to_left, from_right)) = (mpsc::channel(depth), mpsc::channel(depth));
+    let end = |outgoing, incoming| Memory { capacity: capacity.clone(), incoming, outgoing: PollSender::new(outgoing) };
+    (end(to_right, from_right), end(to_left, from_left))
+}
+
+impl Link for Memory {
+    fn capacity(&self) -> Capacity {
+        self.capacity.clone()
+    }
+}
+
+impl Stream for Memory {
+    type Item = Result<Arrival, LinkError>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.incoming.poll_recv(cx).map(|arrival| arrival.map(Ok))
+    }
+}
+
+impl Sink<Transmit> for Memory {
+    type Error = LinkError;
+
+    fn poll_ready(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), LinkError>> {
+        Poll::Ready(ready!(self.outgoing.poll_reserve(cx)).map_err(|_| LinkError::Closed))
+    }
+
+    fn start_send(mut self: Pin<&mut Self>, item: Transmit) -> Result<(), LinkError> {
+        let arrival = match item {
+            Transmit::Frame { bytes, meta, .. } => Arrival::Frame { bytes, meta },
+            Transmit::Close(reason) => Arrival::Closed { code: reason.code(), text: reason.text() },
+        };
+        self.outgoing.send_item(arrival).map_err(|_| LinkError::Closed)
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Result<(), LinkError>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_close(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Result<(), LinkError>> {
+        self.outgoing.close();
+        Poll::Ready(Ok(()))
+    }
+}

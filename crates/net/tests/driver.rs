@@ -1,0 +1,111 @@
+//! Two machines on a real link: what is sent arrives, both ways, whatever the size, and an end is told on both sides.
+
+use std::time::Duration;
+
+use breakbulk::Driver;
+use breakbulk::link::{self, Link, WebSocket};
+use breakbulk_proto::ahp::{Chunking, Config, Connection, Role};
+use breakbulk_proto::{Budget, BudgetConfig, Capacity, CloseReason, Event, Input, Limits, LimitsConfig, Message};
+use tokio::net::{TcpListener, TcpStream};
+use tokio_websockets::{ClientBuilder, ServerBuilder};
+
+const CAP: u64 = 65_536;
+
+fn connection(role: Role) -> Connection {
+    let limits = LimitsConfig { max_frame_bytes: CAP, ..LimitsConfig::default() };
+    let limits = Limits::prove(limits, &BudgetConfig::default()).unwrap();
+    let mut config = Config::new(role, limits, [7; 32]);
+    config.agreed = Some(Chunking::from(&limits));
+    Connection::new(config, Budget::default().account(Some("someone")))
+}
+
+fn request(n: usize, len: usize) -> Message {
+    format!(r#"{{"jsonrpc":"2.0","id":{n},"method":"m","params":{{"text":"{}"}}}}"#, "x".repeat(len)).into()
+}
+
+/// Both ends of a WebSocket over loopback.
+async fn sockets() -> (WebSocket<TcpStream>, WebSocket<TcpStream>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let accept = async {
+        let (stream, _) = listener.accept().await.unwrap();
+        ServerBuilder::new().config(link::config()).limits(link::limits(CAP)).accept(stream).await.unwrap().1
+    };
+    let connect = async {
+        let stream = TcpStream::connect(address).await.unwrap();
+        let builder = ClientBuilder::new().uri(&format!("ws://{address}/")).unwrap();
+        builder.config(link::config()).limits(link::limits(CAP)).connect_on(stream).await.unwrap().0
+    };
+    let (client, server) = tokio::join!(connect, accept);
+    (WebSocket::new(client, Capacity::of(CAP)), WebSocket::new(server, Capacity::of(CAP)))
+}
+
+/// Sends messages of these lengths, and gathers what arrives until so many have come.
+async fn exchange<L: Link>(
+    link: L,
+    role: Role,
+    lens: &[usize],
+    expected: usize,
+) -> (Vec<Message>, Driver<L, Connection>) {
+    let mut driver = Driver::new(link, connection(role));
+    for (n, len) in lens.iter().enumerate() {
+        driver.handle(Input::send(n as u64, request(n, *len)));
+    }
+    let (mut arrived, mut sent) = (Vec::new(), 0);
+    while arrived.len() < expected || sent < lens.len() {
+        match driver.next().await.expect("the link is open") {
+            Event::Message { message, .. } => arrived.push(message),
+            Event::Sent { .. } => sent += 1,
+            Event::Progress(_) => {}
+            other => panic!("{other:?}"),
+        }
+    }
+    (arrived, driver)
+}
+
+async fn both_ways<L: Link>(client: L, server: L) {
+    let lens = [10, 1_000_000, 30_000_000, 0, 70_000];
+    let both =
+        async { tokio::join!(exchange(client, Role::Client, &lens, 5), exchange(server, Role::Server, &lens, 5)) };
+    let ((at_client, _client), (at_server, _server)) =
+        tokio::time::timeout(Duration::from_secs(120), both).await.unwrap();
+    for arrived in [at_client, at_server] {
+        let mut sizes: Vec<_> = arrived.iter().map(Message::len).collect();
+        let mut want: Vec<_> = lens.iter().enumerate().map(|(n, len)| request(n, *len).len()).collect();
+        sizes.sort_unstable();
+        want.sort_unstable();
+        assert_eq!(sizes, want);
+    }
+}
+
+#[tokio::test]
+async fn thirty_megabytes_pass_both_ways_inside_the_process() {
+    let (client, server) = link::pair(&Capacity::of(CAP), 1);
+    both_ways(client, server).await;
+}
+
+#[tokio::test]
+async fn thirty_megabytes_pass_both_ways_over_a_websocket() {
+    let (client, server) = sockets().await;
+    both_ways(client, server).await;
+}
+
+#[tokio::test]
+async fn a_close_reaches_the_peer_with_its_code() {
+    let (client, server) = sockets().await;
+    let (mut client, mut server) =
+        (Driver::new(client, connection(Role::Client)), Driver::new(server, connection(Role::Server)));
+    client.handle(Input::Close(CloseReason::Restart));
+    let (ours, theirs) = tokio::join!(client.next(), server.next());
+    assert!(matches!(ours, Some(Event::Closed(CloseReason::Restart))), "{ours:?}");
+    assert!(matches!(theirs, Some(Event::Closed(ref reason)) if reason.code() == 1012), "{theirs:?}");
+    assert!(client.next().await.is_none() && server.next().await.is_none());
+}
+
+#[tokio::test]
+async fn a_wire_that_is_cut_is_noticed() {
+    let (client, server) = link::pair(&Capacity::of(CAP), 1);
+    let mut client = Driver::new(client, connection(Role::Client));
+    drop(server);
+    assert!(matches!(client.next().await, Some(Event::Closed(reason)) if reason.code() == 1006));
+}

@@ -15,29 +15,37 @@ use crate::link::{Arrival, Link, LinkError};
 const CLOSE_TIME: Duration = Duration::from_secs(5);
 
 /// What a link that broke without a close counts as.
-const ABNORMAL: u16 = 1006;
+pub(crate) const ABNORMAL: u16 = 1006;
 
 /// A machine on a link.
 ///
 /// Everything happens inside [`next`](Self::next), and nothing is lost when that is dropped before it is done. Nothing is
 /// read while an event waits to be taken, and no frame is made before the link can take it: so a slow application slows
 /// its peer, and a slow peer its application, through buffers that are all bounded.
+#[derive(Debug)]
 pub struct Driver<L, M> {
     link: L,
     machine: M,
     timer: Pin<Box<Sleep>>,
     /// The link has something that it may not have put on the wire yet.
     unflushed: bool,
-    /// Frames are read only when this is called, so the time in between does not count against the peer.
+    /// Whether the caller wants frames to be read.
+    reading: bool,
+    /// What the machine was told: no frames are read, so the time does not count against the peer.
     paused: bool,
+    /// The peer sends nothing more.
+    ended: bool,
+    /// What failed, if the link did.
+    failure: Option<LinkError>,
     end: End,
 }
 
 /// How far the end has come.
+#[derive(Debug)]
 enum End {
     Open,
     /// The machine is closed, and the link gets its close; the reason is told when that is done.
-    Closing(Option<CloseReason>),
+    Closing(CloseReason),
     Over,
 }
 
@@ -49,7 +57,8 @@ impl<L: Link, M: Machine> Driver<L, M> {
     pub fn new(link: L, mut machine: M) -> Self {
         machine.handle(Input::Capacity(link.capacity()), now());
         let timer = Box::pin(tokio::time::sleep(Duration::ZERO));
-        Self { link, machine, timer, unflushed: false, paused: false, end: End::Open }
+        let (unflushed, reading, paused, ended) = (false, true, false, false);
+        Self { link, machine, timer, unflushed, reading, paused, ended, failure: None, end: End::Open }
     }
 
     /// The machine.
@@ -62,9 +71,34 @@ impl<L: Link, M: Machine> Driver<L, M> {
         &mut self.machine
     }
 
+    /// The link.
+    pub const fn link(&self) -> &L {
+        &self.link
+    }
+
+    /// The link, to be told what only its kind knows.
+    pub const fn link_mut(&mut self) -> &mut L {
+        &mut self.link
+    }
+
+    /// Why the link failed, if it did: what [`CloseReason`] has no place for.
+    pub const fn failure(&self) -> Option<&LinkError> {
+        self.failure.as_ref()
+    }
+
+    /// Whether the peer has said that it sends nothing more. What is sent to it still arrives.
+    pub const fn has_ended(&self) -> bool {
+        self.ended
+    }
+
     /// Tells the machine something, such as [`Input::Send`]. What follows from it happens in [`next`](Self::next).
     pub fn handle(&mut self, input: Input) {
         self.machine.handle(input, now());
+    }
+
+    /// Whether frames are read, for a caller who has no place for more messages. What is under way goes out all the same.
+    pub const fn set_reading(&mut self, reading: bool) {
+        self.reading = reading;
     }
 
     /// The next event; `None` after [`Event::Closed`]. Cancel-safe.
@@ -74,8 +108,11 @@ impl<L: Link, M: Machine> Driver<L, M> {
 
     /// [`next`](Self::next), to be polled.
     pub fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Event>> {
-        self.pause(false);
+        self.pause(!self.reading);
         loop {
+            let is_open = matches!(self.end, End::Open);
+            let wrote = is_open && self.poll_write(cx).unwrap_or_else(|error| self.fail(error));
+            // After writing, because a message that cannot be sent is an event and no frame.
             match self.machine.poll_event() {
                 Some(Event::Closed(reason)) => self.begin_to_close(reason),
                 Some(event) => {
@@ -84,21 +121,9 @@ impl<L: Link, M: Machine> Driver<L, M> {
                 }
                 None => {}
             }
-            match &mut self.end {
-                End::Over => return Poll::Ready(None),
-                End::Closing(reason) => {
-                    let reason = reason.take();
-                    let is_done = self.poll_close(cx).is_ready();
-                    if let (true, Some(reason)) = (is_done, reason.clone()) {
-                        self.end = End::Over;
-                        return Poll::Ready(Some(Event::Closed(reason)));
-                    }
-                    self.end = End::Closing(reason);
-                    return Poll::Pending;
-                }
-                End::Open => {}
+            if !matches!(self.end, End::Open) {
+                return self.poll_end(cx);
             }
-            let wrote = self.poll_write(cx).unwrap_or_else(|error| self.fail(&error));
             let read = self.poll_read(cx);
             // What had arrived is drained before the machine acts on the time.
             if !wrote && !read && !self.poll_timer(cx) {
@@ -107,33 +132,18 @@ impl<L: Link, M: Machine> Driver<L, M> {
         }
     }
 
-    /// Writes without taking events, for a caller who has no place for one: what is under way goes on, and the machine's
-    /// clock stands still because nothing is read.
-    pub fn poll_write_only(&mut self, cx: &mut Context<'_>) {
-        self.pause(true);
-        if matches!(self.end, End::Open)
-            && let Err(error) = self.poll_write(cx)
-        {
-            self.fail(&error);
-        }
-    }
-
-    /// Makes and writes frames while the link takes them. Whether there were any.
+    /// Makes and writes one frame if the link takes one, or flushes if there is none. Whether there was one.
     fn poll_write(&mut self, cx: &mut Context<'_>) -> Result<bool, LinkError> {
-        let mut moved = false;
-        loop {
-            match Pin::new(&mut self.link).poll_ready(cx) {
-                Poll::Ready(ready) => ready?,
-                Poll::Pending => return Ok(moved),
-            }
-            let Some(transmit) = self.machine.poll_transmit(now()) else {
-                break;
-            };
-            let is_close = matches!(transmit, Transmit::Close(_));
-            Pin::new(&mut self.link).start_send(transmit)?;
-            (moved, self.unflushed) = (true, true);
-            if is_close {
-                break;
+        if let Poll::Ready(ready) = Pin::new(&mut self.link).poll_ready(cx) {
+            ready?;
+            if let Some(transmit) = self.machine.poll_transmit(now()) {
+                let is_close = matches!(transmit, Transmit::Close(_));
+                self.unflushed = true;
+                return match Pin::new(&mut self.link).start_send(transmit) {
+                    // The peer's close was first, and the link answers it by itself.
+                    Err(LinkError::Closed) if is_close => Ok(true),
+                    sent => sent.map(|()| true),
+                };
             }
         }
         if self.unflushed
@@ -142,19 +152,23 @@ impl<L: Link, M: Machine> Driver<L, M> {
             self.unflushed = false;
             flushed?;
         }
-        Ok(moved)
+        Ok(false)
     }
 
     fn poll_read(&mut self, cx: &mut Context<'_>) -> bool {
-        if !self.machine.wants_frames() {
+        if !self.reading || self.ended || !self.machine.wants_frames() {
             return false;
         }
         let input = match Pin::new(&mut self.link).poll_next(cx) {
             Poll::Pending => return false,
             Poll::Ready(Some(Ok(Arrival::Frame { bytes, meta }))) => Input::Frame { bytes, meta },
             Poll::Ready(Some(Ok(Arrival::Acked { tag, result }))) => Input::Acked { tag, result },
+            Poll::Ready(Some(Ok(Arrival::Ended))) => {
+                self.ended = true;
+                return true;
+            }
             Poll::Ready(Some(Ok(Arrival::Closed { code, .. }))) => Input::Close(CloseReason::Peer { code }),
-            Poll::Ready(Some(Err(error))) => return self.fail(&error),
+            Poll::Ready(Some(Err(error))) => return self.fail(error),
             Poll::Ready(None) => Input::Close(CloseReason::Peer { code: ABNORMAL }),
         };
         self.machine.handle(input, now());
@@ -178,23 +192,48 @@ impl<L: Link, M: Machine> Driver<L, M> {
     /// The machine has closed; the link has a while to say so.
     fn begin_to_close(&mut self, reason: CloseReason) {
         self.timer.as_mut().reset(tokio::time::Instant::now() + CLOSE_TIME);
-        self.end = End::Closing(Some(reason));
+        self.end = End::Closing(reason);
     }
 
-    /// Brings our close, if there is one to bring, onto the link.
+    fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<Option<Event>> {
+        let is_done = self.poll_close(cx).is_ready();
+        match std::mem::replace(&mut self.end, End::Over) {
+            End::Closing(reason) if is_done => Poll::Ready(Some(Event::Closed(reason))),
+            End::Over => Poll::Ready(None),
+            end => {
+                self.end = end;
+                Poll::Pending
+            }
+        }
+    }
+
+    /// Brings our close, if there is one to bring, onto the link. Done too when the link has failed, or takes too long.
     fn poll_close(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        let failed = self.poll_write(cx).is_err();
-        let closed = !self.unflushed && Pin::new(&mut self.link).poll_close(cx).is_ready();
-        if failed || closed || self.timer.as_mut().poll(cx).is_ready() { Poll::Ready(()) } else { Poll::Pending }
+        while self.failure.is_none() {
+            match self.poll_write(cx) {
+                Ok(true) => {}
+                Ok(false) if self.unflushed => break,
+                Ok(false) => match Pin::new(&mut self.link).poll_close(cx) {
+                    Poll::Pending => break,
+                    Poll::Ready(_) => return Poll::Ready(()),
+                },
+                Err(error) => self.failure = Some(error),
+            }
+        }
+        if self.failure.is_some() || self.timer.as_mut().poll(cx).is_ready() { Poll::Ready(()) } else { Poll::Pending }
     }
 
     /// The link failed. Always true: the machine has something to say about it.
-    fn fail(&mut self, error: &LinkError) -> bool {
-        self.unflushed = false;
-        let reason = match *error {
+    fn fail(&mut self, error: LinkError) -> bool {
+        let reason = match error {
             LinkError::FrameTooLarge(over) => Violation::FrameTooLarge(over).into(),
             _ => CloseReason::Peer { code: ABNORMAL },
         };
+        // A link that refuses a frame can still say so to its peer.
+        if !matches!(error, LinkError::FrameTooLarge(_)) {
+            self.failure.get_or_insert(error);
+        }
+        self.unflushed = false;
         self.machine.handle(Input::Close(reason), now());
         true
     }
@@ -207,6 +246,6 @@ impl<L: Link, M: Machine> Driver<L, M> {
 }
 
 /// The time as tokio tells it, so that tests can move it.
-fn now() -> Instant {
+pub(crate) fn now() -> Instant {
     tokio::time::Instant::now().into_std()
 }

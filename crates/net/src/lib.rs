@@ -2,15 +2,17 @@
 //!
 //! A [`Link`] carries frames; a [`Machine`](breakbulk_proto::Machine) makes and reads them; a [`Driver`] moves them
 //! between the two.
-#![cfg_attr(test, expect(clippy::unwrap_used, reason = "a test may fail by panicking"))]
 
 pub mod address;
 pub mod dialect;
 pub mod driver;
+pub mod gateway;
 pub mod link;
+mod look;
 pub mod preset;
 
 pub use address::{Address, Way};
 pub use dialect::{AnyMachine, Dialect, Setup};
 pub use driver::Driver;
+pub use gateway::Gateway;
 pub use link::{Arrival, BoxLink, Link, LinkError};

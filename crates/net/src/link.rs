@@ -49,6 +49,8 @@ pub enum Arrival {
         /// Taken, with a receipt; or refused.
         result: Result<Receipt, Refusal>,
     },
+    /// The peer sends nothing more, but still reads: the end of a pipe's input. Nothing follows.
+    Ended,
     /// The peer closed the link. Nothing follows.
     Closed {
         /// The close code; 1005 if the peer gave none.

@@ -1,4 +1,5 @@
 //! Two machines on a real link: what is sent arrives, both ways, whatever the size, and an end is told on both sides.
+#![expect(clippy::unwrap_used, reason = "a test may fail by panicking")]
 
 use std::time::Duration;
 
@@ -7,6 +8,7 @@ use breakbulk::link::{self, Link, WebSocket};
 use breakbulk_proto::ahp::{Chunking, Config, Connection, Role};
 use breakbulk_proto::{Budget, BudgetConfig, Capacity, CloseReason, Event, Input, Limits, LimitsConfig, Message};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Barrier;
 use tokio_websockets::{ClientBuilder, ServerBuilder};
 
 const CAP: u64 = 65_536;
@@ -40,19 +42,14 @@ async fn sockets() -> (WebSocket<TcpStream>, WebSocket<TcpStream>) {
     (WebSocket::new(client, Capacity::of(CAP)), WebSocket::new(server, Capacity::of(CAP)))
 }
 
-/// Sends messages of these lengths, and gathers what arrives until so many have come.
-async fn exchange<L: Link>(
-    link: L,
-    role: Role,
-    lens: &[usize],
-    expected: usize,
-) -> (Vec<Message>, Driver<L, Connection>) {
+/// Sends messages of these lengths, and gathers what arrives until so many have come, here and at the other end.
+async fn exchange<L: Link>(link: L, role: Role, lens: &[usize], both: &Barrier) -> Vec<Message> {
     let mut driver = Driver::new(link, connection(role));
     for (n, len) in lens.iter().enumerate() {
         driver.handle(Input::send(n as u64, request(n, *len)));
     }
     let (mut arrived, mut sent) = (Vec::new(), 0);
-    while arrived.len() < expected || sent < lens.len() {
+    while arrived.len() < lens.len() || sent < lens.len() {
         match driver.next().await.expect("the link is open") {
             Event::Message { message, .. } => arrived.push(message),
             Event::Sent { .. } => sent += 1,
@@ -60,15 +57,20 @@ async fn exchange<L: Link>(
             other => panic!("{other:?}"),
         }
     }
-    (arrived, driver)
+    tokio::select! {
+        biased;
+        _ = both.wait() => arrived,
+        event = async { while !matches!(driver.next().await, None | Some(Event::Closed(_))) {} } => panic!("{event:?}"),
+    }
 }
 
 async fn both_ways<L: Link>(client: L, server: L) {
     let lens = [10, 1_000_000, 30_000_000, 0, 70_000];
-    let both =
-        async { tokio::join!(exchange(client, Role::Client, &lens, 5), exchange(server, Role::Server, &lens, 5)) };
-    let ((at_client, _client), (at_server, _server)) =
-        tokio::time::timeout(Duration::from_secs(120), both).await.unwrap();
+    let barrier = Barrier::new(2);
+    let both = async {
+        tokio::join!(exchange(client, Role::Client, &lens, &barrier), exchange(server, Role::Server, &lens, &barrier))
+    };
+    let (at_client, at_server) = tokio::time::timeout(Duration::from_secs(120), both).await.unwrap();
     for arrived in [at_client, at_server] {
         let mut sizes: Vec<_> = arrived.iter().map(Message::len).collect();
         let mut want: Vec<_> = lens.iter().enumerate().map(|(n, len)| request(n, *len).len()).collect();

@@ -1,0 +1,185 @@
+//! The gateway: each connection to one side gets one to the other, and each side negotiates for itself.
+
+mod bridge;
+mod caps;
+mod dropped;
+mod side;
+mod watch;
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use tracing::warn;
+
+use breakbulk_proto::{Budget, CloseReason, Event, Input, Kind};
+
+use self::bridge::{Bridge, FAR, NEAR};
+use self::caps::{Caps, Verdict};
+use self::dropped::Dropped;
+use self::watch::Watched;
+use crate::dialect::{AnyMachine, Setup};
+use crate::driver::Driver;
+use crate::link::{BoxLink, Link};
+
+/// What joins the two sides of many connections, and remembers what outlives each.
+#[derive(Debug)]
+pub struct Gateway {
+    setups: [Setup; 2],
+    budget: Budget,
+    memory: Memory,
+}
+
+/// What is remembered across connections.
+#[derive(Debug, Default)]
+struct Memory {
+    caps: Caps,
+    dropped: Dropped,
+    counts: Mutex<BTreeMap<&'static str, u64>>,
+}
+
+/// One end of a connection through a gateway.
+#[non_exhaustive]
+pub struct End {
+    /// What carries its frames.
+    pub link: BoxLink,
+    /// Whom it leads to, by a name that stays the same on the next connection.
+    pub name: String,
+}
+
+impl End {
+    /// A link to a peer of this name.
+    pub fn new(link: impl Link + 'static, name: impl Into<String>) -> Self {
+        Self { link: Box::new(link), name: name.into() }
+    }
+}
+
+/// How a connection through a gateway ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Ended {
+    /// On the side of the client.
+    pub near: CloseReason,
+    /// On the side of the host.
+    pub far: CloseReason,
+}
+
+/// A message that has passed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Passed {
+    /// Where it went.
+    pub toward: Toward,
+    /// What it is.
+    pub kind: Kind,
+    /// Its method, if it has one.
+    pub method: Option<String>,
+    /// Its length in bytes.
+    pub size: usize,
+    /// In how many frames it came, and in how many it left.
+    pub frames: (u32, u32),
+    /// From its first frame to its last.
+    pub took: Duration,
+}
+
+/// What hears of each message that has passed.
+pub type Watcher = Box<dyn FnMut(Passed) + Send>;
+
+/// A direction through a gateway.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Toward {
+    /// To the client.
+    Near,
+    /// To the host.
+    Far,
+}
+
+impl Gateway {
+    /// A gateway between clients, towards whom it is a server, and a host, towards whom it is a client.
+    #[must_use]
+    pub fn new(near: Setup, far: Setup, budget: Budget) -> Self {
+        Self { setups: [near, far], budget, memory: Memory::default() }
+    }
+
+    /// Joins two links until both have ended. What is held for them is charged to `principal`. When `stop` is done, both
+    /// are closed with 1012, and what is under way has a few seconds to finish. `watcher` hears of each message that
+    /// has passed.
+    ///
+    /// # Errors
+    /// The system gave no random bytes.
+    pub async fn join(
+        &self,
+        near: End,
+        far: End,
+        principal: Option<&str>,
+        stop: impl Future<Output = ()>,
+        watcher: Option<Watcher>,
+    ) -> Result<Ended, getrandom::Error> {
+        let names = [near.name, far.name];
+        let drivers = [
+            self.driver(NEAR, near.link, &names[NEAR], principal)?,
+            self.driver(FAR, far.link, &names[FAR], principal)?,
+        ];
+        let [near, far] = Bridge::new(drivers, names, &self.memory, watcher).run(stop).await;
+        Ok(Ended { near, far })
+    }
+
+    /// Closes a link whose other side cannot be reached.
+    ///
+    /// # Errors
+    /// The system gave no random bytes.
+    pub async fn turn_away(&self, near: End, code: u16) -> Result<(), getrandom::Error> {
+        let mut driver = self.driver(NEAR, near.link, &near.name, None)?;
+        driver.handle(Input::Close(CloseReason::Peer { code }));
+        while let Some(event) = driver.next().await {
+            if let Event::Closed(_) = event {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// How often each thing happened that a person may want to know of, by name.
+    #[must_use]
+    pub fn counts(&self) -> BTreeMap<&'static str, u64> {
+        self.memory.counts.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn driver(
+        &self,
+        at: usize,
+        link: BoxLink,
+        name: &str,
+        principal: Option<&str>,
+    ) -> Result<Driver<Watched<BoxLink>, AnyMachine>, getrandom::Error> {
+        let machine = self.setups[at].machine(self.budget.account(principal))?;
+        Ok(Driver::new(Watched::new(link, self.memory.caps.cap(name)), machine))
+    }
+}
+
+impl Memory {
+    fn count(&self, name: &'static str) {
+        let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = counts.entry(name).or_default();
+        *count = count.saturating_add(1);
+    }
+}
+
+/// Says once what was learned about a peer's cap. Whether it was lowered.
+fn report(side: &'static str, peer: &str, verdict: Verdict) -> bool {
+    match verdict {
+        Verdict::Ordinary => false,
+        Verdict::Shrunk { from, to } => {
+            warn!(
+                side,
+                peer, from, to, "this peer closes at frames of {from} bytes: from now on they are at most {to}"
+            );
+            true
+        }
+        Verdict::Hopeless(size) => {
+            warn!(side, peer, size, "this peer takes no frames that would carry such a message: it will be refused");
+            false
+        }
+    }
+}

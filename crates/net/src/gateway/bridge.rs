@@ -1,0 +1,280 @@
+//! Two machines and a loop: what one side says, the other hears.
+
+use std::future::{Future, poll_fn};
+use std::task::Poll;
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep_until};
+use tracing::{debug, info, warn};
+
+use breakbulk_proto::{CloseReason, Event, Input, Kind, Machine, Message, Meta, SendError, Ticket, Violation};
+
+use super::side::{Passage, Side};
+use super::watch::Watched;
+use super::{Memory, Passed, Toward, Watcher};
+use crate::dialect::AnyMachine;
+use crate::driver::{ABNORMAL, Driver, now};
+use crate::link::{BoxLink, Link};
+use crate::look::Look;
+
+/// How long what is under way has to finish when a side has closed, or the program stops.
+const DRAIN: Duration = Duration::from_secs(5);
+/// How long answers are waited for when the side that asked sends nothing more.
+const ANSWERS: Duration = Duration::from_secs(60);
+/// The code for "the side behind the gateway is gone".
+const BAD_GATEWAY: u16 = 1014;
+/// The longest part of a stray line that is shown.
+const SHOWN: usize = 400;
+
+/// Two sides, joined.
+pub(super) struct Bridge<'a> {
+    sides: [Side; 2],
+    names: [String; 2],
+    memory: &'a Memory,
+    watcher: Option<Watcher>,
+    /// Whose turn it is to be asked first.
+    turn: usize,
+    /// Until when what is under way may finish.
+    deadline: Option<Instant>,
+    /// Why both sides are to be closed when nothing is under way any more, or the time is up.
+    ending: Option<CloseReason>,
+}
+
+/// The side that clients are on.
+pub(super) const NEAR: usize = 0;
+/// The side that the host is on.
+pub(super) const FAR: usize = 1;
+
+/// A side and what its machine has to say; `None` when both have ended.
+type Next = Option<(usize, Event)>;
+
+impl<'a> Bridge<'a> {
+    /// Joins two sides. `names` are those under which each peer is remembered.
+    pub(super) fn new(
+        drivers: [Driver<Watched<BoxLink>, AnyMachine>; 2],
+        names: [String; 2],
+        memory: &'a Memory,
+        watcher: Option<Watcher>,
+    ) -> Self {
+        let sides = drivers.map(Side::new);
+        Self { sides, names, memory, watcher, turn: NEAR, deadline: None, ending: None }
+    }
+
+    /// Passes messages until both sides have ended; says how each did. `stop` ends both, with time to finish.
+    pub(super) async fn run(mut self, stop: impl Future<Output = ()>) -> [CloseReason; 2] {
+        tokio::pin!(stop);
+        let mut stopping = false;
+        loop {
+            let (deadline, is_timed) = (self.deadline.unwrap_or_else(Instant::now), self.deadline.is_some());
+            tokio::select! {
+                next = poll_fn(|cx| self.poll(cx)) => match next {
+                    Some((side, event)) => self.take(side, event),
+                    None => break,
+                },
+                () = &mut stop, if !stopping => {
+                    stopping = true;
+                    self.end_with(CloseReason::Restart, DRAIN);
+                }
+                () = sleep_until(deadline), if is_timed => self.close_all(),
+            }
+            self.settle();
+        }
+        let gone = || CloseReason::Peer { code: ABNORMAL };
+        self.sides.map(|side| side.ended.unwrap_or_else(gone))
+    }
+
+    /// What happens next on either side. A side is read only while the other has room.
+    fn poll(&mut self, cx: &mut std::task::Context<'_>) -> Poll<Next> {
+        self.turn = other(self.turn);
+        for at in [self.turn, other(self.turn)] {
+            let has_room = self.sides[other(at)].has_room();
+            let side = &mut self.sides[at];
+            if side.ended.is_some() {
+                continue;
+            }
+            side.driver.set_reading(has_room);
+            if let Poll::Ready(Some(event)) = side.driver.poll_next(cx) {
+                return Poll::Ready(Some((at, event)));
+            }
+        }
+        let is_over = self.sides.iter().all(|side| side.ended.is_some());
+        if is_over { Poll::Ready(None) } else { Poll::Pending }
+    }
+
+    fn take(&mut self, at: usize, event: Event) {
+        match event {
+            Event::Message { message, ordinal, meta } => {
+                let (began, frames) = self.sides[at].arrived(ordinal);
+                let look = Look::of(&message);
+                self.pass(at, Passage { message, look, began, frames: (frames, 0) }, meta);
+            }
+            Event::Sent { ticket } => self.sent(at, ticket),
+            Event::SendFailed { ticket, error, reply } => self.send_failed(at, ticket, &error, reply),
+            Event::ReceiveFailed { ordinal, violation, reply } => {
+                self.sides[at].arrived(ordinal);
+                warn!(side = name(at), rule = violation.name(), "a message was refused: {violation}");
+                self.tell(other(at), reply);
+            }
+            Event::Progress(progress) => self.sides[at].note_frame(progress.subject),
+            Event::Expired { ordinal, received } => {
+                self.sides[at].arrived(ordinal);
+                warn!(side = name(at), received, "an unfinished message was given up: it took too long");
+            }
+            Event::Line(line) => {
+                let text = String::from_utf8_lossy(line.get(..SHOWN).unwrap_or(&line)).into_owned();
+                info!(side = name(at), bytes = line.len(), "a line that is no message: {text:?}");
+            }
+            Event::Closed(reason) => self.closed(at, reason),
+            _ => {}
+        }
+    }
+
+    /// Hands a message from side `at` to the other.
+    fn pass(&mut self, at: usize, passage: Passage, meta: Meta) {
+        let to = other(at);
+        if let Some(client) = passage.look.client.as_ref().filter(|_| at == NEAR) {
+            self.names[NEAR].clone_from(client);
+            self.fit(NEAR);
+        }
+        match passage.look.kind {
+            Kind::Request => self.sides[to].unanswered = self.sides[to].unanswered.saturating_add(1),
+            Kind::Response => {
+                self.sides[at].unanswered = self.sides[at].unanswered.saturating_sub(1);
+                // Answers come after what they answer: with none left to come, all that was asked has passed.
+                if self.sides[at].unanswered == 0 && self.sides[at].has_sent_all() {
+                    self.sides[at].driver.link_mut().answered(u64::MAX);
+                }
+            }
+            _ => {}
+        }
+        let size = passage.message.len();
+        if self.memory.dropped.knows(&self.names[to], &passage.message) {
+            self.memory.count("dropped-unsendable");
+            return warn!(side = name(to), size, "an action that this peer cannot take came again, and is left out");
+        }
+        if self.memory.caps.is_hopeless(&self.names[to], u64::try_from(size).unwrap_or(u64::MAX)) {
+            // A cap of nothing: the machine fails it as it fails whatever does not fit.
+            let limits = self.sides[to].driver.machine_mut();
+            limits.handle(Input::Capacity(breakbulk_proto::Capacity::of(0)), now());
+            self.sides[to].send(passage, meta);
+            return self.fit(to);
+        }
+        self.sides[to].send(passage, meta);
+    }
+
+    /// Tells a side's machine how long frames may be, as far as is known of its peer.
+    fn fit(&mut self, at: usize) {
+        let cap = self.memory.caps.cap(&self.names[at]);
+        self.sides[at].driver.link_mut().set_cap(cap);
+        let capacity = self.sides[at].driver.link().capacity();
+        self.sides[at].driver.handle(Input::Capacity(capacity));
+    }
+
+    /// Sends a side an answer that a machine made.
+    fn tell(&mut self, to: usize, reply: Option<Message>) {
+        if let Some(message) = reply {
+            let look = Look::of(&message);
+            self.sides[to].send(Passage { message, look, began: now(), frames: (0, 0) }, Meta::default());
+        }
+    }
+
+    fn sent(&mut self, at: usize, ticket: Ticket) {
+        let Some(passage) = self.sides[at].done(ticket) else { return };
+        let size = passage.message.len();
+        debug!(to = name(at), size, method = passage.look.method, "passed");
+        if let Some(watcher) = &mut self.watcher {
+            let (toward, took) = (if at == FAR { Toward::Far } else { Toward::Near }, passage.took());
+            let frames = (passage.frames.0, passage.frames.1.saturating_add(1));
+            watcher(Passed { toward, kind: passage.look.kind, method: passage.look.method, size, frames, took });
+        }
+    }
+
+    /// A message that side `at` was handed was not sent. Its sender hears of it where it can.
+    fn send_failed(&mut self, at: usize, ticket: Ticket, error: &SendError, reply: Option<Message>) {
+        let Some(passage) = self.sides[at].done(ticket) else { return };
+        let (size, method) = (passage.message.len(), passage.look.method.as_deref());
+        if self.sides[other(at)].ended.is_some() {
+            return debug!(to = name(at), size, method, "a message was not sent: {error}");
+        }
+        self.memory.count(error.name());
+        warn!(to = name(at), size, method, rule = error.name(), "a message was not sent: {error}");
+        if reply.is_some() {
+            self.sides[at].unanswered = self.sides[at].unanswered.saturating_sub(1);
+        }
+        self.tell(other(at), reply);
+        if passage.look.is_ordered() && error.over().is_some() {
+            self.memory.dropped.remember(&self.names[at], &passage.message);
+            self.sides[at].close(CloseReason::Unsendable(error.clone()));
+        }
+    }
+
+    /// A side has ended: the other ends when it has sent what it was handed.
+    fn closed(&mut self, at: usize, reason: CloseReason) {
+        let link = self.sides[at].driver.link();
+        let verdict = self.memory.caps.learn(&self.names[at], reason.code(), link.suspect(), link.passed());
+        let shrunk = super::report(name(at), &self.names[at], verdict);
+        let counters = self.sides[at].driver.machine().counters().iter();
+        counters.for_each(|(reason, count)| debug!(side = name(at), count, "{reason}"));
+        match self.sides[at].driver.failure() {
+            Some(failure) => info!(side = name(at), code = reason.code(), "ended: {failure}"),
+            None => info!(side = name(at), code = reason.code(), "ended: {reason}"),
+        }
+        let code = if shrunk { CloseReason::Restart.code() } else { passed_on(at, &reason) };
+        self.sides[at].ended = Some(reason);
+        if self.sides[other(at)].ended.is_none() && self.ending.is_none() {
+            self.end_with(CloseReason::Peer { code }, DRAIN);
+        }
+    }
+
+    /// Ends both sides when nothing is under way any more, at the latest after `time`.
+    fn end_with(&mut self, reason: CloseReason, time: Duration) {
+        self.ending = Some(reason);
+        self.deadline = Some(Instant::now() + time);
+    }
+
+    /// Looks whether something can end now.
+    fn settle(&mut self) {
+        let near = &self.sides[NEAR];
+        if self.ending.is_none() && near.driver.has_ended() {
+            self.end_with(CloseReason::Normal, ANSWERS);
+        }
+        let [near, far] = &self.sides;
+        let waits = near.driver.has_ended() && far.ended.is_none() && far.unanswered > 0;
+        let is_idle = |side: &Side, peer: &Side| match (side.ended.is_some(), peer.ended.is_some()) {
+            (true, _) => true,
+            (false, true) => side.has_sent_all(),
+            (false, false) => side.is_idle(),
+        };
+        if self.ending.is_some() && !waits && is_idle(near, far) && is_idle(far, near) {
+            self.close_all();
+        }
+    }
+
+    fn close_all(&mut self) {
+        self.deadline = None;
+        let Some(reason) = self.ending.clone() else { return };
+        self.sides.iter_mut().filter(|side| side.ended.is_none()).for_each(|side| side.close(reason.clone()));
+    }
+}
+
+const fn other(at: usize) -> usize {
+    1 - at
+}
+
+pub(super) const fn name(at: usize) -> &'static str {
+    if at == NEAR { "near" } else { "far" }
+}
+
+/// The code with which the other side is closed.
+fn passed_on(at: usize, reason: &CloseReason) -> u16 {
+    match reason {
+        // What the peer did wrong, the other side did not.
+        CloseReason::Violation(Violation::FrameTooLarge(_)) => reason.code(),
+        CloseReason::Violation(_) if at == NEAR => 1001,
+        CloseReason::Violation(_) => BAD_GATEWAY,
+        CloseReason::Peer { code: 1005 } => 1000,
+        CloseReason::Peer { code: ABNORMAL | 1015 } if at == NEAR => 1001,
+        CloseReason::Peer { code: ABNORMAL | 1015 } => BAD_GATEWAY,
+        reason => reason.code(),
+    }
+}

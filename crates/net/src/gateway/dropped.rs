@@ -1,0 +1,58 @@
+//! Actions that a client cannot be sent: the first time its link is closed, the next time the action is left out.
+
+use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hasher};
+use std::sync::{Mutex, PoisonError};
+
+use breakbulk_proto::Message;
+
+/// Messages that are remembered; past them, all are forgotten, and each costs one more close.
+const MOST: usize = 4096;
+
+/// Which messages closed a link, by client and length; what distinguishes two of one length is a hash.
+#[derive(Debug, Default)]
+pub(super) struct Dropped(Mutex<HashMap<(String, usize), u64>>);
+
+impl Dropped {
+    /// Remembers a message for whose sake this client's link is closed.
+    pub(super) fn remember(&self, client: &str, message: &Message) {
+        let mut dropped = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if dropped.len() >= MOST {
+            dropped.clear();
+        }
+        dropped.insert((client.to_owned(), message.len()), hash(message));
+    }
+
+    /// Whether this message has closed this client's link before.
+    pub(super) fn knows(&self, client: &str, message: &Message) -> bool {
+        let dropped = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if dropped.is_empty() {
+            return false;
+        }
+        dropped.get(&(client.to_owned(), message.len())).is_some_and(|known| *known == hash(message))
+    }
+}
+
+/// A hash of the text, however it is cut into pieces.
+fn hash(message: &Message) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    message.slices().for_each(|part| hasher.write(part));
+    hasher.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bytes::Bytes;
+
+    #[test]
+    fn a_message_is_known_for_its_client_only_and_however_it_is_cut() {
+        let (dropped, message) = (Dropped::default(), Message::from("abcdef"));
+        assert!(!dropped.knows("me", &message));
+        dropped.remember("me", &message);
+        assert!(dropped.knows("me", &message) && !dropped.knows("you", &message));
+        assert!(!dropped.knows("me", &Message::from("abcdeg")));
+        let pieces: Message = [Bytes::from("abc"), Bytes::from("def")].into_iter().collect();
+        assert!(dropped.knows("me", &pieces));
+    }
+}

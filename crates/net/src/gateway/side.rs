@@ -1,0 +1,122 @@
+//! One side of a bridge: a machine on a link, what it still has to send, and what is arriving.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use breakbulk_proto::{CloseReason, Input, Lane, Message, Meta, Subject, Ticket};
+
+use super::watch::Watched;
+use crate::dialect::AnyMachine;
+use crate::driver::{Driver, now};
+use crate::link::BoxLink;
+use crate::look::Look;
+
+/// Bytes that may wait for one side, beside its largest message: past them, the other side is not read. The largest does
+/// not count, so that one of thirty megabytes does not hold up the ping behind it.
+const ROOM: u64 = 8 << 20;
+/// Messages that may wait for one side.
+const MOST: usize = 1024;
+
+/// One side of a bridge.
+pub(super) struct Side {
+    pub(super) driver: Driver<Watched<BoxLink>, AnyMachine>,
+    /// How it ended.
+    pub(super) ended: Option<CloseReason>,
+    /// Messages handed to the machine that are not on the link yet.
+    sending: HashMap<Ticket, Passage>,
+    waiting_bytes: u64,
+    tickets: u64,
+    /// Messages of which only a part has arrived: when they began, and how many frames came.
+    arriving: HashMap<u64, (Instant, u32)>,
+    /// Requests that this side was sent and has not answered.
+    pub(super) unanswered: u64,
+}
+
+/// A message on its way through a bridge.
+#[derive(Debug, Clone)]
+pub(super) struct Passage {
+    pub(super) message: Message,
+    pub(super) look: Look,
+    pub(super) began: Instant,
+    /// Frames in which it came, and in which it left.
+    pub(super) frames: (u32, u32),
+}
+
+impl Side {
+    pub(super) fn new(driver: Driver<Watched<BoxLink>, AnyMachine>) -> Self {
+        let (sending, arriving) = (HashMap::new(), HashMap::new());
+        Self { driver, ended: None, sending, waiting_bytes: 0, tickets: 0, arriving, unanswered: 0 }
+    }
+
+    /// Whether there is room for another message.
+    pub(super) fn has_room(&self) -> bool {
+        if self.waiting_bytes < ROOM && self.sending.len() < MOST {
+            return true;
+        }
+        let largest = self.sending.values().map(|passage| passage.message.len()).max().unwrap_or(0);
+        self.sending.len() < MOST && self.waiting_bytes.saturating_sub(wide(largest)) < ROOM
+    }
+
+    /// Whether nothing is on its way in or out.
+    pub(super) fn is_idle(&self) -> bool {
+        self.sending.is_empty() && self.arriving.is_empty()
+    }
+
+    /// Whether all that it was handed is on the link.
+    pub(super) fn has_sent_all(&self) -> bool {
+        self.sending.is_empty()
+    }
+
+    /// Hands it a message.
+    pub(super) fn send(&mut self, passage: Passage, meta: Meta) {
+        self.tickets = self.tickets.saturating_add(1);
+        let (ticket, message) = (Ticket(self.tickets), passage.message.clone());
+        self.waiting_bytes = self.waiting_bytes.saturating_add(wide(message.len()));
+        self.driver.link_mut().begin(message.len());
+        self.sending.insert(ticket, passage);
+        self.driver.handle(Input::Send { ticket, message, lane: Lane::Auto, meta });
+    }
+
+    /// A message that it was handed has left, or failed.
+    pub(super) fn done(&mut self, ticket: Ticket) -> Option<Passage> {
+        let passage = self.sending.remove(&ticket)?;
+        self.waiting_bytes = self.waiting_bytes.saturating_sub(wide(passage.message.len()));
+        Some(passage)
+    }
+
+    /// A frame of a message has passed.
+    pub(super) fn note_frame(&mut self, subject: Subject) {
+        match subject {
+            Subject::Incoming(ordinal) => {
+                let (_, frames) = self.arriving.entry(ordinal).or_insert_with(|| (now(), 0));
+                *frames = frames.saturating_add(1);
+            }
+            Subject::Outgoing(ticket) => {
+                if let Some(passage) = self.sending.get_mut(&ticket) {
+                    passage.frames.1 = passage.frames.1.saturating_add(1);
+                }
+            }
+        }
+    }
+
+    /// A message has arrived whole, or failed: when it began, and in how many frames it came.
+    pub(super) fn arrived(&mut self, ordinal: u64) -> (Instant, u32) {
+        let (began, frames) = self.arriving.remove(&ordinal).unwrap_or_else(|| (now(), 0));
+        (began, frames.saturating_add(1))
+    }
+
+    /// Ends it, if it has not ended.
+    pub(super) fn close(&mut self, reason: CloseReason) {
+        self.driver.handle(Input::Close(reason));
+    }
+}
+
+impl Passage {
+    pub(super) fn took(&self) -> Duration {
+        now().saturating_duration_since(self.began)
+    }
+}
+
+fn wide(len: usize) -> u64 {
+    u64::try_from(len).unwrap_or(u64::MAX)
+}

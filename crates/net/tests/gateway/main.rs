@@ -1,0 +1,185 @@
+//! A gateway between applications that know nothing of segments: nothing is altered, nothing is lost, nothing loops.
+#![expect(clippy::unwrap_used, reason = "a test may fail by panicking")]
+
+mod world;
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use breakbulk::link;
+use breakbulk_proto::ahp::Role;
+use breakbulk_proto::{BudgetConfig, Capacity, CloseReason, Input, Limits, LimitsConfig, Message};
+
+use world::{App, CAP, INITIALIZE, WELCOME, World, gateways, gateways_of, join, join_until, request};
+
+#[tokio::test]
+async fn thirty_megabytes_pass_both_ways_byte_for_byte_in_frames_under_the_cap() {
+    let mut world = World::new(CAP);
+    world.greet().await;
+    for len in [100, 1_000_000, 17_000_000, 30_000_000] {
+        let there = request("7", len);
+        world.client.send(there.clone());
+        assert!(world.host_hears().await == there, "{len} bytes to the host");
+        let back = request("\"of the host\"", len);
+        world.host.send(back.clone());
+        assert!(world.client_hears().await == back, "{len} bytes to the client");
+    }
+    let longest = world.longest.load(Ordering::Relaxed);
+    assert!(longest > CAP / 2 && longest <= CAP, "{longest}");
+}
+
+#[tokio::test]
+async fn many_messages_each_way_stay_in_order() {
+    let mut world = World::new(CAP);
+    world.greet().await;
+    let lens = |n: usize| if n.is_multiple_of(10) { 300_000 } else { 50 };
+    for n in 0..200 {
+        world.client.send(request(&n.to_string(), lens(n)));
+    }
+    for n in 0..200 {
+        assert!(world.host_hears().await == request(&n.to_string(), lens(n)), "{n}");
+    }
+}
+
+#[tokio::test]
+async fn a_close_passes_with_its_code() {
+    for (code, want) in [(1000, 1000), (1001, 1001), (4401, 4401), (1011, 1011)] {
+        let mut world = World::new(CAP);
+        world.greet().await;
+        world.host.driver.handle(Input::Close(CloseReason::Peer { code }));
+        let (_, reason) = tokio::join!(world.host.end(), world.client.end());
+        assert_eq!(reason.code(), want);
+        let mut world = World::new(CAP);
+        world.greet().await;
+        world.client.driver.handle(Input::Close(CloseReason::Peer { code }));
+        let (_, reason) = tokio::join!(world.client.end(), world.host.end());
+        assert_eq!(reason.code(), want);
+    }
+}
+
+#[tokio::test]
+async fn a_host_that_is_gone_is_a_bad_gateway_to_the_client_and_a_client_that_is_gone_is_gone() {
+    let mut world = World::new(CAP);
+    world.greet().await;
+    drop(world.host);
+    assert_eq!(world.client.end().await.code(), 1014);
+    let mut world = World::new(CAP);
+    world.greet().await;
+    drop(world.client);
+    assert_eq!(world.host.end().await.code(), 1001);
+}
+
+#[tokio::test]
+async fn what_was_said_before_a_close_still_arrives() {
+    let mut world = World::new(CAP);
+    world.greet().await;
+    let last = request("9", 3_000_000);
+    world.client.send(last.clone());
+    // The link is in memory: the message is out when all of it was taken, and the close comes after.
+    let said = async {
+        let end = world.client.end();
+        tokio::pin!(end);
+        tokio::select! {
+            message = world.host.next() => message.unwrap(),
+            reason = &mut end => panic!("{reason}"),
+        }
+    };
+    assert!(said.await == last);
+}
+
+#[tokio::test]
+async fn a_program_that_stops_finishes_what_is_under_way_and_says_that_it_restarts() {
+    let (gateway, _) = gateways(CAP);
+    let any = Capacity::of(u64::MAX);
+    let ((client, near), (far, host)) = (link::pair(&any, 4), link::pair(&any, 4));
+    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+    let ended = join_until(&gateway, near, far, async { stopped.await.unwrap() });
+    let (mut client, mut host) = (App::new(client, Role::Client), App::new(host, Role::Server));
+    client.send(r#"{"jsonrpc":"2.0","id":1,"method":"m"}"#);
+    let asked = tokio::select! { asked = host.next() => asked.unwrap(), _ = client.next() => panic!() };
+    assert_eq!(asked, Message::from(r#"{"jsonrpc":"2.0","id":1,"method":"m"}"#));
+    stop.send(()).unwrap();
+    let (near, far) = tokio::join!(client.end(), host.end());
+    assert_eq!((near.code(), far.code()), (1012, 1012));
+    assert_eq!(ended.await.unwrap().near, CloseReason::Restart);
+}
+
+/// The host's gateway speaks to a client that takes no segments, over a link of this cap.
+fn capped_client(cap: u64) -> (App, App) {
+    let (_, gateway) = gateways(CAP);
+    let (client, near) = link::pair(&Capacity::of(cap), 4);
+    let (far, host) = link::pair(&Capacity::of(u64::MAX), 4);
+    join(&gateway, near, far);
+    (App::new(client, Role::Client), App::new(host, Role::Server))
+}
+
+#[tokio::test]
+async fn a_request_that_the_peer_cannot_take_is_answered_with_an_error() {
+    let (mut client, mut host) = capped_client(1000);
+    client.send(INITIALIZE);
+    tokio::select! { asked = host.next() => asked.unwrap(), end = client.next() => panic!("{end:?}") };
+    host.send(WELCOME);
+    tokio::select! { answer = client.next() => answer.unwrap(), end = host.next() => panic!("{end:?}") };
+    host.send(request("\"r1\"", 5000));
+    let answer = tokio::select! { answer = host.next() => answer.unwrap(), end = client.next() => panic!("{end:?}") };
+    let answer: serde_json::Value = serde_json::from_slice(&answer.to_bytes()).unwrap();
+    assert_eq!((answer["id"].as_str(), answer["error"]["code"].as_i64()), (Some("r1"), Some(-32011)));
+    assert_eq!(answer["error"]["data"]["reason"], "messageTooLarge");
+}
+
+#[tokio::test]
+async fn a_response_that_the_peer_cannot_take_becomes_an_error_for_it() {
+    let (mut client, mut host) = capped_client(1000);
+    client.send(r#"{"jsonrpc":"2.0","id":5,"method":"m"}"#);
+    tokio::select! { asked = host.next() => asked.unwrap(), end = client.next() => panic!("{end:?}") };
+    host.send(format!(r#"{{"jsonrpc":"2.0","id":5,"result":"{}"}}"#, "x".repeat(5000)));
+    let answer = tokio::select! { answer = client.next() => answer.unwrap(), end = host.next() => panic!("{end:?}") };
+    let answer: serde_json::Value = serde_json::from_slice(&answer.to_bytes()).unwrap();
+    assert_eq!((answer["id"].as_i64(), answer["error"]["code"].as_i64()), (Some(5), Some(-32011)));
+}
+
+#[tokio::test]
+async fn an_action_that_the_peer_cannot_take_closes_its_link_once_and_is_then_left_out() {
+    let config = LimitsConfig { max_frame_bytes: CAP, max_message_bytes: 1 << 20, ..LimitsConfig::default() };
+    let (beside_client, beside_host) = gateways_of(Limits::prove(config, &BudgetConfig::default()).unwrap());
+    let action = |len: usize| {
+        let text = "x".repeat(len);
+        format!(r#"{{"jsonrpc":"2.0","method":"action","params":{{"channel":"c","serverSeq":7,"text":"{text}"}}}}"#)
+    };
+    let huge = action(2 << 20);
+    for round in 0..3 {
+        let mut world = World::with(&beside_client, &beside_host, CAP);
+        world.greet().await;
+        world.host.send(huge.clone());
+        if round == 0 {
+            let (near, _) = tokio::join!(world.client.end(), world.host.end());
+            assert_eq!(near.code(), 4413, "{near}");
+        } else {
+            world.host.send(action(10));
+            assert_eq!(world.client_hears().await, Message::from(action(10)), "round {round}");
+        }
+    }
+    assert_eq!(beside_host.counts().get("dropped-unsendable"), Some(&2));
+}
+
+#[tokio::test]
+async fn a_slow_reader_stops_what_comes_to_it_and_nobody_else() {
+    let mut slow = World::new(CAP);
+    slow.greet().await;
+    let mut quick = World::new(CAP);
+    quick.greet().await;
+    // The host has a hundred megabytes for a client that reads nothing.
+    let action = |n: usize| {
+        let text = "x".repeat(1_000_000);
+        format!(r#"{{"jsonrpc":"2.0","method":"action","params":{{"channel":"c","serverSeq":{n},"text":"{text}"}}}}"#)
+    };
+    (0..100).for_each(|n| slow.host.send(action(n)));
+    let stuck = tokio::time::timeout(Duration::from_millis(500), slow.host.end()).await;
+    assert!(stuck.is_err(), "{stuck:?}");
+    let big = request("1", 30_000_000);
+    quick.host.send(big.clone());
+    assert!(quick.client_hears().await == big);
+    for n in 0..100 {
+        assert!(slow.client_hears().await == Message::from(action(n)), "{n}");
+    }
+}

@@ -1,0 +1,182 @@
+//! Ways that close: at frames over a cap that nobody declared, or at random.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use breakbulk::gateway::Gateway;
+use breakbulk::link::{self, Memory};
+use breakbulk::{Arrival, Link, LinkError};
+use breakbulk_proto::ahp::Role;
+use breakbulk_proto::{Capacity, CloseReason, Message, Transmit};
+use futures_core::Stream;
+use futures_sink::Sink;
+
+use crate::world::{App, INITIALIZE, WELCOME, gateways, join, request};
+
+const DECLARED: u64 = 900_000;
+
+/// What makes a way close.
+#[derive(Clone, Copy)]
+enum Trap {
+    /// A frame longer than this; with a close that says so, or without a word.
+    Cap {
+        bytes: usize,
+        says: bool,
+    },
+    /// So many frames.
+    After(usize),
+    Never,
+}
+
+/// A link with a trap in it.
+struct Trapped {
+    link: Memory,
+    trap: Trap,
+    frames: usize,
+    sprung: bool,
+}
+
+impl Link for Trapped {
+    fn capacity(&self) -> Capacity {
+        self.link.capacity()
+    }
+}
+
+impl Stream for Trapped {
+    type Item = Result<Arrival, LinkError>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        match (self.sprung, self.trap) {
+            (true, Trap::Cap { says: true, .. }) => {
+                Poll::Ready(Some(Ok(Arrival::Closed { code: 1009, text: String::new() })))
+            }
+            (true, _) => Poll::Ready(None),
+            (false, _) => Pin::new(&mut self.link).poll_next(cx),
+        }
+    }
+}
+
+impl Sink<Transmit> for Trapped {
+    type Error = LinkError;
+
+    fn poll_ready(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), LinkError>> {
+        if self.sprung { Poll::Ready(Ok(())) } else { Pin::new(&mut self.link).poll_ready(cx) }
+    }
+
+    fn start_send(mut self: Pin<&mut Self>, item: Transmit) -> Result<(), LinkError> {
+        if let Transmit::Frame { bytes, .. } = &item {
+            self.frames += 1;
+            self.sprung |= match self.trap {
+                Trap::Cap { bytes: cap, .. } => bytes.len() > cap,
+                Trap::After(frames) => self.frames > frames,
+                Trap::Never => false,
+            };
+        }
+        if self.sprung { Ok(()) } else { Pin::new(&mut self.link).start_send(item) }
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), LinkError>> {
+        Pin::new(&mut self.link).poll_flush(cx)
+    }
+
+    fn poll_close(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), LinkError>> {
+        Pin::new(&mut self.link).poll_close(cx)
+    }
+}
+
+/// Which gateway's frames meet the trap.
+#[derive(Clone, Copy, PartialEq)]
+enum Where {
+    ToHost,
+    ToClient,
+}
+
+/// Client and host, connected once more through the same gateways, with a trap on the way.
+fn connect([beside_client, beside_host]: &[Arc<Gateway>; 2], place: Where, trap: Trap) -> (App, App) {
+    let any = Capacity::of(u64::MAX);
+    let ((client, near), (far, host)) = (link::pair(&any, 4), link::pair(&any, 4));
+    let (left, right) = link::pair(&Capacity::of(DECLARED), 4);
+    let trapped = |link, here| {
+        let trap = if here == place { trap } else { Trap::Never };
+        Trapped { link, trap, frames: 0, sprung: false }
+    };
+    join(beside_client, near, trapped(left, Where::ToHost));
+    join(beside_host, trapped(right, Where::ToClient), far);
+    (App::new(client, Role::Client), App::new(host, Role::Server))
+}
+
+async fn pass(from: &mut App, to: &mut App, message: Message) -> Result<(), CloseReason> {
+    from.send(message.clone());
+    tokio::select! {
+        heard = to.next() => heard.map(|heard| assert!(heard == message)),
+        end = from.next() => Err(end.expect_err("only the other has something to say")),
+    }
+}
+
+/// How often a client must connect until a large message of its, or of its host's, has passed.
+async fn connects_until_served(place: Where, trap: Trap, id: impl Fn(usize) -> String) -> usize {
+    let (beside_client, beside_host) = gateways(DECLARED);
+    let gateways = [beside_client, beside_host];
+    for connects in 1..20 {
+        let (mut client, mut host) = connect(&gateways, place, trap);
+        pass(&mut client, &mut host, Message::from(INITIALIZE)).await.unwrap();
+        pass(&mut host, &mut client, Message::from(WELCOME)).await.unwrap();
+        let large = request(&id(connects), 3_000_000);
+        let passed = match place {
+            Where::ToHost => pass(&mut client, &mut host, large).await,
+            Where::ToClient => pass(&mut host, &mut client, large).await,
+        };
+        if passed.is_ok() {
+            return connects;
+        }
+    }
+    panic!("never served");
+}
+
+#[tokio::test]
+async fn a_peer_with_an_undeclared_cap_is_served_within_five_reconnects() {
+    for place in [Where::ToHost, Where::ToClient] {
+        for says in [true, false] {
+            let trap = Trap::Cap { bytes: 300_000, says };
+            let connects = connects_until_served(place, trap, |n| n.to_string()).await;
+            assert!(connects <= 6, "{connects} connects");
+            // Without a word, each size needs two closes.
+            assert_eq!(connects, if says { 3 } else { 5 });
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_link_that_is_cut_at_random_never_shrinks() {
+    let mut dice = 7_u64;
+    let (beside_client, beside_host) = gateways(DECLARED);
+    let gateways = [beside_client, beside_host];
+    let mut roll = |sides: u64| {
+        dice = dice.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (dice >> 33) % sides
+    };
+    let mut cuts = 0;
+    while cuts < 50 {
+        let (mut client, mut host) = connect(&gateways, Where::ToHost, Trap::After(roll(40) as usize));
+        let mut id = 0;
+        let end = loop {
+            id += 1;
+            // The same few lengths again and again, as an agent's prompts and files are.
+            let large = request(&id.to_string(), [3_000_000, 900, 1_200_000, 40_000][roll(4) as usize]);
+            let first = if id == 1 { Message::from(INITIALIZE) } else { large };
+            if let Err(end) = pass(&mut client, &mut host, first).await {
+                break end;
+            }
+            let answer = if id == 1 { WELCOME.into() } else { format!(r#"{{"jsonrpc":"2.0","id":{id},"result":1}}"#) };
+            pass(&mut host, &mut client, Message::from(answer)).await.unwrap();
+        };
+        assert!(matches!(end.code(), 1001 | 1014), "{end}");
+        cuts += 1;
+    }
+    let (mut client, mut host) = connect(&gateways, Where::ToHost, Trap::Cap { bytes: 800_000, says: true });
+    pass(&mut client, &mut host, Message::from(INITIALIZE)).await.unwrap();
+    pass(&mut host, &mut client, Message::from(WELCOME)).await.unwrap();
+    // Frames are as long as ever: this trap springs only at them.
+    pass(&mut client, &mut host, request("2", 3_000_000)).await.unwrap_err();
+}

@@ -1,14 +1,39 @@
 //! Where a link begins or ends, as typed and as proven: `ws://host:port`, `stdio:`, `exec:COMMAND`, `unix:PATH`.
 
-use std::path::PathBuf;
+mod error;
+mod mask;
+mod options;
+mod size;
+mod way;
+
+use std::fmt;
+use std::str::FromStr;
 
 use crate::dialect::Dialect;
 use crate::preset::Preset;
 
+pub use self::error::AddressError;
+pub use self::size::{Size, SizeError};
+pub use self::way::Way;
+
+use self::options::Options;
+
 /// One end of a gateway: the way to it, and what is known about the way.
 ///
 /// Our own options stand in the query, and are taken out of what the peer sees: `cap=900000`, `dialect=ahp`,
-/// `preset=web-pubsub`.
+/// `preset=web-pubsub`. Those of a command stand before it, since it may have question marks of its own.
+///
+/// ```
+/// use breakbulk::{Address, Dialect};
+///
+/// let relay: Address = "wss://relay.example/agent?room=7&preset=web-pubsub".parse()?;
+/// assert_eq!((relay.cap, relay.effective_dialect()), (Some(900_000), Dialect::Ahp));
+/// assert_eq!(relay.to_string(), "wss://relay.example/agent?room=7&preset=web-pubsub");
+///
+/// let server: Address = "exec:?dialect=stdio&cap=64KiB my-server --flag 'two words'".parse()?;
+/// assert_eq!((server.cap, server.effective_dialect()), (Some(65_536), Dialect::Stdio));
+/// # Ok::<(), breakbulk::AddressError>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Address {
@@ -16,31 +41,47 @@ pub struct Address {
     pub way: Way,
     /// The wire form, if it was named.
     pub dialect: Option<Dialect>,
-    /// The longest frame that the way takes, if it was named.
+    /// The longest frame that the way takes, if it was named or a preset was.
     pub cap: Option<u64>,
     /// Where the cap comes from, if a preset was named.
     pub preset: Option<&'static Preset>,
 }
 
-/// What frames travel by.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Way {
-    /// A WebSocket.
-    WebSocket {
-        /// Whether it is `wss`.
-        tls: bool,
-        /// A name or an address, without brackets.
-        host: String,
-        /// The port; 80 or 443 if none was named.
-        port: u16,
-        /// The path and the query that the peer sees; at least `/`.
-        target: String,
-    },
-    /// A Unix socket, one frame a line.
-    Unix(PathBuf),
-    /// Our own standard input and output, one frame a line.
-    Stdio,
-    /// The standard input and output of a child process, one frame a line.
-    Exec(Vec<String>),
+impl Address {
+    /// The wire form that was named, or else the one that the way suggests: segments where a WebSocket has a cap, none
+    /// anywhere else.
+    #[must_use]
+    pub const fn effective_dialect(&self) -> Dialect {
+        match (self.dialect, &self.way) {
+            (Some(dialect), _) => dialect,
+            (None, Way::WebSocket { .. }) if self.cap.is_some() => Dialect::Ahp,
+            (None, _) => Dialect::Plain,
+        }
+    }
+
+    /// The options as they were typed: a cap that is the preset's own is not repeated.
+    fn options(&self) -> Options {
+        let implied = self.preset.map(|preset| preset.cap);
+        Options { dialect: self.dialect, cap: self.cap.filter(|cap| Some(*cap) != implied), preset: self.preset }
+    }
 }
+
+impl FromStr for Address {
+    type Err = AddressError;
+
+    fn from_str(text: &str) -> Result<Self, AddressError> {
+        let (way, options) = way::parse(text)?;
+        let Options { dialect, cap, preset } = options;
+        Ok(Self { way, dialect, cap: cap.or(preset.map(|preset| preset.cap)), preset })
+    }
+}
+
+/// Parses back to the same address, unless there are secrets in it: those are shown as `…`.
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.way.write(&self.options(), f)
+    }
+}
+
+#[cfg(test)]
+mod tests;

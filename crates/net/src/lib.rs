@@ -11,8 +11,9 @@ pub mod link;
 mod look;
 pub mod preset;
 
-pub use address::{Address, Way};
+pub use address::{Address, AddressError, Way};
 pub use dialect::{AnyMachine, Dialect, Setup};
 pub use driver::Driver;
 pub use gateway::Gateway;
 pub use link::{Arrival, BoxLink, Link, LinkError};
+pub use preset::Preset;

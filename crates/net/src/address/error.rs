@@ -1,0 +1,67 @@
+//! What can be wrong with an address, one variant a mistake.
+
+use thiserror::Error;
+
+use super::size::SizeError;
+
+/// Why a text is no address. Each message is one line that names the part that is wrong, and what is allowed; what might
+/// be a secret is never repeated.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum AddressError {
+    /// It begins with nothing that we know.
+    #[error(
+        "no way begins with {0:?}: allowed are ws://HOST:PORT, wss://HOST:PORT, unix:PATH, stdio: and exec:COMMAND"
+    )]
+    UnknownWay(String),
+    /// A name or a password stands before the host, where logs and process lists would show it.
+    #[error("user name or password before the host {host:?}: send it in a header instead")]
+    UserInfo {
+        /// What follows it.
+        host: String,
+    },
+    /// The host is none.
+    #[error("no host name or address: {0:?}; allowed are names, IPv4 addresses, and IPv6 addresses in brackets")]
+    Host(String),
+    /// The port is none.
+    #[error("no port: {0:?}; allowed are numbers from 0 to 65535")]
+    Port(String),
+    /// The path or the query has a character that may not stand in one.
+    #[error("the character {0:?} may not stand in a path or a query: write it as %XX")]
+    Target(char),
+    /// There is a fragment, which no peer would ever see.
+    #[error("'#' begins a fragment, which is never sent: write %23 if you mean the character")]
+    Fragment,
+    /// A Unix socket without a path.
+    #[error("unix: needs the path of a socket, such as unix:/run/agent.sock")]
+    NoPath,
+    /// Something follows `stdio:` that is not `?` and options.
+    #[error("stdio: is followed by {0:?}: allowed are only options, such as stdio:?dialect=stdio")]
+    AfterStdio(String),
+    /// `exec:` without a command.
+    #[error("exec: needs a command, such as exec:my-server --flag")]
+    NoCommand,
+    /// The command ends inside quotes.
+    #[error("the command of exec: ends inside quotes or after a backslash")]
+    OpenQuote,
+    /// An option that is not ours.
+    #[error("unknown option {0:?}: allowed are cap, dialect and preset")]
+    UnknownOption(String),
+    /// An option that is there twice.
+    #[error("the option {0:?} is there twice")]
+    RepeatedOption(&'static str),
+    /// A cap that is no size.
+    #[error("cap={text:?}: {error}")]
+    Cap {
+        /// What was written.
+        text: String,
+        /// What is wrong with it.
+        error: SizeError,
+    },
+    /// A dialect that we do not speak.
+    #[error("unknown dialect {0:?}: allowed are ahp, cep22, stdio and plain")]
+    Dialect(String),
+    /// A preset that we do not have.
+    #[error("unknown preset {0:?}: allowed are {known}", known = super::options::preset_names())]
+    Preset(String),
+}

@@ -1,0 +1,87 @@
+//! Our own options, as they stand among the parameters of a query.
+
+use std::fmt;
+
+use super::error::AddressError;
+use super::size::Size;
+use crate::dialect::Dialect;
+use crate::preset::Preset;
+
+/// What was named. Displayed as parameters, joined by `&`.
+#[derive(Debug, Default)]
+pub(super) struct Options {
+    pub(super) dialect: Option<Dialect>,
+    pub(super) cap: Option<u64>,
+    pub(super) preset: Option<&'static Preset>,
+}
+
+impl Options {
+    /// From a query in which nothing but options may stand.
+    pub(super) fn parse(query: &str) -> Result<Self, AddressError> {
+        let mut options = Self::default();
+        for part in query.split('&').filter(|part| !part.is_empty()) {
+            if !options.take(part)? {
+                let name = part.split_once('=').map_or(part, |(name, _)| name);
+                return Err(AddressError::UnknownOption(name.to_owned()));
+            }
+        }
+        Ok(options)
+    }
+
+    /// Takes a parameter if it is one of ours. Names and values are compared as they are, without any unescaping.
+    pub(super) fn take(&mut self, part: &str) -> Result<bool, AddressError> {
+        let (name, value) = part.split_once('=').unwrap_or((part, ""));
+        match name {
+            "cap" => {
+                let size: Size = value.parse().map_err(|error| AddressError::Cap { text: value.to_owned(), error })?;
+                once(&mut self.cap, size.0, "cap")?;
+            }
+            "dialect" => {
+                let dialect = value.parse().map_err(|_| AddressError::Dialect(value.to_owned()))?;
+                once(&mut self.dialect, dialect, "dialect")?;
+            }
+            "preset" => {
+                let preset = Preset::find(value).ok_or_else(|| AddressError::Preset(value.to_owned()))?;
+                once(&mut self.preset, preset, "preset")?;
+            }
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    /// Whether nothing was named.
+    pub(super) const fn is_empty(&self) -> bool {
+        self.dialect.is_none() && self.cap.is_none() && self.preset.is_none()
+    }
+}
+
+impl fmt::Display for Options {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut between = "";
+        if let Some(preset) = self.preset {
+            write!(f, "preset={}", preset.name)?;
+            between = "&";
+        }
+        if let Some(cap) = self.cap {
+            write!(f, "{between}cap={cap}")?;
+            between = "&";
+        }
+        match self.dialect {
+            Some(dialect) => write!(f, "{between}dialect={dialect}"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// All names, for an error that says what is allowed.
+pub(super) fn preset_names() -> String {
+    let names: Vec<_> = Preset::ALL.iter().map(|preset| preset.name).collect();
+    names.join(", ")
+}
+
+fn once<T>(slot: &mut Option<T>, value: T, name: &'static str) -> Result<(), AddressError> {
+    match slot.replace(value) {
+        None => Ok(()),
+        Some(_) => Err(AddressError::RepeatedOption(name)),
+    }
+}

@@ -1,0 +1,195 @@
+//! What frames travel by, and how it is written.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use http::uri::PathAndQuery;
+use url::Host;
+
+use super::error::AddressError;
+use super::mask;
+use super::options::Options;
+
+/// What frames travel by. Its `Debug` shows no secrets.
+#[derive(Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Way {
+    /// A WebSocket.
+    WebSocket {
+        /// Whether it is `wss`.
+        tls: bool,
+        /// A name or an address, without brackets.
+        host: String,
+        /// The port; 80 or 443 if none was named.
+        port: u16,
+        /// The path and the query that the peer sees; at least `/`.
+        target: String,
+    },
+    /// A Unix socket, one frame a line.
+    Unix(PathBuf),
+    /// Our own standard input and output, one frame a line.
+    Stdio,
+    /// The standard input and output of a child process, one frame a line.
+    Exec(Vec<String>),
+}
+
+impl Way {
+    /// As an address with these options.
+    pub(super) fn write(&self, options: &Options, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::WebSocket { tls, host, port, target } => {
+                f.write_str(if *tls { "wss://" } else { "ws://" })?;
+                // Only an IPv6 address has colons.
+                if host.contains(':') { write!(f, "[{host}]") } else { f.write_str(host) }?;
+                if *port != default_port(*tls) {
+                    write!(f, ":{port}")?;
+                }
+                f.write_str(&mask::target(target))?;
+                write_query(options, if target.contains('?') { '&' } else { '?' }, f)
+            }
+            Self::Unix(path) => {
+                write!(f, "unix:{}", path.display())?;
+                write_query(options, '?', f)
+            }
+            Self::Stdio => {
+                f.write_str("stdio:")?;
+                write_query(options, '?', f)
+            }
+            Self::Exec(words) => {
+                f.write_str("exec:")?;
+                if !options.is_empty() {
+                    write!(f, "?{options} ")?;
+                }
+                f.write_str(&shell_words::join(mask::command(words)))
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Way {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.write(&Options::default(), f)
+    }
+}
+
+/// A whole address: the way, and the options that were taken out of it.
+pub(super) fn parse(text: &str) -> Result<(Way, Options), AddressError> {
+    // A mistyped address may have a secret further on.
+    let unknown = |name: &str| AddressError::UnknownWay(name.chars().take(32).collect());
+    let Some((name, rest)) = text.split_once(':') else {
+        return Err(unknown(text.split(['?', '@', '/']).next().unwrap_or_default()));
+    };
+    match (name.to_ascii_lowercase().as_str(), rest.strip_prefix("//")) {
+        ("ws", Some(rest)) => web_socket(false, rest),
+        ("wss", Some(rest)) => web_socket(true, rest),
+        ("ws" | "wss", None) => Err(unknown(&text[..=name.len()])),
+        ("unix", _) => unix(rest),
+        ("stdio", _) => stdio(rest),
+        ("exec", _) => exec(rest),
+        _ => Err(unknown(name.split(['?', '@', '/']).next().unwrap_or_default())),
+    }
+}
+
+fn web_socket(tls: bool, rest: &str) -> Result<(Way, Options), AddressError> {
+    if rest.contains('#') {
+        return Err(AddressError::Fragment);
+    }
+    let (authority, target) = rest.split_at(rest.find(['/', '?']).unwrap_or(rest.len()));
+    let authority = self::authority(authority, tls).map_err(|error| match rest.rsplit_once('@') {
+        // What looks like a host may be part of a password that has a slash in it.
+        Some((_, after)) => {
+            AddressError::UserInfo { host: after.split(['/', '?']).next().unwrap_or_default().to_owned() }
+        }
+        None => error,
+    });
+    let (host, port) = authority?;
+    let (target, options) = self::target(target)?;
+    Ok((Way::WebSocket { tls, host, port, target }, options))
+}
+
+fn authority(text: &str, tls: bool) -> Result<(String, u16), AddressError> {
+    if let Some((_, host)) = text.rsplit_once('@') {
+        return Err(AddressError::UserInfo { host: host.to_owned() });
+    }
+    let (host, port) = match text.rsplit_once(':') {
+        // The last colon of an IPv6 address is inside its brackets.
+        Some((host, port)) if !port.ends_with(']') => (host, self::port(port)?),
+        _ => (text, default_port(tls)),
+    };
+    match Host::parse(host) {
+        Ok(Host::Domain(name)) => Ok((name, port)),
+        Ok(Host::Ipv4(ip)) => Ok((ip.to_string(), port)),
+        Ok(Host::Ipv6(ip)) => Ok((ip.to_string(), port)),
+        Err(_) => Err(AddressError::Host(host.to_owned())),
+    }
+}
+
+/// Digits only: `parse` alone would take a sign.
+fn port(text: &str) -> Result<u16, AddressError> {
+    let port = if text.bytes().all(|byte| byte.is_ascii_digit()) { text.parse().ok() } else { None };
+    port.ok_or_else(|| AddressError::Port(text.to_owned()))
+}
+
+/// What the peer sees of a path and a query: all but our options, byte for byte and in order.
+fn target(text: &str) -> Result<(String, Options), AddressError> {
+    let (path, query) = match text.split_once('?') {
+        Some((path, query)) => (path, Some(query)),
+        None => (text, None),
+    };
+    let mut target = if path.is_empty() { "/".to_owned() } else { path.to_owned() };
+    let mut options = Options::default();
+    let mut between = '?';
+    for part in query.into_iter().flat_map(|query| query.split('&')) {
+        if !options.take(part)? {
+            target.push(between);
+            target.push_str(part);
+            between = '&';
+        }
+    }
+    let may_stand = |char: &char| char.is_ascii_graphic() && PathAndQuery::try_from(format!("/?{char}")).is_ok();
+    match target.chars().find(|char| !may_stand(char)) {
+        Some(char) => Err(AddressError::Target(char)),
+        None if PathAndQuery::try_from(target.as_str()).is_err() => Err(AddressError::Target('?')),
+        None => Ok((target, options)),
+    }
+}
+
+/// The path ends at the first question mark.
+fn unix(rest: &str) -> Result<(Way, Options), AddressError> {
+    let (path, query) = rest.split_once('?').unwrap_or((rest, ""));
+    if path.is_empty() {
+        return Err(AddressError::NoPath);
+    }
+    Ok((Way::Unix(path.into()), Options::parse(query)?))
+}
+
+fn stdio(rest: &str) -> Result<(Way, Options), AddressError> {
+    match rest.strip_prefix('?') {
+        Some(query) => Ok((Way::Stdio, Options::parse(query)?)),
+        None if rest.is_empty() => Ok((Way::Stdio, Options::default())),
+        None => Err(AddressError::AfterStdio(rest.to_owned())),
+    }
+}
+
+/// Options end at the first white space.
+fn exec(rest: &str) -> Result<(Way, Options), AddressError> {
+    let (query, command) = match rest.strip_prefix('?') {
+        Some(rest) => rest.split_once(char::is_whitespace).unwrap_or((rest, "")),
+        None => ("", rest),
+    };
+    let options = Options::parse(query)?;
+    let words = shell_words::split(command).map_err(|_| AddressError::OpenQuote)?;
+    // An empty name cannot be started either.
+    match words.first() {
+        Some(program) if !program.is_empty() => Ok((Way::Exec(words), options)),
+        _ => Err(AddressError::NoCommand),
+    }
+}
+
+const fn default_port(tls: bool) -> u16 {
+    if tls { 443 } else { 80 }
+}
+
+fn write_query(options: &Options, before: char, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    if options.is_empty() { Ok(()) } else { write!(f, "{before}{options}") }
+}

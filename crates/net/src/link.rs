@@ -1,6 +1,9 @@
 //! What carries frames: text both ways, a cap, and a close with a code and a text.
 
+mod lines;
 mod memory;
+
+pub mod unix;
 mod ws;
 
 use bytes::Bytes;
@@ -10,6 +13,7 @@ use thiserror::Error;
 
 use breakbulk_proto::{Capacity, Meta, Over, Receipt, Refusal, Tag, Transmit};
 
+pub use self::lines::Lines;
 pub use self::memory::{Memory, pair};
 pub use self::ws::{WebSocket, config, limits};
 

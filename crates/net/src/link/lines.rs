@@ -1,0 +1,122 @@
+//! One frame a line, over anything that carries bytes: pipes, sockets, a child's standard input and output.
+
+mod pipe;
+mod read;
+mod write;
+
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use futures_core::Stream;
+use futures_sink::Sink;
+use tokio::io::{AsyncRead, AsyncWrite};
+
+use breakbulk_proto::{Capacity, Meta, Transmit};
+
+use self::read::Reader;
+use self::write::Writer;
+use super::{Arrival, Link, LinkError};
+
+pub(super) use self::pipe::PipeWriter;
+
+/// A pipe knows no close codes: its end is a normal one.
+const NORMAL: u16 = 1000;
+
+/// A link on which a line is a frame.
+///
+/// Lines end with a line feed. On reading, one carriage return before it is taken off, blank lines are skipped, and a last
+/// line without an end is a frame too; then comes [`Arrival::Closed`]. A line that is too long is refused before it is
+/// buffered whole. A close flushes, and shuts the writer down.
+#[derive(Debug)]
+pub struct Lines<R, W> {
+    reader: Reader<R>,
+    writer: Writer<W>,
+    capacity: Capacity,
+    is_over: bool,
+}
+
+impl<R: AsyncRead + Unpin, W: AsyncWrite + Unpin> Lines<R, W> {
+    /// A link that writes lines as long as `capacity` says, line end counted, and takes frames of up to
+    /// `max_frame_bytes`.
+    pub fn new(reader: R, writer: W, mut capacity: Capacity, max_frame_bytes: u64) -> Self {
+        capacity.cap = capacity.cap.saturating_sub(1);
+        let (reader, writer) = (Reader::new(reader, max_frame_bytes), Writer::new(writer));
+        Self { reader, writer, capacity, is_over: false }
+    }
+
+    /// Takes what was read so far as all there is: the next arrivals are a last line without an end, and the close.
+    pub(super) fn end_input(&mut self) {
+        self.reader.end();
+    }
+
+    /// Makes the link new for another user. What was read is forgotten, up to the end of the line that is under way;
+    /// what was accepted for writing is still written, since part of it may be out. How many bytes were forgotten, those
+    /// that were read in idle times among them.
+    pub(super) fn start_afresh(&mut self) -> u64 {
+        self.reader.forget();
+        self.is_over = false;
+        self.reader.take_forgotten()
+    }
+
+    /// Makes the link ready to be left alone: what was read is for nobody any more.
+    pub(super) fn leave(&mut self) {
+        self.reader.forget();
+    }
+
+    /// Reads and forgets, and writes what was accepted, for as long as nobody uses the link. Ready at the end of input.
+    pub(super) fn poll_idle(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        // A reader that is gone is noticed by the next user.
+        let _ = self.writer.poll_flush(cx);
+        self.reader.poll_discard(cx)
+    }
+}
+
+impl<R: AsyncRead + Unpin + Send, W: AsyncWrite + Unpin + Send> Link for Lines<R, W> {
+    fn capacity(&self) -> Capacity {
+        self.capacity.clone()
+    }
+}
+
+impl<R: AsyncRead + Unpin, W: Unpin> Stream for Lines<R, W> {
+    type Item = Result<Arrival, LinkError>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        if self.is_over {
+            return Poll::Ready(None);
+        }
+        let arrival = match ready!(self.reader.poll_line(cx)) {
+            Ok(Some(bytes)) => return Poll::Ready(Some(Ok(Arrival::Frame { bytes, meta: Meta::default() }))),
+            Ok(None) => Ok(Arrival::Closed { code: NORMAL, text: "end of input".to_owned() }),
+            Err(error) => Err(error),
+        };
+        self.is_over = true;
+        Poll::Ready(Some(arrival))
+    }
+}
+
+impl<R: Unpin, W: AsyncWrite + Unpin> Sink<Transmit> for Lines<R, W> {
+    type Error = LinkError;
+
+    fn poll_ready(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), LinkError>> {
+        self.writer.poll_ready(cx)
+    }
+
+    fn start_send(mut self: Pin<&mut Self>, item: Transmit) -> Result<(), LinkError> {
+        match item {
+            Transmit::Frame { bytes, .. } => self.writer.push(bytes),
+            Transmit::Close(_) => {
+                self.writer.close();
+                Ok(())
+            }
+        }
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), LinkError>> {
+        self.writer.poll_flush(cx)
+    }
+
+    fn poll_close(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), LinkError>> {
+        self.writer.close();
+        self.writer.poll_flush(cx)
+    }
+}

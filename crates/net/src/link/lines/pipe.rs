@@ -1,0 +1,50 @@
+//! The writing end of a pipe, which is closed by shutting it down.
+
+use std::io::{self, IoSlice};
+use std::os::fd::OwnedFd;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use tokio::io::AsyncWrite;
+use tokio::net::unix::pipe;
+
+/// A pipe to write to. The runtime's own leaves it open at a shutdown, so that the reader would never see an end.
+#[derive(Debug)]
+pub(in crate::link) struct PipeWriter(Option<pipe::Sender>);
+
+impl PipeWriter {
+    pub(in crate::link) fn new(pipe: impl Into<OwnedFd>) -> io::Result<Self> {
+        Ok(Self(Some(pipe::Sender::from_owned_fd(pipe.into())?)))
+    }
+
+    fn pipe(&mut self) -> io::Result<Pin<&mut pipe::Sender>> {
+        self.0.as_mut().map(Pin::new).ok_or_else(|| io::ErrorKind::BrokenPipe.into())
+    }
+}
+
+impl AsyncWrite for PipeWriter {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        self.pipe()?.poll_write(cx, bytes)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        self.pipe()?.poll_write_vectored(cx, slices)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.0 = None;
+        Poll::Ready(Ok(()))
+    }
+}

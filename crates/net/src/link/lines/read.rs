@@ -1,0 +1,172 @@
+//! Bytes into lines: each byte is searched once, and copied at most once beyond what the buffer's growth costs.
+
+use std::pin::pin;
+use std::task::{Context, Poll, ready};
+
+use bytes::{Buf, Bytes, BytesMut};
+use tokio::io::{AsyncRead, AsyncReadExt};
+
+use breakbulk_proto::Over;
+
+use crate::link::LinkError;
+
+/// Room for a read. A pipe holds this much.
+const READ: usize = 64 << 10;
+
+/// The most room that is made at once for a line that turns out long. More would be held without need.
+const LONG_READ: usize = 1 << 20;
+
+/// With less room than this a new block is begun: a read into the last bytes of the old one is not worth its call.
+const LEAST_READ: usize = 16 << 10;
+
+/// A frame up to this size is copied out, so that one that is kept does not keep a whole block.
+const SMALL_FRAME: usize = 4 << 10;
+
+/// The input side of a link of lines.
+#[derive(Debug)]
+pub(super) struct Reader<R> {
+    io: R,
+    buffer: BytesMut,
+    /// So many bytes of the buffer are known to have no line end.
+    searched: usize,
+    max_frame: usize,
+    /// The rest of the current line is not wanted.
+    skips: bool,
+    at_end: bool,
+    /// Bytes that nobody got.
+    forgotten: u64,
+}
+
+impl<R: AsyncRead + Unpin> Reader<R> {
+    pub(super) fn new(io: R, max_frame_bytes: u64) -> Self {
+        // One byte more may be buffered, for a carriage return.
+        let max_frame = usize::try_from(max_frame_bytes).unwrap_or(usize::MAX).min(usize::MAX - 1);
+        Self { io, buffer: BytesMut::new(), searched: 0, max_frame, skips: false, at_end: false, forgotten: 0 }
+    }
+
+    /// The next line that is not blank, without its end; `None` at the end of input.
+    pub(super) fn poll_line(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Bytes>, LinkError>> {
+        loop {
+            while let Some(line) = self.take_line() {
+                if let Some(frame) = self.frame(line)? {
+                    return Poll::Ready(Ok(Some(frame)));
+                }
+            }
+            if self.buffer.len() > self.max_frame + 1 {
+                let error = self.too_large(self.buffer.len());
+                self.forget();
+                return Poll::Ready(Err(error));
+            }
+            if self.at_end {
+                return Poll::Ready(self.last_line());
+            }
+            ready!(self.poll_fill(cx))?;
+        }
+    }
+
+    /// Nothing more will be read.
+    pub(super) const fn end(&mut self) {
+        self.at_end = true;
+    }
+
+    /// Drops what was read, and skips the rest of a line of which a part is dropped.
+    pub(super) fn forget(&mut self) {
+        if let Some(last) = self.buffer.last() {
+            self.skips = *last != b'\n';
+        }
+        self.forgotten = self.forgotten.saturating_add(wide(self.buffer.len()));
+        self.buffer.clear();
+        self.searched = 0;
+    }
+
+    /// Bytes that were dropped since this was asked last.
+    pub(super) const fn take_forgotten(&mut self) -> u64 {
+        std::mem::replace(&mut self.forgotten, 0)
+    }
+
+    /// Reads and drops. Ready at the end of input, or when reading fails.
+    pub(super) fn poll_discard(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        while !self.at_end {
+            self.forget();
+            if ready!(self.poll_fill(cx)).is_err() {
+                break;
+            }
+        }
+        Poll::Ready(())
+    }
+
+    /// Takes a whole line off the buffer; the end of one that is skipped goes with it.
+    fn take_line(&mut self) -> Option<Bytes> {
+        loop {
+            let unsearched = self.buffer.get(self.searched..).unwrap_or_default();
+            let Some(at) = memchr::memchr(b'\n', unsearched) else {
+                self.searched = self.buffer.len();
+                if self.skips {
+                    self.buffer.clear();
+                    self.searched = 0;
+                }
+                return None;
+            };
+            let end = self.searched + at;
+            self.searched = 0;
+            if !std::mem::take(&mut self.skips) {
+                let line = self.split(end);
+                self.buffer.advance(1);
+                return Some(line);
+            }
+            self.buffer.advance(end + 1);
+        }
+    }
+
+    /// A line as a frame, if it is not blank.
+    fn frame(&self, mut line: Bytes) -> Result<Option<Bytes>, LinkError> {
+        if line.last() == Some(&b'\r') {
+            line.truncate(line.len() - 1);
+        }
+        if line.len() > self.max_frame {
+            return Err(self.too_large(line.len()));
+        }
+        Ok(Some(line).filter(|line| !line.iter().all(u8::is_ascii_whitespace)))
+    }
+
+    /// What is left when nothing follows.
+    fn last_line(&mut self) -> Result<Option<Bytes>, LinkError> {
+        self.searched = 0;
+        let line = self.split(self.buffer.len());
+        if self.skips { Ok(None) } else { self.frame(line) }
+    }
+
+    /// Takes bytes off the front: copied if they are few, and with a block of their own if they are many.
+    fn split(&mut self, len: usize) -> Bytes {
+        if len <= SMALL_FRAME {
+            let line = Bytes::copy_from_slice(self.buffer.get(..len).unwrap_or_default());
+            self.buffer.advance(len);
+            return line;
+        }
+        let line = self.buffer.split_to(len).freeze();
+        if len >= LONG_READ {
+            // Small lines are not to be read into the tail of a block that was made for a large one.
+            self.buffer = BytesMut::from(&self.buffer[..]);
+        }
+        line
+    }
+
+    /// Reads once. At the end of input, says so to the next who looks.
+    fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), LinkError>> {
+        if self.buffer.capacity() - self.buffer.len() < LEAST_READ {
+            // As a line grows, so does what is read of it at once.
+            self.buffer.reserve(self.buffer.len().clamp(READ, LONG_READ));
+        }
+        let read = ready!(pin!(self.io.read_buf(&mut self.buffer)).poll(cx))?;
+        self.at_end = read == 0;
+        Poll::Ready(Ok(()))
+    }
+
+    fn too_large(&self, len: usize) -> LinkError {
+        LinkError::FrameTooLarge(Over { size: wide(len), limit: wide(self.max_frame) })
+    }
+}
+
+fn wide(len: usize) -> u64 {
+    u64::try_from(len).unwrap_or(u64::MAX)
+}

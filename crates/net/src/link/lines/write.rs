@@ -1,0 +1,139 @@
+//! Frames into lines: large ones are written from where they are, small ones are gathered.
+
+use std::collections::VecDeque;
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+use tokio::io::AsyncWrite;
+
+use crate::link::LinkError;
+
+/// With this much waiting, no more is taken: a small message could not pass it any more. A pipe holds as much again.
+const ENOUGH: usize = 64 << 10;
+
+/// A frame up to this size is copied behind the one before it, so that many go out in one piece.
+const SMALL_FRAME: usize = 4 << 10;
+
+/// Pieces given to one write. What waits is seldom more.
+const PIECES: usize = 16;
+
+/// The output side of a link of lines.
+#[derive(Debug)]
+pub(super) struct Writer<W> {
+    io: W,
+    /// Large frames, and what was gathered between them.
+    pieces: VecDeque<Bytes>,
+    /// What comes after all pieces: line ends and small frames.
+    tail: BytesMut,
+    /// Bytes in both.
+    waiting: usize,
+    state: State,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    Open,
+    /// The writer is to be shut down after what waits.
+    Closing,
+    /// It is shut down, or broken.
+    Closed,
+}
+
+impl<W: AsyncWrite + Unpin> Writer<W> {
+    pub(super) fn new(io: W) -> Self {
+        Self { io, pieces: VecDeque::new(), tail: BytesMut::new(), waiting: 0, state: State::Open }
+    }
+
+    /// Ready when little waits.
+    pub(super) fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), LinkError>> {
+        while self.state == State::Open && self.waiting >= ENOUGH {
+            ready!(self.poll_write(cx))?;
+        }
+        Poll::Ready(if self.state == State::Open { Ok(()) } else { Err(LinkError::Closed) })
+    }
+
+    /// Takes a frame.
+    pub(super) fn push(&mut self, frame: Bytes) -> Result<(), LinkError> {
+        if self.state != State::Open {
+            return Err(LinkError::Closed);
+        }
+        if memchr::memchr(b'\n', &frame).is_some() {
+            return Err(LinkError::Protocol("a frame with a line end in it cannot be a line".to_owned()));
+        }
+        self.waiting += frame.len() + 1;
+        if frame.len() <= SMALL_FRAME {
+            self.tail.put(frame);
+        } else {
+            if !self.tail.is_empty() {
+                self.pieces.push_back(self.tail.split().freeze());
+            }
+            self.pieces.push_back(frame);
+        }
+        self.tail.put_u8(b'\n');
+        Ok(())
+    }
+
+    /// Nothing more will be taken.
+    pub(super) fn close(&mut self) {
+        if self.state == State::Open {
+            self.state = State::Closing;
+        }
+    }
+
+    /// Writes all that waits, and shuts the writer down if it is to be closed.
+    pub(super) fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), LinkError>> {
+        if self.state == State::Closed {
+            return Poll::Ready(Ok(()));
+        }
+        while self.waiting > 0 {
+            ready!(self.poll_write(cx))?;
+        }
+        let io = Pin::new(&mut self.io);
+        let done = ready!(if self.state == State::Closing { io.poll_shutdown(cx) } else { io.poll_flush(cx) });
+        if self.state == State::Closing {
+            self.state = State::Closed;
+        }
+        Poll::Ready(done.or_else(|error| self.fail(error)))
+    }
+
+    fn poll_write(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), LinkError>> {
+        let mut slices = [IoSlice::new(&[]); PIECES];
+        let mut count = 0;
+        let pieces = self.pieces.iter().map(|piece| &piece[..]).chain([&self.tail[..]]);
+        for (slice, piece) in slices.iter_mut().zip(pieces) {
+            *slice = IoSlice::new(piece);
+            count += 1;
+        }
+        let slices = slices.get(..count).unwrap_or_default();
+        let written = match ready!(Pin::new(&mut self.io).poll_write_vectored(cx, slices)) {
+            Ok(0) => return Poll::Ready(self.fail(io::ErrorKind::WriteZero.into())),
+            Ok(written) => written,
+            Err(error) => return Poll::Ready(self.fail(error)),
+        };
+        self.advance(written);
+        Poll::Ready(Ok(()))
+    }
+
+    fn advance(&mut self, mut written: usize) {
+        self.waiting -= written;
+        while let Some(piece) = self.pieces.front_mut() {
+            if written < piece.len() {
+                piece.advance(written);
+                return;
+            }
+            written -= piece.len();
+            self.pieces.pop_front();
+        }
+        self.tail.advance(written);
+    }
+
+    /// What waits will never be written.
+    fn fail(&mut self, error: io::Error) -> Result<(), LinkError> {
+        (self.state, self.waiting) = (State::Closed, 0);
+        self.pieces.clear();
+        self.tail.clear();
+        Err(error.into())
+    }
+}

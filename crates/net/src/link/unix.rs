@@ -1,0 +1,113 @@
+//! A Unix socket: one frame a line.
+
+use std::io;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::{UnixListener, UnixStream};
+
+use breakbulk_proto::Capacity;
+
+use super::lines::Lines;
+
+/// How long we wait for somebody who listens and is too busy to answer.
+const ANSWER_TIME: Duration = Duration::from_secs(1);
+
+/// A link over a Unix socket.
+pub type Unix = Lines<OwnedReadHalf, OwnedWriteHalf>;
+
+/// Connects to whoever listens at a path.
+///
+/// # Errors
+/// Nobody does, or we may not.
+pub async fn connect(path: impl AsRef<Path>, capacity: Capacity, max_frame_bytes: u64) -> io::Result<Unix> {
+    Ok(link(UnixStream::connect(path).await?, capacity, max_frame_bytes))
+}
+
+/// A socket that takes connections. Its file, which only our user may open, goes when it is dropped.
+#[derive(Debug)]
+pub struct Listener {
+    listener: UnixListener,
+    path: PathBuf,
+    /// Device and number of our file: another's is not ours to remove.
+    file: (u64, u64),
+}
+
+impl Listener {
+    /// Listens at a path. A socket file on which nobody answers is replaced; anything else that is there stays.
+    ///
+    /// # Errors
+    /// Somebody else listens there (`AddrInUse`), something that is no socket is there (`AlreadyExists`), or the file
+    /// cannot be made.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime with IO and time.
+    pub async fn bind(path: impl Into<PathBuf>) -> io::Result<Self> {
+        let path = path.into();
+        check_free(&path).await?;
+        // Under a name that nobody knows first: so the file has its mode before anybody can connect, and takes the place
+        // of a stale one in a single step.
+        let hidden = path.with_file_name(hidden_name()?);
+        let listener = UnixListener::bind(&hidden)?;
+        let publish = || {
+            std::fs::set_permissions(&hidden, std::fs::Permissions::from_mode(0o600))?;
+            let file = std::fs::symlink_metadata(&hidden)?;
+            std::fs::rename(&hidden, &path)?;
+            Ok((file.dev(), file.ino()))
+        };
+        match publish() {
+            Ok(file) => Ok(Self { listener, path, file }),
+            Err(error) => {
+                let _ = std::fs::remove_file(&hidden);
+                Err(error)
+            }
+        }
+    }
+
+    /// The next connection, as a link. Cancel-safe.
+    ///
+    /// # Errors
+    /// The system says so; the listener may still go on.
+    pub async fn accept(&self, capacity: Capacity, max_frame_bytes: u64) -> io::Result<Unix> {
+        let (stream, _) = self.listener.accept().await?;
+        Ok(link(stream, capacity, max_frame_bytes))
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        let is_ours = |file: std::fs::Metadata| (file.dev(), file.ino()) == self.file;
+        if std::fs::symlink_metadata(&self.path).is_ok_and(is_ours) {
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+fn link(stream: UnixStream, capacity: Capacity, max_frame_bytes: u64) -> Unix {
+    let (reader, writer) = stream.into_split();
+    Lines::new(reader, writer, capacity, max_frame_bytes)
+}
+
+/// Whether a socket may be made at a path.
+async fn check_free(path: &Path) -> io::Result<()> {
+    let file = match std::fs::symlink_metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        file => file?,
+    };
+    if !file.file_type().is_socket() {
+        let text = format!("{} is there and is no socket", path.display());
+        return Err(io::Error::new(io::ErrorKind::AlreadyExists, text));
+    }
+    match tokio::time::timeout(ANSWER_TIME, UnixStream::connect(path)).await {
+        Ok(Err(error)) if error.kind() == io::ErrorKind::ConnectionRefused => Ok(()),
+        Ok(Err(error)) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        // Whoever is too busy to answer, or does not answer to us, is still somebody.
+        _ => Err(io::Error::new(io::ErrorKind::AddrInUse, format!("somebody listens on {} already", path.display()))),
+    }
+}
+
+fn hidden_name() -> io::Result<String> {
+    Ok(format!(".{:08x}", getrandom::u32().map_err(io::Error::other)?))
+}

@@ -1,8 +1,9 @@
 //! What carries frames: text both ways, a cap, and a close with a code and a text.
 
+mod exec;
 mod lines;
 mod memory;
-
+mod stdio;
 pub mod unix;
 mod ws;
 
@@ -13,8 +14,10 @@ use thiserror::Error;
 
 use breakbulk_proto::{Capacity, Meta, Over, Receipt, Refusal, Tag, Transmit};
 
+pub use self::exec::{Child, Exec, ExecConfig, ExecError, Exit};
 pub use self::lines::Lines;
 pub use self::memory::{Memory, pair};
+pub use self::stdio::{Output, Stdio, stdio};
 pub use self::ws::{WebSocket, config, limits};
 
 /// A link: frames and receipts come out of it as [`Arrival`]s, frames and one close go into it as [`Transmit`]s.

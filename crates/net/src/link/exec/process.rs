@@ -1,0 +1,207 @@
+//! A child process in its own group: started, waited for, and ended with everything that it started.
+
+use std::future::Future;
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::process::{ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions};
+use rustix::process::{kill_process_group, test_kill_process_group, waitid};
+use tokio::net::unix::pipe;
+use tokio::sync::watch;
+use tracing::dispatcher;
+
+use super::{ExecConfig, ExecError, Exit, Pipes, log};
+use crate::link::lines::{Lines, PipeWriter};
+
+/// How long a process has between SIGTERM and SIGKILL.
+const TERM_TIME: Duration = Duration::from_secs(1);
+
+/// How often we look whether it is gone.
+const LOOK: Duration = Duration::from_millis(5);
+
+/// A child process. It is ended when this is dropped, in the background.
+///
+/// Two threads watch it, one its end and one its standard error, so that it does not matter what becomes of the runtime.
+pub(super) struct Process {
+    pub(super) name: Arc<str>,
+    pub(super) grace: Duration,
+    group: Pid,
+    state: watch::Sender<State>,
+    /// Taken when it is to end.
+    running: Mutex<Option<Running>>,
+}
+
+struct Running {
+    child: std::process::Child,
+    waiter: JoinHandle<()>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    Running,
+    /// It has exited, but still holds its number, and processes that it started may live.
+    Exited(Exit),
+    /// Nothing is left of it.
+    Gone(Exit),
+}
+
+/// Starts a command.
+pub(super) fn spawn(config: &ExecConfig) -> Result<(Arc<Process>, Pipes), ExecError> {
+    let Some((program, arguments)) = config.command.split_first() else {
+        return Err(ExecError::NoCommand);
+    };
+    start(program, arguments, config).map_err(|source| ExecError::Start { command: program.clone(), source })
+}
+
+fn start(program: &str, arguments: &[String], config: &ExecConfig) -> io::Result<(Arc<Process>, Pipes)> {
+    let mut command = Command::new(program);
+    command.args(arguments).process_group(0);
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
+    let name: Arc<str> = program.rsplit('/').next().unwrap_or(program).into();
+    let group = Pid::from_child(&child);
+    let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
+    let state = watch::Sender::new(State::Running);
+    let waiter = thread("exec-wait", {
+        let (state, name) = (state.clone(), Arc::clone(&name));
+        move || wait(group, &name, &state)
+    });
+    let process = match waiter {
+        Ok(waiter) => {
+            let running = Mutex::new(Some(Running { child, waiter }));
+            Arc::new(Process { name, grace: config.grace, group, state, running })
+        }
+        Err(error) => {
+            let _ = kill_process_group(group, Signal::KILL);
+            return child.wait().and(Err(error));
+        }
+    };
+    // From here on, dropping the process ends the child.
+    if let Some(stderr) = stderr {
+        let name = Arc::clone(&process.name);
+        thread("exec-log", move || log::lines(stderr, &name))?;
+    }
+    let pipes = pipes(stdin, stdout, config)?;
+    Ok((process, pipes))
+}
+
+impl Process {
+    /// How it exited, if it has.
+    pub(super) fn exit(&self) -> Option<Exit> {
+        match *self.state.borrow() {
+            State::Running => None,
+            State::Exited(exit) | State::Gone(exit) => Some(exit),
+        }
+    }
+
+    /// Done when it has exited.
+    pub(super) fn exited(&self) -> impl Future<Output = Exit> + Send + use<> {
+        let mut state = self.state.subscribe();
+        async move {
+            match state.wait_for(|state| *state != State::Running).await.as_deref() {
+                Ok(State::Exited(exit) | State::Gone(exit)) => *exit,
+                Ok(State::Running) | Err(_) => Exit::Unknown,
+            }
+        }
+    }
+
+    /// Done when nothing is left of it.
+    pub(super) fn gone(&self) -> impl Future<Output = ()> + Send + use<> {
+        let mut state = self.state.subscribe();
+        async move {
+            // Without anybody to tell, it is gone too.
+            let _ = state.wait_for(|state| matches!(state, State::Gone(_))).await;
+        }
+    }
+
+    /// Ends it, in the background: it has its grace to exit, then it is told to, then it is killed, with its group. Its
+    /// input is to be closed by whoever has it.
+    pub(super) fn end(&self) {
+        let Some(running) = self.running.lock().unwrap_or_else(PoisonError::into_inner).take() else {
+            return;
+        };
+        let (group, grace, state) = (self.group, self.grace, self.state.clone());
+        if thread("exec-end", move || end(group, grace, running, &state)).is_err() {
+            // Without a thread there is no time to give.
+            let _ = kill_process_group(group, Signal::KILL);
+        }
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// Waits for the exit without taking it: the number of the process, which is that of its group too, stays its own until we
+/// are done with it.
+fn wait(pid: Pid, name: &str, state: &watch::Sender<State>) {
+    let exit = loop {
+        match waitid(WaitId::Pid(pid), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT) {
+            Ok(Some(status)) => break Exit::from(&status),
+            Err(Errno::INTR) => {}
+            Ok(None) | Err(_) => break Exit::Unknown,
+        }
+    };
+    if exit.is_success() {
+        tracing::info!(target: "breakbulk::exec", command = name, "{exit}");
+    } else {
+        tracing::warn!(target: "breakbulk::exec", command = name, "{exit}");
+    }
+    state.send_replace(State::Exited(exit));
+}
+
+fn end(group: Pid, grace: Duration, mut running: Running, state: &watch::Sender<State>) {
+    let has_exited = || *state.borrow() != State::Running;
+    let signal = |signal| {
+        // What is gone needs no signal.
+        let _ = kill_process_group(group, signal);
+    };
+    let exited = within(grace, has_exited);
+    signal(Signal::TERM);
+    if !exited && !within(TERM_TIME, has_exited) {
+        signal(Signal::KILL);
+    }
+    let _ = running.waiter.join();
+    let _ = running.child.wait();
+    // The number stays taken as long as anybody is in the group.
+    if !within(TERM_TIME, || test_kill_process_group(group).is_err()) {
+        signal(Signal::KILL);
+    }
+    state.send_modify(|state| {
+        if let State::Exited(exit) = *state {
+            *state = State::Gone(exit);
+        }
+    });
+}
+
+/// Whether something becomes true in time.
+fn within(time: Duration, is_done: impl Fn() -> bool) -> bool {
+    let begin = Instant::now();
+    while !is_done() {
+        if begin.elapsed() >= time {
+            return false;
+        }
+        thread::sleep(LOOK);
+    }
+    true
+}
+
+fn pipes(stdin: Option<ChildStdin>, stdout: Option<ChildStdout>, config: &ExecConfig) -> io::Result<Pipes> {
+    let (Some(stdin), Some(stdout)) = (stdin, stdout) else {
+        return Err(io::ErrorKind::BrokenPipe.into());
+    };
+    let reader = pipe::Receiver::from_owned_fd(stdout.into())?;
+    Ok(Lines::new(reader, PipeWriter::new(stdin)?, config.capacity.clone(), config.max_frame_bytes))
+}
+
+/// A thread that logs to where its maker does.
+fn thread(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
+    let log = dispatcher::get_default(Clone::clone);
+    thread::Builder::new().name(name.to_owned()).spawn(move || dispatcher::with_default(&log, work))
+}

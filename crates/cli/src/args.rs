@@ -1,7 +1,13 @@
-//! Arguments as typed. [`Plan`](crate::plan::Plan) proves them.
+//! Arguments as typed. [`Plan`](crate::plan::Plan) and [`settings`](crate::settings) prove them.
 
-use clap::{Args as Arguments, Parser, Subcommand, ValueEnum};
+mod network;
 
+use std::path::PathBuf;
+
+use clap::{Args as Arguments, Parser, Subcommand, ValueEnum, ValueHint};
+use clap_complete::Shell;
+
+pub(crate) use self::network::{BridgeArgs, ConfigArgs, RequestArgs, SendArgs, TapArgs};
 use crate::size::Size;
 
 /// Carry agent messages of any size over links that cap them.
@@ -16,8 +22,15 @@ pub(crate) struct Args {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
+    Bridge(BridgeArgs),
+    Send(SendArgs),
+    Tap(TapArgs),
     Split(SplitArgs),
     Join(JoinArgs),
+    Presets(PresetsArgs),
+    Config(ConfigArgs),
+    Completions(CompletionsArgs),
+    Man(ManArgs),
 }
 
 /// Split one message from standard input into frames, one a line.
@@ -42,6 +55,31 @@ pub(crate) struct SplitArgs {
 pub(crate) struct JoinArgs {
     #[command(flatten)]
     pub(crate) wire: WireArgs,
+}
+
+/// List ways whose caps are known, for --preset and ?preset=.
+#[derive(Debug, Arguments)]
+pub(crate) struct PresetsArgs {
+    /// Print objects for programs.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Print a script that completes commands and flags in a shell.
+#[derive(Debug, Arguments)]
+#[command(after_help = COMPLETIONS_EXAMPLES)]
+pub(crate) struct CompletionsArgs {
+    #[arg(value_name = "SHELL")]
+    pub(crate) shell: Shell,
+}
+
+/// Print the manual page, in the form that `man` reads.
+#[derive(Debug, Arguments)]
+#[command(after_help = MAN_EXAMPLES)]
+pub(crate) struct ManArgs {
+    /// Write a page for each command into this directory instead.
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub(crate) dir: Option<PathBuf>,
 }
 
 #[derive(Debug, Arguments)]
@@ -83,9 +121,29 @@ const TOP_EXAMPLES: &str = "\
 Examples:
   breakbulk split --dialect ahp --cap 65536 < message.json > frames
   breakbulk join --dialect ahp < frames
-  breakbulk split --dialect stdio < message.json | breakbulk join --dialect stdio
+  breakbulk split --dialect stdio < message.json |
+      breakbulk join --dialect stdio
+  breakbulk bridge --listen 'ws://127.0.0.1:9100?cap=900000' \\
+      --connect ws://127.0.0.1:9000
 
-Exit status: 0 done, 1 reading or writing failed, 2 bad arguments or bad input.";
+Exit status:
+  0    done
+  1    failure: reading, writing, starting or connecting
+  2    bad arguments, settings or input
+  3    the peer broke a rule
+  4    disconnected
+  130  ended at once, by a second signal";
+
+const COMPLETIONS_EXAMPLES: &str = "\
+Examples:
+  breakbulk completions bash > ~/.local/share/bash-completion/completions/breakbulk
+  breakbulk completions zsh > \"${fpath[1]}/_breakbulk\"
+  breakbulk completions fish > ~/.config/fish/completions/breakbulk.fish";
+
+const MAN_EXAMPLES: &str = "\
+Examples:
+  breakbulk man | man -l -
+  breakbulk man --dir ~/.local/share/man/man1";
 
 const SPLIT_EXAMPLES: &str = "\
 Examples:

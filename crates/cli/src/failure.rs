@@ -2,12 +2,20 @@
 
 use std::fmt;
 use std::io;
+use std::path::PathBuf;
+
+use breakbulk::LinkError;
+use breakbulk_proto::CloseReason;
+
+use crate::settings::SettingError;
 
 /// Why the program ends before its work is done.
 #[derive(Debug)]
 pub(crate) enum Error {
     /// An argument does not hold.
     Arguments(String),
+    /// A setting does not hold.
+    Setting(SettingError),
     /// The input broke a rule.
     Input(Failure),
     /// The input broke rules that standard error has named already.
@@ -16,17 +24,41 @@ pub(crate) enum Error {
     Reading(io::Error),
     /// Writing failed.
     Output(io::Error),
+    /// Reading a file failed.
+    File(PathBuf, io::Error),
+    /// Writing to a file or a directory failed.
+    Writing(PathBuf, io::Error),
     /// The system gave no random bytes.
     Random(getrandom::Error),
+    /// The system gave no threads or no signals.
+    Runtime(io::Error),
+    /// The connection ended, and why.
+    #[cfg_attr(not(test), expect(dead_code, reason = "bridge, send and tap end so when they are built"))]
+    Closed(CloseReason),
+    /// The link failed.
+    #[cfg_attr(not(test), expect(dead_code, reason = "bridge, send and tap end so when they are built"))]
+    Link(LinkError),
+    /// A command that is not there yet.
+    NotBuilt(&'static str),
 }
 
 impl Error {
-    /// The exit status: 2 where the caller is to blame, as for bad arguments.
+    /// The exit status: 2 where the caller is to blame, 3 where the peer is, 4 where the way between them is.
     pub(crate) const fn status(&self) -> u8 {
         match self {
-            Self::Arguments(_) | Self::Input(_) | Self::Reported => 2,
-            Self::Reading(_) | Self::Output(_) | Self::Random(_) => 1,
+            Self::Arguments(_) | Self::Setting(_) | Self::Input(_) | Self::Reported => 2,
+            Self::Closed(CloseReason::Violation(_)) => 3,
+            Self::Link(LinkError::Protocol(_) | LinkError::FrameTooLarge(_)) => 3,
+            Self::Closed(_) | Self::Link(_) => 4,
+            Self::Reading(_) | Self::Output(_) | Self::File(..) | Self::Writing(..) => 1,
+            Self::Random(_) | Self::Runtime(_) | Self::NotBuilt(_) => 1,
         }
+    }
+}
+
+impl From<SettingError> for Error {
+    fn from(error: SettingError) -> Self {
+        Self::Setting(error)
     }
 }
 
@@ -34,11 +66,18 @@ impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Arguments(text) => f.write_str(text),
+            Self::Setting(error) => error.fmt(f),
             Self::Input(failure) => failure.fmt(f),
             Self::Reported => f.write_str("bad input"),
             Self::Reading(error) => write!(f, "cannot read standard input: {error}"),
             Self::Output(error) => write!(f, "cannot write standard output: {error}"),
+            Self::File(path, error) => write!(f, "cannot read {}: {error}", path.display()),
+            Self::Writing(path, error) => write!(f, "cannot write to {}: {error}", path.display()),
             Self::Random(error) => write!(f, "no random bytes: {error}"),
+            Self::Runtime(error) => write!(f, "cannot start: {error}"),
+            Self::Closed(reason) => write!(f, "disconnected: {reason} [{}]", reason.name()),
+            Self::Link(error) => write!(f, "disconnected: {error}"),
+            Self::NotBuilt(command) => write!(f, "{command} is not built yet"),
         }
     }
 }
@@ -65,7 +104,27 @@ impl fmt::Display for Failure {
 
 #[cfg(test)]
 mod tests {
+    use breakbulk_proto::Violation;
+
     use super::*;
+
+    #[test]
+    fn the_status_says_who_is_to_blame() {
+        let refused = || io::Error::from(io::ErrorKind::ConnectionRefused);
+        for (error, status) in [
+            (Error::Runtime(refused()), 1),
+            (Error::Arguments("x".into()), 2),
+            (Error::Setting(SettingError::NotText { variable: "X".into() }), 2),
+            (Error::Closed(CloseReason::Violation(Violation::FrameNotUtf8)), 3),
+            (Error::Link(LinkError::Protocol("x".into())), 3),
+            (Error::Closed(CloseReason::Peer { code: 1006 }), 4),
+            (Error::Closed(CloseReason::Restart), 4),
+            (Error::Link(LinkError::Io(refused())), 4),
+            (Error::Link(LinkError::Closed), 4),
+        ] {
+            assert_eq!(error.status(), status, "{error}");
+        }
+    }
 
     #[test]
     fn a_failure_names_line_sizes_and_rule() {

@@ -3,13 +3,25 @@
 
 mod args;
 mod bar;
+mod bridge;
 mod cep22;
+mod config;
 mod failure;
 mod join;
 mod lines;
+mod log;
+mod manual;
 mod plan;
+mod presets;
+mod runtime;
+mod seam;
+mod send;
+mod settings;
+mod shutdown;
 mod size;
+mod span;
 mod split;
+mod tap;
 
 use std::io::{self, BufWriter, ErrorKind, Write};
 use std::process::ExitCode;
@@ -20,6 +32,9 @@ use crate::args::{Args, Command};
 use crate::bar::Bar;
 use crate::failure::Error;
 use crate::plan::Plan;
+use crate::send::SendSettings;
+use crate::settings::{BridgeSettings, Configuration, Layers, LogSettings, Settings, SettingsArgs};
+use crate::tap::TapSettings;
 
 fn main() -> ExitCode {
     match run(Args::parse()) {
@@ -36,10 +51,41 @@ fn main() -> ExitCode {
 }
 
 fn run(args: Args) -> Result<(), Error> {
-    let input = io::stdin().lock();
-    let output = BufWriter::with_capacity(1 << 16, io::stdout().lock());
     match args.command {
-        Command::Split(args) => split::run(&Plan::try_from(args)?, input, output, &Bar::of_message()),
-        Command::Join(args) => join::run(&Plan::try_from(args)?, input, output, &Bar::of_input()),
+        Command::Bridge(args) => {
+            let (settings, layers) = prepare(args.settings)?;
+            bridge::run(BridgeSettings::prove(settings, &layers)?)
+        }
+        Command::Send(args) => {
+            let (settings, layers) = prepare(args.settings)?;
+            send::run(SendSettings::prove(args.request, settings, &layers)?)
+        }
+        Command::Tap(args) => {
+            let (settings, layers) = prepare(args.settings)?;
+            tap::run(TapSettings::prove(&args.url, args.json, settings, &layers)?)
+        }
+        Command::Split(args) => split::run(&Plan::try_from(args)?, io::stdin().lock(), output(), &Bar::of_message()),
+        Command::Join(args) => join::run(&Plan::try_from(args)?, io::stdin().lock(), output(), &Bar::of_input()),
+        Command::Presets(args) if args.json => presets::print_list(output()),
+        Command::Presets(_) => presets::print_table(output()),
+        Command::Config(args) => config::run(args, output()),
+        Command::Completions(args) => manual::print_completions(args.shell, output()),
+        Command::Man(args) => match args.dir {
+            Some(dir) => manual::write_pages(&dir),
+            None => manual::print_page(output()),
+        },
     }
+}
+
+/// Reads all settings, and starts the log as they say.
+fn prepare<const ALL: bool>(args: SettingsArgs<ALL>) -> Result<(Settings, Layers), Error> {
+    let Configuration { layers, .. } = Configuration::load(args)?;
+    let settings = Settings::read(&layers)?;
+    log::start(&LogSettings::of(&settings));
+    Ok((settings, layers))
+}
+
+/// Standard output, locked only by those who print to it themselves.
+fn output() -> impl Write {
+    BufWriter::with_capacity(1 << 16, io::stdout().lock())
 }

@@ -1,5 +1,6 @@
 //! Sizes as people write them: `65536`, `64KiB`, `1M`.
 
+use std::fmt;
 use std::str::FromStr;
 
 /// A number of bytes.
@@ -23,7 +24,19 @@ impl FromStr for Size {
             "gib" => 1 << 30,
             _ => return Err(format!("unknown unit {unit:?}; k, M, G are powers of 1000, KiB, MiB, GiB of 1024")),
         };
-        number.checked_mul(unit).map(Self).ok_or_else(|| "too many bytes".to_owned())
+        number.checked_mul(unit).map(Self).ok_or_else(|| format!("too many bytes; allowed are up to {}", u64::MAX))
+    }
+}
+
+/// In the largest unit of which it is a whole number.
+impl fmt::Display for Size {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const UNITS: [(&str, u64); 6] =
+            [("GiB", 1 << 30), ("G", 1_000_000_000), ("MiB", 1 << 20), ("M", 1_000_000), ("KiB", 1 << 10), ("k", 1000)];
+        match UNITS.iter().find(|(_, unit)| self.0 >= *unit && self.0.is_multiple_of(*unit)) {
+            Some((name, unit)) => write!(f, "{}{name}", self.0 / unit),
+            None => self.0.fmt(f),
+        }
     }
 }
 
@@ -46,6 +59,14 @@ mod tests {
         ] {
             assert_eq!(text.parse(), Ok(Size(want)), "{text}");
         }
+    }
+
+    #[test]
+    fn a_size_is_shown_in_the_largest_unit_that_is_exact() {
+        for text in ["0", "1", "65535", "61k", "64KiB", "1M", "900k", "32MiB", "2G", "1GiB"] {
+            assert_eq!(text.parse::<Size>().map(|size| size.to_string()), Ok(text.to_owned()));
+        }
+        assert_eq!(Size(u64::MAX).to_string().parse(), Ok(Size(u64::MAX)));
     }
 
     #[test]

@@ -1,0 +1,15 @@
+//! The runtime that links run on.
+
+use std::future::Future;
+
+use tokio::runtime::Builder;
+
+use crate::failure::Error;
+
+/// Runs `work` to its end. What it left behind, such as a thread that waits for standard input, does not hold us up.
+pub(crate) fn run(work: impl Future<Output = Result<(), Error>>) -> Result<(), Error> {
+    let runtime = Builder::new_multi_thread().enable_all().build().map_err(Error::Runtime)?;
+    let result = runtime.block_on(work);
+    runtime.shutdown_background();
+    result
+}

@@ -1,0 +1,36 @@
+//! What can be wrong with settings, as one line for a person: the key, the value, where it came from, what is allowed.
+
+use std::path::PathBuf;
+
+use thiserror::Error;
+
+use super::layers::Origin;
+
+/// A setting that does not hold.
+#[derive(Debug, Error)]
+pub(crate) enum SettingError {
+    /// A value is not of its kind, or out of its range.
+    #[error("{key} is {value:?} ({origin}): {why}")]
+    Value { key: &'static str, value: String, origin: Origin, why: String },
+    /// The same for a value that must not be shown.
+    #[error("{key} ({origin}) does not hold: {why}")]
+    Hidden { key: &'static str, origin: Origin, why: String },
+    /// The file has a key that is none of ours.
+    #[error("unknown key {key:?} ({origin}){}", near.map(|near| format!("; did you mean {near}?")).unwrap_or_default())]
+    Unknown { key: String, near: Option<&'static str>, origin: Origin },
+    /// A command needs it.
+    #[error("{key} is not set: give --{flag}, {variable}, or {key} in the file")]
+    Missing { key: &'static str, flag: String, variable: String },
+    /// Two settings contradict each other.
+    #[error("{} ({}) and {} ({}) {why}", one.0, one.1, other.0, other.1)]
+    Together { one: (&'static str, Origin), other: (&'static str, Origin), why: &'static str },
+    /// The file cannot be read.
+    #[error("cannot read {} ({origin}): {error}", path.display())]
+    Unreadable { path: PathBuf, origin: Origin, error: std::io::Error },
+    /// The file is not TOML.
+    #[error("{}:{line} is not TOML: {why}", path.display())]
+    Syntax { path: PathBuf, line: usize, why: String },
+    /// A variable is not text.
+    #[error("{variable} is not UTF-8")]
+    NotText { variable: String },
+}

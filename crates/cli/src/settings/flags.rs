@@ -1,0 +1,140 @@
+//! Settings as flags: one for each row of the table.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+
+use clap::builder::{PossibleValue, StringValueParser, TypedValueParser};
+use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches, ValueHint};
+
+use super::value::Arity;
+use super::{Group, Setting, TABLE};
+
+/// The flags of a command that uses settings. With `ALL`, those for listening too.
+#[derive(Debug, Args)]
+pub(crate) struct SettingsArgs<const ALL: bool> {
+    #[command(flatten)]
+    flags: Flags<ALL>,
+
+    /// Log more: -v like --log-level debug, -vv like trace.
+    #[arg(short, long, action = ArgAction::Count, conflicts_with_all = ["quiet", "log_level"], help_heading = "Log")]
+    verbose: u8,
+
+    /// Log errors only.
+    #[arg(short, long, conflicts_with = "log_level", help_heading = "Log")]
+    quiet: bool,
+
+    /// Read settings from this file (TOML).
+    ///
+    /// Else from the one that BREAKBULK_CONFIG names, else from $XDG_CONFIG_HOME/breakbulk/config.toml if it is there.
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    config: Option<PathBuf>,
+}
+
+impl<const ALL: bool> SettingsArgs<ALL> {
+    /// The file to read, if one was named.
+    pub(crate) fn config(&self) -> Option<&Path> {
+        self.config.as_deref()
+    }
+
+    /// What was typed.
+    pub(crate) fn typed(self) -> Vec<Typed> {
+        let mut typed = self.flags.0;
+        let level = |flag: &str, level: &str| Typed { key: "log_level", flag: flag.into(), texts: vec![level.into()] };
+        match (self.verbose, self.quiet) {
+            (0, false) => {}
+            (0, true) => typed.push(level("-q", "error")),
+            (1, _) => typed.push(level("-v", "debug")),
+            (_, _) => typed.push(level("-vv", "trace")),
+        }
+        typed
+    }
+}
+
+/// A flag that was typed.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Typed {
+    pub(crate) key: &'static str,
+    /// The flag with its dashes.
+    pub(crate) flag: String,
+    pub(crate) texts: Vec<String>,
+}
+
+/// The flags that follow from the table. What they say is read where all settings are, so that a bad value is told in
+/// the same way wherever it comes from.
+#[derive(Debug, Default)]
+struct Flags<const ALL: bool>(Vec<Typed>);
+
+impl<const ALL: bool> Flags<ALL> {
+    fn settings() -> impl Iterator<Item = &'static Setting> {
+        TABLE.iter().filter(|setting| ALL || !matches!(setting.group, Group::Ends | Group::Listening))
+    }
+}
+
+impl<const ALL: bool> Args for Flags<ALL> {
+    fn augment_args(command: Command) -> Command {
+        Self::settings().fold(command, |command, setting| command.arg(arg(setting)))
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        Self::augment_args(command)
+    }
+}
+
+impl<const ALL: bool> FromArgMatches for Flags<ALL> {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let mut flags = Self::default();
+        flags.update_from_arg_matches(matches)?;
+        Ok(flags)
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        for setting in Self::settings() {
+            if let Some(texts) = matches.get_many::<String>(setting.key) {
+                let flag = format!("--{}", setting.flag());
+                self.0.push(Typed { key: setting.key, flag, texts: texts.cloned().collect() });
+            }
+        }
+        Ok(())
+    }
+}
+
+fn arg(setting: &'static Setting) -> Arg {
+    let paragraphs = setting.paragraphs();
+    let first = paragraphs.first().cloned().unwrap_or_default();
+    let arg = Arg::new(setting.key)
+        .long(setting.flag())
+        .help_heading(setting.group.to_string())
+        .value_name(setting.shape.name)
+        .value_parser(AnyText((setting.shape.choices)()))
+        .hide_possible_values(true);
+    let arg = if setting.shape.is_path { arg.value_hint(ValueHint::FilePath) } else { arg };
+    let arg = match setting.shape.arity {
+        Arity::One | Arity::Optional => arg,
+        Arity::Many { .. } => arg.action(ArgAction::Append),
+        // `--no-auth=false` undoes what the file says.
+        Arity::Switch => arg.num_args(0..=1).require_equals(true).default_missing_value("true"),
+    };
+    let (default, long_default) = match setting.shape.arity {
+        Arity::One => (format!(" [{}]", setting.default), format!("\n\n[default: {}]", setting.default)),
+        Arity::Optional | Arity::Many { .. } | Arity::Switch => (String::new(), String::new()),
+    };
+    arg.help(format!("{}{default}", first.trim_end_matches('.')))
+        .long_help(format!("{}{long_default}", paragraphs.join("\n\n")))
+}
+
+/// Takes any text, and knows what a shell may offer.
+#[derive(Debug, Clone)]
+struct AnyText(Vec<&'static str>);
+
+impl TypedValueParser for AnyText {
+    type Value = String;
+
+    fn parse_ref(&self, command: &Command, arg: Option<&Arg>, value: &OsStr) -> Result<String, clap::Error> {
+        StringValueParser::new().parse_ref(command, arg, value)
+    }
+
+    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
+        let values = self.0.iter().map(|name| PossibleValue::new(*name));
+        (!self.0.is_empty()).then(|| Box::new(values) as Box<dyn Iterator<Item = PossibleValue>>)
+    }
+}

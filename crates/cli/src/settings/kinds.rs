@@ -1,0 +1,253 @@
+//! The kinds of values that settings have, beside those with a few names.
+
+use std::fmt;
+
+use serde_json::Value as Json;
+use tracing_subscriber::EnvFilter;
+
+use super::value::{Value, allowed};
+use crate::seam::{Address, Preset};
+use crate::size::Size;
+use crate::span::Span;
+
+/// What stands for a secret wherever it is shown.
+const HIDDEN: &str = "(set)";
+
+/// A text that is never shown.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct Secret(String);
+
+impl Secret {
+    /// The text itself, for whoever needs it and will not show it.
+    #[cfg_attr(not(test), expect(dead_code, reason = "bridge, send and tap use it when they are built"))]
+    pub(crate) fn reveal(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(HIDDEN)
+    }
+}
+
+impl Value for Secret {
+    const NAME: &'static str = "TOKEN";
+
+    fn may_show(_bad: &str) -> bool {
+        false
+    }
+
+    /// It must pass in a header and in a query as it is.
+    fn parse(text: &str) -> Result<Self, String> {
+        let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~+/=".contains(&byte);
+        if !text.is_empty() && text.bytes().all(plain) {
+            Ok(Self(text.to_owned()))
+        } else {
+            Err("allowed are letters, digits and -._~+/=".to_owned())
+        }
+    }
+
+    fn text(&self) -> String {
+        HIDDEN.to_owned()
+    }
+}
+
+/// A header of a request. What it says is often a secret.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Header {
+    pub(crate) name: String,
+    pub(crate) value: Secret,
+}
+
+impl Value for Header {
+    const NAME: &'static str = "NAME: VALUE";
+    // Values have commas.
+    const SEPARATOR: char = '\n';
+
+    fn may_show(_bad: &str) -> bool {
+        false
+    }
+
+    fn parse(text: &str) -> Result<Self, String> {
+        let in_name = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+        let in_value = |c: char| c == '\t' || !c.is_control();
+        let (name, value) = text.split_once(':').unwrap_or_default();
+        let value = value.trim();
+        if !name.is_empty() && name.bytes().all(in_name) && value.chars().all(in_value) {
+            Ok(Self { name: name.to_owned(), value: Secret(value.to_owned()) })
+        } else {
+            Err("allowed is a name, a colon and a value on one line".to_owned())
+        }
+    }
+
+    fn text(&self) -> String {
+        format!("{}: {HIDDEN}", self.name)
+    }
+}
+
+/// Where a page comes from: `https://example.com`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct WebOrigin(pub(crate) String);
+
+impl Value for WebOrigin {
+    const NAME: &'static str = "ORIGIN";
+
+    fn parse(text: &str) -> Result<Self, String> {
+        let host = text.strip_prefix("https://").or_else(|| text.strip_prefix("http://"));
+        match host.map(Host::parse) {
+            Some(Ok(_)) => Ok(Self(text.to_ascii_lowercase())),
+            _ => Err("allowed is http:// or https:// and a host, such as https://example.com".to_owned()),
+        }
+    }
+
+    fn text(&self) -> String {
+        self.0.clone()
+    }
+}
+
+/// A host as a `Host` header has it: a name or an address, perhaps with a port.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Host(pub(crate) String);
+
+impl Value for Host {
+    const NAME: &'static str = "HOST";
+
+    fn parse(text: &str) -> Result<Self, String> {
+        let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._:[]".contains(&byte);
+        if !text.is_empty() && text.bytes().all(plain) {
+            Ok(Self(text.to_ascii_lowercase()))
+        } else {
+            Err("allowed is a host, perhaps with a port, such as example.com or example.com:9100".to_owned())
+        }
+    }
+
+    fn text(&self) -> String {
+        self.0.clone()
+    }
+}
+
+/// The SHA-256 digest of a certificate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Fingerprint(pub(crate) [u8; 32]);
+
+impl Value for Fingerprint {
+    const NAME: &'static str = "sha256:HEX";
+
+    /// Colons between the digits are left out: other programs print them.
+    fn parse(text: &str) -> Result<Self, String> {
+        let digits: Option<Vec<u8>> = text.strip_prefix("sha256:").and_then(|hex| {
+            let hex = hex.replace(':', "");
+            hex.as_bytes()
+                .chunks(2)
+                .map(|pair| u8::from_str_radix(std::str::from_utf8(pair).ok().filter(|_| pair.len() == 2)?, 16).ok())
+                .collect()
+        });
+        let digest = digits.and_then(|digits| digits.try_into().ok());
+        digest.map(Self).ok_or_else(|| "allowed is sha256: and 64 hexadecimal digits".to_owned())
+    }
+
+    fn text(&self) -> String {
+        let digits: Vec<String> = self.0.iter().map(|byte| format!("{byte:02x}")).collect();
+        format!("sha256:{}", digits.concat())
+    }
+}
+
+/// What is logged: a level for this program, or a filter for each part of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct LogLevel(String);
+
+const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
+
+impl LogLevel {
+    /// The filter. A mere level is for our own crates: what libraries say is worth hearing from `warn` on, and in full
+    /// at `trace`.
+    pub(crate) fn filter(&self) -> EnvFilter {
+        let level = &self.0;
+        EnvFilter::new(match level.as_str() {
+            "off" | "error" | "warn" | "trace" => level.clone(),
+            "info" | "debug" => format!("warn,breakbulk={level},breakbulk_proto={level}"),
+            filter => filter.to_owned(),
+        })
+    }
+}
+
+impl Value for LogLevel {
+    const NAME: &'static str = "LEVEL";
+
+    fn choices() -> Vec<&'static str> {
+        LEVELS.to_vec()
+    }
+
+    fn parse(text: &str) -> Result<Self, String> {
+        // A lone word that is no level would pass as a filter for a part of that name.
+        let holds = LEVELS.contains(&text) || (text.contains('=') && EnvFilter::builder().parse(text).is_ok());
+        let why = || format!("{}, or a filter such as warn,breakbulk=debug", allowed(LEVELS));
+        if holds { Ok(Self(text.to_owned())) } else { Err(why()) }
+    }
+
+    fn text(&self) -> String {
+        self.0.clone()
+    }
+}
+
+impl Value for &'static Preset {
+    const NAME: &'static str = "PRESET";
+
+    fn choices() -> Vec<&'static str> {
+        Preset::ALL.iter().map(|preset| preset.name).collect()
+    }
+
+    fn parse(text: &str) -> Result<Self, String> {
+        Preset::find(text).ok_or_else(|| format!("{}; `breakbulk presets` tells more", allowed(Self::choices())))
+    }
+
+    fn text(&self) -> String {
+        self.name.to_owned()
+    }
+}
+
+impl Value for Size {
+    const NAME: &'static str = "SIZE";
+
+    fn parse(text: &str) -> Result<Self, String> {
+        text.parse()
+    }
+
+    fn text(&self) -> String {
+        self.to_string()
+    }
+
+    fn json(&self) -> Json {
+        Json::from(self.0)
+    }
+}
+
+impl Value for Span {
+    const NAME: &'static str = "TIME";
+
+    fn parse(text: &str) -> Result<Self, String> {
+        text.parse()
+    }
+
+    fn text(&self) -> String {
+        self.to_string()
+    }
+}
+
+impl Value for Address {
+    const NAME: &'static str = "ADDRESS";
+
+    /// People put passwords and tokens into addresses.
+    fn may_show(bad: &str) -> bool {
+        !bad.contains(['@', '='])
+    }
+
+    fn parse(text: &str) -> Result<Self, String> {
+        text.parse::<Self>().map_err(|error| error.to_string())
+    }
+
+    fn text(&self) -> String {
+        self.to_string()
+    }
+}

@@ -1,0 +1,174 @@
+//! Where values come from: a flag goes before the environment, that before the file, that before the default.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use super::error::SettingError;
+use super::file::File;
+use super::flags::Typed;
+use super::value::{Arity, Bad, Field, Shown};
+use super::{Setting, TABLE};
+
+/// What each setting is, as text, and where it comes from.
+#[derive(Debug)]
+pub(crate) struct Layers(BTreeMap<&'static str, Layered>);
+
+/// The texts that a setting was given, and by whom.
+#[derive(Debug)]
+struct Layered {
+    texts: Vec<String>,
+    origin: Origin,
+}
+
+/// Where a value comes from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Origin {
+    /// A flag, with its dashes.
+    Flag(String),
+    /// An environment variable.
+    Environment(String),
+    /// A line of the file.
+    File { path: PathBuf, line: usize },
+    /// Nobody said anything.
+    Default,
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Flag(flag) => write!(f, "flag {flag}"),
+            Self::Environment(variable) => f.write_str(variable),
+            Self::File { path, line } => write!(f, "file {}:{line}", path.display()),
+            Self::Default => f.write_str("default"),
+        }
+    }
+}
+
+impl Layers {
+    /// Puts the layers on top of each other.
+    pub(crate) fn new(typed: Vec<Typed>, environment: &Environment, file: File) -> Self {
+        let mut layers = Self(BTreeMap::new());
+        for Typed { key, flag, texts } in typed {
+            layers.add(key, texts, Origin::Flag(flag));
+        }
+        for setting in TABLE {
+            let variable = setting.variable();
+            if let Some(text) = environment.get(&variable) {
+                layers.add(setting.key, split(text, setting), Origin::Environment(variable));
+            }
+        }
+        for (key, line, texts) in file.values {
+            layers.add(key, texts, Origin::File { path: file.path.clone(), line });
+        }
+        for setting in TABLE {
+            let texts = match setting.shape.arity {
+                Arity::One => vec![setting.default.to_owned()],
+                Arity::Optional | Arity::Many { .. } | Arity::Switch => Vec::new(),
+            };
+            layers.add(setting.key, texts, Origin::Default);
+        }
+        layers
+    }
+
+    /// The value of the setting `key`.
+    pub(crate) fn read<T: Field>(&self, key: &'static str) -> Result<T, SettingError> {
+        T::read(self.texts(key)).map_err(|bad| self.refused(key, bad))
+    }
+
+    /// The value of `setting` as people and programs see it, if it is set.
+    pub(crate) fn show(&self, setting: &Setting) -> Result<Option<Shown>, SettingError> {
+        (setting.show)(self.texts(setting.key)).map_err(|bad| self.refused(setting.key, bad))
+    }
+
+    /// Where the value of the setting `key` comes from.
+    pub(crate) fn origin(&self, key: &str) -> Origin {
+        self.0.get(key).map_or(Origin::Default, |layered| layered.origin.clone())
+    }
+
+    /// A value of the right kind that does not hold for another reason.
+    pub(crate) fn refuse(&self, key: &'static str, why: String) -> SettingError {
+        let setting = TABLE.iter().find(|setting| setting.key == key);
+        let shown = setting.and_then(|setting| self.show(setting).ok().flatten());
+        self.refused(key, Bad { text: shown.map(|shown| shown.lines.join(", ")), why })
+    }
+
+    fn refused(&self, key: &'static str, Bad { text, why }: Bad) -> SettingError {
+        let origin = self.origin(key);
+        match text {
+            Some(value) => SettingError::Value { key, value, origin, why },
+            None => SettingError::Hidden { key, origin, why },
+        }
+    }
+
+    fn texts(&self, key: &str) -> &[String] {
+        self.0.get(key).map_or(&[], |layered| &layered.texts)
+    }
+
+    /// Adds a value below those that are there.
+    fn add(&mut self, key: &'static str, texts: Vec<String>, origin: Origin) {
+        self.0.entry(key).or_insert(Layered { texts, origin });
+    }
+}
+
+/// One text of the environment as the texts of a setting.
+fn split(text: &str, setting: &Setting) -> Vec<String> {
+    match setting.shape.arity {
+        Arity::Many { separator } => {
+            text.split(separator).map(str::trim).filter(|text| !text.is_empty()).map(str::to_owned).collect()
+        }
+        Arity::One | Arity::Optional | Arity::Switch => vec![text.to_owned()],
+    }
+}
+
+/// The environment, as far as it concerns us. An empty variable is as good as none.
+#[derive(Debug, Default)]
+pub(crate) struct Environment(BTreeMap<String, String>);
+
+impl Environment {
+    /// What the names of our variables begin with.
+    pub(crate) const PREFIX: &str = "BREAKBULK_";
+    /// Names the file.
+    pub(crate) const CONFIG: &str = "BREAKBULK_CONFIG";
+
+    /// Say where people keep their files.
+    const HOMES: [&str; 2] = ["XDG_CONFIG_HOME", "HOME"];
+
+    /// Takes our variables out of `all`.
+    pub(crate) fn new(all: impl IntoIterator<Item = (OsString, OsString)>) -> Result<Self, SettingError> {
+        let mut ours = BTreeMap::new();
+        for (variable, value) in all {
+            let Ok(variable) = variable.into_string() else { continue };
+            let is_ours = variable.starts_with(Self::PREFIX);
+            if value.is_empty() || !(is_ours || Self::HOMES.contains(&&*variable)) {
+                continue;
+            }
+            match value.into_string() {
+                Ok(value) => drop(ours.insert(variable, value)),
+                Err(_) if is_ours => return Err(SettingError::NotText { variable }),
+                Err(_) => {}
+            }
+        }
+        Ok(Self(ours))
+    }
+
+    /// The value of a variable.
+    pub(crate) fn get(&self, variable: &str) -> Option<&str> {
+        self.0.get(variable).map(String::as_str)
+    }
+
+    /// Variables that look like ours and are not.
+    pub(crate) fn strangers(&self) -> impl Iterator<Item = &str> {
+        let known = |name: &str| name == Self::CONFIG || TABLE.iter().any(|setting| setting.variable() == name);
+        self.0.keys().map(String::as_str).filter(move |name| name.starts_with(Self::PREFIX) && !known(name))
+    }
+
+    /// Where the file is looked for if nobody names one.
+    pub(crate) fn usual_file(&self) -> Option<PathBuf> {
+        let absolute = |name| self.get(name).map(Path::new).filter(|path| path.is_absolute());
+        let [config, home] = Self::HOMES.map(absolute);
+        let base = config.map(Path::to_owned).or_else(|| home.map(|home| home.join(".config")))?;
+        Some(base.join("breakbulk/config.toml"))
+    }
+}

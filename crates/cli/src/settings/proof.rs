@@ -1,0 +1,274 @@
+//! Settings as proven: what a command needs, so that no two parts of it contradict each other.
+#![expect(dead_code, reason = "bridge, send and tap read all of it when they are built")]
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use breakbulk_proto::{BudgetConfig, Limits, LimitsConfig, LimitsError};
+
+use super::kinds::{Fingerprint, Header, Host, LogLevel, Secret, WebOrigin};
+use super::names::{LogFormat, Proxy, Roots};
+use super::value::Value;
+use super::{Layers, SettingError, Settings, TABLE};
+use crate::failure::Error;
+use crate::seam::{self, Address};
+
+/// What `bridge` does.
+#[derive(Debug)]
+pub(crate) struct BridgeSettings {
+    pub(crate) listen: Address,
+    pub(crate) connect: Address,
+    /// Whether the command of an `exec:` address outlives a connection.
+    pub(crate) keep: bool,
+    pub(crate) door: Door,
+    pub(crate) link: LinkSettings,
+    /// How long open messages may take to finish at the end.
+    pub(crate) shutdown_timeout: Duration,
+}
+
+/// Who may come in.
+#[derive(Debug)]
+pub(crate) struct Door {
+    pub(crate) key: Key,
+    /// Whether other machines may connect.
+    pub(crate) bind_any: bool,
+    pub(crate) origins: Vec<WebOrigin>,
+    pub(crate) hosts: Vec<Host>,
+    /// For `wss:`; `None` for every other address.
+    pub(crate) tls: Option<ServerTls>,
+}
+
+/// What a client must show.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Key {
+    /// A token that is made at start and printed.
+    Made,
+    /// This token.
+    Token(Secret),
+    /// Nothing: everyone who can reach the port comes in.
+    Nothing,
+}
+
+/// How a listening end proves who it is.
+#[derive(Debug)]
+pub(crate) struct ServerTls {
+    pub(crate) certificate: Certificate,
+    /// Who signs the certificates of clients, if they must have any.
+    pub(crate) client_ca: Option<PathBuf>,
+}
+
+/// What a listening end shows.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Certificate {
+    /// One that is made at start, and whose fingerprint is printed.
+    Made,
+    /// One from files.
+    Files(Identity),
+}
+
+/// A certificate and its key, both PEM.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Identity {
+    pub(crate) certificate: PathBuf,
+    pub(crate) key: PathBuf,
+}
+
+/// What every command that opens a link needs.
+#[derive(Debug)]
+pub(crate) struct LinkSettings {
+    pub(crate) limits: Limits,
+    pub(crate) budget: BudgetConfig,
+    pub(crate) headers: Vec<Header>,
+    pub(crate) proxy: Proxy,
+    pub(crate) trust: Trust,
+    /// What we show to a peer that asks.
+    pub(crate) identity: Option<Identity>,
+    pub(crate) connect_timeout: Duration,
+    pub(crate) ping_interval: Duration,
+    pub(crate) idle_timeout: Duration,
+}
+
+/// Which certificates of a peer we believe.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Trust {
+    /// Those that these signed.
+    Signed { roots: Roots, ca: Option<PathBuf> },
+    /// One.
+    Fingerprint(Fingerprint),
+    /// All.
+    Anything,
+}
+
+/// What is logged, and how.
+#[derive(Debug)]
+pub(crate) struct LogSettings {
+    pub(crate) format: LogFormat,
+    pub(crate) level: LogLevel,
+}
+
+impl LogSettings {
+    pub(crate) fn of(settings: &Settings) -> Self {
+        Self { format: settings.log_format, level: settings.log_level.clone() }
+    }
+}
+
+impl BridgeSettings {
+    pub(crate) fn prove(settings: Settings, layers: &Layers) -> Result<Self, SettingError> {
+        let listen = settings.listen.clone().ok_or_else(|| missing("listen"))?;
+        let connect = settings.connect.clone().ok_or_else(|| missing("connect"))?;
+        let connect = towards_peer(connect, &settings);
+        if seam::is_stdio(&listen) && seam::is_stdio(&connect) {
+            return Err(together(layers, "listen", "connect", "cannot both be stdio:"));
+        }
+        let (keep, shutdown_timeout) = (settings.keep, settings.shutdown_timeout.0);
+        let door = Door::prove(&settings, Some(&listen), layers)?;
+        let link = LinkSettings::prove(settings, layers)?;
+        Ok(Self { listen, connect, keep, door, link, shutdown_timeout })
+    }
+}
+
+impl Door {
+    fn prove(settings: &Settings, listen: Option<&Address>, layers: &Layers) -> Result<Self, SettingError> {
+        let key = match (&settings.token, settings.no_auth) {
+            (Some(_), true) => return Err(together(layers, "token", "no_auth", "exclude each other")),
+            (Some(token), false) => Key::Token(token.clone()),
+            (None, true) => Key::Nothing,
+            (None, false) => Key::Made,
+        };
+        let files = identity(&settings.tls_cert, &settings.tls_key, ("tls_cert", "tls_key"), layers)?;
+        let certificate = match (files, settings.tls_self_signed) {
+            (Some(_), true) => return Err(together(layers, "tls_cert", "tls_self_signed", "exclude each other")),
+            (Some(files), false) => Some(Certificate::Files(files)),
+            (None, made) => made.then_some(Certificate::Made),
+        };
+        let client_ca = settings.tls_client_ca.clone();
+        let tls = match (certificate, listen.is_some_and(seam::is_tls)) {
+            (Some(certificate), true) => Some(ServerTls { certificate, client_ca }),
+            (None, true) => {
+                return Err(layers.refuse("listen", "wss: needs tls_cert and tls_key, or tls_self_signed".into()));
+            }
+            // Someone who asked for TLS must not get a port without it.
+            (Some(_), false) if listen.is_some_and(seam::is_web_socket) => {
+                return Err(layers.refuse("listen", "a certificate is set, so it must be wss:".into()));
+            }
+            (_, false) => None,
+        };
+        let (origins, hosts) = (settings.allow_origin.clone(), settings.allow_host.clone());
+        Ok(Self { key, bind_any: settings.bind_any, origins, hosts, tls })
+    }
+}
+
+impl LinkSettings {
+    pub(crate) fn prove(settings: Settings, layers: &Layers) -> Result<Self, SettingError> {
+        let trust = match (settings.tls_fingerprint, settings.insecure) {
+            (Some(_), true) => return Err(together(layers, "tls_fingerprint", "insecure", "exclude each other")),
+            (Some(fingerprint), false) => Trust::Fingerprint(fingerprint),
+            (None, true) => Trust::Anything,
+            (None, false) => Trust::Signed { roots: settings.tls_roots, ca: settings.tls_ca.clone() },
+        };
+        let names = ("tls_client_cert", "tls_client_key");
+        let identity = identity(&settings.tls_client_cert, &settings.tls_client_key, names, layers)?;
+        if settings.ping_interval >= settings.idle_timeout {
+            return Err(together(layers, "ping_interval", "idle_timeout", "leave no time: the first must be shorter"));
+        }
+        let budget = BudgetConfig {
+            process_bytes: settings.memory.0,
+            principal_bytes: settings.memory_per_token.0,
+            floor_bytes: settings.memory_per_connection.0,
+        };
+        let usual_frame = || LimitsConfig::default().max_frame_bytes.min(settings.max_message.0);
+        let limits = LimitsConfig {
+            max_frame_bytes: settings.max_frame.map_or_else(usual_frame, |max| max.0),
+            max_message_bytes: settings.max_message.0,
+            max_groups: settings.max_groups,
+            group_timeout: settings.group_timeout.0,
+            grace: settings.grace.0,
+            max_queued_bytes: settings.max_queued.0,
+            max_held_bytes: settings.max_held.0,
+        };
+        let limits = Limits::prove(limits, &budget).map_err(|error| limit(&error, layers))?;
+        Ok(Self {
+            limits,
+            budget,
+            headers: settings.header,
+            proxy: settings.proxy,
+            trust,
+            identity,
+            connect_timeout: settings.connect_timeout.0,
+            ping_interval: settings.ping_interval.0,
+            idle_timeout: settings.idle_timeout.0,
+        })
+    }
+}
+
+/// Whether settings hold together, as far as they are set: `breakbulk config` wants to know no more.
+pub(crate) fn check(settings: Settings, layers: &Layers) -> Result<(), SettingError> {
+    if settings.listen.is_some() && settings.connect.is_some() {
+        return BridgeSettings::prove(settings, layers).map(drop);
+    }
+    Door::prove(&settings, None, layers)?;
+    LinkSettings::prove(settings, layers).map(drop)
+}
+
+/// The address of a peer that was typed beside the settings.
+pub(crate) fn peer(text: &str, settings: &Settings) -> Result<Address, Error> {
+    let address = Address::parse(text).map_err(|why| {
+        let shown = if Address::may_show(text) { format!(" {text:?}") } else { String::new() };
+        Error::Arguments(format!("URL{shown} does not hold: {why}"))
+    })?;
+    Ok(towards_peer(address, settings))
+}
+
+/// The address that we connect to, with what was said about it outside of it.
+fn towards_peer(mut address: Address, settings: &Settings) -> Address {
+    if address.cap.is_none() && address.preset.is_none() {
+        address.preset = settings.preset;
+        address.cap = settings.cap.map(|cap| cap.0).or_else(|| settings.preset.map(|preset| preset.cap));
+    }
+    address.dialect = address.dialect.or(settings.dialect);
+    address
+}
+
+/// A limit that does not hold, under the name that it has here.
+fn limit(error: &LimitsError, layers: &Layers) -> SettingError {
+    let name = error.key.trim_end_matches("_bytes").trim_end_matches("_ms");
+    let unit = if error.key.ends_with("_bytes") {
+        " bytes"
+    } else if error.key.ends_with("_ms") {
+        " ms"
+    } else {
+        ""
+    };
+    let key = TABLE.iter().find(|setting| setting.key == name).map_or(error.key, |setting| setting.key);
+    let (least, most) = (error.min, error.max);
+    let allowed = match key {
+        "max_message" if error.value < least => format!("allowed are {least}{unit} and more, because of max_frame"),
+        "max_message" => format!("allowed are up to {most}{unit}, because of memory and memory_per_token"),
+        _ => format!("allowed are {least} to {most}{unit}"),
+    };
+    layers.refuse(key, allowed)
+}
+
+fn identity(
+    certificate: &Option<PathBuf>,
+    key: &Option<PathBuf>,
+    names: (&'static str, &'static str),
+    layers: &Layers,
+) -> Result<Option<Identity>, SettingError> {
+    match (certificate.clone(), key.clone()) {
+        (Some(certificate), Some(key)) => Ok(Some(Identity { certificate, key })),
+        (None, None) => Ok(None),
+        (Some(_), None) => Err(layers.refuse(names.0, format!("it needs {}", names.1))),
+        (None, Some(_)) => Err(layers.refuse(names.1, format!("it needs {}", names.0))),
+    }
+}
+
+fn missing(key: &'static str) -> SettingError {
+    let setting = TABLE.iter().find(|setting| setting.key == key);
+    let (flag, variable) = setting.map(|setting| (setting.flag(), setting.variable())).unwrap_or_default();
+    SettingError::Missing { key, flag, variable }
+}
+
+fn together(layers: &Layers, one: &'static str, other: &'static str, why: &'static str) -> SettingError {
+    SettingError::Together { one: (one, layers.origin(one)), other: (other, layers.origin(other)), why }
+}

@@ -1,0 +1,146 @@
+//! The end, when a person or a supervisor asks for it: politely the first time, at once the second.
+
+use std::future::Future;
+use std::io;
+
+/// The exit status after a second signal: what shells give for SIGINT.
+const INTERRUPTED: i32 = 130;
+
+/// Waits for SIGINT or SIGTERM, and gives the name of what came. A second one ends the program there and then.
+///
+/// Signals count from this call on, not only while the future is polled. It must be called inside a runtime.
+///
+/// # Errors
+/// The system does not let us listen.
+pub(crate) fn requested() -> io::Result<impl Future<Output = &'static str> + Send + 'static> {
+    let mut signals = Signals::new()?;
+    let first = tokio::spawn(async move {
+        let name = signals.next().await;
+        tokio::spawn(async move {
+            signals.next().await;
+            std::process::exit(INTERRUPTED);
+        });
+        name
+    });
+    // The task ends early only with its runtime.
+    Ok(async move { first.await.unwrap_or("end") })
+}
+
+#[cfg(unix)]
+struct Signals {
+    interrupt: tokio::signal::unix::Signal,
+    terminate: tokio::signal::unix::Signal,
+}
+
+#[cfg(unix)]
+impl Signals {
+    fn new() -> io::Result<Self> {
+        use tokio::signal::unix::{SignalKind, signal};
+
+        Ok(Self { interrupt: signal(SignalKind::interrupt())?, terminate: signal(SignalKind::terminate())? })
+    }
+
+    async fn next(&mut self) -> &'static str {
+        tokio::select! {
+            _ = self.interrupt.recv() => "SIGINT",
+            _ = self.terminate.recv() => "SIGTERM",
+        }
+    }
+}
+
+#[cfg(not(unix))]
+struct Signals;
+
+#[cfg(not(unix))]
+impl Signals {
+    fn new() -> io::Result<Self> {
+        Ok(Self)
+    }
+
+    async fn next(&mut self) -> &'static str {
+        match tokio::signal::ctrl_c().await {
+            Ok(()) => "Ctrl-C",
+            Err(_) => std::future::pending().await,
+        }
+    }
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use std::io::{BufRead, BufReader, Write};
+    use std::process::{Child, ChildStdout, Command, Stdio};
+
+    use super::*;
+
+    /// Set in the copy of this test program that gets the signals.
+    const CHILD: &str = "SHUTDOWN_TEST_CHILD";
+
+    #[test]
+    #[ignore = "the test below runs it, in a process of its own"]
+    fn child_that_waits_for_signals() {
+        assert!(std::env::var_os(CHILD).is_some(), "it waits for signals that nobody sends");
+        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let requested = requested().unwrap();
+            println!("ready");
+            io::stdout().flush().unwrap();
+            let name = requested.await;
+            println!("got {name}");
+            io::stdout().flush().unwrap();
+            // Longer than any test waits: only a second signal ends it.
+            tokio::time::sleep(std::time::Duration::from_secs(60)).await;
+        });
+    }
+
+    struct Waiting {
+        child: Child,
+        output: BufReader<ChildStdout>,
+    }
+
+    impl Waiting {
+        fn start() -> Self {
+            let mut child = Command::new(std::env::current_exe().unwrap())
+                .args(["--exact", "shutdown::tests::child_that_waits_for_signals", "--ignored", "--nocapture"])
+                .env(CHILD, "1")
+                .stdout(Stdio::piped())
+                .spawn()
+                .unwrap();
+            let output = BufReader::new(child.stdout.take().unwrap());
+            let mut waiting = Self { child, output };
+            waiting.read_until("ready");
+            waiting
+        }
+
+        fn signal(&self, name: &str) {
+            let status = Command::new("kill").args(["-s", name, &self.child.id().to_string()]).status().unwrap();
+            assert!(status.success());
+        }
+
+        fn read_until(&mut self, want: &str) {
+            let mut line = String::new();
+            while !line.trim_end().ends_with(want) {
+                line.clear();
+                assert_ne!(self.output.read_line(&mut line).unwrap(), 0, "the child ended before {want:?}");
+            }
+        }
+    }
+
+    impl Drop for Waiting {
+        fn drop(&mut self) {
+            drop(self.child.kill());
+            drop(self.child.wait());
+        }
+    }
+
+    #[test]
+    fn the_first_signal_asks_and_the_second_ends() {
+        for (first, second) in [("TERM", "INT"), ("INT", "TERM")] {
+            let mut waiting = Waiting::start();
+            waiting.signal(first);
+            waiting.read_until(&format!("got SIG{first}"));
+            assert_eq!(waiting.child.try_wait().unwrap(), None);
+            waiting.signal(second);
+            assert_eq!(waiting.child.wait().unwrap().code(), Some(INTERRUPTED));
+        }
+    }
+}

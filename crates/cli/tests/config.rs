@@ -1,0 +1,200 @@
+//! Settings as people give them: by flag, by environment, by file; and one clear line when one does not hold.
+#![expect(clippy::unwrap_used, reason = "a test may fail by panicking")]
+
+mod common;
+
+use std::path::Path;
+use std::process::Output;
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use common::{breakbulk, text};
+
+const FILE: &str = "\
+# beside the host
+listen = \"ws://127.0.0.1:9100?cap=900000\"
+connect = \"ws://127.0.0.1:9000/?access_token=hunter2\"
+cap = 900_000
+max_groups = 4
+header = [\"Authorization: Bearer hunter2\", \"X-Trace: on\"]
+";
+
+/// A directory with this file in it.
+fn with(name: &str, text: &str) -> TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join(name);
+    std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+    std::fs::write(path, text).unwrap();
+    dir
+}
+
+/// The objects that `config --json` prints.
+fn objects(dir: &Path, variables: &[(&str, &str)], args: &[&str]) -> Vec<Value> {
+    let output = breakbulk(dir, variables, &[&["config", "--json"], args].concat());
+    assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), ""));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+fn object(objects: &[Value], key: &str) -> Value {
+    objects.iter().find(|object| object["key"] == key).unwrap().clone()
+}
+
+fn assert_refused(output: &Output, want: &str) {
+    assert_eq!((output.status.code(), text(&output.stderr)), (Some(2), format!("breakbulk: {want}\n").as_str()));
+}
+
+#[test]
+fn each_value_says_where_it_comes_from() {
+    let dir = with("b.toml", FILE);
+    let variables = [("BREAKBULK_CAP", "2M"), ("BREAKBULK_MAX_GROUPS", "6"), ("BREAKBULK_ALLOW_HOST", "a,b")];
+    let objects = objects(dir.path(), &variables, &["--config", "b.toml", "--cap", "1M", "-vv", "--keep"]);
+    let file = |line: u32| json!({"layer": "file", "name": "b.toml", "line": line});
+    let flag = |name: &str| json!({"layer": "flag", "name": name});
+    let variable = |name: &str| json!({"layer": "environment", "name": name});
+    for (key, value, from) in [
+        ("config", json!("b.toml"), flag("--config")),
+        ("listen", json!("ws://127.0.0.1:9100?cap=900000"), file(2)),
+        ("cap", json!(1_000_000), flag("--cap")),
+        ("max_groups", json!(6), variable("BREAKBULK_MAX_GROUPS")),
+        ("allow_host", json!(["a", "b"]), variable("BREAKBULK_ALLOW_HOST")),
+        ("header", json!(["Authorization: (set)", "X-Trace: (set)"]), file(6)),
+        ("keep", json!(true), flag("--keep")),
+        ("log_level", json!("trace"), flag("-vv")),
+        ("token", json!(null), json!({"layer": "default"})),
+        ("idle_timeout", json!("30s"), json!({"layer": "default"})),
+    ] {
+        assert_eq!(object(&objects, key), json!({"key": key, "value": value, "from": from}));
+    }
+}
+
+#[test]
+fn the_table_is_aligned_and_names_the_same_places() {
+    let dir = with("deep/b.toml", FILE);
+    let args = ["config", "--config", "deep/b.toml", "--cap", "1M"];
+    let output = breakbulk(dir.path(), &[("BREAKBULK_TOKEN", "hunter2")], &args);
+    let table = text(&output.stdout);
+    let row = |key: &str| table.lines().find(|line| line.split(' ').next() == Some(key)).unwrap();
+    let words = |key: &str| row(key).split("  ").filter(|cell| !cell.is_empty()).map(str::trim).collect::<Vec<_>>();
+    assert_eq!(words("KEY"), ["KEY", "VALUE", "FROM"]);
+    assert_eq!(words("config"), ["config", "deep/b.toml", "flag --config"]);
+    assert_eq!(words("cap"), ["cap", "1M", "flag --cap"]);
+    assert_eq!(words("max_groups"), ["max_groups", "4", "file b.toml:5"]);
+    assert_eq!(words("token"), ["token", "(set)", "BREAKBULK_TOKEN"]);
+    assert_eq!(words("tls_cert"), ["tls_cert", "(none)", "default"]);
+    let at = row("KEY").find("VALUE");
+    assert!(["cap", "header", "log_level"].iter().all(|key| row(key).find(words(key)[1]) == at), "{table}");
+    assert!(table.contains("\n                       X-Trace: (set)\n"), "{table}");
+    assert!(table.lines().all(|line| line.len() <= 100), "{table}");
+}
+
+#[test]
+fn secrets_are_never_printed() {
+    let dir = with("b.toml", FILE);
+    let variables = [("BREAKBULK_TOKEN", "hunter2"), ("BREAKBULK_CONFIG", "b.toml")];
+    for args in [
+        &["config"][..],
+        &["config", "--json"],
+        &["config", "--token", "hunter2 hunter2"],
+        &["config", "--header", "hunter2"],
+        &["config", "--connect", "http://user:hunter2@host"],
+        &["config", "--listen", "wss://127.0.0.1:1/?token=hunter2"],
+        &["send", "http://user:hunter2@host", "--method", "m"],
+        &["tap", "nowhere?token=hunter2"],
+        &["bridge", "-vv", "--no-auth"],
+    ] {
+        let output = breakbulk(dir.path(), &variables, args);
+        let all = [text(&output.stdout), text(&output.stderr)].concat();
+        assert!(!all.is_empty() && !all.contains("hunter2"), "{args:?}: {all}");
+    }
+}
+
+#[test]
+fn a_bad_value_is_one_line_wherever_it_comes_from() {
+    let dir = with("b.toml", "\n\nmax_groups = 0\n");
+    let run = |variables: &[(&str, &str)], args: &[&str]| breakbulk(dir.path(), variables, args);
+    assert_refused(
+        &run(&[], &["config", "--cap", "1T"]),
+        "cap is \"1T\" (flag --cap): unknown unit \"T\"; k, M, G are powers of 1000, KiB, MiB, GiB of 1024",
+    );
+    assert_refused(
+        &run(&[("BREAKBULK_TLS_ROOTS", "mozilla")], &["config"]),
+        "tls_roots is \"mozilla\" (BREAKBULK_TLS_ROOTS): allowed are native, webpki, both",
+    );
+    assert_refused(
+        &run(&[("BREAKBULK_CONFIG", "b.toml")], &["config"]),
+        "max_groups is \"0\" (file b.toml:3): allowed are 1 to 1024",
+    );
+    assert_refused(
+        &run(&[("BREAKBULK_IDLE_TIMEOUT", "30")], &["send", "ws://127.0.0.1:1", "--method", "m"]),
+        "idle_timeout is \"30\" (BREAKBULK_IDLE_TIMEOUT): allowed is a whole number and a unit, such as 500ms, 30s, \
+         2m or 1h",
+    );
+    assert_refused(
+        &run(&[], &["bridge", "--connect", "stdio:"]),
+        "listen is not set: give --listen, BREAKBULK_LISTEN, or listen in the file",
+    );
+    assert_refused(
+        &run(&[("BREAKBULK_TOKEN", "abc")], &["config", "--no-auth"]),
+        "token (BREAKBULK_TOKEN) and no_auth (flag --no-auth) exclude each other",
+    );
+}
+
+#[test]
+fn a_bad_file_is_one_line() {
+    let dir = with("b.toml", "cap = 1\nmax_mesage = 2\n");
+    std::fs::write(dir.path().join("broken.toml"), "cap = 1\ncap = \n").unwrap();
+    let run = |file: &str| breakbulk(dir.path(), &[], &["config", "--config", file]);
+    assert_refused(&run("b.toml"), "unknown key \"max_mesage\" (file b.toml:2); did you mean max_message?");
+    let broken = run("broken.toml");
+    let stderr = text(&broken.stderr);
+    assert!(stderr.starts_with("breakbulk: broken.toml:2 is not TOML: "), "{stderr}");
+    assert_eq!((broken.status.code(), stderr.lines().count()), (Some(2), 1));
+    let missing = run("missing.toml");
+    let stderr = text(&missing.stderr);
+    assert!(stderr.starts_with("breakbulk: cannot read missing.toml (flag --config): "), "{stderr}");
+    assert_eq!((missing.status.code(), stderr.lines().count()), (Some(2), 1));
+}
+
+#[test]
+fn the_file_is_the_named_one_else_the_usual_one_if_it_is_there() {
+    let dir = with("breakbulk/config.toml", "max_groups = 1\n");
+    std::fs::write(dir.path().join("flag.toml"), "max_groups = 2\n").unwrap();
+    std::fs::write(dir.path().join("variable.toml"), "max_groups = 3\n").unwrap();
+    let home = ("XDG_CONFIG_HOME", dir.path().to_str().unwrap());
+    let variable = ("BREAKBULK_CONFIG", "variable.toml");
+    let groups =
+        |variables: &[(&str, &str)], args: &[&str]| object(&objects(dir.path(), variables, args), "max_groups");
+    assert_eq!(groups(&[home, variable], &["--config", "flag.toml"])["value"], 2);
+    assert_eq!(groups(&[home, variable], &[])["value"], 3);
+    assert_eq!(groups(&[home], &[])["value"], 1);
+    assert_eq!(groups(&[("XDG_CONFIG_HOME", "/nowhere")], &[])["value"], 8);
+    assert_eq!(groups(&[], &[])["value"], 8);
+}
+
+#[test]
+fn a_switch_of_the_file_can_be_undone() {
+    let dir = with("b.toml", "no_auth = true\nkeep = true\n");
+    let variables = [("BREAKBULK_CONFIG", "b.toml"), ("BREAKBULK_KEEP", "false")];
+    let objects = objects(dir.path(), &variables, &["--no-auth=false"]);
+    assert_eq!(
+        (&object(&objects, "no_auth")["value"], &object(&objects, "keep")["value"]),
+        (&json!(false), &json!(false))
+    );
+}
+
+#[test]
+fn a_variable_that_only_looks_like_ours_is_noted_and_left_out() {
+    let dir = tempfile::tempdir().unwrap();
+    let output = breakbulk(dir.path(), &[("BREAKBULK_PORT", "tcp://10.0.0.1:80")], &["config"]);
+    assert_eq!(output.status.code(), Some(0));
+    assert_eq!(text(&output.stderr), "breakbulk: BREAKBULK_PORT is no setting of ours; left out\n");
+}
+
+#[test]
+fn splitting_and_joining_use_no_settings() {
+    let dir = with("b.toml", "colour = 'red'\n");
+    let variables = [("BREAKBULK_CONFIG", "b.toml"), ("BREAKBULK_CAP", "1T")];
+    let output = breakbulk(dir.path(), &variables, &["join", "--dialect", "ahp"]);
+    assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), ""));
+}

@@ -13,7 +13,7 @@ use common::{breakbulk, text};
 
 const FILE: &str = "\
 # beside the host
-listen = \"ws://127.0.0.1:9100?cap=900000\"
+listen = \"ws://127.0.0.1:9100/?cap=900000\"
 connect = \"ws://127.0.0.1:9000/?access_token=hunter2\"
 cap = 900_000
 max_groups = 4
@@ -54,7 +54,7 @@ fn each_value_says_where_it_comes_from() {
     let variable = |name: &str| json!({"layer": "environment", "name": name});
     for (key, value, from) in [
         ("config", json!("b.toml"), flag("--config")),
-        ("listen", json!("ws://127.0.0.1:9100?cap=900000"), file(2)),
+        ("listen", json!("ws://127.0.0.1:9100/?cap=900000"), file(2)),
         ("cap", json!(1_000_000), flag("--cap")),
         ("max_groups", json!(6), variable("BREAKBULK_MAX_GROUPS")),
         ("allow_host", json!(["a", "b"]), variable("BREAKBULK_ALLOW_HOST")),

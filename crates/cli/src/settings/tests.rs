@@ -145,23 +145,23 @@ fn a_door_with_tls_has_one_certificate() {
         bridge.map(|bridge| bridge.door.tls.map(|tls| tls.certificate))
     };
     let files = Identity { certificate: "c".into(), key: "k".into() };
-    assert_eq!(tls("wss://h:1", "tls_self_signed = true"), Ok(Some(Certificate::Made)));
-    assert_eq!(tls("wss://h:1", "tls_cert = 'c'\ntls_key = 'k'"), Ok(Some(Certificate::Files(files))));
+    assert_eq!(tls("wss://h:1/", "tls_self_signed = true"), Ok(Some(Certificate::Made)));
+    assert_eq!(tls("wss://h:1/", "tls_cert = 'c'\ntls_key = 'k'"), Ok(Some(Certificate::Files(files))));
     assert_eq!(tls("stdio:", "tls_self_signed = true"), Ok(None));
     for (listen, text, want) in [
         (
-            "wss://h:1",
+            "wss://h:1/",
             "",
-            "listen is \"wss://h:1\" (file b.toml:1): wss: needs tls_cert and tls_key, or tls_self_signed",
+            "listen is \"wss://h:1/\" (file b.toml:1): wss: needs tls_cert and tls_key, or tls_self_signed",
         ),
         (
-            "ws://h:1",
+            "ws://h:1/",
             "tls_self_signed = true",
-            "listen is \"ws://h:1\" (file b.toml:1): a certificate is set, so it must be wss:",
+            "listen is \"ws://h:1/\" (file b.toml:1): a certificate is set, so it must be wss:",
         ),
-        ("wss://h:1", "tls_key = 'k'", "tls_key is \"k\" (file b.toml:3): it needs tls_cert"),
+        ("wss://h:1/", "tls_key = 'k'", "tls_key is \"k\" (file b.toml:3): it needs tls_cert"),
         (
-            "wss://h:1",
+            "wss://h:1/",
             "tls_cert = 'c'\ntls_key = 'k'\ntls_self_signed = true",
             "tls_cert (file b.toml:3) and tls_self_signed (file b.toml:5) exclude each other",
         ),

@@ -4,16 +4,21 @@
 //! between the two.
 
 pub mod address;
+pub mod dial;
 pub mod dialect;
 pub mod driver;
 pub mod gateway;
 pub mod link;
 mod look;
+pub mod listen;
 pub mod preset;
+pub mod tls;
 
 pub use address::{Address, AddressError, Way};
+pub use dial::{DialError, Dialer};
 pub use dialect::{AnyMachine, Dialect, Setup};
 pub use driver::Driver;
 pub use gateway::Gateway;
 pub use link::{Arrival, BoxLink, Link, LinkError};
 pub use preset::Preset;
+pub use listen::{Accepted, Door, ListenConfig, ListenError, Listener, Token};

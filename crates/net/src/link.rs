@@ -18,7 +18,8 @@ pub use self::exec::{Child, Exec, ExecConfig, ExecError, Exit};
 pub use self::lines::Lines;
 pub use self::memory::{Memory, pair};
 pub use self::stdio::{Output, Stdio, stdio};
-pub use self::ws::{WebSocket, config, limits};
+pub use self::ws::{Keepalive, WebSocket, WebSocketConfig};
+pub(crate) use self::ws::{Key, accept_for, tune};
 
 /// A link: frames and receipts come out of it as [`Arrival`]s, frames and one close go into it as [`Transmit`]s.
 ///
@@ -80,6 +81,12 @@ pub enum LinkError {
     /// A frame is longer than we take. It was refused before it was buffered whole.
     #[error("frame of {} bytes is over the limit of {}", .0.size, .0.limit)]
     FrameTooLarge(Over),
+    /// A text frame is not UTF-8. The peer is told 1007.
+    #[error("a text frame is not UTF-8")]
+    NotUtf8,
+    /// Nothing came from the peer for so long, not even an answer to a ping.
+    #[error("the peer has been silent for {} s", .0.as_secs())]
+    Silent(std::time::Duration),
     /// The link is closed already.
     #[error("the link is closed")]
     Closed,

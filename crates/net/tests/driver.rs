@@ -4,12 +4,11 @@
 use std::time::Duration;
 
 use breakbulk::Driver;
-use breakbulk::link::{self, Link, WebSocket};
+use breakbulk::link::{self, Link, WebSocket, WebSocketConfig};
 use breakbulk_proto::ahp::{Chunking, Config, Connection, Role};
 use breakbulk_proto::{Budget, BudgetConfig, Capacity, CloseReason, Event, Input, Limits, LimitsConfig, Message};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Barrier;
-use tokio_websockets::{ClientBuilder, ServerBuilder};
 
 const CAP: u64 = 65_536;
 
@@ -29,17 +28,9 @@ fn request(n: usize, len: usize) -> Message {
 async fn sockets() -> (WebSocket<TcpStream>, WebSocket<TcpStream>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    let accept = async {
-        let (stream, _) = listener.accept().await.unwrap();
-        ServerBuilder::new().config(link::config()).limits(link::limits(CAP)).accept(stream).await.unwrap().1
-    };
-    let connect = async {
-        let stream = TcpStream::connect(address).await.unwrap();
-        let builder = ClientBuilder::new().uri(&format!("ws://{address}/")).unwrap();
-        builder.config(link::config()).limits(link::limits(CAP)).connect_on(stream).await.unwrap().0
-    };
-    let (client, server) = tokio::join!(connect, accept);
-    (WebSocket::new(client, Capacity::of(CAP)), WebSocket::new(server, Capacity::of(CAP)))
+    let (client, server) = tokio::join!(TcpStream::connect(address), listener.accept());
+    let config = WebSocketConfig { max_frame_bytes: CAP, cap: CAP, ..WebSocketConfig::default() };
+    (WebSocket::client(client.unwrap(), &config), WebSocket::server(server.unwrap().0, &config))
 }
 
 /// Sends messages of these lengths, and gathers what arrives until so many have come, here and at the other end.

@@ -1,0 +1,236 @@
+//! Makes links: an address goes in, a link comes out, or the one cause why not.
+
+mod error;
+mod http;
+mod proxy;
+mod tcp;
+
+use std::fmt;
+use std::time::Duration;
+
+use ::http::header::{self, HeaderMap, HeaderName, HeaderValue};
+use ::http::{Request, Uri};
+use bytes::Bytes;
+use http_body_util::Empty;
+use rustls::pki_types::ServerName;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio_rustls::TlsConnector;
+
+pub use self::error::DialError;
+use self::http::{Exchanged, exchange};
+use self::proxy::Proxy;
+pub use self::proxy::ProxyChoice;
+use crate::address::{Address, Way};
+use crate::link::{BoxLink, Key, WebSocket, WebSocketConfig, accept_for};
+use crate::listen::Token;
+use crate::tls::ClientTls;
+
+/// How links are made.
+#[derive(Clone)]
+pub struct Dialer {
+    /// What goes into the request beside what a WebSocket needs, such as cookies. Never logged.
+    pub headers: HeaderMap,
+    /// Shown to the peer as `Authorization: Bearer …`. Never logged.
+    pub token: Option<Token>,
+    /// Whom we trust, and who we are, on `wss://`.
+    pub tls: ClientTls,
+    /// How long a link may take until it stands: name, proxy, TLS and upgrade together. 15 s.
+    pub timeout: Duration,
+    /// The HTTP proxy to go by. As the environment says.
+    pub proxy: ProxyChoice,
+    /// How the link behaves. Its cap yields to that of the address.
+    pub link: WebSocketConfig,
+}
+
+impl Default for Dialer {
+    fn default() -> Self {
+        Self {
+            headers: HeaderMap::new(),
+            token: None,
+            tls: ClientTls::default(),
+            timeout: Duration::from_secs(15),
+            proxy: ProxyChoice::Environment,
+            link: WebSocketConfig::default(),
+        }
+    }
+}
+
+impl Dialer {
+    /// Adds a header as a person writes it: `Name: value`.
+    ///
+    /// # Errors
+    /// It is no header, or one that belongs to the handshake itself.
+    pub fn add_header(&mut self, line: &str) -> Result<(), DialError> {
+        let refused = || DialError::Header(line.split(':').next().unwrap_or_default().trim().into());
+        let (name, value) = line.split_once(':').ok_or_else(refused)?;
+        let name: HeaderName = name.trim().parse().map_err(|_| refused())?;
+        let mut value: HeaderValue = value.trim().parse().map_err(|_| refused())?;
+        if OURS.contains(&name) {
+            return Err(refused());
+        }
+        value.set_sensitive(true);
+        self.headers.append(name, value);
+        Ok(())
+    }
+
+    /// A link to this address.
+    ///
+    /// # Errors
+    /// One variant per cause.
+    pub async fn dial(&self, address: &Address) -> Result<BoxLink, DialError> {
+        let Way::WebSocket { tls, host, port, target } = &address.way else {
+            return Err(DialError::Unsupported);
+        };
+        let cap = address.cap.or(address.preset.map(|preset| preset.cap)).unwrap_or(self.link.cap);
+        let target = Target { is_tls: *tls, host, port: *port, path: target };
+        let link = WebSocketConfig { cap, ..self.link };
+        match tokio::time::timeout(self.timeout, self.web_socket(target, &link)).await {
+            Ok(dialed) => dialed,
+            Err(_) => Err(DialError::TimedOut(self.timeout)),
+        }
+    }
+
+    async fn web_socket(&self, target: Target<'_>, link: &WebSocketConfig) -> Result<BoxLink, DialError> {
+        let tls = if target.is_tls { Some(self.tls.connector()?) } else { None };
+        let mut io = self.reach(target, link).await?;
+        if let Some(tls) = tls {
+            io = secure(&tls, target.host, io).await?;
+        }
+        let key = Key::generate().map_err(DialError::Random)?;
+        let Exchanged { headers, io, ahead } = exchange(io, self.upgrade(target, &key)?).await?;
+        check_upgrade(&headers, &key)?;
+        Ok(Box::new(WebSocket::client_with(io, ahead, link)))
+    }
+
+    /// A stream of bytes to the target, by way of a proxy if there is one.
+    async fn reach(&self, target: Target<'_>, link: &WebSocketConfig) -> Result<BoxIo, DialError> {
+        let Some(proxy) = self.proxy.proxy_for(target.is_tls, target.host, target.port)? else {
+            return Ok(Box::new(tcp::connect(target.host, target.port, self.timeout, link).await?));
+        };
+        self.tunnel(&proxy, target, link)
+            .await
+            .map_err(|cause| DialError::Proxy { proxy: proxy.name(), cause: Box::new(cause) })
+    }
+
+    async fn tunnel(&self, proxy: &Proxy, target: Target<'_>, link: &WebSocketConfig) -> Result<BoxIo, DialError> {
+        let mut io: BoxIo = Box::new(tcp::connect(&proxy.host, proxy.port, self.timeout, link).await?);
+        if proxy.is_tls {
+            io = secure(&self.tls.connector()?, &proxy.host, io).await?;
+        }
+        let Exchanged { io, ahead, .. } = exchange(io, proxy.connect(&target.authority())?).await?;
+        if ahead.is_empty() { Ok(io) } else { Err(DialError::NotWebSocket("the proxy speaks before it is asked")) }
+    }
+
+    /// The request that asks for a WebSocket.
+    fn upgrade(&self, target: Target<'_>, key: &Key) -> Result<Request<Empty<Bytes>>, DialError> {
+        let mut request = Request::new(Empty::new());
+        *request.uri_mut() = target.path.parse::<Uri>().map_err(|_| DialError::Target)?;
+        let headers = request.headers_mut();
+        for (name, value) in [
+            (header::HOST, target.host_header().as_str()),
+            (header::CONNECTION, "Upgrade"),
+            (header::UPGRADE, "websocket"),
+            (header::SEC_WEBSOCKET_VERSION, "13"),
+            (header::SEC_WEBSOCKET_KEY, key.as_str()),
+        ] {
+            headers.insert(name, HeaderValue::from_str(value).map_err(|_| DialError::Target)?);
+        }
+        if let Some(token) = &self.token {
+            headers.insert(header::AUTHORIZATION, token.bearer());
+        }
+        for (name, value) in &self.headers {
+            if OURS.contains(name) {
+                return Err(DialError::Header(name.to_string()));
+            }
+            headers.append(name, value.clone());
+        }
+        Ok(request)
+    }
+}
+
+/// Says which headers there are, and never what is in them.
+impl fmt::Debug for Dialer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Dialer")
+            .field("headers", &self.headers.keys().collect::<Vec<_>>())
+            .field("token", &self.token)
+            .field("tls", &self.tls)
+            .field("timeout", &self.timeout)
+            .field("proxy", &self.proxy)
+            .field("link", &self.link)
+            .finish()
+    }
+}
+
+/// Headers that belong to the handshake itself.
+const OURS: [HeaderName; 8] = [
+    header::HOST,
+    header::CONNECTION,
+    header::UPGRADE,
+    header::SEC_WEBSOCKET_VERSION,
+    header::SEC_WEBSOCKET_KEY,
+    header::SEC_WEBSOCKET_EXTENSIONS,
+    header::CONTENT_LENGTH,
+    header::TRANSFER_ENCODING,
+];
+
+/// A stream of bytes of any sort.
+type BoxIo = Box<dyn Io>;
+
+trait Io: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<S: AsyncRead + AsyncWrite + Send + Unpin> Io for S {}
+
+/// Where a WebSocket is.
+#[derive(Clone, Copy)]
+struct Target<'a> {
+    is_tls: bool,
+    host: &'a str,
+    port: u16,
+    path: &'a str,
+}
+
+impl Target<'_> {
+    /// Host and port, as a proxy wants them.
+    fn authority(&self) -> String {
+        format!("{}:{}", bracketed(self.host), self.port)
+    }
+
+    /// Host and port, as a server wants them: a port that goes without saying is not said.
+    fn host_header(&self) -> String {
+        let usual = if self.is_tls { 443 } else { 80 };
+        if self.port == usual { bracketed(self.host) } else { self.authority() }
+    }
+}
+
+/// An IPv6 address needs brackets where a port may follow.
+fn bracketed(host: &str) -> String {
+    if host.contains(':') { format!("[{host}]") } else { host.into() }
+}
+
+/// TLS over a stream.
+async fn secure(tls: &TlsConnector, host: &str, io: BoxIo) -> Result<BoxIo, DialError> {
+    let name = ServerName::try_from(host.to_owned()).map_err(|_| DialError::Target)?;
+    match tls.connect(name, io).await {
+        Ok(stream) => Ok(Box::new(stream)),
+        Err(error) => Err(DialError::in_tls(error)),
+    }
+}
+
+/// Proves that the server understood us, and promised nothing that we did not ask for.
+fn check_upgrade(headers: &HeaderMap, key: &Key) -> Result<(), DialError> {
+    let says = |name, value: &str| {
+        headers.get(name).and_then(|found| found.to_str().ok()).is_some_and(|found| found.eq_ignore_ascii_case(value))
+    };
+    if !says(header::UPGRADE, "websocket") {
+        return Err(DialError::NotWebSocket("it upgrades to something else"));
+    }
+    let accept = headers.get(header::SEC_WEBSOCKET_ACCEPT).map(HeaderValue::as_bytes);
+    if accept != Some(accept_for(key.as_str().as_bytes()).as_bytes()) {
+        return Err(DialError::NotWebSocket("it does not prove that it read our key"));
+    }
+    if headers.contains_key(header::SEC_WEBSOCKET_EXTENSIONS) {
+        return Err(DialError::NotWebSocket("it uses extensions that we did not ask for"));
+    }
+    Ok(())
+}

@@ -1,0 +1,147 @@
+//! Why there is no link, one variant per cause.
+
+use std::error::Error;
+use std::io;
+use std::time::Duration;
+
+use rustls::{AlertDescription, CertificateError};
+use thiserror::Error;
+
+use crate::tls::TlsError;
+
+/// Why a link could not be made. Carries no secrets: no header values, no query.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum DialError {
+    /// This way is not built yet.
+    #[error("this sort of address cannot be dialed yet")]
+    Unsupported,
+    /// A name has no address.
+    #[error("{host} cannot be resolved: {source}")]
+    NotResolved {
+        /// The name.
+        host: String,
+        /// What the resolver says.
+        source: io::Error,
+    },
+    /// Nobody listens there.
+    #[error("{host} port {port} refused the connection: nobody listens there")]
+    Refused {
+        /// The name.
+        host: String,
+        /// The port.
+        port: u16,
+    },
+    /// There is no way there.
+    #[error("{host} port {port} cannot be reached: {source}")]
+    Unreachable {
+        /// The name.
+        host: String,
+        /// The port.
+        port: u16,
+        /// What the system says about the address that was tried last.
+        source: io::Error,
+    },
+    /// It took longer than allowed.
+    #[error("no link after {} s", .0.as_secs_f32())]
+    TimedOut(Duration),
+    /// TLS cannot be set up on our side.
+    #[error(transparent)]
+    TlsSetup(#[from] TlsError),
+    /// TLS failed with this peer.
+    #[error("TLS failed: {source}{hint}")]
+    Tls {
+        /// What can be done about it; empty, or begins with a semicolon.
+        hint: &'static str,
+        /// What was wrong.
+        source: io::Error,
+    },
+    /// The server, or a proxy, answered with something else than we asked for.
+    #[error("HTTP status {status}{}{words}", if words.is_empty() { "" } else { ": " })]
+    Status {
+        /// The status.
+        status: u16,
+        /// The first words of what came with it.
+        words: String,
+    },
+    /// What answered is no WebSocket server.
+    #[error("no WebSocket server: {0}")]
+    NotWebSocket(&'static str),
+    /// What answered does not speak HTTP, or stopped halfway.
+    #[error("the HTTP exchange failed: {0}")]
+    Http(#[source] hyper::Error),
+    /// The way through a proxy failed.
+    #[error("proxy {proxy}: {cause}")]
+    Proxy {
+        /// Its host and port.
+        proxy: String,
+        /// Why.
+        #[source]
+        cause: Box<DialError>,
+    },
+    /// A proxy is named that we cannot use.
+    #[error("{named_by} does not name an http:// or https:// proxy")]
+    ProxyInvalid {
+        /// The environment variable, or the option.
+        named_by: &'static str,
+    },
+    /// A header is none, or is one that belongs to the handshake.
+    #[error("header {0:?} cannot be sent")]
+    Header(String),
+    /// The host or the path cannot stand in a request.
+    #[error("the host or the path of the address cannot stand in a request")]
+    Target,
+    /// The system gave no random bytes.
+    #[error("no random bytes: {0}")]
+    Random(getrandom::Error),
+}
+
+impl DialError {
+    pub(super) fn in_tls(source: io::Error) -> Self {
+        let hint = source.get_ref().and_then(|error| error.downcast_ref()).map_or("", hint);
+        Self::Tls { hint, source }
+    }
+
+    /// A failed exchange. That a server refuses our certificate shows only here, after the handshake.
+    pub(super) fn in_http(error: hyper::Error) -> Self {
+        let mut cause: Option<&(dyn Error + 'static)> = Some(&error);
+        while let Some(inner) = cause {
+            let io: Option<&io::Error> = inner.downcast_ref();
+            if let Some(tls) = io.and_then(|io| io.get_ref()).and_then(|error| error.downcast_ref::<rustls::Error>()) {
+                return Self::in_tls(io::Error::new(io::ErrorKind::InvalidData, tls.clone()));
+            }
+            cause = inner.source();
+        }
+        Self::Http(error)
+    }
+}
+
+/// What can be done about a failure of TLS.
+fn hint(error: &rustls::Error) -> &'static str {
+    use rustls::Error as Tls;
+    match error {
+        Tls::InvalidCertificate(CertificateError::UnknownIssuer | CertificateError::BadSignature) => {
+            "; no authority that we trust has signed its certificate: name its CA file, or pin its fingerprint"
+        }
+        Tls::InvalidCertificate(CertificateError::ApplicationVerificationFailure) => {
+            "; its certificate does not have the pinned fingerprint: it was renewed, or this is somebody else"
+        }
+        Tls::InvalidCertificate(
+            CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
+        ) => "; its certificate is for another name: dial it by that name",
+        Tls::InvalidCertificate(
+            CertificateError::Expired
+            | CertificateError::ExpiredContext { .. }
+            | CertificateError::NotValidYet
+            | CertificateError::NotValidYetContext { .. },
+        ) => "; its certificate is not valid today, or our clock is wrong",
+        Tls::InvalidMessage(_) => "; it does not speak TLS on this port: perhaps ws:// is meant",
+        Tls::AlertReceived(
+            AlertDescription::CertificateRequired
+            | AlertDescription::BadCertificate
+            | AlertDescription::UnknownCA
+            | AlertDescription::CertificateUnknown,
+        ) => "; it wants a client certificate from an authority of its own",
+        _ => "",
+    }
+}

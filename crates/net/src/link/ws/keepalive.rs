@@ -1,0 +1,141 @@
+//! Notices a peer that has gone without a word: no close, no end of the stream, only silence.
+
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use tokio::time::{Instant, Sleep};
+
+/// When to ask a silent peer whether it is there, and when to give it up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Keepalive {
+    /// After so much silence a ping is sent, and again after as much more. 10 s.
+    pub ping_after: Duration,
+    /// After so much silence the peer counts as gone. 30 s.
+    pub dead_after: Duration,
+}
+
+impl Keepalive {
+    /// A peer counts as gone after so much silence, and is asked twice before.
+    #[must_use]
+    pub fn within(dead_after: Duration) -> Self {
+        Self { ping_after: dead_after / 3, dead_after }
+    }
+}
+
+impl Default for Keepalive {
+    fn default() -> Self {
+        Self::within(Duration::from_secs(30))
+    }
+}
+
+/// The silence of one peer. Only time in which we listen counts: whoever does not poll us hears nothing.
+#[derive(Debug)]
+pub(super) struct Pulse {
+    keepalive: Keepalive,
+    /// Made at the first poll, because only then is there a runtime for sure.
+    timer: Option<Pin<Box<Sleep>>>,
+    /// When the silence began, moved on by the time in which nobody listened.
+    silent_since: Instant,
+    signs_of_life: u64,
+}
+
+/// What silence asks for.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Beat {
+    /// Ask the peer for a sign of life.
+    Ping,
+    /// Give the peer up, after so long.
+    Dead(Duration),
+}
+
+impl Pulse {
+    pub(super) fn new(keepalive: Keepalive) -> Self {
+        Self { keepalive, timer: None, silent_since: Instant::now(), signs_of_life: 0 }
+    }
+
+    /// To be asked whenever all that has arrived is read, with the count of signs of life so far.
+    pub(super) fn poll(&mut self, signs_of_life: u64, cx: &mut Context<'_>) -> Poll<Beat> {
+        let Keepalive { ping_after, dead_after } = self.keepalive;
+        // A timer that is always due would never let go of the thread.
+        let ping_after = ping_after.max(Duration::from_millis(1));
+        if std::mem::replace(&mut self.signs_of_life, signs_of_life) != signs_of_life {
+            self.silent_since = Instant::now();
+        }
+        let since = &mut self.silent_since;
+        let timer = self.timer.get_or_insert_with(|| {
+            *since = Instant::now();
+            Box::pin(tokio::time::sleep(ping_after.min(dead_after)))
+        });
+        loop {
+            ready!(timer.as_mut().poll(cx));
+            let now = Instant::now();
+            // We are late by the time in which nobody polled us.
+            *since = (*since + now.saturating_duration_since(timer.deadline())).min(now);
+            let silence = now.saturating_duration_since(*since);
+            if silence >= dead_after {
+                return Poll::Ready(Beat::Dead(silence));
+            }
+            if silence >= ping_after {
+                timer.as_mut().reset((now + ping_after).min(*since + dead_after));
+                return Poll::Ready(Beat::Ping);
+            }
+            timer.as_mut().reset(*since + ping_after.min(dead_after));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::poll_fn;
+
+    use super::*;
+
+    fn pulse() -> Pulse {
+        Pulse::new(Keepalive { ping_after: Duration::from_secs(10), dead_after: Duration::from_secs(30) })
+    }
+
+    async fn beat(pulse: &mut Pulse, signs_of_life: u64) -> Beat {
+        poll_fn(|cx| pulse.poll(signs_of_life, cx)).await
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_silent_peer_is_asked_twice_and_then_given_up() {
+        let (mut pulse, start) = (pulse(), Instant::now());
+        for second in [10, 20] {
+            assert_eq!(beat(&mut pulse, 0).await, Beat::Ping);
+            assert_eq!(start.elapsed().as_secs(), second);
+        }
+        assert!(matches!(beat(&mut pulse, 0).await, Beat::Dead(silence) if silence.as_secs() == 30));
+        assert_eq!(start.elapsed().as_secs(), 30);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn any_sign_of_life_begins_the_count_again() {
+        let mut pulse = pulse();
+        for sign in 1..10 {
+            for _ in 0..2 {
+                assert_eq!(beat(&mut pulse, sign).await, Beat::Ping);
+            }
+            tokio::time::advance(Duration::from_secs(9)).await;
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn time_in_which_nobody_listens_does_not_count() {
+        let mut pulse = pulse();
+        assert_eq!(beat(&mut pulse, 0).await, Beat::Ping);
+        tokio::time::advance(Duration::from_secs(3600)).await;
+        let resumed = Instant::now();
+        assert_eq!(beat(&mut pulse, 0).await, Beat::Ping);
+        assert!(matches!(beat(&mut pulse, 0).await, Beat::Dead(_)));
+        assert_eq!(resumed.elapsed().as_secs(), 10);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn times_of_zero_do_not_hang() {
+        let zero = Keepalive { ping_after: Duration::ZERO, dead_after: Duration::from_millis(5) };
+        let mut pulse = Pulse::new(zero);
+        while beat(&mut pulse, 0).await == Beat::Ping {}
+    }
+}

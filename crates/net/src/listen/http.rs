@@ -1,0 +1,201 @@
+//! The HTTP in front of a WebSocket: asks the door, upgrades, and leaves all other requests to whoever serves pages.
+
+use std::convert::Infallible;
+use std::fmt;
+use std::future::Future;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{self, HeaderMap, HeaderValue};
+use http::request::Parts;
+use http::{Method, Request, Response, StatusCode, Version};
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
+
+use super::door::{Door, Place, target_without_token};
+use crate::link::accept_for;
+
+/// The longest request head that is read: room for cookies and a token, and no more.
+const MAX_HEAD_BYTES: usize = 16 << 10;
+/// How many headers a request may have.
+const MAX_HEADERS: usize = 100;
+
+/// The body of an answer, of any sort.
+pub type BoxBody = http_body_util::combinators::BoxBody<Bytes, std::io::Error>;
+
+type Answer = Pin<Box<dyn Future<Output = Response<BoxBody>> + Send>>;
+
+/// Serves requests that ask for no WebSocket, such as those for a page. They have called us by a name of ours and, if by
+/// a browser, from a page of ours; whether they need the token is for the pages to decide, with `is_admitted`.
+#[derive(Clone)]
+pub struct Pages(Arc<dyn Fn(Request<Incoming>, bool) -> Answer + Send + Sync>);
+
+impl Pages {
+    /// Answers by calling `serve(request, is_admitted)`.
+    pub fn new<F, A>(serve: F) -> Self
+    where
+        F: Fn(Request<Incoming>, bool) -> A + Send + Sync + 'static,
+        A: Future<Output = Response<BoxBody>> + Send + 'static,
+    {
+        Self(Arc::new(move |request, is_admitted| Box::pin(serve(request, is_admitted))))
+    }
+}
+
+impl fmt::Debug for Pages {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Pages")
+    }
+}
+
+/// What stands before all links of a listener.
+#[derive(Debug)]
+pub(super) struct Front {
+    pub(super) door: Door,
+    pub(super) pages: Option<Pages>,
+    pub(super) timeout: Duration,
+    pub(super) is_tls: bool,
+}
+
+/// A connection that is a WebSocket now.
+pub(super) struct Upgraded<S> {
+    pub(super) io: S,
+    /// What the client sent behind its request.
+    pub(super) ahead: Bytes,
+    pub(super) admitted: Admitted,
+}
+
+/// What is known about a client that was let in.
+pub(super) struct Admitted {
+    pub(super) principal: Option<Arc<str>>,
+    pub(super) target: String,
+}
+
+/// Serves HTTP on a connection until it becomes a WebSocket, or ends.
+pub(super) async fn serve<S>(
+    stream: S,
+    peer: SocketAddr,
+    local: SocketAddr,
+    front: &Arc<Front>,
+) -> Result<Option<Upgraded<S>>, hyper::Error>
+where
+    S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+{
+    let place = Place { local, peer: peer.ip(), is_tls: front.is_tls };
+    let admitted = Arc::new(Mutex::new(None));
+    let service = service_fn(|request: Request<Incoming>| {
+        let (front, admitted) = (Arc::clone(front), Arc::clone(&admitted));
+        let answer = async move { Ok::<_, Infallible>(front.answer(request, place, &admitted).await) };
+        Box::pin(answer) as Pin<Box<dyn Future<Output = _> + Send>>
+    });
+    let mut builder = http1::Builder::new();
+    builder
+        .timer(TokioTimer::new())
+        .header_read_timeout(front.timeout)
+        .max_headers(MAX_HEADERS)
+        .max_buf_size(MAX_HEAD_BYTES)
+        .keep_alive(front.pages.is_some());
+    let connection = builder.serve_connection(TokioIo::new(stream), service);
+    let parts = connection.without_shutdown().await?;
+    let (mut io, ahead) = (parts.io.into_inner(), parts.read_buf);
+    let admitted = admitted.lock().unwrap_or_else(PoisonError::into_inner).take();
+    if admitted.is_none() {
+        // The answer is on its way; whether the client sees a clean end is its own affair.
+        let _ = tokio::time::timeout(front.timeout, io.shutdown()).await;
+    }
+    Ok(admitted.map(|admitted| Upgraded { io, ahead, admitted }))
+}
+
+impl Front {
+    async fn answer(
+        &self,
+        request: Request<Incoming>,
+        place: Place,
+        slot: &Mutex<Option<Admitted>>,
+    ) -> Response<BoxBody> {
+        let (head, body) = request.into_parts();
+        if !asks_for_upgrade(&head) {
+            return self.page(Request::from_parts(head, body), &place).await;
+        }
+        let principal = match self.door.admit(&head, &place) {
+            Ok(principal) => principal,
+            Err(refused) => {
+                tracing::info!(peer = %place.peer, reason = ?refused, "not let in");
+                tokio::time::sleep(refused.delay()).await;
+                return line(refused.status(), refused.text());
+            }
+        };
+        let Some(response) = upgrade(&head) else {
+            return line(StatusCode::BAD_REQUEST, "That is no WebSocket handshake of version 13.\n");
+        };
+        let admitted = Admitted { principal, target: target_without_token(&head) };
+        *slot.lock().unwrap_or_else(PoisonError::into_inner) = Some(admitted);
+        response
+    }
+
+    async fn page(&self, request: Request<Incoming>, place: &Place) -> Response<BoxBody> {
+        let Some(pages) = &self.pages else {
+            let mut response = line(StatusCode::UPGRADE_REQUIRED, "There is nothing here but a WebSocket.\n");
+            response.headers_mut().insert(header::UPGRADE, HeaderValue::from_static("websocket"));
+            return response;
+        };
+        let (head, body) = request.into_parts();
+        if let Err(refused) = self.door.check_where(&head, place) {
+            return line(refused.status(), refused.text());
+        }
+        let admitted = self.door.admit(&head, place);
+        if let Err(refused) = admitted {
+            tokio::time::sleep(refused.delay()).await;
+        }
+        (pages.0)(Request::from_parts(head, body), admitted.is_ok()).await
+    }
+}
+
+/// An answer of one line, after which the connection ends.
+fn line(status: StatusCode, text: &'static str) -> Response<BoxBody> {
+    let body = Full::new(Bytes::from_static(text.as_bytes())).map_err(|never| match never {});
+    let mut response = Response::new(body.boxed());
+    *response.status_mut() = status;
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
+    headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
+    if status == StatusCode::UNAUTHORIZED {
+        headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+    }
+    response
+}
+
+fn asks_for_upgrade(head: &Parts) -> bool {
+    lists(&head.headers, &header::UPGRADE, "websocket")
+}
+
+/// The answer that makes a connection a WebSocket, if the request is in order.
+fn upgrade(head: &Parts) -> Option<Response<BoxBody>> {
+    let is_in_order = head.method == Method::GET
+        && head.version == Version::HTTP_11
+        && lists(&head.headers, &header::CONNECTION, "upgrade")
+        && lists(&head.headers, &header::SEC_WEBSOCKET_VERSION, "13");
+    let key = head.headers.get(header::SEC_WEBSOCKET_KEY).filter(|key| is_in_order && key.len() == KEY_LEN)?;
+    let mut response = Response::new(Full::default().map_err(|never| match never {}).boxed());
+    *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
+    let headers = response.headers_mut();
+    headers.insert(header::UPGRADE, HeaderValue::from_static("websocket"));
+    headers.insert(header::CONNECTION, HeaderValue::from_static("Upgrade"));
+    headers.insert(header::SEC_WEBSOCKET_ACCEPT, HeaderValue::from_str(&accept_for(key.as_bytes())).ok()?);
+    Some(response)
+}
+
+/// Sixteen bytes in base64.
+const KEY_LEN: usize = 24;
+
+/// Whether a header has this word among those that it lists.
+fn lists(headers: &HeaderMap, name: &header::HeaderName, word: &str) -> bool {
+    let values = headers.get_all(name).iter().filter_map(|value| value.to_str().ok());
+    values.flat_map(|value| value.split(',')).any(|listed| listed.trim().eq_ignore_ascii_case(word))
+}

@@ -1,0 +1,341 @@
+//! A WebSocket as a link, against peers that write and read the wire by hand: sizes, closes, silence, backpressure.
+
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::task::Poll;
+use std::time::Duration;
+
+use breakbulk::link::{Keepalive, Link, WebSocket, WebSocketConfig};
+use breakbulk::{Arrival, Driver, LinkError};
+use breakbulk_proto::{CloseReason, Event, Limits, Meta, Tag, Transmit, plain};
+use bytes::Bytes;
+use futures_util::{Sink, SinkExt, StreamExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream, duplex};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::time::{Instant, timeout};
+
+const LIMIT: u64 = 65_536;
+const TEXT: u8 = 0x81;
+const CLOSE: u8 = 0x88;
+const PING: u8 = 0x89;
+const PONG: u8 = 0x8a;
+const SOON: Duration = Duration::from_secs(10);
+
+fn config() -> WebSocketConfig {
+    WebSocketConfig { max_frame_bytes: LIMIT, ..WebSocketConfig::default() }
+}
+
+/// A server's link, and the raw stream of its client.
+fn server() -> (WebSocket<DuplexStream>, DuplexStream) {
+    let (ours, theirs) = duplex(1 << 20);
+    (WebSocket::server(ours, &config()), theirs)
+}
+
+async fn tcp() -> (TcpStream, TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let (client, server) = tokio::join!(TcpStream::connect(address), listener.accept());
+    (client.unwrap(), server.unwrap().0)
+}
+
+/// A client's frame, masked with zeros.
+fn masked(head: u8, payload: &[u8]) -> Vec<u8> {
+    let mut bytes = vec![head];
+    match payload.len() {
+        len @ 0..=125 => bytes.push(0x80 | len as u8),
+        len @ 126..=65_535 => {
+            bytes.push(0x80 | 126);
+            bytes.extend((len as u16).to_be_bytes());
+        }
+        len => {
+            bytes.push(0x80 | 127);
+            bytes.extend((len as u64).to_be_bytes());
+        }
+    }
+    bytes.extend([0; 4]);
+    bytes.extend(payload);
+    bytes
+}
+
+fn close_payload(code: u16, text: &str) -> Vec<u8> {
+    [&code.to_be_bytes()[..], text.as_bytes()].concat()
+}
+
+/// The next short frame that a server sends.
+async fn unmasked(io: &mut (impl AsyncRead + Unpin)) -> (u8, Vec<u8>) {
+    let mut head = [0; 2];
+    io.read_exact(&mut head).await.unwrap();
+    assert!(head[1] <= 125, "a short frame");
+    let mut payload = vec![0; head[1].into()];
+    io.read_exact(&mut payload).await.unwrap();
+    (head[0], payload)
+}
+
+/// The code and text of the close that a server sends.
+async fn told(io: &mut (impl AsyncRead + Unpin)) -> (u16, String) {
+    let (head, payload) = timeout(SOON, unmasked(io)).await.unwrap();
+    assert_eq!(head, CLOSE);
+    (u16::from_be_bytes([payload[0], payload[1]]), String::from_utf8(payload[2..].to_vec()).unwrap())
+}
+
+fn frame(bytes: impl Into<Bytes>) -> Transmit {
+    Transmit::Frame { tag: Tag(0), bytes: bytes.into(), meta: Meta::default() }
+}
+
+fn driver<S: AsyncRead + AsyncWrite + Unpin + Send>(link: WebSocket<S>) -> Driver<WebSocket<S>, plain::Connection> {
+    Driver::new(link, plain::Connection::new(plain::Config { limits: Limits::default(), one_line: false }))
+}
+
+#[tokio::test]
+async fn a_peer_whose_frame_is_too_long_is_told_1009_while_it_still_sends() {
+    let (mut client, server) = tcp().await;
+    let mut driver = driver(WebSocket::server(server, &config()));
+    let ours = tokio::spawn(async move { driver.next().await });
+    // It says 64 MB, and goes on sending them: our end must not be reset under the close.
+    let mut frame = masked(TEXT, &vec![b'x'; 64 << 20]);
+    let (mut reader, mut writer) = client.split();
+    let send = async {
+        let _ = writer.write_all(&frame).await;
+    };
+    let (_, told) = tokio::join!(send, told(&mut reader));
+    assert_eq!(told.0, 1009);
+    frame.clear();
+    let event = timeout(SOON, ours).await.unwrap().unwrap();
+    assert!(matches!(event, Some(Event::Closed(reason)) if reason.code() == 1009));
+}
+
+#[tokio::test]
+async fn a_frame_at_the_limit_passes_and_one_byte_more_does_not() {
+    let (mut link, mut client) = server();
+    client.write_all(&masked(TEXT, &vec![b'x'; LIMIT as usize])).await.unwrap();
+    assert!(matches!(link.next().await, Some(Ok(Arrival::Frame { bytes, .. })) if bytes.len() == LIMIT as usize));
+    // Its header is enough.
+    client.write_all(&masked(TEXT, &vec![b'x'; LIMIT as usize + 1])[..14]).await.unwrap();
+    let refused = link.next().await.unwrap().unwrap_err();
+    assert!(matches!(refused, LinkError::FrameTooLarge(over) if (over.size, over.limit) == (LIMIT + 1, LIMIT)));
+}
+
+#[tokio::test]
+async fn a_frame_that_grows_too_long_in_parts_is_told_1009() {
+    let (mut link, mut client) = server();
+    client.write_all(&masked(0x01, &[b'x'; 40_000])).await.unwrap();
+    client.write_all(&masked(0x00, &[b'x'; 40_000])).await.unwrap();
+    assert!(matches!(link.next().await, Some(Err(LinkError::FrameTooLarge(_)))));
+    let close = tokio::spawn(async move { link.close().await });
+    assert_eq!(told(&mut client).await.0, 1009);
+    drop(client);
+    let _ = timeout(SOON, close).await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn text_that_is_not_utf8_is_refused_with_1007() {
+    let (mut link, mut client) = server();
+    client.write_all(&masked(TEXT, b"\xff\xfe")).await.unwrap();
+    assert!(matches!(link.next().await, Some(Err(LinkError::NotUtf8))));
+    let close = tokio::spawn(async move { link.close().await });
+    assert_eq!(told(&mut client).await.0, 1007);
+    drop(client);
+    let _ = timeout(SOON, close).await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn frames_that_break_the_rules_end_the_link_without_a_panic() {
+    let too_short_close = masked(CLOSE, b"\x03");
+    let reserved_code = masked(CLOSE, &close_payload(1006, ""));
+    let long_ping = masked(PING, &[0; 126]);
+    let compressed = masked(0xc1, b"x");
+    let unmasked_text = vec![TEXT, 1, b'x'];
+    for bytes in [too_short_close, reserved_code, long_ping, compressed, unmasked_text] {
+        let (mut link, mut client) = server();
+        client.write_all(&bytes).await.unwrap();
+        assert!(matches!(link.next().await, Some(Err(LinkError::Protocol(_)))), "{bytes:?}");
+    }
+}
+
+#[tokio::test]
+async fn the_peers_close_comes_up_with_its_code_and_text_and_is_answered() {
+    for (payload, code, text) in
+        [(close_payload(4321, "enough"), 4321, "enough"), (close_payload(1000, ""), 1000, ""), (Vec::new(), 1005, "")]
+    {
+        let (mut link, mut client) = server();
+        client.write_all(&masked(CLOSE, &payload)).await.unwrap();
+        let closed = link.next().await.unwrap().unwrap();
+        assert_eq!(closed, Arrival::Closed { code, text: text.into() });
+        let close = tokio::spawn(async move { link.close().await });
+        let (head, echoed) = unmasked(&mut client).await;
+        assert_eq!((head, echoed.as_slice()), (CLOSE, &payload[..payload.len().min(2)]));
+        drop(client);
+        timeout(SOON, close).await.unwrap().unwrap().unwrap();
+    }
+}
+
+#[tokio::test]
+async fn our_close_goes_out_with_its_code_and_text() {
+    for (reason, code, text) in [
+        (CloseReason::Restart, 1012, "restarting"),
+        (CloseReason::GroupExpired, 4408, "a group expired while later messages wait for it"),
+        (CloseReason::Peer { code: 1006 }, 1014, "closed by the peer with code 1006"),
+        (CloseReason::Peer { code: 3999 }, 3999, "closed by the peer with code 3999"),
+    ] {
+        let (mut link, mut client) = server();
+        link.send(Transmit::Close(reason)).await.unwrap();
+        assert_eq!(told(&mut client).await, (code, text.into()));
+        client.write_all(&masked(CLOSE, &close_payload(code, ""))).await.unwrap();
+        drop(client);
+        timeout(SOON, link.close()).await.unwrap().unwrap();
+    }
+    let (mut link, mut client) = server();
+    link.send(Transmit::Close(CloseReason::Peer { code: 1005 })).await.unwrap();
+    assert_eq!(unmasked(&mut client).await, (CLOSE, Vec::new()));
+}
+
+#[tokio::test]
+async fn a_frame_after_our_close_is_an_error() {
+    let (mut link, _client) = server();
+    link.send(Transmit::Close(CloseReason::Normal)).await.unwrap();
+    assert!(matches!(link.send(frame("late")).await, Err(LinkError::Closed)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_silent_peer_is_asked_and_noticed_within_thirty_seconds() {
+    let (mut link, mut client) = server();
+    let start = Instant::now();
+    let error = link.next().await.unwrap().unwrap_err();
+    assert!(matches!(error, LinkError::Silent(silence) if silence.as_secs() == 30), "{error}");
+    assert_eq!(start.elapsed().as_secs(), 30);
+    for _ in 0..2 {
+        assert_eq!(unmasked(&mut client).await, (PING, Vec::new()));
+    }
+    // Nobody is there to wait for.
+    link.send(Transmit::Close(CloseReason::Normal)).await.unwrap();
+    link.close().await.unwrap();
+    assert_eq!(start.elapsed().as_secs(), 30);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_silent_peer_that_takes_nothing_is_noticed_too() {
+    let (ours, _theirs) = duplex(64);
+    let mut link = WebSocket::server(ours, &config());
+    let start = Instant::now();
+    let filled = timeout(Duration::from_secs(1), link.send(frame(vec![b'x'; 100_000]))).await;
+    assert!(filled.is_err(), "the way is full");
+    assert!(matches!(link.next().await, Some(Err(LinkError::Silent(_)))));
+    assert!(start.elapsed() < Duration::from_secs(32));
+    let close = async {
+        link.send(Transmit::Close(CloseReason::Normal)).await.unwrap();
+        link.close().await.unwrap();
+    };
+    timeout(Duration::from_secs(1), close).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_peer_that_answers_pings_stays() {
+    let (ours, theirs) = duplex(1 << 20);
+    let (mut server, mut client) = (WebSocket::server(ours, &config()), WebSocket::client(theirs, &config()));
+    let both = async { tokio::join!(server.next(), client.next()) };
+    assert!(timeout(Duration::from_secs(3600), both).await.is_err(), "both are alive and have nothing to say");
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_byte_now_and_then_is_life() {
+    let (mut link, mut client) = server();
+    let slow = tokio::spawn(async move {
+        for byte in masked(TEXT, b"as slow as can be") {
+            tokio::time::sleep(Duration::from_secs(25)).await;
+            client.write_all(&[byte]).await.unwrap();
+        }
+        client
+    });
+    assert!(matches!(link.next().await, Some(Ok(Arrival::Frame { .. }))));
+    slow.await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn our_own_pause_is_not_the_peers_silence() {
+    let (mut link, mut client) = server();
+    // The first poll starts the count, and sends a ping.
+    assert!(timeout(Duration::from_secs(11), link.next()).await.is_err());
+    tokio::time::sleep(Duration::from_secs(3600)).await;
+    // It was alive all the time: its pong waits to be read.
+    client.write_all(&masked(PONG, b"")).await.unwrap();
+    let resumed = Instant::now();
+    assert!(matches!(link.next().await, Some(Err(LinkError::Silent(_)))));
+    assert_eq!(resumed.elapsed().as_secs(), 30, "the count began again with the pong");
+}
+
+#[tokio::test(start_paused = true)]
+async fn after_our_own_pause_a_peer_that_said_nothing_is_asked_first() {
+    let (mut link, _client) = server();
+    assert!(timeout(Duration::from_secs(5), link.next()).await.is_err());
+    tokio::time::sleep(Duration::from_secs(3600)).await;
+    assert!(timeout(Duration::from_secs(15), link.next()).await.is_err(), "it has time to answer");
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_keepalive_silence_is_patience() {
+    let (ours, _theirs) = duplex(64);
+    let mut link = WebSocket::server(ours, &WebSocketConfig { keepalive: None, ..config() });
+    assert!(timeout(Duration::from_secs(86_400), link.next()).await.is_err());
+    let brief = Keepalive::within(Duration::from_secs(3));
+    assert_eq!((brief.ping_after.as_secs(), brief.dead_after.as_secs()), (1, 3));
+}
+
+/// Frames of 64 KiB that a link takes before it is not ready.
+async fn taken(link: &mut WebSocket<DuplexStream>) -> usize {
+    poll_fn(|cx| {
+        let mut taken = 0;
+        while Pin::new(&mut *link).poll_ready(cx).is_ready() {
+            Pin::new(&mut *link).start_send(frame(vec![b'x'; 65_000])).unwrap();
+            taken += 1;
+        }
+        Poll::Ready(taken)
+    })
+    .await
+}
+
+#[tokio::test]
+async fn a_full_way_is_not_ready_and_then_takes_less_at_a_time() {
+    let (ours, mut theirs) = duplex(1024);
+    let mut link = WebSocket::server(ours, &config());
+    let mut each = Vec::new();
+    for _ in 0..5 {
+        let count = taken(&mut link).await;
+        each.push(count);
+        let mut drained = vec![0; count * 65_004];
+        let (flushed, read) = tokio::join!(link.flush(), theirs.read_exact(&mut drained));
+        flushed.unwrap();
+        read.unwrap();
+    }
+    // Gathered up to 384 KiB while the way seemed open; one frame or two when it turned out to be full.
+    assert_eq!(each[0], 7, "{each:?}");
+    assert_eq!(each[4], 2, "{each:?}");
+}
+
+#[tokio::test]
+async fn a_peer_that_pings_and_does_not_read_is_not_read_either() {
+    let (mut link, mut client) = server();
+    let reading = tokio::spawn(async move { link.next().await });
+    let pings = masked(PING, &[7; 125]).repeat(500);
+    let mut sent = 0;
+    while timeout(Duration::from_millis(300), client.write_all(&pings)).await.is_ok() {
+        sent += pings.len();
+        assert!(sent < 32 << 20, "pongs pile up");
+    }
+    // Once it reads, all goes on.
+    let (mut reader, mut writer) = tokio::io::split(client);
+    let drain = tokio::spawn(async move { tokio::io::copy(&mut reader, &mut tokio::io::sink()).await });
+    timeout(SOON, writer.write_all(&pings)).await.unwrap().unwrap();
+    reading.abort();
+    drain.abort();
+}
+
+#[tokio::test]
+async fn binary_counts_as_text_and_the_cap_is_known() {
+    let (ours, mut theirs) = duplex(1024);
+    let mut link = WebSocket::server(ours, &WebSocketConfig { cap: 900_000, ..config() });
+    assert_eq!(link.capacity().cap, 900_000);
+    theirs.write_all(&masked(0x82, b"{}")).await.unwrap();
+    let arrived = link.next().await.unwrap().unwrap();
+    assert_eq!(arrived, Arrival::Frame { bytes: "{}".into(), meta: Meta::default() });
+    assert!(!format!("{link:?}").contains("{}"), "what passes is not shown");
+}

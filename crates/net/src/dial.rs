@@ -234,3 +234,6 @@ fn check_upgrade(headers: &HeaderMap, key: &Key) -> Result<(), DialError> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;

@@ -82,3 +82,6 @@ fn add_authorities(roots: &mut RootCertStore, path: &Path) -> Result<(), TlsErro
 fn provider() -> Arc<CryptoProvider> {
     Arc::new(rustls::crypto::ring::default_provider())
 }
+
+#[cfg(test)]
+mod tests;

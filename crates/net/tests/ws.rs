@@ -1,4 +1,5 @@
 //! A WebSocket as a link, against peers that write and read the wire by hand: sizes, closes, silence, backpressure.
+#![expect(clippy::unwrap_used, reason = "a test may fail by panicking")]
 
 use std::future::poll_fn;
 use std::pin::Pin;

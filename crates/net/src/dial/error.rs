@@ -139,6 +139,7 @@ fn hint(error: &rustls::Error) -> &'static str {
         Tls::AlertReceived(
             AlertDescription::CertificateRequired
             | AlertDescription::BadCertificate
+            | AlertDescription::DecryptError
             | AlertDescription::UnknownCA
             | AlertDescription::CertificateUnknown,
         ) => "; it wants a client certificate from an authority of its own",

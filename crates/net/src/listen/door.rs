@@ -92,7 +92,7 @@ impl Door {
     }
 
     /// By which name, and from which page, a request comes.
-    pub(super) fn check_where(&self, request: &Parts, at: &Place) -> Result<(), Refused> {
+    fn check_where(&self, request: &Parts, at: &Place) -> Result<(), Refused> {
         let host = Place::host(request).ok_or(Refused::Host)?;
         if !self.is_ours(&host, at) {
             return Err(Refused::Host);

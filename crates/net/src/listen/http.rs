@@ -19,7 +19,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 
-use super::door::{Door, Place, target_without_token};
+use super::door::{Door, Place, Refused, target_without_token};
 use crate::link::accept_for;
 
 /// The longest request head that is read: room for cookies and a token, and no more.
@@ -146,14 +146,15 @@ impl Front {
             return response;
         };
         let (head, body) = request.into_parts();
-        if let Err(refused) = self.door.check_where(&head, place) {
-            return line(refused.status(), refused.text());
-        }
-        let admitted = self.door.admit(&head, place);
-        if let Err(refused) = admitted {
-            tokio::time::sleep(refused.delay()).await;
-        }
-        (pages.0)(Request::from_parts(head, body), admitted.is_ok()).await
+        let is_admitted = match self.door.admit(&head, place) {
+            Ok(_) => true,
+            Err(refused @ (Refused::Host | Refused::Origin)) => return line(refused.status(), refused.text()),
+            Err(refused) => {
+                tokio::time::sleep(refused.delay()).await;
+                false
+            }
+        };
+        (pages.0)(Request::from_parts(head, body), is_admitted).await
     }
 }
 

@@ -5,6 +5,8 @@
 
 pub mod address;
 pub mod dial;
+#[cfg(feature = "ahp")]
+pub mod ahp;
 pub mod dialect;
 pub mod driver;
 pub mod gateway;
@@ -13,6 +15,10 @@ mod look;
 pub mod listen;
 pub mod preset;
 pub mod tls;
+#[cfg(any(feature = "ahp", feature = "rmcp"))]
+mod pump;
+#[cfg(feature = "rmcp")]
+pub mod rmcp;
 
 pub use address::{Address, AddressError, Way};
 pub use dial::{DialError, Dialer};

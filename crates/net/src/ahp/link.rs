@@ -1,0 +1,181 @@
+//! Any `ahp::Transport` as a link: its text frames are ours.
+
+use std::fmt;
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use ::ahp::{Transport, TransportError, TransportMessage};
+use bytes::Bytes;
+use futures_core::Stream;
+use futures_sink::Sink;
+use tracing::debug;
+
+use breakbulk_proto::{Capacity, CloseReason, Meta, Tag, Transmit};
+
+use super::{bytes, text};
+use crate::link::{Arrival, Link, LinkError, Memory, pair};
+
+/// What a transport's end without an error counts as: a close without a code.
+const CLOSED: u16 = 1005;
+/// What its end with an error counts as.
+const ABNORMAL: u16 = 1006;
+
+/// Any transport of the official crate's, as a link.
+///
+/// It asks of the transport what the official client asks of it: a `recv` that is dropped before it is done has taken
+/// nothing, and a `send` gets done without anybody calling `recv`. A transport does one or the other at a time, so
+/// nothing is read while a frame is being sent. A peer that does not read either while it sends can block it for ever;
+/// our own links have no such moment.
+///
+/// Such a transport has no close codes: its end is 1005, or 1006 after an error.
+pub struct TransportLink {
+    near: Memory,
+    /// Moves frames between the transport and the other end of `near`. `None` when it is done.
+    carrier: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
+}
+
+impl TransportLink {
+    /// A transport over a way that takes frames as large as `capacity` says.
+    pub fn new<T: Transport>(transport: T, capacity: Capacity) -> Self {
+        let (near, far) = pair(&capacity, 1);
+        Self { near, carrier: Some(Box::pin(carry(transport, far))) }
+    }
+
+    /// Lets the transport work. It is woken by what it waits for.
+    fn poll_carrier(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        if let Some(carrier) = &mut self.carrier {
+            std::task::ready!(carrier.as_mut().poll(cx));
+            self.carrier = None;
+        }
+        Poll::Ready(())
+    }
+}
+
+impl fmt::Debug for TransportLink {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TransportLink").field("near", &self.near).finish_non_exhaustive()
+    }
+}
+
+impl Link for TransportLink {
+    fn capacity(&self) -> Capacity {
+        self.near.capacity()
+    }
+}
+
+impl Stream for TransportLink {
+    type Item = Result<Arrival, LinkError>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let _ = self.poll_carrier(cx);
+        Pin::new(&mut self.near).poll_next(cx)
+    }
+}
+
+impl Sink<Transmit> for TransportLink {
+    type Error = LinkError;
+
+    fn poll_ready(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), LinkError>> {
+        let _ = self.poll_carrier(cx);
+        Pin::new(&mut self.near).poll_ready(cx)
+    }
+
+    fn start_send(mut self: Pin<&mut Self>, item: Transmit) -> Result<(), LinkError> {
+        Pin::new(&mut self.near).start_send(item)
+    }
+
+    /// A transport sends what it is given, and says when that is done: there is nothing to flush.
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), LinkError>> {
+        let _ = self.poll_carrier(cx);
+        Pin::new(&mut self.near).poll_flush(cx)
+    }
+
+    fn poll_close(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), LinkError>> {
+        std::task::ready!(Pin::new(&mut self.near).poll_close(cx))?;
+        self.poll_carrier(cx).map(Ok)
+    }
+}
+
+/// What a transport has to do next.
+enum Step {
+    /// Put this on the wire, or close if there is nothing more to put there.
+    Send(Option<Arrival>),
+    /// What was read has been handed over.
+    Handed,
+    /// The transport read this.
+    Read(Result<Option<TransportMessage>, TransportError>),
+}
+
+/// Moves frames until one side ends.
+async fn carry<T: Transport>(mut transport: T, mut far: Memory) {
+    // What was read and has no place yet. Until it has, nothing more is read.
+    let mut held = None;
+    loop {
+        let may_read = held.is_none();
+        let step = tokio::select! {
+            step = poll_fn(|cx| poll_far(&mut far, &mut held, cx)) => step,
+            read = transport.recv(), if may_read => Step::Read(read),
+        };
+        match step {
+            Step::Handed => {}
+            Step::Send(Some(Arrival::Frame { bytes, .. })) => {
+                let sent = match text(bytes) {
+                    Ok(text) => transport.send(text).await,
+                    Err(error) => Err(error),
+                };
+                if let Err(error) = sent {
+                    debug!("the transport does not send: {error}");
+                    return finish(far, held, ABNORMAL).await;
+                }
+            }
+            Step::Send(Some(Arrival::Acked { .. })) => {}
+            Step::Send(Some(Arrival::Closed { .. }) | None) => {
+                if let Err(error) = transport.close().await {
+                    debug!("the transport does not close: {error}");
+                }
+                return;
+            }
+            Step::Read(Ok(Some(message))) => match bytes(message) {
+                Ok(bytes) => held = Some(frame(bytes)),
+                Err(_) => return finish(far, held, ABNORMAL).await,
+            },
+            Step::Read(Ok(None)) => return finish(far, held, CLOSED).await,
+            Step::Read(Err(error)) => {
+                debug!("the transport does not read: {error}");
+                return finish(far, held, ABNORMAL).await;
+            }
+        }
+    }
+}
+
+/// Hands over what is held, if there is a place, or takes what is to be sent.
+fn poll_far(far: &mut Memory, held: &mut Option<Transmit>, cx: &mut Context<'_>) -> Poll<Step> {
+    if held.is_some()
+        && let Poll::Ready(ready) = Pin::new(&mut *far).poll_ready(cx)
+    {
+        let handed = ready.and_then(|()| held.take().map_or(Ok(()), |item| Pin::new(&mut *far).start_send(item)));
+        return Poll::Ready(if handed.is_ok() { Step::Handed } else { Step::Send(None) });
+    }
+    Pin::new(far).poll_next(cx).map(|arrival| Step::Send(arrival.and_then(Result::ok)))
+}
+
+/// The transport is at its end: what was read goes first, then the end, and the rest of what we wrote goes nowhere.
+async fn finish(mut far: Memory, held: Option<Transmit>, code: u16) {
+    let mut last = Some(Transmit::Close(CloseReason::Peer { code }));
+    let mut next = held.or_else(|| last.take());
+    loop {
+        let step = poll_fn(|cx| poll_far(&mut far, &mut next, cx)).await;
+        if next.is_none() {
+            next = last.take();
+        }
+        if let Step::Send(None | Some(Arrival::Closed { .. })) = step {
+            return;
+        }
+    }
+}
+
+/// A frame of the transport's, on its way to us.
+fn frame(bytes: Bytes) -> Transmit {
+    Transmit::Frame { tag: Tag::default(), bytes, meta: Meta::default() }
+}

@@ -1,0 +1,284 @@
+//! A task that owns a driver, and the channels through which an application talks to it.
+//!
+//! The official crates drop a pending read at will and do not read while they write. So they only ever touch channels,
+//! and the link is served whatever they do.
+
+use std::collections::HashMap;
+use std::convert::Infallible;
+use std::future::{pending, poll_fn};
+use std::pin::Pin;
+use std::task::Poll;
+use std::time::Duration;
+
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::Sleep;
+use tracing::{debug, error, info, warn};
+
+use breakbulk_proto::{Account, CloseReason, Event, Input, Machine, Message, Ticket};
+
+use crate::dialect::Setup;
+use crate::driver::Driver;
+use crate::link::Link;
+
+/// How long messages that were accepted may still go out after the application has left.
+const LINGER: Duration = Duration::from_secs(5);
+
+/// Messages that wait in a channel, each way. They may be of any size, so there is no room for more.
+const DEPTH: usize = 1;
+
+/// The most bytes of a stray line that go to the log.
+const LOGGED: usize = 512;
+
+/// What a connection that ended without a word counts as.
+const ABNORMAL: CloseReason = CloseReason::Peer { code: 1006 };
+
+/// An application's end: whole messages, both ways. Dropping it ends the task, once what was sent is out.
+#[derive(Debug)]
+pub(crate) struct Port {
+    outgoing: mpsc::Sender<Message>,
+    incoming: mpsc::Receiver<Message>,
+    /// Dropped to leave.
+    stay: Option<oneshot::Sender<Infallible>>,
+    ended: Ended,
+}
+
+impl Port {
+    /// Starts the task. Sending waits while more is under way than the limits let queue up.
+    pub(crate) fn open<L: Link + 'static>(link: L, setup: &Setup, account: Account) -> Self {
+        match setup.machine(account) {
+            Ok(machine) => Self::drive(link, machine, setup.limits.max_queued_bytes),
+            Err(error) => {
+                error!("no connection without random bytes: {error}");
+                let (port, ..) = Self::pair(0);
+                port
+            }
+        }
+    }
+
+    /// Starts the task for a machine on a link, with up to `max_unsent` bytes of messages under way.
+    fn drive<L: Link + 'static, M: Machine + Send + 'static>(link: L, machine: M, max_unsent: u64) -> Self {
+        let (port, pump, ended) = Self::pair(max_unsent);
+        let driver = Driver::new(link, machine);
+        tokio::spawn(async move { ended.send_replace(Some(pump.run(driver).await)) });
+        port
+    }
+
+    fn pair(max_unsent: u64) -> (Self, Pump, watch::Sender<Option<CloseReason>>) {
+        let (to_pump, outgoing) = mpsc::channel(DEPTH);
+        let (to_port, incoming) = mpsc::channel(DEPTH);
+        let (stay, leave) = oneshot::channel();
+        let (reason, ended) = watch::channel(None);
+        let port = Self { outgoing: to_pump, incoming, stay: Some(stay), ended: Ended(ended) };
+        (port, Pump::new(outgoing, to_port, leave, max_unsent), reason)
+    }
+
+    /// What sends messages. It may be cloned, and lives on without the port.
+    pub(crate) const fn sender(&self) -> &mpsc::Sender<Message> {
+        &self.outgoing
+    }
+
+    /// The next message; `None` when there will be no more, and then [`Ended::reason`] says why. Cancel-safe.
+    pub(crate) async fn recv(&mut self) -> Option<Message> {
+        let message = self.incoming.recv().await;
+        if message.is_none() {
+            self.ended.wait().await;
+        }
+        message
+    }
+
+    /// Lets what was sent go out, closes the link, and waits for the end: some seconds at most.
+    pub(crate) async fn close(&mut self) {
+        self.stay = None;
+        self.incoming.close();
+        self.ended.wait().await;
+    }
+
+    /// How it ends.
+    pub(crate) const fn ended(&self) -> &Ended {
+        &self.ended
+    }
+}
+
+/// How a connection ended, or that it has not. Cloning shares it; it outlives the transport that it came from.
+#[derive(Debug, Clone)]
+pub struct Ended(watch::Receiver<Option<CloseReason>>);
+
+impl Ended {
+    /// Why the connection ended; its [`code`](CloseReason::code) is the link's close code. `None` while it lasts.
+    #[must_use]
+    pub fn reason(&self) -> Option<CloseReason> {
+        let reason = self.0.borrow().clone();
+        reason.or_else(|| self.0.has_changed().is_err().then_some(ABNORMAL))
+    }
+
+    /// Waits until the connection has ended. Cancel-safe.
+    pub async fn wait(&self) -> CloseReason {
+        let mut reason = self.0.clone();
+        // An error means that the task ended without a word, because its runtime did.
+        let _ = reason.wait_for(Option::is_some).await;
+        self.reason().unwrap_or(ABNORMAL)
+    }
+}
+
+/// What the task knows beside its driver.
+struct Pump {
+    outgoing: mpsc::Receiver<Message>,
+    incoming: mpsc::Sender<Message>,
+    leave: oneshot::Receiver<Infallible>,
+    /// A message of the application's for which there is no room yet.
+    next: Option<Message>,
+    /// A message for the application, which has no room yet. Until it has, nothing more is read from the link.
+    held: Option<Message>,
+    /// Bytes of each message that is not out yet.
+    unsent: HashMap<Ticket, u64>,
+    unsent_bytes: u64,
+    max_unsent: u64,
+    tickets: u64,
+    stage: Stage,
+}
+
+/// How far the application is on its way out.
+enum Stage {
+    Here,
+    /// It has left, and nobody reads any more; what it sent has this long to go out.
+    Leaving(Pin<Box<Sleep>>),
+    /// The machine was told to close.
+    Left,
+}
+
+impl Stage {
+    /// The time is up for what was sent. Never, for an application that is here.
+    async fn is_late(&mut self) {
+        match self {
+            Self::Leaving(linger) => linger.await,
+            Self::Here | Self::Left => pending().await,
+        }
+    }
+}
+
+impl Pump {
+    fn new(
+        outgoing: mpsc::Receiver<Message>,
+        incoming: mpsc::Sender<Message>,
+        leave: oneshot::Receiver<Infallible>,
+        max_unsent: u64,
+    ) -> Self {
+        let (next, held, unsent, unsent_bytes, tickets, stage) = (None, None, HashMap::new(), 0, 0, Stage::Here);
+        Self { outgoing, incoming, leave, next, held, unsent, unsent_bytes, max_unsent, tickets, stage }
+    }
+
+    /// Moves messages until the connection has ended, and says why.
+    async fn run<L: Link, M: Machine>(mut self, mut driver: Driver<L, M>) -> CloseReason {
+        loop {
+            self.admit(&mut driver);
+            let is_here = matches!(self.stage, Stage::Here);
+            let (is_free, is_held) = (self.next.is_none(), self.held.is_some());
+            let moved = poll_fn(|cx| {
+                // Without a place for an event the link is still written to.
+                if is_held {
+                    driver.poll_write_only(cx);
+                    return Poll::Pending;
+                }
+                driver.poll_next(cx)
+            });
+            tokio::select! {
+                event = moved => match event {
+                    None => return ABNORMAL,
+                    Some(Event::Closed(reason)) => {
+                        info!(reason = reason.name(), code = reason.code(), "connection closed: {reason}");
+                        return reason;
+                    }
+                    Some(event) => self.note(event),
+                },
+                Some(message) = self.outgoing.recv(), if is_free => self.next = Some(message),
+                // Whoever gets it hands it on through channels that skip what they have no room for. So everybody else
+                // gets a turn before the next one.
+                () = hand(&self.incoming, &mut self.held), if is_held => tokio::task::yield_now().await,
+                _ = &mut self.leave, if is_here => self.begin_to_leave(),
+                () = self.stage.is_late() => self.left(&mut driver),
+            }
+        }
+    }
+
+    /// Gives the machine the application's next message, if there is room for it.
+    fn admit<L: Link, M: Machine>(&mut self, driver: &mut Driver<L, M>) {
+        let room = self.max_unsent.saturating_sub(self.unsent_bytes);
+        // One that is larger than all the room there is must be refused by the machine, and not wait for ever.
+        let fits = |message: &mut Message| self.unsent.is_empty() || len64(message.len()) <= room;
+        if let Some(message) = self.next.take_if(fits) {
+            self.tickets = self.tickets.wrapping_add(1);
+            let len = len64(message.len());
+            self.unsent.insert(Ticket(self.tickets), len);
+            self.unsent_bytes = self.unsent_bytes.saturating_add(len);
+            driver.handle(Input::send(self.tickets, message));
+        }
+        let is_drained = self.next.is_none() && self.outgoing.is_empty() && self.unsent.is_empty();
+        if is_drained && matches!(self.stage, Stage::Leaving(_)) {
+            self.left(driver);
+        }
+    }
+
+    /// Takes note of an event. What the application should hear waits for it in `held`.
+    fn note(&mut self, event: Event) {
+        let message = match event {
+            Event::Message { message, .. } => Some(message),
+            Event::Sent { ticket } => {
+                self.settle(ticket);
+                None
+            }
+            Event::SendFailed { ticket, error, reply } => {
+                warn!(reason = error.name(), "message not sent: {error}");
+                self.settle(ticket);
+                reply
+            }
+            Event::ReceiveFailed { violation, reply, .. } => {
+                warn!(reason = violation.name(), "message not received: {violation}");
+                reply
+            }
+            Event::Expired { received, .. } => {
+                warn!(reason = "group-expired", received, "an unfinished message was given up");
+                None
+            }
+            Event::Line(line) => {
+                let text = String::from_utf8_lossy(line.get(..LOGGED).unwrap_or(&line));
+                info!(bytes = line.len(), "peer's log: {text}");
+                None
+            }
+            other => {
+                debug!("{other:?}");
+                None
+            }
+        };
+        self.held = message.filter(|_| matches!(self.stage, Stage::Here));
+    }
+
+    fn settle(&mut self, ticket: Ticket) {
+        let len = self.unsent.remove(&ticket).unwrap_or(0);
+        self.unsent_bytes = self.unsent_bytes.saturating_sub(len);
+    }
+
+    fn begin_to_leave(&mut self) {
+        self.outgoing.close();
+        self.held = None;
+        self.stage = Stage::Leaving(Box::pin(tokio::time::sleep(LINGER)));
+    }
+
+    fn left<L: Link, M: Machine>(&mut self, driver: &mut Driver<L, M>) {
+        self.stage = Stage::Left;
+        driver.handle(Input::Close(CloseReason::Normal));
+    }
+}
+
+/// Gives the application what is held, as soon as it has room. Cancel-safe.
+async fn hand(incoming: &mpsc::Sender<Message>, held: &mut Option<Message>) {
+    let permit = incoming.reserve().await;
+    let message = held.take();
+    // An error means that it has left.
+    if let (Ok(permit), Some(message)) = (permit, message) {
+        permit.send(message);
+    }
+}
+
+fn len64(len: usize) -> u64 {
+    u64::try_from(len).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,165 @@
+//! The official `rmcp` crate with messages of any size: a transport for its clients and servers over any link.
+//!
+//! ```no_run
+//! use breakbulk::rmcp::Segmented;
+//! use breakbulk_proto::Limits;
+//! use rmcp::{RoleClient, ServiceExt};
+//!
+//! # async fn run(link: impl breakbulk::Link + 'static) -> Result<(), Box<dyn std::error::Error>> {
+//! let client = ().serve(Segmented::<RoleClient>::stdio(link, Limits::default())).await?;
+//! println!("{} tools", client.list_all_tools().await?.len());
+//! # Ok(()) }
+//! ```
+
+use std::marker::PhantomData;
+
+use ::rmcp::model::{ErrorData, RequestId};
+use ::rmcp::service::{RxJsonRpcMessage, ServiceRole, TxJsonRpcMessage};
+use ::rmcp::transport::Transport;
+use serde::Serialize;
+use thiserror::Error;
+use tokio::sync::mpsc;
+use tracing::warn;
+
+use breakbulk_proto::ahp::Role;
+use breakbulk_proto::json::{self, Path};
+use breakbulk_proto::{Account, Budget, Limits, Message};
+
+use crate::dialect::{Dialect, Setup};
+use crate::link::Link;
+use crate::pump::Port;
+
+pub use crate::pump::Ended;
+
+/// A transport for a client (`R` is `RoleClient`) or a server (`RoleServer`). What is under it runs in a task of its
+/// own, which ends when this is dropped.
+///
+/// A request that cannot be sent comes back to its caller as an error response; an answer that cannot be sent becomes
+/// one for the peer.
+#[derive(Debug)]
+pub struct Segmented<R> {
+    port: Port,
+    role: PhantomData<fn() -> R>,
+}
+
+impl<R: ServiceRole> Segmented<R> {
+    /// With chunked stdio, for links that are pipes.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime with time.
+    pub fn stdio<L: Link + 'static>(link: L, limits: Limits) -> Self {
+        Self::open(Dialect::Stdio, link, limits, own_account())
+    }
+
+    /// With CEP-22. A client adds a progress token to requests that have none, so that their answers may be large.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime with time.
+    pub fn cep22<L: Link + 'static>(link: L, limits: Limits) -> Self {
+        Self::open(Dialect::Cep22, link, limits, own_account())
+    }
+
+    /// [`stdio`](Self::stdio), with what is held charged to an account.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime with time.
+    pub fn stdio_charged_to<L: Link + 'static>(account: Account, link: L, limits: Limits) -> Self {
+        Self::open(Dialect::Stdio, link, limits, account)
+    }
+
+    /// [`cep22`](Self::cep22), with what is held charged to an account.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime with time.
+    pub fn cep22_charged_to<L: Link + 'static>(account: Account, link: L, limits: Limits) -> Self {
+        Self::open(Dialect::Cep22, link, limits, account)
+    }
+
+    /// How the connection ends: to be kept, since the service takes the transport.
+    #[must_use]
+    pub fn ended(&self) -> Ended {
+        self.port.ended().clone()
+    }
+
+    fn open<L: Link + 'static>(dialect: Dialect, link: L, limits: Limits, account: Account) -> Self {
+        let role = if R::IS_CLIENT { Role::Client } else { Role::Server };
+        let port = Port::open(link, &Setup::new(dialect, role, limits), account);
+        Self { port, role: PhantomData }
+    }
+
+    /// Reads a message. What does not fit the types of `rmcp` goes no further, but a request gets an answer.
+    fn read(&self, message: &Message) -> Option<RxJsonRpcMessage<R>> {
+        let bytes = message.to_bytes();
+        let error = match serde_json::from_slice(&bytes) {
+            Ok(message) => return Some(message),
+            Err(error) => error,
+        };
+        warn!(bytes = bytes.len(), "not a message of MCP: {:?} error", error.classify());
+        if let Some(id) = request_id(&bytes) {
+            let answer = TxJsonRpcMessage::<R>::error(ErrorData::invalid_request("Invalid request", None), Some(id));
+            // Nothing here may wait: the caller may drop us at any time.
+            tokio::spawn(send(self.port.sender().clone(), answer));
+        }
+        None
+    }
+}
+
+/// Why a message was not taken.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum TransportError {
+    /// It cannot be written as JSON.
+    #[error("not written as JSON: {0}")]
+    Json(#[from] serde_json::Error),
+    /// The connection has ended.
+    #[error("the connection has ended")]
+    Closed,
+}
+
+impl<R: ServiceRole> Transport<R> for Segmented<R> {
+    type Error = TransportError;
+
+    /// Waits only while more is under way than the limits let queue up.
+    fn send(
+        &mut self,
+        message: TxJsonRpcMessage<R>,
+    ) -> impl Future<Output = Result<(), TransportError>> + Send + 'static {
+        send(self.port.sender().clone(), message)
+    }
+
+    async fn receive(&mut self) -> Option<RxJsonRpcMessage<R>> {
+        loop {
+            let message = self.port.recv().await?;
+            if let Some(message) = self.read(&message) {
+                return Some(message);
+            }
+        }
+    }
+
+    async fn close(&mut self) -> Result<(), TransportError> {
+        self.port.close().await;
+        Ok(())
+    }
+}
+
+/// Writes a message, once, and hands it to the task.
+async fn send(to: mpsc::Sender<Message>, message: impl Serialize) -> Result<(), TransportError> {
+    let bytes = serde_json::to_vec(&message)?;
+    // The typed message may be as large; it need not wait for its turn too.
+    drop(message);
+    to.send(bytes.into()).await.map_err(|_| TransportError::Closed)
+}
+
+/// The id of a request; `None` for anything else.
+fn request_id(bytes: &[u8]) -> Option<RequestId> {
+    static PATHS: [Path; 2] = [&["id"], &["method"]];
+    let found = json::find([bytes], &PATHS).ok()?;
+    let (id, _) = found.get(0).zip(found.get(1))?;
+    let (start, end) = (usize::try_from(id.span.start).ok()?, usize::try_from(id.span.end).ok()?);
+    serde_json::from_slice(bytes.get(start..end)?).ok()
+}
+
+/// An account of a budget that nobody else draws from.
+fn own_account() -> Account {
+    Budget::default().account(Some("peer"))
+}

@@ -13,7 +13,6 @@
 
 use std::marker::PhantomData;
 
-use ::rmcp::model::{ErrorData, RequestId};
 use ::rmcp::service::{RxJsonRpcMessage, ServiceRole, TxJsonRpcMessage};
 use ::rmcp::transport::Transport;
 use serde::Serialize;
@@ -22,7 +21,6 @@ use tokio::sync::mpsc;
 use tracing::warn;
 
 use breakbulk_proto::ahp::Role;
-use breakbulk_proto::json::{self, Path};
 use breakbulk_proto::{Account, Budget, Limits, Message};
 
 use crate::dialect::{Dialect, Setup};
@@ -86,22 +84,6 @@ impl<R: ServiceRole> Segmented<R> {
         let port = Port::open(link, &Setup::new(dialect, role, limits), account);
         Self { port, role: PhantomData }
     }
-
-    /// Reads a message. What does not fit the types of `rmcp` goes no further, but a request gets an answer.
-    fn read(&self, message: &Message) -> Option<RxJsonRpcMessage<R>> {
-        let bytes = message.to_bytes();
-        let error = match serde_json::from_slice(&bytes) {
-            Ok(message) => return Some(message),
-            Err(error) => error,
-        };
-        warn!(bytes = bytes.len(), "not a message of MCP: {:?} error", error.classify());
-        if let Some(id) = request_id(&bytes) {
-            let answer = TxJsonRpcMessage::<R>::error(ErrorData::invalid_request("Invalid request", None), Some(id));
-            // Nothing here may wait: the caller may drop us at any time.
-            tokio::spawn(send(self.port.sender().clone(), answer));
-        }
-        None
-    }
 }
 
 /// Why a message was not taken.
@@ -130,7 +112,7 @@ impl<R: ServiceRole> Transport<R> for Segmented<R> {
     async fn receive(&mut self) -> Option<RxJsonRpcMessage<R>> {
         loop {
             let message = self.port.recv().await?;
-            if let Some(message) = self.read(&message) {
+            if let Some(message) = read::<R>(&message) {
                 return Some(message);
             }
         }
@@ -150,13 +132,12 @@ async fn send(to: mpsc::Sender<Message>, message: impl Serialize) -> Result<(), 
     to.send(bytes.into()).await.map_err(|_| TransportError::Closed)
 }
 
-/// The id of a request; `None` for anything else.
-fn request_id(bytes: &[u8]) -> Option<RequestId> {
-    static PATHS: [Path; 2] = [&["id"], &["method"]];
-    let found = json::find([bytes], &PATHS).ok()?;
-    let (id, _) = found.get(0).zip(found.get(1))?;
-    let (start, end) = (usize::try_from(id.span.start).ok()?, usize::try_from(id.span.end).ok()?);
-    serde_json::from_slice(bytes.get(start..end)?).ok()
+/// Reads a message. The machine has checked its shape; what `rmcp` still cannot read, such as an id of 1.5, has nobody
+/// whom it concerns and goes no further.
+fn read<R: ServiceRole>(message: &Message) -> Option<RxJsonRpcMessage<R>> {
+    serde_json::from_slice(&message.to_bytes())
+        .inspect_err(|error| warn!(bytes = message.len(), "not a message of MCP: {:?} error", error.classify()))
+        .ok()
 }
 
 /// An account of a budget that nobody else draws from.

@@ -1,10 +1,10 @@
 //! The official `ahp` client and its `MultiHostClient`, unmodified, on our transport: what they never heard of works.
 #![expect(clippy::unwrap_used, reason = "a test may fail by panicking")]
 
-#[path = "../examples/ahp_client.rs"]
-mod example;
 #[path = "official_ahp/driver.rs"]
 mod driver;
+#[path = "../examples/ahp_client.rs"]
+mod example;
 // The model host is the one that the machine itself is tested with.
 #[path = "../../proto/tests/official_ahp/host.rs"]
 mod host;
@@ -286,7 +286,8 @@ async fn what_is_held_is_given_back_when_the_transport_is_dropped() {
     let account = budget.account(Some("the host"));
     let mut transport = Segmented::charged_to(account, near, Limits::default(), Negotiated::default());
     let ended = transport.ended();
-    let hello = r#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"clientId":"c","protocolVersions":["1.0.0"]}}"#;
+    let hello =
+        r#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"clientId":"c","protocolVersions":["1.0.0"]}}"#;
     transport.send(TransportMessage::Text(hello.into())).await.unwrap();
     assert!(matches!(soon(far.next()).await, Some(Ok(Arrival::Frame { .. }))));
     let data = "ICAg".repeat(15_000);

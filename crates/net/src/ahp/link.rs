@@ -179,3 +179,136 @@ async fn finish(mut far: Memory, held: Option<Transmit>, code: u16) {
 fn frame(bytes: Bytes) -> Transmit {
     Transmit::Frame { tag: Tag::default(), bytes, meta: Meta::default() }
 }
+
+#[cfg(test)]
+mod tests {
+    use ::ahp::TransportError;
+    use futures_util::{FutureExt, SinkExt, StreamExt};
+    use tokio::sync::mpsc;
+
+    use super::*;
+
+    /// One end of a transport in memory, which fails when it is told to.
+    struct Pipe {
+        tx: mpsc::Sender<TransportMessage>,
+        rx: mpsc::Receiver<Result<TransportMessage, TransportError>>,
+        closed: mpsc::Sender<()>,
+    }
+
+    impl Transport for Pipe {
+        async fn send(&mut self, message: TransportMessage) -> Result<(), TransportError> {
+            self.tx.send(message).await.map_err(|_| TransportError::Closed)
+        }
+
+        async fn recv(&mut self) -> Result<Option<TransportMessage>, TransportError> {
+            self.rx.recv().await.transpose()
+        }
+
+        async fn close(&mut self) -> Result<(), TransportError> {
+            self.closed.send(()).await.map_err(|_| TransportError::Closed)
+        }
+    }
+
+    /// The other end.
+    struct Far {
+        tx: mpsc::Sender<Result<TransportMessage, TransportError>>,
+        rx: mpsc::Receiver<TransportMessage>,
+        closed: mpsc::Receiver<()>,
+    }
+
+    impl Far {
+        async fn say(&self, text: &str) {
+            self.tx.send(Ok(TransportMessage::Text(text.into()))).await.unwrap();
+        }
+    }
+
+    fn open() -> (TransportLink, Far) {
+        let ((tx, far_rx), (far_tx, rx), (closed, is_closed)) = (mpsc::channel(1), mpsc::channel(8), mpsc::channel(1));
+        let link = TransportLink::new(Pipe { tx, rx, closed }, Capacity::of(1000));
+        (link, Far { tx: far_tx, rx: far_rx, closed: is_closed })
+    }
+
+    async fn next(link: &mut TransportLink) -> String {
+        match link.next().await {
+            Some(Ok(Arrival::Frame { bytes, .. })) => String::from_utf8(bytes.into()).unwrap(),
+            Some(Ok(Arrival::Closed { code, .. })) => code.to_string(),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[tokio::test]
+    async fn messages_of_every_sort_are_frames_and_frames_go_out_as_text() {
+        let (mut link, mut far) = open();
+        let text = r#"{"jsonrpc":"2.0","method":"hello","params":{}}"#;
+        let parsed = TransportMessage::Text(text.into()).into_parsed().unwrap();
+        for message in [
+            TransportMessage::Text(text.into()),
+            TransportMessage::Binary(text.into()),
+            TransportMessage::Parsed(parsed),
+        ] {
+            far.tx.send(Ok(message)).await.unwrap();
+            assert_eq!(next(&mut link).await, text);
+        }
+        link.send(frame(text.into())).await.unwrap();
+        link.next().now_or_never();
+        assert_eq!(far.rx.recv().await, Some(TransportMessage::Text(text.into())));
+    }
+
+    #[tokio::test]
+    async fn what_came_before_the_end_is_read_before_it() {
+        let (mut link, far) = open();
+        for text in ["one", "two", "three"] {
+            far.say(text).await;
+        }
+        drop(far);
+        for want in ["one", "two", "three", "1005"] {
+            assert_eq!(next(&mut link).await, want);
+            // Somebody who asks whether it can send hears nothing of the end, as long as there is more to read.
+            assert!(!matches!(link.flush().now_or_never(), Some(Err(_))));
+        }
+    }
+
+    #[tokio::test]
+    async fn an_error_of_the_transport_is_an_end_without_a_code() {
+        let (mut link, far) = open();
+        far.say("one").await;
+        far.tx.send(Err(TransportError::Io("the cable broke".into()))).await.unwrap();
+        assert_eq!((next(&mut link).await.as_str(), next(&mut link).await.as_str()), ("one", "1006"));
+
+        let (mut link, mut far) = open();
+        far.rx.close();
+        link.send(frame("lost".into())).await.unwrap();
+        assert_eq!(next(&mut link).await, "1006");
+    }
+
+    #[tokio::test]
+    async fn a_frame_that_the_peer_does_not_take_holds_up_the_next_ones_and_loses_none() {
+        let (mut link, mut far) = open();
+        let mut sent = 0;
+        while link.send(frame(format!("{sent}").into())).now_or_never().is_some() {
+            sent += 1;
+            assert!(sent < 10, "it never waits");
+        }
+        far.say("meanwhile").await;
+        assert!(link.next().now_or_never().is_none(), "a transport does one thing at a time");
+        for n in 0..sent {
+            let got = tokio::select! {
+                biased;
+                got = far.rx.recv() => got,
+                text = next(&mut link) => { assert_eq!(text, "meanwhile"); far.rx.recv().await }
+            };
+            assert_eq!(got, Some(TransportMessage::Text(n.to_string())));
+        }
+    }
+
+    #[tokio::test]
+    async fn a_close_reaches_the_transport_after_the_frames_before_it() {
+        let (mut link, mut far) = open();
+        let peer = tokio::spawn(async move { (far.rx.recv().await, far.closed.recv().await, far.rx.recv().await) });
+        link.send(frame("last".into())).await.unwrap();
+        link.send(Transmit::Close(CloseReason::Normal)).await.unwrap();
+        link.close().await.unwrap();
+        drop(link);
+        assert_eq!(peer.await.unwrap(), (Some(TransportMessage::Text("last".into())), Some(()), None));
+    }
+}

@@ -3,11 +3,10 @@
 //! The official crates drop a pending read at will and do not read while they write. So they only ever touch channels,
 //! and the link is served whatever they do.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::convert::Infallible;
-use std::future::{pending, poll_fn};
+use std::future::pending;
 use std::pin::Pin;
-use std::task::Poll;
 use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot, watch};
@@ -127,8 +126,10 @@ struct Pump {
     leave: oneshot::Receiver<Infallible>,
     /// A message of the application's for which there is no room yet.
     next: Option<Message>,
-    /// A message for the application, which has no room yet. Until it has, nothing more is read from the link.
-    held: Option<Message>,
+    /// Messages for the application, which has no room yet. Until it has, nothing more is read from the link.
+    held: VecDeque<Message>,
+    /// The connection is over, once the application has taken what is held.
+    closed: Option<CloseReason>,
     /// Bytes of each message that is not out yet.
     unsent: HashMap<Ticket, u64>,
     unsent_bytes: u64,
@@ -163,34 +164,35 @@ impl Pump {
         leave: oneshot::Receiver<Infallible>,
         max_unsent: u64,
     ) -> Self {
-        let (next, held, unsent, unsent_bytes, tickets, stage) = (None, None, HashMap::new(), 0, 0, Stage::Here);
-        Self { outgoing, incoming, leave, next, held, unsent, unsent_bytes, max_unsent, tickets, stage }
+        Self {
+            outgoing,
+            incoming,
+            leave,
+            next: None,
+            held: VecDeque::new(),
+            closed: None,
+            unsent: HashMap::new(),
+            unsent_bytes: 0,
+            max_unsent,
+            tickets: 0,
+            stage: Stage::Here,
+        }
     }
 
     /// Moves messages until the connection has ended, and says why.
     async fn run<L: Link, M: Machine>(mut self, mut driver: Driver<L, M>) -> CloseReason {
         loop {
             self.admit(&mut driver);
+            let is_held = !self.held.is_empty();
+            if let Some(reason) = self.closed.take_if(|_| !is_held) {
+                return reason;
+            }
+            let (is_open, is_free) = (self.closed.is_none(), self.next.is_none());
             let is_here = matches!(self.stage, Stage::Here);
-            let (is_free, is_held) = (self.next.is_none(), self.held.is_some());
-            let moved = poll_fn(|cx| {
-                // Without a place for an event the link is still written to.
-                if is_held {
-                    driver.poll_write_only(cx);
-                    return Poll::Pending;
-                }
-                driver.poll_next(cx)
-            });
+            driver.set_reading(!is_held);
             tokio::select! {
-                event = moved => match event {
-                    None => return ABNORMAL,
-                    Some(Event::Closed(reason)) => {
-                        info!(reason = reason.name(), code = reason.code(), "connection closed: {reason}");
-                        return reason;
-                    }
-                    Some(event) => self.note(event),
-                },
-                Some(message) = self.outgoing.recv(), if is_free => self.next = Some(message),
+                event = driver.next(), if is_open => self.note(event.unwrap_or(Event::Closed(ABNORMAL))),
+                Some(message) = self.outgoing.recv(), if is_open && is_free => self.next = Some(message),
                 // Whoever gets it hands it on through channels that skip what they have no room for. So everybody else
                 // gets a turn before the next one.
                 () = hand(&self.incoming, &mut self.held), if is_held => tokio::task::yield_now().await,
@@ -239,6 +241,13 @@ impl Pump {
                 warn!(reason = "group-expired", received, "an unfinished message was given up");
                 None
             }
+            Event::Closed(reason) => {
+                info!(reason = reason.name(), code = reason.code(), "connection closed: {reason}");
+                // Whoever waits to send must hear of it, and not wait until somebody reads.
+                self.outgoing.close();
+                (self.next, self.closed) = (None, Some(reason));
+                None
+            }
             Event::Line(line) => {
                 let text = String::from_utf8_lossy(line.get(..LOGGED).unwrap_or(&line));
                 info!(bytes = line.len(), "peer's log: {text}");
@@ -249,7 +258,7 @@ impl Pump {
                 None
             }
         };
-        self.held = message.filter(|_| matches!(self.stage, Stage::Here));
+        self.held.extend(message.filter(|_| matches!(self.stage, Stage::Here)));
     }
 
     fn settle(&mut self, ticket: Ticket) {
@@ -259,7 +268,7 @@ impl Pump {
 
     fn begin_to_leave(&mut self) {
         self.outgoing.close();
-        self.held = None;
+        self.held.clear();
         self.stage = Stage::Leaving(Box::pin(tokio::time::sleep(LINGER)));
     }
 
@@ -269,10 +278,10 @@ impl Pump {
     }
 }
 
-/// Gives the application what is held, as soon as it has room. Cancel-safe.
-async fn hand(incoming: &mpsc::Sender<Message>, held: &mut Option<Message>) {
+/// Gives the application the first that is held, as soon as it has room. Cancel-safe.
+async fn hand(incoming: &mpsc::Sender<Message>, held: &mut VecDeque<Message>) {
     let permit = incoming.reserve().await;
-    let message = held.take();
+    let message = held.pop_front();
     // An error means that it has left.
     if let (Ok(permit), Some(message)) = (permit, message) {
         permit.send(message);
@@ -352,17 +361,6 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn messages_go_out_while_the_application_does_not_read() {
-        let (port, mut far) = open(1_000_000);
-        count(async |n| far.send(frame(n)).await.unwrap()).await;
-        for n in 0..50 {
-            port.sender().send(request(n).into()).await.unwrap();
-            assert_eq!(arrived(&mut far).await.unwrap(), request(n));
-        }
-        drop(port);
-    }
-
-    #[tokio::test(start_paused = true)]
     async fn a_reader_that_is_dropped_again_and_again_loses_nothing() {
         let (mut port, mut far) = open(1000);
         tokio::spawn(async move {
@@ -417,6 +415,30 @@ mod tests {
         assert_eq!(port.ended().reason(), Some(CloseReason::Normal));
         assert!(port.recv().await.is_none());
         drop(far);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_application_that_does_not_read_can_send_any_amount_to_a_peer_that_does() {
+        let (port, mut far) = open(3 * request(0).len() as u64);
+        count(async |n| far.send(frame(n)).await.unwrap()).await;
+        for n in 0..50 {
+            port.sender().send(request(n).into()).await.unwrap();
+            assert_eq!(arrived(&mut far).await.unwrap(), request(n));
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_application_that_waits_to_send_hears_of_the_end_and_can_still_read_what_came_before() {
+        let (mut port, mut far) = open(request(0).len() as u64);
+        let came = count(async |n| far.send(frame(n)).await.unwrap()).await;
+        count(async |n| port.sender().send(request(n).into()).await.unwrap()).await;
+        drop(far);
+        assert!(port.sender().send(request(0).into()).await.is_err());
+        for n in 0..2 {
+            assert_eq!(port.recv().await, Some(request(n).into()), "of {came}");
+        }
+        while port.recv().await.is_some() {}
+        assert_eq!(port.ended().reason(), Some(ABNORMAL));
     }
 
     #[test]

@@ -29,6 +29,8 @@ pub struct Driver<L, M> {
     timer: Pin<Box<Sleep>>,
     /// The link has something that it may not have put on the wire yet.
     unflushed: bool,
+    /// The link has our close.
+    said_close: bool,
     /// Whether the caller wants frames to be read.
     reading: bool,
     /// What the machine was told: no frames are read, so the time does not count against the peer.
@@ -57,8 +59,8 @@ impl<L: Link, M: Machine> Driver<L, M> {
     pub fn new(link: L, mut machine: M) -> Self {
         machine.handle(Input::Capacity(link.capacity()), now());
         let timer = Box::pin(tokio::time::sleep(Duration::ZERO));
-        let (unflushed, reading, paused, ended) = (false, true, false, false);
-        Self { link, machine, timer, unflushed, reading, paused, ended, failure: None, end: End::Open }
+        let (unflushed, said_close, reading, paused, ended) = (false, false, true, false, false);
+        Self { link, machine, timer, unflushed, said_close, reading, paused, ended, failure: None, end: End::Open }
     }
 
     /// The machine.
@@ -139,6 +141,7 @@ impl<L: Link, M: Machine> Driver<L, M> {
             if let Some(transmit) = self.machine.poll_transmit(now()) {
                 let is_close = matches!(transmit, Transmit::Close(_));
                 self.unflushed = true;
+                self.said_close |= is_close;
                 return match Pin::new(&mut self.link).start_send(transmit) {
                     // The peer's close was first, and the link answers it by itself.
                     Err(LinkError::Closed) if is_close => Ok(true),
@@ -212,7 +215,8 @@ impl<L: Link, M: Machine> Driver<L, M> {
         while self.failure.is_none() {
             match self.poll_write(cx) {
                 Ok(true) => {}
-                Ok(false) if self.unflushed => break,
+                // A link that is busy has not heard our close yet.
+                Ok(false) if self.unflushed || !self.said_close => break,
                 Ok(false) => match Pin::new(&mut self.link).poll_close(cx) {
                     Poll::Pending => break,
                     Poll::Ready(_) => return Poll::Ready(()),

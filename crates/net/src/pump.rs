@@ -5,8 +5,9 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::convert::Infallible;
-use std::future::pending;
+use std::future::{pending, poll_fn};
 use std::pin::Pin;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot, watch};
@@ -16,7 +17,7 @@ use tracing::{debug, error, info, warn};
 use breakbulk_proto::{Account, CloseReason, Event, Input, Machine, Message, Ticket};
 
 use crate::dialect::Setup;
-use crate::driver::Driver;
+use crate::driver::{self, Driver};
 use crate::link::Link;
 
 /// How long messages that were accepted may still go out after the application has left.
@@ -29,7 +30,7 @@ const DEPTH: usize = 1;
 const LOGGED: usize = 512;
 
 /// What a connection that ended without a word counts as.
-const ABNORMAL: CloseReason = CloseReason::Peer { code: 1006 };
+const ABNORMAL: CloseReason = CloseReason::Peer { code: driver::ABNORMAL };
 
 /// An application's end: whole messages, both ways. Dropping it ends the task, once what was sent is out.
 #[derive(Debug)]
@@ -56,8 +57,9 @@ impl Port {
 
     /// Starts the task for a machine on a link, with up to `max_unsent` bytes of messages under way.
     fn drive<L: Link + 'static, M: Machine + Send + 'static>(link: L, machine: M, max_unsent: u64) -> Self {
-        let (port, pump, ended) = Self::pair(max_unsent);
+        let (port, mut pump, ended) = Self::pair(max_unsent);
         let driver = Driver::new(link, machine);
+        // Whoever hears that there is no more can ask why, and the link and what was held are gone by then.
         tokio::spawn(async move { ended.send_replace(Some(pump.run(driver).await)) });
         port
     }
@@ -76,13 +78,10 @@ impl Port {
         &self.outgoing
     }
 
-    /// The next message; `None` when there will be no more, and then [`Ended::reason`] says why. Cancel-safe.
+    /// The next message; `None` when there will be no more. Then either [`Ended::reason`] says why, or the peer sends
+    /// nothing more but still reads. Cancel-safe.
     pub(crate) async fn recv(&mut self) -> Option<Message> {
-        let message = self.incoming.recv().await;
-        if message.is_none() {
-            self.ended.wait().await;
-        }
-        message
+        self.incoming.recv().await
     }
 
     /// Lets what was sent go out, closes the link, and waits for the end: some seconds at most.
@@ -122,7 +121,8 @@ impl Ended {
 /// What the task knows beside its driver.
 struct Pump {
     outgoing: mpsc::Receiver<Message>,
-    incoming: mpsc::Sender<Message>,
+    /// `None` when the peer sends nothing more.
+    incoming: Option<mpsc::Sender<Message>>,
     leave: oneshot::Receiver<Infallible>,
     /// A message of the application's for which there is no room yet.
     next: Option<Message>,
@@ -166,7 +166,7 @@ impl Pump {
     ) -> Self {
         Self {
             outgoing,
-            incoming,
+            incoming: Some(incoming),
             leave,
             next: None,
             held: VecDeque::new(),
@@ -180,7 +180,7 @@ impl Pump {
     }
 
     /// Moves messages until the connection has ended, and says why.
-    async fn run<L: Link, M: Machine>(mut self, mut driver: Driver<L, M>) -> CloseReason {
+    async fn run<L: Link, M: Machine>(&mut self, mut driver: Driver<L, M>) -> CloseReason {
         loop {
             self.admit(&mut driver);
             let is_held = !self.held.is_empty();
@@ -188,14 +188,17 @@ impl Pump {
                 return reason;
             }
             let (is_open, is_free) = (self.closed.is_none(), self.next.is_none());
-            let is_here = matches!(self.stage, Stage::Here);
+            let (is_here, is_heard) = (matches!(self.stage, Stage::Here), self.incoming.is_some());
             driver.set_reading(!is_held);
             tokio::select! {
-                event = driver.next(), if is_open => self.note(event.unwrap_or(Event::Closed(ABNORMAL))),
+                moved = poll_fn(|cx| poll_moved(&mut driver, is_heard && !is_held, cx)), if is_open => match moved {
+                    Moved::Event(event) => self.note(event),
+                    Moved::Ended => self.incoming = None,
+                },
                 Some(message) = self.outgoing.recv(), if is_open && is_free => self.next = Some(message),
                 // Whoever gets it hands it on through channels that skip what they have no room for. So everybody else
                 // gets a turn before the next one.
-                () = hand(&self.incoming, &mut self.held), if is_held => tokio::task::yield_now().await,
+                () = hand(self.incoming.as_ref(), &mut self.held), if is_held => tokio::task::yield_now().await,
                 _ = &mut self.leave, if is_here => self.begin_to_leave(),
                 () = self.stage.is_late() => self.left(&mut driver),
             }
@@ -278,12 +281,30 @@ impl Pump {
     }
 }
 
+/// What a driver brings.
+enum Moved {
+    Event(Event),
+    /// The peer sends nothing more.
+    Ended,
+}
+
+/// The driver's next event, or, if that is still to be told, that the peer sends nothing more.
+fn poll_moved<L: Link, M: Machine>(driver: &mut Driver<L, M>, tells: bool, cx: &mut Context<'_>) -> Poll<Moved> {
+    match driver.poll_next(cx) {
+        Poll::Ready(event) => Poll::Ready(Moved::Event(event.unwrap_or(Event::Closed(ABNORMAL)))),
+        Poll::Pending if tells && driver.has_ended() => Poll::Ready(Moved::Ended),
+        Poll::Pending => Poll::Pending,
+    }
+}
+
 /// Gives the application the first that is held, as soon as it has room. Cancel-safe.
-async fn hand(incoming: &mpsc::Sender<Message>, held: &mut VecDeque<Message>) {
-    let permit = incoming.reserve().await;
-    let message = held.pop_front();
-    // An error means that it has left.
-    if let (Ok(permit), Some(message)) = (permit, message) {
+async fn hand(incoming: Option<&mpsc::Sender<Message>>, held: &mut VecDeque<Message>) {
+    let permit = match incoming {
+        Some(incoming) => incoming.reserve().await.ok(),
+        None => None,
+    };
+    // Without a permit there is nobody who would take it.
+    if let (Some(message), Some(permit)) = (held.pop_front(), permit) {
         permit.send(message);
     }
 }
@@ -295,22 +316,25 @@ fn len64(len: usize) -> u64 {
 #[cfg(test)]
 mod tests {
     use bytes::Bytes;
-    use futures_util::{FutureExt, SinkExt, StreamExt};
+    use futures_util::{FutureExt, Sink, SinkExt, Stream, StreamExt};
     use tokio::time::timeout;
 
     use breakbulk_proto::ahp::Role;
     use breakbulk_proto::{Budget, Capacity, Limits, Transmit};
 
     use super::*;
-    use crate::dialect::Dialect;
-    use crate::link::{Arrival, Memory, pair};
+    use crate::dialect::{AnyMachine, Dialect};
+    use crate::link::{Arrival, LinkError, Memory, pair};
 
-    /// A machine that passes messages as they are, on a link with room for one frame each way.
+    /// Messages pass as they are, on a link with room for one frame each way.
     fn open(max_unsent: u64) -> (Port, Memory) {
         let (near, far) = pair(&Capacity::of(1000), 1);
+        (Port::drive(near, machine(), max_unsent), far)
+    }
+
+    fn machine() -> AnyMachine {
         let setup = Setup::new(Dialect::Plain, Role::Client, Limits::default());
-        let machine = setup.machine(Budget::default().account(None)).unwrap();
-        (Port::drive(near, machine, max_unsent), far)
+        setup.machine(Budget::default().account(None)).unwrap()
     }
 
     fn request(n: usize) -> String {
@@ -439,6 +463,63 @@ mod tests {
         }
         while port.recv().await.is_some() {}
         assert_eq!(port.ended().reason(), Some(ABNORMAL));
+    }
+
+    /// A link on which the peer says with a frame that it sends nothing more.
+    struct HalfOpen(Memory);
+
+    impl Link for HalfOpen {
+        fn capacity(&self) -> Capacity {
+            self.0.capacity()
+        }
+    }
+
+    impl Stream for HalfOpen {
+        type Item = Result<Arrival, LinkError>;
+
+        fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+            self.0.poll_next_unpin(cx).map_ok(|arrival| match arrival {
+                Arrival::Frame { bytes, .. } if bytes == "end" => Arrival::Ended,
+                other => other,
+            })
+        }
+    }
+
+    impl Sink<Transmit> for HalfOpen {
+        type Error = LinkError;
+
+        fn poll_ready(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), LinkError>> {
+            self.0.poll_ready_unpin(cx)
+        }
+
+        fn start_send(mut self: Pin<&mut Self>, item: Transmit) -> Result<(), LinkError> {
+            self.0.start_send_unpin(item)
+        }
+
+        fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), LinkError>> {
+            self.0.poll_flush_unpin(cx)
+        }
+
+        fn poll_close(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), LinkError>> {
+            self.0.poll_close_unpin(cx)
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_peer_that_sends_nothing_more_still_gets_its_answers() {
+        let (near, mut far) = pair(&Capacity::of(1000), 8);
+        let mut port = Port::drive(HalfOpen(near), machine(), 1000);
+        far.send(frame(0)).await.unwrap();
+        far.send(frame(1)).await.unwrap();
+        let (tag, meta) = (Default::default(), Default::default());
+        far.send(Transmit::Frame { tag, bytes: "end".into(), meta }).await.unwrap();
+        assert_eq!(port.recv().await, Some(request(0).into()));
+        assert_eq!(port.recv().await, Some(request(1).into()));
+        assert!(port.recv().await.is_none() && port.ended().reason().is_none());
+        port.sender().send(request(2).into()).await.unwrap();
+        port.close().await;
+        assert_eq!(arrived(&mut far).await.unwrap(), request(2));
+        assert!(matches!(far.next().await, Some(Ok(Arrival::Closed { code: 1000, .. }))));
     }
 
     #[test]

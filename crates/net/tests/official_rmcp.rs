@@ -184,7 +184,7 @@ async fn carry(
                 Transmit::Frame { tag: Default::default(), bytes, meta }
             }
             Arrival::Closed { code, .. } => Transmit::Close(CloseReason::Peer { code }),
-            Arrival::Acked { .. } => continue,
+            Arrival::Acked { .. } | Arrival::Ended => continue,
         };
         if to.send(transmit).await.is_err() {
             return;

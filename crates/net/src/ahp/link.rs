@@ -129,7 +129,7 @@ async fn carry<T: Transport>(mut transport: T, mut far: Memory) {
                     return finish(far, held, ABNORMAL).await;
                 }
             }
-            Step::Send(Some(Arrival::Acked { .. })) => {}
+            Step::Send(Some(Arrival::Acked { .. } | Arrival::Ended)) => {}
             Step::Send(Some(Arrival::Closed { .. }) | None) => {
                 if let Err(error) = transport.close().await {
                     debug!("the transport does not close: {error}");

@@ -92,15 +92,13 @@ async fn a_peer_whose_frame_is_too_long_is_told_1009_while_it_still_sends() {
     let (mut client, server) = tcp().await;
     let mut driver = driver(WebSocket::server(server, &config()));
     let ours = tokio::spawn(async move { driver.next().await });
-    // It says 64 MB, and goes on sending them: our end must not be reset under the close.
-    let mut frame = masked(TEXT, &vec![b'x'; 64 << 20]);
+    // It goes on sending: our end must not be reset under the close.
+    let frame = masked(TEXT, &vec![b'x'; 16 << 20]);
     let (mut reader, mut writer) = client.split();
-    let send = async {
-        let _ = writer.write_all(&frame).await;
-    };
-    let (_, told) = tokio::join!(send, told(&mut reader));
+    let (sent, told) = tokio::join!(writer.write_all(&frame), told(&mut reader));
     assert_eq!(told.0, 1009);
-    frame.clear();
+    sent.expect("all of it is read");
+    drop(client);
     let event = timeout(SOON, ours).await.unwrap().unwrap();
     assert!(matches!(event, Some(Event::Closed(reason)) if reason.code() == 1009));
 }
@@ -133,6 +131,8 @@ async fn text_that_is_not_utf8_is_refused_with_1007() {
     let (mut link, mut client) = server();
     client.write_all(&masked(TEXT, b"\xff\xfe")).await.unwrap();
     assert!(matches!(link.next().await, Some(Err(LinkError::NotUtf8))));
+    // A reason of ours comes too late, and is no error.
+    link.send(Transmit::Close(CloseReason::Normal)).await.unwrap();
     let close = tokio::spawn(async move { link.close().await });
     assert_eq!(told(&mut client).await.0, 1007);
     drop(client);
@@ -248,6 +248,24 @@ async fn one_byte_now_and_then_is_life() {
         client
     });
     assert!(matches!(link.next().await, Some(Ok(Arrival::Frame { .. }))));
+    slow.await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_peer_that_takes_what_we_send_is_alive_however_slowly() {
+    let (ours, mut theirs) = duplex(64);
+    let mut link = WebSocket::server(ours, &config());
+    assert!(timeout(Duration::from_secs(1), link.send(frame(vec![b'x'; 60_000]))).await.is_err(), "the way is full");
+    let slow = tokio::spawn(async move {
+        for _ in 0..20 {
+            tokio::time::sleep(Duration::from_secs(25)).await;
+            theirs.read_exact(&mut [0; 64]).await.unwrap();
+        }
+        theirs
+    });
+    let start = Instant::now();
+    assert!(matches!(link.next().await, Some(Err(LinkError::Silent(_)))));
+    assert!(start.elapsed() >= Duration::from_secs(25 * 20), "{:?}", start.elapsed());
     slow.await.unwrap();
 }
 

@@ -1,6 +1,8 @@
 //! A WebSocket: each message of it is a frame, and the stack itself refuses one that is too long.
 
 mod close;
+mod config;
+mod gather;
 mod keepalive;
 mod key;
 mod tcp;
@@ -19,8 +21,10 @@ use tokio::time::Sleep;
 use tokio_websockets::proto::ProtocolError;
 use tokio_websockets::{ClientBuilder, CloseCode, Config, Error, Limits, Message, ServerBuilder, WebSocketStream};
 
-use breakbulk_proto::{Capacity, LimitsConfig, Meta, Over, Transmit};
+use breakbulk_proto::{Capacity, Meta, Over, Transmit};
 
+pub use self::config::WebSocketConfig;
+use self::gather::Gather;
 pub use self::keepalive::Keepalive;
 use self::keepalive::{Beat, Pulse};
 pub(crate) use self::key::{Key, accept_for};
@@ -28,11 +32,6 @@ pub(crate) use self::tcp::tune;
 use self::watched::Watched;
 use super::{Arrival, Link, LinkError};
 
-/// Frames are gathered into writes of this many bytes while the way takes them as fast as they come. Fewer, larger system
-/// calls are what bulk needs; nothing waits for it, because gathering takes no time of its own.
-const MOST_GATHERED: u64 = 384 << 10;
-/// And of this many while the way is full: what has been gathered is what a small message must wait for.
-const LEAST_GATHERED: u64 = 64 << 10;
 /// Pings that may wait for their pongs to leave. A peer that asks more often than it listens is not read meanwhile: the
 /// stack would keep a pong, and the buffer that its ping came in, for each.
 const MOST_UNANSWERED: u32 = 8;
@@ -42,32 +41,7 @@ const SMALL_FRAME: usize = 4 << 10;
 /// close back from the peer's hands.
 const LINGER: Duration = Duration::from_secs(1);
 
-/// How a WebSocket behaves, once its handshake is done.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct WebSocketConfig {
-    /// The longest frame that we take. The peer of a longer one is told 1009 when the frame's header arrives. 4 MiB.
-    pub max_frame_bytes: u64,
-    /// The longest frame that the way to the peer takes. Unlimited.
-    pub cap: u64,
-    /// How a peer that has gone without a word is noticed, if it is. After 30 s.
-    pub keepalive: Option<Keepalive>,
-    /// On TCP: bytes that may wait in the system's buffer before it takes no more from us (`TCP_NOTSENT_LOWAT`, on
-    /// Linux). What waits there can no longer be passed by a small message. 128 KiB.
-    pub max_unsent_bytes: u32,
-}
-
-impl Default for WebSocketConfig {
-    fn default() -> Self {
-        Self {
-            max_frame_bytes: LimitsConfig::default().max_frame_bytes,
-            cap: u64::MAX,
-            keepalive: Some(Keepalive::default()),
-            max_unsent_bytes: 128 << 10,
-        }
-    }
-}
-
-/// A WebSocket over any stream of bytes, as a link.
+/// A WebSocket over any stream of bytes, as a link. Both halves of it want to be polled by the same task.
 pub struct WebSocket<S> {
     socket: WebSocketStream<Watched<S>>,
     role: Role,
@@ -83,17 +57,6 @@ pub struct WebSocket<S> {
 enum Role {
     Client,
     Server,
-}
-
-/// How much to collect before a write, and what has been.
-#[derive(Debug)]
-struct Gather {
-    /// What the count of written bytes will be when all that was queued is written.
-    queued_to: u64,
-    /// What is gathered at present, between the least and the most.
-    bound: u64,
-    /// The way did not take all of the last write.
-    is_stuck: bool,
 }
 
 /// How far the end has come.
@@ -141,9 +104,25 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
             role,
             capacity: Capacity::of(config.cap),
             pulse: config.keepalive.map(Pulse::new),
-            gather: Gather { queued_to: 0, bound: MOST_GATHERED, is_stuck: false },
+            gather: Gather::default(),
             unanswered: 0,
             end: End::Open,
+        }
+    }
+
+    /// The next message of the stack. Also writes what the stack has queued, such as pongs and our pings.
+    fn poll_message(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Message, LinkError>>> {
+        loop {
+            if self.unanswered < MOST_UNANSWERED || self.poll_write_all(cx)?.is_ready() {
+                match Pin::new(&mut self.socket).poll_next(cx) {
+                    Poll::Ready(Some(Err(error))) => return Poll::Ready(Some(Err(self.refuse(error)))),
+                    Poll::Ready(message) => {
+                        return Poll::Ready(message.map(|message| message.map_err(LinkError::from)));
+                    }
+                    Poll::Pending => {}
+                }
+            }
+            ready!(self.poll_pulse(cx))?;
         }
     }
 
@@ -176,55 +155,37 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
         error.into()
     }
 
-    /// Whether the peer is alive, asked when all that had arrived is read.
-    fn poll_pulse(&mut self, cx: &mut Context<'_>) -> Poll<LinkError> {
+    /// Asks whether the peer is alive, when all that had arrived is read. Ready with no error if a ping was queued.
+    fn poll_pulse(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), LinkError>> {
         let Some(pulse) = &mut self.pulse else {
             return Poll::Pending;
         };
-        while let Poll::Ready(beat) = pulse.poll(self.socket.get_ref().signs_of_life(), cx) {
-            match beat {
-                Beat::Ping => {
-                    // A link that is closing takes no pings, and needs none: whoever closes it waits a bounded time.
-                    let _ = Pin::new(&mut self.socket).start_send(Message::ping(Bytes::new()));
-                    // An error shows at the next read or write.
-                    let _ = Pin::new(&mut self.socket).poll_flush(cx);
-                }
-                Beat::Dead(silence) => {
-                    self.end = End::Silent;
-                    return Poll::Ready(LinkError::Silent(silence));
-                }
+        match ready!(pulse.poll(self.socket.get_ref().signs_of_life(), cx)) {
+            Beat::Ping => {
+                // A link that is closing takes no pings, and needs none: whoever closes it waits a bounded time.
+                let _ = Pin::new(&mut self.socket).start_send(Message::ping(Bytes::new()));
+                Poll::Ready(Ok(()))
+            }
+            Beat::Dead(silence) => {
+                self.end = End::Silent;
+                Poll::Ready(Err(LinkError::Silent(silence)))
             }
         }
-        Poll::Pending
     }
 
     /// Writes all that is queued, and learns from how it went.
     fn poll_write_all(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), LinkError>> {
         let flushed = Pin::new(&mut self.socket).poll_flush(cx);
+        self.gather.note_write(flushed.is_ready());
         match flushed {
-            // A peer that is gone takes nothing; what it was to be told is not worth waiting for.
-            Poll::Pending if matches!(self.end, End::Silent) => Poll::Ready(Ok(())),
             Poll::Ready(result) => {
                 self.unanswered = 0;
-                let gather = &mut self.gather;
-                if !std::mem::take(&mut gather.is_stuck) {
-                    gather.bound = gather.bound.saturating_mul(2).min(MOST_GATHERED);
-                }
                 Poll::Ready(result.map_err(LinkError::from))
             }
-            Poll::Pending => {
-                let gather = &mut self.gather;
-                if !std::mem::replace(&mut gather.is_stuck, true) {
-                    gather.bound = (gather.bound / 2).max(LEAST_GATHERED);
-                }
-                Poll::Pending
-            }
+            // A peer that is gone takes nothing; what it was to be told is not worth waiting for.
+            Poll::Pending if matches!(self.end, End::Silent) => Poll::Ready(Ok(())),
+            Poll::Pending => Poll::Pending,
         }
-    }
-
-    /// Bytes that were queued and are not written.
-    fn waiting(&self) -> u64 {
-        self.gather.queued_to.saturating_sub(self.socket.get_ref().written())
     }
 
     /// Reads what the peer still sends, and throws it away.
@@ -259,19 +220,17 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Stream for WebSocket<S> {
         if matches!(this.end, End::Silent) {
             return Poll::Ready(None);
         }
-        while this.unanswered < MOST_UNANSWERED || this.poll_write_all(cx)?.is_ready() {
-            match Pin::new(&mut this.socket).poll_next(cx) {
-                Poll::Ready(Some(Ok(message))) => {
+        loop {
+            match ready!(this.poll_message(cx)) {
+                Some(Ok(message)) => {
                     if let Some(arrival) = this.arrival(message) {
                         return Poll::Ready(Some(Ok(arrival)));
                     }
                 }
-                Poll::Ready(Some(Err(error))) => return Poll::Ready(Some(Err(this.refuse(error)))),
-                Poll::Ready(None) => return Poll::Ready(None),
-                Poll::Pending => break,
+                Some(Err(error)) => return Poll::Ready(Some(Err(error))),
+                None => return Poll::Ready(None),
             }
         }
-        this.poll_pulse(cx).map(|error| Some(Err(error)))
     }
 }
 
@@ -282,7 +241,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Sink<Transmit> for WebSocket<S> {
     /// small message waits for one write at most.
     fn poll_ready(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), LinkError>> {
         let this = self.get_mut();
-        if !this.gather.is_stuck && this.waiting() < this.gather.bound {
+        if this.gather.has_room(this.socket.get_ref().written()) {
             return Poll::Ready(Ok(()));
         }
         this.poll_write_all(cx)
@@ -300,11 +259,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Sink<Transmit> for WebSocket<S> {
                 };
             }
         };
-        let on_wire = wire_len(bytes.len(), this.role);
-        Pin::new(&mut this.socket).start_send(Message::text(bytes))?;
-        // Pongs and pings that went out in between were not counted when they were queued.
-        this.gather.queued_to = this.gather.queued_to.max(this.socket.get_ref().written()).saturating_add(on_wire);
-        Ok(())
+        this.gather.note_queued(bytes.len(), this.role == Role::Client, this.socket.get_ref().written());
+        Ok(Pin::new(&mut this.socket).start_send(Message::text(bytes))?)
     }
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), LinkError>> {
@@ -343,15 +299,4 @@ impl From<Error> for LinkError {
             other => Self::Protocol(other.to_string()),
         }
     }
-}
-
-/// Bytes of a frame with a payload of `len`, header and mask included.
-fn wire_len(len: usize, role: Role) -> u64 {
-    let header = match len {
-        0..=125 => 2,
-        126..=65_535 => 4,
-        _ => 10,
-    };
-    let mask = if role == Role::Client { 4 } else { 0 };
-    u64::try_from(len).unwrap_or(u64::MAX).saturating_add(header + mask)
 }

@@ -124,6 +124,23 @@ async fn a_server_can_ask_who_its_clients_are() {
 }
 
 #[tokio::test]
+async fn a_client_that_stalls_in_its_tls_holds_up_nobody_and_is_dropped() {
+    let server = self_signed();
+    let trust = Trust::Pinned(server.fingerprint());
+    let mut config = ListenConfig::new("127.0.0.1:0".parse().unwrap(), Door::open());
+    (config.tls, config.handshake_timeout) = (Some(server), Duration::from_millis(500));
+    let mut listener = Listener::bind(config).await.unwrap();
+    let at = listener.local_address();
+    tokio::spawn(async move { while !listener.accept().await.target.is_empty() {} });
+    let mut stalled = tokio::net::TcpStream::connect(at).await.unwrap();
+    let way = Way::WebSocket { tls: true, host: "localhost".into(), port: at.port(), target: "/".into() };
+    let dialer = Dialer { tls: trusting(trust), proxy: ProxyChoice::Never, timeout: SOON, ..Dialer::default() };
+    assert!(dialer.dial(&Address { way, dialect: None, cap: None, preset: None }).await.is_ok());
+    let end = tokio::time::timeout(SOON, tokio::io::AsyncReadExt::read(&mut stalled, &mut [0])).await;
+    assert!(matches!(end.expect("it is dropped"), Ok(0) | Err(_)));
+}
+
+#[tokio::test]
 async fn a_server_without_tls_is_found_out() {
     let mut listener = Listener::bind(ListenConfig::new("127.0.0.1:0".parse().unwrap(), Door::open())).await.unwrap();
     let port = listener.local_address().port();

@@ -117,7 +117,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
                 match Pin::new(&mut self.socket).poll_next(cx) {
                     Poll::Ready(Some(Err(error))) => return Poll::Ready(Some(Err(self.refuse(error)))),
                     Poll::Ready(message) => {
-                        return Poll::Ready(message.map(|message| message.map_err(LinkError::from)));
+                        return Poll::Ready(message.map(|message| message.map_err(link_error)));
                     }
                     Poll::Pending => {}
                 }
@@ -152,7 +152,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
             let text = format!("max length: {max_len}");
             let _ = Pin::new(&mut self.socket).start_send(Message::close(Some(CloseCode::MESSAGE_TOO_BIG), &text));
         }
-        error.into()
+        link_error(error)
     }
 
     /// Asks whether the peer is alive, when all that had arrived is read. Ready with no error if a ping was queued.
@@ -180,7 +180,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
         match flushed {
             Poll::Ready(result) => {
                 self.unanswered = 0;
-                Poll::Ready(result.map_err(LinkError::from))
+                Poll::Ready(result.map_err(link_error))
             }
             // A peer that is gone takes nothing; what it was to be told is not worth waiting for.
             Poll::Pending if matches!(self.end, End::Silent) => Poll::Ready(Ok(())),
@@ -255,12 +255,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Sink<Transmit> for WebSocket<S> {
                 // If the stack has closed already, it has told the peer why, and our reason comes too late.
                 return match Pin::new(&mut this.socket).start_send(close::message(&reason)) {
                     Ok(()) | Err(Error::AlreadyClosed) => Ok(()),
-                    Err(error) => Err(error.into()),
+                    Err(error) => Err(link_error(error)),
                 };
             }
         };
         this.gather.note_queued(bytes.len(), this.role == Role::Client, this.socket.get_ref().written());
-        Ok(Pin::new(&mut this.socket).start_send(Message::text(bytes))?)
+        Pin::new(&mut this.socket).start_send(Message::text(bytes)).map_err(link_error)
     }
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), LinkError>> {
@@ -272,7 +272,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Sink<Transmit> for WebSocket<S> {
     fn poll_close(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), LinkError>> {
         let this = self.get_mut();
         if matches!(this.end, End::Open) {
-            ready!(Pin::new(&mut this.socket).poll_close(cx))?;
+            ready!(Pin::new(&mut this.socket).poll_close(cx)).map_err(link_error)?;
             this.end = End::Lingering(Box::pin(tokio::time::sleep(LINGER)));
         }
         this.poll_linger(cx).map(Ok)
@@ -286,17 +286,16 @@ impl<S> fmt::Debug for WebSocket<S> {
     }
 }
 
-impl From<Error> for LinkError {
-    fn from(error: Error) -> Self {
-        match error {
-            Error::Io(error) => Self::Io(error),
-            Error::AlreadyClosed => Self::Closed,
-            Error::Protocol(ProtocolError::InvalidUtf8) => Self::NotUtf8,
-            Error::PayloadTooLong { len, max_len } => {
-                let wide = |len| u64::try_from(len).unwrap_or(u64::MAX);
-                Self::FrameTooLarge(Over { size: wide(len), limit: wide(max_len) })
-            }
-            other => Self::Protocol(other.to_string()),
+/// The stack's error, as that of a link.
+fn link_error(error: Error) -> LinkError {
+    match error {
+        Error::Io(error) => LinkError::Io(error),
+        Error::AlreadyClosed => LinkError::Closed,
+        Error::Protocol(ProtocolError::InvalidUtf8) => LinkError::NotUtf8,
+        Error::PayloadTooLong { len, max_len } => {
+            let wide = |len| u64::try_from(len).unwrap_or(u64::MAX);
+            LinkError::FrameTooLarge(Over { size: wide(len), limit: wide(max_len) })
         }
+        other => LinkError::Protocol(other.to_string()),
     }
 }

@@ -1,8 +1,17 @@
 //! `breakbulk bridge`: messages between two ends, each in its own wire form.
 
 use std::future::Future;
+use std::io::{self, Write};
+use std::sync::Arc;
+
+use breakbulk::gateway::{Served, Watcher};
+use breakbulk::{Address, Gateway};
+use breakbulk_proto::Budget;
+use breakbulk_proto::ahp::Role;
+use tokio_util::sync::CancellationToken;
 
 use crate::failure::Error;
+use crate::open;
 use crate::runtime;
 use crate::settings::BridgeSettings;
 use crate::shutdown;
@@ -11,13 +20,49 @@ use crate::shutdown;
 pub(crate) fn run(settings: BridgeSettings) -> Result<(), Error> {
     runtime::run(async {
         let shutdown = shutdown::requested().map_err(Error::Runtime)?;
-        bridge(settings, shutdown).await
+        serve(&settings, shutdown, || None).await
     })
 }
 
-/// The one place where the library's gateway is called.
-async fn bridge(settings: BridgeSettings, shutdown: impl Future<Output = &'static str>) -> Result<(), Error> {
-    tracing::debug!(listen = %settings.listen, connect = %settings.connect, "bridge");
-    drop(shutdown);
-    Err(Error::NotBuilt("bridge"))
+/// Takes clients from where the settings listen to where they connect. `watch` makes a watcher for each client.
+pub(crate) async fn serve(
+    settings: &BridgeSettings,
+    shutdown: impl Future<Output = &'static str> + Send + 'static,
+    watch: impl Fn() -> Option<Watcher>,
+) -> Result<(), Error> {
+    let BridgeSettings { listen, connect, keep, door, link, shutdown_timeout } = settings;
+    let near = open::route(listen.clone(), Role::Server, link)?;
+    let far = open::route(connect.clone(), Role::Client, link)?;
+    let exit = open::exit(&far, link, *keep)?;
+    let (entrance, notes) = open::entrance(&near, door, link).await?;
+    let gateway = Gateway::new(near.setup, far.setup, Budget::new(link.budget)).with_drain(*shutdown_timeout);
+    for note in notes {
+        // Nobody reads this when it fails.
+        let _ = writeln!(io::stderr(), "breakbulk: {note}");
+    }
+    let stop = CancellationToken::new();
+    let stopping = stop.clone();
+    tokio::spawn(async move {
+        let signal = shutdown.await;
+        tracing::info!("{signal}: stopping when what is under way has finished");
+        stopping.cancel();
+    });
+    match Arc::new(gateway).serve(entrance, exit, stop, watch).await {
+        // Clients of a listener come and go; only one that was there from the start decides how this ends.
+        Some(served) if is_single(listen) => outcome(served),
+        _ => Ok(()),
+    }
+}
+
+fn is_single(listen: &Address) -> bool {
+    matches!(listen.way, breakbulk::Way::Stdio | breakbulk::Way::Exec(_))
+}
+
+fn outcome(served: Served) -> Result<(), Error> {
+    match served {
+        Served::Ended(ended) => ended.trouble().map_or(Ok(()), |reason| Err(Error::Closed(reason.clone()))),
+        Served::Unreachable(error) => Err(Error::Dial(error)),
+        Served::Random(error) => Err(Error::Random(error)),
+        _ => Ok(()),
+    }
 }

@@ -3,8 +3,9 @@
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
+use std::time::Duration;
 
-use breakbulk::LinkError;
+use breakbulk::{DialError, LinkError};
 use breakbulk_proto::CloseReason;
 
 use crate::settings::SettingError;
@@ -33,13 +34,17 @@ pub(crate) enum Error {
     /// The system gave no threads or no signals.
     Runtime(io::Error),
     /// The connection ended, and why.
-    #[cfg_attr(not(test), expect(dead_code, reason = "bridge, send and tap end so when they are built"))]
     Closed(CloseReason),
     /// The link failed.
-    #[cfg_attr(not(test), expect(dead_code, reason = "bridge, send and tap end so when they are built"))]
     Link(LinkError),
-    /// A command that is not there yet.
-    NotBuilt(&'static str),
+    /// There is no link to the peer.
+    Dial(DialError),
+    /// Nobody can be let in.
+    Listen(String),
+    /// The answer did not come in time.
+    NoAnswer(Duration),
+    /// The answer is an error, and was printed.
+    Answered,
 }
 
 impl Error {
@@ -51,7 +56,8 @@ impl Error {
             Self::Link(LinkError::Protocol(_) | LinkError::FrameTooLarge(_)) => 3,
             Self::Closed(_) | Self::Link(_) => 4,
             Self::Reading(_) | Self::Output(_) | Self::File(..) | Self::Writing(..) => 1,
-            Self::Random(_) | Self::Runtime(_) | Self::NotBuilt(_) => 1,
+            Self::Random(_) | Self::Runtime(_) | Self::Dial(_) | Self::Listen(_) => 1,
+            Self::NoAnswer(_) | Self::Answered => 1,
         }
     }
 }
@@ -77,7 +83,10 @@ impl fmt::Display for Error {
             Self::Runtime(error) => write!(f, "cannot start: {error}"),
             Self::Closed(reason) => write!(f, "disconnected: {reason} [{}]", reason.name()),
             Self::Link(error) => write!(f, "disconnected: {error}"),
-            Self::NotBuilt(command) => write!(f, "{command} is not built yet"),
+            Self::Dial(error) => write!(f, "cannot connect: {error}"),
+            Self::Listen(why) => f.write_str(why),
+            Self::NoAnswer(time) => write!(f, "no answer after {} s", time.as_secs_f32()),
+            Self::Answered => f.write_str("the answer is an error"),
         }
     }
 }

@@ -11,6 +11,7 @@ mod join;
 mod lines;
 mod log;
 mod manual;
+mod open;
 mod plan;
 mod presets;
 mod runtime;
@@ -62,7 +63,7 @@ fn run(args: Args) -> Result<(), Error> {
         }
         Command::Tap(args) => {
             let (settings, layers) = prepare(args.settings)?;
-            tap::run(TapSettings::prove(&args.url, args.json, settings, &layers)?)
+            tap::run(TapSettings::prove(&args.url, &args.listen, args.json, settings, &layers)?)
         }
         Command::Split(args) => split::run(&Plan::try_from(args)?, io::stdin().lock(), output(), &Bar::of_message()),
         Command::Join(args) => join::run(&Plan::try_from(args)?, io::stdin().lock(), output(), &Bar::of_input()),

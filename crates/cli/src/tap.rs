@@ -1,34 +1,106 @@
-//! `breakbulk tap`: what passes on a link, one line a message.
+//! `breakbulk tap`: a bridge that prints what passes, one line a message.
 
+use std::io::{self, Write};
+use std::time::Duration;
+
+use breakbulk::Address;
+use breakbulk::gateway::{Passed, Toward, Watcher};
+use breakbulk_proto::Kind;
+
+use crate::bridge;
 use crate::failure::Error;
 use crate::runtime;
-use crate::seam::Address;
-use crate::settings::{Layers, LinkSettings, Settings, peer};
+use crate::settings::{BridgeSettings, Layers, Settings};
+use crate::shutdown;
 
 /// What `tap` does.
 #[derive(Debug)]
-#[expect(dead_code, reason = "tap reads all of it when it is built")]
 pub(crate) struct TapSettings {
-    pub(crate) address: Address,
+    bridge: BridgeSettings,
     /// Whether it prints for programs.
-    pub(crate) json: bool,
-    pub(crate) link: LinkSettings,
+    json: bool,
 }
 
 impl TapSettings {
-    pub(crate) fn prove(url: &str, json: bool, settings: Settings, layers: &Layers) -> Result<Self, Error> {
-        let address = peer(url, &settings)?;
-        Ok(Self { address, json, link: LinkSettings::prove(settings, layers)? })
+    pub(crate) fn prove(
+        url: &str,
+        listen: &str,
+        json: bool,
+        mut settings: Settings,
+        layers: &Layers,
+    ) -> Result<Self, Error> {
+        let parse = |what: &str, text: &str| {
+            text.parse::<Address>().map_err(|why| Error::Arguments(format!("{what} does not hold: {why}")))
+        };
+        settings.listen = Some(parse("--listen", listen)?);
+        settings.connect = Some(parse("URL", url)?);
+        Ok(Self { bridge: BridgeSettings::prove(settings, layers)?, json })
     }
 }
 
-/// Prints until the link ends.
+/// Prints until it is told to stop.
 pub(crate) fn run(settings: TapSettings) -> Result<(), Error> {
-    runtime::run(tap(settings))
+    let print = if settings.json { json } else { text };
+    runtime::run(async {
+        let shutdown = shutdown::requested().map_err(Error::Runtime)?;
+        let watch = || -> Option<Watcher> {
+            Some(Box::new(move |passed| {
+                let mut out = io::stdout().lock();
+                // Whoever read it has had enough; messages pass all the same.
+                let _ = writeln!(out, "{}", print(&passed)).and_then(|()| out.flush());
+            }))
+        };
+        bridge::serve(&settings.bridge, shutdown, watch).await
+    })
 }
 
-/// The one place where the library is called.
-async fn tap(settings: TapSettings) -> Result<(), Error> {
-    tracing::debug!(address = %settings.address, "tap");
-    Err(Error::NotBuilt("tap"))
+/// For a person: direction, method, size, segments in and out, time.
+fn text(passed: &Passed) -> String {
+    let arrow = match passed.toward {
+        Toward::Far => "→",
+        Toward::Near => "←",
+    };
+    let name = passed.method.as_deref().unwrap_or(kind(passed.kind));
+    let (came, left) = passed.frames;
+    let segments = if came == left { came.to_string() } else { format!("{came}→{left}") };
+    format!("{arrow} {name:<32} {:>10} {segments:>9} {:>9}", size(passed.size), time(passed.took))
+}
+
+fn json(passed: &Passed) -> String {
+    let toward = match passed.toward {
+        Toward::Far => "host",
+        Toward::Near => "client",
+    };
+    serde_json::json!({
+        "toward": toward,
+        "kind": kind(passed.kind),
+        "method": passed.method,
+        "bytes": passed.size,
+        "segmentsIn": passed.frames.0,
+        "segmentsOut": passed.frames.1,
+        "micros": u64::try_from(passed.took.as_micros()).unwrap_or(u64::MAX),
+    })
+    .to_string()
+}
+
+const fn kind(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Request => "request",
+        Kind::Notification => "notification",
+        Kind::Response => "response",
+        Kind::Other => "message",
+    }
+}
+
+fn size(bytes: usize) -> String {
+    match bytes {
+        0..1_000 => format!("{bytes} B"),
+        1_000..1_000_000 => format!("{:.1} kB", bytes as f64 / 1e3),
+        _ => format!("{:.1} MB", bytes as f64 / 1e6),
+    }
+}
+
+fn time(took: Duration) -> String {
+    let seconds = took.as_secs_f64();
+    if seconds < 1.0 { format!("{:.1} ms", seconds * 1e3) } else { format!("{seconds:.2} s") }
 }

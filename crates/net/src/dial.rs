@@ -17,11 +17,13 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::TlsConnector;
 
 pub use self::error::DialError;
+use breakbulk_proto::Capacity;
+
 use self::http::{Exchanged, exchange};
 use self::proxy::Proxy;
 pub use self::proxy::ProxyChoice;
 use crate::address::{Address, Way};
-use crate::link::{BoxLink, Key, WebSocket, WebSocketConfig, accept_for};
+use crate::link::{BoxLink, Exec, ExecConfig, Key, WebSocket, WebSocketConfig, accept_for, stdio, unix};
 use crate::listen::Token;
 use crate::tls::ClientTls;
 
@@ -38,7 +40,7 @@ pub struct Dialer {
     pub timeout: Duration,
     /// The HTTP proxy to go by. As the environment says.
     pub proxy: ProxyChoice,
-    /// How the link behaves. Its cap yields to that of the address.
+    /// How the link behaves. Its cap yields to that of the address; the longest frame holds for every sort of link.
     pub link: WebSocketConfig,
 }
 
@@ -78,10 +80,18 @@ impl Dialer {
     /// # Errors
     /// One variant per cause.
     pub async fn dial(&self, address: &Address) -> Result<BoxLink, DialError> {
+        let cap = address.cap.unwrap_or(self.link.cap);
+        let (capacity, max) = (Capacity::of(cap), self.link.max_frame_bytes);
         let Way::WebSocket { tls, host, port, target } = &address.way else {
-            return Err(DialError::Unsupported);
+            return match &address.way {
+                Way::Unix(path) => {
+                    let failed = |source| DialError::Unix { path: path.clone(), source };
+                    Ok(Box::new(unix::connect(path, capacity, max).await.map_err(failed)?))
+                }
+                Way::Exec(command) => Ok(Box::new(Exec::spawn(&ExecConfig::new(command.clone(), capacity, max))?)),
+                _ => Ok(Box::new(stdio(capacity, max).map_err(DialError::Stdio)?)),
+            };
         };
-        let cap = address.cap.or(address.preset.map(|preset| preset.cap)).unwrap_or(self.link.cap);
         let target = Target { is_tls: *tls, host, port: *port, path: target };
         let link = WebSocketConfig { cap, ..self.link };
         match tokio::time::timeout(self.timeout, self.web_socket(target, &link)).await {

@@ -3,6 +3,8 @@
 mod bridge;
 mod caps;
 mod dropped;
+mod entrance;
+mod serve;
 mod side;
 mod watch;
 
@@ -23,13 +25,20 @@ use crate::dialect::{AnyMachine, Setup};
 use crate::driver::Driver;
 use crate::link::{BoxLink, Link};
 
+pub use self::entrance::Entrance;
+pub use self::serve::{Exit, Served};
+
 /// What joins the two sides of many connections, and remembers what outlives each.
 #[derive(Debug)]
 pub struct Gateway {
     setups: [Setup; 2],
     budget: Budget,
     memory: Memory,
+    drain: Duration,
 }
+
+/// How long what is under way has to finish when a side has closed, or the program stops.
+const DRAIN: Duration = Duration::from_secs(5);
 
 /// What is remembered across connections.
 #[derive(Debug, Default)]
@@ -99,7 +108,14 @@ impl Gateway {
     /// A gateway between clients, towards whom it is a server, and a host, towards whom it is a client.
     #[must_use]
     pub fn new(near: Setup, far: Setup, budget: Budget) -> Self {
-        Self { setups: [near, far], budget, memory: Memory::default() }
+        Self { setups: [near, far], budget, memory: Memory::default(), drain: DRAIN }
+    }
+
+    /// The same, with this long for what is under way to finish at the end. 5 s.
+    #[must_use]
+    pub const fn with_drain(mut self, drain: Duration) -> Self {
+        self.drain = drain;
+        self
     }
 
     /// Joins two links until both have ended. What is held for them is charged to `principal`. When `stop` is done, both
@@ -121,7 +137,7 @@ impl Gateway {
             self.driver(NEAR, near.link, &names[NEAR], principal)?,
             self.driver(FAR, far.link, &names[FAR], principal)?,
         ];
-        let [near, far] = Bridge::new(drivers, names, &self.memory, watcher).run(stop).await;
+        let [near, far] = Bridge::new(drivers, names, self, watcher).run(stop).await;
         Ok(Ended { near, far })
     }
 

@@ -4,21 +4,22 @@
 //! between the two.
 
 pub mod address;
-pub mod dial;
 #[cfg(feature = "ahp")]
 pub mod ahp;
+pub mod dial;
 pub mod dialect;
 pub mod driver;
 pub mod gateway;
 pub mod link;
-mod look;
 pub mod listen;
+mod look;
 pub mod preset;
-pub mod tls;
 #[cfg(any(feature = "ahp", feature = "rmcp"))]
 mod pump;
 #[cfg(feature = "rmcp")]
 pub mod rmcp;
+mod route;
+pub mod tls;
 
 pub use address::{Address, AddressError, Way};
 pub use dial::{DialError, Dialer};
@@ -26,5 +27,6 @@ pub use dialect::{AnyMachine, Dialect, Setup};
 pub use driver::Driver;
 pub use gateway::Gateway;
 pub use link::{Arrival, BoxLink, Link, LinkError};
-pub use preset::Preset;
 pub use listen::{Accepted, Door, ListenConfig, ListenError, Listener, Token};
+pub use preset::Preset;
+pub use route::Route;

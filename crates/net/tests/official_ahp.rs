@@ -21,13 +21,11 @@ use ahp_types::actions::ActionEnvelope;
 use ahp_types::commands::{ContentEncoding, ResourceReadParams, ResourceReadResult, ResourceWriteParams};
 use ahp_ws::WebSocketTransport;
 use breakbulk::ahp::{Negotiated, Segmented};
-use breakbulk::link::{self, WebSocket};
-use breakbulk::{Arrival, Link};
+use breakbulk::link;
+use breakbulk::{Address, Arrival, Dialer, Link};
 use breakbulk_proto::{Budget, Capacity, CloseReason, Limits, Transmit};
 use futures_util::{SinkExt, StreamExt};
 use serde_json::{Value, json};
-use tokio::net::TcpStream;
-use tokio_websockets::ClientBuilder;
 
 use self::driver::Line;
 use self::host::Handshake;
@@ -304,10 +302,8 @@ async fn what_is_held_is_given_back_when_the_transport_is_dropped() {
 
 /// A WebSocket of ours to a host.
 async fn dial(url: &str) -> impl Link + use<> {
-    let address = url.trim_start_matches("ws://").trim_end_matches('/');
-    let stream = TcpStream::connect(address).await.unwrap();
-    let builder = ClientBuilder::new().uri(url).unwrap().config(link::config()).limits(link::limits(4 << 20));
-    WebSocket::new(builder.connect_on(stream).await.unwrap().0, Capacity::of(900_000))
+    let address: Address = format!("{url}?cap=900000").parse().unwrap();
+    Dialer::default().dial(&address).await.unwrap()
 }
 
 fn frame(text: &str) -> Transmit {

@@ -62,15 +62,21 @@ pub(crate) struct RequestArgs {
     pub(crate) raw: bool,
 }
 
-/// Print what passes on a link, one line a message.
+/// Print what passes between clients and a host, one line a message.
 ///
-/// A line has the direction, the method, the size, the number of segments and the time that they took.
+/// It stands between them as a bridge does: clients connect to --listen and are taken to URL. A line has the direction,
+/// the method, the size, the number of segments (that came, and that left, where they differ) and the time from the first
+/// to the last of them.
 #[derive(Debug, Arguments)]
 #[command(after_help = TAP_EXAMPLES)]
 pub(crate) struct TapArgs {
-    /// Where to listen in: ws://HOST:PORT, wss://HOST:PORT, unix:PATH or exec:COMMAND, with options as for `bridge`.
+    /// The host: ws://HOST:PORT, wss://HOST:PORT, unix:PATH or exec:COMMAND, with options as for `bridge`.
     #[arg(value_name = "URL", value_hint = ValueHint::Url)]
     pub(crate) url: String,
+
+    /// Where clients connect. Port 0 takes one that is free, and says which.
+    #[arg(long, value_name = "ADDRESS", default_value = "ws://127.0.0.1:0")]
+    pub(crate) listen: String,
 
     /// Print objects for programs, one a line.
     #[arg(long)]
@@ -138,9 +144,9 @@ settings, 3 the peer broke a rule, 4 disconnected.";
 
 const TAP_EXAMPLES: &str = "\
 Examples:
-  breakbulk tap ws://127.0.0.1:9200
-      for people
-  breakbulk tap 'wss://relay.example/agent' --preset web-pubsub --json
+  breakbulk tap ws://127.0.0.1:9000
+      for people; prints where clients connect, and the token they need
+  breakbulk tap ws://127.0.0.1:9000 --listen ws://127.0.0.1:9001 --json
       for programs
 
 Exit status: 0 done, 1 failure, 2 bad arguments or settings, 3 the peer broke a

@@ -19,7 +19,6 @@ pub(crate) struct Secret(String);
 
 impl Secret {
     /// The text itself, for whoever needs it and will not show it.
-    #[cfg_attr(not(test), expect(dead_code, reason = "bridge, send and tap use it when they are built"))]
     pub(crate) fn reveal(&self) -> &str {
         &self.0
     }

@@ -1,5 +1,4 @@
 //! Settings as proven: what a command needs, so that no two parts of it contradict each other.
-#![expect(dead_code, reason = "bridge, send and tap read all of it when they are built")]
 
 use std::path::PathBuf;
 use std::time::Duration;

@@ -2,20 +2,33 @@
 
 use std::error::Error;
 use std::io;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use rustls::{AlertDescription, CertificateError};
 use thiserror::Error;
 
+use crate::link::ExecError;
 use crate::tls::TlsError;
 
 /// Why a link could not be made. Carries no secrets: no header values, no query.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum DialError {
-    /// This way is not built yet.
-    #[error("this sort of address cannot be dialed yet")]
-    Unsupported,
+    /// Nobody listens on a Unix socket, or we may not connect to it.
+    #[error("{} cannot be reached: {source}", path.display())]
+    Unix {
+        /// The socket's file.
+        path: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// A command cannot be started, or has exited.
+    #[error(transparent)]
+    Exec(#[from] ExecError),
+    /// Standard input and output cannot be had.
+    #[error("standard input and output cannot be had: {0}")]
+    Stdio(io::Error),
     /// A name has no address.
     #[error("{host} cannot be resolved: {source}")]
     NotResolved {

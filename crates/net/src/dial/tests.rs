@@ -147,8 +147,10 @@ async fn each_cause_has_its_error() {
     let silent = failed(dialed(&brief, listener.local_addr().unwrap()).await);
     assert!(matches!(silent, DialError::TimedOut(after) if after.as_millis() == 200), "{silent}");
 
-    let stdio = Address { way: Way::Stdio, ..address(false, "x", 1) };
-    assert!(matches!(failed(dialer().dial(&stdio).await), DialError::Unsupported));
+    let nobody = Address { way: Way::Unix("/nowhere/at/all".into()), ..address(false, "x", 1) };
+    assert!(matches!(failed(dialer().dial(&nobody).await), DialError::Unix { .. }));
+    let nothing = Address { way: Way::Exec(vec!["/nowhere/at/all".into()]), ..address(false, "x", 1) };
+    assert!(matches!(failed(dialer().dial(&nothing).await), DialError::Exec(_)));
 }
 
 #[tokio::test]

@@ -11,14 +11,12 @@ use breakbulk_proto::{CloseReason, Event, Input, Kind, Machine, Message, Meta, S
 
 use super::side::{Passage, Side};
 use super::watch::Watched;
-use super::{Memory, Passed, Toward, Watcher};
+use super::{Gateway, Memory, Passed, Toward, Watcher};
 use crate::dialect::AnyMachine;
 use crate::driver::{ABNORMAL, Driver, now};
 use crate::link::{BoxLink, Link};
 use crate::look::Look;
 
-/// How long what is under way has to finish when a side has closed, or the program stops.
-const DRAIN: Duration = Duration::from_secs(5);
 /// How long answers are waited for when the side that asked sends nothing more.
 const ANSWERS: Duration = Duration::from_secs(60);
 /// The code for "the side behind the gateway is gone".
@@ -31,6 +29,8 @@ pub(super) struct Bridge<'a> {
     sides: [Side; 2],
     names: [String; 2],
     memory: &'a Memory,
+    /// How long what is under way has to finish.
+    drain: Duration,
     watcher: Option<Watcher>,
     /// Whose turn it is to be asked first.
     turn: usize,
@@ -53,11 +53,12 @@ impl<'a> Bridge<'a> {
     pub(super) fn new(
         drivers: [Driver<Watched<BoxLink>, AnyMachine>; 2],
         names: [String; 2],
-        memory: &'a Memory,
+        gateway: &'a Gateway,
         watcher: Option<Watcher>,
     ) -> Self {
         let sides = drivers.map(Side::new);
-        Self { sides, names, memory, watcher, turn: NEAR, deadline: None, ending: None }
+        let (memory, drain) = (&gateway.memory, gateway.drain);
+        Self { sides, names, memory, drain, watcher, turn: NEAR, deadline: None, ending: None }
     }
 
     /// Passes messages until both sides have ended; says how each did. `stop` ends both, with time to finish.
@@ -73,7 +74,7 @@ impl<'a> Bridge<'a> {
                 },
                 () = &mut stop, if !stopping => {
                     stopping = true;
-                    self.end_with(CloseReason::Restart, DRAIN);
+                    self.end_with(CloseReason::Restart, self.drain);
                 }
                 () = sleep_until(deadline), if is_timed => self.close_all(),
             }
@@ -222,7 +223,7 @@ impl<'a> Bridge<'a> {
         let code = if shrunk { CloseReason::Restart.code() } else { passed_on(at, &reason) };
         self.sides[at].ended = Some(reason);
         if self.sides[other(at)].ended.is_none() && self.ending.is_none() {
-            self.end_with(CloseReason::Peer { code }, DRAIN);
+            self.end_with(CloseReason::Peer { code }, self.drain);
         }
     }
 
@@ -237,6 +238,9 @@ impl<'a> Bridge<'a> {
         let near = &self.sides[NEAR];
         if self.ending.is_none() && near.driver.has_ended() {
             self.end_with(CloseReason::Normal, ANSWERS);
+        }
+        if self.ending.is_none() && self.sides[FAR].driver.has_ended() {
+            self.end_with(CloseReason::Normal, self.drain);
         }
         let [near, far] = &self.sides;
         let waits = near.driver.has_ended() && far.ended.is_none() && far.unanswered > 0;

@@ -113,7 +113,7 @@ impl Exec {
             }
             if !self.output_ended {
                 match self.pipes()?.poll_next(cx) {
-                    Poll::Ready(Some(Ok(Arrival::Closed { .. })) | None) => {
+                    Poll::Ready(Some(Ok(Arrival::Ended)) | None) => {
                         self.output_ended = true;
                         let grace = self.process.grace;
                         self.patience.get_or_insert_with(|| Box::pin(sleep(grace)));

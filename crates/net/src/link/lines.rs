@@ -19,13 +19,10 @@ use super::{Arrival, Link, LinkError};
 
 pub(super) use self::pipe::PipeWriter;
 
-/// A pipe knows no close codes: its end is a normal one.
-const NORMAL: u16 = 1000;
-
 /// A link on which a line is a frame.
 ///
 /// Lines end with a line feed. On reading, one carriage return before it is taken off, blank lines are skipped, and a last
-/// line without an end is a frame too; then comes [`Arrival::Closed`]. A line that is too long is refused before it is
+/// line without an end is a frame too; then comes [`Arrival::Ended`]. A line that is too long is refused before it is
 /// buffered whole. A close flushes, and shuts the writer down.
 #[derive(Debug)]
 pub struct Lines<R, W> {
@@ -86,7 +83,7 @@ impl<R: AsyncRead + Unpin, W: Unpin> Stream for Lines<R, W> {
         }
         let arrival = match ready!(self.reader.poll_line(cx)) {
             Ok(Some(bytes)) => return Poll::Ready(Some(Ok(Arrival::Frame { bytes, meta: Meta::default() }))),
-            Ok(None) => Ok(Arrival::Closed { code: NORMAL, text: "end of input".to_owned() }),
+            Ok(None) => Ok(Arrival::Ended),
             Err(error) => Err(error),
         };
         self.is_over = true;

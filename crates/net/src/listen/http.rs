@@ -99,8 +99,7 @@ where
         .timer(TokioTimer::new())
         .header_read_timeout(front.timeout)
         .max_headers(MAX_HEADERS)
-        .max_buf_size(MAX_HEAD_BYTES)
-        .keep_alive(front.pages.is_some());
+        .max_buf_size(MAX_HEAD_BYTES);
     let connection = builder.serve_connection(TokioIo::new(stream), service);
     let parts = connection.without_shutdown().await?;
     let (mut io, ahead) = (parts.io.into_inner(), parts.read_buf);

@@ -8,12 +8,10 @@ use ahp::transport::BoxedTransport;
 use ahp::{Client, ClientConfig, SubscriptionEvent, TransportError};
 use ahp_types::actions::ActionEnvelope;
 use breakbulk::ahp::{Ended, Negotiated, Segmented};
-use breakbulk::link::{self, Link, WebSocket};
-use breakbulk::{Dialect, Setup};
+use breakbulk::link::{self, Link};
+use breakbulk::{Dialect, Door, ListenConfig, Listener, Setup};
 use breakbulk_proto::ahp::Role;
 use breakbulk_proto::{Budget, Capacity, Limits};
-use tokio::net::{TcpListener, TcpStream};
-use tokio_websockets::ServerBuilder;
 
 use super::driver::{self, Line};
 use super::host::Host;
@@ -78,13 +76,14 @@ impl World {
 
     /// Listens on loopback, and serves whoever comes, one after the other. The URL to connect to.
     pub(crate) async fn listen(&self) -> String {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let url = format!("ws://{}/", listener.local_addr().unwrap());
+        let mut config = ListenConfig::new("127.0.0.1:0".parse().unwrap(), Door::open());
+        config.link.cap = self.cap;
+        let mut listener = Listener::bind(config).await.unwrap();
+        let url = format!("ws://{}/", listener.local_address());
         let world = self.clone();
         tokio::spawn(async move {
             loop {
-                let (stream, _) = listener.accept().await.unwrap();
-                world.serve(accept(stream, world.cap).await);
+                world.serve(listener.accept().await.link);
             }
         });
         url
@@ -148,12 +147,6 @@ pub(crate) async fn client_on(transport: impl ahp::Transport) -> Client {
     let client = Client::connect(transport, ClientConfig::default()).await.unwrap();
     client.initialize("one-client".into(), offered(), vec![]).await.unwrap();
     client
-}
-
-/// The server's end of a WebSocket.
-pub(crate) async fn accept(stream: TcpStream, cap: u64) -> WebSocket<TcpStream> {
-    let builder = ServerBuilder::new().config(link::config()).limits(link::limits(4 << 20));
-    WebSocket::new(builder.accept(stream).await.unwrap().1, Capacity::of(cap))
 }
 
 /// What happens within a minute.

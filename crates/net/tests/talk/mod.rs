@@ -83,6 +83,7 @@ pub(crate) async fn rest(link: &mut (impl Link + ?Sized)) -> (Vec<String>, u16, 
         match next(link).await.unwrap() {
             Arrival::Frame { bytes, .. } => frames.push(String::from_utf8(bytes.to_vec()).unwrap()),
             Arrival::Closed { code, text } => return (frames, code, text),
+            Arrival::Ended => return (frames, 1000, String::new()),
             other => panic!("{other:?}"),
         }
     }

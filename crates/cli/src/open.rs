@@ -1,0 +1,166 @@
+//! Opens links as the settings say: dialers, listeners, and the door between them and everyone else.
+
+use std::net::SocketAddr;
+
+use breakbulk::dial::ProxyChoice;
+use breakbulk::gateway::{Entrance, Exit};
+use breakbulk::link::{Child, ExecConfig, Keepalive, WebSocketConfig, unix};
+use breakbulk::tls::{self, ClientTls, ServerTls};
+use breakbulk::{Address, Dialer, Door, ListenConfig, Listener, Route, Token, Way};
+use breakbulk_proto::ahp::Role;
+use breakbulk_proto::{Capacity, LimitsError};
+
+use crate::failure::Error;
+use crate::settings::{self, Certificate, Key, LinkSettings, Proxy, Roots, Trust};
+
+/// The way to a peer, with limits that hold there.
+pub(crate) fn route(address: Address, role: Role, link: &LinkSettings) -> Result<Route, Error> {
+    let shown = address.to_string();
+    let refused = |error: LimitsError| match error.key {
+        "max_frame_bytes" => {
+            Error::Arguments(format!("the cap of {shown} is {}; allowed are {} to {}", error.value, error.min, error.max))
+        }
+        _ => Error::Arguments(format!("{shown}: {error}")),
+    };
+    Route::prove(address, role, link.limits, &link.budget).map_err(refused)
+}
+
+/// What dials a route.
+pub(crate) fn dialer(route: &Route, link: &LinkSettings) -> Result<Dialer, Error> {
+    let mut dialer = Dialer {
+        tls: client_tls(link)?,
+        timeout: link.connect_timeout,
+        proxy: match link.proxy {
+            Proxy::Environment => ProxyChoice::Environment,
+            Proxy::None => ProxyChoice::Never,
+        },
+        link: web_socket(route, link),
+        ..Dialer::default()
+    };
+    for header in &link.headers {
+        dialer.add_header(&format!("{}: {}", header.name, header.value.reveal())).map_err(Error::Dial)?;
+    }
+    Ok(dialer)
+}
+
+/// The way out of a gateway.
+pub(crate) fn exit(route: &Route, link: &LinkSettings, keep: bool) -> Result<Exit, Error> {
+    let mut exit = Exit::new(dialer(route, link)?, route.address.clone());
+    if let (true, Way::Exec(command)) = (keep, &route.address.way) {
+        let capacity = Capacity::of(route.address.cap.unwrap_or(u64::MAX));
+        let config = ExecConfig::new(command.clone(), capacity, route.max_frame_bytes());
+        exit.kept = Some(Child::spawn(&config).map_err(|error| Error::Dial(error.into()))?);
+    }
+    Ok(exit)
+}
+
+/// The way into a gateway, and what a person must know to come in by it.
+pub(crate) async fn entrance(
+    route: &Route,
+    door: &settings::Door,
+    link: &LinkSettings,
+) -> Result<(Entrance, Vec<String>), Error> {
+    match &route.address.way {
+        Way::WebSocket { host, port, .. } => {
+            let (door_keeper, token) = keeper(door)?;
+            let mut config = ListenConfig::new(resolve(host, *port).await?, door_keeper);
+            config.allow_remote = door.bind_any;
+            config.link = web_socket(route, link);
+            config.tls = door.tls.as_ref().map(|tls| server_tls(tls, host)).transpose()?;
+            let fingerprint = config.tls.as_ref().and_then(|tls| match door.tls.as_ref()?.certificate {
+                Certificate::Made => Some(tls.fingerprint()),
+                Certificate::Files(_) => None,
+            });
+            let listener = Listener::bind(config).await.map_err(|error| match error {
+                breakbulk::ListenError::Remote(address) => Error::Listen(format!(
+                    "{address} can be reached from other machines: listen on 127.0.0.1, or say --bind-any"
+                )),
+                error => Error::Listen(error.to_string()),
+            })?;
+            let scheme = if door.tls.is_some() { "wss" } else { "ws" };
+            let mut notes = vec![format!("listening on {scheme}://{}", listener.local_address())];
+            notes.extend(token.map(|token| format!("token: {}", token.reveal())));
+            notes.extend(fingerprint.map(|print| format!("certificate made for this run: {print}")));
+            if door.key == Key::Nothing {
+                notes.push("no token is asked for: every program and user that can reach the port comes in".into());
+            }
+            Ok((Entrance::WebSocket(Box::new(listener)), notes))
+        }
+        Way::Unix(path) => {
+            let cannot = |error| Error::Listen(format!("cannot listen on {}: {error}", path.display()));
+            let listener = unix::Listener::bind(path).await.map_err(cannot)?;
+            let (cap, max_frame_bytes) = (route.address.cap.unwrap_or(u64::MAX), route.max_frame_bytes());
+            let notes = vec![format!("listening on unix:{}", path.display())];
+            Ok((Entrance::Unix { listener, cap, max_frame_bytes }, notes))
+        }
+        _ => {
+            let link = dialer(route, link)?.dial(&route.address).await.map_err(Error::Dial)?;
+            Ok((Entrance::Once(Some(link)), Vec::new()))
+        }
+    }
+}
+
+/// Who is let in, and the token that was made for it.
+fn keeper(door: &settings::Door) -> Result<(Door, Option<Token>), Error> {
+    let (keeper, token) = match &door.key {
+        Key::Nothing => (Door::open(), None),
+        Key::Token(secret) => {
+            let token: Token = secret.reveal().parse().map_err(|why| Error::Arguments(format!("token: {why}")))?;
+            (Door::with_token(token), None)
+        }
+        Key::Made => {
+            let token = Token::generate().map_err(Error::Random)?;
+            (Door::with_token(token.clone()), Some(token))
+        }
+    };
+    let keeper = door.origins.iter().fold(keeper, |keeper, origin| keeper.allow_origin(&origin.0));
+    Ok((door.hosts.iter().fold(keeper, |keeper, host| keeper.allow_host(&host.0)), token))
+}
+
+async fn resolve(host: &str, port: u16) -> Result<SocketAddr, Error> {
+    let unknown = |why: String| Error::Listen(format!("cannot listen on {host} port {port}: {why}"));
+    let mut found = tokio::net::lookup_host((host, port)).await.map_err(|error| unknown(error.to_string()))?;
+    found.next().ok_or_else(|| unknown("the name has no address".into()))
+}
+
+fn web_socket(route: &Route, link: &LinkSettings) -> WebSocketConfig {
+    let keepalive = Keepalive { ping_after: link.ping_interval, dead_after: link.idle_timeout };
+    WebSocketConfig {
+        max_frame_bytes: route.max_frame_bytes(),
+        cap: route.address.cap.unwrap_or(u64::MAX),
+        keepalive: Some(keepalive),
+        ..WebSocketConfig::default()
+    }
+}
+
+fn client_tls(link: &LinkSettings) -> Result<ClientTls, Error> {
+    let (trust, ca_file) = match &link.trust {
+        Trust::Signed { roots, ca } => {
+            let roots = match roots {
+                Roots::Native => tls::Roots::Native,
+                Roots::WebPki => tls::Roots::WebPki,
+                Roots::Both => tls::Roots::Both,
+            };
+            (tls::Trust::Authorities(roots), ca.clone())
+        }
+        Trust::Fingerprint(print) => (tls::Trust::Pinned(print.0.into()), None),
+        Trust::Anything => (tls::Trust::Anyone, None),
+    };
+    Ok(ClientTls { trust, ca_file, identity: link.identity.as_ref().map(identity) })
+}
+
+fn server_tls(tls: &settings::ServerTls, host: &str) -> Result<ServerTls, Error> {
+    let failed = |error: tls::TlsError| Error::Listen(error.to_string());
+    let server = match &tls.certificate {
+        Certificate::Made => ServerTls::self_signed([host, "localhost", "127.0.0.1"]).map_err(failed)?,
+        Certificate::Files(files) => ServerTls::from_files(&identity(files)).map_err(failed)?,
+    };
+    match &tls.client_ca {
+        Some(ca) => server.clients_signed_by(ca).map_err(failed),
+        None => Ok(server),
+    }
+}
+
+fn identity(files: &settings::Identity) -> tls::Identity {
+    tls::Identity { certificate: files.certificate.clone(), key: files.key.clone() }
+}

@@ -1,0 +1,60 @@
+//! Where clients come in: a listener of any sort, or one link that is there already.
+
+use breakbulk_proto::Capacity;
+
+use super::End;
+use crate::link::{BoxLink, unix};
+use crate::listen::{Accepted, Listener};
+
+/// What everyone is charged under who had to prove nothing: one quota for all of them.
+const ANYONE: &str = "anyone";
+/// How long to wait after the system had no room for a client, such as for more open files.
+const BREATHER: std::time::Duration = std::time::Duration::from_millis(100);
+
+/// Where clients come in.
+#[non_exhaustive]
+pub enum Entrance {
+    /// By WebSocket.
+    WebSocket(Box<Listener>),
+    /// By Unix socket.
+    Unix {
+        /// What listens.
+        listener: unix::Listener,
+        /// The longest frame that clients take.
+        cap: u64,
+        /// The longest frame that we take.
+        max_frame_bytes: u64,
+    },
+    /// One client, who is there already.
+    Once(Option<BoxLink>),
+}
+
+/// A client that has come in.
+pub(super) struct Entered {
+    pub(super) end: End,
+    pub(super) principal: String,
+}
+
+impl Entrance {
+    /// The next client; `None` when there will be no more. Cancel-safe.
+    pub(super) async fn accept(&mut self) -> Option<Entered> {
+        match self {
+            Self::WebSocket(listener) => {
+                let Accepted { link, peer, principal, .. } = listener.accept().await;
+                let principal = principal.map_or_else(|| ANYONE.to_owned(), |principal| principal.to_string());
+                // A client is better known by the id that it gives; until then by where it is.
+                Some(Entered { end: End::new(link, peer.ip().to_string()), principal })
+            }
+            Self::Unix { listener, cap, max_frame_bytes } => loop {
+                match listener.accept(Capacity::of(*cap), *max_frame_bytes).await {
+                    Ok(link) => return Some(Entered { end: End::new(link, "unix"), principal: ANYONE.to_owned() }),
+                    Err(error) => tracing::warn!("a client could not be accepted: {error}"),
+                }
+                tokio::time::sleep(BREATHER).await;
+            },
+            Self::Once(link) => {
+                Some(Entered { end: End::new(link.take()?, "standard input"), principal: ANYONE.to_owned() })
+            }
+        }
+    }
+}

@@ -1,0 +1,142 @@
+//! A gateway at work: each client that comes in gets a link of its own to the host.
+
+use std::sync::Arc;
+
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+use tracing::{error, info, warn};
+
+use breakbulk_proto::CloseReason;
+
+use super::entrance::{Entered, Entrance};
+use super::{End, Ended, Gateway, Watcher};
+use crate::address::Address;
+use crate::dial::{DialError, Dialer};
+use crate::link::{BoxLink, Child};
+
+/// Clients at once. More are told to come again later.
+const MOST: usize = 1024;
+/// The host cannot be reached.
+const BAD_GATEWAY: u16 = 1014;
+/// Too many clients.
+const TRY_AGAIN: u16 = 1013;
+
+/// The way to the host.
+#[non_exhaustive]
+pub struct Exit {
+    /// How it is reached.
+    pub dialer: Dialer,
+    /// Where it is.
+    pub address: Address,
+    /// A child process that outlives its links, and is the host.
+    pub kept: Option<Child>,
+}
+
+impl Exit {
+    /// A new link for each client.
+    #[must_use]
+    pub const fn new(dialer: Dialer, address: Address) -> Self {
+        Self { dialer, address, kept: None }
+    }
+
+    async fn open(&self) -> Result<BoxLink, DialError> {
+        match &self.kept {
+            Some(child) => Ok(Box::new(child.link().await?)),
+            None => self.dialer.dial(&self.address).await,
+        }
+    }
+}
+
+/// How a client's connection went.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Served {
+    /// It ended.
+    Ended(Ended),
+    /// The host could not be reached.
+    Unreachable(DialError),
+    /// The system gave no random bytes.
+    Random(getrandom::Error),
+}
+
+impl Gateway {
+    /// Serves clients until no more can come, or until `stop`; says how the last one fared. `watch` makes a watcher for
+    /// each client.
+    pub async fn serve(
+        self: &Arc<Self>,
+        mut entrance: Entrance,
+        exit: Exit,
+        stop: CancellationToken,
+        watch: impl Fn() -> Option<Watcher>,
+    ) -> Option<Served> {
+        let exit = Arc::new(exit);
+        let (mut clients, mut last) = (JoinSet::new(), None);
+        loop {
+            tokio::select! {
+                () = stop.cancelled() => break,
+                Some(served) = clients.join_next() => last = served.ok(),
+                entered = entrance.accept() => match entered {
+                    Some(entered) if clients.len() >= MOST => {
+                        warn!(clients = clients.len(), "too many clients: one more is told to come later");
+                        let gateway = Arc::clone(self);
+                        tokio::spawn(async move { gateway.turn_away(entered.end, TRY_AGAIN).await });
+                    }
+                    Some(entered) => {
+                        let (gateway, exit, stop) = (Arc::clone(self), Arc::clone(&exit), stop.clone());
+                        let watcher = watch();
+                        clients.spawn(async move { gateway.client(entered, &exit, stop, watcher).await });
+                    }
+                    None => break,
+                },
+            }
+        }
+        drop(entrance);
+        while let Some(served) = clients.join_next().await {
+            last = served.ok();
+        }
+        if let Some(child) = Arc::into_inner(exit).and_then(|exit| exit.kept) {
+            child.end().await;
+        }
+        last
+    }
+
+    async fn client(
+        &self,
+        Entered { end, principal }: Entered,
+        exit: &Exit,
+        stop: CancellationToken,
+        watcher: Option<Watcher>,
+    ) -> Served {
+        let name = exit.address.to_string();
+        info!(client = end.name, host = name, "a client has come in");
+        let link = match exit.open().await {
+            Ok(link) => link,
+            Err(cause) => {
+                error!(host = name, "the host cannot be reached: {cause}");
+                return match self.turn_away(end, BAD_GATEWAY).await {
+                    Ok(()) => Served::Unreachable(cause),
+                    Err(error) => Served::Random(error),
+                };
+            }
+        };
+        let stop = async move { stop.cancelled().await };
+        match self.join(end, End::new(link, name), Some(&principal), stop, watcher).await {
+            Ok(ended) => Served::Ended(ended),
+            Err(error) => Served::Random(error),
+        }
+    }
+}
+
+impl Ended {
+    /// Whose fault it was, if anyone's: the reason that a person should see.
+    #[must_use]
+    pub fn trouble(&self) -> Option<&CloseReason> {
+        let is_fine = |reason: &CloseReason| {
+            matches!(reason, CloseReason::Normal | CloseReason::Restart | CloseReason::Peer { code: 1000 | 1001 | 1005 })
+        };
+        let is_violation = |reason: &CloseReason| matches!(reason, CloseReason::Violation(_));
+        let both = [&self.near, &self.far];
+        let violation = both.into_iter().find(|reason| is_violation(reason));
+        violation.or_else(|| both.into_iter().find(|reason| !is_fine(reason)))
+    }
+}

@@ -1,0 +1,68 @@
+//! An address with the limits that hold there: which machine speaks on it, and how long frames may be.
+
+use breakbulk_proto::ahp::Role;
+use breakbulk_proto::{BudgetConfig, Limits, LimitsError};
+
+use crate::address::{Address, Way};
+use crate::dialect::{Dialect, Setup};
+
+/// An address, and what follows from it.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Route {
+    /// Where it leads.
+    pub address: Address,
+    /// What its machines are made from.
+    pub setup: Setup,
+}
+
+impl Route {
+    /// Proves that `limits` hold on the way to `address`: what is too long for the way is not asked of the peer either.
+    ///
+    /// # Errors
+    /// The cap is out of bounds, or over the longest message.
+    pub fn prove(address: Address, role: Role, limits: Limits, budget: &BudgetConfig) -> Result<Self, LimitsError> {
+        let dialect = address.effective_dialect();
+        let mut config = *limits;
+        if let (Some(cap), Dialect::Ahp | Dialect::Cep22) = (address.cap, dialect) {
+            config.max_frame_bytes = cap.min(config.max_message_bytes);
+        }
+        let mut setup = Setup::new(dialect, role, Limits::prove(config, budget)?);
+        setup.one_line = !matches!(address.way, Way::WebSocket { .. });
+        Ok(Self { address, setup })
+    }
+
+    /// The longest frame that we take there: a whole message where nothing is segmented, or where it may come in one
+    /// piece.
+    #[must_use]
+    pub fn max_frame_bytes(&self) -> u64 {
+        match self.setup.dialect {
+            Dialect::Ahp | Dialect::Cep22 => self.setup.limits.max_frame_bytes,
+            Dialect::Stdio | Dialect::Plain => self.setup.limits.max_message_bytes,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn route(address: &str) -> Result<Route, LimitsError> {
+        Route::prove(address.parse().unwrap(), Role::Client, Limits::default(), &BudgetConfig::default())
+    }
+
+    #[test]
+    fn a_cap_is_also_what_we_ask_of_the_peer() {
+        let capped = route("ws://h/?cap=900000").unwrap();
+        assert_eq!((capped.setup.dialect, capped.max_frame_bytes()), (Dialect::Ahp, 900_000));
+        let plain = route("ws://h/").unwrap();
+        assert_eq!((plain.setup.dialect, plain.max_frame_bytes()), (Dialect::Plain, 32 << 20));
+        assert!(!plain.setup.one_line && route("stdio:").unwrap().setup.one_line);
+        assert_eq!(route("stdio:?dialect=stdio&cap=9000").unwrap().max_frame_bytes(), 32 << 20);
+    }
+
+    #[test]
+    fn a_cap_that_no_segment_fits_is_refused() {
+        assert_eq!(route("ws://h/?cap=100").unwrap_err().key, "max_frame_bytes");
+    }
+}

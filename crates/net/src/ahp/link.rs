@@ -181,6 +181,7 @@ fn frame(bytes: Bytes) -> Transmit {
 }
 
 #[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "a test may fail by panicking")]
 mod tests {
     use ::ahp::TransportError;
     use futures_util::{FutureExt, SinkExt, StreamExt};

@@ -48,6 +48,9 @@ impl Segmented {
     /// On any other transport, whose own cap is not known: frames are as long as the host takes. For a way with a cap,
     /// use [`TransportLink`] and [`over_link`](Self::over_link).
     ///
+    /// A longer frame than the limits say closes the link. A host that knows no segments cannot know that: where it may
+    /// send long ones, let `max_frame_bytes` be 16 MiB, which is the most that the official WebSocket transport takes.
+    ///
     /// # Panics
     /// Outside of a tokio runtime with time.
     pub fn new<T: Transport>(transport: T, limits: Limits, negotiated: Negotiated) -> Self {
@@ -62,7 +65,8 @@ impl Segmented {
         Self::charged_to(Budget::default().account(Some("host")), link, limits, negotiated)
     }
 
-    /// The same, with what is held charged to an account. Without one, each connection has a budget of its own.
+    /// The same, with what is held charged to an account. Without one, each connection has a default budget of its own:
+    /// limits that were proven against a larger one need an account of that.
     ///
     /// # Panics
     /// Outside of a tokio runtime with time.

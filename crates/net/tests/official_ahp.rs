@@ -139,8 +139,18 @@ async fn the_host_asks_and_the_client_answers_in_segments() {
 
 #[tokio::test]
 async fn a_thousand_actions_held_behind_a_large_one_all_arrive_on_one_thread() {
+    a_thousand_actions_all_arrive(ClientConfig::default()).await;
+}
+
+#[tokio::test]
+async fn a_thousand_actions_held_behind_a_large_one_all_arrive_in_channels_of_two_slots() {
+    a_thousand_actions_all_arrive(ClientConfig { subscription_buffer: 2, ..ClientConfig::default() }).await;
+}
+
+/// The client's channels skip what they have no room for, if everything is released at once.
+async fn a_thousand_actions_all_arrive(config: ClientConfig) {
     let world = World::new(65_536);
-    let mut multi = world.multi(&[A, B]).await;
+    let mut multi = world.multi_with(&[A, B], config).await;
     world.host.publish(B, &text(2 * MB, "large "));
     (0..1000).for_each(|n| _ = world.host.publish(A, &format!("small {n}")));
     assert!(multi.actions(1001).await == world.host.log());

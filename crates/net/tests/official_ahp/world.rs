@@ -101,12 +101,18 @@ impl World {
 
     /// The official client of many hosts, which reconnects by itself, connected to this one.
     pub(crate) async fn multi(&self, subscriptions: &[&str]) -> Multi {
+        self.multi_with(subscriptions, ClientConfig::default()).await
+    }
+
+    /// The same, set up in another way.
+    pub(crate) async fn multi_with(&self, subscriptions: &[&str], config: ClientConfig) -> Multi {
         let world = self.clone();
         let open = move |_: HostId| {
             let transport = world.connect();
             async move { Ok::<_, TransportError>(BoxedTransport::new(transport)) }
         };
-        let host = HostConfig::new("h", "the host", open).with_initial_subscriptions(owned(subscriptions));
+        let host = HostConfig::new("h", "the host", open).with_client_config(config);
+        let host = host.with_initial_subscriptions(owned(subscriptions));
         let client = MultiHostClient::new();
         let (actions, mut states) = (client.events(), client.host_events());
         client.add_host(host).await.unwrap();

@@ -99,7 +99,9 @@ where
         .timer(TokioTimer::new())
         .header_read_timeout(front.timeout)
         .max_headers(MAX_HEADERS)
-        .max_buf_size(MAX_HEAD_BYTES);
+        .max_buf_size(MAX_HEAD_BYTES)
+        // Without keep-alive the server would write `Connection: close` over the `Upgrade` of its own 101.
+        .keep_alive(true);
     let connection = builder.serve_connection(TokioIo::new(stream), service);
     let parts = connection.without_shutdown().await?;
     let (mut io, ahead) = (parts.io.into_inner(), parts.read_buf);

@@ -22,7 +22,7 @@ use ahp_types::commands::{ContentEncoding, ResourceReadParams, ResourceReadResul
 use ahp_ws::WebSocketTransport;
 use breakbulk::ahp::{Negotiated, Segmented};
 use breakbulk::link;
-use breakbulk::{Address, Arrival, Dialer, Link};
+use breakbulk::{Arrival, BoxLink, Dialer};
 use breakbulk_proto::{Budget, Capacity, CloseReason, Limits, Transmit};
 use futures_util::{SinkExt, StreamExt};
 use serde_json::{Value, json};
@@ -311,9 +311,8 @@ async fn what_is_held_is_given_back_when_the_transport_is_dropped() {
 }
 
 /// A WebSocket of ours to a host.
-async fn dial(url: &str) -> impl Link + use<> {
-    let address: Address = format!("{url}?cap=900000").parse().unwrap();
-    Dialer::default().dial(&address).await.unwrap()
+async fn dial(url: &str) -> BoxLink {
+    Dialer::default().dial(&format!("{url}?cap=900000").parse().unwrap()).await.unwrap()
 }
 
 fn frame(text: &str) -> Transmit {

@@ -76,7 +76,7 @@ impl World {
 
     /// Listens on loopback, and serves whoever comes, one after the other. The URL to connect to.
     pub(crate) async fn listen(&self) -> String {
-        let mut config = ListenConfig::new("127.0.0.1:0".parse().unwrap(), Door::open());
+        let mut config = ListenConfig::new(([127, 0, 0, 1], 0).into(), Door::open());
         config.link.cap = self.cap;
         let mut listener = Listener::bind(config).await.unwrap();
         let url = format!("ws://{}/", listener.local_address());

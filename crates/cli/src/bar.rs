@@ -2,13 +2,13 @@
 
 use std::io::{self, IsTerminal};
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 /// Below this there is nothing to wait for.
 const WORTH_SHOWING: u64 = 1 << 20;
 
-const LENGTH_KNOWN: &str = "{bar:40} {bytes}/{total_bytes} {bytes_per_sec}";
-const LENGTH_UNKNOWN: &str = "{bytes} {bytes_per_sec}";
+const LENGTH_KNOWN: &str = "{msg}{bar:40} {bytes}/{total_bytes} {bytes_per_sec}";
+const LENGTH_UNKNOWN: &str = "{msg}{bytes} {bytes_per_sec}";
 
 /// Shows how far the work has come, or nothing.
 #[derive(Debug)]
@@ -18,6 +18,12 @@ impl Bar {
     /// A bar for one message, whose length comes with [`Bar::expect`].
     pub(crate) fn of_message() -> Self {
         Self(bar(None))
+    }
+
+    /// Bars below each other, each with a word before it.
+    pub(crate) fn pair(words: [&'static str; 2]) -> [Self; 2] {
+        let bars = MultiProgress::new();
+        words.map(|word| Self(bars.add(bar(None)).with_message(word)))
     }
 
     /// A bar for standard input: its length is known when it is a file.

@@ -5,8 +5,8 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use breakbulk::{DialError, LinkError};
-use breakbulk_proto::CloseReason;
+use breakbulk::DialError;
+use breakbulk_proto::{CloseReason, SendError};
 
 use crate::settings::SettingError;
 
@@ -35,12 +35,12 @@ pub(crate) enum Error {
     Runtime(io::Error),
     /// The connection ended, and why.
     Closed(CloseReason),
-    /// The link failed.
-    Link(LinkError),
     /// There is no link to the peer.
     Dial(DialError),
     /// Nobody can be let in.
     Listen(String),
+    /// The request could not be sent.
+    NotSent(SendError),
     /// The answer did not come in time.
     NoAnswer(Duration),
     /// The answer is an error, and was printed.
@@ -53,11 +53,10 @@ impl Error {
         match self {
             Self::Arguments(_) | Self::Setting(_) | Self::Input(_) | Self::Reported => 2,
             Self::Closed(CloseReason::Violation(_)) => 3,
-            Self::Link(LinkError::Protocol(_) | LinkError::FrameTooLarge(_)) => 3,
-            Self::Closed(_) | Self::Link(_) => 4,
+            Self::Closed(_) => 4,
             Self::Reading(_) | Self::Output(_) | Self::File(..) | Self::Writing(..) => 1,
             Self::Random(_) | Self::Runtime(_) | Self::Dial(_) | Self::Listen(_) => 1,
-            Self::NoAnswer(_) | Self::Answered => 1,
+            Self::NotSent(_) | Self::NoAnswer(_) | Self::Answered => 1,
         }
     }
 }
@@ -82,9 +81,9 @@ impl fmt::Display for Error {
             Self::Random(error) => write!(f, "no random bytes: {error}"),
             Self::Runtime(error) => write!(f, "cannot start: {error}"),
             Self::Closed(reason) => write!(f, "disconnected: {reason} [{}]", reason.name()),
-            Self::Link(error) => write!(f, "disconnected: {error}"),
             Self::Dial(error) => write!(f, "cannot connect: {error}"),
             Self::Listen(why) => f.write_str(why),
+            Self::NotSent(error) => write!(f, "not sent: {error} [{}]", error.name()),
             Self::NoAnswer(time) => write!(f, "no answer after {} s", time.as_secs_f32()),
             Self::Answered => f.write_str("the answer is an error"),
         }
@@ -125,11 +124,8 @@ mod tests {
             (Error::Arguments("x".into()), 2),
             (Error::Setting(SettingError::NotText { variable: "X".into() }), 2),
             (Error::Closed(CloseReason::Violation(Violation::FrameNotUtf8)), 3),
-            (Error::Link(LinkError::Protocol("x".into())), 3),
             (Error::Closed(CloseReason::Peer { code: 1006 }), 4),
             (Error::Closed(CloseReason::Restart), 4),
-            (Error::Link(LinkError::Io(refused())), 4),
-            (Error::Link(LinkError::Closed), 4),
         ] {
             assert_eq!(error.status(), status, "{error}");
         }

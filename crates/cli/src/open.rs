@@ -17,9 +17,10 @@ use crate::settings::{self, Certificate, Key, LinkSettings, Proxy, Roots, Trust}
 pub(crate) fn route(address: Address, role: Role, link: &LinkSettings) -> Result<Route, Error> {
     let shown = address.to_string();
     let refused = |error: LimitsError| match error.key {
-        "max_frame_bytes" => {
-            Error::Arguments(format!("the cap of {shown} is {}; allowed are {} to {}", error.value, error.min, error.max))
-        }
+        "max_frame_bytes" => Error::Arguments(format!(
+            "the cap of {shown} is {}; allowed are {} to {}",
+            error.value, error.min, error.max
+        )),
         _ => Error::Arguments(format!("{shown}: {error}")),
     };
     Route::prove(address, role, link.limits, &link.budget).map_err(refused)

@@ -1,8 +1,8 @@
 //! Questions that settings ask about an address.
 
 pub(crate) use breakbulk::Address;
-pub(crate) use breakbulk::preset::Preset;
 use breakbulk::Way;
+pub(crate) use breakbulk::preset::Preset;
 
 /// Whether it is our own standard input and output.
 pub(crate) fn is_stdio(address: &Address) -> bool {

@@ -1,25 +1,32 @@
 //! `breakbulk send`: one request, and its answer.
 
-use std::io::{self, Read};
-use std::path::{Path, PathBuf};
+use std::io::{self, Read, Write};
+use std::path::PathBuf;
 use std::time::Duration;
 
+use breakbulk::{AnyMachine, BoxLink, Dialect, Driver};
+use breakbulk_proto::ahp::Role;
+use breakbulk_proto::json::{self, Found, Number, Path};
+use breakbulk_proto::{Budget, CloseReason, Event, Input, Message, Progress, Subject};
 use bytes::Bytes;
 use serde::de::IgnoredAny;
 
 use crate::args::RequestArgs;
+use crate::bar::Bar;
 use crate::failure::{Error, Failure};
+use crate::open;
 use crate::runtime;
 use crate::seam::Address;
 use crate::settings::{Layers, LinkSettings, Settings, peer};
 
 /// What `send` does.
 #[derive(Debug)]
-#[expect(dead_code, reason = "send reads all of it when it is built")]
 pub(crate) struct SendSettings {
     pub(crate) address: Address,
     /// The request, whole; its id is [`ID`].
     pub(crate) request: Bytes,
+    /// Whether it is the request that introduces us.
+    is_initialize: bool,
     /// How long to wait for the answer.
     pub(crate) timeout: Option<Duration>,
     /// Whether the answer is printed whole.
@@ -37,19 +44,134 @@ impl SendSettings {
         let params = params(args.params, args.params_file, io::stdin())?;
         let request = request(&args.method, params.as_deref());
         let timeout = args.timeout.map(|timeout| timeout.0);
-        Ok(Self { address, request, timeout, raw: args.raw, link })
+        let is_initialize = args.method == "initialize";
+        Ok(Self { address, request, is_initialize, timeout, raw: args.raw, link })
     }
 }
 
 /// Sends the request, and prints its answer.
 pub(crate) fn run(settings: SendSettings) -> Result<(), Error> {
-    runtime::run(send(settings))
+    let timeout = settings.timeout;
+    runtime::run(async move {
+        let answer = match timeout {
+            Some(time) => tokio::time::timeout(time, ask(&settings)).await.map_err(|_| Error::NoAnswer(time))??,
+            None => ask(&settings).await?,
+        };
+        print(&answer, settings.raw)
+    })
 }
 
-/// The one place where the library is called.
-async fn send(settings: SendSettings) -> Result<(), Error> {
-    tracing::debug!(address = %settings.address, bytes = settings.request.len(), "send");
-    Err(Error::NotBuilt("send"))
+/// Connects, introduces us where the dialect needs it, and asks.
+async fn ask(settings: &SendSettings) -> Result<Message, Error> {
+    let route = open::route(settings.address.clone(), Role::Client, &settings.link)?;
+    let link = open::dialer(&route, &settings.link)?.dial(&route.address).await.map_err(Error::Dial)?;
+    let account = Budget::new(settings.link.budget).account(Some("the peer"));
+    let machine = route.setup.machine(account).map_err(Error::Random)?;
+    let mut conversation = Conversation { driver: Driver::new(link, machine), bars: Bars::new() };
+    // How much a peer takes is part of its answer to `initialize`.
+    if route.setup.dialect == Dialect::Ahp && !settings.is_initialize {
+        let hello = conversation.ask(HELLO.into()).await?;
+        if Answer::read(&hello).error.is_some() {
+            return Ok(hello);
+        }
+    }
+    let answer = conversation.ask(settings.request.clone().into()).await?;
+    conversation.end().await;
+    Ok(answer)
+}
+
+/// Prints what the answer is about.
+fn print(message: &Message, raw: bool) -> Result<(), Error> {
+    let answer = Answer::read(message);
+    let part = if raw { None } else { answer.error.or(answer.result) };
+    let mut out = io::stdout().lock();
+    let text = part.map_or_else(|| message.to_bytes().to_vec().into(), |found| message.read(found.span));
+    out.write_all(&text).and_then(|()| out.write_all(b"\n")).and_then(|()| out.flush()).map_err(Error::Output)?;
+    if answer.error.is_some() { Err(Error::Answered) } else { Ok(()) }
+}
+
+/// Who we are, to a host.
+const HELLO: &str = concat!(
+    r#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"channel":"ahp-root://","#,
+    r#""protocolVersions":["1.0.0","0.9.0"],"clientId":"breakbulk-send"}}"#
+);
+
+/// Where an answer's parts lie.
+struct Answer {
+    result: Option<Found>,
+    error: Option<Found>,
+    is_ours: bool,
+}
+
+impl Answer {
+    fn read(message: &Message) -> Self {
+        static PATHS: [Path; 4] = [&["id"], &["method"], &["result"], &["error"]];
+        let Ok(paths) = json::find(message.slices(), &PATHS) else {
+            return Self { result: None, error: None, is_ours: false };
+        };
+        let id = paths.get(0).map(|id| json::number(&message.read(id.span)));
+        let is_ours = paths.get(1).is_none() && id == Some(Number::Int(ID.into()));
+        Self { result: paths.get(2), error: paths.get(3), is_ours }
+    }
+}
+
+/// A request on its way, and its answer.
+struct Conversation {
+    driver: Driver<BoxLink, AnyMachine>,
+    bars: Bars,
+}
+
+impl Conversation {
+    /// Sends a request whose id is [`ID`]; gives its answer. Whatever else the peer says is passed over.
+    async fn ask(&mut self, request: Message) -> Result<Message, Error> {
+        self.driver.handle(Input::send(0, request));
+        loop {
+            if self.driver.has_ended() {
+                return Err(Error::Closed(CloseReason::Peer { code: 1000 }));
+            }
+            match self.driver.next().await {
+                Some(Event::Message { message, .. }) if Answer::read(&message).is_ours => return Ok(message),
+                Some(
+                    Event::SendFailed { reply: Some(message), .. } | Event::ReceiveFailed { reply: Some(message), .. },
+                ) => {
+                    return Ok(message);
+                }
+                Some(Event::SendFailed { error, .. }) => return Err(Error::NotSent(error)),
+                Some(Event::Progress(progress)) => self.bars.show(progress),
+                Some(Event::Closed(reason)) => return Err(Error::Closed(reason)),
+                Some(_) => {}
+                None => return Err(Error::Closed(CloseReason::Peer { code: 1006 })),
+            }
+        }
+    }
+
+    /// Closes, so that the peer need not guess.
+    async fn end(mut self) {
+        self.driver.handle(Input::Close(CloseReason::Normal));
+        while !matches!(self.driver.next().await, None | Some(Event::Closed(_))) {}
+    }
+}
+
+/// A progress bar for each direction.
+struct Bars {
+    there: Bar,
+    back: Bar,
+}
+
+impl Bars {
+    fn new() -> Self {
+        let [there, back] = Bar::pair(["sent      ", "received  "]);
+        Self { there, back }
+    }
+
+    fn show(&self, progress: Progress) {
+        let bar = match progress.subject {
+            Subject::Outgoing(_) => &self.there,
+            Subject::Incoming(_) => &self.back,
+        };
+        bar.expect(progress.total);
+        bar.reach(progress.done);
+    }
 }
 
 /// The request's text. `params` stay as they are, byte for byte.
@@ -64,7 +186,9 @@ fn request(method: &str, params: Option<&str>) -> Bytes {
 fn params(inline: Option<String>, file: Option<PathBuf>, input: impl Read) -> Result<Option<String>, Error> {
     let (text, name) = match (inline, file) {
         (Some(text), _) => (text.into_bytes(), "--params".to_owned()),
-        (None, Some(path)) if path == Path::new("-") => (read(input).map_err(Error::Reading)?, "standard input".into()),
+        (None, Some(path)) if path == std::path::Path::new("-") => {
+            (read(input).map_err(Error::Reading)?, "standard input".into())
+        }
         (None, Some(path)) => {
             let text = std::fs::read(&path).map_err(|error| Error::File(path.clone(), error))?;
             (text, path.display().to_string())

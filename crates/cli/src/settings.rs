@@ -25,9 +25,10 @@ pub(crate) use self::kinds::LogLevel;
 use self::kinds::{Fingerprint, Header, Host, Secret, WebOrigin};
 use self::layers::Environment;
 pub(crate) use self::layers::{Layers, Origin};
-pub(crate) use self::names::LogFormat;
-use self::names::{Proxy, Roots};
-pub(crate) use self::proof::{BridgeSettings, LinkSettings, LogSettings, check, peer};
+pub(crate) use self::names::{LogFormat, Proxy, Roots};
+pub(crate) use self::proof::{
+    BridgeSettings, Certificate, Door, Identity, Key, LinkSettings, LogSettings, ServerTls, Trust, check, peer,
+};
 pub(crate) use self::value::Shown;
 #[cfg(test)]
 pub(crate) use self::value::Value;

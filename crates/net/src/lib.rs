@@ -2,6 +2,7 @@
 //!
 //! A [`Link`] carries frames; a [`Machine`](breakbulk_proto::Machine) makes and reads them; a [`Driver`] moves them
 //! between the two.
+#![cfg_attr(test, expect(clippy::unwrap_used, reason = "a test may fail by panicking"))]
 
 pub mod address;
 #[cfg(feature = "ahp")]

@@ -132,7 +132,10 @@ impl Ended {
     #[must_use]
     pub fn trouble(&self) -> Option<&CloseReason> {
         let is_fine = |reason: &CloseReason| {
-            matches!(reason, CloseReason::Normal | CloseReason::Restart | CloseReason::Peer { code: 1000 | 1001 | 1005 })
+            matches!(
+                reason,
+                CloseReason::Normal | CloseReason::Restart | CloseReason::Peer { code: 1000 | 1001 | 1005 }
+            )
         };
         let is_violation = |reason: &CloseReason| matches!(reason, CloseReason::Violation(_));
         let both = [&self.near, &self.far];

@@ -29,6 +29,13 @@ impl Fingerprint {
     }
 }
 
+/// A digest that was read elsewhere.
+impl From<[u8; 32]> for Fingerprint {
+    fn from(digest: [u8; 32]) -> Self {
+        Self(digest)
+    }
+}
+
 impl fmt::Display for Fingerprint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{PREFIX}{}", hex(&self.0))

@@ -20,12 +20,12 @@ fn all(steps: &mut Steps) -> Result<(), Failure> {
         tools::subcommand("deny")
     })?;
     steps.step("format", || must(&mut cargo("fmt --all --check")))?;
-    steps.step("lints", || must(&mut cargo("clippy --workspace --all-targets -- -D warnings")))?;
+    steps.step("lints", || must(&mut cargo("clippy --workspace --all-targets --all-features -- -D warnings")))?;
     steps.step("dependencies", || {
         println!("Advisories are not checked here: their database needs a network. Run `cargo deny check advisories`.");
         must(&mut cargo("deny check licenses bans sources"))
     })?;
-    steps.step("tests", || must(&mut cargo("test --workspace")))?;
-    steps.step("documentation", || must(cargo("doc --workspace --no-deps").env("RUSTDOCFLAGS", "-D warnings")))?;
+    steps.step("tests", || must(&mut cargo("test --workspace --all-features")))?;
+    steps.step("documentation", || must(cargo("doc --workspace --all-features --no-deps").env("RUSTDOCFLAGS", "-D warnings")))?;
     steps.step("size of crates/proto", lines::run)
 }

@@ -136,7 +136,10 @@ impl<L: Link, M: Machine> Driver<L, M> {
 
     /// Makes and writes one frame if the link takes one, or flushes if there is none. Whether there was one.
     fn poll_write(&mut self, cx: &mut Context<'_>) -> Result<bool, LinkError> {
-        if let Poll::Ready(ready) = Pin::new(&mut self.link).poll_ready(cx) {
+        // After a close there is nothing more to make, and a link that has heard it is not ready any more.
+        if !self.said_close
+            && let Poll::Ready(ready) = Pin::new(&mut self.link).poll_ready(cx)
+        {
             ready?;
             if let Some(transmit) = self.machine.poll_transmit(now()) {
                 let is_close = matches!(transmit, Transmit::Close(_));

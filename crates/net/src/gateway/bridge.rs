@@ -45,8 +45,15 @@ pub(super) const NEAR: usize = 0;
 /// The side that the host is on.
 pub(super) const FAR: usize = 1;
 
-/// A side and what its machine has to say; `None` when both have ended.
-type Next = Option<(usize, Event)>;
+/// What happens next.
+enum Next {
+    /// A side's machine has something to say.
+    Event(usize, Event),
+    /// A side sends nothing more.
+    Ended,
+    /// Both sides are closed.
+    Over,
+}
 
 impl<'a> Bridge<'a> {
     /// Joins two sides. `names` are those under which each peer is remembered.
@@ -69,8 +76,9 @@ impl<'a> Bridge<'a> {
             let (deadline, is_timed) = (self.deadline.unwrap_or_else(Instant::now), self.deadline.is_some());
             tokio::select! {
                 next = poll_fn(|cx| self.poll(cx)) => match next {
-                    Some((side, event)) => self.take(side, event),
-                    None => break,
+                    Next::Event(side, event) => self.take(side, event),
+                    Next::Ended => {}
+                    Next::Over => break,
                 },
                 () = &mut stop, if !stopping => {
                     stopping = true;
@@ -81,7 +89,7 @@ impl<'a> Bridge<'a> {
             self.settle();
         }
         let gone = || CloseReason::Peer { code: ABNORMAL };
-        self.sides.map(|side| side.ended.unwrap_or_else(gone))
+        self.sides.map(|side| side.closed.unwrap_or_else(gone))
     }
 
     /// What happens next on either side. A side is read only while the other has room.
@@ -90,16 +98,19 @@ impl<'a> Bridge<'a> {
         for at in [self.turn, other(self.turn)] {
             let has_room = self.sides[other(at)].has_room();
             let side = &mut self.sides[at];
-            if side.ended.is_some() {
+            if side.closed.is_some() {
                 continue;
             }
             side.driver.set_reading(has_room);
             if let Poll::Ready(Some(event)) = side.driver.poll_next(cx) {
-                return Poll::Ready(Some((at, event)));
+                return Poll::Ready(Next::Event(at, event));
+            }
+            if side.driver.has_ended() && !std::mem::replace(&mut side.has_ended, true) {
+                return Poll::Ready(Next::Ended);
             }
         }
-        let is_over = self.sides.iter().all(|side| side.ended.is_some());
-        if is_over { Poll::Ready(None) } else { Poll::Pending }
+        let is_over = self.sides.iter().all(|side| side.closed.is_some());
+        if is_over { Poll::Ready(Next::Over) } else { Poll::Pending }
     }
 
     fn take(&mut self, at: usize, event: Event) {
@@ -194,7 +205,7 @@ impl<'a> Bridge<'a> {
     fn send_failed(&mut self, at: usize, ticket: Ticket, error: &SendError, reply: Option<Message>) {
         let Some(passage) = self.sides[at].done(ticket) else { return };
         let (size, method) = (passage.message.len(), passage.look.method.as_deref());
-        if self.sides[other(at)].ended.is_some() {
+        if self.sides[other(at)].closed.is_some() {
             return debug!(to = name(at), size, method, "a message was not sent: {error}");
         }
         self.memory.count(error.name());
@@ -221,8 +232,8 @@ impl<'a> Bridge<'a> {
             None => info!(side = name(at), code = reason.code(), "ended: {reason}"),
         }
         let code = if shrunk { CloseReason::Restart.code() } else { passed_on(at, &reason) };
-        self.sides[at].ended = Some(reason);
-        if self.sides[other(at)].ended.is_none() && self.ending.is_none() {
+        self.sides[at].closed = Some(reason);
+        if self.sides[other(at)].closed.is_none() && self.ending.is_none() {
             self.end_with(CloseReason::Peer { code }, self.drain);
         }
     }
@@ -236,15 +247,15 @@ impl<'a> Bridge<'a> {
     /// Looks whether something can end now.
     fn settle(&mut self) {
         let near = &self.sides[NEAR];
-        if self.ending.is_none() && near.driver.has_ended() {
+        if self.ending.is_none() && near.has_ended {
             self.end_with(CloseReason::Normal, ANSWERS);
         }
-        if self.ending.is_none() && self.sides[FAR].driver.has_ended() {
+        if self.ending.is_none() && self.sides[FAR].has_ended {
             self.end_with(CloseReason::Normal, self.drain);
         }
         let [near, far] = &self.sides;
-        let waits = near.driver.has_ended() && far.ended.is_none() && far.unanswered > 0;
-        let is_idle = |side: &Side, peer: &Side| match (side.ended.is_some(), peer.ended.is_some()) {
+        let waits = near.has_ended && far.closed.is_none() && far.unanswered > 0;
+        let is_idle = |side: &Side, peer: &Side| match (side.closed.is_some(), peer.closed.is_some()) {
             (true, _) => true,
             (false, true) => side.has_sent_all(),
             (false, false) => side.is_idle(),
@@ -257,7 +268,7 @@ impl<'a> Bridge<'a> {
     fn close_all(&mut self) {
         self.deadline = None;
         let Some(reason) = self.ending.clone() else { return };
-        self.sides.iter_mut().filter(|side| side.ended.is_none()).for_each(|side| side.close(reason.clone()));
+        self.sides.iter_mut().filter(|side| side.closed.is_none()).for_each(|side| side.close(reason.clone()));
     }
 }
 

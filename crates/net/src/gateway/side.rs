@@ -20,8 +20,10 @@ const MOST: usize = 1024;
 /// One side of a bridge.
 pub(super) struct Side {
     pub(super) driver: Driver<Watched<BoxLink>, AnyMachine>,
-    /// How it ended.
-    pub(super) ended: Option<CloseReason>,
+    /// Whether its peer sends nothing more.
+    pub(super) has_ended: bool,
+    /// How it was closed.
+    pub(super) closed: Option<CloseReason>,
     /// Messages handed to the machine that are not on the link yet.
     sending: HashMap<Ticket, Passage>,
     waiting_bytes: u64,
@@ -45,7 +47,7 @@ pub(super) struct Passage {
 impl Side {
     pub(super) fn new(driver: Driver<Watched<BoxLink>, AnyMachine>) -> Self {
         let (sending, arriving) = (HashMap::new(), HashMap::new());
-        Self { driver, ended: None, sending, waiting_bytes: 0, tickets: 0, arriving, unanswered: 0 }
+        Self { driver, has_ended: false, closed: None, sending, waiting_bytes: 0, tickets: 0, arriving, unanswered: 0 }
     }
 
     /// Whether there is room for another message.

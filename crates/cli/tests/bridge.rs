@@ -1,0 +1,150 @@
+//! The program between real processes: pipes and sockets, plain and in segments.
+#![expect(clippy::unwrap_used, reason = "a test may fail by panicking")]
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, Command, Output, Stdio};
+
+/// Answers each line with a result of 300,000 letters, whatever it asks. Its requests all have the id 1.
+const SERVER: &str = r#"exec:sh -c 'big=$(head -c 300000 /dev/zero | tr "\\0" x); while read -r line; do echo "{\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{\"protocolVersion\":\"1.0.0\",\"length\":${#line},\"text\":\"$big\"}}"; done'"#;
+
+const REQUEST: &str = r#"{"jsonrpc":"2.0","id":1,"method":"m"}"#;
+
+fn breakbulk(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_breakbulk"));
+    command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command.env("XDG_CONFIG_HOME", "/nowhere/at/all");
+    command
+}
+
+/// Runs it with this input.
+fn run(args: &[&str], input: &str) -> Output {
+    let mut child = breakbulk(args).spawn().unwrap();
+    child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+    child.wait_with_output().unwrap()
+}
+
+fn text(output: &Output) -> &str {
+    std::str::from_utf8(&output.stdout).unwrap()
+}
+
+/// A bridge that listens, until it is dropped.
+struct Bridge {
+    child: Child,
+    url: String,
+    errors: BufReader<std::process::ChildStderr>,
+}
+
+impl Bridge {
+    fn start(listen: &str, connect: &str, more: &[&str]) -> Self {
+        let args = [&["bridge", "--listen", listen, "--connect", connect, "--no-auth"], more].concat();
+        let mut child = breakbulk(&args).spawn().unwrap();
+        let mut errors = BufReader::new(child.stderr.take().unwrap());
+        let mut line = String::new();
+        errors.read_line(&mut line).unwrap();
+        let url = line.trim().strip_prefix("breakbulk: listening on ").expect(&line).to_owned();
+        Self { child, url, errors }
+    }
+
+    /// Asks it to end; gives its status.
+    fn stop(mut self) -> Option<i32> {
+        let kill = Command::new("kill").arg(self.child.id().to_string()).status().unwrap();
+        assert!(kill.success());
+        std::io::copy(&mut self.errors, &mut std::io::sink()).unwrap();
+        self.child.wait().unwrap().code()
+    }
+}
+
+impl Drop for Bridge {
+    fn drop(&mut self) {
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
+}
+
+#[test]
+fn chunked_stdio_goes_in_front_of_any_server_and_the_end_of_input_loses_no_answer() {
+    let output = run(&["bridge", "--listen", "stdio:?dialect=stdio", "--connect", SERVER], &format!("{REQUEST}\n"));
+    assert!(output.status.success(), "{output:?}");
+    let frames: Vec<&str> = text(&output).lines().collect();
+    assert_eq!(frames.len(), 5);
+    assert!(frames.iter().all(|frame| frame.len() < 61_440));
+    let joined = run(&["join", "--dialect", "stdio"], text(&output));
+    assert!(text(&joined).starts_with(r#"{"jsonrpc":"2.0","id":1,"result":{"protocolVersion":"1.0.0","length":37,"#));
+    assert_eq!(joined.stdout.len(), 300_084);
+}
+
+#[test]
+fn plain_lines_are_restored_for_a_client_that_cannot_chunk() {
+    let inner = format!(
+        "{} bridge --listen stdio:?dialect=stdio --connect {}",
+        env!("CARGO_BIN_EXE_breakbulk"),
+        shell_words(SERVER)
+    );
+    let outer = format!("exec:?dialect=stdio {inner}");
+    let output = run(&["bridge", "--listen", "stdio:", "--connect", &outer], &format!("{REQUEST}\n"));
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!((text(&output).lines().count(), output.stdout.len()), (1, 300_084));
+}
+
+#[test]
+fn a_request_of_megabytes_goes_through_two_bridges_in_small_frames() {
+    let host = Bridge::start("ws://127.0.0.1:0", SERVER, &[]);
+    let sidecar = Bridge::start("ws://127.0.0.1:0?cap=65536", &host.url, &[]);
+    let params = format!("{{\"text\":\"{}\"}}", "y".repeat(3_000_000));
+    let url = format!("{}?cap=65536", sidecar.url);
+    let output = run(&["send", &url, "--method", "m", "--params-file", "-"], &params);
+    assert!(output.status.success(), "{output:?}");
+    assert!(text(&output).starts_with(r#"{"protocolVersion":"1.0.0","length":30000"#), "{:.80}", text(&output));
+    assert_eq!((sidecar.stop(), host.stop()), (Some(0), Some(0)));
+}
+
+#[test]
+fn the_door_needs_a_token_and_says_so() {
+    let mut child = breakbulk(&["bridge", "--listen", "ws://127.0.0.1:0", "--connect", SERVER]).spawn().unwrap();
+    let mut errors = BufReader::new(child.stderr.take().unwrap()).lines();
+    let url = errors.next().unwrap().unwrap().replace("breakbulk: listening on ", "");
+    let token = errors.next().unwrap().unwrap().replace("breakbulk: token: ", "");
+    let without = run(&["send", &url, "--method", "m"], "");
+    assert_eq!(without.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&without.stderr).contains("401"), "{without:?}");
+    let with = run(&["send", &format!("{url}?token={token}"), "--method", "m"], "");
+    assert!(with.status.success(), "{with:?}");
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
+
+#[test]
+fn a_tap_prints_a_line_for_each_message() {
+    let mut child = breakbulk(&["tap", "--listen", "ws://127.0.0.1:0?cap=65536", SERVER, "--json"])
+        .env("BREAKBULK_NO_AUTH", "true")
+        .spawn()
+        .unwrap();
+    let mut errors = BufReader::new(child.stderr.take().unwrap()).lines();
+    let url = errors.next().unwrap().unwrap().replace("breakbulk: listening on ", "");
+    let sent = run(&["send", &format!("{url}?cap=65536"), "--method", "m"], "");
+    assert!(sent.status.success(), "{sent:?}");
+    let lines = BufReader::new(child.stdout.take().unwrap()).lines().take(4);
+    let lines: Vec<serde_json::Value> = lines.map(|line| serde_json::from_str(&line.unwrap()).unwrap()).collect();
+    let methods: Vec<_> = lines.iter().map(|line| (line["toward"].as_str(), line["method"].as_str())).collect();
+    let (there, back) = (Some("host"), Some("client"));
+    assert_eq!(methods, [(there, Some("initialize")), (back, None), (there, Some("m")), (back, None)]);
+    assert_eq!((lines[3]["segmentsIn"].as_u64(), lines[3]["bytes"].as_u64()), (Some(1), Some(300_083)));
+    assert!(lines[3]["segmentsOut"].as_u64() > Some(5), "{}", lines[3]);
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
+
+#[test]
+fn the_status_says_how_it_ended() {
+    let gone = run(&["bridge", "--listen", "stdio:", "--connect", "exec:false"], &format!("{REQUEST}\n"));
+    assert_eq!(gone.status.code(), Some(4), "{gone:?}");
+    let nobody = run(&["bridge", "--listen", "stdio:", "--connect", "ws://127.0.0.1:1"], "");
+    assert_eq!(nobody.status.code(), Some(1), "{nobody:?}");
+    let remote = run(&["bridge", "--listen", "ws://0.0.0.0:0", "--connect", "exec:true"], "");
+    assert!(String::from_utf8_lossy(&remote.stderr).contains("--bind-any"), "{remote:?}");
+}
+
+/// Quotes a text for another command line.
+fn shell_words(text: &str) -> String {
+    format!("'{}'", text.replace('\'', r"'\''"))
+}

@@ -7,6 +7,8 @@
 pub mod address;
 #[cfg(feature = "ahp")]
 pub mod ahp;
+pub mod backoff;
+pub mod client;
 pub mod dial;
 pub mod dialect;
 pub mod driver;
@@ -23,6 +25,7 @@ mod route;
 pub mod tls;
 
 pub use address::{Address, AddressError, Way};
+pub use client::Client;
 pub use dial::{DialError, Dialer};
 pub use dialect::{AnyMachine, Dialect, Setup};
 pub use driver::Driver;

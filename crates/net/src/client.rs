@@ -1,0 +1,216 @@
+//! A client that comes back: an AHP client that reconnects by itself, to exactly where it was.
+//!
+//! A task behind it owns one connection after the other. It waits between attempts with full jitter, resumes from the
+//! settled cursor, delivers each action exactly once, and keeps what was dispatched until the host shows it. Messages of
+//! any size pass both ways as raw JSON: none is parsed into a tree.
+//!
+//! ```
+//! use breakbulk::client::{Client, Config, ConnectError, Event};
+//! # use breakbulk::link::Memory;
+//! # async fn dial() -> Result<Memory, ConnectError> { Err(ConnectError::never("no host in this example")) }
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() {
+//! let mut config = Config::new("a fresh id");
+//! config.subscriptions = vec!["ahp-root://".into(), "ahp-chat:/1".into()];
+//! let (client, mut events) = Client::start(dial, config);
+//! let turn = r#"{"type":"chat/turnStarted","turnId":"t1","startedAt":"2026-01-01T00:00:00Z","message":{"text":"hi"}}"#;
+//! let _number = client.dispatch("ahp-chat:/1", turn).await;
+//! while let Some(event) = events.next().await {
+//!     match event {
+//!         Event::Snapshot { channel, from_seq, .. } => println!("{channel} is as of {from_seq}"),
+//!         Event::Action { channel, seq, .. } => println!("{channel} has an action {seq}"),
+//!         other => println!("{other:?}"),
+//!     }
+//! }
+//! # }
+//! ```
+
+mod answer;
+mod command;
+mod config;
+mod connect;
+mod error;
+mod event;
+mod feed;
+mod kept;
+mod live;
+mod run;
+mod session;
+mod state;
+mod wire;
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use breakbulk_proto::Message;
+use breakbulk_proto::ahp::Negotiated;
+use tokio::sync::{Semaphore, mpsc, oneshot, watch};
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+
+use self::answer::Room;
+use self::command::{Command, Request};
+use self::feed::Feed;
+use self::kept::Dispatched;
+use self::live::{MAX_REQUESTS, MAX_UNANSWERED};
+use self::run::{Core, Task};
+use self::session::Session;
+
+pub use self::answer::Answer;
+pub use self::config::Config;
+pub use self::connect::{Connect, ConnectError};
+pub use self::error::{DispatchError, RequestError};
+pub use self::event::{Event, Events, Lost, Why};
+pub use self::state::{Reason, State};
+
+/// Things asked by callers that may wait for the task; past that, callers wait.
+const MAX_COMMANDS: usize = 1024;
+
+/// An AHP client that reconnects by itself. Cloning is cheap, and all clones are one client; when the last is dropped it
+/// closes.
+#[derive(Debug, Clone)]
+pub struct Client(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    commands: mpsc::Sender<Command>,
+    /// The last number that was given to an action.
+    last_number: Mutex<u64>,
+    /// Bytes of requests, until they are on the link.
+    requests: Room,
+    /// Bytes of actions, until the host has shown them.
+    actions: Room,
+    in_flight: Semaphore,
+    state: watch::Receiver<State>,
+    stop: CancellationToken,
+    request_timeout: Duration,
+}
+
+impl Client {
+    /// Starts a client, which begins to connect at once. `connect` gives it a fresh link for each attempt.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime with time.
+    pub fn start(connect: impl Connect, config: Config) -> (Self, Events) {
+        let (commands, taken) = mpsc::channel(MAX_COMMANDS);
+        let (events, queue) = mpsc::channel(config.max_events.max(1));
+        let (reply_to, replies) = mpsc::channel(MAX_UNANSWERED);
+        let first = State::Connecting { attempt: 1, after: Duration::ZERO };
+        let (said, state) = watch::channel(first);
+        let [requests, actions] = [(); 2].map(|()| Room::new(config.max_waiting_bytes));
+        let (stop, request_timeout) = (CancellationToken::new(), config.request_timeout);
+        let feed = Feed::new(events);
+        let core = Core {
+            session: Session::new(config.client_id.clone(), config.resend, &config.subscriptions, feed),
+            config,
+            negotiated: Negotiated::default(),
+            commands: taken,
+            replies,
+            reply_to,
+            unanswered: 0,
+            reply_room: requests.clone(),
+            state: said,
+            stop: stop.clone(),
+            connections: 0,
+            last_id: 0,
+        };
+        tokio::spawn(Task { connect, core }.run());
+        let (last_number, in_flight) = (Mutex::new(0), Semaphore::new(MAX_REQUESTS));
+        let shared = Shared { commands, last_number, requests, actions, in_flight, state, stop, request_timeout };
+        (Self(Arc::new(shared)), Events(queue))
+    }
+
+    /// Asks the host something; the result is raw JSON. `params` is raw JSON too.
+    ///
+    /// Without a connection it waits for one; the configured time counts from the call. Once sent it is never sent
+    /// again: when the connection ends first, that is the answer. Requests and actions leave in the order in which they
+    /// were asked for. Dropping the future withdraws a request that has not left.
+    ///
+    /// # Errors
+    /// See [`RequestError`].
+    pub async fn request(&self, method: &str, params: impl Into<Message>) -> Result<Message, RequestError> {
+        let params = params.into();
+        if !wire::is_json(&params) {
+            return Err(RequestError::NotJson);
+        }
+        let asked = async {
+            let _place = self.0.in_flight.acquire().await.map_err(|_| RequestError::Closed)?;
+            let room = self.0.requests.take(params.len()).await.ok_or(RequestError::Closed)?;
+            let (answer, answered) = oneshot::channel();
+            let request = Request { method: method.to_owned(), params, answer, room };
+            self.ask(Command::Request(request)).await?;
+            answered.await.unwrap_or(Err(RequestError::Closed))
+        };
+        timeout(self.0.request_timeout, asked).await.unwrap_or(Err(RequestError::Timeout))
+    }
+
+    /// Dispatches an action, and returns its number. From then on it is kept until the host shows it, which is
+    /// [`Event::Action`] with that number as `own`; if it can come to nothing, that is [`Event::Lost`].
+    ///
+    /// Waits while too many bytes of actions are kept. On a channel that is not followed the host shows us nothing, so
+    /// there an action is sent at most once, and nothing is heard of it.
+    ///
+    /// # Errors
+    /// See [`DispatchError`].
+    pub async fn dispatch(&self, channel: &str, action: impl Into<Message>) -> Result<u64, DispatchError> {
+        let action = action.into();
+        if !wire::is_json(&action) {
+            return Err(DispatchError::NotJson);
+        }
+        let room = self.0.actions.take(action.len()).await.ok_or(DispatchError::Closed)?;
+        let place = self.0.commands.reserve().await.map_err(|_| DispatchError::Closed)?;
+        // Numbered and queued in one step, so that numbers rise in the order of the queue.
+        let mut last = self.0.last_number.lock().unwrap_or_else(PoisonError::into_inner);
+        *last = last.saturating_add(1);
+        let dispatched = Dispatched { client_seq: *last, channel: channel.to_owned(), action, _room: room };
+        place.send(Command::Dispatch(dispatched));
+        Ok(*last)
+    }
+
+    /// Follows a channel from now on, across connections, until [`unsubscribe`](Self::unsubscribe). Its state comes as
+    /// [`Event::Snapshot`]. Unlike other requests it is asked again on the next connection, because that does no harm.
+    ///
+    /// # Errors
+    /// See [`RequestError`]. After a timeout the channel is still wanted.
+    pub async fn subscribe(&self, channel: &str) -> Result<(), RequestError> {
+        let asked = async {
+            let (waiter, followed) = oneshot::channel();
+            self.ask(Command::Subscribe { channel: channel.to_owned(), waiter }).await?;
+            followed.await.unwrap_or(Err(RequestError::Closed))
+        };
+        timeout(self.0.request_timeout, asked).await.unwrap_or(Err(RequestError::Timeout))
+    }
+
+    /// Follows a channel no more.
+    ///
+    /// # Errors
+    /// The client is closed.
+    pub async fn unsubscribe(&self, channel: &str) -> Result<(), RequestError> {
+        self.ask(Command::Unsubscribe { channel: channel.to_owned() }).await
+    }
+
+    /// Where the client is, now and from now on. A state that passes quickly may not be seen.
+    #[must_use]
+    pub fn state(&self) -> watch::Receiver<State> {
+        self.0.state.clone()
+    }
+
+    /// Closes the client. On a live connection what was asked before has a few seconds to leave, and what was dispatched
+    /// to be shown. Returns when the link is closed; events that wait can still be taken.
+    pub async fn close(&self) {
+        self.0.stop.cancel();
+        let mut state = self.0.state.clone();
+        // The other end goes only after it has said that it is closed.
+        let _ = state.wait_for(|state| matches!(state, State::Closed(_))).await;
+    }
+
+    async fn ask(&self, command: Command) -> Result<(), RequestError> {
+        self.0.commands.send(command).await.map_err(|_| RequestError::Closed)
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        self.stop.cancel();
+    }
+}

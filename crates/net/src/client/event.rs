@@ -1,0 +1,120 @@
+//! What a client tells its application, in the order in which it happened.
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use breakbulk_proto::{Message, SendError};
+use futures_core::Stream;
+use tokio::sync::mpsc;
+
+use super::answer::Answer;
+
+/// What happens on a client's channels. Nothing is left out: whoever takes events slowly slows the link.
+///
+/// Take them in a task of their own: an answer to a request waits behind events that nobody takes. When it is dropped,
+/// events are discarded and the client lives on.
+#[derive(Debug)]
+pub struct Events(pub(super) mpsc::Receiver<Event>);
+
+impl Events {
+    /// The next event; `None` when the client is closed and all have been taken. Cancel-safe.
+    pub async fn next(&mut self) -> Option<Event> {
+        self.0.recv().await
+    }
+}
+
+impl Stream for Events {
+    type Item = Event;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Event>> {
+        self.0.poll_recv(cx)
+    }
+}
+
+/// Something that happened. Payloads are raw JSON, as the host wrote it.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Event {
+    /// A conversation begins: at the first connection, and when the host could not resume. What was known of any
+    /// channel is void; the snapshots follow.
+    Started {
+        /// The result of `initialize`.
+        result: Message,
+    },
+    /// The connection is back. What was missed follows: actions, or snapshots.
+    Resumed,
+    /// A channel's state, which replaces what was known of it.
+    Snapshot {
+        /// The channel.
+        channel: String,
+        /// Which seq it holds everything up to.
+        from_seq: u64,
+        /// The `Snapshot` object.
+        snapshot: Message,
+    },
+    /// An action, each exactly once, in its channel's order.
+    Action {
+        /// The channel.
+        channel: String,
+        /// Its place in the host's order. Gaps are normal.
+        seq: u64,
+        /// Its number, if we dispatched it: the host has taken it, or refused it with a `rejectionReason`.
+        own: Option<u64>,
+        /// The `ActionEnvelope` object.
+        envelope: Message,
+    },
+    /// A notification that is no action. The host does not repeat those that a drop swallowed: ask for what they are
+    /// about after [`Event::Started`] and [`Event::Resumed`].
+    Notification {
+        /// Its method.
+        method: String,
+        /// Its params; empty if it has none.
+        params: Message,
+    },
+    /// The host asks something. Dropping the answer refuses.
+    Request {
+        /// Its method.
+        method: String,
+        /// Its params; empty if it has none.
+        params: Message,
+        /// What the answer is given to.
+        answer: Answer,
+    },
+    /// Channels that the host can no longer offer. They are followed no more.
+    Missing {
+        /// Their names.
+        channels: Vec<String>,
+    },
+    /// A dispatched action that may not have reached the host, and is not sent again.
+    Lost(Lost),
+}
+
+/// A dispatched action that may not have reached the host, and is not sent again.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Lost {
+    /// Its number.
+    pub client_seq: u64,
+    /// The channel.
+    pub channel: String,
+    /// The action.
+    pub action: Message,
+    /// Why.
+    pub why: Why,
+}
+
+/// Why a dispatched action is lost.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Why {
+    /// It cannot be sent: most often because it is larger than the host takes.
+    Unsendable(SendError),
+    /// It was sent, the connection ended, and nothing shows whether it arrived: the host answered with a snapshot that
+    /// cannot tell, or sending again is turned off.
+    Unknown,
+    /// The host can no longer offer its channel.
+    ChannelMissing,
+    /// The host closed the connection with 1009 (too big) each time that it was sent.
+    TooBigForHost,
+    /// The client was closed first.
+    Closed,
+}

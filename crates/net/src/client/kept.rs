@@ -1,0 +1,302 @@
+//! Dispatched actions, until the host shows them: what is sent again after a reconnect, and what is given up.
+
+use std::collections::VecDeque;
+
+use breakbulk_proto::Message;
+use breakbulk_proto::json::Path;
+use tokio::sync::OwnedSemaphorePermit;
+
+use super::event::{Lost, Why};
+use super::wire::{self, Shot};
+
+/// How many times in a row the host may close with 1009 over one action before it is given up.
+const MAX_STRIKES: u8 = 3;
+/// The close code for "too big".
+const TOO_BIG: u16 = 1009;
+
+/// Actions in the order in which they were dispatched. On each connection those before some point have been handed to
+/// the machine, and those after it wait.
+#[derive(Debug, Default)]
+pub(super) struct Kept(VecDeque<Entry>);
+
+/// An action of ours.
+#[derive(Debug)]
+pub(super) struct Dispatched {
+    pub(super) client_seq: u64,
+    pub(super) channel: String,
+    pub(super) action: Message,
+    /// Its part of the room for actions, until it is kept no more.
+    pub(super) _room: OwnedSemaphorePermit,
+}
+
+#[derive(Debug)]
+struct Entry {
+    dispatched: Dispatched,
+    place: Place,
+    /// It left whole on an earlier connection, and may have arrived.
+    doubtful: bool,
+    strikes: u8,
+}
+
+/// Where an action is on this connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    Waiting,
+    Handed,
+    /// Its last frame is on the link.
+    Sent,
+}
+
+/// What a snapshot says about an action.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fate {
+    Applied,
+    NotApplied,
+    Unknown,
+}
+
+impl Kept {
+    /// Takes an action. It waits.
+    pub(super) fn push(&mut self, dispatched: Dispatched) {
+        self.0.push_back(Entry { dispatched, place: Place::Waiting, doubtful: false, strikes: 0 });
+    }
+
+    /// Whether the host has shown all.
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Whether some wait.
+    pub(super) fn has_waiting(&self) -> bool {
+        self.0.back().is_some_and(|entry| entry.place == Place::Waiting)
+    }
+
+    /// The next that waits. It counts as handed.
+    pub(super) fn hand(&mut self) -> Option<&Dispatched> {
+        let first = self.0.partition_point(|entry| entry.place != Place::Waiting);
+        let entry = self.0.get_mut(first)?;
+        entry.place = Place::Handed;
+        Some(&entry.dispatched)
+    }
+
+    /// An action's last frame is on the link. One that the host will not show to us is not kept.
+    pub(super) fn sent(&mut self, client_seq: u64, is_wanted: impl Fn(&str) -> bool) {
+        let Some(at) = self.find(client_seq) else { return };
+        match self.0.get_mut(at) {
+            Some(entry) if is_wanted(&entry.dispatched.channel) => entry.place = Place::Sent,
+            _ => drop(self.0.remove(at)),
+        }
+    }
+
+    /// An action cannot be sent.
+    pub(super) fn unsendable(&mut self, client_seq: u64, why: Why) -> Option<Lost> {
+        let at = self.find(client_seq)?;
+        self.0.remove(at).map(|entry| entry.lose(why))
+    }
+
+    /// The host shows an action as ours. Whether it is one that was kept.
+    pub(super) fn shown(&mut self, client_seq: u64, channel: &str) -> bool {
+        let at = self.find(client_seq).filter(|at| self.0.get(*at).is_some_and(|e| e.dispatched.channel == channel));
+        at.and_then(|at| self.0.remove(at)).is_some()
+    }
+
+    /// The connection ended: all wait again, and those that had left are in doubt.
+    pub(super) fn disconnected(&mut self, code: u16) -> Option<Lost> {
+        let last = self.0.partition_point(|entry| entry.place != Place::Waiting);
+        for entry in self.0.range_mut(..last) {
+            entry.doubtful |= entry.place == Place::Sent;
+            entry.place = Place::Waiting;
+        }
+        if code != TOO_BIG {
+            return None;
+        }
+        // The largest of those that it got to see is what it means.
+        let (at, accused) =
+            self.0.range_mut(..last).enumerate().max_by_key(|(_, entry)| entry.dispatched.action.len())?;
+        accused.strikes = accused.strikes.saturating_add(1);
+        if accused.strikes < MAX_STRIKES {
+            return None;
+        }
+        self.0.remove(at).map(|entry| entry.lose(Why::TooBigForHost))
+    }
+
+    /// The followed channels have shown what they show: the rest did not arrive. Returns what is given up.
+    pub(super) fn replayed(&mut self, resend: bool, is_followed: impl Fn(&str) -> bool) -> Vec<Lost> {
+        self.judge(resend, |dispatched| if is_followed(&dispatched.channel) { Fate::NotApplied } else { Fate::Unknown })
+    }
+
+    /// Channels have new states, which may hold what is in doubt. Returns what is given up.
+    pub(super) fn replaced(&mut self, shots: &[Shot], resend: bool) -> Vec<Lost> {
+        self.judge(resend, |dispatched| {
+            let shot = shots.iter().find(|shot| shot.channel == dispatched.channel);
+            shot.map_or(Fate::Unknown, |shot| fate(&dispatched.action, shot))
+        })
+    }
+
+    /// Gives up all that belong to these channels.
+    pub(super) fn missing(&mut self, channels: &[String]) -> Vec<Lost> {
+        self.take(|entry| channels.contains(&entry.dispatched.channel).then_some(Some(Why::ChannelMissing)))
+    }
+
+    /// Gives up all.
+    pub(super) fn close(&mut self) -> Vec<Lost> {
+        self.take(|_| Some(Some(Why::Closed)))
+    }
+
+    fn judge(&mut self, resend: bool, fate: impl Fn(&Dispatched) -> Fate) -> Vec<Lost> {
+        let lost = self.take(|entry| match entry.doubtful.then(|| fate(&entry.dispatched)) {
+            Some(Fate::Applied) => Some(None),
+            Some(Fate::NotApplied) if !resend => Some(Some(Why::Unknown)),
+            Some(Fate::Unknown) => Some(Some(Why::Unknown)),
+            Some(Fate::NotApplied) | None => None,
+        });
+        self.0.iter_mut().for_each(|entry| entry.doubtful = false);
+        lost
+    }
+
+    /// Takes out what `verdict` names: as lost if it says why, else without a word.
+    fn take(&mut self, verdict: impl Fn(&Entry) -> Option<Option<Why>>) -> Vec<Lost> {
+        let mut lost = Vec::new();
+        for entry in std::mem::take(&mut self.0) {
+            match verdict(&entry) {
+                None => self.0.push_back(entry),
+                Some(None) => {}
+                Some(Some(why)) => lost.push(entry.lose(why)),
+            }
+        }
+        lost
+    }
+
+    fn find(&self, client_seq: u64) -> Option<usize> {
+        self.0.binary_search_by_key(&client_seq, |entry| entry.dispatched.client_seq).ok()
+    }
+}
+
+impl Entry {
+    fn lose(self, why: Why) -> Lost {
+        let Dispatched { client_seq, channel, action, .. } = self.dispatched;
+        Lost { client_seq, channel, action, why }
+    }
+}
+
+/// Looks for the id that an action brings into its channel's state.
+///
+/// Only an id that the action itself makes can tell; one that it merely names, such as the turn of a confirmation,
+/// is there in any case. A queued message leaves no trace once it has become a turn: there only its presence tells.
+fn fate(action: &Message, shot: &Shot) -> Fate {
+    static PATHS: [Path; 5] = [&["type"], &["turnId"], &["resource"], &["annotation", "id"], &["id"]];
+    let [kind, turn, resource, annotation, message] = wire::string_at(action, &PATHS);
+    let (own, absent) = match kind.as_deref() {
+        Some("chat/turnStarted") => (turn, Fate::NotApplied),
+        Some("automation/createRequested") => (resource, Fate::NotApplied),
+        Some("annotations/set") => (annotation, Fate::NotApplied),
+        Some("chat/pendingMessageSet") => (message, Fate::Unknown),
+        _ => (None, Fate::Unknown),
+    };
+    let Some(own) = own else {
+        return Fate::Unknown;
+    };
+    if shot.has(serde_json::Value::from(own).to_string().as_bytes()) { Fate::Applied } else { absent }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use tokio::sync::Semaphore;
+
+    use super::*;
+
+    fn turn(id: &str) -> Message {
+        Message::from(format!(r#"{{"type":"chat/turnStarted","turnId":"{id}","message":{{}}}}"#))
+    }
+
+    fn kept(actions: &[Message]) -> Kept {
+        let mut kept = Kept::default();
+        for (n, action) in actions.iter().enumerate() {
+            let room = Arc::new(Semaphore::new(1)).try_acquire_owned().unwrap();
+            let (client_seq, channel) = (n as u64 + 1, "c".to_owned());
+            kept.push(Dispatched { client_seq, channel, action: action.clone(), _room: room });
+        }
+        kept
+    }
+
+    fn numbers(kept: &mut Kept) -> Vec<u64> {
+        std::iter::from_fn(|| kept.hand().map(|dispatched| dispatched.client_seq)).collect()
+    }
+
+    fn shot(state: &str) -> Shot {
+        let text = Message::from(format!(r#"{{"resource":"c","fromSeq":9,"state":{state}}}"#));
+        Shot { channel: "c".into(), from_seq: 9, text }
+    }
+
+    #[test]
+    fn what_the_replay_does_not_show_is_sent_again_in_order() {
+        let mut kept = kept(&["1", "2", "3", "4"].map(turn));
+        assert_eq!(numbers(&mut kept), [1, 2, 3, 4]);
+        (1..=3).for_each(|n| kept.sent(n, |_| true));
+        assert!(!kept.has_waiting() && kept.disconnected(1006).is_none() && kept.has_waiting());
+        assert!(kept.shown(2, "c") && !kept.shown(2, "c") && !kept.shown(1, "other"));
+        assert!(kept.replayed(true, |_| true).is_empty());
+        assert_eq!(numbers(&mut kept), [1, 3, 4]);
+    }
+
+    #[test]
+    fn without_resending_only_what_had_left_is_lost() {
+        let mut kept = kept(&["1", "2", "3"].map(turn));
+        kept.hand();
+        kept.hand();
+        kept.sent(1, |_| true);
+        kept.disconnected(1006);
+        let lost = kept.replayed(false, |_| true);
+        assert_eq!(lost.iter().map(|lost| (lost.client_seq, &lost.why)).collect::<Vec<_>>(), [(1, &Why::Unknown)]);
+        assert_eq!(numbers(&mut kept), [2, 3]);
+    }
+
+    #[test]
+    fn a_snapshot_tells_by_the_id_that_an_action_makes() {
+        let confirmed = r#"{"type":"chat/toolCallConfirmed","turnId":"t1","toolCallId":"x"}"#;
+        let queued = |id| Message::from(format!(r#"{{"type":"chat/pendingMessageSet","id":"{id}"}}"#));
+        let actions = [turn("t1"), turn("t2"), Message::from(confirmed), queued("t1"), queued("q")];
+        let mut kept = kept(&actions);
+        assert_eq!(numbers(&mut kept), [1, 2, 3, 4, 5]);
+        (1..=5).for_each(|n| kept.sent(n, |_| true));
+        kept.disconnected(1006);
+        let lost = kept.replaced(&[shot(r#"{"turns":[{"id":"t1","text":"\"t2\""}]}"#)], true);
+        assert_eq!(lost.iter().map(|lost| lost.client_seq).collect::<Vec<_>>(), [3, 5]);
+        assert_eq!(numbers(&mut kept), [2]);
+    }
+
+    #[test]
+    fn a_channel_without_a_snapshot_tells_nothing() {
+        let mut kept = kept(&["1", "2"].map(turn));
+        kept.hand();
+        kept.sent(1, |_| true);
+        kept.disconnected(1006);
+        assert_eq!(kept.replaced(&[], true).len(), 1);
+        assert_eq!(numbers(&mut kept), [2]);
+    }
+
+    #[test]
+    fn an_action_that_nobody_will_show_is_not_kept_once_sent() {
+        let mut kept = kept(&["1", "2"].map(turn));
+        kept.hand();
+        kept.sent(1, |_| false);
+        kept.disconnected(1006);
+        assert_eq!(numbers(&mut kept), [2]);
+    }
+
+    #[test]
+    fn an_action_over_which_the_host_closes_three_times_is_given_up() {
+        let mut kept = kept(&["a long one", "2"].map(turn));
+        assert!(kept.disconnected(TOO_BIG).is_none(), "nothing had been handed over");
+        for strike in 1..=3 {
+            assert_eq!(numbers(&mut kept), [1, 2]);
+            let lost = kept.disconnected(TOO_BIG);
+            assert_eq!(lost.map(|lost| lost.why), (strike == 3).then_some(Why::TooBigForHost));
+        }
+        assert_eq!(numbers(&mut kept), [2]);
+        assert_eq!(kept.missing(&["c".into()]).len(), 1);
+        assert!(kept.close().is_empty());
+    }
+}

@@ -1,0 +1,453 @@
+//! One connection: the handshake, then what goes out and what comes in, until the link ends.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use breakbulk_proto::ahp::{self, Connection, Delivery, Role};
+use breakbulk_proto::{CloseReason, Event as Said, Input, Message, SendError};
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::{Instant, sleep_until};
+use tracing::{debug, info, warn};
+
+use super::answer::{Answer, Reply};
+use super::command::{Answering, Command, Request};
+use super::error::RequestError;
+use super::event::{Event, Why};
+use super::run::{Core, Ended};
+use super::state::{Reason, State};
+use super::wire::{self, Incoming, Resumption, Welcome};
+use crate::driver::Driver;
+use crate::link::Link;
+
+/// Bytes handed to the machine and not yet on the link, past which nothing more is handed over. Enough to keep a link
+/// busy; what waits elsewhere can still be withdrawn.
+const WINDOW: usize = 4 << 20;
+/// Requests that may wait for their answers. Callers who gave up are forgotten when there are so many.
+pub(super) const MAX_REQUESTS: usize = 1024;
+/// Requests of the host's that may wait for ours.
+pub(super) const MAX_UNANSWERED: usize = 256;
+/// How long what was asked before a close has to leave, and what was dispatched to be shown.
+const CLOSE_TIME: Duration = Duration::from_secs(5);
+/// The close code for a peer that breaks the protocol.
+const PROTOCOL_ERROR: u16 = 1002;
+/// AHP's `UnsupportedProtocolVersion`.
+const UNSUPPORTED_VERSION: i64 = -32005;
+/// An answer to a request too many.
+const BUSY: i64 = -32000;
+
+/// One connection.
+pub(super) struct Live<'a, L> {
+    core: &'a mut Core,
+    driver: Driver<L, Connection>,
+    phase: Phase,
+    /// Requests that wait for their answers, by id.
+    asked: HashMap<u64, Asked>,
+    /// Messages that the machine has, by ticket.
+    handed: HashMap<u64, Handed>,
+    handed_bytes: usize,
+    last_ticket: u64,
+    /// What came before the handshake was answered: it belongs after it.
+    early: Vec<Message>,
+    early_bytes: u64,
+    /// When the handshake, or a close, has taken too long.
+    deadline: Instant,
+    live_since: Option<Instant>,
+    for_good: Option<Reason>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    Greeting,
+    Live,
+    /// No more is taken from callers than what they asked before; then the link is closed.
+    Stopping {
+        drained: bool,
+    },
+    /// The link is being closed.
+    Closing,
+}
+
+/// Who waits for an answer.
+#[derive(Debug)]
+enum Asked {
+    Initialize,
+    Reconnect,
+    Subscribe(String),
+    Request(Answering),
+}
+
+/// A message that the machine has.
+#[derive(Debug)]
+struct Handed {
+    what: What,
+    bytes: usize,
+    _room: Option<OwnedSemaphorePermit>,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum What {
+    Request(u64),
+    Action(u64),
+    Other,
+}
+
+impl<'a, L: Link> Live<'a, L> {
+    /// A connection over a fresh link.
+    pub(super) fn new(link: L, core: &'a mut Core) -> Result<Self, getrandom::Error> {
+        let mut seed = [0; 32];
+        getrandom::fill(&mut seed)?;
+        let mut config = ahp::Config::new(Role::Client, core.config.limits, seed);
+        config.delivery = Delivery::Settled;
+        config.negotiated = core.negotiated.clone();
+        let account = core.config.budget.account(Some(&core.config.client_id));
+        core.connections = core.connections.saturating_add(1);
+        Ok(Self {
+            driver: Driver::new(link, Connection::new(config, account)),
+            deadline: Instant::now() + core.config.connect_timeout,
+            core,
+            phase: Phase::Greeting,
+            asked: HashMap::new(),
+            handed: HashMap::new(),
+            handed_bytes: 0,
+            last_ticket: 0,
+            early: Vec::new(),
+            early_bytes: 0,
+            live_since: None,
+            for_good: None,
+        })
+    }
+
+    /// Runs until the link has ended.
+    pub(super) async fn run(mut self) -> Ended {
+        self.core.say(State::Replaying);
+        self.greet();
+        loop {
+            let is_fed = self.core.session.feed.try_flush();
+            self.advance(is_fed);
+            self.driver.set_reading(is_fed);
+            let (takes_commands, is_timed) = (self.takes_commands(), self.is_timed(is_fed));
+            tokio::select! {
+                said = self.driver.next() => match said {
+                    Some(Said::Closed(reason)) => return self.ended(&reason),
+                    Some(said) => self.take(said),
+                    None => return self.ended(&CloseReason::Normal),
+                },
+                () = self.core.session.feed.flush(), if !is_fed => self.put_off(),
+                Some(reply) = self.core.replies.recv() => self.reply(reply),
+                command = self.core.commands.recv(), if takes_commands => self.command(command),
+                () = sleep_until(self.deadline), if is_timed => self.too_late(),
+                () = self.core.stop.cancelled(), if matches!(self.phase, Phase::Greeting | Phase::Live) => self.stop(),
+            }
+        }
+    }
+
+    /// What follows from where things are: more is handed over, the cursor moves, states change.
+    fn advance(&mut self, is_fed: bool) {
+        if matches!(self.phase, Phase::Live | Phase::Stopping { .. }) {
+            self.core.session.cursor = self.driver.machine().cursor().or(self.core.session.cursor);
+            while self.handed_bytes < WINDOW
+                && let Some(next) = self.core.session.kept.hand()
+            {
+                let (number, text) = (next.client_seq, wire::dispatch(&next.channel, next.client_seq, &next.action));
+                self.hand(What::Action(number), text, None);
+            }
+        }
+        if self.phase == Phase::Live && is_fed && self.live_since.is_none() {
+            self.live_since = Some(Instant::now());
+            self.core.say(State::Live);
+        }
+        // A link that closes may swallow what it took last, so what was dispatched has to be seen.
+        let is_idle = self.handed.is_empty() && self.core.session.kept.is_empty();
+        if is_idle && self.phase == (Phase::Stopping { drained: true }) {
+            self.close(CloseReason::Normal);
+        }
+    }
+
+    /// Whether what callers ask can be taken now: what was dispatched before goes first.
+    fn takes_commands(&self) -> bool {
+        let is_open = matches!(self.phase, Phase::Live | Phase::Stopping { drained: false });
+        is_open && self.handed_bytes < WINDOW && !self.core.session.kept.has_waiting()
+    }
+
+    /// Whether the deadline counts. The host is not to blame while we do not read; a close has the driver's own time.
+    const fn is_timed(&self, is_fed: bool) -> bool {
+        match self.phase {
+            Phase::Greeting => is_fed,
+            Phase::Stopping { .. } => true,
+            Phase::Live | Phase::Closing => false,
+        }
+    }
+
+    fn take(&mut self, said: Said) {
+        self.put_off();
+        match said {
+            Said::Message { message, ordinal, .. } => self.message(message, ordinal),
+            Said::Sent { ticket } => {
+                if let Some(What::Action(number)) = forget(&mut self.handed, &mut self.handed_bytes, ticket.0) {
+                    self.core.session.sent(number);
+                }
+            }
+            Said::SendFailed { ticket, error, .. } => {
+                if let Some(what) = forget(&mut self.handed, &mut self.handed_bytes, ticket.0) {
+                    self.send_failed(what, error);
+                }
+            }
+            Said::Expired { received, .. } => {
+                warn!(received, "an unfinished message was given up: the host is asked for it again");
+                self.close(CloseReason::GroupExpired);
+            }
+            _ => {}
+        }
+    }
+
+    fn message(&mut self, message: Message, ordinal: u64) {
+        let incoming = Incoming::read(&message);
+        match incoming {
+            Incoming::Answer { id, outcome } => self.answered(id, outcome, ordinal),
+            Incoming::Other => debug!(bytes = message.len(), "a message that is neither request nor answer"),
+            _ if self.phase == Phase::Greeting => {
+                self.early_bytes = self.early_bytes.saturating_add(u64::try_from(message.len()).unwrap_or(u64::MAX));
+                self.early.push(message);
+                if self.early_bytes > self.core.config.limits.max_held_bytes {
+                    warn!(bytes = self.early_bytes, "the host says too much before it answers the handshake");
+                    self.close(CloseReason::Peer { code: PROTOCOL_ERROR });
+                }
+            }
+            other => self.heard(other),
+        }
+    }
+
+    /// Something that the host says of its own accord.
+    fn heard(&mut self, incoming: Incoming) {
+        let session = &mut self.core.session;
+        match incoming {
+            Incoming::Action(envelope) => session.action(envelope),
+            Incoming::Notification { method, params } => session.feed.push(Event::Notification { method, params }),
+            Incoming::Request { id, method, .. } if self.core.unanswered >= MAX_UNANSWERED => {
+                warn!(method, "the host asks too much at once");
+                self.hand(What::Other, wire::error(&id, BUSY, "too many requests wait"), None);
+            }
+            Incoming::Request { id, method, params } => {
+                self.core.unanswered = self.core.unanswered.saturating_add(1);
+                let (replies, room) = (self.core.reply_to.clone(), self.core.reply_room.clone());
+                let answer = Answer::new(id, self.core.connections, replies, room);
+                self.core.session.feed.push(Event::Request { method, params, answer });
+            }
+            Incoming::Answer { .. } | Incoming::Other => {}
+        }
+    }
+
+    fn answered(&mut self, id: u64, outcome: Result<Message, RequestError>, ordinal: u64) {
+        match self.asked.remove(&id) {
+            Some(Asked::Request(answer)) => drop(answer.send(outcome)),
+            Some(Asked::Subscribe(channel)) => self.core.session.subscribed(&channel, outcome),
+            Some(Asked::Initialize) => self.initialized(outcome, ordinal),
+            Some(Asked::Reconnect) => self.reconnected(outcome, ordinal),
+            None => debug!(id, "an answer that nobody waits for"),
+        }
+    }
+
+    /// Begins the handshake: with `reconnect` if there is something to resume.
+    fn greet(&mut self) {
+        let Some(cursor) = self.core.session.cursor else {
+            return self.initialize();
+        };
+        let params = wire::reconnect(&self.core.config.client_id, cursor, &self.core.session.followed());
+        self.ask(Asked::Reconnect, "reconnect", &params, None);
+    }
+
+    fn initialize(&mut self) {
+        let config = &self.core.config;
+        let wanted = self.core.session.wanted();
+        let params = wire::initialize(&config.introduction, &config.versions, &config.client_id, &wanted);
+        self.ask(Asked::Initialize, "initialize", &params, None);
+    }
+
+    fn initialized(&mut self, outcome: Result<Message, RequestError>, ordinal: u64) {
+        match outcome {
+            Ok(result) => match Welcome::read(&result) {
+                Some(welcome) => {
+                    let seq = self.core.session.started(result, welcome);
+                    self.begin(ordinal, seq);
+                }
+                None => self.nonsense("initialize"),
+            },
+            Err(RequestError::Remote { code, message, .. }) => {
+                warn!(code, "the host refused to begin");
+                self.for_good = (code == UNSUPPORTED_VERSION).then_some(Reason::Rejected { code, message });
+                self.close(CloseReason::Normal);
+            }
+            Err(_) => self.close(CloseReason::Normal),
+        }
+    }
+
+    fn reconnected(&mut self, outcome: Result<Message, RequestError>, ordinal: u64) {
+        match outcome {
+            Ok(result) => match Resumption::read(&result) {
+                Some(resumption) => {
+                    let seq = self.core.session.resumed(resumption);
+                    self.begin(ordinal, seq);
+                }
+                None => self.nonsense("reconnect"),
+            },
+            Err(error) => {
+                info!("the host does not resume: {error}");
+                self.initialize();
+            }
+        }
+    }
+
+    /// The handshake is done: everything up to `seq` is known, and what came early follows it.
+    fn begin(&mut self, ordinal: u64, seq: u64) {
+        self.driver.machine_mut().note_seq(ordinal, seq);
+        self.phase = Phase::Live;
+        for message in std::mem::take(&mut self.early) {
+            self.heard(Incoming::read(&message));
+        }
+        for channel in self.core.session.unfollowed() {
+            self.subscribe(channel);
+        }
+    }
+
+    fn nonsense(&mut self, method: &'static str) {
+        warn!(method, "the host's answer makes no sense");
+        self.close(CloseReason::Peer { code: PROTOCOL_ERROR });
+    }
+
+    fn command(&mut self, command: Option<Command>) {
+        match command {
+            None => self.phase = Phase::Stopping { drained: true },
+            Some(Command::Request(request)) => self.request(request),
+            Some(Command::Dispatch(dispatched)) => self.core.session.kept.push(dispatched),
+            Some(Command::Subscribe { channel, waiter }) => {
+                self.core.session.want(&channel, waiter);
+                self.subscribe(channel);
+            }
+            Some(Command::Unsubscribe { channel }) => {
+                self.core.session.unwant(&channel);
+                self.hand(What::Other, wire::notification("unsubscribe", &wire::of_channel(&channel)), None);
+            }
+        }
+    }
+
+    fn request(&mut self, request: Request) {
+        let Request { method, params, answer, room } = request;
+        if self.asked.len() >= MAX_REQUESTS {
+            self.asked.retain(|_, asked| !matches!(asked, Asked::Request(answer) if answer.is_closed()));
+        }
+        // A caller who gave up while it waited gets nothing sent.
+        if !answer.is_closed() {
+            self.ask(Asked::Request(answer), &method, &params, Some(room));
+        }
+    }
+
+    fn subscribe(&mut self, channel: String) {
+        let params = wire::of_channel(&channel);
+        self.ask(Asked::Subscribe(channel), "subscribe", &params, None);
+    }
+
+    fn reply(&mut self, reply: Reply) {
+        self.core.unanswered = self.core.unanswered.saturating_sub(1);
+        if reply.connection == self.core.connections {
+            self.hand(What::Other, reply.text, reply.room);
+        }
+    }
+
+    fn ask(&mut self, asked: Asked, method: &str, params: &Message, room: Option<OwnedSemaphorePermit>) {
+        self.core.last_id = self.core.last_id.saturating_add(1);
+        let id = self.core.last_id;
+        self.asked.insert(id, asked);
+        self.hand(What::Request(id), wire::request(id, method, params), room);
+    }
+
+    fn hand(&mut self, what: What, text: Message, room: Option<OwnedSemaphorePermit>) {
+        self.last_ticket = self.last_ticket.saturating_add(1);
+        let bytes = text.len();
+        self.handed_bytes = self.handed_bytes.saturating_add(bytes);
+        self.handed.insert(self.last_ticket, Handed { what, bytes, _room: room });
+        self.driver.handle(Input::send(self.last_ticket, text));
+    }
+
+    /// Nothing of a message was sent, or not all of it.
+    fn send_failed(&mut self, what: What, error: SendError) {
+        match what {
+            What::Other => debug!("an answer was not sent: {error}"),
+            What::Request(id) => match self.asked.remove(&id) {
+                Some(Asked::Request(answer)) if error == SendError::Disconnected => {
+                    drop(answer.send(Err(RequestError::Disconnected)));
+                }
+                Some(Asked::Request(answer)) => drop(answer.send(Err(RequestError::Unsendable(error)))),
+                Some(Asked::Initialize | Asked::Reconnect) => {
+                    info!("the handshake was not sent: {error}");
+                    self.close(CloseReason::Normal);
+                }
+                // It is still wanted, and asked for on the next connection.
+                Some(Asked::Subscribe(_)) | None => {}
+            },
+            // It waits for the next connection.
+            What::Action(_) if error == SendError::Disconnected => {}
+            What::Action(number) => {
+                let lost = self.core.session.kept.unsendable(number, Why::Unsendable(error));
+                self.core.session.lose(lost);
+            }
+        }
+    }
+
+    /// Something has moved: the handshake is not stuck.
+    fn put_off(&mut self) {
+        if self.phase == Phase::Greeting {
+            self.deadline = Instant::now() + self.core.config.connect_timeout;
+        }
+    }
+
+    fn too_late(&mut self) {
+        if self.phase == Phase::Greeting {
+            info!("the handshake was not answered in time");
+        }
+        self.close(CloseReason::Normal);
+    }
+
+    /// Lets go what callers asked before the close, and takes no more.
+    fn stop(&mut self) {
+        self.core.commands.close();
+        if self.phase == Phase::Live {
+            self.phase = Phase::Stopping { drained: false };
+            self.deadline = Instant::now() + CLOSE_TIME;
+        } else {
+            self.close(CloseReason::Normal);
+        }
+    }
+
+    fn close(&mut self, reason: CloseReason) {
+        if self.phase != Phase::Closing {
+            self.phase = Phase::Closing;
+            self.driver.handle(Input::Close(reason));
+        }
+    }
+
+    /// The link has ended: whoever waits for an answer hears so.
+    fn ended(mut self, reason: &CloseReason) -> Ended {
+        for (_, asked) in self.asked.drain() {
+            if let Asked::Request(answer) = asked {
+                drop(answer.send(Err(RequestError::Disconnected)));
+            }
+        }
+        let lost = self.core.session.kept.disconnected(reason.code());
+        self.core.session.lose(lost);
+        let lived = self.live_since.map_or(Duration::ZERO, |since| since.elapsed());
+        info!(code = reason.code(), lived = ?lived, "disconnected: {reason}");
+        let never = match reason {
+            CloseReason::Peer { code } if self.core.config.never.contains(code) => Some(Reason::Peer { code: *code }),
+            _ => None,
+        };
+        let asked = self.core.stop.is_cancelled().then_some(Reason::Asked);
+        Ended { for_good: self.for_good.or(never).or(asked), lived }
+    }
+}
+
+/// The machine has done with a message.
+fn forget(handed: &mut HashMap<u64, Handed>, bytes: &mut usize, ticket: u64) -> Option<What> {
+    let handed = handed.remove(&ticket)?;
+    *bytes = bytes.saturating_sub(handed.bytes);
+    Some(handed.what)
+}

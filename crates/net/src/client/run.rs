@@ -1,0 +1,136 @@
+//! The task behind a client: one connection after the other, with a wait in between, until there is a reason to end.
+
+use std::hash::{BuildHasher, RandomState};
+use std::time::Duration;
+
+use breakbulk_proto::ahp::Negotiated;
+use tokio::sync::{mpsc, watch};
+use tokio::time::{sleep, timeout};
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+use super::answer::{Reply, Room};
+use super::command::Command;
+use super::config::Config;
+use super::connect::{Connect, ConnectError};
+use super::live::Live;
+use super::session::Session;
+use super::state::{Reason, State};
+use crate::backoff::Backoff;
+
+/// The task behind a client.
+pub(super) struct Task<C> {
+    pub(super) connect: C,
+    pub(super) core: Core,
+}
+
+/// What connections share.
+pub(super) struct Core {
+    pub(super) config: Config,
+    pub(super) session: Session,
+    pub(super) negotiated: Negotiated,
+    pub(super) commands: mpsc::Receiver<Command>,
+    pub(super) replies: mpsc::Receiver<Reply>,
+    /// For each request of the host's, a way back.
+    pub(super) reply_to: mpsc::Sender<Reply>,
+    /// Requests of the host's that have no answer yet.
+    pub(super) unanswered: usize,
+    pub(super) reply_room: Room,
+    pub(super) state: watch::Sender<State>,
+    pub(super) stop: CancellationToken,
+    /// How many connections there have been.
+    pub(super) connections: u64,
+    /// The last id that was given to a request.
+    pub(super) last_id: u64,
+}
+
+/// How a connection ended.
+#[derive(Debug)]
+pub(super) struct Ended {
+    /// Why there will be no other, if so.
+    pub(super) for_good: Option<Reason>,
+    /// How long it was live.
+    pub(super) lived: Duration,
+}
+
+impl<C: Connect> Task<C> {
+    /// Runs until the client is closed, and then until the last event is taken.
+    pub(super) async fn run(mut self) {
+        let reason = self.attempts().await;
+        self.core.finish(reason).await;
+    }
+
+    async fn attempts(&mut self) -> Reason {
+        let config = &self.core.config;
+        let seed = config.seed.unwrap_or_else(|| RandomState::new().hash_one("backoff"));
+        let mut backoff = Backoff::new(config.retry_base, config.retry_cap, seed);
+        let (steady_after, open_in) = (config.steady_after, config.connect_timeout);
+        let (mut attempt, mut after) = (1_u32, Duration::ZERO);
+        loop {
+            self.core.say(State::Connecting { attempt, after });
+            let link = tokio::select! {
+                link = open(&mut self.connect, after, open_in) => link,
+                never = self.core.session.feed.keep_flushing() => match never {},
+                () = self.core.stop.cancelled() => return Reason::Asked,
+            };
+            attempt = attempt.saturating_add(1);
+            match link {
+                Ok(link) => {
+                    let ended = self.connection(link).await;
+                    if let Some(reason) = ended.for_good {
+                        return reason;
+                    }
+                    if ended.lived >= steady_after {
+                        backoff.reset();
+                        attempt = 1;
+                    }
+                }
+                Err(ConnectError::Never(error)) => return Reason::Refused(error.to_string()),
+                Err(ConnectError::Again(error)) => info!("no connection: {error}"),
+            }
+            after = backoff.draw();
+        }
+    }
+
+    async fn connection(&mut self, link: C::Link) -> Ended {
+        match Live::new(link, &mut self.core) {
+            Ok(live) => live.run().await,
+            Err(error) => {
+                warn!("the system gave no random bytes: {error}");
+                Ended { for_good: None, lived: Duration::ZERO }
+            }
+        }
+    }
+}
+
+impl Core {
+    pub(super) fn say(&self, state: State) {
+        self.state.send_replace(state);
+    }
+
+    /// The end: callers hear of it, and the application of what it dispatched in vain.
+    async fn finish(mut self, reason: Reason) {
+        info!("closed: {reason}");
+        self.commands.close();
+        // Waits for whoever has a place in the queue already.
+        while let Some(command) = self.commands.recv().await {
+            if let Command::Dispatch(dispatched) = command {
+                self.session.kept.push(dispatched);
+            }
+        }
+        let lost = self.session.kept.close();
+        self.session.lose(lost);
+        self.reply_room.close();
+        self.say(State::Closed(reason));
+        let Self { mut session, .. } = self;
+        session.feed.flush().await;
+    }
+}
+
+/// Waits, then opens a link in a limited time.
+async fn open<C: Connect>(connect: &mut C, after: Duration, limit: Duration) -> Result<C::Link, ConnectError> {
+    sleep(after).await;
+    timeout(limit, connect.connect())
+        .await
+        .unwrap_or_else(|_| Err(ConnectError::again("the link took too long to open")))
+}

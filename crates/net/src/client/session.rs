@@ -1,0 +1,202 @@
+//! What outlives connections: where to resume, what each channel has applied, what is followed, what was dispatched.
+
+use std::collections::BTreeMap;
+
+use breakbulk_proto::Message;
+use breakbulk_proto::ahp::Applied;
+use tokio::sync::oneshot;
+use tracing::warn;
+
+use super::error::RequestError;
+use super::event::{Event, Lost};
+use super::feed::Feed;
+use super::kept::Kept;
+use super::wire::{Envelope, Resumption, Shot, Welcome};
+
+/// What outlives connections.
+#[derive(Debug)]
+pub(super) struct Session {
+    client_id: String,
+    resend: bool,
+    /// Where to resume; `None` before the first `initialize`.
+    pub(super) cursor: Option<u64>,
+    applied: Applied,
+    channels: BTreeMap<String, Channel>,
+    pub(super) kept: Kept,
+    pub(super) feed: Feed,
+}
+
+/// A channel that is to be followed.
+#[derive(Debug, Default)]
+struct Channel {
+    /// The host has said so: it can be resumed.
+    is_followed: bool,
+    waiters: Vec<Waiter>,
+}
+
+/// Somebody who waits for a channel to be followed.
+pub(super) type Waiter = oneshot::Sender<Result<(), RequestError>>;
+
+impl Session {
+    pub(super) fn new(client_id: String, resend: bool, subscriptions: &[String], feed: Feed) -> Self {
+        let channels = subscriptions.iter().map(|name| (name.clone(), Channel::default())).collect();
+        let (applied, kept) = (Applied::default(), Kept::default());
+        Self { client_id, resend, cursor: None, applied, channels, kept, feed }
+    }
+
+    /// Every channel that is to be followed.
+    pub(super) fn wanted(&self) -> Vec<String> {
+        self.channels.keys().cloned().collect()
+    }
+
+    /// The channels that can be resumed.
+    pub(super) fn followed(&self) -> Vec<String> {
+        self.names(true)
+    }
+
+    /// The channels that are to be followed, and are not.
+    pub(super) fn unfollowed(&self) -> Vec<String> {
+        self.names(false)
+    }
+
+    /// An action's last frame is on the link.
+    pub(super) fn sent(&mut self, number: u64) {
+        self.kept.sent(number, |channel| self.channels.contains_key(channel));
+    }
+
+    /// A channel is to be followed from now on.
+    pub(super) fn want(&mut self, channel: &str, waiter: Waiter) {
+        self.channels.entry(channel.to_owned()).or_default().waiters.push(waiter);
+    }
+
+    /// A channel is to be followed no more.
+    pub(super) fn unwant(&mut self, channel: &str) {
+        self.channels.remove(channel);
+        self.applied.forget(channel);
+    }
+
+    /// A conversation begins. Returns the seq up to which we know everything.
+    pub(super) fn started(&mut self, result: Message, welcome: Welcome) -> u64 {
+        self.applied = Applied::default();
+        self.feed.push(Event::Started { result });
+        let seq = lowest(&welcome.shots).map_or(welcome.seq, |lowest| lowest.min(welcome.seq));
+        let names = self.wanted();
+        names.iter().for_each(|name| self.follow(name));
+        self.replace(welcome.shots);
+        seq
+    }
+
+    /// The conversation goes on. Returns the seq up to which we know everything.
+    pub(super) fn resumed(&mut self, resumption: Resumption) -> u64 {
+        self.feed.push(Event::Resumed);
+        let cursor = self.cursor.unwrap_or_default();
+        match resumption {
+            Resumption::Replay { actions, missing } => {
+                let highest = actions.iter().map(|action| action.seq).max();
+                actions.into_iter().for_each(|action| self.action(action));
+                self.miss(missing);
+                let is_followed = |name: &str| self.channels.get(name).is_some_and(|channel| channel.is_followed);
+                let lost = self.kept.replayed(self.resend, is_followed);
+                self.lose(lost);
+                // Somebody may have asked once more for what is followed, and the answer was lost.
+                self.followed().iter().for_each(|name| self.follow(name));
+                highest.map_or(cursor, |highest| highest.max(cursor))
+            }
+            Resumption::Snapshots(shots) => {
+                let covered = |name: &String| shots.iter().any(|shot| shot.channel == *name);
+                // A channel without state has none to send; whether it is still there is asked anew.
+                let uncovered = self.channels.iter_mut().filter(|(name, _)| !covered(name));
+                uncovered.for_each(|(_, channel)| channel.is_followed = false);
+                // The host's word is the last, also where its order began anew.
+                self.applied = Applied::default();
+                let seq = lowest(&shots).unwrap_or(cursor);
+                self.replace(shots);
+                seq
+            }
+        }
+    }
+
+    /// The answer to a `subscribe`.
+    pub(super) fn subscribed(&mut self, name: &str, outcome: Result<Message, RequestError>) {
+        match outcome {
+            Ok(result) => {
+                self.follow(name);
+                if let Some(shot) = Shot::of_subscribe(&result) {
+                    self.shot(shot);
+                }
+            }
+            Err(error) => {
+                let Some(channel) = self.channels.remove(name) else { return };
+                self.applied.forget(name);
+                // Nobody waits for it who would hear: it was followed before.
+                if channel.waiters.is_empty() {
+                    self.miss(vec![name.to_owned()]);
+                }
+                channel.waiters.into_iter().for_each(|waiter| drop(waiter.send(Err(error.clone()))));
+            }
+        }
+    }
+
+    /// An action, new or not.
+    pub(super) fn action(&mut self, envelope: Envelope) {
+        let Envelope { channel, seq, origin, text } = envelope;
+        let own = origin.filter(|(client, _)| *client == self.client_id).map(|(_, number)| number);
+        if let Some(number) = own {
+            self.kept.shown(number, &channel);
+        }
+        // A channel that is not followed is not replayed either, so there is nothing to remember of it.
+        if !self.channels.contains_key(&channel) || self.applied.admit(&channel, seq) {
+            self.feed.push(Event::Action { channel, seq, own, envelope: text });
+        }
+    }
+
+    /// Tells of actions that are given up.
+    pub(super) fn lose(&mut self, lost: impl IntoIterator<Item = Lost>) {
+        for lost in lost {
+            warn!(bytes = lost.action.len(), number = lost.client_seq, why = ?lost.why, "a dispatched action is lost");
+            self.feed.push(Event::Lost(lost));
+        }
+    }
+
+    /// States that replace what was known.
+    fn replace(&mut self, shots: Vec<Shot>) {
+        let lost = self.kept.replaced(&shots, self.resend);
+        shots.into_iter().for_each(|shot| self.shot(shot));
+        self.lose(lost);
+    }
+
+    fn shot(&mut self, shot: Shot) {
+        let Shot { channel, from_seq, text: snapshot } = shot;
+        if !self.channels.contains_key(&channel) || self.applied.snapshot(&channel, from_seq) {
+            self.feed.push(Event::Snapshot { channel, from_seq, snapshot });
+        }
+    }
+
+    /// A channel is followed, and whoever waited for it hears so.
+    fn follow(&mut self, name: &str) {
+        if let Some(channel) = self.channels.get_mut(name) {
+            channel.is_followed = true;
+            channel.waiters.drain(..).for_each(|waiter| drop(waiter.send(Ok(()))));
+        }
+    }
+
+    /// The host can no longer offer these channels.
+    fn miss(&mut self, channels: Vec<String>) {
+        if channels.is_empty() {
+            return;
+        }
+        channels.iter().for_each(|channel| self.unwant(channel));
+        let lost = self.kept.missing(&channels);
+        self.feed.push(Event::Missing { channels });
+        self.lose(lost);
+    }
+
+    fn names(&self, followed: bool) -> Vec<String> {
+        let names = self.channels.iter().filter(|(_, channel)| channel.is_followed == followed);
+        names.map(|(name, _)| name.clone()).collect()
+    }
+}
+
+fn lowest(shots: &[Shot]) -> Option<u64> {
+    shots.iter().map(|shot| shot.from_seq).min()
+}

@@ -214,7 +214,7 @@ mod tests {
     fn kept(actions: &[Message]) -> Kept {
         let mut kept = Kept::default();
         for (n, action) in actions.iter().enumerate() {
-            let room = Arc::new(Semaphore::new(1)).try_acquire_owned().unwrap();
+            let room = Arc::new(Semaphore::new(1)).try_acquire_owned().expect("a place");
             let (client_seq, channel) = (n as u64 + 1, "c".to_owned());
             kept.push(Dispatched { client_seq, channel, action: action.clone(), _room: room });
         }

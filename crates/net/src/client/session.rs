@@ -90,7 +90,7 @@ impl Session {
     pub(super) fn resumed(&mut self, resumption: Resumption) -> u64 {
         self.feed.push(Event::Resumed);
         let cursor = self.cursor.unwrap_or_default();
-        match resumption {
+        let seq = match resumption {
             Resumption::Replay { actions, missing } => {
                 let highest = actions.iter().map(|action| action.seq).max();
                 actions.into_iter().for_each(|action| self.action(action));
@@ -98,8 +98,6 @@ impl Session {
                 let is_followed = |name: &str| self.channels.get(name).is_some_and(|channel| channel.is_followed);
                 let lost = self.kept.replayed(self.resend, is_followed);
                 self.lose(lost);
-                // Somebody may have asked once more for what is followed, and the answer was lost.
-                self.followed().iter().for_each(|name| self.follow(name));
                 highest.map_or(cursor, |highest| highest.max(cursor))
             }
             Resumption::Snapshots(shots) => {
@@ -113,7 +111,10 @@ impl Session {
                 self.replace(shots);
                 seq
             }
-        }
+        };
+        // Somebody may have asked once more for what is followed, and the answer was lost.
+        self.followed().iter().for_each(|name| self.follow(name));
+        seq
     }
 
     /// The answer to a `subscribe`.

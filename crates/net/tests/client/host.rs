@@ -29,6 +29,8 @@ pub(crate) struct State {
     /// How many messages were handed to the link whole.
     pub(crate) sent: usize,
     pub(crate) knobs: Knobs,
+    /// How many actions of the client's were in replays.
+    pub(crate) replayed_own: usize,
     /// What the client answered.
     pub(crate) answers: Vec<Value>,
     subscriptions: BTreeSet<String>,
@@ -55,6 +57,10 @@ pub(crate) struct Knobs {
     pub(crate) silent: BTreeSet<String>,
     /// Close with this code when an action of ours arrives.
     pub(crate) close_on_dispatch: Option<u16>,
+    /// Show an action just before a reconnect is answered.
+    pub(crate) hasty: bool,
+    /// Channels without a state.
+    pub(crate) stateless: BTreeSet<String>,
     /// Take actions without showing them.
     pub(crate) mute: bool,
 }
@@ -234,12 +240,18 @@ impl State {
         self.subscriptions = names(&params["subscriptions"]);
         self.subscriptions.retain(|name| !missing.contains(name));
         if self.knobs.snapshots {
-            let shots: Vec<_> = self.subscriptions.iter().map(|name| self.shot(name)).collect();
+            let stateful = self.subscriptions.iter().filter(|name| !self.knobs.stateless.contains(*name));
+            let shots: Vec<_> = stateful.map(|name| self.shot(name)).collect();
             return Ok(json!({ "type": "snapshot", "snapshots": shots }));
         }
         let last = params["lastSeenServerSeq"].as_u64().unwrap();
         let missed = self.log.iter().filter(|entry| entry.seq > last && self.subscriptions.contains(&entry.channel));
         let actions: Vec<_> = missed.map(Entry::envelope).collect();
+        self.replayed_own += actions.iter().filter(|action| !action["origin"].is_null()).count();
+        if self.knobs.hasty {
+            let channel = self.subscriptions.first().unwrap().clone();
+            self.publish(&channel, Value::Null, json!({ "type": "terminal/data", "data": "early" }));
+        }
         Ok(json!({ "type": "replay", "actions": actions, "missing": missing }))
     }
 
@@ -249,6 +261,9 @@ impl State {
             return Err(-32008);
         }
         self.subscriptions.insert(channel.to_owned());
+        if self.knobs.stateless.contains(channel) {
+            return Ok(json!({}));
+        }
         Ok(json!({ "snapshot": self.shot(channel) }))
     }
 
@@ -262,7 +277,6 @@ impl State {
     }
 
     fn publish(&mut self, channel: &str, origin: Value, action: Value) {
-        // Gaps are normal.
         let seq = self.log.last().map_or(0, |entry| entry.seq) + 1;
         let entry = Entry { channel: channel.to_owned(), seq, origin, action };
         if self.subscriptions.contains(channel) && !self.knobs.mute {

@@ -24,6 +24,8 @@ pub(crate) struct Line {
     pub(crate) host: Host,
     /// After how many frames the next links break; links past these last.
     pub(crate) cuts: Arc<Mutex<VecDeque<u64>>>,
+    /// Whether a link goes silent when it is to break: it takes everything, and brings nothing.
+    pub(crate) silent: bool,
     /// How many links there have been.
     pub(crate) dials: Arc<Mutex<usize>>,
 }
@@ -33,7 +35,8 @@ impl Line {
         *self.dials.lock().unwrap() += 1;
         let (near, far) = link::pair(&Capacity::of(CAP), 4);
         self.host.serve(far);
-        Breaking { link: Some(near), left: self.cuts.lock().unwrap().pop_front().unwrap_or(u64::MAX) }
+        let left = self.cuts.lock().unwrap().pop_front().unwrap_or(u64::MAX);
+        Breaking { link: Some(near), left, silent: self.silent }
     }
 
     /// A client of this host that follows these channels.
@@ -99,12 +102,14 @@ pub(crate) async fn state(client: &Client, is: impl FnMut(&State) -> bool) -> St
 pub(crate) struct Breaking {
     link: Option<Memory>,
     left: u64,
+    silent: bool,
 }
 
 impl Breaking {
     fn spend(&mut self) -> Result<&mut Memory, LinkError> {
         match self.left.checked_sub(1) {
             Some(left) => self.left = left,
+            None if self.silent => {}
             None => self.link = None,
         }
         self.get()
@@ -125,6 +130,9 @@ impl Stream for Breaking {
     type Item = Result<Arrival, LinkError>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        if self.silent && self.left == 0 {
+            return Poll::Pending;
+        }
         let arrival = match self.get() {
             Ok(link) => std::task::ready!(Pin::new(link).poll_next(cx)),
             Err(error) => return Poll::Ready(Some(Err(error))),

@@ -34,6 +34,7 @@ mod event;
 mod feed;
 mod kept;
 mod live;
+mod rope;
 mod run;
 mod session;
 mod state;
@@ -130,7 +131,7 @@ impl Client {
     /// See [`RequestError`].
     pub async fn request(&self, method: &str, params: impl Into<Message>) -> Result<Message, RequestError> {
         let params = params.into();
-        if !wire::is_json(&params) {
+        if !rope::is_json(&params) {
             return Err(RequestError::NotJson);
         }
         let asked = async {
@@ -154,7 +155,7 @@ impl Client {
     /// See [`DispatchError`].
     pub async fn dispatch(&self, channel: &str, action: impl Into<Message>) -> Result<u64, DispatchError> {
         let action = action.into();
-        if !wire::is_json(&action) {
+        if !rope::is_json(&action) {
             return Err(DispatchError::NotJson);
         }
         let room = self.0.actions.take(action.len()).await.ok_or(DispatchError::Closed)?;

@@ -6,7 +6,7 @@ use breakbulk_proto::Message;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
 use super::error::DispatchError;
-use super::wire;
+use super::{rope, wire};
 
 /// JSON-RPC's "method not found".
 const METHOD_NOT_FOUND: i64 = -32601;
@@ -41,7 +41,7 @@ impl Answer {
     /// The result is not JSON, and the request was refused; or the client is closed.
     pub async fn give(mut self, result: impl Into<Message>) -> Result<(), DispatchError> {
         let result = result.into();
-        if !wire::is_json(&result) {
+        if !rope::is_json(&result) {
             return Err(DispatchError::NotJson);
         }
         let room = self.room.take(result.len()).await.ok_or(DispatchError::Closed)?;

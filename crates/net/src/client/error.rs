@@ -27,6 +27,9 @@ pub enum RequestError {
     /// No answer came in the configured time, or there was no connection for so long.
     #[error("no answer in time")]
     Timeout,
+    /// A subscription that is no longer wanted, or to a channel that the host can no longer offer.
+    #[error("the subscription was withdrawn")]
+    Withdrawn,
     /// The params are not JSON.
     #[error("the params are not JSON")]
     NotJson,

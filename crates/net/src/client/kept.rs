@@ -7,7 +7,8 @@ use breakbulk_proto::json::Path;
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::event::{Lost, Why};
-use super::wire::{self, Shot};
+use super::rope;
+use super::wire::Shot;
 
 /// How many times in a row the host may close with 1009 over one action before it is given up.
 const MAX_STRIKES: u8 = 3;
@@ -64,11 +65,6 @@ impl Kept {
     /// Whether the host has shown all.
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
-    }
-
-    /// Whether some wait.
-    pub(super) fn has_waiting(&self) -> bool {
-        self.0.back().is_some_and(|entry| entry.place == Place::Waiting)
     }
 
     /// The next that waits. It counts as handed.
@@ -185,7 +181,7 @@ impl Entry {
 /// is there in any case. A queued message leaves no trace once it has become a turn: there only its presence tells.
 fn fate(action: &Message, shot: &Shot) -> Fate {
     static PATHS: [Path; 5] = [&["type"], &["turnId"], &["resource"], &["annotation", "id"], &["id"]];
-    let [kind, turn, resource, annotation, message] = wire::string_at(action, &PATHS);
+    let [kind, turn, resource, annotation, message] = rope::string_at(action, &PATHS);
     let (own, absent) = match kind.as_deref() {
         Some("chat/turnStarted") => (turn, Fate::NotApplied),
         Some("automation/createRequested") => (resource, Fate::NotApplied),
@@ -235,7 +231,7 @@ mod tests {
         let mut kept = kept(&["1", "2", "3", "4"].map(turn));
         assert_eq!(numbers(&mut kept), [1, 2, 3, 4]);
         (1..=3).for_each(|n| kept.sent(n, |_| true));
-        assert!(!kept.has_waiting() && kept.disconnected(1006).is_none() && kept.has_waiting());
+        assert!(kept.hand().is_none() && kept.disconnected(1006).is_none() && !kept.is_empty());
         assert!(kept.shown(2, "c") && !kept.shown(2, "c") && !kept.shown(1, "other"));
         assert!(kept.replayed(true, |_| true).is_empty());
         assert_eq!(numbers(&mut kept), [1, 3, 4]);

@@ -1,5 +1,8 @@
 //! One connection: the handshake, then what goes out and what comes in, until the link ends.
 
+mod greeting;
+mod handed;
+
 use std::collections::HashMap;
 use std::time::Duration;
 
@@ -9,29 +12,27 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, sleep_until};
 use tracing::{debug, info, warn};
 
+use self::handed::{Handed, What};
 use super::answer::{Answer, Reply};
 use super::command::{Answering, Command, Request};
 use super::error::RequestError;
 use super::event::{Event, Why};
 use super::run::{Core, Ended};
 use super::state::{Reason, State};
-use super::wire::{self, Incoming, Resumption, Welcome};
+use super::wire::{self, Incoming};
 use crate::driver::Driver;
 use crate::link::Link;
 
-/// Bytes handed to the machine and not yet on the link, past which nothing more is handed over. Enough to keep a link
-/// busy; what waits elsewhere can still be withdrawn.
-const WINDOW: usize = 4 << 20;
 /// Requests that may wait for their answers. Callers who gave up are forgotten when there are so many.
 pub(super) const MAX_REQUESTS: usize = 1024;
 /// Requests of the host's that may wait for ours.
 pub(super) const MAX_UNANSWERED: usize = 256;
 /// How long what was asked before a close has to leave, and what was dispatched to be shown.
 const CLOSE_TIME: Duration = Duration::from_secs(5);
+/// Longer than any connection lasts.
+const FAR: Duration = Duration::from_hours(24 * 365);
 /// The close code for a peer that breaks the protocol.
 const PROTOCOL_ERROR: u16 = 1002;
-/// AHP's `UnsupportedProtocolVersion`.
-const UNSUPPORTED_VERSION: i64 = -32005;
 /// An answer to a request too many.
 const BUSY: i64 = -32000;
 
@@ -42,11 +43,10 @@ pub(super) struct Live<'a, L> {
     phase: Phase,
     /// Requests that wait for their answers, by id.
     asked: HashMap<u64, Asked>,
-    /// Messages that the machine has, by ticket.
-    handed: HashMap<u64, Handed>,
-    handed_bytes: usize,
-    last_ticket: u64,
-    /// What came before the handshake was answered: it belongs after it.
+    handed: Handed,
+    /// The handshake is done.
+    is_greeted: bool,
+    /// What came before it was: it belongs after it.
     early: Vec<Message>,
     early_bytes: u64,
     /// When the handshake, or a close, has taken too long.
@@ -76,21 +76,6 @@ enum Asked {
     Request(Answering),
 }
 
-/// A message that the machine has.
-#[derive(Debug)]
-struct Handed {
-    what: What,
-    bytes: usize,
-    _room: Option<OwnedSemaphorePermit>,
-}
-
-#[derive(Debug, Clone, Copy)]
-enum What {
-    Request(u64),
-    Action(u64),
-    Other,
-}
-
 impl<'a, L: Link> Live<'a, L> {
     /// A connection over a fresh link.
     pub(super) fn new(link: L, core: &'a mut Core) -> Result<Self, getrandom::Error> {
@@ -103,13 +88,12 @@ impl<'a, L: Link> Live<'a, L> {
         core.connections = core.connections.saturating_add(1);
         Ok(Self {
             driver: Driver::new(link, Connection::new(config, account)),
-            deadline: Instant::now() + core.config.connect_timeout,
+            deadline: after(core.config.connect_timeout),
             core,
             phase: Phase::Greeting,
             asked: HashMap::new(),
-            handed: HashMap::new(),
-            handed_bytes: 0,
-            last_ticket: 0,
+            handed: Handed::default(),
+            is_greeted: false,
             early: Vec::new(),
             early_bytes: 0,
             live_since: None,
@@ -145,7 +129,7 @@ impl<'a, L: Link> Live<'a, L> {
     fn advance(&mut self, is_fed: bool) {
         if matches!(self.phase, Phase::Live | Phase::Stopping { .. }) {
             self.core.session.cursor = self.driver.machine().cursor().or(self.core.session.cursor);
-            while self.handed_bytes < WINDOW
+            while self.handed.has_room()
                 && let Some(next) = self.core.session.kept.hand()
             {
                 let (number, text) = (next.client_seq, wire::dispatch(&next.channel, next.client_seq, &next.action));
@@ -163,10 +147,10 @@ impl<'a, L: Link> Live<'a, L> {
         }
     }
 
-    /// Whether what callers ask can be taken now: what was dispatched before goes first.
+    /// Whether what callers ask can be taken now. What was dispatched before has gone first: see [`advance`](Self::advance).
     fn takes_commands(&self) -> bool {
         let is_open = matches!(self.phase, Phase::Live | Phase::Stopping { drained: false });
-        is_open && self.handed_bytes < WINDOW && !self.core.session.kept.has_waiting()
+        is_open && self.handed.has_room()
     }
 
     /// Whether the deadline counts. The host is not to blame while we do not read; a close has the driver's own time.
@@ -183,12 +167,12 @@ impl<'a, L: Link> Live<'a, L> {
         match said {
             Said::Message { message, ordinal, .. } => self.message(message, ordinal),
             Said::Sent { ticket } => {
-                if let Some(What::Action(number)) = forget(&mut self.handed, &mut self.handed_bytes, ticket.0) {
+                if let Some(What::Action(number)) = self.handed.done(ticket.0) {
                     self.core.session.sent(number);
                 }
             }
             Said::SendFailed { ticket, error, .. } => {
-                if let Some(what) = forget(&mut self.handed, &mut self.handed_bytes, ticket.0) {
+                if let Some(what) = self.handed.done(ticket.0) {
                     self.send_failed(what, error);
                 }
             }
@@ -205,7 +189,7 @@ impl<'a, L: Link> Live<'a, L> {
         match incoming {
             Incoming::Answer { id, outcome } => self.answered(id, outcome, ordinal),
             Incoming::Other => debug!(bytes = message.len(), "a message that is neither request nor answer"),
-            _ if self.phase == Phase::Greeting => {
+            _ if !self.is_greeted => {
                 self.early_bytes = self.early_bytes.saturating_add(u64::try_from(message.len()).unwrap_or(u64::MAX));
                 self.early.push(message);
                 if self.early_bytes > self.core.config.limits.max_held_bytes {
@@ -241,77 +225,12 @@ impl<'a, L: Link> Live<'a, L> {
         match self.asked.remove(&id) {
             Some(Asked::Request(answer)) => drop(answer.send(outcome)),
             Some(Asked::Subscribe(channel)) => self.core.session.subscribed(&channel, outcome),
+            // An answer that comes while the link is being closed is asked for again on the next.
+            Some(Asked::Initialize | Asked::Reconnect) if self.phase != Phase::Greeting => {}
             Some(Asked::Initialize) => self.initialized(outcome, ordinal),
             Some(Asked::Reconnect) => self.reconnected(outcome, ordinal),
             None => debug!(id, "an answer that nobody waits for"),
         }
-    }
-
-    /// Begins the handshake: with `reconnect` if there is something to resume.
-    fn greet(&mut self) {
-        let Some(cursor) = self.core.session.cursor else {
-            return self.initialize();
-        };
-        let params = wire::reconnect(&self.core.config.client_id, cursor, &self.core.session.followed());
-        self.ask(Asked::Reconnect, "reconnect", &params, None);
-    }
-
-    fn initialize(&mut self) {
-        let config = &self.core.config;
-        let wanted = self.core.session.wanted();
-        let params = wire::initialize(&config.introduction, &config.versions, &config.client_id, &wanted);
-        self.ask(Asked::Initialize, "initialize", &params, None);
-    }
-
-    fn initialized(&mut self, outcome: Result<Message, RequestError>, ordinal: u64) {
-        match outcome {
-            Ok(result) => match Welcome::read(&result) {
-                Some(welcome) => {
-                    let seq = self.core.session.started(result, welcome);
-                    self.begin(ordinal, seq);
-                }
-                None => self.nonsense("initialize"),
-            },
-            Err(RequestError::Remote { code, message, .. }) => {
-                warn!(code, "the host refused to begin");
-                self.for_good = (code == UNSUPPORTED_VERSION).then_some(Reason::Rejected { code, message });
-                self.close(CloseReason::Normal);
-            }
-            Err(_) => self.close(CloseReason::Normal),
-        }
-    }
-
-    fn reconnected(&mut self, outcome: Result<Message, RequestError>, ordinal: u64) {
-        match outcome {
-            Ok(result) => match Resumption::read(&result) {
-                Some(resumption) => {
-                    let seq = self.core.session.resumed(resumption);
-                    self.begin(ordinal, seq);
-                }
-                None => self.nonsense("reconnect"),
-            },
-            Err(error) => {
-                info!("the host does not resume: {error}");
-                self.initialize();
-            }
-        }
-    }
-
-    /// The handshake is done: everything up to `seq` is known, and what came early follows it.
-    fn begin(&mut self, ordinal: u64, seq: u64) {
-        self.driver.machine_mut().note_seq(ordinal, seq);
-        self.phase = Phase::Live;
-        for message in std::mem::take(&mut self.early) {
-            self.heard(Incoming::read(&message));
-        }
-        for channel in self.core.session.unfollowed() {
-            self.subscribe(channel);
-        }
-    }
-
-    fn nonsense(&mut self, method: &'static str) {
-        warn!(method, "the host's answer makes no sense");
-        self.close(CloseReason::Peer { code: PROTOCOL_ERROR });
     }
 
     fn command(&mut self, command: Option<Command>) {
@@ -361,11 +280,8 @@ impl<'a, L: Link> Live<'a, L> {
     }
 
     fn hand(&mut self, what: What, text: Message, room: Option<OwnedSemaphorePermit>) {
-        self.last_ticket = self.last_ticket.saturating_add(1);
-        let bytes = text.len();
-        self.handed_bytes = self.handed_bytes.saturating_add(bytes);
-        self.handed.insert(self.last_ticket, Handed { what, bytes, _room: room });
-        self.driver.handle(Input::send(self.last_ticket, text));
+        let ticket = self.handed.add(what, text.len(), room);
+        self.driver.handle(Input::send(ticket, text));
     }
 
     /// Nothing of a message was sent, or not all of it.
@@ -396,7 +312,7 @@ impl<'a, L: Link> Live<'a, L> {
     /// Something has moved: the handshake is not stuck.
     fn put_off(&mut self) {
         if self.phase == Phase::Greeting {
-            self.deadline = Instant::now() + self.core.config.connect_timeout;
+            self.deadline = after(self.core.config.connect_timeout);
         }
     }
 
@@ -412,7 +328,7 @@ impl<'a, L: Link> Live<'a, L> {
         self.core.commands.close();
         if self.phase == Phase::Live {
             self.phase = Phase::Stopping { drained: false };
-            self.deadline = Instant::now() + CLOSE_TIME;
+            self.deadline = after(CLOSE_TIME);
         } else {
             self.close(CloseReason::Normal);
         }
@@ -445,9 +361,8 @@ impl<'a, L: Link> Live<'a, L> {
     }
 }
 
-/// The machine has done with a message.
-fn forget(handed: &mut HashMap<u64, Handed>, bytes: &mut usize, ticket: u64) -> Option<What> {
-    let handed = handed.remove(&ticket)?;
-    *bytes = bytes.saturating_sub(handed.bytes);
-    Some(handed.what)
+/// So long from now; in the far future if there is no such time.
+fn after(time: Duration) -> Instant {
+    let now = Instant::now();
+    now.checked_add(time).unwrap_or(now + FAR)
 }

@@ -71,8 +71,9 @@ impl Session {
 
     /// A channel is to be followed no more.
     pub(super) fn unwant(&mut self, channel: &str) {
-        self.channels.remove(channel);
         self.applied.forget(channel);
+        let waiters = self.channels.remove(channel).map(|channel| channel.waiters);
+        waiters.into_iter().flatten().for_each(|waiter| drop(waiter.send(Err(RequestError::Withdrawn))));
     }
 
     /// A conversation begins. Returns the seq up to which we know everything.

@@ -8,6 +8,9 @@ use breakbulk_proto::ahp::{self, Connection, Delivery, Negotiated, Role};
 use breakbulk_proto::{Budget, BudgetConfig, CloseReason, Event, Input, Limits, LimitsConfig, Message};
 use serde_json::{Value, json};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::time::{Duration, sleep, timeout};
+
+use super::line::SOON;
 
 /// The longest frame on the link.
 pub(crate) const CAP: u64 = 65_536;
@@ -133,6 +136,20 @@ impl Host {
     /// The link is cut.
     pub(crate) fn cut(&self) {
         self.lock().order(Order::Cut);
+    }
+
+    /// Waits until a method has been heard.
+    pub(crate) async fn hears(&self, method: &str) {
+        self.until(|state| state.heard.iter().any(|(heard, _)| heard == method)).await;
+    }
+
+    pub(crate) async fn until(&self, is: impl Fn(&State) -> bool) {
+        let wait = async {
+            while !is(&self.lock()) {
+                sleep(Duration::from_millis(1)).await;
+            }
+        };
+        timeout(SOON, wait).await.expect("soon");
     }
 
     /// How often each method was heard.

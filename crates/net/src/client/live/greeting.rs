@@ -1,0 +1,82 @@
+//! The handshake: resume where we were, or begin, and what the host's answer means.
+
+use breakbulk_proto::{CloseReason, Message};
+use tracing::{info, warn};
+
+use super::{Asked, Live, PROTOCOL_ERROR, Phase};
+use crate::client::error::RequestError;
+use crate::client::state::Reason;
+use crate::client::wire::{self, Incoming, Resumption, Welcome};
+use crate::link::Link;
+
+/// AHP's `UnsupportedProtocolVersion`.
+const UNSUPPORTED_VERSION: i64 = -32005;
+
+impl<L: Link> Live<'_, L> {
+    /// Begins the handshake: with `reconnect` if there is something to resume.
+    pub(super) fn greet(&mut self) {
+        let Some(cursor) = self.core.session.cursor else {
+            return self.initialize();
+        };
+        let params = wire::reconnect(&self.core.config.client_id, cursor, &self.core.session.followed());
+        self.ask(Asked::Reconnect, "reconnect", &params, None);
+    }
+
+    fn initialize(&mut self) {
+        let config = &self.core.config;
+        let wanted = self.core.session.wanted();
+        let params = wire::initialize(&config.introduction, &config.versions, &config.client_id, &wanted);
+        self.ask(Asked::Initialize, "initialize", &params, None);
+    }
+
+    pub(super) fn initialized(&mut self, outcome: Result<Message, RequestError>, ordinal: u64) {
+        match outcome {
+            Ok(result) => match Welcome::read(&result) {
+                Some(welcome) => {
+                    let seq = self.core.session.started(result, welcome);
+                    self.begin(ordinal, seq);
+                }
+                None => self.nonsense("initialize"),
+            },
+            Err(RequestError::Remote { code, message, .. }) => {
+                warn!(code, "the host refused to begin");
+                self.for_good = (code == UNSUPPORTED_VERSION).then_some(Reason::Rejected { code, message });
+                self.close(CloseReason::Normal);
+            }
+            Err(_) => self.close(CloseReason::Normal),
+        }
+    }
+
+    pub(super) fn reconnected(&mut self, outcome: Result<Message, RequestError>, ordinal: u64) {
+        match outcome {
+            Ok(result) => match Resumption::read(&result) {
+                Some(resumption) => {
+                    let seq = self.core.session.resumed(resumption);
+                    self.begin(ordinal, seq);
+                }
+                None => self.nonsense("reconnect"),
+            },
+            Err(error) => {
+                info!("the host does not resume: {error}");
+                self.initialize();
+            }
+        }
+    }
+
+    /// The handshake is done: everything up to `seq` is known, and what came early follows it.
+    fn begin(&mut self, ordinal: u64, seq: u64) {
+        self.driver.machine_mut().note_seq(ordinal, seq);
+        (self.phase, self.is_greeted) = (Phase::Live, true);
+        for message in std::mem::take(&mut self.early) {
+            self.heard(Incoming::read(&message));
+        }
+        for channel in self.core.session.unfollowed() {
+            self.subscribe(channel);
+        }
+    }
+
+    fn nonsense(&mut self, method: &'static str) {
+        warn!(method, "the host's answer makes no sense");
+        self.close(CloseReason::Peer { code: PROTOCOL_ERROR });
+    }
+}

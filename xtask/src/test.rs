@@ -26,6 +26,8 @@ fn all(steps: &mut Steps) -> Result<(), Failure> {
         must(&mut cargo("deny check licenses bans sources"))
     })?;
     steps.step("tests", || must(&mut cargo("test --workspace --all-features")))?;
-    steps.step("documentation", || must(cargo("doc --workspace --all-features --no-deps").env("RUSTDOCFLAGS", "-D warnings")))?;
+    steps.step("documentation", || {
+        must(cargo("doc --workspace --all-features --no-deps").env("RUSTDOCFLAGS", "-D warnings"))
+    })?;
     steps.step("size of crates/proto", lines::run)
 }

@@ -3,6 +3,7 @@
 use std::error::Error;
 use std::future::Future;
 
+use crate::dial::DialError;
 use crate::link::{Link, LinkError};
 
 /// Gives a client a fresh link for each attempt. A closure that returns a future does.
@@ -62,5 +63,19 @@ impl From<LinkError> for ConnectError {
 impl From<std::io::Error> for ConnectError {
     fn from(error: std::io::Error) -> Self {
         Self::again(error)
+    }
+}
+
+/// What a person must mend before it can work is never tried again.
+impl From<DialError> for ConnectError {
+    fn from(error: DialError) -> Self {
+        let is_final = match &error {
+            DialError::Status { status, .. } => matches!(status, 401 | 403 | 421),
+            // Without advice it may have been cut off.
+            DialError::Tls { hint, .. } => !hint.is_empty(),
+            DialError::TlsSetup(_) | DialError::Header(_) | DialError::Target | DialError::ProxyInvalid { .. } => true,
+            _ => false,
+        };
+        if is_final { Self::never(error) } else { Self::again(error) }
     }
 }

@@ -2,13 +2,10 @@
 
 use std::time::Duration;
 
-use breakbulk::client::{Client, Config, ConnectError, Event, RequestError, State};
-use breakbulk::link::{self, WebSocket};
-use breakbulk_proto::Capacity;
+use breakbulk::client::{Client, Config, Event, RequestError, State};
+use breakbulk::{Address, Dialer, Door, ListenConfig, Listener};
 use serde_json::json;
-use tokio::net::{TcpListener, TcpStream};
 use tokio::time::sleep;
-use tokio_websockets::{ClientBuilder, ServerBuilder};
 
 use super::host::{CAP, limits};
 use super::line::{Line, live, next, pick, seqs, state};
@@ -216,22 +213,19 @@ async fn what_was_negotiated_outlives_the_connection() {
 #[tokio::test]
 async fn it_comes_back_over_a_real_websocket_too() {
     let line = Line::default();
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap();
+    let mut listen = ListenConfig::new("127.0.0.1:0".parse().unwrap(), Door::open());
+    (listen.link.cap, listen.link.max_frame_bytes) = (CAP, CAP);
+    let mut listener = Listener::bind(listen).await.unwrap();
+    let address: Address = format!("ws://{}?cap={CAP}", listener.local_address()).parse().unwrap();
     let host = line.host.clone();
     tokio::spawn(async move {
         loop {
-            let (stream, _) = listener.accept().await.unwrap();
-            let builder = ServerBuilder::new().config(link::config()).limits(link::limits(CAP));
-            host.serve(WebSocket::new(builder.accept(stream).await.unwrap().1, Capacity::of(CAP)));
+            host.serve(listener.accept().await.link);
         }
     });
-    let dial = move || async move {
-        let stream = TcpStream::connect(address).await?;
-        let builder = ClientBuilder::new().uri(&format!("ws://{address}/")).unwrap();
-        let builder = builder.config(link::config()).limits(link::limits(CAP));
-        let (socket, _) = builder.connect_on(stream).await.map_err(ConnectError::again)?;
-        Ok(WebSocket::new(socket, Capacity::of(CAP)))
+    let dial = move || {
+        let address = address.clone();
+        async move { Ok(Dialer::default().dial(&address).await?) }
     };
     let mut config = Config::new("me");
     (config.subscriptions, config.limits) = (vec![CHAT.into()], limits());

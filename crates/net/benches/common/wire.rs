@@ -1,0 +1,150 @@
+//! Two ends on loopback WebSockets, each in a task of its own.
+
+use std::net::SocketAddr;
+
+use breakbulk::gateway::{End, Gateway};
+use breakbulk::link::{WebSocket, WebSocketConfig};
+use breakbulk::{AnyMachine, Dialect, Driver, Link, Setup};
+use breakbulk_proto::ahp::{Chunking, Role};
+use breakbulk_proto::{
+    Budget, BudgetConfig, Event, Input, Lane, Limits, LimitsConfig, Message, Meta, Ticket, ahp,
+};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+
+/// One end, in a task of its own.
+pub(crate) struct Peer {
+    orders: UnboundedSender<(Message, Lane)>,
+    arrived: UnboundedReceiver<Message>,
+}
+
+impl Peer {
+    fn new(link: impl Link + 'static, machine: AnyMachine) -> Self {
+        let (orders, ordered) = unbounded_channel();
+        let (arrive, arrived) = unbounded_channel();
+        tokio::spawn(run(Driver::new(link, machine), ordered, arrive));
+        Self { orders, arrived }
+    }
+
+    pub(crate) fn send(&self, message: Message, lane: Lane) {
+        self.orders.send((message, lane)).expect("the task lives");
+    }
+
+    /// The next message that has arrived.
+    pub(crate) async fn next(&mut self) -> Message {
+        self.arrived.recv().await.expect("the task lives")
+    }
+}
+
+async fn run<L: Link>(
+    mut driver: Driver<L, AnyMachine>,
+    mut ordered: UnboundedReceiver<(Message, Lane)>,
+    arrive: UnboundedSender<Message>,
+) {
+    let mut tickets = 0;
+    loop {
+        tokio::select! {
+            order = ordered.recv() => {
+                let Some((message, lane)) = order else { break };
+                tickets += 1;
+                driver.handle(Input::Send { ticket: Ticket(tickets), message, lane, meta: Meta::default() });
+            }
+            event = driver.next() => match event.expect("the link is open") {
+                Event::Message { message, .. } => drop(arrive.send(message)),
+                Event::Progress(_) | Event::Sent { .. } => {}
+                other => panic!("{other:?}"),
+            },
+        }
+    }
+}
+
+/// A way from one end to the other.
+pub(crate) struct Wire {
+    pub(crate) from: Peer,
+    pub(crate) to: Peer,
+}
+
+impl Wire {
+    /// A wire in one dialect, with frames of at most `cap`. `role` sends; `by` may stand between the two sockets.
+    pub(crate) async fn new(dialect: Dialect, role: Role, cap: u64, by: impl AsyncFnOnce(SocketAddr) -> SocketAddr) -> Self {
+        let (near, far) = sockets(cap, by).await;
+        let other = if role == Role::Client { Role::Server } else { Role::Client };
+        Self { from: Peer::new(near, machine(dialect, role, cap)), to: Peer::new(far, machine(dialect, other, cap)) }
+    }
+
+    /// A wire through two gateways: plain to them, in segments between them.
+    pub(crate) async fn bridged(cap: u64) -> Self {
+        let max = 64 << 20;
+        let (client, near) = sockets(max, straight).await;
+        let (left, right) = sockets(cap, straight).await;
+        let (far, host) = sockets(max, straight).await;
+        let setup = |dialect, role, cap| Setup::new(dialect, role, limits(cap));
+        let (plain, segmented) = (|role| setup(Dialect::Plain, role, max), |role| setup(Dialect::Ahp, role, cap));
+        join(Gateway::new(plain(Role::Server), segmented(Role::Client), Budget::default()), near, left);
+        join(Gateway::new(segmented(Role::Server), plain(Role::Client), Budget::default()), right, far);
+        let from = Peer::new(client, machine(Dialect::Plain, Role::Client, max));
+        let to = Peer::new(host, machine(Dialect::Plain, Role::Server, max));
+        let mut wire = Self { from, to };
+        // From this handshake the gateways learn what each other takes.
+        wire.carry(&Message::from(INITIALIZE)).await;
+        wire.to.send(Message::from(WELCOME), Lane::Auto);
+        wire.from.next().await;
+        wire
+    }
+
+    /// Sends a message, and waits until it has arrived.
+    pub(crate) async fn carry(&mut self, message: &Message) {
+        self.from.send(message.clone(), Lane::Auto);
+        assert_eq!(self.to.next().await.len(), message.len(), "all of it arrives");
+    }
+}
+
+const INITIALIZE: &str = r#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"channel":"ahp-root://","protocolVersions":["1.0.0"],"clientId":"me"}}"#;
+const WELCOME: &str = r#"{"jsonrpc":"2.0","id":1,"result":{"protocolVersion":"1.0.0","serverSeq":0,"snapshots":[]}}"#;
+
+fn join(gateway: Gateway, near: impl Link + 'static, far: impl Link + 'static) {
+    tokio::spawn(async move {
+        let (near, far) = (End::new(near, "near"), End::new(far, "far"));
+        gateway.join(near, far, Some("bench"), std::future::pending(), None).await
+    });
+}
+
+/// A machine that knows beforehand what its peer takes.
+fn machine(dialect: Dialect, role: Role, cap: u64) -> AnyMachine {
+    let account = Budget::default().account(Some("bench"));
+    if dialect != Dialect::Ahp {
+        return Setup::new(dialect, role, limits(cap)).machine(account).expect("random bytes");
+    }
+    let mut config = ahp::Config::new(role, limits(cap), [7; 32]);
+    config.agreed = Some(Chunking::from(&limits(cap)));
+    config.delivery = ahp::Delivery::Settled;
+    AnyMachine::Ahp(Box::new(ahp::Connection::new(config, account)))
+}
+
+fn limits(cap: u64) -> Limits {
+    let config = LimitsConfig { max_frame_bytes: cap, max_message_bytes: 64 << 20, ..LimitsConfig::default() };
+    Limits::prove(config, &BudgetConfig::default()).expect("limits that hold")
+}
+
+/// Nothing between the sockets.
+pub(crate) async fn straight(address: SocketAddr) -> SocketAddr {
+    address
+}
+
+async fn sockets(
+    cap: u64,
+    by: impl AsyncFnOnce(SocketAddr) -> SocketAddr,
+) -> (WebSocket<TcpStream>, WebSocket<TcpStream>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let address = by(listener.local_addr().expect("an address")).await;
+    let (client, server) = tokio::join!(TcpStream::connect(address), listener.accept());
+    let config = WebSocketConfig { max_frame_bytes: cap, cap, ..WebSocketConfig::default() };
+    (WebSocket::client(tuned(client.expect("a link")), &config), WebSocket::server(tuned(server.expect("a link").0), &config))
+}
+
+/// As our own dialer and listener set sockets up.
+fn tuned(stream: TcpStream) -> TcpStream {
+    stream.set_nodelay(true).expect("a socket");
+    socket2::SockRef::from(&stream).set_tcp_notsent_lowat(128 << 10).expect("a socket");
+    stream
+}

@@ -1,5 +1,6 @@
 //! How fast over loopback WebSockets, as ratios: segmented against plain, bridged against direct, and how long a small
 //! message waits while a large one moves.
+#![expect(clippy::unwrap_used, reason = "a bench may fail by panicking")]
 
 #[path = "../../proto/benches/common/corpus.rs"]
 mod corpus;
@@ -41,7 +42,11 @@ fn against_plain(runtime: &Runtime, name: &str, len: usize, cap: u64, (wall, cpu
     let segmented = runtime.block_on(Wire::new(Dialect::Ahp, Role::Client, cap, straight));
     let plain = runtime.block_on(Wire::new(Dialect::Plain, Role::Client, 64 << 20, straight));
     let times = race(runtime, &message, [segmented, plain]);
-    table::row(&format!("{name} at {cap}: wall time over one plain frame"), median(&times, |[a, b]| a.0 / b.0), ..=wall);
+    table::row(
+        &format!("{name} at {cap}: wall time over one plain frame"),
+        median(&times, |[a, b]| a.0 / b.0),
+        ..=wall,
+    );
     let ratio = median(&times, |[a, b]| a.1 / b.1);
     let measure = format!("{name} at {cap}: CPU over one plain frame");
     match cpu {
@@ -79,7 +84,9 @@ fn latency(runtime: &Runtime, name: &str, rate: Option<f64>) {
     let mut waits = [Vec::new(), Vec::new(), Vec::new()];
     let mut moved = [Vec::new(), Vec::new(), Vec::new()];
     for _ in 0..if rate.is_some() { 1 } else { rounds().min(7) } {
-        for (way, (waits, moved)) in [Way::Behind, Way::Free, Way::OtherChannel].into_iter().zip(waits.iter_mut().zip(&mut moved)) {
+        for (way, (waits, moved)) in
+            [Way::Behind, Way::Free, Way::OtherChannel].into_iter().zip(waits.iter_mut().zip(&mut moved))
+        {
             let (all, took) = runtime.block_on(passing(way, rate));
             waits.extend(all);
             moved.push(took);
@@ -137,8 +144,10 @@ async fn passing(way: Way, rate: Option<f64>) -> (Vec<f64>, f64) {
 
 fn action(channel: &str, seq: usize, len: usize) -> Message {
     let text = "pack ".repeat(len / 5);
-    format!(r#"{{"jsonrpc":"2.0","method":"action","params":{{"channel":"{channel}","serverSeq":{seq},"text":"{text}"}}}}"#)
-        .into()
+    format!(
+        r#"{{"jsonrpc":"2.0","method":"action","params":{{"channel":"{channel}","serverSeq":{seq},"text":"{text}"}}}}"#
+    )
+    .into()
 }
 
 fn median<const N: usize>(times: &[[(f64, f64); N]], figure: impl Fn(&[(f64, f64); N]) -> f64) -> f64 {

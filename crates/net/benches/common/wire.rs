@@ -6,9 +6,7 @@ use breakbulk::gateway::{End, Gateway};
 use breakbulk::link::{WebSocket, WebSocketConfig};
 use breakbulk::{AnyMachine, Dialect, Driver, Link, Setup};
 use breakbulk_proto::ahp::{Chunking, Role};
-use breakbulk_proto::{
-    Budget, BudgetConfig, Event, Input, Lane, Limits, LimitsConfig, Message, Meta, Ticket, ahp,
-};
+use breakbulk_proto::{Budget, BudgetConfig, Event, Input, Lane, Limits, LimitsConfig, Message, Meta, Ticket, ahp};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
@@ -49,10 +47,11 @@ async fn run<L: Link>(
                 tickets += 1;
                 driver.handle(Input::Send { ticket: Ticket(tickets), message, lane, meta: Meta::default() });
             }
-            event = driver.next() => match event.expect("the link is open") {
-                Event::Message { message, .. } => drop(arrive.send(message)),
-                Event::Progress(_) | Event::Sent { .. } => {}
-                other => panic!("{other:?}"),
+            event = driver.next() => match event {
+                Some(Event::Message { message, .. }) => drop(arrive.send(message)),
+                Some(Event::Progress(_) | Event::Sent { .. }) => {}
+                Some(Event::Closed(_)) | None => break,
+                Some(other) => panic!("{other:?}"),
             },
         }
     }
@@ -66,7 +65,12 @@ pub(crate) struct Wire {
 
 impl Wire {
     /// A wire in one dialect, with frames of at most `cap`. `role` sends; `by` may stand between the two sockets.
-    pub(crate) async fn new(dialect: Dialect, role: Role, cap: u64, by: impl AsyncFnOnce(SocketAddr) -> SocketAddr) -> Self {
+    pub(crate) async fn new(
+        dialect: Dialect,
+        role: Role,
+        cap: u64,
+        by: impl AsyncFnOnce(SocketAddr) -> SocketAddr,
+    ) -> Self {
         let (near, far) = sockets(cap, by).await;
         let other = if role == Role::Client { Role::Server } else { Role::Client };
         Self { from: Peer::new(near, machine(dialect, role, cap)), to: Peer::new(far, machine(dialect, other, cap)) }
@@ -139,7 +143,10 @@ async fn sockets(
     let address = by(listener.local_addr().expect("an address")).await;
     let (client, server) = tokio::join!(TcpStream::connect(address), listener.accept());
     let config = WebSocketConfig { max_frame_bytes: cap, cap, ..WebSocketConfig::default() };
-    (WebSocket::client(tuned(client.expect("a link")), &config), WebSocket::server(tuned(server.expect("a link").0), &config))
+    (
+        WebSocket::client(tuned(client.expect("a link")), &config),
+        WebSocket::server(tuned(server.expect("a link").0), &config),
+    )
 }
 
 /// As our own dialer and listener set sockets up.

@@ -50,11 +50,11 @@ mod tests {
     fn the_rate_is_what_the_link_takes_while_busy() {
         let start = Instant::now();
         let mut pace = Pace::default();
-        for step in 0..20 {
+        for step in 0..=20 {
             pace.frame(10_000, start + Duration::from_millis(100 * step));
         }
         assert_eq!(pace.rate(), Some(100_000));
-        for step in 20..200 {
+        for step in 21..600 {
             pace.frame(100_000, start + Duration::from_millis(100 * step));
         }
         assert!(pace.rate().is_some_and(|rate| (990_000..=1_000_000).contains(&rate)), "{:?}", pace.rate());

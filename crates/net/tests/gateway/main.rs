@@ -4,14 +4,17 @@
 mod relay;
 mod world;
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use breakbulk::Gateway;
 use breakbulk::link;
 use breakbulk_proto::ahp::Role;
-use breakbulk_proto::{BudgetConfig, Capacity, CloseReason, Input, Limits, LimitsConfig, Message};
+use breakbulk_proto::{BudgetConfig, Capacity, CloseReason, Input, Limits, LimitsConfig, Message, Transmit};
+use futures_util::{SinkExt, StreamExt};
 
-use world::{App, CAP, INITIALIZE, WELCOME, World, gateways, gateways_of, join, join_until, request};
+use world::{App, CAP, INITIALIZE, WELCOME, World, gateways, gateways_of, join, join_as, join_until, request};
 
 #[tokio::test]
 async fn thirty_megabytes_pass_both_ways_byte_for_byte_in_frames_under_the_cap() {
@@ -183,4 +186,47 @@ async fn a_slow_reader_stops_what_comes_to_it_and_nobody_else() {
     for n in 0..100 {
         assert!(slow.client_hears().await == Message::from(action(n)), "{n}");
     }
+}
+
+/// Begins as many large messages as it may, and finishes none.
+async fn hog(gateway: &Arc<Gateway>) -> App {
+    let (mut client, near) = link::pair(&Capacity::of(CAP), 4);
+    let (far, host) = link::pair(&Capacity::of(u64::MAX), 4);
+    join_as("a hog", gateway, near, far, std::future::pending());
+    let mut host = App::new(host, Role::Server);
+    let limits = r#""chunking":{"maxIncomingFrameBytes":65536,"maxIncomingMessageBytes":1000000}"#;
+    let hello = INITIALIZE.replace(r#""clientId":"me""#, &format!(r#""clientId":"hog","capabilities":{{{limits}}}"#));
+    client.send(frame(&hello)).await.unwrap();
+    host.next().await.unwrap();
+    host.send(WELCOME);
+    tokio::select! { _ = client.next() => {}, end = host.next() => panic!("{end:?}") };
+    // Without room it is not read any more, and stands here until the test is over.
+    tokio::spawn(async move {
+        let data = "ICAg".repeat(12_000);
+        for group in 0..8 {
+            let params = format!(r#"{{"groupId":"g{group}","index":0,"total":900,"data":"{data}"}}"#);
+            let segment = format!(r#"{{"jsonrpc":"2.0","method":"ahp/messageSegment","params":{params}}}"#);
+            client.send(frame(&segment)).await.unwrap();
+        }
+        std::future::pending::<()>().await;
+    });
+    host
+}
+
+fn frame(text: &str) -> Transmit {
+    Transmit::Frame { tag: Default::default(), bytes: text.to_owned().into(), meta: Default::default() }
+}
+
+#[tokio::test]
+async fn one_who_finishes_nothing_cannot_stop_the_large_message_of_another() {
+    let (beside_client, beside_host) = gateways(CAP);
+    let mut hogs = Vec::new();
+    for _ in 0..4 {
+        hogs.push(hog(&beside_host).await);
+    }
+    let mut world = World::with(&beside_client, &beside_host, CAP);
+    world.greet().await;
+    let large = request("7", 30_000_000);
+    world.client.send(large.clone());
+    assert!(world.host_hears().await == large);
 }

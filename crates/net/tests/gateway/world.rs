@@ -145,8 +145,18 @@ pub(crate) fn join_until(
     far: impl Link + 'static,
     stop: impl Future<Output = ()> + Send + 'static,
 ) -> JoinHandle<Ended> {
+    join_as("someone", gateway, near, far, stop)
+}
+
+pub(crate) fn join_as(
+    principal: &'static str,
+    gateway: &Arc<Gateway>,
+    near: impl Link + 'static,
+    far: impl Link + 'static,
+    stop: impl Future<Output = ()> + Send + 'static,
+) -> JoinHandle<Ended> {
     let (gateway, near, far) = (gateway.clone(), End::new(near, "near"), End::new(far, "far"));
-    tokio::spawn(async move { gateway.join(near, far, Some("someone"), stop, None).await.unwrap() })
+    tokio::spawn(async move { gateway.join(near, far, Some(principal), stop, None).await.unwrap() })
 }
 
 /// A request of about `len` bytes, with spelling that a gateway must not touch.

@@ -222,9 +222,8 @@ impl<'a> Bridge<'a> {
 
     /// A side has ended: the other ends when it has sent what it was handed.
     fn closed(&mut self, at: usize, reason: CloseReason) {
-        let link = self.sides[at].driver.link();
-        let verdict = self.memory.caps.learn(&self.names[at], reason.code(), link.suspect(), link.passed());
-        let shrunk = super::report(name(at), &self.names[at], verdict);
+        // A peer that is closed by us, for the other side's sake, says nothing about the frames that it takes.
+        let shrunk = self.ending.is_none() && self.learn(at, &reason);
         let counters = self.sides[at].driver.machine().counters().iter();
         counters.for_each(|(reason, count)| debug!(side = name(at), count, "{reason}"));
         match self.sides[at].driver.failure() {
@@ -236,6 +235,13 @@ impl<'a> Bridge<'a> {
         if self.sides[other(at)].closed.is_none() && self.ending.is_none() {
             self.end_with(CloseReason::Peer { code }, self.drain);
         }
+    }
+
+    /// Learns from the end of a side how long frames to its peer may be. Whether that is less than before.
+    fn learn(&self, at: usize, reason: &CloseReason) -> bool {
+        let link = self.sides[at].driver.link();
+        let verdict = self.memory.caps.learn(&self.names[at], reason.code(), link.suspect(), link.passed());
+        super::report(name(at), &self.names[at], verdict)
     }
 
     /// Ends both sides when nothing is under way any more, at the latest after `time`.

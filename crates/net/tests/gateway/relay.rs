@@ -180,3 +180,19 @@ async fn a_link_that_is_cut_at_random_never_shrinks() {
     // Frames are as long as ever: this trap springs only at them.
     pass(&mut client, &mut host, request("2", 3_000_000)).await.unwrap_err();
 }
+
+#[tokio::test]
+async fn a_client_that_is_closed_because_the_way_to_its_host_was_cut_is_sent_as_long_frames_as_before() {
+    let (beside_client, beside_host) = gateways(DECLARED);
+    let gateways = [beside_client, beside_host];
+    let large = || request("\"of the host\"", 60_000);
+    for trap in [Trap::After(1), Trap::After(1), Trap::Never] {
+        let (mut client, mut host) = connect(&gateways, Where::ToHost, trap);
+        pass(&mut client, &mut host, Message::from(INITIALIZE)).await.unwrap();
+        pass(&mut host, &mut client, Message::from(WELCOME)).await.unwrap();
+        // The client takes no segments: what does not fit one frame does not reach it at all.
+        pass(&mut host, &mut client, large()).await.unwrap();
+        let cut = pass(&mut client, &mut host, request("2", 100)).await;
+        assert_eq!(cut.is_ok(), matches!(trap, Trap::Never));
+    }
+}

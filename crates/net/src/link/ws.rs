@@ -37,6 +37,9 @@ use super::{Arrival, Link, LinkError};
 const MOST_UNANSWERED: u32 = 8;
 /// Frames up to here are copied, so that keeping a small message does not keep the large buffer it came in.
 const SMALL_FRAME: usize = 4 << 10;
+/// What is longer goes out as one message in many WebSocket frames. The official AHP transport takes 16 MiB a frame, but
+/// 64 MiB a message. A segment, which has to pass relays, is never that long.
+const LONGEST_FRAME: usize = 8 << 20;
 /// How long what the peer still sends is read after our close. A socket that is dropped with bytes unread may take the
 /// close back from the peer's hands.
 const LINGER: Duration = Duration::from_secs(1);
@@ -92,8 +95,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
 
     fn after_handshake(io: S, ahead: Bytes, role: Role, config: &WebSocketConfig) -> Self {
         let io = Watched::new(io, ahead);
-        // A frame is never cut by the stack, and we decide ourselves when it must write.
-        let stack = Config::default().frame_size(usize::MAX).flush_threshold(usize::MAX);
+        // We decide ourselves when the stack must write.
+        let stack = Config::default().frame_size(LONGEST_FRAME).flush_threshold(usize::MAX);
         let limits = Limits::default().max_payload_len(usize::try_from(config.max_frame_bytes).ok());
         let socket = match role {
             Role::Client => ClientBuilder::new().config(stack).limits(limits).take_over(io),

@@ -3,6 +3,7 @@
 mod args;
 mod count;
 mod fuzz;
+mod interop;
 mod lines;
 mod mutants;
 mod run;
@@ -19,6 +20,7 @@ const HELP: &str = "\
 cargo xtask COMMAND
 
   test                               installs what tests need, then runs them all; what CI runs
+  interop                            runs the tests against other people's clients and servers alone
   sim --seeds N [--from S]           simulates N seeded networks, from seed S on
   fuzz [--seconds N] [--target T]    fuzzes each target (or T) for N seconds, 60 by default
   mutants [--file F] [--shard K/N]   breaks the kernel in small ways; each break must fail a test
@@ -31,6 +33,7 @@ fn main() -> ExitCode {
     let mut args = Args::from_env();
     let result = match args.command().as_deref() {
         Some("test") => args.end().and_then(|()| test::run()),
+        Some("interop") => args.end().and_then(|()| interop::run()),
         Some("sim") => sim::run(args),
         Some("fuzz") => fuzz::run(args),
         Some("mutants") => mutants::run(args),

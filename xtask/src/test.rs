@@ -1,7 +1,7 @@
 //! `cargo xtask test`: everything that must hold before a change is kept.
 
 use crate::run::{Failure, Steps, cargo, must};
-use crate::{lines, tools};
+use crate::{interop, lines, tools};
 
 pub(crate) fn run() -> Result<(), Failure> {
     let mut steps = Steps::default();
@@ -19,6 +19,7 @@ fn all(steps: &mut Steps) -> Result<(), Failure> {
         tools::component("clippy", "clippy --version")?;
         tools::subcommand("deny")
     })?;
+    steps.step("peers", interop::install)?;
     steps.step("format", || must(&mut cargo("fmt --all --check")))?;
     steps.step("lints", || must(&mut cargo("clippy --workspace --all-targets --all-features -- -D warnings")))?;
     steps.step("dependencies", || {

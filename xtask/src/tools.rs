@@ -22,6 +22,24 @@ pub(crate) fn component(name: &str, probe: &str) -> Result<(), Failure> {
     must(Command::new("rustup").args(["component", "add", name]))
 }
 
+/// Installs system packages with `apt-get`, if the program is not there and we may.
+pub(crate) fn system(program: &str, packages: &str) -> Result<(), Failure> {
+    if works(Command::new(program).arg("--version")) {
+        return Ok(());
+    }
+    let may = cfg!(target_os = "linux") && works(Command::new("apt-get").arg("--version")) && is_root();
+    if !may {
+        return Err(Failure::Failed(format!("{program} is missing: install it, and run this again")));
+    }
+    println!("{program} is missing: installing {packages}");
+    must(Command::new("apt-get").args(["update", "--quiet"]))?;
+    must(Command::new("apt-get").args(["install", "--yes", "--no-install-recommends"]).args(packages.split(' ')))
+}
+
+fn is_root() -> bool {
+    Command::new("id").arg("-u").output().is_ok_and(|output| output.stdout.trim_ascii() == b"0")
+}
+
 /// Whether the command can be run at all.
 pub(crate) fn works(command: &mut Command) -> bool {
     command.stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok_and(|status| status.success())

@@ -24,14 +24,20 @@ pub(crate) fn root() -> PathBuf {
 pub(crate) fn cargo(args: &str) -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.args(args.split_whitespace()).current_dir(root());
+    // What cargo told this program about itself makes build scripts that read it run again: `ring` would be built anew
+    // each time that a task follows a plain `cargo` command, or the other way round.
+    let about_us = |key: &str| key.starts_with("CARGO_PKG_") || key.starts_with("CARGO_MANIFEST_");
+    std::env::vars_os().filter_map(|(key, _)| key.into_string().ok()).filter(|key| about_us(key)).for_each(|key| {
+        command.env_remove(key);
+    });
     command
 }
 
 /// The command as one would type it, with the variables that it sets.
 pub(crate) fn line(command: &Command) -> String {
     let mut line = String::new();
-    for (key, value) in command.get_envs() {
-        let value = value.unwrap_or_default().to_string_lossy();
+    for (key, value) in command.get_envs().filter_map(|(key, value)| Some((key, value?))) {
+        let value = value.to_string_lossy();
         let quote = if value.contains(' ') { "'" } else { "" };
         let _ = write!(line, "{}={quote}{value}{quote} ", key.to_string_lossy());
     }

@@ -222,8 +222,9 @@ impl<'a> Bridge<'a> {
 
     /// A side has ended: the other ends when it has sent what it was handed.
     fn closed(&mut self, at: usize, reason: CloseReason) {
-        // A peer that is closed by us, for the other side's sake, says nothing about the frames that it takes.
-        let shrunk = self.ending.is_none() && self.learn(at, &reason);
+        // A peer that is closed by us says nothing about the frames that it takes.
+        let by_peer = self.ending.is_none() && matches!(reason, CloseReason::Peer { .. });
+        let shrunk = by_peer && self.learn(at, &reason);
         let counters = self.sides[at].driver.machine().counters().iter();
         counters.for_each(|(reason, count)| debug!(side = name(at), count, "{reason}"));
         match self.sides[at].driver.failure() {

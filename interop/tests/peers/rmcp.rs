@@ -10,6 +10,7 @@ use rmcp::model::{CallToolRequestParams, ContentBlock, JsonObject};
 use rmcp::service::{RunningService, ServiceError};
 use rmcp::transport::async_rw::AsyncRwTransport;
 use rmcp::{RoleClient, ServiceExt};
+use tokio::io::AsyncReadExt;
 use tokio::process::{Child, Command};
 
 use super::program::{breakbulk, command};
@@ -53,12 +54,35 @@ async fn twenty_megabytes_pass_both_ways_to_a_client_on_our_transport_with_one_b
     soon(client.cancel()).await.unwrap();
 }
 
+/// Whoever waits for the end of a client, waits for the bridges and the server, too.
+#[tokio::test]
+async fn two_bridges_and_the_server_end_when_the_client_does() {
+    let (client, mut bridge) = behind_two_bridges(None, SERVER).await;
+    assert_eq!(echo(&client, "small").await.unwrap(), "small");
+    let mut log = bridge.stderr.take().unwrap();
+    soon(client.cancel()).await.unwrap();
+    assert_eq!(soon(bridge.wait()).await.unwrap().code(), Some(0));
+    // All of them have it open: it ends with the last.
+    soon(log.read_to_string(&mut String::new())).await.unwrap();
+}
+
+/// What cannot say goodbye leaves nobody behind.
+#[tokio::test]
+async fn a_bridge_and_a_server_behind_a_killed_bridge_end() {
+    let (client, mut bridge) = behind_two_bridges(None, SERVER).await;
+    assert_eq!(echo(&client, "small").await.unwrap(), "small");
+    let mut log = bridge.stderr.take().unwrap();
+    bridge.kill().await.unwrap();
+    soon(log.read_to_string(&mut String::new())).await.unwrap();
+}
+
 /// A client on plain lines, then a bridge, chunked stdio, and a bridge before the server.
 async fn behind_two_bridges(longest_line: Option<usize>, server: &str) -> (Client, Child) {
     let far = format!("{} bridge --listen stdio:?dialect=stdio --connect 'exec:{server}'", breakbulk());
     let mut bridge = Command::from(command());
     bridge.args(["bridge", "--listen", "stdio:", "--connect", &format!("exec:?dialect=stdio {far}")]);
-    let mut bridge = bridge.stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true).spawn().unwrap();
+    let mut bridge =
+        bridge.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true).spawn().unwrap();
     let mut transport = AsyncRwTransport::new(bridge.stdout.take().unwrap(), bridge.stdin.take().unwrap());
     if let Some(longest) = longest_line {
         transport = transport.with_max_line_length(longest);

@@ -1,0 +1,110 @@
+//! Seeded simulation of the real driver, the real WebSocket link and the real gateway, on turmoil's network and clock.
+//!
+//! A host with a durable log, clients that come back, and two gateways between plain ones; partitions, resets in the
+//! middle of a group, stalled readers, pauses, crashes, slow and lossy ways. The ledger is that of the core's simulation.
+//! `BREAKBULK_SIM_RUNS` says how many seeds to run, `BREAKBULK_SIM_SEED` runs one again.
+#![expect(clippy::unwrap_used, reason = "a test may fail by panicking")]
+
+mod sim {
+    pub(crate) mod asks;
+    pub(crate) mod client;
+    pub(crate) mod desk;
+    pub(crate) mod faults;
+    pub(crate) mod gate;
+    pub(crate) mod host;
+    pub(crate) mod line;
+    pub(crate) mod meddler;
+    pub(crate) mod memory;
+    pub(crate) mod plan;
+    pub(crate) mod runs;
+    pub(crate) mod saboteurs;
+    pub(crate) mod scene;
+    pub(crate) mod wire;
+    pub(crate) mod world;
+
+    // The words and the books of the core's simulation. Not every part of them is needed here.
+    #[path = "../../../proto/tests/sim/follow.rs"]
+    #[expect(dead_code, reason = "nobody leaves a channel here")]
+    pub(crate) mod follow;
+    #[path = "../../../proto/tests/sim/ledger.rs"]
+    #[expect(dead_code, reason = "nothing is excused here")]
+    pub(crate) mod ledger;
+    #[path = "../../../proto/tests/sim/log.rs"]
+    pub(crate) mod log;
+    #[path = "../../../proto/tests/sim/rng.rs"]
+    #[expect(dead_code, reason = "machines get their ids from the system here")]
+    pub(crate) mod rng;
+    #[path = "../../../proto/tests/sim/segment.rs"]
+    #[expect(dead_code, reason = "segments are not cut anew here")]
+    pub(crate) mod segment;
+    #[path = "../../../proto/tests/sim/tally.rs"]
+    pub(crate) mod tally;
+    #[path = "../../../proto/tests/sim/trace.rs"]
+    pub(crate) mod trace;
+}
+
+use sim::plan::{Mode, Plan};
+use sim::runs::Runs;
+use sim::world;
+
+/// Seeds that are run unless somebody asks for more.
+const RUNS: u64 = 200;
+
+/// What has to happen somewhere, or the simulation does not show what it claims.
+const HAPPENS: [&str; 24] = [
+    "partitions",
+    "partitions one way",
+    "resets",
+    "drops inside a group",
+    "ways held",
+    "latencies changed",
+    "runs with lossy ways",
+    "readers stalled",
+    "ends paused",
+    "host paused",
+    "crashes of the host",
+    "crashes of a gateway",
+    "crashes of a client",
+    "peers given up as silent",
+    "resumes",
+    "resumes from before what was seen",
+    "replays",
+    "snapshots instead of replays",
+    "actions skipped as applied",
+    "subscribe snapshots",
+    "groups expired",
+    "requests of the host",
+    "requests answered",
+    "requests rejected with a disconnect",
+];
+
+#[test]
+fn nothing_is_lost_duplicated_reordered_or_altered() {
+    let runs = Runs::from_environment(RUNS);
+    println!("simulation: {} seeds from {}", runs.count, runs.from);
+    let sums = runs.all(|seed| world::run(Plan::new(seed)));
+    println!("{} runs in {:.1} s: {}\n{}", sums.runs, sums.seconds, sums.counts, sums.tally.lines());
+    if let Some(failure) = sums.failure() {
+        panic!("{failure}");
+    }
+    assert!(sums.counts.is_clean());
+    if runs.count >= RUNS {
+        assert_eq!(sums.tally.missing(&HAPPENS), Vec::<&str>::new(), "these never happened");
+    }
+}
+
+#[test]
+fn the_same_seed_makes_the_same_run() {
+    for seed in 0..20 {
+        let prints = [0, 1].map(|_| world::run(Plan::new(seed)).print);
+        assert_eq!(prints[0], prints[1], "seed {seed}");
+    }
+}
+
+/// A gateway whose way to the host broke closes its client. Twice in a row, right after the same message, that was taken
+/// for a limit of the client's, and what was longer than half of it was refused from then on.
+#[test]
+fn a_gateway_learns_nothing_about_a_peer_from_a_close_of_its_own() {
+    let outcome = world::run(Plan::new(89).busy(Mode::Plain, 30));
+    assert!(outcome.counts.is_clean(), "seed 89: {:?}", outcome.notes);
+}

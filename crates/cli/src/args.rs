@@ -4,11 +4,11 @@ mod network;
 
 use std::path::PathBuf;
 
+use breakbulk::address::Size;
 use clap::{Args as Arguments, Parser, Subcommand, ValueEnum, ValueHint};
 use clap_complete::Shell;
 
 pub(crate) use self::network::{BridgeArgs, ConfigArgs, RequestArgs, SendArgs, TapArgs};
-use crate::size::Size;
 
 /// Carry agent messages of any size over links that cap them.
 ///

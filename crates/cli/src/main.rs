@@ -1,6 +1,7 @@
 //! The `breakbulk` program: agent messages of any size over links that cap them.
 #![cfg_attr(test, expect(clippy::unwrap_used, reason = "a test may fail by panicking"))]
 
+mod address;
 mod args;
 mod bar;
 mod bridge;
@@ -15,11 +16,9 @@ mod open;
 mod plan;
 mod presets;
 mod runtime;
-mod seam;
 mod send;
 mod settings;
 mod shutdown;
-mod size;
 mod span;
 mod split;
 mod tap;

@@ -2,12 +2,12 @@
 
 use std::io::Write;
 
+use breakbulk::address::Size;
 use serde::Serialize;
 
+use crate::address::Preset;
 use crate::config::print_json;
 use crate::failure::Error;
-use crate::seam::Preset;
-use crate::size::Size;
 
 /// A line may be this long, unless one word is longer.
 const WIDTH: usize = 80;

@@ -11,12 +11,12 @@ use breakbulk_proto::{Budget, CloseReason, Event, Input, Message, Progress, Subj
 use bytes::Bytes;
 use serde::de::IgnoredAny;
 
+use crate::address::Address;
 use crate::args::RequestArgs;
 use crate::bar::Bar;
 use crate::failure::{Error, Failure};
 use crate::open;
 use crate::runtime;
-use crate::seam::Address;
 use crate::settings::{Layers, LinkSettings, Settings, peer};
 
 /// What `send` does.

@@ -16,6 +16,7 @@ mod value;
 use std::path::PathBuf;
 
 use breakbulk::Dialect;
+use breakbulk::address::Size;
 use strum::Display;
 
 pub(crate) use self::configuration::Configuration;
@@ -33,8 +34,7 @@ pub(crate) use self::value::Shown;
 #[cfg(test)]
 pub(crate) use self::value::Value;
 use self::value::{Bad, Field, Shape};
-use crate::seam::{Address, Preset};
-use crate::size::Size;
+use crate::address::{Address, Preset};
 use crate::span::Span;
 
 #[cfg(test)]

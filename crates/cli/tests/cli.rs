@@ -378,7 +378,7 @@ fn bad_arguments_are_named() {
     for (args, want) in [
         (&["split"][..], "--dialect"),
         (&["split", "--dialect", "smtp"], "smtp"),
-        (&["split", "--dialect", "ahp", "--cap", "1T"], "unknown unit"),
+        (&["split", "--dialect", "ahp", "--cap", "1T"], "powers of 1000"),
         (&["join", "--dialect", "ahp", "--max-message", "1"], "--max-message does not hold"),
         (&["join", "--dialect", "ahp", "--token", "T"], "--token is for --dialect cep22"),
     ] {

@@ -115,7 +115,7 @@ fn a_bad_value_is_one_line_wherever_it_comes_from() {
     let run = |variables: &[(&str, &str)], args: &[&str]| breakbulk(dir.path(), variables, args);
     assert_refused(
         &run(&[], &["config", "--cap", "1T"]),
-        "cap is \"1T\" (flag --cap): unknown unit \"T\"; k, M, G are powers of 1000, KiB, MiB, GiB of 1024",
+        "cap is \"1T\" (flag --cap): not a number of bytes; allowed are such as 65536, 64KiB or 1M (k, M, G are powers of 1000, KiB, MiB, GiB of 1024)",
     );
     assert_refused(
         &run(&[("BREAKBULK_TLS_ROOTS", "mozilla")], &["config"]),

@@ -2,12 +2,12 @@
 
 use std::fmt;
 
+use breakbulk::address::{Size, SizeError};
 use serde_json::Value as Json;
 use tracing_subscriber::EnvFilter;
 
 use super::value::{Value, allowed};
-use crate::seam::{Address, Preset};
-use crate::size::Size;
+use crate::address::{Address, Preset};
 use crate::span::Span;
 
 /// What stands for a secret wherever it is shown.
@@ -210,7 +210,7 @@ impl Value for Size {
     const NAME: &'static str = "SIZE";
 
     fn parse(text: &str) -> Result<Self, String> {
-        text.parse()
+        text.parse().map_err(|error: SizeError| error.to_string())
     }
 
     fn text(&self) -> String {

@@ -1,5 +1,6 @@
 //! Sizes as people write them: `65536`, `64KiB`, `1M`.
 
+use std::fmt;
 use std::str::FromStr;
 
 use thiserror::Error;
@@ -52,9 +53,29 @@ impl FromStr for Size {
     }
 }
 
+/// In the largest unit of which it is a whole number.
+impl fmt::Display for Size {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const UNITS: [(&str, u64); 6] =
+            [("GiB", 1 << 30), ("G", 1_000_000_000), ("MiB", 1 << 20), ("M", 1_000_000), ("KiB", 1 << 10), ("k", 1000)];
+        match UNITS.iter().find(|(_, unit)| self.0 >= *unit && self.0.is_multiple_of(*unit)) {
+            Some((name, unit)) => write!(f, "{}{name}", self.0 / unit),
+            None => self.0.fmt(f),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_size_is_shown_in_the_largest_unit_that_is_exact() {
+        for text in ["1", "65535", "61k", "64KiB", "1M", "900k", "32MiB", "2G", "1GiB"] {
+            assert_eq!(text.parse::<Size>().map(|size| size.to_string()), Ok(text.to_owned()));
+        }
+        assert_eq!(Size(u64::MAX).to_string().parse(), Ok(Size(u64::MAX)));
+    }
 
     #[test]
     fn suffixes_are_powers_of_1000_or_1024() {

@@ -39,7 +39,7 @@ const MOST_UNANSWERED: u32 = 8;
 const SMALL_FRAME: usize = 4 << 10;
 /// What is longer goes out as one message in many WebSocket frames. The official AHP transport takes 16 MiB a frame, but
 /// 64 MiB a message. A segment, which has to pass relays, is never that long.
-const LONGEST_FRAME: usize = 8 << 20;
+const LONGEST_FRAME: usize = 15 << 20;
 /// How long what the peer still sends is read after our close. A socket that is dropped with bytes unread may take the
 /// close back from the peer's hands.
 const LINGER: Duration = Duration::from_secs(1);

@@ -7,7 +7,10 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep_until};
 use tracing::{debug, info, warn};
 
-use breakbulk_proto::{CloseReason, Event, Input, Kind, Machine, Message, Meta, SendError, Ticket, Violation};
+use breakbulk_proto::{
+    Capacity, CloseReason, Event, Input, Kind, Limits, Machine, Message, Meta, SendError, Ticket, Transmit, Violation,
+    plain,
+};
 
 use super::side::{Passage, Side};
 use super::watch::Watched;
@@ -21,6 +24,8 @@ use crate::look::Look;
 const ANSWERS: Duration = Duration::from_secs(60);
 /// The code for "the side behind the gateway is gone".
 const BAD_GATEWAY: u16 = 1014;
+/// Room for an error, and for nothing that anyone would call too long.
+const NEXT_TO_NOTHING: u64 = 512;
 /// The longest part of a stray line that is shown.
 const SHOWN: usize = 400;
 
@@ -165,13 +170,22 @@ impl<'a> Bridge<'a> {
             return warn!(side = name(to), size, "an action that this peer cannot take came again, and is left out");
         }
         if self.memory.caps.is_hopeless(&self.names[to], u64::try_from(size).unwrap_or(u64::MAX)) {
-            // A cap of nothing: the machine fails it as it fails whatever does not fit.
-            let limits = self.sides[to].driver.machine_mut();
-            limits.handle(Input::Capacity(breakbulk_proto::Capacity::of(0)), now());
-            self.sides[to].send(passage, meta);
-            return self.fit(to);
+            return self.refuse(to, passage);
         }
         self.sides[to].send(passage, meta);
+    }
+
+    /// Refuses a message for a side that it would only close: as a machine does whose link takes next to nothing.
+    fn refuse(&mut self, to: usize, passage: Passage) {
+        let mut machine = plain::Connection::new(plain::Config { limits: Limits::default(), one_line: false });
+        machine.handle(Input::Capacity(Capacity::of(NEXT_TO_NOTHING)), now());
+        machine.handle(Input::send(0, passage.message.clone()), now());
+        while let Some(Transmit::Frame { bytes, .. }) = machine.poll_transmit(now()) {
+            self.tell(to, Some(bytes.into()));
+        }
+        if let Some(Event::SendFailed { error, reply, .. }) = machine.poll_event() {
+            self.not_sent(to, &passage, &error, reply);
+        }
     }
 
     /// Tells a side's machine how long frames may be, as far as is known of its peer.
@@ -203,7 +217,12 @@ impl<'a> Bridge<'a> {
 
     /// A message that side `at` was handed was not sent. Its sender hears of it where it can.
     fn send_failed(&mut self, at: usize, ticket: Ticket, error: &SendError, reply: Option<Message>) {
-        let Some(passage) = self.sides[at].done(ticket) else { return };
+        if let Some(passage) = self.sides[at].done(ticket) {
+            self.not_sent(at, &passage, error, reply);
+        }
+    }
+
+    fn not_sent(&mut self, at: usize, passage: &Passage, error: &SendError, reply: Option<Message>) {
         let (size, method) = (passage.message.len(), passage.look.method.as_deref());
         if self.sides[other(at)].closed.is_some() {
             return debug!(to = name(at), size, method, "a message was not sent: {error}");

@@ -99,7 +99,8 @@ impl Peer {
             before.frame.abs_diff(suspect.frame) <= SAME && before.message.abs_diff(suspect.message) <= SAME
         };
         // What passed once is not too long, unless the peer says so.
-        let is_evidence = code == TOO_BIG || suspect.frame > self.passed && before.is_some_and(is_again);
+        let is_new = suspect.frame > self.passed.saturating_add(SAME);
+        let is_evidence = code == TOO_BIG || is_new && before.is_some_and(is_again);
         if !is_evidence {
             return Verdict::Ordinary;
         }

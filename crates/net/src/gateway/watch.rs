@@ -12,6 +12,8 @@ use breakbulk_proto::{Capacity, Transmit};
 use crate::driver::now;
 use crate::link::{Arrival, Link, LinkError};
 
+/// How much longer a later segment of a message may be: its number has more digits.
+const DIGITS: u64 = 16;
 /// Bytes that may lie in the system's buffers. When more was written after a frame, the peer has read it.
 const IN_FLIGHT: u64 = 16 << 20;
 
@@ -25,7 +27,7 @@ pub(super) struct Watched<L> {
     cap: u64,
     last: Option<Suspect>,
     passed: u64,
-    /// The length of the longest message handed to the machine since `last`.
+    /// The length of the longest message handed to the machine since a long frame passed.
     message: u64,
 }
 
@@ -91,9 +93,9 @@ impl<L> Watched<L> {
             last.since = last.since.saturating_add(frame);
         }
         self.clear();
-        if self.last.is_none_or(|last| frame > last.frame) && frame > self.passed {
+        let is_longer = |last: Suspect| frame > last.frame.saturating_add(DIGITS);
+        if self.last.is_none_or(is_longer) && frame > self.passed.saturating_add(DIGITS) {
             self.last = Some(Suspect::new(frame, self.message.max(frame)));
-            self.message = 0;
         }
     }
 
@@ -106,7 +108,7 @@ impl<L> Watched<L> {
 
     fn pass(&mut self) {
         if let Some(last) = self.last.take() {
-            self.passed = self.passed.max(last.frame);
+            (self.passed, self.message) = (self.passed.max(last.frame), 0);
         }
     }
 }

@@ -196,3 +196,24 @@ async fn a_client_that_is_closed_because_the_way_to_its_host_was_cut_is_sent_as_
         assert_eq!(cut.is_ok(), matches!(trap, Trap::Never));
     }
 }
+
+#[tokio::test]
+async fn a_message_that_even_the_smallest_frames_do_not_carry_is_answered_with_an_error() {
+    let (beside_client, beside_host) = gateways(DECLARED);
+    let gateways = [beside_client, beside_host];
+    for connects in 1..12 {
+        let (mut client, mut host) = connect(&gateways, Where::ToHost, Trap::Cap { bytes: 10_000, says: true });
+        pass(&mut client, &mut host, Message::from(INITIALIZE)).await.unwrap();
+        pass(&mut host, &mut client, Message::from(WELCOME)).await.unwrap();
+        client.send(request("\"large\"", 3_000_000));
+        let heard = tokio::select! { heard = client.next() => heard, _ = host.next() => continue };
+        if let Ok(answer) = heard {
+            let answer: serde_json::Value = serde_json::from_slice(&answer.to_bytes()).unwrap();
+            assert_eq!((answer["id"].as_str(), answer["error"]["code"].as_i64()), (Some("large"), Some(-32011)));
+            // 900,000 is halved six times, and the floor is tried once.
+            assert_eq!(connects, 8);
+            return pass(&mut client, &mut host, request("3", 2_000)).await.unwrap();
+        }
+    }
+    panic!("never answered");
+}

@@ -78,7 +78,7 @@ fn missed(files: &[String], shard: Option<&str>) -> Result<Bag, Failure> {
         Err(Failure::Failed(format!("`{}` did not finish", line(&command))))
     };
     pass("", &format!("--lib -- {NEAR}"))?;
-    pass("--iterate --baseline skip --timeout 120", &format!("--lib --test vectors -- {NEAR} every_vector"))?;
+    pass("--iterate --baseline skip --timeout 45", &format!("--lib --test vectors -- {NEAR} every_vector"))?;
     let path = out.join("mutants.out/missed.txt");
     let text = fs::read_to_string(&path);
     text.map(|text| bag(&text)).map_err(|error| Failure::Failed(format!("cannot read {}: {error}", path.display())))

@@ -159,7 +159,7 @@ impl<'a> Bridge<'a> {
                 self.sides[at].unanswered = self.sides[at].unanswered.saturating_sub(1);
                 // Answers come after what they answer: with none left to come, all that was asked has passed.
                 if self.sides[at].unanswered == 0 && self.sides[at].has_sent_all() {
-                    self.sides[at].driver.link_mut().answered(u64::MAX);
+                    self.sides[at].driver.link_mut().answered();
                 }
             }
             _ => {}

@@ -80,11 +80,9 @@ impl<L> Watched<L> {
         self.passed
     }
 
-    /// The peer has answered a message of this length: all of its frames have passed.
-    pub(super) fn answered(&mut self, message: u64) {
-        if self.last.is_some_and(|last| last.message <= message) {
-            self.pass();
-        }
+    /// The peer has answered all that it was asked: every frame has passed.
+    pub(super) fn answered(&mut self) {
+        self.pass();
     }
 
     /// Notes a frame that goes out. The first of the longest ones counts: a limit strikes at it, not at the tenth.

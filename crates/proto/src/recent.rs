@@ -1,7 +1,7 @@
 //! A map that forgets what is old, so that what peers make us remember is bounded.
 
 use std::collections::HashMap;
-use std::hash::Hash;
+use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher, Hash};
 
 /// Keeps the last `KEEP` entries for sure, and never more than twice that.
 #[derive(Debug)]
@@ -31,6 +31,11 @@ impl<K, V, const KEEP: usize> Default for Recent<K, V, KEEP> {
     fn default() -> Self {
         Self { fresh: HashMap::new(), old: HashMap::new() }
     }
+}
+
+/// A key of fixed length for what may be of any.
+pub(crate) fn hash_of(what: impl Hash) -> u64 {
+    BuildHasherDefault::<DefaultHasher>::new().hash_one(what)
 }
 
 #[cfg(test)]

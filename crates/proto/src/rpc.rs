@@ -1,20 +1,14 @@
 //! The JSON-RPC envelope: what kind of message a text is, its method and id, and the answers that we make ourselves.
 
 use std::borrow::Cow;
-use std::hash::{DefaultHasher, Hash, Hasher};
 
 use crate::error::{Over, SendError, Violation};
 use crate::json::{self, Found, Kind as Json, Path, Paths, Scanner, Utf8};
 use crate::message::Message;
+use crate::recent::hash_of;
 
 /// The envelope's keys. A dialect's own table of paths begins with these, in this order.
 pub(crate) const ENVELOPE: [Path; 6] = [&["jsonrpc"], &["method"], &["id"], &["params"], &["result"], &["error"]];
-const JSONRPC: usize = 0;
-const METHOD: usize = 1;
-const ID: usize = 2;
-const PARAMS: usize = 3;
-const RESULT: usize = 4;
-const ERROR: usize = 5;
 
 /// `MessageTooLarge` in the RFC; AHP 1.0.0 calls the same number `Conflict`. Decide by `data.reason`.
 pub const MESSAGE_TOO_LARGE: i32 = -32011;
@@ -57,9 +51,8 @@ impl Envelope {
         if let Some((_, path)) = twice {
             return Err(Violation::DuplicateKey(path.first().copied().unwrap_or_default()));
         }
-        let method = paths.get(METHOD).filter(|found| found.kind == Json::String);
-        let id = paths.get(ID);
-        let (result, error) = (paths.get(RESULT), paths.get(ERROR));
+        let [jsonrpc, method, id, params, result, error] = std::array::from_fn(|i| paths.get(i));
+        let method = method.filter(|found: &Found| found.kind == Json::String);
         let named = id.is_some_and(|id| matches!(id.kind, Json::String | Json::Number));
         let kind = match (method, result.or(error)) {
             (Some(_), _) if named => Kind::Request,
@@ -67,7 +60,7 @@ impl Envelope {
             (None, Some(_)) if id.is_some() => Kind::Response,
             _ => Kind::Other,
         };
-        Ok(Self { kind, method, id, params: paths.get(PARAMS), result, error, jsonrpc: paths.get(JSONRPC) })
+        Ok(Self { kind, method, id, params, result, error, jsonrpc })
     }
 
     /// Whether this is exactly one JSON-RPC 2.0 request, response or notification.
@@ -111,15 +104,11 @@ pub(crate) struct IdKey(u64);
 
 impl IdKey {
     pub(crate) fn of(raw: &[u8]) -> Self {
-        let mut hasher = DefaultHasher::new();
-        if let Some(value) = json::string(raw) {
-            ("string", value.as_bytes()).hash(&mut hasher);
-        } else if let json::Number::Int(value) = json::number(raw) {
-            ("integer", value).hash(&mut hasher);
-        } else {
-            ("verbatim", raw).hash(&mut hasher);
-        }
-        Self(hasher.finish())
+        Self(match (json::string(raw), json::number(raw)) {
+            (Some(value), _) => hash_of(("string", value)),
+            (None, json::Number::Int(value)) => hash_of(("integer", value)),
+            (None, _) => hash_of(("verbatim", raw)),
+        })
     }
 }
 

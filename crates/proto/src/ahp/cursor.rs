@@ -40,9 +40,7 @@ impl<T> Cursor<T> {
 
     /// A delivered message turns out to carry `seq`.
     pub(crate) fn note(&mut self, ordinal: u64, seq: Option<u64>) {
-        let Some(seq) = seq else {
-            return;
-        };
+        let Some(seq) = seq else { return };
         match self.open.range(..ordinal).next_back() {
             Some((blocker, _)) => {
                 let highest = self.waiting.entry(*blocker).or_default();
@@ -73,16 +71,11 @@ impl Applied {
     /// Whether to apply the action with this seq; if so, it counts as applied.
     pub fn admit(&mut self, channel: &str, seq: u64) -> bool {
         match self.0.get_mut(channel) {
-            Some(applied) if seq <= *applied => false,
-            Some(applied) => {
-                *applied = seq;
-                true
-            }
-            None => {
-                self.0.insert(channel.into(), seq);
-                true
-            }
+            Some(applied) if seq <= *applied => return false,
+            Some(applied) => *applied = seq,
+            None => drop(self.0.insert(channel.into(), seq)),
         }
+        true
     }
 
     /// A snapshot of `channel` holds everything up to `from_seq`. Returns whether to take it: an older one than what

@@ -19,10 +19,7 @@ pub enum Role {
 impl Role {
     /// The other side.
     pub(super) const fn peer(self) -> Self {
-        match self {
-            Self::Client => Self::Server,
-            Self::Server => Self::Client,
-        }
+        if matches!(self, Self::Client) { Self::Server } else { Self::Client }
     }
 }
 

@@ -28,7 +28,7 @@ pub struct Chunking {
 }
 
 /// What a left-out `maxIncomingGroups` means.
-const DEFAULT_GROUPS: u32 = 8;
+const DEFAULT_GROUPS: u64 = 8;
 /// What a left-out `groupTimeoutMs` means.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -48,7 +48,7 @@ impl Chunking {
     }
 
     /// Reads `capabilities.chunking`. An invalid one counts as absent.
-    fn parse(raw: &[u8]) -> Option<Self> {
+    fn parse(raw: &Message) -> Option<Self> {
         static PATHS: [Path; 5] = [
             &["maxIncomingFrameBytes"],
             &["maxIncomingMessageBytes"],
@@ -56,21 +56,18 @@ impl Chunking {
             &["groupTimeoutMs"],
             &["settledCursor"],
         ];
-        let found = json::find([raw], &PATHS).ok()?;
-        let text = |i| found.get(i).map(|value| read_span(raw, value.span));
+        let found = json::find(raw.slices(), &PATHS).ok()?;
+        let text = |i| found.get(i).map(|value| raw.read(value.span));
         let positive = |raw: &[u8]| match json::number(raw) {
             json::Number::Int(value) if value > 0 => Some(u64::try_from(value).unwrap_or(u64::MAX)),
             json::Number::Huge { negative: false } => Some(u64::MAX),
             _ => None,
         };
         let chunking = Self {
-            max_frame_bytes: positive(text(0)?)?,
-            max_message_bytes: positive(text(1)?)?,
-            max_groups: match text(2) {
-                Some(raw) => u32::try_from(positive(raw)?).unwrap_or(u32::MAX),
-                None => DEFAULT_GROUPS,
-            },
-            group_timeout: text(3).map_or(Some(DEFAULT_TIMEOUT), |raw| positive(raw).map(Duration::from_millis))?,
+            max_frame_bytes: positive(&text(0)?)?,
+            max_message_bytes: positive(&text(1)?)?,
+            max_groups: u32::try_from(text(2).map_or(Some(DEFAULT_GROUPS), |raw| positive(&raw))?).unwrap_or(u32::MAX),
+            group_timeout: text(3).map_or(Some(DEFAULT_TIMEOUT), |raw| positive(&raw).map(Duration::from_millis))?,
             settled_cursor: found.get(4).is_some_and(|value| value.kind == Kind::True),
         };
         (chunking.max_message_bytes >= chunking.max_frame_bytes).then_some(chunking)
@@ -189,7 +186,7 @@ impl Handshake {
         let client = get(3).and_then(|found| Some(json::string(&text(found))?.into_owned()));
         let versions = get(4).map(text);
         let chunking = get(2);
-        let theirs = chunking.and_then(|found| Chunking::parse(&text(found)));
+        let theirs = chunking.and_then(|found| Chunking::parse(&text(found).into()));
         Self {
             client: client.unwrap_or_default(),
             offers_chunking_version: versions.as_deref().is_some_and(any_version_chunks),
@@ -269,10 +266,8 @@ impl Member {
 /// Whether any version of a JSON array of strings has chunking.
 fn any_version_chunks(raw: &[u8]) -> bool {
     let inside = raw.strip_prefix(b"[").and_then(|rest| rest.strip_suffix(b"]")).unwrap_or_default();
-    inside
-        .split(|byte| *byte == b',')
-        .filter_map(|item| json::string(item.trim_ascii()).map(|version| version_chunks(&version)))
-        .any(|chunks| chunks)
+    let mut versions = inside.split(|byte| *byte == b',').filter_map(|item| json::string(item.trim_ascii()));
+    versions.any(|version| version_chunks(&version))
 }
 
 /// Whether this protocol version has chunking: 0.3.0 or later.
@@ -282,12 +277,6 @@ fn version_chunks(version: &str) -> bool {
         return false;
     };
     (major, minor) >= (0, 3)
-}
-
-/// The bytes of a span of a slice.
-fn read_span(raw: &[u8], span: Span) -> &[u8] {
-    let place = |offset: u64| usize::try_from(offset).unwrap_or(usize::MAX);
-    raw.get(place(span.start)..place(span.end)).unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -308,7 +297,7 @@ mod tests {
 
     #[test]
     fn params_that_are_no_object_stay_as_they_are() {
-        let chunking = Chunking::parse(FULL.as_bytes()).unwrap();
+        let chunking = Chunking::parse(&FULL.into()).unwrap();
         for params in ["[1,2]", "7", "[]"] {
             let (message, handshake) = request(params);
             assert_eq!(handshake.with(&message, chunking), message);
@@ -318,14 +307,15 @@ mod tests {
 
     #[test]
     fn what_is_written_is_read_back() {
-        let chunking = Chunking::parse(FULL.as_bytes()).unwrap();
+        let chunking = Chunking::parse(&FULL.into()).unwrap();
         assert_eq!(chunking.to_json(), FULL);
         assert_eq!((chunking.max_frame_bytes, chunking.max_groups), (900_000, 4));
     }
 
     #[test]
     fn left_out_groups_and_timeout_have_defaults_and_numbers_any_spelling() {
-        let chunking = Chunking::parse(br#"{"maxIncomingFrameBytes":9e2,"maxIncomingMessageBytes":1e99}"#).unwrap();
+        let chunking =
+            Chunking::parse(&r#"{"maxIncomingFrameBytes":9e2,"maxIncomingMessageBytes":1e99}"#.into()).unwrap();
         assert_eq!((chunking.max_frame_bytes, chunking.max_message_bytes), (900, u64::MAX));
         assert_eq!((chunking.max_groups, chunking.group_timeout), (8, Duration::from_secs(30)));
         assert!(!chunking.settled_cursor);
@@ -353,7 +343,7 @@ mod tests {
 
     #[test]
     fn our_capability_is_added_where_it_belongs_and_all_else_is_kept() {
-        let ours = Chunking::parse(FULL.as_bytes()).unwrap();
+        let ours = Chunking::parse(&FULL.into()).unwrap();
         for (params, want) in [
             ("{}", format!(r#"{{"capabilities":{{"chunking":{FULL}}}}}"#)),
             (r#"{ "a":1}"#, format!(r#"{{"capabilities":{{"chunking":{FULL}}}, "a":1}}"#)),
@@ -386,7 +376,7 @@ mod tests {
 
     #[test]
     fn adding_and_removing_restores_the_bytes() {
-        let ours = Chunking::parse(FULL.as_bytes()).unwrap();
+        let ours = Chunking::parse(&FULL.into()).unwrap();
         for params in ["{}", r#"{"a":1}"#, "{ \"capabilities\" : {\"x\":1}\n}", "{\n \"a\":1}"] {
             let (message, handshake) = request(params);
             let with = handshake.with(&message, ours);
@@ -421,7 +411,7 @@ mod tests {
     #[test]
     fn an_endpoint_remembers_many_clients_and_forgets_the_oldest() {
         let memory = Negotiated::default();
-        let one = Remembered { theirs: Chunking::parse(FULL.as_bytes()), version: true };
+        let one = Remembered { theirs: Chunking::parse(&FULL.into()), version: true };
         let none = Remembered { theirs: None, version: false };
         let [first, second] = ["first", "second"].map(|client| memory.key(client));
         memory.remember(first, one);

@@ -1,10 +1,10 @@
 //! Which messages must stay in order: by method, and for a response by the method of its request.
 
 use std::collections::HashMap;
-use std::hash::{DefaultHasher, Hash, Hasher};
 
 use super::handshake::Role;
 use crate::queue::{LaneKey, Order};
+use crate::recent::hash_of;
 use crate::rpc::IdKey;
 
 /// How many requests of interest may wait for their answers. Each costs some 50 bytes.
@@ -77,12 +77,7 @@ pub(super) fn is_ordered(method: &str) -> bool {
 }
 
 fn lane(channel: Option<&str>) -> LaneKey {
-    let Some(channel) = channel else {
-        return COMMON_LANE;
-    };
-    let mut hasher = DefaultHasher::new();
-    channel.hash(&mut hasher);
-    LaneKey(hasher.finish())
+    channel.map_or(COMMON_LANE, |channel| LaneKey(hash_of(channel)))
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! What is remembered of peers and of requests, so that answers can be matched. All of it is bounded and may be lost.
 
-use std::hash::{DefaultHasher, Hash, Hasher};
+use std::hash::Hash;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -8,6 +8,7 @@ use bytes::Bytes;
 use crate::error::Violation;
 use crate::machine::Meta;
 use crate::message::Message;
+use crate::recent::hash_of;
 use crate::rpc::{Kind, error_response};
 
 use super::wire::{OWN_TOKEN, Text};
@@ -31,9 +32,7 @@ pub(super) struct Key(u64);
 
 impl Key {
     pub(super) fn of(peer: &Peer, what: impl Hash) -> Self {
-        let mut hasher = DefaultHasher::new();
-        (peer, what).hash(&mut hasher);
-        Self(hasher.finish())
+        Self(hash_of((peer, what)))
     }
 }
 

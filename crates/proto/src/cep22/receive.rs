@@ -135,10 +135,10 @@ impl Connection {
             self.outbox.count("part-of-no-transfer");
             return Ok(());
         };
-        self.scratch.clear();
-        json::unescape_into(&mut self.scratch, inside).ok_or(Violation::MessageNotUtf8)?;
+        self.scratch.resize(inside.len().max(self.scratch.len()), 0);
+        let len = json::unescape(&mut self.scratch, inside).ok_or(Violation::MessageNotUtf8)?;
         arrival.soft = self.read.saturating_add(self.config.soft_timeout);
-        arrival.chunk(at, &self.scratch, now)?;
+        arrival.chunk(at, self.scratch.get(..len).unwrap_or_default(), now)?;
         self.outbox.progress(arrival.progress());
         Ok(())
     }

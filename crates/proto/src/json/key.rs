@@ -1,6 +1,6 @@
 //! An object's key that cannot be borrowed, because it has escapes or lies across two feeds.
 
-use super::text::unescape_into;
+use super::text::unescaped;
 
 /// Most bytes of a key that are gathered, escapes as they are written: no path has a key of more than 32 characters.
 const MAX_RAW: usize = 32 * 6;
@@ -29,8 +29,6 @@ impl Capture {
 
     /// What was gathered, unescaped; `None` if it is too long, or has half of a surrogate pair: it equals nothing.
     pub(super) fn key(&self) -> Option<Vec<u8>> {
-        let mut key = Vec::new();
-        unescape_into(&mut key, &self.0).filter(|()| self.0.len() <= MAX_RAW)?;
-        Some(key)
+        if self.0.len() <= MAX_RAW { unescaped(&self.0) } else { None }
     }
 }

@@ -20,10 +20,7 @@ impl Number {
     /// The value as an unsigned integer, if it is one and fits.
     #[must_use]
     pub fn to_u64(self) -> Option<u64> {
-        match self {
-            Self::Int(value) => value.try_into().ok(),
-            Self::Huge { .. } | Self::Fraction | Self::NotANumber => None,
-        }
+        if let Self::Int(value) = self { value.try_into().ok() } else { None }
     }
 }
 

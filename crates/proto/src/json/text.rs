@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use bytes::BufMut;
 
 use super::input::is_space;
-use super::special::plain_len;
+use super::special::{copy_plain, plain_len};
 use crate::message::len64;
 
 /// Reads a string with its quotes; `None` if it is not one, is not UTF-8, or has half of a surrogate pair.
@@ -15,54 +15,34 @@ pub fn string(raw: &[u8]) -> Option<Cow<'_, str>> {
     if plain_len(inside) == inside.len() {
         return simdutf8::basic::from_utf8(inside).ok().map(Cow::Borrowed);
     }
-    let mut out = Vec::new();
-    unescape_into(&mut out, inside)?;
-    String::from_utf8(out).ok().map(Cow::Owned)
+    unescaped(inside).and_then(|text| String::from_utf8(text).ok()).map(Cow::Owned)
 }
 
-/// Unescapes the inside of a string; `None`, with some of it written, if it is not one or has half of a surrogate pair.
-pub fn unescape_into(out: &mut Vec<u8>, inside: &[u8]) -> Option<()> {
-    out.reserve(inside.len());
-    let mut rest = inside;
-    while let Some((run, tail)) = rest.split_at_checked(plain_len(rest)) {
-        out.extend_from_slice(run);
-        rest = match tail {
-            [] => break,
+/// Unescapes the inside of a string to the front of `out`, which must be as long, and says how long it is then; `None` if
+/// it is not one, or has half of a surrogate pair.
+pub fn unescape(out: &mut [u8], inside: &[u8]) -> Option<usize> {
+    let (mut rest, mut len) = (inside, 0_usize);
+    loop {
+        let run = copy_plain(out.get_mut(len..)?, rest);
+        len = len.wrapping_add(run);
+        (rest, len) = match rest.get(run..)? {
+            [] => return Some(len),
             [b'\\', b'u', tail @ ..] => {
                 let (char, tail) = unicode(tail)?;
-                out.extend_from_slice(char.encode_utf8(&mut [0; 4]).as_bytes());
-                tail
+                (tail, put(out, len, char.encode_utf8(&mut [0; 4]).as_bytes()))
             }
-            [b'\\', byte, tail @ ..] => {
-                out.push(short_escape(*byte)?);
-                tail
-            }
+            [b'\\', letter, tail @ ..] => (tail, put(out, len, &[short_escape(*letter)?])),
             _ => return None,
         };
     }
-    Some(())
 }
 
 /// Writes `text` as the inside of a string. Escapes only what must be; `out` must have room for [`escaped_len`] or grow.
 pub fn escape_into(out: &mut impl BufMut, text: &[u8]) {
-    let mut rest = text;
-    while let Some((run, tail)) = rest.split_at_checked(plain_len(rest)) {
-        out.put_slice(run);
-        let Some((&byte, tail)) = tail.split_first() else { return };
-        rest = tail;
-        let short = match byte {
-            b'"' | b'\\' => byte,
-            0x08 => b'b',
-            b'\t' => b't',
-            b'\n' => b'n',
-            0x0c => b'f',
-            b'\r' => b'r',
-            _ => {
-                out.put_slice(&[b'\\', b'u', b'0', b'0', hex_digit(byte >> 4), hex_digit(byte & 0xf)]);
-                continue;
-            }
-        };
-        out.put_slice(&[b'\\', short]);
+    let mut escaped = [0; PIECE * 6];
+    for piece in text.chunks(PIECE) {
+        let len = escape(&mut escaped, piece);
+        out.put_slice(escaped.get(..len).unwrap_or_default());
     }
 }
 
@@ -114,6 +94,45 @@ impl Compactor {
     }
 }
 
+/// What [`unescape`] makes of the inside of a string.
+pub(super) fn unescaped(inside: &[u8]) -> Option<Vec<u8>> {
+    let mut out = vec![0; inside.len()];
+    let len = unescape(&mut out, inside)?;
+    out.truncate(len);
+    Some(out)
+}
+
+/// Escapes to the front of `out`, which must have six times the room, and says how long it is then.
+fn escape(out: &mut [u8], text: &[u8]) -> usize {
+    let (mut rest, mut len) = (text, 0_usize);
+    while let Some(place) = out.get_mut(len..) {
+        let run = copy_plain(place, rest);
+        len = len.wrapping_add(run);
+        let Some((&byte, tail)) = rest.get(run..).and_then(<[u8]>::split_first) else { break };
+        rest = tail;
+        // From 0x08 on, all but 0x0b have a letter of their own.
+        let letter = b"btnufr".get(usize::from(byte.wrapping_sub(0x08))).copied().unwrap_or(b'u');
+        len = match (byte, letter) {
+            (b'"' | b'\\', _) => put(out, len, &[b'\\', byte]),
+            (_, b'u') => put(out, len, &[b'\\', b'u', b'0', b'0', hex_digit(byte >> 4), hex_digit(byte & 0xf)]),
+            _ => put(out, len, &[b'\\', letter]),
+        };
+    }
+    len
+}
+
+/// Puts bytes at a place, where there must be room, and says where they end.
+#[inline(always)]
+fn put(out: &mut [u8], at: usize, bytes: &[u8]) -> usize {
+    let end = at.wrapping_add(bytes.len());
+    if let Some(place) = out.get_mut(at..end) {
+        place.copy_from_slice(bytes);
+    }
+    end
+}
+
+/// Bytes escaped at once.
+const PIECE: usize = 1 << 10;
 /// Bytes counted at once; five times as many still fit a byte.
 const BLOCK: usize = 48;
 
@@ -259,9 +278,9 @@ mod tests {
             let out = escaped(text.as_bytes());
             prop_assert_eq!(quoted(&out), serde_json::to_vec(&text).unwrap());
             prop_assert_eq!(escaped_len(text.as_bytes()), len64(out.len()));
-            let mut back = Vec::new();
-            prop_assert_eq!(unescape_into(&mut back, &out), Some(()));
-            prop_assert_eq!(back, text.as_bytes());
+            let mut back = vec![0; out.len()];
+            prop_assert_eq!(unescape(&mut back, &out), Some(text.len()));
+            prop_assert_eq!(&back[..text.len()], text.as_bytes());
         }
 
         #[test]

@@ -18,8 +18,8 @@ pub use self::exec::{Child, Exec, ExecConfig, ExecError, Exit};
 pub use self::lines::Lines;
 pub use self::memory::{Memory, pair};
 pub use self::stdio::{Output, Stdio, stdio};
-pub use self::ws::{Keepalive, WebSocket, WebSocketConfig};
-pub(crate) use self::ws::{Key, accept_for, tune};
+pub use self::ws::{Keepalive, WebSocket, WebSocketConfig, tune};
+pub(crate) use self::ws::{Key, accept_for};
 
 /// A link: frames and receipts come out of it as [`Arrival`]s, frames and one close go into it as [`Transmit`]s.
 ///

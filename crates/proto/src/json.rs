@@ -16,7 +16,7 @@ mod visit;
 pub use check::{Fault, JsonError, MAX_DEPTH, Scanner};
 pub use number::{Number, number};
 pub use paths::{Found, Path, Paths, Span, find};
-pub use text::{Compactor, escape_into, escaped_len, string, unescape_into};
+pub use text::{Compactor, escape_into, escaped_len, string, unescape};
 pub use utf8::Utf8;
 pub use visit::{Kind, Visit};
 

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use breakbulk::gateway::{End, Gateway};
-use breakbulk::link::{WebSocket, WebSocketConfig};
+use breakbulk::link::{WebSocket, WebSocketConfig, tune};
 use breakbulk::{AnyMachine, Dialect, Driver, Link, Setup};
 use breakbulk_proto::ahp::{Chunking, Role};
 use breakbulk_proto::{Budget, BudgetConfig, Event, Input, Lane, Limits, LimitsConfig, Message, Meta, Ticket, ahp};
@@ -143,15 +143,8 @@ async fn sockets(
     let address = by(listener.local_addr().expect("an address")).await;
     let (client, server) = tokio::join!(TcpStream::connect(address), listener.accept());
     let config = WebSocketConfig { max_frame_bytes: cap, cap, ..WebSocketConfig::default() };
-    (
-        WebSocket::client(tuned(client.expect("a link")), &config),
-        WebSocket::server(tuned(server.expect("a link").0), &config),
-    )
-}
-
-/// As our own dialer and listener set sockets up.
-fn tuned(stream: TcpStream) -> TcpStream {
-    stream.set_nodelay(true).expect("a socket");
-    socket2::SockRef::from(&stream).set_tcp_notsent_lowat(128 << 10).expect("a socket");
-    stream
+    let (client, server) = (client.expect("a link"), server.expect("a link").0);
+    tune(&client, &config);
+    tune(&server, &config);
+    (WebSocket::client(client, &config), WebSocket::server(server, &config))
 }

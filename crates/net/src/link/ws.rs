@@ -28,7 +28,7 @@ use self::gather::Gather;
 pub use self::keepalive::Keepalive;
 use self::keepalive::{Beat, Pulse};
 pub(crate) use self::key::{Key, accept_for};
-pub(crate) use self::tcp::tune;
+pub use self::tcp::tune;
 use self::watched::Watched;
 use super::{Arrival, Link, LinkError};
 

@@ -18,8 +18,10 @@ use crate::queue::{Finish, Fit, Order, Pick, Queue};
 const SEGMENTS_PER_SECOND: u64 = 20;
 /// The shortest frame that is chosen for a slow link: below it, the template would weigh too much.
 const SLOW_FRAME: u64 = 16 << 10;
-/// The longest frame that is chosen while others wait.
+/// The longest frame that is chosen while others wait, or have just passed.
 const SHARED_FRAME: u64 = 64 << 10;
+/// How long after a short message the next one is expected: a stream of them has one in this time.
+const LIVELY: Duration = Duration::from_millis(500);
 
 /// A message of ours that waits.
 #[derive(Debug)]
@@ -67,6 +69,8 @@ pub(super) struct Sender {
     /// Error answers in place of responses that cannot be sent. They go before all else.
     pub(super) answers: VecDeque<Outgoing>,
     pace: Pace,
+    /// When the last two short messages went: one alone is no stream.
+    short: [Option<Instant>; 2],
     link: Capacity,
     seed: [u8; 32],
     groups: u64,
@@ -76,7 +80,16 @@ pub(super) struct Sender {
 impl Sender {
     pub(super) fn new(limits: &Limits, seed: [u8; 32]) -> Self {
         let (queue, link) = (Queue::new(limits.max_queued_bytes), Capacity::of(u64::MAX));
-        Self { queue, answers: VecDeque::new(), pace: Pace::default(), link, seed, groups: 0, frames: 0 }
+        Self {
+            queue,
+            answers: VecDeque::new(),
+            pace: Pace::default(),
+            short: [None; 2],
+            link,
+            seed,
+            groups: 0,
+            frames: 0,
+        }
     }
 
     /// The link's cap changed. A group that has started cannot be cut anew.
@@ -135,7 +148,7 @@ impl Sender {
         match pick {
             Pick::Continue(place) => self.advance(place, codec, now, outbox).map(Ok),
             Pick::Start(entry) if fit(&entry.item) == Fit::Frame => Some(Ok(self.whole(&entry.item.out, now, outbox))),
-            Pick::Start(entry) => match self.plan(&entry.item, theirs) {
+            Pick::Start(entry) => match self.plan(&entry.item, theirs, now) {
                 Ok((plan, timeout)) => {
                     let group = self.group(entry.item.out, plan);
                     let place = self.queue.launch(entry.rank, group, now, timeout);
@@ -163,6 +176,7 @@ impl Sender {
     fn whole(&mut self, out: &Outgoing, now: Instant, outbox: &mut Outbox) -> Transmit {
         let (bytes, tag) = (out.message.to_bytes(), self.tag());
         self.pace.frame(len64(bytes.len()), now);
+        self.short = [self.short[1], Some(now)];
         out.frame(tag, bytes, out.message.len(), outbox)
     }
 
@@ -181,7 +195,7 @@ impl Sender {
     }
 
     /// How to cut a message that does not fit a frame, and how long it may take.
-    fn plan(&self, item: &Item, theirs: Option<Chunking>) -> Result<(Plan, Duration), SendError> {
+    fn plan(&self, item: &Item, theirs: Option<Chunking>, now: Instant) -> Result<(Plan, Duration), SendError> {
         let size = item.measure.bytes;
         let Some(theirs) = theirs.filter(|_| item.nature != Nature::Segment) else {
             return Err(SendError::NoSegments(Over { size, limit: self.link.cap }));
@@ -189,7 +203,8 @@ impl Sender {
         Over::check(size, theirs.max_message_bytes).map_err(SendError::TooLarge)?;
         let largest = wire::largest_frame(theirs.max_frame_bytes, &self.link);
         let slow = self.pace.rate().and_then(|rate| rate.checked_div(SEGMENTS_PER_SECOND)).map(|n| n.max(SLOW_FRAME));
-        let shared = self.queue.has_waiting().then_some(SHARED_FRAME);
+        let is_lively = self.short[0].is_some_and(|then| now.saturating_duration_since(then) < LIVELY);
+        let shared = (is_lively || self.queue.has_waiting()).then_some(SHARED_FRAME);
         let chosen = largest.min(slow.unwrap_or(u64::MAX)).min(shared.unwrap_or(u64::MAX));
         let plan = Plan::new(size, chosen).or_else(|_| Plan::new(size, largest))?;
         if let Some(rate) = self.pace.rate() {

@@ -250,6 +250,26 @@ fn segments_are_smaller_while_others_wait_and_on_a_slow_link() {
 }
 
 #[test]
+fn segments_are_smaller_when_short_messages_have_just_gone() {
+    let now = Instant::now();
+    let mut server = connection(Role::Server, |config| {
+        config.limits = limits(|limits| limits.max_frame_bytes = 200_000);
+        config.agreed = Some(Chunking::from(&config.limits));
+    });
+    let mut first_after = |short: u64, pause: u64, now| {
+        (0..short).for_each(|n| server.handle(Input::send(n, action("a", n, 10)), now));
+        assert_eq!(frames(&mut server, now).len() as u64, short);
+        let later = now + Duration::from_millis(pause);
+        server.handle(Input::send(9, action("b", 9, 900_000)), later);
+        frames(&mut server, later)[0].len()
+    };
+    // One short message is no stream of them.
+    assert!(first_after(1, 0, now) > 190_000);
+    assert!((60_000..=65_536).contains(&first_after(2, 499, now + SECOND)));
+    assert!(first_after(2, 500, now + 3 * SECOND) > 190_000);
+}
+
+#[test]
 fn an_ordered_response_that_cannot_be_sent_is_answered_and_the_link_lives() {
     let now = Instant::now();
     let mut server = connection(Role::Server, |_| {});

@@ -14,7 +14,8 @@ pub struct WebSocketConfig {
     /// How a peer that has gone without a word is noticed, if it is. After 30 s.
     pub keepalive: Option<Keepalive>,
     /// On TCP: bytes that may wait in the system's buffer before it takes no more from us (`TCP_NOTSENT_LOWAT`, on
-    /// Linux). What waits there can no longer be passed by a small message. 128 KiB.
+    /// Linux). What waits there can no longer be passed by a small message. 128 KiB; on
+    /// loopback at most 32 KiB.
     pub max_unsent_bytes: u32,
 }
 

@@ -5,6 +5,10 @@
 const MOST: u64 = 384 << 10;
 /// And of this many while the way is full: what has been gathered is what a small message must wait for.
 const LEAST: u64 = 64 << 10;
+/// Frames up to here are what the core cuts where a small message may follow soon.
+const SHORT: u64 = 64 << 10;
+/// So little is gathered of those.
+const MOST_SHORT: u64 = 96 << 10;
 
 /// What has been queued for one write, and how much more should be.
 #[derive(Debug)]
@@ -13,6 +17,8 @@ pub(super) struct Gather {
     queued_to: u64,
     /// What is gathered at present, between the least and the most.
     bound: u64,
+    /// The last frame was a short one.
+    is_short: bool,
     /// The way did not take all of the last write.
     is_stuck: bool,
 }
@@ -20,7 +26,8 @@ pub(super) struct Gather {
 impl Gather {
     /// Whether one more frame may be queued before a write, when so much has been written in all.
     pub(super) const fn has_room(&self, written: u64) -> bool {
-        !self.is_stuck && self.queued_to.saturating_sub(written) < self.bound
+        let bound = if self.is_short && self.bound > MOST_SHORT { MOST_SHORT } else { self.bound };
+        !self.is_stuck && self.queued_to.saturating_sub(written) < bound
     }
 
     /// Notes a frame with a payload of `len`. Pongs and pings are not noted when they are queued, only in `written`.
@@ -33,6 +40,7 @@ impl Gather {
         let mask = if is_masked { 4 } else { 0 };
         let len = u64::try_from(len).unwrap_or(u64::MAX).saturating_add(header + mask);
         self.queued_to = self.queued_to.max(written).saturating_add(len);
+        self.is_short = len <= SHORT;
     }
 
     /// Learns from a write: whether the way took all of it at once, some of it, or the rest of an earlier one.
@@ -48,7 +56,7 @@ impl Gather {
 
 impl Default for Gather {
     fn default() -> Self {
-        Self { queued_to: 0, bound: MOST, is_stuck: false }
+        Self { queued_to: 0, bound: MOST, is_short: false, is_stuck: false }
     }
 }
 
@@ -79,11 +87,18 @@ mod tests {
         let mut gather = Gather::default();
         gather.note_queued(MOST as usize - 11, false, 0);
         assert!(gather.has_room(0));
-        gather.note_queued(0, false, 0);
-        assert!(!gather.has_room(0) && gather.has_room(2));
+        gather.note_queued(SHORT as usize, false, 0);
+        assert!(!gather.has_room(0) && gather.has_room(SHORT));
         gather.note_write(false);
         assert!(!gather.has_room(MOST));
         gather.note_write(true);
-        assert!(gather.has_room(MOST + 1));
+        assert!(gather.has_room(MOST + SHORT));
+    }
+
+    #[test]
+    fn of_short_frames_less_is_gathered() {
+        let mut gather = Gather::default();
+        let frames = std::iter::from_fn(|| gather.has_room(0).then(|| gather.note_queued(1 << 10, false, 0)));
+        assert_eq!(frames.count(), 96);
     }
 }

@@ -1,18 +1,33 @@
 //! What a TCP socket is told before a WebSocket uses it.
 
+use socket2::SockRef;
 use tokio::net::TcpStream;
 
 use super::WebSocketConfig;
 
-/// Small frames leave at once, and little piles up in the system's buffer. Neither is needed for correctness, so a system
-/// that refuses is only noted.
-pub(crate) fn tune(stream: &TcpStream, config: &WebSocketConfig) {
-    if let Err(error) = stream.set_nodelay(true) {
-        tracing::debug!(%error, "TCP_NODELAY refused");
+/// Bytes that may wait in a socket of this machine's own, on the way in: it is as fast as its reader, so that more would
+/// only be what a small message has to wait for, and would not stay in the processor's cache.
+const LOCAL_UNREAD: usize = 128 << 10;
+/// And on the way out.
+const LOCAL_UNSENT: u32 = 32 << 10;
+
+/// Prepares a TCP socket for a [`WebSocket`](super::WebSocket), as our own dialer and listener do: small frames leave at
+/// once, and little piles up in the system's buffers. None of it is needed for correctness, so what a system refuses is
+/// only noted.
+pub fn tune(stream: &TcpStream, config: &WebSocketConfig) {
+    let note = |option, set: std::io::Result<()>| {
+        set.unwrap_or_else(|error| tracing::debug!(%error, "{option} refused"));
+    };
+    note("TCP_NODELAY", stream.set_nodelay(true));
+    let is_local = stream.peer_addr().is_ok_and(|peer| peer.ip().to_canonical().is_loopback());
+    if is_local {
+        note("SO_RCVBUF", SockRef::from(stream).set_recv_buffer_size(LOCAL_UNREAD));
     }
     #[cfg(any(target_os = "android", target_os = "linux"))]
-    if let Err(error) = socket2::SockRef::from(stream).set_tcp_notsent_lowat(config.max_unsent_bytes) {
-        tracing::debug!(%error, "TCP_NOTSENT_LOWAT refused");
+    {
+        let most = if is_local { LOCAL_UNSENT } else { u32::MAX };
+        let set = SockRef::from(stream).set_tcp_notsent_lowat(config.max_unsent_bytes.min(most));
+        note("TCP_NOTSENT_LOWAT", set);
     }
     #[cfg(not(any(target_os = "android", target_os = "linux")))]
     let _ = config;
@@ -28,7 +43,9 @@ mod tests {
         let stream = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
         tune(&stream, &WebSocketConfig::default());
         assert!(stream.nodelay().unwrap());
+        // The system may count its own overhead in, which doubles it.
+        assert!(SockRef::from(&stream).recv_buffer_size().unwrap() <= 2 * LOCAL_UNREAD);
         #[cfg(target_os = "linux")]
-        assert_eq!(socket2::SockRef::from(&stream).tcp_notsent_lowat().unwrap(), 128 << 10);
+        assert_eq!(SockRef::from(&stream).tcp_notsent_lowat().unwrap(), LOCAL_UNSENT);
     }
 }

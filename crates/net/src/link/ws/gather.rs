@@ -6,7 +6,7 @@ const MOST: u64 = 384 << 10;
 /// And of this many while the way is full: what has been gathered is what a small message must wait for.
 const LEAST: u64 = 64 << 10;
 /// Frames up to here are what the core cuts where a small message may follow soon.
-const SHORT: u64 = 64 << 10;
+const SHORT: usize = 64 << 10;
 /// So little is gathered of those.
 const MOST_SHORT: u64 = 96 << 10;
 
@@ -38,9 +38,9 @@ impl Gather {
             _ => 10,
         };
         let mask = if is_masked { 4 } else { 0 };
+        self.is_short = len <= SHORT;
         let len = u64::try_from(len).unwrap_or(u64::MAX).saturating_add(header + mask);
         self.queued_to = self.queued_to.max(written).saturating_add(len);
-        self.is_short = len <= SHORT;
     }
 
     /// Learns from a write: whether the way took all of it at once, some of it, or the rest of an earlier one.
@@ -87,18 +87,18 @@ mod tests {
         let mut gather = Gather::default();
         gather.note_queued(MOST as usize - 11, false, 0);
         assert!(gather.has_room(0));
-        gather.note_queued(SHORT as usize, false, 0);
-        assert!(!gather.has_room(0) && gather.has_room(SHORT));
+        gather.note_queued(SHORT + 1, false, 0);
+        assert!(!gather.has_room(0) && gather.has_room(SHORT as u64 + 11));
         gather.note_write(false);
-        assert!(!gather.has_room(MOST));
+        assert!(!gather.has_room(2 * MOST));
         gather.note_write(true);
-        assert!(gather.has_room(MOST + SHORT));
+        assert!(gather.has_room(2 * MOST));
     }
 
     #[test]
     fn of_short_frames_less_is_gathered() {
         let mut gather = Gather::default();
-        let frames = std::iter::from_fn(|| gather.has_room(0).then(|| gather.note_queued(1 << 10, false, 0)));
-        assert_eq!(frames.count(), 96);
+        let frames = std::iter::from_fn(|| gather.has_room(0).then(|| gather.note_queued(SHORT, false, 0)));
+        assert_eq!(frames.count(), 2);
     }
 }

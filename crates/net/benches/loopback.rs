@@ -1,11 +1,19 @@
-//! How fast over loopback WebSockets, as ratios: segmented against plain, bridged against direct, and how long a small
-//! message waits while a large one moves.
+//! How fast over loopback WebSockets, as ratios: segmented against plain, bridged against direct, ours against what people
+//! use today, and how long a small message waits while a large one moves.
 #![expect(clippy::unwrap_used, reason = "a bench may fail by panicking")]
 
 #[path = "../../proto/benches/common/corpus.rs"]
 mod corpus;
 #[path = "../../proto/benches/common/dice.rs"]
 mod dice;
+#[path = "common/node.rs"]
+mod node;
+#[path = "common/official.rs"]
+mod official;
+#[path = "common/passing.rs"]
+mod passing;
+#[path = "common/race.rs"]
+mod race;
 #[path = "../../proto/benches/common/table.rs"]
 mod table;
 #[path = "common/throttle.rs"]
@@ -13,16 +21,15 @@ mod throttle;
 #[path = "common/wire.rs"]
 mod wire;
 
-use std::time::{Duration, Instant};
-
 use breakbulk::Dialect;
+use breakbulk_proto::Message;
 use breakbulk_proto::ahp::Role;
-use breakbulk_proto::{Lane, Message};
+use node::Node;
+use official::Official;
+use passing::{BULK, Passing, Way, passing};
+use race::{Took, median, race, rounds, timed};
 use tokio::runtime::Runtime;
 use wire::{Wire, straight};
-
-/// What is moved while small messages pass it.
-const BULK: usize = 32_000_000;
 
 fn main() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("threads");
@@ -31,6 +38,8 @@ fn main() {
     against_plain(&runtime, "10 MB", corpus::LEN, 65_536, (1.6, None));
     against_plain(&runtime, "32 MB", BULK, 900_000, (1.15, None));
     bridge(&runtime);
+    table::head("Beside what people use today");
+    against_others(&runtime);
     table::head("A small message while 32 MB move");
     latency(&runtime, "loopback", None);
     latency(&runtime, "10 MB/s", Some(10e6));
@@ -39,15 +48,14 @@ fn main() {
 /// One message in segments, over the same in one frame.
 fn against_plain(runtime: &Runtime, name: &str, len: usize, cap: u64, (wall, cpu): (f64, Option<f64>)) {
     let message = Message::from(corpus::agent(len));
-    let segmented = runtime.block_on(Wire::new(Dialect::Ahp, Role::Client, cap, straight));
-    let plain = runtime.block_on(Wire::new(Dialect::Plain, Role::Client, 64 << 20, straight));
-    let times = race(runtime, &message, [segmented, plain]);
-    table::row(
-        &format!("{name} at {cap}: wall time over one plain frame"),
-        median(&times, |[a, b]| a.0 / b.0),
-        ..=wall,
-    );
-    let ratio = median(&times, |[a, b]| a.1 / b.1);
+    let mut segmented = runtime.block_on(Wire::new(Dialect::Ahp, Role::Client, cap, straight));
+    let mut plain = runtime.block_on(Wire::new(Dialect::Plain, Role::Client, 64 << 20, straight));
+    let times = race([&mut || timed(|| runtime.block_on(segmented.carry(&message))), &mut || {
+        timed(|| runtime.block_on(plain.carry(&message)))
+    }]);
+    let ratio = median(&times, |[segmented, plain]| segmented.wall / plain.wall);
+    table::row(&format!("{name} at {cap}: wall time over one plain frame"), ratio, ..=wall);
+    let ratio = median(&times, |[segmented, plain]| segmented.cpu / plain.cpu);
     let measure = format!("{name} at {cap}: CPU over one plain frame");
     match cpu {
         Some(most) => table::row(&measure, ratio, ..=most),
@@ -58,113 +66,55 @@ fn against_plain(runtime: &Runtime, name: &str, len: usize, cap: u64, (wall, cpu
 /// Through two gateways, over a direct link in segments.
 fn bridge(runtime: &Runtime) {
     let message = Message::from(corpus::agent(corpus::LEN));
-    let bridged = runtime.block_on(Wire::bridged(900_000));
-    let direct = runtime.block_on(Wire::new(Dialect::Ahp, Role::Client, 900_000, straight));
-    let times = race(runtime, &message, [bridged, direct]);
-    let ratio = median(&times, |[a, b]| a.0 / b.0);
+    let mut bridged = runtime.block_on(Wire::bridged(900_000));
+    let mut direct = runtime.block_on(Wire::new(Dialect::Ahp, Role::Client, 900_000, straight));
+    let times = race([&mut || timed(|| runtime.block_on(bridged.carry(&message))), &mut || {
+        timed(|| runtime.block_on(direct.carry(&message)))
+    }]);
+    let ratio = median(&times, |[bridged, direct]| bridged.wall / direct.wall);
     table::row("10 MB through a bridge pair: wall time over direct", ratio, ..=2.0);
 }
 
-/// Wall and CPU seconds that each wire takes for a message, round by round.
-fn race<const N: usize>(runtime: &Runtime, message: &Message, mut wires: [Wire; N]) -> Vec<[(f64, f64); N]> {
-    (0..rounds())
-        .map(|_| {
-            wires.each_mut().map(|wire| {
-                runtime.block_on(wire.carry(message));
-                let (begin, cpu) = (Instant::now(), cpu_time());
-                runtime.block_on(wire.carry(message));
-                (begin.elapsed().as_secs_f64(), (cpu_time() - cpu).as_secs_f64())
-            })
-        })
-        .collect()
+/// One message in our segments, over the same in the plain frames of others. Ours is checked as it lands; theirs is not
+/// looked at before it is parsed.
+fn against_others(runtime: &Runtime) {
+    let text = corpus::agent(corpus::LEN);
+    let message = Message::from(text.clone());
+    let mut ours = runtime.block_on(Wire::new(Dialect::Ahp, Role::Client, 900_000, straight));
+    let mut beside = |name: &str, theirs: &mut dyn FnMut() -> Took| {
+        let times = race([&mut || timed(|| runtime.block_on(ours.carry(&message))), theirs]);
+        let ratio = median(&times, |[ours, theirs]| ours.wall / theirs.wall);
+        table::row(&format!("10 MB at 900000: wall time over {name}"), ratio, ..);
+    };
+    for (name, parses) in [("ahp-ws", false), ("ahp-ws, with its parse", true)] {
+        let mut official = runtime.block_on(Official::new(parses));
+        beside(name, &mut || {
+            let text = text.clone();
+            timed(|| runtime.block_on(official.carry(text)))
+        });
+    }
+    let Some(mut node) = Node::start(&text) else {
+        return println!(
+            "| 10 MB at 900000: wall time over Node's ws | skipped: run `cargo xtask interop` first | | |"
+        );
+    };
+    beside("Node's ws", &mut || timed(|| node.carry(false)));
+    beside("Node's ws, with JSON.parse", &mut || timed(|| node.carry(true)));
 }
 
 /// How long a small message takes while a large one moves: free of it, and behind it.
 fn latency(runtime: &Runtime, name: &str, rate: Option<f64>) {
-    let mut waits = [Vec::new(), Vec::new(), Vec::new()];
-    let mut moved = [Vec::new(), Vec::new(), Vec::new()];
-    for _ in 0..if rate.is_some() { 1 } else { rounds().min(7) } {
-        for (way, (waits, moved)) in
-            [Way::Behind, Way::Free, Way::OtherChannel].into_iter().zip(waits.iter_mut().zip(&mut moved))
-        {
-            let (all, took) = runtime.block_on(passing(way, rate));
-            waits.extend(all);
-            moved.push(took);
-        }
-    }
-    let [behind, free, other] = waits.map(|waits| percentile(waits, 0.95));
-    let [contiguous, with_free, _] = moved.map(|moved| percentile(moved, 0.5));
-    table::row(&format!("{name}: ms behind it, p95"), behind * 1e3, ..);
-    table::row(&format!("{name}: ms for a free message, p95"), free * 1e3, ..);
-    table::row(&format!("{name}: times better, free"), behind / free, 40.0..);
-    table::row(&format!("{name}: times better, action on another channel"), behind / other, 40.0..);
-    table::row(&format!("{name}: time of the 32 MB over the contiguous one"), with_free / contiguous, ..=1.1);
-}
-
-/// How a small message relates to the large one.
-#[derive(Clone, Copy, PartialEq)]
-enum Way {
-    /// It must arrive after it.
-    Behind,
-    /// It may pass.
-    Free,
-    /// It is an action on another channel, to a peer with a settled cursor.
-    OtherChannel,
-}
-
-/// Moves the large message, and a small one every few milliseconds; how long each small one took, and the large one.
-async fn passing(way: Way, rate: Option<f64>) -> (Vec<f64>, f64) {
-    let role = if way == Way::OtherChannel { Role::Server } else { Role::Client };
-    let by = async |address| match rate {
-        Some(rate) => throttle::throttle(address, rate).await,
-        None => address,
-    };
-    let mut wire = Wire::new(Dialect::Ahp, role, 900_000, by).await;
-    wire.carry(&Message::from(corpus::agent(1 << 20))).await;
-    let begin = Instant::now();
-    let lane = if way == Way::Free { Lane::Free } else { Lane::Auto };
-    wire.from.send(action("bulk", 0, BULK), Lane::Auto);
-    let pause = Duration::from_micros(if rate.is_some() { 20_000 } else { 500 });
-    let (mut sent, mut waits, mut took) = (Vec::new(), Vec::new(), None);
-    let mut ticks = tokio::time::interval(pause);
-    while took.is_none() || waits.len() < sent.len() {
-        tokio::select! {
-            _ = ticks.tick(), if took.is_none() => {
-                wire.from.send(action("small", sent.len(), 100), lane);
-                sent.push(Instant::now());
-            }
-            message = wire.to.next() => match message.len() {
-                0..1_000 => waits.push(sent[waits.len()].elapsed().as_secs_f64()),
-                _ => took = Some(begin.elapsed().as_secs_f64()),
-            },
-        }
-    }
-    (waits, took.unwrap_or_default())
-}
-
-fn action(channel: &str, seq: usize, len: usize) -> Message {
-    let text = "pack ".repeat(len / 5);
-    format!(
-        r#"{{"jsonrpc":"2.0","method":"action","params":{{"channel":"{channel}","serverSeq":{seq},"text":"{text}"}}}}"#
-    )
-    .into()
-}
-
-fn median<const N: usize>(times: &[[(f64, f64); N]], figure: impl Fn(&[(f64, f64); N]) -> f64) -> f64 {
-    percentile(times.iter().map(figure).collect(), 0.5)
-}
-
-fn percentile(mut figures: Vec<f64>, part: f64) -> f64 {
-    figures.sort_by(f64::total_cmp);
-    figures[((figures.len() - 1) as f64 * part) as usize]
-}
-
-/// CPU time of the whole process.
-fn cpu_time() -> Duration {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
-    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
-}
-
-fn rounds() -> usize {
-    std::env::var("BREAKBULK_BENCH_ROUNDS").ok().and_then(|text| text.parse().ok()).unwrap_or(21)
+    let ways = [Way::Behind, Way::Free, Way::OtherChannel];
+    let round = |_| ways.map(|way| runtime.block_on(passing(way, rate)));
+    let rounds: Vec<[Passing; 3]> = (0..if rate.is_some() { 1 } else { rounds() }).map(round).collect();
+    let figure = |figure: fn(&[Passing; 3]) -> f64| median(&rounds, figure);
+    let named = |measure| format!("{name}: {measure}");
+    table::row(&named("ms behind it, p95"), figure(|[behind, ..]| behind.wait * 1e3), ..);
+    table::row(&named("ms for a free message, p95"), figure(|[_, free, _]| free.wait * 1e3), ..);
+    let better = figure(|[behind, free, _]| behind.wait / free.wait);
+    table::row(&named("times better, free"), better, 40.0..);
+    let better = figure(|[behind, _, other]| behind.wait / other.wait);
+    table::row(&named("times better, action on another channel"), better, 40.0..);
+    let slower = figure(|[behind, free, _]| free.bulk / behind.bulk);
+    table::row(&named("time of the 32 MB over the contiguous one"), slower, ..=1.1);
 }

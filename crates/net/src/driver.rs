@@ -14,6 +14,10 @@ use crate::link::{Arrival, Link, LinkError};
 /// How long a link has to take our close before it is dropped.
 const CLOSE_TIME: Duration = Duration::from_secs(5);
 
+/// The most that is kept of what came with a close. A close frame has room for 123 bytes; a child's end is told with its
+/// command.
+const MAX_CLOSE_TEXT_BYTES: usize = 512;
+
 /// What a link that broke without a close counts as.
 pub(crate) const ABNORMAL: u16 = 1006;
 
@@ -39,6 +43,8 @@ pub struct Driver<L, M> {
     ended: bool,
     /// What failed, if the link did.
     failure: Option<LinkError>,
+    /// What the peer said as it closed.
+    close_text: Option<String>,
     end: End,
 }
 
@@ -60,7 +66,8 @@ impl<L: Link, M: Machine> Driver<L, M> {
         machine.handle(Input::Capacity(link.capacity()), now());
         let timer = Box::pin(tokio::time::sleep(Duration::ZERO));
         let (unflushed, said_close, reading, paused, ended) = (false, false, true, false, false);
-        Self { link, machine, timer, unflushed, said_close, reading, paused, ended, failure: None, end: End::Open }
+        let (failure, close_text, end) = (None, None, End::Open);
+        Self { link, machine, timer, unflushed, said_close, reading, paused, ended, failure, close_text, end }
     }
 
     /// The machine.
@@ -86,6 +93,13 @@ impl<L: Link, M: Machine> Driver<L, M> {
     /// Why the link failed, if it did: what [`CloseReason`] has no place for.
     pub const fn failure(&self) -> Option<&LinkError> {
         self.failure.as_ref()
+    }
+
+    /// What the peer said when it closed the link; `None` if it was not the peer that closed it, or not by a close.
+    ///
+    /// The words are the peer's own, at most 512 bytes of them: show them escaped (`{:?}`), and keep them out of logs.
+    pub fn close_text(&self) -> Option<&str> {
+        self.close_text.as_deref()
     }
 
     /// Whether the peer has said that it sends nothing more. What is sent to it still arrives.
@@ -173,7 +187,11 @@ impl<L: Link, M: Machine> Driver<L, M> {
                 self.ended = true;
                 return true;
             }
-            Poll::Ready(Some(Ok(Arrival::Closed { code, .. }))) => Input::Close(CloseReason::Peer { code }),
+            Poll::Ready(Some(Ok(Arrival::Closed { code, mut text }))) => {
+                text.truncate(text.floor_char_boundary(MAX_CLOSE_TEXT_BYTES));
+                self.close_text = Some(text);
+                Input::Close(CloseReason::Peer { code })
+            }
             Poll::Ready(Some(Err(error))) => return self.fail(error),
             Poll::Ready(None) => Input::Close(CloseReason::Peer { code: ABNORMAL }),
         };

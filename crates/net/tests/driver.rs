@@ -1,12 +1,18 @@
 //! Two machines on a real link: what is sent arrives, both ways, whatever the size, and an end is told on both sides.
 #![expect(clippy::unwrap_used, reason = "a test may fail by panicking")]
 
+use std::pin::Pin;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use breakbulk::Driver;
-use breakbulk::link::{self, Link, WebSocket, WebSocketConfig};
+use breakbulk::link::{self, Arrival, Link, LinkError, WebSocket, WebSocketConfig};
 use breakbulk_proto::ahp::{Chunking, Config, Connection, Role};
-use breakbulk_proto::{Budget, BudgetConfig, Capacity, CloseReason, Event, Input, Limits, LimitsConfig, Message};
+use breakbulk_proto::{
+    Budget, BudgetConfig, Capacity, CloseReason, Event, Input, Limits, LimitsConfig, Message, Transmit,
+};
+use futures_core::Stream;
+use futures_sink::Sink;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Barrier;
 
@@ -93,6 +99,14 @@ async fn a_close_reaches_the_peer_with_its_code() {
     assert!(matches!(ours, Some(Event::Closed(CloseReason::Restart))), "{ours:?}");
     assert!(matches!(theirs, Some(Event::Closed(ref reason)) if reason.code() == 1012), "{theirs:?}");
     assert!(client.next().await.is_none() && server.next().await.is_none());
+    assert_eq!((client.close_text(), server.close_text()), (None, Some("restarting")));
+}
+
+#[tokio::test]
+async fn a_peer_that_says_much_as_it_closes_is_not_kept_whole() {
+    let mut driver = Driver::new(Talkative(Some("é".repeat(10_000))), connection(Role::Client));
+    assert!(matches!(driver.next().await, Some(Event::Closed(CloseReason::Peer { code: 4000 }))));
+    assert_eq!(driver.close_text(), Some(&*"é".repeat(256)));
 }
 
 #[tokio::test]
@@ -101,4 +115,41 @@ async fn a_wire_that_is_cut_is_noticed() {
     let mut client = Driver::new(client, connection(Role::Client));
     drop(server);
     assert!(matches!(client.next().await, Some(Event::Closed(reason)) if reason.code() == 1006));
+}
+
+/// A link whose peer closes it with these words, and takes whatever it is sent.
+struct Talkative(Option<String>);
+
+impl Link for Talkative {
+    fn capacity(&self) -> Capacity {
+        Capacity::of(CAP)
+    }
+}
+
+impl Stream for Talkative {
+    type Item = Result<Arrival, LinkError>;
+
+    fn poll_next(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        Poll::Ready(self.0.take().map(|text| Ok(Arrival::Closed { code: 4000, text })))
+    }
+}
+
+impl Sink<Transmit> for Talkative {
+    type Error = LinkError;
+
+    fn poll_ready(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Result<(), LinkError>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn start_send(self: Pin<&mut Self>, _: Transmit) -> Result<(), LinkError> {
+        Ok(())
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Result<(), LinkError>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_close(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Result<(), LinkError>> {
+        Poll::Ready(Ok(()))
+    }
 }

@@ -246,10 +246,7 @@ impl<'a> Bridge<'a> {
         let shrunk = by_peer && self.learn(at, &reason);
         let counters = self.sides[at].driver.machine().counters().iter();
         counters.for_each(|(reason, count)| debug!(side = name(at), count, "{reason}"));
-        match self.sides[at].driver.failure() {
-            Some(failure) => info!(side = name(at), code = reason.code(), "ended: {failure}"),
-            None => info!(side = name(at), code = reason.code(), "ended: {reason}"),
-        }
+        info!(side = name(at), code = reason.code(), "ended: {}", self.sides[at].how_it_ended(&reason));
         let code = if shrunk { CloseReason::Restart.code() } else { passed_on(at, &reason) };
         self.sides[at].closed = Some(reason);
         if self.sides[other(at)].closed.is_none() && self.ending.is_none() {

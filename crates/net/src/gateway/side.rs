@@ -24,6 +24,8 @@ pub(super) struct Side {
     pub(super) has_ended: bool,
     /// How it was closed.
     pub(super) closed: Option<CloseReason>,
+    /// Whether the bridge has closed it.
+    is_told: bool,
     /// Messages handed to the machine that are not on the link yet.
     sending: HashMap<Ticket, Passage>,
     waiting_bytes: u64,
@@ -47,7 +49,8 @@ pub(super) struct Passage {
 impl Side {
     pub(super) fn new(driver: Driver<Watched<BoxLink>, AnyMachine>) -> Self {
         let (sending, arriving) = (HashMap::new(), HashMap::new());
-        Self { driver, has_ended: false, closed: None, sending, waiting_bytes: 0, tickets: 0, arriving, unanswered: 0 }
+        let (has_ended, closed, is_told) = (false, None, false);
+        Self { driver, has_ended, closed, is_told, sending, waiting_bytes: 0, tickets: 0, arriving, unanswered: 0 }
     }
 
     /// Whether there is room for another message.
@@ -109,7 +112,19 @@ impl Side {
 
     /// Ends it, if it has not ended.
     pub(super) fn close(&mut self, reason: CloseReason) {
+        self.is_told = true;
         self.driver.handle(Input::Close(reason));
+    }
+
+    /// How it ended, and who ended it, for the log.
+    pub(super) fn how_it_ended(&self, reason: &CloseReason) -> String {
+        let by_peer = !self.is_told || self.driver.close_text().is_some();
+        match (self.driver.failure(), reason) {
+            (Some(failure), _) => failure.to_string(),
+            (None, CloseReason::Peer { .. }) if by_peer => reason.to_string(),
+            (None, CloseReason::Peer { code }) => format!("closed by us with code {code}, as the other side ended"),
+            (None, reason) => format!("closed by us: {reason}"),
+        }
     }
 }
 
@@ -121,4 +136,42 @@ impl Passage {
 
 fn wide(len: usize) -> u64 {
     u64::try_from(len).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dialect::{Dialect, Setup};
+    use crate::link::{self, Memory};
+    use breakbulk_proto::ahp::Role;
+    use breakbulk_proto::{Budget, Capacity, Event, Limits, Transmit};
+    use futures_util::SinkExt;
+
+    fn side() -> (Side, Memory) {
+        let (near, peer) = link::pair(&Capacity::of(1000), 4);
+        let machine =
+            Setup::new(Dialect::Plain, Role::Server, Limits::default()).machine(Budget::default().account(None));
+        let link: BoxLink = Box::new(near);
+        (Side::new(Driver::new(Watched::new(link, u64::MAX), machine.expect("random bytes"))), peer)
+    }
+
+    async fn end(side: &mut Side) -> String {
+        let Some(Event::Closed(reason)) = side.driver.next().await else { panic!("it does not end") };
+        side.how_it_ended(&reason)
+    }
+
+    #[tokio::test]
+    async fn the_log_says_who_closed() {
+        let (mut side, mut peer) = self::side();
+        peer.send(Transmit::Close(CloseReason::Restart)).await.expect("a link");
+        assert_eq!(end(&mut side).await, "closed by the peer with code 1012");
+
+        let (mut side, _peer) = self::side();
+        side.close(CloseReason::Peer { code: 1001 });
+        assert_eq!(end(&mut side).await, "closed by us with code 1001, as the other side ended");
+
+        let (mut side, _peer) = self::side();
+        side.close(CloseReason::Restart);
+        assert_eq!(end(&mut side).await, "closed by us: restarting");
+    }
 }

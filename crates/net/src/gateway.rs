@@ -4,6 +4,7 @@ mod bridge;
 mod caps;
 mod dropped;
 mod entrance;
+mod name;
 mod serve;
 mod side;
 mod watch;
@@ -20,6 +21,7 @@ use breakbulk_proto::{Budget, CloseReason, Event, Input, Kind};
 use self::bridge::{Bridge, FAR, NEAR};
 use self::caps::{Caps, Verdict};
 use self::dropped::Dropped;
+use self::name::Name;
 use self::watch::Watched;
 use crate::dialect::{AnyMachine, Setup};
 use crate::driver::Driver;
@@ -55,12 +57,21 @@ pub struct End {
     pub link: BoxLink,
     /// Whom it leads to, by a name that stays the same on the next connection.
     pub name: String,
+    /// Who the peer has proven to be, if it has.
+    pub principal: Option<String>,
 }
 
 impl End {
     /// A link to a peer of this name.
     pub fn new(link: impl Link + 'static, name: impl Into<String>) -> Self {
-        Self { link: Box::new(link), name: name.into() }
+        Self { link: Box::new(link), name: name.into(), principal: None }
+    }
+
+    /// The same, to a peer that has proven who it is. What is remembered of it is not mixed up with anybody else's.
+    #[must_use]
+    pub fn proven(mut self, principal: impl Into<String>) -> Self {
+        self.principal = Some(principal.into());
+        self
     }
 }
 
@@ -132,7 +143,7 @@ impl Gateway {
         stop: impl Future<Output = ()>,
         watcher: Option<Watcher>,
     ) -> Result<Ended, getrandom::Error> {
-        let names = [near.name, far.name];
+        let names = [Name::new(near.name, near.principal), Name::new(far.name, far.principal)];
         let drivers = [
             self.driver(NEAR, near.link, &names[NEAR], principal)?,
             self.driver(FAR, far.link, &names[FAR], principal)?,
@@ -146,7 +157,7 @@ impl Gateway {
     /// # Errors
     /// The system gave no random bytes.
     pub async fn turn_away(&self, near: End, code: u16) -> Result<(), getrandom::Error> {
-        let mut driver = self.driver(NEAR, near.link, &near.name, None)?;
+        let mut driver = self.driver(NEAR, near.link, &Name::new(near.name, near.principal), None)?;
         driver.handle(Input::Close(CloseReason::Peer { code }));
         while let Some(event) = driver.next().await {
             if let Event::Closed(_) = event {
@@ -166,7 +177,7 @@ impl Gateway {
         &self,
         at: usize,
         link: BoxLink,
-        name: &str,
+        name: &Name,
         principal: Option<&str>,
     ) -> Result<Driver<Watched<BoxLink>, AnyMachine>, getrandom::Error> {
         let machine = self.setups[at].machine(self.budget.account(principal))?;
@@ -183,18 +194,18 @@ impl Memory {
 }
 
 /// Says once what was learned about a peer's cap. Whether it was lowered.
-fn report(side: &'static str, peer: &str, verdict: Verdict) -> bool {
+fn report(side: &'static str, peer: &Name, verdict: Verdict) -> bool {
     match verdict {
         Verdict::Ordinary => false,
         Verdict::Shrunk { from, to } => {
             warn!(
                 side,
-                peer, from, to, "this peer closes at frames of {from} bytes: from now on they are at most {to}"
+                %peer, from, to, "this peer closes at frames of {from} bytes: from now on they are at most {to}"
             );
             true
         }
         Verdict::Hopeless(size) => {
-            warn!(side, peer, size, "this peer takes no frames that would carry such a message: it will be refused");
+            warn!(side, %peer, size, "this peer takes no frames that would carry such a message: it will be refused");
             false
         }
     }

@@ -12,6 +12,7 @@ use breakbulk_proto::{
     plain,
 };
 
+use super::name::Name;
 use super::side::{Passage, Side};
 use super::watch::Watched;
 use super::{Gateway, Memory, Passed, Toward, Watcher};
@@ -32,7 +33,7 @@ const SHOWN: usize = 400;
 /// Two sides, joined.
 pub(super) struct Bridge<'a> {
     sides: [Side; 2],
-    names: [String; 2],
+    names: [Name; 2],
     memory: &'a Memory,
     /// How long what is under way has to finish.
     drain: Duration,
@@ -64,7 +65,7 @@ impl<'a> Bridge<'a> {
     /// Joins two sides. `names` are those under which each peer is remembered.
     pub(super) fn new(
         drivers: [Driver<Watched<BoxLink>, AnyMachine>; 2],
-        names: [String; 2],
+        names: [Name; 2],
         gateway: &'a Gateway,
         watcher: Option<Watcher>,
     ) -> Self {
@@ -150,7 +151,7 @@ impl<'a> Bridge<'a> {
     fn pass(&mut self, at: usize, passage: Passage, meta: Meta) {
         let to = other(at);
         if let Some(client) = passage.look.client.as_ref().filter(|_| at == NEAR) {
-            self.names[NEAR].clone_from(client);
+            self.names[NEAR].introduce(client);
             self.fit(NEAR);
         }
         match passage.look.kind {

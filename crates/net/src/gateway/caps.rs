@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use super::name::Name;
 use super::watch::Suspect;
 use crate::driver::now;
 
@@ -20,7 +21,7 @@ const TOO_BIG: u16 = 1009;
 
 /// What was learned about peers, by name.
 #[derive(Debug, Default)]
-pub(super) struct Caps(Mutex<HashMap<String, Peer>>);
+pub(super) struct Caps(Mutex<HashMap<Name, Peer>>);
 
 #[derive(Debug)]
 struct Peer {
@@ -53,7 +54,7 @@ pub(super) enum Verdict {
 
 impl Caps {
     /// The longest frame for a peer, as far as is known.
-    pub(super) fn cap(&self, name: &str) -> u64 {
+    pub(super) fn cap(&self, name: &Name) -> u64 {
         let mut peers = self.lock();
         let Some(peer) = peers.get_mut(name) else { return u64::MAX };
         if let Some((cap, from)) = peer.learned
@@ -67,21 +68,21 @@ impl Caps {
     }
 
     /// Whether a message of this length is known to fail whatever is done.
-    pub(super) fn is_hopeless(&self, name: &str, len: u64) -> bool {
+    pub(super) fn is_hopeless(&self, name: &Name, len: u64) -> bool {
         self.lock().get(name).and_then(|peer| peer.hopeless).is_some_and(|hopeless| len >= hopeless)
     }
 
     /// Learns from a close with `code`, shortly after `suspect`, on a link that frames of `passed` bytes passed.
-    pub(super) fn learn(&self, name: &str, code: u16, suspect: Option<Suspect>, passed: u64) -> Verdict {
+    pub(super) fn learn(&self, name: &Name, code: u16, suspect: Option<Suspect>, passed: u64) -> Verdict {
         let mut peers = self.lock();
         if !peers.contains_key(name) && peers.len() >= MOST {
             let oldest = peers.iter().min_by_key(|(_, peer)| peer.changed).map(|(name, _)| name.clone());
             oldest.and_then(|name| peers.remove(&name));
         }
-        peers.entry(name.to_owned()).or_insert_with(Peer::new).learn(code, suspect, passed)
+        peers.entry(name.clone()).or_insert_with(Peer::new).learn(code, suspect, passed)
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<String, Peer>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<Name, Peer>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -124,6 +125,10 @@ mod tests {
 
     const BIG: u64 = 900_000;
 
+    fn name(text: &str) -> Name {
+        Name::new(text.to_owned(), None)
+    }
+
     fn suspect(frame: u64, message: u64) -> Option<Suspect> {
         Some(Suspect::new(frame, message))
     }
@@ -131,53 +136,59 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_peer_that_says_too_big_is_believed_at_once() {
         let caps = Caps::default();
-        assert_eq!(caps.cap("p"), u64::MAX);
-        assert_eq!(caps.learn("p", 1009, suspect(BIG, 3_000_000), 0), Verdict::Shrunk { from: BIG, to: BIG / 2 });
-        assert_eq!((caps.cap("p"), caps.cap("q")), (BIG / 2, u64::MAX));
-        assert_eq!(caps.learn("p", 1009, None, 0), Verdict::Ordinary);
+        assert_eq!(caps.cap(&name("p")), u64::MAX);
+        assert_eq!(
+            caps.learn(&name("p"), 1009, suspect(BIG, 3_000_000), 0),
+            Verdict::Shrunk { from: BIG, to: BIG / 2 }
+        );
+        assert_eq!((caps.cap(&name("p")), caps.cap(&name("q"))), (BIG / 2, u64::MAX));
+        assert_eq!(caps.learn(&name("p"), 1009, None, 0), Verdict::Ordinary);
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_silent_peer_needs_two_closes_in_a_row_at_the_same_message() {
         let caps = Caps::default();
-        assert_eq!(caps.learn("p", 1006, suspect(BIG, 3_000_000), 0), Verdict::Ordinary);
-        assert_eq!(caps.learn("p", 1006, suspect(BIG, 4_000_000), 0), Verdict::Ordinary);
-        assert_eq!(caps.learn("p", 1006, None, 0), Verdict::Ordinary);
-        assert_eq!(caps.learn("p", 1006, suspect(BIG, 4_000_000), 0), Verdict::Ordinary);
-        assert_eq!(caps.learn("p", 1006, suspect(BIG, 4_000_001), 0), Verdict::Shrunk { from: BIG, to: BIG / 2 });
+        assert_eq!(caps.learn(&name("p"), 1006, suspect(BIG, 3_000_000), 0), Verdict::Ordinary);
+        assert_eq!(caps.learn(&name("p"), 1006, suspect(BIG, 4_000_000), 0), Verdict::Ordinary);
+        assert_eq!(caps.learn(&name("p"), 1006, None, 0), Verdict::Ordinary);
+        assert_eq!(caps.learn(&name("p"), 1006, suspect(BIG, 4_000_000), 0), Verdict::Ordinary);
+        assert_eq!(
+            caps.learn(&name("p"), 1006, suspect(BIG, 4_000_001), 0),
+            Verdict::Shrunk { from: BIG, to: BIG / 2 }
+        );
     }
 
     #[tokio::test(start_paused = true)]
     async fn what_passed_once_is_no_evidence() {
         let caps = Caps::default();
-        assert_eq!(caps.learn("p", 1006, None, BIG), Verdict::Ordinary);
+        assert_eq!(caps.learn(&name("p"), 1006, None, BIG), Verdict::Ordinary);
         for _ in 0..50 {
-            assert_eq!(caps.learn("p", 1006, suspect(BIG, 3_000_000), 0), Verdict::Ordinary);
+            assert_eq!(caps.learn(&name("p"), 1006, suspect(BIG, 3_000_000), 0), Verdict::Ordinary);
         }
-        assert_eq!(caps.cap("p"), u64::MAX);
+        assert_eq!(caps.cap(&name("p")), u64::MAX);
     }
 
     #[tokio::test(start_paused = true)]
     async fn at_the_floor_a_message_is_hopeless() {
         let caps = Caps::default();
         let mut frame = BIG;
-        while let Verdict::Shrunk { to, .. } = caps.learn("p", 1009, suspect(frame, 3_000_000), 0) {
+        while let Verdict::Shrunk { to, .. } = caps.learn(&name("p"), 1009, suspect(frame, 3_000_000), 0) {
             assert!((FLOOR..frame).contains(&to));
             frame = to;
         }
         assert_eq!(frame, FLOOR);
-        assert!(caps.is_hopeless("p", 3_000_000) && !caps.is_hopeless("p", 2_999_999));
+        assert!(caps.is_hopeless(&name("p"), 3_000_000) && !caps.is_hopeless(&name("p"), 2_999_999));
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_cap_is_restored_slowly() {
         let caps = Caps::default();
-        caps.learn("p", 1009, suspect(BIG, 3_000_000), 0);
-        caps.learn("p", 1009, suspect(BIG / 2, 3_000_000), 0);
-        assert_eq!(caps.cap("p"), BIG / 4);
+        caps.learn(&name("p"), 1009, suspect(BIG, 3_000_000), 0);
+        caps.learn(&name("p"), 1009, suspect(BIG / 2, 3_000_000), 0);
+        assert_eq!(caps.cap(&name("p")), BIG / 4);
         tokio::time::advance(RESTORE).await;
-        assert_eq!((caps.cap("p"), caps.cap("p")), (BIG / 2, BIG / 2));
+        assert_eq!((caps.cap(&name("p")), caps.cap(&name("p"))), (BIG / 2, BIG / 2));
         tokio::time::advance(RESTORE).await;
-        assert_eq!(caps.cap("p"), u64::MAX);
+        assert_eq!(caps.cap(&name("p")), u64::MAX);
     }
 }

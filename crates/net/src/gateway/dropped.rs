@@ -6,30 +6,32 @@ use std::sync::{Mutex, PoisonError};
 
 use breakbulk_proto::Message;
 
+use super::name::Name;
+
 /// Messages that are remembered; past them, all are forgotten, and each costs one more close.
 const MOST: usize = 4096;
 
 /// Which messages closed a link, by client and length; what distinguishes two of one length is a hash.
 #[derive(Debug, Default)]
-pub(super) struct Dropped(Mutex<HashMap<(String, usize), u64>>);
+pub(super) struct Dropped(Mutex<HashMap<(Name, usize), u64>>);
 
 impl Dropped {
     /// Remembers a message for whose sake this client's link is closed.
-    pub(super) fn remember(&self, client: &str, message: &Message) {
+    pub(super) fn remember(&self, client: &Name, message: &Message) {
         let mut dropped = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if dropped.len() >= MOST {
             dropped.clear();
         }
-        dropped.insert((client.to_owned(), message.len()), hash(message));
+        dropped.insert((client.clone(), message.len()), hash(message));
     }
 
     /// Whether this message has closed this client's link before.
-    pub(super) fn knows(&self, client: &str, message: &Message) -> bool {
+    pub(super) fn knows(&self, client: &Name, message: &Message) -> bool {
         let dropped = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if dropped.is_empty() {
             return false;
         }
-        dropped.get(&(client.to_owned(), message.len())).is_some_and(|known| *known == hash(message))
+        dropped.get(&(client.clone(), message.len())).is_some_and(|known| *known == hash(message))
     }
 }
 
@@ -47,12 +49,13 @@ mod tests {
 
     #[test]
     fn a_message_is_known_for_its_client_only_and_however_it_is_cut() {
+        let [me, you] = ["me", "you"].map(|place| Name::new(place.to_owned(), None));
         let (dropped, message) = (Dropped::default(), Message::from("abcdef"));
-        assert!(!dropped.knows("me", &message));
-        dropped.remember("me", &message);
-        assert!(dropped.knows("me", &message) && !dropped.knows("you", &message));
-        assert!(!dropped.knows("me", &Message::from("abcdeg")));
+        assert!(!dropped.knows(&me, &message));
+        dropped.remember(&me, &message);
+        assert!(dropped.knows(&me, &message) && !dropped.knows(&you, &message));
+        assert!(!dropped.knows(&me, &Message::from("abcdeg")));
         let pieces: Message = [Bytes::from("abc"), Bytes::from("def")].into_iter().collect();
-        assert!(dropped.knows("me", &pieces));
+        assert!(dropped.knows(&me, &pieces));
     }
 }

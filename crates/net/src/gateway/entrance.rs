@@ -41,9 +41,12 @@ impl Entrance {
         match self {
             Self::WebSocket(listener) => {
                 let Accepted { link, peer, principal, .. } = listener.accept().await;
-                let principal = principal.map_or_else(|| ANYONE.to_owned(), |principal| principal.to_string());
                 // A client is better known by the id that it gives; until then by where it is.
-                Some(Entered { end: End::new(link, peer.ip().to_string()), principal })
+                let end = End::new(link, peer.ip().to_string());
+                Some(match principal.as_deref() {
+                    Some(principal) => Entered { end: end.proven(principal), principal: principal.to_owned() },
+                    None => Entered { end, principal: ANYONE.to_owned() },
+                })
             }
             Self::Unix { listener, cap, max_frame_bytes } => loop {
                 match listener.accept(Capacity::of(*cap), *max_frame_bytes).await {

@@ -1,5 +1,6 @@
 //! Ways that close: at frames over a cap that nobody declared, or at random.
 
+use std::future::pending;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -12,7 +13,7 @@ use breakbulk_proto::{Capacity, CloseReason, Message, Transmit};
 use futures_core::Stream;
 use futures_sink::Sink;
 
-use crate::world::{App, INITIALIZE, WELCOME, gateways, join, request};
+use crate::world::{App, INITIALIZE, WELCOME, gateways, join_as, request};
 
 const DECLARED: u64 = 900_000;
 
@@ -93,7 +94,16 @@ enum Where {
 }
 
 /// Client and host, connected once more through the same gateways, with a trap on the way.
-fn connect([beside_client, beside_host]: &[Arc<Gateway>; 2], place: Where, trap: Trap) -> (App, App) {
+fn connect(gateways: &[Arc<Gateway>; 2], place: Where, trap: Trap) -> (App, App) {
+    connect_as("someone", gateways, place, trap)
+}
+
+fn connect_as(
+    principal: &'static str,
+    [beside_client, beside_host]: &[Arc<Gateway>; 2],
+    place: Where,
+    trap: Trap,
+) -> (App, App) {
     let any = Capacity::of(u64::MAX);
     let ((client, near), (far, host)) = (link::pair(&any, 4), link::pair(&any, 4));
     let (left, right) = link::pair(&Capacity::of(DECLARED), 4);
@@ -101,8 +111,8 @@ fn connect([beside_client, beside_host]: &[Arc<Gateway>; 2], place: Where, trap:
         let trap = if here == place { trap } else { Trap::Never };
         Trapped { link, trap, frames: 0, sprung: false }
     };
-    join(beside_client, near, trapped(left, Where::ToHost));
-    join(beside_host, trapped(right, Where::ToClient), far);
+    join_as(principal, beside_client, near, trapped(left, Where::ToHost), pending());
+    join_as(principal, beside_host, trapped(right, Where::ToClient), far, pending());
     (App::new(client, Role::Client), App::new(host, Role::Server))
 }
 
@@ -179,6 +189,21 @@ async fn a_link_that_is_cut_at_random_never_shrinks() {
     pass(&mut host, &mut client, Message::from(WELCOME)).await.unwrap();
     // Frames are as long as ever: this trap springs only at them.
     pass(&mut client, &mut host, request("2", 3_000_000)).await.unwrap_err();
+}
+
+#[tokio::test]
+async fn a_client_that_calls_itself_like_another_does_not_shrink_the_frames_of_that_one() {
+    let (beside_client, beside_host) = gateways(DECLARED);
+    let gateways = [beside_client, beside_host];
+    let trap = Trap::Cap { bytes: 800_000, says: true };
+    for (principal, passes) in [("token:1", false), ("token:1", true), ("token:2", false)] {
+        let (mut client, mut host) = connect_as(principal, &gateways, Where::ToClient, trap);
+        pass(&mut client, &mut host, Message::from(INITIALIZE)).await.unwrap();
+        pass(&mut host, &mut client, Message::from(WELCOME)).await.unwrap();
+        // The trap springs at frames that are as long as they may be, and lets those pass that have shrunk.
+        let passed = pass(&mut host, &mut client, request("2", 3_000_000)).await;
+        assert_eq!(passed.is_ok(), passes, "{principal}");
+    }
 }
 
 #[tokio::test]

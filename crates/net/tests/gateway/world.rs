@@ -155,7 +155,7 @@ pub(crate) fn join_as(
     far: impl Link + 'static,
     stop: impl Future<Output = ()> + Send + 'static,
 ) -> JoinHandle<Ended> {
-    let (gateway, near, far) = (gateway.clone(), End::new(near, "near"), End::new(far, "far"));
+    let (gateway, near, far) = (gateway.clone(), End::new(near, "near").proven(principal), End::new(far, "far"));
     tokio::spawn(async move { gateway.join(near, far, Some(principal), stop, None).await.unwrap() })
 }
 

@@ -1,0 +1,76 @@
+//! Whom something is remembered of: what the door knows of a peer, and what the peer calls itself.
+
+use std::fmt;
+
+/// A peer, by what stays the same on its next connection. A name that anyone can give itself counts only beside what it
+/// cannot choose: else one client could ruin another's connections by its name.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) struct Name {
+    /// Who it has proven to be.
+    principal: Option<String>,
+    /// Where it is, as long as nothing better is known.
+    place: Option<String>,
+    /// The id that it gave.
+    client: Option<String>,
+}
+
+impl Name {
+    /// A peer at a place, and who it has proven to be, if it has.
+    pub(super) const fn new(place: String, principal: Option<String>) -> Self {
+        Self { principal, place: Some(place), client: None }
+    }
+
+    /// The peer has said its id. Together with what it has proven that is better than a place, which may change.
+    pub(super) fn introduce(&mut self, client: &str) {
+        if self.principal.is_some() {
+            self.place = None;
+        }
+        self.client = Some(client.to_owned());
+    }
+}
+
+/// For the log: without what the peer says of itself.
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let known = [&self.principal, &self.place];
+        f.write_str(known.into_iter().flatten().next().map_or("", String::as_str))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn named(place: &str, principal: Option<&str>, client: Option<&str>) -> Name {
+        let mut name = Name::new(place.to_owned(), principal.map(str::to_owned));
+        client.into_iter().for_each(|client| name.introduce(client));
+        name
+    }
+
+    #[test]
+    fn a_client_with_a_token_is_the_same_one_wherever_it_is() {
+        let name = |place| named(place, Some("token:1"), Some("me"));
+        assert_eq!(name("10.0.0.1"), name("10.0.0.2"));
+    }
+
+    #[test]
+    fn a_client_that_calls_itself_like_another_is_another() {
+        let one = named("10.0.0.1", Some("token:1"), Some("me"));
+        assert_ne!(one, named("10.0.0.1", Some("token:2"), Some("me")));
+        assert_ne!(one, named("10.0.0.1", None, Some("me")));
+        assert_ne!(named("10.0.0.1", None, Some("me")), named("10.0.0.2", None, Some("me")));
+    }
+
+    #[test]
+    fn without_an_id_a_client_is_known_by_its_place() {
+        let name = |place| named(place, Some("token:1"), None);
+        assert!(name("10.0.0.1") == name("10.0.0.1") && name("10.0.0.1") != name("10.0.0.2"));
+        assert_ne!(name("10.0.0.1"), named("10.0.0.9", Some("token:1"), Some("10.0.0.1")));
+    }
+
+    #[test]
+    fn the_log_does_not_repeat_what_a_peer_calls_itself() {
+        assert_eq!(named("10.0.0.1", Some("token:1"), Some("\u{1b}[2J")).to_string(), "token:1");
+        assert_eq!(named("10.0.0.1", None, Some("me")).to_string(), "10.0.0.1");
+    }
+}

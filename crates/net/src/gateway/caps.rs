@@ -16,6 +16,11 @@ const RESTORE: Duration = Duration::from_secs(600);
 const MOST: usize = 4096;
 /// How much longer the same message may be another time: its id has more digits.
 const SAME: u64 = 16;
+/// Closes in a row after the same message that show a limit, when shorter frames went before.
+const CLOSES: u32 = 2;
+/// The same, when no shorter frame was ever sent: then nothing shows that those would fare better, and it may be the way
+/// that fails. But what comes first on every connection must not close it for ever.
+const CLOSES_ALONE: u32 = 4;
 /// The close code of a frame that is too long.
 const TOO_BIG: u16 = 1009;
 
@@ -27,8 +32,10 @@ pub(super) struct Caps(Mutex<HashMap<Name, Peer>>);
 struct Peer {
     /// The cap that was learned, and the length that it began from.
     learned: Option<(u64, u64)>,
-    /// The frame and message after which the last link closed.
-    suspect: Option<Suspect>,
+    /// The frame and message after which the last link closed, and how many in a row closed so.
+    suspect: Option<(Suspect, u32)>,
+    /// The shortest frame that a link took and lived to take another.
+    shortest: Option<u64>,
     /// The longest frame that surely passed.
     passed: u64,
     /// Messages this long fail even in the smallest frames.
@@ -89,20 +96,26 @@ impl Caps {
 
 impl Peer {
     fn new() -> Self {
-        Self { learned: None, suspect: None, passed: 0, hopeless: None, changed: now() }
+        Self { learned: None, suspect: None, shortest: None, passed: 0, hopeless: None, changed: now() }
     }
 
     fn learn(&mut self, code: u16, suspect: Option<Suspect>, passed: u64) -> Verdict {
         self.passed = self.passed.max(passed);
-        let before = std::mem::replace(&mut self.suspect, suspect);
-        let Some(suspect) = suspect.filter(|suspect| suspect.message > FLOOR) else { return Verdict::Ordinary };
-        let is_again = |before: Suspect| {
+        let before = self.suspect.take();
+        let Some(suspect) = suspect else { return Verdict::Ordinary };
+        let shortest = [self.shortest, suspect.shortest, Some(self.passed).filter(|passed| *passed > 0)];
+        self.shortest = shortest.into_iter().flatten().min();
+        let is_again = |(before, _): &(Suspect, u32)| {
             before.frame.abs_diff(suspect.frame) <= SAME && before.message.abs_diff(suspect.message) <= SAME
         };
+        let closes = before.filter(is_again).map_or(1, |(_, closes)| closes.saturating_add(1));
+        self.suspect = Some((suspect, closes));
+        let is_shorter = |shortest: u64| shortest.saturating_add(SAME) < suspect.frame;
+        let enough = if self.shortest.is_some_and(is_shorter) { CLOSES } else { CLOSES_ALONE };
         // What passed once is not too long, unless the peer says so.
         let is_new = suspect.frame > self.passed.saturating_add(SAME);
-        let is_evidence = code == TOO_BIG || is_new && before.is_some_and(is_again);
-        if !is_evidence {
+        let is_evidence = code == TOO_BIG || is_new && closes >= enough;
+        if !is_evidence || suspect.message <= FLOOR {
             return Verdict::Ordinary;
         }
         self.changed = now();
@@ -130,7 +143,7 @@ mod tests {
     }
 
     fn suspect(frame: u64, message: u64) -> Option<Suspect> {
-        Some(Suspect::new(frame, message))
+        Some(Suspect::new(frame, message, Some(100)))
     }
 
     #[tokio::test(start_paused = true)]
@@ -156,6 +169,41 @@ mod tests {
             caps.learn(&name("p"), 1006, suspect(BIG, 4_000_001), 0),
             Verdict::Shrunk { from: BIG, to: BIG / 2 }
         );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn two_closes_show_a_limit_only_beside_a_shorter_frame_before_or_between() {
+        let caps = Caps::default();
+        let alone = |message| Some(Suspect::new(BIG, message, None));
+        let shrunk = Verdict::Shrunk { from: BIG, to: BIG / 2 };
+        // Before, on the same connection.
+        assert_eq!(caps.learn(&name("before"), 1006, suspect(BIG, 4_000_000), 0), Verdict::Ordinary);
+        assert_eq!(caps.learn(&name("before"), 1006, alone(4_000_000), 0), shrunk);
+        // Between: a frame that surely passed.
+        assert_eq!(caps.learn(&name("between"), 1006, alone(4_000_000), 0), Verdict::Ordinary);
+        assert_eq!(caps.learn(&name("between"), 1006, alone(4_000_000), 100), shrunk);
+        // Never: it may be the way that fails, whatever is sent.
+        assert_eq!(caps.learn(&name("never"), 1006, alone(4_000_000), 0), Verdict::Ordinary);
+        assert_eq!(caps.learn(&name("never"), 1006, alone(4_000_000), 0), Verdict::Ordinary);
+        assert_eq!(caps.cap(&name("never")), u64::MAX);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_comes_first_on_every_connection_does_not_close_it_for_ever() {
+        let caps = Caps::default();
+        let alone = || Some(Suspect::new(BIG, 4_000_000, None));
+        for _ in 1..CLOSES_ALONE {
+            assert_eq!(caps.learn(&name("p"), 1006, alone(), 0), Verdict::Ordinary);
+        }
+        assert_eq!(caps.learn(&name("p"), 1006, alone(), 0), Verdict::Shrunk { from: BIG, to: BIG / 2 });
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_frame_that_is_not_shorter_shows_nothing() {
+        let caps = Caps::default();
+        let after_its_like = || Some(Suspect::new(BIG, 4_000_000, Some(BIG - SAME)));
+        assert_eq!(caps.learn(&name("p"), 1006, after_its_like(), 0), Verdict::Ordinary);
+        assert_eq!(caps.learn(&name("p"), 1006, after_its_like(), 0), Verdict::Ordinary);
     }
 
     #[tokio::test(start_paused = true)]

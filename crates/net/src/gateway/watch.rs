@@ -27,6 +27,8 @@ pub(super) struct Watched<L> {
     cap: u64,
     last: Option<Suspect>,
     passed: u64,
+    /// The shortest frame so far.
+    shortest: Option<u64>,
     /// The length of the longest message handed to the machine since a long frame passed.
     message: u64,
 }
@@ -38,6 +40,8 @@ pub(super) struct Suspect {
     pub(super) frame: u64,
     /// The length of the message that it seems to be of.
     pub(super) message: u64,
+    /// The shortest frame that the link took before it.
+    pub(super) shortest: Option<u64>,
     at: Instant,
     /// Bytes written since.
     since: u64,
@@ -45,8 +49,8 @@ pub(super) struct Suspect {
 
 impl Suspect {
     /// A frame that goes out now.
-    pub(super) fn new(frame: u64, message: u64) -> Self {
-        Self { frame, message, at: now(), since: 0 }
+    pub(super) fn new(frame: u64, message: u64, shortest: Option<u64>) -> Self {
+        Self { frame, message, shortest, at: now(), since: 0 }
     }
 
     fn has_passed(&self) -> bool {
@@ -57,7 +61,7 @@ impl Suspect {
 impl<L> Watched<L> {
     /// Watches a link on which frames may be as long as `cap`, and as the link takes.
     pub(super) const fn new(link: L, cap: u64) -> Self {
-        Self { link, cap, last: None, passed: 0, message: 0 }
+        Self { link, cap, last: None, passed: 0, shortest: None, message: 0 }
     }
 
     /// Frames may be as long as this from now on, and as the link takes.
@@ -93,8 +97,9 @@ impl<L> Watched<L> {
         self.clear();
         let is_longer = |last: Suspect| frame > last.frame.saturating_add(DIGITS);
         if self.last.is_none_or(is_longer) && frame > self.passed.saturating_add(DIGITS) {
-            self.last = Some(Suspect::new(frame, self.message.max(frame)));
+            self.last = Some(Suspect::new(frame, self.message.max(frame), self.shortest));
         }
+        self.shortest = Some(self.shortest.map_or(frame, |shortest| shortest.min(frame)));
     }
 
     /// A frame that the link outlived has passed.

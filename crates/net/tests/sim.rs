@@ -2,7 +2,7 @@
 //!
 //! A host with a durable log, clients that come back, and two gateways between plain ones; partitions, resets in the
 //! middle of a group, stalled readers, pauses, crashes, slow and lossy ways. The ledger is that of the core's simulation.
-//! `BREAKBULK_SIM_RUNS` says how many seeds to run, `BREAKBULK_SIM_SEED` runs one again.
+//! `BREAKBULK_SIM_SEEDS` says how many seeds to run, `BREAKBULK_SIM_FROM` which is the first.
 #![expect(clippy::unwrap_used, reason = "a test may fail by panicking")]
 
 mod sim {
@@ -16,7 +16,6 @@ mod sim {
     pub(crate) mod meddler;
     pub(crate) mod memory;
     pub(crate) mod plan;
-    pub(crate) mod runs;
     pub(crate) mod saboteurs;
     pub(crate) mod scene;
     pub(crate) mod wire;
@@ -34,6 +33,8 @@ mod sim {
     #[path = "../../../proto/tests/sim/rng.rs"]
     #[expect(dead_code, reason = "machines get their ids from the system here")]
     pub(crate) mod rng;
+    #[path = "../../../proto/tests/sim/runs.rs"]
+    pub(crate) mod runs;
     #[path = "../../../proto/tests/sim/segment.rs"]
     #[expect(dead_code, reason = "segments are not cut anew here")]
     pub(crate) mod segment;

@@ -90,9 +90,10 @@ impl Sums {
         let others = self.failures.iter().skip(1).take(OTHERS).map(|(seed, story)| format!("  seed {seed}: {story}"));
         Some(format!(
             "{} seeds failed, the first is seed {seed}: {story}\n{}\nagain: BREAKBULK_SIM_FROM={seed} \
-             BREAKBULK_SIM_SEEDS=1 cargo test -p breakbulk-proto --test sim",
+             BREAKBULK_SIM_SEEDS=1 cargo test -p {} --test sim",
             self.failures.len(),
-            others.collect::<Vec<_>>().join("\n")
+            others.collect::<Vec<_>>().join("\n"),
+            env!("CARGO_PKG_NAME")
         ))
     }
 }

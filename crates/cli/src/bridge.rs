@@ -4,8 +4,8 @@ use std::future::Future;
 use std::io::{self, Write};
 use std::sync::Arc;
 
+use breakbulk::Gateway;
 use breakbulk::gateway::{Served, Watcher};
-use breakbulk::{Address, Gateway};
 use breakbulk_proto::Budget;
 use breakbulk_proto::ahp::Role;
 use tokio_util::sync::CancellationToken;
@@ -49,13 +49,9 @@ pub(crate) async fn serve(
     });
     match Arc::new(gateway).serve(entrance, exit, stop, watch).await {
         // Clients of a listener come and go; only one that was there from the start decides how this ends.
-        Some(served) if is_single(listen) => outcome(served),
+        Some(served) if listen.way.is_single() => outcome(served),
         _ => Ok(()),
     }
-}
-
-fn is_single(listen: &Address) -> bool {
-    matches!(listen.way, breakbulk::Way::Stdio | breakbulk::Way::Exec(_))
 }
 
 fn outcome(served: Served) -> Result<(), Error> {

@@ -1,7 +1,6 @@
 //! The `breakbulk` program: agent messages of any size over links that cap them.
 #![cfg_attr(test, expect(clippy::unwrap_used, reason = "a test may fail by panicking"))]
 
-mod address;
 mod args;
 mod bar;
 mod bridge;

@@ -3,9 +3,9 @@
 use std::io::Write;
 
 use breakbulk::address::Size;
+use breakbulk::preset::Preset;
 use serde::Serialize;
 
-use crate::address::Preset;
 use crate::config::print_json;
 use crate::failure::Error;
 

@@ -4,14 +4,13 @@ use std::io::{self, Read, Write};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use breakbulk::{AnyMachine, BoxLink, Dialect, Driver};
+use breakbulk::{Address, AnyMachine, BoxLink, Dialect, Driver};
 use breakbulk_proto::ahp::Role;
 use breakbulk_proto::json::{self, Found, Number, Path};
 use breakbulk_proto::{Budget, CloseReason, Event, Input, Message, Progress, Subject};
 use bytes::Bytes;
 use serde::de::IgnoredAny;
 
-use crate::address::Address;
 use crate::args::RequestArgs;
 use crate::bar::Bar;
 use crate::failure::{Error, Failure};

@@ -15,8 +15,9 @@ mod value;
 
 use std::path::PathBuf;
 
-use breakbulk::Dialect;
 use breakbulk::address::Size;
+use breakbulk::preset::Preset;
+use breakbulk::{Address, Dialect};
 use strum::Display;
 
 pub(crate) use self::configuration::Configuration;
@@ -34,7 +35,6 @@ pub(crate) use self::value::Shown;
 #[cfg(test)]
 pub(crate) use self::value::Value;
 use self::value::{Bad, Field, Shape};
-use crate::address::{Address, Preset};
 use crate::span::Span;
 
 #[cfg(test)]

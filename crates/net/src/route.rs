@@ -3,7 +3,7 @@
 use breakbulk_proto::ahp::Role;
 use breakbulk_proto::{BudgetConfig, Limits, LimitsError};
 
-use crate::address::{Address, Way};
+use crate::address::Address;
 use crate::dialect::{Dialect, Setup};
 
 /// An address, and what follows from it.
@@ -28,7 +28,7 @@ impl Route {
             config.max_frame_bytes = cap.min(config.max_message_bytes);
         }
         let mut setup = Setup::new(dialect, role, Limits::prove(config, budget)?);
-        setup.one_line = !matches!(address.way, Way::WebSocket { .. });
+        setup.one_line = !address.way.is_web_socket();
         Ok(Self { address, setup })
     }
 

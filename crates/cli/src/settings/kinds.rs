@@ -2,12 +2,13 @@
 
 use std::fmt;
 
+use breakbulk::Address;
 use breakbulk::address::{Size, SizeError};
+use breakbulk::preset::Preset;
 use serde_json::Value as Json;
 use tracing_subscriber::EnvFilter;
 
 use super::value::{Value, allowed};
-use crate::address::{Address, Preset};
 use crate::span::Span;
 
 /// What stands for a secret wherever it is shown.

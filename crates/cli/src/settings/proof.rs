@@ -3,13 +3,13 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use breakbulk::Address;
 use breakbulk_proto::{BudgetConfig, Limits, LimitsConfig, LimitsError};
 
 use super::kinds::{Fingerprint, Header, Host, LogLevel, Secret, WebOrigin};
 use super::names::{LogFormat, Proxy, Roots};
 use super::value::Value;
 use super::{Layers, SettingError, Settings, TABLE};
-use crate::address::{self, Address};
 use crate::failure::Error;
 
 /// What `bridge` does.
@@ -116,7 +116,7 @@ impl BridgeSettings {
         let listen = settings.listen.clone().ok_or_else(|| missing("listen"))?;
         let connect = settings.connect.clone().ok_or_else(|| missing("connect"))?;
         let connect = towards_peer(connect, &settings);
-        if address::is_stdio(&listen) && address::is_stdio(&connect) {
+        if listen.way.is_stdio() && connect.way.is_stdio() {
             return Err(together(layers, "listen", "connect", "cannot both be stdio:"));
         }
         let (keep, shutdown_timeout) = (settings.keep, settings.shutdown_timeout.0);
@@ -141,13 +141,13 @@ impl Door {
             (None, made) => made.then_some(Certificate::Made),
         };
         let client_ca = settings.tls_client_ca.clone();
-        let tls = match (certificate, listen.is_some_and(address::is_tls)) {
+        let tls = match (certificate, listen.is_some_and(|listen| listen.way.is_tls())) {
             (Some(certificate), true) => Some(ServerTls { certificate, client_ca }),
             (None, true) => {
                 return Err(layers.refuse("listen", "wss: needs tls_cert and tls_key, or tls_self_signed".into()));
             }
             // Someone who asked for TLS must not get a port without it.
-            (Some(_), false) if listen.is_some_and(address::is_web_socket) => {
+            (Some(_), false) if listen.is_some_and(|listen| listen.way.is_web_socket()) => {
                 return Err(layers.refuse("listen", "a certificate is set, so it must be wss:".into()));
             }
             (_, false) => None,

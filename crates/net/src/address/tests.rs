@@ -217,3 +217,16 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_way_knows_what_it_is() {
+    let facts = |text: &str| {
+        let way = text.parse::<Address>().unwrap().way;
+        [way.is_web_socket(), way.is_tls(), way.is_stdio(), way.is_single()]
+    };
+    assert_eq!(facts("ws://127.0.0.1:9000"), [true, false, false, false]);
+    assert_eq!(facts("wss://127.0.0.1:9000"), [true, true, false, false]);
+    assert_eq!(facts("unix:/tmp/socket"), [false, false, false, false]);
+    assert_eq!(facts("stdio:"), [false, false, true, true]);
+    assert_eq!(facts("exec:cat"), [false, false, false, true]);
+}

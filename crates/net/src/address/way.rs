@@ -34,6 +34,30 @@ pub enum Way {
 }
 
 impl Way {
+    /// Whether it is our own standard input and output.
+    #[must_use]
+    pub const fn is_stdio(&self) -> bool {
+        matches!(self, Self::Stdio)
+    }
+
+    /// Whether it is a WebSocket.
+    #[must_use]
+    pub const fn is_web_socket(&self) -> bool {
+        matches!(self, Self::WebSocket { .. })
+    }
+
+    /// Whether it is a WebSocket over TLS.
+    #[must_use]
+    pub const fn is_tls(&self) -> bool {
+        matches!(self, Self::WebSocket { tls: true, .. })
+    }
+
+    /// Whether only one peer is there, who comes with it and not later.
+    #[must_use]
+    pub const fn is_single(&self) -> bool {
+        matches!(self, Self::Stdio | Self::Exec(_))
+    }
+
     /// As an address with these options.
     pub(super) fn write(&self, options: &Options, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

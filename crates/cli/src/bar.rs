@@ -7,7 +7,8 @@ use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 /// Below this there is nothing to wait for.
 const WORTH_SHOWING: u64 = 1 << 20;
 
-const LENGTH_KNOWN: &str = "{msg}{bar:40} {bytes}/{total_bytes} {bytes_per_sec}";
+// With a word before it, this is never wider than 80 columns.
+const LENGTH_KNOWN: &str = "{msg}{bar:32} {bytes}/{total_bytes} {bytes_per_sec}";
 const LENGTH_UNKNOWN: &str = "{msg}{bytes} {bytes_per_sec}";
 
 /// Shows how far the work has come, or nothing.
@@ -20,10 +21,15 @@ impl Bar {
         Self(bar(None))
     }
 
-    /// Bars below each other, each with a word before it.
+    /// Bars below each other, each with a word before it, for work that prints nothing before they are gone.
     pub(crate) fn pair(words: [&'static str; 2]) -> [Self; 2] {
-        let bars = MultiProgress::new();
-        words.map(|word| Self(bars.add(bar(None)).with_message(word)))
+        // It shows nothing where standard error is no terminal.
+        Self::among(&MultiProgress::new(), words)
+    }
+
+    fn among(bars: &MultiProgress, words: [&'static str; 2]) -> [Self; 2] {
+        let bar = || ProgressBar::no_length().with_style(style(LENGTH_UNKNOWN));
+        words.map(|word| Self(bars.add(bar()).with_message(word)))
     }
 
     /// A bar for standard input: its length is known when it is a file.
@@ -31,11 +37,12 @@ impl Bar {
         Self(bar(input_length()))
     }
 
-    /// Says how many bytes are to come in all.
+    /// Says how many bytes are to come in all. The time before that does not count.
     pub(crate) fn expect(&self, total: u64) {
-        if total >= WORTH_SHOWING {
-            self.0.set_length(total);
+        if total >= WORTH_SHOWING && self.0.length() != Some(total) {
+            self.0.reset_elapsed();
             self.0.set_style(style(LENGTH_KNOWN));
+            self.0.set_length(total);
         }
     }
 
@@ -43,6 +50,14 @@ impl Bar {
     pub(crate) fn reach(&self, done: u64) {
         if self.0.length().is_some() || done >= WORTH_SHOWING {
             self.0.set_position(done);
+        }
+    }
+
+    /// Says that all has passed.
+    pub(crate) fn fill(&self) {
+        if let Some(total) = self.0.length() {
+            self.0.set_position(total);
+            self.0.tick();
         }
     }
 }
@@ -78,4 +93,96 @@ fn input_length() -> Option<u64> {
 #[cfg(not(unix))]
 const fn input_length() -> Option<u64> {
     None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use indicatif::TermLike;
+    use std::sync::{Arc, Mutex};
+
+    /// A terminal of 80 columns that keeps all that was ever on it.
+    #[derive(Debug, Clone, Default)]
+    struct Paper(Arc<Mutex<Vec<String>>>);
+
+    impl TermLike for Paper {
+        fn width(&self) -> u16 {
+            80
+        }
+
+        fn move_cursor_up(&self, _: usize) -> io::Result<()> {
+            Ok(())
+        }
+
+        fn move_cursor_down(&self, _: usize) -> io::Result<()> {
+            Ok(())
+        }
+
+        fn move_cursor_right(&self, _: usize) -> io::Result<()> {
+            Ok(())
+        }
+
+        fn move_cursor_left(&self, _: usize) -> io::Result<()> {
+            Ok(())
+        }
+
+        fn write_line(&self, text: &str) -> io::Result<()> {
+            self.write_str(text)
+        }
+
+        fn write_str(&self, text: &str) -> io::Result<()> {
+            let text = text.trim_end();
+            if !text.is_empty() {
+                self.0.lock().unwrap().push(text.to_owned());
+            }
+            Ok(())
+        }
+
+        fn clear_line(&self) -> io::Result<()> {
+            Ok(())
+        }
+
+        fn flush(&self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    impl Paper {
+        fn bars(&self) -> [Bar; 2] {
+            let target = ProgressDrawTarget::term_like(Box::new(self.clone()));
+            Bar::among(&MultiProgress::with_draw_target(target), ["sent      ", "received  "])
+        }
+
+        fn lines(&self) -> Vec<String> {
+            self.0.lock().unwrap().clone()
+        }
+    }
+
+    #[test]
+    fn a_short_message_shows_nothing() {
+        let paper = Paper::default();
+        let [there, back] = paper.bars();
+        for bar in [&there, &back] {
+            bar.expect(WORTH_SHOWING - 1);
+            bar.reach(1000);
+            bar.fill();
+        }
+        drop((there, back));
+        assert_eq!(paper.lines(), Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_long_message_has_a_bar_from_the_start_that_fits_a_line_and_fills() {
+        let paper = Paper::default();
+        let [there, _back] = paper.bars();
+        for done in [0, 900 << 10, 1000 << 10] {
+            there.expect(1023 << 20);
+            there.reach(done << 10);
+        }
+        there.fill();
+        let lines = paper.lines();
+        let is_bar = |line: &String| line.starts_with("sent      ") && line.contains("/1023.00 MiB");
+        assert!(!lines.is_empty() && lines.iter().all(|line| is_bar(line) && line.chars().count() <= 80), "{lines:?}");
+        assert!(lines.last().unwrap().contains("1023.00 MiB/1023.00 MiB"), "{lines:?}");
+    }
 }

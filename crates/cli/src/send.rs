@@ -137,6 +137,7 @@ impl Conversation {
                 }
                 Some(Event::SendFailed { error, .. }) => return Err(Error::NotSent(error)),
                 Some(Event::Progress(progress)) => self.bars.show(progress),
+                Some(Event::Sent { .. }) => self.bars.there.fill(),
                 Some(Event::Closed(reason)) => return Err(Error::Closed(reason)),
                 Some(_) => {}
                 None => return Err(Error::Closed(CloseReason::Peer { code: 1006 })),

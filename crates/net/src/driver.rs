@@ -203,12 +203,14 @@ impl<L: Link, M: Machine> Driver<L, M> {
         let Some(at) = self.machine.poll_timeout() else {
             return false;
         };
-        if self.timer.deadline().into_std() != at {
+        let (set, now) = (self.timer.deadline().into_std(), now());
+        // A time that has come may move on with the clock: then the timer that was set for it counts, or none ever would.
+        if set != at && (at > now || set > now) {
             self.timer.as_mut().reset(at.into());
         }
         let is_due = self.timer.as_mut().poll(cx).is_ready();
         if is_due {
-            self.machine.handle(Input::Timeout, now());
+            self.machine.handle(Input::Timeout, now);
         }
         is_due
     }

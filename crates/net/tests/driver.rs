@@ -9,17 +9,23 @@ use breakbulk::Driver;
 use breakbulk::link::{self, Arrival, Link, LinkError, WebSocket, WebSocketConfig};
 use breakbulk_proto::ahp::{Chunking, Config, Connection, Role};
 use breakbulk_proto::{
-    Budget, BudgetConfig, Capacity, CloseReason, Event, Input, Limits, LimitsConfig, Message, Transmit,
+    Budget, BudgetConfig, Capacity, CloseReason, Event, Input, Limits, LimitsConfig, Machine, Message, Meta, Tag,
+    Transmit, cep22,
 };
 use futures_core::Stream;
 use futures_sink::Sink;
+use futures_util::SinkExt;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Barrier;
 
 const CAP: u64 = 65_536;
 
 fn connection(role: Role) -> Connection {
-    let limits = LimitsConfig { max_frame_bytes: CAP, ..LimitsConfig::default() };
+    connection_with(role, LimitsConfig::default())
+}
+
+fn connection_with(role: Role, limits: LimitsConfig) -> Connection {
+    let limits = LimitsConfig { max_frame_bytes: CAP, ..limits };
     let limits = Limits::prove(limits, &BudgetConfig::default()).unwrap();
     let mut config = Config::new(role, limits, [7; 32]);
     config.agreed = Some(Chunking::from(&limits));
@@ -115,6 +121,38 @@ async fn a_wire_that_is_cut_is_noticed() {
     let mut client = Driver::new(client, connection(Role::Client));
     drop(server);
     assert!(matches!(client.next().await, Some(Event::Closed(reason)) if reason.code() == 1006));
+}
+
+/// Tokio's clock is not paused here: a time that has come moves on while it is looked at.
+#[tokio::test]
+async fn what_is_not_finished_expires_by_the_real_clock() {
+    let soon = Duration::from_millis(30);
+    let limits = LimitsConfig { group_timeout: soon, grace: Duration::ZERO, ..LimitsConfig::default() };
+    let segment =
+        r#"{"jsonrpc":"2.0","method":"ahp/messageSegment","params":{"groupId":"g","index":0,"total":2,"data":"ICAg"}}"#;
+    let expires = |event: &Event| matches!(event, Event::Expired { .. });
+    assert!(expires(&what_comes_of(segment, connection_with(Role::Server, limits)).await));
+
+    let config = cep22::Config { soft_timeout: soon, ..cep22::Config::default() };
+    let start = r#"{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":"t","progress":1,"cvm":{"type":"oversized-transfer","frameType":"start","completionMode":"render","totalBytes":10,"totalChunks":2,"digest":"sha256:0000000000000000000000000000000000000000000000000000000000000000"}}}"#;
+    let account = Budget::default().account(Some("someone"));
+    assert!(expires(&what_comes_of(start, cep22::Connection::new(config, account)).await));
+}
+
+/// The first event that follows a frame, but for progress.
+async fn what_comes_of(frame: &'static str, machine: impl Machine) -> Event {
+    let (mut peer, link) = link::pair(&Capacity::of(CAP), 4);
+    let mut driver = Driver::new(link, machine);
+    peer.send(Transmit::Frame { tag: Tag::default(), bytes: frame.into(), meta: Meta::default() }).await.unwrap();
+    let next = async {
+        loop {
+            match driver.next().await.unwrap() {
+                Event::Progress(_) => {}
+                event => return event,
+            }
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(20), next).await.expect("something comes of it")
 }
 
 /// A link whose peer closes it with these words, and takes whatever it is sent.

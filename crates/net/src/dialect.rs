@@ -62,6 +62,8 @@ impl Setup {
             Dialect::Cep22 => {
                 let config = cep22::Config {
                     limits: self.limits,
+                    // Our links have no tags by which peers say that they take transfers: whoever chose the dialect did.
+                    known_support: true,
                     // A client behind us may never have heard of tokens.
                     inject_tokens: self.role == ahp::Role::Client,
                     seed: seed.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes)),

@@ -8,13 +8,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use breakbulk::Gateway;
-use breakbulk::link;
+use breakbulk::link::{self, WebSocket, WebSocketConfig};
+use breakbulk::{Dialect, Gateway, Setup};
 use breakbulk_proto::ahp::Role;
-use breakbulk_proto::{BudgetConfig, Capacity, CloseReason, Input, Limits, LimitsConfig, Message, Transmit};
+use breakbulk_proto::{Budget, BudgetConfig, Capacity, CloseReason, Input, Limits, LimitsConfig, Message, Transmit};
 use futures_util::{SinkExt, StreamExt};
 
-use world::{App, CAP, INITIALIZE, WELCOME, World, gateways, gateways_of, join, join_as, join_until, request};
+use world::{App, CAP, INITIALIZE, WELCOME, World, gateways, gateways_of, join, join_as, join_until, limits, request};
 
 #[tokio::test]
 async fn thirty_megabytes_pass_both_ways_byte_for_byte_in_frames_under_the_cap() {
@@ -186,6 +186,28 @@ async fn a_slow_reader_stops_what_comes_to_it_and_nobody_else() {
     for n in 0..100 {
         assert!(slow.client_hears().await == Message::from(action(n)), "{n}");
     }
+}
+
+/// Links do not carry the tag by which a peer on Nostr says that it takes transfers.
+#[tokio::test]
+async fn a_large_answer_passes_over_cep22_before_any_large_request_has() {
+    let setup = |dialect, role| Setup::new(dialect, role, limits(CAP));
+    let gateway = |near, far| Arc::new(Gateway::new(near, far, Budget::default()));
+    let beside_client = gateway(setup(Dialect::Plain, Role::Server), setup(Dialect::Cep22, Role::Client));
+    let beside_host = gateway(setup(Dialect::Cep22, Role::Server), setup(Dialect::Plain, Role::Client));
+    let any = Capacity::of(u64::MAX);
+    let ((client, near), (far, host)) = (link::pair(&any, 4), link::pair(&any, 4));
+    let (left, right) = tokio::io::duplex(64 << 10);
+    let config = WebSocketConfig { max_frame_bytes: CAP, cap: CAP, ..WebSocketConfig::default() };
+    join(&beside_client, near, WebSocket::client(left, &config));
+    join(&beside_host, WebSocket::server(right, &config), far);
+    let (mut client, mut host) = (App::new(client, Role::Client), App::new(host, Role::Server));
+    client.send(r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{}}"#);
+    tokio::select! { asked = host.next() => asked.unwrap(), end = client.next() => panic!("{end:?}") };
+    let answer = format!(r#"{{"jsonrpc":"2.0","id":1,"result":"{}"}}"#, "梱包".repeat(500_000));
+    host.send(answer.clone());
+    let heard = tokio::select! { heard = client.next() => heard.unwrap(), end = host.next() => panic!("{end:?}") };
+    assert!(heard == Message::from(answer));
 }
 
 /// Begins as many large messages as it may, and finishes none.

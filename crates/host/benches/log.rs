@@ -1,0 +1,190 @@
+//! How fast the log is, as ratios: one durable append against the disk's own sync, many against one, replay against
+//! reading the rows.
+#![expect(clippy::unwrap_used, reason = "a bench may fail by panicking")]
+
+#[path = "../../proto/benches/common/table.rs"]
+mod table;
+
+use std::fs::{File, OpenOptions};
+use std::io::{Seek, SeekFrom, Write};
+use std::path::Path;
+use std::time::Instant;
+
+use breakbulk_host::log::{Batch, Bytes, Channels, Log, Options, SqliteLog};
+use rusqlite::{Connection, OpenFlags};
+use tokio::runtime::Runtime;
+
+const CHAT: &str = "ahp-chat:/1";
+/// A delta of an agent's answer, about.
+const SMALL: usize = 300;
+
+fn main() {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    table::head("The durable log");
+    alone(&runtime, SMALL);
+    alone(&runtime, 65_536);
+    together(&runtime);
+    replay(&runtime);
+}
+
+/// One append at a time, over one write and `fdatasync` of the same bytes. Two such files: one that grows with each
+/// write, as a plain log would, and one whose length is fixed, which is the least that any log can do.
+fn alone(runtime: &Runtime, len: usize) {
+    let dir = tempfile::tempdir().unwrap();
+    let (log, body) = (open(runtime, dir.path()), body(len));
+    let (mut grows, mut fixed) = (plain(dir.path(), "grows", 0), plain(dir.path(), "fixed", 16 << 20));
+    let mut times = Vec::new();
+    for round in 0..rounds() * 20 {
+        let append = time(|| drop(runtime.block_on(log.append(Batch::new().entry(CHAT, body.clone()))).unwrap()));
+        let grow = time(|| sync(&mut grows, &body));
+        if round % 50 == 0 {
+            fixed.seek(SeekFrom::Start(0)).unwrap();
+        }
+        times.push([append, grow, time(|| sync(&mut fixed, &body))]);
+    }
+    let of = |at: usize| median(times.iter().map(|times| times[at]).collect());
+    let [append, grow, fix] = [of(0), of(1), of(2)];
+    table::row(&format!("{len} B: µs for fdatasync of a file that grows"), grow * 1e6, ..);
+    table::row(&format!("{len} B: µs for fdatasync of a file of fixed length"), fix * 1e6, ..);
+    table::row(&format!("{len} B: µs for one durable append, alone"), append * 1e6, ..);
+    table::row(&format!("{len} B: one durable append over fdatasync, growing"), append / grow, ..=1.5);
+    table::row(&format!("{len} B: one durable append over fdatasync, fixed"), append / fix, ..=1.5);
+}
+
+/// A thousand callers, each with one append in flight, over one caller.
+fn together(runtime: &Runtime) {
+    let dir = tempfile::tempdir().unwrap();
+    let (log, body) = (open(runtime, dir.path()), body(SMALL));
+    let mut rates = Vec::new();
+    for _ in 0..rounds().min(7) {
+        let one = rate(50, || {
+            for _ in 0..50 {
+                runtime.block_on(log.append(Batch::new().entry(CHAT, body.clone()))).unwrap();
+            }
+        });
+        let many = rate(20_000, || runtime.block_on(callers(&log, &body, 1_000, 20)));
+        rates.push((one, many));
+    }
+    let (one, many) = (median(rates.iter().map(|rate| rate.0).collect()), median(rates.iter().map(|rate| rate.1).collect()));
+    table::row("appends in a second, one at a time", one, ..);
+    table::row("appends in a second, 1,000 in flight", many, ..);
+    table::row("1,000 in flight: times the rate of one at a time", many / one, 20.0..);
+}
+
+async fn callers(log: &SqliteLog, body: &Bytes, callers: usize, each: usize) {
+    let tasks: Vec<_> = (0..callers)
+        .map(|_| {
+            let (log, body) = (log.clone(), body.clone());
+            tokio::spawn(async move {
+                for _ in 0..each {
+                    log.append(Batch::new().entry(CHAT, body.clone())).await.unwrap();
+                }
+            })
+        })
+        .collect();
+    for task in tasks {
+        task.await.unwrap();
+    }
+}
+
+/// A tail that replays 10,000 entries from the file, over reading those rows from the table.
+fn replay(runtime: &Runtime) {
+    const ENTRIES: u64 = 10_000;
+    let dir = tempfile::tempdir().unwrap();
+    let log = open(runtime, dir.path());
+    for _ in 0..100 {
+        let batch = (0..ENTRIES / 100).fold(Batch::new(), |batch, _| batch.entry(CHAT, body(SMALL)));
+        runtime.block_on(log.append(batch)).unwrap();
+    }
+    runtime.block_on(log.close());
+    let log = open(runtime, dir.path());
+    let rows = Connection::open_with_flags(dir.path().join("log.db"), OpenFlags::SQLITE_OPEN_READ_ONLY).unwrap();
+    let times: Vec<[f64; 3]> = (0..rounds())
+        .map(|_| {
+            let tail = time(|| assert_eq!(runtime.block_on(follow(&log)), ENTRIES));
+            let read = time(|| assert_eq!(runtime.block_on(channel(&log)), ENTRIES));
+            [tail, read, time(|| assert_eq!(plain_rows(&rows), ENTRIES))]
+        })
+        .collect();
+    let of = |at: usize| median(times.iter().map(|times| times[at]).collect());
+    table::row("10,000 entries: ms to read the rows", of(2) * 1e3, ..);
+    table::row("10,000 entries: a tail's replay over reading the rows", of(0) / of(2), ..=2.0);
+    table::row("10,000 entries: a channel's replay over reading the rows", of(1) / of(2), ..=2.0);
+}
+
+async fn follow(log: &SqliteLog) -> u64 {
+    let (mut tail, mut count) = (log.tail(0, Channels::All), 0);
+    loop {
+        let page = tail.ready(256 << 10).await.unwrap();
+        if page.is_empty() {
+            return count;
+        }
+        count += page.len() as u64;
+    }
+}
+
+async fn channel(log: &SqliteLog) -> u64 {
+    let (mut from, mut count) = (0, 0);
+    loop {
+        let page = log.read(CHAT, from..u64::MAX >> 1, 256 << 10).await.unwrap();
+        let Some(last) = page.last() else { return count };
+        from = last.seq + 1;
+        count += page.len() as u64;
+    }
+}
+
+/// What cannot be avoided: each row's columns, and its body in memory of our own.
+fn plain_rows(connection: &Connection) -> u64 {
+    let mut query = connection.prepare_cached("SELECT seq, channel, body FROM entry ORDER BY seq").unwrap();
+    let mut rows = query.query([]).unwrap();
+    let mut count = 0;
+    while let Some(row) = rows.next().unwrap() {
+        let (seq, channel): (u64, i64) = (row.get(0).unwrap(), row.get(1).unwrap());
+        let body = Bytes::copy_from_slice(row.get_ref(2).unwrap().as_blob().unwrap());
+        std::hint::black_box((seq, channel, body));
+        count += 1;
+    }
+    count
+}
+
+fn open(runtime: &Runtime, dir: &Path) -> SqliteLog {
+    let log = runtime.block_on(SqliteLog::open(dir, Options::default())).unwrap();
+    runtime.block_on(log.append(Batch::new().open(CHAT, None))).unwrap();
+    log
+}
+
+fn plain(dir: &Path, name: &str, len: usize) -> File {
+    let mut file = OpenOptions::new().create(true).truncate(true).write(true).open(dir.join(name)).unwrap();
+    file.write_all(&vec![0; len]).unwrap();
+    file.sync_all().unwrap();
+    file.seek(SeekFrom::Start(0)).unwrap();
+    file
+}
+
+fn sync(file: &mut File, bytes: &[u8]) {
+    file.write_all(bytes).unwrap();
+    file.sync_data().unwrap();
+}
+
+fn body(len: usize) -> Bytes {
+    Bytes::from(format!(r#"{{"type":"chat/delta","content":"{}"}}"#, "x".repeat(len - 34)))
+}
+
+fn time(work: impl FnOnce()) -> f64 {
+    let begin = Instant::now();
+    work();
+    begin.elapsed().as_secs_f64()
+}
+
+fn rate(count: usize, work: impl FnOnce()) -> f64 {
+    count as f64 / time(work)
+}
+
+fn median(mut figures: Vec<f64>) -> f64 {
+    figures.sort_by(f64::total_cmp);
+    figures[figures.len() / 2]
+}
+
+fn rounds() -> usize {
+    std::env::var("BREAKBULK_BENCH_ROUNDS").ok().and_then(|text| text.parse().ok()).unwrap_or(21)
+}

@@ -1,0 +1,189 @@
+//! The durable log: one order over all channels, kept before it is seen.
+//!
+//! Everything that a host tells its clients is first an entry here. An entry is a piece of raw JSON on a channel; the log
+//! gives it a [`Seq`], and an entry never contains its own. Three kinds of users meet here:
+//!
+//! - **Those who act** [`append`](Log::append) a [`Batch`] and wait for its seqs. They see their own entries only where
+//!   everybody does: in the tail.
+//! - **Those who follow** (the host's state, each connection) hold a position and pull from a [`Tail`]. A follower that is
+//!   slow costs nothing: the log keeps no queue for it.
+//! - **Those who keep house** save [`Snapshot`]s, [`trim`](Log::trim) what snapshots stand for, and
+//!   [`erase`](Log::erase) sessions.
+//!
+//! ```
+//! # use breakbulk_host::log::{Batch, Channels, Log, MemoryLog};
+//! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let log = MemoryLog::new(); // or SqliteLog::open(dir, options).await?
+//! let seqs = log
+//!     .append(Batch::new().open("ahp-chat:/1", Some("ahp-session:/1")).entry("ahp-chat:/1", r#"{"type":"x"}"#))
+//!     .await?;
+//! let mut tail = log.tail(0, Channels::All);
+//! let entries = tail.next(64 << 10).await?;
+//! assert_eq!(entries[0].seq, seqs[0]);
+//! # Ok(()) }
+//! ```
+//!
+//! # What an implementation owes its users
+//!
+//! [`SqliteLog`] is the embedded one and [`MemoryLog`] the one for tests. To write another (over a cluster, say), keep
+//! these laws; `tests/log_model.rs` checks most of them against any two logs.
+//!
+//! 1. **Acknowledged means kept.** [`append`](Log::append) answers `Ok` only when the batch would survive a power cut.
+//! 2. **Durable before visible.** A [`Tail`], a [`read`](Log::read) and [`bounds`](Log::bounds) never show an entry that
+//!    could still be lost.
+//! 3. **One order.** Seqs ascend in the order of visibility, over all channels. They may have gaps. None is ever used
+//!    twice, not even after its entry was trimmed or erased.
+//! 4. **A batch is whole**: all of its entries are in the log or none, and one without effect leaves no trace.
+//! 5. **A batch is once.** An id that is in the log answers with the seqs that it has, whatever else the batch says now,
+//!    for as long as ids are kept ([`Policy::ids_for`]).
+//! 6. **The unknown is named.** When an outcome is not certain the answer is [`AppendError::Unknown`], and the caller
+//!    repeats the batch under the same id. A log in that state acknowledges nothing until it has looked at what is
+//!    really stored, and says so in [`health`](Log::health).
+//! 7. **What is gone is named.** A reader that asks for what was trimmed hears [`ReadError::Trimmed`]. It never skips
+//!    silently. Only below a saved snapshot may anything be trimmed, so the reader can take that instead.
+//! 8. **Damage is named.** A record whose bytes are not those that were written is [`ReadError::Damaged`] with its seq, and
+//!    everything before it is served.
+//! 9. **One writer.** Whoever opens the log later fences the one before: [`AppendError::Fenced`].
+//! 10. **Bounded.** Appends that wait are bounded in bytes (`append` waits its turn); pages are bounded by the caller.
+
+mod batch;
+mod channel;
+mod error;
+mod memory;
+mod metrics;
+mod snapshot;
+mod sqlite;
+mod upkeep;
+
+use std::ops::Range;
+use std::pin::Pin;
+
+pub use batch::{Batch, BatchId, Merge, NewEntry};
+pub use channel::{ChannelInfo, Channels};
+pub use error::{AppendError, DamagedRecord, OpenError, ReadError, WriteError};
+pub use memory::MemoryLog;
+pub use metrics::{Histogram, Metrics};
+pub use snapshot::{Rows, Save, Snapshot};
+#[doc(hidden)]
+pub use sqlite::Sabotage;
+pub use sqlite::{ExportError, Options, SqliteLog};
+use tokio::sync::watch;
+pub use upkeep::{Health, Policy, Report};
+
+/// Bytes that are shared, not copied.
+pub use bytes::Bytes;
+
+/// The order number of an entry. The first is 1; 0 is before everything.
+pub type Seq = u64;
+
+/// A future that a log returns. Boxed, so that a host can hold any log as `Arc<dyn Log>`; an append waits for a disk, and
+/// the box is nothing beside that.
+pub type Answer<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// One entry as the log keeps it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Entry {
+    /// Its place in the order.
+    pub seq: Seq,
+    /// When it was appended, in milliseconds since 1970. Never less than that of an entry before it.
+    pub at_ms: u64,
+    /// The channel's URI.
+    pub channel: std::sync::Arc<str>,
+    /// Raw JSON, without the seq.
+    pub body: Bytes,
+}
+
+/// What is in the log now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Bounds {
+    /// The lowest position from which the whole log can be followed is one less than this: everything before it may have
+    /// been trimmed on some channel.
+    pub first: Seq,
+    /// The highest seq that was ever durable; 0 in a new log. A client that claims a higher one comes from another log.
+    pub last: Seq,
+}
+
+/// A durable log. See the [module](self) for what its users may rely on.
+pub trait Log: Send + Sync + 'static {
+    /// Appends all of a batch or nothing; answers when it is durable, with one seq per entry.
+    ///
+    /// Dropping the future does not take the batch back: it may be appended or not.
+    fn append(&self, batch: Batch) -> Answer<'_, Result<Vec<Seq>, AppendError>>;
+
+    /// Follows the log from the first entry after `after`. Entries of other channels are passed over.
+    fn tail(&self, after: Seq, channels: Channels) -> Box<dyn Tail>;
+
+    /// Entries of one channel whose seqs are in `range`, from its beginning: at least one if there is any, and no more
+    /// than `max_bytes` of bodies beside that. To go on, ask again from after the last one.
+    fn read<'a>(
+        &'a self,
+        channel: &'a str,
+        range: Range<Seq>,
+        max_bytes: usize,
+    ) -> Answer<'a, Result<Vec<Entry>, ReadError>>;
+
+    /// What is in the log now.
+    fn bounds(&self) -> Answer<'_, Result<Bounds, ReadError>>;
+
+    /// The channels of a session, or all of them, by URI.
+    fn channels<'a>(&'a self, session: Option<&'a str>) -> Answer<'a, Result<Vec<ChannelInfo>, ReadError>>;
+
+    /// Saves a channel's snapshot and encoded rows, all or nothing. Saving the same again changes nothing.
+    fn save(&self, save: Save) -> Answer<'_, Result<(), WriteError>>;
+
+    /// The last saved snapshot of a channel.
+    fn snapshot<'a>(&'a self, channel: &'a str) -> Answer<'a, Result<Option<Snapshot>, ReadError>>;
+
+    /// Encoded rows of a channel whose indices are in `range`, from its beginning: at least one if there is any, and no
+    /// more than `max_bytes` beside that.
+    fn rows<'a>(
+        &'a self,
+        channel: &'a str,
+        range: Range<u64>,
+        max_bytes: usize,
+    ) -> Answer<'a, Result<Rows, ReadError>>;
+
+    /// Removes a channel's entries before the seq `before`; returns how many. Refused where no saved snapshot stands for
+    /// all of them.
+    fn trim<'a>(&'a self, channel: &'a str, before: Seq) -> Answer<'a, Result<u64, WriteError>>;
+
+    /// Trims what the policy no longer keeps, below saved snapshots only; returns how many entries went.
+    fn retain(&self, policy: Policy) -> Answer<'_, Result<u64, WriteError>>;
+
+    /// Removes a session for good: its channels with their entries, rows and snapshots, and all entries elsewhere that
+    /// are [about](NewEntry::about) it. When this answers, the bytes are gone from the store too. Appending to one of its
+    /// channels is refused from the moment that this is called.
+    ///
+    /// A snapshot of a shared channel may still mention the session: save a new one first.
+    fn erase<'a>(&'a self, session: &'a str) -> Answer<'a, Result<u64, WriteError>>;
+
+    /// Reads every record and compares it with its checksum.
+    fn verify(&self) -> Answer<'_, Result<Report, ReadError>>;
+
+    /// Whether the log acknowledges, and if not, why.
+    fn health(&self) -> watch::Receiver<Health>;
+
+    /// Counters and times.
+    fn metrics(&self) -> &Metrics;
+}
+
+/// A position in the log that moves forward.
+pub trait Tail: Send {
+    /// The next entries, in order: waits until there is one, returns no more than `max_bytes` of bodies beside the first.
+    ///
+    /// Dropping the future loses nothing. After [`ReadError::Trimmed`] or [`ReadError::Damaged`] the position stays where
+    /// it is; [`seek`](Tail::seek) goes on behind it.
+    fn next(&mut self, max_bytes: usize) -> Answer<'_, Result<Vec<Entry>, ReadError>>;
+
+    /// The next entries that are there already; none at the end of the log. So a reader knows when it has caught up.
+    fn ready(&mut self, max_bytes: usize) -> Answer<'_, Result<Vec<Entry>, ReadError>>;
+
+    /// Everything up to here has been returned or passed over.
+    fn position(&self) -> Seq;
+
+    /// Goes on from the first entry after `after`.
+    fn seek(&mut self, after: Seq);
+
+    /// From now on follows these channels. Entries of a new one are returned from the present position on.
+    fn follow(&mut self, channels: Channels);
+}

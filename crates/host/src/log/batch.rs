@@ -1,0 +1,200 @@
+//! What a caller asks the log to append.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use bytes::Bytes;
+
+use super::Seq;
+
+/// Entries that are appended together, under conditions that all hold or nothing is done.
+#[derive(Debug, Clone)]
+pub struct Batch {
+    /// By which a repeated batch is known.
+    pub id: BatchId,
+    /// Channels that exist from this batch on, each with the session that it belongs to. Opening one again is nothing;
+    /// with another session it is refused.
+    pub open: Vec<(Arc<str>, Option<Arc<str>>)>,
+    /// What is appended, in this order.
+    pub entries: Vec<NewEntry>,
+    /// The seq that each of these channels must end with; 0 for one without entries.
+    pub expect: Vec<(Arc<str>, Seq)>,
+}
+
+impl Batch {
+    /// An empty batch with a new id.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::with_id(BatchId::new())
+    }
+
+    /// An empty batch with this id.
+    #[must_use]
+    pub const fn with_id(id: BatchId) -> Self {
+        Self { id, open: Vec::new(), entries: Vec::new(), expect: Vec::new() }
+    }
+
+    /// Opens a channel that belongs to a session, or to the host itself.
+    #[must_use]
+    pub fn open(mut self, channel: impl Into<Arc<str>>, session: Option<&str>) -> Self {
+        self.open.push((channel.into(), session.map(Into::into)));
+        self
+    }
+
+    /// Adds an entry.
+    #[must_use]
+    pub fn entry(self, channel: impl Into<Arc<str>>, body: impl Into<Bytes>) -> Self {
+        self.push(NewEntry::new(channel, body))
+    }
+
+    /// Adds an entry that was made with more care.
+    #[must_use]
+    pub fn push(mut self, entry: NewEntry) -> Self {
+        self.entries.push(entry);
+        self
+    }
+
+    /// Appends only if the channel still ends with this seq.
+    #[must_use]
+    pub fn expect(mut self, channel: impl Into<Arc<str>>, last: Seq) -> Self {
+        self.expect.push((channel.into(), last));
+        self
+    }
+
+    /// Bytes of all bodies.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.entries.iter().map(|entry| entry.body.len()).sum()
+    }
+}
+
+impl Default for Batch {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// An entry that has no seq yet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NewEntry {
+    /// The channel's URI. It must be open.
+    pub channel: Arc<str>,
+    /// Raw JSON.
+    pub body: Bytes,
+    /// The session that an entry on a shared channel speaks of, so that it goes when that session is erased.
+    pub about: Option<Arc<str>>,
+    /// An entry with a part is a delta: while it waits for the disk, it and the next one on its channel become one entry
+    /// if that has the same part. Whatever must be equal for two deltas to merge belongs into the part.
+    pub part: Option<Arc<str>>,
+}
+
+impl NewEntry {
+    /// An entry of its own.
+    #[must_use]
+    pub fn new(channel: impl Into<Arc<str>>, body: impl Into<Bytes>) -> Self {
+        Self { channel: channel.into(), body: body.into(), about: None, part: None }
+    }
+
+    /// Says which session an entry on a shared channel is about.
+    #[must_use]
+    pub fn about(mut self, session: impl Into<Arc<str>>) -> Self {
+        self.about = Some(session.into());
+        self
+    }
+
+    /// Makes it a delta of this part.
+    #[must_use]
+    pub fn part(mut self, part: impl Into<Arc<str>>) -> Self {
+        self.part = Some(part.into());
+        self
+    }
+}
+
+/// Makes one body of several deltas of one part.
+pub trait Merge: Send + Sync + 'static {
+    /// The body that does what these do one after the other; `None` if there is none, and each stays an entry.
+    fn merge(&self, deltas: &[Bytes]) -> Option<Bytes>;
+}
+
+impl<F: Fn(&[Bytes]) -> Option<Bytes> + Send + Sync + 'static> Merge for F {
+    fn merge(&self, deltas: &[Bytes]) -> Option<Bytes> {
+        self(deltas)
+    }
+}
+
+/// By which a batch is known when it comes again. Begins with the time, so that ids that are near in time are near in the
+/// store, and old ones can be forgotten.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct BatchId(u128);
+
+/// The bits of an id that are not its time in milliseconds.
+const RANDOM_BITS: u32 = 80;
+
+impl BatchId {
+    /// A new id: 48 bits of time and 80 random ones.
+    #[must_use]
+    pub fn new() -> Self {
+        let mut random = [0; 16];
+        // Without randomness the address of a local still differs between threads, and the time between calls.
+        if getrandom::fill(&mut random).is_err() {
+            let nanos = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_nanos());
+            random = (nanos ^ u128::from(std::process::id()).rotate_left(64)).to_be_bytes();
+        }
+        Self((Self::at(super::upkeep::now_ms()).0) | (u128::from_be_bytes(random) & ((1 << RANDOM_BITS) - 1)))
+    }
+
+    /// The lowest id of this time.
+    #[must_use]
+    pub fn at(ms: u64) -> Self {
+        Self(u128::from(ms & 0xFFFF_FFFF_FFFF) << RANDOM_BITS)
+    }
+
+    /// Its bytes, in the order in which ids are sorted.
+    #[must_use]
+    pub const fn to_bytes(self) -> [u8; 16] {
+        self.0.to_be_bytes()
+    }
+
+    /// An id from its bytes.
+    #[must_use]
+    pub const fn from_bytes(bytes: [u8; 16]) -> Self {
+        Self(u128::from_be_bytes(bytes))
+    }
+}
+
+impl Default for BatchId {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl fmt::Display for BatchId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:032x}", self.0)
+    }
+}
+
+impl FromStr for BatchId {
+    type Err = std::num::ParseIntError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        u128::from_str_radix(text, 16).map(Self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn later_ids_sort_after_earlier_ones_and_read_back_from_text() {
+        let early = BatchId::at(1_000);
+        let id = BatchId::new();
+        assert!(id > early);
+        assert_ne!(id, BatchId::new());
+        assert_eq!(id.to_string().parse(), Ok(id));
+        assert_eq!(BatchId::from_bytes(id.to_bytes()), id);
+    }
+}

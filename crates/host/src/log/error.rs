@@ -1,0 +1,181 @@
+//! What goes wrong with a log, one variant for each thing that a caller does about it.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use thiserror::Error;
+
+use super::Seq;
+
+/// Why a batch is not acknowledged.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum AppendError {
+    /// A channel does not end where the batch expects. Nothing was appended.
+    #[error("{channel} ends at {last}, not at {expected}")]
+    Conflict {
+        /// The channel.
+        channel: Arc<str>,
+        /// What the batch expects.
+        expected: Seq,
+        /// What is.
+        last: Seq,
+    },
+    /// A channel was never opened, or was erased. Nothing was appended.
+    #[error("{0} is not open")]
+    NotOpen(Arc<str>),
+    /// A channel is open for another session. Nothing was appended.
+    #[error("{0} belongs to another session")]
+    OtherSession(Arc<str>),
+    /// The batch is larger than the log takes at once. Nothing was appended.
+    #[error("a batch of {bytes} bytes is over the limit of {limit}")]
+    TooLarge {
+        /// What the bodies have.
+        bytes: usize,
+        /// What they may have.
+        limit: usize,
+    },
+    /// There is no room. Nothing was appended; the same batch may be tried again.
+    #[error("no room in the log")]
+    Full,
+    /// Another writer has taken over. Nothing was appended, and nothing will be.
+    #[error("another writer has taken over the log")]
+    Fenced,
+    /// It may have been appended or not. Appending the same batch again tells, and never appends it twice.
+    #[error("not known whether it was appended")]
+    Unknown,
+    /// The log is closed. Nothing was appended.
+    #[error("the log is closed")]
+    Closed,
+}
+
+/// Why nothing, or no more, can be read.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum ReadError {
+    /// What was asked for is in part gone. A position of `first - 1` or later can be followed.
+    #[error("trimmed: the log begins at {first}")]
+    Trimmed {
+        /// From here on everything is there.
+        first: Seq,
+    },
+    /// A record is not what was written. Everything before it can be read, and what comes after can be asked for.
+    #[error("{0} is damaged")]
+    Damaged(DamagedRecord),
+    /// The store cannot be read.
+    #[error("the log cannot be read: {0}")]
+    Store(String),
+    /// The log is closed.
+    #[error("the log is closed")]
+    Closed,
+}
+
+/// A record that is not what was written.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum DamagedRecord {
+    /// An entry.
+    #[error("entry {seq}")]
+    Entry {
+        /// Its seq.
+        seq: Seq,
+    },
+    /// A snapshot.
+    #[error("the snapshot of {channel}")]
+    Snapshot {
+        /// Its channel.
+        channel: Arc<str>,
+    },
+    /// A row.
+    #[error("row {index} of {channel}")]
+    Row {
+        /// Its channel.
+        channel: Arc<str>,
+        /// Its index.
+        index: u64,
+    },
+    /// Somewhere after this entry the store itself is broken.
+    #[error("the store after entry {seq}")]
+    After {
+        /// The last entry that could be read; 0 if none.
+        seq: Seq,
+    },
+}
+
+/// Why something other than an append was not done.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum WriteError {
+    /// The channel was never opened, or was erased.
+    #[error("{0} is not open")]
+    NotOpen(Arc<str>),
+    /// A later snapshot is saved.
+    #[error("a later snapshot is saved, at {saved}")]
+    Older {
+        /// Its seq.
+        saved: Seq,
+    },
+    /// A snapshot claims to be later than the log.
+    #[error("a snapshot at {seq} is past the log's end")]
+    Future {
+        /// What it claims.
+        seq: Seq,
+    },
+    /// No saved snapshot stands for what would go. Saved is one at this seq, if any.
+    #[error("no saved snapshot stands for what would go")]
+    NoSnapshot {
+        /// Where the saved one is; 0 if there is none.
+        saved: Seq,
+    },
+    /// A row's index is 2^32 or more.
+    #[error("row {0} is past the last index")]
+    RowIndex(u64),
+    /// There is no room.
+    #[error("no room in the log")]
+    Full,
+    /// Another writer has taken over.
+    #[error("another writer has taken over the log")]
+    Fenced,
+    /// It may have been done or not. Doing it again is harmless.
+    #[error("not known whether it was done")]
+    Unknown,
+    /// The log is closed.
+    #[error("the log is closed")]
+    Closed,
+}
+
+/// Why a log does not open.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// Another process, or another log in this one, has it open for writing.
+    #[error("{} is in use by another writer", .0.display())]
+    InUse(PathBuf),
+    /// A later version of this program wrote it.
+    #[error("{} has version {found}, and this program knows versions up to {known}: use a later one", path.display())]
+    Newer {
+        /// The file.
+        path: PathBuf,
+        /// Its version.
+        found: i64,
+        /// The latest known.
+        known: i64,
+    },
+    /// The file is something else.
+    #[error("{} is not a log", .0.display())]
+    NotALog(PathBuf),
+    /// There is nothing to read.
+    #[error("{} has no log", .0.display())]
+    Missing(PathBuf),
+    /// The store has no room.
+    #[error("no room to open {}", .0.display())]
+    Full(PathBuf),
+    /// The store does not open.
+    #[error("{}: {source}", path.display())]
+    Store {
+        /// The file.
+        path: PathBuf,
+        /// What the store says.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+}

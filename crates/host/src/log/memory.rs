@@ -1,0 +1,211 @@
+//! A log in memory, for tests: the same laws, but for the first. It is also the model that other logs are checked against.
+
+mod state;
+
+use std::ops::Range;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::watch;
+
+use self::state::{Channel, State, fill};
+use super::{
+    Answer, AppendError, Batch, Bounds, ChannelInfo, Channels, Entry, Health, Log, Metrics, Policy, ReadError,
+    Report, Rows, Save, Seq, Snapshot, Tail, WriteError,
+};
+
+/// A log that is gone with its last handle. Nothing in it is kept, so nothing waits.
+#[derive(Debug, Clone)]
+pub struct MemoryLog {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    state: Mutex<State>,
+    last: watch::Sender<Seq>,
+    health: watch::Sender<Health>,
+    metrics: Metrics,
+}
+
+impl MemoryLog {
+    /// An empty log.
+    #[must_use]
+    pub fn new() -> Self {
+        let (state, metrics) = (Mutex::default(), Metrics::default());
+        Self { inner: Arc::new(Inner { state, last: watch::Sender::new(0), health: watch::Sender::new(Health::Good), metrics }) }
+    }
+
+    /// From now on every append is refused like this, or no longer; so that a test can see what its caller does.
+    pub fn refuse(&self, error: Option<AppendError>) {
+        let health = match &error {
+            None => Health::Good,
+            Some(AppendError::Full) => Health::Full,
+            Some(AppendError::Fenced) => Health::Fenced,
+            Some(other) => Health::Failed { reason: other.to_string() },
+        };
+        self.inner.state().refuse = error;
+        self.inner.health.send_replace(health);
+    }
+}
+
+impl Default for MemoryLog {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Inner {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// An answer that is there already.
+fn ready<'a, T: Send + 'a>(value: T) -> Answer<'a, T> {
+    Box::pin(std::future::ready(value))
+}
+
+impl Log for MemoryLog {
+    fn append(&self, batch: Batch) -> Answer<'_, Result<Vec<Seq>, AppendError>> {
+        let mut state = self.inner.state();
+        let seqs = state.append(batch);
+        self.inner.last.send_replace(state.last);
+        ready(seqs)
+    }
+
+    fn tail(&self, after: Seq, channels: Channels) -> Box<dyn Tail> {
+        Box::new(MemoryTail { inner: self.inner.clone(), after, channels, last: self.inner.last.subscribe() })
+    }
+
+    fn read<'a>(
+        &'a self,
+        channel: &'a str,
+        range: Range<Seq>,
+        max_bytes: usize,
+    ) -> Answer<'a, Result<Vec<Entry>, ReadError>> {
+        let after = range.start.saturating_sub(1);
+        let page = self.inner.state().page(after, &Channels::only([channel]), max_bytes);
+        ready(page.map(|(mut page, _)| {
+            page.retain(|entry| entry.seq < range.end);
+            page
+        }))
+    }
+
+    fn bounds(&self) -> Answer<'_, Result<Bounds, ReadError>> {
+        let state = self.inner.state();
+        let trimmed = state.channels.values().map(|channel| channel.trimmed).max().unwrap_or(0);
+        ready(Ok(Bounds { first: trimmed + 1, last: state.last }))
+    }
+
+    fn channels<'a>(&'a self, session: Option<&'a str>) -> Answer<'a, Result<Vec<ChannelInfo>, ReadError>> {
+        let state = self.inner.state();
+        let of = |channel: &Channel| session.is_none() || channel.session.as_deref() == session;
+        let infos = state.channels.iter().filter(|(_, channel)| of(channel)).map(|(uri, channel)| ChannelInfo {
+            channel: uri.clone(),
+            session: channel.session.clone(),
+            first: channel.trimmed + 1,
+            last: channel.last,
+            snapshot: channel.snapshot.as_ref().map(|snapshot| snapshot.seq),
+            rows: channel.rows.last_key_value().map_or(0, |(index, _)| index + 1),
+        });
+        ready(Ok(infos.collect()))
+    }
+
+    fn save(&self, save: Save) -> Answer<'_, Result<(), WriteError>> {
+        ready(self.inner.state().save(save))
+    }
+
+    fn snapshot<'a>(&'a self, channel: &'a str) -> Answer<'a, Result<Option<Snapshot>, ReadError>> {
+        ready(Ok(self.inner.state().channels.get(channel).and_then(|channel| channel.snapshot.clone())))
+    }
+
+    fn rows<'a>(
+        &'a self,
+        channel: &'a str,
+        range: Range<u64>,
+        max_bytes: usize,
+    ) -> Answer<'a, Result<Rows, ReadError>> {
+        let state = self.inner.state();
+        let Some(channel) = state.channels.get(channel) else { return ready(Ok(Rows::default())) };
+        let rows = channel.rows.iter().filter(|(index, _)| range.contains(index));
+        let rows = fill(rows.map(|(index, body)| (*index, body.clone())), max_bytes);
+        ready(Ok(Rows { rows, total: channel.rows.last_key_value().map_or(0, |(index, _)| index + 1) }))
+    }
+
+    fn trim<'a>(&'a self, channel: &'a str, before: Seq) -> Answer<'a, Result<u64, WriteError>> {
+        ready(self.inner.state().trim(channel, before))
+    }
+
+    fn retain(&self, policy: Policy) -> Answer<'_, Result<u64, WriteError>> {
+        ready(self.inner.state().retain(policy))
+    }
+
+    fn erase<'a>(&'a self, session: &'a str) -> Answer<'a, Result<u64, WriteError>> {
+        ready(Ok(self.inner.state().erase(session)))
+    }
+
+    fn verify(&self) -> Answer<'_, Result<Report, ReadError>> {
+        let state = self.inner.state();
+        let rows = state.channels.values().flat_map(|channel| channel.rows.values());
+        let snapshots = state.channels.values().filter_map(|channel| channel.snapshot.as_ref()).map(|saved| &saved.body);
+        let entries = state.entries.values().map(|(entry, _)| &entry.body);
+        let bytes = rows.clone().chain(snapshots.clone()).chain(entries).map(|body| body.len() as u64).sum();
+        let (rows, snapshots) = (rows.count() as u64, snapshots.count() as u64);
+        ready(Ok(Report { entries: state.entries.len() as u64, rows, snapshots, bytes, ..Report::default() }))
+    }
+
+    fn health(&self) -> watch::Receiver<Health> {
+        self.inner.health.subscribe()
+    }
+
+    fn metrics(&self) -> &Metrics {
+        &self.inner.metrics
+    }
+}
+
+struct MemoryTail {
+    inner: Arc<Inner>,
+    after: Seq,
+    channels: Channels,
+    last: watch::Receiver<Seq>,
+}
+
+impl MemoryTail {
+    fn pull(&mut self, max_bytes: usize) -> Result<Vec<Entry>, ReadError> {
+        let (page, position) = self.inner.state().page(self.after, &self.channels, max_bytes)?;
+        self.after = position;
+        Ok(page)
+    }
+}
+
+impl Tail for MemoryTail {
+    fn next(&mut self, max_bytes: usize) -> Answer<'_, Result<Vec<Entry>, ReadError>> {
+        Box::pin(async move {
+            loop {
+                self.last.mark_unchanged();
+                let page = self.pull(max_bytes)?;
+                if !page.is_empty() {
+                    return Ok(page);
+                }
+                // The sender is in `inner`, which we hold.
+                drop(self.last.changed().await);
+            }
+        })
+    }
+
+    fn ready(&mut self, max_bytes: usize) -> Answer<'_, Result<Vec<Entry>, ReadError>> {
+        ready(self.pull(max_bytes))
+    }
+
+    fn position(&self) -> Seq {
+        self.after
+    }
+
+    fn seek(&mut self, after: Seq) {
+        self.after = after;
+    }
+
+    fn follow(&mut self, channels: Channels) {
+        self.channels = channels;
+    }
+}

@@ -1,0 +1,260 @@
+//! The embedded log: one SQLite file, one writer thread, readers on connections of their own.
+//!
+//! The writer has no timer. What queued up while the last transaction waited for the disk is the next one; a caller
+//! alone waits for one sync, and a thousand callers share it. Readers take the newest entries from memory, all the same
+//! bytes, and older ones from the file, a page at a time.
+
+mod chores;
+mod commit;
+mod db;
+mod export;
+mod files;
+mod options;
+mod queue;
+mod reader;
+mod recent;
+mod record;
+mod schema;
+mod tail;
+mod verify;
+mod writer;
+
+use std::ops::Range;
+use std::path::Path;
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::time::Instant;
+
+pub use export::ExportError;
+pub use options::{Options, Sabotage};
+use tokio::sync::{oneshot, watch};
+
+use self::files::Files;
+use self::queue::{Job, Queue};
+use self::reader::Readers;
+use self::recent::Recent;
+use super::{
+    Answer, AppendError, Batch, Bounds, ChannelInfo, Channels, Entry, Health, Log, Metrics, OpenError, Policy,
+    ReadError, Report, Rows, Save, Seq, Snapshot, Tail, WriteError,
+};
+
+/// A log in a directory. Handles are cheap, and the last one closes it.
+#[derive(Clone)]
+pub struct SqliteLog {
+    shared: Arc<Shared>,
+    // The writer holds `shared`, so it is this that ends with the last handle.
+    _guard: Arc<CloseOnDrop>,
+}
+
+/// What the writer, the readers and the handles share.
+struct Shared {
+    queue: Queue,
+    recent: RwLock<Recent>,
+    last: watch::Sender<Seq>,
+    health: watch::Sender<Health>,
+    metrics: Metrics,
+    readers: Readers,
+    options: Options,
+}
+
+struct CloseOnDrop(Arc<Shared>);
+
+impl Drop for CloseOnDrop {
+    fn drop(&mut self) {
+        self.0.queue.close();
+    }
+}
+
+impl SqliteLog {
+    /// Opens the log in a directory for writing, or makes one. A log of an older version is brought to the present one.
+    ///
+    /// # Errors
+    /// Another writer has it, it is of a later version, or the files do not open.
+    pub async fn open(dir: impl AsRef<Path>, options: Options) -> Result<Self, OpenError> {
+        let files = Files::new(dir.as_ref());
+        let path = files.database();
+        let work = move || {
+            let lock = files.lock()?;
+            let shared = Arc::new(Shared::new(&files, options));
+            writer::start(&shared, files, lock)?;
+            Ok(Self::of(shared))
+        };
+        tokio::task::spawn_blocking(work)
+            .await
+            .unwrap_or_else(|error| Err(OpenError::Store { path, source: error.into() }))
+    }
+
+    /// Opens the log in a directory for reading only, also while a host writes to it. It shows what is there now, and
+    /// every write is refused.
+    ///
+    /// # Errors
+    /// There is no log, it is of another version, or the files do not open.
+    pub async fn open_for_reading(dir: impl AsRef<Path>) -> Result<Self, OpenError> {
+        let files = Files::new(dir.as_ref());
+        let path = files.database();
+        let work = move || {
+            let path = files.database();
+            if !path.exists() {
+                return Err(OpenError::Missing(path));
+            }
+            let shared = Arc::new(Shared::new(&files, Options::default()));
+            shared.queue.close();
+            shared.health.send_replace(Health::Closed);
+            shared.readers.load(&shared, &path)?;
+            Ok(Self::of(shared))
+        };
+        tokio::task::spawn_blocking(work)
+            .await
+            .unwrap_or_else(|error| Err(OpenError::Store { path, source: error.into() }))
+    }
+
+    /// Waits for what is queued, then closes. Another writer can open it when this returns.
+    pub async fn close(&self) {
+        self.shared.queue.close();
+        let mut health = self.shared.health.subscribe();
+        drop(health.wait_for(|health| *health == Health::Closed).await);
+    }
+
+    /// Gives back to the disk what trimming and erasing freed. Appends wait meanwhile, and as much room as the log has is
+    /// needed beside it: best done while no host runs.
+    ///
+    /// # Errors
+    /// There is no room, or writing failed.
+    pub async fn compact(&self) -> Result<(), WriteError> {
+        self.shared.ask(|reply| Job::Compact { reply }).await
+    }
+
+    fn of(shared: Arc<Shared>) -> Self {
+        Self { _guard: Arc::new(CloseOnDrop(shared.clone())), shared }
+    }
+}
+
+impl Shared {
+    fn new(files: &Files, options: Options) -> Self {
+        Self {
+            queue: Queue::new(options.max_queued_bytes),
+            recent: RwLock::new(Recent::new(options.recent_bytes)),
+            last: watch::Sender::new(0),
+            health: watch::Sender::new(Health::Good),
+            metrics: Metrics::default(),
+            readers: Readers::new(files.database(), options.readers),
+            options,
+        }
+    }
+
+    fn recent(&self) -> RwLockReadGuard<'_, Recent> {
+        self.recent.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn recent_mut(&self) -> RwLockWriteGuard<'_, Recent> {
+        self.recent.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn append(&self, batch: Batch) -> Result<Vec<Seq>, AppendError> {
+        let (begun, bytes, limit) = (Instant::now(), batch.bytes(), self.options.max_batch_bytes);
+        if bytes > limit {
+            return Err(AppendError::TooLarge { bytes, limit });
+        }
+        let Some(room) = self.queue.room(&batch).await else { return Err(AppendError::Closed) };
+        let (reply, answer) = oneshot::channel();
+        if !self.queue.push(Job::Append { batch, room, reply }) {
+            return Err(AppendError::Closed);
+        }
+        // A writer that ends without an answer leaves the outcome open.
+        let answer = answer.await.unwrap_or(Err(AppendError::Unknown));
+        self.metrics.append_us.observe_time(begun.elapsed());
+        answer
+    }
+
+    async fn ask<T>(
+        &self,
+        job: impl FnOnce(oneshot::Sender<Result<T, WriteError>>) -> Job,
+    ) -> Result<T, WriteError> {
+        let (reply, answer) = oneshot::channel();
+        if !self.queue.push(job(reply)) {
+            return Err(WriteError::Closed);
+        }
+        answer.await.unwrap_or(Err(WriteError::Unknown))
+    }
+}
+
+impl Log for SqliteLog {
+    fn append(&self, batch: Batch) -> Answer<'_, Result<Vec<Seq>, AppendError>> {
+        Box::pin(self.shared.append(batch))
+    }
+
+    fn tail(&self, after: Seq, channels: Channels) -> Box<dyn Tail> {
+        Box::new(tail::SqliteTail::new(self.shared.clone(), after, channels))
+    }
+
+    fn read<'a>(
+        &'a self,
+        channel: &'a str,
+        range: Range<Seq>,
+        max_bytes: usize,
+    ) -> Answer<'a, Result<Vec<Entry>, ReadError>> {
+        let channel: Arc<str> = channel.into();
+        Box::pin(self.shared.readers.run(move |reader| reader.read(&channel, range, max_bytes)))
+    }
+
+    fn bounds(&self) -> Answer<'_, Result<Bounds, ReadError>> {
+        let bounds = Bounds { first: self.shared.recent().first(), last: *self.shared.last.borrow() };
+        Box::pin(std::future::ready(Ok(bounds)))
+    }
+
+    fn channels<'a>(&'a self, session: Option<&'a str>) -> Answer<'a, Result<Vec<ChannelInfo>, ReadError>> {
+        let session = session.map(String::from);
+        Box::pin(self.shared.readers.run(move |reader| reader.channels(session.as_deref())))
+    }
+
+    fn save(&self, save: Save) -> Answer<'_, Result<(), WriteError>> {
+        Box::pin(self.shared.ask(|reply| Job::Save { save, reply }))
+    }
+
+    fn snapshot<'a>(&'a self, channel: &'a str) -> Answer<'a, Result<Option<Snapshot>, ReadError>> {
+        let channel: Arc<str> = channel.into();
+        Box::pin(self.shared.readers.run(move |reader| reader.snapshot(&channel)))
+    }
+
+    fn rows<'a>(
+        &'a self,
+        channel: &'a str,
+        range: Range<u64>,
+        max_bytes: usize,
+    ) -> Answer<'a, Result<Rows, ReadError>> {
+        let channel: Arc<str> = channel.into();
+        Box::pin(self.shared.readers.run(move |reader| reader.rows(&channel, range, max_bytes)))
+    }
+
+    fn trim<'a>(&'a self, channel: &'a str, before: Seq) -> Answer<'a, Result<u64, WriteError>> {
+        Box::pin(self.shared.ask(move |reply| Job::Trim { channel: channel.into(), before, reply }))
+    }
+
+    fn retain(&self, policy: Policy) -> Answer<'_, Result<u64, WriteError>> {
+        Box::pin(self.shared.ask(move |reply| Job::Retain { policy, reply }))
+    }
+
+    fn erase<'a>(&'a self, session: &'a str) -> Answer<'a, Result<u64, WriteError>> {
+        Box::pin(self.shared.ask(move |reply| Job::Erase { session: session.into(), reply }))
+    }
+
+    fn verify(&self) -> Answer<'_, Result<Report, ReadError>> {
+        Box::pin(self.shared.readers.run(verify::walk))
+    }
+
+    fn health(&self) -> watch::Receiver<Health> {
+        self.shared.health.subscribe()
+    }
+
+    fn metrics(&self) -> &Metrics {
+        &self.shared.metrics
+    }
+}
+
+/// Why a file did not open, in our words.
+fn opening(path: &Path, error: rusqlite::Error) -> OpenError {
+    match error.sqlite_error_code() {
+        Some(rusqlite::ErrorCode::NotADatabase) => OpenError::NotALog(path.to_path_buf()),
+        Some(rusqlite::ErrorCode::DiskFull) => OpenError::Full(path.to_path_buf()),
+        _ => OpenError::Store { path: path.to_path_buf(), source: error.into() },
+    }
+}

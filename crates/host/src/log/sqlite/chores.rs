@@ -1,0 +1,280 @@
+//! What takes long and can wait: trimming and erasing, a bounded step between any two transactions.
+
+use std::collections::{HashSet, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use super::super::upkeep::now_ms;
+use super::super::{BatchId, Policy, Seq, WriteError};
+use super::db::{Db, Failure, none_is};
+use super::queue::{Job, Reply};
+use super::{Shared, record};
+
+/// A step removes no more records than this, nor more bytes beside the first: appends wait for it.
+const STEP_RECORDS: u64 = 1_000;
+const STEP_BYTES: u64 = 4 << 20;
+
+/// Something that is being removed.
+pub(super) struct Chore {
+    cuts: VecDeque<Cut>,
+    /// The session that is gone when all cuts are made.
+    session: Option<Arc<str>>,
+    removed: u64,
+    reply: Option<Reply<u64>>,
+}
+
+enum Cut {
+    Entries { channel: i64, upto: Seq },
+    About { session: Arc<str>, upto: Seq },
+    Saved { channel: i64 },
+}
+
+impl Chore {
+    pub(super) fn refuse(self, failure: &Failure) {
+        if let Some(reply) = self.reply {
+            drop(reply.send(Err(failure.into())));
+        }
+    }
+}
+
+/// Does a job that shares no transaction, or begins it.
+pub(super) fn start(db: &mut Db, shared: &Shared, job: Job) -> Result<Option<Chore>, Failure> {
+    match job {
+        Job::Trim { channel, before, reply } => answered(reply, trim(db, shared, &channel, before)),
+        Job::Retain { policy, reply } => answered(reply, retain(db, shared, policy)),
+        Job::Erase { session, reply } => answered(reply, erase(db, shared, session)),
+        Job::Compact { reply } => {
+            let done = db.connection.execute_batch("VACUUM").map_err(Failure::from);
+            let done = done.and_then(|()| db.truncate_wal(&shared.metrics));
+            drop(reply.send(done.as_ref().map(drop).map_err(Into::into)));
+            done.map(|_| None)
+        }
+        Job::Append { .. } | Job::Save { .. } => Ok(None),
+    }
+}
+
+/// Gives the chore its caller, or tells the caller why there is none.
+fn answered(
+    reply: Reply<u64>,
+    chore: Result<Result<Chore, WriteError>, Failure>,
+) -> Result<Option<Chore>, Failure> {
+    match chore {
+        Ok(Ok(chore)) => Ok(Some(Chore { reply: Some(reply), ..chore })),
+        Ok(Err(refused)) => {
+            drop(reply.send(Err(refused)));
+            Ok(None)
+        }
+        Err(failure) => {
+            drop(reply.send(Err((&failure).into())));
+            Err(failure)
+        }
+    }
+}
+
+fn trim(db: &mut Db, shared: &Shared, uri: &Arc<str>, before: Seq) -> Result<Result<Chore, WriteError>, Failure> {
+    let Some(channel) = db.channels.get(uri) else { return Ok(Err(WriteError::NotOpen(uri.clone()))) };
+    if before > channel.snapshot + 1 {
+        return Ok(Err(WriteError::NoSnapshot { saved: channel.snapshot }));
+    }
+    mark(db, shared, &[(uri.clone(), before)]).map(Ok)
+}
+
+/// Says, durably and to all readers, that entries are gone, before they go.
+fn mark(db: &mut Db, shared: &Shared, cuts: &[(Arc<str>, Seq)]) -> Result<Chore, Failure> {
+    let mut chore = Chore { cuts: VecDeque::new(), session: None, removed: 0, reply: None };
+    db.begin()?;
+    for (uri, before) in cuts {
+        let Some(channel) = db.channels.get_mut(uri) else { continue };
+        let sql = "SELECT max(seq) FROM entry WHERE channel = ?1 AND seq < ?2";
+        let highest = db.connection.prepare_cached(sql)?.query_row((channel.id, before), |row| row.get(0))?;
+        let Some(upto) = highest else { continue };
+        channel.trimmed = channel.trimmed.max(upto);
+        shared.recent_mut().trim(uri, upto);
+        let sql = "UPDATE channel SET trimmed = max(trimmed, ?2), removed = max(removed, ?2) WHERE id = ?1";
+        db.connection.prepare_cached(sql)?.execute((channel.id, upto))?;
+        chore.cuts.push_back(Cut::Entries { channel: channel.id, upto });
+    }
+    keep_next(db)?;
+    db.commit(&shared.metrics)?;
+    Ok(chore)
+}
+
+/// A seq is never used twice, even when the entries that had the last ones are gone.
+fn keep_next(db: &Db) -> Result<(), Failure> {
+    let sql = "UPDATE meta SET value = max(value, ?1) WHERE key = 'next'";
+    db.connection.prepare_cached(sql)?.execute([db.next])?;
+    Ok(())
+}
+
+fn retain(db: &mut Db, shared: &Shared, policy: Policy) -> Result<Result<Chore, WriteError>, Failure> {
+    let ms = |time: std::time::Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+    let mut cut = match policy.max_age {
+        Some(age) => first_since(db, now_ms().saturating_sub(ms(age)))?,
+        None => 0,
+    };
+    if let Some(most) = policy.max_bytes {
+        cut = cut.max(first_within(db, most)?);
+    }
+    let saved = db.channels.values().filter(|channel| channel.snapshot > 0);
+    let cuts: Vec<_> = saved.map(|channel| (channel.uri.clone(), cut.min(channel.snapshot + 1))).collect();
+    let chore = mark(db, shared, &cuts)?;
+    db.begin()?;
+    let old = BatchId::at(now_ms().saturating_sub(ms(policy.ids_for)));
+    db.connection.execute("DELETE FROM batch WHERE id < ?1", [old.to_bytes()])?;
+    db.commit(&shared.metrics)?;
+    Ok(Ok(chore))
+}
+
+/// The first entry that is not older than a time. Times ascend with seqs, so halving finds it.
+fn first_since(db: &Db, at_ms: u64) -> Result<Seq, Failure> {
+    let mut query = db.connection.prepare("SELECT at FROM entry WHERE seq >= ?1 ORDER BY seq LIMIT 1")?;
+    let (mut low, mut high) = (0, db.next);
+    while low < high {
+        let middle = low + (high - low) / 2;
+        let at: Option<u64> = query.query_row([middle], |row| row.get(0).map(Some)).or_else(none_is(None))?;
+        match at {
+            Some(at) if at < at_ms => low = middle + 1,
+            _ => high = middle,
+        }
+    }
+    Ok(low)
+}
+
+/// The first entry that stays when the oldest go until the store uses no more than `most`.
+fn first_within(db: &Db, most: u64) -> Result<Seq, Failure> {
+    let mut excess = db.used()?.1.saturating_sub(most);
+    let mut query = db.connection.prepare(
+        "SELECT entry.seq, length(entry.body) FROM entry JOIN snapshot ON snapshot.channel = entry.channel
+         WHERE entry.seq <= snapshot.seq ORDER BY entry.seq",
+    )?;
+    let mut rows = query.query([])?;
+    let mut cut = 0;
+    while excess > 0
+        && let Some(row) = rows.next()?
+    {
+        excess = excess.saturating_sub(row.get(1)?);
+        cut = row.get::<_, Seq>(0)? + 1;
+    }
+    Ok(cut)
+}
+
+fn erase(db: &mut Db, shared: &Shared, session: Arc<str>) -> Result<Result<Chore, WriteError>, Failure> {
+    let of_session = |channel: &&super::db::Channel| channel.session.as_ref() == Some(&session);
+    let gone: Vec<_> = db.channels.values().filter(of_session).map(|channel| (channel.id, channel.uri.clone())).collect();
+    db.begin()?;
+    for (id, _) in &gone {
+        // The name is free at once, and gone from the table with the next checkpoint.
+        let sql = "UPDATE channel SET erased = 1, uri = 'erased:' || id WHERE id = ?1";
+        db.connection.prepare_cached(sql)?.execute([id])?;
+    }
+    db.connection.execute("INSERT OR REPLACE INTO erasing VALUES (?1, ?2)", (&session, db.next - 1))?;
+    keep_next(db)?;
+    db.commit(&shared.metrics)?;
+    let mut about = db.connection.prepare("SELECT seq FROM entry WHERE about = ?1")?;
+    let seqs = about.query_map([&session], |row| row.get(0))?.collect::<rusqlite::Result<HashSet<Seq>>>()?;
+    drop(about);
+    shared.recent_mut().erase(&gone, &seqs);
+    gone.iter().for_each(|(_, uri)| drop(db.channels.remove(uri)));
+    erasure(db, session, db.next - 1).map(Ok)
+}
+
+/// What is left of an erasure, from what the store knows of it.
+fn erasure(db: &Db, session: Arc<str>, upto: Seq) -> Result<Chore, Failure> {
+    let mut query = db.connection.prepare("SELECT id FROM channel WHERE session = ?1 AND erased")?;
+    let ids = query.query_map([&session], |row| row.get(0))?.collect::<rusqlite::Result<Vec<i64>>>()?;
+    let last = Seq::from(u32::MAX) << 31;
+    let both = |channel| [Cut::Entries { channel, upto: last }, Cut::Saved { channel }];
+    let mut cuts: VecDeque<Cut> = ids.into_iter().flat_map(both).collect();
+    cuts.push_back(Cut::About { session: session.clone(), upto });
+    Ok(Chore { cuts, session: Some(session), removed: 0, reply: None })
+}
+
+/// Erasures that a crash interrupted.
+pub(super) fn unfinished(db: &Db) -> Result<VecDeque<Chore>, Failure> {
+    let mut query = db.connection.prepare("SELECT session, upto FROM erasing")?;
+    let all = query.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?.collect::<rusqlite::Result<Vec<_>>>()?;
+    all.into_iter().map(|(session, upto)| erasure(db, session, upto)).collect()
+}
+
+/// One step of the first chore.
+pub(super) fn step(db: &mut Db, shared: &Shared, chores: &mut VecDeque<Chore>) -> Result<(), Failure> {
+    let Some(chore) = chores.front_mut() else { return Ok(()) };
+    if let Some(cut) = chore.cuts.front() {
+        db.begin()?;
+        let removed = make(db, cut)?;
+        db.commit(&shared.metrics)?;
+        match removed {
+            Some(removed) => {
+                chore.removed += removed;
+                shared.metrics.removed.fetch_add(removed, Relaxed);
+            }
+            None => drop(chore.cuts.pop_front()),
+        }
+        return Ok(());
+    }
+    if let Some(session) = &chore.session
+        && !forget(db, shared, session)?
+    {
+        // A reader holds on to the old state: again, at the next turn.
+        return Ok(());
+    }
+    if let Some(chore) = chores.pop_front()
+        && let Some(reply) = chore.reply
+    {
+        drop(reply.send(Ok(chore.removed)));
+    }
+    Ok(())
+}
+
+/// Removes the last traces of a session: those in the write-ahead log, and its name.
+fn forget(db: &Db, shared: &Shared, session: &Arc<str>) -> Result<bool, Failure> {
+    if !db.truncate_wal(&shared.metrics)? {
+        return Ok(false);
+    }
+    db.begin()?;
+    db.connection.execute("DELETE FROM channel WHERE session = ?1 AND erased", [session])?;
+    db.connection.execute("DELETE FROM erasing WHERE session = ?1", [session])?;
+    db.commit(&shared.metrics)?;
+    db.truncate_wal(&shared.metrics)
+}
+
+/// Removes some records; how many entries went, or `None` when nothing is left.
+fn make(db: &mut Db, cut: &Cut) -> Result<Option<u64>, Failure> {
+    match cut {
+        Cut::Entries { channel, upto } => {
+            let sql = "SELECT seq, length(body) FROM entry WHERE channel = ?1 AND seq <= ?2 ORDER BY seq LIMIT ?3";
+            let mut query = db.connection.prepare_cached(sql)?;
+            let mut rows = query.query((channel, upto, STEP_RECORDS))?;
+            let (mut bytes, mut end) = (0, None);
+            while bytes < STEP_BYTES
+                && let Some(row) = rows.next()?
+            {
+                end = Some(row.get::<_, Seq>(0)?);
+                bytes += row.get::<_, u64>(1)?;
+            }
+            drop(rows);
+            let Some(end) = end else { return Ok(None) };
+            let mut delete = db.connection.prepare_cached("DELETE FROM entry WHERE channel = ?1 AND seq <= ?2")?;
+            Ok(Some(delete.execute((channel, end))? as u64))
+        }
+        Cut::About { session, upto } => {
+            let sql = "SELECT seq, channel FROM entry WHERE about = ?1 AND seq <= ?2 LIMIT ?3";
+            let mut query = db.connection.prepare_cached(sql)?;
+            let found = query.query_map((session, upto, STEP_RECORDS), |row| Ok((row.get(0)?, row.get(1)?)))?;
+            let found = found.collect::<rusqlite::Result<Vec<(Seq, i64)>>>()?;
+            for (seq, channel) in &found {
+                let sql = "UPDATE channel SET removed = max(removed, ?2) WHERE id = ?1";
+                db.connection.prepare_cached(sql)?.execute((channel, seq))?;
+                db.connection.prepare_cached("DELETE FROM entry WHERE seq = ?1")?.execute([seq])?;
+            }
+            Ok((!found.is_empty()).then_some(found.len() as u64))
+        }
+        Cut::Saved { channel } => {
+            db.connection.prepare_cached("DELETE FROM snapshot WHERE channel = ?1")?.execute([channel])?;
+            let sql = "DELETE FROM part WHERE id IN (SELECT id FROM part WHERE id >= ?1 AND id < ?2 LIMIT 200)";
+            let keys = (record::row_key(*channel, 0), record::row_key(channel + 1, 0));
+            let gone = db.connection.prepare_cached(sql)?.execute(keys)?;
+            Ok((gone > 0).then_some(0))
+        }
+    }
+}

@@ -1,0 +1,250 @@
+//! One transaction: which of the batches that wait go in, as which entries, and what each caller hears.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use bytes::Bytes;
+
+use super::super::upkeep::now_ms;
+use super::super::{AppendError, Batch, BatchId, Entry, Metrics, NewEntry, Save, Seq, WriteError};
+use super::db::{Channel, Db, Failure, none_is};
+use super::record;
+
+/// A merged entry is closed at this size: a reader who waits for it should not wait for more.
+const MERGED_BYTES: usize = 256 << 10;
+
+/// An open transaction.
+pub(super) struct Commit<'a> {
+    db: &'a mut Db,
+    metrics: &'a Metrics,
+    lines: Vec<Line>,
+    /// The last line of each channel.
+    ends: HashMap<i64, usize>,
+    /// Batches that are in this transaction.
+    admitted: HashMap<BatchId, usize>,
+    outcomes: Vec<Outcome>,
+    opened: Vec<(i64, Arc<str>)>,
+}
+
+/// What became durable.
+pub(super) struct Committed {
+    pub(super) entries: Vec<Entry>,
+    pub(super) opened: Vec<(i64, Arc<str>)>,
+    /// One for each batch, in their order.
+    pub(super) answers: Vec<Result<Vec<Seq>, AppendError>>,
+}
+
+/// An entry, or several if they do not merge.
+struct Line {
+    channel: i64,
+    uri: Arc<str>,
+    about: Option<Arc<str>>,
+    part: Option<Arc<str>>,
+    bodies: Vec<Bytes>,
+    bytes: usize,
+    seqs: Vec<Seq>,
+}
+
+/// What a batch hears, as far as it is known before seqs are.
+enum Outcome {
+    /// The line of each entry, and which of the line's bodies it is.
+    New(BatchId, Vec<(usize, usize)>),
+    /// The same as an earlier one.
+    Like(usize),
+    /// What the log knows already.
+    Known(Vec<Seq>),
+    /// A channel that got a line in this very transaction.
+    Overtaken { channel: Arc<str>, expected: Seq, line: usize },
+    Refused(AppendError),
+}
+
+impl<'a> Commit<'a> {
+    /// Begins a transaction.
+    pub(super) fn begin(db: &'a mut Db, metrics: &'a Metrics) -> Result<Self, Failure> {
+        db.begin()?;
+        let (lines, ends, admitted) = (Vec::new(), HashMap::new(), HashMap::new());
+        Ok(Self { db, metrics, lines, ends, admitted, outcomes: Vec::new(), opened: Vec::new() })
+    }
+
+    /// Takes a batch in, or knows why not.
+    pub(super) fn add(&mut self, batch: Batch) -> Result<(), Failure> {
+        let outcome = match self.known(batch.id)?.or_else(|| self.refusal(&batch)) {
+            Some(outcome) => outcome,
+            None => self.admit(batch)?,
+        };
+        self.outcomes.push(outcome);
+        Ok(())
+    }
+
+    fn known(&mut self, id: BatchId) -> Result<Option<Outcome>, Failure> {
+        if let Some(at) = self.admitted.get(&id) {
+            return Ok(Some(Outcome::Like(*at)));
+        }
+        let mut known = self.db.connection.prepare_cached("SELECT seqs FROM batch WHERE id = ?1")?;
+        let seqs = known.query_row([id.to_bytes()], |row| Ok(Some(record::unpack(record::blob(row.get_ref(0)?)))));
+        Ok(seqs.or_else(none_is(None))?.map(Outcome::Known))
+    }
+
+    fn refusal(&self, batch: &Batch) -> Option<Outcome> {
+        for (uri, expected) in &batch.expect {
+            let (channel, expected) = (self.db.channels.get(uri), *expected);
+            if let Some(&line) = channel.and_then(|channel| self.ends.get(&channel.id)) {
+                return Some(Outcome::Overtaken { channel: uri.clone(), expected, line });
+            }
+            let last = channel.map_or(0, |channel| channel.last);
+            if last != expected {
+                return Some(Outcome::Refused(AppendError::Conflict { channel: uri.clone(), expected, last }));
+            }
+        }
+        for (at, (uri, session)) in batch.open.iter().enumerate() {
+            let known = self.db.channels.get(uri).map(|channel| &channel.session);
+            let earlier = || batch.open.iter().take(at).find(|(other, _)| other == uri).map(|(_, session)| session);
+            if known.or_else(earlier).is_some_and(|before| before != session) {
+                return Some(Outcome::Refused(AppendError::OtherSession(uri.clone())));
+            }
+        }
+        let opens = |uri: &Arc<str>| batch.open.iter().any(|(opened, _)| opened == uri);
+        let closed = |entry: &&NewEntry| !self.db.channels.contains_key(&entry.channel) && !opens(&entry.channel);
+        let entry = batch.entries.iter().find(closed)?;
+        Some(Outcome::Refused(AppendError::NotOpen(entry.channel.clone())))
+    }
+
+    fn admit(&mut self, batch: Batch) -> Result<Outcome, Failure> {
+        for (uri, session) in batch.open {
+            self.open(uri, session)?;
+        }
+        let mut places = Vec::with_capacity(batch.entries.len());
+        for entry in batch.entries {
+            // Whether it is open was looked at before.
+            let Some(channel) = self.db.channels.get(&entry.channel) else { continue };
+            let (id, uri) = (channel.id, channel.uri.clone());
+            places.push(self.place(id, uri, entry));
+        }
+        self.admitted.insert(batch.id, self.outcomes.len());
+        Ok(Outcome::New(batch.id, places))
+    }
+
+    fn open(&mut self, uri: Arc<str>, session: Option<Arc<str>>) -> Result<(), Failure> {
+        if self.db.channels.contains_key(&uri) {
+            return Ok(());
+        }
+        let mut insert = self.db.connection.prepare_cached("INSERT INTO channel (uri, session) VALUES (?1, ?2)")?;
+        let id = insert.insert((&uri, &session))?;
+        self.opened.push((id, uri.clone()));
+        let channel = Channel { id, uri: uri.clone(), session, last: 0, trimmed: 0, snapshot: 0 };
+        self.db.channels.insert(uri, channel);
+        Ok(())
+    }
+
+    /// Makes an entry a line of its own, or a part of the channel's last one.
+    fn place(&mut self, channel: i64, uri: Arc<str>, entry: NewEntry) -> (usize, usize) {
+        let merges = self.db.options().merge.is_some() && entry.part.is_some();
+        let last = self.ends.get(&channel).copied().filter(|_| merges);
+        if let Some((at, line)) = last.and_then(|at| Some((at, self.lines.get_mut(at)?))) {
+            let bytes = line.bytes.saturating_add(entry.body.len());
+            if line.part == entry.part && line.about == entry.about && bytes <= MERGED_BYTES {
+                line.bytes = bytes;
+                line.bodies.push(entry.body);
+                return (at, line.bodies.len() - 1);
+            }
+        }
+        let bytes = entry.body.len();
+        let (about, part, bodies) = (entry.about, entry.part, vec![entry.body]);
+        self.lines.push(Line { channel, uri, about, part, bodies, bytes, seqs: Vec::new() });
+        self.ends.insert(channel, self.lines.len() - 1);
+        (self.lines.len() - 1, 0)
+    }
+
+    /// Saves a snapshot and rows in the same transaction.
+    pub(super) fn save(&mut self, save: Save) -> Result<Result<(), WriteError>, Failure> {
+        let durable = self.db.next - 1;
+        let Some(channel) = self.db.channels.get_mut(&save.channel) else {
+            return Ok(Err(WriteError::NotOpen(save.channel)));
+        };
+        if let Some((index, _)) = save.rows.iter().find(|(index, _)| *index > u64::from(u32::MAX)) {
+            return Ok(Err(WriteError::RowIndex(*index)));
+        }
+        let (connection, id) = (&self.db.connection, channel.id);
+        if let Some(snapshot) = save.snapshot {
+            if channel.snapshot > snapshot.seq {
+                return Ok(Err(WriteError::Older { saved: channel.snapshot }));
+            }
+            if snapshot.seq > durable {
+                return Ok(Err(WriteError::Future { seq: snapshot.seq }));
+            }
+            let crc = record::snapshot_sum(id, snapshot.seq, &snapshot.version, &snapshot.body);
+            let mut insert = connection.prepare_cached("INSERT OR REPLACE INTO snapshot VALUES (?1, ?2, ?3, ?4, ?5)")?;
+            insert.execute((id, snapshot.seq, snapshot.version, crc, &*snapshot.body))?;
+            channel.snapshot = snapshot.seq;
+        }
+        if let Some(from) = save.cut_rows {
+            let mut cut = connection.prepare_cached("DELETE FROM part WHERE id >= ?1 AND id < ?2")?;
+            cut.execute((record::row_key(id, from), record::row_key(id + 1, 0)))?;
+        }
+        let mut insert = connection.prepare_cached("INSERT OR REPLACE INTO part VALUES (?1, ?2, ?3)")?;
+        for (index, body) in save.rows {
+            let key = record::row_key(id, index);
+            insert.execute((key, record::row_sum(key, &body), &*body))?;
+        }
+        Ok(Ok(()))
+    }
+
+    /// Writes all lines and makes them durable.
+    pub(super) fn finish(mut self) -> Result<Committed, Failure> {
+        self.db.at_ms = self.db.at_ms.max(now_ms());
+        let entries = self.write_lines()?;
+        let mut insert = self.db.connection.prepare_cached("INSERT INTO batch VALUES (?1, ?2)")?;
+        let mut answers: Vec<Result<Vec<Seq>, AppendError>> = Vec::with_capacity(self.outcomes.len());
+        for outcome in std::mem::take(&mut self.outcomes) {
+            answers.push(match outcome {
+                Outcome::New(id, places) => {
+                    let seq = |(line, body): &(usize, usize)| self.lines.get(*line)?.seqs.get(*body).copied();
+                    let seqs: Vec<Seq> = places.iter().filter_map(seq).collect();
+                    insert.execute((id.to_bytes(), record::pack(&seqs)))?;
+                    Ok(seqs)
+                }
+                Outcome::Like(at) => answers.get(at).cloned().unwrap_or(Err(AppendError::Unknown)),
+                Outcome::Known(seqs) => {
+                    self.metrics.repeated.fetch_add(1, Relaxed);
+                    Ok(seqs)
+                }
+                Outcome::Overtaken { channel, expected, line } => {
+                    let last = self.lines.get(line).and_then(|line| line.seqs.last().copied()).unwrap_or_default();
+                    Err(AppendError::Conflict { channel, expected, last })
+                }
+                Outcome::Refused(error) => Err(error),
+            });
+        }
+        drop(insert);
+        self.db.commit(self.metrics)?;
+        Ok(Committed { entries, opened: self.opened, answers })
+    }
+
+    fn write_lines(&mut self) -> Result<Vec<Entry>, Failure> {
+        let mut insert = self.db.connection.prepare_cached("INSERT INTO entry VALUES (?1, ?2, ?3, ?4, ?5, ?6)")?;
+        let (at_ms, merge) = (self.db.at_ms, self.db.options().merge.clone());
+        let mut entries = Vec::with_capacity(self.lines.len());
+        for line in &mut self.lines {
+            let deltas = line.bodies.len();
+            if deltas > 1 && let Some(body) = merge.as_ref().and_then(|merge| merge.merge(&line.bodies)) {
+                line.bodies = vec![body];
+                self.metrics.merged.fetch_add(deltas as u64 - 1, Relaxed);
+            }
+            for body in line.bodies.drain(..) {
+                let seq = self.db.next;
+                self.db.next += 1;
+                let crc = record::entry_sum(seq, line.channel, at_ms, line.about.as_deref(), &body);
+                insert.execute((seq, line.channel, at_ms, crc, &line.about, &*body))?;
+                line.seqs.push(seq);
+                entries.push(Entry { seq, at_ms, channel: line.uri.clone(), body });
+            }
+            // Deltas that became one share its seq.
+            line.seqs.resize(deltas, self.db.next - 1);
+            if let Some(channel) = self.db.channels.get_mut(&line.uri) {
+                channel.last = self.db.next - 1;
+            }
+        }
+        Ok(entries)
+    }
+}

@@ -1,0 +1,264 @@
+//! The writer's connection: how it is opened, how a transaction begins and ends, and what it keeps in mind.
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+
+use rusqlite::config::DbConfig;
+use rusqlite::{Connection, ErrorCode, OpenFlags};
+
+use super::super::{AppendError, Metrics, OpenError, Seq, WriteError};
+use super::files::Files;
+use super::{Options, schema};
+
+/// How long to wait for another connection's lock. Readers hold theirs for one page.
+const BUSY: Duration = Duration::from_secs(5);
+
+/// Why a transaction did not end well. The connection is not used again.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Failure {
+    Full,
+    Fenced,
+    Store(String),
+}
+
+impl From<rusqlite::Error> for Failure {
+    fn from(error: rusqlite::Error) -> Self {
+        match error.sqlite_error_code() {
+            Some(ErrorCode::DiskFull) => Self::Full,
+            _ => Self::Store(error.to_string()),
+        }
+    }
+}
+
+impl From<std::io::Error> for Failure {
+    fn from(error: std::io::Error) -> Self {
+        match error.kind() {
+            std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => Self::Full,
+            _ => Self::Store(error.to_string()),
+        }
+    }
+}
+
+impl From<&Failure> for AppendError {
+    fn from(failure: &Failure) -> Self {
+        match failure {
+            Failure::Full => Self::Full,
+            Failure::Fenced => Self::Fenced,
+            Failure::Store(_) => Self::Unknown,
+        }
+    }
+}
+
+impl From<&Failure> for WriteError {
+    fn from(failure: &Failure) -> Self {
+        match failure {
+            Failure::Full => Self::Full,
+            Failure::Fenced => Self::Fenced,
+            Failure::Store(_) => Self::Unknown,
+        }
+    }
+}
+
+/// A channel as the writer knows it.
+#[derive(Debug, Clone)]
+pub(super) struct Channel {
+    pub(super) id: i64,
+    pub(super) uri: Arc<str>,
+    pub(super) session: Option<Arc<str>>,
+    pub(super) last: Seq,
+    pub(super) trimmed: Seq,
+    pub(super) snapshot: Seq,
+}
+
+/// The connection, and what would be slow to ask it each time. After a failure all of it is thrown away.
+pub(super) struct Db {
+    pub(super) connection: Connection,
+    pub(super) channels: HashMap<Arc<str>, Channel>,
+    pub(super) next: Seq,
+    pub(super) at_ms: u64,
+    epoch: u64,
+    options: Options,
+    files: Files,
+}
+
+impl Db {
+    /// Opens or makes the database, and brings it to the present version.
+    pub(super) fn open(files: &Files, options: &Options) -> Result<Self, OpenError> {
+        let path = files.database();
+        files.lengthen_wal(options.wal_bytes).map_err(|error| match Failure::from(error) {
+            Failure::Full => OpenError::Full(path.clone()),
+            Failure::Fenced => OpenError::InUse(path.clone()),
+            Failure::Store(reason) => OpenError::Store { path: path.clone(), source: reason.into() },
+        })?;
+        let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        let mut connection = Connection::open_with_flags(&path, flags).map_err(|error| super::opening(&path, error))?;
+        let found = schema::check(&connection, &path)?;
+        Self::set_up(&mut connection, options, found).map_err(|error| super::opening(&path, error))?;
+        let mut db = Self {
+            connection,
+            channels: HashMap::new(),
+            next: 1,
+            at_ms: 0,
+            epoch: 0,
+            options: options.clone(),
+            files: files.clone(),
+        };
+        db.load().map_err(|error| super::opening(&path, error))?;
+        Ok(db)
+    }
+
+    fn set_up(connection: &mut Connection, options: &Options, found: i64) -> rusqlite::Result<()> {
+        connection.busy_timeout(BUSY)?;
+        // A close must not write: it may come because writing failed.
+        connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
+        connection.pragma_update_and_check(None, "journal_mode", "WAL", |_| Ok(()))?;
+        connection.pragma_update(None, "synchronous", if options.sabotage.no_sync { "OFF" } else { "FULL" })?;
+        connection.pragma_update(None, "fullfsync", true)?;
+        connection.pragma_update(None, "checkpoint_fullfsync", true)?;
+        // We do it ourselves: SQLite would not tell when it fails.
+        connection.pragma_update_and_check(None, "wal_autocheckpoint", 0, |_| Ok(()))?;
+        connection.pragma_update(None, "foreign_keys", false)?;
+        // What is deleted is overwritten, so that an erased session is nowhere in the file.
+        connection.pragma_update_and_check(None, "secure_delete", true, |_| Ok(()))?;
+        connection.set_prepared_statement_cache_capacity(64);
+        schema::migrate(connection, found)?;
+        let most = options.sabotage.max_pages.load(Relaxed);
+        if most > 0 {
+            connection.pragma_update_and_check(None, "max_page_count", most, |_| Ok(()))?;
+        }
+        Ok(())
+    }
+
+    fn load(&mut self) -> rusqlite::Result<()> {
+        self.epoch = self.stored_epoch()?;
+        let last = self.connection.query_row("SELECT max(seq) FROM entry", [], |row| row.get::<_, Option<u64>>(0))?;
+        let next = self.connection.query_row("SELECT value FROM meta WHERE key = 'next'", [], |row| row.get(0))?;
+        self.next = last.map_or(1, |last| last + 1).max(next);
+        let newest = "SELECT at FROM entry ORDER BY seq DESC LIMIT 1";
+        self.at_ms = self.connection.query_row(newest, [], |row| row.get(0)).or_else(none_is(0))?;
+        let mut all = self.connection.prepare(
+            "SELECT id, uri, session, trimmed,
+                max(removed, coalesce((SELECT max(seq) FROM entry WHERE channel = id), 0)),
+                coalesce((SELECT seq FROM snapshot WHERE channel = id), 0)
+             FROM channel WHERE NOT erased",
+        )?;
+        let channels = all.query_map([], |row| {
+            let uri: Arc<str> = row.get(1)?;
+            Ok(Channel {
+                id: row.get(0)?,
+                uri,
+                session: row.get(2)?,
+                trimmed: row.get(3)?,
+                last: row.get(4)?,
+                snapshot: row.get(5)?,
+            })
+        })?;
+        self.channels = channels.map(|channel| channel.map(|it| (it.uri.clone(), it))).collect::<Result<_, _>>()?;
+        Ok(())
+    }
+
+    fn stored_epoch(&self) -> rusqlite::Result<u64> {
+        let mut epoch = self.connection.prepare_cached("SELECT value FROM meta WHERE key = 'epoch'")?;
+        epoch.query_row([], |row| row.get(0))
+    }
+
+    /// Fences every writer before this one.
+    pub(super) fn take_over(&mut self) -> Result<u64, Failure> {
+        self.connection.execute_batch("BEGIN IMMEDIATE")?;
+        self.connection.execute("UPDATE meta SET value = value + 1 WHERE key = 'epoch'", [])?;
+        self.connection.execute_batch("COMMIT")?;
+        self.epoch = self.stored_epoch()?;
+        Ok(self.epoch)
+    }
+
+    /// Writes something, to know that writing works, for the same writer as before.
+    pub(super) fn resume(&mut self, epoch: u64) -> Result<(), Failure> {
+        self.epoch = epoch;
+        self.begin()?;
+        self.connection.execute("INSERT OR REPLACE INTO meta VALUES ('resumed', ?1)", [self.next])?;
+        self.commit(&Metrics::default())
+    }
+
+    /// Begins a transaction, unless another writer has taken over.
+    pub(super) fn begin(&self) -> Result<(), Failure> {
+        self.connection.prepare_cached("BEGIN IMMEDIATE")?.execute([])?;
+        if self.stored_epoch()? == self.epoch { Ok(()) } else { Err(Failure::Fenced) }
+    }
+
+    /// Ends a transaction: returns when it is durable.
+    pub(super) fn commit(&self, metrics: &Metrics) -> Result<(), Failure> {
+        let begun = Instant::now();
+        let sabotage = &self.options.sabotage;
+        if sabotage.fail_before_commit.swap(false, Relaxed) {
+            return Err(Failure::Store("sabotaged before the commit".into()));
+        }
+        self.connection.prepare_cached("COMMIT")?.execute([])?;
+        if sabotage.fail_after_commit.swap(false, Relaxed) {
+            return Err(Failure::Store("sabotaged after the commit".into()));
+        }
+        metrics.commit_us.observe_time(begun.elapsed());
+        Ok(())
+    }
+
+    /// Moves what is in the write-ahead log into the database, if that has grown to its length.
+    pub(super) fn checkpoint_if_long(&self, metrics: &Metrics) -> Result<(), Failure> {
+        let mut pages = self.connection.prepare_cached("PRAGMA wal_checkpoint(NOOP)")?;
+        let pages: u64 = pages.query_row([], |row| row.get(1)).or_else(none_is(0))?;
+        // A frame is a page and its head. A quarter is left for what a large transaction needs beyond.
+        if pages.saturating_mul(4_120) < self.options.wal_bytes / 4 * 3 {
+            return Ok(());
+        }
+        self.checkpoint("PASSIVE", metrics).map(drop)
+    }
+
+    /// Moves what is in the write-ahead log into the database; whether all of it could be.
+    pub(super) fn checkpoint(&self, mode: &str, metrics: &Metrics) -> Result<bool, Failure> {
+        let begun = Instant::now();
+        let sql = format!("PRAGMA wal_checkpoint({mode})");
+        let busy: i64 = self.connection.query_row(&sql, [], |row| row.get(0))?;
+        metrics.checkpoints.fetch_add(1, Relaxed);
+        metrics.checkpoint_us.observe_time(begun.elapsed());
+        metrics.store_bytes.store(self.used()?.0, Relaxed);
+        Ok(busy == 0)
+    }
+
+    /// Empties the write-ahead log, so that nothing of the past is in it, and lengthens it again.
+    pub(super) fn truncate_wal(&self, metrics: &Metrics) -> Result<bool, Failure> {
+        let done = self.checkpoint("TRUNCATE", metrics)?;
+        if done {
+            self.files.lengthen_wal(self.options.wal_bytes)?;
+        }
+        Ok(done)
+    }
+
+    /// Bytes of the database, and those of them in use.
+    pub(super) fn used(&self) -> Result<(u64, u64), Failure> {
+        let value = |name| self.connection.pragma_query_value(None, name, |row| row.get::<_, u64>(0));
+        let (pages, free, size) = (value("page_count")?, value("freelist_count")?, value("page_size")?);
+        Ok((pages.saturating_mul(size), pages.saturating_sub(free).saturating_mul(size)))
+    }
+
+    pub(super) fn options(&self) -> &Options {
+        &self.options
+    }
+}
+
+/// Opens a connection that only reads.
+pub(super) fn open_reader(path: &Path) -> rusqlite::Result<Connection> {
+    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let connection = Connection::open_with_flags(path, flags)?;
+    connection.busy_timeout(BUSY)?;
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
+    Ok(connection)
+}
+
+/// Takes a query without rows for this value.
+pub(super) fn none_is<T>(value: T) -> impl FnOnce(rusqlite::Error) -> rusqlite::Result<T> {
+    |error| match error {
+        rusqlite::Error::QueryReturnedNoRows => Ok(value),
+        error => Err(error),
+    }
+}

@@ -1,0 +1,144 @@
+//! The log as JSON Lines, for people and other programs: what it is, its channels, their rows, then all entries in order.
+
+use std::io::{self, Write};
+use std::sync::Arc;
+
+use serde::Serialize;
+use serde_json::value::RawValue;
+use thiserror::Error;
+
+use super::super::{Bytes, ChannelInfo, Channels, Entry, Log, ReadError, Seq};
+use super::reader::Wanted;
+use super::{SqliteLog, schema};
+
+/// Bytes of bodies that are held at a time.
+const PAGE: usize = 1 << 20;
+
+/// Why an export ended early. What was written up to then is true.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum ExportError {
+    /// The log could not be read on.
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    /// The lines could not be written.
+    #[error(transparent)]
+    Write(#[from] io::Error),
+}
+
+/// One line. A body is JSON as it is in the log, on one line; one that is not JSON is shown as text.
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Line<'a> {
+    Log { log: &'static str, version: i64, first: Seq, last: Seq },
+    Channel(ChannelLine<'a>),
+    Row { channel: &'a str, row: u64, body: Body<'a> },
+    Entry { seq: Seq, at: u64, channel: &'a str, body: Body<'a> },
+}
+
+#[derive(Serialize)]
+struct ChannelLine<'a> {
+    channel: &'a str,
+    session: Option<&'a str>,
+    first: Seq,
+    last: Seq,
+    rows: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    snapshot: Option<SnapshotLine<'a>>,
+}
+
+#[derive(Serialize)]
+struct SnapshotLine<'a> {
+    seq: Seq,
+    version: &'a str,
+    body: Body<'a>,
+}
+
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Body<'a> {
+    Json(&'a RawValue),
+    OneLine(Box<RawValue>),
+    Text { invalid: String },
+}
+
+impl SqliteLog {
+    /// Writes the log, or some channels of it, as JSON Lines. Entries that are appended meanwhile are left out.
+    ///
+    /// # Errors
+    /// A record is damaged (everything before it has been written), or the lines cannot be written.
+    pub async fn export(&self, channels: Channels, to: &mut (dyn Write + Send)) -> Result<(), ExportError> {
+        let bounds = self.bounds().await?;
+        write(to, &Line::Log { log: "breakbulk", version: schema::VERSION, first: bounds.first, last: bounds.last })?;
+        let mut infos = self.channels(None).await?;
+        infos.retain(|info| channels.contains(&info.channel));
+        for info in &infos {
+            self.export_channel(info, to).await?;
+        }
+        self.export_entries(&infos, bounds.last, to).await
+    }
+
+    async fn export_channel(&self, info: &ChannelInfo, to: &mut (dyn Write + Send)) -> Result<(), ExportError> {
+        let snapshot = self.snapshot(&info.channel).await?;
+        let ChannelInfo { channel, session, first, last, rows, .. } = info;
+        let snapshot = snapshot.as_ref();
+        let snapshot = snapshot.map(|it| SnapshotLine { seq: it.seq, version: &it.version, body: body(&it.body) });
+        let (session, first, last, rows) = (session.as_deref(), *first, *last, *rows);
+        write(to, &Line::Channel(ChannelLine { channel, session, first, last, rows, snapshot }))?;
+        let mut from = 0;
+        loop {
+            let page = self.rows(channel, from..rows, PAGE).await?;
+            let Some((end, _)) = page.rows.last() else { return Ok(()) };
+            from = end + 1;
+            for (index, row) in &page.rows {
+                write(to, &Line::Row { channel, row: *index, body: body(row) })?;
+            }
+        }
+    }
+
+    async fn export_entries(
+        &self,
+        infos: &[ChannelInfo],
+        last: Seq,
+        to: &mut (dyn Write + Send),
+    ) -> Result<(), ExportError> {
+        let firsts: Arc<std::collections::HashMap<Arc<str>, Seq>> =
+            Arc::new(infos.iter().map(|info| (info.channel.clone(), info.first)).collect());
+        let mut after = 0;
+        while after < last {
+            let (shared, wanted) = (self.shared.clone(), firsts.clone());
+            let name = move |id| match shared.recent().channel(id) {
+                Some(uri) if wanted.contains_key(&uri) => Wanted::Yes(uri),
+                Some(_) => Wanted::No,
+                None => Wanted::Unknown,
+            };
+            let page = self.shared.readers.run(move |reader| reader.page((after, last), PAGE, name)).await?;
+            after = page.1;
+            for Entry { seq, at_ms, channel, body: bytes } in &page.0 {
+                // What is trimmed may not be gone yet.
+                if firsts.get(channel).is_some_and(|first| first <= seq) {
+                    write(to, &Line::Entry { seq: *seq, at: *at_ms, channel, body: body(bytes) })?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn write(to: &mut (dyn Write + Send), line: &Line<'_>) -> io::Result<()> {
+    let mut text = serde_json::to_vec(line)?;
+    text.push(b'\n');
+    to.write_all(&text)
+}
+
+fn body(bytes: &Bytes) -> Body<'_> {
+    match serde_json::from_slice::<&RawValue>(bytes) {
+        Ok(json) if !json.get().contains(['\n', '\r']) => Body::Json(json),
+        // Between tokens only: inside a string JSON has no raw line breaks.
+        Ok(json) => match RawValue::from_string(json.get().replace(['\n', '\r'], " ")) {
+            Ok(json) => Body::OneLine(json),
+            Err(_) => Body::Json(json),
+        },
+        Err(_) => Body::Text { invalid: String::from_utf8_lossy(bytes).into_owned() },
+    }
+}

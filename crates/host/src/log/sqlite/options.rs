@@ -1,0 +1,69 @@
+//! How a log is opened.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32};
+
+use super::super::Merge;
+
+/// Limits of a log. The defaults suit a host with a few hundred clients.
+#[derive(Clone)]
+#[non_exhaustive]
+pub struct Options {
+    /// How deltas of one part become one entry. Without it they do not.
+    pub merge: Option<Arc<dyn Merge>>,
+    /// The largest batch. 256 MiB: more than the largest message of any peer.
+    pub max_batch_bytes: usize,
+    /// What may wait for the disk; further appends wait for room. A larger batch waits alone.
+    pub max_queued_bytes: usize,
+    /// What readers share of the newest entries.
+    pub recent_bytes: usize,
+    /// The length of the write-ahead log. Shorter means more checkpoints; 8 MiB are some thousand small commits.
+    pub wal_bytes: u64,
+    /// How many pages are read at the same time.
+    pub readers: usize,
+    #[doc(hidden)]
+    pub sabotage: Sabotage,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            merge: None,
+            max_batch_bytes: 256 << 20,
+            max_queued_bytes: 64 << 20,
+            recent_bytes: 16 << 20,
+            wal_bytes: 8 << 20,
+            readers: 4,
+            sabotage: Sabotage::default(),
+        }
+    }
+}
+
+impl fmt::Debug for Options {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { merge, max_batch_bytes, max_queued_bytes, recent_bytes, wal_bytes, readers, sabotage: _ } = self;
+        f.debug_struct("Options")
+            .field("merge", &merge.is_some())
+            .field("max_batch_bytes", max_batch_bytes)
+            .field("max_queued_bytes", max_queued_bytes)
+            .field("recent_bytes", recent_bytes)
+            .field("wal_bytes", wal_bytes)
+            .field("readers", readers)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What tests break, to prove that they would notice.
+#[doc(hidden)]
+#[derive(Debug, Clone, Default)]
+pub struct Sabotage {
+    /// Never syncs: a power cut loses what was acknowledged.
+    pub no_sync: bool,
+    /// The next commit fails, and nothing of it is in the file.
+    pub fail_before_commit: Arc<AtomicBool>,
+    /// The next commit fails, and all of it is in the file.
+    pub fail_after_commit: Arc<AtomicBool>,
+    /// The database may have no more pages than this; 0 for any number. Looked at when it is opened.
+    pub max_pages: Arc<AtomicU32>,
+}

@@ -1,0 +1,304 @@
+//! Reading from the file: a few connections, each lent for one bounded page, away from the async runtime.
+
+use std::collections::HashMap;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use rusqlite::{Connection, ErrorCode};
+use tokio::sync::Semaphore;
+
+use super::super::{ChannelInfo, DamagedRecord, Entry, OpenError, ReadError, Rows, Seq, Snapshot};
+use super::{Shared, db, opening, record, schema};
+
+/// How many entries of other channels a page may pass over.
+const MAX_SCANNED: usize = 10_000;
+/// How long a page may take to end before the file is opened again without waiting for it.
+const DRAIN: Duration = Duration::from_secs(2);
+
+/// Connections for reading.
+pub(super) struct Readers {
+    path: PathBuf,
+    turns: Arc<Semaphore>,
+    count: usize,
+    idle: Arc<Mutex<Vec<Reader>>>,
+}
+
+impl Readers {
+    pub(super) fn new(path: PathBuf, count: usize) -> Self {
+        let count = count.max(1);
+        Self { path, turns: Arc::new(Semaphore::new(count)), count, idle: Arc::default() }
+    }
+
+    /// Runs one read on a connection of its own.
+    pub(super) async fn run<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Reader) -> Result<T, ReadError> + Send + 'static,
+    ) -> Result<T, ReadError> {
+        let Ok(turn) = self.turns.clone().acquire_owned().await else { return Err(ReadError::Closed) };
+        let (idle, path) = (self.idle.clone(), self.path.clone());
+        let read = move || {
+            let free = lock(&idle).pop();
+            let reader = match free {
+                Some(reader) => reader,
+                None => Reader { connection: db::open_reader(&path).map_err(store)? },
+            };
+            let result = work(&reader);
+            // After an error of the store the connection may hold what is no longer true.
+            if !matches!(result, Err(ReadError::Store(_))) {
+                lock(&idle).push(reader);
+            }
+            drop(turn);
+            result
+        };
+        tokio::task::spawn_blocking(read).await.unwrap_or_else(|error| Err(ReadError::Store(error.to_string())))
+    }
+
+    /// Closes all connections, when their pages are read, and returns what keeps new ones from being opened.
+    pub(super) fn pause(&self) -> Option<tokio::sync::OwnedSemaphorePermit> {
+        let all = u32::try_from(self.count).unwrap_or(u32::MAX);
+        let begun = std::time::Instant::now();
+        let turns = loop {
+            match self.turns.clone().try_acquire_many_owned(all) {
+                Ok(turns) => break Some(turns),
+                Err(_) if begun.elapsed() > DRAIN => break None,
+                Err(_) => std::thread::sleep(Duration::from_millis(1)),
+            }
+        };
+        lock(&self.idle).clear();
+        turns
+    }
+
+    /// Fills what readers share, for a log without a writer.
+    pub(super) fn load(&self, shared: &Shared, path: &Path) -> Result<(), OpenError> {
+        let connection = db::open_reader(path).map_err(|error| opening(path, error))?;
+        let found = schema::check(&connection, path)?;
+        if found != schema::VERSION {
+            let source = format!("version {found} has to be opened for writing once").into();
+            return Err(OpenError::Store { path: path.to_path_buf(), source });
+        }
+        let reader = Reader { connection };
+        let (last, names, trims) = reader.outline().map_err(|error| opening(path, error))?;
+        shared.recent_mut().reset(last, names, trims);
+        shared.last.send_replace(last);
+        Ok(())
+    }
+}
+
+fn lock(idle: &Mutex<Vec<Reader>>) -> MutexGuard<'_, Vec<Reader>> {
+    idle.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// One connection that reads.
+pub(super) struct Reader {
+    pub(super) connection: Connection,
+}
+
+/// The last seq, the channels' names, and what is trimmed of each.
+type Outline = (Seq, HashMap<i64, Arc<str>>, HashMap<Arc<str>, Seq>);
+
+impl Reader {
+    fn outline(&self) -> rusqlite::Result<Outline> {
+        let (mut names, mut trims) = (HashMap::new(), HashMap::new());
+        let mut all = self.connection.prepare("SELECT id, uri, trimmed FROM channel WHERE NOT erased")?;
+        let mut rows = all.query([])?;
+        while let Some(row) = rows.next()? {
+            let (uri, trimmed): (Arc<str>, Seq) = (row.get(1)?, row.get(2)?);
+            names.insert(row.get(0)?, uri.clone());
+            if trimmed > 0 {
+                trims.insert(uri, trimmed);
+            }
+        }
+        let last = "SELECT max((SELECT coalesce(max(seq), 0) FROM entry), value - 1) FROM meta WHERE key = 'next'";
+        Ok((self.connection.query_row(last, [], |row| row.get(0))?, names, trims))
+    }
+
+    /// Entries after a position up to a seq, and the position after them. The name of a channel says whether its entries
+    /// are wanted.
+    pub(super) fn page(
+        &self,
+        (after, upto): (Seq, Seq),
+        max_bytes: usize,
+        name: impl Fn(i64) -> Wanted,
+    ) -> Result<(Vec<Entry>, Seq), ReadError> {
+        let sql = "SELECT seq, channel, at, crc, about, body FROM entry WHERE seq > ?1 AND seq <= ?2 ORDER BY seq";
+        self.entries(sql, (after, upto), after, max_bytes, name).map(|(page, position, ended)| {
+            let position = if ended { upto.max(after) } else { position };
+            (page, position)
+        })
+    }
+
+    /// Entries of one channel.
+    pub(super) fn read(&self, uri: &Arc<str>, range: Range<Seq>, max_bytes: usize) -> Result<Vec<Entry>, ReadError> {
+        let view = self.connection.unchecked_transaction().map_err(store)?;
+        let sql = "SELECT id, trimmed FROM channel WHERE uri = ?1 AND NOT erased";
+        let known = view.prepare_cached(sql).and_then(|mut known| {
+            known.query_row([uri], |row| Ok(Some((row.get::<_, i64>(0)?, row.get::<_, Seq>(1)?))))
+        });
+        let Some((id, trimmed)) = known.or_else(db::none_is(None)).map_err(store)? else { return Ok(Vec::new()) };
+        if range.start <= trimmed && trimmed > 0 {
+            return Err(ReadError::Trimmed { first: trimmed + 1 });
+        }
+        let sql = "SELECT seq, channel, at, crc, about, body FROM entry
+                   WHERE channel = ?1 AND seq >= ?2 AND seq < ?3 ORDER BY seq";
+        let (params, after) = ((id, range.start, range.end), range.start.saturating_sub(1));
+        Ok(self.entries(sql, params, after, max_bytes, |_| Wanted::Yes(uri.clone()))?.0)
+    }
+
+    fn entries(
+        &self,
+        sql: &str,
+        params: impl rusqlite::Params,
+        after: Seq,
+        max_bytes: usize,
+        name: impl Fn(i64) -> Wanted,
+    ) -> Result<(Vec<Entry>, Seq, bool), ReadError> {
+        let mut query = self.connection.prepare_cached(sql).map_err(store)?;
+        let mut rows = query.query(params).map_err(store)?;
+        let (mut page, mut bytes, mut position) = (Vec::new(), 0, after);
+        for _ in 0..MAX_SCANNED {
+            let row = match rows.next() {
+                Ok(Some(row)) => row,
+                Ok(None) => return Ok((page, position, true)),
+                Err(error) => return after_damage(page, position, damaged(error, position)),
+            };
+            match entry(row, &name) {
+                Ok(Read { seq, entry: None }) => position = seq,
+                Ok(Read { seq, entry: Some(entry) }) => {
+                    bytes += entry.body.len();
+                    if bytes > max_bytes && !page.is_empty() {
+                        break;
+                    }
+                    page.push(entry);
+                    position = seq;
+                }
+                Err(error) => return after_damage(page, position, error),
+            }
+        }
+        Ok((page, position, false))
+    }
+
+    /// The saved snapshot of a channel.
+    pub(super) fn snapshot(&self, uri: &Arc<str>) -> Result<Option<Snapshot>, ReadError> {
+        let sql = "SELECT channel, seq, version, crc, body FROM snapshot
+                   WHERE channel = (SELECT id FROM channel WHERE uri = ?1 AND NOT erased)";
+        let mut query = self.connection.prepare_cached(sql).map_err(store)?;
+        let found = query.query_row([uri], |row| {
+            let (id, seq, version): (i64, Seq, String) = (row.get(0)?, row.get(1)?, row.get(2)?);
+            let body = record::blob(row.get_ref(4)?);
+            let good = row.get::<_, u32>(3)? == record::snapshot_sum(id, seq, &version, body);
+            Ok(Some((Snapshot { seq, version, body: Bytes::copy_from_slice(body) }, good)))
+        });
+        match found.or_else(db::none_is(None)).map_err(store)? {
+            Some((_, false)) => Err(ReadError::Damaged(DamagedRecord::Snapshot { channel: uri.clone() })),
+            found => Ok(found.map(|(snapshot, _)| snapshot)),
+        }
+    }
+
+    /// Rows of a channel.
+    pub(super) fn rows(&self, uri: &Arc<str>, range: Range<u64>, max_bytes: usize) -> Result<Rows, ReadError> {
+        let view = self.connection.unchecked_transaction().map_err(store)?;
+        let id = view.prepare_cached("SELECT id FROM channel WHERE uri = ?1 AND NOT erased");
+        let id = id.and_then(|mut id| id.query_row([uri], |row| row.get(0).map(Some))).or_else(db::none_is(None));
+        let Some(id) = id.map_err(store)? else { return Ok(Rows::default()) };
+        let last = view.prepare_cached("SELECT max(id) FROM part WHERE id >= ?1 AND id < ?2");
+        let ends = (record::row_key(id, 0), record::row_key(id + 1, 0));
+        let last = last.and_then(|mut last| last.query_row(ends, |row| row.get::<_, Option<i64>>(0))).map_err(store)?;
+        let total = last.map_or(0, |key| record::row_index(key) + 1);
+        let sql = "SELECT id, crc, body FROM part WHERE id >= ?1 AND id < ?2 ORDER BY id";
+        let mut query = view.prepare_cached(sql).map_err(store)?;
+        let keys = (record::row_key(id, range.start), record::row_key(id, range.end));
+        let mut found = query.query(keys).map_err(store)?;
+        let (mut rows, mut bytes) = (Vec::new(), 0);
+        while let Some(row) = found.next().map_err(store)? {
+            let key: i64 = row.get(0).map_err(store)?;
+            let body = record::blob(row.get_ref(2).map_err(store)?);
+            bytes += body.len();
+            if bytes > max_bytes && !rows.is_empty() {
+                break;
+            }
+            let index = record::row_index(key);
+            if row.get::<_, u32>(1).ok() != Some(record::row_sum(key, body)) {
+                let damaged = DamagedRecord::Row { channel: uri.clone(), index };
+                return if rows.is_empty() { Err(ReadError::Damaged(damaged)) } else { Ok(Rows { rows, total }) };
+            }
+            rows.push((index, Bytes::copy_from_slice(body)));
+        }
+        Ok(Rows { rows, total })
+    }
+
+    /// What is known of channels.
+    pub(super) fn channels(&self, session: Option<&str>) -> Result<Vec<ChannelInfo>, ReadError> {
+        let sql = "SELECT uri, session, trimmed,
+                max(removed, coalesce((SELECT max(seq) FROM entry WHERE channel = c.id), 0)),
+                (SELECT seq FROM snapshot WHERE channel = c.id),
+                (SELECT max(id) FROM part WHERE id >= c.id << 32 AND id < (c.id + 1) << 32)
+             FROM channel c WHERE NOT erased AND (?1 IS NULL OR session = ?1) ORDER BY uri";
+        let mut query = self.connection.prepare_cached(sql).map_err(store)?;
+        let infos = query.query_map([session], |row| {
+            Ok(ChannelInfo {
+                channel: row.get(0)?,
+                session: row.get(1)?,
+                first: row.get::<_, Seq>(2)? + 1,
+                last: row.get(3)?,
+                snapshot: row.get(4)?,
+                rows: row.get::<_, Option<i64>>(5)?.map_or(0, |key| record::row_index(key) + 1),
+            })
+        });
+        infos.and_then(Iterator::collect).map_err(store)
+    }
+}
+
+/// Whether a channel's entries are wanted.
+pub(super) enum Wanted {
+    Yes(Arc<str>),
+    No,
+    Unknown,
+}
+
+/// A row of the table: an entry, or one that is not wanted.
+struct Read {
+    seq: Seq,
+    entry: Option<Entry>,
+}
+
+fn entry(row: &rusqlite::Row<'_>, name: impl Fn(i64) -> Wanted) -> Result<Read, ReadError> {
+    let seq: Seq = row.get(0).map_err(store)?;
+    let broken = |_| ReadError::Damaged(DamagedRecord::Entry { seq });
+    let channel: i64 = row.get(1).map_err(broken)?;
+    let uri = match name(channel) {
+        Wanted::Yes(uri) => Some(uri),
+        Wanted::No => return Ok(Read { seq, entry: None }),
+        // Erased; unless it is the number itself that is damaged.
+        Wanted::Unknown => None,
+    };
+    let (at_ms, crc): (u64, u32) = (row.get(2).map_err(broken)?, row.get(3).map_err(broken)?);
+    let about = row.get_ref(4).and_then(|about| Ok(about.as_str_or_null()?)).map_err(broken)?;
+    let body = record::blob(row.get_ref(5).map_err(|error| damaged(error, seq.saturating_sub(1)))?);
+    if record::entry_sum(seq, channel, at_ms, about, body) != crc {
+        return Err(ReadError::Damaged(DamagedRecord::Entry { seq }));
+    }
+    let entry = uri.map(|channel| Entry { seq, at_ms, channel, body: Bytes::copy_from_slice(body) });
+    Ok(Read { seq, entry })
+}
+
+/// What was read before the damage is served first; who asks again hears of it.
+fn after_damage(page: Vec<Entry>, position: Seq, error: ReadError) -> Result<(Vec<Entry>, Seq, bool), ReadError> {
+    if page.is_empty() { Err(error) } else { Ok((page, position, false)) }
+}
+
+/// What the store says while it walks: that it is broken, or that it cannot be read now.
+fn damaged(error: rusqlite::Error, seq: Seq) -> ReadError {
+    match error.sqlite_error_code() {
+        Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => {
+            ReadError::Damaged(DamagedRecord::After { seq })
+        }
+        _ => store(error),
+    }
+}
+
+pub(super) fn store(error: rusqlite::Error) -> ReadError {
+    ReadError::Store(error.to_string())
+}

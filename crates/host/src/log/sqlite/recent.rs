@@ -1,0 +1,158 @@
+//! The newest entries, shared by all readers, and what readers must know before they read: what was trimmed, and the
+//! names of channels.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::Arc;
+
+use super::super::{Channels, Entry, ReadError, Seq};
+
+/// A window on the end of the log. Every durable entry after `after` is in it.
+#[derive(Debug, Default)]
+pub(super) struct Recent {
+    entries: VecDeque<Entry>,
+    after: Seq,
+    bytes: usize,
+    max_bytes: usize,
+    names: HashMap<i64, Arc<str>>,
+    trims: HashMap<Arc<str>, Seq>,
+    highest_trim: Seq,
+}
+
+/// What a reader finds in the window.
+pub(super) enum Found {
+    /// Entries, perhaps none, and the position after them.
+    Page(Vec<Entry>, Seq),
+    /// The reader is behind the window, and has to look in the file.
+    Behind,
+}
+
+impl Recent {
+    /// An empty window at the end of a log, which holds up to `max_bytes` of bodies, and at least one entry.
+    pub(super) fn new(max_bytes: usize) -> Self {
+        Self { max_bytes, ..Self::default() }
+    }
+
+    /// Forgets everything: the log was opened, and ends at `after`.
+    pub(super) fn reset(&mut self, after: Seq, names: HashMap<i64, Arc<str>>, trims: HashMap<Arc<str>, Seq>) {
+        self.entries.clear();
+        self.bytes = 0;
+        self.after = after;
+        self.names = names;
+        self.highest_trim = trims.values().copied().max().unwrap_or(0);
+        self.trims = trims;
+    }
+
+    /// Adds what is durable now. What no longer fits goes, but never the newest.
+    pub(super) fn push(&mut self, entries: impl IntoIterator<Item = Entry>) {
+        for entry in entries {
+            self.bytes += entry.body.len();
+            self.entries.push_back(entry);
+        }
+        while self.bytes > self.max_bytes && self.entries.len() > 1 {
+            let Some(oldest) = self.entries.pop_front() else { break };
+            self.bytes -= oldest.body.len();
+            self.after = oldest.seq;
+        }
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// All that is in the window, oldest first.
+    pub(super) fn entries(&self) -> impl Iterator<Item = &Entry> {
+        self.entries.iter()
+    }
+
+    /// The entries after a position, as far as `max_bytes` go.
+    pub(super) fn page(&self, after: Seq, channels: &Channels, max_bytes: usize) -> Found {
+        if after < self.after {
+            return Found::Behind;
+        }
+        let from = self.entries.partition_point(|entry| entry.seq <= after);
+        let (mut page, mut bytes, mut position) = (Vec::new(), 0, after);
+        for entry in self.entries.range(from..) {
+            if channels.contains(&entry.channel) {
+                bytes += entry.body.len();
+                if bytes > max_bytes && !page.is_empty() {
+                    break;
+                }
+                page.push(entry.clone());
+            }
+            position = entry.seq;
+        }
+        Found::Page(page, position)
+    }
+
+    /// Whether a position can still be followed on these channels.
+    pub(super) fn check(&self, after: Seq, channels: &Channels) -> Result<(), ReadError> {
+        if after >= self.highest_trim {
+            return Ok(());
+        }
+        let trims = self.trims.iter().filter(|(channel, _)| channels.contains(channel)).map(|(_, seq)| *seq);
+        match trims.max() {
+            Some(trimmed) if after < trimmed => Err(ReadError::Trimmed { first: trimmed + 1 }),
+            _ => Ok(()),
+        }
+    }
+
+    /// One more than the highest trimmed seq.
+    pub(super) fn first(&self) -> Seq {
+        self.highest_trim + 1
+    }
+
+    /// Says that a channel is trimmed up to a seq. To be called before the entries go, so that a reader who misses them
+    /// in the file hears of it.
+    pub(super) fn trim(&mut self, channel: &Arc<str>, seq: Seq) {
+        let trimmed = self.trims.entry(channel.clone()).or_default();
+        *trimmed = seq.max(*trimmed);
+        self.highest_trim = seq.max(self.highest_trim);
+    }
+
+    /// A channel's name is known to readers from now on.
+    pub(super) fn name(&mut self, id: i64, channel: Arc<str>) {
+        self.names.insert(id, channel);
+    }
+
+    pub(super) fn channel(&self, id: i64) -> Option<Arc<str>> {
+        self.names.get(&id).cloned()
+    }
+
+    /// Forgets channels and entries that are erased.
+    pub(super) fn erase(&mut self, channels: &[(i64, Arc<str>)], seqs: &HashSet<Seq>) {
+        let uris: HashSet<&str> = channels.iter().map(|(_, uri)| &**uri).collect();
+        self.entries.retain(|entry| !uris.contains(&*entry.channel) && !seqs.contains(&entry.seq));
+        self.bytes = self.entries.iter().map(|entry| entry.body.len()).sum();
+        for (id, uri) in channels {
+            self.names.remove(id);
+            self.trims.remove(uri);
+        }
+        self.highest_trim = self.trims.values().copied().max().unwrap_or(0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(seq: Seq, len: usize) -> Entry {
+        Entry { seq, at_ms: 0, channel: "c".into(), body: vec![b'x'; len].into() }
+    }
+
+    #[test]
+    fn the_window_keeps_the_newest_entry_however_large_it_is() {
+        let mut recent = Recent::new(10);
+        recent.push([entry(1, 4), entry(3, 4)]);
+        assert!(matches!(recent.page(0, &Channels::All, 100), Found::Page(page, 3) if page.len() == 2));
+        recent.push([entry(4, 50)]);
+        assert!(matches!(recent.page(2, &Channels::All, 100), Found::Behind));
+        assert!(matches!(recent.page(3, &Channels::All, 1), Found::Page(page, 4) if page.len() == 1));
+    }
+
+    #[test]
+    fn a_reader_of_other_channels_moves_on_without_entries() {
+        let mut recent = Recent::new(100);
+        recent.push([entry(5, 4)]);
+        assert!(matches!(recent.page(0, &Channels::only(["d"]), 100), Found::Page(page, 5) if page.is_empty()));
+    }
+}

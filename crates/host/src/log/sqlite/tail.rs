@@ -1,0 +1,89 @@
+//! A position that moves: from memory while it is near the end, from the file while it is not.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use tokio::sync::watch;
+
+use super::super::{Answer, Channels, Entry, ReadError, Seq, Tail};
+use super::Shared;
+use super::reader::Wanted;
+use super::recent::Found;
+
+pub(super) struct SqliteTail {
+    shared: Arc<Shared>,
+    last: watch::Receiver<Seq>,
+    after: Seq,
+    channels: Channels,
+}
+
+impl SqliteTail {
+    pub(super) fn new(shared: Arc<Shared>, after: Seq, channels: Channels) -> Self {
+        Self { last: shared.last.subscribe(), shared, after, channels }
+    }
+
+    async fn pull(&mut self, max_bytes: usize, wait: bool) -> Result<Vec<Entry>, ReadError> {
+        loop {
+            let last = *self.last.borrow_and_update();
+            let (page, position) = match self.look(max_bytes)? {
+                Found::Page(page, position) => (page, position),
+                Found::Behind => self.read(last, max_bytes).await?,
+            };
+            let moved = position > self.after;
+            self.after = position;
+            if !page.is_empty() || !moved && !wait {
+                return Ok(page);
+            }
+            if !moved && self.last.changed().await.is_err() {
+                return Err(ReadError::Closed);
+            }
+        }
+    }
+
+    fn look(&self, max_bytes: usize) -> Result<Found, ReadError> {
+        let recent = self.shared.recent();
+        recent.check(self.after, &self.channels)?;
+        let found = recent.page(self.after, &self.channels, max_bytes);
+        if matches!(&found, Found::Page(page, _) if !page.is_empty()) {
+            self.shared.metrics.pages_shared.fetch_add(1, Relaxed);
+        }
+        Ok(found)
+    }
+
+    async fn read(&self, last: Seq, max_bytes: usize) -> Result<(Vec<Entry>, Seq), ReadError> {
+        let (shared, channels, after) = (self.shared.clone(), self.channels.clone(), self.after);
+        let names = self.shared.clone();
+        let name = move |id| match names.recent().channel(id) {
+            Some(uri) if channels.contains(&uri) => Wanted::Yes(uri),
+            Some(_) => Wanted::No,
+            None => Wanted::Unknown,
+        };
+        let page = shared.readers.run(move |reader| reader.page((after, last), max_bytes, name)).await;
+        shared.metrics.pages_read.fetch_add(1, Relaxed);
+        // What was trimmed while we read is missing in the page.
+        self.shared.recent().check(self.after, &self.channels)?;
+        page
+    }
+}
+
+impl Tail for SqliteTail {
+    fn next(&mut self, max_bytes: usize) -> Answer<'_, Result<Vec<Entry>, ReadError>> {
+        Box::pin(self.pull(max_bytes, true))
+    }
+
+    fn ready(&mut self, max_bytes: usize) -> Answer<'_, Result<Vec<Entry>, ReadError>> {
+        Box::pin(self.pull(max_bytes, false))
+    }
+
+    fn position(&self) -> Seq {
+        self.after
+    }
+
+    fn seek(&mut self, after: Seq) {
+        self.after = after;
+    }
+
+    fn follow(&mut self, channels: Channels) {
+        self.channels = channels;
+    }
+}

@@ -1,0 +1,101 @@
+//! A walk through everything: is each record what was written, and does the store itself hold together?
+
+use rusqlite::Row;
+
+use super::super::{DamagedRecord, ReadError, Report, Seq};
+use super::reader::{Reader, store};
+use super::record;
+
+/// Records that are looked at in one view of the file: the writer can recycle its log in between.
+const STEP: usize = 1_000;
+
+/// Looks at every record.
+pub(super) fn walk(reader: &Reader) -> Result<Report, ReadError> {
+    let mut report = Report::default();
+    // It walks trees and indices: what it says is for people.
+    let check = reader.connection.prepare("PRAGMA integrity_check(100)").and_then(|mut check| {
+        let lines = check.query_map([], |row| row.get::<_, String>(0))?;
+        lines.collect::<rusqlite::Result<Vec<_>>>()
+    });
+    match check {
+        Ok(lines) => report.faults.extend(lines.into_iter().filter(|line| line != "ok")),
+        Err(error) => report.faults.push(error.to_string()),
+    }
+    entries(reader, &mut report)?;
+    others(reader, &mut report)?;
+    Ok(report)
+}
+
+fn entries(reader: &Reader, report: &mut Report) -> Result<(), ReadError> {
+    let sql = "SELECT seq, channel, at, crc, about, body FROM entry WHERE seq > ?1 ORDER BY seq LIMIT ?2";
+    let mut query = reader.connection.prepare(sql).map_err(store)?;
+    let mut after: Seq = 0;
+    loop {
+        let (begin, mut rows) = (after, query.query((after, STEP as u64)).map_err(store)?);
+        loop {
+            let row = match rows.next() {
+                Ok(Some(row)) => row,
+                Ok(None) => break,
+                Err(error) => {
+                    // The tree is broken: what is behind cannot be reached.
+                    report.damaged.push(DamagedRecord::After { seq: after });
+                    report.faults.push(error.to_string());
+                    return Ok(());
+                }
+            };
+            after = row.get(0).map_err(store)?;
+            match entry_len(row) {
+                Some(len) => {
+                    report.entries += 1;
+                    report.bytes += len;
+                }
+                None => report.damaged.push(DamagedRecord::Entry { seq: after }),
+            }
+        }
+        if after == begin {
+            return Ok(());
+        }
+    }
+}
+
+/// The length of a body, if the entry is what was written.
+fn entry_len(row: &Row<'_>) -> Option<u64> {
+    let (seq, channel, at, crc): (Seq, i64, u64, u32) =
+        (row.get(0).ok()?, row.get(1).ok()?, row.get(2).ok()?, row.get(3).ok()?);
+    let about = row.get_ref(4).ok()?.as_str_or_null().ok()?;
+    let body = record::blob(row.get_ref(5).ok()?);
+    (record::entry_sum(seq, channel, at, about, body) == crc).then_some(body.len() as u64)
+}
+
+fn others(reader: &Reader, report: &mut Report) -> Result<(), ReadError> {
+    let sql = "SELECT channel, seq, version, crc, body, uri FROM snapshot JOIN channel ON channel.id = channel";
+    let mut query = reader.connection.prepare(sql).map_err(store)?;
+    let mut rows = query.query([]).map_err(store)?;
+    while let Some(row) = rows.next().map_err(store)? {
+        let (id, seq, version): (i64, Seq, String) =
+            (row.get(0).map_err(store)?, row.get(1).map_err(store)?, row.get(2).map_err(store)?);
+        let body = record::blob(row.get_ref(4).map_err(store)?);
+        if row.get::<_, u32>(3).ok() == Some(record::snapshot_sum(id, seq, &version, body)) {
+            report.snapshots += 1;
+            report.bytes += body.len() as u64;
+        } else {
+            let channel = row.get(5).map_err(store)?;
+            report.damaged.push(DamagedRecord::Snapshot { channel });
+        }
+    }
+    let sql = "SELECT part.id, crc, body, uri FROM part JOIN channel ON channel.id = part.id >> 32";
+    let mut query = reader.connection.prepare(sql).map_err(store)?;
+    let mut rows = query.query([]).map_err(store)?;
+    while let Some(row) = rows.next().map_err(store)? {
+        let key: i64 = row.get(0).map_err(store)?;
+        let body = record::blob(row.get_ref(2).map_err(store)?);
+        if row.get::<_, u32>(1).ok() == Some(record::row_sum(key, body)) {
+            report.rows += 1;
+            report.bytes += body.len() as u64;
+        } else {
+            let (channel, index) = (row.get(3).map_err(store)?, record::row_index(key));
+            report.damaged.push(DamagedRecord::Row { channel, index });
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,6 @@
+//! The log keeps its laws: in quiet times, when it is trimmed and erased, when the disk fails, when the power does.
+#![expect(clippy::unwrap_used, reason = "a test may fail by panicking")]
+
+mod basics;
+mod common;
+mod upkeep;

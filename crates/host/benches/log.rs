@@ -65,7 +65,8 @@ fn together(runtime: &Runtime) {
         let many = rate(20_000, || runtime.block_on(callers(&log, &body, 1_000, 20)));
         rates.push((one, many));
     }
-    let (one, many) = (median(rates.iter().map(|rate| rate.0).collect()), median(rates.iter().map(|rate| rate.1).collect()));
+    let (one, many) =
+        (median(rates.iter().map(|rate| rate.0).collect()), median(rates.iter().map(|rate| rate.1).collect()));
     table::row("appends in a second, one at a time", one, ..);
     table::row("appends in a second, 1,000 in flight", many, ..);
     table::row("1,000 in flight: times the rate of one at a time", many / one, 20.0..);

@@ -1,6 +1,5 @@
 //! An agent host whose log outlives everything: every action is ordered and kept before any client sees it.
 //!
 //! [`log`] is the ground that the rest stands on: one durable order over all channels, from which connections pull.
-#![cfg_attr(test, expect(clippy::unwrap_used, reason = "a test may fail by panicking"))]
 
 pub mod log;

@@ -136,12 +136,8 @@ pub trait Log: Send + Sync + 'static {
 
     /// Encoded rows of a channel whose indices are in `range`, from its beginning: at least one if there is any, and no
     /// more than `max_bytes` beside that.
-    fn rows<'a>(
-        &'a self,
-        channel: &'a str,
-        range: Range<u64>,
-        max_bytes: usize,
-    ) -> Answer<'a, Result<Rows, ReadError>>;
+    fn rows<'a>(&'a self, channel: &'a str, range: Range<u64>, max_bytes: usize)
+    -> Answer<'a, Result<Rows, ReadError>>;
 
     /// Removes a channel's entries before the seq `before`; returns how many. Refused where no saved snapshot stands for
     /// all of them.

@@ -9,8 +9,8 @@ use tokio::sync::watch;
 
 use self::state::{Channel, State, fill};
 use super::{
-    Answer, AppendError, Batch, Bounds, ChannelInfo, Channels, Entry, Health, Log, Metrics, Policy, ReadError,
-    Report, Rows, Save, Seq, Snapshot, Tail, WriteError,
+    Answer, AppendError, Batch, Bounds, ChannelInfo, Channels, Entry, Health, Log, Metrics, Policy, ReadError, Report,
+    Rows, Save, Seq, Snapshot, Tail, WriteError,
 };
 
 /// A log that is gone with its last handle. Nothing in it is kept, so nothing waits.
@@ -32,7 +32,14 @@ impl MemoryLog {
     #[must_use]
     pub fn new() -> Self {
         let (state, metrics) = (Mutex::default(), Metrics::default());
-        Self { inner: Arc::new(Inner { state, last: watch::Sender::new(0), health: watch::Sender::new(Health::Good), metrics }) }
+        Self {
+            inner: Arc::new(Inner {
+                state,
+                last: watch::Sender::new(0),
+                health: watch::Sender::new(Health::Good),
+                metrics,
+            }),
+        }
     }
 
     /// From now on every append is refused like this, or no longer; so that a test can see what its caller does.
@@ -147,7 +154,8 @@ impl Log for MemoryLog {
     fn verify(&self) -> Answer<'_, Result<Report, ReadError>> {
         let state = self.inner.state();
         let rows = state.channels.values().flat_map(|channel| channel.rows.values());
-        let snapshots = state.channels.values().filter_map(|channel| channel.snapshot.as_ref()).map(|saved| &saved.body);
+        let snapshots =
+            state.channels.values().filter_map(|channel| channel.snapshot.as_ref()).map(|saved| &saved.body);
         let entries = state.entries.values().map(|(entry, _)| &entry.body);
         let bytes = rows.clone().chain(snapshots.clone()).chain(entries).map(|body| body.len() as u64).sum();
         let (rows, snapshots) = (rows.count() as u64, snapshots.count() as u64);

@@ -9,7 +9,9 @@ mod commit;
 mod db;
 mod export;
 mod files;
+mod group;
 mod options;
+mod pool;
 mod queue;
 mod reader;
 mod recent;
@@ -28,9 +30,10 @@ pub use export::ExportError;
 pub use options::{Options, Sabotage};
 use tokio::sync::{oneshot, watch};
 
+use self::db::Failure;
 use self::files::Files;
+use self::pool::Readers;
 use self::queue::{Job, Queue};
-use self::reader::Readers;
 use self::recent::Recent;
 use super::{
     Answer, AppendError, Batch, Bounds, ChannelInfo, Channels, Entry, Health, Log, Metrics, OpenError, Policy,
@@ -149,6 +152,15 @@ impl Shared {
         self.recent.write().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Says that nothing is acknowledged for now. Whoever hears of a failure finds this said already.
+    fn announce(&self, failure: &Failure) {
+        self.health.send_replace(match failure {
+            Failure::Full => Health::Full,
+            Failure::Fenced => Health::Fenced,
+            Failure::Store(reason) => Health::Failed { reason: reason.clone() },
+        });
+    }
+
     async fn append(&self, batch: Batch) -> Result<Vec<Seq>, AppendError> {
         let (begun, bytes, limit) = (Instant::now(), batch.bytes(), self.options.max_batch_bytes);
         if bytes > limit {
@@ -165,10 +177,7 @@ impl Shared {
         answer
     }
 
-    async fn ask<T>(
-        &self,
-        job: impl FnOnce(oneshot::Sender<Result<T, WriteError>>) -> Job,
-    ) -> Result<T, WriteError> {
+    async fn ask<T>(&self, job: impl FnOnce(oneshot::Sender<Result<T, WriteError>>) -> Job) -> Result<T, WriteError> {
         let (reply, answer) = oneshot::channel();
         if !self.queue.push(job(reply)) {
             return Err(WriteError::Closed);

@@ -4,10 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use breakbulk_host::log::{
-    AppendError, Batch, Bytes, Channels, Health, Log, NewEntry, OpenError, Options, ReadError, Save, SqliteLog, WriteError,
-};
 use crate::common::{CHAT, SESSION, all, arc, body, chat, fill, open, small, texts, until};
+use breakbulk_host::log::{
+    AppendError, Batch, Bytes, Channels, Health, Log, NewEntry, OpenError, Options, ReadError, Save, SqliteLog,
+    WriteError,
+};
 
 #[tokio::test]
 async fn what_was_appended_is_there_after_a_reopen_once_and_in_order() {
@@ -164,7 +165,8 @@ async fn readers_of_the_newest_entries_share_their_bytes() {
 async fn a_channel_is_read_in_bounded_pages() {
     let dir = tempfile::tempdir().unwrap();
     let log = open(&dir).await;
-    let seqs = log.append(chat().open("b", None).entry(CHAT, "11").entry("b", "0").entry(CHAT, "22").entry(CHAT, "33")).await;
+    let seqs =
+        log.append(chat().open("b", None).entry(CHAT, "11").entry("b", "0").entry(CHAT, "22").entry(CHAT, "33")).await;
     let seqs = seqs.unwrap();
     let page = log.read(CHAT, 0..u64::MAX >> 1, 4).await.unwrap();
     assert_eq!(page.iter().map(|entry| entry.seq).collect::<Vec<_>>(), [seqs[0], seqs[2]]);

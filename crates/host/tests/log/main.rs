@@ -3,4 +3,7 @@
 
 mod basics;
 mod common;
+mod crash;
+mod failing;
+mod model;
 mod upkeep;

@@ -4,7 +4,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use breakbulk_host::log::{
-    AppendError, Batch, Channels, DamagedRecord, Log, NewEntry, OpenError, Policy, ReadError, Save, SqliteLog, WriteError,
+    AppendError, Batch, Channels, DamagedRecord, Log, NewEntry, OpenError, Policy, ReadError, Save, SqliteLog,
+    WriteError,
 };
 
 use crate::common::{CHAT, SESSION, all, arc, body, chat, fill, open, small, texts};
@@ -156,7 +157,8 @@ async fn a_damaged_entry_is_named_and_everything_before_it_is_served() {
     tail.seek(seqs[60]);
     assert_eq!(tail.next(1).await.unwrap()[0].seq, seqs[61]);
     assert_eq!(log.read(CHAT, seqs[60]..99, 99).await, Err(error));
-    let (row, snapshot) = (DamagedRecord::Row { channel: arc(CHAT), index: 7 }, DamagedRecord::Snapshot { channel: arc(CHAT) });
+    let (row, snapshot) =
+        (DamagedRecord::Row { channel: arc(CHAT), index: 7 }, DamagedRecord::Snapshot { channel: arc(CHAT) });
     assert_eq!(log.rows(CHAT, 0..10, 99).await, Err(ReadError::Damaged(row.clone())));
     assert_eq!(log.snapshot(CHAT).await, Err(ReadError::Damaged(snapshot.clone())));
     let report = log.verify().await.unwrap();
@@ -247,7 +249,9 @@ async fn an_export_has_one_json_line_for_everything_in_order() {
     let mut text = Vec::new();
     log.export(Channels::All, &mut text).await.unwrap();
     let text = String::from_utf8(text).unwrap();
-    let at = |line: &str| line.find(r#""at":"#).map_or_else(|| line.to_owned(), |at| format!("{}…{}", &line[..at], &line[at + 18..]));
+    let at = |line: &str| {
+        line.find(r#""at":"#).map_or_else(|| line.to_owned(), |at| format!("{}…{}", &line[..at], &line[at + 18..]))
+    };
     let lines: Vec<String> = text.lines().map(at).collect();
     assert_eq!(
         lines,

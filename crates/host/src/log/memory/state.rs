@@ -72,7 +72,12 @@ impl State {
         Ok(seqs)
     }
 
-    pub(super) fn page(&self, after: Seq, channels: &Channels, max_bytes: usize) -> Result<(Vec<Entry>, Seq), ReadError> {
+    pub(super) fn page(
+        &self,
+        after: Seq,
+        channels: &Channels,
+        max_bytes: usize,
+    ) -> Result<(Vec<Entry>, Seq), ReadError> {
         let followed = self.channels.iter().filter(|(uri, _)| channels.contains(uri));
         let trimmed = followed.map(|(_, channel)| channel.trimmed).max().unwrap_or(0);
         if after < trimmed {
@@ -134,7 +139,8 @@ impl State {
         }
         let forget = BatchId::at(now_ms().saturating_sub(policy.ids_for.as_millis() as u64));
         self.batches.retain(|id, _| *id >= forget);
-        let cuts = self.channels.iter().filter_map(|(uri, channel)| Some((uri.clone(), channel.snapshot.as_ref()?.seq + 1)));
+        let cuts =
+            self.channels.iter().filter_map(|(uri, channel)| Some((uri.clone(), channel.snapshot.as_ref()?.seq + 1)));
         cuts.collect::<Vec<_>>().into_iter().map(|(uri, most)| self.trim(&uri, cut.min(most))).sum()
     }
 
@@ -179,4 +185,3 @@ impl Weigh for (u64, Bytes) {
         self.1.len()
     }
 }
-

@@ -40,12 +40,15 @@ impl Chore {
 /// Does a job that shares no transaction, or begins it.
 pub(super) fn start(db: &mut Db, shared: &Shared, job: Job) -> Result<Option<Chore>, Failure> {
     match job {
-        Job::Trim { channel, before, reply } => answered(reply, trim(db, shared, &channel, before)),
-        Job::Retain { policy, reply } => answered(reply, retain(db, shared, policy)),
-        Job::Erase { session, reply } => answered(reply, erase(db, shared, session)),
+        Job::Trim { channel, before, reply } => answered(shared, reply, trim(db, shared, &channel, before)),
+        Job::Retain { policy, reply } => answered(shared, reply, retain(db, shared, policy)),
+        Job::Erase { session, reply } => answered(shared, reply, erase(db, shared, session)),
         Job::Compact { reply } => {
             let done = db.connection.execute_batch("VACUUM").map_err(Failure::from);
             let done = done.and_then(|()| db.truncate_wal(&shared.metrics));
+            if let Err(failure) = &done {
+                shared.announce(failure);
+            }
             drop(reply.send(done.as_ref().map(drop).map_err(Into::into)));
             done.map(|_| None)
         }
@@ -55,6 +58,7 @@ pub(super) fn start(db: &mut Db, shared: &Shared, job: Job) -> Result<Option<Cho
 
 /// Gives the chore its caller, or tells the caller why there is none.
 fn answered(
+    shared: &Shared,
     reply: Reply<u64>,
     chore: Result<Result<Chore, WriteError>, Failure>,
 ) -> Result<Option<Chore>, Failure> {
@@ -65,6 +69,7 @@ fn answered(
             Ok(None)
         }
         Err(failure) => {
+            shared.announce(&failure);
             drop(reply.send(Err((&failure).into())));
             Err(failure)
         }
@@ -160,7 +165,8 @@ fn first_within(db: &Db, most: u64) -> Result<Seq, Failure> {
 
 fn erase(db: &mut Db, shared: &Shared, session: Arc<str>) -> Result<Result<Chore, WriteError>, Failure> {
     let of_session = |channel: &&super::db::Channel| channel.session.as_ref() == Some(&session);
-    let gone: Vec<_> = db.channels.values().filter(of_session).map(|channel| (channel.id, channel.uri.clone())).collect();
+    let gone: Vec<_> =
+        db.channels.values().filter(of_session).map(|channel| (channel.id, channel.uri.clone())).collect();
     db.begin()?;
     for (id, _) in &gone {
         // The name is free at once, and gone from the table with the next checkpoint.

@@ -55,7 +55,11 @@ enum Outcome {
     /// What the log knows already.
     Known(Vec<Seq>),
     /// A channel that got a line in this very transaction.
-    Overtaken { channel: Arc<str>, expected: Seq, line: usize },
+    Overtaken {
+        channel: Arc<str>,
+        expected: Seq,
+        line: usize,
+    },
     Refused(AppendError),
 }
 
@@ -174,7 +178,8 @@ impl<'a> Commit<'a> {
                 return Ok(Err(WriteError::Future { seq: snapshot.seq }));
             }
             let crc = record::snapshot_sum(id, snapshot.seq, &snapshot.version, &snapshot.body);
-            let mut insert = connection.prepare_cached("INSERT OR REPLACE INTO snapshot VALUES (?1, ?2, ?3, ?4, ?5)")?;
+            let mut insert =
+                connection.prepare_cached("INSERT OR REPLACE INTO snapshot VALUES (?1, ?2, ?3, ?4, ?5)")?;
             insert.execute((id, snapshot.seq, snapshot.version, crc, &*snapshot.body))?;
             channel.snapshot = snapshot.seq;
         }
@@ -227,7 +232,9 @@ impl<'a> Commit<'a> {
         let mut entries = Vec::with_capacity(self.lines.len());
         for line in &mut self.lines {
             let deltas = line.bodies.len();
-            if deltas > 1 && let Some(body) = merge.as_ref().and_then(|merge| merge.merge(&line.bodies)) {
+            if deltas > 1
+                && let Some(body) = merge.as_ref().and_then(|merge| merge.merge(&line.bodies))
+            {
                 line.bodies = vec![body];
                 self.metrics.merged.fetch_add(deltas as u64 - 1, Relaxed);
             }

@@ -44,7 +44,7 @@ impl Files {
     ///
     /// To be called with no transaction open. SQLite locks the other two files, so opening this one ends no lock.
     pub(super) fn lengthen_wal(&self, len: u64) -> io::Result<()> {
-        const ZEROS: [u8; 64 << 10] = [0; 64 << 10];
+        static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
         let mut file = OpenOptions::new().create(true).write(true).truncate(false).open(self.wal())?;
         let mut now = file.seek(SeekFrom::End(0))?;
         if now >= len {

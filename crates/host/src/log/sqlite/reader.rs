@@ -1,95 +1,17 @@
-//! Reading from the file: a few connections, each lent for one bounded page, away from the async runtime.
+//! Reading from the file, one bounded page at a time, each record compared with its checksum.
 
 use std::collections::HashMap;
 use std::ops::Range;
-use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use rusqlite::{Connection, ErrorCode};
-use tokio::sync::Semaphore;
 
-use super::super::{ChannelInfo, DamagedRecord, Entry, OpenError, ReadError, Rows, Seq, Snapshot};
-use super::{Shared, db, opening, record, schema};
+use super::super::{ChannelInfo, DamagedRecord, Entry, ReadError, Rows, Seq, Snapshot};
+use super::{db, record};
 
 /// How many entries of other channels a page may pass over.
 const MAX_SCANNED: usize = 10_000;
-/// How long a page may take to end before the file is opened again without waiting for it.
-const DRAIN: Duration = Duration::from_secs(2);
-
-/// Connections for reading.
-pub(super) struct Readers {
-    path: PathBuf,
-    turns: Arc<Semaphore>,
-    count: usize,
-    idle: Arc<Mutex<Vec<Reader>>>,
-}
-
-impl Readers {
-    pub(super) fn new(path: PathBuf, count: usize) -> Self {
-        let count = count.max(1);
-        Self { path, turns: Arc::new(Semaphore::new(count)), count, idle: Arc::default() }
-    }
-
-    /// Runs one read on a connection of its own.
-    pub(super) async fn run<T: Send + 'static>(
-        &self,
-        work: impl FnOnce(&Reader) -> Result<T, ReadError> + Send + 'static,
-    ) -> Result<T, ReadError> {
-        let Ok(turn) = self.turns.clone().acquire_owned().await else { return Err(ReadError::Closed) };
-        let (idle, path) = (self.idle.clone(), self.path.clone());
-        let read = move || {
-            let free = lock(&idle).pop();
-            let reader = match free {
-                Some(reader) => reader,
-                None => Reader { connection: db::open_reader(&path).map_err(store)? },
-            };
-            let result = work(&reader);
-            // After an error of the store the connection may hold what is no longer true.
-            if !matches!(result, Err(ReadError::Store(_))) {
-                lock(&idle).push(reader);
-            }
-            drop(turn);
-            result
-        };
-        tokio::task::spawn_blocking(read).await.unwrap_or_else(|error| Err(ReadError::Store(error.to_string())))
-    }
-
-    /// Closes all connections, when their pages are read, and returns what keeps new ones from being opened.
-    pub(super) fn pause(&self) -> Option<tokio::sync::OwnedSemaphorePermit> {
-        let all = u32::try_from(self.count).unwrap_or(u32::MAX);
-        let begun = std::time::Instant::now();
-        let turns = loop {
-            match self.turns.clone().try_acquire_many_owned(all) {
-                Ok(turns) => break Some(turns),
-                Err(_) if begun.elapsed() > DRAIN => break None,
-                Err(_) => std::thread::sleep(Duration::from_millis(1)),
-            }
-        };
-        lock(&self.idle).clear();
-        turns
-    }
-
-    /// Fills what readers share, for a log without a writer.
-    pub(super) fn load(&self, shared: &Shared, path: &Path) -> Result<(), OpenError> {
-        let connection = db::open_reader(path).map_err(|error| opening(path, error))?;
-        let found = schema::check(&connection, path)?;
-        if found != schema::VERSION {
-            let source = format!("version {found} has to be opened for writing once").into();
-            return Err(OpenError::Store { path: path.to_path_buf(), source });
-        }
-        let reader = Reader { connection };
-        let (last, names, trims) = reader.outline().map_err(|error| opening(path, error))?;
-        shared.recent_mut().reset(last, names, trims);
-        shared.last.send_replace(last);
-        Ok(())
-    }
-}
-
-fn lock(idle: &Mutex<Vec<Reader>>) -> MutexGuard<'_, Vec<Reader>> {
-    idle.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// One connection that reads.
 pub(super) struct Reader {
@@ -97,10 +19,11 @@ pub(super) struct Reader {
 }
 
 /// The last seq, the channels' names, and what is trimmed of each.
-type Outline = (Seq, HashMap<i64, Arc<str>>, HashMap<Arc<str>, Seq>);
+pub(super) type Outline = (Seq, HashMap<i64, Arc<str>>, HashMap<Arc<str>, Seq>);
 
 impl Reader {
-    fn outline(&self) -> rusqlite::Result<Outline> {
+    /// What readers must know of the whole log.
+    pub(super) fn outline(&self) -> rusqlite::Result<Outline> {
         let (mut names, mut trims) = (HashMap::new(), HashMap::new());
         let mut all = self.connection.prepare("SELECT id, uri, trimmed FROM channel WHERE NOT erased")?;
         let mut rows = all.query([])?;
@@ -158,13 +81,14 @@ impl Reader {
         let mut query = self.connection.prepare_cached(sql).map_err(store)?;
         let mut rows = query.query(params).map_err(store)?;
         let (mut page, mut bytes, mut position) = (Vec::new(), 0, after);
+        let mut names = Names { name, last: None };
         for _ in 0..MAX_SCANNED {
             let row = match rows.next() {
                 Ok(Some(row)) => row,
                 Ok(None) => return Ok((page, position, true)),
                 Err(error) => return after_damage(page, position, damaged(error, position)),
             };
-            match entry(row, &name) {
+            match entry(row, &mut names) {
                 Ok(Read { seq, entry: None }) => position = seq,
                 Ok(Read { seq, entry: Some(entry) }) => {
                     bytes += entry.body.len();
@@ -258,18 +182,32 @@ pub(super) enum Wanted {
     Unknown,
 }
 
+/// Asks for a channel once, as long as its entries follow each other.
+struct Names<F> {
+    name: F,
+    last: Option<(i64, Wanted)>,
+}
+
+impl<F: Fn(i64) -> Wanted> Names<F> {
+    fn wanted(&mut self, channel: i64) -> &Wanted {
+        let (name, last) = (&self.name, &mut self.last);
+        *last = last.take().filter(|(id, _)| *id == channel);
+        &last.get_or_insert_with(|| (channel, name(channel))).1
+    }
+}
+
 /// A row of the table: an entry, or one that is not wanted.
 struct Read {
     seq: Seq,
     entry: Option<Entry>,
 }
 
-fn entry(row: &rusqlite::Row<'_>, name: impl Fn(i64) -> Wanted) -> Result<Read, ReadError> {
+fn entry(row: &rusqlite::Row<'_>, names: &mut Names<impl Fn(i64) -> Wanted>) -> Result<Read, ReadError> {
     let seq: Seq = row.get(0).map_err(store)?;
     let broken = |_| ReadError::Damaged(DamagedRecord::Entry { seq });
     let channel: i64 = row.get(1).map_err(broken)?;
-    let uri = match name(channel) {
-        Wanted::Yes(uri) => Some(uri),
+    let uri = match names.wanted(channel) {
+        Wanted::Yes(uri) => Some(uri.clone()),
         Wanted::No => return Ok(Read { seq, entry: None }),
         // Erased; unless it is the number itself that is damaged.
         Wanted::Unknown => None,
@@ -292,9 +230,7 @@ fn after_damage(page: Vec<Entry>, position: Seq, error: ReadError) -> Result<(Ve
 /// What the store says while it walks: that it is broken, or that it cannot be read now.
 fn damaged(error: rusqlite::Error, seq: Seq) -> ReadError {
     match error.sqlite_error_code() {
-        Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => {
-            ReadError::Damaged(DamagedRecord::After { seq })
-        }
+        Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => ReadError::Damaged(DamagedRecord::After { seq }),
         _ => store(error),
     }
 }

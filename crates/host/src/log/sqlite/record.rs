@@ -6,10 +6,13 @@ use super::super::Seq;
 
 /// The checksum of an entry. It covers everything that a reader is told.
 pub(super) fn entry_sum(seq: Seq, channel: i64, at_ms: u64, about: Option<&str>, body: &[u8]) -> u32 {
-    let mut crc = crc32c::crc32c(&seq.to_le_bytes());
-    crc = crc32c::crc32c_append(crc, &channel.to_le_bytes());
-    crc = crc32c::crc32c_append(crc, &at_ms.to_le_bytes());
-    crc = crc32c::crc32c_append(crc, about.unwrap_or_default().as_bytes());
+    let mut head = [0; 24];
+    let numbers = [seq.to_le_bytes(), channel.to_le_bytes(), at_ms.to_le_bytes()];
+    head.as_chunks_mut().0.iter_mut().zip(numbers).for_each(|(place, number)| *place = number);
+    let mut crc = crc32c::crc32c(&head);
+    if let Some(about) = about {
+        crc = crc32c::crc32c_append(crc, about.as_bytes());
+    }
     crc32c::crc32c_append(crc, body)
 }
 

@@ -111,7 +111,8 @@ fn sum_all(connection: &Connection) -> rusqlite::Result<()> {
     let mut rows = saved.query([])?;
     while let Some(row) = rows.next()? {
         let (channel, version): (i64, String) = (row.get(0)?, row.get(2)?);
-        update.execute((channel, record::snapshot_sum(channel, row.get(1)?, &version, record::blob(row.get_ref(3)?))))?;
+        update
+            .execute((channel, record::snapshot_sum(channel, row.get(1)?, &version, record::blob(row.get_ref(3)?))))?;
     }
     let mut parts = connection.prepare("SELECT id, body FROM part")?;
     let mut update = connection.prepare("UPDATE part SET crc = ?2 WHERE id = ?1")?;

@@ -168,9 +168,9 @@ async fn a_channel_is_read_in_bounded_pages() {
     let seqs =
         log.append(chat().open("b", None).entry(CHAT, "11").entry("b", "0").entry(CHAT, "22").entry(CHAT, "33")).await;
     let seqs = seqs.unwrap();
-    let page = log.read(CHAT, 0..u64::MAX >> 1, 4).await.unwrap();
+    let page = log.read(CHAT, 0..u64::MAX, 4).await.unwrap();
     assert_eq!(page.iter().map(|entry| entry.seq).collect::<Vec<_>>(), [seqs[0], seqs[2]]);
-    let rest = log.read(CHAT, seqs[2] + 1..u64::MAX >> 1, 1).await.unwrap();
+    let rest = log.read(CHAT, seqs[2] + 1..u64::MAX, 1).await.unwrap();
     assert_eq!((rest.len(), rest[0].seq), (1, seqs[3]));
     assert_eq!(log.read(CHAT, seqs[0]..seqs[2], 100).await.unwrap().len(), 1);
     assert_eq!(log.read("nobody", 0..100, 100).await, Ok(vec![]));
@@ -213,6 +213,36 @@ async fn a_second_writer_is_refused_and_a_reader_is_not() {
     assert_eq!(texts(&reader).await, texts(&log).await);
     assert_eq!(reader.append(Batch::new().entry(CHAT, "x")).await, Err(AppendError::Closed));
     assert_eq!(reader.save(Save::new(CHAT)).await, Err(WriteError::Closed));
+    drop(reader);
+    log.close().await;
+    let reader = SqliteLog::open_for_reading(dir.path()).await.unwrap();
+    assert_eq!(texts(&reader).await.len(), 3);
+}
+
+#[tokio::test]
+async fn a_merge_that_panics_ends_the_log_and_leaves_nobody_waiting() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut options = small();
+    options.merge = Some(Arc::new(|_: &[Bytes]| -> Option<Bytes> { panic!("a bug in the host") }));
+    let log = SqliteLog::open(dir.path(), options).await.unwrap();
+    let delta = |text: &'static str| NewEntry::new(CHAT, text).part("p");
+    assert_eq!(log.append(chat().push(delta("1")).push(delta("2"))).await, Err(AppendError::Unknown));
+    until(&log, |health| *health == Health::Closed).await;
+    assert_eq!(log.append(chat()).await, Err(AppendError::Closed));
+    assert_eq!(texts(&open(&dir).await).await, []);
+}
+
+#[cfg(unix)]
+#[tokio::test]
+async fn the_files_are_for_their_owner_only() {
+    use std::os::unix::fs::PermissionsExt;
+    let dir = tempfile::tempdir().unwrap();
+    let log = SqliteLog::open(dir.path().join("a/b"), small()).await.unwrap();
+    fill(&log, CHAT, 3, 1).await;
+    for file in std::fs::read_dir(dir.path().join("a/b")).unwrap() {
+        let file = file.unwrap();
+        assert_eq!(file.metadata().unwrap().permissions().mode() & 0o077, 0, "{:?}", file.path());
+    }
 }
 
 #[tokio::test]

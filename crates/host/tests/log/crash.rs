@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use breakbulk_host::log::{AppendError, Batch, Bytes, Channels, Log, Options, SqliteLog};
+use breakbulk_host::log::{AppendError, Batch, Bytes, Channels, Log, OpenError, Options, SqliteLog};
 
 use crate::common::{all, body, small};
 
@@ -135,8 +135,17 @@ impl Drop for Writing {
 
 /// What is wrong with a log, by the ledger: acknowledged but missing, appended twice, out of order.
 async fn audit(dir: &Path, acked: &[(u64, u64, u64)]) -> Result<usize, String> {
+    // Who only looks sees the same as who opens it next.
+    let seen = match SqliteLog::open_for_reading(dir).await {
+        Ok(log) => Some(entries(&log).await),
+        Err(OpenError::Missing(_)) => None,
+        Err(error) => return Err(error.to_string()),
+    };
     let log = SqliteLog::open(dir, Options::default()).await.map_err(|error| error.to_string())?;
     let found = entries(&log).await;
+    if seen.is_some_and(|seen| seen != found) {
+        return Err("a reader saw something else".into());
+    }
     let report = log.verify().await.unwrap();
     log.close().await;
     if !report.is_clean() {

@@ -13,7 +13,7 @@ use crate::common::{body, small, until};
 
 const URIS: [&str; 4] = ["root", "a-chat", "a-term", "b-chat"];
 const SESSIONS: [Option<&str>; 4] = [None, Some("a"), Some("a"), Some("b")];
-const END: Seq = 1 << 40;
+const END: Seq = Seq::MAX;
 
 #[derive(Debug, Clone)]
 enum Step {
@@ -177,7 +177,7 @@ async fn view(log: &dyn Log) -> View {
     let bounds = log.bounds().await;
     let middle = bounds.as_ref().map_or(0, |bounds| bounds.last / 2);
     let (mut tails, mut reads, mut snapshots, mut rows) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-    for after in [0, middle] {
+    for after in [0, middle, END] {
         for channels in [Channels::All, Channels::only([URIS[0], URIS[2]]), Channels::only([URIS[3]])] {
             tails.push(timeless(crate::common::all(log, after, channels).await));
         }

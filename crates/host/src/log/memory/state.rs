@@ -1,6 +1,7 @@
 //! What a log in memory holds, and its laws in their plainest form.
 
 use std::collections::{BTreeMap, HashMap};
+use std::ops::Bound;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -83,7 +84,7 @@ impl State {
         if after < trimmed {
             return Err(ReadError::Trimmed { first: trimmed + 1 });
         }
-        let entries = self.entries.range(after + 1..).map(|(_, (entry, _))| entry);
+        let entries = self.entries.range((Bound::Excluded(after), Bound::Unbounded)).map(|(_, (entry, _))| entry);
         let page = fill(entries.filter(|entry| channels.contains(&entry.channel)).cloned(), max_bytes);
         let position = page.last().map_or(self.last.max(after), |entry| entry.seq);
         Ok((page, position))
@@ -112,7 +113,7 @@ impl State {
     pub(super) fn trim(&mut self, uri: &str, before: Seq) -> Result<u64, WriteError> {
         let Some(channel) = self.channels.get_mut(uri) else { return Err(WriteError::NotOpen(uri.into())) };
         let saved = channel.snapshot.as_ref().map_or(0, |snapshot| snapshot.seq);
-        if before > saved + 1 {
+        if before > saved.saturating_add(1) {
             return Err(WriteError::NoSnapshot { saved });
         }
         let gone: Vec<Seq> =

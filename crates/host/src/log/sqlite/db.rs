@@ -88,11 +88,13 @@ impl Db {
     /// Opens or makes the database, and brings it to the present version.
     pub(super) fn open(files: &Files, options: &Options) -> Result<Self, OpenError> {
         let path = files.database();
-        files.lengthen_wal(options.wal_bytes).map_err(|error| match Failure::from(error) {
-            Failure::Full => OpenError::Full(path.clone()),
-            Failure::Fenced => OpenError::InUse(path.clone()),
-            Failure::Store(reason) => OpenError::Store { path: path.clone(), source: reason.into() },
-        })?;
+        files.make_database().and_then(|()| files.lengthen_wal(options.wal_bytes)).map_err(
+            |error| match Failure::from(error) {
+                Failure::Full => OpenError::Full(path.clone()),
+                Failure::Fenced => OpenError::InUse(path.clone()),
+                Failure::Store(reason) => OpenError::Store { path: path.clone(), source: reason.into() },
+            },
+        )?;
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let mut connection = Connection::open_with_flags(&path, flags).map_err(|error| super::opening(&path, error))?;
         let found = schema::check(&connection, &path)?;

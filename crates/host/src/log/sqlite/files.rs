@@ -28,10 +28,8 @@ impl Files {
     /// Makes the directory and takes the lock. The lock lasts as long as the file does, and ends with the process.
     pub(super) fn lock(&self) -> Result<File, OpenError> {
         let failed = |source: io::Error| OpenError::Store { path: self.dir.clone(), source: source.into() };
-        create_private(&self.dir).map_err(failed)?;
-        let mut options = OpenOptions::new();
-        options.create(true).write(true).truncate(false);
-        let file = options.open(self.dir.join("log.lock")).map_err(failed)?;
+        create_dir(&self.dir).map_err(failed)?;
+        let file = private(&self.dir.join("log.lock")).map_err(failed)?;
         match file.try_lock() {
             Ok(()) => Ok(file),
             Err(TryLockError::WouldBlock) => Err(OpenError::InUse(self.dir.clone())),
@@ -45,7 +43,7 @@ impl Files {
     /// To be called with no transaction open. SQLite locks the other two files, so opening this one ends no lock.
     pub(super) fn lengthen_wal(&self, len: u64) -> io::Result<()> {
         static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
-        let mut file = OpenOptions::new().create(true).write(true).truncate(false).open(self.wal())?;
+        let mut file = private(&self.wal())?;
         let mut now = file.seek(SeekFrom::End(0))?;
         if now >= len {
             return Ok(());
@@ -58,13 +56,18 @@ impl Files {
         file.sync_all()
     }
 
+    /// Makes the database's file, so that it and those that SQLite puts beside it are for their owner only. To be called
+    /// while no connection is open.
+    pub(super) fn make_database(&self) -> io::Result<()> {
+        match self.database().exists() {
+            true => Ok(()),
+            false => private(&self.database()).map(drop),
+        }
+    }
+
     /// Makes the names of new files durable.
     pub(super) fn sync_names(&self) -> io::Result<()> {
-        File::open(&self.dir)?.sync_all()?;
-        match self.dir.parent() {
-            Some(parent) if !parent.as_os_str().is_empty() => File::open(parent)?.sync_all(),
-            _ => Ok(()),
-        }
+        sync_dir(&self.dir)
     }
 
     /// Asks the system to forget what it holds of the files in memory, so that what is read next comes from the disk.
@@ -82,11 +85,32 @@ impl Files {
     }
 }
 
-/// Makes a directory that only its owner may look into.
-fn create_private(dir: &Path) -> io::Result<()> {
+/// Opens a file that only its owner may read, and makes it if need be.
+fn private(path: &Path) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.create(true).write(true).truncate(false);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    options.open(path)
+}
+
+/// Makes a directory that only its owner may look into, and makes its name durable.
+fn create_dir(dir: &Path) -> io::Result<()> {
+    if dir.is_dir() {
+        return Ok(());
+    }
     let mut builder = std::fs::DirBuilder::new();
     builder.recursive(true);
     #[cfg(unix)]
     std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
-    builder.create(dir)
+    builder.create(dir)?;
+    match dir.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => sync_dir(parent),
+        _ => sync_dir(Path::new(".")),
+    }
+}
+
+fn sync_dir(dir: &Path) -> io::Result<()> {
+    // Elsewhere a directory cannot be opened, and its names are durable without.
+    if cfg!(unix) { File::open(dir)?.sync_all() } else { Ok(()) }
 }

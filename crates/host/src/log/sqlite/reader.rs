@@ -47,7 +47,7 @@ impl Reader {
         name: impl Fn(i64) -> Wanted,
     ) -> Result<(Vec<Entry>, Seq), ReadError> {
         let sql = "SELECT seq, channel, at, crc, about, body FROM entry WHERE seq > ?1 AND seq <= ?2 ORDER BY seq";
-        self.entries(sql, (after, upto), after, max_bytes, name).map(|(page, position, ended)| {
+        self.entries(sql, (storable(after), storable(upto)), after, max_bytes, name).map(|(page, position, ended)| {
             let position = if ended { upto.max(after) } else { position };
             (page, position)
         })
@@ -66,7 +66,7 @@ impl Reader {
         }
         let sql = "SELECT seq, channel, at, crc, about, body FROM entry
                    WHERE channel = ?1 AND seq >= ?2 AND seq < ?3 ORDER BY seq";
-        let (params, after) = ((id, range.start, range.end), range.start.saturating_sub(1));
+        let (params, after) = ((id, storable(range.start), storable(range.end)), range.start.saturating_sub(1));
         Ok(self.entries(sql, params, after, max_bytes, |_| Wanted::Yes(uri.clone()))?.0)
     }
 
@@ -233,6 +233,11 @@ fn damaged(error: rusqlite::Error, seq: Seq) -> ReadError {
         Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => ReadError::Damaged(DamagedRecord::After { seq }),
         _ => store(error),
     }
+}
+
+/// The store's numbers end sooner than ours, and no seq comes near either.
+fn storable(seq: Seq) -> i64 {
+    i64::try_from(seq).unwrap_or(i64::MAX)
 }
 
 pub(super) fn store(error: rusqlite::Error) -> ReadError {

@@ -22,7 +22,10 @@ pub(super) fn walk(reader: &Reader) -> Result<Report, ReadError> {
         Err(error) => report.faults.push(error.to_string()),
     }
     entries(reader, &mut report)?;
-    others(reader, &mut report)?;
+    // The entries come first for everybody; what cannot be walked beside them is one more fault.
+    if let Err(error) = snapshots(reader, &mut report).and_then(|()| rows(reader, &mut report)) {
+        report.faults.push(error.to_string());
+    }
     Ok(report)
 }
 
@@ -67,33 +70,36 @@ fn entry_len(row: &Row<'_>) -> Option<u64> {
     (record::entry_sum(seq, channel, at, about, body) == crc).then_some(body.len() as u64)
 }
 
-fn others(reader: &Reader, report: &mut Report) -> Result<(), ReadError> {
+fn snapshots(reader: &Reader, report: &mut Report) -> rusqlite::Result<()> {
     let sql = "SELECT channel, seq, version, crc, body, uri FROM snapshot JOIN channel ON channel.id = channel";
-    let mut query = reader.connection.prepare(sql).map_err(store)?;
-    let mut rows = query.query([]).map_err(store)?;
-    while let Some(row) = rows.next().map_err(store)? {
-        let (id, seq, version): (i64, Seq, String) =
-            (row.get(0).map_err(store)?, row.get(1).map_err(store)?, row.get(2).map_err(store)?);
-        let body = record::blob(row.get_ref(4).map_err(store)?);
+    let mut query = reader.connection.prepare(sql)?;
+    let mut rows = query.query([])?;
+    while let Some(row) = rows.next()? {
+        let (id, seq, version): (i64, Seq, String) = (row.get(0)?, row.get(1)?, row.get(2)?);
+        let body = record::blob(row.get_ref(4)?);
         if row.get::<_, u32>(3).ok() == Some(record::snapshot_sum(id, seq, &version, body)) {
             report.snapshots += 1;
             report.bytes += body.len() as u64;
         } else {
-            let channel = row.get(5).map_err(store)?;
+            let channel = row.get(5)?;
             report.damaged.push(DamagedRecord::Snapshot { channel });
         }
     }
+    Ok(())
+}
+
+fn rows(reader: &Reader, report: &mut Report) -> rusqlite::Result<()> {
     let sql = "SELECT part.id, crc, body, uri FROM part JOIN channel ON channel.id = part.id >> 32";
-    let mut query = reader.connection.prepare(sql).map_err(store)?;
-    let mut rows = query.query([]).map_err(store)?;
-    while let Some(row) = rows.next().map_err(store)? {
-        let key: i64 = row.get(0).map_err(store)?;
-        let body = record::blob(row.get_ref(2).map_err(store)?);
+    let mut query = reader.connection.prepare(sql)?;
+    let mut rows = query.query([])?;
+    while let Some(row) = rows.next()? {
+        let key: i64 = row.get(0)?;
+        let body = record::blob(row.get_ref(2)?);
         if row.get::<_, u32>(1).ok() == Some(record::row_sum(key, body)) {
             report.rows += 1;
             report.bytes += body.len() as u64;
         } else {
-            let (channel, index) = (row.get(3).map_err(store)?, record::row_index(key));
+            let (channel, index) = (row.get(3)?, record::row_index(key));
             report.damaged.push(DamagedRecord::Row { channel, index });
         }
     }

@@ -226,6 +226,7 @@ fn show(shared: &Shared, db: &Db) {
     let trims: HashMap<_, _> = trimmed.map(|channel| (channel.uri.clone(), channel.trimmed)).collect();
     shared.recent_mut().reset(db.next - 1, names, trims);
     shared.last.send_replace(db.next - 1);
+    shared.metrics.store_bytes.store(db.used().map_or(0, |(bytes, _)| bytes), Relaxed);
 }
 
 /// The first acknowledged entry that the store does not have as it was written, of those still in memory.

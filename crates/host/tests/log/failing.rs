@@ -98,3 +98,20 @@ async fn an_erasure_that_a_failure_interrupts_is_finished_by_itself() {
     assert_eq!(texts(&log).await.len(), 1);
     assert_eq!(log.verify().await.unwrap().entries, 1);
 }
+
+#[tokio::test]
+async fn a_store_that_comes_back_without_what_was_acknowledged_is_not_used() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = small();
+    let fail = options.sabotage.fail_before_commit.clone();
+    let log = SqliteLog::open(dir.path(), options).await.unwrap();
+    let seqs = fill(&log, CHAT, 3, 10).await;
+    // As a disk does that lost a write which it had confirmed.
+    let disk = rusqlite::Connection::open(dir.path().join("log.db")).unwrap();
+    disk.execute("DELETE FROM entry WHERE seq = ?1", [i64::try_from(seqs[1]).unwrap()]).unwrap();
+    fail.store(true, Relaxed);
+    assert_eq!(log.append(Batch::new().entry(CHAT, "x")).await, Err(AppendError::Unknown));
+    let health = until(&log, |health| matches!(health, Health::Lost { .. })).await;
+    assert_eq!(health, Health::Lost { seq: seqs[1] });
+    assert_eq!(log.append(Batch::new().entry(CHAT, "x")).await, Err(AppendError::Unknown));
+}

@@ -70,6 +70,9 @@ impl Readers {
     pub(super) fn load(&self, shared: &Shared, path: &Path) -> Result<(), OpenError> {
         let connection = db::open_reader(path).map_err(|error| opening(path, error))?;
         let found = schema::check(&connection, path)?;
+        if found == 0 {
+            return Err(OpenError::Missing(path.to_path_buf()));
+        }
         if found != schema::VERSION {
             let source = format!("version {found} has to be opened for writing once").into();
             return Err(OpenError::Store { path: path.to_path_buf(), source });

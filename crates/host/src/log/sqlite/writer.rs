@@ -202,6 +202,7 @@ impl Writer {
 
     fn down(&self, failure: Failure, wait: Duration) -> State {
         tracing::warn!(?failure, "the log does not open again yet");
+        self.shared.announce(&failure);
         State::Down { failure, retry: Instant::now() + wait, wait: (wait * 2).min(LONGEST_WAIT) }
     }
 

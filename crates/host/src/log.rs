@@ -26,7 +26,7 @@
 //! # What an implementation owes its users
 //!
 //! [`SqliteLog`] is the embedded one and [`MemoryLog`] the one for tests. To write another (over a cluster, say), keep
-//! these laws; `tests/log_model.rs` checks most of them against any two logs.
+//! these laws; `tests/log/model.rs` compares two logs step by step.
 //!
 //! 1. **Acknowledged means kept.** [`append`](Log::append) answers `Ok` only when the batch would survive a power cut.
 //! 2. **Durable before visible.** A [`Tail`], a [`read`](Log::read) and [`bounds`](Log::bounds) never show an entry that

@@ -71,7 +71,7 @@ const SURROUNDING: u64 = 4096;
 
 /// Whether the message is exactly one JSON-RPC message. A connection without segments checks the same of a frame.
 fn check(plan: &Plan, body: &[u8], message: &Bytes) -> Result<(), Error> {
-    let mut plain = plain::Connection::new(plain::Config { limits: plan.limits(), one_line: false });
+    let mut plain = plain::Connection::new(plain::Config { limits: plan.limits(), one_line: false, front_only: false });
     plain.handle(Input::frame(message.clone()), Instant::now());
     let Some(Event::Closed(reason)) = plain.poll_event() else { return Ok(()) };
     let size = message.len();

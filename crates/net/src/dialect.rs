@@ -31,6 +31,8 @@ pub struct Setup {
     pub limits: Limits,
     /// Whether the link ends frames at line ends.
     pub one_line: bool,
+    /// Whether only the front of what arrives is looked at, because it goes on to a peer that checks all of it (plain).
+    pub front_only: bool,
     /// What earlier connections negotiated (`ahp`).
     pub negotiated: ahp::Negotiated,
     /// When ordered messages are delivered (`ahp`).
@@ -42,7 +44,7 @@ impl Setup {
     #[must_use]
     pub fn new(dialect: Dialect, role: ahp::Role, limits: Limits) -> Self {
         let (negotiated, delivery) = (ahp::Negotiated::default(), ahp::Delivery::StartOrder);
-        Self { dialect, role, limits, one_line: false, negotiated, delivery }
+        Self { dialect, role, limits, one_line: false, front_only: false, negotiated, delivery }
     }
 
     /// The machine. What it holds is charged to `account`.
@@ -75,7 +77,8 @@ impl Setup {
                 AnyMachine::Stdio(Box::new(stdio::Connection::new(stdio::Config::new(self.limits, seed), account)))
             }
             Dialect::Plain => {
-                let config = plain::Config { limits: self.limits, one_line: self.one_line };
+                let Self { limits, one_line, front_only, .. } = *self;
+                let config = plain::Config { limits, one_line, front_only };
                 AnyMachine::Plain(Box::new(plain::Connection::new(config)))
             }
         })

@@ -23,7 +23,7 @@ use self::caps::{Caps, Verdict};
 use self::dropped::Dropped;
 use self::name::Name;
 use self::watch::Watched;
-use crate::dialect::{AnyMachine, Setup};
+use crate::dialect::{AnyMachine, Dialect, Setup};
 use crate::driver::Driver;
 use crate::link::{BoxLink, Link};
 
@@ -118,7 +118,10 @@ pub enum Toward {
 impl Gateway {
     /// A gateway between clients, towards whom it is a server, and a host, towards whom it is a client.
     #[must_use]
-    pub fn new(near: Setup, far: Setup, budget: Budget) -> Self {
+    pub fn new(mut near: Setup, mut far: Setup, budget: Budget) -> Self {
+        // Whoever puts segments together checks all of a message; nobody else has to, as with one that a program sends.
+        near.front_only = far.dialect != Dialect::Plain;
+        far.front_only = near.dialect != Dialect::Plain;
         Self { setups: [near, far], budget, memory: Memory::default(), drain: DRAIN }
     }
 

@@ -84,7 +84,10 @@ fn frame(bytes: impl Into<Bytes>) -> Transmit {
 }
 
 fn driver<S: AsyncRead + AsyncWrite + Unpin + Send>(link: WebSocket<S>) -> Driver<WebSocket<S>, plain::Connection> {
-    Driver::new(link, plain::Connection::new(plain::Config { limits: Limits::default(), one_line: false }))
+    Driver::new(
+        link,
+        plain::Connection::new(plain::Config { limits: Limits::default(), one_line: false, front_only: false }),
+    )
 }
 
 #[tokio::test]

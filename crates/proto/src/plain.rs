@@ -9,8 +9,9 @@ use crate::limits::Limits;
 use crate::machine::{Capacity, Event, Input, Machine, Meta, Transmit};
 use crate::message::{Message, len64};
 use crate::outbox::Outbox;
-use crate::outgoing::{Outgoing, Waiting, check, measure};
+use crate::outgoing::{Look, Outgoing, Waiting, check, measure};
 use crate::queue::{Finish, Fit, Pick};
+use crate::rpc::ENVELOPE;
 
 /// How a connection without segments behaves.
 #[derive(Debug, Clone, Copy)]
@@ -19,12 +20,16 @@ pub struct Config {
     pub limits: Limits,
     /// The link ends frames at line ends: a message with raw ones is sent without white space.
     pub one_line: bool,
+    /// Whether only the front of what arrives is looked at: for a gateway towards a peer that checks all of it, as one does
+    /// that puts segments together.
+    pub front_only: bool,
 }
 
 /// A connection without segments. Messages pass in the order in which they were sent, or fail whole.
 #[derive(Debug)]
 pub struct Connection {
     link: Capacity,
+    front_only: bool,
     waiting: Waiting<Outgoing>,
     ordinals: u64,
     outbox: Outbox,
@@ -35,13 +40,14 @@ impl Connection {
     #[must_use]
     pub fn new(config: Config) -> Self {
         let (link, waiting) = (Capacity::of(u64::MAX), Waiting::new(config.limits, config.one_line));
-        Self { link, waiting, ordinals: 0, outbox: Outbox::default() }
+        Self { link, front_only: config.front_only, waiting, ordinals: 0, outbox: Outbox::default() }
     }
 
     fn receive(&mut self, bytes: Bytes, meta: Meta) -> Result<(), Violation> {
         Over::check(len64(bytes.len()), self.waiting.limits.max_message_bytes).map_err(Violation::FrameTooLarge)?;
         let message = Message::from(bytes);
-        check(&message)?;
+        let front = || Look::new(&message, &ENVELOPE, Look::has_kind).map(|look| look.envelope);
+        if self.front_only { front() } else { check(&message) }?;
         self.outbox.event(Event::Message { message, ordinal: self.ordinals, meta });
         self.ordinals = self.ordinals.saturating_add(1);
         Ok(())
@@ -103,7 +109,7 @@ mod tests {
 
     fn connection(limits: LimitsConfig) -> (Connection, Instant) {
         let limits = Limits::prove(limits, &BudgetConfig::default()).unwrap();
-        (Connection::new(Config { limits, one_line: false }), Instant::now())
+        (Connection::new(Config { limits, one_line: false, front_only: false }), Instant::now())
     }
 
     fn events(machine: &mut Connection) -> Vec<Event> {
@@ -140,10 +146,22 @@ mod tests {
 
     #[test]
     fn a_link_of_lines_gets_messages_on_one_line() {
-        let mut machine = Connection::new(Config { limits: Limits::default(), one_line: true });
+        let mut machine = Connection::new(Config { limits: Limits::default(), one_line: true, front_only: false });
         let now = Instant::now();
         machine.handle(Input::send(1, "{\n \"jsonrpc\":\"2.0\",\"method\":\"a\"}\n"), now);
         assert_eq!(frames(&mut machine, now), [r#"{"jsonrpc":"2.0","method":"a"}"#]);
+    }
+
+    #[test]
+    fn with_a_look_at_its_front_only_a_long_message_passes_whatever_comes_later() {
+        let text = format!(r#"{{"jsonrpc":"2.0","method":"a","params":["{}"]"#, "x".repeat(10_000));
+        let mut machine = Connection::new(Config { limits: Limits::default(), one_line: false, front_only: true });
+        let now = Instant::now();
+        machine.handle(Input::frame(text), now);
+        assert!(matches!(events(&mut machine)[..], [Event::Message { .. }]));
+        machine.handle(Input::frame("[1]"), now);
+        let closed = |event: &Event| matches!(event, Event::Closed(CloseReason::Violation(Violation::FrameNotObject)));
+        assert!(events(&mut machine).last().is_some_and(closed));
     }
 
     #[test]

@@ -178,7 +178,8 @@ impl<'a> Bridge<'a> {
 
     /// Refuses a message for a side that it would only close: as a machine does whose link takes next to nothing.
     fn refuse(&mut self, to: usize, passage: Passage) {
-        let mut machine = plain::Connection::new(plain::Config { limits: Limits::default(), one_line: false });
+        let mut machine =
+            plain::Connection::new(plain::Config { limits: Limits::default(), one_line: false, front_only: false });
         machine.handle(Input::Capacity(Capacity::of(NEXT_TO_NOTHING)), now());
         machine.handle(Input::send(0, passage.message.clone()), now());
         while let Some(Transmit::Frame { bytes, .. }) = machine.poll_transmit(now()) {

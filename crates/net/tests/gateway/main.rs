@@ -62,6 +62,15 @@ async fn a_close_passes_with_its_code() {
 }
 
 #[tokio::test]
+async fn a_message_that_is_bad_past_its_front_reaches_nobody_and_ends_its_connection() {
+    let mut world = World::new(CAP);
+    world.greet().await;
+    world.client.send(format!(r#"{{"jsonrpc":"2.0","id":9,"method":"m","params":["{}"}}"#, "x".repeat(3_000_000)));
+    let (heard, reason) = tokio::join!(world.host.next(), world.client.end());
+    assert_eq!((heard.map_err(|reason| reason.code()), reason.code()), (Err(1001), 4400));
+}
+
+#[tokio::test]
 async fn a_host_that_is_gone_is_a_bad_gateway_to_the_client_and_a_client_that_is_gone_is_gone() {
     let mut world = World::new(CAP);
     world.greet().await;

@@ -161,7 +161,7 @@ impl Setup {
                 Built::Other(Box::new(stdio::Connection::new(config, account)))
             }
             Dialect::Plain => {
-                let config = plain::Config { limits, one_line: self.one_line };
+                let config = plain::Config { limits, one_line: self.one_line, front_only: false };
                 Built::Other(Box::new(plain::Connection::new(config)))
             }
             Dialect::Json | Dialect::Scalar => panic!("{dialect:?} is no machine"),

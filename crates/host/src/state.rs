@@ -1,0 +1,276 @@
+//! What all channels are now: a follower of the log runs the official reducers.
+//!
+//! A channel comes into memory when somebody asks for it or when something happens on it: its saved snapshot, and the
+//! entries after that. Starting costs one channel, the root with the catalogue of sessions. Channels that were not used
+//! for the longest time are saved and forgotten when all together take more than [`StateConfig::max_bytes`].
+//!
+//! The completed turns of a chat are rows of the log, each encoded when its turn ended. Neither following a chat nor
+//! answering for a window of it costs memory in proportion to its past.
+//!
+//! ```
+//! # use std::sync::Arc;
+//! # use breakbulk_host::log::{Batch, Log, MemoryLog};
+//! # use breakbulk_host::state::{State, StateConfig, View, entry};
+//! # use ahp_types::state::{SnapshotState, TerminalState};
+//! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let log: Arc<dyn Log> = Arc::new(MemoryLog::new());
+//! let state = State::open(log.clone(), StateConfig::default()).await?;
+//! # let text = r#"{"title":"sh","content":[],"lifecycle":{"status":"running"},"claim":{"kind":"client","clientId":"c"}}"#;
+//! # let terminal = SnapshotState::Terminal(serde_json::from_str(text)?);
+//! let body = entry::initial("ahp-terminal:/1", &terminal)?;
+//! let seqs = log.append(Batch::new().open("ahp-terminal:/1", None).entry("ahp-terminal:/1", body)).await?;
+//! let shot = state.snapshot("ahp-terminal:/1", View::default(), seqs[0]).await?;
+//! assert_eq!(shot.from_seq, seqs[0]);
+//! # Ok(()) }
+//! ```
+//!
+//! # When the log is damaged or trimmed
+//!
+//! - A channel with a damaged entry is answered for as it was before that entry ([`snapshot`](State::snapshot) has the
+//!   seq), and takes no more actions: [`read`](State::read) says [`StateError::Damaged`]. Other channels go on.
+//! - A damaged snapshot is passed over; the channel is replayed from its first entry. Where that was trimmed, the
+//!   channel is lost: [`StateError::Damaged`].
+//! - A damaged row fails what needs that turn, with [`StateError::Damaged`]; a window without it works.
+//! - Trimmed entries are below a saved snapshot, so nothing is missed. A follower that was overtaken by trimming forgets
+//!   what it has in memory, and channels are loaded again.
+//! - A snapshot of other reducers than ours is not used, unless the entries that it stands for were trimmed; then it is,
+//!   with a warning. The first load after an update holds all turns of a chat in memory until they are saved.
+
+mod catalogue;
+mod channel;
+pub mod entry;
+mod error;
+mod follow;
+mod keep;
+mod kind;
+mod load;
+mod shot;
+mod slot;
+mod turns;
+
+use std::sync::Arc;
+
+pub use ahp_types::state::SnapshotState;
+use ahp_types::commands::{ListSessionsParams, ListSessionsResult};
+use ahp_types::state::{ResponsePart, SessionSummary, TurnState};
+pub use error::StateError;
+pub use kind::Kind;
+pub use shot::{Page, Shot, View};
+use tokio::task::JoinHandle;
+
+use self::slot::Slots;
+use crate::log::{Log, Seq};
+
+/// From this size on, work on text goes to a thread that may block.
+const LARGE: usize = 128 << 10;
+
+/// What the state may use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StateConfig {
+    /// About what channels in memory may take, in bytes. Past it the least recently used are saved and forgotten; the
+    /// root and what is in use stay. 64 MiB.
+    pub max_bytes: usize,
+    /// A channel is saved when its actions since the last time have this many bytes, so that loading it stays quick; a
+    /// chat also after each turn. 4 MiB.
+    pub save_after_bytes: usize,
+    /// What the follower takes from the log at once, in bytes. 1 MiB.
+    pub page_bytes: usize,
+    /// How many older turns one `fetchTurns` brings, at most. 50.
+    pub turns_per_page: u64,
+    /// How many bytes these have, at most, unless one alone has more. 4 MiB.
+    pub turns_page_bytes: usize,
+    /// How many sessions one page of `listSessions` has, at most. 500.
+    pub sessions_per_page: usize,
+}
+
+impl Default for StateConfig {
+    fn default() -> Self {
+        Self {
+            max_bytes: 64 << 20,
+            save_after_bytes: 4 << 20,
+            page_bytes: 1 << 20,
+            turns_per_page: 50,
+            turns_page_bytes: 4 << 20,
+            sessions_per_page: 500,
+        }
+    }
+}
+
+/// The state of all channels. Stops when it is dropped; [`close`](State::close) saves first.
+#[derive(Debug)]
+pub struct State {
+    slots: Arc<Slots>,
+    tasks: [JoinHandle<()>; 2],
+}
+
+impl State {
+    /// Begins to follow a log from where it ends now.
+    ///
+    /// # Errors
+    /// When the root cannot be read.
+    pub async fn open(log: Arc<dyn Log>, config: StateConfig) -> Result<Arc<Self>, StateError> {
+        let last = log.bounds().await?.last;
+        let slots = Arc::new(Slots::new(log, config, last));
+        drop(slots.hold(ahp_types::ROOT_RESOURCE_URI).await?);
+        let tasks = [tokio::spawn(follow::follow(slots.clone(), last)), tokio::spawn(keep::keep(slots.clone()))];
+        Ok(Arc::new(Self { slots, tasks }))
+    }
+
+    /// Waits until everything up to this seq is in the state. A seq that the log does not have yet is waited for.
+    ///
+    /// # Errors
+    /// When the log is closed.
+    pub async fn reached(&self, seq: Seq) -> Result<(), StateError> {
+        self.slots.reached(seq).await
+    }
+
+    /// The seq up to which everything is in the state.
+    #[must_use]
+    pub fn position(&self) -> Seq {
+        self.slots.position()
+    }
+
+    /// Looks at a channel's state, with the seq of the channel's last entry in it: a batch that depends on what was seen
+    /// [expects](crate::log::Batch::expect) it. A chat is seen without its completed turns.
+    ///
+    /// # Errors
+    /// When there is no such channel, or when it takes no actions because a record is damaged.
+    pub async fn read<T>(&self, channel: &str, look: impl FnOnce(&SnapshotState, Seq) -> T) -> Result<T, StateError> {
+        let held = self.slots.hold(channel).await?;
+        match &held.damaged {
+            Some(record) => Err(StateError::Damaged(record.clone())),
+            None => Ok(look(held.state()?, held.seq)),
+        }
+    }
+
+    /// The id of a chat's last turn if that ended with an error that it can be resumed from.
+    ///
+    /// # Errors
+    /// When there is no such chat, or when the turn cannot be read.
+    pub async fn resumable(&self, channel: &str) -> Result<Option<String>, StateError> {
+        let held = self.slots.hold_chat(channel).await?;
+        let Some(last) = held.turns.last(&*self.slots.log, channel).await? else { return Ok(None) };
+        let turn = last.turn()?;
+        let can = matches!(turn.response_parts.last(), Some(ResponsePart::Error(part)) if part.resumable == Some(true));
+        Ok((can && turn.state == TurnState::Error).then_some(turn.id))
+    }
+
+    /// Whether a chat has a completed turn with this id. Reads the whole chat if it has not.
+    ///
+    /// # Errors
+    /// When there is no such chat, or when a turn cannot be read.
+    pub async fn has_turn(&self, channel: &str, turn: &str) -> Result<bool, StateError> {
+        let held = self.slots.hold_chat(channel).await?;
+        Ok(held.turns.find(&*self.slots.log, channel, turn).await?.is_some())
+    }
+
+    /// A page of the catalogue of sessions, the most recently modified first.
+    ///
+    /// # Errors
+    /// When the cursor is not one of ours.
+    pub async fn sessions(&self, params: &ListSessionsParams) -> Result<ListSessionsResult, StateError> {
+        let held = self.slots.hold(ahp_types::ROOT_RESOURCE_URI).await?;
+        held.catalogue.page(params, self.slots.config.sessions_per_page)
+    }
+
+    /// What the catalogue says of a session; `None` if it has none of this name.
+    ///
+    /// # Errors
+    /// When the root cannot be read.
+    pub async fn session(&self, session: &str) -> Result<Option<SessionSummary>, StateError> {
+        Ok(self.slots.hold(ahp_types::ROOT_RESOURCE_URI).await?.catalogue.get(session).cloned())
+    }
+
+    /// A channel's state as a client gets it, with everything up to `at_least` in it.
+    ///
+    /// The text of a completed turn is that of its row: nothing of it is parsed.
+    ///
+    /// # Errors
+    /// When there is no such channel, or when it cannot be read.
+    pub async fn snapshot(&self, channel: &str, view: View, at_least: Seq) -> Result<Shot, StateError> {
+        self.slots.reached(at_least).await?;
+        shot::snapshot(&self.slots, channel, view).await
+    }
+
+    /// How many bytes the text of a snapshot has now, without building it.
+    ///
+    /// # Errors
+    /// When there is no such channel, or when it cannot be read.
+    pub async fn size_of(&self, channel: &str, view: View) -> Result<u64, StateError> {
+        shot::size_of(&self.slots, channel, view).await
+    }
+
+    /// The turns before a cursor, as the action that loads them into the state of the client that asked. The result of
+    /// `fetchTurns` itself is empty.
+    ///
+    /// `None` without a cursor, or when nothing is before it: the state itself has all turns, and which of them a client
+    /// has is known where its window is.
+    ///
+    /// # Errors
+    /// When there is no such chat, when the cursor is not one of its, or when a turn cannot be read.
+    pub async fn fetch_turns(&self, channel: &str, cursor: Option<&str>) -> Result<Option<Page>, StateError> {
+        shot::fetch(&self.slots, channel, cursor).await
+    }
+
+    /// One turn, as the action that loads it; `None` if the chat has none with this id.
+    ///
+    /// A truncation names the turn that stays. A client whose window begins behind that turn needs it first, or its
+    /// reducer finds nothing to do. A page whose `seq` is later than the truncation may have a later version of the turn:
+    /// such a client needs a new snapshot.
+    ///
+    /// # Errors
+    /// When there is no such chat, or when a turn cannot be read.
+    pub async fn fetch_turn(&self, channel: &str, turn: &str) -> Result<Option<Page>, StateError> {
+        shot::fetch_one(&self.slots, channel, turn).await
+    }
+
+    /// Saves what a channel is now, so that the log may be trimmed up to there.
+    ///
+    /// # Errors
+    /// When there is no such channel, or when the log does not take it.
+    pub async fn save(&self, channel: &str) -> Result<(), StateError> {
+        keep::save(&self.slots, channel).await
+    }
+
+    /// Forgets the channels of a session without saving them, and saves a root that no longer mentions it. Comes before
+    /// [`erase`](Log::erase), after the session was removed from the catalogue.
+    ///
+    /// # Errors
+    /// When the log cannot be read, or does not take the root.
+    pub async fn forget(&self, session: &str) -> Result<(), StateError> {
+        keep::save(&self.slots, ahp_types::ROOT_RESOURCE_URI).await?;
+        for info in self.slots.log.channels(Some(session)).await? {
+            self.slots.forget(&info.channel).await;
+        }
+        Ok(())
+    }
+
+    /// Saves everything that is not, and stops.
+    ///
+    /// # Errors
+    /// When the log does not take it: what is lost is time at the next start.
+    pub async fn close(&self) -> Result<(), StateError> {
+        self.tasks.iter().for_each(JoinHandle::abort);
+        keep::save_all(&self.slots).await
+    }
+
+    /// About how many bytes all channels in memory take.
+    #[must_use]
+    pub fn weight(&self) -> usize {
+        self.slots.weight()
+    }
+}
+
+impl Drop for State {
+    fn drop(&mut self) {
+        self.tasks.iter().for_each(JoinHandle::abort);
+    }
+}
+
+/// Runs work on this many bytes where it holds nobody up.
+async fn heavy<T: Send + 'static>(bytes: usize, work: impl FnOnce() -> T + Send + 'static) -> Result<T, StateError> {
+    if bytes < LARGE {
+        return Ok(work());
+    }
+    tokio::task::spawn_blocking(work).await.map_err(|_| StateError::Closed)
+}

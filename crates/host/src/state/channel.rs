@@ -1,0 +1,246 @@
+//! One channel in memory: what the official reducers made of its entries.
+//!
+//! A chat is kept without its completed turns. Four kinds of actions touch those, and each is given what it needs:
+//! the end of a turn adds one, a resumed turn takes the last one back, a truncation needs the number of one, and older
+//! turns that are loaded need to know the ids that are there.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use ahp::reducers::ReduceOutcome;
+use ahp_types::actions::{ChatTurnsLoadedAction, StateAction};
+use ahp_types::state::{ChatState, MessageKind, MessageOrigin, SnapshotState, Turn, TurnState};
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+use tracing::{debug, warn};
+
+use super::catalogue::Catalogue;
+use super::entry::Said;
+use super::kind::{Kind, reduce};
+use super::turns::{Place, Turns, encode};
+use super::{StateError, heavy};
+use crate::log::{Bytes, DamagedRecord, Entry, Log, Save, Seq};
+
+/// Which reducers make the states. A saved one of another version is not used where the entries are still there.
+pub(super) const VERSION: &str = "ahp 1.0.0";
+
+/// A channel in memory.
+#[derive(Debug)]
+pub(super) struct Channel {
+    pub(super) uri: Arc<str>,
+    /// A chat's has no turns. None before the channel's first entry.
+    pub(super) state: Option<SnapshotState>,
+    pub(super) turns: Turns,
+    /// The root's.
+    pub(super) catalogue: Catalogue,
+    /// The last entry of the channel that is in this state.
+    pub(super) seq: Seq,
+    /// The first entry that is not what was written: this state is that before it, and stays so.
+    pub(super) damaged: Option<DamagedRecord>,
+    /// The saved state is that after this entry.
+    saved: Seq,
+    /// Bytes of the state when it was last encoded, and of the actions that it has taken since.
+    base: usize,
+    since: usize,
+}
+
+impl Channel {
+    /// A channel without entries.
+    pub(super) fn new(uri: Arc<str>, turns: Turns) -> Self {
+        let catalogue = Catalogue::default();
+        Self { uri, state: None, turns, catalogue, seq: 0, damaged: None, saved: 0, base: 0, since: 0 }
+    }
+
+    /// Takes an entry, if it is a later one.
+    pub(super) async fn apply(&mut self, log: &dyn Log, entry: &Entry) -> Result<(), StateError> {
+        if entry.seq <= self.seq || self.damaged.is_some() {
+            return Ok(());
+        }
+        let body = entry.body.clone();
+        match heavy(body.len(), move || Said::read(&body)).await? {
+            Ok(Said::Initial(state)) => self.begin(state)?,
+            Ok(Said::Action(action)) => self.act(log, &action).await?,
+            Ok(Said::Notice(notice)) => self.catalogue.notice(notice),
+            Ok(Said::Nothing) => {}
+            Err(error) => warn!(seq = entry.seq, %error, "an entry has no meaning and is passed over"),
+        }
+        self.seq = entry.seq;
+        self.since += entry.body.len();
+        Ok(())
+    }
+
+    /// The state, if the channel has one yet.
+    pub(super) fn state(&self) -> Result<&SnapshotState, StateError> {
+        self.state.as_ref().ok_or(StateError::NotFound)
+    }
+
+    /// About how many bytes this takes.
+    pub(super) fn weight(&self) -> usize {
+        // Even an empty one has a name, a lock and a place in a table.
+        const LEAST: usize = 1 << 10;
+        LEAST + self.base + self.since + self.turns.fresh_bytes()
+    }
+
+    /// Bytes of actions that replaying would cost.
+    pub(super) const fn unsaved_bytes(&self) -> usize {
+        self.since
+    }
+
+    /// Whether the log has a snapshot of just this.
+    pub(super) fn is_saved(&self) -> bool {
+        self.saved == self.seq || self.damaged.is_some() || self.state.is_none()
+    }
+
+    /// What is saved now.
+    pub(super) fn save(&mut self) -> Result<(Save, Option<u64>), StateError> {
+        let state = self.state()?;
+        let sessions = matches!(state, SnapshotState::Root(_)).then(|| self.catalogue.all());
+        let turns = matches!(state, SnapshotState::Chat(_)).then(|| self.turns.place());
+        let body = serde_json::to_vec(&Saved { kind: Kind::of(state), state, turns, sessions })?;
+        (self.base, self.since) = (body.len(), 0);
+        Ok(self.turns.save(Save::new(self.uri.clone()).snapshot(self.seq, VERSION, body)))
+    }
+
+    /// What was to be saved is.
+    pub(super) fn settle(&mut self, seq: Seq, rows: &[(u64, Bytes)]) {
+        self.saved = seq;
+        self.turns.settle(rows);
+    }
+
+    /// Takes a saved state.
+    pub(super) fn restore(&mut self, seq: Seq, body: &[u8]) -> Result<(), StateError> {
+        let saved: Saved<&RawValue, Vec<_>> = serde_json::from_slice(body)?;
+        self.state = Some(saved.kind.decode(saved.state.get())?);
+        self.turns = saved.turns.map_or_else(Turns::new, Turns::at);
+        self.catalogue = Catalogue::new(saved.sessions.unwrap_or_default());
+        (self.seq, self.saved, self.base) = (seq, seq, body.len());
+        Ok(())
+    }
+
+    fn begin(&mut self, mut state: SnapshotState) -> Result<(), StateError> {
+        self.turns.clear();
+        if let SnapshotState::Chat(chat) = &mut state {
+            self.turns.prepend(&std::mem::take(&mut chat.turns))?;
+        }
+        self.state = Some(state);
+        Ok(())
+    }
+
+    async fn act(&mut self, log: &dyn Log, action: &StateAction) -> Result<(), StateError> {
+        use StateAction as A;
+        let weight = self.weight();
+        let (uri, turns) = (&*self.uri, &mut self.turns);
+        let Some(state) = &mut self.state else {
+            warn!("an action on a channel that does not exist is passed over");
+            return Ok(());
+        };
+        match (&mut *state, action) {
+            (SnapshotState::Chat(_), A::ChatTurnComplete(_) | A::ChatTurnCancelled(_) | A::ChatError(_)) => {
+                run(state, action);
+                if let Some(turn) = chat(state).and_then(|chat| chat.turns.pop()) {
+                    let offset = turns.next_offset();
+                    turns.push(heavy(weight, move || encode(offset, &turn)).await??);
+                }
+            }
+            (SnapshotState::Chat(chat), A::ChatTurnResume(_)) if chat.active_turn.is_none() => {
+                let Some(last) = turns.last(log, uri).await? else { return Ok(()) };
+                chat.turns.push(last.turn()?);
+                run(state, action);
+                if taken(state).is_empty() {
+                    turns.cut(last.number, last.start());
+                }
+            }
+            (SnapshotState::Chat(chat), A::ChatTruncated(truncated)) => match &truncated.turn_id {
+                None => {
+                    run(state, action);
+                    turns.clear();
+                }
+                Some(id) => {
+                    let Some(kept) = turns.find(log, uri, id).await? else { return Ok(()) };
+                    // The reducer looks at its id only.
+                    chat.turns.push(stand_in(id));
+                    run(state, action);
+                    taken(state);
+                    turns.cut(kept.number + 1, kept.end());
+                }
+            },
+            (SnapshotState::Chat(_), A::ChatTurnsLoaded(loaded)) => {
+                let new = without_known(loaded, turns, log, uri).await?;
+                run(state, &A::ChatTurnsLoaded(new));
+                turns.prepend(&taken(state))?;
+            }
+            _ => run(state, action),
+        }
+        Ok(())
+    }
+}
+
+/// What is in the body of a saved snapshot.
+#[derive(Serialize, Deserialize)]
+struct Saved<T, S> {
+    kind: Kind,
+    state: T,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    turns: Option<Place>,
+    #[serde(default = "Option::default", skip_serializing_if = "Option::is_none")]
+    sessions: Option<S>,
+}
+
+fn run(state: &mut SnapshotState, action: &StateAction) {
+    match reduce(state, action) {
+        ReduceOutcome::Applied | ReduceOutcome::NoOp => {}
+        ReduceOutcome::OutOfScope => debug!("an action of another kind of channel changes nothing"),
+        ReduceOutcome::Invalid(error) => warn!(%error, "an action cannot be reduced and changes nothing"),
+    }
+}
+
+fn chat(state: &mut SnapshotState) -> Option<&mut ChatState> {
+    match state {
+        SnapshotState::Chat(chat) => Some(chat),
+        _ => None,
+    }
+}
+
+/// The turns that a reducer left; none stay.
+fn taken(state: &mut SnapshotState) -> Vec<Turn> {
+    chat(state).map(|chat| std::mem::take(&mut chat.turns)).unwrap_or_default()
+}
+
+/// The loaded turns that are not there already, as the reducer would find.
+async fn without_known(
+    loaded: &ChatTurnsLoadedAction,
+    turns: &Turns,
+    log: &dyn Log,
+    uri: &str,
+) -> Result<ChatTurnsLoadedAction, StateError> {
+    let mut known: HashSet<&str> = HashSet::new();
+    let asked: HashSet<&str> = loaded.turns.iter().map(|turn| turn.id.as_str()).collect();
+    let look = |_: &_, id: std::borrow::Cow<'_, str>| {
+        known.extend(asked.get(&*id).copied());
+        known.len() == asked.len()
+    };
+    turns.scan(log, uri, look).await?;
+    let new = loaded.turns.iter().filter(|turn| !known.contains(turn.id.as_str())).cloned().collect();
+    Ok(ChatTurnsLoadedAction { turns: new, turns_next_cursor: loaded.turns_next_cursor.clone() })
+}
+
+/// A turn of which only the id matters.
+fn stand_in(id: &str) -> Turn {
+    let message = ahp_types::state::Message {
+        text: String::new(),
+        origin: MessageOrigin { kind: MessageKind::User },
+        attachments: None,
+        model: None,
+        agent: None,
+        meta: None,
+    };
+    Turn {
+        id: id.to_owned(),
+        started_at: None,
+        duration: None,
+        message,
+        response_parts: Vec::new(),
+        usage: None,
+        state: TurnState::Complete,
+    }
+}

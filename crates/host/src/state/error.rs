@@ -1,0 +1,81 @@
+//! Why the state does not answer.
+
+use ahp_types::errors::{ahp_error_codes, json_rpc_error_codes};
+use thiserror::Error;
+
+use crate::error::MethodError;
+use crate::log::{DamagedRecord, ReadError, WriteError};
+
+/// Why the state does not answer, one variant for each thing that a caller does about it.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum StateError {
+    /// There is no such channel.
+    #[error("there is no such channel")]
+    NotFound,
+    /// The channel has no turns: it is no chat.
+    #[error("the channel is no chat")]
+    NotAChat,
+    /// The cursor is not one of ours, or what it points to is gone.
+    #[error("the cursor is not known")]
+    Cursor,
+    /// A record that is needed is not what was written. The channel is answered for as it was before that record where it
+    /// can be, and takes no more actions.
+    #[error("{0} is damaged")]
+    Damaged(DamagedRecord),
+    /// A saved state or row cannot be read, or is not where it should be: this is a bug.
+    #[error("what was saved cannot be read")]
+    Gone,
+    /// The log cannot be read now.
+    #[error("the log cannot be read: {0}")]
+    Log(String),
+    /// The log is closed.
+    #[error("the log is closed")]
+    Closed,
+}
+
+impl StateError {
+    /// The code for a client.
+    #[must_use]
+    pub const fn code(&self) -> i32 {
+        match self {
+            Self::NotFound => ahp_error_codes::NOT_FOUND,
+            Self::NotAChat | Self::Cursor => json_rpc_error_codes::INVALID_PARAMS,
+            Self::Damaged(_) | Self::Gone | Self::Log(_) | Self::Closed => json_rpc_error_codes::INTERNAL_ERROR,
+        }
+    }
+}
+
+impl From<StateError> for MethodError {
+    fn from(error: StateError) -> Self {
+        Self::new(error.code(), error.to_string())
+    }
+}
+
+impl From<ReadError> for StateError {
+    fn from(error: ReadError) -> Self {
+        match error {
+            ReadError::Damaged(record) => Self::Damaged(record),
+            ReadError::Closed => Self::Closed,
+            // Only what a saved snapshot stands for is trimmed, and we begin at a snapshot.
+            ReadError::Trimmed { .. } => Self::Gone,
+            ReadError::Store(reason) => Self::Log(reason),
+        }
+    }
+}
+
+impl From<WriteError> for StateError {
+    fn from(error: WriteError) -> Self {
+        match error {
+            WriteError::Closed => Self::Closed,
+            WriteError::NotOpen(_) => Self::NotFound,
+            other => Self::Log(other.to_string()),
+        }
+    }
+}
+
+impl From<serde_json::Error> for StateError {
+    fn from(_: serde_json::Error) -> Self {
+        Self::Gone
+    }
+}

@@ -1,0 +1,87 @@
+//! Brings a channel from the log into memory: its saved snapshot, and the entries after that.
+
+use std::sync::Arc;
+
+use tracing::warn;
+
+use super::StateError;
+use super::channel::{Channel, VERSION};
+use super::kind::empty_root;
+use super::turns::Turns;
+use crate::log::{DamagedRecord, Log, ReadError, Seq, Snapshot};
+
+/// What is read at once.
+const PAGE: usize = 1 << 20;
+
+/// After every seq; a store may count in signed numbers.
+const END: Seq = 1 << 62;
+
+/// A channel as the log has it now.
+///
+/// A snapshot of other reducers is not used: the channel is replayed from its first entry. Where that was trimmed there
+/// is nothing else to begin with, and the snapshot is used anyway, with a warning. A damaged snapshot is like none.
+///
+/// A damaged entry ends the replay: the channel is in memory as it was before it, and says so.
+pub(super) async fn load(log: &dyn Log, uri: &Arc<str>) -> Result<Channel, StateError> {
+    let (usable, other) = match log.snapshot(uri).await {
+        Ok(Some(snapshot)) if snapshot.version == VERSION => (Some(snapshot), None),
+        Ok(other) => (None, other),
+        Err(ReadError::Damaged(record)) => {
+            warn!(channel = %uri, %record, "a damaged snapshot is passed over");
+            (None, None)
+        }
+        Err(error) => return Err(error.into()),
+    };
+    let mut channel = match usable {
+        Some(snapshot) => restored(uri, &snapshot)?,
+        None => first(log, uri, other).await?,
+    };
+    replay(log, &mut channel).await?;
+    Ok(channel)
+}
+
+/// A channel without a snapshot that these reducers made.
+async fn first(log: &dyn Log, uri: &Arc<str>, other: Option<Snapshot>) -> Result<Channel, StateError> {
+    match (log.read(uri, 1..END, 1).await, other) {
+        (Err(ReadError::Trimmed { .. }), Some(snapshot)) => {
+            warn!(channel = %uri, version = snapshot.version, "a snapshot of other reducers is used: its past is trimmed");
+            restored(uri, &snapshot)
+        }
+        (Err(ReadError::Trimmed { .. }), None) => {
+            Err(StateError::Damaged(DamagedRecord::Snapshot { channel: uri.clone() }))
+        }
+        (_, other) => {
+            if let Some(snapshot) = other {
+                warn!(channel = %uri, version = snapshot.version, "a snapshot of other reducers is passed over");
+            }
+            let mut channel = Channel::new(uri.clone(), Turns::afresh());
+            channel.state = (**uri == *ahp_types::ROOT_RESOURCE_URI).then(empty_root);
+            Ok(channel)
+        }
+    }
+}
+
+fn restored(uri: &Arc<str>, snapshot: &Snapshot) -> Result<Channel, StateError> {
+    let mut channel = Channel::new(uri.clone(), Turns::new());
+    channel.restore(snapshot.seq, &snapshot.body)?;
+    Ok(channel)
+}
+
+async fn replay(log: &dyn Log, channel: &mut Channel) -> Result<(), StateError> {
+    let uri = channel.uri.clone();
+    loop {
+        let page = match log.read(&uri, channel.seq + 1..END, PAGE).await {
+            Ok(page) if page.is_empty() => return Ok(()),
+            Ok(page) => page,
+            Err(ReadError::Damaged(record)) => {
+                warn!(channel = %uri, %record, "a channel ends at a damaged record");
+                channel.damaged = Some(record);
+                return Ok(());
+            }
+            Err(error) => return Err(error.into()),
+        };
+        for entry in &page {
+            channel.apply(log, entry).await?;
+        }
+    }
+}

@@ -1,0 +1,231 @@
+//! Snapshots and pages of turns: texts that are joined from stored rows.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::ops::Range;
+
+use ahp_types::state::SnapshotState;
+use breakbulk_proto::Message;
+use bytes::Bytes;
+use serde::Deserializer;
+use serde::de::{IgnoredAny, MapAccess, Visitor};
+use serde_json::value::RawValue;
+
+use super::slot::{Held, Slots};
+use super::turns::{Place, Row, rows};
+use super::{StateError, heavy};
+use crate::log::Seq;
+
+/// How often rows are read beside a chat that is truncated meanwhile, before it is held.
+const TRIES: usize = 3;
+
+/// What a client wants to see of a channel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct View {
+    /// The last so many completed turns of a chat; all without it. Where older ones are left out, the state has
+    /// `turnsNextCursor`.
+    pub turns: Option<u64>,
+}
+
+/// A channel's state as a client gets it.
+#[derive(Debug, Clone)]
+pub struct Shot {
+    /// Everything up to here is in it. Actions with later seqs lead on from it.
+    pub from_seq: Seq,
+    /// The JSON of an [`ahp_types::state::Snapshot`].
+    pub body: Message,
+}
+
+/// Older turns for one client.
+#[derive(Debug, Clone)]
+pub struct Page {
+    /// The JSON of the action `chat/turnsLoaded`. It is for the client that asked, and never in the log: others have
+    /// windows of their own.
+    pub action: Message,
+    /// The last entry of the chat that the turns come from.
+    pub seq: Seq,
+    /// Where the client's window begins with these: the cursor of the first of them, also where nothing is older.
+    pub begins: String,
+}
+
+pub(super) async fn snapshot(slots: &Slots, channel: &str, view: View) -> Result<Shot, StateError> {
+    for _ in 0..TRIES {
+        let (held, cut) = Cut::take(slots, channel, view).await?;
+        if cut.rows.is_empty() {
+            return Ok(cut.join(channel, Vec::new()));
+        }
+        drop(held);
+        let found = rows(&*slots.log, channel, cut.rows.clone(), cut.fresh.clone()).await;
+        if slots.hold(channel).await?.turns.epoch() == cut.epoch {
+            return Ok(cut.join(channel, found?));
+        }
+    }
+    // Whoever truncates that often waits.
+    let (_held, cut) = Cut::take(slots, channel, view).await?;
+    let found = rows(&*slots.log, channel, cut.rows.clone(), cut.fresh.clone()).await?;
+    Ok(cut.join(channel, found))
+}
+
+pub(super) async fn size_of(slots: &Slots, channel: &str, view: View) -> Result<u64, StateError> {
+    let (held, cut) = Cut::take(slots, channel, view).await?;
+    let turns = match cut.rows.end - cut.rows.start {
+        0 => 0,
+        count => {
+            let first = held.turns.row(&*slots.log, channel, cut.rows.start).await?;
+            cut.place.bytes_from(&first) + count - 1
+        }
+    };
+    let around = cut.join(channel, Vec::new()).body.len();
+    Ok(turns + around as u64)
+}
+
+pub(super) async fn fetch(slots: &Slots, channel: &str, cursor: Option<&str>) -> Result<Option<Page>, StateError> {
+    let held = slots.hold_chat(channel).await?;
+    let Some(cursor) = cursor else { return Ok(None) };
+    let (all, end) = (held.turns.range(), read_cursor(cursor).ok_or(StateError::Cursor)?);
+    if end < all.start || end > all.end {
+        return Err(StateError::Cursor);
+    }
+    let (mut page, mut bytes) = (Vec::new(), 0);
+    for number in (all.start..end).rev().take(usize::try_from(slots.config.turns_per_page).unwrap_or(usize::MAX)) {
+        let row = held.turns.row(&*slots.log, channel, number).await?;
+        bytes += row.text.len();
+        if bytes > slots.config.turns_page_bytes && !page.is_empty() {
+            break;
+        }
+        page.push(row);
+    }
+    page.reverse();
+    Ok(Page::new(&held, page))
+}
+
+pub(super) async fn fetch_one(slots: &Slots, channel: &str, turn: &str) -> Result<Option<Page>, StateError> {
+    let held = slots.hold_chat(channel).await?;
+    let found = held.turns.find(&*slots.log, channel, turn).await?;
+    Ok(Page::new(&held, found.into_iter().collect()))
+}
+
+impl Page {
+    /// Turns that follow each other; none is no page.
+    fn new(held: &Held, turns: Vec<Row>) -> Option<Self> {
+        let first = turns.first()?.number;
+        let next = if first > held.turns.range().start { Some(cursor(first)) } else { own_cursor(held) };
+        let before = Bytes::from_static(br#"{"type":"chat/turnsLoaded","turns":["#);
+        let after = format!("]{}}}", next_cursor(next.as_deref()));
+        let action = [before].into_iter().chain(joined(turns)).chain([after.into()]).collect();
+        Some(Self { action, seq: held.seq, begins: cursor(first) })
+    }
+}
+
+/// What is seen of a channel at one moment.
+struct Cut {
+    from_seq: Seq,
+    /// The state's JSON, a chat's without turns.
+    text: Bytes,
+    /// Where a chat's turns belong: inside these brackets.
+    brackets: Option<usize>,
+    next: Option<String>,
+    rows: Range<u64>,
+    fresh: BTreeMap<u64, Bytes>,
+    place: Place,
+    epoch: u64,
+}
+
+impl Cut {
+    async fn take(slots: &Slots, channel: &str, view: View) -> Result<(Held, Self), StateError> {
+        let held = slots.hold(channel).await?;
+        // What is in memory has everything up to the follower's position, and perhaps more.
+        let reached = if held.damaged.is_some() { 0 } else { slots.position() };
+        heavy(held.weight(), move || Self::of(held, view, reached)).await?
+    }
+
+    fn of(mut held: Held, view: View, reached: Seq) -> Result<(Held, Self), StateError> {
+        let from_seq = held.seq.max(reached);
+        let place = held.turns.place();
+        let start = place.window(view.turns);
+        let (text, brackets, rows, next);
+        if let Some(SnapshotState::Chat(chat)) = &mut held.state {
+            let own = chat.turns_next_cursor.take();
+            let encoded = serde_json::to_vec(&**chat);
+            chat.turns_next_cursor = own.clone();
+            text = encoded?;
+            brackets = Some(find_turns(&text)?);
+            rows = start..held.turns.range().end;
+            next = if start > held.turns.range().start { Some(cursor(start)) } else { own };
+        } else {
+            text = serde_json::to_vec(held.state()?)?;
+            (brackets, rows, next) = (None, 0..0, None);
+        }
+        let (fresh, epoch) = (held.turns.fresh(rows.clone()), held.turns.epoch());
+        Ok((held, Self { from_seq, text: text.into(), brackets, next, rows, fresh, place, epoch }))
+    }
+
+    fn join(self, channel: &str, rows: Vec<Row>) -> Shot {
+        let resource = serde_json::Value::from(channel);
+        let before = Bytes::from(format!(r#"{{"resource":{resource},"state":"#));
+        let after = Bytes::from(format!(r#","fromSeq":{}}}"#, self.from_seq));
+        let body = match self.brackets {
+            None => [before, self.text, after].into_iter().collect(),
+            Some(at) => {
+                let close = Bytes::from(format!("]{}", next_cursor(self.next.as_deref())));
+                let (head, rest) = (self.text.slice(..at + 1), self.text.slice(at + 2..));
+                [before, head].into_iter().chain(joined(rows)).chain([close, rest, after]).collect()
+            }
+        };
+        Shot { from_seq: self.from_seq, body }
+    }
+}
+
+/// Texts with commas between.
+fn joined(rows: Vec<Row>) -> impl Iterator<Item = Bytes> {
+    let comma = |at| if at == 0 { Bytes::new() } else { Bytes::from_static(b",") };
+    rows.into_iter().enumerate().flat_map(move |(at, row)| [comma(at), row.text])
+}
+
+/// A cursor that is passed on from outside, where older turns are that this host does not have.
+fn own_cursor(held: &Held) -> Option<String> {
+    match &held.state {
+        Some(SnapshotState::Chat(chat)) => chat.turns_next_cursor.clone(),
+        _ => None,
+    }
+}
+
+fn next_cursor(cursor: Option<&str>) -> String {
+    cursor.map_or_else(String::new, |cursor| format!(r#","turnsNextCursor":{}"#, serde_json::Value::from(cursor)))
+}
+
+/// Turns before this row.
+fn cursor(row: u64) -> String {
+    format!("before-{row:x}")
+}
+
+fn read_cursor(text: &str) -> Option<u64> {
+    u64::from_str_radix(text.strip_prefix("before-")?, 16).ok()
+}
+
+/// Where a chat's empty list of turns is in its text.
+fn find_turns(text: &[u8]) -> Result<usize, StateError> {
+    struct Find<'a>(&'a [u8]);
+    impl<'a> Visitor<'a> for Find<'a> {
+        type Value = Option<usize>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a chat")
+        }
+
+        fn visit_map<A: MapAccess<'a>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+            let mut at = None;
+            while let Some(key) = map.next_key::<std::borrow::Cow<'a, str>>()? {
+                if key == "turns" {
+                    let value: &'a RawValue = map.next_value()?;
+                    at = value.get().as_ptr().addr().checked_sub(self.0.as_ptr().addr());
+                } else {
+                    map.next_value::<IgnoredAny>()?;
+                }
+            }
+            Ok(at)
+        }
+    }
+    let mut reader = serde_json::Deserializer::from_slice(text);
+    reader.deserialize_map(Find(text))?.filter(|at| text.get(*at..at + 2) == Some(b"[]")).ok_or(StateError::Gone)
+}

@@ -1,0 +1,221 @@
+//! The channels that are in memory.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use ahp_types::state::SnapshotState;
+use tokio::sync::{Mutex as AsyncMutex, Notify, OwnedMappedMutexGuard, OwnedMutexGuard, watch};
+
+use super::channel::Channel;
+use super::load::load;
+use super::{StateConfig, StateError};
+use crate::log::{Log, Seq};
+
+/// A channel, held: nobody else sees or changes it meanwhile.
+pub(super) type Held = OwnedMappedMutexGuard<Cell, Channel>;
+
+/// All channels that are in memory, and the log that they come from.
+pub(super) struct Slots {
+    pub(super) log: Arc<dyn Log>,
+    pub(super) config: StateConfig,
+    slots: Mutex<HashMap<Arc<str>, Arc<Slot>>>,
+    /// About what all of them take.
+    weight: AtomicUsize,
+    position: watch::Sender<Position>,
+    clock: AtomicU64,
+    /// Some channel is due to be saved, or memory is short.
+    pub(super) work: Notify,
+    /// Saving is one after the other: what a save takes from a channel is known to be kept when the next one begins.
+    pub(super) saving: AsyncMutex<()>,
+}
+
+/// How far the follower is.
+#[derive(Debug, Clone, Copy)]
+struct Position {
+    /// Everything up to here is in the channels that are in memory.
+    seq: Seq,
+    /// Nothing more will come.
+    is_last: bool,
+}
+
+/// A place for a channel.
+#[derive(Debug)]
+pub(super) struct Slot {
+    pub(super) uri: Arc<str>,
+    cell: Arc<AsyncMutex<Cell>>,
+    used: AtomicU64,
+    weight: AtomicUsize,
+    /// To be saved when there is time.
+    pub(super) due: AtomicBool,
+}
+
+#[derive(Debug)]
+pub(super) enum Cell {
+    /// Nobody has loaded it yet.
+    Empty,
+    Full(Box<Channel>),
+    /// Another slot has taken its place, or none.
+    Gone,
+}
+
+impl Slots {
+    pub(super) fn new(log: Arc<dyn Log>, config: StateConfig, position: Seq) -> Self {
+        let (slots, clock) = (Mutex::default(), AtomicU64::new(0));
+        let position = watch::Sender::new(Position { seq: position, is_last: false });
+        let weight = AtomicUsize::new(0);
+        Self { log, config, slots, weight, position, clock, work: Notify::new(), saving: AsyncMutex::default() }
+    }
+
+    pub(super) fn position(&self) -> Seq {
+        self.position.borrow().seq
+    }
+
+    pub(super) fn move_to(&self, position: Seq) {
+        self.position.send_modify(|there| there.seq = position);
+    }
+
+    /// The log is closed: nobody waits any longer.
+    pub(super) fn stop(&self) {
+        self.position.send_modify(|there| there.is_last = true);
+    }
+
+    pub(super) async fn reached(&self, seq: Seq) -> Result<(), StateError> {
+        let mut position = self.position.subscribe();
+        let there = position.wait_for(|there| there.is_last || there.seq >= seq).await;
+        there.ok().filter(|there| there.seq >= seq).map(drop).ok_or(StateError::Closed)
+    }
+
+    /// A channel, from memory or from the log.
+    pub(super) async fn hold(&self, uri: &str) -> Result<Held, StateError> {
+        loop {
+            let slot = self.slot(uri);
+            slot.used.store(self.clock.fetch_add(1, Relaxed), Relaxed);
+            let mut cell = slot.cell.clone().lock_owned().await;
+            if matches!(*cell, Cell::Empty) {
+                match load(&*self.log, &slot.uri).await {
+                    Ok(channel) if channel.seq > 0 || channel.state.is_some() => *cell = Cell::Full(Box::new(channel)),
+                    other => {
+                        self.remove(&slot, &mut cell);
+                        return Err(other.err().unwrap_or(StateError::NotFound));
+                    }
+                }
+            }
+            if let Ok(held) = OwnedMutexGuard::try_map(cell, Cell::full) {
+                self.weigh(&slot, &held);
+                return Ok(held);
+            }
+        }
+    }
+
+    pub(super) async fn hold_chat(&self, uri: &str) -> Result<Held, StateError> {
+        let held = self.hold(uri).await?;
+        if matches!(held.state()?, SnapshotState::Chat(_)) { Ok(held) } else { Err(StateError::NotAChat) }
+    }
+
+    /// A channel if it is in memory.
+    pub(super) async fn hold_if_there(&self, slot: &Slot) -> Option<Held> {
+        OwnedMutexGuard::try_map(slot.cell.clone().lock_owned().await, Cell::full).ok()
+    }
+
+    /// Says how much a channel takes now, and whether it is due to be saved.
+    pub(super) fn weigh_held(&self, held: &Held, is_due: bool) {
+        let Some(slot) = self.slots().get(&held.uri).cloned() else { return };
+        self.weigh(&slot, held);
+        if is_due && !slot.due.swap(true, Relaxed) {
+            self.work.notify_one();
+        }
+    }
+
+    fn weigh(&self, slot: &Slot, channel: &Channel) {
+        let weight = channel.weight();
+        let before = slot.weight.swap(weight, Relaxed);
+        // Sums wrap, and so does their difference.
+        self.weight.fetch_add(weight.wrapping_sub(before), Relaxed);
+        if self.weight() > self.config.max_bytes {
+            self.work.notify_one();
+        }
+    }
+
+    pub(super) fn weight(&self) -> usize {
+        self.weight.load(Relaxed)
+    }
+
+    /// Forgets a channel. What was not saved comes from the log again.
+    pub(super) async fn forget(&self, uri: &str) {
+        let slot = self.slots().get(uri).cloned();
+        if let Some(slot) = slot {
+            self.remove(&slot, &mut *slot.cell.lock().await);
+        }
+    }
+
+    /// Forgets a channel that is saved and was not used meanwhile; whether it did.
+    pub(super) fn forget_saved(&self, slot: &Slot) -> bool {
+        let Ok(mut cell) = slot.cell.try_lock() else { return false };
+        let is_saved = matches!(&*cell, Cell::Full(channel) if channel.is_saved());
+        if is_saved {
+            self.remove(slot, &mut cell);
+        }
+        is_saved
+    }
+
+    /// Forgets everything.
+    pub(super) async fn forget_all(&self) {
+        for slot in self.all() {
+            self.remove(&slot, &mut *slot.cell.lock().await);
+        }
+    }
+
+    /// All slots, the least recently used first.
+    pub(super) fn all(&self) -> Vec<Arc<Slot>> {
+        let mut all: Vec<_> = self.slots().values().cloned().collect();
+        all.sort_by_key(|slot| slot.used.load(Relaxed));
+        all
+    }
+
+    fn remove(&self, slot: &Slot, cell: &mut Cell) {
+        *cell = Cell::Gone;
+        self.weight.fetch_sub(slot.weight.swap(0, Relaxed), Relaxed);
+        let mut slots = self.slots();
+        if slots.get(&slot.uri).is_some_and(|there| Arc::ptr_eq(&there.cell, &slot.cell)) {
+            slots.remove(&slot.uri);
+        }
+    }
+
+    fn slot(&self, uri: &str) -> Arc<Slot> {
+        let mut slots = self.slots();
+        if let Some(slot) = slots.get(uri) {
+            return slot.clone();
+        }
+        let uri: Arc<str> = uri.into();
+        let slot = Arc::new(Slot {
+            uri: uri.clone(),
+            cell: Arc::new(AsyncMutex::new(Cell::Empty)),
+            used: AtomicU64::new(0),
+            weight: AtomicUsize::new(0),
+            due: AtomicBool::new(false),
+        });
+        slots.insert(uri, slot.clone());
+        slot
+    }
+
+    fn slots(&self) -> MutexGuard<'_, HashMap<Arc<str>, Arc<Slot>>> {
+        self.slots.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for Slots {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Slots").field("position", &self.position()).field("weight", &self.weight()).finish()
+    }
+}
+
+impl Cell {
+    fn full(&mut self) -> Option<&mut Channel> {
+        match self {
+            Self::Full(channel) => Some(channel),
+            Self::Empty | Self::Gone => None,
+        }
+    }
+}

@@ -1,1 +1,97 @@
-//! x
+//! Who may dispatch what, on which channel, in which state.
+//!
+//! The host asks the gate before it appends a client's action, with the state at some seq of the channel, and appends
+//! with that seq expected. A refused action goes back to the client that dispatched it, and to nobody else, as an
+//! envelope with `rejectionReason`: [`refused`]. It is not in the log. An action on a channel that does not exist is
+//! ignored without an answer; so the protocol says, and the gate is not asked.
+//!
+//! [`ROWS`] is the whole table, one row for each action, from what `ahp-types` says of it. Where that says nothing of
+//! clients, an action is the host's.
+
+mod chat;
+mod other;
+mod refusal;
+mod session;
+mod table;
+
+use ahp_types::actions::{ActionEnvelope, ActionOrigin, StateAction};
+use ahp_types::commands::DispatchActionParams;
+use ahp_types::state::{RootState, SessionState, SnapshotState};
+pub use refusal::Refusal;
+pub use table::{ROWS, Row, Who, row};
+
+use crate::log::Seq;
+use crate::state::Kind;
+
+/// Who dispatches.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Client {
+    /// The `clientId` of its handshake.
+    pub id: String,
+}
+
+/// What a check looks at.
+#[derive(Debug, Clone, Copy)]
+pub struct Facts<'a> {
+    /// The state of the channel that the action is for; a chat's without completed turns.
+    pub state: &'a SnapshotState,
+    /// The session that the channel belongs to, or is.
+    pub session: Option<&'a SessionState>,
+    /// The root, for what agents can do.
+    pub root: Option<&'a RootState>,
+    /// The chat's last turn, if it can be resumed; needed for `chat/turnResume` only.
+    pub resumable: Option<&'a str>,
+    /// What this host offers.
+    pub offers: Offers,
+}
+
+/// What a host may offer to clients beside the rest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Offers {
+    /// The changeset in question has a mark for reviewed files.
+    pub review: bool,
+    /// Automations can be created.
+    pub automation_creation: bool,
+    /// Runs of automations can be cancelled.
+    pub run_cancellation: bool,
+}
+
+impl<'a> Facts<'a> {
+    /// Facts about a channel alone.
+    #[must_use]
+    pub fn of(state: &'a SnapshotState) -> Self {
+        let (session, root) = match state {
+            SnapshotState::Session(session) => (Some(&**session), None),
+            SnapshotState::Root(root) => (None, Some(&**root)),
+            _ => (None, None),
+        };
+        Self { state, session, root, resumable: None, offers: Offers::default() }
+    }
+}
+
+/// Whether this client may dispatch this action now.
+///
+/// # Errors
+/// Why not.
+pub fn check(client: &Client, action: &StateAction, facts: &Facts<'_>) -> Result<(), Refusal> {
+    let row = row(action).ok_or(Refusal::Unknown)?;
+    if row.who == Who::Host {
+        return Err(Refusal::OnlyTheHost);
+    }
+    if row.kind != Kind::of(facts.state) {
+        return Err(Refusal::WrongChannel);
+    }
+    match facts.state {
+        SnapshotState::Chat(chat) => chat::check(client, action, chat, facts),
+        SnapshotState::Session(session) => session::check(client, action, session, facts),
+        _ => other::check(client, action, facts),
+    }
+}
+
+/// What the client hears: its own action, with the reason. The seq is the last that it may know of.
+#[must_use]
+pub fn refused(client: &Client, dispatched: DispatchActionParams, seq: Seq, why: &Refusal) -> ActionEnvelope {
+    let DispatchActionParams { channel, client_seq, action } = dispatched;
+    let origin = Some(ActionOrigin { client_id: client.id.clone(), client_seq });
+    ActionEnvelope { channel, action, server_seq: seq, origin, rejection_reason: Some(why.to_string()) }
+}

@@ -22,8 +22,13 @@ const TRIES: usize = 3;
 /// What a client wants to see of a channel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct View {
-    /// The last so many completed turns of a chat; all without it. Where older ones are left out, the state has
-    /// `turnsNextCursor`.
+    /// The last so many completed turns of a chat, and one at least; all without it. Where older ones are left out, the
+    /// state has `turnsNextCursor`.
+    ///
+    /// Three actions speak of turns that such a client may not have. Before `chat/truncated` it needs the turn that
+    /// stays, see [`fetch_turn`](super::State::fetch_turn). A `chat/turnsLoaded` from the log is not for it: what is
+    /// before its window comes when it asks. And at `chat/turnResume` without any turn in its window it needs a new
+    /// snapshot.
     pub turns: Option<u64>,
 }
 

@@ -197,9 +197,9 @@ impl Turns {
 }
 
 impl Place {
-    /// Where a window of the last so many turns begins.
+    /// Where a window of the last so many turns begins. It has one at least: that is the turn which can be resumed.
     pub(super) fn window(&self, turns: Option<u64>) -> u64 {
-        turns.map_or(self.first, |turns| self.end.saturating_sub(turns).max(self.first))
+        turns.map_or(self.first, |turns| self.end.saturating_sub(turns.max(1)).max(self.first))
     }
 
     /// Bytes of all texts from this row on.

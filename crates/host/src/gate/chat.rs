@@ -1,0 +1,198 @@
+//! What a client may do in a chat.
+
+use std::collections::HashMap;
+
+use ahp::reducers::{ReduceOutcome, apply_action_to_chat};
+use ahp_types::actions::{
+    ChatInputCompletedAction, ChatToolCallCompleteAction, ChatToolCallConfirmedAction, ChatTurnCompleteAction,
+    ChatTurnStartedAction, StateAction,
+};
+use ahp_types::state::{
+    ChatInputAnswer, ChatInputQuestion, ChatInputRequest, ChatInputResponseKind, ChatInteractivity, ChatState, Message,
+    MessageKind, PendingMessage, PendingMessageKind, ResponsePart, SessionLifecycle, ToolCallContributor, ToolCallState,
+};
+
+use super::session::directories;
+use super::{Client, Facts, Refusal};
+
+pub(super) fn check(client: &Client, action: &StateAction, chat: &ChatState, facts: &Facts<'_>) -> Result<(), Refusal> {
+    use StateAction as A;
+    match action {
+        A::ChatTurnStarted(a) => turn_started(a, chat, facts),
+        A::ChatTurnCancelled(a) => active(chat, &a.turn_id),
+        A::ChatTurnResume(a) => {
+            writable(chat)?;
+            idle(chat)?;
+            if facts.resumable == Some(&a.turn_id) { Ok(()) } else { Err(Refusal::NotResumable) }
+        }
+        A::ChatTruncated(_) => writable(chat),
+        A::ChatToolCallConfirmed(a) => confirmed(a, chat),
+        A::ChatToolCallComplete(a) => complete(client, a, chat),
+        A::ChatToolCallContentChanged(a) => runs(client, tool_call(chat, &a.turn_id, &a.tool_call_id)?),
+        A::ChatToolCallResultConfirmed(a) => match tool_call(chat, &a.turn_id, &a.tool_call_id)? {
+            ToolCallState::PendingResultConfirmation(_) => Ok(()),
+            _ => Err(Refusal::ToolCallState),
+        },
+        A::ChatPendingMessageSet(a) => {
+            writable(chat)?;
+            by_the_user(&a.message)
+        }
+        A::ChatPendingMessageRemoved(a) => pending(chat, &a.kind, &a.id),
+        A::ChatDraftChanged(a) => a.draft.as_ref().map_or(Ok(()), by_the_user),
+        A::ChatInputAnswerChanged(a) => {
+            let request = input_request(chat, &a.request_id)?;
+            let asked = request.questions.iter().flatten().any(|question| facts_of(question).0 == Some(&*a.question_id));
+            if asked { Ok(()) } else { Err(Refusal::NoQuestion) }
+        }
+        A::ChatInputCompleted(a) => input_completed(a, input_request(chat, &a.request_id)?),
+        A::ChatWorkingDirectorySet(a) => {
+            directories(facts)?;
+            let known = facts.session.and_then(|session| session.working_directories.as_ref());
+            if known.is_some_and(|known| known.contains(&a.directory)) { Ok(()) } else { Err(Refusal::NoDirectory) }
+        }
+        A::ChatWorkingDirectoryRemoved(_) => directories(facts).map(drop),
+        // Any client may, at any time.
+        A::ChatQueuedMessagesReordered(_) | A::ChatIsReadChanged(_) | A::ChatIsArchivedChanged(_) => Ok(()),
+        _ => Err(Refusal::OnlyTheHost),
+    }
+}
+
+fn turn_started(a: &ChatTurnStartedAction, chat: &ChatState, facts: &Facts<'_>) -> Result<(), Refusal> {
+    if facts.session.is_some_and(|session| session.lifecycle != SessionLifecycle::Ready) {
+        return Err(Refusal::NotReady);
+    }
+    writable(chat)?;
+    idle(chat)?;
+    by_the_user(&a.message)?;
+    if let Some(id) = &a.queued_message_id {
+        pending(chat, &PendingMessageKind::Queued, id).or_else(|_| pending(chat, &PendingMessageKind::Steering, id))?;
+    }
+    if can_end(a) { Ok(()) } else { Err(Refusal::Timestamp) }
+}
+
+/// Asks the reducer itself: it adds a duration to the time when a turn began, and a turn whose time it cannot read never
+/// ends.
+fn can_end(a: &ChatTurnStartedAction) -> bool {
+    let end = ChatTurnCompleteAction { turn_id: a.turn_id.clone(), duration: 0, meta: None };
+    let text = serde_json::json!({"resource": "", "title": "", "status": 0, "modifiedAt": "", "turns": [],
+        "activeTurn": {"id": a.turn_id, "startedAt": a.started_at, "message": {"text": "", "origin": {"kind": "user"}},
+        "responseParts": []}});
+    let Ok(mut trial) = serde_json::from_value::<ChatState>(text) else { return false };
+    apply_action_to_chat(&mut trial, &StateAction::ChatTurnComplete(end)) == ReduceOutcome::Applied
+}
+
+fn confirmed(a: &ChatToolCallConfirmedAction, chat: &ChatState) -> Result<(), Refusal> {
+    let ToolCallState::PendingConfirmation(call) = tool_call(chat, &a.turn_id, &a.tool_call_id)? else {
+        return Err(Refusal::ToolCallState);
+    };
+    let offered = |id: &String| call.options.iter().flatten().any(|option| option.id == *id);
+    if a.selected_option_id.as_ref().is_some_and(|id| !offered(id)) {
+        return Err(Refusal::NoOption);
+    }
+    if a.edited_tool_input.is_some() && call.editable != Some(true) {
+        return Err(Refusal::NotEditable);
+    }
+    Ok(())
+}
+
+fn complete(client: &Client, a: &ChatToolCallCompleteAction, chat: &ChatState) -> Result<(), Refusal> {
+    match tool_call(chat, &a.turn_id, &a.tool_call_id)? {
+        // Whoever does not want to authenticate gives the call up.
+        ToolCallState::AuthRequired(_) if !a.result.success => Ok(()),
+        call => runs(client, call),
+    }
+}
+
+/// The call is running, and this client runs it.
+fn runs(client: &Client, call: &ToolCallState) -> Result<(), Refusal> {
+    let ToolCallState::Running(call) = call else { return Err(Refusal::ToolCallState) };
+    match &call.contributor {
+        Some(ToolCallContributor::Client(by)) if by.client_id == client.id => Ok(()),
+        _ => Err(Refusal::NotYourToolCall),
+    }
+}
+
+fn tool_call<'a>(chat: &'a ChatState, turn: &str, id: &str) -> Result<&'a ToolCallState, Refusal> {
+    active(chat, turn)?;
+    let parts = chat.active_turn.iter().flat_map(|turn| &turn.response_parts);
+    let mut calls = parts.filter_map(|part| match part {
+        ResponsePart::ToolCall(part) => Some(&part.tool_call),
+        _ => None,
+    });
+    calls.find(|call| id_of(call) == Some(id)).ok_or(Refusal::NoToolCall)
+}
+
+fn id_of(call: &ToolCallState) -> Option<&str> {
+    match call {
+        ToolCallState::Streaming(call) => Some(&call.tool_call_id),
+        ToolCallState::PendingConfirmation(call) => Some(&call.tool_call_id),
+        ToolCallState::Running(call) => Some(&call.tool_call_id),
+        ToolCallState::AuthRequired(call) => Some(&call.tool_call_id),
+        ToolCallState::PendingResultConfirmation(call) => Some(&call.tool_call_id),
+        ToolCallState::Completed(call) => Some(&call.tool_call_id),
+        ToolCallState::Cancelled(call) => Some(&call.tool_call_id),
+        ToolCallState::Unknown(_) => None,
+    }
+}
+
+fn input_completed(a: &ChatInputCompletedAction, request: &ChatInputRequest) -> Result<(), Refusal> {
+    if a.response != ChatInputResponseKind::Accept {
+        return Ok(());
+    }
+    let given = |answers: &Option<HashMap<String, ChatInputAnswer>>, id: &str| {
+        answers.as_ref().and_then(|answers| answers.get(id)).map(|answer| matches!(answer, ChatInputAnswer::Submitted(_)))
+    };
+    let is_answered = |id: &str| given(&a.answers, id).or_else(|| given(&request.answers, id)).unwrap_or(false);
+    let mut required = request.questions.iter().flatten().map(facts_of).filter(|(_, required)| *required);
+    if required.all(|(id, _)| id.is_some_and(is_answered)) { Ok(()) } else { Err(Refusal::Unanswered) }
+}
+
+fn input_request<'a>(chat: &'a ChatState, id: &str) -> Result<&'a ChatInputRequest, Refusal> {
+    let parts = chat.active_turn.iter().flat_map(|turn| &turn.response_parts);
+    let mut open = parts.filter_map(|part| match part {
+        ResponsePart::InputRequest(part) if part.response.is_none() => Some(&part.request),
+        _ => None,
+    });
+    open.find(|request| request.id == id).ok_or(Refusal::NoInputRequest)
+}
+
+/// A question's id, and whether it must be answered.
+fn facts_of(question: &ChatInputQuestion) -> (Option<&str>, bool) {
+    let (id, required) = match question {
+        ChatInputQuestion::Text(question) => (&question.id, question.required),
+        ChatInputQuestion::Number(question) | ChatInputQuestion::Integer(question) => (&question.id, question.required),
+        ChatInputQuestion::Boolean(question) => (&question.id, question.required),
+        ChatInputQuestion::SingleSelect(question) => (&question.id, question.required),
+        ChatInputQuestion::MultiSelect(question) => (&question.id, question.required),
+        ChatInputQuestion::Unknown(question) => return (question["id"].as_str(), question["required"] == true),
+    };
+    (Some(id), required == Some(true))
+}
+
+fn pending(chat: &ChatState, kind: &PendingMessageKind, id: &str) -> Result<(), Refusal> {
+    let is_it = |message: &PendingMessage| message.id == id;
+    let found = match kind {
+        PendingMessageKind::Steering => chat.steering_message.as_ref().is_some_and(is_it),
+        PendingMessageKind::Queued => chat.queued_messages.iter().flatten().any(is_it),
+    };
+    if found { Ok(()) } else { Err(Refusal::NoPendingMessage) }
+}
+
+fn active(chat: &ChatState, turn: &str) -> Result<(), Refusal> {
+    if chat.active_turn.as_ref().is_some_and(|active| active.id == turn) { Ok(()) } else { Err(Refusal::NoActiveTurn) }
+}
+
+fn idle(chat: &ChatState) -> Result<(), Refusal> {
+    if chat.active_turn.is_none() { Ok(()) } else { Err(Refusal::TurnInProgress) }
+}
+
+fn writable(chat: &ChatState) -> Result<(), Refusal> {
+    match chat.interactivity {
+        None | Some(ChatInteractivity::Full) => Ok(()),
+        Some(ChatInteractivity::ReadOnly | ChatInteractivity::Hidden) => Err(Refusal::ReadOnly),
+    }
+}
+
+fn by_the_user(message: &Message) -> Result<(), Refusal> {
+    if message.origin.kind == MessageKind::User { Ok(()) } else { Err(Refusal::NotTheUser) }
+}

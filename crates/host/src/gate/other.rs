@@ -1,0 +1,100 @@
+//! What a client may do on the channels that are neither chats nor sessions.
+
+use ahp_types::actions::{RootConfigChangedAction, StateAction};
+use ahp_types::state::{
+    AnnotationsState, AutomationOperation, AutomationRunLifecycle, AutomationState, RootState, SnapshotState,
+    TerminalClaim, TerminalLifecycleState, TerminalState,
+};
+
+use super::{Client, Facts, Refusal};
+
+pub(super) fn check(client: &Client, action: &StateAction, facts: &Facts<'_>) -> Result<(), Refusal> {
+    use StateAction as A;
+    match (facts.state, action) {
+        (SnapshotState::Root(root), A::RootConfigChanged(a)) => config(a, root),
+        (SnapshotState::Terminal(state), action) => terminal(client, action, state),
+        (SnapshotState::Changeset(_), A::ChangesetFilesReviewChanged(_)) => offered(facts.offers.review),
+        (SnapshotState::Annotations(state), action) => annotations(action, state),
+        (SnapshotState::Automations(state), action) => automations(action, state, facts),
+        (SnapshotState::AutomationRun(run), A::AutomationRunCancelRequested(_)) => {
+            let can_end = matches!(run.lifecycle, AutomationRunLifecycle::Pending(_) | AutomationRunLifecycle::Running(_));
+            offered(facts.offers.run_cancellation && can_end)
+        }
+        _ => Err(Refusal::OnlyTheHost),
+    }
+}
+
+fn terminal(client: &Client, action: &StateAction, state: &TerminalState) -> Result<(), Refusal> {
+    use StateAction as A;
+    // The kernel counts both in 16 bits.
+    let fits = |size: i64| (1..=i64::from(u16::MAX)).contains(&size);
+    match action {
+        A::TerminalInput(_) => running(state),
+        A::TerminalResized(a) if !fits(a.cols) || !fits(a.rows) => Err(Refusal::Size),
+        A::TerminalResized(_) => running(state),
+        A::TerminalClaimed(_) => match &state.claim {
+            TerminalClaim::Client(claim) if claim.client_id == client.id => Ok(()),
+            TerminalClaim::Client(_) | TerminalClaim::Session(_) => Err(Refusal::NotYourTerminal),
+        },
+        A::TerminalTitleChanged(_) | A::TerminalCleared(_) => Ok(()),
+        _ => Err(Refusal::OnlyTheHost),
+    }
+}
+
+fn running(state: &TerminalState) -> Result<(), Refusal> {
+    match state.lifecycle {
+        TerminalLifecycleState::Exited(_) => Err(Refusal::Exited),
+        _ => Ok(()),
+    }
+}
+
+/// Properties that are known and not fixed.
+fn config(a: &RootConfigChangedAction, root: &RootState) -> Result<(), Refusal> {
+    let config = root.config.as_ref().ok_or(Refusal::FixedProperty)?;
+    let is_mutable =
+        |key: &str| config.schema.properties.get(key).is_some_and(|property| property.read_only != Some(true));
+    let changed = a.config.iter().filter(|(key, value)| config.values.get(*key) != Some(value));
+    let dropped = config.values.keys().filter(|key| a.replace == Some(true) && !a.config.contains_key(*key));
+    if changed.map(|(key, _)| key).chain(dropped).all(|key| is_mutable(key)) {
+        Ok(())
+    } else {
+        Err(Refusal::FixedProperty)
+    }
+}
+
+/// No annotation is ever without an entry.
+fn annotations(action: &StateAction, state: &AnnotationsState) -> Result<(), Refusal> {
+    use StateAction as A;
+    let empty = match action {
+        A::AnnotationsSet(a) => a.annotation.entries.is_empty(),
+        A::AnnotationsEntryRemoved(a) => {
+            let annotation = state.annotations.iter().find(|annotation| annotation.id == a.annotation_id);
+            annotation.is_some_and(|annotation| annotation.entries.iter().all(|entry| entry.id == a.entry_id))
+        }
+        A::AnnotationsUpdated(_) | A::AnnotationsRemoved(_) | A::AnnotationsEntrySet(_) => false,
+        _ => return Err(Refusal::OnlyTheHost),
+    };
+    if empty { Err(Refusal::EmptyAnnotation) } else { Ok(()) }
+}
+
+fn automations(action: &StateAction, state: &AutomationState, facts: &Facts<'_>) -> Result<(), Refusal> {
+    use StateAction as A;
+    let find = |resource: &str| state.entries.iter().find(|entry| entry.resource == resource);
+    let can = |resource: &str, operation| {
+        offered(find(resource).is_some_and(|entry| entry.operations.contains(&operation)))
+    };
+    match action {
+        A::AutomationCreateRequested(a) => {
+            offered(facts.offers.automation_creation)?;
+            let free = a.resource.starts_with("ahp-automation:") && find(&a.resource).is_none();
+            if free { Ok(()) } else { Err(Refusal::Resource) }
+        }
+        A::AutomationUpdateRequested(a) => can(&a.resource, AutomationOperation::Update),
+        A::AutomationRemoved(a) => can(&a.resource, AutomationOperation::Remove),
+        _ => Err(Refusal::OnlyTheHost),
+    }
+}
+
+fn offered(offered: bool) -> Result<(), Refusal> {
+    if offered { Ok(()) } else { Err(Refusal::NotOffered) }
+}

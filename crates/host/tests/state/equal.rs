@@ -1,0 +1,305 @@
+//! State by replay from the log, live reduction in one piece, and what clients compute after any cut are the same.
+
+use std::sync::Arc;
+
+use ahp::reducers::apply_action_to_chat;
+use ahp_types::actions::StateAction;
+use ahp_types::state::{ChatState, SnapshotState};
+use breakbulk_host::log::{Log, MemoryLog, Seq};
+use breakbulk_host::state::{Page, State, StateConfig, View};
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+use crate::common::*;
+
+/// Something happens in the chat, or to the host.
+#[derive(Debug, Clone)]
+enum Op {
+    Act(Value),
+    /// Names a turn by its place among all that were ever started.
+    Resume(usize),
+    Truncate(Option<usize>),
+    Start,
+    /// The last turn that was started ends.
+    End(End),
+    /// Within the last turn that was started.
+    InTurn(Value),
+    /// Turns that nobody has seen yet, and one that is there.
+    Older(usize),
+    /// A client comes, and follows from here on.
+    Join(Option<u64>),
+    /// A client loses its link here, and comes back with what it missed at the end.
+    Lag(usize),
+    Save,
+    Restart,
+    Trim,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum End {
+    Complete,
+    Cancel,
+    Fail(bool),
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    let id = 0..6_usize;
+    let flag = any::<bool>();
+    prop_oneof![
+        12 => Just(Op::Start),
+        12 => prop_oneof![Just(End::Complete), Just(End::Cancel), any::<bool>().prop_map(End::Fail)].prop_map(Op::End),
+        12 => in_turn().prop_map(Op::InTurn),
+        3 => id.clone().prop_map(Op::Resume),
+        3 => proptest::option::weighted(0.8, id.clone()).prop_map(Op::Truncate),
+        1 => (0..4_usize).prop_map(Op::Older),
+        3 => proptest::option::of(0..4_u64).prop_map(Op::Join),
+        2 => (0..4_usize).prop_map(Op::Lag),
+        2 => Just(Op::Save),
+        1 => Just(Op::Restart),
+        1 => Just(Op::Trim),
+        2 => flag.prop_map(|is_read| Op::Act(json!({"type": "chat/isReadChanged", "isRead": is_read}))),
+        2 => id.clone().prop_map(|id| Op::Act(json!({"type": "chat/pendingMessageSet", "kind": "queued", "id": format!("q{id}"),
+            "message": message("later")}))),
+        1 => id.prop_map(|id| Op::Act(json!({"type": "chat/pendingMessageRemoved", "kind": "queued", "id": format!("q{id}")}))),
+        1 => Just(Op::Act(json!({"type": "chat/draftChanged", "draft": message("\"turns\":[] \u{1F980}")}))),
+        1 => Just(Op::Act(json!({"type": "session/titleChanged", "title": "elsewhere"}))),
+    ]
+}
+
+fn in_turn() -> impl Strategy<Value = Value> {
+    prop_oneof![
+        Just(json!({"type": "chat/responsePart", "part": {"kind": "markdown", "id": "p", "content": ""}})),
+        Just(json!({"type": "chat/responsePart", "part": {"kind": "reasoning", "id": "r", "content": ""}})),
+        "[a-z\"\\\\\u{e9}]{0,12}".prop_map(|text| json!({"type": "chat/delta", "partId": "p", "content": text})),
+        "[a-z]{0,12}".prop_map(|text| json!({"type": "chat/reasoning", "partId": "r", "content": text})),
+        Just(json!({"type": "chat/toolCallStart", "toolCallId": "t", "toolName": "run", "displayName": "Run"})),
+        Just(json!({"type": "chat/toolCallDelta", "toolCallId": "t", "content": "{}"})),
+        Just(json!({"type": "chat/toolCallReady", "toolCallId": "t", "invocationMessage": "Runs", "toolInput": "{}"})),
+        any::<bool>().prop_map(|approved| json!({"type": "chat/toolCallConfirmed", "toolCallId": "t", "approved": approved})),
+        any::<bool>().prop_map(|asks| json!({"type": "chat/toolCallComplete", "toolCallId": "t",
+            "requiresResultConfirmation": asks, "result": {"success": true, "pastTenseMessage": "Ran"}})),
+        any::<bool>().prop_map(|approved| json!({"type": "chat/toolCallResultConfirmed", "toolCallId": "t", "approved": approved})),
+        Just(json!({"type": "chat/usage", "usage": {"inputTokens": 3}})),
+        Just(json!({"type": "chat/inputRequested", "request": {"id": "i", "message": "Which?"}})),
+        Just(json!({"type": "chat/inputCompleted", "requestId": "i", "response": "accept"})),
+    ]
+}
+
+/// A client: what it computes with the official reducer.
+struct Client {
+    chat: ChatState,
+    /// Everything up to here is in it.
+    seq: Seq,
+    /// Its link is down.
+    is_away: bool,
+}
+
+/// The host, what happened, and what ought to be.
+struct World {
+    log: Arc<dyn Log>,
+    state: Arc<State>,
+    config: StateConfig,
+    truth: ChatState,
+    past: Vec<(Seq, StateAction)>,
+    clients: Vec<Client>,
+    /// Ids of all turns that were ever started, and how many there are of those that were loaded.
+    started: Vec<String>,
+    older: usize,
+}
+
+impl World {
+    async fn new(config: StateConfig) -> Self {
+        let log: Arc<dyn Log> = Arc::new(MemoryLog::new());
+        begin(&*log, CHAT, &chat()).await;
+        let SnapshotState::Chat(truth) = chat() else { unreachable!() };
+        let state = open(&log, config).await;
+        let (past, clients, started) = (Vec::new(), Vec::new(), Vec::new());
+        Self { log, state, config, truth: *truth, past, clients, started, older: 0 }
+    }
+
+    async fn run(&mut self, op: Op) {
+        match op {
+            Op::Act(action) => self.act(action).await,
+            Op::Start => {
+                let id = format!("turn {}", self.started.len());
+                self.act(started(&id)).await;
+                self.started.push(id);
+            }
+            Op::InTurn(mut action) => {
+                action["turnId"] = json!(self.started.last());
+                self.act(action).await;
+            }
+            Op::End(end) => {
+                let id = self.started.last().cloned().unwrap_or_default();
+                self.act(match end {
+                    End::Complete => json!({"type": "chat/turnComplete", "turnId": id, "duration": 1}),
+                    End::Cancel => json!({"type": "chat/turnCancelled", "turnId": id, "duration": -1}),
+                    End::Fail(resumable) => errored(&id, resumable),
+                })
+                .await;
+            }
+            Op::Resume(back) => {
+                let id = self.named(back);
+                self.act(json!({"type": "chat/turnResume", "turnId": id})).await;
+            }
+            Op::Truncate(back) => {
+                let action = match back {
+                    None => json!({"type": "chat/truncated"}),
+                    Some(back) => json!({"type": "chat/truncated", "turnId": self.named(back)}),
+                };
+                self.act(action).await;
+            }
+            Op::Older(count) => self.load_older(count).await,
+            Op::Join(turns) => {
+                let client = self.snapshot(View { turns }).await;
+                self.clients.push(client);
+            }
+            Op::Lag(which) => {
+                if let Some(client) = self.clients.get_mut(which) {
+                    client.is_away = true;
+                }
+            }
+            Op::Save => self.state.save(CHAT).await.unwrap(),
+            Op::Restart => self.state = open(&self.log, self.config).await,
+            Op::Trim => {
+                let saved = self.log.snapshot(CHAT).await.unwrap().map_or(0, |snapshot| snapshot.seq);
+                self.log.trim(CHAT, saved + 1).await.unwrap();
+            }
+        }
+    }
+
+    fn named(&self, back: usize) -> String {
+        self.started.iter().rev().nth(back).cloned().unwrap_or("nobody".into())
+    }
+
+    async fn act(&mut self, action: Value) {
+        let seq = act(&*self.log, CHAT, action.clone()).await;
+        let action: StateAction = serde_json::from_value(action).unwrap();
+        apply_action_to_chat(&mut self.truth, &action);
+        self.past.push((seq, action));
+        self.state.reached(seq).await.unwrap();
+        self.deliver(false).await;
+    }
+
+    async fn load_older(&mut self, count: usize) {
+        let mut turns = Vec::new();
+        for n in 0..count {
+            let text = json!({"id": format!("older {} {n}", self.older), "message": message("old"), "responseParts": [],
+                "state": "complete"});
+            turns.push(text);
+        }
+        turns.extend(self.truth.turns.first().map(|turn| serde_json::to_value(turn).unwrap()));
+        self.older += 1;
+        self.act(json!({"type": "chat/turnsLoaded", "turns": turns})).await;
+    }
+
+    async fn snapshot(&self, view: View) -> Client {
+        let shot = self.state.snapshot(CHAT, view, 0).await.unwrap();
+        assert_eq!(self.state.size_of(CHAT, view).await.unwrap(), shot.body.len() as u64);
+        Client { chat: serde_json::from_value(json_of(&shot)).unwrap(), seq: shot.from_seq, is_away: false }
+    }
+
+    /// Brings clients what they have not seen, as a connection would.
+    async fn deliver(&mut self, also_those_away: bool) {
+        for mut client in std::mem::take(&mut self.clients) {
+            if !client.is_away || also_those_away {
+                self.catch_up(&mut client).await;
+            }
+            self.clients.push(client);
+        }
+    }
+
+    async fn catch_up(&self, client: &mut Client) {
+        for (seq, action) in &self.past {
+            if *seq <= client.seq {
+                continue;
+            }
+            let is_windowed = client.chat.turns_next_cursor.is_some();
+            match action {
+                StateAction::ChatTruncated(truncated) if is_windowed => {
+                    if let Some(id) = &truncated.turn_id
+                        && !self.load_before(client, id, *seq).await
+                    {
+                        *client = self.snapshot(last(2)).await;
+                        continue;
+                    }
+                    apply_action_to_chat(&mut client.chat, action);
+                }
+                StateAction::ChatTurnResume(_) if is_windowed && client.chat.turns.is_empty() => {
+                    *client = self.snapshot(last(2)).await;
+                    continue;
+                }
+                // What is before its window comes when it asks.
+                StateAction::ChatTurnsLoaded(_) if is_windowed => {}
+                action => drop(apply_action_to_chat(&mut client.chat, action)),
+            }
+            client.seq = *seq;
+        }
+    }
+
+    /// Loads the turn that a truncation keeps, if it is before the client's window; whether that could be done.
+    async fn load_before(&self, client: &mut Client, id: &str, seq: Seq) -> bool {
+        if client.chat.turns.iter().any(|turn| turn.id == id) {
+            return true;
+        }
+        let page = self.state.fetch_turn(CHAT, id).await.unwrap();
+        let now = self.state.read(CHAT, |_, seq| seq).await.unwrap();
+        if now != seq {
+            return false;
+        }
+        page.iter().for_each(|page| load(client, page));
+        true
+    }
+
+    /// Everybody sees the same.
+    async fn compare(&mut self) {
+        let truth = serde_json::to_value(&self.truth).unwrap();
+        self.deliver(true).await;
+        let restarted = open(&self.log, self.config).await;
+        assert_eq!(seen(&self.state, &*self.log, CHAT, ALL).await, truth);
+        assert_eq!(seen(&restarted, &*self.log, CHAT, ALL).await, truth);
+        for mut client in std::mem::take(&mut self.clients) {
+            let whole = self.truth.turns.len() - client.chat.turns.len();
+            assert_eq!(client.chat.turns, self.truth.turns[whole..]);
+            assert_eq!(client.chat.turns_next_cursor.is_some(), whole > 0);
+            while let Some(cursor) = client.chat.turns_next_cursor.clone() {
+                let page = self.state.fetch_turns(CHAT, Some(&cursor)).await.unwrap().unwrap();
+                load(&mut client, &page);
+            }
+            assert_eq!(serde_json::to_value(&client.chat).unwrap(), truth);
+        }
+    }
+}
+
+fn load(client: &mut Client, page: &Page) {
+    let action: StateAction = serde_json::from_slice(&page.action.to_bytes()).unwrap();
+    assert!(matches!(action, StateAction::ChatTurnsLoaded(_)));
+    apply_action_to_chat(&mut client.chat, &action);
+}
+
+fn check(ops: Vec<Op>, config: StateConfig) {
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    runtime.block_on(async {
+        let mut world = World::new(config).await;
+        for op in ops {
+            world.run(op).await;
+        }
+        world.compare().await;
+    });
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
+
+    #[test]
+    fn replay_live_reduction_and_clients_agree_when_channels_stay_in_memory(ops in prop::collection::vec(op(), 0..60)) {
+        check(ops, StateConfig { turns_per_page: 2, ..StateConfig::default() });
+    }
+
+    #[test]
+    fn replay_live_reduction_and_clients_agree_when_channels_are_forgotten_all_the_time(
+        ops in prop::collection::vec(op(), 0..60),
+    ) {
+        check(ops, eager());
+    }
+}

@@ -50,8 +50,8 @@ mod turns;
 
 use std::sync::Arc;
 
-pub use ahp_types::state::SnapshotState;
 use ahp_types::commands::{ListSessionsParams, ListSessionsResult};
+pub use ahp_types::state::SnapshotState;
 use ahp_types::state::{ResponsePart, SessionSummary, TurnState};
 pub use error::StateError;
 pub use kind::Kind;

@@ -9,7 +9,8 @@ use ahp_types::actions::{
 };
 use ahp_types::state::{
     ChatInputAnswer, ChatInputQuestion, ChatInputRequest, ChatInputResponseKind, ChatInteractivity, ChatState, Message,
-    MessageKind, PendingMessage, PendingMessageKind, ResponsePart, SessionLifecycle, ToolCallContributor, ToolCallState,
+    MessageKind, PendingMessage, PendingMessageKind, ResponsePart, SessionLifecycle, ToolCallContributor,
+    ToolCallState,
 };
 
 use super::session::directories;
@@ -41,7 +42,8 @@ pub(super) fn check(client: &Client, action: &StateAction, chat: &ChatState, fac
         A::ChatDraftChanged(a) => a.draft.as_ref().map_or(Ok(()), by_the_user),
         A::ChatInputAnswerChanged(a) => {
             let request = input_request(chat, &a.request_id)?;
-            let asked = request.questions.iter().flatten().any(|question| facts_of(question).0 == Some(&*a.question_id));
+            let asked =
+                request.questions.iter().flatten().any(|question| facts_of(question).0 == Some(&*a.question_id));
             if asked { Ok(()) } else { Err(Refusal::NoQuestion) }
         }
         A::ChatInputCompleted(a) => input_completed(a, input_request(chat, &a.request_id)?),
@@ -140,7 +142,10 @@ fn input_completed(a: &ChatInputCompletedAction, request: &ChatInputRequest) -> 
         return Ok(());
     }
     let given = |answers: &Option<HashMap<String, ChatInputAnswer>>, id: &str| {
-        answers.as_ref().and_then(|answers| answers.get(id)).map(|answer| matches!(answer, ChatInputAnswer::Submitted(_)))
+        answers
+            .as_ref()
+            .and_then(|answers| answers.get(id))
+            .map(|answer| matches!(answer, ChatInputAnswer::Submitted(_)))
     };
     let is_answered = |id: &str| given(&a.answers, id).or_else(|| given(&request.answers, id)).unwrap_or(false);
     let mut required = request.questions.iter().flatten().map(facts_of).filter(|(_, required)| *required);

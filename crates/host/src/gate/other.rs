@@ -17,7 +17,8 @@ pub(super) fn check(client: &Client, action: &StateAction, facts: &Facts<'_>) ->
         (SnapshotState::Annotations(state), action) => annotations(action, state),
         (SnapshotState::Automations(state), action) => automations(action, state, facts),
         (SnapshotState::AutomationRun(run), A::AutomationRunCancelRequested(_)) => {
-            let can_end = matches!(run.lifecycle, AutomationRunLifecycle::Pending(_) | AutomationRunLifecycle::Running(_));
+            let can_end =
+                matches!(run.lifecycle, AutomationRunLifecycle::Pending(_) | AutomationRunLifecycle::Running(_));
             offered(facts.offers.run_cancellation && can_end)
         }
         _ => Err(Refusal::OnlyTheHost),
@@ -80,9 +81,8 @@ fn annotations(action: &StateAction, state: &AnnotationsState) -> Result<(), Ref
 fn automations(action: &StateAction, state: &AutomationState, facts: &Facts<'_>) -> Result<(), Refusal> {
     use StateAction as A;
     let find = |resource: &str| state.entries.iter().find(|entry| entry.resource == resource);
-    let can = |resource: &str, operation| {
-        offered(find(resource).is_some_and(|entry| entry.operations.contains(&operation)))
-    };
+    let can =
+        |resource: &str, operation| offered(find(resource).is_some_and(|entry| entry.operations.contains(&operation)));
     match action {
         A::AutomationCreateRequested(a) => {
             offered(facts.offers.automation_creation)?;

@@ -57,9 +57,8 @@ fn is_primary(session: &SessionState, directory: &str) -> bool {
 /// Only what may be changed in a running session is, also when all values are replaced.
 fn config(a: &SessionConfigChangedAction, session: &SessionState) -> Result<(), Refusal> {
     let config = session.config.as_ref().ok_or(Refusal::FixedProperty)?;
-    let is_mutable = |key: &str| {
-        config.schema.properties.get(key).is_some_and(|property| property.session_mutable == Some(true))
-    };
+    let is_mutable =
+        |key: &str| config.schema.properties.get(key).is_some_and(|property| property.session_mutable == Some(true));
     let changed = a.config.iter().filter(|(key, value)| config.values.get(*key) != Some(value));
     let dropped = config.values.keys().filter(|key| a.replace == Some(true) && !a.config.contains_key(*key));
     if changed.map(|(key, _)| key).chain(dropped).all(|key| is_mutable(key)) {

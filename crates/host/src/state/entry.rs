@@ -94,7 +94,7 @@ pub(super) struct Initial<T> {
 #[derive(Debug)]
 pub(super) enum Said {
     Initial(SnapshotState),
-    Action(StateAction),
+    Action(Box<StateAction>),
     Notice(Notice),
     /// Something that changes no state: a refused action, or what a later version writes.
     Nothing,

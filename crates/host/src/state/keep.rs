@@ -15,10 +15,10 @@ pub(super) async fn keep(slots: Arc<Slots>) {
     loop {
         slots.work.notified().await;
         for slot in slots.all() {
-            if slot.due.swap(false, Relaxed) {
-                if let Some(held) = slots.hold_if_there(&slot).await {
-                    warn_of(save_held(&slots, held).await);
-                }
+            if slot.due.swap(false, Relaxed)
+                && let Some(held) = slots.hold_if_there(&slot).await
+            {
+                warn_of(save_held(&slots, held).await);
             }
         }
         make_room(&slots).await;

@@ -263,9 +263,10 @@ async fn page(
     fresh: &BTreeMap<u64, Bytes>,
     max_bytes: usize,
 ) -> Result<Vec<Row>, StateError> {
-    let in_memory = fresh.range(range.clone()).enumerate().map_while(|(at, (number, row))| {
-        (*number == range.start + at as u64).then(|| Row::read(*number, row))
-    });
+    let in_memory = fresh
+        .range(range.clone())
+        .enumerate()
+        .map_while(|(at, (number, row))| (*number == range.start + at as u64).then(|| Row::read(*number, row)));
     let mut page: Vec<Row> = in_memory.flatten().collect();
     if page.is_empty() {
         let end = fresh.range(range.clone()).next().map_or(range.end, |(number, _)| *number);

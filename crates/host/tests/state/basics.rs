@@ -87,7 +87,8 @@ async fn loaded_turns_are_before_the_others_and_a_cursor_from_outside_is_passed_
         turn["id"] = json!(id);
         turn
     };
-    let loaded = json!({"type": "chat/turnsLoaded", "turns": [older("a"), older("b"), older("c")], "turnsNextCursor": "x"});
+    let loaded =
+        json!({"type": "chat/turnsLoaded", "turns": [older("a"), older("b"), older("c")], "turnsNextCursor": "x"});
     act(&*log, CHAT, loaded).await;
     let whole = seen(&state, &*log, CHAT, ALL).await;
     assert_eq!((ids(&whole), &whole["turnsNextCursor"]), (vec!["a", "b", "c", "d"], &json!("x")));
@@ -121,8 +122,13 @@ async fn what_means_nothing_changes_nothing() {
     let state = open(&log, StateConfig::default()).await;
     let before = seen(&state, &*log, CHAT, ALL).await;
     let refused = json!({"channel": CHAT, "action": started("b"), "rejectionReason": "no"});
-    for body in ["{}".to_owned(), "[]".into(), "{".into(), r#"{"method":"later/thing","params":{}}"#.into(), refused.to_string()]
-    {
+    for body in [
+        "{}".to_owned(),
+        "[]".into(),
+        "{".into(),
+        r#"{"method":"later/thing","params":{}}"#.into(),
+        refused.to_string(),
+    ] {
         log.append(Batch::new().entry(CHAT, body)).await.unwrap();
     }
     act(&*log, CHAT, json!({"type": "later/action"})).await;

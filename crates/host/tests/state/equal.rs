@@ -75,10 +75,13 @@ fn in_turn() -> impl Strategy<Value = Value> {
         Just(json!({"type": "chat/toolCallStart", "toolCallId": "t", "toolName": "run", "displayName": "Run"})),
         Just(json!({"type": "chat/toolCallDelta", "toolCallId": "t", "content": "{}"})),
         Just(json!({"type": "chat/toolCallReady", "toolCallId": "t", "invocationMessage": "Runs", "toolInput": "{}"})),
-        any::<bool>().prop_map(|approved| json!({"type": "chat/toolCallConfirmed", "toolCallId": "t", "approved": approved})),
+        any::<bool>()
+            .prop_map(|approved| json!({"type": "chat/toolCallConfirmed", "toolCallId": "t", "approved": approved})),
         any::<bool>().prop_map(|asks| json!({"type": "chat/toolCallComplete", "toolCallId": "t",
             "requiresResultConfirmation": asks, "result": {"success": true, "pastTenseMessage": "Ran"}})),
-        any::<bool>().prop_map(|approved| json!({"type": "chat/toolCallResultConfirmed", "toolCallId": "t", "approved": approved})),
+        any::<bool>().prop_map(
+            |approved| json!({"type": "chat/toolCallResultConfirmed", "toolCallId": "t", "approved": approved})
+        ),
         Just(json!({"type": "chat/usage", "usage": {"inputTokens": 3}})),
         Just(json!({"type": "chat/inputRequested", "request": {"id": "i", "message": "Which?"}})),
         Just(json!({"type": "chat/inputCompleted", "requestId": "i", "response": "accept"})),

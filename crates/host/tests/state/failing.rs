@@ -9,7 +9,7 @@ use serde_json::json;
 
 use crate::common::*;
 
-/// Two chats and a terminal in a file. What is in memory is small, so that all is read from the file.
+/// A chat and a terminal in a file.
 async fn written(dir: &tempfile::TempDir) -> Arc<dyn Log> {
     let log: Arc<dyn Log> = Arc::new(SqliteLog::open(dir.path(), Options::default()).await.unwrap());
     begin(&*log, TERMINAL, &terminal()).await;
@@ -28,10 +28,10 @@ async fn damage(dir: &tempfile::TempDir, log: Arc<dyn Log>, sql: &str) -> Arc<dy
     let file = file.into_iter().find(|path| path.extension().is_some_and(|ext| ext == "db")).unwrap();
     for _ in 0..100 {
         let changed = Connection::open(&file).and_then(|file| file.execute(sql, []));
-        if changed.is_ok_and(|changed| changed > 0) {
-            if let Ok(log) = SqliteLog::open(dir.path(), Options::default()).await {
-                return Arc::new(log);
-            }
+        if changed.is_ok_and(|changed| changed > 0)
+            && let Ok(log) = SqliteLog::open(dir.path(), Options::default()).await
+        {
+            return Arc::new(log);
         }
         tokio::time::sleep(std::time::Duration::from_millis(20)).await;
     }

@@ -38,7 +38,8 @@ fn with(state: &SnapshotState, changes: Value) -> SnapshotState {
 
 /// A chat in the middle of a turn with these parts.
 fn in_turn(parts: Value) -> SnapshotState {
-    let turn = json!({"id": "t", "startedAt": "2026-01-01T00:00:00.000Z", "message": message("do"), "responseParts": parts});
+    let turn =
+        json!({"id": "t", "startedAt": "2026-01-01T00:00:00.000Z", "message": message("do"), "responseParts": parts});
     with(&chat(), json!({"activeTurn": turn}))
 }
 
@@ -142,7 +143,9 @@ fn a_tool_call_is_confirmed_while_it_waits_for_that() {
 
 #[test]
 fn a_tool_call_is_completed_by_the_client_that_runs_it() {
-    let by = |client: &str| tool("running", json!({"confirmed": "not-needed", "contributor": {"kind": "client", "clientId": client}}));
+    let by = |client: &str| {
+        tool("running", json!({"confirmed": "not-needed", "contributor": {"kind": "client", "clientId": client}}))
+    };
     assert_eq!(try_on(&by("me"), complete(true)), Ok(()));
     assert_eq!(try_on(&by("you"), complete(true)), Err(Refusal::NotYourToolCall));
     let hosts = tool("running", json!({"confirmed": "not-needed"}));
@@ -153,9 +156,7 @@ fn a_tool_call_is_completed_by_the_client_that_runs_it() {
 fn an_input_request_is_accepted_when_all_that_must_be_answered_is() {
     let request = json!({"id": "i", "questions": [{"kind": "text", "id": "q", "message": "?", "required": true}]});
     let asks = in_turn(json!([{"kind": "inputRequest", "request": request}]));
-    let completed = |response: &str, answers: Value| {
-        json!({"type": "chat/inputCompleted", "requestId": "i", "response": response, "answers": answers})
-    };
+    let completed = |response: &str, answers: Value| json!({"type": "chat/inputCompleted", "requestId": "i", "response": response, "answers": answers});
     let answer = |state: &str| json!({"q": {"state": state, "value": {"kind": "text", "value": "x"}}});
     assert_eq!(try_on(&asks, completed("accept", json!({}))), Err(Refusal::Unanswered));
     assert_eq!(try_on(&asks, completed("accept", answer("draft"))), Err(Refusal::Unanswered));
@@ -185,7 +186,8 @@ fn working_directories_change_where_the_agent_can_and_the_first_one_is_protected
     let state = with(&session(), json!({"workingDirectories": ["file:///a", "file:///b"]}));
     let try_as = |root: &RootState, action: Value| try_with(&Facts { root: Some(root), ..Facts::of(&state) }, action);
     let removed = |path: &str| json!({"type": "session/workingDirectoryRemoved", "directory": path});
-    let replaced = |path: &str| json!({"type": "session/workingDirectoryReplaced", "directory": path, "replacement": "file:///c"});
+    let replaced =
+        |path: &str| json!({"type": "session/workingDirectoryReplaced", "directory": path, "replacement": "file:///c"});
     let (none, peers) = (root(json!({})), root(json!({"multipleWorkingDirectories": {}})));
     let moves = root(json!({"multipleWorkingDirectories": {"primaryReplacement": true}}));
     assert_eq!(try_as(&none, removed("file:///b")), Err(Refusal::OneDirectory));
@@ -207,7 +209,8 @@ fn only_properties_that_may_change_in_a_session_do() {
     let schema = json!({"type": "object", "properties": {"fixed": {"type": "string", "title": "F"},
         "free": {"type": "string", "title": "V", "sessionMutable": true}}});
     let state = with(&session(), json!({"config": {"schema": schema, "values": {"fixed": "x", "free": "x"}}}));
-    let change = |config: Value, replace: bool| json!({"type": "session/configChanged", "config": config, "replace": replace});
+    let change =
+        |config: Value, replace: bool| json!({"type": "session/configChanged", "config": config, "replace": replace});
     assert_eq!(try_on(&state, change(json!({"free": "y"}), false)), Ok(()));
     assert_eq!(try_on(&state, change(json!({"fixed": "y"}), false)), Err(Refusal::FixedProperty));
     assert_eq!(try_on(&state, change(json!({"other": "y"}), false)), Err(Refusal::FixedProperty));

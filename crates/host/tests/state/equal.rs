@@ -1,11 +1,12 @@
 //! State by replay from the log, live reduction in one piece, and what clients compute after any cut are the same.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use ahp::reducers::apply_action_to_chat;
 use ahp_types::actions::StateAction;
 use ahp_types::state::{ChatState, SnapshotState};
-use breakbulk_host::log::{Log, MemoryLog, Seq};
+use breakbulk_host::log::{Log, MemoryLog, Options, Seq, SqliteLog};
 use breakbulk_host::state::{Page, State, StateConfig, View};
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -289,6 +290,44 @@ fn check(ops: Vec<Op>, config: StateConfig) {
         }
         world.compare().await;
     });
+}
+
+/// A chat that grows and is cut back all the time, in a file, with its states by seq.
+async fn grow(log: Arc<dyn Log>) -> BTreeMap<Seq, Value> {
+    let SnapshotState::Chat(mut truth) = chat() else { unreachable!() };
+    let mut states = BTreeMap::from([(1, serde_json::to_value(&truth).unwrap())]);
+    for n in 0..60 {
+        let mut actions = turn_actions(&format!("turn {n}"), "text").to_vec();
+        if n % 5 == 4 {
+            actions.push(json!({"type": "chat/truncated", "turnId": format!("turn {}", n - 4)}));
+        }
+        for action in actions {
+            let seq = act(&*log, CHAT, action.clone()).await;
+            apply_action_to_chat(&mut truth, &serde_json::from_value(action).unwrap());
+            states.insert(seq, serde_json::to_value(&truth).unwrap());
+        }
+    }
+    states
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_snapshot_beside_truncations_is_the_state_at_its_seq() {
+    let dir = tempfile::tempdir().unwrap();
+    let log: Arc<dyn Log> = Arc::new(SqliteLog::open(dir.path(), Options::default()).await.unwrap());
+    begin(&*log, CHAT, &chat()).await;
+    let state = open(&log, eager()).await;
+    let growing = tokio::spawn(grow(log.clone()));
+    let mut shots = Vec::new();
+    while !growing.is_finished() {
+        shots.push(state.snapshot(CHAT, ALL, 0).await.unwrap());
+        tokio::task::yield_now().await;
+    }
+    let states = growing.await.unwrap();
+    assert!(!shots.is_empty());
+    for shot in shots {
+        let (_, expected) = states.range(..=shot.from_seq).next_back().unwrap();
+        assert_eq!(json_of(&shot), *expected);
+    }
 }
 
 proptest! {

@@ -1,0 +1,229 @@
+//! Files for clients: the `resource*` methods inside of the configured roots, and watching what changes there.
+//!
+//! A client names files by `file:` URIs. Wherever such a URI leads, through `..`, through escapes, through symbolic links
+//! that change while we look: nothing outside of the [roots](FilesConfig::roots) is read, written, listed, or admitted to
+//! exist. Links inside of the roots work, from one root to another too, absolute or relative.
+//!
+//! - **No check before use.** A path is walked name by name from a root that is held open, and each link is read and
+//!   followed by this module. What is opened in the end is a name in a directory that is held.
+//! - **Writes are whole.** Content is written beside its place, synced, and renamed; owner and permissions stay. Only what
+//!   is appended goes to the file in place, so that no other program that appends loses anything. Where the owner could
+//!   not be kept the content is replaced in place. Other hard links of a replaced file keep the old content.
+//! - **Devices, pipes and sockets are refused** before they are opened, and never waited for.
+//! - **Links are not followed by what deletes or moves**: the link itself goes.
+//! - **Everything is bounded** by [`FilesConfig`], and file systems are only touched on threads that may block.
+//!
+//! ```
+//! # use ahp_types::commands::ResourceReadParams;
+//! # use breakbulk_host::files::{Files, FilesConfig, uri_of};
+//! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let dir = tempfile::tempdir()?;
+//! std::fs::write(dir.path().join("a.txt"), "hello")?;
+//! let files = Files::new(FilesConfig::new([dir.path()]))?;
+//! let uri = uri_of(&dir.path().join("a.txt"));
+//! let read = files.read(ResourceReadParams { channel: "ahp-root://".into(), meta: None, uri, encoding: None }).await?;
+//! assert_eq!(read.data, "hello");
+//! # Ok(()) }
+//! ```
+
+mod error;
+mod kind;
+mod locks;
+mod look;
+mod read;
+mod relocate;
+mod roots;
+mod stage;
+mod time;
+mod tree;
+mod uri;
+mod walk;
+mod watch;
+mod write;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ahp_types::commands::{
+    CreateResourceWatchParams, ResourceCopyParams, ResourceCopyResult, ResourceDeleteParams, ResourceDeleteResult,
+    ResourceListParams, ResourceListResult, ResourceMkdirParams, ResourceMkdirResult, ResourceMoveParams,
+    ResourceMoveResult, ResourceReadParams, ResourceReadResult, ResourceResolveParams, ResourceResolveResult,
+    ResourceWriteParams, ResourceWriteResult,
+};
+pub use error::{FileError, RootError};
+use locks::Locks;
+use roots::Roots;
+use tokio::sync::Semaphore;
+use tree::Budget;
+pub use uri::{UriError, path_of, uri_of};
+pub use watch::Watch;
+
+/// What clients may do with files, and how much of it.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct FilesConfig {
+    /// The directories that clients may use. Each must exist; it stays the same one, whatever its name comes to mean.
+    pub roots: Vec<PathBuf>,
+    /// The largest file that is read. 64 MiB: twice the 30 MB that a client must be able to have, and a bit.
+    pub max_read_bytes: u64,
+    /// The most that one write carries. 64 MiB.
+    pub max_write_bytes: u64,
+    /// The most entries of one directory that are listed. 50,000.
+    pub max_list_entries: usize,
+    /// The most bytes that one copy makes, or that a write keeps of an old file. 4 GiB.
+    pub max_copy_bytes: u64,
+    /// The most files and directories that one copy makes. 100,000.
+    pub max_copy_entries: usize,
+    /// The deepest tree that is copied, deleted or watched. Each level holds two files open. 100.
+    pub max_depth: usize,
+    /// Operations at once; others wait. Bounds memory to about this many times the largest read or write. 8.
+    pub max_at_once: usize,
+    /// Watches at once; each takes one of the system's (Linux has 128 for each user). 32.
+    pub max_watches: usize,
+    /// The most files and directories that one watch looks at. 100,000.
+    pub max_watch_entries: usize,
+    /// The most changes in one action. 1,000.
+    pub max_watch_changes: usize,
+    /// Changes are reported when there was none for this long. 100 ms.
+    pub watch_quiet: Duration,
+    /// And at the latest after this. 1 s.
+    pub watch_longest: Duration,
+}
+
+impl FilesConfig {
+    /// The defaults, with these roots.
+    pub fn new(roots: impl IntoIterator<Item = impl Into<PathBuf>>) -> Self {
+        Self {
+            roots: roots.into_iter().map(Into::into).collect(),
+            max_read_bytes: 64 << 20,
+            max_write_bytes: 64 << 20,
+            max_list_entries: 50_000,
+            max_copy_bytes: 4 << 30,
+            max_copy_entries: 100_000,
+            max_depth: 100,
+            max_at_once: 8,
+            max_watches: 32,
+            max_watch_entries: 100_000,
+            max_watch_changes: 1_000,
+            watch_quiet: Duration::from_millis(100),
+            watch_longest: Duration::from_secs(1),
+        }
+    }
+
+    fn budget(&self) -> Budget {
+        Budget { entries: self.max_copy_entries, bytes: self.max_copy_bytes, depth: self.max_depth }
+    }
+}
+
+/// The files of the roots. Clones share everything.
+///
+/// Each method must be called on a tokio runtime. Dropping its future leaves the operation to end on its own.
+#[derive(Debug, Clone)]
+pub struct Files(Arc<Shared>);
+
+#[derive(Debug)]
+pub(crate) struct Shared {
+    config: FilesConfig,
+    roots: Roots,
+    locks: Locks,
+    running: Arc<Semaphore>,
+    watches: Arc<Semaphore>,
+}
+
+impl Files {
+    /// Opens the roots.
+    pub fn new(config: FilesConfig) -> Result<Self, RootError> {
+        let roots = Roots::open(&config.roots)?;
+        let running = Arc::new(Semaphore::new(config.max_at_once.clamp(1, Semaphore::MAX_PERMITS)));
+        let watches = Arc::new(Semaphore::new(config.max_watches.min(Semaphore::MAX_PERMITS)));
+        Ok(Self(Arc::new(Shared { config, roots, locks: Locks::new(), running, watches })))
+    }
+
+    /// `resourceRead`. Without an encoding asked for, text comes as UTF-8 and everything else as base64. What is not UTF-8
+    /// comes as base64 whatever was asked for, as the protocol demands.
+    pub async fn read(&self, params: ResourceReadParams) -> Result<ResourceReadResult, FileError> {
+        self.run(move |shared| read::read(&shared.roots, shared.config.max_read_bytes, &params)).await
+    }
+
+    /// `resourceWrite`.
+    pub async fn write(&self, params: ResourceWriteParams) -> Result<ResourceWriteResult, FileError> {
+        self.run(move |shared| {
+            let Shared { config, roots, locks, .. } = shared;
+            let means = write::Means { roots, locks, max_bytes: config.max_write_bytes, budget: config.budget() };
+            write::write(&means, params)
+        })
+        .await
+    }
+
+    /// `resourceList`: by name. A link counts as what it leads to; devices and links that lead nowhere count as files.
+    pub async fn list(&self, params: ResourceListParams) -> Result<ResourceListResult, FileError> {
+        self.run(move |shared| look::list(&shared.roots, shared.config.max_list_entries, &params)).await
+    }
+
+    /// `resourceCopy`. A directory is copied with all that is in it, links as they are written; it replaces a directory at
+    /// the destination as a whole.
+    pub async fn copy(&self, params: ResourceCopyParams) -> Result<ResourceCopyResult, FileError> {
+        self.run(move |shared| relocate::copy(&shared.relocation(), &params)).await
+    }
+
+    /// `resourceDelete`.
+    pub async fn delete(&self, params: ResourceDeleteParams) -> Result<ResourceDeleteResult, FileError> {
+        self.run(move |shared| relocate::delete(&shared.relocation(), &params)).await
+    }
+
+    /// `resourceMove`. From one file system to another it is a copy and then a delete.
+    pub async fn rename(&self, params: ResourceMoveParams) -> Result<ResourceMoveResult, FileError> {
+        self.run(move |shared| relocate::rename(&shared.relocation(), &params)).await
+    }
+
+    /// `resourceResolve`. A file has an etag once its last change is a tick of the clock ago, which this waits for.
+    pub async fn resolve(&self, params: ResourceResolveParams) -> Result<ResourceResolveResult, FileError> {
+        self.run(move |shared| look::resolve(&shared.roots, &params)).await
+    }
+
+    /// `resourceMkdir`.
+    pub async fn mkdir(&self, params: ResourceMkdirParams) -> Result<ResourceMkdirResult, FileError> {
+        self.run(move |shared| {
+            shared.roots.make_dirs(&path_of(&params.uri)?)?;
+            Ok(ResourceMkdirResult {})
+        })
+        .await
+    }
+
+    /// `createResourceWatch`: begins to watch. The changes come from [`Watch::next`], for as long as the watch is held.
+    pub async fn watch(&self, params: CreateResourceWatchParams) -> Result<Watch, FileError> {
+        let limit = self.0.config.max_watches;
+        let permit = Arc::clone(&self.0.watches).try_acquire_owned().map_err(|_| FileError::TooMany { limit })?;
+        let shared = Arc::clone(&self.0);
+        self.run(move |_| Watch::begin(shared, permit, params)).await
+    }
+
+    async fn run<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Shared) -> Result<T, FileError> + Send + 'static,
+    ) -> Result<T, FileError> {
+        run(&self.0, work).await
+    }
+}
+
+impl Shared {
+    fn relocation(&self) -> relocate::Means<'_> {
+        relocate::Means { roots: &self.roots, locks: &self.locks, budget: self.config.budget() }
+    }
+}
+
+/// Does something that may block, when its turn has come.
+async fn run<T: Send + 'static>(
+    shared: &Arc<Shared>,
+    work: impl FnOnce(&Shared) -> Result<T, FileError> + Send + 'static,
+) -> Result<T, FileError> {
+    let closed = |error: &dyn std::fmt::Display| FileError::System(error.to_string());
+    let permit = Arc::clone(&shared.running).acquire_owned().await.map_err(|error| closed(&error))?;
+    let shared = Arc::clone(shared);
+    let work = move || {
+        let _permit = permit;
+        work(&shared)
+    };
+    tokio::task::spawn_blocking(work).await.map_err(|error| closed(&error))?
+}

@@ -1,0 +1,42 @@
+//! One writer at a time for each path.
+
+use std::hash::{BuildHasher, RandomState};
+use std::path::Path;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Paths share these. More only means that fewer strangers wait for each other.
+const LOCKS: usize = 64;
+
+/// Guards against our own writers. Other programs on the machine are not held back by it.
+#[derive(Debug)]
+pub(super) struct Locks {
+    locks: [Mutex<()>; LOCKS],
+    hasher: RandomState,
+}
+
+impl Locks {
+    pub(super) fn new() -> Self {
+        Self { locks: [const { Mutex::new(()) }; LOCKS], hasher: RandomState::new() }
+    }
+
+    /// Waits until nobody else writes to this path.
+    pub(super) fn one(&self, real: &Path) -> Option<MutexGuard<'_, ()>> {
+        self.lock(self.index(real))
+    }
+
+    /// For two paths. Always in the same order, so that two callers cannot wait for each other.
+    pub(super) fn two(&self, one: &Path, other: &Path) -> [Option<MutexGuard<'_, ()>>; 2] {
+        let (one, other) = (self.index(one), self.index(other));
+        let first = self.lock(one.min(other));
+        [first, if one == other { None } else { self.lock(one.max(other)) }]
+    }
+
+    fn index(&self, real: &Path) -> usize {
+        usize::try_from(self.hasher.hash_one(real) % 64).unwrap_or(0)
+    }
+
+    fn lock(&self, index: usize) -> Option<MutexGuard<'_, ()>> {
+        // There is nothing behind the lock that a panic could have left half done.
+        self.locks.get(index).map(|lock| lock.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}

@@ -1,0 +1,71 @@
+//! Reading a file.
+
+use std::fs::File;
+use std::io::Read;
+
+use ahp_types::commands::{ContentEncoding, ResourceReadParams, ResourceReadResult};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use rustix::fs::OFlags;
+
+use super::error::FileError;
+use super::kind::kind_of;
+use super::look::type_of;
+use super::roots::{FILE, Last, Roots};
+use super::uri::path_of;
+
+pub(super) fn read(roots: &Roots, limit: u64, params: &ResourceReadParams) -> Result<ResourceReadResult, FileError> {
+    let path = path_of(&params.uri)?;
+    let (file, spot) = open(roots, &path)?;
+    let bytes = contents(&file, limit)?;
+    let asked_for_text = params.encoding == Some(ContentEncoding::Utf8);
+    let text = match params.encoding {
+        Some(ContentEncoding::Base64) => Err(bytes),
+        // NUL bytes are valid UTF-8 and no text: unless asked for, they go as what they are, in a sixth of the room.
+        _ if !asked_for_text && bytes.contains(&0) => Err(bytes),
+        _ => String::from_utf8(bytes).map_err(std::string::FromUtf8Error::into_bytes),
+    };
+    Ok(match text {
+        Ok(data) => {
+            let kind = kind_of(&spot.real, data.as_bytes(), true).to_owned();
+            ResourceReadResult { data, encoding: ContentEncoding::Utf8, content_type: Some(kind) }
+        }
+        Err(bytes) => {
+            let is_text = params.encoding == Some(ContentEncoding::Base64) && std::str::from_utf8(&bytes).is_ok();
+            let kind = kind_of(&spot.real, &bytes, is_text).to_owned();
+            let data = STANDARD.encode(&bytes);
+            ResourceReadResult { data, encoding: ContentEncoding::Base64, content_type: Some(kind) }
+        }
+    })
+}
+
+/// Opens a file for reading. What is not a file is not opened; if it became something else in between, that was opened
+/// without waiting for it, and nothing is read.
+pub(super) fn open(roots: &Roots, path: &std::path::Path) -> Result<(File, super::roots::Spot), FileError> {
+    let spot = roots.find(path, Last::Follow)?;
+    only_file(&spot.hold()?)?;
+    let (file, spot) = roots.open_at(path, Last::Follow, FILE | OFlags::RDONLY)?;
+    let file = File::from(file);
+    only_file(&file)?;
+    Ok((file, spot))
+}
+
+pub(super) fn only_file(file: &File) -> Result<(), FileError> {
+    let found = file.metadata()?.file_type();
+    type_of(found)?;
+    if found.is_dir() { Err(FileError::IsDirectory) } else { Ok(()) }
+}
+
+/// All of a file, but never more than `limit`, however it grows meanwhile.
+fn contents(file: &File, limit: u64) -> Result<Vec<u8>, FileError> {
+    let size = file.metadata()?.len();
+    if size > limit {
+        return Err(FileError::TooLarge { size, limit });
+    }
+    let mut bytes = Vec::with_capacity(usize::try_from(size).unwrap_or(0));
+    let read = file.take(limit.saturating_add(1)).read_to_end(&mut bytes)?;
+    match u64::try_from(read) {
+        Ok(size) if size > limit => Err(FileError::TooLarge { size, limit }),
+        _ => Ok(bytes),
+    }
+}

@@ -1,0 +1,160 @@
+//! The directories that clients may use, and where in them a path leads.
+
+use std::ffi::OsString;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Dir, Mode, OFlags, open, openat};
+use rustix::io::Errno;
+
+use super::error::{FileError, RootError};
+use super::walk::Walk;
+
+/// Enough to hold a directory and to look things up in it.
+pub(super) const HOLD: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+
+/// For files. `NONBLOCK`: a pipe that was put there a moment ago must not hold us up.
+pub(super) const FILE: OFlags = OFlags::NOFOLLOW.union(OFlags::NONBLOCK).union(OFlags::NOCTTY).union(OFlags::CLOEXEC);
+
+/// For the entries of a directory.
+pub(super) const LISTING: OFlags =
+    OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+
+/// How often a path is looked up again when its last name became a symbolic link in between.
+const TRIES: u32 = 16;
+
+/// The configured roots, each held open: whatever happens to the names above them, they stay what they were at the start.
+#[derive(Debug)]
+pub(super) struct Roots(pub(super) Vec<Root>);
+
+/// One of them.
+#[derive(Debug)]
+pub(super) struct Root {
+    /// As configured, made absolute.
+    pub(super) given: PathBuf,
+    /// Without symbolic links.
+    pub(super) real: PathBuf,
+    pub(super) dir: OwnedFd,
+}
+
+/// What to do when the last name of a path is a symbolic link.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Last {
+    /// Go where it points.
+    Follow,
+    /// Mean the link itself.
+    Keep,
+}
+
+/// Where a path leads: a name in a directory that is held open. Whether anything has that name is not said.
+#[derive(Debug)]
+pub(super) struct Spot {
+    /// Held, never looked up again by its path.
+    pub(super) dir: OwnedFd,
+    /// One name; `.` for a root itself.
+    pub(super) name: OsString,
+    /// The whole path without symbolic links.
+    pub(super) real: PathBuf,
+    /// Whether it is the root itself.
+    pub(super) is_root: bool,
+    /// Whether the last name was written in a symbolic link, and not by the caller.
+    pub(super) linked: bool,
+}
+
+impl Roots {
+    pub(super) fn open(paths: &[PathBuf]) -> Result<Self, RootError> {
+        paths
+            .iter()
+            .map(|path| Root::open(path).map_err(|error| RootError { path: path.clone(), error }))
+            .collect::<Result<_, _>>()
+            .map(Self)
+    }
+
+    /// Finds the place that `path` names. Every directory on the way is opened by name from the one before, and every
+    /// symbolic link is read and followed by us, so nothing that happens meanwhile can lead out of the roots.
+    pub(super) fn find(&self, path: &Path, last: Last) -> Result<Spot, FileError> {
+        Walk::new(self, path, last).finish()
+    }
+
+    /// Opens what `path` names. It is never a symbolic link, unless `flags` are for holding one.
+    pub(super) fn open_at(&self, path: &Path, last: Last, flags: OFlags) -> Result<(OwnedFd, Spot), FileError> {
+        for _ in 0..TRIES {
+            let spot = self.find(path, last)?;
+            match spot.open(flags) {
+                // A link appeared where none was: the way to it has to be found again.
+                Err(Errno::LOOP) if last == Last::Follow => {}
+                result => return Ok((result?, spot)),
+            }
+        }
+        Err(FileError::Links)
+    }
+
+    /// Makes a directory and those above it. One that is there is fine.
+    pub(super) fn make_dirs(&self, path: &Path) -> Result<(), FileError> {
+        let spot = Walk::new(self, path, Last::Follow).making().finish()?;
+        if spot.is_root {
+            return Ok(());
+        }
+        // A link that points nowhere is in the way: what it names is not for us to make.
+        if !spot.linked {
+            match rustix::fs::mkdirat(&spot.dir, &spot.name, Mode::from_raw_mode(0o777)) {
+                Ok(()) => return Ok(()),
+                Err(Errno::EXIST) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+        match spot.open(HOLD) {
+            Ok(_) => Ok(()),
+            Err(Errno::NOTDIR | Errno::LOOP | Errno::NOENT) => Err(FileError::AlreadyExists),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    /// Whether a root is at this real path or beneath it.
+    pub(super) fn any_in(&self, real: &Path) -> bool {
+        self.0.iter().any(|root| root.real.starts_with(real))
+    }
+}
+
+impl Root {
+    fn open(path: &Path) -> Result<Self, std::io::Error> {
+        let given = std::path::absolute(path)?;
+        let real = given.canonicalize()?;
+        let dir = open(&real, HOLD, Mode::empty())?;
+        Ok(Self { given, real, dir })
+    }
+}
+
+impl Spot {
+    pub(super) fn open(&self, flags: OFlags) -> Result<OwnedFd, Errno> {
+        openat(&self.dir, &self.name, flags, Mode::empty())
+    }
+
+    /// Holds what is here, a symbolic link too, without opening it.
+    pub(super) fn hold(&self) -> Result<std::fs::File, Errno> {
+        self.open(OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC).map(Into::into)
+    }
+}
+
+/// The names in a directory, without `.` and `..`, sorted; refused when there are more than `limit`.
+pub(super) fn names_in(dir: OwnedFd, limit: usize) -> Result<Vec<OsString>, FileError> {
+    use std::os::unix::ffi::OsStringExt;
+    let mut names = Vec::new();
+    for entry in Dir::new(dir)? {
+        let name = entry?.file_name().to_bytes().to_vec();
+        if name == b"." || name == b".." {
+            continue;
+        }
+        if names.len() >= limit {
+            return Err(FileError::TooMany { limit });
+        }
+        names.push(OsString::from_vec(name));
+    }
+    names.sort_unstable();
+    Ok(names)
+}
+
+/// Opens a directory by one name in a directory that is held.
+pub(super) fn hold_in(dir: &OwnedFd, name: &std::ffi::OsStr) -> Result<OwnedFd, Errno> {
+    openat(dir, name, HOLD, Mode::empty())
+}

@@ -1,0 +1,142 @@
+//! A new file or directory beside the place where it belongs, until it is whole.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::fs::{
+    AtFlags, FileType, Mode, OFlags, RenameFlags, linkat, openat, renameat, renameat_with, statat, unlinkat,
+};
+use rustix::io::Errno;
+
+use super::error::FileError;
+use super::roots::{FILE, Spot};
+use super::tree::{Budget, remove};
+
+const PREFIX: &str = ".breakbulk-";
+const SUFFIX: &str = ".tmp";
+
+/// A name that nothing else has, removed with what is there unless it found its place.
+///
+/// After a crash such a name can stay behind. It is safe to delete.
+#[derive(Debug)]
+pub(super) struct Stage {
+    dir: OwnedFd,
+    name: OsString,
+    budget: Budget,
+    /// Whether what has this name is ours to remove.
+    ours: bool,
+}
+
+impl Stage {
+    /// A free name in the directory of `spot`.
+    pub(super) fn beside(spot: &Spot, budget: Budget) -> Result<Self, FileError> {
+        let mut random = [0; 8];
+        getrandom::fill(&mut random).map_err(|error| FileError::System(error.to_string()))?;
+        let name = format!("{PREFIX}{:016x}{SUFFIX}", u64::from_le_bytes(random)).into();
+        Ok(Self { dir: spot.dir.try_clone()?, name, budget, ours: true })
+    }
+
+    /// Makes an empty file there.
+    pub(super) fn file(&self, mode: Mode) -> Result<File, FileError> {
+        let flags = FILE | OFlags::RDWR | OFlags::CREATE | OFlags::EXCL;
+        Ok(openat(&self.dir, &self.name, flags, mode)?.into())
+    }
+
+    pub(super) fn dir(&self) -> &OwnedFd {
+        &self.dir
+    }
+
+    pub(super) fn name(&self) -> &OsStr {
+        &self.name
+    }
+
+    /// Puts what is here where it belongs, in one step for all who look.
+    pub(super) fn install(self, spot: &Spot, replace: bool) -> Result<(), FileError> {
+        match place(&self.dir, &self.name, spot, replace, self.budget)? {
+            true => Ok(()),
+            false => Err(FileError::System("the destination moved to another file system".to_owned())),
+        }
+    }
+}
+
+impl Drop for Stage {
+    fn drop(&mut self) {
+        // Mostly there is nothing any more.
+        if self.ours
+            && let Err(error) = remove(&self.dir, &self.name, self.budget.depth)
+            && error != FileError::NotFound
+        {
+            tracing::warn!(%error, "a temporary file stays behind");
+        }
+    }
+}
+
+/// Whether a name is one of ours, on its way to its place.
+pub(super) fn is_stage(name: &OsStr) -> bool {
+    let middle = name.to_str().and_then(|name| name.strip_prefix(PREFIX)?.strip_suffix(SUFFIX));
+    middle.is_some_and(|middle| middle.len() == 16 && middle.bytes().all(|byte| byte.is_ascii_hexdigit()))
+}
+
+/// Moves a name to `spot`, over what is there or only if nothing is.
+///
+/// A file replaces a file and a directory a directory; nothing replaces another kind of thing. `false`: it is on another
+/// file system, and has to be copied.
+pub(super) fn place(
+    dir: &OwnedFd,
+    name: &OsStr,
+    spot: &Spot,
+    replace: bool,
+    budget: Budget,
+) -> Result<bool, FileError> {
+    if !replace {
+        return place_new(dir, name, spot);
+    }
+    match renameat(dir, name, &spot.dir, &spot.name) {
+        Ok(()) => Ok(true),
+        Err(Errno::XDEV) => Ok(false),
+        Err(Errno::NOTEMPTY | Errno::EXIST) => place_over_tree(dir, name, spot, budget).map(|()| true),
+        // A directory on a file.
+        Err(Errno::NOTDIR) => Err(FileError::NotADirectory),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+fn place_new(dir: &OwnedFd, name: &OsStr, spot: &Spot) -> Result<bool, FileError> {
+    match renameat_with(dir, name, &spot.dir, &spot.name, RenameFlags::NOREPLACE) {
+        Ok(()) => return Ok(true),
+        Err(Errno::XDEV) => return Ok(false),
+        Err(Errno::INVAL | Errno::NOSYS | Errno::NOTSUP) => {}
+        Err(errno) => return Err(errno.into()),
+    }
+    // This file system cannot say "only if nothing is there". A link to a file can.
+    if !is_directory(dir, name)? {
+        linkat(dir, name, &spot.dir, &spot.name, AtFlags::empty())?;
+        unlinkat(dir, name, AtFlags::empty())?;
+        return Ok(true);
+    }
+    match statat(&spot.dir, &spot.name, AtFlags::SYMLINK_NOFOLLOW) {
+        Ok(_) => Err(FileError::AlreadyExists),
+        Err(Errno::NOENT) => Ok(renameat(dir, name, &spot.dir, &spot.name).map(|()| true)?),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+/// A directory with something in it steps aside, and goes when the other is in its place.
+fn place_over_tree(dir: &OwnedFd, name: &OsStr, spot: &Spot, budget: Budget) -> Result<(), FileError> {
+    let mut aside = Stage::beside(spot, budget)?;
+    aside.ours = false;
+    renameat(&spot.dir, &spot.name, &aside.dir, &aside.name)?;
+    if let Err(errno) = renameat(dir, name, &spot.dir, &spot.name) {
+        renameat(&aside.dir, &aside.name, &spot.dir, &spot.name)?;
+        return Err(errno.into());
+    }
+    aside.ours = true;
+    Ok(())
+}
+
+/// Whether it is a directory; a link to one is not.
+pub(super) fn is_directory(dir: impl AsFd, name: &OsStr) -> Result<bool, FileError> {
+    let stat = statat(dir, name, AtFlags::SYMLINK_NOFOLLOW)?;
+    Ok(FileType::from_raw_mode(stat.st_mode) == FileType::Directory)
+}

@@ -1,0 +1,181 @@
+//! Whole trees: copied without following links, removed without following links.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::{File, FileTimes};
+use std::io::Read;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::MetadataExt;
+
+use rustix::fs::{
+    AtFlags, Dir, FileType, Gid, Mode, OFlags, Uid, fchmod, fchown, mkdirat, openat, readlinkat, statat, symlinkat,
+    unlinkat,
+};
+use rustix::io::Errno;
+
+use super::error::FileError;
+use super::roots::{FILE, HOLD, LISTING, hold_in, names_in};
+
+/// Names of one directory that are held in memory while they are removed.
+const AT_A_TIME: usize = 1024;
+
+/// What a copy may come to, and how deep any tree may be.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Budget {
+    pub(super) entries: usize,
+    pub(super) bytes: u64,
+    /// Levels, since each holds files open.
+    pub(super) depth: usize,
+}
+
+/// Removes a file, a link, or a directory with all that is in it. A link is never followed.
+pub(super) fn remove(dir: &OwnedFd, name: &OsStr, max_depth: usize) -> Result<(), FileError> {
+    remove_level(dir, name, max_depth).map_err(|error| match error {
+        FileError::TooMany { .. } => FileError::TooMany { limit: max_depth },
+        other => other,
+    })
+}
+
+fn remove_level(dir: &OwnedFd, name: &OsStr, depth: usize) -> Result<(), FileError> {
+    match unlinkat(dir, name, AtFlags::empty()) {
+        // Linux says the first of a directory, POSIX the second, which may also mean what it says.
+        Err(Errno::ISDIR | Errno::PERM) => {}
+        result => return Ok(result?),
+    }
+    let depth = depth.checked_sub(1).ok_or(FileError::TooMany { limit: depth })?;
+    match unlinkat(dir, name, AtFlags::REMOVEDIR) {
+        Err(Errno::NOTEMPTY | Errno::EXIST) => {}
+        Err(Errno::NOTDIR) => return Err(FileError::Denied),
+        result => return Ok(result?),
+    }
+    let inner = hold_in(dir, name)?;
+    loop {
+        let names = some_names(&inner)?;
+        if names.is_empty() {
+            break;
+        }
+        for name in names {
+            match remove_level(&inner, &name, depth) {
+                // Somebody else was faster.
+                Ok(()) | Err(FileError::NotFound) => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+    Ok(unlinkat(dir, name, AtFlags::REMOVEDIR)?)
+}
+
+/// Copies a file, a link, or a directory with all that is in it to a new name. Links are copied as they are written.
+pub(super) fn copy(
+    from: (&OwnedFd, &OsStr),
+    to: (&OwnedFd, &OsStr),
+    budget: Budget,
+    keep: Keep,
+) -> Result<(), FileError> {
+    Copy { budget, left: budget, keep }.entry(from, to, budget.depth)
+}
+
+/// What a copy has in common with what it is made from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Keep {
+    /// The permissions: it is a new thing.
+    Mode,
+    /// Permissions, times, and where we may the owner: it is the same thing in another place.
+    All,
+}
+
+struct Copy {
+    budget: Budget,
+    left: Budget,
+    keep: Keep,
+}
+
+type Place<'a> = (&'a OwnedFd, &'a OsStr);
+
+impl Copy {
+    fn entry(&mut self, from: Place<'_>, to: Place<'_>, depth: usize) -> Result<(), FileError> {
+        let limit = self.budget.entries;
+        self.left.entries = self.left.entries.checked_sub(1).ok_or(FileError::TooMany { limit })?;
+        let stat = statat(from.0, from.1, AtFlags::SYMLINK_NOFOLLOW)?;
+        match FileType::from_raw_mode(stat.st_mode) {
+            FileType::Directory => self.directory(from, to, depth),
+            FileType::Symlink => {
+                let target = readlinkat(from.0, from.1, Vec::new())?;
+                Ok(symlinkat(target, to.0, to.1)?)
+            }
+            FileType::RegularFile => self.file(from, to),
+            _ => Err(FileError::Special),
+        }
+    }
+
+    fn file(&mut self, from: Place<'_>, to: Place<'_>) -> Result<(), FileError> {
+        let source: File = openat(from.0, from.1, FILE | OFlags::RDONLY, Mode::empty())?.into();
+        super::read::only_file(&source)?;
+        let flags = FILE | OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
+        let mut copy: File = openat(to.0, to.1, flags, Mode::from_raw_mode(0o600))?.into();
+        self.bytes(&source, &mut copy)?;
+        self.likeness(&source, &copy)
+    }
+
+    fn bytes(&mut self, source: &File, copy: &mut File) -> Result<(), FileError> {
+        let left = self.left.bytes;
+        let copied = std::io::copy(&mut source.take(left.saturating_add(1)), copy)?;
+        let limit = self.budget.bytes;
+        self.left.bytes = left.checked_sub(copied).ok_or_else(|| {
+            let size = source.metadata().map_or(copied, |metadata| metadata.len());
+            FileError::TooLarge { size: (limit - left).saturating_add(size), limit }
+        })?;
+        Ok(())
+    }
+
+    fn directory(&mut self, from: Place<'_>, to: Place<'_>, depth: usize) -> Result<(), FileError> {
+        let depth = depth.checked_sub(1).ok_or(FileError::TooMany { limit: self.budget.depth })?;
+        let source = openat(from.0, from.1, LISTING, Mode::empty())?;
+        mkdirat(to.0, to.1, Mode::from_raw_mode(0o700))?;
+        let copy = openat(to.0, to.1, LISTING, Mode::empty())?;
+        let held = openat(&source, ".", HOLD, Mode::empty())?;
+        let looked = File::from(source.try_clone()?);
+        let names = names_in(source, self.left.entries).map_err(|error| match error {
+            FileError::TooMany { .. } => FileError::TooMany { limit: self.budget.entries },
+            other => other,
+        })?;
+        for name in names {
+            match self.entry((&held, &name), (&copy, &name), depth) {
+                // It went away since we read its name.
+                Ok(()) | Err(FileError::NotFound) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        self.likeness(&looked, &File::from(copy))
+    }
+
+    fn likeness(&self, source: &File, copy: &File) -> Result<(), FileError> {
+        let metadata = source.metadata()?;
+        if self.keep == Keep::All {
+            // Only the superuser can give things away; without that, the copy is ours.
+            _ = fchown(copy, Some(Uid::from_raw(metadata.uid())), Some(Gid::from_raw(metadata.gid())));
+        }
+        fchmod(copy, Mode::from_raw_mode(metadata.mode() & 0o777))?;
+        if self.keep == Keep::All
+            && let Ok(modified) = metadata.modified()
+        {
+            copy.set_times(FileTimes::new().set_modified(modified))?;
+        }
+        Ok(())
+    }
+}
+
+/// The first names in a directory, at most [`AT_A_TIME`].
+fn some_names(dir: &OwnedFd) -> Result<Vec<OsString>, FileError> {
+    let mut names = Vec::new();
+    for entry in Dir::new(openat(dir, ".", LISTING, Mode::empty())?)? {
+        let name = entry?.file_name().to_bytes().to_vec();
+        if name != b"." && name != b".." {
+            names.push(OsString::from_vec(name));
+        }
+        if names.len() == AT_A_TIME {
+            break;
+        }
+    }
+    Ok(names)
+}

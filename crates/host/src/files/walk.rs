@@ -1,0 +1,202 @@
+//! One way down a path, name by name, with every symbolic link in our own hands.
+//!
+//! `openat2` with `RESOLVE_BENEATH` would do the same inside of one root, and would refuse every absolute link. Links
+//! from one root to another, and absolute ones to where a client may go anyway, are common in work trees, so we walk.
+
+use std::ffi::{OsStr, OsString};
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Component, Path, PathBuf};
+
+use rustix::fs::{Mode, mkdirat, readlinkat};
+use rustix::io::Errno;
+
+use super::error::FileError;
+use super::roots::{Last, Root, Roots, Spot, hold_in};
+
+/// Links on one path, as many as Linux follows.
+const MAX_LINKS: u32 = 40;
+
+/// How often one name is looked at again when it changes between a directory and a link.
+const MAX_TRIES: u32 = 16;
+
+pub(super) struct Walk<'a> {
+    roots: &'a Roots,
+    here: Here<'a>,
+    /// Names to go, the next one last.
+    todo: Vec<OsString>,
+    /// While more names than this are to go, they were written in a link.
+    link_floor: usize,
+    links: u32,
+    last: Last,
+    making: bool,
+}
+
+/// Where the walk stands.
+enum Here<'a> {
+    /// Not in a root (yet). Nothing is looked up here: names only add up until they are those of a root.
+    Above(PathBuf),
+    /// In a root: the names of real directories below it, and the last of them, held.
+    In { root: &'a Root, names: Vec<OsString>, dir: OwnedFd },
+}
+
+impl<'a> Walk<'a> {
+    pub(super) fn new(roots: &'a Roots, path: &Path, last: Last) -> Self {
+        let here = Here::Above(PathBuf::from("/"));
+        let mut walk = Self { roots, here, todo: Vec::new(), link_floor: usize::MAX, links: 0, last, making: false };
+        walk.push(path);
+        walk
+    }
+
+    /// Makes the directories on the way that are missing.
+    pub(super) fn making(mut self) -> Self {
+        self.making = true;
+        self
+    }
+
+    pub(super) fn finish(mut self) -> Result<Spot, FileError> {
+        self.enter(PathBuf::from("/"))?;
+        while let Some(name) = self.todo.pop() {
+            if self.todo.len() < self.link_floor {
+                self.link_floor = usize::MAX;
+            }
+            match &mut self.here {
+                Here::Above(path) => {
+                    let mut path = std::mem::take(path);
+                    if name == ".." {
+                        path.pop();
+                    } else {
+                        path.push(&name);
+                    }
+                    self.enter(path)?;
+                }
+                Here::In { .. } if name == ".." => self.up()?,
+                Here::In { .. } => {
+                    if let Some(spot) = self.down(name)? {
+                        return Ok(spot);
+                    }
+                }
+            }
+        }
+        self.end()
+    }
+
+    /// Stands at a path above; if that is a root, in it.
+    fn enter(&mut self, path: PathBuf) -> Result<(), FileError> {
+        self.here = match self.roots.0.iter().find(|root| root.given == path || root.real == path) {
+            Some(root) => Here::In { root, names: Vec::new(), dir: root.dir.try_clone()? },
+            None => Here::Above(path),
+        };
+        Ok(())
+    }
+
+    /// `..`, which only links contain: to the real parent, found again from the root.
+    fn up(&mut self) -> Result<(), FileError> {
+        let Here::In { root, names, dir } = &mut self.here else { return Ok(()) };
+        if names.pop().is_some() {
+            *dir = reopen(root, names)?;
+            return Ok(());
+        }
+        let mut above = root.real.clone();
+        above.pop();
+        self.enter(above)
+    }
+
+    /// One name down. The last one is not opened: what is there is the caller's affair.
+    fn down(&mut self, name: OsString) -> Result<Option<Spot>, FileError> {
+        let Here::In { root, names, dir } = &mut self.here else { return Ok(None) };
+        let is_last = self.todo.is_empty();
+        for _ in 0..MAX_TRIES {
+            if is_last && self.last == Last::Keep {
+                break;
+            }
+            if !is_last {
+                match hold_in(dir, &name) {
+                    Ok(next) => {
+                        *dir = next;
+                        names.push(name);
+                        return Ok(None);
+                    }
+                    Err(Errno::NOENT) if self.making && self.link_floor == usize::MAX => {
+                        make(dir, &name)?;
+                        continue;
+                    }
+                    Err(Errno::NOTDIR | Errno::LOOP) => {}
+                    Err(errno) => return Err(errno.into()),
+                }
+            }
+            match readlinkat(&*dir, &name, Vec::new()) {
+                Ok(target) => return self.follow(OsStr::from_bytes(target.as_bytes())).map(|()| None),
+                Err(Errno::INVAL | Errno::NOENT) if is_last => break,
+                // It is no link now. If it is a directory by now, the next round opens it.
+                Err(Errno::INVAL) if is_file(dir, &name) && self.making => return Err(FileError::AlreadyExists),
+                Err(Errno::INVAL) if is_file(dir, &name) => return Err(FileError::NotFound),
+                Err(Errno::INVAL) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+        if !is_last {
+            return Err(FileError::Links);
+        }
+        let mut real = root.real.clone();
+        real.extend(names.iter());
+        real.push(&name);
+        let linked = self.link_floor != usize::MAX;
+        Ok(Some(Spot { dir: dir.try_clone()?, name, real, is_root: false, linked }))
+    }
+
+    /// Puts a link's target before what is still to go.
+    fn follow(&mut self, target: &OsStr) -> Result<(), FileError> {
+        self.links += 1;
+        if self.links > MAX_LINKS {
+            return Err(FileError::Links);
+        }
+        self.link_floor = self.link_floor.min(self.todo.len());
+        let target = Path::new(target);
+        self.push(target);
+        if target.is_absolute() { self.enter(PathBuf::from("/")) } else { Ok(()) }
+    }
+
+    fn push(&mut self, path: &Path) {
+        let names = path.components().rev().filter_map(|part| match part {
+            Component::Normal(name) => Some(name.to_owned()),
+            Component::ParentDir => Some(OsString::from_vec(b"..".to_vec())),
+            Component::CurDir | Component::RootDir | Component::Prefix(_) => None,
+        });
+        self.todo.extend(names);
+    }
+
+    /// The path ended at a directory that is already open: a root, or where a link's last `..` led.
+    fn end(self) -> Result<Spot, FileError> {
+        let Here::In { root, mut names, dir } = self.here else { return Err(FileError::Outside) };
+        let mut real = root.real.clone();
+        real.extend(names.iter());
+        match names.pop() {
+            Some(name) => Ok(Spot { dir: reopen(root, &names)?, name, real, is_root: false, linked: true }),
+            None => Ok(Spot { dir, name: OsString::from("."), real, is_root: true, linked: false }),
+        }
+    }
+}
+
+/// Goes down real directories; a name that is none any more is not found.
+fn reopen(root: &Root, names: &[OsString]) -> Result<OwnedFd, FileError> {
+    let mut dir = root.dir.try_clone()?;
+    for name in names {
+        dir = hold_in(&dir, name)?;
+    }
+    Ok(dir)
+}
+
+fn make(dir: &OwnedFd, name: &OsStr) -> Result<(), FileError> {
+    match mkdirat(dir, name, Mode::from_raw_mode(0o777)) {
+        Ok(()) | Err(Errno::EXIST) => Ok(()),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+/// Whether it is there and neither a directory nor a link.
+fn is_file(dir: &OwnedFd, name: &OsStr) -> bool {
+    use rustix::fs::{AtFlags, FileType, statat};
+    statat(dir, name, AtFlags::SYMLINK_NOFOLLOW)
+        .is_ok_and(|stat| !matches!(FileType::from_raw_mode(stat.st_mode), FileType::Directory | FileType::Symlink))
+}

@@ -1,0 +1,158 @@
+//! Watching what changes under a URI.
+//!
+//! What the operating system reports only says *where to look*. What a client hears is the difference between what was
+//! there and what is there, found by the same walk as everything else here: a change is never missed because a queue ran
+//! over, a file that was replaced is `updated` however its program did that, files in a directory that appeared are found
+//! even if they were there before anybody watched it, and no name from outside of the roots can be heard.
+
+mod filter;
+mod inbox;
+mod tracker;
+
+use std::collections::VecDeque;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use ahp_types::actions::{ResourceWatchChangedAction, StateAction};
+use ahp_types::commands::{CreateResourceWatchParams, CreateResourceWatchResult};
+use ahp_types::state::{ResourceChange, ResourceChangeType, ResourceWatchState};
+use serde_json::json;
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::{Instant, timeout_at};
+
+use self::filter::Filter;
+use self::inbox::Inbox;
+use self::tracker::Tracker;
+use super::error::FileError;
+use super::roots::Last;
+use super::uri::{path_of, uri_of};
+use super::{Shared, run};
+
+/// A running watch. Dropping it ends it.
+///
+/// The host subscribes a client to [`channel`](Self::channel) and puts each action that [`next`](Self::next) returns on it.
+/// While nobody asks, changes add up as names to look at, and past a bound as one mark to look at everything.
+#[derive(Debug)]
+pub struct Watch {
+    channel: String,
+    state: ResourceWatchState,
+    /// As the client wrote it: changes are reported under this path.
+    asked: PathBuf,
+    shared: Arc<Shared>,
+    inbox: Arc<Inbox>,
+    ready: Arc<Ready>,
+    tracker: Arc<Mutex<Tracker>>,
+    _permit: OwnedSemaphorePermit,
+}
+
+/// Changes that were found and not yet handed out, relative to what is watched.
+#[derive(Debug, Default)]
+struct Ready(Mutex<VecDeque<(PathBuf, ResourceChangeType)>>);
+
+impl Watch {
+    pub(super) fn begin(
+        shared: Arc<Shared>,
+        permit: OwnedSemaphorePermit,
+        params: CreateResourceWatchParams,
+    ) -> Result<Self, FileError> {
+        let asked = path_of(&params.uri)?;
+        let recursive = params.recursive.unwrap_or(false);
+        let filter = Filter::new(params.includes.as_ref(), params.excludes.as_ref())?;
+        let spot = shared.roots.find(&asked, Last::Follow)?;
+        let inbox = Arc::new(Inbox::new(spot.real.clone()));
+        let tracker = Tracker::begin(&shared, &spot, recursive, filter, &inbox)?;
+        let mut id = [0; 16];
+        getrandom::fill(&mut id).map_err(|error| FileError::System(error.to_string()))?;
+        Ok(Self {
+            channel: format!("ahp-resource-watch:/{:032x}", u128::from_le_bytes(id)),
+            state: ResourceWatchState {
+                root: params.uri,
+                recursive,
+                excludes: params.excludes,
+                includes: params.includes,
+            },
+            asked,
+            shared,
+            inbox,
+            ready: Arc::default(),
+            tracker: Arc::new(Mutex::new(tracker)),
+            _permit: permit,
+        })
+    }
+
+    /// The channel on which this watch reports, new for each watch.
+    #[must_use]
+    pub fn channel(&self) -> &str {
+        &self.channel
+    }
+
+    /// What the client that asked for this watch is answered.
+    #[must_use]
+    pub fn result(&self) -> CreateResourceWatchResult {
+        CreateResourceWatchResult { channel: self.channel.clone() }
+    }
+
+    /// The channel's state, which never changes.
+    #[must_use]
+    pub fn state(&self) -> &ResourceWatchState {
+        &self.state
+    }
+
+    /// The next `resourceWatch/changed` action; it has at least one change. Nothing once the runtime ends.
+    ///
+    /// Dropping the future loses no change.
+    pub async fn next(&mut self) -> Option<StateAction> {
+        loop {
+            if let Some(action) = self.take() {
+                return Some(action);
+            }
+            if self.inbox.is_empty() {
+                self.inbox.changed().await;
+                continue;
+            }
+            self.quiet().await;
+            let (inbox, ready) = (Arc::clone(&self.inbox), Arc::clone(&self.ready));
+            let tracker = Arc::clone(&self.tracker);
+            let look = move |shared: &Shared| {
+                let changes = lock(&tracker).look(&shared.roots, inbox.take());
+                lock(&ready.0).extend(changes);
+                // Whoever asked may be gone; the next one must not wait for what is here.
+                inbox.wake();
+                Ok(())
+            };
+            run(&self.shared, look).await.ok()?;
+        }
+    }
+
+    /// Waits until nothing has changed for a while, but not for ever.
+    async fn quiet(&self) {
+        let config = &self.shared.config;
+        let latest = Instant::now() + config.watch_longest;
+        while Instant::now() < latest {
+            let until = latest.min(Instant::now() + config.watch_quiet);
+            if timeout_at(until, self.inbox.changed()).await.is_err() {
+                return;
+            }
+        }
+    }
+
+    fn take(&self) -> Option<StateAction> {
+        let mut ready = lock(&self.ready.0);
+        let count = ready.len().min(self.shared.config.max_watch_changes.max(1));
+        let items: Vec<ResourceChange> = ready.drain(..count).map(|change| self.report(change)).collect();
+        if items.is_empty() {
+            return None;
+        }
+        Some(StateAction::ResourceWatchChanged(ResourceWatchChangedAction { changes: json!({ "items": items }) }))
+    }
+
+    fn report(&self, (path, r#type): (PathBuf, ResourceChangeType)) -> ResourceChange {
+        let is_itself = path.as_os_str().is_empty();
+        let uri = if is_itself { self.state.root.clone() } else { uri_of(&self.asked.join(path)) };
+        ResourceChange { uri, r#type }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

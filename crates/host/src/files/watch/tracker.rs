@@ -1,0 +1,232 @@
+//! What is there, compared with what was.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use ahp_types::state::ResourceChangeType;
+use notify::{RecommendedWatcher, RecursiveMode, Watcher as _};
+
+use super::filter::Filter;
+use super::inbox::{Inbox, Touched};
+use crate::files::Shared;
+use crate::files::error::FileError;
+use crate::files::roots::{LISTING, Last, Roots, Spot, names_in};
+use crate::files::stage::is_stage;
+
+/// Changes by path, relative to what is watched.
+pub(super) type Changes = BTreeMap<PathBuf, ResourceChangeType>;
+
+/// All that a watch has seen, and the system's watches on the directories among it.
+pub(super) struct Tracker {
+    real: PathBuf,
+    recursive: bool,
+    filter: Filter,
+    /// By real path: what is in a directory comes right after it.
+    seen: BTreeMap<PathBuf, Seen>,
+    max_entries: usize,
+    max_depth: usize,
+    /// Not all is seen: there is too much, or the system refused a watch.
+    partial: Option<FileError>,
+    watcher: RecommendedWatcher,
+}
+
+/// What tells one state of a file from another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Seen {
+    is_dir: bool,
+    inode: u64,
+    changed: (i64, i64),
+    size: u64,
+}
+
+impl Tracker {
+    /// Sees everything once; all of this counts as known.
+    pub(super) fn begin(
+        shared: &Shared,
+        spot: &Spot,
+        recursive: bool,
+        filter: Filter,
+        inbox: &Arc<Inbox>,
+    ) -> Result<Self, FileError> {
+        let inbox = Arc::clone(inbox);
+        let config = notify::Config::default().with_follow_symlinks(false);
+        let watcher = RecommendedWatcher::new(move |report| inbox.put(report), config).map_err(refused)?;
+        let mut tracker = Self {
+            real: spot.real.clone(),
+            recursive,
+            filter,
+            seen: BTreeMap::new(),
+            max_entries: shared.config.max_watch_entries,
+            max_depth: shared.config.max_depth,
+            partial: None,
+            watcher,
+        };
+        // Of a thing that is replaced or comes back, only the directory above hears.
+        if let Some(above) = spot.real.parent().filter(|_| !spot.is_root) {
+            tracker.watcher.watch(above, RecursiveMode::NonRecursive).map_err(refused)?;
+        }
+        let real = spot.real.clone();
+        if see(&shared.roots, &real).is_none() {
+            return Err(FileError::NotFound);
+        }
+        tracker.discover(&shared.roots, &real, &mut Changes::new());
+        match tracker.partial.take() {
+            Some(error) => Err(error),
+            None => Ok(tracker),
+        }
+    }
+
+    /// Looks where something was touched; returns what is different from last time.
+    pub(super) fn look(&mut self, roots: &Roots, touched: Touched) -> Changes {
+        let mut changes = Changes::new();
+        let mut paths: BTreeSet<PathBuf> = &touched.paths | &touched.modified;
+        if touched.all {
+            paths.extend(self.seen.keys().cloned());
+            paths.insert(self.real.clone());
+        }
+        paths.retain(|path| self.is_ours(path));
+        // First what went. A directory that has another name now has the same watch in the system, and giving up the
+        // old name after taking the new one would end both.
+        for path in &paths {
+            if self.seen.get(path).is_some_and(|old| see(roots, path).is_none_or(|new| !old.is_same(&new))) {
+                self.forget(path, &mut changes);
+            }
+        }
+        for path in paths {
+            self.update(roots, &path, touched.modified.contains(&path), touched.all, &mut changes);
+        }
+        if let Some(error) = self.partial.take() {
+            tracing::warn!(%error, "a watch does not see everything");
+            changes.insert(PathBuf::new(), ResourceChangeType::Updated);
+        }
+        changes
+    }
+
+    fn update(&mut self, roots: &Roots, path: &Path, modified: bool, all: bool, changes: &mut Changes) {
+        let (Some(new), relative) = (see(roots, path), self.relative(path)) else { return };
+        let Some(old) = self.seen.get(path).copied() else { return self.discover(roots, path, changes) };
+        if new.is_dir {
+            if all {
+                self.discover_in(roots, path, changes);
+            }
+        } else if modified || old != new {
+            self.seen.insert(path.to_owned(), new);
+            if self.filter.wants(&relative) {
+                changes.entry(relative).or_insert(ResourceChangeType::Updated);
+            }
+        }
+    }
+
+    /// Takes in what is new at this path, with all below.
+    fn discover(&mut self, roots: &Roots, path: &Path, changes: &mut Changes) {
+        let (Some(new), relative) = (see(roots, path), self.relative(path)) else { return };
+        let wanted = self.filter.wants(&relative);
+        if !new.is_dir && !wanted || self.seen.contains_key(path) {
+            return;
+        }
+        if self.seen.len() >= self.max_entries {
+            self.partial = Some(FileError::TooMany { limit: self.max_entries });
+            return;
+        }
+        self.seen.insert(path.to_owned(), new);
+        if wanted {
+            let was_there = changes.contains_key(&relative);
+            changes.insert(relative, if was_there { ResourceChangeType::Updated } else { ResourceChangeType::Added });
+        }
+        if new.is_dir && (self.recursive || path == self.real) {
+            // Before its entries are read, so that none can come in between.
+            if let Err(error) = self.watcher.watch(path, RecursiveMode::NonRecursive) {
+                self.partial = Some(refused(error));
+            }
+            self.discover_in(roots, path, changes);
+        }
+    }
+
+    fn discover_in(&mut self, roots: &Roots, path: &Path, changes: &mut Changes) {
+        if !self.recursive && path != self.real {
+            return;
+        }
+        if self.relative(path).components().count() >= self.max_depth {
+            self.partial = Some(FileError::TooMany { limit: self.max_depth });
+            return;
+        }
+        let names = roots
+            .open_at(path, Last::Keep, LISTING)
+            .and_then(|(dir, spot)| if spot.real == path { names_in(dir, self.max_entries) } else { Ok(Vec::new()) });
+        match names {
+            Ok(names) => {
+                for path in names.iter().map(|name| path.join(name)) {
+                    if self.is_ours(&path) {
+                        self.discover(roots, &path, changes);
+                    }
+                }
+            }
+            Err(error @ FileError::TooMany { .. }) => self.partial = Some(error),
+            // It is gone, or not for us to read.
+            Err(_) => {}
+        }
+    }
+
+    /// Gives up what was at this path and below.
+    fn forget(&mut self, path: &Path, changes: &mut Changes) {
+        let gone: Vec<_> = self
+            .seen
+            .range(path.to_owned()..)
+            .take_while(|(below, _)| below.starts_with(path))
+            .map(|(path, _)| path.clone())
+            .collect();
+        for path in gone {
+            if self.seen.remove(&path).is_some_and(|seen| seen.is_dir) {
+                // Mostly the system has given it up already.
+                _ = self.watcher.unwatch(&path);
+            }
+            let relative = self.relative(&path);
+            if self.filter.wants(&relative) {
+                changes.insert(relative, ResourceChangeType::Deleted);
+            }
+        }
+    }
+
+    fn is_ours(&self, path: &Path) -> bool {
+        let Ok(relative) = path.strip_prefix(&self.real) else { return false };
+        let is_near = self.recursive || relative.components().count() <= 1;
+        is_near && self.filter.enters(relative) && !path.file_name().is_some_and(is_stage)
+    }
+
+    fn relative(&self, path: &Path) -> PathBuf {
+        path.strip_prefix(&self.real).unwrap_or(path).to_owned()
+    }
+}
+
+impl fmt::Debug for Tracker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tracker").field("real", &self.real).field("seen", &self.seen.len()).finish_non_exhaustive()
+    }
+}
+
+impl Seen {
+    /// Whether the one is the other after a change, not something else with its name. Files are often replaced as a whole.
+    fn is_same(&self, new: &Self) -> bool {
+        self.is_dir == new.is_dir && (!self.is_dir || self.inode == new.inode)
+    }
+}
+
+/// What is at a real path now; a link is seen as a link.
+fn see(roots: &Roots, path: &Path) -> Option<Seen> {
+    let spot = roots.find(path, Last::Keep).ok()?;
+    let metadata = spot.hold().ok()?.metadata().ok()?;
+    // A directory on the way became a link: what is behind it is elsewhere.
+    (spot.real == path).then(|| Seen {
+        is_dir: metadata.is_dir(),
+        inode: metadata.ino(),
+        changed: (metadata.ctime(), metadata.ctime_nsec()),
+        size: metadata.len(),
+    })
+}
+
+fn refused(error: notify::Error) -> FileError {
+    FileError::Watch(error.to_string())
+}

@@ -1,0 +1,218 @@
+//! Writing a file, so that others see the old content or the new and nothing in between.
+
+use std::fs::{File, Metadata};
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::MetadataExt;
+
+use ahp_types::commands::{ContentEncoding, ResourceWriteMode, ResourceWriteParams, ResourceWriteResult};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use rustix::fs::{Gid, Mode, OFlags, Uid, fchmod, fchown, openat};
+use rustix::io::Errno;
+
+use super::error::FileError;
+use super::locks::Locks;
+use super::look::etag;
+use super::read::only_file;
+use super::roots::{FILE, Last, Roots, Spot};
+use super::stage::Stage;
+use super::tree::Budget;
+use super::uri::path_of;
+
+/// How often a path is looked up again when a symbolic link appears at its end.
+const TRIES: u32 = 16;
+
+/// Read and write for all whom the process's umask allows.
+const NEW_FILE: u32 = 0o666;
+
+/// What a write needs to know of the host.
+pub(super) struct Means<'a> {
+    pub(super) roots: &'a Roots,
+    pub(super) locks: &'a Locks,
+    pub(super) max_bytes: u64,
+    pub(super) budget: Budget,
+}
+
+pub(super) fn write(means: &Means<'_>, params: ResourceWriteParams) -> Result<ResourceWriteResult, FileError> {
+    let path = path_of(&params.uri)?;
+    let create_only = params.create_only.unwrap_or(false);
+    let job = Job {
+        create_only,
+        mode: params.mode.unwrap_or(ResourceWriteMode::Truncate),
+        position: params.position.unwrap_or(0),
+        if_match: params.if_match,
+        bytes: decode(params.data, params.encoding, means.max_bytes)?,
+        budget: means.budget,
+    };
+    // Who wants a new file does not want one behind a link that is already there.
+    let last = if create_only { Last::Keep } else { Last::Follow };
+    for _ in 0..TRIES {
+        let spot = means.roots.find(&path, last)?;
+        let _alone = means.locks.one(&spot.real);
+        match job.run(&spot) {
+            Err(FileError::Links) if !create_only => {}
+            result => return result.map(|()| ResourceWriteResult {}),
+        }
+    }
+    Err(FileError::Links)
+}
+
+fn decode(data: String, encoding: ContentEncoding, limit: u64) -> Result<Vec<u8>, FileError> {
+    // Of base64, a lower bound of what it decodes to: enough to refuse before decoding.
+    let least = match encoding {
+        ContentEncoding::Utf8 => data.len(),
+        ContentEncoding::Base64 => (data.len() / 4).saturating_sub(1) * 3,
+    };
+    let within = |size: usize| {
+        let size = u64::try_from(size).unwrap_or(u64::MAX);
+        if size <= limit { Ok(()) } else { Err(FileError::TooLarge { size, limit }) }
+    };
+    within(least)?;
+    let bytes = match encoding {
+        ContentEncoding::Utf8 => data.into_bytes(),
+        ContentEncoding::Base64 => STANDARD.decode(data).map_err(|_| FileError::BadBase64)?,
+    };
+    within(bytes.len())?;
+    Ok(bytes)
+}
+
+struct Job {
+    bytes: Vec<u8>,
+    mode: ResourceWriteMode,
+    position: i64,
+    create_only: bool,
+    if_match: Option<String>,
+    budget: Budget,
+}
+
+impl Job {
+    fn run(&self, spot: &Spot) -> Result<(), FileError> {
+        if spot.is_root {
+            return Err(if self.create_only { FileError::AlreadyExists } else { FileError::IsDirectory });
+        }
+        let Some(old) = self.existing(spot)? else {
+            if self.if_match.is_some() {
+                return Err(FileError::Conflict);
+            }
+            self.split(0)?;
+            return self.create(spot);
+        };
+        let metadata = old.metadata()?;
+        if self.create_only {
+            return Err(FileError::AlreadyExists);
+        }
+        self.check_match(&metadata)?;
+        let (before, after) = self.split(metadata.len())?;
+        if self.mode == ResourceWriteMode::Append && after == 0 {
+            return self.append(spot);
+        }
+        self.replace(spot, old, &metadata, before, after)
+    }
+
+    /// What is there, opened for writing: who may not write to a file may not replace it either.
+    fn existing(&self, spot: &Spot) -> Result<Option<File>, FileError> {
+        let held = match spot.hold() {
+            Err(Errno::NOENT) => return Ok(None),
+            result => result?,
+        };
+        let found = held.metadata()?.file_type();
+        if found.is_symlink() {
+            return Err(if self.create_only { FileError::AlreadyExists } else { FileError::Links });
+        }
+        if self.create_only {
+            return Err(FileError::AlreadyExists);
+        }
+        only_file(&held)?;
+        // Of a full overwrite nothing is read, so that works where reading is not allowed.
+        let whole = self.mode == ResourceWriteMode::Truncate && self.position == 0;
+        let file = File::from(spot.open(FILE | if whole { OFlags::WRONLY } else { OFlags::RDWR })?);
+        only_file(&file)?;
+        Ok(Some(file))
+    }
+
+    fn check_match(&self, metadata: &Metadata) -> Result<(), FileError> {
+        match &self.if_match {
+            Some(wanted) if *wanted != etag(metadata) => Err(FileError::Conflict),
+            _ => Ok(()),
+        }
+    }
+
+    /// How many bytes of the old content come before and after the new.
+    fn split(&self, size: u64) -> Result<(u64, u64), FileError> {
+        let outside = FileError::Position { position: self.position, size };
+        let Some(position) = u64::try_from(self.position).ok().filter(|position| *position <= size) else {
+            return Err(outside);
+        };
+        Ok(match self.mode {
+            ResourceWriteMode::Truncate => (position, 0),
+            ResourceWriteMode::Append => (size - position, position),
+            ResourceWriteMode::Insert => (position, size - position),
+        })
+    }
+
+    fn create(&self, spot: &Spot) -> Result<(), FileError> {
+        if self.mode == ResourceWriteMode::Append && !self.create_only {
+            return self.append(spot);
+        }
+        let stage = Stage::beside(spot, self.budget)?;
+        let mut file = stage.file(Mode::from_raw_mode(NEW_FILE))?;
+        file.write_all(&self.bytes)?;
+        file.sync_data()?;
+        stage.install(spot, !self.create_only)
+    }
+
+    /// At the end, in place: others that append to the same file, in this process or not, lose nothing.
+    fn append(&self, spot: &Spot) -> Result<(), FileError> {
+        let flags = FILE | OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE;
+        let mut file = File::from(openat(&spot.dir, &spot.name, flags, Mode::from_raw_mode(NEW_FILE))?);
+        only_file(&file)?;
+        file.write_all(&self.bytes)?;
+        Ok(file.sync_data()?)
+    }
+
+    fn replace(
+        &self,
+        spot: &Spot,
+        mut old: File,
+        metadata: &Metadata,
+        before: u64,
+        after: u64,
+    ) -> Result<(), FileError> {
+        let limit = self.budget.bytes;
+        if before.saturating_add(after) > limit {
+            return Err(FileError::TooLarge { size: metadata.len(), limit });
+        }
+        let stage = Stage::beside(spot, self.budget)?;
+        let mut new = stage.file(Mode::from_raw_mode(0o600))?;
+        std::io::copy(&mut (&old).take(before), &mut new)?;
+        new.write_all(&self.bytes)?;
+        std::io::copy(&mut (&old).take(after), &mut new)?;
+        let is_like_old = dress(&new, metadata)?;
+        new.sync_data()?;
+        // Writing took a while.
+        self.check_match(&spot.hold()?.metadata()?)?;
+        if is_like_old {
+            return stage.install(spot, true);
+        }
+        // It belongs to somebody else and has to go on doing so: the content moves, the file stays.
+        new.seek(SeekFrom::Start(0))?;
+        old.seek(SeekFrom::Start(0))?;
+        let size = std::io::copy(&mut new, &mut old)?;
+        old.set_len(size)?;
+        Ok(old.sync_data()?)
+    }
+}
+
+/// Gives a new file the owner and the permissions of an old one; says whether that worked.
+fn dress(new: &File, old: &Metadata) -> Result<bool, FileError> {
+    let own = new.metadata()?;
+    if (own.uid(), own.gid()) != (old.uid(), old.gid()) {
+        match fchown(new, Some(Uid::from_raw(old.uid())), Some(Gid::from_raw(old.gid()))) {
+            Err(Errno::PERM) => return Ok(false),
+            result => result?,
+        }
+    }
+    // Without the bits that lend rights: a write takes them from a file, too.
+    fchmod(new, Mode::from_raw_mode(old.mode() & 0o777))?;
+    Ok(true)
+}

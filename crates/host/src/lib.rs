@@ -3,10 +3,14 @@
 //! [`log`] is the ground that the rest stands on: one durable order over all channels, from which connections pull.
 //! [`state`] follows it with the official reducers, and [`gate`] says what a client may add to it.
 //! [`files`] reads, writes and watches what lies inside the roots, and nothing else.
+//! [`terminal`], [`changes`] and [`customize`] are rooms: each turns one thing of the outside world into actions.
 
 pub mod act;
+pub mod changes;
+pub mod customize;
 pub mod error;
 pub mod files;
 pub mod gate;
 pub mod log;
 pub mod state;
+pub mod terminal;

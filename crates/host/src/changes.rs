@@ -1,0 +1,228 @@
+//! Changesets: what differs from the last commit in a session's working directory.
+//!
+//! A directory in a git work tree has one changeset, its uncommitted changes; one outside of any has none. Contents are
+//! never in it, only references: the file itself for what is now, and `CHANNEL/blob/NAME` for what was, which
+//! [`Changes::read`] answers. It is computed by [`Changes::refresh`], when somebody asks and when an agent's turn has
+//! ended; only what differs from the last time is logged.
+//!
+//! The work is done by the `git` program, which runs nothing that the repository names: see `changes/git.rs`.
+
+mod git;
+mod operate;
+mod set;
+mod status;
+mod tree;
+
+use std::collections::HashMap;
+use std::ffi::OsString;
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use ahp_types::commands::{InvokeChangesetOperationParams, InvokeChangesetOperationResult};
+use ahp_types::errors::{ahp_error_codes, json_rpc_error_codes};
+use ahp_types::state::{ChangesSummary, Changeset, ChangesetCapabilities, ChangesetState, ChangesetStatus, ErrorInfo};
+use bytes::Bytes;
+use thiserror::Error;
+
+use self::set::Set;
+use self::tree::Tree;
+use crate::act::Act;
+use crate::error::MethodError;
+use crate::log::AppendError;
+
+/// What changesets may cost.
+#[derive(Debug, Clone)]
+pub struct ChangesConfig {
+    /// The git program. By default `git`, wherever the host's `PATH` has it.
+    pub git: OsString,
+    /// How long one run of it may take. By default 20 s.
+    pub timeout: Duration,
+    /// What one run may write. By default 64 MiB.
+    pub max_output_bytes: usize,
+    /// Files in one changeset. With more, it has none and says why. By default 10,000.
+    pub max_files: usize,
+    /// Bytes of new files that are read to count their lines. By default 32 MiB; what is beyond has no counts.
+    pub max_counted_bytes: u64,
+    /// The largest contents that are read from before a change. By default 64 MiB.
+    pub max_blob_bytes: usize,
+}
+
+impl Default for ChangesConfig {
+    fn default() -> Self {
+        Self {
+            git: "git".into(),
+            timeout: Duration::from_secs(20),
+            max_output_bytes: 64 << 20,
+            max_files: 10_000,
+            max_counted_bytes: 32 << 20,
+            max_blob_bytes: 64 << 20,
+        }
+    }
+}
+
+/// Why there is no changeset, or a method on one fails.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum ChangesError {
+    /// No such changeset, or no such contents in it.
+    #[error("no {0}")]
+    NotFound(String),
+    /// The changeset has no such operation.
+    #[error("no operation {0:?}")]
+    NoOperation(String),
+    /// The operation is not for this target.
+    #[error("{operation} is not for {target}")]
+    WrongTarget {
+        /// The operation.
+        operation: String,
+        /// What it was asked to act on.
+        target: String,
+    },
+    /// A filter program would be needed, and none is run.
+    #[error("{0} goes through a filter program, which is not run here")]
+    Filtered(String),
+    /// The git program cannot be run.
+    #[error("git does not start: {0}")]
+    NoGit(String),
+    /// Git says no.
+    #[error("git: {0}")]
+    Failed(String),
+    /// Git took too long.
+    #[error("git took longer than {0:?}")]
+    Slow(Duration),
+    /// Git wrote too much, or contents are too large.
+    #[error("more than {limit} bytes")]
+    TooLarge {
+        /// What may be.
+        limit: usize,
+    },
+    /// Too many files differ.
+    #[error("{files} files differ; no more than {limit} are listed")]
+    TooMany {
+        /// How many do.
+        files: usize,
+        /// How many may.
+        limit: usize,
+    },
+    /// The log did not take it.
+    #[error(transparent)]
+    Log(#[from] AppendError),
+}
+
+impl ChangesError {
+    /// Its code on the wire.
+    #[must_use]
+    pub const fn code(&self) -> i32 {
+        match self {
+            Self::NotFound(_) => ahp_error_codes::NOT_FOUND,
+            Self::NoOperation(_) | Self::WrongTarget { .. } => json_rpc_error_codes::INVALID_PARAMS,
+            Self::Filtered(_) => ahp_error_codes::PERMISSION_DENIED,
+            _ => json_rpc_error_codes::INTERNAL_ERROR,
+        }
+    }
+
+    /// As a state has it.
+    #[must_use]
+    pub fn info(&self) -> ErrorInfo {
+        ErrorInfo { error_type: "changeset".into(), message: self.to_string(), stack: None, meta: None }
+    }
+}
+
+impl From<ChangesError> for MethodError {
+    fn from(error: ChangesError) -> Self {
+        Self::new(error.code(), error.to_string())
+    }
+}
+
+/// The changesets of a host.
+pub struct Changes {
+    act: Arc<dyn Act>,
+    config: ChangesConfig,
+    sets: Mutex<HashMap<String, Arc<Set>>>,
+}
+
+/// A changeset that there is now.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Opened {
+    /// Its channel.
+    pub channel: String,
+    /// Its entry in the session's catalogue.
+    pub entry: Changeset,
+    /// What its channel begins with: nothing is computed yet.
+    pub state: ChangesetState,
+}
+
+impl Changes {
+    /// No changesets yet. Their actions go to `act`.
+    #[must_use]
+    pub fn new(act: Arc<dyn Act>, config: ChangesConfig) -> Self {
+        Self { act, config, sets: Mutex::default() }
+    }
+
+    /// Opens the changeset of a session's `nth` working directory; `None` if that is in no work tree. Its channel is to be
+    /// opened before the first [`refresh`](Changes::refresh).
+    pub async fn open(&self, session: &str, nth: usize, dir: &Path) -> Result<Option<Opened>, ChangesError> {
+        let Some(tree) = Tree::find(&self.config, dir).await? else { return Ok(None) };
+        let channel = match nth {
+            0 => format!("{session}/changes/uncommitted"),
+            nth => format!("{session}/changes/uncommitted/{nth}"),
+        };
+        self.sets().insert(channel.clone(), Arc::new(Set::new(channel.clone(), tree, self.act.clone(), &self.config)));
+        let entry = Changeset {
+            label: "Uncommitted Changes".into(),
+            uri_template: channel.clone(),
+            description: Some(dir.display().to_string()),
+            change_kind: "uncommitted".into(),
+            capabilities: Some(ChangesetCapabilities { review: Some(serde_json::Map::new()) }),
+        };
+        let operations = Some(operate::operations());
+        let state = ChangesetState { status: ChangesetStatus::Computing, error: None, files: Vec::new(), operations };
+        Ok(Some(Opened { channel, entry, state }))
+    }
+
+    /// Looks at the work tree again and logs what is new; returns the counts. What cannot be computed becomes the
+    /// changeset's error, and is returned too.
+    pub async fn refresh(&self, channel: &str) -> Result<ChangesSummary, ChangesError> {
+        self.set(channel)?.refresh().await
+    }
+
+    /// Answers `invokeChangesetOperation`: stages, unstages or discards.
+    pub async fn invoke(
+        &self,
+        params: InvokeChangesetOperationParams,
+    ) -> Result<InvokeChangesetOperationResult, ChangesError> {
+        let set = self.set(&params.channel)?;
+        let target = operate::target(&params.operation_id, params.target)?;
+        // A caller that goes away does not leave it half done.
+        let invoked = tokio::spawn(async move { set.invoke(target).await });
+        invoked.await.unwrap_or_else(|error| Err(ChangesError::Failed(error.to_string())))?;
+        Ok(InvokeChangesetOperationResult::default())
+    }
+
+    /// Whether [`read`](Changes::read) answers for this URI.
+    #[must_use]
+    pub fn knows(&self, uri: &str) -> bool {
+        uri.rsplit_once("/blob/").is_some_and(|(channel, _)| self.sets().contains_key(channel))
+    }
+
+    /// Contents as they were before a change, by the URI that the changeset has for them.
+    pub async fn read(&self, uri: &str) -> Result<Bytes, ChangesError> {
+        let missing = || ChangesError::NotFound(uri.to_owned());
+        let (channel, name) = uri.rsplit_once("/blob/").ok_or_else(missing)?;
+        self.set(channel)?.read(name).await
+    }
+
+    /// Forgets a changeset whose session is gone.
+    pub fn close(&self, channel: &str) {
+        self.sets().remove(channel);
+    }
+
+    fn set(&self, channel: &str) -> Result<Arc<Set>, ChangesError> {
+        self.sets().get(channel).cloned().ok_or_else(|| ChangesError::NotFound(channel.to_owned()))
+    }
+
+    fn sets(&self) -> MutexGuard<'_, HashMap<String, Arc<Set>>> {
+        self.sets.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,130 @@
+//! A bounded walk through a directory, near things first.
+
+use std::collections::{HashSet, VecDeque};
+use std::ffi::OsStr;
+use std::fs::OpenOptions;
+use std::io::Read;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::OFlags;
+
+/// Files and directories below one directory, in the same order each time: by depth, then by name.
+pub(super) struct Walk {
+    root: PathBuf,
+    queue: VecDeque<(PathBuf, usize)>,
+    found: VecDeque<Met>,
+    /// Directories that were entered, by their real names: a link may lead back.
+    entered: HashSet<PathBuf>,
+    max_depth: usize,
+    left: usize,
+    /// Whether a limit kept something out.
+    pub(super) cut: bool,
+}
+
+/// Something that the walk met.
+#[derive(Debug, Clone)]
+pub(super) struct Met {
+    /// Where it was met.
+    pub(super) path: PathBuf,
+    /// Where it really is.
+    pub(super) real: PathBuf,
+    pub(super) is_dir: bool,
+}
+
+/// Directories that hold nothing of the user's own writing.
+const SKIPPED: [&str; 6] = [".git", ".hg", ".svn", ".venv", "__pycache__", "node_modules"];
+/// A directory with this in it holds what can be made again.
+const CACHE_TAG: &str = "CACHEDIR.TAG";
+
+impl Walk {
+    /// Walks `start`, which is `root` or below it; `None` if it is not, or not there.
+    pub(super) fn new(root: &Path, start: &Path, max_depth: usize, max_entries: usize) -> Option<Self> {
+        let real = root.canonicalize().ok()?;
+        let start = real.join(start);
+        let mut walk = Self {
+            root: real,
+            queue: VecDeque::new(),
+            found: VecDeque::new(),
+            entered: HashSet::new(),
+            max_depth,
+            left: max_entries,
+            cut: false,
+        };
+        let met = walk.look(start).filter(|met| met.is_dir)?;
+        walk.entered.insert(met.real);
+        walk.queue.push_back((met.path, 0));
+        Some(walk)
+    }
+
+    /// Where it is.
+    pub(super) fn root(&self) -> &Path {
+        &self.root
+    }
+
+    fn enter(&mut self, dir: &Path, depth: usize) {
+        let Ok(entries) = dir.read_dir() else { return };
+        let mut names: Vec<_> = entries.flatten().map(|entry| entry.file_name()).take(self.left + 1).collect();
+        if names.len() > self.left {
+            self.cut = true;
+            names.truncate(self.left);
+        }
+        self.left -= names.len();
+        if depth > 0 && names.iter().any(|name| name == CACHE_TAG) {
+            return;
+        }
+        names.sort_unstable();
+        for name in names {
+            if SKIPPED.iter().any(|skipped| OsStr::new(skipped) == name) {
+                continue;
+            }
+            let Some(met) = self.look(dir.join(name)) else { continue };
+            if met.is_dir && self.entered.insert(met.real.clone()) {
+                if depth < self.max_depth {
+                    self.queue.push_back((met.path.clone(), depth + 1));
+                } else {
+                    self.cut = true;
+                }
+            }
+            self.found.push_back(met);
+        }
+    }
+
+    /// What is there; `None` for what is neither file nor directory, and for what is really outside.
+    fn look(&self, path: PathBuf) -> Option<Met> {
+        let mut facts = path.symlink_metadata().ok()?;
+        let real = if facts.is_symlink() {
+            let real = path.canonicalize().ok()?;
+            facts = real.symlink_metadata().ok()?;
+            real
+        } else {
+            path.clone()
+        };
+        let is_kind = facts.is_dir() || facts.is_file();
+        (is_kind && real.starts_with(&self.root)).then(|| Met { path, real, is_dir: facts.is_dir() })
+    }
+}
+
+impl Iterator for Walk {
+    type Item = Met;
+
+    fn next(&mut self) -> Option<Met> {
+        loop {
+            if let Some(met) = self.found.pop_front() {
+                return Some(met);
+            }
+            let (dir, depth) = self.queue.pop_front()?;
+            self.enter(&dir, depth);
+        }
+    }
+}
+
+/// The beginning of a file, as text. A link that took its place meanwhile is not followed, a pipe not waited for.
+pub(super) fn head(met: &Met, max_bytes: usize) -> Option<String> {
+    let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().try_into().ok()?;
+    let file = OpenOptions::new().read(true).custom_flags(flags).open(&met.real).ok()?;
+    let mut bytes = Vec::new();
+    file.metadata().ok().filter(|facts| facts.is_file())?;
+    file.take(u64::try_from(max_bytes).ok()?).read_to_end(&mut bytes).ok()?;
+    Some(String::from_utf8_lossy(&bytes).into_owned())
+}

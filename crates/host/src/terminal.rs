@@ -1,0 +1,299 @@
+//! Terminals: programs on real ptys, as terminal channels.
+//!
+//! A terminal begins in two steps, because its channel must have an initial state in the log before its program can
+//! write: [`Terminals::prepare`] checks the request and says what that state is, [`Prepared::start`] runs the program.
+//! What the program writes becomes `terminal/data`. While the log is busy, output queues up to a bound and then the pty
+//! is not read, so that the program waits: nothing is dropped and nothing grows.
+//!
+//! What a client dispatches comes in two steps too: [`Terminals::admit`] says whether it may be logged, and
+//! [`Admitted::perform`] carries it out when it is.
+//!
+//! The protocol's reducer never forgets output. So when a terminal's content has grown to
+//! [`TerminalConfig::max_scrollback_bytes`], it is cleared and its last lines are sent again, in one batch.
+
+mod admit;
+mod claim;
+mod cut;
+mod list;
+mod program;
+mod pump;
+mod scroll;
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use ahp_types::actions::StateAction;
+use ahp_types::commands::CreateTerminalParams;
+use ahp_types::errors::{ahp_error_codes, json_rpc_error_codes};
+use ahp_types::state::{TerminalInfo, TerminalState};
+use thiserror::Error;
+
+pub use self::admit::Admitted;
+pub use self::claim::{Holder, Refusal};
+use self::list::{List, Live};
+use self::program::Program;
+use crate::act::Act;
+use crate::error::MethodError;
+use crate::files::{UriError, path_of, uri_of};
+use crate::log::AppendError;
+
+/// What terminals may cost, and what they run.
+#[derive(Debug, Clone)]
+pub struct TerminalConfig {
+    /// Where terminals may begin. The first is where one without a `cwd` does.
+    pub roots: Vec<PathBuf>,
+    /// The program and its arguments. By default the user's shell.
+    pub command: Vec<OsString>,
+    /// Set in the program's environment beside what the host itself has.
+    pub env: Vec<(OsString, OsString)>,
+    /// Variables of the host that the program does not see: all whose names begin with one of these. By default
+    /// `BREAKBULK_`, where a token may stand.
+    pub hidden_env: Vec<String>,
+    /// Terminals at a time, exited ones that nobody disposed of included. By default 64.
+    pub max_terminals: usize,
+    /// Output that waits for the log; beyond it the program waits. By default 256 KiB.
+    pub max_pending_bytes: usize,
+    /// Input that waits for the program; beyond it input is refused. By default 4 MiB.
+    pub max_input_bytes: u32,
+    /// Content at which old output is let go. By default 1 MiB.
+    pub max_scrollback_bytes: usize,
+    /// How much of it stays then. By default 256 KiB.
+    pub kept_scrollback_bytes: usize,
+    /// What a program gets between the hangup and the kill when its terminal is disposed of. By default 500 ms.
+    pub hangup_grace: Duration,
+}
+
+impl TerminalConfig {
+    /// The defaults, in these roots.
+    #[must_use]
+    pub fn new(roots: Vec<PathBuf>) -> Self {
+        Self {
+            roots,
+            command: vec![std::env::var_os("SHELL").filter(|shell| !shell.is_empty()).unwrap_or("/bin/sh".into())],
+            env: Vec::new(),
+            hidden_env: vec!["BREAKBULK_".into()],
+            max_terminals: 64,
+            max_pending_bytes: 256 << 10,
+            max_input_bytes: 4 << 20,
+            max_scrollback_bytes: 1 << 20,
+            kept_scrollback_bytes: 256 << 10,
+            hangup_grace: Duration::from_millis(500),
+        }
+    }
+}
+
+/// Why a terminal method fails.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum TerminalError {
+    /// There is no terminal on this channel.
+    #[error("no terminal {0}")]
+    NotFound(String),
+    /// The channel is taken.
+    #[error("terminal {0} exists")]
+    Exists(String),
+    /// Not a channel that a terminal can have.
+    #[error("{0:?} is not the URI of a terminal")]
+    BadChannel(String),
+    /// The limit of terminals is reached.
+    #[error("{0} terminals are open; dispose of one first")]
+    TooMany(usize),
+    /// The working directory is no file URI.
+    #[error("cwd: {0}")]
+    BadCwd(#[from] UriError),
+    /// The working directory is not there or no directory.
+    #[error("cwd: no directory {}", .0.display())]
+    NoDirectory(PathBuf),
+    /// The working directory is outside of the roots.
+    #[error("cwd is outside of the roots")]
+    Outside,
+    /// A size that no terminal has.
+    #[error("{cols} columns and {rows} rows are no size")]
+    BadSize {
+        /// Columns asked for.
+        cols: i64,
+        /// Rows asked for.
+        rows: i64,
+    },
+    /// The program does not start.
+    #[error("the program does not start: {0}")]
+    Start(String),
+    /// The log did not take it.
+    #[error(transparent)]
+    Log(#[from] AppendError),
+}
+
+impl TerminalError {
+    /// Its code on the wire.
+    #[must_use]
+    pub const fn code(&self) -> i32 {
+        match self {
+            Self::NotFound(_) | Self::NoDirectory(_) => ahp_error_codes::NOT_FOUND,
+            Self::Exists(_) => ahp_error_codes::ALREADY_EXISTS,
+            Self::Outside => ahp_error_codes::PERMISSION_DENIED,
+            Self::BadChannel(_) | Self::BadCwd(_) | Self::BadSize { .. } => json_rpc_error_codes::INVALID_PARAMS,
+            Self::TooMany(_) | Self::Start(_) | Self::Log(_) => json_rpc_error_codes::INTERNAL_ERROR,
+        }
+    }
+}
+
+impl From<TerminalError> for MethodError {
+    fn from(error: TerminalError) -> Self {
+        Self::new(error.code(), error.to_string())
+    }
+}
+
+/// All terminals of a host. When this is dropped, their programs are killed.
+pub struct Terminals {
+    list: Arc<List>,
+}
+
+/// A terminal whose channel may be opened now. Dropped without a [start](Prepared::start), it never was.
+#[must_use]
+pub struct Prepared {
+    list: Arc<List>,
+    live: Arc<Live>,
+    dir: PathBuf,
+    started: bool,
+}
+
+impl Terminals {
+    /// No terminals yet. Their actions go to `act`.
+    #[must_use]
+    pub fn new(act: Arc<dyn Act>, config: TerminalConfig) -> Self {
+        Self { list: Arc::new(List::new(act, config)) }
+    }
+
+    /// Checks a `createTerminal` and keeps its channel free for it.
+    ///
+    /// Whether a session that it names as holder exists is for the caller to know.
+    pub async fn prepare(&self, params: CreateTerminalParams) -> Result<Prepared, TerminalError> {
+        if !is_channel(&params.channel) {
+            return Err(TerminalError::BadChannel(params.channel));
+        }
+        let size = size_of(params.cols.unwrap_or(DEFAULT_COLS), params.rows.unwrap_or(DEFAULT_ROWS))?;
+        let dir = self.directory(params.cwd.as_deref()).await?;
+        let title = claim::title(params.name.as_deref().unwrap_or("Terminal"));
+        let live = Arc::new(Live::new(params.channel, title, params.claim, uri_of(&dir), size));
+        self.list.reserve(&live)?;
+        Ok(Prepared { list: self.list.clone(), live, dir, started: false })
+    }
+
+    /// Kills the terminal's program, with all that it started on this terminal, and takes it off the list.
+    pub async fn dispose(&self, channel: &str) -> Result<(), TerminalError> {
+        let live = self.list.find(channel).ok_or_else(|| TerminalError::NotFound(channel.to_owned()))?;
+        let list = self.list.clone();
+        // A caller that goes away does not leave it half done.
+        let disposed = tokio::spawn(async move {
+            live.stop().await;
+            list.remove(&live.channel).await
+        });
+        Ok(disposed.await.unwrap_or(Err(AppendError::Closed))?)
+    }
+
+    /// Says whether this action may be logged now, and reserves what carrying it out needs.
+    pub fn admit(&self, who: &Holder, channel: &str, action: &StateAction) -> Result<Admitted, Refusal> {
+        let live = self.list.find(channel).ok_or(Refusal::NoTerminal)?;
+        admit::admit(&self.list, live, who, action)
+    }
+
+    /// Tells the root channel which terminals there are. For a host that begins: those of its last life are gone.
+    pub async fn announce(&self) -> Result<(), TerminalError> {
+        Ok(self.list.announce().await?)
+    }
+
+    /// The terminals as `RootState.terminals` has them.
+    #[must_use]
+    pub fn infos(&self) -> Vec<TerminalInfo> {
+        self.list.infos()
+    }
+
+    /// Kills every program and waits until they are gone. Nothing more is logged for them.
+    pub async fn stop(&self) {
+        self.list.stop().await;
+    }
+
+    async fn directory(&self, cwd: Option<&str>) -> Result<PathBuf, TerminalError> {
+        let roots = self.list.config.roots.clone();
+        let asked = match cwd {
+            Some(uri) => path_of(uri)?,
+            None => roots.first().cloned().ok_or(TerminalError::Outside)?,
+        };
+        // A file system may be slow; the runtime is not.
+        let found = tokio::task::spawn_blocking(move || inside(&asked, &roots)).await;
+        found.unwrap_or(Err(TerminalError::Outside))
+    }
+}
+
+impl Drop for Terminals {
+    fn drop(&mut self) {
+        self.list.abort();
+    }
+}
+
+impl Prepared {
+    /// The terminal's channel.
+    #[must_use]
+    pub fn channel(&self) -> &str {
+        &self.live.channel
+    }
+
+    /// What the channel begins with.
+    #[must_use]
+    pub fn state(&self) -> TerminalState {
+        self.live.initial()
+    }
+
+    /// Runs the program and tells the root channel of the terminal. The channel must be open by now.
+    pub async fn start(mut self) -> Result<(), TerminalError> {
+        let program = Program::start(&self.list.config, &self.dir, self.live.shown().size)?;
+        // A caller that goes away does not leave it half done.
+        let started = tokio::spawn(async move {
+            self.live.show(|shown| shown.announced = true);
+            self.list.announce().await?;
+            self.started = true;
+            pump::run(&self.list, &self.live, program);
+            Ok(())
+        });
+        Ok(started.await.unwrap_or(Err(AppendError::Closed))?)
+    }
+}
+
+impl Drop for Prepared {
+    fn drop(&mut self) {
+        if !self.started {
+            self.list.forget(&self.live.channel);
+        }
+    }
+}
+
+/// What xterm begins with.
+const DEFAULT_COLS: i64 = 80;
+const DEFAULT_ROWS: i64 = 24;
+
+/// A size that a pty can have: larger ones only cost the program memory.
+fn size_of(cols: i64, rows: i64) -> Result<(u16, u16), TerminalError> {
+    const MOST: u16 = 4096;
+    let valid = |value: i64| u16::try_from(value).ok().filter(|value| (1..=MOST).contains(value));
+    valid(cols).zip(valid(rows)).ok_or(TerminalError::BadSize { cols, rows })
+}
+
+/// Clients choose the channel's name; it must be a URI of a terminal, and no longer than names are.
+fn is_channel(uri: &str) -> bool {
+    uri.strip_prefix("ahp-terminal:/")
+        .is_some_and(|name| (1..=200).contains(&name.len()) && name.bytes().all(|byte| byte.is_ascii_graphic()))
+}
+
+fn inside(dir: &Path, roots: &[PathBuf]) -> Result<PathBuf, TerminalError> {
+    let real_roots: Vec<_> = roots.iter().filter_map(|root| root.canonicalize().ok()).collect();
+    let is_inside = |path: &Path| real_roots.iter().chain(roots).any(|root| path.starts_with(root));
+    let real = dir.canonicalize();
+    // Whether something outside exists is not told.
+    if !is_inside(real.as_deref().unwrap_or(dir)) {
+        return Err(TerminalError::Outside);
+    }
+    let real = real.map_err(|_| TerminalError::NoDirectory(dir.to_owned()))?;
+    if real.is_dir() { Ok(real) } else { Err(TerminalError::NoDirectory(dir.to_owned())) }
+}

@@ -1,0 +1,111 @@
+//! Who may do what with a terminal.
+
+use ahp_types::actions::StateAction;
+use ahp_types::state::TerminalClaim;
+use thiserror::Error;
+
+/// Who acts on a terminal.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Holder {
+    /// A client, by its id.
+    Client(String),
+    /// A session, by its URI: an agent types.
+    Session(String),
+}
+
+impl Holder {
+    /// Whether the claim is theirs. A session's claim is the session's, whatever turn or tool call it names.
+    #[must_use]
+    pub fn holds(&self, claim: &TerminalClaim) -> bool {
+        match (self, claim) {
+            (Self::Client(id), TerminalClaim::Client(claim)) => *id == claim.client_id,
+            (Self::Session(uri), TerminalClaim::Session(claim)) => *uri == claim.session,
+            _ => false,
+        }
+    }
+}
+
+/// Why an action on a terminal is not logged.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum Refusal {
+    /// No terminal is on this channel.
+    #[error("no such terminal")]
+    NoTerminal,
+    /// Somebody else holds it.
+    #[error("the terminal is held by another client or session")]
+    NotHolder,
+    /// Its program has ended.
+    #[error("the program of this terminal has ended")]
+    Exited,
+    /// The program does not read what was typed.
+    #[error("{waiting} bytes of input wait for the program, and no more than {limit} may")]
+    InputFull {
+        /// What waits, with this.
+        waiting: usize,
+        /// What may.
+        limit: u32,
+    },
+    /// A size that no terminal has.
+    #[error("{cols} columns and {rows} rows are no size")]
+    BadSize {
+        /// Columns asked for.
+        cols: i64,
+        /// Rows asked for.
+        rows: i64,
+    },
+    /// A title with control characters, or longer than anyone reads.
+    #[error("no more than 256 characters, none of them for control, make a title")]
+    BadTitle,
+    /// Only the host says this.
+    #[error("only the host dispatches this action")]
+    NotForClients,
+}
+
+/// Whether `who` may dispatch this at all. Anyone may rename a terminal, as the protocol has it; the rest is its holder's.
+pub(super) fn check(who: &Holder, claim: &TerminalClaim, action: &StateAction) -> Result<(), Refusal> {
+    match action {
+        StateAction::TerminalTitleChanged(_) => Ok(()),
+        StateAction::TerminalInput(_)
+        | StateAction::TerminalResized(_)
+        | StateAction::TerminalClaimed(_)
+        | StateAction::TerminalCleared(_) => who.holds(claim).then_some(()).ok_or(Refusal::NotHolder),
+        _ => Err(Refusal::NotForClients),
+    }
+}
+
+/// A title as it is shown: without control characters, and no longer than anyone reads.
+pub(super) fn title(text: &str) -> String {
+    const LONGEST: usize = 256;
+    text.chars().filter(|char| !char.is_control()).take(LONGEST).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use ahp_types::actions::{TerminalDataAction, TerminalInputAction, TerminalTitleChangedAction};
+    use ahp_types::state::{TerminalClientClaim, TerminalSessionClaim};
+
+    use super::*;
+
+    #[test]
+    fn only_the_holder_types_anyone_renames_and_nobody_makes_output() {
+        let input = StateAction::TerminalInput(TerminalInputAction { data: "x".into() });
+        let rename = StateAction::TerminalTitleChanged(TerminalTitleChangedAction { title: "x".into() });
+        let data = StateAction::TerminalData(TerminalDataAction { data: "x".into() });
+        let claim = TerminalClaim::Client(TerminalClientClaim { client_id: "a".into() });
+        let (a, b) = (Holder::Client("a".into()), Holder::Client("b".into()));
+        assert_eq!(check(&a, &claim, &input), Ok(()));
+        assert_eq!(check(&b, &claim, &input), Err(Refusal::NotHolder));
+        assert_eq!(check(&b, &claim, &rename), Ok(()));
+        assert_eq!(check(&a, &claim, &data), Err(Refusal::NotForClients));
+        let session = Holder::Session("ahp-session:/1".into());
+        let claim = TerminalClaim::Session(TerminalSessionClaim {
+            session: "ahp-session:/1".into(),
+            chat: "ahp-chat:/1".into(),
+            turn_id: None,
+            tool_call_id: None,
+        });
+        assert_eq!(check(&session, &claim, &input), Ok(()));
+        assert_eq!(check(&a, &claim, &input), Err(Refusal::NotHolder));
+    }
+}

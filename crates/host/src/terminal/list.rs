@@ -1,0 +1,189 @@
+//! The terminals that there are, and how they tell of themselves.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use ahp_types::ROOT_RESOURCE_URI;
+use ahp_types::actions::{RootTerminalsChangedAction, StateAction};
+use ahp_types::state::{
+    TerminalClaim, TerminalInfo, TerminalLifecycleState, TerminalRunningLifecycleState, TerminalState,
+};
+use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::task::JoinHandle;
+
+use super::admit::Order;
+use super::{TerminalConfig, TerminalError};
+use crate::act::Act;
+use crate::log::AppendError;
+
+pub(super) struct List {
+    pub(super) config: TerminalConfig,
+    act: Arc<dyn Act>,
+    live: Mutex<BTreeMap<String, Arc<Live>>>,
+    /// Held while a list is on its way to the log, so that a later list is later there.
+    root: tokio::sync::Mutex<()>,
+}
+
+/// One terminal.
+pub(super) struct Live {
+    pub(super) channel: String,
+    pub(super) cwd: String,
+    shown: Mutex<Shown>,
+    /// Bytes of input that may still wait. Set when the program starts.
+    pub(super) input: Mutex<Option<Arc<Semaphore>>>,
+    pub(super) orders: mpsc::UnboundedSender<Order>,
+    pub(super) waiting: Mutex<Option<mpsc::UnboundedReceiver<Order>>>,
+    pub(super) stopped: watch::Sender<bool>,
+    pub(super) task: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// What changes and is shown of a terminal.
+#[derive(Debug, Clone)]
+pub(super) struct Shown {
+    pub(super) title: String,
+    pub(super) claim: TerminalClaim,
+    pub(super) lifecycle: TerminalLifecycleState,
+    pub(super) size: (u16, u16),
+    /// Whether clients have heard of it.
+    pub(super) announced: bool,
+}
+
+impl List {
+    pub(super) fn new(act: Arc<dyn Act>, config: TerminalConfig) -> Self {
+        Self { config, act, live: Mutex::default(), root: tokio::sync::Mutex::default() }
+    }
+
+    /// Takes the channel's name for this terminal.
+    pub(super) fn reserve(&self, live: &Arc<Live>) -> Result<(), TerminalError> {
+        let mut all = lock(&self.live);
+        if all.contains_key(&live.channel) {
+            return Err(TerminalError::Exists(live.channel.clone()));
+        }
+        if all.len() >= self.config.max_terminals {
+            return Err(TerminalError::TooMany(all.len()));
+        }
+        all.insert(live.channel.clone(), live.clone());
+        Ok(())
+    }
+
+    pub(super) fn find(&self, channel: &str) -> Option<Arc<Live>> {
+        lock(&self.live).get(channel).filter(|live| live.shown().announced).cloned()
+    }
+
+    /// Gives the name back.
+    pub(super) fn forget(&self, channel: &str) {
+        lock(&self.live).remove(channel);
+    }
+
+    pub(super) async fn remove(&self, channel: &str) -> Result<(), AppendError> {
+        self.forget(channel);
+        self.announce().await
+    }
+
+    pub(super) fn infos(&self) -> Vec<TerminalInfo> {
+        lock(&self.live).values().filter_map(|live| live.info()).collect()
+    }
+
+    /// Logs these.
+    pub(super) async fn log(&self, actions: Vec<(String, StateAction)>) -> Result<(), AppendError> {
+        self.act.act(actions).await.map(drop)
+    }
+
+    /// Logs these together with the list as it is now.
+    pub(super) async fn log_with_list(&self, mut actions: Vec<(String, StateAction)>) -> Result<(), AppendError> {
+        let _order = self.root.lock().await;
+        let list = RootTerminalsChangedAction { terminals: self.infos() };
+        actions.push((ROOT_RESOURCE_URI.to_owned(), StateAction::RootTerminalsChanged(list)));
+        self.log(actions).await
+    }
+
+    /// Tells the root channel of the list as it is now.
+    pub(super) async fn announce(&self) -> Result<(), AppendError> {
+        self.log_with_list(Vec::new()).await
+    }
+
+    pub(super) async fn stop(&self) {
+        let all: Vec<_> = std::mem::take(&mut *lock(&self.live)).into_values().collect();
+        // All are told before any is waited for, so that their graces run together.
+        all.iter().for_each(|live| live.tell_to_stop());
+        for live in all {
+            live.stop().await;
+        }
+    }
+
+    /// Ends every task; each kills its program as it goes.
+    pub(super) fn abort(&self) {
+        for live in lock(&self.live).values() {
+            // One that is only just starting has no task yet.
+            live.tell_to_stop();
+            if let Some(task) = lock(&live.task).take() {
+                task.abort();
+            }
+        }
+    }
+}
+
+impl Live {
+    pub(super) fn new(channel: String, title: String, claim: TerminalClaim, cwd: String, size: (u16, u16)) -> Self {
+        let lifecycle = TerminalLifecycleState::Running(TerminalRunningLifecycleState {});
+        let (orders, waiting) = mpsc::unbounded_channel();
+        Self {
+            channel,
+            cwd,
+            shown: Mutex::new(Shown { title, claim, lifecycle, size, announced: false }),
+            input: Mutex::default(),
+            orders,
+            waiting: Mutex::new(Some(waiting)),
+            stopped: watch::Sender::new(false),
+            task: Mutex::default(),
+        }
+    }
+
+    /// What its channel begins with.
+    pub(super) fn initial(&self) -> TerminalState {
+        let shown = self.shown();
+        TerminalState {
+            title: shown.title,
+            cwd: Some(self.cwd.clone()),
+            cols: Some(shown.size.0.into()),
+            rows: Some(shown.size.1.into()),
+            content: Vec::new(),
+            lifecycle: shown.lifecycle,
+            claim: shown.claim,
+            supports_command_detection: None,
+            is_pty: Some(true),
+        }
+    }
+
+    pub(super) fn shown(&self) -> Shown {
+        lock(&self.shown).clone()
+    }
+
+    pub(super) fn show(&self, change: impl FnOnce(&mut Shown)) {
+        change(&mut lock(&self.shown));
+    }
+
+    pub(super) fn tell_to_stop(&self) {
+        self.stopped.send_replace(true);
+    }
+
+    /// Ends the program and waits for it.
+    pub(super) async fn stop(&self) {
+        self.tell_to_stop();
+        let task = lock(&self.task).take();
+        if let Some(task) = task {
+            // A task that was aborted or failed has killed its program as well.
+            drop(task.await);
+        }
+    }
+
+    fn info(&self) -> Option<TerminalInfo> {
+        let Shown { title, claim, lifecycle, announced, .. } = self.shown();
+        announced.then(|| TerminalInfo { resource: self.channel.clone(), title, claim, lifecycle })
+    }
+}
+
+/// Nothing is left half done under these locks, so a panic elsewhere does not spoil them.
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

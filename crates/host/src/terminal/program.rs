@@ -1,0 +1,138 @@
+//! A program on a pty, and everything that it starts there.
+
+use std::collections::BTreeSet;
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::ExitStatus;
+use std::time::Duration;
+
+use pty_process::{OwnedReadPty, OwnedWritePty, Size};
+use rustix::process::{Pid, Signal, kill_process_group};
+use tokio::io::AsyncReadExt;
+use tokio::process::Child;
+use tokio::time::timeout;
+
+use super::{TerminalConfig, TerminalError};
+
+/// A running program. Dropped, it is killed with all that it started on its terminal.
+pub(super) struct Program {
+    pub(super) read: OwnedReadPty,
+    pub(super) write: OwnedWritePty,
+    pub(super) group: Group,
+}
+
+/// The program's process, which leads a session of its own.
+pub(super) struct Group {
+    child: Child,
+}
+
+/// A killed process that is still there after this is stuck in the kernel; it is left to itself.
+const STUCK: Duration = Duration::from_secs(5);
+
+impl Program {
+    pub(super) fn start(config: &TerminalConfig, dir: &Path, (cols, rows): (u16, u16)) -> Result<Self, TerminalError> {
+        let start = |error: pty_process::Error| TerminalError::Start(error.to_string());
+        let (name, arguments) =
+            config.command.split_first().ok_or_else(|| TerminalError::Start("no command is configured".into()))?;
+        let (pty, pts) = pty_process::open().map_err(start)?;
+        pty.resize(Size::new(rows, cols)).map_err(start)?;
+        let mut command = pty_process::Command::new(name)
+            .args(arguments)
+            .current_dir(dir)
+            .env("PWD", dir)
+            .env("TERM", "xterm-256color");
+        for (name, _) in std::env::vars_os() {
+            if config.hidden_env.iter().any(|hidden| name.as_encoded_bytes().starts_with(hidden.as_bytes())) {
+                command = command.env_remove(name);
+            }
+        }
+        let child = command.envs(config.env.iter().cloned()).spawn(pts).map_err(start)?;
+        let (read, write) = pty.into_split();
+        Ok(Self { read, write, group: Group { child } })
+    }
+
+    /// Hangs up, as when a window is closed; kills what is left after a grace.
+    pub(super) async fn hang_up(mut self, grace: Duration) {
+        self.group.signal(Signal::HUP);
+        // A stopped process does not hear anything else.
+        self.group.signal(Signal::CONT);
+        let drained = async {
+            let mut unread = [0; 4096];
+            // What it writes at the end has no reader any more, but must not hold it up.
+            while self.read.read(&mut unread).await.is_ok_and(|read| read > 0) {}
+        };
+        drop(timeout(grace, drained).await);
+        self.group.kill();
+        drop(timeout(STUCK, self.group.child.wait()).await);
+    }
+}
+
+impl Group {
+    /// Waits for the end of the program itself.
+    pub(super) async fn wait(&mut self) -> std::io::Result<ExitStatus> {
+        self.child.wait().await
+    }
+
+    /// Where the program is now, if the system says so.
+    pub(super) fn cwd(&self) -> Option<std::path::PathBuf> {
+        let path = std::fs::read_link(format!("/proc/{}/cwd", self.child.id()?)).ok()?;
+        (!path.as_os_str().as_encoded_bytes().ends_with(b" (deleted)")).then_some(path)
+    }
+
+    /// While the leader has not been waited for, its number is nobody else's, and so are those of its groups.
+    fn leader(&self) -> Option<Pid> {
+        Pid::from_raw(i32::try_from(self.child.id()?).ok()?)
+    }
+
+    fn signal(&self, signal: Signal) {
+        for group in self.leader().map(groups).unwrap_or_default() {
+            // A group that is gone needs no signal.
+            _ = Pid::from_raw(group).map(|group| kill_process_group(group, signal));
+        }
+    }
+
+    /// Twice and once more, since a process may have been made while the list was read.
+    fn kill(&self) {
+        for _ in 0..3 {
+            self.signal(Signal::KILL);
+        }
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// The exit code, if the program gave one.
+pub(super) fn exit_code(status: ExitStatus) -> Option<i64> {
+    if status.signal().is_some() { None } else { status.code().map(i64::from) }
+}
+
+/// The process groups of a session: a shell gives each job its own. Where there is no `/proc`, the leader's.
+fn groups(leader: Pid) -> BTreeSet<i32> {
+    let leader = leader.as_raw_nonzero().get();
+    let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let stats = processes.filter(|entry| entry.file_name().as_encoded_bytes()[0].is_ascii_digit());
+    let stats = stats.filter_map(|entry| std::fs::read_to_string(entry.path().join("stat")).ok());
+    let members = stats.filter_map(|stat| group_and_session(&stat)).filter(|&(_, session)| session == leader);
+    members.map(|(group, _)| group).chain([leader]).collect()
+}
+
+/// From a line of `/proc/PID/stat`: `pid (any name) state parent group session …`.
+fn group_and_session(stat: &str) -> Option<(i32, i32)> {
+    let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace().skip(2);
+    Some((fields.next()?.parse().ok()?, fields.next()?.parse().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_may_have_any_name() {
+        assert_eq!(group_and_session("12 (a) 9 (b) S 1 34 56 0 -1"), Some((34, 56)));
+        assert_eq!(group_and_session("12"), None);
+    }
+}

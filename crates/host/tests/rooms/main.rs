@@ -1,0 +1,7 @@
+//! Terminals, changesets and customizations, with real programs and directories.
+#![expect(clippy::unwrap_used, reason = "a test may fail by panicking")]
+
+mod changes;
+mod customize;
+mod sink;
+mod terminal;

@@ -4,8 +4,10 @@
 //! [`state`] follows it with the official reducers, and [`gate`] says what a client may add to it.
 //! [`files`] reads, writes and watches what lies inside the roots, and nothing else.
 //! [`terminal`], [`changes`] and [`customize`] are rooms: each turns one thing of the outside world into actions.
+//! [`agent`] is what an agent is to a host, with a demo of one.
 
 pub mod act;
+pub mod agent;
 pub mod changes;
 pub mod customize;
 pub mod error;

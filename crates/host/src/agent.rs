@@ -1,0 +1,147 @@
+//! Agents: what one is to a host.
+//!
+//! An [`Agent`] is a program that can hold conversations; each chat has a [`Conversation`] of its own. What a conversation
+//! is told comes as calls, what it says comes out of an [`EventStream`], which makes it well formed whatever the agent does
+//! (see [`breakbulk_lifecycle`]). A [`Translator`] stands between the two and the chat's channel: it turns logged actions
+//! of clients into what the agent is told, and events into actions.
+//!
+//! ```text
+//!  client ─▶ gate ─▶ LOG ─▶ Translator::client ─▶ Command ─▶ Conversation
+//!                     ▲                                          │ EventSender (waits when the queue is full)
+//!                     └──── Step ◀─ Translator::event ◀─ EventStream (Writer)
+//! ```
+//!
+//! One task per chat should do both, in the order of the log: then the translator's view of each call is that of the log.
+
+mod actions;
+mod clock;
+pub mod demo;
+mod events;
+mod merge;
+
+use std::path::PathBuf;
+
+use ahp_types::common::JsonObject;
+use ahp_types::errors::{ahp_error_codes, json_rpc_error_codes};
+use ahp_types::state::{AgentInfo, Message};
+use breakbulk_lifecycle::{Answer as Verdict, Id};
+
+pub use self::actions::{Command, Heard, Step, Translator, Worker};
+pub use self::clock::{Clock, RealClock};
+pub use self::events::{EventSender, EventStream, EventsConfig, Gone, events};
+pub use self::merge::{merge_actions, part_of};
+use crate::log::Answer;
+
+/// A program that can hold conversations.
+pub trait Agent: Send + Sync + 'static {
+    /// The provider id, by which a client asks for this agent.
+    fn name(&self) -> &str;
+
+    /// What clients are told about it in the root state.
+    fn info(&self) -> AgentInfo;
+
+    /// Begins a conversation, or takes one up again.
+    fn start(&self, start: Start) -> Answer<'_, Result<Started, AgentError>>;
+
+    /// Whether it could begin a conversation now. Quick, and without effect: a health check calls it.
+    fn check(&self) -> Answer<'_, Result<(), AgentError>>;
+}
+
+/// How a conversation begins.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Start {
+    /// The session's URI.
+    pub session: String,
+    /// The chat's URI.
+    pub chat: String,
+    /// Where the agent may work: absolute directories, the first of which is its own.
+    pub directories: Vec<PathBuf>,
+    /// What was configured for the session.
+    pub config: JsonObject,
+    /// What the agent is to remember.
+    pub memory: Memory,
+}
+
+/// What an agent remembers when a conversation begins.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Memory {
+    /// Nothing.
+    None,
+    /// The conversation that gave this token ([`Event::Resumable`](breakbulk_lifecycle::Event::Resumable)).
+    Resume(String),
+    /// The same, but what is said from now on is another conversation.
+    Fork(String),
+}
+
+/// A conversation that has begun, and what it says.
+pub struct Started {
+    /// What it is told.
+    pub conversation: Box<dyn Conversation>,
+    /// What it says. It ends when the agent does.
+    pub events: EventStream,
+}
+
+/// A conversation with an agent. Dropping it ends the agent's part at once, with all that it runs.
+///
+/// Calls answer when the agent has taken them, not when it has done them: that is said by events. None of them waits for
+/// events to be taken.
+pub trait Conversation: Send + Sync + 'static {
+    /// Begins a turn.
+    fn send(&self, prompt: Prompt) -> Answer<'_, Result<(), AgentError>>;
+
+    /// Stops a turn. The agent still says how it ended. A turn that is over is nothing to stop.
+    fn cancel(&self, turn: Id) -> Answer<'_, Result<(), AgentError>>;
+
+    /// Answers what was asked about a call.
+    fn answer(&self, tool: Id, answer: Verdict) -> Answer<'_, Result<(), AgentError>>;
+
+    /// Ends the conversation: stops what runs, and answers when nothing is left.
+    fn dispose(&self) -> Answer<'_, ()>;
+}
+
+/// What an agent is asked to do.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Prompt {
+    /// The turn that it begins.
+    pub turn: Id,
+    /// The text, with attachments and the model to use.
+    pub message: Message,
+}
+
+/// Why an agent did not do as told.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum AgentError {
+    /// It cannot be started, or not be reached.
+    #[error("the agent is not available: {0}")]
+    Unavailable(String),
+    /// A directory that it should work in is none.
+    #[error("the agent cannot work in {}: {reason}", .directory.display())]
+    Directory {
+        /// The directory.
+        directory: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// It works on a turn.
+    #[error("the agent is working on a turn")]
+    Busy,
+    /// It asks nothing about this call.
+    #[error("nothing is asked about this call")]
+    NotAsked,
+    /// It has ended.
+    #[error("the agent has ended")]
+    Ended,
+}
+
+impl AgentError {
+    /// The AHP error code that says the same.
+    #[must_use]
+    pub const fn code(&self) -> i32 {
+        match self {
+            Self::Busy => ahp_error_codes::TURN_IN_PROGRESS,
+            Self::NotAsked => ahp_error_codes::CONFLICT,
+            Self::Directory { .. } => ahp_error_codes::NOT_FOUND,
+            Self::Unavailable(_) | Self::Ended => json_rpc_error_codes::INTERNAL_ERROR,
+        }
+    }
+}

@@ -1,0 +1,326 @@
+//! Between an agent and a chat's channel: events become actions, and logged actions of clients become what the agent is
+//! told.
+//!
+//! | Event | Action |
+//! |---|---|
+//! | a block of text begins, goes on | `chat/responsePart` (markdown), `chat/delta` |
+//! | a block of thinking begins, goes on | `chat/responsePart` (reasoning), `chat/reasoning` |
+//! | the input of a call begins, goes on | `chat/toolCallStart`, `chat/toolCallDelta` |
+//! | a call is asked about | `chat/toolCallReady`, and `session/inputNeededSet` |
+//! | an ask is answered, other than by a client | `chat/toolCallConfirmed`, and `session/inputNeededRemoved` |
+//! | a call runs without having been asked about | `chat/toolCallReady` (`not-needed`) |
+//! | output, end of a call | `chat/toolCallContentChanged`, `chat/toolCallComplete` |
+//! | a sub-agent begins, ends | [`Step::Open`], `chat/turnComplete` there |
+//! | usage, notice, end of the turn | `chat/usage`, `chat/responsePart`, `chat/turnComplete`, `…Cancelled`, `chat/error` |
+//!
+//! AHP has no end of a block or of a message. Other protocols do, and are made from the same log. So both are marked by an
+//! action that changes nothing: an empty delta whose `_meta` has `{"breakbulk":{"ended":"block"}}`, or `"message"`. The
+//! first action of each part names its message in `_meta` too.
+
+mod make;
+mod step;
+mod tools;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ahp_types::actions::{
+    ChatDeltaAction, ChatErrorAction, ChatReasoningAction, ChatResponsePartAction, ChatToolCallDeltaAction,
+    ChatTurnCancelledAction, ChatTurnCompleteAction, ChatUsageAction, StateAction,
+};
+use ahp_types::common::JsonObject;
+use ahp_types::state::{
+    ErrorInfo, ErrorResponsePart, MarkdownResponsePart, ReasoningResponsePart, ResponsePart,
+    SystemNotificationResponsePart,
+};
+use breakbulk_lifecycle::{BlockKind, BlockType, Event, Failure, Formed, Id, Outcome, Usage};
+use serde_json::json;
+
+pub use self::step::{Command, Heard, Step, Worker};
+use self::tools::Tool;
+use super::Prompt;
+
+/// Turns what happens in one chat into what the other side needs. No IO and no clock: time is an argument.
+///
+/// Holds what is known of one turn.
+#[derive(Debug)]
+pub struct Translator {
+    session: Arc<str>,
+    chat: Arc<str>,
+    /// Where each speaker is heard: the agent itself, and sub-agents by the call that began them.
+    lanes: HashMap<Option<Id>, Lane>,
+    messages: HashMap<Id, Spoken>,
+    parts: HashMap<(Id, Id), Part>,
+    tools: HashMap<Id, Tool>,
+    /// Parts so far.
+    count: u64,
+    /// The turn that the agent works on, from when it was told to until it says that it is over.
+    busy: Option<Id>,
+    /// A turn that began in the chat while the agent was still ending a cancelled one.
+    next: Option<(Lane, Prompt)>,
+}
+
+/// Where a speaker is heard.
+#[derive(Debug, Clone)]
+struct Lane {
+    channel: Arc<str>,
+    turn: Id,
+    began: Duration,
+}
+
+/// An open message.
+#[derive(Debug)]
+struct Spoken {
+    agent: Option<Id>,
+    /// Its last part so far.
+    last: Option<Part>,
+}
+
+/// A part of the response, as the channel knows it.
+#[derive(Debug, Clone)]
+struct Part {
+    kind: BlockType,
+    id: String,
+}
+
+impl Translator {
+    /// For a chat of a session, both by URI.
+    pub fn new(session: impl Into<Arc<str>>, chat: impl Into<Arc<str>>) -> Self {
+        Self {
+            session: session.into(),
+            chat: chat.into(),
+            lanes: HashMap::new(),
+            messages: HashMap::new(),
+            parts: HashMap::new(),
+            tools: HashMap::new(),
+            count: 0,
+            busy: None,
+            next: None,
+        }
+    }
+
+    /// Takes an action that somebody else has put into the log, on the chat's channel or on that of one of its sub-agents:
+    /// what the agent is to be told, and what else is to be done.
+    pub fn client(&mut self, channel: &str, action: StateAction, now: Duration) -> Heard {
+        match action {
+            StateAction::ChatTurnStarted(action) if *channel == *self.chat => {
+                let turn = Id::from(action.turn_id);
+                let lane = Lane { channel: Arc::clone(&self.chat), turn: turn.clone(), began: now };
+                self.next = Some((lane, Prompt { turn, message: action.message }));
+                Heard { command: self.send_next(), steps: Vec::new() }
+            }
+            StateAction::ChatTurnCancelled(action) => self.client_cancelled(channel, &action.turn_id),
+            StateAction::ChatToolCallConfirmed(action) => self.client_answered(channel, action),
+            _ => Heard::default(),
+        }
+    }
+
+    /// Takes what the agent has said: what is to be done, in this order.
+    ///
+    /// A turn that nobody has begun in the chat, or that a client has cancelled, is not heard. A turn that began in the chat
+    /// while the agent was still ending another is [told](Step::Tell) to it when it is free.
+    #[must_use]
+    pub fn event(&mut self, event: Formed, now: Duration) -> Vec<Step> {
+        let mut steps = Vec::new();
+        match event.into_event() {
+            Event::TurnStarted { turn } => {
+                self.busy = Some(turn.clone());
+                if self.lanes.get(&None).is_some_and(|lane| lane.turn != turn) {
+                    self.lanes.clear();
+                }
+            }
+            Event::MessageStarted { message, agent } => {
+                self.messages.insert(message, Spoken { agent, last: None });
+            }
+            Event::BlockStarted { message, block, kind } => self.block_started(message, block, kind, &mut steps),
+            Event::BlockDelta { message, block, text, .. } => self.block_delta(message, block, text, &mut steps),
+            Event::BlockEnded { message, block, input } => self.block_ended(message, block, input, &mut steps),
+            Event::MessageEnded { message } => self.message_ended(&message, &mut steps),
+            Event::ToolAsked { tool, ask } => self.tool_asked(&tool, ask, &mut steps),
+            Event::ToolAnswered { tool, answer } => self.tool_answered(&tool, answer, &mut steps),
+            Event::ToolStarted { tool } => self.tool_started(&tool, &mut steps),
+            Event::ToolOutput { tool, content } => self.tool_output(&tool, content, &mut steps),
+            Event::ToolEnded { tool, ending } => self.tool_ended(&tool, ending, &mut steps),
+            Event::AgentStarted { tool, name, task } => self.agent_started(tool, name, task, now, &mut steps),
+            Event::AgentEnded { tool, outcome } => self.agent_ended(tool, outcome, now, &mut steps),
+            Event::Usage(usage) => self.usage(usage, &mut steps),
+            Event::Notice { text } => self.notice(text, &mut steps),
+            Event::Resumable { token } => steps.push(Step::Remember { token }),
+            Event::TurnEnded { outcome, .. } => self.turn_ended(outcome, now, &mut steps),
+        }
+        steps
+    }
+
+    /// The agent has not taken a turn: it ends as if the agent had said so.
+    #[must_use]
+    pub fn refused(&mut self, turn: &Id, failure: Failure, now: Duration) -> Vec<Step> {
+        let mut steps = Vec::new();
+        if self.busy.as_ref() == Some(turn) {
+            self.turn_ended(Outcome::Failed(failure), now, &mut steps);
+        }
+        steps
+    }
+
+    fn block_started(&mut self, message: Id, block: Id, kind: BlockKind, steps: &mut Vec<Step>) {
+        let Some(spoken) = self.messages.get_mut(&message) else { return };
+        let agent = spoken.agent.clone();
+        let id = match &kind {
+            BlockKind::ToolInput(call) => call.tool.to_string(),
+            _ => format!("{message}/{}", self.count),
+        };
+        self.count += 1;
+        let part = Part { kind: kind.kind(), id: id.clone() };
+        spoken.last = Some(part.clone());
+        self.parts.insert((message.clone(), block), part);
+        let meta = meta(&json!({ "message": *message }));
+        let part = match kind {
+            BlockKind::Text => ResponsePart::Markdown(MarkdownResponsePart { id, content: String::new() }),
+            BlockKind::Thinking | BlockKind::Redacted => {
+                ResponsePart::Reasoning(ReasoningResponsePart { id, content: String::new() })
+            }
+            BlockKind::ToolInput(call) => return self.tool_begun(call, agent, meta, steps),
+        };
+        let Some(lane) = self.lanes.get(&agent) else { return };
+        let action = ChatResponsePartAction { turn_id: lane.turn.to_string(), part, meta: Some(meta) };
+        lane.act(StateAction::ChatResponsePart(action), steps);
+    }
+
+    fn block_delta(&self, message: Id, block: Id, text: String, steps: &mut Vec<Step>) {
+        let (Some(lane), Some(part)) = (self.lane_of(&message), self.parts.get(&(message, block))) else { return };
+        // What is redacted is not for people to see, and an empty delta would be taken for a mark.
+        if part.kind != BlockType::Redacted && !text.is_empty() {
+            lane.act(part.delta(lane, text, None), steps);
+        }
+    }
+
+    fn block_ended(&mut self, message: Id, block: Id, input: Option<String>, steps: &mut Vec<Step>) {
+        let lane = self.lane_of(&message).cloned();
+        let Some(part) = self.parts.remove(&(message.clone(), block)) else { return };
+        if let (Some(tool), Some(input)) = (self.tools.get_mut(part.id.as_str()), input) {
+            tool.input = Some(input);
+        }
+        if let Some(lane) = lane {
+            let meta = meta(&json!({ "message": *message, "ended": "block" }));
+            lane.act(part.delta(&lane, String::new(), Some(meta)), steps);
+        }
+    }
+
+    fn message_ended(&mut self, message: &Id, steps: &mut Vec<Step>) {
+        let Some(Spoken { agent, last: Some(part) }) = self.messages.remove(message) else { return };
+        if let Some(lane) = self.lanes.get(&agent) {
+            let meta = meta(&json!({ "message": **message, "ended": "message" }));
+            lane.act(part.delta(lane, String::new(), Some(meta)), steps);
+        }
+    }
+
+    fn usage(&self, usage: Usage, steps: &mut Vec<Step>) {
+        let Some(lane) = self.lanes.get(&None) else { return };
+        let action = ChatUsageAction { turn_id: lane.turn.to_string(), usage: make::usage(usage), meta: None };
+        lane.act(StateAction::ChatUsage(action), steps);
+    }
+
+    fn notice(&self, text: String, steps: &mut Vec<Step>) {
+        let Some(lane) = self.lanes.get(&None) else { return };
+        let notice = SystemNotificationResponsePart { content: text.into(), meta: None };
+        let part = ResponsePart::SystemNotification(notice);
+        let action = ChatResponsePartAction { turn_id: lane.turn.to_string(), part, meta: None };
+        lane.act(StateAction::ChatResponsePart(action), steps);
+    }
+
+    fn turn_ended(&mut self, outcome: Outcome, now: Duration, steps: &mut Vec<Step>) {
+        if let Some(lane) = self.lanes.get(&None) {
+            lane.end(outcome, now, steps);
+        }
+        self.busy = None;
+        self.forget();
+        steps.extend(self.send_next().map(Step::Tell));
+    }
+
+    /// Begins the turn that waits, if the agent is free.
+    fn send_next(&mut self) -> Option<Command> {
+        let (lane, prompt) = self.next.take_if(|_| self.busy.is_none())?;
+        self.forget();
+        self.busy = Some(lane.turn.clone());
+        self.lanes.insert(None, lane);
+        Some(Command::Send(prompt))
+    }
+
+    fn client_cancelled(&mut self, channel: &str, turn: &str) -> Heard {
+        if self.next.take_if(|(lane, _)| *lane.channel == *channel && *lane.turn == *turn).is_some() {
+            return Heard::default();
+        }
+        let is_it = |lane: &&Lane| *lane.channel == *channel && *lane.turn == *turn;
+        let Some(agent) = self.lanes.iter().find(|(_, lane)| is_it(lane)).map(|(agent, _)| agent.clone()) else {
+            return Heard::default();
+        };
+        let steps = self.withdraw_all(&agent);
+        self.lanes.remove(&agent);
+        // A sub-agent cannot be stopped alone: it is heard no more, and goes on.
+        let command = agent.is_none().then(|| Command::Cancel { turn: turn.into() });
+        Heard { command, steps }
+    }
+
+    fn lane_of(&self, message: &Id) -> Option<&Lane> {
+        self.lanes.get(&self.messages.get(message)?.agent)
+    }
+
+    /// The turn is over.
+    fn forget(&mut self) {
+        self.lanes.clear();
+        self.messages.clear();
+        self.parts.clear();
+        self.tools.clear();
+        self.count = 0;
+    }
+}
+
+impl Lane {
+    fn act(&self, action: StateAction, steps: &mut Vec<Step>) {
+        steps.push(Step::Act { channel: Arc::clone(&self.channel), action: Box::new(action) });
+    }
+
+    fn end(&self, outcome: Outcome, now: Duration, steps: &mut Vec<Step>) {
+        let turn_id = self.turn.to_string();
+        let duration = i64::try_from(now.saturating_sub(self.began).as_millis()).unwrap_or(i64::MAX);
+        let action = match outcome {
+            Outcome::Complete => {
+                StateAction::ChatTurnComplete(ChatTurnCompleteAction { turn_id, duration, meta: None })
+            }
+            Outcome::Cancelled => {
+                StateAction::ChatTurnCancelled(ChatTurnCancelledAction { turn_id, duration, meta: None })
+            }
+            Outcome::Failed(failure) => {
+                let error = ErrorInfo { error_type: failure.kind, message: failure.message, stack: None, meta: None };
+                let part = ErrorResponsePart { error, resumable: None };
+                StateAction::ChatError(ChatErrorAction { turn_id, duration, part, meta: None })
+            }
+        };
+        self.act(action, steps);
+    }
+}
+
+impl Part {
+    /// An action that appends to it. With nothing to append, it only carries its `_meta`.
+    fn delta(&self, lane: &Lane, content: String, meta: Option<JsonObject>) -> StateAction {
+        let (turn_id, part_id) = (lane.turn.to_string(), self.id.clone());
+        match self.kind {
+            BlockType::Text => StateAction::ChatDelta(ChatDeltaAction { turn_id, part_id, content, meta }),
+            BlockType::Thinking | BlockType::Redacted => {
+                StateAction::ChatReasoning(ChatReasoningAction { turn_id, part_id, content, meta })
+            }
+            BlockType::ToolInput => StateAction::ChatToolCallDelta(ChatToolCallDeltaAction {
+                turn_id,
+                tool_call_id: part_id,
+                meta,
+                content: Some(content).filter(|content| !content.is_empty()),
+                invocation_message: None,
+            }),
+        }
+    }
+}
+
+/// What this host says beside the protocol, under its own name.
+fn meta(ours: &serde_json::Value) -> JsonObject {
+    JsonObject::from_iter([("breakbulk".to_owned(), ours.clone())])
+}

@@ -1,0 +1,339 @@
+//! The life of a call on its chat's channel: streaming, awaiting an answer, running, over.
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ahp_types::actions::{
+    ChatToolCallCompleteAction, ChatToolCallConfirmedAction, ChatToolCallContentChangedAction, ChatToolCallReadyAction,
+    ChatToolCallStartAction, SessionInputNeededRemovedAction, SessionInputNeededSetAction, StateAction,
+};
+use ahp_types::common::JsonObject;
+use ahp_types::state::{
+    SessionInputRequest, SessionToolConfirmationRequest, ToolCallCancellationReason, ToolCallConfirmationReason,
+    ToolCallConfirmationState, ToolCallPendingConfirmationState, ToolInput, ToolResultContent,
+    ToolResultSubagentContent,
+};
+use breakbulk_lifecycle::{Answer, Ask, Call, Content, Ending, Id, Outcome, ToolResult};
+
+use super::step::{Command, Heard, Step, Worker};
+use super::{Lane, Translator, make};
+
+/// What is known of a call.
+#[derive(Debug)]
+pub(super) struct Tool {
+    call: Call,
+    agent: Option<Id>,
+    meta: JsonObject,
+    stage: Stage,
+    /// The whole input.
+    pub(super) input: Option<String>,
+    /// The chat of its sub-agent.
+    worker: Option<ToolResultContent>,
+}
+
+/// Where the call is for those who see the channel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    Streaming,
+    Pending,
+    Running,
+    Over,
+}
+
+impl Translator {
+    pub(super) fn tool_begun(&mut self, call: Call, agent: Option<Id>, meta: JsonObject, steps: &mut Vec<Step>) {
+        if let Some(lane) = self.lanes.get(&agent) {
+            let action = ChatToolCallStartAction {
+                turn_id: lane.turn.to_string(),
+                tool_call_id: call.tool.to_string(),
+                meta: Some(meta.clone()),
+                tool_name: call.name.clone(),
+                display_name: call.title.clone(),
+                intention: call.intention.clone(),
+                contributor: None,
+            };
+            lane.act(StateAction::ChatToolCallStart(action), steps);
+        }
+        let id = call.tool.clone();
+        self.tools.insert(id, Tool { call, agent, meta, stage: Stage::Streaming, input: None, worker: None });
+    }
+
+    pub(super) fn tool_asked(&mut self, tool: &Id, ask: Ask, steps: &mut Vec<Step>) {
+        let Some((tool, lane)) = heard(&mut self.tools, &self.lanes, tool) else { return };
+        if tool.stage == Stage::Over {
+            return;
+        }
+        tool.stage = Stage::Pending;
+        let pending = tool.pending(ask);
+        let ready = ChatToolCallReadyAction {
+            invocation_message: pending.invocation_message.clone(),
+            confirmation_title: pending.confirmation_title.clone(),
+            editable: pending.editable,
+            options: pending.options.clone(),
+            ..tool.ready(lane)
+        };
+        lane.act(StateAction::ChatToolCallReady(ready), steps);
+        let request = SessionToolConfirmationRequest {
+            id: need(lane, &tool.call.tool),
+            chat: lane.channel.to_string(),
+            turn_id: lane.turn.to_string(),
+            tool_call: ToolCallConfirmationState::PendingConfirmation(pending),
+        };
+        let request = SessionInputRequest::ToolConfirmation(request);
+        let needed = Box::new(SessionInputNeededSetAction { request });
+        steps.push(on(&self.session, StateAction::SessionInputNeededSet(needed)));
+    }
+
+    /// What a client has answered is in the log already. This is for an agent that knows the answer by itself.
+    pub(super) fn tool_answered(&mut self, tool: &Id, answer: Answer, steps: &mut Vec<Step>) {
+        let Some((tool, lane)) = heard(&mut self.tools, &self.lanes, tool) else { return };
+        if tool.stage != Stage::Pending {
+            return;
+        }
+        tool.stage = if answer.allows() { Stage::Running } else { Stage::Over };
+        lane.act(StateAction::ChatToolCallConfirmed(tool.confirmed(lane, answer)), steps);
+        steps.push(no_need(&self.session, lane, tool));
+    }
+
+    pub(super) fn tool_started(&mut self, tool: &Id, steps: &mut Vec<Step>) {
+        let Some((tool, lane)) = heard(&mut self.tools, &self.lanes, tool) else { return };
+        if tool.stage == Stage::Streaming {
+            tool.stage = Stage::Running;
+            let confirmed = Some(ToolCallConfirmationReason::NotNeeded);
+            lane.act(StateAction::ChatToolCallReady(ChatToolCallReadyAction { confirmed, ..tool.ready(lane) }), steps);
+        }
+    }
+
+    pub(super) fn tool_output(&mut self, tool: &Id, content: Vec<Content>, steps: &mut Vec<Step>) {
+        let Some((tool, lane)) = heard(&mut self.tools, &self.lanes, tool) else { return };
+        tool.show(lane, content.into_iter().map(make::content), steps);
+    }
+
+    /// A call that was stopped while it ran has failed; one that never ran is cancelled.
+    pub(super) fn tool_ended(&mut self, tool: &Id, ending: Ending, steps: &mut Vec<Step>) {
+        let Some((tool, lane)) = heard(&mut self.tools, &self.lanes, tool) else { return };
+        let (result, reason) = match ending {
+            Ending::Done(result) => (result, None),
+            Ending::Cancelled { reason } => {
+                let error = reason.clone().unwrap_or_else(|| "The call was stopped.".to_owned());
+                (ToolResult::failed(format!("Stopped {}", tool.call.title), error), reason)
+            }
+        };
+        let before = std::mem::replace(&mut tool.stage, Stage::Over);
+        match before {
+            Stage::Over => {}
+            Stage::Running => lane.act(StateAction::ChatToolCallComplete(tool.complete(lane, result)), steps),
+            Stage::Streaming | Stage::Pending => {
+                if before == Stage::Streaming {
+                    lane.act(StateAction::ChatToolCallReady(tool.ready(lane)), steps);
+                } else {
+                    steps.push(no_need(&self.session, lane, tool));
+                }
+                let mut confirmed = tool.confirmed(lane, Answer::Withdrawn);
+                confirmed.reason_message = reason.map(Into::into);
+                lane.act(StateAction::ChatToolCallConfirmed(confirmed), steps);
+            }
+        }
+    }
+
+    /// A sub-agent is heard in a chat of its own, to which its call points.
+    pub(super) fn agent_started(&mut self, id: Id, name: String, task: String, now: Duration, steps: &mut Vec<Step>) {
+        let Some((tool, lane)) = heard(&mut self.tools, &self.lanes, &id) else { return };
+        let chat: Arc<str> = worker_uri(&lane.channel, &lane.turn, &id).into();
+        let described = |text: &String| Some(text.clone()).filter(|text| !text.is_empty());
+        tool.worker = Some(ToolResultContent::Subagent(ToolResultSubagentContent {
+            resource: chat.to_string(),
+            title: described(&name).unwrap_or_else(|| tool.call.title.clone()),
+            agent_name: described(&name),
+            description: described(&task),
+        }));
+        let parent = Arc::clone(&lane.channel);
+        steps.push(Step::Open(Worker {
+            chat: Arc::clone(&chat),
+            parent,
+            tool: id.clone(),
+            turn: id.clone(),
+            name,
+            task,
+        }));
+        tool.show(lane, std::iter::empty(), steps);
+        self.lanes.insert(Some(id.clone()), Lane { channel: chat, turn: id, began: now });
+    }
+
+    pub(super) fn agent_ended(&mut self, tool: Id, outcome: Outcome, now: Duration, steps: &mut Vec<Step>) {
+        if let Some(lane) = self.lanes.remove(&Some(tool)) {
+            lane.end(outcome, now, steps);
+        }
+    }
+
+    pub(super) fn client_answered(&mut self, channel: &str, action: ChatToolCallConfirmedAction) -> Heard {
+        let Some((tool, lane)) = heard(&mut self.tools, &self.lanes, action.tool_call_id.as_str()) else {
+            return Heard::default();
+        };
+        if tool.stage != Stage::Pending || *lane.channel != *channel || *lane.turn != *action.turn_id {
+            return Heard::default();
+        }
+        tool.stage = if action.approved { Stage::Running } else { Stage::Over };
+        if let Some(edited) = action.edited_tool_input.as_ref().filter(|_| action.approved) {
+            tool.input = Some(edited.clone());
+        }
+        let steps = vec![no_need(&self.session, lane, tool)];
+        let command = Command::Answer { tool: tool.call.tool.clone(), answer: verdict(action) };
+        Heard { command: Some(command), steps }
+    }
+
+    /// The session no longer waits for what a speaker has asked.
+    pub(super) fn withdraw_all(&mut self, agent: &Option<Id>) -> Vec<Step> {
+        let Some(lane) = self.lanes.get(agent) else { return Vec::new() };
+        let asked = self.tools.values_mut().filter(|tool| tool.agent == *agent && tool.stage == Stage::Pending);
+        asked
+            .map(|tool| {
+                tool.stage = Stage::Over;
+                no_need(&self.session, lane, tool)
+            })
+            .collect()
+    }
+}
+
+impl Tool {
+    /// Its input is whole. Without more said, that leads to a question.
+    fn ready(&self, lane: &Lane) -> ChatToolCallReadyAction {
+        ChatToolCallReadyAction {
+            turn_id: lane.turn.to_string(),
+            tool_call_id: self.call.tool.to_string(),
+            meta: Some(self.meta.clone()),
+            contributor: None,
+            intention: None,
+            invocation_message: self.call.intention.as_ref().unwrap_or(&self.call.title).clone().into(),
+            tool_input: self.input.clone().map(ToolInput::Inline),
+            confirmation_title: None,
+            risk_assessment: None,
+            edits: None,
+            editable: None,
+            confirmed: None,
+            options: None,
+        }
+    }
+
+    fn pending(&self, ask: Ask) -> ToolCallPendingConfirmationState {
+        let options: Vec<_> = ask.choices.into_iter().map(make::option).collect();
+        ToolCallPendingConfirmationState {
+            tool_call_id: self.call.tool.to_string(),
+            tool_name: self.call.name.clone(),
+            display_name: self.call.title.clone(),
+            intention: self.call.intention.clone(),
+            contributor: None,
+            meta: Some(self.meta.clone()),
+            invocation_message: ask.message.into(),
+            tool_input: self.input.clone().map(ToolInput::Inline),
+            confirmation_title: Some(ask.title.into()),
+            risk_assessment: None,
+            edits: None,
+            editable: Some(ask.editable),
+            options: Some(options).filter(|options| !options.is_empty()),
+        }
+    }
+
+    fn confirmed(&self, lane: &Lane, answer: Answer) -> ChatToolCallConfirmedAction {
+        let approved = answer.allows();
+        let (reason, message, input, choice) = match answer {
+            Answer::Allowed { input, choice } => (None, None, input, choice),
+            Answer::Denied { reason, choice } => (Some(ToolCallCancellationReason::Denied), reason, None, choice),
+            Answer::Withdrawn => (Some(ToolCallCancellationReason::Skipped), None, None, None),
+        };
+        ChatToolCallConfirmedAction {
+            turn_id: lane.turn.to_string(),
+            tool_call_id: self.call.tool.to_string(),
+            meta: None,
+            approved,
+            confirmed: approved.then_some(ToolCallConfirmationReason::Setting),
+            reason,
+            edited_tool_input: input,
+            user_suggestion: None,
+            reason_message: message.map(Into::into),
+            selected_option_id: choice,
+        }
+    }
+
+    fn complete(&self, lane: &Lane, result: ToolResult) -> ChatToolCallCompleteAction {
+        let mut result = make::result(result);
+        if let Some(worker) = self.worker.clone() {
+            result.content.get_or_insert_default().insert(0, worker);
+        }
+        ChatToolCallCompleteAction {
+            turn_id: lane.turn.to_string(),
+            tool_call_id: self.call.tool.to_string(),
+            meta: None,
+            result,
+            requires_result_confirmation: None,
+        }
+    }
+
+    /// Shows what it has so far. Its sub-agent comes first.
+    fn show(&self, lane: &Lane, content: impl Iterator<Item = ToolResultContent>, steps: &mut Vec<Step>) {
+        if self.stage == Stage::Running {
+            let action = ChatToolCallContentChangedAction {
+                turn_id: lane.turn.to_string(),
+                tool_call_id: self.call.tool.to_string(),
+                meta: None,
+                content: self.worker.clone().into_iter().chain(content).collect(),
+            };
+            lane.act(StateAction::ChatToolCallContentChanged(action), steps);
+        }
+    }
+}
+
+/// A call, and where it is seen, if it is.
+fn heard<'a>(
+    tools: &'a mut std::collections::HashMap<Id, Tool>,
+    lanes: &'a std::collections::HashMap<Option<Id>, Lane>,
+    tool: &str,
+) -> Option<(&'a mut Tool, &'a Lane)> {
+    let tool = tools.get_mut(tool)?;
+    let lane = lanes.get(&tool.agent)?;
+    Some((tool, lane))
+}
+
+/// What a client's answer means to the agent.
+fn verdict(action: ChatToolCallConfirmedAction) -> Answer {
+    let choice = action.selected_option_id;
+    if action.approved {
+        return Answer::Allowed { input: action.edited_tool_input, choice };
+    }
+    let said = action.reason_message.map(|message| message.as_text().to_owned());
+    Answer::Denied { reason: said.or_else(|| action.user_suggestion.map(|message| message.text)), choice }
+}
+
+fn on(channel: &Arc<str>, action: StateAction) -> Step {
+    Step::Act { channel: Arc::clone(channel), action: Box::new(action) }
+}
+
+/// The name under which the session waits for an answer.
+fn need(lane: &Lane, tool: &Id) -> String {
+    format!("{}#{}#{tool}", lane.channel, lane.turn)
+}
+
+fn no_need(session: &Arc<str>, lane: &Lane, tool: &Tool) -> Step {
+    let id = need(lane, &tool.call.tool);
+    on(session, StateAction::SessionInputNeededRemoved(SessionInputNeededRemovedAction { id }))
+}
+
+/// A chat beside another, one for each turn and call.
+fn worker_uri(chat: &str, turn: &Id, tool: &Id) -> String {
+    let mut uri = format!("{chat}.");
+    for (at, name) in [turn, tool].into_iter().enumerate() {
+        if at > 0 {
+            uri.push('.');
+        }
+        for byte in name.bytes() {
+            if byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_' {
+                uri.push(char::from(byte));
+            } else {
+                // Writing to a string does not fail.
+                let _ = write!(uri, "%{byte:02X}");
+            }
+        }
+    }
+    uri
+}

@@ -1,0 +1,42 @@
+//! Time as an argument.
+
+use std::time::{Duration, Instant};
+
+use crate::log::Answer;
+
+/// What tells the time and waits.
+pub trait Clock: Send + Sync + 'static {
+    /// Time since some beginning. Never goes back.
+    fn now(&self) -> Duration;
+
+    /// Waits.
+    fn sleep(&self, time: Duration) -> Answer<'static, ()>;
+}
+
+/// The time that passes.
+#[derive(Debug, Clone, Copy)]
+pub struct RealClock(Instant);
+
+impl RealClock {
+    /// Begins now.
+    #[must_use]
+    pub fn new() -> Self {
+        Self(Instant::now())
+    }
+}
+
+impl Default for RealClock {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Clock for RealClock {
+    fn now(&self) -> Duration {
+        self.0.elapsed()
+    }
+
+    fn sleep(&self, time: Duration) -> Answer<'static, ()> {
+        Box::pin(tokio::time::sleep(time))
+    }
+}

@@ -1,0 +1,198 @@
+//! Runs a command: no shell, little environment, bounded in time and output, and ended with all that it started.
+
+use std::io;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use breakbulk_lifecycle::{Content, ToolResult};
+use rustix::io::Errno;
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
+use tokio::io::AsyncReadExt;
+use tokio::net::unix::pipe;
+use tokio::sync::oneshot;
+use tokio::time::{Instant, sleep_until, timeout, timeout_at};
+
+/// What a command may use.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Limits {
+    pub(super) time: Duration,
+    pub(super) bytes: usize,
+}
+
+/// What a command has done.
+#[derive(Debug)]
+pub(super) struct Ran {
+    pub(super) output: Vec<u8>,
+    pub(super) status: Option<ExitStatus>,
+    pub(super) cut: Option<Cut>,
+}
+
+/// Why a command was ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Cut {
+    Time,
+    Bytes,
+}
+
+/// What of the environment a command sees. Secrets of the host are not among it.
+const KEPT: [&str; 7] = ["HOME", "LANG", "LC_ALL", "LOGNAME", "PATH", "TMPDIR", "USER"];
+
+/// How long we go on reading after the command has exited: a process that has left its group may hold the pipe for ever.
+const LINGER: Duration = Duration::from_millis(250);
+
+/// How much is read at once.
+const READ: usize = 64 << 10;
+
+/// Runs a command in a directory. Dropping the future ends the command.
+pub(super) async fn run(argv: &[String], directory: &Path, limits: Limits) -> io::Result<Ran> {
+    let deadline = Instant::now() + limits.time;
+    let (argv, directory) = (argv.to_vec(), directory.to_path_buf());
+    // Who stops waiting drops the group when it is there, and with it the command.
+    let spawned = tokio::task::spawn_blocking(move || spawn(&argv, &directory));
+    let (group, reader, exited) = spawned.await.map_err(io::Error::other)??;
+    let mut reader = pipe::Receiver::from_owned_fd(reader.into())?;
+    let mut exited = std::pin::pin!(exited);
+    let mut output = Vec::new();
+    let mut status = None;
+    let mut cut = tokio::select! {
+        cut = gather(&mut reader, &mut output, limits.bytes) => cut,
+        () = sleep_until(deadline) => Some(Cut::Time),
+        exit = &mut exited => {
+            status = Some(exit.unwrap_or(None));
+            timeout(LINGER, gather(&mut reader, &mut output, limits.bytes)).await.unwrap_or(None)
+        }
+    };
+    let status = match status {
+        Some(status) => status,
+        // It has closed its output, or is to end.
+        None => {
+            let exit = if cut.is_none() { timeout_at(deadline, &mut exited).await.ok() } else { None };
+            match exit {
+                Some(exit) => exit.unwrap_or(None),
+                None => {
+                    cut = cut.or(Some(Cut::Time));
+                    group.kill();
+                    exited.await.unwrap_or(None)
+                }
+            }
+        }
+    };
+    Ok(Ran { output, status, cut })
+}
+
+/// Reads until the output ends, or there is too much of it. May be dropped at any time.
+async fn gather(reader: &mut pipe::Receiver, output: &mut Vec<u8>, max_bytes: usize) -> Option<Cut> {
+    let mut buffer = vec![0; READ];
+    loop {
+        let length = match reader.read(&mut buffer).await {
+            Ok(0) | Err(_) => return None,
+            Ok(length) => length,
+        };
+        let room = max_bytes.saturating_sub(output.len());
+        output.extend_from_slice(buffer.get(..length.min(room)).unwrap_or_default());
+        if length > room {
+            return Some(Cut::Bytes);
+        }
+    }
+}
+
+/// How a command exited, once it has. Nothing of its group is left then.
+type Exited = oneshot::Receiver<Option<ExitStatus>>;
+
+fn spawn(argv: &[String], directory: &Path) -> io::Result<(Group, io::PipeReader, Exited)> {
+    let (program, arguments) = argv.split_first().ok_or(io::ErrorKind::InvalidInput)?;
+    let (reader, writer) = io::pipe()?;
+    let mut command = Command::new(program);
+    command.args(arguments).current_dir(directory).process_group(0);
+    command.env_clear().env("TERM", "dumb").envs(KEPT.iter().filter_map(|name| Some((name, std::env::var_os(name)?))));
+    command.stdin(Stdio::null()).stdout(writer.try_clone()?).stderr(writer);
+    let mut child = command.spawn()?;
+    // It holds our ends of the pipe.
+    drop(command);
+    let pid = Pid::from_child(&child);
+    let group = Group { pid, is_over: Arc::new(Mutex::new(false)) };
+    let (sender, exited) = oneshot::channel();
+    let waiter = {
+        let is_over = Arc::clone(&group.is_over);
+        let (tell, told) = std::sync::mpsc::channel::<Child>();
+        let waiter = std::thread::Builder::new().name("demo-wait".into()).spawn(move || {
+            if let Ok(child) = told.recv() {
+                // Nobody may want to know any more.
+                let _ = sender.send(wait(child, pid, &is_over));
+            }
+        });
+        waiter.map(|_detached| tell)
+    };
+    match waiter {
+        Ok(tell) => {
+            let _ = tell.send(child);
+            Ok((group, reader, exited))
+        }
+        Err(error) => {
+            group.kill();
+            let _ = child.wait();
+            *lock(&group.is_over) = true;
+            Err(error)
+        }
+    }
+}
+
+/// Waits for a command, and ends what it left behind. Until it is reaped, its number, which is that of its group too,
+/// cannot be another's.
+fn wait(mut child: Child, pid: Pid, is_over: &Mutex<bool>) -> Option<ExitStatus> {
+    while let Err(Errno::INTR) = waitid(WaitId::Pid(pid), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT) {}
+    let mut is_over = lock(is_over);
+    let _ = kill_process_group(pid, Signal::KILL);
+    *is_over = true;
+    child.wait().ok()
+}
+
+/// The processes of a command. Killed when this is dropped.
+struct Group {
+    pid: Pid,
+    /// Whether its number is no longer its own.
+    is_over: Arc<Mutex<bool>>,
+}
+
+impl Group {
+    fn kill(&self) {
+        if !*lock(&self.is_over) {
+            // What is gone needs no signal.
+            let _ = kill_process_group(self.pid, Signal::KILL);
+        }
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+fn lock(is_over: &Mutex<bool>) -> std::sync::MutexGuard<'_, bool> {
+    is_over.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Ran {
+    /// What the call of it produced.
+    pub(super) fn into_result(self, shown: &str) -> ToolResult {
+        let error = match (self.cut, self.status) {
+            (Some(Cut::Time), _) => Some("It took too long and was ended.".to_owned()),
+            (Some(Cut::Bytes), _) => Some("It wrote too much and was ended.".to_owned()),
+            (None, Some(status)) if status.success() => None,
+            (None, Some(status)) => Some(match (status.code(), status.signal()) {
+                (Some(code), _) => format!("It exited with status {code}."),
+                (None, Some(signal)) => format!("It was ended by signal {signal}."),
+                (None, None) => "It ended, nobody knows how.".to_owned(),
+            }),
+            (None, None) => Some("It ended, nobody knows how.".to_owned()),
+        };
+        let text = String::from_utf8(self.output)
+            .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned());
+        let content = vec![Content::Text(text)];
+        ToolResult { success: error.is_none(), summary: format!("Ran {shown}"), content, error }
+    }
+}

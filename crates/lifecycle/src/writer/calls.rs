@@ -1,0 +1,222 @@
+//! The calls of a turn: where each of them is.
+
+use std::collections::{BTreeSet, HashMap};
+
+use super::names::Names;
+use super::{Out, Stray};
+use crate::{Answer, Ask, Call, Content, Ending, Event, Id, Outcome};
+
+/// All calls of a turn, in the order in which they began.
+#[derive(Debug, Default)]
+pub(super) struct Calls {
+    all: Vec<State>,
+    /// The newest call of each name that the agent gave.
+    by_name: HashMap<Id, usize>,
+    names: Names,
+}
+
+#[derive(Debug)]
+struct State {
+    /// As the agent calls it.
+    given: Id,
+    /// As we do.
+    name: Id,
+    /// The call whose sub-agent made this one.
+    agent: Option<usize>,
+    stage: Stage,
+    worker: Worker,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// Its input is being said.
+    Input,
+    /// Its input is whole.
+    Ready,
+    /// Somebody is asked.
+    Asked {
+        running: bool,
+    },
+    /// It must not run; all that is left for it is to end.
+    Refused,
+    Running,
+    Ended,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Worker {
+    None,
+    Open,
+    Ended,
+}
+
+impl Calls {
+    /// A call begins. It gets a name of its own.
+    pub(super) fn begin(&mut self, call: &mut Call, agent: Option<usize>) -> usize {
+        let at = self.all.len();
+        self.by_name.insert(call.tool.clone(), at);
+        let given = call.tool.clone();
+        call.tool = self.names.fresh(&given);
+        self.all.push(State { given, name: call.tool.clone(), agent, stage: Stage::Input, worker: Worker::None });
+        at
+    }
+
+    /// The call that the agent means by this name, if it is not over.
+    pub(super) fn find(&self, given: &Id) -> Result<usize, Stray> {
+        let at = *self.by_name.get(given).ok_or(Stray)?;
+        let state = self.all.get(at).ok_or(Stray)?;
+        (state.stage != Stage::Ended).then_some(at).ok_or(Stray)
+    }
+
+    /// What the agent calls it.
+    pub(super) fn given(&self, name: &Id) -> Option<Id> {
+        self.all.iter().rev().find(|state| state.name == *name).map(|state| state.given.clone())
+    }
+
+    pub(super) fn name(&self, at: usize) -> Option<Id> {
+        self.all.get(at).map(|state| state.name.clone())
+    }
+
+    /// Its input is whole.
+    pub(super) fn ready(&mut self, at: usize) {
+        if let Some(state) = self.all.get_mut(at)
+            && state.stage == Stage::Input
+        {
+            state.stage = Stage::Ready;
+        }
+    }
+
+    pub(super) fn ask(&mut self, at: usize, ask: Ask, out: &mut Out) -> Result<(), Stray> {
+        let state = self.state(at)?;
+        state.stage = match state.stage {
+            Stage::Refused => return Err(Stray),
+            Stage::Running | Stage::Asked { running: true } => Stage::Asked { running: true },
+            _ => Stage::Asked { running: false },
+        };
+        out.push(Event::ToolAsked { tool: state.name.clone(), ask });
+        Ok(())
+    }
+
+    /// Answers what was asked.
+    pub(super) fn answer(&mut self, at: usize, answer: Answer, out: &mut Out) -> Result<(), Stray> {
+        let state = self.state(at)?;
+        state.stage = match state.stage {
+            Stage::Asked { .. } if !answer.allows() => Stage::Refused,
+            Stage::Asked { running: true } => Stage::Running,
+            Stage::Asked { running: false } => Stage::Ready,
+            _ => return Err(Stray),
+        };
+        out.push(Event::ToolAnswered { tool: state.name.clone(), answer });
+        Ok(())
+    }
+
+    /// Nobody can answer any more what was asked.
+    pub(super) fn withdraw(&mut self, at: usize, out: &mut Out) {
+        // Where nothing was asked there is nothing to do.
+        let _ = self.answer(at, Answer::Withdrawn, out);
+    }
+
+    /// It runs. If somebody was still asked, then the agent knows the answer.
+    pub(super) fn start(&mut self, at: usize, out: &mut Out) -> Result<(), Stray> {
+        if self.state(at)?.stage == Stage::Running {
+            return Err(Stray);
+        }
+        self.run(at, out)
+    }
+
+    /// Output means that it runs, but not that somebody has allowed it: some agents show a preview while they ask.
+    pub(super) fn output(&mut self, at: usize, content: Vec<Content>, out: &mut Out) -> Result<(), Stray> {
+        if is_asked(self.state(at)?.stage) {
+            return Err(Stray);
+        }
+        self.run(at, out)?;
+        out.push(Event::ToolOutput { tool: self.state(at)?.name.clone(), content });
+        Ok(())
+    }
+
+    /// Brings a call to where it may end, and says how it does. One that was refused has not run, and neither has one that
+    /// fails while somebody is asked.
+    pub(super) fn prepare_end(&mut self, at: usize, ending: Ending, out: &mut Out) -> Result<Ending, Stray> {
+        let stage = self.state(at)?.stage;
+        match ending {
+            Ending::Done(result) if stage == Stage::Refused || (is_asked(stage) && !result.success) => {
+                self.withdraw(at, out);
+                Ok(Ending::Cancelled { reason: Some(result.error.unwrap_or(result.summary)) })
+            }
+            Ending::Done(_) => self.run(at, out).map(|()| ending),
+            Ending::Cancelled { .. } => {
+                self.withdraw(at, out);
+                Ok(ending)
+            }
+        }
+    }
+
+    pub(super) fn end(&mut self, at: usize, ending: Ending, out: &mut Out) {
+        let Ok(state) = self.state(at) else { return };
+        state.stage = Stage::Ended;
+        out.push(Event::ToolEnded { tool: state.name.clone(), ending });
+    }
+
+    pub(super) fn start_worker(&mut self, at: usize, name: String, task: String, out: &mut Out) -> Result<(), Stray> {
+        if self.state(at)?.worker != Worker::None {
+            return Err(Stray);
+        }
+        self.run(at, out)?;
+        let state = self.state(at)?;
+        state.worker = Worker::Open;
+        out.push(Event::AgentStarted { tool: state.name.clone(), name, task });
+        Ok(())
+    }
+
+    pub(super) fn has_worker(&self, at: usize) -> bool {
+        self.all.get(at).is_some_and(|state| state.worker == Worker::Open)
+    }
+
+    /// Says that a sub-agent has ended, if it was at work.
+    pub(super) fn end_worker(&mut self, at: usize, outcome: Outcome, out: &mut Out) {
+        if let Some(state) = self.all.get_mut(at)
+            && state.worker == Worker::Open
+        {
+            state.worker = Worker::Ended;
+            out.push(Event::AgentEnded { tool: state.name.clone(), outcome });
+        }
+    }
+
+    /// The calls of a speaker that are not over, and of those that it set to work.
+    pub(super) fn below(&self, speaker: Option<usize>) -> BTreeSet<usize> {
+        let mut below = BTreeSet::new();
+        for (at, state) in self.all.iter().enumerate() {
+            let is_below = state.agent == speaker || state.agent.is_some_and(|agent| below.contains(&agent));
+            if is_below && state.stage != Stage::Ended {
+                below.insert(at);
+            }
+        }
+        below
+    }
+
+    /// Brings a call that may run to where it runs.
+    fn run(&mut self, at: usize, out: &mut Out) -> Result<(), Stray> {
+        if is_asked(self.state(at)?.stage) {
+            self.answer(at, Answer::yes(), out)?;
+        }
+        let state = self.state(at)?;
+        match state.stage {
+            Stage::Refused => return Err(Stray),
+            Stage::Running => {}
+            _ => {
+                state.stage = Stage::Running;
+                out.push(Event::ToolStarted { tool: state.name.clone() });
+            }
+        }
+        Ok(())
+    }
+
+    /// A call that is not over.
+    fn state(&mut self, at: usize) -> Result<&mut State, Stray> {
+        self.all.get_mut(at).filter(|state| state.stage != Stage::Ended).ok_or(Stray)
+    }
+}
+
+const fn is_asked(stage: Stage) -> bool {
+    matches!(stage, Stage::Asked { .. })
+}

@@ -5,11 +5,13 @@
 //! [`files`] reads, writes and watches what lies inside the roots, and nothing else.
 //! [`terminal`], [`changes`] and [`customize`] are rooms: each turns one thing of the outside world into actions.
 //! [`agent`] is what an agent is to a host, with a demo of one.
+//! [`endpoint`] serves clients: one AHP connection each, pulling from the log at its own pace.
 
 pub mod act;
 pub mod agent;
 pub mod changes;
 pub mod customize;
+pub mod endpoint;
 pub mod error;
 pub mod files;
 pub mod gate;

@@ -1,0 +1,125 @@
+//! Where clients are served: one AHP connection each, from its handshake to a close with a name.
+//!
+//! ```text
+//!   link ─▶ Threshold ─▶ Driver(ahp machine) ─▶ Connection ─▶ Methods (calls, actions)      Clients: who is here
+//!                                  ▲                 │
+//!                                  └── messages ◀────┴── Feed ◀── Tail ◀── log              Views: snapshots
+//! ```
+//!
+//! A connection **pulls**: it holds a position in the log, and reads on only while the machine has little left to send. So
+//! a slow client costs what [`EndpointConfig::room_bytes`] allows and no more, however far it falls behind; far enough,
+//! it is closed and comes back to a snapshot. What it sends of an entry are the log's own bytes.
+//!
+//! # Order
+//!
+//! A client is told of entries in the order of the log, and of each channel from the snapshot on that it got. While a
+//! snapshot is being made for a `subscribe`, nothing is pulled: the snapshot knows everything up to the position at least,
+//! and what it knows beyond is passed over when it comes.
+//!
+//! # Actions that are not taken
+//!
+//! A refused action goes back to who dispatched it, and to nobody else: an `action` with its `origin` and a
+//! `rejectionReason`. It is in no log, so its `serverSeq` is that of what the client has got so far.
+
+mod clients;
+mod coalesce;
+mod config;
+mod connection;
+mod done;
+mod end;
+mod feed;
+mod greeting;
+mod inbox;
+mod jobs;
+mod methods;
+mod outbox;
+mod resume;
+mod threshold;
+mod views;
+mod wire;
+
+use std::fmt;
+use std::sync::Arc;
+
+use breakbulk::Link;
+use breakbulk_proto::Budget;
+use breakbulk_proto::ahp::Negotiated;
+use tokio::sync::watch;
+use tracing::error;
+
+pub use self::clients::{AskError, ClientHandle, Clients};
+pub use self::config::{EndpointConfig, Welcome};
+use self::connection::Connection;
+pub use self::end::{Counts, End};
+pub use self::methods::{ClientInfo, Dispatched, Methods, RawParams, Refusal, not_offered};
+pub use self::views::{Shot, View, ViewError, Views};
+use crate::log::Log;
+
+/// Serves clients. Cloning shares it.
+#[derive(Clone)]
+pub struct Endpoint(Arc<Shared>);
+
+/// What all connections share.
+pub(crate) struct Shared {
+    log: Arc<dyn Log>,
+    views: Arc<dyn Views>,
+    methods: Arc<dyn Methods>,
+    config: EndpointConfig,
+    budget: Budget,
+    /// What clients take, beyond the connection on which they said so.
+    negotiated: Negotiated,
+    clients: Clients,
+    counts: Counts,
+    stop: watch::Sender<bool>,
+}
+
+impl Endpoint {
+    /// An endpoint that serves what is in `log`. What its connections hold is charged to `budget`.
+    #[must_use]
+    pub fn new(
+        log: Arc<dyn Log>,
+        views: Arc<dyn Views>,
+        methods: Arc<dyn Methods>,
+        config: EndpointConfig,
+        budget: Budget,
+    ) -> Self {
+        let (negotiated, clients, counts) = (Negotiated::default(), Clients::default(), Counts::default());
+        let stop = watch::Sender::new(false);
+        Self(Arc::new(Shared { log, views, methods, config, budget, negotiated, clients, counts, stop }))
+    }
+
+    /// Serves a client until its connection ends, and says how. The principal is whoever the door let in: their links
+    /// share a quota, and two of them with one client id are the same client. Dropping the future cuts the link.
+    pub async fn serve(&self, link: impl Link + 'static, principal: Option<Arc<str>>) -> End {
+        match Connection::new(Arc::clone(&self.0), Box::new(link), principal) {
+            Ok(connection) => connection.run().await,
+            Err(cause) => {
+                error!("no connection without random bytes: {cause}");
+                End::Internal
+            }
+        }
+    }
+
+    /// Who is connected.
+    #[must_use]
+    pub fn clients(&self) -> &Clients {
+        &self.0.clients
+    }
+
+    /// How often each named thing has happened: how connections ended, what was refused, how clients resumed.
+    #[must_use]
+    pub fn counts(&self) -> &Counts {
+        &self.0.counts
+    }
+
+    /// Closes all connections, those too that are yet to come: come again later.
+    pub fn stop(&self) {
+        self.0.stop.send_replace(true);
+    }
+}
+
+impl fmt::Debug for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Endpoint").field("clients", &self.0.clients.len()).finish_non_exhaustive()
+    }
+}

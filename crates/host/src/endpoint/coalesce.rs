@@ -1,0 +1,171 @@
+//! Deltas of one part that follow each other become one, for a client that would rather wait a little.
+//!
+//! Only what follows directly, in the order of the whole connection, is merged: if a later action of another channel
+//! passed a delta that waits, a client that resumes from the highest seq it saw would lose the delta.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use tokio::time::{Duration, Instant};
+
+use crate::log::{Entry, Seq};
+
+/// A body that is longer than this gains nothing by waiting.
+const MAX_BODY: usize = 16 << 10;
+/// What is merged grows no longer than this.
+const MAX_TEXT: usize = 64 << 10;
+
+/// A delta that waits for more of its kind. At most one per connection.
+#[derive(Debug)]
+pub(super) struct Held {
+    channel: Arc<str>,
+    /// The seq of the last one in it.
+    seq: Seq,
+    delta: Delta,
+    due: Instant,
+    /// The body of the only one in it, as the log has it.
+    only: Option<Bytes>,
+}
+
+/// A delta, taken apart.
+#[derive(Debug, PartialEq)]
+struct Delta {
+    /// Where its text is.
+    field: &'static str,
+    text: String,
+    /// All the rest of the action.
+    rest: Map<String, Value>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Body<'a> {
+    channel: std::borrow::Cow<'a, str>,
+    action: Map<String, Value>,
+    #[serde(default, skip_serializing)]
+    origin: Option<serde::de::IgnoredAny>,
+}
+
+impl Held {
+    /// An entry that may wait until `latency` from now; `None` if it is no delta.
+    pub(super) fn new(entry: &Entry, latency: Duration) -> Option<Self> {
+        let delta = Delta::read(&entry.body)?;
+        let (due, only) = (Instant::now() + latency, Some(entry.body.clone()));
+        Some(Self { channel: entry.channel.clone(), seq: entry.seq, delta, due, only })
+    }
+
+    /// Takes in a later one, if both do the same as one; else gives it back.
+    pub(super) fn merge(&mut self, later: Self) -> Option<Self> {
+        let (mine, its) = (&mut self.delta, &later.delta);
+        let same = self.channel == later.channel && mine.field == its.field && mine.rest == its.rest;
+        if !same || mine.text.len().saturating_add(its.text.len()) > MAX_TEXT {
+            return Some(later);
+        }
+        mine.text.push_str(&its.text);
+        (self.seq, self.only) = (later.seq, None);
+        None
+    }
+
+    /// When it has waited long enough.
+    pub(super) const fn due(&self) -> Instant {
+        self.due
+    }
+
+    /// What is sent: the seq of the last, and a body that does what all of them do.
+    pub(super) fn into_entry(self) -> (Seq, Bytes) {
+        let Self { channel, seq, delta, only, .. } = self;
+        let merged = || {
+            let mut action = delta.rest;
+            action.insert(delta.field.to_owned(), Value::String(delta.text));
+            let body = Body { channel: std::borrow::Cow::Borrowed(&channel), action, origin: None };
+            // A map of strings and values always has a JSON.
+            serde_json::to_vec(&body).unwrap_or_default().into()
+        };
+        (seq, only.unwrap_or_else(merged))
+    }
+}
+
+impl Delta {
+    fn read(body: &[u8]) -> Option<Self> {
+        if body.len() > MAX_BODY {
+            return None;
+        }
+        let body: Body<'_> = serde_json::from_slice(body).ok()?;
+        // Whoever dispatched it waits for exactly this one.
+        if body.origin.is_some() {
+            return None;
+        }
+        let mut rest = body.action;
+        let field = match rest.get("type")?.as_str()? {
+            "chat/delta" | "chat/reasoning" => "content",
+            "terminal/data" => "data",
+            _ => return None,
+        };
+        match rest.remove(field)? {
+            Value::String(text) => Some(Self { field, text, rest }),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "a test may fail by panicking")]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn held(seq: Seq, channel: &str, action: Value) -> Option<Held> {
+        let body = json!({"channel": channel, "action": action}).to_string().into();
+        Held::new(&Entry { seq, at_ms: 0, channel: channel.into(), body }, Duration::from_millis(5))
+    }
+
+    fn delta(seq: Seq, part: &str, text: &str) -> Held {
+        held(seq, "c", json!({"type": "chat/delta", "turnId": "t", "partId": part, "content": text})).unwrap()
+    }
+
+    #[tokio::test]
+    async fn deltas_of_one_part_become_one_with_the_seq_of_the_last() {
+        let mut first = delta(4, "p", "a\"");
+        assert!(first.merge(delta(6, "p", "é")).is_none());
+        let (seq, body) = first.into_entry();
+        let action = json!({"type": "chat/delta", "turnId": "t", "partId": "p", "content": "a\"é"});
+        assert_eq!(seq, 6);
+        assert_eq!(serde_json::from_slice::<Value>(&body).unwrap(), json!({"channel": "c", "action": action}));
+    }
+
+    #[tokio::test]
+    async fn what_differs_in_anything_but_its_text_stays_apart() {
+        let others = [
+            held(6, "d", json!({"type": "chat/delta", "turnId": "t", "partId": "p", "content": "x"})),
+            held(6, "c", json!({"type": "chat/reasoning", "turnId": "t", "partId": "p", "content": "x"})),
+            held(6, "c", json!({"type": "chat/delta", "turnId": "t", "partId": "p", "content": "x", "_meta": {}})),
+            held(6, "c", json!({"type": "terminal/data", "data": "x"})),
+            Some(delta(6, "q", "x")),
+        ];
+        for other in others {
+            assert!(delta(4, "p", "a").merge(other.unwrap()).is_some());
+        }
+        assert!(delta(4, "p", &"a".repeat(MAX_BODY / 2)).merge(delta(6, "p", "b")).is_none());
+    }
+
+    #[tokio::test]
+    async fn what_is_no_delta_or_has_an_origin_does_not_wait() {
+        assert!(held(1, "c", json!({"type": "chat/turnComplete", "turnId": "t"})).is_none());
+        assert!(held(1, "c", json!({"type": "terminal/data", "data": "x".repeat(MAX_BODY)})).is_none());
+        let body = json!({"channel": "c", "action": {"type": "terminal/data", "data": "x"}, "origin": {}});
+        assert!(Delta::read(body.to_string().as_bytes()).is_none());
+    }
+
+    #[tokio::test]
+    async fn one_that_stays_alone_is_sent_as_the_log_has_it() {
+        let entry = Entry {
+            seq: 1,
+            at_ms: 0,
+            channel: "c".into(),
+            body: Bytes::from_static(br#"{"channel":"c","action":{"type":"terminal/data","data":"x"}}"#),
+        };
+        let held = Held::new(&entry, Duration::ZERO).unwrap();
+        assert_eq!(held.into_entry().1.as_ptr(), entry.body.as_ptr());
+    }
+}

@@ -1,0 +1,115 @@
+//! The limits of an endpoint, and what it says of itself.
+
+use std::time::Duration;
+
+use ahp_types::commands::{AutomationCapabilities, Implementation};
+use ahp_types::state::TelemetryCapabilities;
+use breakbulk_proto::Limits;
+use serde::Serialize;
+
+use crate::log::Seq;
+
+/// The limits of each connection. The defaults suit a host with many clients.
+#[derive(Debug, Clone)]
+pub struct EndpointConfig {
+    /// What we take in frames and messages.
+    pub limits: Limits,
+    /// What may come in all before a client has introduced itself. 64 KiB.
+    pub max_hello_bytes: u64,
+    /// How long a client may take to introduce itself. 10 s.
+    pub hello_time: Duration,
+    /// Bytes of messages that may wait to go out before the log is no longer read; one message may be longer. 1 MiB.
+    pub room_bytes: usize,
+    /// Bytes of answers that may wait to go out before no more are taken up. 64 MiB.
+    pub max_answer_bytes: usize,
+    /// Up to so many missed actions are replayed at a reconnect; more are replaced by snapshots. 16,384.
+    pub max_replay: usize,
+    /// What a client is thought to take in one message that does not say. 32 MiB.
+    pub assumed_message_bytes: u64,
+    /// To how many turns a chat is cut whose whole snapshot would be more than the client takes. 50.
+    pub window_turns: u64,
+    /// Channels that a client may follow. 1,024.
+    pub max_subscriptions: usize,
+    /// Requests of a client that may be under way. 64.
+    pub max_calls: usize,
+    /// Actions of a client that may wait for those before them. 256.
+    pub max_dispatches: usize,
+    /// Bytes of requests that may be under way; past them nothing more is read. 64 MiB.
+    pub max_request_bytes: usize,
+    /// Requests to a client that may be under way; more wait. 32.
+    pub max_asks: usize,
+    /// How long a client may take to answer a request. 60 s.
+    pub ask_time: Duration,
+    /// How long a client may take nothing while something waits for it. 60 s.
+    pub stall_time: Duration,
+    /// How far behind the log a client may be, in seqs; past it, a snapshot is cheaper for both. 1,000,000.
+    pub max_lag: Seq,
+    /// The longest delay that a client may ask for, so that more becomes one. 1 s.
+    pub max_latency: Duration,
+    /// What the endpoint says of itself.
+    pub welcome: Welcome,
+}
+
+impl Default for EndpointConfig {
+    fn default() -> Self {
+        Self {
+            limits: Limits::default(),
+            max_hello_bytes: 64 << 10,
+            hello_time: Duration::from_secs(10),
+            room_bytes: 1 << 20,
+            max_answer_bytes: 64 << 20,
+            max_replay: 16_384,
+            assumed_message_bytes: 32 << 20,
+            window_turns: 50,
+            max_subscriptions: 1024,
+            max_calls: 64,
+            max_dispatches: 256,
+            max_request_bytes: 64 << 20,
+            max_asks: 32,
+            ask_time: Duration::from_mins(1),
+            stall_time: Duration::from_mins(1),
+            max_lag: 1_000_000,
+            max_latency: Duration::from_secs(1),
+            welcome: Welcome::default(),
+        }
+    }
+}
+
+/// What the result of `initialize` says beside snapshots: the fields of `ahp_types::commands::InitializeResult`.
+#[derive(Debug, Clone, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Welcome {
+    /// What program this is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub server_info: Option<Implementation>,
+    /// Where a client may begin to look for files.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub default_directory: Option<String>,
+    /// After which a client may ask for completions.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub completion_trigger_characters: Option<Vec<String>>,
+    /// What makes a command of a message.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub terminal_command_prefix: Option<String>,
+    /// Channels of telemetry.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub telemetry: Option<TelemetryCapabilities>,
+    /// Whether there are automations.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub automations: Option<AutomationCapabilities>,
+}
+
+impl Default for Welcome {
+    fn default() -> Self {
+        let name = "breakbulk".to_owned();
+        let version = Some(env!("CARGO_PKG_VERSION").to_owned());
+        Self {
+            server_info: Some(Implementation { name, version, title: None }),
+            default_directory: None,
+            completion_trigger_characters: None,
+            terminal_command_prefix: None,
+            telemetry: None,
+            automations: None,
+        }
+    }
+}

@@ -1,0 +1,260 @@
+//! One connection at work: everything that happens on it, one thing at a time.
+
+use std::collections::{HashMap, VecDeque};
+use std::future::pending;
+use std::sync::Arc;
+
+use breakbulk::{BoxLink, Driver, Link};
+use breakbulk_proto::ahp::{self, Delivery, Role};
+use breakbulk_proto::{CloseReason, Event, Input, Machine, Message, Subject, Ticket};
+use bytes::Bytes;
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::{Instant, sleep_until};
+use tracing::{debug, info, warn};
+
+use super::Shared;
+use super::clients::{Order, Registration};
+use super::coalesce::Held;
+use super::end::End;
+use super::feed::Feed;
+use super::jobs::{Job, Jobs, Wish};
+use super::methods::ClientInfo;
+use super::outbox::Sending;
+use super::threshold::Threshold;
+use crate::error::MethodError;
+use crate::log::{Entry, ReadError};
+
+/// One AHP connection.
+pub(super) struct Connection {
+    pub(super) shared: Arc<Shared>,
+    pub(super) driver: Driver<Threshold, ahp::Connection>,
+    pub(super) principal: Option<Arc<str>>,
+    /// Who it is, once that is known.
+    pub(super) present: Option<Present>,
+    /// A handshake is under way.
+    pub(super) is_greeting: bool,
+    /// What came while a handshake was under way. Nothing is read then, so it is little.
+    early: VecDeque<Message>,
+    /// When somebody must have introduced themselves.
+    pub(super) hello_due: Instant,
+    pub(super) jobs: Jobs,
+    /// Subscribes that wait for the tail to come back, and how many snapshots are being made: nothing is pulled meanwhile.
+    pub(super) wishes: Vec<(Job, Wish)>,
+    pub(super) shots: usize,
+    /// Channels that were left while their snapshot was being made.
+    pub(super) left: Vec<Arc<str>>,
+    pub(super) held: Option<Held>,
+    pub(super) sending: Sending,
+    pub(super) ending: Option<End>,
+    stop: watch::Receiver<bool>,
+}
+
+/// A client that has introduced itself.
+pub(super) struct Present {
+    pub(super) info: Arc<ClientInfo>,
+    pub(super) feed: Feed,
+    pub(super) orders: mpsc::Receiver<Order>,
+    /// Who waits for the client's answers, by the id of the request.
+    pub(super) asked: HashMap<u64, oneshot::Sender<Result<Bytes, MethodError>>>,
+    pub(super) registration: Registration,
+    /// The answer to its handshake.
+    pub(super) hello: Ticket,
+}
+
+impl Connection {
+    pub(super) fn new(
+        shared: Arc<Shared>,
+        link: BoxLink,
+        principal: Option<Arc<str>>,
+    ) -> Result<Self, getrandom::Error> {
+        let mut seed = [0; 32];
+        getrandom::fill(&mut seed)?;
+        let mut config = ahp::Config::new(Role::Server, shared.config.limits, seed);
+        (config.delivery, config.negotiated) = (Delivery::Settled, shared.negotiated.clone());
+        let machine = ahp::Connection::new(config, shared.budget.account(principal.as_deref()));
+        let driver = Driver::new(Threshold::new(link, shared.config.max_hello_bytes), machine);
+        let now = Instant::now();
+        Ok(Self {
+            driver,
+            principal,
+            present: None,
+            is_greeting: false,
+            early: VecDeque::new(),
+            hello_due: now + shared.config.hello_time,
+            jobs: Jobs::default(),
+            wishes: Vec::new(),
+            shots: 0,
+            left: Vec::new(),
+            held: None,
+            sending: Sending::new(now),
+            ending: None,
+            stop: shared.stop.subscribe(),
+            shared,
+        })
+    }
+
+    /// Serves the client until the connection ends, and says how.
+    pub(super) async fn run(mut self) -> End {
+        loop {
+            self.settle();
+            let is_open = self.ending.is_none();
+            let (due, has_room) = (self.due(), self.sending.bytes < self.shared.config.room_bytes);
+            let takes_answers = is_open && self.sending.bytes < self.shared.config.max_answer_bytes;
+            tokio::select! {
+                event = self.driver.next() => match event {
+                    Some(Event::Closed(reason)) => return self.closed(reason),
+                    Some(event) => self.event(event),
+                    None => return self.closed(CloseReason::Normal),
+                },
+                happened = happens(&mut self.present, has_room), if is_open => match happened {
+                    Happened::Pulled(pulled) => self.pulled(pulled),
+                    Happened::Order(order) => self.order(order),
+                    Happened::Fenced => self.end(End::Fenced),
+                },
+                Some((job, done)) = self.jobs.next(), if takes_answers => self.done(job, done),
+                () = sleep_until(due), if is_open => self.late(),
+                () = stopped(&mut self.stop), if is_open => self.end(End::Stopping),
+            }
+        }
+    }
+
+    /// Begins what can begin now.
+    fn settle(&mut self) {
+        if self.ending.is_some() {
+            return;
+        }
+        while !self.is_greeting
+            && let Some(message) = self.early.pop_front()
+        {
+            self.message(&message);
+        }
+        self.begin_dispatch();
+        self.driver.set_reading(!self.is_greeting && self.jobs.bytes() <= self.shared.config.max_request_bytes);
+        if self.shots == 0 && self.wishes.is_empty() {
+            self.left.clear();
+        }
+        let Some(present) = &mut self.present else { return };
+        if !self.wishes.is_empty() {
+            if !present.feed.is_idle() {
+                return present.feed.recall();
+            }
+            for (job, wish) in std::mem::take(&mut self.wishes) {
+                self.begin_snapshot(job, wish);
+            }
+        } else if self.shots == 0 && present.feed.is_idle() {
+            let room = self.shared.config.room_bytes.saturating_sub(self.sending.bytes);
+            if room > 0 {
+                return present.feed.begin(room);
+            }
+            let (behind, limit) =
+                (self.shared.views.reached().saturating_sub(present.feed.position()), self.shared.config.max_lag);
+            if behind > limit && !present.feed.subscriptions().is_empty() {
+                self.end(End::Lagging { behind, limit });
+            }
+        }
+    }
+
+    fn event(&mut self, event: Event) {
+        match event {
+            Event::Message { message, .. } if self.is_greeting => self.early.push_back(message),
+            Event::Message { message, .. } => self.message(&message),
+            Event::Sent { ticket } => self.sent(ticket),
+            Event::SendFailed { ticket, error, .. } => self.not_sent(ticket, &error),
+            Event::Progress(progress) if matches!(progress.subject, Subject::Outgoing(_)) => {
+                self.sending.moved_at = Instant::now();
+            }
+            Event::Expired { received, .. } => {
+                warn!(reason = "group-expired", received, "an unfinished message was given up");
+            }
+            other => debug!("{other:?}"),
+        }
+    }
+
+    /// The next moment at which something is due.
+    fn due(&self) -> Instant {
+        let hello = (self.present.is_none() && !self.is_greeting).then_some(self.hello_due);
+        let stall = (!self.sending.is_empty()).then(|| self.sending.moved_at + self.shared.config.stall_time);
+        let held = self.held.as_ref().map(Held::due);
+        let far = Instant::now() + self.shared.config.stall_time;
+        [hello, stall, held].into_iter().flatten().min().unwrap_or(far)
+    }
+
+    fn late(&mut self) {
+        let now = Instant::now();
+        if self.held.as_ref().is_some_and(|held| held.due() <= now) {
+            self.flush();
+        }
+        let after = now.saturating_duration_since(self.sending.moved_at);
+        if !self.sending.is_empty() && after >= self.shared.config.stall_time {
+            return self.end(End::Stalled { bytes: self.sending.bytes, after });
+        }
+        if self.present.is_none() && !self.is_greeting && self.hello_due <= now {
+            self.end(End::NoHandshake(self.shared.config.hello_time));
+        }
+    }
+
+    /// Ends the connection, for this reason.
+    pub(super) fn end(&mut self, end: End) {
+        if self.ending.is_none() {
+            self.driver.handle(Input::Close(end.as_close()));
+            self.ending = Some(end);
+        }
+    }
+
+    /// The connection is over: one line, and counters by name.
+    fn closed(mut self, reason: CloseReason) -> End {
+        let end = self.ending.take().unwrap_or(End::Link(reason));
+        let (counts, machine) = (&self.shared.counts, self.driver.machine());
+        machine
+            .counters()
+            .iter()
+            .filter(|(name, _)| *name != end.name())
+            .for_each(|(name, times)| counts.add(name, times));
+        counts.add(end.name(), 1);
+        let client = self.present.as_ref().map_or("?", |present| &*present.info.id);
+        let seq = self.present.as_ref().map_or(0, |present| present.feed.position());
+        let failure = self.driver.failure().map(ToString::to_string);
+        info!(
+            client,
+            seq,
+            failure,
+            unsent_bytes = self.sending.bytes,
+            reason = end.name(),
+            code = end.code(),
+            "connection closed: {end}"
+        );
+        end
+    }
+
+    /// The most that the client takes in one message.
+    pub(super) fn message_limit(&self) -> u64 {
+        let cap = self.driver.link().capacity().cap;
+        match self.driver.machine().peer().map(|peer| peer.max_message_bytes).or(self.driver.link().offered()) {
+            Some(limit) => limit,
+            None => self.shared.config.assumed_message_bytes.min(cap),
+        }
+    }
+}
+
+/// Waits until the endpoint stops.
+async fn stopped(stop: &mut watch::Receiver<bool>) {
+    // We hold the sender, so there is no error.
+    drop(stop.wait_for(|stop| *stop).await);
+}
+
+/// What happens to a client that is present.
+enum Happened {
+    Pulled(Result<Vec<Entry>, ReadError>),
+    Order(Order),
+    Fenced,
+}
+
+/// The next thing. Cancel-safe.
+async fn happens(present: &mut Option<Present>, has_room: bool) -> Happened {
+    let Some(Present { feed, orders, registration, .. }) = present else { return pending().await };
+    tokio::select! {
+        () = registration.fenced() => Happened::Fenced,
+        pulled = feed.pulled() => Happened::Pulled(pulled),
+        Some(order) = orders.recv(), if has_room => Happened::Order(order),
+    }
+}

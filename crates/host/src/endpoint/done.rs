@@ -1,0 +1,81 @@
+//! What comes of what a client wanted: a handshake, a snapshot, an answer, an action.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use ahp_types::errors::ahp_error_codes::UNSUPPORTED_PROTOCOL_VERSION;
+use ahp_types::errors::json_rpc_error_codes::INTERNAL_ERROR;
+use bytes::Bytes;
+use tracing::info;
+
+use super::clients::ClientHandle;
+use super::connection::{Connection, Present};
+use super::end::End;
+use super::greeting::Greeted;
+use super::jobs::{Done, Job, Work};
+use super::methods::{ClientInfo, Refusal};
+use super::wire;
+use crate::error::MethodError;
+
+impl Connection {
+    /// A job is done; or broke, without an outcome.
+    pub(super) fn done(&mut self, job: Job, done: Option<Done>) {
+        let broke = || MethodError::new(INTERNAL_ERROR, "the method broke");
+        match (job.work, done) {
+            (_, Some(Done::Greeted(Ok(greeted)))) => self.greeted(job.id, *greeted),
+            (_, Some(Done::Greeted(Err(error)))) => self.not_greeted(job.id, error),
+            (Work::Greet, _) => self.end(End::Internal),
+            (Work::Subscribe(wish), done) => {
+                self.shots = self.shots.saturating_sub(1);
+                let shown = if let Some(Done::Shown(shown)) = done { shown } else { Err(broke().into()) };
+                self.shown(job.id.as_ref(), &wish, shown);
+            }
+            (Work::Dispatch(draft), Some(Done::Dispatched(outcome))) => self.dispatched(job.id, &draft, outcome),
+            (Work::Dispatch(draft), _) => {
+                let refusal = Refusal::new("an internal error");
+                self.dispatched(job.id, &draft, Err(refusal));
+            }
+            (Work::Call { .. }, Some(Done::Called(result))) => self.answer(job.id.as_ref(), result),
+            (Work::Call { .. }, _) => self.answer(job.id.as_ref(), Err(broke())),
+        }
+    }
+
+    fn greeted(&mut self, id: Option<Bytes>, greeted: Greeted) {
+        self.is_greeting = false;
+        let Greeted { result, notices, feed, introduced, is_new } = greeted;
+        let introduced = self.shared.clients.acquaint(self.principal.clone(), introduced, is_new);
+        let (handle, orders) = ClientHandle::new(self.shared.config.max_asks, self.shared.config.ask_time);
+        let info = ClientInfo {
+            id: introduced.id,
+            principal: self.principal.clone(),
+            version: introduced.version,
+            implementation: introduced.implementation,
+            locale: introduced.locale,
+            capabilities: introduced.capabilities,
+            handle: handle.clone(),
+        };
+        info!(
+            bytes = result.len(),
+            channels = feed.subscriptions().len(),
+            seq = feed.position(),
+            "a client has come in"
+        );
+        let registration = self.shared.clients.register(self.principal.clone(), info.id.clone(), handle);
+        self.driver.link_mut().open();
+        let hello = self.send(wire::response(&id.unwrap_or_default(), &result));
+        let (info, asked) = (Arc::new(info), HashMap::new());
+        self.present = Some(Present { info, feed, orders, asked, registration, hello });
+        for notice in notices {
+            self.send(notice);
+        }
+    }
+
+    fn not_greeted(&mut self, id: Option<Bytes>, error: MethodError) {
+        self.is_greeting = false;
+        let is_last = error.code == UNSUPPORTED_PROTOCOL_VERSION;
+        let ticket = self.send(wire::failure(&id.unwrap_or_default(), &error));
+        if is_last {
+            self.sending.last = Some((ticket, End::Version));
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! How connections end, by name, and how often each name occurred.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use breakbulk_proto::CloseReason;
+use thiserror::Error;
+
+use crate::log::{ReadError, Seq};
+
+/// Why a connection ended.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum End {
+    /// The client or its link closed, or a rule of the wire was broken.
+    #[error("{0}")]
+    Link(CloseReason),
+    /// The same client has come in anew: the newest link wins.
+    #[error("the client has come in on another link")]
+    Fenced,
+    /// The client took nothing for so long, while so much waited for it.
+    #[error("{bytes} bytes wait, and the client has taken nothing for {} s", after.as_secs())]
+    Stalled {
+        /// Bytes of messages that it has not taken.
+        bytes: usize,
+        /// For how long.
+        after: Duration,
+    },
+    /// The client is so many seqs behind the log.
+    #[error("the client is {behind} seqs behind, the limit is {limit}")]
+    Lagging {
+        /// How far behind it is.
+        behind: Seq,
+        /// How far it may be.
+        limit: Seq,
+    },
+    /// What the client would have had to get next is trimmed.
+    #[error("the client is behind what the log still has")]
+    Trimmed,
+    /// A channel that the client follows began anew: only a snapshot shows it.
+    #[error("a channel began anew")]
+    Reset,
+    /// Nobody introduced themselves in time.
+    #[error("no handshake in {} s", .0.as_secs())]
+    NoHandshake(Duration),
+    /// No version that the client offers is spoken here.
+    #[error("no protocol version in common")]
+    Version,
+    /// The log cannot be read.
+    #[error("{0}")]
+    Log(ReadError),
+    /// Something that should not happen here did; the log has more.
+    #[error("an internal error")]
+    Internal,
+    /// The host stops.
+    #[error("the host stops")]
+    Stopping,
+}
+
+impl End {
+    /// A short name for counters and logs.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Link(reason) => reason.name(),
+            Self::Fenced => "endpoint-fenced",
+            Self::Stalled { .. } => "endpoint-stalled",
+            Self::Lagging { .. } => "endpoint-lagging",
+            Self::Trimmed => "endpoint-trimmed",
+            Self::Reset => "endpoint-reset",
+            Self::NoHandshake(_) => "endpoint-no-handshake",
+            Self::Version => "endpoint-version",
+            Self::Log(_) => "endpoint-log",
+            Self::Internal => "endpoint-internal",
+            Self::Stopping => "endpoint-stopping",
+        }
+    }
+
+    /// The close code that the client gets.
+    #[must_use]
+    pub const fn code(&self) -> u16 {
+        match self {
+            Self::Link(reason) => reason.code(),
+            Self::Fenced => 4409,
+            Self::Stalled { .. } => 4410,
+            Self::Lagging { .. } | Self::Trimmed => 4411,
+            Self::NoHandshake(_) => 4412,
+            Self::Version => 4415,
+            Self::Log(_) | Self::Internal => 1011,
+            Self::Reset | Self::Stopping => CloseReason::Restart.code(),
+        }
+    }
+
+    /// The reason as a machine has it.
+    pub(super) fn as_close(&self) -> CloseReason {
+        match self {
+            Self::Link(reason) => reason.clone(),
+            Self::Reset | Self::Stopping => CloseReason::Restart,
+            other => CloseReason::Peer { code: other.code() },
+        }
+    }
+}
+
+/// How often each named thing has happened, over all connections of an endpoint.
+#[derive(Debug, Default)]
+pub struct Counts(Mutex<BTreeMap<&'static str, u64>>);
+
+impl Counts {
+    /// How often this has happened.
+    #[must_use]
+    pub fn get(&self, name: &str) -> u64 {
+        self.with(|counts| counts.get(name).copied().unwrap_or(0))
+    }
+
+    /// Everything that has happened, by name.
+    #[must_use]
+    pub fn all(&self) -> Vec<(&'static str, u64)> {
+        self.with(|counts| counts.iter().map(|(name, count)| (*name, *count)).collect())
+    }
+
+    pub(super) fn add(&self, name: &'static str, times: u64) {
+        self.with(|counts| {
+            let count = counts.entry(name).or_default();
+            *count = count.saturating_add(times);
+        });
+    }
+
+    fn with<R>(&self, act: impl FnOnce(&mut BTreeMap<&'static str, u64>) -> R) -> R {
+        act(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}

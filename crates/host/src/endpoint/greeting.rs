@@ -1,0 +1,175 @@
+//! The handshake: `initialize` and `reconnect`, from params to a result and a feed that goes on where it ends.
+
+use std::sync::Arc;
+
+use ahp_types::PROTOCOL_VERSION;
+use ahp_types::commands::{ClientCapabilities, Implementation, InitializeParams, ReconnectParams};
+use ahp_types::errors::UnsupportedProtocolVersionErrorData;
+use ahp_types::errors::ahp_error_codes::UNSUPPORTED_PROTOCOL_VERSION;
+use ahp_types::errors::json_rpc_error_codes::{INTERNAL_ERROR, INVALID_PARAMS};
+use ahp_types::version::{SUPPORTED_PROTOCOL_VERSIONS, negotiate_protocol_version};
+use breakbulk_proto::Message;
+use bytes::Bytes;
+use serde_json::{Value, json};
+
+use super::Shared;
+use super::feed::{Feed, Subscription, Subscriptions};
+use super::methods::RawParams;
+use super::resume::{Replay, Shots};
+use super::views::{Shot, View, ViewError};
+use super::wire;
+use crate::error::MethodError;
+use crate::log::{Channels, ReadError, Seq};
+
+/// The longest client id.
+const MAX_ID: usize = 256;
+
+/// A client that is welcome.
+pub(super) struct Greeted {
+    /// The answer.
+    pub(super) result: Message,
+    /// What goes right behind it.
+    pub(super) notices: Vec<Message>,
+    pub(super) feed: Feed,
+    pub(super) introduced: Introduced,
+    /// Whether it has told all of that, or comes back and has told it before.
+    pub(super) is_new: bool,
+}
+
+/// What a client says of itself.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Introduced {
+    pub(super) id: Arc<str>,
+    pub(super) version: String,
+    pub(super) implementation: Option<Implementation>,
+    pub(super) locale: Option<String>,
+    pub(super) capabilities: Option<ClientCapabilities>,
+}
+
+/// Answers `initialize`. The client takes `limit` bytes in one message.
+pub(super) async fn initialize(shared: &Shared, params: RawParams, limit: u64) -> Result<Greeted, MethodError> {
+    let params: InitializeParams = params.parse()?;
+    let offered = negotiate_protocol_version(&params.protocol_versions);
+    let version =
+        offered.map_err(|_| MethodError::new(INVALID_PARAMS, "a protocol version is not MAJOR.MINOR.PATCH"))?;
+    let version = version.ok_or_else(unsupported)?.to_owned();
+    let introduced = Introduced {
+        id: client_id(&params.client_id)?,
+        version,
+        implementation: params.client_info,
+        locale: params.locale,
+        capabilities: params.capabilities,
+    };
+    let at = shared.log.bounds().await.map_err(|error| unreadable(&error))?.last;
+    let channels: Vec<Arc<str>> =
+        params.initial_subscriptions.unwrap_or_default().into_iter().map(Into::into).collect();
+    let shots = Shots::take(shared, &channels, at, limit).await;
+    let (feed, seq) = follow(shared, &shots, at);
+    let front = format!(r#"{{"protocolVersion":{},"serverSeq":{seq},"snapshots":"#, Value::from(&*introduced.version));
+    let result = joined(front, bodies(&shots), welcome(shared));
+    Ok(Greeted { result, notices: Vec::new(), feed, introduced, is_new: true })
+}
+
+/// Answers `reconnect`: with all that was missed, if that is at most half of what the client takes in one message; else
+/// with snapshots.
+pub(super) async fn reconnect(shared: &Shared, params: RawParams, limit: u64) -> Result<Greeted, MethodError> {
+    let params: ReconnectParams = params.parse()?;
+    let (id, version) = (client_id(&params.client_id)?, PROTOCOL_VERSION.to_owned());
+    let introduced = Introduced { id, version, ..Introduced::default() };
+    let at = shared.log.bounds().await.map_err(|error| unreadable(&error))?.last;
+    let channels: Vec<Arc<str>> = params.subscriptions.into_iter().map(Into::into).collect();
+    // A seq from the future, or from before everything, comes from another log.
+    let after = Seq::try_from(params.last_seen_server_seq).ok().filter(|after| *after <= at);
+    let replayed = match after {
+        Some(after) => replay(shared, after, &channels, limit / 2).await,
+        None => None,
+    };
+    let (result, notices, feed) = match replayed {
+        Some(replayed) => replayed,
+        None => snapshots(shared, &channels, at, limit).await,
+    };
+    Ok(Greeted { result, notices, feed, introduced, is_new: false })
+}
+
+type Resumed = (Message, Vec<Message>, Feed);
+
+async fn replay(shared: &Shared, after: Seq, channels: &[Arc<str>], limit: u64) -> Option<Resumed> {
+    let (mut there, mut missing) = (Vec::new(), Vec::new());
+    for channel in channels {
+        match shared.views.size_of(channel, View::FULL).await {
+            Ok(_) if there.len() < shared.config.max_subscriptions => there.push(channel.clone()),
+            Ok(_) | Err(ViewError::NotFound) => missing.push(channel.clone()),
+            // What cannot be shown may still be replayed.
+            Err(ViewError::Failed(_)) => there.push(channel.clone()),
+        }
+    }
+    let Replay { actions, notices, tail } = Replay::read(shared, after, &there, limit).await?;
+    shared.counts.add("endpoint-replay", 1);
+    let list = wire::list(actions);
+    let result = joined(r#"{"type":"replay","actions":"#.to_owned(), list, end(&missing));
+    let known = |channel| (channel, Subscription { known: after, ..Subscription::default() });
+    Some((result, notices, Feed::new(tail, there.into_iter().map(known).collect())))
+}
+
+/// The types have no `missing` beside snapshots; clients take what is not shown for missing, and ours reads the field.
+async fn snapshots(shared: &Shared, channels: &[Arc<str>], at: Seq, limit: u64) -> Resumed {
+    shared.counts.add("endpoint-snapshots", 1);
+    let shots = Shots::take(shared, channels, at, limit).await;
+    let (feed, _) = follow(shared, &shots, at);
+    (joined(r#"{"type":"snapshot","snapshots":"#.to_owned(), bodies(&shots), end(&shots.missing)), Vec::new(), feed)
+}
+
+/// A feed that goes on behind snapshots, each of which knows everything up to `at` at least; and the seq up to which all of
+/// them do.
+fn follow(shared: &Shared, shots: &Shots, at: Seq) -> (Feed, Seq) {
+    let known = |shot: &Shot| shot.from_seq.max(at);
+    let seq = shots.taken.iter().map(|(_, shot)| known(shot)).min().unwrap_or(at);
+    let subscriptions: Subscriptions = shots
+        .taken
+        .iter()
+        .map(|(channel, shot)| (channel.clone(), Subscription { known: known(shot), ..Subscription::default() }))
+        .collect();
+    let tail = shared.log.tail(seq, Channels::only(subscriptions.keys().cloned()));
+    (Feed::new(tail, subscriptions), seq)
+}
+
+/// The end of an object, with what cannot be followed.
+fn end(missing: &[Arc<str>]) -> String {
+    let names: Vec<&str> = missing.iter().map(|name| &**name).collect();
+    format!(r#","missing":{}}}"#, json!(names))
+}
+
+fn bodies(shots: &Shots) -> Vec<Bytes> {
+    wire::list(shots.taken.iter().map(|(_, shot)| shot.body.parts().to_vec()))
+}
+
+fn joined(front: String, middle: Vec<Bytes>, end: String) -> Message {
+    [Bytes::from(front)].into_iter().chain(middle).chain([Bytes::from(end)]).collect()
+}
+
+/// What the endpoint says of itself, as the end of an object.
+fn welcome(shared: &Shared) -> String {
+    let text = serde_json::to_string(&shared.config.welcome).unwrap_or_default();
+    match text.strip_prefix('{') {
+        Some("}") | None => "}".to_owned(),
+        Some(fields) => format!(",{fields}"),
+    }
+}
+
+fn client_id(id: &str) -> Result<Arc<str>, MethodError> {
+    if id.is_empty() || id.len() > MAX_ID {
+        return Err(MethodError::new(INVALID_PARAMS, format!("a client id has 1 to {MAX_ID} bytes")));
+    }
+    Ok(id.into())
+}
+
+fn unsupported() -> MethodError {
+    let versions = SUPPORTED_PROTOCOL_VERSIONS.iter().map(|version| format!("^{version}"));
+    let data = UnsupportedProtocolVersionErrorData { supported_versions: versions.collect() };
+    let error = MethodError::new(UNSUPPORTED_PROTOCOL_VERSION, "no protocol version in common");
+    error.with_data(json!(data))
+}
+
+fn unreadable(error: &ReadError) -> MethodError {
+    MethodError::new(INTERNAL_ERROR, error.to_string())
+}

@@ -1,0 +1,119 @@
+//! What the host does for a client beyond its own connection, and what it learns of the client for that.
+
+use std::sync::Arc;
+
+use ahp_types::actions::{ActionOrigin, StateAction};
+use ahp_types::commands::{ClientCapabilities, Implementation};
+use ahp_types::errors::json_rpc_error_codes::{INVALID_PARAMS, METHOD_NOT_FOUND};
+use breakbulk_proto::Message;
+use bytes::Bytes;
+use serde::de::DeserializeOwned;
+use thiserror::Error;
+
+use super::clients::ClientHandle;
+use crate::error::MethodError;
+use crate::log::Answer;
+
+/// What the host can do for a client beyond its own connection.
+pub trait Methods: Send + Sync + 'static {
+    /// Answers a request with the JSON of its `result`. Calls of one client run at the same time, and are given up when
+    /// its link ends.
+    fn call<'a>(
+        &'a self,
+        client: &'a ClientInfo,
+        method: &'a str,
+        params: RawParams,
+    ) -> Answer<'a, Result<Message, MethodError>>;
+
+    /// Checks a client's action and puts it into the log, from where its sender learns of it like everybody else. Actions
+    /// of one client come one after the other, in its order, and after the writes that it asked for before.
+    fn dispatch<'a>(&'a self, client: &'a ClientInfo, dispatched: Dispatched) -> Answer<'a, Result<(), Refusal>>;
+}
+
+/// The answer to a method that is not offered.
+#[must_use]
+pub fn not_offered(method: &str) -> MethodError {
+    // The name is the peer's: no more of it than a method can have.
+    let name: String = method.chars().take(64).collect();
+    MethodError::new(METHOD_NOT_FOUND, format!("the method {name:?} is not offered"))
+}
+
+/// Who a client is, once it has introduced itself.
+#[derive(Debug, Clone)]
+pub struct ClientInfo {
+    /// The id that it gave.
+    pub id: Arc<str>,
+    /// Under which name it came through the door.
+    pub principal: Option<Arc<str>>,
+    /// The version that is spoken. `reconnect` names none: then that of before, or the newest if that is forgotten.
+    pub version: String,
+    /// What program it says it is. A `reconnect` does not repeat it, and long after it may be forgotten.
+    pub implementation: Option<Implementation>,
+    /// The language that it wants. A `reconnect` does not repeat it, and long after it may be forgotten.
+    pub locale: Option<String>,
+    /// What it can do. A `reconnect` does not repeat it, and long after it may be forgotten.
+    pub capabilities: Option<ClientCapabilities>,
+    /// The way to it.
+    pub handle: ClientHandle,
+}
+
+/// The `params` of a request, as the client wrote them.
+#[derive(Debug, Clone)]
+pub struct RawParams(Bytes);
+
+impl RawParams {
+    /// Params from their text.
+    pub fn new(text: impl Into<Bytes>) -> Self {
+        Self(text.into())
+    }
+
+    /// The text.
+    #[must_use]
+    pub const fn text(&self) -> &Bytes {
+        &self.0
+    }
+
+    /// The params as the method has them.
+    ///
+    /// # Errors
+    /// `InvalidParams`, with what is wrong.
+    pub fn parse<T: DeserializeOwned>(&self) -> Result<T, MethodError> {
+        serde_json::from_slice(&self.0).map_err(|error| {
+            // Where, and what kind of trouble; what was written stays with the peer.
+            let place = format!("line {} column {}", error.line(), error.column());
+            let kind = if error.is_data() { "do not fit the method" } else { "are no JSON" };
+            MethodError::new(INVALID_PARAMS, format!("the params {kind}, at {place}"))
+        })
+    }
+}
+
+/// An action that a client has dispatched.
+#[derive(Debug, Clone)]
+pub struct Dispatched {
+    /// The channel that it is for.
+    pub channel: String,
+    /// The client's own number for it. They begin anew with each connection: nothing is known by them.
+    pub client_seq: i64,
+    /// The action.
+    pub action: StateAction,
+}
+
+impl Dispatched {
+    /// What its envelope says of where it comes from.
+    #[must_use]
+    pub fn origin(&self, client: &ClientInfo) -> ActionOrigin {
+        ActionOrigin { client_id: client.id.to_string(), client_seq: self.client_seq }
+    }
+}
+
+/// Why an action was not taken. The client gets it back with this text as its `rejectionReason`.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("{0}")]
+pub struct Refusal(pub String);
+
+impl Refusal {
+    /// For this reason.
+    pub fn new(reason: impl Into<String>) -> Self {
+        Self(reason.into())
+    }
+}

@@ -1,0 +1,173 @@
+//! What a connection sends, how much of it the client has yet to take, and what it pulls to send next.
+
+use std::collections::HashMap;
+
+use ahp_types::errors::json_rpc_error_codes::INTERNAL_ERROR;
+use breakbulk_proto::{Input, Message, SendError, Ticket};
+use bytes::Bytes;
+use tokio::time::Instant;
+use tracing::{debug, warn};
+
+use super::clients::Order;
+use super::coalesce::Held;
+use super::connection::Connection;
+use super::end::End;
+use super::wire::{self, Said};
+use crate::error::MethodError;
+use crate::log::{Entry, ReadError};
+
+/// Messages that the machine has and the link has not.
+#[derive(Debug)]
+pub(super) struct Sending {
+    unsent: HashMap<Ticket, usize>,
+    pub(super) bytes: usize,
+    tickets: u64,
+    /// When the client last took anything, or last had nothing to take.
+    pub(super) moved_at: Instant,
+    /// After this message the connection ends.
+    pub(super) last: Option<(Ticket, End)>,
+}
+
+impl Sending {
+    pub(super) fn new(now: Instant) -> Self {
+        Self { unsent: HashMap::new(), bytes: 0, tickets: 0, moved_at: now, last: None }
+    }
+
+    /// Whether the client has taken everything.
+    pub(super) fn is_empty(&self) -> bool {
+        self.unsent.is_empty()
+    }
+
+    /// Gives a message of so many bytes a ticket.
+    fn begin(&mut self, bytes: usize) -> Ticket {
+        self.tickets = self.tickets.saturating_add(1);
+        if self.unsent.is_empty() {
+            self.moved_at = Instant::now();
+        }
+        self.unsent.insert(Ticket(self.tickets), bytes);
+        self.bytes = self.bytes.saturating_add(bytes);
+        Ticket(self.tickets)
+    }
+
+    fn settle(&mut self, ticket: Ticket) {
+        let bytes = self.unsent.remove(&ticket).unwrap_or(0);
+        self.bytes = self.bytes.saturating_sub(bytes);
+    }
+}
+
+impl Connection {
+    /// Sends a message. The machine gives it its place.
+    pub(super) fn send(&mut self, message: Message) -> Ticket {
+        let ticket = self.sending.begin(message.len());
+        self.driver.handle(Input::send(ticket.0, message));
+        ticket
+    }
+
+    /// Answers a request, if it has an id.
+    pub(super) fn answer(&mut self, id: Option<&Bytes>, result: Result<Message, MethodError>) {
+        let Some(id) = id else { return };
+        let message = match result {
+            Ok(result) => wire::response(id, &result),
+            Err(error) => {
+                self.shared.counts.add("endpoint-error-answers", 1);
+                debug!(code = error.code, "a request failed: {error}");
+                wire::failure(id, &error)
+            }
+        };
+        self.send(message);
+    }
+
+    /// A message is on the link.
+    pub(super) fn sent(&mut self, ticket: Ticket) {
+        self.sending.settle(ticket);
+        self.sending.moved_at = Instant::now();
+        if let Some((_, end)) = self.sending.last.take_if(|(last, _)| *last == ticket) {
+            self.end(end);
+        }
+    }
+
+    /// A message cannot be sent. A request has been answered by the machine, an action has ended the connection.
+    pub(super) fn not_sent(&mut self, ticket: Ticket, error: &SendError) {
+        self.sending.settle(ticket);
+        if self.ending.is_some() || *error == SendError::Disconnected {
+            return;
+        }
+        let (size, limit) = error.over().map_or((0, 0), |over| (over.size, over.limit));
+        warn!(reason = error.name(), size, limit, "message not sent: {error}");
+        let Some(present) = &mut self.present else { return };
+        if let Some(waiter) = present.asked.remove(&ticket.0) {
+            drop(waiter.send(Err(MethodError::new(INTERNAL_ERROR, error.to_string()))));
+        }
+        // The client knows nothing of what it would have followed, and may try the other handshake.
+        if present.hello == ticket {
+            self.present = None;
+            self.hello_due = Instant::now() + self.shared.config.hello_time;
+        }
+    }
+
+    /// Sends what was pulled, as far as the client does not know it.
+    pub(super) fn pulled(&mut self, pulled: Result<Vec<Entry>, ReadError>) {
+        let entries = match pulled {
+            Ok(entries) => entries,
+            Err(ReadError::Trimmed { .. }) => return self.end(End::Trimmed),
+            Err(error) => return self.end(End::Log(error)),
+        };
+        for entry in entries {
+            let admitted = self.present.as_mut().and_then(|present| present.feed.admit(&entry));
+            let Some(latency) = admitted else { continue };
+            match Said::of(&entry.body) {
+                Said::Nothing => {}
+                Said::Initial => return self.end(End::Reset),
+                Said::Notice => {
+                    self.flush();
+                    self.send(wire::notice(&entry.body));
+                }
+                Said::Action => {
+                    let held = if latency.is_zero() { None } else { Held::new(&entry, latency) };
+                    if let Some(held) = held {
+                        self.hold(held);
+                    } else {
+                        self.flush();
+                        self.send(wire::action(entry.seq, &entry.body));
+                    }
+                }
+            }
+        }
+    }
+
+    fn hold(&mut self, held: Held) {
+        let apart = match &mut self.held {
+            Some(earlier) => earlier.merge(held),
+            None => Some(held),
+        };
+        if let Some(apart) = apart {
+            self.flush();
+            self.held = Some(apart);
+        }
+    }
+
+    /// Sends what waited for more of its kind. Whatever has a place in the order goes behind it.
+    pub(super) fn flush(&mut self) {
+        if let Some(held) = self.held.take() {
+            let (seq, body) = held.into_entry();
+            self.send(wire::action(seq, &body));
+        }
+    }
+
+    /// The host asks or tells the client something.
+    pub(super) fn order(&mut self, order: Order) {
+        let Order { method, params, answer } = order;
+        let id = self.sending.tickets.saturating_add(1);
+        if answer.is_none() {
+            self.flush();
+        }
+        let ticket = self.send(wire::request(answer.as_ref().map(|_| id), &method, &params));
+        if let (Some(present), Some(answer)) = (&mut self.present, answer) {
+            // Those who gave up waiting do not count against the bound.
+            if present.asked.len() >= self.shared.config.max_asks {
+                present.asked.retain(|_, waiter| !waiter.is_closed());
+            }
+            present.asked.insert(ticket.0, answer);
+        }
+    }
+}

@@ -1,0 +1,11 @@
+//! The endpoint with real clients: raw ones that speak JSON, and the official one.
+#![expect(clippy::unwrap_used, reason = "a test may fail by panicking")]
+
+mod client;
+mod handshake;
+mod official;
+mod properties;
+mod resume;
+mod slow;
+mod work;
+mod world;

@@ -1,10 +1,11 @@
 //! What a connection asks of the state: a channel as it is, whole or in part.
 
-use breakbulk_proto::Message;
 use thiserror::Error;
 
 use crate::error::MethodError;
 use crate::log::{Answer, Seq};
+pub use crate::state::{Shot, View};
+use crate::state::{State, StateError};
 
 /// Shows channels as they are.
 pub trait Views: Send + Sync + 'static {
@@ -18,33 +19,6 @@ pub trait Views: Send + Sync + 'static {
     fn reached(&self) -> Seq;
 }
 
-/// How much of a channel is wanted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct View {
-    /// The most recent completed turns of a chat; `None` for all.
-    pub turns: Option<u64>,
-}
-
-impl View {
-    /// Everything.
-    pub const FULL: Self = Self { turns: None };
-
-    /// At most so many turns.
-    #[must_use]
-    pub const fn window(turns: u64) -> Self {
-        Self { turns: Some(turns) }
-    }
-}
-
-/// A channel's state at one moment.
-#[derive(Debug, Clone)]
-pub struct Shot {
-    /// Everything up to this seq is in it.
-    pub from_seq: Seq,
-    /// The JSON of an `ahp_types::state::Snapshot`.
-    pub body: Message,
-}
-
 /// Why a channel cannot be shown.
 #[derive(Debug, Clone, PartialEq, Error)]
 pub enum ViewError {
@@ -54,4 +28,27 @@ pub enum ViewError {
     /// It is there, and cannot be shown.
     #[error(transparent)]
     Failed(#[from] MethodError),
+}
+
+impl From<StateError> for ViewError {
+    fn from(error: StateError) -> Self {
+        match error {
+            StateError::NotFound => Self::NotFound,
+            error => Self::Failed(error.into()),
+        }
+    }
+}
+
+impl Views for State {
+    fn snapshot<'a>(&'a self, channel: &'a str, view: View, at_least: Seq) -> Answer<'a, Result<Shot, ViewError>> {
+        Box::pin(async move { Ok(Self::snapshot(self, channel, view, at_least).await?) })
+    }
+
+    fn size_of<'a>(&'a self, channel: &'a str, view: View) -> Answer<'a, Result<u64, ViewError>> {
+        Box::pin(async move { Ok(Self::size_of(self, channel, view).await?) })
+    }
+
+    fn reached(&self) -> Seq {
+        self.position()
+    }
 }

@@ -32,6 +32,17 @@ pub struct View {
     pub turns: Option<u64>,
 }
 
+impl View {
+    /// Everything.
+    pub const FULL: Self = Self { turns: None };
+
+    /// At most so many turns.
+    #[must_use]
+    pub const fn window(turns: u64) -> Self {
+        Self { turns: Some(turns) }
+    }
+}
+
 /// A channel's state as a client gets it.
 #[derive(Debug, Clone)]
 pub struct Shot {

@@ -5,6 +5,7 @@ mod client;
 mod handshake;
 mod official;
 mod properties;
+mod real;
 mod resume;
 mod slow;
 mod work;

@@ -11,7 +11,7 @@ use super::error::RequestError;
 use super::event::{Event, Lost};
 use super::feed::Feed;
 use super::kept::Kept;
-use super::wire::{Envelope, Resumption, Shot, Welcome};
+use super::wire::{Envelope, Place, Resumption, Shot, Welcome};
 
 /// What outlives connections.
 #[derive(Debug)]
@@ -141,13 +141,14 @@ impl Session {
 
     /// An action, new or not.
     pub(super) fn action(&mut self, envelope: Envelope) {
-        let Envelope { channel, seq, origin, text } = envelope;
+        let Envelope { channel, seq, origin, place, text } = envelope;
         let own = origin.filter(|(client, _)| *client == self.client_id).map(|(_, number)| number);
         if let Some(number) = own {
             self.kept.shown(number, &channel);
         }
         // A channel that is not followed is not replayed either, so there is nothing to remember of it.
-        if !self.channels.contains_key(&channel) || self.applied.admit(&channel, seq) {
+        let is_free = place == Place::Nowhere || !self.channels.contains_key(&channel);
+        if is_free || self.applied.admit(&channel, seq) || place == Place::Page {
             self.feed.push(Event::Action { channel, seq, own, envelope: text });
         }
     }

@@ -74,17 +74,44 @@ pub(super) struct Envelope {
     pub(super) seq: u64,
     /// Who dispatched it, if a client did, and under which number.
     pub(super) origin: Option<(String, u64)>,
+    /// Whether it has a place in the host's order at all.
+    pub(super) place: Place,
     pub(super) text: Message,
+}
+
+/// Where an action stands in the host's order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Place {
+    /// At its seq: seen once.
+    Own,
+    /// It tells one client of older turns that it asked for, or all of them: its seq may have been seen.
+    Page,
+    /// It was refused and did not happen: its seq is only that of the answer.
+    Nowhere,
 }
 
 impl Envelope {
     /// Reads an action's envelope.
     pub(super) fn read(text: &Message) -> Option<Self> {
-        static PATHS: [Path; 4] = [&["channel"], &["serverSeq"], &["origin", "clientId"], &["origin", "clientSeq"]];
+        static PATHS: [Path; 6] = [
+            &["channel"],
+            &["serverSeq"],
+            &["origin", "clientId"],
+            &["origin", "clientSeq"],
+            &["rejectionReason"],
+            &["action", "type"],
+        ];
         let found = json::find(text.slices(), &PATHS).ok()?;
         let origin = string(text, found.get(2)).zip(number(text, found.get(3)));
         let (channel, seq) = string(text, found.get(0)).zip(number(text, found.get(1)))?;
-        Some(Self { channel, seq, origin, text: text.clone() })
+        let place = if string(text, found.get(4)).is_some() {
+            Place::Nowhere
+        } else if string(text, found.get(5)).is_some_and(|kind| kind == "chat/turnsLoaded") {
+            Place::Page
+        } else {
+            Place::Own
+        };
+        Some(Self { channel, seq, origin, place, text: text.clone() })
     }
 }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use breakbulk::client::{Client, Config, Event, RequestError, State};
 use breakbulk::{Address, Dialer, Door, ListenConfig, Listener};
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::time::sleep;
 
 use super::host::{CAP, limits};
@@ -57,6 +57,25 @@ async fn an_action_cut_in_the_middle_is_replayed_and_each_is_seen_once() {
     );
     line.host.publish(TERMINAL, "after");
     assert_eq!(seqs(&mut events, 1).await, [23]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refusal_and_a_page_of_older_turns_are_seen_although_their_seq_is_not_new() {
+    let line = Line::default();
+    let (client, mut events) = line.client(&[CHAT]);
+    live(&client).await;
+    (0..2).for_each(|_| line.host.publish(CHAT, "x"));
+    assert_eq!(seqs(&mut events, 2).await, [1, 2]);
+    let say = |seq: u64, mut params: Value| {
+        (params["channel"], params["serverSeq"]) = (json!(CHAT), json!(seq));
+        line.host.send(&json!({"jsonrpc": "2.0", "method": "action", "params": params}));
+    };
+    say(2, json!({"action": {"type": "chat/turnsLoaded", "turns": []}}));
+    // A refusal says nothing about the order, however high its seq is.
+    say(9, json!({"action": {"type": "chat/delta"}, "rejectionReason": "no turn is under way"}));
+    say(2, json!({"action": {"type": "chat/delta"}}));
+    line.host.publish(CHAT, "y");
+    assert_eq!(seqs(&mut events, 3).await, [2, 9, 3]);
 }
 
 #[tokio::test(start_paused = true)]

@@ -56,7 +56,8 @@ async fn seventeen_megabytes_pass_both_ways_inside_the_process(cap: u64) {
     seventeen_megabytes_pass_both_ways(&world, &world.client().await).await;
     for toward in [Toward::Client, Toward::Host] {
         let longest = world.tape.of(0, toward).iter().map(|seen| seen.len as u64).max().unwrap();
-        assert!((cap - 8..=cap).contains(&longest), "segments fill their frames, and no more: {longest}");
+        // When short messages have just gone, segments are 64 KiB long.
+        assert!((cap.min(64 << 10) - 8..=cap).contains(&longest), "segments fill their frames, and no more: {longest}");
     }
 }
 

@@ -256,16 +256,3 @@ async fn a_watch_that_grew_too_large_says_look_for_yourself() {
     }
     hear(&mut watch, &[(place.uri("one"), Updated), (place.uri("one/0"), Added)]).await;
 }
-
-#[tokio::test]
-async fn a_dropped_watch_gives_back_what_the_system_lent() {
-    let place = Place::with(|config| config.max_watches = 1);
-    let end = std::time::Instant::now() + PATIENCE;
-    // More than Linux lends to one user at once. It takes them back a little later than we give them.
-    for _ in 0..200 {
-        while let Err(error) = place.files.watch(params(&place, "one", true)).await {
-            assert!(matches!(error, FileError::Watch(_)) && std::time::Instant::now() < end, "{error}");
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-    }
-}

@@ -42,7 +42,7 @@ pub enum UriError {
 ///
 /// ```
 /// # use breakbulk_host::files::path_of;
-/// assert_eq!(path_of("file:///work/a%20b/../c")?, std::path::Path::new("/work/c"));
+/// assert_eq!(path_of("file:///srv/a%20b/../c")?, std::path::Path::new("/srv/c"));
 /// # Ok::<(), breakbulk_host::files::UriError>(())
 /// ```
 pub fn path_of(uri: &str) -> Result<PathBuf, UriError> {
@@ -75,7 +75,7 @@ pub fn path_of(uri: &str) -> Result<PathBuf, UriError> {
 ///
 /// ```
 /// # use breakbulk_host::files::uri_of;
-/// assert_eq!(uri_of("/work/a b".as_ref()), "file:///work/a%20b");
+/// assert_eq!(uri_of("/srv/a b".as_ref()), "file:///srv/a%20b");
 /// ```
 #[must_use]
 pub fn uri_of(path: &Path) -> String {

@@ -16,6 +16,7 @@ mod table;
 
 use ahp_types::actions::{ActionEnvelope, ActionOrigin, StateAction};
 use ahp_types::commands::DispatchActionParams;
+use ahp_types::common::JsonObject;
 use ahp_types::state::{RootState, SessionState, SnapshotState};
 pub use refusal::Refusal;
 pub use table::{ROWS, Row, Who, row};
@@ -94,4 +95,16 @@ pub fn refused(client: &Client, dispatched: DispatchActionParams, seq: Seq, why:
     let DispatchActionParams { channel, client_seq, action } = dispatched;
     let origin = Some(ActionOrigin { client_id: client.id.clone(), client_seq });
     ActionEnvelope { channel, action, server_seq: seq, origin, rejection_reason: Some(why.to_string()) }
+}
+
+/// Whether new values change, or as all of them leave out, only properties that may be changed.
+fn only_mutable(
+    new: &JsonObject,
+    is_all: bool,
+    old: &JsonObject,
+    is_mutable: impl Fn(&str) -> bool,
+) -> Result<(), Refusal> {
+    let changed = new.iter().filter(|(key, value)| old.get(*key) != Some(value)).map(|(key, _)| key);
+    let dropped = old.keys().filter(|key| is_all && !new.contains_key(*key));
+    if changed.chain(dropped).all(|key| is_mutable(key)) { Ok(()) } else { Err(Refusal::FixedProperty) }
 }

@@ -6,7 +6,7 @@ use ahp_types::state::{
     TerminalClaim, TerminalLifecycleState, TerminalState,
 };
 
-use super::{Client, Facts, Refusal};
+use super::{Client, Facts, Refusal, only_mutable};
 
 pub(super) fn check(client: &Client, action: &StateAction, facts: &Facts<'_>) -> Result<(), Refusal> {
     use StateAction as A;
@@ -54,13 +54,7 @@ fn config(a: &RootConfigChangedAction, root: &RootState) -> Result<(), Refusal> 
     let config = root.config.as_ref().ok_or(Refusal::FixedProperty)?;
     let is_mutable =
         |key: &str| config.schema.properties.get(key).is_some_and(|property| property.read_only != Some(true));
-    let changed = a.config.iter().filter(|(key, value)| config.values.get(*key) != Some(value));
-    let dropped = config.values.keys().filter(|key| a.replace == Some(true) && !a.config.contains_key(*key));
-    if changed.map(|(key, _)| key).chain(dropped).all(|key| is_mutable(key)) {
-        Ok(())
-    } else {
-        Err(Refusal::FixedProperty)
-    }
+    only_mutable(&a.config, a.replace == Some(true), &config.values, is_mutable)
 }
 
 /// No annotation is ever without an entry.

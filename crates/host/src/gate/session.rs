@@ -3,7 +3,7 @@
 use ahp_types::actions::{SessionConfigChangedAction, StateAction};
 use ahp_types::state::{MultipleWorkingDirectoriesCapability, SessionState};
 
-use super::{Client, Facts, Refusal};
+use super::{Client, Facts, Refusal, only_mutable};
 
 pub(super) fn check(
     client: &Client,
@@ -59,13 +59,7 @@ fn config(a: &SessionConfigChangedAction, session: &SessionState) -> Result<(), 
     let config = session.config.as_ref().ok_or(Refusal::FixedProperty)?;
     let is_mutable =
         |key: &str| config.schema.properties.get(key).is_some_and(|property| property.session_mutable == Some(true));
-    let changed = a.config.iter().filter(|(key, value)| config.values.get(*key) != Some(value));
-    let dropped = config.values.keys().filter(|key| a.replace == Some(true) && !a.config.contains_key(*key));
-    if changed.map(|(key, _)| key).chain(dropped).all(|key| is_mutable(key)) {
-        Ok(())
-    } else {
-        Err(Refusal::FixedProperty)
-    }
+    only_mutable(&a.config, a.replace == Some(true), &config.values, is_mutable)
 }
 
 fn is_you(client: &Client, id: &str) -> Result<(), Refusal> {

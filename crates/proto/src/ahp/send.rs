@@ -20,7 +20,7 @@ const SEGMENTS_PER_SECOND: u64 = 20;
 const SLOW_FRAME: u64 = 16 << 10;
 /// The longest frame that is chosen while others wait, or have just passed.
 const SHARED_FRAME: u64 = 64 << 10;
-/// How long after a short message the next one is expected: a stream of them has one in this time.
+/// Two messages without segments in this time are a stream of them, and the next is expected.
 const LIVELY: Duration = Duration::from_millis(500);
 
 /// A message of ours that waits.
@@ -69,7 +69,7 @@ pub(super) struct Sender {
     /// Error answers in place of responses that cannot be sent. They go before all else.
     pub(super) answers: VecDeque<Outgoing>,
     pace: Pace,
-    /// When the last two short messages went: one alone is no stream.
+    /// When the last two messages went that needed no segments: one alone is no stream.
     short: [Option<Instant>; 2],
     link: Capacity,
     seed: [u8; 32],

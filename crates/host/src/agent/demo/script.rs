@@ -1,5 +1,7 @@
 //! What a prompt asks the demo for.
 
+use breakbulk::address::Size;
+
 use super::DemoConfig;
 
 /// A prompt, understood.
@@ -92,20 +94,7 @@ fn first_word(text: &str) -> (&str, &str) {
 
 /// A number of bytes, as people write it.
 fn size(text: &str) -> Option<u64> {
-    let text = text.trim();
-    let digits = text.find(|char: char| !char.is_ascii_digit()).unwrap_or(text.len());
-    let (number, unit) = text.split_at(digits);
-    let unit: u64 = match unit.trim().to_ascii_lowercase().as_str() {
-        "" | "b" => 1,
-        "k" | "kb" => 1_000,
-        "m" | "mb" => 1_000_000,
-        "g" | "gb" => 1_000_000_000,
-        "kib" => 1 << 10,
-        "mib" => 1 << 20,
-        "gib" => 1 << 30,
-        _ => return None,
-    };
-    number.parse::<u64>().ok()?.checked_mul(unit)
+    text.replace(' ', "").parse().ok().map(|Size(bytes)| bytes)
 }
 
 /// Splits a command at white space, except inside quotes. There is no shell, so nothing else has a meaning.

@@ -6,6 +6,7 @@
 //! [`terminal`], [`changes`] and [`customize`] are rooms: each turns one thing of the outside world into actions.
 //! [`agent`] is what an agent is to a host, with a demo of one.
 //! [`endpoint`] serves clients: one AHP connection each, pulling from the log at its own pace.
+//! [`Host`] puts the rooms together.
 
 pub mod act;
 pub mod agent;
@@ -15,6 +16,9 @@ pub mod endpoint;
 pub mod error;
 pub mod files;
 pub mod gate;
+pub mod host;
 pub mod log;
 pub mod state;
 pub mod terminal;
+
+pub use host::{Host, HostConfig, StartError};

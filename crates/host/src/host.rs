@@ -1,0 +1,104 @@
+//! The host: puts the rooms together. Sessions and chats are made and disposed of here.
+//!
+//! ```text
+//!  client ─▶ Endpoint ─▶ Front ─┬─ calls ──▶ sessions, chats, settings, Workshop (files, terminals, changesets)
+//!                               └─ actions ─▶ gate ─▶ Desk ─▶ LOG ─▶ Conduct ─▶ agents
+//!                                                     ▲                 │
+//!                                                     └──── actions ◀───┘
+//! ```
+
+mod conduct;
+mod config;
+mod desk;
+mod front;
+mod workshop;
+
+use std::fmt;
+use std::sync::Arc;
+
+use breakbulk_proto::Budget;
+use thiserror::Error;
+use tracing::warn;
+
+pub use self::config::HostConfig;
+use self::conduct::Conduct;
+use self::desk::Desk;
+use self::front::Front;
+use self::workshop::Workshop;
+use crate::agent::Agent;
+use crate::endpoint::Endpoint;
+use crate::error::MethodError;
+use crate::files::RootError;
+use crate::log::Log;
+use crate::state::{State, StateError};
+
+/// An agent host. Cloning shares it. Serve clients with [`endpoint`](Self::endpoint); end with [`stop`](Self::stop).
+#[derive(Clone)]
+pub struct Host(Arc<House>);
+
+struct House {
+    desk: Arc<Desk>,
+    conduct: Arc<Conduct>,
+    workshop: Arc<Workshop>,
+    endpoint: Endpoint,
+}
+
+impl Host {
+    /// Opens a host on a log, with these agents; the first is who answers when a client names none.
+    ///
+    /// # Errors
+    /// A root is no directory, the log cannot be read, or does not take what a host begins with.
+    pub async fn start(
+        log: Arc<dyn Log>,
+        agents: Vec<Arc<dyn Agent>>,
+        config: HostConfig,
+        budget: Budget,
+    ) -> Result<Self, StartError> {
+        let state = State::open(Arc::clone(&log), config.state).await?;
+        let desk = Arc::new(Desk::new(Arc::clone(&log), Arc::clone(&state)));
+        let workshop = Arc::new(Workshop::new(Arc::clone(&desk), &config)?);
+        let conduct = Arc::new(Conduct::new(Arc::clone(&desk), agents.clone(), Arc::clone(&workshop)));
+        workshop.begin().await?;
+        conduct.begin().await?;
+        let front = Front::new(Arc::clone(&desk), agents, Arc::clone(&conduct), Arc::clone(&workshop));
+        let endpoint = Endpoint::new(log, state, Arc::new(front), config.endpoint, budget);
+        Ok(Self(Arc::new(House { desk, conduct, workshop, endpoint })))
+    }
+
+    /// Where clients are served.
+    #[must_use]
+    pub fn endpoint(&self) -> &Endpoint {
+        &self.0.endpoint
+    }
+
+    /// Stops: clients are told to come again later, agents and terminals end, and what is in memory is saved.
+    pub async fn stop(&self) {
+        self.0.endpoint.stop();
+        self.0.conduct.stop().await;
+        self.0.workshop.stop().await;
+        if let Err(error) = self.0.desk.state().close().await {
+            warn!("what is in memory was not saved, and is made again from the log: {error}");
+        }
+    }
+}
+
+impl fmt::Debug for Host {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Host").field("endpoint", &self.0.endpoint).finish_non_exhaustive()
+    }
+}
+
+/// Why a host does not start.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum StartError {
+    /// A root cannot be used.
+    #[error(transparent)]
+    Root(#[from] RootError),
+    /// The log cannot be read.
+    #[error(transparent)]
+    State(#[from] StateError),
+    /// The log does not take what a host begins with.
+    #[error("{0}")]
+    Log(#[from] MethodError),
+}

@@ -1,0 +1,168 @@
+//! The desk: where everything that the host does becomes entries of the log.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use ahp_types::ROOT_RESOURCE_URI;
+use ahp_types::actions::{ActionOrigin, StateAction};
+use ahp_types::errors::json_rpc_error_codes::INTERNAL_ERROR;
+use ahp_types::state::SnapshotState;
+use bytes::Bytes;
+use tracing::error;
+
+use crate::act::Act;
+use crate::agent::part_of;
+use crate::error::MethodError;
+use crate::log::{Answer, AppendError, Batch, Log, NewEntry, Seq};
+use crate::state::entry::{self, Notice};
+use crate::state::{State, StateError};
+
+/// How often a batch whose fate is not known is put to the log again, and how long it waits in between. Together longer
+/// than a log takes to open its store anew.
+const TRIES: u32 = 8;
+const FIRST_WAIT: Duration = Duration::from_millis(50);
+
+/// The log and what is known of it, for all who act in the host's name.
+pub(crate) struct Desk {
+    log: Arc<dyn Log>,
+    state: Arc<State>,
+}
+
+impl Desk {
+    pub(crate) const fn new(log: Arc<dyn Log>, state: Arc<State>) -> Self {
+        Self { log, state }
+    }
+
+    pub(crate) const fn log(&self) -> &Arc<dyn Log> {
+        &self.log
+    }
+
+    pub(crate) const fn state(&self) -> &Arc<State> {
+        &self.state
+    }
+
+    /// Puts a sheet into the log: all of it or nothing. Where its fate is not known, or the store is full, it is tried
+    /// again for a while.
+    pub(crate) async fn put(&self, sheet: Sheet) -> Result<Vec<Seq>, AppendError> {
+        let mut wait = FIRST_WAIT;
+        for _ in 1..TRIES {
+            match self.log.append(sheet.0.clone()).await {
+                Err(AppendError::Unknown | AppendError::Full) => tokio::time::sleep(wait).await,
+                done => return done,
+            }
+            wait = wait.saturating_mul(2);
+        }
+        self.log.append(sheet.0).await
+    }
+
+    /// As [`put`](Self::put), and waits until the state has it too.
+    pub(crate) async fn put_seen(&self, sheet: Sheet) -> Result<Vec<Seq>, MethodError> {
+        let seqs = self.put(sheet).await.map_err(not_kept)?;
+        if let Some(last) = seqs.last() {
+            self.state.reached(*last).await?;
+        }
+        Ok(seqs)
+    }
+
+    /// Makes a sheet from what is known and puts it into the log, anew each time that somebody else was faster on a channel
+    /// that it expects something of. Waits until the state has it.
+    pub(crate) async fn decide<F, E>(&self, make: impl Fn() -> F) -> Result<Vec<Seq>, E>
+    where
+        F: Future<Output = Result<Sheet, E>>,
+        E: From<MethodError>,
+    {
+        loop {
+            match self.put(make().await?).await {
+                // What came in between is in the log, and soon in the state.
+                Err(AppendError::Conflict { last, .. }) => self.reached(last).await?,
+                Err(error) => return Err(not_kept(error).into()),
+                Ok(seqs) => {
+                    if let Some(last) = seqs.last() {
+                        self.reached(*last).await?;
+                    }
+                    return Ok(seqs);
+                }
+            }
+        }
+    }
+
+    async fn reached(&self, seq: Seq) -> Result<(), MethodError> {
+        self.state.reached(seq).await.map_err(MethodError::from)
+    }
+
+    /// Looks at a channel's state; see [`State::read`].
+    pub(crate) async fn look<T>(
+        &self,
+        channel: &str,
+        look: impl FnOnce(&SnapshotState, Seq) -> T,
+    ) -> Result<T, StateError> {
+        self.state.read(channel, look).await
+    }
+}
+
+impl Act for Desk {
+    fn act<'a>(&'a self, actions: Vec<(String, StateAction)>) -> Answer<'a, Result<Vec<Seq>, AppendError>> {
+        let sheet = actions.into_iter().fold(Sheet::new(), |sheet, (channel, action)| sheet.action(channel, &action));
+        Box::pin(self.put(sheet))
+    }
+}
+
+/// The log has not taken what a client asked for.
+pub(crate) fn not_kept(error: AppendError) -> MethodError {
+    MethodError::new(INTERNAL_ERROR, format!("the log does not keep it: {error}"))
+}
+
+/// What is put into the log together.
+#[derive(Debug, Default)]
+pub(crate) struct Sheet(Batch);
+
+impl Sheet {
+    pub(crate) fn new() -> Self {
+        Self::default()
+    }
+
+    /// An action of the host. Deltas of one part may become one.
+    pub(crate) fn action(self, channel: impl Into<Arc<str>>, action: &StateAction) -> Self {
+        let channel = channel.into();
+        let entry = NewEntry::new(Arc::clone(&channel), body(entry::action(&channel, action, None)));
+        self.push(match part_of(action) {
+            Some(part) => entry.part(part),
+            None => entry,
+        })
+    }
+
+    /// An action of a client.
+    pub(crate) fn dispatched(self, channel: &str, action: &StateAction, origin: &ActionOrigin) -> Self {
+        self.push(NewEntry::new(channel, body(entry::action(channel, action, Some(origin)))))
+    }
+
+    /// A new channel, of a session or of the host itself, with what it begins with.
+    pub(crate) fn open(mut self, channel: &str, session: Option<&str>, state: &SnapshotState) -> Self {
+        self.0 = self.0.open(channel, session);
+        self.push(NewEntry::new(channel, body(entry::initial(channel, state))))
+    }
+
+    /// A change of the catalogue, which is about a session.
+    pub(crate) fn notice(self, session: &str, notice: &Notice) -> Self {
+        self.push(NewEntry::new(ROOT_RESOURCE_URI, body(entry::catalogue(notice))).about(session))
+    }
+
+    /// Only if the channel still ends with this seq.
+    pub(crate) fn expect(mut self, channel: &str, seq: Seq) -> Self {
+        self.0 = self.0.expect(channel, seq);
+        self
+    }
+
+    fn push(mut self, entry: NewEntry) -> Self {
+        self.0 = self.0.push(entry);
+        self
+    }
+}
+
+/// All types of the protocol have a JSON. If one ever has none, the entry says nothing.
+fn body(written: serde_json::Result<Bytes>) -> Bytes {
+    written.unwrap_or_else(|cause| {
+        error!("an entry has no JSON: {cause}");
+        Bytes::from_static(b"{}")
+    })
+}

@@ -19,11 +19,13 @@ pub mod demo;
 mod events;
 mod merge;
 
+use std::collections::HashMap;
 use std::path::PathBuf;
 
+use ahp_types::commands::SessionConfigValueItem;
 use ahp_types::common::JsonObject;
 use ahp_types::errors::{ahp_error_codes, json_rpc_error_codes};
-use ahp_types::state::{AgentInfo, Message};
+use ahp_types::state::{AgentInfo, Message, SessionConfigSchema};
 use breakbulk_lifecycle::{Answer as Verdict, Id};
 
 pub use self::actions::{Command, Heard, Step, Translator, Worker};
@@ -45,6 +47,26 @@ pub trait Agent: Send + Sync + 'static {
 
     /// Whether it could begin a conversation now. Quick, and without effect: a health check calls it.
     fn check(&self) -> Answer<'_, Result<(), AgentError>>;
+
+    /// What can be configured for a session with it, given what was chosen so far. By default nothing.
+    fn options(&self, _chosen: &JsonObject) -> SessionConfigSchema {
+        SessionConfigSchema { r#type: "object".to_owned(), properties: HashMap::new(), required: None }
+    }
+
+    /// Values of an option that has too many to list, for what somebody has typed. By default none.
+    fn complete<'a>(&'a self, _option: &'a str, _typed: &'a str) -> Answer<'a, Vec<SessionConfigValueItem>> {
+        Box::pin(async { Vec::new() })
+    }
+
+    /// Takes a token for one of the protected resources that [`info`](Self::info) names; without one, what it had is
+    /// revoked. By default there are none to take one for.
+    fn authenticate<'a>(
+        &'a self,
+        _resource: &'a str,
+        _token: Option<&'a str>,
+    ) -> Answer<'a, Result<(), AgentError>> {
+        Box::pin(async { Err(AgentError::Unavailable("it takes no tokens".to_owned())) })
+    }
 }
 
 /// How a conversation begins.

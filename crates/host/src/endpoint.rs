@@ -51,7 +51,7 @@ pub use self::clients::{AskError, ClientHandle, Clients};
 pub use self::config::{EndpointConfig, Welcome};
 use self::connection::Connection;
 pub use self::end::{Counts, End};
-pub use self::methods::{ClientInfo, Dispatched, Methods, RawParams, Refusal, not_offered};
+pub use self::methods::{ClientInfo, Dispatched, Methods, RawParams, Refusal, Reply, not_offered};
 pub use self::views::{Shot, View, ViewError, Views};
 use crate::log::Log;
 

@@ -34,7 +34,7 @@ mod read;
 mod relocate;
 mod roots;
 mod stage;
-mod time;
+pub(crate) mod time;
 mod tree;
 mod uri;
 mod walk;
@@ -138,6 +138,12 @@ impl Files {
         let running = Arc::new(Semaphore::new(config.max_at_once.clamp(1, Semaphore::MAX_PERMITS)));
         let watches = Arc::new(Semaphore::new(config.max_watches.min(Semaphore::MAX_PERMITS)));
         Ok(Self(Arc::new(Shared { config, roots, locks: Locks::new(), running, watches })))
+    }
+
+    /// The first root, by URI. The empty text if there is none.
+    #[must_use]
+    pub fn first_root(&self) -> String {
+        self.0.config.roots.first().map(|root| uri_of(root)).unwrap_or_default()
     }
 
     /// `resourceRead`. Without an encoding asked for, text comes as UTF-8 and everything else as base64. What is not UTF-8

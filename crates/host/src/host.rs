@@ -7,28 +7,36 @@
 //!                                                     └──── actions ◀───┘
 //! ```
 
+mod chats;
 mod conduct;
 mod config;
 mod desk;
+mod dispatch;
 mod front;
+mod names;
+mod sessions;
+mod settings;
 mod workshop;
 
 use std::fmt;
 use std::sync::Arc;
 
+use ahp_types::ROOT_RESOURCE_URI;
+use ahp_types::actions::{RootAgentsChangedAction, StateAction};
+use ahp_types::state::{AgentInfo, RootState, SnapshotState};
 use breakbulk_proto::Budget;
 use thiserror::Error;
 use tracing::warn;
 
 pub use self::config::HostConfig;
 use self::conduct::Conduct;
-use self::desk::Desk;
-use self::front::Front;
+use self::desk::{Desk, Sheet};
+use self::front::{Agents, Front, Rooms};
 use self::workshop::Workshop;
 use crate::agent::Agent;
 use crate::endpoint::Endpoint;
 use crate::error::MethodError;
-use crate::files::RootError;
+use crate::files::{Files, RootError};
 use crate::log::Log;
 use crate::state::{State, StateError};
 
@@ -58,9 +66,13 @@ impl Host {
         let desk = Arc::new(Desk::new(Arc::clone(&log), Arc::clone(&state)));
         let workshop = Arc::new(Workshop::new(Arc::clone(&desk), &config)?);
         let conduct = Arc::new(Conduct::new(Arc::clone(&desk), agents.clone(), Arc::clone(&workshop)));
+        begin(&desk, &agents).await?;
         workshop.begin().await?;
         conduct.begin().await?;
-        let front = Front::new(Arc::clone(&desk), agents, Arc::clone(&conduct), Arc::clone(&workshop));
+        let files = Files::new(config.files)?;
+        let rooms =
+            Rooms::new(Arc::clone(&desk), Agents::new(agents), Arc::clone(&conduct), Arc::clone(&workshop), files);
+        let front = Front::new(Arc::new(rooms));
         let endpoint = Endpoint::new(log, state, Arc::new(front), config.endpoint, budget);
         Ok(Self(Arc::new(House { desk, conduct, workshop, endpoint })))
     }
@@ -80,6 +92,28 @@ impl Host {
             warn!("what is in memory was not saved, and is made again from the log: {error}");
         }
     }
+}
+
+/// The root says which agents there are now. A new log has none yet.
+async fn begin(desk: &Desk, agents: &[Arc<dyn Agent>]) -> Result<(), MethodError> {
+    let agents: Vec<AgentInfo> = agents.iter().map(|agent| agent.info()).collect();
+    let look = |state: &SnapshotState, seq| match state {
+        SnapshotState::Root(root) if seq > 0 => Some(root.agents == agents),
+        _ => None,
+    };
+    let sheet = match desk.look(ROOT_RESOURCE_URI, look).await? {
+        Some(true) => return Ok(()),
+        Some(false) => {
+            let changed = StateAction::RootAgentsChanged(RootAgentsChangedAction { agents });
+            Sheet::new().action(ROOT_RESOURCE_URI, &changed)
+        }
+        None => {
+            let root =
+                RootState { agents, active_sessions: Some(0), terminals: Some(Vec::new()), config: None, meta: None };
+            Sheet::new().open(ROOT_RESOURCE_URI, None, &SnapshotState::Root(Box::new(root)))
+        }
+    };
+    desk.put_seen(sheet).await.map(drop)
 }
 
 impl fmt::Debug for Host {

@@ -13,7 +13,7 @@ use super::connection::{Connection, Present};
 use super::end::End;
 use super::greeting::Greeted;
 use super::jobs::{Done, Job, Work};
-use super::methods::{ClientInfo, Refusal};
+use super::methods::{ClientInfo, Refusal, Reply};
 use super::wire;
 use crate::error::MethodError;
 
@@ -35,9 +35,21 @@ impl Connection {
                 let refusal = Refusal::new("an internal error");
                 self.dispatched(job.id, &draft, Err(refusal));
             }
-            (Work::Call { .. }, Some(Done::Called(result))) => self.answer(job.id.as_ref(), result),
+            (Work::Call { .. }, Some(Done::Called(reply))) => self.replied(job.id.as_ref(), reply),
             (Work::Call { .. }, _) => self.answer(job.id.as_ref(), Err(broke())),
         }
+    }
+
+    fn replied(&mut self, id: Option<&Bytes>, reply: Result<Reply, MethodError>) {
+        let result = reply.map(|Reply { result, before }| {
+            if let (Some((channel, action)), Some(present)) = (before, &self.present) {
+                let action = wire::aside(present.feed.position(), &channel, &action);
+                self.flush();
+                self.send(action);
+            }
+            result
+        });
+        self.answer(id, result);
     }
 
     fn greeted(&mut self, id: Option<Bytes>, greeted: Greeted) {

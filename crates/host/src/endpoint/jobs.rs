@@ -4,12 +4,11 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use breakbulk_proto::Message;
 use bytes::Bytes;
 use tokio::task::{Id, JoinSet};
 
 use super::greeting::Greeted;
-use super::methods::Refusal;
+use super::methods::{Refusal, Reply};
 use super::views::{Shot, ViewError};
 use crate::error::MethodError;
 use crate::log::Answer;
@@ -55,7 +54,7 @@ pub(super) struct Draft {
 pub(super) enum Done {
     Greeted(Result<Box<Greeted>, MethodError>),
     Shown(Result<Shot, ViewError>),
-    Called(Result<Message, MethodError>),
+    Called(Result<Reply, MethodError>),
     Dispatched(Result<(), Refusal>),
 }
 

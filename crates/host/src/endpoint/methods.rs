@@ -16,18 +16,33 @@ use crate::log::Answer;
 
 /// What the host can do for a client beyond its own connection.
 pub trait Methods: Send + Sync + 'static {
-    /// Answers a request with the JSON of its `result`. Calls of one client run at the same time, and are given up when
-    /// its link ends.
+    /// Answers a request. Calls of one client run at the same time, and are given up when its link ends.
     fn call<'a>(
         &'a self,
         client: &'a ClientInfo,
         method: &'a str,
         params: RawParams,
-    ) -> Answer<'a, Result<Message, MethodError>>;
+    ) -> Answer<'a, Result<Reply, MethodError>>;
 
     /// Checks a client's action and puts it into the log, from where its sender learns of it like everybody else. Actions
     /// of one client come one after the other, in its order, and after the writes that it asked for before.
     fn dispatch<'a>(&'a self, client: &'a ClientInfo, dispatched: Dispatched) -> Answer<'a, Result<(), Refusal>>;
+}
+
+/// What a request is answered with.
+#[derive(Debug, Clone)]
+pub struct Reply {
+    /// The JSON of the `result`.
+    pub result: Message,
+    /// An action on this channel that is for who asked alone, and comes before the answer: the JSON of it. It is in no
+    /// log, and has no place in the order.
+    pub before: Option<(Arc<str>, Message)>,
+}
+
+impl From<Message> for Reply {
+    fn from(result: Message) -> Self {
+        Self { result, before: None }
+    }
 }
 
 /// The answer to a method that is not offered.

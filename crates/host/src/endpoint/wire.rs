@@ -76,6 +76,16 @@ pub(super) fn rejection(seq: Seq, channel: &str, action: &Bytes, origin: &Action
     [front.into(), action.clone(), end.into()].into_iter().collect()
 }
 
+/// An action for one client. `seq` is what the client has got so far: it takes no place of its own in the order.
+pub(super) fn aside(seq: Seq, channel: &str, action: &Message) -> Message {
+    let front = format!(
+        r#"{{"jsonrpc":"2.0","method":"action","params":{{"serverSeq":{seq},"channel":{},"action":"#,
+        Value::from(channel)
+    );
+    let parts = [Bytes::from(front)].into_iter().chain(action.parts().iter().cloned());
+    parts.chain([Bytes::from_static(b"}}")]).collect()
+}
+
 /// A request or, without an id, a notification of ours.
 pub(super) fn request(id: Option<u64>, method: &str, params: &Message) -> Message {
     let id = id.map(|id| format!(r#""id":{id},"#)).unwrap_or_default();

@@ -3,7 +3,7 @@
 use std::time::{Duration, SystemTime};
 
 /// `2026-01-15T12:34:56.789Z`, or nothing for a time before 1970 or after 9999.
-pub(super) fn iso_8601(time: SystemTime) -> Option<String> {
+pub(crate) fn iso_8601(time: SystemTime) -> Option<String> {
     const LAST: Duration = Duration::from_secs(253_402_300_799); // the last second of 9999
     let since = time.duration_since(SystemTime::UNIX_EPOCH).ok().filter(|since| *since <= LAST)?;
     let seconds = since.as_secs();
@@ -11,6 +11,11 @@ pub(super) fn iso_8601(time: SystemTime) -> Option<String> {
     let (hour, minute, second) = (seconds / 3_600 % 24, seconds / 60 % 60, seconds % 60);
     let milli = since.subsec_millis();
     Some(format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{milli:03}Z"))
+}
+
+/// The time now.
+pub(crate) fn now() -> String {
+    iso_8601(SystemTime::now()).unwrap_or_default()
 }
 
 /// Year, month and day of a day counted from 1970-01-01.

@@ -8,6 +8,7 @@ use ahp_types::actions::{ActionOrigin, StateAction};
 use ahp_types::errors::json_rpc_error_codes::INTERNAL_ERROR;
 use ahp_types::state::SnapshotState;
 use bytes::Bytes;
+use tokio::sync::RwLock;
 use tracing::error;
 
 use crate::act::Act;
@@ -22,15 +23,21 @@ use crate::state::{State, StateError};
 const TRIES: u32 = 8;
 const FIRST_WAIT: Duration = Duration::from_millis(50);
 
+/// How often somebody else may be faster before all others wait for a moment; and how often at all.
+const HASTY: u32 = 3;
+const MOST_TRIES: u32 = 10;
+
 /// The log and what is known of it, for all who act in the host's name.
 pub(crate) struct Desk {
     log: Arc<dyn Log>,
     state: Arc<State>,
+    /// Held by all who append; alone by who must see that nobody else does.
+    calm: RwLock<()>,
 }
 
 impl Desk {
-    pub(crate) const fn new(log: Arc<dyn Log>, state: Arc<State>) -> Self {
-        Self { log, state }
+    pub(crate) fn new(log: Arc<dyn Log>, state: Arc<State>) -> Self {
+        Self { log, state, calm: RwLock::new(()) }
     }
 
     pub(crate) const fn log(&self) -> &Arc<dyn Log> {
@@ -44,6 +51,11 @@ impl Desk {
     /// Puts a sheet into the log: all of it or nothing. Where its fate is not known, or the store is full, it is tried
     /// again for a while.
     pub(crate) async fn put(&self, sheet: Sheet) -> Result<Vec<Seq>, AppendError> {
+        let _calm = self.calm.read().await;
+        self.append(sheet).await
+    }
+
+    async fn append(&self, sheet: Sheet) -> Result<Vec<Seq>, AppendError> {
         let mut wait = FIRST_WAIT;
         for _ in 1..TRIES {
             match self.log.append(sheet.0.clone()).await {
@@ -65,29 +77,47 @@ impl Desk {
     }
 
     /// Makes a sheet from what is known and puts it into the log, anew each time that somebody else was faster on a channel
-    /// that it expects something of. Waits until the state has it.
-    pub(crate) async fn decide<F, E>(&self, make: impl Fn() -> F) -> Result<Vec<Seq>, E>
+    /// that it expects something of. Waits until the state has it. What the log says else is for `refuse` to name.
+    ///
+    /// A channel may be so busy that somebody else always is faster. After a few tries nobody is, for a moment.
+    pub(crate) async fn decide<F, E>(
+        &self,
+        make: impl Fn() -> F,
+        refuse: impl Fn(AppendError) -> E,
+    ) -> Result<Vec<Seq>, E>
     where
         F: Future<Output = Result<Sheet, E>>,
         E: From<MethodError>,
     {
-        loop {
-            match self.put(make().await?).await {
-                // What came in between is in the log, and soon in the state.
+        for attempt in 0..MOST_TRIES {
+            let _calm = if attempt < HASTY { None } else { Some(self.calm.write().await) };
+            if attempt >= HASTY {
+                let last = self.log.bounds().await.map_err(StateError::from).map_err(MethodError::from)?.last;
+                self.reached(last).await?;
+            }
+            match self.append(make().await?).await {
                 Err(AppendError::Conflict { last, .. }) => self.reached(last).await?,
-                Err(error) => return Err(not_kept(error).into()),
+                Err(error) => return Err(refuse(error)),
                 Ok(seqs) => {
-                    if let Some(last) = seqs.last() {
-                        self.reached(*last).await?;
-                    }
+                    self.reached(seqs.last().copied().unwrap_or(0)).await?;
                     return Ok(seqs);
                 }
             }
         }
+        Err(MethodError::new(INTERNAL_ERROR, "too many others change the same").into())
     }
 
     async fn reached(&self, seq: Seq) -> Result<(), MethodError> {
         self.state.reached(seq).await.map_err(MethodError::from)
+    }
+
+    /// Whether there is such a channel.
+    pub(crate) async fn has(&self, channel: &str) -> Result<bool, StateError> {
+        match self.look(channel, |_, _| ()).await {
+            Ok(()) | Err(StateError::Damaged(_)) => Ok(true),
+            Err(StateError::NotFound) => Ok(false),
+            Err(error) => Err(error),
+        }
     }
 
     /// Looks at a channel's state; see [`State::read`].
@@ -140,6 +170,11 @@ impl Sheet {
     pub(crate) fn open(mut self, channel: &str, session: Option<&str>, state: &SnapshotState) -> Self {
         self.0 = self.0.open(channel, session);
         self.push(NewEntry::new(channel, body(entry::initial(channel, state))))
+    }
+
+    /// A channel is no more. Whoever asks for it hears that there is none, until it is opened again.
+    pub(crate) fn close(self, channel: &str) -> Self {
+        self.push(NewEntry::new(channel, body(entry::closed(channel))))
     }
 
     /// A change of the catalogue, which is about a session.

@@ -1,32 +1,189 @@
 //! The front: what a client asks for goes to the room that does it.
 
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
 
+use ahp_types::commands::{ListSessionsParams, ResourceResolveParams, ResourceType};
+use ahp_types::errors::ahp_error_codes::{NOT_FOUND, PROVIDER_NOT_FOUND};
+use ahp_types::errors::json_rpc_error_codes::INTERNAL_ERROR;
+use ahp_types::state::{AgentInfo, SessionSummary};
 use breakbulk_proto::Message;
+use serde::Serialize;
 
 use super::conduct::Conduct;
 use super::desk::Desk;
-use super::workshop::Workshop;
+use super::workshop::{self, Workshop};
+use super::{chats, dispatch, sessions, settings};
 use crate::agent::Agent;
-use crate::endpoint::{ClientInfo, Dispatched, Methods, RawParams, Refusal, not_offered};
+use crate::endpoint::{ClientInfo, Dispatched, Methods, RawParams, Refusal, Reply, not_offered};
 use crate::error::MethodError;
+use crate::files::Files;
 use crate::log::Answer;
 
-pub(crate) struct Front {
-    _desk: Arc<Desk>,
-    _agents: Vec<Arc<dyn Agent>>,
-    _conduct: Arc<Conduct>,
-    workshop: Arc<Workshop>,
+/// The rooms behind the front.
+pub(crate) struct Rooms {
+    pub(super) desk: Arc<Desk>,
+    pub(super) agents: Agents,
+    pub(super) conduct: Arc<Conduct>,
+    pub(super) workshop: Arc<Workshop>,
+    pub(super) files: Files,
+    /// Which session a channel belongs to, as far as it was asked. Channels never change theirs.
+    sessions: Mutex<HashMap<String, Arc<str>>>,
 }
 
-impl Front {
-    pub(crate) fn new(
+/// So many channels are known by heart.
+const MAX_KNOWN: usize = 4096;
+
+impl Rooms {
+    pub(super) fn new(
         desk: Arc<Desk>,
-        agents: Vec<Arc<dyn Agent>>,
+        agents: Agents,
         conduct: Arc<Conduct>,
         workshop: Arc<Workshop>,
+        files: Files,
     ) -> Self {
-        Self { _desk: desk, _agents: agents, _conduct: conduct, workshop }
+        Self { desk, agents, conduct, workshop, files, sessions: Mutex::default() }
+    }
+
+    /// The session that a channel belongs to, if it does.
+    pub(super) async fn session_of(&self, channel: &str) -> Result<Option<Arc<str>>, MethodError> {
+        let known = || self.sessions.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(session) = known().get(channel) {
+            return Ok(Some(Arc::clone(session)));
+        }
+        let read = self.desk.log().channels(None).await;
+        let all = read.map_err(|error| MethodError::new(INTERNAL_ERROR, error.to_string()))?;
+        let session = all.into_iter().find(|info| *info.channel == *channel).and_then(|info| info.session);
+        if let Some(session) = &session {
+            let mut known = known();
+            if known.len() >= MAX_KNOWN {
+                known.clear();
+            }
+            known.insert(channel.to_owned(), Arc::clone(session));
+        }
+        Ok(session)
+    }
+
+    /// The chats of a session, also if it is no longer in the catalogue.
+    pub(super) async fn chats_of(&self, session: &str, summary: &SessionSummary) -> Vec<String> {
+        let look = |state: &ahp_types::state::SnapshotState, _| match state {
+            ahp_types::state::SnapshotState::Session(session) => {
+                session.chats.iter().map(|chat| chat.resource.clone()).collect()
+            }
+            _ => Vec::new(),
+        };
+        let listed = || summary.chats.iter().flatten().map(|chat| chat.resource.clone()).collect();
+        self.desk.look(session, look).await.unwrap_or_else(|_| listed())
+    }
+
+    /// The directories that a session works in: those that a client asks for, if the agent can and they are inside of the
+    /// roots; else the first root.
+    pub(super) async fn directories(
+        &self,
+        agent: &AgentInfo,
+        wanted: Option<Vec<String>>,
+    ) -> Result<Vec<String>, MethodError> {
+        let mut wanted = wanted.filter(|wanted| !wanted.is_empty()).unwrap_or_else(|| vec![self.files.first_root()]);
+        let many = agent.capabilities.as_ref().is_some_and(|can| can.multiple_working_directories.is_some());
+        if !many {
+            wanted.truncate(1);
+        }
+        for directory in &wanted {
+            self.is_directory(directory).await?;
+        }
+        Ok(wanted)
+    }
+
+    /// Whether this is a directory inside of the roots.
+    pub(super) async fn is_directory(&self, uri: &str) -> Result<(), MethodError> {
+        let params = ResourceResolveParams {
+            channel: ahp_types::ROOT_RESOURCE_URI.to_owned(),
+            meta: None,
+            uri: uri.to_owned(),
+            follow_symlinks: Some(true),
+        };
+        match self.files.resolve(params).await?.r#type {
+            ResourceType::Directory => Ok(()),
+            _ => Err(MethodError::new(NOT_FOUND, "the working directory is no directory")),
+        }
+    }
+}
+
+/// The agents of a host.
+pub(crate) struct Agents(Vec<Arc<dyn Agent>>);
+
+impl Agents {
+    pub(super) const fn new(agents: Vec<Arc<dyn Agent>>) -> Self {
+        Self(agents)
+    }
+
+    /// The agent with this name; without one the first.
+    pub(super) fn find(&self, provider: Option<&str>) -> Result<&Arc<dyn Agent>, MethodError> {
+        let found = match provider {
+            Some(name) => self.0.iter().find(|agent| agent.name() == name),
+            None => self.0.first(),
+        };
+        found.ok_or_else(|| MethodError::new(PROVIDER_NOT_FOUND, "there is no such agent here"))
+    }
+
+    pub(super) fn all(&self) -> impl Iterator<Item = &Arc<dyn Agent>> {
+        self.0.iter()
+    }
+}
+
+/// What clients ask for.
+pub(crate) struct Front(Arc<Rooms>);
+
+impl Front {
+    pub(super) const fn new(rooms: Arc<Rooms>) -> Self {
+        Self(rooms)
+    }
+
+    async fn answer(&self, client: &ClientInfo, method: &str, params: RawParams) -> Result<Reply, MethodError> {
+        let rooms = &self.0;
+        match method {
+            "listSessions" => {
+                let params: ListSessionsParams = params.parse()?;
+                json(&rooms.desk.state().sessions(&params).await?)
+            }
+            "createSession" => {
+                let (params, client) = (params.parse()?, client.clone());
+                self.whole(|rooms| async move { sessions::create(&rooms, &client, params).await }).await
+            }
+            "disposeSession" => {
+                let params = params.parse()?;
+                self.whole(|rooms| async move { sessions::dispose(&rooms, params).await }).await
+            }
+            "createChat" => {
+                let params = params.parse()?;
+                self.whole(|rooms| async move { chats::create(&rooms, params).await }).await
+            }
+            "disposeChat" => {
+                let params = params.parse()?;
+                self.whole(|rooms| async move { chats::dispose(&rooms, params).await }).await
+            }
+            "fetchTurns" => chats::fetch_turns(rooms, params.parse()?).await,
+            "authenticate" => {
+                settings::authenticate(rooms, params.parse()?).await?;
+                Ok(Message::from("{}").into())
+            }
+            "resolveSessionConfig" => json(&settings::resolve(rooms, params.parse()?)?),
+            "sessionConfigCompletions" => json(&settings::complete(rooms, params.parse()?).await?),
+            _ => match rooms.workshop.call(client, method, &params).await {
+                Some(answered) => answered.map(Reply::from),
+                None => Err(not_offered(method)),
+            },
+        }
+    }
+
+    /// Does something that is not left half done when the client goes away. Its result says nothing.
+    async fn whole<F>(&self, work: impl FnOnce(Arc<Rooms>) -> F) -> Result<Reply, MethodError>
+    where
+        F: Future<Output = Result<(), MethodError>> + Send + 'static,
+    {
+        let broke = |_| MethodError::new(INTERNAL_ERROR, "the method broke");
+        tokio::spawn(work(Arc::clone(&self.0))).await.map_err(broke)??;
+        Ok(Message::from("null").into())
     }
 }
 
@@ -36,13 +193,22 @@ impl Methods for Front {
         client: &'a ClientInfo,
         method: &'a str,
         params: RawParams,
-    ) -> Answer<'a, Result<Message, MethodError>> {
-        Box::pin(async move {
-            self.workshop.call(client, method, &params).await.unwrap_or_else(|| Err(not_offered(method)))
-        })
+    ) -> Answer<'a, Result<Reply, MethodError>> {
+        Box::pin(self.answer(client, method, params))
     }
 
     fn dispatch<'a>(&'a self, client: &'a ClientInfo, dispatched: Dispatched) -> Answer<'a, Result<(), Refusal>> {
-        Box::pin(async move { self.workshop.dispatch(client, &dispatched).await })
+        Box::pin(async move {
+            if workshop::takes(&dispatched.action) {
+                self.0.workshop.dispatch(client, &dispatched).await
+            } else {
+                dispatch::dispatch(&self.0, client, dispatched).await
+            }
+        })
     }
+}
+
+fn json(value: &impl Serialize) -> Result<Reply, MethodError> {
+    let text = serde_json::to_vec(value).map_err(|error| MethodError::new(INTERNAL_ERROR, error.to_string()))?;
+    Ok(Message::from(text).into())
 }

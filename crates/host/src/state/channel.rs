@@ -28,7 +28,7 @@ pub(super) const VERSION: &str = "ahp 1.0.0";
 #[derive(Debug)]
 pub(super) struct Channel {
     pub(super) uri: Arc<str>,
-    /// A chat's has no turns. None before the channel's first entry.
+    /// A chat's has no turns. None before the channel begins, and after it is closed.
     pub(super) state: Option<SnapshotState>,
     pub(super) turns: Turns,
     /// The root's.
@@ -59,6 +59,7 @@ impl Channel {
         let body = entry.body.clone();
         match heavy(body.len(), move || Said::read(&body)).await? {
             Ok(Said::Initial(state)) => self.begin(state)?,
+            Ok(Said::Closed) => self.close(),
             Ok(Said::Action(action)) => self.act(log, &action).await?,
             Ok(Said::Notice(notice)) => self.catalogue.notice(notice),
             Ok(Said::Nothing) => {}
@@ -124,6 +125,12 @@ impl Channel {
         }
         self.state = Some(state);
         Ok(())
+    }
+
+    /// Nothing is there any more. What follows, if anything, is a beginning.
+    fn close(&mut self) {
+        self.turns.clear();
+        self.state = None;
     }
 
     async fn act(&mut self, log: &dyn Log, action: &StateAction) -> Result<(), StateError> {

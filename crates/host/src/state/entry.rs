@@ -4,9 +4,10 @@
 //! |---|---|
 //! | `{"channel":…,"action":{…},"origin":{…}}` | an action; `origin` where a client dispatched it |
 //! | `{"channel":…,"initial":{"kind":…,"state":{…}}}` | what a channel begins with |
+//! | `{"channel":…,"closed":true}` | the channel is no more, until it begins anew |
 //! | `{"method":"root/sessionAdded","params":{…}}` | a notification of the catalogue, on the root channel |
 //!
-//! AHP has no action that makes a channel, so the first entry of one is its initial state. Connections pass it over:
+//! AHP has no action that makes or ends a channel, so the first entry of one is its initial state. Connections pass it over:
 //! nobody follows a channel before it exists, and a later one (the root's, when a host starts with another
 //! configuration) is for those who come with a snapshot.
 
@@ -48,6 +49,14 @@ pub fn initial(channel: &str, state: &SnapshotState) -> serde_json::Result<Bytes
         initial: Initial<&'a SnapshotState>,
     }
     serde_json::to_vec(&Body { channel, initial: Initial { kind: Kind::of(state), state } }).map(Into::into)
+}
+
+/// The body of a channel's last entry.
+///
+/// # Errors
+/// Never: a name has a JSON.
+pub fn closed(channel: &str) -> serde_json::Result<Bytes> {
+    serde_json::to_vec(&serde_json::json!({ "channel": channel, "closed": true })).map(Into::into)
 }
 
 /// The body of a notification of the catalogue.
@@ -94,6 +103,7 @@ pub(super) struct Initial<T> {
 #[derive(Debug)]
 pub(super) enum Said {
     Initial(SnapshotState),
+    Closed,
     Action(Box<StateAction>),
     Notice(Notice),
     /// Something that changes no state: a refused action, or what a later version writes.
@@ -111,6 +121,9 @@ impl Said {
         }
         if let Some(initial) = body.initial {
             return initial.kind.decode(initial.state.get()).map(Self::Initial);
+        }
+        if body.closed == Some(true) {
+            return Ok(Self::Closed);
         }
         let (Some(method), Some(params)) = (body.method, body.params) else { return Ok(Self::Nothing) };
         Ok(match method.as_ref() {
@@ -130,6 +143,7 @@ struct Body<'a> {
     rejection_reason: Option<IgnoredAny>,
     #[serde(borrow)]
     initial: Option<Initial<&'a RawValue>>,
+    closed: Option<bool>,
     method: Option<Cow<'a, str>>,
     #[serde(borrow)]
     params: Option<&'a RawValue>,

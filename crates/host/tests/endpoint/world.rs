@@ -10,7 +10,7 @@ use ahp_types::actions::StateAction;
 use ahp_types::state::SnapshotState;
 use breakbulk::link::{self, Memory};
 use breakbulk_host::endpoint::{
-    ClientInfo, Dispatched, End, Endpoint, EndpointConfig, Methods, RawParams, Refusal, Shot, View, ViewError, Views,
+    ClientInfo, Dispatched, End, Endpoint, EndpointConfig, Methods, RawParams, Refusal, Reply, Shot, View, ViewError, Views,
     not_offered,
 };
 use breakbulk_host::error::MethodError;
@@ -247,10 +247,10 @@ impl Methods for Desk {
         client: &'a ClientInfo,
         method: &'a str,
         params: RawParams,
-    ) -> Answer<'a, Result<Message, MethodError>> {
+    ) -> Answer<'a, Result<Reply, MethodError>> {
         Box::pin(async move {
             self.begun.fetch_add(1, Ordering::Relaxed);
-            match method {
+            let result = match method {
                 "echo" => Ok(Message::from(params.text().clone())),
                 "typed" => params.parse::<u64>().map(|number| Message::from(number.to_string())),
                 "break" => panic!("as it was asked to"),
@@ -267,7 +267,8 @@ impl Methods for Desk {
                     asked.map(Message::from).map_err(|error| MethodError::new(-32001, error.to_string()))
                 }
                 _ => Err(not_offered(method)),
-            }
+            };
+            result.map(Reply::from)
         })
     }
 

@@ -40,7 +40,7 @@ impl Requests {
 fn of_answer(method: &str, channel: Option<&str>) -> Option<Order> {
     match method {
         "initialize" | "reconnect" => Some(Order::Barrier),
-        "subscribe" | "listSessions" => Some(Order::Ordered(lane(channel))),
+        "subscribe" | "fetchTurns" | "listSessions" => Some(Order::Ordered(lane(channel))),
         "ping" => Some(Order::Urgent),
         _ => None,
     }

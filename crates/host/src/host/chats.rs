@@ -1,0 +1,312 @@
+//! Chats: made, empty or from another one; and disposed of.
+
+use ahp_types::ROOT_RESOURCE_URI;
+use ahp_types::actions::{
+    ChatTurnStartedAction, SessionChatAddedAction, SessionChatRemovedAction, SessionDefaultChatChangedAction,
+    StateAction,
+};
+use ahp_types::commands::{ChatSource, CreateChatParams, DisposeChatParams, FetchTurnsParams};
+use ahp_types::errors::ahp_error_codes::{ALREADY_EXISTS, NOT_FOUND, PERMISSION_DENIED, SESSION_NOT_FOUND};
+use ahp_types::errors::json_rpc_error_codes::INVALID_PARAMS;
+use ahp_types::notifications::{PartialSessionSummary, SessionSummaryChangedParams};
+use ahp_types::state::{
+    AgentInfo, ChatOrigin, ChatState, ChatSummary, Message, MessageKind, SessionChatSummary, SessionState,
+    SessionStatus, SnapshotState, Turn,
+};
+use serde::Deserialize;
+
+use super::desk::{Sheet, not_kept};
+use super::front::Rooms;
+use super::names;
+use crate::endpoint::Reply;
+use crate::error::MethodError;
+use crate::files::time;
+use crate::log::{AppendError, Seq};
+use crate::state::entry::Notice;
+use crate::state::{StateError, View};
+
+/// What a chat is called until somebody says something in it.
+pub(crate) const UNTITLED: &str = "New chat";
+
+/// A chat that is about to be.
+#[derive(Debug)]
+pub(crate) struct Plan {
+    pub(crate) uri: String,
+    pub(crate) title: String,
+    pub(crate) origin: ChatOrigin,
+    pub(crate) directories: Option<Vec<String>>,
+    pub(crate) turns: Vec<Turn>,
+}
+
+impl Plan {
+    /// An empty one.
+    pub(crate) fn new(uri: String, origin: ChatOrigin) -> Self {
+        Self { uri, title: UNTITLED.to_owned(), origin, directories: None, turns: Vec::new() }
+    }
+
+    /// What its channel begins with.
+    pub(crate) fn state(&self, now: &str) -> ChatState {
+        ChatState {
+            resource: self.uri.clone(),
+            title: self.title.clone(),
+            status: SessionStatus::Idle.bits(),
+            activity: None,
+            modified_at: now.to_owned(),
+            changes: None,
+            origin: Some(self.origin.clone()),
+            movable: None,
+            interactivity: None,
+            working_directories: self.directories.clone(),
+            changesets: None,
+            background_work: None,
+            canvases: None,
+            turns: self.turns.clone(),
+            turns_next_cursor: None,
+            active_turn: None,
+            steering_message: None,
+            queued_messages: None,
+            draft: None,
+            meta: None,
+        }
+    }
+
+    /// What its session says of it.
+    pub(crate) fn summary(&self, now: &str) -> ChatSummary {
+        ChatSummary {
+            resource: self.uri.clone(),
+            title: self.title.clone(),
+            status: SessionStatus::Idle.bits(),
+            activity: None,
+            modified_at: now.to_owned(),
+            changes: None,
+            origin: Some(self.origin.clone()),
+            movable: None,
+            interactivity: None,
+            working_directories: self.directories.clone(),
+        }
+    }
+}
+
+/// What the catalogue says of a chat.
+pub(crate) fn compact(summary: &ChatSummary) -> SessionChatSummary {
+    SessionChatSummary {
+        resource: summary.resource.clone(),
+        title: summary.title.clone(),
+        origin: summary.origin.clone(),
+        interactivity: summary.interactivity.clone(),
+        status: Some(summary.status),
+        changes: summary.changes.clone(),
+    }
+}
+
+/// Answers `createChat`.
+pub(super) async fn create(rooms: &Rooms, params: CreateChatParams) -> Result<(), MethodError> {
+    let CreateChatParams { channel: session, chat, initial_message, source, working_directories, .. } = params;
+    names::chat(&chat)?;
+    if initial_message.as_ref().is_some_and(|message| message.origin.kind != MessageKind::User) {
+        return Err(MethodError::new(INVALID_PARAMS, "a client sends messages of the user only"));
+    }
+    let (now, turn) = (time::now(), names::new_id());
+    let make = || async {
+        let (facts, seq) = Facts::of(rooms, &session).await?;
+        if rooms.desk.has(&chat).await? {
+            return Err(MethodError::new(ALREADY_EXISTS, "there is a chat with this name"));
+        }
+        let plan = facts.plan(rooms, chat.clone(), source.as_ref(), working_directories.as_ref()).await?;
+        let added = StateAction::SessionChatAdded(SessionChatAddedAction { summary: plan.summary(&now) });
+        let sheet = Sheet::new().expect(&session, seq).open(&chat, Some(&session), &as_state(&plan, &now));
+        let mut sheet = sheet.action(&*session, &added);
+        let summaries = facts.chats.iter().map(compact).chain([compact(&plan.summary(&now))]);
+        sheet = sheet.notice(&session, &listed(&session, summaries.collect(), facts.default_chat.clone(), &now));
+        if let Some(message) = &initial_message {
+            sheet = sheet.action(&*chat, &begun(&turn, &now, message.clone()));
+        }
+        Ok(sheet)
+    };
+    let refuse = |error| match error {
+        AppendError::OtherSession(_) => MethodError::new(ALREADY_EXISTS, "there is a channel with this name"),
+        error => not_kept(error),
+    };
+    rooms.desk.decide(make, refuse).await.map(drop)
+}
+
+/// Answers `disposeChat`.
+pub(super) async fn dispose(rooms: &Rooms, params: DisposeChatParams) -> Result<(), MethodError> {
+    let chat = params.channel;
+    let not_found = || MethodError::new(NOT_FOUND, "there is no such chat");
+    let session = rooms.session_of(&chat).await?.filter(|session| **session != *chat).ok_or_else(not_found)?;
+    rooms.desk.look(&chat, |state, _| matches!(state, SnapshotState::Chat(_)).then_some(())).await?.ok_or_else(not_found)?;
+    rooms.conduct.close(&chat).await;
+    let make = || async {
+        let (facts, seq) = Facts::of(rooms, &session).await?;
+        if !facts.chats.iter().any(|summary| summary.resource == chat) {
+            return Err(not_found());
+        }
+        let rest: Vec<_> = facts.chats.iter().filter(|summary| summary.resource != chat).collect();
+        let removed = StateAction::SessionChatRemoved(SessionChatRemovedAction { chat: chat.clone() });
+        let mut sheet = Sheet::new().expect(&session, seq).action(&*session, &removed);
+        let mut default_chat = facts.default_chat.clone();
+        if default_chat.as_ref() == Some(&chat) {
+            default_chat = rest.first().map(|summary| summary.resource.clone());
+            let changed = SessionDefaultChatChangedAction { default_chat: default_chat.clone() };
+            sheet = sheet.action(&*session, &StateAction::SessionDefaultChatChanged(changed));
+        }
+        let summaries = rest.into_iter().map(compact).collect();
+        let notice = listed(&session, summaries, default_chat, &time::now());
+        Ok(sheet.notice(&session, &notice).close(&chat))
+    };
+    rooms.desk.decide(make, not_kept).await.map(drop)
+}
+
+/// Answers `fetchTurns`: who asked gets the turns as an action that nobody else gets, and then an empty answer.
+pub(super) async fn fetch_turns(rooms: &Rooms, params: FetchTurnsParams) -> Result<Reply, MethodError> {
+    let page = rooms.desk.state().fetch_turns(&params.channel, params.cursor.as_deref()).await?;
+    let before = page.map(|page| (params.channel.into(), page.action));
+    Ok(Reply { before, ..Reply::from(breakbulk_proto::Message::from("{}")) })
+}
+
+/// What has to be known of a session to change its list of chats.
+struct Facts {
+    provider: String,
+    directories: Option<Vec<String>>,
+    chats: Vec<ChatSummary>,
+    default_chat: Option<String>,
+}
+
+impl Facts {
+    async fn of(rooms: &Rooms, session: &str) -> Result<(Self, Seq), MethodError> {
+        let not_found = || MethodError::new(SESSION_NOT_FOUND, "there is no such session");
+        let look = |state: &SnapshotState, seq| match state {
+            SnapshotState::Session(session) => Some((Self::new(session), seq)),
+            _ => None,
+        };
+        match rooms.desk.look(session, look).await {
+            Ok(Some(found)) => Ok(found),
+            Ok(None) | Err(StateError::NotFound) => Err(not_found()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn new(session: &SessionState) -> Self {
+        Self {
+            provider: session.provider.clone(),
+            directories: session.working_directories.clone(),
+            chats: session.chats.clone(),
+            default_chat: session.default_chat.clone(),
+        }
+    }
+
+    async fn plan(
+        &self,
+        rooms: &Rooms,
+        uri: String,
+        source: Option<&ChatSource>,
+        directories: Option<&Vec<String>>,
+    ) -> Result<Plan, MethodError> {
+        let agent = rooms.agents.find(Some(&self.provider))?.info();
+        self.check(&agent, source)?;
+        let directories = directories.map(|wanted| self.subset(&agent, wanted)).transpose()?;
+        let of_session = |chat: &str| self.chats.iter().find(|summary| summary.resource == chat);
+        let no_chat = || MethodError::new(NOT_FOUND, "the session has no such chat");
+        match source {
+            None => Ok(Plan { directories, ..Plan::new(uri, ChatOrigin::User) }),
+            Some(ChatSource::Fork(from)) => {
+                let source = of_session(&from.chat).ok_or_else(no_chat)?;
+                let turns = turns_through(rooms, &from.chat, &from.turn_id).await?;
+                let origin = ChatOrigin::Fork { chat: from.chat.clone(), turn_id: from.turn_id.clone() };
+                let (title, directories) = (source.title.clone(), source.working_directories.clone());
+                Ok(Plan { uri, title, origin, directories, turns })
+            }
+            Some(ChatSource::SideChat(from)) => {
+                of_session(&from.chat).ok_or_else(no_chat)?;
+                if !has_turn(rooms, &from.chat, &from.turn_id).await? {
+                    return Err(no_turn());
+                }
+                let (chat, turn_id) = (from.chat.clone(), from.turn_id.clone());
+                let origin = ChatOrigin::SideChat { chat, turn_id, selection: from.selection.clone() };
+                Ok(Plan { directories, ..Plan::new(uri, origin) })
+            }
+            Some(ChatSource::Unknown(_)) => Err(MethodError::new(INVALID_PARAMS, "a source of unknown kind")),
+        }
+    }
+
+    /// Whether the agent can do this.
+    fn check(&self, agent: &AgentInfo, source: Option<&ChatSource>) -> Result<(), MethodError> {
+        let can = agent.capabilities.as_ref().and_then(|capabilities| capabilities.multiple_chats.as_ref());
+        let offered = match source {
+            None => can.is_some() || self.chats.is_empty(),
+            Some(ChatSource::Fork(_)) => can.is_some_and(|can| can.fork == Some(true)),
+            Some(ChatSource::SideChat(_)) => can.is_some_and(|can| can.side_chat == Some(true)),
+            Some(ChatSource::Unknown(_)) => true,
+        };
+        if offered { Ok(()) } else { Err(MethodError::new(PERMISSION_DENIED, "the agent does not offer this")) }
+    }
+
+    fn subset(&self, agent: &AgentInfo, wanted: &[String]) -> Result<Vec<String>, MethodError> {
+        let can = agent.capabilities.as_ref().is_some_and(|can| can.multiple_working_directories.is_some());
+        let known = |directory: &String| self.directories.iter().flatten().any(|known| known == directory);
+        if !can {
+            return Err(MethodError::new(INVALID_PARAMS, "the agent does not offer several working directories"));
+        }
+        if !wanted.iter().all(known) {
+            return Err(MethodError::new(INVALID_PARAMS, "not one of the session's working directories"));
+        }
+        Ok(wanted.to_vec())
+    }
+}
+
+/// The turns of a chat up to this one, which is complete.
+async fn turns_through(rooms: &Rooms, chat: &str, turn: &str) -> Result<Vec<Turn>, MethodError> {
+    #[derive(Deserialize)]
+    struct Shown {
+        state: WithTurns,
+    }
+    #[derive(Deserialize)]
+    struct WithTurns {
+        turns: Vec<Turn>,
+    }
+    if !rooms.desk.state().has_turn(chat, turn).await? {
+        return Err(no_turn());
+    }
+    let shot = rooms.desk.state().snapshot(chat, View::FULL, 0).await?;
+    let read = move || serde_json::from_slice::<Shown>(&shot.body.to_bytes());
+    let read = tokio::task::spawn_blocking(read).await.map_err(|_| StateError::Closed)?;
+    let mut turns = read.map_err(|_| StateError::Gone)?.state.turns;
+    let last = turns.iter().position(|there| there.id == turn).ok_or_else(no_turn)?;
+    turns.truncate(last.saturating_add(1));
+    Ok(turns)
+}
+
+async fn has_turn(rooms: &Rooms, chat: &str, turn: &str) -> Result<bool, MethodError> {
+    let is_active = |state: &SnapshotState, _| match state {
+        SnapshotState::Chat(chat) => chat.active_turn.as_ref().is_some_and(|active| active.id == turn),
+        _ => false,
+    };
+    Ok(rooms.desk.look(chat, is_active).await? || rooms.desk.state().has_turn(chat, turn).await?)
+}
+
+fn no_turn() -> MethodError {
+    MethodError::new(NOT_FOUND, "the chat has no such turn")
+}
+
+fn as_state(plan: &Plan, now: &str) -> SnapshotState {
+    SnapshotState::Chat(Box::new(plan.state(now)))
+}
+
+fn begun(turn: &str, now: &str, message: Message) -> StateAction {
+    let (turn_id, started_at) = (turn.to_owned(), now.to_owned());
+    let started = ChatTurnStartedAction { turn_id, started_at, message, queued_message_id: None, meta: None };
+    StateAction::ChatTurnStarted(started)
+}
+
+/// The catalogue hears of a new list of chats.
+fn listed(session: &str, chats: Vec<SessionChatSummary>, default_chat: Option<String>, now: &str) -> Notice {
+    let changes = PartialSessionSummary {
+        chats: Some(chats),
+        default_chat,
+        modified_at: Some(now.to_owned()),
+        ..PartialSessionSummary::default()
+    };
+    let (channel, session) = (ROOT_RESOURCE_URI.to_owned(), session.to_owned());
+    Notice::Changed(Box::new(SessionSummaryChangedParams { channel, session, changes }))
+}

@@ -60,11 +60,7 @@ pub trait Agent: Send + Sync + 'static {
 
     /// Takes a token for one of the protected resources that [`info`](Self::info) names; without one, what it had is
     /// revoked. By default there are none to take one for.
-    fn authenticate<'a>(
-        &'a self,
-        _resource: &'a str,
-        _token: Option<&'a str>,
-    ) -> Answer<'a, Result<(), AgentError>> {
+    fn authenticate<'a>(&'a self, _resource: &'a str, _token: Option<&'a str>) -> Answer<'a, Result<(), AgentError>> {
         Box::pin(async { Err(AgentError::Unavailable("it takes no tokens".to_owned())) })
     }
 }

@@ -28,8 +28,8 @@ use breakbulk_proto::Budget;
 use thiserror::Error;
 use tracing::warn;
 
-pub use self::config::HostConfig;
 use self::conduct::Conduct;
+pub use self::config::HostConfig;
 use self::desk::{Desk, Sheet};
 use self::front::{Agents, Front, Rooms};
 use self::workshop::Workshop;

@@ -135,7 +135,11 @@ pub(super) async fn dispose(rooms: &Rooms, params: DisposeChatParams) -> Result<
     let chat = params.channel;
     let not_found = || MethodError::new(NOT_FOUND, "there is no such chat");
     let session = rooms.session_of(&chat).await?.filter(|session| **session != *chat).ok_or_else(not_found)?;
-    rooms.desk.look(&chat, |state, _| matches!(state, SnapshotState::Chat(_)).then_some(())).await?.ok_or_else(not_found)?;
+    rooms
+        .desk
+        .look(&chat, |state, _| matches!(state, SnapshotState::Chat(_)).then_some(()))
+        .await?
+        .ok_or_else(not_found)?;
     rooms.conduct.close(&chat).await;
     let make = || async {
         let (facts, seq) = Facts::of(rooms, &session).await?;

@@ -4,9 +4,7 @@ use ahp_types::ROOT_RESOURCE_URI;
 use ahp_types::actions::StateAction;
 use ahp_types::errors::ahp_error_codes;
 use ahp_types::notifications::{PartialSessionSummary, SessionSummaryChangedParams};
-use ahp_types::state::{
-    AnnotationsSummary, RootState, SessionState, SnapshotState,
-};
+use ahp_types::state::{AnnotationsSummary, RootState, SessionState, SnapshotState};
 
 use super::desk::Sheet;
 use super::front::Rooms;
@@ -85,15 +83,12 @@ struct Context {
 }
 
 impl Context {
-    async fn of(
-        rooms: &Rooms,
-        session: Option<&str>,
-        channel: &str,
-        action: &StateAction,
-    ) -> Result<Self, StateError> {
+    async fn of(rooms: &Rooms, session: Option<&str>, channel: &str, action: &StateAction) -> Result<Self, StateError> {
         let Some(session) = session else { return Ok(Self::default()) };
         let root = rooms.desk.look(ROOT_RESOURCE_URI, |state, _| match state {
-            SnapshotState::Root(root) => Some(RootState { terminals: None, config: None, meta: None, ..(**root).clone() }),
+            SnapshotState::Root(root) => {
+                Some(RootState { terminals: None, config: None, meta: None, ..(**root).clone() })
+            }
             _ => None,
         });
         let light = rooms.desk.look(session, |state, _| match state {

@@ -53,7 +53,9 @@ mod tests {
             assert!(session(uri).is_ok(), "{uri}");
         }
         let long = format!("ahp-session:/{}", "x".repeat(MOST));
-        for uri in ["", "ahp-session:/", "ahp-chat:/1", "ahp-root://", "file:///a", "/a", "1:/a", "a b:/c", "x:/ä", &long] {
+        for uri in
+            ["", "ahp-session:/", "ahp-chat:/1", "ahp-root://", "file:///a", "/a", "1:/a", "a b:/c", "x:/ä", &long]
+        {
             assert_eq!(session(uri).map_err(|error| error.code), Err(INVALID_PARAMS), "{uri}");
         }
         assert!(chat(&new_chat()).is_ok());

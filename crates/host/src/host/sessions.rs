@@ -1,6 +1,5 @@
 //! Sessions: made, listed, disposed of.
 
-
 use ahp_types::ROOT_RESOURCE_URI;
 use ahp_types::actions::{RootActiveSessionsChangedAction, StateAction};
 use ahp_types::commands::{CreateSessionParams, DisposeSessionParams};
@@ -27,11 +26,7 @@ use crate::state::entry::Notice;
 pub(crate) const UNTITLED: &str = "New session";
 
 /// Answers `createSession`: a session with an empty chat, in one piece.
-pub(super) async fn create(
-    rooms: &Rooms,
-    client: &ClientInfo,
-    params: CreateSessionParams,
-) -> Result<(), MethodError> {
+pub(super) async fn create(rooms: &Rooms, client: &ClientInfo, params: CreateSessionParams) -> Result<(), MethodError> {
     let session = params.channel;
     names::session(&session)?;
     let agent = rooms.agents.find(params.provider.as_deref())?;

@@ -79,5 +79,7 @@ fn listed(option: &SessionConfigPropertySchema, typed: &str) -> Vec<SessionConfi
         let (label, description) = (of(&option.enum_labels), of(&option.enum_descriptions));
         Some(SessionConfigValueItem { label: label.unwrap_or_else(|| value.clone()), value, description })
     });
-    values.filter(|item| item.label.to_lowercase().contains(&typed) || item.value.to_lowercase().contains(&typed)).collect()
+    values
+        .filter(|item| item.label.to_lowercase().contains(&typed) || item.value.to_lowercase().contains(&typed))
+        .collect()
 }

@@ -10,8 +10,8 @@ use ahp_types::actions::StateAction;
 use ahp_types::state::SnapshotState;
 use breakbulk::link::{self, Memory};
 use breakbulk_host::endpoint::{
-    ClientInfo, Dispatched, End, Endpoint, EndpointConfig, Methods, RawParams, Refusal, Reply, Shot, View, ViewError, Views,
-    not_offered,
+    ClientInfo, Dispatched, End, Endpoint, EndpointConfig, Methods, RawParams, Refusal, Reply, Shot, View, ViewError,
+    Views, not_offered,
 };
 use breakbulk_host::error::MethodError;
 use breakbulk_host::log::{Answer, Batch, Channels, Log, MemoryLog, Seq, Tail};

@@ -1,0 +1,131 @@
+//! Chats are made, from others too, and disposed of.
+
+use serde_json::{Value, json};
+
+use super::client::Raw;
+use super::world::{House, SESSION, state};
+
+const SECOND: &str = "ahp-chat:/second";
+
+async fn create(client: &mut Raw, params: Value) -> Result<Value, i64> {
+    let made = client.call("createChat", params).await;
+    made.map_err(|error| error["code"].as_i64().unwrap())
+}
+
+/// Completed turns, put into the log as an agent would.
+async fn turns(house: &House, chat: &str, count: usize) {
+    use breakbulk_host::log::{Batch, Log};
+    for n in 0..count {
+        let started = super::world::prompt(&format!("t{n}"), &format!("prompt {n}"));
+        let ended = json!({"type": "chat/turnComplete", "turnId": format!("t{n}"), "duration": 1});
+        let body = |action: Value| json!({"channel": chat, "action": action}).to_string();
+        let log: &dyn Log = &*house.log;
+        log.append(Batch::new().entry(chat, body(started)).entry(chat, body(ended))).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_second_chat_is_listed_in_its_session() {
+    let house = House::new().await;
+    let (mut client, first) = house.with_session("c").await;
+    create(&mut client, json!({"channel": SESSION, "chat": SECOND})).await.unwrap();
+    let session = state(&mut client, SESSION).await;
+    let listed: Vec<_> = session["chats"].as_array().unwrap().iter().map(|chat| &chat["resource"]).collect();
+    assert_eq!(listed, [&json!(first), &json!(SECOND)]);
+    assert_eq!(state(&mut client, SECOND).await["origin"]["kind"], "user");
+    assert_eq!(create(&mut client, json!({"channel": SESSION, "chat": SECOND})).await, Err(-32010));
+    assert_eq!(create(&mut client, json!({"channel": "ahp-session:/x", "chat": "ahp-chat:/3"})).await, Err(-32001));
+    assert_eq!(create(&mut client, json!({"channel": SESSION, "chat": "ahp-root://"})).await, Err(-32602));
+}
+
+#[tokio::test]
+async fn a_fork_has_the_turns_up_to_where_it_was_made() {
+    let house = House::new().await;
+    let (mut client, first) = house.with_session("c").await;
+    turns(&house, &first, 3).await;
+    let source = json!({"kind": "fork", "chat": first, "turnId": "t1"});
+    create(&mut client, json!({"channel": SESSION, "chat": SECOND, "source": source})).await.unwrap();
+    let fork = state(&mut client, SECOND).await;
+    let ids: Vec<_> = fork["turns"].as_array().unwrap().iter().map(|turn| turn["id"].as_str().unwrap()).collect();
+    assert_eq!(ids, ["t0", "t1"]);
+    assert_eq!(fork["origin"], source);
+    let nowhere = json!({"kind": "fork", "chat": first, "turnId": "none"});
+    assert_eq!(
+        create(&mut client, json!({"channel": SESSION, "chat": "ahp-chat:/3", "source": nowhere})).await,
+        Err(-32008)
+    );
+    let stranger = json!({"kind": "fork", "chat": "ahp-chat:/x", "turnId": "t1"});
+    assert_eq!(
+        create(&mut client, json!({"channel": SESSION, "chat": "ahp-chat:/3", "source": stranger})).await,
+        Err(-32008)
+    );
+}
+
+#[tokio::test]
+async fn a_side_chat_begins_empty_and_remembers_what_was_selected() {
+    let house = House::new().await;
+    let (mut client, first) = house.with_session("c").await;
+    turns(&house, &first, 1).await;
+    let selection = json!({"text": "these words", "responsePartId": "p", "turnId": "t0"});
+    let source = json!({"kind": "sideChat", "chat": first, "turnId": "t0", "selection": selection});
+    create(&mut client, json!({"channel": SESSION, "chat": SECOND, "source": source})).await.unwrap();
+    let side = state(&mut client, SECOND).await;
+    assert_eq!(side["turns"], json!([]));
+    assert_eq!(side["origin"]["selection"]["text"], "these words");
+}
+
+#[tokio::test]
+async fn directories_of_a_chat_are_some_of_its_session() {
+    let house = House::new().await;
+    let (mut client, _) = house.with_session("c").await;
+    let wrong = json!({"channel": SESSION, "chat": SECOND, "workingDirectories": [house.path("else")]});
+    assert_eq!(create(&mut client, wrong).await, Err(-32602));
+    let right = json!({"channel": SESSION, "chat": SECOND, "workingDirectories": [house.uri()]});
+    create(&mut client, right).await.unwrap();
+    assert_eq!(state(&mut client, SECOND).await["workingDirectories"], json!([house.uri()]));
+}
+
+#[tokio::test]
+async fn a_chat_that_is_disposed_of_is_gone_and_another_is_the_default() {
+    let house = House::new().await;
+    let (mut client, first) = house.with_session("c").await;
+    create(&mut client, json!({"channel": SESSION, "chat": SECOND})).await.unwrap();
+    client.call("disposeChat", json!({"channel": first})).await.unwrap();
+    let session = state(&mut client, SESSION).await;
+    assert_eq!((session["chats"].as_array().unwrap().len(), &session["defaultChat"]), (1, &json!(SECOND)));
+    let gone = client.call("subscribe", json!({"channel": first})).await.unwrap_err();
+    assert_eq!(gone["code"], -32008);
+    assert_eq!(client.call("disposeChat", json!({"channel": first})).await.unwrap_err()["code"], -32008);
+    let house = house.again().await;
+    let mut client = house.client("c").await;
+    assert_eq!(client.call("subscribe", json!({"channel": first})).await.unwrap_err()["code"], -32008);
+    // The name is free again.
+    create(&mut client, json!({"channel": SESSION, "chat": first})).await.unwrap();
+    assert_eq!(state(&mut client, &first).await["turns"], json!([]));
+}
+
+#[tokio::test]
+async fn older_turns_come_before_the_answer_to_who_asked_alone() {
+    let house = House::new().await;
+    let (mut client, chat) = house.with_session("c").await;
+    let mut other = house.client("d").await;
+    turns(&house, &chat, 5).await;
+    other.subscribe(&chat).await;
+    let shown = client.call("subscribe", json!({"channel": chat, "view": {"turns": 2}})).await.unwrap();
+    let shown = &shown["snapshot"]["state"];
+    assert_eq!(shown["turns"].as_array().unwrap().len(), 2);
+    let cursor = &shown["turnsNextCursor"];
+    client.backlog.clear();
+    let answer = client.call("fetchTurns", json!({"channel": chat, "cursor": cursor})).await.unwrap();
+    assert_eq!(answer, json!({}));
+    // What came before the answer is in the backlog by now.
+    let loaded = client.backlog.pop_front().unwrap();
+    let action = &loaded["params"]["action"];
+    assert_eq!(action["type"], "chat/turnsLoaded");
+    let ids: Vec<_> = action["turns"].as_array().unwrap().iter().map(|turn| turn["id"].as_str().unwrap()).collect();
+    assert_eq!(ids, ["t0", "t1", "t2"]);
+    other.call("ping", json!({"channel": "ahp-root://"})).await.unwrap();
+    assert!(other.backlog.iter().all(|message| message["params"]["action"]["type"] != "chat/turnsLoaded"));
+    let wrong = client.call("fetchTurns", json!({"channel": chat, "cursor": "nonsense"})).await.unwrap_err();
+    assert_eq!(wrong["code"], -32602);
+}

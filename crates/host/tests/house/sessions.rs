@@ -1,0 +1,110 @@
+//! Sessions are made, listed, and disposed of.
+
+use serde_json::{Value, json};
+
+use super::client::Raw;
+use super::world::{House, SESSION, state};
+
+fn code(answer: Result<Value, Value>) -> i64 {
+    answer.unwrap_err()["code"].as_i64().unwrap()
+}
+
+async fn list(client: &mut Raw) -> Vec<String> {
+    let listed = client.call("listSessions", json!({"channel": "ahp-root://"})).await.unwrap();
+    listed["items"].as_array().unwrap().iter().map(|item| item["resource"].as_str().unwrap().to_owned()).collect()
+}
+
+#[tokio::test]
+async fn a_new_session_is_ready_has_a_chat_and_is_announced_to_all() {
+    let house = House::new().await;
+    let mut other = house.client("other").await;
+    let (mut client, chat) = house.with_session("c").await;
+    let session = state(&mut client, SESSION).await;
+    assert_eq!(session["lifecycle"], "ready");
+    assert_eq!(session["provider"], "demo");
+    assert_eq!(session["workingDirectories"], json!([house.uri()]));
+    assert_eq!(session["chats"][0]["resource"], *chat);
+    assert_eq!(state(&mut client, &chat).await["turns"], json!([]));
+    let added = other.next().await.unwrap();
+    assert_eq!(
+        (&added["method"], &added["params"]["summary"]["resource"]),
+        (&json!("root/sessionAdded"), &json!(SESSION))
+    );
+    assert_eq!(other.action().await.1["action"]["activeSessions"], 1);
+    assert_eq!(list(&mut other).await, [SESSION]);
+}
+
+#[tokio::test]
+async fn what_is_wrong_with_a_new_session_has_the_code_that_the_protocol_has_for_it() {
+    let house = House::new().await;
+    let (mut client, _) = house.with_session("c").await;
+    let create = async |client: &mut Raw, params: Value| code(client.call("createSession", params).await);
+    assert_eq!(create(&mut client, json!({"channel": SESSION})).await, -32003);
+    assert_eq!(create(&mut client, json!({"channel": "ahp-session:/2", "provider": "nobody"})).await, -32002);
+    assert_eq!(create(&mut client, json!({"channel": "file:///x"})).await, -32602);
+    assert_eq!(create(&mut client, json!({"channel": "ahp-session:/2", "config": {"a": 1}})).await, -32602);
+    let outside = json!({"channel": "ahp-session:/2", "workingDirectories": ["file:///"]});
+    assert_eq!(create(&mut client, outside).await, -32009);
+    let missing = json!({"channel": "ahp-session:/2", "workingDirectories": [house.path("none")]});
+    assert_eq!(create(&mut client, missing).await, -32008);
+    let other = json!({"channel": "ahp-session:/2", "activeClient": {"clientId": "d", "tools": []}});
+    assert_eq!(create(&mut client, other).await, -32602);
+    assert_eq!(list(&mut client).await, [SESSION]);
+}
+
+#[tokio::test]
+async fn of_two_who_give_a_session_the_same_name_one_does() {
+    let house = House::new().await;
+    let (mut a, mut b) = (house.client("a").await, house.client("b").await);
+    let params = json!({"channel": SESSION});
+    let (a, b) = tokio::join!(a.call("createSession", params.clone()), b.call("createSession", params));
+    assert!(a.is_ok() != b.is_ok(), "{a:?} {b:?}");
+    assert_eq!(code(a.and(b)), -32003);
+}
+
+#[tokio::test]
+async fn a_session_that_is_disposed_of_leaves_nothing() {
+    let house = House::new().await;
+    let (mut client, chat) = house.with_session("c").await;
+    client.call("disposeSession", json!({"channel": SESSION})).await.unwrap();
+    assert_eq!(list(&mut client).await, [""; 0]);
+    for channel in [SESSION, &chat] {
+        assert_eq!(code(client.call("subscribe", json!({"channel": channel})).await), -32008);
+    }
+    assert_eq!(code(client.call("disposeSession", json!({"channel": SESSION})).await), -32001);
+    assert!(house.log.channels(Some(SESSION)).await.unwrap().is_empty());
+    assert_eq!(state(&mut client, "ahp-root://").await["activeSessions"], 0);
+}
+
+#[tokio::test]
+async fn sessions_outlive_the_host() {
+    let house = House::new().await;
+    let (_, chat) = house.with_session("c").await;
+    let house = house.again().await;
+    let mut client = house.client("c").await;
+    assert_eq!(list(&mut client).await, [SESSION]);
+    assert_eq!(state(&mut client, &chat).await["resource"], *chat);
+    let root = state(&mut client, "ahp-root://").await;
+    assert_eq!((&root["agents"][0]["provider"], &root["activeSessions"]), (&json!("demo"), &json!(1)));
+}
+
+#[tokio::test]
+async fn settings_are_those_of_the_agent() {
+    let house = House::new().await;
+    let mut client = house.client("c").await;
+    let resolved = client.call("resolveSessionConfig", json!({"channel": "ahp-root://"})).await.unwrap();
+    assert_eq!(resolved, json!({"schema": {"type": "object", "properties": {}}, "values": {}}));
+    let asked = json!({"channel": "ahp-root://", "property": "x"});
+    assert_eq!(code(client.call("sessionConfigCompletions", asked).await), -32602);
+    let token = json!({"channel": "ahp-root://", "resource": "https://x.example", "token": "t"});
+    assert_eq!(code(client.call("authenticate", token).await), -32602);
+}
+
+#[tokio::test]
+async fn what_is_not_offered_says_so() {
+    let house = House::new().await;
+    let mut client = house.client("c").await;
+    for method in ["moveChat", "runAutomation", "listAutomationTriggerDefinitions", "no/such"] {
+        assert_eq!(code(client.call(method, json!({"channel": "ahp-root://"})).await), -32601, "{method}");
+    }
+}

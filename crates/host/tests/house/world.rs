@@ -1,0 +1,116 @@
+//! A host with the demo agent, in memory or on a disk, and clients of it.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ahp::reducers::{apply_action_to_chat, apply_action_to_root, apply_action_to_session};
+use ahp_types::actions::StateAction;
+use ahp_types::state::SnapshotState;
+use breakbulk::link;
+use breakbulk_host::agent::Agent;
+use breakbulk_host::agent::demo::{Demo, DemoConfig};
+use breakbulk_host::files::uri_of;
+use breakbulk_host::log::{Log, MemoryLog};
+use breakbulk_host::{Host, HostConfig};
+use breakbulk_proto::{Budget, Capacity};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use super::client::Raw;
+
+/// A session and its first chat are known by these names.
+pub(crate) const SESSION: &str = "ahp-session:/1";
+
+pub(crate) struct House {
+    pub(crate) host: Host,
+    pub(crate) log: Arc<dyn Log>,
+    pub(crate) root: TempDir,
+}
+
+impl House {
+    pub(crate) async fn new() -> Self {
+        let root = tempfile::tempdir().unwrap();
+        let log: Arc<dyn Log> = Arc::new(MemoryLog::new());
+        let host = start(log.clone(), root.path()).await;
+        Self { host, log, root }
+    }
+
+    /// The same log with a new host, as after a restart.
+    pub(crate) async fn again(self) -> Self {
+        self.host.stop().await;
+        let host = start(self.log.clone(), self.root.path()).await;
+        Self { host, ..self }
+    }
+
+    /// A client that has introduced itself and follows the root.
+    pub(crate) async fn client(&self, id: &str) -> Raw {
+        let (near, far) = link::pair(&Capacity::of(1 << 20), 64);
+        let endpoint = self.host.endpoint().clone();
+        tokio::spawn(async move { endpoint.serve(far, Some("someone".into())).await });
+        let mut client = Raw::new(near);
+        client.initialize(id, &["ahp-root://"]).await;
+        client
+    }
+
+    /// A client that has made a session and follows it; and the name of its chat.
+    pub(crate) async fn with_session(&self, id: &str) -> (Raw, String) {
+        let mut client = self.client(id).await;
+        client.call("createSession", json!({"channel": SESSION})).await.unwrap();
+        let state = client.subscribe(SESSION).await["snapshot"]["state"].clone();
+        (client, state["defaultChat"].as_str().unwrap().to_owned())
+    }
+
+    /// The root itself.
+    pub(crate) fn uri(&self) -> String {
+        uri_of(self.root.path())
+    }
+
+    /// A path inside of the root.
+    pub(crate) fn path(&self, path: &str) -> String {
+        uri_of(&self.root.path().join(path))
+    }
+}
+
+async fn start(log: Arc<dyn Log>, root: &Path) -> Host {
+    let config = DemoConfig { pace: Duration::ZERO, slow_pace: Duration::from_millis(5), ..DemoConfig::default() };
+    let demo: Arc<dyn Agent> = Arc::new(Demo::new(config));
+    Host::start(log, vec![demo], HostConfig::new([root]), Budget::default()).await.unwrap()
+}
+
+/// A channel as it is now.
+pub(crate) async fn state(client: &mut Raw, channel: &str) -> Value {
+    client.subscribe(channel).await["snapshot"]["state"].clone()
+}
+
+/// The message of a prompt.
+pub(crate) fn prompt(turn: &str, text: &str) -> Value {
+    json!({
+        "type": "chat/turnStarted", "turnId": turn, "startedAt": "2026-01-01T00:00:00.000Z",
+        "message": {"text": text, "origin": {"kind": "user"}}
+    })
+}
+
+/// A state from its JSON, by the kind of its channel.
+pub(crate) fn decode(channel: &str, state: Value) -> SnapshotState {
+    match channel.split(':').next() {
+        Some("ahp-chat") => SnapshotState::Chat(serde_json::from_value(state).unwrap()),
+        Some("ahp-session") => SnapshotState::Session(serde_json::from_value(state).unwrap()),
+        _ => SnapshotState::Root(serde_json::from_value(state).unwrap()),
+    }
+}
+
+/// What the official reducers make of an action.
+pub(crate) fn reduce(state: &mut SnapshotState, action: &StateAction) {
+    match state {
+        SnapshotState::Chat(state) => drop(apply_action_to_chat(state, action)),
+        SnapshotState::Session(state) => drop(apply_action_to_session(state, action)),
+        SnapshotState::Root(state) => drop(apply_action_to_root(state, action)),
+        _ => panic!("no channel of these tests"),
+    }
+}
+
+/// What happens within a minute.
+pub(crate) async fn soon<T>(future: impl Future<Output = T>) -> T {
+    tokio::time::timeout(Duration::from_secs(60), future).await.expect("it happens within a minute")
+}

@@ -38,7 +38,7 @@ pub enum End {
     /// What the client would have had to get next is trimmed.
     #[error("the client is behind what the log still has")]
     Trimmed,
-    /// A channel that the client follows began anew: only a snapshot shows it.
+    /// A channel that the client follows began anew, or lost turns that it may not have: only a snapshot shows it.
     #[error("a channel began anew")]
     Reset,
     /// Nobody introduced themselves in time.

@@ -17,6 +17,8 @@ pub(super) struct Subscription {
     pub(super) known: Seq,
     /// How long its deltas may wait for more of their kind.
     pub(super) latency: Duration,
+    /// The client may not have all turns of it.
+    pub(super) is_windowed: bool,
 }
 
 /// The channels that a client follows.
@@ -104,12 +106,12 @@ impl Feed {
         pulled
     }
 
-    /// Whether a client still has to hear of an entry, and how long it may wait. It is known from then on.
-    pub(super) fn admit(&mut self, entry: &Entry) -> Option<Duration> {
+    /// The subscription for which a client still has to hear of an entry. It is known from then on.
+    pub(super) fn admit(&mut self, entry: &Entry) -> Option<Subscription> {
         let subscription = self.subscriptions.get_mut(&entry.channel)?;
         (entry.seq > subscription.known).then(|| {
             subscription.known = entry.seq;
-            subscription.latency
+            *subscription
         })
     }
 

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use super::Shared;
 use super::feed::{Feed, Subscription, Subscriptions};
 use super::methods::RawParams;
-use super::resume::{Replay, Shots};
+use super::resume::{Replay, Shots, Taken};
 use super::views::{Shot, View, ViewError};
 use super::wire;
 use crate::error::MethodError;
@@ -107,7 +107,8 @@ async fn replay(shared: &Shared, after: Seq, channels: &[Arc<str>], limit: u64) 
     shared.counts.add("endpoint-replay", 1);
     let list = wire::list(actions);
     let result = joined(r#"{"type":"replay","actions":"#.to_owned(), list, end(&missing));
-    let known = |channel| (channel, Subscription { known: after, ..Subscription::default() });
+    // Which turns the client has is not known any more.
+    let known = |channel| (channel, Subscription { known: after, is_windowed: true, ..Subscription::default() });
     Some((result, notices, Feed::new(tail, there.into_iter().map(known).collect())))
 }
 
@@ -123,11 +124,14 @@ async fn snapshots(shared: &Shared, channels: &[Arc<str>], at: Seq, limit: u64) 
 /// them do.
 fn follow(shared: &Shared, shots: &Shots, at: Seq) -> (Feed, Seq) {
     let known = |shot: &Shot| shot.from_seq.max(at);
-    let seq = shots.taken.iter().map(|(_, shot)| known(shot)).min().unwrap_or(at);
+    let seq = shots.taken.iter().map(|taken| known(&taken.shot)).min().unwrap_or(at);
     let subscriptions: Subscriptions = shots
         .taken
         .iter()
-        .map(|(channel, shot)| (channel.clone(), Subscription { known: known(shot), ..Subscription::default() }))
+        .map(|Taken { channel, shot, is_windowed }| {
+            let known = known(shot);
+            (channel.clone(), Subscription { known, is_windowed: *is_windowed, ..Subscription::default() })
+        })
         .collect();
     let tail = shared.log.tail(seq, Channels::only(subscriptions.keys().cloned()));
     (Feed::new(tail, subscriptions), seq)
@@ -140,7 +144,7 @@ fn end(missing: &[Arc<str>]) -> String {
 }
 
 fn bodies(shots: &Shots) -> Vec<Bytes> {
-    wire::list(shots.taken.iter().map(|(_, shot)| shot.body.parts().to_vec()))
+    wire::list(shots.taken.iter().map(|taken| taken.shot.body.parts().to_vec()))
 }
 
 fn joined(front: String, middle: Vec<Bytes>, end: String) -> Message {

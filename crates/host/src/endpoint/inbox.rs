@@ -140,7 +140,10 @@ impl Connection {
         let was_left = self.left.contains(&wish.channel);
         if let (Ok(shot), Some(present), false) = (&result, &mut self.present, was_left) {
             let known = shot.from_seq.max(present.feed.position());
-            present.feed.follow(wish.channel.clone(), Subscription { known, latency: wish.latency });
+            present.feed.follow(
+                wish.channel.clone(),
+                Subscription { known, latency: wish.latency, is_windowed: wish.turns.is_some() },
+            );
         }
         self.answer(id, result.map(|shot| enclosed(&shot)));
     }

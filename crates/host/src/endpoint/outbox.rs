@@ -12,6 +12,7 @@ use super::clients::Order;
 use super::coalesce::Held;
 use super::connection::Connection;
 use super::end::End;
+use super::feed::Subscription;
 use super::wire::{self, Said};
 use crate::error::MethodError;
 use crate::log::{Entry, ReadError};
@@ -114,10 +115,12 @@ impl Connection {
         };
         for entry in entries {
             let admitted = self.present.as_mut().and_then(|present| present.feed.admit(&entry));
-            let Some(latency) = admitted else { continue };
+            let Some(Subscription { latency, is_windowed, .. }) = admitted else { continue };
             match Said::of(&entry.body) {
                 Said::Nothing => {}
                 Said::Initial => return self.end(End::Reset),
+                // What is left of the chat may be what the client has not seen: it comes again, to a snapshot.
+                Said::Action if is_windowed && wire::truncates(&entry.body) => return self.end(End::Reset),
                 Said::Notice => {
                     self.flush();
                     self.send(wire::notice(&entry.body));

@@ -19,9 +19,18 @@ const PAGE: usize = 256 << 10;
 /// Snapshots that together fit what a client takes.
 #[derive(Debug, Default)]
 pub(super) struct Shots {
-    pub(super) taken: Vec<(Arc<str>, Shot)>,
+    pub(super) taken: Vec<Taken>,
     /// Channels that are not there, or for which there is no room even in part.
     pub(super) missing: Vec<Arc<str>>,
+}
+
+/// A snapshot that was taken.
+#[derive(Debug)]
+pub(super) struct Taken {
+    pub(super) channel: Arc<str>,
+    pub(super) shot: Shot,
+    /// It is cut to the last turns.
+    pub(super) is_windowed: bool,
 }
 
 /// A channel that is wanted, in the view that is chosen for it.
@@ -44,7 +53,7 @@ impl Shots {
         wanted.sort_by_key(|wanted| channels.iter().position(|channel| *channel == wanted.channel));
         for Wanted { channel, view, .. } in wanted {
             match shared.views.snapshot(&channel, view, at_least).await {
-                Ok(shot) => shots.taken.push((channel, shot)),
+                Ok(shot) => shots.taken.push(Taken { channel, shot, is_windowed: view != View::FULL }),
                 Err(error) => shots.miss(channel, &error),
             }
         }
@@ -133,6 +142,7 @@ impl Replay {
             for entry in page {
                 bytes = bytes.saturating_add(wide(entry.body.len())).saturating_add(32);
                 match Said::of(&entry.body) {
+                    Said::Action if wire::truncates(&entry.body) => return None,
                     Said::Action => replay.actions.push(wire::envelope(entry.seq, &entry.body)),
                     Said::Notice => replay.notices.push(wire::notice(&entry.body)),
                     Said::Initial => return None,

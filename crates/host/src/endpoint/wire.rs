@@ -45,6 +45,15 @@ impl Said {
     }
 }
 
+/// Whether an entry takes turns away from a chat. It names the turn that stays, and that may be one which a client with a
+/// window does not have.
+pub(super) fn truncates(body: &[u8]) -> bool {
+    const WORDS: &[u8] = br#""action":{"type":"chat/truncated""#;
+    // A name, in which there are no quotes, is all that stands before.
+    const FRONT: usize = 1024;
+    body.get(..FRONT).unwrap_or(body).windows(WORDS.len()).any(|window| window == WORDS)
+}
+
 /// The envelope of an action, without a comma or a notification around it.
 pub(super) fn envelope(seq: Seq, body: &Bytes) -> [Bytes; 2] {
     [format!(r#"{{"serverSeq":{seq},"#).into(), rest(body)]

@@ -3,20 +3,10 @@
 use serde_json::{Value, json};
 
 use super::client::Raw;
-use super::world::{House, SESSION, state};
+use super::world::{House, SESSION, action_of, state};
 
 fn dispatch(client: &mut Raw, channel: &str, seq: i64, action: Value) {
     client.notify("dispatchAction", json!({"channel": channel, "clientSeq": seq, "action": action}));
-}
-
-/// The next message that is an action of this type.
-async fn action_of(client: &mut Raw, kind: &str) -> Value {
-    loop {
-        let message = client.next().await.expect("an action before the end");
-        if message["params"]["action"]["type"] == kind {
-            return message["params"].clone();
-        }
-    }
 }
 
 #[tokio::test]

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::client::Raw;
-use super::world::{House, SESSION, state};
+use super::world::{House, SESSION, action_of, state};
 
 const SECOND: &str = "ahp-chat:/second";
 
@@ -128,4 +128,26 @@ async fn older_turns_come_before_the_answer_to_who_asked_alone() {
     assert!(other.backlog.iter().all(|message| message["params"]["action"]["type"] != "chat/turnsLoaded"));
     let wrong = client.call("fetchTurns", json!({"channel": chat, "cursor": "nonsense"})).await.unwrap_err();
     assert_eq!(wrong["code"], -32602);
+}
+
+#[tokio::test]
+async fn who_sees_a_window_comes_back_to_a_snapshot_when_turns_are_taken_away() {
+    let house = House::new().await;
+    let (mut client, chat) = house.with_session("c").await;
+    turns(&house, &chat, 5).await;
+    let mut windowed = house.client("d").await;
+    let shown = windowed.call("subscribe", json!({"channel": chat, "view": {"turns": 2}})).await.unwrap();
+    let seen = shown["snapshot"]["fromSeq"].as_i64().unwrap();
+    client.subscribe(&chat).await;
+    let truncated = json!({"type": "chat/truncated", "turnId": "t1"});
+    client.notify("dispatchAction", json!({"channel": chat, "clientSeq": 1, "action": truncated}));
+    // Who has all turns hears of it like of anything else.
+    action_of(&mut client, "chat/truncated").await;
+    assert_eq!(windowed.code().await, 1012);
+    let mut windowed = house.link();
+    let result = windowed.reconnect("d", seen, &[&chat]).await;
+    assert_eq!(result["type"], "snapshot");
+    let ids: Vec<_> =
+        result["snapshots"][0]["state"]["turns"].as_array().unwrap().iter().map(|turn| &turn["id"]).collect();
+    assert_eq!(ids, ["t0", "t1"]);
 }

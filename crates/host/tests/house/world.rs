@@ -45,12 +45,17 @@ impl House {
 
     /// A client that has introduced itself and follows the root.
     pub(crate) async fn client(&self, id: &str) -> Raw {
+        let mut client = self.link();
+        client.initialize(id, &["ahp-root://"]).await;
+        client
+    }
+
+    /// A client that has said nothing yet.
+    pub(crate) fn link(&self) -> Raw {
         let (near, far) = link::pair(&Capacity::of(1 << 20), 64);
         let endpoint = self.host.endpoint().clone();
         tokio::spawn(async move { endpoint.serve(far, Some("someone".into())).await });
-        let mut client = Raw::new(near);
-        client.initialize(id, &["ahp-root://"]).await;
-        client
+        Raw::new(near)
     }
 
     /// A client that has made a session and follows it; and the name of its chat.
@@ -81,6 +86,16 @@ async fn start(log: Arc<dyn Log>, root: &Path) -> Host {
 /// A channel as it is now.
 pub(crate) async fn state(client: &mut Raw, channel: &str) -> Value {
     client.subscribe(channel).await["snapshot"]["state"].clone()
+}
+
+/// The next message that is an action of this type.
+pub(crate) async fn action_of(client: &mut Raw, kind: &str) -> Value {
+    loop {
+        let message = client.next().await.expect("an action before the end");
+        if message["params"]["action"]["type"] == kind {
+            return message["params"].clone();
+        }
+    }
 }
 
 /// The message of a prompt.

@@ -16,6 +16,7 @@ mod front;
 mod names;
 mod sessions;
 mod settings;
+mod upkeep;
 mod workshop;
 
 use std::fmt;
@@ -26,6 +27,7 @@ use ahp_types::actions::{RootAgentsChangedAction, StateAction};
 use ahp_types::state::{AgentInfo, RootState, SnapshotState};
 use breakbulk_proto::Budget;
 use thiserror::Error;
+use tokio::task::JoinHandle;
 use tracing::warn;
 
 use self::conduct::Conduct;
@@ -49,6 +51,7 @@ struct House {
     conduct: Arc<Conduct>,
     workshop: Arc<Workshop>,
     endpoint: Endpoint,
+    upkeep: JoinHandle<()>,
 }
 
 impl Host {
@@ -74,7 +77,8 @@ impl Host {
             Rooms::new(Arc::clone(&desk), Agents::new(agents), Arc::clone(&conduct), Arc::clone(&workshop), files);
         let front = Front::new(Arc::new(rooms));
         let endpoint = Endpoint::new(log, state, Arc::new(front), config.endpoint, budget);
-        Ok(Self(Arc::new(House { desk, conduct, workshop, endpoint })))
+        let upkeep = tokio::spawn(upkeep::keep(Arc::clone(&desk), config.retention, config.upkeep_every));
+        Ok(Self(Arc::new(House { desk, conduct, workshop, endpoint, upkeep })))
     }
 
     /// Where clients are served.
@@ -86,6 +90,7 @@ impl Host {
     /// Stops: clients are told to come again later, agents and terminals end, and what is in memory is saved.
     pub async fn stop(&self) {
         self.0.endpoint.stop();
+        self.0.upkeep.abort();
         self.0.conduct.stop().await;
         self.0.workshop.stop().await;
         if let Err(error) = self.0.desk.state().close().await {
@@ -114,6 +119,12 @@ async fn begin(desk: &Desk, agents: &[Arc<dyn Agent>]) -> Result<(), MethodError
         }
     };
     desk.put_seen(sheet).await.map(drop)
+}
+
+impl Drop for House {
+    fn drop(&mut self) {
+        self.upkeep.abort();
+    }
 }
 
 impl fmt::Debug for Host {

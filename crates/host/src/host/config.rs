@@ -1,6 +1,7 @@
 //! What a host may use, and for what.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use crate::changes::ChangesConfig;
 use crate::customize::{CompleteConfig, CustomizeConfig, TRIGGERS};
@@ -30,6 +31,8 @@ pub struct HostConfig {
     pub complete: CompleteConfig,
     /// How long entries are kept. By default for ever.
     pub retention: Policy,
+    /// How often what is no longer kept is let go. 10 min.
+    pub upkeep_every: Duration,
 }
 
 impl HostConfig {
@@ -49,6 +52,7 @@ impl HostConfig {
             customize: CustomizeConfig::default(),
             complete: CompleteConfig::default(),
             retention: Policy::default(),
+            upkeep_every: Duration::from_mins(10),
         }
     }
 }

@@ -89,15 +89,15 @@ impl Channel {
 
     /// Whether the log has a snapshot of just this.
     pub(super) fn is_saved(&self) -> bool {
-        self.saved == self.seq || self.damaged.is_some() || self.state.is_none()
+        self.saved == self.seq || self.damaged.is_some()
     }
 
     /// What is saved now.
     pub(super) fn save(&mut self) -> Result<(Save, Option<u64>), StateError> {
-        let state = self.state()?;
-        let sessions = matches!(state, SnapshotState::Root(_)).then(|| self.catalogue.all());
-        let turns = matches!(state, SnapshotState::Chat(_)).then(|| self.turns.place());
-        let body = serde_json::to_vec(&Saved { kind: Kind::of(state), state, turns, sessions })?;
+        let state = self.state.as_ref();
+        let sessions = matches!(state, Some(SnapshotState::Root(_))).then(|| self.catalogue.all());
+        let turns = matches!(state, Some(SnapshotState::Chat(_))).then(|| self.turns.place());
+        let body = serde_json::to_vec(&Saved { kind: state.map(Kind::of), state, turns, sessions })?;
         (self.base, self.since) = (body.len(), 0);
         Ok(self.turns.save(Save::new(self.uri.clone()).snapshot(self.seq, VERSION, body)))
     }
@@ -111,7 +111,8 @@ impl Channel {
     /// Takes a saved state.
     pub(super) fn restore(&mut self, seq: Seq, body: &[u8]) -> Result<(), StateError> {
         let saved: Saved<&RawValue, Vec<_>> = serde_json::from_slice(body)?;
-        self.state = Some(saved.kind.decode(saved.state.get())?);
+        let state = saved.kind.zip(saved.state).map(|(kind, state)| kind.decode(state.get()));
+        self.state = state.transpose()?;
         self.turns = saved.turns.map_or_else(Turns::new, Turns::at);
         self.catalogue = Catalogue::new(saved.sessions.unwrap_or_default());
         (self.seq, self.saved, self.base) = (seq, seq, body.len());
@@ -185,8 +186,11 @@ impl Channel {
 /// What is in the body of a saved snapshot.
 #[derive(Serialize, Deserialize)]
 struct Saved<T, S> {
-    kind: Kind,
-    state: T,
+    /// None, and no state, when the channel is closed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    kind: Option<Kind>,
+    #[serde(default = "Option::default", skip_serializing_if = "Option::is_none")]
+    state: Option<T>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     turns: Option<Place>,
     #[serde(default = "Option::default", skip_serializing_if = "Option::is_none")]

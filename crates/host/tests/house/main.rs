@@ -6,4 +6,5 @@ mod chats;
 #[expect(dead_code, reason = "shared with the tests of the endpoint")]
 mod client;
 mod sessions;
+mod upkeep;
 mod world;

@@ -1,6 +1,5 @@
 //! A host with the demo agent, in memory or on a disk, and clients of it.
 
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -30,16 +29,23 @@ pub(crate) struct House {
 
 impl House {
     pub(crate) async fn new() -> Self {
+        Self::with(|_| ()).await
+    }
+
+    /// One with other limits.
+    pub(crate) async fn with(change: impl FnOnce(&mut HostConfig)) -> Self {
         let root = tempfile::tempdir().unwrap();
         let log: Arc<dyn Log> = Arc::new(MemoryLog::new());
-        let host = start(log.clone(), root.path()).await;
+        let mut config = HostConfig::new([root.path()]);
+        change(&mut config);
+        let host = start(log.clone(), config).await;
         Self { host, log, root }
     }
 
     /// The same log with a new host, as after a restart.
     pub(crate) async fn again(self) -> Self {
         self.host.stop().await;
-        let host = start(self.log.clone(), self.root.path()).await;
+        let host = start(self.log.clone(), HostConfig::new([self.root.path()])).await;
         Self { host, ..self }
     }
 
@@ -77,10 +83,10 @@ impl House {
     }
 }
 
-async fn start(log: Arc<dyn Log>, root: &Path) -> Host {
-    let config = DemoConfig { pace: Duration::ZERO, slow_pace: Duration::from_millis(5), ..DemoConfig::default() };
-    let demo: Arc<dyn Agent> = Arc::new(Demo::new(config));
-    Host::start(log, vec![demo], HostConfig::new([root]), Budget::default()).await.unwrap()
+async fn start(log: Arc<dyn Log>, config: HostConfig) -> Host {
+    let pace = DemoConfig { pace: Duration::ZERO, slow_pace: Duration::from_millis(5), ..DemoConfig::default() };
+    let demo: Arc<dyn Agent> = Arc::new(Demo::new(pace));
+    Host::start(log, vec![demo], config, Budget::default()).await.unwrap()
 }
 
 /// A channel as it is now.

@@ -1,0 +1,43 @@
+//! What need not be kept goes, and nobody loses anything by it.
+
+use std::time::Duration;
+
+use serde_json::json;
+
+use super::world::{House, SESSION, state};
+
+#[tokio::test]
+async fn who_comes_back_from_before_what_is_kept_gets_a_snapshot() {
+    let house = House::with(|config| {
+        config.retention.max_age = Some(Duration::ZERO);
+        config.upkeep_every = Duration::from_millis(20);
+    })
+    .await;
+    let (mut client, chat) = house.with_session("c").await;
+    let seen = house.log.bounds().await.unwrap().last;
+    let name = |n: usize| json!({"type": "session/titleChanged", "title": format!("{n}")});
+    for n in 0..5 {
+        let params = json!({"channel": SESSION, "clientSeq": n, "action": name(n)});
+        client.call("dispatchAction", params).await.unwrap();
+    }
+    client.call("createChat", json!({"channel": SESSION, "chat": "ahp-chat:/gone"})).await.unwrap();
+    client.call("disposeChat", json!({"channel": "ahp-chat:/gone"})).await.unwrap();
+    let trimmed = async || {
+        let infos = house.log.channels(None).await.unwrap();
+        // Of what is closed nothing needs to be kept either.
+        infos.iter().all(|info| info.first > info.last || info.last == 0)
+    };
+    while !trimmed().await {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let mut client = house.link();
+    let result = client.reconnect("c", seen.try_into().unwrap(), &[SESSION, &chat, "ahp-chat:/gone"]).await;
+    assert_eq!(result["type"], "snapshot");
+    assert_eq!(result["snapshots"][0]["state"]["title"], "4");
+    assert_eq!(result["missing"], json!(["ahp-chat:/gone"]));
+    let house = house.again().await;
+    let mut client = house.client("c").await;
+    assert_eq!(state(&mut client, SESSION).await["title"], "4");
+    let gone = client.call("subscribe", json!({"channel": "ahp-chat:/gone"})).await.unwrap_err();
+    assert_eq!(gone["code"], -32008);
+}

@@ -1,5 +1,6 @@
 //! Arguments as typed. [`Plan`](crate::plan::Plan) and [`settings`](crate::settings) prove them.
 
+mod host;
 mod network;
 
 use std::path::PathBuf;
@@ -8,6 +9,9 @@ use breakbulk::address::Size;
 use clap::{Args as Arguments, Parser, Subcommand, ValueEnum, ValueHint};
 use clap_complete::Shell;
 
+pub(crate) use self::host::{
+    CompactArgs, EraseArgs, ExportArgs, Format, ListArgs, LogArgs, LogCommand, ServeArgs, ShowArgs,
+};
 pub(crate) use self::network::{BridgeArgs, ConfigArgs, RequestArgs, SendArgs, TapArgs};
 
 /// Carry agent messages of any size over links that cap them.
@@ -22,6 +26,8 @@ pub(crate) struct Args {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
+    Serve(Box<ServeArgs>),
+    Log(LogArgs),
     Bridge(BridgeArgs),
     Send(SendArgs),
     Tap(TapArgs),
@@ -119,6 +125,7 @@ pub(crate) enum Dialect {
 
 const TOP_EXAMPLES: &str = "\
 Examples:
+  breakbulk serve
   breakbulk split --dialect ahp --cap 65536 < message.json > frames
   breakbulk join --dialect ahp < frames
   breakbulk split --dialect stdio < message.json |

@@ -32,6 +32,12 @@ impl Bar {
         words.map(|word| Self(bars.add(bar()).with_message(word)))
     }
 
+    /// A bar with a word before it, for work that prints nothing before it is gone.
+    pub(crate) fn alone(word: &'static str) -> Self {
+        // It shows nothing where standard error is no terminal.
+        Self(ProgressBar::no_length().with_style(style(LENGTH_UNKNOWN)).with_message(word))
+    }
+
     /// A bar for standard input: its length is known when it is a file.
     pub(crate) fn of_input() -> Self {
         Self(bar(input_length()))

@@ -7,7 +7,7 @@ use serde_json::Value as Json;
 
 use crate::args::ConfigArgs;
 use crate::failure::Error;
-use crate::settings::{Configuration, Origin, SettingError, Settings, Shown, TABLE, check};
+use crate::settings::{Configuration, Origin, SettingError, Settings, Shown, all, check};
 
 /// A longer value pushes its neighbour aside instead of making every line long.
 const WIDEST_VALUE: usize = 34;
@@ -47,7 +47,7 @@ impl Report {
         let path = configuration.file.as_ref().map(|file| file.display().to_string());
         let value = path.map(|path| Shown { json: Json::from(&*path), lines: vec![path] });
         let mut rows = vec![Row { key: "config", value, unset: "none", origin: configuration.file_origin.clone() }];
-        for setting in TABLE {
+        for setting in all() {
             let value = layers.show(setting)?;
             rows.push(Row { key: setting.key, value, unset: setting.default, origin: layers.origin(setting.key) });
         }

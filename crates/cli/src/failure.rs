@@ -37,6 +37,10 @@ pub(crate) enum Error {
     Closed(CloseReason),
     /// There is no link to the peer.
     Dial(DialError),
+    /// The host, or its log, does not do it.
+    Host(String),
+    /// So many records of the log are damaged, and were named.
+    Damaged(usize),
     /// Nobody can be let in.
     Listen(String),
     /// The request could not be sent.
@@ -56,7 +60,7 @@ impl Error {
             Self::Closed(_) => 4,
             Self::Reading(_) | Self::Output(_) | Self::File(..) | Self::Writing(..) => 1,
             Self::Random(_) | Self::Runtime(_) | Self::Dial(_) | Self::Listen(_) => 1,
-            Self::NotSent(_) | Self::NoAnswer(_) | Self::Answered => 1,
+            Self::NotSent(_) | Self::NoAnswer(_) | Self::Answered | Self::Host(_) | Self::Damaged(_) => 1,
         }
     }
 }
@@ -82,7 +86,9 @@ impl fmt::Display for Error {
             Self::Runtime(error) => write!(f, "cannot start: {error}"),
             Self::Closed(reason) => write!(f, "disconnected: {reason} [{}]", reason.name()),
             Self::Dial(error) => write!(f, "cannot connect: {error}"),
-            Self::Listen(why) => f.write_str(why),
+            Self::Listen(why) | Self::Host(why) => f.write_str(why),
+            Self::Damaged(1) => f.write_str("one thing is damaged"),
+            Self::Damaged(count) => write!(f, "{count} things are damaged"),
             Self::NotSent(error) => write!(f, "not sent: {error} [{}]", error.name()),
             Self::NoAnswer(time) => write!(f, "no answer after {} s", time.as_secs_f32()),
             Self::Answered => f.write_str("the answer is an error"),

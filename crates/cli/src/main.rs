@@ -16,10 +16,12 @@ mod plan;
 mod presets;
 mod runtime;
 mod send;
+mod serve;
 mod settings;
 mod shutdown;
 mod span;
 mod split;
+mod store;
 mod tap;
 
 use std::io::{self, BufWriter, ErrorKind, Write};
@@ -32,7 +34,7 @@ use crate::bar::Bar;
 use crate::failure::Error;
 use crate::plan::Plan;
 use crate::send::SendSettings;
-use crate::settings::{BridgeSettings, Configuration, Layers, LogSettings, Settings, SettingsArgs};
+use crate::settings::{BridgeSettings, Configuration, LogSettings, Scope, ServeSettings, Settings, SettingsArgs};
 use crate::tap::TapSettings;
 
 fn main() -> ExitCode {
@@ -51,16 +53,21 @@ fn main() -> ExitCode {
 
 fn run(args: Args) -> Result<(), Error> {
     match args.command {
+        Command::Serve(args) => {
+            let (settings, configuration) = prepare(args.settings)?;
+            serve::run(ServeSettings::prove(settings, &configuration)?, args.format)
+        }
+        Command::Log(args) => store::run(args.command),
         Command::Bridge(args) => {
-            let (settings, layers) = prepare(args.settings)?;
+            let (settings, Configuration { layers, .. }) = prepare(args.settings)?;
             bridge::run(BridgeSettings::prove(settings, &layers)?)
         }
         Command::Send(args) => {
-            let (settings, layers) = prepare(args.settings)?;
+            let (settings, Configuration { layers, .. }) = prepare(args.settings)?;
             send::run(SendSettings::prove(args.request, settings, &layers)?)
         }
         Command::Tap(args) => {
-            let (settings, layers) = prepare(args.settings)?;
+            let (settings, Configuration { layers, .. }) = prepare(args.settings)?;
             tap::run(TapSettings::prove(&args.url, &args.listen, args.json, settings, &layers)?)
         }
         Command::Split(args) => split::run(&Plan::try_from(args)?, io::stdin().lock(), output(), &Bar::of_message()),
@@ -77,11 +84,11 @@ fn run(args: Args) -> Result<(), Error> {
 }
 
 /// Reads all settings, and starts the log as they say.
-fn prepare<const ALL: bool>(args: SettingsArgs<ALL>) -> Result<(Settings, Layers), Error> {
-    let Configuration { layers, .. } = Configuration::load(args)?;
-    let settings = Settings::read(&layers)?;
+fn prepare<S: Scope>(args: SettingsArgs<S>) -> Result<(Settings, Configuration), Error> {
+    let configuration = Configuration::load(args)?;
+    let settings = Settings::read(&configuration.layers)?;
     log::start(&LogSettings::of(&settings));
-    Ok((settings, layers))
+    Ok((settings, configuration))
 }
 
 /// Standard output, locked only by those who print to it themselves.

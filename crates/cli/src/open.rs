@@ -63,28 +63,13 @@ pub(crate) async fn entrance(
 ) -> Result<(Entrance, Vec<String>), Error> {
     match &route.address.way {
         Way::WebSocket { host, port, .. } => {
-            let (door_keeper, token) = keeper(door)?;
-            let mut config = ListenConfig::new(resolve(host, *port).await?, door_keeper);
-            config.allow_remote = door.bind_any;
-            config.link = web_socket(route, link);
-            config.tls = door.tls.as_ref().map(|tls| server_tls(tls, host)).transpose()?;
-            let fingerprint = config.tls.as_ref().and_then(|tls| match door.tls.as_ref()?.certificate {
-                Certificate::Made => Some(tls.fingerprint()),
-                Certificate::Files(_) => None,
-            });
-            let listener = Listener::bind(config).await.map_err(|error| match error {
-                breakbulk::ListenError::Remote(address) => Error::Listen(format!(
-                    "{address} can be reached from other machines: listen on 127.0.0.1, or say --bind-any"
-                )),
-                error => Error::Listen(error.to_string()),
-            })?;
-            let scheme = if door.tls.is_some() { "wss" } else { "ws" };
-            let mut notes = vec![format!("listening on {scheme}://{}", listener.local_address())];
-            notes.extend(token.map(|token| format!("token: {}", token.reveal())));
-            notes.extend(fingerprint.map(|print| format!("certificate made for this run: {print}")));
-            if door.key == Key::Nothing {
-                notes.push("no token is asked for: every program and user that can reach the port comes in".into());
-            }
+            let place = (host.as_str(), *port);
+            let (listener, admission) = listener(place, door, web_socket(route, link), |_| {}).await?;
+            let mut notes = vec![format!("listening on {}://{}", admission.scheme, listener.local_address())];
+            notes.extend(
+                admission.token.iter().filter(|_| admission.is_new).map(|token| format!("token: {}", token.reveal())),
+            );
+            notes.extend(admission.notes());
             Ok((Entrance::WebSocket(Box::new(listener)), notes))
         }
         Way::Unix(path) => {
@@ -101,19 +86,61 @@ pub(crate) async fn entrance(
     }
 }
 
-/// Who is let in, and the token that was made for it.
+/// What a person must know to come in.
+pub(crate) struct Admission {
+    pub(crate) scheme: &'static str,
+    /// What a client must show, if anything.
+    pub(crate) token: Option<Token>,
+    /// Whether the token was made for this run, so that nobody has it yet.
+    pub(crate) is_new: bool,
+    /// Of a certificate that was made for this run.
+    fingerprint: Option<tls::Fingerprint>,
+}
+
+impl Admission {
+    /// What else is worth a line.
+    pub(crate) fn notes(&self) -> Vec<String> {
+        let made = self.fingerprint.as_ref().map(|print| format!("certificate made for this run: {print}"));
+        let open = "no token is asked for: every program and user that can reach the port comes in";
+        made.into_iter().chain(self.token.is_none().then(|| open.to_owned())).collect()
+    }
+}
+
+/// Listens for WebSockets at a host and port. `more` says what else is served there.
+pub(crate) async fn listener(
+    (host, port): (&str, u16),
+    door: &settings::Door,
+    link: WebSocketConfig,
+    more: impl FnOnce(&mut ListenConfig),
+) -> Result<(Listener, Admission), Error> {
+    let (door_keeper, token) = keeper(door)?;
+    let mut config = ListenConfig::new(resolve(host, port).await?, door_keeper);
+    config.allow_remote = door.bind_any;
+    config.link = link;
+    config.tls = door.tls.as_ref().map(|tls| server_tls(tls, host)).transpose()?;
+    more(&mut config);
+    let fingerprint = config.tls.as_ref().and_then(|tls| match door.tls.as_ref()?.certificate {
+        Certificate::Made => Some(tls.fingerprint()),
+        Certificate::Files(_) => None,
+    });
+    let listener = Listener::bind(config).await.map_err(|error| match error {
+        breakbulk::ListenError::Remote(address) => Error::Listen(format!(
+            "{address} can be reached from other machines: listen on 127.0.0.1, or say --bind-any"
+        )),
+        error => Error::Listen(error.to_string()),
+    })?;
+    let scheme = if door.tls.is_some() { "wss" } else { "ws" };
+    Ok((listener, Admission { scheme, token, is_new: door.key == Key::Made, fingerprint }))
+}
+
+/// Who is let in, and with which token.
 fn keeper(door: &settings::Door) -> Result<(Door, Option<Token>), Error> {
-    let (keeper, token) = match &door.key {
-        Key::Nothing => (Door::open(), None),
-        Key::Token(secret) => {
-            let token: Token = secret.reveal().parse().map_err(|why| Error::Arguments(format!("token: {why}")))?;
-            (Door::with_token(token), None)
-        }
-        Key::Made => {
-            let token = Token::generate().map_err(Error::Random)?;
-            (Door::with_token(token.clone()), Some(token))
-        }
+    let token = match &door.key {
+        Key::Nothing => None,
+        Key::Token(secret) => Some(secret.reveal().parse().map_err(|why| Error::Arguments(format!("token: {why}")))?),
+        Key::Made => Some(Token::generate().map_err(Error::Random)?),
     };
+    let keeper = token.clone().map_or_else(Door::open, Door::with_token);
     let keeper = door.origins.iter().fold(keeper, |keeper, origin| keeper.allow_origin(&origin.0));
     Ok((door.hosts.iter().fold(keeper, |keeper, host| keeper.allow_host(&host.0)), token))
 }
@@ -124,7 +151,7 @@ async fn resolve(host: &str, port: u16) -> Result<SocketAddr, Error> {
     found.next().ok_or_else(|| unknown("the name has no address".into()))
 }
 
-fn web_socket(route: &Route, link: &LinkSettings) -> WebSocketConfig {
+pub(crate) fn web_socket(route: &Route, link: &LinkSettings) -> WebSocketConfig {
     let keepalive = Keepalive { ping_after: link.ping_interval, dead_after: link.idle_timeout };
     WebSocketConfig {
         max_frame_bytes: route.max_frame_bytes(),

@@ -1,16 +1,19 @@
 //! Every setting, once: its key, its kind, its default and what it is for.
 //!
 //! Flags, environment variables, the keys of the file, what `breakbulk config` prints and the tables in
-//! `docs/configuration.md` all follow from [`TABLE`].
+//! `docs/configuration.md` all follow from [`all`].
 
 mod configuration;
 mod error;
 mod file;
 mod flags;
+mod host;
 mod kinds;
 mod layers;
 mod names;
 mod proof;
+mod serve;
+mod table;
 mod value;
 
 use std::path::PathBuf;
@@ -18,105 +21,49 @@ use std::path::PathBuf;
 use breakbulk::address::Size;
 use breakbulk::preset::Preset;
 use breakbulk::{Address, Dialect};
-use strum::Display;
 
 pub(crate) use self::configuration::Configuration;
 pub(crate) use self::error::SettingError;
-pub(crate) use self::flags::SettingsArgs;
+pub(crate) use self::flags::{Bridge, Everything, Peer, Scope, Serve, SettingsArgs, Stored, Upkeep};
+pub(crate) use self::host::HostSettings;
 pub(crate) use self::kinds::LogLevel;
 use self::kinds::{Fingerprint, Header, Host, Secret, WebOrigin};
-use self::layers::Environment;
 pub(crate) use self::layers::{Layers, Origin};
-pub(crate) use self::names::{LogFormat, Proxy, Roots};
+pub(crate) use self::names::{AgentName, LogFormat, Proxy, Roots};
 pub(crate) use self::proof::{
     BridgeSettings, Certificate, Door, Identity, Key, LinkSettings, LogSettings, ServerTls, Trust, check, peer,
 };
+pub(crate) use self::serve::{Means, PATH, ServeSettings, data, retention};
+use self::table::settings;
+pub(crate) use self::table::{Group, Setting};
+use self::value::Field;
 pub(crate) use self::value::Shown;
 #[cfg(test)]
 pub(crate) use self::value::Value;
-use self::value::{Bad, Field, Shape};
 use crate::span::Span;
 
 #[cfg(test)]
 mod tests;
 
-/// A setting.
-#[derive(Debug)]
-pub(crate) struct Setting {
-    /// Its name in the file.
-    pub(crate) key: &'static str,
-    pub(crate) group: Group,
-    /// Its value if nothing is given; for one that need not have a value, what that means.
-    pub(crate) default: &'static str,
-    pub(crate) shape: Shape,
-    doc: &'static [&'static str],
-    show: fn(&[String]) -> Result<Option<Shown>, Bad>,
+/// All settings, in the order in which people see them.
+pub(crate) fn all() -> impl DoubleEndedIterator<Item = &'static Setting> {
+    TABLE.iter().chain(host::TABLE)
 }
 
-/// What a setting is about.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Display)]
-pub(crate) enum Group {
-    Ends,
-    Frames,
-    Listening,
-    Connecting,
-    Limits,
-    Time,
-    Log,
+/// The setting with this key.
+fn find(key: &str) -> Option<&'static Setting> {
+    all().find(|setting| setting.key == key)
 }
 
-impl Setting {
-    /// Its name on the command line, without the dashes in front.
-    pub(crate) fn flag(&self) -> String {
-        self.key.replace('_', "-")
-    }
-
-    /// Its name in the environment.
-    pub(crate) fn variable(&self) -> String {
-        format!("{}{}", Environment::PREFIX, self.key.to_ascii_uppercase())
-    }
-
-    /// What it is for: a first paragraph that says enough, and more.
-    pub(crate) fn paragraphs(&self) -> Vec<String> {
-        let lines = |lines: &[&str]| lines.iter().map(|line| line.trim()).collect::<Vec<_>>().join(" ");
-        self.doc.split(|line| line.is_empty()).map(lines).collect()
-    }
-}
-
-/// Makes, from one list, the table of settings and the type that holds them.
-macro_rules! settings {
-    ($($group:ident { $($(#[doc = $doc:literal])+ $key:ident: $kind:ty = $default:literal;)+ })+) => {
-        /// All settings, in the order in which people see them.
-        pub(crate) const TABLE: &[Setting] = &[$($(Setting {
-            key: stringify!($key),
-            group: Group::$group,
-            default: $default,
-            shape: <$kind as Field>::SHAPE,
-            doc: &[$($doc),+],
-            show: |texts| Ok(<$kind as Field>::read(texts)?.shown()),
-        },)+)+];
-
-        /// What each setting is. [`proof`] makes of it what a command needs.
-        #[derive(Debug)]
-        pub(crate) struct Settings {
-            $($($(#[doc = $doc])+ pub(crate) $key: $kind,)+)+
-        }
-
-        impl Settings {
-            /// Reads all of them, the wrong ones of other commands too: what is written down should hold.
-            pub(crate) fn read(layers: &Layers) -> Result<Self, SettingError> {
-                Ok(Self { $($($key: layers.read(stringify!($key))?,)+)+ })
-            }
-        }
-    };
-}
-
-settings! {
+settings! { Settings:
     Ends {
         /// Where clients come in: ws://HOST:PORT, wss://HOST:PORT, unix:PATH, stdio: or exec:COMMAND.
         ///
         /// An address takes options in its query: ?cap=900000 (the longest frame), ?dialect=ahp|cep22|stdio|plain (the
         /// wire form), ?preset=NAME. With exec: they stand before the command: 'exec:?dialect=stdio server --flag'.
+        ///
+        /// `serve` takes the first two, with the path /ahp or none, and listens on ws://127.0.0.1:4140/ahp unless told
+        /// otherwise.
         listen: Option<Address> = "none";
         /// Where they are taken to, in the same forms.
         connect: Option<Address> = "none";

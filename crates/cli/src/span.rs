@@ -1,4 +1,4 @@
-//! Spans of time as people write them: `500ms`, `30s`, `2m`.
+//! Spans of time as people write them: `500ms`, `30s`, `2m`, `7d`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,10 +8,10 @@ use std::time::Duration;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Span(pub(crate) Duration);
 
-const ALLOWED: &str = "allowed is a whole number and a unit, such as 500ms, 30s, 2m or 1h";
+const ALLOWED: &str = "allowed is a whole number and a unit, such as 500ms, 30s, 2m, 1h or 7d";
 
 /// Units, in milliseconds, the longest first.
-const UNITS: [(&str, u64); 4] = [("h", 3_600_000), ("m", 60_000), ("s", 1000), ("ms", 1)];
+const UNITS: [(&str, u64); 5] = [("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000), ("ms", 1)];
 
 impl FromStr for Span {
     type Err = String;
@@ -45,7 +45,9 @@ mod tests {
 
     #[test]
     fn a_span_is_a_number_and_a_unit() {
-        for (text, millis) in [("1ms", 1), ("500ms", 500), ("30s", 30_000), ("2m", 120_000), ("1h", 3_600_000)] {
+        for (text, millis) in
+            [("1ms", 1), ("500ms", 500), ("30s", 30_000), ("2m", 120_000), ("1h", 3_600_000), ("7d", 604_800_000)]
+        {
             assert_eq!(text.parse(), Ok(Span(Duration::from_millis(millis))), "{text}");
             assert_eq!(Span(Duration::from_millis(millis)).to_string(), text);
         }
@@ -55,7 +57,7 @@ mod tests {
     #[test]
     fn what_is_no_span_is_refused() {
         for text in
-            ["", "30", "s", "0s", "1.5s", "-1s", "1 s", "1d", "1m30s", "99999999999999999999s", "9999999999999999h"]
+            ["", "30", "s", "0s", "1.5s", "-1s", "1 s", "1w", "1m30s", "99999999999999999999s", "9999999999999999h"]
         {
             assert!(text.parse::<Span>().is_err(), "{text}");
         }

@@ -128,7 +128,7 @@ fn a_bad_value_is_one_line_wherever_it_comes_from() {
     assert_refused(
         &run(&[("BREAKBULK_IDLE_TIMEOUT", "30")], &["send", "ws://127.0.0.1:1", "--method", "m"]),
         "idle_timeout is \"30\" (BREAKBULK_IDLE_TIMEOUT): allowed is a whole number and a unit, such as 500ms, 30s, \
-         2m or 1h",
+         2m, 1h or 7d",
     );
     assert_refused(
         &run(&[], &["bridge", "--connect", "stdio:"]),

@@ -35,6 +35,7 @@ mod methods;
 mod outbox;
 mod resume;
 mod threshold;
+mod traffic;
 mod views;
 mod wire;
 
@@ -52,6 +53,7 @@ pub use self::config::{EndpointConfig, Welcome};
 use self::connection::Connection;
 pub use self::end::{Counts, End};
 pub use self::methods::{ClientInfo, Dispatched, Methods, RawParams, Refusal, Reply, not_offered};
+pub use self::traffic::{Traffic, Way};
 pub use self::views::{Shot, View, ViewError, Views};
 use crate::log::Log;
 
@@ -70,6 +72,7 @@ pub(crate) struct Shared {
     negotiated: Negotiated,
     clients: Clients,
     counts: Counts,
+    traffic: Arc<Traffic>,
     stop: watch::Sender<bool>,
 }
 
@@ -84,8 +87,8 @@ impl Endpoint {
         budget: Budget,
     ) -> Self {
         let (negotiated, clients, counts) = (Negotiated::default(), Clients::default(), Counts::default());
-        let stop = watch::Sender::new(false);
-        Self(Arc::new(Shared { log, views, methods, config, budget, negotiated, clients, counts, stop }))
+        let (traffic, stop) = (Arc::default(), watch::Sender::new(false));
+        Self(Arc::new(Shared { log, views, methods, config, budget, negotiated, clients, counts, traffic, stop }))
     }
 
     /// Serves a client until its connection ends, and says how. The principal is whoever the door let in: their links
@@ -100,6 +103,17 @@ impl Endpoint {
         }
     }
 
+    /// Tells a client to come again later, because there are too many, and says how that ended.
+    pub async fn turn_away(&self, link: impl Link + 'static) -> End {
+        match Connection::new(Arc::clone(&self.0), Box::new(link), None) {
+            Ok(mut connection) => {
+                connection.end(End::Full);
+                connection.run().await
+            }
+            Err(_) => End::Internal,
+        }
+    }
+
     /// Who is connected.
     #[must_use]
     pub fn clients(&self) -> &Clients {
@@ -110,6 +124,18 @@ impl Endpoint {
     #[must_use]
     pub fn counts(&self) -> &Counts {
         &self.0.counts
+    }
+
+    /// What passes through all connections, and what waits on them.
+    #[must_use]
+    pub fn traffic(&self) -> &Traffic {
+        &self.0.traffic
+    }
+
+    /// What connections hold is charged to this.
+    #[must_use]
+    pub fn budget(&self) -> &Budget {
+        &self.0.budget
     }
 
     /// Closes all connections, those too that are yet to come: come again later.

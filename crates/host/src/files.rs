@@ -54,6 +54,7 @@ use ahp_types::commands::{
 pub use error::{FileError, RootError};
 use locks::Locks;
 use roots::Roots;
+pub use time::iso_8601;
 use tokio::sync::Semaphore;
 use tree::Budget;
 pub use uri::{UriError, path_of, uri_of};
@@ -203,6 +204,12 @@ impl Files {
         let permit = Arc::clone(&self.0.watches).try_acquire_owned().map_err(|_| FileError::TooMany { limit })?;
         let shared = Arc::clone(&self.0);
         self.run(move |_| Watch::begin(shared, permit, params)).await
+    }
+
+    /// How many watches there are.
+    #[must_use]
+    pub fn watches(&self) -> usize {
+        self.0.config.max_watches.saturating_sub(self.0.watches.available_permits())
     }
 
     async fn run<T: Send + 'static>(

@@ -14,6 +14,7 @@ mod desk;
 mod dispatch;
 mod front;
 mod names;
+mod retain;
 mod sessions;
 mod settings;
 mod upkeep;
@@ -27,19 +28,22 @@ use ahp_types::actions::{RootAgentsChangedAction, StateAction};
 use ahp_types::state::{AgentInfo, RootState, SnapshotState};
 use breakbulk_proto::Budget;
 use thiserror::Error;
-use tokio::task::JoinHandle;
 use tracing::warn;
 
 use self::conduct::Conduct;
 pub use self::config::HostConfig;
 use self::desk::{Desk, Sheet};
 use self::front::{Agents, Front, Rooms};
+use self::retain::Retainer;
+pub use self::upkeep::{Unsaved, erase, save_all};
 use self::workshop::Workshop;
 use crate::agent::Agent;
 use crate::endpoint::Endpoint;
 use crate::error::MethodError;
 use crate::files::{Files, RootError};
+use crate::health::Health;
 use crate::log::Log;
+use crate::metrics;
 use crate::state::{State, StateError};
 
 /// An agent host. Cloning shares it. Serve clients with [`endpoint`](Self::endpoint); end with [`stop`](Self::stop).
@@ -47,11 +51,13 @@ use crate::state::{State, StateError};
 pub struct Host(Arc<House>);
 
 struct House {
+    log: Arc<dyn Log>,
+    agents: Vec<Arc<dyn Agent>>,
+    retainer: Retainer,
     desk: Arc<Desk>,
     conduct: Arc<Conduct>,
     workshop: Arc<Workshop>,
     endpoint: Endpoint,
-    upkeep: JoinHandle<()>,
 }
 
 impl Host {
@@ -73,12 +79,17 @@ impl Host {
         workshop.begin().await?;
         conduct.begin().await?;
         let files = Files::new(config.files)?;
-        let rooms =
-            Rooms::new(Arc::clone(&desk), Agents::new(agents), Arc::clone(&conduct), Arc::clone(&workshop), files);
+        let rooms = Rooms::new(
+            Arc::clone(&desk),
+            Agents::new(agents.clone()),
+            Arc::clone(&conduct),
+            Arc::clone(&workshop),
+            files,
+        );
         let front = Front::new(Arc::new(rooms));
-        let endpoint = Endpoint::new(log, state, Arc::new(front), config.endpoint, budget);
-        let upkeep = tokio::spawn(upkeep::keep(Arc::clone(&desk), config.retention, config.upkeep_every));
-        Ok(Self(Arc::new(House { desk, conduct, workshop, endpoint, upkeep })))
+        let endpoint = Endpoint::new(Arc::clone(&log), state, Arc::new(front), config.endpoint, budget);
+        let retainer = Retainer::begin(Arc::clone(&desk), config.retention, config.retain_every);
+        Ok(Self(Arc::new(House { log, agents, retainer, desk, conduct, workshop, endpoint })))
     }
 
     /// Where clients are served.
@@ -87,10 +98,24 @@ impl Host {
         &self.0.endpoint
     }
 
+    /// Whether it can do its work: looks at the log, and asks each agent.
+    pub async fn health(&self) -> Health {
+        Health::check(&*self.0.log, &self.0.agents).await
+    }
+
+    /// What it does and how it is, in the text format of Prometheus.
+    #[must_use]
+    pub fn metrics(&self) -> String {
+        let (terminals, watches) = self.0.workshop.counts();
+        let state = self.0.desk.state();
+        let rooms = metrics::Rooms { terminals, watches, state_bytes: state.weight(), position: state.position() };
+        metrics::text(&self.0.endpoint, self.0.log.metrics(), &rooms)
+    }
+
     /// Stops: clients are told to come again later, agents and terminals end, and what is in memory is saved.
     pub async fn stop(&self) {
         self.0.endpoint.stop();
-        self.0.upkeep.abort();
+        self.0.retainer.stop();
         self.0.conduct.stop().await;
         self.0.workshop.stop().await;
         if let Err(error) = self.0.desk.state().close().await {
@@ -119,12 +144,6 @@ async fn begin(desk: &Desk, agents: &[Arc<dyn Agent>]) -> Result<(), MethodError
         }
     };
     desk.put_seen(sheet).await.map(drop)
-}
-
-impl Drop for House {
-    fn drop(&mut self) {
-        self.upkeep.abort();
-    }
 }
 
 impl fmt::Debug for Host {

@@ -6,7 +6,7 @@
 //! [`terminal`], [`changes`] and [`customize`] are rooms: each turns one thing of the outside world into actions.
 //! [`agent`] is what an agent is to a host, with a demo of one.
 //! [`endpoint`] serves clients: one AHP connection each, pulling from the log at its own pace.
-//! [`Host`] puts the rooms together.
+//! [`Host`] puts the rooms together. [`health`] says whether it can do its work.
 
 pub mod act;
 pub mod agent;
@@ -16,8 +16,10 @@ pub mod endpoint;
 pub mod error;
 pub mod files;
 pub mod gate;
+pub mod health;
 pub mod host;
 pub mod log;
+mod metrics;
 pub mod state;
 pub mod terminal;
 

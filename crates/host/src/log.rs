@@ -66,7 +66,7 @@ pub use metrics::{Histogram, Metrics};
 pub use snapshot::{Rows, Save, Snapshot};
 #[doc(hidden)]
 pub use sqlite::Sabotage;
-pub use sqlite::{ExportError, Options, SqliteLog};
+pub use sqlite::{ExportError, Options, SqliteLog, Usage};
 use tokio::sync::watch;
 pub use upkeep::{Health, Policy, Report};
 

@@ -20,7 +20,7 @@ use tokio_rustls::TlsAcceptor;
 
 pub use self::door::Door;
 use self::http::{Admitted, Front, Upgraded};
-pub use self::http::{BoxBody, Pages};
+pub use self::http::{BoxBody, Pages, Peer};
 pub use self::token::{Token, TokenError};
 use crate::link::{BoxLink, WebSocket, WebSocketConfig, tune};
 use crate::tls::{Fingerprint, ServerTls, TlsError};
@@ -39,6 +39,8 @@ pub struct ListenConfig {
     pub door: Door,
     /// TLS, if the links are `wss`.
     pub tls: Option<ServerTls>,
+    /// The only path at which there are WebSockets, such as `/ahp`. None: at any.
+    pub path: Option<String>,
     /// What answers requests that ask for no WebSocket. None: they are told that there is nothing else.
     pub pages: Option<Pages>,
     /// How long a client may take for TLS, and as long again for its request. 10 s.
@@ -59,6 +61,7 @@ impl ListenConfig {
             allow_remote: false,
             door,
             tls: None,
+            path: None,
             pages: None,
             handshake_timeout: Duration::from_secs(10),
             max_handshakes: 256,
@@ -132,8 +135,13 @@ impl Listener {
         let failed = |source| ListenError::Bind { address, source };
         let tcp = TcpListener::bind(address).await.map_err(failed)?;
         let local = tcp.local_addr().map_err(failed)?;
-        let front =
-            Front { door: config.door, pages: config.pages, timeout: config.handshake_timeout, is_tls: tls.is_some() };
+        let front = Front {
+            door: config.door,
+            path: config.path,
+            pages: config.pages,
+            timeout: config.handshake_timeout,
+            is_tls: tls.is_some(),
+        };
         Ok(Self {
             tcp,
             local,

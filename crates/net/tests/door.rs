@@ -4,7 +4,7 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use breakbulk::listen::{BoxBody, Pages};
+use breakbulk::listen::{BoxBody, Pages, Peer};
 use breakbulk::{Accepted, Arrival, Door, ListenConfig, ListenError, Listener, Token};
 use futures_util::StreamExt;
 use http::{Response, StatusCode};
@@ -210,6 +210,7 @@ async fn an_endless_head_is_cut_off() {
 #[tokio::test]
 async fn pages_share_the_port_and_learn_whether_the_token_was_shown() {
     let pages = Pages::new(|request, is_admitted| async move {
+        assert!(request.extensions().get::<Peer>().is_some_and(|peer| peer.0.is_loopback()));
         let text = format!("{} {is_admitted}", request.uri().path());
         let body: BoxBody = Full::from(text).map_err(|never| match never {}).boxed();
         Response::new(body)
@@ -224,6 +225,17 @@ async fn pages_share_the_port_and_learn_whether_the_token_was_shown() {
     assert_eq!(status, StatusCode::MISDIRECTED_REQUEST.as_u16());
     assert_eq!(site.status("/", &bearer(TOKEN)).await, 101);
     site.next().await;
+}
+
+#[tokio::test]
+async fn with_a_path_there_are_web_sockets_nowhere_else() {
+    let mut site = Site::with(|config| config.path = Some("/ahp".into())).await;
+    for target in ["/", "/ahp/", "/AHP", "//ahp", "/x?y=/ahp"] {
+        assert_eq!(site.status(target, &bearer(TOKEN)).await, 404, "{target}");
+    }
+    assert_eq!(site.status("/elsewhere", "").await, 401, "a stranger does not learn which paths there are");
+    assert_eq!(site.status(&format!("/ahp?token={TOKEN}"), "").await, 101);
+    assert_eq!(site.next().await.target, "/ahp");
 }
 
 #[tokio::test]

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args as Arguments, ValueHint};
 
-use crate::settings::SettingsArgs;
+use crate::settings::{Bridge, Everything, Peer, SettingsArgs};
 use crate::span::Span;
 
 /// Carry messages between two ends, each in its own wire form.
@@ -18,7 +18,7 @@ use crate::span::Span;
 #[command(override_usage = "breakbulk bridge --listen ADDRESS --connect ADDRESS [OPTIONS]", after_help = BRIDGE_EXAMPLES)]
 pub(crate) struct BridgeArgs {
     #[command(flatten)]
-    pub(crate) settings: SettingsArgs<true>,
+    pub(crate) settings: SettingsArgs<Bridge>,
 }
 
 /// Send one request of any size, and print its result.
@@ -32,7 +32,7 @@ pub(crate) struct SendArgs {
     pub(crate) request: RequestArgs,
 
     #[command(flatten)]
-    pub(crate) settings: SettingsArgs<false>,
+    pub(crate) settings: SettingsArgs<Peer>,
 }
 
 #[derive(Debug, Arguments)]
@@ -83,13 +83,13 @@ pub(crate) struct TapArgs {
     pub(crate) json: bool,
 
     #[command(flatten)]
-    pub(crate) settings: SettingsArgs<false>,
+    pub(crate) settings: SettingsArgs<Peer>,
 }
 
 /// Print each setting, what it is, and where that comes from.
 ///
-/// Takes the flags of `bridge`: with the same flags, environment and file, it shows what a bridge would do. Secrets are
-/// shown as (set). If the settings do not hold together, a line on standard error says why, and the exit status is 2.
+/// Takes the flags of `bridge` and of `serve`: with the same flags, environment and file, it shows what they would do.
+/// Secrets are shown as (set). If the settings do not hold together, a line on standard error says why, and the exit status is 2.
 #[derive(Debug, Arguments)]
 #[command(after_help = CONFIG_EXAMPLES)]
 pub(crate) struct ConfigArgs {
@@ -98,7 +98,7 @@ pub(crate) struct ConfigArgs {
     pub(crate) json: bool,
 
     #[command(flatten)]
-    pub(crate) settings: SettingsArgs<true>,
+    pub(crate) settings: SettingsArgs<Everything>,
 }
 
 const BRIDGE_EXAMPLES: &str = "\

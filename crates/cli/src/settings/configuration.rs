@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use super::error::SettingError;
 use super::file::File;
-use super::flags::SettingsArgs;
+use super::flags::{Scope, SettingsArgs};
 use super::layers::{Environment, Layers, Origin};
 
 /// The settings that hold here, and the file that some of them are from.
@@ -14,18 +14,21 @@ pub(crate) struct Configuration {
     pub(crate) file: Option<PathBuf>,
     /// Who named the file.
     pub(crate) file_origin: Origin,
+    /// Where a host keeps its data if nobody says where.
+    pub(crate) usual_data: Option<PathBuf>,
     /// Variables that look like ours and are not.
     pub(crate) strangers: Vec<String>,
 }
 
 impl Configuration {
     /// Reads the environment and the file, and puts what was typed before both.
-    pub(crate) fn load<const ALL: bool>(args: SettingsArgs<ALL>) -> Result<Self, SettingError> {
+    pub(crate) fn load<S: Scope>(args: SettingsArgs<S>) -> Result<Self, SettingError> {
         let environment = Environment::new(std::env::vars_os())?;
         let (file, file_origin) = File::find(args.config(), &environment)?.unzip();
         let strangers = environment.strangers().map(str::to_owned).collect();
         let path = file.as_ref().map(|file| file.path.clone());
         let layers = Layers::new(args.typed(), &environment, file.unwrap_or_default());
-        Ok(Self { layers, file: path, file_origin: file_origin.unwrap_or(Origin::Default), strangers })
+        let usual_data = environment.usual_data();
+        Ok(Self { layers, usual_data, file: path, file_origin: file_origin.unwrap_or(Origin::Default), strangers })
     }
 }

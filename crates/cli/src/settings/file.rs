@@ -8,7 +8,7 @@ use toml::de::{DeTable, DeValue};
 use super::error::SettingError;
 use super::layers::{Environment, Origin};
 use super::value::Arity;
-use super::{Setting, TABLE};
+use super::{Setting, all, find};
 
 /// What a file says: for each key its line and its texts.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -51,7 +51,7 @@ impl File {
         for (key, value) in &table {
             let origin = || Origin::File { path: path.clone(), line: line(key.span().start) };
             let key_text = key.get_ref().as_ref();
-            let Some(setting) = TABLE.iter().find(|setting| setting.key == key_text) else {
+            let Some(setting) = find(key_text) else {
                 return Err(SettingError::Unknown { key: key_text.to_owned(), near: near(key_text), origin: origin() });
             };
             let Some(texts) = texts(setting, value.get_ref()) else {
@@ -97,9 +97,9 @@ const fn expected(setting: &Setting) -> &'static str {
 fn near(key: &str) -> Option<&'static str> {
     const ALIKE: f64 = 0.6;
     let key = key.to_ascii_lowercase();
-    let likeness = |setting: &Setting| strsim::normalized_damerau_levenshtein(setting.key, &key);
-    let best = TABLE.iter().max_by(|one, other| likeness(one).total_cmp(&likeness(other)))?;
-    (likeness(best) >= ALIKE).then_some(best.key)
+    let likeness = |setting: &&Setting| strsim::normalized_damerau_levenshtein(setting.key, &key);
+    let best = all().max_by(|one, other| likeness(one).total_cmp(&likeness(other)))?;
+    (likeness(&best) >= ALIKE).then_some(best.key)
 }
 
 #[cfg(test)]

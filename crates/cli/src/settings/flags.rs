@@ -1,19 +1,63 @@
 //! Settings as flags: one for each row of the table.
 
 use std::ffi::OsStr;
+use std::fmt;
+use std::marker::PhantomData;
 use std::path::{Path, PathBuf};
 
 use clap::builder::{PossibleValue, StringValueParser, TypedValueParser};
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches, ValueHint};
 
 use super::value::Arity;
-use super::{Group, Setting, TABLE};
+use super::{Group, Setting, all};
 
-/// The flags of a command that uses settings. With `ALL`, those for listening too.
+/// Which settings a command uses.
+pub(crate) trait Scope: fmt::Debug + Send + Sync + 'static {
+    fn has(setting: &Setting) -> bool;
+}
+
+/// Makes scopes: a name, and which settings it has.
+macro_rules! scopes {
+    ($($(#[doc = $doc:literal])+ $name:ident => |$setting:ident| $has:expr;)+) => {$(
+        $(#[doc = $doc])+
+        #[derive(Debug)]
+        pub(crate) enum $name {}
+
+        impl Scope for $name {
+            fn has($setting: &Setting) -> bool {
+                $has
+            }
+        }
+    )+};
+}
+
+scopes! {
+    /// All.
+    Everything => |_setting| true;
+    /// Those of a bridge.
+    Bridge => |setting| setting.group <= Group::Log;
+    /// Those of who connects to a peer, and nothing else.
+    Peer => |setting| Bridge::has(setting) && !matches!(setting.group, Group::Ends | Group::Listening);
+    /// Those of a host.
+    Serve => |setting| match setting.group {
+        Group::Ends => setting.key == "listen",
+        Group::Frames => setting.key != "dialect",
+        Group::Connecting => false,
+        // It connects to nobody, and holds nothing back.
+        Group::Limits | Group::Time => !matches!(setting.key, "connect_timeout" | "max_held"),
+        _ => true,
+    };
+    /// Those of who reads a host's data.
+    Stored => |setting| setting.key == "data" || setting.group == Group::Log;
+    /// Those of who tidies it up.
+    Upkeep => |setting| Stored::has(setting) || setting.group == Group::Retention && setting.key != "retain_every";
+}
+
+/// The flags of a command that uses settings.
 #[derive(Debug, Args)]
-pub(crate) struct SettingsArgs<const ALL: bool> {
+pub(crate) struct SettingsArgs<S: Scope> {
     #[command(flatten)]
-    flags: Flags<ALL>,
+    flags: Flags<S>,
 
     /// Log more: -v like --log-level debug, -vv like trace.
     #[arg(short, long, action = ArgAction::Count, conflicts_with_all = ["quiet", "log_level"], help_heading = "Log")]
@@ -30,7 +74,7 @@ pub(crate) struct SettingsArgs<const ALL: bool> {
     config: Option<PathBuf>,
 }
 
-impl<const ALL: bool> SettingsArgs<ALL> {
+impl<S: Scope> SettingsArgs<S> {
     /// The file to read, if one was named.
     pub(crate) fn config(&self) -> Option<&Path> {
         self.config.as_deref()
@@ -61,16 +105,16 @@ pub(crate) struct Typed {
 
 /// The flags that follow from the table. What they say is read where all settings are, so that a bad value is told in
 /// the same way wherever it comes from.
-#[derive(Debug, Default)]
-struct Flags<const ALL: bool>(Vec<Typed>);
+#[derive(Debug)]
+struct Flags<S>(Vec<Typed>, PhantomData<S>);
 
-impl<const ALL: bool> Flags<ALL> {
+impl<S: Scope> Flags<S> {
     fn settings() -> impl Iterator<Item = &'static Setting> {
-        TABLE.iter().filter(|setting| ALL || !matches!(setting.group, Group::Ends | Group::Listening))
+        all().filter(|setting| S::has(setting))
     }
 }
 
-impl<const ALL: bool> Args for Flags<ALL> {
+impl<S: Scope> Args for Flags<S> {
     fn augment_args(command: Command) -> Command {
         Self::settings().fold(command, |command, setting| command.arg(arg(setting)))
     }
@@ -80,9 +124,9 @@ impl<const ALL: bool> Args for Flags<ALL> {
     }
 }
 
-impl<const ALL: bool> FromArgMatches for Flags<ALL> {
+impl<S: Scope> FromArgMatches for Flags<S> {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
-        let mut flags = Self::default();
+        let mut flags = Self(Vec::new(), PhantomData);
         flags.update_from_arg_matches(matches)?;
         Ok(flags)
     }
@@ -98,6 +142,9 @@ impl<const ALL: bool> FromArgMatches for Flags<ALL> {
     }
 }
 
+/// Other names of flags.
+const ALIASES: [(&str, &str); 2] = [("bind_any", "allow-remote"), ("max_frame", "max-frame-bytes")];
+
 fn arg(setting: &'static Setting) -> Arg {
     let paragraphs = setting.paragraphs();
     let first = paragraphs.first().cloned().unwrap_or_default();
@@ -107,6 +154,10 @@ fn arg(setting: &'static Setting) -> Arg {
         .value_name(setting.shape.name)
         .value_parser(AnyText((setting.shape.choices)()))
         .hide_possible_values(true);
+    let arg = match ALIASES.iter().find(|(key, _)| *key == setting.key) {
+        Some((_, alias)) => arg.visible_alias(alias),
+        None => arg,
+    };
     let arg = if setting.shape.is_path { arg.value_hint(ValueHint::FilePath) } else { arg };
     let arg = match setting.shape.arity {
         Arity::One | Arity::Optional => arg,

@@ -1,6 +1,7 @@
 //! The kinds of values that settings have, beside those with a few names.
 
 use std::fmt;
+use std::path::PathBuf;
 
 use breakbulk::Address;
 use breakbulk::address::{Size, SizeError};
@@ -150,6 +151,46 @@ impl Value for Fingerprint {
     fn text(&self) -> String {
         let digits: Vec<String> = self.0.iter().map(|byte| format!("{byte:02x}")).collect();
         format!("sha256:{}", digits.concat())
+    }
+}
+
+/// A directory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Dir(pub(crate) PathBuf);
+
+impl Value for Dir {
+    const NAME: &'static str = "DIR";
+    const IS_PATH: bool = true;
+    // As in PATH: names have commas.
+    const SEPARATOR: char = ':';
+
+    fn parse(text: &str) -> Result<Self, String> {
+        if text.is_empty() { Err("allowed is the name of a directory".to_owned()) } else { Ok(Self(text.into())) }
+    }
+
+    fn text(&self) -> String {
+        self.0.display().to_string()
+    }
+}
+
+/// How many of something there may be: at least one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Count(pub(crate) u64);
+
+impl Value for Count {
+    const NAME: &'static str = "N";
+
+    fn parse(text: &str) -> Result<Self, String> {
+        let number = text.parse().ok().filter(|number| *number > 0);
+        number.map(Self).ok_or_else(|| "allowed is a whole number from 1 on".to_owned())
+    }
+
+    fn text(&self) -> String {
+        self.0.to_string()
+    }
+
+    fn json(&self) -> Json {
+        Json::from(self.0)
     }
 }
 

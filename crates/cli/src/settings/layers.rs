@@ -9,7 +9,7 @@ use super::error::SettingError;
 use super::file::File;
 use super::flags::Typed;
 use super::value::{Arity, Bad, Field, Shown};
-use super::{Setting, TABLE};
+use super::{Setting, all, find};
 
 /// What each setting is, as text, and where it comes from.
 #[derive(Debug)]
@@ -53,7 +53,7 @@ impl Layers {
         for Typed { key, flag, texts } in typed {
             layers.add(key, texts, Origin::Flag(flag));
         }
-        for setting in TABLE {
+        for setting in all() {
             let variable = setting.variable();
             if let Some(text) = environment.get(&variable) {
                 layers.add(setting.key, split(text, setting), Origin::Environment(variable));
@@ -62,7 +62,7 @@ impl Layers {
         for (key, line, texts) in file.values {
             layers.add(key, texts, Origin::File { path: file.path.clone(), line });
         }
-        for setting in TABLE {
+        for setting in all() {
             let texts = match setting.shape.arity {
                 Arity::One => vec![setting.default.to_owned()],
                 Arity::Optional | Arity::Many { .. } | Arity::Switch => Vec::new(),
@@ -89,8 +89,7 @@ impl Layers {
 
     /// A value of the right kind that does not hold for another reason.
     pub(crate) fn refuse(&self, key: &'static str, why: String) -> SettingError {
-        let setting = TABLE.iter().find(|setting| setting.key == key);
-        let shown = setting.and_then(|setting| self.show(setting).ok().flatten());
+        let shown = find(key).and_then(|setting| self.show(setting).ok().flatten());
         self.refused(key, Bad { text: shown.map(|shown| shown.lines.join(", ")), why })
     }
 
@@ -133,7 +132,7 @@ impl Environment {
     pub(crate) const CONFIG: &str = "BREAKBULK_CONFIG";
 
     /// Say where people keep their files.
-    const HOMES: [&str; 2] = ["XDG_CONFIG_HOME", "HOME"];
+    const HOMES: [&str; 3] = ["XDG_CONFIG_HOME", "XDG_DATA_HOME", "HOME"];
 
     /// Takes our variables out of `all`.
     pub(crate) fn new(all: impl IntoIterator<Item = (OsString, OsString)>) -> Result<Self, SettingError> {
@@ -160,15 +159,23 @@ impl Environment {
 
     /// Variables that look like ours and are not.
     pub(crate) fn strangers(&self) -> impl Iterator<Item = &str> {
-        let known = |name: &str| name == Self::CONFIG || TABLE.iter().any(|setting| setting.variable() == name);
+        let known = |name: &str| name == Self::CONFIG || all().any(|setting| setting.variable() == name);
         self.0.keys().map(String::as_str).filter(move |name| name.starts_with(Self::PREFIX) && !known(name))
     }
 
     /// Where the file is looked for if nobody names one.
     pub(crate) fn usual_file(&self) -> Option<PathBuf> {
+        Some(self.base("XDG_CONFIG_HOME", ".config")?.join("breakbulk/config.toml"))
+    }
+
+    /// Where a host keeps its data if nobody says where.
+    pub(crate) fn usual_data(&self) -> Option<PathBuf> {
+        Some(self.base("XDG_DATA_HOME", ".local/share")?.join("breakbulk"))
+    }
+
+    /// The directory that a variable names, or else this one in the home.
+    fn base(&self, variable: &str, in_home: &str) -> Option<PathBuf> {
         let absolute = |name| self.get(name).map(Path::new).filter(|path| path.is_absolute());
-        let [config, home] = Self::HOMES.map(absolute);
-        let base = config.map(Path::to_owned).or_else(|| home.map(|home| home.join(".config")))?;
-        Some(base.join("breakbulk/config.toml"))
+        absolute(variable).map(Path::to_owned).or_else(|| absolute("HOME").map(|home| home.join(in_home)))
     }
 }

@@ -9,7 +9,7 @@ use breakbulk_proto::{BudgetConfig, Limits, LimitsConfig, LimitsError};
 use super::kinds::{Fingerprint, Header, Host, LogLevel, Secret, WebOrigin};
 use super::names::{LogFormat, Proxy, Roots};
 use super::value::Value;
-use super::{Layers, SettingError, Settings, TABLE};
+use super::{HostSettings, Layers, Means, SettingError, Settings, find};
 use crate::failure::Error;
 
 /// What `bridge` does.
@@ -127,7 +127,7 @@ impl BridgeSettings {
 }
 
 impl Door {
-    fn prove(settings: &Settings, listen: Option<&Address>, layers: &Layers) -> Result<Self, SettingError> {
+    pub(super) fn prove(settings: &Settings, listen: Option<&Address>, layers: &Layers) -> Result<Self, SettingError> {
         let key = match (&settings.token, settings.no_auth) {
             (Some(_), true) => return Err(together(layers, "token", "no_auth", "exclude each other")),
             (Some(token), false) => Key::Token(token.clone()),
@@ -202,6 +202,7 @@ impl LinkSettings {
 
 /// Whether settings hold together, as far as they are set: `breakbulk config` wants to know no more.
 pub(crate) fn check(settings: Settings, layers: &Layers) -> Result<(), SettingError> {
+    Means::prove(&HostSettings::read(layers)?, Vec::new(), layers)?;
     if settings.listen.is_some() && settings.connect.is_some() {
         return BridgeSettings::prove(settings, layers).map(drop);
     }
@@ -219,7 +220,7 @@ pub(crate) fn peer(text: &str, settings: &Settings) -> Result<Address, Error> {
 }
 
 /// The address that we connect to, with what was said about it outside of it.
-fn towards_peer(mut address: Address, settings: &Settings) -> Address {
+pub(super) fn towards_peer(mut address: Address, settings: &Settings) -> Address {
     if address.cap.is_none() && address.preset.is_none() {
         address.preset = settings.preset;
         address.cap = settings.cap.map(|cap| cap.0).or_else(|| settings.preset.map(|preset| preset.cap));
@@ -238,7 +239,7 @@ fn limit(error: &LimitsError, layers: &Layers) -> SettingError {
     } else {
         ""
     };
-    let key = TABLE.iter().find(|setting| setting.key == name).map_or(error.key, |setting| setting.key);
+    let key = find(name).map_or(error.key, |setting| setting.key);
     let (least, most) = (error.min, error.max);
     let allowed = match key {
         "max_message" if error.value < least => format!("allowed are {least}{unit} and more, because of max_frame"),
@@ -262,12 +263,11 @@ fn identity(
     }
 }
 
-fn missing(key: &'static str) -> SettingError {
-    let setting = TABLE.iter().find(|setting| setting.key == key);
-    let (flag, variable) = setting.map(|setting| (setting.flag(), setting.variable())).unwrap_or_default();
+pub(super) fn missing(key: &'static str) -> SettingError {
+    let (flag, variable) = find(key).map(|setting| (setting.flag(), setting.variable())).unwrap_or_default();
     SettingError::Missing { key, flag, variable }
 }
 
-fn together(layers: &Layers, one: &'static str, other: &'static str, why: &'static str) -> SettingError {
+pub(super) fn together(layers: &Layers, one: &'static str, other: &'static str, why: &'static str) -> SettingError {
     SettingError::Together { one: (one, layers.origin(one)), other: (other, layers.origin(other)), why }
 }

@@ -21,6 +21,7 @@ use super::jobs::{Job, Jobs, Wish};
 use super::methods::ClientInfo;
 use super::outbox::Sending;
 use super::threshold::Threshold;
+use super::traffic::{Depths, Part};
 use crate::error::MethodError;
 use crate::log::{Entry, ReadError};
 
@@ -46,6 +47,7 @@ pub(super) struct Connection {
     pub(super) held: Option<Held>,
     pub(super) sending: Sending,
     pub(super) ending: Option<End>,
+    part: Part,
     stop: watch::Receiver<bool>,
 }
 
@@ -72,7 +74,8 @@ impl Connection {
         let mut config = ahp::Config::new(Role::Server, shared.config.limits, seed);
         (config.delivery, config.negotiated) = (Delivery::Settled, shared.negotiated.clone());
         let machine = ahp::Connection::new(config, shared.budget.account(principal.as_deref()));
-        let driver = Driver::new(Threshold::new(link, shared.config.max_hello_bytes), machine);
+        let driver =
+            Driver::new(Threshold::new(link, shared.config.max_hello_bytes, Arc::clone(&shared.traffic)), machine);
         let now = Instant::now();
         Ok(Self {
             driver,
@@ -88,6 +91,7 @@ impl Connection {
             held: None,
             sending: Sending::new(now),
             ending: None,
+            part: Part::new(Arc::clone(&shared.traffic)),
             stop: shared.stop.subscribe(),
             shared,
         })
@@ -97,6 +101,7 @@ impl Connection {
     pub(super) async fn run(mut self) -> End {
         loop {
             self.settle();
+            self.part.show(self.depths());
             let is_open = self.ending.is_none();
             let (due, has_room) = (self.due(), self.sending.bytes < self.shared.config.room_bytes);
             let takes_answers = is_open && self.sending.bytes < self.shared.config.max_answer_bytes;
@@ -155,6 +160,7 @@ impl Connection {
     }
 
     fn event(&mut self, event: Event) {
+        self.part.note(&event);
         match event {
             Event::Message { message, .. } if self.is_greeting => self.early.push_back(message),
             Event::Message { message, .. } => self.message(&message),
@@ -168,6 +174,12 @@ impl Connection {
             }
             other => debug!("{other:?}"),
         }
+    }
+
+    /// What waits here now.
+    fn depths(&self) -> Depths {
+        let (unsent, unsent_bytes) = (self.sending.len(), self.sending.bytes);
+        Depths { unsent, unsent_bytes, calls: self.jobs.running(), waiting: self.jobs.waiting() }
     }
 
     /// The next moment at which something is due.
@@ -211,6 +223,10 @@ impl Connection {
             .filter(|(name, _)| *name != end.name())
             .for_each(|(name, times)| counts.add(name, times));
         counts.add(end.name(), 1);
+        self.shared.traffic.ends.add(end.name(), 1);
+        if let End::Link(CloseReason::Violation(violation)) = &end {
+            self.shared.traffic.violations.add(violation.name(), 1);
+        }
         let client = self.present.as_ref().map_or("?", |present| &*present.info.id);
         let seq = self.present.as_ref().map_or(0, |present| present.feed.position());
         let failure = self.driver.failure().map(ToString::to_string);

@@ -53,6 +53,9 @@ pub enum End {
     /// Something that should not happen here did; the log has more.
     #[error("an internal error")]
     Internal,
+    /// There are as many connections as there may be.
+    #[error("there are too many connections")]
+    Full,
     /// The host stops.
     #[error("the host stops")]
     Stopping,
@@ -73,6 +76,7 @@ impl End {
             Self::Version => "endpoint-version",
             Self::Log(_) => "endpoint-log",
             Self::Internal => "endpoint-internal",
+            Self::Full => "endpoint-full",
             Self::Stopping => "endpoint-stopping",
         }
     }
@@ -86,6 +90,7 @@ impl End {
             Self::Stalled { .. } => 4410,
             Self::Lagging { .. } | Self::Trimmed => 4411,
             Self::NoHandshake(_) => 4412,
+            Self::Full => 1013,
             Self::Version => 4415,
             Self::Log(_) | Self::Internal => 1011,
             Self::Reset | Self::Stopping => CloseReason::Restart.code(),

@@ -105,8 +105,10 @@ async fn replay(shared: &Shared, after: Seq, channels: &[Arc<str>], limit: u64) 
     }
     let Replay { actions, notices, tail } = Replay::read(shared, after, &there, limit).await?;
     shared.counts.add("endpoint-replay", 1);
+    shared.traffic.replayed.observe(wide(actions.len()));
     let list = wire::list(actions);
     let result = joined(r#"{"type":"replay","actions":"#.to_owned(), list, end(&missing));
+    shared.traffic.replay_bytes.observe(wide(result.len()));
     // Which turns the client has is not known any more.
     let known = |channel| (channel, Subscription { known: after, is_windowed: true, ..Subscription::default() });
     Some((result, notices, Feed::new(tail, there.into_iter().map(known).collect())))
@@ -117,7 +119,9 @@ async fn snapshots(shared: &Shared, channels: &[Arc<str>], at: Seq, limit: u64) 
     shared.counts.add("endpoint-snapshots", 1);
     let shots = Shots::take(shared, channels, at, limit).await;
     let (feed, _) = follow(shared, &shots, at);
-    (joined(r#"{"type":"snapshot","snapshots":"#.to_owned(), bodies(&shots), end(&shots.missing)), Vec::new(), feed)
+    let result = joined(r#"{"type":"snapshot","snapshots":"#.to_owned(), bodies(&shots), end(&shots.missing));
+    shared.traffic.snapshot_bytes.observe(wide(result.len()));
+    (result, Vec::new(), feed)
 }
 
 /// A feed that goes on behind snapshots, each of which knows everything up to `at` at least; and the seq up to which all of
@@ -172,6 +176,10 @@ fn unsupported() -> MethodError {
     let data = UnsupportedProtocolVersionErrorData { supported_versions: versions.collect() };
     let error = MethodError::new(UNSUPPORTED_PROTOCOL_VERSION, "no protocol version in common");
     error.with_data(json!(data))
+}
+
+fn wide(len: usize) -> u64 {
+    u64::try_from(len).unwrap_or(u64::MAX)
 }
 
 fn unreadable(error: &ReadError) -> MethodError {

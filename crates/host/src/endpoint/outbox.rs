@@ -39,6 +39,11 @@ impl Sending {
         self.unsent.is_empty()
     }
 
+    /// How many messages the client has yet to take.
+    pub(super) fn len(&self) -> usize {
+        self.unsent.len()
+    }
+
     /// Gives a message of so many bytes a ticket.
     fn begin(&mut self, bytes: usize) -> Ticket {
         self.tickets = self.tickets.saturating_add(1);

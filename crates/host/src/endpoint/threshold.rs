@@ -1,6 +1,7 @@
 //! A link until somebody has introduced themselves: little may come in, and what the client offers is read as it passes.
 
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use breakbulk::{Arrival, BoxLink, Link, LinkError};
@@ -8,6 +9,8 @@ use breakbulk_proto::json::{self, Path};
 use breakbulk_proto::{Capacity, Over, Transmit};
 use futures_core::Stream;
 use futures_sink::Sink;
+
+use super::traffic::Traffic;
 
 /// A link that takes little before it is opened.
 pub(super) struct Threshold {
@@ -18,11 +21,12 @@ pub(super) struct Threshold {
     /// The longest message that the client says it takes. The machine hides this from us, and knows it only when the
     /// answer passes.
     offered: Option<u64>,
+    traffic: Arc<Traffic>,
 }
 
 impl Threshold {
-    pub(super) fn new(link: BoxLink, limit: u64) -> Self {
-        Self { link, came: Some(0), limit, offered: None }
+    pub(super) fn new(link: BoxLink, limit: u64, traffic: Arc<Traffic>) -> Self {
+        Self { link, came: Some(0), limit, offered: None, traffic }
     }
 
     /// The client has introduced itself: from now on the machine's limits hold.
@@ -65,6 +69,7 @@ impl Stream for Threshold {
         let arrival = ready!(Pin::new(&mut self.link).poll_next(cx));
         Poll::Ready(match arrival {
             Some(Ok(Arrival::Frame { bytes, meta })) => {
+                self.traffic.received.frame(bytes.len());
                 Some(self.note(&bytes).map(|()| Arrival::Frame { bytes, meta }))
             }
             // A client that says nothing more has left.
@@ -82,6 +87,9 @@ impl Sink<Transmit> for Threshold {
     }
 
     fn start_send(mut self: Pin<&mut Self>, item: Transmit) -> Result<(), LinkError> {
+        if let Transmit::Frame { bytes, .. } = &item {
+            self.traffic.sent.frame(bytes.len());
+        }
         Pin::new(&mut self.link).start_send(item)
     }
 

@@ -3,7 +3,8 @@
 use std::time::{Duration, SystemTime};
 
 /// `2026-01-15T12:34:56.789Z`, or nothing for a time before 1970 or after 9999.
-pub(crate) fn iso_8601(time: SystemTime) -> Option<String> {
+#[must_use]
+pub fn iso_8601(time: SystemTime) -> Option<String> {
     const LAST: Duration = Duration::from_secs(253_402_300_799); // the last second of 9999
     let since = time.duration_since(SystemTime::UNIX_EPOCH).ok().filter(|since| *since <= LAST)?;
     let seconds = since.as_secs();

@@ -31,8 +31,8 @@ pub struct HostConfig {
     pub complete: CompleteConfig,
     /// How long entries are kept. By default for ever.
     pub retention: Policy,
-    /// How often what is no longer kept is let go. 10 min.
-    pub upkeep_every: Duration,
+    /// How often to look for what is not. 10 minutes.
+    pub retain_every: Duration,
 }
 
 impl HostConfig {
@@ -52,7 +52,7 @@ impl HostConfig {
             customize: CustomizeConfig::default(),
             complete: CompleteConfig::default(),
             retention: Policy::default(),
-            upkeep_every: Duration::from_mins(10),
+            retain_every: Duration::from_mins(10),
         }
     }
 }

@@ -1,43 +1,65 @@
-//! Lets go what the log need not keep any longer.
+//! Keeping house: channels are saved, so that what they stand for may go; and sessions are erased.
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use tracing::{info, warn};
+use ahp_types::ROOT_RESOURCE_URI;
+use ahp_types::errors::json_rpc_error_codes::INTERNAL_ERROR;
+use ahp_types::notifications::SessionRemovedParams;
 
-use super::desk::Desk;
-use crate::log::{Policy, ReadError};
-use crate::state::StateError;
+use super::desk::{Desk, Sheet};
+use crate::error::MethodError;
+use crate::log::{Log, ReadError};
+use crate::state::entry::Notice;
+use crate::state::{State, StateConfig, StateError};
 
-/// Trims the log by this policy, again and again.
+/// A channel that could not be saved, and why.
+pub type Unsaved = (Arc<str>, StateError);
+
+/// Removes a session for good, from the list of sessions too; how many entries went, or `None` if there is no such
+/// session. No host may have the log.
 ///
-/// Only what a saved snapshot stands for can go. So each channel that has changed is saved first, where there is a limit at
-/// all: a channel that nobody uses would else keep its entries for ever. A client that comes back from before what is kept
-/// gets snapshots.
-pub(super) async fn keep(desk: Arc<Desk>, policy: Policy, every: Duration) {
-    loop {
-        tokio::time::sleep(every).await;
-        if (policy.max_age.is_some() || policy.max_bytes.is_some())
-            && let Err(error) = save_all(&desk).await
-        {
-            warn!("channels cannot be saved now: {error}");
-        }
-        match desk.log().retain(policy).await {
-            Ok(0) => {}
-            Ok(entries) => info!(entries, "entries that need not be kept are gone"),
-            Err(error) => warn!("nothing can be let go now: {error}"),
-        }
+/// # Errors
+/// The log cannot be read, or does not take it.
+pub async fn erase(log: &Arc<dyn Log>, session: &str) -> Result<Option<u64>, MethodError> {
+    let state = State::open(Arc::clone(log), StateConfig::default()).await?;
+    let channels = log.channels(Some(session)).await.map_err(unreadable)?;
+    let listed = state.session(session).await?.is_some();
+    if channels.is_empty() && !listed {
+        return Ok(None);
     }
+    if listed {
+        let removed = SessionRemovedParams { channel: ROOT_RESOURCE_URI.to_owned(), session: session.to_owned() };
+        let desk = Desk::new(Arc::clone(log), Arc::clone(&state));
+        desk.put_seen(Sheet::new().notice(session, &Notice::Removed(removed))).await?;
+    }
+    state.forget(session).await?;
+    let gone = log.erase(session).await.map_err(|error| MethodError::new(INTERNAL_ERROR, error.to_string()))?;
+    Ok(Some(gone))
 }
 
-async fn save_all(desk: &Desk) -> Result<(), ReadError> {
-    for info in desk.log().channels(None).await? {
-        if info.snapshot.is_none_or(|saved| saved < info.last) {
-            match desk.state().save(&info.channel).await {
-                Ok(()) | Err(StateError::NotFound) => {}
-                Err(error) => warn!("a channel cannot be saved: {error}"),
-            }
+/// Saves a snapshot of each channel that has changed since its last one, so that what it stands for may be trimmed;
+/// returns those that could not be saved. No host may have the log.
+///
+/// # Errors
+/// The log cannot be read.
+pub async fn save_all(log: &Arc<dyn Log>) -> Result<Vec<Unsaved>, MethodError> {
+    let state = State::open(Arc::clone(log), StateConfig::default()).await?;
+    save_changed(log, &state).await.map_err(unreadable)
+}
+
+/// The same where a host has the log.
+pub(super) async fn save_changed(log: &Arc<dyn Log>, state: &State) -> Result<Vec<Unsaved>, ReadError> {
+    let mut unsaved = Vec::new();
+    for info in log.channels(None).await? {
+        if info.last > info.snapshot.unwrap_or(0)
+            && let Err(error) = state.save(&info.channel).await
+        {
+            unsaved.push((info.channel, error));
         }
     }
-    Ok(())
+    Ok(unsaved)
+}
+
+fn unreadable(error: ReadError) -> MethodError {
+    MethodError::new(INTERNAL_ERROR, error.to_string())
 }

@@ -18,6 +18,7 @@ mod recent;
 mod record;
 mod schema;
 mod tail;
+mod usage;
 mod verify;
 mod writer;
 
@@ -29,6 +30,7 @@ use std::time::Instant;
 pub use export::ExportError;
 pub use options::{Options, Sabotage};
 use tokio::sync::{oneshot, watch};
+pub use usage::Usage;
 
 use self::db::Failure;
 use self::files::Files;
@@ -124,6 +126,26 @@ impl SqliteLog {
     /// There is no room, or writing failed.
     pub async fn compact(&self) -> Result<(), WriteError> {
         self.shared.ask(|reply| Job::Compact { reply }).await
+    }
+
+    /// As [`verify`](Log::verify), and says now and then how many bytes of about how many it has seen.
+    ///
+    /// # Errors
+    /// The store cannot be read.
+    pub async fn verify_with(&self, mut seen: impl FnMut(u64, u64) + Send + 'static) -> Result<Report, ReadError> {
+        let walk = move |reader: &reader::Reader| {
+            let total = reader.store_bytes()?;
+            verify::walk(reader, |bytes| seen(bytes.min(total), total))
+        };
+        self.shared.readers.run(walk).await
+    }
+
+    /// How much each channel has in the log, by URI.
+    ///
+    /// # Errors
+    /// The store cannot be read.
+    pub async fn usage(&self) -> Result<Vec<Usage>, ReadError> {
+        self.shared.readers.run(usage::all).await
     }
 
     fn of(shared: Arc<Shared>) -> Self {
@@ -247,7 +269,7 @@ impl Log for SqliteLog {
     }
 
     fn verify(&self) -> Answer<'_, Result<Report, ReadError>> {
-        Box::pin(self.shared.readers.run(verify::walk))
+        Box::pin(self.shared.readers.run(|reader| verify::walk(reader, |_| {})))
     }
 
     fn health(&self) -> watch::Receiver<Health> {

@@ -10,7 +10,7 @@ use super::world::{House, SESSION, state};
 async fn who_comes_back_from_before_what_is_kept_gets_a_snapshot() {
     let house = House::with(|config| {
         config.retention.max_age = Some(Duration::ZERO);
-        config.upkeep_every = Duration::from_millis(20);
+        config.retain_every = Duration::from_millis(20);
     })
     .await;
     let (mut client, chat) = house.with_session("c").await;

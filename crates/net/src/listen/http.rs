@@ -3,7 +3,7 @@
 use std::convert::Infallible;
 use std::fmt;
 use std::future::Future;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -33,7 +33,8 @@ pub type BoxBody = http_body_util::combinators::BoxBody<Bytes, std::io::Error>;
 type Answer = Pin<Box<dyn Future<Output = Response<BoxBody>> + Send>>;
 
 /// Serves requests that ask for no WebSocket, such as those for a page. They have called us by a name of ours and, if by
-/// a browser, from a page of ours; whether they need the token is for the pages to decide, with `is_admitted`.
+/// a browser, from a page of ours; whether they need the token is for the pages to decide, with `is_admitted`. Among the
+/// extensions of a request is the [`Peer`].
 #[derive(Clone)]
 pub struct Pages(Arc<dyn Fn(Request<Incoming>, bool) -> Answer + Send + Sync>);
 
@@ -54,10 +55,15 @@ impl fmt::Debug for Pages {
     }
 }
 
+/// Who makes a request for a page: the address that it comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Peer(pub IpAddr);
+
 /// What stands before all links of a listener.
 #[derive(Debug)]
 pub(super) struct Front {
     pub(super) door: Door,
+    pub(super) path: Option<String>,
     pub(super) pages: Option<Pages>,
     pub(super) timeout: Duration,
     pub(super) is_tls: bool,
@@ -132,6 +138,9 @@ impl Front {
                 return line(refused.status(), refused.text());
             }
         };
+        if self.path.as_ref().is_some_and(|path| head.uri.path() != path) {
+            return line(StatusCode::NOT_FOUND, "There is no WebSocket at this path.\n");
+        }
         let Some(response) = upgrade(&head) else {
             return line(StatusCode::BAD_REQUEST, "That is no WebSocket handshake of version 13.\n");
         };
@@ -146,7 +155,8 @@ impl Front {
             response.headers_mut().insert(header::UPGRADE, HeaderValue::from_static("websocket"));
             return response;
         };
-        let (head, body) = request.into_parts();
+        let (mut head, body) = request.into_parts();
+        head.extensions.insert(Peer(place.peer));
         let is_admitted = match self.door.admit(&head, place) {
             Ok(_) => true,
             Err(refused @ (Refused::Host | Refused::Origin)) => return line(refused.status(), refused.text()),

@@ -153,6 +153,12 @@ impl Reader {
         Ok(Rows { rows, total })
     }
 
+    /// Bytes of the database.
+    pub(super) fn store_bytes(&self) -> Result<u64, ReadError> {
+        let value = |name| self.connection.pragma_query_value(None, name, |row| row.get::<_, u64>(0)).map_err(store);
+        Ok(value("page_count")?.saturating_mul(value("page_size")?))
+    }
+
     /// What is known of channels.
     pub(super) fn channels(&self, session: Option<&str>) -> Result<Vec<ChannelInfo>, ReadError> {
         let sql = "SELECT uri, session, trimmed,

@@ -9,8 +9,8 @@ use super::record;
 /// Records that are looked at in one view of the file: the writer can recycle its log in between.
 const STEP: usize = 1_000;
 
-/// Looks at every record.
-pub(super) fn walk(reader: &Reader) -> Result<Report, ReadError> {
+/// Looks at every record, and says now and then how many bytes it has seen.
+pub(super) fn walk(reader: &Reader, mut seen: impl FnMut(u64)) -> Result<Report, ReadError> {
     let mut report = Report::default();
     // It walks trees and indices: what it says is for people.
     let check = reader.connection.prepare("PRAGMA integrity_check(100)").and_then(|mut check| {
@@ -21,15 +21,15 @@ pub(super) fn walk(reader: &Reader) -> Result<Report, ReadError> {
         Ok(lines) => report.faults.extend(lines.into_iter().filter(|line| line != "ok")),
         Err(error) => report.faults.push(error.to_string()),
     }
-    entries(reader, &mut report)?;
+    entries(reader, &mut report, &mut seen)?;
     // The entries come first for everybody; what cannot be walked beside them is one more fault.
-    if let Err(error) = snapshots(reader, &mut report).and_then(|()| rows(reader, &mut report)) {
+    if let Err(error) = snapshots(reader, &mut report).and_then(|()| rows(reader, &mut report, &mut seen)) {
         report.faults.push(error.to_string());
     }
     Ok(report)
 }
 
-fn entries(reader: &Reader, report: &mut Report) -> Result<(), ReadError> {
+fn entries(reader: &Reader, report: &mut Report, seen: &mut impl FnMut(u64)) -> Result<(), ReadError> {
     let sql = "SELECT seq, channel, at, crc, about, body FROM entry WHERE seq > ?1 ORDER BY seq LIMIT ?2";
     let mut query = reader.connection.prepare(sql).map_err(store)?;
     let mut after: Seq = 0;
@@ -55,6 +55,7 @@ fn entries(reader: &Reader, report: &mut Report) -> Result<(), ReadError> {
                 None => report.damaged.push(DamagedRecord::Entry { seq: after }),
             }
         }
+        seen(report.bytes);
         if after == begin {
             return Ok(());
         }
@@ -88,7 +89,7 @@ fn snapshots(reader: &Reader, report: &mut Report) -> rusqlite::Result<()> {
     Ok(())
 }
 
-fn rows(reader: &Reader, report: &mut Report) -> rusqlite::Result<()> {
+fn rows(reader: &Reader, report: &mut Report, seen: &mut impl FnMut(u64)) -> rusqlite::Result<()> {
     let sql = "SELECT part.id, crc, body, uri FROM part JOIN channel ON channel.id = part.id >> 32";
     let mut query = reader.connection.prepare(sql)?;
     let mut rows = query.query([])?;
@@ -97,6 +98,7 @@ fn rows(reader: &Reader, report: &mut Report) -> rusqlite::Result<()> {
         let body = record::blob(row.get_ref(2)?);
         if row.get::<_, u32>(1).ok() == Some(record::row_sum(key, body)) {
             report.rows += 1;
+            seen(report.bytes);
             report.bytes += body.len() as u64;
         } else {
             let (channel, index) = (row.get(3)?, record::row_index(key));

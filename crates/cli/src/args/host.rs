@@ -1,0 +1,166 @@
+//! Arguments of the host, and of the commands that look after its log.
+
+use clap::{Args as Arguments, Subcommand, ValueEnum};
+
+use crate::settings::{Serve, SettingsArgs, Stored, Upkeep};
+
+/// Run an agent host whose log outlives everything.
+///
+/// Clients of the Agent Host Protocol connect to ws://127.0.0.1:4140/ahp, with the token that is printed at start. Every
+/// action is in the log before any client sees it; a client that comes back gets all that it missed, also after a crash.
+/// Beside /ahp there are /healthz and /metrics.
+///
+/// Every setting can also stand in the environment, as BREAKBULK_ and its name in capitals, or in a file. A flag goes
+/// before the environment, that before the file; `breakbulk config` shows what holds and why.
+#[derive(Debug, Arguments)]
+#[command(override_usage = "breakbulk serve [OPTIONS]", after_help = SERVE_EXAMPLES)]
+pub(crate) struct ServeArgs {
+    /// How to say where it listens: text for people, json for programs (one line when ready).
+    #[arg(long, value_enum, default_value = "text", hide_possible_values = true)]
+    pub(crate) format: Format,
+
+    #[command(flatten)]
+    pub(crate) settings: SettingsArgs<Serve>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Format {
+    /// Lines on standard error.
+    Text,
+    /// One object on standard output.
+    Json,
+}
+
+/// Look at a host's log, and look after it.
+///
+/// list, show, verify and export also work while the host runs, and never disturb it. compact and erase need it stopped.
+#[derive(Debug, Arguments)]
+#[command(after_help = LOG_EXAMPLES)]
+pub(crate) struct LogArgs {
+    #[command(subcommand)]
+    pub(crate) command: LogCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum LogCommand {
+    List(ListArgs),
+    Show(ShowArgs),
+    Verify(VerifyArgs),
+    Export(ExportArgs),
+    Compact(CompactArgs),
+    Erase(EraseArgs),
+}
+
+/// List channels: how much each has in the log, and from when.
+#[derive(Debug, Arguments)]
+pub(crate) struct ListArgs {
+    /// Only those of this session.
+    #[arg(long, value_name = "URI")]
+    pub(crate) session: Option<String>,
+
+    /// Print objects for programs.
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    #[command(flatten)]
+    pub(crate) settings: SettingsArgs<Stored>,
+}
+
+/// Print the entries of a channel, oldest first.
+#[derive(Debug, Arguments)]
+pub(crate) struct ShowArgs {
+    /// Its URI, as `list` shows it.
+    #[arg(value_name = "CHANNEL")]
+    pub(crate) channel: String,
+
+    /// Begin with this seq.
+    #[arg(long, value_name = "SEQ", default_value_t = 0, hide_default_value = true)]
+    pub(crate) from: u64,
+
+    /// Print no more than so many.
+    #[arg(long, value_name = "N")]
+    pub(crate) limit: Option<u64>,
+
+    /// Print objects for programs, one a line, with whole bodies.
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    #[command(flatten)]
+    pub(crate) settings: SettingsArgs<Stored>,
+}
+
+/// Read every record, and compare it with its checksum.
+///
+/// Names what is damaged. The exit status is then 1.
+#[derive(Debug, Arguments)]
+pub(crate) struct VerifyArgs {
+    #[command(flatten)]
+    pub(crate) settings: SettingsArgs<Stored>,
+}
+
+/// Print the log, or one session, as JSON Lines.
+///
+/// What the log is comes first, then each channel with its snapshot and rows, then all entries in order. What is appended
+/// meanwhile is left out.
+#[derive(Debug, Arguments)]
+pub(crate) struct ExportArgs {
+    /// Only the channels of this session.
+    #[arg(long, value_name = "URI")]
+    pub(crate) session: Option<String>,
+
+    #[command(flatten)]
+    pub(crate) settings: SettingsArgs<Stored>,
+}
+
+/// Let go of what is no longer kept, and give its room back to the disk. The host must be stopped.
+///
+/// With --keep-for or --keep-bytes each channel is saved as it is now, and older entries go. As much room as the log has
+/// is needed beside it meanwhile.
+#[derive(Debug, Arguments)]
+pub(crate) struct CompactArgs {
+    #[command(flatten)]
+    pub(crate) settings: SettingsArgs<Upkeep>,
+}
+
+/// Remove a session for good, with all its channels. The host must be stopped.
+#[derive(Debug, Arguments)]
+pub(crate) struct EraseArgs {
+    /// Its URI, as `list` shows it.
+    #[arg(value_name = "SESSION")]
+    pub(crate) session: String,
+
+    /// It is meant: nothing brings the session back.
+    #[arg(long)]
+    pub(crate) yes: bool,
+
+    #[command(flatten)]
+    pub(crate) settings: SettingsArgs<Stored>,
+}
+
+const SERVE_EXAMPLES: &str = "\
+Examples:
+  breakbulk serve
+          a host for this directory, with the demo agent
+  breakbulk serve --root ~/src/one --root ~/src/two --keep-for 30d
+          for two directories; actions older than a month are let go
+  breakbulk serve --listen 'ws://127.0.0.1:4140?cap=900000'
+          behind a relay that caps frames
+  breakbulk serve --listen ws://127.0.0.1:0 --format json
+          on a free port, for a script
+  curl http://127.0.0.1:4140/healthz
+
+SIGINT and SIGTERM end it once clients are told and the log is closed; a second
+one ends it at once.
+
+Exit status: 0 done, 1 failure, 2 bad arguments or settings, 130 ended at once.";
+
+const LOG_EXAMPLES: &str = "\
+Examples:
+  breakbulk log list
+  breakbulk log show ahp-root:// --from 100 --limit 20
+  breakbulk log export --session ahp-session:/1 > session.jsonl
+  breakbulk log verify --data /var/lib/breakbulk
+  breakbulk log compact --keep-for 30d
+  breakbulk log erase ahp-session:/1 --yes
+
+Exit status: 0 done, 1 failure or damage, 2 bad arguments or settings.";

@@ -1,0 +1,225 @@
+//! `breakbulk serve`: an agent host on a port of this machine.
+
+mod pages;
+
+use std::io::{self, Write};
+use std::sync::Arc;
+use std::time::Duration;
+
+use breakbulk::{Accepted, Dialect, Listener, Way};
+use breakbulk_host::Host;
+use breakbulk_host::agent::demo::Demo;
+use breakbulk_host::agent::{Agent, merge_actions};
+use breakbulk_host::log::{Health, Log, OpenError, SqliteLog};
+use breakbulk_proto::Budget;
+use breakbulk_proto::ahp::Role;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+use tracing::{error, info, warn};
+
+use crate::args::Format;
+use crate::failure::Error;
+use crate::open::{self, Admission};
+use crate::runtime;
+use crate::settings::{AgentName, Means, PATH, ServeSettings};
+use crate::shutdown;
+
+/// Clients that are being told to come again later. One more is simply cut.
+const MAX_TURNED_AWAY: usize = 64;
+/// How long that may take.
+const FAREWELL: Duration = Duration::from_secs(5);
+
+/// Serves until it is told to stop, or until another host has taken over the log.
+pub(crate) fn run(settings: ServeSettings, format: Format) -> Result<(), Error> {
+    raise_file_limit();
+    runtime::run(async move {
+        let shutdown = shutdown::requested().map_err(Error::Runtime)?;
+        let mut server = Server::start(settings).await?;
+        server.say(format)?;
+        let health = server.log.health();
+        let result = tokio::select! {
+            signal = shutdown => {
+                info!("{signal}: stopping when what is under way has finished");
+                Ok(())
+            }
+            () = fenced(health) => Err(Error::Host("another host has taken over the log".into())),
+            () = server.serve() => Ok(()),
+        };
+        server.stop().await;
+        result
+    })
+}
+
+/// A host with its clients.
+struct Server {
+    log: SqliteLog,
+    host: Host,
+    listener: Listener,
+    admission: Admission,
+    clients: JoinSet<()>,
+    turned_away: JoinSet<()>,
+    max_connections: usize,
+    shutdown_timeout: Duration,
+}
+
+impl Server {
+    async fn start(settings: ServeSettings) -> Result<Self, Error> {
+        let ServeSettings { mut listen, door, link, max_connections, data, agents, means, shutdown_timeout } = settings;
+        listen.dialect = Some(Dialect::Ahp);
+        let Way::WebSocket { host: name, port, .. } = listen.way.clone() else {
+            return Err(Error::Listen("a host listens on ws: or wss:".into()));
+        };
+        let route = open::route(listen, Role::Server, &link)?;
+        let Means { host: mut config, mut store, demo } = means;
+        config.endpoint.limits = route.setup.limits;
+        store.merge = Some(Arc::new(merge_actions));
+        let log = SqliteLog::open(&data, store).await.map_err(unopened)?;
+        let agents = agents.into_iter().map(|agent| match agent {
+            AgentName::Demo => Arc::new(Demo::new(demo)) as Arc<dyn Agent>,
+        });
+        let begun = Host::start(Arc::new(log.clone()), agents.collect(), config, Budget::new(link.budget)).await;
+        let host = begun.map_err(|error| Error::Host(format!("the host does not start: {error}")))?;
+        let pages = pages::all(host.clone());
+        let listening = open::listener((&name, port), &door, open::web_socket(&route, &link), |config| {
+            (config.path, config.pages) = (Some(PATH.to_owned()), Some(pages));
+        });
+        let (listener, admission) = match listening.await {
+            Ok(listening) => listening,
+            Err(error) => {
+                host.stop().await;
+                log.close().await;
+                return Err(error);
+            }
+        };
+        info!(data = %data.display(), "the log is open");
+        let (clients, turned_away) = (JoinSet::new(), JoinSet::new());
+        Ok(Self { log, host, listener, admission, clients, turned_away, max_connections, shutdown_timeout })
+    }
+
+    /// Says where it listens, and what a client must show.
+    fn say(&self, format: Format) -> Result<(), Error> {
+        let Admission { scheme, token, is_new, .. } = &self.admission;
+        let address = format!("{scheme}://{}{PATH}", self.listener.local_address());
+        let token = token.as_ref().map(breakbulk::Token::reveal);
+        let with_token = token.map(|token| format!("{address}?token={}", in_query(token)));
+        match format {
+            Format::Json => {
+                let ready = serde_json::json!({ "ahp": with_token.as_ref().unwrap_or(&address), "token": token });
+                let mut out = io::stdout().lock();
+                writeln!(out, "{ready}").and_then(|()| out.flush()).map_err(Error::Output)?;
+            }
+            Format::Text => {
+                // A token that somebody gave us is theirs to show.
+                let shown = with_token.filter(|_| *is_new).unwrap_or(address);
+                for note in [format!("listening on {shown}")].into_iter().chain(self.admission.notes()) {
+                    // Nobody reads this when it fails.
+                    let _ = writeln!(io::stderr(), "breakbulk: {note}");
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes clients in, for ever.
+    async fn serve(&mut self) {
+        loop {
+            tokio::select! {
+                accepted = self.listener.accept() => self.take(accepted),
+                Some(_) = self.clients.join_next() => {}
+                Some(_) = self.turned_away.join_next() => {}
+            }
+        }
+    }
+
+    fn take(&mut self, Accepted { link, peer, principal, .. }: Accepted) {
+        let host = self.host.clone();
+        if self.clients.len() < self.max_connections {
+            info!(%peer, "a client has come in");
+            self.clients.spawn(async move { drop(host.endpoint().serve(link, principal).await) });
+            return;
+        }
+        warn!(%peer, limit = self.max_connections, "too many connections: one more is told to come later");
+        if self.turned_away.len() < MAX_TURNED_AWAY {
+            self.turned_away.spawn(async move { drop(timeout(FAREWELL, host.endpoint().turn_away(link)).await) });
+        }
+    }
+
+    /// Lets nobody in any more, tells clients to come again, waits for them a while, and closes the log.
+    async fn stop(self) {
+        let Self { log, host, listener, mut clients, shutdown_timeout, .. } = self;
+        drop(listener);
+        let end = async {
+            host.stop().await;
+            while clients.join_next().await.is_some() {}
+        };
+        if timeout(shutdown_timeout, end).await.is_err() {
+            warn!("not all was finished in {} s", shutdown_timeout.as_secs_f32());
+        }
+        clients.shutdown().await;
+        drop(host);
+        log.close().await;
+    }
+}
+
+/// Says how the log is whenever that changes; returns when this host can never write again.
+async fn fenced(mut health: watch::Receiver<Health>) {
+    loop {
+        if health.changed().await.is_err() {
+            return std::future::pending().await;
+        }
+        let now = health.borrow_and_update().clone();
+        match now {
+            Health::Good => info!("the log acknowledges again"),
+            Health::Full => error!("the log has no room: nothing is acknowledged until there is"),
+            Health::Failed { reason } => {
+                error!("writing the log failed, it is opened anew and looked through: {reason}")
+            }
+            Health::Lost { seq } => error!(seq, "the log has lost what it acknowledged: see `breakbulk log verify`"),
+            Health::Fenced => return,
+            Health::Closed => {}
+        }
+    }
+}
+
+/// Why a log does not open, for who wanted to write to it.
+pub(crate) fn unopened(error: OpenError) -> Error {
+    Error::Host(match error {
+        OpenError::InUse(dir) => {
+            format!("{} is in use by another host: stop it first, or name another directory", dir.display())
+        }
+        error => format!("cannot open the log: {error}"),
+    })
+}
+
+/// A token as part of a query.
+fn in_query(token: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
+    token.bytes().map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") }).collect()
+}
+
+/// A connection is a file. What the system lets us have of them is usually far more than it begins with.
+#[cfg(unix)]
+fn raise_file_limit() {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    if let Err(error) = setrlimit(Resource::Nofile, limit) {
+        warn!("the limit of open files stays as it is: {error}");
+    }
+}
+
+#[cfg(not(unix))]
+const fn raise_file_limit() {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_is_the_same_after_its_way_through_a_query() {
+        assert_eq!(in_query("aZ0-._~"), "aZ0-._~");
+        assert_eq!(in_query("a+b/c=&"), "a%2Bb%2Fc%3D%26");
+    }
+}

@@ -1,0 +1,250 @@
+//! The settings of a host as proven: where it listens, who may come in, and what it may use.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use breakbulk::address::Size;
+use breakbulk::{Address, Way};
+use breakbulk_host::HostConfig;
+use breakbulk_host::agent::demo::DemoConfig;
+use breakbulk_host::log::{Options, Policy};
+
+use super::kinds::{Count, Dir};
+use super::names::AgentName;
+use super::proof::{Door, LinkSettings, missing, towards_peer};
+use super::{Configuration, HostSettings, Layers, SettingError, Settings};
+use crate::span::Span;
+
+/// Where a host listens if nobody says where.
+const USUAL: &str = "ws://127.0.0.1:4140/ahp";
+
+/// The path of the AHP endpoint.
+pub(crate) const PATH: &str = "/ahp";
+
+/// What `serve` does.
+#[derive(Debug)]
+pub(crate) struct ServeSettings {
+    /// A WebSocket.
+    pub(crate) listen: Address,
+    pub(crate) door: Door,
+    pub(crate) link: LinkSettings,
+    pub(crate) max_connections: usize,
+    /// Where the log is.
+    pub(crate) data: PathBuf,
+    /// At least one.
+    pub(crate) agents: Vec<AgentName>,
+    pub(crate) means: Means,
+    /// How long connections may take to finish at the end.
+    pub(crate) shutdown_timeout: Duration,
+}
+
+/// What a host may use: each limit of each of its rooms.
+#[derive(Debug)]
+pub(crate) struct Means {
+    pub(crate) host: HostConfig,
+    pub(crate) store: Options,
+    pub(crate) demo: DemoConfig,
+}
+
+impl ServeSettings {
+    pub(crate) fn prove(settings: Settings, configuration: &Configuration) -> Result<Self, SettingError> {
+        let layers = &configuration.layers;
+        let host = HostSettings::read(layers)?;
+        let listen = match &settings.listen {
+            Some(listen) => listen.clone(),
+            None => USUAL.parse().map_err(|_| missing("listen"))?,
+        };
+        check_way(&listen).map_err(|why| layers.refuse("listen", why.into()))?;
+        let listen = towards_peer(listen, &settings);
+        let roots = roots(&host.root).map_err(|why| layers.refuse("root", why))?;
+        let means = Means::prove(&host, roots, layers)?;
+        let door = Door::prove(&settings, Some(&listen), layers)?;
+        let shutdown_timeout = settings.shutdown_timeout.0;
+        Ok(Self {
+            listen,
+            door,
+            link: LinkSettings::prove(settings, layers)?,
+            max_connections: usize::try_from(host.max_connections.0).unwrap_or(usize::MAX),
+            data: data(configuration)?,
+            agents: if host.agent.is_empty() { vec![AgentName::Demo] } else { host.agent },
+            means,
+            shutdown_timeout,
+        })
+    }
+}
+
+impl Means {
+    /// The library's own limits, with what the settings say.
+    pub(super) fn prove(host: &HostSettings, roots: Vec<PathBuf>, layers: &Layers) -> Result<Self, SettingError> {
+        let mut means = Self { host: HostConfig::new(roots), store: Options::default(), demo: DemoConfig::default() };
+        host.apply(&mut means, layers)?;
+        let (kept, most) = (means.host.terminals.kept_scrollback_bytes, means.host.terminals.max_scrollback_bytes);
+        if kept > most {
+            return Err(
+                layers.refuse("kept_scrollback", format!("allowed are up to {most} bytes, because of scrollback"))
+            );
+        }
+        Ok(means)
+    }
+}
+
+/// Where a host's data is.
+pub(crate) fn data(configuration: &Configuration) -> Result<PathBuf, SettingError> {
+    let named: Option<Dir> = configuration.layers.read("data")?;
+    named.map(|dir| dir.0).or_else(|| configuration.usual_data.clone()).ok_or_else(|| missing("data"))
+}
+
+/// How long things are kept, for who tidies up.
+pub(crate) fn retention(layers: &Layers) -> Result<Policy, SettingError> {
+    let host = HostSettings::read(layers)?;
+    Ok(Means::prove(&host, Vec::new(), layers)?.host.retention)
+}
+
+/// A host serves WebSockets, all at one path.
+fn check_way(listen: &Address) -> Result<(), &'static str> {
+    match &listen.way {
+        Way::WebSocket { target, .. } if matches!(target.as_str(), "/" | PATH) => Ok(()),
+        Way::WebSocket { .. } => Err("allowed is the path /ahp, or none"),
+        _ => Err("allowed are ws://HOST:PORT and wss://HOST:PORT"),
+    }
+}
+
+/// The directories that may be used: those that were named, or the one that we are in.
+fn roots(named: &[Dir]) -> Result<Vec<PathBuf>, String> {
+    let real = |path: &Path| {
+        let real = path.canonicalize().map_err(|error| format!("{}: {error}", path.display()))?;
+        if real.is_dir() { Ok(real) } else { Err(format!("{} is no directory", path.display())) }
+    };
+    if named.is_empty() { Ok(vec![real(Path::new("."))?]) } else { named.iter().map(|dir| real(&dir.0)).collect() }
+}
+
+/// A setting that is a limit of the library's.
+pub(super) trait Set<T> {
+    /// Puts it there; the error says what is allowed.
+    fn set(&self, place: &mut T) -> Result<(), String>;
+}
+
+/// Numbers that may be more than their place takes.
+macro_rules! numbers {
+    ($($from:ty => $($to:ty),+;)+) => {$($(
+        impl Set<$to> for $from {
+            fn set(&self, place: &mut $to) -> Result<(), String> {
+                *place = <$to>::try_from(self.0).map_err(|_| format!("allowed are up to {}", <$to>::MAX))?;
+                Ok(())
+            }
+        }
+    )+)+};
+}
+
+numbers! {
+    Size => u32, u64, usize;
+    Count => u32, u64, usize;
+}
+
+/// Kinds that fit as they are.
+macro_rules! fits {
+    ($($from:ty => $to:ty, |$value:ident| $made:expr;)+) => {$(
+        impl Set<$to> for $from {
+            fn set(&self, place: &mut $to) -> Result<(), String> {
+                let $value = self;
+                *place = $made;
+                Ok(())
+            }
+        }
+    )+};
+}
+
+fits! {
+    u32 => usize, |value| usize::try_from(*value).unwrap_or(usize::MAX);
+    u32 => u64, |value| u64::from(*value);
+    Span => Duration, |value| value.0;
+    Option<Span> => Option<Duration>, |value| value.map(|value| value.0);
+    Option<Size> => Option<u64>, |value| value.map(|value| value.0);
+    PathBuf => OsString, |value| value.clone().into_os_string();
+}
+
+/// A program without arguments; none named leaves what is there.
+impl Set<Vec<OsString>> for Option<PathBuf> {
+    fn set(&self, place: &mut Vec<OsString>) -> Result<(), String> {
+        if let Some(program) = self {
+            *place = vec![program.clone().into_os_string()];
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::file::File;
+    use super::super::layers::{Environment, Origin};
+    use super::*;
+
+    fn configuration(text: &str) -> Configuration {
+        let environment = Environment::new([("XDG_DATA_HOME".into(), "/d".into())]).unwrap();
+        let layers = Layers::new(Vec::new(), &environment, File::parse("b.toml".into(), text).unwrap());
+        let usual_data = environment.usual_data();
+        Configuration { layers, usual_data, file: None, file_origin: Origin::Default, strangers: Vec::new() }
+    }
+
+    fn serve(text: &str) -> Result<ServeSettings, String> {
+        let configuration = configuration(text);
+        let settings = Settings::read(&configuration.layers).map_err(|error| error.to_string())?;
+        ServeSettings::prove(settings, &configuration).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn the_defaults_are_those_of_the_library() {
+        let layers = configuration("").layers;
+        let means = Means::prove(&HostSettings::read(&layers).unwrap(), vec!["/r".into()], &layers).unwrap();
+        assert_eq!(format!("{:?}", means.host), format!("{:?}", HostConfig::new(["/r"])));
+        assert_eq!(format!("{:?}", means.store), format!("{:?}", Options::default()));
+        assert_eq!(format!("{:?}", means.demo), format!("{:?}", DemoConfig::default()));
+    }
+
+    #[test]
+    fn a_host_listens_on_loopback_at_one_path_and_works_here() {
+        let serve = serve("").unwrap();
+        assert_eq!(serve.listen.to_string(), USUAL);
+        assert_eq!(serve.data, Path::new("/d/breakbulk"));
+        assert_eq!(serve.agents, [AgentName::Demo]);
+        assert_eq!(serve.means.host.files.roots, [std::env::current_dir().unwrap().canonicalize().unwrap()]);
+        assert_eq!(serve.max_connections, 16_384);
+    }
+
+    #[test]
+    fn limits_reach_their_places() {
+        let text = "max_hello = '1KiB'\nkeep_for = '30d'\nkeep_bytes = '1G'\nshell = '/bin/zsh'\ngit = '/opt/git'\n\
+                    store_readers = 2\ndemo_big = '5M'\nterminal_input = '1M'\ncap = '64KiB'\nmax_terminals = 0";
+        let serve = serve(text).unwrap();
+        let Means { host, store, demo } = serve.means;
+        assert_eq!((host.endpoint.max_hello_bytes, store.readers, demo.max_big_bytes), (1024, 2, 5_000_000));
+        assert_eq!(host.retention.max_age, Some(Duration::from_secs(30 * 86_400)));
+        assert_eq!((host.retention.max_bytes, host.terminals.max_input_bytes), (Some(1_000_000_000), 1_000_000));
+        assert_eq!((host.terminals.command, host.changes.git), (vec!["/bin/zsh".into()], "/opt/git".into()));
+        assert_eq!((serve.listen.cap, host.terminals.max_terminals), (Some(65_536), 0));
+    }
+
+    #[test]
+    fn what_a_host_cannot_do_is_refused() {
+        for (text, want) in [
+            (
+                "listen = 'stdio:'",
+                "listen is \"stdio:\" (file b.toml:1): allowed are ws://HOST:PORT and wss://HOST:PORT",
+            ),
+            ("listen = 'ws://h:1/x'", "listen is \"ws://h:1/x\" (file b.toml:1): allowed is the path /ahp, or none"),
+            ("agent = ['gpt']", "agent is \"gpt\" (file b.toml:1): allowed are demo"),
+            ("max_calls = 0", "max_calls is \"0\" (file b.toml:1): allowed is a whole number from 1 on"),
+            ("max_hello = '0'", "max_hello is \"0\" (file b.toml:1): at least 1 byte is needed"),
+            ("terminal_input = '4GiB'", "terminal_input is \"4GiB\" (file b.toml:1): allowed are up to 4294967295"),
+            (
+                "scrollback = '1k'",
+                "kept_scrollback is \"256KiB\" (default): allowed are up to 1000 bytes, because of scrollback",
+            ),
+        ] {
+            assert_eq!(serve(text).unwrap_err(), want);
+        }
+        let nowhere = serve("root = ['/nowhere/at/all']").unwrap_err();
+        assert!(nowhere.starts_with("root is \"/nowhere/at/all\" (file b.toml:1): /nowhere/at/all: "), "{nowhere}");
+    }
+}

@@ -1,0 +1,182 @@
+//! `breakbulk log`: looks at a host's log, and looks after it.
+
+mod print;
+
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use breakbulk_host::host::{erase, save_all};
+use breakbulk_host::log::{Channels, ExportError, Log, Options, ReadError, Seq, SqliteLog};
+
+use crate::args::{CompactArgs, EraseArgs, ExportArgs, ListArgs, LogCommand, ShowArgs};
+use crate::bar::Bar;
+use crate::failure::Error;
+use crate::runtime;
+use crate::serve::unopened;
+use crate::settings::{self, Configuration, Scope, SettingsArgs};
+
+/// Bytes of bodies that are held at a time.
+const PAGE: usize = 1 << 20;
+
+/// Does what a command asks for.
+pub(crate) fn run(command: LogCommand) -> Result<(), Error> {
+    runtime::run(async {
+        match command {
+            LogCommand::List(args) => list(args).await,
+            LogCommand::Show(args) => show(args).await,
+            LogCommand::Verify(args) => verify(&data(args.settings)?.1).await,
+            LogCommand::Export(args) => export(args).await,
+            LogCommand::Compact(args) => compact(args).await,
+            LogCommand::Erase(args) => remove(args).await,
+        }
+    })
+}
+
+async fn list(args: ListArgs) -> Result<(), Error> {
+    let log = open(&data(args.settings)?.1).await?;
+    let mut usages = log.usage().await.map_err(unread)?;
+    if let Some(session) = &args.session {
+        usages.retain(|usage| usage.info.session.as_deref() == Some(session));
+    }
+    // Those of the host itself first, then session by session.
+    usages.sort_by(|one, other| one.info.session.cmp(&other.info.session));
+    if args.json { print::list(&usages, output()) } else { print::table(&usages, output()) }
+}
+
+async fn show(args: ShowArgs) -> Result<(), Error> {
+    let ShowArgs { channel, from, limit, json, settings } = args;
+    let dir = data(settings)?.1;
+    let log = open(&dir).await?;
+    let infos = log.channels(None).await.map_err(unread)?;
+    let Some(info) = infos.into_iter().find(|info| *info.channel == channel) else {
+        return Err(Error::Host(format!("{} has no channel {channel:?}", dir.display())));
+    };
+    if from < info.first && info.first > 1 {
+        note(&format!("what was before {} is trimmed", info.first));
+    }
+    let (mut out, mut next, mut left) = (output(), from.max(info.first), limit.unwrap_or(u64::MAX));
+    while left > 0 {
+        let page = log.read(&channel, next..Seq::MAX, PAGE).await.map_err(unread)?;
+        let Some(last) = page.last() else { break };
+        next = last.seq.saturating_add(1);
+        for entry in page.iter().take(usize::try_from(left).unwrap_or(usize::MAX)) {
+            left = left.saturating_sub(1);
+            print::entry(entry, json, &mut out).map_err(Error::Output)?;
+        }
+    }
+    out.flush().map_err(Error::Output)
+}
+
+async fn verify(dir: &Path) -> Result<(), Error> {
+    let log = open(dir).await?;
+    let bar = Bar::alone("verify ");
+    let seen = move |done, total| {
+        bar.expect(total);
+        bar.reach(done);
+    };
+    let report = log.verify_with(seen).await.map_err(unread)?;
+    print::report(&report, output())?;
+    match report.damaged.len().saturating_add(report.faults.len()) {
+        0 => Ok(()),
+        count => Err(Error::Damaged(count)),
+    }
+}
+
+async fn export(args: ExportArgs) -> Result<(), Error> {
+    let dir = data(args.settings)?.1;
+    let log = open(&dir).await?;
+    let channels = match &args.session {
+        None => Channels::All,
+        Some(session) => {
+            let infos = log.channels(Some(session)).await.map_err(unread)?;
+            if infos.is_empty() {
+                return Err(no_session(session, &dir));
+            }
+            Channels::only(infos.into_iter().map(|info| info.channel))
+        }
+    };
+    let mut out = output();
+    log.export(channels, &mut out).await.map_err(|error| match error {
+        ExportError::Write(error) => Error::Output(error),
+        error => Error::Host(error.to_string()),
+    })?;
+    out.flush().map_err(Error::Output)
+}
+
+async fn compact(args: CompactArgs) -> Result<(), Error> {
+    let (configuration, dir) = data(args.settings)?;
+    let policy = settings::retention(&configuration.layers)?;
+    let log = open_for_writing(&dir).await?;
+    let before = length(&dir);
+    if policy.max_age.is_some() || policy.max_bytes.is_some() {
+        let shared: Arc<dyn Log> = Arc::new(log.clone());
+        let unsaved = save_all(&shared).await.map_err(|error| Error::Host(error.to_string()))?;
+        for (channel, error) in unsaved {
+            note(&format!("{channel} keeps all that it has, because it cannot be saved: {error}"));
+        }
+    }
+    let trimmed = log.retain(policy).await.map_err(|error| Error::Host(error.to_string()))?;
+    log.compact().await.map_err(|error| Error::Host(error.to_string()))?;
+    log.close().await;
+    let mut out = output();
+    writeln!(out, "{trimmed} entries trimmed; {before} bytes before, {} now", length(&dir))
+        .and_then(|()| out.flush())
+        .map_err(Error::Output)
+}
+
+async fn remove(args: EraseArgs) -> Result<(), Error> {
+    let EraseArgs { session, yes, settings } = args;
+    let dir = data(settings)?.1;
+    if !yes {
+        return Err(Error::Arguments(format!("{session} would be gone for good: say --yes if that is meant")));
+    }
+    let log = open_for_writing(&dir).await?;
+    let shared: Arc<dyn Log> = Arc::new(log.clone());
+    let erased = erase(&shared, &session).await.map_err(|error| Error::Host(error.to_string()));
+    log.close().await;
+    let Some(entries) = erased? else { return Err(no_session(&session, &dir)) };
+    let mut out = output();
+    writeln!(out, "{session} is gone, with {entries} entries").and_then(|()| out.flush()).map_err(Error::Output)
+}
+
+/// Reads the settings; where the log is.
+fn data<S: Scope>(args: SettingsArgs<S>) -> Result<(Configuration, PathBuf), Error> {
+    let (_, configuration) = crate::prepare(args)?;
+    let dir = settings::data(&configuration)?;
+    Ok((configuration, dir))
+}
+
+/// Opens a log that a host may be writing to.
+async fn open(dir: &Path) -> Result<SqliteLog, Error> {
+    SqliteLog::open_for_reading(dir).await.map_err(unopened)
+}
+
+/// Opens a log that no host has. Nothing is made where there is none.
+async fn open_for_writing(dir: &Path) -> Result<SqliteLog, Error> {
+    drop(open(dir).await?);
+    SqliteLog::open(dir, Options::default()).await.map_err(unopened)
+}
+
+fn no_session(session: &str, dir: &Path) -> Error {
+    Error::Host(format!("{} has no session {session:?}", dir.display()))
+}
+
+fn unread(error: ReadError) -> Error {
+    Error::Host(error.to_string())
+}
+
+/// Bytes of the log's file.
+fn length(dir: &Path) -> u64 {
+    std::fs::metadata(dir.join("log.db")).map_or(0, |file| file.len())
+}
+
+fn note(text: &str) {
+    // Nobody reads this when it fails.
+    let _ = writeln!(io::stderr(), "breakbulk: {text}");
+}
+
+/// Standard output that a task may hold.
+fn output() -> impl Write + Send {
+    BufWriter::with_capacity(1 << 16, io::stdout())
+}

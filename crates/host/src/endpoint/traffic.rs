@@ -1,0 +1,199 @@
+//! What passes through all connections of an endpoint, counted as it does.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use breakbulk_proto::{Event, Subject, Ticket};
+
+use super::end::Counts;
+use crate::log::Histogram;
+
+/// Counters over all connections. All only grow, except for the gauges that say so.
+#[derive(Debug, Default)]
+pub struct Traffic {
+    /// Connections that were made.
+    pub connections: AtomicU64,
+    /// Gauge: those that are open, also of clients that have not introduced themselves yet.
+    pub open: AtomicU64,
+    /// How connections ended, by the name of the reason.
+    pub ends: Counts,
+    /// Rules that clients broke, by name.
+    pub violations: Counts,
+    /// What came from clients.
+    pub received: Way,
+    /// What went to clients.
+    pub sent: Way,
+    /// Gauge: messages that wait to go out.
+    pub unsent: AtomicU64,
+    /// Gauge: their bytes.
+    pub unsent_bytes: AtomicU64,
+    /// Gauge: requests of clients that are under way.
+    pub calls: AtomicU64,
+    /// Gauge: actions of clients that wait for those before them.
+    pub waiting: AtomicU64,
+    /// Actions of each replay.
+    pub replayed: Histogram,
+    /// Bytes of each answer that is a replay.
+    pub replay_bytes: Histogram,
+    /// Bytes of each answer to a reconnect that is snapshots instead.
+    pub snapshot_bytes: Histogram,
+}
+
+/// One direction.
+#[derive(Debug, Default)]
+pub struct Way {
+    /// Frames.
+    pub frames: AtomicU64,
+    /// Their bytes.
+    pub frame_bytes: AtomicU64,
+    /// Messages.
+    pub messages: AtomicU64,
+    /// Those of them that took more than one frame.
+    pub groups: AtomicU64,
+    /// The frames of these.
+    pub segments: AtomicU64,
+}
+
+impl Way {
+    pub(super) fn frame(&self, bytes: usize) {
+        self.frames.fetch_add(1, Relaxed);
+        self.frame_bytes.fetch_add(wide(bytes), Relaxed);
+    }
+
+    /// A message has passed, the last frame of which had so many before it.
+    fn message(&self, before: u64) {
+        self.messages.fetch_add(1, Relaxed);
+        if before > 0 {
+            self.groups.fetch_add(1, Relaxed);
+            self.segments.fetch_add(before.saturating_add(1), Relaxed);
+        }
+    }
+}
+
+/// One connection's part in it. When it is dropped, the gauges forget it.
+#[derive(Debug)]
+pub(super) struct Part {
+    traffic: Arc<Traffic>,
+    shown: Depths,
+    /// Messages that are on their way, and how many frames of each have passed.
+    passing: HashMap<Subject, u64>,
+}
+
+/// What waits on a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Depths {
+    pub(super) unsent: usize,
+    pub(super) unsent_bytes: usize,
+    pub(super) calls: usize,
+    pub(super) waiting: usize,
+}
+
+impl Part {
+    pub(super) fn new(traffic: Arc<Traffic>) -> Self {
+        traffic.connections.fetch_add(1, Relaxed);
+        traffic.open.fetch_add(1, Relaxed);
+        Self { traffic, shown: Depths::default(), passing: HashMap::new() }
+    }
+
+    /// Shows what waits now.
+    pub(super) fn show(&mut self, depths: Depths) {
+        if depths == self.shown {
+            return;
+        }
+        let before = std::mem::replace(&mut self.shown, depths);
+        let gauges = [
+            (&self.traffic.unsent, before.unsent, depths.unsent),
+            (&self.traffic.unsent_bytes, before.unsent_bytes, depths.unsent_bytes),
+            (&self.traffic.calls, before.calls, depths.calls),
+            (&self.traffic.waiting, before.waiting, depths.waiting),
+        ];
+        for (gauge, before, now) in gauges {
+            if now >= before {
+                gauge.fetch_add(wide(now.saturating_sub(before)), Relaxed);
+            } else {
+                gauge.fetch_sub(wide(before.saturating_sub(now)), Relaxed);
+            }
+        }
+    }
+
+    /// Notes what a machine says of its messages.
+    pub(super) fn note(&mut self, event: &Event) {
+        match event {
+            Event::Progress(progress) => {
+                let frames = self.passing.entry(progress.subject).or_default();
+                *frames = frames.saturating_add(1);
+            }
+            Event::Message { ordinal, .. } => {
+                let before = self.passing.remove(&Subject::Incoming(*ordinal)).unwrap_or(0);
+                self.traffic.received.message(before);
+            }
+            Event::Sent { ticket } => {
+                let before = self.forget(*ticket);
+                self.traffic.sent.message(before);
+            }
+            Event::SendFailed { ticket, .. } => drop(self.forget(*ticket)),
+            Event::ReceiveFailed { ordinal, .. } | Event::Expired { ordinal, .. } => {
+                self.passing.remove(&Subject::Incoming(*ordinal));
+            }
+            _ => {}
+        }
+    }
+
+    fn forget(&mut self, ticket: Ticket) -> u64 {
+        self.passing.remove(&Subject::Outgoing(ticket)).unwrap_or(0)
+    }
+}
+
+impl Drop for Part {
+    fn drop(&mut self) {
+        self.show(Depths::default());
+        self.traffic.open.fetch_sub(1, Relaxed);
+    }
+}
+
+fn wide(len: usize) -> u64 {
+    u64::try_from(len).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use breakbulk_proto::Progress;
+
+    fn progress(subject: Subject) -> Event {
+        Event::Progress(Progress { subject, done: 1, total: 3 })
+    }
+
+    #[test]
+    fn gauges_forget_a_connection_that_is_gone() {
+        let traffic = Arc::new(Traffic::default());
+        let (mut one, mut two) = (Part::new(traffic.clone()), Part::new(traffic.clone()));
+        one.show(Depths { unsent: 2, unsent_bytes: 100, calls: 3, waiting: 0 });
+        two.show(Depths { unsent: 1, unsent_bytes: 11, calls: 0, waiting: 4 });
+        one.show(Depths { unsent: 1, unsent_bytes: 50, calls: 3, waiting: 0 });
+        let now = |of: &AtomicU64| of.load(Relaxed);
+        assert_eq!((now(&traffic.unsent), now(&traffic.unsent_bytes), now(&traffic.calls)), (2, 61, 3));
+        drop(one);
+        assert_eq!((now(&traffic.unsent_bytes), now(&traffic.waiting), now(&traffic.open)), (11, 4, 1));
+        drop(two);
+        assert_eq!((now(&traffic.unsent_bytes), now(&traffic.waiting), now(&traffic.open)), (0, 0, 0));
+        assert_eq!(now(&traffic.connections), 2);
+    }
+
+    #[test]
+    fn a_message_in_more_than_one_frame_is_a_group() {
+        let traffic = Arc::new(Traffic::default());
+        let mut part = Part::new(traffic.clone());
+        part.note(&progress(Subject::Outgoing(Ticket(7))));
+        part.note(&progress(Subject::Outgoing(Ticket(7))));
+        part.note(&Event::Sent { ticket: Ticket(7) });
+        part.note(&Event::Sent { ticket: Ticket(8) });
+        part.note(&progress(Subject::Incoming(0)));
+        part.note(&Event::Expired { ordinal: 0, received: 1 });
+        let sent = &traffic.sent;
+        let counts = [&sent.messages, &sent.groups, &sent.segments, &traffic.received.messages];
+        assert_eq!(counts.map(|count| count.load(Relaxed)), [2, 1, 3, 0]);
+        assert!(part.passing.is_empty());
+    }
+}

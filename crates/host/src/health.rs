@@ -1,0 +1,95 @@
+//! Whether a host can do its work: the log acknowledges and can be read, and each agent could begin.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ahp_types::ROOT_RESOURCE_URI;
+use serde_json::{Map, Value, json};
+use tokio::time::timeout;
+use tracing::warn;
+
+use crate::agent::Agent;
+use crate::log::{Log, ReadError, Seq};
+
+/// How long each check may take. They run at the same time.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// What was checked, and how it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Health {
+    /// The log first, then the agents.
+    pub checks: Vec<Check>,
+}
+
+/// One thing that was checked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Check {
+    /// `log`, or `agent:` and its name.
+    pub name: String,
+    /// What is wrong, if anything: for whoever runs the host.
+    pub failure: Option<String>,
+}
+
+impl Health {
+    /// Checks the log and all agents.
+    pub(crate) async fn check(log: &dyn Log, agents: &[Arc<dyn Agent>]) -> Self {
+        let mut asked = tokio::task::JoinSet::new();
+        for (at, agent) in agents.iter().enumerate() {
+            let agent = Arc::clone(agent);
+            asked.spawn(async move {
+                (at, in_time(async { agent.check().await.map_err(|error| error.to_string()) }).await)
+            });
+        }
+        let mut checks = vec![Check { name: "log".to_owned(), failure: in_time(check_log(log)).await.err() }];
+        let names = agents.iter().map(|agent| format!("agent:{}", agent.name()));
+        // One that panics gives no answer.
+        checks.extend(names.map(|name| Check { name, failure: Some("it gives no answer".to_owned()) }));
+        while let Some(done) = asked.join_next().await {
+            if let Ok((at, result)) = done
+                && let Some(check) = checks.get_mut(at.saturating_add(1))
+            {
+                check.failure = result.err();
+            }
+        }
+        for check in &checks {
+            if let Some(failure) = &check.failure {
+                warn!(check = check.name, "a health check failed: {failure}");
+            }
+        }
+        Self { checks }
+    }
+
+    /// Whether all is well.
+    #[must_use]
+    pub fn is_good(&self) -> bool {
+        self.checks.iter().all(|check| check.failure.is_none())
+    }
+
+    /// What anybody may know: which checks there are, and whether each holds.
+    #[must_use]
+    pub fn to_json(&self) -> Value {
+        let word = |good| if good { "ok" } else { "failed" };
+        let one = |check: &Check| (check.name.clone(), Value::from(word(check.failure.is_none())));
+        let checks: Map<String, Value> = self.checks.iter().map(one).collect();
+        json!({ "status": word(self.is_good()), "checks": checks })
+    }
+}
+
+async fn in_time(work: impl Future<Output = Result<(), String>>) -> Result<(), String> {
+    timeout(PATIENCE, work).await.unwrap_or_else(|_| Err(format!("no answer in {} s", PATIENCE.as_secs())))
+}
+
+/// It acknowledges, and its newest entry on the root can be read from where it is kept.
+async fn check_log(log: &dyn Log) -> Result<(), String> {
+    let health = log.health().borrow().clone();
+    if !health.is_good() {
+        return Err(format!("{health:?}"));
+    }
+    let bounds = log.bounds().await.map_err(|error| error.to_string())?;
+    match log.read(ROOT_RESOURCE_URI, bounds.last..Seq::MAX, 1).await {
+        // What is trimmed is not lost.
+        Ok(_) | Err(ReadError::Trimmed { .. }) => Ok(()),
+        Err(error) => Err(error.to_string()),
+    }
+}

@@ -1,0 +1,56 @@
+//! How much each channel has in the log.
+
+use std::collections::HashMap;
+use std::ops::RangeInclusive;
+
+use super::super::{ChannelInfo, ReadError, Seq};
+use super::reader::{Reader, store};
+
+/// How much a channel has in the log.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Usage {
+    /// The channel.
+    pub info: ChannelInfo,
+    /// Entries that are there.
+    pub entries: u64,
+    /// Bytes of their bodies.
+    pub bytes: u64,
+    /// The first and the last of them; `None` if there are none.
+    pub seqs: Option<RangeInclusive<Seq>>,
+    /// When these were appended, in milliseconds since 1970.
+    pub times: Option<RangeInclusive<u64>>,
+}
+
+/// What the table of entries says of one channel.
+#[derive(Debug, Clone, Copy)]
+struct Sum {
+    entries: u64,
+    bytes: u64,
+    seqs: (Seq, Seq),
+    times: (u64, u64),
+}
+
+/// Walks through all entries, without their bodies.
+pub(super) fn all(reader: &Reader) -> Result<Vec<Usage>, ReadError> {
+    let infos = reader.channels(None)?;
+    let sql = "SELECT uri, count(*), sum(length(body)), min(seq), max(seq), min(at), max(at)
+               FROM entry JOIN channel ON channel.id = channel
+               WHERE NOT erased AND seq > trimmed GROUP BY channel.id";
+    let mut query = reader.connection.prepare(sql).map_err(store)?;
+    let sums = query.query_map([], |row| {
+        let (seqs, times) = ((row.get(3)?, row.get(4)?), (row.get(5)?, row.get(6)?));
+        Ok((row.get(0)?, Sum { entries: row.get(1)?, bytes: row.get(2)?, seqs, times }))
+    });
+    let sums: HashMap<String, Sum> = sums.and_then(Iterator::collect).map_err(store)?;
+    Ok(infos.into_iter().map(|info| usage(sums.get(&*info.channel).copied(), info)).collect())
+}
+
+fn usage(sum: Option<Sum>, info: ChannelInfo) -> Usage {
+    match sum {
+        None => Usage { info, entries: 0, bytes: 0, seqs: None, times: None },
+        Some(Sum { entries, bytes, seqs, times }) => {
+            let (seqs, times) = (Some(seqs.0..=seqs.1), Some(times.0..=times.1));
+            Usage { info, entries, bytes, seqs, times }
+        }
+    }
+}

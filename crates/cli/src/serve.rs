@@ -3,6 +3,7 @@
 mod pages;
 
 use std::io::{self, Write};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,7 +17,7 @@ use breakbulk_proto::ahp::Role;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
-use tracing::{error, info, warn};
+use tracing::{debug, error, info, warn};
 
 use crate::args::Format;
 use crate::failure::Error;
@@ -72,6 +73,7 @@ impl Server {
         };
         let route = open::route(listen, Role::Server, &link)?;
         let Means { host: mut config, mut store, demo } = means;
+        let roots = config.files.roots.clone();
         config.endpoint.limits = route.setup.limits;
         store.merge = Some(Arc::new(merge_actions));
         let log = SqliteLog::open(&data, store).await.map_err(unopened)?;
@@ -93,6 +95,7 @@ impl Server {
             }
         };
         info!(data = %data.display(), "the log is open");
+        warn_of_data_in(&roots, &data);
         let (clients, turned_away) = (JoinSet::new(), JoinSet::new());
         Ok(Self { log, host, listener, admission, clients, turned_away, max_connections, shutdown_timeout })
     }
@@ -135,7 +138,7 @@ impl Server {
     fn take(&mut self, Accepted { link, peer, principal, .. }: Accepted) {
         let host = self.host.clone();
         if self.clients.len() < self.max_connections {
-            info!(%peer, "a client has come in");
+            debug!(%peer, "a connection is accepted");
             self.clients.spawn(async move { drop(host.endpoint().serve(link, principal).await) });
             return;
         }
@@ -190,6 +193,17 @@ pub(crate) fn unopened(error: OpenError) -> Error {
         }
         error => format!("cannot open the log: {error}"),
     })
+}
+
+/// What is inside of a root, clients may read and change.
+fn warn_of_data_in(roots: &[PathBuf], data: &Path) {
+    let real = std::path::absolute(data).unwrap_or_else(|_| data.to_owned());
+    // It may not be there yet; the directory around it may.
+    let real = real.canonicalize().or_else(|_| real.parent().unwrap_or(&real).canonicalize()).unwrap_or(real);
+    if let Some(root) = roots.iter().find(|root| real.starts_with(root)) {
+        let (root, data) = (root.display(), data.display());
+        warn!(%root, %data, "the data is inside of a root: clients can read the log, and remove it");
+    }
 }
 
 /// A token as part of a query.

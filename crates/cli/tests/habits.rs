@@ -10,7 +10,8 @@ use serde_json::Value;
 
 use common::text;
 
-const COMMANDS: [&str; 9] = ["bridge", "send", "tap", "split", "join", "presets", "config", "completions", "man"];
+const COMMANDS: [&str; 11] =
+    ["serve", "log", "bridge", "send", "tap", "split", "join", "presets", "config", "completions", "man"];
 
 /// What the program prints to a person with a terminal of `columns`.
 fn printed(columns: &str, args: &[&str]) -> String {

@@ -93,3 +93,62 @@ async fn check_log(log: &dyn Log) -> Result<(), String> {
         Err(error) => Err(error.to_string()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use ahp_types::state::AgentInfo;
+
+    use super::*;
+    use crate::agent::demo::Demo;
+    use crate::agent::{AgentError, Start, Started};
+    use crate::log::{Answer, MemoryLog};
+
+    /// An agent that answers a check after a while, or never, or with a failure.
+    struct Stub(&'static str, Option<Result<(), AgentError>>);
+
+    impl Agent for Stub {
+        fn name(&self) -> &str {
+            self.0
+        }
+
+        fn info(&self) -> AgentInfo {
+            Demo::default().info()
+        }
+
+        fn start(&self, _: Start) -> Answer<'_, Result<Started, AgentError>> {
+            Box::pin(async { Err(AgentError::Ended) })
+        }
+
+        fn check(&self) -> Answer<'_, Result<(), AgentError>> {
+            let answer = self.1.clone();
+            Box::pin(async move {
+                match answer {
+                    Some(answer) => answer,
+                    None => std::future::pending().await,
+                }
+            })
+        }
+    }
+
+    async fn check(agents: Vec<Stub>) -> Health {
+        let agents: Vec<_> = agents.into_iter().map(|agent| Arc::new(agent) as Arc<dyn Agent>).collect();
+        Health::check(&MemoryLog::new(), &agents).await
+    }
+
+    #[tokio::test]
+    async fn all_is_well_where_log_and_agents_are() {
+        let health = check(vec![Stub("a", Some(Ok(())))]).await;
+        assert!(health.is_good(), "{health:?}");
+        assert_eq!(health.to_json(), json!({ "status": "ok", "checks": { "log": "ok", "agent:a": "ok" } }));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_agent_that_fails_or_is_silent_is_named_and_nothing_more_is_told() {
+        let gone = Some(Err(AgentError::Unavailable("/opt/agent is missing".into())));
+        let health = check(vec![Stub("a", gone), Stub("b", None), Stub("c", Some(Ok(())))]).await;
+        let checks = json!({ "log": "ok", "agent:a": "failed", "agent:b": "failed", "agent:c": "ok" });
+        assert_eq!(health.to_json(), json!({ "status": "failed", "checks": checks }));
+        let failures: Vec<_> = health.checks.iter().filter_map(|check| check.failure.as_deref()).collect();
+        assert_eq!(failures, ["the agent is not available: /opt/agent is missing", "no answer in 2 s"]);
+    }
+}

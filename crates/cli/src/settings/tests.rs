@@ -44,10 +44,10 @@ fn link(text: &str) -> Result<LinkSettings, String> {
 
 #[test]
 fn every_setting_has_a_name_a_sentence_and_a_default_that_holds() {
-    let keys: BTreeSet<&str> = TABLE.iter().map(|setting| setting.key).collect();
-    assert_eq!(keys.len(), TABLE.len());
+    let keys: BTreeSet<&str> = all().map(|setting| setting.key).collect();
+    assert_eq!(keys.len(), all().count());
     let layers = from_file("");
-    for setting in TABLE {
+    for setting in all() {
         assert!(setting.paragraphs().iter().all(|text| text.ends_with('.')), "{}", setting.key);
         assert!(setting.paragraphs()[0].len() < 120, "{}", setting.key);
         let shown = layers.show(setting).unwrap();
@@ -105,6 +105,9 @@ fn the_usual_file_is_in_the_directory_for_configuration() {
     assert_eq!(usual(&[("XDG_CONFIG_HOME", "/x"), ("HOME", "/h")]), Some("/x/breakbulk/config.toml".into()));
     assert_eq!(usual(&[("XDG_CONFIG_HOME", "x"), ("HOME", "/h")]), Some("/h/.config/breakbulk/config.toml".into()));
     assert_eq!(usual(&[]), None);
+    let data = |pairs: &[(&str, &str)]| environment(pairs).usual_data();
+    assert_eq!(data(&[("XDG_DATA_HOME", "/x"), ("HOME", "/h")]), Some("/x/breakbulk".into()));
+    assert_eq!(data(&[("HOME", "/h")]), Some("/h/.local/share/breakbulk".into()));
 }
 
 #[test]
@@ -268,7 +271,8 @@ fn the_page_on_configuration_has_every_setting() {
 
 fn tables() -> String {
     let mut text = String::new();
-    for group in TABLE.chunk_by(|one, other| one.group == other.group) {
+    let all: Vec<&Setting> = all().collect();
+    for group in all.chunk_by(|one, other| one.group == other.group) {
         let heading = group[0].group;
         text.push_str(&format!("\n### {heading}\n\n| Key | Kind | Default | |\n|---|---|---|---|\n"));
         for setting in group {
@@ -292,5 +296,5 @@ fn tables() -> String {
 }
 
 fn find(key: &str) -> &'static Setting {
-    TABLE.iter().find(|setting| setting.key == key).unwrap()
+    super::find(key).unwrap()
 }

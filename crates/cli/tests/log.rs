@@ -1,0 +1,153 @@
+//! `breakbulk log` on a real file.
+#![expect(clippy::unwrap_used, reason = "a test may fail by panicking")]
+
+mod common;
+
+use std::path::Path;
+
+use ahp_types::ROOT_RESOURCE_URI as ROOT;
+use breakbulk_host::log::{Batch, Log, NewEntry, Options, SqliteLog};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use common::text;
+
+const ONE: &str = "ahp-session:/one";
+const TWO: &str = "ahp-session:/two";
+
+/// A log with a root, two sessions and a chat of a hundred entries.
+fn made() -> TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let log = SqliteLog::open(dir.path(), Options::default()).await.unwrap();
+        let mut batch = Batch::new().open(ROOT, None);
+        for session in [ONE, TWO] {
+            let time = "2026-01-15T12:34:56.789Z";
+            let summary = json!({ "provider": "demo", "title": session, "status": 1, "resource": session,
+                                  "createdAt": time, "modifiedAt": time });
+            let added = json!({ "method": "root/sessionAdded", "params": { "channel": ROOT, "summary": summary } });
+            batch = batch.push(NewEntry::new(ROOT, added.to_string()).about(session));
+            batch = batch.open(session, Some(session)).entry(session, json!({ "hello": session }).to_string());
+        }
+        log.append(batch.open("test:/chat", Some(ONE))).await.unwrap();
+        for n in 0..100 {
+            let body = json!({ "n": n, "secret": "needle", "text": "x".repeat(200) }).to_string();
+            log.append(Batch::new().entry("test:/chat", body)).await.unwrap();
+        }
+        log.close().await;
+    });
+    dir
+}
+
+/// Runs `breakbulk log`: its status, what it printed, and what it said.
+fn log(dir: &Path, args: &[&str]) -> (Option<i32>, String, String) {
+    let data = dir.to_str().unwrap();
+    let output = common::breakbulk(dir, &[("BREAKBULK_DATA", data)], &[&["log"], args].concat());
+    (output.status.code(), text(&output.stdout).to_owned(), text(&output.stderr).to_owned())
+}
+
+/// What it prints where all goes well.
+fn printed(dir: &Path, args: &[&str]) -> String {
+    let (status, out, error) = log(dir, args);
+    assert_eq!((status, error.as_str()), (Some(0), ""), "{args:?}");
+    out
+}
+
+fn objects(text: &str) -> Vec<Value> {
+    text.lines().map(|line| serde_json::from_str(line).expect(line)).collect()
+}
+
+#[test]
+fn channels_are_listed_with_their_session_and_times() {
+    let dir = made();
+    let table = printed(dir.path(), &["list"]);
+    let rows: Vec<Vec<&str>> = table.lines().map(|line| line.split_whitespace().collect()).collect();
+    assert_eq!(rows[0], ["CHANNEL", "ENTRIES", "BYTES", "FIRST", "LAST", "OLDEST", "NEWEST", "SESSION"]);
+    assert_eq!((rows[1][0], rows[1][1], rows[1][7]), (ROOT, "2", "-"));
+    let chat = rows.iter().find(|row| row[0] == "test:/chat").unwrap();
+    assert_eq!((chat[1], chat[3], chat[4], chat[7]), ("100", "5", "104", ONE));
+    assert!(chat[5].starts_with("20") && chat[5].ends_with('Z') && chat[5] <= chat[6], "{chat:?}");
+    let list: Vec<Value> = serde_json::from_str(&printed(dir.path(), &["list", "--json", "--session", ONE])).unwrap();
+    let names: Vec<_> = list.iter().map(|channel| channel["channel"].as_str().unwrap()).collect();
+    assert_eq!(names, [ONE, "test:/chat"]);
+    assert_eq!((&list[1]["entries"], &list[1]["first"]), (&json!(100), &json!(5)));
+}
+
+#[test]
+fn entries_of_a_channel_are_shown_from_a_seq_on() {
+    let dir = made();
+    let lines = printed(dir.path(), &["show", "test:/chat", "--from", "100", "--limit", "3"]);
+    assert_eq!(lines.lines().count(), 3);
+    let first: Vec<&str> = lines.lines().next().unwrap().split_whitespace().collect();
+    assert_eq!((first[0], first[3].starts_with("{\"n\":95,")), ("100", true), "{lines}");
+    assert!(lines.lines().all(|line| line.ends_with('…')), "{lines}");
+    let all = objects(&printed(dir.path(), &["show", "test:/chat", "--json"]));
+    let numbers: Vec<_> = all.iter().map(|entry| entry["body"]["n"].as_u64().unwrap()).collect();
+    assert_eq!(numbers, (0..100).collect::<Vec<_>>());
+    let (status, out, error) = log(dir.path(), &["show", "test:/other"]);
+    assert_eq!((status, out.as_str()), (Some(1), ""));
+    assert!(error.ends_with("has no channel \"test:/other\"\n"), "{error}");
+}
+
+#[test]
+fn a_session_is_exported_whole_and_alone() {
+    let dir = made();
+    let all = objects(&printed(dir.path(), &["export"]));
+    assert_eq!((&all[0]["log"], &all[0]["last"]), (&json!("breakbulk"), &json!(104)));
+    assert_eq!(all.iter().filter(|line| line["seq"].is_u64()).count(), 104);
+    let one = objects(&printed(dir.path(), &["export", "--session", ONE]));
+    let strangers = one.iter().filter(|line| line["channel"] == TWO || line["channel"] == ROOT).count();
+    assert_eq!((strangers, one.iter().filter(|line| line["seq"].is_u64()).count()), (0, 101));
+    assert_eq!(log(dir.path(), &["export", "--session", "x"]).0, Some(1));
+}
+
+#[test]
+fn a_good_log_is_verified_and_damage_is_named_with_its_seq() {
+    let dir = made();
+    let report = printed(dir.path(), &["verify"]);
+    assert!(report.starts_with("104 entries, 0 rows, 0 snapshots, "), "{report}");
+    assert!(report.ends_with(" bytes, all as they were written\n"), "{report}");
+    // Into the file, where a bit can be turned.
+    printed(dir.path(), &["compact"]);
+    let path = dir.path().join("log.db");
+    let mut bytes = std::fs::read(&path).unwrap();
+    let at = bytes.windows(30).position(|window| window.starts_with(b"{\"n\":50,\"secret\":\"needle\"")).unwrap();
+    bytes[at + 18] ^= 1;
+    std::fs::write(&path, bytes).unwrap();
+    let (status, out, error) = log(dir.path(), &["verify"]);
+    assert_eq!((status, error.as_str()), (Some(1), "breakbulk: one thing is damaged\n"), "{out}");
+    assert!(out.starts_with("103 entries, ") && out.ends_with("damaged: entry 55\n"), "{out}");
+    let (status, out, error) = log(dir.path(), &["show", "test:/chat"]);
+    assert_eq!((status, out.lines().count(), error.as_str()), (Some(1), 50, "breakbulk: entry 55 is damaged\n"));
+}
+
+#[test]
+fn an_erased_session_is_nowhere_and_others_stay() {
+    let dir = made();
+    let (status, _, error) = log(dir.path(), &["erase", ONE]);
+    assert_eq!((status, error.contains("--yes")), (Some(2), true), "{error}");
+    let gone = printed(dir.path(), &["erase", ONE, "--yes"]);
+    assert!(gone.starts_with("ahp-session:/one is gone, with 10"), "{gone}");
+    let table = printed(dir.path(), &["list"]);
+    assert!(!table.contains(ONE) && !table.contains("test:/chat") && table.contains(TWO), "{table}");
+    for name in ["log.db", "log.db-wal"] {
+        let bytes = std::fs::read(dir.path().join(name)).unwrap();
+        for trace in [&b"needle"[..], ONE.as_bytes()] {
+            assert!(!bytes.windows(trace.len()).any(|window| window == trace), "{name}");
+        }
+    }
+    assert_eq!(log(dir.path(), &["erase", ONE, "--yes"]).0, Some(1), "it is gone already");
+    assert!(printed(dir.path(), &["verify"]).contains("all as they were written"));
+}
+
+#[test]
+fn nothing_is_made_where_there_is_no_log() {
+    let dir = tempfile::tempdir().unwrap();
+    for args in [&["list"][..], &["verify"], &["export"], &["show", "x"], &["compact"], &["erase", "x", "--yes"]] {
+        let (status, out, error) = log(dir.path(), args);
+        assert_eq!((status, out.as_str()), (Some(1), ""), "{args:?}");
+        assert!(error.ends_with("log.db has no log\n"), "{error}");
+    }
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+}

@@ -187,6 +187,12 @@ impl Changes {
         self.set(channel)?.refresh().await
     }
 
+    /// How often something new was found since the changeset was opened; 0 if it is not.
+    #[must_use]
+    pub fn news(&self, channel: &str) -> u64 {
+        self.set(channel).map_or(0, |set| set.news())
+    }
+
     /// Answers `invokeChangesetOperation`: stages, unstages or discards.
     pub async fn invoke(
         &self,

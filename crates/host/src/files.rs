@@ -53,6 +53,7 @@ use ahp_types::commands::{
 };
 pub use error::{FileError, RootError};
 use locks::Locks;
+pub(crate) use read::encoded;
 use roots::Roots;
 pub use time::iso_8601;
 use tokio::sync::Semaphore;
@@ -86,6 +87,9 @@ pub struct FilesConfig {
     pub max_watch_entries: usize,
     /// The most changes in one action. 1,000.
     pub max_watch_changes: usize,
+    /// How long a watch that nobody follows is kept for a client that has lost its link, or has only just asked for it.
+    /// One that all have left by `unsubscribe` ends at once. 60 s.
+    pub watch_grace: Duration,
     /// Changes are reported when there was none for this long. 100 ms.
     pub watch_quiet: Duration,
     /// And at the latest after this. 1 s.
@@ -107,6 +111,7 @@ impl FilesConfig {
             max_watches: 32,
             max_watch_entries: 100_000,
             max_watch_changes: 1_000,
+            watch_grace: Duration::from_mins(1),
             watch_quiet: Duration::from_millis(100),
             watch_longest: Duration::from_secs(1),
         }

@@ -286,7 +286,8 @@ fn is_channel(uri: &str) -> bool {
         .is_some_and(|name| (1..=200).contains(&name.len()) && name.bytes().all(|byte| byte.is_ascii_graphic()))
 }
 
-fn inside(dir: &Path, roots: &[PathBuf]) -> Result<PathBuf, TerminalError> {
+/// Where a directory really is, if that is a directory inside of the roots. Touches the file system.
+pub(crate) fn inside(dir: &Path, roots: &[PathBuf]) -> Result<PathBuf, TerminalError> {
     let real_roots: Vec<_> = roots.iter().filter_map(|root| root.canonicalize().ok()).collect();
     let is_inside = |path: &Path| real_roots.iter().chain(roots).any(|root| path.starts_with(root));
     let real = dir.canonicalize();

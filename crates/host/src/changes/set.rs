@@ -27,6 +27,8 @@ pub(super) struct Set {
     told: tokio::sync::Mutex<Told>,
     /// Computations that have begun.
     rounds: AtomicU64,
+    /// Computations that have found something new.
+    news: AtomicU64,
 }
 
 /// What clients have been told.
@@ -43,7 +45,16 @@ const MAX_SINGLE: usize = 64;
 impl Set {
     pub(super) fn new(channel: String, tree: Tree, act: Arc<dyn Act>, config: &ChangesConfig) -> Self {
         let (files, told) = (Mutex::default(), tokio::sync::Mutex::new(Told::Nothing));
-        Self { channel, tree, act, config: config.clone(), files, told, rounds: AtomicU64::new(0) }
+        Self {
+            channel,
+            tree,
+            act,
+            config: config.clone(),
+            files,
+            told,
+            rounds: AtomicU64::new(0),
+            news: AtomicU64::new(0),
+        }
     }
 
     /// Those who ask while others wait share one computation: the next that begins.
@@ -57,6 +68,10 @@ impl Set {
             Told::Failed(error) => Err(error.clone()),
             _ => Ok(summary(&self.files())),
         }
+    }
+
+    pub(super) fn news(&self) -> u64 {
+        self.news.load(Ordering::SeqCst)
     }
 
     pub(super) async fn invoke(&self, target: Target) -> Result<(), ChangesError> {
@@ -98,6 +113,9 @@ impl Set {
                 vec![StateAction::ChangesetStatusChanged(status)]
             }
         };
+        if !actions.is_empty() {
+            self.news.fetch_add(1, Ordering::SeqCst);
+        }
         self.log(actions).await?;
         match found {
             Ok(found) => {

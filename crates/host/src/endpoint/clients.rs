@@ -105,6 +105,11 @@ pub(super) struct Registration {
 }
 
 impl Registration {
+    /// The number of this connection: no other has the same.
+    pub(super) const fn generation(&self) -> u64 {
+        self.generation
+    }
+
     /// Waits until a newer link has taken the place. Cancel-safe.
     pub(super) async fn fenced(&mut self) {
         // The sender is never used, only dropped.

@@ -18,7 +18,7 @@ use super::coalesce::Held;
 use super::end::End;
 use super::feed::Feed;
 use super::jobs::{Job, Jobs, Wish};
-use super::methods::ClientInfo;
+use super::methods::{ClientInfo, Methods};
 use super::outbox::Sending;
 use super::threshold::Threshold;
 use super::traffic::{Depths, Part};
@@ -61,6 +61,27 @@ pub(super) struct Present {
     pub(super) registration: Registration,
     /// The answer to its handshake.
     pub(super) hello: Ticket,
+    pub(super) _presence: Presence,
+}
+
+/// Tells the methods that a client is here, and when it is dropped that it is gone: also where a connection is cut off in
+/// the middle.
+pub(super) struct Presence {
+    methods: Arc<dyn Methods>,
+    info: Arc<ClientInfo>,
+}
+
+impl Presence {
+    pub(super) fn begin(methods: Arc<dyn Methods>, info: &Arc<ClientInfo>) -> Self {
+        methods.came(info);
+        Self { methods, info: Arc::clone(info) }
+    }
+}
+
+impl Drop for Presence {
+    fn drop(&mut self) {
+        self.methods.gone(&self.info);
+    }
 }
 
 impl Connection {

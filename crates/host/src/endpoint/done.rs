@@ -9,7 +9,7 @@ use bytes::Bytes;
 use tracing::info;
 
 use super::clients::ClientHandle;
-use super::connection::{Connection, Present};
+use super::connection::{Connection, Presence, Present};
 use super::end::End;
 use super::greeting::Greeted;
 use super::jobs::{Done, Job, Work};
@@ -57,14 +57,16 @@ impl Connection {
         let Greeted { result, notices, feed, introduced, is_new } = greeted;
         let introduced = self.shared.clients.acquaint(self.principal.clone(), introduced, is_new);
         let (handle, orders) = ClientHandle::new(self.shared.config.max_asks, self.shared.config.ask_time);
+        let registration = self.shared.clients.register(self.principal.clone(), introduced.id.clone(), handle.clone());
         let info = ClientInfo {
             id: introduced.id,
+            connection: registration.generation(),
             principal: self.principal.clone(),
             version: introduced.version,
             implementation: introduced.implementation,
             locale: introduced.locale,
             capabilities: introduced.capabilities,
-            handle: handle.clone(),
+            handle,
         };
         info!(
             bytes = result.len(),
@@ -72,11 +74,12 @@ impl Connection {
             seq = feed.position(),
             "a client has come in"
         );
-        let registration = self.shared.clients.register(self.principal.clone(), info.id.clone(), handle);
         self.driver.link_mut().open();
         let hello = self.send(wire::response(&id.unwrap_or_default(), &result));
         let (info, asked) = (Arc::new(info), HashMap::new());
-        self.present = Some(Present { info, feed, orders, asked, registration, hello });
+        let presence = Presence::begin(Arc::clone(&self.shared.methods), &info);
+        feed.subscriptions().keys().for_each(|channel| self.shared.methods.follows(&info, channel));
+        self.present = Some(Present { info, feed, orders, asked, registration, hello, _presence: presence });
         for notice in notices {
             self.send(notice);
         }

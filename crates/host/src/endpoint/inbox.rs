@@ -140,10 +140,10 @@ impl Connection {
         let was_left = self.left.contains(&wish.channel);
         if let (Ok(shot), Some(present), false) = (&result, &mut self.present, was_left) {
             let known = shot.from_seq.max(present.feed.position());
-            present.feed.follow(
-                wish.channel.clone(),
-                Subscription { known, latency: wish.latency, is_windowed: wish.turns.is_some() },
-            );
+            let is_windowed = wish.turns.is_some();
+            let subscription = Subscription { known, latency: wish.latency, is_windowed };
+            present.feed.follow(wish.channel.clone(), subscription);
+            self.shared.methods.follows(&present.info, &wish.channel);
         }
         self.answer(id, result.map(|shot| enclosed(&shot)));
     }
@@ -153,6 +153,7 @@ impl Connection {
         let channel: Arc<str> = channel.into();
         if let Some(present) = &mut self.present {
             present.feed.leave(&channel);
+            self.shared.methods.left(&present.info, &channel);
         }
         // A snapshot of it may be on its way; those who asked are answered, and nothing follows.
         if !self.left.contains(&channel) && self.left.len() < self.shared.config.max_subscriptions {

@@ -27,6 +27,20 @@ pub trait Methods: Send + Sync + 'static {
     /// Checks a client's action and puts it into the log, from where its sender learns of it like everybody else. Actions
     /// of one client come one after the other, in its order, and after the writes that it asked for before.
     fn dispatch<'a>(&'a self, client: &'a ClientInfo, dispatched: Dispatched) -> Answer<'a, Result<(), Refusal>>;
+
+    /// A client has come in, on a connection of its own: comes first, and [`gone`](Self::gone) last. A client that comes
+    /// back may be here before its old connection is gone; [`ClientInfo::connection`] tells them apart. Like the three
+    /// below, this must return at once.
+    fn came(&self, _client: &ClientInfo) {}
+
+    /// A client follows this channel from now on.
+    fn follows(&self, _client: &ClientInfo, _channel: &str) {}
+
+    /// A client has said that it does not follow this channel any more; it may never have.
+    fn left(&self, _client: &ClientInfo, _channel: &str) {}
+
+    /// A connection has ended, and with it all that it followed. Its client may come back.
+    fn gone(&self, _client: &ClientInfo) {}
 }
 
 /// What a request is answered with.
@@ -58,6 +72,8 @@ pub fn not_offered(method: &str) -> MethodError {
 pub struct ClientInfo {
     /// The id that it gave.
     pub id: Arc<str>,
+    /// The number of its connection: no other of this endpoint has the same.
+    pub connection: u64,
     /// Under which name it came through the door.
     pub principal: Option<Arc<str>>,
     /// The version that is spoken. `reconnect` names none: then that of before, or the newest if that is forgotten.

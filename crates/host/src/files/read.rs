@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::Read;
+use std::path::Path;
 
 use ahp_types::commands::{ContentEncoding, ResourceReadParams, ResourceReadResult};
 use base64::Engine as _;
@@ -17,31 +18,35 @@ use super::uri::path_of;
 pub(super) fn read(roots: &Roots, limit: u64, params: &ResourceReadParams) -> Result<ResourceReadResult, FileError> {
     let path = path_of(&params.uri)?;
     let (file, spot) = open(roots, &path)?;
-    let bytes = contents(&file, limit)?;
-    let asked_for_text = params.encoding == Some(ContentEncoding::Utf8);
-    let text = match params.encoding {
+    Ok(encoded(&spot.real, contents(&file, limit)?, params.encoding.as_ref()))
+}
+
+/// Contents as a client gets them; what kind they are is seen from the name and from themselves.
+pub(crate) fn encoded(name: &Path, bytes: Vec<u8>, encoding: Option<&ContentEncoding>) -> ResourceReadResult {
+    let asked_for_text = encoding == Some(&ContentEncoding::Utf8);
+    let text = match encoding {
         Some(ContentEncoding::Base64) => Err(bytes),
         // NUL bytes are valid UTF-8 and no text: unless asked for, they go as what they are, in a sixth of the room.
         _ if !asked_for_text && bytes.contains(&0) => Err(bytes),
         _ => String::from_utf8(bytes).map_err(std::string::FromUtf8Error::into_bytes),
     };
-    Ok(match text {
+    match text {
         Ok(data) => {
-            let kind = kind_of(&spot.real, data.as_bytes(), true).to_owned();
+            let kind = kind_of(name, data.as_bytes(), true).to_owned();
             ResourceReadResult { data, encoding: ContentEncoding::Utf8, content_type: Some(kind) }
         }
         Err(bytes) => {
-            let is_text = params.encoding == Some(ContentEncoding::Base64) && std::str::from_utf8(&bytes).is_ok();
-            let kind = kind_of(&spot.real, &bytes, is_text).to_owned();
+            let is_text = encoding == Some(&ContentEncoding::Base64) && std::str::from_utf8(&bytes).is_ok();
+            let kind = kind_of(name, &bytes, is_text).to_owned();
             let data = STANDARD.encode(&bytes);
             ResourceReadResult { data, encoding: ContentEncoding::Base64, content_type: Some(kind) }
         }
-    })
+    }
 }
 
 /// Opens a file for reading. What is not a file is not opened; if it became something else in between, that was opened
 /// without waiting for it, and nothing is read.
-pub(super) fn open(roots: &Roots, path: &std::path::Path) -> Result<(File, super::roots::Spot), FileError> {
+pub(super) fn open(roots: &Roots, path: &Path) -> Result<(File, super::roots::Spot), FileError> {
     let spot = roots.find(path, Last::Follow)?;
     only_file(&spot.hold()?)?;
     let (file, spot) = roots.open_at(path, Last::Follow, FILE | OFlags::RDONLY)?;

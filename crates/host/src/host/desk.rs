@@ -177,6 +177,12 @@ impl Sheet {
         self.push(NewEntry::new(channel, body(entry::closed(channel))))
     }
 
+    /// A channel of the host itself that is to be there, with nothing in it yet.
+    pub(crate) fn ensure(mut self, channel: &str) -> Self {
+        self.0 = self.0.open(channel, None);
+        self
+    }
+
     /// A change of the catalogue, which is about a session.
     pub(crate) fn notice(self, session: &str, notice: &Notice) -> Self {
         self.push(NewEntry::new(ROOT_RESOURCE_URI, body(entry::catalogue(notice))).about(session))

@@ -206,6 +206,22 @@ impl Methods for Front {
             }
         })
     }
+
+    fn came(&self, client: &ClientInfo) {
+        self.0.workshop.came(client);
+    }
+
+    fn follows(&self, client: &ClientInfo, channel: &str) {
+        self.0.workshop.follows(client, channel);
+    }
+
+    fn left(&self, client: &ClientInfo, channel: &str) {
+        self.0.workshop.left(client, channel);
+    }
+
+    fn gone(&self, client: &ClientInfo) {
+        self.0.workshop.gone(client);
+    }
 }
 
 fn json(value: &impl Serialize) -> Result<Reply, MethodError> {

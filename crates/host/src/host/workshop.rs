@@ -1,54 +1,145 @@
 //! The workshop: what the host does in the workspace for clients. Files, terminals, changesets, customizations.
 
-use std::sync::Arc;
+mod looks;
+mod people;
+mod places;
+mod resources;
+mod session;
+mod terminals;
+mod watches;
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ahp_types::actions::StateAction;
+use ahp_types::errors::json_rpc_error_codes::INTERNAL_ERROR;
 use breakbulk_proto::Message;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tokio::task::JoinSet;
 
+use self::looks::{Looks, Wish};
+use self::people::People;
+use self::places::Chats;
+use self::watches::Watches;
 use super::desk::Desk;
 use super::{HostConfig, StartError};
+use crate::changes::Changes;
+use crate::customize::{CompleteConfig, CustomizeConfig};
 use crate::endpoint::{ClientInfo, Dispatched, RawParams, Refusal};
 use crate::error::MethodError;
+use crate::files::Files;
+use crate::terminal::Terminals;
 
 /// The workspace, as rooms.
 pub(crate) struct Workshop {
-    _desk: Arc<Desk>,
+    desk: Arc<Desk>,
+    /// The directories that everything stays inside of.
+    roots: Vec<PathBuf>,
+    files: Files,
+    terminals: Terminals,
+    /// Held while an action on a terminal other than input is checked, logged and carried out.
+    terminal_order: Arc<tokio::sync::Mutex<()>>,
+    changes: Changes,
+    customize: CustomizeConfig,
+    complete: CompleteConfig,
+    people: People,
+    chats: Chats,
+    watches: Arc<Watches>,
+    looks: Looks,
+    tasks: Tasks,
 }
 
 impl Workshop {
-    pub(crate) fn new(desk: Arc<Desk>, _config: &HostConfig) -> Result<Self, StartError> {
-        Ok(Self { _desk: desk })
+    pub(crate) fn new(desk: Arc<Desk>, config: &HostConfig) -> Result<Self, StartError> {
+        Ok(Self {
+            roots: config.files.roots.clone(),
+            files: Files::new(config.files.clone())?,
+            terminals: Terminals::new(desk.clone(), config.terminals.clone()),
+            terminal_order: Arc::default(),
+            changes: Changes::new(desk.clone(), config.changes.clone()),
+            customize: config.customize.clone(),
+            complete: config.complete.clone(),
+            people: People::default(),
+            chats: Chats::default(),
+            watches: Arc::new(Watches::new(config.files.watch_grace)),
+            looks: Looks::default(),
+            tasks: Tasks::default(),
+            desk,
+        })
     }
 
-    /// A host begins: says which terminals of its last life are gone, and opens what sessions have.
+    /// A host begins: says which terminals of its last life are gone. What sessions have is opened when somebody asks for
+    /// it, so that a host with a thousand sessions begins as fast as one with none.
     pub(crate) async fn begin(self: &Arc<Self>) -> Result<(), StartError> {
-        Ok(())
+        Ok(self.bury_terminals().await?)
     }
 
     /// Answers a method of the workspace; `None` if it is none.
     pub(crate) async fn call(
         self: &Arc<Self>,
-        _client: &ClientInfo,
-        _method: &str,
-        _params: &RawParams,
+        client: &ClientInfo,
+        method: &str,
+        params: &RawParams,
     ) -> Option<Result<Message, MethodError>> {
-        None
+        Some(match method {
+            "createResourceWatch" => self.create_watch(client, params).await,
+            "createTerminal" => self.create_terminal(client, params).await,
+            "disposeTerminal" => self.dispose_terminal(client, params).await,
+            "invokeChangesetOperation" => self.invoke(params).await,
+            "completions" => self.complete(params).await,
+            _ => return self.resource(client, method, params).await,
+        })
     }
 
     /// Takes an action that a client has dispatched on a terminal: checks it, logs it, carries it out.
-    pub(crate) async fn dispatch(&self, _client: &ClientInfo, _dispatched: &Dispatched) -> Result<(), Refusal> {
-        Err(Refusal::new("not offered"))
+    pub(crate) async fn dispatch(&self, client: &ClientInfo, dispatched: &Dispatched) -> Result<(), Refusal> {
+        self.act_on_terminal(client, dispatched).await
     }
 
     /// A session has begun, or its working directories have changed: looks for its changes and customizations, and logs
     /// them. Returns at once.
-    pub(crate) fn opened(self: &Arc<Self>, _session: &str) {}
+    pub(crate) fn opened(self: &Arc<Self>, session: &str) {
+        self.want(session, Wish::Everything);
+    }
 
     /// An agent has worked: looks at the changes of its session again. Returns at once.
-    pub(crate) fn worked(self: &Arc<Self>, _session: &str) {}
+    pub(crate) fn worked(self: &Arc<Self>, session: &str) {
+        self.want(session, Wish::Work);
+    }
 
-    /// A session is gone.
-    pub(crate) async fn closed(&self, _session: &str) {}
+    /// A session is gone: when this answers, nothing more is logged for its changesets, and its terminals are disposed of.
+    pub(crate) async fn closed(&self, session: &str) {
+        self.forget(session).await;
+        self.dispose_terminals_of(session).await;
+    }
+
+    /// A client has come in.
+    pub(crate) fn came(&self, client: &ClientInfo) {
+        self.people.came(client);
+    }
+
+    /// A client follows this channel from now on.
+    pub(crate) fn follows(self: &Arc<Self>, client: &ClientInfo, channel: &str) {
+        if watches::is_watch(channel) {
+            self.follow_watch(client, channel);
+        } else if let Some(session) = session::of_changeset(channel) {
+            self.want(session, Wish::Changes);
+        } else if channel.starts_with(session::SCHEME) && !self.looks.has_looked(channel) {
+            self.want(channel, Wish::Everything);
+        }
+    }
+
+    /// A client has said that it does not follow this channel any more.
+    pub(crate) fn left(&self, client: &ClientInfo, channel: &str) {
+        self.watches.left(client, channel);
+    }
+
+    /// A connection has ended.
+    pub(crate) fn gone(&self, client: &ClientInfo) {
+        self.people.gone(client);
+        self.watches.gone(client);
+    }
 
     /// How many terminals and watches there are.
     pub(crate) const fn counts(&self) -> (usize, usize) {
@@ -56,7 +147,10 @@ impl Workshop {
     }
 
     /// Ends terminals and watches.
-    pub(crate) async fn stop(&self) {}
+    pub(crate) async fn stop(&self) {
+        self.tasks.stop().await;
+        self.terminals.stop().await;
+    }
 }
 
 /// Whether an action of a client is the workshop's to take.
@@ -70,3 +164,75 @@ pub(crate) const fn takes(action: &StateAction) -> bool {
             | StateAction::TerminalCleared(_)
     )
 }
+
+/// What runs beside the calls. Dropping it ends all of it.
+struct Tasks(Mutex<Option<JoinSet<()>>>);
+
+impl Default for Tasks {
+    fn default() -> Self {
+        Self(Mutex::new(Some(JoinSet::new())))
+    }
+}
+
+impl Tasks {
+    fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        let mut tasks = lock(&self.0);
+        let Some(tasks) = tasks.as_mut() else { return };
+        // Those that have ended are let go.
+        while tasks.try_join_next().is_some() {}
+        tasks.spawn(task);
+    }
+
+    /// Ends all of it. Nothing more begins.
+    async fn stop(&self) {
+        let tasks = lock(&self.0).take();
+        if let Some(mut tasks) = tasks {
+            tasks.shutdown().await;
+        }
+    }
+}
+
+/// Does something to its end, also when whoever waits for it goes away.
+async fn to_the_end<T: Send + 'static>(
+    work: impl Future<Output = Result<T, MethodError>> + Send + 'static,
+) -> Result<T, MethodError> {
+    tokio::spawn(work).await.unwrap_or_else(|_| Err(MethodError::new(INTERNAL_ERROR, "the method broke")))
+}
+
+/// From this size on, JSON is read and written on a thread that may block.
+const LARGE: usize = 128 << 10;
+
+/// The params as the method has them.
+async fn parsed<T: DeserializeOwned + Send + 'static>(params: &RawParams) -> Result<T, MethodError> {
+    if params.text().len() < LARGE {
+        return params.parse();
+    }
+    let params = params.clone();
+    blocking(move || params.parse()).await
+}
+
+/// A result that may be large, as JSON.
+async fn large<T: Serialize + Send + 'static>(result: T) -> Result<Message, MethodError> {
+    blocking(move || json(&result)).await
+}
+
+/// A result as JSON.
+fn json(result: &impl Serialize) -> Result<Message, MethodError> {
+    let text = serde_json::to_vec(result);
+    text.map(Message::from).map_err(|error| MethodError::new(INTERNAL_ERROR, error.to_string()))
+}
+
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, MethodError> + Send + 'static,
+) -> Result<T, MethodError> {
+    let broke = |_| Err(MethodError::new(INTERNAL_ERROR, "the method broke"));
+    tokio::task::spawn_blocking(work).await.unwrap_or_else(broke)
+}
+
+/// Nothing is left half done under these locks, so a panic elsewhere does not spoil them.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests;

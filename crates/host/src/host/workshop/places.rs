@@ -1,0 +1,115 @@
+//! Where a session or a chat works.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::Mutex;
+
+use ahp_types::commands::CompletionsParams;
+use ahp_types::state::{SessionState, SnapshotState};
+use breakbulk_proto::Message;
+
+use super::{Workshop, json, lock};
+use crate::customize::complete;
+use crate::endpoint::RawParams;
+use crate::error::MethodError;
+use crate::files::path_of;
+use crate::state::StateError;
+use crate::terminal::inside;
+
+/// Chats whose session is remembered. With more, all are forgotten and found again.
+const MAX_CHATS: usize = 4096;
+
+/// The sessions that chats belong to. The log knows, but only as a whole list.
+#[derive(Default)]
+pub(super) struct Chats(Mutex<HashMap<String, String>>);
+
+impl Workshop {
+    /// `completions`: files of the directories that the session or chat works in, else of the roots.
+    pub(super) async fn complete(&self, params: &RawParams) -> Result<Message, MethodError> {
+        let params: CompletionsParams = params.parse()?;
+        let dirs = self.directories(self.directories_named(&params.channel).await?).await;
+        let dirs = if dirs.is_empty() { self.roots.clone() } else { dirs };
+        json(&complete(dirs, params, self.complete.clone()).await?)
+    }
+
+    /// The session that a channel is, or belongs to.
+    pub(super) async fn session_of(&self, channel: &str) -> Result<Option<String>, StateError> {
+        let looked = self.desk.look(channel, |state, _| match state {
+            SnapshotState::Session(_) => Some(true),
+            SnapshotState::Chat(_) => Some(false),
+            _ => None,
+        });
+        match looked.await {
+            Ok(Some(true)) => return Ok(Some(channel.to_owned())),
+            Ok(Some(false)) => {}
+            Ok(None) | Err(StateError::NotFound) => return Ok(None),
+            Err(error) => return Err(error),
+        }
+        let known = lock(&self.chats.0).get(channel).cloned();
+        // A chat may have been moved to another session.
+        if let Some(session) = known
+            && self.session(&session, |session| lists(session, channel)).await? == Some(true)
+        {
+            return Ok(Some(session));
+        }
+        let all = self.desk.log().channels(None).await?;
+        let session = all.into_iter().find(|info| *info.channel == *channel).and_then(|info| info.session);
+        let session = session.map(|session| session.to_string());
+        if let Some(session) = &session {
+            let mut chats = lock(&self.chats.0);
+            if chats.len() >= MAX_CHATS {
+                chats.clear();
+            }
+            chats.insert(channel.to_owned(), session.clone());
+        }
+        Ok(session)
+    }
+
+    /// Looks at a session; `None` if there is none.
+    pub(super) async fn session<T>(
+        &self,
+        session: &str,
+        look: impl FnOnce(&SessionState) -> T,
+    ) -> Result<Option<T>, StateError> {
+        let looked = self.desk.look(session, |state, _| match state {
+            SnapshotState::Session(session) => Some(look(session)),
+            _ => None,
+        });
+        match looked.await {
+            Err(StateError::NotFound) => Ok(None),
+            other => other,
+        }
+    }
+
+    /// Of these URIs, the directories that are there and inside of the roots, in this order.
+    pub(super) async fn directories(&self, uris: Vec<String>) -> Vec<PathBuf> {
+        let roots = self.roots.clone();
+        let find = move || {
+            let found = uris.iter().filter_map(|uri| inside(&path_of(uri).ok()?, &roots).ok());
+            found.collect()
+        };
+        // The closure has no reason to panic; if it does, nothing was found.
+        tokio::task::spawn_blocking(find).await.unwrap_or_default()
+    }
+
+    /// What a session or chat says of where it works. A chat that says nothing works where its session does.
+    async fn directories_named(&self, channel: &str) -> Result<Vec<String>, StateError> {
+        let own = self.desk.look(channel, |state, _| match state {
+            SnapshotState::Chat(chat) => chat.working_directories.clone(),
+            _ => None,
+        });
+        match own.await {
+            Ok(Some(own)) => return Ok(own),
+            Ok(None) => {}
+            Err(StateError::NotFound) => return Ok(Vec::new()),
+            Err(error) => return Err(error),
+        }
+        let Some(session) = self.session_of(channel).await? else { return Ok(Vec::new()) };
+        let named = self.session(&session, |session| session.working_directories.clone()).await?;
+        Ok(named.flatten().unwrap_or_default())
+    }
+}
+
+fn lists(session: &SessionState, chat: &str) -> bool {
+    session.chats.iter().any(|summary| summary.resource == chat)
+}

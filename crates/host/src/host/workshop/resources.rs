@@ -1,0 +1,145 @@
+//! The `resource*` methods, wherever the resource is: a file, the past of a changed file, or with a client.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use ahp_types::commands::{ResourceReadParams, ResourceRequestParams, ResourceRequestResult, ResourceResolveParams};
+use ahp_types::errors::ahp_error_codes::PERMISSION_DENIED;
+use ahp_types::errors::json_rpc_error_codes::{INTERNAL_ERROR, INVALID_PARAMS};
+use breakbulk_proto::Message;
+use serde::Deserialize;
+use serde_json::json;
+
+use super::people::{self, Person};
+use super::{Workshop, json, large, parsed, session};
+use crate::endpoint::{AskError, ClientInfo, RawParams};
+use crate::error::MethodError;
+use crate::files::{FileError, encoded};
+
+/// What the params of all these methods have in common.
+#[derive(Deserialize)]
+struct Named {
+    channel: String,
+    uri: Option<String>,
+    source: Option<String>,
+    destination: Option<String>,
+}
+
+impl Workshop {
+    /// Answers a `resource*` method; `None` if it is none.
+    pub(super) async fn resource(
+        self: &Arc<Self>,
+        client: &ClientInfo,
+        method: &str,
+        params: &RawParams,
+    ) -> Option<Result<Message, MethodError>> {
+        let is_one = [
+            "resourceRead",
+            "resourceWrite",
+            "resourceList",
+            "resourceCopy",
+            "resourceDelete",
+            "resourceMove",
+            "resourceResolve",
+            "resourceMkdir",
+            "resourceRequest",
+        ]
+        .contains(&method);
+        if !is_one {
+            return None;
+        }
+        Some(match self.with_client(client, params).await {
+            Ok(Some(person)) => ask(person, method, params).await,
+            Ok(None) => self.resource_here(method, params).await,
+            Err(error) => Err(error),
+        })
+    }
+
+    /// The client that has what the params name; `None` if it is here, or nowhere.
+    async fn with_client(&self, client: &ClientInfo, params: &RawParams) -> Result<Option<Person>, MethodError> {
+        let named: Named = parsed(params).await?;
+        let mut at = Vec::new();
+        for uri in [named.uri, named.source, named.destination].into_iter().flatten() {
+            at.push(self.publisher(client, &named.channel, &uri).await?);
+        }
+        let mut at = at.into_iter();
+        let first = at.next().flatten();
+        let place = first.as_ref().map(|person| person.connection);
+        if at.any(|other| other.map(|person| person.connection) != place) {
+            return Err(MethodError::new(INVALID_PARAMS, "source and destination are not in the same place"));
+        }
+        Ok(first)
+    }
+
+    /// The client that has this resource, if one has.
+    async fn publisher(&self, client: &ClientInfo, channel: &str, uri: &str) -> Result<Option<Person>, MethodError> {
+        if !people::may_be_published(uri) {
+            return Ok(None);
+        }
+        if let Some(person) = people::authority(uri).and_then(|id| self.people.beside(client, id)) {
+            return Ok(Some(person));
+        }
+        let Some(session) = self.session_of(channel).await? else { return Ok(None) };
+        let id = self.session(&session, |session| people::contributor(session, uri).map(str::to_owned)).await?;
+        Ok(id.flatten().and_then(|id| self.people.beside(client, &id)))
+    }
+
+    async fn resource_here(self: &Arc<Self>, method: &str, params: &RawParams) -> Result<Message, MethodError> {
+        let files = self.files.clone();
+        match method {
+            "resourceRead" => self.read(params.parse()?).await,
+            "resourceList" => large(files.list(params.parse()?).await?).await,
+            "resourceResolve" => json(&files.resolve(params.parse()?).await?),
+            "resourceRequest" => self.request(params.parse()?).await,
+            // What these have begun to do they do to the end, also where nobody waits for it any more.
+            "resourceWrite" => json(&files.write(parsed(params).await?).await?),
+            "resourceCopy" => json(&files.copy(params.parse()?).await?),
+            "resourceDelete" => json(&files.delete(params.parse()?).await?),
+            "resourceMove" => json(&files.rename(params.parse()?).await?),
+            _ => json(&files.mkdir(params.parse()?).await?),
+        }
+    }
+
+    async fn read(self: &Arc<Self>, params: ResourceReadParams) -> Result<Message, MethodError> {
+        if let Some(session) = session::of_changeset(&params.uri) {
+            self.looked(session).await?;
+        }
+        if self.changes.knows(&params.uri) {
+            let bytes = self.changes.read(&params.uri).await?;
+            let encode = move || json(&encoded(Path::new(""), bytes.into(), params.encoding.as_ref()));
+            return super::blocking(encode).await;
+        }
+        large(self.files.read(params).await?).await
+    }
+
+    /// `resourceRequest`: what is inside of the roots is granted already, and what is outside never is.
+    async fn request(self: &Arc<Self>, params: ResourceRequestParams) -> Result<Message, MethodError> {
+        if let Some(session) = session::of_changeset(&params.uri) {
+            self.looked(session).await?;
+        }
+        let granted = || json(&ResourceRequestResult {});
+        if self.changes.knows(&params.uri) {
+            let error = || MethodError::new(PERMISSION_DENIED, "what was before a change can only be read");
+            return if params.write == Some(true) { Err(error()) } else { granted() };
+        }
+        let ResourceRequestParams { channel, uri, .. } = params;
+        let resolve = ResourceResolveParams { channel, meta: None, uri, follow_symlinks: None };
+        match self.files.resolve(resolve).await {
+            // What is not there yet may be made.
+            Ok(_) | Err(FileError::NotFound) => granted(),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+/// Asks a client in the words of the one that asks us.
+async fn ask(person: Person, method: &str, params: &RawParams) -> Result<Message, MethodError> {
+    let asked = person.handle.ask_raw(method, Message::from(params.text().clone())).await;
+    asked.map(Message::from).map_err(|error| match error {
+        AskError::Refused(error) => error,
+        error => {
+            let reason = if matches!(error, AskError::TimedOut(_)) { "clientTimeout" } else { "clientGone" };
+            MethodError::new(INTERNAL_ERROR, error.to_string()).with_data(json!({ "reason": reason }))
+        }
+    })
+}

@@ -1,0 +1,114 @@
+//! Changesets and customizations of a session, found when somebody follows it.
+
+use serde_json::{Value, json};
+
+use super::world::{CHANGES, Client, SESSION, World};
+
+/// A session in a repository with one commit and one changed file, and a client.
+async fn repository() -> (World, Client) {
+    let world = World::new().await;
+    world.git(&["init", "-q"]);
+    world.write("a.txt", "old\n");
+    world.write("AGENTS.md", "# How to work here\n");
+    world.git(&["add", "-A"]);
+    world.git(&["commit", "-q", "-m", "first"]);
+    world.write("a.txt", "new\nlines\n");
+    world.session(json!([])).await;
+    let client = world.client("c").await;
+    (world, client)
+}
+
+/// Follows the session until its changeset is there, and then that.
+async fn open(client: &mut Client) -> Value {
+    client.subscribe(SESSION).await;
+    let changed = client.action("session/changesetsChanged").await;
+    assert_eq!(changed["action"]["changesets"][0]["uriTemplate"], CHANGES);
+    ready(client).await
+}
+
+/// The changeset once it is computed.
+async fn ready(client: &mut Client) -> Value {
+    loop {
+        let state = client.subscribe(CHANGES).await;
+        if state["status"] == "ready" {
+            return state;
+        }
+        client.unsubscribe(CHANGES).await;
+    }
+}
+
+#[tokio::test]
+async fn a_session_that_is_followed_gets_its_customizations_and_changes() {
+    let (_world, mut client) = repository().await;
+    let state = open(&mut client).await;
+    assert_eq!(state["files"].as_array().unwrap().len(), 1, "{state}");
+    let found = client.action("session/customizationsChanged").await["action"]["customizations"].to_string();
+    assert!(found.contains("AGENTS.md"), "{found}");
+}
+
+#[tokio::test]
+async fn what_was_before_a_change_is_read_and_never_written() {
+    let (_world, mut client) = repository().await;
+    let state = open(&mut client).await;
+    let before = &state["files"][0]["edit"]["before"]["content"]["uri"];
+    let params = json!({"channel": SESSION, "uri": before});
+    assert_eq!(client.call("resourceRead", params.clone()).await.unwrap()["data"], "old\n");
+    let mut base64 = params.clone();
+    base64["encoding"] = json!("base64");
+    assert_eq!(client.call("resourceRead", base64).await.unwrap()["data"], "b2xkCg==");
+    assert_eq!(client.call("resourceRequest", params.clone()).await, Ok(json!({})));
+    let mut write = params;
+    write["write"] = json!(true);
+    assert_eq!(client.fails("resourceRequest", write).await, -32009);
+}
+
+#[tokio::test]
+async fn operations_work_and_each_failure_has_its_code() {
+    let (world, mut client) = repository().await;
+    open(&mut client).await;
+    let invoke =
+        |channel: &str, id: &str, target: Value| json!({"channel": channel, "operationId": id, "target": target});
+    let file = |name: &str| json!({"kind": "resource", "resource": world.uri(name), "side": "after"});
+    assert_eq!(client.fails("invokeChangesetOperation", invoke(CHANGES, "explode", file("a.txt"))).await, -32602);
+    assert_eq!(client.fails("invokeChangesetOperation", invoke(CHANGES, "discard", file("b.txt"))).await, -32008);
+    let none = "ahp-session:/none/changes/uncommitted";
+    assert_eq!(client.fails("invokeChangesetOperation", invoke(none, "discard", file("a.txt"))).await, -32008);
+    client.call("invokeChangesetOperation", invoke(CHANGES, "discard", file("a.txt"))).await.unwrap();
+    assert_eq!(std::fs::read_to_string(world.path("a.txt")).unwrap(), "old\n");
+    client.action("changeset/fileRemoved").await;
+}
+
+#[tokio::test]
+async fn after_a_commit_the_changes_are_gone_for_who_follows_them_anew() {
+    let (world, mut client) = repository().await;
+    open(&mut client).await;
+    world.git(&["commit", "-q", "-a", "-m", "second"]);
+    let mut other = world.client("other").await;
+    other.subscribe(CHANGES).await;
+    client.action("changeset/fileRemoved").await;
+}
+
+#[tokio::test]
+async fn after_a_restart_a_changeset_is_opened_again_when_it_is_needed() {
+    let (mut world, mut client) = repository().await;
+    let state = open(&mut client).await;
+    let before = state["files"][0]["edit"]["before"]["content"]["uri"].clone();
+    drop(client);
+    world.restart().await;
+    let logged = world.logged(SESSION).await;
+    let mut client = world.client("c").await;
+    let read = client.call("resourceRead", json!({"channel": SESSION, "uri": before})).await.unwrap();
+    assert_eq!(read["data"], "old\n");
+    assert_eq!(world.logged(SESSION).await, logged, "nothing is new for the session");
+}
+
+#[tokio::test]
+async fn a_session_outside_of_any_work_tree_has_no_changeset() {
+    let world = World::new().await;
+    world.write("AGENTS.md", "# Here\n");
+    world.session(json!([])).await;
+    let mut client = world.client("c").await;
+    client.subscribe(SESSION).await;
+    client.action("session/customizationsChanged").await;
+    assert_eq!(client.fails("subscribe", json!({"channel": CHANGES})).await, -32008);
+}

@@ -1,0 +1,138 @@
+//! Watches: changes arrive while somebody follows, and a watch ends when nobody does.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::world::{Client, ROOT, World, soon};
+
+const CHANGED: &str = "resourceWatch/changed";
+
+/// Longer than changes are gathered.
+const A_WHILE: Duration = Duration::from_millis(1500);
+
+async fn watch(world: &World, client: &mut Client) -> String {
+    let params = json!({"channel": ROOT, "uri": world.uri(""), "recursive": true});
+    let result = client.call("createResourceWatch", params).await.unwrap();
+    result["channel"].as_str().unwrap().to_owned()
+}
+
+/// The URIs of the next changes.
+async fn changed(client: &mut Client, channel: &str) -> Vec<Value> {
+    let envelope = client.action(CHANGED).await;
+    assert_eq!(envelope["channel"], channel);
+    envelope["action"]["changes"]["items"].as_array().unwrap().clone()
+}
+
+#[tokio::test]
+async fn changes_arrive_until_the_last_follower_unsubscribes() {
+    let world = World::with(|config| config.files.max_watches = 1).await;
+    let (mut one, mut two) = (world.client("1").await, world.client("2").await);
+    let channel = watch(&world, &mut one).await;
+    let state = one.subscribe(&channel).await;
+    assert_eq!((&state["root"], &state["recursive"]), (&json!(world.uri("")), &json!(true)));
+    two.subscribe(&channel).await;
+    world.write("a", "");
+    assert_eq!(changed(&mut one, &channel).await, [json!({"uri": world.uri("a"), "type": "added"})]);
+    changed(&mut two, &channel).await;
+    one.unsubscribe(&channel).await;
+    world.write("b", "");
+    assert_eq!(changed(&mut two, &channel).await, [json!({"uri": world.uri("b"), "type": "added"})]);
+    let params = json!({"channel": ROOT, "uri": world.uri("")});
+    assert_eq!(two.fails("createResourceWatch", params).await, -32602, "there may be one, and there is");
+    two.unsubscribe(&channel).await;
+    // It is given back at once; a little later, since it ends on its own.
+    soon(async {
+        while two.call("createResourceWatch", json!({"channel": ROOT, "uri": world.uri("")})).await.is_err() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await;
+    world.write("c", "");
+    assert!(one.stays_silent(CHANGED, A_WHILE).await && two.stays_silent(CHANGED, Duration::ZERO).await);
+    assert!(!world.logged(&channel).await.contains(&world.uri("c")));
+}
+
+#[tokio::test]
+async fn a_client_that_comes_back_in_time_misses_nothing() {
+    let world = World::new().await;
+    let mut client = world.client("c").await;
+    let channel = watch(&world, &mut client).await;
+    client.subscribe(&channel).await;
+    client.leave().await;
+    world.write("while-away", "");
+    let mut client = world.link();
+    let params = json!({"channel": ROOT, "clientId": "c", "lastSeenServerSeq": 1, "subscriptions": [channel.clone()]});
+    let result = client.call("reconnect", params).await.unwrap();
+    let replayed = result["actions"].to_string();
+    if !replayed.contains("while-away") {
+        assert_eq!(changed(&mut client, &channel).await, [json!({"uri": world.uri("while-away"), "type": "added"})]);
+    }
+}
+
+#[tokio::test]
+async fn a_client_that_does_not_come_back_loses_its_watch() {
+    let world = World::with(|config| {
+        config.files.max_watches = 1;
+        config.files.watch_grace = Duration::from_millis(20);
+    })
+    .await;
+    let mut client = world.client("c").await;
+    let channel = watch(&world, &mut client).await;
+    client.subscribe(&channel).await;
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    world.write("a", "");
+    changed(&mut client, &channel).await;
+    drop(client);
+    let mut other = world.client("other").await;
+    soon(async {
+        while other.call("createResourceWatch", json!({"channel": ROOT, "uri": world.uri("")})).await.is_err() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_watch_that_nobody_ever_follows_ends() {
+    let world = World::with(|config| {
+        config.files.max_watches = 1;
+        config.files.watch_grace = Duration::from_millis(20);
+    })
+    .await;
+    let mut client = world.client("c").await;
+    watch(&world, &mut client).await;
+    soon(async {
+        while client.call("createResourceWatch", json!({"channel": ROOT, "uri": world.uri("")})).await.is_err() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_watch_of_an_earlier_life_begins_anew_when_it_is_followed() {
+    let mut world = World::new().await;
+    let channel = {
+        let mut client = world.client("c").await;
+        let channel = watch(&world, &mut client).await;
+        client.subscribe(&channel).await;
+        channel
+    };
+    world.restart().await;
+    let mut client = world.client("c").await;
+    client.subscribe(&channel).await;
+    let everything = json!({"uri": world.uri(""), "type": "updated"});
+    assert_eq!(changed(&mut client, &channel).await, [everything], "what was missed is not known");
+    world.write("a", "");
+    assert_eq!(changed(&mut client, &channel).await, [json!({"uri": world.uri("a"), "type": "added"})]);
+}
+
+#[tokio::test]
+async fn what_is_outside_or_not_there_is_not_watched() {
+    let world = World::new().await;
+    let mut client = world.client("c").await;
+    for (uri, code) in [("file:///etc", -32009), (&*world.uri("nowhere"), -32008), ("virtual://x/y", -32008)] {
+        assert_eq!(client.fails("createResourceWatch", json!({"channel": ROOT, "uri": uri})).await, code, "{uri}");
+    }
+}

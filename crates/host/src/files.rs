@@ -81,7 +81,7 @@ pub struct FilesConfig {
     pub max_depth: usize,
     /// Operations at once; others wait. Bounds memory to about this many times the largest read or write. 8.
     pub max_at_once: usize,
-    /// Watches at once; each takes one of the system's (Linux has 128 for each user). 32.
+    /// Watches at once. All of them together take one of the system's instances (Linux has 128 for each user). 128.
     pub max_watches: usize,
     /// The most files and directories that one watch looks at. 100,000.
     pub max_watch_entries: usize,
@@ -108,7 +108,7 @@ impl FilesConfig {
             max_copy_entries: 100_000,
             max_depth: 100,
             max_at_once: 8,
-            max_watches: 32,
+            max_watches: 128,
             max_watch_entries: 100_000,
             max_watch_changes: 1_000,
             watch_grace: Duration::from_mins(1),
@@ -135,6 +135,7 @@ pub(crate) struct Shared {
     locks: Locks,
     running: Arc<Semaphore>,
     watches: Arc<Semaphore>,
+    hub: Arc<watch::Hub>,
 }
 
 impl Files {
@@ -143,7 +144,7 @@ impl Files {
         let roots = Roots::open(&config.roots)?;
         let running = Arc::new(Semaphore::new(config.max_at_once.clamp(1, Semaphore::MAX_PERMITS)));
         let watches = Arc::new(Semaphore::new(config.max_watches.min(Semaphore::MAX_PERMITS)));
-        Ok(Self(Arc::new(Shared { config, roots, locks: Locks::new(), running, watches })))
+        Ok(Self(Arc::new(Shared { config, roots, locks: Locks::new(), running, watches, hub: Arc::default() })))
     }
 
     /// The first root, by URI. The empty text if there is none.

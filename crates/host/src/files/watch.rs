@@ -6,6 +6,7 @@
 //! even if they were there before anybody watched it, and no name from outside of the roots can be heard.
 
 mod filter;
+mod hub;
 mod inbox;
 mod tracker;
 
@@ -17,10 +18,12 @@ use ahp_types::actions::{ResourceWatchChangedAction, StateAction};
 use ahp_types::commands::{CreateResourceWatchParams, CreateResourceWatchResult};
 use ahp_types::state::{ResourceChange, ResourceChangeType, ResourceWatchState};
 use serde_json::json;
+use tokio::runtime::Handle;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, timeout_at};
 
 use self::filter::Filter;
+pub(super) use self::hub::Hub;
 use self::inbox::Inbox;
 use self::tracker::Tracker;
 use super::error::FileError;
@@ -41,7 +44,7 @@ pub struct Watch {
     shared: Arc<Shared>,
     inbox: Arc<Inbox>,
     ready: Arc<Ready>,
-    tracker: Arc<Mutex<Tracker>>,
+    tracker: Option<Arc<Mutex<Tracker>>>,
     _permit: OwnedSemaphorePermit,
 }
 
@@ -75,7 +78,7 @@ impl Watch {
             shared,
             inbox,
             ready: Arc::default(),
-            tracker: Arc::new(Mutex::new(tracker)),
+            tracker: Some(Arc::new(Mutex::new(tracker))),
             _permit: permit,
         })
     }
@@ -112,7 +115,7 @@ impl Watch {
             }
             self.quiet().await;
             let (inbox, ready) = (Arc::clone(&self.inbox), Arc::clone(&self.ready));
-            let tracker = Arc::clone(&self.tracker);
+            let tracker = Arc::clone(self.tracker.as_ref()?);
             let look = move |shared: &Shared| {
                 let changes = lock(&tracker).look(&shared.roots, inbox.take());
                 lock(&ready.0).extend(changes);
@@ -150,6 +153,16 @@ impl Watch {
         let is_itself = path.as_os_str().is_empty();
         let uri = if is_itself { self.state.root.clone() } else { uri_of(&self.asked.join(path)) };
         ResourceChange { uri, r#type }
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        let tracker = self.tracker.take();
+        // To give back what the system lent takes a while.
+        if let Ok(runtime) = Handle::try_current() {
+            runtime.spawn_blocking(move || drop(tracker));
+        }
     }
 }
 

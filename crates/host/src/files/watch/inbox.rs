@@ -37,6 +37,11 @@ impl Inbox {
         Self { real, touched: Mutex::default(), bell: Notify::new() }
     }
 
+    /// Whether an event is about something that is watched.
+    pub(super) fn is_for(&self, event: &Event) -> bool {
+        event.paths.iter().any(|path| path.starts_with(&self.real))
+    }
+
     /// Takes a report. Never waits.
     pub(super) fn put(&self, report: notify::Result<Event>) {
         let mut touched = lock(&self.touched);

@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use ahp_types::state::ResourceChangeType;
-use notify::{RecommendedWatcher, RecursiveMode, Watcher as _};
 
 use super::filter::Filter;
+use super::hub::Share;
 use super::inbox::{Inbox, Touched};
 use crate::files::Shared;
 use crate::files::error::FileError;
@@ -30,7 +30,9 @@ pub(super) struct Tracker {
     max_depth: usize,
     /// Not all is seen: there is too much, or the system refused a watch.
     partial: Option<FileError>,
-    watcher: RecommendedWatcher,
+    share: Share,
+    /// The directory above what is watched, with its inode: of a thing that is replaced or comes back, only that one hears.
+    above: Option<(PathBuf, u64)>,
 }
 
 /// What tells one state of a file from another.
@@ -51,9 +53,6 @@ impl Tracker {
         filter: Filter,
         inbox: &Arc<Inbox>,
     ) -> Result<Self, FileError> {
-        let inbox = Arc::clone(inbox);
-        let config = notify::Config::default().with_follow_symlinks(false);
-        let watcher = RecommendedWatcher::new(move |report| inbox.put(report), config).map_err(refused)?;
         let mut tracker = Self {
             real: spot.real.clone(),
             recursive,
@@ -62,11 +61,13 @@ impl Tracker {
             max_entries: shared.config.max_watch_entries,
             max_depth: shared.config.max_depth,
             partial: None,
-            watcher,
+            share: shared.hub.join(inbox)?,
+            above: None,
         };
-        // Of a thing that is replaced or comes back, only the directory above hears.
         if let Some(above) = spot.real.parent().filter(|_| !spot.is_root) {
-            tracker.watcher.watch(above, RecursiveMode::NonRecursive).map_err(refused)?;
+            let inode = std::fs::symlink_metadata(above)?.ino();
+            tracker.share.watch(above, inode)?;
+            tracker.above = Some((above.to_owned(), inode));
         }
         let real = spot.real.clone();
         if see(&shared.roots, &real).is_none() {
@@ -96,6 +97,9 @@ impl Tracker {
             }
         }
         for path in paths {
+            if touched.paths.contains(&path) {
+                self.watch_again(&path);
+            }
             self.update(roots, &path, touched.modified.contains(&path), touched.all, &mut changes);
         }
         if let Some(error) = self.partial.take() {
@@ -103,6 +107,16 @@ impl Tracker {
             changes.insert(PathBuf::new(), ResourceChangeType::Updated);
         }
         changes
+    }
+
+    /// A directory that went and came back before anybody looked is the same to us, and the system has let go of it.
+    fn watch_again(&mut self, path: &Path) {
+        let below = self.seen.range(path.to_owned()..).take_while(|(below, _)| below.starts_with(path));
+        for (path, seen) in below.filter(|(path, seen)| seen.is_dir && (self.recursive || **path == self.real)) {
+            if let Err(error) = self.share.watch(path, seen.inode) {
+                self.partial = Some(error);
+            }
+        }
     }
 
     fn update(&mut self, roots: &Roots, path: &Path, modified: bool, all: bool, changes: &mut Changes) {
@@ -138,8 +152,8 @@ impl Tracker {
         }
         if new.is_dir && (self.recursive || path == self.real) {
             // Before its entries are read, so that none can come in between.
-            if let Err(error) = self.watcher.watch(path, RecursiveMode::NonRecursive) {
-                self.partial = Some(refused(error));
+            if let Err(error) = self.share.watch(path, new.inode) {
+                self.partial = Some(error);
             }
             self.discover_in(roots, path, changes);
         }
@@ -179,9 +193,8 @@ impl Tracker {
             .map(|(path, _)| path.clone())
             .collect();
         for path in gone {
-            if self.seen.remove(&path).is_some_and(|seen| seen.is_dir) {
-                // Mostly the system has given it up already.
-                _ = self.watcher.unwatch(&path);
+            if let Some(seen) = self.seen.remove(&path).filter(|seen| seen.is_dir) {
+                self.share.gone(&path, seen.inode);
             }
             let relative = self.relative(&path);
             if self.filter.wants(&relative) {
@@ -198,6 +211,15 @@ impl Tracker {
 
     fn relative(&self, path: &Path) -> PathBuf {
         path.strip_prefix(&self.real).unwrap_or(path).to_owned()
+    }
+}
+
+/// One call of the system for each directory: not for a thread of the runtime.
+impl Drop for Tracker {
+    fn drop(&mut self) {
+        let dirs = self.seen.iter().filter(|(_, seen)| seen.is_dir).map(|(path, seen)| (path, seen.inode));
+        let above = self.above.iter().map(|(path, inode)| (path, *inode));
+        dirs.chain(above).for_each(|(path, inode)| self.share.release(path, inode));
     }
 }
 
@@ -225,8 +247,4 @@ fn see(roots: &Roots, path: &Path) -> Option<Seen> {
         changed: (metadata.ctime(), metadata.ctime_nsec()),
         size: metadata.len(),
     })
-}
-
-fn refused(error: notify::Error) -> FileError {
-    FileError::Watch(error.to_string())
 }

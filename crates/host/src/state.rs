@@ -181,6 +181,15 @@ impl State {
         Ok(self.slots.hold(ahp_types::ROOT_RESOURCE_URI).await?.catalogue.get(session).cloned())
     }
 
+    /// What the catalogue says of all sessions of which this is true.
+    ///
+    /// # Errors
+    /// When the root cannot be read.
+    pub async fn sessions_with(&self, is: impl Fn(&SessionSummary) -> bool) -> Result<Vec<SessionSummary>, StateError> {
+        let held = self.slots.hold(ahp_types::ROOT_RESOURCE_URI).await?;
+        Ok(held.catalogue.all().into_iter().filter(|summary| is(summary)).cloned().collect())
+    }
+
     /// A channel's state as a client gets it, with everything up to `at_least` in it.
     ///
     /// The text of a completed turn is that of its row: nothing of it is parsed.

@@ -142,8 +142,8 @@ pub(crate) fn not_kept(error: AppendError) -> MethodError {
     MethodError::new(INTERNAL_ERROR, format!("the log does not keep it: {error}"))
 }
 
-/// What is put into the log together.
-#[derive(Debug, Default)]
+/// What is put into the log together. A copy is the same: put twice, it is in the log once.
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Sheet(Batch);
 
 impl Sheet {

@@ -1,0 +1,365 @@
+//! A chat's task: stands between the log and the agent, and does what either side wants of the other.
+
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use ahp_types::actions::{ChatTurnCancelledAction, ChatTurnStartedAction, StateAction};
+use ahp_types::state::SnapshotState;
+use breakbulk_lifecycle::{Event, Failure, Formed, Id};
+use tokio::sync::mpsc;
+use tokio::time::{Instant, timeout};
+use tracing::{debug, warn};
+
+use super::home::{self, Found, as_chat};
+use super::pen::{Over, Pen, Stop, seen};
+use super::queue::{Waiting, begin_next};
+use super::told::{self, Glance, glance};
+use super::{Shared, mend, mirror};
+use crate::agent::{AgentError, Clock, Command, Heard, Prompt, Started, Step, Translator};
+use crate::log::Entry;
+use crate::state::StateError;
+
+/// How long an agent may take to take a call, which it does at once if it works.
+const CALL_TIME: Duration = Duration::from_secs(30);
+
+/// How long an agent may take to end a turn that was cancelled.
+const CANCEL_TIME: Duration = Duration::from_secs(30);
+
+/// How long an agent has to end in order, and then the log to hear of it. Together less than the whole task has.
+const END_TIME: Duration = Duration::from_secs(2);
+
+/// How long to wait before a log that cannot be read is asked again.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// What is taken from an agent at once, so that one append carries it: about so many bytes, and so many events.
+const MOST_BYTES: usize = 1 << 20;
+const MOST_EVENTS: usize = 1_024;
+
+/// Conducts a chat until it is closed. `is_after` one whose task broke.
+pub(super) async fn conduct(
+    shared: Arc<Shared>,
+    uri: Arc<str>,
+    pen: Pen,
+    mut inbox: mpsc::Receiver<Entry>,
+    is_after: bool,
+) {
+    let Ok(Some(first)) = pen.unless_over(inbox.recv()).await else { return };
+    if pen.reached(first.seq).await.is_err() {
+        return;
+    }
+    // None if it was disposed of meanwhile.
+    let Ok(Some(found)) = find(&shared, &pen, &uri).await else { return };
+    if mend_first(&shared, &pen, &uri, &found, &first, is_after).await.is_err() {
+        return;
+    }
+    let mut chat = Chat::new(shared, uri, found, pen);
+    let Err(Over) = chat.work(first, inbox).await;
+    chat.end().await;
+}
+
+/// Where the chat is at home. A log that cannot be read is asked again: somebody waits for an answer.
+async fn find(shared: &Shared, pen: &Pen, uri: &str) -> Result<Option<Found>, Over> {
+    loop {
+        match pen.unless_over(home::find(&shared.desk, uri)).await? {
+            Ok(found) => return Ok(found),
+            Err(StateError::Closed) => return Err(Over),
+            Err(error) => warn!(chat = %uri, %error, "a chat cannot be conducted now"),
+        }
+        pen.unless_over(tokio::time::sleep(PAUSE)).await?;
+    }
+}
+
+/// Ends a turn that nobody works on: of a last life of the host, or of a task that broke.
+async fn mend_first(
+    shared: &Shared,
+    pen: &Pen,
+    uri: &Arc<str>,
+    found: &Found,
+    first: &Entry,
+    is_after: bool,
+) -> Result<(), Over> {
+    let begins = glance(&first.channel, &first.body) == Glance::Turn;
+    if is_after {
+        let said = if begins { told::read(first.body.clone()).await } else { None };
+        let new = said.and_then(|said| match said.action {
+            StateAction::ChatTurnStarted(action) => Some(action.turn_id),
+            _ => None,
+        });
+        return mend::mend(&shared.desk, pen, &found.session, uri, &mend::broken(), new.as_deref()).await;
+    }
+    // Where a turn can begin, none is left.
+    if !begins && mend::is_left(&**shared.desk.log(), uri, shared.born.load(Relaxed)).await {
+        return mend::mend(&shared.desk, pen, &found.session, uri, &mend::restarted(), None).await;
+    }
+    Ok(())
+}
+
+/// A chat, as its task knows it.
+pub(super) struct Chat {
+    pub(super) shared: Arc<Shared>,
+    pub(super) uri: Arc<str>,
+    pub(super) session: Arc<str>,
+    pub(super) pen: Pen,
+    is_worker: bool,
+    translator: Translator,
+    live: Option<Started>,
+    /// The turn that the chat is in.
+    pub(super) turn: Option<String>,
+    /// The turn that the agent was told of and has not ended.
+    sent: Option<Id>,
+    /// Until then it may take to end one that was cancelled.
+    patience: Option<Instant>,
+}
+
+impl Chat {
+    fn new(shared: Arc<Shared>, uri: Arc<str>, found: Found, pen: Pen) -> Self {
+        let Found { session, is_worker } = found;
+        let translator = Translator::new(Arc::clone(&session), Arc::clone(&uri));
+        let (live, turn, sent, patience) = (None, None, None, None);
+        Self { shared, uri, session, pen, is_worker, translator, live, turn, sent, patience }
+    }
+
+    async fn work(&mut self, first: Entry, mut inbox: mpsc::Receiver<Entry>) -> Result<Infallible, Over> {
+        self.hear(first).await?;
+        loop {
+            tokio::select! {
+                biased;
+                _ = self.pen.over() => return Err(Over),
+                entry = inbox.recv() => match entry {
+                    Some(entry) => self.hear(entry).await?,
+                    None => return Err(Over),
+                },
+                event = next(&mut self.live) => match event {
+                    Some(event) => self.listen(event).await?,
+                    None => self.lost().await?,
+                },
+                () = until(self.patience) => {
+                    warn!(chat = %self.uri, "an agent does not end a cancelled turn and is dropped");
+                    self.lost().await?;
+                }
+            }
+        }
+    }
+
+    /// Takes what somebody else has put into the log.
+    async fn hear(&mut self, entry: Entry) -> Result<(), Over> {
+        let Entry { seq, channel, body, .. } = entry;
+        let Some(said) = told::read(body).await else { return Ok(()) };
+        self.pen.reached(seq).await?;
+        let is_mine = *channel == *self.uri;
+        match said.action {
+            StateAction::ChatTurnStarted(action) if is_mine && !self.is_worker => self.begun(action).await,
+            _ if !said.by_client => Ok(()),
+            StateAction::ChatTurnCancelled(action) => {
+                let ends = is_mine && self.turn.as_ref() == Some(&action.turn_id);
+                self.client(&channel, StateAction::ChatTurnCancelled(action)).await?;
+                if ends { self.over(false).await } else { self.show(&[channel], None).await }
+            }
+            StateAction::ChatToolCallConfirmed(action) => {
+                self.client(&channel, StateAction::ChatToolCallConfirmed(action)).await?;
+                self.show(&[channel], None).await
+            }
+            StateAction::ChatTruncated(action) if is_mine => self.truncated(action.turn_id.is_none()).await,
+            StateAction::ChatPendingMessageSet(_) if is_mine && !self.is_worker => {
+                begin_next(&self.shared.desk, &self.pen, &self.uri, Waiting::Queued).await
+            }
+            // What a client has marked or moved is in the chat's state now.
+            _ => self.show(&[channel], None).await,
+        }
+    }
+
+    /// A turn begins. One that is over already is not the agent's affair.
+    async fn begun(&mut self, action: ChatTurnStartedAction) -> Result<(), Over> {
+        let look =
+            |state: &SnapshotState, _| as_chat(state).and_then(|chat| chat.active_turn.as_ref()?.id.clone().into());
+        let active: Option<String> = seen(self.shared.desk.look(&self.uri, look).await)?;
+        if active.as_ref() != Some(&action.turn_id) {
+            return Ok(());
+        }
+        self.turn = active;
+        let title = mirror::title_of(&action.message.text);
+        self.client(&Arc::clone(&self.uri), StateAction::ChatTurnStarted(action)).await?;
+        self.show(&[Arc::clone(&self.uri)], title.as_deref()).await
+    }
+
+    /// Turns were taken back. If none is left, the agent is to remember none either; of some it cannot forget a part.
+    async fn truncated(&mut self, is_empty: bool) -> Result<(), Over> {
+        if let Some(turn_id) = self.turn.clone() {
+            let cancelled = ChatTurnCancelledAction { turn_id, duration: 0, meta: None };
+            self.client(&Arc::clone(&self.uri), StateAction::ChatTurnCancelled(cancelled)).await?;
+            self.over(false).await?;
+        }
+        if is_empty {
+            home::remember(&self.shared.desk, &self.pen, &self.session, &self.uri, None).await?;
+            self.lost().await?;
+        }
+        self.show(&[Arc::clone(&self.uri)], None).await
+    }
+
+    /// What a client has done becomes what the agent is told.
+    async fn client(&mut self, channel: &Arc<str>, action: StateAction) -> Result<(), Over> {
+        let Heard { command, steps } = self.translator.client(channel, action, self.shared.clock.now());
+        let tell = command.map(Step::Tell);
+        self.carry_out(tell.into_iter().chain(steps).collect(), 0).await
+    }
+
+    /// Takes what the agent says, with all that it has said meanwhile.
+    async fn listen(&mut self, first: Formed) -> Result<(), Over> {
+        let now = self.shared.clock.now();
+        let (mut steps, mut bytes, mut count) = (VecDeque::new(), 0_usize, 0);
+        let mut next = Some(first);
+        while let Some(event) = next {
+            (bytes, count) = (bytes.saturating_add(event.weight()), count + 1);
+            if let Event::TurnEnded { turn, .. } = &*event
+                && self.sent.as_ref() == Some(turn)
+            {
+                (self.sent, self.patience) = (None, None);
+            }
+            steps.extend(self.translator.event(event, now));
+            let has_room = bytes < MOST_BYTES && count < MOST_EVENTS;
+            next = self.live.as_mut().filter(|_| has_room).and_then(|live| live.events.ready());
+        }
+        self.carry_out(steps, bytes).await
+    }
+
+    /// The agent has ended, or is dropped. The next turn begins it anew.
+    async fn lost(&mut self) -> Result<(), Over> {
+        (self.live, self.patience) = (None, None);
+        let Some(turn) = self.sent.take() else { return Ok(()) };
+        let failure = Failure::new("agentEnded", "The agent ended in the middle of a turn.");
+        let steps = self.translator.refused(&turn, failure, self.shared.clock.now());
+        self.carry_out(steps.into(), 0).await
+    }
+
+    /// Does all of this in its order, and what follows from it.
+    async fn carry_out(&mut self, mut steps: VecDeque<Step>, bytes: usize) -> Result<(), Over> {
+        let mut acts = Vec::new();
+        while let Some(step) = steps.pop_front() {
+            match step {
+                Step::Act { .. } | Step::Open(_) => acts.push(step),
+                Step::Tell(command) => {
+                    self.flush(&mut acts, bytes).await?;
+                    for step in self.tell(command).await?.into_iter().rev() {
+                        steps.push_front(step);
+                    }
+                }
+                Step::Remember { token } => {
+                    self.flush(&mut acts, bytes).await?;
+                    home::remember(&self.shared.desk, &self.pen, &self.session, &self.uri, Some(&token)).await?;
+                }
+            }
+        }
+        self.flush(&mut acts, bytes).await
+    }
+
+    /// Tells the agent something; what follows if it does not take it.
+    async fn tell(&mut self, command: Command) -> Result<Vec<Step>, Over> {
+        let pen = self.pen.clone();
+        let told = match command {
+            Command::Send(prompt) => return self.send(prompt).await,
+            Command::Cancel { turn } => {
+                self.patience = self.sent.is_some().then(|| Instant::now() + CANCEL_TIME);
+                let Some(live) = &self.live else { return Ok(Vec::new()) };
+                pen.unless_over(timeout(CALL_TIME, live.conversation.cancel(turn))).await?
+            }
+            Command::Answer { tool, answer } => {
+                let Some(live) = &self.live else { return Ok(Vec::new()) };
+                let Some(tool) = live.events.given(&tool) else { return Ok(Vec::new()) };
+                pen.unless_over(timeout(CALL_TIME, live.conversation.answer(tool, answer))).await?
+            }
+        };
+        match told {
+            Ok(Ok(())) => {}
+            // It says itself what became of the turn.
+            Ok(Err(error)) => debug!(%error, "an agent has not taken a call"),
+            Err(_elapsed) => {
+                warn!(chat = %self.uri, "an agent takes no calls and is dropped");
+                self.patience = Some(Instant::now());
+            }
+        }
+        Ok(Vec::new())
+    }
+
+    /// Begins a turn, and a conversation if there is none.
+    async fn send(&mut self, prompt: Prompt) -> Result<Vec<Step>, Over> {
+        let (pen, turn) = (self.pen.clone(), prompt.turn.clone());
+        let error = match pen.unless_over(self.try_send(prompt)).await? {
+            Ok(()) => {
+                self.sent = Some(turn);
+                return Ok(Vec::new());
+            }
+            Err(error) => error,
+        };
+        let kind = if matches!(error, AgentError::Directory { .. }) { "workingDirectory" } else { "agentUnavailable" };
+        Ok(self.translator.refused(&turn, Failure::new(kind, error.to_string()), self.shared.clock.now()))
+    }
+
+    async fn try_send(&mut self, prompt: Prompt) -> Result<(), AgentError> {
+        if let Some(live) = &self.live {
+            match timeout(CALL_TIME, live.conversation.send(prompt.clone())).await {
+                Ok(Err(AgentError::Ended)) => {}
+                Ok(told) => return told,
+                Err(_elapsed) => warn!(chat = %self.uri, "an agent takes no calls and is dropped"),
+            }
+        }
+        self.live = None;
+        let live = self.live.insert(home::begin(&self.shared, &self.session, &self.uri).await?);
+        let late = |_elapsed| AgentError::Unavailable("it takes no calls".to_owned());
+        timeout(CALL_TIME, live.conversation.send(prompt)).await.map_err(late)?
+    }
+
+    /// The chat's turn has ended; in its own time if nobody stopped it.
+    pub(super) async fn over(&mut self, in_time: bool) -> Result<(), Over> {
+        self.turn = None;
+        self.shared.workshop.worked(&self.session);
+        self.show(&[Arc::clone(&self.uri)], None).await?;
+        if in_time {
+            begin_next(&self.shared.desk, &self.pen, &self.uri, Waiting::All).await?;
+        }
+        Ok(())
+    }
+
+    pub(super) async fn show(&self, chats: &[Arc<str>], title: Option<&str>) -> Result<(), Over> {
+        mirror::show(&self.shared.desk, &self.pen, &self.session, chats, title).await
+    }
+
+    /// The last of it: the agent ends, and if the host does too, the turn says so.
+    async fn end(mut self) {
+        if let Some(live) = self.live.take()
+            && timeout(END_TIME, live.conversation.dispose()).await.is_err()
+        {
+            warn!(chat = %self.uri, "an agent does not end and is dropped");
+        }
+        if self.pen.stop() != Stop::Host || self.turn.is_none() {
+            return;
+        }
+        let (desk, why) = (&self.shared.desk, mend::stopped());
+        let pen = Pen::hasty(Arc::clone(desk));
+        let mend = async {
+            for chat in self.shared.roster.workers_of(&self.uri).iter().chain([&self.uri]) {
+                mend::mend(desk, &pen, &self.session, chat, &why, None).await?;
+            }
+            Ok::<_, Over>(())
+        };
+        // If the log does not hear of it now, the next life says so.
+        drop(timeout(END_TIME, mend).await);
+    }
+}
+
+/// The next event; none when the agent has ended. Without an agent there is nothing to wait for.
+async fn next(live: &mut Option<Started>) -> Option<Formed> {
+    match live {
+        Some(live) => live.events.next().await,
+        None => std::future::pending().await,
+    }
+}
+
+async fn until(time: Option<Instant>) {
+    match time {
+        Some(time) => tokio::time::sleep_until(time).await,
+        None => std::future::pending().await,
+    }
+}

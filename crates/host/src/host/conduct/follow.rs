@@ -1,0 +1,48 @@
+//! The follower: takes what happens in chats to their tasks, in the order of the log.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tracing::{error, warn};
+
+use super::Shared;
+use super::roster::Roster;
+use super::told::{Glance, glance};
+use crate::log::{Channels, DamagedRecord, Entry, ReadError, Seq};
+
+/// What is taken from the log at once, in bytes.
+const PAGE: usize = 1 << 20;
+
+/// How long to wait before a log that cannot be read is asked again.
+const PAUSE: Duration = Duration::from_millis(200);
+
+/// Follows the log from `after` on until it is closed.
+pub(super) async fn follow(shared: Arc<Shared>, after: Seq) {
+    let mut tail = shared.desk.log().tail(after, Channels::All);
+    loop {
+        match tail.next(PAGE).await {
+            Ok(page) => page.into_iter().for_each(|entry| take(&shared, entry)),
+            Err(ReadError::Closed) => return,
+            Err(ReadError::Damaged(DamagedRecord::Entry { seq })) => {
+                error!(seq, "an entry is damaged; if it was for an agent, that does not hear of it");
+                tail.seek(seq);
+            }
+            Err(ReadError::Trimmed { first }) => {
+                warn!(first, "trimmed while it was followed; agents do not hear of what is gone");
+                tail.seek(first.saturating_sub(1));
+            }
+            Err(error) => {
+                warn!(%error, "the log cannot be followed now");
+                tokio::time::sleep(PAUSE).await;
+            }
+        }
+    }
+}
+
+fn take(shared: &Arc<Shared>, entry: Entry) {
+    match glance(&entry.channel, &entry.body) {
+        Glance::Turn | Glance::Deed => Roster::tell(shared, entry),
+        Glance::Edge => shared.roster.renew(&entry.channel),
+        Glance::Other => {}
+    }
+}

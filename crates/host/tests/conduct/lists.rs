@@ -1,0 +1,89 @@
+//! What lists show: the session's of its chats, and the catalogue's of sessions.
+
+use serde_json::{Value, json};
+
+use crate::world::{CHAT, OTHER, SESSION, World, quick};
+
+const IDLE: u32 = 1;
+const ERROR: u32 = 2;
+const IN_PROGRESS: u32 = 8;
+const INPUT_NEEDED: u32 = 24;
+
+/// The session's list and the catalogue agree with the chats.
+async fn agree(world: &World) {
+    let session = world.see(SESSION).await;
+    let listed = world.listed().await;
+    for (at, chat) in session["chats"].as_array().unwrap().iter().enumerate() {
+        let state = world.see(chat["resource"].as_str().unwrap()).await;
+        assert_eq!((&chat["status"], &chat["modifiedAt"]), (&state["status"], &state["modifiedAt"]), "{chat}");
+        let compact = &listed["chats"][at];
+        let same = |name: &str| compact[name] == chat[name];
+        assert!(same("status") && same("title") && same("resource"), "{compact} {chat}");
+    }
+    assert_eq!(listed["title"], session["title"]);
+}
+
+#[tokio::test]
+async fn lists_show_what_a_chat_is_doing() {
+    let world = World::new(quick()).await;
+    world.prompt(CHAT, "t", "/run true").await;
+    let of = |status: u32| move |listed: &Value| listed["chats"][0]["status"] == status && listed["status"] == status;
+    world.until_listed(of(INPUT_NEEDED)).await;
+    assert_eq!(world.see(SESSION).await["chats"][0]["status"], INPUT_NEEDED);
+    world.answer(true).await;
+    let listed = world.until_listed(of(IDLE)).await;
+    agree(&world).await;
+    assert!(listed["modifiedAt"].as_str().unwrap() > "2026-01-01T00:00:00.000Z" || listed["modifiedAt"].is_string());
+    world.prompt(CHAT, "t2", "/fail").await;
+    world.until_listed(of(ERROR)).await;
+    agree(&world).await;
+    let notices = world.entries("ahp-root://").await;
+    let notices = notices.iter().filter(|entry| entry["method"] == "root/sessionSummaryChanged").count();
+    assert!(notices <= 10, "{notices} for two turns");
+}
+
+#[tokio::test]
+async fn a_chat_that_needs_somebody_speaks_for_its_session() {
+    let world = World::new(quick()).await;
+    world.prompt(OTHER, "t", "/run true").await;
+    world.until_listed(|listed| listed["status"] == INPUT_NEEDED).await;
+    world.prompt(CHAT, "t", "hello").await;
+    world.turns(CHAT, 1).await;
+    world.until(SESSION, |session| session["chats"][0]["status"] == IDLE).await;
+    let listed = world.listed().await;
+    assert_eq!((&listed["status"], &listed["chats"][1]["status"]), (&json!(INPUT_NEEDED), &json!(INPUT_NEEDED)));
+    world.cancel(OTHER, "t").await;
+    world.until_listed(|listed| listed["status"] == IDLE).await;
+    agree(&world).await;
+}
+
+#[tokio::test]
+async fn the_first_prompt_gives_chat_and_session_their_title() {
+    let world = World::new(quick()).await;
+    world.prompt(CHAT, "t1", "\n Why is the sky blue? \nAnd so on.").await;
+    world.turns(CHAT, 1).await;
+    let listed = world.until_listed(|listed| listed["title"] == "Why is the sky blue?").await;
+    assert_eq!(listed["chats"][0]["title"], "Why is the sky blue?");
+    assert_eq!(world.see(SESSION).await["title"], "Why is the sky blue?");
+    world.prompt(OTHER, "t", "Something else").await;
+    world.until_listed(|listed| listed["chats"][1]["title"] == "Something else").await;
+    world.prompt(CHAT, "t2", "A second prompt").await;
+    world.turns(CHAT, 2).await;
+    let session = world.until(SESSION, |session| session["chats"][0]["status"] == IDLE).await;
+    assert_eq!((&session["title"], &session["chats"][0]["title"]), (&json!("Why is the sky blue?"), &session["title"]));
+}
+
+#[tokio::test]
+async fn what_a_client_marks_in_a_chat_is_shown() {
+    let world = World::new(quick()).await;
+    world.act(CHAT, json!({"type": "chat/isReadChanged", "isRead": true})).await;
+    world.until(SESSION, |session| session["chats"][0]["status"] == IDLE | 32).await;
+    world.until_listed(|listed| listed["chats"][0]["status"] == IDLE | 32).await;
+    world.prompt(CHAT, "t", "/run true").await;
+    // A new turn is not read.
+    world.until_listed(|listed| listed["chats"][0]["status"] == INPUT_NEEDED).await;
+    world.act(CHAT, json!({"type": "chat/isArchivedChanged", "isArchived": true})).await;
+    world.until_listed(|listed| listed["chats"][0]["status"] == INPUT_NEEDED | 64).await;
+    agree(&world).await;
+    assert_eq!(IN_PROGRESS & INPUT_NEEDED, IN_PROGRESS);
+}

@@ -6,7 +6,6 @@ use crate::world::{CHAT, OTHER, SESSION, World, quick};
 
 const IDLE: u32 = 1;
 const ERROR: u32 = 2;
-const IN_PROGRESS: u32 = 8;
 const INPUT_NEEDED: u32 = 24;
 
 /// The session's list and the catalogue agree with the chats.
@@ -33,7 +32,7 @@ async fn lists_show_what_a_chat_is_doing() {
     world.answer(true).await;
     let listed = world.until_listed(of(IDLE)).await;
     agree(&world).await;
-    assert!(listed["modifiedAt"].as_str().unwrap() > "2026-01-01T00:00:00.000Z" || listed["modifiedAt"].is_string());
+    assert!(listed["modifiedAt"].as_str().unwrap() >= "2026-01-01T00:00:00.000Z", "{listed}");
     world.prompt(CHAT, "t2", "/fail").await;
     world.until_listed(of(ERROR)).await;
     agree(&world).await;
@@ -85,5 +84,4 @@ async fn what_a_client_marks_in_a_chat_is_shown() {
     world.act(CHAT, json!({"type": "chat/isArchivedChanged", "isArchived": true})).await;
     world.until_listed(|listed| listed["chats"][0]["status"] == INPUT_NEEDED | 64).await;
     agree(&world).await;
-    assert_eq!(IN_PROGRESS & INPUT_NEEDED, IN_PROGRESS);
 }

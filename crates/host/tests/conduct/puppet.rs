@@ -18,14 +18,14 @@ pub(crate) enum Told {
     Start(Start, EventSender),
     Send(Prompt),
     Cancel(Id),
-    Answer(Id),
+    Answer,
     Disposed,
 }
 
 /// An agent whose strings are in the hands of a test.
 pub(crate) struct Puppet {
     told: mpsc::UnboundedSender<Told>,
-    /// How many calls from now on never answer.
+    /// Whether calls never answer.
     stuck: Arc<Mutex<bool>>,
 }
 
@@ -43,7 +43,7 @@ pub(crate) fn puppet() -> (Arc<dyn Agent>, Hand) {
 
 impl Hand {
     pub(crate) async fn told(&mut self) -> Told {
-        tokio::time::timeout(Duration::from_secs(120), self.told.recv()).await.expect("in time").unwrap()
+        tokio::time::timeout(Duration::from_secs(60), self.told.recv()).await.expect("in time").unwrap()
     }
 
     pub(crate) async fn started(&mut self) -> (Start, EventSender) {
@@ -112,8 +112,8 @@ impl Conversation for Strings {
         self.tell(Told::Cancel(turn))
     }
 
-    fn answer(&self, tool: Id, _answer: Verdict) -> Answer<'_, Result<(), AgentError>> {
-        self.tell(Told::Answer(tool))
+    fn answer(&self, _tool: Id, _answer: Verdict) -> Answer<'_, Result<(), AgentError>> {
+        self.tell(Told::Answer)
     }
 
     fn dispose(&self) -> Answer<'_, ()> {

@@ -65,7 +65,9 @@ async fn a_turn_that_was_overlooked_is_ended_when_somebody_comes_back_to_its_cha
 async fn a_host_that_stops_ends_agents_and_says_so_in_their_turns() {
     let world = World::new(slow()).await;
     world.prompt(CHAT, "t", "/slow /think").await;
-    world.until(CHAT, |chat| chat["activeTurn"]["responseParts"][0]["content"].as_str().is_some_and(|s| !s.is_empty())).await;
+    world
+        .until(CHAT, |chat| chat["activeTurn"]["responseParts"][0]["content"].as_str().is_some_and(|s| !s.is_empty()))
+        .await;
     tokio::time::timeout(Duration::from_secs(10), world.host.stop()).await.expect("it stops");
     let chat = world.see(CHAT).await;
     assert_eq!(error_of(&chat["turns"][0]), "hostStopped");

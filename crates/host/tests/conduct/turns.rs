@@ -44,7 +44,9 @@ async fn two_chats_are_answered_at_once() {
 async fn a_cancelled_turn_ends_and_the_next_prompt_is_answered() {
     let world = World::new(slow()).await;
     world.prompt(CHAT, "t1", "/slow /think").await;
-    world.until(CHAT, |chat| chat["activeTurn"]["responseParts"].as_array().is_some_and(|parts| !parts.is_empty())).await;
+    world
+        .until(CHAT, |chat| chat["activeTurn"]["responseParts"].as_array().is_some_and(|parts| !parts.is_empty()))
+        .await;
     world.cancel(CHAT, "t1").await;
     world.prompt(CHAT, "t2", "/big 10").await;
     let turns = world.turns(CHAT, 2).await;
@@ -120,7 +122,8 @@ async fn what_was_to_steer_a_turn_is_said_after_it() {
     world.prompt(CHAT, "t", "/run true").await;
     world.asked(1).await;
     world.queue(CHAT, "q", "the queue").await;
-    let steer = json!({"type": "chat/pendingMessageSet", "kind": "steering", "id": "s", "message": message("to the left")});
+    let steer =
+        json!({"type": "chat/pendingMessageSet", "kind": "steering", "id": "s", "message": message("to the left")});
     world.act(CHAT, steer).await;
     world.answer(true).await;
     let turns = world.turns(CHAT, 3).await;

@@ -77,7 +77,8 @@ async fn a_token_outlives_the_host_and_a_fork_begins_with_that_of_its_source() {
     let (agent, mut hand) = puppet();
     let world = world.crash(agent).await;
     world.prompt(CHAT, "t2", "go on").await;
-    assert_eq!(hand.started().await.0.memory, Memory::Resume("abc".to_owned()));
+    let (start, _events) = hand.started().await;
+    assert_eq!(start.memory, Memory::Resume("abc".to_owned()));
     hand.sent().await;
 
     let fork = "ahp-chat:/fork";
@@ -89,14 +90,16 @@ async fn a_token_outlives_the_host_and_a_fork_begins_with_that_of_its_source() {
     let batch = Batch::new().open(fork, Some(SESSION)).entry(fork, entry::initial(fork, &state).unwrap());
     world.log.append(batch).await.unwrap();
     world.prompt(fork, "t", "another way").await;
-    assert_eq!(hand.started().await.0.memory, Memory::Fork("abc".to_owned()));
+    let (start, _fork_events) = hand.started().await;
+    assert_eq!(start.memory, Memory::Fork("abc".to_owned()));
     hand.sent().await;
     // A chat that comes from nowhere remembers nothing; one whose turns were all taken back neither.
     world.prompt(OTHER, "t", "new").await;
-    assert_eq!(hand.started().await.0.memory, Memory::None);
+    let (start, _other_events) = hand.started().await;
+    assert_eq!(start.memory, Memory::None);
     hand.sent().await;
     world.act(CHAT, json!({"type": "chat/truncated"})).await;
-    assert!(matches!(hand.told().await, Told::Cancel(_)));
+    assert!(matches!(hand.told().await, Told::Cancel(turn) if turn.as_str() == "t2"));
     world.prompt(CHAT, "t3", "anew").await;
     assert_eq!(hand.started().await.0.memory, Memory::None);
 }
@@ -122,7 +125,7 @@ async fn a_cancelled_agent_that_does_not_end_is_dropped_when_its_time_is_up() {
     let turn = hand.sent().await;
     say(&events, [begun(&turn)]).await;
     world.cancel(CHAT, "t1").await;
-    assert!(matches!(hand.told().await, Told::Cancel(_)));
+    assert!(matches!(hand.told().await, Told::Cancel(of) if of == turn));
     world.prompt(CHAT, "t2", "next").await;
     let (_, events) = hand.started().await;
     let turn = hand.sent().await;

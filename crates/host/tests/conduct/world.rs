@@ -89,14 +89,16 @@ impl World {
 
     async fn begin(log: Arc<dyn Log>, directory: Arc<tempfile::TempDir>, agent: Arc<dyn Agent>) -> Self {
         let config = HostConfig::new([directory.path()]);
-        let host = Host::start(Arc::clone(&log), vec![agent], config, Budget::new(BudgetConfig::default())).await.unwrap();
+        let host =
+            Host::start(Arc::clone(&log), vec![agent], config, Budget::new(BudgetConfig::default())).await.unwrap();
         let state = State::open(Arc::clone(&log), StateConfig::default()).await.unwrap();
         Self { log, host, state, directory }
     }
 
     /// The host is gone from one moment to the next, and another one begins.
     pub(crate) async fn crash(self, agent: Arc<dyn Agent>) -> Self {
-        let Self { log, directory, .. } = self;
+        let Self { log, directory, host, state } = self;
+        drop((host, state));
         Self::begin(log, directory, agent).await
     }
 

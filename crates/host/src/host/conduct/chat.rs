@@ -163,6 +163,8 @@ impl Chat {
                 self.show(&[channel], None).await
             }
             StateAction::ChatTruncated(action) if is_mine => self.truncated(action.turn_id.is_none()).await,
+            // Set while a turn ran, it waits for the end of that, whatever is the case by now.
+            StateAction::ChatPendingMessageSet(_) if self.turn.is_some() => Ok(()),
             StateAction::ChatPendingMessageSet(_) if is_mine && !self.is_worker => {
                 begin_next(&self.shared.desk, &self.pen, &self.uri, Waiting::Queued).await
             }

@@ -156,6 +156,7 @@ fn news(mut new: PartialSessionSummary, listed: &SessionSummary) -> PartialSessi
 }
 
 #[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "a test may fail by panicking")]
 mod tests {
     use serde_json::json;
 

@@ -7,12 +7,14 @@
 //!                                                     └──── actions ◀───┘
 //! ```
 
+mod attendance;
 mod chats;
 mod conduct;
 mod config;
 mod desk;
 mod dispatch;
 mod front;
+mod homes;
 mod names;
 mod retain;
 mod sessions;
@@ -78,6 +80,7 @@ impl Host {
         begin(&desk, &agents).await?;
         workshop.begin().await?;
         conduct.begin().await?;
+        let grace = config.files.watch_grace;
         let files = Files::new(config.files)?;
         let rooms = Rooms::new(
             Arc::clone(&desk),
@@ -85,6 +88,7 @@ impl Host {
             Arc::clone(&conduct),
             Arc::clone(&workshop),
             files,
+            grace,
         );
         let front = Front::new(Arc::new(rooms));
         let endpoint = Endpoint::new(Arc::clone(&log), state, Arc::new(front), config.endpoint, budget);

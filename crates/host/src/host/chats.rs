@@ -93,7 +93,7 @@ pub(crate) fn compact(summary: &ChatSummary) -> SessionChatSummary {
         resource: summary.resource.clone(),
         title: summary.title.clone(),
         origin: summary.origin.clone(),
-        interactivity: summary.interactivity.clone(),
+        interactivity: summary.interactivity,
         status: Some(summary.status),
         changes: summary.changes.clone(),
     }
@@ -134,7 +134,7 @@ pub(super) async fn create(rooms: &Rooms, params: CreateChatParams) -> Result<()
 pub(super) async fn dispose(rooms: &Rooms, params: DisposeChatParams) -> Result<(), MethodError> {
     let chat = params.channel;
     let not_found = || MethodError::new(NOT_FOUND, "there is no such chat");
-    let session = rooms.session_of(&chat).await?.filter(|session| **session != *chat).ok_or_else(not_found)?;
+    let session = rooms.desk.session_of(&chat).await?.filter(|session| **session != *chat).ok_or_else(not_found)?;
     rooms
         .desk
         .look(&chat, |state, _| matches!(state, SnapshotState::Chat(_)).then_some(()))

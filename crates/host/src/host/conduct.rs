@@ -26,6 +26,7 @@ use std::time::Duration;
 
 use tokio::task::JoinHandle;
 
+pub(super) use self::mirror::summarize;
 use self::pen::Stop;
 use self::roster::Roster;
 use super::StartError;

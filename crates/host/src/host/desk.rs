@@ -11,6 +11,7 @@ use bytes::Bytes;
 use tokio::sync::RwLock;
 use tracing::error;
 
+use super::homes::Homes;
 use crate::act::Act;
 use crate::agent::part_of;
 use crate::error::MethodError;
@@ -33,11 +34,12 @@ pub(crate) struct Desk {
     state: Arc<State>,
     /// Held by all who append; alone by who must see that nobody else does.
     calm: RwLock<()>,
+    homes: Homes,
 }
 
 impl Desk {
     pub(crate) fn new(log: Arc<dyn Log>, state: Arc<State>) -> Self {
-        Self { log, state, calm: RwLock::new(()) }
+        Self { log, state, calm: RwLock::new(()), homes: Homes::default() }
     }
 
     pub(crate) const fn log(&self) -> &Arc<dyn Log> {
@@ -109,6 +111,11 @@ impl Desk {
 
     async fn reached(&self, seq: Seq) -> Result<(), MethodError> {
         self.state.reached(seq).await.map_err(MethodError::from)
+    }
+
+    /// The session that a channel belongs to, or is.
+    pub(crate) async fn session_of(&self, channel: &str) -> Result<Option<Arc<str>>, StateError> {
+        Ok(self.homes.find(&*self.log, channel).await?)
     }
 
     /// Whether there is such a channel.

@@ -6,6 +6,7 @@ use ahp_types::errors::ahp_error_codes;
 use ahp_types::notifications::{PartialSessionSummary, SessionSummaryChangedParams};
 use ahp_types::state::{AnnotationsSummary, RootState, SessionState, SnapshotState};
 
+use super::conduct::summarize;
 use super::desk::Sheet;
 use super::front::Rooms;
 use crate::endpoint::{ClientInfo, Dispatched, Refusal};
@@ -22,7 +23,7 @@ pub(super) async fn dispatch(rooms: &Rooms, client: &ClientInfo, dispatched: Dis
     if let Some(directory) = new_directory(action) {
         rooms.is_directory(directory).await.map_err(|error| Refusal::new(error.message))?;
     }
-    let session = rooms.session_of(channel).await.map_err(Stop::from).map_err(Stop::refusal)?;
+    let session = rooms.desk.session_of(channel).await.map_err(|error| Stop::from(error).refusal())?;
     let make = || async {
         let context = Context::of(rooms, session.as_deref(), channel, action).await?;
         let who = Client { id: client.id.to_string() };
@@ -36,6 +37,9 @@ pub(super) async fn dispatch(rooms: &Rooms, client: &ClientInfo, dispatched: Dis
         Err(stop) => return Err(stop.refusal()),
     }
     if let Some(session) = session {
+        if matches!(action, StateAction::SessionActiveClientSet(_)) {
+            rooms.attendance.note(client, &session);
+        }
         follow_up(rooms, &session, channel, action).await;
     }
     Ok(())
@@ -192,12 +196,7 @@ async fn follow_up(rooms: &Rooms, session: &str, channel: &str, action: &StateAc
 
 fn of_session(state: &SnapshotState) -> Option<PartialSessionSummary> {
     let SnapshotState::Session(session) = state else { return None };
-    Some(PartialSessionSummary {
-        title: Some(session.title.clone()),
-        status: Some(session.status),
-        working_directories: session.working_directories.clone(),
-        ..PartialSessionSummary::default()
-    })
+    Some(PartialSessionSummary { working_directories: session.working_directories.clone(), ..summarize(session) })
 }
 
 fn of_annotations(channel: &str, state: &SnapshotState) -> Option<PartialSessionSummary> {

@@ -1,7 +1,7 @@
 //! The front: what a client asks for goes to the room that does it.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+use std::time::Duration;
 
 use ahp_types::commands::{ListSessionsParams, ResourceResolveParams, ResourceType};
 use ahp_types::errors::ahp_error_codes::{NOT_FOUND, PROVIDER_NOT_FOUND};
@@ -10,6 +10,7 @@ use ahp_types::state::{AgentInfo, SessionSummary};
 use breakbulk_proto::Message;
 use serde::Serialize;
 
+use super::attendance::{self, Attendance};
 use super::conduct::Conduct;
 use super::desk::Desk;
 use super::workshop::{self, Workshop};
@@ -27,12 +28,10 @@ pub(crate) struct Rooms {
     pub(super) conduct: Arc<Conduct>,
     pub(super) workshop: Arc<Workshop>,
     pub(super) files: Files,
-    /// Which session a channel belongs to, as far as it was asked. Channels never change theirs.
-    sessions: Mutex<HashMap<String, Arc<str>>>,
+    pub(super) attendance: Attendance,
+    /// How long a client that lost its link has to come back.
+    pub(super) grace: Duration,
 }
-
-/// So many channels are known by heart.
-const MAX_KNOWN: usize = 4096;
 
 impl Rooms {
     pub(super) fn new(
@@ -41,27 +40,9 @@ impl Rooms {
         conduct: Arc<Conduct>,
         workshop: Arc<Workshop>,
         files: Files,
+        grace: Duration,
     ) -> Self {
-        Self { desk, agents, conduct, workshop, files, sessions: Mutex::default() }
-    }
-
-    /// The session that a channel belongs to, if it does.
-    pub(super) async fn session_of(&self, channel: &str) -> Result<Option<Arc<str>>, MethodError> {
-        let known = || self.sessions.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(session) = known().get(channel) {
-            return Ok(Some(Arc::clone(session)));
-        }
-        let read = self.desk.log().channels(None).await;
-        let all = read.map_err(|error| MethodError::new(INTERNAL_ERROR, error.to_string()))?;
-        let session = all.into_iter().find(|info| *info.channel == *channel).and_then(|info| info.session);
-        if let Some(session) = &session {
-            let mut known = known();
-            if known.len() >= MAX_KNOWN {
-                known.clear();
-            }
-            known.insert(channel.to_owned(), Arc::clone(session));
-        }
-        Ok(session)
+        Self { desk, agents, conduct, workshop, files, attendance: Attendance::default(), grace }
     }
 
     /// The chats of a session, also if it is no longer in the catalogue.
@@ -217,10 +198,12 @@ impl Methods for Front {
 
     fn left(&self, client: &ClientInfo, channel: &str) {
         self.0.workshop.left(client, channel);
+        attendance::left(&self.0, client, channel);
     }
 
     fn gone(&self, client: &ClientInfo) {
         self.0.workshop.gone(client);
+        attendance::gone(&self.0, client);
     }
 }
 

@@ -50,6 +50,9 @@ pub(super) async fn create(rooms: &Rooms, client: &ClientInfo, params: CreateSes
         error => not_kept(error),
     };
     rooms.desk.decide(make, refuse).await?;
+    if made.active.is_some() {
+        rooms.attendance.note(client, &session);
+    }
     rooms.workshop.opened(&session);
     Ok(())
 }

@@ -20,7 +20,6 @@ use tokio::task::JoinSet;
 
 use self::looks::{Looks, Wish};
 use self::people::People;
-use self::places::Chats;
 use self::watches::Watches;
 use super::desk::Desk;
 use super::{HostConfig, StartError};
@@ -44,7 +43,6 @@ pub(crate) struct Workshop {
     customize: CustomizeConfig,
     complete: CompleteConfig,
     people: People,
-    chats: Chats,
     watches: Arc<Watches>,
     looks: Looks,
     tasks: Tasks,
@@ -61,7 +59,6 @@ impl Workshop {
             customize: config.customize.clone(),
             complete: config.complete.clone(),
             people: People::default(),
-            chats: Chats::default(),
             watches: Arc::new(Watches::new(config.files.watch_grace)),
             looks: Looks::default(),
             tasks: Tasks::default(),
@@ -141,9 +138,14 @@ impl Workshop {
         self.watches.gone(client);
     }
 
+    /// Whether a client is here, on this connection or on another one.
+    pub(crate) fn is_here(&self, client: &ClientInfo) -> bool {
+        self.people.beside(client, &client.id).is_some()
+    }
+
     /// How many terminals and watches there are.
-    pub(crate) const fn counts(&self) -> (usize, usize) {
-        (0, 0)
+    pub(crate) fn counts(&self) -> (usize, usize) {
+        (self.terminals.infos().len(), self.watches.count())
     }
 
     /// Ends terminals and watches.

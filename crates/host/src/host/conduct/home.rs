@@ -27,7 +27,7 @@ const RESUME: &str = "resume";
 
 /// The session of a chat that is in its list and that people can write to.
 pub(super) async fn find(desk: &Desk, chat: &str) -> Result<Option<Found>, StateError> {
-    let Some(session) = session_of(desk, chat).await? else { return Ok(None) };
+    let Some(session) = desk.session_of(chat).await? else { return Ok(None) };
     let is_listed = |state: &SnapshotState, _| match state {
         SnapshotState::Session(session) => session.chats.iter().any(|there| there.resource == chat),
         _ => false,
@@ -42,12 +42,6 @@ pub(super) struct Found {
     pub(super) session: Arc<str>,
     /// A sub-agent works there, so that no conversation begins.
     pub(super) is_worker: bool,
-}
-
-/// The session that a channel belongs to.
-pub(super) async fn session_of(desk: &Desk, channel: &str) -> Result<Option<Arc<str>>, StateError> {
-    let all = desk.log().channels(None).await?;
-    Ok(all.into_iter().find(|info| *info.channel == *channel).and_then(|info| info.session))
 }
 
 /// Begins a conversation, with what was remembered of it.

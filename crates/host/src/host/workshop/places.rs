@@ -1,27 +1,18 @@
 //! Where a session or a chat works.
 
-use std::collections::HashMap;
 use std::path::PathBuf;
-use std::sync::Mutex;
 
 use ahp_types::commands::CompletionsParams;
 use ahp_types::state::{SessionState, SnapshotState};
 use breakbulk_proto::Message;
 
-use super::{Workshop, json, lock};
+use super::{Workshop, json};
 use crate::customize::complete;
 use crate::endpoint::RawParams;
 use crate::error::MethodError;
 use crate::files::path_of;
 use crate::state::StateError;
 use crate::terminal::inside;
-
-/// Chats whose session is remembered. With more, all are forgotten and found again.
-const MAX_CHATS: usize = 4096;
-
-/// The sessions that chats belong to. The log knows, but only as a whole list.
-#[derive(Default)]
-pub(super) struct Chats(Mutex<HashMap<String, String>>);
 
 impl Workshop {
     /// `completions`: files of the directories that the session or chat works in, else of the roots.
@@ -45,24 +36,7 @@ impl Workshop {
             Ok(None) | Err(StateError::NotFound) => return Ok(None),
             Err(error) => return Err(error),
         }
-        let known = lock(&self.chats.0).get(channel).cloned();
-        // A chat may have been moved to another session.
-        if let Some(session) = known
-            && self.session(&session, |session| lists(session, channel)).await? == Some(true)
-        {
-            return Ok(Some(session));
-        }
-        let all = self.desk.log().channels(None).await?;
-        let session = all.into_iter().find(|info| *info.channel == *channel).and_then(|info| info.session);
-        let session = session.map(|session| session.to_string());
-        if let Some(session) = &session {
-            let mut chats = lock(&self.chats.0);
-            if chats.len() >= MAX_CHATS {
-                chats.clear();
-            }
-            chats.insert(channel.to_owned(), session.clone());
-        }
-        Ok(session)
+        Ok(self.desk.session_of(channel).await?.map(|session| session.to_string()))
     }
 
     /// Looks at a session; `None` if there is none.
@@ -108,8 +82,4 @@ impl Workshop {
         let named = self.session(&session, |session| session.working_directories.clone()).await?;
         Ok(named.flatten().unwrap_or_default())
     }
-}
-
-fn lists(session: &SessionState, chat: &str) -> bool {
-    session.chats.iter().any(|summary| summary.resource == chat)
 }

@@ -22,13 +22,11 @@ use crate::endpoint::{ClientInfo, Dispatched, RawParams, Refusal};
 use crate::error::MethodError;
 use crate::gate;
 use crate::host::desk::{Sheet, not_kept};
-use crate::log::AppendError;
 use crate::state::StateError;
-use crate::terminal::Holder;
+use crate::terminal::{Holder, TerminalError};
 
 impl Workshop {
-    /// `createTerminal`. A channel's name is used once: those who followed an earlier terminal of that name would take the
-    /// new one's output for its.
+    /// `createTerminal`. The name of one that was disposed of is free again.
     pub(super) async fn create_terminal(
         self: &Arc<Self>,
         client: &ClientInfo,
@@ -41,20 +39,15 @@ impl Workshop {
             let prepared = this.terminals.prepare(params).await?;
             let channel = prepared.channel().to_owned();
             let state = SnapshotState::Terminal(Box::new(prepared.state()));
-            let sheet = Sheet::new().open(&channel, None, &state).expect(&channel, 0);
-            let seqs = this.desk.put(sheet).await.map_err(|error| match error {
-                AppendError::Conflict { .. } | AppendError::OtherSession(_) => {
-                    MethodError::new(ALREADY_EXISTS, format!("{channel} has been a terminal before"))
-                }
-                error => not_kept(error),
-            })?;
-            if let Err(error) = prepared.start().await {
-                this.bury(&channel).await;
-                return Err(error.into());
+            // Its name is kept free for it, but may be that of one that ended in a former life of the host.
+            if this.desk.has(&channel).await? {
+                return Err(MethodError::new(ALREADY_EXISTS, format!("{channel} is there already")));
             }
             // Whoever asked for it will follow it.
-            if let Some(last) = seqs.last() {
-                this.desk.state().reached(*last).await?;
+            this.desk.put_seen(Sheet::new().open(&channel, None, &state)).await?;
+            if let Err(error) = prepared.start().await {
+                this.put_away(&channel).await;
+                return Err(error.into());
             }
             Ok(Message::from("null"))
         })
@@ -76,8 +69,12 @@ impl Workshop {
         }
         let this = Arc::clone(self);
         to_the_end(async move {
-            this.terminals.dispose(&channel).await?;
-            this.bury(&channel).await;
+            match this.terminals.dispose(&channel).await {
+                // It ended in a former life of the host.
+                Err(TerminalError::NotFound(_)) if this.is_buried(&channel).await => {}
+                disposed => disposed?,
+            }
+            this.put_away(&channel).await;
             Ok(Message::from("null"))
         })
         .await
@@ -147,7 +144,7 @@ impl Workshop {
             if let Err(error) = self.terminals.dispose(&info.resource).await {
                 warn!(%error, "a terminal of a session that is gone was not disposed of");
             }
-            self.bury(&info.resource).await;
+            self.put_away(&info.resource).await;
         }
     }
 
@@ -179,6 +176,20 @@ impl Workshop {
         let read = self.desk.log().read(channel, last..last.saturating_add(1), 1).await.unwrap_or_default();
         let said = |body: &[u8]| serde_json::from_slice::<Said>(body).ok().map(|said| said.action.kind);
         read.last().and_then(|entry| said(&entry.body)).is_some_and(|kind| kind == "terminal/exited")
+    }
+
+    /// Whether there is a terminal without a program.
+    async fn is_buried(&self, channel: &str) -> bool {
+        let look = |state: &SnapshotState, _| matches!(state, SnapshotState::Terminal(_));
+        self.terminal(channel).is_none() && self.desk.look(channel, look).await.unwrap_or(false)
+    }
+
+    /// Those who follow a terminal hear that it has ended, and then there is none.
+    async fn put_away(&self, channel: &str) {
+        self.bury(channel).await;
+        if let Err(error) = self.desk.put(Sheet::new().close(channel)).await {
+            warn!(%error, "the channel of a terminal that is disposed of stays");
+        }
     }
 
     /// Says of a terminal without a program that it has none, if that is not known.

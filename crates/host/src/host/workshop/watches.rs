@@ -167,6 +167,11 @@ impl Watches {
         Outlook::Over
     }
 
+    /// How many there are.
+    pub(super) fn count(&self) -> usize {
+        lock(&self.all).len()
+    }
+
     fn end(&self, channel: &str) {
         lock(&self.all).remove(channel);
     }
@@ -178,7 +183,7 @@ async fn report(desk: Arc<Desk>, watches: Arc<Watches>, channel: String, mut wat
         let until = match watches.outlook(&channel, Instant::now()) {
             Outlook::Followed => None,
             Outlook::Until(until) => Some(until),
-            Outlook::Over => return,
+            Outlook::Over => return close(&desk, &channel).await,
         };
         tokio::select! {
             action = watch.next() => {
@@ -191,6 +196,13 @@ async fn report(desk: Arc<Desk>, watches: Arc<Watches>, channel: String, mut wat
             () = changed.notified() => {}
             () = sleep_until(until.unwrap_or_else(Instant::now)), if until.is_some() => {}
         }
+    }
+}
+
+/// Nobody follows the channel any more, and nobody ever will.
+async fn close(desk: &Desk, channel: &str) {
+    if let Err(error) = desk.put(Sheet::new().close(channel)).await {
+        warn!(%error, "the channel of a watch that has ended stays");
     }
 }
 

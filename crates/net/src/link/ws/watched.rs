@@ -20,8 +20,8 @@ pub(super) struct Watched<S> {
 }
 
 impl<S> Watched<S> {
-    pub(super) const fn new(io: S, ahead: Bytes) -> Self {
-        Self { io, ahead, written: 0, signs_of_life: 0, is_full: false }
+    pub(super) fn new(io: S, ahead: Bytes) -> Self {
+        Self { io, ahead: own(&ahead), written: 0, signs_of_life: 0, is_full: false }
     }
 
     /// How many bytes were taken from us.
@@ -60,6 +60,9 @@ impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
             let len = this.ahead.len().min(buffer.remaining());
             buffer.put_slice(&this.ahead.slice(..len));
             this.ahead.advance(len);
+            if this.ahead.is_empty() {
+                this.ahead = Bytes::new();
+            }
             return Poll::Ready(Ok(()));
         }
         let before = buffer.filled().len();
@@ -98,5 +101,29 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.get_mut().io).poll_shutdown(cx)
+    }
+}
+
+/// A copy that holds nothing else. What was read with a handshake, even nothing, is a slice of the buffer which that was
+/// read into, and would keep all of it for as long as the link lives.
+fn own(ahead: &Bytes) -> Bytes {
+    Bytes::copy_from_slice(ahead)
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::AsyncReadExt;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn what_was_read_too_early_comes_first_and_keeps_no_buffer() {
+        let buffer = Bytes::from(vec![b'x'; 8 << 10]);
+        let mut watched = Watched::new(&b"later"[..], buffer.slice(..5));
+        drop(Watched::new(&b""[..], buffer.slice(8 << 10..)));
+        assert!(buffer.is_unique(), "nobody else holds it");
+        let mut read = String::new();
+        watched.read_to_string(&mut read).await.unwrap();
+        assert_eq!(read, "xxxxxlater");
     }
 }

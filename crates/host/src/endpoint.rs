@@ -31,6 +31,7 @@ mod feed;
 mod greeting;
 mod inbox;
 mod jobs;
+mod list;
 mod methods;
 mod outbox;
 mod resume;
@@ -95,7 +96,8 @@ impl Endpoint {
     /// share a quota, and two of them with one client id are the same client. Dropping the future cuts the link.
     pub async fn serve(&self, link: impl Link + 'static, principal: Option<Arc<str>>) -> End {
         match Connection::new(Arc::clone(&self.0), Box::new(link), principal) {
-            Ok(connection) => connection.run().await,
+            // A future has room for what it is given and for what it makes of that: each would be a connection.
+            Ok(connection) => Box::new(connection).run().await,
             Err(cause) => {
                 error!("no connection without random bytes: {cause}");
                 End::Internal
@@ -108,7 +110,7 @@ impl Endpoint {
         match Connection::new(Arc::clone(&self.0), Box::new(link), None) {
             Ok(mut connection) => {
                 connection.end(End::Full);
-                connection.run().await
+                Box::new(connection).run().await
             }
             Err(_) => End::Internal,
         }

@@ -119,7 +119,7 @@ impl Connection {
     }
 
     /// Serves the client until the connection ends, and says how.
-    pub(super) async fn run(mut self) -> End {
+    pub(super) async fn run(mut self: Box<Self>) -> End {
         loop {
             self.settle();
             self.part.show(self.depths());
@@ -235,7 +235,7 @@ impl Connection {
     }
 
     /// The connection is over: one line, and counters by name.
-    fn closed(mut self, reason: CloseReason) -> End {
+    fn closed(&mut self, reason: CloseReason) -> End {
         let end = self.ending.take().unwrap_or(End::Link(reason));
         let (counts, machine) = (&self.shared.counts, self.driver.machine());
         machine

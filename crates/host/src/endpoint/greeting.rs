@@ -106,8 +106,7 @@ async fn replay(shared: &Shared, after: Seq, channels: &[Arc<str>], limit: u64) 
     let Replay { actions, notices, tail } = Replay::read(shared, after, &there, limit).await?;
     shared.counts.add("endpoint-replay", 1);
     shared.traffic.replayed.observe(wide(actions.len()));
-    let list = wire::list(actions);
-    let result = joined(r#"{"type":"replay","actions":"#.to_owned(), list, end(&missing));
+    let result = joined(r#"{"type":"replay","actions":"#.to_owned(), actions.finish(), end(&missing));
     shared.traffic.replay_bytes.observe(wide(result.len()));
     // Which turns the client has is not known any more.
     let known = |channel| (channel, Subscription { known: after, is_windowed: true, ..Subscription::default() });

@@ -3,18 +3,18 @@
 use std::sync::Arc;
 
 use breakbulk_proto::Message;
-use bytes::Bytes;
 use tracing::{info, warn};
 
 use super::Shared;
+use super::list::Envelopes;
 use super::views::{Shot, View, ViewError};
 use super::wire::{self, Said};
 use crate::log::{Channels, Seq, Tail};
 
 /// Bytes around snapshots and between them that nobody counts.
 const SLACK: u64 = 4096;
-/// How much of the log is read in one step.
-const PAGE: usize = 256 << 10;
+/// How much of the log is read in one step. Each is a way to another thread and back.
+const PAGE: usize = 1 << 20;
 
 /// Snapshots that together fit what a client takes.
 #[derive(Debug, Default)]
@@ -118,8 +118,8 @@ impl Shots {
 
 /// What a client missed.
 pub(super) struct Replay {
-    /// Envelopes, each in pieces.
-    pub(super) actions: Vec<[Bytes; 2]>,
+    /// Envelopes.
+    pub(super) actions: Envelopes,
     /// Notifications that are no actions: they have no place in the answer, and follow it.
     pub(super) notices: Vec<Message>,
     /// Goes on where the replay ends.
@@ -131,7 +131,7 @@ impl Replay {
     /// there, or no longer all that there is to say.
     pub(super) async fn read(shared: &Shared, after: Seq, channels: &[Arc<str>], limit: u64) -> Option<Self> {
         let tail = shared.log.tail(after, Channels::only(channels.iter().cloned()));
-        let mut replay = Self { actions: Vec::new(), notices: Vec::new(), tail };
+        let mut replay = Self { actions: Envelopes::default(), notices: Vec::new(), tail };
         let mut bytes = SLACK;
         loop {
             let page = replay.tail.ready(PAGE).await;
@@ -143,7 +143,7 @@ impl Replay {
                 bytes = bytes.saturating_add(wide(entry.body.len())).saturating_add(32);
                 match Said::of(&entry.body) {
                     Said::Action if wire::truncates(&entry.body) => return None,
-                    Said::Action => replay.actions.push(wire::envelope(entry.seq, &entry.body)),
+                    Said::Action => replay.actions.push(entry.seq, &entry.body),
                     Said::Notice => replay.notices.push(wire::notice(&entry.body)),
                     Said::Initial => return None,
                     Said::Nothing => {}

@@ -54,11 +54,6 @@ pub(super) fn truncates(body: &[u8]) -> bool {
     body.get(..FRONT).unwrap_or(body).windows(WORDS.len()).any(|window| window == WORDS)
 }
 
-/// The envelope of an action, without a comma or a notification around it.
-pub(super) fn envelope(seq: Seq, body: &Bytes) -> [Bytes; 2] {
-    [format!(r#"{{"serverSeq":{seq},"#).into(), rest(body)]
-}
-
 /// An `action` notification.
 pub(super) fn action(seq: Seq, body: &Bytes) -> Message {
     let front = format!(r#"{{"jsonrpc":"2.0","method":"action","params":{{"serverSeq":{seq},"#);

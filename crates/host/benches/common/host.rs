@@ -8,7 +8,7 @@ use std::time::Duration;
 use breakbulk::link::{Keepalive, WebSocketConfig};
 use breakbulk::{Door, ListenConfig, Listener};
 use breakbulk_host::endpoint::{
-    ClientInfo, Dispatched, Endpoint, EndpointConfig, Methods, RawParams, Refusal, not_offered,
+    ClientInfo, Dispatched, Endpoint, EndpointConfig, Methods, RawParams, Refusal, Reply, not_offered,
 };
 use breakbulk_host::error::MethodError;
 use breakbulk_host::log::{Answer, Options, SqliteLog};
@@ -68,7 +68,7 @@ impl Methods for Nothing {
         _: &'a ClientInfo,
         method: &'a str,
         _: RawParams,
-    ) -> Answer<'a, Result<Message, MethodError>> {
+    ) -> Answer<'a, Result<Reply, MethodError>> {
         Box::pin(async move { Err(not_offered(method)) })
     }
 

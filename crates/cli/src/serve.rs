@@ -217,8 +217,11 @@ fn in_query(token: &str) -> String {
 fn raise_file_limit() {
     use rustix::process::{Resource, getrlimit, setrlimit};
 
+    // More than anybody needs; some programs in a terminal look at each file that they might have.
+    const ENOUGH: u64 = 1 << 20;
     let mut limit = getrlimit(Resource::Nofile);
-    limit.current = limit.maximum;
+    let most = limit.maximum.unwrap_or(ENOUGH).min(ENOUGH);
+    limit.current = limit.current.map(|current| current.max(most));
     if let Err(error) = setrlimit(Resource::Nofile, limit) {
         warn!("the limit of open files stays as it is: {error}");
     }

@@ -7,6 +7,7 @@ use std::path::Path;
 
 use ahp_types::ROOT_RESOURCE_URI as ROOT;
 use breakbulk_host::log::{Batch, Log, NewEntry, Options, SqliteLog};
+use breakbulk_host::state::{SnapshotState, entry};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -120,6 +121,41 @@ fn a_good_log_is_verified_and_damage_is_named_with_its_seq() {
     assert!(out.starts_with("103 entries, ") && out.ends_with("damaged: entry 55\n"), "{out}");
     let (status, out, error) = log(dir.path(), &["show", "test:/chat"]);
     assert_eq!((status, out.lines().count(), error.as_str()), (Some(1), 50, "breakbulk: entry 55 is damaged\n"));
+}
+
+#[test]
+fn what_is_no_longer_kept_goes_and_what_it_made_stays() {
+    let dir = tempfile::tempdir().unwrap();
+    let terminal = "ahp-terminal:/1";
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let log = SqliteLog::open(dir.path(), Options::default()).await.unwrap();
+        let state = json!({ "title": "sh", "content": [], "lifecycle": { "status": "running" },
+                            "claim": { "kind": "client", "clientId": "c" } });
+        let state = SnapshotState::Terminal(serde_json::from_value(state).unwrap());
+        let begin = entry::initial(terminal, &state).unwrap();
+        log.append(Batch::new().open(terminal, None).entry(terminal, begin)).await.unwrap();
+        for _ in 0..50 {
+            let action = json!({ "type": "terminal/data", "data": "x".repeat(10_000) });
+            let body = json!({ "channel": terminal, "action": action }).to_string();
+            log.append(Batch::new().entry(terminal, body)).await.unwrap();
+        }
+        log.close().await;
+    });
+    let all = printed(dir.path(), &["compact"]);
+    assert!(all.starts_with("0 entries trimmed; "), "{all}");
+    // Until they are older than that.
+    std::thread::sleep(std::time::Duration::from_millis(20));
+    let some = printed(dir.path(), &["compact", "--keep-for", "1ms"]);
+    assert!(some.starts_with("51 entries trimmed; "), "{some}");
+    let sizes: Vec<u64> = some.split_whitespace().filter_map(|word| word.parse().ok()).skip(1).collect();
+    assert!(sizes.len() == 2 && sizes[1] < sizes[0], "{some}");
+    let list: Vec<Value> = serde_json::from_str(&printed(dir.path(), &["list", "--json"])).unwrap();
+    assert_eq!((&list[0]["entries"], &list[0]["snapshot"]), (&json!(0), &json!(51)));
+    let (status, out, error) = log(dir.path(), &["show", terminal]);
+    assert_eq!((status, out.as_str(), error.as_str()), (Some(0), "", "breakbulk: what was before 52 is trimmed\n"));
+    let snapshot = objects(&printed(dir.path(), &["export"]));
+    assert_eq!(snapshot[1]["snapshot"]["seq"], 51, "{snapshot:?}");
 }
 
 #[test]

@@ -302,7 +302,8 @@ fn what_does_not_hold_is_one_line_and_status_2() {
         (&["--token", "short"], "token: a token has 16 to 1,024 characters, not 5"),
         (&["--no-auth", "--token", TOKEN], "token (flag --token) and no_auth (flag --no-auth) exclude each other"),
     ] {
-        let output = run(dir.path(), &[&["serve", "--data", "data", "--listen", "ws://127.0.0.1:0"], args].concat());
+        let mut command = breakbulk(dir.path(), &[&["serve", "--data", "data"], args].concat());
+        let output = command.env("BREAKBULK_LISTEN", "ws://127.0.0.1:0").stdin(Stdio::null()).output().unwrap();
         assert_eq!(output.status.code(), Some(2), "{output:?}");
         let text = error(&output).strip_prefix("breakbulk: ").unwrap();
         assert!(text.starts_with(want) && text.lines().count() == 1, "{text}");

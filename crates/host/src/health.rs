@@ -95,13 +95,14 @@ async fn check_log(log: &dyn Log) -> Result<(), String> {
 }
 
 #[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "a test may fail by panicking")]
 mod tests {
     use ahp_types::state::AgentInfo;
 
     use super::*;
     use crate::agent::demo::Demo;
     use crate::agent::{AgentError, Start, Started};
-    use crate::log::{Answer, MemoryLog};
+    use crate::log::{Answer, MemoryLog, Options, SqliteLog};
 
     /// An agent that answers a check after a while, or never, or with a failure.
     struct Stub(&'static str, Option<Result<(), AgentError>>);
@@ -140,6 +141,16 @@ mod tests {
         let health = check(vec![Stub("a", Some(Ok(())))]).await;
         assert!(health.is_good(), "{health:?}");
         assert_eq!(health.to_json(), json!({ "status": "ok", "checks": { "log": "ok", "agent:a": "ok" } }));
+    }
+
+    #[tokio::test]
+    async fn a_log_that_acknowledges_nothing_is_not_well() {
+        let dir = tempfile::tempdir().unwrap();
+        let log = SqliteLog::open(dir.path(), Options::default()).await.unwrap();
+        assert!(Health::check(&log, &[]).await.is_good());
+        log.close().await;
+        let health = Health::check(&log, &[]).await;
+        assert_eq!(health.to_json(), json!({ "status": "failed", "checks": { "log": "failed" } }));
     }
 
     #[tokio::test(start_paused = true)]

@@ -83,3 +83,33 @@ fn with(mut response: Response<BoxBody>, name: HeaderName, value: &'static str) 
     response.headers_mut().insert(name, HeaderValue::from_static(value));
     response
 }
+
+#[cfg(test)]
+mod tests {
+    use breakbulk_host::HostConfig;
+    use breakbulk_host::log::MemoryLog;
+    use breakbulk_proto::{Budget, BudgetConfig};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn metrics_are_for_those_with_the_token_or_on_this_machine() {
+        let budget = Budget::new(BudgetConfig::default());
+        let dir = tempfile::tempdir().unwrap();
+        let config = HostConfig::new([dir.path()]);
+        let host = Host::start(Arc::new(MemoryLog::new()), Vec::new(), config, budget).await.unwrap();
+        let site = Site { host, seen: Mutex::new(None) };
+        for (method, path, is_trusted, status) in [
+            (Method::GET, "/metrics", true, 200),
+            (Method::GET, "/metrics", false, 401),
+            (Method::POST, "/metrics", true, 405),
+            (Method::GET, "/healthz", false, 200),
+            (Method::HEAD, "/healthz", false, 200),
+            (Method::DELETE, "/healthz", true, 405),
+            (Method::GET, "/", true, 404),
+        ] {
+            let answer = site.answer(&method, path, is_trusted).await;
+            assert_eq!(answer.status().as_u16(), status, "{method} {path}");
+        }
+    }
+}

@@ -116,7 +116,9 @@ impl<S: Scope> Flags<S> {
 
 impl<S: Scope> Args for Flags<S> {
     fn augment_args(command: Command) -> Command {
-        Self::settings().fold(command, |command, setting| command.arg(arg(setting)))
+        // Help shows them in this order, and what a host is comes before its limits.
+        let (first, rest): (Vec<_>, Vec<_>) = Self::settings().partition(|setting| setting.group == Group::Host);
+        first.into_iter().chain(rest).fold(command, |command, setting| command.arg(arg(setting)))
     }
 
     fn augment_args_for_update(command: Command) -> Command {

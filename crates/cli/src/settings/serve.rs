@@ -91,7 +91,7 @@ impl Means {
 
 /// Where a host's data is.
 pub(crate) fn data(configuration: &Configuration) -> Result<PathBuf, SettingError> {
-    let named: Option<Dir> = configuration.layers.read("data")?;
+    let named = HostSettings::read(&configuration.layers)?.data;
     named.map(|dir| dir.0).or_else(|| configuration.usual_data.clone()).ok_or_else(|| missing("data"))
 }
 

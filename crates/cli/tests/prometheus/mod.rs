@@ -6,11 +6,14 @@ use std::collections::BTreeMap;
 #[derive(Debug, Default)]
 pub(crate) struct Page(pub(crate) BTreeMap<String, Family>);
 
+/// Names and values, in order.
+type Labels = Vec<(String, String)>;
+
 #[derive(Debug)]
 pub(crate) struct Family {
     pub(crate) kind: String,
-    /// The name, the labels in order, and the value of each sample.
-    pub(crate) samples: Vec<(String, Vec<(String, String)>, f64)>,
+    /// The name, the labels and the value of each sample.
+    pub(crate) samples: Vec<(String, Labels, f64)>,
 }
 
 impl Page {
@@ -82,7 +85,7 @@ impl Family {
     }
 }
 
-fn sample(line: &str) -> (String, Vec<(String, String)>, f64) {
+fn sample(line: &str) -> (String, Labels, f64) {
     let end = line.find(['{', ' ']).expect(line);
     let (name, mut rest) = line.split_at(end);
     let mut labels = Vec::new();

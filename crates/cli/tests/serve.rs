@@ -187,9 +187,11 @@ fn metrics_are_well_formed_and_count_what_passes() {
     let params = format!("{{\"text\":\"{}\"}}", "y".repeat(300_000));
     let answer = host.ask(&host.url, "ping", Some(&params));
     assert!(answer.status.success(), "{answer:?}");
-    // A segment that nobody invited a stranger to send.
-    let outlaw = host.connect(&format!("/ahp?token={}", host.token.as_deref().unwrap()), UPGRADE);
-    drop(outlaw);
+    // A segment before anybody was told that we take any, in a frame whose mask changes nothing.
+    let mut outlaw = host.connect(&format!("/ahp?token={}", host.token.as_deref().unwrap()), UPGRADE);
+    let segment = br#"{"jsonrpc":"2.0","method":"ahp/messageSegment","params":{}}"#;
+    outlaw.write_all(&[&[0x81, 0x80 | segment.len() as u8, 0, 0, 0, 0], &segment[..]].concat()).unwrap();
+    outlaw.read_to_end(&mut Vec::new()).unwrap();
     let after = host.metrics();
     let (inward, total) = (&[("direction", "in")][..], |name: &str| after.value(name, &[]));
     assert_eq!(after.value("breakbulk_groups_total", inward), Some(1.0));
@@ -197,7 +199,9 @@ fn metrics_are_well_formed_and_count_what_passes() {
     assert!(after.value("breakbulk_frame_bytes_total", inward) > Some(400_000.0));
     assert!(after.value("breakbulk_messages_total", &[("direction", "out")]) >= Some(2.0));
     assert!(after.value("breakbulk_connection_ends_total", &[("reason", "close-peer")]) >= Some(1.0));
-    assert!(total("breakbulk_connections_total") >= Some(1.0));
+    assert_eq!(total("breakbulk_connections_total"), Some(2.0));
+    let broken = &after.0["breakbulk_violations_total"].samples;
+    assert!(broken.len() == 1 && broken[0].2 == 1.0, "{broken:?}");
     assert_eq!(total("breakbulk_unsent_bytes"), Some(0.0));
     for name in ["breakbulk_state_bytes", "breakbulk_log_store_bytes", "breakbulk_log_commit_seconds"] {
         assert!(after.0.contains_key(name), "{name}");

@@ -5,13 +5,13 @@ mod pages;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use breakbulk::{Accepted, Dialect, Listener, Way};
 use breakbulk_host::Host;
 use breakbulk_host::agent::demo::Demo;
 use breakbulk_host::agent::{Agent, merge_actions};
-use breakbulk_host::log::{Health, Log, OpenError, SqliteLog};
+use breakbulk_host::log::{Health, Log, OpenError, Options, SqliteLog};
 use breakbulk_proto::Budget;
 use breakbulk_proto::ahp::Role;
 use tokio::sync::watch;
@@ -30,6 +30,8 @@ use crate::shutdown;
 const MAX_TURNED_AWAY: usize = 64;
 /// How long that may take.
 const FAREWELL: Duration = Duration::from_secs(5);
+/// How long a process that was killed may take to be gone.
+const LAST_BREATH: Duration = Duration::from_secs(1);
 
 /// Serves until it is told to stop, or until another host has taken over the log.
 pub(crate) fn run(settings: ServeSettings, format: Format) -> Result<(), Error> {
@@ -76,7 +78,7 @@ impl Server {
         let roots = config.files.roots.clone();
         config.endpoint.limits = route.setup.limits;
         store.merge = Some(Arc::new(merge_actions));
-        let log = SqliteLog::open(&data, store).await.map_err(unopened)?;
+        let log = open_log(&data, store).await?;
         let agents = agents.into_iter().map(|agent| match agent {
             AgentName::Demo => Arc::new(Demo::new(demo)) as Arc<dyn Agent>,
         });
@@ -181,6 +183,17 @@ async fn fenced(mut health: watch::Receiver<Health>) {
             Health::Lost { seq } => error!(seq, "the log has lost what it acknowledged: see `breakbulk log verify`"),
             Health::Fenced => return,
             Health::Closed => {}
+        }
+    }
+}
+
+/// Opens the log for writing. A host that was killed a moment ago may still have it: that passes.
+async fn open_log(data: &Path, options: Options) -> Result<SqliteLog, Error> {
+    let begun = Instant::now();
+    loop {
+        match SqliteLog::open(data, options.clone()).await {
+            Err(OpenError::InUse(_)) if begun.elapsed() < LAST_BREATH => tokio::time::sleep(LAST_BREATH / 20).await,
+            opened => return opened.map_err(unopened),
         }
     }
 }

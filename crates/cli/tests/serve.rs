@@ -231,6 +231,20 @@ fn it_ends_when_asked_and_begins_again_with_its_log() {
 }
 
 #[test]
+fn it_begins_again_at_once_after_it_was_killed() {
+    let dir = place();
+    for _ in 0..3 {
+        let mut host = Host::start(dir.path(), &[]);
+        host.child.kill().unwrap();
+        // Nobody waits until it is gone.
+        std::mem::forget(host);
+    }
+    let host = Host::start(dir.path(), &[]);
+    assert!(host.ask(&host.url, "ping", None).status.success());
+    assert_eq!(host.stop(), Some(0));
+}
+
+#[test]
 fn data_has_one_host_at_a_time() {
     let dir = place();
     let _host = Host::start(dir.path(), &[]);

@@ -1,7 +1,7 @@
 //! Who is connected, the way to each, and which of two links of one client wins.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use breakbulk_proto::Message;
@@ -27,9 +27,13 @@ pub struct Clients(Arc<Mutex<Table>>);
 struct Table {
     live: HashMap<Key, Live>,
     generations: u64,
+    turnstiles: HashMap<Key, Weak<Turnstile>>,
     /// What clients said of themselves, for when they come back.
     known: VecDeque<(Key, Introduced)>,
 }
+
+/// Lets in the actions of one link of a client, and of an older one no more. Held while an action is being logged.
+type Turnstile = tokio::sync::Mutex<u64>;
 
 /// A client id counts only among the clients of one principal: nobody can fence a stranger.
 type Key = (Option<Arc<str>>, Arc<str>);
@@ -62,17 +66,34 @@ impl Clients {
         self.len() == 0
     }
 
-    /// A client has come in. An older link of the same client is fenced.
-    pub(super) fn register(&self, principal: Option<Arc<str>>, id: Arc<str>, handle: ClientHandle) -> Registration {
+    /// A client is coming in. When this answers, what it had under way on an older link is done, and nothing more comes
+    /// of that: what the log has now is all that the client will ever learn of it.
+    pub(super) async fn arrive(&self, principal: Option<Arc<str>>, id: Arc<str>) -> Arrived {
         let key = (principal, id);
-        let (fence, fenced) = oneshot::channel();
-        let generation = self.with(|table| {
+        let (generation, turnstile) = self.with(|table| {
             table.generations = table.generations.wrapping_add(1);
-            let generation = table.generations;
-            table.live.insert(key.clone(), Live { generation, handle, _fence: fence });
-            generation
+            table.turnstiles.retain(|_, turnstile| turnstile.strong_count() > 0);
+            let known = table.turnstiles.get(&key).and_then(Weak::upgrade);
+            let turnstile = known.unwrap_or_default();
+            table.turnstiles.insert(key.clone(), Arc::downgrade(&turnstile));
+            (table.generations, turnstile)
         });
-        Registration { clients: self.clone(), key, generation, fenced }
+        let mut newest = turnstile.lock().await;
+        *newest = generation.max(*newest);
+        drop(newest);
+        Arrived { key, generation, turnstile }
+    }
+
+    /// A client has come in. Of two links of the same client the older is fenced.
+    pub(super) fn register(&self, arrived: Arrived, handle: ClientHandle) -> Registration {
+        let (fence, fenced) = oneshot::channel();
+        let Arrived { key, generation, .. } = &arrived;
+        self.with(|table| {
+            if table.live.get(key).is_none_or(|live| live.generation < *generation) {
+                table.live.insert(key.clone(), Live { generation: *generation, handle, _fence: fence });
+            }
+        });
+        Registration { clients: self.clone(), arrived, fenced }
     }
 
     /// Remembers what a client says of itself; or, when it comes back, says what it said before.
@@ -95,19 +116,39 @@ impl Clients {
     }
 }
 
+/// A client that is coming in on a new link.
+#[derive(Debug, Clone)]
+pub(super) struct Arrived {
+    key: Key,
+    generation: u64,
+    turnstile: Arc<Turnstile>,
+}
+
+impl Arrived {
+    /// Does something in the client's name to its end, also if nobody waits for that any more; nothing if a newer link
+    /// of the client is coming in.
+    pub(super) async fn pass<T: Send + 'static>(&self, work: impl Future<Output = T> + Send + 'static) -> Option<T> {
+        let Self { generation, turnstile, .. } = self.clone();
+        let passed = tokio::spawn(async move {
+            let newest = turnstile.lock().await;
+            if *newest == generation { Some(work.await) } else { None }
+        });
+        passed.await.ok().flatten()
+    }
+}
+
 /// A connection's place among the clients. Dropping it leaves, unless a newer link has taken the place.
 #[derive(Debug)]
 pub(super) struct Registration {
     clients: Clients,
-    key: Key,
-    generation: u64,
+    pub(super) arrived: Arrived,
     fenced: oneshot::Receiver<()>,
 }
 
 impl Registration {
     /// The number of this connection: no other has the same.
     pub(super) const fn generation(&self) -> u64 {
-        self.generation
+        self.arrived.generation
     }
 
     /// Waits until a newer link has taken the place. Cancel-safe.
@@ -119,9 +160,10 @@ impl Registration {
 
 impl Drop for Registration {
     fn drop(&mut self) {
+        let Arrived { key, generation, .. } = &self.arrived;
         self.clients.with(|table| {
-            if table.live.get(&self.key).is_some_and(|live| live.generation == self.generation) {
-                table.live.remove(&self.key);
+            if table.live.get(key).is_some_and(|live| live.generation == *generation) {
+                table.live.remove(key);
             }
         });
     }

@@ -54,10 +54,10 @@ impl Connection {
 
     fn greeted(&mut self, id: Option<Bytes>, greeted: Greeted) {
         self.is_greeting = false;
-        let Greeted { result, notices, feed, introduced, is_new } = greeted;
+        let Greeted { result, notices, feed, introduced, arrived, is_new } = greeted;
         let introduced = self.shared.clients.acquaint(self.principal.clone(), introduced, is_new);
         let (handle, orders) = ClientHandle::new(self.shared.config.max_asks, self.shared.config.ask_time);
-        let registration = self.shared.clients.register(self.principal.clone(), introduced.id.clone(), handle.clone());
+        let registration = self.shared.clients.register(arrived, handle.clone());
         let info = ClientInfo {
             id: introduced.id,
             connection: registration.generation(),

@@ -13,6 +13,7 @@ use bytes::Bytes;
 use serde_json::{Value, json};
 
 use super::Shared;
+use super::clients::Arrived;
 use super::feed::{Feed, Subscription, Subscriptions};
 use super::methods::RawParams;
 use super::resume::{Replay, Shots, Taken};
@@ -32,6 +33,7 @@ pub(super) struct Greeted {
     pub(super) notices: Vec<Message>,
     pub(super) feed: Feed,
     pub(super) introduced: Introduced,
+    pub(super) arrived: Arrived,
     /// Whether it has told all of that, or comes back and has told it before.
     pub(super) is_new: bool,
 }
@@ -47,7 +49,12 @@ pub(super) struct Introduced {
 }
 
 /// Answers `initialize`. The client takes `limit` bytes in one message.
-pub(super) async fn initialize(shared: &Shared, params: RawParams, limit: u64) -> Result<Greeted, MethodError> {
+pub(super) async fn initialize(
+    shared: &Shared,
+    principal: Option<Arc<str>>,
+    params: RawParams,
+    limit: u64,
+) -> Result<Greeted, MethodError> {
     let params: InitializeParams = params.parse()?;
     let offered = negotiate_protocol_version(&params.protocol_versions);
     let version =
@@ -60,6 +67,7 @@ pub(super) async fn initialize(shared: &Shared, params: RawParams, limit: u64) -
         locale: params.locale,
         capabilities: params.capabilities,
     };
+    let arrived = shared.clients.arrive(principal, introduced.id.clone()).await;
     let at = shared.log.bounds().await.map_err(|error| unreadable(&error))?.last;
     let channels: Vec<Arc<str>> =
         params.initial_subscriptions.unwrap_or_default().into_iter().map(Into::into).collect();
@@ -67,15 +75,21 @@ pub(super) async fn initialize(shared: &Shared, params: RawParams, limit: u64) -
     let (feed, seq) = follow(shared, &shots, at);
     let front = format!(r#"{{"protocolVersion":{},"serverSeq":{seq},"snapshots":"#, Value::from(&*introduced.version));
     let result = joined(front, bodies(&shots), welcome(shared));
-    Ok(Greeted { result, notices: Vec::new(), feed, introduced, is_new: true })
+    Ok(Greeted { result, notices: Vec::new(), feed, introduced, arrived, is_new: true })
 }
 
 /// Answers `reconnect`: with all that was missed, if that is at most half of what the client takes in one message; else
 /// with snapshots.
-pub(super) async fn reconnect(shared: &Shared, params: RawParams, limit: u64) -> Result<Greeted, MethodError> {
+pub(super) async fn reconnect(
+    shared: &Shared,
+    principal: Option<Arc<str>>,
+    params: RawParams,
+    limit: u64,
+) -> Result<Greeted, MethodError> {
     let params: ReconnectParams = params.parse()?;
     let (id, version) = (client_id(&params.client_id)?, PROTOCOL_VERSION.to_owned());
     let introduced = Introduced { id, version, ..Introduced::default() };
+    let arrived = shared.clients.arrive(principal, introduced.id.clone()).await;
     let at = shared.log.bounds().await.map_err(|error| unreadable(&error))?.last;
     let channels: Vec<Arc<str>> = params.subscriptions.into_iter().map(Into::into).collect();
     // A seq from the future, or from before everything, comes from another log.
@@ -88,7 +102,7 @@ pub(super) async fn reconnect(shared: &Shared, params: RawParams, limit: u64) ->
         Some(replayed) => replayed,
         None => snapshots(shared, &channels, at, limit).await,
     };
-    Ok(Greeted { result, notices, feed, introduced, is_new: false })
+    Ok(Greeted { result, notices, feed, introduced, arrived, is_new: false })
 }
 
 type Resumed = (Message, Vec<Message>, Feed);

@@ -90,12 +90,12 @@ impl Connection {
     fn greet(&mut self, id: Bytes, method: &str, params: RawParams, bytes: usize) {
         self.is_greeting = true;
         let (shared, limit) = (Arc::clone(&self.shared), self.message_limit());
-        let is_new = method == "initialize";
+        let (principal, is_new) = (self.principal.clone(), method == "initialize");
         self.jobs.start(Job { id: Some(id), work: Work::Greet, bytes }, async move {
             let greeted = if is_new {
-                greeting::initialize(&shared, params, limit).await
+                greeting::initialize(&shared, principal, params, limit).await
             } else {
-                greeting::reconnect(&shared, params, limit).await
+                greeting::reconnect(&shared, principal, params, limit).await
             };
             Done::Greeted(greeted.map(Box::new))
         });
@@ -209,13 +209,16 @@ impl Connection {
     pub(super) fn begin_dispatch(&mut self) {
         let Some(present) = self.present.as_ref().filter(|_| self.jobs.waiting() > 0) else { return };
         let (methods, client) = (Arc::clone(&self.shared.methods), Arc::clone(&present.info));
+        let arrived = present.registration.arrived.clone();
         self.jobs.next_dispatch(|draft| {
             Box::pin(async move {
                 let Ok(action) = serde_json::from_slice(&draft.action) else {
                     return Done::Dispatched(Err(Refusal::new("the action does not fit its type")));
                 };
                 let Draft { channel, client_seq, .. } = draft;
-                Done::Dispatched(methods.dispatch(&client, Dispatched { channel, client_seq, action }).await)
+                let dispatched = Dispatched { channel, client_seq, action };
+                let passed = arrived.pass(async move { methods.dispatch(&client, dispatched).await }).await;
+                Done::Dispatched(passed.unwrap_or_else(|| Err(Refusal::new("an internal error"))))
             })
         });
     }

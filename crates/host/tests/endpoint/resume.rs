@@ -1,6 +1,7 @@
 //! Coming back: replay, snapshots, snapshots in part, or nothing; and nothing lost or twice wherever the link breaks.
 
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use breakbulk_host::endpoint::{End, EndpointConfig};
 use breakbulk_host::log::{Batch, Save};
@@ -9,7 +10,7 @@ use breakbulk_proto::{BudgetConfig, Limits, LimitsConfig};
 use serde_json::{Value, json};
 
 use super::client::{Mirror, Raw};
-use super::world::{A, B, CHAT, World};
+use super::world::{A, B, CHAT, World, soon};
 
 fn limits(message: u64) -> Limits {
     let config = LimitsConfig { max_frame_bytes: 4096, max_message_bytes: message, ..LimitsConfig::default() };
@@ -173,4 +174,26 @@ async fn a_channel_that_begins_anew_is_shown_and_not_replayed() {
     assert_eq!(ended.await.unwrap(), End::Reset);
     let result = resume(&world, 80_000, first, &[A]).await;
     assert_eq!((&result["type"], &result["snapshots"][0]["state"]["content"]), (&json!("snapshot"), &json!([])));
+}
+
+#[tokio::test]
+async fn what_is_under_way_on_an_older_link_is_done_before_a_newer_one_is_told_what_was_missed() {
+    for is_gone in [false, true] {
+        let world = World::new().await;
+        let mut older = Raw::new(world.link(65_536, 4).0);
+        let seen = older.initialize("me", &[A]).await["serverSeq"].as_i64().unwrap();
+        let action = json!({"type": "terminal/data", "data": "slow"});
+        older.notify("dispatchAction", json!({"channel": A, "clientSeq": 7, "action": action}));
+        while world.desk.begun.load(Ordering::Relaxed) == 0 {
+            older.call("ping", json!({"channel": "ahp-root://"})).await.unwrap();
+        }
+        let kept = (!is_gone).then_some(older);
+        let mut newer = Raw::new(world.link(65_536, 4).0);
+        let resumed = tokio::spawn(async move { newer.reconnect("me", seen, &[A]).await });
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        world.desk.gate.add_permits(1);
+        let resumed = soon(resumed).await.unwrap();
+        assert_eq!(resumed["actions"][0]["origin"]["clientSeq"], 7, "gone: {is_gone}");
+        drop(kept);
+    }
 }

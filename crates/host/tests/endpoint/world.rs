@@ -278,6 +278,10 @@ impl Methods for Desk {
             let StateAction::TerminalData(data) = &dispatched.action else {
                 return Err(Refusal::new("only data"));
             };
+            if data.data == "slow" {
+                self.begun.fetch_add(1, Ordering::Relaxed);
+                self.gate.acquire().await.unwrap().forget();
+            }
             let body = json!({"channel": dispatched.channel, "action": dispatched.action, "origin": origin});
             let batch = Batch::new().entry(dispatched.channel.as_str(), body.to_string());
             self.log.append(batch).await.map_err(|error| Refusal::new(error.to_string()))?;

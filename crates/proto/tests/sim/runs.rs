@@ -35,7 +35,13 @@ const OTHERS: usize = 8;
 impl Runs {
     pub(crate) fn from_environment(count: u64) -> Self {
         let number = |key| std::env::var(key).ok().and_then(|value| value.parse().ok());
-        Self { from: number("BREAKBULK_SIM_FROM").unwrap_or(0), count: number("BREAKBULK_SIM_SEEDS").unwrap_or(count) }
+        match number("BREAKBULK_SIM_SEED") {
+            Some(seed) => Self { from: seed, count: 1 },
+            None => Self {
+                from: number("BREAKBULK_SIM_FROM").unwrap_or(0),
+                count: number("BREAKBULK_SIM_SEEDS").unwrap_or(count),
+            },
+        }
     }
 
     pub(crate) fn all(self, run: impl Fn(u64) -> Outcome + Sync) -> Sums {
@@ -89,11 +95,12 @@ impl Sums {
         let (seed, story) = self.failures.first_key_value()?;
         let others = self.failures.iter().skip(1).take(OTHERS).map(|(seed, story)| format!("  seed {seed}: {story}"));
         Some(format!(
-            "{} seeds failed, the first is seed {seed}: {story}\n{}\nagain: BREAKBULK_SIM_FROM={seed} \
-             BREAKBULK_SIM_SEEDS=1 cargo test -p {} --test sim",
+            "{} seeds failed, the first is seed {seed}: {story}\n{}\nagain: BREAKBULK_SIM_SEED={seed} \
+             cargo test -p {} --test {}",
             self.failures.len(),
             others.collect::<Vec<_>>().join("\n"),
-            env!("CARGO_PKG_NAME")
+            env!("CARGO_PKG_NAME"),
+            env!("CARGO_CRATE_NAME")
         ))
     }
 }

@@ -1,0 +1,40 @@
+//! An agent's turns, put into the log as they come.
+
+use std::sync::Arc;
+
+use breakbulk_host::log::{Batch, Log};
+use serde_json::json;
+use tokio::time::sleep;
+
+use crate::sim::act;
+use crate::sim::scene::Scene;
+
+/// Speaks when it is told to, for ever.
+pub(crate) async fn speak(scene: Arc<Scene>, log: Arc<dyn Log>) {
+    loop {
+        let next = scene.facts().turns.pop_front();
+        match next {
+            Some(channel) => turn(&scene, &*log, &channel).await,
+            None => scene.bell.notified().await,
+        }
+    }
+}
+
+async fn turn(scene: &Scene, log: &dyn Log, channel: &str) {
+    let (id, words, pause) = {
+        let facts = &mut *scene.facts();
+        let count = facts.rng.range(1, 12);
+        facts.tally.add("deltas", count);
+        let words: Vec<_> = (0..count).map(|_| facts.rng.range(1, 60) as usize).collect();
+        let words: Vec<_> = words.into_iter().map(|len| facts.rng.text(len)).collect();
+        (format!("turn-{}", facts.number()), words, facts.rng.millis(0, 20))
+    };
+    for action in act::turn(&id, &words) {
+        let body = json!({"channel": channel, "action": action}).to_string();
+        // The channel may not be there yet.
+        if log.append(Batch::new().entry(channel, body)).await.is_err() {
+            return;
+        }
+        sleep(pause).await;
+    }
+}

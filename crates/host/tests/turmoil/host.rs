@@ -1,0 +1,53 @@
+//! The host's program: the real host on the world's log. A crash ends it without a word.
+
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+
+use breakbulk::link::WebSocket;
+use breakbulk_host::agent::Agent;
+use breakbulk_host::agent::demo::{Demo, DemoConfig};
+use breakbulk_host::endpoint::End;
+use breakbulk_host::{Host, HostConfig};
+use breakbulk_proto::{Budget, CloseReason};
+use turmoil::net::TcpListener;
+
+use crate::sim::agent;
+use crate::sim::scene::Scene;
+
+pub(crate) const HOST: &str = "host";
+pub(crate) const PORT: u16 = 9000;
+
+/// Serves clients for ever.
+pub(crate) async fn serve(scene: Arc<Scene>) -> turmoil::Result {
+    let log = scene.store.open(&scene).await?;
+    let mut config = HostConfig::new([scene.store.root()]);
+    config.endpoint = scene.plan.endpoint(config.endpoint);
+    let demo: Arc<dyn Agent> = Arc::new(Demo::new(DemoConfig::default()));
+    let host = Host::start(Arc::clone(&log), vec![demo], config, Budget::new(scene.plan.budget())).await?;
+    tokio::task::spawn_local(agent::speak(Arc::clone(&scene), log));
+    let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, PORT)).await?;
+    loop {
+        let (io, _) = listener.accept().await?;
+        let link = WebSocket::server(scene.wire(HOST, io), &scene.plan.link());
+        let (endpoint, scene) = (host.endpoint().clone(), Arc::clone(&scene));
+        tokio::spawn(async move {
+            let end = endpoint.serve(link, Some("everybody".into())).await;
+            note(&scene, &end);
+        });
+    }
+}
+
+/// Nobody here breaks a rule, so nobody may be accused.
+fn note(scene: &Scene, end: &End) {
+    let facts = &mut *scene.facts();
+    facts.tally.one(end.name());
+    match end {
+        End::Link(CloseReason::Violation(violation)) => {
+            facts.ledger.altered(format!("the host accuses an honest client: {violation}"));
+        }
+        End::Internal | End::Version | End::Trimmed | End::Reset | End::Lagging { .. } | End::Log(_) => {
+            facts.ledger.altered(format!("the host closes for no reason: {end}"));
+        }
+        _ => {}
+    }
+}

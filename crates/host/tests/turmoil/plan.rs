@@ -126,7 +126,7 @@ impl Plan {
     /// A world in which only the host ends, and begins again.
     pub(crate) fn crashing(mut self) -> Self {
         self = self.peaceful();
-        self.faults.crashes = 6;
+        (self.operations, self.slowest, self.faults.crashes) = (80, 200, 6);
         self
     }
 

@@ -13,7 +13,7 @@ use breakbulk_host::endpoint::{
 use breakbulk_host::error::MethodError;
 use breakbulk_host::log::{Answer, Options, SqliteLog};
 use breakbulk_host::state::{State, StateConfig};
-use breakbulk_proto::{Budget, Message};
+use breakbulk_proto::Budget;
 
 /// After so much silence a client is asked whether it is there. Less than usual, so that a bench sees it happen.
 const PING_AFTER: Duration = Duration::from_secs(5);
@@ -63,12 +63,7 @@ pub(crate) async fn listener() -> Listener {
 struct Nothing;
 
 impl Methods for Nothing {
-    fn call<'a>(
-        &'a self,
-        _: &'a ClientInfo,
-        method: &'a str,
-        _: RawParams,
-    ) -> Answer<'a, Result<Reply, MethodError>> {
+    fn call<'a>(&'a self, _: &'a ClientInfo, method: &'a str, _: RawParams) -> Answer<'a, Result<Reply, MethodError>> {
         Box::pin(async move { Err(not_offered(method)) })
     }
 

@@ -9,6 +9,7 @@ use tokio::time::Sleep;
 
 use breakbulk_proto::{CloseReason, Event, Input, Machine, Transmit, Violation};
 
+use crate::large::Held;
 use crate::link::{Arrival, Link, LinkError};
 
 /// How long a link has to take our close before it is dropped.
@@ -30,6 +31,8 @@ pub(crate) const ABNORMAL: u16 = 1006;
 pub struct Driver<L, M> {
     link: L,
     machine: M,
+    /// What would take long to free, while the machine sends it.
+    held: Held,
     timer: Pin<Box<Sleep>>,
     /// The link has something that it may not have put on the wire yet.
     unflushed: bool,
@@ -66,8 +69,8 @@ impl<L: Link, M: Machine> Driver<L, M> {
         machine.handle(Input::Capacity(link.capacity()), now());
         let timer = Box::pin(tokio::time::sleep(Duration::ZERO));
         let (unflushed, said_close, reading, paused, ended) = (false, false, true, false, false);
-        let (failure, close_text, end) = (None, None, End::Open);
-        Self { link, machine, timer, unflushed, said_close, reading, paused, ended, failure, close_text, end }
+        let (held, failure, close_text, end) = (Held::default(), None, None, End::Open);
+        Self { link, machine, held, timer, unflushed, said_close, reading, paused, ended, failure, close_text, end }
     }
 
     /// The machine.
@@ -109,6 +112,7 @@ impl<L: Link, M: Machine> Driver<L, M> {
 
     /// Tells the machine something, such as [`Input::Send`]. What follows from it happens in [`next`](Self::next).
     pub fn handle(&mut self, input: Input) {
+        self.held.note_input(&input);
         self.machine.handle(input, now());
     }
 
@@ -129,7 +133,8 @@ impl<L: Link, M: Machine> Driver<L, M> {
             let is_open = matches!(self.end, End::Open);
             let wrote = is_open && self.poll_write(cx).unwrap_or_else(|error| self.fail(error));
             // After writing, because a message that cannot be sent is an event and no frame.
-            match self.machine.poll_event() {
+            let event = self.machine.poll_event().inspect(|event| self.held.note_event(event));
+            match event {
                 Some(Event::Closed(reason)) => self.begin_to_close(reason),
                 Some(event) => {
                     self.pause(true);

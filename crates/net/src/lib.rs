@@ -13,6 +13,7 @@ pub mod dial;
 pub mod dialect;
 pub mod driver;
 pub mod gateway;
+mod large;
 pub mod link;
 pub mod listen;
 mod look;

@@ -2,6 +2,8 @@
 #![expect(clippy::unwrap_used, reason = "a test may fail by panicking")]
 
 use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -12,6 +14,7 @@ use breakbulk_proto::{
     Budget, BudgetConfig, Capacity, CloseReason, Event, Input, Limits, LimitsConfig, Machine, Message, Meta, Tag,
     Transmit, cep22,
 };
+use bytes::Bytes;
 use futures_core::Stream;
 use futures_sink::Sink;
 use futures_util::SinkExt;
@@ -81,6 +84,51 @@ async fn both_ways<L: Link>(client: L, server: L) {
         want.sort_unstable();
         assert_eq!(sizes, want);
     }
+}
+
+/// A message that takes long to free: until somebody says so.
+struct Heavy {
+    text: Bytes,
+    gate: mpsc::Receiver<()>,
+    is_freed: Arc<AtomicBool>,
+}
+
+impl AsRef<[u8]> for Heavy {
+    fn as_ref(&self) -> &[u8] {
+        &self.text
+    }
+}
+
+impl Drop for Heavy {
+    fn drop(&mut self) {
+        let _ = self.gate.recv_timeout(Duration::from_secs(5));
+        self.is_freed.store(true, Ordering::Relaxed);
+    }
+}
+
+#[tokio::test]
+async fn a_large_message_is_let_go_of_where_nobody_waits_for_it() {
+    let ((free, gate), is_freed) = (mpsc::channel(), Arc::new(AtomicBool::new(false)));
+    let (near, far) = link::pair(&Capacity::of(CAP), 4);
+    let (mut near, mut far) = (Driver::new(near, connection(Role::Client)), Driver::new(far, connection(Role::Server)));
+    let heavy = Heavy { text: request(1, 5 << 20).to_bytes(), gate, is_freed: is_freed.clone() };
+    near.handle(Input::send(1, Bytes::from_owner(heavy)));
+    near.handle(Input::send(2, request(2, 10)));
+    let mut arrived = 0;
+    while arrived < 2 {
+        tokio::select! {
+            event = near.next() => assert!(matches!(event, Some(Event::Progress(_) | Event::Sent { .. })), "{event:?}"),
+            event = far.next() => arrived += usize::from(matches!(event, Some(Event::Message { .. }))),
+        }
+    }
+    assert!(!is_freed.load(Ordering::Relaxed), "both wait until the first is freed");
+    free.send(()).unwrap();
+    let freed = async {
+        while !is_freed.load(Ordering::Relaxed) {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(5), freed).await.expect("it is freed all the same");
 }
 
 #[tokio::test]

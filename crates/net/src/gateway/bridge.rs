@@ -18,6 +18,7 @@ use super::watch::Watched;
 use super::{Gateway, Memory, Passed, Toward, Watcher};
 use crate::dialect::AnyMachine;
 use crate::driver::{ABNORMAL, Driver, now};
+use crate::large::let_go;
 use crate::link::{BoxLink, Link};
 use crate::look::Look;
 
@@ -215,6 +216,7 @@ impl<'a> Bridge<'a> {
             let frames = (passage.frames.0, passage.frames.1.saturating_add(1));
             watcher(Passed { toward, kind: passage.look.kind, method: passage.look.method, size, frames, took });
         }
+        let_go(passage.message);
     }
 
     /// A message that side `at` was handed was not sent. Its sender hears of it where it can.

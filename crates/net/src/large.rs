@@ -1,0 +1,44 @@
+//! Large messages are let go of where nobody waits for it: to free tens of megabytes takes the system milliseconds.
+
+use breakbulk_proto::{Event, Input, Message, Ticket};
+use tokio::runtime::Handle;
+
+/// Below this, freeing takes no longer than having it done.
+const LARGE: usize = 4 << 20;
+
+/// Large messages that a machine sends. Held until they are sent: else the machine would be the last to hold one, and
+/// would free it before it hands out the last frame, and before all that waits behind that.
+#[derive(Debug, Default)]
+pub(crate) struct Held(Vec<(Ticket, Message)>);
+
+impl Held {
+    /// Takes hold of what a machine is told to send, if that is large.
+    pub(crate) fn note_input(&mut self, input: &Input) {
+        if let Input::Send { ticket, message, .. } = input
+            && message.len() >= LARGE
+        {
+            self.0.push((*ticket, message.clone()));
+        }
+    }
+
+    /// Lets go of what a machine will not send any more.
+    pub(crate) fn note_event(&mut self, event: &Event) {
+        let done = match event {
+            _ if self.0.is_empty() => return,
+            Event::Sent { ticket } | Event::SendFailed { ticket, .. } => Some(*ticket),
+            Event::Closed(_) => None,
+            _ => return,
+        };
+        let is_done = |(ticket, _): &mut (Ticket, Message)| done.is_none_or(|done| *ticket == done);
+        self.0.extract_if(.., is_done).for_each(|(_, message)| let_go(message));
+    }
+}
+
+/// Lets go of a message, in a thread of its own if it is large.
+pub(crate) fn let_go(message: Message) {
+    if message.len() >= LARGE
+        && let Ok(runtime) = Handle::try_current()
+    {
+        runtime.spawn_blocking(move || drop(message));
+    }
+}

@@ -57,7 +57,9 @@ impl Truth {
             self.dispatched.push((client.to_owned(), number, text));
         }
         let channel = self.channels.get_mut(&*entry.channel).expect("a channel begins with its state");
-        let is_delta = action["type"] == "chat/delta";
+        // Those that a host makes one of, for who would rather wait a little.
+        let kinds = ["chat/delta", "chat/reasoning"];
+        let is_delta = action["type"].as_str().is_some_and(|kind| kinds.contains(&kind));
         channel.actions.push(Action { seq: entry.seq, digest: digest(&entry.body), is_delta });
         reduce(&mut channel.state, &serde_json::from_value(action.clone()).unwrap());
     }

@@ -87,7 +87,8 @@ pub struct FilesConfig {
     pub max_watch_entries: usize,
     /// The most changes in one action. 1,000.
     pub max_watch_changes: usize,
-    /// How long a watch that nobody follows is kept for a client that has lost its link, or has only just asked for it.
+    /// How long a client that lost its link has to come back before its watches end and it is active in no session. A watch
+    /// that has only just been asked for has as long to be followed.
     /// One that all have left by `unsubscribe` ends at once. 60 s.
     pub watch_grace: Duration,
     /// Changes are reported when there was none for this long. 100 ms.

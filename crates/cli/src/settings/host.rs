@@ -115,8 +115,8 @@ host_settings! {
         max_depth: Count = "100" => host.files.max_depth;
         /// Operations on files at once; others wait.
         max_file_operations: Count = "8" => host.files.max_at_once;
-        /// Watches at once; each takes one of the system's (Linux has 128 for each user). 0 allows none.
-        max_watches: u32 = "32" => host.files.max_watches;
+        /// Watches at once. 0 allows none.
+        max_watches: u32 = "128" => host.files.max_watches;
         /// The most files and directories that one watch looks at.
         max_watch_entries: Count = "100000" => host.files.max_watch_entries;
         /// The most changes in one action of a watch.
@@ -125,6 +125,8 @@ host_settings! {
         watch_quiet: Span = "100ms" => host.files.watch_quiet;
         /// And at the latest after this.
         watch_longest: Span = "1s" => host.files.watch_longest;
+        /// How long a client that lost its link has to come back before its watches end and it is active in no session.
+        watch_grace: Span = "1m" => host.files.watch_grace;
     }
     Changes {
         /// The git program.

@@ -7,6 +7,34 @@
 //! [`agent`] is what an agent is to a host, with a demo of one.
 //! [`endpoint`] serves clients: one AHP connection each, pulling from the log at its own pace.
 //! [`Host`] puts the rooms together. [`health`] says whether it can do its work.
+//!
+//! A program with a host of its own needs a log, agents, and a door:
+//!
+//! ```no_run
+//! # use std::sync::Arc;
+//! # use breakbulk::{Door, ListenConfig, Listener, Token};
+//! # use breakbulk_host::agent::{Agent, demo::Demo, merge_actions};
+//! # use breakbulk_host::log::{Options, SqliteLog};
+//! # use breakbulk_host::{Host, HostConfig};
+//! # use breakbulk_proto::Budget;
+//! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let mut options = Options::default();
+//! options.merge = Some(Arc::new(merge_actions)); // deltas that wait for the disk become one
+//! let log = Arc::new(SqliteLog::open("data", options).await?);
+//! let agents: Vec<Arc<dyn Agent>> = vec![Arc::new(Demo::default())]; // or your own
+//! let host = Host::start(log, agents, HostConfig::new(["project"]), Budget::default()).await?;
+//!
+//! let token = Token::generate()?;
+//! println!("ws://127.0.0.1:4140/?token={}", token.reveal());
+//! let door = Door::with_token(token);
+//! let mut listener = Listener::bind(ListenConfig::new("127.0.0.1:4140".parse()?, door)).await?;
+//! loop {
+//!     let client = listener.accept().await;
+//!     let endpoint = host.endpoint().clone();
+//!     tokio::spawn(async move { endpoint.serve(client.link, client.principal).await });
+//! }
+//! # }
+//! ```
 
 pub mod act;
 pub mod agent;

@@ -28,6 +28,12 @@ pub(super) enum Said {
 impl Said {
     /// Looks at the front of a body.
     pub(super) fn of(body: &[u8]) -> Self {
+        // As we write them ourselves, which is nearly always.
+        match behind_channel(body) {
+            Some(rest) if rest.starts_with(br#","action":"#) => return Self::Action,
+            Some(rest) if rest.starts_with(br#","initial":"#) => return Self::Initial,
+            _ => {}
+        }
         static PATHS: [Path; 3] = [&["action"], &["method"], &["initial"]];
         let mut scanner = Scanner::new(Paths::new(&PATHS));
         for step in body.chunks(STEP) {
@@ -48,10 +54,15 @@ impl Said {
 /// Whether an entry takes turns away from a chat. It names the turn that stays, and that may be one which a client with a
 /// window does not have.
 pub(super) fn truncates(body: &[u8]) -> bool {
-    const WORDS: &[u8] = br#""action":{"type":"chat/truncated""#;
-    // A name, in which there are no quotes, is all that stands before.
-    const FRONT: usize = 1024;
-    body.get(..FRONT).unwrap_or(body).windows(WORDS.len()).any(|window| window == WORDS)
+    const WORDS: &[u8] = br#","action":{"type":"chat/truncated""#;
+    behind_channel(body).is_some_and(|rest| rest.starts_with(WORDS))
+}
+
+/// What stands behind the channel's name in a body that begins with it. A quote in a name is escaped, and so is what follows it.
+fn behind_channel(body: &[u8]) -> Option<&[u8]> {
+    let name = body.strip_prefix(br#"{"channel":""#)?;
+    let end = name.iter().position(|byte| *byte == b'"')?;
+    name.get(end.saturating_add(1)..)
 }
 
 /// An `action` notification.

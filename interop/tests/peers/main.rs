@@ -19,6 +19,7 @@ mod peer;
 mod program;
 mod relay;
 mod rmcp;
+mod serve;
 mod server;
 mod text;
 mod world;

@@ -115,7 +115,8 @@ pub(crate) fn node() -> Command {
     Command::new("node")
 }
 
-fn python() -> Command {
+/// Python, with the packages in place.
+pub(crate) fn python() -> Command {
     let python = file("../target/interop-venv/bin/python");
     assert_installed(&python);
     Command::new(python)

@@ -1,0 +1,119 @@
+"""A client that has never heard of segments: each message is one frame, whatever its length."""
+
+import asyncio
+import sys
+
+from ahp_client import ROOT, Client, Closed, Plain, in_order, result_text, say
+
+SESSION = "ahp-session:/plain"
+# What `websockets` takes in one message when nobody tells it otherwise.
+DEFAULT = 2**20
+
+
+async def session(url):
+    client = await Client.open(url, Plain(), DEFAULT)
+    hello = await client.initialize("plain")
+    assert hello["protocolVersion"] == "1.0.0", hello
+    assert (await client.ask("listSessions"))["items"] == []
+    chat = await client.begin(SESSION)
+    assert [it["resource"] for it in (await client.ask("listSessions"))["items"]] == [SESSION]
+    await client.prompt(chat, "t1", "What is break bulk?")
+    await client.turn("t1")
+    deltas = client.find("chat/delta", "t1")
+    assert len(deltas) > 3, deltas
+    assert in_order([it["serverSeq"] for it in client.actions])
+    # Half of what it takes comes whole.
+    await client.prompt(chat, "t2", "/big 500KB")
+    await client.turn("t2")
+    [completed] = client.find("chat/toolCallComplete", "t2")
+    assert len(result_text(completed).encode()) == 500_000
+    await client.link.close()
+    say(f"plain: {len(deltas)} deltas, a result of 500,000 bytes, {len(client.actions)} actions in order")
+
+
+async def beyond_client(url):
+    """The client itself refuses what is too long. The host, which cannot know that, goes on for others, and for it."""
+    client = await Client.open(url, Plain(), DEFAULT)
+    await client.initialize("plain")
+    chat = await client.begin(SESSION)
+    await client.prompt(chat, "t1", "/big 5MB")
+    await client.ended()
+    # The host was in the middle of its frame, and had no place for a goodbye.
+    code = client.link.protocol.close_sent.code
+    assert code == 1009, code
+    seen = max(it["serverSeq"] for it in client.actions)
+    say(f"plain: a result of 5 MB ended its link with {code} after seq {seen}")
+    # One that takes more comes back to all of it.
+    again = await Client.open(url, Plain(), None)
+    result = await again.reconnect("plain", seen, [SESSION, chat])
+    assert result["type"] == "replay", result["type"]
+    again.actions = [it for it in result["actions"]] + again.actions
+    await again.turn("t1")
+    [completed] = again.find("chat/toolCallComplete", "t1")
+    assert len(result_text(completed).encode()) == 5_000_000
+    assert in_order([it["serverSeq"] for it in client.actions + again.actions])
+    await again.prompt(chat, "t2", "Still there?")
+    await again.turn("t2")
+    await again.link.close()
+    say(f"plain: back with a longer arm: {len(again.actions)} actions, nothing missing")
+
+
+async def beyond_cap(url):
+    """The way to this client takes 64 KiB, and the client no segments: the host may not send it what is longer."""
+    client = await Client.open(url, Plain(), 65_536)
+    await client.initialize("plain")
+    chat = await client.begin(SESSION)
+    await client.prompt(chat, "t1", "/big 5MB")
+    try:
+        await client.turn("t1")
+        say("plain, capped: the turn ended without its large action")
+        raise AssertionError("an action was skipped")
+    except Closed as closed:
+        say(f"plain, capped: ended with {closed}")
+        assert client.link.close_code >= 4000, closed
+        assert client.link.close_reason, closed
+    assert not client.find("chat/toolCallComplete", "t1")
+    assert in_order([it["serverSeq"] for it in client.actions])
+    # It comes back, and is not closed for the same again and again.
+    seen = max(it["serverSeq"] for it in client.actions)
+    for attempt in range(3):
+        again = await Client.open(url, Plain(), 65_536)
+        answer = await again.answer("reconnect", clientId="plain", lastSeenServerSeq=seen, subscriptions=[SESSION, chat])
+        assert answer["result"]["type"] == "snapshot", answer
+        shown = [it["resource"] for it in answer["result"]["snapshots"]]
+        assert shown == [SESSION], shown
+        # Who asks for the chat itself is told why not.
+        error = (await again.answer("subscribe", channel=chat))["error"]
+        say(f"plain, capped: back {attempt + 1} times, without the chat: {error}")
+        assert error["code"] == -32011 and error["data"]["reason"] == "messageTooLarge", error
+        await again.ask("ping")
+        await again.link.close()
+    # And works on, in another session.
+    other = await Client.open(url, Plain(), 65_536)
+    await other.initialize("plain")
+    second = await other.begin("ahp-session:/second")
+    await other.prompt(second, "s1", "Hello")
+    await other.turn("s1")
+    await other.link.close()
+
+
+async def beyond_host(url):
+    client = await Client.open(url, Plain(), None)
+    await client.initialize("plain")
+    chat = await client.begin(SESSION)
+    try:
+        await client.prompt(chat, "t1", "x" * 6_000_000)
+    except Exception as error:
+        say(f"plain: sending failed: {type(error).__name__}")
+    code, reason = await client.ended()
+    say(f"plain: a frame of 6 MB ended the link with {code} {reason!r}")
+    assert code == 1009, (code, reason)
+    again = await Client.open(url, Plain(), None)
+    await again.initialize("plain")
+    state = (await again.ask("subscribe", channel=chat))["snapshot"]["state"]
+    assert state["turns"] == [] and "activeTurn" not in state, state
+    await again.link.close()
+
+
+TESTS = {"session": session, "beyond-client": beyond_client, "beyond-cap": beyond_cap, "beyond-host": beyond_host}
+asyncio.run(TESTS[sys.argv[1]](sys.argv[2]))

@@ -1,0 +1,10 @@
+//! The host that `breakbulk serve` runs, and clients that nobody here wrote: a whole session, drops, kills.
+
+mod guest;
+mod large;
+mod multi;
+mod place;
+mod python;
+mod resume;
+mod session;
+mod way;

@@ -119,7 +119,10 @@ pub(crate) fn node() -> Command {
 pub(crate) fn python() -> Command {
     let python = file("../target/interop-venv/bin/python");
     assert_installed(&python);
-    Command::new(python)
+    let mut command = Command::new(python);
+    // It leaves nothing beside the scripts.
+    command.arg("-B");
+    command
 }
 
 fn assert_installed(path: &str) {

@@ -2,6 +2,7 @@
 
 mod guest;
 mod large;
+mod memory;
 mod multi;
 mod place;
 mod python;

@@ -10,7 +10,8 @@ use ahp_types::state::SnapshotState;
 use breakbulk::ahp::Negotiated;
 use serde_json::{Value, json};
 
-use super::guest::{Guest, Memory, ROOT, chat_of, session_of, started, words};
+use super::guest::{Guest, ROOT, chat_of, session_of, started, words};
+use super::memory::Memory;
 use super::place::Place;
 use super::way::Way;
 use crate::soon;
@@ -82,7 +83,7 @@ impl Inbox {
         let client = MultiHostClient::new();
         let (mut events, states) = (client.events(), client.host_events());
         let names = (0..places.len()).map(|n| format!("h{n}"));
-        let memories: HashMap<_, _> = names.map(|name| (name, Arc::new(Memory::new()))).collect();
+        let memories: HashMap<_, _> = names.map(|name| (name, Arc::new(Memory::after(0)))).collect();
         let heard = memories.clone();
         tokio::spawn(async move {
             while let Some(event) = events.recv().await {

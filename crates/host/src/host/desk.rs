@@ -92,12 +92,16 @@ impl Desk {
         E: From<MethodError>,
     {
         for attempt in 0..MOST_TRIES {
-            let _calm = if attempt < HASTY { None } else { Some(self.calm.write().await) };
-            if attempt >= HASTY {
+            let done = if attempt < HASTY {
+                // As all others do, so that who waits for calm gets it.
+                self.put(make().await?).await
+            } else {
+                let _calm = self.calm.write().await;
                 let last = self.log.bounds().await.map_err(StateError::from).map_err(MethodError::from)?.last;
                 self.reached(last).await?;
-            }
-            match self.append(make().await?).await {
+                self.append(make().await?).await
+            };
+            match done {
                 Err(AppendError::Conflict { last, .. }) => self.reached(last).await?,
                 Err(error) => return Err(refuse(error)),
                 Ok(seqs) => {

@@ -113,3 +113,33 @@ async fn while_a_chat_is_busy_a_client_is_still_heard() {
     assert_eq!(heard["origin"]["clientSeq"], 3);
     assert_eq!(heard.get("rejectionReason"), None);
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn however_many_clients_change_one_chat_at_once_each_is_heard() {
+    let house = House::on_disk().await;
+    let (mut first, chat) = house.with_session("c").await;
+    first.subscribe(&chat).await;
+    let mut clients = vec![first];
+    for n in 1..8 {
+        let mut client = house.client(&format!("c{n}")).await;
+        client.subscribe(&chat).await;
+        clients.push(client);
+    }
+    for n in 1..=30 {
+        for client in &mut clients {
+            let draft = json!({"text": "x".repeat(5000), "origin": {"kind": "user"}});
+            dispatch(client, &chat, n, json!({"type": "chat/draftChanged", "draft": draft}));
+        }
+    }
+    let heard = clients.into_iter().map(|mut client| {
+        tokio::spawn(async move {
+            for _ in 0..8 * 30 {
+                let action = action_of(&mut client, "chat/draftChanged").await;
+                assert_eq!(action.get("rejectionReason"), None);
+            }
+        })
+    });
+    for client in heard.collect::<Vec<_>>() {
+        client.await.unwrap();
+    }
+}

@@ -10,7 +10,7 @@ use breakbulk::link;
 use breakbulk_host::agent::Agent;
 use breakbulk_host::agent::demo::{Demo, DemoConfig};
 use breakbulk_host::files::uri_of;
-use breakbulk_host::log::{Log, MemoryLog};
+use breakbulk_host::log::{Log, MemoryLog, Options, SqliteLog};
 use breakbulk_host::{Host, HostConfig};
 use breakbulk_proto::{Budget, Capacity};
 use serde_json::{Value, json};
@@ -39,6 +39,15 @@ impl House {
         let mut config = HostConfig::new([root.path()]);
         change(&mut config);
         let host = start(log.clone(), config).await;
+        Self { host, log, root }
+    }
+
+    /// One whose log takes the time that a disk takes.
+    pub(crate) async fn on_disk() -> Self {
+        let root = tempfile::tempdir().unwrap();
+        let log = SqliteLog::open(root.path().join("data"), Options::default()).await.unwrap();
+        let log: Arc<dyn Log> = Arc::new(log);
+        let host = start(log.clone(), HostConfig::new([root.path()])).await;
         Self { host, log, root }
     }
 

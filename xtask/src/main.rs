@@ -2,6 +2,7 @@
 
 mod args;
 mod count;
+mod crash;
 mod fuzz;
 mod interop;
 mod lines;
@@ -22,6 +23,7 @@ cargo xtask COMMAND
   test                               installs what tests need, then runs them all; what CI runs
   interop                            runs the tests against other people's clients and servers alone
   sim --seeds N [--from S]           simulates N seeded networks, from seed S on
+  crash --rounds N [--seed S]        kills a host under load N times, and looks what is left each time
   fuzz [--seconds N] [--target T]    fuzzes each target (or T) for N seconds, 60 by default
   mutants [--file F] [--shard K/N]   breaks the kernel in small ways; each break must fail a test
   count                              counts instructions per byte, under valgrind
@@ -35,6 +37,7 @@ fn main() -> ExitCode {
         Some("test") => args.end().and_then(|()| test::run()),
         Some("interop") => args.end().and_then(|()| interop::run()),
         Some("sim") => sim::run(args),
+        Some("crash") => crash::run(args),
         Some("fuzz") => fuzz::run(args),
         Some("mutants") => mutants::run(args),
         Some("count") => args.end().and_then(|()| count::run()),

@@ -1,0 +1,128 @@
+//! The real program: a host that is started and killed, and its log when it is dead.
+
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
+
+use breakbulk::client::ConnectError;
+use breakbulk::dial::ProxyChoice;
+use breakbulk::{BoxLink, Dialer, Route};
+use breakbulk_proto::ahp::Role;
+use breakbulk_proto::{BudgetConfig, Limits};
+use serde_json::Value;
+
+use crate::reading::Reading;
+
+const TOKEN: &str = "0123456789abcdef0123456789abcdef";
+
+/// Where a host lives: its data and its root.
+#[derive(Debug)]
+pub(crate) struct Home {
+    dir: tempfile::TempDir,
+    /// The address of the host that lives, or lived last.
+    address: Arc<Mutex<String>>,
+}
+
+impl Home {
+    pub(crate) fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir(dir.path().join("root")).unwrap();
+        Self { dir, address: Arc::default() }
+    }
+
+    /// Starts a host; returns when clients can connect.
+    pub(crate) fn start(&self, more: &[&str]) -> Host {
+        let args = ["serve", "--data", "data", "--listen", "ws://127.0.0.1:0", "--root", "root", "--format", "json"];
+        let said = std::fs::File::create(self.dir.path().join("said")).unwrap();
+        let mut command = self.command();
+        let mut child = command.args(args).args(more).stdout(Stdio::piped()).stderr(said).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let host = Host(child);
+        let said = || std::fs::read_to_string(self.dir.path().join("said")).unwrap();
+        let ready: Value = serde_json::from_str(&line).unwrap_or_else(|_| panic!("no host: {line}{}", said()));
+        *self.address.lock().unwrap() = ready["ahp"].as_str().unwrap().to_owned();
+        host
+    }
+
+    /// What is in the log.
+    pub(crate) fn export(&self) -> Reading {
+        let output = self.command().args(["log", "export", "--data", "data"]).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        Reading::of_export(std::str::from_utf8(&output.stdout).unwrap())
+    }
+
+    /// What `breakbulk log verify` says; an error if anything is damaged.
+    pub(crate) fn verify(&self) -> Result<(), String> {
+        let output = self.command().args(["log", "verify", "--data", "data"]).output().unwrap();
+        let said = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
+        if output.status.success() { Ok(()) } else { Err(said(&output.stdout) + &said(&output.stderr)) }
+    }
+
+    /// The way to whichever host lives.
+    pub(crate) fn door(&self, cap: Option<u64>) -> HostDoor {
+        HostDoor { address: self.address.clone(), cap }
+    }
+
+    pub(crate) fn root(&self) -> PathBuf {
+        self.dir.path().join("root")
+    }
+
+    fn command(&self) -> Command {
+        let mut command = Command::new(Path::new(env!("CARGO_BIN_EXE_breakbulk")));
+        command.current_dir(self.dir.path()).stdin(Stdio::null()).env_clear();
+        command.env("PATH", std::env::var_os("PATH").unwrap_or_default()).env("BREAKBULK_TOKEN", TOKEN);
+        command
+    }
+}
+
+/// A host that runs.
+pub(crate) struct Host(Child);
+
+impl Host {
+    /// `kill -9`. Returns when it is dead.
+    pub(crate) fn kill(mut self) {
+        self.end();
+    }
+
+    fn end(&mut self) {
+        drop(self.0.kill());
+        drop(self.0.wait());
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// The way to whichever host lives, through a cap or without one.
+#[derive(Debug, Clone)]
+pub(crate) struct HostDoor {
+    address: Arc<Mutex<String>>,
+    cap: Option<u64>,
+}
+
+impl HostDoor {
+    /// What a client takes there.
+    pub(crate) fn limits(&self) -> Limits {
+        self.route("ws://127.0.0.1:1/ahp").setup.limits
+    }
+
+    pub(crate) async fn open(&self) -> Result<BoxLink, ConnectError> {
+        let address = self.address.lock().unwrap().clone();
+        let route = self.route(&address);
+        let mut dialer = Dialer { token: Some(TOKEN.parse().unwrap()), proxy: ProxyChoice::Never, ..Dialer::default() };
+        dialer.link.max_frame_bytes = route.max_frame_bytes();
+        // The host may be dead, or just about to be born.
+        dialer.dial(&route.address).await.map_err(ConnectError::again)
+    }
+
+    fn route(&self, address: &str) -> Route {
+        let cap = self.cap.map_or_else(String::new, |cap| format!("&cap={cap}"));
+        let address = format!("{address}?dialect=ahp{cap}").parse().unwrap();
+        Route::prove(address, Role::Client, Limits::default(), &BudgetConfig::default()).unwrap()
+    }
+}

@@ -19,6 +19,9 @@ use crate::writer::{Phase, Place, Work, Writer};
 const SMALL_CAP: u64 = 64 << 10;
 const SESSION: &str = "ahp-session:/crash";
 
+/// A follower at work, and how that ended.
+type Following = JoinHandle<(Follower, Result<(), String>)>;
+
 /// What is to happen.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Plan {
@@ -175,7 +178,7 @@ impl Life {
     }
 
     /// Followers come back; when they are back; and how it goes.
-    fn follow(&mut self, until: u64) -> (Vec<JoinHandle<(Follower, Result<(), String>)>>, Vec<oneshot::Receiver<()>>) {
+    fn follow(&mut self, until: u64) -> (Vec<Following>, Vec<oneshot::Receiver<()>>) {
         let start = |mut follower: Follower| {
             let (back, is_back) = oneshot::channel();
             let task = tokio::spawn(async move {

@@ -123,6 +123,12 @@ impl Connection {
             let Some(Subscription { latency, is_windowed, .. }) = admitted else { continue };
             match Said::of(&entry.body) {
                 Said::Nothing => {}
+                // If it begins anew, that is another one.
+                Said::Closed => {
+                    if let Some(present) = &mut self.present {
+                        present.feed.leave(&entry.channel);
+                    }
+                }
                 Said::Initial => return self.end(End::Reset),
                 // What is left of the chat may be what the client has not seen: it comes again, to a snapshot.
                 Said::Action if is_windowed && wire::truncates(&entry.body) => return self.end(End::Reset),

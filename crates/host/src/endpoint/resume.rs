@@ -146,7 +146,7 @@ impl Replay {
                     Said::Action => replay.actions.push(entry.seq, &entry.body),
                     Said::Notice => replay.notices.push(wire::notice(&entry.body)),
                     Said::Initial => return None,
-                    Said::Nothing => {}
+                    Said::Closed | Said::Nothing => {}
                 }
                 let count = replay.actions.len().saturating_add(replay.notices.len());
                 if bytes > limit || count > shared.config.max_replay {

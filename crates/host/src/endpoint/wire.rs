@@ -21,6 +21,8 @@ pub(super) enum Said {
     Notice,
     /// The beginning of a channel, or a new one: there is no action that says it, only a snapshot shows it.
     Initial,
+    /// The channel is no more.
+    Closed,
     /// Nothing: it is no entry of ours.
     Nothing,
 }
@@ -32,6 +34,7 @@ impl Said {
         match behind_channel(body) {
             Some(rest) if rest.starts_with(br#","action":"#) => return Self::Action,
             Some(rest) if rest.starts_with(br#","initial":"#) => return Self::Initial,
+            Some(rest) if rest.starts_with(br#","closed":"#) => return Self::Closed,
             _ => {}
         }
         static PATHS: [Path; 3] = [&["action"], &["method"], &["initial"]];

@@ -118,7 +118,7 @@ async fn each_failure_of_a_terminal_has_its_code() {
 }
 
 #[tokio::test]
-async fn a_disposed_terminal_has_exited_and_its_name_is_not_used_again() {
+async fn a_disposed_terminal_has_exited_is_gone_and_its_name_is_free() {
     let world = World::new().await;
     let (mut client, mut other) = (world.client("c").await, world.client("other").await);
     create(&mut client, &of_client("c")).await.unwrap();
@@ -127,15 +127,18 @@ async fn a_disposed_terminal_has_exited_and_its_name_is_not_used_again() {
     client.call("disposeTerminal", json!({"channel": TERMINAL})).await.unwrap();
     client.action("terminal/exited").await;
     assert_eq!(client.subscribe(ROOT).await["terminals"], json!([]));
-    assert_eq!(create(&mut client, &of_client("c")).await.unwrap_err()["code"], -32010);
+    assert_eq!(client.fails("subscribe", json!({"channel": TERMINAL})).await, -32008);
+    create(&mut client, &of_client("c")).await.unwrap();
+    assert_eq!(create(&mut other, &of_client("other")).await.unwrap_err()["code"], -32010);
+    assert_eq!(client.subscribe(TERMINAL).await["lifecycle"]["status"], "running");
 }
 
 #[tokio::test]
-async fn a_program_that_does_not_start_leaves_no_terminal_that_looks_alive() {
+async fn a_program_that_does_not_start_leaves_no_terminal() {
     let world = World::with(|config| config.terminals.command = vec!["/no/such/program".into()]).await;
     let mut client = world.client("c").await;
     assert_eq!(create(&mut client, &of_client("c")).await.unwrap_err()["code"], -32603);
-    assert_eq!(client.subscribe(TERMINAL).await["lifecycle"]["status"], "exited");
+    assert_eq!(client.fails("subscribe", json!({"channel": TERMINAL})).await, -32008);
 }
 
 #[tokio::test]

@@ -112,7 +112,7 @@ impl<L: Link, M: Machine> Driver<L, M> {
 
     /// Tells the machine something, such as [`Input::Send`]. What follows from it happens in [`next`](Self::next).
     pub fn handle(&mut self, input: Input) {
-        self.held.note_input(&input);
+        self.held.note_input(&input, &self.link);
         self.machine.handle(input, now());
     }
 

@@ -3,6 +3,8 @@
 use breakbulk_proto::{Event, Input, Message, Ticket};
 use tokio::runtime::Handle;
 
+use crate::link::Link;
+
 /// Below this, freeing takes no longer than having it done.
 const LARGE: usize = 4 << 20;
 
@@ -12,10 +14,12 @@ const LARGE: usize = 4 << 20;
 pub(crate) struct Held(Vec<(Ticket, Message)>);
 
 impl Held {
-    /// Takes hold of what a machine is told to send, if that is large.
-    pub(crate) fn note_input(&mut self, input: &Input) {
+    /// Takes hold of what a machine is told to send, if that is large and will be cut. What goes out in one piece is not
+    /// held: a WebSocket masks it where it lies, if nobody else has it.
+    pub(crate) fn note_input(&mut self, input: &Input, link: &impl Link) {
         if let Input::Send { ticket, message, .. } = input
             && message.len() >= LARGE
+            && u64::try_from(message.len()).is_ok_and(|len| len > link.capacity().cap)
         {
             self.0.push((*ticket, message.clone()));
         }

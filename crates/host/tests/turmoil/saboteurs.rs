@@ -5,7 +5,7 @@ use crate::sim::plan::{Plan, Sabotage};
 use crate::sim::world::{Outcome, run};
 
 /// Seeds that each saboteur gets; it must be noticed in at least one.
-const SEEDS: u64 = 5;
+const SEEDS: u64 = 8;
 
 /// A saboteur, the world in which it works best, and what the ledger should say.
 struct Saboteur {

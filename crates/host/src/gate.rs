@@ -55,6 +55,8 @@ pub struct Offers {
     pub automation_creation: bool,
     /// Runs of automations can be cancelled.
     pub run_cancellation: bool,
+    /// The MCP servers that the workspace names can be started and stopped.
+    pub mcp_servers: bool,
 }
 
 impl<'a> Facts<'a> {
@@ -107,4 +109,8 @@ fn only_mutable(
     let changed = new.iter().filter(|(key, value)| old.get(*key) != Some(value)).map(|(key, _)| key);
     let dropped = old.keys().filter(|key| is_all && !new.contains_key(*key));
     if changed.chain(dropped).all(|key| is_mutable(key)) { Ok(()) } else { Err(Refusal::FixedProperty) }
+}
+
+fn offered(offered: bool) -> Result<(), Refusal> {
+    if offered { Ok(()) } else { Err(Refusal::NotOffered) }
 }

@@ -42,7 +42,7 @@ use self::workshop::Workshop;
 use crate::agent::Agent;
 use crate::endpoint::Endpoint;
 use crate::error::MethodError;
-use crate::files::{Files, RootError};
+use crate::files::RootError;
 use crate::health::Health;
 use crate::log::Log;
 use crate::metrics;
@@ -81,13 +81,11 @@ impl Host {
         workshop.begin().await?;
         conduct.begin().await?;
         let grace = config.files.watch_grace;
-        let files = Files::new(config.files)?;
         let rooms = Rooms::new(
             Arc::clone(&desk),
             Agents::new(agents.clone()),
             Arc::clone(&conduct),
             Arc::clone(&workshop),
-            files,
             grace,
         );
         let front = Front::new(Arc::new(rooms));

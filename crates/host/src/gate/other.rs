@@ -6,7 +6,7 @@ use ahp_types::state::{
     TerminalClaim, TerminalLifecycleState, TerminalState,
 };
 
-use super::{Client, Facts, Refusal, only_mutable};
+use super::{Client, Facts, Refusal, offered, only_mutable};
 
 pub(super) fn check(client: &Client, action: &StateAction, facts: &Facts<'_>) -> Result<(), Refusal> {
     use StateAction as A;
@@ -87,8 +87,4 @@ fn automations(action: &StateAction, state: &AutomationState, facts: &Facts<'_>)
         A::AutomationRemoved(a) => can(&a.resource, AutomationOperation::Remove),
         _ => Err(Refusal::OnlyTheHost),
     }
-}
-
-fn offered(offered: bool) -> Result<(), Refusal> {
-    if offered { Ok(()) } else { Err(Refusal::NotOffered) }
 }

@@ -3,7 +3,7 @@
 use ahp_types::actions::{SessionConfigChangedAction, StateAction};
 use ahp_types::state::{MultipleWorkingDirectoriesCapability, SessionState};
 
-use super::{Client, Facts, Refusal, only_mutable};
+use super::{Client, Facts, Refusal, offered, only_mutable};
 
 pub(super) fn check(
     client: &Client,
@@ -34,10 +34,10 @@ pub(super) fn check(
         A::SessionTitleChanged(_)
         | A::SessionIsReadChanged(_)
         | A::SessionIsArchivedChanged(_)
-        | A::SessionCustomizationToggled(_)
-        | A::SessionMcpServerStartRequested(_)
+        | A::SessionCustomizationToggled(_) => Ok(()),
+        A::SessionMcpServerStartRequested(_)
         | A::SessionMcpServerStopRequested(_)
-        | A::SessionMcpServerBackgroundRequested(_) => Ok(()),
+        | A::SessionMcpServerBackgroundRequested(_) => offered(facts.offers.mcp_servers),
         _ => Err(Refusal::OnlyTheHost),
     }
 }

@@ -107,20 +107,12 @@ impl Context {
     }
 
     fn check(&self, client: &Client, action: &StateAction, state: &SnapshotState) -> Result<(), gate::Refusal> {
-        if matches!(
-            action,
-            StateAction::SessionMcpServerStartRequested(_)
-                | StateAction::SessionMcpServerStopRequested(_)
-                | StateAction::SessionMcpServerBackgroundRequested(_)
-        ) {
-            // Servers that the workspace names are shown, and run by agents, not by the host.
-            return Err(gate::Refusal::NotOffered);
-        }
         let alone = Facts::of(state);
         let facts = Facts {
             session: alone.session.or(self.session.as_ref()),
             root: alone.root.or(self.root.as_ref()),
             resumable: self.resumable.as_deref(),
+            // MCP servers that the workspace names are shown, and run by agents, not by the host.
             offers: Offers { review: true, ..Offers::default() },
             ..alone
         };

@@ -5,20 +5,17 @@ use std::time::Duration;
 
 use ahp_types::commands::{ListSessionsParams, ResourceResolveParams, ResourceType};
 use ahp_types::errors::ahp_error_codes::{NOT_FOUND, PROVIDER_NOT_FOUND};
-use ahp_types::errors::json_rpc_error_codes::INTERNAL_ERROR;
-use ahp_types::state::{AgentInfo, SessionSummary};
+use ahp_types::state::{AgentInfo, SessionSummary, SnapshotState};
 use breakbulk_proto::Message;
-use serde::Serialize;
 
 use super::attendance::{self, Attendance};
 use super::conduct::Conduct;
 use super::desk::Desk;
-use super::workshop::{self, Workshop};
+use super::workshop::{self, Workshop, json, to_the_end};
 use super::{chats, dispatch, sessions, settings};
 use crate::agent::Agent;
 use crate::endpoint::{ClientInfo, Dispatched, Methods, RawParams, Refusal, Reply, not_offered};
 use crate::error::MethodError;
-use crate::files::Files;
 use crate::log::Answer;
 
 /// The rooms behind the front.
@@ -27,7 +24,6 @@ pub(crate) struct Rooms {
     pub(super) agents: Agents,
     pub(super) conduct: Arc<Conduct>,
     pub(super) workshop: Arc<Workshop>,
-    pub(super) files: Files,
     pub(super) attendance: Attendance,
     /// How long a client that lost its link has to come back.
     pub(super) grace: Duration,
@@ -39,18 +35,15 @@ impl Rooms {
         agents: Agents,
         conduct: Arc<Conduct>,
         workshop: Arc<Workshop>,
-        files: Files,
         grace: Duration,
     ) -> Self {
-        Self { desk, agents, conduct, workshop, files, attendance: Attendance::default(), grace }
+        Self { desk, agents, conduct, workshop, attendance: Attendance::default(), grace }
     }
 
     /// The chats of a session, also if it is no longer in the catalogue.
     pub(super) async fn chats_of(&self, session: &str, summary: &SessionSummary) -> Vec<String> {
-        let look = |state: &ahp_types::state::SnapshotState, _| match state {
-            ahp_types::state::SnapshotState::Session(session) => {
-                session.chats.iter().map(|chat| chat.resource.clone()).collect()
-            }
+        let look = |state: &SnapshotState, _| match state {
+            SnapshotState::Session(session) => session.chats.iter().map(|chat| chat.resource.clone()).collect(),
             _ => Vec::new(),
         };
         let listed = || summary.chats.iter().flatten().map(|chat| chat.resource.clone()).collect();
@@ -64,7 +57,8 @@ impl Rooms {
         agent: &AgentInfo,
         wanted: Option<Vec<String>>,
     ) -> Result<Vec<String>, MethodError> {
-        let mut wanted = wanted.filter(|wanted| !wanted.is_empty()).unwrap_or_else(|| vec![self.files.first_root()]);
+        let mut wanted =
+            wanted.filter(|wanted| !wanted.is_empty()).unwrap_or_else(|| vec![self.workshop.files().first_root()]);
         let many = agent.capabilities.as_ref().is_some_and(|can| can.multiple_working_directories.is_some());
         if !many {
             wanted.truncate(1);
@@ -83,7 +77,7 @@ impl Rooms {
             uri: uri.to_owned(),
             follow_symlinks: Some(true),
         };
-        match self.files.resolve(params).await?.r#type {
+        match self.workshop.files().resolve(params).await?.r#type {
             ResourceType::Directory => Ok(()),
             _ => Err(MethodError::new(NOT_FOUND, "the working directory is no directory")),
         }
@@ -125,7 +119,7 @@ impl Front {
         match method {
             "listSessions" => {
                 let params: ListSessionsParams = params.parse()?;
-                json(&rooms.desk.state().sessions(&params).await?)
+                json(&rooms.desk.state().sessions(&params).await?).map(Reply::from)
             }
             "createSession" => {
                 let (params, client) = (params.parse()?, client.clone());
@@ -148,8 +142,8 @@ impl Front {
                 settings::authenticate(rooms, params.parse()?).await?;
                 Ok(Message::from("{}").into())
             }
-            "resolveSessionConfig" => json(&settings::resolve(rooms, params.parse()?)?),
-            "sessionConfigCompletions" => json(&settings::complete(rooms, params.parse()?).await?),
+            "resolveSessionConfig" => json(&settings::resolve(rooms, params.parse()?)?).map(Reply::from),
+            "sessionConfigCompletions" => json(&settings::complete(rooms, params.parse()?).await?).map(Reply::from),
             _ => match rooms.workshop.call(client, method, &params).await {
                 Some(answered) => answered.map(Reply::from),
                 None => Err(not_offered(method)),
@@ -162,8 +156,7 @@ impl Front {
     where
         F: Future<Output = Result<(), MethodError>> + Send + 'static,
     {
-        let broke = |_| MethodError::new(INTERNAL_ERROR, "the method broke");
-        tokio::spawn(work(Arc::clone(&self.0))).await.map_err(broke)??;
+        to_the_end(work(Arc::clone(&self.0))).await?;
         Ok(Message::from("null").into())
     }
 }
@@ -205,9 +198,4 @@ impl Methods for Front {
         self.0.workshop.gone(client);
         attendance::gone(&self.0, client);
     }
-}
-
-fn json(value: &impl Serialize) -> Result<Reply, MethodError> {
-    let text = serde_json::to_vec(value).map_err(|error| MethodError::new(INTERNAL_ERROR, error.to_string()))?;
-    Ok(Message::from(text).into())
 }

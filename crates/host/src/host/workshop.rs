@@ -138,6 +138,11 @@ impl Workshop {
         self.watches.gone(client);
     }
 
+    /// What lies inside of the roots.
+    pub(crate) const fn files(&self) -> &Files {
+        &self.files
+    }
+
     /// Whether a client is here, on this connection or on another one.
     pub(crate) fn is_here(&self, client: &ClientInfo) -> bool {
         self.people.beside(client, &client.id).is_some()
@@ -195,7 +200,7 @@ impl Tasks {
 }
 
 /// Does something to its end, also when whoever waits for it goes away.
-async fn to_the_end<T: Send + 'static>(
+pub(super) async fn to_the_end<T: Send + 'static>(
     work: impl Future<Output = Result<T, MethodError>> + Send + 'static,
 ) -> Result<T, MethodError> {
     tokio::spawn(work).await.unwrap_or_else(|_| Err(MethodError::new(INTERNAL_ERROR, "the method broke")))
@@ -219,7 +224,7 @@ async fn large<T: Serialize + Send + 'static>(result: T) -> Result<Message, Meth
 }
 
 /// A result as JSON.
-fn json(result: &impl Serialize) -> Result<Message, MethodError> {
+pub(super) fn json(result: &impl Serialize) -> Result<Message, MethodError> {
     let text = serde_json::to_vec(result);
     text.map(Message::from).map_err(|error| MethodError::new(INTERNAL_ERROR, error.to_string()))
 }

@@ -17,6 +17,8 @@ use tokio::runtime::Runtime;
 const CHAT: &str = "ahp-chat:/1";
 /// A delta of an agent's answer, about.
 const SMALL: usize = 300;
+/// What the host asks for at once when it replays.
+const PAGE: usize = 1 << 20;
 
 fn main() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
@@ -27,8 +29,10 @@ fn main() {
     replay(&runtime);
 }
 
-/// One append at a time, over one write and `fdatasync` of the same bytes. Two such files: one that grows with each
-/// write, as a plain log would, and one whose length is fixed, which is the least that any log can do.
+/// One append at a time, over one write and `fdatasync` of the same bytes.
+///
+/// What it is measured by is a plain file to which they are appended, as a plain log would. A second file, whose length
+/// is fixed so that its sync has only the bytes themselves to write, shows what the disk could do at best.
 fn alone(runtime: &Runtime, len: usize) {
     let dir = tempfile::tempdir().unwrap();
     let (log, body) = (open(runtime, dir.path()), body(len));
@@ -44,11 +48,12 @@ fn alone(runtime: &Runtime, len: usize) {
     }
     let of = |at: usize| median(times.iter().map(|times| times[at]).collect());
     let [append, grow, fix] = [of(0), of(1), of(2)];
-    table::row(&format!("{len} B: µs for fdatasync of a file that grows"), grow * 1e6, ..);
-    table::row(&format!("{len} B: µs for fdatasync of a file of fixed length"), fix * 1e6, ..);
-    table::row(&format!("{len} B: µs for one durable append, alone"), append * 1e6, ..);
-    table::row(&format!("{len} B: one durable append over fdatasync, growing"), append / grow, ..=1.5);
-    table::row(&format!("{len} B: one durable append over fdatasync, fixed"), append / fix, ..=1.5);
+    let row = |what: &str, value: f64| table::row(&format!("{len} B: {what}"), value, ..);
+    row("µs for fdatasync of a plain file that grows by them", grow * 1e6);
+    row("µs for fdatasync of a plain file overwritten in place", fix * 1e6);
+    row("µs for one durable append, alone", append * 1e6);
+    table::row(&format!("{len} B: one append, alone, over appending to a plain file"), append / grow, ..=1.5);
+    row("one append, alone, over overwriting a plain file in place", append / fix);
 }
 
 /// A thousand callers, each with one append in flight, over one caller.
@@ -88,7 +93,8 @@ async fn callers(log: &SqliteLog, body: &Bytes, callers: usize, each: usize) {
     }
 }
 
-/// A tail that replays 10,000 entries from the file, over reading those rows from the table.
+/// A tail that replays 10,000 entries from the file, and a channel read from its beginning, over reading those rows from
+/// the table.
 fn replay(runtime: &Runtime) {
     const ENTRIES: u64 = 10_000;
     let dir = tempfile::tempdir().unwrap();
@@ -116,7 +122,7 @@ fn replay(runtime: &Runtime) {
 async fn follow(log: &SqliteLog) -> u64 {
     let (mut tail, mut count) = (log.tail(0, Channels::All), 0);
     loop {
-        let page = tail.ready(256 << 10).await.unwrap();
+        let page = tail.ready(PAGE).await.unwrap();
         if page.is_empty() {
             return count;
         }
@@ -127,7 +133,7 @@ async fn follow(log: &SqliteLog) -> u64 {
 async fn channel(log: &SqliteLog) -> u64 {
     let (mut from, mut count) = (0, 0);
     loop {
-        let page = log.read(CHAT, from..u64::MAX >> 1, 256 << 10).await.unwrap();
+        let page = log.read(CHAT, from..u64::MAX >> 1, PAGE).await.unwrap();
         let Some(last) = page.last() else { return count };
         from = last.seq + 1;
         count += page.len() as u64;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use crate::common::{CHAT, SESSION, all, arc, body, chat, fill, open, small, texts, until};
+use crate::common::{CHAT, SESSION, all, arc, body, chat, fill, join, open, small, texts, until};
 use breakbulk_host::log::{
     AppendError, Batch, Bytes, Channels, Health, Log, NewEntry, OpenError, Options, ReadError, Save, SqliteLog,
     WriteError,
@@ -305,25 +305,4 @@ async fn a_tail_from_before_the_window_survives_a_failure_of_the_writer() {
     assert_eq!((entries.len(), entries[10].seq), (11, seqs[0]));
     assert!(matches!(log.read(CHAT, 0..5, 100).await, Ok(page) if page.len() == 4));
     assert_ne!(log.read(CHAT, 0..5, 100).await, Err(ReadError::Closed));
-}
-
-/// Runs futures together, polled in their order.
-async fn join<F: Future + Unpin>(futures: Vec<F>) -> Vec<F::Output> {
-    let mut waiting: Vec<_> = futures.into_iter().map(|future| (Some(future), None)).collect();
-    std::future::poll_fn(move |context| {
-        let mut pending = false;
-        for (future, output) in &mut waiting {
-            if let Some(running) = future {
-                match std::pin::Pin::new(running).poll(context) {
-                    std::task::Poll::Ready(value) => (*future, *output) = (None, Some(value)),
-                    std::task::Poll::Pending => pending = true,
-                }
-            }
-        }
-        match pending {
-            true => std::task::Poll::Pending,
-            false => std::task::Poll::Ready(waiting.iter_mut().filter_map(|(_, output)| output.take()).collect()),
-        }
-    })
-    .await
 }

@@ -65,3 +65,24 @@ pub(crate) async fn until(log: &SqliteLog, what: impl FnMut(&Health) -> bool) ->
 pub(crate) fn arc(text: &str) -> Arc<str> {
     text.into()
 }
+
+/// Runs futures together, polled in their order.
+pub(crate) async fn join<F: Future + Unpin>(futures: Vec<F>) -> Vec<F::Output> {
+    let mut waiting: Vec<_> = futures.into_iter().map(|future| (Some(future), None)).collect();
+    std::future::poll_fn(move |context| {
+        let mut pending = false;
+        for (future, output) in &mut waiting {
+            if let Some(running) = future {
+                match std::pin::Pin::new(running).poll(context) {
+                    std::task::Poll::Ready(value) => (*future, *output) = (None, Some(value)),
+                    std::task::Poll::Pending => pending = true,
+                }
+            }
+        }
+        match pending {
+            true => std::task::Poll::Pending,
+            false => std::task::Poll::Ready(waiting.iter_mut().filter_map(|(_, output)| output.take()).collect()),
+        }
+    })
+    .await
+}

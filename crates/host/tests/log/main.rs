@@ -5,5 +5,6 @@ mod basics;
 mod common;
 mod crash;
 mod failing;
+mod fast;
 mod model;
 mod upkeep;

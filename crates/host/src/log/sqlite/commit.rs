@@ -9,6 +9,7 @@ use bytes::Bytes;
 use super::super::upkeep::now_ms;
 use super::super::{AppendError, Batch, BatchId, Entry, Metrics, NewEntry, Save, Seq, WriteError};
 use super::db::{Channel, Db, Failure, none_is};
+use super::insert::{self, BatchRecord, EntryRecord};
 use super::record;
 
 /// A merged entry is closed at this size: a reader who waits for it should not wait for more.
@@ -84,6 +85,9 @@ impl<'a> Commit<'a> {
     fn known(&mut self, id: BatchId) -> Result<Option<Outcome>, Failure> {
         if let Some(at) = self.admitted.get(&id) {
             return Ok(Some(Outcome::Like(*at)));
+        }
+        if !self.db.ids.may_know(id) {
+            return Ok(None);
         }
         let mut known = self.db.connection.prepare_cached("SELECT seqs FROM batch WHERE id = ?1")?;
         let seqs = known.query_row([id.to_bytes()], |row| Ok(Some(record::unpack(record::blob(row.get_ref(0)?)))));
@@ -199,14 +203,15 @@ impl<'a> Commit<'a> {
     pub(super) fn finish(mut self) -> Result<Committed, Failure> {
         self.db.at_ms = self.db.at_ms.max(now_ms());
         let entries = self.write_lines()?;
-        let mut insert = self.db.connection.prepare_cached("INSERT INTO batch VALUES (?1, ?2)")?;
+        let mut batches = Vec::with_capacity(self.outcomes.len());
         let mut answers: Vec<Result<Vec<Seq>, AppendError>> = Vec::with_capacity(self.outcomes.len());
         for outcome in std::mem::take(&mut self.outcomes) {
             answers.push(match outcome {
                 Outcome::New(id, places) => {
                     let seq = |(line, body): &(usize, usize)| self.lines.get(*line)?.seqs.get(*body).copied();
                     let seqs: Vec<Seq> = places.iter().filter_map(seq).collect();
-                    insert.execute((id.to_bytes(), record::pack(&seqs)))?;
+                    self.db.ids.add(id);
+                    batches.push(BatchRecord { id, seqs: record::pack(&seqs) });
                     Ok(seqs)
                 }
                 Outcome::Like(at) => answers.get(at).cloned().unwrap_or(Err(AppendError::Unknown)),
@@ -221,16 +226,17 @@ impl<'a> Commit<'a> {
                 Outcome::Refused(error) => Err(error),
             });
         }
-        drop(insert);
+        // The table is sorted so, too: each goes behind the one before.
+        batches.sort_unstable_by_key(|batch| batch.id);
+        insert::all(&self.db.connection, &batches)?;
         self.db.commit(self.metrics)?;
         Ok(Committed { entries, opened: self.opened, answers })
     }
 
     fn write_lines(&mut self) -> Result<Vec<Entry>, Failure> {
-        let mut insert = self.db.connection.prepare_cached("INSERT INTO entry VALUES (?1, ?2, ?3, ?4, ?5, ?6)")?;
         let (at_ms, merge) = (self.db.at_ms, self.db.options().merge.clone());
-        let mut entries = Vec::with_capacity(self.lines.len());
-        for line in &mut self.lines {
+        let (mut entries, mut lines) = (Vec::with_capacity(self.lines.len()), Vec::with_capacity(self.lines.len()));
+        for (at, line) in self.lines.iter_mut().enumerate() {
             let deltas = line.bodies.len();
             if deltas > 1
                 && let Some(body) = merge.as_ref().and_then(|merge| merge.merge(&line.bodies))
@@ -241,9 +247,8 @@ impl<'a> Commit<'a> {
             for body in line.bodies.drain(..) {
                 let seq = self.db.next;
                 self.db.next += 1;
-                let crc = record::entry_sum(seq, line.channel, at_ms, line.about.as_deref(), &body);
-                insert.execute((seq, line.channel, at_ms, crc, &line.about, &*body))?;
                 line.seqs.push(seq);
+                lines.push(at);
                 entries.push(Entry { seq, at_ms, channel: line.uri.clone(), body });
             }
             // Deltas that became one share its seq.
@@ -252,6 +257,11 @@ impl<'a> Commit<'a> {
                 channel.last = self.db.next - 1;
             }
         }
+        let records = entries.iter().zip(lines).filter_map(|(entry, line)| {
+            let Line { channel, about, .. } = self.lines.get(line)?;
+            Some(EntryRecord { seq: entry.seq, channel: *channel, at_ms, about: about.as_deref(), body: &entry.body })
+        });
+        insert::all(&self.db.connection, &records.collect::<Vec<_>>())?;
         Ok(entries)
     }
 }

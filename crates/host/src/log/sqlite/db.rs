@@ -9,8 +9,9 @@ use std::time::{Duration, Instant};
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 
-use super::super::{AppendError, Metrics, OpenError, Seq, WriteError};
+use super::super::{AppendError, BatchId, Metrics, OpenError, Seq, WriteError};
 use super::files::Files;
+use super::ids::Ids;
 use super::{Options, schema};
 
 /// How long to wait for another connection's lock. Readers hold theirs for one page.
@@ -79,6 +80,7 @@ pub(super) struct Db {
     pub(super) channels: HashMap<Arc<str>, Channel>,
     pub(super) next: Seq,
     pub(super) at_ms: u64,
+    pub(super) ids: Ids,
     epoch: u64,
     options: Options,
     files: Files,
@@ -88,22 +90,24 @@ impl Db {
     /// Opens or makes the database, and brings it to the present version.
     pub(super) fn open(files: &Files, options: &Options) -> Result<Self, OpenError> {
         let path = files.database();
-        files.make_database().and_then(|()| files.lengthen_wal(options.wal_bytes)).map_err(
-            |error| match Failure::from(error) {
-                Failure::Full => OpenError::Full(path.clone()),
-                Failure::Fenced => OpenError::InUse(path.clone()),
-                Failure::Store(reason) => OpenError::Store { path: path.clone(), source: reason.into() },
-            },
-        )?;
+        let failed = |error: std::io::Error| match Failure::from(error) {
+            Failure::Full => OpenError::Full(path.clone()),
+            Failure::Fenced => OpenError::InUse(path.clone()),
+            Failure::Store(reason) => OpenError::Store { path: path.clone(), source: reason.into() },
+        };
+        files.make_database().map_err(failed)?;
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let mut connection = Connection::open_with_flags(&path, flags).map_err(|error| super::opening(&path, error))?;
         let found = schema::check(&connection, &path)?;
         Self::set_up(&mut connection, options, found).map_err(|error| super::opening(&path, error))?;
+        // Not before: of a database without pages SQLite removes the write-ahead log when it opens it.
+        files.lengthen_wal(options.wal_bytes).map_err(failed)?;
         let mut db = Self {
             connection,
             channels: HashMap::new(),
             next: 1,
             at_ms: 0,
+            ids: Ids::new(BatchId::at(0)),
             epoch: 0,
             options: options.clone(),
             files: files.clone(),
@@ -141,6 +145,9 @@ impl Db {
         self.next = last.map_or(1, |last| last + 1).max(next);
         let newest = "SELECT at FROM entry ORDER BY seq DESC LIMIT 1";
         self.at_ms = self.connection.query_row(newest, [], |row| row.get(0)).or_else(none_is(0))?;
+        let highest = "SELECT id FROM batch ORDER BY id DESC LIMIT 1";
+        let highest = self.connection.query_row(highest, [], |row| row.get(0)).or_else(none_is([0; 16]))?;
+        self.ids = Ids::new(BatchId::from_bytes(highest));
         let mut all = self.connection.prepare(
             "SELECT id, uri, session, trimmed,
                 max(removed, coalesce((SELECT max(seq) FROM entry WHERE channel = id), 0)),

@@ -38,7 +38,7 @@ impl Readers {
             let free = lock(&idle).pop();
             let reader = match free {
                 Some(reader) => reader,
-                None => Reader { connection: db::open_reader(&path).map_err(store)? },
+                None => Reader::new(db::open_reader(&path).map_err(store)?),
             };
             let result = work(&reader);
             // After an error of the store the connection may hold what is no longer true.
@@ -77,7 +77,7 @@ impl Readers {
             let source = format!("version {found} has to be opened for writing once").into();
             return Err(OpenError::Store { path: path.to_path_buf(), source });
         }
-        let reader = Reader { connection };
+        let reader = Reader::new(connection);
         let (last, names, trims) = reader.outline().map_err(|error| opening(path, error))?;
         shared.recent_mut().reset(last, names, trims);
         shared.last.send_replace(last);

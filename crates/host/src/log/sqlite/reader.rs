@@ -1,5 +1,6 @@
 //! Reading from the file, one bounded page at a time, each record compared with its checksum.
 
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
@@ -8,6 +9,7 @@ use bytes::Bytes;
 use rusqlite::{Connection, ErrorCode};
 
 use super::super::{ChannelInfo, DamagedRecord, Entry, ReadError, Rows, Seq, Snapshot};
+use super::slab::Slabs;
 use super::{db, record};
 
 /// How many entries of other channels a page may pass over.
@@ -16,12 +18,17 @@ const MAX_SCANNED: usize = 10_000;
 /// One connection that reads.
 pub(super) struct Reader {
     pub(super) connection: Connection,
+    slabs: RefCell<Slabs>,
 }
 
 /// The last seq, the channels' names, and what is trimmed of each.
 pub(super) type Outline = (Seq, HashMap<i64, Arc<str>>, HashMap<Arc<str>, Seq>);
 
 impl Reader {
+    pub(super) fn new(connection: Connection) -> Self {
+        Self { connection, slabs: RefCell::default() }
+    }
+
     /// What readers must know of the whole log.
     pub(super) fn outline(&self) -> rusqlite::Result<Outline> {
         let (mut names, mut trims) = (HashMap::new(), HashMap::new());
@@ -81,14 +88,14 @@ impl Reader {
         let mut query = self.connection.prepare_cached(sql).map_err(store)?;
         let mut rows = query.query(params).map_err(store)?;
         let (mut page, mut bytes, mut position) = (Vec::new(), 0, after);
-        let mut names = Names { name, last: None };
+        let (mut names, mut slabs) = (Names { name, last: None }, self.slabs.borrow_mut());
         for _ in 0..MAX_SCANNED {
             let row = match rows.next() {
                 Ok(Some(row)) => row,
                 Ok(None) => return Ok((page, position, true)),
                 Err(error) => return after_damage(page, position, damaged(error, position)),
             };
-            match entry(row, &mut names) {
+            match entry(row, &mut names, &mut slabs) {
                 Ok(Read { seq, entry: None }) => position = seq,
                 Ok(Read { seq, entry: Some(entry) }) => {
                     bytes += entry.body.len();
@@ -208,7 +215,11 @@ struct Read {
     entry: Option<Entry>,
 }
 
-fn entry(row: &rusqlite::Row<'_>, names: &mut Names<impl Fn(i64) -> Wanted>) -> Result<Read, ReadError> {
+fn entry(
+    row: &rusqlite::Row<'_>,
+    names: &mut Names<impl Fn(i64) -> Wanted>,
+    slabs: &mut Slabs,
+) -> Result<Read, ReadError> {
     let seq: Seq = row.get(0).map_err(store)?;
     let broken = |_| ReadError::Damaged(DamagedRecord::Entry { seq });
     let channel: i64 = row.get(1).map_err(broken)?;
@@ -224,7 +235,7 @@ fn entry(row: &rusqlite::Row<'_>, names: &mut Names<impl Fn(i64) -> Wanted>) -> 
     if record::entry_sum(seq, channel, at_ms, about, body) != crc {
         return Err(ReadError::Damaged(DamagedRecord::Entry { seq }));
     }
-    let entry = uri.map(|channel| Entry { seq, at_ms, channel, body: Bytes::copy_from_slice(body) });
+    let entry = uri.map(|channel| Entry { seq, at_ms, channel, body: slabs.copy(body) });
     Ok(Read { seq, entry })
 }
 

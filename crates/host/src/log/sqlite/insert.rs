@@ -1,0 +1,119 @@
+//! Rows into tables, many with one statement: its place in the tree is kept from one row to the next, and the next row
+//! mostly goes beside the last.
+
+use std::sync::LazyLock;
+
+use rusqlite::{CachedStatement, Connection, ToSql};
+
+use super::super::{BatchId, Seq};
+use super::record;
+
+/// Rows of one statement.
+const ROWS: usize = 32;
+/// And bytes of them, beside the first: SQLite copies what it is given.
+const BYTES: usize = 256 << 10;
+
+/// A record, as its table has it.
+pub(super) trait Record {
+    /// Inserts one.
+    const ONE: &'static str;
+
+    /// Inserts as many as one statement does.
+    fn many() -> &'static str;
+
+    /// Bytes that are copied, about.
+    fn bytes(&self) -> usize;
+
+    /// Gives the statement its columns, from the first one on.
+    fn bind(&self, to: &mut Columns<'_, '_>) -> rusqlite::Result<()>;
+}
+
+/// An entry with its checksum.
+pub(super) struct EntryRecord<'a> {
+    pub(super) seq: Seq,
+    pub(super) channel: i64,
+    pub(super) at_ms: u64,
+    pub(super) about: Option<&'a str>,
+    pub(super) body: &'a [u8],
+}
+
+impl Record for EntryRecord<'_> {
+    const ONE: &'static str = "INSERT INTO entry VALUES (?, ?, ?, ?, ?, ?)";
+
+    fn many() -> &'static str {
+        static MANY: LazyLock<String> =
+            LazyLock::new(|| EntryRecord::ONE.to_owned() + &repeated(", (?, ?, ?, ?, ?, ?)"));
+        &MANY
+    }
+
+    fn bytes(&self) -> usize {
+        self.body.len()
+    }
+
+    fn bind(&self, to: &mut Columns<'_, '_>) -> rusqlite::Result<()> {
+        let Self { seq, channel, at_ms, about, body } = *self;
+        to.next(seq)?;
+        to.next(channel)?;
+        to.next(at_ms)?;
+        to.next(record::entry_sum(seq, channel, at_ms, about, body))?;
+        to.next(about)?;
+        to.next(body)
+    }
+}
+
+/// A batch with the seqs of its entries.
+pub(super) struct BatchRecord {
+    pub(super) id: BatchId,
+    pub(super) seqs: Vec<u8>,
+}
+
+impl Record for BatchRecord {
+    const ONE: &'static str = "INSERT INTO batch VALUES (?, ?)";
+
+    fn many() -> &'static str {
+        static MANY: LazyLock<String> = LazyLock::new(|| BatchRecord::ONE.to_owned() + &repeated(", (?, ?)"));
+        &MANY
+    }
+
+    fn bytes(&self) -> usize {
+        self.seqs.len()
+    }
+
+    fn bind(&self, to: &mut Columns<'_, '_>) -> rusqlite::Result<()> {
+        to.next(self.id.to_bytes())?;
+        to.next(&self.seqs)
+    }
+}
+
+/// Inserts these, in this order.
+pub(super) fn all<R: Record>(connection: &Connection, records: &[R]) -> rusqlite::Result<()> {
+    for records in records.chunks(ROWS) {
+        let bytes: usize = records.iter().map(Record::bytes).sum();
+        let (rows, sql) = if records.len() == ROWS && bytes <= BYTES { (ROWS, R::many()) } else { (1, R::ONE) };
+        let mut insert = connection.prepare_cached(sql)?;
+        for records in records.chunks(rows) {
+            let mut columns = Columns { of: &mut insert, bound: 0 };
+            records.iter().try_for_each(|record| record.bind(&mut columns))?;
+            insert.raw_execute()?;
+        }
+    }
+    Ok(())
+}
+
+/// The values of all rows but the first.
+fn repeated(values: &str) -> String {
+    values.repeat(ROWS - 1)
+}
+
+/// The columns of a statement's rows, one after the other.
+pub(super) struct Columns<'a, 'c> {
+    of: &'a mut CachedStatement<'c>,
+    bound: usize,
+}
+
+impl Columns<'_, '_> {
+    fn next(&mut self, value: impl ToSql) -> rusqlite::Result<()> {
+        self.bound += 1;
+        self.of.raw_bind_parameter(self.bound, value)
+    }
+}

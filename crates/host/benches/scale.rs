@@ -23,6 +23,8 @@ mod idle;
 #[path = "../../net/benches/common/race.rs"]
 #[expect(dead_code, reason = "shared with benches that use the rest")]
 mod race;
+#[path = "common/raw.rs"]
+mod raw;
 #[path = "common/replay.rs"]
 mod replay;
 #[path = "../../proto/benches/common/table.rs"]

@@ -14,6 +14,7 @@ use tokio::sync::{broadcast, mpsc};
 use crate::client::{CAP, Client};
 use crate::host::{Host, listener};
 use crate::race::{median, rounds};
+use crate::raw::Raw;
 use crate::{corpus, table};
 
 const CLIENTS: usize = 200;
@@ -22,33 +23,57 @@ const BYTES: usize = 1_000_000;
 const MOST_ROUNDS: usize = 9;
 const SESSION: &str = "ahp-session:/1";
 
-/// Ours begins when the action is given to the log, and ends when the last client has all of it, checked. So it has a
-/// sync of the disk in it, what the host's own state makes of the action, and a third more bytes on the wire.
+/// Ours begins when the action is given to the log, and ends when the last client has all of it. So it has a sync of the
+/// disk in it, what the host's own state makes of the action, and a third more bytes on the wire. The plain ones get the
+/// same message in one frame each, all from the same memory.
 ///
-/// The plain ones get the same message in one frame each, all from the same memory, and check it in the same way. How
-/// long they take without that is shown too.
+/// Both sides' clients are of the same kind: first such as put a message together and check it, then such as only count
+/// bytes, so that the time is the host's; and, for these, also over plain ones that get as many bytes as ours do on the
+/// wire. Last, for what it is worth, ours that check over plain ones that do not.
 pub(crate) fn run(runtime: &Runtime) {
-    let dir = tempfile::tempdir().unwrap();
+    let dirs = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
     let body = body();
-    let mut ours = runtime.block_on(Ours::new(dir.path(), body.clone()));
     let text = Bytes::from([br#"{"jsonrpc":"2.0","method":"action","params":"#, &body[..], b"}"].concat());
-    let mut bare = runtime.block_on(Plain::new(text.clone(), true));
-    let mut checked = runtime.block_on(Plain::new(text, false));
+    let long = Bytes::from([&text[..text.len() - 1], &b" ".repeat(text.len() / 3), b"}"].concat());
+    let mut ours = runtime.block_on(Ours::new(dirs[0].path(), body.clone(), Clients::Check));
+    let mut raw = runtime.block_on(Ours::new(dirs[1].path(), body, Clients::Count));
+    let mut plain = runtime.block_on(Plain::new(text.clone(), Clients::Check));
+    let mut loose = runtime.block_on(Plain::new(text.clone(), Clients::Front));
+    let mut plain_raw = runtime.block_on(Plain::new(text, Clients::Count));
+    let mut long_raw = runtime.block_on(Plain::new(long, Clients::Count));
     // The first round only warms up.
-    let times: Vec<[f64; 3]> = (0..=rounds().min(MOST_ROUNDS))
-        .map(|_| {
-            let ours = runtime.block_on(ours.carry());
-            let bare = runtime.block_on(bare.carry());
-            [ours, bare, runtime.block_on(checked.carry())]
+    let times: Vec<Times> = (0..=rounds().min(MOST_ROUNDS))
+        .map(|_| Times {
+            ours: runtime.block_on(ours.carry()),
+            plain: runtime.block_on(plain.carry()),
+            raw: runtime.block_on(raw.carry()),
+            plain_raw: runtime.block_on(plain_raw.carry()),
+            long_raw: runtime.block_on(long_raw.carry()),
+            loose: runtime.block_on(loose.carry()),
         })
         .skip(1)
         .collect();
     let named = |what: &str| format!("1 MB to {CLIENTS} clients at {CAP}: {what}");
-    table::row(&named("ms"), median(&times, |[ours, ..]| ours * 1e3), ..);
-    let ratio = median(&times, |[ours, _, checked]| ours / checked);
-    table::row(&named("over plain WebSockets"), ratio, ..=2.0);
-    let ratio = median(&times, |[ours, bare, _]| ours / bare);
-    table::row(&named("over plain WebSockets that check nothing"), ratio, ..);
+    table::row(&named("ms"), median(&times, |took| took.ours * 1e3), ..);
+    let ratio = median(&times, |took| took.ours / took.plain);
+    table::row(&named("over plain WebSockets, all clients check"), ratio, ..=2.0);
+    table::row(&named("ms, clients only count bytes"), median(&times, |took| took.raw * 1e3), ..);
+    let ratio = median(&times, |took| took.raw / took.plain_raw);
+    table::row(&named("over plain WebSockets, all clients only count bytes"), ratio, ..=2.0);
+    let ratio = median(&times, |took| took.raw / took.long_raw);
+    table::row(&named("the same, over plain ones with as many bytes on the wire"), ratio, ..);
+    let ratio = median(&times, |took| took.ours / took.loose);
+    table::row(&named("over plain WebSockets, only our clients check"), ratio, ..);
+}
+
+/// What one round took, in seconds.
+struct Times {
+    ours: f64,
+    plain: f64,
+    raw: f64,
+    plain_raw: f64,
+    long_raw: f64,
+    loose: f64,
 }
 
 /// What a host found in a workspace: long texts, one after the other.
@@ -70,6 +95,17 @@ fn body() -> Bytes {
     entry::action(SESSION, &serde_json::from_value(action).unwrap(), None).unwrap()
 }
 
+/// What clients do with what they get.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Clients {
+    /// They put messages together, and check all of each.
+    Check,
+    /// They look at the front of each.
+    Front,
+    /// They count bytes.
+    Count,
+}
+
 /// A host with its clients.
 struct Ours {
     host: Host,
@@ -78,7 +114,7 @@ struct Ours {
 }
 
 impl Ours {
-    async fn new(dir: &std::path::Path, body: Bytes) -> Self {
+    async fn new(dir: &std::path::Path, body: Bytes, clients: Clients) -> Self {
         let host = Host::open(dir).await;
         let session = json!({"provider": "demo", "title": "A session", "status": 1, "lifecycle": "creating",
             "activeClients": [], "chats": []});
@@ -87,9 +123,17 @@ impl Ours {
         host.log.append(Batch::new().open(SESSION, None).entry(SESSION, first)).await.unwrap();
         let (arrive, arrived) = mpsc::channel(CLIENTS);
         for n in 0..CLIENTS {
-            let mut client = Client::dial(host.address).await;
-            client.initialize(&format!("client {n}"), &[SESSION]).await;
-            tokio::spawn(report(client, arrive.clone()));
+            let id = format!("client {n}");
+            if clients == Clients::Count {
+                let mut client = Raw::dial(host.address).await;
+                client.say(&hello(&id)).await;
+                client.next().await.unwrap();
+                tokio::spawn(count(client, arrive.clone()));
+            } else {
+                let mut client = Client::dial(host.address).await;
+                client.initialize(&id, &[SESSION]).await;
+                tokio::spawn(report(client, arrive.clone()));
+            }
         }
         Self { host, body, arrived }
     }
@@ -110,13 +154,22 @@ struct Plain {
 }
 
 impl Plain {
-    async fn new(text: Bytes, front_only: bool) -> Self {
+    async fn new(text: Bytes, clients: Clients) -> Self {
         let mut listener = listener().await;
         let address = listener.local_address();
         let (say, _) = broadcast::channel::<Message>(1);
         let (arrive, arrived) = mpsc::channel(CLIENTS);
         for _ in 0..CLIENTS {
-            let (accepted, client) = tokio::join!(listener.accept(), Client::plain(address, front_only));
+            let arrive = arrive.clone();
+            let dial = async {
+                if clients == Clients::Count {
+                    tokio::spawn(count(Raw::dial(address).await, arrive));
+                } else {
+                    let client = Client::plain(address, clients == Clients::Front).await;
+                    tokio::spawn(report(client, arrive));
+                }
+            };
+            let (accepted, ()) = tokio::join!(listener.accept(), dial);
             let setup = Setup::new(Dialect::Plain, Role::Server, Limits::default());
             let machine = setup.machine(Budget::default().account(None)).unwrap();
             let mut driver = Driver::new(accepted.link, machine);
@@ -132,7 +185,6 @@ impl Plain {
                     }
                 }
             });
-            tokio::spawn(report(client, arrive.clone()));
         }
         Self { say, message: Message::from(text), arrived }
     }
@@ -152,6 +204,23 @@ async fn report(mut client: Client, arrive: mpsc::Sender<usize>) {
             return;
         }
     }
+}
+
+/// Says how many bytes each message took on the wire.
+async fn count(mut client: Raw, arrive: mpsc::Sender<usize>) {
+    while let Some(bytes) = client.next().await {
+        if arrive.send(bytes).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// How a client introduces itself that takes segments, and follows the session.
+fn hello(id: &str) -> String {
+    let chunking = json!({"maxIncomingFrameBytes": CAP, "maxIncomingMessageBytes": 32 << 20, "settledCursor": true});
+    let params = json!({"channel": "ahp-root://", "protocolVersions": ["1.0.0"], "clientId": id,
+        "initialSubscriptions": [SESSION], "capabilities": {"chunking": chunking}});
+    json!({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params}).to_string()
 }
 
 /// Waits until every client has got a message of at least this many bytes.

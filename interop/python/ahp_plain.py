@@ -1,6 +1,7 @@
 """A client that has never heard of segments: each message is one frame, whatever its length."""
 
 import asyncio
+import json
 import sys
 
 from ahp_client import ROOT, Client, Closed, Plain, in_order, result_text, say
@@ -97,16 +98,41 @@ async def beyond_cap(url):
     await other.link.close()
 
 
+async def long(url):
+    """A pasted prompt of 20 MB, a written file of 30 MB: each is one frame, to a host that nobody told of it."""
+    client = await Client.open(url, Plain(), None)
+    await client.initialize("plain")
+    chat = await client.begin(SESSION)
+    prompt = "pasted line\n" * (20_000_000 // 12)
+    await client.prompt(chat, "t1", prompt)
+    await client.turn("t1")
+    [started] = client.find("chat/turnStarted", "t1")
+    assert started["action"]["message"]["text"] == prompt
+    hello = (await client.ask("listSessions"))["items"][0]
+    uri = f"{hello['workingDirectories'][0]}/written.txt"
+    data = "a line of the file that is written\n" * (30_000_000 // 35)
+    await client.ask("resourceWrite", uri=uri, data=data, encoding="utf-8")
+    assert (await client.ask("resourceRead", uri=uri))["data"] == data
+    # Longer than 15 MiB it comes back in many frames; to send it so is as good.
+    text = json.dumps({"jsonrpc": "2.0", "id": 0, "method": "ping", "params": {"text": data}})
+    client.waiting[0] = asyncio.get_running_loop().create_future()
+    pong = client.waiting[0]
+    await client.link.send(text[at : at + 900_000] for at in range(0, len(text), 900_000))
+    await asyncio.wait_for(pong, 40)
+    await client.link.close()
+    say(f"plain: a prompt of {len(prompt)} bytes, a file of {len(data)} bytes each way")
+
+
 async def beyond_host(url):
     client = await Client.open(url, Plain(), None)
     await client.initialize("plain")
     chat = await client.begin(SESSION)
     try:
-        await client.prompt(chat, "t1", "x" * 6_000_000)
+        await client.prompt(chat, "t1", "x" * 34_000_000)
     except Exception as error:
         say(f"plain: sending failed: {type(error).__name__}")
     code, reason = await client.ended()
-    say(f"plain: a frame of 6 MB ended the link with {code} {reason!r}")
+    say(f"plain: a frame of 34 MB ended the link with {code} {reason!r}")
     assert code == 1009, (code, reason)
     again = await Client.open(url, Plain(), None)
     await again.initialize("plain")
@@ -115,5 +141,5 @@ async def beyond_host(url):
     await again.link.close()
 
 
-TESTS = {"session": session, "beyond-client": beyond_client, "beyond-cap": beyond_cap, "beyond-host": beyond_host}
+TESTS = {"session": session, "long": long, "beyond-client": beyond_client, "beyond-cap": beyond_cap, "beyond-host": beyond_host}
 asyncio.run(TESTS[sys.argv[1]](sys.argv[2]))

@@ -30,6 +30,8 @@ use crate::shutdown;
 const MAX_TURNED_AWAY: usize = 64;
 /// How long that may take.
 const FAREWELL: Duration = Duration::from_secs(5);
+/// Who has come in where nobody is asked for a token.
+const ANYONE: &str = "anyone";
 /// How long a process that was killed may take to be gone.
 const LAST_BREATH: Duration = Duration::from_secs(1);
 
@@ -68,7 +70,8 @@ struct Server {
 
 impl Server {
     async fn start(settings: ServeSettings) -> Result<Self, Error> {
-        let ServeSettings { mut listen, door, link, max_connections, data, agents, means, shutdown_timeout } = settings;
+        let ServeSettings { mut listen, door, link, is_capped, data, agents, means, .. } = settings;
+        let ServeSettings { max_connections, shutdown_timeout, .. } = settings;
         listen.dialect = Some(Dialect::Ahp);
         let Way::WebSocket { host: name, port, .. } = listen.way.clone() else {
             return Err(Error::Listen("a host listens on ws: or wss:".into()));
@@ -77,6 +80,7 @@ impl Server {
         let Means { host: mut config, mut store, demo } = means;
         let roots = config.files.roots.clone();
         config.endpoint.limits = route.setup.limits;
+        config.endpoint.max_whole_frame_bytes = is_capped.then(|| route.max_frame_bytes());
         store.merge = Some(Arc::new(merge_actions));
         let log = open_log(&data, store).await?;
         let agents = agents.into_iter().map(|agent| match agent {
@@ -139,6 +143,8 @@ impl Server {
 
     fn take(&mut self, Accepted { link, peer, principal, .. }: Accepted) {
         let host = self.host.clone();
+        // Behind a door without a lock all are as good as one.
+        let principal = principal.or_else(|| Some(Arc::from(ANYONE)));
         if self.clients.len() < self.max_connections {
             debug!(%peer, "a connection is accepted");
             self.clients.spawn(async move { drop(host.endpoint().serve(link, principal).await) });

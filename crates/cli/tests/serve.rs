@@ -209,6 +209,28 @@ fn metrics_are_well_formed_and_count_what_passes() {
 }
 
 #[test]
+fn who_has_not_said_who_they_are_cannot_even_begin_a_long_frame() {
+    let dir = place();
+    let host = Host::start(dir.path(), &[]);
+    let mut stranger = host.connect(&format!("/ahp?token={}", host.token.as_deref().unwrap()), UPGRADE);
+    // The header of a frame of 70,000 bytes, and not one of them.
+    stranger.write_all(&[&[0x81, 0xff][..], &70_000_u64.to_be_bytes(), &[0; 4]].concat()).unwrap();
+    let mut told = Vec::new();
+    stranger.read_to_end(&mut told).unwrap();
+    let close = told.windows(4).rev().find(|four| four[0] == 0x88).unwrap();
+    assert_eq!(u16::from_be_bytes([close[2], close[3]]), 1009);
+}
+
+#[test]
+fn without_a_token_messages_may_be_long_too() {
+    let dir = place();
+    let host = Host::start(dir.path(), &["--no-auth"]);
+    let params = format!("{{\"text\":\"{}\"}}", "y".repeat(3_000_000));
+    let answer = host.ask(&host.url, "ping", Some(&params));
+    assert!(answer.status.success(), "{}", error(&answer));
+}
+
+#[test]
 fn it_ends_when_asked_and_begins_again_with_its_log() {
     let dir = place();
     let host = Host::start(dir.path(), &[]);

@@ -93,7 +93,8 @@ impl Endpoint {
     }
 
     /// Serves a client until its connection ends, and says how. The principal is whoever the door let in: their links
-    /// share a quota, and two of them with one client id are the same client. Dropping the future cuts the link.
+    /// share a quota, and two of them with one client id are the same client. Who has none may hold little, and send no
+    /// frame that is longer than a segment. Dropping the future cuts the link.
     pub async fn serve(&self, link: impl Link + 'static, principal: Option<Arc<str>>) -> End {
         match Connection::new(Arc::clone(&self.0), Box::new(link), principal) {
             // A future has room for what it is given and for what it makes of that: each would be a connection.

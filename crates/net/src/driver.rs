@@ -259,10 +259,11 @@ impl<L: Link, M: Machine> Driver<L, M> {
     fn fail(&mut self, error: LinkError) -> bool {
         let reason = match error {
             LinkError::FrameTooLarge(over) => Violation::FrameTooLarge(over).into(),
+            LinkError::NoRoom(bytes) => CloseReason::NoRoom(bytes),
             _ => CloseReason::Peer { code: ABNORMAL },
         };
         // A link that refuses a frame can still say so to its peer.
-        if !matches!(error, LinkError::FrameTooLarge(_)) {
+        if !matches!(error, LinkError::FrameTooLarge(_) | LinkError::NoRoom(_)) {
             self.failure.get_or_insert(error);
         }
         self.unflushed = false;

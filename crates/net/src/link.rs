@@ -12,7 +12,7 @@ use futures_core::Stream;
 use futures_sink::Sink;
 use thiserror::Error;
 
-use breakbulk_proto::{Capacity, Meta, Over, Receipt, Refusal, Tag, Transmit};
+use breakbulk_proto::{Account, Capacity, Meta, Over, Receipt, Refusal, Tag, Transmit};
 
 pub use self::exec::{Child, Exec, ExecConfig, ExecError, Exit};
 pub use self::lines::Lines;
@@ -29,6 +29,19 @@ pub(crate) use self::ws::{Key, accept_for};
 pub trait Link: Stream<Item = Result<Arrival, LinkError>> + Sink<Transmit, Error = LinkError> + Send + Unpin {
     /// How large a frame may be, and what the link adds to it.
     fn capacity(&self) -> Capacity;
+
+    /// Says which frames the link takes from now on. A link that has only the limit that it was made with keeps that.
+    fn set_intake(&mut self, _intake: Intake) {}
+}
+
+/// Which frames a link takes, and who pays for one that is not whole yet.
+#[derive(Debug)]
+pub struct Intake {
+    /// The longest frame.
+    pub max_frame_bytes: u64,
+    /// What a long frame takes up until it is whole is charged to this. Without room nothing is read; when others need
+    /// the room more, the link fails. None: `max_frame_bytes` is all that bounds it.
+    pub account: Option<Account>,
 }
 
 /// A link of any sort.
@@ -37,6 +50,10 @@ pub type BoxLink = Box<dyn Link>;
 impl Link for BoxLink {
     fn capacity(&self) -> Capacity {
         (**self).capacity()
+    }
+
+    fn set_intake(&mut self, intake: Intake) {
+        (**self).set_intake(intake);
     }
 }
 
@@ -81,6 +98,9 @@ pub enum LinkError {
     /// A frame is longer than we take. It was refused before it was buffered whole.
     #[error("frame of {} bytes is over the limit of {}", .0.size, .0.limit)]
     FrameTooLarge(Over),
+    /// The budget has no room for the rest of a frame of so many bytes.
+    #[error("no room for a frame of {0} bytes")]
+    NoRoom(u64),
     /// A text frame is not UTF-8. The peer is told 1007.
     #[error("a text frame is not UTF-8")]
     NotUtf8,

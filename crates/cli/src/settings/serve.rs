@@ -29,6 +29,8 @@ pub(crate) struct ServeSettings {
     pub(crate) listen: Address,
     pub(crate) door: Door,
     pub(crate) link: LinkSettings,
+    /// Whether somebody said how long frames may be. Else a client that does not segment sends what it likes in one.
+    pub(crate) is_capped: bool,
     pub(crate) max_connections: usize,
     /// Where the log is.
     pub(crate) data: PathBuf,
@@ -61,10 +63,12 @@ impl ServeSettings {
         let means = Means::prove(&host, roots, layers)?;
         let door = Door::prove(&settings, Some(&listen), layers)?;
         let shutdown_timeout = settings.shutdown_timeout.0;
+        let is_capped = listen.cap.is_some() || settings.max_frame.is_some();
         Ok(Self {
             listen,
             door,
             link: LinkSettings::prove(settings, layers)?,
+            is_capped,
             max_connections: usize::try_from(host.max_connections.0).unwrap_or(usize::MAX),
             data: data(configuration)?,
             agents: if host.agent.is_empty() { vec![AgentName::Demo] } else { host.agent },
@@ -209,7 +213,7 @@ mod tests {
         assert_eq!(serve.data, Path::new("/d/breakbulk"));
         assert_eq!(serve.agents, [AgentName::Demo]);
         assert_eq!(serve.means.host.files.roots, [std::env::current_dir().unwrap().canonicalize().unwrap()]);
-        assert_eq!(serve.max_connections, 16_384);
+        assert_eq!((serve.max_connections, serve.is_capped), (16_384, false));
     }
 
     #[test]
@@ -223,6 +227,16 @@ mod tests {
         assert_eq!((host.retention.max_bytes, host.terminals.max_input_bytes), (Some(1_000_000_000), 1_000_000));
         assert_eq!((host.terminals.command, host.changes.git), (vec!["/bin/zsh".into()], "/opt/git".into()));
         assert_eq!((serve.listen.cap, host.terminals.max_terminals), (Some(65_536), 0));
+    }
+
+    #[test]
+    fn who_says_how_long_frames_may_be_says_it_for_all_clients() {
+        for text in
+            ["cap = '64KiB'", "preset = 'web-pubsub'", "listen = 'ws://127.0.0.1:1?cap=9000'", "max_frame = '1M'"]
+        {
+            assert!(serve(text).unwrap().is_capped, "{text}");
+        }
+        assert!(!serve("max_message = '1M'").unwrap().is_capped);
     }
 
     #[test]

@@ -14,6 +14,8 @@ use crate::log::Seq;
 pub struct EndpointConfig {
     /// What we take in frames and messages.
     pub limits: Limits,
+    /// The longest frame of a client that has a principal and does not segment. None: the longest message.
+    pub max_whole_frame_bytes: Option<u64>,
     /// What may come in all before a client has introduced itself. 64 KiB.
     pub max_hello_bytes: u64,
     /// How long a client may take to introduce itself. 10 s.
@@ -54,6 +56,7 @@ impl Default for EndpointConfig {
     fn default() -> Self {
         Self {
             limits: Limits::default(),
+            max_whole_frame_bytes: None,
             max_hello_bytes: 64 << 10,
             hello_time: Duration::from_secs(10),
             room_bytes: 1 << 20,

@@ -4,7 +4,7 @@ use std::collections::{HashMap, VecDeque};
 use std::future::pending;
 use std::sync::Arc;
 
-use breakbulk::{BoxLink, Driver, Link};
+use breakbulk::{BoxLink, Driver, Intake, Link};
 use breakbulk_proto::ahp::{self, Delivery, Role};
 use breakbulk_proto::{CloseReason, Event, Input, Machine, Message, Subject, Ticket};
 use bytes::Bytes;
@@ -261,6 +261,19 @@ impl Connection {
             "connection closed: {end}"
         );
         end
+    }
+
+    /// Which frames the client may send, now that it is known whether it segments. One that does not may send a whole
+    /// message in one frame, and whoever the door let in pays for it until it is whole.
+    pub(super) fn intake(&self) -> Intake {
+        let (limits, whole) = (self.shared.config.limits, self.shared.config.max_whole_frame_bytes);
+        match (self.driver.machine().peer(), self.principal.as_deref()) {
+            (None, Some(name)) => {
+                let max_frame_bytes = whole.unwrap_or(limits.max_message_bytes).min(limits.max_message_bytes);
+                Intake { max_frame_bytes, account: Some(self.shared.budget.account(Some(name))) }
+            }
+            _ => Intake { max_frame_bytes: limits.max_frame_bytes, account: None },
+        }
     }
 
     /// The most that the client takes in one message.

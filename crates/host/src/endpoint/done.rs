@@ -74,8 +74,9 @@ impl Connection {
             seq = feed.position(),
             "a client has come in"
         );
-        self.driver.link_mut().open();
         let hello = self.send(wire::response(&id.unwrap_or_default(), &result));
+        let intake = self.intake();
+        self.driver.link_mut().open(intake);
         let (info, asked) = (Arc::new(info), HashMap::new());
         let presence = Presence::begin(Arc::clone(&self.shared.methods), &info);
         feed.subscriptions().keys().for_each(|channel| self.shared.methods.follows(&info, channel));

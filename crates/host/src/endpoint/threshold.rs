@@ -4,7 +4,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-use breakbulk::{Arrival, BoxLink, Link, LinkError};
+use breakbulk::{Arrival, BoxLink, Intake, Link, LinkError};
 use breakbulk_proto::json::{self, Path};
 use breakbulk_proto::{Capacity, Over, Transmit};
 use futures_core::Stream;
@@ -25,13 +25,16 @@ pub(super) struct Threshold {
 }
 
 impl Threshold {
-    pub(super) fn new(link: BoxLink, limit: u64, traffic: Arc<Traffic>) -> Self {
+    pub(super) fn new(mut link: BoxLink, limit: u64, traffic: Arc<Traffic>) -> Self {
+        // Not even in the link's own buffers is there more.
+        link.set_intake(Intake { max_frame_bytes: limit, account: None });
         Self { link, came: Some(0), limit, offered: None, traffic }
     }
 
-    /// The client has introduced itself: from now on the machine's limits hold.
-    pub(super) const fn open(&mut self) {
+    /// The client has introduced itself: from now on these frames may come.
+    pub(super) fn open(&mut self, intake: Intake) {
         self.came = None;
+        self.link.set_intake(intake);
     }
 
     /// The longest message that the client says it takes, if it has said so.

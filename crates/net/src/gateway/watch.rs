@@ -10,7 +10,7 @@ use futures_sink::Sink;
 use breakbulk_proto::{Capacity, Transmit};
 
 use crate::driver::now;
-use crate::link::{Arrival, Link, LinkError};
+use crate::link::{Arrival, Intake, Link, LinkError};
 
 /// How much longer a later segment of a message may be: its number has more digits.
 const DIGITS: u64 = 16;
@@ -121,6 +121,10 @@ impl<L: Link> Link for Watched<L> {
         let mut capacity = self.link.capacity();
         capacity.cap = capacity.cap.min(self.cap);
         capacity
+    }
+
+    fn set_intake(&mut self, intake: Intake) {
+        self.link.set_intake(intake);
     }
 }
 

@@ -5,6 +5,8 @@ mod config;
 mod gather;
 mod keepalive;
 mod key;
+mod meter;
+mod room;
 mod tcp;
 mod watched;
 
@@ -28,9 +30,10 @@ use self::gather::Gather;
 pub use self::keepalive::Keepalive;
 use self::keepalive::{Beat, Pulse};
 pub(crate) use self::key::{Key, accept_for};
+use self::room::Room;
 pub use self::tcp::tune;
 use self::watched::Watched;
-use super::{Arrival, Link, LinkError};
+use super::{Arrival, Intake, Link, LinkError};
 
 /// Pings that may wait for their pongs to leave. A peer that asks more often than it listens is not read meanwhile: the
 /// stack would keep a pong, and the buffer that its ping came in, for each.
@@ -125,6 +128,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
                     Poll::Pending => {}
                 }
             }
+            if let Poll::Ready(bytes) = self.socket.get_mut().poll_denied(cx) {
+                return Poll::Ready(Some(Err(LinkError::NoRoom(bytes))));
+            }
             ready!(self.poll_pulse(cx))?;
         }
     }
@@ -212,6 +218,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Link for WebSocket<S> {
     fn capacity(&self) -> Capacity {
         self.capacity.clone()
     }
+
+    fn set_intake(&mut self, Intake { max_frame_bytes, account }: Intake) {
+        self.socket.limits_mut().set_max_payload_len(usize::try_from(max_frame_bytes).ok());
+        self.socket.get_mut().set_room(account.map(|account| Room::new(account, max_frame_bytes)));
+    }
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Stream for WebSocket<S> {
@@ -276,6 +287,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Sink<Transmit> for WebSocket<S> {
         let this = self.get_mut();
         if matches!(this.end, End::Open) {
             ready!(Pin::new(&mut this.socket).poll_close(cx)).map_err(link_error)?;
+            this.socket.get_mut().set_room(None);
             this.end = End::Lingering(Box::pin(tokio::time::sleep(LINGER)));
         }
         this.poll_linger(cx).map(Ok)

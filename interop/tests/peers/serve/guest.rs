@@ -118,7 +118,13 @@ impl Guest {
 
     /// Answers what the session asks about.
     pub(crate) async fn answer(&self, session: &str, chat: &str, is_allowed: bool) {
-        let need = self.memory.until(session, |state| session_of(state)["inputNeeded"].get(0).cloned()).await;
+        // What the last turn needed may still be there.
+        let turn = self.memory.until(chat, |state| Some(chat_of(state).active_turn.as_ref()?.id.clone())).await;
+        let find = |state: &SnapshotState| {
+            let state = session_of(state);
+            state["inputNeeded"].as_array()?.iter().find(|need| need["turnId"] == turn.as_str()).cloned()
+        };
+        let need = self.memory.until(session, find).await;
         let mut answer = json!({"type": "chat/toolCallConfirmed", "turnId": need["turnId"],
             "toolCallId": need["toolCall"]["toolCallId"], "approved": is_allowed});
         if is_allowed {

@@ -36,6 +36,12 @@ fn a_client_that_has_never_heard_of_segments_holds_a_session() {
 }
 
 #[test]
+fn a_client_that_has_never_heard_of_segments_pastes_20_mb_and_writes_30_mb() {
+    let place = Place::new("", &[]);
+    run("python/ahp_plain.py", &["long", &place.url()]);
+}
+
+#[test]
 fn an_answer_beyond_what_a_plain_client_takes_ends_its_link_and_not_the_host() {
     let place = Place::new("", &[]);
     run("python/ahp_plain.py", &["beyond-client", &place.url()]);

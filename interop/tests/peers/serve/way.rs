@@ -22,12 +22,9 @@ pub(crate) enum Way {
 }
 
 impl Way {
-    /// A host that is reached so. Without segments a long message is one frame, so the host has to take long frames.
+    /// A host that is reached so.
     pub(crate) fn place(self, more: &[&str]) -> Place {
-        match self {
-            Self::Plain => Place::new("", &[&["--max-frame", "32MiB"], more].concat()),
-            Self::Capped => Place::new(self.query(), more),
-        }
+        Place::new(self.query(), more)
     }
 
     /// What a host's address says of the cap.

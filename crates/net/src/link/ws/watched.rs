@@ -1,18 +1,23 @@
-//! A stream of bytes that notices signs of life, and gives back what was read too early.
+//! A stream of bytes that notices signs of life, gives back what was read too early, and asks before a long frame.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
-use bytes::{Buf, Bytes};
+use bytes::Bytes;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use super::meter::Meter;
+use super::room::Room;
 
 /// A stream under a WebSocket.
 #[derive(Debug)]
 pub(super) struct Watched<S> {
     io: S,
-    /// Read together with the handshake; comes before all else.
+    /// Comes before all else: what was read together with the handshake, or what waits for room.
     ahead: Bytes,
+    meter: Meter,
+    room: Option<Box<Room>>,
     written: u64,
     signs_of_life: u64,
     /// The last write was not taken. Only the peer can change that.
@@ -21,7 +26,18 @@ pub(super) struct Watched<S> {
 
 impl<S> Watched<S> {
     pub(super) fn new(io: S, ahead: Bytes) -> Self {
-        Self { io, ahead: own(&ahead), written: 0, signs_of_life: 0, is_full: false }
+        let (meter, room) = (Meter::default(), None);
+        Self { io, ahead: own(&ahead), meter, room, written: 0, signs_of_life: 0, is_full: false }
+    }
+
+    /// Long frames need this room from now on, or none.
+    pub(super) fn set_room(&mut self, room: Option<Room>) {
+        self.room = room.map(Box::new);
+    }
+
+    /// Ready, with its length, when there is no room for the message that is on its way.
+    pub(super) fn poll_denied(&mut self, cx: &mut Context<'_>) -> Poll<u64> {
+        self.room.as_mut().map_or(Poll::Pending, |room| room.poll_denied(cx))
     }
 
     /// How many bytes were taken from us.
@@ -56,21 +72,72 @@ impl<S> Watched<S> {
 impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
-        if !this.ahead.is_empty() {
-            let len = this.ahead.len().min(buffer.remaining());
-            buffer.put_slice(&this.ahead.slice(..len));
-            this.ahead.advance(len);
-            if this.ahead.is_empty() {
-                this.ahead = Bytes::new();
-            }
-            return Poll::Ready(Ok(()));
-        }
         let before = buffer.filled().len();
-        let outcome = Pin::new(&mut this.io).poll_read(cx, buffer);
-        if buffer.filled().len() > before {
-            this.note_life();
+        while buffer.remaining() > 0 && buffer.filled().len() == before {
+            ready!(this.poll_room(cx));
+            if this.room.as_ref().is_some_and(|room| room.is_denied()) {
+                return this.poll_discard(cx);
+            }
+            if this.ahead.is_empty() {
+                ready!(Pin::new(&mut this.io).poll_read(cx, buffer))?;
+                if buffer.filled().len() == before {
+                    break;
+                }
+                this.note_life();
+            } else {
+                let len = this.ahead.len().min(buffer.remaining());
+                buffer.put_slice(&this.ahead.split_to(len));
+            }
+            this.let_pass(buffer, before);
         }
-        outcome
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl<S: AsyncRead + Unpin> Watched<S> {
+    /// Ready when the message that has begun may go on, or has to go, and when one that asked in vain may ask again.
+    fn poll_room(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let Some(room) = &mut self.room else { return Poll::Ready(()) };
+        loop {
+            ready!(room.poll_wait(cx));
+            // It may have begun before anybody asked.
+            let begun = self.meter.message();
+            if room.is_denied() || begun == 0 || room.ask(begun, begun) {
+                return Poll::Ready(());
+            }
+        }
+    }
+
+    /// Takes back, of what was read behind `before`, what may not pass yet.
+    fn let_pass(&mut self, buffer: &mut ReadBuf<'_>, before: usize) {
+        let read = buffer.filled().get(before..).unwrap_or_default();
+        let room = &mut self.room;
+        let passed = self.meter.pass(read, |before, bytes| room.as_mut().is_none_or(|room| room.ask(before, bytes)));
+        if let Some(room) = room {
+            room.note(self.meter.message(), self.meter.passed());
+        }
+        let back = read.get(passed..).unwrap_or_default();
+        if !back.is_empty() {
+            self.ahead = [back, &self.ahead].concat().into();
+            // While we are those who wait, the peer is not silent.
+            self.note_life();
+        } else if self.ahead.is_empty() {
+            self.ahead = Bytes::new();
+        }
+        buffer.set_filled(before.saturating_add(passed));
+    }
+
+    /// Reads what the peer still sends, and keeps nothing of it.
+    fn poll_discard(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.ahead = Bytes::new();
+        let mut scratch = [0; 8 << 10];
+        loop {
+            let mut buffer = ReadBuf::new(&mut scratch);
+            ready!(Pin::new(&mut self.io).poll_read(cx, &mut buffer))?;
+            if buffer.filled().is_empty() {
+                return Poll::Ready(Ok(()));
+            }
+        }
     }
 }
 

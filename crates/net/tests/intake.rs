@@ -1,0 +1,151 @@
+//! Long frames that are not whole yet: which ones a WebSocket takes, and who has room for them.
+#![expect(clippy::unwrap_used, reason = "a test may fail by panicking")]
+
+use std::time::Duration;
+
+use breakbulk::link::{Link, WebSocket, WebSocketConfig};
+use breakbulk::{Arrival, Driver, Intake, LinkError};
+use breakbulk_proto::{Budget, BudgetConfig, Event, Limits, plain};
+use futures_util::StreamExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
+use tokio::time::timeout;
+
+const MB: usize = 1_000_000;
+const FINAL: u8 = 0x80;
+const TEXT: u8 = 0x01;
+const MORE: u8 = 0x00;
+const SOON: Duration = Duration::from_secs(10);
+const MOMENT: Duration = Duration::from_millis(300);
+
+/// A server's link that takes frames of 2 MB, for which `principal` has room in `budget`; and its client.
+fn link(budget: &Budget, principal: &str) -> (WebSocket<DuplexStream>, DuplexStream) {
+    let (ours, theirs) = duplex(4 * MB);
+    let mut link = WebSocket::server(ours, &WebSocketConfig { keepalive: None, ..WebSocketConfig::default() });
+    let account = Some(budget.account(Some(principal)));
+    link.set_intake(Intake { max_frame_bytes: 2 * MB as u64, account });
+    (link, theirs)
+}
+
+fn budget(process: usize, principal: usize) -> Budget {
+    let (process_bytes, principal_bytes) = (process as u64, principal as u64);
+    Budget::new(BudgetConfig { process_bytes, principal_bytes, floor_bytes: 0 })
+}
+
+/// A client's frame of so many bytes, masked with zeros.
+fn frame(kind: u8, len: usize) -> Vec<u8> {
+    let head = [&[kind, 0x80 | 127][..], &(len as u64).to_be_bytes(), &[0; 4]].concat();
+    [head, vec![b'x'; len]].concat()
+}
+
+async fn arrives(link: &mut WebSocket<DuplexStream>) -> usize {
+    match timeout(SOON, link.next()).await.unwrap().unwrap().unwrap() {
+        Arrival::Frame { bytes, .. } => bytes.len(),
+        other => panic!("{other:?}"),
+    }
+}
+
+async fn nothing_arrives(link: &mut WebSocket<DuplexStream>) {
+    assert!(timeout(MOMENT, link.next()).await.is_err(), "it is not whole, or has no room");
+}
+
+#[tokio::test]
+async fn what_a_link_takes_can_change_between_two_frames() {
+    let (ours, mut client) = duplex(4 * MB);
+    let config = WebSocketConfig { max_frame_bytes: 70_000, ..WebSocketConfig::default() };
+    let mut link = WebSocket::server(ours, &config);
+    client.write_all(&[frame(FINAL | TEXT, 66_000), frame(FINAL | TEXT, MB)].concat()).await.unwrap();
+    assert_eq!(arrives(&mut link).await, 66_000);
+    link.set_intake(Intake { max_frame_bytes: MB as u64, account: None });
+    assert_eq!(arrives(&mut link).await, MB);
+    link.set_intake(Intake { max_frame_bytes: 100, account: None });
+    client.write_all(&frame(FINAL | TEXT, 66_000)[..14]).await.unwrap();
+    let refused = link.next().await.unwrap().unwrap_err();
+    assert!(matches!(refused, LinkError::FrameTooLarge(over) if over.limit == 100), "{refused}");
+}
+
+#[tokio::test]
+async fn a_long_frame_is_charged_from_its_header_to_its_end() {
+    let budget = budget(9 * MB, 9 * MB);
+    let (mut link, mut client) = link(&budget, "one");
+    let bytes = frame(FINAL | TEXT, MB);
+    client.write_all(&bytes[..100]).await.unwrap();
+    nothing_arrives(&mut link).await;
+    assert_eq!(budget.held(), MB as u64);
+    client.write_all(&bytes[100..]).await.unwrap();
+    assert_eq!((arrives(&mut link).await, budget.held()), (MB, 0));
+    // What every connection may hold anyway is nobody's affair.
+    client.write_all(&frame(FINAL | TEXT, 65_536)[..60_000]).await.unwrap();
+    nothing_arrives(&mut link).await;
+    assert_eq!(budget.held(), 0);
+}
+
+#[tokio::test]
+async fn a_frame_that_began_before_anybody_asked_is_charged_too() {
+    let budget = budget(9 * MB, 9 * MB);
+    let (ours, mut client) = duplex(4 * MB);
+    let mut link = WebSocket::server(ours, &WebSocketConfig::default());
+    let bytes = [frame(FINAL | TEXT, 66_000), frame(FINAL | TEXT, MB)].concat();
+    client.write_all(&bytes[..66_040]).await.unwrap();
+    assert_eq!(arrives(&mut link).await, 66_000);
+    link.set_intake(Intake { max_frame_bytes: MB as u64, account: Some(budget.account(Some("one"))) });
+    nothing_arrives(&mut link).await;
+    assert_eq!(budget.held(), MB as u64);
+    client.write_all(&bytes[66_040..]).await.unwrap();
+    assert_eq!((arrives(&mut link).await, budget.held()), (MB, 0));
+}
+
+#[tokio::test]
+async fn without_room_a_frame_waits_where_it_is_and_comes_when_there_is_room() {
+    let budget = budget(9 * MB, MB + MB / 2);
+    let ((mut first, mut one), (mut second, mut two)) = (link(&budget, "p"), link(&budget, "p"));
+    let bytes = frame(FINAL | TEXT, MB);
+    one.write_all(&bytes[..MB / 2]).await.unwrap();
+    nothing_arrives(&mut first).await;
+    two.write_all(&bytes).await.unwrap();
+    nothing_arrives(&mut second).await;
+    assert_eq!(budget.held(), MB as u64);
+    // A short one of somebody else's passes all the while.
+    let (mut third, mut three) = link(&budget, "p");
+    three.write_all(&frame(FINAL | TEXT, 65_536)).await.unwrap();
+    assert_eq!(arrives(&mut third).await, 65_536);
+    one.write_all(&bytes[MB / 2..]).await.unwrap();
+    assert_eq!(arrives(&mut first).await, MB);
+    assert_eq!((arrives(&mut second).await, budget.held()), (MB, 0));
+}
+
+#[tokio::test]
+async fn a_message_in_parts_that_finds_no_room_for_the_next_is_told_1013() {
+    let budget = budget(9 * MB, MB);
+    let (link, mut client) = link(&budget, "one");
+    let machine =
+        plain::Connection::new(plain::Config { limits: Limits::default(), one_line: false, front_only: false });
+    let mut driver = Driver::new(link, machine);
+    client.write_all(&[frame(TEXT, MB / 2), frame(MORE, MB), frame(FINAL | MORE, 1)].concat()).await.unwrap();
+    let ended = tokio::spawn(async move { driver.next().await });
+    let mut told = [0; 4];
+    timeout(SOON, client.read_exact(&mut told)).await.unwrap().unwrap();
+    assert_eq!((told[0], u16::from_be_bytes([told[2], told[3]])), (0x88, 1013));
+    drop(client);
+    let event = timeout(SOON, ended).await.unwrap().unwrap();
+    assert!(matches!(event, Some(Event::Closed(reason)) if reason.code() == 1013));
+    assert_eq!(budget.held(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_frame_that_stands_still_goes_when_others_need_its_room() {
+    let budget = budget(2 * MB + MB / 2, 2 * MB);
+    let ((mut idle, mut one), (mut busy, mut two)) = (link(&budget, "idle"), link(&budget, "busy"));
+    // Who has something under way has a share of the whole.
+    let (mut other, mut three) = link(&budget, "busy");
+    three.write_all(&frame(FINAL | TEXT, 100_000)[..100]).await.unwrap();
+    nothing_arrives(&mut other).await;
+    one.write_all(&frame(FINAL | TEXT, 2 * MB)[..100]).await.unwrap();
+    nothing_arrives(&mut idle).await;
+    tokio::time::sleep(Duration::from_secs(20)).await;
+    two.write_all(&frame(FINAL | TEXT, MB)).await.unwrap();
+    nothing_arrives(&mut busy).await;
+    let gone = timeout(SOON, idle.next()).await.unwrap().unwrap().unwrap_err();
+    assert!(matches!(gone, LinkError::NoRoom(bytes) if bytes == 2 * MB as u64), "{gone}");
+    drop(idle);
+    assert_eq!(arrives(&mut busy).await, MB);
+}

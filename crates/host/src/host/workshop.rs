@@ -6,6 +6,7 @@ mod places;
 mod resources;
 mod session;
 mod terminals;
+mod touch;
 mod watches;
 
 use std::path::PathBuf;
@@ -20,6 +21,7 @@ use tokio::task::JoinSet;
 
 use self::looks::{Looks, Wish};
 use self::people::People;
+use self::touch::Followed;
 use self::watches::Watches;
 use super::desk::Desk;
 use super::{HostConfig, StartError};
@@ -45,6 +47,7 @@ pub(crate) struct Workshop {
     people: People,
     watches: Arc<Watches>,
     looks: Looks,
+    followed: Followed,
     tasks: Tasks,
 }
 
@@ -61,6 +64,7 @@ impl Workshop {
             people: People::default(),
             watches: Arc::new(Watches::new(config.files.watch_grace)),
             looks: Looks::default(),
+            followed: Followed::default(),
             tasks: Tasks::default(),
             desk,
         })
@@ -121,6 +125,7 @@ impl Workshop {
         if watches::is_watch(channel) {
             self.follow_watch(client, channel);
         } else if let Some(session) = session::of_changeset(channel) {
+            self.followed.follows(client, session, channel);
             self.want(session, Wish::Changes);
         } else if channel.starts_with(session::SCHEME) && !self.looks.has_looked(channel) {
             self.want(channel, Wish::Everything);
@@ -130,12 +135,14 @@ impl Workshop {
     /// A client has said that it does not follow this channel any more.
     pub(crate) fn left(&self, client: &ClientInfo, channel: &str) {
         self.watches.left(client, channel);
+        self.followed.left(client, channel);
     }
 
     /// A connection has ended.
     pub(crate) fn gone(&self, client: &ClientInfo) {
         self.people.gone(client);
         self.watches.gone(client);
+        self.followed.gone(client);
     }
 
     /// What lies inside of the roots.

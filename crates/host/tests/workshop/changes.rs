@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::world::{CHANGES, Client, SESSION, World};
+use super::world::{CHANGES, Client, ROOT, SESSION, World};
 
 /// A session in a repository with one commit and one changed file, and a client.
 async fn repository() -> (World, Client) {
@@ -111,4 +111,69 @@ async fn a_session_outside_of_any_work_tree_has_no_changeset() {
     client.subscribe(SESSION).await;
     client.action("session/customizationsChanged").await;
     assert_eq!(client.fails("subscribe", json!({"channel": CHANGES})).await, -32008);
+}
+
+#[tokio::test]
+async fn what_a_client_does_to_files_shows_in_the_changeset_that_it_follows() {
+    let (world, mut client) = repository().await;
+    open(&mut client).await;
+    let set = |name: &str| {
+        let uri = world.uri(name);
+        move |message: &Value| {
+            let action = &message["params"]["action"];
+            action["type"] == "changeset/fileSet" && action["file"]["edit"]["after"]["uri"] == uri.as_str()
+        }
+    };
+    let write = json!({"channel": SESSION, "uri": world.uri("b.txt"), "data": "b\n", "encoding": "utf-8"});
+    client.call("resourceWrite", write).await.unwrap();
+    client.find(set("b.txt")).await;
+    let moved = json!({"channel": SESSION, "source": world.uri("b.txt"), "destination": world.uri("c.txt")});
+    client.call("resourceMove", moved).await.unwrap();
+    client.find(set("c.txt")).await;
+    // Also when another does it.
+    let mut other = world.client("other").await;
+    let copied = json!({"channel": SESSION, "source": world.uri("c.txt"), "destination": world.uri("d.txt")});
+    other.call("resourceCopy", copied).await.unwrap();
+    client.find(set("d.txt")).await;
+    other.call("resourceDelete", json!({"channel": SESSION, "uri": world.uri("a.txt")})).await.unwrap();
+    client
+        .find(|message| message["params"]["action"]["file"]["edit"]["before"]["uri"] == world.uri("a.txt").as_str())
+        .await;
+}
+
+#[tokio::test]
+async fn a_file_that_describes_how_to_work_is_found_when_a_client_writes_it() {
+    let (world, mut client) = repository().await;
+    open(&mut client).await;
+    client.action("session/customizationsChanged").await;
+    let write = json!({"channel": SESSION, "uri": world.uri("CLAUDE.md"), "data": "# So\n", "encoding": "utf-8"});
+    client.call("resourceWrite", write).await.unwrap();
+    let found = client.action("session/customizationsChanged").await["action"]["customizations"].to_string();
+    assert!(found.contains("CLAUDE.md"), "{found}");
+}
+
+#[tokio::test]
+async fn what_nobody_told_shows_where_the_work_tree_is_watched() {
+    let (world, mut client) = repository().await;
+    open(&mut client).await;
+    let watch = json!({"channel": ROOT, "uri": world.uri(""), "recursive": true});
+    let watch = client.call("createResourceWatch", watch).await.unwrap()["channel"].as_str().unwrap().to_owned();
+    client.subscribe(&watch).await;
+    world.write("b.txt", "b\n");
+    let set = client.action("changeset/fileSet").await;
+    assert_eq!(set["action"]["file"]["edit"]["after"]["uri"], world.uri("b.txt"));
+}
+
+#[tokio::test]
+async fn nobody_looks_at_what_nobody_follows() {
+    let (world, mut client) = repository().await;
+    open(&mut client).await;
+    client.unsubscribe(CHANGES).await;
+    // What was asked for is looked at; then it is quiet.
+    tokio::time::sleep(std::time::Duration::from_millis(500)).await;
+    let before = world.logged(CHANGES).await;
+    let write = json!({"channel": SESSION, "uri": world.uri("b.txt"), "data": "b\n", "encoding": "utf-8"});
+    client.call("resourceWrite", write).await.unwrap();
+    tokio::time::sleep(std::time::Duration::from_millis(500)).await;
+    assert_eq!(world.logged(CHANGES).await, before);
 }

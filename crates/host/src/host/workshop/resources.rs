@@ -16,6 +16,9 @@ use crate::endpoint::{AskError, ClientInfo, RawParams};
 use crate::error::MethodError;
 use crate::files::{FileError, encoded};
 
+/// Those that change files.
+const CHANGING: [&str; 5] = ["resourceWrite", "resourceCopy", "resourceDelete", "resourceMove", "resourceMkdir"];
+
 /// What the params of all these methods have in common.
 #[derive(Deserialize)]
 struct Named {
@@ -50,7 +53,13 @@ impl Workshop {
         }
         Some(match self.with_client(client, params).await {
             Ok(Some(person)) => ask(person, method, params).await,
-            Ok(None) => self.resource_here(method, params).await,
+            Ok(None) => {
+                let answer = self.resource_here(method, params).await;
+                if CHANGING.contains(&method) && answer.is_ok() {
+                    self.note_touched(params).await;
+                }
+                answer
+            }
             Err(error) => Err(error),
         })
     }
@@ -82,6 +91,13 @@ impl Workshop {
         let Some(session) = self.session_of(channel).await? else { return Ok(None) };
         let id = self.session(&session, |session| people::contributor(session, uri).map(str::to_owned)).await?;
         Ok(id.flatten().and_then(|id| self.people.beside(client, &id)))
+    }
+
+    /// What these params name has changed.
+    async fn note_touched(self: &Arc<Self>, params: &RawParams) {
+        if let Ok(Named { uri, source, destination, .. }) = parsed(params).await {
+            self.touched([uri, source, destination].into_iter().flatten().collect()).await;
+        }
     }
 
     async fn resource_here(self: &Arc<Self>, method: &str, params: &RawParams) -> Result<Message, MethodError> {

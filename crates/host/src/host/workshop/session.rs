@@ -36,7 +36,7 @@ pub(super) fn of_changeset(uri: &str) -> Option<&str> {
 #[derive(Default)]
 pub(super) struct Known {
     /// The directories as they were then.
-    dirs: Option<Vec<PathBuf>>,
+    pub(super) dirs: Option<Vec<PathBuf>>,
     /// The changesets that are open.
     changesets: Vec<String>,
     /// How often something new was found in them.
@@ -69,9 +69,13 @@ impl Workshop {
         self.refresh(session, known).await?;
         let news = known.changesets.iter().map(|channel| self.changes.news(channel)).sum();
         // Where there is no changeset, nothing says whether there is something new.
-        let is_new = std::mem::replace(&mut known.news, news) != news || known.changesets.is_empty();
+        let is_new = known.news != news || known.changesets.is_empty();
         if wish == Wish::Work && is_new && !is_searched {
             self.search(session, &dirs).await?;
+        }
+        // Who looks at the changes alone leaves the news to who looks at more.
+        if wish >= Wish::Work || is_searched {
+            known.news = news;
         }
         Ok(())
     }

@@ -17,7 +17,7 @@ use ahp_types::actions::{ResourceWatchChangedAction, StateAction};
 use ahp_types::commands::CreateResourceWatchParams;
 use ahp_types::state::{ResourceChange, ResourceChangeType, ResourceWatchState, SnapshotState};
 use breakbulk_proto::Message;
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 use tracing::warn;
@@ -73,7 +73,7 @@ impl Workshop {
             let state = SnapshotState::ResourceWatch(Box::new(watch.state().clone()));
             this.desk.put_seen(Sheet::new().open(&channel, None, &state)).await?;
             let changed = this.watches.begin(&channel, client);
-            this.tasks.spawn(report(Arc::clone(&this.desk), Arc::clone(&this.watches), channel, watch, changed));
+            this.tasks.spawn(report(Arc::clone(&this), channel, watch, changed));
             result
         })
         .await
@@ -82,9 +82,9 @@ impl Workshop {
     /// A client follows a watch, which may have to begin anew.
     pub(super) fn follow_watch(self: &Arc<Self>, client: &ClientInfo, channel: &str) {
         let Some(changed) = self.watches.follows(client, channel) else { return };
-        let (files, desk, watches) = (self.files.clone(), Arc::clone(&self.desk), Arc::clone(&self.watches));
-        let channel = channel.to_owned();
+        let (this, channel) = (Arc::clone(self), channel.to_owned());
         self.tasks.spawn(async move {
+            let Self { files, desk, watches, .. } = &*this;
             let state = desk.look(&channel, |state, _| match state {
                 SnapshotState::ResourceWatch(state) => Some((**state).clone()),
                 _ => None,
@@ -98,7 +98,7 @@ impl Workshop {
                         warn!(%error, "a watch has not begun anew");
                         return watches.end(&channel);
                     }
-                    report(desk, watches, channel, watch, changed).await;
+                    report(Arc::clone(&this), channel, watch, changed).await;
                 }
                 Err(error) => {
                     warn!(%error, "a watch cannot begin anew");
@@ -178,16 +178,18 @@ impl Watches {
 }
 
 /// Logs what a watch sees, for as long as somebody follows it.
-async fn report(desk: Arc<Desk>, watches: Arc<Watches>, channel: String, mut watch: Watch, changed: Arc<Notify>) {
+async fn report(shop: Arc<Workshop>, channel: String, mut watch: Watch, changed: Arc<Notify>) {
+    let Workshop { desk, watches, .. } = &*shop;
     loop {
         let until = match watches.outlook(&channel, Instant::now()) {
             Outlook::Followed => None,
             Outlook::Until(until) => Some(until),
-            Outlook::Over => return close(&desk, &channel).await,
+            Outlook::Over => return close(desk, &channel).await,
         };
         tokio::select! {
             action = watch.next() => {
                 let Some(action) = action else { return watches.end(&channel) };
+                shop.touched(changed_uris(&action)).await;
                 if let Err(error) = desk.act(vec![(channel.clone(), action)]).await {
                     warn!(%error, "a watch ends: the log does not take what it sees");
                     return watches.end(&channel);
@@ -197,6 +199,13 @@ async fn report(desk: Arc<Desk>, watches: Arc<Watches>, channel: String, mut wat
             () = sleep_until(until.unwrap_or_else(Instant::now)), if until.is_some() => {}
         }
     }
+}
+
+/// What a watch says that has changed.
+fn changed_uris(action: &StateAction) -> Vec<String> {
+    let StateAction::ResourceWatchChanged(changed) = action else { return Vec::new() };
+    let items = changed.changes.get("items").and_then(Value::as_array);
+    items.into_iter().flatten().filter_map(|item| item.get("uri")?.as_str().map(str::to_owned)).collect()
 }
 
 /// Nobody follows the channel any more, and nobody ever will.

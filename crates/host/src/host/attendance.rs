@@ -1,14 +1,16 @@
 //! Which sessions a client is active in, so that it is not for longer than it is here.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ahp_types::actions::{SessionActiveClientRemovedAction, StateAction};
 use ahp_types::state::SnapshotState;
+use tokio::time::{Instant, sleep_until};
 use tracing::warn;
 
 use super::desk::{Sheet, not_kept};
 use super::front::Rooms;
+use super::workshop::SCHEME;
 use crate::endpoint::ClientInfo;
 use crate::error::MethodError;
 use crate::state::StateError;
@@ -16,20 +18,34 @@ use crate::state::StateError;
 /// A client among those of its principal.
 type Key = (Option<Arc<str>>, Arc<str>);
 
-/// Who is active where.
-#[derive(Debug, Default)]
-pub(super) struct Attendance(Mutex<HashMap<Key, HashSet<Arc<str>>>>);
+/// Who is active where, as far as they have been here in this life of the host.
+#[derive(Debug)]
+pub(super) struct Attendance {
+    all: Mutex<HashMap<Key, HashSet<Arc<str>>>>,
+    /// Sessions that are rid of clients of the host's last life, or soon will be.
+    tidied: Mutex<HashSet<Arc<str>>>,
+    /// When this life began.
+    born: Instant,
+}
 
 impl Attendance {
+    pub(super) fn new() -> Self {
+        Self { all: Mutex::default(), tidied: Mutex::default(), born: Instant::now() }
+    }
+
     /// A client is active in a session from now on.
     pub(super) fn note(&self, client: &ClientInfo, session: &str) {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        all.entry(key(client)).or_default().insert(session.into());
+        lock(&self.all).entry(key(client)).or_default().insert(session.into());
+    }
+
+    /// Whether a client with this id is active in a session, or has a while to come back.
+    fn has(&self, id: &str, session: &str) -> bool {
+        lock(&self.all).iter().any(|((_, of), sessions)| **of == *id && sessions.contains(session))
     }
 
     /// A client is not active in this session any more; says whether it was.
     fn strike(&self, client: &ClientInfo, session: &str) -> bool {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = lock(&self.all);
         let Some(sessions) = all.get_mut(&key(client)) else { return false };
         let was = sessions.remove(session);
         if sessions.is_empty() {
@@ -39,16 +55,39 @@ impl Attendance {
     }
 
     fn of(&self, client: &ClientInfo) -> Vec<Arc<str>> {
-        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        all.get(&key(client)).into_iter().flatten().cloned().collect()
+        lock(&self.all).get(&key(client)).into_iter().flatten().cloned().collect()
     }
+}
+
+/// A client follows a session. If it was active there in the host's last life, it is again; others that were have a while
+/// to come back, and then are active no more.
+pub(super) fn follows(rooms: &Arc<Rooms>, client: &ClientInfo, session: &str) {
+    if !session.starts_with(SCHEME) {
+        return;
+    }
+    let is_first = lock(&rooms.attendance.tidied).insert(session.into());
+    let (rooms, client, session) = (Arc::downgrade(rooms), client.clone(), session.to_owned());
+    tokio::spawn(async move {
+        let Some(here) = rooms.upgrade() else { return };
+        let look = |state: &SnapshotState, _| is_active(state, &client.id);
+        if here.desk.look(&session, look).await.unwrap_or(false) {
+            here.attendance.note(&client, &session);
+        }
+        let back_by = here.attendance.born + here.grace;
+        drop(here);
+        if is_first {
+            sleep_until(back_by).await;
+            let Some(rooms) = rooms.upgrade() else { return };
+            remove(&rooms, &session, |id| !rooms.attendance.has(id, &session)).await;
+        }
+    });
 }
 
 /// A client follows a session no more.
 pub(super) fn left(rooms: &Arc<Rooms>, client: &ClientInfo, session: &str) {
     if rooms.attendance.strike(client, session) {
         let (rooms, client, session) = (Arc::clone(rooms), client.clone(), session.to_owned());
-        tokio::spawn(async move { remove(&rooms, &client, &session).await });
+        tokio::spawn(async move { remove(&rooms, &session, |id| *id == *client.id).await });
     }
 }
 
@@ -67,21 +106,21 @@ pub(super) fn gone(rooms: &Arc<Rooms>, client: &ClientInfo) {
         }
         for session in rooms.attendance.of(&client) {
             if rooms.attendance.strike(&client, &session) {
-                remove(&rooms, &client, &session).await;
+                remove(&rooms, &session, |id| *id == *client.id).await;
             }
         }
     });
 }
 
-async fn remove(rooms: &Rooms, client: &ClientInfo, session: &str) {
-    let client_id = client.id.to_string();
-    let removed = StateAction::SessionActiveClientRemoved(SessionActiveClientRemovedAction { client_id });
+/// Logs that clients like this are not active in a session any more.
+async fn remove(rooms: &Rooms, session: &str, is_gone: impl Fn(&str) -> bool) {
     let make = || async {
         let look = |state: &SnapshotState, seq| match state {
             SnapshotState::Session(there) => {
-                let is_active = there.active_clients.iter().any(|active| *active.client_id == *client.id);
-                let sheet = Sheet::new().expect(session, seq);
-                if is_active { sheet.action(session, &removed) } else { sheet }
+                let gone = there.active_clients.iter().filter(|active| is_gone(&active.client_id));
+                let gone = gone.map(|active| SessionActiveClientRemovedAction { client_id: active.client_id.clone() });
+                let removed = gone.map(StateAction::SessionActiveClientRemoved);
+                removed.fold(Sheet::new().expect(session, seq), |sheet, removed| sheet.action(session, &removed))
             }
             _ => Sheet::new(),
         };
@@ -91,8 +130,17 @@ async fn remove(rooms: &Rooms, client: &ClientInfo, session: &str) {
         }
     };
     if let Err(error) = rooms.desk.decide(make, not_kept).await {
-        warn!("a client that is gone is still active in a session: {error}");
+        warn!("clients that are gone are still active in a session: {error}");
     }
+}
+
+fn is_active(state: &SnapshotState, id: &str) -> bool {
+    matches!(state, SnapshotState::Session(there) if there.active_clients.iter().any(|active| active.client_id == id))
+}
+
+/// Nothing is left half done under these locks, so a panic elsewhere does not spoil them.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn key(client: &ClientInfo) -> Key {

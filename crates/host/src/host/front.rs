@@ -37,7 +37,7 @@ impl Rooms {
         workshop: Arc<Workshop>,
         grace: Duration,
     ) -> Self {
-        Self { desk, agents, conduct, workshop, attendance: Attendance::default(), grace }
+        Self { desk, agents, conduct, workshop, attendance: Attendance::new(), grace }
     }
 
     /// The chats of a session, also if it is no longer in the catalogue.
@@ -187,6 +187,7 @@ impl Methods for Front {
 
     fn follows(&self, client: &ClientInfo, channel: &str) {
         self.0.workshop.follows(client, channel);
+        attendance::follows(&self.0, client, channel);
     }
 
     fn left(&self, client: &ClientInfo, channel: &str) {

@@ -21,6 +21,7 @@ use tokio::task::JoinSet;
 
 use self::looks::{Looks, Wish};
 use self::people::People;
+pub(super) use self::session::SCHEME;
 use self::touch::Followed;
 use self::watches::Watches;
 use super::desk::Desk;

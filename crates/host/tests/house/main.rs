@@ -2,6 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "a test may fail by panicking")]
 
 mod actions;
+mod attendance;
 mod chats;
 #[path = "../endpoint/client.rs"]
 #[expect(dead_code, reason = "shared with the tests of the endpoint")]

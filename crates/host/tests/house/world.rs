@@ -53,8 +53,15 @@ impl House {
 
     /// The same log with a new host, as after a restart.
     pub(crate) async fn again(self) -> Self {
+        self.again_with(|_| ()).await
+    }
+
+    /// The same with other limits.
+    pub(crate) async fn again_with(self, change: impl FnOnce(&mut HostConfig)) -> Self {
         self.host.stop().await;
-        let host = start(self.log.clone(), HostConfig::new([self.root.path()])).await;
+        let mut config = HostConfig::new([self.root.path()]);
+        change(&mut config);
+        let host = start(self.log.clone(), config).await;
         Self { host, ..self }
     }
 

@@ -22,7 +22,7 @@ use crate::state::StateError;
 use crate::state::entry::Notice;
 
 /// How the URIs of sessions begin.
-pub(super) const SCHEME: &str = "ahp-session:";
+pub(in crate::host) const SCHEME: &str = "ahp-session:";
 
 /// What stands in a changeset's URI between that of its session and the rest.
 const CHANGES: &str = "/changes/";

@@ -126,18 +126,22 @@ impl Host {
     }
 }
 
-/// The root says which agents there are now. A new log has none yet.
+/// The root says which agents there are now, and how many sessions. A new log has none yet.
 async fn begin(desk: &Desk, agents: &[Arc<dyn Agent>]) -> Result<(), MethodError> {
     let agents: Vec<AgentInfo> = agents.iter().map(|agent| agent.info()).collect();
+    let listed = i64::try_from(desk.state().sessions_with(|_| true).await?.len()).unwrap_or(i64::MAX);
     let look = |state: &SnapshotState, seq| match state {
-        SnapshotState::Root(root) if seq > 0 => Some(root.agents == agents),
+        SnapshotState::Root(root) if seq > 0 => Some((root.agents == agents, root.active_sessions == Some(listed))),
         _ => None,
     };
     let sheet = match desk.look(ROOT_RESOURCE_URI, look).await? {
-        Some(true) => return Ok(()),
-        Some(false) => {
+        Some((true, true)) => return Ok(()),
+        Some((knows_agents, has_counted)) => {
             let changed = StateAction::RootAgentsChanged(RootAgentsChangedAction { agents });
-            Sheet::new().action(ROOT_RESOURCE_URI, &changed)
+            let changed = (!knows_agents).then_some(changed);
+            let counted = (!has_counted).then(|| sessions::active_sessions(listed));
+            let all = changed.into_iter().chain(counted);
+            all.fold(Sheet::new(), |sheet, action| sheet.action(ROOT_RESOURCE_URI, &action))
         }
         None => {
             let root =

@@ -12,7 +12,7 @@ use ahp_types::state::{
 };
 
 use super::chats::{self, Plan};
-use super::desk::{Sheet, not_kept};
+use super::desk::{Desk, Sheet, not_kept};
 use super::front::Rooms;
 use super::{names, settings};
 use crate::endpoint::ClientInfo;
@@ -37,7 +37,7 @@ pub(super) async fn create(rooms: &Rooms, client: &ClientInfo, params: CreateSes
     let made = Made { provider: agent.name().to_owned(), directories, config, active, now: time::now() };
     let exists = || MethodError::new(SESSION_ALREADY_EXISTS, "there is a session with this name");
     let make = || async {
-        let (root, count) = count(rooms).await?;
+        let (root, count) = count(&rooms.desk).await?;
         if rooms.desk.has(&session).await? {
             return Err(exists());
         }
@@ -64,7 +64,7 @@ pub(super) async fn dispose(rooms: &Rooms, params: DisposeSessionParams) -> Resu
     let Some(summary) = rooms.desk.state().session(&session).await? else { return Err(not_found()) };
     // Nobody finds it any more, and then what runs for it ends.
     let make = || async {
-        let (root, count) = count(rooms).await?;
+        let (root, count) = count(&rooms.desk).await?;
         if rooms.desk.state().session(&session).await?.is_none() {
             return Err(not_found());
         }
@@ -156,15 +156,15 @@ fn annotations(session: &str) -> AnnotationsSummary {
 }
 
 /// How many sessions there are, as of this seq of the root.
-async fn count(rooms: &Rooms) -> Result<(u64, i64), StateError> {
+pub(super) async fn count(desk: &Desk) -> Result<(u64, i64), StateError> {
     let look = |state: &SnapshotState, seq| match state {
         SnapshotState::Root(root) => (seq, root.active_sessions.unwrap_or(0)),
         _ => (seq, 0),
     };
-    rooms.desk.look(ROOT_RESOURCE_URI, look).await
+    desk.look(ROOT_RESOURCE_URI, look).await
 }
 
-fn active_sessions(active_sessions: i64) -> StateAction {
+pub(super) fn active_sessions(active_sessions: i64) -> StateAction {
     StateAction::RootActiveSessionsChanged(RootActiveSessionsChangedAction { active_sessions })
 }
 

@@ -7,6 +7,7 @@ use ahp_types::errors::json_rpc_error_codes::INTERNAL_ERROR;
 use ahp_types::notifications::SessionRemovedParams;
 
 use super::desk::{Desk, Sheet};
+use super::sessions;
 use crate::error::MethodError;
 use crate::log::{Log, ReadError};
 use crate::state::entry::Notice;
@@ -30,7 +31,10 @@ pub async fn erase(log: &Arc<dyn Log>, session: &str) -> Result<Option<u64>, Met
     if listed {
         let removed = SessionRemovedParams { channel: ROOT_RESOURCE_URI.to_owned(), session: session.to_owned() };
         let desk = Desk::new(Arc::clone(log), Arc::clone(&state));
-        desk.put_seen(Sheet::new().notice(session, &Notice::Removed(removed))).await?;
+        let sheet = Sheet::new().notice(session, &Notice::Removed(removed));
+        let (_, count) = sessions::count(&desk).await?;
+        let counted = sessions::active_sessions(count.saturating_sub(1));
+        desk.put_seen(sheet.action(ROOT_RESOURCE_URI, &counted)).await?;
     }
     state.forget(session).await?;
     let gone = log.erase(session).await.map_err(|error| MethodError::new(INTERNAL_ERROR, error.to_string()))?;

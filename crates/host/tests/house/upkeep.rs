@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use breakbulk_host::host::erase;
+use breakbulk_host::log::Batch;
 use serde_json::json;
 
 use super::world::{House, SESSION, state};
@@ -40,4 +42,29 @@ async fn who_comes_back_from_before_what_is_kept_gets_a_snapshot() {
     assert_eq!(state(&mut client, SESSION).await["title"], "4");
     let gone = client.call("subscribe", json!({"channel": "ahp-chat:/gone"})).await.unwrap_err();
     assert_eq!(gone["code"], -32008);
+}
+
+#[tokio::test]
+async fn a_session_that_was_erased_while_no_host_ran_is_not_counted() {
+    let house = House::new().await;
+    let (mut client, _) = house.with_session("c").await;
+    client.call("createSession", json!({"channel": "ahp-session:/2"})).await.unwrap();
+    house.host.stop().await;
+    assert!(erase(&house.log, SESSION).await.unwrap().unwrap() > 0);
+    let last = house.log.bounds().await.unwrap().last;
+    let house = house.again().await;
+    let mut client = house.client("c").await;
+    assert_eq!(state(&mut client, "ahp-root://").await["activeSessions"], 1);
+    assert_eq!(house.log.bounds().await.unwrap().last, last, "whoever erased it has said so");
+}
+
+#[tokio::test]
+async fn a_wrong_count_of_sessions_is_put_right_at_the_start() {
+    let house = House::new().await;
+    let (_, _) = house.with_session("c").await;
+    let body = json!({"channel": "ahp-root://", "action": {"type": "root/activeSessionsChanged", "activeSessions": 7}});
+    house.log.append(Batch::new().entry("ahp-root://", body.to_string())).await.unwrap();
+    let house = house.again().await;
+    let mut client = house.client("d").await;
+    assert_eq!(state(&mut client, "ahp-root://").await["activeSessions"], 1);
 }

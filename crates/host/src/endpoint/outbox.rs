@@ -127,6 +127,7 @@ impl Connection {
                 Said::Closed => {
                     if let Some(present) = &mut self.present {
                         present.feed.leave(&entry.channel);
+                        self.shared.methods.left(&present.info, &entry.channel);
                     }
                 }
                 Said::Initial => return self.end(End::Reset),

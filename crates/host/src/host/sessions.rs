@@ -10,6 +10,7 @@ use ahp_types::state::{
     AnnotationsState, AnnotationsSummary, ChatOrigin, SessionActiveClient, SessionConfigState, SessionLifecycle,
     SessionState, SessionStatus, SessionSummary, SnapshotState,
 };
+use tracing::warn;
 
 use super::chats::{self, Plan};
 use super::desk::{Desk, Sheet, not_kept};
@@ -77,9 +78,19 @@ pub(super) async fn dispose(rooms: &Rooms, params: DisposeSessionParams) -> Resu
         rooms.conduct.close(&chat).await;
     }
     rooms.workshop.closed(&session).await;
+    close_channels(rooms, &session).await;
     rooms.desk.state().forget(&session).await?;
     let erased = rooms.desk.log().erase(&session).await;
     erased.map(drop).map_err(|error| MethodError::new(INTERNAL_ERROR, format!("the session is not erased: {error}")))
+}
+
+/// Says to all who follow a channel of a session that there is nothing more to follow.
+async fn close_channels(rooms: &Rooms, session: &str) {
+    let Ok(channels) = rooms.desk.log().channels(Some(session)).await else { return };
+    let sheet = channels.iter().fold(Sheet::new(), |sheet, info| sheet.close(&info.channel));
+    if let Err(error) = rooms.desk.put_seen(sheet).await {
+        warn!("who follows a session that is gone does not hear of it: {error}");
+    }
 }
 
 /// What is known of a session that is about to be.

@@ -151,3 +151,19 @@ async fn who_sees_a_window_comes_back_to_a_snapshot_when_turns_are_taken_away() 
         result["snapshots"][0]["state"]["turns"].as_array().unwrap().iter().map(|turn| &turn["id"]).collect();
     assert_eq!(ids, ["t0", "t1"]);
 }
+
+#[tokio::test]
+async fn who_follows_a_chat_that_is_disposed_of_hears_of_it_and_may_follow_another_of_that_name() {
+    let house = House::new().await;
+    let (mut client, _) = house.with_session("c").await;
+    let second = json!({"channel": SESSION, "chat": "ahp-chat:/second"});
+    for _ in 0..2 {
+        create(&mut client, second.clone()).await.unwrap();
+        assert_eq!(state(&mut client, "ahp-chat:/second").await["turns"], json!([]));
+        client.call("disposeChat", json!({"channel": "ahp-chat:/second"})).await.unwrap();
+        let removed = action_of(&mut client, "session/chatRemoved").await;
+        assert_eq!(removed["action"]["chat"], "ahp-chat:/second");
+        let gone = client.call("subscribe", json!({"channel": "ahp-chat:/second"})).await.unwrap_err();
+        assert_eq!(gone["code"], -32008);
+    }
+}

@@ -108,3 +108,21 @@ async fn what_is_not_offered_says_so() {
         assert_eq!(code(client.call(method, json!({"channel": "ahp-root://"})).await), -32601, "{method}");
     }
 }
+
+#[tokio::test]
+async fn who_follows_a_session_that_is_disposed_of_follows_it_no_more() {
+    let house = House::with(|config| config.endpoint.max_subscriptions = 4).await;
+    let mut client = house.client("c").await;
+    for n in 0..6 {
+        let session = format!("ahp-session:/{n}");
+        client.call("createSession", json!({"channel": session})).await.unwrap();
+        let chat = state(&mut client, &session).await["defaultChat"].clone();
+        client.subscribe(chat.as_str().unwrap()).await;
+        client.call("disposeSession", json!({"channel": session})).await.unwrap();
+        assert_eq!(code(client.call("subscribe", json!({"channel": session})).await), -32008);
+        assert_eq!(code(client.call("subscribe", json!({"channel": chat})).await), -32008);
+    }
+    assert_eq!(list(&mut client).await, [""; 0]);
+    let names: Vec<_> = house.log.channels(None).await.unwrap().into_iter().map(|info| info.channel).collect();
+    assert_eq!(names, ["ahp-root://".into()], "nothing of them is left");
+}

@@ -177,3 +177,23 @@ async fn nobody_looks_at_what_nobody_follows() {
     tokio::time::sleep(std::time::Duration::from_millis(500)).await;
     assert_eq!(world.logged(CHANGES).await, before);
 }
+
+#[tokio::test]
+async fn the_changeset_of_a_directory_that_the_session_has_no_more_is_gone() {
+    let (world, mut client) = repository().await;
+    world.write("sub/b.txt", "b\n");
+    world.act(SESSION, json!({"type": "session/workingDirectorySet", "directory": world.uri("sub")})).await;
+    open(&mut client).await;
+    let second = format!("{CHANGES}/1");
+    client.subscribe(&second).await;
+    world.act(SESSION, json!({"type": "session/workingDirectoryRemoved", "directory": world.uri("sub")})).await;
+    client.subscribe(CHANGES).await;
+    let changed = client.action("session/changesetsChanged").await;
+    assert_eq!(changed["action"]["changesets"].as_array().unwrap().len(), 1, "{changed}");
+    assert_eq!(client.fails("subscribe", json!({"channel": second})).await, -32008);
+    // It comes back with its directory.
+    world.act(SESSION, json!({"type": "session/workingDirectorySet", "directory": world.uri("sub")})).await;
+    client.subscribe(CHANGES).await;
+    client.action("session/changesetsChanged").await;
+    client.subscribe(&second).await;
+}

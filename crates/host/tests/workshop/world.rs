@@ -87,6 +87,12 @@ impl World {
         self.log.append(batch).await.unwrap();
     }
 
+    /// Logs an action, as if the host had done it.
+    pub(crate) async fn act(&self, channel: &str, action: Value) {
+        let body = json!({"channel": channel, "action": action}).to_string();
+        self.log.append(Batch::new().entry(channel, body)).await.unwrap();
+    }
+
     /// A client that has introduced itself.
     pub(crate) async fn client(&self, id: &str) -> Client {
         let mut client = self.link();

@@ -117,14 +117,21 @@ impl Workshop {
                 other => other?,
             }
         }
-        self.change(session, |before| {
+        self.decide(session, |sheet, before| {
             let before = before.changesets.as_deref().unwrap_or_default();
             let prefix = format!("{session}{CHANGES}uncommitted");
-            let others = before.iter().filter(|entry| !entry.uri_template.starts_with(&prefix));
+            let is_ours = |entry: &&Changeset| entry.uri_template.starts_with(&prefix);
             let ours = opened.iter().map(|opened| &opened.entry);
-            let new: Vec<Changeset> = ours.chain(others).cloned().collect();
+            let new: Vec<Changeset> = ours.chain(before.iter().filter(|entry| !is_ours(entry))).cloned().collect();
+            if new == before {
+                return None;
+            }
+            // Those of directories that the session does not have any more are no more either.
+            let is_open = |entry: &&Changeset| opened.iter().any(|opened| opened.channel == entry.uri_template);
+            let gone = before.iter().filter(|entry| is_ours(entry) && !is_open(entry));
+            let sheet = gone.fold(sheet, |sheet, entry| sheet.close(&entry.uri_template));
             let changed = SessionChangesetsChangedAction { changesets: Some(new) };
-            (changed.changesets.as_deref() != Some(before)).then_some(StateAction::SessionChangesetsChanged(changed))
+            Some(sheet.action(session, &StateAction::SessionChangesetsChanged(changed)))
         })
         .await
     }

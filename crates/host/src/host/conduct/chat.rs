@@ -162,7 +162,7 @@ impl Chat {
                 self.client(&channel, StateAction::ChatToolCallConfirmed(action)).await?;
                 self.show(&[channel], None).await
             }
-            StateAction::ChatTruncated(action) if is_mine => self.truncated(action.turn_id.is_none()).await,
+            StateAction::ChatTruncated(_) if is_mine => self.truncated().await,
             // Set while a turn ran, it waits for the end of that, whatever is the case by now.
             StateAction::ChatPendingMessageSet(_) if self.turn.is_some() => Ok(()),
             StateAction::ChatPendingMessageSet(_) if is_mine && !self.is_worker => {
@@ -187,17 +187,16 @@ impl Chat {
         self.show(&[Arc::clone(&self.uri)], title.as_deref()).await
     }
 
-    /// Turns were taken back. If none is left, the agent is to remember none either; of some it cannot forget a part.
-    async fn truncated(&mut self, is_empty: bool) -> Result<(), Over> {
+    /// Turns were taken back, and the agent is not to answer from them. It cannot forget a part of a conversation, so the
+    /// next turn begins another one.
+    async fn truncated(&mut self) -> Result<(), Over> {
         if let Some(turn_id) = self.turn.clone() {
             let cancelled = ChatTurnCancelledAction { turn_id, duration: 0, meta: None };
             self.client(&Arc::clone(&self.uri), StateAction::ChatTurnCancelled(cancelled)).await?;
             self.over(false).await?;
         }
-        if is_empty {
-            home::remember(&self.shared.desk, &self.pen, &self.session, &self.uri, None).await?;
-            self.lost().await?;
-        }
+        home::remember(&self.shared.desk, &self.pen, &self.session, &self.uri, None).await?;
+        self.lost().await?;
         self.show(&[Arc::clone(&self.uri)], None).await
     }
 

@@ -78,7 +78,7 @@ async fn wire(way: Way, rate: Option<f64>) -> Wire {
         None => address,
     };
     let mut wire = Wire::new(Dialect::Ahp, role, 900_000, by).await;
-    wire.carry(&Message::from(corpus::agent(1 << 20))).await;
+    wire.carry(Message::from(corpus::agent(1 << 20))).await;
     wire
 }
 

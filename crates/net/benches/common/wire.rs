@@ -76,8 +76,9 @@ impl Wire {
         Self { from: Peer::new(near, machine(dialect, role, cap)), to: Peer::new(far, machine(dialect, other, cap)) }
     }
 
-    /// A wire through two gateways: plain to them, in segments between them.
-    pub(crate) async fn bridged(cap: u64) -> Self {
+    /// A wire through two gateways: plain to them, in segments between them. What the second puts together it checks, as
+    /// the end of a direct wire does; `twice` if the host checks it once more.
+    pub(crate) async fn bridged(cap: u64, twice: bool) -> Self {
         let max = 64 << 20;
         let (client, near) = sockets(max, straight).await;
         let (left, right) = sockets(cap, straight).await;
@@ -86,20 +87,25 @@ impl Wire {
         let (plain, segmented) = (|role| setup(Dialect::Plain, role, max), |role| setup(Dialect::Ahp, role, cap));
         join(Gateway::new(plain(Role::Server), segmented(Role::Client), Budget::default()), near, left);
         join(Gateway::new(segmented(Role::Server), plain(Role::Client), Budget::default()), right, far);
-        let from = Peer::new(client, machine(Dialect::Plain, Role::Client, max));
-        let to = Peer::new(host, machine(Dialect::Plain, Role::Server, max));
+        let end = |role| {
+            let mut setup = plain(role);
+            setup.front_only = !twice;
+            setup.machine(Budget::default().account(Some("bench"))).expect("random bytes")
+        };
+        let (from, to) = (Peer::new(client, end(Role::Client)), Peer::new(host, end(Role::Server)));
         let mut wire = Self { from, to };
         // From this handshake the gateways learn what each other takes.
-        wire.carry(&Message::from(INITIALIZE)).await;
+        wire.carry(Message::from(INITIALIZE)).await;
         wire.to.send(Message::from(WELCOME), Lane::Auto);
         wire.from.next().await;
         wire
     }
 
     /// Sends a message, and waits until it has arrived.
-    pub(crate) async fn carry(&mut self, message: &Message) {
-        self.from.send(message.clone(), Lane::Auto);
-        assert_eq!(self.to.next().await.len(), message.len(), "all of it arrives");
+    pub(crate) async fn carry(&mut self, message: Message) {
+        let len = message.len();
+        self.from.send(message, Lane::Auto);
+        assert_eq!(self.to.next().await.len(), len, "all of it arrives");
     }
 }
 

@@ -18,6 +18,9 @@ use crate::queue::{Finish, Fit, Order, Pick, Queue};
 const SEGMENTS_PER_SECOND: u64 = 20;
 /// The shortest frame that is chosen for a slow link: below it, the template would weigh too much.
 const SLOW_FRAME: u64 = 16 << 10;
+/// The longest frame that is chosen at all. The peer works on one while the next is made and sent: with longer ones it
+/// waits longer for the first, and neither end's second-level cache holds them.
+const LONG_FRAME: u64 = 192 << 10;
 /// The longest frame that is chosen while others wait, or have just passed.
 const SHARED_FRAME: u64 = 64 << 10;
 /// Two messages without segments in this time are a stream of them, and the next is expected.
@@ -79,17 +82,8 @@ pub(super) struct Sender {
 
 impl Sender {
     pub(super) fn new(limits: &Limits, seed: [u8; 32]) -> Self {
-        let (queue, link) = (Queue::new(limits.max_queued_bytes), Capacity::of(u64::MAX));
-        Self {
-            queue,
-            answers: VecDeque::new(),
-            pace: Pace::default(),
-            short: [None; 2],
-            link,
-            seed,
-            groups: 0,
-            frames: 0,
-        }
+        let (queue, link, pace) = (Queue::new(limits.max_queued_bytes), Capacity::of(u64::MAX), Pace::default());
+        Self { queue, answers: VecDeque::new(), pace, short: [None; 2], link, seed, groups: 0, frames: 0 }
     }
 
     /// The link's cap changed. A group that has started cannot be cut anew.
@@ -202,10 +196,10 @@ impl Sender {
         };
         Over::check(size, theirs.max_message_bytes).map_err(SendError::TooLarge)?;
         let largest = wire::largest_frame(theirs.max_frame_bytes, &self.link);
-        let slow = self.pace.rate().and_then(|rate| rate.checked_div(SEGMENTS_PER_SECOND)).map(|n| n.max(SLOW_FRAME));
+        let slow = self.pace.rate().and_then(|rate| rate.checked_div(SEGMENTS_PER_SECOND));
         let is_lively = self.short[0].is_some_and(|then| now.saturating_duration_since(then) < LIVELY);
-        let shared = (is_lively || self.queue.has_waiting()).then_some(SHARED_FRAME);
-        let chosen = largest.min(slow.unwrap_or(u64::MAX)).min(shared.unwrap_or(u64::MAX));
+        let longest = if is_lively || self.queue.has_waiting() { SHARED_FRAME } else { LONG_FRAME };
+        let chosen = slow.map_or(longest, |n| n.clamp(SLOW_FRAME, longest)).min(largest);
         let plan = Plan::new(size, chosen).or_else(|_| Plan::new(size, largest))?;
         if let Some(rate) = self.pace.rate() {
             let wire_bytes = u128::from(plan.total).saturating_mul(plan.longest_frame().into());

@@ -16,6 +16,12 @@
 //! snapshot is being made for a `subscribe`, nothing is pulled: the snapshot knows everything up to the position at least,
 //! and what it knows beyond is passed over when it comes.
 //!
+//! # What a client cannot take
+//!
+//! What is large in an action or a snapshot goes to it by reference, and to nobody else ([`Tight`], and the state's
+//! [`content`](crate::state::State::content)). An action that is too long even so ends the connection by name; the client comes
+//! back to a snapshot with fewer turns, or finds the channel among the missing.
+//!
 //! # Actions that are not taken
 //!
 //! A refused action goes back to who dispatched it, and to nobody else: an `action` with its `origin` and a
@@ -35,6 +41,7 @@ mod list;
 mod methods;
 mod outbox;
 mod resume;
+mod room;
 mod threshold;
 mod traffic;
 mod views;
@@ -54,8 +61,9 @@ pub use self::config::{EndpointConfig, Welcome};
 use self::connection::Connection;
 pub use self::end::{Counts, End};
 pub use self::methods::{ClientInfo, Dispatched, Methods, RawParams, Refusal, Reply, not_offered};
+use self::room::Recent;
 pub use self::traffic::{Traffic, Way};
-pub use self::views::{Shot, View, ViewError, Views};
+pub use self::views::{Moved, Shot, Tight, View, ViewError, Views};
 use crate::log::Log;
 
 /// Serves clients. Cloning shares it.
@@ -74,6 +82,7 @@ pub(crate) struct Shared {
     clients: Clients,
     counts: Counts,
     traffic: Arc<Traffic>,
+    recent: Recent,
     stop: watch::Sender<bool>,
 }
 
@@ -88,8 +97,20 @@ impl Endpoint {
         budget: Budget,
     ) -> Self {
         let (negotiated, clients, counts) = (Negotiated::default(), Clients::default(), Counts::default());
-        let (traffic, stop) = (Arc::default(), watch::Sender::new(false));
-        Self(Arc::new(Shared { log, views, methods, config, budget, negotiated, clients, counts, traffic, stop }))
+        let (traffic, recent, stop) = (Arc::default(), Recent::default(), watch::Sender::new(false));
+        Self(Arc::new(Shared {
+            log,
+            views,
+            methods,
+            config,
+            budget,
+            negotiated,
+            clients,
+            counts,
+            traffic,
+            recent,
+            stop,
+        }))
     }
 
     /// Serves a client until its connection ends, and says how. The principal is whoever the door let in: their links

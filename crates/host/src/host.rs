@@ -16,6 +16,7 @@ mod dispatch;
 mod front;
 mod homes;
 mod names;
+mod restore;
 mod retain;
 mod sessions;
 mod settings;

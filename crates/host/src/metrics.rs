@@ -55,6 +55,9 @@ fn traffic(page: &mut Page, traffic: &Traffic) {
     page.gauge("breakbulk_unsent_bytes", "Bytes of these.", traffic.unsent_bytes.load(Relaxed));
     page.gauge("breakbulk_calls", "Requests of clients that are under way.", traffic.calls.load(Relaxed));
     page.gauge("breakbulk_waiting_actions", "Actions of clients that wait their turn.", traffic.waiting.load(Relaxed));
+    let help = "Contents that were sent by reference, to clients that cannot take them.";
+    page.counter("breakbulk_references_total", help, &traffic.references);
+    page.counter("breakbulk_reference_bytes_total", "Bytes of these.", &traffic.reference_bytes);
     page.histogram("breakbulk_replay_actions", "Actions in a replay.", &traffic.replayed, ONE, 0..21);
     page.histogram("breakbulk_replay_bytes", "Bytes of a replay.", &traffic.replay_bytes, ONE, 8..31);
     let help = "Bytes of an answer to a reconnect that is snapshots.";

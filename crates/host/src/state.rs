@@ -38,6 +38,7 @@
 
 mod catalogue;
 mod channel;
+mod content;
 pub mod entry;
 mod error;
 mod follow;
@@ -45,7 +46,9 @@ mod keep;
 mod kind;
 mod load;
 mod shot;
+pub(crate) mod slim;
 mod slot;
+mod tight;
 mod turns;
 
 use std::sync::Arc;
@@ -53,9 +56,12 @@ use std::sync::Arc;
 use ahp_types::commands::{ListSessionsParams, ListSessionsResult};
 pub use ahp_types::state::SnapshotState;
 use ahp_types::state::{ResponsePart, SessionSummary, TurnState};
+pub use content::Content;
 pub use error::StateError;
 pub use kind::Kind;
 pub use shot::{Page, Shot, View};
+pub use slim::Moved;
+pub use tight::Tight;
 use tokio::task::JoinHandle;
 
 use self::slot::Slots;
@@ -201,6 +207,30 @@ impl State {
         shot::snapshot(&self.slots, channel, view).await
     }
 
+    /// A channel's state in at most `room` bytes, with everything up to `at_least` in it: what is large is by reference, and
+    /// of the turns that `view` has, the last so many are there that fit. `None` if there is no such text.
+    ///
+    /// # Errors
+    /// When there is no such channel, or when it cannot be read.
+    pub async fn tight(
+        &self,
+        channel: &str,
+        view: View,
+        at_least: Seq,
+        room: usize,
+    ) -> Result<Option<Tight>, StateError> {
+        self.slots.reached(at_least).await?;
+        tight::tight(&self.slots, channel, view, room).await
+    }
+
+    /// What a reference names that a client was sent in place of something large.
+    ///
+    /// # Errors
+    /// [`StateError::NotFound`] when the URI names nothing of ours, or what was there is not there any more.
+    pub async fn content(&self, uri: &str) -> Result<Content, StateError> {
+        content::content(&self.slots, slim::Reference::read(uri).ok_or(StateError::NotFound)?).await
+    }
+
     /// How many bytes the text of a snapshot has now, without building it.
     ///
     /// # Errors
@@ -218,7 +248,21 @@ impl State {
     /// # Errors
     /// When there is no such chat, when the cursor is not one of its, or when a turn cannot be read.
     pub async fn fetch_turns(&self, channel: &str, cursor: Option<&str>) -> Result<Option<Page>, StateError> {
-        shot::fetch(&self.slots, channel, cursor).await
+        self.fetch_turns_within(channel, cursor, usize::MAX).await
+    }
+
+    /// As [`fetch_turns`](Self::fetch_turns), for somebody who takes no more than so many bytes, unless one turn alone has
+    /// more.
+    ///
+    /// # Errors
+    /// As [`fetch_turns`](Self::fetch_turns).
+    pub async fn fetch_turns_within(
+        &self,
+        channel: &str,
+        cursor: Option<&str>,
+        room: usize,
+    ) -> Result<Option<Page>, StateError> {
+        shot::fetch(&self.slots, channel, cursor, room).await
     }
 
     /// One turn, as the action that loads it; `None` if the chat has none with this id.

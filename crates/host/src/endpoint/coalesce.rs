@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use tokio::time::{Duration, Instant};
 
+use super::wire;
 use crate::log::{Entry, Seq};
 
 /// A body that is longer than this gains nothing by waiting.
@@ -27,6 +28,8 @@ pub(super) struct Held {
     due: Instant,
     /// The body of the only one in it, as the log has it.
     only: Option<Bytes>,
+    /// Bytes of all their bodies: what they become is no longer.
+    bytes: u64,
 }
 
 /// A delta, taken apart.
@@ -52,18 +55,21 @@ impl Held {
     pub(super) fn new(entry: &Entry, latency: Duration) -> Option<Self> {
         let delta = Delta::read(&entry.body)?;
         let (due, only) = (Instant::now() + latency, Some(entry.body.clone()));
-        Some(Self { channel: entry.channel.clone(), seq: entry.seq, delta, due, only })
+        let bytes = u64::try_from(entry.body.len()).unwrap_or(u64::MAX);
+        Some(Self { channel: entry.channel.clone(), seq: entry.seq, delta, due, only, bytes })
     }
 
-    /// Takes in a later one, if both do the same as one; else gives it back.
-    pub(super) fn merge(&mut self, later: Self) -> Option<Self> {
+    /// Takes in a later one, if both do the same as one, and that is no more than `most` bytes on the wire; else gives it back.
+    pub(super) fn merge(&mut self, later: Self, most: u64) -> Option<Self> {
+        let bytes = self.bytes.saturating_add(later.bytes);
         let (mine, its) = (&mut self.delta, &later.delta);
         let same = self.channel == later.channel && mine.field == its.field && mine.rest == its.rest;
-        if !same || mine.text.len().saturating_add(its.text.len()) > MAX_TEXT {
+        let is_much = mine.text.len().saturating_add(its.text.len()) > MAX_TEXT;
+        if !same || is_much || bytes.saturating_add(wire::ENVELOPE) > most {
             return Some(later);
         }
         mine.text.push_str(&its.text);
-        (self.seq, self.only) = (later.seq, None);
+        (self.seq, self.only, self.bytes) = (later.seq, None, bytes);
         None
     }
 
@@ -127,7 +133,7 @@ mod tests {
     #[tokio::test]
     async fn deltas_of_one_part_become_one_with_the_seq_of_the_last() {
         let mut first = delta(4, "p", "a\"");
-        assert!(first.merge(delta(6, "p", "é")).is_none());
+        assert!(first.merge(delta(6, "p", "é"), u64::MAX).is_none());
         let (seq, body) = first.into_entry();
         let action = json!({"type": "chat/delta", "turnId": "t", "partId": "p", "content": "a\"é"});
         assert_eq!(seq, 6);
@@ -144,9 +150,9 @@ mod tests {
             Some(delta(6, "q", "x")),
         ];
         for other in others {
-            assert!(delta(4, "p", "a").merge(other.unwrap()).is_some());
+            assert!(delta(4, "p", "a").merge(other.unwrap(), u64::MAX).is_some());
         }
-        assert!(delta(4, "p", &"a".repeat(MAX_BODY / 2)).merge(delta(6, "p", "b")).is_none());
+        assert!(delta(4, "p", &"a".repeat(MAX_BODY / 2)).merge(delta(6, "p", "b"), u64::MAX).is_none());
     }
 
     #[tokio::test]

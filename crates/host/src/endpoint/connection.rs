@@ -4,7 +4,7 @@ use std::collections::{HashMap, VecDeque};
 use std::future::pending;
 use std::sync::Arc;
 
-use breakbulk::{BoxLink, Driver, Intake, Link};
+use breakbulk::{BoxLink, Driver, Intake};
 use breakbulk_proto::ahp::{self, Delivery, Role};
 use breakbulk_proto::{CloseReason, Event, Input, Machine, Message, Subject, Ticket};
 use bytes::Bytes;
@@ -22,6 +22,7 @@ use super::methods::{ClientInfo, Methods};
 use super::outbox::Sending;
 use super::threshold::Threshold;
 use super::traffic::{Depths, Part};
+use super::views::Moved;
 use crate::error::MethodError;
 use crate::log::{Entry, ReadError};
 
@@ -47,6 +48,8 @@ pub(super) struct Connection {
     pub(super) held: Option<Held>,
     pub(super) sending: Sending,
     pub(super) ending: Option<End>,
+    /// What was sent by reference.
+    pub(super) moved: Moved,
     part: Part,
     stop: watch::Receiver<bool>,
 }
@@ -112,6 +115,7 @@ impl Connection {
             held: None,
             sending: Sending::new(now),
             ending: None,
+            moved: Moved::default(),
             part: Part::new(Arc::clone(&shared.traffic)),
             stop: shared.stop.subscribe(),
             shared,
@@ -256,6 +260,8 @@ impl Connection {
             seq,
             failure,
             unsent_bytes = self.sending.bytes,
+            references = self.moved.count,
+            reference_bytes = self.moved.bytes,
             reason = end.name(),
             code = end.code(),
             "connection closed: {end}"
@@ -273,15 +279,6 @@ impl Connection {
                 Intake { max_frame_bytes, account: Some(self.shared.budget.account(Some(name))) }
             }
             _ => Intake { max_frame_bytes: limits.max_frame_bytes, account: None },
-        }
-    }
-
-    /// The most that the client takes in one message.
-    pub(super) fn message_limit(&self) -> u64 {
-        let cap = self.driver.link().capacity().cap;
-        match self.driver.machine().peer().map(|peer| peer.max_message_bytes).or(self.driver.link().offered()) {
-            Some(limit) => limit,
-            None => self.shared.config.assumed_message_bytes.min(cap),
         }
     }
 }

@@ -41,20 +41,22 @@ impl Connection {
     }
 
     fn replied(&mut self, id: Option<&Bytes>, reply: Result<Reply, MethodError>) {
-        let result = reply.map(|Reply { result, before }| {
-            if let (Some((channel, action)), Some(present)) = (before, &self.present) {
-                let action = wire::aside(present.feed.position(), &channel, &action);
+        let result = reply.and_then(|Reply { result, before }| {
+            if let Some((channel, action)) = before {
+                let action = self.aside(&channel, &action)?;
                 self.flush();
                 self.send(action);
             }
-            result
+            Ok(result)
         });
         self.answer(id, result);
     }
 
     fn greeted(&mut self, id: Option<Bytes>, greeted: Greeted) {
         self.is_greeting = false;
-        let Greeted { result, notices, feed, introduced, arrived, is_new } = greeted;
+        let Greeted { result, notices, feed, moved, introduced, arrived, is_new } = greeted;
+        let takes = self.takes();
+        self.by_reference(moved, takes.most);
         let introduced = self.shared.clients.acquaint(self.principal.clone(), introduced, is_new);
         let (handle, orders) = ClientHandle::new(self.shared.config.max_asks, self.shared.config.ask_time);
         let registration = self.shared.clients.register(arrived, handle.clone());
@@ -66,6 +68,7 @@ impl Connection {
             implementation: introduced.implementation,
             locale: introduced.locale,
             capabilities: introduced.capabilities,
+            message_bytes: takes.most,
             handle,
         };
         info!(

@@ -17,7 +17,8 @@ use super::clients::Arrived;
 use super::feed::{Feed, Subscription, Subscriptions};
 use super::methods::RawParams;
 use super::resume::{Replay, Shots, Taken};
-use super::views::{Shot, View, ViewError};
+use super::room::{Takes, wide};
+use super::views::{Moved, Shot, View, ViewError};
 use super::wire;
 use crate::error::MethodError;
 use crate::log::{Channels, ReadError, Seq};
@@ -32,6 +33,8 @@ pub(super) struct Greeted {
     /// What goes right behind it.
     pub(super) notices: Vec<Message>,
     pub(super) feed: Feed,
+    /// What is in the answer by reference.
+    pub(super) moved: Moved,
     pub(super) introduced: Introduced,
     pub(super) arrived: Arrived,
     /// Whether it has told all of that, or comes back and has told it before.
@@ -48,12 +51,12 @@ pub(super) struct Introduced {
     pub(super) capabilities: Option<ClientCapabilities>,
 }
 
-/// Answers `initialize`. The client takes `limit` bytes in one message.
+/// Answers `initialize`.
 pub(super) async fn initialize(
     shared: &Shared,
     principal: Option<Arc<str>>,
     params: RawParams,
-    limit: u64,
+    takes: Takes,
 ) -> Result<Greeted, MethodError> {
     let params: InitializeParams = params.parse()?;
     let offered = negotiate_protocol_version(&params.protocol_versions);
@@ -71,11 +74,11 @@ pub(super) async fn initialize(
     let at = shared.log.bounds().await.map_err(|error| unreadable(&error))?.last;
     let channels: Vec<Arc<str>> =
         params.initial_subscriptions.unwrap_or_default().into_iter().map(Into::into).collect();
-    let shots = Shots::take(shared, &channels, at, limit).await;
+    let shots = Shots::take(shared, &channels, at, takes.likely).await;
     let (feed, seq) = follow(shared, &shots, at);
     let front = format!(r#"{{"protocolVersion":{},"serverSeq":{seq},"snapshots":"#, Value::from(&*introduced.version));
     let result = joined(front, bodies(&shots), welcome(shared));
-    Ok(Greeted { result, notices: Vec::new(), feed, introduced, arrived, is_new: true })
+    Ok(Greeted { result, notices: Vec::new(), feed, moved: shots.moved, introduced, arrived, is_new: true })
 }
 
 /// Answers `reconnect`: with all that was missed, if that is at most half of what the client takes in one message; else
@@ -84,7 +87,7 @@ pub(super) async fn reconnect(
     shared: &Shared,
     principal: Option<Arc<str>>,
     params: RawParams,
-    limit: u64,
+    takes: Takes,
 ) -> Result<Greeted, MethodError> {
     let params: ReconnectParams = params.parse()?;
     let (id, version) = (client_id(&params.client_id)?, PROTOCOL_VERSION.to_owned());
@@ -95,19 +98,25 @@ pub(super) async fn reconnect(
     // A seq from the future, or from before everything, comes from another log.
     let after = Seq::try_from(params.last_seen_server_seq).ok().filter(|after| *after <= at);
     let replayed = match after {
-        Some(after) => replay(shared, after, &channels, limit / 2).await,
+        Some(after) => replay(shared, after, &channels, takes).await,
         None => None,
     };
-    let (result, notices, feed) = match replayed {
+    let Resumed { result, notices, feed, moved } = match replayed {
         Some(replayed) => replayed,
-        None => snapshots(shared, &channels, at, limit).await,
+        None => snapshots(shared, &channels, at, takes.likely).await,
     };
-    Ok(Greeted { result, notices, feed, introduced, arrived, is_new: false })
+    Ok(Greeted { result, notices, feed, moved, introduced, arrived, is_new: false })
 }
 
-type Resumed = (Message, Vec<Message>, Feed);
+/// The answer to a client that comes back.
+struct Resumed {
+    result: Message,
+    notices: Vec<Message>,
+    feed: Feed,
+    moved: Moved,
+}
 
-async fn replay(shared: &Shared, after: Seq, channels: &[Arc<str>], limit: u64) -> Option<Resumed> {
+async fn replay(shared: &Shared, after: Seq, channels: &[Arc<str>], takes: Takes) -> Option<Resumed> {
     let (mut there, mut missing) = (Vec::new(), Vec::new());
     for channel in channels {
         match shared.views.size_of(channel, View::FULL).await {
@@ -117,14 +126,15 @@ async fn replay(shared: &Shared, after: Seq, channels: &[Arc<str>], limit: u64) 
             Err(ViewError::Failed(_)) => there.push(channel.clone()),
         }
     }
-    let Replay { actions, notices, tail } = Replay::read(shared, after, &there, limit).await?;
+    let Replay { actions, notices, moved, tail, .. } = Replay::read(shared, after, &there, takes).await?;
     shared.counts.add("endpoint-replay", 1);
     shared.traffic.replayed.observe(wide(actions.len()));
     let result = joined(r#"{"type":"replay","actions":"#.to_owned(), actions.finish(), end(&missing));
     shared.traffic.replay_bytes.observe(wide(result.len()));
     // Which turns the client has is not known any more.
     let known = |channel| (channel, Subscription { known: after, is_windowed: true, ..Subscription::default() });
-    Some((result, notices, Feed::new(tail, there.into_iter().map(known).collect())))
+    let feed = Feed::new(tail, there.into_iter().map(known).collect());
+    Some(Resumed { result, notices, feed, moved })
 }
 
 /// The types have no `missing` beside snapshots; clients take what is not shown for missing, and ours reads the field.
@@ -134,7 +144,7 @@ async fn snapshots(shared: &Shared, channels: &[Arc<str>], at: Seq, limit: u64) 
     let (feed, _) = follow(shared, &shots, at);
     let result = joined(r#"{"type":"snapshot","snapshots":"#.to_owned(), bodies(&shots), end(&shots.missing));
     shared.traffic.snapshot_bytes.observe(wide(result.len()));
-    (result, Vec::new(), feed)
+    Resumed { result, notices: Vec::new(), feed, moved: shots.moved }
 }
 
 /// A feed that goes on behind snapshots, each of which knows everything up to `at` at least; and the seq up to which all of
@@ -189,10 +199,6 @@ fn unsupported() -> MethodError {
     let data = UnsupportedProtocolVersionErrorData { supported_versions: versions.collect() };
     let error = MethodError::new(UNSUPPORTED_PROTOCOL_VERSION, "no protocol version in common");
     error.with_data(json!(data))
-}
-
-fn wide(len: usize) -> u64 {
-    u64::try_from(len).unwrap_or(u64::MAX)
 }
 
 fn unreadable(error: &ReadError) -> MethodError {

@@ -19,6 +19,7 @@ use super::feed::Subscription;
 use super::greeting;
 use super::jobs::{self, Done, Draft, Job, Wish, Work};
 use super::methods::{Dispatched, RawParams, Refusal};
+use super::resume::Shown;
 use super::views::{Shot, View, ViewError};
 use super::wire::{self, Incoming};
 use crate::error::MethodError;
@@ -89,13 +90,13 @@ impl Connection {
 
     fn greet(&mut self, id: Bytes, method: &str, params: RawParams, bytes: usize) {
         self.is_greeting = true;
-        let (shared, limit) = (Arc::clone(&self.shared), self.message_limit());
+        let (shared, takes) = (Arc::clone(&self.shared), self.takes());
         let (principal, is_new) = (self.principal.clone(), method == "initialize");
         self.jobs.start(Job { id: Some(id), work: Work::Greet, bytes }, async move {
             let greeted = if is_new {
-                greeting::initialize(&shared, principal, params, limit).await
+                greeting::initialize(&shared, principal, params, takes).await
             } else {
-                greeting::reconnect(&shared, principal, params, limit).await
+                greeting::reconnect(&shared, principal, params, takes).await
             };
             Done::Greeted(greeted.map(Box::new))
         });
@@ -123,29 +124,32 @@ impl Connection {
     /// The position stands still now: a snapshot from there on is asked for.
     pub(super) fn begin_snapshot(&mut self, job: Job, wish: Wish) {
         let Some(present) = &self.present else { return };
-        let (views, at_least) = (Arc::clone(&self.shared.views), present.feed.position());
+        let (shared, at_least, most) = (Arc::clone(&self.shared), present.feed.position(), self.takes().most);
+        let view = View { turns: wish.turns };
         self.shots = self.shots.saturating_add(1);
-        self.jobs.start(job, async move {
-            Done::Shown(views.snapshot(&wish.channel, View { turns: wish.turns }, at_least).await)
-        });
+        self.jobs
+            .start(job, async move { Done::Shown(Shown::take(&shared, &wish.channel, view, at_least, most).await) });
     }
 
     /// A snapshot is there: from it on the channel is followed.
-    pub(super) fn shown(&mut self, id: Option<&Bytes>, wish: &Wish, shown: Result<Shot, ViewError>) {
+    pub(super) fn shown(&mut self, id: Option<&Bytes>, wish: &Wish, shown: Result<Shown, ViewError>) {
         self.flush();
         let result = shown.map_err(|error| match error {
             ViewError::NotFound => MethodError::new(NOT_FOUND, "there is no such channel"),
             ViewError::Failed(error) => error,
         });
         let was_left = self.left.contains(&wish.channel);
-        if let (Ok(shot), Some(present), false) = (&result, &mut self.present, was_left) {
-            let known = shot.from_seq.max(present.feed.position());
-            let is_windowed = wish.turns.is_some();
+        if let (Ok(shown), Some(present), false) = (&result, &mut self.present, was_left) {
+            let known = shown.shot.from_seq.max(present.feed.position());
+            let is_windowed = shown.is_windowed;
             let subscription = Subscription { known, latency: wish.latency, is_windowed };
             present.feed.follow(wish.channel.clone(), subscription);
             self.shared.methods.follows(&present.info, &wish.channel);
         }
-        self.answer(id, result.map(|shot| enclosed(&shot)));
+        if let Ok(shown) = &result {
+            self.by_reference(shown.moved, self.takes().most);
+        }
+        self.answer(id, result.map(|shown| enclosed(&shown.shot)));
     }
 
     fn unsubscribe(&mut self, params: &RawParams) -> Result<(), MethodError> {

@@ -9,7 +9,8 @@ use tokio::task::{Id, JoinSet};
 
 use super::greeting::Greeted;
 use super::methods::{Refusal, Reply};
-use super::views::{Shot, ViewError};
+use super::resume::Shown;
+use super::views::ViewError;
 use crate::error::MethodError;
 use crate::log::Answer;
 
@@ -53,7 +54,7 @@ pub(super) struct Draft {
 /// How a job came out.
 pub(super) enum Done {
     Greeted(Result<Box<Greeted>, MethodError>),
-    Shown(Result<Shot, ViewError>),
+    Shown(Result<Shown, ViewError>),
     Called(Result<Reply, MethodError>),
     Dispatched(Result<(), Refusal>),
 }

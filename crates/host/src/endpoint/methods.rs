@@ -84,6 +84,8 @@ pub struct ClientInfo {
     pub locale: Option<String>,
     /// What it can do. A `reconnect` does not repeat it, and long after it may be forgotten.
     pub capabilities: Option<ClientCapabilities>,
+    /// The longest message that it takes.
+    pub message_bytes: u64,
     /// The way to it.
     pub handle: ClientHandle,
 }

@@ -143,7 +143,7 @@ impl Connection {
                         self.hold(held);
                     } else {
                         self.flush();
-                        self.send(wire::action(entry.seq, &entry.body));
+                        self.act(&entry.channel, entry.seq, &entry.body);
                     }
                 }
             }
@@ -151,8 +151,9 @@ impl Connection {
     }
 
     fn hold(&mut self, held: Held) {
+        let most = self.takes().most;
         let apart = match &mut self.held {
-            Some(earlier) => earlier.merge(held),
+            Some(earlier) => earlier.merge(held, most),
             None => Some(held),
         };
         if let Some(apart) = apart {

@@ -7,14 +7,18 @@ use tracing::{info, warn};
 
 use super::Shared;
 use super::list::Envelopes;
-use super::views::{Shot, View, ViewError};
+use super::room::{Takes, narrow, room, too_large, wide};
+use super::views::{Moved, Shot, Tight, View, ViewError};
 use super::wire::{self, Said};
-use crate::log::{Channels, Seq, Tail};
+use crate::log::{Channels, Entry, Seq, Tail};
+use crate::state::slim::{self, Slim};
 
 /// Bytes around snapshots and between them that nobody counts.
 const SLACK: u64 = 4096;
 /// How much of the log is read in one step. Each is a way to another thread and back.
 const PAGE: usize = 1 << 20;
+/// What an action in a replay has around it.
+const ITEM: u64 = 32;
 
 /// Snapshots that together fit what a client takes.
 #[derive(Debug, Default)]
@@ -22,6 +26,8 @@ pub(super) struct Shots {
     pub(super) taken: Vec<Taken>,
     /// Channels that are not there, or for which there is no room even in part.
     pub(super) missing: Vec<Arc<str>>,
+    /// What is in them by reference.
+    pub(super) moved: Moved,
 }
 
 /// A snapshot that was taken.
@@ -38,20 +44,27 @@ struct Wanted {
     channel: Arc<str>,
     view: View,
     bytes: u64,
+    /// It was made to fit already.
+    tight: Option<Tight>,
 }
 
 impl Shots {
     /// Takes snapshots of these channels. If all of them are more than `limit`, the largest are cut to their last turns; if
-    /// they still are, the largest are left out.
+    /// they still are, what is large in the largest goes by reference; and if they still are, the largest are left out.
     pub(super) async fn take(shared: &Shared, channels: &[Arc<str>], at_least: Seq, limit: u64) -> Self {
         let mut shots = Self::default();
         let mut wanted = shots.measure(shared, channels).await;
         let room = limit.saturating_sub(SLACK);
         shots.cut(shared, &mut wanted, room).await;
-        shots.leave_out(shared, &mut wanted, room);
+        shots.tighten(shared, &mut wanted, at_least, room).await;
         // In the order in which they were asked for.
         wanted.sort_by_key(|wanted| channels.iter().position(|channel| *channel == wanted.channel));
-        for Wanted { channel, view, .. } in wanted {
+        for Wanted { channel, view, tight, .. } in wanted {
+            if let Some(Tight { shot, moved, is_windowed }) = tight {
+                shots.moved = shots.moved.and(moved);
+                shots.taken.push(Taken { channel, shot, is_windowed });
+                continue;
+            }
             match shared.views.snapshot(&channel, view, at_least).await {
                 Ok(shot) => shots.taken.push(Taken { channel, shot, is_windowed: view != View::FULL }),
                 Err(error) => shots.miss(channel, &error),
@@ -71,7 +84,9 @@ impl Shots {
                 continue;
             }
             match shared.views.size_of(channel, View::FULL).await {
-                Ok(bytes) => wanted.push(Wanted { channel: channel.clone(), view: View::FULL, bytes }),
+                Ok(bytes) => {
+                    wanted.push(Wanted { channel: channel.clone(), view: View::FULL, bytes, tight: None });
+                }
                 Err(error) => self.miss(channel.clone(), &error),
             }
         }
@@ -96,15 +111,24 @@ impl Shots {
         }
     }
 
-    /// Leaves the largest out, until the rest fit.
-    fn leave_out(&mut self, shared: &Shared, wanted: &mut Vec<Wanted>, room: u64) {
+    /// Makes the largest fit what the others leave, or an equal share; those that cannot be are left out.
+    async fn tighten(&mut self, shared: &Shared, wanted: &mut Vec<Wanted>, at_least: Seq, room: u64) {
         while total(wanted) > room {
+            let share = room / wide(wanted.len().max(1));
             let largest = wanted.iter().enumerate().max_by_key(|(_, wanted)| wanted.bytes).map(|(at, _)| at);
             let Some(at) = largest else { return };
-            let left = wanted.swap_remove(at);
+            let mut large = wanted.swap_remove(at);
+            let left = room.saturating_sub(total(wanted)).max(share);
+            if large.tight.is_none()
+                && let Ok(Some(tight)) = shared.views.tight(&large.channel, large.view, at_least, narrow(left)).await
+            {
+                (large.bytes, large.tight) = (wide(tight.shot.body.len()), Some(tight));
+                wanted.push(large);
+                continue;
+            }
             shared.counts.add("endpoint-left-out", 1);
-            warn!(bytes = left.bytes, limit = room, "a channel is more than the client takes, and is left out");
-            self.missing.push(left.channel);
+            warn!(bytes = large.bytes, limit = room, "a channel is more than the client takes, and is left out");
+            self.missing.push(large.channel);
         }
     }
 
@@ -116,31 +140,78 @@ impl Shots {
     }
 }
 
+/// A snapshot for a `subscribe`.
+#[derive(Debug)]
+pub(super) struct Shown {
+    pub(super) shot: Shot,
+    /// What is in it by reference.
+    pub(super) moved: Moved,
+    /// It has only the last turns.
+    pub(super) is_windowed: bool,
+}
+
+impl Shown {
+    /// Takes a snapshot of a channel. If that is more than `limit`, it is cut to the last turns; if it still is, what is large
+    /// goes by reference; and if it still is, there is none.
+    pub(super) async fn take(
+        shared: &Shared,
+        channel: &str,
+        view: View,
+        at_least: Seq,
+        limit: u64,
+    ) -> Result<Self, ViewError> {
+        let (room, views) = (limit.saturating_sub(SLACK), &shared.views);
+        let size = views.size_of(channel, view).await?;
+        let whole = |shot, view| Self { shot, moved: Moved::default(), is_windowed: view != View::FULL };
+        if size <= room {
+            return Ok(whole(views.snapshot(channel, view, at_least).await?, view));
+        }
+        let turns = shared.config.window_turns;
+        let window = View::window(view.turns.map_or(turns, |wanted| wanted.min(turns)));
+        if views.size_of(channel, window).await? <= room {
+            shared.counts.add("endpoint-windowed", 1);
+            return Ok(whole(views.snapshot(channel, window, at_least).await?, window));
+        }
+        match views.tight(channel, window, at_least, narrow(room)).await? {
+            Some(Tight { shot, moved, is_windowed }) => Ok(Self { shot, moved, is_windowed }),
+            None => Err(too_large(size, limit).into()),
+        }
+    }
+}
+
 /// What a client missed.
 pub(super) struct Replay {
     /// Envelopes.
     pub(super) actions: Envelopes,
     /// Notifications that are no actions: they have no place in the answer, and follow it.
     pub(super) notices: Vec<Message>,
+    /// What is in them by reference.
+    pub(super) moved: Moved,
     /// Goes on where the replay ends.
     pub(super) tail: Box<dyn Tail>,
 }
 
 impl Replay {
-    /// Reads what was missed since `after`; `None` if that is more than `limit` bytes, more than the configured count, not all
-    /// there, or no longer all that there is to say.
-    pub(super) async fn read(shared: &Shared, after: Seq, channels: &[Arc<str>], limit: u64) -> Option<Self> {
+    /// Reads what was missed since `after`; `None` if that is more than half of what the client takes in one message, more than
+    /// the configured count, not all there, or no longer all that there is to say. What the client could not have taken
+    /// alone goes by reference, and counts as what is left of it.
+    pub(super) async fn read(shared: &Shared, after: Seq, channels: &[Arc<str>], takes: Takes) -> Option<Self> {
         let tail = shared.log.tail(after, Channels::only(channels.iter().cloned()));
-        let mut replay = Self { actions: Envelopes::default(), notices: Vec::new(), tail };
-        let mut bytes = SLACK;
+        let mut replay = Self { actions: Envelopes::default(), notices: Vec::new(), moved: Moved::default(), tail };
+        let (mut left, alone) = ((takes.likely / 2).saturating_sub(SLACK), room(takes.most));
         loop {
             let page = replay.tail.ready(PAGE).await;
             let page = page.inspect_err(|error| info!("no replay: {error}")).ok()?;
             if page.is_empty() {
                 return Some(replay);
             }
-            for entry in page {
-                bytes = bytes.saturating_add(wide(entry.body.len())).saturating_add(32);
+            for mut entry in page {
+                left = left.checked_sub(ITEM)?;
+                if entry.body.len() > alone {
+                    let slim = slimmed(&entry, left).await?;
+                    (entry.body, replay.moved) = (slim.text.to_bytes(), replay.moved.and(slim.moved));
+                }
+                left = left.checked_sub(wide(entry.body.len()))?;
                 match Said::of(&entry.body) {
                     Said::Action if wire::truncates(&entry.body) => return None,
                     Said::Action => replay.actions.push(entry.seq, &entry.body),
@@ -148,8 +219,7 @@ impl Replay {
                     Said::Initial => return None,
                     Said::Closed | Said::Nothing => {}
                 }
-                let count = replay.actions.len().saturating_add(replay.notices.len());
-                if bytes > limit || count > shared.config.max_replay {
+                if replay.actions.len().saturating_add(replay.notices.len()) > shared.config.max_replay {
                     return None;
                 }
             }
@@ -157,10 +227,13 @@ impl Replay {
     }
 }
 
-fn total(wanted: &[Wanted]) -> u64 {
-    wanted.iter().fold(0_u64, |sum, wanted| sum.saturating_add(wanted.bytes))
+/// An action in at most so many bytes. It is large, and has a thread of its own.
+async fn slimmed(entry: &Entry, room: u64) -> Option<Slim> {
+    let (channel, body) = (Arc::clone(&entry.channel), entry.body.clone());
+    let slim = tokio::task::spawn_blocking(move || slim::entry(&channel, &body, narrow(room)));
+    slim.await.ok().flatten()
 }
 
-fn wide(len: usize) -> u64 {
-    u64::try_from(len).unwrap_or(u64::MAX)
+fn total(wanted: &[Wanted]) -> u64 {
+    wanted.iter().fold(0_u64, |sum, wanted| sum.saturating_add(wanted.bytes))
 }

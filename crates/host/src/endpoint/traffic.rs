@@ -32,6 +32,10 @@ pub struct Traffic {
     pub calls: AtomicU64,
     /// Gauge: actions of clients that wait for those before them.
     pub waiting: AtomicU64,
+    /// Contents that were sent by reference.
+    pub references: AtomicU64,
+    /// The bytes of these.
+    pub reference_bytes: AtomicU64,
     /// Actions of each replay.
     pub replayed: Histogram,
     /// Bytes of each answer that is a replay.

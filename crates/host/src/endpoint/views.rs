@@ -4,8 +4,8 @@ use thiserror::Error;
 
 use crate::error::MethodError;
 use crate::log::{Answer, Seq};
-pub use crate::state::{Shot, View};
-use crate::state::{State, StateError};
+pub use crate::state::{Moved, Shot, Tight, View};
+use crate::state::{State, StateError, slim};
 
 /// Shows channels as they are.
 pub trait Views: Send + Sync + 'static {
@@ -14,6 +14,26 @@ pub trait Views: Send + Sync + 'static {
 
     /// How long the text of such a snapshot would be, about; it is not made for this.
     fn size_of<'a>(&'a self, channel: &'a str, view: View) -> Answer<'a, Result<u64, ViewError>>;
+
+    /// A channel's state in at most `room` bytes: what is large is by reference, and there may be fewer turns than `view` has.
+    /// `None` if there is no such text.
+    fn tight<'a>(
+        &'a self,
+        channel: &'a str,
+        view: View,
+        at_least: Seq,
+        room: usize,
+    ) -> Answer<'a, Result<Option<Tight>, ViewError>> {
+        Box::pin(async move {
+            let shot = self.snapshot(channel, view, at_least).await?;
+            let slim = slim::snapshot(channel, &shot.body.to_bytes(), room);
+            Ok(slim.map(|slim| Tight {
+                shot: Shot { body: slim.text, ..shot },
+                moved: slim.moved,
+                is_windowed: view != View::FULL,
+            }))
+        })
+    }
 
     /// The seq up to which the state has followed the log.
     fn reached(&self) -> Seq;
@@ -46,6 +66,16 @@ impl Views for State {
 
     fn size_of<'a>(&'a self, channel: &'a str, view: View) -> Answer<'a, Result<u64, ViewError>> {
         Box::pin(async move { Ok(Self::size_of(self, channel, view).await?) })
+    }
+
+    fn tight<'a>(
+        &'a self,
+        channel: &'a str,
+        view: View,
+        at_least: Seq,
+        room: usize,
+    ) -> Answer<'a, Result<Option<Tight>, ViewError>> {
+        Box::pin(async move { Ok(Self::tight(self, channel, view, at_least, room).await?) })
     }
 
     fn reached(&self) -> Seq {

@@ -12,6 +12,9 @@ use crate::log::Seq;
 /// How much of a body is looked at in one step. What an entry is, stands behind its channel's URI.
 const STEP: usize = 512;
 
+/// More than what stands around the body of an entry in the message that brings it.
+pub(super) const ENVELOPE: u64 = 128;
+
 /// What an entry of the log is to a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Said {

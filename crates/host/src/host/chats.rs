@@ -17,8 +17,8 @@ use serde::Deserialize;
 
 use super::desk::{Sheet, not_kept};
 use super::front::Rooms;
-use super::names;
-use crate::endpoint::Reply;
+use super::{names, restore};
+use crate::endpoint::{ClientInfo, Reply};
 use crate::error::MethodError;
 use crate::files::time;
 use crate::log::{AppendError, Seq};
@@ -27,6 +27,9 @@ use crate::state::{StateError, View};
 
 /// What a chat is called until somebody says something in it.
 pub(crate) const UNTITLED: &str = "New chat";
+
+/// More than what stands around the turns of a page in the message that brings it.
+const AROUND: u64 = 1024;
 
 /// A chat that is about to be.
 #[derive(Debug)]
@@ -101,7 +104,10 @@ pub(crate) fn compact(summary: &ChatSummary) -> SessionChatSummary {
 
 /// Answers `createChat`.
 pub(super) async fn create(rooms: &Rooms, params: CreateChatParams) -> Result<(), MethodError> {
-    let CreateChatParams { channel: session, chat, initial_message, source, working_directories, .. } = params;
+    let CreateChatParams { channel: session, chat, mut initial_message, source, working_directories, .. } = params;
+    if let Some(message) = &mut initial_message {
+        restore::message(rooms, message).await?;
+    }
     names::chat(&chat)?;
     if initial_message.as_ref().is_some_and(|message| message.origin.kind != MessageKind::User) {
         return Err(MethodError::new(INVALID_PARAMS, "a client sends messages of the user only"));
@@ -163,8 +169,13 @@ pub(super) async fn dispose(rooms: &Rooms, params: DisposeChatParams) -> Result<
 }
 
 /// Answers `fetchTurns`: who asked gets the turns as an action that nobody else gets, and then an empty answer.
-pub(super) async fn fetch_turns(rooms: &Rooms, params: FetchTurnsParams) -> Result<Reply, MethodError> {
-    let page = rooms.desk.state().fetch_turns(&params.channel, params.cursor.as_deref()).await?;
+pub(super) async fn fetch_turns(
+    rooms: &Rooms,
+    client: &ClientInfo,
+    params: FetchTurnsParams,
+) -> Result<Reply, MethodError> {
+    let room = usize::try_from(client.message_bytes.saturating_sub(AROUND)).unwrap_or(usize::MAX);
+    let page = rooms.desk.state().fetch_turns_within(&params.channel, params.cursor.as_deref(), room).await?;
     let before = page.map(|page| (params.channel.into(), page.action));
     Ok(Reply { before, ..Reply::from(breakbulk_proto::Message::from("{}")) })
 }

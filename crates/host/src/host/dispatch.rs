@@ -9,6 +9,7 @@ use ahp_types::state::{AnnotationsSummary, RootState, SessionState, SnapshotStat
 use super::conduct::summarize;
 use super::desk::Sheet;
 use super::front::Rooms;
+use super::restore;
 use crate::endpoint::{ClientInfo, Dispatched, Refusal};
 use crate::error::MethodError;
 use crate::gate::{self, Client, Facts, Offers};
@@ -17,7 +18,8 @@ use crate::state::StateError;
 use crate::state::entry::Notice;
 
 /// Takes an action, or says why not. One on a channel that does not exist is passed over, as the protocol says.
-pub(super) async fn dispatch(rooms: &Rooms, client: &ClientInfo, dispatched: Dispatched) -> Result<(), Refusal> {
+pub(super) async fn dispatch(rooms: &Rooms, client: &ClientInfo, mut dispatched: Dispatched) -> Result<(), Refusal> {
+    restore::action(rooms, &mut dispatched.action).await.map_err(|error| Refusal::new(error.message))?;
     let Dispatched { channel, action, .. } = &dispatched;
     let origin = dispatched.origin(client);
     if let Some(directory) = new_directory(action) {

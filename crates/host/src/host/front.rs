@@ -137,7 +137,7 @@ impl Front {
                 let params = params.parse()?;
                 self.whole(|rooms| async move { chats::dispose(&rooms, params).await }).await
             }
-            "fetchTurns" => chats::fetch_turns(rooms, params.parse()?).await,
+            "fetchTurns" => chats::fetch_turns(rooms, client, params.parse()?).await,
             "authenticate" => {
                 settings::authenticate(rooms, params.parse()?).await?;
                 Ok(Message::from("{}").into())

@@ -17,7 +17,7 @@ use super::{StateError, heavy};
 use crate::log::Seq;
 
 /// How often rows are read beside a chat that is truncated meanwhile, before it is held.
-const TRIES: usize = 3;
+pub(super) const TRIES: usize = 3;
 
 /// What a client wants to see of a channel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -95,7 +95,12 @@ pub(super) async fn size_of(slots: &Slots, channel: &str, view: View) -> Result<
     Ok(turns + around as u64)
 }
 
-pub(super) async fn fetch(slots: &Slots, channel: &str, cursor: Option<&str>) -> Result<Option<Page>, StateError> {
+pub(super) async fn fetch(
+    slots: &Slots,
+    channel: &str,
+    cursor: Option<&str>,
+    room: usize,
+) -> Result<Option<Page>, StateError> {
     let held = slots.hold_chat(channel).await?;
     let Some(cursor) = cursor else { return Ok(None) };
     let (all, end) = (held.turns.range(), read_cursor(cursor).ok_or(StateError::Cursor)?);
@@ -105,8 +110,8 @@ pub(super) async fn fetch(slots: &Slots, channel: &str, cursor: Option<&str>) ->
     let (mut page, mut bytes) = (Vec::new(), 0);
     for number in (all.start..end).rev().take(usize::try_from(slots.config.turns_per_page).unwrap_or(usize::MAX)) {
         let row = held.turns.row(&*slots.log, channel, number).await?;
-        bytes += row.text.len();
-        if bytes > slots.config.turns_page_bytes && !page.is_empty() {
+        bytes += row.text.len() + 1;
+        if bytes > slots.config.turns_page_bytes.min(room) && !page.is_empty() {
             break;
         }
         page.push(row);
@@ -134,21 +139,21 @@ impl Page {
 }
 
 /// What is seen of a channel at one moment.
-struct Cut {
+pub(super) struct Cut {
     from_seq: Seq,
     /// The state's JSON, a chat's without turns.
-    text: Bytes,
+    pub(super) text: Bytes,
     /// Where a chat's turns belong: inside these brackets.
     brackets: Option<usize>,
-    next: Option<String>,
-    rows: Range<u64>,
-    fresh: BTreeMap<u64, Bytes>,
+    pub(super) next: Option<String>,
+    pub(super) rows: Range<u64>,
+    pub(super) fresh: BTreeMap<u64, Bytes>,
     place: Place,
-    epoch: u64,
+    pub(super) epoch: u64,
 }
 
 impl Cut {
-    async fn take(slots: &Slots, channel: &str, view: View) -> Result<(Held, Self), StateError> {
+    pub(super) async fn take(slots: &Slots, channel: &str, view: View) -> Result<(Held, Self), StateError> {
         let held = slots.hold(channel).await?;
         // What is in memory has everything up to the follower's position, and perhaps more.
         let reached = if held.damaged.is_some() { 0 } else { slots.position() };
@@ -176,7 +181,14 @@ impl Cut {
         Ok((held, Self { from_seq, text: text.into(), brackets, next, rows, fresh, place, epoch }))
     }
 
-    fn join(self, channel: &str, rows: Vec<Row>) -> Shot {
+    /// The same with another text of the state, and from another row on.
+    pub(super) fn with(self, text: Bytes, begins: u64) -> Result<Self, StateError> {
+        let brackets = self.brackets.map(|_| find_turns(&text)).transpose()?;
+        let next = if begins > self.rows.start { Some(cursor(begins)) } else { self.next };
+        Ok(Self { text, brackets, next, ..self })
+    }
+
+    pub(super) fn join(self, channel: &str, rows: Vec<Row>) -> Shot {
         let resource = serde_json::Value::from(channel);
         let before = Bytes::from(format!(r#"{{"resource":{resource},"state":"#));
         let after = Bytes::from(format!(r#","fromSeq":{}}}"#, self.from_seq));

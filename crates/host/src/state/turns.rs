@@ -168,20 +168,9 @@ impl Turns {
         &self,
         log: &dyn Log,
         channel: &str,
-        mut look: impl FnMut(&Row, Cow<'_, str>) -> bool + Send,
+        look: impl FnMut(&Row, Cow<'_, str>) -> bool + Send,
     ) -> Result<(), StateError> {
-        let mut at = self.place.first;
-        while at < self.place.end {
-            let page = page(log, channel, at..self.place.end, &self.fresh, PAGE).await?;
-            at += page.len() as u64;
-            for row in &page {
-                let Id { id } = serde_json::from_slice(&row.text)?;
-                if look(row, id) {
-                    return Ok(());
-                }
-            }
-        }
-        Ok(())
+        scan(log, channel, self.range(), &self.fresh, look).await
     }
 
     /// The first row whose turn has this id, as the reducer finds it.
@@ -228,6 +217,11 @@ impl Row {
         self.offset
     }
 
+    /// The same with another text of the turn.
+    pub(super) fn with_text(self, text: Bytes) -> Self {
+        Self { text, ..self }
+    }
+
     pub(super) fn turn(&self) -> serde_json::Result<Turn> {
         serde_json::from_slice(&self.text)
     }
@@ -236,6 +230,28 @@ impl Row {
         let offset = i64::from_le_bytes(row.get(..HEADER)?.try_into().ok()?);
         Some(Self { number, offset, text: row.slice(HEADER..) })
     }
+}
+
+/// Calls `look` with each row of a range and its turn's id, from the oldest on, until it has seen enough.
+pub(super) async fn scan(
+    log: &dyn Log,
+    channel: &str,
+    range: Range<u64>,
+    fresh: &BTreeMap<u64, Bytes>,
+    mut look: impl FnMut(&Row, Cow<'_, str>) -> bool + Send,
+) -> Result<(), StateError> {
+    let mut at = range.start;
+    while at < range.end {
+        let page = page(log, channel, at..range.end, fresh, PAGE).await?;
+        at += page.len() as u64;
+        for row in &page {
+            let Id { id } = serde_json::from_slice(&row.text)?;
+            if look(row, id) {
+                return Ok(());
+            }
+        }
+    }
+    Ok(())
 }
 
 /// All rows of a range, from memory and from the log.

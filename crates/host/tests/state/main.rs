@@ -6,3 +6,4 @@ mod common;
 mod equal;
 mod failing;
 mod gate;
+mod tight;

@@ -15,6 +15,7 @@ use super::{Workshop, json, large, parsed, session};
 use crate::endpoint::{AskError, ClientInfo, RawParams};
 use crate::error::MethodError;
 use crate::files::{FileError, encoded};
+use crate::state::slim;
 
 /// Those that change files.
 const CHANGING: [&str; 5] = ["resourceWrite", "resourceCopy", "resourceDelete", "resourceMove", "resourceMkdir"];
@@ -117,6 +118,10 @@ impl Workshop {
     }
 
     async fn read(self: &Arc<Self>, params: ResourceReadParams) -> Result<Message, MethodError> {
+        if params.uri.starts_with(slim::SCHEME) {
+            let content = self.desk.state().content(&params.uri).await?;
+            return super::blocking(move || json(&content.encoded(params.encoding.as_ref()))).await;
+        }
         if let Some(session) = session::of_changeset(&params.uri) {
             self.looked(session).await?;
         }
@@ -134,8 +139,8 @@ impl Workshop {
             self.looked(session).await?;
         }
         let granted = || json(&ResourceRequestResult {});
-        if self.changes.knows(&params.uri) {
-            let error = || MethodError::new(PERMISSION_DENIED, "what was before a change can only be read");
+        if self.changes.knows(&params.uri) || params.uri.starts_with(slim::SCHEME) {
+            let error = || MethodError::new(PERMISSION_DENIED, "what is in the past can only be read");
             return if params.write == Some(true) { Err(error()) } else { granted() };
         }
         let ResourceRequestParams { channel, uri, .. } = params;

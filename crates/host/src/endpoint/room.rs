@@ -1,0 +1,155 @@
+//! What a client takes in one message, and what is sent by reference because it does not take the whole.
+
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Mutex, PoisonError};
+
+use breakbulk::Link as _;
+use breakbulk_proto::{MESSAGE_TOO_LARGE, Message};
+use bytes::Bytes;
+use serde_json::json;
+use tracing::info;
+
+use super::connection::Connection;
+use super::views::Moved;
+use super::wire;
+use crate::error::MethodError;
+use crate::log::Seq;
+use crate::state::slim;
+
+/// What a client takes in one message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Takes {
+    /// More than this cannot be sent: what it has said, or what its link can carry.
+    pub(super) most: u64,
+    /// What is planned with: less, if it has said nothing and its link can carry anything.
+    pub(super) likely: u64,
+}
+
+/// The last action that was made to fit, for others who take as much: where there is one cap, it is everybody's.
+#[derive(Debug, Default)]
+pub(super) struct Recent(Mutex<Option<(Seq, u64, Bytes, Moved)>>);
+
+/// What is longer is made anew for each: it is for somebody who takes much, and they are few.
+const MOST_KEPT: usize = 256 << 10;
+
+impl Recent {
+    /// The body of an entry, so that a message with it is no longer than `most`; `None` if that cannot be.
+    fn fit(&self, channel: &str, seq: Seq, body: &Bytes, most: u64) -> Option<(Bytes, Moved)> {
+        let lock = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((known, limit, body, moved)) = &*lock()
+            && (*known, *limit) == (seq, most)
+        {
+            return Some((body.clone(), *moved));
+        }
+        let slim = slim::entry(channel, body, room(most))?;
+        let (body, moved) = (slim.text.to_bytes(), slim.moved);
+        if body.len() <= MOST_KEPT {
+            *lock() = Some((seq, most, body.clone(), moved));
+        }
+        Some((body, moved))
+    }
+}
+
+impl Connection {
+    /// What the client takes.
+    pub(super) fn takes(&self) -> Takes {
+        let said = self.driver.machine().peer().map(|peer| peer.max_message_bytes).or(self.driver.link().offered());
+        let most = said.unwrap_or(self.driver.link().capacity().cap);
+        Takes { most, likely: said.unwrap_or(self.shared.config.assumed_message_bytes.min(most)) }
+    }
+
+    /// Sends an action; by reference what is large in it, if the client cannot take the whole.
+    pub(super) fn act(&mut self, channel: &str, seq: Seq, body: &Bytes) {
+        let (message, most) = (wire::action(seq, body), self.takes().most);
+        let recent = &self.shared.recent;
+        let slim = if wide(message.len()) > most { recent.fit(channel, seq, body, most) } else { None };
+        // What cannot be made to fit ends the connection by name, and the client comes back to a snapshot that does.
+        let message = match slim {
+            Some((body, moved)) => {
+                self.by_reference(moved, most);
+                wire::action(seq, &body)
+            }
+            None => message,
+        };
+        self.send(message);
+    }
+
+    /// An action for this client alone, which the client can take.
+    pub(super) fn aside(&mut self, channel: &str, action: &Message) -> Result<Message, MethodError> {
+        let seq = self.present.as_ref().map_or(0, |present| present.feed.position());
+        let (message, most) = (wire::aside(seq, channel, action), self.takes().most);
+        let size = wide(message.len());
+        if size <= most {
+            return Ok(message);
+        }
+        let around = size.saturating_sub(wide(action.len()));
+        let room = narrow(most.saturating_sub(around));
+        let slim = slim::action(channel, &action.to_bytes(), room).ok_or_else(|| too_large(size, most))?;
+        self.by_reference(slim.moved, most);
+        Ok(wire::aside(seq, channel, &slim.text))
+    }
+
+    /// Something goes to the client by reference.
+    pub(super) fn by_reference(&mut self, moved: Moved, limit: u64) {
+        if moved.count == 0 {
+            return;
+        }
+        self.shared.counts.add("endpoint-by-reference", 1);
+        self.shared.traffic.references.fetch_add(moved.count, Relaxed);
+        self.shared.traffic.reference_bytes.fetch_add(moved.bytes, Relaxed);
+        if self.moved == Moved::default() {
+            info!(
+                limit,
+                references = moved.count,
+                bytes = moved.bytes,
+                "what the client cannot take goes by reference"
+            );
+        }
+        self.moved = self.moved.and(moved);
+    }
+}
+
+/// What is left for the body of an entry.
+pub(super) fn room(most: u64) -> usize {
+    narrow(most.saturating_sub(wire::ENVELOPE))
+}
+
+/// The answer in place of one that the client cannot take.
+pub(super) fn too_large(size: u64, limit: u64) -> MethodError {
+    let data = json!({"reason": "messageTooLarge", "size": size, "limit": limit});
+    MethodError::new(MESSAGE_TOO_LARGE, "MessageTooLarge").with_data(data)
+}
+
+pub(super) fn narrow(len: u64) -> usize {
+    usize::try_from(len).unwrap_or(usize::MAX)
+}
+
+pub(super) fn wide(len: usize) -> u64 {
+    u64::try_from(len).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "a test may fail by panicking")]
+mod tests {
+    use super::*;
+
+    fn body(bytes: usize) -> Bytes {
+        let blocks = json!([{"type": "text", "text": "x".repeat(bytes)}]);
+        let result = json!({"success": true, "pastTenseMessage": "did", "content": blocks});
+        let action = json!({"type": "chat/toolCallComplete", "turnId": "t", "toolCallId": "c", "result": result});
+        json!({"channel": "c", "action": action}).to_string().into()
+    }
+
+    #[test]
+    fn those_who_take_as_much_share_what_was_made_for_one_and_nobody_else_does() {
+        let (recent, large) = (Recent::default(), body(100_000));
+        let (first, moved) = recent.fit("c", 1, &large, 1000).unwrap();
+        assert_eq!(moved, Moved { count: 1, bytes: 100_000 });
+        assert_eq!(recent.fit("c", 1, &large, 1000).unwrap().0.as_ptr(), first.as_ptr());
+        assert_ne!(recent.fit("c", 1, &large, 2000).unwrap().0.as_ptr(), first.as_ptr());
+        assert!(recent.fit("c", 1, &large, 100).is_none());
+        let other = recent.fit("c", 2, &body(90_000), 1000).unwrap();
+        assert_eq!(other.1.bytes, 90_000);
+        assert!(wire::action(u64::MAX, &other.0).len() <= 1000);
+    }
+}

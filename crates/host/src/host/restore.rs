@@ -1,0 +1,51 @@
+//! What a client sends back by a reference of ours is logged whole: the place that it names may be gone tomorrow.
+
+use ahp_types::actions::StateAction;
+use ahp_types::errors::ahp_error_codes::NOT_FOUND;
+use ahp_types::state::{Message, MessageAttachment, MessageEmbeddedResourceAttachment};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+
+use super::front::Rooms;
+use crate::error::MethodError;
+use crate::state::{StateError, slim};
+
+/// Restores the attachments of the message that an action brings.
+pub(super) async fn action(rooms: &Rooms, action: &mut StateAction) -> Result<(), MethodError> {
+    let said = match action {
+        StateAction::ChatTurnStarted(action) => Some(&mut action.message),
+        StateAction::ChatPendingMessageSet(action) => Some(&mut action.message),
+        StateAction::ChatDraftChanged(action) => action.draft.as_mut(),
+        StateAction::ChatToolCallConfirmed(action) => action.user_suggestion.as_mut(),
+        _ => None,
+    };
+    match said {
+        Some(said) => message(rooms, said).await,
+        None => Ok(()),
+    }
+}
+
+/// Restores the attachments of a message.
+pub(super) async fn message(rooms: &Rooms, message: &mut Message) -> Result<(), MethodError> {
+    for attachment in message.attachments.iter_mut().flatten() {
+        let MessageAttachment::Resource(by) = attachment else { continue };
+        if !by.uri.starts_with(slim::SCHEME) {
+            continue;
+        }
+        let content = rooms.desk.state().content(&by.uri).await.map_err(|error| match error {
+            StateError::NotFound => MethodError::new(NOT_FOUND, "the content of an attachment is not there any more"),
+            error => error.into(),
+        })?;
+        let data = if content.is_base64 { content.data } else { STANDARD.encode(content.data) };
+        *attachment = MessageAttachment::EmbeddedResource(MessageEmbeddedResourceAttachment {
+            label: std::mem::take(&mut by.label),
+            range: by.range.take(),
+            display_kind: by.display_kind.take(),
+            meta: by.meta.take(),
+            data,
+            content_type: content.content_type,
+            selection: by.selection.take(),
+        });
+    }
+    Ok(())
+}

@@ -1,0 +1,203 @@
+//! Reads what was sent by reference, from where the state has it now.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use ahp_types::commands::{ContentEncoding, ResourceReadResult};
+use ahp_types::state::{
+    ActiveTurn, ChatState, Message, MessageAttachment, PendingMessage, ResponsePart, SnapshotState, ToolCallState,
+    ToolInput, ToolResultContent, Turn,
+};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+
+use super::slim::{Reference, Version};
+use super::slot::Slots;
+use super::turns::{Row, scan};
+use super::{StateError, heavy};
+
+/// How many turns are looked at together, from the newest on.
+const STEP: u64 = 16;
+
+/// A content, as it is inline.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Content {
+    /// The text, or base64.
+    pub data: String,
+    /// Which of them.
+    pub is_base64: bool,
+    /// Its MIME type.
+    pub content_type: String,
+}
+
+impl Content {
+    /// As a client gets it, who may prefer an encoding.
+    #[must_use]
+    pub fn encoded(self, encoding: Option<&ContentEncoding>) -> ResourceReadResult {
+        let Self { data, is_base64, content_type } = self;
+        let (data, encoding) = match (is_base64, encoding) {
+            (false, Some(ContentEncoding::Base64)) => (STANDARD.encode(data), ContentEncoding::Base64),
+            (false, _) => (data, ContentEncoding::Utf8),
+            (true, Some(ContentEncoding::Utf8)) => match STANDARD.decode(&data).map(String::from_utf8) {
+                Ok(Ok(text)) => (text, ContentEncoding::Utf8),
+                _ => (data, ContentEncoding::Base64),
+            },
+            (true, _) => (data, ContentEncoding::Base64),
+        };
+        ResourceReadResult { data, encoding, content_type: Some(content_type) }
+    }
+
+    fn text(data: &str, content_type: &str) -> Self {
+        Self { data: data.to_owned(), is_base64: false, content_type: content_type.to_owned() }
+    }
+
+    fn base64(data: &str, content_type: &str) -> Self {
+        Self { data: data.to_owned(), is_base64: true, content_type: content_type.to_owned() }
+    }
+
+    fn of_block(block: &ToolResultContent) -> Option<Self> {
+        match block {
+            ToolResultContent::Text(block) => Some(Self::text(&block.text, "text/plain")),
+            ToolResultContent::EmbeddedResource(block) => Some(Self::base64(&block.data, &block.content_type)),
+            _ => None,
+        }
+    }
+
+    fn of_attachment(message: &Message, n: &str) -> Option<Self> {
+        match message.attachments.as_deref()?.get(n.parse::<usize>().ok()?)? {
+            MessageAttachment::EmbeddedResource(attached) => Some(Self::base64(&attached.data, &attached.content_type)),
+            _ => None,
+        }
+    }
+
+    /// What a reference was made to, if that is still it, or what it began with.
+    fn checked(mut self, reference: &Reference) -> Option<Self> {
+        let Some(version) = reference.version else { return Some(self) };
+        let may_have_grown = matches!(reference.steps.last(), Some(("text", _)));
+        if may_have_grown && self.data.is_char_boundary(version.bytes) {
+            self.data.truncate(version.bytes);
+        }
+        (version == Version::of(self.data.as_bytes())).then_some(self)
+    }
+}
+
+/// What a reference names.
+pub(super) async fn content(slots: &Slots, reference: Reference) -> Result<Content, StateError> {
+    // Whoever was shown it may be ahead of the state.
+    slots.reached(slots.log.bounds().await?.last).await?;
+    let held = slots.hold(&reference.channel).await?;
+    let Some(SnapshotState::Chat(chat)) = &held.state else { return Err(StateError::NotFound) };
+    if let Some(found) = in_chat(chat, &reference.way()) {
+        return found.checked(&reference).ok_or(StateError::NotFound);
+    }
+    let (range, fresh) = (held.turns.range(), held.turns.fresh(held.turns.range()));
+    drop(held);
+    let Some(("turn", turn)) = reference.steps.first() else { return Err(StateError::NotFound) };
+    let row = match find(slots, &reference.channel, range, &fresh, turn).await {
+        Ok(Some(row)) => row,
+        // It was truncated while it was looked for.
+        Ok(None) | Err(StateError::Gone) => return Err(StateError::NotFound),
+        Err(error) => return Err(error),
+    };
+    let look = move || {
+        let turn: Turn = row.turn()?;
+        let found = in_turn(&turn.message, &turn.response_parts, reference.way().get(1..).unwrap_or_default());
+        found.and_then(|found| found.checked(&reference)).ok_or(StateError::NotFound)
+    };
+    heavy(super::LARGE, look).await?
+}
+
+/// The last turn with this id. What was sent by reference is rarely old.
+async fn find(
+    slots: &Slots,
+    channel: &str,
+    range: Range<u64>,
+    fresh: &BTreeMap<u64, Bytes>,
+    turn: &str,
+) -> Result<Option<Row>, StateError> {
+    let mut end = range.end;
+    while end > range.start {
+        let start = end.saturating_sub(STEP).max(range.start);
+        let mut found = None;
+        let look = |row: &Row, id: Cow<'_, str>| {
+            found = (id == turn).then(|| row.clone());
+            found.is_some()
+        };
+        scan(&*slots.log, channel, start..end, fresh, look).await?;
+        if found.is_some() {
+            return Ok(found);
+        }
+        end = start;
+    }
+    Ok(None)
+}
+
+/// What is in a chat beside its completed turns.
+fn in_chat(chat: &ChatState, way: &[(&str, &str)]) -> Option<Content> {
+    match way {
+        [("draft", n)] => Content::of_attachment(chat.draft.as_ref()?, n),
+        [("pending", id), ("attachment", n)] => {
+            let is_it = |pending: &&PendingMessage| pending.id == *id;
+            let mut waiting = chat.steering_message.iter().chain(chat.queued_messages.iter().flatten());
+            Content::of_attachment(&waiting.find(is_it)?.message, n)
+        }
+        [("turn", id), rest @ ..] => {
+            let ActiveTurn { message, response_parts, .. } = chat.active_turn.as_ref().filter(|turn| turn.id == *id)?;
+            in_turn(message, response_parts, rest)
+        }
+        _ => None,
+    }
+}
+
+fn in_turn(message: &Message, parts: &[ResponsePart], way: &[(&str, &str)]) -> Option<Content> {
+    match way {
+        [("attachment", n)] => Content::of_attachment(message, n),
+        [("text", id)] => parts.iter().find_map(|part| match part {
+            ResponsePart::Markdown(part) if part.id == *id => Some(Content::text(&part.content, "text/markdown")),
+            _ => None,
+        }),
+        [("call", id), rest @ ..] => parts.iter().find_map(|part| match part {
+            ResponsePart::ToolCall(part) => in_call(&part.tool_call, id, rest),
+            _ => None,
+        }),
+        _ => None,
+    }
+}
+
+fn in_call(call: &ToolCallState, id: &str, way: &[(&str, &str)]) -> Option<Content> {
+    use ToolCallState as S;
+    let (call_id, input, blocks, suggestion) = match call {
+        S::PendingConfirmation(call) => (&call.tool_call_id, &call.tool_input, None, None),
+        S::Running(call) => (&call.tool_call_id, &call.tool_input, call.content.as_ref(), None),
+        S::AuthRequired(call) => (&call.tool_call_id, &call.tool_input, call.content.as_ref(), None),
+        S::PendingResultConfirmation(call) => (&call.tool_call_id, &call.tool_input, call.content.as_ref(), None),
+        S::Completed(call) => (&call.tool_call_id, &call.tool_input, call.content.as_ref(), None),
+        S::Cancelled(call) => (&call.tool_call_id, &call.tool_input, None, call.user_suggestion.as_ref()),
+        S::Streaming(_) | S::Unknown(_) => return None,
+    };
+    if call_id != id {
+        return None;
+    }
+    match way {
+        [("content", n)] => Content::of_block(blocks?.get(n.parse::<usize>().ok()?)?),
+        [("suggestion", n)] => Content::of_attachment(suggestion?, n),
+        [("input", "")] => match input {
+            Some(ToolInput::Inline(text)) => Some(Content::text(text, "text/plain")),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+/// What a URI names in a chat that is all in memory.
+#[cfg(test)]
+pub(super) fn in_whole_chat(chat: &ChatState, uri: &str) -> Option<Content> {
+    let reference = Reference::read(uri)?;
+    let found = in_chat(chat, &reference.way()).or_else(|| {
+        let turn = chat.turns.iter().rev().find(|turn| reference.steps.first() == Some(&("turn", turn.id.clone())))?;
+        in_turn(&turn.message, &turn.response_parts, reference.way().get(1..)?)
+    });
+    found?.checked(&reference)
+}

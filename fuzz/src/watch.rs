@@ -34,7 +34,7 @@ impl<M: Machine> Watch<M> {
         let transmit = self.machine.poll_transmit(self.now)?;
         assert!(!self.cut, "something to transmit after Close: {transmit:?}");
         match transmit {
-            Transmit::Frame { tag, bytes, meta } => Some((tag, bytes, meta)),
+            Transmit::Frame { tag, bytes, meta } => Some((tag, bytes.to_bytes(), meta)),
             Transmit::Close(_) => {
                 self.cut = true;
                 assert!(self.machine.poll_transmit(self.now).is_none(), "Close was not the last");

@@ -31,7 +31,7 @@ pub(crate) fn run(plan: &Plan, input: impl BufRead, mut output: impl Write, bar:
         let transmit = machine.poll_transmit(now);
         pass_events(machine.as_mut(), bar)?;
         let Some(Transmit::Frame { bytes, .. }) = transmit else { break };
-        print_line(&mut output, [&bytes[..]]).map_err(Error::Output)?;
+        print_line(&mut output, [&bytes.to_bytes()[..]]).map_err(Error::Output)?;
     }
     output.flush().map_err(Error::Output)
 }

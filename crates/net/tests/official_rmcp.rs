@@ -181,7 +181,7 @@ async fn carry(
             Arrival::Frame { bytes, meta } => {
                 assert!(bytes.len() <= cap, "a frame of {} bytes", bytes.len());
                 frames.fetch_add(1, Ordering::Relaxed);
-                Transmit::Frame { tag: Default::default(), bytes, meta }
+                Transmit::Frame { tag: Default::default(), bytes: bytes.into(), meta }
             }
             Arrival::Closed { code, .. } => Transmit::Close(CloseReason::Peer { code }),
             Arrival::Acked { .. } | Arrival::Ended => continue,

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use breakbulk::link::{Keepalive, Link, WebSocket, WebSocketConfig};
 use breakbulk::{Arrival, Driver, LinkError};
-use breakbulk_proto::{CloseReason, Event, Limits, Meta, Tag, Transmit, plain};
+use breakbulk_proto::{CloseReason, Event, Limits, Message, Meta, Tag, Transmit, plain};
 use bytes::Bytes;
 use futures_util::{Sink, SinkExt, StreamExt};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream, duplex};
@@ -79,7 +79,7 @@ async fn told(io: &mut (impl AsyncRead + Unpin)) -> (u16, String) {
     (u16::from_be_bytes([payload[0], payload[1]]), String::from_utf8(payload[2..].to_vec()).unwrap())
 }
 
-fn frame(bytes: impl Into<Bytes>) -> Transmit {
+fn frame(bytes: impl Into<Message>) -> Transmit {
     Transmit::Frame { tag: Tag(0), bytes: bytes.into(), meta: Meta::default() }
 }
 
@@ -359,6 +359,30 @@ async fn a_peer_that_pings_and_does_not_read_is_not_read_either() {
     timeout(SOON, writer.write_all(&pings)).await.unwrap().unwrap();
     reading.abort();
     drain.abort();
+}
+
+#[tokio::test]
+async fn an_answer_to_a_ping_waits_until_a_frame_is_out_whole() {
+    let (ours, theirs) = duplex(1024);
+    let mut link = WebSocket::server(ours, &config());
+    let text = Bytes::from(vec![b'x'; 60_000]);
+    let pieces: Message = text.chunks(7001).map(|piece| text.slice_ref(piece)).collect();
+    assert!(timeout(Duration::from_millis(100), link.send(frame(pieces))).await.is_err(), "the way is full");
+    let (mut reader, mut writer) = tokio::io::split(theirs);
+    writer.write_all(&masked(PING, b"there?")).await.unwrap();
+    writer.write_all(&masked(TEXT, b"{}")).await.unwrap();
+    assert!(matches!(link.next().await, Some(Ok(Arrival::Frame { .. }))), "it has read the ping");
+    let mut head = [0; 4];
+    let mut payload = vec![0; text.len()];
+    let read = async {
+        reader.read_exact(&mut head).await.unwrap();
+        reader.read_exact(&mut payload).await.unwrap();
+        unmasked(&mut reader).await
+    };
+    let (flushed, pong) = tokio::join!(link.flush(), read);
+    flushed.unwrap();
+    assert_eq!((head, pong), ([TEXT, 126, 0xea, 0x60], (PONG, b"there?".to_vec())));
+    assert_eq!(payload, text);
 }
 
 #[tokio::test]

@@ -18,7 +18,7 @@
 //!     while let Some(transmit) = from.poll_transmit(now) {
 //!         let Transmit::Frame { bytes, .. } = transmit else { return None };
 //!         assert!(bytes.len() as u64 <= cap);
-//!         to.handle(Input::frame(bytes), now);
+//!         to.handle(Input::frame(bytes.to_bytes()), now);
 //!         while let Some(event) = to.poll_event() {
 //!             if let Event::Message { message, .. } = event {
 //!                 return Some(message);

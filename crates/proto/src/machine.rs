@@ -102,8 +102,8 @@ pub enum Transmit {
     Frame {
         /// Names the frame in [`Input::Acked`].
         tag: Tag,
-        /// Its text, without any delimiter of the link.
-        bytes: Bytes,
+        /// Its text, without any delimiter of the link. A long one may lie in pieces, which a link need not join.
+        bytes: Message,
         /// What the link needs to know about it.
         meta: Meta,
     },

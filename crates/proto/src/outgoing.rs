@@ -41,14 +41,14 @@ impl Outgoing {
     }
 
     /// A frame of this message for the link, after which `done` bytes of the message have gone.
-    pub(crate) fn frame(&self, tag: Tag, bytes: Bytes, done: usize, outbox: &mut Outbox) -> Transmit {
+    pub(crate) fn frame(&self, tag: Tag, bytes: impl Into<Message>, done: usize, outbox: &mut Outbox) -> Transmit {
         let (done, total) = (len64(done), len64(self.message.len()));
         match self.ticket {
             Some(ticket) if done >= total => outbox.event(Event::Sent { ticket }),
             Some(ticket) => outbox.progress(Progress { subject: Subject::Outgoing(ticket), done, total }),
             None => {}
         }
-        Transmit::Frame { tag, bytes, meta: self.meta.clone() }
+        Transmit::Frame { tag, bytes: bytes.into(), meta: self.meta.clone() }
     }
 
     /// Reports that this is not sent. A request's caller gets an error in the event; for a response, returns the

@@ -177,7 +177,7 @@ async fn finish(mut far: Memory, held: Option<Transmit>, code: u16) {
 
 /// A frame of the transport's, on its way to us.
 fn frame(bytes: Bytes) -> Transmit {
-    Transmit::Frame { tag: Tag::default(), bytes, meta: Meta::default() }
+    Transmit::Frame { tag: Tag::default(), bytes: bytes.into(), meta: Meta::default() }
 }
 
 #[cfg(test)]

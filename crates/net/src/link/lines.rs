@@ -100,7 +100,7 @@ impl<R: Unpin, W: AsyncWrite + Unpin> Sink<Transmit> for Lines<R, W> {
 
     fn start_send(mut self: Pin<&mut Self>, item: Transmit) -> Result<(), LinkError> {
         match item {
-            Transmit::Frame { bytes, .. } => self.writer.push(bytes),
+            Transmit::Frame { bytes, .. } => self.writer.push(bytes.to_bytes()),
             Transmit::Close(_) => {
                 self.writer.close();
                 Ok(())

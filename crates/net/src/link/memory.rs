@@ -51,7 +51,7 @@ impl Sink<Transmit> for Memory {
 
     fn start_send(mut self: Pin<&mut Self>, item: Transmit) -> Result<(), LinkError> {
         let arrival = match item {
-            Transmit::Frame { bytes, meta, .. } => Arrival::Frame { bytes, meta },
+            Transmit::Frame { bytes, meta, .. } => Arrival::Frame { bytes: bytes.to_bytes(), meta },
             Transmit::Close(reason) => Arrival::Closed { code: reason.code(), text: reason.text() },
         };
         self.outgoing.send_item(arrival).map_err(|_| LinkError::Closed)

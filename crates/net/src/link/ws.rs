@@ -6,6 +6,7 @@ mod gather;
 mod keepalive;
 mod key;
 mod meter;
+mod outbox;
 mod room;
 mod tcp;
 mod watched;
@@ -40,9 +41,6 @@ use super::{Arrival, Intake, Link, LinkError};
 const MOST_UNANSWERED: u32 = 8;
 /// Frames up to here are copied, so that keeping a small message does not keep the large buffer it came in.
 const SMALL_FRAME: usize = 4 << 10;
-/// What is longer goes out as one message in many WebSocket frames. The official AHP transport takes 16 MiB a frame, but
-/// 64 MiB a message. A segment, which has to pass relays, is never that long.
-const LONGEST_FRAME: usize = 15 << 20;
 /// How long what the peer still sends is read after our close. A socket that is dropped with bytes unread may take the
 /// close back from the peer's hands.
 const LINGER: Duration = Duration::from_secs(1);
@@ -56,6 +54,8 @@ pub struct WebSocket<S> {
     gather: Gather,
     /// Pings since the stack's queue was last seen empty.
     unanswered: u32,
+    /// Either side has closed, or broken the rules: only the stack may still say something.
+    is_closed: bool,
     end: End,
 }
 
@@ -97,9 +97,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
     }
 
     fn after_handshake(io: S, ahead: Bytes, role: Role, config: &WebSocketConfig) -> Self {
-        let io = Watched::new(io, ahead);
+        let io = Watched::new(io, ahead, role);
         // We decide ourselves when the stack must write.
-        let stack = Config::default().frame_size(LONGEST_FRAME).flush_threshold(usize::MAX);
+        let stack = Config::default().flush_threshold(usize::MAX);
         let limits = Limits::default().max_payload_len(usize::try_from(config.max_frame_bytes).ok());
         let socket = match role {
             Role::Client => ClientBuilder::new().config(stack).limits(limits).take_over(io),
@@ -112,6 +112,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
             pulse: config.keepalive.map(Pulse::new),
             gather: Gather::default(),
             unanswered: 0,
+            is_closed: false,
             end: End::Open,
         }
     }
@@ -119,6 +120,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
     /// The next message of the stack. Also writes what the stack has queued, such as pongs and our pings.
     fn poll_message(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Message, LinkError>>> {
         loop {
+            self.write_some(cx)?;
             if self.unanswered < MOST_UNANSWERED || self.poll_write_all(cx)?.is_ready() {
                 match Pin::new(&mut self.socket).poll_next(cx) {
                     Poll::Ready(Some(Err(error))) => return Poll::Ready(Some(Err(self.refuse(error)))),
@@ -138,6 +140,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
     /// What a message of the stack is to us; `None` for what the stack deals with by itself.
     fn arrival(&mut self, message: Message) -> Option<Arrival> {
         if let Some((code, text)) = message.as_close() {
+            self.is_closed = true;
             return Some(Arrival::Closed { code: code.into(), text: text.into() });
         }
         if message.is_ping() {
@@ -155,6 +158,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
 
     /// The stack's error, as that of a link. The stack tells the peer by itself, except in one case.
     fn refuse(&mut self, error: Error) -> LinkError {
+        self.is_closed = true;
         if let Error::PayloadTooLong { max_len, .. } = error {
             // A message in many small parts is refused by a part of the stack that sends no close. If one has been
             // sent, this fails, and that is well.
@@ -195,6 +199,16 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
             Poll::Pending if matches!(self.end, End::Silent) => Poll::Ready(Ok(())),
             Poll::Pending => Poll::Pending,
         }
+    }
+
+    /// Writes what can be written of what waits: the stack does so only for what is its own.
+    fn write_some(&mut self, cx: &mut Context<'_>) -> Result<(), LinkError> {
+        if self.socket.get_ref().outbox().waiting() > 0
+            && let Poll::Ready(Err(error)) = Pin::new(self.socket.get_mut()).poll_flush(cx)
+        {
+            return Err(error.into());
+        }
+        Ok(())
     }
 
     /// Reads what the peer still sends, and throws it away.
@@ -255,7 +269,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Sink<Transmit> for WebSocket<S> {
     /// small message waits for one write at most.
     fn poll_ready(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), LinkError>> {
         let this = self.get_mut();
-        if this.gather.has_room(this.socket.get_ref().written()) {
+        if this.gather.has_room(this.socket.get_ref().outbox().waiting()) {
             return Poll::Ready(Ok(()));
         }
         this.poll_write_all(cx)
@@ -266,6 +280,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Sink<Transmit> for WebSocket<S> {
         let bytes = match item {
             Transmit::Frame { bytes, .. } => bytes,
             Transmit::Close(reason) => {
+                this.is_closed = true;
                 // If the stack has closed already, it has told the peer why, and our reason comes too late.
                 return match Pin::new(&mut this.socket).start_send(close::message(&reason)) {
                     Ok(()) | Err(Error::AlreadyClosed) => Ok(()),
@@ -273,8 +288,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Sink<Transmit> for WebSocket<S> {
                 };
             }
         };
-        this.gather.note_queued(bytes.len(), this.role == Role::Client, this.socket.get_ref().written());
-        Pin::new(&mut this.socket).start_send(Message::text(bytes)).map_err(link_error)
+        if this.is_closed {
+            return Err(LinkError::Closed);
+        }
+        this.gather.note_frame(bytes.len());
+        Ok(this.socket.get_mut().outbox_mut().push_text(bytes.parts().iter().cloned().collect())?)
     }
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), LinkError>> {
@@ -286,6 +304,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Sink<Transmit> for WebSocket<S> {
     fn poll_close(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), LinkError>> {
         let this = self.get_mut();
         if matches!(this.end, End::Open) {
+            this.write_some(cx)?;
             ready!(Pin::new(&mut this.socket).poll_close(cx)).map_err(link_error)?;
             this.socket.get_mut().set_room(None);
             this.end = End::Lingering(Box::pin(tokio::time::sleep(LINGER)));

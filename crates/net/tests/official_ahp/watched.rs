@@ -91,7 +91,7 @@ impl<L: Link> Sink<Transmit> for Watched<L> {
 
     fn start_send(mut self: Pin<&mut Self>, item: Transmit) -> Result<(), LinkError> {
         if let Transmit::Frame { bytes, .. } = &item {
-            self.tape.note(self.connection, Toward::Host, bytes);
+            self.tape.note(self.connection, Toward::Host, &bytes.to_bytes());
         }
         Pin::new(&mut self.link).start_send(item)
     }

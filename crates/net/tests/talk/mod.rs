@@ -6,7 +6,6 @@ use breakbulk::link::Link;
 use breakbulk::{AnyMachine, Arrival, Dialect, Driver, LinkError, Setup};
 use breakbulk_proto::ahp::Role;
 use breakbulk_proto::{Budget, BudgetConfig, Event, Input, Limits, LimitsConfig, Message, Tag, Transmit};
-use bytes::Bytes;
 use futures_util::{SinkExt, StreamExt};
 
 /// Longer than anything here takes on a busy machine.
@@ -55,7 +54,7 @@ pub(crate) fn assert_arrived(arrived: &[Message], lens: &[usize]) {
     assert!(arrived == want, "{} of {} arrived, or other bytes", arrived.len(), want.len());
 }
 
-pub(crate) fn frame(text: impl Into<Bytes>) -> Transmit {
+pub(crate) fn frame(text: impl Into<Message>) -> Transmit {
     Transmit::Frame { tag: Tag::default(), bytes: text.into(), meta: Default::default() }
 }
 

@@ -77,7 +77,7 @@ impl<M: Machine> Pair<M> {
 
 fn poll<M: Machine>(machine: &mut M, now: Instant) -> Option<Frame> {
     match machine.poll_transmit(now)? {
-        Transmit::Frame { bytes, meta, .. } => Some((bytes, meta)),
+        Transmit::Frame { bytes, meta, .. } => Some((bytes.to_bytes(), meta)),
         Transmit::Close(reason) => panic!("closed: {reason}"),
     }
 }

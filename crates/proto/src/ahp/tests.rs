@@ -28,7 +28,7 @@ fn agreed(role: Role) -> Connection {
 
 fn frames(connection: &mut Connection, now: Instant) -> Vec<Bytes> {
     let frame = |transmit| match transmit {
-        Transmit::Frame { bytes, .. } => Some(bytes),
+        Transmit::Frame { bytes, .. } => Some(bytes.to_bytes()),
         Transmit::Close(_) => None,
     };
     std::iter::from_fn(|| connection.poll_transmit(now).and_then(frame)).collect()

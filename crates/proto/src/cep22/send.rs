@@ -122,7 +122,7 @@ impl Connection {
                 }
             }
             if let Some((bytes, meta)) = frame {
-                return Some(Transmit::Frame { tag, bytes, meta });
+                return Some(Transmit::Frame { tag, bytes: bytes.into(), meta });
             }
         }
         None

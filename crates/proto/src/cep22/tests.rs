@@ -76,7 +76,7 @@ impl End {
     fn next(&mut self) -> Option<Sent> {
         match self.machine.poll_transmit(self.now)? {
             Transmit::Frame { tag, bytes, meta } => {
-                Some(Sent { tag, text: String::from_utf8(bytes.to_vec()).unwrap(), meta })
+                Some(Sent { tag, text: String::from_utf8(bytes.to_bytes().into()).unwrap(), meta })
             }
             Transmit::Close(_) => None,
         }

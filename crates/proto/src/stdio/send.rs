@@ -139,7 +139,7 @@ mod tests {
 
     fn data(line: &Transmit) -> &[u8] {
         let Transmit::Frame { bytes, .. } = line else { panic!("{line:?}") };
-        bytes.splitn(4, |byte| *byte == b':').nth(3).unwrap()
+        bytes.parts()[0].splitn(4, |byte| *byte == b':').nth(3).unwrap()
     }
 
     #[test]

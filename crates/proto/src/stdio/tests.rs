@@ -48,7 +48,7 @@ impl End {
 
     fn line(&mut self) -> Option<Bytes> {
         match self.machine.poll_transmit(self.now)? {
-            Transmit::Frame { bytes, .. } => Some(bytes),
+            Transmit::Frame { bytes, .. } => Some(bytes.to_bytes()),
             Transmit::Close(reason) => panic!("closed: {reason}"),
         }
     }

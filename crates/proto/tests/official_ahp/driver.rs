@@ -117,7 +117,7 @@ impl Driver {
                 }
             };
             match self.machine.poll_transmit(Instant::now().into_std()) {
-                Some(Transmit::Frame { bytes, .. }) => permit.send(bytes),
+                Some(Transmit::Frame { bytes, .. }) => permit.send(bytes.to_bytes()),
                 Some(Transmit::Close(_)) | None => return false,
             }
         }

@@ -63,7 +63,7 @@ fn frames(server: &mut Connection, rng: &mut Rng, now: Instant) -> Vec<Segment> 
         server.handle(Input::send(n, text), now);
     }
     let frame = |transmit| match transmit {
-        Transmit::Frame { bytes, .. } => Some(bytes),
+        Transmit::Frame { bytes, .. } => Some(bytes.to_bytes()),
         Transmit::Close(_) => None,
     };
     let frames: Vec<Bytes> = std::iter::from_fn(|| server.poll_transmit(now).and_then(frame)).collect();

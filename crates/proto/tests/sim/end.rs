@@ -153,8 +153,8 @@ impl<M: Machine> End<M> {
             match transmit {
                 Transmit::Frame { bytes, .. } => {
                     assert!(self.closed.is_none(), "{}: a frame after Closed", self.name);
-                    trace(|| format!("{} writes {}", self.name, front(&bytes)));
-                    let copy = Bytes::copy_from_slice(&bytes);
+                    let copy = Bytes::from(bytes.to_bytes().to_vec());
+                    trace(|| format!("{} writes {}", self.name, front(&copy)));
                     pass(copy).into_iter().for_each(|frame| pipe.push(Item::Frame(frame), now));
                 }
                 Transmit::Close(reason) => {

@@ -174,6 +174,7 @@ impl World {
                 return true;
             }
             let Some(Transmit::Frame { bytes, .. }) = self.writers[writer].poll_transmit(self.now) else { continue };
+            let bytes = bytes.to_bytes();
             assert!(!bytes.contains(&b'\n'), "a line end inside a line");
             let frame = is_frame(&bytes);
             self.tally.one(if frame { "pipe frames" } else { "pipe raw lines" });

@@ -184,6 +184,7 @@ impl World {
     fn transmit(&mut self, at: usize, transmit: Transmit) {
         match transmit {
             Transmit::Frame { tag, bytes, meta } => {
+                let bytes = bytes.to_bytes();
                 let name = self.peers[at].name.clone();
                 trace(|| format!("{name} writes {}", front(&bytes)));
                 self.relay.publish(&name, (tag, bytes, meta), self.now, &mut self.rng, &mut self.tally);

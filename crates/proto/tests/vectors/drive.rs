@@ -225,7 +225,7 @@ impl<'a> Driver<'a> {
             let Some(transmit) = self.built.machine().poll_transmit(self.now) else { return };
             if let breakbulk_proto::Transmit::Frame { tag, bytes, .. } = &transmit {
                 self.tags.push(*tag);
-                self.measure(bytes.clone());
+                self.measure(bytes.to_bytes());
             }
             self.promises.transmit(transmit, &mut self.record);
             self.forget();

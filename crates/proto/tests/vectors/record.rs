@@ -43,7 +43,7 @@ impl Promises {
         }
         match transmit {
             Transmit::Frame { bytes, meta, .. } => {
-                record.frames.push(bytes);
+                record.frames.push(bytes.to_bytes());
                 record.frame_metas.push(meta);
             }
             Transmit::Close(reason) => self.told_link = Some(reason),

@@ -2,21 +2,19 @@
 
 /// Frames are gathered into writes of this many bytes while the way takes them as fast as they come. Fewer, larger system
 /// calls are what bulk needs; nothing waits for it, because gathering takes no time of its own.
-const MOST: u64 = 384 << 10;
+const MOST: usize = 384 << 10;
 /// And of this many while the way is full: what has been gathered is what a small message must wait for.
-const LEAST: u64 = 64 << 10;
+const LEAST: usize = 64 << 10;
 /// Frames up to here are what the core cuts where a small message may follow soon.
 const SHORT: usize = 64 << 10;
 /// So little is gathered of those.
-const MOST_SHORT: u64 = 96 << 10;
+const MOST_SHORT: usize = 96 << 10;
 
-/// What has been queued for one write, and how much more should be.
+/// How much should be queued for one write.
 #[derive(Debug)]
 pub(super) struct Gather {
-    /// What the count of written bytes will be when all that was queued is written.
-    queued_to: u64,
     /// What is gathered at present, between the least and the most.
-    bound: u64,
+    bound: usize,
     /// The last frame was a short one.
     is_short: bool,
     /// The way did not take all of the last write.
@@ -24,23 +22,15 @@ pub(super) struct Gather {
 }
 
 impl Gather {
-    /// Whether one more frame may be queued before a write, when so much has been written in all.
-    pub(super) const fn has_room(&self, written: u64) -> bool {
+    /// Whether one more frame may be queued before a write, when so many bytes wait.
+    pub(super) const fn has_room(&self, waiting: usize) -> bool {
         let bound = if self.is_short && self.bound > MOST_SHORT { MOST_SHORT } else { self.bound };
-        !self.is_stuck && self.queued_to.saturating_sub(written) < bound
+        !self.is_stuck && waiting < bound
     }
 
-    /// Notes a frame with a payload of `len`. Pongs and pings are not noted when they are queued, only in `written`.
-    pub(super) fn note_queued(&mut self, len: usize, is_masked: bool, written: u64) {
-        let header = match len {
-            0..=125 => 2,
-            126..=65_535 => 4,
-            _ => 10,
-        };
-        let mask = if is_masked { 4 } else { 0 };
+    /// Notes a frame with a payload of `len`.
+    pub(super) const fn note_frame(&mut self, len: usize) {
         self.is_short = len <= SHORT;
-        let len = u64::try_from(len).unwrap_or(u64::MAX).saturating_add(header + mask);
-        self.queued_to = self.queued_to.max(written).saturating_add(len);
     }
 
     /// Learns from a write: whether the way took all of it at once, some of it, or the rest of an earlier one.
@@ -56,7 +46,7 @@ impl Gather {
 
 impl Default for Gather {
     fn default() -> Self {
-        Self { queued_to: 0, bound: MOST, is_short: false, is_stuck: false }
+        Self { bound: MOST, is_short: false, is_stuck: false }
     }
 }
 
@@ -67,7 +57,7 @@ mod tests {
     #[test]
     fn a_way_that_is_full_gathers_less_and_one_that_is_open_more() {
         let mut gather = Gather::default();
-        let bounds = |gather: &mut Gather, outcomes: &[bool]| -> Vec<u64> {
+        let bounds = |gather: &mut Gather, outcomes: &[bool]| -> Vec<usize> {
             let each = outcomes.iter().map(|is_all| {
                 gather.note_write(*is_all);
                 gather.bound >> 10
@@ -85,20 +75,19 @@ mod tests {
     #[test]
     fn there_is_room_up_to_the_bound_and_none_while_a_write_is_stuck() {
         let mut gather = Gather::default();
-        gather.note_queued(MOST as usize - 11, false, 0);
-        assert!(gather.has_room(0));
-        gather.note_queued(SHORT + 1, false, 0);
-        assert!(!gather.has_room(0) && gather.has_room(SHORT as u64 + 11));
+        assert!(gather.has_room(MOST - 1) && !gather.has_room(MOST));
         gather.note_write(false);
-        assert!(!gather.has_room(2 * MOST));
+        assert!(!gather.has_room(0));
         gather.note_write(true);
-        assert!(gather.has_room(2 * MOST));
+        assert!(gather.has_room(0));
     }
-
     #[test]
     fn of_short_frames_less_is_gathered() {
         let mut gather = Gather::default();
-        let frames = std::iter::from_fn(|| gather.has_room(0).then(|| gather.note_queued(SHORT, false, 0)));
-        assert_eq!(frames.count(), 2);
+        assert!(gather.has_room(MOST_SHORT));
+        gather.note_frame(SHORT);
+        assert!(gather.has_room(MOST_SHORT - 1) && !gather.has_room(MOST_SHORT));
+        gather.note_frame(SHORT + 1);
+        assert!(gather.has_room(MOST_SHORT));
     }
 }

@@ -1,4 +1,5 @@
-//! A stream of bytes that notices signs of life, gives back what was read too early, and asks before a long frame.
+//! A stream of bytes that notices signs of life, gives back what was read too early, asks before a long frame comes in, and
+//! writes when it is flushed.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -7,10 +8,12 @@ use std::task::{Context, Poll, ready};
 use bytes::Bytes;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
+use super::Role;
 use super::meter::Meter;
+use super::outbox::Outbox;
 use super::room::Room;
 
-/// A stream under a WebSocket.
+/// A stream under a WebSocket. What the stack writes through it are whole frames; between them go ours.
 #[derive(Debug)]
 pub(super) struct Watched<S> {
     io: S,
@@ -18,16 +21,16 @@ pub(super) struct Watched<S> {
     ahead: Bytes,
     meter: Meter,
     room: Option<Box<Room>>,
-    written: u64,
+    outbox: Outbox,
     signs_of_life: u64,
     /// The last write was not taken. Only the peer can change that.
     is_full: bool,
 }
 
 impl<S> Watched<S> {
-    pub(super) fn new(io: S, ahead: Bytes) -> Self {
+    pub(super) fn new(io: S, ahead: Bytes, role: Role) -> Self {
         let (meter, room) = (Meter::default(), None);
-        Self { io, ahead: own(&ahead), meter, room, written: 0, signs_of_life: 0, is_full: false }
+        Self { io, ahead: own(&ahead), meter, room, outbox: Outbox::new(role), signs_of_life: 0, is_full: false }
     }
 
     /// Long frames need this room from now on, or none.
@@ -40,9 +43,14 @@ impl<S> Watched<S> {
         self.room.as_mut().map_or(Poll::Pending, |room| room.poll_denied(cx))
     }
 
-    /// How many bytes were taken from us.
-    pub(super) const fn written(&self) -> u64 {
-        self.written
+    /// What is to be written at the next flush.
+    pub(super) const fn outbox(&self) -> &Outbox {
+        &self.outbox
+    }
+
+    /// The same, to be given more.
+    pub(super) const fn outbox_mut(&mut self) -> &mut Outbox {
+        &mut self.outbox
     }
 
     /// Grows whenever the peer shows that it is there: a byte comes, or there is room again where there was none.
@@ -52,20 +60,6 @@ impl<S> Watched<S> {
 
     fn note_life(&mut self) {
         self.signs_of_life = self.signs_of_life.wrapping_add(1);
-    }
-
-    fn note_write(&mut self, outcome: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
-        match outcome {
-            Poll::Pending => self.is_full = true,
-            Poll::Ready(Ok(len)) => {
-                self.written = self.written.saturating_add(u64::try_from(len).unwrap_or(u64::MAX));
-                if std::mem::take(&mut self.is_full) {
-                    self.note_life();
-                }
-            }
-            Poll::Ready(Err(_)) => {}
-        }
-        outcome
     }
 }
 
@@ -141,33 +135,51 @@ impl<S: AsyncRead + Unpin> Watched<S> {
     }
 }
 
+impl<S: AsyncWrite + Unpin> Watched<S> {
+    /// Writes all that waits.
+    fn poll_write_all(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let Self { io, outbox, signs_of_life, is_full, .. } = self;
+        outbox.poll_write(io, cx, |outcome| {
+            let had_no_room = std::mem::replace(is_full, outcome.is_pending());
+            if had_no_room && matches!(outcome, Poll::Ready(Ok(_))) {
+                *signs_of_life = signs_of_life.wrapping_add(1);
+            }
+        })
+    }
+}
+
+/// For the stack, which writes little: all of it is taken, and goes out when it is flushed.
 impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
-    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        let this = self.get_mut();
-        let outcome = Pin::new(&mut this.io).poll_write(cx, bytes);
-        this.note_write(outcome)
+    fn poll_write(self: Pin<&mut Self>, _: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        self.get_mut().outbox.push_raw(Bytes::copy_from_slice(bytes));
+        Poll::Ready(Ok(bytes.len()))
     }
 
     fn poll_write_vectored(
         self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
+        _: &mut Context<'_>,
         slices: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        let this = self.get_mut();
-        let outcome = Pin::new(&mut this.io).poll_write_vectored(cx, slices);
-        this.note_write(outcome)
+        let bytes = slices.iter().map(|slice| &**slice).collect::<Vec<_>>().concat();
+        let len = bytes.len();
+        self.get_mut().outbox.push_raw(bytes.into());
+        Poll::Ready(Ok(len))
     }
 
     fn is_write_vectored(&self) -> bool {
-        self.io.is_write_vectored()
+        true
     }
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.get_mut().io).poll_flush(cx)
+        let this = self.get_mut();
+        ready!(this.poll_write_all(cx))?;
+        Pin::new(&mut this.io).poll_flush(cx)
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.get_mut().io).poll_shutdown(cx)
+        let this = self.get_mut();
+        ready!(this.poll_write_all(cx))?;
+        Pin::new(&mut this.io).poll_shutdown(cx)
     }
 }
 
@@ -186,8 +198,8 @@ mod tests {
     #[tokio::test]
     async fn what_was_read_too_early_comes_first_and_keeps_no_buffer() {
         let buffer = Bytes::from(vec![b'x'; 8 << 10]);
-        let mut watched = Watched::new(&b"later"[..], buffer.slice(..5));
-        drop(Watched::new(&b""[..], buffer.slice(8 << 10..)));
+        let mut watched = Watched::new(&b"later"[..], buffer.slice(..5), Role::Client);
+        drop(Watched::new(&b""[..], buffer.slice(8 << 10..), Role::Client));
         assert!(buffer.is_unique(), "nobody else holds it");
         let mut read = String::new();
         watched.read_to_string(&mut read).await.unwrap();

@@ -1,0 +1,389 @@
+//! Bytes on their way out: a client's are masked a piece at a time, just before they are written.
+
+use std::collections::VecDeque;
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use bytes::{Buf, Bytes};
+use tokio::io::AsyncWrite;
+
+use super::Role;
+
+/// What is longer goes out as one message in many WebSocket frames. The official AHP transport takes 16 MiB a frame, but
+/// 64 MiB a message. A segment, which has to pass relays, is never that long.
+const LONGEST_FRAME: usize = 15 << 20;
+/// Masked at once: enough for one large write, little enough that the system finds it in the second-level cache.
+const PIECE: usize = 256 << 10;
+/// Slices given to one write. What waits is seldom more.
+const SLICES: usize = 32;
+
+const FINAL: u8 = 0x80;
+const TEXT: u8 = 1;
+const CONTINUATION: u8 = 0;
+const MASKED: u8 = 0x80;
+
+/// What is to be written, in order.
+#[derive(Debug)]
+pub(super) struct Outbox {
+    role: Role,
+    queue: VecDeque<Part>,
+    /// Bytes in the queue and in the pieces.
+    waiting: usize,
+    pieces: Pieces,
+}
+
+/// Bytes of one frame, or of its header.
+#[derive(Debug)]
+struct Part {
+    bytes: Bytes,
+    /// What they are to be masked with, beginning with their first byte; zeros change nothing.
+    key: [u8; 4],
+}
+
+/// Bytes that are ready to be written, and came before the queue. Only a client has any. While the first piece is
+/// written, the second is there too, so that no write is small because a piece ends.
+#[derive(Debug, Default)]
+struct Pieces([Piece; 2]);
+
+#[derive(Debug, Default)]
+struct Piece {
+    bytes: Vec<u8>,
+    from: usize,
+    to: usize,
+}
+
+impl Outbox {
+    pub(super) fn new(role: Role) -> Self {
+        Self { role, queue: VecDeque::new(), waiting: 0, pieces: Pieces::default() }
+    }
+
+    /// Bytes that wait.
+    pub(super) const fn waiting(&self) -> usize {
+        self.waiting
+    }
+
+    /// Takes bytes that go out as they are.
+    pub(super) fn push_raw(&mut self, bytes: Bytes) {
+        self.push(bytes, [0; 4]);
+    }
+
+    /// Takes a text message.
+    ///
+    /// # Errors
+    /// The system gave no random bytes for a mask.
+    pub(super) fn push_text(&mut self, mut parts: VecDeque<Bytes>) -> io::Result<()> {
+        let mut left: usize = parts.iter().map(Bytes::len).sum();
+        let mut opcode = TEXT;
+        loop {
+            let len = left.min(LONGEST_FRAME);
+            left -= len;
+            let key = self.header(opcode | if left == 0 { FINAL } else { 0 }, len)?;
+            self.payload(&mut parts, len, key);
+            if left == 0 {
+                break;
+            }
+            opcode = CONTINUATION;
+        }
+        self.mask_ahead();
+        Ok(())
+    }
+
+    /// Writes all that waits. `note` hears of each attempt to write.
+    pub(super) fn poll_write<S: AsyncWrite + Unpin>(
+        &mut self,
+        io: &mut S,
+        cx: &mut Context<'_>,
+        mut note: impl FnMut(&Poll<io::Result<usize>>),
+    ) -> Poll<io::Result<()>> {
+        while self.waiting > 0 {
+            self.mask_ahead();
+            let mut slices = [IoSlice::new(&[]); SLICES];
+            let parts = self.queue.iter().map(|part| &*part.bytes);
+            let waiting = self.pieces.0.iter().map(Piece::rest).chain(parts.filter(|_| self.role == Role::Server));
+            let mut count = 0;
+            for (slice, bytes) in slices.iter_mut().zip(waiting.filter(|bytes| !bytes.is_empty())) {
+                *slice = IoSlice::new(bytes);
+                count += 1;
+            }
+            let outcome = Pin::new(&mut *io).poll_write_vectored(cx, &slices[..count]);
+            note(&outcome);
+            match ready!(outcome)? {
+                0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+                len => self.advance(len),
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// Queues a header for a payload of `len` bytes; what they are to be masked with.
+    fn header(&mut self, head: u8, len: usize) -> io::Result<[u8; 4]> {
+        let mask = if self.role == Role::Client { MASKED } else { 0 };
+        let mut header = Vec::with_capacity(14);
+        header.push(head);
+        match (u8::try_from(len), u16::try_from(len)) {
+            (Ok(len @ 0..=125), _) => header.push(len | mask),
+            (_, Ok(len)) => {
+                header.push(126 | mask);
+                header.extend_from_slice(&len.to_be_bytes());
+            }
+            _ => {
+                header.push(127 | mask);
+                header.extend_from_slice(&u64::try_from(len).unwrap_or(u64::MAX).to_be_bytes());
+            }
+        }
+        let mut key = [0; 4];
+        if self.role == Role::Client {
+            getrandom::fill(&mut key).map_err(io::Error::other)?;
+            header.extend_from_slice(&key);
+        }
+        self.push(header.into(), [0; 4]);
+        Ok(key)
+    }
+
+    /// Queues the next `len` bytes of `parts`.
+    fn payload(&mut self, parts: &mut VecDeque<Bytes>, mut len: usize, mut key: [u8; 4]) {
+        while len > 0
+            && let Some(part) = parts.front_mut()
+        {
+            let bytes = part.split_to(len.min(part.len()));
+            if part.is_empty() {
+                parts.pop_front();
+            }
+            len -= bytes.len();
+            let next = turned(key, bytes.len());
+            self.push(bytes, key);
+            key = next;
+        }
+    }
+
+    fn push(&mut self, bytes: Bytes, key: [u8; 4]) {
+        if !bytes.is_empty() {
+            self.waiting += bytes.len();
+            self.queue.push_back(Part { bytes, key });
+        }
+    }
+
+    /// Masks what a client has to send, as far as there is room in the pieces.
+    fn mask_ahead(&mut self) {
+        while self.role == Role::Client
+            && let Some(part) = self.queue.front_mut()
+            && let Some(piece) = self.pieces.filling()
+        {
+            piece.take(part);
+            if part.bytes.is_empty() {
+                self.queue.pop_front();
+            }
+        }
+    }
+
+    /// So many bytes were written.
+    fn advance(&mut self, mut len: usize) {
+        self.waiting -= len;
+        len -= self.pieces.advance(len);
+        while let Some(part) = self.queue.front_mut()
+            && len > 0
+        {
+            let taken = len.min(part.bytes.len());
+            part.bytes.advance(taken);
+            len -= taken;
+            if part.bytes.is_empty() {
+                self.queue.pop_front();
+            }
+        }
+    }
+}
+
+impl Pieces {
+    /// The piece that has room for more.
+    fn filling(&mut self) -> Option<&mut Piece> {
+        let [first, second] = &mut self.0;
+        let is_first = first.to < PIECE && second.rest().is_empty();
+        Some(if is_first { first } else { second }).filter(|piece| piece.to < PIECE)
+    }
+
+    /// Lets go of up to `len` bytes; how many.
+    fn advance(&mut self, len: usize) -> usize {
+        let [first, second] = &mut self.0;
+        let taken = first.advance(len);
+        let all = taken + second.advance(len - taken);
+        if first.rest().is_empty() {
+            self.0.swap(0, 1);
+        }
+        all
+    }
+}
+
+impl Piece {
+    fn rest(&self) -> &[u8] {
+        &self.bytes[self.from..self.to]
+    }
+
+    /// Takes bytes of `part`, as far as there is room.
+    fn take(&mut self, part: &mut Part) {
+        let len = part.bytes.len().min(PIECE - self.to);
+        let end = self.to + len;
+        if self.bytes.len() < end {
+            self.bytes.resize(end.next_power_of_two(), 0);
+        }
+        mask(&mut self.bytes[self.to..end], &part.bytes[..len], part.key);
+        (self.to, part.key) = (end, turned(part.key, len));
+        part.bytes.advance(len);
+    }
+
+    fn advance(&mut self, len: usize) -> usize {
+        let len = len.min(self.rest().len());
+        self.from += len;
+        if self.from == self.to {
+            (self.from, self.to) = (0, 0);
+        }
+        len
+    }
+}
+
+/// Masked at once by one vector operation, or a few.
+const LANE: usize = 64;
+
+/// Puts the masked `from` into `to`, which is as long.
+fn mask(to: &mut [u8], from: &[u8], key: [u8; 4]) {
+    let mut wide = [0; LANE];
+    wide.iter_mut().zip(key.iter().cycle()).for_each(|(byte, key)| *byte = *key);
+    let (to, to_end) = to.as_chunks_mut::<LANE>();
+    let (from, from_end) = from.as_chunks::<LANE>();
+    for (to, from) in to.iter_mut().zip(from) {
+        for ((to, from), key) in to.iter_mut().zip(from).zip(&wide) {
+            *to = from ^ key;
+        }
+    }
+    for ((to, from), key) in to_end.iter_mut().zip(from_end).zip(&wide) {
+        *to = from ^ key;
+    }
+}
+
+/// The key for what comes `len` bytes later.
+const fn turned(mut key: [u8; 4], len: usize) -> [u8; 4] {
+    key.rotate_left(len % 4);
+    key
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "a test may fail by panicking")]
+mod tests {
+    use std::future::poll_fn;
+
+    use super::*;
+
+    /// Takes so many bytes at a time, and nothing every other time.
+    struct Sips {
+        taken: Vec<u8>,
+        most: usize,
+        is_full: bool,
+    }
+
+    impl AsyncWrite for Sips {
+        fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+            self.is_full = !self.is_full;
+            if self.is_full {
+                cx.waker().wake_by_ref();
+                return Poll::Pending;
+            }
+            let len = bytes.len().min(self.most);
+            self.taken.extend_from_slice(&bytes[..len]);
+            Poll::Ready(Ok(len))
+        }
+
+        fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+
+        fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+    }
+
+    /// What is on the wire when all is written, `most` bytes at a time.
+    async fn written(outbox: &mut Outbox, most: usize) -> Vec<u8> {
+        let mut io = Sips { taken: Vec::new(), most, is_full: false };
+        poll_fn(|cx| outbox.poll_write(&mut io, cx, |_| {})).await.unwrap();
+        assert_eq!(outbox.waiting(), 0);
+        io.taken
+    }
+
+    /// The frames on a wire: the first byte of each, and its payload.
+    fn frames(role: Role, mut wire: &[u8]) -> Vec<(u8, Vec<u8>)> {
+        let mut frames = Vec::new();
+        while !wire.is_empty() {
+            let (head, len) = (wire.get_u8(), wire.get_u8());
+            assert_eq!(len & MASKED != 0, role == Role::Client);
+            let len = match len & !MASKED {
+                126 => wire.get_u16().into(),
+                127 => wire.get_u64() as usize,
+                len => len.into(),
+            };
+            let key: Vec<u8> = if role == Role::Client { wire.get_u32().to_be_bytes().into() } else { vec![0; 4] };
+            let payload = wire[..len].iter().zip(key.iter().cycle()).map(|(byte, key)| byte ^ key).collect();
+            wire.advance(len);
+            frames.push((head, payload));
+        }
+        frames
+    }
+
+    fn text(len: usize) -> Bytes {
+        (0..len).map(|at| (at % 251) as u8).collect::<Vec<_>>().into()
+    }
+
+    /// The text in pieces of so many bytes.
+    fn cut(text: &Bytes, size: usize) -> VecDeque<Bytes> {
+        (0..text.len()).step_by(size).map(|at| text.slice(at..(at + size).min(text.len()))).collect()
+    }
+
+    #[tokio::test]
+    async fn a_message_is_one_frame_however_it_is_cut_and_however_little_is_taken_at_once() {
+        for role in [Role::Client, Role::Server] {
+            for len in [0, 1, 125, 126, 65_535, 65_536, 3 * PIECE + 7] {
+                for (size, most) in [(usize::MAX / 2, usize::MAX), (1 + len / 3, 70_001), (5001, 9973)] {
+                    let (mut outbox, text) = (Outbox::new(role), text(len));
+                    outbox.push_text(cut(&text, size)).unwrap();
+                    let wire = written(&mut outbox, most).await;
+                    assert_eq!(frames(role, &wire), [(FINAL | TEXT, text.to_vec())], "{len} by {size} and {most}");
+                }
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn frames_and_what_the_stack_says_leave_in_order_and_whole() {
+        for role in [Role::Client, Role::Server] {
+            let (mut outbox, mut lone) = (Outbox::new(role), Outbox::new(role));
+            let mut want = Vec::new();
+            for len in [10, 2 * PIECE, 0, 300_000, 126] {
+                lone.push_text(cut(&text(3), 9)).unwrap();
+                let raw = written(&mut lone, usize::MAX).await;
+                outbox.push_raw(raw.into());
+                outbox.push_text(cut(&text(len), 65_000)).unwrap();
+                want.extend([(FINAL | TEXT, text(3).to_vec()), (FINAL | TEXT, text(len).to_vec())]);
+            }
+            let wire = written(&mut outbox, 100_003).await;
+            assert!(frames(role, &wire) == want);
+        }
+    }
+
+    #[tokio::test]
+    async fn what_is_longer_than_the_longest_frame_is_one_message_in_many() {
+        let (mut outbox, text) = (Outbox::new(Role::Client), text(2 * LONGEST_FRAME + 5));
+        outbox.push_text(cut(&text, 1 << 20)).unwrap();
+        let frames = frames(Role::Client, &written(&mut outbox, usize::MAX).await);
+        let heads: Vec<_> = frames.iter().map(|(head, payload)| (*head, payload.len())).collect();
+        assert_eq!(heads, [(TEXT, LONGEST_FRAME), (CONTINUATION, LONGEST_FRAME), (FINAL | CONTINUATION, 5)]);
+        assert!(frames.into_iter().flat_map(|(_, payload)| payload).eq(text));
+    }
+
+    #[tokio::test]
+    async fn each_frame_of_a_client_has_a_mask_of_its_own() {
+        let mut outbox = Outbox::new(Role::Client);
+        (0..20).for_each(|_| outbox.push_text(cut(&text(4), 9)).unwrap());
+        let wire = written(&mut outbox, usize::MAX).await;
+        let keys: std::collections::HashSet<_> = wire.chunks(10).map(|frame| frame[2..6].to_vec()).collect();
+        assert!(keys.len() > 15, "{} masks", keys.len());
+    }
+}

@@ -16,6 +16,8 @@ use crate::json::Span;
 /// rows. Nothing here looks inside.
 #[derive(Clone, Default)]
 pub struct Message {
+    /// The only piece, if there is only one: most frames are, and need no list.
+    only: Option<Bytes>,
     parts: Arc<[Bytes]>,
     len: usize,
 }
@@ -36,12 +38,12 @@ impl Message {
     /// The pieces, in order.
     #[must_use]
     pub fn parts(&self) -> &[Bytes] {
-        &self.parts
+        self.only.as_ref().map_or(&self.parts, std::slice::from_ref)
     }
 
     /// The pieces as slices, in order.
     pub fn slices(&self) -> impl Iterator<Item = &[u8]> {
-        self.parts.iter().map(AsRef::as_ref)
+        self.parts().iter().map(AsRef::as_ref)
     }
 
     /// The whole text in one piece. Free when there is only one; else one copy.
@@ -50,7 +52,7 @@ impl Message {
         if let [only] = self.parts() {
             return only.clone();
         }
-        self.parts.concat().into()
+        self.parts().concat().into()
     }
 
     /// The bytes of `span`, borrowed when they lie in one piece. What lies past the end is left out.
@@ -79,7 +81,7 @@ impl Message {
 
     /// The pieces of which something lies in `span`, each with what does.
     fn cut(&self, span: Span) -> impl Iterator<Item = (&Bytes, Range<usize>)> {
-        let pieces = self.parts.iter().scan(0_u64, |next, part| {
+        let pieces = self.parts().iter().scan(0_u64, |next, part| {
             let at = *next;
             *next = at.saturating_add(len64(part.len()));
             Some((at, part))
@@ -96,7 +98,7 @@ impl Message {
 impl<T: Into<Bytes>> From<T> for Message {
     fn from(text: T) -> Self {
         let bytes = text.into();
-        Self { len: bytes.len(), parts: Arc::new([bytes]) }
+        Self { len: bytes.len(), only: Some(bytes), parts: Arc::default() }
     }
 }
 
@@ -105,7 +107,7 @@ impl FromIterator<Bytes> for Message {
     fn from_iter<I: IntoIterator<Item = Bytes>>(pieces: I) -> Self {
         let parts: Arc<[Bytes]> = pieces.into_iter().filter(|piece| !piece.is_empty()).collect();
         let len = parts.iter().fold(0_usize, |sum, part| sum.saturating_add(part.len()));
-        Self { parts, len }
+        Self { only: None, parts, len }
     }
 }
 
@@ -120,7 +122,7 @@ impl Eq for Message {}
 impl fmt::Debug for Message {
     /// Sizes only: a peer's bytes never reach a log.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Message({} bytes in {})", self.len, self.parts.len())
+        write!(f, "Message({} bytes in {})", self.len, self.parts().len())
     }
 }
 
@@ -154,7 +156,7 @@ impl Reader {
 
     /// The next run within one piece, at most `max` bytes; empty at the end.
     pub(crate) fn run(&mut self, max: usize) -> &[u8] {
-        while let Some(part) = self.message.parts.get(self.part) {
+        while let Some(part) = self.message.parts().get(self.part) {
             let rest = part.get(self.at..).unwrap_or_default();
             if !rest.is_empty() {
                 let run = rest.get(..max).unwrap_or(rest);

@@ -14,8 +14,8 @@ const LARGE: usize = 4 << 20;
 pub(crate) struct Held(Vec<(Ticket, Message)>);
 
 impl Held {
-    /// Takes hold of what a machine is told to send, if that is large and will be cut. What goes out in one piece is not
-    /// held: a WebSocket masks it where it lies, if nobody else has it.
+    /// Takes hold of what a machine is told to send, if that is large and will be cut. What goes out in one frame is the
+    /// link's when the machine is done with it.
     pub(crate) fn note_input(&mut self, input: &Input, link: &impl Link) {
         if let Input::Send { ticket, message, .. } = input
             && message.len() >= LARGE

@@ -184,7 +184,7 @@ impl<'a> Bridge<'a> {
         machine.handle(Input::Capacity(Capacity::of(NEXT_TO_NOTHING)), now());
         machine.handle(Input::send(0, passage.message.clone()), now());
         while let Some(Transmit::Frame { bytes, .. }) = machine.poll_transmit(now()) {
-            self.tell(to, Some(bytes.into()));
+            self.tell(to, Some(bytes));
         }
         if let Some(Event::SendFailed { error, reply, .. }) = machine.poll_event() {
             self.not_sent(to, &passage, &error, reply);

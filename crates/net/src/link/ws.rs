@@ -175,6 +175,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
         };
         match ready!(pulse.poll(self.socket.get_ref().signs_of_life(), cx)) {
             Beat::Ping => {
+                self.socket.get_mut().outbox_mut().rest();
                 // A link that is closing takes no pings, and needs none: whoever closes it waits a bounded time.
                 let _ = Pin::new(&mut self.socket).start_send(Message::ping(Bytes::new()));
                 Poll::Ready(Ok(()))

@@ -81,6 +81,7 @@ mod tests {
         gather.note_write(true);
         assert!(gather.has_room(0));
     }
+
     #[test]
     fn of_short_frames_less_is_gathered() {
         let mut gather = Gather::default();

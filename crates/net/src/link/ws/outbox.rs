@@ -63,6 +63,13 @@ impl Outbox {
         self.waiting
     }
 
+    /// Lets go of the memory that bulk was masked in, if nothing waits: for a link that has been quiet for a while.
+    pub(super) fn rest(&mut self) {
+        if self.waiting == 0 {
+            self.pieces = Pieces::default();
+        }
+    }
+
     /// Takes bytes that go out as they are.
     pub(super) fn push_raw(&mut self, bytes: Bytes) {
         self.push(bytes, [0; 4]);
@@ -376,6 +383,19 @@ mod tests {
         let heads: Vec<_> = frames.iter().map(|(head, payload)| (*head, payload.len())).collect();
         assert_eq!(heads, [(TEXT, LONGEST_FRAME), (CONTINUATION, LONGEST_FRAME), (FINAL | CONTINUATION, 5)]);
         assert!(frames.into_iter().flat_map(|(_, payload)| payload).eq(text));
+    }
+
+    #[tokio::test]
+    async fn memory_is_let_go_of_only_when_nothing_waits() {
+        let (mut outbox, text) = (Outbox::new(Role::Client), text(PIECE));
+        let held = |outbox: &Outbox| outbox.pieces.0.iter().map(|piece| piece.bytes.capacity()).sum::<usize>();
+        outbox.push_text(cut(&text, PIECE)).unwrap();
+        outbox.rest();
+        let wire = written(&mut outbox, 10_000).await;
+        assert_eq!(frames(Role::Client, &wire), [(FINAL | TEXT, text.to_vec())]);
+        assert!(held(&outbox) >= PIECE);
+        outbox.rest();
+        assert_eq!(held(&outbox), 0);
     }
 
     #[tokio::test]

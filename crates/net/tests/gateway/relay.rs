@@ -124,15 +124,15 @@ async fn pass(from: &mut App, to: &mut App, message: Message) -> Result<(), Clos
     }
 }
 
-/// How often a client must connect until a large message of its, or of its host's, has passed.
-async fn connects_until_served(place: Where, trap: Trap, id: impl Fn(usize) -> String) -> usize {
+/// How often a client must connect until a message of `len` bytes, its own or its host's, has passed.
+async fn connects_until_served(place: Where, trap: Trap, len: usize) -> usize {
     let (beside_client, beside_host) = gateways(DECLARED);
     let gateways = [beside_client, beside_host];
     for connects in 1..20 {
         let (mut client, mut host) = connect(&gateways, place, trap);
         pass(&mut client, &mut host, Message::from(INITIALIZE)).await.unwrap();
         pass(&mut host, &mut client, Message::from(WELCOME)).await.unwrap();
-        let large = request(&id(connects), 3_000_000);
+        let large = request(&connects.to_string(), len);
         let passed = match place {
             Where::ToHost => pass(&mut client, &mut host, large).await,
             Where::ToClient => pass(&mut host, &mut client, large).await,
@@ -146,13 +146,15 @@ async fn connects_until_served(place: Where, trap: Trap, id: impl Fn(usize) -> S
 
 #[tokio::test]
 async fn a_peer_with_an_undeclared_cap_is_served_within_five_reconnects() {
-    for place in [Where::ToHost, Where::ToClient] {
-        for says in [true, false] {
-            let trap = Trap::Cap { bytes: 300_000, says };
-            let connects = connects_until_served(place, trap, |n| n.to_string()).await;
-            assert!(connects <= 6, "{connects} connects");
-            // Without a word, each size needs two closes.
-            assert_eq!(connects, if says { 3 } else { 5 });
+    // Segments of 192 KiB pass the first at once; what fits one declared frame does not. The last needs two halves.
+    for (bytes, len, sizes) in [(300_000, 3_000_000, 0), (300_000, 880_000, 1), (60_000, 3_000_000, 2)] {
+        for place in [Where::ToHost, Where::ToClient] {
+            for says in [true, false] {
+                let connects = connects_until_served(place, Trap::Cap { bytes, says }, len).await;
+                assert!(connects <= 6, "{connects} connects");
+                // Without a word, each size needs two closes.
+                assert_eq!(connects, 1 + if says { sizes } else { 2 * sizes }, "{len} bytes at {bytes}");
+            }
         }
     }
 }
@@ -184,7 +186,7 @@ async fn a_link_that_is_cut_at_random_never_shrinks() {
         assert!(matches!(end.code(), 1001 | 1014), "{end}");
         cuts += 1;
     }
-    let (mut client, mut host) = connect(&gateways, Where::ToHost, Trap::Cap { bytes: 800_000, says: true });
+    let (mut client, mut host) = connect(&gateways, Where::ToHost, Trap::Cap { bytes: 190_000, says: true });
     pass(&mut client, &mut host, Message::from(INITIALIZE)).await.unwrap();
     pass(&mut host, &mut client, Message::from(WELCOME)).await.unwrap();
     // Frames are as long as ever: this trap springs only at them.
@@ -195,7 +197,7 @@ async fn a_link_that_is_cut_at_random_never_shrinks() {
 async fn a_client_that_calls_itself_like_another_does_not_shrink_the_frames_of_that_one() {
     let (beside_client, beside_host) = gateways(DECLARED);
     let gateways = [beside_client, beside_host];
-    let trap = Trap::Cap { bytes: 800_000, says: true };
+    let trap = Trap::Cap { bytes: 190_000, says: true };
     for (principal, passes) in [("token:1", false), ("token:1", true), ("token:2", false)] {
         let (mut client, mut host) = connect_as(principal, &gateways, Where::ToClient, trap);
         pass(&mut client, &mut host, Message::from(INITIALIZE)).await.unwrap();
@@ -235,8 +237,8 @@ async fn a_message_that_even_the_smallest_frames_do_not_carry_is_answered_with_a
         if let Ok(answer) = heard {
             let answer: serde_json::Value = serde_json::from_slice(&answer.to_bytes()).unwrap();
             assert_eq!((answer["id"].as_str(), answer["error"]["code"].as_i64()), (Some("large"), Some(-32011)));
-            // 900,000 is halved six times, and the floor is tried once.
-            assert_eq!(connects, 8);
+            // 192 KiB is halved three times, and the floor is tried once.
+            assert_eq!(connects, 6);
             return pass(&mut client, &mut host, request("3", 2_000)).await.unwrap();
         }
     }

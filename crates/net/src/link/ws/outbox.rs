@@ -17,6 +17,9 @@ const LONGEST_FRAME: usize = 15 << 20;
 const PIECE: usize = 256 << 10;
 /// Slices given to one write. What waits is seldom more.
 const SLICES: usize = 32;
+/// Parts up to here are copied together, up to so much: a list of rows, each with its comma, would else be one slice each.
+const SHORT: usize = 4 << 10;
+const RUN: usize = 64 << 10;
 
 const FINAL: u8 = 0x80;
 const TEXT: u8 = 1;
@@ -28,6 +31,8 @@ const MASKED: u8 = 0x80;
 pub(super) struct Outbox {
     role: Role,
     queue: VecDeque<Part>,
+    /// Short parts that come behind the queue. A client has none: it copies all parts when it masks them.
+    run: Vec<u8>,
     /// Bytes in the queue and in the pieces.
     waiting: usize,
     pieces: Pieces,
@@ -55,7 +60,7 @@ struct Piece {
 
 impl Outbox {
     pub(super) fn new(role: Role) -> Self {
-        Self { role, queue: VecDeque::new(), waiting: 0, pieces: Pieces::default() }
+        Self { role, queue: VecDeque::new(), run: Vec::new(), waiting: 0, pieces: Pieces::default() }
     }
 
     /// Bytes that wait.
@@ -73,6 +78,7 @@ impl Outbox {
     /// Takes bytes that go out as they are.
     pub(super) fn push_raw(&mut self, bytes: Bytes) {
         self.push(bytes, [0; 4]);
+        self.end_run();
     }
 
     /// Takes a text message.
@@ -92,6 +98,7 @@ impl Outbox {
             }
             opcode = CONTINUATION;
         }
+        self.end_run();
         self.mask_ahead();
         Ok(())
     }
@@ -165,9 +172,22 @@ impl Outbox {
     }
 
     fn push(&mut self, bytes: Bytes, key: [u8; 4]) {
-        if !bytes.is_empty() {
-            self.waiting += bytes.len();
+        self.waiting += bytes.len();
+        if self.role == Role::Server && bytes.len() <= SHORT {
+            self.run.extend_from_slice(&bytes);
+            if self.run.len() >= RUN {
+                self.end_run();
+            }
+        } else if !bytes.is_empty() {
+            self.end_run();
             self.queue.push_back(Part { bytes, key });
+        }
+    }
+
+    /// Puts the short parts into the queue, as one.
+    fn end_run(&mut self) {
+        if !self.run.is_empty() {
+            self.queue.push_back(Part { bytes: std::mem::take(&mut self.run).into(), key: [0; 4] });
         }
     }
 
@@ -383,6 +403,17 @@ mod tests {
         let heads: Vec<_> = frames.iter().map(|(head, payload)| (*head, payload.len())).collect();
         assert_eq!(heads, [(TEXT, LONGEST_FRAME), (CONTINUATION, LONGEST_FRAME), (FINAL | CONTINUATION, 5)]);
         assert!(frames.into_iter().flat_map(|(_, payload)| payload).eq(text));
+    }
+
+    #[tokio::test]
+    async fn a_server_writes_short_parts_together_and_long_ones_as_they_lie() {
+        let (mut outbox, short, long) = (Outbox::new(Role::Server), text(100_000), text(SHORT + 1));
+        let parts: VecDeque<Bytes> = cut(&short, 7).into_iter().chain([long.clone()]).chain(cut(&short, 7)).collect();
+        outbox.push_text(parts).unwrap();
+        assert!(outbox.queue.len() <= 5, "{} parts", outbox.queue.len());
+        assert!(outbox.queue.iter().any(|part| part.bytes.as_ptr() == long.as_ptr()), "it was not copied");
+        let wire = written(&mut outbox, 10_000).await;
+        assert_eq!(frames(Role::Server, &wire), [(FINAL | TEXT, [&short[..], &long, &short].concat())]);
     }
 
     #[tokio::test]

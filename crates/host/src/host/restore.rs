@@ -5,10 +5,14 @@ use ahp_types::errors::ahp_error_codes::NOT_FOUND;
 use ahp_types::state::{Message, MessageAttachment, MessageEmbeddedResourceAttachment};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use breakbulk_proto::MESSAGE_TOO_LARGE;
 
 use super::front::Rooms;
 use crate::error::MethodError;
 use crate::state::{StateError, slim};
+
+/// What one message may bring back in all. Each reference is short, and may name the same large content again.
+const MAX_RESTORED_BYTES: usize = 64 << 20;
 
 /// Restores the attachments of the message that an action brings.
 pub(super) async fn action(rooms: &Rooms, action: &mut StateAction) -> Result<(), MethodError> {
@@ -27,6 +31,7 @@ pub(super) async fn action(rooms: &Rooms, action: &mut StateAction) -> Result<()
 
 /// Restores the attachments of a message.
 pub(super) async fn message(rooms: &Rooms, message: &mut Message) -> Result<(), MethodError> {
+    let mut restored = 0_usize;
     for attachment in message.attachments.iter_mut().flatten() {
         let MessageAttachment::Resource(by) = attachment else { continue };
         if !by.uri.starts_with(slim::SCHEME) {
@@ -36,6 +41,11 @@ pub(super) async fn message(rooms: &Rooms, message: &mut Message) -> Result<(), 
             StateError::NotFound => MethodError::new(NOT_FOUND, "the content of an attachment is not there any more"),
             error => error.into(),
         })?;
+        restored = restored.saturating_add(content.data.len());
+        if restored > MAX_RESTORED_BYTES {
+            let why = format!("attachments by reference are over {MAX_RESTORED_BYTES} bytes together");
+            return Err(MethodError::new(MESSAGE_TOO_LARGE, why));
+        }
         let data = if content.is_base64 { content.data } else { STANDARD.encode(content.data) };
         *attachment = MessageAttachment::EmbeddedResource(MessageEmbeddedResourceAttachment {
             label: std::mem::take(&mut by.label),

@@ -242,10 +242,11 @@ async fn an_attachment_that_is_sent_back_by_reference_is_logged_whole() {
     large.subscribe(&chat).await;
     let image = json!({"type": "embeddedResource", "label": "an image", "data": "QUJD".repeat(30_000), "contentType": "image/png",
         "displayKind": "image", "_meta": {"a": 1}});
-    let draft = |attachment: &Value| {
-        let message = json!({"text": "look", "origin": {"kind": "user"}, "attachments": [attachment]});
+    let drafts = |attachments: &[&Value]| {
+        let message = json!({"text": "look", "origin": {"kind": "user"}, "attachments": attachments});
         json!({"channel": chat, "clientSeq": 1, "action": {"type": "chat/draftChanged", "draft": message}})
     };
+    let draft = |attachment: &Value| drafts(&[attachment]);
     large.notify("dispatchAction", draft(&image));
     action_of(&mut large, "chat/draftChanged").await;
     let mut plain = house.plain();
@@ -263,6 +264,11 @@ async fn an_attachment_that_is_sent_back_by_reference_is_logged_whole() {
     plain.notify("dispatchAction", draft(&gone));
     let refused = soon(action_of(&mut plain, "chat/draftChanged")).await;
     assert_eq!(refused["rejectionReason"], "the content of an attachment is not there any more");
+
+    // Some hundred bytes each, which together name more than anybody could send.
+    large.notify("dispatchAction", drafts(&[&by; 1_000]));
+    let refused = soon(action_of(&mut large, "chat/draftChanged")).await;
+    assert_eq!(refused["rejectionReason"], "attachments by reference are over 67108864 bytes together");
 }
 
 #[tokio::test]

@@ -302,6 +302,16 @@ mod tests {
         (0..plan.total).map(|index| codec.write(id, index, plan, &mut reader)).collect()
     }
 
+    #[test]
+    fn memory_of_a_frame_is_kept_for_the_next_and_let_go_of_with_the_last() {
+        let message = Message::from("x".repeat(1_000));
+        let plan = Plan::new(1_000, 600).unwrap();
+        let (mut reader, mut codec) = (Reader::new(message), Codec::new());
+        let alone: Vec<bool> =
+            (0..plan.total).map(|index| codec.write(7, index, plan, &mut reader).is_unique()).collect();
+        assert_eq!(alone, [false, false, true]);
+    }
+
     fn parsed(frame: &[u8]) -> Result<(Vec<u8>, u32, u32, Vec<u8>), Violation> {
         let message = Message::from(frame.to_vec());
         let looks = json::find(message.slices(), &LOOK).map_err(Violation::FrameNotJson)?;

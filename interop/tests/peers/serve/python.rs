@@ -48,7 +48,7 @@ fn an_answer_beyond_what_a_plain_client_takes_ends_its_link_and_not_the_host() {
 }
 
 #[test]
-fn an_answer_beyond_the_cap_never_reaches_a_plain_client_in_part_and_has_a_named_end() {
+fn an_answer_beyond_the_cap_reaches_a_plain_client_by_reference_as_often_as_it_comes_back() {
     let place = Place::new("?cap=65536", &[]);
     run("python/ahp_plain.py", &["beyond-cap", &place.url()]);
 }

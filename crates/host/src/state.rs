@@ -130,6 +130,14 @@ impl State {
         self.slots.reached(seq).await
     }
 
+    /// Waits until everything is in the state that anybody can have seen in the log by now.
+    ///
+    /// # Errors
+    /// When the log is closed, or cannot be read.
+    pub async fn catch_up(&self) -> Result<(), StateError> {
+        self.slots.catch_up().await
+    }
+
     /// The seq up to which everything is in the state.
     #[must_use]
     pub fn position(&self) -> Seq {

@@ -92,14 +92,14 @@ impl Desk {
         E: From<MethodError>,
     {
         // A client may have seen more than the state has yet. What it does about that must not be refused.
-        self.catch_up().await?;
+        self.state.catch_up().await.map_err(MethodError::from)?;
         for attempt in 0..MOST_TRIES {
             let done = if attempt < HASTY {
                 // As all others do, so that who waits for calm gets it.
                 self.put(make().await?).await
             } else {
                 let _calm = self.calm.write().await;
-                self.catch_up().await?;
+                self.state.catch_up().await.map_err(MethodError::from)?;
                 self.append(make().await?).await
             };
             match done {
@@ -112,11 +112,6 @@ impl Desk {
             }
         }
         Err(MethodError::new(INTERNAL_ERROR, "too many others change the same").into())
-    }
-
-    /// Waits until the state has all that anybody can have seen by now.
-    async fn catch_up(&self) -> Result<(), MethodError> {
-        self.reached(self.log.bounds().await.map_err(StateError::from)?.last).await
     }
 
     async fn reached(&self, seq: Seq) -> Result<(), MethodError> {

@@ -86,7 +86,7 @@ impl Content {
 /// What a reference names.
 pub(super) async fn content(slots: &Slots, reference: Reference) -> Result<Content, StateError> {
     // Whoever was shown it may be ahead of the state.
-    slots.reached(slots.log.bounds().await?.last).await?;
+    slots.catch_up().await?;
     let held = slots.hold(&reference.channel).await?;
     let Some(SnapshotState::Chat(chat)) = &held.state else { return Err(StateError::NotFound) };
     if let Some(found) = in_chat(chat, &reference.way()) {

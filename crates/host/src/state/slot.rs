@@ -81,6 +81,11 @@ impl Slots {
         self.position.send_modify(|there| there.is_last = true);
     }
 
+    /// Waits until all is here that anybody can have seen by now.
+    pub(super) async fn catch_up(&self) -> Result<(), StateError> {
+        self.reached(self.log.bounds().await?.last).await
+    }
+
     pub(super) async fn reached(&self, seq: Seq) -> Result<(), StateError> {
         let mut position = self.position.subscribe();
         let there = position.wait_for(|there| there.is_last || there.seq >= seq).await;

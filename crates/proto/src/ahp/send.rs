@@ -168,10 +168,10 @@ impl Sender {
 
     /// A message in one frame.
     fn whole(&mut self, out: &Outgoing, now: Instant, outbox: &mut Outbox) -> Transmit {
-        let (bytes, tag) = (out.message.to_bytes(), self.tag());
-        self.pace.frame(len64(bytes.len()), now);
+        let (message, tag) = (out.message.clone(), self.tag());
+        self.pace.frame(len64(message.len()), now);
         self.short = [self.short[1], Some(now)];
-        out.frame(tag, bytes, out.message.len(), outbox)
+        out.frame(tag, message, out.message.len(), outbox)
     }
 
     /// The next segment of a group under way.

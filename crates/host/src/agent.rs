@@ -12,6 +12,18 @@
 //! ```
 //!
 //! One task per chat should do both, in the order of the log: then the translator's view of each call is that of the log.
+//!
+//! # What an agent knows
+//!
+//! **An agent knows exactly the turns that its chat shows**, no fewer and no more. It is given them when a conversation
+//! begins ([`Start::history`]), and each later one as it is told of it ([`Conversation::send`]). Whenever the chat shows
+//! something else, the conversation is ended, and the next turn begins another one, with the turns that are there by then:
+//! after turns were taken back, after one that the agent was never told of, after a crash of the agent or of the host. A
+//! fork begins with the turns that were copied into it. To an adapter all of these are one case, a start with a history.
+//!
+//! An agent may have a quicker way back than to be told all of it: it gives a token in each turn
+//! ([`Event::Resumable`](breakbulk_lifecycle::Event::Resumable)), and is given it ([`Start::token`]) if that turn is still
+//! the last one.
 
 mod actions;
 mod clock;
@@ -33,6 +45,7 @@ pub use self::clock::{Clock, RealClock};
 pub use self::events::{EventSender, EventStream, EventsConfig, Gone, events};
 pub use self::merge::{merge_actions, part_of};
 use crate::log::Answer;
+pub use crate::state::History;
 
 /// A program that can hold conversations.
 pub trait Agent: Send + Sync + 'static {
@@ -42,7 +55,7 @@ pub trait Agent: Send + Sync + 'static {
     /// What clients are told about it in the root state.
     fn info(&self) -> AgentInfo;
 
-    /// Begins a conversation, or takes one up again.
+    /// Begins a conversation, with what the agent is to know.
     fn start(&self, start: Start) -> Answer<'_, Result<Started, AgentError>>;
 
     /// Whether it could begin a conversation now. Quick, and without effect: a health check calls it.
@@ -66,7 +79,7 @@ pub trait Agent: Send + Sync + 'static {
 }
 
 /// How a conversation begins.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone)]
 pub struct Start {
     /// The session's URI.
     pub session: String,
@@ -76,19 +89,15 @@ pub struct Start {
     pub directories: Vec<PathBuf>,
     /// What was configured for the session.
     pub config: JsonObject,
-    /// What the agent is to remember.
-    pub memory: Memory,
-}
-
-/// What an agent remembers when a conversation begins.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Memory {
-    /// Nothing.
-    None,
-    /// The conversation that gave this token ([`Event::Resumable`](breakbulk_lifecycle::Event::Resumable)).
-    Resume(String),
-    /// The same, but what is said from now on is another conversation.
-    Fork(String),
+    /// What the agent knows: the turns of the chat before the one that it is told of next, also those that failed or were
+    /// cancelled. They are read page by page, within as much memory as the adapter wants to spend.
+    pub history: History,
+    /// The token that the agent gave in the last of these turns. It is another way to the same memory: whoever cannot use it
+    /// takes the history. Without it, nothing is to be remembered but that.
+    pub token: Option<String>,
+    /// For a side chat: the turns of the chat that it was opened from, up to the one that it is about. They are no part of
+    /// this conversation, and what it is about. None if they are gone.
+    pub beside: Option<History>,
 }
 
 /// A conversation that has begun, and what it says.
@@ -104,7 +113,7 @@ pub struct Started {
 /// Calls answer when the agent has taken them, not when it has done them: that is said by events. None of them waits for
 /// events to be taken.
 pub trait Conversation: Send + Sync + 'static {
-    /// Begins a turn.
+    /// Begins a turn. From now on the agent knows it, however it ends.
     fn send(&self, prompt: Prompt) -> Answer<'_, Result<(), AgentError>>;
 
     /// Stops a turn. The agent still says how it ended. A turn that is over is nothing to stop.

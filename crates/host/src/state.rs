@@ -42,6 +42,7 @@ mod content;
 pub mod entry;
 mod error;
 mod follow;
+mod history;
 mod keep;
 mod kind;
 mod load;
@@ -58,6 +59,7 @@ pub use ahp_types::state::SnapshotState;
 use ahp_types::state::{ResponsePart, SessionSummary, TurnState};
 pub use content::Content;
 pub use error::StateError;
+pub use history::History;
 pub use kind::Kind;
 pub use shot::{Page, Shot, View};
 pub use slim::Moved;
@@ -169,13 +171,20 @@ impl State {
         Ok((can && turn.state == TurnState::Error).then_some(turn.id))
     }
 
-    /// Whether a chat has a completed turn with this id. Reads the whole chat if it has not.
+    /// The completed turns of a chat before the turn that it is in; `None` if it is not in this one.
+    ///
+    /// # Errors
+    /// When there is no such chat.
+    pub async fn history_before(&self, channel: &str, turn: &str) -> Result<Option<History>, StateError> {
+        History::before(&self.slots, channel, turn).await
+    }
+
+    /// The completed turns of a chat up to this one. If it is in this one, those before it; `None` if it has no such turn.
     ///
     /// # Errors
     /// When there is no such chat, or when a turn cannot be read.
-    pub async fn has_turn(&self, channel: &str, turn: &str) -> Result<bool, StateError> {
-        let held = self.slots.hold_chat(channel).await?;
-        Ok(held.turns.find(&*self.slots.log, channel, turn).await?.is_some())
+    pub async fn history_through(&self, channel: &str, turn: &str) -> Result<Option<History>, StateError> {
+        History::through(&self.slots, channel, turn).await
     }
 
     /// A page of the catalogue of sessions, the most recently modified first.

@@ -107,7 +107,8 @@ pub enum Event {
         /// The text, for a person.
         text: String,
     },
-    /// The agent can be brought back to this conversation with this token, also after its process has ended.
+    /// The agent can be brought back to the end of this turn with this token, also after its process has ended. Outside of a
+    /// turn, to the end of the last one.
     Resumable {
         /// Opaque to all but the agent.
         token: String,

@@ -57,6 +57,8 @@ pub struct Translator {
     count: u64,
     /// The turn that the agent works on, from when it was told to until it says that it is over.
     busy: Option<Id>,
+    /// The last turn that the agent was told of.
+    told: Option<Id>,
     /// A turn that began in the chat while the agent was still ending a cancelled one.
     next: Option<(Lane, Prompt)>,
 }
@@ -96,6 +98,7 @@ impl Translator {
             tools: HashMap::new(),
             count: 0,
             busy: None,
+            told: None,
             next: None,
         }
     }
@@ -146,7 +149,9 @@ impl Translator {
             Event::AgentEnded { tool, outcome } => self.agent_ended(tool, outcome, now, &mut steps),
             Event::Usage(usage) => self.usage(usage, &mut steps),
             Event::Notice { text } => self.notice(text, &mut steps),
-            Event::Resumable { token } => steps.push(Step::Remember { token }),
+            Event::Resumable { token } => {
+                steps.extend(self.told.clone().map(|turn| Step::Remember { token, turn }));
+            }
             Event::TurnEnded { outcome, .. } => self.turn_ended(outcome, now, &mut steps),
         }
         steps
@@ -241,7 +246,7 @@ impl Translator {
     fn send_next(&mut self) -> Option<Command> {
         let (lane, prompt) = self.next.take_if(|_| self.busy.is_none())?;
         self.forget();
-        self.busy = Some(lane.turn.clone());
+        (self.busy, self.told) = (Some(lane.turn.clone()), Some(lane.turn.clone()));
         self.lanes.insert(None, lane);
         Some(Command::Send(prompt))
     }

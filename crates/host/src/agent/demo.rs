@@ -1,11 +1,13 @@
 //! The built-in demo: an agent that follows a script, so that everything can be seen without an account.
 //!
-//! It is no model, and says so wherever a person sees it. What it says depends on its seed, the turn and the prompt alone.
+//! It is no model, and says so wherever a person sees it. What it says depends on its seed, the turn and the prompt alone;
+//! with `/recall` also on the turns before it, which it takes from [`Start::history`] as any agent does.
 //! It runs and writes only what somebody has allowed, and only in its working directory.
 
 mod config;
 mod edit;
 mod perform;
+mod recall;
 mod run;
 mod script;
 mod session;

@@ -13,7 +13,6 @@ use ahp_types::state::{
     AgentInfo, ChatOrigin, ChatState, ChatSummary, Message, MessageKind, SessionChatSummary, SessionState,
     SessionStatus, SnapshotState, Turn,
 };
-use serde::Deserialize;
 
 use super::desk::{Sheet, not_kept};
 use super::front::Rooms;
@@ -22,8 +21,8 @@ use crate::endpoint::{ClientInfo, Reply};
 use crate::error::MethodError;
 use crate::files::time;
 use crate::log::{AppendError, Seq};
+use crate::state::StateError;
 use crate::state::entry::Notice;
-use crate::state::{StateError, View};
 
 /// What a chat is called until somebody says something in it.
 pub(crate) const UNTITLED: &str = "New chat";
@@ -234,9 +233,7 @@ impl Facts {
             }
             Some(ChatSource::SideChat(from)) => {
                 of_session(&from.chat).ok_or_else(no_chat)?;
-                if !has_turn(rooms, &from.chat, &from.turn_id).await? {
-                    return Err(no_turn());
-                }
+                rooms.desk.state().history_through(&from.chat, &from.turn_id).await?.ok_or_else(no_turn)?;
                 let (chat, turn_id) = (from.chat.clone(), from.turn_id.clone());
                 let origin = ChatOrigin::SideChat { chat, turn_id, selection: from.selection.clone() };
                 Ok(Plan { directories, ..Plan::new(uri, origin) })
@@ -272,32 +269,9 @@ impl Facts {
 
 /// The turns of a chat up to this one, which is complete.
 async fn turns_through(rooms: &Rooms, chat: &str, turn: &str) -> Result<Vec<Turn>, MethodError> {
-    #[derive(Deserialize)]
-    struct Shown {
-        state: WithTurns,
-    }
-    #[derive(Deserialize)]
-    struct WithTurns {
-        turns: Vec<Turn>,
-    }
-    if !rooms.desk.state().has_turn(chat, turn).await? {
-        return Err(no_turn());
-    }
-    let shot = rooms.desk.state().snapshot(chat, View::FULL, 0).await?;
-    let read = move || serde_json::from_slice::<Shown>(&shot.body.to_bytes());
-    let read = tokio::task::spawn_blocking(read).await.map_err(|_| StateError::Closed)?;
-    let mut turns = read.map_err(|_| StateError::Gone)?.state.turns;
-    let last = turns.iter().position(|there| there.id == turn).ok_or_else(no_turn)?;
-    turns.truncate(last.saturating_add(1));
-    Ok(turns)
-}
-
-async fn has_turn(rooms: &Rooms, chat: &str, turn: &str) -> Result<bool, MethodError> {
-    let is_active = |state: &SnapshotState, _| match state {
-        SnapshotState::Chat(chat) => chat.active_turn.as_ref().is_some_and(|active| active.id == turn),
-        _ => false,
-    };
-    Ok(rooms.desk.look(chat, is_active).await? || rooms.desk.state().has_turn(chat, turn).await?)
+    let history = rooms.desk.state().history_through(chat, turn).await?.ok_or_else(no_turn)?;
+    let turns = history.whole().await?;
+    if turns.last().is_some_and(|last| last.id == turn) { Ok(turns) } else { Err(no_turn()) }
 }
 
 fn no_turn() -> MethodError {

@@ -13,6 +13,7 @@ mod chat;
 mod flush;
 mod follow;
 mod home;
+mod line;
 mod mend;
 mod mirror;
 mod pen;

@@ -226,6 +226,12 @@ impl Row {
         serde_json::from_slice(&self.text)
     }
 
+    /// The turn's id.
+    pub(super) fn id(&self) -> Result<String, StateError> {
+        let Id { id } = serde_json::from_slice(&self.text)?;
+        Ok(id.into_owned())
+    }
+
     fn read(number: u64, row: &Bytes) -> Option<Self> {
         let offset = i64::from_le_bytes(row.get(..HEADER)?.try_into().ok()?);
         Some(Self { number, offset, text: row.slice(HEADER..) })
@@ -272,7 +278,7 @@ pub(super) async fn rows(
 }
 
 /// Some rows from the beginning of a range, at least one.
-async fn page(
+pub(super) async fn page(
     log: &dyn Log,
     channel: &str,
     range: Range<u64>,

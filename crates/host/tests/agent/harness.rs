@@ -14,7 +14,7 @@ use ahp_types::state::{
 };
 use breakbulk_host::agent::demo::{Demo, DemoConfig};
 use breakbulk_host::agent::{
-    Agent, Clock, Command, Conversation, EventStream, Heard, Memory, Prompt, Start, Started, Step, Translator,
+    Agent, Clock, Command, Conversation, EventStream, Heard, History, Prompt, Start, Started, Step, Translator,
 };
 use breakbulk_host::log::Answer;
 use breakbulk_lifecycle::{Checker, Event, Formed};
@@ -213,7 +213,9 @@ pub(crate) fn start(directory: &Path) -> Start {
         chat: CHAT.to_owned(),
         directories: vec![directory.to_path_buf()],
         config: serde_json::Map::new(),
-        memory: Memory::None,
+        history: History::default(),
+        token: None,
+        beside: None,
     }
 }
 

@@ -3,6 +3,7 @@
 
 mod failing;
 mod lists;
+mod memory;
 mod puppet;
 mod restart;
 mod tools;

@@ -72,7 +72,8 @@ impl Agent for Puppet {
     }
 
     fn info(&self) -> AgentInfo {
-        let info = json!({"provider": "puppet", "displayName": "Puppet", "description": "For tests.", "models": []});
+        let info = json!({"provider": "puppet", "displayName": "Puppet", "description": "For tests.", "models": [],
+            "capabilities": {"multipleChats": {"fork": true}}});
         serde_json::from_value(info).unwrap()
     }
 

@@ -1,10 +1,7 @@
 //! Turns: a prompt is answered, cancelled, fails; and what waits comes after.
 
-use breakbulk_host::agent::Memory;
-use breakbulk_lifecycle::Event;
 use serde_json::{Value, json};
 
-use crate::puppet::{begun, ended, puppet, say};
 use crate::world::{CHAT, OTHER, SESSION, World, calls, message, quick, slow, started, text};
 
 #[tokio::test]
@@ -158,32 +155,6 @@ async fn turns_that_are_taken_back_stop_the_one_that_runs() {
     world.asked(0).await;
     world.prompt(CHAT, "t2", "hello").await;
     assert_eq!(world.turns(CHAT, 1).await[0]["id"], "t2");
-}
-
-#[tokio::test]
-async fn an_agent_does_not_answer_from_turns_that_were_taken_back() {
-    let (agent, mut hand) = puppet();
-    let world = World::new(agent).await;
-    let (mut events, mut memory) = (None, Vec::new());
-    for (count, turn) in [(1, "t1"), (2, "t2")] {
-        world.prompt(CHAT, turn, "go").await;
-        if events.is_none() {
-            let (start, sender) = hand.started().await;
-            memory.push(start.memory);
-            say(&sender, [Event::Resumable { token: "all of it".into() }]).await;
-            events = Some(sender);
-        }
-        let id = hand.sent().await;
-        say(events.as_ref().unwrap(), [begun(&id), ended(&id)]).await;
-        world.turns(CHAT, count).await;
-    }
-    world.until(SESSION, |session| session["_meta"].to_string().contains("all of it")).await;
-    world.act(CHAT, json!({"type": "chat/truncated", "turnId": "t1"})).await;
-    world.prompt(CHAT, "t3", "go on").await;
-    memory.push(hand.started().await.0.memory);
-    assert_eq!(memory, [Memory::None, Memory::None], "nobody brings back the whole conversation");
-    let left = world.see(CHAT).await["turns"].clone();
-    assert_eq!((left.as_array().unwrap().len(), &left[0]["id"]), (1, &json!("t1")));
 }
 
 #[tokio::test]

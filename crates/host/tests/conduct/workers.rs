@@ -1,14 +1,10 @@
-//! Sub-agents, agents that end or hang, and what an agent remembers.
+//! Sub-agents, and agents that end or hang.
 
-use ahp_types::state::SnapshotState;
-use breakbulk_host::agent::Memory;
-use breakbulk_host::log::Batch;
-use breakbulk_host::state::entry;
 use breakbulk_lifecycle::{Ending, Event, Outcome, ToolResult};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::puppet::{Told, begun, call, ended, puppet, say, says};
-use crate::world::{CHAT, OTHER, SESSION, World, summary, text};
+use crate::world::{CHAT, SESSION, World, text};
 
 #[tokio::test]
 async fn a_sub_agent_is_watched_in_a_chat_of_its_own() {
@@ -44,7 +40,7 @@ async fn an_agent_that_ends_fails_its_turn_and_begins_anew_with_what_it_remember
     let world = World::new(agent).await;
     world.prompt(CHAT, "t1", "go").await;
     let (start, events) = hand.started().await;
-    assert_eq!(start.memory, Memory::None);
+    assert_eq!((start.history.len(), start.token), (0, None));
     assert_eq!((start.session.as_str(), start.chat.as_str()), (SESSION, CHAT));
     assert_eq!(start.directories, [world.path().to_path_buf()]);
     hand.sent().await;
@@ -55,53 +51,17 @@ async fn an_agent_that_ends_fails_its_turn_and_begins_anew_with_what_it_remember
     assert_eq!(turns[0]["responseParts"][0]["error"]["errorType"], "agentEnded");
     world.prompt(CHAT, "t2", "again").await;
     let (start, events) = hand.started().await;
-    assert_eq!(start.memory, Memory::Resume("token".to_owned()));
+    assert_eq!((start.history.len(), start.token.as_deref()), (1, Some("token")));
     let turn = hand.sent().await;
     say(&events, [begun(&turn)]).await;
     say(&events, says("m", None, "back")).await;
     say(&events, [ended(&turn)]).await;
     assert_eq!(text(&world.turns(CHAT, 2).await[1]), "back");
     let session = world.see(SESSION).await;
-    assert_eq!(session["_meta"], json!({"git": "kept", "breakbulk": {"resume": {CHAT: "token"}}}));
-}
-
-#[tokio::test]
-async fn a_token_outlives_the_host_and_a_fork_begins_with_that_of_its_source() {
-    let (agent, mut hand) = puppet();
-    let world = World::new(agent).await;
-    world.prompt(CHAT, "t1", "go").await;
-    let (_, events) = hand.started().await;
-    let turn = hand.sent().await;
-    say(&events, [begun(&turn), Event::Resumable { token: "abc".to_owned() }, ended(&turn)]).await;
-    world.turns(CHAT, 1).await;
-    let (agent, mut hand) = puppet();
-    let world = world.crash(agent).await;
-    world.prompt(CHAT, "t2", "go on").await;
-    let (start, _events) = hand.started().await;
-    assert_eq!(start.memory, Memory::Resume("abc".to_owned()));
-    hand.sent().await;
-
-    let fork = "ahp-chat:/fork";
-    let mut added: Value = summary(fork);
-    added["origin"] = json!({"kind": "fork", "chat": CHAT, "turnId": "t1"});
-    world.act(SESSION, json!({"type": "session/chatAdded", "summary": added})).await;
-    added["turns"] = json!([]);
-    let state = SnapshotState::Chat(serde_json::from_value(added).unwrap());
-    let batch = Batch::new().open(fork, Some(SESSION)).entry(fork, entry::initial(fork, &state).unwrap());
-    world.log.append(batch).await.unwrap();
-    world.prompt(fork, "t", "another way").await;
-    let (start, _fork_events) = hand.started().await;
-    assert_eq!(start.memory, Memory::Fork("abc".to_owned()));
-    hand.sent().await;
-    // A chat that comes from nowhere remembers nothing; one whose turns were all taken back neither.
-    world.prompt(OTHER, "t", "new").await;
-    let (start, _other_events) = hand.started().await;
-    assert_eq!(start.memory, Memory::None);
-    hand.sent().await;
-    world.act(CHAT, json!({"type": "chat/truncated"})).await;
-    assert!(matches!(hand.told().await, Told::Cancel(turn) if turn.as_str() == "t2"));
-    world.prompt(CHAT, "t3", "anew").await;
-    assert_eq!(hand.started().await.0.memory, Memory::None);
+    assert_eq!(
+        session["_meta"],
+        json!({"git": "kept", "breakbulk": {"resume": {CHAT: {"token": "token", "turn": "t1"}}}})
+    );
 }
 
 #[tokio::test(start_paused = true)]

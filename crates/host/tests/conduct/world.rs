@@ -6,14 +6,16 @@ use std::time::Duration;
 
 use ahp_types::actions::{ActionOrigin, StateAction};
 use ahp_types::state::{SessionSummary, SnapshotState};
+use breakbulk::{Dialect, Driver, Setup, link};
 use breakbulk_host::agent::demo::{Demo, DemoConfig};
-use breakbulk_host::agent::{Agent, Clock};
+use breakbulk_host::agent::{Agent, Clock, History};
 use breakbulk_host::files::uri_of;
 use breakbulk_host::log::{Answer, AppendError, Batch, Channels, Entry, Log, MemoryLog, Seq};
 use breakbulk_host::state::entry::{self, Notice};
 use breakbulk_host::state::{State, StateConfig, View};
 use breakbulk_host::{Host, HostConfig};
-use breakbulk_proto::{Budget, BudgetConfig};
+use breakbulk_proto::ahp::Role;
+use breakbulk_proto::{Budget, BudgetConfig, Capacity, Event, Input, Limits};
 use serde_json::{Value, json};
 
 pub(crate) const SESSION: &str = "ahp-session:/s";
@@ -108,6 +110,34 @@ impl World {
 
     pub(crate) fn path(&self) -> &std::path::Path {
         self.directory.path()
+    }
+
+    /// What a client is answered that connects, asks for this, and goes.
+    pub(crate) async fn call(&self, method: &str, params: Value) -> Result<Value, Value> {
+        let (near, far) = link::pair(&Capacity::of(1 << 20), 64);
+        let endpoint = self.host.endpoint().clone();
+        tokio::spawn(async move { endpoint.serve(far, None).await });
+        let setup = Setup::new(Dialect::Plain, Role::Client, Limits::default());
+        let mut driver = Driver::new(near, setup.machine(Budget::default().account(None)).unwrap());
+        let hello = json!({"channel": ROOT, "clientId": "caller", "protocolVersions": ["1.0.0"]});
+        let mut answer = Value::Null;
+        for (id, method, params) in [(1, "initialize", hello), (2, method, params)] {
+            let request = json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params});
+            driver.handle(Input::send(id, request.to_string()));
+            while answer["id"] != id {
+                let event = tokio::time::timeout(SOON, driver.next()).await.unwrap();
+                if let Event::Message { message, .. } = event.expect("an answer before the end") {
+                    answer = serde_json::from_slice(&message.to_bytes()).unwrap();
+                }
+            }
+        }
+        answer.get_mut("result").map(Value::take).ok_or_else(|| answer["error"].take())
+    }
+
+    /// The turns of a chat up to this one.
+    pub(crate) async fn history(&self, chat: &str, turn: &str) -> Option<History> {
+        self.state.reached(self.log.bounds().await.unwrap().last).await.unwrap();
+        self.state.history_through(chat, turn).await.unwrap()
     }
 
     /// A client's action, which comes into the log however long that takes.
@@ -241,7 +271,7 @@ fn chat_state(chat: &str) -> Value {
     json!({"resource": chat, "title": "New chat", "status": 1, "modifiedAt": NOW, "turns": []})
 }
 
-pub(crate) fn summary(chat: &str) -> Value {
+fn summary(chat: &str) -> Value {
     json!({"resource": chat, "title": "New chat", "status": 1, "modifiedAt": NOW})
 }
 

@@ -21,10 +21,12 @@ pub enum Step {
     Open(Worker),
     /// Tell the agent.
     Tell(Command),
-    /// Keep the token with which the agent can be brought back to this conversation.
+    /// Keep the token with which the agent can be brought back to the end of this turn.
     Remember {
         /// The token.
         token: String,
+        /// The last turn that the agent was told of.
+        turn: Id,
     },
 }
 

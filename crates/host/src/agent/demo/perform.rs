@@ -4,15 +4,14 @@ use ahp_types::state::Message;
 use breakbulk_lifecycle::{Answer, Content, Failure, Id, ToolResult};
 use serde_json::{Value, json};
 
+use super::recall::Recall;
 use super::script::{HELP, Script, Wish};
 use super::teller::{Stop, Teller};
-use super::{edit, run, words};
+use super::words::{self, quoted};
+use super::{edit, run};
 
-/// How much of a prompt is said back.
-const ECHO: usize = 200;
-
-/// Plays what a prompt asks for.
-pub(super) async fn perform(mut teller: Teller, turn: Id, message: Message) -> Result<(), Stop> {
+/// Plays what a prompt asks for, with what was known before it.
+pub(super) async fn perform(mut teller: Teller, turn: Id, message: Message, recall: Recall) -> Result<(), Stop> {
     teller.begin_turn(turn).await?;
     let wish = Wish::read(&message.text, &teller.config);
     if wish.is_slow {
@@ -21,6 +20,7 @@ pub(super) async fn perform(mut teller: Teller, turn: Id, message: Message) -> R
     match wish.script {
         Script::Echo => echo(&mut teller, &message).await?,
         Script::Think => think(&mut teller).await?,
+        Script::Recall => teller.tell(&recall.said()).await?,
         Script::Fail => return fail(&mut teller).await,
         Script::Tools(count) => tools(&mut teller, count).await?,
         Script::Big(bytes) => big(&mut teller, bytes).await?,
@@ -32,18 +32,15 @@ pub(super) async fn perform(mut teller: Teller, turn: Id, message: Message) -> R
 }
 
 async fn echo(teller: &mut Teller, message: &Message) -> Result<(), Stop> {
-    let text = &message.text;
-    let said: String = text.chars().take(ECHO).collect();
-    let more = if said.len() < text.len() { " …" } else { "" };
     let attached = message.attachments.as_ref().map_or(0, Vec::len);
     teller.begin_message().await?;
     teller.think("(demo) No model thinks here; a script says what comes next.").await?;
-    let quoted = said.replace('\n', "\n> ");
     teller
         .say(&format!(
             "I am the **demo** agent, a script without a model. You sent {} bytes and {attached} attachments:\n\n\
-             > {quoted}{more}\n\nThis is what I can do:\n\n{HELP}",
-            text.len(),
+             {}\n\nThis is what I can do:\n\n{HELP}",
+            message.text.len(),
+            quoted(&message.text),
         ))
         .await?;
     teller.end_message().await

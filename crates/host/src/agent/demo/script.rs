@@ -18,6 +18,8 @@ pub(super) enum Script {
     Echo,
     /// Think at length.
     Think,
+    /// Say what is remembered.
+    Recall,
     /// Fail in the middle of a word.
     Fail,
     /// Call tools, that many at once.
@@ -39,6 +41,7 @@ pub(super) const HELP: &str = "\
 - `/tools 3` calls that many tools at once\n\
 - `/big 5MB` gives a tool result of that size\n\
 - `/think` thinks for longer\n\
+- `/recall` says what I remember of this chat\n\
 - `/fail` fails in the middle of an answer\n\
 - `/slow …` does any of these slowly\n";
 
@@ -64,6 +67,7 @@ impl Wish {
 fn script(word: &str, rest: &str, config: &DemoConfig) -> Script {
     match word {
         "/think" => Script::Think,
+        "/recall" => Script::Recall,
         "/fail" => Script::Fail,
         "/tools" if rest.is_empty() => Script::Tools(SOME_TOOLS.min(config.max_tools)),
         "/tools" => match rest.parse() {

@@ -7,9 +7,10 @@ use breakbulk_lifecycle::{Answer as Verdict, Event, Id, Outcome};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 
+use super::DemoConfig;
 use super::perform::perform;
+use super::recall::Recall;
 use super::teller::{Stop, Teller};
-use super::{DemoConfig, NAME};
 use crate::agent::{AgentError, Clock, Conversation, EventSender, Prompt, Start, Started, events};
 use crate::log::Answer;
 
@@ -21,13 +22,12 @@ const ANSWERS: usize = 1_024;
 
 /// Begins a conversation.
 pub(super) async fn start(config: DemoConfig, clock: Arc<dyn Clock>, start: Start) -> Result<Started, AgentError> {
+    let recall = Recall::of(&start.history, start.beside.as_ref()).await;
+    let recall = recall.map_err(|error| AgentError::Unavailable(error.to_string()))?;
     let directory = directory(start).await?;
     let (sender, stream) = events(config.events);
-    // Nothing is remembered, so that any token will do.
-    let token = Event::Resumable { token: NAME.to_owned() };
-    sender.send(token).await.map_err(|_gone| AgentError::Ended)?;
     let (commands, receiver) = mpsc::channel(WAITING);
-    let worker = Worker { config, directory, clock, events: sender, commands: receiver };
+    let worker = Worker { config, directory, recall, clock, events: sender, commands: receiver };
     let task = tokio::spawn(worker.work());
     let conversation = Box::new(Session { commands, task: Mutex::new(Some(task)) });
     Ok(Started { conversation, events: stream })
@@ -122,6 +122,7 @@ impl Drop for Session {
 struct Worker {
     config: DemoConfig,
     directory: PathBuf,
+    recall: Recall,
     clock: Arc<dyn Clock>,
     events: EventSender,
     commands: mpsc::Receiver<Command>,
@@ -155,7 +156,9 @@ impl Worker {
         let (answers, answered) = mpsc::channel(ANSWERS);
         let clock = Arc::clone(&self.clock);
         let teller = Teller::new(self.config, self.directory.clone(), &turn, self.events.clone(), clock, answered);
-        let mut script = Box::pin(perform(teller, turn.clone(), prompt.message));
+        let before = self.recall.clone();
+        self.recall.learn(&prompt.message);
+        let mut script = Box::pin(perform(teller, turn.clone(), prompt.message, before));
         let mut goes_on = true;
         let outcome = loop {
             let Command { what, reply } = tokio::select! {

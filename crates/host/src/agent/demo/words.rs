@@ -46,6 +46,16 @@ pub(super) fn pieces(text: &str, chance: &mut Chance) -> Vec<String> {
     }
 }
 
+/// How much of a prompt is said back, in characters.
+const QUOTED: usize = 200;
+
+/// A prompt, or how it begins, as a quotation.
+pub(super) fn quoted(prompt: &str) -> String {
+    let said: String = prompt.chars().take(QUOTED).collect();
+    let more = if said.len() < prompt.len() { " …" } else { "" };
+    format!("> {}{more}", said.replace('\n', "\n> "))
+}
+
 /// Words with one, two, three and four bytes a character, and with what JSON has to escape.
 const WORDS: [&str; 12] =
     ["cargo", "bulk", "hold", "crane", "quay", "Fähre", "船", "荷物", "🚢", "\"deck\"", "a\\b", "tab\there"];

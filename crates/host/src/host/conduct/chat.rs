@@ -7,29 +7,20 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use ahp_types::actions::{ChatTurnCancelledAction, ChatTurnStartedAction, StateAction};
-use ahp_types::state::SnapshotState;
-use breakbulk_lifecycle::{Event, Failure, Formed, Id};
+use breakbulk_lifecycle::{Failure, Formed};
 use tokio::sync::mpsc;
-use tokio::time::{Instant, timeout};
-use tracing::{debug, warn};
+use tokio::time::timeout;
+use tracing::warn;
 
-use super::home::{self, Found, as_chat};
+use super::home::{self, Found, Token};
+use super::line::{END_TIME, Line};
 use super::pen::{Over, Pen, Stop, seen};
 use super::queue::{Waiting, begin_next};
 use super::told::{self, Glance, glance};
 use super::{Shared, mend, mirror};
-use crate::agent::{AgentError, Clock, Command, Heard, Prompt, Started, Step, Translator};
+use crate::agent::{AgentError, Clock, Command, Heard, History, Prompt, Step, Translator};
 use crate::log::Entry;
 use crate::state::StateError;
-
-/// How long an agent may take to take a call, which it does at once if it works.
-const CALL_TIME: Duration = Duration::from_secs(30);
-
-/// How long an agent may take to end a turn that was cancelled.
-const CANCEL_TIME: Duration = Duration::from_secs(30);
-
-/// How long an agent has to end in order, and then the log to hear of it. Together less than the whole task has.
-const END_TIME: Duration = Duration::from_secs(2);
 
 /// How long to wait before a log that cannot be read is asked again.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -105,21 +96,19 @@ pub(super) struct Chat {
     pub(super) pen: Pen,
     is_worker: bool,
     translator: Translator,
-    live: Option<Started>,
+    line: Line,
     /// The turn that the chat is in.
     pub(super) turn: Option<String>,
-    /// The turn that the agent was told of and has not ended.
-    sent: Option<Id>,
-    /// Until then it may take to end one that was cancelled.
-    patience: Option<Instant>,
+    /// What the chat shows before the last turn that began.
+    before: History,
 }
 
 impl Chat {
     fn new(shared: Arc<Shared>, uri: Arc<str>, found: Found, pen: Pen) -> Self {
         let Found { session, is_worker } = found;
         let translator = Translator::new(Arc::clone(&session), Arc::clone(&uri));
-        let (live, turn, sent, patience) = (None, None, None, None);
-        Self { shared, uri, session, pen, is_worker, translator, live, turn, sent, patience }
+        let (line, turn, before) = (Line::new(Arc::clone(&uri)), None, History::default());
+        Self { shared, uri, session, pen, is_worker, translator, line, turn, before }
     }
 
     async fn work(&mut self, first: Entry, mut inbox: mpsc::Receiver<Entry>) -> Result<Infallible, Over> {
@@ -132,14 +121,10 @@ impl Chat {
                     Some(entry) => self.hear(entry).await?,
                     None => return Err(Over),
                 },
-                event = next(&mut self.live) => match event {
+                event = self.line.next() => match event {
                     Some(event) => self.listen(event).await?,
                     None => self.lost().await?,
                 },
-                () = until(self.patience) => {
-                    warn!(chat = %self.uri, "an agent does not end a cancelled turn and is dropped");
-                    self.lost().await?;
-                }
             }
         }
     }
@@ -175,22 +160,25 @@ impl Chat {
 
     /// A turn begins. One that is over already is not the agent's affair.
     async fn begun(&mut self, action: ChatTurnStartedAction) -> Result<(), Over> {
-        let look =
-            |state: &SnapshotState, _| as_chat(state).and_then(|chat| chat.active_turn.as_ref()?.id.clone().into());
-        let active: Option<String> = seen(self.shared.desk.look(&self.uri, look).await)?;
-        if active.as_ref() != Some(&action.turn_id) {
-            return Ok(());
-        }
-        self.turn = active;
+        let Some(before) = self.before(&action.turn_id).await? else { return Ok(()) };
+        (self.turn, self.before) = (Some(action.turn_id.clone()), before);
         let title = mirror::title_of(&action.message.text);
         self.client(&Arc::clone(&self.uri), StateAction::ChatTurnStarted(action)).await?;
         self.show(&[Arc::clone(&self.uri)], title.as_deref()).await
     }
 
-    /// Turns were taken back, and the agent is not to answer from them. It cannot forget a part of a conversation, so the
-    /// next turn begins another one.
+    /// What the chat shows before this turn, if it is in it.
+    async fn before(&self, turn: &str) -> Result<Option<History>, Over> {
+        seen(self.shared.desk.state().history_before(&self.uri, turn).await)
+    }
+
+    /// Turns were taken back, of which the agent knows. The next turn begins another conversation, with those that are left.
     async fn truncated(&mut self) -> Result<(), Over> {
         if let Some(turn_id) = self.turn.clone() {
+            if self.before(&turn_id).await?.is_some() {
+                // It named no turn of this chat, and changed nothing.
+                return Ok(());
+            }
             let cancelled = ChatTurnCancelledAction { turn_id, duration: 0, meta: None };
             self.client(&Arc::clone(&self.uri), StateAction::ChatTurnCancelled(cancelled)).await?;
             self.over(false).await?;
@@ -214,22 +202,16 @@ impl Chat {
         let mut next = Some(first);
         while let Some(event) = next {
             (bytes, count) = (bytes.saturating_add(event.weight()), count + 1);
-            if let Event::TurnEnded { turn, .. } = &*event
-                && self.sent.as_ref() == Some(turn)
-            {
-                (self.sent, self.patience) = (None, None);
-            }
             steps.extend(self.translator.event(event, now));
             let has_room = bytes < MOST_BYTES && count < MOST_EVENTS;
-            next = self.live.as_mut().filter(|_| has_room).and_then(|live| live.events.ready());
+            next = if has_room { self.line.ready() } else { None };
         }
         self.carry_out(steps, bytes).await
     }
 
     /// The agent has ended, or is dropped. The next turn begins it anew.
     async fn lost(&mut self) -> Result<(), Over> {
-        (self.live, self.patience) = (None, None);
-        let Some(turn) = self.sent.take() else { return Ok(()) };
+        let Some(turn) = self.line.cut() else { return Ok(()) };
         let failure = Failure::new("agentEnded", "The agent ended in the middle of a turn.");
         let steps = self.translator.refused(&turn, failure, self.shared.clock.now());
         self.carry_out(steps.into(), 0).await
@@ -247,9 +229,10 @@ impl Chat {
                         steps.push_front(step);
                     }
                 }
-                Step::Remember { token } => {
+                Step::Remember { token, turn } => {
                     self.flush(&mut acts, bytes).await?;
-                    home::remember(&self.shared.desk, &self.pen, &self.session, &self.uri, Some(&token)).await?;
+                    let token = Token { token: &token, turn: &turn };
+                    home::remember(&self.shared.desk, &self.pen, &self.session, &self.uri, Some(token)).await?;
                 }
             }
         }
@@ -259,57 +242,23 @@ impl Chat {
     /// Tells the agent something; what follows if it does not take it.
     async fn tell(&mut self, command: Command) -> Result<Vec<Step>, Over> {
         let pen = self.pen.clone();
-        let told = match command {
+        match command {
             Command::Send(prompt) => return self.send(prompt).await,
-            Command::Cancel { turn } => {
-                self.patience = self.sent.is_some().then(|| Instant::now() + CANCEL_TIME);
-                let Some(live) = &self.live else { return Ok(Vec::new()) };
-                pen.unless_over(timeout(CALL_TIME, live.conversation.cancel(turn))).await?
-            }
-            Command::Answer { tool, answer } => {
-                let Some(live) = &self.live else { return Ok(Vec::new()) };
-                let Some(tool) = live.events.given(&tool) else { return Ok(Vec::new()) };
-                pen.unless_over(timeout(CALL_TIME, live.conversation.answer(tool, answer))).await?
-            }
-        };
-        match told {
-            Ok(Ok(())) => {}
-            // It says itself what became of the turn.
-            Ok(Err(error)) => debug!(%error, "an agent has not taken a call"),
-            Err(_elapsed) => {
-                warn!(chat = %self.uri, "an agent takes no calls and is dropped");
-                self.patience = Some(Instant::now());
-            }
+            Command::Cancel { turn } => pen.unless_over(self.line.cancel(turn)).await?,
+            Command::Answer { tool, answer } => pen.unless_over(self.line.answer(&tool, answer)).await?,
         }
         Ok(Vec::new())
     }
 
-    /// Begins a turn, and a conversation if there is none.
+    /// Begins a turn, and a conversation if there is none of somebody who knows what the chat shows.
     async fn send(&mut self, prompt: Prompt) -> Result<Vec<Step>, Over> {
-        let (pen, turn) = (self.pen.clone(), prompt.turn.clone());
-        let error = match pen.unless_over(self.try_send(prompt)).await? {
-            Ok(()) => {
-                self.sent = Some(turn);
-                return Ok(Vec::new());
-            }
-            Err(error) => error,
+        let (turn, before) = (prompt.turn.clone(), self.before.clone());
+        let begin = |history| home::begin(&self.shared, &self.pen, &self.session, &self.uri, history);
+        let Err(error) = self.pen.unless_over(self.line.send(prompt, before, begin)).await? else {
+            return Ok(Vec::new());
         };
         let kind = if matches!(error, AgentError::Directory { .. }) { "workingDirectory" } else { "agentUnavailable" };
         Ok(self.translator.refused(&turn, Failure::new(kind, error.to_string()), self.shared.clock.now()))
-    }
-
-    async fn try_send(&mut self, prompt: Prompt) -> Result<(), AgentError> {
-        if let Some(live) = &self.live {
-            match timeout(CALL_TIME, live.conversation.send(prompt.clone())).await {
-                Ok(Err(AgentError::Ended)) => {}
-                Ok(told) => return told,
-                Err(_elapsed) => warn!(chat = %self.uri, "an agent takes no calls and is dropped"),
-            }
-        }
-        self.live = None;
-        let live = self.live.insert(home::begin(&self.shared, &self.session, &self.uri).await?);
-        let late = |_elapsed| AgentError::Unavailable("it takes no calls".to_owned());
-        timeout(CALL_TIME, live.conversation.send(prompt)).await.map_err(late)?
     }
 
     /// The chat's turn has ended; in its own time if nobody stopped it.
@@ -328,12 +277,8 @@ impl Chat {
     }
 
     /// The last of it: the agent ends, and if the host does too, the turn says so.
-    async fn end(mut self) {
-        if let Some(live) = self.live.take()
-            && timeout(END_TIME, live.conversation.dispose()).await.is_err()
-        {
-            warn!(chat = %self.uri, "an agent does not end and is dropped");
-        }
+    async fn end(self) {
+        self.line.end().await;
         if self.pen.stop() != Stop::Host || self.turn.is_none() {
             return;
         }
@@ -347,20 +292,5 @@ impl Chat {
         };
         // If the log does not hear of it now, the next life says so.
         drop(timeout(END_TIME, mend).await);
-    }
-}
-
-/// The next event; none when the agent has ended. Without an agent there is nothing to wait for.
-async fn next(live: &mut Option<Started>) -> Option<Formed> {
-    match live {
-        Some(live) => live.events.next().await,
-        None => std::future::pending().await,
-    }
-}
-
-async fn until(time: Option<Instant>) {
-    match time {
-        Some(time) => tokio::time::sleep_until(time).await,
-        None => std::future::pending().await,
     }
 }

@@ -7,12 +7,13 @@ use std::time::Duration;
 use ahp_types::actions::{SessionMetaChangedAction, StateAction};
 use ahp_types::common::JsonObject;
 use ahp_types::state::{ChatInteractivity, ChatOrigin, ChatState, SessionState, SnapshotState};
-use serde_json::{Map, Value};
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
 
 use super::super::desk::{Desk, Sheet};
 use super::Shared;
 use super::pen::{Over, Pen, seen};
-use crate::agent::{AgentError, Memory, Start, Started};
+use crate::agent::{AgentError, History, Start, Started};
 use crate::files::path_of;
 use crate::log::Seq;
 use crate::state::StateError;
@@ -20,10 +21,18 @@ use crate::state::StateError;
 /// How long an agent may take to begin.
 const BEGIN_TIME: Duration = Duration::from_secs(60);
 
-/// Where the tokens of conversations are in the session's `_meta`: `{"breakbulk":{"resume":{"<chat>":"<token>"}}}`. The
-/// official reducer keeps it, it goes with the session, and to a client it means nothing.
+/// Where the tokens of conversations are in the session's `_meta`:
+/// `{"breakbulk":{"resume":{"<chat>":{"token":"<token>","turn":"<turn>"}}}}`. The official reducer keeps it, it goes with the
+/// session, and to a client it means nothing.
 const OURS: &str = "breakbulk";
 const RESUME: &str = "resume";
+
+/// A token, and the turn to whose end it leads back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+pub(super) struct Token<'a> {
+    pub(super) token: &'a str,
+    pub(super) turn: &'a str,
+}
 
 /// The session of a chat that is in its list and that people can write to.
 pub(super) async fn find(desk: &Desk, chat: &str) -> Result<Option<Found>, StateError> {
@@ -44,43 +53,53 @@ pub(super) struct Found {
     pub(super) is_worker: bool,
 }
 
-/// Begins a conversation, with what was remembered of it.
-pub(super) async fn begin(shared: &Shared, session: &Arc<str>, chat: &Arc<str>) -> Result<Started, AgentError> {
+/// Begins a conversation of somebody who is to know these turns.
+pub(super) async fn begin(
+    shared: &Shared,
+    pen: &Pen,
+    session: &Arc<str>,
+    chat: &Arc<str>,
+    history: History,
+) -> Result<Started, AgentError> {
     let gone = |error: StateError| AgentError::Unavailable(error.to_string());
     let no_chat = || AgentError::Unavailable("there is no such chat".to_owned());
     let look =
         |state: &SnapshotState, _| as_chat(state).map(|chat| (chat.working_directories.clone(), chat.origin.clone()));
     let (subset, origin) = shared.desk.look(chat, look).await.map_err(gone)?.ok_or_else(no_chat)?;
-    let look = |state: &SnapshotState, _| as_session(state).map(|there| plan(there, session, chat, subset, origin));
-    let (provider, start) = shared.desk.look(session, look).await.map_err(gone)?.ok_or_else(no_chat)?;
+    let (beside, last) = (beside(shared, origin).await, history.last_id().await.map_err(gone)?);
+    let look = |state: &SnapshotState, _| {
+        let there = as_session(state)?;
+        let kept = token_of(there.meta.as_ref(), chat);
+        let token = kept.filter(|kept| Some(kept.turn) == last.as_deref()).map(|kept| kept.token.to_owned());
+        let is_stale = kept.is_some() && token.is_none();
+        let (directories, config) = (directories(there, subset), config(there));
+        let (session, chat) = (session.to_string(), chat.to_string());
+        Some((there.provider.clone(), is_stale, Start { session, chat, directories, config, history, token, beside }))
+    };
+    let (provider, is_stale, start) = shared.desk.look(session, look).await.map_err(gone)?.ok_or_else(no_chat)?;
+    if is_stale {
+        // A turn that comes later may have the name of the one that it leads to.
+        remember(&shared.desk, pen, session, chat, None).await.map_err(|Over| AgentError::Ended)?;
+    }
     let agent = shared.agents.iter().find(|agent| agent.name() == provider);
     let agent = agent.ok_or_else(|| AgentError::Unavailable(format!("there is no agent {provider} here")))?;
     let late = |_| AgentError::Unavailable("it does not begin".to_owned());
     tokio::time::timeout(BEGIN_TIME, agent.start(start)).await.map_err(late)?
 }
 
-fn plan(
-    there: &SessionState,
-    session: &Arc<str>,
-    chat: &Arc<str>,
-    subset: Option<Vec<String>>,
-    origin: Option<ChatOrigin>,
-) -> (String, Start) {
-    let directories = subset.or_else(|| there.working_directories.clone()).unwrap_or_default();
-    let directories: Vec<PathBuf> = directories.iter().filter_map(|uri| path_of(uri).ok()).collect();
-    let token = |chat: &str| token_of(there.meta.as_ref(), chat).map(str::to_owned);
-    let source = match &origin {
-        Some(ChatOrigin::Fork { chat, .. } | ChatOrigin::SideChat { chat, .. }) => token(chat),
-        _ => None,
-    };
-    let memory = match (token(chat), source) {
-        (Some(own), _) => Memory::Resume(own),
-        (None, Some(source)) => Memory::Fork(source),
-        (None, None) => Memory::None,
-    };
-    let config = there.config.as_ref().map(|config| config.values.clone()).unwrap_or_default();
-    let start = Start { session: session.to_string(), chat: chat.to_string(), directories, config, memory };
-    (there.provider.clone(), start)
+/// What a side chat is about, if that is still there.
+async fn beside(shared: &Shared, origin: Option<ChatOrigin>) -> Option<History> {
+    let Some(ChatOrigin::SideChat { chat, turn_id, .. }) = origin else { return None };
+    shared.desk.state().history_through(&chat, &turn_id).await.ok().flatten()
+}
+
+fn directories(session: &SessionState, subset: Option<Vec<String>>) -> Vec<PathBuf> {
+    let directories = subset.or_else(|| session.working_directories.clone()).unwrap_or_default();
+    directories.iter().filter_map(|uri| path_of(uri).ok()).collect()
+}
+
+fn config(session: &SessionState) -> JsonObject {
+    session.config.as_ref().map(|config| config.values.clone()).unwrap_or_default()
 }
 
 /// Keeps a token for the next time, or none; the seq of what says so.
@@ -89,7 +108,7 @@ pub(super) async fn remember(
     pen: &Pen,
     session: &str,
     chat: &str,
-    token: Option<&str>,
+    token: Option<Token<'_>>,
 ) -> Result<Option<Seq>, Over> {
     let make = || async {
         let look = |state: &SnapshotState, seq| {
@@ -106,18 +125,18 @@ pub(super) async fn remember(
     pen.decide(make).await
 }
 
-fn token_of<'a>(meta: Option<&'a JsonObject>, chat: &str) -> Option<&'a str> {
-    meta?.get(OURS)?.get(RESUME)?.get(chat)?.as_str()
+fn token_of<'a>(meta: Option<&'a JsonObject>, chat: &str) -> Option<Token<'a>> {
+    Token::deserialize(meta?.get(OURS)?.get(RESUME)?.get(chat)?).ok()
 }
 
 /// The session's `_meta` with another token. Those of chats that are gone go too.
-fn with_token(session: &SessionState, chat: &str, token: Option<&str>) -> JsonObject {
+fn with_token(session: &SessionState, chat: &str, token: Option<Token<'_>>) -> JsonObject {
     let mut meta = session.meta.clone().unwrap_or_default();
     let mut ours = taken(&mut meta, OURS);
     let mut tokens = taken(&mut ours, RESUME);
     tokens.retain(|chat, _| session.chats.iter().any(|there| there.resource == *chat));
     match token {
-        Some(token) => drop(tokens.insert(chat.to_owned(), Value::String(token.to_owned()))),
+        Some(Token { token, turn }) => drop(tokens.insert(chat.to_owned(), json!({ "token": token, "turn": turn }))),
         None => drop(tokens.remove(chat)),
     }
     ours.insert(RESUME.to_owned(), Value::Object(tokens));

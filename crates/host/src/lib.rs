@@ -48,6 +48,7 @@ pub mod health;
 pub mod host;
 pub mod log;
 mod metrics;
+mod percent;
 pub mod state;
 pub mod terminal;
 

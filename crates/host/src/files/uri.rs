@@ -1,11 +1,13 @@
 //! File URIs and paths: one percent-decoding, one spelling, nothing ambiguous.
 
+use std::borrow::Cow;
 use std::ffi::OsString;
-use std::fmt::Write as _;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 use thiserror::Error;
+
+use crate::percent;
 
 /// Why a text is not the URI of a file on this machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
@@ -62,7 +64,7 @@ pub fn path_of(uri: &str) -> Result<PathBuf, UriError> {
     }
     let mut found = PathBuf::from("/");
     for segment in path.split('/') {
-        match decode(segment)?.as_slice() {
+        match &*decode(segment)? {
             b"" | b"." => {}
             b".." => _ = found.pop(),
             name => found.push(OsString::from_vec(name.to_vec())),
@@ -79,51 +81,16 @@ pub fn path_of(uri: &str) -> Result<PathBuf, UriError> {
 /// ```
 #[must_use]
 pub fn uri_of(path: &Path) -> String {
-    let mut uri = String::from("file://");
-    if !path.has_root() {
-        uri.push('/');
-    }
-    for &byte in path.as_os_str().as_bytes() {
-        if is_plain(byte) {
-            uri.push(char::from(byte));
-        } else {
-            // Writing to a String does not fail.
-            _ = write!(uri, "%{byte:02X}");
-        }
-    }
-    uri
+    let root = if path.has_root() { "" } else { "/" };
+    format!("file://{root}{}", percent::path(path.as_os_str().as_bytes()))
 }
 
-/// What stands for itself in a path: RFC 3986's `pchar` without the characters that some parsers treat in their own way.
-fn is_plain(byte: u8) -> bool {
-    byte.is_ascii_alphanumeric() || b"/-._~!$&'()*+,=@".contains(&byte)
-}
-
-fn decode(segment: &str) -> Result<Vec<u8>, UriError> {
-    let mut bytes = Vec::with_capacity(segment.len());
-    let mut rest = segment.bytes();
-    while let Some(byte) = rest.next() {
-        let decoded = match byte {
-            b'%' => {
-                let (high, low) = (rest.next().and_then(hex), rest.next().and_then(hex));
-                match (high, low) {
-                    (Some(high), Some(low)) => high << 4 | low,
-                    _ => return Err(UriError::Escape),
-                }
-            }
-            other => other,
-        };
-        match decoded {
-            0 => return Err(UriError::Nul),
-            b'/' => return Err(UriError::Slash),
-            plain => bytes.push(plain),
-        }
+fn decode(segment: &str) -> Result<Cow<'_, [u8]>, UriError> {
+    let name = percent::read(segment).ok_or(UriError::Escape)?;
+    if name.contains(&0) {
+        return Err(UriError::Nul);
     }
-    Ok(bytes)
-}
-
-fn hex(digit: u8) -> Option<u8> {
-    char::from(digit).to_digit(16).and_then(|value| u8::try_from(value).ok())
+    if name.contains(&b'/') { Err(UriError::Slash) } else { Ok(name) }
 }
 
 #[cfg(test)]

@@ -1,6 +1,5 @@
 //! The life of a call on its chat's channel: streaming, awaiting an answer, running, over.
 
-use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,6 +17,7 @@ use breakbulk_lifecycle::{Answer, Ask, Call, Content, Ending, Id, Outcome, ToolR
 
 use super::step::{Command, Heard, Step, Worker};
 use super::{Lane, Translator, make};
+use crate::percent;
 
 /// What is known of a call.
 #[derive(Debug)]
@@ -321,19 +321,5 @@ fn no_need(session: &Arc<str>, lane: &Lane, tool: &Tool) -> Step {
 
 /// A chat beside another, one for each turn and call.
 fn worker_uri(chat: &str, turn: &Id, tool: &Id) -> String {
-    let mut uri = format!("{chat}.");
-    for (at, name) in [turn, tool].into_iter().enumerate() {
-        if at > 0 {
-            uri.push('.');
-        }
-        for byte in name.bytes() {
-            if byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_' {
-                uri.push(char::from(byte));
-            } else {
-                // Writing to a string does not fail.
-                let _ = write!(uri, "%{byte:02X}");
-            }
-        }
-    }
-    uri
+    format!("{chat}.{}.{}", percent::part(turn), percent::part(tool))
 }

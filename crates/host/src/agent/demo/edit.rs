@@ -1,14 +1,14 @@
 //! Writes a file inside a directory, and nowhere else.
 
-use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{self, Read, Write as _};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path};
 
 use rustix::fs::{AtFlags, Mode, OFlags, mkdirat, open, openat, renameat, unlinkat};
 use rustix::io::Errno;
+
+use crate::files::uri_of;
 
 /// A file that was written.
 #[derive(Debug, PartialEq, Eq)]
@@ -75,7 +75,7 @@ pub(super) fn write(directory: &Path, file: &str, text: &str) -> Result<Written,
     replace(folder.as_fd(), name, &text)?;
     let (added, removed) = changed(&old, text.as_bytes());
     let path = names.iter().fold(directory.to_path_buf(), |path, name| path.join(name)).join(name);
-    Ok(Written { uri: uri(&path), added, removed })
+    Ok(Written { uri: uri_of(&path), added, removed })
 }
 
 /// What the file holds now.
@@ -120,18 +120,4 @@ fn changed(old: &[u8], new: &[u8]) -> (u64, u64) {
     let tails = old.iter().rev().zip(new.iter().rev());
     let tail = tails.take_while(|(old, new)| old == new).count().min(old_rest).min(new_rest);
     ((new_rest - tail) as u64, (old_rest - tail) as u64)
-}
-
-/// A path as a URI.
-fn uri(path: &Path) -> String {
-    let mut uri = "file://".to_owned();
-    for byte in path.as_os_str().as_bytes() {
-        if byte.is_ascii_alphanumeric() || b"/-._~".contains(byte) {
-            uri.push(char::from(*byte));
-        } else {
-            // Writing to a string does not fail.
-            let _ = write!(uri, "%{byte:02X}");
-        }
-    }
-    uri
 }

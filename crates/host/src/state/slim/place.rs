@@ -9,6 +9,8 @@
 
 use std::fmt;
 
+use crate::percent;
+
 /// What the URIs begin with. Clients cannot publish anything under `ahp-`.
 pub(crate) const SCHEME: &str = "ahp-content:/";
 
@@ -52,9 +54,9 @@ impl fmt::Display for Version {
 
 impl fmt::Display for Reference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{SCHEME}channel={}", Escaped(&self.channel))?;
+        write!(f, "{SCHEME}channel={}", percent::name(&self.channel))?;
         for (kind, which) in &self.steps {
-            write!(f, "/{kind}={}", Escaped(which))?;
+            write!(f, "/{kind}={}", percent::name(which))?;
         }
         self.version.map_or(Ok(()), |Version { bytes, crc }| write!(f, "?bytes={bytes}&crc={crc:08x}"))
     }
@@ -88,26 +90,8 @@ impl Reference {
     }
 }
 
-/// A text in which only letters, digits, `-`, `.`, `_` and `~` stand for themselves.
-struct Escaped<'a>(&'a str);
-
-impl fmt::Display for Escaped<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.bytes().try_for_each(|byte| match byte {
-            b'-' | b'.' | b'_' | b'~' => write!(f, "{}", char::from(byte)),
-            _ if byte.is_ascii_alphanumeric() => write!(f, "{}", char::from(byte)),
-            _ => write!(f, "%{byte:02X}"),
-        })
-    }
-}
-
 fn unescaped(text: &str) -> Option<String> {
-    let (mut bytes, mut rest) = (Vec::with_capacity(text.len()), text.bytes());
-    while let Some(byte) = rest.next() {
-        let mut digit = || char::from(rest.next()?).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
-        bytes.push(if byte == b'%' { digit()? << 4 | digit()? } else { byte });
-    }
-    String::from_utf8(bytes).ok()
+    String::from_utf8(percent::read(text)?.into_owned()).ok()
 }
 
 #[cfg(test)]

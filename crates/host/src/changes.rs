@@ -16,7 +16,7 @@ mod tree;
 use std::collections::HashMap;
 use std::ffi::OsString;
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use ahp_types::commands::{InvokeChangesetOperationParams, InvokeChangesetOperationResult};
@@ -29,6 +29,7 @@ use self::set::Set;
 use self::tree::Tree;
 use crate::act::Act;
 use crate::error::MethodError;
+use crate::lock::lock;
 use crate::log::AppendError;
 
 /// What changesets may cost.
@@ -229,6 +230,6 @@ impl Changes {
     }
 
     fn sets(&self) -> MutexGuard<'_, HashMap<String, Arc<Set>>> {
-        self.sets.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.sets)
     }
 }

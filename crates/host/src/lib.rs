@@ -46,6 +46,7 @@ pub mod files;
 pub mod gate;
 pub mod health;
 pub mod host;
+mod lock;
 pub mod log;
 mod metrics;
 mod percent;

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use ahp_types::actions::{
     ChangesetContentChangedAction, ChangesetFileRemovedAction, ChangesetFileSetAction,
@@ -15,6 +15,7 @@ use super::operate::{self, Target};
 use super::tree::{Found, Tree};
 use super::{ChangesConfig, ChangesError};
 use crate::act::Act;
+use crate::lock::lock;
 
 pub(super) struct Set {
     channel: String,
@@ -121,7 +122,7 @@ impl Set {
             Ok(found) => {
                 *told = Told::Files;
                 let found = Arc::new(found);
-                *self.files.lock().unwrap_or_else(PoisonError::into_inner) = found.clone();
+                *lock(&self.files) = found.clone();
                 Ok(summary(&found))
             }
             Err(error) => {
@@ -140,7 +141,7 @@ impl Set {
     }
 
     fn files(&self) -> Arc<Vec<Found>> {
-        self.files.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        lock(&self.files).clone()
     }
 }
 

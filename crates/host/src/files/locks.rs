@@ -2,7 +2,9 @@
 
 use std::hash::{BuildHasher, RandomState};
 use std::path::Path;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
+
+use crate::lock::lock;
 
 /// Paths share these. More only means that fewer strangers wait for each other.
 const LOCKS: usize = 64;
@@ -37,6 +39,6 @@ impl Locks {
 
     fn lock(&self, index: usize) -> Option<MutexGuard<'_, ()>> {
         // There is nothing behind the lock that a panic could have left half done.
-        self.locks.get(index).map(|lock| lock.lock().unwrap_or_else(PoisonError::into_inner))
+        self.locks.get(index).map(lock)
     }
 }

@@ -12,7 +12,7 @@ mod tracker;
 
 use std::collections::VecDeque;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use ahp_types::actions::{ResourceWatchChangedAction, StateAction};
 use ahp_types::commands::{CreateResourceWatchParams, CreateResourceWatchResult};
@@ -30,6 +30,7 @@ use super::error::FileError;
 use super::roots::Last;
 use super::uri::{path_of, uri_of};
 use super::{Shared, run};
+use crate::lock::lock;
 
 /// A running watch. Dropping it ends it.
 ///
@@ -164,8 +165,4 @@ impl Drop for Watch {
             runtime.spawn_blocking(move || drop(tracker));
         }
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

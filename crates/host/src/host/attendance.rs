@@ -1,7 +1,7 @@
 //! Which sessions a client is active in, so that it is not for longer than it is here.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use ahp_types::actions::{SessionActiveClientRemovedAction, StateAction};
 use ahp_types::state::SnapshotState;
@@ -13,6 +13,7 @@ use super::front::Rooms;
 use super::workshop::SCHEME;
 use crate::endpoint::ClientInfo;
 use crate::error::MethodError;
+use crate::lock::lock;
 use crate::state::StateError;
 
 /// A client among those of its principal.
@@ -136,11 +137,6 @@ async fn remove(rooms: &Rooms, session: &str, is_gone: impl Fn(&str) -> bool) {
 
 fn is_active(state: &SnapshotState, id: &str) -> bool {
     matches!(state, SnapshotState::Session(there) if there.active_clients.iter().any(|active| active.client_id == id))
-}
-
-/// Nothing is left half done under these locks, so a panic elsewhere does not spoil them.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn key(client: &ClientInfo) -> Key {

@@ -22,7 +22,7 @@ mod roster;
 mod told;
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::task::JoinHandle;
@@ -34,6 +34,7 @@ use super::StartError;
 use super::desk::Desk;
 use super::workshop::Workshop;
 use crate::agent::{Agent, RealClock};
+use crate::lock::lock;
 use crate::state::StateError;
 
 /// How long conversations have for an orderly end. Then they are dropped.
@@ -94,7 +95,7 @@ impl Conduct {
     }
 
     fn follower(&self) -> std::sync::MutexGuard<'_, Option<JoinHandle<()>>> {
-        self.follower.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.follower)
     }
 }
 

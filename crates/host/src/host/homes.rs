@@ -1,8 +1,9 @@
 //! Which session a channel belongs to.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
+use crate::lock::lock;
 use crate::log::{Log, ReadError};
 
 /// So many channels are known by heart. With more, all are forgotten and found again.
@@ -16,7 +17,7 @@ pub(super) struct Homes(Mutex<HashMap<Arc<str>, Arc<str>>>);
 impl Homes {
     /// The session of a channel, if it has one.
     pub(super) async fn find(&self, log: &dyn Log, channel: &str) -> Result<Option<Arc<str>>, ReadError> {
-        let known = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = || lock(&self.0);
         if let Some(session) = known().get(channel) {
             return Ok(Some(Arc::clone(session)));
         }

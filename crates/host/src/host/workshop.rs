@@ -10,7 +10,7 @@ mod touch;
 mod watches;
 
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use ahp_types::actions::StateAction;
 use ahp_types::errors::json_rpc_error_codes::INTERNAL_ERROR;
@@ -31,6 +31,7 @@ use crate::customize::{CompleteConfig, CustomizeConfig};
 use crate::endpoint::{ClientInfo, Dispatched, RawParams, Refusal};
 use crate::error::MethodError;
 use crate::files::Files;
+use crate::lock::lock;
 use crate::terminal::Terminals;
 
 /// The workspace, as rooms.
@@ -242,11 +243,6 @@ async fn blocking<T: Send + 'static>(
 ) -> Result<T, MethodError> {
     let broke = |_| Err(MethodError::new(INTERNAL_ERROR, "the method broke"));
     tokio::task::spawn_blocking(work).await.unwrap_or_else(broke)
-}
-
-/// Nothing is left half done under these locks, so a panic elsewhere does not spoil them.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use ahp_types::state::SnapshotState;
 use tokio::sync::{Mutex as AsyncMutex, Notify, OwnedMappedMutexGuard, OwnedMutexGuard, watch};
@@ -11,6 +11,7 @@ use tokio::sync::{Mutex as AsyncMutex, Notify, OwnedMappedMutexGuard, OwnedMutex
 use super::channel::Channel;
 use super::load::load;
 use super::{StateConfig, StateError};
+use crate::lock::lock;
 use crate::log::{Log, Seq};
 
 /// A channel, held: nobody else sees or changes it meanwhile.
@@ -206,7 +207,7 @@ impl Slots {
     }
 
     fn slots(&self) -> MutexGuard<'_, HashMap<Arc<str>, Arc<Slot>>> {
-        self.slots.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.slots)
     }
 }
 

@@ -8,8 +8,9 @@ use pty_process::Size;
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::claim::{self, Holder, Refusal};
-use super::list::{List, Live, lock};
+use super::list::{List, Live};
 use super::size_of;
+use crate::lock::lock;
 use crate::log::AppendError;
 
 /// What a client asks of a program.

@@ -1,7 +1,7 @@
 //! The terminals that there are, and how they tell of themselves.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use ahp_types::ROOT_RESOURCE_URI;
 use ahp_types::actions::{RootTerminalsChangedAction, StateAction};
@@ -14,6 +14,7 @@ use tokio::task::JoinHandle;
 use super::admit::Order;
 use super::{TerminalConfig, TerminalError};
 use crate::act::Act;
+use crate::lock::lock;
 use crate::log::AppendError;
 
 pub(super) struct List {
@@ -181,9 +182,4 @@ impl Live {
         let Shown { title, claim, lifecycle, announced, .. } = self.shown();
         announced.then(|| TerminalInfo { resource: self.channel.clone(), title, claim, lifecycle })
     }
-}
-
-/// Nothing is left half done under these locks, so a panic elsewhere does not spoil them.
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -17,10 +17,11 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use super::admit::{Order, Work};
 use super::cut::{Cut, Cutter};
-use super::list::{List, Live, lock};
+use super::list::{List, Live};
 use super::program::{Group, Program, exit_code};
 use super::scroll::Scroll;
 use crate::files::uri_of;
+use crate::lock::lock;
 use crate::log::AppendError;
 
 /// Runs a terminal until its program ends or it is stopped.

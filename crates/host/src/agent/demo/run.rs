@@ -4,7 +4,7 @@ use std::io;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use breakbulk_lifecycle::{Content, ToolResult};
@@ -14,6 +14,8 @@ use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep_until, timeout, timeout_at};
+
+use crate::lock::lock;
 
 /// What a command may use.
 #[derive(Debug, Clone, Copy)]
@@ -170,10 +172,6 @@ impl Drop for Group {
     fn drop(&mut self) {
         self.kill();
     }
-}
-
-fn lock(is_over: &Mutex<bool>) -> std::sync::MutexGuard<'_, bool> {
-    is_over.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Ran {

@@ -1,7 +1,7 @@
 //! A conversation with the demo: one task that works on one turn at a time.
 
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use breakbulk_lifecycle::{Answer as Verdict, Event, Id, Outcome};
 use tokio::sync::{mpsc, oneshot};
@@ -12,6 +12,7 @@ use super::perform::perform;
 use super::recall::Recall;
 use super::teller::{Stop, Teller};
 use crate::agent::{AgentError, Clock, Conversation, EventSender, Prompt, Start, Started, events};
+use crate::lock::lock;
 use crate::log::Answer;
 
 /// What may wait for the task. It takes what comes even while it works, so there is never much.
@@ -82,7 +83,7 @@ impl Session {
     }
 
     fn take_task(&self) -> Option<JoinHandle<()>> {
-        self.task.lock().unwrap_or_else(PoisonError::into_inner).take()
+        lock(&self.task).take()
     }
 }
 

@@ -13,8 +13,8 @@ use std::sync::{Arc, Mutex};
 use notify::{Event, RecommendedWatcher, RecursiveMode, Watcher as _};
 
 use super::inbox::Inbox;
-use super::lock;
 use crate::files::error::FileError;
+use crate::lock::lock;
 
 /// The system's watches.
 #[derive(Default)]

@@ -4,10 +4,9 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Mutex;
 
+use crate::lock::lock;
 use notify::{Event, EventKind};
 use tokio::sync::Notify;
-
-use super::lock;
 
 /// Paths that are remembered one by one. With more, everything is looked at.
 const MAX_PATHS: usize = 10_000;

@@ -1,7 +1,7 @@
 //! The roster: which chat has a task, and which chats of sub-agents belong to it.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc::error::TrySendError;
@@ -11,6 +11,7 @@ use tracing::warn;
 
 use super::pen::{Pen, Stop};
 use super::{Shared, chat};
+use crate::lock::lock;
 use crate::log::Entry;
 
 /// What may wait for a task. It takes what comes at once, unless an agent is slow to begin or the log takes nothing; and a
@@ -95,7 +96,7 @@ impl Roster {
     }
 
     fn lists(&self) -> MutexGuard<'_, Lists> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 }
 

@@ -10,9 +10,10 @@ use std::sync::{Arc, Mutex};
 use tokio::sync::{Semaphore, watch};
 use tracing::{debug, warn};
 
+use super::Workshop;
 use super::session::Known;
-use super::{Workshop, lock};
 use crate::error::MethodError;
+use crate::lock::lock;
 use crate::state::StateError;
 
 /// Looks at once, over all sessions: each runs git and walks directories.

@@ -13,8 +13,8 @@ use std::sync::{Arc, Mutex};
 
 use ahp_types::state::SessionState;
 
-use super::lock;
 use crate::endpoint::{ClientHandle, ClientInfo};
+use crate::lock::lock;
 
 /// A client among those of its principal.
 pub(super) type Key = (Option<Arc<str>>, Arc<str>);

@@ -165,7 +165,7 @@ async fn a_session_that_is_gone_has_no_terminals_and_nothing_is_logged_for_it() 
     world.shop.worked(SESSION);
     world.shop.opened(SESSION);
     world.shop.looked(SESSION).await?;
-    while !super::lock(&world.shop.looks.all).is_empty() {
+    while !crate::lock::lock(&world.shop.looks.all).is_empty() {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     assert!(world.log.channels(Some(SESSION)).await?.is_empty());

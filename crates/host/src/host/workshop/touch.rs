@@ -6,9 +6,10 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use super::looks::{Look, Wish};
-use super::{Workshop, lock, session};
+use super::{Workshop, session};
 use crate::endpoint::ClientInfo;
 use crate::files::path_of;
+use crate::lock::lock;
 
 /// Who follows the changesets of which session: connections, and what they follow.
 #[derive(Default)]

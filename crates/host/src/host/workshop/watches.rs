@@ -23,12 +23,13 @@ use tokio::time::{Instant, sleep_until};
 use tracing::warn;
 
 use super::people::{self, Key};
-use super::{Workshop, json, lock, to_the_end};
+use super::{Workshop, json, to_the_end};
 use crate::act::Act as _;
 use crate::endpoint::{ClientInfo, RawParams};
 use crate::error::MethodError;
 use crate::files::Watch;
 use crate::host::desk::{Desk, Sheet};
+use crate::lock::lock;
 
 /// Whether this is a watch's channel.
 pub(super) fn is_watch(channel: &str) -> bool {

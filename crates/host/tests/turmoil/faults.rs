@@ -3,20 +3,10 @@
 use std::time::Duration;
 
 use crate::sim::host::HOST;
-use crate::sim::plan::Faults;
-use crate::sim::rng::Rng;
 use crate::sim::trace::trace;
+use crate::sim::trouble::{Measure, happens};
 use crate::sim::watcher::WATCHER;
 use crate::sim::world::{World, name};
-
-/// What ends a fault.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Mend {
-    /// The way to a client is as it was.
-    Way(String),
-    /// A program starts again.
-    Program(String),
-}
 
 impl World {
     /// Something goes wrong, perhaps.
@@ -27,26 +17,9 @@ impl World {
         self.disturb_programs();
     }
 
-    /// Ends the faults that are over by `now`.
-    pub(crate) fn mend(&mut self, now: Duration) {
-        let (over, rest) = std::mem::take(&mut self.mends).into_iter().partition(|(until, _)| *until <= now);
-        self.mends = rest;
-        let over: Vec<(Duration, Mend)> = over;
-        for (_, mend) in over {
-            self.tell(|| format!("mended: {mend:?}"));
-            match mend {
-                Mend::Way(client) => {
-                    self.sim.release(HOST, client.as_str());
-                    self.sim.repair(HOST, client.as_str());
-                }
-                Mend::Program(program) => self.sim.bounce(program),
-            }
-        }
-    }
-
     /// From now on nothing goes wrong.
     pub(crate) fn calm_down(&mut self) {
-        self.mend(Duration::MAX);
+        self.trouble.mend(&mut self.sim, self.now, Duration::MAX);
         for at in 0..self.clients() {
             self.sim.set_link_latency(HOST, name(at).as_str(), Duration::from_millis(2));
         }
@@ -54,34 +27,11 @@ impl World {
 
     fn disturb_ways(&mut self) {
         let client = name(self.rng.below(self.clients() as u64) as usize);
-        let mend = Mend::Way(client.clone());
-        let rng = &mut self.rng;
-        let Faults { partitions, holds, latencies, .. } = &mut self.plan.faults;
-        let scene = self.scene.clone();
+        let Self { sim, scene, rng, now, plan, trouble, .. } = self;
+        let measure = Measure { partition: 5000, hold: 2500, hold_permille: 4 };
+        let happened = trouble.disturb_way(sim, *now, (HOST, &client), &mut plan.faults, measure, rng);
         let tally = &mut scene.facts().tally;
-        if happens(latencies, 5, rng) {
-            tally.one("latencies changed");
-            self.sim.set_link_latency(HOST, client.as_str(), rng.millis(0, 80));
-        }
-        if self.mends.iter().any(|(_, other)| *other == mend) {
-            return;
-        }
-        if happens(partitions, 3, rng) {
-            let kind = rng.below(4);
-            trace(|| format!("{:>6} ms  partition {kind} of {mend:?}", self.now.as_millis()));
-            tally.one("partitions");
-            match kind {
-                0 | 1 => self.sim.partition(HOST, client.as_str()),
-                2 => self.sim.partition_oneway(HOST, client.as_str()),
-                _ => self.sim.partition_oneway(client.as_str(), HOST),
-            }
-            self.mends.push((self.now + rng.millis(50, 5000), mend));
-        } else if happens(holds, 4, rng) {
-            tally.one("ways held");
-            trace(|| format!("{:>6} ms  held: {mend:?}", self.now.as_millis()));
-            self.sim.hold(HOST, client.as_str());
-            self.mends.push((self.now + rng.millis(20, 2500), mend));
-        }
+        happened.into_iter().for_each(|what| tally.one(what));
     }
 
     /// A wire breaks a little later, perhaps.
@@ -124,26 +74,14 @@ impl World {
         let at = self.rng.below(self.clients() as u64) as usize;
         let is_host = self.rng.chance(60);
         let program = if is_host { HOST.to_owned() } else { name(at) };
-        let mend = Mend::Program(program.clone());
-        if self.mends.iter().any(|(_, other)| *other == mend) {
+        let Self { sim, scene, rng, now, trouble, .. } = self;
+        if !trouble.crash(sim, *now, &program, rng) {
             return;
         }
-        self.tell(|| format!("{program} crashes"));
-        self.scene.facts().tally.one(if is_host { "crashes of the host" } else { "crashes of a client" });
-        self.sim.crash(program);
+        let facts = &mut *scene.facts();
+        facts.tally.one(if is_host { "crashes of the host" } else { "crashes of a client" });
         if !is_host {
-            self.scene.facts().crashed(at);
+            facts.crashed(at);
         }
-        self.mends.push((self.now + self.rng.millis(0, 1500), mend));
     }
-
-    fn tell(&self, what: impl FnOnce() -> String) {
-        trace(|| format!("{:>6} ms  {}", self.now.as_millis(), what()));
-    }
-}
-
-fn happens(left: &mut u32, permille: u64, rng: &mut Rng) -> bool {
-    let happens = *left > 0 && rng.below(1000) < permille;
-    *left -= u32::from(happens);
-    happens
 }

@@ -33,11 +33,15 @@ mod sim {
     pub(crate) mod ledger;
     #[path = "../../../net/tests/sim/meddler.rs"]
     pub(crate) mod meddler;
+    #[path = "../../../net/tests/sim/prove.rs"]
+    pub(crate) mod prove;
     #[path = "../../../proto/tests/sim/rng.rs"]
     #[expect(dead_code, reason = "machines get their ids from the system here")]
     pub(crate) mod rng;
     #[path = "../../../proto/tests/sim/runs.rs"]
     pub(crate) mod runs;
+    #[path = "../../../net/tests/sim/saboteur.rs"]
+    pub(crate) mod saboteur;
     #[path = "../../../proto/tests/sim/segment.rs"]
     #[expect(dead_code, reason = "segments are not cut anew here")]
     pub(crate) mod segment;
@@ -46,12 +50,14 @@ mod sim {
     #[path = "../../../proto/tests/sim/trace.rs"]
     #[expect(dead_code, reason = "messages are not traced here")]
     pub(crate) mod trace;
+    #[path = "../../../net/tests/sim/trouble.rs"]
+    pub(crate) mod trouble;
     #[path = "../../../net/tests/sim/wire.rs"]
     pub(crate) mod wire;
 }
 
 use sim::plan::Plan;
-use sim::runs::Runs;
+use sim::prove::prove;
 use sim::world;
 
 /// Seeds that are run unless somebody asks for more.
@@ -82,15 +88,5 @@ const HAPPENS: [&str; 18] = [
 
 #[test]
 fn what_is_acknowledged_is_kept_and_everybody_hears_of_it_once_and_in_order() {
-    let runs = Runs::from_environment(RUNS);
-    println!("simulation: {} seeds from {}", runs.count, runs.from);
-    let sums = runs.all(|seed| world::run(Plan::new(seed)));
-    println!("{} runs in {:.1} s: {}\n{}", sums.runs, sums.seconds, sums.counts, sums.tally.lines());
-    if let Some(failure) = sums.failure() {
-        panic!("{failure}");
-    }
-    assert!(sums.counts.is_clean());
-    if runs.count >= RUNS {
-        assert_eq!(sums.tally.missing(&HAPPENS), Vec::<&str>::new(), "these never happened");
-    }
+    prove(RUNS, &HAPPENS, |seed| world::run(Plan::new(seed)));
 }

@@ -1,19 +1,10 @@
 //! The proof is proven: somebody does one thing wrong, and the ledger must notice.
 
-use crate::sim::ledger::Counts;
 use crate::sim::plan::{Plan, Sabotage};
-use crate::sim::world::{Outcome, run};
+use crate::sim::saboteur::{Saboteur, all_are_noticed, nothing_is_noticed};
 
 /// Seeds that each saboteur gets; it must be noticed in at least one.
 const SEEDS: u64 = 8;
-
-/// A saboteur, the world in which it works best, and what the ledger should say.
-struct Saboteur {
-    name: &'static str,
-    sabotage: Sabotage,
-    plan: fn(u64) -> Plan,
-    noticed: fn(&Counts) -> u64,
-}
 
 const SABOTEURS: [Saboteur; 6] = [
     Saboteur {
@@ -57,37 +48,10 @@ const SABOTEURS: [Saboteur; 6] = [
 
 #[test]
 fn the_ledger_notices_nothing_where_there_is_no_saboteur() {
-    for seed in 0..SEEDS {
-        for plan in [Plan::new(seed).peaceful(), Plan::new(seed).crashing()] {
-            let honest = run(plan);
-            assert!(honest.counts.is_clean(), "seed {seed}: {:?}", honest.notes);
-        }
-    }
+    nothing_is_noticed([|seed| Plan::new(seed).peaceful(), |seed| Plan::new(seed).crashing()], SEEDS);
 }
 
 #[test]
 fn the_ledger_notices_every_saboteur() {
-    let missed: Vec<_> = SABOTEURS.iter().filter(|saboteur| saboteur.work() == 0).map(|it| it.name).collect();
-    assert!(missed.is_empty(), "not noticed: {missed:?}");
-}
-
-impl Saboteur {
-    /// In how many seeds this saboteur was noticed. Says what the ledger reported first.
-    fn work(&self) -> u64 {
-        let mut first = None;
-        let mut caught = 0;
-        for seed in 0..SEEDS {
-            let outcome = run(Plan { sabotage: Some(self.sabotage), ..(self.plan)(seed) });
-            if (self.noticed)(&outcome.counts) > 0 {
-                caught += 1;
-                first.get_or_insert((seed, outcome));
-            }
-        }
-        let report = |(seed, outcome): &(u64, Outcome)| {
-            format!("seed {seed}: {}\n    {}", outcome.counts, outcome.notes.first().cloned().unwrap_or_default())
-        };
-        let first = first.as_ref().map_or_else(String::new, report);
-        println!("{}: noticed in {caught} of {SEEDS} seeds; {first}", self.name);
-        caught
-    }
+    all_are_noticed(&SABOTEURS, SEEDS);
 }

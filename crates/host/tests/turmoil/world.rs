@@ -7,7 +7,6 @@ use std::time::Duration;
 use turmoil::Sim;
 
 use crate::sim::audit::audit;
-use crate::sim::faults::Mend;
 use crate::sim::host::{self, HOST};
 use crate::sim::ledger::Counts;
 use crate::sim::plan::Plan;
@@ -15,6 +14,7 @@ use crate::sim::rng::Rng;
 use crate::sim::scene::Scene;
 use crate::sim::tally::Tally;
 use crate::sim::trace::trace;
+use crate::sim::trouble::Trouble;
 use crate::sim::truth::Truth;
 use crate::sim::{auditor, author, watcher};
 
@@ -56,8 +56,7 @@ pub(crate) struct World {
     pub(crate) now: Duration,
     /// Faults to come.
     pub(crate) plan: Plan,
-    /// Faults at present, and what ends each.
-    pub(crate) mends: Vec<(Duration, Mend)>,
+    pub(crate) trouble: Trouble,
     /// Things that have not been done yet.
     operations: u32,
     next_operation: Duration,
@@ -94,8 +93,8 @@ impl World {
             sim.host(name(at), move || watcher::live(Arc::clone(&on), at));
         }
         let (now, operations) = (Duration::ZERO, plan.operations);
-        let (mends, is_calm, moved, quiet) = (Vec::new(), false, 0, Duration::ZERO);
-        Self { sim, scene, rng, now, plan, mends, operations, next_operation: now, is_calm, moved, quiet }
+        let (trouble, is_calm, moved, quiet) = (Trouble::default(), false, 0, Duration::ZERO);
+        Self { sim, scene, rng, now, plan, trouble, operations, next_operation: now, is_calm, moved, quiet }
     }
 
     /// How many clients there are.
@@ -111,7 +110,7 @@ impl World {
             self.is_calm = true;
             self.calm_down();
         }
-        self.mend(self.now);
+        self.trouble.mend(&mut self.sim, self.now, self.now);
         self.sim.step().expect("no program ends");
         self.now += TICK;
         let moved = self.scene.moved();

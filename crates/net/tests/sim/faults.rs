@@ -5,20 +5,11 @@ use std::time::Duration;
 use crate::sim::gate::{INNER, OUTER};
 use crate::sim::host::HOST;
 use crate::sim::memory::Client;
-use crate::sim::plan::{Faults, Mode};
-use crate::sim::rng::Rng;
+use crate::sim::plan::Mode;
 use crate::sim::scene::{DOWN, Stall, UP};
 use crate::sim::trace::trace;
+use crate::sim::trouble::{Measure, happens};
 use crate::sim::world::World;
-
-/// What ends a fault.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Mend {
-    /// A way is as it was.
-    Way(String, String),
-    /// A program starts again.
-    Program(String),
-}
 
 /// Where a fault tells the most.
 enum Aim {
@@ -38,36 +29,15 @@ impl World {
         self.disturb_programs();
     }
 
-    /// Ends the faults that are over by `now`.
-    pub(crate) fn mend(&mut self, now: Duration) {
-        let (over, rest) = std::mem::take(&mut self.mends).into_iter().partition(|(until, _)| *until <= now);
-        self.mends = rest;
-        let over: Vec<(Duration, Mend)> = over;
-        for (_, mend) in over {
-            self.tell(|| format!("mended: {mend:?}"));
-            match mend {
-                Mend::Way(a, b) => {
-                    self.sim.release(a.as_str(), b.as_str());
-                    self.sim.repair(a.as_str(), b.as_str());
-                }
-                Mend::Program(name) => self.sim.bounce(name),
-            }
-        }
-    }
-
     /// From now on nothing goes wrong.
     pub(crate) fn calm_down(&mut self) {
-        self.mend(Duration::MAX);
+        self.trouble.mend(&mut self.sim, self.now, Duration::MAX);
         self.sim.set_fail_rate(0.0);
         for (a, b) in self.ways() {
             self.sim.release(a.as_str(), b.as_str());
             self.sim.repair(a.as_str(), b.as_str());
             self.sim.set_link_latency(a.as_str(), b.as_str(), Duration::from_millis(5));
         }
-    }
-
-    fn tell(&self, what: impl FnOnce() -> String) {
-        trace(|| format!("{:>6} ms  {}", self.now.as_millis(), what()));
     }
 
     /// Who is connected to whom.
@@ -99,33 +69,11 @@ impl World {
             Aim::Anywhere => (self.rng.below(ways.len() as u64) as usize, 1),
         };
         let (a, b) = ways[at].clone();
-        let mend = Mend::Way(a.clone(), b.clone());
-        let rng = &mut self.rng;
-        let Faults { partitions, holds, latencies, .. } = &mut self.plan.faults;
-        let tally = &mut self.scene.facts.borrow_mut().books.tally;
-        if happens(latencies, 5, rng) {
-            tally.one("latencies changed");
-            self.sim.set_link_latency(a.as_str(), b.as_str(), rng.millis(0, 80));
-        }
-        if self.mends.iter().any(|(_, other)| *other == mend) {
-            return;
-        }
-        if happens(partitions, 3, rng) {
-            let kind = rng.below(4);
-            trace(|| format!("{:>6} ms  partition {kind} of {mend:?}", self.now.as_millis()));
-            tally.one(if kind < 2 { "partitions" } else { "partitions one way" });
-            match kind {
-                0 | 1 => self.sim.partition(a.as_str(), b.as_str()),
-                2 => self.sim.partition_oneway(a.as_str(), b.as_str()),
-                _ => self.sim.partition_oneway(b.as_str(), a.as_str()),
-            }
-            self.mends.push((self.now + rng.millis(50, 4000), mend));
-        } else if happens(holds, 4 * more, rng) {
-            tally.one("ways held");
-            trace(|| format!("{:>6} ms  held: {mend:?}", self.now.as_millis()));
-            self.sim.hold(a.as_str(), b.as_str());
-            self.mends.push((self.now + rng.millis(20, 1500), mend));
-        }
+        let Self { sim, scene, rng, now, plan, trouble, .. } = self;
+        let measure = Measure { partition: 4000, hold: 1500, hold_permille: 4 * more };
+        let happened = trouble.disturb_way(sim, *now, (&a, &b), &mut plan.faults, measure, rng);
+        let tally = &mut scene.facts.borrow_mut().books.tally;
+        happened.into_iter().for_each(|what| tally.one(what));
     }
 
     /// A wire breaks a little later, perhaps.
@@ -183,19 +131,9 @@ impl World {
             1 => (format!("client-{}", self.rng.below(clients)), "crashes of a client"),
             n => (if n == 2 { INNER } else { OUTER }.to_owned(), "crashes of a gateway"),
         };
-        let mend = Mend::Program(name.clone());
-        if self.mends.iter().any(|(_, other)| *other == mend) {
-            return;
+        let Self { sim, scene, rng, now, trouble, .. } = self;
+        if trouble.crash(sim, *now, &name, rng) {
+            scene.facts.borrow_mut().books.tally.one(what);
         }
-        self.tell(|| format!("{what}: {name}"));
-        self.scene.facts.borrow_mut().books.tally.one(what);
-        self.sim.crash(name);
-        self.mends.push((self.now + self.rng.millis(0, 1500), mend));
     }
-}
-
-fn happens(left: &mut u32, permille: u64, rng: &mut Rng) -> bool {
-    let happens = *left > 0 && rng.below(1000) < permille;
-    *left -= u32::from(happens);
-    happens
 }

@@ -7,7 +7,6 @@ use breakbulk_proto::Budget;
 use turmoil::Sim;
 
 use crate::sim::client;
-use crate::sim::faults::Mend;
 use crate::sim::gate::{self, Place};
 use crate::sim::host::{self, HOST};
 use crate::sim::ledger::Counts;
@@ -17,6 +16,7 @@ use crate::sim::rng::Rng;
 use crate::sim::scene::Scene;
 use crate::sim::tally::Tally;
 use crate::sim::trace::trace;
+use crate::sim::trouble::Trouble;
 
 /// How much time passes in a step.
 pub(crate) const TICK: Duration = Duration::from_millis(4);
@@ -54,8 +54,7 @@ pub(crate) struct World {
     pub(crate) now: Duration,
     /// Faults to come.
     pub(crate) plan: Plan,
-    /// Faults at present, and what ends each.
-    pub(crate) mends: Vec<(Duration, Mend)>,
+    pub(crate) trouble: Trouble,
     /// Things that applications have not done yet.
     operations: u32,
     next_operation: Duration,
@@ -96,8 +95,8 @@ impl World {
             sim.host(format!("client-{at}"), move || client::live(Rc::clone(&on), at));
         }
         let (now, quiet, operations) = (Duration::ZERO, Duration::ZERO, plan.operations);
-        let mends = Vec::new();
-        Self { sim, scene, rng, now, plan, mends, operations, next_operation: now, calm: false, moved: 0, quiet }
+        let trouble = Trouble::default();
+        Self { sim, scene, rng, now, plan, trouble, operations, next_operation: now, calm: false, moved: 0, quiet }
     }
 
     fn step(&mut self) {
@@ -108,7 +107,7 @@ impl World {
             self.calm = true;
             self.calm_down();
         }
-        self.mend(self.now);
+        self.trouble.mend(&mut self.sim, self.now, self.now);
         self.sim.step().expect("no program ends");
         self.now += TICK;
         let moved = self.scene.facts.borrow().moved();

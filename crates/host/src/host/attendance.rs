@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex};
 
 use ahp_types::actions::{SessionActiveClientRemovedAction, StateAction};
-use ahp_types::state::SnapshotState;
+use ahp_types::state::SessionState;
 use tokio::time::{Instant, sleep_until};
 use tracing::warn;
 
@@ -14,7 +14,6 @@ use super::workshop::SCHEME;
 use crate::endpoint::ClientInfo;
 use crate::error::MethodError;
 use crate::lock::lock;
-use crate::state::StateError;
 
 /// A client among those of its principal.
 type Key = (Option<Arc<str>>, Arc<str>);
@@ -70,8 +69,9 @@ pub(super) fn follows(rooms: &Arc<Rooms>, client: &ClientInfo, session: &str) {
     let (rooms, client, session) = (Arc::downgrade(rooms), client.clone(), session.to_owned());
     tokio::spawn(async move {
         let Some(here) = rooms.upgrade() else { return };
-        let look = |state: &SnapshotState, _| is_active(state, &client.id);
-        if here.desk.look(&session, look).await.unwrap_or(false) {
+        let is_active =
+            |there: &SessionState, _| there.active_clients.iter().any(|active| active.client_id == *client.id);
+        if here.desk.session(&session, is_active).await.ok().flatten().unwrap_or(false) {
             here.attendance.note(&client, &session);
         }
         let back_by = here.attendance.born + here.grace;
@@ -116,27 +116,17 @@ pub(super) fn gone(rooms: &Arc<Rooms>, client: &ClientInfo) {
 /// Logs that clients like this are not active in a session any more.
 async fn remove(rooms: &Rooms, session: &str, is_gone: impl Fn(&str) -> bool) {
     let make = || async {
-        let look = |state: &SnapshotState, seq| match state {
-            SnapshotState::Session(there) => {
-                let gone = there.active_clients.iter().filter(|active| is_gone(&active.client_id));
-                let gone = gone.map(|active| SessionActiveClientRemovedAction { client_id: active.client_id.clone() });
-                let removed = gone.map(StateAction::SessionActiveClientRemoved);
-                removed.fold(Sheet::new().expect(session, seq), |sheet, removed| sheet.action(session, &removed))
-            }
-            _ => Sheet::new(),
+        let look = |there: &SessionState, seq| {
+            let gone = there.active_clients.iter().filter(|active| is_gone(&active.client_id));
+            let gone = gone.map(|active| SessionActiveClientRemovedAction { client_id: active.client_id.clone() });
+            let removed = gone.map(StateAction::SessionActiveClientRemoved);
+            removed.fold(Sheet::new().expect(session, seq), |sheet, removed| sheet.action(session, &removed))
         };
-        match rooms.desk.look(session, look).await {
-            Err(StateError::NotFound) => Ok(Sheet::new()),
-            other => other.map_err(MethodError::from),
-        }
+        Ok::<_, MethodError>(rooms.desk.session(session, look).await?.unwrap_or_default())
     };
     if let Err(error) = rooms.desk.decide(make, not_kept).await {
         warn!("clients that are gone are still active in a session: {error}");
     }
-}
-
-fn is_active(state: &SnapshotState, id: &str) -> bool {
-    matches!(state, SnapshotState::Session(there) if there.active_clients.iter().any(|active| active.client_id == id))
 }
 
 fn key(client: &ClientInfo) -> Key {

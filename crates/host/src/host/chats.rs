@@ -21,7 +21,6 @@ use crate::endpoint::{ClientInfo, Reply};
 use crate::error::MethodError;
 use crate::files::time;
 use crate::log::{AppendError, Seq};
-use crate::state::StateError;
 use crate::state::entry::Notice;
 
 /// What a chat is called until somebody says something in it.
@@ -140,11 +139,7 @@ pub(super) async fn dispose(rooms: &Rooms, params: DisposeChatParams) -> Result<
     let chat = params.channel;
     let not_found = || MethodError::new(NOT_FOUND, "there is no such chat");
     let session = rooms.desk.session_of(&chat).await?.filter(|session| **session != *chat).ok_or_else(not_found)?;
-    rooms
-        .desk
-        .look(&chat, |state, _| matches!(state, SnapshotState::Chat(_)).then_some(()))
-        .await?
-        .ok_or_else(not_found)?;
+    rooms.desk.chat(&chat, |_, _| ()).await?.ok_or_else(not_found)?;
     rooms.conduct.close(&chat).await;
     let make = || async {
         let (facts, seq) = Facts::of(rooms, &session).await?;
@@ -190,15 +185,7 @@ struct Facts {
 impl Facts {
     async fn of(rooms: &Rooms, session: &str) -> Result<(Self, Seq), MethodError> {
         let not_found = || MethodError::new(SESSION_NOT_FOUND, "there is no such session");
-        let look = |state: &SnapshotState, seq| match state {
-            SnapshotState::Session(session) => Some((Self::new(session), seq)),
-            _ => None,
-        };
-        match rooms.desk.look(session, look).await {
-            Ok(Some(found)) => Ok(found),
-            Ok(None) | Err(StateError::NotFound) => Err(not_found()),
-            Err(error) => Err(error.into()),
-        }
+        rooms.desk.session(session, |session, seq| (Self::new(session), seq)).await?.ok_or_else(not_found)
     }
 
     fn new(session: &SessionState) -> Self {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use ahp_types::ROOT_RESOURCE_URI;
 use ahp_types::actions::{ActionOrigin, StateAction};
 use ahp_types::errors::json_rpc_error_codes::INTERNAL_ERROR;
-use ahp_types::state::SnapshotState;
+use ahp_types::state::{ChatState, SessionState, SnapshotState};
 use bytes::Bytes;
 use tokio::sync::RwLock;
 use tracing::error;
@@ -139,6 +139,39 @@ impl Desk {
         look: impl FnOnce(&SnapshotState, Seq) -> T,
     ) -> Result<T, StateError> {
         self.state.read(channel, look).await
+    }
+
+    /// Looks at a session; `None` if there is none of this name.
+    pub(crate) async fn session<T>(
+        &self,
+        session: &str,
+        look: impl FnOnce(&SessionState, Seq) -> T,
+    ) -> Result<Option<T>, StateError> {
+        let look = |state: &SnapshotState, seq| match state {
+            SnapshotState::Session(session) => Some(look(session, seq)),
+            _ => None,
+        };
+        or_none(self.look(session, look).await)
+    }
+
+    /// Looks at a chat, without its completed turns; `None` if there is none of this name.
+    pub(crate) async fn chat<T>(
+        &self,
+        chat: &str,
+        look: impl FnOnce(&ChatState, Seq) -> T,
+    ) -> Result<Option<T>, StateError> {
+        let look = |state: &SnapshotState, seq| match state {
+            SnapshotState::Chat(chat) => Some(look(chat, seq)),
+            _ => None,
+        };
+        or_none(self.look(chat, look).await)
+    }
+}
+
+fn or_none<T>(looked: Result<Option<T>, StateError>) -> Result<Option<T>, StateError> {
+    match looked {
+        Err(StateError::NotFound) => Ok(None),
+        looked => looked,
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use ahp_types::commands::{ListSessionsParams, ResourceResolveParams, ResourceType};
 use ahp_types::errors::ahp_error_codes::{NOT_FOUND, PROVIDER_NOT_FOUND};
-use ahp_types::state::{AgentInfo, SessionSummary, SnapshotState};
+use ahp_types::state::{AgentInfo, SessionState, SessionSummary};
 use breakbulk_proto::Message;
 
 use super::attendance::{self, Attendance};
@@ -42,12 +42,10 @@ impl Rooms {
 
     /// The chats of a session, also if it is no longer in the catalogue.
     pub(super) async fn chats_of(&self, session: &str, summary: &SessionSummary) -> Vec<String> {
-        let look = |state: &SnapshotState, _| match state {
-            SnapshotState::Session(session) => session.chats.iter().map(|chat| chat.resource.clone()).collect(),
-            _ => Vec::new(),
-        };
+        let look =
+            |session: &SessionState, _| session.chats.iter().map(|chat| chat.resource.clone()).collect::<Vec<_>>();
         let listed = || summary.chats.iter().flatten().map(|chat| chat.resource.clone()).collect();
-        self.desk.look(session, look).await.unwrap_or_else(|_| listed())
+        self.desk.session(session, look).await.ok().flatten().unwrap_or_else(listed)
     }
 
     /// The directories that a session works in: those that a client asks for, if the agent can and they are inside of the

@@ -3,7 +3,6 @@
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use ahp::reducers::{ReduceOutcome, apply_action_to_chat, apply_action_to_session};
@@ -16,27 +15,13 @@ use breakbulk_host::agent::demo::{Demo, DemoConfig};
 use breakbulk_host::agent::{
     Agent, Clock, Command, Conversation, EventStream, Heard, History, Prompt, Start, Started, Step, Translator,
 };
-use breakbulk_host::log::Answer;
 use breakbulk_lifecycle::{Checker, Event, Formed};
 use serde_json::json;
 
+use crate::clock::QuickClock;
+
 pub(crate) const SESSION: &str = "ahp-session:/s";
 pub(crate) const CHAT: &str = "ahp-chat:/c";
-
-/// Time that passes only when somebody waits.
-#[derive(Debug, Default)]
-pub(crate) struct QuickClock(AtomicU64);
-
-impl Clock for QuickClock {
-    fn now(&self) -> Duration {
-        Duration::from_millis(self.0.load(Ordering::Relaxed))
-    }
-
-    fn sleep(&self, time: Duration) -> Answer<'static, ()> {
-        self.0.fetch_add(u64::try_from(time.as_millis()).unwrap(), Ordering::Relaxed);
-        Box::pin(tokio::task::yield_now())
-    }
-}
 
 /// What the person does when asked.
 #[derive(Debug, Clone)]

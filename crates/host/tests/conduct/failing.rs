@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use breakbulk_host::log::{AppendError, Log, MemoryLog, Options, SqliteLog};
 
-use crate::puppet::{begun, ended, puppet, say, says};
+use crate::puppet::{begun, ended, say, says};
 use crate::world::{CHAT, World, quick, text};
 
 #[tokio::test]
@@ -39,12 +39,8 @@ async fn commits_that_fail_before_and_after_lose_and_repeat_nothing() {
 
 #[tokio::test(start_paused = true)]
 async fn while_the_log_is_full_the_agent_waits_and_then_all_of_it_is_there() {
-    let (agent, mut hand) = puppet();
     let log = MemoryLog::new();
-    let world = World::on(Arc::new(log.clone()), agent).await;
-    world.prompt(CHAT, "t", "go").await;
-    let (_, events) = hand.started().await;
-    let turn = hand.sent().await;
+    let (world, _hand, events, turn) = World::at_work(log.clone()).await;
     log.refuse(Some(AppendError::Full));
     say(&events, [begun(&turn)]).await;
     let speaker = tokio::spawn(async move {
@@ -65,12 +61,8 @@ async fn while_the_log_is_full_the_agent_waits_and_then_all_of_it_is_there() {
 
 #[tokio::test(start_paused = true)]
 async fn a_host_whose_log_is_gone_stops_all_the_same() {
-    let (agent, mut hand) = puppet();
     let log = MemoryLog::new();
-    let world = World::on(Arc::new(log.clone()), agent).await;
-    world.prompt(CHAT, "t", "go").await;
-    let (_, events) = hand.started().await;
-    let turn = hand.sent().await;
+    let (world, _hand, events, turn) = World::at_work(log.clone()).await;
     log.refuse(Some(AppendError::Fenced));
     // Whoever speaks hears that nobody listens any more.
     say(&events, [begun(&turn)]).await;

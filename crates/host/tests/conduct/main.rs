@@ -1,6 +1,8 @@
 //! Agents behind chats: what clients put into the log reaches them, and what they say is put there too.
 #![expect(clippy::unwrap_used, reason = "a test may fail by panicking")]
 
+#[path = "../agent/clock.rs"]
+mod clock;
 mod failing;
 mod lists;
 mod memory;

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use breakbulk_host::log::MemoryLog;
 use serde_json::{Value, json};
 
-use crate::puppet::{Told, begun, puppet, say, says};
+use crate::puppet::{Told, begun, say, says};
 use crate::world::{CHAT, SESSION, World, calls, quick, slow, started, text};
 
 fn error_of(turn: &Value) -> &Value {
@@ -78,11 +79,7 @@ async fn a_host_that_stops_ends_agents_and_says_so_in_their_turns() {
 
 #[tokio::test(start_paused = true)]
 async fn a_host_stops_although_an_agent_does_not() {
-    let (agent, mut hand) = puppet();
-    let world = World::new(agent).await;
-    world.prompt(CHAT, "t", "go").await;
-    let (_, events) = hand.started().await;
-    let turn = hand.sent().await;
+    let (world, hand, events, turn) = World::at_work(MemoryLog::new()).await;
     say(&events, [begun(&turn)]).await;
     say(&events, says("m", None, "hm")).await;
     world.until(CHAT, |chat| chat["activeTurn"]["responseParts"][0]["content"] == "hm").await;
@@ -94,11 +91,7 @@ async fn a_host_stops_although_an_agent_does_not() {
 
 #[tokio::test]
 async fn an_agent_is_disposed_of_when_its_host_stops() {
-    let (agent, mut hand) = puppet();
-    let world = World::new(agent).await;
-    world.prompt(CHAT, "t", "go").await;
-    let (_, _events) = hand.started().await;
-    hand.sent().await;
+    let (world, mut hand, _events, _turn) = World::at_work(MemoryLog::new()).await;
     world.host.stop().await;
     assert!(matches!(hand.told().await, Told::Disposed));
     // Prompts that come too late wait for the next life.

@@ -1,5 +1,6 @@
 //! Sub-agents, and agents that end or hang.
 
+use breakbulk_host::log::MemoryLog;
 use breakbulk_lifecycle::{Ending, Event, Outcome, ToolResult};
 use serde_json::json;
 
@@ -8,11 +9,7 @@ use crate::world::{CHAT, SESSION, World, text};
 
 #[tokio::test]
 async fn a_sub_agent_is_watched_in_a_chat_of_its_own() {
-    let (agent, mut hand) = puppet();
-    let world = World::new(agent).await;
-    world.prompt(CHAT, "t", "go").await;
-    let (_, events) = hand.started().await;
-    let turn = hand.sent().await;
+    let (world, _hand, events, turn) = World::at_work(MemoryLog::new()).await;
     say(&events, [begun(&turn)]).await;
     say(&events, call("m", "tool")).await;
     let begins = Event::AgentStarted { tool: "tool".into(), name: "explorer".into(), task: "look around".into() };
@@ -78,13 +75,9 @@ async fn an_agent_that_takes_no_calls_is_dropped_and_its_turn_fails() {
 
 #[tokio::test(start_paused = true)]
 async fn a_cancelled_agent_that_does_not_end_is_dropped_when_its_time_is_up() {
-    let (agent, mut hand) = puppet();
-    let world = World::new(agent).await;
-    world.prompt(CHAT, "t1", "go").await;
-    let (_, events) = hand.started().await;
-    let turn = hand.sent().await;
+    let (world, mut hand, events, turn) = World::at_work(MemoryLog::new()).await;
     say(&events, [begun(&turn)]).await;
-    world.cancel(CHAT, "t1").await;
+    world.cancel(CHAT, "t").await;
     assert!(matches!(hand.told().await, Told::Cancel(of) if of == turn));
     world.prompt(CHAT, "t2", "next").await;
     let (_, events) = hand.started().await;

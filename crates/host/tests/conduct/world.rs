@@ -1,22 +1,25 @@
 //! A host on a log, and a client that writes to the log what a host would have let through.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use ahp_types::actions::{ActionOrigin, StateAction};
 use ahp_types::state::{SessionSummary, SnapshotState};
 use breakbulk::{Dialect, Driver, Setup, link};
 use breakbulk_host::agent::demo::{Demo, DemoConfig};
-use breakbulk_host::agent::{Agent, Clock, History};
+use breakbulk_host::agent::{Agent, EventSender, History};
 use breakbulk_host::files::uri_of;
-use breakbulk_host::log::{Answer, AppendError, Batch, Channels, Entry, Log, MemoryLog, Seq};
+use breakbulk_host::log::{AppendError, Batch, Channels, Entry, Log, MemoryLog, Seq};
 use breakbulk_host::state::entry::{self, Notice};
 use breakbulk_host::state::{State, StateConfig, View};
 use breakbulk_host::{Host, HostConfig};
+use breakbulk_lifecycle::Id;
 use breakbulk_proto::ahp::Role;
 use breakbulk_proto::{Budget, BudgetConfig, Capacity, Event, Input, Limits};
 use serde_json::{Value, json};
+
+use crate::clock::QuickClock;
+use crate::puppet::{Hand, puppet};
 
 pub(crate) const SESSION: &str = "ahp-session:/s";
 pub(crate) const CHAT: &str = "ahp-chat:/c";
@@ -26,21 +29,6 @@ const NOW: &str = "2026-01-01T00:00:00.000Z";
 
 /// The most that anything may take.
 const SOON: Duration = Duration::from_secs(20);
-
-/// Time that passes only when somebody waits.
-#[derive(Debug, Default)]
-pub(crate) struct QuickClock(AtomicU64);
-
-impl Clock for QuickClock {
-    fn now(&self) -> Duration {
-        Duration::from_millis(self.0.load(Ordering::Relaxed))
-    }
-
-    fn sleep(&self, time: Duration) -> Answer<'static, ()> {
-        self.0.fetch_add(u64::try_from(time.as_millis()).unwrap(), Ordering::Relaxed);
-        Box::pin(tokio::task::yield_now())
-    }
-}
 
 /// A demo that is as quick as it can be.
 pub(crate) fn quick() -> Arc<dyn Agent> {
@@ -87,6 +75,16 @@ impl World {
         }
         world.log.append(batch).await.unwrap();
         world
+    }
+
+    /// One whose agent is a puppet that has just been told of the turn `t`, and how it answers.
+    pub(crate) async fn at_work(log: MemoryLog) -> (Self, Hand, EventSender, Id) {
+        let (agent, mut hand) = puppet();
+        let world = Self::on(Arc::new(log), agent).await;
+        world.prompt(CHAT, "t", "go").await;
+        let (_, events) = hand.started().await;
+        let turn = hand.sent().await;
+        (world, hand, events, turn)
     }
 
     async fn begin(log: Arc<dyn Log>, directory: Arc<tempfile::TempDir>, agent: Arc<dyn Agent>) -> Self {
@@ -199,20 +197,7 @@ impl World {
 
     /// Waits until a channel is so.
     pub(crate) async fn until(&self, channel: &str, is: impl Fn(&Value) -> bool) -> Value {
-        let mut last = Value::Null;
-        let wait = async {
-            loop {
-                last = self.see(channel).await;
-                if is(&last) {
-                    break;
-                }
-                tokio::time::sleep(Duration::from_millis(5)).await;
-            }
-        };
-        if tokio::time::timeout(SOON, wait).await.is_err() {
-            panic!("not in time: {last:#}");
-        }
-        last
+        until(async || self.see(channel).await, is).await
     }
 
     /// Waits until a chat has so many turns and is in none.
@@ -229,20 +214,7 @@ impl World {
 
     /// Waits until the catalogue is so.
     pub(crate) async fn until_listed(&self, is: impl Fn(&Value) -> bool) -> Value {
-        let mut last = Value::Null;
-        let wait = async {
-            loop {
-                last = self.listed().await;
-                if is(&last) {
-                    break;
-                }
-                tokio::time::sleep(Duration::from_millis(5)).await;
-            }
-        };
-        if tokio::time::timeout(SOON, wait).await.is_err() {
-            panic!("not in time: {last:#}");
-        }
-        last
+        until(async || self.listed().await, is).await
     }
 
     /// All entries of a channel, as JSON.
@@ -257,6 +229,24 @@ impl World {
             entries.extend(page);
         }
     }
+}
+
+/// Looks until what is seen is so.
+async fn until(look: impl AsyncFn() -> Value, is: impl Fn(&Value) -> bool) -> Value {
+    let mut last = Value::Null;
+    let wait = async {
+        loop {
+            last = look().await;
+            if is(&last) {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    if tokio::time::timeout(SOON, wait).await.is_err() {
+        panic!("not in time: {last:#}");
+    }
+    last
 }
 
 pub(crate) fn started(turn: &str, text: &str) -> Value {

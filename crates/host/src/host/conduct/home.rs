@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use ahp_types::actions::{SessionMetaChangedAction, StateAction};
 use ahp_types::common::JsonObject;
-use ahp_types::state::{ChatInteractivity, ChatOrigin, ChatState, SessionState, SnapshotState};
+use ahp_types::state::{ChatInteractivity, ChatOrigin, ChatState, SessionState};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
@@ -37,13 +37,10 @@ pub(super) struct Token<'a> {
 /// The session of a chat that is in its list and that people can write to.
 pub(super) async fn find(desk: &Desk, chat: &str) -> Result<Option<Found>, StateError> {
     let Some(session) = desk.session_of(chat).await? else { return Ok(None) };
-    let is_listed = |state: &SnapshotState, _| match state {
-        SnapshotState::Session(session) => session.chats.iter().any(|there| there.resource == chat),
-        _ => false,
-    };
-    let listed = or_none(desk.look(&session, |state, seq| is_listed(state, seq).then_some(())).await)?;
-    let is_worker = or_none(desk.look(chat, |state, _| as_chat(state).map(is_worker)).await)?;
-    Ok(listed.and(is_worker).map(|is_worker| Found { session, is_worker }))
+    let is_listed = |session: &SessionState, _| session.chats.iter().any(|there| there.resource == chat);
+    let is_listed = desk.session(&session, is_listed).await?.unwrap_or(false);
+    let is_worker = desk.chat(chat, |chat, _| is_worker(chat)).await?.filter(|_| is_listed);
+    Ok(is_worker.map(|is_worker| Found { session, is_worker }))
 }
 
 /// Where a chat is at home.
@@ -63,20 +60,18 @@ pub(super) async fn begin(
 ) -> Result<Started, AgentError> {
     let gone = |error: StateError| AgentError::Unavailable(error.to_string());
     let no_chat = || AgentError::Unavailable("there is no such chat".to_owned());
-    let look =
-        |state: &SnapshotState, _| as_chat(state).map(|chat| (chat.working_directories.clone(), chat.origin.clone()));
-    let (subset, origin) = shared.desk.look(chat, look).await.map_err(gone)?.ok_or_else(no_chat)?;
+    let look = |chat: &ChatState, _| (chat.working_directories.clone(), chat.origin.clone());
+    let (subset, origin) = shared.desk.chat(chat, look).await.map_err(gone)?.ok_or_else(no_chat)?;
     let (beside, last) = (beside(shared, origin).await, history.last_id().await.map_err(gone)?);
-    let look = |state: &SnapshotState, _| {
-        let there = as_session(state)?;
+    let look = |there: &SessionState, _| {
         let kept = token_of(there.meta.as_ref(), chat);
         let token = kept.filter(|kept| Some(kept.turn) == last.as_deref()).map(|kept| kept.token.to_owned());
         let is_stale = kept.is_some() && token.is_none();
         let (directories, config) = (directories(there, subset), config(there));
         let (session, chat) = (session.to_string(), chat.to_string());
-        Some((there.provider.clone(), is_stale, Start { session, chat, directories, config, history, token, beside }))
+        (there.provider.clone(), is_stale, Start { session, chat, directories, config, history, token, beside })
     };
-    let (provider, is_stale, start) = shared.desk.look(session, look).await.map_err(gone)?.ok_or_else(no_chat)?;
+    let (provider, is_stale, start) = shared.desk.session(session, look).await.map_err(gone)?.ok_or_else(no_chat)?;
     if is_stale {
         // A turn that comes later may have the name of the one that it leads to.
         remember(&shared.desk, pen, session, chat, None).await.map_err(|Over| AgentError::Ended)?;
@@ -111,13 +106,12 @@ pub(super) async fn remember(
     token: Option<Token<'_>>,
 ) -> Result<Option<Seq>, Over> {
     let make = || async {
-        let look = |state: &SnapshotState, seq| {
-            let there = as_session(state)?;
+        let look = |there: &SessionState, seq| {
             let is_known = token_of(there.meta.as_ref(), chat) == token;
             (!is_known).then(|| (with_token(there, chat, token), seq))
         };
-        let made = seen(desk.look(session, look).await)?;
-        Ok(made.map(|(meta, seq)| {
+        let made = seen(desk.session(session, look).await)?;
+        Ok(made.flatten().map(|(meta, seq)| {
             let changed = StateAction::SessionMetaChanged(SessionMetaChangedAction { meta: Some(meta) });
             Sheet::new().expect(session, seq).action(session, &changed)
         }))
@@ -152,28 +146,7 @@ fn taken(from: &mut JsonObject, name: &str) -> JsonObject {
     }
 }
 
-pub(super) fn as_chat(state: &SnapshotState) -> Option<&ChatState> {
-    match state {
-        SnapshotState::Chat(chat) => Some(chat),
-        _ => None,
-    }
-}
-
-pub(super) fn as_session(state: &SnapshotState) -> Option<&SessionState> {
-    match state {
-        SnapshotState::Session(session) => Some(session),
-        _ => None,
-    }
-}
-
 fn is_worker(chat: &ChatState) -> bool {
     let is_watched = matches!(chat.interactivity, Some(ChatInteractivity::ReadOnly | ChatInteractivity::Hidden));
     is_watched || matches!(chat.origin, Some(ChatOrigin::Tool { .. }))
-}
-
-fn or_none<T>(looked: Result<Option<T>, StateError>) -> Result<Option<T>, StateError> {
-    match looked {
-        Err(StateError::NotFound) => Ok(None),
-        looked => looked,
-    }
 }

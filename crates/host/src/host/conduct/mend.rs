@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use ahp_types::actions::{ChatErrorAction, SessionInputNeededRemovedAction, StateAction};
 use ahp_types::state::{
-    ErrorInfo, ErrorResponsePart, SessionInputRequest, SessionState, SessionStatus, SessionSummary, SnapshotState,
+    ChatState, ErrorInfo, ErrorResponsePart, SessionInputRequest, SessionState, SessionStatus, SessionSummary,
 };
 use breakbulk_lifecycle::Failure;
 use serde_json::Value;
@@ -13,7 +13,6 @@ use tracing::warn;
 
 use super::super::StartError;
 use super::super::desk::{Desk, Sheet, not_kept};
-use super::home::{as_chat, as_session};
 use super::pen::{Over, Pen, seen};
 use super::told::{Glance, glance};
 use super::{Shared, mirror};
@@ -62,11 +61,10 @@ pub(super) async fn mend(
     but: Option<&str>,
 ) -> Result<(), Over> {
     let make = || async {
-        let look =
-            |state: &SnapshotState, seq| Some((as_chat(state)?.active_turn.as_ref().map(|turn| turn.id.clone()), seq));
-        let Some((turn, seq)) = seen(desk.look(chat, look).await)? else { return Ok(None) };
-        let look = |state: &SnapshotState, _| as_session(state).map(|session| asked_in(session, chat));
-        let asked = seen(desk.look(session, look).await)?.unwrap_or_default();
+        let look = |chat: &ChatState, seq| (chat.active_turn.as_ref().map(|turn| turn.id.clone()), seq);
+        let Some((turn, seq)) = seen(desk.chat(chat, look).await)? else { return Ok(None) };
+        let asked = desk.session(session, |session, _| asked_in(session, chat)).await;
+        let asked = seen(asked)?.unwrap_or_default();
         let is_new = turn.is_some() && turn.as_deref() == but;
         if is_new || (turn.is_none() && asked.is_empty()) {
             return Ok(None);
@@ -123,12 +121,11 @@ async fn suspects(desk: &Desk, last: Seq) -> Result<BTreeSet<(Arc<str>, Arc<str>
     let mut found = BTreeSet::new();
     for summary in desk.state().sessions_with(is_busy).await? {
         let session: Arc<str> = summary.resource.into();
-        let look = |state: &SnapshotState, _| {
-            let chats = as_session(state).map(|session| session.chats.clone()).unwrap_or_default();
-            chats.into_iter().map(|chat| Arc::from(chat.resource)).collect::<Vec<Arc<str>>>()
+        let look = |session: &SessionState, _| {
+            session.chats.iter().map(|chat| Arc::from(&*chat.resource)).collect::<Vec<Arc<str>>>()
         };
-        let chats = match desk.look(&session, look).await {
-            Ok(chats) => chats,
+        let chats = match desk.session(&session, look).await {
+            Ok(chats) => chats.unwrap_or_default(),
             Err(StateError::Closed) => return Err(StateError::Closed),
             Err(_) => continue,
         };

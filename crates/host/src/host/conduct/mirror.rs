@@ -5,11 +5,10 @@ use std::sync::Arc;
 use ahp_types::ROOT_RESOURCE_URI;
 use ahp_types::actions::{PartialChatSummary, SessionChatUpdatedAction, SessionTitleChangedAction, StateAction};
 use ahp_types::notifications::{PartialSessionSummary, SessionSummaryChangedParams};
-use ahp_types::state::{ChatState, ChatSummary, SessionState, SessionStatus, SessionSummary, SnapshotState};
+use ahp_types::state::{ChatState, ChatSummary, SessionState, SessionStatus, SessionSummary};
 
 use super::super::desk::{Desk, Sheet};
 use super::super::{chats, sessions};
-use super::home::{as_chat, as_session};
 use super::pen::{Over, Pen, seen};
 use crate::log::Seq;
 use crate::state::entry::Notice;
@@ -35,12 +34,11 @@ pub(super) async fn show(
     let make = || async {
         let mut faces = Vec::new();
         for chat in chats {
-            let look = |state: &SnapshotState, _| as_chat(state).map(|chat| Face::of(chat, title));
-            faces.extend(seen(desk.look(chat, look).await)?);
+            faces.extend(seen(desk.chat(chat, |chat, _| Face::of(chat, title)).await)?);
         }
         let Some(listed) = seen(desk.state().session(session).await)? else { return Ok(None) };
-        let look = |state: &SnapshotState, seq| as_session(state).and_then(|there| made(there, seq, &faces, &listed));
-        seen(desk.look(session, look).await)
+        let made = desk.session(session, |there, seq| made(there, seq, &faces, &listed)).await;
+        Ok(seen(made)?.flatten())
     };
     pen.decide(make).await.map(drop)
 }

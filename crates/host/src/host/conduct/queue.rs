@@ -1,11 +1,10 @@
 //! Messages that wait: when a turn has ended in its own time, the next one begins with the first of them.
 
 use ahp_types::actions::{ChatTurnStartedAction, StateAction};
-use ahp_types::state::{ChatState, PendingMessage, SnapshotState};
+use ahp_types::state::{ChatState, PendingMessage};
 
 use super::super::desk::{Desk, Sheet};
 use super::super::names;
-use super::home::as_chat;
 use super::pen::{Over, Pen, seen};
 use crate::files::time;
 
@@ -23,12 +22,9 @@ pub(super) enum Waiting {
 pub(super) async fn begin_next(desk: &Desk, pen: &Pen, chat: &str, which: Waiting) -> Result<(), Over> {
     let turn = names::new_id();
     let make = || async {
-        let look = |state: &SnapshotState, seq| {
-            let next = as_chat(state).and_then(|chat| next(chat, which)).cloned();
-            next.map(|message| (message, seq))
-        };
-        let next = seen(desk.look(chat, look).await)?;
-        Ok(next.map(|(PendingMessage { id, message }, seq)| {
+        let look = |chat: &ChatState, seq| next(chat, which).cloned().map(|message| (message, seq));
+        let next = seen(desk.chat(chat, look).await)?;
+        Ok(next.flatten().map(|(PendingMessage { id, message }, seq)| {
             let started = ChatTurnStartedAction {
                 turn_id: turn.clone(),
                 started_at: time::now(),

@@ -45,14 +45,7 @@ impl Workshop {
         session: &str,
         look: impl FnOnce(&SessionState) -> T,
     ) -> Result<Option<T>, StateError> {
-        let looked = self.desk.look(session, |state, _| match state {
-            SnapshotState::Session(session) => Some(look(session)),
-            _ => None,
-        });
-        match looked.await {
-            Err(StateError::NotFound) => Ok(None),
-            other => other,
-        }
+        self.desk.session(session, |session, _| look(session)).await
     }
 
     /// Of these URIs, the directories that are there and inside of the roots, in this order.

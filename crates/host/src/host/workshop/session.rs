@@ -17,7 +17,6 @@ use crate::customize::{find, keep_enablement};
 use crate::endpoint::RawParams;
 use crate::error::MethodError;
 use crate::host::desk::{Sheet, not_kept};
-use crate::log::Seq;
 use crate::state::StateError;
 use crate::state::entry::Notice;
 
@@ -182,12 +181,9 @@ impl Workshop {
         make: impl Fn(Sheet, &SessionState) -> Option<Sheet>,
     ) -> Result<(), LookError> {
         let make = || async {
-            let looked = self.desk.look(session, |state, seq: Seq| match state {
-                SnapshotState::Session(state) => {
-                    let sheet = || Sheet::new().expect(session, seq);
-                    Some(make(sheet(), state).unwrap_or_else(sheet))
-                }
-                _ => None,
+            let looked = self.desk.session(session, |state, seq| {
+                let sheet = || Sheet::new().expect(session, seq);
+                make(sheet(), state).unwrap_or_else(sheet)
             });
             looked.await?.ok_or(LookError::NoSession)
         };

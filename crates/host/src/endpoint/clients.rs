@@ -1,7 +1,7 @@
 //! Who is connected, the way to each, and which of two links of one client wins.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use breakbulk_proto::Message;
@@ -12,6 +12,7 @@ use tokio::sync::{Semaphore, mpsc, oneshot};
 
 use super::greeting::Introduced;
 use crate::error::MethodError;
+use crate::lock::lock;
 
 /// Orders that wait to be taken up by a connection: it takes them at once.
 const DEPTH: usize = 4;
@@ -112,7 +113,7 @@ impl Clients {
     }
 
     fn with<R>(&self, act: impl FnOnce(&mut Table) -> R) -> R {
-        act(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+        act(&mut lock(&self.0))
     }
 }
 

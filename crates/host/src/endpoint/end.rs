@@ -1,12 +1,13 @@
 //! How connections end, by name, and how often each name occurred.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use breakbulk_proto::CloseReason;
 use thiserror::Error;
 
+use crate::lock::lock;
 use crate::log::{ReadError, Seq};
 
 /// Why a connection ended.
@@ -132,6 +133,6 @@ impl Counts {
     }
 
     fn with<R>(&self, act: impl FnOnce(&mut BTreeMap<&'static str, u64>) -> R) -> R {
-        act(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+        act(&mut lock(&self.0))
     }
 }

@@ -1,7 +1,7 @@
 //! What a client takes in one message, and what is sent by reference because it does not take the whole.
 
+use std::sync::Mutex;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Mutex, PoisonError};
 
 use breakbulk::Link as _;
 use breakbulk_proto::{MESSAGE_TOO_LARGE, Message};
@@ -13,6 +13,7 @@ use super::connection::Connection;
 use super::views::Moved;
 use super::wire;
 use crate::error::MethodError;
+use crate::lock::lock;
 use crate::log::Seq;
 use crate::state::slim;
 
@@ -35,8 +36,7 @@ const MOST_KEPT: usize = 256 << 10;
 impl Recent {
     /// The body of an entry, so that a message with it is no longer than `most`; `None` if that cannot be.
     fn fit(&self, channel: &str, seq: Seq, body: &Bytes, most: u64) -> Option<(Bytes, Moved)> {
-        let lock = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((known, limit, body, moved)) = &*lock()
+        if let Some((known, limit, body, moved)) = &*lock(&self.0)
             && (*known, *limit) == (seq, most)
         {
             return Some((body.clone(), *moved));
@@ -44,7 +44,7 @@ impl Recent {
         let slim = slim::entry(channel, body, room(most))?;
         let (body, moved) = (slim.text.to_bytes(), slim.moved);
         if body.len() <= MOST_KEPT {
-            *lock() = Some((seq, most, body.clone(), moved));
+            *lock(&self.0) = Some((seq, most, body.clone(), moved));
         }
         Some((body, moved))
     }

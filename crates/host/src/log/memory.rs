@@ -3,7 +3,7 @@
 mod state;
 
 use std::ops::Range;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use tokio::sync::watch;
 
@@ -12,6 +12,7 @@ use super::{
     Answer, AppendError, Batch, Bounds, ChannelInfo, Channels, Entry, Health, Log, Metrics, Policy, ReadError, Report,
     Rows, Save, Seq, Snapshot, Tail, WriteError,
 };
+use crate::lock::lock;
 
 /// A log that is gone with its last handle. Nothing in it is kept, so nothing waits.
 #[derive(Debug, Clone)]
@@ -63,7 +64,7 @@ impl Default for MemoryLog {
 
 impl Inner {
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 }
 

@@ -1,7 +1,7 @@
 //! Connections for reading: a few, each lent for one page, away from the async runtime.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::sync::Semaphore;
@@ -9,6 +9,7 @@ use tokio::sync::Semaphore;
 use super::super::{OpenError, ReadError};
 use super::reader::{Reader, store};
 use super::{Shared, db, opening, schema};
+use crate::lock::lock;
 
 /// How long a page may take to end before the file is opened again without waiting for it.
 const DRAIN: Duration = Duration::from_secs(2);
@@ -83,8 +84,4 @@ impl Readers {
         shared.last.send_replace(last);
         Ok(())
     }
-}
-
-fn lock(idle: &Mutex<Vec<Reader>>) -> MutexGuard<'_, Vec<Reader>> {
-    idle.lock().unwrap_or_else(PoisonError::into_inner)
 }

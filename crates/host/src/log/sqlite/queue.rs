@@ -7,6 +7,7 @@ use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 use super::super::{AppendError, Batch, Policy, Save, Seq, WriteError};
+use crate::lock::lock;
 
 /// What an entry costs beside its body, about.
 const ENTRY: usize = 256;
@@ -144,6 +145,6 @@ impl Queue {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 }

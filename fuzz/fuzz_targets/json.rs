@@ -31,7 +31,7 @@ fuzz_target!(|data: &[u8]| {
 });
 
 fn check_utf8(text: &[u8], cuts: &[u8]) {
-    let mut utf8 = Utf8::new();
+    let mut utf8 = Utf8::default();
     let verdict = cut(text, cuts).try_for_each(|piece| utf8.feed(piece)).and_then(|()| utf8.finish());
     match (verdict, std::str::from_utf8(text)) {
         (Ok(()), Ok(_)) => {}

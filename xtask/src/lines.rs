@@ -51,8 +51,10 @@ fn in_dir(dir: &Path) -> std::io::Result<Count> {
     Ok(count)
 }
 
-/// Counts what stands before the `#[cfg(test)]` of a test module that is written out in the file.
+/// Counts what stands before the `#[cfg(test)]` of a test module that is written out in the file, and all but the two lines
+/// for one that is not.
 fn without_tests(text: &str) -> Count {
+    let text = text.replace("#[cfg(test)]\nmod tests;\n", "");
     let lines: Vec<&str> = text.lines().collect();
     let tests = lines.iter().position(|line| line.starts_with("mod tests {"));
     let gate = tests.and_then(|tests| lines[..tests].iter().rposition(|line| *line == "#[cfg(test)]"));
@@ -73,7 +75,7 @@ mod tests {
 
     #[test]
     fn a_test_module_in_another_file_ends_nothing() {
-        assert_eq!(without_tests("#[cfg(test)]\nmod tests;\nmod wire;\n"), Count { lines: 3, code: 3 });
+        assert_eq!(without_tests("#[cfg(test)]\nmod tests;\nmod wire;\n"), Count { lines: 1, code: 1 });
     }
 
     #[test]

@@ -40,7 +40,7 @@ pub(crate) fn print_line<'a>(
     let parts = parts.into_iter();
     let breaks = |part: &[u8]| part.contains(&b'\n') || part.contains(&b'\r');
     if parts.clone().any(breaks) {
-        let mut compactor = Compactor::new();
+        let mut compactor = Compactor::default();
         let mut line = Vec::new();
         for part in parts {
             compactor.feed(&mut line, part);

@@ -38,7 +38,7 @@ impl<const N: usize> Assembly<N> {
     ) -> Result<Self, Full> {
         let grant = account.reserve(group_cost(declared), schedule)?;
         let (buffer, scanner) = (Buffer::pooled(account.blocks()), Scanner::new(Paths::new(paths)));
-        Ok(Self { buffer, utf8: Utf8::new(), scanner, grant })
+        Ok(Self { buffer, utf8: Utf8::default(), scanner, grant })
     }
 
     /// Bytes that have arrived.

@@ -20,6 +20,15 @@ impl Over {
     }
 }
 
+/// A number that is not the one that it had to be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Differs {
+    /// What came.
+    pub got: u64,
+    /// What was due, or declared.
+    pub want: u64,
+}
+
 /// The peer broke a rule. In `ahp` it closes the link; in `cep22` and `stdio` it fails one transfer.
 ///
 /// Carries sizes and limits, never the peer's bytes.
@@ -82,13 +91,8 @@ pub enum Violation {
         total: u32,
     },
     /// `index` is not the next one of its group.
-    #[error("index {got} where {want} was due")]
-    IndexOutOfOrder {
-        /// What came.
-        got: u32,
-        /// What was due.
-        want: u32,
-    },
+    #[error("index {} where {} was due", .0.got, .0.want)]
+    IndexOutOfOrder(Differs),
     /// A segment with this index, not the first, names a group that is not open: swept, finished or never begun.
     #[error("segment {0} of a group that is not open")]
     GroupUnknown(u32),
@@ -102,13 +106,8 @@ pub enum Violation {
     #[error("total is not from 1 to 65,535")]
     TotalOutOfRange,
     /// `total` differs from the first segment's.
-    #[error("total {got} where the group has {want}")]
-    TotalChanged {
-        /// What came.
-        got: u32,
-        /// What the first segment said.
-        want: u32,
-    },
+    #[error("total {} where the group has {}", .0.got, .0.want)]
+    TotalChanged(Differs),
     /// `data` is missing or no string.
     #[error("data is missing")]
     DataMissing,
@@ -178,21 +177,11 @@ pub enum Violation {
         window: u64,
     },
     /// The end came with chunks missing.
-    #[error("{got} of {want} chunks arrived before the end")]
-    ChunksMissing {
-        /// How many came.
-        got: u64,
-        /// How many were declared.
-        want: u64,
-    },
+    #[error("{} of {} chunks arrived before the end", .0.got, .0.want)]
+    ChunksMissing(Differs),
     /// The bytes are not as many as declared.
-    #[error("{got} bytes where {want} were declared")]
-    SizeMismatch {
-        /// What came.
-        got: u64,
-        /// What was declared.
-        want: u64,
-    },
+    #[error("{} bytes where {} were declared", .0.got, .0.want)]
+    SizeMismatch(Differs),
     /// The digest is not the declared one.
     #[error("digest does not match")]
     DigestMismatch,

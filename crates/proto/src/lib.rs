@@ -80,11 +80,11 @@ mod rpc;
 pub mod stdio;
 
 pub use budget::{Account, Budget, BudgetConfig, Full, Grant, Schedule};
-pub use error::{CloseReason, Counters, Over, SendError, Violation};
+pub use error::{CloseReason, Counters, Differs, Over, SendError, Violation};
 pub use limits::{Limits, LimitsConfig, LimitsError};
 pub use machine::{
     Capacity, Event, Input, Lane, Machine, Measure, Meta, Overhead, Progress, Receipt, Refusal, Subject, Tag, Ticket,
     Transmit,
 };
-pub use message::Message;
+pub use message::{Message, Shared};
 pub use rpc::{Kind, MESSAGE_TOO_LARGE};

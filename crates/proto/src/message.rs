@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::fmt;
 use std::io::Write;
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 
@@ -20,6 +20,30 @@ pub struct Message {
     only: Option<Bytes>,
     parts: Arc<[Bytes]>,
     len: usize,
+    /// What this message is a copy of, if it goes to many.
+    shared: Option<Arc<Shared>>,
+}
+
+/// A message for many peers. Its base64 text is made once, when the first of them gets it in segments, and kept while
+/// anybody has the message.
+#[derive(Debug)]
+pub struct Shared {
+    message: Message,
+    coded: OnceLock<Bytes>,
+}
+
+impl Shared {
+    /// A message that will go to many.
+    #[must_use]
+    pub const fn new(message: Message) -> Self {
+        Self { message, coded: OnceLock::new() }
+    }
+
+    /// The message, for one of them.
+    #[must_use]
+    pub fn message(self: &Arc<Self>) -> Message {
+        Message { shared: Some(self.clone()), ..self.message.clone() }
+    }
 }
 
 impl Message {
@@ -74,6 +98,11 @@ impl Message {
         shared(before).chain([insert]).chain(shared(after)).collect()
     }
 
+    /// Its base64 text, if it goes to many: made by `code` when nobody has made it yet.
+    pub(crate) fn coded(&self, code: impl FnOnce(&Self) -> Bytes) -> Option<&Bytes> {
+        self.shared.as_ref().map(|shared| shared.coded.get_or_init(|| code(&shared.message)))
+    }
+
     /// The bytes of `span`, a run for each piece that they lie in.
     pub(crate) fn runs(&self, span: Span) -> impl Iterator<Item = &[u8]> {
         self.cut(span).filter_map(|(part, range)| part.get(range))
@@ -98,7 +127,7 @@ impl Message {
 impl<T: Into<Bytes>> From<T> for Message {
     fn from(text: T) -> Self {
         let bytes = text.into();
-        Self { len: bytes.len(), only: Some(bytes), parts: Arc::default() }
+        Self { len: bytes.len(), only: Some(bytes), ..Self::default() }
     }
 }
 
@@ -107,7 +136,7 @@ impl FromIterator<Bytes> for Message {
     fn from_iter<I: IntoIterator<Item = Bytes>>(pieces: I) -> Self {
         let parts: Arc<[Bytes]> = pieces.into_iter().filter(|piece| !piece.is_empty()).collect();
         let len = parts.iter().fold(0_usize, |sum, part| sum.saturating_add(part.len()));
-        Self { only: None, parts, len }
+        Self { parts, len, ..Self::default() }
     }
 }
 

@@ -23,7 +23,7 @@ pub(crate) struct Outgoing {
     /// The caller's name for it; `None` for an answer that we made ourselves.
     pub(crate) ticket: Option<Ticket>,
     pub(crate) message: Message,
-    meta: Meta,
+    pub(crate) meta: Meta,
 }
 
 impl Outgoing {
@@ -81,12 +81,12 @@ pub(crate) struct Waiting<G> {
     /// The link ends frames at line ends, so no message may contain one.
     one_line: bool,
     pub(crate) queue: Queue<Outgoing, G>,
-    tags: u64,
+    pub(crate) last_tag: Tag,
 }
 
 impl<G> Waiting<G> {
     pub(crate) fn new(limits: Limits, one_line: bool) -> Self {
-        Self { limits, one_line, queue: Queue::new(limits.max_queued_bytes), tags: 0 }
+        Self { limits, one_line, queue: Queue::new(limits.max_queued_bytes), last_tag: Tag::default() }
     }
 
     /// Accepts a message of the application's, or refuses it.
@@ -127,12 +127,6 @@ impl<G> Waiting<G> {
         for out in under_way.into_iter().map(message_of).chain(waiting) {
             let _ = out.fail(SendError::Disconnected, outbox);
         }
-    }
-
-    /// A name for the next frame.
-    pub(crate) const fn tag(&mut self) -> Tag {
-        self.tags = self.tags.saturating_add(1);
-        Tag(self.tags)
     }
 }
 
@@ -231,7 +225,7 @@ fn sendable(message: Message, one_line: bool) -> Option<Message> {
     if one_line && message.slices().any(breaks) {
         check(&message).ok()?;
         let mut line = Vec::with_capacity(message.len());
-        let mut compactor = Compactor::new();
+        let mut compactor = Compactor::default();
         message.slices().for_each(|part| compactor.feed(&mut line, part));
         return Some(Message::from(line));
     }

@@ -77,7 +77,7 @@ impl Machine for Connection {
         while let Some(Pick::Start(entry)) = self.waiting.queue.pick(now, 0, Finish::InOrder, |_| Fit::Frame) {
             let message = &entry.item.message;
             if self.link.fits(measure(message, &self.link)) {
-                let (tag, bytes, done) = (self.waiting.tag(), message.clone(), message.len());
+                let (tag, bytes, done) = (self.waiting.last_tag.next(), message.clone(), message.len());
                 return Some(entry.item.frame(tag, bytes, done, &mut self.outbox));
             }
             // What the peer gets in its place goes to the end, as if it had been sent now.

@@ -120,7 +120,7 @@ pub(crate) fn read_frame<const N: usize>(
     message: &Message,
     paths: &'static [Path; N],
 ) -> Result<(Paths<N>, Envelope), Violation> {
-    let (mut utf8, mut scanner) = (Utf8::new(), Scanner::new(Paths::new(paths)));
+    let (mut utf8, mut scanner) = (Utf8::default(), Scanner::new(Paths::new(paths)));
     for part in message.slices() {
         utf8.feed(part).map_err(|_| Violation::FrameNotUtf8)?;
         scanner.feed(part).map_err(Violation::FrameNotJson)?;

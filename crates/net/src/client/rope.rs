@@ -9,7 +9,7 @@ const MIN_ELEMENT: usize = 32;
 
 /// Whether a text is one JSON value. Whoever sends what is none breaks the connection for everyone on it.
 pub(super) fn is_json(text: &Message) -> bool {
-    let (mut utf8, mut scanner) = (Utf8::new(), Scanner::new(()));
+    let (mut utf8, mut scanner) = (Utf8::default(), Scanner::new(()));
     let fed = text.slices().all(|part| utf8.feed(part).is_ok() && scanner.feed(part).is_ok());
     fed && utf8.finish().is_ok() && scanner.finish().is_ok()
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use crate::json::{self, Found, Kind, Path, Span};
-use crate::limits::Limits;
+use crate::limits::{Limits, LimitsConfig};
 use crate::message::{Message, len64};
 use crate::recent::Recent;
 use crate::rpc::ENVELOPE;
@@ -76,13 +76,8 @@ impl Chunking {
 
 impl From<&Limits> for Chunking {
     fn from(limits: &Limits) -> Self {
-        Self {
-            max_frame_bytes: limits.max_frame_bytes,
-            max_message_bytes: limits.max_message_bytes,
-            max_groups: limits.max_groups,
-            group_timeout: limits.group_timeout,
-            settled_cursor: true,
-        }
+        let LimitsConfig { max_frame_bytes, max_message_bytes, max_groups, group_timeout, .. } = **limits;
+        Self { max_frame_bytes, max_message_bytes, max_groups, group_timeout, settled_cursor: true }
     }
 }
 

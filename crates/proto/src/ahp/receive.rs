@@ -7,7 +7,7 @@ use bytes::Bytes;
 use super::wire::{self, Codec, Control, LOOK, LOOKS, Segment};
 use crate::assembly::{Assembled, Assembly};
 use crate::budget::{Account, Grant, Schedule, group_cost};
-use crate::error::{CloseReason, Over, Violation};
+use crate::error::{CloseReason, Differs, Over, Violation};
 use crate::limits::Limits;
 use crate::message::{Message, len_usize, len64};
 use crate::rpc;
@@ -174,10 +174,10 @@ impl Group {
     /// Checks that this segment is the next one.
     fn expect(&mut self, index: u32, total: u32) -> Result<(), Violation> {
         if total != self.total {
-            return Err(Violation::TotalChanged { got: total, want: self.total });
+            return Err(Violation::TotalChanged(Differs { got: total.into(), want: self.total.into() }));
         }
         if index != self.next {
-            return Err(Violation::IndexOutOfOrder { got: index, want: self.next });
+            return Err(Violation::IndexOutOfOrder(Differs { got: index.into(), want: self.next.into() }));
         }
         self.next = self.next.saturating_add(1);
         Ok(())

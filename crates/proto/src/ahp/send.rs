@@ -77,13 +77,22 @@ pub(super) struct Sender {
     link: Capacity,
     seed: [u8; 32],
     groups: u64,
-    frames: u64,
+    last_tag: Tag,
 }
 
 impl Sender {
     pub(super) fn new(limits: &Limits, seed: [u8; 32]) -> Self {
         let (queue, link, pace) = (Queue::new(limits.max_queued_bytes), Capacity::of(u64::MAX), Pace::default());
-        Self { queue, answers: VecDeque::new(), pace, short: [None; 2], link, seed, groups: 0, frames: 0 }
+        Self {
+            queue,
+            answers: VecDeque::new(),
+            pace,
+            short: [None; 2],
+            link,
+            seed,
+            groups: 0,
+            last_tag: Tag::default(),
+        }
     }
 
     /// The link's cap changed. A group that has started cannot be cut anew.
@@ -168,7 +177,7 @@ impl Sender {
 
     /// A message in one frame.
     fn whole(&mut self, out: &Outgoing, now: Instant, outbox: &mut Outbox) -> Transmit {
-        let (message, tag) = (out.message.clone(), self.tag());
+        let (message, tag) = (out.message.clone(), self.last_tag.next());
         self.pace.frame(len64(message.len()), now);
         self.short = [self.short[1], Some(now)];
         out.frame(tag, message, out.message.len(), outbox)
@@ -176,7 +185,7 @@ impl Sender {
 
     /// The next segment of a group under way.
     fn advance(&mut self, place: usize, codec: &mut Codec, now: Instant, outbox: &mut Outbox) -> Option<Transmit> {
-        let tag = self.tag();
+        let tag = self.last_tag.next();
         let group = self.queue.flight(place)?;
         let bytes = codec.write(group.id, group.index, group.plan, &mut group.reader);
         group.index = group.index.saturating_add(1);
@@ -217,12 +226,6 @@ impl Sender {
         self.groups = self.groups.wrapping_add(1);
         let reader = Reader::new(out.message.clone());
         Group { out, reader, id: group_name(&self.seed, self.groups), plan, index: 0 }
-    }
-
-    /// A name for the next frame.
-    const fn tag(&mut self) -> Tag {
-        self.frames = self.frames.wrapping_add(1);
-        Tag(self.frames)
     }
 }
 

@@ -69,7 +69,7 @@ impl Plan {
     /// The length of the longest frame.
     pub(crate) fn longest_frame(&self) -> u64 {
         let digits = digits_of(self.total).saturating_mul(2);
-        len64(FIXED).saturating_add(digits).saturating_add(encoded_len(self.size))
+        len64(FIXED).saturating_add(digits).saturating_add(len64(encoded_len(len_usize(self.size))))
     }
 }
 
@@ -94,24 +94,43 @@ impl Codec {
         Self { engine: Simd::standard(PAD), scratch: vec![0; PIECE].into(), frame: BytesMut::new() }
     }
 
-    /// Writes the segment frame with the next bytes of `reader`; its group id is `id` in hex.
-    pub(crate) fn write(&mut self, id: u128, index: u64, plan: Plan, reader: &mut Reader) -> Bytes {
-        let len = plan.size.min(len64(reader.left()));
-        let frame = &mut self.frame;
+    /// The segment frame with the next bytes of `reader`; its group id is `id` in hex.
+    pub(crate) fn write(&mut self, id: u128, index: u64, plan: Plan, reader: &mut Reader) -> Message {
+        let (len, total) = (len_usize(plan.size).min(reader.left()), plan.total);
+        let front = format_args!("{HEAD}{id:032x}{INDEX}{index}{TOTAL}{total}{DATA}");
+        if let Some(text) = reader.message().coded(|message| self.encode_whole(message)).cloned() {
+            let range = encoded_len(reader.done())..encoded_len(reader.done().saturating_add(len));
+            let data = text.slice_ref(text.get(range).unwrap_or_default());
+            reader.take(len, 1, &mut self.scratch, |_| {});
+            return [front.to_string().into(), data, Bytes::from_static(TAIL.as_bytes())].into_iter().collect();
+        }
         // When the link has let go of the last frame, this takes its memory again.
-        frame.reserve(len_usize(plan.longest_frame()));
-        let total = plan.total;
+        self.frame.reserve(len_usize(plan.longest_frame()));
         // Writing to memory that grows does not fail.
-        let _ = write!(frame, "{HEAD}{id:032x}{INDEX}{index}{TOTAL}{total}{DATA}");
-        reader.take(len_usize(len), 3, &mut self.scratch, |run| {
+        let _ = self.frame.write_fmt(front);
+        self.encode(len, reader);
+        self.frame.put_slice(TAIL.as_bytes());
+        // After the last one nothing is kept: ten thousand connections would, each of them a frame.
+        let is_last = reader.left() == 0;
+        if is_last { std::mem::take(&mut self.frame) } else { self.frame.split() }.freeze().into()
+    }
+
+    /// Adds the next bytes of `reader` to the frame, as base64.
+    fn encode(&mut self, len: usize, reader: &mut Reader) {
+        let frame = &mut self.frame;
+        reader.take(len, 3, &mut self.scratch, |run| {
             let at = frame.len();
-            frame.resize(at.saturating_add(len_usize(encoded_len(len64(run.len())))), 0);
+            frame.resize(at.saturating_add(encoded_len(run.len())), 0);
             let written = self.engine.encode_slice(run, frame.get_mut(at..).unwrap_or_default());
             frame.truncate(at.saturating_add(written.unwrap_or(0)));
         });
-        frame.put_slice(TAIL.as_bytes());
-        // After the last one nothing is kept: ten thousand connections would, each of them a frame.
-        if reader.left() > 0 { frame.split().freeze() } else { std::mem::take(frame).freeze() }
+    }
+
+    /// The base64 text of all of a message: segments are parts of it, because all but the last are multiples of 3 long.
+    fn encode_whole(&mut self, message: &Message) -> Bytes {
+        self.frame = BytesMut::with_capacity(encoded_len(message.len()));
+        self.encode(message.len(), &mut Reader::new(message.clone()));
+        std::mem::take(&mut self.frame).freeze()
     }
 
     /// Decodes canonical base64 into a message. Returns how many characters were decoded before the first piece that
@@ -271,18 +290,20 @@ fn digits_of(value: u64) -> u64 {
     u64::from(value.checked_ilog10().unwrap_or(0)).saturating_add(1)
 }
 
-const fn encoded_len(len: u64) -> u64 {
+const fn encoded_len(len: usize) -> usize {
     len.div_ceil(3).saturating_mul(4)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
     use std::time::{Duration, Instant};
 
     use proptest::prelude::*;
 
     use super::*;
     use crate::budget::{Budget, Schedule};
+    use crate::message::Shared;
 
     /// Decodes a text that is inside a JSON string.
     fn decode(codec: &mut Codec, data: &[u8]) -> (Result<(), usize>, u64) {
@@ -294,7 +315,10 @@ mod tests {
     }
 
     fn frame_of(message: &str, frame: u64) -> Vec<Bytes> {
-        let message = Message::from(message.to_owned());
+        frames(Message::from(message.to_owned()), frame).iter().map(Message::to_bytes).collect()
+    }
+
+    fn frames(message: Message, frame: u64) -> Vec<Message> {
         let plan = Plan::new(message.len() as u64, frame).unwrap();
         let mut reader = Reader::new(message);
         let mut codec = Codec::new();
@@ -308,8 +332,24 @@ mod tests {
         let plan = Plan::new(1_000, 600).unwrap();
         let (mut reader, mut codec) = (Reader::new(message), Codec::new());
         let alone: Vec<bool> =
-            (0..plan.total).map(|index| codec.write(7, index, plan, &mut reader).is_unique()).collect();
+            (0..plan.total).map(|index| codec.write(7, index, plan, &mut reader).parts()[0].is_unique()).collect();
         assert_eq!(alone, [false, false, true]);
+    }
+
+    #[test]
+    fn a_message_for_many_is_cut_as_any_other_and_coded_once_for_all() {
+        let text: String = (0..40_000).map(|n| char::from(b'a' + (n % 23) as u8)).collect();
+        for len in [1, 2, 3, 4_000, 39_999, 40_000] {
+            let parts = [&text[..len / 3], &text[len / 3..len]];
+            let rope: Message = parts.iter().map(|part| Bytes::copy_from_slice(part.as_bytes())).collect();
+            let shared = Arc::new(Shared::new(rope));
+            let datum = |frame: &Message| frame.parts()[1].as_ptr_range();
+            for cap in [600, 1_000, 20_000, 1_000_000] {
+                let [ours, theirs] = [0; 2].map(|_| frames(shared.message(), cap));
+                assert_eq!(ours, frames(Message::from(text[..len].to_owned()), cap), "{len} at {cap}");
+                assert!(ours.iter().map(datum).eq(theirs.iter().map(datum)), "the text is the same memory");
+            }
+        }
     }
 
     fn parsed(frame: &[u8]) -> Result<(Vec<u8>, u32, u32, Vec<u8>), Violation> {

@@ -7,7 +7,7 @@ use sha2::{Digest, Sha256};
 
 use crate::assembly::Assembly;
 use crate::budget::{Account, Schedule};
-use crate::error::{Over, Violation};
+use crate::error::{Differs, Over, Violation};
 use crate::machine::{Meta, Progress, Subject};
 use crate::message::{len_usize, len64};
 
@@ -102,7 +102,7 @@ impl Arrival {
         self.bytes = self.bytes.saturating_add(len64(text.len()));
         Over::check(self.chunks, self.start.chunks).map_err(Violation::TooManyChunks)?;
         if self.bytes > self.start.bytes {
-            return Err(Violation::SizeMismatch { got: self.bytes, want: self.start.bytes });
+            return Err(Violation::SizeMismatch(Differs { got: self.bytes, want: self.start.bytes }));
         }
         self.head.highest = self.head.highest.max(at);
         if at == self.next {
@@ -135,10 +135,10 @@ impl Arrival {
             return Err(Violation::ProgressNotIncreasing { got: at, after: self.head.highest });
         }
         if self.chunks != self.start.chunks {
-            return Err(Violation::ChunksMissing { got: self.chunks, want: self.start.chunks });
+            return Err(Violation::ChunksMissing(Differs { got: self.chunks, want: self.start.chunks }));
         }
         if self.bytes != self.start.bytes {
-            return Err(Violation::SizeMismatch { got: self.bytes, want: self.start.bytes });
+            return Err(Violation::SizeMismatch(Differs { got: self.bytes, want: self.start.bytes }));
         }
         if hex(self.hash) != self.start.digest {
             return Err(Violation::DigestMismatch);

@@ -37,7 +37,7 @@ impl Plan {
         let too_many = SendError::TooManySegments(Over { size: len64(message.len()), limit: max_chunks });
         // A chunk's frame at its largest beside its data.
         let empty = measure(&writer.chunk((token, max_chunks.saturating_add(3)), 0, |_| ()));
-        let (mut hash, mut utf8) = (Sha256::new(), Utf8::new());
+        let (mut hash, mut utf8) = (Sha256::new(), Utf8::default());
         let (mut reader, mut ends, mut frame) = (Reader::new(message.clone()), vec![0], 0);
         while reader.left() > 0 {
             let (len, bytes) = cut(reader.clone(), capacity, empty);

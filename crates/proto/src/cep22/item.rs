@@ -19,7 +19,6 @@ use super::wire::Writer;
 #[derive(Debug)]
 pub(super) struct Item {
     pub(super) what: Outgoing,
-    pub(super) meta: Meta,
     /// What allows a transfer.
     pub(super) token: Option<Arc<str>>,
     /// Of the token.
@@ -49,10 +48,10 @@ pub(super) struct Open {
 }
 
 impl Item {
-    pub(super) fn new(what: Outgoing, meta: Meta, token: Option<Arc<str>>, request: Option<Key>) -> Box<Self> {
-        let key = Key::of(&meta.peer, &token);
+    pub(super) fn new(what: Outgoing, token: Option<Arc<str>>, request: Option<Key>) -> Box<Self> {
+        let key = Key::of(&what.meta.peer, &token);
         let (began, plan, first, open, touched) = (None, None, None, Vec::new(), Duration::ZERO);
-        Box::new(Self { what, meta, token, key, request, began, plan, next: 0, first, open, touched })
+        Box::new(Self { what, token, key, request, began, plan, next: 0, first, open, touched })
     }
 
     pub(super) fn len(&self) -> u64 {
@@ -92,7 +91,7 @@ impl Item {
         if config.acks {
             self.open.push(Open { number, tag: Some(tag) });
         }
-        Some((bytes, Meta { supports_parts: number == 0, ..self.meta.clone() }))
+        Some((bytes, Meta { supports_parts: number == 0, ..self.what.meta.clone() }))
     }
 
     /// How far a transfer has come.

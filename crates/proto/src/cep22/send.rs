@@ -48,7 +48,7 @@ pub(super) struct Queues {
     pub(super) paused_until: Option<Instant>,
     /// Of all of these messages.
     bytes: u64,
-    last_tag: u64,
+    last_tag: Tag,
 }
 
 impl Connection {
@@ -71,7 +71,7 @@ impl Connection {
             None => None,
         };
         let (size, limit) = (len64(text.message.len()), self.config.limits.max_queued_bytes);
-        let item = Item::new(Outgoing::new(Some(ticket), text.message, Meta::default()), meta, token, request);
+        let item = Item::new(Outgoing::new(Some(ticket), text.message, meta), token, request);
         self.out.bytes = self.out.bytes.saturating_add(size);
         while self.out.bytes > limit {
             if !self.let_go() {
@@ -88,7 +88,7 @@ impl Connection {
         if self.out.first.len() >= MAX_CONTROL || !self.capacity.fits(measure(&message, &self.capacity)) {
             return self.outbox.count("control-dropped");
         }
-        let item = Item::new(Outgoing::new(None, message, Meta::default()), meta, None, None);
+        let item = Item::new(Outgoing::new(None, message, meta), None, None);
         self.out.bytes = self.out.bytes.saturating_add(item.len());
         self.out.first.push_back(item);
     }
@@ -99,8 +99,7 @@ impl Connection {
             return None;
         }
         self.out.paused_until = None;
-        self.out.last_tag = self.out.last_tag.saturating_add(1);
-        let tag = Tag(self.out.last_tag);
+        let tag = self.out.last_tag.next();
         match self.out.first.pop_front().or_else(|| self.out.whole.pop_front()) {
             Some(item) => self.out.begun.push_front(item),
             None => self.begin(),
@@ -139,7 +138,7 @@ impl Connection {
     /// A peer takes transfers: those that wait for it need not. No `accept` has taken the second place.
     pub(super) fn learn(&mut self, peer: &Peer) {
         if self.book.supports.insert(Key::of(peer, ()), ()).is_none() {
-            for item in self.out.begun.iter_mut().filter(|item| item.meta.peer == *peer) {
+            for item in self.out.begun.iter_mut().filter(|item| item.what.meta.peer == *peer) {
                 item.release(2, self.read);
             }
         }
@@ -243,7 +242,7 @@ impl Connection {
             let max_chunks = self.config.max_chunks;
             match Plan::make(&item.what.message, item.token(), &self.capacity, max_chunks, &mut self.writer) {
                 Ok(plan) => {
-                    let supports = self.book.supports.get(Key::of(&item.meta.peer, ())).is_some();
+                    let supports = self.book.supports.get(Key::of(&item.what.meta.peer, ())).is_some();
                     item.first = (self.config.known_support || supports).then_some(2);
                     item.plan = Some(plan);
                     self.out.begun.push_back(item);
@@ -274,7 +273,7 @@ impl Connection {
             let half = size.saturating_add(fixed) / 2;
             self.capacity.cap = self.capacity.cap.min(half.max(fixed.saturating_add(LEAST)));
             if item.plan.is_none() && !self.capacity.fits(measure(&item.what.message, &self.capacity)) {
-                return self.queue(Item::new(item.what, item.meta, item.token, item.request));
+                return self.queue(Item::new(item.what, item.token, item.request));
             }
         }
         self.unsent(item, SendError::Refused);
@@ -290,11 +289,11 @@ impl Connection {
         // A peer that gave up expects no abort. It still gets an error for an answer: it may have meant another transfer.
         if item.next > 0 && item.plan.is_some() && error != SendError::Aborted {
             let bytes = self.writer.text((item.token(), item.place(item.next)), ABORT, &error.to_string());
-            let about = item.meta.about.clone().or_else(|| item.began.clone());
-            self.control(bytes, Meta { about, ..item.meta.clone() });
+            let about = item.what.meta.about.clone().or_else(|| item.began.clone());
+            self.control(bytes, Meta { about, ..item.what.meta.clone() });
         }
         if let Some(instead) = item.what.fail(error, &mut self.outbox) {
-            self.control(instead.message, item.meta);
+            self.control(instead.message, instead.meta);
         }
     }
 

@@ -63,12 +63,6 @@ pub struct Compactor {
 }
 
 impl Compactor {
-    /// Begins a text.
-    #[must_use]
-    pub fn new() -> Self {
-        Self::default()
-    }
-
     /// Copies the next piece.
     pub fn feed(&mut self, out: &mut Vec<u8>, piece: &[u8]) {
         let mut rest = piece;
@@ -268,7 +262,7 @@ mod tests {
     #[test]
     fn white_space_in_strings_is_kept() {
         let mut out = Vec::new();
-        Compactor::new().feed(&mut out, b" { \"a \\\" b\" : [ 1 ,\r\n\t\"\\\\\" , \" \" ] } ");
+        Compactor::default().feed(&mut out, b" { \"a \\\" b\" : [ 1 ,\r\n\t\"\\\\\" , \" \" ] } ");
         assert_eq!(out, b"{\"a \\\" b\":[1,\"\\\\\",\" \"]}");
     }
 
@@ -293,7 +287,7 @@ mod tests {
         #[test]
         fn no_bytes_make_the_readers_panic(bytes: Vec<u8>) {
             let _ = (string(&bytes), string(&quoted(&bytes)));
-            Compactor::new().feed(&mut Vec::new(), &bytes);
+            Compactor::default().feed(&mut Vec::new(), &bytes);
         }
 
         #[test]
@@ -301,7 +295,7 @@ mod tests {
             let value = serde_json::json!({ key: [text.clone(), 1, { "b": text }], "c": {} });
             let pretty = serde_json::to_vec_pretty(&value).unwrap();
             let (a, b) = pretty.split_at(cut.min(pretty.len()));
-            let (mut out, mut compactor) = (Vec::new(), Compactor::new());
+            let (mut out, mut compactor) = (Vec::new(), Compactor::default());
             compactor.feed(&mut out, a);
             compactor.feed(&mut out, b);
             prop_assert_eq!(out, serde_json::to_vec(&value).unwrap());

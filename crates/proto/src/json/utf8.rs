@@ -15,12 +15,6 @@ pub struct Utf8 {
 }
 
 impl Utf8 {
-    /// A checker that has seen nothing yet.
-    #[must_use]
-    pub fn new() -> Self {
-        Self::default()
-    }
-
     /// Checks the next piece. After an error, every further piece gets the same one.
     pub fn feed(&mut self, bytes: &[u8]) -> Result<(), JsonError> {
         if self.error.is_none() {
@@ -95,7 +89,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn verdict(pieces: &[&[u8]]) -> Result<(), JsonError> {
-        let mut utf8 = Utf8::new();
+        let mut utf8 = Utf8::default();
         pieces.iter().try_for_each(|piece| utf8.feed(piece))?;
         utf8.finish()
     }
@@ -141,7 +135,7 @@ mod tests {
 
     #[test]
     fn an_error_stays() {
-        let mut utf8 = Utf8::new();
+        let mut utf8 = Utf8::default();
         assert_eq!(utf8.feed(b"ab\xff"), Err(JsonError { fault: Fault::Utf8, offset: 2 }));
         assert_eq!(utf8.feed(b"ok"), Err(JsonError { fault: Fault::Utf8, offset: 2 }));
         assert_eq!(utf8.finish(), Err(JsonError { fault: Fault::Utf8, offset: 2 }));

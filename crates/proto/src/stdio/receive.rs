@@ -9,7 +9,7 @@ use super::MAX_TOTAL;
 use crate::assembly::Assembly;
 use crate::budget::{Account, Schedule};
 use crate::clock::ReadClock;
-use crate::error::{Over, SendError, Violation};
+use crate::error::{Differs, Over, SendError, Violation};
 use crate::limits::Limits;
 use crate::machine::{Event, Meta, Progress, Subject};
 use crate::message::{Message, len_usize, len64};
@@ -186,7 +186,7 @@ impl Group {
     fn add(&mut self, frame: &Frame, limit: u64, now: Instant) -> Result<(), Violation> {
         let ((index, total), data) = (frame.numbers.clone()?, &frame.data);
         if total != self.total {
-            return Err(Violation::TotalChanged { got: total, want: self.total });
+            return Err(Violation::TotalChanged(Differs { got: total.into(), want: self.total.into() }));
         }
         if let Some(same) = self.repeats(index, data) {
             return if same { Ok(()) } else { Err(Violation::ChunkConflict(index.into())) };

@@ -54,7 +54,7 @@ impl Sender {
         let slots = len_usize(limits.max_groups.into());
         let fit = |out: &Outgoing| if len64(out.message.len()) <= raw { Fit::Frame } else { Fit::Group };
         loop {
-            let tag = self.waiting.tag();
+            let tag = self.waiting.last_tag.next();
             let place = match self.waiting.queue.pick(now, slots, Finish::InOrder, fit)? {
                 Pick::Continue(place) => place,
                 Pick::Start(entry) => {

@@ -60,7 +60,7 @@ impl TextCase {
 
 /// UTF-8 first, as the machines do: what is not text is not looked at as JSON.
 fn verdict(pieces: &[&[u8]]) -> (Verdict, Option<u64>) {
-    let mut utf8 = Utf8::new();
+    let mut utf8 = Utf8::default();
     let mut scanner = Scanner::new(());
     let text = pieces.iter().try_for_each(|piece| utf8.feed(piece)).and_then(|()| utf8.finish());
     let value = || pieces.iter().try_for_each(|piece| scanner.feed(piece)).and_then(|()| scanner.finish().map(|_| ()));

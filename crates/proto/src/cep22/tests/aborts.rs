@@ -6,7 +6,7 @@ use serde_json::json;
 
 use super::{End, abort, acking, known, request, response, text, transfer, value};
 use crate::cep22::Config;
-use crate::error::{CloseReason, SendError, Violation};
+use crate::error::{CloseReason, Differs, SendError, Violation};
 use crate::machine::{Event, Input, Machine, Refusal, Ticket};
 
 #[test]
@@ -105,7 +105,7 @@ fn an_abort_of_an_earlier_transfer_does_not_end_a_later_one_of_its_token() {
         let (whole, frames) = transfer(&json!("t"), 3);
         end.take_about(frames[0].clone(), "p", ("e1", first));
         end.take_about(frames[4].clone(), "p", ("e1 end", first));
-        assert_eq!(end.broken(), Violation::ChunksMissing { got: 0, want: 3 });
+        assert_eq!(end.broken(), Violation::ChunksMissing(Differs { got: 0, want: 3 }));
         end.take_about(frames[0].clone(), "p", ("e2", second));
         end.take_about(abort(&json!("t")), "p", ("late", first));
         for (i, text) in frames.iter().enumerate().skip(1) {
@@ -155,7 +155,7 @@ fn both_starts_of_one_token_hear_that_they_clash() {
     end.take_from(frames[0].clone(), "p", "e4");
     end.frames();
     end.take_from(frames[4].clone(), "p", "e5");
-    assert_eq!(end.broken(), Violation::ChunksMissing { got: 0, want: 3 });
+    assert_eq!(end.broken(), Violation::ChunksMissing(Differs { got: 0, want: 3 }));
     assert_eq!(end.next().unwrap().meta.about.as_deref(), Some("e4"));
 }
 
@@ -212,8 +212,13 @@ fn a_failed_answer_reaches_the_caller_with_its_own_id() {
     end.take_from(frames[0].clone(), "p", "a");
     end.take_from(frames[4].clone(), "p", "b");
     let events = end.events();
-    let [Event::ReceiveFailed { violation: Violation::ChunksMissing { got: 0, want: 3 }, reply: Some(reply), .. }] =
-        events.as_slice()
+    let [
+        Event::ReceiveFailed {
+            violation: Violation::ChunksMissing(Differs { got: 0, want: 3 }),
+            reply: Some(reply),
+            ..
+        },
+    ] = events.as_slice()
     else {
         panic!("{events:?}")
     };

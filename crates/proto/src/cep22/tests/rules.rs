@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::{End, accept, breaks, chunk, end, frame, hex, known, request, start, transfer};
 use crate::cep22::Config;
-use crate::error::{Over, Violation};
+use crate::error::{Differs, Over, Violation};
 
 #[test]
 fn each_broken_rule_is_named_aborted_and_survived() {
@@ -55,14 +55,17 @@ fn each_broken_rule_is_named_aborted_and_survived() {
             Violation::DuplicateKey("progress"),
         ),
         (with(2, chunk(&t, 3, "@").replace('@', "\\ud800")), Violation::MessageNotUtf8),
-        (with(3, chunk(&t, 4, &"x".repeat(whole.len()))), Violation::SizeMismatch { got: 0, want: whole.len() as u64 }),
-        (with(2, end(&t, 5)), Violation::ChunksMissing { got: 1, want: 3 }),
+        (
+            with(3, chunk(&t, 4, &"x".repeat(whole.len()))),
+            Violation::SizeMismatch(Differs { got: 0, want: whole.len() as u64 }),
+        ),
+        (with(2, end(&t, 5)), Violation::ChunksMissing(Differs { got: 1, want: 3 })),
         (with(4, end(&t, 4)), Violation::ProgressNotIncreasing { got: 4, after: 4 }),
     ];
     for (frames, want) in cases {
         let got = breaks(Config::default(), &frames);
         match (&got, &want) {
-            (Violation::SizeMismatch { .. }, Violation::SizeMismatch { .. }) => {}
+            (Violation::SizeMismatch(_), Violation::SizeMismatch(_)) => {}
             _ => assert_eq!(got, want),
         }
     }
@@ -84,7 +87,7 @@ fn nothing_surfaces_that_is_not_what_was_declared() {
     let frames = [start(&t, &whole, 1), chunk(&t, 2, &altered), end(&t, 3)];
     assert_eq!(breaks(known(), &frames), Violation::DigestMismatch);
     let frames = [start(&t, &whole, 1), chunk(&t, 2, &whole[..9]), end(&t, 3)];
-    assert_eq!(breaks(known(), &frames), Violation::SizeMismatch { got: 9, want: whole.len() as u64 });
+    assert_eq!(breaks(known(), &frames), Violation::SizeMismatch(Differs { got: 9, want: whole.len() as u64 }));
     for (text, name) in [
         ("{\"jsonrpc\":\"2.0\",", "message-not-json"),
         ("[]", "message-not-json-rpc"),

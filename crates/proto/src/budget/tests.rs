@@ -1,0 +1,191 @@
+//! What the budget promises: floors, quotas, reservations, and who goes first.
+
+use super::*;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn budget() -> Budget {
+    Budget::new(BudgetConfig { process_bytes: 1000, principal_bytes: 600, floor_bytes: 100 })
+}
+
+fn schedule(started: Instant) -> Schedule {
+    Schedule { started, timeout: 10 * SECOND }
+}
+
+#[test]
+fn the_floor_is_private_and_the_rest_comes_from_the_process() {
+    let (budget, now) = (budget(), schedule(Instant::now()));
+    let (one, two) = (budget.account(Some("a")), budget.account(Some("b")));
+    let first = one.reserve(100, now).unwrap();
+    assert_eq!((budget.used(), budget.held(), first.bytes()), (0, 100, 100));
+    let second = one.reserve(50, now).unwrap();
+    let third = two.reserve(130, now).unwrap();
+    assert_eq!((budget.used(), budget.held()), (80, 280));
+    drop(first);
+    assert_eq!((budget.used(), budget.held()), (30, 180));
+    drop((second, third));
+    assert_eq!((budget.used(), budget.held()), (0, 0));
+}
+
+#[test]
+fn a_stranger_has_only_the_floor() {
+    let (budget, now) = (budget(), schedule(Instant::now()));
+    let account = budget.account(None);
+    assert_eq!(account.reserve(101, now).unwrap_err(), Full { bytes: 101 });
+    let _held = account.reserve(100, now).unwrap();
+    assert!(account.reserve(1, now).is_err());
+}
+
+#[test]
+fn connections_share_the_blocks_that_messages_have_let_go_of() {
+    let budget = budget();
+    let (one, two) = (budget.account(None), budget.account(None));
+    let message = |account: &Account| {
+        let mut buffer = buffer::Buffer::pooled(account.blocks());
+        (0..40).for_each(|_| buffer.extend(&[7; 100_000]));
+        buffer.into_message()
+    };
+    let places = |message: &crate::Message| message.parts().iter().map(|part| part.as_ptr()).collect::<Vec<_>>();
+    let first = places(&message(&one));
+    // What was merely freed is taken by these.
+    let _decoys: Vec<_> = (0..8).map(|_| vec![1_u8; 1 << 20]).collect();
+    let second = message(&two);
+    assert!(places(&second).last().is_some_and(|place| first.contains(place)));
+}
+
+#[test]
+fn what_could_never_be_granted_is_known() {
+    let budget = budget();
+    let (named, stranger) = (budget.account(Some("a")), budget.account(None));
+    assert!(named.could_grant(700) && !named.could_grant(701));
+    assert!(stranger.could_grant(100) && !stranger.could_grant(101));
+}
+
+#[test]
+fn connections_of_one_principal_share_its_quota() {
+    let (budget, now) = (budget(), schedule(Instant::now()));
+    let (one, two, other) = (budget.account(Some("a")), budget.account(Some("a")), budget.account(Some("b")));
+    let held = one.reserve(500, now).unwrap();
+    assert!(two.reserve(301, now).is_err());
+    let _rest = two.reserve(300, now).unwrap();
+    assert!(other.reserve(501, now).is_err(), "the process has 400 left beside the floor");
+    let _other = other.reserve(500, now).unwrap();
+    assert_eq!(budget.used(), 1000);
+    drop(held);
+    assert!(two.reserve(400, now).is_ok());
+}
+
+#[test]
+fn a_grant_grows_and_shrinks() {
+    let (budget, now) = (budget(), Instant::now());
+    let account = budget.account(Some("a"));
+    let mut grant = account.reserve(150, schedule(now)).unwrap();
+    assert_eq!(grant.grow_to(140, now), Ok(()));
+    assert_eq!((grant.bytes(), budget.used()), (150, 50));
+    assert_eq!(grant.grow_to(400, now), Ok(()));
+    assert_eq!((grant.bytes(), budget.used(), budget.held()), (400, 300, 400));
+    assert_eq!(grant.grow_to(701, now), Err(Full { bytes: 301 }));
+    assert_eq!((grant.bytes(), budget.used()), (400, 300));
+    grant.shrink_to(500);
+    assert_eq!(grant.bytes(), 400);
+    grant.shrink_to(120);
+    assert_eq!((grant.bytes(), budget.used(), budget.held()), (120, 20, 120));
+    drop(grant);
+    assert_eq!((budget.used(), budget.held()), (0, 0));
+}
+
+#[test]
+fn a_grant_outlives_its_account_and_the_account_then_goes() {
+    let (budget, now) = (budget(), schedule(Instant::now()));
+    let account = budget.account(Some("a"));
+    let grant = account.reserve(300, now).unwrap();
+    drop(account);
+    assert_eq!(budget.held(), 300);
+    drop(grant);
+    drop(budget.account(Some("a")));
+    assert_eq!((budget.held(), budget.used()), (0, 0));
+    let pool = budget.lock();
+    assert!(pool.accounts.is_empty() && pool.principals.is_empty() && pool.groups.is_empty());
+}
+
+#[test]
+fn a_size_beyond_counting_is_refused() {
+    let (budget, now) = (budget(), schedule(Instant::now()));
+    let account = budget.account(Some("a"));
+    let _one = account.reserve(1, now).unwrap();
+    assert!(account.reserve(u64::MAX, now).is_err());
+    assert_eq!(budget.held(), 1);
+}
+
+/// Three groups fill the process: `slow` and `fast` of a greedy principal, and one of a modest principal.
+fn pressed(start: Instant) -> (Budget, [Grant; 3]) {
+    let budget = budget();
+    let [greedy, greedy_too, modest] = ["greedy", "greedy", "modest"].map(|name| budget.account(Some(name)));
+    let slow = greedy.reserve(400, schedule(start)).unwrap();
+    let fast = greedy_too.reserve(400, schedule(start)).unwrap();
+    let other = modest.reserve(500, schedule(start)).unwrap();
+    assert_eq!(budget.used(), 1000);
+    slow.note_received(10);
+    fast.note_received(300);
+    (budget, [slow, fast, other])
+}
+
+#[test]
+fn under_pressure_the_group_furthest_behind_of_those_over_their_share_goes_first() {
+    let start = Instant::now();
+    let (budget, [slow, fast, other]) = pressed(start);
+    let account = budget.account(Some("third"));
+    assert!(account.reserve(110, schedule(start + 5 * SECOND)).is_err());
+    assert_eq!((slow.evicted(), fast.evicted(), other.evicted()), (true, false, false));
+    assert!(account.reserve(110, schedule(start + 5 * SECOND)).is_err());
+    assert!(!fast.evicted(), "enough is on its way");
+    drop(slow);
+    assert!(account.reserve(110, schedule(start + 5 * SECOND)).is_ok());
+}
+
+#[test]
+fn a_group_on_schedule_is_never_evicted() {
+    let start = Instant::now();
+    let (budget, [slow, fast, other]) = pressed(start);
+    slow.note_received(200);
+    other.note_received(500);
+    let account = budget.account(Some("third"));
+    assert!(account.reserve(200, schedule(start + 5 * SECOND)).is_err());
+    assert!(!slow.evicted() && !fast.evicted() && !other.evicted());
+    assert!(account.reserve(200, schedule(start + 6 * SECOND)).is_err());
+    assert!(slow.evicted() && !fast.evicted());
+}
+
+#[test]
+fn a_principal_within_its_share_and_the_one_that_asks_are_spared() {
+    let start = Instant::now();
+    let budget = budget();
+    let (one, two) = (budget.account(Some("a")), budget.account(Some("b")));
+    let half = one.reserve(600, schedule(start)).unwrap();
+    let _rest = two.reserve(500, schedule(start)).unwrap();
+    assert!(two.reserve(150, schedule(start + 9 * SECOND)).is_err());
+    assert!(!half.evicted(), "500 of 1,000 is the fair share of one in two");
+    drop(half);
+    let own = one.reserve(700, schedule(start)).unwrap();
+    assert!(one.reserve(10, schedule(start + 9 * SECOND)).is_err());
+    assert!(!own.evicted(), "a connection does not evict its own");
+}
+
+#[test]
+fn a_quota_is_not_a_reason_to_evict() {
+    let start = Instant::now();
+    let budget = budget();
+    let (one, two) = (budget.account(Some("a")), budget.account(Some("a")));
+    let held = one.reserve(700, schedule(start)).unwrap();
+    assert!(two.reserve(200, schedule(start + 9 * SECOND)).is_err());
+    assert!(!held.evicted());
+}
+
+#[test]
+fn what_may_be_advertised_fits_the_grant() {
+    for config in [BudgetConfig::default(), BudgetConfig { process_bytes: 9000, ..BudgetConfig::default() }] {
+        let largest = config.largest_message();
+        let grant = config.floor_bytes + config.principal_bytes.min(config.process_bytes);
+        assert!(group_cost(largest) <= grant && group_cost(largest + largest / 1000 + 4096) > grant);
+    }
+}

@@ -266,8 +266,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Stream for WebSocket<S> {
 impl<S: AsyncRead + AsyncWrite + Unpin> Sink<Transmit> for WebSocket<S> {
     type Error = LinkError;
 
-    /// Ready while less is gathered than one write should have, and not again before all of that write is taken: so a
-    /// small message waits for one write at most.
+    /// Ready while less is gathered than one write should have, and not again before nearly all of that write is taken: so
+    /// a small message waits for little more than one write.
     fn poll_ready(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), LinkError>> {
         let this = self.get_mut();
         if this.gather.has_room(this.socket.get_ref().outbox().waiting()) {

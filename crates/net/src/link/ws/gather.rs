@@ -10,6 +10,9 @@ const SHORT: usize = 64 << 10;
 /// So little is gathered of those.
 const MOST_SHORT: usize = 96 << 10;
 
+/// The rest of a stuck write that the next frame does not wait for: alone it would be a packet of its own.
+const REST: usize = 4 << 10;
+
 /// How much should be queued for one write.
 #[derive(Debug)]
 pub(super) struct Gather {
@@ -25,7 +28,7 @@ impl Gather {
     /// Whether one more frame may be queued before a write, when so many bytes wait.
     pub(super) const fn has_room(&self, waiting: usize) -> bool {
         let bound = if self.is_short && self.bound > MOST_SHORT { MOST_SHORT } else { self.bound };
-        !self.is_stuck && waiting < bound
+        waiting < if self.is_stuck { REST } else { bound }
     }
 
     /// Notes a frame with a payload of `len`.
@@ -73,13 +76,13 @@ mod tests {
     }
 
     #[test]
-    fn there_is_room_up_to_the_bound_and_none_while_a_write_is_stuck() {
+    fn there_is_room_up_to_the_bound_and_only_behind_a_short_rest_while_a_write_is_stuck() {
         let mut gather = Gather::default();
         assert!(gather.has_room(MOST - 1) && !gather.has_room(MOST));
         gather.note_write(false);
-        assert!(!gather.has_room(0));
+        assert!(gather.has_room(REST - 1) && !gather.has_room(REST));
         gather.note_write(true);
-        assert!(gather.has_room(0));
+        assert!(gather.has_room(REST));
     }
 
     #[test]

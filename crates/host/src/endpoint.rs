@@ -31,6 +31,7 @@ mod clients;
 mod coalesce;
 mod config;
 mod connection;
+mod crowd;
 mod done;
 mod end;
 mod feed;
@@ -59,6 +60,7 @@ use tracing::error;
 pub use self::clients::{AskError, ClientHandle, Clients};
 pub use self::config::{EndpointConfig, Welcome};
 use self::connection::Connection;
+use self::crowd::Crowd;
 pub use self::end::{Counts, End};
 pub use self::methods::{ClientInfo, Dispatched, Methods, RawParams, Refusal, Reply, not_offered};
 use self::room::Recent;
@@ -83,6 +85,7 @@ pub(crate) struct Shared {
     counts: Counts,
     traffic: Arc<Traffic>,
     recent: Recent,
+    crowd: Crowd,
     stop: watch::Sender<bool>,
 }
 
@@ -109,6 +112,7 @@ impl Endpoint {
             counts,
             traffic,
             recent,
+            crowd: Crowd::default(),
             stop,
         }))
     }

@@ -69,7 +69,7 @@ impl Connection {
                 self.by_reference(moved, most);
                 wire::action(seq, &body)
             }
-            None => message,
+            None => self.shared.crowd.join(seq, message),
         };
         self.send(message);
     }

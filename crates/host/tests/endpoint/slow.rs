@@ -89,6 +89,26 @@ async fn a_large_action_and_everything_behind_it_arrive_with_a_cap_and_without()
     }
 }
 
+#[tokio::test]
+async fn one_large_action_reaches_many_clients_whatever_cap_each_has() {
+    let world = World::new().await;
+    let mut clients = Vec::new();
+    for (n, cap) in [65_536, 20_000, u64::MAX, 700_001, 65_536, 1_000_003].into_iter().enumerate() {
+        let mut client = Raw::new(world.link(cap, 4).0);
+        client.initialize(&n.to_string(), &[A]).await;
+        clients.push(client);
+    }
+    let text = "é\"\n".repeat(300_000);
+    let large = world.data(A, &text).await;
+    let small = world.data(A, "small").await;
+    // One after the other, so that some are done before others begin.
+    for mut client in clients {
+        let (seq, params) = client.action().await;
+        assert!(seq == large && params["action"]["data"] == json!(text));
+        assert_eq!(client.action().await.0, small);
+    }
+}
+
 /// Entries that nobody stored: a log of any length that costs nothing, and counts what is taken from it.
 struct Endless {
     inner: MemoryLog,

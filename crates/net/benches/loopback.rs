@@ -31,18 +31,36 @@ use race::{Took, median, race, rounds, timed};
 use tokio::runtime::Runtime;
 use wire::{Wire, straight};
 
+/// How it is asked for, its title, and what it does.
+type Part = (&'static str, &'static str, fn(&Runtime));
+
+const PARTS: [Part; 4] = [
+    ("plain", "Over loopback WebSockets, beside one plain frame", in_one_frame),
+    ("pair", "Through a bridge pair", bridge),
+    ("others", "Beside what people use today", against_others),
+    ("small", "A small message while 32 MB move", small),
+];
+
 fn main() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("threads");
-    table::head("Over loopback WebSockets");
-    against_plain(&runtime, "10 MB", corpus::LEN, 900_000, (1.2, Some(1.4)));
-    against_plain(&runtime, "10 MB", corpus::LEN, 65_536, (1.6, None));
-    against_plain(&runtime, "32 MB", BULK, 900_000, (1.15, None));
-    bridge(&runtime);
-    table::head("Beside what people use today");
-    against_others(&runtime);
-    table::head("A small message while 32 MB move");
-    latency(&runtime, "loopback", None);
-    latency(&runtime, "10 MB/s", Some(10e6));
+    let asked: Vec<String> = std::env::args().skip(1).filter(|argument| !argument.starts_with('-')).collect();
+    for (name, title, run) in PARTS {
+        if asked.is_empty() || asked.iter().any(|asked| asked == name) {
+            table::head(title);
+            run(&runtime);
+        }
+    }
+}
+
+fn in_one_frame(runtime: &Runtime) {
+    against_plain(runtime, "10 MB", corpus::LEN, 900_000, (1.2, Some(1.4)));
+    against_plain(runtime, "10 MB", corpus::LEN, 65_536, (1.6, None));
+    against_plain(runtime, "32 MB", BULK, 900_000, (1.15, None));
+}
+
+fn small(runtime: &Runtime) {
+    latency(runtime, "loopback", None);
+    latency(runtime, "10 MB/s", Some(10e6));
 }
 
 /// One message in segments, over the same in one frame.

@@ -1,8 +1,11 @@
 // A WebSocket peer on the `ws` package: does what each line of standard input says, and prints what happens.
 //
-// Commands: {"do":"listen"}, {"do":"connect","id","url","headers"?,"origin"?}, {"do":"send","id","text"},
+// Commands: {"do":"listen","tls"?}, {"do":"connect","id","url","headers"?,"origin"?,"tls"?}, {"do":"send","id","text"},
 // {"do":"close","id","code","reason"?}, {"do":"cut","id"}. A listener numbers its connections 1, 2, 3 ...
 // Events: listening {port}, open {id}, message {id,text}, closed {id,code,reason}, refused {id,status}, failed {id,why}.
+// `tls` names files: {"cert"?,"key"?,"ca"?}. A listener that has a `ca` lets in only those whom it signed.
+import { readFileSync } from 'node:fs';
+import { createServer } from 'node:https';
 import { createInterface } from 'node:readline';
 import { WebSocket, WebSocketServer } from 'ws';
 
@@ -20,9 +23,17 @@ function keep(id, link) {
   link.on('error', (error) => say('failed', { id, why: error.message }));
 }
 
+// The files of `tls`, read; `more` only if there are any.
+function secured(tls, more = {}) {
+  const files = Object.entries(tls ?? {}).map(([name, file]) => [name, readFileSync(file)]);
+  return tls ? { ...Object.fromEntries(files), ...more } : {};
+}
+
 const deeds = {
-  listen() {
-    const server = new WebSocketServer({ host: '127.0.0.1', port: 0 });
+  listen({ tls }) {
+    const wanted = { requestCert: true, rejectUnauthorized: true };
+    const http = tls && createServer(secured(tls, tls.ca ? wanted : {})).listen(0, '127.0.0.1');
+    const server = new WebSocketServer(tls ? { server: http } : { host: '127.0.0.1', port: 0 });
     server.on('listening', () => say('listening', { port: server.address().port }));
     server.on('connection', (link) => {
       accepted += 1;
@@ -30,8 +41,8 @@ const deeds = {
       say('open', { id: accepted });
     });
   },
-  connect({ id, url, headers = {}, origin }) {
-    const link = new WebSocket(url, { headers, origin });
+  connect({ id, url, headers = {}, origin, tls }) {
+    const link = new WebSocket(url, { headers, origin, ...secured(tls) });
     keep(id, link);
     link.on('open', () => say('open', { id }));
     link.on('unexpected-response', (request, response) => {

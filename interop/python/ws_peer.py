@@ -1,12 +1,17 @@
-"""A WebSocket peer on the `websockets` package, with the commands and events of ../node/ws_peer.mjs."""
+"""A WebSocket peer on the `websockets` package, with the commands and events of ../node/ws_peer.mjs.
+
+One more: {"do":"relay","to","max_size","tls"?}, which listens too, and says `relayed` {frames,longest} (there and back) of
+each connection that has ended.
+"""
 
 import asyncio
 import json
+import ssl
 import sys
 
 from websockets.asyncio.client import connect
 from websockets.asyncio.server import serve
-from websockets.exceptions import ConnectionClosed, InvalidStatus
+from websockets.exceptions import ConnectionClosed, InvalidMessage, InvalidStatus
 
 links = {}
 
@@ -28,17 +33,31 @@ async def keep(id, link):
     say("closed", id=id, code=link.close_code, reason=link.close_reason)
 
 
-async def dial(id, url, headers=None, origin=None):
+def secured(purpose, tls):
+    """What the certificates in `tls` make of a connection; nothing without them."""
+    if tls is None:
+        return None
+    context = ssl.create_default_context(purpose, cafile=tls.get("ca"))
+    if tls.get("cert"):
+        context.load_cert_chain(tls["cert"], tls["key"])
+    if purpose is ssl.Purpose.CLIENT_AUTH and tls.get("ca"):
+        context.verify_mode = ssl.CERT_REQUIRED
+    return context
+
+
+async def dial(id, url, headers=None, origin=None, tls=None):
+    context = secured(ssl.Purpose.SERVER_AUTH, tls)
+    more = {"ssl": context} if context else {}
     try:
-        link = await connect(url, additional_headers=headers, origin=origin, max_size=None, proxy=None)
+        link = await connect(url, additional_headers=headers, origin=origin, max_size=None, proxy=None, **more)
     except InvalidStatus as refused:
         return say("refused", id=id, status=refused.response.status_code)
-    except OSError as error:
+    except (OSError, InvalidMessage) as error:
         return say("failed", id=id, why=str(error))
     await keep(id, link)
 
 
-async def listen():
+async def listen(tls=None):
     count = 0
 
     async def handle(link):
@@ -46,14 +65,39 @@ async def listen():
         count += 1
         await keep(count, link)
 
-    server = await serve(handle, "127.0.0.1", 0, max_size=None)
+    server = await serve(handle, "127.0.0.1", 0, max_size=None, ssl=secured(ssl.Purpose.CLIENT_AUTH, tls))
+    say("listening", port=server.sockets[0].getsockname()[1])
+
+
+async def relay(to, max_size, tls=None):
+    """Takes each client to `to`, frame by frame, as a managed relay does: none may be longer than `max_size`."""
+
+    async def carry(source, sink):
+        frames, longest = 0, 0
+        try:
+            async for text in source:
+                frames, longest = frames + 1, max(longest, len(text.encode()))
+                await sink.send(text)
+        except ConnectionClosed:
+            pass
+        await sink.close(source.close_code if source.close_code in range(1000, 1004) else 1011)
+        return frames, longest
+
+    async def handle(near):
+        async with connect(to, max_size=max_size, proxy=None) as far:
+            there, back = await asyncio.gather(carry(near, far), carry(far, near))
+        say("relayed", frames=[there[0], back[0]], longest=[there[1], back[1]])
+
+    server = await serve(handle, "127.0.0.1", 0, max_size=max_size, ssl=secured(ssl.Purpose.CLIENT_AUTH, tls))
     say("listening", port=server.sockets[0].getsockname()[1])
 
 
 async def do(deed):
     match deed.pop("do"):
         case "listen":
-            await listen()
+            await listen(**deed)
+        case "relay":
+            await relay(**deed)
         case "connect":
             await dial(**deed)
         case "send":

@@ -1,5 +1,6 @@
 //! `breakbulk serve`: an agent host on a port of this machine.
 
+mod manager;
 mod pages;
 
 use std::io::{self, Write};
@@ -42,6 +43,7 @@ pub(crate) fn run(settings: ServeSettings, format: Format) -> Result<(), Error> 
         let shutdown = shutdown::requested().map_err(Error::Runtime)?;
         let mut server = Server::start(settings).await?;
         server.say(format)?;
+        manager::ready();
         let health = server.log.health();
         let result = tokio::select! {
             signal = shutdown => {
@@ -51,6 +53,7 @@ pub(crate) fn run(settings: ServeSettings, format: Format) -> Result<(), Error> 
             () = fenced(health) => Err(Error::Host("another host has taken over the log".into())),
             () = server.serve() => Ok(()),
         };
+        manager::stopping();
         server.stop().await;
         result
     })

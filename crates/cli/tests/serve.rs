@@ -355,3 +355,34 @@ fn what_does_not_hold_is_one_line_and_status_2() {
     let want = "breakbulk: data is not set: give --data, BREAKBULK_DATA, or data in the file\n";
     assert_eq!((homeless.status.code(), error(&homeless)), (Some(2), want));
 }
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_service_manager_hears_when_clients_can_come_and_when_the_end_begins() {
+    use std::os::linux::net::SocketAddrExt;
+    use std::os::unix::net::{SocketAddr, UnixDatagram};
+
+    let dir = place();
+    let path = dir.path().join("notify");
+    let name = format!("breakbulk-test-{}", std::process::id());
+    let abstract_socket = UnixDatagram::bind_addr(&SocketAddr::from_abstract_name(&name).unwrap()).unwrap();
+    let sockets = [
+        (path.to_str().unwrap().to_owned(), UnixDatagram::bind(&path).unwrap()),
+        (format!("@{name}"), abstract_socket),
+    ];
+    for (named, socket) in sockets {
+        socket.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        let hear = || {
+            let mut buffer = [0; 64];
+            let length = socket.recv(&mut buffer).unwrap();
+            String::from_utf8(buffer[..length].to_vec()).unwrap()
+        };
+        let args = ["serve", "--data", "data", "--listen", "ws://127.0.0.1:0"];
+        let mut child =
+            breakbulk(dir.path(), &args).stderr(Stdio::null()).env("NOTIFY_SOCKET", &named).spawn().unwrap();
+        assert_eq!(hear(), "READY=1", "{named}");
+        assert!(Command::new("kill").arg(child.id().to_string()).status().unwrap().success());
+        assert_eq!(hear(), "STOPPING=1", "{named}");
+        assert_eq!(child.wait().unwrap().code(), Some(0));
+    }
+}

@@ -107,7 +107,9 @@ impl Dialer {
             io = secure(&tls, target.host, io).await?;
         }
         let key = Key::generate().map_err(DialError::Random)?;
-        let Exchanged { headers, io, ahead } = exchange(io, self.upgrade(target, &key)?).await?;
+        let upgraded = exchange(io, self.upgrade(target, &key)?).await;
+        let Exchanged { headers, io, ahead } =
+            upgraded.map_err(|error| if target.is_tls { error.after_tls() } else { error })?;
         check_upgrade(&headers, &key)?;
         Ok(Box::new(WebSocket::client_with(io, ahead, link)))
     }

@@ -4,6 +4,7 @@
 #![expect(clippy::unwrap_used, reason = "a test may fail by panicking")]
 
 mod ahp;
+mod authority;
 mod close;
 mod door;
 mod driver;
@@ -17,11 +18,13 @@ mod mcp;
 mod memory;
 mod peer;
 mod program;
+mod proxy;
 mod relay;
 mod rmcp;
 mod serve;
 mod server;
 mod text;
+mod tls;
 mod world;
 
 use std::time::Duration;

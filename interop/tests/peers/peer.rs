@@ -46,10 +46,16 @@ impl Peer {
 
     /// Starts one that listens; gives its URL, too.
     pub(crate) fn listening(package: Package) -> (Self, String) {
-        let mut peer = Self::start(package);
-        peer.tell(&json!({"do": "listen"}));
-        let port = peer.hear("listening", None)["port"].clone();
+        let (peer, port) = Self::listening_so(package, &json!({"do": "listen"}));
         (peer, format!("ws://127.0.0.1:{port}"))
+    }
+
+    /// Starts one that does this, which is a way to listen; gives its port, too.
+    pub(crate) fn listening_so(package: Package, deed: &Value) -> (Self, u64) {
+        let mut peer = Self::start(package);
+        peer.tell(deed);
+        let port = peer.hear("listening", None)["port"].as_u64().unwrap();
+        (peer, port)
     }
 
     /// Tells it to do something.
@@ -61,6 +67,19 @@ impl Peer {
     pub(crate) fn connect(&mut self, id: u64, url: &str) {
         self.tell(&json!({"do": "connect", "id": id, "url": url}));
         self.hear("open", Some(id));
+    }
+
+    /// Sends a text.
+    pub(crate) fn send(&mut self, id: u64, text: &str) {
+        self.tell(&json!({"do": "send", "id": id, "text": text}));
+    }
+
+    /// The next text that comes.
+    pub(crate) fn text(&mut self, id: u64) -> String {
+        match self.hear("message", Some(id))["text"].take() {
+            Value::String(text) => text,
+            other => panic!("no text: {other}"),
+        }
     }
 
     /// Closes a connection.

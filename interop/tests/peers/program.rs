@@ -74,7 +74,13 @@ impl Bridge {
 
     /// Starts one, and waits until it listens.
     pub(crate) fn start(listen: &str, connect: &str, more: &[&str]) -> Self {
+        Self::start_in(&[], listen, connect, more)
+    }
+
+    /// Starts one in an environment with these variables, and waits until it listens.
+    pub(crate) fn start_in(variables: &[(&str, &str)], listen: &str, connect: &str, more: &[&str]) -> Self {
         let mut child = command()
+            .envs(variables.iter().copied())
             // The relay between two bridges has a port of its own.
             .args(["bridge", "--listen", listen, "--connect", connect, "--allow-host", "127.0.0.1"])
             .args(more)
@@ -94,6 +100,18 @@ impl Bridge {
     /// What it has logged so far.
     pub(crate) fn log(&self) -> String {
         self.log.lock().unwrap().clone()
+    }
+
+    /// Waits until it has logged this; gives the line.
+    pub(crate) fn says(&self, words: &str) -> String {
+        let begin = Instant::now();
+        while begin.elapsed() < PATIENCE {
+            if let Some(line) = self.log().lines().find(|line| line.contains(words)) {
+                return line.to_owned();
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        panic!("the bridge does not say {words:?}");
     }
 
     /// Sends it a signal, such as `TERM`.

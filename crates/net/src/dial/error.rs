@@ -70,7 +70,7 @@ pub enum DialError {
         source: io::Error,
     },
     /// The server, or a proxy, answered with something else than we asked for.
-    #[error("HTTP status {status}{}{words}", if words.is_empty() { "" } else { ": " })]
+    #[error("HTTP status {status}{}{words}{}", if words.is_empty() { "" } else { ": " }, status_hint(*status))]
     Status {
         /// The status.
         status: u16,
@@ -81,8 +81,15 @@ pub enum DialError {
     #[error("no WebSocket server: {0}")]
     NotWebSocket(&'static str),
     /// What answered does not speak HTTP, or stopped halfway.
-    #[error("the HTTP exchange failed: {0}")]
+    #[error("the HTTP exchange failed: {}", with_causes(.0))]
     Http(#[source] hyper::Error),
+    /// TLS stood, and then the server ended the connection and said nothing: some refuse a certificate so.
+    #[error(
+        "TLS was agreed on, and then the server ended the connection without an answer: {}; \
+         perhaps it wants a client certificate from an authority of its own",
+        with_causes(.0)
+    )]
+    EndedAfterTls(#[source] hyper::Error),
     /// The way through a proxy failed.
     #[error("proxy {proxy}: {cause}")]
     Proxy {
@@ -127,6 +134,28 @@ impl DialError {
         }
         Self::Http(error)
     }
+
+    /// The same, where TLS had been agreed on: an end without an answer means more there.
+    pub(super) fn after_tls(self) -> Self {
+        match self {
+            Self::Http(error) if !error.is_parse() => Self::EndedAfterTls(error),
+            other => other,
+        }
+    }
+}
+
+/// What can be done about a status.
+fn status_hint(status: u16) -> &'static str {
+    match status {
+        407 => "; it wants a name and password: http://NAME:PASSWORD@HOST:PORT",
+        _ => "",
+    }
+}
+
+/// An error of hyper's with what is behind it, which it does not say by itself.
+fn with_causes(error: &hyper::Error) -> String {
+    let causes = std::iter::successors(error.source(), |error| (*error).source());
+    causes.fold(error.to_string(), |said, cause| format!("{said}: {cause}"))
 }
 
 /// What can be done about a failure of TLS.

@@ -57,7 +57,7 @@ fn a_bridge_on_tls_is_reached_by_clients_that_trust_its_authority_and_by_no_othe
         // Each end counts its own connections.
         client.tell(&connect(id, &bridge.url, &json!({"ca": authority.file()})));
         client.hear("open", Some(id));
-        for bytes in [100, 5 * MB] {
+        for bytes in [100, MB] {
             passes_as(id, &mut client, &mut host, bytes);
             passes_as(id, &mut host, &mut client, bytes);
         }

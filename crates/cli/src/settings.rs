@@ -114,9 +114,10 @@ settings! { Settings:
     Connecting {
         /// A header to send, such as 'Authorization: Bearer TOKEN'. May be given many times.
         header: Vec<Header> = "none";
-        /// Use the HTTP proxy that the environment names, or none: https_proxy for wss:, http_proxy for ws:, all_proxy for
-        /// both, except for hosts that no_proxy names and for this machine. Capitals will do too, but for HTTP_PROXY, which
-        /// in a CGI program a stranger can set.
+        /// Use the HTTP proxy that the environment names, or none.
+        ///
+        /// That is https_proxy for wss:, http_proxy for ws:, all_proxy for both, except for hosts that no_proxy names and for
+        /// this machine. Capitals will do too, but for HTTP_PROXY, which in a CGI program a stranger can set.
         proxy: Proxy = "environment";
         /// Whose certificates to trust: this machine's, those built in, or either.
         tls_roots: Roots = "both";

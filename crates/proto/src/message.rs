@@ -26,7 +26,6 @@ pub struct Message {
 
 /// A message for many peers. Its base64 text is made once, when the first of them gets it in segments, and kept while
 /// anybody has the message.
-#[derive(Debug)]
 pub struct Shared {
     message: Message,
     coded: OnceLock<Bytes>,
@@ -152,6 +151,13 @@ impl fmt::Debug for Message {
     /// Sizes only: a peer's bytes never reach a log.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Message({} bytes in {})", self.len, self.parts().len())
+    }
+}
+
+impl fmt::Debug for Shared {
+    /// As of its message: its text says as much as the bytes.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.message.fmt(f)
     }
 }
 
@@ -284,6 +290,10 @@ mod tests {
 
     #[test]
     fn debug_shows_sizes_and_no_bytes() {
-        assert_eq!(format!("{:?}", rope(&["secret", "s"])), "Message(7 bytes in 2)");
+        let secret = rope(&["secret", "s"]);
+        assert_eq!(format!("{secret:?}"), "Message(7 bytes in 2)");
+        let shared = Arc::new(Shared::new(secret));
+        assert!(shared.message().coded(|_| Bytes::from_static(b"coded")).is_some());
+        assert_eq!(format!("{shared:?} {:?}", shared.message()), "Message(7 bytes in 2) Message(7 bytes in 2)");
     }
 }

@@ -11,7 +11,7 @@ use super::authority::Authority;
 use super::peer::Package::{NodeWs, PythonWebsockets};
 use super::peer::{Peer, python};
 use super::program::{Bridge, file};
-use super::tls::{assert_capped, introduce, passes};
+use super::tls::{pass_capped, passes};
 
 /// How long anything may take.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -33,11 +33,7 @@ fn a_host_on_tls_is_reached_through_a_proxy_in_frames_of_64_kib() {
     let near = Bridge::start_in(&variables, "ws://127.0.0.1:0", &connect, &["--no-auth", "--tls-ca", &ca]);
     let mut client = Peer::start(NodeWs);
     client.connect(1, &near.url);
-    introduce(&mut client, &mut host);
-    passes(&mut client, &mut host, 5 * MB);
-    passes(&mut host, &mut client, 5 * MB);
-    client.close(1, 1000, "done");
-    assert_capped(&relay.hear("relayed", None));
+    pass_capped(&mut client, &mut host, &mut relay);
     assert_eq!(proxy.asked(), json!({"event": "asked", "method": "CONNECT", "host": NAME, "port": port}));
 }
 

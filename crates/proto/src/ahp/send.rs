@@ -82,17 +82,9 @@ pub(super) struct Sender {
 
 impl Sender {
     pub(super) fn new(limits: &Limits, seed: [u8; 32]) -> Self {
-        let (queue, link, pace) = (Queue::new(limits.max_queued_bytes), Capacity::of(u64::MAX), Pace::default());
-        Self {
-            queue,
-            answers: VecDeque::new(),
-            pace,
-            short: [None; 2],
-            link,
-            seed,
-            groups: 0,
-            last_tag: Tag::default(),
-        }
+        let (queue, link) = (Queue::new(limits.max_queued_bytes), Capacity::of(u64::MAX));
+        let (answers, pace, last_tag) = Default::default();
+        Self { queue, answers, pace, short: [None; 2], link, seed, groups: 0, last_tag }
     }
 
     /// The link's cap changed. A group that has started cannot be cut anew.

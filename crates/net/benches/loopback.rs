@@ -27,12 +27,12 @@ use breakbulk_proto::ahp::Role;
 use node::Node;
 use official::Official;
 use passing::{BULK, Passing, Way, passing};
-use race::{Took, median, race, rounds, timed};
+use race::{Took, in_runtimes, median, race, rounds, runtime, timed};
 use tokio::runtime::Runtime;
 use wire::{Wire, straight};
 
 /// How it is asked for, its title, and what it does.
-type Part = (&'static str, &'static str, fn(&Runtime));
+type Part = (&'static str, &'static str, fn());
 
 const PARTS: [Part; 4] = [
     ("plain", "Over loopback WebSockets, beside one plain frame", in_one_frame),
@@ -42,33 +42,34 @@ const PARTS: [Part; 4] = [
 ];
 
 fn main() {
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("threads");
     let asked: Vec<String> = std::env::args().skip(1).filter(|argument| !argument.starts_with('-')).collect();
     for (name, title, run) in PARTS {
         if asked.is_empty() || asked.iter().any(|asked| asked == name) {
             table::head(title);
-            run(&runtime);
+            run();
         }
     }
 }
 
-fn in_one_frame(runtime: &Runtime) {
-    against_plain(runtime, "10 MB", corpus::LEN, 900_000, (1.2, Some(1.4)));
-    against_plain(runtime, "10 MB", corpus::LEN, 65_536, (1.6, None));
-    against_plain(runtime, "32 MB", BULK, 900_000, (1.15, None));
+fn in_one_frame() {
+    against_plain("10 MB", corpus::LEN, 900_000, (1.2, Some(1.4)));
+    against_plain("10 MB", corpus::LEN, 65_536, (1.6, None));
+    against_plain("32 MB", BULK, 900_000, (1.15, None));
 }
 
-fn small(runtime: &Runtime) {
-    latency(runtime, "loopback", None);
-    latency(runtime, "10 MB/s", Some(10e6));
+fn small() {
+    latency("loopback", None);
+    latency("10 MB/s", Some(10e6));
 }
 
 /// One message in segments, over the same in one frame.
-fn against_plain(runtime: &Runtime, name: &str, len: usize, cap: u64, (wall, cpu): (f64, Option<f64>)) {
+fn against_plain(name: &str, len: usize, cap: u64, (wall, cpu): (f64, Option<f64>)) {
     let text = corpus::agent(len);
-    let mut segmented = runtime.block_on(Wire::new(Dialect::Ahp, Role::Client, cap, straight));
-    let mut plain = runtime.block_on(Wire::new(Dialect::Plain, Role::Client, 64 << 20, straight));
-    let times = race([&mut || carry(runtime, &mut segmented, &text), &mut || carry(runtime, &mut plain, &text)]);
+    let times = in_runtimes(|runtime| {
+        let mut segmented = runtime.block_on(Wire::new(Dialect::Ahp, Role::Client, cap, straight));
+        let mut plain = runtime.block_on(Wire::new(Dialect::Plain, Role::Client, 64 << 20, straight));
+        race([&mut || carry(runtime, &mut segmented, &text), &mut || carry(runtime, &mut plain, &text)])
+    });
     let ratio = median(&times, |[segmented, plain]| segmented.wall / plain.wall);
     table::row(&format!("{name} at {cap}: wall time over one plain frame"), ratio, ..=wall);
     let ratio = median(&times, |[segmented, plain]| segmented.cpu / plain.cpu);
@@ -81,15 +82,16 @@ fn against_plain(runtime: &Runtime, name: &str, len: usize, cap: u64, (wall, cpu
 
 /// Through two gateways, over a direct link in segments. Either way the message is checked once, by who puts it together;
 /// then with a host that checks it once more.
-fn bridge(runtime: &Runtime) {
+fn bridge() {
     let text = corpus::agent(corpus::LEN);
-    let mut bridged = runtime.block_on(Wire::bridged(900_000, false));
-    let mut twice = runtime.block_on(Wire::bridged(900_000, true));
-    let mut direct = runtime.block_on(Wire::new(Dialect::Ahp, Role::Client, 900_000, straight));
-    let times =
+    let times = in_runtimes(|runtime| {
+        let mut bridged = runtime.block_on(Wire::bridged(900_000, false));
+        let mut twice = runtime.block_on(Wire::bridged(900_000, true));
+        let mut direct = runtime.block_on(Wire::new(Dialect::Ahp, Role::Client, 900_000, straight));
         race([&mut || carry(runtime, &mut bridged, &text), &mut || carry(runtime, &mut twice, &text), &mut || {
             carry(runtime, &mut direct, &text)
-        }]);
+        }])
+    });
     let ratio = median(&times, |[bridged, _, direct]| bridged.wall / direct.wall);
     table::row("10 MB through a bridge pair: wall time over direct", ratio, ..=2.0);
     let ratio = median(&times, |[_, twice, direct]| twice.wall / direct.wall);
@@ -98,8 +100,8 @@ fn bridge(runtime: &Runtime) {
 
 /// One message in our segments, over the same in the plain frames of others. Ours is checked as it lands; theirs is not
 /// looked at before it is parsed.
-fn against_others(runtime: &Runtime) {
-    let text = corpus::agent(corpus::LEN);
+fn against_others() {
+    let (runtime, text) = (&runtime(), corpus::agent(corpus::LEN));
     let mut ours = runtime.block_on(Wire::new(Dialect::Ahp, Role::Client, 900_000, straight));
     let mut beside = |name: &str, theirs: &mut dyn FnMut() -> Took| {
         let times = race([&mut || carry(runtime, &mut ours, &text), theirs]);
@@ -129,7 +131,8 @@ fn carry(runtime: &Runtime, wire: &mut Wire, text: &str) -> Took {
 }
 
 /// How long a small message takes while a large one moves: free of it, and behind it.
-fn latency(runtime: &Runtime, name: &str, rate: Option<f64>) {
+fn latency(name: &str, rate: Option<f64>) {
+    let runtime = runtime();
     let ways = [Way::Behind, Way::Free, Way::OtherChannel];
     let round = |_| ways.map(|way| runtime.block_on(passing(way, rate)));
     let rounds: Vec<[Passing; 3]> = (0..if rate.is_some() { 1 } else { rounds() }).map(round).collect();

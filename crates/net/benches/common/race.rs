@@ -2,12 +2,28 @@
 
 use std::time::{Duration, Instant};
 
+use tokio::runtime::Runtime;
+
+/// Runtimes that a race is run in, one after the other: how threads and memory come to lie is chance, and stays as it is
+/// for as long as a runtime lives.
+const RUNTIMES: usize = 5;
+
 /// What one run took, in seconds.
 #[derive(Clone, Copy)]
 pub(crate) struct Took {
     pub(crate) wall: f64,
     /// Of this process alone.
     pub(crate) cpu: f64,
+}
+
+/// What races in several runtimes saw, all of their rounds.
+pub(crate) fn in_runtimes<T>(race: impl Fn(&Runtime) -> Vec<T>) -> Vec<T> {
+    (0..RUNTIMES).flat_map(|_| race(&runtime())).collect()
+}
+
+/// As many threads as it takes for a reader and a writer.
+pub(crate) fn runtime() -> Runtime {
+    tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("threads")
 }
 
 /// Times each of `N` things once a round. Just before, it runs once untimed, so that what the one before it left behind

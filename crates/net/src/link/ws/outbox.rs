@@ -13,9 +13,8 @@ use super::Role;
 /// What is longer goes out as one message in many WebSocket frames. The official AHP transport takes 16 MiB a frame, but
 /// 64 MiB a message. A segment, which has to pass relays, is never that long.
 const LONGEST_FRAME: usize = 15 << 20;
-/// Masked at once: enough for a large write, little enough that the system finds it in the second-level cache, beside what
-/// it was made from.
-const PIECE: usize = 128 << 10;
+/// Masked at once: enough for one large write, little enough that the system finds it in the second-level cache.
+const PIECE: usize = 256 << 10;
 /// Slices given to one write. What waits is seldom more.
 const SLICES: usize = 32;
 /// Parts up to here are copied together, up to so much: a list of rows, each with its comma, would else be one slice each.

@@ -44,8 +44,10 @@ mod error;
 mod follow;
 mod history;
 mod keep;
+mod kept;
 mod kind;
 mod load;
+mod rows;
 mod shot;
 pub(crate) mod slim;
 mod slot;
@@ -185,6 +187,14 @@ impl State {
     /// When there is no such chat, or when a turn cannot be read.
     pub async fn history_through(&self, channel: &str, turn: &str) -> Result<Option<History>, StateError> {
         History::through(&self.slots, channel, turn).await
+    }
+
+    /// What a side chat knows of a chat, which may be no more; see [`entry::beside`]. Nothing, if nothing was said of it.
+    ///
+    /// # Errors
+    /// When the chat cannot be read.
+    pub async fn history_beside(&self, channel: &str, side: &str) -> Result<History, StateError> {
+        History::beside(&self.slots, channel, side).await
     }
 
     /// A page of the catalogue of sessions, the most recently modified first.

@@ -9,15 +9,17 @@ use std::sync::Arc;
 
 use ahp::reducers::ReduceOutcome;
 use ahp_types::actions::{ChatTurnsLoadedAction, StateAction};
-use ahp_types::state::{ChatState, MessageKind, MessageOrigin, SnapshotState, Turn, TurnState};
+use ahp_types::state::{ActiveTurn, ChatState, MessageKind, MessageOrigin, SnapshotState, Turn, TurnState};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use tracing::{debug, warn};
 
 use super::catalogue::Catalogue;
 use super::entry::Said;
+use super::kept::Kept;
 use super::kind::{Kind, reduce};
-use super::turns::{Place, Turns, encode};
+use super::rows::encode;
+use super::turns::{Place, Turns};
 use super::{StateError, heavy};
 use crate::log::{Bytes, DamagedRecord, Entry, Log, Save, Seq};
 
@@ -58,8 +60,9 @@ impl Channel {
         }
         let body = entry.body.clone();
         match heavy(body.len(), move || Said::read(&body)).await? {
-            Ok(Said::Initial(state)) => self.begin(state)?,
-            Ok(Said::Closed) => self.close(),
+            Ok(Said::Initial(state)) => self.begin(log, state).await?,
+            Ok(Said::Closed) => self.close(log).await?,
+            Ok(Said::Beside { chat, turn }) => self.beside(log, chat, turn).await?,
             Ok(Said::Action(action)) => self.act(log, &action).await?,
             Ok(Said::Notice(notice)) => self.catalogue.notice(notice),
             Ok(Said::Nothing) => {}
@@ -97,7 +100,8 @@ impl Channel {
         let state = self.state.as_ref();
         let sessions = matches!(state, Some(SnapshotState::Root(_))).then(|| self.catalogue.all());
         let turns = matches!(state, Some(SnapshotState::Chat(_))).then(|| self.turns.place());
-        let body = serde_json::to_vec(&Saved { kind: state.map(Kind::of), state, turns, sessions })?;
+        let kept = Some(self.turns.kept()).filter(|kept| !kept.is_empty());
+        let body = serde_json::to_vec(&Saved { kind: state.map(Kind::of), state, turns, kept, sessions })?;
         (self.base, self.since) = (body.len(), 0);
         Ok(self.turns.save(Save::new(self.uri.clone()).snapshot(self.seq, VERSION, body)))
     }
@@ -110,17 +114,17 @@ impl Channel {
 
     /// Takes a saved state.
     pub(super) fn restore(&mut self, seq: Seq, body: &[u8]) -> Result<(), StateError> {
-        let saved: Saved<&RawValue, Vec<_>> = serde_json::from_slice(body)?;
+        let saved: Saved<&RawValue, Kept, Vec<_>> = serde_json::from_slice(body)?;
         let state = saved.kind.zip(saved.state).map(|(kind, state)| kind.decode(state.get()));
         self.state = state.transpose()?;
-        self.turns = saved.turns.map_or_else(Turns::new, Turns::at);
+        self.turns = Turns::at(saved.turns.unwrap_or_default(), saved.kept.unwrap_or_default());
         self.catalogue = Catalogue::new(saved.sessions.unwrap_or_default());
         (self.seq, self.saved, self.base) = (seq, seq, body.len());
         Ok(())
     }
 
-    fn begin(&mut self, mut state: SnapshotState) -> Result<(), StateError> {
-        self.turns.clear();
+    async fn begin(&mut self, log: &dyn Log, mut state: SnapshotState) -> Result<(), StateError> {
+        self.turns.clear(log, &self.uri).await?;
         if let SnapshotState::Chat(chat) = &mut state {
             self.turns.prepend(&std::mem::take(&mut chat.turns))?;
         }
@@ -128,10 +132,27 @@ impl Channel {
         Ok(())
     }
 
-    /// Nothing is there any more. What follows, if anything, is a beginning.
-    fn close(&mut self) {
-        self.turns.clear();
+    /// Nothing is there any more but what side chats know. What follows, if anything, is a beginning.
+    async fn close(&mut self, log: &dyn Log) -> Result<(), StateError> {
+        self.turns.clear(log, &self.uri).await?;
         self.state = None;
+        Ok(())
+    }
+
+    /// From now on a side chat knows the turns up to this one, as they are; or, without one, nothing.
+    async fn beside(&mut self, log: &dyn Log, side: String, turn: Option<String>) -> Result<(), StateError> {
+        self.turns.release(&side);
+        let (Some(turn), Some(SnapshotState::Chat(chat))) = (turn, &self.state) else { return Ok(()) };
+        if let Some(active) = chat.active_turn.as_ref().filter(|active| active.id == turn) {
+            let (turn, weight) = (so_far(active), self.weight());
+            let row = heavy(weight, move || encode(0, &turn)).await??;
+            self.turns.keep(side, self.turns.range().end, Some(row));
+        } else if let Some(row) = self.turns.find_last(log, &self.uri, &turn).await? {
+            self.turns.keep(side, row.number + 1, None);
+        } else {
+            warn!("a side chat is about no turn and knows nothing");
+        }
+        Ok(())
     }
 
     async fn act(&mut self, log: &dyn Log, action: &StateAction) -> Result<(), StateError> {
@@ -155,13 +176,13 @@ impl Channel {
                 chat.turns.push(last.turn()?);
                 run(state, action);
                 if taken(state).is_empty() {
-                    turns.cut(last.number, last.start());
+                    turns.cut(log, uri, last.number, last.start()).await?;
                 }
             }
             (SnapshotState::Chat(chat), A::ChatTruncated(truncated)) => match &truncated.turn_id {
                 None => {
                     run(state, action);
-                    turns.clear();
+                    turns.clear(log, uri).await?;
                 }
                 Some(id) => {
                     let Some(kept) = turns.find(log, uri, id).await? else { return Ok(()) };
@@ -169,7 +190,7 @@ impl Channel {
                     chat.turns.push(stand_in(id));
                     run(state, action);
                     taken(state);
-                    turns.cut(kept.number + 1, kept.end());
+                    turns.cut(log, uri, kept.number + 1, kept.end()).await?;
                 }
             },
             (SnapshotState::Chat(_), A::ChatTurnsLoaded(loaded)) => {
@@ -185,7 +206,7 @@ impl Channel {
 
 /// What is in the body of a saved snapshot.
 #[derive(Serialize, Deserialize)]
-struct Saved<T, S> {
+struct Saved<T, K, S> {
     /// None, and no state, when the channel is closed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     kind: Option<Kind>,
@@ -193,6 +214,9 @@ struct Saved<T, S> {
     state: Option<T>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     turns: Option<Place>,
+    /// Also of a closed one.
+    #[serde(default = "Option::default", skip_serializing_if = "Option::is_none")]
+    kept: Option<K>,
     #[serde(default = "Option::default", skip_serializing_if = "Option::is_none")]
     sessions: Option<S>,
 }
@@ -233,6 +257,19 @@ async fn without_known(
     turns.scan(log, uri, look).await?;
     let new = loaded.turns.iter().filter(|turn| !known.contains(turn.id.as_str())).cloned().collect();
     Ok(ChatTurnsLoadedAction { turns: new, turns_next_cursor: loaded.turns_next_cursor.clone() })
+}
+
+/// What there is of a turn that is not over, as one that is. Of all ends, it is most like one that was stopped.
+fn so_far(turn: &ActiveTurn) -> Turn {
+    Turn {
+        id: turn.id.clone(),
+        started_at: Some(turn.started_at.clone()),
+        duration: None,
+        message: turn.message.clone(),
+        response_parts: turn.response_parts.clone(),
+        usage: turn.usage.clone(),
+        state: TurnState::Cancelled,
+    }
 }
 
 /// A turn of which only the id matters.

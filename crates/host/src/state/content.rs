@@ -1,6 +1,5 @@
 //! Reads what was sent by reference, from where the state has it now.
 
-use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
@@ -13,13 +12,11 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 
+use super::rows::find_last;
 use super::slim::{Reference, Version};
 use super::slot::Slots;
-use super::turns::{Row, scan};
 use super::{StateError, heavy};
-
-/// How many turns are looked at together, from the newest on.
-const STEP: u64 = 16;
+use crate::log::Log;
 
 /// A content, as it is inline.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -92,46 +89,37 @@ pub(super) async fn content(slots: &Slots, reference: Reference) -> Result<Conte
     if let Some(found) = in_chat(chat, &reference.way()) {
         return found.checked(&reference).ok_or(StateError::NotFound);
     }
-    let (range, fresh) = (held.turns.range(), held.turns.fresh(held.turns.range()));
+    let (rows, fresh) = ([held.turns.range()], held.turns.fresh(held.turns.range()));
     drop(held);
+    in_rows(&*slots.log, &rows, &fresh, reference).await
+}
+
+/// What a reference names in these rows of its chat.
+pub(super) async fn in_rows(
+    log: &dyn Log,
+    rows: &[Range<u64>],
+    fresh: &BTreeMap<u64, Bytes>,
+    reference: Reference,
+) -> Result<Content, StateError> {
     let Some(("turn", turn)) = reference.steps.first() else { return Err(StateError::NotFound) };
-    let row = match find(slots, &reference.channel, range, &fresh, turn).await {
-        Ok(Some(row)) => row,
-        // It was truncated while it was looked for.
-        Ok(None) | Err(StateError::Gone) => return Err(StateError::NotFound),
-        Err(error) => return Err(error),
-    };
+    let mut found = None;
+    for rows in rows.iter().rev() {
+        found = match find_last(log, &reference.channel, rows.clone(), fresh, turn).await {
+            // It was truncated while it was looked for.
+            Err(StateError::Gone) => return Err(StateError::NotFound),
+            found => found?,
+        };
+        if found.is_some() {
+            break;
+        }
+    }
+    let row = found.ok_or(StateError::NotFound)?;
     let look = move || {
         let turn: Turn = row.turn()?;
         let found = in_turn(&turn.message, &turn.response_parts, reference.way().get(1..).unwrap_or_default());
         found.and_then(|found| found.checked(&reference)).ok_or(StateError::NotFound)
     };
     heavy(super::LARGE, look).await?
-}
-
-/// The last turn with this id. What was sent by reference is rarely old.
-async fn find(
-    slots: &Slots,
-    channel: &str,
-    range: Range<u64>,
-    fresh: &BTreeMap<u64, Bytes>,
-    turn: &str,
-) -> Result<Option<Row>, StateError> {
-    let mut end = range.end;
-    while end > range.start {
-        let start = end.saturating_sub(STEP).max(range.start);
-        let mut found = None;
-        let look = |row: &Row, id: Cow<'_, str>| {
-            found = (id == turn).then(|| row.clone());
-            found.is_some()
-        };
-        scan(&*slots.log, channel, start..end, fresh, look).await?;
-        if found.is_some() {
-            return Ok(found);
-        }
-        end = start;
-    }
-    Ok(None)
 }
 
 /// What is in a chat beside its completed turns.

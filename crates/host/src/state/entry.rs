@@ -5,6 +5,7 @@
 //! | `{"channel":…,"action":{…},"origin":{…}}` | an action; `origin` where a client dispatched it |
 //! | `{"channel":…,"initial":{"kind":…,"state":{…}}}` | what a channel begins with |
 //! | `{"channel":…,"closed":true}` | the channel is no more, until it begins anew |
+//! | `{"channel":…,"beside":{"chat":…,"turn":…}}` | a side chat knows this chat up to that turn, as it is now; without `turn`, nothing |
 //! | `{"method":"root/sessionAdded","params":{…}}` | a notification of the catalogue, on the root channel |
 //!
 //! AHP has no action that makes or ends a channel, so the first entry of one is its initial state. Connections pass it over:
@@ -59,6 +60,19 @@ pub fn closed(channel: &str) -> serde_json::Result<Bytes> {
     serde_json::to_vec(&serde_json::json!({ "channel": channel, "closed": true })).map(Into::into)
 }
 
+/// The body of an entry on a chat of which a side chat knows everything up to a turn from now on; without one, nothing.
+///
+/// # Errors
+/// Never: names have a JSON.
+pub fn beside(channel: &str, side: &str, turn: Option<&str>) -> serde_json::Result<Bytes> {
+    #[derive(Serialize)]
+    struct Body<'a> {
+        channel: &'a str,
+        beside: Beside<&'a str>,
+    }
+    serde_json::to_vec(&Body { channel, beside: Beside { chat: side, turn } }).map(Into::into)
+}
+
 /// The body of a notification of the catalogue.
 ///
 /// # Errors
@@ -99,11 +113,23 @@ pub(super) struct Initial<T> {
     pub(super) state: T,
 }
 
+/// A side chat, and the turn that it is about.
+#[derive(Debug, Serialize, Deserialize)]
+struct Beside<T> {
+    chat: T,
+    #[serde(default = "Option::default", skip_serializing_if = "Option::is_none")]
+    turn: Option<T>,
+}
+
 /// What a body says to a reducer.
 #[derive(Debug)]
 pub(super) enum Said {
     Initial(SnapshotState),
     Closed,
+    Beside {
+        chat: String,
+        turn: Option<String>,
+    },
     Action(Box<StateAction>),
     Notice(Notice),
     /// Something that changes no state: a refused action, or what a later version writes.
@@ -125,6 +151,9 @@ impl Said {
         if body.closed == Some(true) {
             return Ok(Self::Closed);
         }
+        if let Some(Beside { chat, turn }) = body.beside {
+            return Ok(Self::Beside { chat, turn });
+        }
         let (Some(method), Some(params)) = (body.method, body.params) else { return Ok(Self::Nothing) };
         Ok(match method.as_ref() {
             ADDED => Self::Notice(Notice::Added(serde_json::from_str(params.get())?)),
@@ -144,6 +173,7 @@ struct Body<'a> {
     #[serde(borrow)]
     initial: Option<Initial<&'a RawValue>>,
     closed: Option<bool>,
+    beside: Option<Beside<String>>,
     method: Option<Cow<'a, str>>,
     #[serde(borrow)]
     params: Option<&'a RawValue>,

@@ -52,13 +52,13 @@ async fn take(slots: &Slots, entry: &Entry) {
         Err(StateError::NotFound) => return,
         Err(error) => return warn!(channel = %entry.channel, %error, "a channel cannot be loaded"),
     };
-    let turns = held.turns.place();
+    let turns = held.turns.extent();
     if let Err(error) = held.apply(&*slots.log, entry).await {
         warn!(seq = entry.seq, %error, "an entry cannot be taken; its channel is loaded again when it is asked for");
         drop(held);
         return slots.forget(&entry.channel).await;
     }
-    let is_due = turns != held.turns.place() || held.unsaved_bytes() >= slots.config.save_after_bytes;
+    let is_due = turns != held.turns.extent() || held.unsaved_bytes() >= slots.config.save_after_bytes;
     slots.weigh_held(&held, is_due);
 }
 

@@ -11,8 +11,9 @@ use serde::Deserializer;
 use serde::de::{IgnoredAny, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
+use super::rows::{Row, rows};
 use super::slot::{Held, Slots};
-use super::turns::{Place, Row, rows};
+use super::turns::Place;
 use super::{StateError, heavy};
 use crate::log::Seq;
 

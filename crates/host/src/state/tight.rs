@@ -1,9 +1,9 @@
 //! A snapshot for somebody who takes little: large content by reference, and of the last turns as many as fit.
 
+use super::rows::rows;
 use super::shot::{Cut, Shot, TRIES, View};
 use super::slim::{self, Moved};
 use super::slot::Slots;
-use super::turns::rows;
 use super::{StateError, heavy};
 
 /// Bytes around the state beside the channel's name: they are counted, not measured.

@@ -1,9 +1,11 @@
 //! The completed turns of a chat: rows of the log, each encoded once.
 //!
-//! A row is numbered, and turns are prepended as well as appended, so numbers begin in the middle. It begins with its
-//! offset in the text that all rows together would be: the size of any window is the difference of two offsets.
+//! A row is numbered, and turns are prepended as well as appended, so numbers begin in the middle. It has an offset in
+//! the text that all rows together would be: the size of any window is the difference of two offsets.
 //!
 //! In memory is only what the log does not have yet. Of those that it has, the state knows how many there are.
+//!
+//! What side chats know of the chat are rows too, see [`Kept`].
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -11,26 +13,23 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use ahp_types::state::Turn;
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::Bytes;
 use serde::{Deserialize, Serialize};
-
-use crate::log::{Log, Save};
+use tracing::warn;
 
 use super::StateError;
+use super::kept::Kept;
+use super::rows::{PAGE, Row, at_offset, encode, find_last, page, rows, scan, text_len};
+use crate::log::{Log, Save};
 
 /// The number of a chat's first row: in the middle of what the log can number.
 const MIDDLE: u64 = 1 << 31;
-
-/// Bytes of a row before its text.
-const HEADER: usize = 8;
-
-/// What is read at once while looking for a turn.
-const PAGE: usize = 1 << 20;
 
 /// Where a chat's turns are.
 #[derive(Debug)]
 pub(super) struct Turns {
     place: Place,
+    kept: Kept,
     fresh: BTreeMap<u64, Bytes>,
     /// Rows from here on are in the log and are no longer ours.
     stale: Option<u64>,
@@ -50,12 +49,12 @@ pub(super) struct Place {
 
 impl Turns {
     pub(super) fn new() -> Self {
-        Self::at(Place { first: MIDDLE, end: MIDDLE, from: 0, to: 0 })
+        Self::at(Place::default(), Kept::default())
     }
 
     /// Turns that the log has.
-    pub(super) fn at(place: Place) -> Self {
-        Self { place, fresh: BTreeMap::new(), stale: None, epoch: next_epoch() }
+    pub(super) fn at(place: Place, kept: Kept) -> Self {
+        Self { place, kept, fresh: BTreeMap::new(), stale: None, epoch: next_epoch() }
     }
 
     /// Turns of a replay from the beginning: whatever rows the log has are not these.
@@ -65,6 +64,15 @@ impl Turns {
 
     pub(super) const fn place(&self) -> Place {
         self.place
+    }
+
+    /// While it is the same, there are no new rows.
+    pub(super) const fn extent(&self) -> (Place, u64) {
+        (self.place, self.kept.next())
+    }
+
+    pub(super) const fn kept(&self) -> &Kept {
+        &self.kept
     }
 
     pub(super) const fn epoch(&self) -> u64 {
@@ -104,26 +112,58 @@ impl Turns {
             let row = encode(0, turn)?;
             self.place.from -= text_len(&row);
             self.place.first -= 1;
-            let mut row = BytesMut::from(row.as_ref());
-            row.get_mut(..HEADER).unwrap_or_default().copy_from_slice(&self.place.from.to_le_bytes());
-            self.fresh.insert(self.place.first, row.freeze());
+            self.fresh.insert(self.place.first, at_offset(self.place.from, &row));
         }
         Ok(())
     }
 
-    /// Takes away the rows from `end` on, which begin at the offset `to`.
-    pub(super) fn cut(&mut self, end: u64, to: i64) {
+    /// A side chat knows the turns before the row `end`, and then the one of this row, which is not over.
+    pub(super) fn keep(&mut self, side: String, end: u64, unfinished: Option<Bytes>) {
+        let number = self.kept.insert(side, self.place.first..end, unfinished.is_some());
+        self.fresh.extend(number.zip(unfinished));
+    }
+
+    /// A side chat is no more. Copies that only it had are empty from now on.
+    pub(super) fn release(&mut self, side: &str) {
+        self.fresh.extend(self.kept.remove(side).into_iter().map(|number| (number, Bytes::new())));
+    }
+
+    /// Takes away the rows from `end` on, which begin at the offset `to`. Who knows any of them keeps them.
+    pub(super) async fn cut(&mut self, log: &dyn Log, channel: &str, end: u64, to: i64) -> Result<(), StateError> {
         if end >= self.place.end {
-            return;
+            return Ok(());
         }
+        self.copy(log, channel, end).await?;
         (self.place.end, self.place.to) = (end, to);
         self.fresh.split_off(&end);
         self.stale = Some(self.stale.map_or(end, |stale| stale.min(end)));
         self.epoch = next_epoch();
+        Ok(())
     }
 
-    pub(super) fn clear(&mut self) {
-        self.cut(self.place.first, self.place.from);
+    pub(super) async fn clear(&mut self, log: &dyn Log, channel: &str) -> Result<(), StateError> {
+        self.cut(log, channel, self.place.first, self.place.from).await
+    }
+
+    /// Copies the rows from `end` on that side chats know.
+    async fn copy(&mut self, log: &dyn Log, channel: &str, end: u64) -> Result<(), StateError> {
+        let Some(known) = self.kept.beyond(end) else { return Ok(()) };
+        let mut copies = Vec::new();
+        while let Some(at) = Some(known.start + copies.len() as u64).filter(|at| *at < known.end) {
+            match page(log, channel, at..known.end, &self.fresh, PAGE).await {
+                Ok(page) => copies.extend(page.iter().map(Row::encoded)),
+                // What nobody can read is not worth the chat.
+                Err(StateError::Damaged(record)) => {
+                    warn!(channel, %record, "what is lost with it is not kept for side chats: it is damaged");
+                    self.kept.who_knows(end).iter().for_each(|side| self.release(side));
+                    return Ok(());
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        let first = self.kept.copied(&known);
+        self.fresh.extend((first..).zip(copies));
+        Ok(())
     }
 
     /// Adds what the log does not have to what is saved. Until [`settle`](Turns::settle) says how that went, it stays.
@@ -183,6 +223,17 @@ impl Turns {
         self.scan(log, channel, look).await?;
         Ok(found)
     }
+
+    /// The last one, see [`find_last`].
+    pub(super) async fn find_last(&self, log: &dyn Log, channel: &str, turn: &str) -> Result<Option<Row>, StateError> {
+        find_last(log, channel, self.range(), &self.fresh, turn).await
+    }
+}
+
+impl Default for Place {
+    fn default() -> Self {
+        Self { first: MIDDLE, end: MIDDLE, from: 0, to: 0 }
+    }
 }
 
 impl Place {
@@ -193,135 +244,12 @@ impl Place {
 
     /// Bytes of all texts from this row on.
     pub(super) fn bytes_from(&self, row: &Row) -> u64 {
-        u64::try_from(self.to - row.offset).unwrap_or(0)
+        u64::try_from(self.to - row.start()).unwrap_or(0)
     }
-}
-
-/// A row, read.
-#[derive(Debug, Clone)]
-pub(super) struct Row {
-    pub(super) number: u64,
-    offset: i64,
-    /// The turn's JSON.
-    pub(super) text: Bytes,
-}
-
-impl Row {
-    /// The offset behind it.
-    pub(super) fn end(&self) -> i64 {
-        self.offset + i64::try_from(self.text.len()).unwrap_or(i64::MAX)
-    }
-
-    /// The offset of its first byte.
-    pub(super) const fn start(&self) -> i64 {
-        self.offset
-    }
-
-    /// The same with another text of the turn.
-    pub(super) fn with_text(self, text: Bytes) -> Self {
-        Self { text, ..self }
-    }
-
-    pub(super) fn turn(&self) -> serde_json::Result<Turn> {
-        serde_json::from_slice(&self.text)
-    }
-
-    /// The turn's id.
-    pub(super) fn id(&self) -> Result<String, StateError> {
-        let Id { id } = serde_json::from_slice(&self.text)?;
-        Ok(id.into_owned())
-    }
-
-    fn read(number: u64, row: &Bytes) -> Option<Self> {
-        let offset = i64::from_le_bytes(row.get(..HEADER)?.try_into().ok()?);
-        Some(Self { number, offset, text: row.slice(HEADER..) })
-    }
-}
-
-/// Calls `look` with each row of a range and its turn's id, from the oldest on, until it has seen enough.
-pub(super) async fn scan(
-    log: &dyn Log,
-    channel: &str,
-    range: Range<u64>,
-    fresh: &BTreeMap<u64, Bytes>,
-    mut look: impl FnMut(&Row, Cow<'_, str>) -> bool + Send,
-) -> Result<(), StateError> {
-    let mut at = range.start;
-    while at < range.end {
-        let page = page(log, channel, at..range.end, fresh, PAGE).await?;
-        at += page.len() as u64;
-        for row in &page {
-            let Id { id } = serde_json::from_slice(&row.text)?;
-            if look(row, id) {
-                return Ok(());
-            }
-        }
-    }
-    Ok(())
-}
-
-/// All rows of a range, from memory and from the log.
-pub(super) async fn rows(
-    log: &dyn Log,
-    channel: &str,
-    range: Range<u64>,
-    fresh: BTreeMap<u64, Bytes>,
-) -> Result<Vec<Row>, StateError> {
-    let mut all = Vec::new();
-    let mut at = range.start;
-    while at < range.end {
-        let page = page(log, channel, at..range.end, &fresh, usize::MAX).await?;
-        at += page.len() as u64;
-        all.extend(page);
-    }
-    Ok(all)
-}
-
-/// Some rows from the beginning of a range, at least one.
-pub(super) async fn page(
-    log: &dyn Log,
-    channel: &str,
-    range: Range<u64>,
-    fresh: &BTreeMap<u64, Bytes>,
-    max_bytes: usize,
-) -> Result<Vec<Row>, StateError> {
-    let in_memory = fresh
-        .range(range.clone())
-        .enumerate()
-        .map_while(|(at, (number, row))| (*number == range.start + at as u64).then(|| Row::read(*number, row)));
-    let mut page: Vec<Row> = in_memory.flatten().collect();
-    if page.is_empty() {
-        let end = fresh.range(range.clone()).next().map_or(range.end, |(number, _)| *number);
-        let read = log.rows(channel, range.start..end, max_bytes).await?;
-        page = read.rows.iter().filter_map(|(number, row)| Row::read(*number, row)).collect();
-    }
-    let follows = page.iter().zip(range.start..).all(|(row, number)| row.number == number);
-    if page.is_empty() || !follows {
-        return Err(StateError::Gone);
-    }
-    Ok(page)
-}
-
-/// A row: an offset, and a turn's JSON.
-pub(super) fn encode(offset: i64, turn: &Turn) -> serde_json::Result<Bytes> {
-    let mut row = BytesMut::new().writer();
-    row.get_mut().put_i64_le(offset);
-    serde_json::to_writer(&mut row, turn)?;
-    Ok(row.into_inner().freeze())
 }
 
 /// No two are the same, so that a chat that was forgotten and loaded again is not taken for what it was.
 fn next_epoch() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     NEXT.fetch_add(1, Relaxed)
-}
-
-fn text_len(row: &Bytes) -> i64 {
-    i64::try_from(row.len() - HEADER).unwrap_or(i64::MAX)
-}
-
-#[derive(Deserialize)]
-struct Id<'a> {
-    #[serde(borrow)]
-    id: Cow<'a, str>,
 }

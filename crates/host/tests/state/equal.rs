@@ -5,12 +5,13 @@ use std::sync::Arc;
 
 use ahp::reducers::apply_action_to_chat;
 use ahp_types::actions::StateAction;
-use ahp_types::state::{ChatState, SnapshotState};
-use breakbulk_host::log::{Log, MemoryLog, Options, Seq, SqliteLog};
-use breakbulk_host::state::{Page, State, StateConfig, View};
+use ahp_types::state::{ChatState, SnapshotState, Turn};
+use breakbulk_host::log::{Batch, Log, MemoryLog, Options, Seq, SqliteLog};
+use breakbulk_host::state::{Page, State, StateConfig, View, entry};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
+use crate::beside::all;
 use crate::common::*;
 
 /// Something happens in the chat, or to the host.
@@ -27,6 +28,10 @@ enum Op {
     InTurn(Value),
     /// Turns that nobody has seen yet, and one that is there.
     Older(usize),
+    /// A side chat is made about a turn, named so too; or it is no more.
+    Aside(usize, Option<usize>),
+    /// The chat is no more, and begins anew.
+    Anew,
     /// A client comes, and follows from here on.
     Join(Option<u64>),
     /// A client loses its link here, and comes back with what it missed at the end.
@@ -53,6 +58,8 @@ fn op() -> impl Strategy<Value = Op> {
         3 => id.clone().prop_map(Op::Resume),
         3 => proptest::option::weighted(0.8, id.clone()).prop_map(Op::Truncate),
         1 => (0..4_usize).prop_map(Op::Older),
+        5 => (0..4_usize, proptest::option::weighted(0.9, id.clone())).prop_map(|(side, back)| Op::Aside(side, back)),
+        1 => Just(Op::Anew),
         3 => proptest::option::of(0..4_u64).prop_map(Op::Join),
         2 => (0..4_usize).prop_map(Op::Lag),
         2 => Just(Op::Save),
@@ -109,6 +116,8 @@ struct World {
     /// Ids of all turns that were ever started, and how many there are of those that were loaded.
     started: Vec<String>,
     older: usize,
+    /// What side chats know.
+    known: BTreeMap<String, Vec<Turn>>,
 }
 
 impl World {
@@ -118,7 +127,7 @@ impl World {
         let SnapshotState::Chat(truth) = chat() else { unreachable!() };
         let state = open(&log, config).await;
         let (past, clients, started) = (Vec::new(), Vec::new(), Vec::new());
-        Self { log, state, config, truth: *truth, past, clients, started, older: 0 }
+        Self { log, state, config, truth: *truth, past, clients, started, older: 0, known: BTreeMap::new() }
     }
 
     async fn run(&mut self, op: Op) {
@@ -154,6 +163,17 @@ impl World {
                 self.act(action).await;
             }
             Op::Older(count) => self.load_older(count).await,
+            Op::Aside(side, back) => self.aside(format!("side {side}"), back).await,
+            Op::Anew => {
+                self.log.append(Batch::new().entry(CHAT, entry::closed(CHAT).unwrap())).await.unwrap();
+                let seq = begin(&*self.log, CHAT, &chat()).await;
+                let SnapshotState::Chat(truth) = chat() else { unreachable!() };
+                self.truth = *truth;
+                self.past.clear();
+                // Whoever follows it comes back to a snapshot.
+                self.clients.clear();
+                self.state.reached(seq).await.unwrap();
+            }
             Op::Join(turns) => {
                 let client = self.snapshot(View { turns }).await;
                 self.clients.push(client);
@@ -183,6 +203,23 @@ impl World {
         self.past.push((seq, action));
         self.state.reached(seq).await.unwrap();
         self.deliver(false).await;
+    }
+
+    async fn aside(&mut self, side: String, back: Option<usize>) {
+        let turn = back.map(|back| self.named(back));
+        let body = entry::beside(CHAT, &side, turn.as_deref()).unwrap();
+        let seq = self.log.append(Batch::new().entry(CHAT, body)).await.unwrap()[0];
+        self.state.reached(seq).await.unwrap();
+        let turns = &self.truth.turns;
+        let active = self.truth.active_turn.as_ref().filter(|active| Some(&active.id) == turn.as_ref());
+        let end = turns.iter().rposition(|there| Some(&there.id) == turn.as_ref()).map_or(0, |at| at + 1);
+        let mut known = turns[..if active.is_some() { turns.len() } else { end }].to_vec();
+        known.extend(active.map(|active| {
+            let mut turn = serde_json::to_value(active).unwrap();
+            turn["state"] = json!("cancelled");
+            serde_json::from_value(turn).unwrap()
+        }));
+        self.known.insert(side, known);
     }
 
     async fn load_older(&mut self, count: usize) {
@@ -262,6 +299,11 @@ impl World {
         let restarted = open(&self.log, self.config).await;
         assert_eq!(seen(&self.state, &*self.log, CHAT, ALL).await, truth);
         assert_eq!(seen(&restarted, &*self.log, CHAT, ALL).await, truth);
+        for (side, known) in &self.known {
+            for state in [&self.state, &restarted] {
+                assert_eq!(all(&state.history_beside(CHAT, side).await.unwrap()).await, *known);
+            }
+        }
         for mut client in std::mem::take(&mut self.clients) {
             let whole = self.truth.turns.len() - client.chat.turns.len();
             assert_eq!(client.chat.turns, self.truth.turns[whole..]);

@@ -1,0 +1,184 @@
+//! Rows, each a turn encoded once: its offset in the text that all rows of a chat would be, and its JSON.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use ahp_types::state::Turn;
+use bytes::{BufMut, Bytes, BytesMut};
+use serde::Deserialize;
+
+use super::StateError;
+use crate::log::Log;
+
+/// Bytes of a row before its text.
+const HEADER: usize = 8;
+
+/// What is read at once while many rows are gone through.
+pub(super) const PAGE: usize = 1 << 20;
+
+/// How many turns are looked at together, from the newest on.
+const STEP: u64 = 16;
+
+/// A row, read.
+#[derive(Debug, Clone)]
+pub(super) struct Row {
+    pub(super) number: u64,
+    offset: i64,
+    /// The turn's JSON.
+    pub(super) text: Bytes,
+}
+
+impl Row {
+    /// The offset behind it.
+    pub(super) fn end(&self) -> i64 {
+        self.offset + i64::try_from(self.text.len()).unwrap_or(i64::MAX)
+    }
+
+    /// The offset of its first byte.
+    pub(super) const fn start(&self) -> i64 {
+        self.offset
+    }
+
+    /// The same with another text of the turn.
+    pub(super) fn with_text(self, text: Bytes) -> Self {
+        Self { text, ..self }
+    }
+
+    pub(super) fn turn(&self) -> serde_json::Result<Turn> {
+        serde_json::from_slice(&self.text)
+    }
+
+    /// The turn's id.
+    pub(super) fn id(&self) -> Result<String, StateError> {
+        let Id { id } = serde_json::from_slice(&self.text)?;
+        Ok(id.into_owned())
+    }
+
+    /// As it was encoded.
+    pub(super) fn encoded(&self) -> Bytes {
+        let mut row = BytesMut::with_capacity(HEADER + self.text.len());
+        row.put_i64_le(self.offset);
+        row.put_slice(&self.text);
+        row.freeze()
+    }
+
+    fn read(number: u64, row: &Bytes) -> Option<Self> {
+        let offset = i64::from_le_bytes(row.get(..HEADER)?.try_into().ok()?);
+        Some(Self { number, offset, text: row.slice(HEADER..) })
+    }
+}
+
+/// Calls `look` with each row of a range and its turn's id, from the oldest on, until it has seen enough.
+pub(super) async fn scan(
+    log: &dyn Log,
+    channel: &str,
+    range: Range<u64>,
+    fresh: &BTreeMap<u64, Bytes>,
+    mut look: impl FnMut(&Row, Cow<'_, str>) -> bool + Send,
+) -> Result<(), StateError> {
+    let mut at = range.start;
+    while at < range.end {
+        let page = page(log, channel, at..range.end, fresh, PAGE).await?;
+        at += page.len() as u64;
+        for row in &page {
+            let Id { id } = serde_json::from_slice(&row.text)?;
+            if look(row, id) {
+                return Ok(());
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The last row of a range whose turn has this id, looked for from the newest on: what is asked for is rarely old.
+pub(super) async fn find_last(
+    log: &dyn Log,
+    channel: &str,
+    range: Range<u64>,
+    fresh: &BTreeMap<u64, Bytes>,
+    turn: &str,
+) -> Result<Option<Row>, StateError> {
+    let mut end = range.end;
+    while end > range.start {
+        let start = end.saturating_sub(STEP).max(range.start);
+        let mut found = None;
+        let look = |row: &Row, id: Cow<'_, str>| {
+            found = if id == turn { Some(row.clone()) } else { found.take() };
+            false
+        };
+        scan(log, channel, start..end, fresh, look).await?;
+        if found.is_some() {
+            return Ok(found);
+        }
+        end = start;
+    }
+    Ok(None)
+}
+
+/// All rows of a range, from memory and from the log.
+pub(super) async fn rows(
+    log: &dyn Log,
+    channel: &str,
+    range: Range<u64>,
+    fresh: BTreeMap<u64, Bytes>,
+) -> Result<Vec<Row>, StateError> {
+    let mut all = Vec::new();
+    let mut at = range.start;
+    while at < range.end {
+        let page = page(log, channel, at..range.end, &fresh, usize::MAX).await?;
+        at += page.len() as u64;
+        all.extend(page);
+    }
+    Ok(all)
+}
+
+/// Some rows from the beginning of a range, at least one.
+pub(super) async fn page(
+    log: &dyn Log,
+    channel: &str,
+    range: Range<u64>,
+    fresh: &BTreeMap<u64, Bytes>,
+    max_bytes: usize,
+) -> Result<Vec<Row>, StateError> {
+    let in_memory = fresh
+        .range(range.clone())
+        .enumerate()
+        .map_while(|(at, (number, row))| (*number == range.start + at as u64).then(|| Row::read(*number, row)));
+    let mut page: Vec<Row> = in_memory.flatten().collect();
+    if page.is_empty() {
+        let end = fresh.range(range.clone()).next().map_or(range.end, |(number, _)| *number);
+        let read = log.rows(channel, range.start..end, max_bytes).await?;
+        page = read.rows.iter().filter_map(|(number, row)| Row::read(*number, row)).collect();
+    }
+    let follows = page.iter().zip(range.start..).all(|(row, number)| row.number == number);
+    if page.is_empty() || !follows {
+        return Err(StateError::Gone);
+    }
+    Ok(page)
+}
+
+/// A row: an offset, and a turn's JSON.
+pub(super) fn encode(offset: i64, turn: &Turn) -> serde_json::Result<Bytes> {
+    let mut row = BytesMut::new().writer();
+    row.get_mut().put_i64_le(offset);
+    serde_json::to_writer(&mut row, turn)?;
+    Ok(row.into_inner().freeze())
+}
+
+/// The same row with another offset.
+pub(super) fn at_offset(offset: i64, row: &Bytes) -> Bytes {
+    let mut row = BytesMut::from(row.as_ref());
+    row.get_mut(..HEADER).unwrap_or_default().copy_from_slice(&offset.to_le_bytes());
+    row.freeze()
+}
+
+pub(super) fn text_len(row: &Bytes) -> i64 {
+    i64::try_from(row.len() - HEADER).unwrap_or(i64::MAX)
+}
+
+#[derive(Deserialize)]
+struct Id<'a> {
+    #[serde(borrow)]
+    id: Cow<'a, str>,
+}

@@ -21,6 +21,10 @@
 //! after turns were taken back, after one that the agent was never told of, after a crash of the agent or of the host. A
 //! fork begins with the turns that were copied into it. To an adapter all of these are one case, a start with a history.
 //!
+//! **A side chat's agent also knows what the chat is about** ([`Start::beside`]): the turns of the other chat up to the one
+//! that it was opened from, as they were at that moment, with what there was of the answer if that turn was still going
+//! on; and the text that was selected.
+//!
 //! An agent may have a quicker way back than to be told all of it: it gives a token in each turn
 //! ([`Event::Resumable`](breakbulk_lifecycle::Event::Resumable)), and is given it ([`Start::token`]) if that turn is still
 //! the last one.
@@ -37,7 +41,7 @@ use std::path::PathBuf;
 use ahp_types::commands::SessionConfigValueItem;
 use ahp_types::common::JsonObject;
 use ahp_types::errors::{ahp_error_codes, json_rpc_error_codes};
-use ahp_types::state::{AgentInfo, Message, SessionConfigSchema};
+use ahp_types::state::{AgentInfo, Message, SessionConfigSchema, SideChatSelection};
 use breakbulk_lifecycle::{Answer as Verdict, Id};
 
 pub use self::actions::{Command, Heard, Step, Translator, Worker};
@@ -95,9 +99,19 @@ pub struct Start {
     /// The token that the agent gave in the last of these turns. It is another way to the same memory: whoever cannot use it
     /// takes the history. Without it, nothing is to be remembered but that.
     pub token: Option<String>,
-    /// For a side chat: the turns of the chat that it was opened from, up to the one that it is about. They are no part of
-    /// this conversation, and what it is about. None if they are gone.
-    pub beside: Option<History>,
+    /// For a side chat, and only for one: what it is about. It is no part of this conversation.
+    pub beside: Option<Beside>,
+}
+
+/// What a side chat is about. It is the same whenever a conversation begins there: nothing that happens to the other chat
+/// after the side chat was made adds to it, changes it or takes anything away.
+#[derive(Debug, Clone)]
+pub struct Beside {
+    /// The turns of the chat that it was opened from, up to the one that it is about. That one may have been
+    /// [unfinished](History::is_unfinished).
+    pub history: History,
+    /// What the user had selected there.
+    pub selection: Option<SideChatSelection>,
 }
 
 /// A conversation that has begun, and what it says.

@@ -37,12 +37,21 @@ pub(crate) struct Plan {
     pub(crate) origin: ChatOrigin,
     pub(crate) directories: Option<Vec<String>>,
     pub(crate) turns: Vec<Turn>,
+    pub(crate) about: Option<About>,
+}
+
+/// What a side chat is about: a chat up to a turn, as it is after this entry.
+#[derive(Debug)]
+pub(crate) struct About {
+    chat: String,
+    turn: String,
+    seq: Seq,
 }
 
 impl Plan {
     /// An empty one.
     pub(crate) fn new(uri: String, origin: ChatOrigin) -> Self {
-        Self { uri, title: UNTITLED.to_owned(), origin, directories: None, turns: Vec::new() }
+        Self { uri, title: UNTITLED.to_owned(), origin, directories: None, turns: Vec::new(), about: None }
     }
 
     /// What its channel begins with.
@@ -120,6 +129,10 @@ pub(super) async fn create(rooms: &Rooms, params: CreateChatParams) -> Result<()
         let added = StateAction::SessionChatAdded(SessionChatAddedAction { summary: plan.summary(&now) });
         let sheet = Sheet::new().expect(&session, seq).open(&chat, Some(&session), &as_state(&plan, &now));
         let mut sheet = sheet.action(&*session, &added);
+        if let Some(About { chat: of, turn, seq }) = &plan.about {
+            // Nothing comes between what was looked at and what the side chat knows.
+            sheet = sheet.expect(of, *seq).beside(of, &chat, Some(turn));
+        }
         let summaries = facts.chats.iter().map(compact).chain([compact(&plan.summary(&now))]);
         sheet = sheet.notice(&session, &listed(&session, summaries.collect(), facts.default_chat.clone(), &now));
         if let Some(message) = &initial_message {
@@ -139,7 +152,7 @@ pub(super) async fn dispose(rooms: &Rooms, params: DisposeChatParams) -> Result<
     let chat = params.channel;
     let not_found = || MethodError::new(NOT_FOUND, "there is no such chat");
     let session = rooms.desk.session_of(&chat).await?.filter(|session| **session != *chat).ok_or_else(not_found)?;
-    rooms.desk.chat(&chat, |_, _| ()).await?.ok_or_else(not_found)?;
+    let origin = rooms.desk.chat(&chat, |chat, _| chat.origin.clone()).await?.ok_or_else(not_found)?;
     rooms.conduct.close(&chat).await;
     let make = || async {
         let (facts, seq) = Facts::of(rooms, &session).await?;
@@ -154,6 +167,9 @@ pub(super) async fn dispose(rooms: &Rooms, params: DisposeChatParams) -> Result<
             default_chat = rest.first().map(|summary| summary.resource.clone());
             let changed = SessionDefaultChatChangedAction { default_chat: default_chat.clone() };
             sheet = sheet.action(&*session, &StateAction::SessionDefaultChatChanged(changed));
+        }
+        if let Some(ChatOrigin::SideChat { chat: of, .. }) = &origin {
+            sheet = sheet.beside(of, &chat, None);
         }
         let summaries = rest.into_iter().map(compact).collect();
         let notice = listed(&session, summaries, default_chat, &time::now());
@@ -216,14 +232,19 @@ impl Facts {
                 let turns = turns_through(rooms, &from.chat, &from.turn_id).await?;
                 let origin = ChatOrigin::Fork { chat: from.chat.clone(), turn_id: from.turn_id.clone() };
                 let (title, directories) = (source.title.clone(), source.working_directories.clone());
-                Ok(Plan { uri, title, origin, directories, turns })
+                Ok(Plan { uri, title, origin, directories, turns, about: None })
             }
             Some(ChatSource::SideChat(from)) => {
                 of_session(&from.chat).ok_or_else(no_chat)?;
+                if from.selection.as_ref().is_some_and(|selection| selection.text.is_empty()) {
+                    return Err(MethodError::new(INVALID_PARAMS, "a selection has a text"));
+                }
+                let seq = rooms.desk.chat(&from.chat, |_, seq| seq).await?.ok_or_else(no_chat)?;
                 rooms.desk.state().history_through(&from.chat, &from.turn_id).await?.ok_or_else(no_turn)?;
                 let (chat, turn_id) = (from.chat.clone(), from.turn_id.clone());
+                let about = Some(About { chat: chat.clone(), turn: turn_id.clone(), seq });
                 let origin = ChatOrigin::SideChat { chat, turn_id, selection: from.selection.clone() };
-                Ok(Plan { directories, ..Plan::new(uri, origin) })
+                Ok(Plan { directories, about, ..Plan::new(uri, origin) })
             }
             Some(ChatSource::Unknown(_)) => Err(MethodError::new(INVALID_PARAMS, "a source of unknown kind")),
         }

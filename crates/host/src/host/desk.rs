@@ -222,6 +222,11 @@ impl Sheet {
         self.push(NewEntry::new(channel, body(entry::closed(channel))))
     }
 
+    /// From now on a side chat knows this chat up to a turn, as it is; without one, nothing.
+    pub(crate) fn beside(self, chat: &str, side: &str, turn: Option<&str>) -> Self {
+        self.push(NewEntry::new(chat, body(entry::beside(chat, side, turn))))
+    }
+
     /// A channel of the host itself that is to be there, with nothing in it yet.
     pub(crate) fn ensure(mut self, channel: &str) -> Self {
         self.0 = self.0.open(channel, None);

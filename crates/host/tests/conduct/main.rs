@@ -1,6 +1,7 @@
 //! Agents behind chats: what clients put into the log reaches them, and what they say is put there too.
 #![expect(clippy::unwrap_used, reason = "a test may fail by panicking")]
 
+mod beside;
 #[path = "../agent/clock.rs"]
 mod clock;
 mod failing;

@@ -14,7 +14,7 @@ const FORK: &str = "ahp-chat:/fork";
 const AGAIN: &str = "ahp-chat:/again";
 
 /// A chat with these turns, whose ids are their prompts.
-async fn chat_of(world: &World, chat: &str, prompts: &[&str]) {
+pub(crate) async fn chat_of(world: &World, chat: &str, prompts: &[&str]) {
     let before = world.see(chat).await["turns"].as_array().unwrap().len();
     for (at, prompt) in prompts.iter().enumerate() {
         world.prompt(chat, prompt, prompt).await;
@@ -23,7 +23,7 @@ async fn chat_of(world: &World, chat: &str, prompts: &[&str]) {
 }
 
 /// Asks the demo what it remembers, in a turn of this name.
-async fn recall(world: &World, chat: &str, turn: &str) -> String {
+pub(crate) async fn recall(world: &World, chat: &str, turn: &str) -> String {
     let before = world.see(chat).await["turns"].as_array().unwrap().len();
     world.prompt(chat, turn, "/recall").await;
     text(world.turns(chat, before + 1).await.last().unwrap())
@@ -38,7 +38,7 @@ async fn fork(world: &World, from: &str, turn: &str, to: &str) {
     world.call("createChat", json!({"channel": SESSION, "chat": to, "source": source})).await.unwrap();
 }
 
-async fn truncate(world: &World, chat: &str, turn: &str) {
+pub(crate) async fn truncate(world: &World, chat: &str, turn: &str) {
     world.act(chat, json!({"type": "chat/truncated", "turnId": turn})).await;
 }
 
@@ -114,16 +114,6 @@ async fn a_fork_of_a_fork_knows_what_both_have_copied_and_after_a_restart_too() 
     assert_eq!(recall(&world, AGAIN, "r2").await, knows("1 turn", "one"));
     assert_eq!(recall(&world, early, "r2").await, knows("2 turns", "/recall"));
     assert_eq!(recall(&world, FORK, "r1").await, knows("3 turns", "another three"));
-}
-
-#[tokio::test]
-async fn a_side_chat_knows_nothing_of_its_own_and_what_it_is_about() {
-    let world = World::new(quick()).await;
-    chat_of(&world, CHAT, &["one", "two", "three"]).await;
-    let source = json!({"kind": "sideChat", "chat": CHAT, "turnId": "two"});
-    world.call("createChat", json!({"channel": SESSION, "chat": FORK, "source": source})).await.unwrap();
-    let said = "(demo) Before this I know no turns of this chat. The chat beside it has 2.";
-    assert_eq!(recall(&world, FORK, "r").await, said);
 }
 
 #[tokio::test]

@@ -73,7 +73,7 @@ impl Agent for Puppet {
 
     fn info(&self) -> AgentInfo {
         let info = json!({"provider": "puppet", "displayName": "Puppet", "description": "For tests.", "models": [],
-            "capabilities": {"multipleChats": {"fork": true}}});
+            "capabilities": {"multipleChats": {"fork": true, "sideChat": true}}});
         serde_json::from_value(info).unwrap()
     }
 

@@ -75,6 +75,35 @@ async fn a_side_chat_begins_empty_and_remembers_what_was_selected() {
 }
 
 #[tokio::test]
+async fn a_side_chat_is_about_a_turn_of_a_chat_of_its_session_or_it_is_refused() {
+    let house = House::new().await;
+    let (mut client, first) = house.with_session("c").await;
+    turns(&house, &first, 1).await;
+    client.call("createSession", json!({"channel": "ahp-session:/2"})).await.unwrap();
+    let elsewhere = state(&mut client, "ahp-session:/2").await["defaultChat"].as_str().unwrap().to_owned();
+    turns(&house, &elsewhere, 1).await;
+    for (wrong, code) in [
+        (json!({"kind": "sideChat", "chat": first}), -32602),
+        (json!({"kind": "sideChat", "turnId": "t0"}), -32602),
+        (json!({"kind": "sideChat", "chat": first, "turnId": "t0", "selection": {"text": ""}}), -32602),
+        (json!({"kind": "sideChat", "chat": first, "turnId": "none"}), -32008),
+        (json!({"kind": "sideChat", "chat": "ahp-chat:/x", "turnId": "t0"}), -32008),
+        (json!({"kind": "sideChat", "chat": elsewhere, "turnId": "t0"}), -32008),
+    ] {
+        let params = json!({"channel": SESSION, "chat": SECOND, "source": wrong});
+        assert_eq!(create(&mut client, params).await, Err(code), "{wrong}");
+    }
+    assert_eq!(state(&mut client, SESSION).await["chats"].as_array().unwrap().len(), 1);
+    // Of all these nobody who follows the chat has heard, and of a good one neither.
+    let seen = client.subscribe(&first).await["snapshot"]["fromSeq"].as_i64().unwrap();
+    let source = json!({"kind": "sideChat", "chat": first, "turnId": "t0"});
+    create(&mut client, json!({"channel": SESSION, "chat": SECOND, "source": source})).await.unwrap();
+    let mut again = house.link();
+    let missed = again.reconnect("d", seen, &[&first]).await;
+    assert_eq!((&missed["type"], &missed["actions"]), (&json!("replay"), &json!([])));
+}
+
+#[tokio::test]
 async fn directories_of_a_chat_are_some_of_its_session() {
     let house = House::new().await;
     let (mut client, _) = house.with_session("c").await;

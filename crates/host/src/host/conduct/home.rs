@@ -13,7 +13,7 @@ use serde_json::{Map, Value, json};
 use super::super::desk::{Desk, Sheet};
 use super::Shared;
 use super::pen::{Over, Pen, seen};
-use crate::agent::{AgentError, History, Start, Started};
+use crate::agent::{AgentError, Beside, History, Start, Started};
 use crate::files::path_of;
 use crate::log::Seq;
 use crate::state::StateError;
@@ -62,7 +62,8 @@ pub(super) async fn begin(
     let no_chat = || AgentError::Unavailable("there is no such chat".to_owned());
     let look = |chat: &ChatState, _| (chat.working_directories.clone(), chat.origin.clone());
     let (subset, origin) = shared.desk.chat(chat, look).await.map_err(gone)?.ok_or_else(no_chat)?;
-    let (beside, last) = (beside(shared, origin).await, history.last_id().await.map_err(gone)?);
+    let beside = beside(shared, chat, origin).await.map_err(gone)?;
+    let last = history.last_id().await.map_err(gone)?;
     let look = |there: &SessionState, _| {
         let kept = token_of(there.meta.as_ref(), chat);
         let token = kept.filter(|kept| Some(kept.turn) == last.as_deref()).map(|kept| kept.token.to_owned());
@@ -82,10 +83,11 @@ pub(super) async fn begin(
     tokio::time::timeout(BEGIN_TIME, agent.start(start)).await.map_err(late)?
 }
 
-/// What a side chat is about, if that is still there.
-async fn beside(shared: &Shared, origin: Option<ChatOrigin>) -> Option<History> {
-    let Some(ChatOrigin::SideChat { chat, turn_id, .. }) = origin else { return None };
-    shared.desk.state().history_through(&chat, &turn_id).await.ok().flatten()
+/// What a side chat is about: as it was when the chat was made.
+async fn beside(shared: &Shared, side: &str, origin: Option<ChatOrigin>) -> Result<Option<Beside>, StateError> {
+    let Some(ChatOrigin::SideChat { chat, selection, .. }) = origin else { return Ok(None) };
+    let history = shared.desk.state().history_beside(&chat, side).await?;
+    Ok(Some(Beside { history, selection }))
 }
 
 fn directories(session: &SessionState, subset: Option<Vec<String>>) -> Vec<PathBuf> {

@@ -10,6 +10,7 @@ use breakbulk_host::log::{Bytes, Log, Seq, SqliteLog};
 use breakbulk_proto::ahp::Role;
 use breakbulk_proto::{Budget, Event, Input, Limits, Message};
 use serde_json::json;
+use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
 use crate::chat::{CHAT, prepare};
@@ -28,10 +29,11 @@ const DELTA: usize = 100;
 /// Turns of a short log, and of a long one.
 const SHORT: usize = 110;
 const LONG: usize = 10_000;
-/// How often a client comes back, so that what stays is seen.
-const REPLAYS: usize = 5;
-/// How many hosts are asked: pages come to a process a little by chance.
-const HOSTS: usize = 5;
+/// How often a client comes back, so that what stays is seen. The allocator keeps what a thread has freed for that thread,
+/// and chance says which threads a replay meets: after a few the peak is one of many, after so many all have had their turn.
+const REPLAYS: usize = 100;
+/// How many hosts are asked on each log: pages still come to a process a little by chance.
+const HOSTS: usize = 11;
 
 /// A replay, over reading the same rows at once and writing them in one plain frame. Both readers check what they get;
 /// how long it takes to write the rows to one that does not is shown too.
@@ -107,22 +109,24 @@ async fn rows_by(log: Arc<SqliteLog>, after: Seq) -> SocketAddr {
     address
 }
 
-/// What the same replay takes of a short log and of a long one. Each host is a process of its own, just started.
+/// What the same replays take of a short log and of a long one, in turn. Each host is a process of its own, just started.
 pub(crate) fn memory(runtime: &Runtime) {
-    let [short, long] = [SHORT, LONG].map(|turns| {
+    let logs = [SHORT, LONG].map(|turns| {
         let dir = tempfile::tempdir().unwrap();
         runtime.block_on(prepare(dir.path(), turns, DELTAS, DELTA));
         let after = runtime.block_on(seen(dir.path()));
-        let grown = |_| {
-            let mut host = Other::start(dir.path());
-            let before = host.memory();
-            for _ in 0..REPLAYS {
-                runtime.block_on(reconnect(host.address, after));
-            }
-            host.memory().peak - before.resident
-        };
-        median(&(0..HOSTS).map(grown).collect::<Vec<_>>(), |grown| *grown)
+        (dir, after)
     });
+    let grown = |(dir, after): &(TempDir, Seq)| {
+        let mut host = Other::start(dir.path());
+        let before = host.memory();
+        for _ in 0..REPLAYS {
+            runtime.block_on(reconnect(host.address, *after));
+        }
+        host.memory().peak - before.resident
+    };
+    let hosts: Vec<_> = (0..HOSTS).map(|_| logs.each_ref().map(grown)).collect();
+    let [short, long] = [0, 1].map(|log| median(&hosts, |grown| grown[log]));
     let mib = |bytes: f64| bytes / f64::from(1 << 20);
     table::row("10,000 actions replayed from a log of 11,000: MiB", mib(short), ..);
     table::row("10,000 actions replayed from a log of 1,000,000: MiB", mib(long), ..);

@@ -1,6 +1,7 @@
 //! A progress bar, only where a person sees it and nothing else is printed.
 
-use std::io::{self, IsTerminal};
+use std::fmt;
+use std::io::{self, IsTerminal, Write};
 
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 
@@ -59,6 +60,16 @@ impl Bar {
         }
     }
 
+    /// Prints a line to standard error, on a line of its own: the bar makes room for it.
+    pub(crate) fn say(&self, text: impl fmt::Display) {
+        self.say_to(io::stderr(), text);
+    }
+
+    fn say_to(&self, mut out: impl Write, text: impl fmt::Display) {
+        // Nothing is left to tell it to when standard error is gone.
+        self.0.suspend(|| drop(writeln!(out, "breakbulk: {text}")));
+    }
+
     /// Says that all has passed.
     pub(crate) fn fill(&self) {
         if let Some(total) = self.0.length() {
@@ -107,9 +118,9 @@ mod tests {
     use indicatif::TermLike;
     use std::sync::{Arc, Mutex};
 
-    /// A terminal of 80 columns that keeps all that was ever on it.
+    /// A terminal of 80 columns that keeps all that was ever on it, and knows what is on its last line.
     #[derive(Debug, Clone, Default)]
-    struct Paper(Arc<Mutex<Vec<String>>>);
+    struct Paper(Arc<Mutex<Vec<String>>>, Arc<Mutex<String>>);
 
     impl TermLike for Paper {
         fn width(&self) -> u16 {
@@ -141,10 +152,12 @@ mod tests {
             if !text.is_empty() {
                 self.0.lock().unwrap().push(text.to_owned());
             }
+            self.1.lock().unwrap().push_str(text);
             Ok(())
         }
 
         fn clear_line(&self) -> io::Result<()> {
+            self.1.lock().unwrap().clear();
             Ok(())
         }
 
@@ -162,6 +175,34 @@ mod tests {
         fn lines(&self) -> Vec<String> {
             self.0.lock().unwrap().clone()
         }
+    }
+
+    /// What a program prints beside the bar: each line must find an empty one.
+    impl Write for Paper {
+        fn write(&mut self, text: &[u8]) -> io::Result<usize> {
+            let line = String::from_utf8_lossy(text);
+            self.0.lock().unwrap().push(format!("{}{line}", self.1.lock().unwrap()));
+            Ok(text.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn what_is_said_stands_on_a_line_of_its_own() {
+        let paper = Paper::default();
+        let bar = ProgressBar::new(2 << 20).with_style(style(LENGTH_KNOWN));
+        bar.set_draw_target(ProgressDrawTarget::term_like(Box::new(paper.clone())));
+        let bar = Bar(bar);
+        bar.reach(1 << 20);
+        assert!(paper.1.lock().unwrap().contains("1.00 MiB/2.00 MiB"), "{paper:?}");
+        let mut said = io::LineWriter::new(paper.clone());
+        bar.say_to(&mut said, "line 3: a group begins twice");
+        assert!(paper.lines().contains(&"breakbulk: line 3: a group begins twice\n".to_owned()), "{paper:?}");
+        // And the bar is there again.
+        assert!(paper.1.lock().unwrap().contains("1.00 MiB/2.00 MiB"), "{paper:?}");
     }
 
     #[test]

@@ -16,7 +16,7 @@ use crate::plan::Plan;
 /// Joins the frames of `input`.
 pub(crate) fn run(plan: &Plan, input: impl BufRead, output: impl Write, bar: &Bar) -> Result<(), Error> {
     let mut lines = Lines::new(input, plan.max_line_bytes());
-    let mut joiner = Joiner::new(plan, output);
+    let mut joiner = Joiner::new(plan, output, bar);
     while !joiner.is_over() {
         match lines.next().map_err(Error::Reading)? {
             Next::End => break,
@@ -58,6 +58,7 @@ pub(crate) fn print_line<'a>(
 /// A machine that is fed lines, and what became of them.
 struct Joiner<'a, W> {
     plan: &'a Plan,
+    bar: &'a Bar,
     machine: Box<dyn Machine>,
     /// Messages that this machine has brought.
     messages: u64,
@@ -72,9 +73,10 @@ struct Joiner<'a, W> {
 }
 
 impl<'a, W: Write> Joiner<'a, W> {
-    fn new(plan: &'a Plan, output: W) -> Self {
+    fn new(plan: &'a Plan, output: W, bar: &'a Bar) -> Self {
         Self {
             plan,
+            bar,
             machine: plan.machine(),
             messages: 0,
             now: Instant::now(),
@@ -138,7 +140,10 @@ impl<'a, W: Write> Joiner<'a, W> {
                 self.open.remove(&ordinal);
                 self.fail(line, violation.to_string(), violation.name());
             }
-            Event::Line(_) => note(line, "neither a message nor a frame; left out"),
+            Event::Line(_) => {
+                let (number, size) = (line.0, line.1.unwrap_or(0));
+                self.bar.say(format_args!("line {number} ({size} bytes): neither a message nor a frame; left out"));
+            }
             Event::Closed(CloseReason::Violation(violation)) => {
                 self.fail(line, violation.to_string(), violation.name());
                 self.is_over = true;
@@ -180,11 +185,6 @@ impl<'a, W: Write> Joiner<'a, W> {
 
     fn fail(&mut self, line: (u64, Option<u64>), text: String, rule: &'static str) {
         self.failed = true;
-        // Nothing is left to tell it to when standard error is gone; the exit status still says it.
-        let _ = writeln!(io::stderr(), "breakbulk: {}", Failure { line: Some(line), text, rule });
+        self.bar.say(Failure { line: Some(line), text, rule });
     }
-}
-
-fn note((line, size): (u64, Option<u64>), text: &str) {
-    let _ = writeln!(io::stderr(), "breakbulk: line {line} ({} bytes): {text}", size.unwrap_or(0));
 }

@@ -1,5 +1,6 @@
 //! `breakbulk tap`: a bridge that prints what passes, one line a message.
 
+use std::borrow::Cow;
 use std::io::{self, Write};
 use std::time::Duration;
 
@@ -60,7 +61,7 @@ fn text(passed: &Passed) -> String {
         Toward::Far => "→",
         Toward::Near => "←",
     };
-    let name = passed.method.as_deref().unwrap_or(kind(passed.kind));
+    let name = passed.method.as_deref().map_or(Cow::Borrowed(kind(passed.kind)), plain);
     let (came, left) = passed.frames;
     let segments = if came == left { came.to_string() } else { format!("{came}→{left}") };
     format!("{arrow} {name:<32} {:>10} {segments:>9} {:>9}", size(passed.size), time(passed.took))
@@ -92,6 +93,11 @@ const fn kind(kind: Kind) -> &'static str {
     }
 }
 
+/// A peer's name for something, without what a terminal would obey.
+fn plain(name: &str) -> Cow<'_, str> {
+    if name.contains(char::is_control) { name.escape_debug().to_string().into() } else { name.into() }
+}
+
 fn size(bytes: usize) -> String {
     match bytes {
         0..1_000 => format!("{bytes} B"),
@@ -103,4 +109,15 @@ fn size(bytes: usize) -> String {
 fn time(took: Duration) -> String {
     let seconds = took.as_secs_f64();
     if seconds < 1.0 { format!("{:.1} ms", seconds * 1e3) } else { format!("{seconds:.2} s") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_method_moves_no_cursor_and_begins_no_line() {
+        assert_eq!(plain("chat/turnStarted"), "chat/turnStarted");
+        assert_eq!(plain("a\u{1b}[31mb\nc\u{9b}2J"), "a\\u{1b}[31mb\\nc\\u{9b}2J");
+    }
 }

@@ -245,6 +245,9 @@ async fn an_export_has_one_json_line_for_everything_in_order() {
     let batch = chat().open("other", None).entry(CHAT, "{\n\"a\": 1}").entry("other", "not json").entry(CHAT, "2");
     let last = log.append(batch).await.unwrap()[2];
     log.save(Save::new(CHAT).snapshot(1, "v", "[]").row(0, "{}")).await.unwrap();
+    // As the host numbers and writes them: from the middle on, and with a header, here one that looks like JSON.
+    let rows = Save::new("other").row(1 << 31, "{\0\0\0\0\0\0\0{\"id\":1}").row((1 << 31) + 1, "neither");
+    log.save(rows).await.unwrap();
     log.trim(CHAT, 2).await.unwrap();
     let mut text = Vec::new();
     log.export(Channels::All, &mut text).await.unwrap();
@@ -259,7 +262,9 @@ async fn an_export_has_one_json_line_for_everything_in_order() {
             r#"{"log":"breakbulk","version":2,"first":2,"last":3}"#,
             r#"{"channel":"ahp-chat:/1","session":"ahp-session:/1","first":2,"last":3,"rows":1,"snapshot":{"seq":1,"version":"v","body":[]}}"#,
             r#"{"channel":"ahp-chat:/1","row":0,"body":{}}"#,
-            r#"{"channel":"other","session":null,"first":1,"last":2,"rows":0}"#,
+            r#"{"channel":"other","session":null,"first":1,"last":2,"rows":2}"#,
+            r#"{"channel":"other","row":2147483648,"body":{"id":1}}"#,
+            r#"{"channel":"other","row":2147483649,"body":{"invalid":"neither"}}"#,
             r#"{"seq":2,…,"channel":"other","body":{"invalid":"not json"}}"#,
             r#"{"seq":3,…,"channel":"ahp-chat:/1","body":2}"#,
         ]

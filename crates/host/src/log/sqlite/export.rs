@@ -14,6 +14,9 @@ use super::{SqliteLog, schema};
 /// Bytes of bodies that are held at a time.
 const PAGE: usize = 1 << 20;
 
+/// What a row of the host's has before its JSON: its place among the others.
+const ROW_HEADER: usize = 8;
+
 /// Why an export ended early. What was written up to then is true.
 #[derive(Debug, Error)]
 #[non_exhaustive]
@@ -87,11 +90,11 @@ impl SqliteLog {
         write(to, &Line::Channel(ChannelLine { channel, session, first, last, rows, snapshot }))?;
         let mut from = 0;
         loop {
-            let page = self.rows(channel, from..rows, PAGE).await?;
+            let page = self.rows(channel, from..u64::MAX, PAGE).await?;
             let Some((end, _)) = page.rows.last() else { return Ok(()) };
             from = end + 1;
             for (index, row) in &page.rows {
-                write(to, &Line::Row { channel, row: *index, body: body(row) })?;
+                write(to, &Line::Row { channel, row: *index, body: row_body(row) })?;
             }
         }
     }
@@ -131,7 +134,19 @@ fn write(to: &mut (dyn Write + Send), line: &Line<'_>) -> io::Result<()> {
     to.write_all(&text)
 }
 
-fn body(bytes: &Bytes) -> Body<'_> {
+/// The JSON of a row, which the host begins with a header that is of no use elsewhere.
+fn row_body(row: &Bytes) -> Body<'_> {
+    let text = match body(row) {
+        text @ Body::Text { .. } => text,
+        json => return json,
+    };
+    match row.get(ROW_HEADER..).map(body) {
+        None | Some(Body::Text { .. }) => text,
+        Some(json) => json,
+    }
+}
+
+fn body(bytes: &[u8]) -> Body<'_> {
     match serde_json::from_slice::<&RawValue>(bytes) {
         Ok(json) if !json.get().contains(['\n', '\r']) => Body::Json(json),
         // Between tokens only: inside a string JSON has no raw line breaks.

@@ -315,6 +315,26 @@ fn people_are_shown_a_token_that_was_made_and_not_their_own() {
 }
 
 #[test]
+fn of_terminals_that_were_disposed_of_the_next_start_says_nothing() {
+    let (dir, root) = (place(), place());
+    let root = ["--root", root.path().to_str().unwrap()];
+    let host = Host::start(dir.path(), &root);
+    let terminal = r#"{"channel":"ahp-terminal:/1","claim":{"kind":"client","clientId":"breakbulk-send"}}"#;
+    for method in ["createTerminal", "disposeTerminal"] {
+        let answer = host.ask(&host.url, method, Some(terminal));
+        assert!(answer.status.success(), "{answer:?}");
+    }
+    assert_eq!(host.stop(), Some(0));
+    let args = ["serve", "--data", "data", "--listen", "ws://127.0.0.1:0", "--log-level", "warn"];
+    let mut child = breakbulk(dir.path(), &[&args[..], &root].concat()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stderr.take().unwrap()).read_line(&mut line).unwrap();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(line.starts_with("breakbulk: listening on "), "{line}");
+}
+
+#[test]
 fn a_host_without_a_lock_says_so() {
     let dir = place();
     let host = Host::start(dir.path(), &["--no-auth"]);
@@ -339,7 +359,11 @@ fn what_does_not_hold_is_one_line_and_status_2() {
             "listen is \"unix:s\" (flag --listen): allowed are ws://HOST:PORT and wss://HOST:PORT",
         ),
         (&["--max-frame-bytes", "10"], "max_frame is \"10\" (flag --max-frame): allowed are 512 to 4294967295 bytes"),
-        (&["--token", "short"], "token: a token has 16 to 1,024 characters, not 5"),
+        (
+            &["--listen", "ws://127.0.0.1:0?dialect=stdio"],
+            "listen is \"ws://127.0.0.1:0/?dialect=stdio\" (flag --listen): allowed is the dialect ahp, or none",
+        ),
+        (&["--token", "short"], "token is \"(set)\" (flag --token): a token has 16 to 1,024 characters, not 5"),
         (&["--no-auth", "--token", TOKEN], "token (flag --token) and no_auth (flag --no-auth) exclude each other"),
     ] {
         let mut command = breakbulk(dir.path(), &[&["serve", "--data", "data"], args].concat());
@@ -349,7 +373,7 @@ fn what_does_not_hold_is_one_line_and_status_2() {
         assert!(text.starts_with(want) && text.lines().count() == 1, "{text}");
     }
     let remote = run(dir.path(), &["serve", "--data", "data", "--listen", "ws://0.0.0.0:0"]);
-    assert_eq!(remote.status.code(), Some(1));
+    assert_eq!(remote.status.code(), Some(2));
     assert!(error(&remote).contains("can be reached from other machines"), "{}", error(&remote));
     let homeless = run(dir.path(), &["serve"]);
     let want = "breakbulk: data is not set: give --data, BREAKBULK_DATA, or data in the file\n";

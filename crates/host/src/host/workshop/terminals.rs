@@ -119,7 +119,7 @@ impl Workshop {
     pub(super) async fn bury_terminals(&self) -> Result<(), MethodError> {
         self.desk.put(Sheet::new().ensure(ROOT_RESOURCE_URI)).await.map_err(not_kept)?;
         for info in self.desk.log().channels(None).await.map_err(StateError::from)? {
-            // Most have ended long ago, and their last entry says so: their state need not be loaded for that.
+            // Most have ended or were disposed of long ago, and their last entry says so: their state need not be loaded.
             let is_terminal = info.channel.starts_with("ahp-terminal:");
             if is_terminal && !self.ended_last(&info.channel, info.last).await {
                 self.bury(&info.channel).await;
@@ -171,11 +171,12 @@ impl Workshop {
         self.terminals.infos().into_iter().find(|info| info.resource == channel)
     }
 
-    /// Whether the last entry of a channel is a terminal's end.
+    /// Whether the last entry of a channel is a terminal's end, or the channel's.
     async fn ended_last(&self, channel: &str, last: u64) -> bool {
         let read = self.desk.log().read(channel, last..last.saturating_add(1), 1).await.unwrap_or_default();
-        let said = |body: &[u8]| serde_json::from_slice::<Said>(body).ok().map(|said| said.action.kind);
-        read.last().and_then(|entry| said(&entry.body)).is_some_and(|kind| kind == "terminal/exited")
+        let said = |body: &[u8]| serde_json::from_slice::<Said>(body).ok();
+        let is_end = |said: Said| said.closed || said.action.is_some_and(|action| action.kind == "terminal/exited");
+        read.last().and_then(|entry| said(&entry.body)).is_some_and(is_end)
     }
 
     /// Whether there is a terminal without a program.
@@ -202,7 +203,10 @@ impl Workshop {
             Ok(if is_running { sheet.action(channel, &exited) } else { sheet })
         };
         let decided: Result<_, MethodError> = self.desk.decide(make, not_kept).await;
-        if let Err(error) = decided {
+        // Of one that was disposed of there is nothing to say.
+        if let Err(error) = decided
+            && error.code != NOT_FOUND
+        {
             warn!(%error, "a terminal that is gone looks as if it ran");
         }
     }
@@ -215,7 +219,9 @@ fn refused(refusal: impl std::fmt::Display) -> Refusal {
 /// As much of an entry as is needed.
 #[derive(serde::Deserialize)]
 struct Said {
-    action: Kind,
+    action: Option<Kind>,
+    #[serde(default)]
+    closed: bool,
 }
 
 #[derive(serde::Deserialize)]

@@ -151,6 +151,16 @@ impl Refused {
         }
     }
 
+    /// A short name for logs.
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::Host => "foreign-host",
+            Self::Origin => "foreign-origin",
+            Self::NoToken => "no-token",
+            Self::WrongToken(_) => "wrong-token",
+        }
+    }
+
     /// One line for the client.
     pub(super) const fn text(self) -> &'static str {
         match self {

@@ -133,7 +133,7 @@ impl Front {
         let principal = match self.door.admit(&head, &place) {
             Ok(principal) => principal,
             Err(refused) => {
-                tracing::info!(peer = %place.peer, reason = ?refused, "not let in");
+                tracing::info!(peer = %place.peer, reason = refused.name(), "not let in");
                 tokio::time::sleep(refused.delay()).await;
                 return line(refused.status(), refused.text());
             }

@@ -39,7 +39,8 @@ pub(crate) fn dialer(route: &Route, link: &LinkSettings) -> Result<Dialer, Error
         ..Dialer::default()
     };
     for header in &link.headers {
-        dialer.add_header(&format!("{}: {}", header.name, header.value.reveal())).map_err(Error::Dial)?;
+        let line = format!("{}: {}", header.name, header.value.reveal());
+        dialer.add_header(&line).map_err(|error| Error::Arguments(error.to_string()))?;
     }
     Ok(dialer)
 }
@@ -124,7 +125,7 @@ pub(crate) async fn listener(
         Certificate::Files(_) => None,
     });
     let listener = Listener::bind(config).await.map_err(|error| match error {
-        breakbulk::ListenError::Remote(address) => Error::Listen(format!(
+        breakbulk::ListenError::Remote(address) => Error::Arguments(format!(
             "{address} can be reached from other machines: listen on 127.0.0.1, or say --bind-any"
         )),
         error => Error::Listen(error.to_string()),

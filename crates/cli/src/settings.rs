@@ -68,6 +68,8 @@ settings! { Settings:
         /// Where they are taken to, in the same forms.
         connect: Option<Address> = "none";
         /// Keep the command of an exec: address running when a connection ends, for the next one.
+        ///
+        /// One connection at a time has it; the others wait.
         keep: bool = "false";
     }
     Frames {
@@ -75,8 +77,8 @@ settings! { Settings:
         preset: Option<&'static Preset> = "none";
         /// The longest frame on the way to the peer. Goes before a preset's.
         ///
-        /// The peer is at --connect, or at the URL of `send` and `tap`. An address that has a cap or a preset of its own
-        /// keeps it.
+        /// The peer is at --connect, or at the URL of `send` and `tap`; with `serve` it is every client. An address that
+        /// has a cap or a preset of its own keeps it.
         cap: Option<Size> = "none";
         /// The wire form on the way to the peer.
         ///

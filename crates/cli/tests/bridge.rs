@@ -142,6 +142,7 @@ fn the_status_says_how_it_ended() {
     assert_eq!(nobody.status.code(), Some(1), "{nobody:?}");
     let remote = run(&["bridge", "--listen", "ws://0.0.0.0:0", "--connect", "exec:true"], "");
     assert!(String::from_utf8_lossy(&remote.stderr).contains("--bind-any"), "{remote:?}");
+    assert_eq!(remote.status.code(), Some(2), "{remote:?}");
 }
 
 /// Quotes a text for another command line.

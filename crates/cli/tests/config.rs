@@ -72,7 +72,7 @@ fn each_value_says_where_it_comes_from() {
 fn the_table_is_aligned_and_names_the_same_places() {
     let dir = with("deep/b.toml", FILE);
     let args = ["config", "--config", "deep/b.toml", "--cap", "1M"];
-    let output = breakbulk(dir.path(), &[("BREAKBULK_TOKEN", "hunter2")], &args);
+    let output = breakbulk(dir.path(), &[("BREAKBULK_TOKEN", "hunter2hunter2hunter2")], &args);
     let table = text(&output.stdout);
     let row = |key: &str| table.lines().find(|line| line.split(' ').next() == Some(key)).unwrap();
     let words = |key: &str| row(key).split("  ").filter(|cell| !cell.is_empty()).map(str::trim).collect::<Vec<_>>();
@@ -91,7 +91,7 @@ fn the_table_is_aligned_and_names_the_same_places() {
 #[test]
 fn secrets_are_never_printed() {
     let dir = with("b.toml", FILE);
-    let variables = [("BREAKBULK_TOKEN", "hunter2"), ("BREAKBULK_CONFIG", "b.toml")];
+    let variables = [("BREAKBULK_TOKEN", "hunter2hunter2hunter2"), ("BREAKBULK_CONFIG", "b.toml")];
     for args in [
         &["config"][..],
         &["config", "--json"],
@@ -133,6 +133,14 @@ fn a_bad_value_is_one_line_wherever_it_comes_from() {
     assert_refused(
         &run(&[], &["bridge", "--connect", "stdio:"]),
         "listen is not set: give --listen, BREAKBULK_LISTEN, or listen in the file",
+    );
+    assert_refused(
+        &run(&[("BREAKBULK_TOKEN", "abc")], &["config"]),
+        "token is \"(set)\" (BREAKBULK_TOKEN): a token has 16 to 1,024 characters, not 3",
+    );
+    assert_refused(
+        &run(&[], &["send", "ws://127.0.0.1:1", "--method", "m", "--header", "Host: x"]),
+        "header \"Host\" cannot be sent",
     );
     assert_refused(
         &run(&[("BREAKBULK_TOKEN", "abc")], &["config", "--no-auth"]),

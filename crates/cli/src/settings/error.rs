@@ -12,6 +12,9 @@ pub(crate) enum SettingError {
     /// A value is not of its kind, or out of its range.
     #[error("{key} is {value:?} ({origin}): {why}")]
     Value { key: &'static str, value: String, origin: Origin, why: String },
+    /// A value in the file is of another type. It is not shown: it may be a secret, or many lines long.
+    #[error("{key} is of type {kind} ({origin}): {why}")]
+    Type { key: &'static str, kind: &'static str, origin: Origin, why: &'static str },
     /// The same for a value that must not be shown.
     #[error("{key} ({origin}) does not hold: {why}")]
     Hidden { key: &'static str, origin: Origin, why: String },

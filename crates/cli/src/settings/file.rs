@@ -55,8 +55,8 @@ impl File {
                 return Err(SettingError::Unknown { key: key_text.to_owned(), near: near(key_text), origin: origin() });
             };
             let Some(texts) = texts(setting, value.get_ref()) else {
-                let (value, why) = (value.get_ref().type_str().to_owned(), expected(setting).to_owned());
-                return Err(SettingError::Value { key: setting.key, value, origin: origin(), why });
+                let (kind, why) = (value.get_ref().type_str(), expected(setting));
+                return Err(SettingError::Type { key: setting.key, kind, origin: origin(), why });
             };
             values.push((setting.key, line(value.span().start), texts));
         }
@@ -139,10 +139,10 @@ mod tests {
     #[test]
     fn a_value_of_the_wrong_type_is_refused() {
         for (text, want) in [
-            ("cap = 1.5", "cap is \"float\" (file b.toml:1): allowed is a string or a whole number"),
-            ("no_auth = 'yes'", "no_auth is \"string\" (file b.toml:1): allowed are true and false"),
-            ("header = true", "header is \"boolean\" (file b.toml:1): allowed is a list of strings"),
-            ("cap = [1]", "cap is \"array\" (file b.toml:1): allowed is a string or a whole number"),
+            ("cap = 1.5", "cap is of type float (file b.toml:1): allowed is a string or a whole number"),
+            ("no_auth = 'yes'", "no_auth is of type string (file b.toml:1): allowed are true and false"),
+            ("header = true", "header is of type boolean (file b.toml:1): allowed is a list of strings"),
+            ("cap = [1]", "cap is of type array (file b.toml:1): allowed is a string or a whole number"),
         ] {
             assert_eq!(parse(text).unwrap_err(), want);
         }

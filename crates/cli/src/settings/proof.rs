@@ -130,7 +130,11 @@ impl Door {
     pub(super) fn prove(settings: &Settings, listen: Option<&Address>, layers: &Layers) -> Result<Self, SettingError> {
         let key = match (&settings.token, settings.no_auth) {
             (Some(_), true) => return Err(together(layers, "token", "no_auth", "exclude each other")),
-            (Some(token), false) => Key::Token(token.clone()),
+            (Some(token), false) => {
+                let proven = token.reveal().parse::<breakbulk::Token>();
+                proven.map_err(|why| layers.refuse("token", why.to_string()))?;
+                Key::Token(token.clone())
+            }
             (None, true) => Key::Nothing,
             (None, false) => Key::Made,
         };

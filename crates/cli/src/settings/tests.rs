@@ -135,7 +135,10 @@ fn a_cap_from_outside_is_for_the_peer_unless_its_address_has_one() {
 fn a_door_has_one_key() {
     let key = |text: &str| bridge(&format!("listen = 'ws://h:1'\nconnect = 'ws://h:2'\n{text}")).map(|it| it.door.key);
     assert_eq!(key(""), Ok(Key::Made));
-    assert_eq!(key("token = 'abc'"), Ok(Key::Token(Secret::parse("abc").unwrap())));
+    let token = "0123456789abcdef";
+    assert_eq!(key(&format!("token = '{token}'")), Ok(Key::Token(Secret::parse(token).unwrap())));
+    let want = "token is \"(set)\" (file b.toml:3): a token has 16 to 1,024 characters, not 3";
+    assert_eq!(key("token = 'abc'").unwrap_err(), want);
     assert_eq!(key("no_auth = true"), Ok(Key::Nothing));
     let want = "token (file b.toml:3) and no_auth (file b.toml:4) exclude each other";
     assert_eq!(key("token = 'abc'\nno_auth = true").unwrap_err(), want);

@@ -8,7 +8,7 @@ use breakbulk::{BoxLink, Driver, Intake};
 use breakbulk_proto::ahp::{self, Delivery, Role};
 use breakbulk_proto::{CloseReason, Event, Input, Machine, Message, Subject, Ticket};
 use bytes::Bytes;
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio::time::{Instant, sleep_until};
 use tracing::{debug, info, warn};
 
@@ -26,6 +26,10 @@ use super::views::Moved;
 use crate::error::MethodError;
 use crate::log::{Entry, ReadError};
 
+/// Contents that a client has asked for and that are held until they can be sent. Further ones are not read meanwhile: each
+/// may be as long as the largest file, and a client may ask for many at once.
+const MOST_READS: usize = 4;
+
 /// One AHP connection.
 pub(super) struct Connection {
     pub(super) shared: Arc<Shared>,
@@ -40,6 +44,8 @@ pub(super) struct Connection {
     /// When somebody must have introduced themselves.
     pub(super) hello_due: Instant,
     pub(super) jobs: Jobs,
+    /// Leave to hold what a client reads: see [`MOST_READS`].
+    pub(super) reads: Arc<Semaphore>,
     /// Subscribes that wait for the tail to come back, and how many snapshots are being made: nothing is pulled meanwhile.
     pub(super) wishes: Vec<(Job, Wish)>,
     pub(super) shots: usize,
@@ -109,6 +115,7 @@ impl Connection {
             early: VecDeque::new(),
             hello_due: now + shared.config.hello_time,
             jobs: Jobs::default(),
+            reads: Arc::new(Semaphore::new(MOST_READS)),
             wishes: Vec::new(),
             shots: 0,
             left: Vec::new(),

@@ -35,7 +35,7 @@ impl Connection {
                 let refusal = Refusal::new("an internal error");
                 self.dispatched(job.id, &draft, Err(refusal));
             }
-            (Work::Call { .. }, Some(Done::Called(reply))) => self.replied(job.id.as_ref(), reply),
+            (Work::Call { .. }, Some(Done::Called(reply, _))) => self.replied(job.id.as_ref(), reply),
             (Work::Call { .. }, _) => self.answer(job.id.as_ref(), Err(broke())),
         }
     }

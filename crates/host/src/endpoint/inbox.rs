@@ -172,7 +172,14 @@ impl Connection {
         let (methods, client) = (Arc::clone(&self.shared.methods), Arc::clone(&present.info));
         let (job, method) =
             (Job { id: Some(id), work: Work::Call { writes: jobs::writes(method) }, bytes }, method.to_owned());
-        self.jobs.start(job, async move { Done::Called(methods.call(&client, &method, params).await) });
+        let reads = jobs::reads(&method).then(|| Arc::clone(&self.reads));
+        self.jobs.start(job, async move {
+            let leave = match reads {
+                Some(reads) => reads.acquire_owned().await.ok(),
+                None => None,
+            };
+            Done::Called(methods.call(&client, &method, params).await, leave)
+        });
         Ok(())
     }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use tokio::sync::OwnedSemaphorePermit;
 use tokio::task::{Id, JoinSet};
 
 use super::greeting::Greeted;
@@ -55,7 +56,8 @@ pub(super) struct Draft {
 pub(super) enum Done {
     Greeted(Result<Box<Greeted>, MethodError>),
     Shown(Result<Shown, ViewError>),
-    Called(Result<Reply, MethodError>),
+    /// With the leave to hold what was read, until it is taken up.
+    Called(Result<Reply, MethodError>, Option<OwnedSemaphorePermit>),
     Dispatched(Result<(), Refusal>),
 }
 
@@ -131,6 +133,11 @@ impl Jobs {
         let task = self.set.spawn(future);
         self.running.insert(task.id(), (place, job));
     }
+}
+
+/// Whether a method gives contents of any length.
+pub(super) fn reads(method: &str) -> bool {
+    method == "resourceRead"
 }
 
 /// Whether a later action may depend on what a method does.

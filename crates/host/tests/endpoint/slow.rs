@@ -43,6 +43,24 @@ async fn a_client_that_never_reads_is_closed_by_name_and_disturbs_nobody() {
 }
 
 #[tokio::test]
+async fn of_what_a_client_reads_only_a_few_are_held_until_it_takes_them() {
+    let world = World::with(EndpointConfig { max_answer_bytes: 1_000_000, ..EndpointConfig::default() }).await;
+    let mut client = Raw::new(world.link(65_536, 1).0);
+    client.initialize("me", &[]).await;
+    let ids: Vec<u64> = (0..20).map(|_| client.ask("resourceRead", json!({}))).collect();
+    let mut most_held = 0;
+    for (taken, _) in (1..).zip(&ids) {
+        let answer = client.next().await.unwrap();
+        assert_eq!(answer["result"].as_str().map(str::len), Some(3_000_000));
+        most_held = world.desk.begun.load(Ordering::Relaxed).saturating_sub(taken).max(most_held);
+    }
+    // Four, beside the one that goes out and the one behind it.
+    assert!((1..=6).contains(&most_held), "{most_held}");
+    // And others are not kept waiting for it.
+    assert_eq!(client.call("echo", json!({})).await.unwrap(), json!({}));
+}
+
+#[tokio::test]
 async fn a_client_that_is_too_far_behind_is_closed_by_name() {
     let world = World::with(EndpointConfig { max_lag: 10, room_bytes: 1000, ..EndpointConfig::default() }).await;
     let (link, ended) = world.link(65_536, 1);

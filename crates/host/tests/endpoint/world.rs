@@ -262,6 +262,7 @@ impl Methods for Desk {
                     Ok(Message::from("{}"))
                 }
                 "whoAmI" => Ok(Message::from(json!([client.version, client.locale]).to_string())),
+                "resourceRead" => Ok(Message::from(json!("x".repeat(3_000_000)).to_string())),
                 "askBack" => {
                     let asked = client.handle.ask("resourceRead", &json!({"uri": "client:/x"})).await;
                     asked.map(Message::from).map_err(|error| MethodError::new(-32001, error.to_string()))

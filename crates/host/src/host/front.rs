@@ -41,10 +41,13 @@ impl Rooms {
     }
 
     /// The chats of a session, also if it is no longer in the catalogue.
-    pub(super) async fn chats_of(&self, session: &str, summary: &SessionSummary) -> Vec<String> {
+    pub(super) async fn chats_of(&self, session: &str, summary: Option<&SessionSummary>) -> Vec<String> {
         let look =
             |session: &SessionState, _| session.chats.iter().map(|chat| chat.resource.clone()).collect::<Vec<_>>();
-        let listed = || summary.chats.iter().flatten().map(|chat| chat.resource.clone()).collect();
+        let listed = || {
+            let chats = summary.and_then(|summary| summary.chats.as_ref()).into_iter().flatten();
+            chats.map(|chat| chat.resource.clone()).collect()
+        };
         self.desk.session(session, look).await.ok().flatten().unwrap_or_else(listed)
     }
 

@@ -62,7 +62,12 @@ pub(super) async fn create(rooms: &Rooms, client: &ClientInfo, params: CreateSes
 pub(super) async fn dispose(rooms: &Rooms, params: DisposeSessionParams) -> Result<(), MethodError> {
     let session = params.channel;
     let not_found = || MethodError::new(SESSION_NOT_FOUND, "there is no such session");
-    let Some(summary) = rooms.desk.state().session(&session).await? else { return Err(not_found()) };
+    let listed = rooms.desk.state().session(&session).await?;
+    let channels = rooms.desk.log().channels(Some(&session)).await.map_err(StateError::from)?;
+    // One that is not listed any more, but still there, was disposed of when the host was killed.
+    if listed.is_none() && channels.is_empty() {
+        return Err(not_found());
+    }
     // Nobody finds it any more, and then what runs for it ends.
     let make = || async {
         let (root, count) = count(&rooms.desk).await?;
@@ -73,8 +78,10 @@ pub(super) async fn dispose(rooms: &Rooms, params: DisposeSessionParams) -> Resu
         let sheet = Sheet::new().expect(ROOT_RESOURCE_URI, root).notice(&session, &Notice::Removed(params));
         Ok(sheet.action(ROOT_RESOURCE_URI, &active_sessions(count.saturating_sub(1))))
     };
-    rooms.desk.decide(make, not_kept).await?;
-    for chat in rooms.chats_of(&session, &summary).await {
+    if listed.is_some() {
+        rooms.desk.decide(make, not_kept).await?;
+    }
+    for chat in rooms.chats_of(&session, listed.as_ref()).await {
         rooms.conduct.close(&chat).await;
     }
     rooms.workshop.closed(&session).await;

@@ -1,5 +1,6 @@
 //! Sessions are made, listed, and disposed of.
 
+use breakbulk_host::log::{Batch, NewEntry};
 use serde_json::{Value, json};
 
 use super::client::Raw;
@@ -74,6 +75,26 @@ async fn a_session_that_is_disposed_of_leaves_nothing() {
     assert_eq!(code(client.call("disposeSession", json!({"channel": SESSION})).await), -32001);
     assert!(house.log.channels(Some(SESSION)).await.unwrap().is_empty());
     assert_eq!(state(&mut client, "ahp-root://").await["activeSessions"], 0);
+}
+
+#[tokio::test]
+async fn a_disposal_that_a_crash_has_cut_off_can_be_finished() {
+    let house = House::new().await;
+    let (client, chat) = house.with_session("c").await;
+    // What a host has logged first when it is killed then.
+    let removed = json!({"method": "root/sessionRemoved", "params": {"channel": "ahp-root://", "session": SESSION}});
+    let entry = NewEntry::new("ahp-root://", removed.to_string()).about(SESSION);
+    house.log.append(Batch::new().push(entry)).await.unwrap();
+    drop(client);
+    let house = house.again().await;
+    let mut client = house.client("c").await;
+    assert_eq!(list(&mut client).await, [""; 0]);
+    client.call("disposeSession", json!({"channel": SESSION})).await.unwrap();
+    for channel in [SESSION, &chat] {
+        assert_eq!(code(client.call("subscribe", json!({"channel": channel})).await), -32008);
+    }
+    assert!(house.log.channels(Some(SESSION)).await.unwrap().is_empty());
+    assert_eq!(code(client.call("disposeSession", json!({"channel": SESSION})).await), -32001);
 }
 
 #[tokio::test]

@@ -52,7 +52,7 @@ fn time_of_day(seconds: u64, millis: u32) -> String {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::sync::{Arc, Mutex};
 
     use tracing::subscriber::with_default;
@@ -61,7 +61,7 @@ mod tests {
     use crate::settings::{LogFormat, LogLevel, Value};
 
     /// What is logged at `level` while `work` runs.
-    fn logged(format: LogFormat, level: &str, colours: bool, work: impl FnOnce()) -> String {
+    pub(crate) fn logged(format: LogFormat, level: &str, colours: bool, work: impl FnOnce()) -> String {
         let lines = Arc::new(Mutex::new(Vec::new()));
         let settings = LogSettings { format, level: LogLevel::parse(level).unwrap() };
         let writer = lines.clone();

@@ -178,20 +178,25 @@ impl Server {
 
 /// Says how the log is whenever that changes; returns when this host can never write again.
 async fn fenced(mut health: watch::Receiver<Health>) {
+    let mut before = health.borrow_and_update().clone();
     loop {
         if health.changed().await.is_err() {
             return std::future::pending().await;
         }
         let now = health.borrow_and_update().clone();
+        // Each attempt to open it anew says the same again.
+        if std::mem::replace(&mut before, now.clone()) == now {
+            continue;
+        }
         match now {
-            Health::Good => info!("the log acknowledges again"),
             Health::Full => error!("the log has no room: nothing is acknowledged until there is"),
             Health::Failed { reason } => {
                 error!("writing the log failed, it is opened anew and looked through: {reason}")
             }
             Health::Lost { seq } => error!(seq, "the log has lost what it acknowledged: see `breakbulk log verify`"),
             Health::Fenced => return,
-            Health::Closed => {}
+            // Of that the log has spoken itself.
+            Health::Good | Health::Closed => {}
         }
     }
 }
@@ -255,6 +260,26 @@ const fn raise_file_limit() {}
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::log::tests::logged;
+    use crate::settings::LogFormat;
+
+    #[test]
+    fn trouble_with_the_log_is_said_once_each_time_that_it_begins() {
+        let text = logged(LogFormat::Text, "info", false, || {
+            let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+            let (say, hear) = watch::channel(Health::Good);
+            let tell = async {
+                for health in [Health::Full, Health::Full, Health::Full, Health::Good, Health::Full, Health::Fenced] {
+                    // The other is polled between two of them, whoever is first.
+                    tokio::task::yield_now().await;
+                    tokio::task::yield_now().await;
+                    say.send_replace(health);
+                }
+            };
+            runtime.block_on(async { tokio::join!(tell, fenced(hear)) });
+        });
+        assert_eq!(text.matches("the log has no room").count(), 2, "{text}");
+    }
 
     #[test]
     fn a_token_is_the_same_after_its_way_through_a_query() {

@@ -35,7 +35,11 @@ impl Connection {
                 let refusal = Refusal::new("an internal error");
                 self.dispatched(job.id, &draft, Err(refusal));
             }
-            (Work::Call { .. }, Some(Done::Called(reply, _))) => self.replied(job.id.as_ref(), reply),
+            (Work::Call { .. }, Some(Done::Called(reply, leave))) => {
+                self.replied(job.id.as_ref(), reply);
+                // It counts among the answers that wait now, and another may be read.
+                drop(leave);
+            }
             (Work::Call { .. }, _) => self.answer(job.id.as_ref(), Err(broke())),
         }
     }

@@ -29,7 +29,7 @@ pub(super) fn table(usages: &[Usage], mut output: impl Write) -> Result<(), Erro
 }
 
 fn cells(usage: &Usage) -> [String; 8] {
-    let Usage { info, entries, bytes, seqs, times } = usage;
+    let Usage { info, entries, bytes, seqs, times, .. } = usage;
     let seq = |at: Option<&u64>| at.map_or_else(|| "-".to_owned(), u64::to_string);
     let when = |at: Option<&u64>| at.map_or_else(|| "-".to_owned(), |at| time(*at));
     [
@@ -47,13 +47,13 @@ fn cells(usage: &Usage) -> [String; 8] {
 /// Prints channels for programs.
 pub(super) fn list(usages: &[Usage], output: impl Write) -> Result<(), Error> {
     let object = |usage: &Usage| {
-        let Usage { info, entries, bytes, seqs, times } = usage;
+        let Usage { info, entries, bytes, seqs, times, rows } = usage;
         json!({
             "channel": &*info.channel,
             "session": info.session.as_deref(),
             "entries": entries,
             "bytes": bytes,
-            "rows": info.rows,
+            "rows": rows,
             "snapshot": info.snapshot,
             "readableFrom": info.first,
             "first": seqs.as_ref().map(|seqs| *seqs.start()),

@@ -44,6 +44,4 @@ pub struct ChannelInfo {
     pub last: Seq,
     /// The seq of its saved snapshot.
     pub snapshot: Option<Seq>,
-    /// How many rows it has, from the first to the last.
-    pub rows: u64,
 }

@@ -114,10 +114,6 @@ impl Log for MemoryLog {
             first: channel.trimmed + 1,
             last: channel.last,
             snapshot: channel.snapshot.as_ref().map(|snapshot| snapshot.seq),
-            rows: match (channel.rows.first_key_value(), channel.rows.last_key_value()) {
-                (Some((first, _)), Some((last, _))) => last - first + 1,
-                _ => 0,
-            },
         });
         ready(Ok(infos.collect()))
     }

@@ -260,9 +260,9 @@ async fn an_export_has_one_json_line_for_everything_in_order() {
         lines,
         [
             r#"{"log":"breakbulk","version":2,"first":2,"last":3}"#,
-            r#"{"channel":"ahp-chat:/1","session":"ahp-session:/1","first":2,"last":3,"rows":1,"snapshot":{"seq":1,"version":"v","body":[]}}"#,
+            r#"{"channel":"ahp-chat:/1","session":"ahp-session:/1","first":2,"last":3,"snapshot":{"seq":1,"version":"v","body":[]}}"#,
             r#"{"channel":"ahp-chat:/1","row":0,"body":{}}"#,
-            r#"{"channel":"other","session":null,"first":1,"last":2,"rows":2}"#,
+            r#"{"channel":"other","session":null,"first":1,"last":2}"#,
             r#"{"channel":"other","row":2147483648,"body":{"id":1}}"#,
             r#"{"channel":"other","row":2147483649,"body":{"invalid":"neither"}}"#,
             r#"{"seq":2,…,"channel":"other","body":{"invalid":"not json"}}"#,

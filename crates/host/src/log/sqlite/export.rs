@@ -45,7 +45,6 @@ struct ChannelLine<'a> {
     session: Option<&'a str>,
     first: Seq,
     last: Seq,
-    rows: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     snapshot: Option<SnapshotLine<'a>>,
 }
@@ -83,11 +82,11 @@ impl SqliteLog {
 
     async fn export_channel(&self, info: &ChannelInfo, to: &mut (dyn Write + Send)) -> Result<(), ExportError> {
         let snapshot = self.snapshot(&info.channel).await?;
-        let ChannelInfo { channel, session, first, last, rows, .. } = info;
+        let ChannelInfo { channel, session, first, last, .. } = info;
         let snapshot = snapshot.as_ref();
         let snapshot = snapshot.map(|it| SnapshotLine { seq: it.seq, version: &it.version, body: body(&it.body) });
-        let (session, first, last, rows) = (session.as_deref(), *first, *last, *rows);
-        write(to, &Line::Channel(ChannelLine { channel, session, first, last, rows, snapshot }))?;
+        let (session, first, last) = (session.as_deref(), *first, *last);
+        write(to, &Line::Channel(ChannelLine { channel, session, first, last, snapshot }))?;
         let mut from = 0;
         loop {
             let page = self.rows(channel, from..u64::MAX, PAGE).await?;

@@ -170,9 +170,7 @@ impl Reader {
     pub(super) fn channels(&self, session: Option<&str>) -> Result<Vec<ChannelInfo>, ReadError> {
         let sql = "SELECT uri, session, trimmed,
                 max(removed, coalesce((SELECT max(seq) FROM entry WHERE channel = c.id), 0)),
-                (SELECT seq FROM snapshot WHERE channel = c.id),
-                (SELECT min(id) FROM part WHERE id >= c.id << 32 AND id < (c.id + 1) << 32),
-                (SELECT max(id) FROM part WHERE id >= c.id << 32 AND id < (c.id + 1) << 32)
+                (SELECT seq FROM snapshot WHERE channel = c.id)
              FROM channel c WHERE NOT erased AND (?1 IS NULL OR session = ?1) ORDER BY uri";
         let mut query = self.connection.prepare_cached(sql).map_err(store)?;
         let infos = query.query_map([session], |row| {
@@ -182,10 +180,6 @@ impl Reader {
                 first: row.get::<_, Seq>(2)? + 1,
                 last: row.get(3)?,
                 snapshot: row.get(4)?,
-                rows: match (row.get::<_, Option<i64>>(5)?, row.get::<_, Option<i64>>(6)?) {
-                    (Some(first), Some(last)) => last.abs_diff(first) + 1,
-                    _ => 0,
-                },
             })
         });
         infos.and_then(Iterator::collect).map_err(store)

@@ -19,6 +19,8 @@ pub struct Usage {
     pub seqs: Option<RangeInclusive<Seq>>,
     /// When these were appended, in milliseconds since 1970.
     pub times: Option<RangeInclusive<u64>>,
+    /// How many rows it has.
+    pub rows: u64,
 }
 
 /// What the table of entries says of one channel.
@@ -30,7 +32,7 @@ struct Sum {
     times: (u64, u64),
 }
 
-/// Walks through all entries, without their bodies.
+/// Walks through all entries and rows, without their bodies.
 pub(super) fn all(reader: &Reader) -> Result<Vec<Usage>, ReadError> {
     let infos = reader.channels(None)?;
     let sql = "SELECT uri, count(*), sum(length(body)), min(seq), max(seq), min(at), max(at)
@@ -42,15 +44,23 @@ pub(super) fn all(reader: &Reader) -> Result<Vec<Usage>, ReadError> {
         Ok((row.get(0)?, Sum { entries: row.get(1)?, bytes: row.get(2)?, seqs, times }))
     });
     let sums: HashMap<String, Sum> = sums.and_then(Iterator::collect).map_err(store)?;
-    Ok(infos.into_iter().map(|info| usage(sums.get(&*info.channel).copied(), info)).collect())
+    let sql = "SELECT uri, count(*) FROM part JOIN channel ON channel.id = part.id >> 32 GROUP BY channel.id";
+    let mut query = reader.connection.prepare(sql).map_err(store)?;
+    let rows = query.query_map([], |row| Ok((row.get(0)?, row.get(1)?)));
+    let rows: HashMap<String, u64> = rows.and_then(Iterator::collect).map_err(store)?;
+    let usage = |info: ChannelInfo| {
+        let channel = &*info.channel;
+        usage(sums.get(channel).copied(), rows.get(channel).copied().unwrap_or(0), info)
+    };
+    Ok(infos.into_iter().map(usage).collect())
 }
 
-fn usage(sum: Option<Sum>, info: ChannelInfo) -> Usage {
+fn usage(sum: Option<Sum>, rows: u64, info: ChannelInfo) -> Usage {
     match sum {
-        None => Usage { info, entries: 0, bytes: 0, seqs: None, times: None },
+        None => Usage { info, entries: 0, bytes: 0, seqs: None, times: None, rows },
         Some(Sum { entries, bytes, seqs, times }) => {
             let (seqs, times) = (Some(seqs.0..=seqs.1), Some(times.0..=times.1));
-            Usage { info, entries, bytes, seqs, times }
+            Usage { info, entries, bytes, seqs, times, rows }
         }
     }
 }

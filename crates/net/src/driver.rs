@@ -46,6 +46,8 @@ pub struct Driver<L, M> {
     ended: bool,
     /// What failed, if the link did.
     failure: Option<LinkError>,
+    /// The link takes nothing more, not even a close.
+    broken: bool,
     /// What the peer said as it closed.
     close_text: Option<String>,
     end: End,
@@ -68,9 +70,23 @@ impl<L: Link, M: Machine> Driver<L, M> {
     pub fn new(link: L, mut machine: M) -> Self {
         machine.handle(Input::Capacity(link.capacity()), now());
         let timer = Box::pin(tokio::time::sleep(Duration::ZERO));
-        let (unflushed, said_close, reading, paused, ended) = (false, false, true, false, false);
+        let (unflushed, said_close, reading, paused, ended, broken) = (false, false, true, false, false, false);
         let (held, failure, close_text, end) = (Held::default(), None, None, End::Open);
-        Self { link, machine, held, timer, unflushed, said_close, reading, paused, ended, failure, close_text, end }
+        Self {
+            link,
+            machine,
+            held,
+            timer,
+            unflushed,
+            said_close,
+            reading,
+            paused,
+            ended,
+            failure,
+            broken,
+            close_text,
+            end,
+        }
     }
 
     /// The machine.
@@ -240,7 +256,7 @@ impl<L: Link, M: Machine> Driver<L, M> {
 
     /// Brings our close, if there is one to bring, onto the link. Done too when the link has failed, or takes too long.
     fn poll_close(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        while self.failure.is_none() {
+        while !self.broken {
             match self.poll_write(cx) {
                 Ok(true) => {}
                 // A link that is busy has not heard our close yet.
@@ -249,10 +265,13 @@ impl<L: Link, M: Machine> Driver<L, M> {
                     Poll::Pending => break,
                     Poll::Ready(_) => return Poll::Ready(()),
                 },
-                Err(error) => self.failure = Some(error),
+                Err(error) => {
+                    self.failure.get_or_insert(error);
+                    self.broken = true;
+                }
             }
         }
-        if self.failure.is_some() || self.timer.as_mut().poll(cx).is_ready() { Poll::Ready(()) } else { Poll::Pending }
+        if self.broken || self.timer.as_mut().poll(cx).is_ready() { Poll::Ready(()) } else { Poll::Pending }
     }
 
     /// The link failed. Always true: the machine has something to say about it.
@@ -262,8 +281,10 @@ impl<L: Link, M: Machine> Driver<L, M> {
             LinkError::NoRoom(bytes) => CloseReason::NoRoom(bytes),
             _ => CloseReason::Peer { code: ABNORMAL },
         };
-        // A link that refuses a frame can still say so to its peer.
-        if !matches!(error, LinkError::FrameTooLarge(_) | LinkError::NoRoom(_)) {
+        // A link that refuses what its peer sends can still say so.
+        let is_refusal = matches!(reason, CloseReason::Violation(_) | CloseReason::NoRoom(_));
+        self.broken |= !is_refusal && !matches!(error, LinkError::Protocol(_) | LinkError::NotUtf8);
+        if !is_refusal {
             self.failure.get_or_insert(error);
         }
         self.unflushed = false;

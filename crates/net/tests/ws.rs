@@ -130,6 +130,29 @@ async fn a_frame_that_grows_too_long_in_parts_is_told_1009() {
 }
 
 #[tokio::test]
+async fn who_breaks_the_rules_of_the_link_is_told_so() {
+    let unmasked = vec![TEXT, 1, b'x'];
+    let (reserved, unknown) = (masked(0x40 | TEXT, b"x"), masked(0x80 | 0x3, b"x"));
+    let long_ping = masked(0x80 | 0x9, &[b'x'; 126]);
+    for (bytes, code) in
+        [(unmasked, 1002), (reserved, 1002), (unknown, 1002), (long_ping, 1002), (masked(TEXT, b"\xff"), 1007)]
+    {
+        let (link, mut client) = server();
+        let mut driver = driver(link);
+        client.write_all(&bytes).await.unwrap();
+        let ends = tokio::spawn(async move {
+            let event = driver.next().await;
+            (event, driver.failure().map(ToString::to_string))
+        });
+        assert_eq!(told(&mut client).await.0, code, "{bytes:?}");
+        drop(client);
+        let (event, failure) = timeout(SOON, ends).await.unwrap().unwrap();
+        assert!(matches!(event, Some(Event::Closed(CloseReason::Peer { code: 1006 }))), "{event:?}");
+        assert!(failure.unwrap().contains(if code == 1002 { "broke the rules" } else { "not UTF-8" }));
+    }
+}
+
+#[tokio::test]
 async fn text_that_is_not_utf8_is_refused_with_1007() {
     let (mut link, mut client) = server();
     client.write_all(&masked(TEXT, b"\xff\xfe")).await.unwrap();
@@ -178,8 +201,8 @@ async fn our_close_goes_out_with_its_code_and_text() {
     for (reason, code, text) in [
         (CloseReason::Restart, 1012, "restarting"),
         (CloseReason::GroupExpired, 4408, "a group expired while later messages wait for it"),
-        (CloseReason::Peer { code: 1006 }, 1014, "closed by the peer with code 1006"),
-        (CloseReason::Peer { code: 3999 }, 3999, "closed by the peer with code 3999"),
+        (CloseReason::Peer { code: 1006 }, 1014, "the other side has ended"),
+        (CloseReason::Program(3999, "so it is".into()), 3999, "so it is"),
     ] {
         let (mut link, mut client) = server();
         link.send(Transmit::Close(reason)).await.unwrap();

@@ -324,6 +324,9 @@ pub enum CloseReason {
         /// Its close code; 1006 when there was none.
         code: u16,
     },
+    /// The program has a reason of its own: the close code that the peer gets, and the text that goes with it.
+    #[error("{1}")]
+    Program(u16, String),
 }
 
 impl CloseReason {
@@ -338,7 +341,7 @@ impl CloseReason {
             Self::NoRoom { .. } | Self::Evicted | Self::HeldTooMuch { .. } => 1013,
             Self::GroupExpired => 4408,
             Self::Unsendable(_) | Self::CapShrank => 4413,
-            Self::Peer { code } => *code,
+            Self::Peer { code } | Self::Program(code, _) => *code,
         }
     }
 
@@ -348,9 +351,11 @@ impl CloseReason {
         let mut text = match self {
             Self::Violation(Violation::FrameTooLarge(_)) => self.to_string(),
             Self::Violation(violation) => format!("invalid messageSegment: {}", violation.name()),
+            // A gateway passes it on to who is not that peer.
+            Self::Peer { .. } => "the other side has ended".into(),
             other => other.to_string(),
         };
-        text.truncate(123);
+        text.truncate(text.floor_char_boundary(123));
         text
     }
 
@@ -397,6 +402,10 @@ mod tests {
         assert!(reason.text().starts_with("an action cannot be sent"));
         let violation = CloseReason::Violation(Violation::GroupIdEmpty);
         assert_eq!((violation.code(), violation.text().as_str()), (4400, "invalid messageSegment: group-id-empty"));
+        // No character is cut.
+        let own = CloseReason::Program(4412, "é".repeat(100));
+        assert_eq!((own.code(), own.text()), (4412, "é".repeat(61)));
+        assert_eq!(CloseReason::Peer { code: 1001 }.text(), "the other side has ended");
     }
 
     #[test]

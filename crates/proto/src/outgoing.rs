@@ -79,7 +79,7 @@ pub(crate) fn too_late(input: Input, outbox: &mut Outbox) {
 pub(crate) struct Waiting<G> {
     pub(crate) limits: Limits,
     /// The link ends frames at line ends, so no message may contain one.
-    one_line: bool,
+    pub(crate) one_line: bool,
     pub(crate) queue: Queue<Outgoing, G>,
     pub(crate) last_tag: Tag,
 }

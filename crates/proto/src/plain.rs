@@ -18,7 +18,8 @@ use crate::rpc::ENVELOPE;
 pub struct Config {
     /// What may wait, and the longest message either way.
     pub limits: Limits,
-    /// The link ends frames at line ends: a message with raw ones is sent without white space.
+    /// The link ends frames at line ends: a message with raw ones is sent without white space, and a line that is no
+    /// message is for the log.
     pub one_line: bool,
     /// Whether only the front of what arrives is looked at: for a gateway towards a peer that checks all of it, as one does
     /// that puts segments together.
@@ -47,7 +48,13 @@ impl Connection {
         Over::check(len64(bytes.len()), self.waiting.limits.max_message_bytes).map_err(Violation::FrameTooLarge)?;
         let message = Message::from(bytes);
         let front = || Look::new(&message, &ENVELOPE, Look::has_kind).map(|look| look.envelope);
-        if self.front_only { front() } else { check(&message) }?;
+        let checked = if self.front_only { front() } else { check(&message) };
+        if checked.is_err() && self.waiting.one_line {
+            self.outbox.count("line-for-the-log");
+            self.outbox.event(Event::Line(message.to_bytes()));
+            return Ok(());
+        }
+        checked?;
         self.outbox.event(Event::Message { message, ordinal: self.ordinals, meta });
         self.ordinals = self.ordinals.saturating_add(1);
         Ok(())
@@ -150,6 +157,22 @@ mod tests {
         let now = Instant::now();
         machine.handle(Input::send(1, "{\n \"jsonrpc\":\"2.0\",\"method\":\"a\"}\n"), now);
         assert_eq!(frames(&mut machine, now), [r#"{"jsonrpc":"2.0","method":"a"}"#]);
+    }
+
+    #[test]
+    fn a_line_that_is_no_message_is_for_the_log() {
+        for front_only in [false, true] {
+            let mut machine = Connection::new(Config { limits: Limits::default(), one_line: true, front_only });
+            for line in ["server v2 is ready", "[1]", r#"{"jsonrpc":"2.0","method":"a"}"#] {
+                machine.handle(Input::frame(line), Instant::now());
+            }
+            let events = events(&mut machine);
+            let [Event::Line(banner), Event::Line(list), Event::Message { ordinal: 0, .. }] = &events[..] else {
+                panic!("{events:?}")
+            };
+            assert_eq!((&banner[..], &list[..]), (&b"server v2 is ready"[..], &b"[1]"[..]));
+            assert_eq!(machine.counters().count("line-for-the-log"), 2);
+        }
     }
 
     #[test]

@@ -103,7 +103,7 @@ impl End {
         match self {
             Self::Link(reason) => reason.clone(),
             Self::Reset | Self::Stopping => CloseReason::Restart,
-            other => CloseReason::Peer { code: other.code() },
+            other => CloseReason::Program(other.code(), other.to_string()),
         }
     }
 }
@@ -134,5 +134,18 @@ impl Counts {
 
     fn with<R>(&self, act: impl FnOnce(&mut BTreeMap<&'static str, u64>) -> R) -> R {
         act(&mut lock(&self.0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_client_is_told_why_in_words() {
+        let close = End::NoHandshake(Duration::from_secs(10)).as_close();
+        assert_eq!((close.code(), close.text().as_str()), (4412, "no handshake in 10 s"));
+        let close = End::Fenced.as_close();
+        assert_eq!((close.code(), close.text().as_str()), (4409, "the client has come in on another link"));
     }
 }

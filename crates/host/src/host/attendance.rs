@@ -38,6 +38,11 @@ impl Attendance {
         lock(&self.all).entry(key(client)).or_default().insert(session.into());
     }
 
+    /// A session is no more.
+    pub(super) fn forget(&self, session: &str) {
+        lock(&self.tidied).remove(session);
+    }
+
     /// Whether a client with this id is active in a session, or has a while to come back.
     fn has(&self, id: &str, session: &str) -> bool {
         lock(&self.all).iter().any(|((_, of), sessions)| **of == *id && sessions.contains(session))

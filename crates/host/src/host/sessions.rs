@@ -85,6 +85,7 @@ pub(super) async fn dispose(rooms: &Rooms, params: DisposeSessionParams) -> Resu
         rooms.conduct.close(&chat).await;
     }
     rooms.workshop.closed(&session).await;
+    rooms.attendance.forget(&session);
     close_channels(rooms, &session).await;
     rooms.desk.state().forget(&session).await?;
     let erased = rooms.desk.log().erase(&session).await;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use crate::common::{CHAT, SESSION, all, arc, body, chat, fill, join, open, small, texts, until};
+use crate::common::{CHAT, all, arc, body, chat, fill, join, open, small, texts, until};
 use breakbulk_host::log::{
     AppendError, Batch, Bytes, Channels, Health, Log, NewEntry, OpenError, Options, ReadError, Save, SqliteLog,
     WriteError,

@@ -248,6 +248,8 @@ async fn an_export_has_one_json_line_for_everything_in_order() {
     // As the host numbers and writes them: from the middle on, and with a header, here one that looks like JSON.
     let rows = Save::new("other").row(1 << 31, "{\0\0\0\0\0\0\0{\"id\":1}").row((1 << 31) + 1, "neither");
     log.save(rows).await.unwrap();
+    let counts = log.usage().await.unwrap().into_iter().map(|usage| (usage.entries, usage.rows));
+    assert_eq!(counts.collect::<Vec<_>>(), [(2, 1), (1, 2)]);
     log.trim(CHAT, 2).await.unwrap();
     let mut text = Vec::new();
     log.export(Channels::All, &mut text).await.unwrap();

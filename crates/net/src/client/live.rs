@@ -194,7 +194,8 @@ impl<'a, L: Link> Live<'a, L> {
                 self.early.push(message);
                 if self.early_bytes > self.core.config.limits.max_held_bytes {
                     warn!(bytes = self.early_bytes, "the host says too much before it answers the handshake");
-                    self.close(CloseReason::Peer { code: PROTOCOL_ERROR });
+                    let text = "too much came before the handshake was answered".to_owned();
+                    self.close(CloseReason::Program(PROTOCOL_ERROR, text));
                 }
             }
             other => self.heard(other),

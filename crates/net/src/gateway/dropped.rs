@@ -1,6 +1,6 @@
 //! Actions that a client cannot be sent: the first time its link is closed, the next time the action is left out.
 
-use std::collections::HashMap;
+use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hasher};
 use std::sync::{Mutex, PoisonError};
 
@@ -11,9 +11,9 @@ use super::name::Name;
 /// Messages that are remembered; past them, all are forgotten, and each costs one more close.
 const MOST: usize = 4096;
 
-/// Which messages closed a link, by client and length; what distinguishes two of one length is a hash.
+/// Which messages closed a link: by client, length and a hash.
 #[derive(Debug, Default)]
-pub(super) struct Dropped(Mutex<HashMap<(Name, usize), u64>>);
+pub(super) struct Dropped(Mutex<HashSet<(Name, usize, u64)>>);
 
 impl Dropped {
     /// Remembers a message for whose sake this client's link is closed.
@@ -22,16 +22,14 @@ impl Dropped {
         if dropped.len() >= MOST {
             dropped.clear();
         }
-        dropped.insert((client.clone(), message.len()), hash(message));
+        dropped.insert((client.clone(), message.len(), hash(message)));
     }
 
     /// Whether this message has closed this client's link before.
     pub(super) fn knows(&self, client: &Name, message: &Message) -> bool {
         let dropped = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if dropped.is_empty() {
-            return false;
-        }
-        dropped.get(&(client.clone(), message.len())).is_some_and(|known| *known == hash(message))
+        // Nobody's messages are hashed before there is one to look for.
+        !dropped.is_empty() && dropped.contains(&(client.clone(), message.len(), hash(message)))
     }
 }
 
@@ -54,7 +52,11 @@ mod tests {
         assert!(!dropped.knows(&me, &message));
         dropped.remember(&me, &message);
         assert!(dropped.knows(&me, &message) && !dropped.knows(&you, &message));
-        assert!(!dropped.knows(&me, &Message::from("abcdeg")));
+        // Another of the same length is another, and does not take its place.
+        let other = Message::from("abcdeg");
+        assert!(!dropped.knows(&me, &other));
+        dropped.remember(&me, &other);
+        assert!(dropped.knows(&me, &other) && dropped.knows(&me, &message));
         let pieces: Message = [Bytes::from("abc"), Bytes::from("def")].into_iter().collect();
         assert!(dropped.knows(&me, &pieces));
     }

@@ -77,6 +77,7 @@ impl<L: Link> Live<'_, L> {
 
     fn nonsense(&mut self, method: &'static str) {
         warn!(method, "the host's answer makes no sense");
-        self.close(CloseReason::Peer { code: PROTOCOL_ERROR });
+        let text = format!("the answer to {method} makes no sense");
+        self.close(CloseReason::Program(PROTOCOL_ERROR, text));
     }
 }

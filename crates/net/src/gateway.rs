@@ -2,6 +2,7 @@
 
 mod bridge;
 mod caps;
+mod debts;
 mod dropped;
 mod entrance;
 mod name;
@@ -20,6 +21,7 @@ use breakbulk_proto::{Budget, CloseReason, Event, Input, Kind};
 
 use self::bridge::{Bridge, FAR, NEAR};
 use self::caps::{Caps, Verdict};
+use self::debts::Debts;
 use self::dropped::Dropped;
 use self::name::Name;
 use self::watch::Watched;
@@ -59,12 +61,15 @@ pub struct End {
     pub name: String,
     /// Who the peer has proven to be, if it has.
     pub principal: Option<String>,
+    /// Of a host that goes on to another client when its link is dropped: how long it has to answer a client that is gone.
+    /// What it answers then is for nobody. If it has not answered all, its link [says so](Link::set_owing).
+    pub patience: Option<Duration>,
 }
 
 impl End {
     /// A link to a peer of this name.
     pub fn new(link: impl Link + 'static, name: impl Into<String>) -> Self {
-        Self { link: Box::new(link), name: name.into(), principal: None }
+        Self { link: Box::new(link), name: name.into(), principal: None, patience: None }
     }
 
     /// The same, to a peer that has proven who it is. What is remembered of it is not mixed up with anybody else's.
@@ -151,7 +156,8 @@ impl Gateway {
             self.driver(NEAR, near.link, &names[NEAR], principal)?,
             self.driver(FAR, far.link, &names[FAR], principal)?,
         ];
-        let [near, far] = Bridge::new(drivers, names, self, watcher).run(stop).await;
+        let debts = far.patience.map(Debts::new);
+        let [near, far] = Bridge::new(drivers, names, self, debts, watcher).run(stop).await;
         Ok(Ended { near, far })
     }
 

@@ -32,6 +32,10 @@ pub trait Link: Stream<Item = Result<Arrival, LinkError>> + Sink<Transmit, Error
 
     /// Says which frames the link takes from now on. A link that has only the limit that it was made with keeps that.
     fn set_intake(&mut self, _intake: Intake) {}
+
+    /// Says whether the peer has yet to finish what was begun on this link: to answer, to send the rest of a message. If so
+    /// when the link is dropped, a peer that would outlive it does not. Most peers do not anyway.
+    fn set_owing(&mut self, _owing: bool) {}
 }
 
 /// Which frames a link takes, and who pays for one that is not whole yet.
@@ -54,6 +58,10 @@ impl Link for BoxLink {
 
     fn set_intake(&mut self, intake: Intake) {
         (**self).set_intake(intake);
+    }
+
+    fn set_owing(&mut self, owing: bool) {
+        (**self).set_owing(owing);
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use breakbulk::link::{Child, Exec, ExecConfig, ExecError, Exit};
-use breakbulk::{Arrival, Dialect, Driver};
+use breakbulk::{Arrival, Dialect, Driver, Link};
 use breakbulk_proto::{Capacity, CloseReason, Event, Input, Transmit};
 use bytes::Bytes;
 use futures_util::SinkExt;
@@ -207,15 +207,86 @@ async fn half_a_line_from_one_link_is_finished_before_the_next_begins() {
 }
 
 #[tokio::test]
-async fn a_kept_child_that_has_exited_gives_no_link() {
-    let child = Child::spawn(&shell("read -r line; exit 4")).unwrap();
+async fn a_kept_child_that_has_exited_is_started_anew_when_somebody_asks() {
+    let folder = tempfile::tempdir().unwrap();
+    let starts = folder.path().join("starts");
+    let child = Child::spawn(&shell(&format!("echo >> {}; read -r line; exit 4", starts.display()))).unwrap();
+    for _ in 0..2 {
+        let mut link = child.link().await.unwrap();
+        send(&mut link, "go").await;
+        let (_, code, text) = rest(&mut link).await;
+        assert_eq!((code, &text[..]), (1011, "sh exited with status 4"));
+        drop(link);
+        assert_eq!(child.exit(), Some(Exit::Status(4)));
+    }
+    assert_eq!(std::fs::read(starts).unwrap().len(), 2);
+}
+
+#[tokio::test]
+async fn a_kept_child_that_exits_while_nobody_has_it_is_started_anew() {
+    let child = Child::spawn(&shell("read -r line; echo $$; read -r line")).unwrap();
+    let mut pids = Vec::new();
+    for _ in 0..2 {
+        let mut link = child.link().await.unwrap();
+        send(&mut link, "who").await;
+        pids.push(next_text(&mut link).await);
+        send(&mut link, "go").await;
+        drop(link);
+        let begin = Instant::now();
+        while child.exit().is_none() {
+            assert!(begin.elapsed() < LONG, "it lives");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+    assert_ne!(pids[0], pids[1]);
+}
+
+#[tokio::test]
+async fn a_kept_child_that_writes_no_more_is_replaced() {
+    let mut config = shell("read -r line; echo $$; exec >&-; sleep 1000");
+    config.grace = Duration::from_millis(50);
+    let child = Child::spawn(&config).unwrap();
+    let mut pids = Vec::new();
+    for _ in 0..2 {
+        let mut link = child.link().await.unwrap();
+        send(&mut link, "who").await;
+        let (mut frames, code, text) = rest(&mut link).await;
+        assert_eq!((frames.len(), code, &text[..]), (1, 1000, "sh closed its output"));
+        pids.append(&mut frames);
+    }
+    assert_ne!(pids[0], pids[1]);
+}
+
+#[tokio::test]
+async fn a_kept_child_that_owes_something_is_replaced() {
+    watch_log();
+    let (_folder, config) = named("debtor", "while read -r line; do echo $$; done");
+    let child = Child::spawn(&config).unwrap();
+    let mut pids = Vec::new();
+    for owing in [false, true, false] {
+        let mut link = child.link().await.unwrap();
+        link.set_owing(true);
+        send(&mut link, "who").await;
+        pids.push(next_text(&mut link).await);
+        link.set_owing(owing);
+    }
+    assert!(pids[0] == pids[1] && pids[1] != pids[2], "{pids:?}");
+    assert!(is_dead(&pids[1]), "two of them at once");
+    let warnings: Vec<_> = logged("debtor").into_iter().filter(|line| line.contains("owes")).collect();
+    assert_eq!(warnings, ["WARN message=ended: it owes answers to a connection that is over command=\"debtor\""]);
+}
+
+#[tokio::test]
+async fn a_kept_child_that_cannot_be_started_again_gives_no_link_and_says_why() {
+    let (folder, config) = named("once", "read -r line");
+    let child = Child::spawn(&config).unwrap();
+    drop(folder);
     let mut link = child.link().await.unwrap();
     send(&mut link, "go").await;
-    let (_, code, text) = rest(&mut link).await;
-    assert_eq!((code, &text[..]), (1011, "sh exited with status 4"));
+    rest(&mut link).await;
     drop(link);
     let error = child.link().await.unwrap_err();
-    assert!(matches!(error, ExecError::Exited { exit: Exit::Status(4), .. }), "{error}");
+    assert!(matches!(error, ExecError::Start { .. }), "{error}");
 }
 
 /// Remembers what is logged: level, target, command and text.
@@ -253,15 +324,31 @@ impl Subscriber for Log {
     fn exit(&self, _: &span::Id) {}
 }
 
-#[tokio::test]
-async fn standard_error_goes_to_the_log_line_by_line() {
+fn watch_log() {
     static ONCE: OnceLock<()> = OnceLock::new();
     ONCE.get_or_init(|| tracing::subscriber::set_global_default(Log).unwrap());
-    let script = "echo one >&2; echo >&2; head -c 9000 /dev/zero | tr '\\0' y >&2; echo >&2; printf three >&2; exit 5";
+}
+
+/// What was logged about a command.
+fn logged(command: &str) -> Vec<String> {
+    LOGGED.lock().unwrap().iter().filter(|line| line.contains(command)).cloned().collect()
+}
+
+/// A shell under another name, by which it is found in the log.
+fn named(name: &str, script: &str) -> (tempfile::TempDir, ExecConfig) {
     let folder = tempfile::tempdir().unwrap();
-    let program = folder.path().join("noisy");
+    let program = folder.path().join(name);
     std::os::unix::fs::symlink("/bin/sh", &program).unwrap();
-    let mut link = Exec::spawn(&config(&[program.to_str().unwrap(), "-c", script])).unwrap();
+    let config = config(&[program.to_str().unwrap(), "-c", script]);
+    (folder, config)
+}
+
+#[tokio::test]
+async fn standard_error_goes_to_the_log_line_by_line() {
+    watch_log();
+    let script = "echo one >&2; echo >&2; head -c 9000 /dev/zero | tr '\\0' y >&2; echo >&2; printf three >&2; exit 5";
+    let (_folder, config) = named("noisy", script);
+    let mut link = Exec::spawn(&config).unwrap();
     assert_eq!(rest(&mut link).await.2, "noisy exited with status 5");
     let want: Vec<String> = vec![
         "INFO message=one command=\"noisy\"".to_owned(),
@@ -269,13 +356,11 @@ async fn standard_error_goes_to_the_log_line_by_line() {
         "INFO message=three command=\"noisy\"".to_owned(),
         "WARN message=exited with status 5 command=\"noisy\"".to_owned(),
     ];
-    let logged =
-        || -> Vec<String> { LOGGED.lock().unwrap().iter().filter(|line| line.contains("noisy")).cloned().collect() };
     let begin = Instant::now();
-    while logged().len() < want.len() && begin.elapsed() < LONG {
+    while logged("noisy").len() < want.len() && begin.elapsed() < LONG {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    let mut logged = logged();
+    let mut logged = logged("noisy");
     // How it ended may be known before its last words are.
     logged.sort_by_key(|line| line.starts_with("WARN"));
     assert_eq!(logged, want);
@@ -283,14 +368,19 @@ async fn standard_error_goes_to_the_log_line_by_line() {
 
 #[tokio::test]
 async fn links_are_taken_one_after_the_other() {
-    let child = Arc::new(Child::spawn(&config(&["cat"])).unwrap());
+    watch_log();
+    let (_folder, config) = named("shared", "cat");
+    let child = Arc::new(Child::spawn(&config).unwrap());
     let link = child.link().await.unwrap();
+    assert_eq!(logged("shared"), [""; 0]);
     let second = tokio::spawn({
         let child = Arc::clone(&child);
         async move { child.link().await.map(drop) }
     });
     tokio::time::sleep(Duration::from_millis(50)).await;
     assert!(!second.is_finished());
+    let want = "INFO message=a connection waits until the one before is done with the command command=\"shared\"";
+    assert_eq!(logged("shared"), [want]);
     drop(link);
     tokio::time::timeout(LONG, second).await.unwrap().unwrap().unwrap();
 }

@@ -1,5 +1,7 @@
 //! Two machines and a loop: what one side says, the other hears.
 
+mod settle;
+
 use std::future::{Future, poll_fn};
 use std::task::Poll;
 use std::time::Duration;
@@ -12,6 +14,7 @@ use breakbulk_proto::{
     plain,
 };
 
+use super::debts::Debts;
 use super::name::Name;
 use super::side::{Passage, Side};
 use super::watch::Watched;
@@ -22,8 +25,6 @@ use crate::large::let_go;
 use crate::link::{BoxLink, Link};
 use crate::look::Look;
 
-/// How long answers are waited for when the side that asked sends nothing more.
-const ANSWERS: Duration = Duration::from_secs(60);
 /// The code for "the side behind the gateway is gone".
 const BAD_GATEWAY: u16 = 1014;
 /// Room for an error, and for nothing that anyone would call too long.
@@ -38,6 +39,8 @@ pub(super) struct Bridge<'a> {
     memory: &'a Memory,
     /// How long what is under way has to finish.
     drain: Duration,
+    /// What is owed, if the host goes on to another client after this one.
+    debts: Option<Debts>,
     watcher: Option<Watcher>,
     /// Whose turn it is to be asked first.
     turn: usize,
@@ -68,11 +71,12 @@ impl<'a> Bridge<'a> {
         drivers: [Driver<Watched<BoxLink>, AnyMachine>; 2],
         names: [Name; 2],
         gateway: &'a Gateway,
+        debts: Option<Debts>,
         watcher: Option<Watcher>,
     ) -> Self {
         let sides = drivers.map(Side::new);
         let (memory, drain) = (&gateway.memory, gateway.drain);
-        Self { sides, names, memory, drain, watcher, turn: NEAR, deadline: None, ending: None }
+        Self { sides, names, memory, drain, debts, watcher, turn: NEAR, deadline: None, ending: None }
     }
 
     /// Passes messages until both sides have ended; says how each did. `stop` ends both, with time to finish.
@@ -103,7 +107,8 @@ impl<'a> Bridge<'a> {
     fn poll(&mut self, cx: &mut std::task::Context<'_>) -> Poll<Next> {
         self.turn = other(self.turn);
         for at in [self.turn, other(self.turn)] {
-            let has_room = self.sides[other(at)].has_room();
+            let peer = &self.sides[other(at)];
+            let has_room = peer.closed.is_some() || peer.has_room();
             let side = &mut self.sides[at];
             if side.closed.is_some() {
                 continue;
@@ -132,6 +137,7 @@ impl<'a> Bridge<'a> {
             Event::ReceiveFailed { ordinal, violation, reply } => {
                 self.sides[at].arrived(ordinal);
                 warn!(side = name(at), rule = violation.name(), "a message was refused: {violation}");
+                self.note_reply(at, reply.as_ref());
                 self.tell(other(at), reply);
             }
             Event::Progress(progress) => self.sides[at].note_frame(progress.subject),
@@ -167,6 +173,13 @@ impl<'a> Bridge<'a> {
             _ => {}
         }
         let size = passage.message.len();
+        if let Some(debts) = &mut self.debts {
+            debts.note(at, &passage.message);
+            if self.sides[to].closed.is_some() {
+                debug!(to = name(to), size, method = passage.look.method, "dropped: nobody is there any more");
+                return let_go(passage.message);
+            }
+        }
         if self.memory.dropped.knows(&self.names[to], &passage.message) {
             self.memory.count("dropped-unsendable");
             return warn!(side = name(to), size, "an action that this peer cannot take came again, and is left out");
@@ -221,6 +234,9 @@ impl<'a> Bridge<'a> {
 
     /// A message that side `at` was handed was not sent. Its sender hears of it where it can.
     fn send_failed(&mut self, at: usize, ticket: Ticket, error: &SendError, reply: Option<Message>) {
+        if let (Some(debts), SendError::Disconnected) = (&mut self.debts, error) {
+            debts.spoil(at);
+        }
         if let Some(passage) = self.sides[at].done(ticket) {
             self.not_sent(at, &passage, error, reply);
         }
@@ -228,6 +244,7 @@ impl<'a> Bridge<'a> {
 
     fn not_sent(&mut self, at: usize, passage: &Passage, error: &SendError, reply: Option<Message>) {
         let (size, method) = (passage.message.len(), passage.look.method.as_deref());
+        self.note_reply(at, reply.as_ref());
         if self.sides[other(at)].closed.is_some() {
             return debug!(to = name(at), size, method, "a message was not sent: {error}");
         }
@@ -253,8 +270,8 @@ impl<'a> Bridge<'a> {
         info!(side = name(at), code = reason.code(), "ended: {}", self.sides[at].how_it_ended(&reason));
         let code = if shrunk { CloseReason::Restart.code() } else { passed_on(at, &reason) };
         self.sides[at].closed = Some(reason);
-        if self.sides[other(at)].closed.is_none() && self.ending.is_none() {
-            self.end_with(CloseReason::Peer { code }, self.drain);
+        if self.sides[other(at)].closed.is_none() {
+            self.end_after(at, CloseReason::Peer { code });
         }
     }
 
@@ -263,39 +280,6 @@ impl<'a> Bridge<'a> {
         let link = self.sides[at].driver.link();
         let verdict = self.memory.caps.learn(&self.names[at], reason.code(), link.suspect(), link.passed());
         super::report(name(at), &self.names[at], verdict)
-    }
-
-    /// Ends both sides when nothing is under way any more, at the latest after `time`.
-    fn end_with(&mut self, reason: CloseReason, time: Duration) {
-        self.ending = Some(reason);
-        self.deadline = Some(Instant::now() + time);
-    }
-
-    /// Looks whether something can end now.
-    fn settle(&mut self) {
-        let near = &self.sides[NEAR];
-        if self.ending.is_none() && near.has_ended {
-            self.end_with(CloseReason::Normal, ANSWERS);
-        }
-        if self.ending.is_none() && self.sides[FAR].has_ended {
-            self.end_with(CloseReason::Normal, self.drain);
-        }
-        let [near, far] = &self.sides;
-        let waits = near.has_ended && far.closed.is_none() && far.unanswered > 0;
-        let is_idle = |side: &Side, peer: &Side| match (side.closed.is_some(), peer.closed.is_some()) {
-            (true, _) => true,
-            (false, true) => side.has_sent_all(),
-            (false, false) => side.is_idle(),
-        };
-        if self.ending.is_some() && !waits && is_idle(near, far) && is_idle(far, near) {
-            self.close_all();
-        }
-    }
-
-    fn close_all(&mut self) {
-        self.deadline = None;
-        let Some(reason) = self.ending.clone() else { return };
-        self.sides.iter_mut().filter(|side| side.closed.is_none()).for_each(|side| side.close(reason.clone()));
     }
 }
 

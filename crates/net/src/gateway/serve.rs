@@ -1,6 +1,7 @@
 //! A gateway at work: each client that comes in gets a link of its own to the host.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -16,6 +17,8 @@ use crate::link::{BoxLink, Child};
 
 /// Clients at once. More are told to come again later.
 const MOST: usize = 1024;
+/// Long enough for most tools, and no longer than the next client may wait.
+const PATIENCE: Duration = Duration::from_secs(10);
 /// The host cannot be reached.
 const BAD_GATEWAY: u16 = 1014;
 /// Too many clients.
@@ -30,20 +33,26 @@ pub struct Exit {
     pub address: Address,
     /// A child process that outlives its links, and is the host.
     pub kept: Option<Child>,
+    /// How long that has to answer a client that is gone, before the next one gets it. What it answers then is dropped. If
+    /// it has not answered all, it is ended, and started anew for the next. 10 s.
+    pub patience: Duration,
 }
 
 impl Exit {
     /// A new link for each client.
     #[must_use]
     pub const fn new(dialer: Dialer, address: Address) -> Self {
-        Self { dialer, address, kept: None }
+        Self { dialer, address, kept: None, patience: PATIENCE }
     }
 
-    async fn open(&self) -> Result<BoxLink, DialError> {
-        match &self.kept {
-            Some(child) => Ok(Box::new(child.link().await?)),
-            None => self.dialer.dial(&self.address).await,
-        }
+    async fn open(&self) -> Result<End, DialError> {
+        let link: BoxLink = match &self.kept {
+            Some(child) => Box::new(child.link().await?),
+            None => self.dialer.dial(&self.address).await?,
+        };
+        let mut end = End::new(link, self.address.to_string());
+        end.patience = self.kept.as_ref().map(|_| self.patience);
+        Ok(end)
     }
 }
 
@@ -109,8 +118,20 @@ impl Gateway {
     ) -> Served {
         let name = exit.address.to_string();
         info!(client = end.name, host = name, "a client has come in");
-        let link = match exit.open().await {
-            Ok(link) => link,
+        let opened = tokio::select! {
+            biased;
+            () = stop.cancelled() => None,
+            opened = exit.open() => Some(opened),
+        };
+        let far = match opened.transpose() {
+            Ok(Some(far)) => far,
+            Ok(None) => {
+                let ended = Ended { near: CloseReason::Restart, far: CloseReason::Restart };
+                return self
+                    .turn_away(end, ended.near.code())
+                    .await
+                    .map_or_else(Served::Random, |()| Served::Ended(ended));
+            }
             Err(cause) => {
                 error!(host = name, "the host cannot be reached: {cause}");
                 return match self.turn_away(end, BAD_GATEWAY).await {
@@ -120,7 +141,7 @@ impl Gateway {
             }
         };
         let stop = async move { stop.cancelled().await };
-        match self.join(end, End::new(link, name), Some(&principal), stop, watcher).await {
+        match self.join(end, far, Some(&principal), stop, watcher).await {
             Ok(ended) => Served::Ended(ended),
             Err(error) => Served::Random(error),
         }

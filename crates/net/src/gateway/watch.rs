@@ -126,6 +126,10 @@ impl<L: Link> Link for Watched<L> {
     fn set_intake(&mut self, intake: Intake) {
         self.link.set_intake(intake);
     }
+
+    fn set_owing(&mut self, owing: bool) {
+        self.link.set_owing(owing);
+    }
 }
 
 impl<L: Link> Stream for Watched<L> {

@@ -18,6 +18,7 @@ use futures_sink::Sink;
 use tokio::net::unix::pipe;
 use tokio::sync::oneshot;
 use tokio::time::{Sleep, sleep};
+use tracing::warn;
 
 use breakbulk_proto::{Capacity, Transmit};
 
@@ -48,6 +49,10 @@ pub struct Exec {
     process: Arc<Process>,
     /// Where the pipes go when this link is done, if the child outlives it.
     home: Option<oneshot::Sender<Pipes>>,
+    /// The child has not finished what was begun on this link.
+    owes: bool,
+    /// The child has exited, or reads or writes no more: nobody can use it after us.
+    is_spent: bool,
     exited: Pin<Box<dyn Future<Output = Exit> + Send>>,
     gone: Pin<Box<dyn Future<Output = ()> + Send>>,
     exit: Option<Exit>,
@@ -80,6 +85,8 @@ impl Exec {
             pipes: Some(pipes),
             process,
             home,
+            owes: false,
+            is_spent: false,
             exit: None,
             output_ended: false,
             patience: None,
@@ -108,13 +115,13 @@ impl Exec {
             if self.exit.is_none()
                 && let Poll::Ready(exit) = self.exited.as_mut().poll(cx)
             {
-                self.exit = Some(exit);
+                (self.exit, self.is_spent) = (Some(exit), true);
                 self.patience.get_or_insert_with(|| Box::pin(sleep(LINGER)));
             }
             if !self.output_ended {
                 match self.pipes()?.poll_next(cx) {
                     Poll::Ready(Some(Ok(Arrival::Ended)) | None) => {
-                        self.output_ended = true;
+                        (self.output_ended, self.is_spent) = (true, true);
                         let grace = self.process.grace;
                         self.patience.get_or_insert_with(|| Box::pin(sleep(grace)));
                     }
@@ -145,7 +152,9 @@ impl Exec {
         mut sink: impl FnMut(Pin<&mut Pipes>, &mut Context<'_>) -> Poll<Result<(), LinkError>>,
     ) -> Poll<Result<(), LinkError>> {
         if self.broken.is_none() {
-            match ready!(sink(self.pipes()?, cx)) {
+            let done = ready!(sink(self.pipes()?, cx));
+            self.is_spent |= done.is_err();
+            match done {
                 Err(error) if !self.is_closing && is_broken(&error) => {
                     self.broken = Some((error, Box::pin(sleep(self.process.grace))));
                 }
@@ -164,17 +173,30 @@ impl Exec {
 
 impl Drop for Exec {
     fn drop(&mut self) {
-        if let (Some(home), Some(mut pipes)) = (self.home.take(), self.pipes.take()) {
-            pipes.leave();
-            // Nobody may be there any more; then the pipes close.
-            let _ = home.send(pipes);
+        let (Some(home), Some(mut pipes)) = (self.home.take(), self.pipes.take()) else {
+            return;
+        };
+        if self.is_spent || self.process.exit().is_some() {
+            return;
         }
+        if self.owes {
+            // Whoever waits for the pipes ends it now.
+            let command = &*self.process.name;
+            return warn!(target: "breakbulk::exec", command, "ended: it owes answers to a connection that is over");
+        }
+        pipes.leave();
+        // Nobody may be there any more; then the pipes close.
+        let _ = home.send(pipes);
     }
 }
 
 impl Link for Exec {
     fn capacity(&self) -> Capacity {
         self.pipes.as_ref().map_or_else(|| Capacity::of(0), Link::capacity)
+    }
+
+    fn set_owing(&mut self, owing: bool) {
+        self.owes = owing;
     }
 }
 

@@ -1,9 +1,10 @@
 //! A child process that outlives its links.
 
 use std::future::poll_fn;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
+use tracing::info;
 
 use super::process::{self, Process};
 use super::{Exec, ExecConfig, ExecError, Exit, Pipes};
@@ -13,10 +14,22 @@ use super::{Exec, ExecConfig, ExecError, Exit, Pipes};
 ///
 /// Each link begins at a line of its own, both ways: what one has accepted is written whole before what the next sends, and
 /// of what the child writes while nobody has a link, or had begun to write by then, nothing is kept. An answer that the
-/// child gives later to what an earlier link asked does arrive: who shares a child must tell answers apart.
+/// child gives later to what an earlier link asked does arrive, unless that link was
+/// [said to be owed something](crate::Link::set_owing) when it was dropped: then the child is ended.
+///
+/// A child that has exited, or was ended so, is started anew when somebody asks for a link, and not before.
 pub struct Child {
-    process: Arc<Process>,
-    takers: mpsc::Sender<oneshot::Sender<Exec>>,
+    /// Who has the child, or is next.
+    turn: Arc<Semaphore>,
+    takers: mpsc::Sender<Taker>,
+    current: Arc<Current>,
+}
+
+/// Somebody whose turn it is.
+struct Taker {
+    link: oneshot::Sender<Result<Exec, ExecError>>,
+    /// Given back when the next one can have the child.
+    turn: OwnedSemaphorePermit,
 }
 
 impl Child {
@@ -30,69 +43,146 @@ impl Child {
     pub fn spawn(config: &ExecConfig) -> Result<Self, ExecError> {
         let (process, pipes) = process::spawn(config)?;
         let (takers, taken) = mpsc::channel(1);
-        tokio::spawn(keep(pipes, Arc::clone(&process), taken));
-        Ok(Self { process, takers })
+        let current =
+            Arc::new(Current { config: config.clone(), running: Mutex::new(Running { process, ends: false }) });
+        tokio::spawn(keep(pipes, Arc::clone(&current), taken));
+        Ok(Self { turn: Arc::new(Semaphore::new(1)), takers, current })
     }
 
-    /// A link to it, as soon as the one before is dropped. Cancel-safe.
+    /// A link to it, as soon as the one before is dropped. Who has to wait for that is logged. Cancel-safe.
     ///
     /// # Errors
-    /// It has exited.
+    /// It had exited, and cannot be started anew.
     pub async fn link(&self) -> Result<Exec, ExecError> {
+        let turn = Arc::clone(&self.turn);
+        let turn = match Arc::clone(&turn).try_acquire_owned() {
+            Ok(turn) => Ok(turn),
+            Err(_) => {
+                let command = &*self.current.process().name;
+                info!(target: "breakbulk::exec", command, "a connection waits until the one before is done with the command");
+                turn.acquire_owned().await
+            }
+        };
         let (taker, link) = oneshot::channel();
-        if self.exit().is_none()
-            && self.takers.send(taker).await.is_ok()
+        if let Ok(turn) = turn
+            && self.takers.send(Taker { link: taker, turn }).await.is_ok()
             && let Ok(link) = link.await
         {
-            return Ok(link);
+            return link;
         }
-        let exit = self.exit().unwrap_or(Exit::Unknown);
-        Err(ExecError::Exited { command: self.process.name.to_string(), exit })
+        Err(self.current.ended())
     }
 
-    /// How it exited, if it has.
+    /// How it exited, if it has and was not started anew.
     #[must_use]
     pub fn exit(&self) -> Option<Exit> {
-        self.process.exit()
+        self.current.process().exit()
     }
 
     /// Closes its input and ends it; done when nothing is left of it. A link that is still there breaks.
     pub async fn end(self) {
-        let Self { process, takers } = self;
-        drop(takers);
-        process.end();
-        process.gone().await;
+        self.current.lock().ends = true;
+        drop(self.takers);
+        self.current.retire().await;
     }
 }
 
 impl std::fmt::Debug for Child {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Child").field("command", &self.process.name).field("exit", &self.exit()).finish_non_exhaustive()
+        let process = self.current.process();
+        f.debug_struct("Child").field("command", &process.name).field("exit", &process.exit()).finish_non_exhaustive()
     }
 }
 
-/// Has the pipes while no link does, and keeps the child from waiting for a reader.
-async fn keep(mut pipes: Pipes, process: Arc<Process>, mut takers: mpsc::Receiver<oneshot::Sender<Exec>>) {
-    loop {
-        let taker = poll_fn(|cx| {
-            // What is written before somebody asks is for nobody.
-            let _ = pipes.poll_idle(cx);
-            takers.poll_recv(cx)
-        });
-        let Some(taker) = taker.await else {
-            return;
-        };
-        let bytes = pipes.start_afresh();
-        if bytes > 0 {
-            let command = &*process.name;
-            tracing::info!(target: "breakbulk::exec", command, bytes, "output between two connections was dropped");
-        }
-        let (home, back) = oneshot::channel();
-        // A link that nobody waits for any more comes back at once.
-        let _ = taker.send(Exec::new(pipes, Arc::clone(&process), Some(home)));
-        match back.await {
-            Ok(returned) => pipes = returned,
-            Err(_) => return,
-        }
+/// The process as it is now, for those who do not have its pipes.
+struct Current {
+    config: ExecConfig,
+    running: Mutex<Running>,
+}
+
+struct Running {
+    process: Arc<Process>,
+    /// It is not started again.
+    ends: bool,
+}
+
+impl Current {
+    fn process(&self) -> Arc<Process> {
+        Arc::clone(&self.lock().process)
     }
+
+    /// Ends the process; done when nothing is left of it.
+    async fn retire(&self) {
+        let process = self.process();
+        process.end();
+        process.gone().await;
+    }
+
+    /// Starts the command anew. Never are there two of it: they may share files.
+    async fn renew(&self) -> Result<Pipes, ExecError> {
+        self.retire().await;
+        let mut running = self.lock();
+        if running.ends {
+            drop(running);
+            return Err(self.ended());
+        }
+        let (process, pipes) = process::spawn(&self.config)?;
+        info!(target: "breakbulk::exec", command = &*process.name, "started anew");
+        running.process = process;
+        Ok(pipes)
+    }
+
+    fn ended(&self) -> ExecError {
+        let process = self.process();
+        ExecError::Exited { command: process.name.to_string(), exit: process.exit().unwrap_or(Exit::Unknown) }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Running> {
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Has the pipes while no link does.
+async fn keep(pipes: Pipes, current: Arc<Current>, mut takers: mpsc::Receiver<Taker>) {
+    let mut home = Some(pipes);
+    while let Some(Taker { link, turn }) = next(&mut home, &mut takers).await {
+        // Nothing is started for somebody who waits no more.
+        if link.is_closed() {
+            continue;
+        }
+        let alive = home.take().filter(|_| current.process().exit().is_none());
+        let pipes = match alive {
+            Some(pipes) => Ok(pipes),
+            None => current.renew().await,
+        };
+        let (back, returned) = oneshot::channel();
+        // A link that nobody waits for any more comes back at once.
+        let _ = link.send(pipes.map(|pipes| lend(pipes, current.process(), back)));
+        home = returned.await.ok();
+        if home.is_none() {
+            current.retire().await;
+        }
+        drop(turn);
+    }
+}
+
+/// The next one who asks. Until then the child does not have to wait for a reader, and it is noticed when it writes no more.
+async fn next(home: &mut Option<Pipes>, takers: &mut mpsc::Receiver<Taker>) -> Option<Taker> {
+    poll_fn(|cx| {
+        // What is written before somebody asks is for nobody.
+        if home.as_mut().is_some_and(|pipes| pipes.poll_idle(cx).is_ready()) {
+            *home = None;
+        }
+        takers.poll_recv(cx)
+    })
+    .await
+}
+
+fn lend(mut pipes: Pipes, process: Arc<Process>, back: oneshot::Sender<Pipes>) -> Exec {
+    let bytes = pipes.start_afresh();
+    if bytes > 0 {
+        let command = &*process.name;
+        info!(target: "breakbulk::exec", command, bytes, "output between two connections was dropped");
+    }
+    Exec::new(pipes, process, Some(back))
 }

@@ -50,7 +50,7 @@ pub enum ExecError {
         /// Why.
         source: io::Error,
     },
-    /// It was started once, and has exited.
+    /// It has exited, and is not started again.
     #[error("{command} {exit}")]
     Exited {
         /// The program.

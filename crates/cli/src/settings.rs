@@ -69,7 +69,8 @@ settings! { Settings:
         connect: Option<Address> = "none";
         /// Keep the command of an exec: address running when a connection ends, for the next one.
         ///
-        /// One connection at a time has it; the others wait.
+        /// One connection at a time has it; the others wait. The next one gets it when it owes no answers to the one before,
+        /// and anew when it has exited, or has not answered a client that is gone within 10 seconds.
         keep: bool = "false";
     }
     Frames {

@@ -134,6 +134,53 @@ fn a_tap_prints_a_line_for_each_message() {
     child.wait().unwrap();
 }
 
+/// A client on pipes, until it is dropped.
+struct Client {
+    child: Child,
+    lines: std::io::Lines<BufReader<std::process::ChildStdout>>,
+}
+
+impl Client {
+    fn of(bridge: &Bridge) -> Self {
+        let mut child = breakbulk(&["bridge", "--listen", "stdio:", "--connect", &bridge.url]).spawn().unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        Self { child, lines }
+    }
+
+    fn say(&mut self, line: &str) {
+        writeln!(self.child.stdin.as_mut().unwrap(), "{line}").unwrap();
+    }
+
+    fn hear(&mut self) -> String {
+        self.lines.next().unwrap().unwrap()
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
+}
+
+#[test]
+fn a_kept_child_gives_no_client_what_is_for_another_and_is_started_anew_when_it_has_exited() {
+    // Says when it has a request, answers the first one late, and exits after the second.
+    let server = r#"exec:sh -c 'for n in 1 2; do read -r line; echo "{\"jsonrpc\":\"2.0\",\"method\":\"got\"}"; test $n = 2 || sleep 0.5; echo "{\"jsonrpc\":\"2.0\",\"id\":1,\"result\":$n}"; done'"#;
+    let bridge = Bridge::start("ws://127.0.0.1:0", server, &["--keep"]);
+    for n in [1, 2, 1] {
+        let mut client = Client::of(&bridge);
+        client.say(REQUEST);
+        assert_eq!(client.hear(), r#"{"jsonrpc":"2.0","method":"got"}"#);
+        // The first client leaves before it is answered.
+        if n == 2 {
+            assert_eq!(client.hear(), r#"{"jsonrpc":"2.0","id":1,"result":2}"#);
+            assert!(client.lines.next().is_none(), "it ends with the child");
+        }
+    }
+    assert_eq!(bridge.stop(), Some(0));
+}
+
 #[test]
 fn the_status_says_how_it_ended() {
     let gone = run(&["bridge", "--listen", "stdio:", "--connect", "exec:false"], &format!("{REQUEST}\n"));

@@ -46,6 +46,8 @@ pub(super) struct Connection {
     pub(super) jobs: Jobs,
     /// Leave to hold what a client reads: see [`MOST_READS`].
     pub(super) reads: Arc<Semaphore>,
+    /// A notification was dropped, and the log says so: once is enough for what a client may do a thousand times a second.
+    pub(super) has_dropped: bool,
     /// Subscribes that wait for the tail to come back, and how many snapshots are being made: nothing is pulled meanwhile.
     pub(super) wishes: Vec<(Job, Wish)>,
     pub(super) shots: usize,
@@ -118,6 +120,7 @@ impl Connection {
             reads: Arc::new(Semaphore::new(MOST_READS)),
             wishes: Vec::new(),
             shots: 0,
+            has_dropped: false,
             left: Vec::new(),
             held: None,
             sending: Sending::new(now),

@@ -69,7 +69,11 @@ impl Connection {
         };
         if let Err(error) = taken {
             self.shared.counts.add("endpoint-notifications-dropped", 1);
-            warn!(bytes, code = error.code, "a notification was dropped: {error}");
+            if std::mem::replace(&mut self.has_dropped, true) {
+                debug!(bytes, code = error.code, "a notification was dropped: {error}");
+            } else {
+                warn!(bytes, code = error.code, "a notification was dropped, later ones are only counted: {error}");
+            }
         }
     }
 

@@ -6,13 +6,13 @@ use std::time::{Duration, Instant};
 
 use breakbulk::gateway::{End, Ended, Gateway};
 use breakbulk::link::{self, Child, ExecConfig};
-use breakbulk::{Dialect, Setup};
+use breakbulk::{AnyMachine, Dialect, Setup};
 use breakbulk_proto::ahp::Role;
 use breakbulk_proto::{Budget, Capacity, CloseReason, Input, Limits, Machine, Transmit};
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
-use crate::world::App;
+use crate::world::{App, INITIALIZE, WELCOME};
 
 /// Longer than anything here takes on a busy machine.
 const LONG: Duration = Duration::from_secs(60);
@@ -62,7 +62,8 @@ impl Shop {
         let mut far = End::new(link, "child");
         far.patience = Some(patience);
         let (gateway, near) = (Arc::clone(&self.gateway), End::new(near, "near"));
-        let ended = tokio::spawn(async move { gateway.join(near, far, None, pending(), None).await.unwrap() });
+        let ended =
+            tokio::spawn(async move { gateway.join(near, far, Some("someone"), pending(), None).await.unwrap() });
         (App::new(client, Role::Client), ended)
     }
 }
@@ -131,12 +132,20 @@ async fn a_child_that_asks_a_client_that_is_gone_is_answered_with_an_error() {
     assert_eq!((&reply["id"], &reply["error"]["code"]), (&json!("q"), &json!(-32603)));
 }
 
-/// The lines in which a long notification goes out.
-fn segments() -> Vec<String> {
-    let setup = Setup::new(Dialect::Stdio, Role::Server, Limits::default());
-    let (mut machine, now) = (setup.machine(Budget::default().account(None)).unwrap(), Instant::now());
+/// What an AHP host says that takes and sends segments: its welcome, and the lines in which a long notification goes out.
+fn host_lines() -> Vec<String> {
+    let machine = |role| Setup::new(Dialect::Ahp, role, Limits::default()).machine(Budget::default().account(None));
+    let (mut client, mut host, now) = (machine(Role::Client).unwrap(), machine(Role::Server).unwrap(), Instant::now());
+    client.handle(Input::send(1, INITIALIZE), now);
+    lines(&mut client, now).into_iter().for_each(|line| host.handle(Input::frame(line), now));
+    host.handle(Input::Capacity(Capacity::of(60_000)), now);
+    host.handle(Input::send(1, WELCOME), now);
     let text = "x".repeat(150_000);
-    machine.handle(Input::send(1, format!(r#"{{"jsonrpc":"2.0","method":"long","params":["{text}"]}}"#)), now);
+    host.handle(Input::send(2, format!(r#"{{"jsonrpc":"2.0","method":"long","params":{{"text":"{text}"}}}}"#)), now);
+    lines(&mut host, now)
+}
+
+fn lines(machine: &mut AnyMachine, now: Instant) -> Vec<String> {
     let line = || match machine.poll_transmit(now)? {
         Transmit::Frame { bytes, .. } => Some(String::from_utf8(bytes.to_bytes().to_vec()).unwrap()),
         Transmit::Close(reason) => panic!("{reason}"),
@@ -145,23 +154,28 @@ fn segments() -> Vec<String> {
 }
 
 #[tokio::test]
-async fn the_rest_of_a_message_that_a_child_has_begun_does_not_reach_the_next_client() {
-    let (folder, lines) = (tempfile::tempdir().unwrap(), segments());
-    let (begin, rest) = lines.split_first().unwrap();
+async fn a_message_that_a_child_has_begun_is_finished_before_the_next_client_gets_it() {
+    let (folder, lines) = (tempfile::tempdir().unwrap(), host_lines());
+    let [welcome, begin, rest @ ..] = &lines[..] else { panic!("{} lines", lines.len()) };
     assert!(rest.len() > 1);
-    std::fs::write(folder.path().join("begin"), format!("{begin}\n")).unwrap();
-    std::fs::write(folder.path().join("rest"), format!("{}\n", rest.join("\n"))).unwrap();
+    for (name, text) in [("welcome", welcome), ("begin", begin), ("rest", &rest.join("\n"))] {
+        std::fs::write(folder.path().join(name), format!("{text}\n")).unwrap();
+    }
     let script = r#"
         answer() { echo "{\"jsonrpc\":\"2.0\",\"id\":1,\"result\":[$$,$1]}"; }
-        cd FOLDER; read -r line; cat begin; answer 1; sleep 0.3; cat rest; read -r line; answer 2; read -r line
+        cd FOLDER
+        read -r line; cat welcome begin; read -r line; answer 1; sleep 0.3; : > goes-on; cat rest
+        read -r line; cat welcome; read -r line; answer 2; read -r line
     "#;
-    let shop = Shop::of(Dialect::Stdio, &script.replace("FOLDER", folder.path().to_str().unwrap()));
-    let request = r#"{"jsonrpc":"2.0","id":1,"method":"m"}"#;
-    let (mut first, _) = shop.client(LONG).await;
-    first.send(request);
-    let answer = hear(&mut first).await["result"].clone();
-    drop(first);
-    let (mut second, _) = shop.client(LONG).await;
-    second.send(request);
-    assert_eq!((hear(&mut second).await["result"].clone(), &answer[1]), (json!([answer[0], 2]), &json!(1)));
+    let shop = Shop::of(Dialect::Ahp, &script.replace("FOLDER", folder.path().to_str().unwrap()));
+    let mut answers = Vec::new();
+    for n in 1..=2 {
+        let (mut client, _) = shop.client(LONG).await;
+        assert_eq!(folder.path().join("goes-on").exists(), n == 2, "half a message is left to the next client");
+        client.send(INITIALIZE);
+        assert_eq!(hear(&mut client).await["result"]["protocolVersion"], "1.0.0");
+        client.send(r#"{"jsonrpc":"2.0","id":1,"method":"m"}"#);
+        answers.push(hear(&mut client).await["result"].clone());
+    }
+    assert_eq!(answers, [json!([answers[0][0], 1]), json!([answers[0][0], 2])]);
 }

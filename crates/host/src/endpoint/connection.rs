@@ -26,8 +26,8 @@ use super::views::Moved;
 use crate::error::MethodError;
 use crate::log::{Entry, ReadError};
 
-/// Contents that a client has asked for and that are held until they can be sent. Further ones are not read meanwhile: each
-/// may be as long as the largest file, and a client may ask for many at once.
+/// Contents that a client has asked for and that are held until they can be sent, and as many snapshots. Further ones are
+/// not made meanwhile: each may be as long as the largest file, and a client may ask for many at once.
 const MOST_READS: usize = 4;
 
 /// One AHP connection.
@@ -178,7 +178,8 @@ impl Connection {
             if !present.feed.is_idle() {
                 return present.feed.recall();
             }
-            for (job, wish) in std::mem::take(&mut self.wishes) {
+            let room = MOST_READS.saturating_sub(self.shots).min(self.wishes.len());
+            for (job, wish) in self.wishes.drain(..room).collect::<Vec<_>>() {
                 self.begin_snapshot(job, wish);
             }
         } else if self.shots == 0 && present.feed.is_idle() {

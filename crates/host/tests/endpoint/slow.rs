@@ -61,6 +61,25 @@ async fn of_what_a_client_reads_only_a_few_are_held_until_it_takes_them() {
 }
 
 #[tokio::test]
+async fn of_the_snapshots_that_a_client_asks_for_only_a_few_are_held_until_it_takes_them() {
+    let world = World::with(EndpointConfig { max_answer_bytes: 100_000, ..EndpointConfig::default() }).await;
+    let mut client = Raw::new(world.link(65_536, 1).0);
+    client.initialize("me", &[]).await;
+    let seq = world.data(A, &"x".repeat(300_000)).await;
+    let ids: Vec<u64> = (0..20).map(|_| client.ask("subscribe", json!({"channel": A}))).collect();
+    let mut most_held = 0;
+    for (taken, _) in (1..).zip(&ids) {
+        let answer = client.next().await.unwrap();
+        assert_eq!(answer["result"]["snapshot"]["fromSeq"], seq);
+        most_held = world.views.taken.load(Ordering::Relaxed).saturating_sub(taken).max(most_held);
+    }
+    assert!((1..=6).contains(&most_held), "{most_held}");
+    // And then it follows.
+    let seq = world.data(A, "more").await;
+    assert_eq!(client.action().await.0, seq);
+}
+
+#[tokio::test]
 async fn a_client_that_is_too_far_behind_is_closed_by_name() {
     let world = World::with(EndpointConfig { max_lag: 10, room_bytes: 1000, ..EndpointConfig::default() }).await;
     let (link, ended) = world.link(65_536, 1);

@@ -128,6 +128,8 @@ pub(crate) fn reduce(state: &mut SnapshotState, action: &StateAction) {
 pub(crate) struct Reduced {
     inner: tokio::sync::Mutex<Inner>,
     pub(crate) reached: AtomicU64,
+    /// Snapshots that were taken.
+    pub(crate) taken: AtomicU64,
     /// How long a snapshot takes to make, once it was taken.
     pub(crate) delay: Mutex<Duration>,
     /// What snapshots claim to know, if it is more than they do.
@@ -145,6 +147,7 @@ impl Reduced {
         Self {
             inner: tokio::sync::Mutex::new(inner),
             reached: AtomicU64::new(0),
+            taken: AtomicU64::new(0),
             delay: Mutex::default(),
             pretended: AtomicU64::new(0),
         }
@@ -191,6 +194,7 @@ impl Views for Reduced {
     fn snapshot<'a>(&'a self, channel: &'a str, view: View, at_least: Seq) -> Answer<'a, Result<Shot, ViewError>> {
         Box::pin(async move {
             let shot = self.look(channel, view).await?;
+            self.taken.fetch_add(1, Ordering::Relaxed);
             assert!(shot.from_seq >= at_least);
             let delay = *self.delay.lock().unwrap();
             tokio::time::sleep(delay).await;

@@ -63,6 +63,7 @@ pub use channel::{ChannelInfo, Channels};
 pub use error::{AppendError, DamagedRecord, OpenError, ReadError, WriteError};
 pub use memory::MemoryLog;
 pub use metrics::{Histogram, Metrics};
+pub(crate) use snapshot::ROW_HEADER;
 pub use snapshot::{Rows, Save, Snapshot};
 #[doc(hidden)]
 pub use sqlite::Sabotage;

@@ -6,6 +6,9 @@ use bytes::Bytes;
 
 use super::Seq;
 
+/// Bytes that the host puts before the JSON of a row: its place among the others, of no use elsewhere.
+pub(crate) const ROW_HEADER: usize = 8;
+
 /// The state of a channel after a seq, as some version of the reducers made it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Snapshot {

@@ -9,10 +9,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 use serde::Deserialize;
 
 use super::StateError;
-use crate::log::Log;
-
-/// Bytes of a row before its text.
-const HEADER: usize = 8;
+use crate::log::{Log, ROW_HEADER};
 
 /// What is read at once while many rows are gone through.
 pub(super) const PAGE: usize = 1 << 20;
@@ -57,15 +54,15 @@ impl Row {
 
     /// As it was encoded.
     pub(super) fn encoded(&self) -> Bytes {
-        let mut row = BytesMut::with_capacity(HEADER + self.text.len());
+        let mut row = BytesMut::with_capacity(ROW_HEADER + self.text.len());
         row.put_i64_le(self.offset);
         row.put_slice(&self.text);
         row.freeze()
     }
 
     fn read(number: u64, row: &Bytes) -> Option<Self> {
-        let offset = i64::from_le_bytes(row.get(..HEADER)?.try_into().ok()?);
-        Some(Self { number, offset, text: row.slice(HEADER..) })
+        let offset = i64::from_le_bytes(row.get(..ROW_HEADER)?.try_into().ok()?);
+        Some(Self { number, offset, text: row.slice(ROW_HEADER..) })
     }
 }
 
@@ -169,12 +166,12 @@ pub(super) fn encode(offset: i64, turn: &Turn) -> serde_json::Result<Bytes> {
 /// The same row with another offset.
 pub(super) fn at_offset(offset: i64, row: &Bytes) -> Bytes {
     let mut row = BytesMut::from(row.as_ref());
-    row.get_mut(..HEADER).unwrap_or_default().copy_from_slice(&offset.to_le_bytes());
+    row.get_mut(..ROW_HEADER).unwrap_or_default().copy_from_slice(&offset.to_le_bytes());
     row.freeze()
 }
 
 pub(super) fn text_len(row: &Bytes) -> i64 {
-    i64::try_from(row.len() - HEADER).unwrap_or(i64::MAX)
+    i64::try_from(row.len() - ROW_HEADER).unwrap_or(i64::MAX)
 }
 
 #[derive(Deserialize)]

@@ -7,15 +7,12 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 use thiserror::Error;
 
-use super::super::{Bytes, ChannelInfo, Channels, Entry, Log, ReadError, Seq};
+use super::super::{Bytes, ChannelInfo, Channels, Entry, Log, ROW_HEADER, ReadError, Seq};
 use super::reader::Wanted;
 use super::{SqliteLog, schema};
 
 /// Bytes of bodies that are held at a time.
 const PAGE: usize = 1 << 20;
-
-/// What a row of the host's has before its JSON: its place among the others.
-const ROW_HEADER: usize = 8;
 
 /// Why an export ended early. What was written up to then is true.
 #[derive(Debug, Error)]

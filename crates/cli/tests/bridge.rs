@@ -73,6 +73,21 @@ fn chunked_stdio_goes_in_front_of_any_server_and_the_end_of_input_loses_no_answe
     assert_eq!(joined.stdout.len(), 300_084);
 }
 
+/// Takes its time to answer, and writes ids last. First it asks something itself, and says in the answer what it heard.
+const THOUGHTFUL: &str = r#"exec:sh -c 'read -r line; echo "{\"method\":\"roots/list\",\"jsonrpc\":\"2.0\",\"id\":9}"; read -r heard; sleep 0.3; big=$(head -c 9000 /dev/zero | tr "\\0" x); echo "{\"result\":{\"text\":\"$big\",\"length\":${#line},\"heard\":$heard},\"jsonrpc\":\"2.0\",\"id\":1}"; cat > /dev/null'"#;
+
+#[test]
+fn a_request_counts_as_one_wherever_its_id_stands_and_nobody_waits_for_a_client_that_sends_nothing_more() {
+    let request = format!(r#"{{"method":"m","params":{{"text":"{}"}},"jsonrpc":"2.0","id":1}}"#, "x".repeat(9000));
+    let output = run(&["bridge", "--listen", "stdio:", "--connect", THOUGHTFUL], &format!("{request}\n"));
+    assert!(output.status.success(), "{output:?}");
+    let lines: Vec<serde_json::Value> = text(&output).lines().map(|line| line.parse().unwrap()).collect();
+    let [question, answer] = &lines[..] else { panic!("{lines:?}") };
+    assert_eq!((&question["method"], &answer["id"]), (&"roots/list".into(), &1.into()));
+    assert_eq!(answer["result"]["length"], request.len());
+    assert_eq!(answer["result"]["heard"]["error"]["data"]["reason"], "send-disconnected");
+}
+
 #[test]
 fn plain_lines_are_restored_for_a_client_that_cannot_chunk() {
     let inner = format!(

@@ -21,7 +21,6 @@ use breakbulk_proto::{Budget, CloseReason, Event, Input, Kind};
 
 use self::bridge::{Bridge, FAR, NEAR};
 use self::caps::{Caps, Verdict};
-use self::debts::Debts;
 use self::dropped::Dropped;
 use self::name::Name;
 use self::watch::Watched;
@@ -156,8 +155,7 @@ impl Gateway {
             self.driver(NEAR, near.link, &names[NEAR], principal)?,
             self.driver(FAR, far.link, &names[FAR], principal)?,
         ];
-        let debts = far.patience.map(Debts::new);
-        let [near, far] = Bridge::new(drivers, names, self, debts, watcher).run(stop).await;
+        let [near, far] = Bridge::new(drivers, names, self, far.patience, watcher).run(stop).await;
         Ok(Ended { near, far })
     }
 

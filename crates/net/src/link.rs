@@ -36,6 +36,11 @@ pub trait Link: Stream<Item = Result<Arrival, LinkError>> + Sink<Transmit, Error
     /// Says whether the peer has yet to finish what was begun on this link: to answer, to send the rest of a message. If so
     /// when the link is dropped, a peer that would outlive it does not. Most peers do not anyway.
     fn set_owing(&mut self, _owing: bool) {}
+
+    /// Whether the peer may send nothing more and still read: [`Arrival::Ended`]. Pipes do that, WebSockets do not.
+    fn ends_alone(&self) -> bool {
+        true
+    }
 }
 
 /// Which frames a link takes, and who pays for one that is not whole yet.
@@ -62,6 +67,10 @@ impl Link for BoxLink {
 
     fn set_owing(&mut self, owing: bool) {
         (**self).set_owing(owing);
+    }
+
+    fn ends_alone(&self) -> bool {
+        (**self).ends_alone()
     }
 }
 

@@ -1,45 +1,68 @@
-//! What a message says at its front, for logs and for whoever waits for an answer. A guess where the front says nothing.
+//! What a message is: from its front, or from as much of it as it takes to be sure.
 
 use breakbulk_proto::json::{self, Found, Path, Paths, Scanner, Span};
 use breakbulk_proto::{Kind, Message};
 
-/// How much of a message is looked at. Its envelope is nearly always at its front.
-const FRONT: u64 = 4096;
+/// How much of a message is looked at before it is asked whether that was enough. Most have their envelope there.
+const FRONT: usize = 4096;
 /// The longest method or client id that is of interest.
 const MAX_NAME: usize = 256;
 
 static PATHS: [Path; 5] = [&["method"], &["id"], &["result"], &["error"], &["params", "clientId"]];
 
-/// The front of a message.
+/// What was seen of a message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Look {
-    /// What it is; `Other` if its front does not say.
+    /// What it is, as far as it was looked at.
     pub(crate) kind: Kind,
+    /// Whether that is so whatever follows.
+    pub(crate) is_sure: bool,
     /// Its method, if it has one.
     pub(crate) method: Option<String>,
+    /// Where its id is, if it has one by which it can be answered.
+    pub(crate) id: Option<Span>,
     /// The client that it introduces.
     pub(crate) client: Option<String>,
 }
 
 impl Look {
-    /// Looks at the front of a message.
-    pub(crate) fn of(message: &Message) -> Self {
-        let mut scanner = Scanner::new(Paths::new(&PATHS));
-        let front = message.read(Span { start: 0, end: FRONT });
-        // What follows an error is not looked at; whether it is one is for the machines to say.
-        let _ = scanner.feed(&front);
-        let paths = scanner.visitor();
-        let text = |found: Option<Found>| {
-            let raw = message.read(found?.span);
-            json::string(&raw).filter(|text| text.len() <= MAX_NAME).map(|text| text.into_owned())
-        };
-        let kind = match (paths.get(0), paths.get(1), paths.get(2).or(paths.get(3))) {
+    /// Looks at the front of a message. Many peers write the id last, after megabytes of params: then this is a guess.
+    pub(crate) fn front(message: &Message) -> Self {
+        Self::new(message, false)
+    }
+
+    /// Looks at a message until it is sure what that is.
+    pub(crate) fn sure(message: &Message) -> Self {
+        Self::new(message, true)
+    }
+
+    fn new(message: &Message, to_the_end: bool) -> Self {
+        let (mut scanner, mut is_sure, mut seen) = (Scanner::new(Paths::new(&PATHS)), false, 0_usize);
+        for block in message.slices().flat_map(|part| part.chunks(FRONT)) {
+            // What follows an error is not looked at; whether it is one is for the machines to say.
+            let is_bad = scanner.feed(block).is_err();
+            let [method, id, result, error, _] = found(&scanner);
+            let has_both = id.is_some_and(is_whole) && method.or(result).or(error).is_some();
+            seen = message.len().min(seen.saturating_add(block.len()));
+            is_sure = is_bad || has_both || seen == message.len();
+            if is_bad || (seen >= FRONT && (is_sure || !to_the_end)) {
+                break;
+            }
+        }
+        let [method, id, result, error, client] = found(&scanner);
+        let id = id.filter(|id| matches!(id.kind, json::Kind::String | json::Kind::Number));
+        let kind = match (method, id, result.or(error)) {
             (Some(_), Some(_), _) => Kind::Request,
             (Some(_), None, _) => Kind::Notification,
             (None, _, Some(_)) => Kind::Response,
             _ => Kind::Other,
         };
-        Self { kind, method: text(paths.get(0)), client: text(paths.get(4)) }
+        let text = |found: Option<Found>| {
+            let raw = message.read(found?.span);
+            json::string(&raw).filter(|text| text.len() <= MAX_NAME).map(|text| text.into_owned())
+        };
+        let id = id.filter(|id| is_whole(*id)).map(|id| id.span);
+        Self { kind, is_sure, method: text(method), id, client: text(client) }
     }
 
     /// Whether leaving it out would make its receiver's state differ from its sender's.
@@ -49,27 +72,48 @@ impl Look {
     }
 }
 
+const fn is_whole(found: Found) -> bool {
+    found.span.end > found.span.start
+}
+
+fn found(scanner: &Scanner<Paths<5>>) -> [Option<Found>; 5] {
+    std::array::from_fn(|path| scanner.visitor().get(path))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn the_front_says_what_a_message_is() {
-        let look = |text: &'static str| Look::of(&Message::from(text));
+        let look = |text: &'static str| Look::front(&Message::from(text));
         let request = look(r#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"clientId":"me"}}"#);
         assert_eq!((request.kind, request.method.as_deref()), (Kind::Request, Some("initialize")));
         assert_eq!(request.client.as_deref(), Some("me"));
         let action = look(r#"{"jsonrpc":"2.0","method":"action","params":{}}"#);
-        assert!(action.kind == Kind::Notification && action.is_ordered());
+        assert!(action.kind == Kind::Notification && action.is_sure && action.is_ordered());
         assert_eq!(look(r#"{"jsonrpc":"2.0","id":1,"result":{}}"#).kind, Kind::Response);
         assert_eq!(look(r#"{"jsonrpc":"2.0","id":1,"error":{}}"#).kind, Kind::Response);
         assert_eq!(look("[]").kind, Kind::Other);
     }
 
     #[test]
-    fn a_long_message_is_judged_by_its_front() {
-        let text = format!(r#"{{"method":"m","params":{{"text":"{}"}},"id":1}}"#, "x".repeat(10_000));
-        let look = Look::of(&Message::from(text));
-        assert_eq!((look.kind, look.method.as_deref()), (Kind::Notification, Some("m")));
+    fn what_a_long_message_is_takes_a_longer_look() {
+        let long = "x".repeat(10_000);
+        for (text, guess, kind) in [
+            (format!(r#"{{"method":"m","params":["{long}"],"id":1}}"#), Kind::Notification, Kind::Request),
+            (format!(r#"{{"method":"m","params":["{long}"],"id":null}}"#), Kind::Notification, Kind::Notification),
+            (format!(r#"{{"params":["{long}"],"id":1,"method":"m"}}"#), Kind::Other, Kind::Request),
+            (format!(r#"{{"result":"{long}","id":1}}"#), Kind::Response, Kind::Response),
+            (format!(r#"{{"method":"m","id":"{long}"}}"#), Kind::Request, Kind::Request),
+        ] {
+            let message = Message::from(text);
+            let (front, sure) = (Look::front(&message), Look::sure(&message));
+            assert_eq!((front.kind, front.is_sure, sure.kind, sure.is_sure), (guess, false, kind, true));
+        }
+        let message = Message::from(format!(r#"{{"method":"m","id":1,"params":["{long}"]}}"#));
+        assert!(Look::front(&message).is_sure);
+        let cut = Look::front(&Message::from(format!(r#"{{"method":"m","id":"{long}"}}"#)));
+        assert_eq!(cut.id, None, "an id that is not whole is none");
     }
 }

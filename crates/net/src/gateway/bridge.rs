@@ -39,8 +39,8 @@ pub(super) struct Bridge<'a> {
     memory: &'a Memory,
     /// How long what is under way has to finish.
     drain: Duration,
-    /// What is owed, if the host goes on to another client after this one.
-    debts: Option<Debts>,
+    /// What each side has yet to answer.
+    debts: Debts,
     watcher: Option<Watcher>,
     /// Whose turn it is to be asked first.
     turn: usize,
@@ -71,10 +71,13 @@ impl<'a> Bridge<'a> {
         drivers: [Driver<Watched<BoxLink>, AnyMachine>; 2],
         names: [Name; 2],
         gateway: &'a Gateway,
-        debts: Option<Debts>,
+        patience: Option<Duration>,
         watcher: Option<Watcher>,
     ) -> Self {
         let sides = drivers.map(Side::new);
+        // Where nobody waits for what is owed, and nobody is told what passes, a look at the front of a message will do.
+        let is_exact = sides[NEAR].driver.link().ends_alone() || patience.is_some() || watcher.is_some();
+        let debts = Debts::new(is_exact, patience);
         let (memory, drain) = (&gateway.memory, gateway.drain);
         Self { sides, names, memory, drain, debts, watcher, turn: NEAR, deadline: None, ending: None }
     }
@@ -129,7 +132,7 @@ impl<'a> Bridge<'a> {
         match event {
             Event::Message { message, ordinal, meta } => {
                 let (began, frames) = self.sides[at].arrived(ordinal);
-                let look = Look::of(&message);
+                let look = self.debts.look(&message);
                 self.pass(at, Passage { message, look, began, frames: (frames, 0) }, meta);
             }
             Event::Sent { ticket } => self.sent(at, ticket),
@@ -161,24 +164,15 @@ impl<'a> Bridge<'a> {
             self.names[NEAR].introduce(client);
             self.fit(NEAR);
         }
-        match passage.look.kind {
-            Kind::Request => self.sides[to].unanswered = self.sides[to].unanswered.saturating_add(1),
-            Kind::Response => {
-                self.sides[at].unanswered = self.sides[at].unanswered.saturating_sub(1);
-                // Answers come after what they answer: with none left to come, all that was asked has passed.
-                if self.sides[at].unanswered == 0 && self.sides[at].has_sent_all() {
-                    self.sides[at].driver.link_mut().answered();
-                }
-            }
-            _ => {}
+        self.debts.note(at, &passage.message, &passage.look);
+        // Answers come after what they answer: with none left to come, all that was asked has passed.
+        if passage.look.kind == Kind::Response && !self.debts.owes(at) && self.sides[at].has_sent_all() {
+            self.sides[at].driver.link_mut().answered();
         }
         let size = passage.message.len();
-        if let Some(debts) = &mut self.debts {
-            debts.note(at, &passage.message);
-            if self.sides[to].closed.is_some() {
-                debug!(to = name(to), size, method = passage.look.method, "dropped: nobody is there any more");
-                return let_go(passage.message);
-            }
+        if self.debts.patience.is_some() && self.sides[to].closed.is_some() {
+            debug!(to = name(to), size, method = passage.look.method, "dropped: nobody is there any more");
+            return let_go(passage.message);
         }
         if self.memory.dropped.knows(&self.names[to], &passage.message) {
             self.memory.count("dropped-unsendable");
@@ -215,7 +209,7 @@ impl<'a> Bridge<'a> {
     /// Sends a side an answer that a machine made.
     fn tell(&mut self, to: usize, reply: Option<Message>) {
         if let Some(message) = reply {
-            let look = Look::of(&message);
+            let look = Look::front(&message);
             self.sides[to].send(Passage { message, look, began: now(), frames: (0, 0) }, Meta::default());
         }
     }
@@ -234,8 +228,8 @@ impl<'a> Bridge<'a> {
 
     /// A message that side `at` was handed was not sent. Its sender hears of it where it can.
     fn send_failed(&mut self, at: usize, ticket: Ticket, error: &SendError, reply: Option<Message>) {
-        if let (Some(debts), SendError::Disconnected) = (&mut self.debts, error) {
-            debts.spoil(at);
+        if *error == SendError::Disconnected {
+            self.debts.spoil(at);
         }
         if let Some(passage) = self.sides[at].done(ticket) {
             self.not_sent(at, &passage, error, reply);
@@ -250,9 +244,6 @@ impl<'a> Bridge<'a> {
         }
         self.memory.count(error.name());
         warn!(to = name(at), size, method, rule = error.name(), "a message was not sent: {error}");
-        if reply.is_some() {
-            self.sides[at].unanswered = self.sides[at].unanswered.saturating_sub(1);
-        }
         self.tell(other(at), reply);
         if passage.look.is_ordered() && error.over().is_some() {
             self.memory.dropped.remember(&self.names[at], &passage.message);

@@ -32,8 +32,6 @@ pub(super) struct Side {
     tickets: u64,
     /// Messages of which only a part has arrived: when they began, and how many frames came.
     arriving: HashMap<u64, (Instant, u32)>,
-    /// Requests that this side was sent and has not answered.
-    pub(super) unanswered: u64,
 }
 
 /// A message on its way through a bridge.
@@ -50,7 +48,7 @@ impl Side {
     pub(super) fn new(driver: Driver<Watched<BoxLink>, AnyMachine>) -> Self {
         let (sending, arriving) = (HashMap::new(), HashMap::new());
         let (has_ended, closed, is_told) = (false, None, false);
-        Self { driver, has_ended, closed, is_told, sending, waiting_bytes: 0, tickets: 0, arriving, unanswered: 0 }
+        Self { driver, has_ended, closed, is_told, sending, waiting_bytes: 0, tickets: 0, arriving }
     }
 
     /// Whether there is room for another message.

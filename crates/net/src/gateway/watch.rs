@@ -130,6 +130,10 @@ impl<L: Link> Link for Watched<L> {
     fn set_owing(&mut self, owing: bool) {
         self.link.set_owing(owing);
     }
+
+    fn ends_alone(&self) -> bool {
+        self.link.ends_alone()
+    }
 }
 
 impl<L: Link> Stream for Watched<L> {

@@ -238,6 +238,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Link for WebSocket<S> {
         self.socket.limits_mut().set_max_payload_len(usize::try_from(max_frame_bytes).ok());
         self.socket.get_mut().set_room(account.map(|account| Room::new(account, max_frame_bytes)));
     }
+
+    fn ends_alone(&self) -> bool {
+        false
+    }
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Stream for WebSocket<S> {

@@ -9,6 +9,7 @@ use breakbulk_proto::{CloseReason, Message};
 
 use super::{Bridge, FAR, NEAR, name, other};
 use crate::link::Link;
+use crate::look::Look;
 
 /// How long answers are waited for when the side that asked sends nothing more.
 const ANSWERS: Duration = Duration::from_secs(60);
@@ -22,13 +23,13 @@ impl Bridge<'_> {
 
     /// Side `at` is closed: ends the other. A host that goes on to another client has time to answer this one, for nobody.
     pub(super) fn end_after(&mut self, at: usize, reason: CloseReason) {
-        let patience = self.debts.as_ref().filter(|_| at == NEAR).map(|debts| debts.patience);
+        let patience = self.debts.patience.filter(|_| at == NEAR);
         if self.ending.is_none() {
             self.end_with(reason, patience.unwrap_or(self.drain));
         } else if let Some(patience) = patience {
             self.deadline = self.deadline.map(|deadline| deadline.min(Instant::now() + patience));
         }
-        if patience.is_some() && self.owes_answers() {
+        if patience.is_some() && self.debts.owes(FAR) {
             info!(side = name(FAR), "the client is gone: what it would have been answered is waited for, and dropped");
         }
     }
@@ -50,35 +51,31 @@ impl Bridge<'_> {
 
     /// Notes an answer that was made in place of side `at`'s own.
     pub(super) fn note_reply(&mut self, at: usize, reply: Option<&Message>) {
-        if let (Some(debts), Some(reply)) = (&mut self.debts, reply) {
-            debts.note(at, reply);
+        if let Some(reply) = reply {
+            self.debts.note(at, reply, &Look::front(reply));
         }
     }
 
     /// Keeps the host's link informed of what is owed, and answers the host in place of a client that cannot any more.
     fn settle_debts(&mut self) {
-        let Some(debts) = &mut self.debts else { return };
-        if self.sides[FAR].closed.is_some() {
+        let [near, far] = &self.sides;
+        if far.closed.is_some() {
             return;
         }
-        let is_client_gone = self.sides[NEAR].has_ended || self.sides[NEAR].closed.is_some();
-        let answers = if is_client_gone { debts.excuse(NEAR) } else { Vec::new() };
-        answers.into_iter().for_each(|answer| self.tell(FAR, Some(answer)));
-        let owes = self.owes_answers() || !self.sides[FAR].is_idle();
+        // Where the host ends with its client, it is not told.
+        if near.has_ended || (near.closed.is_some() && self.debts.patience.is_some()) {
+            self.debts.excuse(NEAR).into_iter().for_each(|answer| self.tell(FAR, Some(answer)));
+        }
+        let owes = self.debts.owes(FAR) || !self.sides[FAR].is_idle();
         self.sides[FAR].driver.link_mut().set_owing(owes);
-    }
-
-    /// Whether the host has yet to answer.
-    fn owes_answers(&self) -> bool {
-        self.debts.as_ref().map_or(self.sides[FAR].unanswered > 0, |debts| debts.owes(FAR))
     }
 
     /// Whether the end waits for what the host has yet to answer: somebody waits for it, or somebody else comes next.
     fn waits_for_answers(&self) -> bool {
         let [near, far] = &self.sides;
-        let is_last = self.debts.is_none() || self.ending == Some(CloseReason::Restart);
+        let is_last = self.debts.patience.is_none() || self.ending == Some(CloseReason::Restart);
         let is_awaited = near.has_ended || (near.closed.is_some() && !is_last);
-        is_awaited && far.closed.is_none() && self.owes_answers()
+        is_awaited && far.closed.is_none() && self.debts.owes(FAR)
     }
 
     /// Whether side `at` has nothing under way that the end has to wait for.
@@ -87,7 +84,7 @@ impl Bridge<'_> {
         match (side.closed.is_some(), peer.closed.is_some()) {
             (true, _) => true,
             // Half a message would be left to the next client.
-            (false, true) if at == FAR && self.debts.is_some() => side.is_idle(),
+            (false, true) if at == FAR && self.debts.patience.is_some() => side.is_idle(),
             (false, true) => side.has_sent_all(),
             (false, false) => side.is_idle(),
         }

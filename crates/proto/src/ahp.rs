@@ -89,7 +89,7 @@ pub struct Connection {
     /// The peer's requests that we have not answered.
     asked: Requests,
     /// Our requests that the peer has not answered.
-    asking: Requests,
+    asks: Requests,
     codec: Codec,
     outbox: Outbox,
 }
@@ -99,21 +99,11 @@ impl Connection {
     #[must_use]
     pub fn new(config: Config, account: Account) -> Self {
         let Config { role, limits, delivery, negotiated, agreed, seed } = config;
-        Self {
-            role,
-            agreement: Agreement::new(role, Chunking::from(&limits), agreed, negotiated),
-            receiver: Receiver::new(limits, account),
-            arrivals: Arrivals::new(delivery, limits.max_held_bytes),
-            clock: ReadClock::default(),
-            paused: false,
-            parked: VecDeque::new(),
-            look_at: None,
-            sender: Sender::new(&limits, seed),
-            asked: Requests::default(),
-            asking: Requests::default(),
-            codec: Codec::new(),
-            outbox: Outbox::default(),
-        }
+        let agreement = Agreement::new(role, Chunking::from(&limits), agreed, negotiated);
+        let (receiver, arrivals) = (Receiver::new(limits, account), Arrivals::new(delivery, limits.max_held_bytes));
+        let (sender, codec) = (Sender::new(&limits, seed), Codec::new());
+        let (clock, paused, parked, look_at, asked, asks, outbox) = Default::default();
+        Self { role, agreement, receiver, arrivals, clock, paused, parked, look_at, sender, asked, asks, codec, outbox }
     }
 
     /// The first ordinal that is not settled: all before it have been delivered.
@@ -197,7 +187,7 @@ impl Connection {
                 }
                 false
             }
-            Kind::Response => self.asking.answer(id).is_ordered(),
+            Kind::Response => self.asks.answer(id).is_ordered(),
             Kind::Notification | Kind::Other => order::is_ordered(&method),
         };
         let seen = self.agreement.pass(self.role.peer(), message, envelope, &mut self.outbox);
@@ -239,7 +229,8 @@ impl Connection {
 
     /// Accepts a message of ours: the handshake is written into it, then it waits for its turn.
     fn send(&mut self, ticket: Ticket, message: Message, lane: Lane) {
-        let Ok(look) = Look::new(&message, &LOOK, |look| is_enough(look, &message)) else {
+        let look = Look::new(&message, &LOOK, |look| is_enough(look, &message)).ok();
+        let Some(look) = look.filter(|look| !look.whole || look.envelope.is_valid(&message)) else {
             return self.outbox.send_failed(ticket, SendError::NotJsonRpc, None);
         };
         let method = rpc::string(&message, look.envelope.method).unwrap_or_default();
@@ -250,7 +241,7 @@ impl Connection {
         } else {
             if let Some(id) = id {
                 // Our own requests are bounded by their callers; past the bound an answer is merely not ordered.
-                self.asking.note(id, &method, channel.as_deref());
+                self.asks.note(id, &method, channel.as_deref());
             }
             order::outgoing(self.role, look.has_id(), &method, channel.as_deref())
         };
@@ -276,7 +267,8 @@ impl Connection {
         if item.nature == Nature::Handshake {
             self.agreement.withdraw();
         }
-        let diverges = self.role == Role::Server && order.is_ordered() && item.nature != Nature::Response;
+        // Of what seemed to be a notification, and was only looked at in front, the id may come last.
+        let diverges = self.role == Role::Server && order.is_ordered() && item.out.named().0 == Kind::Notification;
         match item.out.fail(error.clone(), &mut self.outbox) {
             Some(answer) if self.sender.fits(&answer.message, self.agreement.theirs) => {
                 self.sender.answers.push_back(answer);
@@ -310,11 +302,7 @@ impl Machine for Connection {
         }
         match input {
             Input::Frame { bytes, .. } => self.frame(bytes, now),
-            Input::Capacity(link) => {
-                if let Err(reason) = self.sender.set_capacity(link) {
-                    self.close(reason);
-                }
-            }
+            Input::Capacity(link) => self.sender.set_capacity(link),
             Input::Paused(paused) => {
                 self.paused = paused;
                 self.run_clock(now);
@@ -337,6 +325,9 @@ impl Machine for Connection {
     }
 
     fn poll_transmit(&mut self, now: Instant) -> Option<Transmit> {
+        if !self.sender.can_go_on(self.agreement.theirs) {
+            self.close(CloseReason::CapShrank);
+        }
         while !self.outbox.is_closed() {
             let (theirs, waiting) = (self.agreement.theirs, self.agreement.is_waiting());
             match self.sender.poll(theirs, waiting, &mut self.codec, now, &mut self.outbox)? {

@@ -271,15 +271,12 @@ impl SendError {
         self.into()
     }
 
-    /// The size and the limit that the refusal is about, where it is about size.
+    /// The size and the limit that the refusal is about, where the message is too large. With a full queue it is not: the
+    /// same one may go later.
     #[must_use]
     pub const fn over(&self) -> Option<Over> {
         match *self {
-            Self::NoSegments(over)
-            | Self::TooLarge(over)
-            | Self::TooManySegments(over)
-            | Self::NoToken(over)
-            | Self::QueueFull(over) => Some(over),
+            Self::NoSegments(by) | Self::TooLarge(by) | Self::TooManySegments(by) | Self::NoToken(by) => Some(by),
             Self::TooSlow { size, limit_ms, rate } => Some(Over { size, limit: rate.saturating_mul(limit_ms) / 1000 }),
             _ => None,
         }

@@ -7,6 +7,9 @@ use std::time::{Duration, Instant};
 const WINDOW: Duration = Duration::from_secs(2);
 /// The fewest bytes that say something.
 const SAMPLE: u64 = 64 << 10;
+/// How long a rate is believed after it was measured. A peer that once stood still may be as fast as any by now, and as
+/// long as messages are refused for their length, nothing is measured.
+const BELIEVED: Duration = Duration::from_secs(30);
 
 /// Measures bytes a second while the link is kept busy.
 #[derive(Debug, Default)]
@@ -14,13 +17,14 @@ pub(crate) struct Pace {
     /// Since when the link is busy, and what it got since.
     since: Option<Instant>,
     bytes: u64,
-    rate: Option<u64>,
+    /// The rate, and when it was measured.
+    rate: Option<(u64, Instant)>,
 }
 
 impl Pace {
-    /// Bytes a second; `None` until enough was seen.
-    pub(crate) const fn rate(&self) -> Option<u64> {
-        self.rate
+    /// Bytes a second; `None` until enough was seen, and when that was long ago.
+    pub(crate) fn rate(&self, now: Instant) -> Option<u64> {
+        self.rate.filter(|(_, at)| now.saturating_duration_since(*at) < BELIEVED).map(|(rate, _)| rate)
     }
 
     /// The link asked for a frame and gets one of `bytes` bytes. What it got before has been taken by now.
@@ -30,7 +34,7 @@ impl Pace {
             let micros = u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX).max(1);
             let measured = self.bytes.saturating_mul(1_000_000).checked_div(micros).unwrap_or(0).max(1);
             let smooth = |old: u64| old.saturating_mul(3).saturating_add(measured).checked_div(4).unwrap_or(measured);
-            self.rate = Some(self.rate.map_or(measured, smooth));
+            self.rate = Some((self.rate(now).map_or(measured, smooth), now));
             (self.since, self.bytes) = (Some(now), 0);
         }
         self.bytes = self.bytes.saturating_add(bytes);
@@ -53,11 +57,29 @@ mod tests {
         for step in 0..=20 {
             pace.frame(10_000, start + Duration::from_millis(100 * step));
         }
-        assert_eq!(pace.rate(), Some(100_000));
+        assert_eq!(pace.rate(start + Duration::from_secs(2)), Some(100_000));
         for step in 21..600 {
             pace.frame(100_000, start + Duration::from_millis(100 * step));
         }
-        assert!(pace.rate().is_some_and(|rate| (990_000..=1_000_000).contains(&rate)), "{:?}", pace.rate());
+        let rate = pace.rate(start + Duration::from_secs(60));
+        assert!(rate.is_some_and(|rate| (990_000..=1_000_000).contains(&rate)), "{rate:?}");
+    }
+
+    #[test]
+    fn a_rate_of_long_ago_says_nothing() {
+        let start = Instant::now();
+        let mut pace = Pace::default();
+        pace.frame(1 << 20, start);
+        // The peer stood still for a minute.
+        let end = start + Duration::from_secs(60);
+        pace.frame(1 << 20, end);
+        assert_eq!(pace.rate(end + BELIEVED / 2), Some((1 << 20) / 60));
+        assert_eq!(pace.rate(end + BELIEVED), None);
+        // What is measured next is not mixed with it.
+        pace.idle();
+        pace.frame(1 << 20, end + BELIEVED);
+        pace.frame(1, end + BELIEVED + WINDOW);
+        assert_eq!(pace.rate(end + BELIEVED + WINDOW), Some(1 << 19));
     }
 
     #[test]
@@ -68,9 +90,9 @@ mod tests {
             pace.frame(1 << 20, start + Duration::from_secs(step));
             pace.idle();
         }
-        assert_eq!(pace.rate(), None);
+        assert_eq!(pace.rate(start + Duration::from_secs(20)), None);
         pace.frame(10, start);
         pace.frame(10, start + Duration::from_secs(60));
-        assert_eq!(pace.rate(), None);
+        assert_eq!(pace.rate(start + Duration::from_secs(60)), None);
     }
 }

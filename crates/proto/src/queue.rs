@@ -71,8 +71,9 @@ pub(crate) struct Rank {
 #[derive(Debug)]
 struct Flight<G> {
     rank: Rank,
-    /// When half of the receiver's time has passed; `None` for never.
+    /// When half of the receiver's time has passed, and when all of it has; `None` for never.
     late_at: Option<Instant>,
+    due: Option<Instant>,
     turn: u64,
     group: G,
 }
@@ -155,31 +156,31 @@ impl<T, G> Queue<T, G> {
         }
         let head = self.startable_head(finish).map(|entry| (fit(&entry.item), entry.rank.accepted));
         let small = self.oldest(head, Fit::Frame, &fit);
-        let large = if self.flights.len() < slots { self.oldest(head, Fit::Group, &fit) } else { None };
-        let bulk_waits = !self.flights.is_empty() || large.is_some();
-        if let Some(place) = small
-            && (!bulk_waits || self.small_run < SMALL_RUN)
-        {
-            let entry = self.remove(place)?;
-            self.small_run = self.small_run.saturating_add(entry.bytes);
-            self.settle(entry.rank);
-            return Some(Pick::Start(entry));
+        if small.is_none() || self.small_run >= SMALL_RUN {
+            self.small_run = 0;
+            if let Some(flight) = self.late_flight(now) {
+                return Some(Pick::Continue(flight));
+            }
+            if self.flights.len() < slots
+                && let Some(place) = self.oldest(head, Fit::Group, &fit)
+            {
+                return self.remove(place).map(Pick::Start);
+            }
+            if let Some(flight) = self.next_flight() {
+                return Some(Pick::Continue(flight));
+            }
         }
-        self.small_run = 0;
-        if let Some(flight) = self.late_flight(now) {
-            return Some(Pick::Continue(flight));
-        }
-        if let Some(place) = large {
-            return self.remove(place).map(Pick::Start);
-        }
-        self.next_flight().map(Pick::Continue)
+        let entry = self.remove(small?)?;
+        self.small_run = self.small_run.saturating_add(entry.bytes);
+        self.settle(entry.rank);
+        Some(Pick::Start(entry))
     }
 
     /// A message that was picked is now under way as a group, and its first segment goes: its place.
     pub(crate) fn launch(&mut self, rank: Rank, group: G, now: Instant, timeout: Duration) -> usize {
         self.turns = self.turns.saturating_add(1);
         let late_at = timeout.checked_div(2).and_then(|half| now.checked_add(half));
-        self.flights.push(Flight { rank, late_at, turn: self.turns, group });
+        self.flights.push(Flight { rank, late_at, due: now.checked_add(timeout), turn: self.turns, group });
         self.flights.len().saturating_sub(1)
     }
 
@@ -204,6 +205,22 @@ impl<T, G> Queue<T, G> {
     /// Whether anything waits behind what is under way.
     pub(crate) fn has_waiting(&self) -> bool {
         !(self.ordered.is_empty() && self.free.is_empty() && self.urgent.is_empty())
+    }
+
+    /// All messages that wait.
+    pub(crate) fn waiting_mut(&mut self) -> impl Iterator<Item = &mut T> {
+        let waiting = self.urgent.iter_mut().chain(&mut self.ordered).chain(&mut self.free);
+        waiting.map(|entry| &mut entry.item)
+    }
+
+    /// When the first of the groups under way has to be done.
+    pub(crate) fn due(&self) -> Option<Instant> {
+        self.flights.iter().filter_map(|flight| flight.due).min()
+    }
+
+    /// Whether a handshake's answer is to go first.
+    pub(crate) fn has_barrier(&self) -> bool {
+        !self.barriers.is_empty()
     }
 
     /// All groups under way.

@@ -39,9 +39,10 @@ pub(super) struct Agreement {
 /// A handshake request that has passed, and whose answer has not.
 #[derive(Debug)]
 struct Asked {
-    id: Option<IdKey>,
+    id: IdKey,
     method: Method,
-    client: ClientKey,
+    /// None, if the client does not say who it is: then nothing is remembered.
+    client: Option<ClientKey>,
     /// Server: what the client takes, by its request or by what is remembered.
     offered: Option<Chunking>,
     /// The client's own application wrote a capability.
@@ -79,8 +80,8 @@ impl Agreement {
     ) -> Option<Message> {
         let (method, id) = (envelope.method(message), envelope.id_key(message));
         match from {
-            Role::Client => self.request(message, method.parse().ok()?, id, outbox),
-            Role::Server if method.is_empty() => self.response(message, id, envelope.error.is_some(), outbox),
+            Role::Client => self.request(message, method.parse().ok()?, id?, outbox),
+            Role::Server if method.is_empty() => self.response(message, id?, envelope.error.is_some(), outbox),
             Role::Server => None,
         }
     }
@@ -91,16 +92,10 @@ impl Agreement {
     }
 
     /// The client asks: our capability goes in when we are the client, theirs comes out when we are the server.
-    fn request(
-        &mut self,
-        message: &Message,
-        method: Method,
-        id: Option<IdKey>,
-        outbox: &mut Outbox,
-    ) -> Option<Message> {
-        let handshake = Handshake::request(message);
-        let client = self.negotiated.key(&handshake.client);
-        let (version, known) = match (method, self.negotiated.recall(client)) {
+    fn request(&mut self, message: &Message, method: Method, id: IdKey, outbox: &mut Outbox) -> Option<Message> {
+        let handshake = Handshake::read(message);
+        let client = handshake.client.as_ref().map(|client| self.negotiated.key(client));
+        let (version, known) = match (method, client.and_then(|client| self.negotiated.recall(client))) {
             (Method::Initialize, _) => (handshake.offers_chunking_version, None),
             (Method::Reconnect, Some(remembered)) => (remembered.version, remembered.theirs),
             // A reconnect names no version, and without a memory the newest is assumed.
@@ -125,15 +120,9 @@ impl Agreement {
     }
 
     /// The server answers: what both take is settled, and remembered.
-    fn response(
-        &mut self,
-        message: &Message,
-        id: Option<IdKey>,
-        is_error: bool,
-        outbox: &mut Outbox,
-    ) -> Option<Message> {
-        let asked = self.asked.take_if(|asked| id.is_some() && asked.id == id).filter(|_| !is_error)?;
-        let handshake = Handshake::result(message);
+    fn response(&mut self, message: &Message, id: IdKey, is_error: bool, outbox: &mut Outbox) -> Option<Message> {
+        let asked = self.asked.take_if(|asked| asked.id == id).filter(|_| !is_error)?;
+        let handshake = Handshake::read(message);
         let is_current = asked.method == Method::Reconnect || handshake.version_allows == Some(true);
         let version = asked.version && is_current;
         let passed = match self.role {
@@ -154,7 +143,8 @@ impl Agreement {
                 Some(if self.invited { handshake.with(message, self.ours) } else { handshake.without(message) })
             }
         };
-        self.negotiated.remember(asked.client, Remembered { theirs: self.theirs, version });
+        let remembered = Remembered { theirs: self.theirs, version };
+        asked.client.into_iter().for_each(|client| self.negotiated.remember(client, remembered));
         passed
     }
 }

@@ -138,7 +138,7 @@ impl Negotiated {
 /// A handshake message, read: whose it is, what it offers, and where its capability stands or would stand.
 #[derive(Debug)]
 pub(crate) struct Handshake {
-    pub(crate) client: String,
+    pub(crate) client: Option<String>,
     pub(crate) offers_chunking_version: bool,
     pub(crate) version_allows: Option<bool>,
     pub(crate) theirs: Option<Chunking>,
@@ -150,46 +150,34 @@ pub(crate) struct Handshake {
 }
 
 impl Handshake {
-    /// Reads an `initialize` or `reconnect` request.
-    pub(crate) fn request(message: &Message) -> Self {
-        static PATHS: [Path; 5] = [
+    /// Reads an `initialize` or `reconnect` request, or the result of one.
+    pub(crate) fn read(message: &Message) -> Self {
+        static PATHS: [Path; 10] = [
             ENVELOPE[3],
-            &["params", "capabilities"],
-            &["params", "capabilities", "chunking"],
-            &["params", "clientId"],
-            &["params", "protocolVersions"],
-        ];
-        Self::read(message, &PATHS)
-    }
-
-    /// Reads the result of one.
-    pub(crate) fn result(message: &Message) -> Self {
-        static PATHS: [Path; 5] = [
             ENVELOPE[4],
+            &["params", "capabilities"],
             &["result", "capabilities"],
+            &["params", "capabilities", "chunking"],
             &["result", "capabilities", "chunking"],
+            &["params", "clientId"],
             &["result", "clientId"],
+            &["params", "protocolVersions"],
             &["result", "protocolVersion"],
         ];
-        Self::read(message, &PATHS)
-    }
-
-    fn read(message: &Message, paths: &'static [Path; 5]) -> Self {
-        let found = json::find(message.slices(), paths).ok();
-        let get = |i| found.as_ref().and_then(|found| found.get(i));
+        let found = json::find(message.slices(), &PATHS).ok();
+        let get = |asked, told| found.as_ref().and_then(|found| found.get(asked).or(found.get(told)));
         let text = |found: Found| message.read(found.span).into_owned();
-        let client = get(3).and_then(|found| Some(json::string(&text(found))?.into_owned()));
-        let versions = get(4).map(text);
-        let chunking = get(2);
+        let versions = get(8, 9).map(text);
+        let chunking = get(4, 5);
         let theirs = chunking.and_then(|found| Chunking::parse(&text(found).into()));
         Self {
-            client: client.unwrap_or_default(),
+            client: get(6, 7).and_then(|found| Some(json::string(&text(found))?.into_owned())),
             offers_chunking_version: versions.as_deref().is_some_and(any_version_chunks),
             version_allows: versions.as_deref().and_then(json::string).map(|version| version_chunks(&version)),
             theirs,
             invalid: theirs.is_none() && chunking.is_some_and(|found| found.kind != Kind::Null),
-            body: get(0),
-            capabilities: get(1),
+            body: get(0, 1),
+            capabilities: get(2, 3),
             chunking,
         }
     }
@@ -226,14 +214,16 @@ impl Handshake {
 /// Adds a member at the front of an object.
 fn insert(message: &Message, object: Found, key: &str, value: &str) -> Message {
     let inside = Span { start: object.span.start.saturating_add(1), end: object.span.end.saturating_sub(1) };
-    let empty = message.read(inside).iter().all(u8::is_ascii_whitespace);
-    let comma = if empty { "" } else { "," };
+    // A piece at a time: a host's answer may be many megabytes.
+    let piece = |start: u64| message.read(Span { start, end: inside.end.min(start.saturating_add(len64(WINDOW))) });
+    let mut starts = (inside.start..inside.end).step_by(WINDOW);
+    let comma = if starts.any(|start| !piece(start).trim_ascii().is_empty()) { "," } else { "" };
     let at = Span { start: inside.start, end: inside.start };
     message.splice(at, Bytes::from(format!(r#""{key}":{value}{comma}"#)))
 }
 
-/// How far back a key is looked for: the longest escaped spelling of `capabilities`, and some white space.
-const KEY_WINDOW: u64 = 256;
+/// How much is looked at first around a value: the longest escaped spelling of `capabilities`, and some white space.
+const WINDOW: usize = 256;
 
 /// A member of an object: its key, its value and one comma, if there is one.
 struct Member {
@@ -242,13 +232,21 @@ struct Member {
 }
 
 impl Member {
-    /// The member whose value has this span, in a message that was checked to be JSON. `None`: its key is too far away.
+    /// The member whose value has this span, in a message that was checked to be JSON: its key and what is around are as far
+    /// away as white space goes on.
     fn of(message: &Message, value: Span) -> Option<Self> {
-        let from = value.start.saturating_sub(KEY_WINDOW);
+        let windows = std::iter::successors(Some(len64(WINDOW)), |window| window.checked_mul(4));
+        windows.take(16).find_map(|window| Self::within(message, value, window))
+    }
+
+    fn within(message: &Message, value: Span, window: u64) -> Option<Self> {
+        let from = value.start.saturating_sub(window);
         let before = message.read(Span { start: from, end: value.start });
-        let after = message.read(Span { start: value.end, end: value.end.saturating_add(KEY_WINDOW) });
+        let after = message.read(Span { start: value.end, end: value.end.saturating_add(window) });
         let key = before.trim_ascii_end().strip_suffix(b":")?.trim_ascii_end().strip_suffix(b"\"")?;
         let front = key.get(..key.iter().rposition(|byte| *byte == b'"')?)?;
+        // Where only white space is seen, a comma may come after it.
+        let _ = (front.trim_ascii().first()?, after.trim_ascii().first()?);
         let comma_before = front.trim_ascii_end().strip_suffix(b",");
         let comma_after = after.trim_ascii_start().strip_prefix(b",").filter(|_| comma_before.is_none());
         let start = from.saturating_add(len64(comma_before.unwrap_or(front).len()));
@@ -280,7 +278,7 @@ mod tests {
 
     fn request(params: &str) -> (Message, Handshake) {
         let message = Message::from(format!(r#"{{"jsonrpc":"2.0","id":1,"method":"initialize","params":{params}}}"#));
-        let handshake = Handshake::request(&message);
+        let handshake = Handshake::read(&message);
         (message, handshake)
     }
 
@@ -370,12 +368,38 @@ mod tests {
     }
 
     #[test]
+    fn white_space_of_any_length_hides_no_comma_and_no_key() {
+        let chunking = Chunking::parse(&FULL.into()).unwrap();
+        for len in [200, 300, 3000, 300_000] {
+            let space = " ".repeat(len);
+            for (params, want) in [
+                (r#"{"a":1,_"capabilities":{"chunking":{}}}"#, r#"{"a":1}"#),
+                (r#"{"capabilities":{"chunking":{}}_,"a":1}"#, r#"{"a":1}"#),
+                (r#"{"capabilities"_:_{"chunking":{}_,"x":1}}"#, r#"{"capabilities"_:_{"x":1}}"#),
+                (r#"{"capabilities":{_"chunking"_:_{}}}"#, r#"{}"#),
+            ] {
+                let ((message, handshake), (want, _)) =
+                    (request(&params.replace('_', &space)), request(&want.replace('_', &space)));
+                let without = text(&handshake.without(&message));
+                let compact = |text: &str| text.replace(' ', "");
+                assert!(compact(&without) == compact(&text(&want)), "{params} with {len} spaces");
+            }
+            let (message, handshake) = request(&format!(r#"{{"capabilities":{{{space}}}}}"#));
+            let (with, _) = request(&format!(r#"{{"capabilities":{{"chunking":{FULL}{space}}}}}"#));
+            assert!(handshake.with(&message, chunking) == with, "{len} spaces in an empty object");
+            let (message, handshake) = request(&format!(r#"{{"capabilities":{{{space}"x":1}}}}"#));
+            let (with, _) = request(&format!(r#"{{"capabilities":{{"chunking":{FULL},{space}"x":1}}}}"#));
+            assert!(handshake.with(&message, chunking) == with, "{len} spaces before a member");
+        }
+    }
+
+    #[test]
     fn adding_and_removing_restores_the_bytes() {
         let ours = Chunking::parse(&FULL.into()).unwrap();
         for params in ["{}", r#"{"a":1}"#, "{ \"capabilities\" : {\"x\":1}\n}", "{\n \"a\":1}"] {
             let (message, handshake) = request(params);
             let with = handshake.with(&message, ours);
-            let back = Handshake::request(&with);
+            let back = Handshake::read(&with);
             assert_eq!(back.theirs, Some(ours));
             assert_eq!(text(&back.without(&with)), text(&message));
         }
@@ -398,9 +422,9 @@ mod tests {
         assert!(any_version_chunks(br#"[ "0.2.0" , "0.3.0"]"#));
         assert!(!any_version_chunks(br#"["0.2.0"]"#) && !any_version_chunks(b"[]") && !any_version_chunks(b"7"));
         let (_, handshake) = request(r#"{"clientId":"c\u0031","protocolVersions":["0.1.0","0.4.0"]}"#);
-        assert!(handshake.offers_chunking_version && handshake.client == "c1");
+        assert!(handshake.offers_chunking_version && handshake.client.as_deref() == Some("c1"));
         let result = Message::from(r#"{"id":1,"result":{"protocolVersion":"0.2.0"}}"#);
-        assert_eq!(Handshake::result(&result).version_allows, Some(false));
+        assert_eq!(Handshake::read(&result).version_allows, Some(false));
     }
 
     #[test]

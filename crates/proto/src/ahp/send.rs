@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::negotiate::Chunking;
 use super::wire::{self, Codec, Plan};
-use crate::error::{CloseReason, Over, SendError};
+use crate::error::{Over, SendError};
 use crate::limits::{Limits, MIN_FRAME_BYTES};
 use crate::machine::{Capacity, Measure, Tag, Transmit};
 use crate::message::{Message, Reader, len64};
@@ -87,12 +87,16 @@ impl Sender {
         Self { queue, answers, pace, short: [None; 2], link, seed, groups: 0, last_tag }
     }
 
-    /// The link's cap changed. A group that has started cannot be cut anew.
-    pub(super) fn set_capacity(&mut self, link: Capacity) -> Result<(), CloseReason> {
+    /// The link's cap changed.
+    pub(super) fn set_capacity(&mut self, link: Capacity) {
+        self.queue.waiting_mut().for_each(|item| item.measure = measure(&item.out.message, &link));
         self.link = link;
-        let largest = wire::largest_frame(u64::MAX, &self.link);
-        let fits = self.queue.flights().all(|group| group.plan.longest_frame() <= largest);
-        if fits { Ok(()) } else { Err(CloseReason::CapShrank) }
+    }
+
+    /// Whether frames may still be as long as those of the groups under way: they cannot be cut anew.
+    pub(super) fn can_go_on(&self, theirs: Option<Chunking>) -> bool {
+        let largest = || wire::largest_frame(theirs.map_or(u64::MAX, |theirs| theirs.max_frame_bytes), &self.link);
+        self.queue.flights().all(|group| group.plan.longest_frame() <= largest())
     }
 
     /// Whether a message fits one frame.
@@ -120,18 +124,22 @@ impl Sender {
         now: Instant,
         outbox: &mut Outbox,
     ) -> Option<Result<Transmit, Refused>> {
-        if let Some(answer) = self.answers.pop_front() {
+        if !self.queue.has_barrier()
+            && let Some(answer) = self.answers.pop_front()
+        {
             return Some(Ok(self.whole(&answer, now, outbox)));
         }
         let slots = theirs.map_or(1, |theirs| usize::try_from(theirs.max_groups).unwrap_or(usize::MAX));
         let finish = if theirs.is_some_and(|theirs| theirs.settled_cursor) { Finish::PerLane } else { Finish::InOrder };
-        let link = self.link.clone();
+        let (link, spare) = (self.link.clone(), self.spare(now));
         let fit = |item: &Item| {
             // Until the peer has said what it takes, only what any peer takes may go.
             if waiting && item.nature != Nature::Handshake && item.measure.bytes > MIN_FRAME_BYTES {
                 Fit::Wait
             } else if fits_frame(item.measure, theirs, &link) {
                 Fit::Frame
+            } else if item.measure.bytes > spare {
+                Fit::Wait
             } else {
                 Fit::Group
             }
@@ -189,6 +197,14 @@ impl Sender {
         Some(frame)
     }
 
+    /// How long a message may be that starts now, so that all that is under way is in time with it, as far as is known.
+    fn spare(&self, now: Instant) -> u64 {
+        let (Some(rate), Some(due)) = (self.pace.rate(now), self.queue.due()) else { return u64::MAX };
+        let left = due.saturating_duration_since(now).as_secs();
+        let under_way = self.queue.flights().fold(0_u64, |sum, group| sum.saturating_add(len64(group.reader.left())));
+        rate.saturating_mul(left).saturating_mul(2).saturating_div(3).saturating_sub(under_way)
+    }
+
     /// How to cut a message that does not fit a frame, and how long it may take.
     fn plan(&self, item: &Item, theirs: Option<Chunking>, now: Instant) -> Result<(Plan, Duration), SendError> {
         let size = item.measure.bytes;
@@ -197,17 +213,16 @@ impl Sender {
         };
         Over::check(size, theirs.max_message_bytes).map_err(SendError::TooLarge)?;
         let largest = wire::largest_frame(theirs.max_frame_bytes, &self.link);
-        let slow = self.pace.rate().and_then(|rate| rate.checked_div(SEGMENTS_PER_SECOND));
+        let rate = self.pace.rate(now);
+        let slow = rate.and_then(|rate| rate.checked_div(SEGMENTS_PER_SECOND));
         let is_lively = self.short[0].is_some_and(|then| now.saturating_duration_since(then) < LIVELY);
         let longest = if is_lively || self.queue.has_waiting() { SHARED_FRAME } else { LONG_FRAME };
         let chosen = slow.map_or(longest, |n| n.clamp(SLOW_FRAME, longest)).min(largest);
         let plan = Plan::new(size, chosen).or_else(|_| Plan::new(size, largest))?;
-        if let Some(rate) = self.pace.rate() {
-            let wire_bytes = u128::from(plan.total).saturating_mul(plan.longest_frame().into());
-            let needed_ms = wire_bytes.saturating_mul(1000).checked_div(rate.into()).unwrap_or(0);
-            let limit_ms = theirs.group_timeout.as_millis();
-            if needed_ms > limit_ms {
-                let limit_ms = u64::try_from(limit_ms).unwrap_or(u64::MAX);
+        if let Some(rate) = rate {
+            let wire_bytes = plan.total.saturating_mul(plan.longest_frame());
+            let limit_ms = u64::try_from(theirs.group_timeout.as_millis()).unwrap_or(u64::MAX);
+            if wire_bytes.saturating_mul(1000).checked_div(rate).is_some_and(|needed_ms| needed_ms > limit_ms) {
                 return Err(SendError::TooSlow { size, limit_ms, rate });
             }
         }

@@ -213,3 +213,24 @@ fn clear_returns_what_waited_in_order_and_what_was_under_way() {
     bench.push(&[('c', B)]);
     assert_eq!(bench.drain(), "c.");
 }
+
+#[test]
+fn a_look_at_what_waits_is_not_taken_for_each_small_message() {
+    let mut queue: Queue<u32, ()> = Queue::new(u64::MAX);
+    for n in 0..10_000 {
+        queue.push(n, 100, Order::Free).unwrap();
+    }
+    let looks = std::cell::Cell::new(0_u32);
+    let fit = |_: &u32| {
+        looks.set(looks.get() + 1);
+        Fit::Frame
+    };
+    let now = Instant::now();
+    let went: Vec<u32> = std::iter::from_fn(|| match queue.pick(now, 8, Finish::PerLane, fit)? {
+        Pick::Start(entry) => Some(entry.item),
+        Pick::Continue(_) => None,
+    })
+    .collect();
+    assert!(went.iter().copied().eq(0..10_000));
+    assert!(looks.get() < 300_000, "{} looks at 10,000 messages", looks.get());
+}

@@ -141,7 +141,7 @@ fn a_full_queue_refuses_and_still_answers_the_peer() {
     end.send(3, r#"{"jsonrpc":"2.0","id":9,"result":1}"#);
     let lines = end.lines();
     assert_eq!(lines.len(), 2);
-    assert!(lines[1].starts_with(br#"{"jsonrpc":"2.0","id":9,"error":{"code":-32011"#));
+    assert!(lines[1].starts_with(br#"{"jsonrpc":"2.0","id":9,"error":{"code":-32603,"message":"message of"#));
     assert_eq!(end.machine.counters().count("send-queue-full"), 2);
 }
 

@@ -27,7 +27,6 @@ use crate::outgoing::too_late;
 use arrival::Arrival;
 use book::{Book, Key};
 use send::Queues;
-use wire::Writer;
 
 /// How a connection behaves. The same for both ends.
 #[derive(Debug, Clone)]
@@ -89,9 +88,9 @@ pub struct Connection {
     account: Account,
     book: Book,
     outbox: Outbox,
+    /// As the link says.
     capacity: Capacity,
     out: Queues,
-    writer: Writer,
     arriving: HashMap<Key, Arrival>,
     /// Where a chunk is unescaped.
     scratch: Vec<u8>,
@@ -99,33 +98,15 @@ pub struct Connection {
     /// The clock's last reading.
     read: Duration,
     ordinal: u64,
-    injected: u64,
 }
 
 impl Connection {
     /// A connection over a link whose capacity is not known yet.
     #[must_use]
     pub fn new(config: Config, account: Account) -> Self {
-        Self {
-            config,
-            account,
-            book: Book::default(),
-            outbox: Outbox::default(),
-            capacity: Capacity::of(u64::MAX),
-            out: Queues::default(),
-            writer: Writer::default(),
-            arriving: HashMap::new(),
-            scratch: Vec::new(),
-            clock: ReadClock::default(),
-            read: Duration::ZERO,
-            ordinal: 0,
-            injected: 0,
-        }
-    }
-
-    /// Reads the clock, which runs from the first input on.
-    fn tick(&mut self, now: Instant) {
-        self.read = self.clock.read(now);
+        let (book, outbox, out, arriving, scratch, clock) = Default::default();
+        let (capacity, read, ordinal) = (Capacity::of(u64::MAX), Duration::ZERO, 0);
+        Self { config, account, book, outbox, capacity, out, arriving, scratch, clock, read, ordinal }
     }
 }
 
@@ -134,15 +115,12 @@ impl Machine for Connection {
         if self.outbox.is_closed() {
             return too_late(input, &mut self.outbox);
         }
-        self.tick(now);
+        self.read = self.clock.read(now);
         match input {
             Input::Frame { bytes, meta } => self.frame(bytes, &meta, now),
             Input::Send { ticket, message, meta, .. } => self.send(ticket, message, meta),
             Input::Acked { tag, result } => self.acked(tag, result, now),
-            Input::Capacity(capacity) => {
-                self.capacity = capacity;
-                std::mem::take(&mut self.out.whole).into_iter().for_each(|item| self.queue(item));
-            }
+            Input::Capacity(capacity) => (self.capacity, self.out.learned) = (capacity, None),
             Input::Paused(paused) => self.clock.pause(paused, now),
             Input::Timeout => {
                 self.sweep_arrivals();
@@ -160,7 +138,7 @@ impl Machine for Connection {
         if self.outbox.is_closed() {
             return self.outbox.poll_transmit_close().map(Transmit::Close);
         }
-        self.tick(now);
+        self.read = self.clock.read(now);
         self.next_frame(now)
     }
 
@@ -172,13 +150,9 @@ impl Machine for Connection {
         if self.outbox.is_closed() {
             return None;
         }
-        let wake = self
-            .arriving
-            .values()
-            .map(Arrival::due)
-            .chain(self.out.begun.iter().filter_map(|item| item.due(&self.config)))
-            .min();
-        wake.and_then(|wake| self.clock.when(wake)).into_iter().chain(self.out.paused_until).min()
+        let begun = self.out.begun.iter().filter_map(|item| item.due(&self.config));
+        let due = self.arriving.values().map(Arrival::due).chain(begun).min();
+        due.and_then(|due| self.clock.when(due)).into_iter().chain(self.out.paused_until).min()
     }
 
     fn counters(&self) -> &Counters {

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use crate::error::{Over, SendError};
 
 /// How many bytes of small messages may go before a waiting large one gets its turn: about one segment on a busy link.
-const SMALL_RUN: u64 = 64 << 10;
+pub(crate) const SMALL_RUN: u64 = 64 << 10;
 
 /// Which messages a message must stay in order with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -71,23 +71,11 @@ impl Arrival {
         let schedule = Schedule { started: now, timeout: config.hard_timeout };
         let assembly = Assembly::begin(account, start.bytes, schedule, &PATHS);
         let assembly = assembly.map_err(|_| Violation::NoRoom(start.bytes))?;
-        let first = head.highest;
-        Ok(Self {
-            head,
-            start,
-            first,
-            next: first.saturating_add(1),
-            passed: None,
-            chunks: 0,
-            bytes: 0,
-            window: len_usize(config.window.into()),
-            assembly,
-            hash: Sha256::new(),
-            held: BTreeMap::new(),
-            marks: VecDeque::new(),
-            soft: read.saturating_add(config.soft_timeout),
-            hard: read.saturating_add(config.hard_timeout),
-        })
+        let (passed, chunks, bytes, hash, held, marks) = Default::default();
+        let (first, window) = (head.highest, len_usize(config.window.into()));
+        let [soft, hard] = [config.soft_timeout, config.hard_timeout].map(|time| read.saturating_add(time));
+        let next = first.saturating_add(1);
+        Ok(Self { head, start, first, next, passed, chunks, bytes, window, assembly, hash, held, marks, soft, hard })
     }
 
     /// Takes a chunk; one that came before is ignored.
@@ -202,10 +190,8 @@ impl Arrival {
 
     /// Sees to it that what is here, and `len` more bytes, are covered by what was set aside.
     fn make_room(&mut self, len: usize, now: Instant) -> Result<(), Violation> {
-        let held = self
-            .held
-            .values()
-            .fold(0_u64, |sum, text| sum.saturating_add(HELD_COST).saturating_add(len64(text.capacity())));
+        let cost = |sum: u64, text: &Vec<u8>| sum.saturating_add(HELD_COST).saturating_add(len64(text.capacity()));
+        let held = self.held.values().fold(0, cost);
         let rest = len_usize(self.start.bytes.saturating_sub(self.assembly.len()));
         if self.assembly.is_evicted() || self.assembly.make_room(len, Some(rest), held, now).is_err() {
             return Err(Violation::NoRoom(self.start.bytes));

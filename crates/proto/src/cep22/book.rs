@@ -82,9 +82,7 @@ impl Book {
 
     /// Notes a message that goes up to the application. `false`: it answers a request that is answered already.
     pub(super) fn note_received(&mut self, text: &Text, meta: &Meta) -> bool {
-        let Some(id) = text.envelope.id_key(&text.message) else {
-            return true;
-        };
+        let Some(id) = text.envelope.id_key(&text.message) else { return true };
         let key = Key::of(&meta.peer, id);
         if text.envelope.kind == Kind::Request {
             let token = text.token(OWN_TOKEN).map(|(_, token)| token.into());

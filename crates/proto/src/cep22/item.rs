@@ -34,7 +34,7 @@ pub(super) struct Item {
     /// The place of the first chunk, once chunks may go out.
     pub(super) first: Option<u64>,
     /// Frames that a link which acknowledges has not confirmed.
-    pub(super) open: Vec<Open>,
+    open: Vec<Open>,
     /// When it last went on, by the clock that stands still while we do not read.
     pub(super) touched: Duration,
 }
@@ -43,8 +43,9 @@ pub(super) struct Item {
 #[derive(Debug)]
 pub(super) struct Open {
     number: u64,
+    pub(super) bytes: u64,
     /// `None` if it has to be sent again.
-    pub(super) tag: Option<Tag>,
+    tag: Option<Tag>,
 }
 
 impl Item {
@@ -62,22 +63,11 @@ impl Item {
         self.token.as_deref().unwrap_or_default()
     }
 
-    /// The next frame, if one may go out now.
-    pub(super) fn frame(
-        &mut self,
-        tag: Tag,
-        config: &Config,
-        read: Duration,
-        out: &mut Writer,
-    ) -> Option<(Bytes, Meta)> {
-        let number = match self.open.iter().position(|frame| frame.tag.is_none()) {
-            Some(at) => self.open.remove(at).number,
-            None if self.may_go_on(config) => {
-                self.next = self.next.saturating_add(1);
-                self.next.saturating_sub(1)
-            }
-            None => return None,
-        };
+    /// The next frame.
+    pub(super) fn frame(&mut self, tag: Tag, acks: bool, read: Duration, out: &mut Writer) -> (Bytes, Meta) {
+        let again = self.open.iter().position(|frame| frame.tag.is_none());
+        let number = again.map_or(self.next, |at| self.open.remove(at).number);
+        self.next = self.next.max(number.saturating_add(1));
         let (message, to) = (&self.what.message, (self.token(), self.place(number)));
         let bytes = match self.plan.as_ref().map(|plan| (plan, plan.chunk(number))) {
             None => message.to_bytes(),
@@ -88,10 +78,22 @@ impl Item {
             Some((_, None)) => out.text(to, "end", ""),
         };
         self.touched = read;
-        if config.acks {
-            self.open.push(Open { number, tag: Some(tag) });
+        if acks {
+            self.open.push(Open { number, bytes: len64(bytes.len()), tag: Some(tag) });
         }
-        Some((bytes, Meta { supports_parts: number == 0, ..self.what.meta.clone() }))
+        (bytes, Meta { supports_parts: number == 0, ..self.what.meta.clone() })
+    }
+
+    /// Whether a transfer that has begun may send a frame now.
+    pub(super) fn is_ready(&self, config: &Config) -> bool {
+        let oldest = self.unconfirmed().min().unwrap_or(self.next);
+        let ahead = self.next.saturating_sub(oldest);
+        match self.next {
+            _ if self.has_again() => true,
+            _ if self.first.is_none() || oldest == 0 => false,
+            next if next < self.last() => ahead < config.publish_window.max(1).into(),
+            next => next == self.last() && ahead == 0,
+        }
     }
 
     /// How far a transfer has come.
@@ -102,9 +104,9 @@ impl Item {
         Some(Progress { subject: Subject::Outgoing(self.what.ticket?), done, total })
     }
 
-    /// Whether this is the transfer of a token whose `start` went out and may be the frame that an answer is `about`.
+    /// Whether this is the transfer of a token whose `start` may be the frame that an answer is `about`.
     pub(super) fn is_begun(&self, key: Key, about: &Name) -> bool {
-        self.key == key && self.next > 0 && may_be(&self.began, about)
+        self.key == key && may_be(&self.began, about)
     }
 
     /// Whether all frames went out, and were confirmed.
@@ -112,14 +114,14 @@ impl Item {
         self.next > self.last() && self.unconfirmed().next().is_none()
     }
 
-    /// Whether the link has yet to say what became of a frame.
-    pub(super) fn has_open(&self, tag: Tag) -> bool {
-        self.open.iter().any(|frame| frame.tag == Some(tag))
+    /// A frame, if the link has yet to say what became of it.
+    pub(super) fn open(&self, tag: Tag) -> Option<&Open> {
+        self.open.iter().find(|frame| frame.tag == Some(tag))
     }
 
     /// The link took a frame and named it, or wants it `again`.
     pub(super) fn answered(&mut self, tag: Tag, name: Name, again: bool, read: Duration) {
-        if self.open.iter().any(|frame| frame.tag == Some(tag) && frame.number == 0) {
+        if self.open(tag).is_some_and(|frame| frame.number == 0) {
             self.began = name;
         }
         if again {
@@ -144,8 +146,7 @@ impl Item {
             Some(_) if config.acks => config.soft_timeout,
             Some(_) => return None,
         };
-        let is_ours = self.next == 0 || self.open.iter().any(|frame| frame.tag.is_none());
-        (!is_ours).then(|| self.touched.saturating_add(time))
+        (!self.has_again()).then(|| self.touched.saturating_add(time))
     }
 
     /// The place of a frame.
@@ -163,14 +164,7 @@ impl Item {
         self.open.iter().map(|frame| frame.number).filter(move |number| *number > 0 || !accepted)
     }
 
-    fn may_go_on(&self, config: &Config) -> bool {
-        let oldest = self.unconfirmed().min().unwrap_or(self.next);
-        let ahead = self.next.saturating_sub(oldest);
-        match self.next {
-            0 => true,
-            _ if self.first.is_none() || oldest == 0 => false,
-            next if next < self.last() => ahead < config.publish_window.max(1).into(),
-            next => next == self.last() && ahead == 0,
-        }
+    fn has_again(&self) -> bool {
+        self.open.iter().any(|frame| frame.tag.is_none())
     }
 }

@@ -220,7 +220,7 @@ impl Connection {
 
     /// Answers a transfer, about the frame that began it.
     fn answer(&mut self, head: &Head, kind: &str, text: &str) {
-        let bytes = self.writer.text((&head.token, head.highest.saturating_add(1)), kind, text);
+        let bytes = self.out.writer.text((&head.token, head.highest.saturating_add(1)), kind, text);
         let Meta { peer, id: about, .. } = head.meta.clone();
         self.control(bytes, Meta { peer, about, ..Meta::default() });
     }

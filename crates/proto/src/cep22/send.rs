@@ -8,16 +8,17 @@ use bytes::Bytes;
 
 use crate::error::{Over, SendError};
 use crate::json::Span;
-use crate::machine::{Event, Measure, Meta, Receipt, Refusal, Tag, Ticket, Transmit};
+use crate::machine::{Capacity, Event, Measure, Meta, Receipt, Refusal, Tag, Ticket, Transmit};
 use crate::message::{Message, len64};
 use crate::outgoing::{Outgoing, measure};
+use crate::queue::SMALL_RUN;
 use crate::rpc::Kind;
 
-use super::Connection;
 use super::book::{Asked, Key, Name, Peer};
 use super::cut::Plan;
 use super::item::Item;
-use super::wire::{ABORT, MAX_TOKEN, OWN_TOKEN, Text};
+use super::wire::{ABORT, MAX_TOKEN, OWN_TOKEN, Text, Writer};
+use super::{Config, Connection};
 
 /// Frames of our own making that may wait. More are dropped: their peers have timeouts of their own.
 const MAX_CONTROL: usize = 1024;
@@ -27,8 +28,10 @@ const MAX_HANDED: usize = 1024;
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 /// The longest pause; below any soft timeout that makes sense.
 const LAST_PAUSE: Duration = Duration::from_secs(30);
-/// What an error answer takes at most, unless its id is very long: no cap is guessed to be below that.
+/// What an error answer takes at most, unless its id is very long: any link takes that, whatever it says.
 const LEAST: u64 = 512;
+/// How long a refusal for size is believed of whole messages: to try one costs little.
+const TRY_AGAIN: Duration = Duration::from_secs(600);
 /// Pauses in a row after which a frame is given up.
 const MAX_PAUSES: u32 = 12;
 
@@ -37,7 +40,7 @@ const MAX_PAUSES: u32 = 12;
 pub(super) struct Queues {
     /// Frames of our own making, and what was refused for its speed only.
     first: VecDeque<Box<Item>>,
-    pub(super) whole: VecDeque<Box<Item>>,
+    whole: VecDeque<Box<Item>>,
     /// Too large for a frame, and not begun.
     large: VecDeque<Box<Item>>,
     /// Transfers; the first is due next.
@@ -49,6 +52,30 @@ pub(super) struct Queues {
     /// Of all of these messages.
     bytes: u64,
     last_tag: Tag,
+    /// Bytes of small messages that went since a transfer could.
+    small_run: u64,
+    /// How long frames are made that may as well be shorter, once one was refused for its size.
+    pub(super) learned: Option<u64>,
+    /// When a message that could go in parts is tried whole again, even if it is longer than that.
+    again_at: Duration,
+    pub(super) writer: Writer,
+    /// Tokens that we added.
+    injected: u64,
+}
+
+impl Queues {
+    /// The next message that goes whole.
+    fn small(&mut self) -> Option<Box<Item>> {
+        let item = self.first.pop_front().or_else(|| self.whole.pop_front())?;
+        self.small_run = self.small_run.saturating_add(item.len());
+        Some(item)
+    }
+
+    /// The next transfer that has begun and may go on.
+    fn ready(&mut self, config: &Config) -> Option<Box<Item>> {
+        let at = self.begun.iter().position(|item| item.is_ready(config))?;
+        self.begun.remove(at)
+    }
 }
 
 impl Connection {
@@ -78,7 +105,9 @@ impl Connection {
                 return self.unsent(item, SendError::QueueFull(Over { size, limit }));
             }
         }
-        self.queue(item);
+        // One that can go in parts too need not be as long as what was refused, except to see whether that is still so.
+        let cap = self.out.learned.filter(|_| item.token.is_some() && self.read < self.out.again_at);
+        self.queue(item, cap);
     }
 
     /// Queues a frame of our own making.
@@ -93,38 +122,28 @@ impl Connection {
         self.out.first.push_back(item);
     }
 
-    /// The next frame.
+    /// The next frame. None goes out that is over the link's cap: what waits whole may yet go in parts, but a `start` has
+    /// said how many parts there are.
     pub(super) fn next_frame(&mut self, now: Instant) -> Option<Transmit> {
         if self.out.paused_until.is_some_and(|until| now < until) {
             return None;
         }
         self.out.paused_until = None;
         let tag = self.out.last_tag.next();
-        match self.out.first.pop_front().or_else(|| self.out.whole.pop_front()) {
-            Some(item) => self.out.begun.push_front(item),
-            None => self.begin(),
-        }
-        for _ in 0..self.out.begun.len() {
-            let mut item = self.out.begun.pop_front()?;
-            let frame = item.frame(tag, &self.config, self.read, &mut self.writer);
-            if let Some(progress) = item.progress().filter(|_| frame.is_some()) {
-                self.outbox.progress(progress);
+        loop {
+            let mut item = self.next_item()?;
+            let (bytes, meta) = item.frame(tag, self.config.acks, self.read, &mut self.out.writer);
+            let bytes = Message::from(bytes);
+            if self.capacity.fits(measure(&bytes, &self.capacity)) {
+                self.gone(item);
+                return Some(Transmit::Frame { tag, bytes, meta });
             }
-            if item.is_over() {
-                self.sent(&item);
-            } else if item.plan.is_some() {
-                self.out.begun.push_back(item);
-            } else {
-                self.out.handed.push_back(item);
-                if self.out.handed.len() > MAX_HANDED {
-                    self.let_go();
-                }
-            }
-            if let Some((bytes, meta)) = frame {
-                return Some(Transmit::Frame { tag, bytes: bytes.into(), meta });
+            let (size, limit) = (item.len(), item.plan.as_ref().map(|plan| plan.start.chunks));
+            match limit {
+                Some(limit) => self.unsent(item, SendError::TooManySegments(Over { size, limit })),
+                None => self.queue(Item::new(item.what, item.token, item.request), None),
             }
         }
-        None
     }
 
     /// A peer lets our transfer begin, which shows that it takes others too.
@@ -153,20 +172,20 @@ impl Connection {
 
     /// The link said what became of a frame.
     pub(super) fn acked(&mut self, tag: Tag, result: Result<Receipt, Refusal>, now: Instant) {
-        let place = |list: &VecDeque<Box<Item>>| list.iter().position(|item| item.has_open(tag));
+        let place = |list: &VecDeque<Box<Item>>| list.iter().position(|item| item.open(tag).is_some());
         let (handed, begun) = (place(&self.out.handed), place(&self.out.begun));
         let again = result == Err(Refusal::TooFast) && self.pause(now);
         let item = handed.and_then(|at| self.out.handed.remove(at));
-        let Some(mut item) = item.or_else(|| self.out.begun.remove(begun?)) else {
-            return;
-        };
+        let Some(mut item) = item.or_else(|| self.out.begun.remove(begun?)) else { return };
+        let bytes = item.open(tag).map_or(0, |frame| frame.bytes);
         let name = match result {
             Ok(Receipt { id }) => {
                 self.out.pauses = 0;
+                self.out.learned = self.out.learned.map(|cap| cap.max(self.on_link(bytes)));
                 id
             }
             Err(_) if again => None,
-            Err(refusal) => return self.refused(item, refusal),
+            Err(refusal) => return self.refused(item, bytes, refusal),
         };
         item.answered(tag, name, again, self.read);
         self.book.note_began(item.key, item.request, &item.began);
@@ -203,8 +222,8 @@ impl Connection {
         self.book.answered.insert(key, false);
         let place = text.token_place().filter(|_| self.config.inject_tokens);
         let (written, token) = if let Some((at, before, after)) = place {
-            self.injected = self.injected.saturating_add(1);
-            let token = format!("bb-{:x}-{:x}", self.config.seed, self.injected);
+            self.out.injected = self.out.injected.saturating_add(1);
+            let token = format!("bb-{:x}-{:x}", self.config.seed, self.out.injected);
             let insert = format!(r#"{before}"{token}"{after}"#);
             text.message = text.message.splice(Span { start: at, end: at }, insert.into());
             (Bytes::new(), token)
@@ -219,37 +238,79 @@ impl Connection {
         Some(token.into())
     }
 
-    /// Queues a message, to go out whole if it fits a frame.
-    pub(super) fn queue(&mut self, item: Box<Item>) {
-        if self.capacity.fits(measure(&item.what.message, &self.capacity)) {
+    /// Queues a message, to go out whole if it fits a frame of at most `cap`, where there is such a bound.
+    fn queue(&mut self, item: Box<Item>, cap: Option<u64>) {
+        let link = self.within(cap);
+        if link.fits(measure(&item.what.message, &link)) {
             self.out.whole.push_back(item);
         } else if item.token.is_some() {
             self.out.large.push_back(item);
         } else {
-            let error = SendError::NoToken(Over { size: item.len(), limit: self.capacity.cap });
+            let error = SendError::NoToken(Over { size: item.len(), limit: link.cap });
             self.unsent(item, error);
         }
     }
 
-    /// Begins transfers while there is a slot. A token is in use once at a time.
-    fn begin(&mut self) {
+    /// What has a frame to send. Small messages pass transfers, but only a run of them at a time.
+    fn next_item(&mut self) -> Option<Box<Item>> {
+        let small = if self.out.small_run < SMALL_RUN { self.out.small() } else { None };
+        small.or_else(|| self.begin()).or_else(|| self.out.ready(&self.config)).or_else(|| self.out.small())
+    }
+
+    /// Begins a transfer, if there is a slot. A token is in use once at a time.
+    fn begin(&mut self) -> Option<Box<Item>> {
+        // It is the transfers' turn.
+        self.out.small_run = 0;
         while len64(self.out.begun.len()) < self.config.max_transfers.into() {
             let is_open = |key| self.out.begun.iter().any(|item| item.key == key);
-            let free = self.out.large.iter().position(|item| !is_open(item.key));
-            let Some(mut item) = free.and_then(|at| self.out.large.remove(at)) else {
-                return;
-            };
-            let max_chunks = self.config.max_chunks;
-            match Plan::make(&item.what.message, item.token(), &self.capacity, max_chunks, &mut self.writer) {
+            let free = self.out.large.iter().position(|item| !is_open(item.key))?;
+            let mut item = self.out.large.remove(free)?;
+            match self.plan(&item) {
                 Ok(plan) => {
                     let supports = self.book.supports.get(Key::of(&item.what.meta.peer, ())).is_some();
                     item.first = (self.config.known_support || supports).then_some(2);
                     item.plan = Some(plan);
-                    self.out.begun.push_back(item);
+                    return Some(item);
                 }
                 Err(error) => self.unsent(item, error),
             }
         }
+        None
+    }
+
+    /// Cuts a message. One that would not pass in frames as short as we have learned to make has nothing to lose.
+    fn plan(&mut self, item: &Item) -> Result<Plan, SendError> {
+        let [short, long] = [self.out.learned, None].map(|cap| self.within(cap));
+        let max_chunks = self.config.max_chunks;
+        let mut cut = |link| Plan::make(&item.what.message, item.token(), link, max_chunks, &mut self.out.writer);
+        cut(&short).or_else(|_| cut(&long))
+    }
+
+    /// The link has a frame of this message.
+    fn gone(&mut self, item: Box<Item>) {
+        if let Some(progress) = item.progress() {
+            self.outbox.progress(progress);
+        }
+        if item.is_over() {
+            self.sent(&item);
+        } else if item.plan.is_some() {
+            self.out.begun.push_back(item);
+        } else {
+            self.out.handed.push_back(item);
+            if self.out.handed.len() > MAX_HANDED {
+                self.let_go();
+            }
+        }
+    }
+
+    /// The link, as if its cap were at most `cap`.
+    fn within(&self, cap: Option<u64>) -> Capacity {
+        Capacity { cap: self.capacity.cap.min(cap.unwrap_or(u64::MAX)), ..self.capacity.clone() }
+    }
+
+    /// What a frame of so many bytes takes on the link, if nothing in it is escaped.
+    fn on_link(&self, bytes: u64) -> u64 {
+        bytes.saturating_add(self.capacity.overhead.of(Measure { bytes, escaped: bytes }))
     }
 
     /// Waits before the next frame, longer each time. `false` when there were enough pauses.
@@ -266,14 +327,14 @@ impl Connection {
     }
 
     /// The link does not take a frame. If it takes less than it said, a whole message may yet go in parts.
-    fn refused(&mut self, item: Box<Item>, refusal: Refusal) {
-        if refusal == Refusal::TooLarge {
-            let size = item.plan.as_ref().map_or(item.len(), |plan| plan.frame);
-            let fixed = self.capacity.overhead.of(Measure { bytes: size, escaped: size });
-            let half = size.saturating_add(fixed) / 2;
-            self.capacity.cap = self.capacity.cap.min(half.max(fixed.saturating_add(LEAST)));
-            if item.plan.is_none() && !self.capacity.fits(measure(&item.what.message, &self.capacity)) {
-                return self.queue(Item::new(item.what, item.token, item.request));
+    fn refused(&mut self, item: Box<Item>, bytes: u64, refusal: Refusal) {
+        let (size, least) = (self.on_link(bytes), self.on_link(LEAST));
+        if refusal == Refusal::TooLarge && size > least {
+            let cap = least.max(size / 2);
+            self.out.learned = Some(self.out.learned.unwrap_or(cap).min(cap));
+            self.out.again_at = self.read.saturating_add(TRY_AGAIN);
+            if item.plan.is_none() {
+                return self.queue(Item::new(item.what, item.token, item.request), self.out.learned);
             }
         }
         self.unsent(item, SendError::Refused);
@@ -287,8 +348,8 @@ impl Connection {
         }
         self.out.bytes = self.out.bytes.saturating_sub(item.len());
         // A peer that gave up expects no abort. It still gets an error for an answer: it may have meant another transfer.
-        if item.next > 0 && item.plan.is_some() && error != SendError::Aborted {
-            let bytes = self.writer.text((item.token(), item.place(item.next)), ABORT, &error.to_string());
+        if item.plan.is_some() && error != SendError::Aborted {
+            let bytes = self.out.writer.text((item.token(), item.place(item.next)), ABORT, &error.to_string());
             let about = item.what.meta.about.clone().or_else(|| item.began.clone());
             self.control(bytes, Meta { about, ..item.what.meta.clone() });
         }

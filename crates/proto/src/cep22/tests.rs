@@ -150,6 +150,19 @@ impl End {
         }
     }
 
+    /// Confirms the transfer that begins now, whose first chunk has at least so many bytes.
+    fn goes_in_chunks_of(&mut self, least: usize) {
+        let first = self.next().unwrap();
+        assert_eq!(first.kind(), "start");
+        self.ack(first.tag);
+        let chunk = self.next().unwrap();
+        assert!(chunk.text.len() >= least, "{}", chunk.text.len());
+        self.ack(chunk.tag);
+        let last = self.up_to_end();
+        self.ack(last.tag);
+        assert!(matches!(self.events().last(), Some(Event::Sent { .. })));
+    }
+
     /// The one message that was not sent.
     fn unsent(&mut self) -> (SendError, Option<Value>) {
         let events = self.events();

@@ -226,9 +226,5 @@ impl Writer {
 
 /// A digest as it is written.
 pub(super) fn hex(hash: Sha256) -> String {
-    hash.finalize().iter().fold(String::with_capacity(64), |mut hex, byte| {
-        // Writing to memory does not fail.
-        let _ = write!(hex, "{byte:02x}");
-        hex
-    })
+    hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -172,3 +172,62 @@ fn a_response_that_arrives_before_the_end_frames_receipt_is_not_lost() {
     end.ack(last.tag);
     assert!(matches!(end.events().as_slice(), [Event::Sent { .. }]));
 }
+
+#[test]
+fn a_frame_that_any_link_takes_teaches_nothing_when_it_is_refused_for_its_size() {
+    let mut end = End::new(acking(), 60_000);
+    end.send(1, r#"{"jsonrpc":"2.0","method":"n"}"#);
+    let sent = end.next().unwrap();
+    end.refuse(sent.tag, Refusal::TooLarge);
+    assert_eq!(end.unsent().0, SendError::Refused);
+    end.send(2, request(2, &json!("t"), &"x".repeat(5_000_000)));
+    end.goes_in_chunks_of(59_000);
+}
+
+#[test]
+fn what_would_not_pass_in_frames_shorter_than_one_that_was_refused_is_tried_in_longer_ones() {
+    let mut end = End::new(acking(), 60_000);
+    end.send(1, request(1, &json!("t"), &"x".repeat(600)));
+    let sent = end.next().unwrap();
+    end.refuse(sent.tag, Refusal::TooLarge);
+    let first = end.next().unwrap();
+    end.ack(first.tag);
+    assert!(end.frames().iter().all(|sent| sent.text.len() <= 512));
+    // It has no token, and cannot go in parts.
+    let plain = format!(r#"{{"jsonrpc":"2.0","method":"n","params":["{}"]}}"#, "y".repeat(2000));
+    end.send(2, plain.clone());
+    assert_eq!(end.next().unwrap().text, plain);
+    // It would have more chunks than anyone takes.
+    end.send(3, request(3, &json!("u"), &"x".repeat(5_000_000)));
+    end.goes_in_chunks_of(59_000);
+    // They were taken, so the next is as long.
+    end.send(4, request(4, &json!("v"), &"x".repeat(70_000)));
+    end.goes_in_chunks_of(59_000);
+}
+
+#[test]
+fn a_message_that_can_go_in_parts_too_is_tried_whole_again_after_a_while() {
+    let mut end = End::new(acking(), 60_000);
+    let tries = |end: &mut End, n: u64| {
+        end.frames();
+        end.send(n, request(n, &json!(n), &"x".repeat(20_000)));
+        end.next().unwrap()
+    };
+    let whole = tries(&mut end, 1);
+    end.refuse(whole.tag, Refusal::TooLarge);
+    assert_eq!((end.next().unwrap().kind(), tries(&mut end, 2).kind()), ("start".into(), "start".into()));
+    end.pass(Duration::from_secs(599));
+    assert_eq!(tries(&mut end, 3).kind(), "start");
+    end.pass(Duration::from_secs(1));
+    // Still too large: no harm is done, it goes in parts.
+    let whole = tries(&mut end, 4);
+    end.refuse(whole.tag, Refusal::TooLarge);
+    assert_eq!((whole.kind(), end.next().unwrap().kind()), ("-".into(), "start".into()));
+    assert_eq!(tries(&mut end, 5).kind(), "start");
+    end.pass(Duration::from_secs(600));
+    let whole = tries(&mut end, 6);
+    end.ack(whole.tag);
+    end.events();
+    end.send(7, request(7, &json!("t"), &"x".repeat(70_000)));
+    end.goes_in_chunks_of(19_000);
+}

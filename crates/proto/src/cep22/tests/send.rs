@@ -5,12 +5,12 @@ use std::time::Duration;
 use bytes::Bytes;
 use serde_json::json;
 
-use super::{End, Sent, accept, hex, known, request, response, transfer};
+use super::{End, Sent, accept, acking, hex, known, request, response, transfer};
 use crate::budget::BudgetConfig;
 use crate::cep22::Config;
 use crate::error::{CloseReason, Over, SendError};
 use crate::limits::{Limits, LimitsConfig};
-use crate::machine::{Capacity, Event, Input, Machine, Measure, Meta, Overhead, Ticket, Transmit};
+use crate::machine::{Capacity, Event, Input, Machine, Measure, Meta, Overhead, Refusal, Ticket, Transmit};
 
 #[test]
 fn a_message_that_fits_goes_out_as_it_is() {
@@ -257,6 +257,107 @@ fn a_cap_that_shrinks_turns_waiting_messages_into_transfers() {
     end.send(1, request(1, &json!("t"), &"x".repeat(2000)));
     end.put(Input::Capacity(Capacity::of(600)));
     assert_eq!(end.next().unwrap().kind(), "start");
+}
+
+#[test]
+fn a_cap_that_shrinks_under_a_transfer_ends_it_alone_and_nothing_longer_goes_out() {
+    let mut end = End::new(known(), 60_000);
+    end.take_from(request(3, &json!("u"), ""), "p", "event-1");
+    end.send(1, request(1, &json!("t"), &"x".repeat(200_000)));
+    end.send_to(2, response(3, &"x".repeat(200_000)), "p");
+    assert_eq!((end.next().unwrap().kind(), end.next().unwrap().kind()), ("start".into(), "start".into()));
+    assert_eq!(end.next().unwrap().kind(), "chunk");
+    end.events();
+    end.put(Input::Capacity(Capacity::of(1000)));
+    let frames = end.frames();
+    assert!(frames.iter().all(|sent| sent.text.len() <= 1000));
+    let kinds: Vec<_> = frames.iter().map(|sent| (sent.kind(), sent.meta.peer.as_deref())).collect();
+    assert_eq!(kinds, [("abort".into(), Some("p")), ("-".into(), Some("p")), ("abort".into(), None)]);
+    let answer = frames[1].json();
+    assert_eq!((&answer["id"], &answer["error"]["code"]), (&json!(3), &json!(-32011)));
+    let events = end.events();
+    let [Event::SendFailed { reply: None, .. }, Event::SendFailed { error, reply: Some(_), .. }] = events.as_slice()
+    else {
+        panic!("{events:?}")
+    };
+    assert!(matches!(error, SendError::TooManySegments(Over { limit: 4, .. })), "{error}");
+    end.send(3, request(4, &json!("t"), &"x".repeat(2000)));
+    assert_eq!(end.kinds(), ["start", "chunk", "chunk", "chunk", "end"]);
+}
+
+#[test]
+fn a_transfer_whose_rest_fits_a_smaller_cap_goes_on() {
+    let text = request(1, &json!("t"), &"x".repeat(1000));
+    let mut end = End::new(known(), 600);
+    end.send(1, text.clone());
+    let frames = end.frames();
+    let rest = &frames[frames.len() - 2..];
+    let cap = rest.iter().map(|sent| sent.text.len()).max().unwrap();
+    assert!(cap < 500 && rest[0].kind() == "chunk");
+    let mut end = End::new(known(), 600);
+    end.send(1, text);
+    (2..frames.len()).for_each(|_| assert!(end.next().is_some()));
+    end.put(Input::Capacity(Capacity::of(cap as u64)));
+    assert_eq!(end.kinds(), ["chunk", "end"]);
+    assert!(matches!(end.events().as_slice(), [Event::Sent { ticket: Ticket(1) }]));
+}
+
+#[test]
+fn a_transfer_that_has_not_started_is_cut_for_the_cap_that_there_is_when_it_does() {
+    let mut end = End::new(known(), 60_000);
+    end.send(1, request(1, &json!("t"), &"x".repeat(70_000)));
+    end.send(2, request(2, &json!("u"), &"x".repeat(70_000)));
+    assert_eq!(end.next().unwrap().kind(), "start");
+    end.put(Input::Capacity(Capacity::of(1000)));
+    let frames = end.frames();
+    assert!(frames.iter().all(|sent| sent.text.len() <= 1000));
+    assert!(matches!(
+        end.events().as_slice(),
+        [Event::SendFailed { ticket: Ticket(1), .. }, Event::Sent { ticket: Ticket(2) }]
+    ));
+}
+
+#[test]
+fn what_waits_again_or_is_of_our_own_making_does_not_go_out_over_a_cap_that_shrank() {
+    let mut end = End::new(acking(), 60_000);
+    end.send(1, request(1, &json!("t"), &"x".repeat(2000)));
+    let sent = end.next().unwrap();
+    end.refuse(sent.tag, Refusal::TooFast);
+    end.put(Input::Capacity(Capacity::of(600)));
+    end.pass(Duration::from_secs(1));
+    assert_eq!(end.kinds(), ["start"]);
+
+    let mut end = End::new(known(), 600);
+    end.take(transfer(&json!("t"), 2).1[0].clone());
+    end.put(Input::Capacity(Capacity::of(100)));
+    assert!(end.frames().is_empty(), "no room for accept");
+    end.put(Input::Capacity(Capacity::of(600)));
+    end.send(1, r#"{"jsonrpc":"2.0","method":"m"}"#);
+    assert_eq!(end.frames().len(), 1);
+}
+
+#[test]
+fn small_messages_pass_a_transfer_only_in_runs() {
+    let mut end = End::new(known(), 60_000);
+    end.send(1, request(1, &json!("t"), &"x".repeat(200_000)));
+    let small = format!(r#"{{"jsonrpc":"2.0","method":"n","params":["{}"]}}"#, "y".repeat(30_000));
+    let mut kinds = String::new();
+    for n in 0..24 {
+        end.send(n + 10, small.clone());
+        kinds.push(end.next().unwrap().kind().chars().next().unwrap());
+    }
+    assert_eq!(kinds, "---s---c---c---c---c---e");
+    assert!(end.events().iter().any(|event| matches!(event, Event::Sent { ticket: Ticket(1) })));
+}
+
+#[test]
+fn a_transfer_that_has_to_wait_keeps_no_small_message_waiting() {
+    let mut end = End::new(Config::default(), 60_000);
+    end.send(1, request(1, &json!("t"), &"x".repeat(200_000)));
+    assert_eq!(end.kinds(), ["start"]);
+    let small = format!(r#"{{"jsonrpc":"2.0","method":"n","params":["{}"]}}"#, "y".repeat(30_000));
+    (0..20).for_each(|n| end.send(n + 10, small.clone()));
+    assert_eq!(end.frames().len(), 20);
 }
 
 #[test]

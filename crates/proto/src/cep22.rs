@@ -28,6 +28,9 @@ use arrival::Arrival;
 use book::{Book, Key};
 use send::Queues;
 
+/// How often to look whether the budget wants the room of a transfer back.
+const LOOK_AGAIN: Duration = Duration::from_millis(250);
+
 /// How a connection behaves. The same for both ends.
 #[derive(Debug, Clone)]
 pub struct Config {
@@ -97,6 +100,8 @@ pub struct Connection {
     clock: ReadClock,
     /// The clock's last reading.
     read: Duration,
+    /// When to look whether the budget wants room back.
+    look_at: Option<Instant>,
     ordinal: u64,
 }
 
@@ -105,8 +110,8 @@ impl Connection {
     #[must_use]
     pub fn new(config: Config, account: Account) -> Self {
         let (book, outbox, out, arriving, scratch, clock) = Default::default();
-        let (capacity, read, ordinal) = (Capacity::of(u64::MAX), Duration::ZERO, 0);
-        Self { config, account, book, outbox, capacity, out, arriving, scratch, clock, read, ordinal }
+        let (capacity, read, look_at, ordinal) = (Capacity::of(u64::MAX), Duration::ZERO, None, 0);
+        Self { config, account, book, outbox, capacity, out, arriving, scratch, clock, read, look_at, ordinal }
     }
 }
 
@@ -123,6 +128,7 @@ impl Machine for Connection {
             Input::Capacity(capacity) => (self.capacity, self.out.learned) = (capacity, None),
             Input::Paused(paused) => self.clock.pause(paused, now),
             Input::Timeout => {
+                self.look_at = now.checked_add(LOOK_AGAIN);
                 self.sweep_arrivals();
                 self.sweep_departures();
             }
@@ -152,7 +158,8 @@ impl Machine for Connection {
         }
         let begun = self.out.begun.iter().filter_map(|item| item.due(&self.config));
         let due = self.arriving.values().map(Arrival::due).chain(begun).min();
-        due.and_then(|due| self.clock.when(due)).into_iter().chain(self.out.paused_until).min()
+        let look = self.look_at.filter(|_| !self.arriving.is_empty());
+        due.and_then(|due| self.clock.when(due)).into_iter().chain(look).chain(self.out.paused_until).min()
     }
 
     fn counters(&self) -> &Counters {

@@ -10,10 +10,10 @@ use crate::machine::{Event, Meta};
 use crate::message::len64;
 use crate::rpc::Kind;
 
-use super::Connection;
 use super::arrival::{Arrival, Head};
 use super::book::{Key, Peer, may_be};
 use super::wire::{ABORT, FRAME_TYPE, Start, TOKEN, Text, quick_chunk};
+use super::{Connection, LOOK_AGAIN};
 
 impl Connection {
     /// Takes a frame: a part of a transfer, or a whole message. A bad one fails alone.
@@ -108,6 +108,9 @@ impl Connection {
             return Err(Violation::TransferInFlight);
         }
         self.admit(&start, &head.meta.peer)?;
+        if self.arriving.is_empty() {
+            self.look_at = now.checked_add(LOOK_AGAIN);
+        }
         let mut arrival = Arrival::begin(head, start, (&self.config, &self.account), (now, self.read))?;
         arrival.head.ordinal = self.next_ordinal();
         let head = arrival.head.clone();

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use serde_json::json;
 
 use super::{End, abort, frame, hex, known, request, response, transfer};
-use crate::budget::{Budget, BudgetConfig};
+use crate::budget::{Budget, BudgetConfig, Schedule};
 use crate::cep22::Config;
 use crate::error::Violation;
 use crate::machine::{Event, Input, Machine, Meta};
@@ -17,7 +17,6 @@ fn the_soft_timeout_is_refreshed_by_frames_and_the_hard_one_is_not() {
     let (_, frames) = transfer(&json!("t"), 9);
     let mut end = End::new(known(), 9999);
     end.take(frames[0].clone());
-    assert_eq!(end.machine.poll_timeout(), Some(end.now + Duration::from_secs(60)));
     end.pass(Duration::from_secs(59));
     end.take(frames[1].clone());
     end.pass(Duration::from_secs(59));
@@ -38,6 +37,19 @@ fn the_soft_timeout_is_refreshed_by_frames_and_the_hard_one_is_not() {
     end.put(Input::Timeout);
     assert!(matches!(end.events().as_slice(), [Event::Expired { .. }]));
     assert_eq!(end.machine.counters().count("timed-out"), 1);
+}
+
+#[test]
+fn the_timeout_that_is_asked_for_is_never_after_the_deadline() {
+    let mut end = End::new(known(), 9999);
+    end.take(transfer(&json!("t"), 2).1[0].clone());
+    let deadline = end.now + Duration::from_secs(60);
+    while let Some(at) = end.machine.poll_timeout() {
+        assert!(at <= deadline && at > end.now);
+        end.now = at;
+        end.put(Input::Timeout);
+    }
+    assert_eq!(end.now, deadline);
 }
 
 #[test]
@@ -65,10 +77,8 @@ fn the_clock_stands_still_while_we_do_not_read() {
     end.take(frames[0].clone());
     end.pass(Duration::from_secs(40));
     end.put(Input::Paused(true));
-    assert_eq!(end.machine.poll_timeout(), None);
     end.pass(Duration::from_secs(4000));
     end.put(Input::Paused(false));
-    assert_eq!(end.machine.poll_timeout(), Some(end.now + Duration::from_secs(20)));
     end.pass(Duration::from_secs(19));
     frames[1..].iter().for_each(|text| end.take(text.clone()));
     assert_eq!(end.messages(), [whole]);
@@ -165,4 +175,31 @@ fn peers_are_remembered_by_name_and_forgotten_in_bounds() {
     }
     end.send_to(3, request(3, &json!("v"), &"x".repeat(900)), "p");
     assert_eq!(end.kinds(), ["start"], "forgotten, so it is asked again");
+}
+
+#[test]
+fn a_transfer_that_has_to_make_room_does_so_at_the_next_look() {
+    let budget = Budget::new(BudgetConfig { process_bytes: 40 << 20, principal_bytes: 40 << 20, floor_bytes: 0 });
+    let mut end = End::with_budget(known(), 9999, &budget);
+    let digest = format!("sha256:{}", hex(""));
+    let cvm = json!({"frameType":"start","digest":digest,"totalBytes":30 << 20,"totalChunks":700});
+    end.take(frame(&json!("t"), 1, &cvm));
+    let other = budget.account(Some("other"));
+    let schedule = |started| Schedule { started, timeout: Duration::from_secs(30) };
+    let _some = other.reserve(1 << 20, schedule(end.now)).unwrap();
+    for _ in 0..20 {
+        end.now = end.machine.poll_timeout().unwrap();
+        end.put(Input::Timeout);
+    }
+    assert!(end.events().is_empty());
+    assert!(other.reserve(18 << 20, schedule(end.now)).is_err(), "it is asked to make room");
+    let look = end.machine.poll_timeout().unwrap();
+    assert!(look <= end.now + Duration::from_millis(250));
+    // A peer that waits for our reading must not keep the room.
+    end.put(Input::Paused(true));
+    end.now = end.machine.poll_timeout().unwrap();
+    end.put(Input::Timeout);
+    assert_eq!(end.broken(), Violation::NoRoom(30 << 20));
+    assert!(other.reserve(18 << 20, schedule(end.now)).is_ok());
+    assert_eq!(end.machine.poll_timeout(), None);
 }

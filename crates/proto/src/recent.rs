@@ -13,12 +13,17 @@ pub(crate) struct Recent<K, V, const KEEP: usize> {
 impl<K: Hash + Eq, V, const KEEP: usize> Recent<K, V, KEEP> {
     /// Remembers a value; returns what was there before.
     pub(crate) fn insert(&mut self, key: K, value: V) -> Option<V> {
-        let before = self.fresh.remove(&key).or_else(|| self.old.remove(&key));
+        let before = self.remove(&key);
         if self.fresh.len() >= KEEP {
             self.old = std::mem::take(&mut self.fresh);
         }
         self.fresh.insert(key, value);
         before
+    }
+
+    /// Forgets a value; returns it.
+    pub(crate) fn remove(&mut self, key: &K) -> Option<V> {
+        self.fresh.remove(key).or_else(|| self.old.remove(key))
     }
 
     /// What is remembered.

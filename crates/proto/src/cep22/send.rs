@@ -91,9 +91,9 @@ impl Connection {
         let request = key.filter(|_| kind == Kind::Request);
         let token = match key {
             Some(key) if request.is_some() => self.ask(key, id.unwrap_or_default(), &mut text, &meta.peer),
-            Some(key) => self.book.incoming.get(key).and_then(|request| {
-                meta.about = meta.about.take().or_else(|| request.frame.clone());
-                request.token.clone()
+            Some(key) => self.book.incoming.remove(&key).and_then(|request| {
+                meta.about = meta.about.take().or(request.frame);
+                request.token
             }),
             None => None,
         };

@@ -203,3 +203,18 @@ fn a_transfer_that_has_to_make_room_does_so_at_the_next_look() {
     assert!(other.reserve(18 << 20, schedule(end.now)).is_ok());
     assert_eq!(end.machine.poll_timeout(), None);
 }
+
+#[test]
+fn a_request_is_not_forgotten_for_those_that_were_answered_since() {
+    let mut end = End::new(known(), 600);
+    end.take_from(request(1, &json!("slow"), ""), "p", "first");
+    for n in 0..5000 {
+        end.take_from(request(n, &json!("t"), ""), "q", &format!("event-{n}"));
+        end.send_to(n, response(n, ""), "q");
+        end.frames();
+    }
+    end.events();
+    end.send_to(9, response(1, &"x".repeat(2000)), "p");
+    let sent = end.next().unwrap();
+    assert_eq!((sent.kind().as_str(), sent.meta.about.as_deref()), ("start", Some("first")));
+}

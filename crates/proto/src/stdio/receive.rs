@@ -84,9 +84,13 @@ impl Receiver {
             let received = group.received();
             if group.assembly.is_evicted() {
                 fail(group.ordinal, Violation::NoRoom(received), group.answers, outbox);
-            } else {
-                outbox.count("group-expired");
-                outbox.event(Event::Expired { ordinal: group.ordinal, received });
+                continue;
+            }
+            outbox.count("group-expired");
+            outbox.event(Event::Expired { ordinal: group.ordinal, received });
+            // The caller of a request still needs its answer.
+            if group.answers.is_some() {
+                fail(group.ordinal, Violation::TimedOut(received), group.answers, outbox);
             }
         }
     }
@@ -137,9 +141,8 @@ impl Receiver {
             self.look_at = now.checked_add(LOOK_AGAIN);
         }
         let (id, ordinal, deadline) = (frame.id, self.ordinal(), self.clock.read(now).saturating_add(schedule.timeout));
-        let (starts, held, answers) = (Vec::new(), BTreeMap::new(), None);
-        let group =
-            Group { id, ordinal, meta, deadline, total, declared, starts, held, held_bytes: 0, answers, assembly };
+        let (starts, held, held_bytes, answers) = Default::default();
+        let group = Group { id, ordinal, meta, deadline, total, declared, starts, held, held_bytes, answers, assembly };
         self.groups.push(group);
         Ok(())
     }

@@ -144,3 +144,26 @@ fn a_flood_of_one_byte_frames_costs_us_less_than_its_sender() {
     end.receive(lines[lines.len() - 1].clone());
     assert_eq!(end.messages(), [text]);
 }
+
+#[test]
+fn the_caller_of_an_answer_that_expires_hears_of_it() {
+    let mut end = End::new();
+    let front = r#"{"jsonrpc":"2.0","id":7,"result":{"#;
+    end.receive(frame(ID, 0, 2, front));
+    end.receive(frame(OTHER, 0, 2, r#"{"jsonrpc":"2.0","id":8,"method":"m""#));
+    end.events();
+    end.now += 35 * SECOND;
+    end.handle(Input::Timeout);
+    let events = end.events();
+    let [
+        Event::Expired { ordinal: 0, .. },
+        Event::ReceiveFailed { ordinal: 0, violation, reply: Some(reply) },
+        Event::Expired { ordinal: 1, .. },
+    ] = events.as_slice()
+    else {
+        panic!("{events:?}")
+    };
+    assert_eq!(*violation, Violation::TimedOut(front.len() as u64));
+    assert_eq!(*reply, rpc::error_response(b"7", &violation.to_string(), "timed-out"));
+    assert_eq!(end.machine.counters().count("group-expired"), 2);
+}

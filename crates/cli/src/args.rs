@@ -55,7 +55,11 @@ pub(crate) struct SplitArgs {
 ///
 /// Prints each message when it is complete, one a line: a message with raw line ends is printed without white space.
 /// A message of which a rule was broken, or a part is missing, is not printed: one line on standard error names the
-/// rule, the line and the sizes, and the exit status is 2.
+/// rule, the line and the sizes, and the exit status is 2. So it is with a line that is neither a message nor a frame,
+/// such as what a program writes for its log between its messages.
+///
+/// What comes after is joined all the same, with status 2 at the end. Only in the ahp dialect, where a broken rule
+/// closes the link, it ends there.
 #[derive(Debug, Arguments)]
 #[command(after_help = JOIN_EXAMPLES)]
 pub(crate) struct JoinArgs {
@@ -104,7 +108,7 @@ pub(crate) struct WireArgs {
     /// For cep22: the progress token of the transfer.
     ///
     /// A response is split under the token of the request that it answers; a request carries its own. When joining,
-    /// frames with another token are left out.
+    /// frames with another token are left out, and if none has this one the tokens that there are are named.
     #[arg(long)]
     pub(crate) token: Option<String>,
 
@@ -172,4 +176,9 @@ Examples:
   breakbulk join --dialect cep22 --token req-123 < frames
       one transfer out of many
   agent-server | breakbulk join --dialect stdio
-      messages as they come; lines that are neither message nor frame are left out, and noted";
+      messages as they come; lines that are neither message nor frame are left out, and named
+
+Exit status:
+  0  every line was a message or part of one, and all were printed
+  1  failure: reading or writing
+  2  bad arguments or input; with --token, no frame has it and nothing was printed";

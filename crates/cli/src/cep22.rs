@@ -1,5 +1,7 @@
 //! What `cep22` needs to know beside the message: which request's token a transfer goes under.
 
+use std::collections::BTreeSet;
+
 use breakbulk_proto::json::{self, Found, Path};
 use breakbulk_proto::{Counters, Input, Message};
 
@@ -22,12 +24,65 @@ pub(crate) fn prelude(message: &Message, token: &str) -> Result<Option<Input>, E
     }
 }
 
-/// Whether a frame belongs to another transfer than the one under `token`. A whole message belongs to none.
-pub(crate) fn is_of_another(frame: &[u8], token: &str) -> bool {
+/// The one transfer that is wanted, and which others there are.
+#[derive(Debug)]
+pub(crate) struct Wanted<'a> {
+    token: &'a str,
+    is_found: bool,
+    /// Frames that belong to other transfers, and the tokens of the first of those, as they are written.
+    left_out: u64,
+    others: BTreeSet<Vec<u8>>,
+}
+
+impl<'a> Wanted<'a> {
+    pub(crate) const fn new(token: &'a str) -> Self {
+        Self { token, is_found: false, left_out: 0, others: BTreeSet::new() }
+    }
+
+    /// Whether a frame belongs to another transfer. A whole message belongs to none.
+    pub(crate) fn is_of_another(&mut self, frame: &[u8]) -> bool {
+        let Some(raw) = token_of(frame) else { return false };
+        if is_token(raw, self.token) {
+            self.is_found = true;
+            return false;
+        }
+        self.left_out = self.left_out.saturating_add(1);
+        if self.others.len() <= SHOWN_TOKENS && !self.others.contains(raw) {
+            self.others.insert(raw.to_vec());
+        }
+        true
+    }
+
+    /// What there is in place of the transfer, if no frame belongs to it.
+    pub(crate) fn lack(&self) -> Option<String> {
+        let tokens: Vec<_> = self.others.iter().take(SHOWN_TOKENS).map(|raw| shown(raw)).collect();
+        let more = if self.others.len() > SHOWN_TOKENS { " and more" } else { "" };
+        let others = match self.left_out {
+            0 => " or any other".into(),
+            1 => format!("; one has {}", tokens.join(", ")),
+            count => format!("; {count} have {}{more}", tokens.join(", ")),
+        };
+        (!self.is_found).then(|| format!("no frame has the token {:?}{others}", self.token))
+    }
+}
+
+/// How many of the tokens that are not wanted are shown, and how much of each.
+const SHOWN_TOKENS: usize = 8;
+const SHOWN_CHARS: usize = 64;
+
+/// A token for a person.
+fn shown(raw: &[u8]) -> String {
+    let text = json::string(raw).unwrap_or_else(|| String::from_utf8_lossy(raw));
+    let front: String = text.chars().take(SHOWN_CHARS).collect();
+    let dots = if front.len() < text.len() { "…" } else { "" };
+    format!("{front:?}{dots}")
+}
+
+/// The token of a transfer's frame, as it is written.
+fn token_of(frame: &[u8]) -> Option<&[u8]> {
     static PATHS: [Path; 1] = [&["params", "progressToken"]];
-    let found = json::find([frame], &PATHS).ok().and_then(|found| found.get(0));
-    let range = found.and_then(|found| Some(found.span.start.try_into().ok()?..found.span.end.try_into().ok()?));
-    range.and_then(|range| frame.get::<std::ops::Range<usize>>(range)).is_some_and(|raw| !is_token(raw, token))
+    let span = json::find([frame], &PATHS).ok()?.get(0)?.span;
+    frame.get(usize::try_from(span.start).ok()?..usize::try_from(span.end).ok()?)
 }
 
 /// How often a machine has passed over a frame that belongs to no open transfer.
@@ -82,8 +137,30 @@ mod tests {
     fn frames_are_told_apart_by_the_string_form_of_their_token() {
         let frame =
             |token: &str| format!(r#"{{"method":"notifications/progress","params":{{"progressToken":{token}}}}}"#);
-        let another = |frame: &str| is_of_another(frame.as_bytes(), "7");
+        let another = |frame: &str| Wanted::new("7").is_of_another(frame.as_bytes());
         assert!(!another(&frame("7")) && !another(&frame("\"7\"")) && !another("{}") && !another("x"));
         assert!(another(&frame("8")) && another(&frame("\"77\"")));
+    }
+
+    #[test]
+    fn a_token_that_is_not_there_is_named_with_some_of_those_that_are() {
+        let lack = |tokens: &[&str]| {
+            let mut wanted = Wanted::new("7");
+            for token in tokens {
+                let frame = format!(r#"{{"params":{{"progressToken":{token}}}}}"#);
+                wanted.is_of_another(frame.as_bytes());
+            }
+            wanted.lack()
+        };
+        assert_eq!(lack(&["8", "\"7\""]), None);
+        assert_eq!(lack(&[]).unwrap(), r#"no frame has the token "7" or any other"#);
+        assert_eq!(lack(&["8"]).unwrap(), r#"no frame has the token "7"; one has "8""#);
+        let want = r#"no frame has the token "7"; 3 have "a\u{1b}", "8""#;
+        assert_eq!(lack(&["8", r#""a\u001b""#, "8"]).unwrap(), want);
+        let long = format!("\"{}\"", "é".repeat(65));
+        assert!(lack(&[&long]).unwrap().ends_with(&format!("\"{}\"…", "é".repeat(64))));
+        let many: Vec<_> = (10..30).map(|n| n.to_string()).collect();
+        let many: Vec<_> = many.iter().map(String::as_str).collect();
+        assert!(lack(&many).unwrap().ends_with(r#"20 have "10", "11", "12", "13", "14", "15", "16", "17" and more"#));
     }
 }

@@ -5,13 +5,14 @@ use std::io::{self, BufRead, Write};
 use std::time::Instant;
 
 use breakbulk_proto::json::Compactor;
-use breakbulk_proto::{CloseReason, Event, Input, Machine, Subject};
+use breakbulk_proto::{CloseReason, Event, Input, Machine, Message, Subject, Violation};
 
 use crate::bar::Bar;
-use crate::cep22;
+use crate::cep22::{self, Wanted};
 use crate::failure::{Error, Failure};
 use crate::lines::{Lines, Next};
-use crate::plan::Plan;
+use crate::plan::{Ends, Plan};
+use crate::rpc;
 
 /// Joins the frames of `input`.
 pub(crate) fn run(plan: &Plan, input: impl BufRead, output: impl Write, bar: &Bar) -> Result<(), Error> {
@@ -20,10 +21,14 @@ pub(crate) fn run(plan: &Plan, input: impl BufRead, output: impl Write, bar: &Ba
     while !joiner.is_over() {
         match lines.next().map_err(Error::Reading)? {
             Next::End => break,
-            Next::TooLong => {
-                let text = format!("a line is over the limit of {} bytes", plan.max_line_bytes());
-                joiner.fail((lines.number(), None), text, plan.line_rule());
+            Next::TooLong(_) if plan.too_long() == Ends::All => {
+                joiner.too_long((lines.number(), None));
                 joiner.is_over = true;
+            }
+            Next::TooLong(front) => {
+                lines.skip().map_err(Error::Reading)?;
+                joiner.too_long((lines.number(), Some(lines.len())));
+                joiner.give_up(front);
             }
             Next::Line(line) => joiner.line(lines.number(), line)?,
         }
@@ -60,13 +65,15 @@ struct Joiner<'a, W> {
     plan: &'a Plan,
     bar: &'a Bar,
     machine: Box<dyn Machine>,
-    /// Messages that this machine has brought.
+    /// Messages that were printed.
     messages: u64,
     now: Instant,
     /// Messages that have begun: bytes so far, and in all as far as one can tell.
     open: BTreeMap<u64, (u64, u64)>,
     /// The first line that belongs to no transfer, and how many there are.
     strays: Option<(u64, u64)>,
+    /// The transfer that this is about, if not about all.
+    wanted: Option<Wanted<'a>>,
     output: W,
     failed: bool,
     is_over: bool,
@@ -82,6 +89,7 @@ impl<'a, W: Write> Joiner<'a, W> {
             now: Instant::now(),
             open: BTreeMap::new(),
             strays: None,
+            wanted: plan.token().map(Wanted::new),
             output,
             failed: false,
             is_over: false,
@@ -97,14 +105,12 @@ impl<'a, W: Write> Joiner<'a, W> {
         if line.trim_ascii().is_empty() {
             return Ok(());
         }
-        if self.plan.token().is_some_and(|token| cep22::is_of_another(&line, token)) {
+        if self.wanted.as_mut().is_some_and(|wanted| wanted.is_of_another(&line)) {
             return Ok(());
         }
-        let size = line.len() as u64;
+        let size = line.strip_suffix(b"\r").unwrap_or(&line).len() as u64;
         let strays = cep22::stray_frames(self.machine.counters());
-        self.machine.handle(Input::frame(line), self.now);
-        // Answers to the sender: nobody is there to get them.
-        while self.machine.poll_transmit(self.now).is_some() {}
+        self.machine.handle(Input::frame(self.plan.frame(line)), self.now);
         if cep22::stray_frames(self.machine.counters()) > strays {
             let (first, count) = self.strays.unwrap_or((number, 0));
             self.strays = Some((first, count + 1));
@@ -113,23 +119,34 @@ impl<'a, W: Write> Joiner<'a, W> {
         while let Some(event) = self.machine.poll_event() {
             self.event(event, (number, Some(size)))?;
         }
+        // Answers to the sender: nobody is there to get them.
+        while self.machine.poll_transmit(self.now).is_some() {}
         if self.messages > before {
             self.output.flush().map_err(Error::Output)?;
         }
-        if self.plan.messages_per_machine().is_some_and(|most| self.messages >= most) && self.open.is_empty() {
-            self.machine = self.plan.machine();
-            self.messages = 0;
-        }
         Ok(())
+    }
+
+    fn too_long(&mut self, line: (u64, Option<u64>)) {
+        let text = format!("a line is over the limit of {} bytes", self.plan.max_line_bytes());
+        self.fail(line, text, self.plan.line_rule());
+    }
+
+    /// Ends what a line that is too long belongs to, and nothing else. That the line is bad has been said.
+    fn give_up(&mut self, front: Vec<u8>) {
+        if self.plan.too_long() == Ends::Group {
+            self.machine.handle(Input::frame(front), self.now);
+        }
+        while let Some(Event::ReceiveFailed { ordinal, .. }) = self.machine.poll_event() {
+            self.open.remove(&ordinal);
+        }
     }
 
     fn event(&mut self, event: Event, line: (u64, Option<u64>)) -> Result<(), Error> {
         match event {
             Event::Message { message, ordinal, .. } => {
-                self.open.remove(&ordinal);
-                self.messages += 1;
-                let parts: Vec<_> = message.slices().collect();
-                print_line(&mut self.output, parts.iter().copied()).map_err(Error::Output)?;
+                let is_whole = self.open.remove(&ordinal).is_none();
+                self.message(&message, is_whole, line)?;
             }
             Event::Progress(progress) => {
                 if let Subject::Incoming(ordinal) = progress.subject {
@@ -138,14 +155,13 @@ impl<'a, W: Write> Joiner<'a, W> {
             }
             Event::ReceiveFailed { ordinal, violation, .. } => {
                 self.open.remove(&ordinal);
-                self.fail(line, violation.to_string(), violation.name());
+                self.broken(line, &violation);
             }
             Event::Line(_) => {
-                let (number, size) = (line.0, line.1.unwrap_or(0));
-                self.bar.say(format_args!("line {number} ({size} bytes): neither a message nor a frame; left out"));
+                self.fail(line, "neither a message nor a frame; left out".into(), "line-unknown");
             }
             Event::Closed(CloseReason::Violation(violation)) => {
-                self.fail(line, violation.to_string(), violation.name());
+                self.broken(line, &violation);
                 self.is_over = true;
             }
             Event::Closed(reason) => {
@@ -155,6 +171,23 @@ impl<'a, W: Write> Joiner<'a, W> {
             _ => {}
         }
         Ok(())
+    }
+
+    fn message(&mut self, message: &Message, is_whole: bool, line: (u64, Option<u64>)) -> Result<(), Error> {
+        // Nobody answers what was recorded, and a machine takes only so many requests that wait for their answers.
+        if self.plan.counts_requests()
+            && let Some(answer) = rpc::answer(message)
+        {
+            self.machine.handle(Input::send(0, answer), self.now);
+        }
+        // Machines check what came in parts; what came on one line, not all of them.
+        if is_whole && let Some(violation) = rpc::flaw(&message.to_bytes(), self.plan.limits()) {
+            self.broken(line, &violation);
+            return Ok(());
+        }
+        self.messages += 1;
+        let parts: Vec<_> = message.slices().collect();
+        print_line(&mut self.output, parts.iter().copied()).map_err(Error::Output)
     }
 
     /// Says what is unfinished, unless a broken rule has been named as the end of it all.
@@ -167,6 +200,10 @@ impl<'a, W: Write> Joiner<'a, W> {
         if let Some((first, count)) = self.strays.filter(|_| !self.failed) {
             let text = format!("the first of {count} frames that belong to no open transfer");
             self.fail((first, None), text, "part-of-no-transfer");
+        }
+        if let Some(text) = self.wanted.as_ref().and_then(Wanted::lack) {
+            self.failed |= self.messages == 0;
+            self.bar.say(Failure { line: None, text, rule: "token-not-found" });
         }
         if self.failed { Err(Error::Reported) } else { Ok(()) }
     }
@@ -181,6 +218,15 @@ impl<'a, W: Write> Joiner<'a, W> {
             let text = format!("the input ends inside a message: {done} of about {total} bytes have come");
             self.fail((last_line, None), text, "unfinished");
         }
+    }
+
+    fn broken(&mut self, line: (u64, Option<u64>), violation: &Violation) {
+        let text = match violation {
+            // It need not have come in parts.
+            Violation::MessageNotJsonRpc => "JSON that is no JSON-RPC message".into(),
+            other => other.to_string(),
+        };
+        self.fail(line, text, violation.name());
     }
 
     fn fail(&mut self, line: (u64, Option<u64>), text: String, rule: &'static str) {

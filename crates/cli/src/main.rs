@@ -14,6 +14,7 @@ mod manual;
 mod open;
 mod plan;
 mod presets;
+mod rpc;
 mod runtime;
 mod send;
 mod serve;

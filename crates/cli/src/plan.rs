@@ -41,6 +41,17 @@ enum Side {
     Joins,
 }
 
+/// What ends with a line that is too long.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Ends {
+    /// Everything, as a link would close.
+    All,
+    /// The line alone. What it belongs to lacks it.
+    Line,
+    /// The group that the line belongs to. The front of the line tells the machine.
+    Group,
+}
+
 impl TryFrom<SplitArgs> for Plan {
     type Error = Error;
 
@@ -104,6 +115,23 @@ impl Plan {
         }
     }
 
+    /// What a line is to a machine: without the `\r` of a line end, which the machine for pipes strips itself.
+    pub(crate) fn frame(&self, mut line: Vec<u8>) -> Vec<u8> {
+        if self.dialect != Dialect::Stdio {
+            line.pop_if(|last| *last == b'\r');
+        }
+        line
+    }
+
+    /// What a longer line ends.
+    pub(crate) const fn too_long(&self) -> Ends {
+        match self.dialect {
+            Dialect::Ahp => Ends::All,
+            Dialect::Cep22 => Ends::Line,
+            Dialect::Stdio => Ends::Group,
+        }
+    }
+
     /// The rule that a longer line breaks.
     pub(crate) fn line_rule(&self) -> &'static str {
         match self.dialect {
@@ -118,7 +146,7 @@ impl Plan {
         match self.dialect {
             Dialect::Ahp => Box::new(ahp::Connection::new(self.ahp(), account)),
             Dialect::Cep22 => Box::new(cep22::Connection::new(self.cep22(), account)),
-            Dialect::Stdio => Box::new(stdio::Connection::new(stdio::Config::new(self.limits, self.seed), account)),
+            Dialect::Stdio => Box::new(stdio::Connection::new(self.stdio(), account)),
         }
     }
 
@@ -143,13 +171,9 @@ impl Plan {
         self.budget.held() > 0
     }
 
-    /// How many messages one machine may take: `ahp` keeps a table of requests that wait for their answers, and here
-    /// no answer ever comes.
-    pub(crate) const fn messages_per_machine(&self) -> Option<u64> {
-        match self.dialect {
-            Dialect::Ahp => Some(1024),
-            Dialect::Cep22 | Dialect::Stdio => None,
-        }
+    /// Whether a machine counts the requests that wait for their answers.
+    pub(crate) fn counts_requests(&self) -> bool {
+        self.dialect == Dialect::Ahp
     }
 
     fn cep22(&self) -> cep22::Config {
@@ -162,6 +186,11 @@ impl Plan {
             known_support: true,
             ..cep22::Config::default()
         }
+    }
+
+    fn stdio(&self) -> stdio::Config {
+        let max_line_bytes = self.max_line_bytes().min(self.limits.max_message_bytes);
+        stdio::Config { max_line_bytes, ..stdio::Config::new(self.limits, self.seed) }
     }
 
     /// A client's machine writes into the handshakes that it sends, and a server's into those that it takes: with the

@@ -1,22 +1,21 @@
 //! `breakbulk split`: one message in, frames out.
 
-use std::io::{BufRead, Read as _, Write};
+use std::io::{self, BufRead, Read as _, Write};
 use std::time::Instant;
 
-use breakbulk_proto::{CloseReason, Event, Input, Machine, Message, Transmit, Violation, plain};
+use breakbulk_proto::{Event, Input, Machine, Message, Transmit, Violation};
 use bytes::Bytes;
 
 use crate::bar::Bar;
 use crate::failure::{Error, Failure};
 use crate::join::print_line;
 use crate::plan::Plan;
+use crate::rpc;
 
 /// Splits the one message of `input`.
 pub(crate) fn run(plan: &Plan, input: impl BufRead, mut output: impl Write, bar: &Bar) -> Result<(), Error> {
-    let text = read(plan, input)?;
-    let body = Bytes::from_owner(text);
-    let message = body.slice_ref(body.trim_ascii());
-    check(plan, &body, &message)?;
+    let (first, message) = read(plan, input)?;
+    check(plan, first, &message)?;
     bar.expect(message.len() as u64);
 
     let now = Instant::now();
@@ -52,45 +51,70 @@ fn pass_events(machine: &mut dyn Machine, bar: &Bar) -> Result<(), Error> {
     Ok(())
 }
 
-/// All of the input, unless it is more than one message may be.
-fn read(plan: &Plan, input: impl BufRead) -> Result<Vec<u8>, Error> {
+/// The message, without the white space around it, unless it is too long; and the line on which it begins.
+fn read(plan: &Plan, mut input: impl BufRead) -> Result<(u64, Bytes), Error> {
     let max = plan.max_message_bytes();
-    let most = max.saturating_add(SURROUNDING);
+    let (_, breaks) = skip_white_space(&mut input).map_err(Error::Reading)?;
     let mut text = Vec::new();
-    input.take(most).read_to_end(&mut text).map_err(Error::Reading)?;
-    let (size, all) = (text.trim_ascii().len() as u64, text.len() as u64);
-    if size > max || all >= most {
+    (&mut input).take(max.saturating_add(READ_ON)).read_to_end(&mut text).map_err(Error::Reading)?;
+    let mut size = text.trim_ascii_end().len() as u64;
+    if size <= max {
+        let (more, _) = skip_white_space(&mut input).map_err(Error::Reading)?;
+        if !input.fill_buf().map_err(Error::Reading)?.is_empty() {
+            // The white space lay inside.
+            size = (text.len() as u64).saturating_add(more).saturating_add(1);
+        }
+    }
+    if size > max {
         let text = format!("message of at least {size} bytes is over the limit of {max}");
         return Err(Error::Input(Failure { line: None, text, rule: "message-too-large" }));
     }
-    Ok(text)
+    text.truncate(text.trim_ascii_end().len());
+    Ok((breaks.saturating_add(1), Bytes::from(text)))
 }
 
-/// White space around a message for which there is room beyond its own limit.
-const SURROUNDING: u64 = 4096;
+/// How far beyond the limit is read on, to say how long a message is that is over it.
+const READ_ON: u64 = 4096;
 
-/// Whether the message is exactly one JSON-RPC message. A connection without segments checks the same of a frame.
-fn check(plan: &Plan, body: &[u8], message: &Bytes) -> Result<(), Error> {
-    let mut plain = plain::Connection::new(plain::Config { limits: plan.limits(), one_line: false, front_only: false });
-    plain.handle(Input::frame(message.clone()), Instant::now());
-    let Some(Event::Closed(reason)) = plain.poll_event() else { return Ok(()) };
+/// Passes over white space: how many bytes, and how many line ends among them.
+fn skip_white_space(input: &mut impl BufRead) -> io::Result<(u64, u64)> {
+    let (mut bytes, mut breaks) = (0, 0);
+    loop {
+        let ahead = input.fill_buf()?;
+        let white = ahead.len() - ahead.trim_ascii_start().len();
+        let is_over = ahead.is_empty() || white < ahead.len();
+        bytes += white as u64;
+        breaks += line_ends(ahead.iter().take(white));
+        input.consume(white);
+        if is_over {
+            return Ok((bytes, breaks));
+        }
+    }
+}
+
+fn line_ends<'a>(text: impl Iterator<Item = &'a u8>) -> u64 {
+    text.filter(|byte| **byte == b'\n').count() as u64
+}
+
+/// Whether the message, which begins on line `first`, is exactly one JSON-RPC message.
+fn check(plan: &Plan, first: u64, message: &Bytes) -> Result<(), Error> {
+    let Some(violation) = rpc::flaw(message, plan.limits()) else { return Ok(()) };
     let size = message.len();
-    let (offset, text, rule) = match reason {
-        CloseReason::Violation(Violation::FrameNotUtf8) => {
+    let (offset, text, rule) = match violation {
+        Violation::FrameNotUtf8 => {
             let at = std::str::from_utf8(message).map_or_else(|error| error.valid_up_to(), str::len);
             (at, format!("not UTF-8 at byte {at} of {size}"), "message-not-utf8")
         }
-        CloseReason::Violation(Violation::FrameNotJson(error)) => (
+        Violation::FrameNotJson(error) => (
             usize::try_from(error.offset).unwrap_or(size),
             format!("{error}; the message has {size} bytes"),
             "message-not-json",
         ),
-        CloseReason::Violation(Violation::DuplicateKey(key)) => {
+        Violation::DuplicateKey(key) => {
             (0, format!("key {key:?} comes twice in a message of {size} bytes"), "duplicate-key")
         }
         _ => (0, format!("{size} bytes of JSON that are no JSON-RPC message"), "message-not-json-rpc"),
     };
-    let before = body.len() - body.trim_ascii_start().len() + offset;
-    let breaks = body.iter().take(before).filter(|byte| **byte == b'\n').count() as u64;
-    Err(Error::Input(Failure { line: Some((breaks + 1, None)), text, rule }))
+    let line = first.saturating_add(line_ends(message.iter().take(offset)));
+    Err(Error::Input(Failure { line: Some((line, None)), text, rule }))
 }

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::fmt::Debug;
 
-use breakbulk_proto::Meta;
 use breakbulk_proto::ahp::Chunking;
+use breakbulk_proto::{Meta, Progress, Subject};
 
 use super::drive::Driver;
 use super::expect::{Expect, FramesLike};
@@ -67,6 +67,8 @@ fn mentioned(driver: &mut Driver<'_>, expect: &Expect) -> Vec<String> {
     let metas: Vec<MetaSpec> = record.frame_metas.iter().map(spec).collect();
     differ("frame_metas", debug(&metas), expect.frame_metas.as_ref().map(debug));
     differ("sent", debug(&record.sent), expect.sent.as_ref().map(debug));
+    let progress: Vec<String> = record.progress.iter().map(told).collect();
+    differ("progress", debug(&progress), expect.progress.as_ref().map(debug));
     let machine = driver.built.machine();
     let counters: BTreeMap<String, u64> = machine.counters().iter().map(|(name, n)| (name.to_owned(), n)).collect();
     differ("counters", debug(&counters), expect.counters.as_ref().map(debug));
@@ -122,6 +124,14 @@ fn uncounted(driver: &mut Driver<'_>) -> Vec<String> {
     let counters = driver.built.machine().counters();
     let missing = names.into_iter().filter(|name| counters.count(name) == 0);
     missing.map(|name| format!("{name} happened and is not counted")).collect()
+}
+
+fn told(progress: &Progress) -> String {
+    let Progress { subject, done, total } = progress;
+    match subject {
+        Subject::Outgoing(ticket) => format!("our {}: {done} of {total}", ticket.0),
+        Subject::Incoming(ordinal) => format!("their {ordinal}: {done} of {total}"),
+    }
 }
 
 fn spec(meta: &Meta) -> MetaSpec {

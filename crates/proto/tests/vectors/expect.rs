@@ -42,6 +42,9 @@ pub(super) struct Expect {
     pub(super) frame_metas: Option<Vec<MetaSpec>>,
     /// Any, unless mentioned: messages of ours that were handed over whole, by ticket.
     pub(super) sent: Option<Vec<u64>>,
+    /// Any, unless mentioned: how far messages have come, one entry each time that it was told: `our 1: 300 of 900` for
+    /// the message with ticket 1, `their 0: 300 of 900` for the one with ordinal 0.
+    pub(super) progress: Option<Vec<String>>,
     /// Any, unless mentioned: all counters that are not zero. (Each reason above has one in any case.)
     pub(super) counters: Option<BTreeMap<String, u64>>,
     /// Any, unless mentioned: the first ordinal that is not settled.

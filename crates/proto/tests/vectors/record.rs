@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use breakbulk_proto::{CloseReason, Event, Meta, SendError, Ticket, Transmit, Violation};
+use breakbulk_proto::{CloseReason, Event, Meta, Progress, SendError, Ticket, Transmit, Violation};
 use bytes::Bytes;
 
 /// Everything that came out since the last look.
@@ -12,6 +12,7 @@ pub(super) struct Record {
     pub(super) frames: Vec<Bytes>,
     pub(super) frame_metas: Vec<Meta>,
     pub(super) sent: Vec<u64>,
+    pub(super) progress: Vec<Progress>,
     pub(super) failed: Vec<(u64, SendError, Option<Vec<u8>>)>,
     pub(super) refused: Vec<(u64, Violation, Option<Vec<u8>>)>,
     pub(super) expired: Vec<(u64, u64)>,
@@ -80,6 +81,7 @@ impl Promises {
                 if progress.done > progress.total {
                     self.broken.push(format!("more is done than there is: {progress:?}"));
                 }
+                record.progress.push(progress);
             }
             other => self.broken.push(format!("no case knows of {other:?}")),
         }

@@ -218,3 +218,16 @@ fn a_request_is_not_forgotten_for_those_that_were_answered_since() {
     let sent = end.next().unwrap();
     assert_eq!((sent.kind().as_str(), sent.meta.about.as_deref()), ("start", Some("first")));
 }
+
+#[test]
+fn aborts_that_wait_for_the_link_are_bounded_and_those_left_out_are_counted() {
+    let mut end = End::new(Config::default(), 9999);
+    for n in 0..1030 {
+        end.take(frame(&json!(n), 1, &json!({"frameType":"start","completionMode":"other"})));
+    }
+    assert_eq!(end.events().len(), 1030, "each failure is told");
+    assert_eq!(end.machine.counters().count("control-dropped"), 6);
+    assert_eq!(end.kinds(), ["abort"; 1024]);
+    end.take(frame(&json!("next"), 1, &json!({"frameType":"start","completionMode":"other"})));
+    assert_eq!((end.kinds(), end.machine.counters().count("control-dropped")), (vec!["abort".to_owned()], 6));
+}

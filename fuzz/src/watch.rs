@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use breakbulk_proto::{CloseReason, Event, Input, Machine, Meta, Tag, Transmit};
+use breakbulk_proto::{Capacity, CloseReason, Event, Input, Machine, Measure, Meta, Tag, Transmit, json};
 use bytes::Bytes;
 
 /// More polls in a row than any machine here can have a reason for.
@@ -12,6 +12,8 @@ const ENDLESS: usize = 200_000;
 pub struct Watch<M> {
     machine: M,
     now: Instant,
+    /// What the link takes, as it was told last.
+    link: Capacity,
     /// [`Event::Closed`] came: no event may follow.
     closed: bool,
     /// [`Transmit::Close`] came: nothing to transmit may follow.
@@ -21,20 +23,28 @@ pub struct Watch<M> {
 impl<M: Machine> Watch<M> {
     /// Begins to watch.
     pub fn new(machine: M) -> Self {
-        Self { machine, now: Instant::now(), closed: false, cut: false }
+        Self { machine, now: Instant::now(), link: Capacity::of(u64::MAX), closed: false, cut: false }
     }
 
     /// Tells the machine something.
     pub fn handle(&mut self, input: Input) {
+        if let Input::Capacity(link) = &input {
+            self.link = link.clone();
+        }
         self.machine.handle(input, self.now);
     }
 
-    /// Its next frame.
+    /// Its next frame, which fits the link.
     pub fn transmit(&mut self) -> Option<(Tag, Bytes, Meta)> {
         let transmit = self.machine.poll_transmit(self.now)?;
         assert!(!self.cut, "something to transmit after Close: {transmit:?}");
         match transmit {
-            Transmit::Frame { tag, bytes, meta } => Some((tag, bytes.to_bytes(), meta)),
+            Transmit::Frame { tag, bytes, meta } => {
+                let bytes = bytes.to_bytes();
+                let measure = Measure { bytes: bytes.len() as u64, escaped: json::escaped_len(&bytes) };
+                assert!(self.link.fits(measure), "a frame of {measure:?} on a link of {} bytes", self.link.cap);
+                Some((tag, bytes, meta))
+            }
             Transmit::Close(_) => {
                 self.cut = true;
                 assert!(self.machine.poll_transmit(self.now).is_none(), "Close was not the last");

@@ -129,6 +129,7 @@ impl Machine for Connection {
             Input::Paused(paused) => self.clock.pause(paused, now),
             Input::Timeout => {
                 self.look_at = now.checked_add(LOOK_AGAIN);
+                self.out.paused_until = self.out.paused_until.filter(|until| now < *until);
                 self.sweep_arrivals();
                 self.sweep_departures();
             }

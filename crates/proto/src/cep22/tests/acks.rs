@@ -103,6 +103,17 @@ fn a_link_that_is_too_fast_for_ever_is_given_up() {
 }
 
 #[test]
+fn a_pause_that_is_over_is_not_due_any_more_even_if_the_link_takes_nothing_yet() {
+    let mut end = End::new(acking(), 6000);
+    end.send(1, request(1, &json!("t"), "x"));
+    let sent = end.next().unwrap();
+    end.refuse(sent.tag, Refusal::TooFast);
+    end.now = end.machine.poll_timeout().unwrap();
+    end.put(Input::Timeout);
+    assert!(end.machine.poll_timeout().is_none_or(|at| at > end.now));
+}
+
+#[test]
 fn a_whole_message_that_was_too_large_after_all_becomes_a_transfer() {
     let mut end = End::new(acking(), 60_000);
     let whole = request(1, &json!("t"), &"x".repeat(3000));

@@ -4,13 +4,16 @@ use std::process::{Command, Stdio};
 
 use crate::run::{Failure, cargo, must};
 
-/// Installs the cargo subcommand `cargo-NAME`, if it is not there.
+/// Installs the cargo subcommand `cargo-NAME`, if it is not there. Unoptimized: that is built in half the time, and what
+/// these do takes seconds.
 pub(crate) fn subcommand(name: &str) -> Result<(), Failure> {
     if works(&mut cargo(&format!("{name} --version"))) {
         return Ok(());
     }
-    println!("cargo-{name} is missing: building it from crates.io, which takes a few minutes");
-    must(&mut cargo(&format!("install --locked cargo-{name}")))
+    println!("cargo-{name} is missing: building it from crates.io, unoptimized, which takes a minute or two");
+    let fast = [("OPT_LEVEL", "0"), ("LTO", "off"), ("CODEGEN_UNITS", "16")];
+    let fast = fast.map(|(key, value)| (format!("CARGO_PROFILE_RELEASE_{key}"), value));
+    must(cargo(&format!("install --locked cargo-{name}")).envs(fast))
 }
 
 /// Adds a component of the toolchain, if it is not there. A minimal toolchain lacks `rustfmt` and `clippy`.

@@ -34,6 +34,9 @@ use wire::{Wire, straight};
 /// How it is asked for, its title, and what it does.
 type Part = (&'static str, &'static str, fn());
 
+/// Rounds over a slow link, each of which takes ten seconds.
+const SLOW_ROUNDS: usize = 3;
+
 const PARTS: [Part; 4] = [
     ("plain", "Over loopback WebSockets, beside one plain frame", in_one_frame),
     ("pair", "Through a bridge pair", bridge),
@@ -135,7 +138,7 @@ fn latency(name: &str, rate: Option<f64>) {
     let runtime = runtime();
     let ways = [Way::Behind, Way::Free, Way::OtherChannel];
     let round = |_| ways.map(|way| runtime.block_on(passing(way, rate)));
-    let rounds: Vec<[Passing; 3]> = (0..if rate.is_some() { 1 } else { rounds() }).map(round).collect();
+    let rounds: Vec<[Passing; 3]> = (0..if rate.is_some() { SLOW_ROUNDS } else { rounds() }).map(round).collect();
     let figure = |figure: fn(&[Passing; 3]) -> f64| median(&rounds, figure);
     let named = |measure| format!("{name}: {measure}");
     table::row(&named("ms behind it, p95"), figure(|[behind, ..]| behind.wait * 1e3), ..);

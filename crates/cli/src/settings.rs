@@ -140,7 +140,7 @@ settings! { Settings:
         max_frame: Option<Size> = "4MiB, or max_message if less";
         /// The longest message to take.
         max_message: Size = "32MiB";
-        /// How many messages a peer may have begun and not finished.
+        /// How many messages a peer may have begun and not finished; fewer, if memory has no room for so many of the longest.
         max_groups: u32 = "8";
         /// Bytes of messages that may wait to be sent on a connection.
         max_queued: Size = "128MiB";
@@ -149,7 +149,7 @@ settings! { Settings:
         /// Bytes of unfinished messages that all connections together may hold.
         memory: Size = "512MiB";
         /// Bytes of unfinished messages that the connections of one token together may hold.
-        memory_per_token: Size = "256MiB";
+        memory_per_token: Size = "320MiB";
         /// Bytes of unfinished messages that each connection may hold beside those.
         memory_per_connection: Size = "64KiB";
     }

@@ -27,7 +27,6 @@ use self::receive::{Incoming, Receiver, Taken};
 use self::send::{Nature, Refused, Sender};
 use self::wire::{CHANNEL_AT, Codec, Control, LOOK, LOOKS, SERVER_SEQ_AT};
 use crate::budget::Account;
-use crate::clock::ReadClock;
 use crate::error::{CloseReason, Counters, SendError, Violation};
 use crate::limits::Limits;
 use crate::machine::{Event, Input, Lane, Machine, Meta, Progress, Subject, Ticket, Transmit};
@@ -79,7 +78,6 @@ pub struct Connection {
     agreement: Agreement,
     receiver: Receiver,
     arrivals: Arrivals,
-    clock: ReadClock,
     paused: bool,
     /// Frames that wait for room, the first of which begins a group.
     parked: VecDeque<Bytes>,
@@ -102,8 +100,8 @@ impl Connection {
         let agreement = Agreement::new(role, Chunking::from(&limits), agreed, negotiated);
         let (receiver, arrivals) = (Receiver::new(limits, account), Arrivals::new(delivery, limits.max_held_bytes));
         let (sender, codec) = (Sender::new(&limits, seed), Codec::new());
-        let (clock, paused, parked, look_at, asked, asks, outbox) = Default::default();
-        Self { role, agreement, receiver, arrivals, clock, paused, parked, look_at, sender, asked, asks, codec, outbox }
+        let (paused, parked, look_at, asked, asks, outbox) = Default::default();
+        Self { role, agreement, receiver, arrivals, paused, parked, look_at, sender, asked, asks, codec, outbox }
     }
 
     /// The first ordinal that is not settled: all before it have been delivered.
@@ -149,8 +147,8 @@ impl Connection {
 
     /// Takes a frame. `false`: there is no room for what it begins, and reading stops until there is.
     fn take_frame(&mut self, frame: &Bytes, now: Instant) -> bool {
-        let (arrivals, invited, reading) = (&mut self.arrivals, self.agreement.invited, self.clock.read(now));
-        let taken = self.receiver.frame(frame, invited, &mut self.codec, (now, reading), || arrivals.begin());
+        let (arrivals, invited) = (&mut self.arrivals, self.agreement.invited);
+        let taken = self.receiver.frame(frame, invited, &mut self.codec, now, || arrivals.begin());
         match taken {
             Err(reason) => self.close(reason),
             Ok(Taken::NoRoom) => return false,
@@ -170,7 +168,7 @@ impl Connection {
     }
 
     fn run_clock(&mut self, now: Instant) {
-        self.clock.pause(self.paused || !self.parked.is_empty(), now);
+        self.receiver.clock.pause(self.paused || !self.parked.is_empty(), now);
     }
 
     /// A whole message arrived: the handshake is read out of it, then it is delivered.
@@ -218,7 +216,7 @@ impl Connection {
         if self.receiver.is_evicted() {
             return self.close(CloseReason::Evicted);
         }
-        for (ordinal, received) in self.receiver.sweep(self.clock.read(now)) {
+        for (ordinal, received) in self.receiver.sweep(now) {
             self.outbox.count("group-expired");
             self.outbox.event(Event::Expired { ordinal, received });
             if let Err(reason) = self.arrivals.expire(ordinal) {
@@ -308,7 +306,7 @@ impl Machine for Connection {
                 self.run_clock(now);
             }
             Input::Timeout => {
-                if self.look_at.is_some_and(|at| at <= now) {
+                if self.look_at.take_if(|at| *at <= now).is_some() {
                     self.retry(now);
                 }
                 self.sweep(now);
@@ -319,7 +317,7 @@ impl Machine for Connection {
         }
         if self.receiver.is_idle() && self.parked.is_empty() {
             self.look_at = None;
-        } else if self.look_at.is_none_or(|at| at <= now) {
+        } else if self.look_at.is_none() {
             self.look_at = now.checked_add(RETRY);
         }
     }

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use crate::budget::{Account, Full, Grant, Schedule, group_cost};
+use crate::budget::{Account, Full, GROUP_COST, Grant, Schedule, group_cost};
 use crate::buffer::Buffer;
 use crate::error::Violation;
 use crate::json::{Path, Paths, Scanner, Utf8};
@@ -66,7 +66,7 @@ impl<const N: usize> Assembly<N> {
     pub(crate) fn make_room(&mut self, len: usize, rest: Option<usize>, beside: u64, now: Instant) -> Result<(), Full> {
         let block = self.buffer.block_for(len, rest);
         let size = self.buffer.capacity().saturating_add(len64(block)).saturating_add(beside);
-        self.grant.grow_to(group_cost(size), now)?;
+        self.grant.grow_to(size.saturating_add(GROUP_COST), now)?;
         self.buffer.add_block(block);
         Ok(())
     }
@@ -105,7 +105,7 @@ impl<const N: usize> Assembly<N> {
     pub(crate) fn finish(mut self) -> Result<Assembled<N>, Violation> {
         self.utf8.finish().map_err(|_| Violation::MessageNotUtf8)?;
         let looks = self.scanner.finish().map_err(Violation::MessageNotJson)?;
-        self.grant.shrink_to(group_cost(self.buffer.capacity()));
+        self.grant.complete(self.buffer.capacity().saturating_add(GROUP_COST));
         let message = self.buffer.into_message();
         match Envelope::read(&looks) {
             Ok(envelope) if envelope.is_valid(&message) => {

@@ -8,13 +8,18 @@ use std::time::{Duration, Instant};
 use thiserror::Error;
 
 use crate::buffer;
+use crate::clock::ReadClock;
+use crate::message::len64;
 
 /// What a group costs beside its bytes: its table entry, its id and what follows the JSON in it.
 pub(crate) const GROUP_COST: u64 = 2048;
 
-/// What a group of `bytes` bytes costs, with its list of blocks.
+/// What the list of a group's first blocks takes: they are small, and the later ones are large.
+const LIST_COST: u64 = 1024;
+
+/// What a group costs that may come to `bytes` bytes, with the list of its blocks.
 pub(crate) const fn group_cost(bytes: u64) -> u64 {
-    bytes.saturating_add(bytes >> 12).saturating_add(GROUP_COST)
+    bytes.saturating_add(bytes >> 12).saturating_add(LIST_COST + GROUP_COST)
 }
 
 /// How much may be held.
@@ -32,8 +37,18 @@ impl BudgetConfig {
     /// The largest message that one connection can be granted room for when nothing else is held.
     #[must_use]
     pub fn largest_message(&self) -> u64 {
-        let grant = self.floor_bytes.saturating_add(self.principal_bytes.min(self.process_bytes));
-        grant.saturating_sub(grant >> 12).saturating_sub(GROUP_COST)
+        let grant = self.most(true);
+        grant.saturating_sub(grant >> 12).saturating_sub(LIST_COST + GROUP_COST)
+    }
+
+    /// How many messages of `bytes` bytes one connection can be granted room for when nothing else is held.
+    pub(crate) fn messages(&self, bytes: u64) -> u64 {
+        self.most(true).checked_div(group_cost(bytes)).unwrap_or(0)
+    }
+
+    /// The most that one connection can be granted, with a principal or without.
+    fn most(&self, named: bool) -> u64 {
+        self.floor_bytes.saturating_add(if named { self.principal_bytes.min(self.process_bytes) } else { 0 })
     }
 
     /// What of `held` bytes is beyond the floor.
@@ -44,7 +59,7 @@ impl BudgetConfig {
 
 impl Default for BudgetConfig {
     fn default() -> Self {
-        Self { process_bytes: 512 << 20, principal_bytes: 256 << 20, floor_bytes: 64 << 10 }
+        Self { process_bytes: 512 << 20, principal_bytes: 320 << 20, floor_bytes: 64 << 10 }
     }
 }
 
@@ -70,7 +85,7 @@ impl Budget {
         let mut pool = self.lock();
         let id = pool.fresh_id();
         pool.accounts.insert(id, Holder { principal: principal.map(Arc::from), held: 0 });
-        Account(Arc::new(Share { budget: self.clone(), id }))
+        Account(Arc::new(Share { budget: self.clone(), id, clock: ReadClock::default() }))
     }
 
     /// Bytes drawn from the process's budget, floors not counted.
@@ -114,17 +129,24 @@ impl Account {
         let mut pool = self.0.budget.lock();
         pool.hold(self.0.id, bytes, schedule.started)?;
         let id = pool.fresh_id();
-        let track = Arc::new(Track { bytes: bytes.into(), ..Track::default() });
-        pool.groups.insert(id, Row { account: self.0.id, schedule, track: Arc::clone(&track) });
-        Ok(Grant { share: Arc::clone(&self.0), id, track })
+        let (clock, share) = (self.clock(), Arc::clone(&self.0));
+        let (started, timeout) = (clock.read(schedule.started), schedule.timeout);
+        let track = Arc::new(Track { account: share.id, clock, started, timeout, ..Track::default() });
+        track.bytes.store(bytes, Ordering::Relaxed);
+        pool.groups.insert(id, Arc::clone(&track));
+        Ok(Grant { share, id, track })
     }
 
     /// Whether so much could be granted if nobody else held anything.
     pub(crate) fn could_grant(&self, bytes: u64) -> bool {
         let pool = self.0.budget.lock();
         let named = pool.accounts.get(&self.0.id).is_some_and(|holder| holder.principal.is_some());
-        let shared = pool.config.principal_bytes.min(pool.config.process_bytes);
-        bytes <= pool.config.floor_bytes.saturating_add(if named { shared } else { 0 })
+        bytes <= pool.config.most(named)
+    }
+
+    /// The time by which its groups are judged. Its connection stops it while it does not read.
+    pub(crate) fn clock(&self) -> ReadClock {
+        self.0.clock.clone()
     }
 
     /// Where blocks for messages come from.
@@ -138,6 +160,7 @@ impl Account {
 struct Share {
     budget: Budget,
     id: u64,
+    clock: ReadClock,
 }
 
 impl Drop for Share {
@@ -167,7 +190,7 @@ impl Grant {
     /// The room set aside.
     #[must_use]
     pub fn bytes(&self) -> u64 {
-        self.track.bytes.load(Ordering::Relaxed)
+        self.track.bytes()
     }
 
     /// Says how much of the group has arrived.
@@ -194,13 +217,13 @@ impl Grant {
         Ok(())
     }
 
-    /// Gives back what is set aside beyond `bytes`.
-    pub fn shrink_to(&mut self, bytes: u64) {
-        let less = self.bytes().saturating_sub(bytes);
-        if less > 0 {
-            self.share.budget.lock().release(self.share.id, less);
-            self.track.bytes.store(bytes, Ordering::Relaxed);
-        }
+    /// The group has arrived whole: what is set aside beyond `bytes` is given back, and the rest is behind nothing any
+    /// more, so it never has to go.
+    pub fn complete(&mut self, bytes: u64) {
+        let mut pool = self.share.budget.lock();
+        pool.groups.remove(&self.id);
+        pool.release(self.share.id, self.bytes().saturating_sub(bytes));
+        self.track.bytes.fetch_min(bytes, Ordering::Relaxed);
     }
 }
 
@@ -215,30 +238,27 @@ impl Drop for Grant {
 /// What a group's connection and the others know of it.
 #[derive(Debug, Default)]
 struct Track {
+    account: u64,
+    clock: ReadClock,
+    started: Duration,
+    timeout: Duration,
     bytes: AtomicU64,
     received: AtomicU64,
     evicted: AtomicBool,
 }
 
-#[derive(Debug)]
-struct Row {
-    account: u64,
-    schedule: Schedule,
-    track: Arc<Track>,
-}
-
-impl Row {
+impl Track {
     fn bytes(&self) -> u64 {
-        self.track.bytes.load(Ordering::Relaxed)
+        self.bytes.load(Ordering::Relaxed)
     }
 
     /// How many bytes fewer have arrived than an even pace would have brought by now.
     fn behind(&self, now: Instant) -> u64 {
-        let age = now.saturating_duration_since(self.schedule.started).as_micros();
-        let timeout = self.schedule.timeout.as_micros().max(1);
+        let timeout = self.timeout.as_micros().max(1);
+        let age = self.clock.read(now).saturating_sub(self.started).as_micros().min(timeout);
         let due = u128::from(self.bytes()).saturating_mul(age).checked_div(timeout).unwrap_or(0);
-        let due = u64::try_from(due).unwrap_or(u64::MAX).min(self.bytes());
-        due.saturating_sub(self.track.received.load(Ordering::Relaxed))
+        let due = u64::try_from(due).unwrap_or(u64::MAX);
+        due.saturating_sub(self.received.load(Ordering::Relaxed))
     }
 }
 
@@ -254,7 +274,8 @@ struct Pool {
     used: u64,
     accounts: HashMap<u64, Holder>,
     principals: HashMap<Arc<str>, u64>,
-    groups: HashMap<u64, Row>,
+    /// Those that have not arrived whole.
+    groups: HashMap<u64, Arc<Track>>,
     last_id: u64,
 }
 
@@ -307,29 +328,26 @@ impl Pool {
     }
 
     /// Marks the group furthest behind its schedule, among those of principals over their fair share, unless enough
-    /// is marked already. A connection does not evict its own groups.
+    /// is marked already. Who asks counts among those who share. A connection does not evict its own groups.
     fn evict(&self, asking: u64, missing: u64, now: Instant) {
-        let marked = |row: &&Row| row.track.evicted.load(Ordering::Relaxed);
-        let coming = self.groups.values().filter(marked).fold(0_u64, |sum, row| sum.saturating_add(row.bytes()));
+        let marked = |group: &&Arc<Track>| group.evicted.load(Ordering::Relaxed);
+        let coming = self.groups.values().filter(marked).fold(0_u64, |sum, group| sum.saturating_add(group.bytes()));
         if coming >= missing {
             return;
         }
-        let holders = u64::try_from(self.principals.len()).unwrap_or(u64::MAX).max(1);
-        let share = self.config.process_bytes.checked_div(holders).unwrap_or(0);
-        let over = |row: &&Row| {
-            let holder = self.accounts.get(&row.account);
-            let principal = holder.and_then(|holder| holder.principal.as_ref());
-            principal.and_then(|name| self.principals.get(name)).is_some_and(|used| *used > share)
-        };
+        let owner = |account: &u64| self.accounts.get(account)?.principal.as_ref();
+        let others = self.principals.keys().filter(|name| owner(&asking) != Some(*name)).count();
+        let share = self.config.process_bytes.checked_div(len64(others).saturating_add(1)).unwrap_or(0);
+        let over = |group: &Track| owner(&group.account).is_some_and(|name| self.principals.get(name) > Some(&share));
         let victim = self
             .groups
             .values()
-            .filter(|row| row.account != asking && !marked(row) && over(row))
-            .map(|row| (row.behind(now), row))
+            .filter(|group| group.account != asking && !marked(group) && over(group))
+            .map(|group| (group.behind(now), group))
             .filter(|(behind, _)| *behind > 0)
             .max_by_key(|(behind, _)| *behind);
-        if let Some((_, row)) = victim {
-            row.track.evicted.store(true, Ordering::Relaxed);
+        if let Some((_, group)) = victim {
+            group.evicted.store(true, Ordering::Relaxed);
         }
     }
 }

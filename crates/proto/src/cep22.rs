@@ -109,8 +109,9 @@ impl Connection {
     /// A connection over a link whose capacity is not known yet.
     #[must_use]
     pub fn new(config: Config, account: Account) -> Self {
-        let (book, outbox, out, arriving, scratch, clock) = Default::default();
-        let (capacity, read, look_at, ordinal) = (Capacity::of(u64::MAX), Duration::ZERO, None, 0);
+        let (book, outbox, out, arriving, scratch) = Default::default();
+        let (clock, read) = (account.clock(), Duration::ZERO);
+        let (capacity, look_at, ordinal) = (Capacity::of(u64::MAX), None, 0);
         Self { config, account, book, outbox, capacity, out, arriving, scratch, clock, read, look_at, ordinal }
     }
 }

@@ -1,36 +1,44 @@
 //! Time as a peer is judged by it: it stands still while we ourselves are not reading.
 
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Counts the time during which frames were read, from the first reading on.
-#[derive(Debug, Default)]
-pub(crate) struct ReadClock {
+/// Counts the time during which frames were read, from the first reading on. Cloning shares it.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct ReadClock(Arc<Mutex<Count>>);
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Count {
+    /// What was counted before `since`.
     counted: Duration,
-    /// When it was last read; `None` before that, and while paused.
+    /// Since when it runs; `None` before the first reading, and while paused.
     since: Option<Instant>,
     paused: bool,
 }
 
 impl ReadClock {
     /// The reading now.
-    pub(crate) fn read(&mut self, now: Instant) -> Duration {
-        if !self.paused {
-            let since = self.since.replace(now).unwrap_or(now);
-            self.counted = self.counted.saturating_add(now.saturating_duration_since(since));
-        }
-        self.counted
+    pub(crate) fn read(&self, now: Instant) -> Duration {
+        self.with(|count| {
+            count.since = count.since.or((!count.paused).then_some(now));
+            let running = count.since.map_or(Duration::ZERO, |since| now.saturating_duration_since(since));
+            count.counted.saturating_add(running)
+        })
     }
 
     /// Stops the clock, or lets it go on.
-    pub(crate) fn pause(&mut self, paused: bool, now: Instant) {
-        self.read(now);
-        (self.paused, self.since) = (paused, (!paused).then_some(now));
+    pub(crate) fn pause(&self, paused: bool, now: Instant) {
+        let counted = self.read(now);
+        self.with(|count| *count = Count { counted, since: (!paused).then_some(now), paused });
     }
 
     /// When the clock will show `reading`, if it goes on as it does; `None` while it stands.
     pub(crate) fn when(&self, reading: Duration) -> Option<Instant> {
-        let left = reading.saturating_sub(self.counted);
-        self.since?.checked_add(left)
+        self.with(|count| count.since?.checked_add(reading.saturating_sub(count.counted)))
+    }
+
+    fn with<T>(&self, look: impl FnOnce(&mut Count) -> T) -> T {
+        look(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
@@ -42,7 +50,7 @@ mod tests {
     fn the_clock_stands_still_while_paused() {
         let start = Instant::now();
         let second = Duration::from_secs(1);
-        let mut clock = ReadClock::default();
+        let clock = ReadClock::default();
         assert_eq!(clock.when(second), None);
         assert_eq!((clock.read(start), clock.read(start + second)), (Duration::ZERO, second));
         assert_eq!(clock.read(start + 3 * second), 3 * second);
@@ -58,7 +66,7 @@ mod tests {
     fn a_clock_that_is_paused_before_it_was_read_stands_at_zero() {
         let start = Instant::now();
         let second = Duration::from_secs(1);
-        let mut clock = ReadClock::default();
+        let clock = ReadClock::default();
         clock.pause(true, start);
         assert_eq!((clock.read(start + second), clock.when(second)), (Duration::ZERO, None));
         clock.pause(false, start + 2 * second);

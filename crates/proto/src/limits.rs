@@ -14,7 +14,7 @@ pub struct LimitsConfig {
     pub max_frame_bytes: u64,
     /// The longest message we take, reassembled. 32 MiB, as the RFC recommends.
     pub max_message_bytes: u64,
-    /// How many groups a peer may have open. 8, as the RFC recommends.
+    /// How many groups a peer may have open, if there is room for them. 8, as the RFC recommends.
     pub max_groups: u32,
     /// How long a group may take. 30 s, as the RFC recommends.
     pub group_timeout: Duration,
@@ -47,12 +47,15 @@ pub(crate) const MAX_GROUPS: u32 = 1024;
 /// A day. A longer timeout is no timeout.
 pub(crate) const MAX_GROUP_TIMEOUT: Duration = Duration::from_hours(24);
 
-/// Limits that hold together: what we advertise fits what we may hold. The defaults fit those of [`BudgetConfig`].
+/// Limits that hold together: what we advertise fits what we may hold. The defaults fit those of [`BudgetConfig`], with
+/// some room left for what start-order delivery holds back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Limits(LimitsConfig);
 
 impl Limits {
     /// Proves that `config` holds together, and that one message of the largest size fits `budget`.
+    ///
+    /// Where not so many of them fit as groups may be open, fewer may be: a peer is told of no more than there is room for.
     ///
     /// # Errors
     /// Names the limit that does not hold, its value and what is allowed.
@@ -69,7 +72,8 @@ impl Limits {
         range("grace_ms", millis(config.grace), 0, millis(MAX_GROUP_TIMEOUT))?;
         range("max_queued_bytes", config.max_queued_bytes, 1, u64::MAX)?;
         range("max_held_bytes", config.max_held_bytes, 1, u64::MAX)?;
-        Ok(Self(config))
+        let fitting = u32::try_from(budget.messages(config.max_message_bytes)).unwrap_or(u32::MAX);
+        Ok(Self(LimitsConfig { max_groups: config.max_groups.min(fitting), ..config }))
     }
 
     /// How long a group may take before we sweep it.
@@ -79,7 +83,7 @@ impl Limits {
     }
 }
 
-/// Each limit can be read as it was written.
+/// Each limit can be read as it was proven.
 impl Deref for Limits {
     type Target = LimitsConfig;
 
@@ -140,6 +144,21 @@ mod tests {
         assert!(Limits::prove(with(room), &budget).is_ok());
         let error = Limits::prove(with(room + 1), &budget).unwrap_err();
         assert_eq!((error.key, error.max), ("max_message_bytes", room));
+    }
+
+    #[test]
+    fn no_more_groups_are_advertised_than_there_is_room_for() {
+        let proven = |max_groups, max_message_bytes, budget| {
+            let config = LimitsConfig { max_groups, max_message_bytes, ..LimitsConfig::default() };
+            Limits::prove(config, &budget).unwrap().max_groups
+        };
+        let default = BudgetConfig::default();
+        assert_eq!((proven(1024, 32 << 20, default), proven(8, 100 << 20, default)), (9, 3));
+        let small = BudgetConfig { process_bytes: 10 << 20, principal_bytes: 30 << 20, floor_bytes: 1 << 20 };
+        assert_eq!((proven(8, 5 << 20, small), proven(8, small.largest_message(), small)), (2, 1));
+        let room = crate::budget::group_cost(32 << 20) * 8;
+        let held = LimitsConfig::default().max_held_bytes / 2;
+        assert!(room + held <= default.principal_bytes, "there is some left for what start order holds back");
     }
 
     #[test]

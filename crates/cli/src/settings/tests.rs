@@ -199,7 +199,7 @@ fn limits_that_do_not_hold_are_named_as_they_were_written() {
         ("group_timeout = '25h'", "group_timeout is \"25h\" (file b.toml:1): allowed are 1 to 86400000 ms"),
         (
             "memory = '1M'\nmax_message = '2M'",
-            "max_message is \"2M\" (file b.toml:2): allowed are up to 1063228 bytes, because of memory and \
+            "max_message is \"2M\" (file b.toml:2): allowed are up to 1062204 bytes, because of memory and \
              memory_per_token",
         ),
         (

@@ -21,7 +21,7 @@ pub enum Delivery {
 }
 
 /// Messages between their first frame and the application.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Arrivals {
     delivery: Delivery,
     pub(super) cursor: Cursor<Option<Queued>>,
@@ -50,14 +50,7 @@ pub(super) struct Finished {
 
 impl Arrivals {
     pub(super) fn new(delivery: Delivery, max_held_bytes: u64) -> Self {
-        Self {
-            delivery,
-            cursor: Cursor::default(),
-            unfinished: BTreeSet::new(),
-            held: BTreeMap::new(),
-            held_bytes: 0,
-            max_held_bytes,
-        }
+        Self { delivery, max_held_bytes, ..Self::default() }
     }
 
     /// A message begins: its ordinal.

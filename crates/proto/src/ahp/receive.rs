@@ -6,7 +6,8 @@ use bytes::Bytes;
 
 use super::wire::{self, Codec, Control, LOOK, LOOKS, Segment};
 use crate::assembly::{Assembled, Assembly};
-use crate::budget::{Account, Grant, Schedule, group_cost};
+use crate::budget::{Account, GROUP_COST, Grant, Schedule};
+use crate::clock::ReadClock;
 use crate::error::{CloseReason, Differs, Over, Violation};
 use crate::limits::Limits;
 use crate::message::{Message, len_usize, len64};
@@ -31,6 +32,8 @@ pub(super) type Incoming = Assembled<LOOKS>;
 pub(super) struct Receiver {
     limits: Limits,
     account: Account,
+    /// By which groups are judged.
+    pub(super) clock: ReadClock,
     groups: Vec<Group>,
 }
 
@@ -46,23 +49,23 @@ struct Group {
 }
 
 impl Receiver {
-    pub(super) const fn new(limits: Limits, account: Account) -> Self {
-        Self { limits, account, groups: Vec::new() }
+    pub(super) fn new(limits: Limits, account: Account) -> Self {
+        Self { limits, clock: account.clock(), account, groups: Vec::new() }
     }
 
-    /// Takes a frame. `begin` gives the ordinal of a group that begins; `reading` is the time on the read clock.
+    /// Takes a frame. `begin` gives the ordinal of a group that begins.
     pub(super) fn frame(
         &mut self,
         frame: &Bytes,
         invited: bool,
         codec: &mut Codec,
-        (now, reading): (Instant, Duration),
+        now: Instant,
         begin: impl FnOnce() -> u64,
     ) -> Result<Taken, CloseReason> {
         let limit = if invited { self.limits.max_frame_bytes } else { self.limits.max_message_bytes };
         Over::check(len64(frame.len()), limit).map_err(Violation::FrameTooLarge)?;
         if invited && let Some(segment) = Segment::recognise(frame) {
-            return self.segment(&segment, Some(frame), codec, (now, reading), begin);
+            return self.segment(&segment, Some(frame), codec, now, begin);
         }
         let message = Message::from(frame.clone());
         let (looks, envelope) = rpc::read_frame(&message, &LOOK)?;
@@ -73,7 +76,7 @@ impl Receiver {
             return Err(CloseReason::Violation(Violation::UninvitedSegment));
         }
         let segment = Segment::parse(&message, &looks, &envelope)?;
-        self.segment(&segment, None, codec, (now, reading), begin)
+        self.segment(&segment, None, codec, now, begin)
     }
 
     /// Adds a segment to its group. `frame` is where a merely recognised segment came from.
@@ -82,33 +85,23 @@ impl Receiver {
         segment: &Segment<'_>,
         frame: Option<&Bytes>,
         codec: &mut Codec,
-        (now, reading): (Instant, Duration),
+        now: Instant,
         begin: impl FnOnce() -> u64,
     ) -> Result<Taken, CloseReason> {
         let open = self.groups.iter().position(|group| *group.id == *segment.group_id);
+        let place = open.unwrap_or(self.groups.len());
         if open.is_some() && segment.begins() {
             return Err(CloseReason::Violation(Violation::GroupInFlight));
         }
         let (index, total) = segment.numbers()?;
         let len = wire::decoded_len(segment.data()?);
-        let place = match open {
-            Some(place) => place,
-            None => {
-                let Some(assembly) = self.admit(index, total, len, now)? else {
-                    return Ok(Taken::NoRoom);
-                };
-                self.groups.push(Group {
-                    id: segment.group_id.as_ref().into(),
-                    ordinal: begin(),
-                    total,
-                    next: 0,
-                    first_len: len,
-                    started: reading,
-                    assembly,
-                });
-                self.groups.len().saturating_sub(1)
-            }
-        };
+        if open.is_none() {
+            let Some(assembly) = self.admit(index, total, len, now)? else {
+                return Ok(Taken::NoRoom);
+            };
+            let (id, started) = (segment.group_id.as_ref().into(), self.clock.read(now));
+            self.groups.push(Group { id, ordinal: begin(), total, next: 0, first_len: len, started, assembly });
+        }
         let limit = self.limits.max_message_bytes;
         let Some(group) = self.groups.get_mut(place) else {
             return Err(CloseReason::Violation(Violation::GroupUnknown(index)));
@@ -143,13 +136,15 @@ impl Receiver {
 
     /// Room for a finished message that has to wait.
     pub(super) fn hold(&self, bytes: u64, now: Instant) -> Option<Grant> {
-        let schedule = Schedule { started: now, timeout: self.limits.group_timeout };
-        self.account.reserve(group_cost(bytes), schedule).ok()
+        let (bytes, timeout) = (bytes.saturating_add(GROUP_COST), self.limits.group_timeout);
+        let mut grant = self.account.reserve(bytes, Schedule { started: now, timeout }).ok()?;
+        grant.complete(bytes);
+        Some(grant)
     }
 
-    /// Drops groups older than the bound at this time on the read clock; returns their ordinals and sizes.
-    pub(super) fn sweep(&mut self, reading: Duration) -> Vec<(u64, u64)> {
-        let bound = self.limits.sweep_after();
+    /// Drops groups older than the bound; returns their ordinals and sizes.
+    pub(super) fn sweep(&mut self, now: Instant) -> Vec<(u64, u64)> {
+        let (bound, reading) = (self.limits.sweep_after(), self.clock.read(now));
         let old = self.groups.extract_if(.., |group| reading.saturating_sub(group.started) >= bound);
         old.map(|group| (group.ordinal, group.assembly.len())).collect()
     }
@@ -192,8 +187,10 @@ impl Group {
         }
         let after = u64::from(self.total.saturating_sub(self.next));
         let rest = self.first_len.saturating_mul(after);
-        let rest = (after == 0 || rest >= len).then_some(len_usize(rest));
-        let room = self.assembly.make_room(len_usize(len), rest, 0, now);
+        // A message may grow to the limit, and no block reaches further.
+        let left = limit.saturating_sub(self.assembly.len());
+        let rest = if after == 0 || rest >= len { rest.min(left) } else { left };
+        let room = self.assembly.make_room(len_usize(len), Some(len_usize(rest)), 0, now);
         room.map_err(|full| CloseReason::NoRoom(full.bytes))
     }
 

@@ -224,6 +224,98 @@ fn only_what_has_to_wait_is_charged_while_it_waits() {
     assert_eq!(budget.held(), 0);
 }
 
+/// The frames of an action, in segments.
+fn segmented(limits: Limits, seq: u64, len: usize, now: Instant) -> Vec<Bytes> {
+    let mut server = connection(Role::Server, |config| {
+        (config.limits, config.agreed, config.seed) = (limits, Some(Chunking::from(&limits)), [seq as u8; 32]);
+    });
+    server.handle(Input::send(seq, action("a", seq, len)), now);
+    frames(&mut server, now)
+}
+
+/// A client with these limits, charged to "someone".
+fn client(limits: Limits, delivery: Delivery, budget: &Budget) -> Connection {
+    let agreed = Some(Chunking::from(&limits));
+    let config = Config { agreed, delivery, ..Config::new(Role::Client, limits, [7; 32]) };
+    Connection::new(config, budget.account(Some("someone")))
+}
+
+#[test]
+fn as_many_groups_of_the_largest_message_as_we_advertise_can_be_open() {
+    let now = Instant::now();
+    for (message, room) in
+        [(4096, 60_000), (100_000, 300_000), (100_000, 310_000), (1 << 20, 5 << 20), (3 << 20, 7 << 20)]
+    {
+        let config = BudgetConfig { process_bytes: room, principal_bytes: room, floor_bytes: 0 };
+        let limits = LimitsConfig { max_frame_bytes: 1024, max_message_bytes: message, ..LimitsConfig::default() };
+        let limits = Limits::prove(limits, &config).unwrap();
+        let mut client = client(limits, Delivery::Settled, &Budget::new(config));
+        let len = usize::try_from(message).unwrap() - action("a", 1, 0).len();
+        let groups: Vec<_> = (1..=limits.max_groups).map(|seq| segmented(limits, seq.into(), len, now)).collect();
+        assert!(groups.len() > 1 && groups.len() <= 8, "{}", groups.len());
+        for n in 0..groups[0].len() {
+            groups.iter().for_each(|group| client.handle(Input::frame(group[n].clone()), now));
+        }
+        let arrived = messages(&mut client);
+        assert!(
+            arrived.len() == groups.len() && arrived.iter().all(|text| text.len() == len + action("a", 1, 0).len())
+        );
+    }
+}
+
+#[test]
+fn a_group_is_not_evicted_for_time_in_which_we_did_not_read() {
+    let start = Instant::now();
+    let limits = limits(|_| {});
+    let segments = segmented(limits, 1, 500_000, start);
+    for paused in [false, true] {
+        let budget = Budget::new(BudgetConfig { process_bytes: 700_000, principal_bytes: 700_000, floor_bytes: 0 });
+        let mut client = client(limits, Delivery::Settled, &budget);
+        segments.iter().take(segments.len() / 4).for_each(|frame| client.handle(Input::frame(frame.clone()), start));
+        client.handle(Input::Paused(paused), start);
+        let later = start + 20 * SECOND;
+        let other = budget.account(Some("other"));
+        let schedule = crate::budget::Schedule { started: later, timeout: SECOND };
+        assert!(other.reserve(300_000, schedule).is_err());
+        client.handle(Input::Paused(false), later);
+        client.handle(Input::Timeout, later);
+        let evicted = matches!(client.poll_transmit(later), Some(Transmit::Close(CloseReason::Evicted)));
+        assert_eq!(evicted, !paused);
+    }
+}
+
+#[test]
+fn what_is_held_back_behind_a_group_makes_room_with_it() {
+    let start = Instant::now();
+    let limits = limits(|limits| limits.max_frame_bytes = 100_000);
+    let budget = Budget::new(BudgetConfig { process_bytes: 700_000, principal_bytes: 700_000, floor_bytes: 0 });
+    let mut client = client(limits, Delivery::StartOrder, &budget);
+    client.handle(Input::frame(segmented(limits, 1, 120_000, start)[0].clone()), start);
+    (2..7).for_each(|seq| client.handle(Input::frame(action("a", seq, 90_000)), start));
+    assert!(budget.held() > 550_000);
+    let (other, later) = (budget.account(Some("other")), start + 29 * SECOND);
+    let schedule = crate::budget::Schedule { started: later, timeout: SECOND };
+    assert!(other.reserve(300_000, schedule).is_err());
+    client.handle(Input::Timeout, later);
+    assert!(matches!(client.poll_transmit(later), Some(Transmit::Close(CloseReason::Evicted))));
+    assert_eq!(budget.held(), 0);
+    assert!(other.reserve(300_000, schedule).is_ok());
+}
+
+#[test]
+fn the_time_to_look_at_groups_does_not_move_on_while_frames_come() {
+    let start = Instant::now();
+    let mut client = agreed(Role::Client);
+    client.handle(Input::frame(segmented(limits(|_| {}), 1, 3000, start)[0].clone()), start);
+    let due = client.poll_timeout().unwrap();
+    for seconds in 1..60 {
+        client.handle(Input::frame(r#"{"jsonrpc":"2.0","method":"m"}"#), start + seconds * SECOND);
+        assert_eq!(client.poll_timeout(), Some(due));
+    }
+    client.handle(Input::Timeout, start + 60 * SECOND);
+    assert!(events(&mut client).iter().any(|event| matches!(event, Event::Expired { .. })));
+}
+
 #[test]
 fn segments_are_not_too_long_and_smaller_while_others_wait_and_on_a_slow_link() {
     let now = Instant::now();

@@ -76,7 +76,7 @@ fn connections_of_one_principal_share_its_quota() {
 }
 
 #[test]
-fn a_grant_grows_and_shrinks() {
+fn a_grant_grows_and_gives_back_what_is_not_needed_when_it_is_complete() {
     let (budget, now) = (budget(), Instant::now());
     let account = budget.account(Some("a"));
     let mut grant = account.reserve(150, schedule(now)).unwrap();
@@ -86,9 +86,9 @@ fn a_grant_grows_and_shrinks() {
     assert_eq!((grant.bytes(), budget.used(), budget.held()), (400, 300, 400));
     assert_eq!(grant.grow_to(701, now), Err(Full { bytes: 301 }));
     assert_eq!((grant.bytes(), budget.used()), (400, 300));
-    grant.shrink_to(500);
-    assert_eq!(grant.bytes(), 400);
-    grant.shrink_to(120);
+    grant.complete(500);
+    assert_eq!((grant.bytes(), budget.held()), (400, 400));
+    grant.complete(120);
     assert_eq!((grant.bytes(), budget.used(), budget.held()), (120, 20, 120));
     drop(grant);
     assert_eq!((budget.used(), budget.held()), (0, 0));
@@ -134,7 +134,7 @@ fn pressed(start: Instant) -> (Budget, [Grant; 3]) {
 fn under_pressure_the_group_furthest_behind_of_those_over_their_share_goes_first() {
     let start = Instant::now();
     let (budget, [slow, fast, other]) = pressed(start);
-    let account = budget.account(Some("third"));
+    let account = budget.account(Some("modest"));
     assert!(account.reserve(110, schedule(start + 5 * SECOND)).is_err());
     assert_eq!((slow.evicted(), fast.evicted(), other.evicted()), (true, false, false));
     assert!(account.reserve(110, schedule(start + 5 * SECOND)).is_err());
@@ -169,6 +169,48 @@ fn a_principal_within_its_share_and_the_one_that_asks_are_spared() {
     let own = one.reserve(700, schedule(start)).unwrap();
     assert!(one.reserve(10, schedule(start + 9 * SECOND)).is_err());
     assert!(!own.evicted(), "a connection does not evict its own");
+}
+
+#[test]
+fn who_asks_counts_among_those_who_share() {
+    let start = Instant::now();
+    let budget = Budget::new(BudgetConfig { process_bytes: 1000, principal_bytes: 960, floor_bytes: 0 });
+    let [one, two, newcomer] = ["a", "b", "c"].map(|name| budget.account(Some(name)));
+    let halves = [one.reserve(500, schedule(start)).unwrap(), two.reserve(500, schedule(start)).unwrap()];
+    assert!(newcomer.reserve(10, schedule(start + SECOND)).is_err());
+    assert_eq!(halves.iter().filter(|half| half.evicted()).count(), 1, "a third of 1,000 is less than either has");
+    drop(halves);
+    let nearly_all = one.reserve(960, schedule(start)).unwrap();
+    assert!(newcomer.reserve(100, schedule(start + SECOND)).is_err());
+    assert!(nearly_all.evicted());
+}
+
+#[test]
+fn a_group_whose_connection_does_not_read_is_not_behind() {
+    let start = Instant::now();
+    let (budget, [slow, fast, other]) = pressed(start);
+    slow.note_received(200);
+    other.note_received(500);
+    slow.share.clock.pause(true, start + 5 * SECOND);
+    let account = budget.account(Some("third"));
+    assert!(account.reserve(200, schedule(start + 9 * SECOND)).is_err());
+    assert!(!slow.evicted() && fast.evicted(), "half of it came in half of its time");
+    slow.share.clock.pause(false, start + 9 * SECOND);
+    assert!(account.reserve(600, schedule(start + 10 * SECOND)).is_err());
+    assert!(slow.evicted());
+}
+
+#[test]
+fn what_has_arrived_whole_never_goes_and_is_no_room_that_is_coming() {
+    let start = Instant::now();
+    let (budget, [mut slow, fast, other]) = pressed(start);
+    other.note_received(500);
+    let account = budget.account(Some("third"));
+    assert!(account.reserve(110, schedule(start + 5 * SECOND)).is_err());
+    assert!(slow.evicted());
+    slow.complete(400);
+    assert!(account.reserve(110, schedule(start + 9 * SECOND)).is_err());
+    assert!(fast.evicted());
 }
 
 #[test]

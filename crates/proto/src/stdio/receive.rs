@@ -45,7 +45,7 @@ pub(super) struct Receiver {
 
 impl Receiver {
     pub(super) fn new(limits: Limits, max_line_bytes: u64, account: Account) -> Self {
-        let (groups, ended, clock) = (Vec::new(), Recent::default(), ReadClock::default());
+        let (groups, ended, clock) = (Vec::new(), Recent::default(), account.clock());
         Self { limits, max_line_bytes, account, groups, ended, ordinals: 0, clock, look_at: None }
     }
 

@@ -21,6 +21,9 @@ pub(crate) trait Watch {
     /// One case begins, with this much to hold.
     fn begin(&mut self, _budget: BudgetConfig) {}
 
+    /// A frame of so many bytes arrives.
+    fn fed(&mut self, _bytes: usize) {}
+
     /// Everything that came out was taken, and what was taken was let go of.
     fn settled(&mut self, _budget: &Budget) {}
 
@@ -143,12 +146,8 @@ impl<'a> Driver<'a> {
                 self.take(*count);
                 self.settle();
             }
-            Step::Crowd(bytes) => {
-                let account = self.budget.account(Some("another"));
-                let schedule = Schedule { started: self.now, timeout: Duration::from_secs(30) };
-                let grant = account.reserve(*bytes, schedule).ok();
-                self.crowd.push((account, grant));
-            }
+            Step::Crowd(bytes) => self.crowd("another", *bytes),
+            Step::CrowdSelf(bytes) => self.crowd("someone", *bytes),
             Step::Uncrowd(_) => self.crowd.clear(),
             Step::NoteSeq(ordinal, seq) => {
                 self.built.ahp().ok_or("only ahp has seqs")?.note_seq(*ordinal, *seq);
@@ -159,7 +158,15 @@ impl<'a> Driver<'a> {
         Ok(())
     }
 
+    fn crowd(&mut self, principal: &str, bytes: u64) {
+        let account = self.budget.account(Some(principal));
+        let schedule = Schedule { started: self.now, timeout: Duration::from_secs(30) };
+        let grant = account.reserve(bytes, schedule).ok();
+        self.crowd.push((account, grant));
+    }
+
     fn frame(&mut self, bytes: Bytes, meta: Meta) {
+        self.watch.fed(bytes.len());
         self.handle(Input::Frame { bytes, meta });
     }
 

@@ -55,7 +55,9 @@ pub(super) enum Step {
     Take(usize),
     /// Another principal asks the budget for so many bytes, and keeps them if it gets them.
     Crowd(u64),
-    /// That principal gives everything back.
+    /// So does another connection of the same principal.
+    CrowdSelf(u64),
+    /// They give everything back.
     Uncrowd(Now),
     /// The application says that a message brought it up to a seq.
     NoteSeq(u64, u64),

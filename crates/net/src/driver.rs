@@ -15,6 +15,10 @@ use crate::link::{Arrival, Link, LinkError};
 /// How long a link has to take our close before it is dropped.
 const CLOSE_TIME: Duration = Duration::from_secs(5);
 
+/// How long frames may go on coming and going before the machine is told the time all the same. What had arrived when a time
+/// came is drained within it.
+const BUSY_TIME: Duration = Duration::from_secs(1);
+
 /// The most that is kept of what came with a close. A close frame has room for 123 bytes; a child's end is told with its
 /// command.
 const MAX_CLOSE_TEXT_BYTES: usize = 512;
@@ -34,6 +38,8 @@ pub struct Driver<L, M> {
     /// What would take long to free, while the machine sends it.
     held: Held,
     timer: Pin<Box<Sleep>>,
+    /// When the machine was last asked what it waits for.
+    looked: Instant,
     /// The link has something that it may not have put on the wire yet.
     unflushed: bool,
     /// The link has our close.
@@ -69,7 +75,7 @@ impl<L: Link, M: Machine> Driver<L, M> {
     /// Outside of a tokio runtime with time.
     pub fn new(link: L, mut machine: M) -> Self {
         machine.handle(Input::Capacity(link.capacity()), now());
-        let timer = Box::pin(tokio::time::sleep(Duration::ZERO));
+        let (timer, looked) = (Box::pin(tokio::time::sleep(Duration::ZERO)), now());
         let (unflushed, said_close, reading, paused, ended, broken) = (false, false, true, false, false, false);
         let (held, failure, close_text, end) = (Held::default(), None, None, End::Open);
         Self {
@@ -77,6 +83,7 @@ impl<L: Link, M: Machine> Driver<L, M> {
             machine,
             held,
             timer,
+            looked,
             unflushed,
             said_close,
             reading,
@@ -161,9 +168,10 @@ impl<L: Link, M: Machine> Driver<L, M> {
             if !matches!(self.end, End::Open) {
                 return self.poll_end(cx);
             }
-            let read = self.poll_read(cx);
             // What had arrived is drained before the machine acts on the time.
-            if !wrote && !read && !self.poll_timer(cx) {
+            if self.poll_read(cx) || wrote {
+                self.check_time();
+            } else if !self.poll_timer(cx) {
                 return Poll::Pending;
             }
         }
@@ -220,11 +228,25 @@ impl<L: Link, M: Machine> Driver<L, M> {
         true
     }
 
+    /// Tells the machine the time, if it has waited for that long enough: a peer that never stops must not put it off.
+    fn check_time(&mut self) {
+        let now = now();
+        if now < self.looked + BUSY_TIME {
+            return;
+        }
+        self.looked = now;
+        if self.machine.poll_timeout().is_some_and(|at| at <= now) {
+            self.machine.handle(Input::Timeout, now);
+        }
+    }
+
     fn poll_timer(&mut self, cx: &mut Context<'_>) -> bool {
+        let now = now();
+        self.looked = now;
         let Some(at) = self.machine.poll_timeout() else {
             return false;
         };
-        let (set, now) = (self.timer.deadline().into_std(), now());
+        let set = self.timer.deadline().into_std();
         // A time that has come may move on with the clock: then the timer that was set for it counts, or none ever would.
         if set != at && (at > now || set > now) {
             self.timer.as_mut().reset(at.into());

@@ -203,6 +203,61 @@ async fn what_comes_of(frame: &'static str, machine: impl Machine) -> Event {
     tokio::time::timeout(Duration::from_secs(20), next).await.expect("something comes of it")
 }
 
+/// A link whose peer begins a message, and then sends others without end. To read one takes a while.
+struct Endless(u64);
+
+impl Link for Endless {
+    fn capacity(&self) -> Capacity {
+        Capacity::of(CAP)
+    }
+}
+
+impl Stream for Endless {
+    type Item = Result<Arrival, LinkError>;
+
+    fn poll_next(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.0 += 1;
+        std::thread::sleep(Duration::from_millis(1));
+        let begins = r#"{"jsonrpc":"2.0","method":"ahp/messageSegment","params":{"groupId":"g","index":0,"total":2,"data":"ICAg"}}"#;
+        let bytes = if self.0 == 1 { begins.into() } else { Bytes::from_static(br#"{"jsonrpc":"2.0","method":"m"}"#) };
+        Poll::Ready(Some(Ok(Arrival::Frame { bytes, meta: Meta::default() })))
+    }
+}
+
+impl Sink<Transmit> for Endless {
+    type Error = LinkError;
+
+    fn poll_ready(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Result<(), LinkError>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn start_send(self: Pin<&mut Self>, _: Transmit) -> Result<(), LinkError> {
+        Ok(())
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Result<(), LinkError>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_close(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Result<(), LinkError>> {
+        Poll::Ready(Ok(()))
+    }
+}
+
+#[tokio::test]
+async fn a_peer_that_never_stops_sending_does_not_put_off_the_time() {
+    let soon = Duration::from_millis(30);
+    let limits = LimitsConfig { group_timeout: soon, grace: Duration::ZERO, ..LimitsConfig::default() };
+    let mut driver = Driver::new(Endless(0), connection_with(Role::Client, limits));
+    for _ in 0..60_000 {
+        match driver.next().await.unwrap() {
+            Event::Message { .. } | Event::Progress(_) => {}
+            event => return assert!(matches!(event, Event::Expired { .. }), "{event:?}"),
+        }
+    }
+    panic!("a minute is long enough for a group that has 30 milliseconds");
+}
+
 /// A link whose peer closes it with these words, and takes whatever it is sent.
 struct Talkative(Option<String>);
 

@@ -41,6 +41,11 @@ pub trait Link: Stream<Item = Result<Arrival, LinkError>> + Sink<Transmit, Error
     fn ends_alone(&self) -> bool {
         true
     }
+
+    /// Whether a frame has begun to come in and is not whole, as far as the link can tell.
+    fn is_amid_frame(&self) -> bool {
+        false
+    }
 }
 
 /// Which frames a link takes, and who pays for one that is not whole yet.
@@ -71,6 +76,10 @@ impl Link for BoxLink {
 
     fn ends_alone(&self) -> bool {
         (**self).ends_alone()
+    }
+
+    fn is_amid_frame(&self) -> bool {
+        (**self).is_amid_frame()
     }
 }
 

@@ -14,7 +14,7 @@ use breakbulk::link::{Lines, Link, unix};
 use breakbulk::{Arrival, Dialect, LinkError};
 use breakbulk_proto::{Capacity, CloseReason, Transmit};
 use bytes::Bytes;
-use futures_util::{SinkExt, StreamExt};
+use futures_util::{FutureExt, SinkExt, StreamExt};
 use tokio::io::{
     AsyncRead, AsyncWrite, AsyncWriteExt, DuplexStream, ReadBuf, ReadHalf, WriteHalf, duplex, empty, sink, split,
 };
@@ -72,6 +72,18 @@ async fn thirty_megabytes_pass_both_ways_on_single_lines() {
 async fn thirty_megabytes_pass_both_ways_in_chunks() {
     let (left, right) = pair(64 << 10);
     both_ways(left, right, Dialect::Stdio).await;
+}
+
+#[tokio::test]
+async fn a_message_that_has_begun_is_amid_a_frame_and_a_prompt_is_not() {
+    for (text, is_amid) in [("{\"id\":1,", true), ("{}\n{\"id\"", true), ("> ", false), ("{}\n", false), ("", false)] {
+        let (mut peer, stream) = duplex(100);
+        let (reader, writer) = split(stream);
+        let mut lines = Lines::new(reader, writer, Capacity::of(100), 100);
+        peer.write_all(text.as_bytes()).await.unwrap();
+        while let Some(Some(_)) = lines.next().now_or_never() {}
+        assert_eq!(lines.is_amid_frame(), is_amid, "{text:?}");
+    }
 }
 
 #[tokio::test]

@@ -198,6 +198,10 @@ impl Link for Exec {
     fn set_owing(&mut self, owing: bool) {
         self.owes = owing;
     }
+
+    fn is_amid_frame(&self) -> bool {
+        self.pipes.as_ref().is_some_and(Link::is_amid_frame)
+    }
 }
 
 impl Stream for Exec {

@@ -72,6 +72,10 @@ impl<R: AsyncRead + Unpin + Send, W: AsyncWrite + Unpin + Send> Link for Lines<R
     fn capacity(&self) -> Capacity {
         self.capacity.clone()
     }
+
+    fn is_amid_frame(&self) -> bool {
+        self.reader.is_amid_message()
+    }
 }
 
 impl<R: AsyncRead + Unpin, W: Unpin> Stream for Lines<R, W> {

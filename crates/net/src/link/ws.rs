@@ -242,6 +242,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Link for WebSocket<S> {
     fn ends_alone(&self) -> bool {
         false
     }
+
+    fn is_amid_frame(&self) -> bool {
+        self.socket.get_ref().is_amid_message()
+    }
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Stream for WebSocket<S> {

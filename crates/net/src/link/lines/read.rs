@@ -64,6 +64,11 @@ impl<R: AsyncRead + Unpin> Reader<R> {
         }
     }
 
+    /// Whether a line has begun and not ended that looks like a message: a prompt, or a progress bar, may never end.
+    pub(super) fn is_amid_message(&self) -> bool {
+        !self.at_end && !self.skips && self.buffer.first() == Some(&b'{')
+    }
+
     /// Nothing more will be read.
     pub(super) const fn end(&mut self) {
         self.at_end = true;

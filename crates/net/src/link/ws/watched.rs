@@ -43,6 +43,11 @@ impl<S> Watched<S> {
         self.room.as_mut().map_or(Poll::Pending, |room| room.poll_denied(cx))
     }
 
+    /// Whether a message has begun to come in and is not whole.
+    pub(super) const fn is_amid_message(&self) -> bool {
+        self.meter.message() > 0
+    }
+
     /// What is to be written at the next flush.
     pub(super) const fn outbox(&self) -> &Outbox {
         &self.outbox

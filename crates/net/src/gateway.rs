@@ -200,10 +200,11 @@ impl Memory {
     }
 }
 
-/// Says once what was learned about a peer's cap. Whether it was lowered.
+/// Says once what was learned about a peer's cap. Whether that is why it closed.
 fn report(side: &'static str, peer: &Name, verdict: Verdict) -> bool {
     match verdict {
         Verdict::Ordinary => false,
+        Verdict::Known => true,
         Verdict::Shrunk { from, to } => {
             warn!(
                 side,
@@ -213,7 +214,7 @@ fn report(side: &'static str, peer: &Name, verdict: Verdict) -> bool {
         }
         Verdict::Hopeless(size) => {
             warn!(side, %peer, size, "this peer takes no frames that would carry such a message: it will be refused");
-            false
+            true
         }
     }
 }

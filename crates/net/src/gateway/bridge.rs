@@ -14,6 +14,7 @@ use breakbulk_proto::{
     plain,
 };
 
+use super::caps::{NEXT_TO_NOTHING, TOO_BIG};
 use super::debts::Debts;
 use super::name::Name;
 use super::side::{Passage, Side};
@@ -27,8 +28,8 @@ use crate::look::Look;
 
 /// The code for "the side behind the gateway is gone".
 const BAD_GATEWAY: u16 = 1014;
-/// Room for an error, and for nothing that anyone would call too long.
-const NEXT_TO_NOTHING: u64 = 512;
+/// The code for "come again".
+const RESTART: u16 = CloseReason::Restart.code();
 /// The longest part of a stray line that is shown.
 const SHOWN: usize = 400;
 
@@ -255,21 +256,23 @@ impl<'a> Bridge<'a> {
     fn closed(&mut self, at: usize, reason: CloseReason) {
         // A peer that is closed by us says nothing about the frames that it takes.
         let by_peer = self.ending.is_none() && matches!(reason, CloseReason::Peer { .. });
-        let shrunk = by_peer && self.learn(at, &reason);
+        let has_learned = by_peer && self.learn(at, &reason);
         let counters = self.sides[at].driver.machine().counters().iter();
         counters.for_each(|(reason, count)| debug!(side = name(at), count, "{reason}"));
         info!(side = name(at), code = reason.code(), "ended: {}", self.sides[at].how_it_ended(&reason));
-        let code = if shrunk { CloseReason::Restart.code() } else { passed_on(at, &reason) };
+        let code = if has_learned { RESTART } else { passed_on(at, &reason) };
         self.sides[at].closed = Some(reason);
         if self.sides[other(at)].closed.is_none() {
             self.end_after(at, CloseReason::Peer { code });
         }
     }
 
-    /// Learns from the end of a side how long frames to its peer may be. Whether that is less than before.
+    /// Learns from the end of a side how long frames to its peer may be. Whether there was something to learn: then the
+    /// next connection fares better.
     fn learn(&self, at: usize, reason: &CloseReason) -> bool {
         let link = self.sides[at].driver.link();
-        let verdict = self.memory.caps.learn(&self.names[at], reason.code(), link.suspect(), link.passed());
+        let suspect = if reason.code() == TOO_BIG { link.accused() } else { link.suspect() };
+        let verdict = self.memory.caps.learn(&self.names[at], reason.code(), suspect, link.passed());
         super::report(name(at), &self.names[at], verdict)
     }
 }

@@ -18,11 +18,13 @@ const MOST: usize = 4096;
 const SAME: u64 = 16;
 /// Closes in a row after the same message that show a limit, when shorter frames went before.
 const CLOSES: u32 = 2;
-/// The same, when no shorter frame was ever sent: then nothing shows that those would fare better, and it may be the way
-/// that fails. But what comes first on every connection must not close it for ever.
-const CLOSES_ALONE: u32 = 4;
+/// Room for an error, and for nothing that anyone would call too long.
+pub(super) const NEXT_TO_NOTHING: u64 = 512;
 /// The close code of a frame that is too long.
-const TOO_BIG: u16 = 1009;
+pub(super) const TOO_BIG: u16 = 1009;
+
+/// Close codes that say that something else is the matter: done, going away, restarting, try again later, bad gateway.
+const OTHERWISE: [u16; 5] = [1000, 1001, 1012, 1013, 1014];
 
 /// What was learned about peers, by name.
 #[derive(Debug, Default)]
@@ -32,10 +34,9 @@ pub(super) struct Caps(Mutex<HashMap<Name, Peer>>);
 struct Peer {
     /// The cap that was learned, and the length that it began from.
     learned: Option<(u64, u64)>,
-    /// The frame and message after which the last link closed, and how many in a row closed so.
+    /// The frame and message after which the last link closed, with the shortest frame that any of those took which closed
+    /// so in a row, and how many did.
     suspect: Option<(Suspect, u32)>,
-    /// The shortest frame that a link took and lived to take another.
-    shortest: Option<u64>,
     /// The longest frame that surely passed.
     passed: u64,
     /// Messages this long fail even in the smallest frames.
@@ -48,6 +49,8 @@ struct Peer {
 pub(super) enum Verdict {
     /// Nothing: an ordinary close.
     Ordinary,
+    /// What was known already: another link has shown it.
+    Known,
     /// Frames of this length did not pass; from now on they are at most so long.
     Shrunk {
         /// The frame that did not pass.
@@ -64,11 +67,9 @@ impl Caps {
     pub(super) fn cap(&self, name: &Name) -> u64 {
         let mut peers = self.lock();
         let Some(peer) = peers.get_mut(name) else { return u64::MAX };
-        if let Some((cap, from)) = peer.learned
-            && now().saturating_duration_since(peer.changed) >= RESTORE
-        {
-            let twice = cap.saturating_mul(2);
-            peer.learned = (twice < from).then_some((twice, from));
+        if now().saturating_duration_since(peer.changed) >= RESTORE {
+            let twice = |(cap, from): (u64, u64)| (cap.saturating_mul(2), from);
+            peer.learned = peer.learned.map(twice).filter(|(cap, from)| cap < from);
             (peer.changed, peer.hopeless) = (now(), None);
         }
         peer.learned.map_or(u64::MAX, |(cap, _)| cap)
@@ -96,39 +97,58 @@ impl Caps {
 
 impl Peer {
     fn new() -> Self {
-        Self { learned: None, suspect: None, shortest: None, passed: 0, hopeless: None, changed: now() }
+        Self { learned: None, suspect: None, passed: 0, hopeless: None, changed: now() }
     }
 
     fn learn(&mut self, code: u16, suspect: Option<Suspect>, passed: u64) -> Verdict {
         self.passed = self.passed.max(passed);
         let before = self.suspect.take();
         let Some(suspect) = suspect else { return Verdict::Ordinary };
-        let shortest = [self.shortest, suspect.shortest, Some(self.passed).filter(|passed| *passed > 0)];
-        self.shortest = shortest.into_iter().flatten().min();
+        if code == TOO_BIG {
+            let is_long = suspect.message > NEXT_TO_NOTHING;
+            return if is_long { self.shrink(suspect) } else { Verdict::Ordinary };
+        }
+        // What passed once is not too long, and what the smallest frames carry is not what a limit would be about.
+        let is_named = OTHERWISE.contains(&code);
+        let may_be = !is_named && suspect.frame > self.passed.saturating_add(SAME) && suspect.message > FLOOR;
+        if may_be && self.has_closed_again(before, suspect, passed) { self.shrink(suspect) } else { Verdict::Ordinary }
+    }
+
+    /// Whether links have closed in a row after this frame, while shorter ones passed. Where nothing shorter went, it may be
+    /// the way that fails, whatever is sent.
+    fn has_closed_again(&mut self, before: Option<(Suspect, u32)>, suspect: Suspect, passed: u64) -> bool {
         let is_again = |(before, _): &(Suspect, u32)| {
             before.frame.abs_diff(suspect.frame) <= SAME && before.message.abs_diff(suspect.message) <= SAME
         };
-        let closes = before.filter(is_again).map_or(1, |(_, closes)| closes.saturating_add(1));
-        self.suspect = Some((suspect, closes));
-        let is_shorter = |shortest: u64| shortest.saturating_add(SAME) < suspect.frame;
-        let enough = if self.shortest.is_some_and(is_shorter) { CLOSES } else { CLOSES_ALONE };
-        // What passed once is not too long, unless the peer says so.
-        let is_new = suspect.frame > self.passed.saturating_add(SAME);
-        let is_evidence = code == TOO_BIG || is_new && closes >= enough;
-        if !is_evidence || suspect.message <= FLOOR {
-            return Verdict::Ordinary;
+        let (earlier, closes) = before.filter(is_again).map_or((None, 0), |(before, closes)| (before.shortest, closes));
+        let shorter = [earlier, suspect.shortest, Some(passed).filter(|passed| *passed > 0)];
+        let (shortest, closes) = (shorter.into_iter().flatten().min(), closes.saturating_add(1));
+        let mut last = suspect;
+        last.shortest = shortest;
+        self.suspect = Some((last, closes));
+        closes >= CLOSES && shortest.is_some_and(|shortest| shortest.saturating_add(SAME) < suspect.frame)
+    }
+
+    /// Frames of this length do not pass: from now on they are shorter, or such a message is refused.
+    fn shrink(&mut self, Suspect { frame, message, .. }: Suspect) -> Verdict {
+        self.suspect = None;
+        self.passed = self.passed.min(frame.saturating_sub(1));
+        let to = (frame / 2).max(FLOOR);
+        let is_known = if frame > FLOOR {
+            self.learned.is_some_and(|(cap, _)| cap <= to)
+        } else {
+            self.hopeless.is_some_and(|hopeless| hopeless <= message)
+        };
+        if is_known {
+            return Verdict::Known;
         }
         self.changed = now();
-        self.suspect = None;
-        self.passed = self.passed.min(suspect.frame.saturating_sub(1));
-        if suspect.frame <= FLOOR {
-            self.hopeless = Some(suspect.message);
-            return Verdict::Hopeless(suspect.message);
+        if frame <= FLOOR {
+            self.hopeless = Some(message);
+            return Verdict::Hopeless(message);
         }
-        let to = (suspect.frame / 2).max(FLOOR);
-        let from = self.learned.map_or(suspect.frame, |(_, from)| from);
-        self.learned = Some((to, from));
-        Verdict::Shrunk { from: suspect.frame, to }
+        self.learned = Some((to, self.learned.map_or(frame, |(_, from)| from)));
+        Verdict::Shrunk { from: frame, to }
     }
 }
 
@@ -189,13 +209,53 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_comes_first_on_every_connection_does_not_close_it_for_ever() {
+    async fn where_nothing_shorter_went_no_number_of_closes_shows_a_limit() {
         let caps = Caps::default();
         let alone = || Some(Suspect::new(BIG, 4_000_000, None));
-        for _ in 1..CLOSES_ALONE {
+        // What passed another day shows nothing either.
+        assert_eq!(caps.learn(&name("p"), 1000, None, 100), Verdict::Ordinary);
+        for _ in 0..50 {
             assert_eq!(caps.learn(&name("p"), 1006, alone(), 0), Verdict::Ordinary);
         }
-        assert_eq!(caps.learn(&name("p"), 1006, alone(), 0), Verdict::Shrunk { from: BIG, to: BIG / 2 });
+        assert_eq!(caps.cap(&name("p")), u64::MAX);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_close_that_says_that_something_else_is_the_matter_shows_no_limit() {
+        let caps = Caps::default();
+        for code in OTHERWISE.into_iter().cycle().take(50) {
+            assert_eq!(caps.learn(&name("p"), code, suspect(BIG, 3_000_000), 0), Verdict::Ordinary);
+        }
+        assert_eq!(caps.learn(&name("p"), 1006, suspect(BIG, 3_000_000), 0), Verdict::Ordinary);
+        assert_ne!(caps.learn(&name("p"), 1011, suspect(BIG, 3_000_000), 0), Verdict::Ordinary);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_many_links_show_at_once_is_learned_and_said_once() {
+        let caps = Caps::default();
+        let learn = |frame, message| caps.learn(&name("p"), 1009, suspect(frame, message), 0);
+        assert_eq!(learn(BIG, 3_000_000), Verdict::Shrunk { from: BIG, to: BIG / 2 });
+        assert_eq!((learn(BIG, 3_000_000), learn(BIG, 2_000_000)), (Verdict::Known, Verdict::Known));
+        assert_eq!(caps.cap(&name("p")), BIG / 2);
+        assert_eq!(learn(12_000, 12_000), Verdict::Hopeless(12_000));
+        assert_eq!((learn(12_000, 12_000), learn(11_000, 11_000)), (Verdict::Known, Verdict::Hopeless(11_000)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_short_message_is_hopeless_only_when_the_peer_says_so_and_only_for_a_while() {
+        let caps = Caps::default();
+        let short = || suspect(12_000, 12_000);
+        for _ in 0..50 {
+            assert_eq!(caps.learn(&name("p"), 1006, short(), 0), Verdict::Ordinary);
+        }
+        assert_eq!(caps.learn(&name("p"), 1009, short(), 0), Verdict::Hopeless(12_000));
+        assert!(caps.is_hopeless(&name("p"), 12_000) && !caps.is_hopeless(&name("p"), 11_999));
+        assert_eq!(caps.cap(&name("p")), u64::MAX);
+        tokio::time::advance(RESTORE).await;
+        assert_eq!(caps.cap(&name("p")), u64::MAX);
+        assert!(!caps.is_hopeless(&name("p"), 12_000));
+        // Nobody's greeting is too long.
+        assert_eq!(caps.learn(&name("p"), 1009, suspect(400, 400), 0), Verdict::Ordinary);
     }
 
     #[tokio::test(start_paused = true)]

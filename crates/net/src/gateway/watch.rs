@@ -25,15 +25,17 @@ pub(super) const SOON: Duration = Duration::from_secs(2);
 pub(super) struct Watched<L> {
     link: L,
     cap: u64,
-    last: Option<Suspect>,
-    passed: u64,
+    /// The longest frame so far: the first one of its length, because a limit strikes at it and not at the tenth.
+    longest: Option<Suspect>,
     /// The shortest frame so far.
     shortest: Option<u64>,
-    /// The length of the longest message handed to the machine since a long frame passed.
+    /// The longest frame that surely passed.
+    passed: u64,
+    /// The length of the longest message handed to the machine since then.
     message: u64,
 }
 
-/// A long frame that the link has not outlived yet.
+/// A long frame, which a close may be for the sake of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Suspect {
     /// Its length.
@@ -53,7 +55,7 @@ impl Suspect {
         Self { frame, message, shortest, at: now(), since: 0 }
     }
 
-    fn has_passed(&self) -> bool {
+    fn is_outlived(&self) -> bool {
         now().saturating_duration_since(self.at) >= SOON || self.since >= IN_FLIGHT
     }
 }
@@ -61,7 +63,7 @@ impl Suspect {
 impl<L> Watched<L> {
     /// Watches a link on which frames may be as long as `cap`, and as the link takes.
     pub(super) const fn new(link: L, cap: u64) -> Self {
-        Self { link, cap, last: None, passed: 0, shortest: None, message: 0 }
+        Self { link, cap, longest: None, shortest: None, passed: 0, message: 0 }
     }
 
     /// Frames may be as long as this from now on, and as the link takes.
@@ -74,9 +76,18 @@ impl<L> Watched<L> {
         self.message = self.message.max(u64::try_from(len).unwrap_or(u64::MAX));
     }
 
-    /// The longest frame written so shortly ago that a close now may be for its sake.
+    /// The longest frame, if it was written so shortly ago that a close now may be for its sake.
     pub(super) fn suspect(&self) -> Option<Suspect> {
-        self.last.filter(|last| !last.has_passed())
+        self.longest.filter(|longest| longest.frame > self.passed && !longest.is_outlived())
+    }
+
+    /// The longest frame, for a peer that says that one was too long: it may take its time to say so.
+    pub(super) fn accused(&self) -> Option<Suspect> {
+        let mut accused = self.longest?;
+        if self.message > 0 {
+            accused.message = self.message.max(accused.frame);
+        }
+        Some(accused)
     }
 
     /// The longest frame that surely passed.
@@ -86,32 +97,26 @@ impl<L> Watched<L> {
 
     /// The peer has answered all that it was asked: every frame has passed.
     pub(super) fn answered(&mut self) {
-        self.pass();
+        self.passed = self.longest.map_or(0, |longest| longest.frame);
+        self.message = 0;
     }
 
-    /// Notes a frame that goes out. The first of the longest ones counts: a limit strikes at it, not at the tenth.
+    /// Notes a frame that goes out.
     fn note(&mut self, frame: u64) {
-        if let Some(last) = &mut self.last {
-            last.since = last.since.saturating_add(frame);
+        if let Some(longest) = &mut self.longest {
+            longest.since = longest.since.saturating_add(frame);
         }
         self.clear();
-        let is_longer = |last: Suspect| frame > last.frame.saturating_add(DIGITS);
-        if self.last.is_none_or(is_longer) && frame > self.passed.saturating_add(DIGITS) {
-            self.last = Some(Suspect::new(frame, self.message.max(frame), self.shortest));
+        if self.longest.is_none_or(|longest| frame > longest.frame.saturating_add(DIGITS)) {
+            self.longest = Some(Suspect::new(frame, self.message.max(frame), self.shortest));
         }
         self.shortest = Some(self.shortest.map_or(frame, |shortest| shortest.min(frame)));
     }
 
     /// A frame that the link outlived has passed.
     fn clear(&mut self) {
-        if self.last.as_ref().is_some_and(Suspect::has_passed) {
-            self.pass();
-        }
-    }
-
-    fn pass(&mut self) {
-        if let Some(last) = self.last.take() {
-            (self.passed, self.message) = (self.passed.max(last.frame), 0);
+        if self.longest.is_some_and(|longest| longest.frame > self.passed && longest.is_outlived()) {
+            self.answered();
         }
     }
 }
@@ -133,6 +138,10 @@ impl<L: Link> Link for Watched<L> {
 
     fn ends_alone(&self) -> bool {
         self.link.ends_alone()
+    }
+
+    fn is_amid_frame(&self) -> bool {
+        self.link.is_amid_frame()
     }
 }
 
@@ -168,5 +177,45 @@ impl<L: Link> Sink<Transmit> for Watched<L> {
 
     fn poll_close(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), LinkError>> {
         Pin::new(&mut self.link).poll_close(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn watched(messages: &[(usize, u64)]) -> Watched<()> {
+        let mut link = Watched::new((), u64::MAX);
+        for (message, frame) in messages {
+            link.begin(*message);
+            link.note(*frame);
+        }
+        link
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_frame_is_suspect_for_a_moment_and_can_be_accused_at_any_time() {
+        let mut link = watched(&[(100, 100), (3_000_000, 900_000)]);
+        let brief = |suspect: Option<Suspect>| suspect.map(|suspect| (suspect.frame, suspect.message));
+        assert_eq!((brief(link.suspect()), link.passed()), (Some((900_000, 3_000_000)), 0));
+        assert_eq!(brief(link.accused()), brief(link.suspect()));
+        tokio::time::advance(SOON).await;
+        assert_eq!((brief(link.suspect()), brief(link.accused())), (None, Some((900_000, 3_000_000))));
+        link.note(100);
+        assert_eq!((link.passed(), brief(link.accused())), (900_000, Some((900_000, 3_000_000))));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_answered_or_far_behind_has_passed() {
+        let mut link = watched(&[(100, 100), (70_000, 70_000)]);
+        link.answered();
+        assert_eq!((link.suspect(), link.passed()), (None, 70_000));
+        // Another message, in frames that are no longer: if one is too long now, it is of that one.
+        link.begin(9_000_000);
+        link.note(70_000);
+        assert_eq!((link.suspect(), link.accused().map(|suspect| suspect.message)), (None, Some(9_000_000)));
+        let link = watched(&[(20 << 20, 100), (0, 1 << 20), (0, IN_FLIGHT), (0, 1)]);
+        assert_eq!(link.suspect().map(|suspect| suspect.frame), Some(IN_FLIGHT));
+        assert_eq!(watched(&[]).accused(), None);
     }
 }

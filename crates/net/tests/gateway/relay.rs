@@ -3,17 +3,19 @@
 use std::future::pending;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use breakbulk::gateway::Gateway;
 use breakbulk::link::{self, Memory};
 use breakbulk::{Arrival, Link, LinkError};
 use breakbulk_proto::ahp::Role;
-use breakbulk_proto::{Capacity, CloseReason, Message, Transmit};
+use breakbulk_proto::{Budget, Capacity, CloseReason, Limits, Message, Transmit};
 use futures_core::Stream;
 use futures_sink::Sink;
+use tokio::time::{Instant, Sleep};
 
-use crate::world::{App, INITIALIZE, WELCOME, gateways, join_as, request};
+use crate::world::{App, INITIALIZE, WELCOME, gateways, join, join_as, plain_gateway, request};
 
 const DECLARED: u64 = 900_000;
 
@@ -25,6 +27,8 @@ enum Trap {
         bytes: usize,
         says: bool,
     },
+    /// The same, with a close that says so three seconds later.
+    Late(usize),
     /// So many frames.
     After(usize),
     Never,
@@ -36,6 +40,14 @@ struct Trapped {
     trap: Trap,
     frames: usize,
     sprung: bool,
+    /// When it is said that a frame was too long.
+    timer: Pin<Box<Sleep>>,
+}
+
+impl Trapped {
+    fn new(link: Memory, trap: Trap) -> Self {
+        Self { link, trap, frames: 0, sprung: false, timer: Box::pin(tokio::time::sleep(Duration::ZERO)) }
+    }
 }
 
 impl Link for Trapped {
@@ -49,7 +61,8 @@ impl Stream for Trapped {
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         match (self.sprung, self.trap) {
-            (true, Trap::Cap { says: true, .. }) => {
+            (true, Trap::Cap { says: true, .. } | Trap::Late(_)) => {
+                ready!(self.timer.as_mut().poll(cx));
                 Poll::Ready(Some(Ok(Arrival::Closed { code: 1009, text: String::new() })))
             }
             (true, _) => Poll::Ready(None),
@@ -70,6 +83,11 @@ impl Sink<Transmit> for Trapped {
             self.frames += 1;
             self.sprung |= match self.trap {
                 Trap::Cap { bytes: cap, .. } => bytes.len() > cap,
+                Trap::Late(cap) if bytes.len() > cap => {
+                    self.timer.as_mut().reset(Instant::now() + Duration::from_secs(3));
+                    true
+                }
+                Trap::Late(_) => self.sprung,
                 Trap::After(frames) => self.frames > frames,
                 Trap::Never => false,
             };
@@ -109,7 +127,7 @@ fn connect_as(
     let (left, right) = link::pair(&Capacity::of(DECLARED), 4);
     let trapped = |link, here| {
         let trap = if here == place { trap } else { Trap::Never };
-        Trapped { link, trap, frames: 0, sprung: false }
+        Trapped::new(link, trap)
     };
     join_as(principal, beside_client, near, trapped(left, Where::ToHost), pending());
     join_as(principal, beside_host, trapped(right, Where::ToClient), far, pending());
@@ -155,6 +173,49 @@ async fn a_peer_with_an_undeclared_cap_is_served_within_five_reconnects() {
                 // Without a word, each size needs two closes.
                 assert_eq!(connects, 1 + if says { sizes } else { 2 * sizes }, "{len} bytes at {bytes}");
             }
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_peer_that_takes_its_time_to_say_that_a_frame_was_too_long_is_believed() {
+    for place in [Where::ToHost, Where::ToClient] {
+        assert_eq!(connects_until_served(place, Trap::Late(300_000), 880_000).await, 2);
+    }
+}
+
+#[tokio::test]
+async fn a_host_that_crashes_at_the_first_message_of_each_connection_is_sent_it_again_when_it_is_well() {
+    let gateway = plain_gateway(Limits::default(), Budget::default());
+    for connects in 0..12 {
+        let trap = if connects < 10 { Trap::After(0) } else { Trap::Never };
+        let (client, near) = link::pair(&Capacity::of(u64::MAX), 4);
+        let (far, host) = link::pair(&Capacity::of(u64::MAX), 4);
+        join(&gateway, near, Trapped::new(far, trap));
+        let (mut client, mut host) = (App::new(client, Role::Client), App::new(host, Role::Server));
+        let passed = pass(&mut client, &mut host, request("1", 40_000)).await;
+        assert_eq!(passed.is_ok(), connects >= 10, "{connects}");
+    }
+}
+
+#[tokio::test]
+async fn a_short_message_at_which_a_peer_says_that_it_is_too_long_is_answered_with_an_error() {
+    let (beside_client, beside_host) = gateways(DECLARED);
+    let gateways = [beside_client, beside_host];
+    for connects in 1..=3 {
+        let (mut client, mut host) = connect(&gateways, Where::ToHost, Trap::Cap { bytes: 8_000, says: true });
+        pass(&mut client, &mut host, Message::from(INITIALIZE)).await.unwrap();
+        pass(&mut host, &mut client, Message::from(WELCOME)).await.unwrap();
+        client.send(request("\"short\"", 12_000));
+        match tokio::select! { heard = client.next() => heard, _ = host.next() => client.next().await } {
+            Ok(answer) if connects > 1 => {
+                let answer: serde_json::Value = serde_json::from_slice(&answer.to_bytes()).unwrap();
+                assert_eq!((answer["id"].as_str(), answer["error"]["code"].as_i64()), (Some("short"), Some(-32011)));
+                pass(&mut client, &mut host, request("3", 2_000)).await.unwrap();
+            }
+            // It is worth to come again.
+            Err(reason) if connects == 1 => assert_eq!(reason.code(), 1012),
+            other => panic!("{connects}: {other:?}"),
         }
     }
 }

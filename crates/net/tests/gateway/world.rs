@@ -43,14 +43,20 @@ pub(crate) fn gateways_of(limits: Limits) -> (Arc<Gateway>, Arc<Gateway>) {
     (Arc::new(client), Arc::new(host))
 }
 
+/// A gateway that has segments on neither side.
+pub(crate) fn plain_gateway(limits: Limits, budget: Budget) -> Arc<Gateway> {
+    let plain = |role| Setup::new(Dialect::Plain, role, limits);
+    Arc::new(Gateway::new(plain(Role::Server), plain(Role::Client), budget))
+}
+
 /// An application on a plain link.
-pub(crate) struct App {
-    pub(crate) driver: Driver<Memory, AnyMachine>,
+pub(crate) struct App<L = Memory> {
+    pub(crate) driver: Driver<L, AnyMachine>,
     tickets: u64,
 }
 
-impl App {
-    pub(crate) fn new(link: Memory, role: Role) -> Self {
+impl<L: Link> App<L> {
+    pub(crate) fn new(link: L, role: Role) -> Self {
         let setup = Setup::new(Dialect::Plain, role, Limits::default());
         let machine = setup.machine(Budget::default().account(Some("app"))).unwrap();
         Self { driver: Driver::new(link, machine), tickets: 0 }

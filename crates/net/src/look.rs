@@ -21,7 +21,7 @@ pub(crate) struct Look {
     pub(crate) method: Option<String>,
     /// Where its id is, if it has one by which it can be answered.
     pub(crate) id: Option<Span>,
-    /// The client that it introduces.
+    /// The client that it introduces. Only what opens a conversation does that.
     pub(crate) client: Option<String>,
 }
 
@@ -61,13 +61,14 @@ impl Look {
             let raw = message.read(found?.span);
             json::string(&raw).filter(|text| text.len() <= MAX_NAME).map(|text| text.into_owned())
         };
-        let id = id.filter(|id| is_whole(*id)).map(|id| id.span);
-        Self { kind, is_sure, method: text(method), id, client: text(client) }
+        let (id, method) = (id.filter(|id| is_whole(*id)).map(|id| id.span), text(method));
+        let introduces = kind == Kind::Request && matches!(method.as_deref(), Some("initialize" | "reconnect"));
+        Self { kind, is_sure, method, id, client: text(client).filter(|_| introduces) }
     }
 
     /// Whether leaving it out would make its receiver's state differ from its sender's.
     pub(crate) fn is_ordered(&self) -> bool {
-        let is_ordered = |method: &str| method == "action" || method.starts_with("root/");
+        let is_ordered = |method: &str| matches!(method, "action" | "dispatchAction") || method.starts_with("root/");
         self.kind == Kind::Notification && self.method.as_deref().is_some_and(is_ordered)
     }
 }
@@ -95,6 +96,31 @@ mod tests {
         assert_eq!(look(r#"{"jsonrpc":"2.0","id":1,"result":{}}"#).kind, Kind::Response);
         assert_eq!(look(r#"{"jsonrpc":"2.0","id":1,"error":{}}"#).kind, Kind::Response);
         assert_eq!(look("[]").kind, Kind::Other);
+    }
+
+    #[test]
+    fn only_what_opens_a_conversation_introduces_a_client() {
+        let client = |method: &str, id: &str| {
+            let text = format!(r#"{{"jsonrpc":"2.0",{id}"method":"{method}","params":{{"clientId":"me"}}}}"#);
+            Look::front(&Message::from(text)).client
+        };
+        assert_eq!((client("initialize", r#""id":1,"#), client("reconnect", r#""id":1,"#)), (me(), me()));
+        assert_eq!((client("createSession", r#""id":1,"#), client("initialize", "")), (None, None));
+    }
+
+    fn me() -> Option<String> {
+        Some("me".to_owned())
+    }
+
+    #[test]
+    fn what_either_side_says_of_the_state_is_ordered() {
+        let is_ordered = |text: &'static str| Look::front(&Message::from(text)).is_ordered();
+        for method in ["action", "dispatchAction", "root/sessionAdded"] {
+            let text = format!(r#"{{"jsonrpc":"2.0","method":"{method}","params":{{}}}}"#);
+            assert!(Look::front(&Message::from(text)).is_ordered(), "{method}");
+        }
+        assert!(!is_ordered(r#"{"jsonrpc":"2.0","id":1,"method":"dispatchAction"}"#), "a request is answered");
+        assert!(!is_ordered(r#"{"jsonrpc":"2.0","method":"ping"}"#));
     }
 
     #[test]

@@ -10,8 +10,7 @@ use tokio::time::{Instant, sleep_until};
 use tracing::{debug, info, warn};
 
 use breakbulk_proto::{
-    Capacity, CloseReason, Event, Input, Kind, Limits, Machine, Message, Meta, SendError, Ticket, Transmit, Violation,
-    plain,
+    Capacity, CloseReason, Event, Input, Kind, Limits, Machine, Message, Meta, SendError, Ticket, Transmit, plain,
 };
 
 use super::caps::{NEXT_TO_NOTHING, TOO_BIG};
@@ -175,9 +174,9 @@ impl<'a> Bridge<'a> {
             debug!(to = name(to), size, method = passage.look.method, "dropped: nobody is there any more");
             return let_go(passage.message);
         }
-        if self.memory.dropped.knows(&self.names[to], &passage.message) {
+        if self.memory.dropped.knows(&self.names[NEAR], &passage.message) {
             self.memory.count("dropped-unsendable");
-            return warn!(side = name(to), size, "an action that this peer cannot take came again, and is left out");
+            return warn!(to = name(to), size, "an action that cannot be sent there came again, and is left out");
         }
         if self.memory.caps.is_hopeless(&self.names[to], u64::try_from(size).unwrap_or(u64::MAX)) {
             return self.refuse(to, passage);
@@ -246,8 +245,11 @@ impl<'a> Bridge<'a> {
         self.memory.count(error.name());
         warn!(to = name(at), size, method, rule = error.name(), "a message was not sent: {error}");
         self.tell(other(at), reply);
-        if passage.look.is_ordered() && error.over().is_some() {
-            self.memory.dropped.remember(&self.names[at], &passage.message);
+        // The method may stand at the end.
+        if error.over().is_some() && Look::sure(&passage.message).is_ordered() {
+            if is_about_size(error) {
+                self.memory.dropped.remember(&self.names[NEAR], &passage.message);
+            }
             self.sides[at].close(CloseReason::Unsendable(error.clone()));
         }
     }
@@ -260,10 +262,10 @@ impl<'a> Bridge<'a> {
         let counters = self.sides[at].driver.machine().counters().iter();
         counters.for_each(|(reason, count)| debug!(side = name(at), count, "{reason}"));
         info!(side = name(at), code = reason.code(), "ended: {}", self.sides[at].how_it_ended(&reason));
-        let code = if has_learned { RESTART } else { passed_on(at, &reason) };
+        let onward = if has_learned { CloseReason::Peer { code: RESTART } } else { passed_on(at, &reason) };
         self.sides[at].closed = Some(reason);
         if self.sides[other(at)].closed.is_none() {
-            self.end_after(at, CloseReason::Peer { code });
+            self.end_after(at, onward);
         }
     }
 
@@ -285,16 +287,42 @@ pub(super) const fn name(at: usize) -> &'static str {
     if at == NEAR { "near" } else { "far" }
 }
 
-/// The code with which the other side is closed.
-fn passed_on(at: usize, reason: &CloseReason) -> u16 {
-    match reason {
-        // What the peer did wrong, the other side did not.
-        CloseReason::Violation(Violation::FrameTooLarge(_)) => reason.code(),
-        CloseReason::Violation(_) if at == NEAR => 1001,
-        CloseReason::Violation(_) => BAD_GATEWAY,
+/// Whether a message was refused for its length. What is too slow now, or finds a full queue, may pass another time.
+const fn is_about_size(error: &SendError) -> bool {
+    matches!(
+        error,
+        SendError::NoSegments(_) | SendError::TooLarge(_) | SendError::TooManySegments(_) | SendError::NoToken(_)
+    )
+}
+
+/// Why the other side is closed.
+fn passed_on(at: usize, reason: &CloseReason) -> CloseReason {
+    let code = match reason {
+        // Whoever sent what cannot go on has to know it.
+        CloseReason::Unsendable(_) => return reason.clone(),
         CloseReason::Peer { code: 1005 } => 1000,
-        CloseReason::Peer { code: ABNORMAL | 1015 } if at == NEAR => 1001,
-        CloseReason::Peer { code: ABNORMAL | 1015 } => BAD_GATEWAY,
+        // What the peer did wrong, the other side did not.
+        CloseReason::Violation(_) | CloseReason::Peer { code: ABNORMAL | 1015 } if at == NEAR => 1001,
+        CloseReason::Violation(_) | CloseReason::Peer { code: ABNORMAL | 1015 } => BAD_GATEWAY,
         reason => reason.code(),
+    };
+    CloseReason::Peer { code }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use breakbulk_proto::Over;
+
+    #[test]
+    fn only_what_is_too_long_is_remembered() {
+        let over = Over { size: 2, limit: 1 };
+        for error in [SendError::NoSegments(over), SendError::TooLarge(over), SendError::TooManySegments(over)] {
+            assert!(is_about_size(&error), "{error}");
+        }
+        let slow = SendError::TooSlow { size: 2, limit_ms: 1, rate: 1 };
+        for error in [slow, SendError::QueueFull(over), SendError::Disconnected] {
+            assert!(!is_about_size(&error), "{error}");
+        }
     }
 }

@@ -12,10 +12,15 @@ use std::time::Duration;
 use breakbulk::link::{self, WebSocket, WebSocketConfig};
 use breakbulk::{Dialect, Gateway, Setup};
 use breakbulk_proto::ahp::Role;
-use breakbulk_proto::{Budget, BudgetConfig, Capacity, CloseReason, Input, Limits, LimitsConfig, Message, Transmit};
+use breakbulk_proto::{
+    Budget, BudgetConfig, Capacity, CloseReason, Event, Input, Limits, LimitsConfig, Message, Transmit,
+};
 use futures_util::{SinkExt, StreamExt};
 
-use world::{App, CAP, INITIALIZE, WELCOME, World, gateways, gateways_of, join, join_as, join_until, limits, request};
+use world::{
+    App, CAP, INITIALIZE, WELCOME, World, gateways, gateways_of, join, join_as, join_until, limits, plain_gateway,
+    request,
+};
 
 #[tokio::test]
 async fn thirty_megabytes_pass_both_ways_byte_for_byte_in_frames_under_the_cap() {
@@ -89,33 +94,83 @@ async fn what_was_said_before_a_close_still_arrives() {
     world.greet().await;
     let last = request("9", 3_000_000);
     world.client.send(last.clone());
-    // The link is in memory: the message is out when all of it was taken, and the close comes after.
-    let said = async {
-        let end = world.client.end();
-        tokio::pin!(end);
-        tokio::select! {
-            message = world.host.next() => message.unwrap(),
-            reason = &mut end => panic!("{reason}"),
-        }
-    };
-    assert!(said.await == last);
+    while !matches!(world.client.driver.next().await, Some(Event::Sent { .. })) {}
+    world.client.driver.handle(Input::Close(CloseReason::Normal));
+    assert_eq!(world.client.end().await, CloseReason::Normal);
+    assert!(world.host.next().await.unwrap() == last);
+    assert_eq!(world.host.end().await.code(), 1000);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_program_that_stops_finishes_what_is_under_way_and_says_that_it_restarts() {
+    const MESSAGES: usize = 30;
     let (gateway, _) = gateways(CAP);
     let any = Capacity::of(u64::MAX);
     let ((client, near), (far, host)) = (link::pair(&any, 4), link::pair(&any, 4));
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
     let ended = join_until(&gateway, near, far, async { stopped.await.unwrap() });
     let (mut client, mut host) = (App::new(client, Role::Client), App::new(host, Role::Server));
-    client.send(r#"{"jsonrpc":"2.0","id":1,"method":"m"}"#);
-    let asked = tokio::select! { asked = host.next() => asked.unwrap(), _ = client.next() => panic!() };
-    assert_eq!(asked, Message::from(r#"{"jsonrpc":"2.0","id":1,"method":"m"}"#));
+    let asked = |n: usize| Message::from(format!(r#"{{"jsonrpc":"2.0","id":{n},"method":"m"}}"#));
+    (0..MESSAGES).for_each(|n| client.send(asked(n)));
+    // The host reads nothing yet: the link has four of them, the gateway has the rest.
+    tokio::time::timeout(Duration::from_secs(1), client.next()).await.unwrap_err();
     stop.send(()).unwrap();
+    tokio::time::timeout(Duration::from_secs(1), client.next()).await.unwrap_err();
+    for n in 0..MESSAGES {
+        assert_eq!(host.next().await.unwrap(), asked(n));
+    }
     let (near, far) = tokio::join!(client.end(), host.end());
     assert_eq!((near.code(), far.code()), (1012, 1012));
     assert_eq!(ended.await.unwrap().near, CloseReason::Restart);
+}
+
+#[tokio::test]
+async fn what_one_side_did_wrong_is_not_told_to_the_other() {
+    let config = LimitsConfig { max_frame_bytes: CAP, max_message_bytes: 1 << 20, ..LimitsConfig::default() };
+    let gateway = plain_gateway(Limits::prove(config, &BudgetConfig::default()).unwrap(), Budget::default());
+    let (mut client, mut host) = joined(&gateway, u64::MAX);
+    client.send(request("1", 2 << 20));
+    let (near, far) = tokio::join!(client.end(), host.end());
+    assert_eq!((near.code(), far.code()), (1009, 1001));
+    let (mut client, mut host) = joined(&gateway, u64::MAX);
+    host.send(request("1", 2 << 20));
+    let (near, far) = tokio::join!(client.end(), host.end());
+    assert_eq!((near.code(), far.code()), (1014, 1009));
+}
+
+/// A client, and a host behind a link of this cap.
+fn joined(gateway: &Arc<Gateway>, cap: u64) -> (App, App) {
+    let (client, near) = link::pair(&Capacity::of(u64::MAX), 4);
+    let (far, host) = link::pair(&Capacity::of(cap), 4);
+    join(gateway, near, far);
+    (App::new(client, Role::Client), App::new(host, Role::Server))
+}
+
+#[tokio::test]
+async fn a_prompt_that_the_host_cannot_take_closes_both_links_once_by_name_and_is_then_left_out() {
+    let text = "p".repeat(5000);
+    let front = format!(r#"{{"jsonrpc":"2.0","method":"dispatchAction","params":{{"clientSeq":1,"text":"{text}"}}}}"#);
+    let back = format!(r#"{{"params":{{"clientSeq":1,"text":"{text}"}},"jsonrpc":"2.0","method":"dispatchAction"}}"#);
+    for prompt in [front, back] {
+        let gateway = plain_gateway(Limits::default(), Budget::default());
+        for round in 0..3 {
+            let (mut client, mut host) = joined(&gateway, 1000);
+            client.send(prompt.clone());
+            if round == 0 {
+                let (near, far) = tokio::join!(client.end(), host.end());
+                assert_eq!((near.code(), far.code()), (4413, 4413));
+                let why = client.driver.close_text().unwrap();
+                assert!(why.starts_with("an action cannot be sent: message of 5"), "{why}");
+            } else {
+                client.send(request("2", 100));
+                assert!(
+                    tokio::select! { heard = host.next() => heard.unwrap(), end = client.next() => panic!("{end:?}") }
+                        == request("2", 100)
+                );
+            }
+        }
+        assert_eq!(gateway.counts().get("dropped-unsendable"), Some(&2));
+    }
 }
 
 /// The host's gateway speaks to a client that takes no segments, over a link of this cap.

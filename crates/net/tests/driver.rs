@@ -143,6 +143,33 @@ async fn thirty_megabytes_pass_both_ways_over_a_websocket() {
     both_ways(client, server).await;
 }
 
+/// `next` is polled once and dropped, again and again: whatever it had begun goes on where it was.
+#[tokio::test]
+async fn nothing_is_lost_when_next_is_dropped_midway() {
+    const MESSAGES: usize = 30;
+    let (client, server) = sockets().await;
+    let (mut client, mut server) =
+        (Driver::new(client, connection(Role::Client)), Driver::new(server, connection(Role::Server)));
+    let sent: Vec<_> = (0..MESSAGES).map(|n| request(n, if n.is_multiple_of(3) { 500_000 } else { 10 })).collect();
+    (0..).zip(&sent).for_each(|(n, message)| client.handle(Input::send(n, message.clone())));
+    let (mut arrived, mut told, mut dropped) = (Vec::new(), 0, 0);
+    let all = async {
+        while arrived.len() < MESSAGES || told < MESSAGES {
+            tokio::select! {
+                biased;
+                event = client.next() => told += usize::from(matches!(event.unwrap(), Event::Sent { .. })),
+                event = server.next() => if let Event::Message { message, .. } = event.unwrap() { arrived.push(message) },
+                () = std::future::ready(()) => {
+                    dropped += 1;
+                    tokio::task::yield_now().await;
+                }
+            }
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), all).await.unwrap();
+    assert!(arrived == sent && dropped > 0, "{} of {MESSAGES}, dropped {dropped} times", arrived.len());
+}
+
 #[tokio::test]
 async fn a_close_reaches_the_peer_with_its_code() {
     let (client, server) = sockets().await;

@@ -47,6 +47,15 @@ impl Setup {
         Self { dialect, role, limits, one_line: false, front_only: false, negotiated, delivery }
     }
 
+    /// The longest frame that is taken: a whole message where nothing is segmented, or where it may come in one piece.
+    #[must_use]
+    pub fn max_frame_bytes(&self) -> u64 {
+        match self.dialect {
+            Dialect::Ahp | Dialect::Cep22 => self.limits.max_frame_bytes,
+            Dialect::Stdio | Dialect::Plain => self.limits.max_message_bytes,
+        }
+    }
+
     /// The machine. What it holds is charged to `account`.
     ///
     /// # Errors

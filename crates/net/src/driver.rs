@@ -133,6 +133,11 @@ impl<L: Link, M: Machine> Driver<L, M> {
         self.ended
     }
 
+    /// Whether the link has put all that it was handed on the wire.
+    pub(crate) const fn has_flushed(&self) -> bool {
+        !self.unflushed
+    }
+
     /// Tells the machine something, such as [`Input::Send`]. What follows from it happens in [`next`](Self::next).
     pub fn handle(&mut self, input: Input) {
         self.held.note_input(&input, &self.link);

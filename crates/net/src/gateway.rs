@@ -8,6 +8,7 @@ mod entrance;
 mod name;
 mod serve;
 mod side;
+mod store;
 mod watch;
 
 use std::collections::BTreeMap;
@@ -23,10 +24,11 @@ use self::bridge::{Bridge, FAR, NEAR};
 use self::caps::{Caps, Verdict};
 use self::dropped::Dropped;
 use self::name::Name;
+use self::side::Side;
 use self::watch::Watched;
 use crate::dialect::{AnyMachine, Dialect, Setup};
 use crate::driver::Driver;
-use crate::link::{BoxLink, Link};
+use crate::link::{BoxLink, Intake, Link};
 
 pub use self::entrance::Entrance;
 pub use self::serve::{Exit, Served};
@@ -136,7 +138,8 @@ impl Gateway {
         self
     }
 
-    /// Joins two links until both have ended. What is held for them is charged to `principal`. When `stop` is done, both
+    /// Joins two links until both have ended. What is held for them is charged to `principal`; without one, messages that
+    /// take more than each connection may hold go through one at a time. When `stop` is done, both
     /// are closed with 1012, and what is under way has a few seconds to finish. `watcher` hears of each message that
     /// has passed.
     ///
@@ -151,11 +154,9 @@ impl Gateway {
         watcher: Option<Watcher>,
     ) -> Result<Ended, getrandom::Error> {
         let names = [Name::new(near.name, near.principal), Name::new(far.name, far.principal)];
-        let drivers = [
-            self.driver(NEAR, near.link, &names[NEAR], principal)?,
-            self.driver(FAR, far.link, &names[FAR], principal)?,
-        ];
-        let [near, far] = Bridge::new(drivers, names, self, far.patience, watcher).run(stop).await;
+        let sides =
+            [self.side(NEAR, near.link, &names[NEAR], principal)?, self.side(FAR, far.link, &names[FAR], principal)?];
+        let [near, far] = Bridge::new(sides, names, self, far.patience, watcher).run(stop).await;
         Ok(Ended { near, far })
     }
 
@@ -180,14 +181,23 @@ impl Gateway {
         self.memory.counts.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
+    fn side(&self, at: usize, link: BoxLink, name: &Name, principal: Option<&str>) -> Result<Side, getrandom::Error> {
+        Ok(Side::new(self.driver(at, link, name, principal)?, self.budget.account(principal)))
+    }
+
     fn driver(
         &self,
         at: usize,
-        link: BoxLink,
+        mut link: BoxLink,
         name: &Name,
         principal: Option<&str>,
     ) -> Result<Driver<Watched<BoxLink>, AnyMachine>, getrandom::Error> {
-        let machine = self.setups[at].machine(self.budget.account(principal))?;
+        let setup = &self.setups[at];
+        // Where segments come, the machine charges whole messages; elsewhere a frame is one.
+        let is_whole = matches!(setup.dialect, Dialect::Plain | Dialect::Stdio);
+        let account = principal.filter(|_| is_whole).map(|principal| self.budget.account(Some(principal)));
+        link.set_intake(Intake { max_frame_bytes: setup.max_frame_bytes(), account });
+        let machine = setup.machine(self.budget.account(principal))?;
         Ok(Driver::new(Watched::new(link, self.memory.caps.cap(name)), machine))
     }
 }

@@ -32,14 +32,10 @@ impl Route {
         Ok(Self { address, setup })
     }
 
-    /// The longest frame that we take there: a whole message where nothing is segmented, or where it may come in one
-    /// piece.
+    /// The longest frame that we take there.
     #[must_use]
     pub fn max_frame_bytes(&self) -> u64 {
-        match self.setup.dialect {
-            Dialect::Ahp | Dialect::Cep22 => self.setup.limits.max_frame_bytes,
-            Dialect::Stdio | Dialect::Plain => self.setup.limits.max_message_bytes,
-        }
+        self.setup.max_frame_bytes()
     }
 }
 

@@ -3,7 +3,7 @@
 mod settle;
 
 use std::future::{Future, poll_fn};
-use std::task::Poll;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until};
@@ -17,12 +17,10 @@ use super::caps::{NEXT_TO_NOTHING, TOO_BIG};
 use super::debts::Debts;
 use super::name::Name;
 use super::side::{Passage, Side};
-use super::watch::Watched;
 use super::{Gateway, Memory, Passed, Toward, Watcher};
-use crate::dialect::AnyMachine;
-use crate::driver::{ABNORMAL, Driver, now};
+use crate::driver::{ABNORMAL, now};
 use crate::large::let_go;
-use crate::link::{BoxLink, Link};
+use crate::link::Link;
 use crate::look::Look;
 
 /// The code for "the side behind the gateway is gone".
@@ -61,6 +59,8 @@ enum Next {
     Event(usize, Event),
     /// A side sends nothing more.
     Ended,
+    /// What waits for a side has to go, because others need its room more.
+    Evicted(usize, CloseReason),
     /// Both sides are closed.
     Over,
 }
@@ -68,13 +68,12 @@ enum Next {
 impl<'a> Bridge<'a> {
     /// Joins two sides. `names` are those under which each peer is remembered.
     pub(super) fn new(
-        drivers: [Driver<Watched<BoxLink>, AnyMachine>; 2],
+        sides: [Side; 2],
         names: [Name; 2],
         gateway: &'a Gateway,
         patience: Option<Duration>,
         watcher: Option<Watcher>,
     ) -> Self {
-        let sides = drivers.map(Side::new);
         // Where nobody waits for what is owed, and nobody is told what passes, a look at the front of a message will do.
         let is_exact = sides[NEAR].driver.link().ends_alone() || patience.is_some() || watcher.is_some();
         let debts = Debts::new(is_exact, patience);
@@ -92,10 +91,12 @@ impl<'a> Bridge<'a> {
                 next = poll_fn(|cx| self.poll(cx)) => match next {
                     Next::Event(side, event) => self.take(side, event),
                     Next::Ended => {}
+                    Next::Evicted(side, reason) => self.evict(side, reason),
                     Next::Over => break,
                 },
                 () = &mut stop, if !stopping => {
                     stopping = true;
+                    self.sides.iter_mut().for_each(Side::wind_up);
                     self.end_with(CloseReason::Restart, self.drain);
                 }
                 () = sleep_until(deadline), if is_timed => self.close_all(),
@@ -107,7 +108,7 @@ impl<'a> Bridge<'a> {
     }
 
     /// What happens next on either side. A side is read only while the other has room.
-    fn poll(&mut self, cx: &mut std::task::Context<'_>) -> Poll<Next> {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Next> {
         self.turn = other(self.turn);
         for at in [self.turn, other(self.turn)] {
             let peer = &self.sides[other(at)];
@@ -117,7 +118,7 @@ impl<'a> Bridge<'a> {
                 continue;
             }
             side.driver.set_reading(has_room);
-            if let Poll::Ready(Some(event)) = side.driver.poll_next(cx) {
+            if let Poll::Ready(Some(event)) = side.poll_event(cx) {
                 return Poll::Ready(Next::Event(at, event));
             }
             if side.driver.has_ended() && !std::mem::replace(&mut side.has_ended, true) {
@@ -125,7 +126,28 @@ impl<'a> Bridge<'a> {
             }
         }
         let is_over = self.sides.iter().all(|side| side.closed.is_some());
-        if is_over { Poll::Ready(Next::Over) } else { Poll::Pending }
+        if is_over { Poll::Ready(Next::Over) } else { self.poll_stores(cx) }
+    }
+
+    /// Looks after what waits for either side.
+    fn poll_stores(&mut self, cx: &mut Context<'_>) -> Poll<Next> {
+        for at in [NEAR, FAR] {
+            match self.sides[at].poll_store(cx) {
+                Poll::Ready(Ok(())) => {
+                    // The other side is read again.
+                    cx.waker().wake_by_ref();
+                    return Poll::Pending;
+                }
+                Poll::Ready(Err(reason)) => return Poll::Ready(Next::Evicted(at, reason)),
+                Poll::Pending => {}
+            }
+        }
+        Poll::Pending
+    }
+
+    fn evict(&mut self, at: usize, reason: CloseReason) {
+        self.memory.count(reason.name());
+        self.sides[at].close(reason);
     }
 
     fn take(&mut self, at: usize, event: Event) {
@@ -143,12 +165,13 @@ impl<'a> Bridge<'a> {
                 self.note_reply(at, reply.as_ref());
                 self.tell(other(at), reply);
             }
-            Event::Progress(progress) => self.sides[at].note_frame(progress.subject),
+            Event::Progress(progress) => self.sides[at].note_frame(progress),
             Event::Expired { ordinal, received } => {
                 self.sides[at].arrived(ordinal);
                 warn!(side = name(at), received, "an unfinished message was given up: it took too long");
             }
             Event::Line(line) => {
+                self.sides[at].note_line();
                 let text = String::from_utf8_lossy(line.get(..SHOWN).unwrap_or(&line)).into_owned();
                 info!(side = name(at), bytes = line.len(), "a line that is no message: {text:?}");
             }
@@ -215,7 +238,7 @@ impl<'a> Bridge<'a> {
     }
 
     fn sent(&mut self, at: usize, ticket: Ticket) {
-        let Some(passage) = self.sides[at].done(ticket) else { return };
+        let Some(passage) = self.sides[at].done(ticket, true) else { return };
         let size = passage.message.len();
         debug!(to = name(at), size, method = passage.look.method, "passed");
         if let Some(watcher) = &mut self.watcher {
@@ -231,7 +254,7 @@ impl<'a> Bridge<'a> {
         if *error == SendError::Disconnected {
             self.debts.spoil(at);
         }
-        if let Some(passage) = self.sides[at].done(ticket) {
+        if let Some(passage) = self.sides[at].done(ticket, false) {
             self.not_sent(at, &passage, error, reply);
         }
     }

@@ -1,14 +1,16 @@
 //! One side of a bridge: a machine on a link, what it still has to send, and what is arriving.
 
 use std::collections::HashMap;
+use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use breakbulk_proto::{CloseReason, Input, Lane, Message, Meta, Subject, Ticket};
+use breakbulk_proto::{Account, CloseReason, Event, Input, Lane, Message, Meta, Progress, Subject, Ticket};
 
+use super::store::Store;
 use super::watch::Watched;
 use crate::dialect::AnyMachine;
 use crate::driver::{Driver, now};
-use crate::link::BoxLink;
+use crate::link::{BoxLink, Link};
 use crate::look::Look;
 
 /// Bytes that may wait for one side, beside its largest message: past them, the other side is not read. The largest does
@@ -28,14 +30,18 @@ pub(super) struct Side {
     is_told: bool,
     /// Messages handed to the machine that are not on the link yet.
     sending: HashMap<Ticket, Passage>,
+    /// What those take up.
+    store: Store,
     waiting_bytes: u64,
     tickets: u64,
     /// Messages of which only a part has arrived: when they began, and how many frames came.
     arriving: HashMap<u64, (Instant, u32)>,
+    /// Whether a frame is waited for that had begun when the program was told to stop.
+    is_amid_last: bool,
 }
 
 /// A message on its way through a bridge.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(super) struct Passage {
     pub(super) message: Message,
     pub(super) look: Look,
@@ -45,14 +51,19 @@ pub(super) struct Passage {
 }
 
 impl Side {
-    pub(super) fn new(driver: Driver<Watched<BoxLink>, AnyMachine>) -> Self {
-        let (sending, arriving) = (HashMap::new(), HashMap::new());
-        let (has_ended, closed, is_told) = (false, None, false);
-        Self { driver, has_ended, closed, is_told, sending, waiting_bytes: 0, tickets: 0, arriving }
+    /// A side on which nothing has passed. What waits for it is charged to `account`.
+    pub(super) fn new(driver: Driver<Watched<BoxLink>, AnyMachine>, account: Account) -> Self {
+        let (sending, arriving, store) = (HashMap::new(), HashMap::new(), Store::new(account));
+        let (has_ended, closed, is_told, is_amid_last) = (false, None, false, false);
+        let (waiting_bytes, tickets) = (0, 0);
+        Self { driver, has_ended, closed, is_told, sending, store, waiting_bytes, tickets, arriving, is_amid_last }
     }
 
     /// Whether there is room for another message.
     pub(super) fn has_room(&self) -> bool {
+        if !self.store.has_room() {
+            return false;
+        }
         if self.waiting_bytes < ROOM && self.sending.len() < MOST {
             return true;
         }
@@ -62,7 +73,28 @@ impl Side {
 
     /// Whether nothing is on its way in or out.
     pub(super) fn is_idle(&self) -> bool {
-        self.sending.is_empty() && self.arriving.is_empty()
+        self.sending.is_empty() && self.arriving.is_empty() && !self.is_amid_last
+    }
+
+    /// The program stops: a frame that has begun to come in is the last that is waited for.
+    pub(super) fn wind_up(&mut self) {
+        self.is_amid_last = self.driver.link().is_amid_frame();
+    }
+
+    /// Looks after what waits. Ready when there is room again where there was none; with an error when what waits here
+    /// has to go, because others need its room more.
+    pub(super) fn poll_store(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), CloseReason>> {
+        // What we have closed already is let go of as its messages fail.
+        if self.is_told { Poll::Pending } else { self.store.poll(cx) }
+    }
+
+    /// What has come: an event, and with it perhaps more room.
+    pub(super) fn poll_event(&mut self, cx: &mut Context<'_>) -> Poll<Option<Event>> {
+        let event = self.driver.poll_next(cx);
+        if self.driver.has_flushed() {
+            self.store.flushed();
+        }
+        event
     }
 
     /// Whether all that it was handed is on the link.
@@ -76,34 +108,44 @@ impl Side {
         let (ticket, message) = (Ticket(self.tickets), passage.message.clone());
         self.waiting_bytes = self.waiting_bytes.saturating_add(wide(message.len()));
         self.driver.link_mut().begin(message.len());
+        self.store.add(ticket, wide(message.len()));
         self.sending.insert(ticket, passage);
         self.driver.handle(Input::Send { ticket, message, lane: Lane::Auto, meta });
     }
 
-    /// A message that it was handed has left, or failed.
-    pub(super) fn done(&mut self, ticket: Ticket) -> Option<Passage> {
+    /// A message that it was handed was sent, or was not.
+    pub(super) fn done(&mut self, ticket: Ticket, is_sent: bool) -> Option<Passage> {
         let passage = self.sending.remove(&ticket)?;
+        self.store.remove(ticket, is_sent);
         self.waiting_bytes = self.waiting_bytes.saturating_sub(wide(passage.message.len()));
         Some(passage)
     }
 
     /// A frame of a message has passed.
-    pub(super) fn note_frame(&mut self, subject: Subject) {
+    pub(super) fn note_frame(&mut self, Progress { subject, done, .. }: Progress) {
         match subject {
             Subject::Incoming(ordinal) => {
+                self.is_amid_last = false;
                 let (_, frames) = self.arriving.entry(ordinal).or_insert_with(|| (now(), 0));
                 *frames = frames.saturating_add(1);
             }
             Subject::Outgoing(ticket) => {
                 if let Some(passage) = self.sending.get_mut(&ticket) {
                     passage.frames.1 = passage.frames.1.saturating_add(1);
+                    self.store.note_sent(ticket, done);
                 }
             }
         }
     }
 
+    /// A line has come that is no message.
+    pub(super) const fn note_line(&mut self) {
+        self.is_amid_last = false;
+    }
+
     /// A message has arrived whole, or failed: when it began, and in how many frames it came.
     pub(super) fn arrived(&mut self, ordinal: u64) -> (Instant, u32) {
+        self.is_amid_last = false;
         let (began, frames) = self.arriving.remove(&ordinal).unwrap_or_else(|| (now(), 0));
         (began, frames.saturating_add(1))
     }
@@ -142,15 +184,16 @@ mod tests {
     use crate::dialect::{Dialect, Setup};
     use crate::link::{self, Memory};
     use breakbulk_proto::ahp::Role;
-    use breakbulk_proto::{Budget, Capacity, Event, Limits, Transmit};
+    use breakbulk_proto::{Budget, Capacity, Limits, Transmit};
     use futures_util::SinkExt;
 
     fn side() -> (Side, Memory) {
         let (near, peer) = link::pair(&Capacity::of(1000), 4);
-        let machine =
-            Setup::new(Dialect::Plain, Role::Server, Limits::default()).machine(Budget::default().account(None));
+        let budget = Budget::default();
+        let machine = Setup::new(Dialect::Plain, Role::Server, Limits::default()).machine(budget.account(None));
         let link: BoxLink = Box::new(near);
-        (Side::new(Driver::new(Watched::new(link, u64::MAX), machine.expect("random bytes"))), peer)
+        let driver = Driver::new(Watched::new(link, u64::MAX), machine.expect("random bytes"));
+        (Side::new(driver, budget.account(None)), peer)
     }
 
     async fn end(side: &mut Side) -> String {

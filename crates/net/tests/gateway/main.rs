@@ -3,6 +3,7 @@
 
 mod kept;
 mod relay;
+mod room;
 mod world;
 
 use std::sync::Arc;

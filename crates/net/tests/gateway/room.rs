@@ -1,0 +1,127 @@
+//! What a gateway holds is charged: frames that are not whole, and messages for those who do not read.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use breakbulk::gateway::Gateway;
+use breakbulk::link::{self, WebSocket, WebSocketConfig};
+use breakbulk_proto::ahp::Role;
+use breakbulk_proto::{Budget, BudgetConfig, Capacity, Event, Limits, LimitsConfig, Message};
+use tokio::io::{AsyncWriteExt, DuplexStream, duplex};
+
+use crate::world::{App, join, join_until, plain_gateway, request};
+
+const MB: usize = 1_000_000;
+const FLOOR: u64 = 64 << 10;
+/// Longer than anything here takes on a busy machine.
+const LONG: Duration = Duration::from_secs(60);
+
+/// A gateway that may hold four megabytes.
+fn gateway() -> (Arc<Gateway>, Budget) {
+    let config = BudgetConfig { process_bytes: 4 * MB as u64, principal_bytes: 4 * MB as u64, floor_bytes: FLOOR };
+    let budget = Budget::new(config);
+    let limits = LimitsConfig { max_frame_bytes: 65_536, max_message_bytes: 2 * MB as u64, ..LimitsConfig::default() };
+    (plain_gateway(Limits::prove(limits, &config).unwrap(), budget.clone()), budget)
+}
+
+/// A WebSocket to a gateway, on which little is on its way.
+fn socket() -> (DuplexStream, WebSocket<DuplexStream>) {
+    let (theirs, ours) = duplex(1024);
+    let config = WebSocketConfig { keepalive: None, ..WebSocketConfig::default() };
+    (theirs, WebSocket::server(ours, &config))
+}
+
+/// A long WebSocket frame with this text, as a client sends it or a server.
+fn frame(text: &Message, is_masked: bool) -> Vec<u8> {
+    let (mask, key): (u8, &[u8]) = if is_masked { (0x80, &[0; 4]) } else { (0, &[]) };
+    [&[0x81, mask | 127][..], &(text.len() as u64).to_be_bytes(), key, &text.to_bytes()].concat()
+}
+
+async fn until(is_so: impl Fn() -> bool) {
+    let wait = async {
+        while !is_so() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    tokio::time::timeout(LONG, wait).await.expect("in a minute");
+}
+
+#[tokio::test]
+async fn frames_that_are_not_whole_take_no_more_than_there_is_and_all_arrive_in_the_end() {
+    let ((gateway, budget), large) = (gateway(), request("1", MB));
+    let (mut hosts, mut clients) = (Vec::new(), Vec::new());
+    let (go_on, gone_on) = tokio::sync::watch::channel(false);
+    for _ in 0..8 {
+        let (mut client, near) = socket();
+        let (far, host) = link::pair(&Capacity::of(u64::MAX), 4);
+        join(&gateway, near, far);
+        hosts.push(App::new(host, Role::Server));
+        let (bytes, mut gone_on) = (frame(&large, true), gone_on.clone());
+        clients.push(tokio::spawn(async move {
+            let (most, rest) = bytes.split_at(bytes.len() - 2000);
+            client.write_all(most).await.unwrap();
+            gone_on.wait_for(|goes| *goes).await.unwrap();
+            client.write_all(rest).await.unwrap();
+            client
+        }));
+    }
+    // Three of them have room, and perhaps a fourth, which is charged to its floor too.
+    until(|| budget.held() >= 3 * MB as u64).await;
+    assert!(budget.used() <= 4 * MB as u64);
+    go_on.send(true).unwrap();
+    for host in &mut hosts {
+        assert!(host.next().await.unwrap() == large);
+    }
+    drop(clients);
+    drop(hosts);
+    until(|| budget.held() == 0).await;
+}
+
+#[tokio::test]
+async fn what_clients_do_not_read_takes_no_more_than_there_is_and_all_arrives_in_the_end() {
+    const MESSAGES: usize = 10;
+    let ((gateway, budget), large) = (gateway(), request("1", MB / 2));
+    let mut pairs = Vec::new();
+    for _ in 0..4 {
+        let (client, near) = socket();
+        let (far, host) = link::pair(&Capacity::of(u64::MAX), 1);
+        join(&gateway, near, far);
+        let mut host = App::new(host, Role::Server);
+        (0..MESSAGES).for_each(|_| host.send(large.clone()));
+        // The hosts speak all the while.
+        let speaks = tokio::spawn(async move { while host.driver.next().await.is_some() {} });
+        pairs.push((client, speaks));
+    }
+    until(|| budget.held() >= 3 * MB as u64).await;
+    assert!(budget.used() <= 4 * MB as u64);
+    for (client, speaks) in pairs {
+        let mut client = App::new(WebSocket::client(client, &WebSocketConfig::default()), Role::Client);
+        for _ in 0..MESSAGES {
+            assert!(client.next().await.unwrap() == large);
+        }
+        speaks.abort();
+    }
+    until(|| budget.held() == 0).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_program_that_stops_waits_for_the_rest_of_a_frame_that_has_begun() {
+    let (gateway, _) = gateway();
+    let (client, near) = link::pair(&Capacity::of(u64::MAX), 4);
+    let (mut host, far) = duplex(1024);
+    let config = WebSocketConfig { keepalive: None, ..WebSocketConfig::default() };
+    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+    join_until(&gateway, near, WebSocket::client(far, &config), async { stopped.await.unwrap() });
+    let (mut client, last) = (App::new(client, Role::Client), request("1", 200_000));
+    let bytes = frame(&last, false);
+    let (half, rest) = bytes.split_at(bytes.len() / 2);
+    host.write_all(half).await.unwrap();
+    stop.send(()).unwrap();
+    let early = tokio::time::timeout(Duration::from_secs(1), client.driver.next()).await;
+    assert!(early.is_err(), "{early:?}");
+    let (written, heard) = tokio::join!(host.write_all(rest), client.next());
+    written.unwrap();
+    assert!(heard.unwrap() == last);
+    let end = client.driver.next().await;
+    assert!(matches!(&end, Some(Event::Closed(reason)) if reason.code() == 1012), "{end:?}");
+}

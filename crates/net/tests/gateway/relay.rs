@@ -213,7 +213,7 @@ async fn a_short_message_at_which_a_peer_says_that_it_is_too_long_is_answered_wi
                 assert_eq!((answer["id"].as_str(), answer["error"]["code"].as_i64()), (Some("short"), Some(-32011)));
                 pass(&mut client, &mut host, request("3", 2_000)).await.unwrap();
             }
-            // It is worth to come again.
+            // It is worth coming again.
             Err(reason) if connects == 1 => assert_eq!(reason.code(), 1012),
             other => panic!("{connects}: {other:?}"),
         }

@@ -4,8 +4,8 @@ use std::future::Future;
 use std::io::{self, Write};
 use std::sync::Arc;
 
-use breakbulk::Gateway;
-use breakbulk::gateway::{Served, Watcher};
+use breakbulk::gateway::{Lost, Served, Watcher};
+use breakbulk::{Gateway, Way};
 use breakbulk_proto::Budget;
 use breakbulk_proto::ahp::Role;
 use tokio_util::sync::CancellationToken;
@@ -44,10 +44,14 @@ pub(crate) async fn serve(
     let stopping = stop.clone();
     tokio::spawn(async move {
         let signal = shutdown.await;
-        tracing::info!("{signal}: stopping when what is under way has finished");
         stopping.cancel();
+        tracing::info!("{signal}: stopping when what is under way has finished");
     });
+    if *keep && !matches!(connect.way, Way::Exec(_)) {
+        tracing::warn!("keep means nothing here: only the command of an exec: address outlives a connection");
+    }
     match Arc::new(gateway).serve(entrance, exit, stop, watch).await {
+        Some(Served::Panicked) => Err(Error::Bug),
         // Clients of a listener come and go; only one that was there from the start decides how this ends.
         Some(served) if listen.way.is_single() => outcome(served),
         _ => Ok(()),
@@ -56,7 +60,11 @@ pub(crate) async fn serve(
 
 fn outcome(served: Served) -> Result<(), Error> {
     match served {
-        Served::Ended(ended) => ended.trouble().map_or(Ok(()), |reason| Err(Error::Closed(reason.clone()))),
+        Served::Ended(ended) => match ended.trouble() {
+            Some(reason) => Err(Error::Closed(reason.clone())),
+            None if ended.lost != Lost::default() => Err(Error::Lost(ended.lost)),
+            None => Ok(()),
+        },
         Served::Unreachable(error) => Err(Error::Dial(error)),
         Served::Random(error) => Err(Error::Random(error)),
         _ => Ok(()),

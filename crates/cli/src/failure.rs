@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use breakbulk::DialError;
+use breakbulk::gateway::Lost;
 use breakbulk_proto::{CloseReason, SendError};
 
 use crate::settings::SettingError;
@@ -49,6 +50,12 @@ pub(crate) enum Error {
     NoAnswer(Duration),
     /// The answer is an error, and was printed.
     Answered,
+    /// This signal came before the answer.
+    Interrupted(&'static str),
+    /// Not all that was begun was brought to its end, and the log has said what.
+    Lost(Lost),
+    /// A part of the program has failed in a way that it never should.
+    Bug,
 }
 
 impl Error {
@@ -61,6 +68,7 @@ impl Error {
             Self::Reading(_) | Self::Output(_) | Self::File(..) | Self::Writing(..) => 1,
             Self::Random(_) | Self::Runtime(_) | Self::Dial(_) | Self::Listen(_) => 1,
             Self::NotSent(_) | Self::NoAnswer(_) | Self::Answered | Self::Host(_) | Self::Damaged(_) => 1,
+            Self::Interrupted(_) | Self::Lost(_) | Self::Bug => 1,
         }
     }
 }
@@ -92,6 +100,11 @@ impl fmt::Display for Error {
             Self::NotSent(error) => write!(f, "not sent: {error} [{}]", error.name()),
             Self::NoAnswer(time) => write!(f, "no answer after {} s", time.as_secs_f32()),
             Self::Answered => f.write_str("the answer is an error"),
+            Self::Interrupted(signal) => write!(f, "{signal} before the answer came"),
+            Self::Lost(Lost { messages, answers, .. }) => {
+                write!(f, "messages that did not arrive whole: {messages}; answers that did not come: {answers}")
+            }
+            Self::Bug => f.write_str("a connection was lost by a bug in this program"),
         }
     }
 }

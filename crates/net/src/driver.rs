@@ -12,7 +12,8 @@ use breakbulk_proto::{CloseReason, Event, Input, Machine, Transmit, Violation};
 use crate::large::Held;
 use crate::link::{Arrival, Link, LinkError};
 
-/// How long a link has to take our close before it is dropped.
+/// How long a link has to take our close before it is dropped; if the driver is patient, how long after it last took
+/// something.
 const CLOSE_TIME: Duration = Duration::from_secs(5);
 
 /// How long frames may go on coming and going before the machine is told the time all the same. What had arrived when a time
@@ -50,6 +51,12 @@ pub struct Driver<L, M> {
     paused: bool,
     /// The peer sends nothing more.
     ended: bool,
+    /// The peer knows that we send nothing more.
+    output_ended: bool,
+    /// Whether a slow peer gets more time at the end than a dead one.
+    is_patient: bool,
+    /// What the peer had taken when the time at the end began.
+    taken: u64,
     /// What failed, if the link did.
     failure: Option<LinkError>,
     /// The link takes nothing more, not even a close.
@@ -77,6 +84,7 @@ impl<L: Link, M: Machine> Driver<L, M> {
         machine.handle(Input::Capacity(link.capacity()), now());
         let (timer, looked) = (Box::pin(tokio::time::sleep(Duration::ZERO)), now());
         let (unflushed, said_close, reading, paused, ended, broken) = (false, false, true, false, false, false);
+        let (output_ended, is_patient, taken) = (false, false, 0);
         let (held, failure, close_text, end) = (Held::default(), None, None, End::Open);
         Self {
             link,
@@ -89,6 +97,9 @@ impl<L: Link, M: Machine> Driver<L, M> {
             reading,
             paused,
             ended,
+            output_ended,
+            is_patient,
+            taken,
             failure,
             broken,
             close_text,
@@ -136,6 +147,26 @@ impl<L: Link, M: Machine> Driver<L, M> {
     /// Whether the link has put all that it was handed on the wire.
     pub(crate) const fn has_flushed(&self) -> bool {
         !self.unflushed
+    }
+
+    /// Tells the peer, where the link can, that nothing more will be sent; what it sends is read all the same. Whether it is
+    /// told. What the machine has to send from here on is dropped, so all that matters should have been
+    /// [sent](Event::Sent).
+    pub fn end_output(&mut self) -> bool {
+        if !self.output_ended && self.link.end_output() {
+            (self.output_ended, self.unflushed) = (true, true);
+        }
+        self.output_ended
+    }
+
+    /// At the end, a peer has five seconds to take what was sent to it. Whether they begin anew as often as it takes some.
+    pub const fn set_patient(&mut self, is_patient: bool) {
+        self.is_patient = is_patient;
+    }
+
+    /// After the end: whether the time was up before the link had all that was sent.
+    pub const fn has_unsent(&self) -> bool {
+        matches!(self.end, End::Over) && !self.broken && (self.unflushed || !self.said_close)
     }
 
     /// Tells the machine something, such as [`Input::Send`]. What follows from it happens in [`next`](Self::next).
@@ -186,19 +217,20 @@ impl<L: Link, M: Machine> Driver<L, M> {
     fn poll_write(&mut self, cx: &mut Context<'_>) -> Result<bool, LinkError> {
         // After a close there is nothing more to make, and a link that has heard it is not ready any more.
         if !self.said_close
-            && let Poll::Ready(ready) = Pin::new(&mut self.link).poll_ready(cx)
+            && self.poll_ready(cx)?.is_ready()
+            && let Some(transmit) = self.machine.poll_transmit(now())
         {
-            ready?;
-            if let Some(transmit) = self.machine.poll_transmit(now()) {
-                let is_close = matches!(transmit, Transmit::Close(_));
-                self.unflushed = true;
-                self.said_close |= is_close;
-                return match Pin::new(&mut self.link).start_send(transmit) {
-                    // The peer's close was first, and the link answers it by itself.
-                    Err(LinkError::Closed) if is_close => Ok(true),
-                    sent => sent.map(|()| true),
-                };
+            let is_close = matches!(transmit, Transmit::Close(_));
+            self.said_close |= is_close;
+            if self.output_ended && !is_close {
+                return Ok(true);
             }
+            self.unflushed = true;
+            return match Pin::new(&mut self.link).start_send(transmit) {
+                // The peer's close was first, and the link answers it by itself.
+                Err(LinkError::Closed) if is_close => Ok(true),
+                sent => sent.map(|()| true),
+            };
         }
         if self.unflushed
             && let Poll::Ready(flushed) = Pin::new(&mut self.link).poll_flush(cx)
@@ -207,6 +239,12 @@ impl<L: Link, M: Machine> Driver<L, M> {
             flushed?;
         }
         Ok(false)
+    }
+
+    /// Ready when something can be done with a frame.
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), LinkError>> {
+        // What comes after the end is dropped.
+        if self.output_ended { Poll::Ready(Ok(())) } else { Pin::new(&mut self.link).poll_ready(cx) }
     }
 
     fn poll_read(&mut self, cx: &mut Context<'_>) -> bool {
@@ -265,8 +303,13 @@ impl<L: Link, M: Machine> Driver<L, M> {
 
     /// The machine has closed; the link has a while to say so.
     fn begin_to_close(&mut self, reason: CloseReason) {
-        self.timer.as_mut().reset(tokio::time::Instant::now() + CLOSE_TIME);
+        self.begin_to_wait();
         self.end = End::Closing(reason);
+    }
+
+    fn begin_to_wait(&mut self) {
+        self.taken = self.link.moved().outward;
+        self.timer.as_mut().reset(tokio::time::Instant::now() + CLOSE_TIME);
     }
 
     fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<Option<Event>> {
@@ -298,7 +341,13 @@ impl<L: Link, M: Machine> Driver<L, M> {
                 }
             }
         }
-        if self.broken || self.timer.as_mut().poll(cx).is_ready() { Poll::Ready(()) } else { Poll::Pending }
+        while !self.broken && self.timer.as_mut().poll(cx).is_ready() {
+            if !self.is_patient || self.link.moved().outward == self.taken {
+                return Poll::Ready(());
+            }
+            self.begin_to_wait();
+        }
+        if self.broken { Poll::Ready(()) } else { Poll::Pending }
     }
 
     /// The link failed. Always true: the machine has something to say about it.

@@ -89,6 +89,18 @@ pub struct Ended {
     pub near: CloseReason,
     /// On the side of the host.
     pub far: CloseReason,
+    /// What was given up.
+    pub lost: Lost,
+}
+
+/// What was given up when a connection through a gateway ended.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Lost {
+    /// Messages that their receiver did not take, or not whole, in the time that it had.
+    pub messages: u64,
+    /// Answers for which the client waited when the host ended, or had its time.
+    pub answers: u64,
 }
 
 /// A message that has passed.
@@ -156,8 +168,7 @@ impl Gateway {
         let names = [Name::new(near.name, near.principal), Name::new(far.name, far.principal)];
         let sides =
             [self.side(NEAR, near.link, &names[NEAR], principal)?, self.side(FAR, far.link, &names[FAR], principal)?];
-        let [near, far] = Bridge::new(sides, names, self, far.patience, watcher).run(stop).await;
-        Ok(Ended { near, far })
+        Ok(Bridge::new(sides, names, self, far.patience, watcher).run(stop).await)
     }
 
     /// Closes a link whose other side cannot be reached.

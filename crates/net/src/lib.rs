@@ -31,7 +31,7 @@ pub use dial::{DialError, Dialer};
 pub use dialect::{AnyMachine, Dialect, Setup};
 pub use driver::Driver;
 pub use gateway::Gateway;
-pub use link::{Arrival, BoxLink, Intake, Link, LinkError};
+pub use link::{Arrival, BoxLink, Intake, Link, LinkError, Moved};
 pub use listen::{Accepted, Door, ListenConfig, ListenError, Listener, Token};
 pub use preset::Preset;
 pub use route::Route;

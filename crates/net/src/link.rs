@@ -14,7 +14,7 @@ use thiserror::Error;
 
 use breakbulk_proto::{Account, Capacity, Meta, Over, Receipt, Refusal, Tag, Transmit};
 
-pub use self::exec::{Child, Exec, ExecConfig, ExecError, Exit};
+pub use self::exec::{Child, Exec, ExecConfig, ExecError, Exit, kill_children};
 pub use self::lines::Lines;
 pub use self::memory::{Memory, pair};
 pub use self::stdio::{Output, Stdio, stdio};
@@ -46,6 +46,26 @@ pub trait Link: Stream<Item = Result<Arrival, LinkError>> + Sink<Transmit, Error
     fn is_amid_frame(&self) -> bool {
         false
     }
+
+    /// Says that we send nothing more, and go on reading: the peer sees the end of its input when all that the link has
+    /// taken is written. From then on the link takes only a close. Whether it can say so: pipes can, WebSockets cannot.
+    fn end_output(&mut self) -> bool {
+        false
+    }
+
+    /// What has moved on this link so far. Who waits for a slow peer sees by it that it is not a dead one.
+    fn moved(&self) -> Moved {
+        Moved::default()
+    }
+}
+
+/// Bytes that have moved on a link.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Moved {
+    /// From the peer to us.
+    pub inward: u64,
+    /// From us to the peer, as far as the link knows how much of it the peer has taken.
+    pub outward: u64,
 }
 
 /// Which frames a link takes, and who pays for one that is not whole yet.
@@ -80,6 +100,14 @@ impl Link for BoxLink {
 
     fn is_amid_frame(&self) -> bool {
         (**self).is_amid_frame()
+    }
+
+    fn end_output(&mut self) -> bool {
+        (**self).end_output()
+    }
+
+    fn moved(&self) -> Moved {
+        (**self).moved()
     }
 }
 

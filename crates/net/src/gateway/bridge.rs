@@ -13,11 +13,12 @@ use breakbulk_proto::{
     Capacity, CloseReason, Event, Input, Kind, Limits, Machine, Message, Meta, SendError, Ticket, Transmit, plain,
 };
 
+use self::settle::Wait;
 use super::caps::{NEXT_TO_NOTHING, TOO_BIG};
 use super::debts::Debts;
 use super::name::Name;
 use super::side::{Passage, Side};
-use super::{Gateway, Memory, Passed, Toward, Watcher};
+use super::{Ended, Gateway, Lost, Memory, Passed, Toward, Watcher};
 use crate::driver::{ABNORMAL, now};
 use crate::large::let_go;
 use crate::link::Link;
@@ -42,10 +43,14 @@ pub(super) struct Bridge<'a> {
     watcher: Option<Watcher>,
     /// Whose turn it is to be asked first.
     turn: usize,
-    /// Until when what is under way may finish.
-    deadline: Option<Instant>,
+    /// For how long what is under way may go on, now that it ends.
+    wait: Option<Wait>,
     /// Why both sides are to be closed when nothing is under way any more, or the time is up.
     ending: Option<CloseReason>,
+    /// Whether the host knows that nothing more comes.
+    is_told: bool,
+    /// What was given up.
+    lost: Lost,
 }
 
 /// The side that clients are on.
@@ -68,25 +73,28 @@ enum Next {
 impl<'a> Bridge<'a> {
     /// Joins two sides. `names` are those under which each peer is remembered.
     pub(super) fn new(
-        sides: [Side; 2],
+        mut sides: [Side; 2],
         names: [Name; 2],
         gateway: &'a Gateway,
         patience: Option<Duration>,
         watcher: Option<Watcher>,
     ) -> Self {
+        sides.iter_mut().for_each(|side| side.driver.set_patient(true));
         // Where nobody waits for what is owed, and nobody is told what passes, a look at the front of a message will do.
         let is_exact = sides[NEAR].driver.link().ends_alone() || patience.is_some() || watcher.is_some();
         let debts = Debts::new(is_exact, patience);
         let (memory, drain) = (&gateway.memory, gateway.drain);
-        Self { sides, names, memory, drain, debts, watcher, turn: NEAR, deadline: None, ending: None }
+        let (wait, ending, is_told, lost) = (None, None, false, Lost::default());
+        Self { sides, names, memory, drain, debts, watcher, turn: NEAR, wait, ending, is_told, lost }
     }
 
     /// Passes messages until both sides have ended; says how each did. `stop` ends both, with time to finish.
-    pub(super) async fn run(mut self, stop: impl Future<Output = ()>) -> [CloseReason; 2] {
+    pub(super) async fn run(mut self, stop: impl Future<Output = ()>) -> Ended {
         tokio::pin!(stop);
         let mut stopping = false;
         loop {
-            let (deadline, is_timed) = (self.deadline.unwrap_or_else(Instant::now), self.deadline.is_some());
+            let next = self.wait.and_then(Wait::next);
+            let (deadline, is_timed) = (next.unwrap_or_else(Instant::now), next.is_some());
             tokio::select! {
                 next = poll_fn(|cx| self.poll(cx)) => match next {
                     Next::Event(side, event) => self.take(side, event),
@@ -97,14 +105,15 @@ impl<'a> Bridge<'a> {
                 () = &mut stop, if !stopping => {
                     stopping = true;
                     self.sides.iter_mut().for_each(Side::wind_up);
-                    self.end_with(CloseReason::Restart, self.drain);
+                    self.stop();
                 }
-                () = sleep_until(deadline), if is_timed => self.close_all(),
+                () = sleep_until(deadline), if is_timed => self.look(),
             }
             self.settle();
         }
         let gone = || CloseReason::Peer { code: ABNORMAL };
-        self.sides.map(|side| side.closed.unwrap_or_else(gone))
+        let [near, far] = self.sides.map(|side| side.closed.unwrap_or_else(gone));
+        Ended { near, far, lost: self.lost }
     }
 
     /// What happens next on either side. A side is read only while the other has room.
@@ -286,6 +295,7 @@ impl<'a> Bridge<'a> {
         counters.for_each(|(reason, count)| debug!(side = name(at), count, "{reason}"));
         info!(side = name(at), code = reason.code(), "ended: {}", self.sides[at].how_it_ended(&reason));
         let onward = if has_learned { CloseReason::Peer { code: RESTART } } else { passed_on(at, &reason) };
+        self.note_loss(at);
         self.sides[at].closed = Some(reason);
         if self.sides[other(at)].closed.is_none() {
             self.end_after(at, onward);

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use breakbulk_proto::json::{self, Number, Span};
+use breakbulk_proto::json::{self, Number, Path, Span};
 use breakbulk_proto::{Kind, Message, SendError};
 
 use crate::look::Look;
@@ -13,6 +13,10 @@ use crate::look::Look;
 const MOST: usize = 16_384;
 /// The longest id that is remembered. Requests with longer ones are only counted.
 const MAX_ID: u64 = 256;
+
+/// Says of a request that its answer is not wanted any more: in MCP, there is none then.
+const CANCELLED: &str = "notifications/cancelled";
+static CANCELLED_ID: [Path; 1] = [&["params", "requestId"]];
 
 /// Requests that were sent to each side and are not answered.
 #[derive(Debug)]
@@ -29,6 +33,8 @@ pub(super) struct Debts {
 #[derive(Debug, Default)]
 struct Owed {
     ids: HashMap<Id, u32>,
+    /// All of them together.
+    count: u64,
     /// It cannot be known any more when all is answered.
     is_unknown: bool,
 }
@@ -60,6 +66,7 @@ impl Debts {
         match look.kind {
             Kind::Request => self.owed[1 - at].add(id.unwrap_or(Id::Untold)),
             Kind::Response => id.into_iter().for_each(|id| self.owed[at].remove(id)),
+            Kind::Notification if look.is_sure && look.method.as_deref() == Some(CANCELLED) => self.cancel(at, message),
             // It may be a request.
             _ if !look.is_sure => self.owed[1 - at].is_unknown = true,
             _ => {}
@@ -68,8 +75,26 @@ impl Debts {
 
     /// Whether side `at` has yet to answer something.
     pub(super) fn owes(&self, at: usize) -> bool {
-        let Owed { ids, is_unknown } = &self.owed[at];
-        *is_unknown || !ids.is_empty()
+        self.count(at) > 0
+    }
+
+    /// How much side `at` has yet to answer.
+    pub(super) fn count(&self, at: usize) -> u64 {
+        let Owed { count, is_unknown, .. } = &self.owed[at];
+        count.saturating_add(u64::from(*is_unknown))
+    }
+
+    /// Side `at` does not want an answer any more. Some hosts answer all the same, and one that goes on to another client
+    /// may do so then: of such a host it is still awaited.
+    fn cancel(&mut self, at: usize, message: &Message) {
+        let found = json::find(message.slices(), &CANCELLED_ID).ok().and_then(|paths| paths.get(0));
+        let owed = &mut self.owed[1 - at];
+        if let Some(id) = found.map(|found| Id::of(message, found.span))
+            && self.patience.is_none()
+            && owed.ids.contains_key(&id)
+        {
+            owed.remove(id);
+        }
     }
 
     /// A message to side `at` has perhaps gone out in part: nobody else can use that side.
@@ -87,6 +112,7 @@ impl Debts {
             text.extend_from_slice(error.as_bytes());
             Some(Message::from(text))
         };
+        self.owed[at].count = 0;
         self.owed[at].ids.drain().filter_map(answer).collect()
     }
 }
@@ -96,12 +122,14 @@ impl Owed {
         let is_told = self.ids.len() < MOST || self.ids.contains_key(&id);
         let count = self.ids.entry(if is_told { id } else { Id::Untold }).or_default();
         *count = count.saturating_add(1);
+        self.count = self.count.saturating_add(1);
     }
 
     fn remove(&mut self, id: Id) {
         let id = if self.ids.contains_key(&id) { id } else { Id::Untold };
         let Some(count) = self.ids.get_mut(&id) else { return };
         *count = count.saturating_sub(1);
+        self.count = self.count.saturating_sub(1);
         if *count == 0 {
             self.ids.remove(&id);
         }
@@ -187,6 +215,29 @@ mod tests {
         }
         note(&mut debts, FAR, r#"{"jsonrpc":"2.0","id":1,"result":1}"#);
         assert!(debts.owes(FAR));
+    }
+
+    #[test]
+    fn what_was_cancelled_is_not_owed_unless_another_client_could_get_it() {
+        let cancel = |id: &str| {
+            format!(
+                r#"{{"jsonrpc":"2.0","method":"notifications/cancelled","params":{{"requestId":{id},"reason":"r"}}}}"#
+            )
+        };
+        let request = r#"{"jsonrpc":"2.0","id":"a","method":"m"}"#;
+        let mut debts = debts();
+        note(&mut debts, NEAR, request);
+        // Another id, the other side's, none.
+        note(&mut debts, NEAR, cancel("1"));
+        note(&mut debts, FAR, cancel("\"a\""));
+        note(&mut debts, NEAR, r#"{"jsonrpc":"2.0","method":"notifications/cancelled"}"#);
+        assert!(debts.owes(FAR));
+        note(&mut debts, NEAR, cancel("\"\\u0061\""));
+        assert!(!debts.owes(FAR) && debts.count(FAR) == 0);
+        let mut kept = Debts::new(true, Some(Duration::from_secs(10)));
+        note(&mut kept, NEAR, request);
+        note(&mut kept, NEAR, cancel("\"a\""));
+        assert!(kept.owes(FAR) && kept.count(FAR) == 1);
     }
 
     #[test]

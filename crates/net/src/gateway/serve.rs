@@ -3,14 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::task::JoinSet;
+use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
 use breakbulk_proto::CloseReason;
 
 use super::entrance::{Entered, Entrance};
-use super::{End, Ended, Gateway, Watcher};
+use super::{End, Ended, Gateway, Lost, Watcher};
 use crate::address::Address;
 use crate::dial::{DialError, Dialer};
 use crate::link::{BoxLink, Child};
@@ -66,10 +66,12 @@ pub enum Served {
     Unreachable(DialError),
     /// The system gave no random bytes.
     Random(getrandom::Error),
+    /// Its task has panicked, which is a bug.
+    Panicked,
 }
 
 impl Gateway {
-    /// Serves clients until no more can come, or until `stop`; says how the last one fared. `watch` makes a watcher for
+    /// Serves clients until no more can come, or until `stop`; says how the last one fared, or that one panicked. `watch` makes a watcher for
     /// each client.
     pub async fn serve(
         self: &Arc<Self>,
@@ -83,7 +85,7 @@ impl Gateway {
         loop {
             tokio::select! {
                 () = stop.cancelled() => break,
-                Some(served) = clients.join_next() => last = served.ok(),
+                Some(served) = clients.join_next() => note(&mut last, served),
                 entered = entrance.accept() => match entered {
                     Some(entered) if clients.len() >= MOST => {
                         warn!(clients = clients.len(), "too many clients: one more is told to come later");
@@ -101,7 +103,7 @@ impl Gateway {
         }
         drop(entrance);
         while let Some(served) = clients.join_next().await {
-            last = served.ok();
+            note(&mut last, served);
         }
         if let Some(child) = Arc::into_inner(exit).and_then(|exit| exit.kept) {
             child.end().await;
@@ -126,7 +128,7 @@ impl Gateway {
         let far = match opened.transpose() {
             Ok(Some(far)) => far,
             Ok(None) => {
-                let ended = Ended { near: CloseReason::Restart, far: CloseReason::Restart };
+                let ended = Ended { near: CloseReason::Restart, far: CloseReason::Restart, lost: Lost::default() };
                 return self
                     .turn_away(end, ended.near.code())
                     .await
@@ -145,6 +147,17 @@ impl Gateway {
             Ok(ended) => Served::Ended(ended),
             Err(error) => Served::Random(error),
         }
+    }
+}
+
+/// Notes how a client fared. A panic is not forgotten over those who come later.
+fn note(last: &mut Option<Served>, served: Result<Served, JoinError>) {
+    let served = served.unwrap_or_else(|error| {
+        error!("a connection was lost by a bug in this program: {error}");
+        Served::Panicked
+    });
+    if !matches!(last, Some(Served::Panicked)) {
+        *last = Some(served);
     }
 }
 

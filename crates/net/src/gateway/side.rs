@@ -102,6 +102,11 @@ impl Side {
         self.sending.is_empty()
     }
 
+    /// How many messages it was handed that are not on the link yet.
+    pub(super) fn unsent(&self) -> u64 {
+        wide(self.sending.len())
+    }
+
     /// Hands it a message.
     pub(super) fn send(&mut self, passage: Passage, meta: Meta) {
         self.tickets = self.tickets.saturating_add(1);

@@ -10,7 +10,7 @@ use futures_sink::Sink;
 use breakbulk_proto::{Capacity, Transmit};
 
 use crate::driver::now;
-use crate::link::{Arrival, Intake, Link, LinkError};
+use crate::link::{Arrival, Intake, Link, LinkError, Moved};
 
 /// How much longer a later segment of a message may be: its number has more digits.
 const DIGITS: u64 = 16;
@@ -142,6 +142,14 @@ impl<L: Link> Link for Watched<L> {
 
     fn is_amid_frame(&self) -> bool {
         self.link.is_amid_frame()
+    }
+
+    fn end_output(&mut self) -> bool {
+        self.link.end_output()
+    }
+
+    fn moved(&self) -> Moved {
+        self.link.moved()
     }
 }
 

@@ -6,6 +6,7 @@ mod exit;
 mod log;
 mod process;
 
+use std::fs::File;
 use std::future::Future;
 use std::io;
 use std::pin::Pin;
@@ -15,6 +16,7 @@ use std::time::Duration;
 
 use futures_core::Stream;
 use futures_sink::Sink;
+use rustix::io::ioctl_fionread;
 use tokio::net::unix::pipe;
 use tokio::sync::oneshot;
 use tokio::time::{Sleep, sleep};
@@ -24,11 +26,12 @@ use breakbulk_proto::{Capacity, Transmit};
 
 use self::process::Process;
 use super::lines::{Lines, PipeWriter};
-use super::{Arrival, Link, LinkError};
+use super::{Arrival, Link, LinkError, Moved};
 
 pub use self::child::Child;
 pub use self::config::{ExecConfig, ExecError};
 pub use self::exit::Exit;
+pub use self::process::kill_children;
 
 /// How long we go on reading after the child has exited: what it wrote is in the pipe, but a process that it left behind
 /// may hold that open for ever.
@@ -63,6 +66,8 @@ pub struct Exec {
     broken: Option<(LinkError, Pin<Box<Sleep>>)>,
     is_closing: bool,
     is_over: bool,
+    /// Where it can be seen what the child has not read yet, once its input has ended.
+    unread: Option<File>,
 }
 
 impl Exec {
@@ -93,6 +98,7 @@ impl Exec {
             broken: None,
             is_closing: false,
             is_over: false,
+            unread: None,
         }
     }
 
@@ -201,6 +207,23 @@ impl Link for Exec {
 
     fn is_amid_frame(&self) -> bool {
         self.pipes.as_ref().is_some_and(Link::is_amid_frame)
+    }
+
+    /// Not for a child that has more links to come.
+    fn end_output(&mut self) -> bool {
+        let Some(pipes) = self.pipes.as_mut().filter(|_| self.home.is_none()) else { return false };
+        if self.unread.is_none() {
+            self.unread = pipes.writer().reading_end();
+        }
+        pipes.end_output()
+    }
+
+    /// What the child says is also what it says in the log; what it has taken is what it has read.
+    fn moved(&self) -> Moved {
+        let Moved { inward, outward } = self.pipes.as_ref().map(Link::moved).unwrap_or_default();
+        let unread = self.unread.as_ref().and_then(|pipe| ioctl_fionread(pipe).ok()).unwrap_or(0);
+        let logged = self.process.logged();
+        Moved { inward: inward.saturating_add(logged), outward: outward.saturating_sub(unread) }
     }
 }
 

@@ -5,6 +5,8 @@ mod read;
 mod write;
 
 use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, ready};
 
 use futures_core::Stream;
@@ -15,7 +17,7 @@ use breakbulk_proto::{Capacity, Meta, Transmit};
 
 use self::read::Reader;
 use self::write::Writer;
-use super::{Arrival, Link, LinkError};
+use super::{Arrival, Link, LinkError, Moved};
 
 pub(super) use self::pipe::PipeWriter;
 
@@ -30,6 +32,8 @@ pub struct Lines<R, W> {
     writer: Writer<W>,
     capacity: Capacity,
     is_over: bool,
+    /// Counts what has left the process, if what we write to only carries it there. Then its end is not the peer's.
+    carried: Option<Arc<AtomicU64>>,
 }
 
 impl<R: AsyncRead + Unpin, W: AsyncWrite + Unpin> Lines<R, W> {
@@ -38,7 +42,18 @@ impl<R: AsyncRead + Unpin, W: AsyncWrite + Unpin> Lines<R, W> {
     pub fn new(reader: R, writer: W, mut capacity: Capacity, max_frame_bytes: u64) -> Self {
         capacity.cap = capacity.cap.saturating_sub(1);
         let (reader, writer) = (Reader::new(reader, max_frame_bytes), Writer::new(writer));
-        Self { reader, writer, capacity, is_over: false }
+        Self { reader, writer, capacity, is_over: false, carried: None }
+    }
+
+    /// The same, on a writer from which others carry bytes to the peer, and count them.
+    pub(super) fn carried(mut self, carried: Arc<AtomicU64>) -> Self {
+        self.carried = Some(carried);
+        self
+    }
+
+    /// What is written to.
+    pub(super) const fn writer(&self) -> &W {
+        self.writer.io()
     }
 
     /// Takes what was read so far as all there is: the next arrivals are a last line without an end, and the close.
@@ -75,6 +90,19 @@ impl<R: AsyncRead + Unpin + Send, W: AsyncWrite + Unpin + Send> Link for Lines<R
 
     fn is_amid_frame(&self) -> bool {
         self.reader.is_amid_message()
+    }
+
+    fn end_output(&mut self) -> bool {
+        let can_tell = self.carried.is_none();
+        if can_tell {
+            self.writer.close();
+        }
+        can_tell
+    }
+
+    fn moved(&self) -> Moved {
+        let carried = self.carried.as_ref().map(|carried| carried.load(Ordering::Relaxed));
+        Moved { inward: self.reader.read(), outward: carried.unwrap_or_else(|| self.writer.written()) }
     }
 }
 

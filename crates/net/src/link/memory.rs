@@ -10,7 +10,7 @@ use tokio_util::sync::PollSender;
 
 use breakbulk_proto::{Capacity, Transmit};
 
-use super::{Arrival, Link, LinkError};
+use super::{Arrival, Link, LinkError, Moved};
 
 /// One end of a link inside the process. Dropping it is like a wire that is cut: the other end sees no close.
 #[derive(Debug)]
@@ -18,13 +18,19 @@ pub struct Memory {
     capacity: Capacity,
     incoming: mpsc::Receiver<Arrival>,
     outgoing: PollSender<Arrival>,
+    moved: Moved,
 }
 
 /// Two ends of one link: each takes frames as large as `capacity` says, and up to `depth` of them are on the way.
 #[must_use]
 pub fn pair(capacity: &Capacity, depth: usize) -> (Memory, Memory) {
     let ((to_right, from_left), (to_left, from_right)) = (mpsc::channel(depth), mpsc::channel(depth));
-    let end = |outgoing, incoming| Memory { capacity: capacity.clone(), incoming, outgoing: PollSender::new(outgoing) };
+    let end = |outgoing, incoming| Memory {
+        capacity: capacity.clone(),
+        incoming,
+        outgoing: PollSender::new(outgoing),
+        moved: Moved::default(),
+    };
     (end(to_right, from_right), end(to_left, from_left))
 }
 
@@ -32,13 +38,21 @@ impl Link for Memory {
     fn capacity(&self) -> Capacity {
         self.capacity.clone()
     }
+
+    fn moved(&self) -> Moved {
+        self.moved
+    }
 }
 
 impl Stream for Memory {
     type Item = Result<Arrival, LinkError>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        self.incoming.poll_recv(cx).map(|arrival| arrival.map(Ok))
+        let arrival = ready!(self.incoming.poll_recv(cx));
+        if let Some(Arrival::Frame { bytes, .. }) = &arrival {
+            self.moved.inward = self.moved.inward.saturating_add(wide(bytes.len()));
+        }
+        Poll::Ready(arrival.map(Ok))
     }
 }
 
@@ -51,7 +65,10 @@ impl Sink<Transmit> for Memory {
 
     fn start_send(mut self: Pin<&mut Self>, item: Transmit) -> Result<(), LinkError> {
         let arrival = match item {
-            Transmit::Frame { bytes, meta, .. } => Arrival::Frame { bytes: bytes.to_bytes(), meta },
+            Transmit::Frame { bytes, meta, .. } => {
+                self.moved.outward = self.moved.outward.saturating_add(wide(bytes.len()));
+                Arrival::Frame { bytes: bytes.to_bytes(), meta }
+            }
             Transmit::Close(reason) => Arrival::Closed { code: reason.code(), text: reason.text() },
         };
         self.outgoing.send_item(arrival).map_err(|_| LinkError::Closed)
@@ -65,4 +82,8 @@ impl Sink<Transmit> for Memory {
         self.outgoing.close();
         Poll::Ready(Ok(()))
     }
+}
+
+fn wide(len: usize) -> u64 {
+    u64::try_from(len).unwrap_or(u64::MAX)
 }

@@ -4,7 +4,8 @@ use std::fs::File;
 use std::io::{self, IoSlice, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll, ready};
 use std::thread;
 
@@ -43,13 +44,16 @@ pub fn stdio(capacity: Capacity, max_frame_bytes: u64) -> io::Result<Stdio> {
     }
     let input = input(io::stdin().as_fd().try_clone_to_owned()?)?;
     let output = Output::new(io::stdout().as_fd().try_clone_to_owned()?)?;
-    Ok(Lines::new(input, output, capacity, max_frame_bytes))
+    let carried = Arc::clone(&output.carried);
+    Ok(Lines::new(input, output, capacity, max_frame_bytes).carried(carried))
 }
 
 /// Where what we write goes: by a pipe, through a thread. It is shut down when the thread has passed all of it on.
 #[derive(Debug)]
 pub struct Output {
     pipe: PipeWriter,
+    /// Bytes that the thread has passed on.
+    carried: Arc<AtomicU64>,
     /// How the thread ended; none when that was told.
     end: Option<oneshot::Receiver<io::Result<()>>>,
 }
@@ -58,12 +62,14 @@ impl Output {
     fn new(output: OwnedFd) -> io::Result<Self> {
         let (reader, writer) = io::pipe()?;
         let (told, end) = oneshot::channel();
+        let carried = Arc::new(AtomicU64::new(0));
+        let count = Arc::clone(&carried);
         let carry = move || {
             // Nobody may be left to hear it.
-            let _ = told.send(carry(reader.into(), output));
+            let _ = told.send(carry(reader.into(), output, &count));
         };
         thread::Builder::new().name("stdout".to_owned()).spawn(carry)?;
-        Ok(Self { pipe: PipeWriter::new(writer)?, end: Some(end) })
+        Ok(Self { pipe: PipeWriter::new(writer)?, carried, end: Some(end) })
     }
 }
 
@@ -103,14 +109,14 @@ fn input(input: OwnedFd) -> io::Result<pipe::Receiver> {
     let (reader, writer) = io::pipe()?;
     let carry = move || {
         // A reader that is gone wants nothing more, and an input that fails has ended.
-        let _ = carry(input, writer.into());
+        let _ = carry(input, writer.into(), &AtomicU64::new(0));
     };
     thread::Builder::new().name("stdin".to_owned()).spawn(carry)?;
     pipe::Receiver::from_owned_fd(reader.into())
 }
 
-/// Carries all bytes over. Whoever shares a file with us may have made it non-blocking: then we wait for it.
-fn carry(from: OwnedFd, to: OwnedFd) -> io::Result<()> {
+/// Carries all bytes over, and counts them. Whoever shares a file with us may have made it non-blocking: then we wait for it.
+fn carry(from: OwnedFd, to: OwnedFd, carried: &AtomicU64) -> io::Result<()> {
     let (mut from, mut to) = (File::from(from), File::from(to));
     let mut buffer = vec![0; READ];
     loop {
@@ -122,6 +128,7 @@ fn carry(from: OwnedFd, to: OwnedFd) -> io::Result<()> {
         while !rest.is_empty() {
             let written = retry(&mut to, PollFlags::OUT, |to| to.write(rest))?;
             rest = rest.get(written..).unwrap_or_default();
+            carried.fetch_add(u64::try_from(written).unwrap_or(u64::MAX), Ordering::Relaxed);
         }
     }
 }

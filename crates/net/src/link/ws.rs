@@ -34,7 +34,7 @@ pub(crate) use self::key::{Key, accept_for};
 use self::room::Room;
 pub use self::tcp::tune;
 use self::watched::Watched;
-use super::{Arrival, Intake, Link, LinkError};
+use super::{Arrival, Intake, Link, LinkError, Moved};
 
 /// Pings that may wait for their pongs to leave. A peer that asks more often than it listens is not read meanwhile: the
 /// stack would keep a pong, and the buffer that its ping came in, for each.
@@ -245,6 +245,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Link for WebSocket<S> {
 
     fn is_amid_frame(&self) -> bool {
         self.socket.get_ref().is_amid_message()
+    }
+
+    fn moved(&self) -> Moved {
+        self.socket.get_ref().moved()
     }
 }
 

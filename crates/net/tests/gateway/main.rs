@@ -1,6 +1,7 @@
 //! A gateway between applications that know nothing of segments: nothing is altered, nothing is lost, nothing loops.
 #![expect(clippy::unwrap_used, reason = "a test may fail by panicking")]
 
+mod ending;
 mod kept;
 mod relay;
 mod room;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tokio::time::Instant;
-use tracing::info;
+use tracing::{info, warn};
 
 use breakbulk_proto::{CloseReason, Message};
 
@@ -11,41 +11,98 @@ use super::{Bridge, FAR, NEAR, name, other};
 use crate::link::Link;
 use crate::look::Look;
 
-/// How long answers are waited for when the side that asked sends nothing more.
+/// How long the next answer is waited for when the side that asked sends nothing more.
 const ANSWERS: Duration = Duration::from_secs(60);
+/// How often it is looked whether something moves.
+const LOOK: Duration = Duration::from_millis(250);
+
+/// For how long an end waits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Wait {
+    /// So long in all.
+    Until(Instant),
+    /// So long after the last of the answers that the host owes; and how many it owes.
+    Answers { owed: u64, until: Instant },
+    /// As long as the host takes to answer: it knows that nothing more comes, and decides itself when it is done.
+    Host,
+    /// So long after something last moved, which is looked at now and then.
+    Quiet { moved: u64, until: Instant, look: Instant },
+    /// No more: both sides are told to close.
+    Over,
+}
+
+impl Wait {
+    /// When there is something to decide.
+    pub(super) fn next(self) -> Option<Instant> {
+        match self {
+            Self::Until(until) | Self::Answers { until, .. } => Some(until),
+            Self::Host | Self::Over => None,
+            Self::Quiet { until, look, .. } => Some(until.min(look)),
+        }
+    }
+}
 
 impl Bridge<'_> {
-    /// Ends both sides when nothing is under way any more, at the latest after `time`.
-    pub(super) fn end_with(&mut self, reason: CloseReason, time: Duration) {
-        self.ending = Some(reason);
-        self.deadline = Some(Instant::now() + time);
+    /// Ends both sides when nothing is under way any more, at the latest after the time for it, whatever moves.
+    pub(super) fn stop(&mut self) {
+        self.sides.iter_mut().for_each(|side| side.driver.set_patient(false));
+        if self.wait != Some(Wait::Over) {
+            self.ending = Some(CloseReason::Restart);
+            self.wait = Some(Wait::Until(Instant::now() + self.drain));
+        }
     }
 
     /// Side `at` is closed: ends the other. A host that goes on to another client has time to answer this one, for nobody.
     pub(super) fn end_after(&mut self, at: usize, reason: CloseReason) {
-        let patience = self.debts.patience.filter(|_| at == NEAR);
-        if self.ending.is_none() {
-            self.end_with(reason, patience.unwrap_or(self.drain));
-        } else if let Some(patience) = patience {
-            self.deadline = self.deadline.map(|deadline| deadline.min(Instant::now() + patience));
-        }
-        if patience.is_some() && self.debts.owes(FAR) {
+        self.ending.get_or_insert(reason);
+        let is_left = at == NEAR && self.wait != Some(Wait::Over);
+        let Some(patience) = self.debts.patience.filter(|_| is_left) else { return };
+        let until = Instant::now() + patience;
+        self.wait = Some(Wait::Until(match self.wait {
+            Some(Wait::Until(before) | Wait::Answers { until: before, .. }) => before.min(until),
+            _ => until,
+        }));
+        if self.debts.owes(FAR) {
             info!(side = name(FAR), "the client is gone: what it would have been answered is waited for, and dropped");
         }
     }
 
     /// Looks whether something can end now.
     pub(super) fn settle(&mut self) {
-        let near = &self.sides[NEAR];
-        if self.ending.is_none() && near.has_ended {
-            self.end_with(CloseReason::Normal, ANSWERS);
-        }
-        if self.ending.is_none() && self.sides[FAR].has_ended {
-            self.end_with(CloseReason::Normal, self.drain);
+        if self.sides.iter().any(|side| side.has_ended) {
+            self.ending.get_or_insert(CloseReason::Normal);
         }
         self.settle_debts();
-        if self.ending.is_some() && !self.waits_for_answers() && self.is_done(NEAR) && self.is_done(FAR) {
+        if self.ending.is_none() || self.wait == Some(Wait::Over) {
+            return;
+        }
+        self.pass_on_the_end();
+        self.settle_wait();
+        let waits = self.waits_for_answers() || self.waits_for_host();
+        if !waits && self.is_done(NEAR) && self.is_done(FAR) {
             self.close_all();
+        }
+    }
+
+    /// The time has come that [`Wait::next`] said: looks what follows.
+    pub(super) fn look(&mut self) {
+        let (now, moved) = (Instant::now(), self.moved());
+        let is_over = match self.wait {
+            Some(Wait::Quiet { moved: before, until, .. }) => {
+                let until = if moved == before { until } else { now + self.drain };
+                self.wait = Some(Wait::Quiet { moved, until, look: now + LOOK });
+                now >= until
+            }
+            // It has yet to read what it is to answer.
+            Some(Wait::Answers { owed, .. }) if !self.sides[FAR].has_sent_all() => {
+                self.wait = Some(Wait::Answers { owed, until: now + ANSWERS });
+                false
+            }
+            Some(Wait::Answers { .. }) => !self.tell_the_end(),
+            wait => matches!(wait, Some(Wait::Until(_))),
+        };
+        if is_over {
+            self.give_up();
         }
     }
 
@@ -54,6 +111,83 @@ impl Bridge<'_> {
         if let Some(reply) = reply {
             self.debts.note(at, reply, &Look::front(reply));
         }
+    }
+
+    /// Notes what is lost with side `at`, which has just ended.
+    pub(super) fn note_loss(&mut self, at: usize) {
+        if self.wait != Some(Wait::Over) {
+            self.note_unanswered(at);
+        } else if self.sides[at].driver.has_unsent() {
+            self.lost.messages = self.lost.messages.saturating_add(1);
+            warn!(side = name(at), "it did not take all that was sent to it in time: the rest is lost");
+        }
+    }
+
+    /// Side `at` ends. Notes what a client waits for in vain that cannot see it: the end of a pipe tells nothing.
+    fn note_unanswered(&mut self, at: usize) {
+        let [near, far] = &self.sides;
+        let is_awaited = near.closed.is_none() && near.driver.link().ends_alone() && far.closed.is_none();
+        let answers = self.debts.count(FAR);
+        if at == FAR && is_awaited && answers > 0 && self.ending != Some(CloseReason::Restart) {
+            self.lost.answers = self.lost.answers.saturating_add(answers);
+            warn!(side = name(FAR), answers, "the host has not answered all that it was asked");
+        }
+    }
+
+    /// The client sends nothing more. A host that can be told so is, but only once it has answered: there are some that let
+    /// go of what they are at when their input ends.
+    fn pass_on_the_end(&mut self) {
+        let near = &self.sides[NEAR];
+        let is_over = near.has_ended || near.closed.is_some();
+        if is_over && self.ending != Some(CloseReason::Restart) && !self.waits_for_answers() {
+            self.tell_the_end();
+        }
+    }
+
+    /// Tells the host that nothing more comes, if that is so and it can be told. Whether it knows.
+    fn tell_the_end(&mut self) -> bool {
+        let far = &mut self.sides[FAR];
+        if !self.is_told && far.closed.is_none() && far.has_sent_all() {
+            self.is_told = far.driver.end_output();
+        }
+        self.is_told
+    }
+
+    /// Begins to wait anew when it is something else that is waited for, or another answer has come.
+    fn settle_wait(&mut self) {
+        let (now, owed) = (Instant::now(), self.debts.count(FAR));
+        let waits = self.waits_for_answers();
+        self.wait = Some(match self.wait {
+            Some(wait @ Wait::Until(_)) => wait,
+            _ if waits && self.is_told => Wait::Host,
+            Some(wait @ Wait::Answers { owed: before, .. }) if waits && before == owed => wait,
+            _ if waits => Wait::Answers { owed, until: now + ANSWERS },
+            Some(wait @ Wait::Quiet { .. }) => wait,
+            _ => Wait::Quiet { moved: self.moved(), until: now + self.drain, look: now + LOOK },
+        });
+    }
+
+    /// What has moved on both sides. What is said to a side that is closed does not count.
+    fn moved(&self) -> u64 {
+        let moved = |at: usize| {
+            let (side, peer) = (&self.sides[at], &self.sides[other(at)]);
+            let moved = side.driver.link().moved();
+            let inward = if peer.closed.is_some() { 0 } else { moved.inward };
+            if side.closed.is_some() { 0 } else { inward.saturating_add(moved.outward) }
+        };
+        moved(NEAR).saturating_add(moved(FAR))
+    }
+
+    /// The time is up for what is under way.
+    fn give_up(&mut self) {
+        for at in [NEAR, FAR] {
+            let unsent = if self.sides[at].closed.is_some() { 0 } else { self.sides[at].unsent() };
+            if unsent > 0 {
+                self.lost.messages = self.lost.messages.saturating_add(unsent);
+                warn!(side = name(at), messages = unsent, "messages that it did not take in time are lost");
+            }
+        }
+        self.close_all();
     }
 
     /// Keeps the host's link informed of what is owed, and answers the host in place of a client that cannot any more.
@@ -74,8 +208,14 @@ impl Bridge<'_> {
     fn waits_for_answers(&self) -> bool {
         let [near, far] = &self.sides;
         let is_last = self.debts.patience.is_none() || self.ending == Some(CloseReason::Restart);
-        let is_awaited = near.has_ended || (near.closed.is_some() && !is_last);
-        is_awaited && far.closed.is_none() && self.debts.owes(FAR)
+        let is_awaited = if near.closed.is_some() { !is_last } else { near.has_ended };
+        is_awaited && far.closed.is_none() && !far.has_ended && self.debts.owes(FAR)
+    }
+
+    /// Whether the end waits for a host that was told of it, and has not ended by itself yet.
+    fn waits_for_host(&self) -> bool {
+        let far = &self.sides[FAR];
+        self.is_told && far.closed.is_none() && !far.has_ended && self.ending != Some(CloseReason::Restart)
     }
 
     /// Whether side `at` has nothing under way that the end has to wait for.
@@ -90,9 +230,10 @@ impl Bridge<'_> {
         }
     }
 
-    pub(super) fn close_all(&mut self) {
-        self.deadline = None;
+    fn close_all(&mut self) {
         let Some(reason) = self.ending.clone() else { return };
+        self.note_unanswered(FAR);
+        self.wait = Some(Wait::Over);
         self.sides.iter_mut().filter(|side| side.closed.is_none()).for_each(|side| side.close(reason.clone()));
     }
 }

@@ -4,7 +4,8 @@ use std::future::Future;
 use std::io;
 use std::os::unix::process::CommandExt;
 use std::process::{ChildStdin, ChildStdout, Command, Stdio};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -24,6 +25,22 @@ const TERM_TIME: Duration = Duration::from_secs(1);
 /// How often we look whether it is gone.
 const LOOK: Duration = Duration::from_millis(5);
 
+/// The groups of all children of which something is left.
+static GROUPS: Mutex<Vec<Pid>> = Mutex::new(Vec::new());
+
+/// Kills all children of links at once, each with its whole process group: for a program that ends now, and would leave
+/// them behind. One that has time closes its links instead.
+pub fn kill_children() {
+    for group in groups().iter() {
+        // What is gone needs no signal.
+        let _ = kill_process_group(*group, Signal::KILL);
+    }
+}
+
+fn groups() -> MutexGuard<'static, Vec<Pid>> {
+    GROUPS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// A child process. It is ended when this is dropped, in the background.
 ///
 /// Two threads watch it, one its end and one its standard error, so that it does not matter what becomes of the runtime.
@@ -32,6 +49,8 @@ pub(super) struct Process {
     pub(super) grace: Duration,
     group: Pid,
     state: watch::Sender<State>,
+    /// Bytes that it wrote to its standard error.
+    logged: Arc<AtomicU64>,
     /// Taken when it is to end.
     running: Mutex<Option<Running>>,
 }
@@ -64,6 +83,8 @@ fn start(program: &str, arguments: &[String], config: &ExecConfig) -> io::Result
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
     let name: Arc<str> = program.rsplit('/').next().unwrap_or(program).into();
     let group = Pid::from_child(&child);
+    groups().push(group);
+    let logged = Arc::new(AtomicU64::new(0));
     let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
     let state = watch::Sender::new(State::Running);
     let waiter = thread("exec-wait", {
@@ -73,17 +94,19 @@ fn start(program: &str, arguments: &[String], config: &ExecConfig) -> io::Result
     let process = match waiter {
         Ok(waiter) => {
             let running = Mutex::new(Some(Running { child, waiter }));
-            Arc::new(Process { name, grace: config.grace, group, state, running })
+            Arc::new(Process { name, grace: config.grace, group, state, logged: Arc::clone(&logged), running })
         }
         Err(error) => {
             let _ = kill_process_group(group, Signal::KILL);
-            return child.wait().and(Err(error));
+            let killed = child.wait();
+            forget(group);
+            return killed.and(Err(error));
         }
     };
     // From here on, dropping the process ends the child.
     if let Some(stderr) = stderr {
         let name = Arc::clone(&process.name);
-        thread("exec-log", move || log::lines(stderr, &name))?;
+        thread("exec-log", move || log::lines(stderr, &name, &logged))?;
     }
     let pipes = pipes(stdin, stdout, config)?;
     Ok((process, pipes))
@@ -96,6 +119,11 @@ impl Process {
             State::Running => None,
             State::Exited(exit) | State::Gone(exit) => Some(exit),
         }
+    }
+
+    /// Bytes that it wrote to its standard error so far.
+    pub(super) fn logged(&self) -> u64 {
+        self.logged.load(Ordering::Relaxed)
     }
 
     /// Done when it has exited.
@@ -173,11 +201,17 @@ fn end(group: Pid, grace: Duration, mut running: Running, state: &watch::Sender<
     if !within(TERM_TIME, || test_kill_process_group(group).is_err()) {
         signal(Signal::KILL);
     }
+    forget(group);
     state.send_modify(|state| {
         if let State::Exited(exit) = *state {
             *state = State::Gone(exit);
         }
     });
+}
+
+/// Nothing is left of a group, so that its number may become another's.
+fn forget(group: Pid) {
+    groups().retain(|other| *other != group);
 }
 
 /// Whether something becomes true in time.

@@ -1,7 +1,8 @@
 //! The writing end of a pipe, which is closed by shutting it down.
 
+use std::fs::File;
 use std::io::{self, IoSlice};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
@@ -15,6 +16,12 @@ pub(in crate::link) struct PipeWriter(Option<pipe::Sender>);
 impl PipeWriter {
     pub(in crate::link) fn new(pipe: impl Into<OwnedFd>) -> io::Result<Self> {
         Ok(Self(Some(pipe::Sender::from_owned_fd(pipe.into())?)))
+    }
+
+    /// Where it can be seen how much of what was written is not read yet, also when the writer is closed. Only some
+    /// systems have it.
+    pub(in crate::link) fn reading_end(&self) -> Option<File> {
+        File::open(format!("/proc/self/fd/{}", self.0.as_ref()?.as_raw_fd())).ok()
     }
 
     fn pipe(&mut self) -> io::Result<Pin<&mut pipe::Sender>> {

@@ -35,13 +35,16 @@ pub(super) struct Reader<R> {
     at_end: bool,
     /// Bytes that nobody got.
     forgotten: u64,
+    /// Bytes that came.
+    read: u64,
 }
 
 impl<R: AsyncRead + Unpin> Reader<R> {
     pub(super) fn new(io: R, max_frame_bytes: u64) -> Self {
         // One byte more may be buffered, for a carriage return.
         let max_frame = usize::try_from(max_frame_bytes).unwrap_or(usize::MAX).min(usize::MAX - 1);
-        Self { io, buffer: BytesMut::new(), searched: 0, max_frame, skips: false, at_end: false, forgotten: 0 }
+        let (buffer, searched, skips, at_end, forgotten, read) = (BytesMut::new(), 0, false, false, 0, 0);
+        Self { io, buffer, searched, max_frame, skips, at_end, forgotten, read }
     }
 
     /// The next line that is not blank, without its end; `None` at the end of input.
@@ -67,6 +70,11 @@ impl<R: AsyncRead + Unpin> Reader<R> {
     /// Whether a line has begun and not ended that looks like a message: a prompt, or a progress bar, may never end.
     pub(super) fn is_amid_message(&self) -> bool {
         !self.at_end && !self.skips && self.buffer.first() == Some(&b'{')
+    }
+
+    /// Bytes that were read so far.
+    pub(super) const fn read(&self) -> u64 {
+        self.read
     }
 
     /// Nothing more will be read.
@@ -163,6 +171,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
             self.buffer.reserve(self.buffer.len().clamp(READ, LONG_READ));
         }
         let read = ready!(pin!(self.io.read_buf(&mut self.buffer)).poll(cx))?;
+        self.read = self.read.saturating_add(wide(read));
         self.at_end = read == 0;
         Poll::Ready(Ok(()))
     }

@@ -29,6 +29,8 @@ pub(super) struct Writer<W> {
     tail: BytesMut,
     /// Bytes in both.
     waiting: usize,
+    /// Bytes that are out.
+    written: u64,
     state: State,
 }
 
@@ -43,7 +45,7 @@ enum State {
 
 impl<W: AsyncWrite + Unpin> Writer<W> {
     pub(super) fn new(io: W) -> Self {
-        Self { io, pieces: VecDeque::new(), tail: BytesMut::new(), waiting: 0, state: State::Open }
+        Self { io, pieces: VecDeque::new(), tail: BytesMut::new(), waiting: 0, written: 0, state: State::Open }
     }
 
     /// Ready when little waits.
@@ -52,6 +54,16 @@ impl<W: AsyncWrite + Unpin> Writer<W> {
             ready!(self.poll_write(cx))?;
         }
         Poll::Ready(if self.state == State::Open { Ok(()) } else { Err(LinkError::Closed) })
+    }
+
+    /// What is written to.
+    pub(super) const fn io(&self) -> &W {
+        &self.io
+    }
+
+    /// Bytes that were written so far.
+    pub(super) const fn written(&self) -> u64 {
+        self.written
     }
 
     /// Takes a frame.
@@ -118,6 +130,7 @@ impl<W: AsyncWrite + Unpin> Writer<W> {
 
     fn advance(&mut self, mut written: usize) {
         self.waiting -= written;
+        self.written = self.written.saturating_add(u64::try_from(written).unwrap_or(u64::MAX));
         while let Some(piece) = self.pieces.front_mut() {
             if written < piece.len() {
                 piece.advance(written);

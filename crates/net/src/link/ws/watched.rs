@@ -12,6 +12,7 @@ use super::Role;
 use super::meter::Meter;
 use super::outbox::Outbox;
 use super::room::Room;
+use crate::link::Moved;
 
 /// A stream under a WebSocket. What the stack writes through it are whole frames; between them go ours.
 #[derive(Debug)]
@@ -23,14 +24,15 @@ pub(super) struct Watched<S> {
     room: Option<Box<Room>>,
     outbox: Outbox,
     signs_of_life: u64,
+    moved: Moved,
     /// The last write was not taken. Only the peer can change that.
     is_full: bool,
 }
 
 impl<S> Watched<S> {
     pub(super) fn new(io: S, ahead: Bytes, role: Role) -> Self {
-        let (meter, room) = (Meter::default(), None);
-        Self { io, ahead: own(&ahead), meter, room, outbox: Outbox::new(role), signs_of_life: 0, is_full: false }
+        let (meter, room, moved) = (Meter::default(), None, Moved::default());
+        Self { io, ahead: own(&ahead), meter, room, outbox: Outbox::new(role), signs_of_life: 0, moved, is_full: false }
     }
 
     /// Long frames need this room from now on, or none.
@@ -63,6 +65,11 @@ impl<S> Watched<S> {
         self.signs_of_life
     }
 
+    /// Bytes of the stream that were read and written.
+    pub(super) const fn moved(&self) -> Moved {
+        self.moved
+    }
+
     fn note_life(&mut self) {
         self.signs_of_life = self.signs_of_life.wrapping_add(1);
     }
@@ -79,9 +86,11 @@ impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
             }
             if this.ahead.is_empty() {
                 ready!(Pin::new(&mut this.io).poll_read(cx, buffer))?;
-                if buffer.filled().len() == before {
+                let read = buffer.filled().len().saturating_sub(before);
+                if read == 0 {
                     break;
                 }
+                this.moved.inward = this.moved.inward.saturating_add(wide(read));
                 this.note_life();
             } else {
                 let len = this.ahead.len().min(buffer.remaining());
@@ -143,8 +152,11 @@ impl<S: AsyncRead + Unpin> Watched<S> {
 impl<S: AsyncWrite + Unpin> Watched<S> {
     /// Writes all that waits.
     fn poll_write_all(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let Self { io, outbox, signs_of_life, is_full, .. } = self;
+        let Self { io, outbox, signs_of_life, is_full, moved, .. } = self;
         outbox.poll_write(io, cx, |outcome| {
+            if let Poll::Ready(Ok(written)) = outcome {
+                moved.outward = moved.outward.saturating_add(wide(*written));
+            }
             let had_no_room = std::mem::replace(is_full, outcome.is_pending());
             if had_no_room && matches!(outcome, Poll::Ready(Ok(_))) {
                 *signs_of_life = signs_of_life.wrapping_add(1);
@@ -186,6 +198,10 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
         ready!(this.poll_write_all(cx))?;
         Pin::new(&mut this.io).poll_shutdown(cx)
     }
+}
+
+fn wide(len: usize) -> u64 {
+    u64::try_from(len).unwrap_or(u64::MAX)
 }
 
 /// A copy that holds nothing else. What was read with a handshake, even nothing, is a slice of the buffer which that was

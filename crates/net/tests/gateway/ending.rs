@@ -1,0 +1,195 @@
+//! The end of input, and of a side: what is under way arrives, however long that takes, and what is lost is counted.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use breakbulk::gateway::{Ended, Gateway, Lost};
+use breakbulk::link::{self, Lines};
+use breakbulk::{Dialect, Link, Setup};
+use breakbulk_proto::ahp::Role;
+use breakbulk_proto::{Budget, Capacity, CloseReason, Event, Input, Limits};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader, DuplexStream, duplex, split};
+use tokio::task::JoinHandle;
+use tokio::time::sleep;
+
+use crate::world::{App, join_until};
+
+const REQUEST: &str = r#"{"jsonrpc":"2.0","id":1,"method":"m"}"#;
+const ANSWER: &str = r#"{"jsonrpc":"2.0","id":1,"result":1}"#;
+const SAID: &str = r#"{"jsonrpc":"2.0","method":"said"}"#;
+
+fn seconds(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+/// A pipe both ways, of which a link has one end.
+fn pipe() -> (DuplexStream, impl Link + 'static) {
+    let (ours, theirs) = duplex(1024);
+    let (reader, writer) = split(theirs);
+    (ours, Lines::new(reader, writer, Capacity::of(u64::MAX), 32 << 20))
+}
+
+fn join(near: impl Link + 'static, far: impl Link + 'static) -> JoinHandle<Ended> {
+    join_for(near, far, Duration::MAX)
+}
+
+/// Joins two links, and stops after a while.
+fn join_for(near: impl Link + 'static, far: impl Link + 'static, time: Duration) -> JoinHandle<Ended> {
+    let plain = |role| Setup::new(Dialect::Plain, role, Limits::default());
+    let gateway = Arc::new(Gateway::new(plain(Role::Server), plain(Role::Client), Budget::default()));
+    join_until(&gateway, near, far, sleep(time))
+}
+
+/// A client that sends these lines and nothing more, and reads what it gets to its end.
+async fn client(pipe: DuplexStream, lines: &[&str]) -> Vec<String> {
+    let (reader, mut writer) = split(pipe);
+    for line in lines {
+        writer.write_all(format!("{line}\n").as_bytes()).await.unwrap();
+    }
+    writer.shutdown().await.unwrap();
+    let (mut lines, mut heard) = (BufReader::new(reader).lines(), Vec::new());
+    while let Some(line) = lines.next_line().await.unwrap() {
+        heard.push(line);
+    }
+    heard
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_host_that_knows_of_the_end_answers_when_it_likes() {
+    let ((client_end, near), (host, far)) = (pipe(), pipe());
+    let ended = join(near, far);
+    let host = tokio::spawn(async move {
+        let (reader, mut writer) = split(host);
+        let mut lines = BufReader::new(reader).lines();
+        assert_eq!(lines.next_line().await.unwrap().as_deref(), Some(REQUEST));
+        assert_eq!(lines.next_line().await.unwrap(), None, "the end of input is passed on");
+        sleep(seconds(3600)).await;
+        writer.write_all(format!("{ANSWER}\n").as_bytes()).await.unwrap();
+        writer.shutdown().await.unwrap();
+    });
+    assert_eq!(client(client_end, &[REQUEST]).await, [ANSWER]);
+    host.await.unwrap();
+    assert_eq!(ended.await.unwrap().lost, Lost::default());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_host_that_has_not_answered_yet_does_not_lose_its_input_at_once() {
+    let ((client_end, near), (host, far)) = (pipe(), pipe());
+    join(near, far);
+    let host = tokio::spawn(async move {
+        let (reader, mut writer) = split(host);
+        let mut lines = BufReader::new(reader).lines();
+        assert_eq!(lines.next_line().await.unwrap().as_deref(), Some(REQUEST));
+        // Some servers let go of what they are at when their input ends.
+        tokio::select! {
+            line = lines.next_line() => panic!("{line:?}"),
+            () = sleep(seconds(50)) => {}
+        }
+        writer.write_all(format!("{ANSWER}\n").as_bytes()).await.unwrap();
+        assert_eq!(lines.next_line().await.unwrap(), None);
+    });
+    assert_eq!(client(client_end, &[REQUEST]).await, [ANSWER]);
+    host.await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_host_that_cannot_be_told_of_the_end_has_a_minute_for_each_answer_and_the_rest_counts_as_lost() {
+    let (client_end, near) = pipe();
+    let (far, host) = link::pair(&Capacity::of(u64::MAX), 4);
+    let (ended, mut host) = (join(near, far), App::new(host, Role::Server));
+    let requests: Vec<String> = (1..=4).map(|id| REQUEST.replace('1', &id.to_string())).collect();
+    let client =
+        tokio::spawn(async move { client(client_end, &requests.iter().map(String::as_str).collect::<Vec<_>>()).await });
+    for _ in 1..=4 {
+        host.next().await.unwrap();
+    }
+    for id in 1..=2 {
+        sleep(seconds(50)).await;
+        host.send(ANSWER.replace("\"id\":1", &format!("\"id\":{id}")));
+        while !matches!(host.driver.next().await, Some(Event::Sent { .. })) {}
+    }
+    while !matches!(host.driver.next().await, Some(Event::Closed(_)) | None) {}
+    assert_eq!(client.await.unwrap().len(), 2);
+    let lost = ended.await.unwrap().lost;
+    assert_eq!((lost.answers, lost.messages), (2, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_host_that_owes_nothing_may_go_on_after_the_end_until_it_is_silent() {
+    let ((client_end, near), (mut host, far)) = (pipe(), pipe());
+    let ended = join(near, far);
+    let host = tokio::spawn(async move {
+        for _ in 0..10 {
+            sleep(seconds(4)).await;
+            host.write_all(format!("{SAID}\n").as_bytes()).await.unwrap();
+        }
+        // It ignores the end of its input, and is ended.
+        let mut rest = String::new();
+        host.read_to_string(&mut rest).await.unwrap();
+        sleep(seconds(3600)).await;
+    });
+    assert_eq!(client(client_end, &[SAID]).await, [SAID; 10]);
+    assert_eq!(ended.await.unwrap().lost, Lost::default());
+    host.abort();
+}
+
+/// A client that reads a KiB at a time, so often, and stops after so many; how many bytes it got.
+async fn sip(pipe: &mut DuplexStream, pause: Duration, most: usize) -> usize {
+    let (mut bytes, mut got) = (vec![0; 1024], 0);
+    while got < most {
+        sleep(pause).await;
+        match pipe.read(&mut bytes).await.unwrap() {
+            0 => break,
+            read => got += read,
+        }
+    }
+    got
+}
+
+/// A host that says something long and leaves, in front of a client that reads so much, until the gateway stops.
+async fn long_farewell(most: usize, stop: Duration) -> (usize, Ended) {
+    let (mut client, near) = pipe();
+    let (far, host) = link::pair(&Capacity::of(u64::MAX), 4);
+    let (ended, mut host) = (join_for(near, far, stop), App::new(host, Role::Server));
+    host.send(format!(r#"{{"jsonrpc":"2.0","method":"m","params":["{}"]}}"#, "x".repeat(1_000_000)));
+    while !matches!(host.driver.next().await, Some(Event::Sent { .. })) {}
+    host.driver.handle(Input::Close(CloseReason::Normal));
+    let (got, _) = tokio::join!(sip(&mut client, Duration::from_millis(100), most), host.end());
+    let ended = ended.await.unwrap();
+    (got, ended)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_slow_reader_gets_all_that_a_host_said_before_it_left() {
+    let (got, ended) = long_farewell(usize::MAX, Duration::MAX).await;
+    assert!(got > 1_000_000, "{got}");
+    assert_eq!(ended.lost, Lost::default());
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_reader_leaves_is_counted_as_lost() {
+    let (_, ended) = long_farewell(100_000, Duration::MAX).await;
+    assert_eq!((ended.lost.messages, ended.lost.answers), (1, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_program_that_stops_does_not_wait_for_a_slow_reader() {
+    let (got, ended) = long_farewell(usize::MAX, seconds(10)).await;
+    assert!(got < 500_000, "{got}");
+    assert_eq!((ended.lost.messages, ended.lost.answers), (1, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_host_that_leaves_without_an_answer_leaves_a_loss() {
+    let ((client_end, near), (host, far)) = (pipe(), pipe());
+    let ended = join(near, far);
+    let host = tokio::spawn(async move {
+        let mut host = BufReader::new(host);
+        host.read_line(&mut String::new()).await.unwrap();
+        host.shutdown().await.unwrap();
+        sleep(seconds(1)).await;
+    });
+    assert_eq!(client(client_end, &[REQUEST]).await, [""; 0]);
+    assert_eq!(ended.await.unwrap().lost.answers, 1);
+    host.await.unwrap();
+}

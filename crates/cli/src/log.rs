@@ -24,6 +24,8 @@ where
     let log = tracing_subscriber::fmt()
         .with_env_filter(settings.level.filter())
         .with_writer(writer)
+        // Whoever reads the log may go away. What cannot be logged then is told to nobody, and above all not by a panic.
+        .log_internal_errors(false)
         .with_ansi(colours && settings.format == LogFormat::Text);
     match settings.format {
         LogFormat::Text => Box::new(log.with_target(false).with_timer(Clock).compact().finish()),

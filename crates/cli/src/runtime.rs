@@ -6,10 +6,12 @@ use tokio::runtime::Builder;
 
 use crate::failure::Error;
 
-/// Runs `work` to its end. What it left behind, such as a thread that waits for standard input, does not hold us up.
+/// Runs `work` to its end. What it left behind, such as a thread that waits for standard input, does not hold us up, and
+/// child processes are not left behind.
 pub(crate) fn run(work: impl Future<Output = Result<(), Error>>) -> Result<(), Error> {
     let runtime = Builder::new_multi_thread().enable_all().build().map_err(Error::Runtime)?;
     let result = runtime.block_on(work);
     runtime.shutdown_background();
+    breakbulk::link::kill_children();
     result
 }

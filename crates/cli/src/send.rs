@@ -1,7 +1,9 @@
 //! `breakbulk send`: one request, and its answer.
 
+use std::future::{Future, pending};
 use std::io::{self, Read, Write};
 use std::path::PathBuf;
+use std::pin::pin;
 use std::time::Duration;
 
 use breakbulk::{Address, AnyMachine, BoxLink, Dialect, Driver};
@@ -17,6 +19,7 @@ use crate::failure::{Error, Failure};
 use crate::open;
 use crate::runtime;
 use crate::settings::{Layers, LinkSettings, Settings, peer};
+use crate::shutdown;
 
 /// What `send` does.
 #[derive(Debug)]
@@ -50,33 +53,41 @@ impl SendSettings {
 
 /// Sends the request, and prints its answer.
 pub(crate) fn run(settings: SendSettings) -> Result<(), Error> {
-    let timeout = settings.timeout;
     runtime::run(async move {
-        let answer = match timeout {
-            Some(time) => tokio::time::timeout(time, ask(&settings)).await.map_err(|_| Error::NoAnswer(time))??,
-            None => ask(&settings).await?,
-        };
+        let cut_short = cut_short(settings.timeout, shutdown::requested().map_err(Error::Runtime)?);
+        let answer = ask(&settings, cut_short).await?;
         print(&answer, settings.raw)
     })
 }
 
-/// Connects, introduces us where the dialect needs it, and asks.
-async fn ask(settings: &SendSettings) -> Result<Message, Error> {
-    let route = open::route(settings.address.clone(), Role::Client, &settings.link)?;
-    let link = open::dialer(&route, &settings.link)?.dial(&route.address).await.map_err(Error::Dial)?;
-    let account = Budget::new(settings.link.budget).account(Some("the peer"));
-    let machine = route.setup.machine(account).map_err(Error::Random)?;
-    let mut conversation = Conversation { driver: Driver::new(link, machine), bars: Bars::new() };
-    // How much a peer takes is part of its answer to `initialize`.
-    if route.setup.dialect == Dialect::Ahp && !settings.is_initialize {
-        let hello = conversation.ask(HELLO.into()).await?;
-        if Answer::read(&hello).error.is_some() {
-            return Ok(hello);
+/// Why there will be no answer, as soon as that is known.
+async fn cut_short(timeout: Option<Duration>, shutdown: impl Future<Output = &'static str>) -> Error {
+    let late = async {
+        match timeout {
+            Some(time) => tokio::time::sleep(time).await,
+            None => pending().await,
         }
+        Error::NoAnswer(timeout.unwrap_or_default())
+    };
+    tokio::select! {
+        error = late => error,
+        signal = shutdown => Error::Interrupted(signal),
     }
-    let answer = conversation.ask(settings.request.clone().into()).await?;
+}
+
+/// Connects and asks; however that goes, the peer is told of the end.
+async fn ask(settings: &SendSettings, cut_short: impl Future<Output = Error>) -> Result<Message, Error> {
+    let mut cut_short = pin!(cut_short);
+    let mut conversation = tokio::select! {
+        conversation = Conversation::begin(settings) => conversation?,
+        error = &mut cut_short => return Err(error),
+    };
+    let answer = tokio::select! {
+        answer = conversation.hold(settings) => answer,
+        error = &mut cut_short => Err(error),
+    };
     conversation.end().await;
-    Ok(answer)
+    answer
 }
 
 /// Prints what the answer is about.
@@ -117,10 +128,32 @@ impl Answer {
 /// A request on its way, and its answer.
 struct Conversation {
     driver: Driver<BoxLink, AnyMachine>,
+    dialect: Dialect,
     bars: Bars,
 }
 
 impl Conversation {
+    /// Connects.
+    async fn begin(settings: &SendSettings) -> Result<Self, Error> {
+        let route = open::route(settings.address.clone(), Role::Client, &settings.link)?;
+        let link = open::dialer(&route, &settings.link)?.dial(&route.address).await.map_err(Error::Dial)?;
+        let account = Budget::new(settings.link.budget).account(Some("the peer"));
+        let machine = route.setup.machine(account).map_err(Error::Random)?;
+        Ok(Self { driver: Driver::new(link, machine), dialect: route.setup.dialect, bars: Bars::new() })
+    }
+
+    /// Introduces us where the dialect needs it, and asks.
+    async fn hold(&mut self, settings: &SendSettings) -> Result<Message, Error> {
+        // How much a peer takes is part of its answer to `initialize`.
+        if self.dialect == Dialect::Ahp && !settings.is_initialize {
+            let hello = self.ask(HELLO.into()).await?;
+            if Answer::read(&hello).error.is_some() {
+                return Ok(hello);
+            }
+        }
+        self.ask(settings.request.clone().into()).await
+    }
+
     /// Sends a request whose id is [`ID`]; gives its answer. Whatever else the peer says is passed over.
     async fn ask(&mut self, request: Message) -> Result<Message, Error> {
         self.driver.handle(Input::send(0, request));

@@ -6,7 +6,8 @@ use std::io;
 /// The exit status after a second signal: what shells give for SIGINT.
 const INTERRUPTED: i32 = 130;
 
-/// Waits for SIGINT or SIGTERM, and gives the name of what came. A second one ends the program there and then.
+/// Waits for SIGINT, SIGTERM or SIGHUP, and gives the name of what came. A second one of the first two ends the program
+/// there and then, with all child processes.
 ///
 /// Signals count from this call on, not only while the future is polled. It must be called inside a runtime.
 ///
@@ -17,7 +18,8 @@ pub(crate) fn requested() -> io::Result<impl Future<Output = &'static str> + Sen
     let first = tokio::spawn(async move {
         let name = signals.next().await;
         tokio::spawn(async move {
-            signals.next().await;
+            signals.again().await;
+            breakbulk::link::kill_children();
             std::process::exit(INTERRUPTED);
         });
         name
@@ -30,6 +32,8 @@ pub(crate) fn requested() -> io::Result<impl Future<Output = &'static str> + Sen
 struct Signals {
     interrupt: tokio::signal::unix::Signal,
     terminate: tokio::signal::unix::Signal,
+    /// None if we were started to outlive the terminal.
+    hangup: Option<tokio::signal::unix::Signal>,
 }
 
 #[cfg(unix)]
@@ -37,15 +41,37 @@ impl Signals {
     fn new() -> io::Result<Self> {
         use tokio::signal::unix::{SignalKind, signal};
 
-        Ok(Self { interrupt: signal(SignalKind::interrupt())?, terminate: signal(SignalKind::terminate())? })
+        let hangup = if ignores_hangup() { None } else { Some(signal(SignalKind::hangup())?) };
+        Ok(Self { interrupt: signal(SignalKind::interrupt())?, terminate: signal(SignalKind::terminate())?, hangup })
     }
 
     async fn next(&mut self) -> &'static str {
+        let hangup = async {
+            match &mut self.hangup {
+                Some(hangup) => hangup.recv().await,
+                None => std::future::pending().await,
+            }
+        };
         tokio::select! {
             _ = self.interrupt.recv() => "SIGINT",
             _ = self.terminate.recv() => "SIGTERM",
+            _ = hangup => "SIGHUP",
         }
     }
+
+    /// A terminal that goes away may say so twice: that is no second wish.
+    async fn again(&mut self) {
+        while self.next().await == "SIGHUP" {}
+    }
+}
+
+/// Whether SIGHUP was ignored before we came, as `nohup` does. Where that cannot be known, it was not.
+#[cfg(unix)]
+fn ignores_hangup() -> bool {
+    const HANGUP: u64 = 1;
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).is_some_and(|mask| mask & HANGUP != 0)
 }
 
 #[cfg(not(unix))]
@@ -62,6 +88,10 @@ impl Signals {
             Ok(()) => "Ctrl-C",
             Err(_) => std::future::pending().await,
         }
+    }
+
+    async fn again(&mut self) {
+        self.next().await;
     }
 }
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 use breakbulk::Address;
 use breakbulk::gateway::{Passed, Toward, Watcher};
 use breakbulk_proto::Kind;
+use tokio_util::sync::CancellationToken;
 
 use crate::bridge;
 use crate::failure::Error;
@@ -35,20 +36,36 @@ impl TapSettings {
         };
         settings.listen = Some(parse("--listen", listen)?);
         settings.connect = Some(parse("URL", url)?);
+        for (what, address) in [("--listen", &settings.listen), ("URL", &settings.connect)] {
+            if address.as_ref().is_some_and(|address| address.way.is_stdio()) {
+                let why = "allowed is all but stdio:, since tap prints to standard output";
+                return Err(Error::Arguments(format!("{what} is stdio: and does not hold: {why}")));
+            }
+        }
         Ok(Self { bridge: BridgeSettings::prove(settings, layers)?, json })
     }
 }
 
-/// Prints until it is told to stop.
+/// Prints until it is told to stop, or nobody reads any more what it prints.
 pub(crate) fn run(settings: TapSettings) -> Result<(), Error> {
     let print = if settings.json { json } else { text };
     runtime::run(async {
-        let shutdown = shutdown::requested().map_err(Error::Runtime)?;
+        let requested = shutdown::requested().map_err(Error::Runtime)?;
+        let unread = CancellationToken::new();
+        let is_unread = unread.clone();
+        let shutdown = async move {
+            tokio::select! {
+                signal = requested => signal,
+                () = is_unread.cancelled() => "nobody reads what is printed",
+            }
+        };
         let watch = || -> Option<Watcher> {
+            let unread = unread.clone();
             Some(Box::new(move |passed| {
                 let mut out = io::stdout().lock();
-                // Whoever read it has had enough; messages pass all the same.
-                let _ = writeln!(out, "{}", print(&passed)).and_then(|()| out.flush());
+                if writeln!(out, "{}", print(&passed)).and_then(|()| out.flush()).is_err() {
+                    unread.cancel();
+                }
             }))
         };
         bridge::serve(&settings.bridge, shutdown, watch).await

@@ -63,10 +63,14 @@ pub(crate) async fn entrance(
     link: &LinkSettings,
 ) -> Result<(Entrance, Vec<String>), Error> {
     match &route.address.way {
-        Way::WebSocket { host, port, .. } => {
+        Way::WebSocket { host, port, target, .. } => {
             let place = (host.as_str(), *port);
-            let (listener, admission) = listener(place, door, web_socket(route, link), |_| {}).await?;
-            let mut notes = vec![format!("listening on {}://{}", admission.scheme, listener.local_address())];
+            // An address without a path is any path.
+            let path = Some(target.as_str()).filter(|path| *path != "/");
+            let more = |config: &mut ListenConfig| config.path = path.map(str::to_owned);
+            let (listener, admission) = listener(place, door, web_socket(route, link), more).await?;
+            let (scheme, path) = (admission.scheme, path.unwrap_or_default());
+            let mut notes = vec![format!("listening on {scheme}://{}{path}", listener.local_address())];
             notes.extend(
                 admission.token.iter().filter(|_| admission.is_new).map(|token| format!("token: {}", token.reveal())),
             );

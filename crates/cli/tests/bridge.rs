@@ -2,6 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "a test may fail by panicking")]
 
 use std::io::{BufRead, BufReader, Write};
+use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, Output, Stdio};
 
 /// Answers each line with a result of 300,000 letters, whatever it asks. Its requests all have the id 1.
@@ -124,6 +125,86 @@ fn the_door_needs_a_token_and_says_so() {
     assert!(String::from_utf8_lossy(&without.stderr).contains("401"), "{without:?}");
     let with = run(&["send", &format!("{url}?token={token}"), "--method", "m"], "");
     assert!(with.status.success(), "{with:?}");
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
+
+#[test]
+fn a_path_in_the_listening_address_is_the_only_one() {
+    let bridge = Bridge::start("ws://127.0.0.1:0/agent", SERVER, &[]);
+    let place = bridge.url.strip_suffix("/agent").expect(&bridge.url);
+    let elsewhere = run(&["send", &format!("{place}/other"), "--method", "m"], "");
+    assert!(String::from_utf8_lossy(&elsewhere.stderr).contains("404"), "{elsewhere:?}");
+    let there = run(&["send", &bridge.url, "--method", "m"], "");
+    assert!(there.status.success(), "{there:?}");
+    assert_eq!(bridge.stop(), Some(0));
+}
+
+#[test]
+fn a_host_is_asked_for_the_subprotocol_that_its_client_was_granted() {
+    let host = TcpListener::bind("127.0.0.1:0").unwrap();
+    let bridge = Bridge::start("ws://127.0.0.1:0", &format!("ws://{}", host.local_addr().unwrap()), &[]);
+    let place = bridge.url.strip_prefix("ws://").unwrap();
+    let mut client = TcpStream::connect(place).unwrap();
+    let handshake = "Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n\
+        Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Protocol: ahp.v1, other\r\n";
+    write!(client, "GET / HTTP/1.1\r\nHost: {place}\r\n{handshake}\r\n").unwrap();
+    let lines = BufReader::new(host.accept().unwrap().0).lines();
+    let head: Vec<String> = lines.map(Result::unwrap).take_while(|line| !line.is_empty()).collect();
+    assert!(head.contains(&"Sec-Websocket-Protocol: ahp.v1".to_owned()), "{head:?}");
+}
+
+#[test]
+fn a_client_may_be_a_command() {
+    let dir = tempfile::tempdir().unwrap();
+    let heard = dir.path().join("heard");
+    let script = format!(r#"echo "$0"; read -r line; echo "$line" > {}"#, heard.display());
+    let listen = format!("exec:sh -c {} {}", shell_words(&script), shell_words(REQUEST));
+    let output = run(&["bridge", "--listen", &listen, "--connect", SERVER], "");
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(std::fs::read_to_string(heard).unwrap().len(), 300_084);
+}
+
+#[test]
+fn a_host_that_breaks_a_rule_is_told_from_one_that_is_gone() {
+    let segment = r#"{"jsonrpc":"2.0","method":"ahp/messageSegment","params":{}}"#;
+    let script = format!("read -r line; echo {}; cat > /dev/null", shell_words(segment));
+    let connect = format!("exec:?dialect=ahp&cap=65536 sh -c {}", shell_words(&script));
+    let output = run(&["bridge", "--listen", "stdio:", "--connect", &connect], &format!("{REQUEST}\n"));
+    assert_eq!(output.status.code(), Some(3), "{output:?}");
+}
+
+#[test]
+fn a_host_that_is_silent_for_too_long_is_given_up() {
+    let host = Bridge::start("ws://127.0.0.1:0", SERVER, &[]);
+    let args = ["--ping-interval", "200ms", "--idle-timeout", "1s"];
+    let args = [&["bridge", "--listen", "stdio:", "--connect", &host.url], &args[..]].concat();
+    let mut child = breakbulk(&args).spawn().unwrap();
+    let mut input = child.stdin.take().unwrap();
+    writeln!(input, "{REQUEST}").unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    assert!(lines.next().unwrap().unwrap().starts_with(r#"{"jsonrpc":"2.0","id":1,"result":"#));
+    assert!(Command::new("kill").args(["-s", "STOP", &host.child.id().to_string()]).status().unwrap().success());
+    assert_eq!(child.wait().unwrap().code(), Some(4));
+}
+
+#[test]
+fn a_tap_prints_for_people_unless_told_otherwise() {
+    let mut child = breakbulk(&["tap", SERVER]).env("BREAKBULK_NO_AUTH", "true").spawn().unwrap();
+    let mut errors = BufReader::new(child.stderr.take().unwrap()).lines();
+    let url = errors.next().unwrap().unwrap().replace("breakbulk: listening on ", "");
+    let sent = run(&["send", &url, "--method", "m"], "");
+    assert!(sent.status.success(), "{sent:?}");
+    let lines = BufReader::new(child.stdout.take().unwrap()).lines().take(2);
+    let words: Vec<Vec<String>> =
+        lines.map(|line| line.unwrap().split_whitespace().map(str::to_owned).collect()).collect();
+    assert_eq!(
+        (&words[0][..5], &words[1][..5]),
+        (
+            &["→", "m", "37", "B", "1"].map(str::to_owned)[..],
+            &["←", "response", "300.1", "kB", "1"].map(str::to_owned)[..]
+        )
+    );
     child.kill().unwrap();
     child.wait().unwrap();
 }

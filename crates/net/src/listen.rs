@@ -12,6 +12,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ::http::HeaderValue;
 use rustls::pki_types::CertificateDer;
 use thiserror::Error;
 use tokio::net::{TcpListener, TcpStream};
@@ -103,6 +104,8 @@ pub struct Accepted {
     pub principal: Option<Arc<str>>,
     /// The path and query that it asked for. The token is not in it.
     pub target: String,
+    /// The WebSocket subprotocol that it was granted: the first of those that it offered, if any.
+    pub protocol: Option<HeaderValue>,
 }
 
 /// Accepts links.
@@ -256,7 +259,7 @@ fn accepted<S>(
 where
     S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Send + Unpin + 'static,
 {
-    let Upgraded { io, ahead, admitted: Admitted { principal, target } } = upgraded;
+    let Upgraded { io, ahead, admitted: Admitted { principal, target, protocol } } = upgraded;
     let link = Box::new(WebSocket::server_with(io, ahead, link));
-    Accepted { link, peer, principal: principal.or(certificate), target }
+    Accepted { link, peer, principal: principal.or(certificate), target, protocol }
 }

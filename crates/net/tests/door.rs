@@ -320,3 +320,20 @@ async fn secrets_are_not_shown() {
     let shown = format!("{config_shown} {listener:?} {token:?}");
     assert!(!shown.contains(token.reveal()), "{shown}");
 }
+
+#[tokio::test]
+async fn the_first_subprotocol_that_a_client_offers_is_granted() {
+    let mut site = Site::new().await;
+    for (lines, want) in [
+        ("", None),
+        ("Sec-WebSocket-Protocol: ahp.v1\r\n", Some("ahp.v1")),
+        ("Sec-WebSocket-Protocol: , b.2, c\r\nSec-WebSocket-Protocol: d\r\n", Some("b.2")),
+    ] {
+        let (status, head, _stream) = site.answer(&site.handshake("/", &format!("{}{lines}", bearer(TOKEN)))).await;
+        assert_eq!(status, 101, "{head}");
+        let granted = head.lines().find_map(|line| line.strip_prefix("sec-websocket-protocol: "));
+        assert_eq!(granted, want, "{head}");
+        let accepted = site.next().await;
+        assert_eq!(accepted.protocol.as_ref().map(|name| name.to_str().unwrap()), want);
+    }
+}

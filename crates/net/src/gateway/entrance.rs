@@ -1,6 +1,7 @@
 //! Where clients come in: a listener of any sort, or one link that is there already.
 
 use breakbulk_proto::Capacity;
+use http::HeaderValue;
 
 use super::End;
 use crate::link::{BoxLink, unix};
@@ -33,6 +34,14 @@ pub enum Entrance {
 pub(super) struct Entered {
     pub(super) end: End,
     pub(super) principal: String,
+    /// The WebSocket subprotocol that it was granted.
+    pub(super) protocol: Option<HeaderValue>,
+}
+
+impl Entered {
+    fn new(end: End, principal: &str) -> Self {
+        Self { end, principal: principal.to_owned(), protocol: None }
+    }
 }
 
 impl Entrance {
@@ -40,24 +49,23 @@ impl Entrance {
     pub(super) async fn accept(&mut self) -> Option<Entered> {
         match self {
             Self::WebSocket(listener) => {
-                let Accepted { link, peer, principal, .. } = listener.accept().await;
+                let Accepted { link, peer, principal, protocol, .. } = listener.accept().await;
                 // A client is better known by the id that it gives; until then by where it is.
                 let end = End::new(link, peer.ip().to_string());
-                Some(match principal.as_deref() {
-                    Some(principal) => Entered { end: end.proven(principal), principal: principal.to_owned() },
-                    None => Entered { end, principal: ANYONE.to_owned() },
-                })
+                let entered = match principal.as_deref() {
+                    Some(principal) => Entered::new(end.proven(principal), principal),
+                    None => Entered::new(end, ANYONE),
+                };
+                Some(Entered { protocol, ..entered })
             }
             Self::Unix { listener, cap, max_frame_bytes } => loop {
                 match listener.accept(Capacity::of(*cap), *max_frame_bytes).await {
-                    Ok(link) => return Some(Entered { end: End::new(link, "unix"), principal: ANYONE.to_owned() }),
+                    Ok(link) => return Some(Entered::new(End::new(link, "unix"), ANYONE)),
                     Err(error) => tracing::warn!("a client could not be accepted: {error}"),
                 }
                 tokio::time::sleep(BREATHER).await;
             },
-            Self::Once(link) => {
-                Some(Entered { end: End::new(link.take()?, "standard input"), principal: ANYONE.to_owned() })
-            }
+            Self::Once(link) => Some(Entered::new(End::new(link.take()?, "standard input"), ANYONE)),
         }
     }
 }

@@ -8,6 +8,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
 use breakbulk_proto::CloseReason;
+use http::{HeaderValue, header};
 
 use super::entrance::{Entered, Entrance};
 use super::{End, Ended, Gateway, Lost, Watcher};
@@ -45,14 +46,23 @@ impl Exit {
         Self { dialer, address, kept: None, patience: PATIENCE }
     }
 
-    async fn open(&self) -> Result<End, DialError> {
-        let link: BoxLink = match &self.kept {
-            Some(child) => Box::new(child.link().await?),
-            None => self.dialer.dial(&self.address).await?,
+    /// A link for a client, who wants to speak `protocol` with the host, if any.
+    async fn open(&self, protocol: Option<HeaderValue>) -> Result<End, DialError> {
+        let link: BoxLink = match (&self.kept, protocol) {
+            (Some(child), _) => Box::new(child.link().await?),
+            (None, Some(protocol)) => self.dialer_with(protocol).dial(&self.address).await?,
+            (None, None) => self.dialer.dial(&self.address).await?,
         };
         let mut end = End::new(link, self.address.to_string());
         end.patience = self.kept.as_ref().map(|_| self.patience);
         Ok(end)
+    }
+
+    /// The dialer, asking for a subprotocol unless it was told to ask for another one.
+    fn dialer_with(&self, protocol: HeaderValue) -> Dialer {
+        let mut dialer = self.dialer.clone();
+        dialer.headers.entry(header::SEC_WEBSOCKET_PROTOCOL).or_insert(protocol);
+        dialer
     }
 }
 
@@ -113,7 +123,7 @@ impl Gateway {
 
     async fn client(
         &self,
-        Entered { end, principal }: Entered,
+        Entered { end, principal, protocol }: Entered,
         exit: &Exit,
         stop: CancellationToken,
         watcher: Option<Watcher>,
@@ -123,7 +133,7 @@ impl Gateway {
         let opened = tokio::select! {
             biased;
             () = stop.cancelled() => None,
-            opened = exit.open() => Some(opened),
+            opened = exit.open(protocol) => Some(opened),
         };
         let far = match opened.transpose() {
             Ok(Some(far)) => far,

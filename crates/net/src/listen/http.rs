@@ -81,6 +81,8 @@ pub(super) struct Upgraded<S> {
 pub(super) struct Admitted {
     pub(super) principal: Option<Arc<str>>,
     pub(super) target: String,
+    /// The subprotocol that it was granted.
+    pub(super) protocol: Option<HeaderValue>,
 }
 
 /// Serves HTTP on a connection until it becomes a WebSocket, or ends.
@@ -141,10 +143,14 @@ impl Front {
         if self.path.as_ref().is_some_and(|path| head.uri.path() != path) {
             return line(StatusCode::NOT_FOUND, "There is no WebSocket at this path.\n");
         }
-        let Some(response) = upgrade(&head) else {
+        let Some(mut response) = upgrade(&head) else {
             return line(StatusCode::BAD_REQUEST, "That is no WebSocket handshake of version 13.\n");
         };
-        let admitted = Admitted { principal, target: target_without_token(&head) };
+        let protocol = first_protocol(&head.headers);
+        if let Some(protocol) = &protocol {
+            response.headers_mut().insert(header::SEC_WEBSOCKET_PROTOCOL, protocol.clone());
+        }
+        let admitted = Admitted { principal, target: target_without_token(&head), protocol };
         *slot.lock().unwrap_or_else(PoisonError::into_inner) = Some(admitted);
         response
     }
@@ -201,6 +207,14 @@ fn upgrade(head: &Parts) -> Option<Response<BoxBody>> {
     headers.insert(header::CONNECTION, HeaderValue::from_static("Upgrade"));
     headers.insert(header::SEC_WEBSOCKET_ACCEPT, HeaderValue::from_str(&accept_for(key.as_bytes())).ok()?);
     Some(response)
+}
+
+/// The subprotocol that a client likes best, if it names any. What it means is between the client and the host; but
+/// browsers and others give a WebSocket up on which they are granted none.
+fn first_protocol(headers: &HeaderMap) -> Option<HeaderValue> {
+    let offered = headers.get_all(header::SEC_WEBSOCKET_PROTOCOL).iter().filter_map(|value| value.to_str().ok());
+    let first = offered.flat_map(|value| value.split(',')).map(str::trim).find(|name| !name.is_empty())?;
+    HeaderValue::from_str(first).ok()
 }
 
 /// Sixteen bytes in base64.

@@ -1,7 +1,6 @@
 //! `breakbulk bridge`: messages between two ends, each in its own wire form.
 
 use std::future::Future;
-use std::io::{self, Write};
 use std::sync::Arc;
 
 use breakbulk::gateway::{Lost, Served, Watcher};
@@ -9,8 +8,10 @@ use breakbulk::{Gateway, Way};
 use breakbulk_proto::Budget;
 use breakbulk_proto::ahp::Role;
 use tokio_util::sync::CancellationToken;
+use tracing::Level;
 
 use crate::failure::Error;
+use crate::log;
 use crate::open;
 use crate::runtime;
 use crate::settings::BridgeSettings;
@@ -36,10 +37,7 @@ pub(crate) async fn serve(
     let exit = open::exit(&far, link, *keep)?;
     let (entrance, notes) = open::entrance(&near, door, link).await?;
     let gateway = Gateway::new(near.setup, far.setup, Budget::new(link.budget)).with_drain(*shutdown_timeout);
-    for note in notes {
-        // Nobody reads this when it fails.
-        let _ = writeln!(io::stderr(), "breakbulk: {note}");
-    }
+    notes.iter().for_each(|note| log::say(Level::INFO, note));
     let stop = CancellationToken::new();
     let stopping = stop.clone();
     tokio::spawn(async move {

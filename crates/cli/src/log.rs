@@ -1,18 +1,40 @@
 //! The log, on standard error: for people one short line, for programs one object a line.
 
 use std::fmt;
-use std::io::{self, IsTerminal};
+use std::io::{self, IsTerminal, Write};
+use std::sync::OnceLock;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use tracing::Subscriber;
+use tracing::{Level, Subscriber};
 use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::time::FormatTime;
 
 use crate::settings::{LogFormat, LogSettings};
 
+/// How log lines look, once that is known.
+static FORMAT: OnceLock<LogFormat> = OnceLock::new();
+
+/// Tells a person, on standard error and whatever the level, what is not for the log alone: where we listen, or why we end.
+/// For programs it is an object, like every other line there.
+pub(crate) fn say(level: Level, text: &str) {
+    let line = line(FORMAT.get().copied().unwrap_or(LogFormat::Text), level, text);
+    // Nobody reads it when this fails.
+    let _ = writeln!(io::stderr(), "{line}");
+}
+
+fn line(format: LogFormat, level: Level, text: &str) -> String {
+    match format {
+        LogFormat::Text => format!("breakbulk: {text}"),
+        LogFormat::Json => {
+            serde_json::json!({ "level": level.as_str(), "message": text, "target": "breakbulk" }).to_string()
+        }
+    }
+}
+
 /// Starts the log. Only the first start counts.
 pub(crate) fn start(settings: &LogSettings) {
+    let _ = FORMAT.set(settings.format);
     // It fails only if there is a log already.
     let _ = tracing::subscriber::set_global_default(subscriber(settings, is_colourful(), io::stderr));
 }
@@ -115,6 +137,13 @@ pub(crate) mod tests {
         let count = |level| logged(LogFormat::Text, level, false, work).lines().count();
         let counts = ["off", "error", "warn", "info", "debug", "trace", "hyper=info"].map(count);
         assert_eq!(counts, [0, 0, 1, 2, 3, 4, 2]);
+    }
+
+    #[test]
+    fn what_is_told_looks_like_the_log_of_programs_for_programs() {
+        assert_eq!(line(LogFormat::Text, Level::INFO, "listening"), "breakbulk: listening");
+        let object: serde_json::Value = line(LogFormat::Json, Level::ERROR, "a \"b\"").parse().unwrap();
+        assert_eq!((&object["level"], &object["message"]), (&"ERROR".into(), &"a \"b\"".into()));
     }
 
     #[test]

@@ -29,6 +29,7 @@ use std::io::{self, BufWriter, ErrorKind, Write};
 use std::process::ExitCode;
 
 use clap::Parser;
+use tracing::Level;
 
 use crate::args::{Args, Command};
 use crate::bar::Bar;
@@ -45,8 +46,7 @@ fn main() -> ExitCode {
         Err(Error::Output(error)) if error.kind() == ErrorKind::BrokenPipe => ExitCode::SUCCESS,
         Err(Error::Reported) => ExitCode::from(2),
         Err(error) => {
-            // Nothing is left to tell it to when this fails too.
-            let _ = writeln!(io::stderr(), "breakbulk: {error}");
+            log::say(Level::ERROR, &error.to_string());
             ExitCode::from(error.status())
         }
     }
@@ -88,6 +88,7 @@ fn run(args: Args) -> Result<(), Error> {
 fn prepare<S: Scope>(args: SettingsArgs<S>) -> Result<(Settings, Configuration), Error> {
     let configuration = Configuration::load(args)?;
     let settings = Settings::read(&configuration.layers)?;
+    settings::check_files(&settings, &configuration.layers)?;
     log::start(&LogSettings::of(&settings));
     Ok((settings, configuration))
 }

@@ -18,10 +18,11 @@ use breakbulk_proto::ahp::Role;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
-use tracing::{debug, error, info, warn};
+use tracing::{Level, debug, error, info, warn};
 
 use crate::args::Format;
 use crate::failure::Error;
+use crate::log::say;
 use crate::open::{self, Admission};
 use crate::runtime;
 use crate::settings::{AgentName, Means, PATH, ServeSettings};
@@ -125,8 +126,7 @@ impl Server {
                 // A token that somebody gave us is theirs to show.
                 let shown = with_token.filter(|_| *is_new).unwrap_or(address);
                 for note in [format!("listening on {shown}")].into_iter().chain(self.admission.notes()) {
-                    // Nobody reads this when it fails.
-                    let _ = writeln!(io::stderr(), "breakbulk: {note}");
+                    say(Level::INFO, &note);
                 }
             }
         }

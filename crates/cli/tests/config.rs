@@ -206,3 +206,41 @@ fn splitting_and_joining_use_no_settings() {
     let output = breakbulk(dir.path(), &variables, &["join", "--dialect", "ahp"]);
     assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), ""));
 }
+
+#[test]
+fn files_that_cannot_be_used_are_named_at_the_start() {
+    let dir = with("bad.pem", "nothing of use\n");
+    for (args, key) in [
+        (&["--tls-ca", "/nonexistent"][..], "tls_ca is \"/nonexistent\" (flag --tls-ca): "),
+        (&["--tls-ca", "bad.pem"], "tls_ca is \"bad.pem\" (flag --tls-ca): bad.pem: no certificate in it"),
+        (&["--tls-client-ca", "/nonexistent"], "tls_client_ca is "),
+        (
+            &["--tls-cert", "/nonexistent", "--tls-key", "/nonexistent2"],
+            "tls_cert is \"/nonexistent\" (flag --tls-cert): ",
+        ),
+        (&["--tls-client-cert", "/nonexistent", "--tls-client-key", "/nonexistent2"], "tls_client_cert is "),
+    ] {
+        let bridge = ["bridge", "--listen", "wss://127.0.0.1:0", "--connect", "wss://127.0.0.1:1"];
+        let output = breakbulk(dir.path(), &[], &[&bridge, args].concat());
+        let errors = text(&output.stderr);
+        assert_eq!((output.status.code(), errors.lines().count()), (Some(2), 1), "{errors}");
+        assert!(errors.starts_with(&format!("breakbulk: {key}")), "{errors}");
+    }
+}
+
+#[test]
+fn what_would_be_ignored_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = |args: &[&str]| breakbulk(dir.path(), &[], args);
+    assert_refused(
+        &run(&["bridge", "--listen", "ws://127.0.0.1:0/a?x=1", "--connect", "exec:true"]),
+        "listen is \"ws://127.0.0.1:0/a?x=1\" (flag --listen): allowed in its query are cap, dialect and preset",
+    );
+    for (args, what) in [
+        (&["tap", "exec:true", "--listen", "stdio:"], "--listen"),
+        (&["tap", "stdio:", "--listen", "ws://127.0.0.1:0"], "URL"),
+    ] {
+        let why = "allowed is all but stdio:, since tap prints to standard output";
+        assert_refused(&run(args), &format!("{what} is stdio: and does not hold: {why}"));
+    }
+}

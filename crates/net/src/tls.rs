@@ -11,6 +11,7 @@ use rustls::RootCertStore;
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::sign::CertifiedKey;
 use thiserror::Error;
 
 pub use self::client::{ClientTls, Roots, Trust};
@@ -57,10 +58,29 @@ pub struct Identity {
 
 impl Identity {
     fn load(&self) -> Result<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>), TlsError> {
+        let certificates = certificates(&self.certificate)?;
         let key = PrivateKeyDer::from_pem_file(&self.key)
             .map_err(|source| TlsError::File { path: self.key.clone(), source })?;
-        Ok((certificates(&self.certificate)?, key))
+        Ok((certificates, key))
     }
+
+    /// Whether both files can be used, together.
+    ///
+    /// # Errors
+    /// Names the file that cannot.
+    pub fn check(&self) -> Result<(), TlsError> {
+        let (certificates, key) = self.load()?;
+        CertifiedKey::from_der(certificates, key, &provider())?;
+        Ok(())
+    }
+}
+
+/// Whether a PEM file has authorities in it, and nothing that is of no use as one.
+///
+/// # Errors
+/// Says what is wrong with it.
+pub fn check_authorities(path: &Path) -> Result<(), TlsError> {
+    add_authorities(&mut RootCertStore::empty(), path)
 }
 
 /// All certificates in a PEM file; at least one.

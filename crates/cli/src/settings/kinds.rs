@@ -222,7 +222,8 @@ impl Value for LogLevel {
 
     fn parse(text: &str) -> Result<Self, String> {
         // A lone word that is no level would pass as a filter for a part of that name.
-        let holds = LEVELS.contains(&text) || (text.contains('=') && EnvFilter::builder().parse(text).is_ok());
+        let has_levels = text.contains('=') && !text.split(',').any(|part| part.trim_end().ends_with('='));
+        let holds = LEVELS.contains(&text) || (has_levels && EnvFilter::builder().parse(text).is_ok());
         let why = || format!("{}, or a filter such as warn,breakbulk=debug", allowed(LEVELS));
         if holds { Ok(Self(text.to_owned())) } else { Err(why()) }
     }

@@ -3,13 +3,13 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use breakbulk::Address;
+use breakbulk::{Address, Way, tls};
 use breakbulk_proto::{BudgetConfig, Limits, LimitsConfig, LimitsError};
 
 use super::kinds::{Fingerprint, Header, Host, LogLevel, Secret, WebOrigin};
 use super::names::{LogFormat, Proxy, Roots};
 use super::value::Value;
-use super::{HostSettings, Layers, Means, SettingError, Settings, find};
+use super::{HostSettings, Layers, Means, Origin, SettingError, Settings, find};
 use crate::failure::Error;
 
 /// What `bridge` does.
@@ -118,6 +118,11 @@ impl BridgeSettings {
         let connect = towards_peer(connect, &settings);
         if listen.way.is_stdio() && connect.way.is_stdio() {
             return Err(together(layers, "listen", "connect", "cannot both be stdio:"));
+        }
+        if let Way::WebSocket { target, .. } = &listen.way
+            && target.contains('?')
+        {
+            return Err(layers.refuse("listen", "allowed in its query are cap, dialect and preset".into()));
         }
         let (keep, shutdown_timeout) = (settings.keep, settings.shutdown_timeout.0);
         let door = Door::prove(&settings, Some(&listen), layers)?;
@@ -233,6 +238,26 @@ pub(super) fn towards_peer(mut address: Address, settings: &Settings) -> Address
     address
 }
 
+/// Whether the files that settings name can be used.
+pub(crate) fn check_files(settings: &Settings, layers: &Layers) -> Result<(), SettingError> {
+    for (key, path) in [("tls_ca", &settings.tls_ca), ("tls_client_ca", &settings.tls_client_ca)] {
+        let checked = path.as_ref().map_or(Ok(()), |path| tls::check_authorities(path));
+        checked.map_err(|why| layers.refuse(key, why.to_string()))?;
+    }
+    for (names, certificate, key) in [
+        (("tls_cert", "tls_key"), &settings.tls_cert, &settings.tls_key),
+        (("tls_client_cert", "tls_client_key"), &settings.tls_client_cert, &settings.tls_client_key),
+    ] {
+        let (Some(certificate), Some(key)) = (certificate.clone(), key.clone()) else { continue };
+        let checked = tls::Identity { certificate, key: key.clone() }.check();
+        checked.map_err(|why| {
+            let is_key = matches!(&why, tls::TlsError::File { path, .. } if *path == key);
+            layers.refuse(if is_key { names.1 } else { names.0 }, why.to_string())
+        })?;
+    }
+    Ok(())
+}
+
 /// A limit that does not hold, under the name that it has here.
 fn limit(error: &LimitsError, layers: &Layers) -> SettingError {
     let name = error.key.trim_end_matches("_bytes").trim_end_matches("_ms");
@@ -245,6 +270,23 @@ fn limit(error: &LimitsError, layers: &Layers) -> SettingError {
     };
     let key = find(name).map_or(error.key, |setting| setting.key);
     let (least, most) = (error.min, error.max);
+    let is_given = |key| layers.origin(key) != Origin::Default;
+    // Of two that do not fit, it is the one that somebody gave.
+    match key {
+        "max_frame" if !is_given("max_frame") => {
+            return layers.refuse("max_message", format!("allowed are {least} bytes and more"));
+        }
+        "max_message" if !is_given("max_message") && error.value < least => {
+            return layers
+                .refuse("max_frame", format!("allowed are up to {} bytes, which is max_message", error.value));
+        }
+        "max_message" if !is_given("max_message") => {
+            let key = if is_given("memory") { "memory" } else { "memory_per_token" };
+            return layers
+                .refuse(key, format!("it has no room for a message of {} bytes, which is max_message", error.value));
+        }
+        _ => {}
+    }
     let allowed = match key {
         "max_message" if error.value < least => format!("allowed are {least}{unit} and more, because of max_frame"),
         "max_message" => format!("allowed are up to {most}{unit}, because of memory and memory_per_token"),

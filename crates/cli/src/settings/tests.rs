@@ -206,6 +206,15 @@ fn limits_that_do_not_hold_are_named_as_they_were_written() {
             "max_frame = '2M'\nmax_message = '1M'",
             "max_message is \"1M\" (file b.toml:2): allowed are 2000000 bytes and more, because of max_frame",
         ),
+        ("max_message = 1", "max_message is \"1\" (file b.toml:1): allowed are 512 bytes and more"),
+        (
+            "max_frame = '1GiB'",
+            "max_frame is \"1GiB\" (file b.toml:1): allowed are up to 33554432 bytes, which is max_message",
+        ),
+        (
+            "memory = '1M'",
+            "memory is \"1M\" (file b.toml:1): it has no room for a message of 33554432 bytes, which is max_message",
+        ),
         (
             "ping_interval = '30s'",
             "ping_interval (file b.toml:1) and idle_timeout (default) leave no time: the first must be shorter",
@@ -232,7 +241,7 @@ fn values_of_each_kind_are_read_and_others_refused() {
     check::<WebOrigin>(&["https://a.example", "http://[::1]:80"], &["*", "a.example", "https://", "https://a/b"]);
     check::<Host>(&["a.example", "a:1", "[::1]:80"], &["", "a/b", "a b", "http://a"]);
     check::<Secret>(&["abc", "A-._~+/="], &["", "a b", "a\n", "é", "a&b"]);
-    check::<LogLevel>(&["off", "trace", "warn,breakbulk=debug"], &["", "inof", "a=b"]);
+    check::<LogLevel>(&["off", "trace", "warn,breakbulk=debug"], &["", "inof", "a=b", "zzz=", "warn,a="]);
     check::<Roots>(&["native", "webpki", "both"], &["", "mozilla"]);
     check::<Address>(&["ws://h:1", "stdio:", "exec:a b"], &["", "http://h"]);
 }

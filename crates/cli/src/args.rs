@@ -69,6 +69,7 @@ pub(crate) struct JoinArgs {
 
 /// List ways whose caps are known, for --preset and ?preset=.
 #[derive(Debug, Arguments)]
+#[command(after_help = PRESETS_EXAMPLES)]
 pub(crate) struct PresetsArgs {
     /// Print objects for programs.
     #[arg(long)]
@@ -144,6 +145,13 @@ Exit status:
   3    the peer broke a rule
   4    disconnected
   130  ended at once, by a second signal";
+
+const PRESETS_EXAMPLES: &str = "\
+Examples:
+  breakbulk presets
+      for people, with where each cap is documented
+  breakbulk presets --json | jq '.[] | select(.cap < 100000).name'
+      for programs";
 
 const COMPLETIONS_EXAMPLES: &str = "\
 Examples:

@@ -13,6 +13,14 @@ use common::text;
 const COMMANDS: [&str; 11] =
     ["serve", "log", "bridge", "send", "tap", "split", "join", "presets", "config", "completions", "man"];
 
+const LOG_COMMANDS: [&str; 6] = ["list", "show", "verify", "export", "compact", "erase"];
+
+/// All commands, each by its words.
+fn every_command() -> Vec<Vec<&'static str>> {
+    let log = LOG_COMMANDS.map(|command| vec!["log", command]);
+    COMMANDS.map(|command| vec![command]).into_iter().chain(log).collect()
+}
+
 /// What the program prints to a person with a terminal of `columns`.
 fn printed(columns: &str, args: &[&str]) -> String {
     let output = common::breakbulk(Path::new("."), &[("COLUMNS", columns)], args);
@@ -23,14 +31,36 @@ fn printed(columns: &str, args: &[&str]) -> String {
 #[test]
 fn help_fits_the_terminal() {
     for (columns, most) in [("80", 80), ("120", 100)] {
-        for command in COMMANDS {
+        for command in every_command() {
             for flag in ["-h", "--help"] {
-                let help = printed(columns, &[command, flag]);
+                let help = printed(columns, &[&command[..], &[flag]].concat());
                 let long: Vec<&str> = help.lines().filter(|line| line.chars().count() > most).collect();
-                assert!(long.is_empty(), "{command} {flag} at {columns}: {long:#?}");
+                assert!(long.is_empty(), "{command:?} {flag} at {columns}: {long:#?}");
             }
         }
     }
+}
+
+#[test]
+fn help_of_every_command_has_examples_of_it() {
+    for command in every_command() {
+        let help = printed("80", &[&command[..], &["--help"]].concat());
+        assert!(help.contains(&format!("Examples:\n  breakbulk {}", command.join(" "))), "{command:?}: {help}");
+    }
+    assert_eq!(
+        (listed(&[]), listed(&["log"])),
+        (COMMANDS.map(str::to_owned).to_vec(), LOG_COMMANDS.map(str::to_owned).to_vec())
+    );
+}
+
+/// The commands that the help of a command lists.
+fn listed(command: &[&str]) -> Vec<String> {
+    let help = printed("80", &[command, &["--help"]].concat());
+    let lines = help.lines().skip_while(|line| *line != "Commands:").skip(1).take_while(|line| !line.is_empty());
+    // What goes on from the line before stands further in.
+    let names = lines.filter_map(|line| line.strip_prefix("  ").filter(|line| !line.starts_with(' ')));
+    let names = names.filter_map(|line| line.split(' ').next()).filter(|name| *name != "help");
+    names.map(str::to_owned).collect()
 }
 
 #[test]

@@ -53,6 +53,7 @@ pub(crate) enum LogCommand {
 
 /// List channels: how much each has in the log, and from when.
 #[derive(Debug, Arguments)]
+#[command(after_help = LIST_EXAMPLES)]
 pub(crate) struct ListArgs {
     /// Only those of this session.
     #[arg(long, value_name = "URI")]
@@ -68,6 +69,7 @@ pub(crate) struct ListArgs {
 
 /// Print the entries of a channel, oldest first.
 #[derive(Debug, Arguments)]
+#[command(after_help = SHOW_EXAMPLES)]
 pub(crate) struct ShowArgs {
     /// Its URI, as `list` shows it.
     #[arg(value_name = "CHANNEL")]
@@ -93,6 +95,7 @@ pub(crate) struct ShowArgs {
 ///
 /// Names what is damaged. The exit status is then 1.
 #[derive(Debug, Arguments)]
+#[command(after_help = VERIFY_EXAMPLES)]
 pub(crate) struct VerifyArgs {
     #[command(flatten)]
     pub(crate) settings: SettingsArgs<Stored>,
@@ -103,6 +106,7 @@ pub(crate) struct VerifyArgs {
 /// What the log is comes first, then each channel with its snapshot and rows, then all entries in order. What is appended
 /// meanwhile is left out.
 #[derive(Debug, Arguments)]
+#[command(after_help = EXPORT_EXAMPLES)]
 pub(crate) struct ExportArgs {
     /// Only the channels of this session.
     #[arg(long, value_name = "URI")]
@@ -117,6 +121,7 @@ pub(crate) struct ExportArgs {
 /// With --keep-for or --keep-bytes each channel is saved as it is now, and older entries go. As much room as the log has
 /// is needed beside it meanwhile.
 #[derive(Debug, Arguments)]
+#[command(after_help = COMPACT_EXAMPLES)]
 pub(crate) struct CompactArgs {
     #[command(flatten)]
     pub(crate) settings: SettingsArgs<Upkeep>,
@@ -124,6 +129,7 @@ pub(crate) struct CompactArgs {
 
 /// Remove a session for good, with all its channels. The host must be stopped.
 #[derive(Debug, Arguments)]
+#[command(after_help = ERASE_EXAMPLES)]
 pub(crate) struct EraseArgs {
     /// Its URI, as `list` shows it.
     #[arg(value_name = "SESSION")]
@@ -153,6 +159,45 @@ SIGINT and SIGTERM end it once clients are told and the log is closed; a second
 one ends it at once.
 
 Exit status: 0 done, 1 failure, 2 bad arguments or settings, 130 ended at once.";
+
+const LIST_EXAMPLES: &str = "\
+Examples:
+  breakbulk log list
+      every channel, for people
+  breakbulk log list --session ahp-session:/1 --json
+      those of one session, for programs";
+
+const SHOW_EXAMPLES: &str = "\
+Examples:
+  breakbulk log show ahp-root:// --limit 20
+      the oldest entries of a channel
+  breakbulk log show ahp-session:/1 --from 100 --json
+      whole bodies, from a seq on";
+
+const VERIFY_EXAMPLES: &str = "\
+Examples:
+  breakbulk log verify
+  breakbulk log verify --data /var/lib/breakbulk
+
+Exit status: 0 all is well, 1 failure or damage, 2 bad arguments or settings.";
+
+const EXPORT_EXAMPLES: &str = "\
+Examples:
+  breakbulk log export > log.jsonl
+      everything
+  breakbulk log export --session ahp-session:/1 > session.jsonl
+      one session";
+
+const COMPACT_EXAMPLES: &str = "\
+Examples:
+  breakbulk log compact
+      gives room back that is free already
+  breakbulk log compact --keep-for 30d
+      lets go of what is older than a month";
+
+const ERASE_EXAMPLES: &str = "\
+Examples:
+  breakbulk log erase ahp-session:/1 --yes";
 
 const LOG_EXAMPLES: &str = "\
 Examples:

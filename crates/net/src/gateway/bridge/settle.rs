@@ -180,6 +180,9 @@ impl Bridge<'_> {
 
     /// The time is up for what is under way.
     fn give_up(&mut self) {
+        if self.waits_for_host() {
+            warn!(side = name(FAR), "it did not end by itself when it was told that nothing more comes, and is ended");
+        }
         for at in [NEAR, FAR] {
             let unsent = if self.sides[at].closed.is_some() { 0 } else { self.sides[at].unsent() };
             if unsent > 0 {

@@ -37,7 +37,11 @@ pub use self::serve::{Exit, Served};
 #[derive(Debug)]
 pub struct Gateway {
     setups: [Setup; 2],
+    /// For what arrives.
     budget: Budget,
+    /// For what waits to be sent. As large, and apart: if what arrives had to wait for what leaves, two gateways could wait for
+    /// each other.
+    outgoing: Budget,
     memory: Memory,
     drain: Duration,
 }
@@ -134,13 +138,15 @@ pub enum Toward {
 }
 
 impl Gateway {
-    /// A gateway between clients, towards whom it is a server, and a host, towards whom it is a client.
+    /// A gateway between clients, towards whom it is a server, and a host, towards whom it is a client. What arrives may take
+    /// up as much as `budget` says, and so may what waits to be sent.
     #[must_use]
     pub fn new(mut near: Setup, mut far: Setup, budget: Budget) -> Self {
         // Whoever puts segments together checks all of a message; nobody else has to, as with one that a program sends.
         near.front_only = far.dialect != Dialect::Plain;
         far.front_only = near.dialect != Dialect::Plain;
-        Self { setups: [near, far], budget, memory: Memory::default(), drain: DRAIN }
+        let (outgoing, memory) = (Budget::new(budget.config()), Memory::default());
+        Self { setups: [near, far], budget, outgoing, memory, drain: DRAIN }
     }
 
     /// The same, with this long for what is under way to finish at the end. 5 s.
@@ -186,6 +192,12 @@ impl Gateway {
         Ok(())
     }
 
+    /// What waits to be sent is charged to this.
+    #[must_use]
+    pub const fn outgoing(&self) -> &Budget {
+        &self.outgoing
+    }
+
     /// How often each thing happened that a person may want to know of, by name.
     #[must_use]
     pub fn counts(&self) -> BTreeMap<&'static str, u64> {
@@ -193,7 +205,7 @@ impl Gateway {
     }
 
     fn side(&self, at: usize, link: BoxLink, name: &Name, principal: Option<&str>) -> Result<Side, getrandom::Error> {
-        Ok(Side::new(self.driver(at, link, name, principal)?, self.budget.account(principal)))
+        Ok(Side::new(self.driver(at, link, name, principal)?, self.outgoing.account(principal)))
     }
 
     fn driver(

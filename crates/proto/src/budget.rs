@@ -88,6 +88,12 @@ impl Budget {
         Account(Arc::new(Share { budget: self.clone(), id, clock: ReadClock::default() }))
     }
 
+    /// What it was made from.
+    #[must_use]
+    pub fn config(&self) -> BudgetConfig {
+        self.lock().config
+    }
+
     /// Bytes drawn from the process's budget, floors not counted.
     #[must_use]
     pub fn used(&self) -> u64 {

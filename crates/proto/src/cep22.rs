@@ -109,9 +109,8 @@ impl Connection {
     /// A connection over a link whose capacity is not known yet.
     #[must_use]
     pub fn new(config: Config, account: Account) -> Self {
-        let (book, outbox, out, arriving, scratch) = Default::default();
-        let (clock, read) = (account.clock(), Duration::ZERO);
-        let (capacity, look_at, ordinal) = (Capacity::of(u64::MAX), None, 0);
+        let (book, outbox, out, arriving, scratch, read, look_at, ordinal) = Default::default();
+        let (capacity, clock) = (Capacity::of(u64::MAX), account.clock());
         Self { config, account, book, outbox, capacity, out, arriving, scratch, clock, read, look_at, ordinal }
     }
 }

@@ -1,4 +1,4 @@
-//! Room for what waits for one side: charged like what arrives, to the same budget and principal.
+//! Room for what waits for one side: charged like what arrives, to the same principal, in a budget apart.
 
 use std::collections::HashMap;
 use std::pin::Pin;

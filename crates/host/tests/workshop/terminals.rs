@@ -85,7 +85,14 @@ async fn only_the_holder_types_and_a_client_claims_for_itself_or_a_session() {
     assert!(holder.action("terminal/input").await["rejectionReason"].is_string(), "it is the session's now");
     other.dispatch("ahp-terminal:/none", 6, input("x"));
     other.dispatch(TERMINAL, 7, json!({"type": "terminal/data", "data": "forged"}));
-    assert_eq!(other.action("terminal/data").await["origin"]["clientSeq"], 7, "the one before is passed over");
+    // The program has perhaps said something of its own before.
+    let forged = loop {
+        let data = other.action("terminal/data").await;
+        if data["origin"].is_object() {
+            break data;
+        }
+    };
+    assert_eq!(forged["origin"]["clientSeq"], 7, "the one before is passed over");
 }
 
 #[tokio::test]

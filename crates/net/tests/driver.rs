@@ -185,7 +185,9 @@ async fn a_close_reaches_the_peer_with_its_code() {
 
 #[tokio::test]
 async fn a_peer_that_says_much_as_it_closes_is_not_kept_whole() {
-    let mut driver = Driver::new(Talkative(Some("é".repeat(10_000))), connection(Role::Client));
+    let mut words = Some("é".repeat(10_000));
+    let link = Saying(move || words.take().map(|text| Arrival::Closed { code: 4000, text }));
+    let mut driver = Driver::new(link, connection(Role::Client));
     assert!(matches!(driver.next().await, Some(Event::Closed(CloseReason::Peer { code: 4000 }))));
     assert_eq!(driver.close_text(), Some(&*"é".repeat(256)));
 }
@@ -230,52 +232,19 @@ async fn what_comes_of(frame: &'static str, machine: impl Machine) -> Event {
     tokio::time::timeout(Duration::from_secs(20), next).await.expect("something comes of it")
 }
 
-/// A link whose peer begins a message, and then sends others without end. To read one takes a while.
-struct Endless(u64);
-
-impl Link for Endless {
-    fn capacity(&self) -> Capacity {
-        Capacity::of(CAP)
-    }
-}
-
-impl Stream for Endless {
-    type Item = Result<Arrival, LinkError>;
-
-    fn poll_next(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        self.0 += 1;
-        std::thread::sleep(Duration::from_millis(1));
-        let begins = r#"{"jsonrpc":"2.0","method":"ahp/messageSegment","params":{"groupId":"g","index":0,"total":2,"data":"ICAg"}}"#;
-        let bytes = if self.0 == 1 { begins.into() } else { Bytes::from_static(br#"{"jsonrpc":"2.0","method":"m"}"#) };
-        Poll::Ready(Some(Ok(Arrival::Frame { bytes, meta: Meta::default() })))
-    }
-}
-
-impl Sink<Transmit> for Endless {
-    type Error = LinkError;
-
-    fn poll_ready(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Result<(), LinkError>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn start_send(self: Pin<&mut Self>, _: Transmit) -> Result<(), LinkError> {
-        Ok(())
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Result<(), LinkError>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn poll_close(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Result<(), LinkError>> {
-        Poll::Ready(Ok(()))
-    }
-}
-
 #[tokio::test]
 async fn a_peer_that_never_stops_sending_does_not_put_off_the_time() {
     let soon = Duration::from_millis(30);
     let limits = LimitsConfig { group_timeout: soon, grace: Duration::ZERO, ..LimitsConfig::default() };
-    let mut driver = Driver::new(Endless(0), connection_with(Role::Client, limits));
+    // It begins a message, and then sends others without end. To read one takes a while.
+    let begins =
+        r#"{"jsonrpc":"2.0","method":"ahp/messageSegment","params":{"groupId":"g","index":0,"total":2,"data":"ICAg"}}"#;
+    let mut frames = std::iter::once(begins).chain(std::iter::repeat(r#"{"jsonrpc":"2.0","method":"m"}"#));
+    let link = Saying(move || {
+        std::thread::sleep(Duration::from_millis(1));
+        Some(Arrival::Frame { bytes: frames.next()?.into(), meta: Meta::default() })
+    });
+    let mut driver = Driver::new(link, connection_with(Role::Client, limits));
     for _ in 0..60_000 {
         match driver.next().await.unwrap() {
             Event::Message { .. } | Event::Progress(_) => {}
@@ -285,24 +254,24 @@ async fn a_peer_that_never_stops_sending_does_not_put_off_the_time() {
     panic!("a minute is long enough for a group that has 30 milliseconds");
 }
 
-/// A link whose peer closes it with these words, and takes whatever it is sent.
-struct Talkative(Option<String>);
+/// A link whose peer says this, and takes whatever it is sent.
+struct Saying<F>(F);
 
-impl Link for Talkative {
+impl<F: FnMut() -> Option<Arrival> + Send + Unpin> Link for Saying<F> {
     fn capacity(&self) -> Capacity {
         Capacity::of(CAP)
     }
 }
 
-impl Stream for Talkative {
+impl<F: FnMut() -> Option<Arrival> + Unpin> Stream for Saying<F> {
     type Item = Result<Arrival, LinkError>;
 
     fn poll_next(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        Poll::Ready(self.0.take().map(|text| Ok(Arrival::Closed { code: 4000, text })))
+        Poll::Ready((self.0)().map(Ok))
     }
 }
 
-impl Sink<Transmit> for Talkative {
+impl<F: Unpin> Sink<Transmit> for Saying<F> {
     type Error = LinkError;
 
     fn poll_ready(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Result<(), LinkError>> {

@@ -1,0 +1,145 @@
+//! What is out of the ordinary: links that slow down, limits that change, handshakes and requests written oddly.
+
+use super::*;
+
+#[test]
+fn what_would_make_a_group_under_way_late_waits_for_it() {
+    let start = Instant::now();
+    let wide = |config: &mut Config| {
+        config.limits = limits(|limits| limits.max_frame_bytes = 65_536);
+        (config.agreed, config.delivery) = (Some(Chunking::from(&config.limits)), Delivery::Settled);
+    };
+    let (mut server, mut client) = (connection(Role::Server, wide), connection(Role::Client, wide));
+    // Forty kilobytes a second: a message of 600,000 bytes takes twenty seconds of the thirty that it has.
+    let mut now = start;
+    let mut move_all = |server: &mut Connection, client: &mut Connection| {
+        while let Some(Transmit::Frame { bytes, .. }) = server.poll_transmit(now) {
+            now += Duration::from_micros(bytes.len() as u64 * 25);
+            client.handle(Input::frame(bytes.to_bytes()), now);
+            client.handle(Input::Timeout, now);
+        }
+        events(client)
+    };
+    server.handle(Input::send(1, action("z", 1, 300_000)), start);
+    move_all(&mut server, &mut client);
+    (2..4).for_each(|n| server.handle(Input::send(n, action(&n.to_string(), n, 600_000)), start));
+    let got = move_all(&mut server, &mut client);
+    assert!(matches!(got[..], [Event::Message { ordinal: 1, .. }, Event::Message { ordinal: 2, .. }]), "{got:?}");
+}
+
+#[test]
+fn a_link_that_once_stood_still_takes_large_messages_again() {
+    let mut now = Instant::now();
+    let mut server = agreed(Role::Server);
+    server.handle(Input::send(1, action("a", 1, 200_000)), now);
+    for stall in [0, 0, 60].into_iter().chain(std::iter::repeat(0)) {
+        now += stall * SECOND;
+        if server.poll_transmit(now).is_none() {
+            break;
+        }
+    }
+    now += 3600 * SECOND;
+    server.handle(Input::send(2, action("a", 2, 1_000_000)), now);
+    assert!(frames(&mut server, now).len() > 1000);
+}
+
+#[test]
+fn a_large_request_of_a_server_fails_alone_wherever_its_id_stands() {
+    let now = Instant::now();
+    for request in [
+        r#"{"jsonrpc":"2.0","id":7,"method":"resourceRead","params":{"channel":"a","pad":"PAD"}}"#,
+        r#"{"jsonrpc":"2.0","method":"resourceRead","params":{"channel":"a","pad":"PAD"},"id":7}"#,
+    ] {
+        let mut server = agreed(Role::Server);
+        server.handle(Input::send(1, request.replace("PAD", &"x".repeat(2 << 20))), now);
+        assert!(server.poll_transmit(now).is_none(), "{request}");
+        assert!(matches!(events(&mut server)[..], [Event::SendFailed { reply: Some(_), .. }]), "{request}");
+    }
+}
+
+#[test]
+fn a_frame_limit_that_shrinks_below_a_group_under_way_closes_the_link() {
+    let now = Instant::now();
+    let negotiated = Negotiated::default();
+    let client = || connection(Role::Client, |config| config.negotiated = negotiated.clone());
+    let mut first = client();
+    first.handle(Input::send(1, INITIALIZE), now);
+    frames(&mut first, now);
+    let limits = r#""capabilities":{"chunking":{"maxIncomingFrameBytes":FRAME,"maxIncomingMessageBytes":900000}}"#;
+    let welcome = format!(r#"{{"jsonrpc":"2.0","id":1,"result":{{"protocolVersion":"0.3.0",{limits}}}}}"#);
+    first.handle(Input::frame(welcome.replace("FRAME", "65536")), now);
+
+    let mut second = client();
+    second.handle(Input::send(1, r#"{"jsonrpc":"2.0","id":2,"method":"reconnect","params":{"clientId":"c1"}}"#), now);
+    second.handle(Input::send(2, action("a", 1, 200_000)), now);
+    assert!((0..2).all(|_| second.poll_transmit(now).is_some()));
+    let back = format!(r#"{{"jsonrpc":"2.0","id":2,"result":{{{limits}}}}}"#).replace("FRAME", "1024");
+    second.handle(Input::frame(back), now);
+    assert!(matches!(second.poll_transmit(now), Some(Transmit::Close(CloseReason::CapShrank))));
+}
+
+#[test]
+fn a_message_that_waits_is_measured_anew_when_the_link_counts_otherwise() {
+    let now = Instant::now();
+    let mut server = agreed(Role::Server);
+    let quotes = action("a", 1, 400).replace('x', "\\\"");
+    server.handle(Input::send(1, quotes), now);
+    let overhead = crate::machine::Overhead::new(|measure| measure.escaped - measure.bytes);
+    server.handle(Input::Capacity(Capacity { cap: 1000, overhead }), now);
+    let sent = frames(&mut server, now);
+    assert!(sent.len() > 1 && sent.iter().all(|frame| crate::json::escaped_len(frame) <= 1000), "{sent:?}");
+}
+
+#[test]
+fn an_error_in_place_of_an_answer_waits_for_the_answer_to_a_reconnect() {
+    let now = Instant::now();
+    let mut server = agreed(Role::Server);
+    server.handle(Input::frame(r#"{"jsonrpc":"2.0","id":1,"method":"reconnect","params":{"clientId":"c","capabilities":{"chunking":{"maxIncomingFrameBytes":1024,"maxIncomingMessageBytes":9000}}}}"#), now);
+    server.handle(Input::frame(r#"{"jsonrpc":"2.0","id":2,"method":"m"}"#), now);
+    server.handle(Input::send(1, format!(r#"{{"jsonrpc":"2.0","id":1,"result":"{}"}}"#, "x".repeat(5000))), now);
+    assert!(server.poll_transmit(now).is_some());
+    server.handle(Input::send(2, format!(r#"{{"jsonrpc":"2.0","id":2,"result":"{}"}}"#, "x".repeat(20_000))), now);
+    let rest = frames(&mut server, now);
+    let is_error = |frame: &Bytes| frame.starts_with(br#"{"jsonrpc":"2.0","id":2,"error""#);
+    assert!(rest.last().is_some_and(is_error) && rest.iter().filter(|frame| is_error(frame)).count() == 1, "{rest:?}");
+}
+
+#[test]
+fn clients_that_do_not_say_who_they_are_are_not_taken_for_each_other() {
+    let now = Instant::now();
+    let negotiated = Negotiated::default();
+    let server = || connection(Role::Server, |config| config.negotiated = negotiated.clone());
+    let mut first = server();
+    first.handle(
+        Input::frame(INITIALIZE.replace(
+            r#""clientId":"c1""#,
+            r#""capabilities":{"chunking":{"maxIncomingFrameBytes":1024,"maxIncomingMessageBytes":9000}}"#,
+        )),
+        now,
+    );
+    first.handle(Input::send(1, INITIALIZED), now);
+    assert!(first.peer().is_some());
+    let mut second = server();
+    second.handle(Input::frame(r#"{"jsonrpc":"2.0","id":1,"method":"reconnect","params":{}}"#), now);
+    assert_eq!(second.peer(), None);
+}
+
+#[test]
+fn a_handshake_that_nobody_can_answer_is_none() {
+    let now = Instant::now();
+    let mut server = agreed(Role::Server);
+    server.handle(Input::frame(INITIALIZE.replace(r#""id":1,"#, "")), now);
+    server.handle(Input::send(1, action("a", 1, 900)), now);
+    assert_eq!(frames(&mut server, now).len(), 1);
+}
+
+#[test]
+fn what_is_no_json_rpc_is_not_sent() {
+    let now = Instant::now();
+    let mut client = agreed(Role::Client);
+    for text in ["{}", r#"{"a":1}"#, r#"{"id":1,"result":1}"#] {
+        client.handle(Input::send(1, text), now);
+        assert!(matches!(events(&mut client)[..], [Event::SendFailed { error: SendError::NotJsonRpc, .. }]), "{text}");
+    }
+    assert!(frames(&mut client, now).is_empty());
+}

@@ -53,15 +53,15 @@ fn main() {
 fn ahp(name: &str, text: &str, cap: usize) {
     let message = Message::from(Bytes::copy_from_slice(text.as_bytes()));
     let mut pair = dialects::ahp(cap as u64);
-    let (engine, bytes) = (steps::engine(), text.as_bytes());
+    let bytes = text.as_bytes();
     let mut wire = vec![0; bytes.len().div_ceil(3) * 4];
     let mut back = vec![0; bytes.len() + 3];
-    steps::encode(&engine, bytes, &mut wire);
+    steps::encode(bytes, &mut wire);
     let encoded = wire.clone();
     let times = Rounds::race(
         rounds(),
         &mut [&mut || carried(&mut pair, &message), &mut || {
-            let sizes = (steps::encode(&engine, bytes, &mut wire), steps::decode(&engine, &encoded, &mut back));
+            let sizes = (steps::encode(bytes, &mut wire), steps::decode(&encoded, &mut back));
             made((sizes, steps::check_utf8(bytes), steps::check_json(bytes, usize::MAX)))
         }],
     );
@@ -137,15 +137,15 @@ fn base64(text: &str) {
     use base64_022::Engine;
     use base64_022::engine::general_purpose::STANDARD;
     let bytes = &text.as_bytes()[..675_000];
-    let (engine, encoded) = (steps::engine(), STANDARD.encode(bytes));
+    let encoded = STANDARD.encode(bytes);
     let (mut wire, mut back) = (vec![0; encoded.len()], vec![0; bytes.len() + 3]);
     let (mut wire_2, mut back_2) = (wire.clone(), back.clone());
     let times = Rounds::race(
         rounds() * 10,
         &mut [
-            &mut || made(steps::encode(&engine, bytes, &mut wire)),
+            &mut || made(steps::encode(bytes, &mut wire)),
             &mut || made(STANDARD.encode_slice(bytes, &mut wire_2).unwrap()),
-            &mut || made(steps::decode(&engine, encoded.as_bytes(), &mut back)),
+            &mut || made(steps::decode(encoded.as_bytes(), &mut back)),
             &mut || made(STANDARD.decode_slice(&encoded, &mut back_2).unwrap()),
         ],
     );

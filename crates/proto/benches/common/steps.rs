@@ -1,23 +1,22 @@
 //! The steps that no implementation can leave out, each alone, over a whole message.
 
-use base64::Engine;
-use base64::engine::Simd;
-use base64::engine::general_purpose::PAD;
+use base64_turbo::STANDARD;
 use breakbulk_proto::json::Scanner;
 
-/// The engine that `ahp` uses.
-pub(crate) fn engine() -> Simd {
-    Simd::standard(PAD)
-}
+/// Bytes coded at once, as `ahp` does it: they stay in the first-level cache.
+const PIECE: usize = 12 << 10;
+const CODED_PIECE: usize = 16 << 10;
 
 /// Encodes into `out`, which is large enough.
-pub(crate) fn encode(engine: &impl Engine, bytes: &[u8], out: &mut [u8]) -> usize {
-    engine.encode_slice(bytes, out).unwrap()
+pub(crate) fn encode(bytes: &[u8], out: &mut [u8]) -> usize {
+    let pieces = bytes.chunks(PIECE).zip(out.chunks_mut(CODED_PIECE));
+    pieces.map(|(piece, out)| STANDARD.encode_slice(piece, out).unwrap()).sum()
 }
 
 /// Decodes into `out`, which is large enough.
-pub(crate) fn decode(engine: &impl Engine, text: &[u8], out: &mut [u8]) -> usize {
-    engine.decode_slice(text, out).unwrap()
+pub(crate) fn decode(text: &[u8], out: &mut [u8]) -> usize {
+    let pieces = text.chunks(CODED_PIECE).zip(out.chunks_mut(PIECE));
+    pieces.map(|(piece, out)| STANDARD.decode_slice(piece, out).unwrap()).sum()
 }
 
 /// Checks that the bytes are UTF-8.

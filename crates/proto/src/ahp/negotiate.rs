@@ -34,17 +34,11 @@ const DEFAULT_TIMEOUT: Duration = Duration::from_secs(30);
 
 impl Chunking {
     fn to_json(self) -> String {
-        format!(
-            concat!(
-                r#"{{"maxIncomingFrameBytes":{},"maxIncomingMessageBytes":{},"maxIncomingGroups":{},"#,
-                r#""groupTimeoutMs":{},"settledCursor":{}}}"#
-            ),
-            self.max_frame_bytes,
-            self.max_message_bytes,
-            self.max_groups,
-            self.group_timeout.as_millis(),
-            self.settled_cursor
-        )
+        let Self { max_frame_bytes, max_message_bytes, max_groups, group_timeout, settled_cursor } = self;
+        let sizes =
+            format!(r#""maxIncomingFrameBytes":{max_frame_bytes},"maxIncomingMessageBytes":{max_message_bytes}"#);
+        let groups = format!(r#""maxIncomingGroups":{max_groups},"groupTimeoutMs":{}"#, group_timeout.as_millis());
+        format!(r#"{{{sizes},{groups},"settledCursor":{settled_cursor}}}"#)
     }
 
     /// Reads `capabilities.chunking`. An invalid one counts as absent.

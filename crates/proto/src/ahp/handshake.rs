@@ -65,9 +65,11 @@ impl Agreement {
         Self { role, negotiated, ours, theirs: agreed, invited, asked: None }
     }
 
-    /// Whether an answer is on its way that will tell what the peer takes. A `reconnect` relies on what is remembered.
-    pub(super) const fn is_waiting(&self) -> bool {
-        matches!(&self.asked, Some(Asked { method: Method::Initialize, .. }))
+    /// Whether an answer is on its way that tells what the peer takes: a server may come back with other limits. It knows
+    /// those of its client from the request, if that is a `reconnect`.
+    pub(super) fn is_waiting(&self) -> bool {
+        let tells = |asked: &Asked| self.role == Role::Client || asked.method == Method::Initialize;
+        self.asked.as_ref().is_some_and(tells)
     }
 
     /// A message passes that `from` wrote. Returns it as it goes on, if the handshake has a part in it.

@@ -133,8 +133,9 @@ impl Sender {
         let finish = if theirs.is_some_and(|theirs| theirs.settled_cursor) { Finish::PerLane } else { Finish::InOrder };
         let (link, spare) = (self.link.clone(), self.spare(now));
         let fit = |item: &Item| {
-            // Until the peer has said what it takes, only what any peer takes may go.
-            if waiting && item.nature != Nature::Handshake && item.measure.bytes > MIN_FRAME_BYTES {
+            // Until the peer has said what it takes, only what any peer takes may go, and what it may be waiting for.
+            let can_wait = !matches!(item.nature, Nature::Handshake | Nature::Response);
+            if waiting && can_wait && item.measure.bytes > MIN_FRAME_BYTES {
                 Fit::Wait
             } else if fits_frame(item.measure, theirs, &link) {
                 Fit::Frame

@@ -70,12 +70,54 @@ fn a_frame_limit_that_shrinks_below_a_group_under_way_closes_the_link() {
     first.handle(Input::frame(welcome.replace("FRAME", "65536")), now);
 
     let mut second = client();
-    second.handle(Input::send(1, r#"{"jsonrpc":"2.0","id":2,"method":"reconnect","params":{"clientId":"c1"}}"#), now);
-    second.handle(Input::send(2, action("a", 1, 200_000)), now);
+    second.handle(Input::send(1, RECONNECT), now);
+    second.handle(Input::frame(ASKED), now);
+    second.handle(Input::send(2, answer(200_000)), now);
     assert!((0..2).all(|_| second.poll_transmit(now).is_some()));
     let back = format!(r#"{{"jsonrpc":"2.0","id":2,"result":{{{limits}}}}}"#).replace("FRAME", "1024");
     second.handle(Input::frame(back), now);
     assert!(matches!(second.poll_transmit(now), Some(Transmit::Close(CloseReason::CapShrank))));
+}
+
+/// A question of the server, and our answer to it.
+const ASKED: &str = r#"{"jsonrpc":"2.0","id":9,"method":"resourceRead","params":{"channel":"a"}}"#;
+fn answer(len: usize) -> String {
+    format!(r#"{{"jsonrpc":"2.0","id":9,"result":"{}"}}"#, "x".repeat(len))
+}
+
+const RECONNECT: &str = r#"{"jsonrpc":"2.0","id":2,"method":"reconnect","params":{"clientId":"c1"}}"#;
+const RECONNECTED: &str = r#"{"jsonrpc":"2.0","id":2,"result":{"type":"replay","actions":[],"capabilities":{"chunking":{"maxIncomingFrameBytes":600,"maxIncomingMessageBytes":9000}}}}"#;
+
+#[test]
+fn after_a_reconnect_the_limits_that_the_server_has_now_are_waited_for() {
+    let (now, negotiated) = (Instant::now(), Negotiated::default());
+    let larger = INITIALIZED.replace(
+        r#""serverSeq""#,
+        r#""capabilities":{"chunking":{"maxIncomingFrameBytes":900,"maxIncomingMessageBytes":9000}},"serverSeq""#,
+    );
+    // With limits in memory, which are too large by now, and with none.
+    for handshakes in [vec![(INITIALIZE, &*larger), (RECONNECT, RECONNECTED)], vec![(RECONNECT, RECONNECTED)]] {
+        let negotiated = if handshakes.len() == 1 { Negotiated::default() } else { negotiated.clone() };
+        for (request, answer) in handshakes {
+            let mut client = connection(Role::Client, |config| config.negotiated = negotiated.clone());
+            client.handle(Input::send(1, request), now);
+            client.handle(Input::send(2, action("a", 1, 700)), now);
+            assert_eq!(frames(&mut client, now).len(), 1, "only the handshake");
+            client.handle(Input::frame(answer.to_owned()), now);
+            let limit = if request == RECONNECT { 600 } else { 900 };
+            let lens: Vec<usize> = frames(&mut client, now).iter().map(Bytes::len).collect();
+            assert!(!lens.is_empty() && lens.iter().all(|len| *len <= limit), "{lens:?}");
+        }
+    }
+}
+
+#[test]
+fn an_answer_does_not_wait_for_a_handshake_that_may_wait_for_it() {
+    let (mut client, now) = (connection(Role::Client, |_| {}), Instant::now());
+    client.handle(Input::send(1, RECONNECT), now);
+    client.handle(Input::frame(ASKED), now);
+    client.handle(Input::send(2, answer(900)), now);
+    assert_eq!(frames(&mut client, now).len(), 2);
 }
 
 #[test]

@@ -47,6 +47,39 @@ fn a_host_whose_authority_or_name_is_not_trusted_is_not_reached_and_the_log_says
 }
 
 #[test]
+fn this_machines_own_authorities_are_trusted_unless_only_those_built_in_are() {
+    let authority = Authority::new();
+    let tls = authority.sign(&["localhost"]).for_peers(None);
+    let (mut host, port) = Peer::listening_so(NodeWs, &json!({"do": "listen", "tls": tls}));
+    let (url, machine) = (format!("wss://localhost:{port}"), authority.file());
+    for (id, roots) in (1..).zip(["native", "both"]) {
+        let more = ["--no-auth", "--tls-roots", roots];
+        let bridge = Bridge::start_in(&[("SSL_CERT_FILE", &machine)], "ws://127.0.0.1:0", &url, &more);
+        let mut client = Peer::start(NodeWs);
+        client.connect(id, &bridge.url);
+        passes_as(id, &mut client, &mut host, 1000);
+    }
+    let more = ["--no-auth", "--tls-roots", "webpki"];
+    let bridge = Bridge::start_in(&[("SSL_CERT_FILE", &machine)], "ws://127.0.0.1:0", &url, &more);
+    is_turned_away(&bridge, "no authority that we trust has signed its certificate");
+}
+
+#[test]
+fn a_certificate_made_at_the_start_is_trusted_by_its_fingerprint_alone() {
+    let (mut host, url) = Peer::listening(NodeWs);
+    let far = Bridge::start("wss://127.0.0.1:0", &url, &["--no-auth", "--tls-self-signed"]);
+    let said = far.says("certificate made for this run: ");
+    let pin = said.rsplit(' ').next().unwrap();
+    let near = Bridge::start("ws://127.0.0.1:0", &far.url, &["--no-auth", "--tls-fingerprint", pin]);
+    let mut client = Peer::start(NodeWs);
+    client.connect(1, &near.url);
+    passes(&mut client, &mut host, 1000);
+    let other = format!("sha256:{}", "0f".repeat(32));
+    is_not_reached(&far.url, &["--tls-fingerprint", &other], "it was renewed, or this is somebody else");
+    is_not_reached(&far.url, &[], "no authority that we trust has signed its certificate");
+}
+
+#[test]
 fn a_bridge_on_tls_is_reached_by_clients_that_trust_its_authority_and_by_no_others() {
     let authority = Authority::new();
     let Signed { cert, key } = authority.sign(&["localhost", "127.0.0.1"]);
@@ -166,9 +199,12 @@ fn connect(id: u64, url: &str, tls: &Value) -> Value {
 
 /// A client of a bridge to this host is told 1014, and the bridge says why, in one line.
 fn is_not_reached(url: &str, more: &[&str], why: &str) {
-    let bridge = Bridge::start("ws://127.0.0.1:0", url, &[&["--no-auth"], more].concat());
+    is_turned_away(&Bridge::start("ws://127.0.0.1:0", url, &[&["--no-auth"], more].concat()), why);
+}
+
+fn is_turned_away(bridge: &Bridge, why: &str) {
     let mut client = Peer::start(NodeWs);
     client.connect(1, &bridge.url);
-    assert_eq!(client.closed(1), 1014, "{url}");
+    assert_eq!(client.closed(1), 1014);
     println!("{}", bridge.says(why));
 }

@@ -28,6 +28,23 @@ fn the_floor_is_private_and_the_rest_comes_from_the_process() {
 }
 
 #[test]
+fn what_it_was_made_from_is_known() {
+    let config = budget().config();
+    assert_eq!((config.process_bytes, config.principal_bytes, config.floor_bytes), (1000, 600, 100));
+}
+
+#[test]
+fn a_group_is_judged_from_when_it_began() {
+    let (budget, begin) = (Budget::new(BudgetConfig { principal_bytes: 1000, ..budget().config() }), Instant::now());
+    let (greedy, other) = (budget.account(Some("a")), budget.account(Some("b")));
+    let early = greedy.reserve(300, schedule(begin)).unwrap();
+    let late = greedy.reserve(800, schedule(begin + 8 * SECOND)).unwrap();
+    // The early one should have 270 bytes by now, the late one 80.
+    assert!(other.reserve(200, schedule(begin + 9 * SECOND)).is_err());
+    assert!(early.evicted() && !late.evicted());
+}
+
+#[test]
 fn a_stranger_has_only_the_floor() {
     let (budget, now) = (budget(), schedule(Instant::now()));
     let account = budget.account(None);

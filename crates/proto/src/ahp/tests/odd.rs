@@ -112,6 +112,20 @@ fn after_a_reconnect_the_limits_that_the_server_has_now_are_waited_for() {
 }
 
 #[test]
+fn a_server_that_is_asked_to_reconnect_knows_what_its_client_takes_and_one_that_is_greeted_does_not() {
+    let (capable, now) = (
+        r#""capabilities":{"chunking":{"maxIncomingFrameBytes":600,"maxIncomingMessageBytes":9000}},"clientId""#,
+        Instant::now(),
+    );
+    for (request, goes) in [(RECONNECT, true), (INITIALIZE, false)] {
+        let mut server = connection(Role::Server, |_| {});
+        server.handle(Input::frame(request.replace(r#""clientId""#, capable)), now);
+        server.handle(Input::send(1, action("a", 1, 700)), now);
+        assert_eq!(!frames(&mut server, now).is_empty(), goes, "{request}");
+    }
+}
+
+#[test]
 fn an_answer_does_not_wait_for_a_handshake_that_may_wait_for_it() {
     let (mut client, now) = (connection(Role::Client, |_| {}), Instant::now());
     client.handle(Input::send(1, RECONNECT), now);
@@ -135,7 +149,7 @@ fn a_message_that_waits_is_measured_anew_when_the_link_counts_otherwise() {
 #[test]
 fn an_error_in_place_of_an_answer_waits_for_the_answer_to_a_reconnect() {
     let now = Instant::now();
-    let mut server = agreed(Role::Server);
+    let mut server = connection(Role::Server, |config| config.limits = limits(|limits| limits.max_queued_bytes = 9000));
     server.handle(Input::frame(r#"{"jsonrpc":"2.0","id":1,"method":"reconnect","params":{"clientId":"c","capabilities":{"chunking":{"maxIncomingFrameBytes":1024,"maxIncomingMessageBytes":9000}}}}"#), now);
     server.handle(Input::frame(r#"{"jsonrpc":"2.0","id":2,"method":"m"}"#), now);
     server.handle(Input::send(1, format!(r#"{{"jsonrpc":"2.0","id":1,"result":"{}"}}"#, "x".repeat(5000))), now);

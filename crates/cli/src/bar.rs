@@ -60,6 +60,11 @@ impl Bar {
         }
     }
 
+    /// How many bytes have passed.
+    pub(crate) fn position(&self) -> u64 {
+        self.0.position()
+    }
+
     /// Prints a line to standard error, on a line of its own: the bar makes room for it.
     pub(crate) fn say(&self, text: impl fmt::Display) {
         self.say_to(io::stderr(), text);

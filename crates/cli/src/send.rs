@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::pin::pin;
 use std::time::Duration;
 
-use breakbulk::{Address, AnyMachine, BoxLink, Dialect, Driver};
+use breakbulk::{Address, AnyMachine, BoxLink, Dialect, Driver, Link, Moved};
 use breakbulk_proto::ahp::Role;
 use breakbulk_proto::json::{self, Found, Number, Path};
 use breakbulk_proto::{Budget, CloseReason, Event, Input, Message, Progress, Subject};
@@ -156,12 +156,21 @@ impl Conversation {
 
     /// Sends a request whose id is [`ID`]; gives its answer. Whatever else the peer says is passed over.
     async fn ask(&mut self, request: Message) -> Result<Message, Error> {
+        let size = u64::try_from(request.len()).unwrap_or(u64::MAX);
         self.driver.handle(Input::send(0, request));
+        let (before, mut glances) = (self.driver.link().moved(), tokio::time::interval(GLANCE));
         loop {
             if self.driver.has_ended() {
                 return Err(Error::Closed(CloseReason::Peer { code: 1000 }));
             }
-            match self.driver.next().await {
+            let event = tokio::select! {
+                event = self.driver.next() => event,
+                _ = glances.tick() => {
+                    self.bars.glance(before, self.driver.link().moved());
+                    continue;
+                }
+            };
+            match event {
                 Some(Event::Message { message, .. }) if Answer::read(&message).is_ours => return Ok(message),
                 Some(
                     Event::SendFailed { reply: Some(message), .. } | Event::ReceiveFailed { reply: Some(message), .. },
@@ -170,7 +179,7 @@ impl Conversation {
                 }
                 Some(Event::SendFailed { error, .. }) => return Err(Error::NotSent(error)),
                 Some(Event::Progress(progress)) => self.bars.show(progress),
-                Some(Event::Sent { .. }) => self.bars.there.fill(),
+                Some(Event::Sent { .. }) => self.bars.sent(size),
                 Some(Event::Closed(reason)) => return Err(Error::Closed(reason)),
                 Some(_) => {}
                 None => return Err(Error::Closed(CloseReason::Peer { code: 1006 })),
@@ -185,25 +194,52 @@ impl Conversation {
     }
 }
 
+/// How often we look how far a message has come that is one frame.
+const GLANCE: Duration = Duration::from_millis(100);
+
 /// A progress bar for each direction.
 struct Bars {
     there: Bar,
     back: Bar,
+    /// Bytes that went out in one frame: only the link knows how far they have come.
+    whole: Option<u64>,
+    /// The machine knows how much has come.
+    counted: bool,
 }
 
 impl Bars {
     fn new() -> Self {
         let [there, back] = Bar::pair(["sent      ", "received  "]);
-        Self { there, back }
+        Self { there, back, whole: None, counted: false }
     }
 
-    fn show(&self, progress: Progress) {
-        let bar = match progress.subject {
-            Subject::Outgoing(_) => &self.there,
-            Subject::Incoming(_) => &self.back,
-        };
-        bar.expect(progress.total);
-        bar.reach(progress.done);
+    /// The machine says how far a message has come.
+    fn show(&mut self, Progress { subject, done, total }: Progress) {
+        let is_in = matches!(subject, Subject::Incoming(_));
+        let bar = if is_in { &self.back } else { &self.there };
+        bar.expect(total);
+        bar.reach(done);
+        self.counted |= is_in;
+    }
+
+    /// The link says how far everything has come, from `before` on.
+    fn glance(&self, before: Moved, now: Moved) {
+        if let Some(total) = self.whole {
+            self.there.reach(now.outward.saturating_sub(before.outward).min(total));
+        }
+        if !self.counted {
+            self.back.reach(now.inward.saturating_sub(before.inward));
+        }
+    }
+
+    /// The machine is done with a request of this size.
+    fn sent(&mut self, size: u64) {
+        if self.there.position() > 0 {
+            self.there.fill();
+        } else {
+            self.there.expect(size);
+            self.whole = Some(size);
+        }
     }
 }
 
@@ -250,6 +286,39 @@ fn read(mut input: impl Read) -> io::Result<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use breakbulk_proto::Ticket;
+
+    const MB: u64 = 1 << 20;
+
+    fn positions(bars: &Bars) -> (u64, u64) {
+        (bars.there.position(), bars.back.position())
+    }
+
+    #[test]
+    fn of_a_message_in_one_frame_the_link_tells_how_far_it_is() {
+        let mut bars = Bars::new();
+        let (before, at) = (Moved { inward: 100, outward: 200 }, |inward, outward| Moved { inward, outward });
+        bars.glance(before, at(100, 300));
+        assert_eq!(positions(&bars), (0, 0));
+        bars.sent(9 * MB);
+        bars.glance(before, at(100, 200 + 4 * MB));
+        assert_eq!(positions(&bars), (4 * MB, 0));
+        // With what frames add, more has gone than the message is long.
+        bars.glance(before, at(100 + 2 * MB, 250 + 9 * MB));
+        assert_eq!(positions(&bars), (9 * MB, 2 * MB));
+    }
+
+    #[test]
+    fn of_a_message_in_many_frames_the_machine_tells_how_far_it_is() {
+        let mut bars = Bars::new();
+        for (subject, done) in [(Subject::Outgoing(Ticket(0)), 2 * MB), (Subject::Incoming(0), MB)] {
+            bars.show(Progress { subject, done, total: 3 * MB });
+        }
+        bars.glance(Moved::default(), Moved { inward: 8 * MB, outward: 8 * MB });
+        assert_eq!(positions(&bars), (2 * MB, MB));
+        bars.sent(3 * MB);
+        assert_eq!(positions(&bars), (3 * MB, MB));
+    }
 
     #[test]
     fn a_request_keeps_its_params_byte_for_byte() {

@@ -14,7 +14,7 @@ use breakbulk_proto::{
 };
 
 use self::settle::Wait;
-use super::caps::{NEXT_TO_NOTHING, TOO_BIG};
+use super::caps::TOO_BIG;
 use super::debts::Debts;
 use super::name::Name;
 use super::side::{Passage, Side};
@@ -210,17 +210,17 @@ impl<'a> Bridge<'a> {
             self.memory.count("dropped-unsendable");
             return warn!(to = name(to), size, "an action that cannot be sent there came again, and is left out");
         }
-        if self.memory.caps.is_hopeless(&self.names[to], u64::try_from(size).unwrap_or(u64::MAX)) {
-            return self.refuse(to, passage);
+        if let Some(limit) = self.memory.caps.limit(&self.names[to], u64::try_from(size).unwrap_or(u64::MAX)) {
+            return self.refuse(to, passage, limit);
         }
         self.sides[to].send(passage, meta);
     }
 
-    /// Refuses a message for a side that it would only close: as a machine does whose link takes next to nothing.
-    fn refuse(&mut self, to: usize, passage: Passage) {
+    /// Refuses a message for a side that it would only close: as a machine does whose link takes no more than `limit`.
+    fn refuse(&mut self, to: usize, passage: Passage, limit: u64) {
         let mut machine =
             plain::Connection::new(plain::Config { limits: Limits::default(), one_line: false, front_only: false });
-        machine.handle(Input::Capacity(Capacity::of(NEXT_TO_NOTHING)), now());
+        machine.handle(Input::Capacity(Capacity::of(limit)), now());
         machine.handle(Input::send(0, passage.message.clone()), now());
         while let Some(Transmit::Frame { bytes, .. }) = machine.poll_transmit(now()) {
             self.tell(to, Some(bytes));
@@ -292,7 +292,7 @@ impl<'a> Bridge<'a> {
         let by_peer = self.ending.is_none() && matches!(reason, CloseReason::Peer { .. });
         let has_learned = by_peer && self.learn(at, &reason);
         let counters = self.sides[at].driver.machine().counters().iter();
-        counters.for_each(|(reason, count)| debug!(side = name(at), count, "{reason}"));
+        counters.for_each(|(reason, count)| info!(side = name(at), count, "{reason}"));
         info!(side = name(at), code = reason.code(), "ended: {}", self.sides[at].how_it_ended(&reason));
         let onward = if has_learned { CloseReason::Peer { code: RESTART } } else { passed_on(at, &reason) };
         self.note_loss(at);

@@ -19,7 +19,7 @@ const SAME: u64 = 16;
 /// Closes in a row after the same message that show a limit, when shorter frames went before.
 const CLOSES: u32 = 2;
 /// Room for an error, and for nothing that anyone would call too long.
-pub(super) const NEXT_TO_NOTHING: u64 = 512;
+const NEXT_TO_NOTHING: u64 = 512;
 /// The close code of a frame that is too long.
 pub(super) const TOO_BIG: u16 = 1009;
 
@@ -75,9 +75,10 @@ impl Caps {
         peer.learned.map_or(u64::MAX, |(cap, _)| cap)
     }
 
-    /// Whether a message of this length is known to fail whatever is done.
-    pub(super) fn is_hopeless(&self, name: &Name, len: u64) -> bool {
-        self.lock().get(name).and_then(|peer| peer.hopeless).is_some_and(|hopeless| len >= hopeless)
+    /// If a message of this length is known to fail whatever is done: the longest that is not.
+    pub(super) fn limit(&self, name: &Name, len: u64) -> Option<u64> {
+        let hopeless = self.lock().get(name).and_then(|peer| peer.hopeless)?;
+        (len >= hopeless).then_some(hopeless.saturating_sub(1))
     }
 
     /// Learns from a close with `code`, shortly after `suspect`, on a link that frames of `passed` bytes passed.
@@ -249,11 +250,11 @@ mod tests {
             assert_eq!(caps.learn(&name("p"), 1006, short(), 0), Verdict::Ordinary);
         }
         assert_eq!(caps.learn(&name("p"), 1009, short(), 0), Verdict::Hopeless(12_000));
-        assert!(caps.is_hopeless(&name("p"), 12_000) && !caps.is_hopeless(&name("p"), 11_999));
+        assert_eq!((caps.limit(&name("p"), 12_000), caps.limit(&name("p"), 11_999)), (Some(11_999), None));
         assert_eq!(caps.cap(&name("p")), u64::MAX);
         tokio::time::advance(RESTORE).await;
         assert_eq!(caps.cap(&name("p")), u64::MAX);
-        assert!(!caps.is_hopeless(&name("p"), 12_000));
+        assert_eq!(caps.limit(&name("p"), 12_000), None);
         // Nobody's greeting is too long.
         assert_eq!(caps.learn(&name("p"), 1009, suspect(400, 400), 0), Verdict::Ordinary);
     }
@@ -285,7 +286,7 @@ mod tests {
             frame = to;
         }
         assert_eq!(frame, FLOOR);
-        assert!(caps.is_hopeless(&name("p"), 3_000_000) && !caps.is_hopeless(&name("p"), 2_999_999));
+        assert_eq!((caps.limit(&name("p"), 3_000_000), caps.limit(&name("p"), 2_999_999)), (Some(2_999_999), None));
     }
 
     #[tokio::test(start_paused = true)]

@@ -199,7 +199,7 @@ impl Sender {
     }
 
     /// How long a message may be that starts now, so that all that is under way is in time with it, as far as is known.
-    fn spare(&self, now: Instant) -> u64 {
+    pub(super) fn spare(&self, now: Instant) -> u64 {
         let (Some(rate), Some(due)) = (self.pace.rate(now), self.queue.due()) else { return u64::MAX };
         let left = due.saturating_duration_since(now).as_secs();
         let under_way = self.queue.flights().fold(0_u64, |sum, group| sum.saturating_add(len64(group.reader.left())));

@@ -28,6 +28,28 @@ fn what_would_make_a_group_under_way_late_waits_for_it() {
 }
 
 #[test]
+fn what_is_just_in_time_with_a_group_under_way_does_not_wait_for_it() {
+    for over in [0, 1] {
+        let mut server = connection(Role::Server, |config| {
+            config.limits = limits(|limits| limits.max_frame_bytes = 65_536);
+            config.agreed = Some(Chunking::from(&config.limits));
+        });
+        let mut now = Instant::now();
+        server.handle(Input::send(1, action("a", 1, 300_000)), now);
+        while server.poll_transmit(now).is_some() {
+            now += 2 * SECOND;
+        }
+        server.handle(Input::send(2, action("b", 2, 200_000)), now);
+        assert!(server.poll_transmit(now).is_some());
+        let len = server.sender.spare(now) as usize - action("c", 3, 0).len() + over;
+        server.handle(Input::send(3, action("c", 3, len)), now);
+        assert!(server.poll_transmit(now).is_some());
+        let is_begun = |event| matches!(event, Event::Progress(Progress { subject: Subject::Outgoing(Ticket(3)), .. }));
+        assert_eq!(std::iter::from_fn(|| server.poll_event()).any(is_begun), over == 0);
+    }
+}
+
+#[test]
 fn a_link_that_once_stood_still_takes_large_messages_again() {
     let mut now = Instant::now();
     let mut server = agreed(Role::Server);

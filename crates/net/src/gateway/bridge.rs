@@ -291,8 +291,8 @@ impl<'a> Bridge<'a> {
         // A peer that is closed by us says nothing about the frames that it takes.
         let by_peer = self.ending.is_none() && matches!(reason, CloseReason::Peer { .. });
         let has_learned = by_peer && self.learn(at, &reason);
-        let counters = self.sides[at].driver.machine().counters().iter();
-        counters.for_each(|(reason, count)| info!(side = name(at), count, "{reason}"));
+        let counters = self.sides[at].driver.machine().counters().iter().filter(|(what, _)| *what != reason.name());
+        counters.for_each(|(what, count)| info!(side = name(at), count, "{what}"));
         info!(side = name(at), code = reason.code(), "ended: {}", self.sides[at].how_it_ended(&reason));
         let onward = if has_learned { CloseReason::Peer { code: RESTART } } else { passed_on(at, &reason) };
         self.note_loss(at);

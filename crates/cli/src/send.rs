@@ -129,7 +129,6 @@ impl Answer {
 struct Conversation {
     driver: Driver<BoxLink, AnyMachine>,
     dialect: Dialect,
-    bars: Bars,
 }
 
 impl Conversation {
@@ -139,7 +138,7 @@ impl Conversation {
         let link = open::dialer(&route, &settings.link)?.dial(&route.address).await.map_err(Error::Dial)?;
         let account = Budget::new(settings.link.budget).account(Some("the peer"));
         let machine = route.setup.machine(account).map_err(Error::Random)?;
-        Ok(Self { driver: Driver::new(link, machine), dialect: route.setup.dialect, bars: Bars::new() })
+        Ok(Self { driver: Driver::new(link, machine), dialect: route.setup.dialect })
     }
 
     /// Introduces us where the dialect needs it, and asks.
@@ -158,7 +157,8 @@ impl Conversation {
     async fn ask(&mut self, request: Message) -> Result<Message, Error> {
         let size = u64::try_from(request.len()).unwrap_or(u64::MAX);
         self.driver.handle(Input::send(0, request));
-        let (before, mut glances) = (self.driver.link().moved(), tokio::time::interval(GLANCE));
+        let (mut bars, before) = (Bars::new(), self.driver.link().moved());
+        let mut glances = tokio::time::interval(GLANCE);
         loop {
             if self.driver.has_ended() {
                 return Err(Error::Closed(CloseReason::Peer { code: 1000 }));
@@ -166,7 +166,7 @@ impl Conversation {
             let event = tokio::select! {
                 event = self.driver.next() => event,
                 _ = glances.tick() => {
-                    self.bars.glance(before, self.driver.link().moved());
+                    bars.glance(before, self.driver.link().moved());
                     continue;
                 }
             };
@@ -178,8 +178,8 @@ impl Conversation {
                     return Ok(message);
                 }
                 Some(Event::SendFailed { error, .. }) => return Err(Error::NotSent(error)),
-                Some(Event::Progress(progress)) => self.bars.show(progress),
-                Some(Event::Sent { .. }) => self.bars.sent(size),
+                Some(Event::Progress(progress)) => bars.show(progress),
+                Some(Event::Sent { .. }) => bars.sent(size),
                 Some(Event::Closed(reason)) => return Err(Error::Closed(reason)),
                 Some(_) => {}
                 None => return Err(Error::Closed(CloseReason::Peer { code: 1006 })),
@@ -197,7 +197,7 @@ impl Conversation {
 /// How often we look how far a message has come that is one frame.
 const GLANCE: Duration = Duration::from_millis(100);
 
-/// A progress bar for each direction.
+/// A progress bar for each direction of one request.
 struct Bars {
     there: Bar,
     back: Bar,

@@ -249,9 +249,14 @@ impl<L: Link, M: Machine> Driver<L, M> {
 
     fn poll_read(&mut self, cx: &mut Context<'_>) -> bool {
         if !self.reading || self.ended || !self.machine.wants_frames() {
-            return false;
+            return match self.link.poll_evicted(cx) {
+                Poll::Ready(error) => self.fail(error),
+                Poll::Pending => false,
+            };
         }
-        let input = match Pin::new(&mut self.link).poll_next(cx) {
+        let arrival = Pin::new(&mut self.link).poll_next(cx);
+        self.pause(arrival.is_pending() && self.link.waits_for_room());
+        let input = match arrival {
             Poll::Pending => return false,
             Poll::Ready(Some(Ok(Arrival::Frame { bytes, meta }))) => Input::Frame { bytes, meta },
             Poll::Ready(Some(Ok(Arrival::Acked { tag, result }))) => Input::Acked { tag, result },

@@ -7,6 +7,8 @@ mod stdio;
 pub mod unix;
 mod ws;
 
+use std::task::{Context, Poll};
+
 use bytes::Bytes;
 use futures_core::Stream;
 use futures_sink::Sink;
@@ -47,6 +49,17 @@ pub trait Link: Stream<Item = Result<Arrival, LinkError>> + Sink<Transmit, Error
         false
     }
 
+    /// Whether it has stopped reading by itself, because there is no room for what comes: that is no fault of the peer's.
+    fn waits_for_room(&self) -> bool {
+        false
+    }
+
+    /// Ready when what has begun to come in has to go, because others need its room more. For those who do not read now: who
+    /// reads is told as well.
+    fn poll_evicted(&mut self, _cx: &mut Context<'_>) -> Poll<LinkError> {
+        Poll::Pending
+    }
+
     /// Says that we send nothing more, and go on reading: the peer sees the end of its input when all that the link has
     /// taken is written. From then on the link takes only a close. Whether it can say so: pipes can, WebSockets cannot.
     fn end_output(&mut self) -> bool {
@@ -73,8 +86,9 @@ pub struct Moved {
 pub struct Intake {
     /// The longest frame.
     pub max_frame_bytes: u64,
-    /// What a long frame takes up until it is whole is charged to this. Without room nothing is read; when others need
-    /// the room more, the link fails. None: `max_frame_bytes` is all that bounds it.
+    /// What a long frame takes up until it is whole is charged to this, and as much as the longest where nobody knows how
+    /// long it will be. Without room nothing is read; when others need the room more, the link fails. None: `max_frame_bytes`
+    /// is all that bounds it.
     pub account: Option<Account>,
 }
 
@@ -100,6 +114,14 @@ impl Link for BoxLink {
 
     fn is_amid_frame(&self) -> bool {
         (**self).is_amid_frame()
+    }
+
+    fn waits_for_room(&self) -> bool {
+        (**self).waits_for_room()
+    }
+
+    fn poll_evicted(&mut self, cx: &mut Context<'_>) -> Poll<LinkError> {
+        (**self).poll_evicted(cx)
     }
 
     fn end_output(&mut self) -> bool {

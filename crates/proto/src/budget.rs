@@ -132,13 +132,24 @@ impl Account {
     /// # Errors
     /// There is no room now.
     pub fn reserve(&self, bytes: u64, schedule: Schedule) -> Result<Grant, Full> {
+        self.reserve_beside(bytes, 0, schedule)
+    }
+
+    /// As [`reserve`](Self::reserve), if room for `spare` bytes more is left then.
+    ///
+    /// For what may wait to [grow](Grant::grow_to), and keeps what it has meanwhile: if each leaves enough for one to
+    /// grow, none of them waits for the others.
+    ///
+    /// # Errors
+    /// There is not so much room now.
+    pub fn reserve_beside(&self, bytes: u64, spare: u64, schedule: Schedule) -> Result<Grant, Full> {
         let mut pool = self.0.budget.lock();
-        pool.hold(self.0.id, bytes, schedule.started)?;
+        pool.hold(self.0.id, bytes, spare, schedule.started)?;
         let id = pool.fresh_id();
         let (clock, share) = (self.clock(), Arc::clone(&self.0));
         let (started, timeout) = (clock.read(schedule.started), schedule.timeout);
-        let track = Arc::new(Track { account: share.id, clock, started, timeout, ..Track::default() });
-        track.bytes.store(bytes, Ordering::Relaxed);
+        let bytes = AtomicU64::new(bytes);
+        let track = Arc::new(Track { account: share.id, clock, started, timeout, bytes, ..Track::default() });
         pool.groups.insert(id, Arc::clone(&track));
         Ok(Grant { share, id, track })
     }
@@ -217,7 +228,7 @@ impl Grant {
     pub fn grow_to(&mut self, bytes: u64, now: Instant) -> Result<(), Full> {
         let more = bytes.saturating_sub(self.bytes());
         if more > 0 {
-            self.share.budget.lock().hold(self.share.id, more, now)?;
+            self.share.budget.lock().hold(self.share.id, more, 0, now)?;
             self.track.bytes.store(bytes, Ordering::Relaxed);
         }
         Ok(())
@@ -235,9 +246,7 @@ impl Grant {
 
 impl Drop for Grant {
     fn drop(&mut self) {
-        let mut pool = self.share.budget.lock();
-        pool.groups.remove(&self.id);
-        pool.release(self.share.id, self.bytes());
+        self.complete(0);
     }
 }
 
@@ -291,8 +300,8 @@ impl Pool {
         self.last_id
     }
 
-    /// Adds `bytes` to what an account holds. Under pressure, marks a group for eviction.
-    fn hold(&mut self, account: u64, bytes: u64, now: Instant) -> Result<(), Full> {
+    /// Adds `bytes` to what an account holds, if `spare` is left then. Under pressure, marks a group for eviction.
+    fn hold(&mut self, account: u64, bytes: u64, spare: u64, now: Instant) -> Result<(), Full> {
         let full = Full { bytes };
         let holder = self.accounts.get(&account).ok_or(full)?;
         let held = holder.held.checked_add(bytes).ok_or(full)?;
@@ -300,6 +309,7 @@ impl Pool {
         if draw > 0 {
             let principal = holder.principal.as_ref().ok_or(full)?;
             let owned = self.principals.get(principal).copied().unwrap_or(0);
+            let draw = draw.saturating_add(spare);
             if owned.saturating_add(draw) > self.config.principal_bytes {
                 return Err(full);
             }

@@ -144,6 +144,14 @@ impl<L: Link> Link for Watched<L> {
         self.link.is_amid_frame()
     }
 
+    fn waits_for_room(&self) -> bool {
+        self.link.waits_for_room()
+    }
+
+    fn poll_evicted(&mut self, cx: &mut Context<'_>) -> Poll<LinkError> {
+        self.link.poll_evicted(cx)
+    }
+
     fn end_output(&mut self) -> bool {
         self.link.end_output()
     }

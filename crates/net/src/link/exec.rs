@@ -26,7 +26,7 @@ use breakbulk_proto::{Capacity, Transmit};
 
 use self::process::Process;
 use super::lines::{Lines, PipeWriter};
-use super::{Arrival, Link, LinkError, Moved};
+use super::{Arrival, Intake, Link, LinkError, Moved};
 
 pub use self::child::Child;
 pub use self::config::{ExecConfig, ExecError};
@@ -135,10 +135,12 @@ impl Exec {
                     Poll::Pending => {}
                 }
             }
+            let waits = self.waits_for_room();
             if let (true, Some(exit)) = (self.output_ended, self.exit) {
                 return Poll::Ready(Ok(exit.arrival(&self.process.name)));
             }
-            let Some(patience) = &mut self.patience else {
+            // What has no room yet is not given up: that is not up to the child.
+            let Some(patience) = self.patience.as_mut().filter(|_| !waits) else {
                 return Poll::Pending;
             };
             ready!(patience.as_mut().poll(cx));
@@ -201,12 +203,26 @@ impl Link for Exec {
         self.pipes.as_ref().map_or_else(|| Capacity::of(0), Link::capacity)
     }
 
+    fn set_intake(&mut self, intake: Intake) {
+        if let Some(pipes) = &mut self.pipes {
+            pipes.set_intake(intake);
+        }
+    }
+
     fn set_owing(&mut self, owing: bool) {
         self.owes = owing;
     }
 
     fn is_amid_frame(&self) -> bool {
         self.pipes.as_ref().is_some_and(Link::is_amid_frame)
+    }
+
+    fn waits_for_room(&self) -> bool {
+        self.pipes.as_ref().is_some_and(Link::waits_for_room)
+    }
+
+    fn poll_evicted(&mut self, cx: &mut Context<'_>) -> Poll<LinkError> {
+        self.pipes.as_mut().map_or(Poll::Pending, |pipes| pipes.poll_evicted(cx))
     }
 
     /// Not for a child that has more links to come.

@@ -2,6 +2,7 @@
 
 mod pipe;
 mod read;
+mod room;
 mod write;
 
 use std::pin::Pin;
@@ -17,7 +18,7 @@ use breakbulk_proto::{Capacity, Meta, Transmit};
 
 use self::read::Reader;
 use self::write::Writer;
-use super::{Arrival, Link, LinkError, Moved};
+use super::{Arrival, Intake, Link, LinkError, Moved};
 
 pub(super) use self::pipe::PipeWriter;
 
@@ -70,9 +71,10 @@ impl<R: AsyncRead + Unpin, W: AsyncWrite + Unpin> Lines<R, W> {
         self.reader.take_forgotten()
     }
 
-    /// Makes the link ready to be left alone: what was read is for nobody any more.
+    /// Makes the link ready to be left alone: what was read is for nobody any more, and nobody pays for it.
     pub(super) fn leave(&mut self) {
         self.reader.forget();
+        self.reader.set_account(None);
     }
 
     /// Reads and forgets, and writes what was accepted, for as long as nobody uses the link. Ready at the end of input.
@@ -88,8 +90,21 @@ impl<R: AsyncRead + Unpin + Send, W: AsyncWrite + Unpin + Send> Link for Lines<R
         self.capacity.clone()
     }
 
+    fn set_intake(&mut self, Intake { max_frame_bytes, account }: Intake) {
+        self.reader.set_max_frame(max_frame_bytes);
+        self.reader.set_account(account);
+    }
+
     fn is_amid_frame(&self) -> bool {
         self.reader.is_amid_message()
+    }
+
+    fn waits_for_room(&self) -> bool {
+        self.reader.waits_for_room()
+    }
+
+    fn poll_evicted(&mut self, cx: &mut Context<'_>) -> Poll<LinkError> {
+        self.reader.poll_evicted(cx)
     }
 
     fn end_output(&mut self) -> bool {

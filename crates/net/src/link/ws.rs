@@ -247,6 +247,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Link for WebSocket<S> {
         self.socket.get_ref().is_amid_message()
     }
 
+    fn waits_for_room(&self) -> bool {
+        self.socket.get_ref().waits_for_room()
+    }
+
+    fn poll_evicted(&mut self, cx: &mut Context<'_>) -> Poll<LinkError> {
+        self.socket.get_mut().poll_denied(cx).map(LinkError::NoRoom)
+    }
+
     fn moved(&self) -> Moved {
         self.socket.get_ref().moved()
     }

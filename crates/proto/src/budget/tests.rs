@@ -112,6 +112,42 @@ fn a_grant_grows_and_gives_back_what_is_not_needed_when_it_is_complete() {
 }
 
 #[test]
+fn those_who_may_wait_to_grow_leave_enough_for_one_of_them() {
+    let (budget, begin) = (budget(), Instant::now());
+    let (now, one, two) = (schedule(begin), budget.account(Some("a")), budget.account(Some("a")));
+    // The floors count. Of its quota of 600, each takes 100 and leaves 300.
+    let mut grants: Vec<_> = [&one, &two].map(|account| account.reserve_beside(200, 300, now).unwrap()).into();
+    assert_eq!(budget.held(), 400, "what is left is not held");
+    grants.push(one.reserve_beside(100, 300, now).unwrap());
+    assert_eq!(one.reserve_beside(1, 300, now).unwrap_err(), Full { bytes: 1 });
+    for mut grant in grants {
+        let all = grant.bytes() + 300;
+        assert_eq!(grant.grow_to(all, begin), Ok(()));
+    }
+    assert_eq!(budget.held(), 0);
+}
+
+#[test]
+fn room_that_is_left_is_the_processs_too_and_who_misses_it_evicts() {
+    let (budget, begin) = (budget(), Instant::now());
+    let (greedy, other) = (budget.account(Some("a")), budget.account(Some("b")));
+    let late = greedy.reserve(700, schedule(begin)).unwrap();
+    assert!(other.reserve_beside(200, 300, schedule(begin)).is_ok());
+    assert!(!late.evicted());
+    assert!(other.reserve_beside(200, 301, schedule(begin + SECOND)).is_err());
+    assert!(late.evicted());
+}
+
+#[test]
+fn within_the_floor_nothing_has_to_be_left() {
+    let (budget, now) = (budget(), schedule(Instant::now()));
+    let (one, two) = (budget.account(Some("a")), budget.account(Some("a")));
+    let _all = one.reserve(700, now).unwrap();
+    assert!(two.reserve_beside(100, 1, now).is_ok());
+    assert!(two.reserve_beside(101, 1, now).is_err());
+}
+
+#[test]
 fn a_grant_outlives_its_account_and_the_account_then_goes() {
     let (budget, now) = (budget(), schedule(Instant::now()));
     let account = budget.account(Some("a"));

@@ -6,15 +6,19 @@ use std::task::{Context, Poll, ready};
 use bytes::{Buf, Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncReadExt};
 
-use breakbulk_proto::Over;
+use breakbulk_proto::{Account, Over};
 
+use super::room::Room;
 use crate::link::LinkError;
 
 /// Room for a read. A pipe holds this much.
 const READ: usize = 64 << 10;
 
-/// The most room that is made at once for a line that turns out long. More would be held without need.
-const LONG_READ: usize = 1 << 20;
+/// A frame from this size on leaves its block to nobody.
+const LONG_FRAME: usize = 1 << 20;
+
+/// What a line may have beside its frame.
+const LINE_END: usize = "\r\n".len();
 
 /// With less room than this a new block is begun: a read into the last bytes of the old one is not worth its call.
 const LEAST_READ: usize = 16 << 10;
@@ -30,6 +34,8 @@ pub(super) struct Reader<R> {
     /// So many bytes of the buffer are known to have no line end.
     searched: usize,
     max_frame: usize,
+    /// What a line may take up before it is whole; none if only its length is bounded.
+    room: Option<Box<Room>>,
     /// The rest of the current line is not wanted.
     skips: bool,
     at_end: bool,
@@ -41,10 +47,26 @@ pub(super) struct Reader<R> {
 
 impl<R: AsyncRead + Unpin> Reader<R> {
     pub(super) fn new(io: R, max_frame_bytes: u64) -> Self {
-        // One byte more may be buffered, for a carriage return.
-        let max_frame = usize::try_from(max_frame_bytes).unwrap_or(usize::MAX).min(usize::MAX - 1);
         let (buffer, searched, skips, at_end, forgotten, read) = (BytesMut::new(), 0, false, false, 0, 0);
-        Self { io, buffer, searched, max_frame, skips, at_end, forgotten, read }
+        let mut reader = Self { io, buffer, searched, max_frame: 0, room: None, skips, at_end, forgotten, read };
+        reader.set_max_frame(max_frame_bytes);
+        reader
+    }
+
+    /// Sets the length of the longest frame.
+    pub(super) fn set_max_frame(&mut self, bytes: u64) {
+        self.max_frame = usize::try_from(bytes).unwrap_or(usize::MAX).min(usize::MAX - LINE_END);
+    }
+
+    /// Says who pays for lines from now on, the one under way among them.
+    pub(super) fn set_account(&mut self, account: Option<Account>) {
+        let most = wide(self.max_frame + LINE_END);
+        self.room = account.map(|account| Box::new(Room::new(account, most)));
+    }
+
+    /// Whether nothing is read because there is no room for it.
+    pub(super) fn waits_for_room(&self) -> bool {
+        self.room.as_ref().is_some_and(|room| room.waits())
     }
 
     /// The next line that is not blank, without its end; `None` at the end of input.
@@ -65,6 +87,11 @@ impl<R: AsyncRead + Unpin> Reader<R> {
             }
             ready!(self.poll_fill(cx))?;
         }
+    }
+
+    /// Ready when the line under way has to go.
+    pub(super) fn poll_evicted(&mut self, cx: &mut Context<'_>) -> Poll<LinkError> {
+        self.room.as_mut().map_or(Poll::Pending, |room| room.poll_evicted(cx))
     }
 
     /// Whether a line has begun and not ended that looks like a message: a prompt, or a progress bar, may never end.
@@ -88,8 +115,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
             self.skips = *last != b'\n';
         }
         self.forgotten = self.forgotten.saturating_add(wide(self.buffer.len()));
-        self.buffer.clear();
-        self.searched = 0;
+        self.clear();
     }
 
     /// Bytes that were dropped since this was asked last.
@@ -115,8 +141,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
             let Some(at) = memchr::memchr(b'\n', unsearched) else {
                 self.searched = self.buffer.len();
                 if self.skips {
-                    self.buffer.clear();
-                    self.searched = 0;
+                    self.clear();
                 }
                 return None;
             };
@@ -156,23 +181,44 @@ impl<R: AsyncRead + Unpin> Reader<R> {
             self.buffer.advance(len);
             return line;
         }
+        self.release();
         let line = self.buffer.split_to(len).freeze();
-        if len >= LONG_READ {
+        if len >= LONG_FRAME {
             // Small lines are not to be read into the tail of a block that was made for a large one.
             self.buffer = BytesMut::from(&self.buffer[..]);
         }
         line
     }
 
-    /// Reads once. At the end of input, says so to the next who looks.
-    fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), LinkError>> {
-        if self.buffer.capacity() - self.buffer.len() < LEAST_READ {
-            // As a line grows, so does what is read of it at once.
-            self.buffer.reserve(self.buffer.len().clamp(READ, LONG_READ));
+    fn clear(&mut self) {
+        self.buffer.clear();
+        self.searched = 0;
+        self.release();
+    }
+
+    /// Lets go of the room of a line that is whole, or given up.
+    fn release(&mut self) {
+        if let Some(room) = &mut self.room {
+            room.release();
         }
+    }
+
+    /// Reads once, when there is room for it. At the end of input, says so to the next who looks.
+    fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), LinkError>> {
+        let len = self.buffer.len();
+        let has_space = self.buffer.capacity() - len >= LEAST_READ;
+        // As a line grows, so does what is read of it at once.
+        let size = if has_space { len } else { len.saturating_mul(2).min(self.max_frame + LINE_END).max(READ) };
+        if let Some(room) = &mut self.room {
+            ready!(room.poll_grow(wide(size), cx))?;
+        }
+        self.buffer.reserve(size - len);
         let read = ready!(pin!(self.io.read_buf(&mut self.buffer)).poll(cx))?;
         self.read = self.read.saturating_add(wide(read));
         self.at_end = read == 0;
+        if let Some(room) = &self.room {
+            room.note(wide(self.buffer.len()));
+        }
         Poll::Ready(Ok(()))
     }
 

@@ -73,9 +73,14 @@ impl Room {
         }
     }
 
+    /// Whether a message waits until room is asked for again.
+    pub(super) const fn waits(&self) -> bool {
+        matches!(self.answer, Answer::Later)
+    }
+
     /// Ready when there is no reason to wait any more before room is asked for.
     pub(super) fn poll_wait(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        if self.answer == Answer::Later { self.timer.as_mut().poll(cx) } else { Poll::Ready(()) }
+        if self.waits() { self.timer.as_mut().poll(cx) } else { Poll::Ready(()) }
     }
 
     /// Ready, with its length, when the message on its way has to go.

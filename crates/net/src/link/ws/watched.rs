@@ -45,6 +45,11 @@ impl<S> Watched<S> {
         self.room.as_mut().map_or(Poll::Pending, |room| room.poll_denied(cx))
     }
 
+    /// Whether a message waits for room.
+    pub(super) fn waits_for_room(&self) -> bool {
+        self.room.as_ref().is_some_and(|room| room.waits())
+    }
+
     /// Whether a message has begun to come in and is not whole.
     pub(super) const fn is_amid_message(&self) -> bool {
         self.meter.message() > 0

@@ -1,21 +1,19 @@
-//! Long frames that are not whole yet: which ones a WebSocket takes, and who has room for them.
-#![expect(clippy::unwrap_used, reason = "a test may fail by panicking")]
+//! Frames of a WebSocket, whose header says how long they are.
 
 use std::time::Duration;
 
 use breakbulk::link::{Link, WebSocket, WebSocketConfig};
-use breakbulk::{Arrival, Driver, Intake, LinkError};
-use breakbulk_proto::{Budget, BudgetConfig, Event, Limits, plain};
+use breakbulk::{Driver, Intake, LinkError};
+use breakbulk_proto::{Budget, Event};
 use futures_util::StreamExt;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
 use tokio::time::timeout;
 
-const MB: usize = 1_000_000;
+use super::{MB, SOON, arrives, assert_goes, budget, nothing_arrives, plain, stalls};
+
 const FINAL: u8 = 0x80;
 const TEXT: u8 = 0x01;
 const MORE: u8 = 0x00;
-const SOON: Duration = Duration::from_secs(10);
-const MOMENT: Duration = Duration::from_millis(300);
 
 /// A server's link that takes frames of 2 MB, for which `principal` has room in `budget`; and its client.
 fn link(budget: &Budget, principal: &str) -> (WebSocket<DuplexStream>, DuplexStream) {
@@ -26,26 +24,10 @@ fn link(budget: &Budget, principal: &str) -> (WebSocket<DuplexStream>, DuplexStr
     (link, theirs)
 }
 
-fn budget(process: usize, principal: usize) -> Budget {
-    let (process_bytes, principal_bytes) = (process as u64, principal as u64);
-    Budget::new(BudgetConfig { process_bytes, principal_bytes, floor_bytes: 0 })
-}
-
 /// A client's frame of so many bytes, masked with zeros.
 fn frame(kind: u8, len: usize) -> Vec<u8> {
     let head = [&[kind, 0x80 | 127][..], &(len as u64).to_be_bytes(), &[0; 4]].concat();
     [head, vec![b'x'; len]].concat()
-}
-
-async fn arrives(link: &mut WebSocket<DuplexStream>) -> usize {
-    match timeout(SOON, link.next()).await.unwrap().unwrap().unwrap() {
-        Arrival::Frame { bytes, .. } => bytes.len(),
-        other => panic!("{other:?}"),
-    }
-}
-
-async fn nothing_arrives(link: &mut WebSocket<DuplexStream>) {
-    assert!(timeout(MOMENT, link.next()).await.is_err(), "it is not whole, or has no room");
 }
 
 #[tokio::test]
@@ -117,9 +99,7 @@ async fn without_room_a_frame_waits_where_it_is_and_comes_when_there_is_room() {
 async fn a_message_in_parts_that_finds_no_room_for_the_next_is_told_1013() {
     let budget = budget(9 * MB, MB);
     let (link, mut client) = link(&budget, "one");
-    let machine =
-        plain::Connection::new(plain::Config { limits: Limits::default(), one_line: false, front_only: false });
-    let mut driver = Driver::new(link, machine);
+    let mut driver = Driver::new(link, plain());
     client.write_all(&[frame(TEXT, MB / 2), frame(MORE, MB), frame(FINAL | MORE, 1)].concat()).await.unwrap();
     let ended = tokio::spawn(async move { driver.next().await });
     let mut told = [0; 4];
@@ -147,5 +127,18 @@ async fn a_frame_that_stands_still_goes_when_others_need_its_room() {
     let gone = timeout(SOON, idle.next()).await.unwrap().unwrap().unwrap_err();
     assert!(matches!(gone, LinkError::NoRoom(bytes) if bytes == 2 * MB as u64), "{gone}");
     drop(idle);
+    assert_eq!(arrives(&mut busy).await, MB);
+}
+
+#[tokio::test(start_paused = true)]
+async fn so_does_one_that_nobody_reads_at_the_moment() {
+    let budget = budget(2 * MB + MB / 2, 2 * MB);
+    let ((idle, mut one), (mut busy, mut two)) = (link(&budget, "idle"), link(&budget, "busy"));
+    let mut driver = Driver::new(idle, plain());
+    one.write_all(&frame(FINAL | TEXT, 2 * MB)[..100]).await.unwrap();
+    stalls(&mut driver, &budget, 2 * MB as u64).await;
+    two.write_all(&frame(FINAL | TEXT, MB)).await.unwrap();
+    nothing_arrives(&mut busy).await;
+    assert_goes(driver, one).await;
     assert_eq!(arrives(&mut busy).await, MB);
 }

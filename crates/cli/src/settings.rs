@@ -148,6 +148,8 @@ settings! { Settings:
         /// Bytes of finished messages that a connection may hold back until an earlier one is finished.
         max_held: Size = "64MiB";
         /// Bytes of unfinished messages that all connections together may hold.
+        ///
+        /// A bridge may hold so much that arrives from clients, as much from hosts, and as much that waits to leave.
         memory: Size = "512MiB";
         /// Bytes of unfinished messages that the connections of one token together may hold.
         memory_per_token: Size = "320MiB";

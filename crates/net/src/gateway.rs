@@ -20,11 +20,12 @@ use tracing::warn;
 
 use breakbulk_proto::{Budget, CloseReason, Event, Input, Kind};
 
-use self::bridge::{Bridge, FAR, NEAR};
+use self::bridge::{Bridge, FAR, NEAR, other};
 use self::caps::{Caps, Verdict};
 use self::dropped::Dropped;
 use self::name::Name;
 use self::side::Side;
+use self::store::Store;
 use self::watch::Watched;
 use crate::dialect::{AnyMachine, Dialect, Setup};
 use crate::driver::Driver;
@@ -37,11 +38,11 @@ pub use self::serve::{Exit, Served};
 #[derive(Debug)]
 pub struct Gateway {
     setups: [Setup; 2],
-    /// For what arrives.
-    budget: Budget,
-    /// For what waits to be sent. As large, and apart: if what arrives had to wait for what leaves, two gateways could wait for
-    /// each other.
-    outgoing: Budget,
+    /// For what arrives from each side. As large, and apart: if what arrives from clients had to wait for what arrives from
+    /// hosts, two gateways could wait for each other.
+    arriving: [Budget; 2],
+    /// For what waits to be sent. As large, too.
+    leaving: Budget,
     memory: Memory,
     drain: Duration,
 }
@@ -138,15 +139,15 @@ pub enum Toward {
 }
 
 impl Gateway {
-    /// A gateway between clients, towards whom it is a server, and a host, towards whom it is a client. What arrives may take
-    /// up as much as `budget` says, and so may what waits to be sent.
+    /// A gateway between clients, towards whom it is a server, and a host, towards whom it is a client. What arrives from
+    /// clients may take up as much as `budget` says, as much again what arrives from hosts, and what waits to be sent.
     #[must_use]
     pub fn new(mut near: Setup, mut far: Setup, budget: Budget) -> Self {
         // Whoever puts segments together checks all of a message; nobody else has to, as with one that a program sends.
         near.front_only = far.dialect != Dialect::Plain;
         far.front_only = near.dialect != Dialect::Plain;
-        let (outgoing, memory) = (Budget::new(budget.config()), Memory::default());
-        Self { setups: [near, far], budget, outgoing, memory, drain: DRAIN }
+        let [from_far, leaving] = [budget.config(); 2].map(Budget::new);
+        Self { setups: [near, far], arriving: [budget, from_far], leaving, memory: Memory::default(), drain: DRAIN }
     }
 
     /// The same, with this long for what is under way to finish at the end. 5 s.
@@ -192,10 +193,10 @@ impl Gateway {
         Ok(())
     }
 
-    /// What waits to be sent is charged to this.
+    /// Bytes that are held for all connections, as far as they are charged to anybody.
     #[must_use]
-    pub const fn outgoing(&self) -> &Budget {
-        &self.outgoing
+    pub fn held(&self) -> u64 {
+        self.arriving.iter().chain([&self.leaving]).fold(0, |sum, budget| sum.saturating_add(budget.held()))
     }
 
     /// How often each thing happened that a person may want to know of, by name.
@@ -205,7 +206,8 @@ impl Gateway {
     }
 
     fn side(&self, at: usize, link: BoxLink, name: &Name, principal: Option<&str>) -> Result<Side, getrandom::Error> {
-        Ok(Side::new(self.driver(at, link, name, principal)?, self.outgoing.account(principal)))
+        let store = Store::new(self.leaving.account(principal), self.arriving[other(at)].account(principal));
+        Ok(Side::new(self.driver(at, link, name, principal)?, store))
     }
 
     fn driver(
@@ -218,9 +220,10 @@ impl Gateway {
         let setup = &self.setups[at];
         // Where segments come, the machine charges whole messages; elsewhere a frame is one.
         let is_whole = matches!(setup.dialect, Dialect::Plain | Dialect::Stdio);
-        let account = principal.filter(|_| is_whole).map(|principal| self.budget.account(Some(principal)));
+        let budget = &self.arriving[at];
+        let account = principal.filter(|_| is_whole).map(|principal| budget.account(Some(principal)));
         link.set_intake(Intake { max_frame_bytes: setup.max_frame_bytes(), account });
-        let machine = setup.machine(self.budget.account(principal))?;
+        let machine = setup.machine(budget.account(principal))?;
         Ok(Driver::new(Watched::new(link, self.memory.caps.cap(name)), machine))
     }
 }

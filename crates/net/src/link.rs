@@ -60,6 +60,10 @@ pub trait Link: Stream<Item = Result<Arrival, LinkError>> + Sink<Transmit, Error
         Poll::Pending
     }
 
+    /// Lets go of the room of the frame that came last, which is kept until the link is asked for the next one: somebody else
+    /// pays for it from here on.
+    fn release_room(&mut self) {}
+
     /// Says that we send nothing more, and go on reading: the peer sees the end of its input when all that the link has
     /// taken is written. From then on the link takes only a close. Whether it can say so: pipes can, WebSockets cannot.
     fn end_output(&mut self) -> bool {
@@ -122,6 +126,10 @@ impl Link for BoxLink {
 
     fn poll_evicted(&mut self, cx: &mut Context<'_>) -> Poll<LinkError> {
         (**self).poll_evicted(cx)
+    }
+
+    fn release_room(&mut self) {
+        (**self).release_room();
     }
 
     fn end_output(&mut self) -> bool {

@@ -213,6 +213,7 @@ impl<'a> Bridge<'a> {
         if let Some(limit) = self.memory.caps.limit(&self.names[to], u64::try_from(size).unwrap_or(u64::MAX)) {
             return self.refuse(to, passage, limit);
         }
+        self.sides[at].driver.link_mut().release_room();
         self.sides[to].send(passage, meta);
     }
 
@@ -312,7 +313,7 @@ impl<'a> Bridge<'a> {
     }
 }
 
-const fn other(at: usize) -> usize {
+pub(super) const fn other(at: usize) -> usize {
     1 - at
 }
 

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use breakbulk_proto::{Account, CloseReason, Event, Input, Lane, Message, Meta, Progress, Subject, Ticket};
+use breakbulk_proto::{CloseReason, Event, Input, Lane, Message, Meta, Progress, Subject, Ticket};
 
 use super::store::Store;
 use super::watch::Watched;
@@ -51,9 +51,9 @@ pub(super) struct Passage {
 }
 
 impl Side {
-    /// A side on which nothing has passed. What waits for it is charged to `account`.
-    pub(super) fn new(driver: Driver<Watched<BoxLink>, AnyMachine>, account: Account) -> Self {
-        let (sending, arriving, store) = (HashMap::new(), HashMap::new(), Store::new(account));
+    /// A side on which nothing has passed.
+    pub(super) fn new(driver: Driver<Watched<BoxLink>, AnyMachine>, store: Store) -> Self {
+        let (sending, arriving) = (HashMap::new(), HashMap::new());
         let (has_ended, closed, is_told, is_amid_last) = (false, None, false, false);
         let (waiting_bytes, tickets) = (0, 0);
         Self { driver, has_ended, closed, is_told, sending, store, waiting_bytes, tickets, arriving, is_amid_last }
@@ -198,7 +198,7 @@ mod tests {
         let machine = Setup::new(Dialect::Plain, Role::Server, Limits::default()).machine(budget.account(None));
         let link: BoxLink = Box::new(near);
         let driver = Driver::new(Watched::new(link, u64::MAX), machine.expect("random bytes"));
-        (Side::new(driver, budget.account(None)), peer)
+        (Side::new(driver, Store::new(budget.account(None), budget.account(None))), peer)
     }
 
     async fn end(side: &mut Side) -> String {

@@ -1,4 +1,5 @@
-//! Room for what waits for one side: charged like what arrives, to the same principal, in a budget apart.
+//! Room for what waits for one side: charged like what arrives, to the same principal, in a budget apart, and where that has
+//! none, in the one that it came from.
 
 use std::collections::HashMap;
 use std::pin::Pin;
@@ -19,22 +20,35 @@ const RETRY: Duration = Duration::from_millis(100);
 /// What the messages for one side take up.
 ///
 /// A message is there before it can be charged here, and is on its way out: without room for it nothing more is read, and
-/// it goes on all the same. So nobody waits for us while we wait for them.
+/// it goes on all the same. So nobody waits for us while we wait for them. Until there is room it takes up that in which it
+/// has arrived, which others then do not get.
 #[derive(Debug)]
 pub(super) struct Store {
     account: Account,
+    /// For what arrives and is for this side.
+    arriving: Account,
     grants: HashMap<Ticket, Grant>,
-    /// What found no room, with its length.
-    unpaid: Vec<(Ticket, u64)>,
+    /// What found no room.
+    unpaid: Vec<Unpaid>,
     /// Of the last message that was handed to the link, which may still have it. The next is not taken before.
     leaving: Option<Grant>,
     timer: Pin<Box<Sleep>>,
 }
 
+/// A message that found no room.
+#[derive(Debug)]
+struct Unpaid {
+    ticket: Ticket,
+    bytes: u64,
+    /// What it takes up of the room for what arrives; none if somebody else was faster.
+    arrived: Option<Grant>,
+}
+
 impl Store {
-    pub(super) fn new(account: Account) -> Self {
+    /// What waits is charged to `account`, and if that has no room, to `arriving`.
+    pub(super) fn new(account: Account, arriving: Account) -> Self {
         let timer = Box::pin(tokio::time::sleep(RETRY));
-        Self { account, grants: HashMap::new(), unpaid: Vec::new(), leaving: None, timer }
+        Self { account, arriving, grants: HashMap::new(), unpaid: Vec::new(), leaving: None, timer }
     }
 
     /// Whether there is room for all that is there.
@@ -44,9 +58,9 @@ impl Store {
 
     /// A message is there.
     pub(super) fn add(&mut self, ticket: Ticket, bytes: u64) {
-        match self.reserve(bytes) {
+        match reserve(&self.account, bytes) {
             Some(grant) => drop(self.grants.insert(ticket, grant)),
-            None => self.unpaid.push((ticket, bytes)),
+            None => self.unpaid.push(Unpaid { ticket, bytes, arrived: reserve(&self.arriving, bytes) }),
         }
     }
 
@@ -59,11 +73,11 @@ impl Store {
 
     /// A message is not ours any more. If it was sent, the link may still have it.
     pub(super) fn remove(&mut self, ticket: Ticket, is_sent: bool) {
-        let grant = self.grants.remove(&ticket);
+        let unpaid = self.unpaid.extract_if(.., |unpaid| unpaid.ticket == ticket).next();
+        let grant = self.grants.remove(&ticket).or_else(|| unpaid?.arrived);
         if is_sent {
             self.leaving = grant;
         }
-        self.unpaid.retain(|(unpaid, _)| *unpaid != ticket);
     }
 
     /// The link has nothing left to write.
@@ -76,7 +90,8 @@ impl Store {
         while !self.unpaid.is_empty() || !self.grants.is_empty() || self.leaving.is_some() {
             ready!(self.timer.as_mut().poll(cx));
             self.timer.as_mut().reset(Instant::now() + RETRY);
-            if self.grants.values().chain(&self.leaving).any(Grant::evicted) {
+            let arrived = self.unpaid.iter().filter_map(|unpaid| unpaid.arrived.as_ref());
+            if self.grants.values().chain(&self.leaving).chain(arrived).any(Grant::evicted) {
                 return Poll::Ready(Err(CloseReason::Evicted));
             }
             if self.pay() {
@@ -89,17 +104,17 @@ impl Store {
     /// Asks again for room for what has none. Whether all has now that did not.
     fn pay(&mut self) -> bool {
         let had_none = !self.unpaid.is_empty();
-        while let Some(&(ticket, bytes)) = self.unpaid.last() {
-            let Some(grant) = self.reserve(bytes) else { return false };
+        while let Some(&Unpaid { ticket, bytes, .. }) = self.unpaid.last() {
+            let Some(grant) = reserve(&self.account, bytes) else { return false };
             self.grants.insert(ticket, grant);
             self.unpaid.pop();
         }
         had_none
     }
+}
 
-    fn reserve(&self, bytes: u64) -> Option<Grant> {
-        self.account.reserve(bytes, Schedule { started: now(), timeout: MESSAGE_TIME }).ok()
-    }
+fn reserve(account: &Account, bytes: u64) -> Option<Grant> {
+    account.reserve(bytes, Schedule { started: now(), timeout: MESSAGE_TIME }).ok()
 }
 
 #[cfg(test)]
@@ -118,7 +133,7 @@ mod tests {
     }
 
     fn store(budget: &Budget, principal: &str) -> Store {
-        Store::new(budget.account(Some(principal)))
+        Store::new(budget.account(Some(principal)), Budget::default().account(None))
     }
 
     #[tokio::test(start_paused = true)]
@@ -152,6 +167,31 @@ mod tests {
         assert!(!two.has_room());
         two.remove(Ticket(2), true);
         assert!(two.has_room());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn without_room_of_its_own_a_message_keeps_that_in_which_it_came() {
+        let (leaving, arriving) = (budget(100, 20), budget(100, 40));
+        let mut store = Store::new(leaving.account(Some("one")), arriving.account(Some("one")));
+        (1..=4).for_each(|n| store.add(Ticket(n), 15 * KB));
+        assert_eq!((leaving.held(), arriving.held()), (15 * KB, 30 * KB), "the fourth was too slow");
+        store.remove(Ticket(2), true);
+        assert_eq!(arriving.held(), 30 * KB, "the link may have it");
+        store.flushed();
+        assert_eq!(arriving.held(), 15 * KB);
+        [1, 4].into_iter().for_each(|n| store.remove(Ticket(n), false));
+        poll_fn(|cx| store.poll(cx)).await.expect("room");
+        assert_eq!((store.has_room(), leaving.held(), arriving.held()), (true, 15 * KB, 0));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_has_no_room_of_its_own_goes_too_when_others_need_that_of_what_arrives() {
+        let (leaving, arriving) = (budget(100, 1), budget(100, 90));
+        let mut stalled = Store::new(leaving.account(Some("stalled")), arriving.account(Some("stalled")));
+        stalled.add(Ticket(1), 70 * KB);
+        tokio::time::advance(MESSAGE_TIME / 2).await;
+        assert!(reserve(&arriving.account(Some("other")), 50 * KB).is_none());
+        assert_eq!(poll_fn(|cx| stalled.poll(cx)).await, Err(CloseReason::Evicted));
     }
 
     #[tokio::test(start_paused = true)]

@@ -152,6 +152,10 @@ impl<L: Link> Link for Watched<L> {
         self.link.poll_evicted(cx)
     }
 
+    fn release_room(&mut self) {
+        self.link.release_room();
+    }
+
     fn end_output(&mut self) -> bool {
         self.link.end_output()
     }

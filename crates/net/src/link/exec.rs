@@ -225,6 +225,12 @@ impl Link for Exec {
         self.pipes.as_mut().map_or(Poll::Pending, |pipes| pipes.poll_evicted(cx))
     }
 
+    fn release_room(&mut self) {
+        if let Some(pipes) = &mut self.pipes {
+            pipes.release_room();
+        }
+    }
+
     /// Not for a child that has more links to come.
     fn end_output(&mut self) -> bool {
         let Some(pipes) = self.pipes.as_mut().filter(|_| self.home.is_none()) else { return false };

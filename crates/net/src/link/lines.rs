@@ -107,6 +107,10 @@ impl<R: AsyncRead + Unpin + Send, W: AsyncWrite + Unpin + Send> Link for Lines<R
         self.reader.poll_evicted(cx)
     }
 
+    fn release_room(&mut self) {
+        self.reader.release_last();
+    }
+
     fn end_output(&mut self) -> bool {
         let can_tell = self.carried.is_none();
         if can_tell {

@@ -255,6 +255,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Link for WebSocket<S> {
         self.socket.get_mut().poll_denied(cx).map(LinkError::NoRoom)
     }
 
+    fn release_room(&mut self) {
+        self.socket.get_mut().release_last();
+    }
+
     fn moved(&self) -> Moved {
         self.socket.get_ref().moved()
     }
@@ -269,6 +273,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Stream for WebSocket<S> {
         if matches!(this.end, End::Silent) {
             return Poll::Ready(None);
         }
+        this.socket.get_mut().release_last();
         loop {
             match ready!(this.poll_message(cx)) {
                 Some(Ok(message)) => {

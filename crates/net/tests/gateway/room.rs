@@ -1,13 +1,15 @@
 //! What a gateway holds is charged: frames that are not whole, and messages for those who do not read.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use breakbulk::gateway::Gateway;
-use breakbulk::link::{self, WebSocket, WebSocketConfig};
+use breakbulk::link::{self, Lines, WebSocket, WebSocketConfig};
 use breakbulk_proto::ahp::Role;
 use breakbulk_proto::{Budget, BudgetConfig, Capacity, Event, Limits, LimitsConfig, Message};
 use tokio::io::{AsyncWriteExt, DuplexStream, duplex};
+use tokio::task::JoinHandle;
 
 use crate::world::{App, join, join_until, plain_gateway, request};
 
@@ -18,7 +20,12 @@ const LONG: Duration = Duration::from_secs(60);
 
 /// A gateway that may hold four megabytes.
 fn gateway() -> (Arc<Gateway>, Budget) {
-    let config = BudgetConfig { process_bytes: 4 * MB as u64, principal_bytes: 4 * MB as u64, floor_bytes: FLOOR };
+    gateway_with(4 * MB)
+}
+
+/// A gateway that may hold so many bytes, and takes messages of two megabytes.
+fn gateway_with(bytes: usize) -> (Arc<Gateway>, Budget) {
+    let config = BudgetConfig { process_bytes: bytes as u64, principal_bytes: bytes as u64, floor_bytes: FLOOR };
     let budget = Budget::new(config);
     let limits = LimitsConfig { max_frame_bytes: 65_536, max_message_bytes: 2 * MB as u64, ..LimitsConfig::default() };
     (plain_gateway(Limits::prove(limits, &config).unwrap(), budget.clone()), budget)
@@ -81,7 +88,6 @@ async fn frames_that_are_not_whole_take_no_more_than_there_is_and_all_arrive_in_
 async fn what_clients_do_not_read_takes_no_more_than_there_is_and_all_arrives_in_the_end() {
     const MESSAGES: usize = 10;
     let ((gateway, _), large) = (gateway(), request("1", MB / 2));
-    let budget = gateway.outgoing();
     let mut pairs = Vec::new();
     for _ in 0..4 {
         let (client, near) = socket();
@@ -93,8 +99,7 @@ async fn what_clients_do_not_read_takes_no_more_than_there_is_and_all_arrives_in
         let speaks = tokio::spawn(async move { while host.driver.next().await.is_some() {} });
         pairs.push((client, speaks));
     }
-    until(|| budget.held() >= 3 * MB as u64).await;
-    assert!(budget.used() <= 4 * MB as u64);
+    until(|| gateway.held() >= 3 * MB as u64).await;
     for (client, speaks) in pairs {
         let mut client = App::new(WebSocket::client(client, &WebSocketConfig::default()), Role::Client);
         for _ in 0..MESSAGES {
@@ -102,7 +107,73 @@ async fn what_clients_do_not_read_takes_no_more_than_there_is_and_all_arrives_in
         }
         speaks.abort();
     }
-    until(|| budget.held() == 0).await;
+    until(|| gateway.held() == 0).await;
+}
+
+/// A notification of a bit more than `len` bytes, without line breaks.
+fn one_line(len: usize) -> Message {
+    Message::from(format!(r#"{{"jsonrpc":"2.0","method":"{}"}}"#, "m".repeat(len)))
+}
+
+/// A host on a pipe that says this through a gateway, and counts what was taken of it.
+fn speak(
+    gateway: &Arc<Gateway>,
+    near: WebSocket<DuplexStream>,
+    message: &Message,
+    taken: &Arc<AtomicUsize>,
+) -> JoinHandle<DuplexStream> {
+    let (mut host, far) = duplex(1024);
+    join(gateway, near, Lines::new(far, tokio::io::sink(), Capacity::of(u64::MAX), 0));
+    let (line, taken) = ([&message.to_bytes()[..], b"\n"].concat(), Arc::clone(taken));
+    tokio::spawn(async move {
+        for part in line.chunks(1000) {
+            host.write_all(part).await.unwrap();
+            taken.fetch_add(part.len(), Ordering::Relaxed);
+        }
+        host
+    })
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_link_has_taken_and_not_written_keeps_its_room() {
+    let ((gateway, _), large) = (gateway_with(2 * MB + MB / 10), one_line(MB + MB / 2));
+    let none = Arc::new(AtomicUsize::new(0));
+    // There is room for one to leave, and for one to arrive, which leaves all the same.
+    let ((mut one, near), (mut two, other)) = (socket(), socket());
+    let first = speak(&gateway, near, &large, &none).await.unwrap();
+    let second = speak(&gateway, other, &large, &none).await.unwrap();
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let (taken, (mut three, near)) = (Arc::new(AtomicUsize::new(0)), socket());
+    let third = speak(&gateway, near, &large, &taken);
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    assert!(taken.load(Ordering::Relaxed) <= FLOOR as usize + 2048);
+    for client in [&mut one, &mut two, &mut three] {
+        let mut client = App::new(WebSocket::client(client, &WebSocketConfig::default()), Role::Client);
+        assert!(client.next().await.unwrap() == large);
+    }
+    drop((first, second, third.await.unwrap()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_message_for_each_of_many_who_do_not_read_takes_no_more_than_there_is_either() {
+    const CLIENTS: usize = 20;
+    let ((gateway, _), large) = (gateway(), one_line(MB));
+    let (taken, mut pairs) = (Arc::new(AtomicUsize::new(0)), Vec::new());
+    for _ in 0..CLIENTS {
+        let (client, near) = socket();
+        pairs.push((client, speak(&gateway, near, &large, &taken)));
+    }
+    // When nothing moves any more, four messages wait to leave, and what has arrived has the room of four more.
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    let most = 8 * MB + CLIENTS * (FLOOR as usize + 2048);
+    let taken = taken.load(Ordering::Relaxed);
+    assert!((6 * MB..=most).contains(&taken), "{taken}");
+    for (client, speaks) in pairs {
+        let mut client = App::new(WebSocket::client(client, &WebSocketConfig::default()), Role::Client);
+        assert!(client.next().await.unwrap() == large);
+        drop(speaks.await.unwrap());
+    }
+    until(|| gateway.held() == 0).await;
 }
 
 #[tokio::test(start_paused = true)]

@@ -25,8 +25,11 @@ fn plain() -> plain::Connection {
     plain::Connection::new(plain::Config { limits: Limits::default(), one_line: false, front_only: false })
 }
 
+/// The length of the next frame, for which somebody else pays from then on.
 async fn arrives(link: &mut impl Link) -> usize {
-    match timeout(SOON, link.next()).await.unwrap().unwrap().unwrap() {
+    let arrival = timeout(SOON, link.next()).await.unwrap().unwrap().unwrap();
+    link.release_room();
+    match arrival {
         Arrival::Frame { bytes, .. } => bytes.len(),
         other => panic!("{other:?}"),
     }

@@ -71,6 +71,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
 
     /// The next line that is not blank, without its end; `None` at the end of input.
     pub(super) fn poll_line(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Bytes>, LinkError>> {
+        self.release_last();
         loop {
             while let Some(line) = self.take_line() {
                 if let Some(frame) = self.frame(line)? {
@@ -92,6 +93,13 @@ impl<R: AsyncRead + Unpin> Reader<R> {
     /// Ready when the line under way has to go.
     pub(super) fn poll_evicted(&mut self, cx: &mut Context<'_>) -> Poll<LinkError> {
         self.room.as_mut().map_or(Poll::Pending, |room| room.poll_evicted(cx))
+    }
+
+    /// Lets go of the room of the line that came last.
+    pub(super) fn release_last(&mut self) {
+        if let Some(room) = &mut self.room {
+            room.release_last();
+        }
     }
 
     /// Whether a line has begun and not ended that looks like a message: a prompt, or a progress bar, may never end.
@@ -181,7 +189,9 @@ impl<R: AsyncRead + Unpin> Reader<R> {
             self.buffer.advance(len);
             return line;
         }
-        self.release();
+        if let Some(room) = &mut self.room {
+            room.finish();
+        }
         let line = self.buffer.split_to(len).freeze();
         if len >= LONG_FRAME {
             // Small lines are not to be read into the tail of a block that was made for a large one.
@@ -193,13 +203,9 @@ impl<R: AsyncRead + Unpin> Reader<R> {
     fn clear(&mut self) {
         self.buffer.clear();
         self.searched = 0;
-        self.release();
-    }
-
-    /// Lets go of the room of a line that is whole, or given up.
-    fn release(&mut self) {
         if let Some(room) = &mut self.room {
-            room.release();
+            room.finish();
+            room.release_last();
         }
     }
 

@@ -30,6 +30,8 @@ pub(super) struct Room {
     account: Account,
     most: u64,
     grant: Option<Grant>,
+    /// Of the line that came last.
+    last: Option<Grant>,
     waits: bool,
     timer: Pin<Box<Sleep>>,
 }
@@ -37,7 +39,8 @@ pub(super) struct Room {
 impl Room {
     /// Room for lines that take up at most so many bytes.
     pub(super) fn new(account: Account, most: u64) -> Self {
-        Self { account, most, grant: None, waits: false, timer: Box::pin(tokio::time::sleep(RETRY)) }
+        let (grant, last, waits) = (None, None, false);
+        Self { account, most, grant, last, waits, timer: Box::pin(tokio::time::sleep(RETRY)) }
     }
 
     /// Ready when the line may take up `bytes`; with an error when it has to go, because others need its room more.
@@ -80,9 +83,14 @@ impl Room {
         }
     }
 
-    /// The line is whole, or given up.
-    pub(super) fn release(&mut self) {
-        (self.grant, self.waits) = (None, false);
+    /// The line is whole, or given up. Its room is kept.
+    pub(super) fn finish(&mut self) {
+        (self.last, self.waits) = (self.grant.take(), false);
+    }
+
+    /// The last line is not ours any more.
+    pub(super) fn release_last(&mut self) {
+        self.last = None;
     }
 
     fn evicted(&self) -> Option<LinkError> {

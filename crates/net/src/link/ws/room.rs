@@ -24,6 +24,8 @@ pub(super) struct Room {
     /// What is longer is refused by the stack, and needs no room.
     max_frame_bytes: u64,
     grant: Option<Grant>,
+    /// Of the message that came last.
+    last: Option<Grant>,
     answer: Answer,
     timer: Pin<Box<Sleep>>,
 }
@@ -41,13 +43,13 @@ enum Answer {
 impl Room {
     pub(super) fn new(account: Account, max_frame_bytes: u64) -> Self {
         let timer = Box::pin(tokio::time::sleep(RETRY));
-        Self { account, max_frame_bytes, grant: None, answer: Answer::Yes, timer }
+        Self { account, max_frame_bytes, grant: None, last: None, answer: Answer::Yes, timer }
     }
 
     /// Whether a message may grow from `before` to `bytes`; 0 where it begins.
     pub(super) fn ask(&mut self, before: u64, bytes: u64) -> bool {
-        if before == 0 {
-            self.grant = None;
+        if before == 0 && self.grant.is_some() {
+            self.last = self.grant.take();
         }
         let is_granted = self.grant.as_ref().is_some_and(|grant| grant.bytes() >= bytes);
         if is_granted || bytes <= FREE || bytes > self.max_frame_bytes {
@@ -69,8 +71,14 @@ impl Room {
     pub(super) fn note(&mut self, message: u64, passed: u64) {
         match &self.grant {
             Some(grant) if message > 0 => grant.note_received(passed),
-            _ => self.grant = None,
+            Some(_) => self.last = self.grant.take(),
+            None => {}
         }
+    }
+
+    /// The last message is not ours any more.
+    pub(super) fn release_last(&mut self) {
+        self.last = None;
     }
 
     /// Whether a message waits until room is asked for again.

@@ -45,6 +45,13 @@ impl<S> Watched<S> {
         self.room.as_mut().map_or(Poll::Pending, |room| room.poll_denied(cx))
     }
 
+    /// Lets go of the room of the message that came last.
+    pub(super) fn release_last(&mut self) {
+        if let Some(room) = &mut self.room {
+            room.release_last();
+        }
+    }
+
     /// Whether a message waits for room.
     pub(super) fn waits_for_room(&self) -> bool {
         self.room.as_ref().is_some_and(|room| room.waits())

@@ -65,29 +65,34 @@ fn small() {
     latency("10 MB/s", Some(10e6));
 }
 
-/// One message in segments, over the same in one frame.
+/// One message in segments, over the same in one frame. What work there is shows where one thread does all of it: with two,
+/// how much they get in each other's way is chance, and takes up to a quarter of the time of either.
 fn against_plain(name: &str, len: usize, cap: u64, (wall, cpu): (f64, Option<f64>)) {
     let text = corpus::agent(len);
-    let times = in_runtimes(|runtime| {
-        let mut segmented = runtime.block_on(Wire::new(Dialect::Ahp, Role::Client, cap, straight));
-        let mut plain = runtime.block_on(Wire::new(Dialect::Plain, Role::Client, 64 << 20, straight));
-        race([&mut || carry(runtime, &mut segmented, &text), &mut || carry(runtime, &mut plain, &text)])
-    });
-    let ratio = median(&times, |[segmented, plain]| segmented.wall / plain.wall);
+    let times = |threads| {
+        in_runtimes(threads, |runtime| {
+            let mut segmented = runtime.block_on(Wire::new(Dialect::Ahp, Role::Client, cap, straight));
+            let mut plain = runtime.block_on(Wire::new(Dialect::Plain, Role::Client, 64 << 20, straight));
+            race([&mut || carry(runtime, &mut segmented, &text), &mut || carry(runtime, &mut plain, &text)])
+        })
+    };
+    let (alone, both) = (times(1), times(2));
+    let ratio = median(&both, |[segmented, plain]| segmented.wall / plain.wall);
     table::row(&format!("{name} at {cap}: wall time over one plain frame"), ratio, ..=wall);
-    let ratio = median(&times, |[segmented, plain]| segmented.cpu / plain.cpu);
+    let ratio = |times: &[[Took; 2]]| median(times, |[segmented, plain]| segmented.cpu / plain.cpu);
     let measure = format!("{name} at {cap}: CPU over one plain frame");
     match cpu {
-        Some(most) => table::row(&measure, ratio, ..=most),
-        None => table::row(&measure, ratio, ..),
+        Some(most) => table::row(&measure, ratio(&alone), ..=most),
+        None => table::row(&measure, ratio(&alone), ..),
     }
+    table::row(&format!("{name} at {cap}: the same with a thread for each end"), ratio(&both), ..);
 }
 
 /// Through two gateways, over a direct link in segments. Either way the message is checked once, by who puts it together;
 /// then with a host that checks it once more.
 fn bridge() {
     let text = corpus::agent(corpus::LEN);
-    let times = in_runtimes(|runtime| {
+    let times = in_runtimes(2, |runtime| {
         let mut bridged = runtime.block_on(Wire::bridged(900_000, false));
         let mut twice = runtime.block_on(Wire::bridged(900_000, true));
         let mut direct = runtime.block_on(Wire::new(Dialect::Ahp, Role::Client, 900_000, straight));
@@ -104,7 +109,7 @@ fn bridge() {
 /// One message in our segments, over the same in the plain frames of others. Ours is checked as it lands; theirs is not
 /// looked at before it is parsed.
 fn against_others() {
-    let (runtime, text) = (&runtime(), corpus::agent(corpus::LEN));
+    let (runtime, text) = (&runtime(2), corpus::agent(corpus::LEN));
     let mut ours = runtime.block_on(Wire::new(Dialect::Ahp, Role::Client, 900_000, straight));
     let mut beside = |name: &str, theirs: &mut dyn FnMut() -> Took| {
         let times = race([&mut || carry(runtime, &mut ours, &text), theirs]);
@@ -135,7 +140,7 @@ fn carry(runtime: &Runtime, wire: &mut Wire, text: &str) -> Took {
 
 /// How long a small message takes while a large one moves: free of it, and behind it.
 fn latency(name: &str, rate: Option<f64>) {
-    let runtime = runtime();
+    let runtime = runtime(2);
     let ways = [Way::Behind, Way::Free, Way::OtherChannel];
     let round = |_| ways.map(|way| runtime.block_on(passing(way, rate)));
     let rounds: Vec<[Passing; 3]> = (0..if rate.is_some() { SLOW_ROUNDS } else { rounds() }).map(round).collect();

@@ -16,14 +16,13 @@ pub(crate) struct Took {
     pub(crate) cpu: f64,
 }
 
-/// What races in several runtimes saw, all of their rounds.
-pub(crate) fn in_runtimes<T>(race: impl Fn(&Runtime) -> Vec<T>) -> Vec<T> {
-    (0..RUNTIMES).flat_map(|_| race(&runtime())).collect()
+/// What races in several runtimes of `threads` threads saw, all of their rounds.
+pub(crate) fn in_runtimes<T>(threads: usize, race: impl Fn(&Runtime) -> Vec<T>) -> Vec<T> {
+    (0..RUNTIMES).flat_map(|_| race(&runtime(threads))).collect()
 }
 
-/// As many threads as it takes for a reader and a writer.
-pub(crate) fn runtime() -> Runtime {
-    tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("threads")
+pub(crate) fn runtime(threads: usize) -> Runtime {
+    tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build().expect("threads")
 }
 
 /// Times each of `N` things once a round. Just before, it runs once untimed, so that what the one before it left behind

@@ -7,7 +7,7 @@ use super::WebSocketConfig;
 
 /// Bytes that may wait in a socket of this machine's own, on the way in: it is as fast as its reader, so that more would
 /// only be what a small message has to wait for, and would not stay in the processor's cache.
-const LOCAL_UNREAD: usize = 128 << 10;
+const LOCAL_UNREAD: usize = 160 << 10;
 /// The same where messages come whole: nothing passes one of those, and its reader and writer wait for each other less.
 const LOCAL_UNREAD_WHOLE: usize = 1 << 20;
 /// Who takes longer frames is sent messages whole: a peer that cuts them makes no such frames.

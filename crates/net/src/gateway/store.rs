@@ -66,7 +66,8 @@ impl Store {
 
     /// So many bytes of a message are gone.
     pub(super) fn note_sent(&self, ticket: Ticket, bytes: u64) {
-        if let Some(grant) = self.grants.get(&ticket) {
+        let unpaid = || self.unpaid.iter().find(|unpaid| unpaid.ticket == ticket)?.arrived.as_ref();
+        if let Some(grant) = self.grants.get(&ticket).or_else(unpaid) {
             grant.note_received(bytes);
         }
     }
@@ -122,6 +123,7 @@ mod tests {
     use std::future::poll_fn;
 
     use breakbulk_proto::{Budget, BudgetConfig};
+    use futures_util::FutureExt;
 
     use super::*;
 
@@ -190,7 +192,12 @@ mod tests {
         let mut stalled = Store::new(leaving.account(Some("stalled")), arriving.account(Some("stalled")));
         stalled.add(Ticket(1), 70 * KB);
         tokio::time::advance(MESSAGE_TIME / 2).await;
-        assert!(reserve(&arriving.account(Some("other")), 50 * KB).is_none());
+        stalled.note_sent(Ticket(1), 40 * KB);
+        let other = arriving.account(Some("other"));
+        assert!(reserve(&other, 50 * KB).is_none());
+        assert!(poll_fn(|cx| stalled.poll(cx)).now_or_never().is_none(), "it is in time");
+        tokio::time::advance(MESSAGE_TIME / 2).await;
+        assert!(reserve(&other, 50 * KB).is_none());
         assert_eq!(poll_fn(|cx| stalled.poll(cx)).await, Err(CloseReason::Evicted));
     }
 

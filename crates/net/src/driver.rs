@@ -2,7 +2,7 @@
 
 use std::future::poll_fn;
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
 use tokio::time::Sleep;
@@ -318,14 +318,13 @@ impl<L: Link, M: Machine> Driver<L, M> {
     }
 
     fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<Option<Event>> {
-        let is_done = self.poll_close(cx).is_ready();
+        if matches!(self.end, End::Over) {
+            return Poll::Ready(None);
+        }
+        ready!(self.poll_close(cx));
         match std::mem::replace(&mut self.end, End::Over) {
-            End::Closing(reason) if is_done => Poll::Ready(Some(Event::Closed(reason))),
-            End::Over => Poll::Ready(None),
-            end => {
-                self.end = end;
-                Poll::Pending
-            }
+            End::Closing(reason) => Poll::Ready(Some(Event::Closed(reason))),
+            End::Open | End::Over => Poll::Ready(None),
         }
     }
 

@@ -384,3 +384,18 @@ async fn links_are_taken_one_after_the_other() {
     drop(link);
     tokio::time::timeout(LONG, second).await.unwrap().unwrap().unwrap();
 }
+
+#[tokio::test]
+async fn an_end_that_is_told_can_be_asked_for_again() {
+    let mut link = Exec::spawn(&shell("exit 3")).unwrap();
+    for _ in 0..2 {
+        link.close().await.unwrap();
+    }
+    let mut driver = Driver::new(Exec::spawn(&shell("read line; exit 3")).unwrap(), machine(Dialect::Plain));
+    driver.handle(Input::send(1, request(1, 10)));
+    let mut ends = 0;
+    while let Some(event) = driver.next().await {
+        ends += usize::from(matches!(event, Event::Closed(CloseReason::Peer { code: 1011 })));
+    }
+    assert_eq!((ends, driver.next().await.is_none()), (1, true));
+}

@@ -57,7 +57,8 @@ pub struct Exec {
     /// The child has exited, or reads or writes no more: nobody can use it after us.
     is_spent: bool,
     exited: Pin<Box<dyn Future<Output = Exit> + Send>>,
-    gone: Pin<Box<dyn Future<Output = ()> + Send>>,
+    /// Done when nothing is left of it; none when that is known.
+    gone: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
     exit: Option<Exit>,
     output_ended: bool,
     /// Runs from the first of the two above, for the other.
@@ -86,7 +87,7 @@ impl Exec {
     fn new(pipes: Pipes, process: Arc<Process>, home: Option<oneshot::Sender<Pipes>>) -> Self {
         Self {
             exited: Box::pin(process.exited()),
-            gone: Box::pin(process.gone()),
+            gone: Some(Box::pin(process.gone())),
             pipes: Some(pipes),
             process,
             home,
@@ -293,7 +294,11 @@ impl Sink<Transmit> for Exec {
         // Whether or not its input can be closed well, the child goes. It may have to write before it can.
         let _ = self.pipes()?.poll_close(cx);
         let _ = self.pipes()?.poll_idle(cx);
-        self.gone.as_mut().poll(cx).map(Ok)
+        if let Some(gone) = &mut self.gone {
+            ready!(gone.as_mut().poll(cx));
+            self.gone = None;
+        }
+        Poll::Ready(Ok(()))
     }
 }
 

@@ -104,7 +104,8 @@ settings! { Settings:
         allow_origin: Vec<WebOrigin> = "none";
         /// Let clients in that call us by this host name. May be given many times.
         ///
-        /// The listening address and the names of loopback are always allowed.
+        /// The listening address and the names of loopback are always allowed, with the port that is listened on. Behind
+        /// something that forwards another port, allow the name without a port, such as 127.0.0.1.
         allow_host: Vec<Host> = "none";
         /// The certificate to show, with its chain (PEM). For wss: addresses.
         tls_cert: Option<PathBuf> = "none";

@@ -10,7 +10,8 @@ use tokio::time::{Instant, sleep_until};
 use tracing::{debug, info, warn};
 
 use breakbulk_proto::{
-    Capacity, CloseReason, Event, Input, Kind, Limits, Machine, Message, Meta, SendError, Ticket, Transmit, plain,
+    Capacity, CloseReason, Event, Input, Kind, Limits, Machine, Message, Meta, Over, SendError, Ticket, Transmit,
+    Violation, plain,
 };
 
 use self::settle::Wait;
@@ -295,6 +296,9 @@ impl<'a> Bridge<'a> {
         let counters = self.sides[at].driver.machine().counters().iter().filter(|(what, _)| *what != reason.name());
         counters.for_each(|(what, count)| info!(side = name(at), count, "{what}"));
         info!(side = name(at), code = reason.code(), "ended: {}", self.sides[at].how_it_ended(&reason));
+        if let CloseReason::Violation(Violation::FrameTooLarge(Over { size, limit })) = &reason {
+            warn!(side = name(at), size, limit, "what it sends is longer than max_message and max_frame allow");
+        }
         let onward = if has_learned { CloseReason::Peer { code: RESTART } } else { passed_on(at, &reason) };
         self.note_loss(at);
         self.sides[at].closed = Some(reason);
@@ -346,8 +350,6 @@ fn passed_on(at: usize, reason: &CloseReason) -> CloseReason {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use breakbulk_proto::Over;
-
     #[test]
     fn only_what_is_too_long_is_remembered() {
         let over = Over { size: 2, limit: 1 };

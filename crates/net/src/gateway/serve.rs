@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
-use tracing::{error, info, warn};
+use tracing::{Instrument, error, info, info_span, warn};
 
 use breakbulk_proto::CloseReason;
 use http::{HeaderValue, header};
@@ -91,7 +91,7 @@ impl Gateway {
         watch: impl Fn() -> Option<Watcher>,
     ) -> Option<Served> {
         let exit = Arc::new(exit);
-        let (mut clients, mut last) = (JoinSet::new(), None);
+        let (mut clients, mut last, mut number) = (JoinSet::new(), None, 0_u64);
         loop {
             tokio::select! {
                 () = stop.cancelled() => break,
@@ -105,7 +105,11 @@ impl Gateway {
                     Some(entered) => {
                         let (gateway, exit, stop) = (Arc::clone(self), Arc::clone(&exit), stop.clone());
                         let watcher = watch();
-                        clients.spawn(async move { gateway.client(entered, &exit, stop, watcher).await });
+                        number = number.saturating_add(1);
+                        // All that is logged of a client has its number.
+                        let span = info_span!("client", number);
+                        let client = async move { gateway.client(entered, &exit, stop, watcher).await };
+                        clients.spawn(client.instrument(span));
                     }
                     None => break,
                 },

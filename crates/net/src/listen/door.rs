@@ -17,6 +17,9 @@ use super::token::Token;
 /// The key of a token in a query, for browsers and plain clients, which cannot set headers.
 const TOKEN_KEY: &str = "token";
 
+/// The most that is logged of what a client showed.
+const MAX_SHOWN_BYTES: usize = 100;
+
 /// A door: what a client must show, and from where it may come.
 ///
 /// Whatever the token, a browser is let in only from our own page or a configured one (a page of somebody else's could
@@ -158,6 +161,26 @@ impl Refused {
             Self::Origin => "foreign-origin",
             Self::NoToken => "no-token",
             Self::WrongToken(_) => "wrong-token",
+        }
+    }
+
+    /// What the client showed that was refused, if it is no secret. The words are the client's own, and few.
+    pub(super) fn shown(self, request: &Parts) -> Option<&str> {
+        let name = match self {
+            Self::Host => header::HOST,
+            Self::Origin => header::ORIGIN,
+            Self::NoToken | Self::WrongToken(_) => return None,
+        };
+        let shown = request.headers.get(name)?.to_str().ok()?;
+        shown.get(..shown.floor_char_boundary(MAX_SHOWN_BYTES))
+    }
+
+    /// What whoever runs the server can do about it, for logs.
+    pub(super) const fn hint(self) -> &'static str {
+        match self {
+            Self::Host => ": allow_host lets clients call us by more names",
+            Self::Origin => ": allow_origin lets more pages in",
+            Self::NoToken | Self::WrongToken(_) => "",
         }
     }
 

@@ -135,7 +135,8 @@ impl Front {
         let principal = match self.door.admit(&head, &place) {
             Ok(principal) => principal,
             Err(refused) => {
-                tracing::info!(peer = %place.peer, reason = refused.name(), "not let in");
+                let shown = refused.shown(&head);
+                tracing::info!(peer = %place.peer, reason = refused.name(), ?shown, "not let in{}", refused.hint());
                 tokio::time::sleep(refused.delay()).await;
                 return line(refused.status(), refused.text());
             }

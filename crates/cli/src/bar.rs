@@ -2,15 +2,16 @@
 
 use std::fmt;
 use std::io::{self, IsTerminal, Write};
+use std::time::Duration;
 
-use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::{BinaryBytes, MultiProgress, ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 
 /// Below this there is nothing to wait for.
 const WORTH_SHOWING: u64 = 1 << 20;
 
 // With a word before it, this is never wider than 80 columns.
-const LENGTH_KNOWN: &str = "{msg}{bar:32} {bytes}/{total_bytes} {bytes_per_sec}";
-const LENGTH_UNKNOWN: &str = "{msg}{bytes} {bytes_per_sec}";
+const LENGTH_KNOWN: &str = "{msg}{bar:32} {bytes}/{total_bytes} {rate}";
+const LENGTH_UNKNOWN: &str = "{msg}{bytes} {rate}";
 
 /// Shows how far the work has come, or nothing.
 #[derive(Debug)]
@@ -105,7 +106,22 @@ fn bar(length: Option<u64>) -> ProgressBar {
 }
 
 fn style(template: &str) -> ProgressStyle {
-    ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar())
+    let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
+    style.with_key("rate", |state: &ProgressState, out: &mut dyn fmt::Write| {
+        // What cannot be shown is not missed.
+        let _ = out.write_str(&rate(state.pos(), state.elapsed()));
+    })
+}
+
+/// How fast so many bytes have passed on the whole. At first nothing: some were there at once, which says little.
+fn rate(bytes: u64, elapsed: Duration) -> String {
+    match elapsed.as_millis() {
+        ..1000 => String::new(),
+        millis => {
+            let a_second = u128::from(bytes).saturating_mul(1000).checked_div(millis).unwrap_or(0);
+            format!("{}/s", BinaryBytes(u64::try_from(a_second).unwrap_or(u64::MAX)))
+        }
+    }
 }
 
 #[cfg(unix)]
@@ -240,5 +256,11 @@ mod tests {
         let is_bar = |line: &String| line.starts_with("sent      ") && line.contains("/1023.00 MiB");
         assert!(!lines.is_empty() && lines.iter().all(|line| is_bar(line) && line.chars().count() <= 80), "{lines:?}");
         assert!(lines.last().unwrap().contains("1023.00 MiB/1023.00 MiB"), "{lines:?}");
+    }
+
+    #[test]
+    fn the_rate_is_that_of_the_whole_and_not_of_the_first_moment() {
+        assert_eq!(rate(3 << 20, Duration::from_millis(999)), "");
+        assert_eq!(rate(3 << 20, Duration::from_millis(1500)), "2.00 MiB/s");
     }
 }

@@ -41,6 +41,9 @@ pub struct Gateway {
     /// For what arrives from each side. As large, and apart: if what arrives from clients had to wait for what arrives from
     /// hosts, two gateways could wait for each other.
     arriving: [Budget; 2],
+    /// For frames of segmented links that are not whole yet. As large, and apart: what waits for the rest of its group must
+    /// not keep that rest out.
+    frames: [Budget; 2],
     /// For what waits to be sent. As large, too.
     leaving: Budget,
     memory: Memory,
@@ -140,14 +143,16 @@ pub enum Toward {
 
 impl Gateway {
     /// A gateway between clients, towards whom it is a server, and a host, towards whom it is a client. What arrives from
-    /// clients may take up as much as `budget` says, as much again what arrives from hosts, and what waits to be sent.
+    /// clients may take up as much as `budget` says, as much again what arrives from hosts, and what waits to be sent. So may,
+    /// where messages come in segments, those segments that are not whole yet.
     #[must_use]
     pub fn new(mut near: Setup, mut far: Setup, budget: Budget) -> Self {
         // Whoever puts segments together checks all of a message; nobody else has to, as with one that a program sends.
         near.front_only = far.dialect != Dialect::Plain;
         far.front_only = near.dialect != Dialect::Plain;
-        let [from_far, leaving] = [budget.config(); 2].map(Budget::new);
-        Self { setups: [near, far], arriving: [budget, from_far], leaving, memory: Memory::default(), drain: DRAIN }
+        let [from_far, near_frames, far_frames, leaving] = [budget.config(); 4].map(Budget::new);
+        let (arriving, frames) = ([budget, from_far], [near_frames, far_frames]);
+        Self { setups: [near, far], arriving, frames, leaving, memory: Memory::default(), drain: DRAIN }
     }
 
     /// The same, with this long for what is under way to finish at the end. 5 s.
@@ -196,7 +201,8 @@ impl Gateway {
     /// Bytes that are held for all connections, as far as they are charged to anybody.
     #[must_use]
     pub fn held(&self) -> u64 {
-        self.arriving.iter().chain([&self.leaving]).fold(0, |sum, budget| sum.saturating_add(budget.held()))
+        let all = self.arriving.iter().chain(&self.frames).chain([&self.leaving]);
+        all.fold(0, |sum, budget| sum.saturating_add(budget.held()))
     }
 
     /// How often each thing happened that a person may want to know of, by name.
@@ -220,10 +226,10 @@ impl Gateway {
         let setup = &self.setups[at];
         // Where segments come, the machine charges whole messages; elsewhere a frame is one.
         let is_whole = matches!(setup.dialect, Dialect::Plain | Dialect::Stdio);
-        let budget = &self.arriving[at];
-        let account = principal.filter(|_| is_whole).map(|principal| budget.account(Some(principal)));
+        let frames = if is_whole { &self.arriving[at] } else { &self.frames[at] };
+        let account = principal.map(|principal| frames.account(Some(principal)));
         link.set_intake(Intake { max_frame_bytes: setup.max_frame_bytes(), account });
-        let machine = setup.machine(budget.account(principal))?;
+        let machine = setup.machine(self.arriving[at].account(principal))?;
         Ok(Driver::new(Watched::new(link, self.memory.caps.cap(name)), machine))
     }
 }

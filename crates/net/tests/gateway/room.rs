@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use breakbulk::gateway::Gateway;
 use breakbulk::link::{self, Lines, WebSocket, WebSocketConfig};
+use breakbulk::{Dialect, Setup};
 use breakbulk_proto::ahp::Role;
 use breakbulk_proto::{Budget, BudgetConfig, Capacity, Event, Limits, LimitsConfig, Message};
 use tokio::io::{AsyncWriteExt, DuplexStream, duplex};
@@ -55,33 +56,54 @@ async fn until(is_so: impl Fn() -> bool) {
 
 #[tokio::test]
 async fn frames_that_are_not_whole_take_no_more_than_there_is_and_all_arrive_in_the_end() {
-    let ((gateway, budget), large) = (gateway(), request("1", MB));
+    frames_that_are_not_whole(gateway().0).await;
+}
+
+#[tokio::test]
+async fn nor_do_those_of_links_that_take_segments() {
+    let (process_bytes, principal_bytes) = (4 * MB as u64, 4 * MB as u64);
+    let config = BudgetConfig { process_bytes, principal_bytes, floor_bytes: FLOOR };
+    let max = 2 * MB as u64;
+    let limits = LimitsConfig { max_frame_bytes: max, max_message_bytes: max, ..LimitsConfig::default() };
+    let limits = Limits::prove(limits, &config).unwrap();
+    let (near, far) =
+        (Setup::new(Dialect::Ahp, Role::Server, limits), Setup::new(Dialect::Plain, Role::Client, limits));
+    frames_that_are_not_whole(Arc::new(Gateway::new(near, far, Budget::new(config)))).await;
+}
+
+/// Eight clients send a frame of a megabyte each, but for its end, to a gateway with room for four.
+async fn frames_that_are_not_whole(gateway: Arc<Gateway>) {
+    let large = request("1", MB);
     let (mut hosts, mut clients) = (Vec::new(), Vec::new());
-    let (go_on, gone_on) = tokio::sync::watch::channel(false);
+    let ((go_on, gone_on), taken) = (tokio::sync::watch::channel(false), Arc::new(AtomicUsize::new(0)));
     for _ in 0..8 {
         let (mut client, near) = socket();
         let (far, host) = link::pair(&Capacity::of(u64::MAX), 4);
         join(&gateway, near, far);
         hosts.push(App::new(host, Role::Server));
-        let (bytes, mut gone_on) = (frame(&large, true), gone_on.clone());
+        let (bytes, mut gone_on, taken) = (frame(&large, true), gone_on.clone(), Arc::clone(&taken));
         clients.push(tokio::spawn(async move {
             let (most, rest) = bytes.split_at(bytes.len() - 2000);
-            client.write_all(most).await.unwrap();
+            for part in most.chunks(1000) {
+                client.write_all(part).await.unwrap();
+                taken.fetch_add(part.len(), Ordering::Relaxed);
+            }
             gone_on.wait_for(|goes| *goes).await.unwrap();
             client.write_all(rest).await.unwrap();
             client
         }));
     }
-    // Three of them have room, and perhaps a fourth, which is charged to its floor too.
-    until(|| budget.held() >= 3 * MB as u64).await;
-    assert!(budget.used() <= 4 * MB as u64);
+    until(|| gateway.held() >= 3 * MB as u64).await;
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    assert!(gateway.held() <= 4 * MB as u64 + 8 * FLOOR);
+    assert!(taken.load(Ordering::Relaxed) <= 4 * MB + 8 * (FLOOR as usize + 2048));
     go_on.send(true).unwrap();
     for host in &mut hosts {
         assert!(host.next().await.unwrap() == large);
     }
     drop(clients);
     drop(hosts);
-    until(|| budget.held() == 0).await;
+    until(|| gateway.held() == 0).await;
 }
 
 #[tokio::test]

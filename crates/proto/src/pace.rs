@@ -17,14 +17,16 @@ pub(crate) struct Pace {
     /// Since when the link is busy, and what it got since.
     since: Option<Instant>,
     bytes: u64,
-    /// The rate, and when it was measured.
-    rate: Option<(u64, Instant)>,
+    /// The last two rates, and when they were measured, the older one first.
+    rates: [Option<(u64, Instant)>; 2],
 }
 
 impl Pace {
-    /// Bytes a second; `None` until enough was seen, and when that was long ago.
+    /// Bytes a second; `None` until enough was seen, and when that was long ago. It is the better of two rates in a row: a
+    /// peer that stood still once, such as one that had no room, is not slow.
     pub(crate) fn rate(&self, now: Instant) -> Option<u64> {
-        self.rate.filter(|(_, at)| now.saturating_duration_since(*at) < BELIEVED).map(|(rate, _)| rate)
+        let [before, last] = [self.rates[0]?, self.rates[1]?];
+        (now.saturating_duration_since(last.1) < BELIEVED).then_some(before.0.max(last.0))
     }
 
     /// The link asked for a frame and gets one of `bytes` bytes. What it got before has been taken by now.
@@ -33,8 +35,7 @@ impl Pace {
         if elapsed >= WINDOW && self.bytes >= SAMPLE {
             let micros = u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX).max(1);
             let measured = self.bytes.saturating_mul(1_000_000).checked_div(micros).unwrap_or(0).max(1);
-            let smooth = |old: u64| old.saturating_mul(3).saturating_add(measured).checked_div(4).unwrap_or(measured);
-            self.rate = Some((self.rate(now).map_or(measured, smooth), now));
+            self.rates = [self.rates[1], Some((measured, now))];
             (self.since, self.bytes) = (Some(now), 0);
         }
         self.bytes = self.bytes.saturating_add(bytes);
@@ -54,25 +55,35 @@ mod tests {
     fn the_rate_is_what_the_link_takes_while_busy() {
         let start = Instant::now();
         let mut pace = Pace::default();
-        for step in 0..=20 {
-            pace.frame(10_000, start + Duration::from_millis(100 * step));
-        }
-        assert_eq!(pace.rate(start + Duration::from_secs(2)), Some(100_000));
-        for step in 21..600 {
-            pace.frame(100_000, start + Duration::from_millis(100 * step));
-        }
-        let rate = pace.rate(start + Duration::from_secs(60));
-        assert!(rate.is_some_and(|rate| (990_000..=1_000_000).contains(&rate)), "{rate:?}");
+        let at = |step: u64| start + Duration::from_millis(100 * step);
+        (0..40).for_each(|step| pace.frame(10_000, at(step)));
+        assert_eq!(pace.rate(at(39)), None, "once is not enough");
+        pace.frame(10_000, at(40));
+        assert_eq!(pace.rate(at(40)), Some(100_000));
+        (41..=80).for_each(|step| pace.frame(100_000, at(step)));
+        assert_eq!(pace.rate(at(80)), Some(1_000_000));
+    }
+
+    #[test]
+    fn a_link_that_stood_still_once_is_not_slow() {
+        let start = Instant::now();
+        let mut pace = Pace::default();
+        let at = |step: u64| start + Duration::from_millis(100 * step);
+        (0..=40).for_each(|step| pace.frame(100_000, at(step)));
+        // Twenty seconds without anything, then as before.
+        (240..=259).for_each(|step| pace.frame(100_000, at(step)));
+        assert_eq!(pace.rate(at(259)), Some(1_000_000));
+        (260..=300).for_each(|step| pace.frame(100_000, at(step)));
+        assert_eq!(pace.rate(at(300)), Some(1_000_000));
     }
 
     #[test]
     fn a_rate_of_long_ago_says_nothing() {
         let start = Instant::now();
         let mut pace = Pace::default();
-        pace.frame(1 << 20, start);
-        // The peer stood still for a minute.
-        let end = start + Duration::from_secs(60);
-        pace.frame(1 << 20, end);
+        let slow = Duration::from_secs(60);
+        let end = start + 2 * slow;
+        [start, start + slow, end].into_iter().for_each(|at| pace.frame(1 << 20, at));
         assert_eq!(pace.rate(end + BELIEVED / 2), Some((1 << 20) / 60));
         assert_eq!(pace.rate(end + BELIEVED), None);
         // What is measured next is not mixed with it.

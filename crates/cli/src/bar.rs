@@ -58,7 +58,6 @@ impl Bar {
     pub(crate) fn reach(&self, done: u64) {
         if self.0.length().is_none() && self.0.position() == 0 {
             self.0.reset_elapsed();
-            self.0.reset_eta();
         }
         if self.0.length().is_some() || done >= WORTH_SHOWING {
             self.0.set_position(done);

@@ -150,7 +150,8 @@ settings! { Settings:
         max_held: Size = "64MiB";
         /// Bytes of unfinished messages that all connections together may hold.
         ///
-        /// A bridge may hold so much that arrives from clients, as much from hosts, and as much that waits to leave.
+        /// A bridge may hold so much that arrives from clients, as much from hosts, and as much that waits to leave;
+        /// and as much, each way, of segments that are not whole.
         memory: Size = "512MiB";
         /// Bytes of unfinished messages that the connections of one token together may hold.
         memory_per_token: Size = "320MiB";

@@ -136,11 +136,11 @@ impl Exec {
                     Poll::Pending => {}
                 }
             }
-            let waits = self.waits_for_room();
             if let (true, Some(exit)) = (self.output_ended, self.exit) {
                 return Poll::Ready(Ok(exit.arrival(&self.process.name)));
             }
             // What has no room yet is not given up: that is not up to the child.
+            let waits = self.waits_for_room();
             let Some(patience) = self.patience.as_mut().filter(|_| !waits) else {
                 return Poll::Pending;
             };

@@ -129,7 +129,8 @@ impl Dialer {
         if proxy.is_tls {
             io = secure(&self.tls.connector()?, &proxy.host, io).await?;
         }
-        let Exchanged { io, ahead, .. } = exchange(io, proxy.connect(&target.authority())?).await?;
+        let granted = exchange(io, proxy.connect(&target.authority())?).await;
+        let Exchanged { io, ahead, .. } = granted.map_err(|error| proxy.explain(error))?;
         if ahead.is_empty() { Ok(io) } else { Err(DialError::NotWebSocket("the proxy speaks before it is asked")) }
     }
 

@@ -70,7 +70,7 @@ pub enum DialError {
         source: io::Error,
     },
     /// The server, or a proxy, answered with something else than we asked for.
-    #[error("HTTP status {status}{}{words}{}", if words.is_empty() { "" } else { ": " }, status_hint(*status))]
+    #[error("HTTP status {status}{}{}", after_colon(words), status_hint(*status))]
     Status {
         /// The status.
         status: u16,
@@ -98,6 +98,12 @@ pub enum DialError {
         /// Why.
         #[source]
         cause: Box<DialError>,
+    },
+    /// A proxy did not take the name and the password that it was sent.
+    #[error("HTTP status 407{}; it refused the name and password that were sent", after_colon(words))]
+    ProxyCredentials {
+        /// The first words of what came with it.
+        words: String,
     },
     /// A proxy is named that we cannot use.
     #[error("{named_by} does not name an http:// or https:// proxy")]
@@ -142,6 +148,11 @@ impl DialError {
             other => other,
         }
     }
+}
+
+/// Words that somebody else said, if any.
+fn after_colon(words: &str) -> String {
+    if words.is_empty() { String::new() } else { format!(": {words}") }
 }
 
 /// What can be done about a status.

@@ -149,6 +149,16 @@ impl Proxy {
         }
         Ok(request)
     }
+
+    /// What a refused tunnel means: a proxy that asks who we are has not believed what we said.
+    pub(super) fn explain(&self, error: DialError) -> DialError {
+        match error {
+            DialError::Status { status: 407, words } if self.authorization.is_some() => {
+                DialError::ProxyCredentials { words }
+            }
+            other => other,
+        }
+    }
 }
 
 /// Says nothing about the password.

@@ -235,6 +235,18 @@ async fn a_proxys_refusal_names_the_proxy_and_not_the_password() {
 }
 
 #[tokio::test]
+async fn a_proxy_that_refuses_a_password_does_not_want_just_any() {
+    for (who, wanted) in
+        [("", "it wants a name and password"), ("me:secret@", "it refused the name and password that were sent")]
+    {
+        let (at, _proxy) = proxy("127.0.0.1:1".parse().unwrap(), "Basic something else").await;
+        let dialer = Dialer { proxy: ProxyChoice::Url(format!("http://{who}{at}")), ..dialer() };
+        let error = failed(dialer.dial(&address(false, "agents.example", 9000)).await).to_string();
+        assert!(error.contains(wanted), "{error}");
+    }
+}
+
+#[tokio::test]
 async fn a_close_travels_from_a_listener_to_a_dialer() {
     use breakbulk_proto::{CloseReason, Transmit};
     use futures_util::SinkExt;

@@ -109,7 +109,7 @@ impl Dialer {
         let key = Key::generate().map_err(DialError::Random)?;
         let upgraded = exchange(io, self.upgrade(target, &key)?).await;
         let Exchanged { headers, io, ahead } =
-            upgraded.map_err(|error| if target.is_tls { error.after_tls() } else { error })?;
+            upgraded.map_err(|error| if target.is_tls { error.after_tls() } else { error.without_tls() })?;
         check_upgrade(&headers, &key)?;
         Ok(Box::new(WebSocket::client_with(io, ahead, link)))
     }

@@ -83,6 +83,9 @@ pub enum DialError {
     /// What answered does not speak HTTP, or stopped halfway.
     #[error("the HTTP exchange failed: {}", with_causes(.0))]
     Http(#[source] hyper::Error),
+    /// The same, on a link without TLS: what wants TLS looks like that.
+    #[error("the HTTP exchange failed: {}; perhaps wss:// is meant", with_causes(.0))]
+    HttpWithoutTls(#[source] hyper::Error),
     /// TLS stood, and then the server ended the connection and said nothing: some refuse a certificate so.
     #[error(
         "TLS was agreed on, and then the server ended the connection without an answer: {}; \
@@ -139,6 +142,14 @@ impl DialError {
             cause = inner.source();
         }
         Self::Http(error)
+    }
+
+    /// The same, where there is no TLS.
+    pub(super) fn without_tls(self) -> Self {
+        match self {
+            Self::Http(error) => Self::HttpWithoutTls(error),
+            other => other,
+        }
     }
 
     /// The same, where TLS had been agreed on: an end without an answer means more there.

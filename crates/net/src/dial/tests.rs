@@ -139,7 +139,7 @@ async fn each_cause_has_its_error() {
 
     for nonsense in [b"SSH-2.0-OpenSSH\r\n".as_slice(), b""] {
         let nonsense = failed(dialed(&dialer(), answering(nonsense).await).await);
-        assert!(matches!(nonsense, DialError::Http(_)), "{nonsense}");
+        assert!(matches!(nonsense, DialError::HttpWithoutTls(_)), "{nonsense}");
     }
 
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -163,6 +163,22 @@ async fn a_server_that_only_pretends_is_found_out() {
     for at in [wrong_key.await, other.await] {
         let error = failed(dialed(&dialer(), at).await);
         assert!(matches!(error, DialError::NotWebSocket(_)), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn who_mistakes_the_scheme_is_told_the_other_one() {
+    for is_tls in [false, true] {
+        let tls = is_tls.then(|| ServerTls::self_signed(["localhost"]).unwrap());
+        let mut listener = listener(Door::open(), tls).await;
+        let at = address(!is_tls, "127.0.0.1", listener.local_address().port());
+        let dialer = dialer();
+        let error = tokio::select! {
+            dialed = dialer.dial(&at) => failed(dialed).to_string(),
+            _ = listener.accept() => panic!("nobody comes in"),
+        };
+        let wanted = if is_tls { "perhaps wss:// is meant" } else { "perhaps ws:// is meant" };
+        assert!(error.contains(wanted), "{error}");
     }
 }
 

@@ -1,7 +1,7 @@
 //! The program between real processes: pipes and sockets, plain and in segments.
 #![expect(clippy::unwrap_used, reason = "a test may fail by panicking")]
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, Output, Stdio};
 
@@ -48,10 +48,17 @@ impl Bridge {
 
     /// Asks it to end; gives its status.
     fn stop(mut self) -> Option<i32> {
+        self.rest_of_log();
+        self.child.wait().unwrap().code()
+    }
+
+    /// Asks it to end; gives what it logged until then.
+    fn rest_of_log(&mut self) -> String {
         let kill = Command::new("kill").arg(self.child.id().to_string()).status().unwrap();
         assert!(kill.success());
-        std::io::copy(&mut self.errors, &mut std::io::sink()).unwrap();
-        self.child.wait().unwrap().code()
+        let mut rest = String::new();
+        self.errors.read_to_string(&mut rest).unwrap();
+        rest
     }
 }
 
@@ -291,4 +298,33 @@ fn the_status_says_how_it_ended() {
 /// Quotes a text for another command line.
 fn shell_words(text: &str) -> String {
     format!("'{}'", text.replace('\'', r"'\''"))
+}
+
+/// An authority whose key nobody has.
+const AUTHORITY: &str = "\
+-----BEGIN CERTIFICATE-----
+MIIBmzCCAUGgAwIBAgIUczHA/zx9VZIgbeyKBocPk+MxdjcwCgYIKoZIzj0EAwIw
+IjEgMB4GA1UEAwwXYW4gYXV0aG9yaXR5IG9mIGNsaWVudHMwIBcNMjYxMTE2MTky
+MDIwWhgPMjEyNjEwMjMxOTIwMjBaMCIxIDAeBgNVBAMMF2FuIGF1dGhvcml0eSBv
+ZiBjbGllbnRzMFkwEwYHKoZIzj0CAQYIKoZIzj0DAQcDQgAEerZHnLUn6jrA1GQP
+1LhX/QltWmnTFt26orcPF4oxd4VMlA2vuTqvTqQH/BmKJRMDrV8z4kNheVIRC2RC
+crvKTKNTMFEwHQYDVR0OBBYEFIF81f9BnPHbSgo74ckaYkyyKYekMB8GA1UdIwQY
+MBaAFIF81f9BnPHbSgo74ckaYkyyKYekMA8GA1UdEwEB/wQFMAMBAf8wCgYIKoZI
+zj0EAwIDSAAwRQIhAIh0YX/kPBX8eO6cXCNuoVoTm5gHwrvQGp9bvdNhW2bzAiB4
+HcbxXB3uHnytg0cev+z/lPk2rGBTdREdLZi/6F2wFw==
+-----END CERTIFICATE-----
+";
+
+#[test]
+fn a_client_without_the_certificate_that_is_asked_for_is_named_in_the_log() {
+    let dir = tempfile::tempdir().unwrap();
+    let authority = dir.path().join("ca.pem");
+    std::fs::write(&authority, AUTHORITY).unwrap();
+    let more = ["--tls-self-signed", "--tls-client-ca", authority.to_str().unwrap()];
+    let mut bridge = Bridge::start("wss://127.0.0.1:0", "exec:true", &more);
+    let output = run(&["send", &bridge.url, "--method", "m", "--insecure"], "");
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let log = bridge.rest_of_log();
+    let line = log.lines().find(|line| line.contains("not let in")).expect(&log);
+    assert!(line.contains("peer=127.0.0.1 reason=\"no-certificate\""), "{line}");
 }

@@ -239,10 +239,21 @@ async fn secured(
     link: &WebSocketConfig,
 ) -> Result<Option<Accepted>, HandshakeError> {
     let local = stream.local_addr()?;
-    let stream = tokio::time::timeout(front.timeout, tls.accept(stream)).await??;
+    let secured = tokio::time::timeout(front.timeout, tls.accept(stream)).await?;
+    let stream = secured.inspect_err(|error| report_uncertified(error, peer))?;
     let certificate = stream.get_ref().1.peer_certificates().and_then(|all| all.first()).map(certified);
     let upgraded = http::serve(stream, peer, local, front).await?;
     Ok(upgraded.map(|upgraded| accepted(upgraded, peer, certificate, link)))
+}
+
+/// Logs that a client was kept out for its certificate, or for want of one. Whatever else fails in TLS is no refusal.
+fn report_uncertified(error: &io::Error, peer: SocketAddr) {
+    let reason = match error.get_ref().and_then(|error| error.downcast_ref()) {
+        Some(rustls::Error::NoCertificatesPresented) => "no-certificate",
+        Some(rustls::Error::InvalidCertificate(_)) => "wrong-certificate",
+        _ => return,
+    };
+    tracing::info!(peer = %peer.ip(), reason, %error, "not let in: tls_client_ca names who signs for clients");
 }
 
 /// The name of a client that proved who it is by a certificate.

@@ -8,7 +8,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use tracing::{Level, Subscriber};
 use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::fmt::format::Writer;
-use tracing_subscriber::fmt::time::FormatTime;
+use tracing_subscriber::fmt::time::{self, FormatTime};
 
 use crate::settings::{LogFormat, LogSettings};
 
@@ -27,9 +27,20 @@ fn line(format: LogFormat, level: Level, text: &str) -> String {
     match format {
         LogFormat::Text => format!("breakbulk: {text}"),
         LogFormat::Json => {
-            serde_json::json!({ "level": level.as_str(), "message": text, "target": "breakbulk" }).to_string()
+            let line = serde_json::json!({
+                "timestamp": timestamp(), "level": level.as_str(), "message": text, "target": "breakbulk",
+            });
+            line.to_string()
         }
     }
+}
+
+/// Now, as the log of programs has it.
+fn timestamp() -> String {
+    let mut text = String::new();
+    // Writing to a text does not fail.
+    let _ = time::SystemTime.format_time(&mut Writer::new(&mut text));
+    text
 }
 
 /// Starts the log. Only the first start counts.
@@ -144,6 +155,17 @@ pub(crate) mod tests {
         assert_eq!(line(LogFormat::Text, Level::INFO, "listening"), "breakbulk: listening");
         let object: serde_json::Value = line(LogFormat::Json, Level::ERROR, "a \"b\"").parse().unwrap();
         assert_eq!((&object["level"], &object["message"]), (&"ERROR".into(), &"a \"b\"".into()));
+    }
+
+    #[test]
+    fn what_is_told_to_programs_has_the_time_that_the_log_has() {
+        let logged: serde_json::Value = logged(LogFormat::Json, "hyper=warn", false, work).parse().unwrap();
+        let told: serde_json::Value = line(LogFormat::Json, Level::INFO, "listening").parse().unwrap();
+        let shape =
+            |line: &serde_json::Value| line["timestamp"].as_str().unwrap().replace(|c: char| c.is_ascii_digit(), "0");
+        assert_eq!((shape(&told), shape(&logged)), ("0000-00-00T00:00:00.000000Z".into(), shape(&told)));
+        let keys = |line: &serde_json::Value| line.as_object().unwrap().keys().cloned().collect::<Vec<_>>();
+        assert_eq!(keys(&told), keys(&logged));
     }
 
     #[test]

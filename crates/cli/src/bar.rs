@@ -11,6 +11,8 @@ const WORTH_SHOWING: u64 = 1 << 20;
 
 // With a word before it, this is never wider than 80 columns.
 const LENGTH_KNOWN: &str = "{msg}{bar:32} {bytes}/{total_bytes} {rate}";
+// Where there are fewer, the bar takes what is left beside the sizes.
+const LENGTH_KNOWN_NARROW: &str = "{msg}{wide_bar} {bytes}/{total_bytes}";
 const LENGTH_UNKNOWN: &str = "{msg}{bytes} {rate}";
 
 /// Shows how far the work has come, or nothing.
@@ -49,7 +51,7 @@ impl Bar {
     pub(crate) fn expect(&self, total: u64) {
         if total >= WORTH_SHOWING && self.0.length() != Some(total) {
             self.0.reset_elapsed();
-            self.0.set_style(style(LENGTH_KNOWN));
+            self.0.set_style(style(length_known(columns())));
             self.0.set_length(total);
         }
     }
@@ -101,7 +103,18 @@ fn bar(length: Option<u64>) -> ProgressBar {
     }
     let bar = length.map_or_else(ProgressBar::no_length, ProgressBar::new);
     bar.set_draw_target(ProgressDrawTarget::stderr());
-    bar.with_style(style(if length.is_some() { LENGTH_KNOWN } else { LENGTH_UNKNOWN }))
+    bar.with_style(style(if length.is_some() { length_known(columns()) } else { LENGTH_UNKNOWN }))
+}
+
+/// How a bar looks in a terminal of this width.
+const fn length_known(columns: u16) -> &'static str {
+    if columns < 80 { LENGTH_KNOWN_NARROW } else { LENGTH_KNOWN }
+}
+
+/// How wide the terminal is.
+fn columns() -> u16 {
+    let (_, columns) = console::Term::stderr().size();
+    columns
 }
 
 fn style(template: &str) -> ProgressStyle {
@@ -142,13 +155,19 @@ mod tests {
     use indicatif::TermLike;
     use std::sync::{Arc, Mutex};
 
-    /// A terminal of 80 columns that keeps all that was ever on it, and knows what is on its last line.
-    #[derive(Debug, Clone, Default)]
-    struct Paper(Arc<Mutex<Vec<String>>>, Arc<Mutex<String>>);
+    /// A terminal that keeps all that was ever on it, and knows what is on its last line.
+    #[derive(Debug, Clone)]
+    struct Paper(Arc<Mutex<Vec<String>>>, Arc<Mutex<String>>, u16);
+
+    impl Default for Paper {
+        fn default() -> Self {
+            Self::of(80)
+        }
+    }
 
     impl TermLike for Paper {
         fn width(&self) -> u16 {
-            80
+            self.2
         }
 
         fn move_cursor_up(&self, _: usize) -> io::Result<()> {
@@ -191,6 +210,10 @@ mod tests {
     }
 
     impl Paper {
+        fn of(columns: u16) -> Self {
+            Self(Arc::default(), Arc::default(), columns)
+        }
+
         fn bars(&self) -> [Bar; 2] {
             let target = ProgressDrawTarget::term_like(Box::new(self.clone()));
             Bar::among(&MultiProgress::with_draw_target(target), ["sent      ", "received  "])
@@ -255,6 +278,21 @@ mod tests {
         let is_bar = |line: &String| line.starts_with("sent      ") && line.contains("/1023.00 MiB");
         assert!(!lines.is_empty() && lines.iter().all(|line| is_bar(line) && line.chars().count() <= 80), "{lines:?}");
         assert!(lines.last().unwrap().contains("1023.00 MiB/1023.00 MiB"), "{lines:?}");
+    }
+
+    #[test]
+    fn a_bar_fits_a_narrow_terminal() {
+        for columns in [40, 60, 79, 80] {
+            let paper = Paper::of(columns);
+            let bar = ProgressBar::new(1023 << 20).with_style(style(length_known(columns)));
+            bar.set_draw_target(ProgressDrawTarget::term_like(Box::new(paper.clone())));
+            let bar = Bar(bar.with_message("received  "));
+            bar.0.set_elapsed(Duration::from_secs(2));
+            bar.reach(1022 << 20);
+            let lines = paper.lines();
+            let fits = |line: &String| line.contains("MiB/1023.00 MiB") && line.chars().count() <= columns.into();
+            assert!(!lines.is_empty() && lines.iter().all(fits), "{columns}: {lines:?}");
+        }
     }
 
     #[test]

@@ -41,6 +41,9 @@ const ID: u32 = 1;
 
 impl SendSettings {
     pub(crate) fn prove(args: RequestArgs, settings: Settings, layers: &Layers) -> Result<Self, Error> {
+        if args.method.is_empty() {
+            return Err(Error::Arguments("--method is empty: allowed is the name of a method".into()));
+        }
         let address = peer(&args.url, &settings)?;
         let link = LinkSettings::prove(settings, layers)?;
         let params = params(args.params, args.params_file, io::stdin())?;

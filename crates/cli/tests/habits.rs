@@ -111,6 +111,13 @@ fn params_come_from_one_place() {
 }
 
 #[test]
+fn a_method_has_a_name() {
+    let output = common::breakbulk(Path::new("."), &[], &["send", "ws://127.0.0.1:1", "--method", ""]);
+    let want = "breakbulk: --method is empty: allowed is the name of a method\n";
+    assert_eq!((output.status.code(), text(&output.stderr)), (Some(2), want));
+}
+
+#[test]
 fn every_shell_gets_completions_for_every_command_and_flag() {
     for shell in ["bash", "elvish", "fish", "powershell", "zsh"] {
         let script = printed("80", &["completions", shell]);

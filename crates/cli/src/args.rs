@@ -6,7 +6,7 @@ mod network;
 use std::path::PathBuf;
 
 use breakbulk::address::Size;
-use clap::{Args as Arguments, Parser, Subcommand, ValueEnum, ValueHint};
+use clap::{Args as Arguments, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum, ValueHint};
 use clap_complete::Shell;
 
 pub(crate) use self::host::{
@@ -22,6 +22,15 @@ pub(crate) use self::network::{BridgeArgs, ConfigArgs, RequestArgs, SendArgs, Ta
 pub(crate) struct Args {
     #[command(subcommand)]
     pub(crate) command: Command,
+}
+
+impl Args {
+    /// What was typed. Ends the program where that is help, or makes no sense.
+    pub(crate) fn typed() -> Self {
+        // Only who types it hears of it: neither help nor completions do.
+        let command = Self::command().mut_subcommand("send", |send| send.arg(network::no_token()));
+        Self::from_arg_matches(&command.get_matches()).unwrap_or_else(|error| error.exit())
+    }
 }
 
 #[derive(Debug, Subcommand)]

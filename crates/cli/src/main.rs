@@ -28,7 +28,6 @@ mod tap;
 use std::io::{self, BufWriter, ErrorKind, Write};
 use std::process::ExitCode;
 
-use clap::Parser;
 use tracing::Level;
 
 use crate::args::{Args, Command};
@@ -40,7 +39,7 @@ use crate::settings::{BridgeSettings, Configuration, LogSettings, Scope, ServeSe
 use crate::tap::TapSettings;
 
 fn main() -> ExitCode {
-    match run(Args::parse()) {
+    match run(Args::typed()) {
         Ok(()) => ExitCode::SUCCESS,
         // Whoever read our output has had enough.
         Err(Error::Output(error)) if error.kind() == ErrorKind::BrokenPipe => ExitCode::SUCCESS,

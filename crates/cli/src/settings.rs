@@ -24,7 +24,7 @@ use breakbulk::{Address, Dialect};
 
 pub(crate) use self::configuration::Configuration;
 pub(crate) use self::error::SettingError;
-pub(crate) use self::flags::{Bridge, Everything, Peer, Scope, Serve, SettingsArgs, Stored, Upkeep};
+pub(crate) use self::flags::{Bridge, Everything, Peer, Scope, Serve, SettingsArgs, Stored, Tap, Upkeep};
 pub(crate) use self::host::HostSettings;
 pub(crate) use self::kinds::LogLevel;
 use self::kinds::{Fingerprint, Header, Host, Secret, WebOrigin};

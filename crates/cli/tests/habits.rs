@@ -83,13 +83,22 @@ fn help_of_what_opens_links_has_examples_and_exit_statuses() {
 }
 
 #[test]
-fn what_only_listens_is_no_flag_of_send_and_tap() {
-    for (command, url) in [("send", &["--method", "m"][..]), ("tap", &[])] {
-        let args = [&[command, "ws://127.0.0.1:1", "--bind-any"], url].concat();
-        let output = common::breakbulk(Path::new("."), &[], &args);
-        assert_eq!(output.status.code(), Some(2));
-        assert!(text(&output.stderr).contains("--bind-any"), "{}", text(&output.stderr));
+fn what_lets_clients_in_is_a_flag_of_tap_and_not_of_send() {
+    let flags = ["--token", "--no-auth", "--bind-any", "--tls-cert"];
+    let (tap, send) = (printed("80", &["tap", "--help"]), printed("80", &["send", "--help"]));
+    for flag in flags {
+        assert!(tap.contains(&format!("  {flag}")) && !send.contains(&format!("  {flag}")), "{flag}");
     }
+}
+
+#[test]
+fn who_gives_send_a_token_is_told_where_it_goes() {
+    let args = ["send", "ws://127.0.0.1:1", "--method", "m", "--token", "0123456789abcdef"];
+    let output = common::breakbulk(Path::new("."), &[], &args);
+    let stderr = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(stderr.contains("--header 'Authorization: Bearer TOKEN'") && stderr.contains("?token="), "{stderr}");
+    assert!(!stderr.contains("0123456789abcdef"), "{stderr}");
 }
 
 #[test]

@@ -2,9 +2,10 @@
 
 use std::path::PathBuf;
 
-use clap::{Args as Arguments, ValueHint};
+use clap::builder::UnknownArgumentValueParser;
+use clap::{Arg, Args as Arguments, ValueHint};
 
-use crate::settings::{Bridge, Everything, Peer, SettingsArgs};
+use crate::settings::{Bridge, Everything, Peer, SettingsArgs, Tap};
 use crate::span::Span;
 
 /// Carry messages between two ends, each in its own wire form.
@@ -83,7 +84,7 @@ pub(crate) struct TapArgs {
     pub(crate) json: bool,
 
     #[command(flatten)]
-    pub(crate) settings: SettingsArgs<Peer>,
+    pub(crate) settings: SettingsArgs<Tap>,
 }
 
 /// Print each setting, what it is, and where that comes from.
@@ -99,6 +100,14 @@ pub(crate) struct ConfigArgs {
 
     #[command(flatten)]
     pub(crate) settings: SettingsArgs<Everything>,
+}
+
+/// `--token` is what a listening end asks for, and `send` has none. Whoever tries it has a token to show.
+pub(super) fn no_token() -> Arg {
+    let tip = "a token to show goes into --header 'Authorization: Bearer TOKEN' (or into BREAKBULK_HEADER), or into the \
+               URL as ?token=TOKEN";
+    let refused = UnknownArgumentValueParser::suggest(tip);
+    Arg::new("token").long("token").value_name("TOKEN").hide(true).value_parser(refused)
 }
 
 const BRIDGE_EXAMPLES: &str = "\

@@ -38,6 +38,8 @@ scopes! {
     Bridge => |setting| setting.group <= Group::Log;
     /// Those of who connects to a peer, and nothing else.
     Peer => |setting| Bridge::has(setting) && !matches!(setting.group, Group::Ends | Group::Listening);
+    /// Those of who connects to a peer, and lets clients in.
+    Tap => |setting| Bridge::has(setting) && setting.group != Group::Ends;
     /// Those of a host.
     Serve => |setting| match setting.group {
         Group::Ends => setting.key == "listen",

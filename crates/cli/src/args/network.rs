@@ -26,6 +26,10 @@ pub(crate) struct BridgeArgs {
 ///
 /// A terminal shows how far the request and the answer have come. An answer that is an error is printed too, and the
 /// exit status is then 1.
+///
+/// On a link that speaks ahp it introduces itself with `initialize` first, as a host demands. On every other link
+/// nothing is sent but the request: an MCP server answers `initialize` and `ping` so, and many refuse all else before an
+/// `initialize`.
 #[derive(Debug, Arguments)]
 #[command(after_help = SEND_EXAMPLES)]
 pub(crate) struct SendArgs {
@@ -139,14 +143,19 @@ rule, 4 disconnected, 130 ended at once.";
 
 const SEND_EXAMPLES: &str = "\
 Examples:
-  breakbulk send ws://127.0.0.1:9200 --method ping
-      a request without params
+  breakbulk send ws://127.0.0.1:9200 --method ping \\
+      --header 'Authorization: Bearer TOKEN'
+      a request without params, to a bridge that printed TOKEN
   breakbulk send 'ws://127.0.0.1:9100?cap=900000' --method resourceWrite \\
       --params-file write.json
       a large one, in segments
-  generate | breakbulk send exec:my-mcp-server --method tools/call \\
+  generate | breakbulk send unix:/run/host.sock --method resourceWrite \\
       --params-file - --raw
       params from a pipe; the whole answer
+  breakbulk send exec:my-mcp-server --method initialize --params \\
+      '{\"protocolVersion\":\"2025-06-18\",\"capabilities\":{},
+        \"clientInfo\":{\"name\":\"me\",\"version\":\"1\"}}'
+      what an MCP server says of itself
 
 Exit status: 0 done, 1 failure or an error as answer, 2 bad arguments or
 settings, 3 the peer broke a rule, 4 disconnected.";

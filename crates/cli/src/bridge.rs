@@ -6,7 +6,6 @@ use std::sync::Arc;
 use breakbulk::gateway::{Lost, Served, Watcher};
 use breakbulk::{Gateway, Way};
 use breakbulk_proto::Budget;
-use breakbulk_proto::ahp::Role;
 use tokio_util::sync::CancellationToken;
 use tracing::Level;
 
@@ -31,12 +30,11 @@ pub(crate) async fn serve(
     shutdown: impl Future<Output = &'static str> + Send + 'static,
     watch: impl Fn() -> Option<Watcher>,
 ) -> Result<(), Error> {
-    let BridgeSettings { listen, connect, keep, door, link, shutdown_timeout } = settings;
-    let near = open::route(listen.clone(), Role::Server, link)?;
-    let far = open::route(connect.clone(), Role::Client, link)?;
-    let exit = open::exit(&far, link, *keep)?;
-    let (entrance, notes) = open::entrance(&near, door, link).await?;
-    let gateway = Gateway::new(near.setup, far.setup, Budget::new(link.budget)).with_drain(*shutdown_timeout);
+    let BridgeSettings { near, far, keep, door, link, shutdown_timeout } = settings;
+    let exit = open::exit(far, link, *keep)?;
+    let (entrance, notes) = open::entrance(near, door, link).await?;
+    let gateway = Gateway::new(near.setup.clone(), far.setup.clone(), Budget::new(link.budget));
+    let gateway = gateway.with_drain(*shutdown_timeout);
     notes.iter().for_each(|note| log::say(Level::INFO, note));
     let stop = CancellationToken::new();
     let stopping = stop.clone();
@@ -45,13 +43,13 @@ pub(crate) async fn serve(
         stopping.cancel();
         tracing::info!("{signal}: stopping when what is under way has finished");
     });
-    if *keep && !matches!(connect.way, Way::Exec(_)) {
+    if *keep && !matches!(far.address.way, Way::Exec(_)) {
         tracing::warn!("keep means nothing here: only the command of an exec: address outlives a connection");
     }
     match Arc::new(gateway).serve(entrance, exit, stop, watch).await {
         Some(Served::Panicked) => Err(Error::Bug),
         // Clients of a listener come and go; only one that was there from the start decides how this ends.
-        Some(served) if listen.way.is_single() => outcome(served),
+        Some(served) if near.address.way.is_single() => outcome(served),
         _ => Ok(()),
     }
 }

@@ -7,7 +7,7 @@ use serde_json::Value as Json;
 
 use crate::args::ConfigArgs;
 use crate::failure::Error;
-use crate::settings::{Configuration, Origin, SettingError, Settings, Shown, all, check};
+use crate::settings::{Configuration, Origin, SettingError, Settings, Shown, all, check, check_files};
 
 /// A longer value pushes its neighbour aside instead of making every line long.
 const WIDEST_VALUE: usize = 34;
@@ -25,7 +25,9 @@ pub(crate) fn run(args: ConfigArgs, output: impl Write) -> Result<(), Error> {
     } else {
         report.print_table(output)?;
     }
-    Ok(check(Settings::read(&configuration.layers)?, &configuration.layers)?)
+    let settings = Settings::read(&configuration.layers)?;
+    check_files(&settings, &configuration.layers)?;
+    Ok(check(settings, &configuration.layers)?)
 }
 
 /// What each setting is, ready to print.
@@ -95,6 +97,7 @@ impl Row {
     fn json(&self) -> impl Serialize {
         let from = match &self.origin {
             Origin::Flag(flag) => From { layer: "flag", name: Some(flag.clone()), line: None },
+            Origin::Argument(name) => From { layer: "argument", name: Some((*name).to_owned()), line: None },
             Origin::Environment(variable) => From { layer: "environment", name: Some(variable.clone()), line: None },
             Origin::File { path, line } => {
                 From { layer: "file", name: Some(path.display().to_string()), line: Some(*line) }

@@ -64,11 +64,11 @@ fn run(args: Args) -> Result<(), Error> {
         }
         Command::Send(args) => {
             let (settings, Configuration { layers, .. }) = prepare(args.settings)?;
-            send::run(SendSettings::prove(args.request, settings, &layers)?)
+            send::run(SendSettings::prove(args.request, settings, layers)?)
         }
         Command::Tap(args) => {
             let (settings, Configuration { layers, .. }) = prepare(args.settings)?;
-            tap::run(TapSettings::prove(&args.url, &args.listen, args.json, settings, &layers)?)
+            tap::run(TapSettings::prove(&args.url, &args.listen, args.json, settings, layers)?)
         }
         Command::Split(args) => split::run(&Plan::try_from(args)?, io::stdin().lock(), output(), &Bar::of_message()),
         Command::Join(args) => join::run(&Plan::try_from(args)?, io::stdin().lock(), output(), &Bar::of_input()),

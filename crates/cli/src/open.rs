@@ -6,30 +6,17 @@ use breakbulk::dial::ProxyChoice;
 use breakbulk::gateway::{Entrance, Exit};
 use breakbulk::link::{Child, ExecConfig, Keepalive, WebSocketConfig, unix};
 use breakbulk::tls::{self, ClientTls, ServerTls};
-use breakbulk::{Address, Dialer, Door, ListenConfig, Listener, Route, Token, Way};
-use breakbulk_proto::ahp::Role;
-use breakbulk_proto::{Capacity, LimitsError};
+use breakbulk::{Dialer, Door, ListenConfig, Listener, Route, Token, Way};
+use breakbulk_proto::Capacity;
 
 use crate::failure::Error;
 use crate::settings::{self, Certificate, Key, LinkSettings, Proxy, Roots, Trust};
 
-/// The way to a peer, with limits that hold there.
-pub(crate) fn route(address: Address, role: Role, link: &LinkSettings) -> Result<Route, Error> {
-    let shown = address.to_string();
-    let refused = |error: LimitsError| match error.key {
-        "max_frame_bytes" => Error::Arguments(format!(
-            "the cap of {shown} is {}; allowed are {} to {}",
-            error.value, error.min, error.max
-        )),
-        _ => Error::Arguments(format!("{shown}: {error}")),
-    };
-    Route::prove(address, role, link.limits, &link.budget).map_err(refused)
-}
-
 /// What dials a route.
-pub(crate) fn dialer(route: &Route, link: &LinkSettings) -> Result<Dialer, Error> {
-    let mut dialer = Dialer {
-        tls: client_tls(link)?,
+pub(crate) fn dialer(route: &Route, link: &LinkSettings) -> Dialer {
+    Dialer {
+        headers: link.headers.clone(),
+        tls: client_tls(link),
         timeout: link.connect_timeout,
         proxy: match link.proxy {
             Proxy::Environment => ProxyChoice::Environment,
@@ -37,17 +24,12 @@ pub(crate) fn dialer(route: &Route, link: &LinkSettings) -> Result<Dialer, Error
         },
         link: web_socket(route, link),
         ..Dialer::default()
-    };
-    for header in &link.headers {
-        let line = format!("{}: {}", header.name, header.value.reveal());
-        dialer.add_header(&line).map_err(|error| Error::Arguments(error.to_string()))?;
     }
-    Ok(dialer)
 }
 
 /// The way out of a gateway.
 pub(crate) fn exit(route: &Route, link: &LinkSettings, keep: bool) -> Result<Exit, Error> {
-    let mut exit = Exit::new(dialer(route, link)?, route.address.clone());
+    let mut exit = Exit::new(dialer(route, link), route.address.clone());
     if let (true, Way::Exec(command)) = (keep, &route.address.way) {
         let capacity = Capacity::of(route.address.cap.unwrap_or(u64::MAX));
         let config = ExecConfig::new(command.clone(), capacity, route.max_frame_bytes());
@@ -85,7 +67,7 @@ pub(crate) async fn entrance(
             Ok((Entrance::Unix { listener, cap, max_frame_bytes }, notes))
         }
         _ => {
-            let link = dialer(route, link)?.dial(&route.address).await.map_err(Error::Dial)?;
+            let link = dialer(route, link).dial(&route.address).await.map_err(Error::Dial)?;
             Ok((Entrance::Once(Some(link)), Vec::new()))
         }
     }
@@ -129,9 +111,7 @@ pub(crate) async fn listener(
         Certificate::Files(_) => None,
     });
     let listener = Listener::bind(config).await.map_err(|error| match error {
-        breakbulk::ListenError::Remote(address) => Error::Arguments(format!(
-            "{address} can be reached from other machines: listen on 127.0.0.1, or say --bind-any"
-        )),
+        breakbulk::ListenError::Remote(address) => Error::Arguments(format!("{address} {}", settings::REMOTE)),
         error => Error::Listen(error.to_string()),
     })?;
     let scheme = if door.tls.is_some() { "wss" } else { "ws" };
@@ -166,7 +146,7 @@ pub(crate) fn web_socket(route: &Route, link: &LinkSettings) -> WebSocketConfig 
     }
 }
 
-fn client_tls(link: &LinkSettings) -> Result<ClientTls, Error> {
+fn client_tls(link: &LinkSettings) -> ClientTls {
     let (trust, ca_file) = match &link.trust {
         Trust::Signed { roots, ca } => {
             let roots = match roots {
@@ -179,7 +159,7 @@ fn client_tls(link: &LinkSettings) -> Result<ClientTls, Error> {
         Trust::Fingerprint(print) => (tls::Trust::Pinned(print.0.into()), None),
         Trust::Anything => (tls::Trust::Anyone, None),
     };
-    Ok(ClientTls { trust, ca_file, identity: link.identity.as_ref().map(identity) })
+    ClientTls { trust, ca_file, identity: link.identity.as_ref().map(identity) }
 }
 
 fn server_tls(tls: &settings::ServerTls, host: &str) -> Result<ServerTls, Error> {

@@ -6,8 +6,7 @@ use std::path::PathBuf;
 use std::pin::pin;
 use std::time::Duration;
 
-use breakbulk::{Address, AnyMachine, BoxLink, Dialect, Driver, Link, Moved};
-use breakbulk_proto::ahp::Role;
+use breakbulk::{AnyMachine, BoxLink, Dialect, Driver, Link, Moved, Route};
 use breakbulk_proto::json::{self, Found, Number, Path};
 use breakbulk_proto::{Budget, CloseReason, Event, Input, Message, Progress, Subject};
 use bytes::Bytes;
@@ -18,13 +17,13 @@ use crate::bar::Bar;
 use crate::failure::{Error, Failure};
 use crate::open;
 use crate::runtime;
-use crate::settings::{Layers, LinkSettings, Settings, peer};
+use crate::settings::{Layers, LinkSettings, Origin, Settings, to_peer};
 use crate::shutdown;
 
 /// What `send` does.
 #[derive(Debug)]
 pub(crate) struct SendSettings {
-    pub(crate) address: Address,
+    pub(crate) route: Route,
     /// The request, whole; its id is [`ID`].
     pub(crate) request: Bytes,
     /// Whether it is the request that introduces us.
@@ -40,17 +39,18 @@ pub(crate) struct SendSettings {
 const ID: u32 = 1;
 
 impl SendSettings {
-    pub(crate) fn prove(args: RequestArgs, settings: Settings, layers: &Layers) -> Result<Self, Error> {
+    pub(crate) fn prove(args: RequestArgs, mut settings: Settings, mut layers: Layers) -> Result<Self, Error> {
         if args.method.is_empty() {
             return Err(Error::Arguments("--method is empty: allowed is the name of a method".into()));
         }
-        let address = peer(&args.url, &settings)?;
-        let link = LinkSettings::prove(settings, layers)?;
+        layers.put("connect", &args.url, Origin::Argument("URL"));
+        settings.connect = layers.read("connect")?;
+        let (route, link) = to_peer(settings, &layers)?;
         let params = params(args.params, args.params_file, io::stdin())?;
         let request = request(&args.method, params.as_deref());
         let timeout = args.timeout.map(|timeout| timeout.0);
         let is_initialize = args.method == "initialize";
-        Ok(Self { address, request, is_initialize, timeout, raw: args.raw, link })
+        Ok(Self { route, request, is_initialize, timeout, raw: args.raw, link })
     }
 }
 
@@ -137,8 +137,8 @@ struct Conversation {
 impl Conversation {
     /// Connects.
     async fn begin(settings: &SendSettings) -> Result<Self, Error> {
-        let route = open::route(settings.address.clone(), Role::Client, &settings.link)?;
-        let link = open::dialer(&route, &settings.link)?.dial(&route.address).await.map_err(Error::Dial)?;
+        let route = &settings.route;
+        let link = open::dialer(route, &settings.link).dial(&route.address).await.map_err(Error::Dial)?;
         let account = Budget::new(settings.link.budget).account(Some("the peer"));
         let machine = route.setup.machine(account).map_err(Error::Random)?;
         Ok(Self { driver: Driver::new(link, machine), dialect: route.setup.dialect })

@@ -8,13 +8,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use breakbulk::{Accepted, Dialect, Listener, Way};
+use breakbulk::{Accepted, Listener, Way};
 use breakbulk_host::Host;
 use breakbulk_host::agent::demo::Demo;
 use breakbulk_host::agent::{Agent, merge_actions};
 use breakbulk_host::log::{Health, Log, OpenError, Options, SqliteLog};
 use breakbulk_proto::Budget;
-use breakbulk_proto::ahp::Role;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
@@ -74,13 +73,11 @@ struct Server {
 
 impl Server {
     async fn start(settings: ServeSettings) -> Result<Self, Error> {
-        let ServeSettings { mut listen, door, link, is_capped, data, agents, means, .. } = settings;
+        let ServeSettings { route, door, link, is_capped, data, agents, means, .. } = settings;
         let ServeSettings { max_connections, shutdown_timeout, .. } = settings;
-        listen.dialect = Some(Dialect::Ahp);
-        let Way::WebSocket { host: name, port, .. } = listen.way.clone() else {
+        let Way::WebSocket { host: name, port, .. } = route.address.way.clone() else {
             return Err(Error::Listen("a host listens on ws: or wss:".into()));
         };
-        let route = open::route(listen, Role::Server, &link)?;
         let Means { host: mut config, mut store, demo } = means;
         let roots = config.files.roots.clone();
         config.endpoint.limits = route.setup.limits;

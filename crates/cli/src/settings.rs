@@ -31,8 +31,8 @@ use self::kinds::{Fingerprint, Header, Host, Secret, WebOrigin};
 pub(crate) use self::layers::{Layers, Origin};
 pub(crate) use self::names::{AgentName, LogFormat, Proxy, Roots};
 pub(crate) use self::proof::{
-    BridgeSettings, Certificate, Door, Identity, Key, LinkSettings, LogSettings, ServerTls, Trust, check, check_files,
-    peer,
+    BridgeSettings, Certificate, Door, Identity, Key, LinkSettings, LogSettings, REMOTE, ServerTls, Trust, check,
+    check_files, to_peer,
 };
 pub(crate) use self::serve::{Means, PATH, ServeSettings, data, retention};
 use self::table::settings;

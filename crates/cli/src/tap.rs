@@ -4,7 +4,6 @@ use std::borrow::Cow;
 use std::io::{self, Write};
 use std::time::Duration;
 
-use breakbulk::Address;
 use breakbulk::gateway::{Passed, Toward, Watcher};
 use breakbulk_proto::Kind;
 use tokio_util::sync::CancellationToken;
@@ -12,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 use crate::bridge;
 use crate::failure::Error;
 use crate::runtime;
-use crate::settings::{BridgeSettings, Layers, Settings};
+use crate::settings::{BridgeSettings, Layers, Origin, SettingError, Settings};
 use crate::shutdown;
 
 /// What `tap` does.
@@ -29,20 +28,18 @@ impl TapSettings {
         listen: &str,
         json: bool,
         mut settings: Settings,
-        layers: &Layers,
-    ) -> Result<Self, Error> {
-        let parse = |what: &str, text: &str| {
-            text.parse::<Address>().map_err(|why| Error::Arguments(format!("{what} does not hold: {why}")))
-        };
-        settings.listen = Some(parse("--listen", listen)?);
-        settings.connect = Some(parse("URL", url)?);
-        for (what, address) in [("--listen", &settings.listen), ("URL", &settings.connect)] {
+        mut layers: Layers,
+    ) -> Result<Self, SettingError> {
+        layers.put("listen", listen, Origin::Flag("--listen".into()));
+        layers.put("connect", url, Origin::Argument("URL"));
+        (settings.listen, settings.connect) = (layers.read("listen")?, layers.read("connect")?);
+        for (key, address) in [("listen", &settings.listen), ("connect", &settings.connect)] {
             if address.as_ref().is_some_and(|address| address.way.is_stdio()) {
                 let why = "allowed is all but stdio:, since tap prints to standard output";
-                return Err(Error::Arguments(format!("{what} is stdio: and does not hold: {why}")));
+                return Err(layers.refuse(key, why.into()));
             }
         }
-        Ok(Self { bridge: BridgeSettings::prove(settings, layers)?, json })
+        Ok(Self { bridge: BridgeSettings::prove(settings, &layers)?, json })
     }
 }
 

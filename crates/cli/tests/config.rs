@@ -140,7 +140,7 @@ fn a_bad_value_is_one_line_wherever_it_comes_from() {
     );
     assert_refused(
         &run(&[], &["send", "ws://127.0.0.1:1", "--method", "m", "--header", "Host: x"]),
-        "header \"Host\" cannot be sent",
+        "header is \"Host: (set)\" (flag --header): header \"Host\" cannot be sent",
     );
     assert_refused(
         &run(&[("BREAKBULK_TOKEN", "abc")], &["config", "--no-auth"]),
@@ -237,10 +237,49 @@ fn what_would_be_ignored_is_refused() {
         "listen is \"ws://127.0.0.1:0/a?x=1\" (flag --listen): allowed in its query are cap, dialect and preset",
     );
     for (args, what) in [
-        (&["tap", "exec:true", "--listen", "stdio:"], "--listen"),
-        (&["tap", "stdio:", "--listen", "ws://127.0.0.1:0"], "URL"),
+        (&["tap", "exec:true", "--listen", "stdio:"], "listen is \"stdio:\" (flag --listen)"),
+        (&["tap", "stdio:", "--listen", "ws://127.0.0.1:0"], "connect is \"stdio:\" (argument URL)"),
     ] {
         let why = "allowed is all but stdio:, since tap prints to standard output";
-        assert_refused(&run(args), &format!("{what} is stdio: and does not hold: {why}"));
+        assert_refused(&run(args), &format!("{what}: {why}"));
     }
+}
+
+#[test]
+fn what_a_bridge_does_not_start_with_is_told_by_config_in_the_same_words() {
+    let dir = with("bad.pem", "nothing of use\n");
+    let (listen, connect) = (["--listen", "ws://127.0.0.1:0"], ["--connect", "ws://127.0.0.1:1"]);
+    let few = "allowed as a cap are 512 to 4294967295 bytes";
+    let too_small = "ws://127.0.0.1:1/?cap=100";
+    for (args, want) in [
+        ([&listen[..], &connect, &["--cap", "100"]].concat(), format!("cap is \"100\" (flag --cap): {few}")),
+        (
+            [&listen[..], &["--connect", too_small, "--cap", "1M"]].concat(),
+            format!("connect is \"{too_small}\" (flag --connect): {few}"),
+        ),
+        (
+            [&["--listen", too_small], &connect[..]].concat(),
+            format!("listen is \"{too_small}\" (flag --listen): {few}"),
+        ),
+        (
+            [&listen[..], &connect, &["--tls-ca", "bad.pem"]].concat(),
+            "tls_ca is \"bad.pem\" (flag --tls-ca): bad.pem: no certificate in it".to_owned(),
+        ),
+        (
+            [&listen[..], &connect, &["--header", "Host: x"]].concat(),
+            "header is \"Host: (set)\" (flag --header): header \"Host\" cannot be sent".to_owned(),
+        ),
+        (
+            [&["--listen", "ws://0.0.0.0:0/"], &connect[..]].concat(),
+            "listen is \"ws://0.0.0.0:0/\" (flag --listen): it can be reached from other machines: listen on 127.0.0.1, or \
+             say --bind-any"
+                .to_owned(),
+        ),
+    ] {
+        for command in ["bridge", "config"] {
+            assert_refused(&breakbulk(dir.path(), &[], &[&[command], &args[..]].concat()), &want);
+        }
+    }
+    let send = ["send", too_small, "--method", "m"];
+    assert_refused(&breakbulk(dir.path(), &[], &send), &format!("connect is \"{too_small}\" (argument URL): {few}"));
 }

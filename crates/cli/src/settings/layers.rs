@@ -27,6 +27,8 @@ struct Layered {
 pub(crate) enum Origin {
     /// A flag, with its dashes.
     Flag(String),
+    /// An argument without dashes, by the name that help gives it.
+    Argument(&'static str),
     /// An environment variable.
     Environment(String),
     /// A line of the file.
@@ -39,6 +41,7 @@ impl fmt::Display for Origin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Flag(flag) => write!(f, "flag {flag}"),
+            Self::Argument(name) => write!(f, "argument {name}"),
             Self::Environment(variable) => f.write_str(variable),
             Self::File { path, line } => write!(f, "file {}:{line}", path.display()),
             Self::Default => f.write_str("default"),
@@ -70,6 +73,11 @@ impl Layers {
             layers.add(setting.key, texts, Origin::Default);
         }
         layers
+    }
+
+    /// Puts a value on top of all: one that a command takes in a way of its own.
+    pub(crate) fn put(&mut self, key: &'static str, text: &str, origin: Origin) {
+        self.0.insert(key, Layered { texts: vec![text.to_owned()], origin });
     }
 
     /// The value of the setting `key`.

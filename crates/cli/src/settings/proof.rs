@@ -1,22 +1,25 @@
 //! Settings as proven: what a command needs, so that no two parts of it contradict each other.
 
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use breakbulk::{Address, Way, tls};
+use breakbulk::{Address, Dialer, Route, Way, tls};
+use breakbulk_proto::ahp::Role;
 use breakbulk_proto::{BudgetConfig, Limits, LimitsConfig, LimitsError};
+use http::HeaderMap;
 
 use super::kinds::{Fingerprint, Header, Host, LogLevel, Secret, WebOrigin};
 use super::names::{LogFormat, Proxy, Roots};
-use super::value::Value;
 use super::{HostSettings, Layers, Means, Origin, SettingError, Settings, find};
-use crate::failure::Error;
 
 /// What `bridge` does.
 #[derive(Debug)]
 pub(crate) struct BridgeSettings {
-    pub(crate) listen: Address,
-    pub(crate) connect: Address,
+    /// From the clients.
+    pub(crate) near: Route,
+    /// To the host.
+    pub(crate) far: Route,
     /// Whether the command of an `exec:` address outlives a connection.
     pub(crate) keep: bool,
     pub(crate) door: Door,
@@ -77,7 +80,7 @@ pub(crate) struct Identity {
 pub(crate) struct LinkSettings {
     pub(crate) limits: Limits,
     pub(crate) budget: BudgetConfig,
-    pub(crate) headers: Vec<Header>,
+    pub(crate) headers: HeaderMap,
     pub(crate) proxy: Proxy,
     pub(crate) trust: Trust,
     /// What we show to a peer that asks.
@@ -114,8 +117,7 @@ impl LogSettings {
 impl BridgeSettings {
     pub(crate) fn prove(settings: Settings, layers: &Layers) -> Result<Self, SettingError> {
         let listen = settings.listen.clone().ok_or_else(|| missing("listen"))?;
-        let connect = settings.connect.clone().ok_or_else(|| missing("connect"))?;
-        let connect = towards_peer(connect, &settings);
+        let connect = settings.connect.as_ref().ok_or_else(|| missing("connect"))?;
         if listen.way.is_stdio() && connect.way.is_stdio() {
             return Err(together(layers, "listen", "connect", "cannot both be stdio:"));
         }
@@ -126,10 +128,14 @@ impl BridgeSettings {
         }
         let (keep, shutdown_timeout) = (settings.keep, settings.shutdown_timeout.0);
         let door = Door::prove(&settings, Some(&listen), layers)?;
-        let link = LinkSettings::prove(settings, layers)?;
-        Ok(Self { listen, connect, keep, door, link, shutdown_timeout })
+        let (far, link) = to_peer(settings, layers)?;
+        let near = link.route(listen, Role::Server).map_err(|why| layers.refuse("listen", why))?;
+        Ok(Self { near, far, keep, door, link, shutdown_timeout })
     }
 }
+
+/// Why an address is refused that is not loopback. A name is known to be none only when it is resolved.
+pub(crate) const REMOTE: &str = "can be reached from other machines: listen on 127.0.0.1, or say --bind-any";
 
 impl Door {
     pub(super) fn prove(settings: &Settings, listen: Option<&Address>, layers: &Layers) -> Result<Self, SettingError> {
@@ -161,6 +167,12 @@ impl Door {
             }
             (_, false) => None,
         };
+        if let Some(Way::WebSocket { host, .. }) = listen.map(|listen| &listen.way)
+            && !settings.bind_any
+            && host.parse().is_ok_and(|ip: IpAddr| !ip.to_canonical().is_loopback())
+        {
+            return Err(layers.refuse("listen", format!("it {REMOTE}")));
+        }
         let (origins, hosts) = (settings.allow_origin.clone(), settings.allow_host.clone());
         Ok(Self { key, bind_any: settings.bind_any, origins, hosts, tls })
     }
@@ -198,7 +210,7 @@ impl LinkSettings {
         Ok(Self {
             limits,
             budget,
-            headers: settings.header,
+            headers: headers(&settings.header, layers)?,
             proxy: settings.proxy,
             trust,
             identity,
@@ -207,6 +219,23 @@ impl LinkSettings {
             idle_timeout: settings.idle_timeout.0,
         })
     }
+
+    /// The way to an address, with limits that hold there; or what is allowed.
+    pub(super) fn route(&self, address: Address, role: Role) -> Result<Route, String> {
+        Route::prove(address, role, self.limits, &self.budget).map_err(|error| match error.key {
+            "max_frame_bytes" => format!("allowed as a cap are {} to {} bytes", error.min, error.max),
+            _ => error.to_string(),
+        })
+    }
+}
+
+/// The way to the peer that we connect to.
+pub(crate) fn to_peer(settings: Settings, layers: &Layers) -> Result<(Route, LinkSettings), SettingError> {
+    let connect = settings.connect.clone().ok_or_else(|| missing("connect"))?;
+    let (connect, capped_by) = towards_peer(connect, "connect", &settings);
+    let link = LinkSettings::prove(settings, layers)?;
+    let route = link.route(connect, Role::Client).map_err(|why| layers.refuse(capped_by, why))?;
+    Ok((route, link))
 }
 
 /// Whether settings hold together, as far as they are set: `breakbulk config` wants to know no more.
@@ -219,23 +248,31 @@ pub(crate) fn check(settings: Settings, layers: &Layers) -> Result<(), SettingEr
     LinkSettings::prove(settings, layers).map(drop)
 }
 
-/// The address of a peer that was typed beside the settings.
-pub(crate) fn peer(text: &str, settings: &Settings) -> Result<Address, Error> {
-    let address = Address::parse(text).map_err(|why| {
-        let shown = if Address::may_show(text) { format!(" {text:?}") } else { String::new() };
-        Error::Arguments(format!("URL{shown} does not hold: {why}"))
-    })?;
-    Ok(towards_peer(address, settings))
+/// The address of a peer, which stands under `key`, with what was said about it outside of it; and the key of what says
+/// its cap.
+pub(super) fn towards_peer(mut address: Address, key: &'static str, settings: &Settings) -> (Address, &'static str) {
+    address.dialect = address.dialect.or(settings.dialect);
+    if address.cap.is_some() || address.preset.is_some() {
+        return (address, key);
+    }
+    address.preset = settings.preset;
+    address.cap = settings.cap.map(|cap| cap.0).or_else(|| settings.preset.map(|preset| preset.cap));
+    let capped_by = match (settings.cap, settings.preset) {
+        (Some(_), _) => "cap",
+        (None, Some(_)) => "preset",
+        (None, None) => key,
+    };
+    (address, capped_by)
 }
 
-/// The address that we connect to, with what was said about it outside of it.
-pub(super) fn towards_peer(mut address: Address, settings: &Settings) -> Address {
-    if address.cap.is_none() && address.preset.is_none() {
-        address.preset = settings.preset;
-        address.cap = settings.cap.map(|cap| cap.0).or_else(|| settings.preset.map(|preset| preset.cap));
+/// The headers to send, of which none is the handshake's own.
+fn headers(named: &[Header], layers: &Layers) -> Result<HeaderMap, SettingError> {
+    let mut dialer = Dialer::default();
+    for Header { name, value } in named {
+        let added = dialer.add_header(&format!("{name}: {}", value.reveal()));
+        added.map_err(|why| layers.refuse("header", why.to_string()))?;
     }
-    address.dialect = address.dialect.or(settings.dialect);
-    address
+    Ok(dialer.headers)
 }
 
 /// Whether the files that settings name can be used.

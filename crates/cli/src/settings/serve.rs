@@ -5,10 +5,11 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use breakbulk::address::Size;
-use breakbulk::{Address, Dialect, Way};
+use breakbulk::{Address, Dialect, Route, Way};
 use breakbulk_host::HostConfig;
 use breakbulk_host::agent::demo::DemoConfig;
 use breakbulk_host::log::{Options, Policy};
+use breakbulk_proto::ahp::Role;
 
 use super::kinds::{Count, Dir};
 use super::names::AgentName;
@@ -25,8 +26,8 @@ pub(crate) const PATH: &str = "/ahp";
 /// What `serve` does.
 #[derive(Debug)]
 pub(crate) struct ServeSettings {
-    /// A WebSocket.
-    pub(crate) listen: Address,
+    /// From the clients, by a WebSocket.
+    pub(crate) route: Route,
     pub(crate) door: Door,
     pub(crate) link: LinkSettings,
     /// Whether somebody said how long frames may be. Else a client that does not segment sends what it likes in one.
@@ -58,16 +59,18 @@ impl ServeSettings {
             None => USUAL.parse().map_err(|_| missing("listen"))?,
         };
         check_way(&listen).map_err(|why| layers.refuse("listen", why.into()))?;
-        let listen = towards_peer(listen, &settings);
+        let (mut listen, capped_by) = towards_peer(listen, "listen", &settings);
+        listen.dialect = Some(Dialect::Ahp);
         let roots = roots(&host.root).map_err(|why| layers.refuse("root", why))?;
         let means = Means::prove(&host, roots, layers)?;
         let door = Door::prove(&settings, Some(&listen), layers)?;
         let shutdown_timeout = settings.shutdown_timeout.0;
         let is_capped = listen.cap.is_some() || settings.max_frame.is_some();
+        let link = LinkSettings::prove(settings, layers)?;
         Ok(Self {
-            listen,
+            route: link.route(listen, Role::Server).map_err(|why| layers.refuse(capped_by, why))?,
             door,
-            link: LinkSettings::prove(settings, layers)?,
+            link,
             is_capped,
             max_connections: usize::try_from(host.max_connections.0).unwrap_or(usize::MAX),
             data: data(configuration)?,
@@ -212,7 +215,7 @@ mod tests {
     #[test]
     fn a_host_listens_on_loopback_at_one_path_and_works_here() {
         let serve = serve("").unwrap();
-        assert_eq!(serve.listen.to_string(), USUAL);
+        assert_eq!(serve.route.address.to_string(), format!("{USUAL}?dialect=ahp"));
         assert_eq!(serve.data, Path::new("/d/breakbulk"));
         assert_eq!(serve.agents, [AgentName::Demo]);
         assert_eq!(serve.means.host.files.roots, [std::env::current_dir().unwrap().canonicalize().unwrap()]);
@@ -229,7 +232,7 @@ mod tests {
         assert_eq!(host.retention.max_age, Some(Duration::from_secs(30 * 86_400)));
         assert_eq!((host.retention.max_bytes, host.terminals.max_input_bytes), (Some(1_000_000_000), 1_000_000));
         assert_eq!((host.terminals.command, host.changes.git), (vec!["/bin/zsh".into()], "/opt/git".into()));
-        assert_eq!((serve.listen.cap, host.terminals.max_terminals), (Some(65_536), 0));
+        assert_eq!((serve.route.address.cap, host.terminals.max_terminals), (Some(65_536), 0));
     }
 
     #[test]
@@ -250,6 +253,7 @@ mod tests {
                 "listen is \"stdio:\" (file b.toml:1): allowed are ws://HOST:PORT and wss://HOST:PORT",
             ),
             ("listen = 'ws://h:1/x'", "listen is \"ws://h:1/x\" (file b.toml:1): allowed is the path /ahp, or none"),
+            ("cap = 100", "cap is \"100\" (file b.toml:1): allowed as a cap are 512 to 4294967295 bytes"),
             ("agent = ['gpt']", "agent is \"gpt\" (file b.toml:1): allowed are demo"),
             ("max_calls = 0", "max_calls is \"0\" (file b.toml:1): allowed is a whole number from 1 on"),
             ("max_hello = '0'", "max_hello is \"0\" (file b.toml:1): at least 1 byte is needed"),

@@ -122,13 +122,13 @@ fn a_bridge_needs_two_ends() {
 
 #[test]
 fn a_cap_from_outside_is_for_the_peer_unless_its_address_has_one() {
-    let connect = |text: &str| bridge(&format!("listen = 'ws://h:1'\n{text}")).unwrap().connect;
+    let connect = |text: &str| bridge(&format!("listen = 'ws://h:1'\n{text}")).unwrap().far.address;
     let plain = connect("connect = 'ws://h:2'\npreset = 'nostr'\ndialect = 'cep22'");
     assert_eq!((plain.cap, plain.dialect), (Preset::find("nostr").map(|preset| preset.cap), Some(Dialect::Cep22)));
     assert_eq!(connect("connect = 'ws://h:2'\npreset = 'nostr'\ncap = '1k'").cap, Some(1000));
     let own = connect("connect = 'ws://h:2?cap=5k&dialect=ahp'\ncap = '1k'\ndialect = 'cep22'\npreset = 'nostr'");
     assert_eq!((own.cap, own.dialect, own.preset), (Some(5000), Some(Dialect::Ahp), None));
-    assert_eq!(bridge("listen = 'ws://h:1'\nconnect = 'ws://h:2'\ncap = '1k'").unwrap().listen.cap, None);
+    assert_eq!(bridge("listen = 'ws://h:1'\nconnect = 'ws://h:2'\ncap = '1k'").unwrap().near.address.cap, None);
 }
 
 #[test]

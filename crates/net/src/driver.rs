@@ -248,7 +248,12 @@ impl<L: Link, M: Machine> Driver<L, M> {
     }
 
     fn poll_read(&mut self, cx: &mut Context<'_>) -> bool {
-        if !self.reading || self.ended || !self.machine.wants_frames() {
+        let wants_frames = self.machine.wants_frames();
+        if !self.reading || self.ended || !wants_frames {
+            // All events are taken: what came in last is the machine's only if it could not take it.
+            if wants_frames {
+                self.link.release_room();
+            }
             return match self.link.poll_evicted(cx) {
                 Poll::Ready(error) => self.fail(error),
                 Poll::Pending => false,

@@ -147,9 +147,9 @@ impl Account {
         pool.hold(self.0.id, bytes, spare, schedule.started)?;
         let id = pool.fresh_id();
         let (clock, share) = (self.clock(), Arc::clone(&self.0));
-        let (started, timeout) = (clock.read(schedule.started), schedule.timeout);
-        let bytes = AtomicU64::new(bytes);
-        let track = Arc::new(Track { account: share.id, clock, started, timeout, bytes, ..Track::default() });
+        let (started, account) = (clock.read(schedule.started), share.id);
+        let (bytes, received, evicted) = (bytes.into(), 0.into(), false.into());
+        let track = Arc::new(Track { account, clock, schedule, started, bytes, received, evicted });
         pool.groups.insert(id, Arc::clone(&track));
         Ok(Grant { share, id, track })
     }
@@ -251,12 +251,13 @@ impl Drop for Grant {
 }
 
 /// What a group's connection and the others know of it.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Track {
     account: u64,
     clock: ReadClock,
+    schedule: Schedule,
+    /// What the clock showed when it began.
     started: Duration,
-    timeout: Duration,
     bytes: AtomicU64,
     received: AtomicU64,
     evicted: AtomicBool,
@@ -267,10 +268,13 @@ impl Track {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// How many bytes fewer have arrived than an even pace would have brought by now.
+    /// How many bytes fewer have arrived than an even pace would have brought by now. Time in which its connection does not
+    /// read counts half: that may be nobody's fault, but must not hold up others for ever.
     fn behind(&self, now: Instant) -> u64 {
-        let timeout = self.timeout.as_micros().max(1);
-        let age = self.clock.read(now).saturating_sub(self.started).as_micros().min(timeout);
+        let read = self.clock.read(now).saturating_sub(self.started).as_micros();
+        let passed = now.saturating_duration_since(self.schedule.started).as_micros();
+        let timeout = self.schedule.timeout.as_micros().max(1);
+        let age = read.midpoint(passed).min(timeout);
         let due = u128::from(self.bytes()).saturating_mul(age).checked_div(timeout).unwrap_or(0);
         let due = u64::try_from(due).unwrap_or(u64::MAX);
         due.saturating_sub(self.received.load(Ordering::Relaxed))
@@ -346,23 +350,17 @@ impl Pool {
     /// Marks the group furthest behind its schedule, among those of principals over their fair share, unless enough
     /// is marked already. Who asks counts among those who share. A connection does not evict its own groups.
     fn evict(&self, asking: u64, missing: u64, now: Instant) {
-        let marked = |group: &&Arc<Track>| group.evicted.load(Ordering::Relaxed);
-        let coming = self.groups.values().filter(marked).fold(0_u64, |sum, group| sum.saturating_add(group.bytes()));
-        if coming >= missing {
+        let (going, staying): (Vec<_>, Vec<_>) =
+            self.groups.values().partition(|group| group.evicted.load(Ordering::Relaxed));
+        if going.iter().fold(0_u64, |sum, group| sum.saturating_add(group.bytes())) >= missing {
             return;
         }
         let owner = |account: &u64| self.accounts.get(account)?.principal.as_ref();
         let others = self.principals.keys().filter(|name| owner(&asking) != Some(*name)).count();
         let share = self.config.process_bytes.checked_div(len64(others).saturating_add(1)).unwrap_or(0);
         let over = |group: &Track| owner(&group.account).is_some_and(|name| self.principals.get(name) > Some(&share));
-        let victim = self
-            .groups
-            .values()
-            .filter(|group| group.account != asking && !marked(group) && over(group))
-            .map(|group| (group.behind(now), group))
-            .filter(|(behind, _)| *behind > 0)
-            .max_by_key(|(behind, _)| *behind);
-        if let Some((_, group)) = victim {
+        let greedy = staying.into_iter().filter(|group| group.account != asking && over(group));
+        if let Some(group) = greedy.max_by_key(|group| group.behind(now)).filter(|group| group.behind(now) > 0) {
             group.evicted.store(true, Ordering::Relaxed);
         }
     }

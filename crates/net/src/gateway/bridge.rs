@@ -193,6 +193,7 @@ impl<'a> Bridge<'a> {
     /// Hands a message from side `at` to the other.
     fn pass(&mut self, at: usize, passage: Passage, meta: Meta) {
         let to = other(at);
+        self.sides[at].driver.link_mut().release_room();
         if let Some(client) = passage.look.client.as_ref().filter(|_| at == NEAR) {
             self.names[NEAR].introduce(client);
             self.fit(NEAR);
@@ -214,7 +215,6 @@ impl<'a> Bridge<'a> {
         if let Some(limit) = self.memory.caps.limit(&self.names[to], u64::try_from(size).unwrap_or(u64::MAX)) {
             return self.refuse(to, passage, limit);
         }
-        self.sides[at].driver.link_mut().release_room();
         self.sides[to].send(passage, meta);
     }
 
@@ -296,8 +296,17 @@ impl<'a> Bridge<'a> {
         let counters = self.sides[at].driver.machine().counters().iter().filter(|(what, _)| *what != reason.name());
         counters.for_each(|(what, count)| info!(side = name(at), count, "{what}"));
         info!(side = name(at), code = reason.code(), "ended: {}", self.sides[at].how_it_ended(&reason));
-        if let CloseReason::Violation(Violation::FrameTooLarge(Over { size, limit })) = &reason {
-            warn!(side = name(at), size, limit, "what it sends is longer than max_message and max_frame allow");
+        match &reason {
+            CloseReason::Violation(Violation::FrameTooLarge(Over { size, limit })) => {
+                warn!(side = name(at), size, limit, "what it sends is longer than max_message and max_frame allow");
+            }
+            CloseReason::Evicted | CloseReason::NoRoom(_) => {
+                warn!(
+                    side = name(at),
+                    "there was no room for all that memory and memory_per_token allow: it had to go"
+                );
+            }
+            _ => {}
         }
         let onward = if has_learned { CloseReason::Peer { code: RESTART } } else { passed_on(at, &reason) };
         self.note_loss(at);

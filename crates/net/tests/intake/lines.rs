@@ -12,7 +12,7 @@ use futures_util::StreamExt;
 use tokio::io::{AsyncWriteExt, DuplexStream, Sink, duplex, sink};
 use tokio::time::{Instant, timeout};
 
-use super::{MB, MOMENT, SOON, arrives, assert_goes, budget, nothing_arrives, plain, stalls};
+use super::{MB, MOMENT, SOON, arrives, assert_goes, assert_goes_untaken, budget, nothing_arrives, plain, stalls};
 
 /// The longest frame, and what the longest line takes up.
 const LONGEST: usize = 4 * MB;
@@ -219,6 +219,32 @@ async fn while_a_line_waits_for_room_the_time_of_the_peers_groups_stands_still()
     drop(all);
     assert_eq!((next(SOON).await, next(SOON).await), (Some(200_029), Some(100_029)));
     writes.await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_line_that_nobody_takes_goes_when_others_need_its_room() {
+    let budget = budget(LONGEST + 2 * MB, LONGEST + MB);
+    let ((mut idle, mut one), other) = (link(&budget, "idle"), budget.account(Some("other")));
+    write(&mut idle, &mut one, 100_000).await;
+    write(&mut idle, &mut one, MB).await;
+    one.write_all(b"\n").await.unwrap();
+    assert!(matches!(idle.next().await, Some(Ok(Arrival::Frame { .. }))));
+    assert_goes_untaken(&mut idle, &other, 2 * MB + 1).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_taken_needs_no_room_although_nobody_reads_on() {
+    let budget = budget(9 * MB, 9 * MB);
+    let line = format!("{{\"jsonrpc\":\"2.0\",\"method\":\"{}\"}}\n", "m".repeat(100_000));
+    let (link, mut peer) = link(&budget, "p");
+    let mut driver = Driver::new(link, plain());
+    let (written, taken) = tokio::join!(peer.write_all(line.as_bytes()), driver.next());
+    written.unwrap();
+    assert!(matches!(taken, Some(Event::Message { .. })));
+    assert_eq!(budget.held(), USUAL);
+    driver.set_reading(false);
+    assert!(timeout(MOMENT, driver.next()).await.is_err());
+    assert_eq!(budget.held(), 0);
 }
 
 /// A message in two chunks of a pipe.

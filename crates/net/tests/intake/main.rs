@@ -4,13 +4,14 @@
 mod lines;
 mod ws;
 
+use std::future::poll_fn;
 use std::time::Duration;
 
-use breakbulk::{Arrival, Driver, Link};
-use breakbulk_proto::{Budget, BudgetConfig, Event, Limits, plain};
-use futures_util::StreamExt;
+use breakbulk::{Arrival, Driver, Link, LinkError};
+use breakbulk_proto::{Account, Budget, BudgetConfig, Event, Limits, Schedule, plain};
+use futures_util::{FutureExt, StreamExt};
 use tokio::io::DuplexStream;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 const MB: usize = 1_000_000;
 const SOON: Duration = Duration::from_secs(10);
@@ -52,4 +53,14 @@ async fn assert_goes(mut driver: Driver<impl Link, plain::Connection>, peer: Dup
     let ended = async { (driver.next().await, drop(peer)).0 };
     let event = timeout(SOON, ended).await.unwrap();
     assert!(matches!(event, Some(Event::Closed(reason)) if reason.code() == 1013));
+}
+
+/// What has come in whole, and is not taken, stays until somebody else needs so much room, and goes then.
+async fn assert_goes_untaken(link: &mut impl Link, other: &Account, bytes: usize) {
+    tokio::time::sleep(Duration::from_secs(20)).await;
+    assert!(poll_fn(|cx| link.poll_evicted(cx)).now_or_never().is_none(), "nobody needs its room");
+    let schedule = Schedule { started: Instant::now().into_std(), timeout: SOON };
+    assert!(other.reserve(bytes as u64, schedule).is_err());
+    let gone = timeout(SOON, poll_fn(|cx| link.poll_evicted(cx))).await.unwrap();
+    assert!(matches!(gone, LinkError::NoRoom(_)), "{gone}");
 }

@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use breakbulk::link::{Link, WebSocket, WebSocketConfig};
-use breakbulk::{Driver, Intake, LinkError};
+use breakbulk::{Arrival, Driver, Intake, LinkError};
 use breakbulk_proto::{Budget, Event};
 use futures_util::StreamExt;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
 use tokio::time::timeout;
 
-use super::{MB, SOON, arrives, assert_goes, budget, nothing_arrives, plain, stalls};
+use super::{MB, SOON, arrives, assert_goes, assert_goes_untaken, budget, nothing_arrives, plain, stalls};
 
 const FINAL: u8 = 0x80;
 const TEXT: u8 = 0x01;
@@ -148,4 +148,13 @@ async fn so_does_one_that_nobody_reads_at_the_moment() {
     nothing_arrives(&mut busy).await;
     assert_goes(driver, one).await;
     assert_eq!(arrives(&mut busy).await, MB);
+}
+
+#[tokio::test(start_paused = true)]
+async fn so_does_one_that_nobody_takes() {
+    let budget = budget(2 * MB + MB / 2, 2 * MB);
+    let ((mut idle, mut one), other) = (link(&budget, "idle"), budget.account(Some("other")));
+    one.write_all(&frame(FINAL | TEXT, 2 * MB)).await.unwrap();
+    assert!(matches!(idle.next().await, Some(Ok(Arrival::Frame { .. }))));
+    assert_goes_untaken(&mut idle, &other, MB).await;
 }

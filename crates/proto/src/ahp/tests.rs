@@ -266,23 +266,23 @@ fn as_many_groups_of_the_largest_message_as_we_advertise_can_be_open() {
 }
 
 #[test]
-fn a_group_is_not_evicted_for_time_in_which_we_did_not_read() {
+fn time_in_which_we_do_not_read_counts_half_when_a_group_is_evicted() {
     let start = Instant::now();
     let limits = limits(|_| {});
     let segments = segmented(limits, 1, 500_000, start);
-    for paused in [false, true] {
+    for (paused, seconds, goes) in [(false, 10, true), (true, 10, false), (true, 20, true)] {
         let budget = Budget::new(BudgetConfig { process_bytes: 700_000, principal_bytes: 700_000, floor_bytes: 0 });
         let mut client = client(limits, Delivery::Settled, &budget);
         segments.iter().take(segments.len() / 4).for_each(|frame| client.handle(Input::frame(frame.clone()), start));
         client.handle(Input::Paused(paused), start);
-        let later = start + 20 * SECOND;
+        let later = start + seconds * SECOND;
         let other = budget.account(Some("other"));
         let schedule = crate::budget::Schedule { started: later, timeout: SECOND };
         assert!(other.reserve(300_000, schedule).is_err());
-        client.handle(Input::Paused(false), later);
+        assert!(client.poll_timeout().is_some_and(|at| at <= later), "it looks also while it is paused");
         client.handle(Input::Timeout, later);
         let evicted = matches!(client.poll_transmit(later), Some(Transmit::Close(CloseReason::Evicted)));
-        assert_eq!(evicted, !paused);
+        assert_eq!(evicted, goes);
     }
 }
 

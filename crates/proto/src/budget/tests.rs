@@ -239,18 +239,40 @@ fn who_asks_counts_among_those_who_share() {
 }
 
 #[test]
-fn a_group_whose_connection_does_not_read_is_not_behind() {
+fn time_in_which_a_connection_does_not_read_counts_half() {
     let start = Instant::now();
     let (budget, [slow, fast, other]) = pressed(start);
     slow.note_received(200);
+    fast.note_received(400);
     other.note_received(500);
-    slow.share.clock.pause(true, start + 5 * SECOND);
+    // After four seconds, and half of the next two, half of it should be there.
+    slow.share.clock.pause(true, start + 4 * SECOND);
     let account = budget.account(Some("third"));
-    assert!(account.reserve(200, schedule(start + 9 * SECOND)).is_err());
-    assert!(!slow.evicted() && fast.evicted(), "half of it came in half of its time");
-    slow.share.clock.pause(false, start + 9 * SECOND);
-    assert!(account.reserve(600, schedule(start + 10 * SECOND)).is_err());
+    assert!(account.reserve(200, schedule(start + 6 * SECOND)).is_err());
+    assert!(!slow.evicted());
+    assert!(account.reserve(200, schedule(start + 7 * SECOND)).is_err());
     assert!(slow.evicted());
+}
+
+#[test]
+fn who_never_reads_on_has_to_go_in_the_end_and_after_those_who_are_further_behind() {
+    let start = Instant::now();
+    let (budget, [slow, fast, other]) = pressed(start);
+    fast.note_received(399);
+    other.note_received(500);
+    fast.share.clock.pause(true, start);
+    let account = budget.account(Some("third"));
+    assert!(account.reserve(110, schedule(start + 19 * SECOND)).is_err());
+    assert!(slow.evicted() && !fast.evicted());
+    drop(slow);
+    let rest = account.reserve(400, schedule(start + 19 * SECOND)).unwrap();
+    assert!(account.reserve(110, schedule(start + 20 * SECOND)).is_err());
+    assert!(!fast.evicted(), "its principal is within its share now");
+    let greedy = budget.account(Some("greedy"));
+    drop(rest);
+    let _more = greedy.reserve(300, schedule(start + 20 * SECOND)).unwrap();
+    assert!(account.reserve(300, schedule(start + 20 * SECOND)).is_err());
+    assert!(fast.evicted());
 }
 
 #[test]

@@ -62,7 +62,7 @@ impl Room {
 
     /// Ready when the line has to go.
     pub(super) fn poll_evicted(&mut self, cx: &mut Context<'_>) -> Poll<LinkError> {
-        while self.grant.is_some() {
+        while self.grant.is_some() || self.last.is_some() {
             if let Some(error) = self.evicted() {
                 return Poll::Ready(error);
             }
@@ -83,8 +83,9 @@ impl Room {
         }
     }
 
-    /// The line is whole, or given up. Its room is kept.
+    /// The line is whole, or given up. Its room is kept; if nobody takes the line, it goes like one that stands still.
     pub(super) fn finish(&mut self) {
+        self.note(0);
         (self.last, self.waits) = (self.grant.take(), false);
     }
 
@@ -94,7 +95,8 @@ impl Room {
     }
 
     fn evicted(&self) -> Option<LinkError> {
-        self.grant.as_ref().filter(|grant| grant.evicted()).map(|grant| LinkError::NoRoom(grant.bytes()))
+        let grant = self.grant.iter().chain(&self.last).find(|grant| grant.evicted());
+        grant.map(|grant| LinkError::NoRoom(grant.bytes()))
     }
 
     fn poll_timer(&mut self, cx: &mut Context<'_>) -> Poll<()> {

@@ -48,8 +48,8 @@ impl Room {
 
     /// Whether a message may grow from `before` to `bytes`; 0 where it begins.
     pub(super) fn ask(&mut self, before: u64, bytes: u64) -> bool {
-        if before == 0 && self.grant.is_some() {
-            self.last = self.grant.take();
+        if before == 0 {
+            self.finish();
         }
         let is_granted = self.grant.as_ref().is_some_and(|grant| grant.bytes() >= bytes);
         if is_granted || bytes <= FREE || bytes > self.max_frame_bytes {
@@ -71,8 +71,15 @@ impl Room {
     pub(super) fn note(&mut self, message: u64, passed: u64) {
         match &self.grant {
             Some(grant) if message > 0 => grant.note_received(passed),
-            Some(_) => self.last = self.grant.take(),
-            None => {}
+            _ => self.finish(),
+        }
+    }
+
+    /// The message is whole. Its room is kept; if nobody takes the message, it goes like one that stands still.
+    fn finish(&mut self) {
+        if let Some(grant) = self.grant.take() {
+            grant.note_received(0);
+            self.last = Some(grant);
         }
     }
 
@@ -91,16 +98,19 @@ impl Room {
         if self.waits() { self.timer.as_mut().poll(cx) } else { Poll::Ready(()) }
     }
 
-    /// Ready, with its length, when the message on its way has to go.
+    /// Ready, with its length, when the message on its way, or the last, has to go.
     pub(super) fn poll_denied(&mut self, cx: &mut Context<'_>) -> Poll<u64> {
         loop {
-            match (&self.grant, self.answer) {
-                (_, Answer::No(bytes)) => return Poll::Ready(bytes),
-                (Some(grant), _) if grant.evicted() => self.answer = Answer::No(grant.bytes()),
-                (Some(_), _) if self.timer.as_mut().poll(cx).is_ready() => {
-                    self.timer.as_mut().reset(Instant::now() + RETRY);
-                }
-                _ => return Poll::Pending,
+            if let Answer::No(bytes) = self.answer {
+                return Poll::Ready(bytes);
+            }
+            let grants = || self.grant.iter().chain(&self.last);
+            if let Some(grant) = grants().find(|grant| grant.evicted()) {
+                self.answer = Answer::No(grant.bytes());
+            } else if grants().next().is_none() || self.timer.as_mut().poll(cx).is_pending() {
+                return Poll::Pending;
+            } else {
+                self.timer.as_mut().reset(Instant::now() + RETRY);
             }
         }
     }

@@ -16,6 +16,8 @@ pub(crate) fn run() -> Result<(), Failure> {
 fn all(steps: &mut Steps) -> Result<(), Failure> {
     steps.step("tools", || {
         tools::component("rustfmt", "fmt --version")?;
+        // The allocator of the program is built with it.
+        tools::system("make", "make")?;
         tools::component("clippy", "clippy --version")?;
         tools::subcommand("deny")
     })?;

@@ -206,7 +206,7 @@ impl<'a> Bridge<'a> {
         let size = passage.message.len();
         if self.debts.patience.is_some() && self.sides[to].closed.is_some() {
             debug!(to = name(to), size, method = passage.look.method, "dropped: nobody is there any more");
-            return let_go(passage.message);
+            return let_go(passage.message, None);
         }
         if self.memory.dropped.knows(&self.names[NEAR], &passage.message) {
             self.memory.count("dropped-unsendable");
@@ -257,7 +257,6 @@ impl<'a> Bridge<'a> {
             let frames = (passage.frames.0, passage.frames.1.saturating_add(1));
             watcher(Passed { toward, kind: passage.look.kind, method: passage.look.method, size, frames, took });
         }
-        let_go(passage.message);
     }
 
     /// A message that side `at` was handed was not sent. Its sender hears of it where it can.

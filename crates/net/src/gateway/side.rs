@@ -121,7 +121,7 @@ impl Side {
     /// A message that it was handed was sent, or was not.
     pub(super) fn done(&mut self, ticket: Ticket, is_sent: bool) -> Option<Passage> {
         let passage = self.sending.remove(&ticket)?;
-        self.store.remove(ticket, is_sent);
+        self.store.remove(ticket, is_sent.then(|| passage.message.clone()));
         self.waiting_bytes = self.waiting_bytes.saturating_sub(wide(passage.message.len()));
         Some(passage)
     }

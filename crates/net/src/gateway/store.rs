@@ -8,9 +8,10 @@ use std::time::Duration;
 
 use tokio::time::{Instant, Sleep};
 
-use breakbulk_proto::{Account, CloseReason, Grant, Schedule, Ticket};
+use breakbulk_proto::{Account, CloseReason, Grant, Message, Schedule, Ticket};
 
 use crate::driver::now;
+use crate::large::let_go;
 
 /// The time in which a message should leave. What takes longer goes first when others need its room.
 const MESSAGE_TIME: Duration = Duration::from_secs(30);
@@ -30,8 +31,8 @@ pub(super) struct Store {
     grants: HashMap<Ticket, Grant>,
     /// What found no room.
     unpaid: Vec<Unpaid>,
-    /// Of the last message that was handed to the link, which may still have it. The next is not taken before.
-    leaving: Option<Grant>,
+    /// The last message that was handed to the link, which may still have it. The next is not taken before.
+    leaving: Option<(Message, Option<Grant>)>,
     timer: Pin<Box<Sleep>>,
 }
 
@@ -73,17 +74,20 @@ impl Store {
     }
 
     /// A message is not ours any more. If it was sent, the link may still have it.
-    pub(super) fn remove(&mut self, ticket: Ticket, is_sent: bool) {
+    pub(super) fn remove(&mut self, ticket: Ticket, sent: Option<Message>) {
         let unpaid = self.unpaid.extract_if(.., |unpaid| unpaid.ticket == ticket).next();
         let grant = self.grants.remove(&ticket).or_else(|| unpaid?.arrived);
-        if is_sent {
-            self.leaving = grant;
+        if let Some(message) = sent {
+            self.flushed();
+            self.leaving = Some((message, grant));
         }
     }
 
     /// The link has nothing left to write.
     pub(super) fn flushed(&mut self) {
-        self.leaving = None;
+        if let Some((message, grant)) = self.leaving.take() {
+            let_go(message, grant);
+        }
     }
 
     /// Ready when there is room again where there was none; with an error when what is here has to go.
@@ -92,7 +96,8 @@ impl Store {
             ready!(self.timer.as_mut().poll(cx));
             self.timer.as_mut().reset(Instant::now() + RETRY);
             let arrived = self.unpaid.iter().filter_map(|unpaid| unpaid.arrived.as_ref());
-            if self.grants.values().chain(&self.leaving).chain(arrived).any(Grant::evicted) {
+            let leaving = self.leaving.iter().filter_map(|(_, grant)| grant.as_ref());
+            if self.grants.values().chain(leaving).chain(arrived).any(Grant::evicted) {
                 return Poll::Ready(Err(CloseReason::Evicted));
             }
             if self.pay() {
@@ -144,13 +149,13 @@ mod tests {
         let mut store = store(&budget, "one");
         (1..=3).for_each(|n| store.add(Ticket(n), 10 * KB));
         assert_eq!(budget.held(), 30 * KB);
-        store.remove(Ticket(1), true);
+        store.remove(Ticket(1), Some(Message::default()));
         assert_eq!(budget.held(), 30 * KB, "the link may have it");
-        store.remove(Ticket(2), true);
+        store.remove(Ticket(2), Some(Message::default()));
         assert_eq!(budget.held(), 20 * KB, "the link takes no second before the first is gone");
         store.flushed();
         assert_eq!(budget.held(), 10 * KB);
-        store.remove(Ticket(3), false);
+        store.remove(Ticket(3), None);
         assert_eq!(budget.held(), 0);
     }
 
@@ -161,13 +166,13 @@ mod tests {
         one.add(Ticket(1), 15 * KB);
         two.add(Ticket(1), 15 * KB);
         assert!(one.has_room() && !two.has_room());
-        one.remove(Ticket(1), false);
+        one.remove(Ticket(1), None);
         poll_fn(|cx| two.poll(cx)).await.expect("room");
         assert!(two.has_room() && budget.held() == 15 * KB);
         // What is larger than all that there is does not stop the next for ever.
         two.add(Ticket(2), 500 * KB);
         assert!(!two.has_room());
-        two.remove(Ticket(2), true);
+        two.remove(Ticket(2), Some(Message::default()));
         assert!(two.has_room());
     }
 
@@ -177,11 +182,11 @@ mod tests {
         let mut store = Store::new(leaving.account(Some("one")), arriving.account(Some("one")));
         (1..=4).for_each(|n| store.add(Ticket(n), 15 * KB));
         assert_eq!((leaving.held(), arriving.held()), (15 * KB, 30 * KB), "the fourth was too slow");
-        store.remove(Ticket(2), true);
+        store.remove(Ticket(2), Some(Message::default()));
         assert_eq!(arriving.held(), 30 * KB, "the link may have it");
         store.flushed();
         assert_eq!(arriving.held(), 15 * KB);
-        [1, 4].into_iter().for_each(|n| store.remove(Ticket(n), false));
+        [1, 4].into_iter().for_each(|n| store.remove(Ticket(n), None));
         poll_fn(|cx| store.poll(cx)).await.expect("room");
         assert_eq!((store.has_room(), leaving.held(), arriving.held()), (true, 15 * KB, 0));
     }

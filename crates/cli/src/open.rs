@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use breakbulk::dial::ProxyChoice;
-use breakbulk::gateway::{Entrance, Exit};
+use breakbulk::gateway::{End, Entrance, Exit};
 use breakbulk::link::{Child, ExecConfig, Keepalive, WebSocketConfig, unix};
 use breakbulk::tls::{self, ClientTls, ServerTls};
 use breakbulk::{Dialer, Door, ListenConfig, Listener, Route, Token, Way};
@@ -68,7 +68,9 @@ pub(crate) async fn entrance(
         }
         _ => {
             let link = dialer(route, link).dial(&route.address).await.map_err(Error::Dial)?;
-            Ok((Entrance::Once(Some(link)), Vec::new()))
+            let is_stdio = route.address.way.is_stdio();
+            let name = if is_stdio { "standard input".to_owned() } else { route.address.to_string() };
+            Ok((Entrance::Once(Some(End::new(link, name))), Vec::new()))
         }
     }
 }

@@ -50,7 +50,7 @@ impl Connection {
         let front = || Look::new(&message, &ENVELOPE, Look::has_kind).map(|look| look.envelope);
         let checked = if self.front_only { front() } else { check(&message) };
         if checked.is_err() && self.waiting.one_line {
-            self.outbox.count("line-for-the-log");
+            self.outbox.count("line-that-is-no-message");
             self.outbox.event(Event::Line(message.to_bytes()));
             return Ok(());
         }
@@ -171,7 +171,7 @@ mod tests {
                 panic!("{events:?}")
             };
             assert_eq!((&banner[..], &list[..]), (&b"server v2 is ready"[..], &b"[1]"[..]));
-            assert_eq!(machine.counters().count("line-for-the-log"), 2);
+            assert_eq!(machine.counters().count("line-that-is-no-message"), 2);
         }
     }
 

@@ -4,7 +4,7 @@ use breakbulk_proto::Capacity;
 use http::HeaderValue;
 
 use super::End;
-use crate::link::{BoxLink, unix};
+use crate::link::unix;
 use crate::listen::{Accepted, Listener};
 
 /// What everyone is charged under who had to prove nothing: one quota for all of them.
@@ -27,7 +27,7 @@ pub enum Entrance {
         max_frame_bytes: u64,
     },
     /// One client, who is there already.
-    Once(Option<BoxLink>),
+    Once(Option<End>),
 }
 
 /// A client that has come in.
@@ -65,7 +65,7 @@ impl Entrance {
                 }
                 tokio::time::sleep(BREATHER).await;
             },
-            Self::Once(link) => Some(Entered::new(End::new(link.take()?, "standard input"), ANYONE)),
+            Self::Once(end) => Some(Entered::new(end.take()?, ANYONE)),
         }
     }
 }

@@ -69,7 +69,7 @@ impl Receiver {
         } else if check(&message).is_ok() {
             outbox.event(Event::Message { message, ordinal: self.ordinal(), meta });
         } else {
-            outbox.count("line-for-the-log");
+            outbox.count("line-that-is-no-message");
             outbox.event(Event::Line(line));
         }
     }

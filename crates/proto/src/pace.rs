@@ -14,16 +14,18 @@ const BELIEVED: Duration = Duration::from_secs(30);
 /// Measures bytes a second while the link is kept busy.
 #[derive(Debug, Default)]
 pub(crate) struct Pace {
-    /// Since when the link is busy, and what it got since.
-    since: Option<Instant>,
-    bytes: u64,
+    /// When the link got the last frame, and how long that was.
+    last: Option<(Instant, u64)>,
+    /// What it has taken while it was busy, in which time.
+    taken: (u64, Duration),
+    /// That of it which took the longest: a peer that stands still, such as one that has no room, is not slow.
+    slowest: (u64, Duration),
     /// The last two rates, and when they were measured, the older one first.
     rates: [Option<(u64, Instant)>; 2],
 }
 
 impl Pace {
-    /// Bytes a second; `None` until enough was seen, and when that was long ago. It is the better of two rates in a row: a
-    /// peer that stood still once, such as one that had no room, is not slow.
+    /// Bytes a second; `None` until enough was seen, and when that was long ago. It is the better of two rates in a row.
     pub(crate) fn rate(&self, now: Instant) -> Option<u64> {
         let [before, last] = [self.rates[0]?, self.rates[1]?];
         (now.saturating_duration_since(last.1) < BELIEVED).then_some(before.0.max(last.0))
@@ -31,19 +33,22 @@ impl Pace {
 
     /// The link asked for a frame and gets one of `bytes` bytes. What it got before has been taken by now.
     pub(crate) fn frame(&mut self, bytes: u64, now: Instant) {
-        let elapsed = now.saturating_duration_since(*self.since.get_or_insert(now));
-        if elapsed >= WINDOW && self.bytes >= SAMPLE {
-            let micros = u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX).max(1);
-            let measured = self.bytes.saturating_mul(1_000_000).checked_div(micros).unwrap_or(0).max(1);
-            self.rates = [self.rates[1], Some((measured, now))];
-            (self.since, self.bytes) = (Some(now), 0);
+        if let Some((then, len)) = self.last.replace((now, bytes)) {
+            let time = now.saturating_duration_since(then);
+            self.taken = (self.taken.0.saturating_add(len), self.taken.1.saturating_add(time));
+            self.slowest = if time > self.slowest.1 { (len, time) } else { self.slowest };
         }
-        self.bytes = self.bytes.saturating_add(bytes);
+        let (bytes, time) = (self.taken.0.saturating_sub(self.slowest.0), self.taken.1.saturating_sub(self.slowest.1));
+        if time >= WINDOW && bytes >= SAMPLE {
+            let micros = u64::try_from(time.as_micros()).unwrap_or(u64::MAX).max(1);
+            let measured = bytes.saturating_mul(1_000_000).checked_div(micros).unwrap_or(0).max(1);
+            *self = Self { last: self.last, rates: [self.rates[1], Some((measured, now))], ..Self::default() };
+        }
     }
 
     /// The link asked for a frame and there was none: the time until the next says nothing.
-    pub(crate) const fn idle(&mut self) {
-        (self.since, self.bytes) = (None, 0);
+    pub(crate) fn idle(&mut self) {
+        *self = Self { rates: self.rates, ..Self::default() };
     }
 }
 
@@ -56,25 +61,36 @@ mod tests {
         let start = Instant::now();
         let mut pace = Pace::default();
         let at = |step: u64| start + Duration::from_millis(100 * step);
-        (0..40).for_each(|step| pace.frame(10_000, at(step)));
-        assert_eq!(pace.rate(at(39)), None, "once is not enough");
-        pace.frame(10_000, at(40));
-        assert_eq!(pace.rate(at(40)), Some(100_000));
-        (41..=80).for_each(|step| pace.frame(100_000, at(step)));
-        assert_eq!(pace.rate(at(80)), Some(1_000_000));
+        (0..42).for_each(|step| pace.frame(10_000, at(step)));
+        assert_eq!(pace.rate(at(41)), None, "once is not enough");
+        pace.frame(100_000, at(42));
+        assert_eq!(pace.rate(at(42)), Some(100_000));
+        (43..=84).for_each(|step| pace.frame(100_000, at(step)));
+        assert_eq!(pace.rate(at(84)), Some(1_000_000));
     }
 
     #[test]
-    fn a_link_that_stood_still_once_is_not_slow() {
+    fn a_link_that_stands_still_now_and_then_is_not_slow() {
+        let start = Instant::now();
+        let mut pace = Pace::default();
+        // Three seconds of frames, and twenty of nothing, again and again.
+        for step in 0..300 {
+            pace.frame(100_000, start + Duration::from_millis(100 * step + 20_000 * (step / 30)));
+            assert!(pace.rates.iter().flatten().all(|(rate, _)| *rate == 1_000_000), "{pace:?}");
+        }
+        assert!(pace.rates[0].is_some());
+    }
+
+    #[test]
+    fn nor_is_one_that_once_stood_still_twice_in_a_short_time() {
         let start = Instant::now();
         let mut pace = Pace::default();
         let at = |step: u64| start + Duration::from_millis(100 * step);
-        (0..=40).for_each(|step| pace.frame(100_000, at(step)));
-        // Twenty seconds without anything, then as before.
-        (240..=259).for_each(|step| pace.frame(100_000, at(step)));
-        assert_eq!(pace.rate(at(259)), Some(1_000_000));
-        (260..=300).for_each(|step| pace.frame(100_000, at(step)));
-        assert_eq!(pace.rate(at(300)), Some(1_000_000));
+        (0..=42).chain(300..305).chain(600..690).for_each(|step| {
+            pace.frame(100_000, at(step));
+            assert!(pace.rate(at(step)).is_none_or(|rate| rate == 1_000_000), "{pace:?}");
+        });
+        assert_eq!(pace.rate(at(690)), Some(1_000_000));
     }
 
     #[test]
@@ -82,15 +98,17 @@ mod tests {
         let start = Instant::now();
         let mut pace = Pace::default();
         let slow = Duration::from_secs(60);
-        let end = start + 2 * slow;
-        [start, start + slow, end].into_iter().for_each(|at| pace.frame(1 << 20, at));
+        let end = start + 4 * slow;
+        (0..=4).for_each(|n| pace.frame(1 << 20, start + n * slow));
         assert_eq!(pace.rate(end + BELIEVED / 2), Some((1 << 20) / 60));
         assert_eq!(pace.rate(end + BELIEVED), None);
         // What is measured next is not mixed with it.
         pace.idle();
-        pace.frame(1 << 20, end + BELIEVED);
-        pace.frame(1, end + BELIEVED + WINDOW);
-        assert_eq!(pace.rate(end + BELIEVED + WINDOW), Some(1 << 19));
+        let later = end + BELIEVED;
+        [(1 << 20, later), (1 << 20, later + WINDOW)].into_iter().for_each(|(len, at)| pace.frame(len, at));
+        assert_eq!(pace.rate(later + WINDOW), None);
+        pace.frame(1, later + 2 * WINDOW);
+        assert_eq!(pace.rate(later + 2 * WINDOW), Some(1 << 19));
     }
 
     #[test]

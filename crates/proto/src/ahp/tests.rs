@@ -335,11 +335,11 @@ fn segments_are_not_too_long_and_smaller_while_others_wait_and_on_a_slow_link() 
 
     // A hundred kilobytes a second: a twentieth of that is less than what a segment should have.
     let mut later = now;
-    (4..9).for_each(|n| server.handle(Input::send(n, action("a", n, 99_900)), now));
+    (4..11).for_each(|n| server.handle(Input::send(n, action("a", n, 99_900)), now));
     while server.poll_transmit(later).is_some() {
         later += SECOND;
     }
-    server.handle(Input::send(9, action("a", 9, 910_000)), later);
+    server.handle(Input::send(11, action("a", 11, 910_000)), later);
     assert!((16_000..=16_384).contains(&longest(&frames(&mut server, later))));
 }
 
@@ -453,7 +453,7 @@ fn a_message_is_refused_that_would_take_a_millisecond_too_long() {
             config.agreed = Some(Chunking { group_timeout: timeout, ..chunking });
         });
         let mut later = now;
-        (0..5).for_each(|n| server.handle(Input::send(n, action("a", n, 99_900)), now));
+        (0..7).for_each(|n| server.handle(Input::send(n, action("a", n, 99_900)), now));
         while server.poll_transmit(later).is_some() {
             later += SECOND;
         }

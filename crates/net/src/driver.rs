@@ -12,8 +12,7 @@ use breakbulk_proto::{CloseReason, Event, Input, Machine, Transmit, Violation};
 use crate::large::Held;
 use crate::link::{Arrival, Link, LinkError};
 
-/// How long a link has to take our close before it is dropped; if the driver is patient, how long after it last took
-/// something.
+/// How long a link usually has to take our close before it is dropped.
 const CLOSE_TIME: Duration = Duration::from_secs(5);
 
 /// How long frames may go on coming and going before the machine is told the time all the same. What had arrived when a time
@@ -53,6 +52,8 @@ pub struct Driver<L, M> {
     ended: bool,
     /// The peer knows that we send nothing more.
     output_ended: bool,
+    /// How long the link has to take our close; if the driver is patient, how long after it last took something.
+    close_time: Duration,
     /// Whether a slow peer gets more time at the end than a dead one.
     is_patient: bool,
     /// What the peer had taken when the time at the end began.
@@ -84,7 +85,7 @@ impl<L: Link, M: Machine> Driver<L, M> {
         machine.handle(Input::Capacity(link.capacity()), now());
         let (timer, looked) = (Box::pin(tokio::time::sleep(Duration::ZERO)), now());
         let (unflushed, said_close, reading, paused, ended, broken) = (false, false, true, false, false, false);
-        let (output_ended, is_patient, taken) = (false, false, 0);
+        let (output_ended, close_time, is_patient, taken) = (false, CLOSE_TIME, false, 0);
         let (held, failure, close_text, end) = (Held::default(), None, None, End::Open);
         Self {
             link,
@@ -98,6 +99,7 @@ impl<L: Link, M: Machine> Driver<L, M> {
             paused,
             ended,
             output_ended,
+            close_time,
             is_patient,
             taken,
             failure,
@@ -162,6 +164,11 @@ impl<L: Link, M: Machine> Driver<L, M> {
     /// At the end, a peer has five seconds to take what was sent to it. Whether they begin anew as often as it takes some.
     pub const fn set_patient(&mut self, is_patient: bool) {
         self.is_patient = is_patient;
+    }
+
+    /// How long a peer has at the end, if not five seconds.
+    pub const fn set_close_time(&mut self, close_time: Duration) {
+        self.close_time = close_time;
     }
 
     /// After the end: whether the time was up before the link had all that was sent.
@@ -319,7 +326,7 @@ impl<L: Link, M: Machine> Driver<L, M> {
 
     fn begin_to_wait(&mut self) {
         self.taken = self.link.moved().outward;
-        self.timer.as_mut().reset(tokio::time::Instant::now() + CLOSE_TIME);
+        self.timer.as_mut().reset(tokio::time::Instant::now() + self.close_time);
     }
 
     fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<Option<Event>> {

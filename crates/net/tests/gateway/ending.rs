@@ -10,7 +10,7 @@ use breakbulk_proto::ahp::Role;
 use breakbulk_proto::{Budget, Capacity, CloseReason, Event, Input, Limits};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader, DuplexStream, duplex, split};
 use tokio::task::JoinHandle;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 use crate::world::{App, join_until};
 
@@ -177,6 +177,18 @@ async fn a_program_that_stops_does_not_wait_for_a_slow_reader() {
     let (got, ended) = long_farewell(usize::MAX, seconds(10)).await;
     assert!(got < 500_000, "{got}");
     assert_eq!((ended.lost.messages, ended.lost.answers), (1, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_program_that_stops_is_gone_a_second_after_the_time_for_it() {
+    let (_client, near) = pipe();
+    let (far, host) = link::pair(&Capacity::of(u64::MAX), 4);
+    let (ended, mut host) = (join_for(near, far, seconds(10)), App::new(host, Role::Server));
+    host.send(format!(r#"{{"jsonrpc":"2.0","method":"m","params":["{}"]}}"#, "x".repeat(1_000_000)));
+    let began = Instant::now();
+    let (ended, _) = tokio::join!(ended, host.end());
+    assert!((15..=16).contains(&began.elapsed().as_secs()), "{:?}", began.elapsed());
+    assert_eq!(ended.unwrap().lost.messages, 1);
 }
 
 #[tokio::test(start_paused = true)]

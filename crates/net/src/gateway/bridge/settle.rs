@@ -13,6 +13,8 @@ use crate::look::Look;
 
 /// How long the next answer is waited for when the side that asked sends nothing more.
 const ANSWERS: Duration = Duration::from_secs(60);
+/// How long a side has to take its close that did not take what was sent to it in time.
+const LAST: Duration = Duration::from_secs(1);
 /// How often it is looked whether something moves.
 const LOOK: Duration = Duration::from_millis(250);
 
@@ -189,6 +191,7 @@ impl Bridge<'_> {
                 self.lost.messages = self.lost.messages.saturating_add(unsent);
                 warn!(side = name(at), messages = unsent, "messages that it did not take in time are lost");
             }
+            self.sides[at].driver.set_close_time(LAST);
         }
         self.close_all();
     }

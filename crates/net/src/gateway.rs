@@ -9,6 +9,7 @@ mod name;
 mod serve;
 mod side;
 mod store;
+mod waiting;
 mod watch;
 
 use std::collections::BTreeMap;
@@ -18,7 +19,7 @@ use std::time::Duration;
 
 use tracing::warn;
 
-use breakbulk_proto::{Budget, CloseReason, Event, Input, Kind};
+use breakbulk_proto::{Budget, CloseReason, Kind};
 
 use self::bridge::{Bridge, FAR, NEAR, other};
 use self::caps::{Caps, Verdict};
@@ -26,6 +27,7 @@ use self::dropped::Dropped;
 use self::name::Name;
 use self::side::Side;
 use self::store::Store;
+use self::waiting::Waiting;
 use self::watch::Watched;
 use crate::dialect::{AnyMachine, Dialect, Setup};
 use crate::driver::Driver;
@@ -177,10 +179,28 @@ impl Gateway {
         stop: impl Future<Output = ()>,
         watcher: Option<Watcher>,
     ) -> Result<Ended, getrandom::Error> {
-        let names = [Name::new(near.name, near.principal), Name::new(far.name, far.principal)];
-        let sides =
-            [self.side(NEAR, near.link, &names[NEAR], principal)?, self.side(FAR, far.link, &names[FAR], principal)?];
-        Ok(Bridge::new(sides, names, self, far.patience, watcher).run(stop).await)
+        self.meet(self.enter(near, principal)?, far, principal, stop, watcher).await
+    }
+
+    /// A client comes in, and waits for its host.
+    fn enter(&self, near: End, principal: Option<&str>) -> Result<Waiting, getrandom::Error> {
+        let name = Name::new(near.name, near.principal);
+        let side = self.side(NEAR, near.link, &name, principal)?;
+        Ok(Waiting::new(side, name, self.arriving[NEAR].account(principal)))
+    }
+
+    /// Joins a client and its host until both have ended.
+    async fn meet(
+        &self,
+        near: Waiting,
+        far: End,
+        principal: Option<&str>,
+        stop: impl Future<Output = ()>,
+        watcher: Option<Watcher>,
+    ) -> Result<Ended, getrandom::Error> {
+        let names = [near.name, Name::new(far.name, far.principal)];
+        let sides = [near.side, self.side(FAR, far.link, &names[FAR], principal)?];
+        Ok(Bridge::new(sides, names, self, far.patience, watcher).run(near.ahead, stop).await)
     }
 
     /// Closes a link whose other side cannot be reached.
@@ -188,13 +208,7 @@ impl Gateway {
     /// # Errors
     /// The system gave no random bytes.
     pub async fn turn_away(&self, near: End, code: u16) -> Result<(), getrandom::Error> {
-        let mut driver = self.driver(NEAR, near.link, &Name::new(near.name, near.principal), None)?;
-        driver.handle(Input::Close(CloseReason::Peer { code }));
-        while let Some(event) = driver.next().await {
-            if let Event::Closed(_) = event {
-                break;
-            }
-        }
+        self.enter(near, None)?.turn_away(CloseReason::Peer { code }).await;
         Ok(())
     }
 

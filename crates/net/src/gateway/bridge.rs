@@ -10,8 +10,8 @@ use tokio::time::{Instant, sleep_until};
 use tracing::{debug, info, warn};
 
 use breakbulk_proto::{
-    Capacity, CloseReason, Event, Input, Kind, Limits, Machine, Message, Meta, Over, SendError, Ticket, Transmit,
-    Violation, plain,
+    Capacity, CloseReason, Event, Grant, Input, Kind, Limits, Machine, Message, Meta, Over, SendError, Ticket,
+    Transmit, Violation, plain,
 };
 
 use self::settle::Wait;
@@ -89,8 +89,13 @@ impl<'a> Bridge<'a> {
         Self { sides, names, memory, drain, debts, watcher, turn: NEAR, wait, ending, is_told, lost }
     }
 
-    /// Passes messages until both sides have ended; says how each did. `stop` ends both, with time to finish.
-    pub(super) async fn run(mut self, stop: impl Future<Output = ()>) -> Ended {
+    /// Passes messages until both sides have ended; says how each did. `ahead` is what has come from the client already, with
+    /// its room. `stop` ends both, with time to finish.
+    pub(super) async fn run(mut self, ahead: Vec<(Event, Option<Grant>)>, stop: impl Future<Output = ()>) -> Ended {
+        for (event, room) in ahead {
+            drop(room);
+            self.take(NEAR, event);
+        }
         tokio::pin!(stop);
         let mut stopping = false;
         loop {

@@ -11,6 +11,7 @@ use breakbulk_proto::CloseReason;
 use http::{HeaderValue, header};
 
 use super::entrance::{Entered, Entrance};
+use super::waiting::Waiting;
 use super::{End, Ended, Gateway, Lost, Watcher};
 use crate::address::Address;
 use crate::dial::{DialError, Dialer};
@@ -134,34 +135,39 @@ impl Gateway {
     ) -> Served {
         let name = exit.address.to_string();
         info!(client = end.name, host = name, "a client has come in");
-        let opened = tokio::select! {
-            biased;
-            () = stop.cancelled() => None,
-            opened = exit.open(protocol) => Some(opened),
+        let mut near = match self.enter(end, Some(&principal)) {
+            Ok(near) => near,
+            Err(error) => return Served::Random(error),
         };
-        let far = match opened.transpose() {
-            Ok(Some(far)) => far,
-            Ok(None) => {
-                let ended = Ended { near: CloseReason::Restart, far: CloseReason::Restart, lost: Lost::default() };
-                return self
-                    .turn_away(end, ended.near.code())
-                    .await
-                    .map_or_else(Served::Random, |()| Served::Ended(ended));
+        let far = tokio::select! {
+            biased;
+            () = stop.cancelled() => return turned_away(near, CloseReason::Restart).await,
+            opened = exit.open(protocol) => opened,
+            reason = near.gone() => {
+                info!(code = reason.code(), "the client is gone, or has to go, before its host is there: {reason}");
+                return turned_away(near, reason).await;
             }
+        };
+        let far = match far {
+            Ok(far) => far,
             Err(cause) => {
                 error!(host = name, "the host cannot be reached: {cause}");
-                return match self.turn_away(end, BAD_GATEWAY).await {
-                    Ok(()) => Served::Unreachable(cause),
-                    Err(error) => Served::Random(error),
-                };
+                near.turn_away(CloseReason::Peer { code: BAD_GATEWAY }).await;
+                return Served::Unreachable(cause);
             }
         };
         let stop = async move { stop.cancelled().await };
-        match self.join(end, far, Some(&principal), stop, watcher).await {
+        match self.meet(near, far, Some(&principal), stop, watcher).await {
             Ok(ended) => Served::Ended(ended),
             Err(error) => Served::Random(error),
         }
     }
+}
+
+/// Ends a client that never got to its host.
+async fn turned_away(near: Waiting, reason: CloseReason) -> Served {
+    near.turn_away(reason.clone()).await;
+    Served::Ended(Ended { near: reason, far: CloseReason::Normal, lost: Lost::default() })
 }
 
 /// Notes how a client fared. A panic is not forgotten over those who come later.

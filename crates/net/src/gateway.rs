@@ -203,12 +203,12 @@ impl Gateway {
         Ok(Bridge::new(sides, names, self, far.patience, watcher).run(near.ahead, stop).await)
     }
 
-    /// Closes a link whose other side cannot be reached.
+    /// Closes the link of a client that gets no host.
     ///
     /// # Errors
     /// The system gave no random bytes.
-    pub async fn turn_away(&self, near: End, code: u16) -> Result<(), getrandom::Error> {
-        self.enter(near, None)?.turn_away(CloseReason::Peer { code }).await;
+    pub async fn turn_away(&self, near: End, reason: CloseReason) -> Result<(), getrandom::Error> {
+        self.enter(near, None)?.turn_away(reason).await;
         Ok(())
     }
 

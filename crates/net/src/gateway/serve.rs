@@ -101,7 +101,8 @@ impl Gateway {
                     Some(entered) if clients.len() >= MOST => {
                         warn!(clients = clients.len(), "too many clients: one more is told to come later");
                         let gateway = Arc::clone(self);
-                        tokio::spawn(async move { gateway.turn_away(entered.end, TRY_AGAIN).await });
+                        let later = CloseReason::Program(TRY_AGAIN, "too many clients".into());
+                        tokio::spawn(async move { gateway.turn_away(entered.end, later).await });
                     }
                     Some(entered) => {
                         let (gateway, exit, stop) = (Arc::clone(self), Arc::clone(&exit), stop.clone());
@@ -152,7 +153,7 @@ impl Gateway {
             Ok(far) => far,
             Err(cause) => {
                 error!(host = name, "the host cannot be reached: {cause}");
-                near.turn_away(CloseReason::Peer { code: BAD_GATEWAY }).await;
+                near.turn_away(CloseReason::Program(BAD_GATEWAY, "the host cannot be reached".into())).await;
                 return Served::Unreachable(cause);
             }
         };

@@ -3,6 +3,7 @@
 
 mod ending;
 mod kept;
+mod principals;
 mod relay;
 mod room;
 mod world;

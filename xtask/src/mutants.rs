@@ -13,11 +13,11 @@ use crate::tools;
 const LIST: &str = "crates/proto/mutants-equivalent.txt";
 
 /// Where a small mistake costs the most: what counts bytes, orders them, and reads what a stranger wrote.
-const FILES: [&str; 8] =
-    ["budget.rs", "queue.rs", "buffer.rs", "limits.rs", "json.rs", "json/*.rs", "ahp.rs", "ahp/*.rs"];
+const FILES: [&str; 9] =
+    ["budget.rs", "pace.rs", "queue.rs", "buffer.rs", "limits.rs", "json.rs", "json/*.rs", "ahp.rs", "ahp/*.rs"];
 
 /// Where the tests are that see most of it.
-const NEAR: &str = "budget queue buffer limits json ahp message rpc outbox";
+const NEAR: &str = "budget pace queue buffer limits json ahp message rpc outbox";
 
 /// How many breaks are tried at once: each is one slow build and some quick tests.
 const JOBS: &str = "2";

@@ -94,6 +94,15 @@ mod tests {
     }
 
     #[test]
+    fn of_frames_that_took_as_long_the_first_is_left_out() {
+        let start = Instant::now();
+        let mut pace = Pace::default();
+        let at = |step: u64| start + Duration::from_secs(step);
+        (0..=6).for_each(|step| pace.frame(if step % 3 == 0 { 300_000 } else { 100_000 }, at(step)));
+        assert_eq!(pace.rate(at(6)), Some(100_000));
+    }
+
+    #[test]
     fn a_rate_of_long_ago_says_nothing() {
         let start = Instant::now();
         let mut pace = Pace::default();
@@ -120,8 +129,7 @@ mod tests {
             pace.idle();
         }
         assert_eq!(pace.rate(start + Duration::from_secs(20)), None);
-        pace.frame(10, start);
-        pace.frame(10, start + Duration::from_secs(60));
-        assert_eq!(pace.rate(start + Duration::from_secs(60)), None);
+        (0..9).for_each(|step| pace.frame(10, start + Duration::from_secs(60 * step)));
+        assert_eq!(pace.rate(start + Duration::from_secs(480)), None);
     }
 }

@@ -74,6 +74,17 @@ pub trait Link: Stream<Item = Result<Arrival, LinkError>> + Sink<Transmit, Error
     fn moved(&self) -> Moved {
         Moved::default()
     }
+
+    /// Asks the peer for a sign that it has taken all that was sent so far. The number of that sign; `None` where there is no
+    /// such thing.
+    fn probe(&mut self) -> Option<u64> {
+        None
+    }
+
+    /// The number of the last sign that has come.
+    fn probed(&self) -> u64 {
+        0
+    }
 }
 
 /// Bytes that have moved on a link.
@@ -138,6 +149,14 @@ impl Link for BoxLink {
 
     fn moved(&self) -> Moved {
         (**self).moved()
+    }
+
+    fn probe(&mut self) -> Option<u64> {
+        (**self).probe()
+    }
+
+    fn probed(&self) -> u64 {
+        (**self).probed()
     }
 }
 

@@ -16,8 +16,10 @@ const RESTORE: Duration = Duration::from_secs(600);
 const MOST: usize = 4096;
 /// How much longer the same message may be another time: its id has more digits.
 const SAME: u64 = 16;
-/// Closes in a row after the same message that show a limit, when shorter frames went before.
+/// Closes in a row after the same message that show a limit, when shorter frames went before. On a way that breaks anyway it
+/// takes more: as many more as there were other breaks, up to so many.
 const CLOSES: u32 = 2;
+const MOST_BREAKS: u32 = 3;
 /// Room for an error, and for nothing that anyone would call too long.
 const NEXT_TO_NOTHING: u64 = 512;
 /// The close code of a frame that is too long.
@@ -39,6 +41,8 @@ struct Peer {
     suspect: Option<(Suspect, u32)>,
     /// The longest frame that surely passed.
     passed: u64,
+    /// Links that broke lately, and not after a frame that may have been too long.
+    breaks: u32,
     /// Messages this long fail even in the smallest frames.
     hopeless: Option<u64>,
     changed: Instant,
@@ -70,15 +74,15 @@ impl Caps {
         if now().saturating_duration_since(peer.changed) >= RESTORE {
             let twice = |(cap, from): (u64, u64)| (cap.saturating_mul(2), from);
             peer.learned = peer.learned.map(twice).filter(|(cap, from)| cap < from);
-            (peer.changed, peer.hopeless) = (now(), None);
+            (peer.changed, peer.hopeless, peer.breaks) = (now(), None, 0);
         }
         peer.learned.map_or(u64::MAX, |(cap, _)| cap)
     }
 
-    /// If a message of this length is known to fail whatever is done: the longest that is not.
+    /// If a message of this length is known to fail whatever is done: how long one may be that should pass.
     pub(super) fn limit(&self, name: &Name, len: u64) -> Option<u64> {
         let hopeless = self.lock().get(name).and_then(|peer| peer.hopeless)?;
-        (len >= hopeless).then_some(hopeless.saturating_sub(1))
+        (len >= hopeless).then_some(hopeless.saturating_sub(1).min(FLOOR))
     }
 
     /// Learns from a close with `code`, shortly after `suspect`, on a link that frames of `passed` bytes passed.
@@ -98,21 +102,26 @@ impl Caps {
 
 impl Peer {
     fn new() -> Self {
-        Self { learned: None, suspect: None, passed: 0, hopeless: None, changed: now() }
+        Self { learned: None, suspect: None, passed: 0, breaks: 0, hopeless: None, changed: now() }
     }
 
     fn learn(&mut self, code: u16, suspect: Option<Suspect>, passed: u64) -> Verdict {
         self.passed = self.passed.max(passed);
         let before = self.suspect.take();
-        let Some(suspect) = suspect else { return Verdict::Ordinary };
         if code == TOO_BIG {
-            let is_long = suspect.message > NEXT_TO_NOTHING;
-            return if is_long { self.shrink(suspect) } else { Verdict::Ordinary };
+            let suspect = suspect.filter(|suspect| suspect.message > NEXT_TO_NOTHING);
+            return suspect.map_or(Verdict::Ordinary, |suspect| self.shrink(suspect));
+        }
+        if OTHERWISE.contains(&code) {
+            return Verdict::Ordinary;
         }
         // What passed once is not too long, and what the smallest frames carry is not what a limit would be about.
-        let is_named = OTHERWISE.contains(&code);
-        let may_be = !is_named && suspect.frame > self.passed.saturating_add(SAME) && suspect.message > FLOOR;
-        if may_be && self.has_closed_again(before, suspect, passed) { self.shrink(suspect) } else { Verdict::Ordinary }
+        let may_be = |suspect: &Suspect| suspect.frame > self.passed.saturating_add(SAME) && suspect.message > FLOOR;
+        let Some(suspect) = suspect.filter(may_be) else {
+            self.breaks = self.breaks.saturating_add(1).min(MOST_BREAKS);
+            return Verdict::Ordinary;
+        };
+        if self.has_closed_again(before, suspect, passed) { self.shrink(suspect) } else { Verdict::Ordinary }
     }
 
     /// Whether links have closed in a row after this frame, while shorter ones passed. Where nothing shorter went, it may be
@@ -127,7 +136,8 @@ impl Peer {
         let mut last = suspect;
         last.shortest = shortest;
         self.suspect = Some((last, closes));
-        closes >= CLOSES && shortest.is_some_and(|shortest| shortest.saturating_add(SAME) < suspect.frame)
+        closes >= CLOSES.saturating_add(self.breaks)
+            && shortest.is_some_and(|shortest| shortest.saturating_add(SAME) < suspect.frame)
     }
 
     /// Frames of this length do not pass: from now on they are shorter, or such a message is refused.
@@ -184,12 +194,27 @@ mod tests {
         let caps = Caps::default();
         assert_eq!(caps.learn(&name("p"), 1006, suspect(BIG, 3_000_000), 0), Verdict::Ordinary);
         assert_eq!(caps.learn(&name("p"), 1006, suspect(BIG, 4_000_000), 0), Verdict::Ordinary);
-        assert_eq!(caps.learn(&name("p"), 1006, None, 0), Verdict::Ordinary);
+        assert_eq!(caps.learn(&name("p"), 1000, None, 0), Verdict::Ordinary);
         assert_eq!(caps.learn(&name("p"), 1006, suspect(BIG, 4_000_000), 0), Verdict::Ordinary);
         assert_eq!(
             caps.learn(&name("p"), 1006, suspect(BIG, 4_000_001), 0),
             Verdict::Shrunk { from: BIG, to: BIG / 2 }
         );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn on_a_way_that_breaks_anyway_it_takes_more_closes_for_a_while() {
+        let caps = Caps::default();
+        let close = |times| (0..times).map(|_| caps.learn(&name("p"), 1006, suspect(BIG, 3_000_000), 0)).last();
+        let shrunk = Some(Verdict::Shrunk { from: BIG, to: BIG / 2 });
+        for (breaks, needed) in [(1, 3), (2, 5), (9, 5)] {
+            (0..breaks).for_each(|_| assert_eq!(caps.learn(&name("p"), 1006, None, 0), Verdict::Ordinary));
+            assert_eq!((close(needed - 1), close(1)), (Some(Verdict::Ordinary), shrunk));
+            caps.lock().values_mut().for_each(|peer| peer.learned = None);
+        }
+        tokio::time::advance(RESTORE).await;
+        caps.cap(&name("p"));
+        assert_eq!((close(1), close(1)), (Some(Verdict::Ordinary), shrunk));
     }
 
     #[tokio::test(start_paused = true)]
@@ -286,7 +311,7 @@ mod tests {
             frame = to;
         }
         assert_eq!(frame, FLOOR);
-        assert_eq!((caps.limit(&name("p"), 3_000_000), caps.limit(&name("p"), 2_999_999)), (Some(2_999_999), None));
+        assert_eq!((caps.limit(&name("p"), 3_000_000), caps.limit(&name("p"), 2_999_999)), (Some(FLOOR), None));
     }
 
     #[tokio::test(start_paused = true)]

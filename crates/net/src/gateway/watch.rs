@@ -14,6 +14,8 @@ use crate::link::{Arrival, Intake, Link, LinkError, Moved};
 
 /// How much longer a later segment of a message may be: its number has more digits.
 const DIGITS: u64 = 16;
+/// Frames up to here need no proof that they pass.
+const NEVER_TOO_LONG: u64 = 8 << 10;
 /// Bytes that may lie in the system's buffers. When more was written after a frame, the peer has read it.
 const IN_FLIGHT: u64 = 16 << 20;
 
@@ -31,6 +33,8 @@ pub(super) struct Watched<L> {
     shortest: Option<u64>,
     /// The longest frame that surely passed.
     passed: u64,
+    /// The sign of the peer that would show that the longest has.
+    probe: Option<u64>,
     /// The length of the longest message handed to the machine since then.
     message: u64,
 }
@@ -63,7 +67,7 @@ impl Suspect {
 impl<L> Watched<L> {
     /// Watches a link on which frames may be as long as `cap`, and as the link takes.
     pub(super) const fn new(link: L, cap: u64) -> Self {
-        Self { link, cap, longest: None, shortest: None, passed: 0, message: 0 }
+        Self { link, cap, longest: None, shortest: None, passed: 0, probe: None, message: 0 }
     }
 
     /// Frames may be as long as this from now on, and as the link takes.
@@ -109,6 +113,7 @@ impl<L> Watched<L> {
         self.clear();
         if self.longest.is_none_or(|longest| frame > longest.frame.saturating_add(DIGITS)) {
             self.longest = Some(Suspect::new(frame, self.message.max(frame), self.shortest));
+            self.probe = None;
         }
         self.shortest = Some(self.shortest.map_or(frame, |shortest| shortest.min(frame)));
     }
@@ -117,6 +122,23 @@ impl<L> Watched<L> {
     fn clear(&mut self) {
         if self.longest.is_some_and(|longest| longest.frame > self.passed && longest.is_outlived()) {
             self.answered();
+        }
+    }
+}
+
+impl<L: Link> Watched<L> {
+    /// Asks whether a frame has passed that has just gone out, if it is as long as the longest, and nobody knows.
+    fn ask(&mut self, frame: u64) {
+        let is_longest = self.longest.is_some_and(|longest| frame.saturating_add(DIGITS) >= longest.frame);
+        if is_longest && frame > self.passed.max(NEVER_TOO_LONG) && self.probe.is_none() {
+            self.probe = self.link.probe();
+        }
+    }
+
+    /// A frame of which the peer has shown that it has read it has passed, whatever becomes of the link.
+    fn look(&mut self) {
+        if self.probe.take_if(|probe| *probe <= self.link.probed()).is_some() {
+            self.passed = self.longest.map_or(0, |longest| longest.frame);
         }
     }
 }
@@ -163,6 +185,14 @@ impl<L: Link> Link for Watched<L> {
     fn moved(&self) -> Moved {
         self.link.moved()
     }
+
+    fn probe(&mut self) -> Option<u64> {
+        self.link.probe()
+    }
+
+    fn probed(&self) -> u64 {
+        self.link.probed()
+    }
 }
 
 impl<L: Link> Stream for Watched<L> {
@@ -170,6 +200,7 @@ impl<L: Link> Stream for Watched<L> {
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let next = Pin::new(&mut self.link).poll_next(cx);
+        self.look();
         if matches!(next, Poll::Ready(Some(Ok(Arrival::Frame { .. })))) {
             self.clear();
         }
@@ -185,10 +216,16 @@ impl<L: Link> Sink<Transmit> for Watched<L> {
     }
 
     fn start_send(mut self: Pin<&mut Self>, item: Transmit) -> Result<(), LinkError> {
-        if let Transmit::Frame { bytes, .. } = &item {
-            self.note(u64::try_from(bytes.len()).unwrap_or(u64::MAX));
+        let frame = match &item {
+            Transmit::Frame { bytes, .. } => u64::try_from(bytes.len()).unwrap_or(u64::MAX),
+            Transmit::Close(_) => 0,
+        };
+        if frame > 0 {
+            self.note(frame);
         }
-        Pin::new(&mut self.link).start_send(item)
+        Pin::new(&mut self.link).start_send(item)?;
+        self.ask(frame);
+        Ok(())
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), LinkError>> {
@@ -203,6 +240,8 @@ impl<L: Link> Sink<Transmit> for Watched<L> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::link::{WebSocket, WebSocketConfig};
+    use futures_util::{FutureExt, SinkExt, StreamExt};
 
     fn watched(messages: &[(usize, u64)]) -> Watched<()> {
         let mut link = Watched::new((), u64::MAX);
@@ -223,6 +262,25 @@ mod tests {
         assert_eq!((brief(link.suspect()), brief(link.accused())), (None, Some((900_000, 3_000_000))));
         link.note(100);
         assert_eq!((link.passed(), brief(link.accused())), (900_000, Some((900_000, 3_000_000))));
+    }
+
+    #[tokio::test]
+    async fn what_the_peer_has_shown_that_it_has_read_has_passed() {
+        let (ours, theirs) = tokio::io::duplex(1 << 20);
+        let config = WebSocketConfig { max_frame_bytes: 1 << 20, ..WebSocketConfig::default() };
+        let (link, mut peer) = (WebSocket::client(ours, &config), WebSocket::server(theirs, &config));
+        let mut link = Watched::new(link, u64::MAX);
+        for (len, passed) in [(100, 0), (100_000, 100_000), (100_000, 100_000), (200_000, 200_000)] {
+            link.begin(len);
+            let frame =
+                Transmit::Frame { tag: Default::default(), bytes: "x".repeat(len).into(), meta: Default::default() };
+            let before = link.passed();
+            link.send(frame).await.expect("a link");
+            assert_eq!((link.passed(), link.suspect().is_some()), (before, len as u64 > before));
+            while peer.next().now_or_never().is_some() {}
+            assert!(link.next().now_or_never().is_none());
+            assert_eq!((link.passed(), link.suspect().is_some()), (passed, passed == 0));
+        }
     }
 
     #[tokio::test(start_paused = true)]

@@ -54,6 +54,8 @@ pub struct WebSocket<S> {
     gather: Gather,
     /// Pings since the stack's queue was last seen empty.
     unanswered: u32,
+    /// Pings of ours with a number, and the number that was answered last.
+    probes: (u64, u64),
     /// Either side has closed, or broken the rules: only the stack may still say something.
     is_closed: bool,
     end: End,
@@ -112,6 +114,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
             pulse: config.keepalive.map(Pulse::new),
             gather: Gather::default(),
             unanswered: 0,
+            probes: (0, 0),
             is_closed: false,
             end: End::Open,
         }
@@ -146,6 +149,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
         if message.is_ping() {
             self.unanswered = self.unanswered.saturating_add(1);
         }
+        if message.is_pong() {
+            self.note_pong(message.as_payload());
+        }
         if !message.is_text() && !message.is_binary() {
             return None;
         }
@@ -154,6 +160,15 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
             bytes = Bytes::copy_from_slice(&bytes);
         }
         Some(Arrival::Frame { bytes, meta: Meta::default() })
+    }
+
+    /// A pong has come. It answers a ping of ours only if it has the number of one.
+    fn note_pong(&mut self, payload: &[u8]) {
+        let (sent, answered) = &mut self.probes;
+        let number = payload.try_into().map_or(0, u64::from_be_bytes);
+        if number <= *sent {
+            *answered = number.max(*answered);
+        }
     }
 
     /// The stack's error, as that of a link. The stack tells the peer by itself, except in one case.
@@ -261,6 +276,19 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Link for WebSocket<S> {
 
     fn moved(&self) -> Moved {
         self.socket.get_ref().moved()
+    }
+
+    /// A ping, which the peer answers when it has read all that is before it.
+    fn probe(&mut self) -> Option<u64> {
+        let number = self.probes.0.saturating_add(1);
+        let ping = Message::ping(Bytes::copy_from_slice(&number.to_be_bytes()));
+        Pin::new(&mut self.socket).start_send(ping).ok()?;
+        self.probes.0 = number;
+        Some(number)
+    }
+
+    fn probed(&self) -> u64 {
+        self.probes.1
     }
 }
 

@@ -54,6 +54,15 @@ impl Link for Trapped {
     fn capacity(&self) -> Capacity {
         self.link.capacity()
     }
+
+    fn probe(&mut self) -> Option<u64> {
+        Some(self.frames as u64)
+    }
+
+    /// What was asked a few frames ago is answered by now.
+    fn probed(&self) -> u64 {
+        (self.frames as u64).saturating_sub(3)
+    }
 }
 
 impl Stream for Trapped {
@@ -80,7 +89,7 @@ impl Sink<Transmit> for Trapped {
 
     fn start_send(mut self: Pin<&mut Self>, item: Transmit) -> Result<(), LinkError> {
         if let Transmit::Frame { bytes, .. } = &item {
-            self.frames += 1;
+            self.frames += usize::from(!self.sprung);
             self.sprung |= match self.trap {
                 Trap::Cap { bytes: cap, .. } => bytes.len() > cap,
                 Trap::Late(cap) if bytes.len() > cap => {
@@ -220,15 +229,52 @@ async fn a_short_message_at_which_a_peer_says_that_it_is_too_long_is_answered_wi
     }
 }
 
-#[tokio::test]
-async fn a_link_that_is_cut_at_random_never_shrinks() {
+/// Dice that fall the same way every time.
+fn dice() -> impl FnMut(u64) -> u64 {
     let mut dice = 7_u64;
-    let (beside_client, beside_host) = gateways(DECLARED);
-    let gateways = [beside_client, beside_host];
-    let mut roll = |sides: u64| {
+    move |sides| {
         dice = dice.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (dice >> 33) % sides
-    };
+    }
+}
+
+/// Frames are as long as ever: they spring a trap that lets shorter ones pass.
+async fn assert_has_not_shrunk(gateways: &[Arc<Gateway>; 2], place: Where) {
+    let (mut client, mut host) = connect(gateways, place, Trap::Cap { bytes: 190_000, says: true });
+    pass(&mut client, &mut host, Message::from(INITIALIZE)).await.unwrap();
+    pass(&mut host, &mut client, Message::from(WELCOME)).await.unwrap();
+    let (from, to) = if place == Where::ToHost { (&mut client, &mut host) } else { (&mut host, &mut client) };
+    pass(from, to, request("2", 3_000_000)).await.unwrap_err();
+}
+
+#[tokio::test]
+async fn nor_does_one_on_which_the_same_message_is_sent_again_after_each_cut() {
+    let mut roll = dice();
+    for place in [Where::ToHost, Where::ToClient] {
+        let (beside_client, beside_host) = gateways(DECLARED);
+        let gateways = [beside_client, beside_host];
+        let action = format!(r#"{{"jsonrpc":"2.0","method":"action","params":["{}"]}}"#, "a".repeat(3_000_000));
+        let (mut cuts, mut passed) = (0, 0);
+        while cuts < 50 {
+            let (mut client, mut host) = connect(&gateways, place, Trap::After(1 + roll(30) as usize));
+            pass(&mut client, &mut host, Message::from(INITIALIZE)).await.unwrap();
+            pass(&mut host, &mut client, Message::from(WELCOME)).await.unwrap();
+            let (from, to) = if place == Where::ToHost { (&mut client, &mut host) } else { (&mut host, &mut client) };
+            while pass(from, to, Message::from(action.clone())).await.is_ok() {
+                passed += 1;
+            }
+            cuts += 1;
+        }
+        assert!(passed > 0, "what is longer than any connection never passes");
+        assert_has_not_shrunk(&gateways, place).await;
+    }
+}
+
+#[tokio::test]
+async fn a_link_that_is_cut_at_random_never_shrinks() {
+    let mut roll = dice();
+    let (beside_client, beside_host) = gateways(DECLARED);
+    let gateways = [beside_client, beside_host];
     let mut cuts = 0;
     while cuts < 50 {
         let (mut client, mut host) = connect(&gateways, Where::ToHost, Trap::After(roll(40) as usize));
@@ -247,11 +293,7 @@ async fn a_link_that_is_cut_at_random_never_shrinks() {
         assert!(matches!(end.code(), 1001 | 1014), "{end}");
         cuts += 1;
     }
-    let (mut client, mut host) = connect(&gateways, Where::ToHost, Trap::Cap { bytes: 190_000, says: true });
-    pass(&mut client, &mut host, Message::from(INITIALIZE)).await.unwrap();
-    pass(&mut host, &mut client, Message::from(WELCOME)).await.unwrap();
-    // Frames are as long as ever: this trap springs only at them.
-    pass(&mut client, &mut host, request("2", 3_000_000)).await.unwrap_err();
+    assert_has_not_shrunk(&gateways, Where::ToHost).await;
 }
 
 #[tokio::test]

@@ -58,6 +58,8 @@ pub struct Config {
     pub negotiated: Negotiated,
     /// What the peer takes, when both sides know each other's limits beforehand and no handshake is to come.
     pub agreed: Option<Chunking>,
+    /// Whether the application is not told of segments even if it asks for them: its own link takes none.
+    pub hides_chunking: bool,
     /// Unpredictable bytes, for group ids that nobody can guess.
     pub seed: [u8; 32],
 }
@@ -67,7 +69,7 @@ impl Config {
     #[must_use]
     pub fn new(role: Role, limits: Limits, seed: [u8; 32]) -> Self {
         let (delivery, negotiated) = (Delivery::default(), Negotiated::default());
-        Self { role, limits, delivery, negotiated, agreed: None, seed }
+        Self { role, limits, delivery, negotiated, agreed: None, hides_chunking: false, seed }
     }
 }
 
@@ -96,8 +98,9 @@ impl Connection {
     /// A connection over a fresh link. What it holds is charged to `account`.
     #[must_use]
     pub fn new(config: Config, account: Account) -> Self {
-        let Config { role, limits, delivery, negotiated, agreed, seed } = config;
-        let agreement = Agreement::new(role, Chunking::from(&limits), agreed, negotiated);
+        let Config { role, limits, delivery, negotiated, agreed, hides_chunking, seed } = config;
+        let mut agreement = Agreement::new(role, Chunking::from(&limits), agreed, negotiated);
+        agreement.hides_chunking = hides_chunking;
         let (receiver, arrivals) = (Receiver::new(limits, account), Arrivals::new(delivery, limits.max_held_bytes));
         let (sender, codec) = (Sender::new(&limits, seed), Codec::new());
         let (paused, parked, look_at, asked, asks, outbox) = Default::default();
@@ -229,7 +232,8 @@ impl Connection {
     fn send(&mut self, ticket: Ticket, message: Message, lane: Lane) {
         let look = Look::new(&message, &LOOK, |look| is_enough(look, &message)).ok();
         let Some(look) = look.filter(|look| !look.whole || look.envelope.is_valid(&message)) else {
-            return self.outbox.send_failed(ticket, SendError::NotJsonRpc, None);
+            let out = Outgoing::new(Some(ticket), message, Meta::default());
+            return self.fail(out, SendError::NotJsonRpc);
         };
         let method = rpc::string(&message, look.envelope.method).unwrap_or_default();
         let id = look.envelope.id_key(&message);
@@ -267,16 +271,20 @@ impl Connection {
         }
         // Of what seemed to be a notification, and was only looked at in front, the id may come last.
         let diverges = self.role == Role::Server && order.is_ordered() && item.out.named().0 == Kind::Notification;
-        match item.out.fail(error.clone(), &mut self.outbox) {
+        self.fail(item.out, error.clone());
+        if diverges {
+            self.close(CloseReason::Unsendable(error));
+        }
+    }
+
+    fn fail(&mut self, out: Outgoing, error: SendError) {
+        match out.fail(error, &mut self.outbox) {
             Some(answer) if self.sender.fits(&answer.message, self.agreement.theirs) => {
                 self.sender.answers.push_back(answer);
             }
             // The peer chose an id that leaves no room for an answer.
             Some(_) => self.outbox.count("answer-too-large"),
             None => {}
-        }
-        if diverges {
-            self.close(CloseReason::Unsendable(error));
         }
     }
 

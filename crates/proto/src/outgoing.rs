@@ -91,8 +91,8 @@ impl<G> Waiting<G> {
 
     /// Accepts a message of the application's, or refuses it.
     pub(crate) fn accept(&mut self, ticket: Ticket, message: Message, lane: Lane, meta: Meta, outbox: &mut Outbox) {
-        let Some(message) = sendable(message, self.one_line) else {
-            return outbox.send_failed(ticket, SendError::NotJsonRpc, None);
+        let Some(message) = sendable(message.clone(), self.one_line) else {
+            return self.refuse(Outgoing::new(Some(ticket), message, meta), SendError::NotJsonRpc, outbox);
         };
         // What the peer takes is unknown; what we would take is the best guess.
         let (size, limit) = (len64(message.len()), self.limits.max_message_bytes);

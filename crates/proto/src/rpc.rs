@@ -52,6 +52,10 @@ impl Envelope {
             return Err(Violation::DuplicateKey(path.first().copied().unwrap_or_default()));
         }
         let [jsonrpc, method, id, params, result, error] = std::array::from_fn(|i| paths.get(i));
+        // Many write `null` for what is not there.
+        let is_there = |found: &Found| found.kind != Json::Null;
+        let (params, error) = (params.filter(is_there), error.filter(is_there));
+        let result = result.filter(|result| error.is_none() || is_there(result));
         let method = method.filter(|found: &Found| found.kind == Json::String);
         let named = id.is_some_and(|id| matches!(id.kind, Json::String | Json::Number));
         let kind = match (method, result.or(error)) {
@@ -191,6 +195,11 @@ mod tests {
     fn kinds_are_told_by_method_and_id() {
         assert_eq!(kind(r#"{"jsonrpc":"2.0","id":1,"method":"m"}"#), (Kind::Request, true));
         assert_eq!(kind(r#"{"params":[],"method":"m","jsonrpc":"2.0"}"#), (Kind::Notification, true));
+        assert_eq!(kind(r#"{"params":null,"id":1,"method":"m","jsonrpc":"2.0"}"#), (Kind::Request, true));
+        for (result, error) in [("null", "null"), ("1", "null"), ("null", "{}")] {
+            let text = format!(r#"{{"jsonrpc":"2.0","id":1,"result":{result},"error":{error}}}"#);
+            assert_eq!(kind(Box::leak(text.into_boxed_str())), (Kind::Response, true));
+        }
         assert_eq!(kind(r#"{"jsonrpc":"2.0","id":"a","result":null}"#), (Kind::Response, true));
         assert_eq!(kind(r#"{"jsonrpc":"2.0","id":null,"error":{}}"#), (Kind::Response, true));
     }
@@ -205,6 +214,8 @@ mod tests {
             r#"{"jsonrpc":"2.0","method":1}"#,
             r#"{"jsonrpc":"2.0","method":"m","id":{}}"#,
             r#"{"jsonrpc":"2.0","method":"m","params":1}"#,
+            r#"{"jsonrpc":"2.0","id":1,"error":null}"#,
+            r#"{"jsonrpc":"2.0","id":1,"result":null,"error":1}"#,
             r#"{"jsonrpc":"2.0","method":"m","result":1}"#,
             r#"{"jsonrpc":"2.0","method":"m","error":{}}"#,
             r#"{"jsonrpc":"2.0","result":1}"#,

@@ -34,6 +34,8 @@ pub(super) struct Agreement {
     /// Whether we have told the peer that we take segments.
     pub(super) invited: bool,
     asked: Option<Asked>,
+    /// Whether a client's application is not told that the server takes segments, even if it asked.
+    pub(super) hides_chunking: bool,
 }
 
 /// A handshake request that has passed, and whose answer has not.
@@ -62,7 +64,7 @@ impl Agreement {
     pub(super) fn new(role: Role, ours: Chunking, agreed: Option<Chunking>, negotiated: Negotiated) -> Self {
         // A client may segment its `reconnect` request to a server that ever advertised.
         let invited = agreed.is_some() || (role == Role::Server && negotiated.has_advertised());
-        Self { role, negotiated, ours, theirs: agreed, invited, asked: None }
+        Self { role, negotiated, ours, theirs: agreed, invited, asked: None, hides_chunking: false }
     }
 
     /// Whether an answer is on its way that tells what the peer takes: a server may come back with other limits. It knows
@@ -103,7 +105,8 @@ impl Agreement {
             // A reconnect names no version, and without a memory the newest is assumed.
             (Method::Reconnect, None) => (true, None),
         };
-        let mut asked = Asked { id, method, client, offered: None, wanted: handshake.has_chunking(), version };
+        let wanted = handshake.chunking.is_some() && !self.hides_chunking;
+        let mut asked = Asked { id, method, client, offered: None, wanted, version };
         let passed = match self.role {
             Role::Client => {
                 (self.invited, self.theirs) = (version, known);

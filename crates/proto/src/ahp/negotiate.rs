@@ -138,9 +138,10 @@ pub(crate) struct Handshake {
     pub(crate) theirs: Option<Chunking>,
     /// There is a capability, and it is not valid.
     pub(crate) invalid: bool,
+    /// What the sender's application wrote itself.
+    pub(crate) chunking: Option<Found>,
     body: Option<Found>,
     capabilities: Option<Found>,
-    chunking: Option<Found>,
 }
 
 impl Handshake {
@@ -176,23 +177,17 @@ impl Handshake {
         }
     }
 
-    /// Whether the sender's application wrote a capability of its own.
-    pub(crate) const fn has_chunking(&self) -> bool {
-        self.chunking.is_some()
-    }
-
     /// The message with our capability in it.
     pub(crate) fn with(&self, message: &Message, ours: Chunking) -> Message {
         let ours = ours.to_json();
         if let Some(chunking) = self.chunking {
             return message.splice(chunking.span, Bytes::from(ours));
         }
+        let capabilities = format!(r#"{{"chunking":{ours}}}"#);
         match (self.capabilities, self.body) {
             (Some(object), _) if object.kind == Kind::Object => insert(message, object, "chunking", &ours),
-            (Some(other), _) => message.splice(other.span, Bytes::from(format!(r#"{{"chunking":{ours}}}"#))),
-            (None, Some(body)) if body.kind == Kind::Object => {
-                insert(message, body, "capabilities", &format!(r#"{{"chunking":{ours}}}"#))
-            }
+            (Some(other), _) => message.splice(other.span, Bytes::from(capabilities)),
+            (None, Some(body)) if body.kind == Kind::Object => insert(message, body, "capabilities", &capabilities),
             _ => message.clone(),
         }
     }
@@ -260,10 +255,8 @@ fn any_version_chunks(raw: &[u8]) -> bool {
 /// Whether this protocol version has chunking: 0.3.0 or later.
 fn version_chunks(version: &str) -> bool {
     let mut numbers = version.split(['.', '-', '+']).map(|part| part.parse::<u64>().ok());
-    let (Some(Some(major)), minor) = (numbers.next(), numbers.next().flatten().unwrap_or(0)) else {
-        return false;
-    };
-    (major, minor) >= (0, 3)
+    let (major, minor) = (numbers.next().flatten(), numbers.next().flatten().unwrap_or(0));
+    major.is_some_and(|major| (major, minor) >= (0, 3))
 }
 
 #[cfg(test)]

@@ -103,9 +103,7 @@ impl Receiver {
             self.groups.push(Group { id, ordinal: begin(), total, next: 0, first_len: len, started, assembly });
         }
         let limit = self.limits.max_message_bytes;
-        let Some(group) = self.groups.get_mut(place) else {
-            return Err(CloseReason::Violation(Violation::GroupUnknown(index)));
-        };
+        let group = self.groups.get_mut(place).ok_or(Violation::GroupUnknown(index))?;
         group.expect(index, total)?;
         group.make_room(len, segment.data()?, limit, now)?;
         group.append(segment, frame, codec)?;

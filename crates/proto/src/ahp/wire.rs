@@ -179,7 +179,8 @@ impl<'a> Segment<'a> {
     pub(crate) fn recognise(frame: &'a [u8]) -> Option<Self> {
         let rest = frame.strip_prefix(HEAD.as_bytes())?;
         let window = rest.get(..MAX_GROUP_ID.saturating_add(1)).unwrap_or(rest);
-        let id_len = window.iter().position(|byte| !is_plain(*byte))?;
+        // Printable ASCII that needs no escape.
+        let id_len = window.iter().position(|byte| !matches!(byte, b' ' | b'!' | b'#'..=b'[' | b']'..=b'~'))?;
         let (group_id, rest) = rest.split_at_checked(id_len).filter(|(id, _)| !id.is_empty())?;
         let (index, rest) = take_integer(rest.strip_prefix(INDEX.as_bytes())?)?;
         let (total, rest) = take_integer(rest.strip_prefix(TOTAL.as_bytes())?)?;
@@ -275,11 +276,6 @@ fn string<'a>(frame: &'a Message, found: Option<Found>) -> Option<Cow<'a, [u8]>>
         Cow::Borrowed(text) => Cow::Borrowed(text.as_bytes()),
         Cow::Owned(text) => Cow::Owned(text.into_bytes()),
     })
-}
-
-/// Printable ASCII that needs no escape.
-const fn is_plain(byte: u8) -> bool {
-    matches!(byte, b' '..=b'~') && byte != b'"' && byte != b'\\'
 }
 
 /// A short integer that a comma follows, and the rest.

@@ -49,7 +49,8 @@ fn parse(raw: &[u8]) -> Option<Number> {
     if significant().next().is_none() {
         return Some(Number::Int(0));
     }
-    let power = exponent.saturating_sub(len_i64(part.len())).saturating_add(len_i64(trailing));
+    let wide = |len: usize| i64::try_from(len).unwrap_or(i64::MAX);
+    let power = exponent.saturating_sub(wide(part.len())).saturating_add(wide(trailing));
     Some(match u32::try_from(power) {
         Ok(power) => integer(negative, significant(), power).map_or(Number::Huge { negative }, Number::Int),
         Err(_) if power < 0 => Number::Fraction,
@@ -90,10 +91,6 @@ fn integer<'a>(negative: bool, digits: impl Iterator<Item = &'a u8>, power: u32)
         value = if negative { value.checked_sub(digit)? } else { value.checked_add(digit)? };
     }
     value.checked_mul(10_i128.checked_pow(power)?)
-}
-
-fn len_i64(len: usize) -> i64 {
-    i64::try_from(len).unwrap_or(i64::MAX)
 }
 
 #[cfg(test)]

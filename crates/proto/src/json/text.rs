@@ -105,10 +105,12 @@ fn escape(out: &mut [u8], text: &[u8]) -> usize {
         let Some((&byte, tail)) = rest.get(run..).and_then(<[u8]>::split_first) else { break };
         rest = tail;
         // From 0x08 on, all but 0x0b have a letter of their own.
+        let hex =
+            |nibble: u8| char::from_digit(nibble.into(), 16).and_then(|digit| digit.try_into().ok()).unwrap_or(b'0');
         let letter = b"btnufr".get(usize::from(byte.wrapping_sub(0x08))).copied().unwrap_or(b'u');
         len = match (byte, letter) {
             (b'"' | b'\\', _) => put(out, len, &[b'\\', byte]),
-            (_, b'u') => put(out, len, &[b'\\', b'u', b'0', b'0', hex_digit(byte >> 4), hex_digit(byte & 0xf)]),
+            (_, b'u') => put(out, len, &[b'\\', b'u', b'0', b'0', hex(byte >> 4), hex(byte & 0xf)]),
             _ => put(out, len, &[b'\\', letter]),
         };
     }
@@ -143,10 +145,6 @@ fn extra(byte: u8) -> u8 {
 #[inline(always)]
 fn block_extra(block: &[u8]) -> u64 {
     block.iter().fold(0_u8, |sum, &byte| sum.wrapping_add(extra(byte))).into()
-}
-
-fn hex_digit(nibble: u8) -> u8 {
-    char::from_digit(nibble.into(), 16).and_then(|digit| digit.try_into().ok()).unwrap_or(b'0')
 }
 
 fn unquote(raw: &[u8]) -> Option<&[u8]> {

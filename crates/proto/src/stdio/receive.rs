@@ -148,9 +148,8 @@ impl Receiver {
     }
 
     const fn ordinal(&mut self) -> u64 {
-        let ordinal = self.ordinals;
-        self.ordinals = ordinal.saturating_add(1);
-        ordinal
+        self.ordinals = self.ordinals.saturating_add(1);
+        self.ordinals.saturating_sub(1)
     }
 }
 

@@ -212,12 +212,21 @@ fn a_handshake_that_nobody_can_answer_is_none() {
 }
 
 #[test]
-fn what_is_no_json_rpc_is_not_sent() {
+fn what_is_no_json_rpc_is_not_sent_and_who_waits_for_it_hears_so() {
     let now = Instant::now();
     let mut client = agreed(Role::Client);
-    for text in ["{}", r#"{"a":1}"#, r#"{"id":1,"result":1}"#] {
+    let error = |id: u8| {
+        let error = r#"{"code":-32603,"message":"not a JSON-RPC message","data":{"reason":"send-not-json-rpc"}}"#;
+        format!(r#"{{"jsonrpc":"2.0","id":{id},"error":{error}}}"#)
+    };
+    let requests = [("{}", None), (r#"{"a":1}"#, None), (r#"{"id":7,"method":"m"}"#, Some(error(7)))];
+    for (text, answer) in requests.into_iter().chain([(r#"{"id":8,"result":1}"#, None)]) {
         client.handle(Input::send(1, text), now);
-        assert!(matches!(events(&mut client)[..], [Event::SendFailed { error: SendError::NotJsonRpc, .. }]), "{text}");
+        let [Event::SendFailed { error: SendError::NotJsonRpc, reply, .. }] = &events(&mut client)[..] else {
+            panic!("{text}")
+        };
+        assert_eq!(reply.as_ref().map(|reply| String::from_utf8(reply.to_bytes().into()).unwrap()), answer);
     }
-    assert!(frames(&mut client, now).is_empty());
+    // It is the peer that waits for an answer.
+    assert_eq!(frames(&mut client, now), [error(8)]);
 }

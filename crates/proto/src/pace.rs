@@ -11,6 +11,10 @@ const SAMPLE: u64 = 64 << 10;
 /// long as messages are refused for their length, nothing is measured.
 const BELIEVED: Duration = Duration::from_secs(30);
 
+/// How many times as long as all others a frame has to take that says nothing about the rest. Less is how a link takes what is
+/// written in one go: much at once, and then nothing for a while.
+const OUTLIER: u32 = 4;
+
 /// Measures bytes a second while the link is kept busy.
 #[derive(Debug, Default)]
 pub(crate) struct Pace {
@@ -38,7 +42,10 @@ impl Pace {
             self.taken = (self.taken.0.saturating_add(len), self.taken.1.saturating_add(time));
             self.slowest = if time > self.slowest.1 { (len, time) } else { self.slowest };
         }
-        let (bytes, time) = (self.taken.0.saturating_sub(self.slowest.0), self.taken.1.saturating_sub(self.slowest.1));
+        let ((mut bytes, mut time), (len, slowest)) = (self.taken, self.slowest);
+        if slowest >= time.saturating_sub(slowest).saturating_mul(OUTLIER) {
+            (bytes, time) = (bytes.saturating_sub(len), time.saturating_sub(slowest));
+        }
         if time >= WINDOW && bytes >= SAMPLE {
             let micros = u64::try_from(time.as_micros()).unwrap_or(u64::MAX).max(1);
             let measured = bytes.saturating_mul(1_000_000).checked_div(micros).unwrap_or(0).max(1);
@@ -61,12 +68,12 @@ mod tests {
         let start = Instant::now();
         let mut pace = Pace::default();
         let at = |step: u64| start + Duration::from_millis(100 * step);
-        (0..42).for_each(|step| pace.frame(10_000, at(step)));
-        assert_eq!(pace.rate(at(41)), None, "once is not enough");
-        pace.frame(100_000, at(42));
-        assert_eq!(pace.rate(at(42)), Some(100_000));
-        (43..=84).for_each(|step| pace.frame(100_000, at(step)));
-        assert_eq!(pace.rate(at(84)), Some(1_000_000));
+        (0..40).for_each(|step| pace.frame(10_000, at(step)));
+        assert_eq!(pace.rate(at(39)), None, "once is not enough");
+        pace.frame(100_000, at(40));
+        assert_eq!(pace.rate(at(40)), Some(100_000));
+        (41..=80).for_each(|step| pace.frame(100_000, at(step)));
+        assert_eq!(pace.rate(at(80)), Some(1_000_000));
     }
 
     #[test]
@@ -94,12 +101,27 @@ mod tests {
     }
 
     #[test]
-    fn of_frames_that_took_as_long_the_first_is_left_out() {
+    fn what_a_link_takes_in_one_go_is_paid_for_by_the_time_in_which_it_then_stands() {
         let start = Instant::now();
         let mut pace = Pace::default();
-        let at = |step: u64| start + Duration::from_secs(step);
-        (0..=6).for_each(|step| pace.frame(if step % 3 == 0 { 300_000 } else { 100_000 }, at(step)));
-        assert_eq!(pace.rate(at(6)), Some(100_000));
+        // Four frames at once, every eight tenths of a second.
+        let at = |step: u64| start + Duration::from_millis(800 * (step / 4));
+        (0..=32).for_each(|step| pace.frame(16_000, at(step)));
+        assert_eq!(pace.rate(at(32)), Some(80_000));
+    }
+
+    #[test]
+    fn only_what_takes_four_times_as_long_as_all_others_is_left_out() {
+        for (slow, rate) in [(8000, 200_000), (7999, 50_005)] {
+            let mut at = Instant::now();
+            let mut pace = Pace::default();
+            pace.frame(100_000, at);
+            for time in [slow, 500, 500, 500, 500] {
+                at += Duration::from_millis(time);
+                pace.frame(100_000, at);
+            }
+            assert_eq!(pace.rates[1].map(|(rate, _)| rate), Some(rate), "{slow}");
+        }
     }
 
     #[test]

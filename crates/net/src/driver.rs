@@ -15,6 +15,9 @@ use crate::link::{Arrival, Link, LinkError};
 /// How long a link usually has to take our close before it is dropped.
 const CLOSE_TIME: Duration = Duration::from_secs(5);
 
+/// How long it has when the peer has closed: nobody waits for what we still have to say.
+const FAREWELL_TIME: Duration = Duration::from_secs(1);
+
 /// How long frames may go on coming and going before the machine is told the time all the same. What had arrived when a time
 /// came is drained within it.
 const BUSY_TIME: Duration = Duration::from_secs(1);
@@ -56,6 +59,8 @@ pub struct Driver<L, M> {
     close_time: Duration,
     /// Whether a slow peer gets more time at the end than a dead one.
     is_patient: bool,
+    /// When it is over, whatever moves.
+    latest: Option<tokio::time::Instant>,
     /// What the peer had taken when the time at the end began.
     taken: u64,
     /// What failed, if the link did.
@@ -85,7 +90,7 @@ impl<L: Link, M: Machine> Driver<L, M> {
         machine.handle(Input::Capacity(link.capacity()), now());
         let (timer, looked) = (Box::pin(tokio::time::sleep(Duration::ZERO)), now());
         let (unflushed, said_close, reading, paused, ended, broken) = (false, false, true, false, false, false);
-        let (output_ended, close_time, is_patient, taken) = (false, CLOSE_TIME, false, 0);
+        let (output_ended, close_time, is_patient, latest, taken) = (false, CLOSE_TIME, false, None, 0);
         let (held, failure, close_text, end) = (Held::default(), None, None, End::Open);
         Self {
             link,
@@ -101,6 +106,7 @@ impl<L: Link, M: Machine> Driver<L, M> {
             output_ended,
             close_time,
             is_patient,
+            latest,
             taken,
             failure,
             broken,
@@ -166,9 +172,12 @@ impl<L: Link, M: Machine> Driver<L, M> {
         self.is_patient = is_patient;
     }
 
-    /// How long a peer has at the end, if not five seconds.
-    pub const fn set_close_time(&mut self, close_time: Duration) {
-        self.close_time = close_time;
+    /// When the end is over at the latest, however slow the peer is, once it has come to that.
+    pub fn set_latest(&mut self, latest: tokio::time::Instant) {
+        self.latest = Some(latest);
+        if matches!(self.end, End::Closing(_)) && self.timer.deadline() > latest {
+            self.timer.as_mut().reset(latest);
+        }
     }
 
     /// After the end: whether the time was up before the link had all that was sent.
@@ -279,6 +288,7 @@ impl<L: Link, M: Machine> Driver<L, M> {
             Poll::Ready(Some(Ok(Arrival::Closed { code, mut text }))) => {
                 text.truncate(text.floor_char_boundary(MAX_CLOSE_TEXT_BYTES));
                 self.close_text = Some(text);
+                (self.close_time, self.is_patient) = (self.close_time.min(FAREWELL_TIME), false);
                 Input::Close(CloseReason::Peer { code })
             }
             Poll::Ready(Some(Err(error))) => return self.fail(error),
@@ -326,7 +336,8 @@ impl<L: Link, M: Machine> Driver<L, M> {
 
     fn begin_to_wait(&mut self) {
         self.taken = self.link.moved().outward;
-        self.timer.as_mut().reset(tokio::time::Instant::now() + self.close_time);
+        let until = tokio::time::Instant::now() + self.close_time;
+        self.timer.as_mut().reset(self.latest.map_or(until, |latest| latest.min(until)));
     }
 
     fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<Option<Event>> {
@@ -358,7 +369,8 @@ impl<L: Link, M: Machine> Driver<L, M> {
             }
         }
         while !self.broken && self.timer.as_mut().poll(cx).is_ready() {
-            if !self.is_patient || self.link.moved().outward == self.taken {
+            let is_late = self.latest.is_some_and(|latest| latest <= tokio::time::Instant::now());
+            if is_late || !self.is_patient || self.link.moved().outward == self.taken {
                 return Poll::Ready(());
             }
             self.begin_to_wait();

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use breakbulk::link::{Keepalive, Link, WebSocket, WebSocketConfig};
 use breakbulk::{Arrival, Driver, LinkError};
-use breakbulk_proto::{CloseReason, Event, Limits, Message, Meta, Tag, Transmit, plain};
+use breakbulk_proto::{CloseReason, Event, Input, Limits, Message, Meta, Tag, Transmit, plain};
 use bytes::Bytes;
 use futures_util::{Sink, SinkExt, StreamExt};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream, duplex};
@@ -417,4 +417,31 @@ async fn binary_counts_as_text_and_the_cap_is_known() {
     let arrived = link.next().await.unwrap().unwrap();
     assert_eq!(arrived, Arrival::Frame { bytes: "{}".into(), meta: Meta::default() });
     assert!(!format!("{link:?}").contains("{}"), "what passes is not shown");
+}
+
+#[tokio::test]
+async fn what_a_peer_has_said_before_it_reset_the_link_is_heard_though_nothing_can_be_written() {
+    for (said, code) in [(close_payload(1009, "too long"), 1009), (vec![], 1006)] {
+        let (ours, mut theirs) = tcp().await;
+        let mut driver = driver(WebSocket::server(ours, &config()));
+        driver.handle(Input::send(1, r#"{"jsonrpc":"2.0","method":"first"}"#));
+        while !matches!(driver.next().await, Some(Event::Sent { .. })) {}
+        assert!(timeout(Duration::from_millis(50), driver.next()).await.is_err(), "it is on its way");
+        // What is left unread makes its end a reset.
+        let message = br#"{"jsonrpc":"2.0","method":"last"}"#;
+        let close = if said.is_empty() { vec![] } else { masked(0x88, &said) };
+        theirs.write_all(&[masked(0x81, message), close].concat()).await.unwrap();
+        drop(theirs);
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        driver.handle(Input::send(2, format!(r#"{{"jsonrpc":"2.0","method":"{}"}}"#, "m".repeat(1 << 20))));
+        let (mut heard, mut end) = (0, None);
+        while let Some(event) = timeout(Duration::from_secs(20), driver.next()).await.unwrap() {
+            match event {
+                Event::Message { .. } => heard += 1,
+                Event::Closed(reason) => end = Some(reason.code()),
+                _ => {}
+            }
+        }
+        assert_eq!((heard, end), (1, Some(code)));
+    }
 }

@@ -212,9 +212,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
                 Poll::Ready(result.map_err(link_error))
             }
             // A peer that is gone takes nothing; what it was to be told is not worth waiting for.
-            Poll::Pending if matches!(self.end, End::Silent) => Poll::Ready(Ok(())),
+            Poll::Pending if matches!(self.end, End::Silent) || self.is_cut_off() => Poll::Ready(Ok(())),
             Poll::Pending => Poll::Pending,
         }
+    }
+
+    /// Whether one side has closed, and nothing more can be written.
+    fn is_cut_off(&self) -> bool {
+        self.is_closed && self.socket.get_ref().is_broken()
     }
 
     /// Writes what can be written of what waits: the stack does so only for what is its own.
@@ -359,6 +364,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Sink<Transmit> for WebSocket<S> {
         let this = self.get_mut();
         if matches!(this.end, End::Open) {
             this.write_some(cx)?;
+            if this.is_cut_off() {
+                return Poll::Ready(Ok(()));
+            }
             ready!(Pin::new(&mut this.socket).poll_close(cx)).map_err(link_error)?;
             this.socket.get_mut().set_room(None);
             this.end = End::Lingering(Box::pin(tokio::time::sleep(LINGER)));

@@ -115,6 +115,34 @@ async fn a_host_that_cannot_be_told_of_the_end_has_a_minute_for_each_answer_and_
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_slow_reader_gets_what_the_host_has_said_also_when_an_answer_never_comes() {
+    let (client, near) = pipe();
+    let (far, host) = link::pair(&Capacity::of(u64::MAX), 4);
+    let (ended, mut host) = (join(near, far), App::new(host, Role::Server));
+    let (mut reader, mut writer) = split(client);
+    writer.write_all(format!("{REQUEST}\n{}\n", REQUEST.replace('1', "2")).as_bytes()).await.unwrap();
+    writer.shutdown().await.unwrap();
+    for _ in 0..2 {
+        host.next().await.unwrap();
+    }
+    let answer = format!(r#"{{"jsonrpc":"2.0","id":1,"result":"{}"}}"#, "x".repeat(100_000));
+    host.send(answer.clone());
+    let reader = async {
+        let (mut got, mut buffer) = (0, vec![0; 1000]);
+        loop {
+            sleep(seconds(2)).await;
+            match reader.read(&mut buffer).await.unwrap() {
+                0 => return got,
+                count => got += count,
+            }
+        }
+    };
+    let host = async { while !matches!(host.driver.next().await, Some(Event::Closed(_)) | None) {} };
+    let (ended, (), got) = tokio::join!(ended, host, reader);
+    assert_eq!((got, ended.unwrap().lost.answers), (answer.len() + 1, 1));
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_host_that_owes_nothing_may_go_on_after_the_end_until_it_is_silent() {
     let ((client_end, near), (mut host, far)) = (pipe(), pipe());
     let ended = join(near, far);
@@ -187,6 +215,23 @@ async fn a_program_that_stops_is_gone_a_second_after_the_time_for_it() {
     host.send(format!(r#"{{"jsonrpc":"2.0","method":"m","params":["{}"]}}"#, "x".repeat(1_000_000)));
     let began = Instant::now();
     let (ended, _) = tokio::join!(ended, host.end());
+    assert!((15..=16).contains(&began.elapsed().as_secs()), "{:?}", began.elapsed());
+    assert_eq!(ended.unwrap().lost.messages, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn nor_does_it_wait_longer_for_a_reader_that_went_on_just_before() {
+    let (mut client, near) = pipe();
+    let (far, host) = link::pair(&Capacity::of(u64::MAX), 4);
+    let (ended, mut host) = (join_for(near, far, seconds(10)), App::new(host, Role::Server));
+    let large = format!(r#"{{"jsonrpc":"2.0","method":"m","params":["{}"]}}"#, "x".repeat(1_000_000));
+    (0..2).for_each(|_| host.send(large.clone()));
+    let began = Instant::now();
+    let reader = async {
+        sleep(Duration::from_millis(14_900)).await;
+        client.read_exact(&mut vec![0; large.len() + 1]).await.unwrap();
+    };
+    let (ended, _, ()) = tokio::join!(ended, host.end(), reader);
     assert!((15..=16).contains(&began.elapsed().as_secs()), "{:?}", began.elapsed());
     assert_eq!(ended.unwrap().lost.messages, 1);
 }

@@ -13,7 +13,7 @@ use crate::look::Look;
 
 /// How long the next answer is waited for when the side that asked sends nothing more.
 const ANSWERS: Duration = Duration::from_secs(60);
-/// How long a side has to take its close that did not take what was sent to it in time.
+/// How much longer a side has to take its close, when the program stops.
 const LAST: Duration = Duration::from_secs(1);
 /// How often it is looked whether something moves.
 const LOOK: Duration = Duration::from_millis(250);
@@ -47,10 +47,11 @@ impl Wait {
 impl Bridge<'_> {
     /// Ends both sides when nothing is under way any more, at the latest after the time for it, whatever moves.
     pub(super) fn stop(&mut self) {
-        self.sides.iter_mut().for_each(|side| side.driver.set_patient(false));
+        let until = Instant::now() + self.drain;
+        self.sides.iter_mut().for_each(|side| side.driver.set_latest(until + LAST));
         if self.wait != Some(Wait::Over) {
             self.ending = Some(CloseReason::Restart);
-            self.wait = Some(Wait::Until(Instant::now() + self.drain));
+            self.wait = Some(Wait::Until(until));
         }
     }
 
@@ -191,7 +192,6 @@ impl Bridge<'_> {
                 self.lost.messages = self.lost.messages.saturating_add(unsent);
                 warn!(side = name(at), messages = unsent, "messages that it did not take in time are lost");
             }
-            self.sides[at].driver.set_close_time(LAST);
         }
         self.close_all();
     }

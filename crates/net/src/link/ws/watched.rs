@@ -1,12 +1,15 @@
 //! A stream of bytes that notices signs of life, gives back what was read too early, asks before a long frame comes in, and
 //! writes when it is flushed.
 
+use std::future::Future;
 use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::Sleep;
 
 use super::Role;
 use super::meter::Meter;
@@ -27,12 +30,19 @@ pub(super) struct Watched<S> {
     moved: Moved,
     /// The last write was not taken. Only the peer can change that.
     is_full: bool,
+    /// Nothing more can be written. What the peer has said before is read all the same, a close that says why above all; for
+    /// so long, since it may take the system a moment to tell of it.
+    broken: Option<(io::Error, Pin<Box<Sleep>>)>,
 }
+
+/// How long it may take until what had come before a link broke is there, or its end is.
+const LAST_WORDS: Duration = Duration::from_secs(1);
 
 impl<S> Watched<S> {
     pub(super) fn new(io: S, ahead: Bytes, role: Role) -> Self {
         let (meter, room, moved) = (Meter::default(), None, Moved::default());
-        Self { io, ahead: own(&ahead), meter, room, outbox: Outbox::new(role), signs_of_life: 0, moved, is_full: false }
+        let (outbox, signs_of_life, is_full, broken) = (Outbox::new(role), 0, false, None);
+        Self { io, ahead: own(&ahead), meter, room, outbox, signs_of_life, moved, is_full, broken }
     }
 
     /// Long frames need this room from now on, or none.
@@ -82,6 +92,11 @@ impl<S> Watched<S> {
         self.moved
     }
 
+    /// Whether nothing more can be written. The error comes when all is read that there is.
+    pub(super) const fn is_broken(&self) -> bool {
+        self.broken.is_some()
+    }
+
     fn note_life(&mut self) {
         self.signs_of_life = self.signs_of_life.wrapping_add(1);
     }
@@ -97,7 +112,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
                 return this.poll_discard(cx);
             }
             if this.ahead.is_empty() {
-                ready!(Pin::new(&mut this.io).poll_read(cx, buffer))?;
+                ready!(this.poll_input(cx, buffer))?;
                 let read = buffer.filled().len().saturating_sub(before);
                 if read == 0 {
                     break;
@@ -115,6 +130,17 @@ impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
 }
 
 impl<S: AsyncRead + Unpin> Watched<S> {
+    /// Reads what has come. Where nothing can be written any more, the end is that error.
+    fn poll_input(&mut self, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
+        let read = Pin::new(&mut self.io).poll_read(cx, buffer);
+        let Some((_, timer)) = self.broken.as_mut().filter(|_| buffer.filled().len() == before) else { return read };
+        if read.is_pending() {
+            ready!(timer.as_mut().poll(cx));
+        }
+        self.broken.take().map_or(read, |(error, _)| Poll::Ready(Err(error)))
+    }
+
     /// Ready when the message that has begun may go on, or has to go, and when one that asked in vain may ask again.
     fn poll_room(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let Some(room) = &mut self.room else { return Poll::Ready(()) };
@@ -162,10 +188,13 @@ impl<S: AsyncRead + Unpin> Watched<S> {
 }
 
 impl<S: AsyncWrite + Unpin> Watched<S> {
-    /// Writes all that waits.
-    fn poll_write_all(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+    /// Writes all that waits. An error is one of reading, when the time has come.
+    fn poll_write_all(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        if self.broken.is_some() {
+            return Poll::Pending;
+        }
         let Self { io, outbox, signs_of_life, is_full, moved, .. } = self;
-        outbox.poll_write(io, cx, |outcome| {
+        let written = outbox.poll_write(io, cx, |outcome| {
             if let Poll::Ready(Ok(written)) = outcome {
                 moved.outward = moved.outward.saturating_add(wide(*written));
             }
@@ -173,7 +202,16 @@ impl<S: AsyncWrite + Unpin> Watched<S> {
             if had_no_room && matches!(outcome, Poll::Ready(Ok(_))) {
                 *signs_of_life = signs_of_life.wrapping_add(1);
             }
-        })
+        });
+        let flushed = ready!(written).map(|()| Pin::new(&mut self.io).poll_flush(cx));
+        match flushed {
+            Ok(Poll::Pending) => Poll::Pending,
+            Ok(Poll::Ready(Ok(()))) => Poll::Ready(()),
+            Ok(Poll::Ready(Err(error))) | Err(error) => {
+                self.broken = Some((error, Box::pin(tokio::time::sleep(LAST_WORDS))));
+                Poll::Pending
+            }
+        }
     }
 }
 
@@ -200,14 +238,12 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
     }
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let this = self.get_mut();
-        ready!(this.poll_write_all(cx))?;
-        Pin::new(&mut this.io).poll_flush(cx)
+        self.get_mut().poll_write_all(cx).map(Ok)
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
-        ready!(this.poll_write_all(cx))?;
+        ready!(this.poll_write_all(cx));
         Pin::new(&mut this.io).poll_shutdown(cx)
     }
 }

@@ -254,6 +254,10 @@ fn what_a_bridge_does_not_start_with_is_told_by_config_in_the_same_words() {
     for (args, want) in [
         ([&listen[..], &connect, &["--cap", "100"]].concat(), format!("cap is \"100\" (flag --cap): {few}")),
         (
+            vec!["--listen", "stdio:", "--connect", "exec:true", "--cap", "1"],
+            format!("cap is \"1\" (flag --cap): {few}"),
+        ),
+        (
             [&listen[..], &["--connect", too_small, "--cap", "1M"]].concat(),
             format!("connect is \"{too_small}\" (flag --connect): {few}"),
         ),
@@ -280,6 +284,12 @@ fn what_a_bridge_does_not_start_with_is_told_by_config_in_the_same_words() {
             assert_refused(&breakbulk(dir.path(), &[], &[&[command], &args[..]].concat()), &want);
         }
     }
+    assert_refused(
+        &breakbulk(dir.path(), &[], &["config", "--cap", "9"]),
+        &format!("cap is \"9\" (flag --cap): {few}"),
+    );
+    let alone = ["config", "--listen", too_small];
+    assert_refused(&breakbulk(dir.path(), &[], &alone), &format!("listen is \"{too_small}\" (flag --listen): {few}"));
     let send = ["send", too_small, "--method", "m"];
     assert_refused(&breakbulk(dir.path(), &[], &send), &format!("connect is \"{too_small}\" (argument URL): {few}"));
 }

@@ -1,7 +1,7 @@
 //! An address with the limits that hold there: which machine speaks on it, and how long frames may be.
 
 use breakbulk_proto::ahp::Role;
-use breakbulk_proto::{BudgetConfig, Limits, LimitsError};
+use breakbulk_proto::{BudgetConfig, Limits, LimitsConfig, LimitsError};
 
 use crate::address::Address;
 use crate::dialect::{Dialect, Setup};
@@ -23,11 +23,14 @@ impl Route {
     /// The cap is out of bounds, or over the longest message.
     pub fn prove(address: Address, role: Role, limits: Limits, budget: &BudgetConfig) -> Result<Self, LimitsError> {
         let dialect = address.effective_dialect();
-        let mut config = *limits;
-        if let (Some(cap), Dialect::Ahp | Dialect::Cep22) = (address.cap, dialect) {
-            config.max_frame_bytes = cap.min(config.max_message_bytes);
+        let mut limits = limits;
+        if let Some(cap) = address.cap {
+            let max_frame_bytes = cap.min(limits.max_message_bytes);
+            let capped = Limits::prove(LimitsConfig { max_frame_bytes, ..*limits }, budget)?;
+            // Elsewhere whole messages are taken, however long the frames are that we send.
+            limits = if matches!(dialect, Dialect::Ahp | Dialect::Cep22) { capped } else { limits };
         }
-        let mut setup = Setup::new(dialect, role, Limits::prove(config, budget)?);
+        let mut setup = Setup::new(dialect, role, limits);
         setup.one_line = !address.way.is_web_socket();
         Ok(Self { address, setup })
     }
@@ -58,7 +61,11 @@ mod tests {
     }
 
     #[test]
-    fn a_cap_that_no_segment_fits_is_refused() {
-        assert_eq!(route("ws://h/?cap=100").unwrap_err().key, "max_frame_bytes");
+    fn a_cap_that_nothing_fits_is_refused_in_every_dialect() {
+        for address in
+            ["ws://h/?cap=100", "ws://h/?cap=100&dialect=plain", "stdio:?cap=5", "exec:?dialect=stdio&cap=9 x"]
+        {
+            assert_eq!(route(address).unwrap_err().key, "max_frame_bytes", "{address}");
+        }
     }
 }

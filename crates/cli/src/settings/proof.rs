@@ -245,7 +245,15 @@ pub(crate) fn check(settings: Settings, layers: &Layers) -> Result<(), SettingEr
         return BridgeSettings::prove(settings, layers).map(drop);
     }
     Door::prove(&settings, None, layers)?;
-    LinkSettings::prove(settings, layers).map(drop)
+    let near = settings.listen.clone().map(|listen| (listen, "listen"));
+    // What is said about a peer holds or not, whoever that will be.
+    let peer = settings.connect.clone().or_else(|| "stdio:".parse().ok());
+    let far = peer.map(|peer| towards_peer(peer, "connect", &settings));
+    let link = LinkSettings::prove(settings, layers)?;
+    for (address, key) in near.into_iter().chain(far) {
+        link.route(address, Role::Client).map_err(|why| layers.refuse(key, why))?;
+    }
+    Ok(())
 }
 
 /// The address of a peer, which stands under `key`, with what was said about it outside of it; and the key of what says

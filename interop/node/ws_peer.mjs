@@ -1,9 +1,10 @@
 // A WebSocket peer on the `ws` package: does what each line of standard input says, and prints what happens.
 //
-// Commands: {"do":"listen","tls"?}, {"do":"connect","id","url","headers"?,"origin"?,"tls"?}, {"do":"send","id","text"},
+// Commands: {"do":"listen","tls"?,"limit"?,"code"?}, {"do":"connect","id","url","headers"?,"origin"?,"tls"?}, {"do":"send","id","text"},
 // {"do":"close","id","code","reason"?}, {"do":"cut","id"}. A listener numbers its connections 1, 2, 3 ...
 // Events: listening {port}, open {id}, message {id,text}, closed {id,code,reason}, refused {id,status}, failed {id,why}.
-// `tls` names files: {"cert"?,"key"?,"ca"?}. A listener that has a `ca` lets in only those whom it signed.
+// `tls` names files: {"cert"?,"key"?,"ca"?}. A listener that has a `ca` lets in only those whom it signed. One with a `limit` reads
+// longer texts too, and then ends the connection: with `code`, or without a word.
 import { readFileSync } from 'node:fs';
 import { createServer } from 'node:https';
 import { createInterface } from 'node:readline';
@@ -16,9 +17,12 @@ function say(event, rest) {
   process.stdout.write(`${JSON.stringify({ event, ...rest })}\n`);
 }
 
-function keep(id, link) {
+function keep(id, link, limit = Infinity, code = undefined) {
   links.set(id, link);
-  link.on('message', (data) => say('message', { id, text: data.toString() }));
+  link.on('message', (data) => {
+    if (data.length <= limit) say('message', { id, text: data.toString() });
+    else setImmediate(() => (code ? link.close(code) : link.terminate()));
+  });
   link.on('close', (code, reason) => say('closed', { id, code, reason: reason.toString() }));
   link.on('error', (error) => say('failed', { id, why: error.message }));
 }
@@ -30,14 +34,14 @@ function secured(tls, more = {}) {
 }
 
 const deeds = {
-  listen({ tls }) {
+  listen({ tls, limit, code }) {
     const wanted = { requestCert: true, rejectUnauthorized: true };
     const http = tls && createServer(secured(tls, tls.ca ? wanted : {})).listen(0, '127.0.0.1');
     const server = new WebSocketServer(tls ? { server: http } : { host: '127.0.0.1', port: 0 });
     server.on('listening', () => say('listening', { port: server.address().port }));
     server.on('connection', (link) => {
       accepted += 1;
-      keep(accepted, link);
+      keep(accepted, link, limit, code);
       say('open', { id: accepted });
     });
   },

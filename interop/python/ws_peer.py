@@ -21,12 +21,17 @@ def say(event, **rest):
     sys.stdout.flush()
 
 
-async def keep(id, link):
+async def keep(id, link, limit=None, code=None):
     links[id] = link
     say("open", id=id)
     try:
         async for text in link:
-            say("message", id=id, text=text)
+            if limit is None or len(text) <= limit:
+                say("message", id=id, text=text)
+            elif code:
+                await link.close(code)
+            else:
+                link.transport.abort()
     except ConnectionClosed:
         pass
     await link.wait_closed()
@@ -57,13 +62,13 @@ async def dial(id, url, headers=None, origin=None, tls=None):
     await keep(id, link)
 
 
-async def listen(tls=None):
+async def listen(tls=None, limit=None, code=None):
     count = 0
 
     async def handle(link):
         nonlocal count
         count += 1
-        await keep(count, link)
+        await keep(count, link, limit, code)
 
     server = await serve(handle, "127.0.0.1", 0, max_size=None, ssl=secured(ssl.Purpose.CLIENT_AUTH, tls))
     say("listening", port=server.sockets[0].getsockname()[1])

@@ -37,6 +37,8 @@ pub struct Setup {
     pub negotiated: ahp::Negotiated,
     /// When ordered messages are delivered (`ahp`).
     pub delivery: ahp::Delivery,
+    /// Whether the application is not told of segments even if it asks for them: its own link takes none (`ahp`).
+    pub hides_chunking: bool,
 }
 
 impl Setup {
@@ -44,7 +46,7 @@ impl Setup {
     #[must_use]
     pub fn new(dialect: Dialect, role: ahp::Role, limits: Limits) -> Self {
         let (negotiated, delivery) = (ahp::Negotiated::default(), ahp::Delivery::StartOrder);
-        Self { dialect, role, limits, one_line: false, front_only: false, negotiated, delivery }
+        Self { dialect, role, limits, one_line: false, front_only: false, negotiated, delivery, hides_chunking: false }
     }
 
     /// The longest frame that is taken: a whole message where nothing is segmented, or where it may come in one piece.
@@ -68,6 +70,7 @@ impl Setup {
                 let mut config = ahp::Config::new(self.role, self.limits, seed);
                 config.negotiated = self.negotiated.clone();
                 config.delivery = self.delivery;
+                config.hides_chunking = self.hides_chunking;
                 AnyMachine::Ahp(Box::new(ahp::Connection::new(config, account)))
             }
             Dialect::Cep22 => {
@@ -75,8 +78,8 @@ impl Setup {
                     limits: self.limits,
                     // Our links have no tags by which peers say that they take transfers: whoever chose the dialect did.
                     known_support: true,
-                    // A client behind us may never have heard of tokens.
-                    inject_tokens: self.role == ahp::Role::Client,
+                    // Whoever is behind us may never have heard of tokens; a host asks its clients, too.
+                    inject_tokens: true,
                     seed: seed.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes)),
                     ..cep22::Config::default()
                 };
@@ -108,6 +111,15 @@ pub enum AnyMachine {
 }
 
 impl AnyMachine {
+    /// Whether what does not fit one frame can go out in several, as far as is known of the peer.
+    pub(crate) fn splits(&self) -> bool {
+        match self {
+            Self::Ahp(machine) => machine.peer().is_some(),
+            Self::Cep22(_) | Self::Stdio(_) => true,
+            Self::Plain(_) => false,
+        }
+    }
+
     fn machine(&self) -> &dyn Machine {
         match self {
             Self::Ahp(machine) => &**machine,

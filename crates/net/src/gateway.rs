@@ -29,7 +29,7 @@ use self::side::Side;
 use self::store::Store;
 use self::waiting::Waiting;
 use self::watch::Watched;
-use crate::dialect::{AnyMachine, Dialect, Setup};
+use crate::dialect::{Dialect, Setup};
 use crate::driver::Driver;
 use crate::link::{BoxLink, Intake, Link};
 
@@ -152,6 +152,8 @@ impl Gateway {
         // Whoever puts segments together checks all of a message; nobody else has to, as with one that a program sends.
         near.front_only = far.dialect != Dialect::Plain;
         far.front_only = near.dialect != Dialect::Plain;
+        // What a link takes is negotiated on that link: with a client that is not asked there, nothing is.
+        far.hides_chunking = true;
         let [from_far, near_frames, far_frames, leaving] = [budget.config(); 4].map(Budget::new);
         let (arriving, frames) = ([budget, from_far], [near_frames, far_frames]);
         Self { setups: [near, far], arriving, frames, leaving, memory: Memory::default(), drain: DRAIN }
@@ -179,14 +181,20 @@ impl Gateway {
         stop: impl Future<Output = ()>,
         watcher: Option<Watcher>,
     ) -> Result<Ended, getrandom::Error> {
-        self.meet(self.enter(near, principal)?, far, principal, stop, watcher).await
+        self.meet(self.enter(near), far, principal, stop, watcher).await
     }
 
-    /// A client comes in, and waits for its host.
-    fn enter(&self, near: End, principal: Option<&str>) -> Result<Waiting, getrandom::Error> {
-        let name = Name::new(near.name, near.principal);
-        let side = self.side(NEAR, near.link, &name, principal)?;
-        Ok(Waiting::new(side, name, self.arriving[NEAR].account(principal)))
+    /// A client comes in, and waits for its host. Meanwhile it takes up nothing that others share.
+    fn enter(&self, near: End) -> Waiting {
+        let (mut link, name) = self.watched(near);
+        let account = Some(self.frames[NEAR].account(None));
+        link.set_intake(Intake { max_frame_bytes: self.setups[NEAR].max_frame_bytes(), account });
+        Waiting { link, name }
+    }
+
+    fn watched(&self, End { link, name, principal, .. }: End) -> (Watched<BoxLink>, Name) {
+        let name = Name::new(name, principal);
+        (Watched::new(link, self.memory.caps.cap(&name)), name)
     }
 
     /// Joins a client and its host until both have ended.
@@ -198,18 +206,15 @@ impl Gateway {
         stop: impl Future<Output = ()>,
         watcher: Option<Watcher>,
     ) -> Result<Ended, getrandom::Error> {
-        let names = [near.name, Name::new(far.name, far.principal)];
-        let sides = [near.side, self.side(FAR, far.link, &names[FAR], principal)?];
-        Ok(Bridge::new(sides, names, self, far.patience, watcher).run(near.ahead, stop).await)
+        let patience = far.patience;
+        let (far, far_name) = self.watched(far);
+        let sides = [self.side(NEAR, near.link, principal)?, self.side(FAR, far, principal)?];
+        Ok(Bridge::new(sides, [near.name, far_name], self, patience, watcher).run(stop).await)
     }
 
     /// Closes the link of a client that gets no host.
-    ///
-    /// # Errors
-    /// The system gave no random bytes.
-    pub async fn turn_away(&self, near: End, reason: CloseReason) -> Result<(), getrandom::Error> {
-        self.enter(near, None)?.turn_away(reason).await;
-        Ok(())
+    pub async fn turn_away(&self, near: End, reason: CloseReason) {
+        self.enter(near).turn_away(reason).await;
     }
 
     /// Bytes that are held for all connections, as far as they are charged to anybody.
@@ -225,18 +230,7 @@ impl Gateway {
         self.memory.counts.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    fn side(&self, at: usize, link: BoxLink, name: &Name, principal: Option<&str>) -> Result<Side, getrandom::Error> {
-        let store = Store::new(self.leaving.account(principal), self.arriving[other(at)].account(principal));
-        Ok(Side::new(self.driver(at, link, name, principal)?, store))
-    }
-
-    fn driver(
-        &self,
-        at: usize,
-        mut link: BoxLink,
-        name: &Name,
-        principal: Option<&str>,
-    ) -> Result<Driver<Watched<BoxLink>, AnyMachine>, getrandom::Error> {
+    fn side(&self, at: usize, mut link: Watched<BoxLink>, principal: Option<&str>) -> Result<Side, getrandom::Error> {
         let setup = &self.setups[at];
         // Where segments come, the machine charges whole messages; elsewhere a frame is one.
         let is_whole = matches!(setup.dialect, Dialect::Plain | Dialect::Stdio);
@@ -244,7 +238,8 @@ impl Gateway {
         let account = principal.map(|principal| frames.account(Some(principal)));
         link.set_intake(Intake { max_frame_bytes: setup.max_frame_bytes(), account });
         let machine = setup.machine(self.arriving[at].account(principal))?;
-        Ok(Driver::new(Watched::new(link, self.memory.caps.cap(name)), machine))
+        let store = Store::new(self.leaving.account(principal), self.arriving[other(at)].account(principal));
+        Ok(Side::new(Driver::new(link, machine), store))
     }
 }
 

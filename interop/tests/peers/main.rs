@@ -13,6 +13,7 @@ mod drops;
 #[expect(dead_code, reason = "those tests ask more of it")]
 #[path = "../../../crates/proto/tests/official_ahp/host.rs"]
 mod host;
+mod limit;
 mod mcp;
 #[cfg(target_os = "linux")]
 mod memory;

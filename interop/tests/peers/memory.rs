@@ -112,18 +112,19 @@ async fn a_slow_and_a_stalled_reader_hold_up_nobody_else_and_memory_stays_bounde
 /// The host: answers `initialize` and `x/count`, sends what `x/ask` asks for, counts the rest.
 async fn serve(mut socket: Socket) {
     let mut count = 0;
-    while let Some(Ok(Message::Text(text))) = socket.next().await {
+    while let Some(Ok(message)) = socket.next().await {
+        let Message::Text(text) = message else { continue };
         if text.contains(r#""initialize""#) {
             say(&mut socket, WELCOME).await;
         } else if text.contains(r#""x/count""#) {
             say(&mut socket, &format!(r#"{{"jsonrpc":"2.0","id":2,"result":{count}}}"#)).await;
         } else if let Some((_, asked)) = text.split_once(r#""x/ask","params":["#) {
             for n in 0..asked.trim_end_matches("]}").parse().unwrap() {
-                if socket.send(Message::Text(message(n))).await.is_err() {
+                if socket.send(Message::Text(self::message(n))).await.is_err() {
                     return;
                 }
             }
-        } else if text == message(count) {
+        } else if text == self::message(count) {
             count += 1;
         }
     }

@@ -10,12 +10,12 @@ use tokio::time::{Instant, sleep_until};
 use tracing::{debug, info, warn};
 
 use breakbulk_proto::{
-    Capacity, CloseReason, Event, Grant, Input, Kind, Limits, Machine, Message, Meta, Over, SendError, Ticket,
-    Transmit, Violation, plain,
+    Capacity, CloseReason, Event, Input, Kind, Limits, Machine, Message, Meta, Over, SendError, Ticket, Transmit,
+    Violation, plain,
 };
 
 use self::settle::Wait;
-use super::caps::TOO_BIG;
+use super::caps::{Close, TOO_BIG};
 use super::debts::Debts;
 use super::name::Name;
 use super::side::{Passage, Side};
@@ -89,13 +89,8 @@ impl<'a> Bridge<'a> {
         Self { sides, names, memory, drain, debts, watcher, turn: NEAR, wait, ending, is_told, lost }
     }
 
-    /// Passes messages until both sides have ended; says how each did. `ahead` is what has come from the client already, with
-    /// its room. `stop` ends both, with time to finish.
-    pub(super) async fn run(mut self, ahead: Vec<(Event, Option<Grant>)>, stop: impl Future<Output = ()>) -> Ended {
-        for (event, room) in ahead {
-            drop(room);
-            self.take(NEAR, event);
-        }
+    /// Passes messages until both sides have ended; says how each did. `stop` ends both, with time to finish.
+    pub(super) async fn run(mut self, stop: impl Future<Output = ()>) -> Ended {
         tokio::pin!(stop);
         let mut stopping = false;
         loop {
@@ -133,9 +128,12 @@ impl<'a> Bridge<'a> {
                 continue;
             }
             side.driver.set_reading(has_room);
-            if let Poll::Ready(Some(event)) = side.poll_event(cx) {
+            let event = side.poll_event(cx);
+            self.learn(at);
+            if let Poll::Ready(Some(event)) = event {
                 return Poll::Ready(Next::Event(at, event));
             }
+            let side = &mut self.sides[at];
             if side.driver.has_ended() && !std::mem::replace(&mut side.has_ended, true) {
                 return Poll::Ready(Next::Ended);
             }
@@ -187,8 +185,7 @@ impl<'a> Bridge<'a> {
             }
             Event::Line(line) => {
                 self.sides[at].note_line();
-                let text = String::from_utf8_lossy(line.get(..SHOWN).unwrap_or(&line)).into_owned();
-                info!(side = name(at), bytes = line.len(), "a line that is no message: {text:?}");
+                info!(side = name(at), bytes = line.len(), "a line that is no message: {}", shown(&line));
             }
             Event::Closed(reason) => self.closed(at, reason),
             _ => {}
@@ -256,6 +253,7 @@ impl<'a> Bridge<'a> {
     fn sent(&mut self, at: usize, ticket: Ticket) {
         let Some(passage) = self.sides[at].done(ticket, true) else { return };
         let size = passage.message.len();
+        self.sides[at].driver.link_mut().sent(size);
         debug!(to = name(at), size, method = passage.look.method, "passed");
         if let Some(watcher) = &mut self.watcher {
             let (toward, took) = (if at == FAR { Toward::Far } else { Toward::Near }, passage.took());
@@ -294,9 +292,6 @@ impl<'a> Bridge<'a> {
 
     /// A side has ended: the other ends when it has sent what it was handed.
     fn closed(&mut self, at: usize, reason: CloseReason) {
-        // A peer that is closed by us says nothing about the frames that it takes.
-        let by_peer = self.ending.is_none() && matches!(reason, CloseReason::Peer { .. });
-        let has_learned = by_peer && self.learn(at, &reason);
         let counters = self.sides[at].driver.machine().counters().iter().filter(|(what, _)| *what != reason.name());
         counters.for_each(|(what, count)| info!(side = name(at), count, "{what}"));
         info!(side = name(at), code = reason.code(), "ended: {}", self.sides[at].how_it_ended(&reason));
@@ -312,21 +307,31 @@ impl<'a> Bridge<'a> {
             }
             _ => {}
         }
-        let onward = if has_learned { CloseReason::Peer { code: RESTART } } else { passed_on(at, &reason) };
+        let onward = if self.sides[at].taught == Some(true) {
+            CloseReason::Peer { code: RESTART }
+        } else {
+            passed_on(at, &reason)
+        };
         self.note_loss(at);
-        self.sides[at].closed = Some(reason);
+        self.sides[at].end(reason);
         if self.sides[other(at)].closed.is_none() {
             self.end_after(at, onward);
         }
     }
 
-    /// Learns from the end of a side how long frames to its peer may be. Whether there was something to learn: then the
-    /// next connection fares better.
-    fn learn(&self, at: usize, reason: &CloseReason) -> bool {
+    /// Learns from how the peer of a side has closed its link how long frames to it may be: at once, since the rest of the end
+    /// may take a while, and the next connection should fare better.
+    fn learn(&mut self, at: usize) {
         let link = self.sides[at].driver.link();
-        let suspect = if reason.code() == TOO_BIG { link.accused() } else { link.suspect() };
-        let verdict = self.memory.caps.learn(&self.names[at], reason.code(), suspect, link.passed());
-        super::report(name(at), &self.names[at], verdict)
+        let Some(code) = link.left_with().filter(|_| self.sides[at].taught.is_none()) else { return };
+        let mut suspect = if code == TOO_BIG { link.accused() } else { link.suspect() };
+        let splits = self.sides[at].driver.machine().splits();
+        // Messages are refused for the sake of what one client has shown, and not of others who are where it is.
+        if !splits && at == NEAR && !self.names[NEAR].is_introduced() {
+            suspect = None;
+        }
+        let verdict = self.memory.caps.learn(&self.names[at], Close { code, splits }, suspect, link.passed());
+        self.sides[at].taught = Some(super::report(name(at), &self.names[at], verdict));
     }
 }
 
@@ -336,6 +341,15 @@ pub(super) const fn other(at: usize) -> usize {
 
 pub(super) const fn name(at: usize) -> &'static str {
     if at == NEAR { "near" } else { "far" }
+}
+
+/// A stray line as the log shows it: what a program says on the side, and nothing that was meant to be a message.
+fn shown(line: &[u8]) -> String {
+    let is_message = |key: &[u8]| line.windows(key.len()).any(|window| window == key);
+    if is_message(br#""jsonrpc""#) || is_message(br#""method""#) {
+        return "meant as one, but not JSON-RPC 2.0".into();
+    }
+    format!("{:?}", String::from_utf8_lossy(line.get(..SHOWN).unwrap_or(line)))
 }
 
 /// Whether a message was refused for its length. What is too slow now, or finds a full queue, may pass another time.
@@ -363,6 +377,15 @@ fn passed_on(at: usize, reason: &CloseReason) -> CloseReason {
 #[cfg(test)]
 mod tests {
     use super::*;
+    #[test]
+    fn what_was_meant_as_a_message_is_not_shown() {
+        assert_eq!(shown(b"ready\x1b[0m"), r#""ready\u{1b}[0m""#);
+        assert_eq!(shown(br#"{"level":"info"}"#), r#""{\"level\":\"info\"}""#);
+        for line in [r#"[{"jsonrpc":"2.0","method":"login","params":"secret"}]"#, r#"{"id":1,"method":"secret"}"#] {
+            assert!(!shown(line.as_bytes()).contains("secret"), "{line}");
+        }
+    }
+
     #[test]
     fn only_what_is_too_long_is_remembered() {
         let over = Over { size: 2, limit: 1 };

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::name::Name;
 use super::watch::Suspect;
-use crate::driver::now;
+use crate::driver::{ABNORMAL, now};
 
 /// The smallest cap that is tried. A way that takes less than this takes no agent's messages.
 const FLOOR: u64 = 16 << 10;
@@ -16,10 +16,10 @@ const RESTORE: Duration = Duration::from_secs(600);
 const MOST: usize = 4096;
 /// How much longer the same message may be another time: its id has more digits.
 const SAME: u64 = 16;
-/// Closes in a row after the same message that show a limit, when shorter frames went before. On a way that breaks anyway it
-/// takes more: as many more as there were other breaks, up to so many.
+/// Closes in a row after the same message that show a limit, when shorter frames went before.
 const CLOSES: u32 = 2;
-const MOST_BREAKS: u32 = 3;
+/// The same, where such frames seem to pass: then it is the way that breaks, most likely. But nothing is tried for ever.
+const MANY_CLOSES: u32 = 24;
 /// Room for an error, and for nothing that anyone would call too long.
 const NEXT_TO_NOTHING: u64 = 512;
 /// The close code of a frame that is too long.
@@ -41,11 +41,20 @@ struct Peer {
     suspect: Option<(Suspect, u32)>,
     /// The longest frame that surely passed.
     passed: u64,
-    /// Links that broke lately, and not after a frame that may have been too long.
-    breaks: u32,
-    /// Messages this long fail even in the smallest frames.
-    hopeless: Option<u64>,
+    /// The longest frame that the peer has shown to have read, whatever it made of it.
+    read: u64,
+    /// Messages this long fail whatever is done, and how long one may be that should pass.
+    hopeless: Option<(u64, u64)>,
     changed: Instant,
+}
+
+/// How a link was closed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Close {
+    /// The code.
+    pub(super) code: u16,
+    /// Whether what does not fit one frame could go out in several.
+    pub(super) splits: bool,
 }
 
 /// What a close means for a peer's cap.
@@ -62,7 +71,7 @@ pub(super) enum Verdict {
         /// The new cap.
         to: u64,
     },
-    /// Even the smallest frames did not pass: such a message is refused.
+    /// Even the smallest frames did not pass, or the only one: such a message is refused.
     Hopeless(u64),
 }
 
@@ -74,25 +83,25 @@ impl Caps {
         if now().saturating_duration_since(peer.changed) >= RESTORE {
             let twice = |(cap, from): (u64, u64)| (cap.saturating_mul(2), from);
             peer.learned = peer.learned.map(twice).filter(|(cap, from)| cap < from);
-            (peer.changed, peer.hopeless, peer.breaks) = (now(), None, 0);
+            (peer.changed, peer.hopeless) = (now(), None);
         }
         peer.learned.map_or(u64::MAX, |(cap, _)| cap)
     }
 
     /// If a message of this length is known to fail whatever is done: how long one may be that should pass.
     pub(super) fn limit(&self, name: &Name, len: u64) -> Option<u64> {
-        let hopeless = self.lock().get(name).and_then(|peer| peer.hopeless)?;
-        (len >= hopeless).then_some(hopeless.saturating_sub(1).min(FLOOR))
+        let (hopeless, limit) = self.lock().get(name).and_then(|peer| peer.hopeless)?;
+        (len >= hopeless).then_some(limit)
     }
 
-    /// Learns from a close with `code`, shortly after `suspect`, on a link that frames of `passed` bytes passed.
-    pub(super) fn learn(&self, name: &Name, code: u16, suspect: Option<Suspect>, passed: u64) -> Verdict {
+    /// Learns from a close, shortly after `suspect`, of a link that frames of `passed` bytes passed.
+    pub(super) fn learn(&self, name: &Name, close: Close, suspect: Option<Suspect>, passed: u64) -> Verdict {
         let mut peers = self.lock();
         if !peers.contains_key(name) && peers.len() >= MOST {
             let oldest = peers.iter().min_by_key(|(_, peer)| peer.changed).map(|(name, _)| name.clone());
             oldest.and_then(|name| peers.remove(&name));
         }
-        peers.entry(name.clone()).or_insert_with(Peer::new).learn(code, suspect, passed)
+        peers.entry(name.clone()).or_insert_with(Peer::new).learn(close, suspect, passed)
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<Name, Peer>> {
@@ -102,31 +111,36 @@ impl Caps {
 
 impl Peer {
     fn new() -> Self {
-        Self { learned: None, suspect: None, passed: 0, breaks: 0, hopeless: None, changed: now() }
+        Self { learned: None, suspect: None, passed: 0, read: 0, hopeless: None, changed: now() }
     }
 
-    fn learn(&mut self, code: u16, suspect: Option<Suspect>, passed: u64) -> Verdict {
+    fn learn(&mut self, Close { code, splits }: Close, suspect: Option<Suspect>, passed: u64) -> Verdict {
         self.passed = self.passed.max(passed);
         let before = self.suspect.take();
         if code == TOO_BIG {
             let suspect = suspect.filter(|suspect| suspect.message > NEXT_TO_NOTHING);
-            return suspect.map_or(Verdict::Ordinary, |suspect| self.shrink(suspect));
+            return suspect.map_or(Verdict::Ordinary, |suspect| self.shrink(suspect, splits));
         }
         if OTHERWISE.contains(&code) {
             return Verdict::Ordinary;
         }
-        // What passed once is not too long, and what the smallest frames carry is not what a limit would be about.
-        let may_be = |suspect: &Suspect| suspect.frame > self.passed.saturating_add(SAME) && suspect.message > FLOOR;
-        let Some(suspect) = suspect.filter(may_be) else {
-            self.breaks = self.breaks.saturating_add(1).min(MOST_BREAKS);
-            return Verdict::Ordinary;
-        };
-        if self.has_closed_again(before, suspect, passed) { self.shrink(suspect) } else { Verdict::Ordinary }
+        // What the smallest frames carry is not what a limit would be about.
+        let Some(suspect) = suspect.filter(|suspect| suspect.message > FLOOR) else { return Verdict::Ordinary };
+        if suspect.is_read {
+            self.read = self.read.max(suspect.frame);
+        }
+        // A peer that says why it closes, in whatever words, does not do so by chance.
+        let known = if code == ABNORMAL { self.passed.max(self.read) } else { self.passed };
+        // And a message is given up only when there is no doubt.
+        let is_likely = suspect.frame > known.saturating_add(SAME).max(FLOOR);
+        let needed = if is_likely { CLOSES } else { MANY_CLOSES };
+        let (closes, is_beside_shorter) = self.closed_again(before, suspect, passed);
+        if closes >= needed && is_beside_shorter { self.shrink(suspect, splits) } else { Verdict::Ordinary }
     }
 
-    /// Whether links have closed in a row after this frame, while shorter ones passed. Where nothing shorter went, it may be
-    /// the way that fails, whatever is sent.
-    fn has_closed_again(&mut self, before: Option<(Suspect, u32)>, suspect: Suspect, passed: u64) -> bool {
+    /// How many links have closed in a row after this frame, and whether shorter ones passed. Where nothing shorter went, it
+    /// may be the way that fails, whatever is sent.
+    fn closed_again(&mut self, before: Option<(Suspect, u32)>, suspect: Suspect, passed: u64) -> (u32, bool) {
         let is_again = |(before, _): &(Suspect, u32)| {
             before.frame.abs_diff(suspect.frame) <= SAME && before.message.abs_diff(suspect.message) <= SAME
         };
@@ -136,26 +150,28 @@ impl Peer {
         let mut last = suspect;
         last.shortest = shortest;
         self.suspect = Some((last, closes));
-        closes >= CLOSES.saturating_add(self.breaks)
-            && shortest.is_some_and(|shortest| shortest.saturating_add(SAME) < suspect.frame)
+        (closes, shortest.is_some_and(|shortest| shortest.saturating_add(SAME) < suspect.frame))
     }
 
     /// Frames of this length do not pass: from now on they are shorter, or such a message is refused.
-    fn shrink(&mut self, Suspect { frame, message, .. }: Suspect) -> Verdict {
+    fn shrink(&mut self, Suspect { frame, message, .. }: Suspect, splits: bool) -> Verdict {
         self.suspect = None;
-        self.passed = self.passed.min(frame.saturating_sub(1));
+        let shorter = frame.saturating_sub(1);
+        (self.passed, self.read) = (self.passed.min(shorter), self.read.min(shorter));
+        let is_hopeless = !splits || frame <= FLOOR;
         let to = (frame / 2).max(FLOOR);
-        let is_known = if frame > FLOOR {
-            self.learned.is_some_and(|(cap, _)| cap <= to)
+        let is_known = if is_hopeless {
+            self.hopeless.is_some_and(|(hopeless, _)| hopeless <= message)
         } else {
-            self.hopeless.is_some_and(|hopeless| hopeless <= message)
+            self.learned.is_some_and(|(cap, _)| cap <= to)
         };
         if is_known {
             return Verdict::Known;
         }
         self.changed = now();
-        if frame <= FLOOR {
-            self.hopeless = Some(message);
+        if is_hopeless {
+            let limit = message.saturating_sub(1);
+            self.hopeless = Some((message, if splits { limit.min(FLOOR) } else { limit }));
             return Verdict::Hopeless(message);
         }
         self.learned = Some((to, self.learned.map_or(frame, |(_, from)| from)));
@@ -173,6 +189,10 @@ mod tests {
         Name::new(text.to_owned(), None)
     }
 
+    const fn by(code: u16) -> Close {
+        Close { code, splits: true }
+    }
+
     fn suspect(frame: u64, message: u64) -> Option<Suspect> {
         Some(Suspect::new(frame, message, Some(100)))
     }
@@ -182,39 +202,51 @@ mod tests {
         let caps = Caps::default();
         assert_eq!(caps.cap(&name("p")), u64::MAX);
         assert_eq!(
-            caps.learn(&name("p"), 1009, suspect(BIG, 3_000_000), 0),
+            caps.learn(&name("p"), by(1009), suspect(BIG, 3_000_000), 0),
             Verdict::Shrunk { from: BIG, to: BIG / 2 }
         );
         assert_eq!((caps.cap(&name("p")), caps.cap(&name("q"))), (BIG / 2, u64::MAX));
-        assert_eq!(caps.learn(&name("p"), 1009, None, 0), Verdict::Ordinary);
+        assert_eq!(caps.learn(&name("p"), by(1009), None, 0), Verdict::Ordinary);
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_silent_peer_needs_two_closes_in_a_row_at_the_same_message() {
         let caps = Caps::default();
-        assert_eq!(caps.learn(&name("p"), 1006, suspect(BIG, 3_000_000), 0), Verdict::Ordinary);
-        assert_eq!(caps.learn(&name("p"), 1006, suspect(BIG, 4_000_000), 0), Verdict::Ordinary);
-        assert_eq!(caps.learn(&name("p"), 1000, None, 0), Verdict::Ordinary);
-        assert_eq!(caps.learn(&name("p"), 1006, suspect(BIG, 4_000_000), 0), Verdict::Ordinary);
+        assert_eq!(caps.learn(&name("p"), by(1006), suspect(BIG, 3_000_000), 0), Verdict::Ordinary);
+        assert_eq!(caps.learn(&name("p"), by(1006), suspect(BIG, 4_000_000), 0), Verdict::Ordinary);
+        assert_eq!(caps.learn(&name("p"), by(1006), None, 0), Verdict::Ordinary);
+        assert_eq!(caps.learn(&name("p"), by(1006), suspect(BIG, 4_000_000), 0), Verdict::Ordinary);
         assert_eq!(
-            caps.learn(&name("p"), 1006, suspect(BIG, 4_000_001), 0),
+            caps.learn(&name("p"), by(1006), suspect(BIG, 4_000_001), 0),
             Verdict::Shrunk { from: BIG, to: BIG / 2 }
         );
     }
 
+    /// How many closes it takes to show a limit, and that one less does not.
+    fn closes_needed(caps: &Caps, code: u16, is_read: bool) -> u32 {
+        let close = || {
+            let mut suspect = Suspect::new(BIG, 3_000_000, Some(100));
+            suspect.is_read = is_read;
+            caps.learn(&name("p"), by(code), Some(suspect), 0)
+        };
+        let closes = (1..100).find(|_| close() != Verdict::Ordinary);
+        assert_eq!(caps.cap(&name("p")), BIG / 2);
+        closes.unwrap_or(0)
+    }
+
     #[tokio::test(start_paused = true)]
-    async fn on_a_way_that_breaks_anyway_it_takes_more_closes_for_a_while() {
-        let caps = Caps::default();
-        let close = |times| (0..times).map(|_| caps.learn(&name("p"), 1006, suspect(BIG, 3_000_000), 0)).last();
-        let shrunk = Some(Verdict::Shrunk { from: BIG, to: BIG / 2 });
-        for (breaks, needed) in [(1, 3), (2, 5), (9, 5)] {
-            (0..breaks).for_each(|_| assert_eq!(caps.learn(&name("p"), 1006, None, 0), Verdict::Ordinary));
-            assert_eq!((close(needed - 1), close(1)), (Some(Verdict::Ordinary), shrunk));
-            caps.lock().values_mut().for_each(|peer| peer.learned = None);
+    async fn where_such_frames_were_read_a_break_is_most_likely_one_of_the_way() {
+        for (code, is_read, needed) in
+            [(1006, false, CLOSES), (1006, true, MANY_CLOSES), (1011, false, CLOSES), (1011, true, CLOSES)]
+        {
+            assert_eq!(closes_needed(&Caps::default(), code, is_read), needed, "{code} {is_read}");
         }
-        tokio::time::advance(RESTORE).await;
-        caps.cap(&name("p"));
-        assert_eq!((close(1), close(1)), (Some(Verdict::Ordinary), shrunk));
+        // Once is enough.
+        let caps = Caps::default();
+        let mut read = suspect(BIG, 4_000_000);
+        read.iter_mut().for_each(|read| read.is_read = true);
+        assert_eq!(caps.learn(&name("p"), by(1006), read, 0), Verdict::Ordinary);
+        assert_eq!(closes_needed(&caps, 1006, false), MANY_CLOSES);
     }
 
     #[tokio::test(start_paused = true)]
@@ -223,14 +255,14 @@ mod tests {
         let alone = |message| Some(Suspect::new(BIG, message, None));
         let shrunk = Verdict::Shrunk { from: BIG, to: BIG / 2 };
         // Before, on the same connection.
-        assert_eq!(caps.learn(&name("before"), 1006, suspect(BIG, 4_000_000), 0), Verdict::Ordinary);
-        assert_eq!(caps.learn(&name("before"), 1006, alone(4_000_000), 0), shrunk);
+        assert_eq!(caps.learn(&name("before"), by(1006), suspect(BIG, 4_000_000), 0), Verdict::Ordinary);
+        assert_eq!(caps.learn(&name("before"), by(1006), alone(4_000_000), 0), shrunk);
         // Between: a frame that surely passed.
-        assert_eq!(caps.learn(&name("between"), 1006, alone(4_000_000), 0), Verdict::Ordinary);
-        assert_eq!(caps.learn(&name("between"), 1006, alone(4_000_000), 100), shrunk);
+        assert_eq!(caps.learn(&name("between"), by(1006), alone(4_000_000), 0), Verdict::Ordinary);
+        assert_eq!(caps.learn(&name("between"), by(1006), alone(4_000_000), 100), shrunk);
         // Never: it may be the way that fails, whatever is sent.
-        assert_eq!(caps.learn(&name("never"), 1006, alone(4_000_000), 0), Verdict::Ordinary);
-        assert_eq!(caps.learn(&name("never"), 1006, alone(4_000_000), 0), Verdict::Ordinary);
+        assert_eq!(caps.learn(&name("never"), by(1006), alone(4_000_000), 0), Verdict::Ordinary);
+        assert_eq!(caps.learn(&name("never"), by(1006), alone(4_000_000), 0), Verdict::Ordinary);
         assert_eq!(caps.cap(&name("never")), u64::MAX);
     }
 
@@ -239,9 +271,9 @@ mod tests {
         let caps = Caps::default();
         let alone = || Some(Suspect::new(BIG, 4_000_000, None));
         // What passed another day shows nothing either.
-        assert_eq!(caps.learn(&name("p"), 1000, None, 100), Verdict::Ordinary);
+        assert_eq!(caps.learn(&name("p"), by(1000), None, 100), Verdict::Ordinary);
         for _ in 0..50 {
-            assert_eq!(caps.learn(&name("p"), 1006, alone(), 0), Verdict::Ordinary);
+            assert_eq!(caps.learn(&name("p"), by(1006), alone(), 0), Verdict::Ordinary);
         }
         assert_eq!(caps.cap(&name("p")), u64::MAX);
     }
@@ -250,16 +282,16 @@ mod tests {
     async fn a_close_that_says_that_something_else_is_the_matter_shows_no_limit() {
         let caps = Caps::default();
         for code in OTHERWISE.into_iter().cycle().take(50) {
-            assert_eq!(caps.learn(&name("p"), code, suspect(BIG, 3_000_000), 0), Verdict::Ordinary);
+            assert_eq!(caps.learn(&name("p"), by(code), suspect(BIG, 3_000_000), 0), Verdict::Ordinary);
         }
-        assert_eq!(caps.learn(&name("p"), 1006, suspect(BIG, 3_000_000), 0), Verdict::Ordinary);
-        assert_ne!(caps.learn(&name("p"), 1011, suspect(BIG, 3_000_000), 0), Verdict::Ordinary);
+        assert_eq!(caps.learn(&name("p"), by(1006), suspect(BIG, 3_000_000), 0), Verdict::Ordinary);
+        assert_ne!(caps.learn(&name("p"), by(1011), suspect(BIG, 3_000_000), 0), Verdict::Ordinary);
     }
 
     #[tokio::test(start_paused = true)]
     async fn what_many_links_show_at_once_is_learned_and_said_once() {
         let caps = Caps::default();
-        let learn = |frame, message| caps.learn(&name("p"), 1009, suspect(frame, message), 0);
+        let learn = |frame, message| caps.learn(&name("p"), by(1009), suspect(frame, message), 0);
         assert_eq!(learn(BIG, 3_000_000), Verdict::Shrunk { from: BIG, to: BIG / 2 });
         assert_eq!((learn(BIG, 3_000_000), learn(BIG, 2_000_000)), (Verdict::Known, Verdict::Known));
         assert_eq!(caps.cap(&name("p")), BIG / 2);
@@ -272,41 +304,42 @@ mod tests {
         let caps = Caps::default();
         let short = || suspect(12_000, 12_000);
         for _ in 0..50 {
-            assert_eq!(caps.learn(&name("p"), 1006, short(), 0), Verdict::Ordinary);
+            assert_eq!(caps.learn(&name("p"), by(1006), short(), 0), Verdict::Ordinary);
         }
-        assert_eq!(caps.learn(&name("p"), 1009, short(), 0), Verdict::Hopeless(12_000));
+        assert_eq!(caps.learn(&name("p"), by(1009), short(), 0), Verdict::Hopeless(12_000));
         assert_eq!((caps.limit(&name("p"), 12_000), caps.limit(&name("p"), 11_999)), (Some(11_999), None));
         assert_eq!(caps.cap(&name("p")), u64::MAX);
         tokio::time::advance(RESTORE).await;
         assert_eq!(caps.cap(&name("p")), u64::MAX);
         assert_eq!(caps.limit(&name("p"), 12_000), None);
         // Nobody's greeting is too long.
-        assert_eq!(caps.learn(&name("p"), 1009, suspect(400, 400), 0), Verdict::Ordinary);
+        assert_eq!(caps.learn(&name("p"), by(1009), suspect(400, 400), 0), Verdict::Ordinary);
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_frame_that_is_not_shorter_shows_nothing() {
         let caps = Caps::default();
         let after_its_like = || Some(Suspect::new(BIG, 4_000_000, Some(BIG - SAME)));
-        assert_eq!(caps.learn(&name("p"), 1006, after_its_like(), 0), Verdict::Ordinary);
-        assert_eq!(caps.learn(&name("p"), 1006, after_its_like(), 0), Verdict::Ordinary);
+        assert_eq!(caps.learn(&name("p"), by(1006), after_its_like(), 0), Verdict::Ordinary);
+        assert_eq!(caps.learn(&name("p"), by(1006), after_its_like(), 0), Verdict::Ordinary);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_passed_once_is_no_evidence() {
+    async fn where_such_frames_passed_once_it_takes_many_closes_in_a_row() {
         let caps = Caps::default();
-        assert_eq!(caps.learn(&name("p"), 1006, None, BIG), Verdict::Ordinary);
         for _ in 0..50 {
-            assert_eq!(caps.learn(&name("p"), 1006, suspect(BIG, 3_000_000), 0), Verdict::Ordinary);
+            assert_eq!(caps.learn(&name("p"), by(1006), suspect(BIG, 3_000_000), 0), Verdict::Ordinary);
+            assert_eq!(caps.learn(&name("p"), by(1006), None, BIG), Verdict::Ordinary);
         }
         assert_eq!(caps.cap(&name("p")), u64::MAX);
+        assert_eq!(closes_needed(&caps, 1006, false), MANY_CLOSES);
     }
 
     #[tokio::test(start_paused = true)]
     async fn at_the_floor_a_message_is_hopeless() {
         let caps = Caps::default();
         let mut frame = BIG;
-        while let Verdict::Shrunk { to, .. } = caps.learn(&name("p"), 1009, suspect(frame, 3_000_000), 0) {
+        while let Verdict::Shrunk { to, .. } = caps.learn(&name("p"), by(1009), suspect(frame, 3_000_000), 0) {
             assert!((FLOOR..frame).contains(&to));
             frame = to;
         }
@@ -315,10 +348,30 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn who_says_nothing_has_to_close_many_times_before_a_message_is_given_up() {
+        let caps = Caps::default();
+        let close = || caps.learn(&name("p"), by(1006), suspect(FLOOR, 3_000_000), 0);
+        assert!((1..MANY_CLOSES).all(|_| close() == Verdict::Ordinary));
+        assert_eq!(close(), Verdict::Hopeless(3_000_000));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn where_nothing_can_be_split_only_such_a_message_is_refused_and_no_shorter_one() {
+        let caps = Caps::default();
+        let whole = Close { code: 1009, splits: false };
+        assert_eq!(caps.learn(&name("p"), whole, suspect(BIG, BIG), 0), Verdict::Hopeless(BIG));
+        assert_eq!((caps.limit(&name("p"), BIG), caps.limit(&name("p"), BIG - 1)), (Some(BIG - 1), None));
+        assert_eq!(caps.learn(&name("p"), whole, suspect(BIG - 9, BIG - 9), 0), Verdict::Hopeless(BIG - 9));
+        assert_eq!(caps.cap(&name("p")), u64::MAX);
+        tokio::time::advance(RESTORE).await;
+        assert_eq!((caps.cap(&name("p")), caps.limit(&name("p"), BIG)), (u64::MAX, None));
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn a_cap_is_restored_slowly() {
         let caps = Caps::default();
-        caps.learn(&name("p"), 1009, suspect(BIG, 3_000_000), 0);
-        caps.learn(&name("p"), 1009, suspect(BIG / 2, 3_000_000), 0);
+        caps.learn(&name("p"), by(1009), suspect(BIG, 3_000_000), 0);
+        caps.learn(&name("p"), by(1009), suspect(BIG / 2, 3_000_000), 0);
         assert_eq!(caps.cap(&name("p")), BIG / 4);
         tokio::time::advance(RESTORE).await;
         assert_eq!((caps.cap(&name("p")), caps.cap(&name("p"))), (BIG / 2, BIG / 2));

@@ -27,6 +27,11 @@ impl Name {
         }
         self.client = Some(client.to_owned());
     }
+
+    /// Whether the peer has said its id: else this is the name of all who are at a place.
+    pub(super) const fn is_introduced(&self) -> bool {
+        self.client.is_some()
+    }
 }
 
 /// For the log: without what the peer says of itself.

@@ -136,16 +136,13 @@ impl Gateway {
     ) -> Served {
         let name = exit.address.to_string();
         info!(client = end.name, host = name, "a client has come in");
-        let mut near = match self.enter(end, Some(&principal)) {
-            Ok(near) => near,
-            Err(error) => return Served::Random(error),
-        };
+        let mut near = self.enter(end);
         let far = tokio::select! {
             biased;
             () = stop.cancelled() => return turned_away(near, CloseReason::Restart).await,
             opened = exit.open(protocol) => opened,
             reason = near.gone() => {
-                info!(code = reason.code(), "the client is gone, or has to go, before its host is there: {reason}");
+                info!(code = reason.code(), "the client has left before its host was there, and had said nothing");
                 return turned_away(near, reason).await;
             }
         };

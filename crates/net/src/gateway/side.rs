@@ -28,6 +28,8 @@ pub(super) struct Side {
     pub(super) closed: Option<CloseReason>,
     /// Whether the bridge has closed it.
     is_told: bool,
+    /// If its peer has closed it: whether that showed how long frames may be.
+    pub(super) taught: Option<bool>,
     /// Messages handed to the machine that are not on the link yet.
     sending: HashMap<Ticket, Passage>,
     /// What those take up.
@@ -54,9 +56,21 @@ impl Side {
     /// A side on which nothing has passed.
     pub(super) fn new(driver: Driver<Watched<BoxLink>, AnyMachine>, store: Store) -> Self {
         let (sending, arriving) = (HashMap::new(), HashMap::new());
-        let (has_ended, closed, is_told, is_amid_last) = (false, None, false, false);
+        let (has_ended, closed, is_told, taught, is_amid_last) = (false, None, false, None, false);
         let (waiting_bytes, tickets) = (0, 0);
-        Self { driver, has_ended, closed, is_told, sending, store, waiting_bytes, tickets, arriving, is_amid_last }
+        Self {
+            driver,
+            has_ended,
+            closed,
+            is_told,
+            taught,
+            sending,
+            store,
+            waiting_bytes,
+            tickets,
+            arriving,
+            is_amid_last,
+        }
     }
 
     /// Whether there is room for another message.
@@ -159,6 +173,12 @@ impl Side {
     pub(super) fn close(&mut self, reason: CloseReason) {
         self.is_told = true;
         self.driver.handle(Input::Close(reason));
+    }
+
+    /// It has ended: its link has nothing any more.
+    pub(super) fn end(&mut self, reason: CloseReason) {
+        self.closed = Some(reason);
+        self.store.flushed();
     }
 
     /// How it ended, and who ended it, for the log.

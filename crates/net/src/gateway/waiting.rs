@@ -1,88 +1,105 @@
 //! A client whose host is not there yet. It is read a little, so that its pings are answered and its end is seen.
 
-use std::time::Duration;
+use std::collections::VecDeque;
+use std::future::poll_fn;
 
-use breakbulk_proto::{Account, CloseReason, Event, Grant, Input, Schedule};
-use tokio::time::sleep;
+use breakbulk_proto::{CloseReason, Input, Limits, plain};
 
 use super::name::Name;
-use super::side::Side;
-use crate::driver::now;
-use crate::link::Link;
+use super::watch::Watched;
+use crate::driver::{ABNORMAL, Driver};
+use crate::link::{Arrival, BoxLink, LinkError};
 
-/// So many bytes of messages are read ahead, and the message with which they become more.
+/// So many bytes are read ahead, and the frame with which they become more. A long one is not read: it waits for room, of
+/// which a client that waits has only its floor.
 const AHEAD: usize = 64 << 10;
-/// So much else that has happened is kept.
-const MOST: usize = 1024;
-/// The time in which a message should go on. One that waits for longer goes first when others need its room.
-const MESSAGE_TIME: Duration = Duration::from_secs(30);
-/// How often it is looked whether a message has to go.
-const LOOK: Duration = Duration::from_millis(100);
+/// About what a frame takes up beside its bytes.
+const FRAME: usize = 256;
 
 /// A client that waits.
 pub(super) struct Waiting {
-    pub(super) side: Side,
+    pub(super) link: Watched<BoxLink>,
     pub(super) name: Name,
-    /// What has come, and the room that it takes up, if there was any.
-    pub(super) ahead: Vec<(Event, Option<Grant>)>,
-    bytes: usize,
-    /// For messages that have come.
-    account: Account,
 }
 
 impl Waiting {
-    pub(super) const fn new(side: Side, name: Name, account: Account) -> Self {
-        Self { side, name, ahead: Vec::new(), bytes: 0, account }
-    }
-
-    /// Waits until the client has gone, or has to go because others need its room more. Cancel-safe.
+    /// Waits until the client has left, without a word: what it has said is for the host. Cancel-safe.
     pub(super) async fn gone(&mut self) -> CloseReason {
-        loop {
-            let reads = self.bytes < AHEAD && self.ahead.len() < MOST;
-            tokio::select! {
-                event = self.side.driver.next(), if reads => match event {
-                    Some(Event::Closed(reason)) => return reason,
-                    Some(event) => self.keep(event),
-                    None => return CloseReason::Normal,
-                },
-                () = sleep(LOOK), if self.bytes > 0 => {
-                    if self.ahead.iter().filter_map(|(_, room)| room.as_ref()).any(Grant::evicted) {
-                        return CloseReason::Evicted;
-                    }
-                }
+        CloseReason::Peer { code: poll_fn(|cx| self.link.poll_ahead(cx)).await }
+    }
+
+    /// Closes its link: the host does not come.
+    pub(super) async fn turn_away(self, reason: CloseReason) {
+        let config = plain::Config { limits: Limits::default(), one_line: false, front_only: false };
+        let mut driver = Driver::new(self.link, plain::Connection::new(config));
+        driver.handle(Input::Close(reason));
+        while driver.next().await.is_some() {}
+    }
+}
+
+/// What was read ahead of a link, as it came.
+#[derive(Debug, Default)]
+pub(super) struct Ahead {
+    arrivals: VecDeque<Option<Result<Arrival, LinkError>>>,
+    bytes: usize,
+    /// Nothing follows.
+    is_over: bool,
+}
+
+impl Ahead {
+    /// Whether more is to be read.
+    pub(super) const fn wants_more(&self) -> bool {
+        !self.is_over && self.bytes < AHEAD
+    }
+
+    /// Keeps what a link has brought.
+    pub(super) fn push(&mut self, arrival: Option<Result<Arrival, LinkError>>) {
+        let bytes = match &arrival {
+            Some(Ok(Arrival::Frame { bytes, .. })) => bytes.len(),
+            Some(Ok(Arrival::Acked { .. })) => 0,
+            _ => {
+                self.is_over = true;
+                0
             }
-        }
+        };
+        self.bytes = self.bytes.saturating_add(bytes).saturating_add(FRAME);
+        self.arrivals.push_back(arrival);
     }
 
-    fn keep(&mut self, event: Event) {
-        let mut room = None;
-        if let Event::Message { message, .. } = &event {
-            self.side.driver.link_mut().release_room();
-            let (bytes, schedule) = (message.len(), Schedule { started: now(), timeout: MESSAGE_TIME });
-            room = self.account.reserve(u64::try_from(bytes).unwrap_or(u64::MAX), schedule).ok();
-            self.bytes = self.bytes.saturating_add(bytes);
-        }
-        self.ahead.push((event, room));
+    /// What came first.
+    pub(super) fn pop(&mut self) -> Option<Option<Result<Arrival, LinkError>>> {
+        self.arrivals.pop_front()
     }
 
-    /// Closes its link, if it is not closed: the host does not come.
-    pub(super) async fn turn_away(mut self, reason: CloseReason) {
-        self.side.driver.handle(Input::Close(reason));
-        while !matches!(self.side.driver.next().await, Some(Event::Closed(_)) | None) {}
+    /// Whether there is nothing.
+    pub(super) fn is_empty(&self) -> bool {
+        self.arrivals.is_empty()
+    }
+
+    /// If the peer has left before it said anything: the code with which it did.
+    pub(super) fn left_with(&self) -> Option<u16> {
+        match self.arrivals.front()? {
+            Some(Ok(Arrival::Closed { code, .. })) => Some(*code),
+            Some(Err(LinkError::Io(_) | LinkError::Silent(_))) | None => Some(ABNORMAL),
+            _ => None,
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use breakbulk_proto::ahp::Role;
-    use breakbulk_proto::{Budget, BudgetConfig, Limits};
+    use breakbulk_proto::{Budget, BudgetConfig};
+    use futures_util::{FutureExt, StreamExt};
     use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
     use tokio::time::timeout;
 
     use super::*;
     use crate::dialect::{Dialect, Setup};
     use crate::gateway::{End, Gateway};
-    use crate::link::{WebSocket, WebSocketConfig};
+    use crate::link::{Intake, Link, WebSocket, WebSocketConfig};
 
     const MOMENT: Duration = Duration::from_secs(1);
     const TEXT: u8 = 0x81;
@@ -93,11 +110,11 @@ mod tests {
     /// A client on a WebSocket that waits, in a gateway that holds a megabyte; and its end of it.
     fn client() -> (Waiting, DuplexStream, Gateway) {
         let plain = |role| Setup::new(Dialect::Plain, role, Limits::default());
-        let budget = BudgetConfig { process_bytes: 1 << 20, principal_bytes: 1 << 20, floor_bytes: 0 };
+        let budget = BudgetConfig { process_bytes: 1 << 20, principal_bytes: 1 << 20, floor_bytes: 64 << 10 };
         let gateway = Gateway::new(plain(Role::Server), plain(Role::Client), Budget::new(budget));
         let (peer, ours) = duplex(4 << 20);
         let link = WebSocket::server(ours, &WebSocketConfig { keepalive: None, ..WebSocketConfig::default() });
-        (gateway.enter(End::new(link, "near"), Some("me")).expect("random bytes"), peer, gateway)
+        (gateway.enter(End::new(link, "near")), peer, gateway)
     }
 
     /// A client's frame, masked with zeros.
@@ -110,57 +127,88 @@ mod tests {
         peer.write_all(&[&head, &[0; 4][..], payload].concat()).await.expect("a link");
     }
 
-    fn message(len: usize) -> Vec<u8> {
-        format!(r#"{{"jsonrpc":"2.0","method":"{}"}}"#, "m".repeat(len)).into_bytes()
+    async fn waits(waiting: &mut Waiting) -> bool {
+        timeout(MOMENT, waiting.gone()).await.is_err()
+    }
+
+    /// The lengths of the frames that a link brings, and whether a close follows.
+    fn lens(link: &mut Watched<BoxLink>) -> (Vec<usize>, bool) {
+        let mut lens = Vec::new();
+        while let Some(Some(Ok(arrival))) = link.next().now_or_never() {
+            match arrival {
+                Arrival::Frame { bytes, .. } => lens.push(bytes.len()),
+                _ => return (lens, true),
+            }
+        }
+        (lens, false)
     }
 
     #[tokio::test(start_paused = true)]
     async fn pings_are_answered_and_what_was_sent_is_kept_in_its_order() {
-        let (mut waiting, mut peer, gateway) = client();
+        let (mut waiting, mut peer, _gateway) = client();
         for len in [10, 20] {
-            send(&mut peer, TEXT, &message(len)).await;
+            send(&mut peer, TEXT, &vec![b'x'; len]).await;
             send(&mut peer, PING, b"x").await;
         }
-        assert!(timeout(MOMENT, waiting.gone()).await.is_err());
+        assert!(waits(&mut waiting).await);
         let mut pongs = [0; 6];
         peer.read_exact(&mut pongs).await.expect("pongs");
         assert_eq!(pongs, [PONG, 1, b'x', PONG, 1, b'x']);
-        let lens = waiting.ahead.iter().map(|(event, _)| match event {
-            Event::Message { message, .. } => message.len(),
-            other => panic!("{other:?}"),
-        });
-        let lens: Vec<_> = lens.collect();
-        assert_eq!(lens, [message(10).len(), message(20).len()]);
-        assert_eq!(gateway.held(), u64::try_from(lens.iter().sum::<usize>()).expect("a length"));
+        send(&mut peer, TEXT, &[b'x'; 30]).await;
+        assert_eq!(lens(&mut waiting.link), (vec![10, 20, 30], false));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_client_that_leaves_is_gone() {
+    async fn a_client_that_leaves_without_a_word_is_gone() {
         let (mut waiting, mut peer, _gateway) = client();
-        send(&mut peer, TEXT, &message(10)).await;
         send(&mut peer, CLOSE, &1001_u16.to_be_bytes()).await;
         assert_eq!(timeout(MOMENT, waiting.gone()).await, Ok(CloseReason::Peer { code: 1001 }));
         waiting.turn_away(CloseReason::Normal).await;
+        let (mut waiting, peer, _gateway) = client();
+        drop(peer);
+        assert_eq!(timeout(MOMENT, waiting.gone()).await, Ok(CloseReason::Peer { code: 1006 }));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn no_more_is_read_ahead_than_a_little_and_one_message() {
+    async fn what_a_client_has_said_before_it_left_is_for_the_host() {
+        let (mut waiting, mut peer, _gateway) = client();
+        send(&mut peer, TEXT, &[b'x'; 10]).await;
+        send(&mut peer, CLOSE, &1000_u16.to_be_bytes()).await;
+        assert!(waits(&mut waiting).await);
+        assert_eq!(lens(&mut waiting.link), (vec![10], true));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_long_frame_is_not_read_and_takes_up_nothing_until_the_host_is_there() {
         let (mut waiting, mut peer, gateway) = client();
-        for len in [10, 500_000, 10] {
-            send(&mut peer, TEXT, &message(len)).await;
+        for len in [10, 500_000, 20] {
+            send(&mut peer, TEXT, &vec![b'x'; len]).await;
         }
-        assert!(timeout(MOMENT, waiting.gone()).await.is_err());
-        assert_eq!(waiting.ahead.len(), 2);
-        assert!((500_000..501_000).contains(&gateway.held()), "{}", gateway.held());
+        assert!(waits(&mut waiting).await);
+        assert_eq!(gateway.held(), 0);
+        waiting.link.set_intake(Intake { max_frame_bytes: 1 << 20, account: None });
+        assert_eq!(lens(&mut waiting.link), (vec![10, 500_000, 20], false));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_client_that_waits_for_long_goes_when_others_need_its_room() {
+    async fn of_many_short_frames_a_few_are_read_ahead_and_all_arrive() {
+        let (mut waiting, mut peer, _gateway) = client();
+        for _ in 0..10_000 {
+            send(&mut peer, TEXT, b"x").await;
+        }
+        assert!(waits(&mut waiting).await);
+        let ahead = waiting.link.ahead().arrivals.len();
+        assert!((200..300).contains(&ahead), "{ahead}");
+        assert_eq!(lens(&mut waiting.link), (vec![1; 10_000], false));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_breaks_a_rule_is_told_so_when_its_host_is_there() {
         let (mut waiting, mut peer, gateway) = client();
-        send(&mut peer, TEXT, &message(700_000)).await;
-        assert!(timeout(MESSAGE_TIME, waiting.gone()).await.is_err());
-        let schedule = Schedule { started: now(), timeout: MOMENT };
-        assert!(gateway.arriving[0].account(Some("other")).reserve(500_000, schedule).is_err());
-        assert_eq!(timeout(MOMENT, waiting.gone()).await, Ok(CloseReason::Evicted));
+        let limit = gateway.setups[0].max_frame_bytes();
+        peer.write_all(&[&[TEXT, 0x80 | 127][..], &(limit + 1).to_be_bytes(), &[0; 4]].concat()).await.expect("a link");
+        assert!(waits(&mut waiting).await);
+        let arrival = waiting.link.next().await;
+        assert!(matches!(arrival, Some(Err(LinkError::FrameTooLarge(_)))), "{arrival:?}");
     }
 }

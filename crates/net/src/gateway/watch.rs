@@ -1,7 +1,7 @@
 //! A link that remembers what a size limit would show by: the longest frame lately, and whether the link outlived it.
 
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
 use futures_core::Stream;
@@ -9,7 +9,8 @@ use futures_sink::Sink;
 
 use breakbulk_proto::{Capacity, Transmit};
 
-use crate::driver::now;
+use super::waiting::Ahead;
+use crate::driver::{ABNORMAL, now};
 use crate::link::{Arrival, Intake, Link, LinkError, Moved};
 
 /// How much longer a later segment of a message may be: its number has more digits.
@@ -18,6 +19,9 @@ const DIGITS: u64 = 16;
 const NEVER_TOO_LONG: u64 = 8 << 10;
 /// Bytes that may lie in the system's buffers. When more was written after a frame, the peer has read it.
 const IN_FLIGHT: u64 = 16 << 20;
+/// More than stacks read at a time, of which Node with its 2 MiB reads the most. They answer pings by themselves: one that comes
+/// with a frame may be answered before the program behind sees the frame, and closes because of it.
+const AT_ONCE: u64 = 3 << 20;
 
 /// How soon after a frame a link closes that does not take frames of that size. Later, the frame has passed.
 pub(super) const SOON: Duration = Duration::from_secs(2);
@@ -33,10 +37,25 @@ pub(super) struct Watched<L> {
     shortest: Option<u64>,
     /// The longest frame that surely passed.
     passed: u64,
-    /// The sign of the peer that would show that the longest has.
-    probe: Option<u64>,
+    /// The sign of the peer that would show that it has gone on behind the longest.
+    behind: Option<u64>,
+    /// The sign that would show that it has the whole message.
+    whole: Option<u64>,
     /// The length of the longest message handed to the machine since then.
     message: u64,
+    end: End,
+    /// What was read before anybody wanted to know.
+    ahead: Ahead,
+}
+
+/// Who has ended a link.
+#[derive(Debug, Clone, Copy)]
+enum End {
+    Open,
+    /// We have: what the peer does then says nothing.
+    Ours,
+    /// The peer has, or the way, with this code; perhaps because of this frame.
+    Theirs(u16, Option<Suspect>),
 }
 
 /// A long frame, which a close may be for the sake of.
@@ -48,6 +67,8 @@ pub(super) struct Suspect {
     pub(super) message: u64,
     /// The shortest frame that the link took before it.
     pub(super) shortest: Option<u64>,
+    /// Whether the peer has shown that it has read it, and went on.
+    pub(super) is_read: bool,
     at: Instant,
     /// Bytes written since.
     since: u64,
@@ -56,18 +77,30 @@ pub(super) struct Suspect {
 impl Suspect {
     /// A frame that goes out now.
     pub(super) fn new(frame: u64, message: u64, shortest: Option<u64>) -> Self {
-        Self { frame, message, shortest, at: now(), since: 0 }
+        Self { frame, message, shortest, is_read: false, at: now(), since: 0 }
     }
 
     fn is_outlived(&self) -> bool {
         now().saturating_duration_since(self.at) >= SOON || self.since >= IN_FLIGHT
     }
+
+    /// Whether so much was written behind it that a sign of the peer from there would show something.
+    const fn is_behind(&self) -> bool {
+        self.frame > NEVER_TOO_LONG && self.since >= AT_ONCE
+    }
 }
 
 impl<L> Watched<L> {
     /// Watches a link on which frames may be as long as `cap`, and as the link takes.
-    pub(super) const fn new(link: L, cap: u64) -> Self {
-        Self { link, cap, longest: None, shortest: None, passed: 0, probe: None, message: 0 }
+    pub(super) fn new(link: L, cap: u64) -> Self {
+        let (longest, shortest, passed, behind, whole, message) = (None, None, 0, None, None, 0);
+        Self { link, cap, longest, shortest, passed, behind, whole, message, end: End::Open, ahead: Ahead::default() }
+    }
+
+    /// What was read ahead.
+    #[cfg(test)]
+    pub(super) const fn ahead(&self) -> &Ahead {
+        &self.ahead
     }
 
     /// Frames may be as long as this from now on, and as the link takes.
@@ -80,9 +113,31 @@ impl<L> Watched<L> {
         self.message = self.message.max(u64::try_from(len).unwrap_or(u64::MAX));
     }
 
-    /// The longest frame, if it was written so shortly ago that a close now may be for its sake.
+    /// The code with which the peer has ended it, or the way, if it was not we.
+    pub(super) const fn left_with(&self) -> Option<u16> {
+        if let End::Theirs(code, _) = self.end { Some(code) } else { None }
+    }
+
+    /// The longest frame, if it was written so shortly before the end, or ago, that a close may be for its sake.
     pub(super) fn suspect(&self) -> Option<Suspect> {
-        self.longest.filter(|longest| longest.frame > self.passed && !longest.is_outlived())
+        match self.end {
+            End::Theirs(_, suspect) => suspect,
+            End::Open | End::Ours => {
+                self.longest.filter(|longest| longest.frame > self.passed && !longest.is_outlived())
+            }
+        }
+    }
+
+    /// The link is ended by us, or by the peer with a code. Whoever was first has ended it.
+    fn end(&mut self, code: Option<u16>) {
+        if matches!(self.end, End::Open) {
+            self.end = code.map_or(End::Ours, |code| End::Theirs(code, self.suspect()));
+        }
+    }
+
+    /// Notes what a link says of something that was written: it has ended if it has failed.
+    fn written(&mut self, result: Result<(), LinkError>) -> Result<(), LinkError> {
+        result.inspect_err(|_| self.end(Some(ABNORMAL)))
     }
 
     /// The longest frame, for a peer that says that one was too long: it may take its time to say so.
@@ -113,7 +168,7 @@ impl<L> Watched<L> {
         self.clear();
         if self.longest.is_none_or(|longest| frame > longest.frame.saturating_add(DIGITS)) {
             self.longest = Some(Suspect::new(frame, self.message.max(frame), self.shortest));
-            self.probe = None;
+            (self.behind, self.whole) = (None, None);
         }
         self.shortest = Some(self.shortest.map_or(frame, |shortest| shortest.min(frame)));
     }
@@ -127,17 +182,46 @@ impl<L> Watched<L> {
 }
 
 impl<L: Link> Watched<L> {
-    /// Asks whether a frame has passed that has just gone out, if it is as long as the longest, and nobody knows.
-    fn ask(&mut self, frame: u64) {
-        let is_longest = self.longest.is_some_and(|longest| frame.saturating_add(DIGITS) >= longest.frame);
-        if is_longest && frame > self.passed.max(NEVER_TOO_LONG) && self.probe.is_none() {
-            self.probe = self.link.probe();
+    /// Reads a little, and keeps it for whoever will want to know. Ready, with a code, when the peer has left without a word.
+    pub(super) fn poll_ahead(&mut self, cx: &mut Context<'_>) -> Poll<u16> {
+        while self.ahead.wants_more() {
+            let arrival = ready!(Pin::new(&mut self.link).poll_next(cx));
+            self.link.release_room();
+            self.ahead.push(arrival);
+        }
+        self.ahead.left_with().map_or(Poll::Pending, Poll::Ready)
+    }
+
+    /// Asks for a sign that the peer has gone on behind the longest frame, as soon as that would show something.
+    fn ask(&mut self) {
+        let asks = self.open().is_some_and(|longest| longest.is_behind() && !longest.is_read);
+        if asks && self.behind.is_none() {
+            self.behind = self.link.probe();
         }
     }
 
-    /// A frame of which the peer has shown that it has read it has passed, whatever becomes of the link.
+    /// A message of this length has been sent whole. If it is that of the longest frame, asks for a sign that it has arrived.
+    pub(super) fn sent(&mut self, len: usize) {
+        let len = u64::try_from(len).unwrap_or(u64::MAX);
+        let asks = self.open().is_some_and(|longest| longest.is_behind() && len >= longest.message);
+        if asks && self.whole.is_none() {
+            self.whole = self.link.probe();
+        }
+    }
+
+    /// The longest frame, if nobody knows whether it has passed.
+    fn open(&self) -> Option<&Suspect> {
+        self.longest.as_ref().filter(|longest| longest.frame > self.passed)
+    }
+
+    /// Looks for the signs that were asked for. A frame whose message has arrived has passed, whatever becomes of the link.
     fn look(&mut self) {
-        if self.probe.take_if(|probe| *probe <= self.link.probed()).is_some() {
+        let probed = self.link.probed();
+        let has_come = |probe: &mut u64| *probe <= probed;
+        if self.behind.take_if(has_come).is_some() {
+            self.longest.iter_mut().for_each(|longest| longest.is_read = true);
+        }
+        if self.whole.take_if(has_come).is_some() {
             self.passed = self.longest.map_or(0, |longest| longest.frame);
         }
     }
@@ -163,7 +247,7 @@ impl<L: Link> Link for Watched<L> {
     }
 
     fn is_amid_frame(&self) -> bool {
-        self.link.is_amid_frame()
+        !self.ahead.is_empty() || self.link.is_amid_frame()
     }
 
     fn waits_for_room(&self) -> bool {
@@ -179,7 +263,11 @@ impl<L: Link> Link for Watched<L> {
     }
 
     fn end_output(&mut self) -> bool {
-        self.link.end_output()
+        let is_told = self.link.end_output();
+        if is_told {
+            self.end(None);
+        }
+        is_told
     }
 
     fn moved(&self) -> Moved {
@@ -199,10 +287,18 @@ impl<L: Link> Stream for Watched<L> {
     type Item = Result<Arrival, LinkError>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        let next = Pin::new(&mut self.link).poll_next(cx);
+        let next = match self.ahead.pop() {
+            Some(arrival) => Poll::Ready(arrival),
+            None => Pin::new(&mut self.link).poll_next(cx),
+        };
         self.look();
-        if matches!(next, Poll::Ready(Some(Ok(Arrival::Frame { .. })))) {
-            self.clear();
+        match &next {
+            Poll::Ready(Some(Ok(Arrival::Frame { .. }))) => self.clear(),
+            Poll::Ready(Some(Ok(Arrival::Closed { code, .. }))) => self.end(Some(*code)),
+            // What we refuse, we close for.
+            Poll::Ready(Some(Err(LinkError::FrameTooLarge(_) | LinkError::NoRoom(_)))) => self.end(None),
+            Poll::Ready(Some(Err(_)) | None) => self.end(Some(ABNORMAL)),
+            _ => {}
         }
         next
     }
@@ -212,24 +308,25 @@ impl<L: Link> Sink<Transmit> for Watched<L> {
     type Error = LinkError;
 
     fn poll_ready(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), LinkError>> {
-        Pin::new(&mut self.link).poll_ready(cx)
+        let ready = Pin::new(&mut self.link).poll_ready(cx);
+        ready.map(|ready| self.written(ready))
     }
 
     fn start_send(mut self: Pin<&mut Self>, item: Transmit) -> Result<(), LinkError> {
-        let frame = match &item {
-            Transmit::Frame { bytes, .. } => u64::try_from(bytes.len()).unwrap_or(u64::MAX),
-            Transmit::Close(_) => 0,
-        };
-        if frame > 0 {
-            self.note(frame);
+        if let Transmit::Frame { bytes, .. } = &item {
+            self.note(u64::try_from(bytes.len()).unwrap_or(u64::MAX));
+        } else {
+            self.end(None);
         }
-        Pin::new(&mut self.link).start_send(item)?;
-        self.ask(frame);
+        let sent = Pin::new(&mut self.link).start_send(item);
+        self.written(sent)?;
+        self.ask();
         Ok(())
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), LinkError>> {
-        Pin::new(&mut self.link).poll_flush(cx)
+        let flushed = Pin::new(&mut self.link).poll_flush(cx);
+        flushed.map(|flushed| self.written(flushed))
     }
 
     fn poll_close(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), LinkError>> {
@@ -265,22 +362,47 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_the_peer_has_shown_that_it_has_read_has_passed() {
-        let (ours, theirs) = tokio::io::duplex(1 << 20);
-        let config = WebSocketConfig { max_frame_bytes: 1 << 20, ..WebSocketConfig::default() };
+    async fn what_the_peer_has_read_far_behind_was_read_and_what_it_has_whole_has_passed() {
+        let (ours, theirs) = tokio::io::duplex(4 << 20);
+        let config = WebSocketConfig { max_frame_bytes: 4 << 20, ..WebSocketConfig::default() };
         let (link, mut peer) = (WebSocket::client(ours, &config), WebSocket::server(theirs, &config));
         let mut link = Watched::new(link, u64::MAX);
-        for (len, passed) in [(100, 0), (100_000, 100_000), (100_000, 100_000), (200_000, 200_000)] {
-            link.begin(len);
-            let frame =
-                Transmit::Frame { tag: Default::default(), bytes: "x".repeat(len).into(), meta: Default::default() };
-            let before = link.passed();
+        // Frames, of which message the last one was, whether the longest was read then, and what has passed. A stack answers a
+        // ping right behind a frame before its program has seen the frame, so that shows nothing.
+        let frames = [
+            (100, 100, false, 0),
+            (1_600_000, 9_000_000, false, 0),
+            (1_600_000, 9_000_000, false, 0),
+            (1_600_000, 1_600_000, true, 0),
+            (1_600_000, 9_000_000, true, 1_600_000),
+            (1_700_000, 9_000_000, false, 1_600_000),
+        ];
+        for (frame, message, is_read, passed) in frames {
+            link.begin(9_000_000);
+            let bytes = "x".repeat(frame).into();
+            let frame = Transmit::Frame { tag: Default::default(), bytes, meta: Default::default() };
             link.send(frame).await.expect("a link");
-            assert_eq!((link.passed(), link.suspect().is_some()), (before, len as u64 > before));
+            link.sent(message);
+            link.flush().await.expect("a link");
             while peer.next().now_or_never().is_some() {}
             assert!(link.next().now_or_never().is_none());
-            assert_eq!((link.passed(), link.suspect().is_some()), (passed, passed == 0));
+            let longest = link.longest.expect("a frame");
+            assert_eq!((longest.is_read, link.passed()), (is_read, passed), "{longest:?}");
+            assert_eq!(link.suspect().is_some(), longest.frame > passed);
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_frame_is_suspect_of_the_end_that_the_peer_made_however_long_that_takes() {
+        let mut link = watched(&[(100, 100), (3_000_000, 900_000)]);
+        link.end(Some(1011));
+        link.end(None);
+        tokio::time::advance(SOON).await;
+        assert!(link.left_with() == Some(1011) && link.suspect().is_some());
+        let mut link = watched(&[(100, 100), (3_000_000, 900_000)]);
+        link.end(None);
+        link.end(Some(1011));
+        assert_eq!(link.left_with(), None);
     }
 
     #[tokio::test(start_paused = true)]

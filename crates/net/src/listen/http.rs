@@ -142,6 +142,7 @@ impl Front {
             }
         };
         if self.path.as_ref().is_some_and(|path| head.uri.path() != path) {
+            tracing::info!(peer = %place.peer, path = self.path, "not let in: this is the path where the WebSocket is");
             return line(StatusCode::NOT_FOUND, "There is no WebSocket at this path.\n");
         }
         let Some(mut response) = upgrade(&head) else {

@@ -258,7 +258,7 @@ async fn a_slow_reader_stops_what_comes_to_it_and_nobody_else() {
 
 /// Links do not carry the tag by which a peer on Nostr says that it takes transfers.
 #[tokio::test]
-async fn a_large_answer_passes_over_cep22_before_any_large_request_has() {
+async fn large_requests_and_answers_pass_over_cep22_both_ways_before_any_has_had_a_token() {
     let setup = |dialect, role| Setup::new(dialect, role, limits(CAP));
     let gateway = |near, far| Arc::new(Gateway::new(near, far, Budget::default()));
     let beside_client = gateway(setup(Dialect::Plain, Role::Server), setup(Dialect::Cep22, Role::Client));
@@ -276,6 +276,26 @@ async fn a_large_answer_passes_over_cep22_before_any_large_request_has() {
     host.send(answer.clone());
     let heard = tokio::select! { heard = client.next() => heard.unwrap(), end = host.next() => panic!("{end:?}") };
     assert!(heard == Message::from(answer));
+    // The other way round, too: a host asks its client.
+    let large = "梱包".repeat(100_000);
+    host.send(format!(r#"{{"jsonrpc":"2.0","id":"h","method":"sampling/createMessage","params":{{"x":"{large}"}}}}"#));
+    let heard = tokio::select! { heard = client.next() => heard.unwrap(), end = host.next() => panic!("{end:?}") };
+    let heard: serde_json::Value = serde_json::from_slice(&heard.to_bytes()).unwrap();
+    assert!(heard["params"]["x"] == large && heard["id"] == "h");
+    let answer = format!(r#"{{"jsonrpc":"2.0","id":"h","result":"{large}"}}"#);
+    client.send(answer.clone());
+    let heard = tokio::select! { heard = host.next() => heard.unwrap(), end = client.next() => panic!("{end:?}") };
+    assert!(heard == Message::from(answer));
+}
+
+#[tokio::test]
+async fn a_client_that_knows_of_segments_is_not_told_of_those_on_another_link() {
+    let mut world = World::new(CAP);
+    let own = r#""clientId":"me","capabilities":{"chunking":{"maxIncomingFrameBytes":70000,"maxIncomingMessageBytes":90000}}"#;
+    world.client.send(INITIALIZE.replace(r#""clientId":"me""#, own));
+    assert_eq!(world.host_hears().await, Message::from(INITIALIZE));
+    world.host.send(WELCOME);
+    assert_eq!(world.client_hears().await, Message::from(WELCOME));
 }
 
 /// Begins as many large messages as it may, and finishes none.

@@ -256,7 +256,7 @@ async fn nor_does_one_on_which_the_same_message_is_sent_again_after_each_cut() {
         let action = format!(r#"{{"jsonrpc":"2.0","method":"action","params":["{}"]}}"#, "a".repeat(3_000_000));
         let (mut cuts, mut passed) = (0, 0);
         while cuts < 50 {
-            let (mut client, mut host) = connect(&gateways, place, Trap::After(1 + roll(30) as usize));
+            let (mut client, mut host) = connect(&gateways, place, Trap::After(1 + roll(120) as usize));
             pass(&mut client, &mut host, Message::from(INITIALIZE)).await.unwrap();
             pass(&mut host, &mut client, Message::from(WELCOME)).await.unwrap();
             let (from, to) = if place == Where::ToHost { (&mut client, &mut host) } else { (&mut host, &mut client) };

@@ -85,7 +85,7 @@ async fn join(scene: &Scene, gateway: &Gateway, place: Place, io: TcpStream, fro
     let wire = |io| scene.facts.borrow_mut().wire(place.name(), io, &scene.plan);
     let near = End::new(WebSocket::server(wire(io), &config(near)), from.ip().to_string());
     let Ok(Ok(onward)) = timeout(DIAL_TIME, TcpStream::connect(place.leads_to())).await else {
-        let _ = gateway.turn_away(near, CloseReason::Peer { code: BAD_GATEWAY }).await;
+        gateway.turn_away(near, CloseReason::Peer { code: BAD_GATEWAY }).await;
         return;
     };
     let Ok(own) = onward.local_addr() else { return };

@@ -5,8 +5,8 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use breakbulk::DialError;
 use breakbulk::gateway::Lost;
+use breakbulk::{DialError, LinkError};
 use breakbulk_proto::{CloseReason, SendError};
 
 use crate::settings::SettingError;
@@ -36,6 +36,8 @@ pub(crate) enum Error {
     Runtime(io::Error),
     /// The connection ended, and why.
     Closed(CloseReason),
+    /// The link failed, and how.
+    Broken(LinkError),
     /// There is no link to the peer.
     Dial(DialError),
     /// The host, or its log, does not do it.
@@ -64,7 +66,7 @@ impl Error {
         match self {
             Self::Arguments(_) | Self::Setting(_) | Self::Input(_) | Self::Reported => 2,
             Self::Closed(CloseReason::Violation(_)) => 3,
-            Self::Closed(_) => 4,
+            Self::Closed(_) | Self::Broken(_) => 4,
             Self::Reading(_) | Self::Output(_) | Self::File(..) | Self::Writing(..) => 1,
             Self::Random(_) | Self::Runtime(_) | Self::Dial(_) | Self::Listen(_) => 1,
             Self::NotSent(_) | Self::NoAnswer(_) | Self::Answered | Self::Host(_) | Self::Damaged(_) => 1,
@@ -93,6 +95,7 @@ impl fmt::Display for Error {
             Self::Random(error) => write!(f, "no random bytes: {error}"),
             Self::Runtime(error) => write!(f, "cannot start: {error}"),
             Self::Closed(reason) => write!(f, "disconnected: {reason} [{}]", reason.name()),
+            Self::Broken(error) => write!(f, "disconnected: {error}"),
             Self::Dial(error) => write!(f, "cannot connect: {error}"),
             Self::Listen(why) | Self::Host(why) => f.write_str(why),
             Self::Damaged(1) => f.write_str("one thing is damaged"),
@@ -144,6 +147,7 @@ mod tests {
             (Error::Setting(SettingError::NotText { variable: "X".into() }), 2),
             (Error::Closed(CloseReason::Violation(Violation::FrameNotUtf8)), 3),
             (Error::Closed(CloseReason::Peer { code: 1006 }), 4),
+            (Error::Broken(LinkError::Silent(Duration::from_secs(30))), 4),
             (Error::Closed(CloseReason::Restart), 4),
         ] {
             assert_eq!(error.status(), status, "{error}");

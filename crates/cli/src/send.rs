@@ -183,7 +183,9 @@ impl Conversation {
                 Some(Event::SendFailed { error, .. }) => return Err(Error::NotSent(error)),
                 Some(Event::Progress(progress)) => bars.show(progress),
                 Some(Event::Sent { .. }) => bars.sent(size),
-                Some(Event::Closed(reason)) => return Err(Error::Closed(reason)),
+                Some(Event::Closed(reason)) => {
+                    return Err(self.driver.take_failure().map_or(Error::Closed(reason), Error::Broken));
+                }
                 Some(_) => {}
                 None => return Err(Error::Closed(CloseReason::Peer { code: 1006 })),
             }

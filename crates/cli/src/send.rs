@@ -124,7 +124,9 @@ impl Answer {
         };
         let id = paths.get(0).map(|id| json::number(&message.read(id.span)));
         let is_ours = paths.get(1).is_none() && id == Some(Number::Int(ID.into()));
-        Self { result: paths.get(2), error: paths.get(3), is_ours }
+        // Many write `null` for an error that is none.
+        let error = paths.get(3).filter(|error| error.kind != json::Kind::Null);
+        Self { result: paths.get(2), error, is_ours }
     }
 }
 

@@ -15,7 +15,7 @@ use crate::link::{Arrival, Link, LinkError};
 /// How long a link usually has to take our close before it is dropped.
 const CLOSE_TIME: Duration = Duration::from_secs(5);
 
-/// How long it has when the peer has closed: nobody waits for what we still have to say.
+/// How long it has when the peer has closed, where such a peer does not read on: nobody waits for what we still have to say.
 const FAREWELL_TIME: Duration = Duration::from_secs(1);
 
 /// How long frames may go on coming and going before the machine is told the time all the same. What had arrived when a time
@@ -293,7 +293,9 @@ impl<L: Link, M: Machine> Driver<L, M> {
             Poll::Ready(Some(Ok(Arrival::Closed { code, mut text }))) => {
                 text.truncate(text.floor_char_boundary(MAX_CLOSE_TEXT_BYTES));
                 self.close_text = Some(text);
-                (self.close_time, self.is_patient) = (self.close_time.min(FAREWELL_TIME), false);
+                if !self.link.ends_alone() {
+                    (self.close_time, self.is_patient) = (self.close_time.min(FAREWELL_TIME), false);
+                }
                 Input::Close(CloseReason::Peer { code })
             }
             Poll::Ready(Some(Err(error))) => return self.fail(error),

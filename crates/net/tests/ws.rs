@@ -445,3 +445,27 @@ async fn what_a_peer_has_said_before_it_reset_the_link_is_heard_though_nothing_c
         assert_eq!((heard, end), (1, Some(code)));
     }
 }
+
+#[tokio::test]
+async fn a_link_that_is_reset_ends_also_when_it_is_not_read_and_when_pings_wait_for_their_answers() {
+    for (is_read, pings) in [(false, 0), (true, 20)] {
+        let (ours, mut theirs) = tcp().await;
+        let config = WebSocketConfig { keepalive: None, ..config() };
+        let mut driver = driver(WebSocket::server(ours, &config));
+        driver.set_reading(is_read);
+        driver.handle(Input::send(1, format!(r#"{{"jsonrpc":"2.0","method":"{}"}}"#, "m".repeat(16 << 20))));
+        while timeout(Duration::from_millis(50), driver.next()).await.is_ok() {}
+        theirs.write_all(&masked(0x89, b"x").repeat(pings)).await.unwrap();
+        while timeout(Duration::from_millis(50), driver.next()).await.is_ok() {}
+        theirs.set_zero_linger().unwrap();
+        drop(theirs);
+        let end = async {
+            loop {
+                if let Event::Closed(reason) = driver.next().await.unwrap() {
+                    return reason.code();
+                }
+            }
+        };
+        assert_eq!(timeout(Duration::from_secs(20), end).await, Ok(1006), "{is_read} {pings}");
+    }
+}

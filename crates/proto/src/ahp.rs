@@ -278,14 +278,10 @@ impl Connection {
     }
 
     fn fail(&mut self, out: Outgoing, error: SendError) {
-        match out.fail(error, &mut self.outbox) {
-            Some(answer) if self.sender.fits(&answer.message, self.agreement.theirs) => {
-                self.sender.answers.push_back(answer);
-            }
-            // The peer chose an id that leaves no room for an answer.
-            Some(_) => self.outbox.count("answer-too-large"),
-            None => {}
-        }
+        let Some(answer) = out.fail(error, &mut self.outbox) else { return };
+        // The peer may have chosen an id that leaves no room for an answer.
+        let fits = self.sender.fits(&answer.message, self.agreement.theirs);
+        if fits { self.sender.answers.push_back(answer) } else { self.outbox.count("answer-too-large") }
     }
 
     /// Ends the connection: the table is dropped, nothing held back is released, nothing more is sent.

@@ -61,7 +61,8 @@ impl Outgoing {
         };
         let (kind, id) = self.named();
         let answer = id.map(|id| rpc::send_failed(&id, &error));
-        let (instead, reply) = if kind == Kind::Response { (answer, None) } else { (None, answer) };
+        // Whatever has an id and no method was meant as an answer.
+        let (instead, reply) = if kind == Kind::Request { (None, answer) } else { (answer, None) };
         outbox.send_failed(ticket, error, reply);
         instead.map(|message| Self::new(None, message, self.meta))
     }

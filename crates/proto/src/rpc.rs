@@ -55,7 +55,7 @@ impl Envelope {
         // Many write `null` for what is not there.
         let is_there = |found: &Found| found.kind != Json::Null;
         let (params, error) = (params.filter(is_there), error.filter(is_there));
-        let result = result.filter(|result| error.is_none() || is_there(result));
+        let result = result.filter(|result| (error.is_none() && method.is_none()) || is_there(result));
         let method = method.filter(|found: &Found| found.kind == Json::String);
         let named = id.is_some_and(|id| matches!(id.kind, Json::String | Json::Number));
         let kind = match (method, result.or(error)) {

@@ -85,8 +85,8 @@ impl Connection {
             return debug!("an answer to nothing was dropped");
         };
         let answer = match (incoming.result, incoming.error) {
-            (Some(result), _) => Ok(result),
-            (None, error) => Err(failure(error.as_deref().unwrap_or_default())),
+            (Some(result), None) => Ok(result),
+            (_, error) => Err(failure(error.as_deref().unwrap_or_default())),
         };
         // Nobody may wait any more.
         drop(asked.send(answer));

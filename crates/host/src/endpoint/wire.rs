@@ -164,15 +164,17 @@ impl Incoming {
         // The machine has checked it.
         let Ok(found) = json::find(message.slices(), &PATHS) else { return Self::default() };
         let raw = |i| found.get(i).map(|value: Found| slice(message, value.span));
+        // Many write `null` for what is not there.
+        let there = |i| found.get(i).filter(|value| value.kind != Kind::Null).and_then(|_| raw(i));
         let method = found.get(0).filter(|method| method.kind == Kind::String);
         let method = method.and_then(|method| json::string(&message.read(method.span)).map(|text| text.into_owned()));
         let id = found.get(1).filter(|id| matches!(id.kind, Kind::String | Kind::Number));
         Self {
             method,
             id: id.map(|id| slice(message, id.span)),
-            params: raw(2).unwrap_or_else(|| Bytes::from_static(b"{}")),
+            params: there(2).unwrap_or_else(|| Bytes::from_static(b"{}")),
             result: raw(3),
-            error: raw(4),
+            error: there(4),
         }
     }
 

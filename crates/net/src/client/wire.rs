@@ -43,6 +43,8 @@ impl Incoming {
             return Self::Other;
         };
         let part = |i| found.get(i).map(|found| slice(message, found.span));
+        // Many write `null` for what is not there.
+        let has_error = found.get(4).is_some_and(|error| error.kind != Kind::Null);
         let id = found.get(1).filter(|id| matches!(id.kind, Kind::String | Kind::Number));
         match (string(message, found.get(0)), id, part(3), part(4)) {
             (Some(method), Some(id), _, _) => {
@@ -60,7 +62,7 @@ impl Incoming {
                     message: string(message, found.get(6)).unwrap_or_default(),
                     data: part(7),
                 };
-                Self::Answer { id, outcome: result.ok_or_else(remote) }
+                Self::Answer { id, outcome: result.filter(|_| !has_error).ok_or_else(remote) }
             }
             _ => Self::Other,
         }
@@ -267,6 +269,10 @@ mod tests {
         assert!(envelope.text.to_bytes().starts_with(br#"{"channel":"c""#));
         let Incoming::Answer { id: 4, outcome: Ok(result) } = read(r#"{"id":4,"result":[1]}"#) else { panic!() };
         assert_eq!(result, Message::from("[1]"));
+        let with_null = read(r#"{"id":4,"result":[1],"error":null}"#);
+        assert!(matches!(with_null, Incoming::Answer { id: 4, outcome: Ok(_) }));
+        let with_null = read(r#"{"id":4,"result":null,"error":{"code":1}}"#);
+        assert!(matches!(with_null, Incoming::Answer { id: 4, outcome: Err(RequestError::Remote { code: 1, .. }) }));
         let Incoming::Answer { id: 4, outcome: Err(RequestError::Remote { code, message, data }) } =
             read(r#"{"id":4.0,"error":{"code":-32011,"message":"no","data":{"a":1}}}"#)
         else {

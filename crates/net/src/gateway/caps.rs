@@ -80,18 +80,16 @@ impl Caps {
     pub(super) fn cap(&self, name: &Name) -> u64 {
         let mut peers = self.lock();
         let Some(peer) = peers.get_mut(name) else { return u64::MAX };
-        if now().saturating_duration_since(peer.changed) >= RESTORE {
-            let twice = |(cap, from): (u64, u64)| (cap.saturating_mul(2), from);
-            peer.learned = peer.learned.map(twice).filter(|(cap, from)| cap < from);
-            (peer.changed, peer.hopeless) = (now(), None);
-        }
+        peer.restore();
         peer.learned.map_or(u64::MAX, |(cap, _)| cap)
     }
 
     /// If a message of this length is known to fail whatever is done: how long one may be that should pass.
     pub(super) fn limit(&self, name: &Name, len: u64) -> Option<u64> {
-        let (hopeless, limit) = self.lock().get(name).and_then(|peer| peer.hopeless)?;
-        (len >= hopeless).then_some(limit)
+        let mut peers = self.lock();
+        let peer = peers.get_mut(name)?;
+        peer.restore();
+        peer.hopeless.filter(|(hopeless, _)| len >= *hopeless).map(|(_, limit)| limit)
     }
 
     /// Learns from a close, shortly after `suspect`, of a link that frames of `passed` bytes passed.
@@ -112,6 +110,15 @@ impl Caps {
 impl Peer {
     fn new() -> Self {
         Self { learned: None, suspect: None, passed: 0, read: 0, hopeless: None, changed: now() }
+    }
+
+    /// What was learned long ago holds less.
+    fn restore(&mut self) {
+        if now().saturating_duration_since(self.changed) >= RESTORE {
+            let twice = |(cap, from): (u64, u64)| (cap.saturating_mul(2), from);
+            self.learned = self.learned.map(twice).filter(|(cap, from)| cap < from);
+            (self.changed, self.hopeless) = (now(), None);
+        }
     }
 
     fn learn(&mut self, Close { code, splits }: Close, suspect: Option<Suspect>, passed: u64) -> Verdict {
@@ -156,6 +163,8 @@ impl Peer {
     /// Frames of this length do not pass: from now on they are shorter, or such a message is refused.
     fn shrink(&mut self, Suspect { frame, message, .. }: Suspect, splits: bool) -> Verdict {
         self.suspect = None;
+        // Where nothing is split, a frame is a message, and longer ones have not gone out.
+        let message = if splits { message } else { frame };
         let shorter = frame.saturating_sub(1);
         (self.passed, self.read) = (self.passed.min(shorter), self.read.min(shorter));
         let is_hopeless = !splits || frame <= FLOOR;

@@ -124,7 +124,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
     fn poll_message(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Message, LinkError>>> {
         loop {
             self.write_some(cx)?;
-            if self.unanswered < MOST_UNANSWERED || self.poll_write_all(cx)?.is_ready() {
+            let may_read = self.unanswered < MOST_UNANSWERED || self.socket.get_ref().is_broken();
+            if may_read || self.poll_write_all(cx)?.is_ready() {
                 match Pin::new(&mut self.socket).poll_next(cx) {
                     Poll::Ready(Some(Err(error))) => return Poll::Ready(Some(Err(self.refuse(error)))),
                     Poll::Ready(message) => {
@@ -364,10 +365,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Sink<Transmit> for WebSocket<S> {
         let this = self.get_mut();
         if matches!(this.end, End::Open) {
             this.write_some(cx)?;
-            if this.is_cut_off() {
+            let closed = Pin::new(&mut this.socket).poll_close(cx);
+            if closed.is_pending() && this.is_cut_off() {
                 return Poll::Ready(Ok(()));
             }
-            ready!(Pin::new(&mut this.socket).poll_close(cx)).map_err(link_error)?;
+            ready!(closed).map_err(link_error)?;
             this.socket.get_mut().set_room(None);
             this.end = End::Lingering(Box::pin(tokio::time::sleep(LINGER)));
         }

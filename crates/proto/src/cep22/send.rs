@@ -81,9 +81,10 @@ impl Queues {
 impl Connection {
     /// Takes a message of the application's.
     pub(super) fn send(&mut self, ticket: Ticket, message: Message, mut meta: Meta) {
-        let text = Text::read(message, false).ok().filter(|text| text.envelope.kind != Kind::Other);
+        let text = Text::read(message.clone(), false).ok().filter(|text| text.envelope.kind != Kind::Other);
         let Some(mut text) = text else {
-            return self.outbox.send_failed(ticket, SendError::NotJsonRpc, None);
+            let instead = Outgoing::new(Some(ticket), message, meta).fail(SendError::NotJsonRpc, &mut self.outbox);
+            return instead.into_iter().for_each(|instead| self.control(instead.message, instead.meta));
         };
         let kind = text.envelope.kind;
         let id = text.envelope.id_text(&text.message).map(|id| Bytes::copy_from_slice(&id));

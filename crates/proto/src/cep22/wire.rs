@@ -32,6 +32,7 @@ pub(super) static PATHS: [Path; 17] = [
     &["params", "_meta"],
     &["params", "_meta", "progressToken"],
 ];
+const PARAMS: usize = 3;
 /// The token of a progress notification.
 pub(super) const TOKEN: usize = 6;
 const PROGRESS: usize = 7;
@@ -94,7 +95,7 @@ impl Text {
     /// Where a token can be put into a request that has none, and the text around it.
     pub(super) fn token_place(&self) -> Option<(u64, &'static str, &'static str)> {
         let (object, before, [alone, followed]) =
-            match (self.envelope.params, self.paths.get(META), self.paths.get(OWN_TOKEN)) {
+            match (self.paths.get(PARAMS), self.paths.get(META), self.paths.get(OWN_TOKEN)) {
                 (_, _, Some(_)) => return None,
                 (_, Some(meta), None) => (meta, r#""progressToken":"#, ["", ","]),
                 (Some(params), None, None) => (params, r#""_meta":{"progressToken":"#, ["}", "},"]),

@@ -13,7 +13,7 @@ use crate::look::Look;
 
 /// How long the next answer is waited for when the side that asked sends nothing more.
 const ANSWERS: Duration = Duration::from_secs(60);
-/// How much longer a side has to take its close, when the program stops.
+/// How much longer a side has to take its close when the program stops, or when it has taken nothing for long.
 const LAST: Duration = Duration::from_secs(1);
 /// How often it is looked whether something moves.
 const LOOK: Duration = Duration::from_millis(250);
@@ -183,6 +183,11 @@ impl Bridge<'_> {
 
     /// The time is up for what is under way.
     fn give_up(&mut self) {
+        // Who has taken nothing in all that time has little more.
+        if matches!(self.wait, Some(Wait::Quiet { .. })) {
+            let latest = Instant::now() + LAST;
+            self.sides.iter_mut().for_each(|side| side.driver.set_latest(latest));
+        }
         if self.waits_for_host() {
             warn!(side = name(FAR), "it did not end by itself when it was told that nothing more comes, and is ended");
         }

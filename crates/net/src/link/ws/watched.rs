@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::time::Sleep;
+use tokio::time::{Instant, Sleep};
 
 use super::Role;
 use super::meter::Meter;
@@ -30,12 +30,12 @@ pub(super) struct Watched<S> {
     moved: Moved,
     /// The last write was not taken. Only the peer can change that.
     is_full: bool,
-    /// Nothing more can be written. What the peer has said before is read all the same, a close that says why above all; for
-    /// so long, since it may take the system a moment to tell of it.
+    /// Nothing more can be written. What the peer has said before is read all the same, a close that says why above all,
+    /// until its end is there, or for so long nothing of it is read.
     broken: Option<(io::Error, Pin<Box<Sleep>>)>,
 }
 
-/// How long it may take until what had come before a link broke is there, or its end is.
+/// It may take the system a moment to tell of what had come before a link broke. Who does not read has no more time either.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
 impl<S> Watched<S> {
@@ -134,7 +134,11 @@ impl<S: AsyncRead + Unpin> Watched<S> {
     fn poll_input(&mut self, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let before = buffer.filled().len();
         let read = Pin::new(&mut self.io).poll_read(cx, buffer);
-        let Some((_, timer)) = self.broken.as_mut().filter(|_| buffer.filled().len() == before) else { return read };
+        let Some((_, timer)) = &mut self.broken else { return read };
+        if buffer.filled().len() > before {
+            timer.as_mut().reset(Instant::now() + LAST_WORDS);
+            return read;
+        }
         if read.is_pending() {
             ready!(timer.as_mut().poll(cx));
         }
@@ -188,11 +192,21 @@ impl<S: AsyncRead + Unpin> Watched<S> {
 }
 
 impl<S: AsyncWrite + Unpin> Watched<S> {
-    /// Writes all that waits. An error is one of reading, when the time has come.
-    fn poll_write_all(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        if self.broken.is_some() {
-            return Poll::Pending;
+    /// Writes all that waits. An error is told when all is read that there is, or after a moment.
+    fn poll_write_all(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if self.broken.is_none() {
+            match ready!(self.poll_try_write(cx)) {
+                Ok(()) => return Poll::Ready(Ok(())),
+                Err(error) => self.broken = Some((error, Box::pin(tokio::time::sleep(LAST_WORDS)))),
+            }
         }
+        if let Some((_, timer)) = &mut self.broken {
+            ready!(timer.as_mut().poll(cx));
+        }
+        Poll::Ready(self.broken.take().map_or(Ok(()), |(error, _)| Err(error)))
+    }
+
+    fn poll_try_write(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let Self { io, outbox, signs_of_life, is_full, moved, .. } = self;
         let written = outbox.poll_write(io, cx, |outcome| {
             if let Poll::Ready(Ok(written)) = outcome {
@@ -203,15 +217,8 @@ impl<S: AsyncWrite + Unpin> Watched<S> {
                 *signs_of_life = signs_of_life.wrapping_add(1);
             }
         });
-        let flushed = ready!(written).map(|()| Pin::new(&mut self.io).poll_flush(cx));
-        match flushed {
-            Ok(Poll::Pending) => Poll::Pending,
-            Ok(Poll::Ready(Ok(()))) => Poll::Ready(()),
-            Ok(Poll::Ready(Err(error))) | Err(error) => {
-                self.broken = Some((error, Box::pin(tokio::time::sleep(LAST_WORDS))));
-                Poll::Pending
-            }
-        }
+        ready!(written)?;
+        Pin::new(&mut self.io).poll_flush(cx)
     }
 }
 
@@ -238,12 +245,12 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
     }
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.get_mut().poll_write_all(cx).map(Ok)
+        self.get_mut().poll_write_all(cx)
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
-        ready!(this.poll_write_all(cx));
+        ready!(this.poll_write_all(cx))?;
         Pin::new(&mut this.io).poll_shutdown(cx)
     }
 }

@@ -220,7 +220,8 @@ fn what_is_no_json_rpc_is_not_sent_and_who_waits_for_it_hears_so() {
         format!(r#"{{"jsonrpc":"2.0","id":{id},"error":{error}}}"#)
     };
     let requests = [("{}", None), (r#"{"a":1}"#, None), (r#"{"id":7,"method":"m"}"#, Some(error(7)))];
-    for (text, answer) in requests.into_iter().chain([(r#"{"id":8,"result":1}"#, None)]) {
+    let answers = [r#"{"id":8,"result":1}"#, r#"{"jsonrpc":"2.0","id":9,"error":null}"#].map(|text| (text, None));
+    for (text, answer) in requests.into_iter().chain(answers) {
         client.handle(Input::send(1, text), now);
         let [Event::SendFailed { error: SendError::NotJsonRpc, reply, .. }] = &events(&mut client)[..] else {
             panic!("{text}")
@@ -228,5 +229,5 @@ fn what_is_no_json_rpc_is_not_sent_and_who_waits_for_it_hears_so() {
         assert_eq!(reply.as_ref().map(|reply| String::from_utf8(reply.to_bytes().into()).unwrap()), answer);
     }
     // It is the peer that waits for an answer.
-    assert_eq!(frames(&mut client, now), [error(8)]);
+    assert_eq!(frames(&mut client, now), [error(8), error(9)]);
 }

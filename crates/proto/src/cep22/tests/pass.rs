@@ -68,6 +68,7 @@ fn a_gateway_adds_a_token_where_there_is_none_and_swallows_its_progress() {
     }
     for text in [
         r#"{"jsonrpc":"2.0","id":1,"method":"m","params":[1]}"#,
+        r#"{"jsonrpc":"2.0","id":1,"method":"m","params":null}"#,
         r#"{"jsonrpc":"2.0","id":1,"method":"m","params":{"_meta":{"progressToken":1}}}"#,
         r#"{"jsonrpc":"2.0","method":"m"}"#,
         r#"{"jsonrpc":"2.0","id":1,"result":1}"#,

@@ -208,6 +208,16 @@ fn what_is_not_json_rpc_is_not_sent() {
 }
 
 #[test]
+fn who_waits_for_what_is_not_json_rpc_hears_so() {
+    let mut end = End::new(known(), 9999);
+    end.send(1, format!(r#"{{"jsonrpc":"2.0","id":7,"method":"m","params":{{"a":"{}","#, "x".repeat(5000)));
+    assert_eq!(end.unsent().1.map(|reply| reply["id"].clone()), Some(json!(7)));
+    end.send(2, r#"{"jsonrpc":"2.0","id":7,"error":null}"#);
+    assert_eq!(end.unsent(), (SendError::NotJsonRpc, None));
+    assert!(end.next().unwrap().text.contains(r#""id":7,"error":{"#), "the peer waits for it");
+}
+
+#[test]
 fn a_full_queue_refuses_and_empties_again() {
     let limits = LimitsConfig { max_queued_bytes: 3000, ..LimitsConfig::default() };
     let limits = Limits::prove(limits, &BudgetConfig::default()).unwrap();

@@ -1,4 +1,5 @@
-//! A link that remembers what a size limit would show by: the longest frame lately, and whether the link outlived it.
+//! A link that remembers what a size limit would show by: the longest frame lately, whether the link outlived it, and who
+//! ended it. Before anybody wants to know what comes, it reads a little ahead.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};

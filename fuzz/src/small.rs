@@ -28,8 +28,9 @@ impl Small {
         let config = LimitsConfig {
             max_frame_bytes: 1024,
             max_message_bytes: 32 << 10,
+            max_depth: 64,
             max_groups: 3,
-            group_timeout: Duration::from_secs(2),
+            group_timeout: Some(Duration::from_secs(2)),
             grace: Duration::from_secs(1),
             max_queued_bytes: 128 << 10,
             max_held_bytes: 16 << 10,

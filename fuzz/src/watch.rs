@@ -14,7 +14,7 @@ pub struct Watch<M> {
     now: Instant,
     /// What the link takes, as it was told last.
     link: Capacity,
-    /// [`Event::Closed`] came: no event may follow.
+    /// [`Event::Closed`] came: no event may follow, except that what is sent then fails.
     closed: bool,
     /// [`Transmit::Close`] came: nothing to transmit may follow.
     cut: bool,
@@ -56,8 +56,8 @@ impl<M: Machine> Watch<M> {
     /// Its next event.
     pub fn event(&mut self) -> Option<Event> {
         let event = self.machine.poll_event()?;
-        assert!(!self.closed, "an event after Closed: {event:?}");
-        self.closed = matches!(event, Event::Closed(_));
+        assert!(!self.closed || matches!(event, Event::SendFailed { .. }), "an event after Closed: {event:?}");
+        self.closed |= matches!(event, Event::Closed(_));
         Some(event)
     }
 

@@ -1,14 +1,15 @@
 //! What a contributor runs: `cargo xtask test`, and what is too slow or too special for it.
 
 mod args;
+mod attack;
 mod count;
 mod crash;
 mod fuzz;
 mod interop;
-mod lines;
 mod mutants;
 mod run;
 mod sim;
+mod slow;
 mod test;
 mod tools;
 
@@ -23,11 +24,12 @@ cargo xtask COMMAND
   test                               installs what tests need, then runs them all; what CI runs
   interop                            runs the tests against other people's clients and servers alone
   sim --seeds N [--from S]           simulates N seeded networks, from seed S on
-  crash --rounds N [--seed S]        kills a host under load N times, and looks what is left each time
+  crash --rounds N [--seed S]        kills a host under load N times, and checks the log after each
+  attack                             attacks a host with little memory, and prints what that did to it
+  slow                               sends 30 MB over real sockets of 1 MB/s, both ways; takes a minute
   fuzz [--seconds N] [--target T]    fuzzes each target (or T) for N seconds, 60 by default
-  mutants [--file F] [--shard K/N]   breaks the kernel in small ways; each break must fail a test
+  mutants [--file F] [--shard K/N]   breaks the code in small ways; each break must fail a test
   count                              counts instructions per byte, under valgrind
-  lines                              counts the lines of crates/proto without its tests
   help                               prints this
 ";
 
@@ -38,10 +40,11 @@ fn main() -> ExitCode {
         Some("interop") => args.end().and_then(|()| interop::run()),
         Some("sim") => sim::run(args),
         Some("crash") => crash::run(args),
+        Some("attack") => args.end().and_then(|()| attack::run()),
+        Some("slow") => args.end().and_then(|()| slow::run()),
         Some("fuzz") => fuzz::run(args),
         Some("mutants") => mutants::run(args),
         Some("count") => args.end().and_then(|()| count::run()),
-        Some("lines") => args.end().and_then(|()| lines::run()),
         Some("help" | "--help" | "-h") => {
             print!("{HELP}");
             Ok(())

@@ -1,7 +1,7 @@
 //! `cargo xtask test`: everything that must hold before a change is kept.
 
 use crate::run::{Failure, Steps, cargo, must};
-use crate::{interop, lines, tools};
+use crate::{interop, tools};
 
 pub(crate) fn run() -> Result<(), Failure> {
     let mut steps = Steps::default();
@@ -31,6 +31,5 @@ fn all(steps: &mut Steps) -> Result<(), Failure> {
     steps.step("tests", || must(&mut cargo("test --workspace --all-features")))?;
     steps.step("documentation", || {
         must(cargo("doc --workspace --all-features --no-deps").env("RUSTDOCFLAGS", "-D warnings"))
-    })?;
-    steps.step("size of crates/proto", lines::run)
+    })
 }

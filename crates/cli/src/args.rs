@@ -12,9 +12,11 @@ use clap_complete::Shell;
 pub(crate) use self::host::{
     CompactArgs, EraseArgs, ExportArgs, Format, ListArgs, LogArgs, LogCommand, ServeArgs, ShowArgs,
 };
-pub(crate) use self::network::{BridgeArgs, ConfigArgs, RequestArgs, SendArgs, TapArgs};
+pub(crate) use self::network::{
+    BridgeArgs, ChatArgs, ChatOptions, ConfigArgs, RequestArgs, SendArgs, TapArgs, TapOptions,
+};
 
-/// Carry agent messages of any size over links that cap them.
+/// Carry agent messages of any size over links that limit the size of frames.
 ///
 /// A message that is too large for one frame is split into segments that fit, and joined again on the other side.
 #[derive(Debug, Parser)]
@@ -25,10 +27,12 @@ pub(crate) struct Args {
 }
 
 impl Args {
-    /// What was typed. Ends the program where that is help, or makes no sense.
+    /// What was typed. Ends the program for `--help` and for wrong arguments.
     pub(crate) fn typed() -> Self {
-        // Only who types it hears of it: neither help nor completions do.
-        let command = Self::command().mut_subcommand("send", |send| send.arg(network::no_token()));
+        // For a better error message only: neither help nor completions show it.
+        let command = ["send", "chat"].into_iter().fold(Self::command(), |command, name| {
+            command.mut_subcommand(name, |command| command.arg(network::no_token()))
+        });
         Self::from_arg_matches(&command.get_matches()).unwrap_or_else(|error| error.exit())
     }
 }
@@ -36,6 +40,7 @@ impl Args {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     Serve(Box<ServeArgs>),
+    Chat(ChatArgs),
     Log(LogArgs),
     Bridge(BridgeArgs),
     Send(SendArgs),
@@ -50,9 +55,9 @@ pub(crate) enum Command {
 
 /// Split one message from standard input into frames, one a line.
 ///
-/// Reads exactly one JSON-RPC message. White space around it is left out; inside, its bytes are kept when it is split,
-/// so that `join` gives back the same text. Only a message with raw line ends that goes out whole, and any message with
-/// raw line ends in the stdio dialect, is printed without white space: a frame is one line.
+/// Reads exactly one JSON-RPC message. White space around it is removed. Its bytes are kept when it is split, so `join`
+/// prints the same text. White space inside it is removed only where a frame could not be one line: if a message with raw
+/// line ends fits one frame, and in the stdio dialect.
 #[derive(Debug, Arguments)]
 #[command(after_help = SPLIT_EXAMPLES)]
 pub(crate) struct SplitArgs {
@@ -62,13 +67,13 @@ pub(crate) struct SplitArgs {
 
 /// Join frames from standard input, one a line, into messages.
 ///
-/// Prints each message when it is complete, one a line: a message with raw line ends is printed without white space.
-/// A message of which a rule was broken, or a part is missing, is not printed: one line on standard error names the
-/// rule, the line and the sizes, and the exit status is 2. So it is with a line that is neither a message nor a frame,
-/// such as what a program writes for its log between its messages.
+/// Prints each message when it is complete, one a line; a message with raw line ends is printed without white space. A
+/// message that breaks a rule or lacks a part is not printed: a line on standard error names the rule, the line and the
+/// sizes, and the exit status is 2. The same holds for a line that is neither a message nor a frame, such as log output
+/// between messages.
 ///
-/// What comes after is joined all the same, with status 2 at the end. Only in the ahp dialect, where a broken rule
-/// closes the link, it ends there.
+/// Later messages are still joined, and the exit status is 2 at the end. In the ahp dialect, where a broken rule closes the
+/// link, joining stops there.
 #[derive(Debug, Arguments)]
 #[command(after_help = JOIN_EXAMPLES)]
 pub(crate) struct JoinArgs {
@@ -76,7 +81,7 @@ pub(crate) struct JoinArgs {
     pub(crate) wire: WireArgs,
 }
 
-/// List ways whose caps are known, for --preset and ?preset=.
+/// List services with known frame limits, for --preset and ?preset=.
 #[derive(Debug, Arguments)]
 #[command(after_help = PRESETS_EXAMPLES)]
 pub(crate) struct PresetsArgs {
@@ -108,17 +113,17 @@ pub(crate) struct WireArgs {
     #[arg(long, value_enum)]
     pub(crate) dialect: Dialect,
 
-    /// The longest frame. When splitting, ahp has 65536 unless given, cep22 48000, stdio 61440; when joining, any.
+    /// The longest frame. Default when splitting: 65536 for ahp, 48000 for cep22, 61440 for stdio; when joining: no limit.
     ///
-    /// In the stdio dialect a frame's line end counts, and no frame is ever longer than 61440. In the cep22 dialect
-    /// what a relay adds around a frame does not count: leave room for it.
+    /// In the stdio dialect the line end counts, and no frame is ever longer than 61440. In the cep22 dialect, what a relay
+    /// adds around a frame does not count: choose a smaller cap than the relay's.
     #[arg(long, value_name = "SIZE")]
     pub(crate) cap: Option<Size>,
 
     /// For cep22: the progress token of the transfer.
     ///
-    /// A response is split under the token of the request that it answers; a request carries its own. When joining,
-    /// frames with another token are left out, and if none has this one the tokens that there are are named.
+    /// A response needs the token of the request that it answers; a request has its own. When joining, frames with other
+    /// tokens are ignored; if no frame has this token, the error names the tokens that were found.
     #[arg(long)]
     pub(crate) token: Option<String>,
 
@@ -133,13 +138,14 @@ pub(crate) enum Dialect {
     Ahp,
     /// ContextVM's CEP-22: oversized transfers in `notifications/progress`.
     Cep22,
-    /// Chunked stdio, as SwiftAgentKit has it: `UUID:index:total:data`.
+    /// Chunked stdio, as in SwiftAgentKit: `UUID:index:total:data`.
     Stdio,
 }
 
 const TOP_EXAMPLES: &str = "\
 Examples:
   breakbulk serve
+  breakbulk chat 'ws://127.0.0.1:4140/ahp#token=TOKEN'
   breakbulk split --dialect ahp --cap 65536 < message.json > frames
   breakbulk join --dialect ahp < frames
   breakbulk split --dialect stdio < message.json |
@@ -158,7 +164,7 @@ Exit status:
 const PRESETS_EXAMPLES: &str = "\
 Examples:
   breakbulk presets
-      for people, with where each cap is documented
+      for people, with the source of each limit
   breakbulk presets --json | jq '.[] | select(.cap < 100000).name'
       for programs";
 
@@ -176,7 +182,7 @@ Examples:
 const SPLIT_EXAMPLES: &str = "\
 Examples:
   breakbulk split --dialect ahp --cap 1M < message.json
-      frames for a relay that takes a million bytes
+      frames for a relay with a limit of a million bytes
   breakbulk split --dialect cep22 --cap 48k --token req-123 < response.json
       a transfer for the request that had this progress token
   breakbulk split --dialect stdio < message.json
@@ -193,7 +199,7 @@ Examples:
   breakbulk join --dialect cep22 --token req-123 < frames
       one transfer out of many
   agent-server | breakbulk join --dialect stdio
-      messages as they come; lines that are neither message nor frame are left out, and named
+      messages as they come; other lines are reported on standard error
 
 Exit status:
   0  every line was a message or part of one, and all were printed

@@ -1,63 +1,149 @@
-//! `breakbulk bridge`: messages between two ends, each in its own wire form.
+//! `breakbulk bridge`: messages between two ends, each in its own wire form. Several bridges may be one process.
 
-use std::future::Future;
+mod pages;
+
 use std::sync::Arc;
 
-use breakbulk::gateway::{Lost, Served, Watcher};
+use breakbulk::gateway::{Entrance, Exit, Lost, Served, Watcher};
 use breakbulk::{Gateway, Way};
-use breakbulk_proto::Budget;
+use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
-use tracing::Level;
+use tracing::{Instrument, Level, error_span};
 
+use self::pages::BridgePages;
 use crate::failure::Error;
 use crate::log;
 use crate::open;
 use crate::runtime;
-use crate::settings::BridgeSettings;
+use crate::settings::{BridgeSettings, Configuration, SettingError, Settings, check_files};
 use crate::shutdown;
+
+/// A bridge that one process has among others.
+#[derive(Debug)]
+pub(crate) struct Named {
+    name: String,
+    settings: BridgeSettings,
+}
+
+/// Proves the settings of each bridge that the file names.
+pub(crate) fn prove_all(configuration: &Configuration) -> Result<Vec<Named>, Error> {
+    let bridges = configuration.bridges.iter().map(|(name, layers)| {
+        let settings = || {
+            layers.only_in_file(["listen", "connect"])?;
+            let settings = Settings::read(layers)?;
+            check_files(&settings, layers)?;
+            BridgeSettings::prove(settings, layers)
+        };
+        let settings = settings().map_err(|error: SettingError| named(name, error.into()))?;
+        Ok(Named { name: name.clone(), settings })
+    });
+    let bridges: Vec<Named> = bridges.collect::<Result<_, Error>>()?;
+    let mut on_stdio = bridges.iter().filter(|bridge| bridge.settings.uses_stdio());
+    match (on_stdio.next(), on_stdio.next()) {
+        (Some(one), Some(other)) => Err(Error::Arguments(format!(
+            "bridge {:?} and bridge {:?} cannot both use stdio:, since there is one standard input",
+            one.name, other.name
+        ))),
+        _ => Ok(bridges),
+    }
+}
 
 /// Runs a bridge until both ends are done, or until it is told to stop.
 pub(crate) fn run(settings: BridgeSettings) -> Result<(), Error> {
     runtime::run(async {
-        let shutdown = shutdown::requested().map_err(Error::Runtime)?;
-        serve(&settings, shutdown, || None).await
+        let stop = stopped_by_signals()?;
+        Bridge::open(settings, None).await?.serve(stop, || None).await
     })
 }
 
-/// Takes clients from where the settings listen to where they connect. `watch` makes a watcher for each client.
-pub(crate) async fn serve(
-    settings: &BridgeSettings,
-    shutdown: impl Future<Output = &'static str> + Send + 'static,
-    watch: impl Fn() -> Option<Watcher>,
-) -> Result<(), Error> {
-    let BridgeSettings { near, far, keep, door, link, shutdown_timeout } = settings;
-    let exit = open::exit(far, link, *keep)?;
-    let (entrance, notes) = open::entrance(near, door, link).await?;
-    let gateway = Gateway::new(near.setup.clone(), far.setup.clone(), Budget::new(link.budget));
-    let gateway = gateway.with_drain(*shutdown_timeout);
-    notes.iter().for_each(|note| log::say(Level::INFO, note));
+/// Runs several until all are done, or until they are told to stop. If one cannot begin, none does.
+pub(crate) fn run_all(bridges: Vec<Named>) -> Result<(), Error> {
+    runtime::run(async {
+        let stop = stopped_by_signals()?;
+        let mut opened = Vec::new();
+        for Named { name, settings } in bridges {
+            let bridge = Bridge::open(settings, Some(&name)).await.map_err(|error| named(&name, error))?;
+            opened.push((name, bridge));
+        }
+        let mut running = JoinSet::new();
+        for (name, bridge) in opened {
+            let (stop, span) = (stop.clone(), error_span!("bridge", name));
+            let served = async move { bridge.serve(stop, || None).await.map_err(|error| named(&name, error)) };
+            running.spawn(served.instrument(span));
+        }
+        let mut first = Ok(());
+        while let Some(ended) = running.join_next().await {
+            // The others go on; which one has failed is said at once, and by the status at the end.
+            let ended = ended.unwrap_or(Err(Error::Bug));
+            if let Err(error) = &ended {
+                tracing::error!("{error}");
+            }
+            first = first.and(ended);
+        }
+        first
+    })
+}
+
+/// A token that SIGINT, SIGTERM and SIGHUP cancel.
+fn stopped_by_signals() -> Result<CancellationToken, Error> {
+    let shutdown = shutdown::requested().map_err(Error::Runtime)?;
     let stop = CancellationToken::new();
     let stopping = stop.clone();
     tokio::spawn(async move {
         let signal = shutdown.await;
         stopping.cancel();
-        tracing::info!("{signal}: stopping when what is under way has finished");
+        tracing::info!("{signal}: stopping when open work is finished");
     });
-    if *keep && !matches!(far.address.way, Way::Exec(_)) {
-        tracing::warn!("keep means nothing here: only the command of an exec: address outlives a connection");
+    Ok(stop)
+}
+
+fn named(name: &str, error: Error) -> Error {
+    Error::Bridge { name: name.to_owned(), error: Box::new(error) }
+}
+
+/// A bridge that clients can come to.
+pub(crate) struct Bridge {
+    gateway: Arc<Gateway>,
+    entrance: Entrance,
+    exit: Exit,
+    /// Whether there is one client, who was there from the start and decides how this ends.
+    is_single: bool,
+}
+
+impl Bridge {
+    /// Opens both ends, and says where clients come in.
+    pub(crate) async fn open(settings: BridgeSettings, name: Option<&str>) -> Result<Self, Error> {
+        let BridgeSettings { near, far, keep, door, link, max_connections, shutdown_timeout } = settings;
+        let gateway = Gateway::new(near.setup.clone(), far.setup.clone(), link.budget)
+            .map_err(|error| Error::Arguments(error.to_string()))?;
+        let gateway = Arc::new(gateway.with_drain(shutdown_timeout).with_max_clients(max_connections));
+        let exit = open::exit(&far, &link, keep)?;
+        let pages = BridgePages(Arc::clone(&gateway));
+        let (entrance, notes) = open::entrance(&near, &door, &link, pages).await?;
+        for note in notes {
+            log::say(Level::INFO, &name.map_or_else(|| note.clone(), |name| format!("bridge {name}: {note}")));
+        }
+        if keep && !matches!(far.address.way, Way::Exec(_)) {
+            tracing::warn!("--keep has no effect here: only the command of an exec: address can outlive a connection");
+        }
+        Ok(Self { gateway, entrance, exit, is_single: near.address.way.is_single() })
     }
-    match Arc::new(gateway).serve(entrance, exit, stop, watch).await {
-        Some(Served::Panicked) => Err(Error::Bug),
-        // Clients of a listener come and go; only one that was there from the start decides how this ends.
-        Some(served) if near.address.way.is_single() => outcome(served),
-        _ => Ok(()),
+
+    /// Takes clients from one end to the other. `watch` makes a watcher for each client.
+    pub(crate) async fn serve(self, stop: CancellationToken, watch: impl Fn() -> Option<Watcher>) -> Result<(), Error> {
+        match self.gateway.serve(self.entrance, self.exit, stop, watch).await {
+            Some(Served::Panicked) => Err(Error::Bug),
+            // Clients of a listener come and go.
+            Some(served) if self.is_single => outcome(served),
+            _ => Ok(()),
+        }
     }
 }
 
 fn outcome(served: Served) -> Result<(), Error> {
     match served {
         Served::Ended(ended) => match ended.trouble() {
-            Some(reason) => Err(Error::Closed(reason.clone())),
+            Some((reason, words)) => Err(Error::Closed(reason.clone(), words.to_owned())),
             None if ended.lost != Lost::default() => Err(Error::Lost(ended.lost)),
             None => Ok(()),
         },

@@ -58,7 +58,7 @@ impl<'a> Wanted<'a> {
         let tokens: Vec<_> = self.others.iter().take(SHOWN_TOKENS).map(|raw| shown(raw)).collect();
         let more = if self.others.len() > SHOWN_TOKENS { " and more" } else { "" };
         let others = match self.left_out {
-            0 => " or any other".into(),
+            0 => ", and none has any token".into(),
             1 => format!("; one has {}", tokens.join(", ")),
             count => format!("; {count} have {}{more}", tokens.join(", ")),
         };
@@ -153,7 +153,7 @@ mod tests {
             wanted.lack()
         };
         assert_eq!(lack(&["8", "\"7\""]), None);
-        assert_eq!(lack(&[]).unwrap(), r#"no frame has the token "7" or any other"#);
+        assert_eq!(lack(&[]).unwrap(), r#"no frame has the token "7", and none has any token"#);
         assert_eq!(lack(&["8"]).unwrap(), r#"no frame has the token "7"; one has "8""#);
         let want = r#"no frame has the token "7"; 3 have "a\u{1b}", "8""#;
         assert_eq!(lack(&["8", r#""a\u001b""#, "8"]).unwrap(), want);

@@ -5,9 +5,10 @@ use std::io::{self, Write};
 use serde::Serialize;
 use serde_json::Value as Json;
 
-use crate::args::ConfigArgs;
+use crate::args::{ConfigArgs, Format};
+use crate::bridge;
 use crate::failure::Error;
-use crate::settings::{Configuration, Origin, SettingError, Settings, Shown, all, check, check_files};
+use crate::settings::{Configuration, Layers, Origin, Setting, SettingError, Settings, Shown, all, check, check_files};
 
 /// A longer value pushes its neighbour aside instead of making every line long.
 const WIDEST_VALUE: usize = 34;
@@ -17,17 +18,18 @@ pub(crate) fn run(args: ConfigArgs, output: impl Write) -> Result<(), Error> {
     let configuration = Configuration::load(args.settings)?;
     for variable in &configuration.strangers {
         // A platform may set such a variable, so it is no mistake. A misspelt one is worth a word.
-        let _ = writeln!(io::stderr(), "breakbulk: {variable} is no setting of ours; left out");
+        let _ = writeln!(io::stderr(), "breakbulk: {variable} is not a setting; ignored");
     }
     let report = Report::new(&configuration)?;
-    if args.json {
+    if args.json || args.format == Format::Json {
         print_json(report.0.iter().map(Row::json), output)?;
     } else {
         report.print_table(output)?;
     }
     let settings = Settings::read(&configuration.layers)?;
     check_files(&settings, &configuration.layers)?;
-    Ok(check(settings, &configuration.layers)?)
+    check(settings, &configuration.layers)?;
+    bridge::prove_all(&configuration).map(drop)
 }
 
 /// What each setting is, ready to print.
@@ -36,6 +38,8 @@ struct Report(Vec<Row>);
 
 #[derive(Debug)]
 struct Row {
+    /// The bridge that it is about, if the file names several.
+    bridge: Option<String>,
     key: &'static str,
     value: Option<Shown>,
     /// What it means that there is no value.
@@ -48,10 +52,20 @@ impl Report {
         let layers = &configuration.layers;
         let path = configuration.file.as_ref().map(|file| file.display().to_string());
         let value = path.map(|path| Shown { json: Json::from(&*path), lines: vec![path] });
-        let mut rows = vec![Row { key: "config", value, unset: "none", origin: configuration.file_origin.clone() }];
+        let origin = configuration.file_origin.clone();
+        let mut rows = vec![Row { bridge: None, key: "config", value, unset: "none", origin }];
+        let row = |bridge: Option<&String>, layers: &Layers, setting: &'static Setting| {
+            let (value, origin) = (layers.show(setting)?, layers.origin(setting.key));
+            Ok(Row { bridge: bridge.cloned(), key: setting.key, value, unset: setting.default, origin })
+        };
         for setting in all() {
-            let value = layers.show(setting)?;
-            rows.push(Row { key: setting.key, value, unset: setting.default, origin: layers.origin(setting.key) });
+            rows.push(row(None, layers, setting)?);
+        }
+        // Of each bridge, what is not as for all.
+        for (name, of_bridge) in &configuration.bridges {
+            for setting in all().filter(|setting| of_bridge.origin(setting.key) != layers.origin(setting.key)) {
+                rows.push(row(Some(name), of_bridge, setting)?);
+            }
         }
         Ok(Self(rows))
     }
@@ -67,7 +81,13 @@ impl Report {
             writeln!(output, "{}", text.trim_end()).map_err(Error::Output)
         };
         line("KEY", "VALUE", "FROM")?;
-        for (key, lines, from) in &cells {
+        let mut bridge = None;
+        for ((key, lines, from), row) in cells.iter().zip(&self.0) {
+            if row.bridge.as_ref() != bridge {
+                bridge = row.bridge.as_ref();
+                line("", "", "")?;
+                line("[[bridge]]", bridge.map_or("", String::as_str), "")?;
+            }
             let mut lines = lines.iter();
             line(key, lines.next().map_or("", String::as_str), from)?;
             for more in lines {
@@ -104,13 +124,20 @@ impl Row {
             }
             Origin::Default => From { layer: "default", name: None, line: None },
         };
-        Object { key: self.key, value: self.value.as_ref().map(|shown| shown.json.clone()), from }
+        Object {
+            bridge: self.bridge.clone(),
+            key: self.key,
+            value: self.value.as_ref().map(|shown| shown.json.clone()),
+            from,
+        }
     }
 }
 
 /// A row for programs.
 #[derive(Serialize)]
 struct Object {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    bridge: Option<String>,
     key: &'static str,
     value: Option<Json>,
     from: From,

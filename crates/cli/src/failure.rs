@@ -5,11 +5,12 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use breakbulk::DialError;
 use breakbulk::gateway::Lost;
-use breakbulk::{DialError, LinkError};
 use breakbulk_proto::{CloseReason, SendError};
 
 use crate::settings::SettingError;
+use crate::shutdown::Signal;
 
 /// Why the program ends before its work is done.
 #[derive(Debug)]
@@ -34,10 +35,8 @@ pub(crate) enum Error {
     Random(getrandom::Error),
     /// The system gave no threads or no signals.
     Runtime(io::Error),
-    /// The connection ended, and why.
-    Closed(CloseReason),
-    /// The link failed, and how.
-    Broken(LinkError),
+    /// The connection ended, why, and how in words.
+    Closed(CloseReason, String),
     /// There is no link to the peer.
     Dial(DialError),
     /// The host, or its log, does not do it.
@@ -53,24 +52,34 @@ pub(crate) enum Error {
     /// The answer is an error, and was printed.
     Answered,
     /// This signal came before the answer.
-    Interrupted(&'static str),
+    Interrupted(Signal),
     /// Not all that was begun was brought to its end, and the log has said what.
     Lost(Lost),
+    /// One of several bridges has failed.
+    Bridge {
+        /// What the file calls it.
+        name: String,
+        /// Why.
+        error: Box<Error>,
+    },
     /// A part of the program has failed in a way that it never should.
     Bug,
 }
 
 impl Error {
-    /// The exit status: 2 where the caller is to blame, 3 where the peer is, 4 where the way between them is.
+    /// The exit status: 2 where the caller is to blame, 3 where the peer is, 4 where the way between them is, and 128 and the
+    /// number of the signal where one cut it short.
     pub(crate) const fn status(&self) -> u8 {
         match self {
             Self::Arguments(_) | Self::Setting(_) | Self::Input(_) | Self::Reported => 2,
-            Self::Closed(CloseReason::Violation(_)) => 3,
-            Self::Closed(_) | Self::Broken(_) => 4,
+            Self::Closed(CloseReason::Violation(_), _) => 3,
+            Self::Closed(..) => 4,
             Self::Reading(_) | Self::Output(_) | Self::File(..) | Self::Writing(..) => 1,
             Self::Random(_) | Self::Runtime(_) | Self::Dial(_) | Self::Listen(_) => 1,
             Self::NotSent(_) | Self::NoAnswer(_) | Self::Answered | Self::Host(_) | Self::Damaged(_) => 1,
-            Self::Interrupted(_) | Self::Lost(_) | Self::Bug => 1,
+            Self::Lost(_) | Self::Bug => 1,
+            Self::Interrupted(signal) => signal.status(),
+            Self::Bridge { error, .. } => error.status(),
         }
     }
 }
@@ -92,21 +101,21 @@ impl fmt::Display for Error {
             Self::Output(error) => write!(f, "cannot write standard output: {error}"),
             Self::File(path, error) => write!(f, "cannot read {}: {error}", path.display()),
             Self::Writing(path, error) => write!(f, "cannot write to {}: {error}", path.display()),
-            Self::Random(error) => write!(f, "no random bytes: {error}"),
+            Self::Random(error) => write!(f, "the system gave no random bytes: {error}"),
             Self::Runtime(error) => write!(f, "cannot start: {error}"),
-            Self::Closed(reason) => write!(f, "disconnected: {reason} [{}]", reason.name()),
-            Self::Broken(error) => write!(f, "disconnected: {error}"),
+            Self::Closed(reason, how) => write!(f, "disconnected: {how} [{}]", reason.name()),
             Self::Dial(error) => write!(f, "cannot connect: {error}"),
             Self::Listen(why) | Self::Host(why) => f.write_str(why),
-            Self::Damaged(1) => f.write_str("one thing is damaged"),
-            Self::Damaged(count) => write!(f, "{count} things are damaged"),
+            Self::Damaged(1) => f.write_str("one record is damaged"),
+            Self::Damaged(count) => write!(f, "{count} records are damaged"),
             Self::NotSent(error) => write!(f, "not sent: {error} [{}]", error.name()),
             Self::NoAnswer(time) => write!(f, "no answer after {} s", time.as_secs_f32()),
             Self::Answered => f.write_str("the answer is an error"),
             Self::Interrupted(signal) => write!(f, "{signal} before the answer came"),
             Self::Lost(Lost { messages, answers, .. }) => {
-                write!(f, "messages that did not arrive whole: {messages}; answers that did not come: {answers}")
+                write!(f, "lost messages: {messages}; lost answers: {answers}")
             }
+            Self::Bridge { name, error } => write!(f, "bridge {name:?}: {error}"),
             Self::Bug => f.write_str("a connection was lost by a bug in this program"),
         }
     }
@@ -145,10 +154,11 @@ mod tests {
             (Error::Runtime(refused()), 1),
             (Error::Arguments("x".into()), 2),
             (Error::Setting(SettingError::NotText { variable: "X".into() }), 2),
-            (Error::Closed(CloseReason::Violation(Violation::FrameNotUtf8)), 3),
-            (Error::Closed(CloseReason::Peer { code: 1006 }), 4),
-            (Error::Broken(LinkError::Silent(Duration::from_secs(30))), 4),
-            (Error::Closed(CloseReason::Restart), 4),
+            (Error::Closed(CloseReason::Violation(Violation::FrameNotUtf8), String::new()), 3),
+            (Error::Closed(CloseReason::Peer { code: 1006 }, String::new()), 4),
+            (Error::Closed(CloseReason::Restart, String::new()), 4),
+            (Error::Interrupted(Signal::Interrupt), 130),
+            (Error::Interrupted(Signal::Terminate), 143),
         ] {
             assert_eq!(error.status(), status, "{error}");
         }

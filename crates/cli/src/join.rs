@@ -5,7 +5,7 @@ use std::io::{self, BufRead, Write};
 use std::time::Instant;
 
 use breakbulk_proto::json::Compactor;
-use breakbulk_proto::{CloseReason, Event, Input, Machine, Message, Subject, Violation};
+use breakbulk_proto::{CloseReason, Event, Input, Machine, Message, Subject, Ticket, Violation};
 
 use crate::bar::Bar;
 use crate::cep22::{self, Wanted};
@@ -158,7 +158,7 @@ impl<'a, W: Write> Joiner<'a, W> {
                 self.broken(line, &violation);
             }
             Event::Line(_) => {
-                self.fail(line, "neither a message nor a frame; left out".into(), "line-unknown");
+                self.fail(line, "neither a message nor a frame; ignored".into(), "line-unknown");
             }
             Event::Closed(CloseReason::Violation(violation)) => {
                 self.broken(line, &violation);
@@ -178,7 +178,7 @@ impl<'a, W: Write> Joiner<'a, W> {
         if self.plan.counts_requests()
             && let Some(answer) = rpc::answer(message)
         {
-            self.machine.handle(Input::send(0, answer), self.now);
+            self.machine.handle(Input::send(Ticket(0), answer), self.now);
         }
         // Machines check what came in parts; what came on one line, not all of them.
         if is_whole && let Some(violation) = rpc::flaw(&message.to_bytes(), self.plan.limits()) {
@@ -211,11 +211,11 @@ impl<'a, W: Write> Joiner<'a, W> {
     fn unfinished(&mut self, last_line: u64) {
         let open = std::mem::take(&mut self.open);
         if open.is_empty() && self.plan.holds_parts() {
-            let text = "the input ends inside a message: 0 bytes of it have come".into();
+            let text = "the input ends inside a message, after 0 bytes of it".into();
             self.fail((last_line, None), text, "unfinished");
         }
         for (done, total) in open.into_values() {
-            let text = format!("the input ends inside a message: {done} of about {total} bytes have come");
+            let text = format!("the input ends inside a message, after {done} of about {total} bytes");
             self.fail((last_line, None), text, "unfinished");
         }
     }
@@ -223,7 +223,9 @@ impl<'a, W: Write> Joiner<'a, W> {
     fn broken(&mut self, line: (u64, Option<u64>), violation: &Violation) {
         let text = match violation {
             // It need not have come in parts.
-            Violation::MessageNotJsonRpc => "JSON that is no JSON-RPC message".into(),
+            Violation::MessageNotJsonRpc => "JSON, but not a JSON-RPC message".into(),
+            // The line is named in front already.
+            Violation::BadLine { why, .. } => format!("not a message: {why}"),
             other => other.to_string(),
         };
         self.fail(line, text, violation.name());

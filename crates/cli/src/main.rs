@@ -5,6 +5,7 @@ mod args;
 mod bar;
 mod bridge;
 mod cep22;
+mod chat;
 mod config;
 mod failure;
 mod join;
@@ -12,6 +13,7 @@ mod lines;
 mod log;
 mod manual;
 mod open;
+mod pages;
 mod plan;
 mod presets;
 mod rpc;
@@ -24,18 +26,22 @@ mod span;
 mod split;
 mod store;
 mod tap;
+mod units;
 
 use std::io::{self, BufWriter, ErrorKind, Write};
 use std::process::ExitCode;
 
 use tracing::Level;
 
-use crate::args::{Args, Command};
+use crate::args::{Args, ChatArgs, Command, TapArgs};
 use crate::bar::Bar;
+use crate::chat::ChatSettings;
 use crate::failure::Error;
 use crate::plan::Plan;
 use crate::send::SendSettings;
-use crate::settings::{BridgeSettings, Configuration, LogSettings, Scope, ServeSettings, Settings, SettingsArgs};
+use crate::settings::{
+    BridgeSettings, Configuration, LogSettings, Origin, Scope, ServeSettings, Settings, SettingsArgs,
+};
 use crate::tap::TapSettings;
 
 /// Gives large messages back to the system as soon as they are gone. The C library's allocator keeps up to 60 MB in each of its
@@ -65,16 +71,28 @@ fn run(args: Args) -> Result<(), Error> {
         }
         Command::Log(args) => store::run(args.command),
         Command::Bridge(args) => {
-            let (settings, Configuration { layers, .. }) = prepare(args.settings)?;
-            bridge::run(BridgeSettings::prove(settings, &layers)?)
+            let (settings, configuration) = prepare(args.settings)?;
+            if configuration.bridges.is_empty() {
+                return bridge::run(BridgeSettings::prove(settings, &configuration.layers)?);
+            }
+            bridge::run_all(bridge::prove_all(&configuration)?)
         }
         Command::Send(args) => {
             let (settings, Configuration { layers, .. }) = prepare(args.settings)?;
             send::run(SendSettings::prove(args.request, settings, layers)?)
         }
-        Command::Tap(args) => {
-            let (settings, Configuration { layers, .. }) = prepare(args.settings)?;
-            tap::run(TapSettings::prove(&args.url, &args.listen, args.json, settings, layers)?)
+        Command::Tap(TapArgs { tap: args, settings }) => {
+            let (settings, Configuration { layers, .. }) = prepare(settings)?;
+            tap::run(TapSettings::prove(args, settings, layers)?)
+        }
+        Command::Chat(ChatArgs { chat: args, settings }) => {
+            let mut configuration = Configuration::load(settings)?;
+            // Who talks with somebody does not want to read a log beside it.
+            if configuration.layers.origin("log_level") == Origin::Default {
+                configuration.layers.put("log_level", "error", Origin::Default);
+            }
+            let settings = start(&configuration)?;
+            chat::run(ChatSettings::prove(args, settings, configuration.layers)?)
         }
         Command::Split(args) => split::run(&Plan::try_from(args)?, io::stdin().lock(), output(), &Bar::of_message()),
         Command::Join(args) => join::run(&Plan::try_from(args)?, io::stdin().lock(), output(), &Bar::of_input()),
@@ -92,10 +110,15 @@ fn run(args: Args) -> Result<(), Error> {
 /// Reads all settings, and starts the log as they say.
 fn prepare<S: Scope>(args: SettingsArgs<S>) -> Result<(Settings, Configuration), Error> {
     let configuration = Configuration::load(args)?;
+    Ok((start(&configuration)?, configuration))
+}
+
+/// Checks all settings, and starts the log as they say.
+fn start(configuration: &Configuration) -> Result<Settings, Error> {
     let settings = Settings::read(&configuration.layers)?;
     settings::check_files(&settings, &configuration.layers)?;
     log::start(&LogSettings::of(&settings));
-    Ok((settings, configuration))
+    Ok(settings)
 }
 
 /// Standard output, locked only by those who print to it themselves.

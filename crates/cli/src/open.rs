@@ -10,6 +10,7 @@ use breakbulk::{Dialer, Door, ListenConfig, Listener, Route, Token, Way};
 use breakbulk_proto::Capacity;
 
 use crate::failure::Error;
+use crate::pages::{self, Subject};
 use crate::settings::{self, Certificate, Key, LinkSettings, Proxy, Roots, Trust};
 
 /// What dials a route.
@@ -38,25 +39,25 @@ pub(crate) fn exit(route: &Route, link: &LinkSettings, keep: bool) -> Result<Exi
     Ok(exit)
 }
 
-/// The way into a gateway, and what a person must know to come in by it.
+/// The way into a gateway, with pages about it, and what a person must know to come in by it.
 pub(crate) async fn entrance(
     route: &Route,
     door: &settings::Door,
     link: &LinkSettings,
+    pages: impl Subject,
 ) -> Result<(Entrance, Vec<String>), Error> {
     match &route.address.way {
         Way::WebSocket { host, port, target, .. } => {
             let place = (host.as_str(), *port);
             // An address without a path is any path.
             let path = Some(target.as_str()).filter(|path| *path != "/");
-            let more = |config: &mut ListenConfig| config.path = path.map(str::to_owned);
+            let more = |config: &mut ListenConfig| {
+                config.path = path.map(str::to_owned);
+                config.pages = Some(pages::all(pages, config.path.clone()));
+            };
             let (listener, admission) = listener(place, door, web_socket(route, link), more).await?;
             let (scheme, path) = (admission.scheme, path.unwrap_or_default());
-            let mut notes = vec![format!("listening on {scheme}://{}{path}", listener.local_address())];
-            notes.extend(
-                admission.token.iter().filter(|_| admission.is_new).map(|token| format!("token: {}", token.reveal())),
-            );
-            notes.extend(admission.notes());
+            let notes = admission.notes(&format!("{scheme}://{}{path}", listener.local_address()));
             Ok((Entrance::WebSocket(Box::new(listener)), notes))
         }
         Way::Unix(path) => {
@@ -87,12 +88,23 @@ pub(crate) struct Admission {
 }
 
 impl Admission {
-    /// What else is worth a line.
-    pub(crate) fn notes(&self) -> Vec<String> {
+    /// Where we listen, in a form that `send`, `chat` and `tap` take as it is; and what else is worth a line. A token that
+    /// somebody gave us is theirs to show.
+    pub(crate) fn notes(&self, address: &str) -> Vec<String> {
+        let token = self.token.as_ref().filter(|_| self.is_new);
+        let token = token.map(|token| format!("#token={}", escaped(token.reveal()))).unwrap_or_default();
+        let address = format!("listening on {address}{token}");
         let made = self.fingerprint.as_ref().map(|print| format!("certificate made for this run: {print}"));
-        let open = "no token is asked for: every program and user that can reach the port comes in";
-        made.into_iter().chain(self.token.is_none().then(|| open.to_owned())).collect()
+        let open = "no token is required: every program and user that can reach the port can connect";
+        let open = self.token.is_none().then(|| open.to_owned());
+        [address].into_iter().chain(made).chain(open).collect()
     }
+}
+
+/// A token as part of an address.
+pub(crate) fn escaped(token: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
+    token.bytes().map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") }).collect()
 }
 
 /// Listens for WebSockets at a host and port. `more` says what else is served there.
@@ -178,4 +190,18 @@ fn server_tls(tls: &settings::ServerTls, host: &str) -> Result<ServerTls, Error>
 
 fn identity(files: &settings::Identity) -> tls::Identity {
     tls::Identity { certificate: files.certificate.clone(), key: files.key.clone() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_is_the_same_after_its_way_through_an_address() {
+        assert_eq!(escaped("aZ0-._~"), "aZ0-._~");
+        assert_eq!(escaped("a+b/c=&"), "a%2Bb%2Fc%3D%26");
+        let address: breakbulk::Address =
+            format!("ws://h/ahp#token={}", escaped("0123456789+/=%#abc")).parse().unwrap();
+        assert_eq!(address.token.as_ref().map(Token::reveal), Some("0123456789+/=%#abc"));
+    }
 }

@@ -83,14 +83,15 @@ impl Plan {
         let config = LimitsConfig {
             max_frame_bytes: max_message_bytes.clamp(*FRAME_LIMITS.start(), *FRAME_LIMITS.end()),
             max_message_bytes,
+            max_depth: LimitsConfig::default().max_depth,
             max_groups,
-            group_timeout: FOREVER,
+            group_timeout: Some(FOREVER),
             grace: FOREVER,
             max_queued_bytes: u64::MAX,
             max_held_bytes: u64::MAX,
         };
         let limits = Limits::prove(config, &budget)
-            .map_err(|error| Error::Arguments(format!("--max-message does not hold: {error}")))?;
+            .map_err(|error| Error::Arguments(format!("--max-message is invalid: {error}")))?;
         let mut seed = [0; 32];
         getrandom::fill(&mut seed).map_err(Error::Random)?;
         Ok(Self { side, dialect: wire.dialect, limits, budget: Budget::new(budget), cap, token: wire.token, seed })

@@ -6,9 +6,9 @@ use std::path::PathBuf;
 use std::pin::pin;
 use std::time::Duration;
 
-use breakbulk::{AnyMachine, BoxLink, Dialect, Driver, Link, Moved, Route};
+use breakbulk::{Address, AnyMachine, BoxLink, Dialect, Driver, Link, Moved, Route, Way};
 use breakbulk_proto::json::{self, Found, Number, Path};
-use breakbulk_proto::{Budget, CloseReason, Event, Input, Message, Progress, Subject};
+use breakbulk_proto::{Budget, CloseReason, Event, Input, Message, Progress, Subject, Ticket};
 use bytes::Bytes;
 use serde::de::IgnoredAny;
 
@@ -17,8 +17,8 @@ use crate::bar::Bar;
 use crate::failure::{Error, Failure};
 use crate::open;
 use crate::runtime;
-use crate::settings::{Layers, LinkSettings, Origin, Settings, to_peer};
-use crate::shutdown;
+use crate::settings::{Layers, LinkSettings, Origin, PATH, Settings, to_peer};
+use crate::shutdown::{self, Signal};
 
 /// What `send` does.
 #[derive(Debug)]
@@ -26,8 +26,8 @@ pub(crate) struct SendSettings {
     pub(crate) route: Route,
     /// The request, whole; its id is [`ID`].
     pub(crate) request: Bytes,
-    /// Whether it is the request that introduces us.
-    is_initialize: bool,
+    /// What goes before it.
+    greeting: Greeting,
     /// How long to wait for the answer.
     pub(crate) timeout: Option<Duration>,
     /// Whether the answer is printed whole.
@@ -35,8 +35,24 @@ pub(crate) struct SendSettings {
     pub(crate) link: LinkSettings,
 }
 
+/// How we introduce ourselves before the request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Greeting {
+    /// Not at all.
+    Nothing,
+    /// As an AHP client: how much a peer takes is part of its answer to `initialize`.
+    Ahp,
+    /// As an MCP client, in the three steps that strict servers want.
+    Mcp,
+}
+
 /// The id of the one request.
 const ID: u32 = 1;
+/// What the machine calls the request, and whatever else we say.
+const REQUEST: Ticket = Ticket(0);
+const BESIDE: Ticket = Ticket(1);
+/// The id of what introduces us to an MCP server, which wants every id once.
+const GREETING_ID: u32 = 0;
 
 impl SendSettings {
     pub(crate) fn prove(args: RequestArgs, mut settings: Settings, mut layers: Layers) -> Result<Self, Error> {
@@ -45,13 +61,26 @@ impl SendSettings {
         }
         layers.put("connect", &args.url, Origin::Argument("URL"));
         settings.connect = layers.read("connect")?;
+        if let Some(connect) = settings.connect.as_mut().filter(|connect| !args.mcp && is_host(connect)) {
+            connect.dialect = connect.dialect.or(settings.dialect).or(Some(Dialect::Ahp));
+        }
         let (route, link) = to_peer(settings, &layers)?;
         let params = params(args.params, args.params_file, io::stdin())?;
         let request = request(&args.method, params.as_deref());
         let timeout = args.timeout.map(|timeout| timeout.0);
-        let is_initialize = args.method == "initialize";
-        Ok(Self { route, request, is_initialize, timeout, raw: args.raw, link })
+        let greeting = match route.setup.dialect {
+            _ if args.method == "initialize" => Greeting::Nothing,
+            _ if args.mcp => Greeting::Mcp,
+            Dialect::Ahp => Greeting::Ahp,
+            _ => Greeting::Nothing,
+        };
+        Ok(Self { route, request, greeting, timeout, raw: args.raw, link })
     }
+}
+
+/// Whether an address is that of a host, as `serve` prints it.
+fn is_host(address: &Address) -> bool {
+    matches!(&address.way, Way::WebSocket { target, .. } if target.split('?').next() == Some(PATH))
 }
 
 /// Sends the request, and prints its answer.
@@ -64,7 +93,7 @@ pub(crate) fn run(settings: SendSettings) -> Result<(), Error> {
 }
 
 /// Why there will be no answer, as soon as that is known.
-async fn cut_short(timeout: Option<Duration>, shutdown: impl Future<Output = &'static str>) -> Error {
+async fn cut_short(timeout: Option<Duration>, shutdown: impl Future<Output = Signal>) -> Error {
     let late = async {
         match timeout {
             Some(time) => tokio::time::sleep(time).await,
@@ -109,31 +138,64 @@ const HELLO: &str = concat!(
     r#""protocolVersions":["1.0.0","0.9.0"],"clientId":"breakbulk-send"}}"#
 );
 
+/// Who we are, to an MCP server.
+const MCP_HELLO: &str = concat!(
+    r#"{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{},"#,
+    r#""clientInfo":{"name":"breakbulk-send","version":""#,
+    env!("CARGO_PKG_VERSION"),
+    r#""}}}"#
+);
+const MCP_INITIALIZED: &str = r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#;
+/// The server knows no such method.
+const METHOD_NOT_FOUND: i128 = -32601;
+
 /// Where an answer's parts lie.
 struct Answer {
     result: Option<Found>,
     error: Option<Found>,
-    is_ours: bool,
+    /// The id of the request that it answers, if it is an answer to one of ours.
+    id: Option<Number>,
+    /// The code of the error.
+    code: Option<Number>,
 }
 
 impl Answer {
     fn read(message: &Message) -> Self {
-        static PATHS: [Path; 4] = [&["id"], &["method"], &["result"], &["error"]];
+        static PATHS: [Path; 5] = [&["id"], &["method"], &["result"], &["error"], &["error", "code"]];
         let Ok(paths) = json::find(message.slices(), &PATHS) else {
-            return Self { result: None, error: None, is_ours: false };
+            return Self { result: None, error: None, id: None, code: None };
         };
-        let id = paths.get(0).map(|id| json::number(&message.read(id.span)));
-        let is_ours = paths.get(1).is_none() && id == Some(Number::Int(ID.into()));
+        let number = |found: Found| json::number(&message.read(found.span));
+        let id = paths.get(0).filter(|_| paths.get(1).is_none()).map(number);
         // Many write `null` for an error that is none.
         let error = paths.get(3).filter(|error| error.kind != json::Kind::Null);
-        Self { result: paths.get(2), error, is_ours }
+        Self { result: paths.get(2), error, id, code: paths.get(4).map(number) }
     }
+
+    fn is_to(&self, id: u32) -> bool {
+        self.id == Some(Number::Int(id.into()))
+    }
+}
+
+/// What an MCP client owes a server that asks it something: an answer to a ping, and a refusal of all else.
+fn owed(message: &Message) -> Option<Message> {
+    static PATHS: [Path; 2] = [&["id"], &["method"]];
+    let paths = json::find(message.slices(), &PATHS).ok()?;
+    let id = paths.get(0).filter(|id| matches!(id.kind, json::Kind::String | json::Kind::Number))?;
+    let id = String::from_utf8(message.read(id.span).into_owned()).ok()?;
+    let is_ping = &*message.read(paths.get(1)?.span) == br#""ping""#;
+    let answer = if is_ping {
+        format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{}}}}"#)
+    } else {
+        format!(r#"{{"jsonrpc":"2.0","id":{id},"error":{{"code":{METHOD_NOT_FOUND},"message":"Method not found"}}}}"#)
+    };
+    Some(answer.into())
 }
 
 /// A request on its way, and its answer.
 struct Conversation {
     driver: Driver<BoxLink, AnyMachine>,
-    dialect: Dialect,
+    greeting: Greeting,
 }
 
 impl Conversation {
@@ -143,40 +205,58 @@ impl Conversation {
         let link = open::dialer(route, &settings.link).dial(&route.address).await.map_err(Error::Dial)?;
         let account = Budget::new(settings.link.budget).account(Some("the peer"));
         let machine = route.setup.machine(account).map_err(Error::Random)?;
-        Ok(Self { driver: Driver::new(link, machine), dialect: route.setup.dialect })
+        Ok(Self { driver: Driver::new(link, machine), greeting: settings.greeting })
     }
 
-    /// Introduces us where the dialect needs it, and asks.
+    /// Introduces us where that is needed, and asks.
     async fn hold(&mut self, settings: &SendSettings) -> Result<Message, Error> {
-        // How much a peer takes is part of its answer to `initialize`.
-        if self.dialect == Dialect::Ahp && !settings.is_initialize {
-            let hello = self.ask(HELLO.into()).await?;
-            if Answer::read(&hello).error.is_some() {
-                return Ok(hello);
+        match self.greeting {
+            Greeting::Nothing => {}
+            Greeting::Ahp => {
+                let hello = self.ask(HELLO.into(), ID).await?;
+                if Answer::read(&hello).error.is_some() {
+                    return Ok(hello);
+                }
+            }
+            Greeting::Mcp => {
+                let hello = self.ask(MCP_HELLO.into(), GREETING_ID).await?;
+                let Answer { error, code, .. } = Answer::read(&hello);
+                if error.is_none() {
+                    self.driver.handle(Input::send(BESIDE, MCP_INITIALIZED));
+                } else if code != Some(Number::Int(METHOD_NOT_FOUND)) {
+                    return Ok(hello);
+                }
             }
         }
-        self.ask(settings.request.clone().into()).await
+        self.ask(settings.request.clone().into(), ID).await
     }
 
-    /// Sends a request whose id is [`ID`]; gives its answer. Whatever else the peer says is passed over.
-    async fn ask(&mut self, request: Message) -> Result<Message, Error> {
+    /// Sends a request with this id; gives its answer. Whatever else the peer says is passed over, unless it wants an
+    /// answer of an MCP client.
+    async fn ask(&mut self, request: Message, id: u32) -> Result<Message, Error> {
         let size = u64::try_from(request.len()).unwrap_or(u64::MAX);
-        self.driver.handle(Input::send(0, request));
-        let (mut bars, before) = (Bars::new(), self.driver.link().moved());
+        self.driver.handle(Input::send(REQUEST, request));
+        let (mut bars, before) = (Bars::new(), self.driver.link().status().moved);
         let mut glances = tokio::time::interval(GLANCE);
         loop {
             if self.driver.has_ended() {
-                return Err(Error::Closed(CloseReason::Peer { code: 1000 }));
+                let how = "the peer ended its output before it answered";
+                return Err(Error::Closed(CloseReason::Peer { code: 1000 }, how.into()));
             }
             let event = tokio::select! {
                 event = self.driver.next() => event,
                 _ = glances.tick() => {
-                    bars.glance(before, self.driver.link().moved());
+                    bars.glance(before, self.driver.link().status().moved);
                     continue;
                 }
             };
             match event {
-                Some(Event::Message { message, .. }) if Answer::read(&message).is_ours => return Ok(message),
+                Some(Event::Message { message, .. }) if Answer::read(&message).is_to(id) => return Ok(message),
+                Some(Event::Message { message, .. }) if self.greeting == Greeting::Mcp => {
+                    if let Some(answer) = owed(&message) {
+                        self.driver.handle(Input::send(BESIDE, answer));
+                    }
+                }
                 Some(
                     Event::SendFailed { reply: Some(message), .. } | Event::ReceiveFailed { reply: Some(message), .. },
                 ) => {
@@ -184,12 +264,17 @@ impl Conversation {
                 }
                 Some(Event::SendFailed { error, .. }) => return Err(Error::NotSent(error)),
                 Some(Event::Progress(progress)) => bars.show(progress),
-                Some(Event::Sent { .. }) => bars.sent(size),
+                Some(Event::Sent { ticket: REQUEST }) => bars.sent(size),
                 Some(Event::Closed(reason)) => {
-                    return Err(self.driver.take_failure().map_or(Error::Closed(reason), Error::Broken));
+                    let how = self.driver.describe_end(&reason);
+                    return Err(Error::Closed(reason, how));
                 }
                 Some(_) => {}
-                None => return Err(Error::Closed(CloseReason::Peer { code: 1006 })),
+                None => {
+                    let reason = CloseReason::Peer { code: 1006 };
+                    let how = reason.to_string();
+                    return Err(Error::Closed(reason, how));
+                }
             }
         }
     }
@@ -293,7 +378,6 @@ fn read(mut input: impl Read) -> io::Result<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use breakbulk_proto::Ticket;
 
     const MB: u64 = 1 << 20;
 
@@ -325,6 +409,19 @@ mod tests {
         assert_eq!(positions(&bars), (2 * MB, MB));
         bars.sent(3 * MB);
         assert_eq!(positions(&bars), (3 * MB, MB));
+    }
+
+    #[test]
+    fn a_server_that_asks_a_client_gets_an_answer() {
+        let owed =
+            |text: &'static str| owed(&text.into()).map(|answer| String::from_utf8(answer.to_bytes().into()).unwrap());
+        let pong = r#"{"jsonrpc":"2.0","id":"s 1","result":{}}"#;
+        assert_eq!(owed(r#"{"jsonrpc":"2.0","id":"s 1","method":"ping"}"#).as_deref(), Some(pong));
+        let refused = r#"{"jsonrpc":"2.0","id":2,"error":{"code":-32601,"message":"Method not found"}}"#;
+        assert_eq!(owed(r#"{"jsonrpc":"2.0","id":2,"method":"roots/list"}"#).as_deref(), Some(refused));
+        for nothing in [r#"{"jsonrpc":"2.0","method":"ping"}"#, r#"{"jsonrpc":"2.0","id":1,"result":{}}"#, "[]"] {
+            assert_eq!(owed(nothing), None);
+        }
     }
 
     #[test]

@@ -1,14 +1,13 @@
 //! `breakbulk serve`: an agent host on a port of this machine.
 
 mod manager;
-mod pages;
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use breakbulk::{Accepted, Listener, Way};
+use breakbulk::{Accepted, Listener, LogLimit, Way};
 use breakbulk_host::Host;
 use breakbulk_host::agent::demo::Demo;
 use breakbulk_host::agent::{Agent, merge_actions};
@@ -23,6 +22,7 @@ use crate::args::Format;
 use crate::failure::Error;
 use crate::log::say;
 use crate::open::{self, Admission};
+use crate::pages::{self, Health as Condition, Subject};
 use crate::runtime;
 use crate::settings::{AgentName, Means, PATH, ServeSettings};
 use crate::shutdown;
@@ -47,7 +47,7 @@ pub(crate) fn run(settings: ServeSettings, format: Format) -> Result<(), Error> 
         let health = server.log.health();
         let result = tokio::select! {
             signal = shutdown => {
-                info!("{signal}: stopping when what is under way has finished");
+                info!("{signal}: stopping when open work is finished");
                 Ok(())
             }
             () = fenced(health) => Err(Error::Host("another host has taken over the log".into())),
@@ -67,6 +67,7 @@ struct Server {
     admission: Admission,
     clients: JoinSet<()>,
     turned_away: JoinSet<()>,
+    log_limit: LogLimit,
     max_connections: usize,
     shutdown_timeout: Duration,
 }
@@ -76,7 +77,7 @@ impl Server {
         let ServeSettings { route, door, link, is_capped, data, agents, means, .. } = settings;
         let ServeSettings { max_connections, shutdown_timeout, .. } = settings;
         let Way::WebSocket { host: name, port, .. } = route.address.way.clone() else {
-            return Err(Error::Listen("a host listens on ws: or wss:".into()));
+            return Err(Error::Listen("a host can listen on ws: and wss: only".into()));
         };
         let Means { host: mut config, mut store, demo } = means;
         let roots = config.files.roots.clone();
@@ -88,8 +89,8 @@ impl Server {
             AgentName::Demo => Arc::new(Demo::new(demo)) as Arc<dyn Agent>,
         });
         let begun = Host::start(Arc::new(log.clone()), agents.collect(), config, Budget::new(link.budget)).await;
-        let host = begun.map_err(|error| Error::Host(format!("the host does not start: {error}")))?;
-        let pages = pages::all(host.clone());
+        let host = begun.map_err(|error| Error::Host(format!("the host cannot start: {error}")))?;
+        let pages = pages::all(host.clone(), Some(PATH.to_owned()));
         let listening = open::listener((&name, port), &door, open::web_socket(&route, &link), |config| {
             (config.path, config.pages) = (Some(PATH.to_owned()), Some(pages));
         });
@@ -104,25 +105,25 @@ impl Server {
         info!(data = %data.display(), "the log is open");
         warn_of_data_in(&roots, &data);
         let (clients, turned_away) = (JoinSet::new(), JoinSet::new());
-        Ok(Self { log, host, listener, admission, clients, turned_away, max_connections, shutdown_timeout })
+        let log_limit = LogLimit::default();
+        Ok(Self { log, host, listener, admission, clients, turned_away, log_limit, max_connections, shutdown_timeout })
     }
 
     /// Says where it listens, and what a client must show.
     fn say(&self, format: Format) -> Result<(), Error> {
-        let Admission { scheme, token, is_new, .. } = &self.admission;
+        let Admission { scheme, token, .. } = &self.admission;
         let address = format!("{scheme}://{}{PATH}", self.listener.local_address());
-        let token = token.as_ref().map(breakbulk::Token::reveal);
-        let with_token = token.map(|token| format!("{address}?token={}", in_query(token)));
         match format {
             Format::Json => {
+                // For programs of any sort: few of them know what to do with a fragment.
+                let token = token.as_ref().map(breakbulk::Token::reveal);
+                let with_token = token.map(|token| format!("{address}?token={}", open::escaped(token)));
                 let ready = serde_json::json!({ "ahp": with_token.as_ref().unwrap_or(&address), "token": token });
                 let mut out = io::stdout().lock();
                 writeln!(out, "{ready}").and_then(|()| out.flush()).map_err(Error::Output)?;
             }
             Format::Text => {
-                // A token that somebody gave us is theirs to show.
-                let shown = with_token.filter(|_| *is_new).unwrap_or(address);
-                for note in [format!("listening on {shown}")].into_iter().chain(self.admission.notes()) {
+                for note in self.admission.notes(&address) {
                     say(Level::INFO, &note);
                 }
             }
@@ -150,7 +151,10 @@ impl Server {
             self.clients.spawn(async move { drop(host.endpoint().serve(link, principal).await) });
             return;
         }
-        warn!(%peer, limit = self.max_connections, "too many connections: one more is told to come later");
+        if let Some(permit) = self.log_limit.permit("connections") {
+            let (limit, left_out) = (self.max_connections, permit.left_out());
+            warn!(%peer, limit, left_out, "too many connections: one more is closed with 1013 (try again later)");
+        }
         if self.turned_away.len() < MAX_TURNED_AWAY {
             self.turned_away.spawn(async move { drop(timeout(FAREWELL, host.endpoint().turn_away(link)).await) });
         }
@@ -165,11 +169,22 @@ impl Server {
             while clients.join_next().await.is_some() {}
         };
         if timeout(shutdown_timeout, end).await.is_err() {
-            warn!("not all was finished in {} s", shutdown_timeout.as_secs_f32());
+            warn!("not everything was finished within {} s", shutdown_timeout.as_secs_f32());
         }
         clients.shutdown().await;
         drop(host);
         log.close().await;
+    }
+}
+
+impl Subject for Host {
+    async fn health(&self) -> Condition {
+        let health = Host::health(self).await;
+        Condition { is_good: health.is_good(), text: health.to_json().to_string() }
+    }
+
+    fn metrics(&self) -> String {
+        Host::metrics(self)
     }
 }
 
@@ -186,11 +201,11 @@ async fn fenced(mut health: watch::Receiver<Health>) {
             continue;
         }
         match now {
-            Health::Full => error!("the log has no room: nothing is acknowledged until there is"),
+            Health::Full => error!("the disk of the log is full: nothing is acknowledged until there is space"),
             Health::Failed { reason } => {
-                error!("writing the log failed, it is opened anew and looked through: {reason}")
+                error!("writing the log failed; it is opened again and verified: {reason}")
             }
-            Health::Lost { seq } => error!(seq, "the log has lost what it acknowledged: see `breakbulk log verify`"),
+            Health::Lost { seq } => error!(seq, "the log has lost acknowledged entries: see `breakbulk log verify`"),
             Health::Fenced => return,
             // Of that the log has spoken itself.
             Health::Good | Health::Closed => {}
@@ -226,14 +241,8 @@ fn warn_of_data_in(roots: &[PathBuf], data: &Path) {
     let real = real.canonicalize().or_else(|_| real.parent().unwrap_or(&real).canonicalize()).unwrap_or(real);
     if let Some(root) = roots.iter().find(|root| real.starts_with(root)) {
         let (root, data) = (root.display(), data.display());
-        warn!(%root, %data, "the data is inside of a root: clients can read the log, and remove it");
+        warn!(%root, %data, "the data directory is inside a root: clients can read and remove the log");
     }
-}
-
-/// A token as part of a query.
-fn in_query(token: &str) -> String {
-    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
-    token.bytes().map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") }).collect()
 }
 
 /// A connection is a file. What the system lets us have of them is usually far more than it begins with.
@@ -275,12 +284,6 @@ mod tests {
             };
             runtime.block_on(async { tokio::join!(tell, fenced(hear)) });
         });
-        assert_eq!(text.matches("the log has no room").count(), 2, "{text}");
-    }
-
-    #[test]
-    fn a_token_is_the_same_after_its_way_through_a_query() {
-        assert_eq!(in_query("aZ0-._~"), "aZ0-._~");
-        assert_eq!(in_query("a+b/c=&"), "a%2Bb%2Fc%3D%26");
+        assert_eq!(text.matches("the disk of the log is full").count(), 2, "{text}");
     }
 }

@@ -27,14 +27,14 @@ pub(crate) use self::error::SettingError;
 pub(crate) use self::flags::{Bridge, Everything, Peer, Scope, Serve, SettingsArgs, Stored, Tap, Upkeep};
 pub(crate) use self::host::HostSettings;
 pub(crate) use self::kinds::LogLevel;
-use self::kinds::{Fingerprint, Header, Host, Secret, WebOrigin};
+use self::kinds::{Count, Fingerprint, Header, Host, Listen, Secret, WebOrigin};
 pub(crate) use self::layers::{Layers, Origin};
 pub(crate) use self::names::{AgentName, LogFormat, Proxy, Roots};
 pub(crate) use self::proof::{
     BridgeSettings, Certificate, Door, Identity, Key, LinkSettings, LogSettings, REMOTE, ServerTls, Trust, check,
     check_files, to_peer,
 };
-pub(crate) use self::serve::{Means, PATH, ServeSettings, data, retention};
+pub(crate) use self::serve::{Means, PATH, ServeSettings, USUAL, data, retention};
 use self::table::settings;
 pub(crate) use self::table::{Group, Setting};
 use self::value::Field;
@@ -58,122 +58,132 @@ fn find(key: &str) -> Option<&'static Setting> {
 
 settings! { Settings:
     Ends {
-        /// Where clients come in: ws://HOST:PORT, wss://HOST:PORT, unix:PATH, stdio: or exec:COMMAND.
+        /// Where clients connect: ws://HOST:PORT, wss://HOST:PORT, unix:PATH, stdio: or exec:COMMAND.
         ///
-        /// An address takes options in its query: ?cap=900000 (the longest frame), ?dialect=ahp|cep22|stdio|plain (the
-        /// wire form), ?preset=NAME. With exec: they stand before the command: 'exec:?dialect=stdio server --flag'.
+        /// HOST:PORT is short for ws://HOST:PORT, and :PORT for ws://127.0.0.1:PORT. Port 0 means any free port.
         ///
-        /// `serve` takes the first two, with the path /ahp or none, and listens on ws://127.0.0.1:4140/ahp unless told
-        /// otherwise.
-        listen: Option<Address> = "none";
-        /// Where they are taken to, in the same forms.
+        /// Options are in the query: ?cap=900000 (the longest frame), ?dialect=ahp|cep22|stdio|plain (the wire form),
+        /// ?preset=NAME. With exec: they come before the command: 'exec:?dialect=stdio server --flag'.
+        ///
+        /// `serve` accepts ws: and wss: only, with the path /ahp or none. Its default is ws://127.0.0.1:4140/ahp.
+        listen: Option<Listen> = "serve: ws://127.0.0.1:4140/ahp";
+        /// The host to connect each client to, in the same forms.
         connect: Option<Address> = "none";
-        /// Keep the command of an exec: address running when a connection ends, for the next one.
+        /// Keep the command of an exec: address running when a client leaves, for the next client.
         ///
-        /// One connection at a time has it; the others wait. The next one gets it when it owes no answers to the one before,
-        /// and anew when it has exited, or has not answered a client that is gone within 10 seconds.
+        /// One client at a time has the command; the others wait. The next client gets it when it has answered all requests
+        /// of the one before. A command that has exited, or does not answer within 10 seconds after a client has left, is
+        /// started again.
         keep: bool = "false";
     }
     Frames {
-        /// The well-known way that leads to the peer, for its cap: `breakbulk presets` lists them.
+        /// The known service between us and the peer, for its frame limit: `breakbulk presets` lists them.
         preset: Option<&'static Preset> = "none";
-        /// The longest frame on the way to the peer. Goes before a preset's.
+        /// The longest frame to and from the peer. Overrides the cap of a preset.
         ///
-        /// The peer is at --connect, or at the URL of `send` and `tap`; with `serve` it is every client. An address that
-        /// has a cap or a preset of its own keeps it.
+        /// The peer is at --connect, or at the URL of `send`, `chat` and `tap`; with `serve` it is every client. A cap or a
+        /// preset in the address itself overrides this.
         cap: Option<Size> = "none";
-        /// The wire form on the way to the peer.
+        /// The wire form to and from the peer.
         ///
-        /// An address that names its own keeps it. A WebSocket with a cap speaks ahp unless told otherwise, and
-        /// everything else is plain.
+        /// A dialect in the address itself overrides this. The default is ahp for a WebSocket with a cap, and plain for
+        /// everything else.
         dialect: Option<Dialect> = "from the address";
     }
     Listening {
-        /// What a client must show: as `Authorization: Bearer TOKEN`, or as ?token=TOKEN.
+        /// The token that clients must send: as `Authorization: Bearer TOKEN`, or as ?token=TOKEN.
         ///
-        /// Without one, a new token is made at each start and printed. Other people on this machine can read the
+        /// If it is not set, a new token is made at each start and printed. Other users of this machine can read the
         /// arguments of a program: prefer the environment variable or the file.
         token: Option<Secret> = "made and printed at start";
-        /// Let everyone in who can reach the port, without a token: every program and user on this machine.
+        /// Require no token: every program and user that can reach the port can connect.
         no_auth: bool = "false";
         /// Allow a listening address that is not loopback, so that other machines can connect.
         bind_any: bool = "false";
-        /// Let pages of this origin in, such as https://example.com. May be given many times.
+        /// Accept web pages of this origin, such as https://example.com. May be given several times.
         ///
-        /// Without any, only a page from the listening address itself may connect.
+        /// Pages from the listening address itself are always accepted.
         allow_origin: Vec<WebOrigin> = "none";
-        /// Let clients in that call us by this host name. May be given many times.
+        /// Accept clients that use this host name for us. May be given several times.
         ///
-        /// The listening address and the names of loopback are always allowed, with the port that is listened on. Behind
-        /// something that forwards another port, allow the name without a port, such as 127.0.0.1.
+        /// The listening address and the names of loopback are always accepted, with the listening port. If another port is
+        /// forwarded to us, give the name without a port, such as 127.0.0.1.
         allow_host: Vec<Host> = "none";
-        /// The certificate to show, with its chain (PEM). For wss: addresses.
+        /// The server's certificate, with its chain (PEM). For wss: addresses.
         tls_cert: Option<PathBuf> = "none";
         /// The key of that certificate (PEM).
         tls_key: Option<PathBuf> = "none";
         /// Make a certificate at start, for development, and print its fingerprint for --tls-fingerprint.
         tls_self_signed: bool = "false";
-        /// Let only clients in whose certificate was signed by one of these (PEM).
+        /// Accept only clients with a certificate that one of these authorities signed (PEM).
         tls_client_ca: Option<PathBuf> = "none";
     }
     Connecting {
-        /// A header to send, such as 'Authorization: Bearer TOKEN'. May be given many times.
+        /// A header to send, such as 'Authorization: Bearer TOKEN'. May be given several times.
         header: Vec<Header> = "none";
         /// Use the HTTP proxy that the environment names, or none.
         ///
-        /// That is https_proxy for wss:, http_proxy for ws:, all_proxy for both, except for hosts that no_proxy names and for
-        /// this machine. Capitals will do too, but for HTTP_PROXY, which in a CGI program a stranger can set.
+        /// The variables are https_proxy for wss:, http_proxy for ws:, and all_proxy for both. Hosts in no_proxy, and this
+        /// machine, are reached without a proxy. Upper case works too, except HTTP_PROXY, which in a CGI program a stranger
+        /// can set.
         proxy: Proxy = "environment";
-        /// Whose certificates to trust: this machine's, those built in, or either.
+        /// Which authorities to trust: native (this machine's), webpki (built in), or both.
         tls_roots: Roots = "both";
-        /// Trust what these signed, too (PEM).
+        /// Trust these authorities, too (PEM).
         tls_ca: Option<PathBuf> = "none";
-        /// Trust exactly the certificate with this digest, and no other.
+        /// Trust only the certificate with this digest.
         tls_fingerprint: Option<Fingerprint> = "none";
-        /// Trust any certificate. Whoever is between us and the peer can then read and change everything.
+        /// Trust any certificate. An attacker between us and the peer can then read and change everything.
         insecure: bool = "false";
-        /// The certificate to show to the peer (PEM).
+        /// The certificate to send to a peer that asks for one (PEM).
         tls_client_cert: Option<PathBuf> = "none";
         /// The key of that certificate (PEM).
         tls_client_key: Option<PathBuf> = "none";
     }
     Limits {
-        /// The longest frame to take.
+        /// The longest frame to accept.
         max_frame: Option<Size> = "4MiB, or max_message if less";
-        /// The longest message to take.
+        /// The longest message to accept.
         max_message: Size = "32MiB";
-        /// How many messages a peer may have begun and not finished; fewer, if memory has no room for so many of the longest.
-        max_groups: u32 = "8";
-        /// Bytes of messages that may wait to be sent on a connection.
-        max_queued: Size = "128MiB";
-        /// Bytes of finished messages that a connection may hold back until an earlier one is finished.
-        max_held: Size = "64MiB";
-        /// Bytes of unfinished messages that all connections together may hold.
+        /// How deep arrays and objects may be nested in a message. A deeper one is neither accepted nor sent.
         ///
-        /// A bridge may hold so much that arrives from clients, as much from hosts, and as much that waits to leave;
-        /// and as much, each way, of segments that are not whole.
+        /// The default is far above what peers send; many of them accept only 128 or 1,000 levels. From 16 to 16777216.
+        max_nesting: u32 = "1000000";
+        /// How many unfinished messages a peer may have. Fewer, if memory cannot hold that many of the longest message.
+        max_groups: u32 = "8";
+        /// How many connections may be open. One more is closed with 1013 (try again later).
+        max_connections: Option<Count> = "16384 for serve, 256 for a bridge";
+        /// How many bytes may wait to be sent on a connection.
+        max_queued: Size = "128MiB";
+        /// How many bytes of finished messages a connection may hold back until an earlier message is finished.
+        max_held: Size = "64MiB";
+        /// How many bytes of messages all connections together may hold.
+        ///
+        /// A host divides this into requests, answers, sessions and what the log keeps in memory. A bridge holds in it all messages that arrive and wait, and always leaves enough for the longest message of each direction.
         memory: Size = "512MiB";
-        /// Bytes of unfinished messages that the connections of one token together may hold.
+        /// How many bytes of messages the connections of one token together may hold.
         memory_per_token: Size = "320MiB";
-        /// Bytes of unfinished messages that each connection may hold beside those.
+        /// How many bytes of messages each connection may hold in addition, whatever others hold.
         memory_per_connection: Size = "64KiB";
     }
     Time {
-        /// How long a connection may take to be made.
+        /// How long connecting may take.
         connect_timeout: Span = "10s";
-        /// How often to ask a silent peer whether it is there.
+        /// How often to ping a silent peer.
         ping_interval: Span = "10s";
-        /// How long a peer may be silent before it is given up.
+        /// How long a peer may be silent before the connection is closed.
         idle_timeout: Span = "30s";
-        /// How long a message may take to arrive, once begun.
-        group_timeout: Span = "30s";
-        /// How much longer than that to wait: what was sent in time may still be on its way.
+        /// How long a message may take from its first frame to its last. Advertised to peers.
+        ///
+        /// On a pipe (stdio) and in cep22 this is the time of the longest message; a shorter one has proportionally less.
+        group_timeout: Option<Span> = "as max_message at 64 KiB/s, 30s to 10m";
+        /// How much longer than group_timeout to wait, for frames that were sent in time and are still on their way.
         grace: Span = "5s";
-        /// How long open messages may take to finish at the end.
+        /// How long open messages may take to finish at shutdown.
         shutdown_timeout: Span = "5s";
     }
     Log {
-        /// How log lines look: text for people, json for programs.
+        /// The format of log lines: text for people, json for programs.
         log_format: LogFormat = "text";
         /// What to log: off, error, warn, info, debug, trace, or a filter such as warn,breakbulk=debug.
         log_level: LogLevel = "info";

@@ -1,10 +1,44 @@
 //! The end, when a person or a supervisor asks for it: politely the first time, at once the second.
 
+use std::fmt;
 use std::future::Future;
 use std::io;
 
 /// The exit status after a second signal: what shells give for SIGINT.
 const INTERRUPTED: i32 = 130;
+
+/// What asked for the end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Signal {
+    /// SIGINT, or Ctrl-C.
+    Interrupt,
+    /// SIGTERM.
+    Terminate,
+    /// SIGHUP.
+    Hangup,
+}
+
+impl Signal {
+    /// The exit status of a program that it cut short, as shells give it.
+    pub(crate) const fn status(self) -> u8 {
+        match self {
+            Self::Hangup => 129,
+            Self::Interrupt => 130,
+            Self::Terminate => 143,
+        }
+    }
+}
+
+impl fmt::Display for Signal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Interrupt if cfg!(unix) => "SIGINT",
+            Self::Interrupt => "Ctrl-C",
+            Self::Terminate => "SIGTERM",
+            Self::Hangup => "SIGHUP",
+        })
+    }
+}
 
 /// Waits for SIGINT, SIGTERM or SIGHUP, and gives the name of what came. A second one of the first two ends the program
 /// there and then, with all child processes.
@@ -13,7 +47,7 @@ const INTERRUPTED: i32 = 130;
 ///
 /// # Errors
 /// The system does not let us listen.
-pub(crate) fn requested() -> io::Result<impl Future<Output = &'static str> + Send + 'static> {
+pub(crate) fn requested() -> io::Result<impl Future<Output = Signal> + Send + 'static> {
     let mut signals = Signals::new()?;
     let first = tokio::spawn(async move {
         let name = signals.next().await;
@@ -25,11 +59,12 @@ pub(crate) fn requested() -> io::Result<impl Future<Output = &'static str> + Sen
         name
     });
     // The task ends early only with its runtime.
-    Ok(async move { first.await.unwrap_or("end") })
+    Ok(async move { first.await.unwrap_or(Signal::Terminate) })
 }
 
+/// The signals that end a program, one after the other.
 #[cfg(unix)]
-struct Signals {
+pub(crate) struct Signals {
     interrupt: tokio::signal::unix::Signal,
     terminate: tokio::signal::unix::Signal,
     /// None if we were started to outlive the terminal.
@@ -38,14 +73,15 @@ struct Signals {
 
 #[cfg(unix)]
 impl Signals {
-    fn new() -> io::Result<Self> {
+    pub(crate) fn new() -> io::Result<Self> {
         use tokio::signal::unix::{SignalKind, signal};
 
         let hangup = if ignores_hangup() { None } else { Some(signal(SignalKind::hangup())?) };
         Ok(Self { interrupt: signal(SignalKind::interrupt())?, terminate: signal(SignalKind::terminate())?, hangup })
     }
 
-    async fn next(&mut self) -> &'static str {
+    /// The next signal. Cancel-safe.
+    pub(crate) async fn next(&mut self) -> Signal {
         let hangup = async {
             match &mut self.hangup {
                 Some(hangup) => hangup.recv().await,
@@ -53,15 +89,15 @@ impl Signals {
             }
         };
         tokio::select! {
-            _ = self.interrupt.recv() => "SIGINT",
-            _ = self.terminate.recv() => "SIGTERM",
-            _ = hangup => "SIGHUP",
+            _ = self.interrupt.recv() => Signal::Interrupt,
+            _ = self.terminate.recv() => Signal::Terminate,
+            _ = hangup => Signal::Hangup,
         }
     }
 
     /// A terminal that goes away may say so twice: that is no second wish.
     async fn again(&mut self) {
-        while self.next().await == "SIGHUP" {}
+        while self.next().await == Signal::Hangup {}
     }
 }
 
@@ -74,18 +110,20 @@ fn ignores_hangup() -> bool {
     ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).is_some_and(|mask| mask & HANGUP != 0)
 }
 
+/// The signals that end a program, one after the other.
 #[cfg(not(unix))]
-struct Signals;
+pub(crate) struct Signals;
 
 #[cfg(not(unix))]
 impl Signals {
-    fn new() -> io::Result<Self> {
+    pub(crate) fn new() -> io::Result<Self> {
         Ok(Self)
     }
 
-    async fn next(&mut self) -> &'static str {
+    /// The next signal. Cancel-safe.
+    pub(crate) async fn next(&mut self) -> Signal {
         match tokio::signal::ctrl_c().await {
-            Ok(()) => "Ctrl-C",
+            Ok(()) => Signal::Interrupt,
             Err(_) => std::future::pending().await,
         }
     }

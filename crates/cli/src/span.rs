@@ -22,7 +22,7 @@ impl FromStr for Span {
         let unit = UNITS.iter().find(|(name, _)| *name == unit).map(|(_, millis)| *millis);
         let millis = number.parse::<u64>().ok().zip(unit).and_then(|(number, unit)| number.checked_mul(unit));
         match millis {
-            Some(0) => Err("it must be longer than nothing".to_owned()),
+            Some(0) => Err("it must be more than zero".to_owned()),
             Some(millis) => Ok(Self(Duration::from_millis(millis))),
             None => Err(ALLOWED.to_owned()),
         }

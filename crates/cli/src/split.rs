@@ -3,7 +3,7 @@
 use std::io::{self, BufRead, Read as _, Write};
 use std::time::Instant;
 
-use breakbulk_proto::{Event, Input, Machine, Message, Transmit, Violation};
+use breakbulk_proto::{Event, Input, Machine, Message, Ticket, Transmit, Violation};
 use bytes::Bytes;
 
 use crate::bar::Bar;
@@ -24,7 +24,7 @@ pub(crate) fn run(plan: &Plan, input: impl BufRead, mut output: impl Write, bar:
     for input in plan.prelude(&message)? {
         machine.handle(input, now);
     }
-    machine.handle(Input::send(0, message), now);
+    machine.handle(Input::send(Ticket(0), message), now);
     loop {
         // What failed is in the events before a frame: an answer to the peer is no part of the message.
         let transmit = machine.poll_transmit(now);
@@ -110,10 +110,11 @@ fn check(plan: &Plan, first: u64, message: &Bytes) -> Result<(), Error> {
             format!("{error}; the message has {size} bytes"),
             "message-not-json",
         ),
+        Violation::TooDeep(limit) => (0, format!("nested deeper than {limit} levels, in {size} bytes"), "too-deep"),
         Violation::DuplicateKey(key) => {
             (0, format!("key {key:?} comes twice in a message of {size} bytes"), "duplicate-key")
         }
-        _ => (0, format!("{size} bytes of JSON that are no JSON-RPC message"), "message-not-json-rpc"),
+        _ => (0, format!("{size} bytes of JSON, but not a JSON-RPC message"), "message-not-json-rpc"),
     };
     let line = first.saturating_add(line_ends(message.iter().take(offset)));
     Err(Error::Input(Failure { line: Some((line, None)), text, rule }))

@@ -7,14 +7,20 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use breakbulk_host::host::{erase, save_all};
-use breakbulk_host::log::{Channels, ExportError, Log, Options, ReadError, Seq, SqliteLog};
+use breakbulk_host::log::{Channels, DamagedRecord, ExportError, Log, Options, ReadError, Seq, SqliteLog};
+use breakbulk_host::state::{State, StateConfig};
 
+use self::print::Titles;
 use crate::args::{CompactArgs, EraseArgs, ExportArgs, ListArgs, LogCommand, ShowArgs};
 use crate::bar::Bar;
 use crate::failure::Error;
 use crate::runtime;
 use crate::serve::unopened;
 use crate::settings::{self, Configuration, Scope, SettingsArgs};
+use crate::units;
+
+/// The channel that a host cannot do without.
+const ROOT: &str = "ahp-root://";
 
 /// Bytes of bodies that are held at a time.
 const PAGE: usize = 1 << 20;
@@ -41,7 +47,17 @@ async fn list(args: ListArgs) -> Result<(), Error> {
     }
     // Those of the host itself first, then session by session.
     usages.sort_by(|one, other| one.info.session.cmp(&other.info.session));
-    if args.json { print::list(&usages, output()) } else { print::table(&usages, output()) }
+    let titles = titles(&log).await;
+    if args.json { print::list(&usages, &titles, output()) } else { print::table(&usages, &titles, output()) }
+}
+
+/// What each session is called. Without a list of sessions that can be read there are no titles; everything else of the
+/// log can be looked at all the same.
+async fn titles(log: &SqliteLog) -> Titles {
+    let log: Arc<dyn Log> = Arc::new(log.clone());
+    let sessions = async { State::open(log, StateConfig::default()).await?.sessions_with(|_| true).await };
+    let sessions = sessions.await.unwrap_or_default();
+    sessions.into_iter().map(|summary| (summary.resource, summary.title)).collect()
 }
 
 async fn show(args: ShowArgs) -> Result<(), Error> {
@@ -53,11 +69,19 @@ async fn show(args: ShowArgs) -> Result<(), Error> {
         return Err(Error::Host(format!("{} has no channel {channel:?}", dir.display())));
     };
     if from < info.first && info.first > 1 {
-        note(&format!("what was before {} is trimmed", info.first));
+        note(&format!("entries before {} were trimmed", info.first));
     }
     let (mut out, mut next, mut left) = (output(), from.max(info.first), limit.unwrap_or(u64::MAX));
+    let mut damaged: usize = 0;
     while left > 0 {
-        let page = log.read(&channel, next..Seq::MAX, PAGE).await.map_err(unread)?;
+        let page = match log.read(&channel, next..Seq::MAX, PAGE).await {
+            Err(ReadError::Damaged(record @ DamagedRecord::Entry { seq })) => {
+                note(&format!("{record} is damaged"));
+                (damaged, next) = (damaged.saturating_add(1), seq.saturating_add(1));
+                continue;
+            }
+            page => page.map_err(unread)?,
+        };
         let Some(last) = page.last() else { break };
         next = last.seq.saturating_add(1);
         for entry in page.iter().take(usize::try_from(left).unwrap_or(usize::MAX)) {
@@ -65,7 +89,8 @@ async fn show(args: ShowArgs) -> Result<(), Error> {
             print::entry(entry, json, &mut out).map_err(Error::Output)?;
         }
     }
-    out.flush().map_err(Error::Output)
+    out.flush().map_err(Error::Output)?;
+    if damaged == 0 { Ok(()) } else { Err(Error::Damaged(damaged)) }
 }
 
 async fn verify(dir: &Path) -> Result<(), Error> {
@@ -77,7 +102,8 @@ async fn verify(dir: &Path) -> Result<(), Error> {
     };
     let report = log.verify_with(seen).await.map_err(unread)?;
     print::report(&report, output())?;
-    match report.damaged.len().saturating_add(report.faults.len()) {
+    let missing = usize::from(report.missing_end.is_some());
+    match report.damaged.len().saturating_add(report.faults.len()).saturating_add(missing) {
         0 => Ok(()),
         count => Err(Error::Damaged(count)),
     }
@@ -97,11 +123,18 @@ async fn export(args: ExportArgs) -> Result<(), Error> {
         }
     };
     let mut out = output();
-    log.export(channels, &mut out).await.map_err(|error| match error {
+    let exported = log.export(channels, &mut out).await;
+    // What could be read is of use, whatever else is wrong.
+    let flushed = out.flush().map_err(Error::Output);
+    let damaged = exported.map_err(|error| match error {
         ExportError::Write(error) => Error::Output(error),
         error => Error::Host(error.to_string()),
     })?;
-    out.flush().map_err(Error::Output)
+    flushed?;
+    match usize::try_from(damaged).unwrap_or(usize::MAX) {
+        0 => Ok(()),
+        count => Err(Error::Damaged(count)),
+    }
 }
 
 async fn compact(args: CompactArgs) -> Result<(), Error> {
@@ -109,35 +142,43 @@ async fn compact(args: CompactArgs) -> Result<(), Error> {
     let policy = settings::retention(&configuration.layers)?;
     let log = open_for_writing(&dir).await?;
     let before = length(&dir);
-    if policy.max_age.is_some() || policy.max_bytes.is_some() {
+    if policy.wants_snapshots(before) {
         let shared: Arc<dyn Log> = Arc::new(log.clone());
         let unsaved = save_all(&shared).await.map_err(|error| Error::Host(error.to_string()))?;
         for (channel, error) in unsaved {
-            note(&format!("{channel} keeps all that it has, because it cannot be saved: {error}"));
+            note(&format!("no entries of {channel} are removed, because it cannot be saved: {error}"));
         }
     }
     let trimmed = log.retain(policy).await.map_err(|error| Error::Host(error.to_string()))?;
     log.compact().await.map_err(|error| Error::Host(error.to_string()))?;
     log.close().await;
     let mut out = output();
-    writeln!(out, "{trimmed} entries trimmed; {before} bytes before, {} now", length(&dir))
+    let (before, now) = (units::size(before), units::size(length(&dir)));
+    writeln!(out, "{trimmed} entries trimmed; {before} before, {now} now")
         .and_then(|()| out.flush())
         .map_err(Error::Output)
 }
 
 async fn remove(args: EraseArgs) -> Result<(), Error> {
-    let EraseArgs { session, yes, settings } = args;
+    let EraseArgs { name, yes, settings } = args;
     let dir = data(settings)?.1;
     if !yes {
-        return Err(Error::Arguments(format!("{session} would be gone for good: say --yes if that is meant")));
+        return Err(Error::Arguments(format!("this erases {name} for good: add --yes to confirm")));
     }
     let log = open_for_writing(&dir).await?;
     let shared: Arc<dyn Log> = Arc::new(log.clone());
-    let erased = erase(&shared, &session).await.map_err(|error| Error::Host(error.to_string()));
+    let erased = erase(&shared, &name).await.map_err(|error| Error::Host(error.message));
+    // Of the root nothing is erased, only let go: what was there is overwritten when the room is given back.
+    if erased.is_ok() && name == ROOT {
+        log.compact().await.map_err(|error| Error::Host(error.to_string()))?;
+    }
     log.close().await;
-    let Some(entries) = erased? else { return Err(no_session(&session, &dir)) };
+    let Some(entries) = erased? else {
+        return Err(Error::Host(format!("{} has no session or channel {name:?}", dir.display())));
+    };
     let mut out = output();
-    writeln!(out, "{session} is gone, with {entries} entries").and_then(|()| out.flush()).map_err(Error::Output)
+    let what = if name == ROOT { "the past of " } else { "" };
+    writeln!(out, "{what}{name} is gone, with {entries} entries").and_then(|()| out.flush()).map_err(Error::Output)
 }
 
 /// Reads the settings; where the log is.

@@ -1,18 +1,26 @@
 //! `breakbulk tap`: a bridge that prints what passes, one line a message.
 
-use std::borrow::Cow;
-use std::io::{self, Write};
-use std::time::Duration;
+mod follow;
+mod groups;
 
-use breakbulk::gateway::{Passed, Toward, Watcher};
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use breakbulk::gateway::{Toward, Watcher};
 use breakbulk_proto::Kind;
 use tokio_util::sync::CancellationToken;
 
-use crate::bridge;
+use self::follow::{Follower, Line};
+use crate::args::TapOptions;
+use crate::bridge::Bridge;
 use crate::failure::Error;
 use crate::runtime;
-use crate::settings::{BridgeSettings, Layers, Origin, SettingError, Settings};
+use crate::settings::{BridgeSettings, Layers, Origin, Settings};
 use crate::shutdown;
+use crate::units;
 
 /// What `tap` does.
 #[derive(Debug)]
@@ -20,80 +28,169 @@ pub(crate) struct TapSettings {
     bridge: BridgeSettings,
     /// Whether it prints for programs.
     json: bool,
+    output: Output,
+    /// The longest message that is put together from segments to be looked at.
+    max_message_bytes: u64,
+}
+
+/// Where lines go.
+#[derive(Debug)]
+enum Output {
+    Stdout,
+    /// Standard output carries the messages themselves.
+    Stderr,
+    File(PathBuf),
 }
 
 impl TapSettings {
-    pub(crate) fn prove(
-        url: &str,
-        listen: &str,
-        json: bool,
-        mut settings: Settings,
-        mut layers: Layers,
-    ) -> Result<Self, SettingError> {
-        layers.put("listen", listen, Origin::Flag("--listen".into()));
-        layers.put("connect", url, Origin::Argument("URL"));
+    pub(crate) fn prove(args: TapOptions, mut settings: Settings, mut layers: Layers) -> Result<Self, Error> {
+        layers.put("listen", &args.listen, Origin::Flag("--listen".into()));
+        layers.put("connect", &args.url, Origin::Argument("URL"));
         (settings.listen, settings.connect) = (layers.read("listen")?, layers.read("connect")?);
-        for (key, address) in [("listen", &settings.listen), ("connect", &settings.connect)] {
-            if address.as_ref().is_some_and(|address| address.way.is_stdio()) {
-                let why = "allowed is all but stdio:, since tap prints to standard output";
-                return Err(layers.refuse(key, why.into()));
-            }
-        }
-        Ok(Self { bridge: BridgeSettings::prove(settings, &layers)?, json })
+        let max_message_bytes = settings.max_message.0;
+        let bridge = BridgeSettings::prove(settings, &layers)?;
+        let is_on_stdio = bridge.near.address.way.is_stdio() || bridge.far.address.way.is_stdio();
+        let output = match args.output {
+            Some(path) => Output::File(path),
+            None if is_on_stdio => Output::Stderr,
+            None => Output::Stdout,
+        };
+        Ok(Self { bridge, json: args.json, output, max_message_bytes })
     }
 }
 
 /// Prints until it is told to stop, or nobody reads any more what it prints.
 pub(crate) fn run(settings: TapSettings) -> Result<(), Error> {
-    let print = if settings.json { json } else { text };
+    let printer = Arc::new(Mutex::new(Printer::open(&settings)?));
+    let (clients, max_message_bytes) = (AtomicU64::new(0), settings.max_message_bytes);
     runtime::run(async {
         let requested = shutdown::requested().map_err(Error::Runtime)?;
         let unread = CancellationToken::new();
         let is_unread = unread.clone();
         let shutdown = async move {
             tokio::select! {
-                signal = requested => signal,
-                () = is_unread.cancelled() => "nobody reads what is printed",
+                signal = requested => signal.to_string(),
+                () = is_unread.cancelled() => "standard output is closed".to_owned(),
             }
         };
         let watch = || -> Option<Watcher> {
-            let unread = unread.clone();
+            let number = clients.fetch_add(1, Ordering::Relaxed).saturating_add(1);
+            let mut follower = Follower::new(number, max_message_bytes);
+            let (unread, printer) = (unread.clone(), Arc::clone(&printer));
             Some(Box::new(move |passed| {
-                let mut out = io::stdout().lock();
-                if writeln!(out, "{}", print(&passed)).and_then(|()| out.flush()).is_err() {
+                let Some(line) = follower.follow(passed) else { return };
+                if printer.lock().unwrap_or_else(PoisonError::into_inner).print(&line).is_err() {
                     unread.cancel();
                 }
             }))
         };
-        bridge::serve(&settings.bridge, shutdown, watch).await
+        let stop = CancellationToken::new();
+        let stopping = stop.clone();
+        tokio::spawn(async move {
+            let signal = shutdown.await;
+            stopping.cancel();
+            tracing::info!("{signal}: stopping when open work is finished");
+        });
+        Bridge::open(settings.bridge, None).await?.serve(stop, watch).await
     })
 }
 
-/// For a person: direction, method, size, segments in and out, time.
-fn text(passed: &Passed) -> String {
-    let arrow = match passed.toward {
+/// Writes lines to where they go.
+struct Printer {
+    json: bool,
+    /// `None` for standard error, which is locked by whoever writes there.
+    out: Option<Box<dyn Write + Send>>,
+    has_head: bool,
+}
+
+impl Printer {
+    fn open(settings: &TapSettings) -> Result<Self, Error> {
+        let out: Option<Box<dyn Write + Send>> = match &settings.output {
+            Output::Stdout => Some(Box::new(io::stdout())),
+            Output::Stderr => None,
+            Output::File(path) => {
+                let file = File::options().create(true).append(true).open(path);
+                Some(Box::new(file.map_err(|error| Error::File(path.clone(), error))?))
+            }
+        };
+        Ok(Self { json: settings.json, out, has_head: settings.json })
+    }
+
+    fn print(&mut self, line: &Line) -> io::Result<()> {
+        let head = if std::mem::replace(&mut self.has_head, true) { String::new() } else { format!("{HEAD}\n") };
+        let text = if self.json { json(line) } else { text(line) };
+        match &mut self.out {
+            Some(out) => writeln!(out, "{head}{text}").and_then(|()| out.flush()),
+            None => {
+                // The messages pass whether or not anybody reads this.
+                let _ = writeln!(io::stderr().lock(), "{head}{text}");
+                Ok(())
+            }
+        }
+    }
+}
+
+const HEAD: &str =
+    "TIME          CLIENT   MESSAGE                                      ID       SIZE  SEGMENTS      TOOK   LATENCY";
+
+/// For a person.
+fn text(line: &Line) -> String {
+    let arrow = match line.toward {
         Toward::Far => "→",
         Toward::Near => "←",
     };
-    let name = passed.method.as_deref().map_or(Cow::Borrowed(kind(passed.kind)), plain);
-    let (came, left) = passed.frames;
+    // A day has one date, and a line little room.
+    let moment = units::moment(line.at);
+    let time = moment.split_once('T').map_or(&*moment, |(_, time)| time);
+    let what = match (&line.method, &line.answers, line.error) {
+        (Some(method), ..) => match &line.action {
+            Some(action) => format!("{method} {action}"),
+            None => method.clone(),
+        },
+        (None, Some(method), Some(code)) => format!("error {code} to {method}"),
+        (None, Some(method), None) => format!("answer to {method}"),
+        (None, None, Some(code)) => format!("error {code}"),
+        (None, None, None) => kind(line.kind).to_owned(),
+    };
+    let (came, left) = line.segments;
     let segments = if came == left { came.to_string() } else { format!("{came}→{left}") };
-    format!("{arrow} {name:<32} {:>10} {segments:>9} {:>9}", size(passed.size), time(passed.took))
+    let latency = line.latency.map(units::time).unwrap_or_default();
+    let text = format!(
+        "{time:<13} {:>6} {arrow} {:<40} {:>6} {:>10} {segments:>9} {:>9} {latency:>9}",
+        line.client,
+        plain(&what),
+        line.id.as_deref().map(plain).unwrap_or_default(),
+        units::size(line.bytes),
+        units::time(line.took),
+    );
+    text.trim_end().to_owned()
 }
 
-fn json(passed: &Passed) -> String {
-    let toward = match passed.toward {
+fn json(line: &Line) -> String {
+    let toward = match line.toward {
         Toward::Far => "host",
         Toward::Near => "client",
     };
+    let micros = |time: std::time::Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+    // A message that we cannot read to the end has an id that is no JSON.
+    let id: Option<serde_json::Value> = line.id.as_deref().and_then(|id| serde_json::from_str(id).ok());
     serde_json::json!({
+        "at": units::moment(line.at),
+        "client": line.client,
+        "clientId": line.client_id,
         "toward": toward,
-        "kind": kind(passed.kind),
-        "method": passed.method,
-        "bytes": passed.size,
-        "segmentsIn": passed.frames.0,
-        "segmentsOut": passed.frames.1,
-        "micros": u64::try_from(passed.took.as_micros()).unwrap_or(u64::MAX),
+        "kind": kind(line.kind),
+        "method": line.method,
+        "action": line.action,
+        "channel": line.channel,
+        "id": id,
+        "answers": line.answers,
+        "error": line.error,
+        "bytes": line.bytes,
+        "segmentsIn": line.segments.0,
+        "segmentsOut": line.segments.1,
+        "micros": micros(line.took),
+        "latencyMicros": line.latency.map(micros),
     })
     .to_string()
 }
@@ -108,21 +205,8 @@ const fn kind(kind: Kind) -> &'static str {
 }
 
 /// A peer's name for something, without what a terminal would obey.
-fn plain(name: &str) -> Cow<'_, str> {
-    if name.contains(char::is_control) { name.escape_debug().to_string().into() } else { name.into() }
-}
-
-fn size(bytes: usize) -> String {
-    match bytes {
-        0..1_000 => format!("{bytes} B"),
-        1_000..1_000_000 => format!("{:.1} kB", bytes as f64 / 1e3),
-        _ => format!("{:.1} MB", bytes as f64 / 1e6),
-    }
-}
-
-fn time(took: Duration) -> String {
-    let seconds = took.as_secs_f64();
-    if seconds < 1.0 { format!("{:.1} ms", seconds * 1e3) } else { format!("{seconds:.2} s") }
+fn plain(name: &str) -> String {
+    if name.contains(char::is_control) { name.escape_debug().to_string() } else { name.to_owned() }
 }
 
 #[cfg(test)]

@@ -125,13 +125,15 @@ fn a_request_of_megabytes_goes_through_two_bridges_in_small_frames() {
 fn the_door_needs_a_token_and_says_so() {
     let mut child = breakbulk(&["bridge", "--listen", "ws://127.0.0.1:0", "--connect", SERVER]).spawn().unwrap();
     let mut errors = BufReader::new(child.stderr.take().unwrap()).lines();
-    let url = errors.next().unwrap().unwrap().replace("breakbulk: listening on ", "");
-    let token = errors.next().unwrap().unwrap().replace("breakbulk: token: ", "");
-    let without = run(&["send", &url, "--method", "m"], "");
+    let printed = errors.next().unwrap().unwrap().replace("breakbulk: listening on ", "");
+    let (url, token) = printed.split_once("#token=").expect(&printed);
+    let without = run(&["send", url, "--method", "m"], "");
     assert_eq!(without.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&without.stderr).contains("401"), "{without:?}");
-    let with = run(&["send", &format!("{url}?token={token}"), "--method", "m"], "");
-    assert!(with.status.success(), "{with:?}");
+    for address in [format!("{url}?token={token}"), printed.clone()] {
+        let with = run(&["send", &address, "--method", "m"], "");
+        assert!(with.status.success(), "{with:?}");
+    }
     child.kill().unwrap();
     child.wait().unwrap();
 }
@@ -202,16 +204,17 @@ fn a_tap_prints_for_people_unless_told_otherwise() {
     let url = errors.next().unwrap().unwrap().replace("breakbulk: listening on ", "");
     let sent = run(&["send", &url, "--method", "m"], "");
     assert!(sent.status.success(), "{sent:?}");
-    let lines = BufReader::new(child.stdout.take().unwrap()).lines().take(2);
+    let lines = BufReader::new(child.stdout.take().unwrap()).lines().take(3);
     let words: Vec<Vec<String>> =
         lines.map(|line| line.unwrap().split_whitespace().map(str::to_owned).collect()).collect();
-    assert_eq!(
-        (&words[0][..5], &words[1][..5]),
-        (
-            &["→", "m", "37", "B", "1"].map(str::to_owned)[..],
-            &["←", "response", "300.1", "kB", "1"].map(str::to_owned)[..]
-        )
-    );
+    assert_eq!(words[0], ["TIME", "CLIENT", "MESSAGE", "ID", "SIZE", "SEGMENTS", "TOOK", "LATENCY"]);
+    assert_eq!(words[1][1..7], ["1", "→", "m", "1", "37", "B"]);
+    assert_eq!(words[2][1..9], ["1", "←", "answer", "to", "m", "1", "300.1", "kB"]);
+    for line in &words[1..] {
+        assert!(line[0].len() == "12:34:56.789Z".len() && line[0].ends_with('Z'), "{line:?}");
+    }
+    // In one segment, in some time, and after some time.
+    assert_eq!((words[1].len(), words[2].len()), (1 + 6 + 3, 1 + 8 + 5), "{words:?}");
     child.kill().unwrap();
     child.wait().unwrap();
 }
@@ -233,8 +236,97 @@ fn a_tap_prints_a_line_for_each_message() {
     assert_eq!(methods, [(there, Some("initialize")), (back, None), (there, Some("m")), (back, None)]);
     assert_eq!((lines[3]["segmentsIn"].as_u64(), lines[3]["bytes"].as_u64()), (Some(1), Some(300_083)));
     assert!(lines[3]["segmentsOut"].as_u64() > Some(5), "{}", lines[3]);
+    assert_eq!((&lines[0]["clientId"], &lines[2]["client"]), (&"breakbulk-send".into(), &1.into()));
+    assert_eq!((&lines[3]["answers"], &lines[3]["id"]), (&"m".into(), &1.into()));
+    assert!(lines[3]["latencyMicros"].is_u64() && lines[2]["latencyMicros"].is_null(), "{}", lines[3]);
+    assert!(lines[3]["at"].as_str().unwrap().ends_with('Z'), "{}", lines[3]);
     child.kill().unwrap();
     child.wait().unwrap();
+}
+
+#[test]
+fn a_tap_between_a_client_and_its_server_on_pipes_prints_beside_the_messages() {
+    let request = r#"{"jsonrpc":"2.0","id":"x","method":"tools/call"}"#;
+    let server = r#"exec:sh -c 'read -r line; echo "{\"jsonrpc\":\"2.0\",\"id\":\"x\",\"result\":{}}"'"#;
+    let output = run(&["tap", server, "--listen", "stdio:", "--quiet"], &format!("{request}\n"));
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    assert_eq!(text(&output).trim_end(), r#"{"jsonrpc":"2.0","id":"x","result":{}}"#);
+    let printed = String::from_utf8(output.stderr).unwrap();
+    assert!(printed.contains("→ tools/call") && printed.contains("← answer to tools/call"), "{printed}");
+
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("tap.log");
+    let args = ["tap", server, "--listen", "stdio:", "--quiet", "--json", "--output", file.to_str().unwrap()];
+    let output = run(&args, &format!("{request}\n"));
+    assert_eq!((output.status.code(), output.stderr.as_slice()), (Some(0), &b""[..]));
+    let lines = std::fs::read_to_string(file).unwrap();
+    let ids: Vec<_> =
+        lines.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap()["id"].clone()).collect();
+    assert_eq!(ids, ["x", "x"]);
+}
+
+#[test]
+fn a_tap_shows_a_message_in_segments_as_one_whose_action_has_a_type() {
+    let action = format!(
+        r#"{{"jsonrpc":"2.0","method":"action","params":{{"channel":"ahp-chat:/1","action":{{"type":"chat/delta","content":"{}"}}}}}}"#,
+        "x".repeat(5_000)
+    );
+    let mut split = breakbulk(&["split", "--dialect", "ahp", "--cap", "1024"]).spawn().unwrap();
+    split.stdin.take().unwrap().write_all(action.as_bytes()).unwrap();
+    let frames = String::from_utf8(split.wait_with_output().unwrap().stdout).unwrap();
+    let count = frames.lines().count();
+    assert!(count > 5, "{count}");
+    let args = ["tap", "exec:sh -c 'cat > /dev/null'", "--listen", "stdio:", "--quiet", "--json"];
+    let output = run(&args, &frames);
+    let printed = String::from_utf8(output.stderr).unwrap();
+    let lines: Vec<serde_json::Value> = printed.lines().map(|line| serde_json::from_str(line).expect(line)).collect();
+    assert_eq!(lines.len(), 1, "{printed}");
+    let line = &lines[0];
+    assert_eq!(
+        (&line["method"], &line["action"], &line["channel"]),
+        (&"action".into(), &"chat/delta".into(), &"ahp-chat:/1".into())
+    );
+    assert_eq!(
+        (&line["bytes"], &line["segmentsIn"], &line["segmentsOut"]),
+        (&action.len().into(), &count.into(), &count.into())
+    );
+}
+
+/// An MCP server that answers nothing but `initialize` before it knows that the client is initialized and alive.
+const STRICT: &str = r#"exec:sh -c 'while read -r line; do case "$line" in
+    *"\"initialize\""*) echo "{\"jsonrpc\":\"2.0\",\"id\":0,\"result\":{\"protocolVersion\":\"2025-06-18\"}}";;
+    *notifications/initialized*) ready=yes; echo "{\"jsonrpc\":\"2.0\",\"id\":\"s\",\"method\":\"ping\"}";;
+    *"\"s\",\"result\""*) alive=yes; [ -z "$asked" ] || echo "{\"jsonrpc\":\"2.0\",\"id\":1,\"result\":\"$ready $alive\"}";;
+    *tools/list*) if [ -z "$ready" ]; then echo "{\"jsonrpc\":\"2.0\",\"id\":1,\"error\":{\"code\":-32002,\"message\":\"not initialized\"}}"; fi;
+        asked=yes; [ -z "$alive" ] || echo "{\"jsonrpc\":\"2.0\",\"id\":1,\"result\":\"$ready $alive\"}";;
+    esac; done'"#;
+
+#[test]
+fn an_mcp_server_is_greeted_before_it_is_asked() {
+    let strict = run(&["send", STRICT, "--method", "tools/list"], "");
+    assert_eq!((strict.status.code(), text(&strict).contains("-32002")), (Some(1), true), "{strict:?}");
+    let greeted = run(&["send", STRICT, "--mcp", "--method", "tools/list"], "");
+    assert_eq!((greeted.status.code(), text(&greeted)), (Some(0), "\"yes yes\"\n"), "{greeted:?}");
+}
+
+#[test]
+fn a_server_that_knows_no_greeting_is_asked_all_the_same_and_one_that_refuses_it_is_not() {
+    let server = |code: &str| {
+        format!(
+            r#"exec:sh -c 'while read -r line; do case "$line" in
+            *"\"initialize\""*) echo "{{\"jsonrpc\":\"2.0\",\"id\":0,\"error\":{{\"code\":{code},\"message\":\"m\"}}}}";;
+            *notifications/*) echo "{{\"jsonrpc\":\"2.0\",\"id\":1,\"result\":\"notified\"}}";;
+            *tools/list*) echo "{{\"jsonrpc\":\"2.0\",\"id\":1,\"result\":\"listed\"}}";; esac; done'"#
+        )
+    };
+    let unknown = run(&["send", &server("-32601"), "--mcp", "--method", "tools/list"], "");
+    assert_eq!((unknown.status.code(), text(&unknown)), (Some(0), "\"listed\"\n"), "{unknown:?}");
+    let refused = run(&["send", &server("-32602"), "--mcp", "--method", "tools/list"], "");
+    assert_eq!(
+        (refused.status.code(), text(&refused)),
+        (Some(1), "{\"code\":-32602,\"message\":\"m\"}\n"),
+        "{refused:?}"
+    );
 }
 
 /// A client on pipes, until it is dropped.
@@ -316,6 +408,53 @@ HcbxXB3uHnytg0cev+z/lPk2rGBTdREdLZi/6F2wFw==
 ";
 
 #[test]
+fn who_calls_a_bridge_by_a_foreign_name_is_named_in_the_log_as_it_called_itself() {
+    let mut bridge = Bridge::start("ws://127.0.0.1:0", "exec:true", &[]);
+    let address = bridge.url.strip_prefix("ws://").unwrap().trim_end_matches('/');
+    let mut stream = TcpStream::connect(address).unwrap();
+    let request = "GET / HTTP/1.1\r\nHost: evil.example\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n";
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 421 "), "{answer}");
+    let log = bridge.rest_of_log();
+    let line = log.lines().find(|line| line.contains("a client was refused")).expect(&log);
+    assert!(line.contains("reason=\"foreign-host\" shown=\"evil.example\""), "{line}");
+}
+
+#[test]
+fn a_frame_over_the_cap_of_an_address_is_named_with_that_setting_and_with_what_the_peer_says() {
+    let mut capped = Bridge::start("ws://127.0.0.1:0?cap=65536", SERVER, &[]);
+    let mut plain = Bridge::start("ws://127.0.0.1:0", &capped.url, &[]);
+    let params = format!("{{\"text\":\"{}\"}}", "y".repeat(100_000));
+    let output = run(&["send", &capped.url, "--method", "m", "--params-file", "-"], &params);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(4), "{errors}");
+    let words = r#"closed by the peer with code 1009, which says "max length: 65536""#;
+    assert!(errors.contains(&format!("disconnected: {words} [close-peer]")), "{errors}");
+    // Whoever has the connection in between says it in its log.
+    run(&["send", &plain.url, "--method", "m", "--params-file", "-"], &params);
+    let log = plain.rest_of_log();
+    assert!(log.contains(&format!("ended: {words}")), "{log}");
+    let log = capped.rest_of_log();
+    let line = log.lines().find(|line| line.contains("it sent a frame of")).expect(&log);
+    assert!(line.contains("and the cap of its address allows 65536 bytes"), "{line}");
+}
+
+#[test]
+fn what_a_host_refuses_again_and_again_is_logged_a_few_times_and_then_counted() {
+    let request = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"m","params":["{}"]}}"#, "x".repeat(1000));
+    let args = ["bridge", "--listen", "stdio:", "--connect", "exec:?cap=600 cat"];
+    let output = run(&args, &format!("{request}\n").repeat(50));
+    assert_eq!(text(&output).matches("-32011").count(), 50);
+    let log = String::from_utf8_lossy(&output.stderr);
+    let lines = log.matches("a message was not sent").count();
+    assert!((1..40).contains(&lines), "{log}");
+    let line = log.lines().find(|line| line.contains("there were more messages like those")).expect(&log);
+    assert!(line.contains("rule=\"send-no-segments\" left_out="), "{line}");
+}
+
+#[test]
 fn a_client_without_the_certificate_that_is_asked_for_is_named_in_the_log() {
     let dir = tempfile::tempdir().unwrap();
     let authority = dir.path().join("ca.pem");
@@ -325,6 +464,6 @@ fn a_client_without_the_certificate_that_is_asked_for_is_named_in_the_log() {
     let output = run(&["send", &bridge.url, "--method", "m", "--insecure"], "");
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     let log = bridge.rest_of_log();
-    let line = log.lines().find(|line| line.contains("not let in")).expect(&log);
+    let line = log.lines().find(|line| line.contains("a client was refused")).expect(&log);
     assert!(line.contains("peer=127.0.0.1 reason=\"no-certificate\""), "{line}");
 }

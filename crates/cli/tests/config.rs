@@ -89,6 +89,55 @@ fn the_table_is_aligned_and_names_the_same_places() {
 }
 
 #[test]
+fn it_takes_the_format_of_serve_and_says_where_a_host_listens() {
+    let dir = with("b.toml", "");
+    let run = |args: &[&str]| breakbulk(dir.path(), &[], args);
+    assert_eq!(run(&["config", "--format", "json"]).stdout, run(&["config", "--json"]).stdout);
+    let table = run(&["config", "--format", "text"]);
+    let listen = text(&table.stdout).lines().find(|line| line.starts_with("listen ")).unwrap().to_owned();
+    assert!(listen.contains("(serve: ws://127.0.0.1:4140/ahp)"), "{listen}");
+}
+
+#[test]
+fn a_listening_address_may_be_a_port_alone_and_an_unknown_scheme_names_the_likely_one() {
+    let dir = with("b.toml", "");
+    for (typed, meant) in [
+        ("127.0.0.1:4140", "ws://127.0.0.1:4140/"),
+        (":4140", "ws://127.0.0.1:4140/"),
+        ("localhost:0/agent?cap=1M", "ws://localhost:0/agent?cap=1000000"),
+        ("[::1]:4140", "ws://[::1]:4140/"),
+        ("unix:80", "unix:80"),
+    ] {
+        let objects = objects(dir.path(), &[], &["--listen", typed]);
+        assert_eq!(object(&objects, "listen")["value"], meant, "{typed}");
+    }
+    let allowed = "allowed are ws://HOST:PORT, wss://HOST:PORT, unix:PATH, stdio: and exec:COMMAND";
+    for (args, want) in [
+        (
+            ["--listen", "127.0.0.1"],
+            "listen is \"127.0.0.1\" (flag --listen): unknown scheme \"127.0.0.1\"; did you mean ws://127.0.0.1:0 ? ",
+        ),
+        (
+            ["--listen", "http://h:1"],
+            "listen is \"http://h:1\" (flag --listen): unknown scheme \"http\"; did you mean ws://h:1 ? ",
+        ),
+        (
+            ["--connect", "localhost:9000"],
+            "connect is \"localhost:9000\" (flag --connect): unknown scheme \"localhost\"; did you mean ws://localhost:9000 ? ",
+        ),
+        (["--connect", "htp"], "connect is \"htp\" (flag --connect): unknown scheme \"htp\"; did you mean ws://htp ? "),
+    ] {
+        let output = breakbulk(dir.path(), &[], &[&["config"], &args[..]].concat());
+        assert_refused(&output, &format!("{want}{allowed}"));
+    }
+    let token = breakbulk(dir.path(), &[], &["config", "--listen", "ws://127.0.0.1:1#token=0123456789abcdef"]);
+    assert_refused(
+        &token,
+        "listen (flag --listen) is invalid: the token of clients is set with token, not in the address",
+    );
+}
+
+#[test]
 fn secrets_are_never_printed() {
     let dir = with("b.toml", FILE);
     let variables = [("BREAKBULK_TOKEN", "hunter2hunter2hunter2"), ("BREAKBULK_CONFIG", "b.toml")];
@@ -144,7 +193,7 @@ fn a_bad_value_is_one_line_wherever_it_comes_from() {
     );
     assert_refused(
         &run(&[("BREAKBULK_TOKEN", "abc")], &["config", "--no-auth"]),
-        "token (BREAKBULK_TOKEN) and no_auth (flag --no-auth) exclude each other",
+        "token (BREAKBULK_TOKEN) and no_auth (flag --no-auth) cannot be used together",
     );
 }
 
@@ -196,7 +245,7 @@ fn a_variable_that_only_looks_like_ours_is_noted_and_left_out() {
     let dir = tempfile::tempdir().unwrap();
     let output = breakbulk(dir.path(), &[("BREAKBULK_PORT", "tcp://10.0.0.1:80")], &["config"]);
     assert_eq!(output.status.code(), Some(0));
-    assert_eq!(text(&output.stderr), "breakbulk: BREAKBULK_PORT is no setting of ours; left out\n");
+    assert_eq!(text(&output.stderr), "breakbulk: BREAKBULK_PORT is not a setting; ignored\n");
 }
 
 #[test]
@@ -236,13 +285,10 @@ fn what_would_be_ignored_is_refused() {
         &run(&["bridge", "--listen", "ws://127.0.0.1:0/a?x=1", "--connect", "exec:true"]),
         "listen is \"ws://127.0.0.1:0/a?x=1\" (flag --listen): allowed in its query are cap, dialect and preset",
     );
-    for (args, what) in [
-        (&["tap", "exec:true", "--listen", "stdio:"], "listen is \"stdio:\" (flag --listen)"),
-        (&["tap", "stdio:", "--listen", "ws://127.0.0.1:0"], "connect is \"stdio:\" (argument URL)"),
-    ] {
-        let why = "allowed is all but stdio:, since tap prints to standard output";
-        assert_refused(&run(args), &format!("{what}: {why}"));
-    }
+    assert_refused(
+        &run(&["tap", "stdio:", "--listen", "stdio:"]),
+        "listen (flag --listen) and connect (argument URL) cannot both be stdio:",
+    );
 }
 
 #[test]
@@ -276,7 +322,7 @@ fn what_a_bridge_does_not_start_with_is_told_by_config_in_the_same_words() {
         (
             [&["--listen", "ws://0.0.0.0:0/"], &connect[..]].concat(),
             "listen is \"ws://0.0.0.0:0/\" (flag --listen): it can be reached from other machines: listen on 127.0.0.1, or \
-             say --bind-any"
+             add --bind-any"
                 .to_owned(),
         ),
     ] {

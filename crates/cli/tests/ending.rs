@@ -107,8 +107,25 @@ fn answers_that_never_came_are_a_failure() {
     let output = bridge("exec:sh -c 'read -r line'", &format!("{REQUEST}\n"));
     let errors = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{errors}");
+    // Who asked hears of it, since the end of a pipe says nothing.
+    let answer: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&answer["id"], &answer["error"]["data"]["reason"]), (&1.into(), &"host-ended".into()));
     assert!(errors.contains("the host has not answered all that it was asked"), "{errors}");
-    assert!(errors.ends_with("messages that did not arrive whole: 0; answers that did not come: 1\n"), "{errors}");
+    assert!(errors.ends_with("lost messages: 0; lost answers: 1\n"), "{errors}");
+}
+
+#[test]
+fn how_a_command_ended_is_said_in_words_and_not_by_a_close_code() {
+    let sent = breakbulk(&["send", "exec:sh -c 'exit 3'", "--method", "m"]).output().unwrap();
+    let errors = String::from_utf8_lossy(&sent.stderr);
+    assert_eq!(sent.status.code(), Some(4), "{errors}");
+    assert!(errors.ends_with("disconnected: sh exited with status 3 [close-peer]\n"), "{errors}");
+    let bridged = bridge("exec:sh -c 'read -r line; exit 3'", &format!("{REQUEST}\n"));
+    let errors = String::from_utf8_lossy(&bridged.stderr);
+    assert_eq!(bridged.status.code(), Some(4), "{errors}");
+    assert!(errors.contains("ended: sh exited with status 3"), "{errors}");
+    assert!(errors.ends_with("disconnected: sh exited with status 3 [close-peer]\n"), "{errors}");
+    assert!(!errors.contains("code 1011"), "{errors}");
 }
 
 #[test]
@@ -124,7 +141,8 @@ fn a_request_that_is_given_up_leaves_no_process_behind() {
 fn signals_leave_no_process_behind() {
     let dir = tempfile::tempdir().unwrap();
     for (n, (args, signals, status)) in [
-        (&["send", "--method", "m"][..], &["TERM"][..], 1),
+        (&["send", "--method", "m"][..], &["TERM"][..], 143),
+        (&["send", "--method", "m"], &["INT"], 130),
         (&["send", "--method", "m"], &["INT", "INT"], 130),
         (&["bridge", "--listen", "stdio:", "--connect"], &["HUP"], 0),
         (&["bridge", "--listen", "stdio:", "--connect"], &["TERM", "TERM"], 130),

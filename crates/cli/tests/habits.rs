@@ -10,8 +10,8 @@ use serde_json::Value;
 
 use common::text;
 
-const COMMANDS: [&str; 11] =
-    ["serve", "log", "bridge", "send", "tap", "split", "join", "presets", "config", "completions", "man"];
+const COMMANDS: [&str; 12] =
+    ["serve", "chat", "log", "bridge", "send", "tap", "split", "join", "presets", "config", "completions", "man"];
 
 const LOG_COMMANDS: [&str; 6] = ["list", "show", "verify", "export", "compact", "erase"];
 
@@ -97,7 +97,7 @@ fn who_gives_send_a_token_is_told_where_it_goes() {
     let output = common::breakbulk(Path::new("."), &[], &args);
     let stderr = text(&output.stderr);
     assert_eq!(output.status.code(), Some(2));
-    assert!(stderr.contains("--header 'Authorization: Bearer TOKEN'") && stderr.contains("?token="), "{stderr}");
+    assert!(stderr.contains("--header 'Authorization: Bearer TOKEN'") && stderr.contains("#token="), "{stderr}");
     assert!(!stderr.contains("0123456789abcdef"), "{stderr}");
 }
 

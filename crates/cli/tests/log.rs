@@ -21,11 +21,11 @@ fn made() -> TempDir {
     let dir = tempfile::tempdir().unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
-        let log = SqliteLog::open(dir.path(), Options::default()).await.unwrap();
+        let log = SqliteLog::open(dir.path(), options()).await.unwrap();
         let mut batch = Batch::new().open(ROOT, None);
         for session in [ONE, TWO] {
             let time = "2026-01-15T12:34:56.789Z";
-            let summary = json!({ "provider": "demo", "title": session, "status": 1, "resource": session,
+            let summary = json!({ "provider": "demo", "title": format!("About\t{session}"), "status": 1, "resource": session,
                                   "createdAt": time, "modifiedAt": time });
             let added = json!({ "method": "root/sessionAdded", "params": { "channel": ROOT, "summary": summary } });
             batch = batch.push(NewEntry::new(ROOT, added.to_string()).about(session));
@@ -39,6 +39,13 @@ fn made() -> TempDir {
         log.close().await;
     });
     dir
+}
+
+/// With seqs that begin with 1.
+fn options() -> Options {
+    let options = Options::default();
+    options.sabotage.clock.store(1, std::sync::atomic::Ordering::Relaxed);
+    options
 }
 
 /// Runs `breakbulk log`: its status, what it printed, and what it said.
@@ -64,15 +71,17 @@ fn channels_are_listed_with_their_session_and_times() {
     let dir = made();
     let table = printed(dir.path(), &["list"]);
     let rows: Vec<Vec<&str>> = table.lines().map(|line| line.split_whitespace().collect()).collect();
-    assert_eq!(rows[0], ["CHANNEL", "ENTRIES", "BYTES", "FIRST", "LAST", "OLDEST", "NEWEST", "SESSION"]);
-    assert_eq!((rows[1][0], rows[1][1], rows[1][7]), (ROOT, "2", "-"));
+    assert_eq!(rows[0], ["CHANNEL", "ENTRIES", "BYTES", "FIRST", "LAST", "OLDEST", "NEWEST", "SESSION", "TITLE"]);
+    assert_eq!((rows[1][0], rows[1][1], rows[1][7], rows[1][8]), (ROOT, "2", "-", "-"));
     let chat = rows.iter().find(|row| row[0] == "test:/chat").unwrap();
     assert_eq!((chat[1], chat[3], chat[4], chat[7]), ("100", "5", "104", ONE));
+    assert_eq!(chat[8..], ["About", ONE]);
     assert!(chat[5].starts_with("20") && chat[5].ends_with('Z') && chat[5] <= chat[6], "{chat:?}");
     let list: Vec<Value> = serde_json::from_str(&printed(dir.path(), &["list", "--json", "--session", ONE])).unwrap();
     let names: Vec<_> = list.iter().map(|channel| channel["channel"].as_str().unwrap()).collect();
     assert_eq!(names, [ONE, "test:/chat"]);
     assert_eq!((&list[1]["entries"], &list[1]["first"]), (&json!(100), &json!(5)));
+    assert_eq!(list[0]["title"], json!(format!("About\t{ONE}")));
 }
 
 #[test]
@@ -110,17 +119,27 @@ fn a_good_log_is_verified_and_damage_is_named_with_its_seq() {
     assert!(report.starts_with("104 entries, 0 rows, 0 snapshots, "), "{report}");
     assert!(report.ends_with(" bytes, all as they were written\n"), "{report}");
     // Into the file, where a bit can be turned.
-    printed(dir.path(), &["compact"]);
+    let compacted = printed(dir.path(), &["compact"]);
+    let words: Vec<&str> = compacted.split_whitespace().collect();
+    assert_eq!((&words[..3], words[4], words[5]), (&["0", "entries", "trimmed;"][..], "kB", "before,"), "{compacted}");
     let path = dir.path().join("log.db");
     let mut bytes = std::fs::read(&path).unwrap();
     let at = bytes.windows(30).position(|window| window.starts_with(b"{\"n\":50,\"secret\":\"needle\"")).unwrap();
     bytes[at + 18] ^= 1;
     std::fs::write(&path, bytes).unwrap();
     let (status, out, error) = log(dir.path(), &["verify"]);
-    assert_eq!((status, error.as_str()), (Some(1), "breakbulk: one thing is damaged\n"), "{out}");
+    assert_eq!((status, error.as_str()), (Some(1), "breakbulk: one record is damaged\n"), "{out}");
     assert!(out.starts_with("103 entries, ") && out.ends_with("damaged: entry 55\n"), "{out}");
+    // Everything else is still there, with a word where something is missing.
+    let told = "breakbulk: entry 55 is damaged\nbreakbulk: one record is damaged\n";
     let (status, out, error) = log(dir.path(), &["show", "test:/chat"]);
-    assert_eq!((status, out.lines().count(), error.as_str()), (Some(1), 50, "breakbulk: entry 55 is damaged\n"));
+    assert_eq!((status, out.lines().count(), error.as_str()), (Some(1), 99, told));
+    let (status, out, error) = log(dir.path(), &["export"]);
+    assert_eq!((status, error.as_str()), (Some(1), "breakbulk: one record is damaged\n"));
+    let lines = objects(&out);
+    assert_eq!(lines.iter().filter(|line| line["seq"].is_u64()).count(), 103);
+    let at = lines.iter().position(|line| line["damaged"] == "entry 55").unwrap();
+    assert_eq!((&lines[at - 1]["seq"], &lines[at + 1]["seq"]), (&json!(54), &json!(56)));
 }
 
 #[test]
@@ -129,7 +148,7 @@ fn what_is_no_longer_kept_goes_and_what_it_made_stays() {
     let terminal = "ahp-terminal:/1";
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
-        let log = SqliteLog::open(dir.path(), Options::default()).await.unwrap();
+        let log = SqliteLog::open(dir.path(), options()).await.unwrap();
         let state = json!({ "title": "sh", "content": [], "lifecycle": { "status": "running" },
                             "claim": { "kind": "client", "clientId": "c" } });
         let state = SnapshotState::Terminal(serde_json::from_value(state).unwrap());
@@ -148,14 +167,54 @@ fn what_is_no_longer_kept_goes_and_what_it_made_stays() {
     std::thread::sleep(std::time::Duration::from_millis(20));
     let some = printed(dir.path(), &["compact", "--keep-for", "1ms"]);
     assert!(some.starts_with("51 entries trimmed; "), "{some}");
-    let sizes: Vec<u64> = some.split_whitespace().filter_map(|word| word.parse().ok()).skip(1).collect();
+    let sizes: Vec<f64> = some.split_whitespace().filter_map(|word| word.parse().ok()).skip(1).collect();
+    assert_eq!(some.matches("kB").count(), 2, "{some}");
     assert!(sizes.len() == 2 && sizes[1] < sizes[0], "{some}");
     let list: Vec<Value> = serde_json::from_str(&printed(dir.path(), &["list", "--json"])).unwrap();
     assert_eq!((&list[0]["entries"], &list[0]["snapshot"]), (&json!(0), &json!(51)));
     let (status, out, error) = log(dir.path(), &["show", terminal]);
-    assert_eq!((status, out.as_str(), error.as_str()), (Some(0), "", "breakbulk: what was before 52 is trimmed\n"));
+    assert_eq!((status, out.as_str(), error.as_str()), (Some(0), "", "breakbulk: entries before 52 were trimmed\n"));
     let snapshot = objects(&printed(dir.path(), &["export"]));
     assert_eq!(snapshot[1]["snapshot"]["seq"], 51, "{snapshot:?}");
+}
+
+#[test]
+fn all_that_is_listed_can_be_erased() {
+    let dir = made();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let passing = ["ahp-terminal:/1", "ahp-resource-watch:/1", "test:/of-none"];
+    runtime.block_on(async {
+        let log = SqliteLog::open(dir.path(), Options::default()).await.unwrap();
+        for channel in passing {
+            let body = json!({ "secret": "whisper" }).to_string();
+            log.append(Batch::new().open(channel, None).entry(channel, body)).await.unwrap();
+        }
+        log.close().await;
+    });
+    let (status, _, error) = log(dir.path(), &["erase", "test:/chat", "--yes"]);
+    assert_eq!(
+        (status, error.contains("test:/chat belongs to ahp-session:/one: erase that")),
+        (Some(1), true),
+        "{error}"
+    );
+    for channel in passing {
+        let gone = printed(dir.path(), &["erase", channel, "--yes"]);
+        assert_eq!(gone, format!("{channel} is gone, with 1 entries\n"));
+        assert!(!printed(dir.path(), &["list"]).contains(channel));
+    }
+    for session in [ONE, TWO] {
+        printed(dir.path(), &["erase", session, "--yes"]);
+    }
+    assert!(printed(dir.path(), &["erase", ROOT, "--yes"]).starts_with("the past of ahp-root:// is gone"));
+    for name in ["log.db", "log.db-wal"] {
+        let bytes = std::fs::read(dir.path().join(name)).unwrap();
+        for trace in [&b"whisper"[..], b"needle", ONE.as_bytes(), b"ahp-terminal"] {
+            assert!(!bytes.windows(trace.len()).any(|window| window == trace), "{name}");
+        }
+    }
+    let (status, _, error) = log(dir.path(), &["erase", "ahp-terminal:/1", "--yes"]);
+    assert_eq!((status, error.contains("no session or channel \"ahp-terminal:/1\"")), (Some(1), true), "{error}");
+    assert!(printed(dir.path(), &["verify"]).contains("all as they were written"));
 }
 
 #[test]

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use breakbulk::{AnyMachine, BoxLink, Dialect, Dialer, Driver, Setup};
 use breakbulk_proto::ahp::Role;
-use breakbulk_proto::{Budget, Event, Input, Limits};
+use breakbulk_proto::{Budget, Event, Input, Limits, Ticket};
 use serde_json::{Value, json};
 
 const SESSION: &str = "ahp-session:/1";
@@ -73,7 +73,7 @@ impl Client {
     async fn call(&mut self, method: &str, params: Value) -> Result<Value, Value> {
         self.ids += 1;
         let message = json!({"jsonrpc": "2.0", "id": self.ids, "method": method, "params": params});
-        self.driver.handle(Input::send(self.ids, message.to_string()));
+        self.driver.handle(Input::send(Ticket(self.ids), message.to_string()));
         loop {
             let mut answer = self.next().await;
             if answer.get("method").is_none() && answer["id"] == json!(self.ids) {

@@ -309,9 +309,38 @@ fn people_are_shown_a_token_that_was_made_and_not_their_own() {
     };
     let made = first_line(&[]);
     assert!(made.starts_with("breakbulk: listening on ws://127.0.0.1:"), "{made}");
-    assert!(made.contains("/ahp?token="), "{made}");
+    assert!(made.contains("/ahp#token="), "{made}");
     let own = first_line(&["--token", TOKEN]);
     assert!(own.trim_end().ends_with("/ahp") && !own.contains(TOKEN), "{own}");
+}
+
+#[test]
+fn the_address_that_is_printed_works_as_it_is_in_send_and_tap() {
+    let dir = place();
+    let printed = |child: &mut Child| {
+        let mut line = String::new();
+        BufReader::new(child.stderr.take().unwrap()).read_line(&mut line).unwrap();
+        line.trim().strip_prefix("breakbulk: listening on ").expect(&line).to_owned()
+    };
+    let args = ["serve", "--data", "data", "--listen", ":0", "-q"];
+    let mut host = breakbulk(dir.path(), &args).spawn().unwrap();
+    let address = printed(&mut host);
+    let mut tap = breakbulk(dir.path(), &["tap", &address, "-q"]).spawn().unwrap();
+    let tapped = printed(&mut tap);
+    assert!(
+        address.starts_with("ws://127.0.0.1:") && tapped.contains("#token=") && tapped != address,
+        "{address} {tapped}"
+    );
+    let list = ["--method", "listSessions", "--params", r#"{"channel":"ahp-root://"}"#];
+    let direct = run(dir.path(), &[&["send", &*address], &list[..]].concat());
+    assert!(direct.status.success(), "{direct:?}");
+    // What a tap prints has no path: it is taken to where the tap was told.
+    let through = run(dir.path(), &[&["send", &*tapped, "--dialect", "ahp"], &list[..]].concat());
+    assert!(through.status.success(), "{through:?}");
+    for mut child in [tap, host] {
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
 }
 
 #[test]
@@ -346,7 +375,7 @@ fn a_host_without_a_lock_says_so() {
 fn what_does_not_hold_is_one_line_and_status_2() {
     let dir = place();
     for (args, want) in [
-        (&["--max-calls", "0"][..], "max_calls is \"0\" (flag --max-calls): allowed is a whole number from 1 on"),
+        (&["--max-calls", "0"][..], "max_calls is \"0\" (flag --max-calls): allowed is a whole number of 1 or more"),
         (
             &["--max-hello", "64Q"],
             "max_hello is \"64Q\" (flag --max-hello): not a number of bytes; allowed are such as",
@@ -364,7 +393,7 @@ fn what_does_not_hold_is_one_line_and_status_2() {
             "listen is \"ws://127.0.0.1:0/?dialect=stdio\" (flag --listen): allowed is the dialect ahp, or none",
         ),
         (&["--token", "short"], "token is \"(set)\" (flag --token): a token has 16 to 1,024 characters, not 5"),
-        (&["--no-auth", "--token", TOKEN], "token (flag --token) and no_auth (flag --no-auth) exclude each other"),
+        (&["--no-auth", "--token", TOKEN], "token (flag --token) and no_auth (flag --no-auth) cannot be used together"),
     ] {
         let mut command = breakbulk(dir.path(), &[&["serve", "--data", "data"], args].concat());
         let output = command.env("BREAKBULK_LISTEN", "ws://127.0.0.1:0").stdin(Stdio::null()).output().unwrap();

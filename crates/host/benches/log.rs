@@ -26,6 +26,8 @@ fn main() {
     alone(&runtime, SMALL);
     alone(&runtime, 65_536);
     together(&runtime);
+    beside(&runtime, "eight sources of 16 KiB each", 8, 1, 16 << 10);
+    beside(&runtime, "forty batches of 30 MB", 1, 40, 30_000_000);
     replay(&runtime);
 }
 
@@ -91,6 +93,43 @@ async fn callers(log: &SqliteLog, body: &Bytes, callers: usize, each: usize) {
     for task in tasks {
         task.await.unwrap();
     }
+}
+
+/// A small append now and then, while others append all the time, over one alone: what most of them wait for.
+fn beside(runtime: &Runtime, load: &str, sources: usize, each: usize, len: usize) {
+    let dir = tempfile::tempdir().unwrap();
+    let (log, small, bulk) = (open(runtime, dir.path()), body(SMALL), body(len));
+    let alone: Vec<f64> = (0..100)
+        .map(|_| time(|| drop(runtime.block_on(log.append(Batch::new().entry(CHAT, small.clone()))).unwrap())))
+        .collect();
+    let tasks: Vec<_> = (0..sources)
+        .flat_map(|source| std::iter::repeat_n(source, each))
+        .map(|source| {
+            let (log, bulk) = (log.clone(), bulk.clone());
+            runtime.spawn(async move {
+                let (source, channel) = (format!("bulk-{source}"), format!("ahp-terminal:/{source}"));
+                loop {
+                    let batch = Batch::new().from_source(&*source).open(&*channel, None);
+                    log.append(batch.entry(&*channel, bulk.clone())).await.unwrap();
+                }
+            })
+        })
+        .collect();
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    let mut times: Vec<f64> = (0..rounds() * 10)
+        .map(|_| {
+            let batch = Batch::new().from_source("person").entry(CHAT, small.clone());
+            let waited = time(|| drop(runtime.block_on(log.append(batch)).unwrap()));
+            std::thread::sleep(std::time::Duration::from_millis(5));
+            waited
+        })
+        .collect();
+    tasks.iter().for_each(tokio::task::JoinHandle::abort);
+    times.sort_by(f64::total_cmp);
+    let (alone, most) = (median(alone), times[times.len() * 99 / 100]);
+    table::row(&format!("ms for one append beside {load}, median"), median(times.clone()) * 1e3, ..);
+    table::row(&format!("ms for one append beside {load}, 99 of 100"), most * 1e3, ..);
+    table::row(&format!("one append beside {load}, 99 of 100, over one alone"), most / alone, ..=20.0);
 }
 
 /// A tail that replays 10,000 entries from the file, and a channel read from its beginning, over reading those rows from

@@ -5,17 +5,20 @@
 //! [`Changes::read`] answers. It is computed by [`Changes::refresh`], when somebody asks and when an agent's turn has
 //! ended; only what differs from the last time is logged.
 //!
-//! The work is done by the `git` program, which runs nothing that the repository names: see `changes/git.rs`.
+//! The work is done by the `git` program, which never sees the repository's configuration, runs nothing that it names, and
+//! writes nothing but into a directory of the host's own: see `changes/git.rs`.
 
 mod git;
+mod held;
 mod operate;
+mod repository;
 mod set;
 mod status;
 mod tree;
 
 use std::collections::HashMap;
 use std::ffi::OsString;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -23,6 +26,7 @@ use ahp_types::commands::{InvokeChangesetOperationParams, InvokeChangesetOperati
 use ahp_types::errors::{ahp_error_codes, json_rpc_error_codes};
 use ahp_types::state::{ChangesSummary, Changeset, ChangesetCapabilities, ChangesetState, ChangesetStatus, ErrorInfo};
 use bytes::Bytes;
+use tempfile::TempDir;
 use thiserror::Error;
 
 use self::set::Set;
@@ -35,8 +39,13 @@ use crate::log::AppendError;
 /// What changesets may cost.
 #[derive(Debug, Clone)]
 pub struct ChangesConfig {
-    /// The git program. By default `git`, wherever the host's `PATH` has it.
+    /// The git program. By default `git`, wherever the host's `PATH` has it. It runs without a `PATH`.
     pub git: OsString,
+    /// The directories that clients may write to. Git's own files are kept elsewhere. By default none.
+    pub roots: Vec<PathBuf>,
+    /// Where git's own files are kept while it runs: the first of these directories that is there and is inside of no root.
+    /// By default the system's for temporary files, `/var/tmp`, `XDG_RUNTIME_DIR` and `/dev/shm`.
+    pub scratch: Vec<PathBuf>,
     /// How long one run of it may take. By default 20 s.
     pub timeout: Duration,
     /// What one run may write. By default 64 MiB.
@@ -47,18 +56,39 @@ pub struct ChangesConfig {
     pub max_counted_bytes: u64,
     /// The largest contents that are read from before a change. By default 64 MiB.
     pub max_blob_bytes: usize,
+    /// Bytes of files that are staged at once. By default 256 MiB.
+    pub max_staged_bytes: u64,
 }
 
 impl Default for ChangesConfig {
     fn default() -> Self {
         Self {
             git: "git".into(),
+            roots: Vec::new(),
+            scratch: [std::env::temp_dir(), "/var/tmp".into()]
+                .into_iter()
+                .chain(std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from))
+                .chain([PathBuf::from("/dev/shm")])
+                .collect(),
             timeout: Duration::from_secs(20),
             max_output_bytes: 64 << 20,
             max_files: 10_000,
             max_counted_bytes: 32 << 20,
             max_blob_bytes: 64 << 20,
+            max_staged_bytes: 256 << 20,
         }
+    }
+}
+
+impl ChangesConfig {
+    /// A new directory that no client can reach, and that goes when it is dropped. Touches the file system.
+    fn scratch(&self) -> Result<TempDir, ChangesError> {
+        let roots: Vec<_> = self.roots.iter().filter_map(|root| root.canonicalize().ok()).collect();
+        let places = self.scratch.iter().filter_map(|place| place.canonicalize().ok());
+        let places = places.filter(|place| !roots.iter().any(|root| place.starts_with(root)));
+        let mut made =
+            places.filter_map(|place| tempfile::Builder::new().prefix("breakbulk-git-").tempdir_in(place).ok());
+        made.next().ok_or(ChangesError::NoScratch)
     }
 }
 
@@ -84,8 +114,17 @@ pub enum ChangesError {
     #[error("{0} goes through a filter program, which is not run here")]
     Filtered(String),
     /// The git program cannot be run.
-    #[error("git does not start: {0}")]
+    #[error("cannot start git: {0}")]
     NoGit(String),
+    /// There is no place for git's own files.
+    #[error("git needs a writable directory for its own files, outside of all roots; set TMPDIR to one")]
+    NoScratch,
+    /// The repository cannot be read, or not be written to.
+    #[error("the repository: {0}")]
+    Unreadable(String),
+    /// Another git is at work.
+    #[error("index.lock exists: another git is at work in the repository, or one has ended without removing it")]
+    Locked,
     /// Git says no.
     #[error("git: {0}")]
     Failed(String),
@@ -121,6 +160,12 @@ impl ChangesError {
             Self::Filtered(_) => ahp_error_codes::PERMISSION_DENIED,
             _ => json_rpc_error_codes::INTERNAL_ERROR,
         }
+    }
+
+    /// Of an error that a file system has.
+    #[expect(clippy::needless_pass_by_value, reason = "for map_err")]
+    fn unreadable(error: std::io::Error) -> Self {
+        Self::Unreadable(error.to_string())
     }
 
     /// As a state has it.

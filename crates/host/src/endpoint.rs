@@ -27,6 +27,7 @@
 //! A refused action goes back to who dispatched it, and to nobody else: an `action` with its `origin` and a
 //! `rejectionReason`. It is in no log, so its `serverSeq` is that of what the client has got so far.
 
+mod actions;
 mod clients;
 mod coalesce;
 mod config;
@@ -39,10 +40,12 @@ mod greeting;
 mod inbox;
 mod jobs;
 mod list;
+mod memory;
 mod methods;
 mod outbox;
 mod resume;
 mod room;
+mod snapshots;
 mod threshold;
 mod traffic;
 mod views;
@@ -51,19 +54,23 @@ mod wire;
 use std::fmt;
 use std::sync::Arc;
 
-use breakbulk::Link;
-use breakbulk_proto::Budget;
+use breakbulk::{Link, LogLimit};
 use breakbulk_proto::ahp::Negotiated;
+use breakbulk_proto::{Budget, BudgetConfig};
 use tokio::sync::watch;
 use tracing::error;
 
+use self::actions::Actions;
 pub use self::clients::{AskError, ClientHandle, Clients};
 pub use self::config::{EndpointConfig, Welcome};
 use self::connection::Connection;
 use self::crowd::Crowd;
 pub use self::end::{Counts, End};
-pub use self::methods::{ClientInfo, Dispatched, Methods, RawParams, Refusal, Reply, not_offered};
+pub use self::memory::{AnswerMemory, MemoryConfig, NoMemory};
+use self::memory::{Outgoing, Work};
+pub use self::methods::{ClientInfo, Dispatched, Methods, RawParams, Refusal, Refused, Reply, not_offered};
 use self::room::Recent;
+use self::snapshots::Snapshots;
 pub use self::traffic::{Traffic, Way};
 pub use self::views::{Moved, Shot, Tight, View, ViewError, Views};
 use crate::log::Log;
@@ -79,6 +86,12 @@ pub(crate) struct Shared {
     methods: Arc<dyn Methods>,
     config: EndpointConfig,
     budget: Budget,
+    /// Of frames that are arriving.
+    frames: Budget,
+    work: Work,
+    outgoing: Outgoing,
+    snapshots: Snapshots,
+    actions: Actions,
     /// What clients take, beyond the connection on which they said so.
     negotiated: Negotiated,
     clients: Clients,
@@ -86,6 +99,8 @@ pub(crate) struct Shared {
     traffic: Arc<Traffic>,
     recent: Recent,
     crowd: Crowd,
+    /// For connections on which nobody has introduced themselves.
+    log_limit: LogLimit,
     stop: watch::Sender<bool>,
 }
 
@@ -100,6 +115,12 @@ impl Endpoint {
         budget: Budget,
     ) -> Self {
         let (negotiated, clients, counts) = (Negotiated::default(), Clients::default(), Counts::default());
+        let (work, outgoing) = (Work::new(&config.memory), Outgoing::new(&config.memory));
+        let frames = Budget::new(BudgetConfig {
+            process_bytes: config.memory.frame_bytes.max(config.limits.max_frame_bytes),
+            principal_bytes: config.memory.frame_bytes.max(config.limits.max_frame_bytes),
+            floor_bytes: config.memory.floor_bytes,
+        });
         let (traffic, recent, stop) = (Arc::default(), Recent::default(), watch::Sender::new(false));
         Self(Arc::new(Shared {
             log,
@@ -107,12 +128,18 @@ impl Endpoint {
             methods,
             config,
             budget,
+            frames,
+            work,
+            outgoing,
+            snapshots: Snapshots::default(),
+            actions: Actions::default(),
             negotiated,
             clients,
             counts,
             traffic,
             recent,
             crowd: Crowd::default(),
+            log_limit: LogLimit::default(),
             stop,
         }))
     }
@@ -164,6 +191,12 @@ impl Endpoint {
     #[must_use]
     pub fn budget(&self) -> &Budget {
         &self.0.budget
+    }
+
+    /// Bytes of what is on its way out, floors counted.
+    #[must_use]
+    pub fn outgoing_bytes(&self) -> u64 {
+        self.0.outgoing.held()
     }
 
     /// Closes all connections, those too that are yet to come: come again later.

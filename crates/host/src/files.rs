@@ -55,6 +55,8 @@ pub use error::{FileError, RootError};
 use locks::Locks;
 pub(crate) use read::encoded;
 use roots::Roots;
+pub(crate) use roots::{FILE, HOLD, hold_in};
+pub(crate) use stage::stage_name;
 pub use time::iso_8601;
 use tokio::sync::Semaphore;
 use tree::Budget;
@@ -87,9 +89,9 @@ pub struct FilesConfig {
     pub max_watch_entries: usize,
     /// The most changes in one action. 1,000.
     pub max_watch_changes: usize,
-    /// How long a client that lost its link has to come back before its watches end and it is active in no session. A watch
-    /// that has only just been asked for has as long to be followed.
-    /// One that all have left by `unsubscribe` ends at once. 60 s.
+    /// How long a client that lost its link has to come back before its watches end, it is active in no session, and
+    /// others may claim its terminals. A watch that has only just been asked for has as long to be followed. One that
+    /// all have left by `unsubscribe` ends at once. 60 s.
     pub watch_grace: Duration,
     /// Changes are reported when there was none for this long. 100 ms.
     pub watch_quiet: Duration,
@@ -157,7 +159,21 @@ impl Files {
     /// `resourceRead`. Without an encoding asked for, text comes as UTF-8 and everything else as base64. What is not UTF-8
     /// comes as base64 whatever was asked for, as the protocol demands.
     pub async fn read(&self, params: ResourceReadParams) -> Result<ResourceReadResult, FileError> {
-        self.run(move |shared| read::read(&shared.roots, shared.config.max_read_bytes, &params)).await
+        self.read_within(params, u64::MAX).await
+    }
+
+    /// As [`read`](Self::read), of a file that has no more bytes than this.
+    pub(crate) async fn read_within(
+        &self,
+        params: ResourceReadParams,
+        max_bytes: u64,
+    ) -> Result<ResourceReadResult, FileError> {
+        self.run(move |shared| read::read(&shared.roots, shared.config.max_read_bytes.min(max_bytes), &params)).await
+    }
+
+    /// How many bytes `resourceRead` would find now.
+    pub(crate) async fn size_of(&self, uri: String) -> Result<u64, FileError> {
+        self.run(move |shared| read::size_of(&shared.roots, shared.config.max_read_bytes, &uri)).await
     }
 
     /// `resourceWrite`.
@@ -208,7 +224,8 @@ impl Files {
     /// `createResourceWatch`: begins to watch. The changes come from [`Watch::next`], for as long as the watch is held.
     pub async fn watch(&self, params: CreateResourceWatchParams) -> Result<Watch, FileError> {
         let limit = self.0.config.max_watches;
-        let permit = Arc::clone(&self.0.watches).try_acquire_owned().map_err(|_| FileError::TooMany { limit })?;
+        let permit =
+            Arc::clone(&self.0.watches).try_acquire_owned().map_err(|_| FileError::TooManyWatches { limit })?;
         let shared = Arc::clone(&self.0);
         self.run(move |_| Watch::begin(shared, permit, params)).await
     }

@@ -3,7 +3,7 @@
 //! The host asks the gate before it appends a client's action, with the state at some seq of the channel, and appends
 //! with that seq expected. A refused action goes back to the client that dispatched it, and to nobody else, as an
 //! envelope with `rejectionReason`: [`refused`]. It is not in the log. An action on a channel that does not exist is
-//! ignored without an answer; so the protocol says, and the gate is not asked.
+//! refused before the gate is asked.
 //!
 //! [`ROWS`] is the whole table, one row for each action, from what `ahp-types` says of it. Where that says nothing of
 //! clients, an action is the host's.
@@ -19,7 +19,7 @@ use ahp_types::commands::DispatchActionParams;
 use ahp_types::common::JsonObject;
 use ahp_types::state::{RootState, SessionState, SnapshotState};
 pub use refusal::Refusal;
-pub use table::{ROWS, Row, Who, row};
+pub use table::{ROWS, Row, Who, explain, row};
 
 use crate::log::Seq;
 use crate::state::Kind;

@@ -2,6 +2,7 @@
 
 use std::future::Future;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use ahp_types::ROOT_RESOURCE_URI;
@@ -20,6 +21,8 @@ const PATIENCE: Duration = Duration::from_secs(2);
 pub struct Health {
     /// The log first, then the agents.
     pub checks: Vec<Check>,
+    /// Records of the log that were found damaged so far. All others are served.
+    pub damaged_records: u64,
 }
 
 /// One thing that was checked.
@@ -57,10 +60,14 @@ impl Health {
                 warn!(check = check.name, "a health check failed: {failure}");
             }
         }
-        Self { checks }
+        let damaged_records = log.metrics().damaged.load(Relaxed);
+        if damaged_records > 0 {
+            warn!(damaged_records, "records of the log are damaged: `breakbulk log verify` names them");
+        }
+        Self { checks, damaged_records }
     }
 
-    /// Whether all is well.
+    /// Whether it can do its work. It can, where records are damaged.
     #[must_use]
     pub fn is_good(&self) -> bool {
         self.checks.iter().all(|check| check.failure.is_none())
@@ -72,7 +79,14 @@ impl Health {
         let word = |good| if good { "ok" } else { "failed" };
         let one = |check: &Check| (check.name.clone(), Value::from(word(check.failure.is_none())));
         let checks: Map<String, Value> = self.checks.iter().map(one).collect();
-        json!({ "status": word(self.is_good()), "checks": checks })
+        let mut all = json!({ "status": word(self.is_good()), "checks": checks });
+        if self.damaged_records > 0 {
+            if self.is_good() {
+                all["status"] = "degraded".into();
+            }
+            all["damagedRecords"] = self.damaged_records.into();
+        }
+        all
     }
 }
 
@@ -84,7 +98,7 @@ async fn in_time(work: impl Future<Output = Result<(), String>>) -> Result<(), S
 async fn check_log(log: &dyn Log) -> Result<(), String> {
     let health = log.health().borrow().clone();
     if !health.is_good() {
-        return Err(format!("{health:?}"));
+        return Err(health.to_string());
     }
     let bounds = log.bounds().await.map_err(|error| error.to_string())?;
     match log.read(ROOT_RESOURCE_URI, bounds.last..Seq::MAX, 1).await {
@@ -151,6 +165,27 @@ mod tests {
         log.close().await;
         let health = Health::check(&log, &[]).await;
         assert_eq!(health.to_json(), json!({ "status": "failed", "checks": { "log": "failed" } }));
+    }
+
+    #[tokio::test]
+    async fn a_log_with_damaged_records_works_and_says_how_many_were_found() {
+        let dir = tempfile::tempdir().unwrap();
+        let log = SqliteLog::open(dir.path(), Options::default()).await.unwrap();
+        let batch = crate::log::Batch::new().open("c", None).entry("c", "1").entry("c", "2");
+        let seqs = log.append(batch).await.unwrap();
+        log.close().await;
+        let disk = rusqlite::Connection::open(dir.path().join("log.db")).unwrap();
+        disk.execute("UPDATE entry SET crc = crc + 1 WHERE seq = ?1", [seqs[0]]).unwrap();
+        drop(disk);
+        let log = SqliteLog::open(dir.path(), Options::default()).await.unwrap();
+        assert_eq!(Health::check(&log, &[]).await.to_json()["status"], "ok");
+        for _ in 0..3 {
+            assert!(log.read("c", 0..Seq::MAX, 9).await.is_err());
+        }
+        let health = Health::check(&log, &[]).await;
+        assert!(health.is_good());
+        let expected = json!({ "status": "degraded", "checks": { "log": "ok" }, "damagedRecords": 1 });
+        assert_eq!(health.to_json(), expected);
     }
 
     #[tokio::test(start_paused = true)]

@@ -32,7 +32,9 @@
 //! 2. **Durable before visible.** A [`Tail`], a [`read`](Log::read) and [`bounds`](Log::bounds) never show an entry that
 //!    could still be lost.
 //! 3. **One order.** Seqs ascend in the order of visibility, over all channels. They may have gaps. None is ever used
-//!    twice, not even after its entry was trimmed or erased.
+//!    twice, not even after its entry was trimmed or erased, nor by a log that was restored from a backup or has lost its
+//!    end: each opening for writing begins above every seq that an earlier life of the log can have handed out. They stay
+//!    below 2^53, as JSON numbers must.
 //! 4. **A batch is whole**: all of its entries are in the log or none, and one without effect leaves no trace.
 //! 5. **A batch is once.** An id that is in the log answers with the seqs that it has, whatever else the batch says now,
 //!    for as long as ids are kept ([`Policy::ids_for`]).
@@ -40,15 +42,21 @@
 //!    repeats the batch under the same id. A log in that state acknowledges nothing until it has looked at what is
 //!    really stored, and says so in [`health`](Log::health).
 //! 7. **What is gone is named.** A reader that asks for what was trimmed hears [`ReadError::Trimmed`]. It never skips
-//!    silently. Only below a saved snapshot may anything be trimmed, so the reader can take that instead.
+//!    silently. Only below a saved snapshot may anything be trimmed, so the reader can take that instead. A position
+//!    that was never the end of this log, because it comes from another or from entries that are lost, has no
+//!    [`lag`](Log::lag): whoever brings it has to be given a snapshot.
 //! 8. **Damage is named.** A record whose bytes are not those that were written is [`ReadError::Damaged`] with its seq, and
 //!    everything before it is served.
 //! 9. **One writer.** Whoever opens the log later fences the one before: [`AppendError::Fenced`].
-//! 10. **Bounded.** Appends that wait are bounded in bytes (`append` waits its turn); pages are bounded by the caller.
+//! 10. **Bounded and fair.** Appends that wait are bounded in bytes (`append` waits its turn); pages are bounded by the
+//!     caller. [Sources](Batch::source) take turns by bytes, and so do the channels of one source: a small batch waits for
+//!     the transaction under way and a bounded share of the next, whatever others have waiting. Batches of one source and
+//!     [channel](Batch::channel) keep their order.
 
 mod batch;
 mod channel;
 mod error;
+mod gaps;
 mod memory;
 mod metrics;
 mod snapshot;
@@ -61,6 +69,7 @@ use std::pin::Pin;
 pub use batch::{Batch, BatchId, Merge, NewEntry};
 pub use channel::{ChannelInfo, Channels};
 pub use error::{AppendError, DamagedRecord, OpenError, ReadError, WriteError};
+pub use gaps::Gap;
 pub use memory::MemoryLog;
 pub use metrics::{Histogram, Metrics};
 pub(crate) use snapshot::ROW_HEADER;
@@ -74,7 +83,7 @@ pub use upkeep::{Health, Policy, Report};
 /// Bytes that are shared, not copied.
 pub use bytes::Bytes;
 
-/// The order number of an entry. The first is 1; 0 is before everything.
+/// The order number of an entry. 0 is before everything. They ascend; gaps mean nothing.
 pub type Seq = u64;
 
 /// A future that a log returns. Boxed, so that a host can hold any log as `Arc<dyn Log>`; an append waits for a disk, and
@@ -100,7 +109,8 @@ pub struct Bounds {
     /// The lowest position from which the whole log can be followed is one less than this: everything before it may have
     /// been trimmed on some channel.
     pub first: Seq,
-    /// The highest seq that was ever durable; 0 in a new log. A client that claims a higher one comes from another log.
+    /// The highest seq that was ever durable; 0 in a new log. A client that claims a higher one comes from another log;
+    /// see also [`lag`](Log::lag).
     pub last: Seq,
 }
 
@@ -126,6 +136,10 @@ pub trait Log: Send + Sync + 'static {
     /// What is in the log now.
     fn bounds(&self) -> Answer<'_, Result<Bounds, ReadError>>;
 
+    /// How many seqs were used after a position; `None` if the position was never the end of this log: it is beyond the
+    /// end, or in a gap between two lives of the log, and comes from entries that this log does not have.
+    fn lag(&self, after: Seq) -> Option<u64>;
+
     /// The channels of a session, or all of them, by URI.
     fn channels<'a>(&'a self, session: Option<&'a str>) -> Answer<'a, Result<Vec<ChannelInfo>, ReadError>>;
 
@@ -148,11 +162,11 @@ pub trait Log: Send + Sync + 'static {
     fn retain(&self, policy: Policy) -> Answer<'_, Result<u64, WriteError>>;
 
     /// Removes a session for good: its channels with their entries, rows and snapshots, and all entries elsewhere that
-    /// are [about](NewEntry::about) it. When this answers, the bytes are gone from the store too. Appending to one of its
+    /// are [about](NewEntry::about) it. By its URI, a single channel is removed in the same way. When this answers, the bytes are gone from the store too. Appending to one of its
     /// channels is refused from the moment that this is called.
     ///
     /// A snapshot of a shared channel may still mention the session: save a new one first.
-    fn erase<'a>(&'a self, session: &'a str) -> Answer<'a, Result<u64, WriteError>>;
+    fn erase<'a>(&'a self, name: &'a str) -> Answer<'a, Result<u64, WriteError>>;
 
     /// Reads every record and compares it with its checksum.
     fn verify(&self) -> Answer<'_, Result<Report, ReadError>>;

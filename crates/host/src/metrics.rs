@@ -66,7 +66,10 @@ fn traffic(page: &mut Page, traffic: &Traffic) {
 
 fn memory(page: &mut Page, endpoint: &Endpoint, rooms: &Rooms) {
     let budget = endpoint.budget();
-    page.gauge("breakbulk_budget_held_bytes", "Bytes of unfinished messages that are held.", budget.held());
+    let help = "Bytes that messages hold which arrive, and requests until they are done.";
+    page.gauge("breakbulk_budget_held_bytes", help, budget.held());
+    let help = "Bytes that answers, snapshots and actions hold until they are written.";
+    page.gauge("breakbulk_outgoing_bytes", help, endpoint.outgoing_bytes());
     page.gauge(
         "breakbulk_budget_used_bytes",
         "Bytes that are reserved beyond what each connection has.",
@@ -105,6 +108,8 @@ fn reading(page: &mut Page, log: &Metrics) {
     page.family("breakbulk_log_pages_total", "counter", "Pages that readers took.")
         .sample(&[("from", "memory")], log.pages_shared.load(Relaxed))
         .sample(&[("from", "file")], log.pages_read.load(Relaxed));
+    let help = "Records that were found damaged.";
+    page.gauge("breakbulk_log_damaged_records", help, log.damaged.load(Relaxed));
     page.gauge("breakbulk_log_recent_bytes", "Bytes of entries that readers share.", log.recent_bytes.load(Relaxed));
     page.gauge("breakbulk_log_store_bytes", "Bytes of the log's file.", log.store_bytes.load(Relaxed));
 }

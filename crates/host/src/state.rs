@@ -26,11 +26,12 @@
 //!
 //! # When the log is damaged or trimmed
 //!
-//! - A channel with a damaged entry is answered for as it was before that entry ([`snapshot`](State::snapshot) has the
-//!   seq), and takes no more actions: [`read`](State::read) says [`StateError::Damaged`]. Other channels go on.
+//! - A damaged entry is passed over. In a chat a notice of the host stands where it was: in the turn that was going on, or
+//!   as a turn of its own. A channel whose first entry is damaged, or that is in a broken part of the store, is
+//!   answered for as it was before, and takes no more actions: [`read`](State::read) says [`StateError::Damaged`].
 //! - A damaged snapshot is passed over; the channel is replayed from its first entry. Where that was trimmed, the
 //!   channel is lost: [`StateError::Damaged`].
-//! - A damaged row fails what needs that turn, with [`StateError::Damaged`]; a window without it works.
+//! - In place of a turn whose row is damaged is a turn that says so.
 //! - Trimmed entries are below a saved snapshot, so nothing is missed. A follower that was overtaken by trimming forgets
 //!   what it has in memory, and channels are loaded again.
 //! - A snapshot of other reducers than ours is not used, unless the entries that it stands for were trimmed; then it is,
@@ -134,6 +135,22 @@ impl State {
         self.slots.reached(seq).await
     }
 
+    /// Waits until a channel has everything up to this seq. What is on other channels is not waited for, however much it is.
+    ///
+    /// # Errors
+    /// When the log is closed, or the channel cannot be read.
+    pub async fn reached_on(&self, channel: &str, seq: Seq) -> Result<(), StateError> {
+        if self.slots.position() >= seq {
+            return Ok(());
+        }
+        if self.slots.log.bounds().await?.last < seq {
+            return self.slots.reached(seq).await;
+        }
+        // On a task of its own: who asks may lose patience, the channel may not.
+        let (slots, channel) = (Arc::clone(&self.slots), channel.to_owned());
+        tokio::spawn(async move { slots.bring(&channel, seq).await }).await.map_err(|_| StateError::Closed)?
+    }
+
     /// Waits until everything is in the state that anybody can have seen in the log by now.
     ///
     /// # Errors
@@ -230,7 +247,7 @@ impl State {
     /// # Errors
     /// When there is no such channel, or when it cannot be read.
     pub async fn snapshot(&self, channel: &str, view: View, at_least: Seq) -> Result<Shot, StateError> {
-        self.slots.reached(at_least).await?;
+        self.reached_on(channel, at_least).await?;
         shot::snapshot(&self.slots, channel, view).await
     }
 
@@ -246,7 +263,7 @@ impl State {
         at_least: Seq,
         room: usize,
     ) -> Result<Option<Tight>, StateError> {
-        self.slots.reached(at_least).await?;
+        self.reached_on(channel, at_least).await?;
         tight::tight(&self.slots, channel, view, room).await
     }
 
@@ -292,6 +309,11 @@ impl State {
         shot::fetch(&self.slots, channel, cursor, room).await
     }
 
+    /// How many bytes the turns of one page have, at most, unless one alone has more.
+    pub(crate) fn turns_page_bytes(&self) -> usize {
+        self.slots.config.turns_page_bytes
+    }
+
     /// One turn, as the action that loads it; `None` if the chat has none with this id.
     ///
     /// A truncation names the turn that stays. A client whose window begins behind that turn needs it first, or its
@@ -325,6 +347,11 @@ impl State {
         Ok(())
     }
 
+    /// Forgets a channel without saving it. Comes before the channel is [erased](Log::erase), and after.
+    pub async fn forget_channel(&self, channel: &str) {
+        self.slots.forget(channel).await;
+    }
+
     /// Saves everything that is not, and stops.
     ///
     /// # Errors
@@ -332,6 +359,11 @@ impl State {
     pub async fn close(&self) -> Result<(), StateError> {
         self.tasks.iter().for_each(JoinHandle::abort);
         keep::save_all(&self.slots).await
+    }
+
+    /// Waits until channels in memory take no more than [`StateConfig::max_bytes`].
+    pub(crate) async fn settled(&self) {
+        self.slots.settled().await;
     }
 
     /// About how many bytes all channels in memory take.

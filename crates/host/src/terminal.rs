@@ -9,12 +9,17 @@
 //! [`Admitted::perform`] carries it out when it is.
 //!
 //! The protocol's reducer never forgets output. So when a terminal's content has grown to
-//! [`TerminalConfig::max_scrollback_bytes`], it is cleared and its last lines are sent again, in one batch.
+//! [`TerminalConfig::max_scrollback_bytes`], it is cleared, and a line that says how much is gone and its last lines are sent
+//! again, in one batch. The log forgets as well: what is no longer in the content goes from it, step by step ([`Act::trim`]).
+//!
+//! A program that nobody [watches](Terminals::watched) is read slowly, and waits; one that somebody does is read as fast as
+//! [`TerminalConfig::watched_rate`] allows. Either may first write for a few seconds as fast as it can.
 
 mod admit;
 mod claim;
 mod cut;
 mod list;
+mod pace;
 mod program;
 mod pump;
 mod scroll;
@@ -31,13 +36,14 @@ use ahp_types::state::{TerminalInfo, TerminalState};
 use thiserror::Error;
 
 pub use self::admit::Admitted;
+pub(crate) use self::claim::is_free;
 pub use self::claim::{Holder, Refusal};
 use self::list::{List, Live};
 use self::program::Program;
 use crate::act::Act;
 use crate::error::MethodError;
 use crate::files::{UriError, path_of, uri_of};
-use crate::log::AppendError;
+use crate::log::{AppendError, Seq};
 
 /// What terminals may cost, and what they run.
 #[derive(Debug, Clone)]
@@ -48,8 +54,8 @@ pub struct TerminalConfig {
     pub command: Vec<OsString>,
     /// Set in the program's environment beside what the host itself has.
     pub env: Vec<(OsString, OsString)>,
-    /// Variables of the host that the program does not see: all whose names begin with one of these. By default
-    /// `BREAKBULK_`, where a token may stand.
+    /// Further variables of the host that the program does not see: all whose names begin with one of these. By default
+    /// none; those that begin with `BREAKBULK_`, where a token may stand, it never sees.
     pub hidden_env: Vec<String>,
     /// Terminals at a time, exited ones that nobody disposed of included. By default 64.
     pub max_terminals: usize,
@@ -57,6 +63,10 @@ pub struct TerminalConfig {
     pub max_pending_bytes: usize,
     /// Input that waits for the program; beyond it input is refused. By default 4 MiB.
     pub max_input_bytes: u32,
+    /// Output that goes to the log in a second while nobody watches; beyond it the program waits. By default 64 KiB.
+    pub unwatched_rate: u64,
+    /// The same while somebody does. By default 4 MiB.
+    pub watched_rate: u64,
     /// Content at which old output is let go. By default 1 MiB.
     pub max_scrollback_bytes: usize,
     /// How much of it stays then. By default 256 KiB.
@@ -73,10 +83,12 @@ impl TerminalConfig {
             roots,
             command: vec![std::env::var_os("SHELL").filter(|shell| !shell.is_empty()).unwrap_or("/bin/sh".into())],
             env: Vec::new(),
-            hidden_env: vec!["BREAKBULK_".into()],
+            hidden_env: Vec::new(),
             max_terminals: 64,
             max_pending_bytes: 256 << 10,
             max_input_bytes: 4 << 20,
+            unwatched_rate: 64 << 10,
+            watched_rate: 4 << 20,
             max_scrollback_bytes: 1 << 20,
             kept_scrollback_bytes: 256 << 10,
             hangup_grace: Duration::from_millis(500),
@@ -110,7 +122,7 @@ pub enum TerminalError {
     #[error("cwd is outside of the roots")]
     Outside,
     /// A size that no terminal has.
-    #[error("{cols} columns and {rows} rows are no size")]
+    #[error("{cols} columns and {rows} rows are not a valid size")]
     BadSize {
         /// Columns asked for.
         cols: i64,
@@ -118,7 +130,7 @@ pub enum TerminalError {
         rows: i64,
     },
     /// The program does not start.
-    #[error("the program does not start: {0}")]
+    #[error("cannot start the program: {0}")]
     Start(String),
     /// The log did not take it.
     #[error(transparent)]
@@ -197,6 +209,22 @@ impl Terminals {
     pub fn admit(&self, who: &Holder, channel: &str, action: &StateAction) -> Result<Admitted, Refusal> {
         let live = self.list.find(channel).ok_or(Refusal::NoTerminal)?;
         admit::admit(&self.list, live, who, action)
+    }
+
+    /// Nobody holds the terminals of this holder any more: logs it, and lets anybody claim them.
+    pub async fn release(&self, holder: &Holder) -> Result<(), AppendError> {
+        self.list.release(holder).await
+    }
+
+    /// Says whether anybody watches a terminal, which nobody does at first.
+    pub fn watched(&self, channel: &str, is_watched: bool) {
+        self.list.watched(channel, is_watched);
+    }
+
+    /// An action that was [admitted](Self::admit) is in the log: what of the channel may go from there now, if something may.
+    #[must_use]
+    pub fn logged(&self, channel: &str, seq: Seq) -> Option<Seq> {
+        self.list.find(channel)?.logged(seq, 0, &self.list.config)
     }
 
     /// Tells the root channel which terminals there are. For a host that begins: those of its last life are gone.

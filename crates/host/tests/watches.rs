@@ -57,7 +57,7 @@ async fn a_dropped_watch_gives_back_its_place() {
     let files = Files::new(config).unwrap();
     for _ in 0..200 {
         let watch = files.watch(params(dir.path())).await.unwrap();
-        assert!(matches!(files.watch(params(dir.path())).await, Err(FileError::TooMany { limit: 1 })));
+        assert!(matches!(files.watch(params(dir.path())).await, Err(FileError::TooManyWatches { limit: 1 })));
         drop(watch);
     }
 }

@@ -138,20 +138,30 @@ fn carry(runtime: &Runtime, wire: &mut Wire, text: &str) -> Took {
     timed(|| runtime.block_on(wire.carry(message)))
 }
 
-/// How long a small message takes while a large one moves: free of it, and behind it.
+/// How long a small message takes while a large one moves the same way: behind it, free of it, as a cancel among what a
+/// client sends, and as an action of the host's on another channel.
 fn latency(name: &str, rate: Option<f64>) {
     let runtime = runtime(2);
-    let ways = [Way::Behind, Way::Free, Way::OtherChannel];
+    let ways = [Way::Behind, Way::Free, Way::Cancel, Way::OtherChannel];
     let round = |_| ways.map(|way| runtime.block_on(passing(way, rate)));
-    let rounds: Vec<[Passing; 3]> = (0..if rate.is_some() { SLOW_ROUNDS } else { rounds() }).map(round).collect();
-    let figure = |figure: fn(&[Passing; 3]) -> f64| median(&rounds, figure);
-    let named = |measure| format!("{name}: {measure}");
-    table::row(&named("ms behind it, p95"), figure(|[behind, ..]| behind.wait * 1e3), ..);
-    table::row(&named("ms for a free message, p95"), figure(|[_, free, _]| free.wait * 1e3), ..);
-    let better = figure(|[behind, free, _]| behind.wait / free.wait);
-    table::row(&named("times better, free"), better, 40.0..);
-    let better = figure(|[behind, _, other]| behind.wait / other.wait);
-    table::row(&named("times better, action on another channel"), better, 40.0..);
-    let slower = figure(|[behind, free, _]| free.bulk / behind.bulk);
-    table::row(&named("time of the 32 MB over the contiguous one"), slower, ..=1.1);
+    let rounds: Vec<[Passing; 4]> = (0..if rate.is_some() { SLOW_ROUNDS } else { rounds() }).map(round).collect();
+    let figure = |figure: fn(&[Passing; 4]) -> f64| median(&rounds, figure);
+    let up = |measure| format!("{name}, client to server: {measure}");
+    table::row(&up("ms behind it, p95"), figure(|[behind, ..]| behind.wait * 1e3), ..);
+    table::row(&up("ms for a message marked free, p95"), figure(|[_, free, ..]| free.wait * 1e3), ..);
+    let cancel = figure(|[_, _, cancel, _]| cancel.wait * 1e3);
+    match rate {
+        Some(_) => table::row(&up("ms for a cancel, p95"), cancel, ..=30.0),
+        None => table::row(&up("ms for a cancel, p95"), cancel, ..),
+    }
+    let better = figure(|[behind, free, ..]| behind.wait / free.wait);
+    table::row(&up("times better, marked free"), better, 40.0..);
+    let better = figure(|[behind, _, cancel, _]| behind.wait / cancel.wait);
+    table::row(&up("times better, cancel"), better, 40.0..);
+    let slower = figure(|[behind, free, ..]| free.bulk / behind.bulk);
+    table::row(&up("time of the 32 MB over the contiguous one"), slower, ..=1.1);
+    let other = figure(|[.., other]| other.wait * 1e3);
+    table::row(&format!("{name}, server to client: ms for an action on another channel, p95"), other, ..);
+    let better = figure(|[behind, .., other]| behind.wait / other.wait);
+    table::row(&format!("{name}, server to client: times better, action on another channel"), better, 40.0..);
 }

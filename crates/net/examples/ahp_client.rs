@@ -14,7 +14,7 @@ use ahp::{Client, ClientConfig};
 use breakbulk::ahp::{Negotiated, Segmented};
 use breakbulk::{Dialect, Driver, Link, Setup, link};
 use breakbulk_proto::ahp::Role;
-use breakbulk_proto::{Budget, Capacity, Event, Input, Limits, Machine, Message};
+use breakbulk_proto::{Budget, Capacity, Event, Input, Limits, Machine, Message, Ticket};
 use serde_json::{Value, json};
 
 /// The longest frame that the link takes: a little less than Azure Web PubSub does.
@@ -61,7 +61,7 @@ async fn host(mut driver: Driver<impl Link, impl Machine>) {
         let Event::Message { message, .. } = event else { continue };
         if let Some(answer) = answer(&message, &mut files) {
             ticket += 1;
-            driver.handle(Input::send(ticket, answer.to_string()));
+            driver.handle(Input::send(Ticket(ticket), answer.to_string()));
         }
     }
 }

@@ -10,6 +10,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use crate::dialect::Dialect;
+use crate::listen::Token;
 use crate::preset::Preset;
 
 pub use self::error::AddressError;
@@ -22,6 +23,9 @@ use self::options::Options;
 ///
 /// Our own options stand in the query, and are taken out of what the peer sees: `cap=900000`, `dialect=ahp`,
 /// `preset=web-pubsub`. Those of a command stand before it, since it may have question marks of its own.
+///
+/// A WebSocket's token may follow as `#token=TOKEN`. A fragment is never part of a request, so the token is in no query
+/// and no server's log of requests; it is shown to the peer as `Authorization: Bearer TOKEN`.
 ///
 /// ```
 /// use breakbulk::{Address, Dialect};
@@ -45,6 +49,8 @@ pub struct Address {
     pub cap: Option<u64>,
     /// Where the cap comes from, if a preset was named.
     pub preset: Option<&'static Preset>,
+    /// What a WebSocket's peer is shown, if it was named.
+    pub token: Option<Token>,
 }
 
 impl Address {
@@ -70,16 +76,17 @@ impl FromStr for Address {
     type Err = AddressError;
 
     fn from_str(text: &str) -> Result<Self, AddressError> {
-        let (way, options) = way::parse(text)?;
+        let (way, options, token) = way::parse(text)?;
         let Options { dialect, cap, preset } = options;
-        Ok(Self { way, dialect, cap: cap.or(preset.map(|preset| preset.cap)), preset })
+        Ok(Self { way, dialect, cap: cap.or(preset.map(|preset| preset.cap)), preset, token })
     }
 }
 
 /// Parses back to the same address, unless there are secrets in it: those are shown as `…`.
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.way.write(&self.options(), f)
+        self.way.write(&self.options(), f)?;
+        if self.token.is_some() { write!(f, "#token={}", mask::MASK) } else { Ok(()) }
     }
 }
 

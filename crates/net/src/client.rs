@@ -40,22 +40,23 @@ mod session;
 mod state;
 mod wire;
 
+use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use breakbulk_proto::Message;
 use breakbulk_proto::ahp::Negotiated;
-use tokio::sync::{Semaphore, mpsc, oneshot, watch};
-use tokio::time::timeout;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 use self::answer::Room;
-use self::command::{Command, Request};
+use self::command::{Command, Request, SHORT, Turn};
 use self::feed::Feed;
 use self::kept::Dispatched;
 use self::live::{MAX_REQUESTS, MAX_UNANSWERED};
 use self::run::{Core, Task};
 use self::session::Session;
+use crate::activity::Activity;
 
 pub use self::answer::Answer;
 pub use self::config::Config;
@@ -66,6 +67,8 @@ pub use self::state::{Reason, State};
 
 /// Things asked by callers that may wait for the task; past that, callers wait.
 const MAX_COMMANDS: usize = 1024;
+/// Bytes of what need not wait for others: a thousand cancels, and more.
+const AHEAD_BYTES: u32 = 1 << 20;
 
 /// An AHP client that reconnects by itself. Cloning is cheap, and all clones are one client; when the last is dropped it
 /// closes.
@@ -81,10 +84,16 @@ struct Shared {
     requests: Room,
     /// Bytes of actions, until the host has shown them.
     actions: Room,
+    /// Bytes of both that need not wait for others, so that they do not wait for room either.
+    ahead: Room,
     in_flight: Semaphore,
     state: watch::Receiver<State>,
     stop: CancellationToken,
+    /// Parts of long messages that pass.
+    activity: Activity,
     request_timeout: Duration,
+    /// How long a request may take in all, whatever moves.
+    longest_wait: Duration,
 }
 
 impl Client {
@@ -98,51 +107,83 @@ impl Client {
         let (reply_to, replies) = mpsc::channel(MAX_UNANSWERED);
         let first = State::Connecting { attempt: 1, after: Duration::ZERO };
         let (said, state) = watch::channel(first);
-        let [requests, actions] = [(); 2].map(|()| Room::new(config.max_waiting_bytes));
+        let [requests, actions, answers] = [(); 3].map(|()| Room::new(config.max_waiting_bytes));
+        let ahead = Room::new(AHEAD_BYTES);
         let (stop, request_timeout) = (CancellationToken::new(), config.request_timeout);
+        // The request and its answer may each be as slow as a message may be.
+        let longest_wait = request_timeout.saturating_add(config.limits.group_timeout().saturating_mul(2));
+        let activity = Activity::default();
         let feed = Feed::new(events);
         let core = Core {
             session: Session::new(config.client_id.clone(), config.resend, &config.subscriptions, feed),
             config,
             negotiated: Negotiated::default(),
             commands: taken,
+            pending: VecDeque::new(),
             replies,
             reply_to,
             unanswered: 0,
-            reply_room: requests.clone(),
+            reply_room: answers,
+            request_rooms: [requests.clone(), ahead.clone()],
             state: said,
             stop: stop.clone(),
+            activity: activity.clone(),
             connections: 0,
             last_id: 0,
         };
         tokio::spawn(Task { connect, core }.run());
         let (last_number, in_flight) = (Mutex::new(0), Semaphore::new(MAX_REQUESTS));
-        let shared = Shared { commands, last_number, requests, actions, in_flight, state, stop, request_timeout };
+        let shared = Shared {
+            commands,
+            last_number,
+            requests,
+            actions,
+            ahead,
+            in_flight,
+            state,
+            stop,
+            activity,
+            request_timeout,
+            longest_wait,
+        };
         (Self(Arc::new(shared)), Events(queue))
     }
 
     /// Asks the host something; the result is raw JSON. `params` is raw JSON too.
     ///
-    /// Without a connection it waits for one; the configured time counts from the call. Once sent it is never sent
+    /// Without a connection it waits for one. The configured time counts from the call, and anew from each part of a long
+    /// message that passes on the connection, either way. Once sent it is never sent
     /// again: when the connection ends first, that is the answer. Requests and actions leave in the order in which they
     /// were asked for. Dropping the future withdraws a request that has not left.
     ///
     /// # Errors
     /// See [`RequestError`].
     pub async fn request(&self, method: &str, params: impl Into<Message>) -> Result<Message, RequestError> {
-        let params = params.into();
+        self.request_in(Turn::of_request(method), method, params.into()).await
+    }
+
+    /// As [`request`](Self::request), for one that depends on nothing that was asked before it: it may leave before that, and
+    /// between the parts of a long message.
+    ///
+    /// # Errors
+    /// See [`RequestError`].
+    pub async fn request_free(&self, method: &str, params: impl Into<Message>) -> Result<Message, RequestError> {
+        self.request_in(Turn::Free, method, params.into()).await
+    }
+
+    async fn request_in(&self, turn: Turn, method: &str, params: Message) -> Result<Message, RequestError> {
         if !rope::is_json(&params) {
             return Err(RequestError::NotJson);
         }
         let asked = async {
             let _place = self.0.in_flight.acquire().await.map_err(|_| RequestError::Closed)?;
-            let room = self.0.requests.take(params.len()).await.ok_or(RequestError::Closed)?;
+            let room = self.room(turn, &self.0.requests, params.len()).await.ok_or(RequestError::Closed)?;
             let (answer, answered) = oneshot::channel();
-            let request = Request { method: method.to_owned(), params, answer, room };
+            let request = Request { method: method.to_owned(), params, answer, turn, room };
             self.ask(Command::Request(request)).await?;
             answered.await.unwrap_or(Err(RequestError::Closed))
         };
-        timeout(self.0.request_timeout, asked).await.unwrap_or(Err(RequestError::Timeout))
+        self.in_time(asked).await
     }
 
     /// Dispatches an action, and returns its number. From then on it is kept until the host shows it, which is
@@ -151,19 +192,36 @@ impl Client {
     /// Waits while too many bytes of actions are kept. On a channel that is not followed the host shows us nothing, so
     /// there an action is sent at most once, and nothing is heard of it.
     ///
+    /// Actions leave in the order in which they were dispatched. One that answers a question of the host's, or cancels
+    /// something (see [`may_pass`](breakbulk_proto::ahp::may_pass)), leaves before what waits for other channels, and between
+    /// the parts of a long message.
+    ///
     /// # Errors
     /// See [`DispatchError`].
     pub async fn dispatch(&self, channel: &str, action: impl Into<Message>) -> Result<u64, DispatchError> {
         let action = action.into();
+        self.dispatch_in(Turn::of_action(&action), channel, action).await
+    }
+
+    /// As [`dispatch`](Self::dispatch), for an action that depends on nothing that was asked before it: it may leave before
+    /// that, and between the parts of a long message. After a reconnect it is in its place again.
+    ///
+    /// # Errors
+    /// See [`DispatchError`].
+    pub async fn dispatch_free(&self, channel: &str, action: impl Into<Message>) -> Result<u64, DispatchError> {
+        self.dispatch_in(Turn::Free, channel, action.into()).await
+    }
+
+    async fn dispatch_in(&self, turn: Turn, channel: &str, action: Message) -> Result<u64, DispatchError> {
         if !rope::is_json(&action) {
             return Err(DispatchError::NotJson);
         }
-        let room = self.0.actions.take(action.len()).await.ok_or(DispatchError::Closed)?;
+        let room = self.room(turn, &self.0.actions, action.len()).await.ok_or(DispatchError::Closed)?;
         let place = self.0.commands.reserve().await.map_err(|_| DispatchError::Closed)?;
         // Numbered and queued in one step, so that numbers rise in the order of the queue.
         let mut last = self.0.last_number.lock().unwrap_or_else(PoisonError::into_inner);
         *last = last.saturating_add(1);
-        let dispatched = Dispatched { client_seq: *last, channel: channel.to_owned(), action, _room: room };
+        let dispatched = Dispatched { client_seq: *last, channel: channel.to_owned(), action, turn, _room: room };
         place.send(Command::Dispatch(dispatched));
         Ok(*last)
     }
@@ -179,7 +237,7 @@ impl Client {
             self.ask(Command::Subscribe { channel: channel.to_owned(), waiter }).await?;
             followed.await.unwrap_or(Err(RequestError::Closed))
         };
-        timeout(self.0.request_timeout, asked).await.unwrap_or(Err(RequestError::Timeout))
+        self.in_time(asked).await
     }
 
     /// Follows a channel no more.
@@ -203,6 +261,18 @@ impl Client {
         let mut state = self.0.state.clone();
         // The other end goes only after it has said that it is closed.
         let _ = state.wait_for(|state| matches!(state, State::Closed(_))).await;
+    }
+
+    /// Waits for room. What is short and need not wait for others has room of its own.
+    async fn room(&self, turn: Turn, usual: &Room, len: usize) -> Option<OwnedSemaphorePermit> {
+        let is_ahead = turn != Turn::InOrder && len <= SHORT;
+        if is_ahead { self.0.ahead.take(len).await } else { usual.take(len).await }
+    }
+
+    /// Waits for an answer for as long as requests may take.
+    async fn in_time<T>(&self, asked: impl Future<Output = Result<T, RequestError>>) -> Result<T, RequestError> {
+        let Shared { activity, request_timeout, longest_wait, .. } = &*self.0;
+        activity.timeout(*request_timeout, *longest_wait, asked).await.unwrap_or(Err(RequestError::Timeout))
     }
 
     async fn ask(&self, command: Command) -> Result<(), RequestError> {

@@ -75,11 +75,24 @@ impl Dialer {
         Ok(())
     }
 
-    /// A link to this address.
+    /// A link to this address. A token in the address goes before [`token`](Self::token), and before a header for it.
     ///
     /// # Errors
     /// One variant per cause.
     pub async fn dial(&self, address: &Address) -> Result<BoxLink, DialError> {
+        match &address.token {
+            // Who pastes an address with a token means this one.
+            Some(token) => {
+                let mut dialer = self.clone();
+                dialer.headers.remove(header::AUTHORIZATION);
+                dialer.token = Some(token.clone());
+                dialer.reach_address(address).await
+            }
+            None => self.reach_address(address).await,
+        }
+    }
+
+    async fn reach_address(&self, address: &Address) -> Result<BoxLink, DialError> {
         let cap = address.cap.unwrap_or(self.link.cap);
         let (capacity, max) = (Capacity::of(cap), self.link.max_frame_bytes);
         let Way::WebSocket { tls, host, port, target } = &address.way else {

@@ -1,8 +1,9 @@
 //! Which wire form one end of a link speaks, and the machine for it.
 
+use std::task::Waker;
 use std::time::Instant;
 
-use breakbulk_proto::{Account, Counters, Event, Input, Limits, Machine, Transmit, ahp, cep22, plain, stdio};
+use breakbulk_proto::{Account, Counters, Event, Grant, Input, Limits, Machine, Transmit, ahp, cep22, plain, stdio};
 use strum::{Display, EnumString, VariantNames};
 
 /// A wire form.
@@ -39,6 +40,10 @@ pub struct Setup {
     pub delivery: ahp::Delivery,
     /// Whether the application is not told of segments even if it asks for them: its own link takes none (`ahp`).
     pub hides_chunking: bool,
+    /// Whether the longest frame that we take is the cap of the address, and not a limit of its own.
+    pub is_capped: bool,
+    /// Until when a message that came in segments is charged to the machine's account (`ahp`).
+    pub charge: ahp::Charge,
 }
 
 impl Setup {
@@ -46,7 +51,18 @@ impl Setup {
     #[must_use]
     pub fn new(dialect: Dialect, role: ahp::Role, limits: Limits) -> Self {
         let (negotiated, delivery) = (ahp::Negotiated::default(), ahp::Delivery::StartOrder);
-        Self { dialect, role, limits, one_line: false, front_only: false, negotiated, delivery, hides_chunking: false }
+        Self {
+            dialect,
+            role,
+            limits,
+            one_line: false,
+            front_only: false,
+            negotiated,
+            delivery,
+            hides_chunking: false,
+            is_capped: false,
+            charge: ahp::Charge::default(),
+        }
     }
 
     /// The longest frame that is taken: a whole message where nothing is segmented, or where it may come in one piece.
@@ -55,6 +71,20 @@ impl Setup {
         match self.dialect {
             Dialect::Ahp | Dialect::Cep22 => self.limits.max_frame_bytes,
             Dialect::Stdio | Dialect::Plain => self.limits.max_message_bytes,
+        }
+    }
+
+    /// The setting that says how long a frame may be which we take, for logs.
+    #[must_use]
+    pub fn max_frame_setting(&self) -> &'static str {
+        match self.dialect {
+            Dialect::Stdio | Dialect::Plain => "max_message",
+            Dialect::Ahp | Dialect::Cep22 if self.is_capped => "the cap of its address",
+            // No frame may be longer than a message.
+            Dialect::Ahp | Dialect::Cep22 if self.limits.max_frame_bytes >= self.limits.max_message_bytes => {
+                "max_message"
+            }
+            Dialect::Ahp | Dialect::Cep22 => "max_frame",
         }
     }
 
@@ -71,6 +101,7 @@ impl Setup {
                 config.negotiated = self.negotiated.clone();
                 config.delivery = self.delivery;
                 config.hides_chunking = self.hides_chunking;
+                config.charge = self.charge;
                 AnyMachine::Ahp(Box::new(ahp::Connection::new(config, account)))
             }
             Dialect::Cep22 => {
@@ -120,6 +151,14 @@ impl AnyMachine {
         }
     }
 
+    /// Takes over what is reserved for the message that was polled last, where the machine can hand it over.
+    pub(crate) fn take_grant(&mut self) -> Option<Grant> {
+        match self {
+            Self::Ahp(machine) => machine.take_grant(),
+            Self::Cep22(_) | Self::Stdio(_) | Self::Plain(_) => None,
+        }
+    }
+
     fn machine(&self) -> &dyn Machine {
         match self {
             Self::Ahp(machine) => &**machine,
@@ -154,6 +193,10 @@ impl Machine for AnyMachine {
 
     fn poll_timeout(&self) -> Option<Instant> {
         self.machine().poll_timeout()
+    }
+
+    fn wake_with(&mut self, waker: &Waker) {
+        self.machine_mut().wake_with(waker);
     }
 
     fn wants_frames(&self) -> bool {

@@ -10,7 +10,7 @@ use tokio::time::Sleep;
 use breakbulk_proto::{CloseReason, Event, Input, Machine, Transmit, Violation};
 
 use crate::large::Held;
-use crate::link::{Arrival, Link, LinkError};
+use crate::link::{Arrival, HalfClose, Link, LinkError};
 
 /// How long a link usually has to take our close before it is dropped.
 const CLOSE_TIME: Duration = Duration::from_secs(5);
@@ -22,8 +22,7 @@ const FAREWELL_TIME: Duration = Duration::from_secs(1);
 /// came is drained within it.
 const BUSY_TIME: Duration = Duration::from_secs(1);
 
-/// The most that is kept of what came with a close. A close frame has room for 123 bytes; a child's end is told with its
-/// command.
+/// The most that is kept of what came with a close. A close frame has room for 123 bytes.
 const MAX_CLOSE_TEXT_BYTES: usize = 512;
 
 /// What a link that broke without a close counts as.
@@ -67,9 +66,18 @@ pub struct Driver<L, M> {
     failure: Option<LinkError>,
     /// The link takes nothing more, not even a close.
     broken: bool,
-    /// What the peer said as it closed.
-    close_text: Option<String>,
+    /// How the peer ended the link, if it did.
+    peer_end: Option<PeerEnd>,
     end: End,
+}
+
+/// How a peer has ended its link.
+#[derive(Debug)]
+enum PeerEnd {
+    /// With a close, and these words of its own.
+    Closed { code: u16, text: String },
+    /// By exiting, as this says.
+    Exited { text: String },
 }
 
 /// How far the end has come.
@@ -91,7 +99,7 @@ impl<L: Link, M: Machine> Driver<L, M> {
         let (timer, looked) = (Box::pin(tokio::time::sleep(Duration::ZERO)), now());
         let (unflushed, said_close, reading, paused, ended, broken) = (false, false, true, false, false, false);
         let (output_ended, close_time, is_patient, latest, taken) = (false, CLOSE_TIME, false, None, 0);
-        let (held, failure, close_text, end) = (Held::default(), None, None, End::Open);
+        let (held, failure, peer_end, end) = (Held::default(), None, None, End::Open);
         Self {
             link,
             machine,
@@ -110,7 +118,7 @@ impl<L: Link, M: Machine> Driver<L, M> {
             taken,
             failure,
             broken,
-            close_text,
+            peer_end,
             end,
         }
     }
@@ -147,9 +155,39 @@ impl<L: Link, M: Machine> Driver<L, M> {
 
     /// What the peer said when it closed the link; `None` if it was not the peer that closed it, or not by a close.
     ///
-    /// The words are the peer's own, at most 512 bytes of them: show them escaped (`{:?}`), and keep them out of logs.
+    /// The words are the peer's own, at most 512 bytes of them: show them escaped (`{:?}`), as
+    /// [`describe_end`](Self::describe_end) does.
     pub fn close_text(&self) -> Option<&str> {
-        self.close_text.as_deref()
+        match &self.peer_end {
+            Some(PeerEnd::Closed { text, .. }) => Some(text),
+            Some(PeerEnd::Exited { .. }) | None => None,
+        }
+    }
+
+    /// How the link ended, and who ended it, in one line for a log or a person. `reason` is that of [`Event::Closed`]. What the
+    /// peer said as it closed is in it, in quotation marks and escaped.
+    pub fn describe_end(&self, reason: &CloseReason) -> String {
+        match (&self.peer_end, &self.failure, reason) {
+            (Some(PeerEnd::Exited { text }), ..) => text.clone(),
+            (Some(PeerEnd::Closed { code, text }), ..) if text.is_empty() => {
+                format!("closed by the peer with code {code}")
+            }
+            (Some(PeerEnd::Closed { code, text }), ..) => {
+                format!("closed by the peer with code {code}, which says {text:?}")
+            }
+            (None, Some(error @ LinkError::Silent(_)), _) => format!("closed by us: {error}"),
+            (None, Some(error), _) => error.to_string(),
+            (None, None, CloseReason::Peer { code: ABNORMAL }) => reason.to_string(),
+            (None, None, CloseReason::Peer { code }) => {
+                format!("closed by us with code {code}, as the other side ended")
+            }
+            (None, None, reason) => format!("closed by us: {reason}"),
+        }
+    }
+
+    /// Whether the peer was a child process that has exited.
+    pub(crate) const fn has_exited(&self) -> bool {
+        matches!(self.peer_end, Some(PeerEnd::Exited { .. }))
     }
 
     /// Whether the peer has said that it sends nothing more. What is sent to it still arrives.
@@ -272,16 +310,17 @@ impl<L: Link, M: Machine> Driver<L, M> {
         let wants_frames = self.machine.wants_frames();
         if !self.reading || self.ended || !wants_frames {
             // All events are taken: what came in last is the machine's only if it could not take it.
+            let Some(memory) = self.link.receive_memory() else { return false };
             if wants_frames {
-                self.link.release_room();
+                memory.release_last();
             }
-            return match self.link.poll_evicted(cx) {
+            return match memory.poll_evicted(cx) {
                 Poll::Ready(error) => self.fail(error),
                 Poll::Pending => false,
             };
         }
         let arrival = Pin::new(&mut self.link).poll_next(cx);
-        self.pause(arrival.is_pending() && self.link.waits_for_room());
+        self.pause(arrival.is_pending() && self.link.status().waits_for_memory);
         let input = match arrival {
             Poll::Pending => return false,
             Poll::Ready(Some(Ok(Arrival::Frame { bytes, meta }))) => Input::Frame { bytes, meta },
@@ -290,10 +329,14 @@ impl<L: Link, M: Machine> Driver<L, M> {
                 self.ended = true;
                 return true;
             }
+            Poll::Ready(Some(Ok(Arrival::Exited { code, text }))) => {
+                self.peer_end = Some(PeerEnd::Exited { text });
+                Input::Close(CloseReason::Peer { code })
+            }
             Poll::Ready(Some(Ok(Arrival::Closed { code, mut text }))) => {
                 text.truncate(text.floor_char_boundary(MAX_CLOSE_TEXT_BYTES));
-                self.close_text = Some(text);
-                if !self.link.ends_alone() {
+                self.peer_end = Some(PeerEnd::Closed { code, text });
+                if self.link.status().half_close == HalfClose::Unsupported {
                     (self.close_time, self.is_patient) = (self.close_time.min(FAREWELL_TIME), false);
                 }
                 Input::Close(CloseReason::Peer { code })
@@ -320,6 +363,7 @@ impl<L: Link, M: Machine> Driver<L, M> {
     fn poll_timer(&mut self, cx: &mut Context<'_>) -> bool {
         let now = now();
         self.looked = now;
+        self.machine.wake_with(cx.waker());
         let Some(at) = self.machine.poll_timeout() else {
             return false;
         };
@@ -342,7 +386,7 @@ impl<L: Link, M: Machine> Driver<L, M> {
     }
 
     fn begin_to_wait(&mut self) {
-        self.taken = self.link.moved().outward;
+        self.taken = self.link.status().moved.outward;
         let until = tokio::time::Instant::now() + self.close_time;
         self.timer.as_mut().reset(self.latest.map_or(until, |latest| latest.min(until)));
     }
@@ -377,7 +421,7 @@ impl<L: Link, M: Machine> Driver<L, M> {
         }
         while !self.broken && self.timer.as_mut().poll(cx).is_ready() {
             let is_late = self.latest.is_some_and(|latest| latest <= tokio::time::Instant::now());
-            if is_late || !self.is_patient || self.link.moved().outward == self.taken {
+            if is_late || !self.is_patient || self.link.status().moved.outward == self.taken {
                 return Poll::Ready(());
             }
             self.begin_to_wait();

@@ -1,9 +1,10 @@
 //! Large messages are let go of where nobody waits for it: to free tens of megabytes takes the system milliseconds.
 
-use breakbulk_proto::{Event, Grant, Input, Message, Ticket};
+use breakbulk_proto::{Event, Input, Message, Ticket};
 use tokio::runtime::Handle;
 
 use crate::link::Link;
+use crate::memory::Reservation;
 
 /// Below this, freeing takes no longer than having it done.
 const LARGE: usize = 4 << 20;
@@ -34,15 +35,15 @@ impl Held {
             _ => return,
         };
         let is_done = |(ticket, _): &mut (Ticket, Message)| done.is_none_or(|done| *ticket == done);
-        self.0.extract_if(.., is_done).for_each(|(_, message)| let_go(message, None));
+        self.0.extract_if(.., is_done).for_each(|(_, message)| let_go(message, Reservation::default()));
     }
 }
 
-/// Lets go of a message, in a thread of its own if it is large; and then of its room, which others take at once.
-pub(crate) fn let_go(message: Message, room: Option<Grant>) {
+/// Lets go of a message, in a thread of its own if it is large; and then of its memory, which others take at once.
+pub(crate) fn let_go(message: Message, reservation: Reservation) {
     if message.len() >= LARGE
         && let Ok(runtime) = Handle::try_current()
     {
-        runtime.spawn_blocking(move || (drop(message), drop(room)));
+        runtime.spawn_blocking(move || (drop(message), drop(reservation)));
     }
 }

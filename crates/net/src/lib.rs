@@ -4,6 +4,7 @@
 //! between the two.
 #![cfg_attr(test, expect(clippy::unwrap_used, reason = "a test may fail by panicking"))]
 
+mod activity;
 pub mod address;
 #[cfg(feature = "ahp")]
 pub mod ahp;
@@ -12,11 +13,14 @@ pub mod client;
 pub mod dial;
 pub mod dialect;
 pub mod driver;
+pub mod environment;
 pub mod gateway;
 mod large;
 pub mod link;
 pub mod listen;
+mod log_limit;
 mod look;
+mod memory;
 pub mod preset;
 #[cfg(any(feature = "ahp", feature = "rmcp"))]
 mod pump;
@@ -25,13 +29,15 @@ pub mod rmcp;
 mod route;
 pub mod tls;
 
+pub use activity::Activity;
 pub use address::{Address, AddressError, Way};
 pub use client::Client;
 pub use dial::{DialError, Dialer};
 pub use dialect::{AnyMachine, Dialect, Setup};
 pub use driver::Driver;
 pub use gateway::Gateway;
-pub use link::{Arrival, BoxLink, Intake, Link, LinkError, Moved};
+pub use link::{Arrival, BoxLink, HalfClose, Intake, Link, LinkError, LinkStatus, Moved, NextFrame, ReceiveMemory};
 pub use listen::{Accepted, Door, ListenConfig, ListenError, Listener, Token};
+pub use log_limit::{LogLimit, LogPermit};
 pub use preset::Preset;
 pub use route::Route;

@@ -14,9 +14,9 @@ use futures_core::Stream;
 use futures_sink::Sink;
 use thiserror::Error;
 
-use breakbulk_proto::{Account, Capacity, Meta, Over, Receipt, Refusal, Tag, Transmit};
+use breakbulk_proto::{Account, Capacity, Grant, Meta, Over, Receipt, Refusal, Tag, Transmit};
 
-pub use self::exec::{Child, Exec, ExecConfig, ExecError, Exit, kill_children};
+pub use self::exec::{Child, Exec, ExecConfig, ExecError, Exit, Lease, kill_children};
 pub use self::lines::Lines;
 pub use self::memory::{Memory, pair};
 pub use self::stdio::{Output, Stdio, stdio};
@@ -28,63 +28,78 @@ pub(crate) use self::ws::{Key, accept_for};
 /// As a sink it is ready when the next frame would not merely pile up in memory: whoever asks first whether it is ready,
 /// and only then makes a frame, can let a small message pass a large one. Both halves keep their state in the link, so a
 /// caller may stop polling at any time and lose nothing.
+///
+/// No method has a default, so a link around another one cannot forget to forward one. What a method returns covers
+/// everything of its sort: such a wrapper hands on the whole, and changes in it what it wants to change.
 pub trait Link: Stream<Item = Result<Arrival, LinkError>> + Sink<Transmit, Error = LinkError> + Send + Unpin {
     /// How large a frame may be, and what the link adds to it.
     fn capacity(&self) -> Capacity;
 
-    /// Says which frames the link takes from now on. A link that has only the limit that it was made with keeps that.
-    fn set_intake(&mut self, _intake: Intake) {}
+    /// What the link knows of itself now.
+    fn status(&self) -> LinkStatus;
 
-    /// Says whether the peer has yet to finish what was begun on this link: to answer, to send the rest of a message. If so
-    /// when the link is dropped, a peer that would outlive it does not. Most peers do not anyway.
-    fn set_owing(&mut self, _owing: bool) {}
+    /// The memory in which frames arrive, to be limited, charged and released. `None` if the link only ever hands over
+    /// frames that others have made.
+    fn receive_memory(&mut self) -> Option<&mut dyn ReceiveMemory>;
 
-    /// Whether the peer may send nothing more and still read: [`Arrival::Ended`]. Pipes do that, WebSockets do not.
-    fn ends_alone(&self) -> bool {
-        true
-    }
+    /// Ends our direction, and goes on reading: the peer sees the end of its input when all that the link has taken is
+    /// written. From then on the link takes only a close. False if the link cannot: pipes can, WebSockets cannot.
+    fn end_output(&mut self) -> bool;
+}
 
-    /// Whether a frame has begun to come in and is not whole, as far as the link can tell.
-    fn is_amid_frame(&self) -> bool {
-        false
-    }
+/// What a link knows of itself. The default is that of a link on which nothing has moved, and each direction ends by itself.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct LinkStatus {
+    /// Whether the peer can end its direction alone.
+    pub half_close: HalfClose,
+    /// Whether a frame has begun to arrive and is not whole, as far as the link can tell.
+    pub is_amid_frame: bool,
+    /// Whether the link has stopped reading because there is no memory for what comes. The peer is not to blame for that.
+    pub waits_for_memory: bool,
+    /// What has moved so far. Who waits for a slow peer sees by it that the peer is not dead.
+    pub moved: Moved,
+}
 
-    /// Whether it has stopped reading by itself, because there is no room for what comes: that is no fault of the peer's.
-    fn waits_for_room(&self) -> bool {
-        false
-    }
+/// Whether the peer can send nothing more and still read, and say so: [`Arrival::Ended`].
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum HalfClose {
+    /// It can, as on pipes.
+    #[default]
+    Supported,
+    /// It can only close both directions at once, with a code, as on WebSockets.
+    Unsupported,
+}
 
-    /// Ready when what has begun to come in has to go, because others need its room more. For those who do not read now: who
-    /// reads is told as well.
-    fn poll_evicted(&mut self, _cx: &mut Context<'_>) -> Poll<LinkError> {
-        Poll::Pending
-    }
+/// The memory in which a link's frames arrive.
+pub trait ReceiveMemory {
+    /// Limits the frames that the link takes from now on, and says who pays for them.
+    fn set_intake(&mut self, intake: Intake);
 
-    /// Lets go of the room of the frame that came last, which is kept until the link is asked for the next one: somebody else
-    /// pays for it from here on.
-    fn release_room(&mut self) {}
+    /// Resolves when the budget evicts a frame that is arriving, or one that has arrived and was not released. For those who
+    /// do not read now: whoever reads gets the same error.
+    fn poll_evicted(&mut self, cx: &mut Context<'_>) -> Poll<LinkError>;
 
-    /// Says that we send nothing more, and go on reading: the peer sees the end of its input when all that the link has
-    /// taken is written. From then on the link takes only a close. Whether it can say so: pipes can, WebSockets cannot.
-    fn end_output(&mut self) -> bool {
-        false
-    }
+    /// Gives back the memory of the frame that came last, which is kept until the link is asked for the next one: somebody
+    /// else pays for its bytes from here on.
+    fn release_last(&mut self);
 
-    /// What has moved on this link so far. Who waits for a slow peer sees by it that it is not a dead one.
-    fn moved(&self) -> Moved {
-        Moved::default()
-    }
+    /// Says what the next frame is to the messages that are under way on the link. If it begins one, its memory is granted
+    /// only if as much as the longest frame is left for others that go on with theirs. At first it is [`NextFrame::GoesOn`].
+    fn set_next_frame(&mut self, next: NextFrame);
 
-    /// Asks the peer for a sign that it has taken all that was sent so far. The number of that sign; `None` where there is no
-    /// such thing.
-    fn probe(&mut self) -> Option<u64> {
-        None
-    }
+    /// Hands over the memory of the frame that came last, to whoever keeps its bytes. `None` if the frame was short, or
+    /// nobody pays for it.
+    fn take_last(&mut self) -> Option<Grant>;
+}
 
-    /// The number of the last sign that has come.
-    fn probed(&self) -> u64 {
-        0
-    }
+/// What the next frame of a link is to the messages that are under way on it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum NextFrame {
+    /// A segment of a message of which others have come, or a whole message.
+    #[default]
+    GoesOn,
+    /// The first segment of a message, as far as is known.
+    Begins,
 }
 
 /// Bytes that have moved on a link.
@@ -102,8 +117,8 @@ pub struct Intake {
     /// The longest frame.
     pub max_frame_bytes: u64,
     /// What a long frame takes up until it is whole is charged to this, and as much as the longest where nobody knows how
-    /// long it will be. Without room nothing is read; when others need the room more, the link fails. None: `max_frame_bytes`
-    /// is all that bounds it.
+    /// long it will be. Without memory nothing is read; when others need the memory more, the link fails. None:
+    /// `max_frame_bytes` is all that bounds it.
     pub account: Option<Account>,
 }
 
@@ -115,48 +130,16 @@ impl Link for BoxLink {
         (**self).capacity()
     }
 
-    fn set_intake(&mut self, intake: Intake) {
-        (**self).set_intake(intake);
+    fn status(&self) -> LinkStatus {
+        (**self).status()
     }
 
-    fn set_owing(&mut self, owing: bool) {
-        (**self).set_owing(owing);
-    }
-
-    fn ends_alone(&self) -> bool {
-        (**self).ends_alone()
-    }
-
-    fn is_amid_frame(&self) -> bool {
-        (**self).is_amid_frame()
-    }
-
-    fn waits_for_room(&self) -> bool {
-        (**self).waits_for_room()
-    }
-
-    fn poll_evicted(&mut self, cx: &mut Context<'_>) -> Poll<LinkError> {
-        (**self).poll_evicted(cx)
-    }
-
-    fn release_room(&mut self) {
-        (**self).release_room();
+    fn receive_memory(&mut self) -> Option<&mut dyn ReceiveMemory> {
+        (**self).receive_memory()
     }
 
     fn end_output(&mut self) -> bool {
         (**self).end_output()
-    }
-
-    fn moved(&self) -> Moved {
-        (**self).moved()
-    }
-
-    fn probe(&mut self) -> Option<u64> {
-        (**self).probe()
-    }
-
-    fn probed(&self) -> u64 {
-        (**self).probed()
     }
 }
 
@@ -183,7 +166,14 @@ pub enum Arrival {
     Closed {
         /// The close code; 1005 if the peer gave none.
         code: u16,
-        /// The text that came with it.
+        /// The text that came with it: the peer's own words.
+        text: String,
+    },
+    /// The child process at the other end has exited, or writes no more. Nothing follows.
+    Exited {
+        /// The close code that stands for how it ended: 1000 if all went well, else 1011.
+        code: u16,
+        /// How it ended, in our words.
         text: String,
     },
 }
@@ -202,7 +192,7 @@ pub enum LinkError {
     #[error("frame of {} bytes is over the limit of {}", .0.size, .0.limit)]
     FrameTooLarge(Over),
     /// The budget has no room for the rest of a frame of so many bytes.
-    #[error("no room for a frame of {0} bytes")]
+    #[error("no memory for a frame of {0} bytes")]
     NoRoom(u64),
     /// A text frame is not UTF-8. The peer is told 1007.
     #[error("a text frame is not UTF-8")]

@@ -24,6 +24,7 @@ use self::http::{Admitted, Front, Upgraded};
 pub use self::http::{BoxBody, Pages, Peer};
 pub use self::token::{Token, TokenError};
 use crate::link::{BoxLink, WebSocket, WebSocketConfig, tune};
+use crate::log_limit::LogLimit;
 use crate::tls::{Fingerprint, ServerTls, TlsError};
 
 /// How long to wait before accepting again when the system has no room, such as for more open files.
@@ -144,6 +145,7 @@ impl Listener {
             pages: config.pages,
             timeout: config.handshake_timeout,
             is_tls: tls.is_some(),
+            log: LogLimit::default(),
         };
         Ok(Self {
             tcp,
@@ -176,7 +178,9 @@ impl Listener {
                 arrived = self.tcp.accept() => match arrived {
                     Ok((stream, peer)) => self.begin(stream, peer),
                     Err(error) => {
-                        tracing::warn!(%error, "cannot accept a connection");
+                        if let Some(permit) = self.front.log.permit("accept") {
+                            tracing::warn!(%error, left_out = permit.left_out(), "cannot accept a connection");
+                        }
                         tokio::time::sleep(BREATHER).await;
                     }
                 },
@@ -188,7 +192,10 @@ impl Listener {
     fn begin(&mut self, stream: TcpStream, peer: SocketAddr) {
         while self.by_age.len() >= self.max_handshakes {
             if let Some(oldest) = self.by_age.pop_front() {
-                tracing::warn!(limit = self.max_handshakes, "too many handshakes at once, the oldest is dropped");
+                if let Some(permit) = self.front.log.permit("crowded") {
+                    let (limit, left_out) = (self.max_handshakes, permit.left_out());
+                    tracing::warn!(limit, left_out, "too many handshakes at once, the oldest is dropped");
+                }
                 oldest.abort();
             }
         }
@@ -199,7 +206,12 @@ impl Listener {
                 None => plain(stream, peer, &front, &link).await,
                 Some(tls) => secured(stream, peer, &tls, &front, &link).await,
             };
-            accepted.inspect_err(|error| tracing::debug!(%peer, error, "handshake failed")).ok().flatten()
+            if let Err(error) = &accepted
+                && let Some(permit) = front.log.permit("handshake-failed")
+            {
+                tracing::debug!(%peer, error, left_out = permit.left_out(), "handshake failed");
+            }
+            accepted.ok().flatten()
         };
         self.by_age.push_back(self.handshakes.spawn(task));
     }
@@ -240,20 +252,22 @@ async fn secured(
 ) -> Result<Option<Accepted>, HandshakeError> {
     let local = stream.local_addr()?;
     let secured = tokio::time::timeout(front.timeout, tls.accept(stream)).await?;
-    let stream = secured.inspect_err(|error| report_uncertified(error, peer))?;
+    let stream = secured.inspect_err(|error| report_uncertified(error, peer, &front.log))?;
     let certificate = stream.get_ref().1.peer_certificates().and_then(|all| all.first()).map(certified);
     let upgraded = http::serve(stream, peer, local, front).await?;
     Ok(upgraded.map(|upgraded| accepted(upgraded, peer, certificate, link)))
 }
 
 /// Logs that a client was kept out for its certificate, or for want of one. Whatever else fails in TLS is no refusal.
-fn report_uncertified(error: &io::Error, peer: SocketAddr) {
+fn report_uncertified(error: &io::Error, peer: SocketAddr, log: &LogLimit) {
     let reason = match error.get_ref().and_then(|error| error.downcast_ref()) {
         Some(rustls::Error::NoCertificatesPresented) => "no-certificate",
         Some(rustls::Error::InvalidCertificate(_)) => "wrong-certificate",
         _ => return,
     };
-    tracing::info!(peer = %peer.ip(), reason, %error, "not let in: tls_client_ca names who signs for clients");
+    let Some(permit) = log.permit(reason) else { return };
+    let left_out = permit.left_out();
+    tracing::info!(peer = %peer.ip(), reason, %error, left_out, "a client was refused: it needs a certificate that an authority in tls_client_ca signed");
 }
 
 /// The name of a client that proved who it is by a certificate.

@@ -199,7 +199,7 @@ impl Pump {
             let len = len64(message.len());
             self.unsent.insert(Ticket(self.tickets), len);
             self.unsent_bytes = self.unsent_bytes.saturating_add(len);
-            driver.handle(Input::send(self.tickets, message));
+            driver.handle(Input::send(Ticket(self.tickets), message));
         }
         let is_drained = self.next.is_none() && self.outgoing.is_empty() && self.unsent.is_empty();
         if is_drained && matches!(self.stage, Stage::Leaving(_)) {

@@ -31,6 +31,7 @@ impl Route {
             limits = if matches!(dialect, Dialect::Ahp | Dialect::Cep22) { capped } else { limits };
         }
         let mut setup = Setup::new(dialect, role, limits);
+        setup.is_capped = address.cap.is_some_and(|cap| cap <= limits.max_message_bytes);
         setup.one_line = !address.way.is_web_socket();
         Ok(Self { address, setup })
     }
@@ -54,6 +55,10 @@ mod tests {
     fn a_cap_is_also_what_we_ask_of_the_peer() {
         let capped = route("ws://h/?cap=900000").unwrap();
         assert_eq!((capped.setup.dialect, capped.max_frame_bytes()), (Dialect::Ahp, 900_000));
+        assert_eq!(capped.setup.max_frame_setting(), "the cap of its address");
+        assert_eq!(route("ws://h/?dialect=ahp").unwrap().setup.max_frame_setting(), "max_frame");
+        assert_eq!(route("ws://h/?cap=1GiB").unwrap().setup.max_frame_setting(), "max_message");
+        assert_eq!(route("ws://h/?dialect=plain&cap=900000").unwrap().setup.max_frame_setting(), "max_message");
         let plain = route("ws://h/").unwrap();
         assert_eq!((plain.setup.dialect, plain.max_frame_bytes()), (Dialect::Plain, 32 << 20));
         assert!(!plain.setup.one_line && route("stdio:").unwrap().setup.one_line);

@@ -2,6 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "a test may fail by panicking")]
 
 use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use breakbulk::listen::{BoxBody, Pages, Peer};
@@ -174,6 +175,15 @@ async fn strangers_names_for_our_address_are_refused() {
 }
 
 #[tokio::test]
+async fn a_client_on_a_forwarded_port_is_told_how_the_server_would_let_it_in() {
+    let site = Site::new().await;
+    let forwarded = site.handshake("/", &bearer(TOKEN)).replace(&site.address.to_string(), "localhost:8080");
+    let (status, answer, _) = site.answer(&forwarded).await;
+    assert_eq!(status, 421);
+    assert!(answer.contains("start it with --allow-host localhost:8080.\n"), "{answer}");
+}
+
+#[tokio::test]
 async fn an_open_door_lets_in_without_a_name_but_no_pages_of_strangers() {
     let mut site = Site::with(|config| config.door = Door::open()).await;
     assert_eq!(site.status("/", "").await, 101);
@@ -269,6 +279,75 @@ async fn of_too_many_handshakes_the_oldest_goes() {
     }
     let newest = stalled.last_mut().unwrap();
     assert!(timeout(Duration::from_millis(100), newest.read(&mut [0])).await.is_err(), "the newest may go on");
+}
+
+/// Log lines, by their words; and how many were left out.
+#[derive(Debug, Clone, Default)]
+struct Lines(Arc<Mutex<(Vec<String>, u64)>>);
+
+impl Lines {
+    /// How many lines have these words, and how many are said to have been left out.
+    fn with(&self, words: &str) -> (usize, u64) {
+        let lines = self.0.lock().unwrap();
+        (lines.0.iter().filter(|line| line.contains(words)).count(), lines.1)
+    }
+}
+
+impl tracing::field::Visit for Lines {
+    fn record_debug(&mut self, field: &tracing::field::Field, value: &dyn std::fmt::Debug) {
+        if field.name() == "message" {
+            self.0.lock().unwrap().0.push(format!("{value:?}"));
+        }
+    }
+
+    fn record_u64(&mut self, field: &tracing::field::Field, value: u64) {
+        if field.name() == "left_out" {
+            self.0.lock().unwrap().1 += value;
+        }
+    }
+}
+
+impl tracing::Subscriber for Lines {
+    fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
+        *metadata.level() <= tracing::Level::INFO
+    }
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(1)
+    }
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+    fn event(&self, event: &tracing::Event<'_>) {
+        event.record(&mut self.clone());
+    }
+    fn enter(&self, _: &tracing::span::Id) {}
+    fn exit(&self, _: &tracing::span::Id) {}
+}
+
+#[tokio::test]
+async fn strangers_cannot_fill_the_log() {
+    const FLOOD: usize = 300;
+    let lines = Lines::default();
+    let _guard = tracing::subscriber::set_default(lines.clone());
+    let (site, start) = (Site::with(|config| config.max_handshakes = 3).await, Instant::now());
+    // Ten lines at once, and one each second: a slow machine may see more.
+    let most = || 11 + usize::try_from(start.elapsed().as_secs()).unwrap();
+    let mut stalled = Vec::new();
+    for _ in 0..FLOOD {
+        stalled.push(TcpStream::connect(site.address).await.unwrap());
+        tokio::task::yield_now().await;
+    }
+    drop(stalled);
+    for _ in 0..FLOOD {
+        assert_eq!(site.status("/", "").await, 401);
+    }
+    let (crowded, _) = lines.with("too many handshakes");
+    let (refused, _) = lines.with("a client was refused");
+    assert!((10..=most()).contains(&crowded) && (10..=most()).contains(&refused), "{crowded} and {refused} lines");
+    // The next line says how many there would have been.
+    tokio::time::sleep(Duration::from_millis(1100)).await;
+    assert_eq!(site.status("/", "").await, 401);
+    let (refused, left_out) = lines.with("a client was refused");
+    assert!(left_out + u64::try_from(refused).unwrap() > u64::try_from(FLOOD).unwrap(), "{left_out} were left out");
 }
 
 #[tokio::test]

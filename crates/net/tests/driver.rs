@@ -8,11 +8,11 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use breakbulk::Driver;
-use breakbulk::link::{self, Arrival, Link, LinkError, WebSocket, WebSocketConfig};
+use breakbulk::link::{self, Arrival, Link, LinkError, LinkStatus, ReceiveMemory, WebSocket, WebSocketConfig};
 use breakbulk_proto::ahp::{Chunking, Config, Connection, Role};
 use breakbulk_proto::{
     Budget, BudgetConfig, Capacity, CloseReason, Event, Input, Limits, LimitsConfig, Machine, Message, Meta, Tag,
-    Transmit, cep22,
+    Ticket, Transmit, cep22,
 };
 use bytes::Bytes;
 use futures_core::Stream;
@@ -52,7 +52,7 @@ async fn sockets() -> (WebSocket<TcpStream>, WebSocket<TcpStream>) {
 async fn exchange<L: Link>(link: L, role: Role, lens: &[usize], both: &Barrier) -> Vec<Message> {
     let mut driver = Driver::new(link, connection(role));
     for (n, len) in lens.iter().enumerate() {
-        driver.handle(Input::send(n as u64, request(n, *len)));
+        driver.handle(Input::send(Ticket(n as u64), request(n, *len)));
     }
     let (mut arrived, mut sent) = (Vec::new(), 0);
     while arrived.len() < lens.len() || sent < lens.len() {
@@ -112,8 +112,8 @@ async fn a_large_message_is_let_go_of_where_nobody_waits_for_it() {
     let (near, far) = link::pair(&Capacity::of(CAP), 4);
     let (mut near, mut far) = (Driver::new(near, connection(Role::Client)), Driver::new(far, connection(Role::Server)));
     let heavy = Heavy { text: request(1, 5 << 20).to_bytes(), gate, is_freed: is_freed.clone() };
-    near.handle(Input::send(1, Bytes::from_owner(heavy)));
-    near.handle(Input::send(2, request(2, 10)));
+    near.handle(Input::send(Ticket(1), Bytes::from_owner(heavy)));
+    near.handle(Input::send(Ticket(2), request(2, 10)));
     let mut arrived = 0;
     while arrived < 2 {
         tokio::select! {
@@ -151,7 +151,7 @@ async fn nothing_is_lost_when_next_is_dropped_midway() {
     let (mut client, mut server) =
         (Driver::new(client, connection(Role::Client)), Driver::new(server, connection(Role::Server)));
     let sent: Vec<_> = (0..MESSAGES).map(|n| request(n, if n.is_multiple_of(3) { 500_000 } else { 10 })).collect();
-    (0..).zip(&sent).for_each(|(n, message)| client.handle(Input::send(n, message.clone())));
+    (0..).zip(&sent).for_each(|(n, message)| client.handle(Input::send(Ticket(n), message.clone())));
     let (mut arrived, mut told, mut dropped) = (Vec::new(), 0, 0);
     let all = async {
         while arrived.len() < MESSAGES || told < MESSAGES {
@@ -186,10 +186,30 @@ async fn a_close_reaches_the_peer_with_its_code() {
 #[tokio::test]
 async fn a_peer_that_says_much_as_it_closes_is_not_kept_whole() {
     let mut words = Some("é".repeat(10_000));
-    let link = Saying(move || words.take().map(|text| Arrival::Closed { code: 4000, text }));
+    let link = Saying(move || words.take().map(|text| Ok(Arrival::Closed { code: 4000, text })));
     let mut driver = Driver::new(link, connection(Role::Client));
     assert!(matches!(driver.next().await, Some(Event::Closed(CloseReason::Peer { code: 4000 }))));
     assert_eq!(driver.close_text(), Some(&*"é".repeat(256)));
+}
+
+#[tokio::test]
+async fn the_words_for_an_end_say_who_ended_it() {
+    let ends: [(Option<Result<Arrival, LinkError>>, &str); 5] = [
+        (Some(Ok(Arrival::Closed { code: 4000, text: String::new() })), "closed by the peer with code 4000"),
+        (
+            Some(Ok(Arrival::Closed { code: 1009, text: "max\u{7}".into() })),
+            r#"closed by the peer with code 1009, which says "max\u{7}""#,
+        ),
+        (Some(Ok(Arrival::Exited { code: 1011, text: "sh exited with status 3".into() })), "sh exited with status 3"),
+        (Some(Err(LinkError::Silent(Duration::from_secs(30)))), "closed by us: the peer has been silent for 30 s"),
+        (None, "the link ended without a close"),
+    ];
+    for (arrival, words) in ends {
+        let mut arrival = Some(arrival);
+        let mut driver = Driver::new(Saying(move || arrival.take().flatten()), connection(Role::Client));
+        let Some(Event::Closed(reason)) = driver.next().await else { panic!("{words}") };
+        assert_eq!(driver.describe_end(&reason), words);
+    }
 }
 
 #[tokio::test]
@@ -204,7 +224,7 @@ async fn a_wire_that_is_cut_is_noticed() {
 #[tokio::test]
 async fn what_is_not_finished_expires_by_the_real_clock() {
     let soon = Duration::from_millis(30);
-    let limits = LimitsConfig { group_timeout: soon, grace: Duration::ZERO, ..LimitsConfig::default() };
+    let limits = LimitsConfig { group_timeout: Some(soon), grace: Duration::ZERO, ..LimitsConfig::default() };
     let segment =
         r#"{"jsonrpc":"2.0","method":"ahp/messageSegment","params":{"groupId":"g","index":0,"total":2,"data":"ICAg"}}"#;
     let expires = |event: &Event| matches!(event, Event::Expired { .. });
@@ -235,14 +255,14 @@ async fn what_comes_of(frame: &'static str, machine: impl Machine) -> Event {
 #[tokio::test]
 async fn a_peer_that_never_stops_sending_does_not_put_off_the_time() {
     let soon = Duration::from_millis(30);
-    let limits = LimitsConfig { group_timeout: soon, grace: Duration::ZERO, ..LimitsConfig::default() };
+    let limits = LimitsConfig { group_timeout: Some(soon), grace: Duration::ZERO, ..LimitsConfig::default() };
     // It begins a message, and then sends others without end. To read one takes a while.
     let begins =
         r#"{"jsonrpc":"2.0","method":"ahp/messageSegment","params":{"groupId":"g","index":0,"total":2,"data":"ICAg"}}"#;
     let mut frames = std::iter::once(begins).chain(std::iter::repeat(r#"{"jsonrpc":"2.0","method":"m"}"#));
     let link = Saying(move || {
         std::thread::sleep(Duration::from_millis(1));
-        Some(Arrival::Frame { bytes: frames.next()?.into(), meta: Meta::default() })
+        Some(Ok(Arrival::Frame { bytes: frames.next()?.into(), meta: Meta::default() }))
     });
     let mut driver = Driver::new(link, connection_with(Role::Client, limits));
     for _ in 0..60_000 {
@@ -257,17 +277,29 @@ async fn a_peer_that_never_stops_sending_does_not_put_off_the_time() {
 /// A link whose peer says this, and takes whatever it is sent.
 struct Saying<F>(F);
 
-impl<F: FnMut() -> Option<Arrival> + Send + Unpin> Link for Saying<F> {
+impl<F: FnMut() -> Option<Result<Arrival, LinkError>> + Send + Unpin> Link for Saying<F> {
     fn capacity(&self) -> Capacity {
         Capacity::of(CAP)
     }
+
+    fn status(&self) -> LinkStatus {
+        LinkStatus::default()
+    }
+
+    fn receive_memory(&mut self) -> Option<&mut dyn ReceiveMemory> {
+        None
+    }
+
+    fn end_output(&mut self) -> bool {
+        false
+    }
 }
 
-impl<F: FnMut() -> Option<Arrival> + Unpin> Stream for Saying<F> {
+impl<F: FnMut() -> Option<Result<Arrival, LinkError>> + Unpin> Stream for Saying<F> {
     type Item = Result<Arrival, LinkError>;
 
     fn poll_next(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        Poll::Ready((self.0)().map(Ok))
+        Poll::Ready((self.0)())
     }
 }
 

@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use breakbulk::link::{Child, Exec, ExecConfig, ExecError, Exit};
-use breakbulk::{Arrival, Dialect, Driver, Link};
-use breakbulk_proto::{Capacity, CloseReason, Event, Input, Transmit};
+use breakbulk::{Arrival, Dialect, Driver};
+use breakbulk_proto::{Capacity, CloseReason, Event, Input, Ticket, Transmit};
 use bytes::Bytes;
 use futures_util::SinkExt;
 use tracing::field::{Field, Visit};
@@ -67,7 +67,7 @@ async fn the_close_says_how_the_child_ended() {
         ("kill -9 $$", 1011, "sh was killed by signal 9"),
     ] {
         let closed = next(&mut Exec::spawn(&shell(script)).unwrap()).await.unwrap();
-        assert_eq!(closed, Arrival::Closed { code, text: text.to_owned() });
+        assert_eq!(closed, Arrival::Exited { code, text: text.to_owned() });
     }
 }
 
@@ -83,7 +83,7 @@ async fn a_command_that_cannot_be_started_is_named() {
 async fn a_driver_hears_how_the_child_ended_and_not_that_a_pipe_broke() {
     let link = Exec::spawn(&shell("exec <&-; sleep 0.3; exit 7")).unwrap();
     let mut driver = Driver::new(link, machine(Dialect::Plain));
-    driver.handle(Input::send(1, request(1, 1_000_000)));
+    driver.handle(Input::send(Ticket(1), request(1, 1_000_000)));
     let closed = tokio::time::timeout(LONG, async {
         loop {
             match driver.next().await {
@@ -263,12 +263,13 @@ async fn a_kept_child_that_owes_something_is_replaced() {
     let (_folder, config) = named("debtor", "while read -r line; do echo $$; done");
     let child = Child::spawn(&config).unwrap();
     let mut pids = Vec::new();
-    for owing in [false, true, false] {
+    for is_busy in [false, true, false] {
         let mut link = child.link().await.unwrap();
-        link.set_owing(true);
+        let lease = link.lease();
+        lease.set_busy(true);
         send(&mut link, "who").await;
         pids.push(next_text(&mut link).await);
-        link.set_owing(owing);
+        lease.set_busy(is_busy);
     }
     assert!(pids[0] == pids[1] && pids[1] != pids[2], "{pids:?}");
     assert!(is_dead(&pids[1]), "two of them at once");
@@ -392,7 +393,7 @@ async fn an_end_that_is_told_can_be_asked_for_again() {
         link.close().await.unwrap();
     }
     let mut driver = Driver::new(Exec::spawn(&shell("read line; exit 3")).unwrap(), machine(Dialect::Plain));
-    driver.handle(Input::send(1, request(1, 10)));
+    driver.handle(Input::send(Ticket(1), request(1, 10)));
     let mut ends = 0;
     while let Some(event) = driver.next().await {
         ends += usize::from(matches!(event, Event::Closed(CloseReason::Peer { code: 1011 })));

@@ -82,7 +82,7 @@ async fn a_message_that_has_begun_is_amid_a_frame_and_a_prompt_is_not() {
         let mut lines = Lines::new(reader, writer, Capacity::of(100), 100);
         peer.write_all(text.as_bytes()).await.unwrap();
         while let Some(Some(_)) = lines.next().now_or_never() {}
-        assert_eq!(lines.is_amid_frame(), is_amid, "{text:?}");
+        assert_eq!(lines.status().is_amid_frame, is_amid, "{text:?}");
     }
 }
 

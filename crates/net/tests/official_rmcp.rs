@@ -183,7 +183,7 @@ async fn carry(
                 frames.fetch_add(1, Ordering::Relaxed);
                 Transmit::Frame { tag: Default::default(), bytes: bytes.into(), meta }
             }
-            Arrival::Closed { code, .. } => Transmit::Close(CloseReason::Peer { code }),
+            Arrival::Closed { code, .. } | Arrival::Exited { code, .. } => Transmit::Close(CloseReason::Peer { code }),
             Arrival::Acked { .. } | Arrival::Ended => continue,
         };
         if to.send(transmit).await.is_err() {

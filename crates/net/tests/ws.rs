@@ -7,8 +7,8 @@ use std::task::Poll;
 use std::time::Duration;
 
 use breakbulk::link::{Keepalive, Link, WebSocket, WebSocketConfig};
-use breakbulk::{Arrival, Driver, LinkError};
-use breakbulk_proto::{CloseReason, Event, Input, Limits, Message, Meta, Tag, Transmit, plain};
+use breakbulk::{Arrival, Driver, Intake, LinkError, ReceiveMemory};
+use breakbulk_proto::{Budget, CloseReason, Event, Input, Limits, Message, Meta, Tag, Ticket, Transmit, plain};
 use bytes::Bytes;
 use futures_util::{Sink, SinkExt, StreamExt};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream, duplex};
@@ -309,6 +309,37 @@ async fn our_own_pause_is_not_the_peers_silence() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_peer_whose_frames_are_not_read_for_a_while_sees_that_we_are_there() {
+    let (ours, theirs) = duplex(1 << 20);
+    let plain =
+        || plain::Connection::new(plain::Config { limits: Limits::default(), one_line: false, front_only: false });
+    let (mut server, mut client) =
+        (Driver::new(WebSocket::server(ours, &config()), plain()), WebSocket::client(theirs, &config()));
+    server.set_reading(false);
+    let both = async {
+        tokio::select! { event = server.next() => panic!("{event:?}"), end = client.next() => end }
+    };
+    let end = timeout(Duration::from_secs(3600), both).await;
+    assert!(end.is_err(), "{end:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn so_does_one_whose_frame_waits_for_room() {
+    let (ours, theirs) = duplex(1 << 20);
+    let limit = 200_000;
+    let config = WebSocketConfig { max_frame_bytes: limit, ..WebSocketConfig::default() };
+    let (mut server, mut client) = (WebSocket::server(ours, &config), WebSocket::client(theirs, &config));
+    let account = Some(Budget::default().account(None));
+    server.set_intake(Intake { max_frame_bytes: limit, account });
+    client.send(frame(vec![b'x'; 100_000])).await.unwrap();
+    let both = async {
+        tokio::select! { arrival = server.next() => panic!("{arrival:?}"), end = client.next() => end }
+    };
+    let end = timeout(Duration::from_secs(3600), both).await;
+    assert!(end.is_err(), "{end:?}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn after_our_own_pause_a_peer_that_said_nothing_is_asked_first() {
     let (mut link, _client) = server();
     assert!(timeout(Duration::from_secs(5), link.next()).await.is_err());
@@ -424,7 +455,7 @@ async fn what_a_peer_has_said_before_it_reset_the_link_is_heard_though_nothing_c
     for (said, code) in [(close_payload(1009, "too long"), 1009), (vec![], 1006)] {
         let (ours, mut theirs) = tcp().await;
         let mut driver = driver(WebSocket::server(ours, &config()));
-        driver.handle(Input::send(1, r#"{"jsonrpc":"2.0","method":"first"}"#));
+        driver.handle(Input::send(Ticket(1), r#"{"jsonrpc":"2.0","method":"first"}"#));
         while !matches!(driver.next().await, Some(Event::Sent { .. })) {}
         assert!(timeout(Duration::from_millis(50), driver.next()).await.is_err(), "it is on its way");
         // What is left unread makes its end a reset.
@@ -433,7 +464,7 @@ async fn what_a_peer_has_said_before_it_reset_the_link_is_heard_though_nothing_c
         theirs.write_all(&[masked(0x81, message), close].concat()).await.unwrap();
         drop(theirs);
         tokio::time::sleep(Duration::from_millis(50)).await;
-        driver.handle(Input::send(2, format!(r#"{{"jsonrpc":"2.0","method":"{}"}}"#, "m".repeat(1 << 20))));
+        driver.handle(Input::send(Ticket(2), format!(r#"{{"jsonrpc":"2.0","method":"{}"}}"#, "m".repeat(1 << 20))));
         let (mut heard, mut end) = (0, None);
         while let Some(event) = timeout(Duration::from_secs(20), driver.next()).await.unwrap() {
             match event {
@@ -453,7 +484,7 @@ async fn a_link_that_is_reset_ends_also_when_it_is_not_read_and_when_pings_wait_
         let config = WebSocketConfig { keepalive: None, ..config() };
         let mut driver = driver(WebSocket::server(ours, &config));
         driver.set_reading(is_read);
-        driver.handle(Input::send(1, format!(r#"{{"jsonrpc":"2.0","method":"{}"}}"#, "m".repeat(16 << 20))));
+        driver.handle(Input::send(Ticket(1), format!(r#"{{"jsonrpc":"2.0","method":"{}"}}"#, "m".repeat(16 << 20))));
         while timeout(Duration::from_millis(50), driver.next()).await.is_ok() {}
         theirs.write_all(&masked(0x89, b"x").repeat(pings)).await.unwrap();
         while timeout(Duration::from_millis(50), driver.next()).await.is_ok() {}

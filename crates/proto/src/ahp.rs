@@ -3,6 +3,13 @@
 //! A [`Connection`] stands between an application and its link and watches the handshake: it adds our capability to
 //! `initialize` and `reconnect`, learns the peer's, and hides both from an application that has never heard of them.
 //! Messages that fit a frame pass as they are; larger ones go in segments, if the peer takes segments.
+//!
+//! # Order
+//! [`OrderClass`] says which messages must stay in order, unless the caller marks them [free](crate::Lane::Free). Messages that
+//! must are in the lane of their `channel`, a response in that of its request. They start as they were accepted; a client's
+//! `initialize` or `reconnect` goes before all that waits. They finish as they were accepted, too: within a lane and, if the peer
+//! resumes from the highest seq that it saw, altogether. Of what arrives from a server,
+//! [`Delivery::StartOrder`] may hold back what [carries state](OrderClass::carries_state).
 
 mod arrivals;
 mod cursor;
@@ -16,6 +23,7 @@ mod tests;
 mod wire;
 
 use std::collections::VecDeque;
+use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -25,24 +33,31 @@ use self::handshake::Agreement;
 use self::order::{MAX_REQUESTS, Requests};
 use self::receive::{Incoming, Receiver, Taken};
 use self::send::{Nature, Refused, Sender};
-use self::wire::{CHANNEL_AT, Codec, Control, LOOK, LOOKS, SERVER_SEQ_AT};
-use crate::budget::Account;
-use crate::error::{CloseReason, Counters, SendError, Violation};
+use self::wire::{ACTION_AT, CHANNEL_AT, Codec, Control, LOOK, LOOKS};
+use crate::budget::{Account, Grant};
+use crate::envelope::Kind;
+use crate::error::{CloseReason, Counters, Over, SendError, Violation};
 use crate::limits::Limits;
 use crate::machine::{Event, Input, Lane, Machine, Meta, Progress, Subject, Ticket, Transmit};
 use crate::message::{Message, len64};
 use crate::outbox::Outbox;
 use crate::outgoing::{Look, Outgoing, too_late};
 use crate::queue::Order;
-use crate::rpc::{self, Kind};
+use crate::rpc;
 
-pub use self::arrivals::Delivery;
+pub use self::arrivals::{Charge, Delivery};
 pub use self::cursor::Applied;
 pub use self::handshake::Role;
 pub use self::negotiate::{Chunking, Negotiated};
+pub use self::order::{OrderClass, may_pass};
 
-/// How often room is asked for again, and groups are looked at that may be too old: short against a timeout.
+/// How often room is asked for again: short against a timeout.
 const RETRY: Duration = Duration::from_millis(100);
+/// What a frame that waits for room costs beside its bytes: its place in the list.
+const PARKED_COST: u64 = 64;
+
+/// A longer message is not searched to its end for the type of its action.
+const LONG: usize = 64 << 10;
 
 /// How a connection is set up.
 #[derive(Debug, Clone)]
@@ -60,6 +75,8 @@ pub struct Config {
     pub agreed: Option<Chunking>,
     /// Whether the application is not told of segments even if it asks for them: its own link takes none.
     pub hides_chunking: bool,
+    /// Until when a message that has arrived is charged to the account.
+    pub charge: Charge,
     /// Unpredictable bytes, for group ids that nobody can guess.
     pub seed: [u8; 32],
 }
@@ -68,8 +85,16 @@ impl Config {
     /// A connection that remembers nothing, with start-order delivery.
     #[must_use]
     pub fn new(role: Role, limits: Limits, seed: [u8; 32]) -> Self {
-        let (delivery, negotiated) = (Delivery::default(), Negotiated::default());
-        Self { role, limits, delivery, negotiated, agreed: None, hides_chunking: false, seed }
+        Self {
+            role,
+            limits,
+            delivery: Delivery::default(),
+            negotiated: Negotiated::default(),
+            agreed: None,
+            hides_chunking: false,
+            charge: Charge::default(),
+            seed,
+        }
     }
 }
 
@@ -80,11 +105,18 @@ pub struct Connection {
     agreement: Agreement,
     receiver: Receiver,
     arrivals: Arrivals,
+    charge: Charge,
+    /// Of the message that was polled last, until the next poll.
+    grant: Option<Grant>,
     paused: bool,
     /// Frames that wait for room, the first of which begins a group.
     parked: VecDeque<Bytes>,
-    /// When to look whether there is room, and whether a group here is too old or has to make room.
-    look_at: Option<Instant>,
+    /// What those take.
+    parked_bytes: u64,
+    /// When to look whether there is room for them.
+    retry_at: Option<Instant>,
+    /// When something was last passed in.
+    heard: Option<Instant>,
     sender: Sender,
     /// The peer's requests that we have not answered.
     asked: Requests,
@@ -98,13 +130,27 @@ impl Connection {
     /// A connection over a fresh link. What it holds is charged to `account`.
     #[must_use]
     pub fn new(config: Config, account: Account) -> Self {
-        let Config { role, limits, delivery, negotiated, agreed, hides_chunking, seed } = config;
+        let Config { role, limits, delivery, negotiated, agreed, hides_chunking, charge, seed } = config;
         let mut agreement = Agreement::new(role, Chunking::from(&limits), agreed, negotiated);
         agreement.hides_chunking = hides_chunking;
-        let (receiver, arrivals) = (Receiver::new(limits, account), Arrivals::new(delivery, limits.max_held_bytes));
-        let (sender, codec) = (Sender::new(&limits, seed), Codec::new());
-        let (paused, parked, look_at, asked, asks, outbox) = Default::default();
-        Self { role, agreement, receiver, arrivals, paused, parked, look_at, sender, asked, asks, codec, outbox }
+        Self {
+            role,
+            agreement,
+            receiver: Receiver::new(limits, account),
+            arrivals: Arrivals::new(delivery, limits.max_held_bytes),
+            charge,
+            grant: None,
+            paused: false,
+            parked: VecDeque::new(),
+            parked_bytes: 0,
+            retry_at: None,
+            heard: None,
+            sender: Sender::new(role, &limits, seed),
+            asked: Requests::answered_by(role),
+            asks: Requests::answered_by(role.peer()),
+            codec: Codec::new(),
+            outbox: Outbox::default(),
+        }
     }
 
     /// The first ordinal that is not settled: all before it have been delivered.
@@ -131,11 +177,23 @@ impl Connection {
         self.agreement.theirs
     }
 
+    /// Takes over what is set aside for the message that was polled last, with [`Charge::UntilDone`]. `None` for one that
+    /// came in a single frame: that was never set aside here. What is not taken over is given back at the next poll.
+    pub const fn take_grant(&mut self) -> Option<Grant> {
+        self.grant.take()
+    }
+
     fn frame(&mut self, frame: Bytes, now: Instant) {
-        if !self.parked.is_empty() || !self.take_frame(&frame, now) {
-            self.parked.push_back(frame);
-            self.run_clock(now);
+        if self.parked.is_empty() && self.take_frame(&frame, now) {
+            return;
         }
+        let limit = self.receiver.longest_message();
+        self.parked_bytes = self.parked_bytes.saturating_add(len64(frame.len())).saturating_add(PARKED_COST);
+        if !self.parked.is_empty() && self.parked_bytes > limit {
+            return self.close(CloseReason::Unwanted(Over { size: self.parked_bytes, limit }));
+        }
+        self.parked.push_back(frame);
+        self.run_clock(now);
     }
 
     /// Takes frames that had to wait, as far as there is room.
@@ -144,14 +202,15 @@ impl Connection {
             if !self.take_frame(&frame, now) {
                 return self.parked.push_front(frame);
             }
+            self.parked_bytes = self.parked_bytes.saturating_sub(len64(frame.len())).saturating_sub(PARKED_COST);
         }
         self.run_clock(now);
     }
 
     /// Takes a frame. `false`: there is no room for what it begins, and reading stops until there is.
     fn take_frame(&mut self, frame: &Bytes, now: Instant) -> bool {
-        let (arrivals, invited) = (&mut self.arrivals, self.agreement.invited);
-        let taken = self.receiver.frame(frame, invited, &mut self.codec, now, || arrivals.begin());
+        let (arrivals, invitation) = (&mut self.arrivals, self.agreement.invitation);
+        let taken = self.receiver.frame(frame, invitation, &mut self.codec, now, || arrivals.begin());
         match taken {
             Err(reason) => self.close(reason),
             Ok(Taken::NoRoom) => return false,
@@ -176,11 +235,14 @@ impl Connection {
 
     /// A whole message arrived: the handshake is read out of it, then it is delivered.
     fn message(&mut self, ordinal: u64, incoming: Incoming, now: Instant) {
-        let Incoming { ref message, ref envelope, .. } = incoming;
-        let (id, method) = (envelope.id_key(message), envelope.method(message));
-        let ordered = match envelope.kind {
+        let Incoming { message, envelope, looks, grant } = incoming;
+        let from = self.role.peer();
+        let method = envelope.method(&message).unwrap_or_default();
+        let envelope = envelope.with_ahp(wire::members(&message, &looks, &method));
+        let id = envelope.id_key(&message);
+        let carries_state = match envelope.kind() {
             Kind::Request => {
-                let channel = rpc::string(message, incoming.looks.get(CHANNEL_AT));
+                let channel = envelope.channel(&message);
                 if let Some(id) = id
                     && !self.asked.note(id, &method, channel.as_deref())
                 {
@@ -189,17 +251,24 @@ impl Connection {
                 false
             }
             Kind::Response => self.asks.answer(id).is_ordered(),
-            Kind::Notification | Kind::Other => order::is_ordered(&method),
+            kind @ (Kind::Notification | Kind::Other) => OrderClass::of(from, kind, &method).carries_state(),
         };
-        let seen = self.agreement.pass(self.role.peer(), message, envelope, &mut self.outbox);
-        let seq = rpc::number(message, incoming.looks.get(SERVER_SEQ_AT).filter(|_| method == "action")).to_u64();
+        // A client's messages finish as it sent them, but for those that answer or cancel something: these must not wait.
+        let is_ordered = from == Role::Server && carries_state;
+        let edit = self.agreement.pass(from, &message, &envelope, &mut self.outbox);
+        if edit.is_some() {
+            self.sender.pace.recall(self.agreement.rate());
+        }
         drop(method);
-        let Incoming { message, grant, .. } = incoming;
-        self.deliver(ordinal, Finished { message: seen.unwrap_or(message), seq, ordered, grant }, now);
+        let (message, envelope) = match edit {
+            Some(edit) => (edit.apply(&message), Box::new(envelope.after(&edit))),
+            None => (message, Box::new(envelope)),
+        };
+        self.deliver(ordinal, Finished { message, envelope, is_ordered, grant }, now);
     }
 
     fn deliver(&mut self, ordinal: u64, mut finished: Finished, now: Instant) {
-        if finished.grant.is_none() && self.arrivals.must_hold(ordinal, finished.ordered) {
+        if finished.grant.is_none() && self.arrivals.must_hold(ordinal, finished.is_ordered) {
             let size = len64(finished.message.len());
             finished.grant = self.receiver.hold(size, now);
             // A copy: the frame may be a slice of a much larger read.
@@ -208,9 +277,8 @@ impl Connection {
                 return self.close(CloseReason::NoRoom(size));
             }
         }
-        match self.arrivals.finish(ordinal, finished) {
-            Ok(events) => events.into_iter().for_each(|event| self.outbox.event(event)),
-            Err(reason) => self.close(reason),
+        if let Err(reason) = self.arrivals.finish(ordinal, finished, |event| self.outbox.event(event)) {
+            self.close(reason);
         }
     }
 
@@ -231,21 +299,28 @@ impl Connection {
     /// Accepts a message of ours: the handshake is written into it, then it waits for its turn.
     fn send(&mut self, ticket: Ticket, message: Message, lane: Lane) {
         let look = Look::new(&message, &LOOK, |look| is_enough(look, &message)).ok();
-        let Some(look) = look.filter(|look| !look.whole || look.envelope.is_valid(&message)) else {
+        let Some(look) = look.filter(|look| !look.whole || look.envelope.is_valid(&message, &look.looks)) else {
             let out = Outgoing::new(Some(ticket), message, Meta::default());
-            return self.fail(out, SendError::NotJsonRpc);
+            let is_alone = lane == Lane::Free;
+            return self.give_up(out, !is_alone, SendError::NotJsonRpc);
         };
-        let method = rpc::string(&message, look.envelope.method).unwrap_or_default();
+        let method = look.envelope.method(&message).unwrap_or_default();
         let id = look.envelope.id_key(&message);
         let channel = rpc::string(&message, look.looks.get(CHANNEL_AT));
         let order = if method.is_empty() {
-            order::response(self.role, self.asked.answer(id))
+            self.asked.answer(id)
         } else {
             if let Some(id) = id {
                 // Our own requests are bounded by their callers; past the bound an answer is merely not ordered.
                 self.asks.note(id, &method, channel.as_deref());
             }
-            order::outgoing(self.role, look.has_id(), &method, channel.as_deref())
+            let order = OrderClass::of(self.role, look.envelope.kind(), &method).in_lane(channel.as_deref());
+            let action = rpc::string(&message, look.looks.get(ACTION_AT)).filter(|_| method == order::DISPATCH);
+            let passes = self.role == Role::Client && action.is_some_and(|action| order::may_pass(&action));
+            // In one frame, or a later one for its channel could pass it in turn. What the peer takes has to be known for that.
+            let theirs = self.agreement.theirs.filter(|_| !self.agreement.is_waiting());
+            let is_short = !self.agreement.is_waiting() && self.sender.fits(&message, theirs);
+            if passes && is_short && !self.sender.has_unfinished(order) { Order::Free } else { order }
         };
         let nature = match &*method {
             "" => Nature::Response,
@@ -253,25 +328,40 @@ impl Connection {
             method if method.parse() == Ok(Control::Segment) => Nature::Segment,
             _ => Nature::Common,
         };
-        let sent = self.agreement.pass(self.role, &message, &look.envelope, &mut self.outbox);
+        let edit = self.agreement.pass(self.role, &message, &look.envelope, &mut self.outbox);
+        if edit.is_some() {
+            self.sender.pace.recall(self.agreement.rate());
+        }
         let order = if lane == Lane::Free && order != Order::Barrier { Order::Free } else { order };
         drop((method, channel));
-        let out = Outgoing::new(Some(ticket), sent.unwrap_or(message), Meta::default());
+        let out = Outgoing::new(
+            Some(ticket),
+            edit.map_or_else(|| message.clone(), |edit| edit.apply(&message)),
+            Meta::default(),
+        );
         if let Some(refused) = self.sender.push(out, nature, order) {
             self.refuse(refused);
         }
     }
 
-    /// A message cannot be sent: a request fails here, a response is answered with an error, an ordered notification
-    /// of a server closes the link, because without it the client would diverge.
+    /// A message that was looked at cannot be sent.
     fn refuse(&mut self, refused: Refused) {
         let Refused { item, order, error } = refused;
         if item.nature == Nature::Handshake {
             self.agreement.withdraw();
         }
-        // Of what seemed to be a notification, and was only looked at in front, the id may come last.
-        let diverges = self.role == Role::Server && order.is_ordered() && item.out.named().0 == Kind::Notification;
-        self.fail(item.out, error.clone());
+        self.give_up(item.out, order.is_ordered(), error);
+    }
+
+    /// A message cannot be sent: a request fails here, a response is answered with an error. Anything else that is ordered
+    /// closes the link of a server, because without it the client would diverge.
+    fn give_up(&mut self, out: Outgoing, is_ordered: bool, error: SendError) {
+        let diverges = self.role == Role::Server && is_ordered && {
+            // Of what seemed to be a notification, and was only looked at in front, the id may come last.
+            let (kind, id) = out.named();
+            kind == Kind::Notification || (kind == Kind::Other && id.is_none())
+        };
+        self.fail(out, error.clone());
         if diverges {
             self.close(CloseReason::Unsendable(error));
         }
@@ -292,6 +382,7 @@ impl Connection {
         self.receiver.clear();
         self.arrivals.clear();
         self.parked.clear();
+        self.parked_bytes = 0;
         self.sender.abandon(&mut self.outbox);
         self.outbox.close(reason);
     }
@@ -302,6 +393,7 @@ impl Machine for Connection {
         if self.outbox.is_closed() {
             return too_late(input, &mut self.outbox);
         }
+        self.heard = Some(now);
         match input {
             Input::Frame { bytes, .. } => self.frame(bytes, now),
             Input::Capacity(link) => self.sender.set_capacity(link),
@@ -310,7 +402,7 @@ impl Machine for Connection {
                 self.run_clock(now);
             }
             Input::Timeout => {
-                if self.look_at.take_if(|at| *at <= now).is_some() {
+                if self.retry_at.take_if(|at| *at <= now).is_some() {
                     self.retry(now);
                 }
                 self.sweep(now);
@@ -319,10 +411,10 @@ impl Machine for Connection {
             Input::Close(reason) => self.close(reason),
             Input::Acked { .. } => {}
         }
-        if self.receiver.is_idle() && self.parked.is_empty() {
-            self.look_at = None;
-        } else if self.look_at.is_none() {
-            self.look_at = now.checked_add(RETRY);
+        if self.parked.is_empty() {
+            self.retry_at = None;
+        } else if self.retry_at.is_none() {
+            self.retry_at = now.checked_add(RETRY);
         }
     }
 
@@ -332,7 +424,11 @@ impl Machine for Connection {
         }
         while !self.outbox.is_closed() {
             let (theirs, waiting) = (self.agreement.theirs, self.agreement.is_waiting());
-            match self.sender.poll(theirs, waiting, &mut self.codec, now, &mut self.outbox)? {
+            let polled = self.sender.poll((theirs, waiting), &mut self.codec, now, &mut self.outbox);
+            if let Some(rate) = self.sender.pace.news() {
+                self.agreement.note_rate(rate);
+            }
+            match polled? {
                 Ok(frame) => return Some(frame),
                 Err(refused) => self.refuse(refused),
             }
@@ -341,15 +437,26 @@ impl Machine for Connection {
     }
 
     fn poll_event(&mut self) -> Option<Event> {
+        self.grant = None;
         let event = self.outbox.poll_event();
         if let Some(Event::Message { ordinal, .. }) = event {
-            self.arrivals.delivered(ordinal);
+            let grant = self.arrivals.delivered(ordinal);
+            self.grant = grant.filter(|_| self.charge == Charge::UntilDone);
         }
         event
     }
 
     fn poll_timeout(&self) -> Option<Instant> {
-        self.look_at.filter(|_| !self.outbox.is_closed())
+        if self.outbox.is_closed() {
+            return None;
+        }
+        // What has to make room does so at once.
+        let evicted = self.heard.filter(|_| self.receiver.is_evicted());
+        evicted.or_else(|| self.receiver.due().into_iter().chain(self.retry_at).min())
+    }
+
+    fn wake_with(&mut self, waker: &Waker) {
+        self.receiver.wake_with(waker);
     }
 
     fn wants_frames(&self) -> bool {
@@ -363,8 +470,14 @@ impl Machine for Connection {
 
 /// Whether enough of a message has been seen to order it: its id, or its channel if its id does not matter.
 fn is_enough(look: &Look<LOOKS>, message: &Message) -> bool {
-    let method = rpc::string(message, look.envelope.method);
+    let method = look.envelope.method(message);
     let in_channel = rpc::string(message, look.looks.get(CHANNEL_AT)).is_some();
+    if method.as_ref().is_some_and(|method| method == order::DISPATCH) {
+        // Only what is short may pass others for the sake of its type.
+        let is_long = message.len() > LONG;
+        return in_channel
+            && (is_long || look.looks.get(ACTION_AT).is_some_and(|kind| kind.span.end > kind.span.start));
+    }
     let is_seen = in_channel && method.is_some_and(|method| !order::is_tracked(&method));
-    is_seen || (look.has_id() && look.has_kind())
+    is_seen || look.envelope.is_final()
 }

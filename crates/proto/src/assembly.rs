@@ -4,10 +4,10 @@ use std::time::Instant;
 
 use crate::budget::{Account, Full, GROUP_COST, Grant, Schedule, group_cost};
 use crate::buffer::Buffer;
+use crate::envelope::Envelope;
 use crate::error::Violation;
 use crate::json::{Path, Paths, Scanner, Utf8};
 use crate::message::{Message, len64};
-use crate::rpc::Envelope;
 
 /// The front of a message, and room for the rest. `N` paths are looked for; they begin with those of the envelope.
 #[derive(Debug)]
@@ -16,6 +16,8 @@ pub(crate) struct Assembly<const N: usize> {
     utf8: Utf8,
     scanner: Scanner<Paths<N>>,
     grant: Grant,
+    /// When room was last made: what is added then has arrived at that time.
+    now: Instant,
 }
 
 /// A message that has arrived whole, with what was seen in it.
@@ -29,21 +31,27 @@ pub(crate) struct Assembled<const N: usize> {
 }
 
 impl<const N: usize> Assembly<N> {
-    /// Sets room aside for `declared` bytes; allocates nothing.
+    /// Sets room aside for `declared` bytes, which may be nested `max_depth` deep; allocates nothing.
     pub(crate) fn begin(
         account: &Account,
-        declared: u64,
+        (declared, max_depth): (u64, u32),
         schedule: Schedule,
         paths: &'static [Path; N],
     ) -> Result<Self, Full> {
-        let grant = account.reserve(group_cost(declared), schedule)?;
-        let (buffer, scanner) = (Buffer::pooled(account.blocks()), Scanner::new(Paths::new(paths)));
-        Ok(Self { buffer, utf8: Utf8::default(), scanner, grant })
+        let (grant, now) = (account.reserve_group(group_cost(declared), schedule)?, schedule.started);
+        let buffer = Buffer::pooled(account.blocks());
+        let scanner = Scanner::with_max_depth(Paths::new(paths), max_depth);
+        Ok(Self { buffer, utf8: Utf8::default(), scanner, grant, now })
     }
 
     /// Bytes that have arrived.
     pub(crate) fn len(&self) -> u64 {
         len64(self.buffer.len())
+    }
+
+    /// How deep it may be nested.
+    pub(crate) const fn max_depth(&self) -> u32 {
+        self.scanner.max_depth()
     }
 
     /// Whether others need the room more.
@@ -66,6 +74,9 @@ impl<const N: usize> Assembly<N> {
     pub(crate) fn make_room(&mut self, len: usize, rest: Option<usize>, beside: u64, now: Instant) -> Result<(), Full> {
         let block = self.buffer.block_for(len, rest);
         let size = self.buffer.capacity().saturating_add(len64(block)).saturating_add(beside);
+        // What follows the nesting has grown with what came before.
+        let size = size.saturating_add(len64(self.scanner.allocated()));
+        self.now = now;
         self.grant.grow_to(size.saturating_add(GROUP_COST), now)?;
         self.buffer.add_block(block);
         Ok(())
@@ -79,9 +90,10 @@ impl<const N: usize> Assembly<N> {
 
     /// Appends whole characters, known to be UTF-8, if they continue a good message.
     pub(crate) fn push_text(&mut self, text: &[u8]) -> Result<(), Violation> {
-        self.scanner.feed(text).map_err(Violation::MessageNotJson)?;
+        let max_depth = self.max_depth();
+        self.scanner.feed(text).map_err(|error| Violation::of_message(error, max_depth))?;
         self.buffer.extend(text);
-        self.grant.note_received(self.len());
+        self.grant.note_progress(self.len(), self.now);
         Ok(())
     }
 
@@ -97,18 +109,19 @@ impl<const N: usize> Assembly<N> {
         let written = buffer.write(len, scratch, |place| {
             if fill(place) { check(utf8, scanner, place).map(|()| true) } else { Ok(false) }
         });
-        self.grant.note_received(self.len());
+        self.grant.note_progress(self.len(), self.now);
         written
     }
 
     /// The message, if it is exactly one JSON-RPC request, response or notification.
     pub(crate) fn finish(mut self) -> Result<Assembled<N>, Violation> {
         self.utf8.finish().map_err(|_| Violation::MessageNotUtf8)?;
-        let looks = self.scanner.finish().map_err(Violation::MessageNotJson)?;
+        let max_depth = self.max_depth();
+        let looks = self.scanner.finish().map_err(|error| Violation::of_message(error, max_depth))?;
         self.grant.complete(self.buffer.capacity().saturating_add(GROUP_COST));
-        let message = self.buffer.into_message();
+        let message = self.buffer.into_message().checked(max_depth);
         match Envelope::read(&looks) {
-            Ok(envelope) if envelope.is_valid(&message) => {
+            Ok(envelope) if envelope.is_valid(&message, &looks) => {
                 Ok(Assembled { message, envelope, looks, grant: Some(self.grant) })
             }
             Ok(_) | Err(Violation::FrameNotObject) => Err(Violation::MessageNotJsonRpc),
@@ -119,5 +132,6 @@ impl<const N: usize> Assembly<N> {
 
 fn check<const N: usize>(utf8: &mut Utf8, scanner: &mut Scanner<Paths<N>>, bytes: &[u8]) -> Result<(), Violation> {
     utf8.feed(bytes).map_err(|_| Violation::MessageNotUtf8)?;
-    scanner.feed(bytes).map_err(Violation::MessageNotJson)
+    let max_depth = scanner.max_depth();
+    scanner.feed(bytes).map_err(|error| Violation::of_message(error, max_depth))
 }

@@ -1,8 +1,13 @@
 //! Bytes we may hold: a private floor per connection, a quota per principal, one budget for the process.
+//!
+//! A budget may be split into shares, for bytes that must not keep each other out. All shares draw on the same bytes, but
+//! some of these are reserved for each: whatever the others hold, of the process's bytes and of a principal's quota, a share
+//! can have as much as is reserved for it.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use thiserror::Error;
@@ -10,6 +15,11 @@ use thiserror::Error;
 use crate::buffer;
 use crate::clock::ReadClock;
 use crate::message::len64;
+
+/// A group that has brought less than [`STEP`] in this time, while its connection was read, makes no progress.
+const STANDSTILL: Duration = Duration::from_secs(30);
+/// The least that counts as progress: about 550 bytes a second, which the slowest links have many times over.
+const STEP: u64 = 16 << 10;
 
 /// What a group costs beside its bytes: its table entry, its id and what follows the JSON in it.
 pub(crate) const GROUP_COST: u64 = 2048;
@@ -41,6 +51,12 @@ impl BudgetConfig {
         grant.saturating_sub(grant >> 12).saturating_sub(LIST_COST + GROUP_COST)
     }
 
+    /// What has to be reserved, beyond the floor, so that a message of `bytes` bytes can arrive whatever else is held.
+    #[must_use]
+    pub const fn reserve_for(&self, bytes: u64) -> u64 {
+        self.drawn(group_cost(bytes))
+    }
+
     /// How many messages of `bytes` bytes one connection can be granted room for when nothing else is held.
     pub(crate) fn messages(&self, bytes: u64) -> u64 {
         self.most(true).checked_div(group_cost(bytes)).unwrap_or(0)
@@ -63,20 +79,41 @@ impl Default for BudgetConfig {
     }
 }
 
-/// The process's budget. Cloning shares it.
+/// How many shares a budget can be split into.
+const SHARES: usize = 4;
+
+/// Bytes by share.
+type PerShare = [u64; SHARES];
+
+/// The process's budget, or a share of it. Cloning shares it.
 ///
-/// Beside what it accounts for, it keeps up to 16 MiB of blocks that messages have let go of, for the next ones.
+/// Beside what it accounts for, it keeps up to a 32nd of the process's bytes, 16 MiB at most, in blocks that messages have let
+/// go of, for the next ones.
 #[derive(Debug, Clone, Default)]
 pub struct Budget {
     pool: Arc<Mutex<Pool>>,
     blocks: buffer::Pool,
+    /// Which of the pool's shares this is.
+    share: usize,
 }
 
 impl Budget {
     /// A budget of which nothing is used yet.
     #[must_use]
     pub fn new(config: BudgetConfig) -> Self {
-        Self { pool: Arc::new(Mutex::new(Pool { config, ..Pool::default() })), blocks: buffer::Pool::default() }
+        let [budget, ..] = Self::split(config, PerShare::default());
+        budget
+    }
+
+    /// Shares of a budget of which nothing is used yet. They draw on the same bytes, and of these so many are reserved for each
+    /// share: of the process's bytes, and of each principal's.
+    ///
+    /// What is reserved must not be more, all together, than there is. Else a share may get less.
+    #[must_use]
+    pub fn split(config: BudgetConfig, reserved: [u64; SHARES]) -> [Self; SHARES] {
+        let blocks = buffer::Pool::beside(config.process_bytes);
+        let pool = Arc::new(Mutex::new(Pool { config, reserved, ..Pool::default() }));
+        std::array::from_fn(|share| Self { pool: Arc::clone(&pool), blocks: blocks.clone(), share })
     }
 
     /// Opens the account of one connection. Without a principal there is only the floor.
@@ -84,7 +121,8 @@ impl Budget {
     pub fn account(&self, principal: Option<&str>) -> Account {
         let mut pool = self.lock();
         let id = pool.fresh_id();
-        pool.accounts.insert(id, Holder { principal: principal.map(Arc::from), held: 0 });
+        let holder = Holder { principal: principal.map(Arc::from), share: self.share, held: 0, waker: None };
+        pool.accounts.insert(id, holder);
         Account(Arc::new(Share { budget: self.clone(), id, clock: ReadClock::default() }))
     }
 
@@ -94,20 +132,33 @@ impl Budget {
         self.lock().config
     }
 
-    /// Bytes drawn from the process's budget, floors not counted.
+    /// Bytes drawn from the process's budget in this share, floors not counted.
     #[must_use]
     pub fn used(&self) -> u64 {
-        self.lock().used
+        self.lock().used.get(self.share).copied().unwrap_or(0)
     }
 
-    /// Bytes that all connections hold, floors counted.
+    /// Bytes that all connections hold in this share, floors counted.
     #[must_use]
     pub fn held(&self) -> u64 {
-        self.lock().accounts.values().fold(0, |sum, holder| sum.saturating_add(holder.held))
+        let pool = self.lock();
+        let holders = pool.accounts.values().filter(|holder| holder.share == self.share);
+        holders.fold(0, |sum, holder| sum.saturating_add(holder.held))
     }
 
     fn lock(&self) -> MutexGuard<'_, Pool> {
         self.pool.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds to what an account holds; see [`Pool::hold`]. Whose group has to go is woken.
+    fn hold(&self, account: u64, bytes: u64, spare: u64, now: Instant) -> Result<(), Full> {
+        let mut pool = self.lock();
+        let held = pool.hold(account, bytes, spare, now);
+        let waker = pool.evicted.take().and_then(|account| pool.accounts.get(&account)?.waker.clone());
+        // Whoever is woken may ask for room at once.
+        drop(pool);
+        waker.into_iter().for_each(Waker::wake);
+        held
     }
 }
 
@@ -126,8 +177,10 @@ pub struct Account(Arc<Share>);
 impl Account {
     /// Sets `bytes` aside for a group that should be complete at `schedule`'s end.
     ///
-    /// When the process is out of room, the group furthest behind its schedule among those of principals over their
-    /// fair share is marked for eviction; its room comes free when its connection lets go of it.
+    /// When the process is out of room, a group is marked for eviction; its room comes free when its connection lets go
+    /// of it. A group in segments that makes no progress goes first, whoever's it is: one that has brought less than 16 KiB
+    /// in the last 30 s during which its connection was read. If there is none, it is the one furthest behind its schedule
+    /// among those of principals over their fair share.
     ///
     /// # Errors
     /// There is no room now.
@@ -143,13 +196,30 @@ impl Account {
     /// # Errors
     /// There is not so much room now.
     pub fn reserve_beside(&self, bytes: u64, spare: u64, schedule: Schedule) -> Result<Grant, Full> {
+        self.grant(bytes, spare, schedule, None)
+    }
+
+    /// As [`reserve`](Self::reserve), for a group whose progress is [noted](Grant::note_progress): without any, it goes
+    /// first.
+    pub(crate) fn reserve_group(&self, bytes: u64, schedule: Schedule) -> Result<Grant, Full> {
+        let begun = Progress { received: 0, at: self.0.clock.read(schedule.started) };
+        self.grant(bytes, 0, schedule, Some(Mutex::new(begun)))
+    }
+
+    fn grant(
+        &self,
+        bytes: u64,
+        spare: u64,
+        schedule: Schedule,
+        progress: Option<Mutex<Progress>>,
+    ) -> Result<Grant, Full> {
+        self.0.budget.hold(self.0.id, bytes, spare, schedule.started)?;
         let mut pool = self.0.budget.lock();
-        pool.hold(self.0.id, bytes, spare, schedule.started)?;
         let id = pool.fresh_id();
         let (clock, share) = (self.clock(), Arc::clone(&self.0));
         let (started, account) = (clock.read(schedule.started), share.id);
         let (bytes, received, evicted) = (bytes.into(), 0.into(), false.into());
-        let track = Arc::new(Track { account, clock, schedule, started, bytes, received, evicted });
+        let track = Arc::new(Track { account, clock, schedule, started, bytes, received, progress, evicted });
         pool.groups.insert(id, Arc::clone(&track));
         Ok(Grant { share, id, track })
     }
@@ -157,8 +227,22 @@ impl Account {
     /// Whether so much could be granted if nobody else held anything.
     pub(crate) fn could_grant(&self, bytes: u64) -> bool {
         let pool = self.0.budget.lock();
-        let named = pool.accounts.get(&self.0.id).is_some_and(|holder| holder.principal.is_some());
-        bytes <= pool.config.most(named)
+        let Some(holder) = pool.accounts.get(&self.0.id) else { return false };
+        let reserved = pool.reserved_beside(holder.share, &PerShare::default());
+        let most = if holder.principal.is_some() { pool.config.most(true).saturating_sub(reserved) } else { 0 };
+        bytes <= most.max(pool.config.floor_bytes)
+    }
+
+    /// Whom to wake when one of its groups has to go.
+    pub(crate) fn wake_with(&self, waker: &Waker) {
+        let mut pool = self.0.budget.lock();
+        let Some(holder) = pool.accounts.get_mut(&self.0.id) else { return };
+        if !holder.waker.as_ref().is_some_and(|known| known.will_wake(waker)) {
+            let before = holder.waker.replace(waker.clone());
+            // With the last waker a task may go, and with it its account.
+            drop(pool);
+            drop(before);
+        }
     }
 
     /// The time by which its groups are judged. Its connection stops it while it does not read.
@@ -182,7 +266,11 @@ struct Share {
 
 impl Drop for Share {
     fn drop(&mut self) {
-        self.budget.lock().accounts.remove(&self.id);
+        let mut pool = self.budget.lock();
+        let gone = pool.accounts.remove(&self.id);
+        // With the last waker a task may go, and with it another account.
+        drop(pool);
+        drop(gone);
     }
 }
 
@@ -215,6 +303,17 @@ impl Grant {
         self.track.received.store(bytes, Ordering::Relaxed);
     }
 
+    /// Says how much of the group has arrived, and when.
+    pub(crate) fn note_progress(&self, bytes: u64, now: Instant) {
+        self.note_received(bytes);
+        let mut progress = self.track.progress();
+        if let Some(progress) =
+            progress.as_deref_mut().filter(|progress| bytes >= progress.received.saturating_add(STEP))
+        {
+            *progress = Progress { received: bytes, at: self.track.clock.read(now) };
+        }
+    }
+
     /// Whether the group has to go, because others need the room more.
     #[must_use]
     pub fn evicted(&self) -> bool {
@@ -226,12 +325,39 @@ impl Grant {
     /// # Errors
     /// There is no room now; what was set aside before stays.
     pub fn grow_to(&mut self, bytes: u64, now: Instant) -> Result<(), Full> {
+        self.grow_beside(bytes, 0, now)
+    }
+
+    /// As [`grow_to`](Self::grow_to), if room for `spare` bytes more is left then: see
+    /// [`reserve_beside`](Account::reserve_beside).
+    ///
+    /// # Errors
+    /// There is not so much room now; what was set aside before stays.
+    pub fn grow_beside(&mut self, bytes: u64, spare: u64, now: Instant) -> Result<(), Full> {
         let more = bytes.saturating_sub(self.bytes());
         if more > 0 {
-            self.share.budget.lock().hold(self.share.id, more, 0, now)?;
+            self.share.budget.hold(self.share.id, more, spare, now)?;
             self.track.bytes.store(bytes, Ordering::Relaxed);
         }
         Ok(())
+    }
+
+    /// The group has arrived whole, and waits for something else, until `schedule`'s end: from now on it may have to go again,
+    /// as one of which nothing has arrived. The time counts whether its connection is read or not.
+    pub fn wait(&mut self, schedule: Schedule) {
+        let clock = ReadClock::default();
+        let track = Arc::new(Track {
+            account: self.share.id,
+            started: clock.read(schedule.started),
+            clock,
+            schedule,
+            bytes: self.bytes().into(),
+            received: 0.into(),
+            progress: None,
+            evicted: false.into(),
+        });
+        self.track = Arc::clone(&track);
+        self.share.budget.lock().groups.insert(self.id, track);
     }
 
     /// The group has arrived whole: what is set aside beyond `bytes` is given back, and the rest is behind nothing any
@@ -260,7 +386,18 @@ struct Track {
     started: Duration,
     bytes: AtomicU64,
     received: AtomicU64,
+    /// Only where it says something about the peer.
+    progress: Option<Mutex<Progress>>,
     evicted: AtomicBool,
+}
+
+/// When a group last made progress.
+#[derive(Debug, Clone, Copy)]
+struct Progress {
+    /// What had arrived then.
+    received: u64,
+    /// What the clock showed.
+    at: Duration,
 }
 
 impl Track {
@@ -279,22 +416,40 @@ impl Track {
         let due = u64::try_from(due).unwrap_or(u64::MAX);
         due.saturating_sub(self.received.load(Ordering::Relaxed))
     }
+
+    fn progress(&self) -> Option<MutexGuard<'_, Progress>> {
+        self.progress.as_ref().map(|progress| progress.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// For how long it has made no progress, if that is long. Time in which its connection does not read is not counted.
+    fn standstill(&self, now: Instant) -> Option<Duration> {
+        let last = self.progress()?.at;
+        let time = self.clock.read(now).saturating_sub(last);
+        (time >= STANDSTILL).then_some(time)
+    }
 }
 
 #[derive(Debug)]
 struct Holder {
     principal: Option<Arc<str>>,
+    share: usize,
     held: u64,
+    /// Whom to wake when one of its groups has to go.
+    waker: Option<Waker>,
 }
 
 #[derive(Debug, Default)]
 struct Pool {
     config: BudgetConfig,
-    used: u64,
+    reserved: PerShare,
+    used: PerShare,
     accounts: HashMap<u64, Holder>,
-    principals: HashMap<Arc<str>, u64>,
+    /// What each principal uses.
+    principals: HashMap<Arc<str>, PerShare>,
     /// Those that have not arrived whole.
     groups: HashMap<u64, Arc<Track>>,
+    /// The account of a group that was just marked.
+    evicted: Option<u64>,
     last_id: u64,
 }
 
@@ -312,12 +467,15 @@ impl Pool {
         let draw = self.config.drawn(held).saturating_sub(self.config.drawn(holder.held));
         if draw > 0 {
             let principal = holder.principal.as_ref().ok_or(full)?;
-            let owned = self.principals.get(principal).copied().unwrap_or(0);
+            let owned = self.principals.get(principal).copied().unwrap_or_default();
             let draw = draw.saturating_add(spare);
-            if owned.saturating_add(draw) > self.config.principal_bytes {
+            let with = |used: &PerShare| {
+                sum(used).saturating_add(self.reserved_beside(holder.share, used)).saturating_add(draw)
+            };
+            if with(&owned) > self.config.principal_bytes {
                 return Err(full);
             }
-            let missing = self.used.saturating_add(draw).saturating_sub(self.config.process_bytes);
+            let missing = with(&self.used).saturating_sub(self.config.process_bytes);
             if missing > 0 {
                 self.evict(account, missing, now);
                 return Err(full);
@@ -336,20 +494,43 @@ impl Pool {
     fn note(&mut self, account: u64, held: u64) {
         let Some(holder) = self.accounts.get_mut(&account) else { return };
         let (before, after) = (self.config.drawn(holder.held), self.config.drawn(held));
-        let change = |drawn: u64| drawn.saturating_sub(before).saturating_add(after);
+        let share = holder.share;
+        let change = |used: &mut PerShare| {
+            if let Some(drawn) = used.get_mut(share) {
+                *drawn = drawn.saturating_sub(before).saturating_add(after);
+            }
+        };
         holder.held = held;
-        self.used = change(self.used);
+        change(&mut self.used);
         if let Some(principal) = &holder.principal {
-            match change(self.principals.get(principal).copied().unwrap_or(0)) {
-                0 => self.principals.remove(principal),
-                owned => self.principals.insert(Arc::clone(principal), owned),
-            };
+            let mut owned = self.principals.get(principal).copied().unwrap_or_default();
+            change(&mut owned);
+            if sum(&owned) == 0 {
+                self.principals.remove(principal);
+            } else {
+                self.principals.insert(Arc::clone(principal), owned);
+            }
         }
     }
 
-    /// Marks the group furthest behind its schedule, among those of principals over their fair share, unless enough
-    /// is marked already. Who asks counts among those who share. A connection does not evict its own groups.
-    fn evict(&self, asking: u64, missing: u64, now: Instant) {
+    /// What other shares than this one have not used of what is reserved for them.
+    fn reserved_beside(&self, share: usize, used: &PerShare) -> u64 {
+        let shares = self.reserved.iter().zip(used).enumerate();
+        let others = shares.filter(|(other, _)| *other != share);
+        others.fold(0, |sum, (_, (reserved, used))| sum.saturating_add(reserved.saturating_sub(*used)))
+    }
+
+    /// Whether a share would get bytes that go in the share of this account: they are in the same share, or beyond what is
+    /// reserved.
+    fn would_help(&self, share: usize, account: u64) -> bool {
+        let Some(other) = self.accounts.get(&account).map(|holder| holder.share) else { return false };
+        other == share || self.used.get(other) > self.reserved.get(other)
+    }
+
+    /// Marks a group that makes no progress, or if there is none the one furthest behind its schedule among those of
+    /// principals over their fair part, unless enough is marked already. Who asks counts among those who share. A
+    /// connection does not evict its own groups.
+    fn evict(&mut self, asking: u64, missing: u64, now: Instant) {
         let (going, staying): (Vec<_>, Vec<_>) =
             self.groups.values().partition(|group| group.evicted.load(Ordering::Relaxed));
         if going.iter().fold(0_u64, |sum, group| sum.saturating_add(group.bytes())) >= missing {
@@ -357,13 +538,25 @@ impl Pool {
         }
         let owner = |account: &u64| self.accounts.get(account)?.principal.as_ref();
         let others = self.principals.keys().filter(|name| owner(&asking) != Some(*name)).count();
-        let share = self.config.process_bytes.checked_div(len64(others).saturating_add(1)).unwrap_or(0);
-        let over = |group: &Track| owner(&group.account).is_some_and(|name| self.principals.get(name) > Some(&share));
-        let greedy = staying.into_iter().filter(|group| group.account != asking && over(group));
-        if let Some(group) = greedy.max_by_key(|group| group.behind(now)).filter(|group| group.behind(now) > 0) {
+        let fair = self.config.process_bytes.checked_div(len64(others).saturating_add(1)).unwrap_or(0);
+        let over = |group: &Track| {
+            owner(&group.account).is_some_and(|name| self.principals.get(name).is_some_and(|used| sum(used) > fair))
+        };
+        let share = self.accounts.get(&asking).map_or(0, |holder| holder.share);
+        let is_candidate = |group: &&Arc<Track>| group.account != asking && self.would_help(share, group.account);
+        let others: Vec<_> = staying.into_iter().filter(is_candidate).collect();
+        let still = others.iter().filter_map(|group| Some((group.standstill(now)?, group)));
+        let still = still.max_by_key(|(time, _)| *time).map(|(_, group)| group);
+        let late = || others.iter().filter(|group| over(group)).max_by_key(|group| group.behind(now));
+        if let Some(group) = still.or_else(|| late().filter(|group| group.behind(now) > 0)) {
             group.evicted.store(true, Ordering::Relaxed);
+            self.evicted = Some(group.account);
         }
     }
+}
+
+fn sum(bytes: &PerShare) -> u64 {
+    bytes.iter().fold(0, |sum, bytes| sum.saturating_add(*bytes))
 }
 
 #[cfg(test)]

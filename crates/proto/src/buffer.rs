@@ -11,23 +11,38 @@ const MIN_BLOCK: usize = 256;
 /// The largest block: large enough that blocks are few, small enough that the allocator reuses them.
 const MAX_BLOCK: usize = 1 << 20;
 
-/// How many of the largest blocks are kept for the next messages.
+/// How many of the largest blocks are kept for the next messages at most.
 const MAX_POOLED: usize = 16;
 
 /// Blocks that messages have let go of, for the next ones: fresh pages cost more than decoding. Cloning shares it.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Pool(Arc<Mutex<Vec<Vec<u8>>>>);
+#[derive(Debug, Clone)]
+pub(crate) struct Pool {
+    blocks: Arc<Mutex<Vec<Vec<u8>>>>,
+    most: usize,
+}
 
 impl Pool {
+    /// A pool beside a budget of so many bytes: it keeps no more than a 32nd of them.
+    pub(crate) fn beside(budget: u64) -> Self {
+        let most = usize::try_from(budget >> 5).unwrap_or(usize::MAX).div_euclid(MAX_BLOCK).min(MAX_POOLED);
+        Self { blocks: Arc::default(), most }
+    }
+
     fn take(&self) -> Option<Vec<u8>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).pop()
+        self.blocks.lock().unwrap_or_else(PoisonError::into_inner).pop()
     }
 
     fn put(&self, block: Vec<u8>) {
-        let mut blocks = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if blocks.len() < MAX_POOLED {
+        let mut blocks = self.blocks.lock().unwrap_or_else(PoisonError::into_inner);
+        if blocks.len() < self.most {
             blocks.push(block);
         }
+    }
+}
+
+impl Default for Pool {
+    fn default() -> Self {
+        Self { blocks: Arc::default(), most: MAX_POOLED }
     }
 }
 
@@ -259,15 +274,15 @@ mod tests {
         };
         let first = message(1);
         let places: Vec<_> = first.parts().iter().filter(|part| part.len() == MAX_BLOCK).map(|p| p.as_ptr()).collect();
-        assert_eq!((places.len(), pool.0.lock().unwrap().len()), (3, 0));
+        assert_eq!((places.len(), pool.blocks.lock().unwrap().len()), (3, 0));
         drop(first);
-        assert_eq!(pool.0.lock().unwrap().len(), 4);
+        assert_eq!(pool.blocks.lock().unwrap().len(), 4);
         let second = message(2);
         assert!(places.iter().all(|place| second.parts().iter().any(|part| part.as_ptr() == *place)));
         assert!(second.slices().flatten().all(|byte| *byte == 2));
         let many: Vec<_> = (0..20).map(message).collect();
         drop(many);
-        assert_eq!(pool.0.lock().unwrap().len(), MAX_POOLED);
+        assert_eq!(pool.blocks.lock().unwrap().len(), MAX_POOLED);
     }
 
     #[test]

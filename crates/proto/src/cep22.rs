@@ -14,6 +14,7 @@ mod tests;
 mod wire;
 
 use std::collections::HashMap;
+use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use crate::budget::Account;
@@ -27,9 +28,6 @@ use crate::outgoing::too_late;
 use arrival::Arrival;
 use book::{Book, Key};
 use send::Queues;
-
-/// How often to look whether the budget wants the room of a transfer back.
-const LOOK_AGAIN: Duration = Duration::from_millis(250);
 
 /// How a connection behaves. The same for both ends.
 #[derive(Debug, Clone)]
@@ -46,7 +44,8 @@ pub struct Config {
     pub window: u32,
     /// How long a transfer may go without a valid frame, or without the link's answer.
     pub soft_timeout: Duration,
-    /// How long a transfer that arrives may take in all. 300 s, as in the official SDKs.
+    /// How long a transfer that arrives may take in all, however it goes on. 300 s, as in the official SDKs; a long message
+    /// has more, by its length: that part of the [group timeout](Limits::group_timeout) which it is of the longest message.
     pub hard_timeout: Duration,
     /// How long we wait for `accept`. 30 s, as in the official SDKs.
     pub accept_timeout: Duration,
@@ -100,8 +99,8 @@ pub struct Connection {
     clock: ReadClock,
     /// The clock's last reading.
     read: Duration,
-    /// When to look whether the budget wants room back.
-    look_at: Option<Instant>,
+    /// When something was last passed in.
+    heard: Option<Instant>,
     ordinal: u64,
 }
 
@@ -109,9 +108,20 @@ impl Connection {
     /// A connection over a link whose capacity is not known yet.
     #[must_use]
     pub fn new(config: Config, account: Account) -> Self {
-        let (book, outbox, out, arriving, scratch, read, look_at, ordinal) = Default::default();
-        let (capacity, clock) = (Capacity::of(u64::MAX), account.clock());
-        Self { config, account, book, outbox, capacity, out, arriving, scratch, clock, read, look_at, ordinal }
+        Self {
+            config,
+            clock: account.clock(),
+            account,
+            book: Book::default(),
+            outbox: Outbox::default(),
+            capacity: Capacity::of(u64::MAX),
+            out: Queues::default(),
+            arriving: HashMap::new(),
+            scratch: Vec::new(),
+            read: Duration::ZERO,
+            heard: None,
+            ordinal: 0,
+        }
     }
 }
 
@@ -120,7 +130,7 @@ impl Machine for Connection {
         if self.outbox.is_closed() {
             return too_late(input, &mut self.outbox);
         }
-        self.read = self.clock.read(now);
+        (self.read, self.heard) = (self.clock.read(now), Some(now));
         match input {
             Input::Frame { bytes, meta } => self.frame(bytes, &meta, now),
             Input::Send { ticket, message, meta, .. } => self.send(ticket, message, meta),
@@ -128,7 +138,6 @@ impl Machine for Connection {
             Input::Capacity(capacity) => (self.capacity, self.out.learned) = (capacity, None),
             Input::Paused(paused) => self.clock.pause(paused, now),
             Input::Timeout => {
-                self.look_at = now.checked_add(LOOK_AGAIN);
                 self.out.paused_until = self.out.paused_until.filter(|until| now < *until);
                 self.sweep_arrivals();
                 self.sweep_departures();
@@ -159,8 +168,17 @@ impl Machine for Connection {
         }
         let begun = self.out.begun.iter().filter_map(|item| item.due(&self.config));
         let due = self.arriving.values().map(Arrival::due).chain(begun).min();
-        let look = self.look_at.filter(|_| !self.arriving.is_empty());
-        due.and_then(|due| self.clock.when(due)).into_iter().chain(look).chain(self.out.paused_until).min()
+        // What has to make room does so at once.
+        let evicted = self.heard.filter(|_| self.arriving.values().any(Arrival::is_evicted));
+        due.and_then(|due| self.clock.when(due)).into_iter().chain(evicted).chain(self.out.paused_until).min()
+    }
+
+    fn wake_with(&mut self, waker: &Waker) {
+        self.account.wake_with(waker);
+    }
+
+    fn wants_frames(&self) -> bool {
+        true
     }
 
     fn counters(&self) -> &Counters {

@@ -3,7 +3,7 @@
 use strum::IntoStaticStr;
 use thiserror::Error;
 
-use crate::json::JsonError;
+use crate::json::{Fault, JsonError};
 
 /// A size, and the limit that it is over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -44,9 +44,12 @@ pub enum Violation {
     /// A frame is not UTF-8.
     #[error("frame is not UTF-8")]
     FrameNotUtf8,
-    /// A frame is not one JSON value of legal depth.
+    /// A frame is not one JSON value.
     #[error("frame is not JSON: {0}")]
     FrameNotJson(JsonError),
+    /// A frame or a message is JSON, but its arrays and objects are nested deeper than we take, which is this deep.
+    #[error("nested deeper than {0} levels")]
+    TooDeep(u32),
     /// A frame is JSON, but not an object.
     #[error("frame is not a JSON-RPC object")]
     FrameNotObject,
@@ -125,7 +128,7 @@ pub enum Violation {
     /// A reassembled message is not UTF-8.
     #[error("reassembled message is not UTF-8")]
     MessageNotUtf8,
-    /// A reassembled message is not one JSON value of legal depth.
+    /// A reassembled message is not one JSON value.
     #[error("reassembled message is not JSON: {0}")]
     MessageNotJson(JsonError),
     /// A reassembled message is no JSON-RPC request, response or notification.
@@ -199,6 +202,19 @@ pub enum Violation {
     /// A line is longer than we take.
     #[error("line of {} bytes is over the limit of {}", .0.size, .0.limit)]
     LineTooLong(Over),
+    /// A line was meant as a message, and is none.
+    #[error("line {line}, of {bytes} bytes, is no message: {why}")]
+    BadLine {
+        /// Which line it is: the first is 1, blank ones are not counted.
+        line: u64,
+        /// Its length.
+        bytes: u64,
+        /// What is wrong with it.
+        why: LineFault,
+        /// Whether everybody hears of it who waits for an answer: the peer or, by the event's reply, the caller here. If
+        /// not, it is lost.
+        answered: bool,
+    },
     /// A frame's index is not below its total, or its total is zero or too large.
     #[error("frame {index} of {total}")]
     FrameNumbersInvalid {
@@ -213,11 +229,73 @@ impl Violation {
     /// A short name for counters and logs.
     #[must_use]
     pub fn name(&self) -> &'static str {
-        self.into()
+        match self {
+            Self::BadLine { why, .. } => why.into(),
+            other => other.into(),
+        }
+    }
+
+    /// The rule that a frame breaks which the check of JSON refuses; it may be nested `max_depth` deep.
+    pub(crate) const fn of_frame(error: JsonError, max_depth: u32) -> Self {
+        match error.fault {
+            Fault::TooDeep => Self::TooDeep(max_depth),
+            _ => Self::FrameNotJson(error),
+        }
+    }
+
+    /// The same of a reassembled message.
+    pub(crate) const fn of_message(error: JsonError, max_depth: u32) -> Self {
+        match error.fault {
+            Fault::TooDeep => Self::TooDeep(max_depth),
+            _ => Self::MessageNotJson(error),
+        }
+    }
+
+    /// Whether any frame can break this rule, and not only a segment.
+    const fn is_of_frame(&self) -> bool {
+        matches!(
+            self,
+            Self::FrameTooLarge(_)
+                | Self::FrameNotUtf8
+                | Self::FrameNotJson(_)
+                | Self::FrameNotObject
+                | Self::TooDeep(_)
+                | Self::DuplicateKey(_)
+                | Self::TooManyRequests(_)
+                | Self::LineTooLong(_)
+                | Self::BadLine { .. }
+        )
     }
 }
 
-/// Why a message of ours was not sent. It fails before its first segment, or not at all.
+/// Why a line is no message, although it was meant as one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error, IntoStaticStr)]
+#[strum(serialize_all = "kebab-case", prefix = "line-")]
+#[non_exhaustive]
+pub enum LineFault {
+    /// It is not UTF-8.
+    #[error("not UTF-8")]
+    NotUtf8,
+    /// It is not one JSON value.
+    #[error("{0}")]
+    NotJson(JsonError),
+    /// It is nested deeper than we take, which is this deep.
+    #[error("nested deeper than {0} levels")]
+    TooDeep(u32),
+    /// It is a batch, which MCP and AHP do not have.
+    #[error("a batch; messages have to come one by one")]
+    Batch,
+    /// It is not exactly one JSON-RPC 2.0 request, response or notification.
+    #[error("not a JSON-RPC 2.0 request, response or notification")]
+    NotJsonRpc,
+}
+
+/// Why a message of ours was not sent.
+///
+/// Most reasons are found before its first frame, and then nothing of it was sent. Of a message that failed because of
+/// [`Disconnected`](Self::Disconnected), and in `cep22` also of [`NotAccepted`](Self::NotAccepted),
+/// [`Aborted`](Self::Aborted), [`Refused`](Self::Refused) or a cap that shrank, a part may have gone; in no case all of it,
+/// unless the link lost its last frame.
 #[derive(Debug, Clone, PartialEq, Eq, Error, IntoStaticStr)]
 #[strum(serialize_all = "kebab-case", prefix = "send-")]
 #[non_exhaustive]
@@ -225,6 +303,14 @@ pub enum SendError {
     /// The text is not a JSON-RPC message.
     #[error("not a JSON-RPC message")]
     NotJsonRpc,
+    /// Its arrays and objects are nested deeper than a receiver with our limits takes.
+    #[error("message is nested {depth} levels deep, the limit is {limit}")]
+    TooDeep {
+        /// How deep it is nested.
+        depth: u64,
+        /// What is taken.
+        limit: u32,
+    },
     /// It does not fit a frame, and the peer cannot reassemble.
     #[error("message of {} bytes does not fit a frame of {}, and the peer does not take segments", .0.size, .0.limit)]
     NoSegments(Over),
@@ -234,11 +320,15 @@ pub enum SendError {
     /// The frame cap leaves no room for a segment, or so little that there would be too many.
     #[error("message of {} bytes would need more than {} segments at this frame cap", .0.size, .0.limit)]
     TooManySegments(Over),
-    /// At the rate of this link it could not finish in the receiver's time.
-    #[error("message of {size} bytes cannot finish in {limit_ms} ms at {rate} bytes a second")]
+    /// At the rate that was measured for this peer it could not finish in the receiver's time.
+    #[error(
+        "message of {size} bytes needs {needed_ms} ms at the measured {rate} bytes/s, and the peer allows {limit_ms}"
+    )]
     TooSlow {
         /// Bytes of the message.
         size: u64,
+        /// How long it would take.
+        needed_ms: u64,
         /// The receiver's group timeout.
         limit_ms: u64,
         /// Measured bytes a second.
@@ -277,7 +367,9 @@ impl SendError {
     pub const fn over(&self) -> Option<Over> {
         match *self {
             Self::NoSegments(by) | Self::TooLarge(by) | Self::TooManySegments(by) | Self::NoToken(by) => Some(by),
-            Self::TooSlow { size, limit_ms, rate } => Some(Over { size, limit: rate.saturating_mul(limit_ms) / 1000 }),
+            Self::TooSlow { size, limit_ms, rate, .. } => {
+                Some(Over { size, limit: rate.saturating_mul(limit_ms) / 1000 })
+            }
             _ => None,
         }
     }
@@ -300,6 +392,9 @@ pub enum CloseReason {
     /// The budget has no room for what the peer began, which asked for so many bytes.
     #[error("no room for a message of {0} bytes")]
     NoRoom(u64),
+    /// Frames came while the machine wanted none, because there was no room for a message that had begun.
+    #[error("{} bytes of frames came while there was no room, the limit is {}", .0.size, .0.limit)]
+    Unwanted(Over),
     /// Memory ran short, and a group here was furthest behind its schedule.
     #[error("a group was given up under memory pressure")]
     Evicted,
@@ -316,7 +411,7 @@ pub enum CloseReason {
     #[error("the frame cap shrank below a started group's segments")]
     CapShrank,
     /// The other side, or the link itself, closed.
-    #[error("closed by the peer with code {code}")]
+    #[error("{}", peer_close(*code))]
     Peer {
         /// Its close code; 1006 when there was none.
         code: u16,
@@ -335,8 +430,10 @@ impl CloseReason {
             Self::Restart => 1012,
             Self::Violation(Violation::FrameTooLarge { .. }) => 1009,
             Self::Violation(_) => 4400,
-            Self::NoRoom { .. } | Self::Evicted | Self::HeldTooMuch { .. } => 1013,
+            Self::NoRoom { .. } | Self::Unwanted(_) | Self::Evicted | Self::HeldTooMuch { .. } => 1013,
             Self::GroupExpired => 4408,
+            // It is not its size that is wrong.
+            Self::Unsendable(SendError::NotJsonRpc | SendError::TooDeep { .. }) => 4422,
             Self::Unsendable(_) | Self::CapShrank => 4413,
             Self::Peer { code } | Self::Program(code, _) => *code,
         }
@@ -347,6 +444,7 @@ impl CloseReason {
     pub fn text(&self) -> String {
         let mut text = match self {
             Self::Violation(Violation::FrameTooLarge(_)) => self.to_string(),
+            Self::Violation(violation) if violation.is_of_frame() => format!("invalid message: {}", violation.name()),
             Self::Violation(violation) => format!("invalid messageSegment: {}", violation.name()),
             // A gateway passes it on to who is not that peer.
             Self::Peer { .. } => "the other side has ended".into(),
@@ -363,6 +461,14 @@ impl CloseReason {
             Self::Violation(violation) => violation.name(),
             other => other.into(),
         }
+    }
+}
+
+/// How a peer closed. No close frame has the code 1006: it stands for there being none.
+fn peer_close(code: u16) -> String {
+    match code {
+        1006 => "the link ended without a close".into(),
+        code => format!("closed by the peer with code {code}"),
     }
 }
 
@@ -394,11 +500,20 @@ mod tests {
 
     #[test]
     fn a_close_text_fits_a_close_frame() {
-        let reason = CloseReason::Unsendable(SendError::TooSlow { size: u64::MAX, limit_ms: u64::MAX, rate: u64::MAX });
+        let reason = CloseReason::Unsendable(SendError::TooSlow {
+            size: u64::MAX,
+            needed_ms: u64::MAX,
+            limit_ms: u64::MAX,
+            rate: u64::MAX,
+        });
         assert!(reason.text().len() <= 123);
         assert!(reason.text().starts_with("an action cannot be sent"));
         let violation = CloseReason::Violation(Violation::GroupIdEmpty);
         assert_eq!((violation.code(), violation.text().as_str()), (4400, "invalid messageSegment: group-id-empty"));
+        // What breaks a rule of every frame, on a link without segments too, is not said to be a segment.
+        let plain = CloseReason::Violation(Violation::FrameNotObject);
+        assert_eq!((plain.code(), plain.text().as_str()), (4400, "invalid message: frame-not-object"));
+        assert_eq!(CloseReason::Violation(Violation::TooDeep(9)).text(), "invalid message: too-deep");
         // No character is cut.
         let own = CloseReason::Program(4412, "é".repeat(100));
         assert_eq!((own.code(), own.text()), (4412, "é".repeat(61)));

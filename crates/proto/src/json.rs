@@ -4,6 +4,7 @@
 //! is text, [`Paths`] where the few values lie that we act on, and [`string`], [`number`] and [`escape_into`] read and write those.
 
 mod check;
+mod depth;
 mod input;
 mod key;
 mod number;
@@ -13,7 +14,8 @@ mod text;
 mod utf8;
 mod visit;
 
-pub use check::{Fault, JsonError, MAX_DEPTH, Scanner};
+pub use check::{Fault, JsonError, Scanner};
+pub(crate) use depth::{deepest, openings};
 pub use number::{Number, number};
 pub use paths::{Found, Path, Paths, Span, find};
 pub use text::{Compactor, escape_into, escaped_len, string, unescape};

@@ -8,13 +8,13 @@
 //! ```
 //! use std::time::Instant;
 //! use breakbulk_proto::{ahp, cep22, stdio};
-//! use breakbulk_proto::{Budget, Capacity, Event, Input, Limits, Machine, Message, Transmit};
+//! use breakbulk_proto::{Budget, Capacity, Event, Input, Limits, Machine, Message, Ticket, Transmit};
 //!
 //! /// Sends a message from one machine to the other, in frames of at most `cap` bytes.
 //! fn carry(from: &mut impl Machine, to: &mut impl Machine, message: Message, cap: u64) -> Option<Message> {
 //!     let now = Instant::now();
 //!     from.handle(Input::Capacity(Capacity::of(cap)), now);
-//!     from.handle(Input::send(1, message), now);
+//!     from.handle(Input::send(Ticket(1), message), now);
 //!     while let Some(transmit) = from.poll_transmit(now) {
 //!         let Transmit::Frame { bytes, .. } = transmit else { return None };
 //!         assert!(bytes.len() as u64 <= cap);
@@ -51,11 +51,12 @@
 //! assert_eq!(carry(&mut stdio(), &mut stdio(), message.clone(), 65_536), Some(message));
 //! ```
 //!
-//! A driver adds what this loop leaves out: both directions, [`Machine::poll_timeout`], [`Machine::wants_frames`], and
-//! a link that takes frames when it can.
+//! A driver adds what this loop leaves out: both directions, [`Machine::poll_timeout`], [`Machine::wake_with`],
+//! [`Machine::wants_frames`], and a link that takes frames when it can.
 //!
-//! Nothing a peer sends can cause a panic, and every byte held is accounted for in a [`Budget`]. What was
-//! advertised fits what may be held, because [`Limits`] prove it.
+//! Nothing a peer sends can cause a panic. What arrives in parts, and what is held back, is accounted for in a [`Budget`];
+//! what was advertised fits what may be held, because [`Limits`] prove it. [`Machine`] says what else is held, and what
+//! bounds it.
 #![cfg_attr(not(test), warn(clippy::indexing_slicing, clippy::arithmetic_side_effects, clippy::as_conversions))]
 #![cfg_attr(test, expect(clippy::unwrap_used, reason = "a test may fail by panicking"))]
 
@@ -65,9 +66,11 @@ mod budget;
 mod buffer;
 pub mod cep22;
 mod clock;
+mod envelope;
 mod error;
 pub mod json;
 mod limits;
+mod line;
 mod machine;
 mod message;
 mod outbox;
@@ -77,14 +80,16 @@ pub mod plain;
 mod queue;
 mod recent;
 mod rpc;
+mod salvage;
 pub mod stdio;
 
 pub use budget::{Account, Budget, BudgetConfig, Full, Grant, Schedule};
-pub use error::{CloseReason, Counters, Differs, Over, SendError, Violation};
+pub use envelope::{Envelope, Kind};
+pub use error::{CloseReason, Counters, Differs, LineFault, Over, SendError, Violation};
 pub use limits::{Limits, LimitsConfig, LimitsError};
 pub use machine::{
     Capacity, Event, Input, Lane, Machine, Measure, Meta, Overhead, Progress, Receipt, Refusal, Subject, Tag, Ticket,
     Transmit,
 };
 pub use message::{Message, Shared};
-pub use rpc::{Kind, MESSAGE_TOO_LARGE};
+pub use rpc::MESSAGE_TOO_LARGE;

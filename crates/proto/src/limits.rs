@@ -14,10 +14,15 @@ pub struct LimitsConfig {
     pub max_frame_bytes: u64,
     /// The longest message we take, reassembled. 32 MiB, as the RFC recommends.
     pub max_message_bytes: u64,
+    /// How deep arrays and objects may be nested in a message, either way: a deeper one is neither taken nor sent. A
+    /// million, far above what peers send (many parsers take 128 or 1,000 levels, some 100,000). The check is iterative and
+    /// needs a bit for each level, which is charged; and a sender need not look closely at what has fewer brackets.
+    pub max_depth: u32,
     /// How many groups a peer may have open, if there is room for them. 8, as the RFC recommends.
     pub max_groups: u32,
-    /// How long a group may take. 30 s, as the RFC recommends.
-    pub group_timeout: Duration,
+    /// How long a group may take. `None`: what the longest message takes at 64 KiB a second, but at least the 30 s that the
+    /// RFC recommends and at most ten minutes. See [`Limits::group_timeout`].
+    pub group_timeout: Option<Duration>,
     /// How much longer than advertised we keep a group: what the peer sent in time may still be on its way.
     pub grace: Duration,
     /// Bytes of messages that may wait to be sent.
@@ -31,8 +36,9 @@ impl Default for LimitsConfig {
         Self {
             max_frame_bytes: 4 << 20,
             max_message_bytes: 32 << 20,
+            max_depth: 1_000_000,
             max_groups: 8,
-            group_timeout: Duration::from_secs(30),
+            group_timeout: None,
             grace: Duration::from_secs(5),
             max_queued_bytes: 128 << 20,
             max_held_bytes: 64 << 20,
@@ -42,10 +48,21 @@ impl Default for LimitsConfig {
 
 /// The shortest frame limit that leaves room for a segment's template, its longest group id and some data.
 pub(crate) const MIN_FRAME_BYTES: u64 = 512;
+/// The least depth: a handshake has six levels, and our own messages have fewer.
+pub(crate) const MIN_DEPTH: u32 = 16;
+/// The greatest depth. Each open group may take a bit for each level, 2 MiB in all.
+pub(crate) const MAX_DEPTH: u32 = 1 << 24;
 /// More groups than this are a mistake: each costs table space before any byte of it arrives.
 pub(crate) const MAX_GROUPS: u32 = 1024;
 /// A day. A longer timeout is no timeout.
 pub(crate) const MAX_GROUP_TIMEOUT: Duration = Duration::from_hours(24);
+
+/// The slowest link on which the longest message still arrives in time, in bytes a second, unless a timeout is written.
+pub(crate) const SLOWEST_RATE: u64 = 64 << 10;
+/// The shortest timeout that we choose ourselves: what the RFC recommends.
+const LEAST_TIMEOUT: Duration = Duration::from_secs(30);
+/// The longest timeout that we choose ourselves.
+const MOST_TIMEOUT: Duration = Duration::from_mins(10);
 
 /// Limits that hold together: what we advertise fits what we may hold. The defaults fit those of [`BudgetConfig`], with
 /// some room left for what start-order delivery holds back.
@@ -67,8 +84,11 @@ impl Limits {
         let room = budget.largest_message();
         range("max_frame_bytes", config.max_frame_bytes, MIN_FRAME_BYTES, u64::from(u32::MAX))?;
         range("max_message_bytes", config.max_message_bytes, config.max_frame_bytes, room)?;
+        range("max_depth", config.max_depth.into(), MIN_DEPTH.into(), MAX_DEPTH.into())?;
         range("max_groups", config.max_groups.into(), 1, MAX_GROUPS.into())?;
-        range("group_timeout_ms", millis(config.group_timeout), 1, millis(MAX_GROUP_TIMEOUT))?;
+        if let Some(timeout) = config.group_timeout {
+            range("group_timeout_ms", millis(timeout), 1, millis(MAX_GROUP_TIMEOUT))?;
+        }
         range("grace_ms", millis(config.grace), 0, millis(MAX_GROUP_TIMEOUT))?;
         range("max_queued_bytes", config.max_queued_bytes, 1, u64::MAX)?;
         range("max_held_bytes", config.max_held_bytes, 1, u64::MAX)?;
@@ -76,10 +96,31 @@ impl Limits {
         Ok(Self(LimitsConfig { max_groups: config.max_groups.min(fitting), ..config }))
     }
 
+    /// How long a group may take: as written, or what the longest message takes at 64 KiB a second, at least 30 s and at
+    /// most ten minutes.
+    #[must_use]
+    pub fn group_timeout(&self) -> Duration {
+        let at_slowest = || Duration::from_secs(self.0.max_message_bytes.div_ceil(SLOWEST_RATE));
+        self.0.group_timeout.unwrap_or_else(|| at_slowest().clamp(LEAST_TIMEOUT, MOST_TIMEOUT))
+    }
+
     /// How long a group may take before we sweep it.
     #[must_use]
-    pub const fn sweep_after(&self) -> Duration {
-        self.0.group_timeout.saturating_add(self.0.grace)
+    pub fn sweep_after(&self) -> Duration {
+        self.group_timeout().saturating_add(self.0.grace)
+    }
+
+    /// What a message of `bytes` bytes takes at the rate at which the longest one just arrives in time. Its group is behind
+    /// schedule when it is slower than that.
+    pub(crate) fn time_for(&self, bytes: u64) -> Duration {
+        let (timeout, longest) = (self.group_timeout().as_nanos(), u128::from(self.0.max_message_bytes.max(1)));
+        let time = timeout.saturating_mul(bytes.into()).checked_div(longest).unwrap_or(timeout).min(timeout);
+        Duration::from_nanos(u64::try_from(time).unwrap_or(u64::MAX))
+    }
+
+    /// How long a message may go without progress where progress keeps it alive (`stdio`).
+    pub(crate) fn progress_timeout(&self) -> Duration {
+        self.group_timeout().min(LEAST_TIMEOUT)
     }
 }
 
@@ -126,10 +167,12 @@ mod tests {
         assert_eq!(refused(|c| c.max_frame_bytes = MIN_FRAME_BYTES - 1), "max_frame_bytes");
         assert_eq!(refused(|c| c.max_frame_bytes = 1 << 32), "max_frame_bytes");
         assert_eq!(refused(|c| c.max_message_bytes = c.max_frame_bytes - 1), "max_message_bytes");
+        assert_eq!(refused(|c| c.max_depth = MIN_DEPTH - 1), "max_depth");
+        assert_eq!(refused(|c| c.max_depth = MAX_DEPTH + 1), "max_depth");
         assert_eq!(refused(|c| c.max_groups = 0), "max_groups");
         assert_eq!(refused(|c| c.max_groups = MAX_GROUPS + 1), "max_groups");
-        assert_eq!(refused(|c| c.group_timeout = Duration::from_micros(999)), "group_timeout_ms");
-        assert_eq!(refused(|c| c.group_timeout = MAX_GROUP_TIMEOUT * 2), "group_timeout_ms");
+        assert_eq!(refused(|c| c.group_timeout = Some(Duration::from_micros(999))), "group_timeout_ms");
+        assert_eq!(refused(|c| c.group_timeout = Some(MAX_GROUP_TIMEOUT * 2)), "group_timeout_ms");
         assert_eq!(refused(|c| c.grace = MAX_GROUP_TIMEOUT * 2), "grace_ms");
         assert_eq!(refused(|c| c.max_queued_bytes = 0), "max_queued_bytes");
         assert_eq!(refused(|c| c.max_held_bytes = 0), "max_held_bytes");
@@ -167,16 +210,17 @@ mod tests {
         let config = LimitsConfig {
             max_frame_bytes: 1001,
             max_message_bytes: 2002,
+            max_depth: 77,
             max_groups: 3,
-            group_timeout: 4 * second,
+            group_timeout: Some(4 * second),
             grace: 5 * second,
             max_queued_bytes: 6,
             max_held_bytes: 7,
         };
         let limits = Limits::prove(config, &BudgetConfig::default()).unwrap();
         assert_eq!((limits.max_frame_bytes, limits.max_message_bytes, limits.max_groups), (1001, 2002, 3));
-        assert_eq!((limits.group_timeout, limits.sweep_after()), (4 * second, 9 * second));
-        assert_eq!((limits.max_queued_bytes, limits.max_held_bytes), (6, 7));
+        assert_eq!((limits.group_timeout(), limits.sweep_after()), (4 * second, 9 * second));
+        assert_eq!((limits.max_queued_bytes, limits.max_held_bytes, limits.max_depth), (6, 7, 77));
         let defaults = LimitsConfig::default();
         assert_eq!((defaults.max_frame_bytes, defaults.max_message_bytes), (4_194_304, 33_554_432));
         assert!(defaults.max_queued_bytes >= defaults.max_message_bytes);
@@ -186,6 +230,31 @@ mod tests {
     #[test]
     fn the_sweep_waits_a_grace_beyond_what_is_advertised() {
         let limits = Limits::default();
-        assert_eq!(limits.sweep_after(), limits.group_timeout + Duration::from_secs(5));
+        assert_eq!(limits.sweep_after(), limits.group_timeout() + Duration::from_secs(5));
+    }
+
+    #[test]
+    fn the_longest_message_has_the_time_that_it_takes_at_64_kib_a_second() {
+        let timeout = |max_message_bytes| {
+            let budget = BudgetConfig { process_bytes: 1 << 40, principal_bytes: 1 << 40, floor_bytes: 0 };
+            let config = LimitsConfig { max_frame_bytes: 4096, max_message_bytes, ..LimitsConfig::default() };
+            Limits::prove(config, &budget).unwrap().group_timeout().as_secs()
+        };
+        assert_eq!(Limits::default().group_timeout().as_secs(), 512);
+        assert_eq!((timeout(8 << 20), timeout((8 << 20) + 1)), (128, 129));
+        assert_eq!(
+            (timeout(4096), timeout(30 << 16), timeout(31 << 16)),
+            (30, 30, 31),
+            "never less than the RFC's 30 s"
+        );
+        assert_eq!((timeout(600 << 16), timeout(1 << 36)), (600, 600), "never more than ten minutes");
+    }
+
+    #[test]
+    fn a_shorter_message_has_its_part_of_the_time() {
+        let limits = Limits::default();
+        assert_eq!(limits.time_for(32 << 20), limits.group_timeout());
+        assert_eq!(limits.time_for(64 << 10), Duration::from_secs(1));
+        assert_eq!(limits.time_for(u64::MAX), limits.group_timeout());
     }
 }

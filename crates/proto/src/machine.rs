@@ -2,10 +2,12 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::task::Waker;
 use std::time::Instant;
 
 use bytes::Bytes;
 
+use crate::envelope::Envelope;
 use crate::error::{CloseReason, Counters, SendError, Violation};
 use crate::message::Message;
 
@@ -15,6 +17,19 @@ use crate::message::Message;
 /// frames leave through [`poll_transmit`](Self::poll_transmit) as fast as the link takes them, events through
 /// [`poll_event`](Self::poll_event) as fast as the application does. Neither blocks the other. Both are cheap to
 /// call again. After a [`Transmit::Close`] there is nothing more to transmit.
+///
+/// # What is held, and who pays for it
+/// Charged to the connection's [`Account`](crate::Account): messages that arrive in parts, from their first part until they
+/// are polled, and finished ones that start-order delivery holds back. Not charged, but bounded:
+///
+/// | What | Bound |
+/// |---|---|
+/// | messages to send, until their last frame is polled | [`max_queued_bytes`](crate::LimitsConfig::max_queued_bytes), a handshake and its answer beside it |
+/// | messages that came in one frame, until they are polled | what the driver feeds between polls; poll until there is no event |
+/// | a frame that begins a message for which there is no room, and what is fed after it | see [`wants_frames`](Self::wants_frames) |
+/// | error answers for the peer | 64 on a pipe, and then nothing is read |
+///
+/// Whatever leaves a poll is the driver's.
 pub trait Machine {
     /// Takes note of something that happened. A violation becomes state: it comes out of the polls.
     fn handle(&mut self, input: Input, now: Instant);
@@ -28,20 +43,89 @@ pub trait Machine {
     #[must_use]
     fn poll_event(&mut self) -> Option<Event>;
 
-    /// When to send [`Input::Timeout`], at the latest. Drain the frames that have arrived first.
+    /// When to send [`Input::Timeout`], at the latest: when the first of what is arriving is too old, or room is asked for
+    /// again. A time that has passed means at once. Drain the frames that have arrived first.
     #[must_use]
     fn poll_timeout(&self) -> Option<Instant>;
 
-    /// Whether to go on reading frames. `false` while the budget has no room for a message that has begun; reading
-    /// goes on after a timeout.
+    /// Whom to wake when [`poll_timeout`](Self::poll_timeout) says something else without any input: another connection needs
+    /// the room of a message that is arriving here. Call it before each wait. A driver that never does gives such room back
+    /// at the next input.
+    fn wake_with(&mut self, waker: &Waker);
+
+    /// Whether to go on reading frames. `false` while the budget has no room for a message that has begun, or the peer does not
+    /// take its answers; reading goes on after a timeout, or when frames have left.
+    ///
+    /// Frames that are fed all the same wait with the one for which there was no room, since a driver may have read some
+    /// already. Past the length of the longest message the connection is closed ([`CloseReason::Unwanted`]).
     #[must_use]
-    fn wants_frames(&self) -> bool {
-        true
-    }
+    fn wants_frames(&self) -> bool;
 
     /// How often each named reason occurred.
     #[must_use]
     fn counters(&self) -> &Counters;
+}
+
+/// A machine of any kind is a machine.
+impl<M: Machine + ?Sized> Machine for Box<M> {
+    fn handle(&mut self, input: Input, now: Instant) {
+        (**self).handle(input, now);
+    }
+
+    fn poll_transmit(&mut self, now: Instant) -> Option<Transmit> {
+        (**self).poll_transmit(now)
+    }
+
+    fn poll_event(&mut self) -> Option<Event> {
+        (**self).poll_event()
+    }
+
+    fn poll_timeout(&self) -> Option<Instant> {
+        (**self).poll_timeout()
+    }
+
+    fn wake_with(&mut self, waker: &Waker) {
+        (**self).wake_with(waker);
+    }
+
+    fn wants_frames(&self) -> bool {
+        (**self).wants_frames()
+    }
+
+    fn counters(&self) -> &Counters {
+        (**self).counters()
+    }
+}
+
+/// A driver need not own its machine.
+impl<M: Machine + ?Sized> Machine for &mut M {
+    fn handle(&mut self, input: Input, now: Instant) {
+        (**self).handle(input, now);
+    }
+
+    fn poll_transmit(&mut self, now: Instant) -> Option<Transmit> {
+        (**self).poll_transmit(now)
+    }
+
+    fn poll_event(&mut self) -> Option<Event> {
+        (**self).poll_event()
+    }
+
+    fn poll_timeout(&self) -> Option<Instant> {
+        (**self).poll_timeout()
+    }
+
+    fn wake_with(&mut self, waker: &Waker) {
+        (**self).wake_with(waker);
+    }
+
+    fn wants_frames(&self) -> bool {
+        (**self).wants_frames()
+    }
+
+    fn counters(&self) -> &Counters {
+        (**self).counters()
+    }
 }
 
 /// What a driver tells a machine.
@@ -79,7 +163,9 @@ pub enum Input {
         /// To whom, on links with many peers.
         meta: Meta,
     },
-    /// The application or the link ends the connection.
+    /// The application or the link ends the connection, at once: what waits to be sent, or has gone in part, fails with
+    /// [`SendError::Disconnected`], and what has arrived in part is dropped. To send all first, wait for the
+    /// [`Event::Sent`] of each message.
     Close(CloseReason),
 }
 
@@ -90,8 +176,8 @@ impl Input {
     }
 
     /// A message in the order that the dialect gives it.
-    pub fn send(ticket: u64, message: impl Into<Message>) -> Self {
-        Self::Send { ticket: Ticket(ticket), message: message.into(), lane: Lane::Auto, meta: Meta::default() }
+    pub fn send(ticket: Ticket, message: impl Into<Message>) -> Self {
+        Self::Send { ticket, message: message.into(), lane: Lane::Auto, meta: Meta::default() }
     }
 }
 
@@ -119,7 +205,10 @@ pub enum Event {
     Message {
         /// The message.
         message: Message,
-        /// Its place in the order in which messages began to arrive.
+        /// What was found in it while it was checked: kind, method, id, channel, seq. Boxed, because it is three times as
+        /// large as all the rest of an event.
+        envelope: Box<Envelope>,
+        /// Its place in the order in which messages began to arrive: the first is 0.
         ordinal: u64,
         /// What the link knows about it.
         meta: Meta,
@@ -129,7 +218,9 @@ pub enum Event {
         /// Which message.
         ticket: Ticket,
     },
-    /// A message of ours could not be sent; nothing of it was.
+    /// A message of ours could not be sent. Mostly nothing of it was; of one that fails because the connection ends, or
+    /// because its transfer is given up half way, a part may have gone: see [`SendError`]. Every [`Input::Send`] leads to
+    /// one of this or [`Sent`](Self::Sent), also one that comes after [`Closed`](Self::Closed).
     SendFailed {
         /// Which message.
         ticket: Ticket,
@@ -149,7 +240,11 @@ pub enum Event {
     },
     /// Part of a message has passed.
     Progress(Progress),
-    /// An unfinished message of the peer's was given up, because it took too long. It is never settled.
+    /// An unfinished message of the peer's was given up, because it took too long. It is never settled, so in `ahp` neither
+    /// the cursor nor [`settled`](crate::ahp::Connection::settled) moves past it again: an application that has to have what
+    /// it missed closes the link and resumes from the cursor. (With start-order delivery the machine closes by itself.) If it
+    /// answered a request, a [`ReceiveFailed`](Self::ReceiveFailed) with the reply for the caller follows where the id is
+    /// known; in `ahp` the caller's own timeout has to tell it.
     Expired {
         /// Its place in the order of arrival.
         ordinal: u64,
@@ -158,7 +253,7 @@ pub enum Event {
     },
     /// A line that belongs to no message (`stdio`): for the log.
     Line(Bytes),
-    /// The connection is over. Comes exactly once, and last.
+    /// The connection is over. Comes exactly once, and last: after it, only messages fail that are sent all the same.
     Closed(CloseReason),
 }
 

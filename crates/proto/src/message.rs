@@ -8,7 +8,7 @@ use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 
-use crate::json::Span;
+use crate::json::{self, Span};
 
 /// One JSON-RPC text, in pieces. Cloning shares the bytes.
 ///
@@ -22,6 +22,40 @@ pub struct Message {
     len: usize,
     /// What this message is a copy of, if it goes to many.
     shared: Option<Arc<Shared>>,
+    /// It was checked as it arrived: it is nested no deeper than this.
+    checked_depth: Option<u32>,
+}
+
+/// A change to a message: one stretch of it is replaced.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Edit(Option<(Span, Bytes)>);
+
+impl Edit {
+    /// Replaces `span` by `insert`.
+    pub(crate) const fn replace(span: Span, insert: Bytes) -> Self {
+        Self(Some((span, insert)))
+    }
+
+    /// The message after the change.
+    pub(crate) fn apply(&self, message: &Message) -> Message {
+        self.0.as_ref().map_or_else(|| message.clone(), |(span, insert)| message.splice(*span, insert.clone()))
+    }
+
+    /// Where a value lies after the change. `None` if part of it, or all of it, was replaced.
+    pub(crate) fn moved(&self, value: Span) -> Option<Span> {
+        let Some((gone, insert)) = &self.0 else { return Some(value) };
+        let past =
+            |at: u64| Some(at.checked_sub(gone.end)?.saturating_add(gone.start).saturating_add(len64(insert.len())));
+        if value.end <= gone.start {
+            Some(value)
+        } else if value.start >= gone.end {
+            Some(Span { start: past(value.start)?, end: past(value.end)? })
+        } else if value.start < gone.start {
+            Some(Span { start: value.start, end: past(value.end)? })
+        } else {
+            None
+        }
+    }
 }
 
 /// A message for many peers. Its base64 text is made once, when the first of them gets it in segments, and kept while
@@ -29,13 +63,15 @@ pub struct Message {
 pub struct Shared {
     message: Message,
     coded: OnceLock<Bytes>,
+    /// It is nested no deeper than this.
+    depth: OnceLock<u64>,
 }
 
 impl Shared {
     /// A message that will go to many.
     #[must_use]
     pub const fn new(message: Message) -> Self {
-        Self { message, coded: OnceLock::new() }
+        Self { message, coded: OnceLock::new(), depth: OnceLock::new() }
     }
 
     /// The message, for one of them.
@@ -97,9 +133,51 @@ impl Message {
         shared(before).chain([insert]).chain(shared(after)).collect()
     }
 
+    /// The same message with an owner that is dropped when the last of its bytes is let go of, wherever they went: with
+    /// the grant that they are charged to, for example. Nothing is copied.
+    #[must_use]
+    pub fn with_owner<T: Send + Sync + 'static>(&self, owner: &Arc<T>) -> Self {
+        let owned = |part: &Bytes| Bytes::from_owner(Owned { bytes: part.clone(), _owner: Arc::clone(owner) });
+        self.parts().iter().map(owned).collect()
+    }
+
     /// Its base64 text, if it goes to many: made by `code` when nobody has made it yet.
     pub(crate) fn coded(&self, code: impl FnOnce(&Self) -> Bytes) -> Option<&Bytes> {
         self.shared.as_ref().map(|shared| shared.coded.get_or_init(|| code(&shared.message)))
+    }
+
+    /// The same message, which was found to be nested at most `depth` deep.
+    #[must_use]
+    pub(crate) fn checked(self, depth: u32) -> Self {
+        Self { checked_depth: Some(depth), ..self }
+    }
+
+    /// Whether its arrays and objects are nested at most `limit` deep, if it is JSON. That costs next to nothing where there
+    /// are few of them, or where it was checked as it arrived.
+    ///
+    /// # Errors
+    /// They are not: how deep they are.
+    pub fn check_depth(&self, limit: u32) -> Result<(), u64> {
+        let most = u64::from(limit);
+        // A level takes a byte at least.
+        if self.checked_depth.is_some_and(|depth| depth <= limit) || len64(self.len) <= most {
+            return Ok(());
+        }
+        let bound = self
+            .shared
+            .as_ref()
+            .map_or_else(|| self.depth(most), |shared| *shared.depth.get_or_init(|| self.depth(most)));
+        if bound <= most {
+            return Ok(());
+        }
+        let depth = json::deepest(self.slices());
+        if depth <= most { Ok(()) } else { Err(depth) }
+    }
+
+    /// How deep it is nested, or more: exactly, if it could be more than `most`.
+    fn depth(&self, most: u64) -> u64 {
+        let openings = self.slices().fold(0_u64, |sum, part| sum.saturating_add(json::openings(part)));
+        if openings <= most { openings } else { json::deepest(self.slices()) }
     }
 
     /// The bytes of `span`, a run for each piece that they lie in.
@@ -119,6 +197,18 @@ impl Message {
             let range = clip(span.start)..clip(span.end);
             (!range.is_empty()).then_some((part, range))
         })
+    }
+}
+
+/// Bytes, and what is dropped with them.
+struct Owned<T> {
+    bytes: Bytes,
+    _owner: Arc<T>,
+}
+
+impl<T> AsRef<[u8]> for Owned<T> {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
     }
 }
 

@@ -21,13 +21,18 @@ pub(crate) struct Outbox {
 
 impl Outbox {
     /// Adds an event. If it ends a message, progress of that message is no longer news. After `Closed` was polled
-    /// nothing more comes out.
+    /// nothing more comes out, except that messages fail which are sent then: each ticket has its end.
     pub(crate) fn event(&mut self, event: Event) {
-        if self.is_closed && self.closed.is_none() {
+        let is_over = self.is_closed && self.closed.is_none();
+        if is_over && !matches!(event, Event::SendFailed { .. }) {
             return;
         }
         if let Some(ended) = ends(&event) {
             self.progress.retain(|progress| progress.subject != ended);
+        }
+        // Most connections never have more than one event waiting, and are idle most of the time.
+        if self.events.capacity() == 0 {
+            self.events.reserve_exact(1);
         }
         self.events.push_back(event);
     }
@@ -107,9 +112,16 @@ const fn ends(event: &Event) -> Option<Subject> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::envelope::Envelope;
 
     fn outgoing(ticket: u64, done: u64) -> Progress {
         Progress { subject: Subject::Outgoing(Ticket(ticket)), done, total: 9 }
+    }
+
+    fn message(ordinal: u64) -> Event {
+        let message = Message::from(r#"{"jsonrpc":"2.0","method":"m"}"#);
+        let envelope = Box::new(Envelope::of(&message).unwrap());
+        Event::Message { message, envelope, ordinal, meta: Default::default() }
     }
 
     fn drain(outbox: &mut Outbox) -> Vec<String> {
@@ -137,7 +149,7 @@ mod tests {
         (1..=4).for_each(|n| outbox.progress(incoming(n)));
         outbox.event(Event::Sent { ticket: Ticket(1) });
         outbox.send_failed(Ticket(2), SendError::Disconnected, None);
-        outbox.event(Event::Message { message: "{}".into(), ordinal: 1, meta: Default::default() });
+        outbox.event(message(1));
         outbox.receive_failed(2, Violation::Aborted, None);
         outbox.event(Event::Expired { ordinal: 3, received: 0 });
         let left: Vec<_> = drain(&mut outbox).into_iter().skip(5).collect();
@@ -164,5 +176,8 @@ mod tests {
         outbox.close(CloseReason::Normal);
         assert!(outbox.poll_event().is_none() && outbox.poll_transmit_close().is_none());
         assert_eq!(outbox.counters().iter().collect::<Vec<_>>(), [("close-restart", 1)]);
+        outbox.send_failed(Ticket(3), SendError::Disconnected, None);
+        assert!(matches!(outbox.poll_event(), Some(Event::SendFailed { ticket: Ticket(3), .. })));
+        assert!(outbox.poll_event().is_none());
     }
 }

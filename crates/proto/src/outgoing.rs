@@ -1,8 +1,11 @@
 //! Messages to send: a look at their front, the order in which they wait, and who has to hear when one is not sent.
 
+use std::collections::VecDeque;
+
 use bytes::Bytes;
 use sha2::{Digest, Sha256};
 
+use crate::envelope::{ENVELOPE, Envelope, Kind};
 use crate::error::{Over, SendError, Violation};
 use crate::json::{self, Compactor, Path, Paths, Scanner};
 use crate::limits::Limits;
@@ -10,10 +13,13 @@ use crate::machine::{Capacity, Event, Input, Lane, Measure, Meta, Progress, Subj
 use crate::message::{Message, Reader, len64};
 use crate::outbox::Outbox;
 use crate::queue::{LaneKey, Order, Queue};
-use crate::rpc::{self, ENVELOPE, Envelope, Kind};
+use crate::rpc;
+use crate::salvage::Salvage;
 
 /// How much of a message is looked at first: enough for the envelope of most.
 const FIRST_LOOK: usize = 512;
+/// Answers to requests that were no messages which may wait. Past them, the peer is not read.
+const MAX_ANSWERS: usize = 64;
 /// All messages that are not free: one lane.
 const IN_ORDER: Order = Order::Ordered(LaneKey(0));
 
@@ -31,13 +37,14 @@ impl Outgoing {
         Self { ticket, message, meta }
     }
 
-    /// What it is, and its id where an answer is possible.
+    /// What it is, and its id where an answer is possible. Of what is no message, what it was meant as.
     pub(crate) fn named(&self) -> (Kind, Option<Bytes>) {
-        let Ok(look) = Look::new(&self.message, &ENVELOPE, |look| look.has_id() && look.has_kind()) else {
-            return (Kind::Other, None);
+        let Ok(envelope) = Envelope::of(&self.message) else {
+            let meant = Salvage::read(&self.message.to_bytes()).into_iter().next();
+            return meant.map_or((Kind::Other, None), |meant| (meant.kind, meant.id));
         };
-        let id = look.envelope.id_text(&self.message);
-        (look.envelope.kind, id.map(|id| Bytes::copy_from_slice(&id)))
+        let id = envelope.id(&self.message);
+        (envelope.kind(), id.map(|id| Bytes::copy_from_slice(&id)))
     }
 
     /// A frame of this message for the link, after which `done` bytes of the message have gone.
@@ -82,12 +89,30 @@ pub(crate) struct Waiting<G> {
     /// The link ends frames at line ends, so no message may contain one.
     pub(crate) one_line: bool,
     pub(crate) queue: Queue<Outgoing, G>,
+    /// What the peer gets for requests of its own that are no messages, or were given up. They go before all else.
+    answers: VecDeque<Outgoing>,
     pub(crate) last_tag: Tag,
 }
 
 impl<G> Waiting<G> {
     pub(crate) fn new(limits: Limits, one_line: bool) -> Self {
-        Self { limits, one_line, queue: Queue::new(limits.max_queued_bytes), last_tag: Tag::default() }
+        let (queue, answers) = (Queue::new(limits.max_queued_bytes), VecDeque::new());
+        Self { limits, one_line, queue, answers, last_tag: Tag::default() }
+    }
+
+    /// Answers requests of the peer's that are no messages, or were given up.
+    pub(crate) fn answer(&mut self, answers: impl IntoIterator<Item = Message>) {
+        self.answers.extend(answers.into_iter().map(|answer| Outgoing::new(None, answer, Meta::default())));
+    }
+
+    /// The next of these answers.
+    pub(crate) fn next_answer(&mut self) -> Option<Outgoing> {
+        self.answers.pop_front()
+    }
+
+    /// Whether so few of these answers wait that the peer may go on: one that does not read its answers is not read.
+    pub(crate) fn may_read(&self) -> bool {
+        self.answers.len() < MAX_ANSWERS
     }
 
     /// Accepts a message of the application's, or refuses it.
@@ -103,6 +128,8 @@ impl<G> Waiting<G> {
             Err((out, SendError::Disconnected))
         } else if size > limit {
             Err((out, SendError::TooLarge(Over { size, limit })))
+        } else if let Err(error) = check_depth(&out.message, self.limits.max_depth) {
+            Err((out, error))
         } else {
             self.queue.push(out, size, order)
         };
@@ -124,6 +151,7 @@ impl<G> Waiting<G> {
 
     /// Fails everything that has not gone out whole. Nobody is left to get an answer.
     pub(crate) fn abandon(&mut self, message_of: impl Fn(G) -> Outgoing, outbox: &mut Outbox) {
+        self.answers.clear();
         let (waiting, under_way) = self.queue.clear();
         for out in under_way.into_iter().map(message_of).chain(waiting) {
             let _ = out.fail(SendError::Disconnected, outbox);
@@ -138,6 +166,8 @@ pub(crate) struct Look<const N: usize> {
     pub(crate) looks: Paths<N>,
     /// Whether all of it was looked at, and is JSON.
     pub(crate) whole: bool,
+    /// How many bytes were looked at.
+    pub(crate) seen: usize,
 }
 
 impl<const N: usize> Look<N> {
@@ -148,44 +178,53 @@ impl<const N: usize> Look<N> {
         paths: &'static [Path; N],
         enough: impl Fn(&Self) -> bool,
     ) -> Result<Self, Violation> {
-        let mut scanner = Scanner::new(Paths::new(paths));
+        Self::within(message, paths, u32::MAX, enough)
+    }
+
+    /// The same, for a message that may be nested `max_depth` deep, as far as it is looked at.
+    pub(crate) fn within(
+        message: &Message,
+        paths: &'static [Path; N],
+        max_depth: u32,
+        enough: impl Fn(&Self) -> bool,
+    ) -> Result<Self, Violation> {
+        let mut scanner = Scanner::with_max_depth(Paths::new(paths), max_depth);
         let mut reader = Reader::new(message.clone());
         let mut size = FIRST_LOOK;
         while reader.left() > 0 {
-            scanner.feed(reader.run(size)).map_err(Violation::FrameNotJson)?;
+            scanner.feed(reader.run(size)).map_err(|error| Violation::of_frame(error, max_depth))?;
             size = size.saturating_mul(4);
             if reader.left() > 0
-                && let Ok(look) = Self::of(scanner.visitor().clone(), false)
+                && let Ok(look) = Self::of(scanner.visitor().clone(), reader.done(), false)
                 && enough(&look)
             {
                 return Ok(look);
             }
         }
-        Self::of(scanner.finish().map_err(Violation::FrameNotJson)?, true)
+        Self::of(scanner.finish().map_err(|error| Violation::of_frame(error, max_depth))?, reader.done(), true)
     }
 
-    /// Whether the id has been seen whole.
-    pub(crate) fn has_id(&self) -> bool {
-        self.envelope.id.is_some_and(|id| id.span.end > id.span.start)
-    }
-
-    /// Whether something has been seen that only a request, a notification or a response has.
-    pub(crate) fn has_kind(&self) -> bool {
-        self.envelope.method.or(self.envelope.result).or(self.envelope.error).is_some()
-    }
-
-    fn of(looks: Paths<N>, whole: bool) -> Result<Self, Violation> {
-        Ok(Self { envelope: Envelope::read(&looks)?, looks, whole })
+    fn of(looks: Paths<N>, seen: usize, whole: bool) -> Result<Self, Violation> {
+        let envelope = Envelope::read(&looks)?;
+        Ok(Self { envelope: if whole { envelope } else { envelope.of_front() }, looks, whole, seen })
     }
 }
 
 /// Reads the envelope of a message that arrived in one frame.
 ///
 /// # Errors
-/// It is not UTF-8, not JSON, no object, has a key twice, or is no request, response or notification.
-pub(crate) fn check(message: &Message) -> Result<Envelope, Violation> {
-    let (_, envelope) = rpc::read_frame(message, &ENVELOPE)?;
-    if envelope.is_valid(message) { Ok(envelope) } else { Err(Violation::MessageNotJsonRpc) }
+/// It is not UTF-8, not JSON, nested too deep, no object, has a key twice, or is no request, response or notification.
+pub(crate) fn check(message: &Message, max_depth: u32) -> Result<Envelope, Violation> {
+    let (paths, envelope) = rpc::read_frame(message, &ENVELOPE, max_depth)?;
+    if envelope.is_valid(message, &paths) { Ok(envelope) } else { Err(Violation::MessageNotJsonRpc) }
+}
+
+/// Whether a receiver with our limits takes a message as deep as this one.
+///
+/// # Errors
+/// It does not.
+pub(crate) fn check_depth(message: &Message, limit: u32) -> Result<(), SendError> {
+    message.check_depth(limit).map_err(|depth| SendError::TooDeep { depth, limit })
 }
 
 /// Bytes of a message as the link counts them.
@@ -224,16 +263,16 @@ fn sendable(message: Message, one_line: bool) -> Option<Message> {
     // No branches, so that many bytes are compared at once.
     let breaks = |block: &[u8]| block.iter().fold(0, |any, &b| any | u8::from(b == b'\n') | u8::from(b == b'\r')) != 0;
     if one_line && message.slices().any(breaks) {
-        check(&message).ok()?;
+        check(&message, u32::MAX).ok()?;
         let mut line = Vec::with_capacity(message.len());
         let mut compactor = Compactor::default();
         message.slices().for_each(|part| compactor.feed(&mut line, part));
         return Some(Message::from(line));
     }
-    let look = Look::new(&message, &ENVELOPE, Look::has_kind).ok()?;
+    let look = Look::new(&message, &ENVELOPE, |look| look.envelope.has_kind()).ok()?;
     let last = message.parts().last().and_then(|part| part.last())?;
     let ends = *last == b'}' || last.is_ascii_whitespace();
-    (ends && (!look.whole || look.envelope.is_valid(&message))).then_some(message)
+    (ends && (!look.whole || look.envelope.is_valid(&message, &look.looks))).then_some(message)
 }
 
 #[cfg(test)]
@@ -315,7 +354,7 @@ mod tests {
     #[test]
     fn a_look_stops_when_it_has_seen_enough_and_sees_all_of_what_is_short() {
         let long = |front: &str| Message::from(format!(r#"{front}"{}"}}"#, "x".repeat(100_000)));
-        let look = |message: &Message| Look::new(message, &ENVELOPE, |look| look.has_id() && look.has_kind()).unwrap();
+        let look = |message: &Message| Look::new(message, &ENVELOPE, |look| look.envelope.is_final()).unwrap();
         for (front, whole, kind) in [
             (r#"{"id":1,"method":"m","params":"#, false, Kind::Request),
             (r#"{"id":1,"result":"#, false, Kind::Response),
@@ -324,10 +363,10 @@ mod tests {
         ] {
             let message = long(front);
             let look = look(&message);
-            assert_eq!((look.whole, look.envelope.kind), (whole, kind), "{front}");
+            assert_eq!((look.whole, look.envelope.kind()), (whole, kind), "{front}");
         }
         let look = look(&Message::from(r#"{"id":1,"result":2}"#));
-        assert!(look.whole && look.envelope.kind == Kind::Response);
+        assert!(look.whole && look.envelope.kind() == Kind::Response);
     }
 
     #[test]

@@ -7,17 +7,30 @@ use std::time::{Duration, Instant};
 const WINDOW: Duration = Duration::from_secs(2);
 /// The fewest bytes that say something.
 const SAMPLE: u64 = 64 << 10;
-/// How long a rate is believed after it was measured. A peer that once stood still may be as fast as any by now, and as
-/// long as messages are refused for their length, nothing is measured.
-const BELIEVED: Duration = Duration::from_secs(30);
+/// How long a rate is believed after it was measured, on that link and on the peer's next ones. A peer that was slow once may
+/// be as fast as any by now, and as long as messages are refused for their length, nothing is measured; but each message
+/// that is begun in vain costs a link.
+const BELIEVED: Duration = Duration::from_mins(5);
 
 /// How many times as long as all others a frame has to take that says nothing about the rest. Less is how a link takes what is
 /// written in one go: much at once, and then nothing for a while.
 const OUTLIER: u32 = 4;
 
+/// How fast a peer's link was, and when.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Rate {
+    /// Bytes a second.
+    pub(crate) bytes: u64,
+    pub(crate) measured: Instant,
+}
+
 /// Measures bytes a second while the link is kept busy.
 #[derive(Debug, Default)]
 pub(crate) struct Pace {
+    /// What was measured on an earlier link of the peer's. It counts until there is a rate of this one.
+    remembered: Option<Rate>,
+    /// A rate was measured of which nobody has been told.
+    has_news: bool,
     /// When the link got the last frame, and how long that was.
     last: Option<(Instant, u64)>,
     /// What it has taken while it was busy, in which time.
@@ -29,10 +42,26 @@ pub(crate) struct Pace {
 }
 
 impl Pace {
-    /// Bytes a second; `None` until enough was seen, and when that was long ago. It is the better of two rates in a row.
+    /// Bytes a second; `None` until enough was seen, on this link or on an earlier one, and when that was long ago.
     pub(crate) fn rate(&self, now: Instant) -> Option<u64> {
+        let rate = self.measured().or(self.remembered)?;
+        (now.saturating_duration_since(rate.measured) < BELIEVED).then_some(rate.bytes)
+    }
+
+    /// Notes what was measured on an earlier link of this peer's.
+    pub(crate) fn recall(&mut self, rate: Option<Rate>) {
+        self.remembered = rate.or(self.remembered);
+    }
+
+    /// What was measured since this was last asked, to be remembered beyond this link.
+    pub(crate) fn news(&mut self) -> Option<Rate> {
+        if std::mem::take(&mut self.has_news) { self.measured() } else { None }
+    }
+
+    /// The better of two rates in a row.
+    fn measured(&self) -> Option<Rate> {
         let [before, last] = [self.rates[0]?, self.rates[1]?];
-        (now.saturating_duration_since(last.1) < BELIEVED).then_some(before.0.max(last.0))
+        Some(Rate { bytes: before.0.max(last.0), measured: last.1 })
     }
 
     /// The link asked for a frame and gets one of `bytes` bytes. What it got before has been taken by now.
@@ -49,13 +78,15 @@ impl Pace {
         if time >= WINDOW && bytes >= SAMPLE {
             let micros = u64::try_from(time.as_micros()).unwrap_or(u64::MAX).max(1);
             let measured = bytes.saturating_mul(1_000_000).checked_div(micros).unwrap_or(0).max(1);
-            *self = Self { last: self.last, rates: [self.rates[1], Some((measured, now))], ..Self::default() };
+            let (remembered, rates) = (self.remembered, [self.rates[1], Some((measured, now))]);
+            *self = Self { remembered, has_news: true, last: self.last, rates, ..Self::default() };
         }
     }
 
     /// The link asked for a frame and there was none: the time until the next says nothing.
     pub(crate) fn idle(&mut self) {
-        *self = Self { rates: self.rates, ..Self::default() };
+        let Self { remembered, has_news, rates, .. } = *self;
+        *self = Self { remembered, has_news, rates, ..Self::default() };
     }
 }
 
@@ -140,6 +171,25 @@ mod tests {
         assert_eq!(pace.rate(later + WINDOW), None);
         pace.frame(1, later + 2 * WINDOW);
         assert_eq!(pace.rate(later + 2 * WINDOW), Some(1 << 19));
+    }
+
+    #[test]
+    fn what_an_earlier_link_showed_counts_until_this_one_has_shown_something() {
+        let start = Instant::now();
+        let at = |step: u64| start + Duration::from_millis(100 * step);
+        let mut first = Pace::default();
+        (0..=40).for_each(|step| first.frame(10_000, at(step)));
+        let rate = first.news();
+        assert_eq!(rate, Some(Rate { bytes: 100_000, measured: at(40) }));
+        assert_eq!(first.news(), None, "it is told once");
+        let mut second = Pace::default();
+        second.recall(rate);
+        second.recall(None);
+        second.idle();
+        assert_eq!((second.rate(at(50)), second.news()), (Some(100_000), None));
+        assert_eq!(second.rate(at(40) + BELIEVED), None);
+        (50..=90).for_each(|step| second.frame(100_000, at(step)));
+        assert_eq!(second.rate(at(90)), Some(1_000_000));
     }
 
     #[test]

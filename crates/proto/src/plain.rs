@@ -1,25 +1,30 @@
 //! No segmenting: one frame is one message. The side of a gateway that knows nothing of any dialect.
 
+use std::task::Waker;
 use std::time::Instant;
 
 use bytes::Bytes;
 
+use crate::envelope::{ENVELOPE, Envelope};
 use crate::error::{CloseReason, Counters, Over, SendError, Violation};
 use crate::limits::Limits;
+use crate::line::{self, Line};
 use crate::machine::{Capacity, Event, Input, Machine, Meta, Transmit};
 use crate::message::{Message, len64};
 use crate::outbox::Outbox;
 use crate::outgoing::{Look, Outgoing, Waiting, check, measure};
 use crate::queue::{Finish, Fit, Pick};
-use crate::rpc::ENVELOPE;
+
+/// How much of a message is looked at for its id, where only the front is.
+const FRONT: usize = 2048;
 
 /// How a connection without segments behaves.
 #[derive(Debug, Clone, Copy)]
 pub struct Config {
     /// What may wait, and the longest message either way.
     pub limits: Limits,
-    /// The link ends frames at line ends: a message with raw ones is sent without white space, and a line that is no
-    /// message is for the log.
+    /// The link ends frames at line ends: a message with raw ones is sent without white space. A line that was meant as a
+    /// message, and is none, is answered and [fails alone](Event::ReceiveFailed); any other is for the log.
     pub one_line: bool,
     /// Whether only the front of what arrives is looked at: for a gateway towards a peer that checks all of it, as one does
     /// that puts segments together.
@@ -33,6 +38,7 @@ pub struct Connection {
     front_only: bool,
     waiting: Waiting<Outgoing>,
     ordinals: u64,
+    lines: u64,
     outbox: Outbox,
 }
 
@@ -41,23 +47,47 @@ impl Connection {
     #[must_use]
     pub fn new(config: Config) -> Self {
         let (link, waiting) = (Capacity::of(u64::MAX), Waiting::new(config.limits, config.one_line));
-        Self { link, front_only: config.front_only, waiting, ordinals: 0, outbox: Outbox::default() }
+        Self { link, front_only: config.front_only, waiting, ordinals: 0, lines: 0, outbox: Outbox::default() }
     }
 
     fn receive(&mut self, bytes: Bytes, meta: Meta) -> Result<(), Violation> {
         Over::check(len64(bytes.len()), self.waiting.limits.max_message_bytes).map_err(Violation::FrameTooLarge)?;
-        let message = Message::from(bytes);
-        let front = || Look::new(&message, &ENVELOPE, Look::has_kind).map(|look| look.envelope);
-        let checked = if self.front_only { front() } else { check(&message) };
-        if checked.is_err() && self.waiting.one_line {
-            self.outbox.count("line-that-is-no-message");
-            self.outbox.event(Event::Line(message.to_bytes()));
+        let max_depth = self.waiting.limits.max_depth;
+        if self.waiting.one_line {
+            self.line(&bytes, meta);
             return Ok(());
         }
-        checked?;
-        self.outbox.event(Event::Message { message, ordinal: self.ordinals, meta });
-        self.ordinals = self.ordinals.saturating_add(1);
+        let message = Message::from(bytes);
+        if self.front_only {
+            let envelope = Look::new(&message, &ENVELOPE, is_enough)?.envelope;
+            self.deliver(message, Box::new(envelope), meta);
+        } else {
+            let envelope = check(&message, max_depth)?;
+            self.deliver(message.checked(max_depth), Box::new(envelope), meta);
+        }
         Ok(())
+    }
+
+    /// Takes a line. Whoever wrote it may be any program, so all of it is looked at.
+    fn line(&mut self, bytes: &Bytes, meta: Meta) {
+        self.lines = self.lines.saturating_add(1);
+        match Line::read(bytes, self.waiting.limits.max_depth) {
+            Line::Message(message, envelope) => self.deliver(message, envelope, meta),
+            Line::Bad(why, meant) => {
+                let (ordinals, line) = (&mut self.ordinals, (self.lines, bytes));
+                let answers = line::report(line, (why, &meant), || next(ordinals), &mut self.outbox);
+                self.waiting.answer(answers);
+            }
+            Line::Log(line) => {
+                self.outbox.count("line-that-is-no-message");
+                self.outbox.event(Event::Line(line));
+            }
+        }
+    }
+
+    fn deliver(&mut self, message: Message, envelope: Box<Envelope>, meta: Meta) {
+        let ordinal = next(&mut self.ordinals);
+        self.outbox.event(Event::Message { message, envelope, ordinal, meta });
     }
 
     fn close(&mut self, reason: CloseReason) {
@@ -81,6 +111,14 @@ impl Machine for Connection {
     }
 
     fn poll_transmit(&mut self, now: Instant) -> Option<Transmit> {
+        while let Some(answer) = self.waiting.next_answer() {
+            let message = answer.message.clone();
+            if self.link.fits(measure(&message, &self.link)) {
+                let (tag, done) = (self.waiting.last_tag.next(), message.len());
+                return Some(answer.frame(tag, message, done, &mut self.outbox));
+            }
+            self.outbox.count("answer-too-large");
+        }
         while let Some(Pick::Start(entry)) = self.waiting.queue.pick(now, 0, Finish::InOrder, |_| Fit::Frame) {
             let message = &entry.item.message;
             if self.link.fits(measure(message, &self.link)) {
@@ -102,9 +140,29 @@ impl Machine for Connection {
         None
     }
 
+    /// Nothing is held here that others could need.
+    fn wake_with(&mut self, _: &Waker) {}
+
+    fn wants_frames(&self) -> bool {
+        self.waiting.may_read()
+    }
+
     fn counters(&self) -> &Counters {
         self.outbox.counters()
     }
+}
+
+/// Whether enough of a message has been seen, where only its front is looked at: what it is for sure, or what it seems to be.
+/// Most have their id in front.
+fn is_enough(look: &Look<{ ENVELOPE.len() }>) -> bool {
+    look.envelope.has_kind() && (look.envelope.has_id() || look.seen >= FRONT)
+}
+
+/// The next ordinal.
+fn next(ordinals: &mut u64) -> u64 {
+    let ordinal = *ordinals;
+    *ordinals = ordinal.saturating_add(1);
+    ordinal
 }
 
 #[cfg(test)]
@@ -136,7 +194,7 @@ mod tests {
         let (mut machine, now) = connection(LimitsConfig::default());
         let texts = ["{\n \"jsonrpc\":\"2.0\",\"method\":\"a\"}", r#"{"jsonrpc":"2.0","id":1,"result":[]}"#];
         for (n, text) in texts.iter().enumerate() {
-            machine.handle(Input::send(n as u64, *text), now);
+            machine.handle(Input::send(Ticket(n as u64), *text), now);
             machine.handle(Input::frame(*text), now);
         }
         assert_eq!(frames(&mut machine, now), texts);
@@ -155,7 +213,7 @@ mod tests {
     fn a_link_of_lines_gets_messages_on_one_line() {
         let mut machine = Connection::new(Config { limits: Limits::default(), one_line: true, front_only: false });
         let now = Instant::now();
-        machine.handle(Input::send(1, "{\n \"jsonrpc\":\"2.0\",\"method\":\"a\"}\n"), now);
+        machine.handle(Input::send(Ticket(1), "{\n \"jsonrpc\":\"2.0\",\"method\":\"a\"}\n"), now);
         assert_eq!(frames(&mut machine, now), [r#"{"jsonrpc":"2.0","method":"a"}"#]);
     }
 
@@ -201,7 +259,7 @@ mod tests {
             (br#"{"jsonrpc":"2.0"}"#, "message-not-json-rpc", 4400),
         ] {
             let (mut machine, now) = connection(limits);
-            machine.handle(Input::send(1, r#"{"jsonrpc":"2.0","id":1,"method":"m"}"#), now);
+            machine.handle(Input::send(Ticket(1), r#"{"jsonrpc":"2.0","id":1,"method":"m"}"#), now);
             machine.handle(Input::frame(frame.to_vec()), now);
             machine.handle(Input::frame(&br#"{"jsonrpc":"2.0","method":"late"}"#[..]), now);
             let Some(Transmit::Close(reason)) = machine.poll_transmit(now) else { panic!("{name}: open") };
@@ -229,9 +287,9 @@ mod tests {
         let note = format!(r#"{{"jsonrpc":"2.0","method":"m","params":["{quotes}"]}}"#);
         let size = request.len() as u64;
         for (n, text) in [request, response, note].into_iter().enumerate() {
-            machine.handle(Input::send(n as u64, text), now);
+            machine.handle(Input::send(Ticket(n as u64), text), now);
         }
-        machine.handle(Input::send(3, r#"{"jsonrpc":"2.0","method":"ok"}"#), now);
+        machine.handle(Input::send(Ticket(3), r#"{"jsonrpc":"2.0","method":"ok"}"#), now);
         // The peer's error is itself too long for this link: it is counted, and nothing loops.
         assert_eq!(frames(&mut machine, now), [r#"{"jsonrpc":"2.0","method":"ok"}"#]);
         let events = events(&mut machine);
@@ -253,7 +311,7 @@ mod tests {
         let limits = LimitsConfig { max_message_bytes: 600, max_frame_bytes: 600, ..LimitsConfig::default() };
         let (mut machine, now) = connection(limits);
         let text = format!(r#"{{"jsonrpc":"2.0","id":6,"result":"{}"}}"#, "x".repeat(600));
-        machine.handle(Input::send(1, text), now);
+        machine.handle(Input::send(Ticket(1), text), now);
         let frames = frames(&mut machine, now);
         assert_eq!(frames.len(), 1);
         assert!(frames[0].starts_with(br#"{"jsonrpc":"2.0","id":6,"error":{"code":-32011"#));
@@ -277,7 +335,7 @@ mod tests {
             "{failed:?}"
         );
         assert_eq!(frames(&mut machine, now).len(), 2);
-        machine.handle(Input::send(4, text), now);
+        machine.handle(Input::send(Ticket(4), text), now);
         assert_eq!(frames(&mut machine, now).len(), 1);
     }
 }

@@ -105,9 +105,18 @@ pub(crate) struct Queue<T, G> {
 
 impl<T, G> Queue<T, G> {
     pub(crate) fn new(max_queued_bytes: u64) -> Self {
-        let (urgent, ordered, free, flights, barriers) = Default::default();
-        let [queued_bytes, accepted, turns, small_run] = [0; 4];
-        Self { urgent, ordered, free, flights, barriers, queued_bytes, max_queued_bytes, accepted, turns, small_run }
+        Self {
+            urgent: VecDeque::new(),
+            ordered: VecDeque::new(),
+            free: VecDeque::new(),
+            flights: Vec::new(),
+            barriers: VecDeque::new(),
+            queued_bytes: 0,
+            max_queued_bytes,
+            accepted: 0,
+            turns: 0,
+            small_run: 0,
+        }
     }
 
     /// Accepts a message of `bytes` bytes. Barriers are exempt from the limit: without them no link comes up.
@@ -200,6 +209,12 @@ impl<T, G> Queue<T, G> {
             let flight = self.flights.swap_remove(place);
             self.settle(flight.rank);
         }
+    }
+
+    /// Whether an ordered message of this order waits, or is under way.
+    pub(crate) fn has_unfinished(&self, order: Order) -> bool {
+        self.ordered.iter().any(|entry| entry.rank.order == order)
+            || self.flights.iter().any(|flight| flight.rank.order == order)
     }
 
     /// Whether anything waits behind what is under way.

@@ -5,6 +5,7 @@
 mod receive;
 mod send;
 
+use std::task::Waker;
 use std::time::Instant;
 
 use self::receive::Receiver;
@@ -39,8 +40,10 @@ impl Config {
 
 /// One end of a pipe.
 ///
-/// Messages go out in the order in which they were sent; only those marked free pass, and are passed. A bad group, or
-/// one for which there is no room, fails alone: nothing that the peer writes closes the connection.
+/// Messages go out in the order in which they were sent; only those marked free pass, and are passed. A bad line or group,
+/// or one for which there is no room, fails alone: nothing that the peer writes closes the connection. A message that arrives
+/// is given up when nothing of it has come for 30 s, and at the latest after its part, by its length, of the group timeout.
+/// If it was meant as a request, the peer gets an error for an answer; if as an answer, the caller here does.
 #[derive(Debug)]
 pub struct Connection {
     sender: Sender,
@@ -54,6 +57,11 @@ impl Connection {
     pub fn new(config: Config, account: Account) -> Self {
         let receiver = Receiver::new(config.limits, config.max_line_bytes, account);
         Self { sender: Sender::new(config.limits, config.seed), receiver, outbox: Outbox::default() }
+    }
+
+    /// Sends the peer the errors that it gets in place of answers.
+    fn answer(&mut self) {
+        self.sender.waiting.answer(self.receiver.replies.drain(..));
     }
 
     fn close(&mut self, reason: CloseReason) {
@@ -70,14 +78,20 @@ impl Machine for Connection {
                 self.sender.waiting.accept(ticket, message, lane, meta, &mut self.outbox);
             }
             _ if self.outbox.is_closed() => {}
-            Input::Frame { bytes, meta } => self.receiver.line(bytes, meta, now, &mut self.outbox),
+            Input::Frame { bytes, meta } => {
+                self.receiver.line(bytes, meta, now, &mut self.outbox);
+                self.answer();
+            }
             Input::Capacity(link) => {
                 if !self.sender.fit_to(&link) {
                     self.close(CloseReason::CapShrank);
                 }
             }
             Input::Paused(paused) => self.receiver.clock.pause(paused, now),
-            Input::Timeout => self.receiver.timeout(now, &mut self.outbox),
+            Input::Timeout => {
+                self.receiver.timeout(now, &mut self.outbox);
+                self.answer();
+            }
             Input::Close(reason) => self.close(reason),
             Input::Acked { .. } => {}
         }
@@ -94,6 +108,14 @@ impl Machine for Connection {
 
     fn poll_timeout(&self) -> Option<Instant> {
         self.receiver.poll_timeout()
+    }
+
+    fn wake_with(&mut self, waker: &Waker) {
+        self.receiver.wake_with(waker);
+    }
+
+    fn wants_frames(&self) -> bool {
+        self.sender.waiting.may_read()
     }
 
     fn counters(&self) -> &Counters {

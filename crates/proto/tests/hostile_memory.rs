@@ -15,7 +15,7 @@ use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use breakbulk_proto::ahp::{self, Chunking, Delivery, Negotiated, Role};
 use breakbulk_proto::{
-    Budget, BudgetConfig, Event, Input, Limits, LimitsConfig, Machine, Meta, Transmit, cep22, stdio,
+    Budget, BudgetConfig, Event, Input, Limits, LimitsConfig, Machine, Meta, Ticket, Transmit, cep22, stdio,
 };
 use bytes::{Bytes, BytesMut};
 use cap::Cap;
@@ -263,8 +263,7 @@ fn unanswered_requests() -> Option<String> {
     let mut flood = Flood::ahp(ALLOWANCE, Delivery::Settled, |_| {});
     for n in 0..10_000 {
         let id = "i".repeat(n % 3000);
-        flood
-            .frame(format!(r#"{{"jsonrpc":"2.0","id":"{n}{id}","method":"subscribe","params":{{"channel":"{id}"}}}}"#));
+        flood.frame(format!(r#"{{"jsonrpc":"2.0","id":"{n}{id}","method":"ping","params":{{"channel":"{id}"}}}}"#));
     }
     assert!(flood.closed, "4,096 are the limit");
     flood.end()
@@ -284,7 +283,7 @@ fn client_ids() -> Option<String> {
             r#"{{"jsonrpc":"2.0","id":1,"method":"initialize","params":{{"clientId":"{id}","protocolVersions":["1.0.0"],"capabilities":{{"chunking":{{"maxIncomingFrameBytes":900000,"maxIncomingMessageBytes":900000}}}}}}}}"#
         ));
         drop(id);
-        flood.input(Input::send(1, r#"{"jsonrpc":"2.0","id":1,"result":{"protocolVersion":"1.0.0"}}"#));
+        flood.input(Input::send(Ticket(1), r#"{"jsonrpc":"2.0","id":1,"result":{"protocolVersion":"1.0.0"}}"#));
         let budget = flood.budget.clone();
         if let Some(how) = flood.end() {
             return Some(how);

@@ -44,8 +44,8 @@ fn segments(id: u64, host: &mut Peer) -> Vec<String> {
 fn a_host_that_closes_at_long_frames_after_it_has_read_them_is_served_within_five_reconnects() {
     for (package, other) in [(NodeWs, PythonWebsockets), (PythonWebsockets, NodeWs)] {
         for code in [None, Some(1011)] {
-            // One frame as long as may be, and one message in many.
-            for (limit, len, closes) in [(300_000, 800_000, 2), (60_000, 3_000_000, 4)] {
+            // One frame as long as may be, and one message in many. Three closes halve it, and each further one again.
+            for (limit, len, closes) in [(300_000, 800_000, 3), (60_000, 3_000_000, 4)] {
                 let (mut host, port) =
                     Peer::listening_so(package, &json!({"do": "listen", "limit": limit, "code": code}));
                 let bridge = Bridge::open("ws://127.0.0.1:0", &format!("ws://127.0.0.1:{port}?cap=900000"));

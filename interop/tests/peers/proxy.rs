@@ -85,7 +85,7 @@ fn a_proxy_that_wants_a_password_gets_it_or_the_log_says_so_without_the_password
         let bridge = Bridge::start_in(&[("http_proxy", &named)], "ws://127.0.0.1:0", &url, &["--no-auth"]);
         client.connect(id, &bridge.url);
         assert_eq!(client.closed(id), 1014);
-        let line = bridge.says("407");
+        let line = bridge.says("status 407");
         println!("{line}");
         assert!(line.contains(&format!("proxy {}", proxy.url.trim_start_matches("http://"))), "{line}");
         assert!(line.contains("name and password"), "{line}");

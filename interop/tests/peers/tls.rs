@@ -75,7 +75,7 @@ fn a_certificate_made_at_the_start_is_trusted_by_its_fingerprint_alone() {
     client.connect(1, &near.url);
     passes(&mut client, &mut host, 1000);
     let other = format!("sha256:{}", "0f".repeat(32));
-    is_not_reached(&far.url, &["--tls-fingerprint", &other], "it was renewed, or this is somebody else");
+    is_not_reached(&far.url, &["--tls-fingerprint", &other], "it was renewed, or this is another server");
     is_not_reached(&far.url, &[], "no authority that we trust has signed its certificate");
 }
 
@@ -113,12 +113,12 @@ fn a_host_that_asks_for_a_certificate_gets_it_or_the_log_says_that_it_wanted_one
         let mut client = Peer::start(package);
         client.connect(1, &bridge.url);
         passes(&mut client, &mut host, 1000);
-        is_not_reached(&url, &["--tls-ca", &ca], "it wants a client certificate from an authority of its own");
+        is_not_reached(&url, &["--tls-ca", &ca], "it requires a client certificate that it trusts");
         let stranger = Authority::new();
         let Signed { cert, key } = stranger.sign(&["client"]);
         let strangers = ["--tls-ca", &ca, "--tls-client-cert", &cert, "--tls-client-key", &key];
         // Node says nothing: it ends the connection when TLS stands.
-        is_not_reached(&url, &strangers, "wants a client certificate from an authority of its own");
+        is_not_reached(&url, &strangers, "requires a client certificate that it trusts");
     }
 }
 

@@ -1,21 +1,21 @@
-//! Arguments of the host, and of the commands that look after its log.
+//! Arguments of the host, and of the commands for its log.
 
 use clap::{Args as Arguments, Subcommand, ValueEnum};
 
 use crate::settings::{Serve, SettingsArgs, Stored, Upkeep};
 
-/// Run an agent host whose log outlives everything.
+/// Run an agent host with a durable log.
 ///
 /// Clients of the Agent Host Protocol connect to ws://127.0.0.1:4140/ahp, with the token that is printed at start. Every
-/// action is in the log before any client sees it; a client that comes back gets all that it missed, also after a crash.
-/// Beside /ahp there are /healthz and /metrics.
+/// action is in the log before any client sees it. A client that reconnects gets everything that it missed, also after a
+/// crash of the host. The host also serves /healthz and /metrics.
 ///
-/// Every setting can also stand in the environment, as BREAKBULK_ and its name in capitals, or in a file. A flag goes
-/// before the environment, that before the file; `breakbulk config` shows what holds and why.
+/// Every setting can also be in the environment, as BREAKBULK_ and its name in capitals, or in a file. A flag overrides
+/// the environment, and the environment overrides the file; `breakbulk config` shows each value and its source.
 #[derive(Debug, Arguments)]
 #[command(override_usage = "breakbulk serve [OPTIONS]", after_help = SERVE_EXAMPLES)]
 pub(crate) struct ServeArgs {
-    /// How to say where it listens: text for people, json for programs (one line when ready).
+    /// How to print the address: text for people, json for programs (one line when clients can connect).
     #[arg(long, value_enum, default_value = "text", hide_possible_values = true)]
     pub(crate) format: Format,
 
@@ -31,9 +31,9 @@ pub(crate) enum Format {
     Json,
 }
 
-/// Look at a host's log, and look after it.
+/// Inspect and maintain the log of a host.
 ///
-/// list, show, verify and export also work while the host runs, and never disturb it. compact and erase need it stopped.
+/// list, show, verify and export also work while the host runs. For compact and erase, the host must be stopped.
 #[derive(Debug, Arguments)]
 #[command(after_help = LOG_EXAMPLES)]
 pub(crate) struct LogArgs {
@@ -51,11 +51,11 @@ pub(crate) enum LogCommand {
     Erase(EraseArgs),
 }
 
-/// List channels: how much each has in the log, and from when.
+/// List channels: how much of each is in the log, and from when.
 #[derive(Debug, Arguments)]
 #[command(after_help = LIST_EXAMPLES)]
 pub(crate) struct ListArgs {
-    /// Only those of this session.
+    /// List only the channels of this session.
     #[arg(long, value_name = "URI")]
     pub(crate) session: Option<String>,
 
@@ -75,11 +75,11 @@ pub(crate) struct ShowArgs {
     #[arg(value_name = "CHANNEL")]
     pub(crate) channel: String,
 
-    /// Begin with this seq.
+    /// Start at this seq.
     #[arg(long, value_name = "SEQ", default_value_t = 0, hide_default_value = true)]
     pub(crate) from: u64,
 
-    /// Print no more than so many.
+    /// Print at most this many entries.
     #[arg(long, value_name = "N")]
     pub(crate) limit: Option<u64>,
 
@@ -91,9 +91,9 @@ pub(crate) struct ShowArgs {
     pub(crate) settings: SettingsArgs<Stored>,
 }
 
-/// Read every record, and compare it with its checksum.
+/// Compare every record with its checksum.
 ///
-/// Names what is damaged. The exit status is then 1.
+/// Prints what is damaged. The exit status is 1 then.
 #[derive(Debug, Arguments)]
 #[command(after_help = VERIFY_EXAMPLES)]
 pub(crate) struct VerifyArgs {
@@ -103,12 +103,12 @@ pub(crate) struct VerifyArgs {
 
 /// Print the log, or one session, as JSON Lines.
 ///
-/// What the log is comes first, then each channel with its snapshot and rows, then all entries in order. What is appended
-/// meanwhile is left out.
+/// First a description of the log, then each channel with its snapshot and rows, then all entries in order. Entries that
+/// are appended meanwhile are left out.
 #[derive(Debug, Arguments)]
 #[command(after_help = EXPORT_EXAMPLES)]
 pub(crate) struct ExportArgs {
-    /// Only the channels of this session.
+    /// Export only the channels of this session.
     #[arg(long, value_name = "URI")]
     pub(crate) session: Option<String>,
 
@@ -116,10 +116,10 @@ pub(crate) struct ExportArgs {
     pub(crate) settings: SettingsArgs<Stored>,
 }
 
-/// Let go of what is no longer kept, and give its room back to the disk. The host must be stopped.
+/// Remove old entries, and return free space to the disk. The host must be stopped.
 ///
-/// With --keep-for or --keep-bytes each channel is saved as it is now, and older entries go. As much room as the log has
-/// is needed beside it meanwhile.
+/// Entries older than --keep-for, or beyond --keep-bytes, are removed after each channel's present state is saved. It needs
+/// hardly any extra space, except for a log of an older version: that is copied once.
 #[derive(Debug, Arguments)]
 #[command(after_help = COMPACT_EXAMPLES)]
 pub(crate) struct CompactArgs {
@@ -127,15 +127,15 @@ pub(crate) struct CompactArgs {
     pub(crate) settings: SettingsArgs<Upkeep>,
 }
 
-/// Remove a session for good, with all its channels. The host must be stopped.
+/// Erase a session with all its channels, a terminal or a watch. The host must be stopped.
 #[derive(Debug, Arguments)]
 #[command(after_help = ERASE_EXAMPLES)]
 pub(crate) struct EraseArgs {
-    /// Its URI, as `list` shows it.
-    #[arg(value_name = "SESSION")]
-    pub(crate) session: String,
+    /// Its URI, as `list` shows it: a session, or a channel that belongs to none. Of ahp-root:// only the past is erased.
+    #[arg(value_name = "URI")]
+    pub(crate) name: String,
 
-    /// It is meant: nothing brings the session back.
+    /// Confirm: what is erased cannot be restored.
     #[arg(long)]
     pub(crate) yes: bool,
 
@@ -148,14 +148,14 @@ Examples:
   breakbulk serve
           a host for this directory, with the demo agent
   breakbulk serve --root ~/src/one --root ~/src/two --keep-for 30d
-          for two directories; actions older than a month are let go
+          for two directories; actions older than 30 days are removed
   breakbulk serve --listen 'ws://127.0.0.1:4140?cap=900000'
           behind a relay that caps frames
   breakbulk serve --listen ws://127.0.0.1:0 --format json
           on a free port, for a script
   curl http://127.0.0.1:4140/healthz
 
-SIGINT and SIGTERM end it once clients are told and the log is closed; a second
+SIGINT and SIGTERM end it when clients are told and the log is closed; a second
 one ends it at once.
 
 Exit status: 0 done, 1 failure, 2 bad arguments or settings, 130 ended at once.";
@@ -165,21 +165,21 @@ Examples:
   breakbulk log list
       every channel, for people
   breakbulk log list --session ahp-session:/1 --json
-      those of one session, for programs";
+      the channels of one session, for programs";
 
 const SHOW_EXAMPLES: &str = "\
 Examples:
   breakbulk log show ahp-root:// --limit 20
       the oldest entries of a channel
   breakbulk log show ahp-session:/1 --from 100 --json
-      whole bodies, from a seq on";
+      whole bodies, starting at a seq";
 
 const VERIFY_EXAMPLES: &str = "\
 Examples:
   breakbulk log verify
   breakbulk log verify --data /var/lib/breakbulk
 
-Exit status: 0 all is well, 1 failure or damage, 2 bad arguments or settings.";
+Exit status: 0 no damage, 1 failure or damage, 2 bad arguments or settings.";
 
 const EXPORT_EXAMPLES: &str = "\
 Examples:
@@ -191,13 +191,14 @@ Examples:
 const COMPACT_EXAMPLES: &str = "\
 Examples:
   breakbulk log compact
-      gives room back that is free already
+      returns free space to the disk
   breakbulk log compact --keep-for 30d
-      lets go of what is older than a month";
+      removes entries older than 30 days";
 
 const ERASE_EXAMPLES: &str = "\
 Examples:
-  breakbulk log erase ahp-session:/1 --yes";
+  breakbulk log erase ahp-session:/1 --yes
+  breakbulk log erase ahp-terminal:/1 --yes";
 
 const LOG_EXAMPLES: &str = "\
 Examples:

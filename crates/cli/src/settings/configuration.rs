@@ -11,6 +11,8 @@ use super::layers::{Environment, Layers, Origin};
 #[derive(Debug)]
 pub(crate) struct Configuration {
     pub(crate) layers: Layers,
+    /// The bridges that the file names, and the settings that hold for each.
+    pub(crate) bridges: Vec<(String, Layers)>,
     pub(crate) file: Option<PathBuf>,
     /// Who named the file.
     pub(crate) file_origin: Origin,
@@ -27,8 +29,18 @@ impl Configuration {
         let (file, file_origin) = File::find(args.config(), &environment)?.unzip();
         let strangers = environment.strangers().map(str::to_owned).collect();
         let path = file.as_ref().map(|file| file.path.clone());
-        let layers = Layers::new(args.typed(), &environment, file.unwrap_or_default());
+        let (typed, file) = (args.typed(), file.unwrap_or_default());
+        let of_bridge = |table| Layers::new(typed.clone(), &environment, file.of_bridge(table));
+        let bridges = file.bridges.iter().map(|table| (table.name.clone(), of_bridge(table))).collect();
+        let layers = Layers::new(typed, &environment, file);
         let usual_data = environment.usual_data();
-        Ok(Self { layers, usual_data, file: path, file_origin: file_origin.unwrap_or(Origin::Default), strangers })
+        Ok(Self {
+            layers,
+            bridges,
+            usual_data,
+            file: path,
+            file_origin: file_origin.unwrap_or(Origin::Default),
+            strangers,
+        })
     }
 }

@@ -16,11 +16,22 @@ pub(crate) enum SettingError {
     #[error("{key} is of type {kind} ({origin}): {why}")]
     Type { key: &'static str, kind: &'static str, origin: Origin, why: &'static str },
     /// The same for a value that must not be shown.
-    #[error("{key} ({origin}) does not hold: {why}")]
+    #[error("{key} ({origin}) is invalid: {why}")]
     Hidden { key: &'static str, origin: Origin, why: String },
     /// The file has a key that is none of ours.
     #[error("unknown key {key:?} ({origin}){}", near.map(|near| format!("; did you mean {near}?")).unwrap_or_default())]
     Unknown { key: String, near: Option<&'static str>, origin: Origin },
+    /// A table of one bridge has a key that is none of a bridge.
+    #[error("{key} ({origin}) is a setting of the whole program, not of one bridge")]
+    NotOfOneBridge { key: &'static str, origin: Origin },
+    /// Two bridges have one name.
+    #[error("two bridges are called {name:?} ({origin}): allowed is each name once")]
+    SameName { name: String, origin: Origin },
+    /// Several bridges cannot share an end.
+    #[error(
+        "{key} ({origin}) would hold for each of the bridges in the file: leave it out, or write it into one [[bridge]]"
+    )]
+    OfAllBridges { key: &'static str, origin: Origin },
     /// A command needs it.
     #[error("{key} is not set: give --{flag}, {variable}, or {key} in the file")]
     Missing { key: &'static str, flag: String, variable: String },

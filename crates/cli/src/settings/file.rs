@@ -1,20 +1,36 @@
-//! The configuration file: TOML, keys at the top level.
+//! The configuration file: TOML, keys at the top level, and those of each of several bridges in a table of its own.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
+use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::error::SettingError;
+use super::flags::{Bridge, Scope};
 use super::layers::{Environment, Origin};
 use super::value::Arity;
-use super::{Setting, all, find};
+use super::{Group, Setting, all, find};
 
-/// What a file says: for each key its line and its texts.
+/// What a file says.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct File {
     pub(crate) path: PathBuf,
-    pub(crate) values: Vec<(&'static str, usize, Vec<String>)>,
+    pub(crate) values: Values,
+    /// The `[[bridge]]` tables, in their order.
+    pub(crate) bridges: Vec<Table>,
+}
+
+/// For each key its line and its texts.
+type Values = Vec<(&'static str, usize, Vec<String>)>;
+
+/// A `[[bridge]]` table.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Table {
+    /// Its name, or else its number.
+    pub(crate) name: String,
+    pub(crate) line: usize,
+    pub(crate) values: Values,
 }
 
 impl File {
@@ -38,30 +54,115 @@ impl File {
 
     /// Reads the text of a file. Whether values hold is seen later: only a value that is used must.
     pub(crate) fn parse(path: PathBuf, text: &str) -> Result<Self, SettingError> {
-        let line = |at: usize| text.bytes().take(at).filter(|byte| *byte == b'\n').count().saturating_add(1);
+        let place = Place { path: &path, text };
         let table = match DeTable::parse(text) {
             Ok(table) => table.into_inner(),
             Err(error) => {
-                let line = line(error.span().map_or(0, |span| span.start));
+                let line = place.line(error.span().map_or(0, |span| span.start));
                 let why = error.message().lines().collect::<Vec<_>>().join(", ");
                 return Err(SettingError::Syntax { path, line, why });
             }
         };
-        let mut values = Vec::new();
+        let (mut values, mut bridges) = (Vec::new(), Vec::new());
         for (key, value) in &table {
-            let origin = || Origin::File { path: path.clone(), line: line(key.span().start) };
-            let key_text = key.get_ref().as_ref();
-            let Some(setting) = find(key_text) else {
-                return Err(SettingError::Unknown { key: key_text.to_owned(), near: near(key_text), origin: origin() });
-            };
-            let Some(texts) = texts(setting, value.get_ref()) else {
-                let (kind, why) = (value.get_ref().type_str(), expected(setting));
-                return Err(SettingError::Type { key: setting.key, kind, origin: origin(), why });
-            };
-            values.push((setting.key, line(value.span().start), texts));
+            if key.get_ref() == BRIDGE {
+                bridges = tables(key.span().start, value.get_ref(), &place)?;
+            } else {
+                values.push(place.value(key, value)?);
+            }
         }
-        Ok(Self { path, values })
+        Ok(Self { path, values, bridges })
     }
+
+    /// What the file says of one of its bridges: its own table, and below that the top level.
+    pub(crate) fn of_bridge(&self, table: &Table) -> Self {
+        let values = table.values.iter().chain(&self.values).cloned().collect();
+        Self { path: self.path.clone(), values, bridges: Vec::new() }
+    }
+}
+
+/// The key of the tables of bridges.
+const BRIDGE: &str = "bridge";
+
+/// The text of a file, for whoever says where something is wrong in it.
+struct Place<'a> {
+    path: &'a Path,
+    text: &'a str,
+}
+
+impl Place<'_> {
+    fn line(&self, at: usize) -> usize {
+        self.text.bytes().take(at).filter(|byte| *byte == b'\n').count().saturating_add(1)
+    }
+
+    fn origin(&self, at: usize) -> Origin {
+        Origin::File { path: self.path.to_owned(), line: self.line(at) }
+    }
+
+    /// One setting.
+    fn value(
+        &self,
+        key: &Key<'_>,
+        value: &Spanned<DeValue<'_>>,
+    ) -> Result<(&'static str, usize, Vec<String>), SettingError> {
+        let key_text = key.get_ref().as_ref();
+        let origin = self.origin(key.span().start);
+        let Some(setting) = find(key_text) else {
+            return Err(SettingError::Unknown { key: key_text.to_owned(), near: near(key_text), origin });
+        };
+        let Some(texts) = texts(setting, value.get_ref()) else {
+            let (kind, why) = (value.get_ref().type_str(), expected(setting));
+            return Err(SettingError::Type { key: setting.key, kind, origin, why });
+        };
+        Ok((setting.key, self.line(value.span().start), texts))
+    }
+}
+
+/// A key as the parser has it.
+type Key<'a> = Spanned<std::borrow::Cow<'a, str>>;
+
+/// The `[[bridge]]` tables.
+fn tables(at: usize, value: &DeValue<'_>, place: &Place<'_>) -> Result<Vec<Table>, SettingError> {
+    let wrong = |kind, at| SettingError::Type {
+        key: BRIDGE,
+        kind,
+        origin: place.origin(at),
+        why: "allowed are tables, each begun with [[bridge]]",
+    };
+    let DeValue::Array(array) = value else { return Err(wrong(value.type_str(), at)) };
+    let mut tables: Vec<Table> = Vec::new();
+    for item in array.iter() {
+        let at = item.span().start;
+        let DeValue::Table(found) = item.get_ref() else { return Err(wrong(item.get_ref().type_str(), at)) };
+        let number = tables.len().saturating_add(1);
+        let mut table = Table { name: number.to_string(), line: place.line(at), values: Vec::new() };
+        for (key, value) in found {
+            let origin = || place.origin(key.span().start);
+            match (key.get_ref().as_ref(), value.get_ref()) {
+                ("name", DeValue::String(name)) => table.name = name.to_string(),
+                ("name", value) => {
+                    let (kind, why) = (value.type_str(), "allowed is a string");
+                    return Err(SettingError::Type { key: "name", kind, origin: origin(), why });
+                }
+                (key_text, _) => {
+                    if let Some(setting) = find(key_text).filter(|setting| !is_of_one_bridge(setting)) {
+                        return Err(SettingError::NotOfOneBridge { key: setting.key, origin: origin() });
+                    }
+                    table.values.push(place.value(key, value)?);
+                }
+            }
+        }
+        if tables.iter().any(|other| other.name == table.name) {
+            return Err(SettingError::SameName { name: table.name, origin: place.origin(at) });
+        }
+        tables.push(table);
+    }
+    Ok(tables)
+}
+
+/// Whether a setting may differ from bridge to bridge: the log is the whole program's.
+fn is_of_one_bridge(setting: &Setting) -> bool {
+    Bridge::has(setting) && setting.group != Group::Log
 }
 
 /// A value as a flag would have it; `None` if its type is wrong.
@@ -131,9 +232,48 @@ mod tests {
             ("Cap = 1", "unknown key \"Cap\" (file b.toml:1); did you mean cap?"),
             ("colour = 'red'", "unknown key \"colour\" (file b.toml:1)"),
             ("[tls]\ncert = 'a'", "unknown key \"tls\" (file b.toml:1)"),
+            ("[[bridge]]\n\nlistn = 'a'", "unknown key \"listn\" (file b.toml:3); did you mean listen?"),
+            (
+                "[bridge]\nlisten = 'a'",
+                "bridge is of type table (file b.toml:1): allowed are tables, each begun with [[bridge]]",
+            ),
+            (
+                "bridge = ['a']",
+                "bridge is of type string (file b.toml:1): allowed are tables, each begun with [[bridge]]",
+            ),
+            ("[[bridge]]\nname = 1", "name is of type integer (file b.toml:2): allowed is a string"),
+            (
+                "[[bridge]]\nlog_level = 'off'",
+                "log_level (file b.toml:2) is a setting of the whole program, not of one bridge",
+            ),
+            (
+                "[[bridge]]\nkeep_for = '1d'",
+                "keep_for (file b.toml:2) is a setting of the whole program, not of one bridge",
+            ),
+            (
+                "[[bridge]]\nname = 'a'\n[[bridge]]\nname = 'a'",
+                "two bridges are called \"a\" (file b.toml:3): allowed is each name once",
+            ),
         ] {
             assert_eq!(parse(text).unwrap_err(), want);
         }
+    }
+
+    #[test]
+    fn a_bridge_has_its_own_values_before_those_of_the_top_level() {
+        let text = "cap = 1000\nkeep = true\n[[bridge]]\nname = 'a'\ncap = 2000\n[[bridge]]\nlisten = ':1'\n";
+        let file = parse(text).unwrap();
+        let names: Vec<_> = file.bridges.iter().map(|table| (table.name.as_str(), table.line)).collect();
+        assert_eq!(names, [("a", 3), ("2", 6)]);
+        let values = |table: usize| {
+            let file = file.of_bridge(&file.bridges[table]);
+            file.values.iter().map(|(key, line, texts)| (*key, *line, texts.join(","))).collect::<Vec<_>>()
+        };
+        assert_eq!(values(0)[0], ("cap", 5, "2000".to_owned()));
+        assert_eq!(
+            values(1),
+            [("listen", 7, ":1".to_owned()), ("cap", 1, "1000".to_owned()), ("keep", 2, "true".to_owned())]
+        );
     }
 
     #[test]

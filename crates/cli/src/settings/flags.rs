@@ -37,7 +37,9 @@ scopes! {
     /// Those of a bridge.
     Bridge => |setting| setting.group <= Group::Log;
     /// Those of who connects to a peer, and nothing else.
-    Peer => |setting| Bridge::has(setting) && !matches!(setting.group, Group::Ends | Group::Listening);
+    Peer => |setting| Bridge::has(setting)
+        && !matches!(setting.group, Group::Ends | Group::Listening)
+        && setting.key != "max_connections";
     /// Those of who connects to a peer, and lets clients in.
     Tap => |setting| Bridge::has(setting) && setting.group != Group::Ends;
     /// Those of a host.
@@ -71,7 +73,7 @@ pub(crate) struct SettingsArgs<S: Scope> {
 
     /// Read settings from this file (TOML).
     ///
-    /// Else from the one that BREAKBULK_CONFIG names, else from $XDG_CONFIG_HOME/breakbulk/config.toml if it is there.
+    /// The default is the file that BREAKBULK_CONFIG names, else $XDG_CONFIG_HOME/breakbulk/config.toml if it exists.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     config: Option<PathBuf>,
 }
@@ -97,7 +99,7 @@ impl<S: Scope> SettingsArgs<S> {
 }
 
 /// A flag that was typed.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Typed {
     pub(crate) key: &'static str,
     /// The flag with its dashes.

@@ -1,4 +1,4 @@
-//! The settings of a host: where it keeps what it knows, what it may use, and each limit of each of its rooms.
+//! The settings of a host: its directories, its agents, and each limit of each of its modules.
 //!
 //! A line that ends in `=> place` is a limit of the library's, and says which.
 
@@ -14,7 +14,7 @@ use super::value::Field;
 use super::{Layers, SettingError};
 use crate::span::Span;
 
-/// Makes the table, the type, and the way of each limit to its place.
+/// Makes the table, the type, and a function that copies each limit into the host's configuration.
 macro_rules! host_settings {
     ($($group:ident { $(
         $(#[doc = $doc:literal])+ $key:ident: $kind:ty = $default:literal $(=> $($place:ident).+)?;
@@ -36,152 +36,158 @@ macro_rules! host_settings {
 
 host_settings! {
     Host {
-        /// Where the host keeps its log. One host at a time.
+        /// The directory of the host's log. Only one host at a time can use it.
         data: Option<Dir> = "$XDG_DATA_HOME/breakbulk";
-        /// A directory in which agents, terminals and clients may work. May be given many times.
+        /// A directory in which agents, terminals and clients may work. May be given several times.
         ///
-        /// The first is where a session begins that names none. Nothing outside of them is read or written for a client;
-        /// terminals and approved commands run with the rights of this program.
+        /// A session that names no directory begins in the first. Clients can read and write files only in these directories,
+        /// but terminals and approved commands have all the rights of this program.
         root: Vec<Dir> = "the current directory";
-        /// The agent that answers. So far there is one, demo: a scripted one, to see everything without an account.
+        /// The agent that answers. So far there is only demo, which follows a script and needs no account.
         ///
-        /// Real agents come later. May be given many times; the first answers when a client names none.
+        /// May be given several times; the first answers when a client names none.
         agent: Vec<AgentName> = "demo";
     }
     Connections {
-        /// Connections at once. One more is told to come again later (1013).
-        max_connections: Count = "16384";
-        /// What may come in before a client has introduced itself.
+        /// How many bytes a client may send before its initialize or reconnect request is complete.
         max_hello: Size = "64KiB" => host.endpoint.max_hello_bytes;
-        /// How long a client may take to introduce itself.
+        /// How long a client may take to send its initialize or reconnect request.
         hello_timeout: Span = "10s" => host.endpoint.hello_time;
-        /// What may wait to go out on a connection before the log is read on for it.
+        /// How many bytes may wait to be sent on a connection before reading the log for it pauses.
         send_room: Size = "1MiB" => host.endpoint.room_bytes;
-        /// Bytes of answers that may wait to go out on a connection before no more are taken up.
+        /// How many bytes of answers may wait to be sent on a connection before no new requests are processed.
         max_answers: Size = "64MiB" => host.endpoint.max_answer_bytes;
-        /// Up to so many missed actions are replayed at a reconnect; more are replaced by snapshots.
+        /// How many missed actions are replayed at a reconnect. If there are more, snapshots are sent instead.
         max_replay: Count = "16384" => host.endpoint.max_replay;
-        /// What a client is thought to take in one message that does not say.
+        /// The message limit that is assumed for a client that advertises none.
         assumed_message: Size = "32MiB" => host.endpoint.assumed_message_bytes;
-        /// To how many turns a chat is cut whose whole snapshot is more than the client takes.
+        /// How many turns of a chat are sent if its whole snapshot is over the client's message limit.
         window_turns: Count = "50" => host.endpoint.window_turns;
-        /// Channels that a client may follow.
+        /// How many channels a client may follow.
         max_subscriptions: Count = "1024" => host.endpoint.max_subscriptions;
-        /// Requests of a client that may be under way.
+        /// How many requests of a client may be in progress.
         max_calls: Count = "64" => host.endpoint.max_calls;
-        /// Actions of a client that may wait for those before them.
+        /// How many actions of a client may wait for earlier ones.
         max_dispatches: Count = "256" => host.endpoint.max_dispatches;
-        /// Bytes of requests of a client that may be under way; past them nothing more is read.
+        /// How many bytes of requests of a client may be in progress. Beyond that, nothing more is read from it.
         max_requests: Size = "64MiB" => host.endpoint.max_request_bytes;
-        /// Requests to a client that may be under way; more wait.
+        /// How many requests to a client may be in progress; more wait.
         max_asks: Count = "32" => host.endpoint.max_asks;
         /// How long a client may take to answer a request.
         ask_timeout: Span = "1m" => host.endpoint.ask_time;
-        /// How long a client may take nothing while something waits for it.
+        /// How long a client may read nothing while something waits for it.
         stall_timeout: Span = "1m" => host.endpoint.stall_time;
-        /// How far behind the log a client may be, in actions; past it, it is closed and gets a snapshot.
+        /// How many actions a client may be behind the log. Beyond that, it is closed and gets a snapshot at its reconnect.
         max_lag: Count = "1000000" => host.endpoint.max_lag;
-        /// The longest delay that a client may ask for, so that more becomes one.
+        /// The longest delay that a client may ask for to have small updates merged.
         max_latency: Span = "1s" => host.endpoint.max_latency;
     }
     Terminals {
         /// The program that runs in a terminal.
         shell: Option<PathBuf> = "$SHELL, or /bin/sh" => host.terminals.command;
-        /// Terminals at once, ended ones that nobody disposed of included. 0 allows none.
+        /// How many terminals may exist, including ended ones that are not disposed of. 0 allows none.
         max_terminals: u32 = "64" => host.terminals.max_terminals;
-        /// Output of a terminal that waits for the log; beyond it the program waits.
+        /// How much output of a terminal may wait for the log; beyond that, its program waits.
         terminal_output: Size = "256KiB" => host.terminals.max_pending_bytes;
-        /// Input that waits for the program of a terminal; beyond it input is refused.
+        /// How much input may wait for the program of a terminal; beyond that, input is refused.
         terminal_input: Size = "4MiB" => host.terminals.max_input_bytes;
-        /// The content of a terminal at which old output is let go.
+        /// How much output of a terminal is logged per second while a client follows it; beyond that, its program waits.
+        watched_rate: Size = "4MiB" => host.terminals.watched_rate;
+        /// The same while no client follows it.
+        unwatched_rate: Size = "64KiB" => host.terminals.unwatched_rate;
+        /// How much output of a terminal is kept. Beyond that, old output is removed.
         scrollback: Size = "1MiB" => host.terminals.max_scrollback_bytes;
-        /// How much of it stays then.
+        /// How much output remains after such a removal.
         kept_scrollback: Size = "256KiB" => host.terminals.kept_scrollback_bytes;
-        /// What a program gets between the hangup and the kill when its terminal is disposed of.
+        /// How long a program has between SIGHUP and SIGKILL when its terminal is disposed of.
         hangup_grace: Span = "500ms" => host.terminals.hangup_grace;
     }
     Files {
-        /// The largest file that is read for a client.
+        /// The largest file that a client may read.
         max_read: Size = "64MiB" => host.files.max_read_bytes;
-        /// The most that one write carries.
+        /// The most bytes that a client may write at once.
         max_write: Size = "64MiB" => host.files.max_write_bytes;
-        /// The most entries of a directory that are listed.
+        /// How many entries of a directory are listed.
         max_list: Count = "50000" => host.files.max_list_entries;
-        /// The most bytes that one copy makes, or that a write keeps of an old file.
+        /// How many bytes one copy may have, or a write may keep of the old file.
         max_copy: Size = "4GiB" => host.files.max_copy_bytes;
-        /// The most files and directories that one copy makes.
+        /// How many files and directories one copy may have.
         max_copy_entries: Count = "100000" => host.files.max_copy_entries;
         /// The deepest tree that is copied, deleted or watched. Each level holds two files open.
         max_depth: Count = "100" => host.files.max_depth;
-        /// Operations on files at once; others wait.
+        /// How many file operations run at once; others wait.
         max_file_operations: Count = "8" => host.files.max_at_once;
-        /// Watches at once. 0 allows none.
+        /// How many watches may exist. 0 allows none.
         max_watches: u32 = "128" => host.files.max_watches;
-        /// The most files and directories that one watch looks at.
+        /// How many files and directories one watch may cover.
         max_watch_entries: Count = "100000" => host.files.max_watch_entries;
-        /// The most changes in one action of a watch.
+        /// How many changes one action of a watch may have.
         max_watch_changes: Count = "1000" => host.files.max_watch_changes;
-        /// Changes are reported when there was none for this long.
+        /// How long a watch waits for more changes before it reports them.
         watch_quiet: Span = "100ms" => host.files.watch_quiet;
-        /// And at the latest after this.
+        /// How long a watch waits at most while changes go on.
         watch_longest: Span = "1s" => host.files.watch_longest;
-        /// How long a client that lost its link has to come back before its watches end and it is active in no session.
+        /// How long a disconnected client has to reconnect before it loses its watches, sessions and terminals.
         watch_grace: Span = "1m" => host.files.watch_grace;
     }
     Changes {
-        /// The git program.
+        /// The git program. It runs without a PATH.
         git: PathBuf = "git" => host.changes.git;
-        /// How long one run of it may take.
+        /// How long one run of git may take.
         git_timeout: Span = "20s" => host.changes.timeout;
-        /// What one run of it may write.
+        /// How much one run of git may write.
         git_output: Size = "64MiB" => host.changes.max_output_bytes;
-        /// Files in one changeset. With more, it has none and says why.
+        /// How many files one changeset may have. With more, it lists none and says why.
         max_changed_files: Count = "10000" => host.changes.max_files;
-        /// Bytes of new files that are read to count their lines.
+        /// How many bytes of new files are read to count their lines.
         max_counted: Size = "32MiB" => host.changes.max_counted_bytes;
-        /// The largest contents that are read from before a change.
+        /// The largest old version of a file that is read.
         max_blob: Size = "64MiB" => host.changes.max_blob_bytes;
+        /// How many bytes are staged at once; they are copied to TMPDIR.
+        max_staged: Size = "256MiB" => host.changes.max_staged_bytes;
     }
     Customizations {
-        /// How deep in a workspace customizations are looked for.
+        /// How deep in a working directory to search for customizations.
         customize_depth: Count = "8" => host.customize.max_depth;
-        /// Files and directories that are looked at for them, of each working directory.
+        /// How many files and directories of a working directory to search for customizations.
         customize_entries: Count = "100000" => host.customize.max_entries;
-        /// Customizations of each working directory.
+        /// How many customizations a working directory may have.
         max_customizations: Count = "10000" => host.customize.max_found;
-        /// What is read of one customization: its beginning, where it describes itself.
+        /// How many bytes are read of one customization: its beginning, where it describes itself.
         customize_head: Size = "64KiB" => host.customize.max_head_bytes;
         /// The largest .mcp.json that is read.
         customize_manifest: Size = "1MiB" => host.customize.max_manifest_bytes;
     }
     Completions {
-        /// Items in an answer to a request for completions.
+        /// How many completions one answer has.
         max_completions: Count = "50" => host.complete.max_items;
-        /// Files and directories that are looked at for it, of each working directory.
+        /// How many files and directories of a working directory to search for completions.
         completion_entries: Count = "20000" => host.complete.max_entries;
-        /// How deep they may be.
+        /// How deep in a working directory to search for completions.
         completion_depth: Count = "12" => host.complete.max_depth;
     }
     State {
-        /// About what channels in memory may take. Past it, those not used for the longest time are saved and forgotten.
+        /// How many bytes channels in memory may take, about; never more than an eighth of memory.
+        ///
+        /// Beyond that, the least recently used channels are saved and evicted.
         state_memory: Size = "64MiB" => host.state.max_bytes;
-        /// A channel is saved when its actions since the last time have this many bytes.
+        /// A channel is saved after this many bytes of new actions.
         save_after: Size = "4MiB" => host.state.save_after_bytes;
-        /// What is taken from the log at once.
+        /// How many bytes are read from the log at once.
         state_page: Size = "1MiB" => host.state.page_bytes;
-        /// How many older turns one request brings.
+        /// How many older turns one answer to fetchTurns has.
         turns_per_page: Count = "50" => host.state.turns_per_page;
-        /// How many bytes these have, unless one alone has more.
+        /// How many bytes these turns have in all, unless one alone has more.
         turns_page: Size = "4MiB" => host.state.turns_page_bytes;
-        /// How many sessions one page of the list of sessions has.
+        /// How many sessions one page of the session list has.
         sessions_per_page: Count = "500" => host.state.sessions_per_page;
     }
     Store {
-        /// The largest batch of actions that the log takes at once.
+        /// The largest batch of actions that the log accepts.
         store_batch: Size = "256MiB" => store.max_batch_bytes;
-        /// What may wait for the disk; what comes beyond waits for room.
+        /// How many bytes may wait for the disk; never more than a 32nd of memory. Beyond that, writers wait.
         store_queue: Size = "64MiB" => store.max_queued_bytes;
-        /// What connections share of the newest actions, in memory.
+        /// How many bytes of the newest actions are kept in memory for all connections; never more than a 32nd of memory.
         store_recent: Size = "16MiB" => store.recent_bytes;
         /// The length of the write-ahead log. Shorter means more checkpoints.
         store_wal: Size = "8MiB" => store.wal_bytes;
@@ -189,29 +195,29 @@ host_settings! {
         store_readers: Count = "4" => store.readers;
     }
     Retention {
-        /// Let actions go that are older than this, such as 30d. What they made of a session stays.
+        /// Remove actions that are older than this, such as 30d. The content of sessions stays.
         keep_for: Option<Span> = "for ever" => host.retention.max_age;
-        /// Let the oldest actions go until the log uses no more than this.
-        keep_bytes: Option<Size> = "any number" => host.retention.max_bytes;
-        /// How long a batch that comes again is known.
+        /// Remove the oldest actions until the log uses no more than this. The content of sessions stays.
+        keep_bytes: Size = "4GiB" => host.retention.max_bytes;
+        /// How long the id of a batch is remembered, to recognise a repeated one.
         keep_ids: Span = "1d" => host.retention.ids_for;
-        /// How often to look for what may go.
+        /// How often to check for actions to remove.
         retain_every: Span = "10m" => host.retain_every;
     }
     Demo {
-        /// What the demo agent's chance depends on.
+        /// The seed of the demo agent's random choices.
         demo_seed: u32 = "0" => demo.seed;
-        /// What the demo agent waits between two pieces of text.
+        /// How long the demo agent waits between two pieces of text.
         demo_pace: Span = "30ms" => demo.pace;
         /// The same with /slow.
         demo_slow_pace: Span = "500ms" => demo.slow_pace;
         /// The largest /big of the demo agent.
         demo_big: Size = "64MiB" => demo.max_big_bytes;
-        /// The most calls of its /tools.
+        /// How many calls its /tools may make.
         demo_tools: Count = "32" => demo.max_tools;
-        /// How long a command of its may run.
+        /// How long a command of the demo agent may run.
         demo_command_time: Span = "1m" => demo.command_time;
-        /// How much a command of its may write.
+        /// How much a command of the demo agent may write.
         demo_command_output: Size = "16MiB" => demo.command_bytes;
     }
 }

@@ -3,9 +3,9 @@
 use std::fmt;
 use std::path::PathBuf;
 
-use breakbulk::Address;
 use breakbulk::address::{Size, SizeError};
 use breakbulk::preset::Preset;
+use breakbulk::{Address, AddressError};
 use serde_json::Value as Json;
 use tracing_subscriber::EnvFilter;
 
@@ -182,7 +182,7 @@ impl Value for Count {
 
     fn parse(text: &str) -> Result<Self, String> {
         let number = text.parse().ok().filter(|number| *number > 0);
-        number.map(Self).ok_or_else(|| "allowed is a whole number from 1 on".to_owned())
+        number.map(Self).ok_or_else(|| "allowed is a whole number of 1 or more".to_owned())
     }
 
     fn text(&self) -> String {
@@ -275,6 +275,49 @@ impl Value for Span {
     fn text(&self) -> String {
         self.to_string()
     }
+}
+
+/// Where to listen: an address, or HOST:PORT or :PORT alone, which is a WebSocket.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Listen(pub(crate) Address);
+
+impl Value for Listen {
+    const NAME: &'static str = Address::NAME;
+
+    fn may_show(bad: &str) -> bool {
+        Address::may_show(bad)
+    }
+
+    fn parse(text: &str) -> Result<Self, String> {
+        let address: Address = match in_short(text) {
+            Some(whole) => Address::parse(&whole)?,
+            None => text.parse().map_err(|error| match error {
+                // A port has to be named: without one it would be 80, which is rarely free to have.
+                AddressError::UnknownScheme { scheme, likely: Some(likely) } if !text.contains([':', '/']) => {
+                    AddressError::UnknownScheme { scheme, likely: Some(format!("{likely}:0")) }.to_string()
+                }
+                error => error.to_string(),
+            })?,
+        };
+        if address.token.is_some() {
+            return Err("the token of clients is set with token, not in the address".to_owned());
+        }
+        Ok(Self(address))
+    }
+
+    fn text(&self) -> String {
+        self.0.to_string()
+    }
+}
+
+/// The address that HOST:PORT or :PORT stands for, perhaps with a path and options. Without a host it is loopback.
+fn in_short(text: &str) -> Option<String> {
+    let authority = text.split(['/', '?', '#']).next()?;
+    let (host, port) = authority.rsplit_once(':')?;
+    let is_scheme = ["ws", "wss", "unix", "stdio", "exec"].iter().any(|scheme| host.eq_ignore_ascii_case(scheme));
+    let is_port = !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit());
+    let here = if host.is_empty() { "127.0.0.1" } else { "" };
+    (is_port && !is_scheme && !host.contains(char::is_whitespace)).then(|| format!("ws://{here}{text}"))
 }
 
 impl Value for Address {

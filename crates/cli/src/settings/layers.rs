@@ -95,6 +95,15 @@ impl Layers {
         self.0.get(key).map_or(Origin::Default, |layered| layered.origin.clone())
     }
 
+    /// Refuses values of these settings that are not from the file: of several bridges, each has its own.
+    pub(crate) fn only_in_file<const N: usize>(&self, keys: [&'static str; N]) -> Result<(), SettingError> {
+        let elsewhere = |key: &&str| !matches!(self.origin(key), Origin::File { .. } | Origin::Default);
+        match keys.into_iter().find(|key| elsewhere(key)) {
+            Some(key) => Err(SettingError::OfAllBridges { key, origin: self.origin(key) }),
+            None => Ok(()),
+        }
+    }
+
     /// A value of the right kind that does not hold for another reason.
     pub(crate) fn refuse(&self, key: &'static str, why: String) -> SettingError {
         let shown = find(key).and_then(|setting| self.show(setting).ok().flatten());

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use breakbulk::{Address, Dialer, Route, Way, tls};
+use breakbulk::{Address, Dialer, Gateway, Route, Way, tls};
 use breakbulk_proto::ahp::Role;
 use breakbulk_proto::{BudgetConfig, Limits, LimitsConfig, LimitsError};
 use http::HeaderMap;
@@ -24,8 +24,18 @@ pub(crate) struct BridgeSettings {
     pub(crate) keep: bool,
     pub(crate) door: Door,
     pub(crate) link: LinkSettings,
+    /// Clients at once.
+    pub(crate) max_connections: usize,
     /// How long open messages may take to finish at the end.
     pub(crate) shutdown_timeout: Duration,
+}
+
+/// Clients of a bridge at once, if nobody says how many: each may be a process.
+const MAX_CONNECTIONS: usize = 256;
+
+/// How many connections there may be at once.
+pub(super) fn connections(settings: &Settings, usual: usize) -> usize {
+    settings.max_connections.map_or(usual, |count| usize::try_from(count.0).unwrap_or(usize::MAX))
 }
 
 /// Who may come in.
@@ -116,7 +126,7 @@ impl LogSettings {
 
 impl BridgeSettings {
     pub(crate) fn prove(settings: Settings, layers: &Layers) -> Result<Self, SettingError> {
-        let listen = settings.listen.clone().ok_or_else(|| missing("listen"))?;
+        let listen = settings.listen.clone().ok_or_else(|| missing("listen"))?.0;
         let connect = settings.connect.as_ref().ok_or_else(|| missing("connect"))?;
         if listen.way.is_stdio() && connect.way.is_stdio() {
             return Err(together(layers, "listen", "connect", "cannot both be stdio:"));
@@ -127,20 +137,27 @@ impl BridgeSettings {
             return Err(layers.refuse("listen", "allowed in its query are cap, dialect and preset".into()));
         }
         let (keep, shutdown_timeout) = (settings.keep, settings.shutdown_timeout.0);
+        let max_connections = connections(&settings, MAX_CONNECTIONS);
         let door = Door::prove(&settings, Some(&listen), layers)?;
         let (far, link) = to_peer(settings, layers)?;
         let near = link.route(listen, Role::Server).map_err(|why| layers.refuse("listen", why))?;
-        Ok(Self { near, far, keep, door, link, shutdown_timeout })
+        Gateway::check_memory(&near.setup, &far.setup, link.budget).map_err(|error| no_memory(&error, layers))?;
+        Ok(Self { near, far, keep, door, link, max_connections, shutdown_timeout })
+    }
+
+    /// Whether one of its ends is our own standard input and output.
+    pub(crate) const fn uses_stdio(&self) -> bool {
+        self.near.address.way.is_stdio() || self.far.address.way.is_stdio()
     }
 }
 
 /// Why an address is refused that is not loopback. A name is known to be none only when it is resolved.
-pub(crate) const REMOTE: &str = "can be reached from other machines: listen on 127.0.0.1, or say --bind-any";
+pub(crate) const REMOTE: &str = "can be reached from other machines: listen on 127.0.0.1, or add --bind-any";
 
 impl Door {
     pub(super) fn prove(settings: &Settings, listen: Option<&Address>, layers: &Layers) -> Result<Self, SettingError> {
         let key = match (&settings.token, settings.no_auth) {
-            (Some(_), true) => return Err(together(layers, "token", "no_auth", "exclude each other")),
+            (Some(_), true) => return Err(together(layers, "token", "no_auth", "cannot be used together")),
             (Some(token), false) => {
                 let proven = token.reveal().parse::<breakbulk::Token>();
                 proven.map_err(|why| layers.refuse("token", why.to_string()))?;
@@ -151,7 +168,7 @@ impl Door {
         };
         let files = identity(&settings.tls_cert, &settings.tls_key, ("tls_cert", "tls_key"), layers)?;
         let certificate = match (files, settings.tls_self_signed) {
-            (Some(_), true) => return Err(together(layers, "tls_cert", "tls_self_signed", "exclude each other")),
+            (Some(_), true) => return Err(together(layers, "tls_cert", "tls_self_signed", "cannot be used together")),
             (Some(files), false) => Some(Certificate::Files(files)),
             (None, made) => made.then_some(Certificate::Made),
         };
@@ -181,7 +198,7 @@ impl Door {
 impl LinkSettings {
     pub(crate) fn prove(settings: Settings, layers: &Layers) -> Result<Self, SettingError> {
         let trust = match (settings.tls_fingerprint, settings.insecure) {
-            (Some(_), true) => return Err(together(layers, "tls_fingerprint", "insecure", "exclude each other")),
+            (Some(_), true) => return Err(together(layers, "tls_fingerprint", "insecure", "cannot be used together")),
             (Some(fingerprint), false) => Trust::Fingerprint(fingerprint),
             (None, true) => Trust::Anything,
             (None, false) => Trust::Signed { roots: settings.tls_roots, ca: settings.tls_ca.clone() },
@@ -189,7 +206,12 @@ impl LinkSettings {
         let names = ("tls_client_cert", "tls_client_key");
         let identity = identity(&settings.tls_client_cert, &settings.tls_client_key, names, layers)?;
         if settings.ping_interval >= settings.idle_timeout {
-            return Err(together(layers, "ping_interval", "idle_timeout", "leave no time: the first must be shorter"));
+            return Err(together(
+                layers,
+                "ping_interval",
+                "idle_timeout",
+                "contradict each other: the first must be shorter",
+            ));
         }
         let budget = BudgetConfig {
             process_bytes: settings.memory.0,
@@ -200,8 +222,9 @@ impl LinkSettings {
         let limits = LimitsConfig {
             max_frame_bytes: settings.max_frame.map_or_else(usual_frame, |max| max.0),
             max_message_bytes: settings.max_message.0,
+            max_depth: settings.max_nesting,
             max_groups: settings.max_groups,
-            group_timeout: settings.group_timeout.0,
+            group_timeout: settings.group_timeout.map(|timeout| timeout.0),
             grace: settings.grace.0,
             max_queued_bytes: settings.max_queued.0,
             max_held_bytes: settings.max_held.0,
@@ -245,7 +268,7 @@ pub(crate) fn check(settings: Settings, layers: &Layers) -> Result<(), SettingEr
         return BridgeSettings::prove(settings, layers).map(drop);
     }
     Door::prove(&settings, None, layers)?;
-    let near = settings.listen.clone().map(|listen| (listen, "listen"));
+    let near = settings.listen.clone().map(|listen| (listen.0, "listen"));
     // What is said about a peer holds or not, whoever that will be.
     let peer = settings.connect.clone().or_else(|| "stdio:".parse().ok());
     let far = peer.map(|peer| towards_peer(peer, "connect", &settings));
@@ -313,6 +336,8 @@ fn limit(error: &LimitsError, layers: &Layers) -> SettingError {
     } else {
         ""
     };
+    // The depth of trees of files has that name already.
+    let name = if name == "max_depth" { "max_nesting" } else { name };
     let key = find(name).map_or(error.key, |setting| setting.key);
     let (least, most) = (error.min, error.max);
     let is_given = |key| layers.origin(key) != Origin::Default;
@@ -328,7 +353,7 @@ fn limit(error: &LimitsError, layers: &Layers) -> SettingError {
         "max_message" if !is_given("max_message") => {
             let key = if is_given("memory") { "memory" } else { "memory_per_token" };
             return layers
-                .refuse(key, format!("it has no room for a message of {} bytes, which is max_message", error.value));
+                .refuse(key, format!("too small for a message of {} bytes, which is max_message", error.value));
         }
         _ => {}
     }
@@ -340,6 +365,18 @@ fn limit(error: &LimitsError, layers: &Layers) -> SettingError {
     layers.refuse(key, allowed)
 }
 
+/// A bridge has no memory for the longest message of each direction. Named is the setting that somebody gave.
+fn no_memory(error: &LimitsError, layers: &Layers) -> SettingError {
+    let is_given = |key| layers.origin(key) != Origin::Default;
+    if is_given("max_message") {
+        let why = "because memory and memory_per_token must hold one message from each side at the same time";
+        return layers.refuse("max_message", format!("allowed are up to {} bytes, {why}", error.max));
+    }
+    let key = if is_given("memory") { "memory" } else { "memory_per_token" };
+    let why = format!("a message of {} bytes, which is max_message, from each side at the same time", error.value);
+    layers.refuse(key, format!("it must hold {why}"))
+}
+
 fn identity(
     certificate: &Option<PathBuf>,
     key: &Option<PathBuf>,
@@ -349,8 +386,8 @@ fn identity(
     match (certificate.clone(), key.clone()) {
         (Some(certificate), Some(key)) => Ok(Some(Identity { certificate, key })),
         (None, None) => Ok(None),
-        (Some(_), None) => Err(layers.refuse(names.0, format!("it needs {}", names.1))),
-        (None, Some(_)) => Err(layers.refuse(names.1, format!("it needs {}", names.0))),
+        (Some(_), None) => Err(layers.refuse(names.0, format!("it also needs {}", names.1))),
+        (None, Some(_)) => Err(layers.refuse(names.1, format!("it also needs {}", names.0))),
     }
 }
 

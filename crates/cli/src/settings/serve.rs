@@ -13,12 +13,15 @@ use breakbulk_proto::ahp::Role;
 
 use super::kinds::{Count, Dir};
 use super::names::AgentName;
-use super::proof::{Door, LinkSettings, missing, towards_peer};
+use super::proof::{Door, LinkSettings, connections, missing, towards_peer};
 use super::{Configuration, HostSettings, Layers, SettingError, Settings};
 use crate::span::Span;
 
 /// Where a host listens if nobody says where.
-const USUAL: &str = "ws://127.0.0.1:4140/ahp";
+pub(crate) const USUAL: &str = "ws://127.0.0.1:4140/ahp";
+
+/// Connections of a host at once, if nobody says how many.
+const MAX_CONNECTIONS: usize = 16_384;
 
 /// The path of the AHP endpoint.
 pub(crate) const PATH: &str = "/ahp";
@@ -51,20 +54,24 @@ pub(crate) struct Means {
 }
 
 impl ServeSettings {
-    pub(crate) fn prove(settings: Settings, configuration: &Configuration) -> Result<Self, SettingError> {
+    pub(crate) fn prove(mut settings: Settings, configuration: &Configuration) -> Result<Self, SettingError> {
         let layers = &configuration.layers;
         let host = HostSettings::read(layers)?;
         let listen = match &settings.listen {
-            Some(listen) => listen.clone(),
+            Some(listen) => listen.0.clone(),
             None => USUAL.parse().map_err(|_| missing("listen"))?,
         };
         check_way(&listen).map_err(|why| layers.refuse("listen", why.into()))?;
         let (mut listen, capped_by) = towards_peer(listen, "listen", &settings);
         listen.dialect = Some(Dialect::Ahp);
         let roots = roots(&host.root).map_err(|why| layers.refuse("root", why))?;
-        let means = Means::prove(&host, roots, layers)?;
+        let mut means = Means::prove(&host, roots, layers)?;
+        let shares = Shares::of(settings.memory.0);
+        shares.apply(&mut means, &settings);
+        settings.memory = Size(shares.incoming);
         let door = Door::prove(&settings, Some(&listen), layers)?;
         let shutdown_timeout = settings.shutdown_timeout.0;
+        let max_connections = connections(&settings, MAX_CONNECTIONS);
         let is_capped = listen.cap.is_some() || settings.max_frame.is_some();
         let link = LinkSettings::prove(settings, layers)?;
         Ok(Self {
@@ -72,7 +79,7 @@ impl ServeSettings {
             door,
             link,
             is_capped,
-            max_connections: usize::try_from(host.max_connections.0).unwrap_or(usize::MAX),
+            max_connections,
             data: data(configuration)?,
             agents: if host.agent.is_empty() { vec![AgentName::Demo] } else { host.agent },
             means,
@@ -93,6 +100,38 @@ impl Means {
             );
         }
         Ok(means)
+    }
+}
+
+/// How the memory of a host is divided. Together they are all of it.
+struct Shares {
+    /// Messages that are arriving, and requests until they are done: five eighths.
+    incoming: u64,
+    /// Answers, snapshots and actions until they are written: a 32nd less than a fifth.
+    outgoing: u64,
+    /// Frames that are arriving, newest entries of the log, and what waits for the disk: a 32nd each.
+    small: u64,
+    /// Sessions: an eighth.
+    state: u64,
+    /// Requests that are worked on at the same time, which are there in several copies then: a 16th.
+    work: u64,
+}
+
+impl Shares {
+    const fn of(memory: u64) -> Self {
+        let part = memory >> 5;
+        Self { incoming: part * 20, outgoing: part * 5, small: part, state: part * 4, work: part * 2 }
+    }
+
+    fn apply(&self, means: &mut Means, settings: &Settings) {
+        let narrow = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
+        let memory = &mut means.host.endpoint.memory;
+        (memory.outgoing_bytes, memory.work_bytes, memory.frame_bytes) = (self.outgoing, self.work, self.small);
+        memory.principal_bytes = settings.memory_per_token.0;
+        memory.floor_bytes = settings.memory_per_connection.0;
+        means.host.state.max_bytes = means.host.state.max_bytes.min(narrow(self.state));
+        means.store.recent_bytes = means.store.recent_bytes.min(narrow(self.small));
+        means.store.max_queued_bytes = means.store.max_queued_bytes.min(narrow(self.small));
     }
 }
 
@@ -124,7 +163,7 @@ fn check_way(listen: &Address) -> Result<(), &'static str> {
 fn roots(named: &[Dir]) -> Result<Vec<PathBuf>, String> {
     let real = |path: &Path| {
         let real = path.canonicalize().map_err(|error| format!("{}: {error}", path.display()))?;
-        if real.is_dir() { Ok(real) } else { Err(format!("{} is no directory", path.display())) }
+        if real.is_dir() { Ok(real) } else { Err(format!("{} is not a directory", path.display())) }
     };
     if named.is_empty() { Ok(vec![real(Path::new("."))?]) } else { named.iter().map(|dir| real(&dir.0)).collect() }
 }
@@ -170,7 +209,7 @@ fits! {
     u32 => u64, |value| u64::from(*value);
     Span => Duration, |value| value.0;
     Option<Span> => Option<Duration>, |value| value.map(|value| value.0);
-    Option<Size> => Option<u64>, |value| value.map(|value| value.0);
+    Size => Option<u64>, |value| Some(value.0);
     PathBuf => OsString, |value| value.clone().into_os_string();
 }
 
@@ -194,7 +233,8 @@ mod tests {
         let environment = Environment::new([("XDG_DATA_HOME".into(), "/d".into())]).unwrap();
         let layers = Layers::new(Vec::new(), &environment, File::parse("b.toml".into(), text).unwrap());
         let usual_data = environment.usual_data();
-        Configuration { layers, usual_data, file: None, file_origin: Origin::Default, strangers: Vec::new() }
+        let (bridges, strangers) = (Vec::new(), Vec::new());
+        Configuration { layers, bridges, usual_data, file: None, file_origin: Origin::Default, strangers }
     }
 
     fn serve(text: &str) -> Result<ServeSettings, String> {
@@ -255,7 +295,7 @@ mod tests {
             ("listen = 'ws://h:1/x'", "listen is \"ws://h:1/x\" (file b.toml:1): allowed is the path /ahp, or none"),
             ("cap = 100", "cap is \"100\" (file b.toml:1): allowed as a cap are 512 to 4294967295 bytes"),
             ("agent = ['gpt']", "agent is \"gpt\" (file b.toml:1): allowed are demo"),
-            ("max_calls = 0", "max_calls is \"0\" (file b.toml:1): allowed is a whole number from 1 on"),
+            ("max_calls = 0", "max_calls is \"0\" (file b.toml:1): allowed is a whole number of 1 or more"),
             ("max_hello = '0'", "max_hello is \"0\" (file b.toml:1): at least 1 byte is needed"),
             ("terminal_input = '4GiB'", "terminal_input is \"4GiB\" (file b.toml:1): allowed are up to 4294967295"),
             (

@@ -140,7 +140,7 @@ fn a_door_has_one_key() {
     let want = "token is \"(set)\" (file b.toml:3): a token has 16 to 1,024 characters, not 3";
     assert_eq!(key("token = 'abc'").unwrap_err(), want);
     assert_eq!(key("no_auth = true"), Ok(Key::Nothing));
-    let want = "token (file b.toml:3) and no_auth (file b.toml:4) exclude each other";
+    let want = "token (file b.toml:3) and no_auth (file b.toml:4) cannot be used together";
     assert_eq!(key("token = 'abc'\nno_auth = true").unwrap_err(), want);
 }
 
@@ -165,11 +165,11 @@ fn a_door_with_tls_has_one_certificate() {
             "tls_self_signed = true",
             "listen is \"ws://h:1/\" (file b.toml:1): a certificate is set, so it must be wss:",
         ),
-        ("wss://h:1/", "tls_key = 'k'", "tls_key is \"k\" (file b.toml:3): it needs tls_cert"),
+        ("wss://h:1/", "tls_key = 'k'", "tls_key is \"k\" (file b.toml:3): it also needs tls_cert"),
         (
             "wss://h:1/",
             "tls_cert = 'c'\ntls_key = 'k'\ntls_self_signed = true",
-            "tls_cert (file b.toml:3) and tls_self_signed (file b.toml:5) exclude each other",
+            "tls_cert (file b.toml:3) and tls_self_signed (file b.toml:5) cannot be used together",
         ),
     ] {
         assert_eq!(tls(listen, text).unwrap_err(), want);
@@ -185,15 +185,16 @@ fn one_thing_at_a_time_is_trusted() {
     let ca = Some(PathBuf::from("c"));
     assert_eq!(trust("tls_ca = 'c'\ntls_roots = 'native'"), Ok(Trust::Signed { roots: Roots::Native, ca }));
     let both = format!("tls_fingerprint = 'sha256:{hex}'\ninsecure = true");
-    let want = "tls_fingerprint (file b.toml:1) and insecure (file b.toml:2) exclude each other";
+    let want = "tls_fingerprint (file b.toml:1) and insecure (file b.toml:2) cannot be used together";
     assert_eq!(trust(&both).unwrap_err(), want);
-    let want = "tls_client_cert is \"c\" (file b.toml:1): it needs tls_client_key";
+    let want = "tls_client_cert is \"c\" (file b.toml:1): it also needs tls_client_key";
     assert_eq!(trust("tls_client_cert = 'c'").unwrap_err(), want);
 }
 
 #[test]
 fn limits_that_do_not_hold_are_named_as_they_were_written() {
     for (text, want) in [
+        ("max_nesting = 9", "max_nesting is \"9\" (file b.toml:1): allowed are 16 to 16777216"),
         ("max_groups = 0", "max_groups is \"0\" (file b.toml:1): allowed are 1 to 1024"),
         ("max_frame = 100", "max_frame is \"100\" (file b.toml:1): allowed are 512 to 4294967295 bytes"),
         ("group_timeout = '25h'", "group_timeout is \"25h\" (file b.toml:1): allowed are 1 to 86400000 ms"),
@@ -213,16 +214,33 @@ fn limits_that_do_not_hold_are_named_as_they_were_written() {
         ),
         (
             "memory = '1M'",
-            "memory is \"1M\" (file b.toml:1): it has no room for a message of 33554432 bytes, which is max_message",
+            "memory is \"1M\" (file b.toml:1): too small for a message of 33554432 bytes, which is max_message",
         ),
         (
             "ping_interval = '30s'",
-            "ping_interval (file b.toml:1) and idle_timeout (default) leave no time: the first must be shorter",
+            "ping_interval (file b.toml:1) and idle_timeout (default) contradict each other: the first must be shorter",
         ),
     ] {
         assert_eq!(link(text).unwrap_err(), want);
     }
     assert_eq!(link("max_message = '1M'").unwrap().limits.max_frame_bytes, 1_000_000);
+}
+
+#[test]
+fn a_bridge_without_memory_for_the_longest_message_each_way_is_refused() {
+    let bridge =
+        |more| bridge(&format!("listen = 'ws://127.0.0.1:0'\nconnect = 'ws://127.0.0.1:1'\n{more}")).map(|_| ());
+    assert_eq!(bridge("memory = '65MiB'"), Ok(()));
+    assert_eq!(
+        bridge("memory = '60MiB'").unwrap_err(),
+        "memory is \"60MiB\" (file b.toml:3): it must hold a message of 33554432 bytes, which is max_message, from each \
+         side at the same time"
+    );
+    assert_eq!(
+        bridge("max_message = '10M'\nmemory_per_token = '16M'").unwrap_err(),
+        "max_message is \"10M\" (file b.toml:3): allowed are up to 8060495 bytes, because memory and memory_per_token \
+         must hold one message from each side at the same time"
+    );
 }
 
 #[test]

@@ -46,14 +46,14 @@ fn a_bad_stdio_group_fails_alone() {
     let id = "0B4D6F2A-1C3E-4A5B-8C7D-9E0F1A2B3C4D";
     let good = r#"{"jsonrpc":"2.0","method":"m"}"#;
     let input = format!("{id}:0:2:{{\n{good}\nServer started\n{id}:0:2:[\n{id}:1:2:}}\n{good}\n");
-    let want = "breakbulk: line 3 (14 bytes): neither a message nor a frame; left out [line-unknown]\n\
+    let want = "breakbulk: line 3 (14 bytes): neither a message nor a frame; ignored [line-unknown]\n\
         breakbulk: line 4 (42 bytes): two different chunks at place 0 [chunk-conflict]\n";
     assert_refused(&join("stdio", input.as_bytes()), want, &format!("{good}\n{good}\n"));
 }
 
 #[test]
 fn unfinished_input_is_named_with_its_sizes() {
-    let want = "breakbulk: line 6: the input ends inside a message: ";
+    let want = "breakbulk: line 6: the input ends inside a message, after ";
     for dialect in DIALECTS {
         let message = message(5000);
         let frames = split(dialect, "600", message.as_bytes());
@@ -61,7 +61,7 @@ fn unfinished_input_is_named_with_its_sizes() {
         let joined = join(dialect, cut.as_bytes());
         assert_eq!((joined.status.code(), text(&joined.stdout)), (Some(2), ""), "{dialect}");
         let stderr = text(&joined.stderr);
-        assert!(stderr.starts_with(want) && stderr.ends_with(" bytes have come [unfinished]\n"), "{stderr}");
+        assert!(stderr.starts_with(want) && stderr.ends_with(" bytes [unfinished]\n"), "{stderr}");
         assert_eq!(stderr.lines().count(), 1);
     }
 }
@@ -81,14 +81,19 @@ fn a_line_that_is_neither_message_nor_frame_is_bad_input_and_the_rest_is_joined(
     let (id, good) = ("0B4D6F2A-1C3E-4A5B-8C7D-9E0F1A2B3C4D", r#"{"jsonrpc":"2.0","method":"m"}"#);
     let cut_message = r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","par"#.to_owned();
     let bad_digit = format!("{}:0:1:{good}", id.replace('F', "G"));
-    for bad in [cut_message, format!("{id}:0:2"), bad_digit, "Server started".into()] {
+    let cut = format!("not a message: the JSON text ends too early at byte {} [line-not-json]", cut_message.len());
+    let unknown = || "neither a message nor a frame; ignored [line-unknown]".to_owned();
+    for (bad, why) in [
+        (cut_message, cut),
+        (format!("{id}:0:2"), unknown()),
+        (bad_digit, unknown()),
+        ("Server started".into(), unknown()),
+    ] {
         for (input, number, stdout) in
             [(bad.clone(), 1, String::new()), (format!("{good}\n{bad}\r\n{good}\n"), 2, format!("{good}\n{good}\n"))]
         {
             let size = bad.len();
-            let want = format!(
-                "breakbulk: line {number} ({size} bytes): neither a message nor a frame; left out [line-unknown]\n"
-            );
+            let want = format!("breakbulk: line {number} ({size} bytes): {why}\n");
             assert_refused(&join("stdio", input.as_bytes()), &want, &stdout);
         }
     }
@@ -102,7 +107,7 @@ fn json_that_is_no_json_rpc_message_is_not_printed() {
             let joined = join(dialect, format!("{good}\n{bad}\n{good}\n").as_bytes());
             let size = bad.len();
             let want =
-                format!("breakbulk: line 2 ({size} bytes): JSON that is no JSON-RPC message [message-not-json-rpc]\n");
+                format!("breakbulk: line 2 ({size} bytes): JSON, but not a JSON-RPC message [message-not-json-rpc]\n");
             assert_refused(&joined, &want, &format!("{good}\n{good}\n"));
         }
     }
@@ -173,8 +178,8 @@ fn split_takes_exactly_one_json_rpc_message() {
         (b"\n{\n \"a\": x}", "line 3: not JSON at byte 8; the message has 10 bytes [message-not-json]"),
         (b"{\"a\":\n\"\xff\"}", "line 2: not UTF-8 at byte 7 of 10 [message-not-utf8]"),
         (two.as_bytes(), "line 3: a second JSON value at byte 31; the message has 61 bytes [message-not-json]"),
-        (b"[]", "line 1: 2 bytes of JSON that are no JSON-RPC message [message-not-json-rpc]"),
-        (br#"{"jsonrpc":"2.0"}"#, "line 1: 17 bytes of JSON that are no JSON-RPC message [message-not-json-rpc]"),
+        (b"[]", "line 1: 2 bytes of JSON, but not a JSON-RPC message [message-not-json-rpc]"),
+        (br#"{"jsonrpc":"2.0"}"#, "line 1: 17 bytes of JSON, but not a JSON-RPC message [message-not-json-rpc]"),
         (
             br#"{"jsonrpc":"2.0","id":1,"id":2,"method":"m"}"#,
             "line 1: key \"id\" comes twice in a message of 44 bytes [duplicate-key]",
@@ -223,7 +228,7 @@ fn bad_cep22_input_is_named() {
     );
     assert_refused(&without(0), &want, "");
     let only_start = join("cep22", lines[0].as_bytes());
-    let want = "breakbulk: line 1: the input ends inside a message: 0 bytes of it have come [unfinished]\n";
+    let want = "breakbulk: line 1: the input ends inside a message, after 0 bytes of it [unfinished]\n";
     assert_refused(&only_start, want, "");
     let altered = text(&frames).replacen("main", "MAIN", 1);
     let want = format!("breakbulk: line {count} ({last} bytes): digest does not match [digest-mismatch]\n");
@@ -237,7 +242,7 @@ fn a_token_that_no_frame_has_is_named_with_those_that_there_are() {
     let run = |input: &str| breakbulk(&["join", "--dialect", "cep22", "--token", "other"], input.as_bytes());
     let want = format!("breakbulk: no frame has the token \"other\"; {count} have \"T\" [token-not-found]\n");
     assert_refused(&run(text(&frames)), &want, "");
-    let none = "breakbulk: no frame has the token \"other\" or any other [token-not-found]\n";
+    let none = "breakbulk: no frame has the token \"other\", and none has any token [token-not-found]\n";
     assert_refused(&run(""), none, "");
     // What belongs to no transfer is printed.
     let whole = r#"{"jsonrpc":"2.0","method":"m"}"#;
@@ -252,7 +257,7 @@ fn bad_arguments_are_named() {
         (&["split"][..], "--dialect"),
         (&["split", "--dialect", "smtp"], "smtp"),
         (&["split", "--dialect", "ahp", "--cap", "1T"], "powers of 1000"),
-        (&["join", "--dialect", "ahp", "--max-message", "1"], "--max-message does not hold"),
+        (&["join", "--dialect", "ahp", "--max-message", "1"], "--max-message is invalid"),
         (&["join", "--dialect", "ahp", "--token", "T"], "--token is for --dialect cep22"),
     ] {
         let output = breakbulk(args, b"");

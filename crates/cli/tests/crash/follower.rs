@@ -8,7 +8,7 @@ use ahp_types::actions::StateAction;
 use ahp_types::state::SnapshotState;
 use breakbulk::{AnyMachine, BoxLink, Dialect, Driver, Setup};
 use breakbulk_proto::ahp::Role;
-use breakbulk_proto::{Budget, Event, Input};
+use breakbulk_proto::{Budget, Event, Input, Ticket};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
@@ -53,7 +53,7 @@ impl Raw {
     pub(crate) async fn call(&mut self, method: &str, params: Value) -> Option<Result<String, String>> {
         self.ids += 1;
         let message = json!({"jsonrpc": "2.0", "id": self.ids, "method": method, "params": params});
-        self.driver.handle(Input::send(self.ids, message.to_string()));
+        self.driver.handle(Input::send(Ticket(self.ids), message.to_string()));
         loop {
             let text = self.fresh().await?;
             let wire: Wire = serde_json::from_str(&text).unwrap();

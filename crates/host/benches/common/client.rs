@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use breakbulk::{AnyMachine, BoxLink, Dialect, Dialer, Driver, Setup};
 use breakbulk_proto::ahp::{Delivery, Role};
-use breakbulk_proto::{Budget, BudgetConfig, Event, Input, Limits, LimitsConfig, Message};
+use breakbulk_proto::{Budget, BudgetConfig, Event, Input, Limits, LimitsConfig, Message, Ticket};
 use serde_json::{Value, json};
 
 /// The longest frame that a client takes.
@@ -51,7 +51,7 @@ impl Client {
     pub(crate) async fn call(&mut self, method: &str, params: &Value) -> Message {
         self.asked += 1;
         let request = json!({"jsonrpc": "2.0", "id": self.asked, "method": method, "params": params});
-        self.driver.handle(Input::send(self.asked, request.to_string()));
+        self.driver.handle(Input::send(Ticket(self.asked), request.to_string()));
         loop {
             let message = self.next().await.unwrap();
             // Whoever writes these is our own host.

@@ -6,7 +6,7 @@ use breakbulk::{Dialect, Driver, Setup};
 use breakbulk_host::log::{Batch, Bytes, Log};
 use breakbulk_host::state::{SnapshotState, entry};
 use breakbulk_proto::ahp::Role;
-use breakbulk_proto::{Budget, Input, Limits, Message};
+use breakbulk_proto::{Budget, Input, Limits, Message, Ticket};
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 use tokio::sync::{broadcast, mpsc};
@@ -178,7 +178,7 @@ impl Plain {
                 loop {
                     tokio::select! {
                         message = said.recv() => match message {
-                            Ok(message) => driver.handle(Input::send(1, message)),
+                            Ok(message) => driver.handle(Input::send(Ticket(1), message)),
                             Err(_) => return,
                         },
                         event = driver.next() => if event.is_none() { return },

@@ -8,7 +8,7 @@ use std::time::Duration;
 use breakbulk::link::{Keepalive, WebSocketConfig};
 use breakbulk::{Door, ListenConfig, Listener};
 use breakbulk_host::endpoint::{
-    ClientInfo, Dispatched, Endpoint, EndpointConfig, Methods, RawParams, Refusal, Reply, not_offered,
+    ClientInfo, Dispatched, Endpoint, EndpointConfig, Methods, RawParams, Refusal, Refused, Reply, not_offered,
 };
 use breakbulk_host::error::MethodError;
 use breakbulk_host::log::{Answer, Options, SqliteLog};
@@ -67,7 +67,8 @@ impl Methods for Nothing {
         Box::pin(async move { Err(not_offered(method)) })
     }
 
-    fn dispatch<'a>(&'a self, _: &'a ClientInfo, _: Dispatched) -> Answer<'a, Result<(), Refusal>> {
-        Box::pin(async { Err(Refusal::new("nothing is taken")) })
+    fn dispatch<'a>(&'a self, _: &'a ClientInfo, dispatched: Dispatched) -> Answer<'a, Result<(), Refused>> {
+        let refusal = Refusal::new("nothing is taken");
+        Box::pin(async { Err(Refused { refusal, action: Box::new(dispatched.action) }) })
     }
 }

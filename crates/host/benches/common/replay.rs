@@ -8,7 +8,7 @@ use std::time::Instant;
 use breakbulk::{Dialect, Driver, Setup};
 use breakbulk_host::log::{Bytes, Log, Seq, SqliteLog};
 use breakbulk_proto::ahp::Role;
-use breakbulk_proto::{Budget, Event, Input, Limits, Message};
+use breakbulk_proto::{Budget, Event, Input, Limits, Message, Ticket};
 use serde_json::json;
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
@@ -100,7 +100,7 @@ async fn rows_by(log: Arc<SqliteLog>, after: Seq) -> SocketAddr {
                         let rows = rows.into_iter().flat_map(|row| [row.body, Bytes::from_static(b",")]);
                         let end = Bytes::from_static(b"0]}");
                         let message: Message = [front].into_iter().chain(rows).chain([end]).collect();
-                        driver.handle(Input::send(1, message));
+                        driver.handle(Input::send(Ticket(1), message));
                     }
                 }
             });

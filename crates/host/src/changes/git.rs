@@ -1,57 +1,164 @@
 //! The `git` program, in repositories that may be hostile.
 //!
-//! A repository's own configuration can name programs: hooks, a file system monitor, filters, external diffs, a
-//! transport for missing objects. None of them is ever run: what git cannot be told to leave out is set to nothing
-//! in its environment, above every configuration file. So content filters (Git LFS among them) do not run either.
+//! A repository's configuration can name programs: hooks, a file system monitor, filters, diffs, a transport for missing
+//! objects; and whoever may write files may change it while git looks. So git never sees it. Each [`Git`] is a repository of
+//! the host's own, made anew in a directory outside of the roots, with a configuration that the host has written:
+//!
+//! - The index and the patterns (`info/exclude`, `info/attributes`) are copies. The commit that is checked out is found by
+//!   [`Repository`], not by git. Objects are read where they are, as an alternate.
+//! - Of the configuration, the repository's and the user's, a few values are handed on that say how files are compared
+//!   ([`Settings`]). Filters that attributes name are defined nowhere, so they do not run; Git LFS is one.
+//! - Git writes only into that directory. What is to change in the repository and in the work tree is taken from there and
+//!   installed by [`Held`](super::held::Held), which follows no link.
+//! - Git finds no program by name, not even itself, so it cannot start a git in a submodule, which would read that one's
+//!   configuration. Nor does it fetch anything.
 
 use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::sync::Arc;
 
+use breakbulk::environment;
 use rustix::process::{Pid, Signal, kill_process_group};
+use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::process::{Child, Command};
 
+use super::repository::{Repository, Settings, Whose};
 use super::{ChangesConfig, ChangesError};
 
-/// Git in one directory.
+/// Git for one repository, as it is now.
 #[derive(Debug, Clone)]
 pub(super) struct Git {
     config: ChangesConfig,
-    dir: PathBuf,
-    /// Configuration that goes above the repository's own.
-    overrides: Vec<(OsString, OsString)>,
+    program: PathBuf,
+    /// The repository whose data it is.
+    repository: Arc<Repository>,
+    /// The host's own repository. It goes with the last that uses it.
+    scratch: Arc<TempDir>,
+    settings: Arc<Settings>,
+    work: Work,
 }
 
-/// What each run is told: nothing from the repository is executed, and nothing is fetched.
-const SAFE: [(&str, &str); 9] = [
+/// Which files git sees as its work tree.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Work {
+    /// The real ones. Git only reads them.
+    Tree,
+    /// Copies of some, in the host's own directory.
+    Copies,
+}
+
+/// Whose settings a run reads, beside those that it is told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Reads {
+    Nothing,
+    /// The user's and the system's: only to list them.
+    User,
+}
+
+/// What each run is told: nothing is executed, and nothing is fetched.
+const SAFE: [(&str, &str); 10] = [
     ("core.fsmonitor", "false"),
     ("core.hooksPath", "/dev/null"),
     ("core.bigFileThreshold", "32m"), // Larger files count as binary: no lines are counted in them.
     ("core.attributesFile", "/dev/null"),
     ("core.quotePath", "false"),
+    ("core.splitIndex", "false"), // What git writes is one file.
     ("protocol.allow", "never"),
     ("safe.bareRepository", "explicit"),
     ("status.submoduleSummary", "false"),
     ("submodule.recurse", "false"),
 ];
 
-/// Of a filter, what could be run.
-const FILTER_KEYS: [&str; 3] = ["clean", "smudge", "process"];
+/// In the host's own repository: where there is no program, and copies of files.
+const EMPTY: &str = "empty";
+const COPIES: &str = "work";
 
 impl Git {
-    /// Git in this directory, with the filters that the configuration names set to nothing.
-    pub(super) async fn open(config: &ChangesConfig, dir: &Path) -> Result<Self, ChangesError> {
-        let overrides = SAFE.iter().map(|&(key, value)| (key.into(), value.into())).collect();
-        let mut git = Self { config: config.clone(), dir: dir.to_owned(), overrides };
-        let names = git.run(["config", "--list", "--name-only", "-z"]).await?;
-        for filter in filters(&names) {
-            for key in FILTER_KEYS {
-                git.overrides.push((os([b"filter.", filter, b".", key.as_bytes()].concat()), OsString::new()));
-            }
-            git.overrides.push((os([b"filter.", filter, b".required"].concat()), "false".into()));
+    /// Git for the work tree whose top is here.
+    pub(super) async fn open(config: &ChangesConfig, top: &Path) -> Result<Self, ChangesError> {
+        let (top, own_config) = (top.to_owned(), config.clone());
+        let (mut git, texts) = blocking(move || Self::prepare(&own_config, &top)).await?;
+        let (mut settings, most) = (Settings::default(), config.max_output_bytes);
+        settings.take(&git.start(Reads::User, ["config", "--list", "-z"], Vec::new(), most).await?, Whose::User);
+        let [shared, own] = texts;
+        let list = ["config", "--file", "-", "--no-includes", "--list", "-z"];
+        settings.take(&git.run_with(list, shared, most).await?, Whose::Repository);
+        if settings.is_per_tree {
+            settings.take(&git.run_with(list, own, most).await?, Whose::Repository);
         }
+        if let Some(refs) = &settings.refs {
+            return Err(ChangesError::Unreadable(format!("its refs are kept as {refs}, which is not read here")));
+        }
+        git.settings = Arc::new(settings);
+        let ready = git.clone();
+        blocking(move || ready.fill().map_err(ChangesError::unreadable)).await?;
         Ok(git)
+    }
+
+    /// Makes the host's own repository, without settings; returns those that the real one has.
+    fn prepare(config: &ChangesConfig, top: &Path) -> Result<(Self, [Vec<u8>; 2]), ChangesError> {
+        let program = program(&config.git)?;
+        let repository = Repository::open(top).map_err(ChangesError::unreadable)?;
+        let texts = repository.settings().map_err(ChangesError::unreadable)?;
+        let scratch = config.scratch()?;
+        for name in [EMPTY, COPIES] {
+            std::fs::create_dir(scratch.path().join(name)).map_err(ChangesError::unreadable)?;
+        }
+        let git = Self {
+            config: config.clone(),
+            program,
+            repository: Arc::new(repository),
+            scratch: Arc::new(scratch),
+            settings: Arc::default(),
+            work: Work::Tree,
+        };
+        Ok((git, texts))
+    }
+
+    /// Fills the host's own repository with what the real one has.
+    fn fill(&self) -> std::io::Result<()> {
+        let own = self.scratch.path();
+        for name in ["refs", "info", "objects", "objects/info"] {
+            std::fs::create_dir(own.join(name))?;
+        }
+        let objects = self.repository.common.path().join("objects");
+        std::fs::write(own.join("objects/info/alternates"), quoted(objects.as_os_str()))?;
+        self.repository.copy_index(own)?;
+        self.repository.copy_patterns(&own.join("info"))?;
+        let head = self.repository.head()?;
+        std::fs::write(own.join("HEAD"), head.as_deref().unwrap_or("ref: refs/heads/none"))?;
+        let format = match self.settings.is_sha256 {
+            true => "[core]\nrepositoryformatversion = 1\n[extensions]\nobjectformat = sha256\n",
+            false => "[core]\nrepositoryformatversion = 0\n",
+        };
+        std::fs::write(own.join("config"), format)
+    }
+
+    /// The same, with copies for a work tree.
+    pub(super) fn on_copies(&self) -> Self {
+        Self { work: Work::Copies, ..self.clone() }
+    }
+
+    /// Where these copies are.
+    pub(super) fn copies(&self) -> PathBuf {
+        self.scratch.path().join(COPIES)
+    }
+
+    /// The host's own repository.
+    pub(super) fn own(&self) -> &Path {
+        self.scratch.path()
+    }
+
+    pub(super) const fn repository(&self) -> &Arc<Repository> {
+        &self.repository
+    }
+
+    pub(super) fn settings(&self) -> &Settings {
+        &self.settings
     }
 
     /// Runs git and returns what it wrote.
@@ -69,22 +176,33 @@ impl Git {
         input: Vec<u8>,
         max_bytes: usize,
     ) -> Result<Vec<u8>, ChangesError> {
-        let mut command = self.command();
+        self.start(Reads::Nothing, arguments, input, max_bytes).await
+    }
+
+    async fn start<A: AsRef<OsStr>>(
+        &self,
+        reads: Reads,
+        arguments: impl IntoIterator<Item = A>,
+        input: Vec<u8>,
+        max_bytes: usize,
+    ) -> Result<Vec<u8>, ChangesError> {
+        let mut command = self.command(reads);
         let child = command.args(arguments).spawn().map_err(|error| ChangesError::NoGit(error.to_string()))?;
         let running = Running { child };
         let limit = self.config.timeout;
         tokio::time::timeout(limit, running.finish(input, max_bytes)).await.map_err(|_| ChangesError::Slow(limit))?
     }
 
-    fn command(&self) -> Command {
-        let mut command = Command::new(&self.config.git);
-        command.current_dir(&self.dir).env_clear().process_group(0);
+    fn command(&self, reads: Reads) -> Command {
+        let own = self.scratch.path();
+        let tree = match self.work {
+            Work::Tree => self.repository.top.path().to_owned(),
+            Work::Copies => self.copies(),
+        };
+        let mut command = Command::new(&self.program);
+        command.env_clear().process_group(0);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        for name in ["PATH", "HOME", "XDG_CONFIG_HOME", "TMPDIR"] {
-            if let Some(value) = std::env::var_os(name) {
-                command.env(name, value);
-            }
-        }
+        command.envs(environment::inherited_only(&["HOME", "XDG_CONFIG_HOME", "TMPDIR"]));
         command.envs([
             ("LC_ALL", "C"),
             ("GIT_ALLOW_PROTOCOL", ""),
@@ -94,15 +212,63 @@ impl Git {
             ("GIT_NO_REPLACE_OBJECTS", "1"),
             ("GIT_PAGER", "cat"),
             ("GIT_TERMINAL_PROMPT", "0"),
+            ("GIT_TRACE2", "0"),
+            ("GIT_TRACE2_EVENT", "0"),
+            ("GIT_TRACE2_PERF", "0"),
         ]);
-        // Through the environment, a name may contain what `-c name=value` would cut at.
-        command.env("GIT_CONFIG_COUNT", self.overrides.len().to_string());
-        for (index, (key, value)) in self.overrides.iter().enumerate() {
-            command.env(format!("GIT_CONFIG_KEY_{index}"), key).env(format!("GIT_CONFIG_VALUE_{index}"), value);
+        command.env("PATH", own.join(EMPTY)).env("GIT_EXEC_PATH", own.join(EMPTY));
+        command.env("GIT_DIR", own);
+        match reads {
+            Reads::User => _ = command.current_dir(own),
+            Reads::Nothing => {
+                command.env("GIT_WORK_TREE", &tree).current_dir(&tree);
+                command.env("GIT_CONFIG_NOSYSTEM", "1").env("GIT_CONFIG_GLOBAL", "/dev/null");
+            }
         }
+        let safe = SAFE.iter().map(|(key, value)| (*key, OsStr::new(value)));
+        let settings = self.settings.core.iter().map(|(key, value)| (key.as_str(), value.as_os_str()));
+        let mut count = 0;
+        for (key, value) in settings.chain(safe) {
+            command.env(format!("GIT_CONFIG_KEY_{count}"), key).env(format!("GIT_CONFIG_VALUE_{count}"), value);
+            count += 1;
+        }
+        command.env("GIT_CONFIG_COUNT", count.to_string());
         command.arg("--no-optional-locks").arg("--no-pager");
         command
     }
+}
+
+/// Where the git program is. Git itself is told of no place where programs are.
+fn program(git: &OsStr) -> Result<PathBuf, ChangesError> {
+    if git.as_bytes().contains(&b'/') {
+        return Ok(git.into());
+    }
+    let is_program =
+        |path: &PathBuf| path.metadata().is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0);
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let found = std::env::split_paths(&path).filter(|dir| dir.is_absolute()).map(|dir| dir.join(git)).find(is_program);
+    found.ok_or_else(|| ChangesError::NoGit(format!("no {} in PATH", git.display())))
+}
+
+/// A path as git reads it in a list of alternates.
+fn quoted(path: &OsStr) -> Vec<u8> {
+    let mut quoted = vec![b'"'];
+    for &byte in path.as_bytes() {
+        match byte {
+            b'"' | b'\\' => quoted.extend([b'\\', byte]),
+            b' '..=b'~' => quoted.push(byte),
+            _ => quoted.extend(format!("\\{byte:03o}").bytes()),
+        }
+    }
+    quoted.extend(b"\"\n");
+    quoted
+}
+
+/// Does what touches a file system where that may take a while.
+pub(super) async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, ChangesError> + Send + 'static,
+) -> Result<T, ChangesError> {
+    tokio::task::spawn_blocking(work).await.unwrap_or_else(|error| Err(ChangesError::Failed(error.to_string())))
 }
 
 /// A git that runs. Dropped, it is killed with all that it started.
@@ -155,16 +321,6 @@ impl Drop for Running {
     }
 }
 
-/// The filters among these names: `filter.NAME.clean` and so on. A name may contain dots.
-fn filters(names: &[u8]) -> Vec<&[u8]> {
-    let keys = names.split(|&byte| byte == 0).filter_map(|name| name.strip_prefix(b"filter."));
-    let mut found: Vec<&[u8]> =
-        keys.filter_map(|key| Some(&key[..key.iter().rposition(|&byte| byte == b'.')?])).collect();
-    found.sort_unstable();
-    found.dedup();
-    found
-}
-
 /// Bytes as git has them, as the system takes them.
 pub(super) fn os(bytes: Vec<u8>) -> OsString {
     std::os::unix::ffi::OsStringExt::from_vec(bytes)
@@ -175,8 +331,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_filter_may_have_any_name() {
-        let names = b"core.bare\0filter.a=b.c.clean\0filter.lfs.process\0filter.lfs.clean\0filter.x\0";
-        assert_eq!(filters(names), [&b"a=b.c"[..], b"lfs"]);
+    fn any_path_can_be_an_alternate() {
+        assert_eq!(quoted(OsStr::from_bytes(b"/a b/\"c\\\n\xff")), b"\"/a b/\\\"c\\\\\\012\\377\"\n");
     }
 }

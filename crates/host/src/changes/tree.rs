@@ -1,6 +1,7 @@
 //! A work tree's changes, as files of a changeset.
 
 use std::collections::{HashMap, HashSet};
+use std::ffi::OsStr;
 use std::fs::{File, OpenOptions};
 use std::io::Read;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
@@ -10,7 +11,8 @@ use ahp_types::state::{ChangesetFile, ContentRef, FileEdit, FileEditDiffStats, F
 use rustix::fs::OFlags;
 use serde_json::json;
 
-use super::git::{Git, os};
+use super::git::{Git, blocking, os};
+use super::repository::Repository;
 use super::status::{self, Change, Counts, Kind, Lines};
 use super::{ChangesConfig, ChangesError};
 use crate::files::uri_of;
@@ -34,24 +36,29 @@ pub(super) struct Found {
 impl Tree {
     /// The work tree of this directory; `None` if there is none.
     pub(super) async fn find(config: &ChangesConfig, dir: &Path) -> Result<Option<Self>, ChangesError> {
-        // A directory without a repository is no error, and git's complaint is for people: look before asking.
-        let asked = dir.to_owned();
-        let dir = tokio::task::spawn_blocking(move || {
-            let dir = asked.canonicalize().ok()?;
-            dir.ancestors().any(|above| above.join(".git").symlink_metadata().is_ok()).then_some(dir)
-        });
-        let Some(dir) = dir.await.ok().flatten() else { return Ok(None) };
-        let mut top = Git::open(config, &dir).await?.run(["rev-parse", "--show-toplevel"]).await?;
-        if top.last() == Some(&b'\n') {
-            top.pop();
-        }
-        let top = PathBuf::from(os(top));
-        // A repository may say that its work tree is elsewhere.
-        Ok(dir.starts_with(&top).then_some(Self { top, dir }))
+        let (asked, roots) = (dir.to_owned(), config.roots.clone());
+        let Some((top, dir)) = blocking(move || Ok(Repository::find(&asked, &roots))).await? else { return Ok(None) };
+        let git = Git::open(config, &top).await?;
+        // A repository may say that its work tree is elsewhere, or that it has none.
+        let (repository, settings) = (git.repository(), git.settings());
+        let is_bare = settings.is_bare && !repository.is_linked();
+        let said = settings.worktree.as_ref().filter(|_| !repository.is_linked());
+        let said = said.map(|said| repository.own.path().join(said));
+        let here = top.clone();
+        let is_here = blocking(move || Ok(said.is_none_or(|said| said.canonicalize().is_ok_and(|said| said == here))));
+        Ok((is_here.await? && !is_bare).then_some(Self { top, dir }))
     }
 
     pub(super) async fn git(&self, config: &ChangesConfig) -> Result<Git, ChangesError> {
-        Git::open(config, &self.dir).await
+        Git::open(config, &self.top).await
+    }
+
+    /// What is looked at, as git has it.
+    fn below(&self) -> &Path {
+        match self.dir.strip_prefix(&self.top) {
+            Ok(below) if !below.as_os_str().is_empty() => below,
+            _ => Path::new("."),
+        }
     }
 
     pub(super) fn path(&self, path: &[u8]) -> PathBuf {
@@ -65,13 +72,14 @@ impl Tree {
         blob: impl Fn(&str) -> String + Send + Sync + 'static,
     ) -> Result<Vec<Found>, ChangesError> {
         let git = self.git(config).await?;
-        let status = ["status", "--porcelain=v2", "-z", "--untracked-files=all", "--ignore-submodules=all", "--", "."];
+        let status = ["status", "--porcelain=v2", "-z", "--untracked-files=all", "--ignore-submodules=all", "--"];
+        let status = status.iter().map(OsStr::new).chain([self.below().as_os_str()]);
         let mut changes = status::changes(&git.run(status).await?);
         changes.retain(|change| change.paths().iter().all(|path| self.path(path).starts_with(&self.dir)));
         if changes.len() > config.max_files {
             return Err(ChangesError::TooMany { files: changes.len(), limit: config.max_files });
         }
-        let counts = counts(&git, changes.iter().any(|change| change.kind == Kind::Renamed)).await?;
+        let counts = counts(&git, self.below(), changes.iter().any(|change| change.kind == Kind::Renamed)).await?;
         let sizes = sizes(&git, &changes).await?;
         let (tree, config) = (self.clone(), config.clone());
         let files = move || {
@@ -79,7 +87,7 @@ impl Tree {
             let facts = Facts { tree: &tree, counts: &counts, sizes: &sizes, blob: &blob };
             changes.into_iter().map(|change| Found { file: facts.file(&change, &mut uncounted), change }).collect()
         };
-        tokio::task::spawn_blocking(files).await.map_err(|error| ChangesError::Failed(error.to_string()))
+        blocking(move || Ok(files())).await
     }
 }
 
@@ -89,17 +97,19 @@ const EMPTY_SHA256: &str = "6ef19b41225c5369f1c104d45d8d85efa9b057b53b14b4b9b939
 
 /// What a diff pairs as a rename, a status may not. So lines are counted without, and where there are renames, once more
 /// with them.
-async fn counts(git: &Git, renamed: bool) -> Result<Counts, ChangesError> {
+async fn counts(git: &Git, below: &Path, renamed: bool) -> Result<Counts, ChangesError> {
     let commit = git.run(["rev-parse", "--quiet", "--verify", "HEAD^{commit}"]).await;
-    let format = git.run(["rev-parse", "--show-object-format"]).await?;
     let base = match commit {
         Ok(_) => "HEAD",
-        Err(ChangesError::Failed(_)) if format.starts_with(b"sha256") => EMPTY_SHA256,
+        Err(ChangesError::Failed(_)) if git.settings().is_sha256 => EMPTY_SHA256,
         Err(ChangesError::Failed(_)) => EMPTY,
         Err(error) => return Err(error),
     };
     let diff = ["diff", "--numstat", "-z", "--no-ext-diff", "--no-textconv", "--ignore-submodules=all"];
-    let count = async |option| git.run(diff.into_iter().chain([option, base, "--", "."])).await;
+    let count = async |option| {
+        let arguments = diff.into_iter().chain([option, base, "--"]).map(OsStr::new);
+        git.run(arguments.chain([below.as_os_str()])).await
+    };
     let plain = status::counts(&count("--no-renames").await?).plain;
     let renamed = if renamed { status::counts(&count("-M").await?).renamed } else { HashMap::new() };
     Ok(Counts { plain, renamed })

@@ -4,11 +4,13 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
+use breakbulk::Activity;
 use breakbulk_proto::Message;
 use bytes::Bytes;
 use serde::Serialize;
 use thiserror::Error;
 use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::task::JoinError;
 
 use super::greeting::Introduced;
 use crate::error::MethodError;
@@ -33,8 +35,9 @@ struct Table {
     known: VecDeque<(Key, Introduced)>,
 }
 
-/// Lets in the actions of one link of a client, and of an older one no more. Held while an action is being logged.
-type Turnstile = tokio::sync::Mutex<u64>;
+/// Lets in the actions of one link of a client, and of an older one no more. Read-locked while an action is being logged,
+/// write-locked by a new link.
+type Turnstile = tokio::sync::RwLock<u64>;
 
 /// A client id counts only among the clients of one principal: nobody can fence a stranger.
 type Key = (Option<Arc<str>>, Arc<str>);
@@ -79,7 +82,7 @@ impl Clients {
             table.turnstiles.insert(key.clone(), Arc::downgrade(&turnstile));
             (table.generations, turnstile)
         });
-        let mut newest = turnstile.lock().await;
+        let mut newest = turnstile.write().await;
         *newest = generation.max(*newest);
         drop(newest);
         Arrived { key, generation, turnstile }
@@ -126,15 +129,18 @@ pub(super) struct Arrived {
 }
 
 impl Arrived {
-    /// Does something in the client's name to its end, also if nobody waits for that any more; nothing if a newer link
-    /// of the client is coming in.
-    pub(super) async fn pass<T: Send + 'static>(&self, work: impl Future<Output = T> + Send + 'static) -> Option<T> {
+    /// Does something in the client's name to its end, also if nobody waits for that any more; nothing, and `None`, if a
+    /// newer link of the client is coming in. Fails if the work panicked.
+    pub(super) async fn pass<T: Send + 'static>(
+        &self,
+        work: impl Future<Output = T> + Send + 'static,
+    ) -> Result<Option<T>, JoinError> {
         let Self { generation, turnstile, .. } = self.clone();
         let passed = tokio::spawn(async move {
-            let newest = turnstile.lock().await;
+            let newest = turnstile.read().await;
             if *newest == generation { Some(work.await) } else { None }
         });
-        passed.await.ok().flatten()
+        passed.await
     }
 }
 
@@ -175,7 +181,18 @@ impl Drop for Registration {
 pub struct ClientHandle {
     orders: mpsc::Sender<Order>,
     permits: Arc<Semaphore>,
-    time: Duration,
+    /// Parts of long messages that pass.
+    activity: Activity,
+    time: AskTime,
+}
+
+/// How long a client may take to answer.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct AskTime {
+    /// Without any part of a long message that passes, either way.
+    pub(super) silent: Duration,
+    /// In all.
+    pub(super) most: Duration,
 }
 
 /// What a connection is told to send.
@@ -189,9 +206,9 @@ pub(super) struct Order {
 
 impl ClientHandle {
     /// A way with room for so many requests at once.
-    pub(super) fn new(max_asks: usize, time: Duration) -> (Self, mpsc::Receiver<Order>) {
+    pub(super) fn new(max_asks: usize, time: AskTime, activity: Activity) -> (Self, mpsc::Receiver<Order>) {
         let (orders, taken) = mpsc::channel(DEPTH);
-        (Self { orders, permits: Arc::new(Semaphore::new(max_asks)), time }, taken)
+        (Self { orders, permits: Arc::new(Semaphore::new(max_asks)), activity, time }, taken)
     }
 
     /// Asks the client; answers with the JSON of its `result`. Waits its turn when many are under way.
@@ -216,7 +233,8 @@ impl ClientHandle {
             self.orders.send(order).await.map_err(|_| AskError::Disconnected)?;
             answered.await.map_err(|_| AskError::Disconnected)?.map_err(AskError::Refused)
         };
-        tokio::time::timeout(self.time, asking).await.unwrap_or(Err(AskError::TimedOut(self.time)))
+        let AskTime { silent, most } = self.time;
+        self.activity.timeout(silent, most, asking).await.unwrap_or(Err(AskError::TimedOut(silent)))
     }
 
     /// Tells the client something that is not in the log, such as `progress`. Waits while much else is on its way.
@@ -250,6 +268,6 @@ pub enum AskError {
     #[error("the client did not answer within {} s", .0.as_secs())]
     TimedOut(Duration),
     /// The params have no JSON.
-    #[error("the params have no JSON: {0}")]
+    #[error("the params cannot be written as JSON: {0}")]
     Params(String),
 }

@@ -7,6 +7,7 @@ use ahp_types::state::TelemetryCapabilities;
 use breakbulk_proto::Limits;
 use serde::Serialize;
 
+use super::memory::MemoryConfig;
 use crate::log::Seq;
 
 /// The limits of each connection. The defaults suit a host with many clients.
@@ -40,7 +41,8 @@ pub struct EndpointConfig {
     pub max_request_bytes: usize,
     /// Requests to a client that may be under way; more wait. 32.
     pub max_asks: usize,
-    /// How long a client may take to answer a request. 60 s.
+    /// How long a client may take to answer a request. 60 s. The time counts anew from each part of a long message that passes,
+    /// either way.
     pub ask_time: Duration,
     /// How long a client may take nothing while something waits for it. 60 s.
     pub stall_time: Duration,
@@ -48,6 +50,8 @@ pub struct EndpointConfig {
     pub max_lag: Seq,
     /// The longest delay that a client may ask for, so that more becomes one. 1 s.
     pub max_latency: Duration,
+    /// What all connections may hold together beside messages that are arriving.
+    pub memory: MemoryConfig,
     /// What the endpoint says of itself.
     pub welcome: Welcome,
 }
@@ -73,6 +77,7 @@ impl Default for EndpointConfig {
             stall_time: Duration::from_mins(1),
             max_lag: 1_000_000,
             max_latency: Duration::from_secs(1),
+            memory: MemoryConfig::default(),
             welcome: Welcome::default(),
         }
     }

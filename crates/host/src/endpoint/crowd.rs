@@ -11,7 +11,7 @@ use crate::log::Seq;
 /// What is shorter is coded sooner than it is looked up.
 const SHORT: usize = 64 << 10;
 /// Of what is longer, a client that is slow would keep too much text for others who are long done.
-const LONG: usize = 4 << 20;
+pub(super) const LONG: usize = 4 << 20;
 /// How many messages are looked back on.
 const MOST: usize = 8;
 

@@ -8,19 +8,20 @@ use ahp_types::errors::json_rpc_error_codes::INTERNAL_ERROR;
 use bytes::Bytes;
 use tracing::info;
 
-use super::clients::ClientHandle;
+use super::clients::{AskTime, ClientHandle};
 use super::connection::{Connection, Presence, Present};
 use super::end::End;
 use super::greeting::Greeted;
 use super::jobs::{Done, Job, Work};
-use super::methods::{ClientInfo, Refusal, Reply};
+use super::memory::NoMemory;
+use super::methods::{ClientInfo, Reply};
 use super::wire;
 use crate::error::MethodError;
 
 impl Connection {
     /// A job is done; or broke, without an outcome.
     pub(super) fn done(&mut self, job: Job, done: Option<Done>) {
-        let broke = || MethodError::new(INTERNAL_ERROR, "the method broke");
+        let broke = || MethodError::new(INTERNAL_ERROR, "an internal error of the host: its log has more");
         match (job.work, done) {
             (_, Some(Done::Greeted(Ok(greeted)))) => self.greeted(job.id, *greeted),
             (_, Some(Done::Greeted(Err(error)))) => self.not_greeted(job.id, error),
@@ -30,11 +31,10 @@ impl Connection {
                 let shown = if let Some(Done::Shown(shown)) = done { shown } else { Err(broke().into()) };
                 self.shown(job.id.as_ref(), &wish, shown);
             }
-            (Work::Dispatch(draft), Some(Done::Dispatched(outcome))) => self.dispatched(job.id, &draft, outcome),
-            (Work::Dispatch(draft), _) => {
-                let refusal = Refusal::new("an internal error");
-                self.dispatched(job.id, &draft, Err(refusal));
+            (Work::Dispatch(header), Some(Done::Dispatched(outcome))) => {
+                self.dispatched(job.id.as_ref(), &header, outcome);
             }
+            (Work::Dispatch(_), _) => self.end(End::Internal),
             (Work::Call { .. }, Some(Done::Called(reply, leave))) => {
                 self.replied(job.id.as_ref(), reply);
                 // It counts among the answers that wait now, and another may be read.
@@ -45,7 +45,7 @@ impl Connection {
     }
 
     fn replied(&mut self, id: Option<&Bytes>, reply: Result<Reply, MethodError>) {
-        let result = reply.and_then(|Reply { result, before }| {
+        let result = reply.and_then(|Reply { result, before, .. }| {
             if let Some((channel, action)) = before {
                 let action = self.aside(&channel, &action)?;
                 self.flush();
@@ -62,7 +62,9 @@ impl Connection {
         let takes = self.takes();
         self.by_reference(moved, takes.most);
         let introduced = self.shared.clients.acquaint(self.principal.clone(), introduced, is_new);
-        let (handle, orders) = ClientHandle::new(self.shared.config.max_asks, self.shared.config.ask_time);
+        let (silent, max_asks) = (self.shared.config.ask_time, self.shared.config.max_asks);
+        let most = silent.saturating_add(self.shared.config.limits.group_timeout().saturating_mul(2));
+        let (handle, orders) = ClientHandle::new(max_asks, AskTime { silent, most }, self.activity.clone());
         let registration = self.shared.clients.register(arrived, handle.clone());
         let info = ClientInfo {
             id: introduced.id,
@@ -74,6 +76,7 @@ impl Connection {
             capabilities: introduced.capabilities,
             message_bytes: takes.most,
             handle,
+            memory: self.memory.clone(),
         };
         info!(
             bytes = result.len(),
@@ -95,10 +98,12 @@ impl Connection {
 
     fn not_greeted(&mut self, id: Option<Bytes>, error: MethodError) {
         self.is_greeting = false;
-        let is_last = error.code == UNSUPPORTED_PROTOCOL_VERSION;
+        let end = match &error {
+            MethodError { code: UNSUPPORTED_PROTOCOL_VERSION, .. } => Some(End::Version),
+            MethodError { data: Some(data), .. } => NoMemory::of(data).map(End::NoMemory),
+            _ => None,
+        };
         let ticket = self.send(wire::failure(&id.unwrap_or_default(), &error));
-        if is_last {
-            self.sending.last = Some((ticket, End::Version));
-        }
+        self.sending.last = end.map(|end| (ticket, end));
     }
 }

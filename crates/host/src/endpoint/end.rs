@@ -7,6 +7,7 @@ use std::time::Duration;
 use breakbulk_proto::CloseReason;
 use thiserror::Error;
 
+use super::memory::NoMemory;
 use crate::lock::lock;
 use crate::log::{ReadError, Seq};
 
@@ -18,10 +19,10 @@ pub enum End {
     #[error("{0}")]
     Link(CloseReason),
     /// The same client has come in anew: the newest link wins.
-    #[error("the client has come in on another link")]
+    #[error("the same clientId has connected again: only the newest connection stays")]
     Fenced,
     /// The client took nothing for so long, while so much waited for it.
-    #[error("{bytes} bytes wait, and the client has taken nothing for {} s", after.as_secs())]
+    #[error("the client has read nothing for {} s while {bytes} bytes wait for it", after.as_secs())]
     Stalled {
         /// Bytes of messages that it has not taken.
         bytes: usize,
@@ -29,7 +30,7 @@ pub enum End {
         after: Duration,
     },
     /// The client is so many seqs behind the log.
-    #[error("the client is {behind} seqs behind, the limit is {limit}")]
+    #[error("the client is {behind} entries behind the log, the limit is {limit}: reconnect for a snapshot")]
     Lagging {
         /// How far behind it is.
         behind: Seq,
@@ -37,14 +38,18 @@ pub enum End {
         limit: Seq,
     },
     /// What the client would have had to get next is trimmed.
-    #[error("the client is behind what the log still has")]
+    #[error("the log has dropped entries that the client has not read yet: reconnect for a snapshot")]
     Trimmed,
     /// A channel that the client follows began anew, or lost turns that it may not have: only a snapshot shows it.
-    #[error("a channel began anew")]
+    #[error("a channel that the client follows was replaced: reconnect for a snapshot")]
     Reset,
     /// Nobody introduced themselves in time.
-    #[error("no handshake in {} s", .0.as_secs())]
+    #[error("no initialize or reconnect request came within {} s", .0.as_secs())]
     NoHandshake(Duration),
+    /// The client sent a message that cannot be taken, and to which there is no answer: it has no usable id, or is a
+    /// `dispatchAction` without a readable origin. Silence would leave the client waiting, or with a state of its own.
+    #[error("{0}")]
+    Invalid(String),
     /// No version that the client offers is spoken here.
     #[error("no protocol version in common")]
     Version,
@@ -52,10 +57,13 @@ pub enum End {
     #[error("{0}")]
     Log(ReadError),
     /// Something that should not happen here did; the log has more.
-    #[error("an internal error")]
+    #[error("an internal error of the host: its log has more")]
     Internal,
+    /// There was no memory in time for what the client would have had to get next.
+    #[error("{0}")]
+    NoMemory(NoMemory),
     /// There are as many connections as there may be.
-    #[error("there are too many connections")]
+    #[error("the host has as many connections as it allows: try again later")]
     Full,
     /// The host stops.
     #[error("the host stops")]
@@ -74,9 +82,11 @@ impl End {
             Self::Trimmed => "endpoint-trimmed",
             Self::Reset => "endpoint-reset",
             Self::NoHandshake(_) => "endpoint-no-handshake",
+            Self::Invalid(_) => "endpoint-invalid-message",
             Self::Version => "endpoint-version",
             Self::Log(_) => "endpoint-log",
             Self::Internal => "endpoint-internal",
+            Self::NoMemory(_) => "endpoint-no-memory",
             Self::Full => "endpoint-full",
             Self::Stopping => "endpoint-stopping",
         }
@@ -91,7 +101,8 @@ impl End {
             Self::Stalled { .. } => 4410,
             Self::Lagging { .. } | Self::Trimmed => 4411,
             Self::NoHandshake(_) => 4412,
-            Self::Full => 1013,
+            Self::Full | Self::NoMemory(_) => 1013,
+            Self::Invalid(_) => 4400,
             Self::Version => 4415,
             Self::Log(_) | Self::Internal => 1011,
             Self::Reset | Self::Stopping => CloseReason::Restart.code(),
@@ -144,8 +155,14 @@ mod tests {
     #[test]
     fn a_client_is_told_why_in_words() {
         let close = End::NoHandshake(Duration::from_secs(10)).as_close();
-        assert_eq!((close.code(), close.text().as_str()), (4412, "no handshake in 10 s"));
+        assert_eq!(
+            (close.code(), close.text().as_str()),
+            (4412, "no initialize or reconnect request came within 10 s")
+        );
         let close = End::Fenced.as_close();
-        assert_eq!((close.code(), close.text().as_str()), (4409, "the client has come in on another link"));
+        assert_eq!(
+            (close.code(), close.text().as_str()),
+            (4409, "the same clientId has connected again: only the newest connection stays")
+        );
     }
 }

@@ -106,6 +106,19 @@ impl Feed {
         pulled
     }
 
+    /// Goes back to before an entry: it and all behind it are pulled again. The tail must be idle.
+    pub(super) fn rewind(&mut self, seq: Seq) {
+        if let Pull::Idle(tail) = &mut self.pull {
+            self.position = seq.saturating_sub(1);
+            tail.seek(self.position);
+        }
+    }
+
+    /// Whether a client still has to hear of an entry.
+    pub(super) fn wants(&self, entry: &Entry) -> bool {
+        self.subscriptions.get(&entry.channel).is_some_and(|subscription| entry.seq > subscription.known)
+    }
+
     /// The subscription for which a client still has to hear of an entry. It is known from then on.
     pub(super) fn admit(&mut self, entry: &Entry) -> Option<Subscription> {
         let subscription = self.subscriptions.get_mut(&entry.channel)?;

@@ -1,5 +1,6 @@
 //! The handshake: `initialize` and `reconnect`, from params to a result and a feed that goes on where it ends.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use ahp_types::PROTOCOL_VERSION;
@@ -15,6 +16,7 @@ use serde_json::{Value, json};
 use super::Shared;
 use super::clients::Arrived;
 use super::feed::{Feed, Subscription, Subscriptions};
+use super::memory::{AnswerMemory, NoMemory};
 use super::methods::RawParams;
 use super::resume::{Replay, Shots, Taken};
 use super::room::{Takes, wide};
@@ -23,7 +25,7 @@ use super::wire;
 use crate::error::MethodError;
 use crate::log::{Channels, ReadError, Seq};
 
-/// The longest client id.
+/// The longest client id, and the longest of the other names that a client has for itself.
 const MAX_ID: usize = 256;
 
 /// A client that is welcome.
@@ -57,12 +59,25 @@ pub(super) async fn initialize(
     principal: Option<Arc<str>>,
     params: RawParams,
     takes: Takes,
+    memory: &AnswerMemory,
 ) -> Result<Greeted, MethodError> {
     let params: InitializeParams = params.parse()?;
     let offered = negotiate_protocol_version(&params.protocol_versions);
     let version =
-        offered.map_err(|_| MethodError::new(INVALID_PARAMS, "a protocol version is not MAJOR.MINOR.PATCH"))?;
+        offered.map_err(|_| MethodError::new(INVALID_PARAMS, "protocolVersions: each must be MAJOR.MINOR.PATCH"))?;
     let version = version.ok_or_else(unsupported)?.to_owned();
+    let channels = distinct(params.initial_subscriptions.unwrap_or_default());
+    let (count, limit) = (channels.len(), shared.config.max_subscriptions);
+    if count > limit {
+        // The result has no place for those that would be left out.
+        let why = format!("initialSubscriptions names {count} channels, and a client may follow {limit} at most");
+        return Err(MethodError::new(INVALID_PARAMS, why));
+    }
+    if let Some(info) = &params.client_info {
+        let names = [Some(&info.name), info.version.as_ref(), info.title.as_ref()];
+        names.into_iter().flatten().try_for_each(|name| short("clientInfo", name))?;
+    }
+    params.locale.iter().try_for_each(|locale| short("locale", locale))?;
     let introduced = Introduced {
         id: client_id(&params.client_id)?,
         version,
@@ -72,9 +87,7 @@ pub(super) async fn initialize(
     };
     let arrived = shared.clients.arrive(principal, introduced.id.clone()).await;
     let at = shared.log.bounds().await.map_err(|error| unreadable(&error))?.last;
-    let channels: Vec<Arc<str>> =
-        params.initial_subscriptions.unwrap_or_default().into_iter().map(Into::into).collect();
-    let shots = Shots::take(shared, &channels, at, takes.likely).await;
+    let shots = Shots::take(shared, memory, &channels, at, takes.likely).await?;
     let (feed, seq) = follow(shared, &shots, at);
     let front = format!(r#"{{"protocolVersion":{},"serverSeq":{seq},"snapshots":"#, Value::from(&*introduced.version));
     let result = joined(front, bodies(&shots), welcome(shared));
@@ -88,6 +101,7 @@ pub(super) async fn reconnect(
     principal: Option<Arc<str>>,
     params: RawParams,
     takes: Takes,
+    memory: &AnswerMemory,
 ) -> Result<Greeted, MethodError> {
     let params: ReconnectParams = params.parse()?;
     let (id, version) = (client_id(&params.client_id)?, PROTOCOL_VERSION.to_owned());
@@ -95,15 +109,15 @@ pub(super) async fn reconnect(
     let arrived = shared.clients.arrive(principal, introduced.id.clone()).await;
     let at = shared.log.bounds().await.map_err(|error| unreadable(&error))?.last;
     let channels: Vec<Arc<str>> = params.subscriptions.into_iter().map(Into::into).collect();
-    // A seq from the future, or from before everything, comes from another log.
-    let after = Seq::try_from(params.last_seen_server_seq).ok().filter(|after| *after <= at);
+    // A seq that was never the log's end comes from another log, or from a life of this one that a backup has undone.
+    let after = Seq::try_from(params.last_seen_server_seq).ok().filter(|after| shared.log.lag(*after).is_some());
     let replayed = match after {
-        Some(after) => replay(shared, after, &channels, takes).await,
+        Some(after) => replay(shared, memory, after, &channels, takes).await?,
         None => None,
     };
     let Resumed { result, notices, feed, moved } = match replayed {
         Some(replayed) => replayed,
-        None => snapshots(shared, &channels, at, takes.likely).await,
+        None => snapshots(shared, memory, &channels, at, takes.likely).await?,
     };
     Ok(Greeted { result, notices, feed, moved, introduced, arrived, is_new: false })
 }
@@ -116,35 +130,52 @@ struct Resumed {
     moved: Moved,
 }
 
-async fn replay(shared: &Shared, after: Seq, channels: &[Arc<str>], takes: Takes) -> Option<Resumed> {
+async fn replay(
+    shared: &Shared,
+    memory: &AnswerMemory,
+    after: Seq,
+    channels: &[Arc<str>],
+    takes: Takes,
+) -> Result<Option<Resumed>, NoMemory> {
     let (mut there, mut missing) = (Vec::new(), Vec::new());
     for channel in channels {
         match shared.views.size_of(channel, View::FULL).await {
             Ok(_) if there.len() < shared.config.max_subscriptions => there.push(channel.clone()),
             Ok(_) | Err(ViewError::NotFound) => missing.push(channel.clone()),
             // What cannot be shown may still be replayed.
-            Err(ViewError::Failed(_)) => there.push(channel.clone()),
+            Err(ViewError::Failed(_) | ViewError::NoMemory(_)) => there.push(channel.clone()),
         }
     }
-    let Replay { actions, notices, moved, tail, .. } = Replay::read(shared, after, &there, takes).await?;
+    let read = Replay::read(shared, memory, after, &there, takes).await?;
+    let Some(Replay { actions, notices, moved, tail, payment }) = read else { return Ok(None) };
     shared.counts.add("endpoint-replay", 1);
     shared.traffic.replayed.observe(wide(actions.len()));
     let result = joined(r#"{"type":"replay","actions":"#.to_owned(), actions.finish(), end(&missing));
+    let result = match payment {
+        Some(payment) => payment.attach(&result),
+        None => result,
+    };
     shared.traffic.replay_bytes.observe(wide(result.len()));
     // Which turns the client has is not known any more.
     let known = |channel| (channel, Subscription { known: after, is_windowed: true, ..Subscription::default() });
     let feed = Feed::new(tail, there.into_iter().map(known).collect());
-    Some(Resumed { result, notices, feed, moved })
+    Ok(Some(Resumed { result, notices, feed, moved }))
 }
 
 /// The types have no `missing` beside snapshots; clients take what is not shown for missing, and ours reads the field.
-async fn snapshots(shared: &Shared, channels: &[Arc<str>], at: Seq, limit: u64) -> Resumed {
+async fn snapshots(
+    shared: &Shared,
+    memory: &AnswerMemory,
+    channels: &[Arc<str>],
+    at: Seq,
+    limit: u64,
+) -> Result<Resumed, NoMemory> {
     shared.counts.add("endpoint-snapshots", 1);
-    let shots = Shots::take(shared, channels, at, limit).await;
+    let shots = Shots::take(shared, memory, channels, at, limit).await?;
     let (feed, _) = follow(shared, &shots, at);
     let result = joined(r#"{"type":"snapshot","snapshots":"#.to_owned(), bodies(&shots), end(&shots.missing));
     shared.traffic.snapshot_bytes.observe(wide(result.len()));
-    Resumed { result, notices: Vec::new(), feed, moved: shots.moved }
+    Ok(Resumed { result, notices: Vec::new(), feed, moved: shots.moved })
 }
 
 /// A feed that goes on behind snapshots, each of which knows everything up to `at` at least; and the seq up to which all of
@@ -188,16 +219,35 @@ fn welcome(shared: &Shared) -> String {
 }
 
 fn client_id(id: &str) -> Result<Arc<str>, MethodError> {
-    if id.is_empty() || id.len() > MAX_ID {
-        return Err(MethodError::new(INVALID_PARAMS, format!("a client id has 1 to {MAX_ID} bytes")));
+    if id.is_empty() {
+        return Err(MethodError::new(INVALID_PARAMS, "clientId is empty"));
     }
+    short("clientId", id)?;
     Ok(id.into())
+}
+
+/// Whether what a client says of itself is as short as that is: it is remembered when the client is gone.
+fn short(field: &str, text: &str) -> Result<(), MethodError> {
+    if text.len() <= MAX_ID {
+        return Ok(());
+    }
+    let why = format!("{field} has {} bytes, the limit is {MAX_ID}", text.len());
+    Err(MethodError::new(INVALID_PARAMS, why))
+}
+
+/// The names without repetitions, in their order.
+fn distinct(names: Vec<String>) -> Vec<Arc<str>> {
+    let mut seen = HashSet::new();
+    names.into_iter().map(Arc::from).filter(|name: &Arc<str>| seen.insert(Arc::clone(name))).collect()
 }
 
 fn unsupported() -> MethodError {
     let versions = SUPPORTED_PROTOCOL_VERSIONS.iter().map(|version| format!("^{version}"));
     let data = UnsupportedProtocolVersionErrorData { supported_versions: versions.collect() };
-    let error = MethodError::new(UNSUPPORTED_PROTOCOL_VERSION, "no protocol version in common");
+    let error = MethodError::new(
+        UNSUPPORTED_PROTOCOL_VERSION,
+        "none of the protocolVersions is spoken here: data.supportedVersions has those that are",
+    );
     error.with_data(json!(data))
 }
 

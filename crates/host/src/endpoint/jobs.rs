@@ -4,6 +4,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
+use breakbulk_proto::Grant;
 use bytes::Bytes;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::task::{Id, JoinSet};
@@ -23,6 +24,8 @@ pub(super) struct Job {
     pub(super) work: Work,
     /// Bytes of the request.
     pub(super) bytes: usize,
+    /// What pays for them, if they are many.
+    pub(super) grant: Option<Arc<Grant>>,
 }
 
 #[derive(Debug)]
@@ -33,7 +36,7 @@ pub(super) enum Work {
         /// Whether a later action may depend on it.
         writes: bool,
     },
-    Dispatch(Draft),
+    Dispatch(DraftHeader),
 }
 
 /// A channel that is to be followed.
@@ -45,11 +48,33 @@ pub(super) struct Wish {
 }
 
 /// An action as the client wrote it.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(super) struct Draft {
+    pub(super) header: DraftHeader,
+    pub(super) action: Bytes,
+    /// What pays for it, if it is long.
+    pub(super) grant: Option<Arc<Grant>>,
+}
+
+/// What is known of an action while it is carried out, when nobody may have its text any more.
+#[derive(Debug, Clone)]
+pub(super) struct DraftHeader {
     pub(super) channel: String,
     pub(super) client_seq: i64,
-    pub(super) action: Bytes,
+    /// Whether it answers or cancels something: it waits for nothing but what came before it for its own channel.
+    pub(super) goes_ahead: bool,
+}
+
+/// What became of an action.
+pub(super) enum Outcome {
+    /// It is in the log, from where its sender learns of it like everybody else.
+    Logged,
+    /// It goes back to its sender alone.
+    Refused { refusal: Refusal, action: Bytes },
+    /// Nothing: a newer link of the client is coming in, and acts in its name.
+    Superseded,
+    /// What carried it out panicked.
+    Broke,
 }
 
 /// How a job came out.
@@ -58,7 +83,7 @@ pub(super) enum Done {
     Shown(Result<Shown, ViewError>),
     /// With the leave to hold what was read, until it is taken up.
     Called(Result<Reply, MethodError>, Option<OwnedSemaphorePermit>),
-    Dispatched(Result<(), Refusal>),
+    Dispatched(Outcome),
 }
 
 /// Jobs under way. Dropping it gives them up.
@@ -69,6 +94,8 @@ pub(super) struct Jobs {
     /// Actions that wait for those before them.
     waiting: VecDeque<(u64, Job, Draft)>,
     bytes: usize,
+    /// Of these, the bytes that nothing pays for.
+    unpaid: usize,
     count: u64,
 }
 
@@ -88,33 +115,56 @@ impl Jobs {
         self.bytes
     }
 
+    /// Bytes of the requests under way that nothing pays for.
+    pub(super) const fn unpaid_bytes(&self) -> usize {
+        self.unpaid
+    }
+
     /// Begins a job.
     pub(super) fn start(&mut self, job: Job, future: impl Future<Output = Done> + Send + 'static) {
-        self.bytes = self.bytes.saturating_add(job.bytes);
-        self.count = self.count.saturating_add(1);
+        self.note(&job);
         self.run(self.count, job, future);
     }
 
     /// An action waits for its turn.
     pub(super) fn wait(&mut self, job: Job, draft: Draft) {
-        self.bytes = self.bytes.saturating_add(job.bytes);
-        self.count = self.count.saturating_add(1);
+        self.note(&job);
         self.waiting.push_back((self.count, job, draft));
     }
 
-    /// The next action, if it is its turn: none is under way, and no write that was asked for before it.
-    pub(super) fn next_dispatch(&mut self, begin: impl FnOnce(Draft) -> Answer<'static, Done>) {
-        let Some(&(place, ..)) = self.waiting.front() else { return };
-        let blocks = |(before, job): &(u64, Job)| match job.work {
-            Work::Dispatch(_) => true,
-            Work::Call { writes } => writes && *before < place,
-            Work::Greet | Work::Subscribe(_) => false,
-        };
-        if !self.running.values().any(blocks)
-            && let Some((place, job, draft)) = self.waiting.pop_front()
-        {
-            self.run(place, job, begin(draft));
+    /// Begins the next action whose turn it is, if there is one.
+    ///
+    /// An action waits for those before it, and for writes that were asked for before it. One that answers or cancels
+    /// something waits only for those of its own channel: the host waits for it, or is to stop.
+    pub(super) fn next_dispatch(&mut self, begin: impl FnOnce(Draft) -> Answer<'static, Done>) -> bool {
+        let Some(next) = self.next_place() else { return false };
+        let Some((place, job, draft)) = self.waiting.remove(next) else { return false };
+        self.run(place, job, begin(draft));
+        true
+    }
+
+    /// Where the action waits whose turn it is.
+    fn next_place(&self) -> Option<usize> {
+        let is_first = self.waiting.front().is_some_and(|(place, _, draft)| {
+            !self.running.values().any(|(before, job)| match &job.work {
+                Work::Dispatch(running) => !running.goes_ahead || running.channel == draft.header.channel,
+                Work::Call { writes } => *writes && before < place,
+                Work::Greet | Work::Subscribe(_) => false,
+            })
+        });
+        if is_first {
+            return Some(0);
         }
+        let has_before = |at: usize, channel: &str| {
+            let running = self.running.values().filter_map(|(_, job)| match &job.work {
+                Work::Dispatch(running) => Some(running),
+                _ => None,
+            });
+            let waiting = self.waiting.iter().take(at).map(|(_, _, before)| &before.header);
+            running.chain(waiting).any(|before| before.channel == channel)
+        };
+        let mut ahead = self.waiting.iter().enumerate().filter(|(_, (_, _, draft))| draft.header.goes_ahead);
+        ahead.find(|(at, (_, _, draft))| !has_before(*at, &draft.header.channel)).map(|(at, _)| at)
     }
 
     /// The next one that is done; without an outcome if it broke. `None` when none is under way. Cancel-safe.
@@ -126,7 +176,18 @@ impl Jobs {
         };
         let (_, job) = self.running.remove(&id)?;
         self.bytes = self.bytes.saturating_sub(job.bytes);
+        if job.grant.is_none() {
+            self.unpaid = self.unpaid.saturating_sub(job.bytes);
+        }
         Some((job, done))
+    }
+
+    fn note(&mut self, job: &Job) {
+        self.bytes = self.bytes.saturating_add(job.bytes);
+        if job.grant.is_none() {
+            self.unpaid = self.unpaid.saturating_add(job.bytes);
+        }
+        self.count = self.count.saturating_add(1);
     }
 
     fn run(&mut self, place: u64, job: Job, future: impl Future<Output = Done> + Send + 'static) {
@@ -135,9 +196,9 @@ impl Jobs {
     }
 }
 
-/// Whether a method gives contents of any length.
+/// Whether a method may give much.
 pub(super) fn reads(method: &str) -> bool {
-    method == "resourceRead"
+    ["resourceRead", "resourceList", "fetchTurns", "listSessions", "completions"].contains(&method)
 }
 
 /// Whether a later action may depend on what a method does.

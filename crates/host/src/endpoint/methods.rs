@@ -4,15 +4,17 @@ use std::sync::Arc;
 
 use ahp_types::actions::{ActionOrigin, StateAction};
 use ahp_types::commands::{ClientCapabilities, Implementation};
-use ahp_types::errors::json_rpc_error_codes::{INVALID_PARAMS, METHOD_NOT_FOUND};
+use ahp_types::errors::json_rpc_error_codes::{INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND};
 use breakbulk_proto::Message;
 use bytes::Bytes;
 use serde::de::DeserializeOwned;
 use thiserror::Error;
 
 use super::clients::ClientHandle;
+use super::memory::{AnswerMemory, Payment};
 use crate::error::MethodError;
 use crate::log::Answer;
+use crate::mismatch;
 
 /// What the host can do for a client beyond its own connection.
 pub trait Methods: Send + Sync + 'static {
@@ -25,8 +27,9 @@ pub trait Methods: Send + Sync + 'static {
     ) -> Answer<'a, Result<Reply, MethodError>>;
 
     /// Checks a client's action and puts it into the log, from where its sender learns of it like everybody else. Actions
-    /// of one client come one after the other, in its order, and after the writes that it asked for before.
-    fn dispatch<'a>(&'a self, client: &'a ClientInfo, dispatched: Dispatched) -> Answer<'a, Result<(), Refusal>>;
+    /// of one client come one after the other, in its order, and after the writes that it asked for before. What is refused
+    /// is given back.
+    fn dispatch<'a>(&'a self, client: &'a ClientInfo, dispatched: Dispatched) -> Answer<'a, Result<(), Refused>>;
 
     /// A client has come in, on a connection of its own: comes first, and [`gone`](Self::gone) last. A client that comes
     /// back may be here before its old connection is gone; [`ClientInfo::connection`] tells them apart. Like the three
@@ -51,11 +54,34 @@ pub struct Reply {
     /// An action on this channel that is for who asked alone, and comes before the answer: the JSON of it. It is in no
     /// log, and has no place in the order.
     pub before: Option<(Arc<str>, Message)>,
+    /// Whether there was memory for all of it before it was made, and its bytes carry it.
+    pub(crate) is_paid: bool,
+}
+
+impl Reply {
+    /// A result that carries what pays for it.
+    pub(crate) fn paid(result: &Message, payment: Payment) -> Self {
+        Self { result: payment.attach(result), before: None, is_paid: true }
+    }
+
+    /// Bytes that are still to be paid for.
+    pub(super) fn unpaid_bytes(&self) -> usize {
+        let before = self.before.as_ref().map_or(0, |(_, action)| action.len());
+        if self.is_paid { 0 } else { before.saturating_add(self.result.len()) }
+    }
+
+    /// Pays for them.
+    pub(super) fn pay(self, payment: Payment) -> Self {
+        let payment = Arc::new(payment);
+        let result = self.result.with_owner(&payment);
+        let before = self.before.map(|(channel, action)| (channel, action.with_owner(&payment)));
+        Self { result, before, is_paid: true }
+    }
 }
 
 impl From<Message> for Reply {
     fn from(result: Message) -> Self {
-        Self { result, before: None }
+        Self { result, before: None, is_paid: false }
     }
 }
 
@@ -64,7 +90,7 @@ impl From<Message> for Reply {
 pub fn not_offered(method: &str) -> MethodError {
     // The name is the peer's: no more of it than a method can have.
     let name: String = method.chars().take(64).collect();
-    MethodError::new(METHOD_NOT_FOUND, format!("the method {name:?} is not offered"))
+    MethodError::new(METHOD_NOT_FOUND, format!("this host has no method {name:?}"))
 }
 
 /// Who a client is, once it has introduced itself.
@@ -88,6 +114,8 @@ pub struct ClientInfo {
     pub message_bytes: u64,
     /// The way to it.
     pub handle: ClientHandle,
+    /// What answers to it may take.
+    pub memory: AnswerMemory,
 }
 
 /// The `params` of a request, as the client wrote them.
@@ -111,11 +139,10 @@ impl RawParams {
     /// # Errors
     /// `InvalidParams`, with what is wrong.
     pub fn parse<T: DeserializeOwned>(&self) -> Result<T, MethodError> {
-        serde_json::from_slice(&self.0).map_err(|error| {
-            // Where, and what kind of trouble; what was written stays with the peer.
-            let place = format!("line {} column {}", error.line(), error.column());
-            let kind = if error.is_data() { "do not fit the method" } else { "are no JSON" };
-            MethodError::new(INVALID_PARAMS, format!("the params {kind}, at {place}"))
+        // A look for the field takes longer, and only a text that does not fit is looked at again.
+        serde_json::from_slice(&self.0).map_err(|_| {
+            let why = mismatch::describe::<T>(&self.0).unwrap_or_else(|| "they do not fit the method".to_owned());
+            MethodError::new(INVALID_PARAMS, format!("invalid params: {why}"))
         })
     }
 }
@@ -129,6 +156,8 @@ pub struct Dispatched {
     pub client_seq: i64,
     /// The action.
     pub action: StateAction,
+    /// Its bytes, as the client wrote it.
+    pub bytes: usize,
 }
 
 impl Dispatched {
@@ -139,14 +168,36 @@ impl Dispatched {
     }
 }
 
-/// Why an action was not taken. The client gets it back with this text as its `rejectionReason`.
-#[derive(Debug, Clone, PartialEq, Eq, Error)]
-#[error("{0}")]
-pub struct Refusal(pub String);
+/// An action that was not taken, and why.
+#[derive(Debug, Clone)]
+pub struct Refused {
+    /// Why.
+    pub refusal: Refusal,
+    /// The action, as it was dispatched.
+    pub action: Box<StateAction>,
+}
+
+/// Why an action was not taken. The client gets it back with the reason as its `rejectionReason`; where it was dispatched
+/// by a request, the request fails with the code too.
+#[derive(Debug, Clone, PartialEq, Error)]
+#[error("{}", .0.message)]
+pub struct Refusal(MethodError);
 
 impl Refusal {
-    /// For this reason.
+    /// For this reason. The code is `InvalidRequest`: the action does not suit the state.
     pub fn new(reason: impl Into<String>) -> Self {
-        Self(reason.into())
+        Self(MethodError::new(INVALID_REQUEST, reason))
+    }
+
+    /// What a request fails with.
+    #[must_use]
+    pub fn into_error(self) -> MethodError {
+        self.0
+    }
+}
+
+impl From<MethodError> for Refusal {
+    fn from(error: MethodError) -> Self {
+        Self(error)
     }
 }

@@ -8,6 +8,7 @@ use bytes::Bytes;
 use tokio::time::Instant;
 use tracing::{debug, warn};
 
+use super::actions::LONG;
 use super::clients::Order;
 use super::coalesce::Held;
 use super::connection::Connection;
@@ -65,7 +66,7 @@ impl Connection {
     /// Sends a message. The machine gives it its place.
     pub(super) fn send(&mut self, message: Message) -> Ticket {
         let ticket = self.sending.begin(message.len());
-        self.driver.handle(Input::send(ticket.0, message));
+        self.driver.handle(Input::send(ticket, message));
         ticket
     }
 
@@ -76,7 +77,8 @@ impl Connection {
             Ok(result) => wire::response(id, &result),
             Err(error) => {
                 self.shared.counts.add("endpoint-error-answers", 1);
-                debug!(code = error.code, "a request failed: {error}");
+                // Not its words: they may name what is the client's own.
+                debug!(code = error.code, "a request failed");
                 wire::failure(id, &error)
             }
         };
@@ -118,7 +120,20 @@ impl Connection {
             Err(ReadError::Trimmed { .. }) => return self.end(End::Trimmed),
             Err(error) => return self.end(End::Log(error)),
         };
-        for entry in entries {
+        self.is_behind = !entries.is_empty();
+        for mut entry in entries {
+            let wants = self.present.as_ref().is_some_and(|present| present.feed.wants(&entry));
+            if wants && entry.body.len() > LONG {
+                let paid =
+                    self.paid.take().map(|payment| self.shared.actions.add(entry.seq, entry.body.clone(), payment));
+                let Some(body) = paid.or_else(|| self.shared.actions.body(&self.memory, &entry)) else {
+                    if let Some(present) = &mut self.present {
+                        present.feed.rewind(entry.seq);
+                    }
+                    return self.block(&entry);
+                };
+                entry.body = body;
+            }
             let admitted = self.present.as_mut().and_then(|present| present.feed.admit(&entry));
             let Some(Subscription { latency, is_windowed, .. }) = admitted else { continue };
             match Said::of(&entry.body) {

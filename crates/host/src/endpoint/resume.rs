@@ -7,7 +7,9 @@ use tracing::{info, warn};
 
 use super::Shared;
 use super::list::Envelopes;
+use super::memory::{AnswerMemory, NoMemory, Payment};
 use super::room::{Takes, narrow, room, too_large, wide};
+use super::snapshots::Snapshots;
 use super::views::{Moved, Shot, Tight, View, ViewError};
 use super::wire::{self, Said};
 use crate::log::{Channels, Entry, Seq, Tail};
@@ -17,6 +19,8 @@ use crate::state::slim::{self, Slim};
 const SLACK: u64 = 4096;
 /// How much of the log is read in one step. Each is a way to another thread and back.
 const PAGE: usize = 1 << 20;
+/// How much is read before there is memory for it.
+const FIRST_PAGE: usize = 48 << 10;
 /// What an action in a replay has around it.
 const ITEM: u64 = 32;
 
@@ -51,12 +55,21 @@ struct Wanted {
 impl Shots {
     /// Takes snapshots of these channels. If all of them are more than `limit`, the largest are cut to their last turns; if
     /// they still are, what is large in the largest goes by reference; and if they still are, the largest are left out.
-    pub(super) async fn take(shared: &Shared, channels: &[Arc<str>], at_least: Seq, limit: u64) -> Self {
-        let mut shots = Self::default();
+    ///
+    /// # Errors
+    /// There was no memory for them in time.
+    pub(super) async fn take(
+        shared: &Shared,
+        memory: &AnswerMemory,
+        channels: &[Arc<str>],
+        at_least: Seq,
+        limit: u64,
+    ) -> Result<Self, NoMemory> {
+        let (mut shots, mut own) = (Self::default(), 0);
         let mut wanted = shots.measure(shared, channels).await;
         let room = limit.saturating_sub(SLACK);
         shots.cut(shared, &mut wanted, room).await;
-        shots.tighten(shared, &mut wanted, at_least, room).await;
+        shots.tighten(shared, memory, &mut wanted, at_least, room, &mut own).await?;
         // In the order in which they were asked for.
         wanted.sort_by_key(|wanted| channels.iter().position(|channel| *channel == wanted.channel));
         for Wanted { channel, view, tight, .. } in wanted {
@@ -65,12 +78,13 @@ impl Shots {
                 shots.taken.push(Taken { channel, shot, is_windowed });
                 continue;
             }
-            match shared.views.snapshot(&channel, view, at_least).await {
+            match Snapshots::take(shared, memory, &channel, view, at_least, &mut own).await {
                 Ok(shot) => shots.taken.push(Taken { channel, shot, is_windowed: view != View::FULL }),
+                Err(ViewError::NoMemory(error)) => return Err(error),
                 Err(error) => shots.miss(channel, &error),
             }
         }
-        shots
+        Ok(shots)
     }
 
     async fn measure(&mut self, shared: &Shared, channels: &[Arc<str>]) -> Vec<Wanted> {
@@ -112,24 +126,43 @@ impl Shots {
     }
 
     /// Makes the largest fit what the others leave, or an equal share; those that cannot be are left out.
-    async fn tighten(&mut self, shared: &Shared, wanted: &mut Vec<Wanted>, at_least: Seq, room: u64) {
+    async fn tighten(
+        &mut self,
+        shared: &Shared,
+        memory: &AnswerMemory,
+        wanted: &mut Vec<Wanted>,
+        at_least: Seq,
+        room: u64,
+        own: &mut u64,
+    ) -> Result<(), NoMemory> {
         while total(wanted) > room {
             let share = room / wide(wanted.len().max(1));
             let largest = wanted.iter().enumerate().max_by_key(|(_, wanted)| wanted.bytes).map(|(at, _)| at);
-            let Some(at) = largest else { return };
+            let Some(at) = largest else { break };
             let mut large = wanted.swap_remove(at);
             let left = room.saturating_sub(total(wanted)).max(share);
-            if large.tight.is_none()
-                && let Ok(Some(tight)) = shared.views.tight(&large.channel, large.view, at_least, narrow(left)).await
-            {
+            let tight = if large.tight.is_none() {
+                fitted(shared, memory, &large.channel, large.view, at_least, left, own).await
+            } else {
+                Ok(None)
+            };
+            if let Err(ViewError::NoMemory(error)) = tight {
+                return Err(error);
+            }
+            if let Ok(Some(tight)) = tight {
                 (large.bytes, large.tight) = (wide(tight.shot.body.len()), Some(tight));
                 wanted.push(large);
                 continue;
             }
             shared.counts.add("endpoint-left-out", 1);
-            warn!(bytes = large.bytes, limit = room, "a channel is more than the client takes, and is left out");
+            warn!(
+                bytes = large.bytes,
+                limit = room,
+                "a channel is left out of an answer: its snapshot is larger than what the client takes"
+            );
             self.missing.push(large.channel);
         }
+        Ok(())
     }
 
     fn miss(&mut self, channel: Arc<str>, error: &ViewError) {
@@ -155,7 +188,8 @@ impl Shown {
     /// goes by reference; and if it still is, there is none.
     pub(super) async fn take(
         shared: &Shared,
-        channel: &str,
+        memory: &AnswerMemory,
+        channel: &Arc<str>,
         view: View,
         at_least: Seq,
         limit: u64,
@@ -164,15 +198,15 @@ impl Shown {
         let size = views.size_of(channel, view).await?;
         let whole = |shot, view| Self { shot, moved: Moved::default(), is_windowed: view != View::FULL };
         if size <= room {
-            return Ok(whole(views.snapshot(channel, view, at_least).await?, view));
+            return Ok(whole(Snapshots::take(shared, memory, channel, view, at_least, &mut 0).await?, view));
         }
         let turns = shared.config.window_turns;
         let window = View::window(view.turns.map_or(turns, |wanted| wanted.min(turns)));
         if views.size_of(channel, window).await? <= room {
             shared.counts.add("endpoint-windowed", 1);
-            return Ok(whole(views.snapshot(channel, window, at_least).await?, window));
+            return Ok(whole(Snapshots::take(shared, memory, channel, window, at_least, &mut 0).await?, window));
         }
-        match views.tight(channel, window, at_least, narrow(room)).await? {
+        match fitted(shared, memory, channel, window, at_least, room, &mut 0).await? {
             Some(Tight { shot, moved, is_windowed }) => Ok(Self { shot, moved, is_windowed }),
             None => Err(too_large(size, limit).into()),
         }
@@ -189,29 +223,66 @@ pub(super) struct Replay {
     pub(super) moved: Moved,
     /// Goes on where the replay ends.
     pub(super) tail: Box<dyn Tail>,
+    /// What pays for it, if it is long.
+    pub(super) payment: Option<Payment>,
 }
 
 impl Replay {
     /// Reads what was missed since `after`; `None` if that is more than half of what the client takes in one message, more than
     /// the configured count, not all there, or no longer all that there is to say. What the client could not have taken
     /// alone goes by reference, and counts as what is left of it.
-    pub(super) async fn read(shared: &Shared, after: Seq, channels: &[Arc<str>], takes: Takes) -> Option<Self> {
+    ///
+    /// A little is read as it is; before more is, there is memory for all that it can become.
+    ///
+    /// # Errors
+    /// There was no memory for it in time.
+    pub(super) async fn read(
+        shared: &Shared,
+        memory: &AnswerMemory,
+        after: Seq,
+        channels: &[Arc<str>],
+        takes: Takes,
+    ) -> Result<Option<Self>, NoMemory> {
         let tail = shared.log.tail(after, Channels::only(channels.iter().cloned()));
-        let mut replay = Self { actions: Envelopes::default(), notices: Vec::new(), moved: Moved::default(), tail };
-        let (mut left, alone) = ((takes.likely / 2).saturating_sub(SLACK), room(takes.most));
+        let most = (takes.likely / 2).saturating_sub(SLACK);
+        let first =
+            Self { actions: Envelopes::default(), notices: Vec::new(), moved: Moved::default(), tail, payment: None };
+        let mut left = most;
+        let Some((replay, is_all)) = first.read_some(shared, FIRST_PAGE, &mut left, takes).await else {
+            return Ok(None);
+        };
+        if is_all {
+            return Ok(Some(replay));
+        }
+        let payment = memory.reserve(narrow(most)).await?;
+        let Some((mut replay, _)) = replay.read_some(shared, usize::MAX, &mut left, takes).await else {
+            return Ok(None);
+        };
+        replay.payment = Some(payment);
+        Ok(Some(replay))
+    }
+
+    /// Reads up to so many bytes, beside the last entry; whether that was all. `None` as above.
+    async fn read_some(mut self, shared: &Shared, bytes: usize, left: &mut u64, takes: Takes) -> Option<(Self, bool)> {
+        let alone = room(takes.most);
+        let (replay, mut read) = (&mut self, 0_usize);
         loop {
-            let page = replay.tail.ready(PAGE).await;
+            if read >= bytes {
+                return Some((self, false));
+            }
+            let page = replay.tail.ready(PAGE.min(bytes)).await;
             let page = page.inspect_err(|error| info!("no replay: {error}")).ok()?;
             if page.is_empty() {
-                return Some(replay);
+                return Some((self, true));
             }
             for mut entry in page {
-                left = left.checked_sub(ITEM)?;
+                read = read.saturating_add(entry.body.len());
+                *left = left.checked_sub(ITEM)?;
                 if entry.body.len() > alone {
-                    let slim = slimmed(&entry, left).await?;
+                    let slim = slimmed(&entry, *left).await?;
                     (entry.body, replay.moved) = (slim.text.to_bytes(), replay.moved.and(slim.moved));
                 }
-                left = left.checked_sub(wide(entry.body.len()))?;
+                *left = left.checked_sub(wide(entry.body.len()))?;
                 match Said::of(&entry.body) {
                     Said::Action if wire::truncates(&entry.body) => return None,
                     Said::Action => replay.actions.push(entry.seq, &entry.body),
@@ -225,6 +296,33 @@ impl Replay {
             }
         }
     }
+}
+
+/// A snapshot in at most so many bytes, if there is one, when there is memory for it.
+async fn fitted(
+    shared: &Shared,
+    memory: &AnswerMemory,
+    channel: &str,
+    view: View,
+    at_least: Seq,
+    most: u64,
+    own: &mut u64,
+) -> Result<Option<Tight>, ViewError> {
+    let payment = {
+        let mut turn = memory.turn();
+        loop {
+            if let Some(payment) = turn.try_reserve_beside(narrow(most), *own) {
+                break payment;
+            }
+            turn.wait(narrow(most)).await?;
+        }
+    };
+    *own = own.saturating_add(most);
+    let tight = shared.views.tight(channel, view, at_least, narrow(most)).await?;
+    Ok(tight.map(|Tight { shot, moved, is_windowed }| {
+        let shot = Shot { body: payment.attach(&shot.body), ..shot };
+        Tight { shot, moved, is_windowed }
+    }))
 }
 
 /// An action in at most so many bytes. It is large, and has a thread of its own.

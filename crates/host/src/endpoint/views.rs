@@ -2,6 +2,7 @@
 
 use thiserror::Error;
 
+use super::memory::NoMemory;
 use crate::error::MethodError;
 use crate::log::{Answer, Seq};
 pub use crate::state::{Moved, Shot, Tight, View};
@@ -35,8 +36,16 @@ pub trait Views: Send + Sync + 'static {
         })
     }
 
-    /// The seq up to which the state has followed the log.
-    fn reached(&self) -> Seq;
+    /// Waits until channels in memory take no more than they may.
+    fn settled(&self) -> Answer<'_, ()> {
+        Box::pin(async {})
+    }
+
+    /// The seq of the last entry of a channel in its state, when that has everything up to `at_least`: while it stays the
+    /// same, so does the snapshot. `None` if that is not known.
+    fn version<'a>(&'a self, _channel: &'a str, _at_least: Seq) -> Answer<'a, Result<Option<Seq>, ViewError>> {
+        Box::pin(async { Ok(None) })
+    }
 }
 
 /// Why a channel cannot be shown.
@@ -48,6 +57,9 @@ pub enum ViewError {
     /// It is there, and cannot be shown.
     #[error(transparent)]
     Failed(#[from] MethodError),
+    /// There was no memory for it in time.
+    #[error(transparent)]
+    NoMemory(#[from] NoMemory),
 }
 
 impl From<StateError> for ViewError {
@@ -78,7 +90,18 @@ impl Views for State {
         Box::pin(async move { Ok(Self::tight(self, channel, view, at_least, room).await?) })
     }
 
-    fn reached(&self) -> Seq {
-        self.position()
+    fn settled(&self) -> Answer<'_, ()> {
+        Box::pin(Self::settled(self))
+    }
+
+    fn version<'a>(&'a self, channel: &'a str, at_least: Seq) -> Answer<'a, Result<Option<Seq>, ViewError>> {
+        Box::pin(async move {
+            self.reached_on(channel, at_least).await?;
+            match self.read(channel, |_, seq| seq).await {
+                Ok(seq) => Ok(Some(seq)),
+                Err(StateError::Damaged(_)) => Ok(None),
+                Err(error) => Err(error.into()),
+            }
+        })
     }
 }

@@ -97,6 +97,36 @@ pub(super) fn rejection(seq: Seq, channel: &str, action: &Bytes, origin: &Action
     [front.into(), action.clone(), end.into()].into_iter().collect()
 }
 
+/// The same JSON with `null` for each array and object that lies inside of `limit` others.
+pub(super) fn pruned(text: &[u8], limit: u32) -> Bytes {
+    let (mut out, mut depth, mut is_string, mut is_escaped) = (Vec::with_capacity(text.len()), 0_u32, false, false);
+    for &byte in text {
+        let is_outside = !is_string;
+        match byte {
+            _ if is_escaped => is_escaped = false,
+            b'\\' if is_string => is_escaped = true,
+            b'"' => is_string = !is_string,
+            b'[' | b'{' if is_outside => {
+                depth = depth.saturating_add(1);
+                if depth == limit.saturating_add(1) {
+                    out.extend_from_slice(b"null");
+                }
+            }
+            b']' | b'}' if is_outside => {
+                depth = depth.saturating_sub(1);
+                if depth == limit {
+                    continue;
+                }
+            }
+            _ => {}
+        }
+        if depth <= limit {
+            out.push(byte);
+        }
+    }
+    out.into()
+}
+
 /// An action for one client. `seq` is what the client has got so far: it takes no place of its own in the order.
 pub(super) fn aside(seq: Seq, channel: &str, action: &Message) -> Message {
     let front = format!(
@@ -150,6 +180,8 @@ pub(super) struct Incoming {
     pub(super) method: Option<String>,
     /// Its id as it is written; `None` where no answer is possible.
     pub(super) id: Option<Bytes>,
+    /// Why it is neither a request, a notification nor a response.
+    pub(super) fault: Option<&'static str>,
     /// The params; an empty object where there are none.
     pub(super) params: Bytes,
     /// The result of a response.
@@ -166,12 +198,26 @@ impl Incoming {
         let raw = |i| found.get(i).map(|value: Found| slice(message, value.span));
         // Many write `null` for what is not there.
         let there = |i| found.get(i).filter(|value| value.kind != Kind::Null).and_then(|_| raw(i));
-        let method = found.get(0).filter(|method| method.kind == Kind::String);
+        let named = found.get(0);
+        let method = named.filter(|method| method.kind == Kind::String);
         let method = method.and_then(|method| json::string(&message.read(method.span)).map(|text| text.into_owned()));
-        let id = found.get(1).filter(|id| matches!(id.kind, Kind::String | Kind::Number));
+        let id = found.get(1);
+        let fault = match (named, &method, id.map(|id| id.kind)) {
+            (Some(_), None, _) => Some("method must be a string"),
+            (Some(_), Some(_), None | Some(Kind::String | Kind::Number)) => None,
+            // Many write it into a notification; as a request it could not be answered.
+            (Some(_), Some(method), Some(Kind::Null)) if is_notification(method) => None,
+            (Some(_), Some(_), Some(_)) => Some("the id of a request must be a string or a number"),
+            (None, ..) if found.get(3).or(found.get(4)).is_none() => {
+                Some("a message needs a method, a result or an error")
+            }
+            (None, ..) => None,
+        };
+        let id = id.filter(|id| matches!(id.kind, Kind::String | Kind::Number));
         Self {
             method,
             id: id.map(|id| slice(message, id.span)),
+            fault,
             params: there(2).unwrap_or_else(|| Bytes::from_static(b"{}")),
             result: raw(3),
             error: there(4),
@@ -182,6 +228,11 @@ impl Incoming {
     pub(super) fn number(&self) -> Option<u64> {
         json::number(self.id.as_ref()?).to_u64()
     }
+}
+
+/// Whether clients dispatch this without waiting for an answer.
+fn is_notification(method: &str) -> bool {
+    matches!(method, "dispatchAction" | "unsubscribe")
 }
 
 /// A part of a message: shared if it lies in one piece, copied else.
@@ -210,6 +261,18 @@ fn around(front: String, inner: &Message) -> Message {
 #[expect(clippy::unwrap_used, reason = "a test may fail by panicking")]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_nested_deeper_becomes_null() {
+        for (text, limit, want) in [
+            (r#"{"a":[1,{"b":[2,[3]]},"]"],"c":"[\"{"}"#, 2, r#"{"a":[1,null,"]"],"c":"[\"{"}"#),
+            (r#"{"a":[1,{"b":[2,[3]]},"]"],"c":"[\"{"}"#, 4, r#"{"a":[1,{"b":[2,null]},"]"],"c":"[\"{"}"#),
+            ("[[],[[]],{}]", 1, "[null,null,null]"),
+            ("[[],[[]],{}]", 3, "[[],[[]],{}]"),
+        ] {
+            assert_eq!(pruned(text.as_bytes(), limit), want, "{text}");
+        }
+    }
 
     fn value(message: &Message) -> Value {
         serde_json::from_slice(&message.to_bytes()).unwrap()
@@ -260,7 +323,8 @@ mod tests {
         assert_eq!(answer, Message::from(r#"{"jsonrpc":"2.0","id":"aA","result":[1]}"#));
         let error = MethodError::new(-32602, "no").with_data(json!({"a": 1}));
         assert_eq!(value(&failure(&Bytes::from_static(b"4"), &error))["error"]["data"], json!({"a": 1}));
-        assert!(read(r#"{"jsonrpc":"2.0","id":null,"method":"m"}"#).id.is_none());
+        let unnamed = read(r#"{"jsonrpc":"2.0","id":null,"method":"dispatchAction"}"#);
+        assert!(unnamed.id.is_none() && unnamed.fault.is_none(), "a notification");
         assert_eq!(read(r#"{"jsonrpc":"2.0","id":12,"result":{}}"#).number(), Some(12));
     }
 }

@@ -24,7 +24,7 @@ pub enum FileError {
     #[error("not found")]
     NotFound,
     /// The path leads out of the roots, by itself or through a symbolic link.
-    #[error("outside of the roots")]
+    #[error("outside of the directories that this host serves (its roots)")]
     Outside,
     /// A root, or a directory with a root in it, cannot be deleted, moved or replaced.
     #[error("a root cannot be deleted, moved or replaced")]
@@ -33,16 +33,16 @@ pub enum FileError {
     #[error("permission denied by the file system")]
     Denied,
     /// A device, a pipe or a socket. None is ever opened.
-    #[error("a device, pipe or socket")]
+    #[error("a device, pipe or socket, not a regular file")]
     Special,
     /// Something is there, and the caller did not want to replace it.
     #[error("already exists")]
     AlreadyExists,
     /// The file is no longer the one that `ifMatch` names.
-    #[error("the file has changed")]
+    #[error("the file has changed since the version that ifMatch names")]
     Conflict,
     /// A directory, where only a file will do.
-    #[error("is a directory")]
+    #[error("a directory, where a file is needed")]
     IsDirectory,
     /// Not a directory, where only a directory will do.
     #[error("not a directory")]
@@ -75,9 +75,21 @@ pub enum FileError {
         /// What is allowed.
         limit: u64,
     },
-    /// More entries, or more levels, than are allowed at once.
-    #[error("more than {limit} entries or levels")]
+    /// More files and directories than are allowed at once.
+    #[error("more than {limit} files and directories, which is the limit")]
     TooMany {
+        /// What is allowed.
+        limit: usize,
+    },
+    /// Directories inside of directories, more levels than are allowed.
+    #[error("more than {limit} levels of directories, which is the limit")]
+    TooDeep {
+        /// What is allowed.
+        limit: usize,
+    },
+    /// As many watches as are allowed at once are there.
+    #[error("there are {limit} watches already, which is the limit: unsubscribe from some first")]
+    TooManyWatches {
         /// What is allowed.
         limit: usize,
     },
@@ -85,7 +97,7 @@ pub enum FileError {
     #[error("too many symbolic links")]
     Links,
     /// No room on the disk.
-    #[error("no room on the disk")]
+    #[error("the disk of the host is full")]
     Full,
     /// Changes cannot be watched: the system has no more watches to give.
     #[error("changes cannot be watched: {0}")]
@@ -114,6 +126,8 @@ impl FileError {
             | Self::BadPattern
             | Self::TooLarge { .. }
             | Self::TooMany { .. }
+            | Self::TooDeep { .. }
+            | Self::TooManyWatches { .. }
             | Self::Links => json_rpc_error_codes::INVALID_PARAMS,
             Self::Full | Self::Watch(_) | Self::System(_) => json_rpc_error_codes::INTERNAL_ERROR,
         }
@@ -129,7 +143,9 @@ impl FileError {
                 data["size"] = json!(size);
                 data["limit"] = json!(limit);
             }
-            Self::TooMany { limit } => data["limit"] = json!(limit),
+            Self::TooMany { limit } | Self::TooDeep { limit } | Self::TooManyWatches { limit } => {
+                data["limit"] = json!(limit)
+            }
             _ => {}
         }
         data
@@ -155,7 +171,7 @@ impl FileError {
             Self::BadBase64 => "badBase64",
             Self::BadPattern => "badPattern",
             Self::TooLarge { .. } => "tooLarge",
-            Self::TooMany { .. } => "tooMany",
+            Self::TooMany { .. } | Self::TooDeep { .. } | Self::TooManyWatches { .. } => "tooMany",
             Self::Links => "tooManyLinks",
             Self::Full => "diskFull",
             Self::Watch(_) => "watch",

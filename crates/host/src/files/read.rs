@@ -21,6 +21,13 @@ pub(super) fn read(roots: &Roots, limit: u64, params: &ResourceReadParams) -> Re
     Ok(encoded(&spot.real, contents(&file, limit)?, params.encoding.as_ref()))
 }
 
+/// How long a file is.
+pub(super) fn size_of(roots: &Roots, limit: u64, uri: &str) -> Result<u64, FileError> {
+    let (file, _) = open(roots, &path_of(uri)?)?;
+    let size = file.metadata()?.len();
+    if size > limit { Err(FileError::TooLarge { size, limit }) } else { Ok(size) }
+}
+
 /// Contents as a client gets them; what kind they are is seen from the name and from themselves.
 pub(crate) fn encoded(name: &Path, bytes: Vec<u8>, encoding: Option<&ContentEncoding>) -> ResourceReadResult {
     let asked_for_text = encoding == Some(&ContentEncoding::Utf8);

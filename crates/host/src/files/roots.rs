@@ -11,10 +11,10 @@ use super::error::{FileError, RootError};
 use super::walk::Walk;
 
 /// Enough to hold a directory and to look things up in it.
-pub(super) const HOLD: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+pub(crate) const HOLD: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
 /// For files. `NONBLOCK`: a pipe that was put there a moment ago must not hold us up.
-pub(super) const FILE: OFlags = OFlags::NOFOLLOW.union(OFlags::NONBLOCK).union(OFlags::NOCTTY).union(OFlags::CLOEXEC);
+pub(crate) const FILE: OFlags = OFlags::NOFOLLOW.union(OFlags::NONBLOCK).union(OFlags::NOCTTY).union(OFlags::CLOEXEC);
 
 /// For the entries of a directory.
 pub(super) const LISTING: OFlags =
@@ -155,6 +155,6 @@ pub(super) fn names_in(dir: OwnedFd, limit: usize) -> Result<Vec<OsString>, File
 }
 
 /// Opens a directory by one name in a directory that is held.
-pub(super) fn hold_in(dir: &OwnedFd, name: &std::ffi::OsStr) -> Result<OwnedFd, Errno> {
+pub(crate) fn hold_in(dir: &OwnedFd, name: &std::ffi::OsStr) -> Result<OwnedFd, Errno> {
     openat(dir, name, HOLD, Mode::empty())
 }

@@ -31,9 +31,7 @@ pub(super) struct Stage {
 impl Stage {
     /// A free name in the directory of `spot`.
     pub(super) fn beside(spot: &Spot, budget: Budget) -> Result<Self, FileError> {
-        let mut random = [0; 8];
-        getrandom::fill(&mut random).map_err(|error| FileError::System(error.to_string()))?;
-        let name = format!("{PREFIX}{:016x}{SUFFIX}", u64::from_le_bytes(random)).into();
+        let name = stage_name().map_err(|error| FileError::System(error.to_string()))?;
         Ok(Self { dir: spot.dir.try_clone()?, name, budget, ours: true })
     }
 
@@ -70,6 +68,13 @@ impl Drop for Stage {
             tracing::warn!(%error, "a temporary file stays behind");
         }
     }
+}
+
+/// A name that nothing else has.
+pub(crate) fn stage_name() -> Result<OsString, getrandom::Error> {
+    let mut random = [0; 8];
+    getrandom::fill(&mut random)?;
+    Ok(format!("{PREFIX}{:016x}{SUFFIX}", u64::from_le_bytes(random)).into())
 }
 
 /// Whether a name is one of ours, on its way to its place.

@@ -31,7 +31,7 @@ pub(super) struct Budget {
 /// Removes a file, a link, or a directory with all that is in it. A link is never followed.
 pub(super) fn remove(dir: &OwnedFd, name: &OsStr, max_depth: usize) -> Result<(), FileError> {
     remove_level(dir, name, max_depth).map_err(|error| match error {
-        FileError::TooMany { .. } => FileError::TooMany { limit: max_depth },
+        FileError::TooDeep { .. } => FileError::TooDeep { limit: max_depth },
         other => other,
     })
 }
@@ -42,7 +42,7 @@ fn remove_level(dir: &OwnedFd, name: &OsStr, depth: usize) -> Result<(), FileErr
         Err(Errno::ISDIR | Errno::PERM) => {}
         result => return Ok(result?),
     }
-    let depth = depth.checked_sub(1).ok_or(FileError::TooMany { limit: depth })?;
+    let depth = depth.checked_sub(1).ok_or(FileError::TooDeep { limit: depth })?;
     match unlinkat(dir, name, AtFlags::REMOVEDIR) {
         Err(Errno::NOTEMPTY | Errno::EXIST) => {}
         Err(Errno::NOTDIR) => return Err(FileError::Denied),
@@ -129,7 +129,7 @@ impl Copy {
     }
 
     fn directory(&mut self, from: Place<'_>, to: Place<'_>, depth: usize) -> Result<(), FileError> {
-        let depth = depth.checked_sub(1).ok_or(FileError::TooMany { limit: self.budget.depth })?;
+        let depth = depth.checked_sub(1).ok_or(FileError::TooDeep { limit: self.budget.depth })?;
         let source = openat(from.0, from.1, LISTING, Mode::empty())?;
         mkdirat(to.0, to.1, Mode::from_raw_mode(0o700))?;
         let copy = openat(to.0, to.1, LISTING, Mode::empty())?;

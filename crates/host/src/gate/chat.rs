@@ -13,8 +13,11 @@ use ahp_types::state::{
     ToolCallState,
 };
 
-use super::session::directories;
+use super::session::{directories, not_the_last};
 use super::{Client, Facts, Refusal};
+
+/// A year: longer than any turn.
+const LONGEST_TURN_MS: i64 = 365 * 24 * 60 * 60 * 1000;
 
 pub(super) fn check(client: &Client, action: &StateAction, chat: &ChatState, facts: &Facts<'_>) -> Result<(), Refusal> {
     use StateAction as A;
@@ -52,7 +55,10 @@ pub(super) fn check(client: &Client, action: &StateAction, chat: &ChatState, fac
             let known = facts.session.and_then(|session| session.working_directories.as_ref());
             if known.is_some_and(|known| known.contains(&a.directory)) { Ok(()) } else { Err(Refusal::NoDirectory) }
         }
-        A::ChatWorkingDirectoryRemoved(_) => directories(facts).map(drop),
+        A::ChatWorkingDirectoryRemoved(a) => {
+            directories(facts)?;
+            not_the_last(chat.working_directories.as_ref(), &a.directory)
+        }
         // Any client may, at any time.
         A::ChatQueuedMessagesReordered(_) | A::ChatIsReadChanged(_) | A::ChatIsArchivedChanged(_) => Ok(()),
         _ => Err(Refusal::OnlyTheHost),
@@ -72,10 +78,10 @@ fn turn_started(a: &ChatTurnStartedAction, chat: &ChatState, facts: &Facts<'_>) 
     if can_end(a) { Ok(()) } else { Err(Refusal::Timestamp) }
 }
 
-/// Asks the reducer itself: it adds a duration to the time when a turn began, and a turn whose time it cannot read never
-/// ends.
+/// Asks the reducer itself: it adds a duration to the time when a turn began, and a turn whose time it cannot read, or
+/// whose end it cannot write, never ends.
 fn can_end(a: &ChatTurnStartedAction) -> bool {
-    let end = ChatTurnCompleteAction { turn_id: a.turn_id.clone(), duration: 0, meta: None };
+    let end = ChatTurnCompleteAction { turn_id: a.turn_id.clone(), duration: LONGEST_TURN_MS, meta: None };
     let text = serde_json::json!({"resource": "", "title": "", "status": 0, "modifiedAt": "", "turns": [],
         "activeTurn": {"id": a.turn_id, "startedAt": a.started_at, "message": {"text": "", "origin": {"kind": "user"}},
         "responseParts": []}});

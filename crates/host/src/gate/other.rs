@@ -7,6 +7,7 @@ use ahp_types::state::{
 };
 
 use super::{Client, Facts, Refusal, offered, only_mutable};
+use crate::terminal::is_free;
 
 pub(super) fn check(client: &Client, action: &StateAction, facts: &Facts<'_>) -> Result<(), Refusal> {
     use StateAction as A;
@@ -35,6 +36,7 @@ fn terminal(client: &Client, action: &StateAction, state: &TerminalState) -> Res
         A::TerminalResized(_) => running(state),
         A::TerminalClaimed(_) => match &state.claim {
             TerminalClaim::Client(claim) if claim.client_id == client.id => Ok(()),
+            free if is_free(free) => Ok(()),
             TerminalClaim::Client(_) | TerminalClaim::Session(_) => Err(Refusal::NotYourTerminal),
         },
         A::TerminalTitleChanged(_) | A::TerminalCleared(_) => Ok(()),

@@ -19,7 +19,10 @@ pub(super) fn check(
         A::SessionWorkingDirectoryRemoved(a) => {
             let can = directories(facts)?;
             let protected = can.immutable_primary == Some(true) || can.primary_replacement == Some(true);
-            if protected && is_primary(session, &a.directory) { Err(Refusal::PrimaryDirectory) } else { Ok(()) }
+            if protected && is_primary(session, &a.directory) {
+                return Err(Refusal::PrimaryDirectory);
+            }
+            not_the_last(session.working_directories.as_ref(), &a.directory)
         }
         A::SessionWorkingDirectoryReplaced(a) => {
             let can = directories(facts)?;
@@ -48,6 +51,13 @@ pub(super) fn directories<'a>(facts: &Facts<'a>) -> Result<&'a MultipleWorkingDi
     let agent = root.agents.iter().find(|agent| agent.provider == session.provider);
     let can = agent.and_then(|agent| agent.capabilities.as_ref()?.multiple_working_directories.as_ref());
     can.ok_or(Refusal::OneDirectory)
+}
+
+/// Whether a set without this directory still has one. An agent cannot begin without a directory, so nobody could write to
+/// a chat that has none.
+pub(super) fn not_the_last(all: Option<&Vec<String>>, directory: &str) -> Result<(), Refusal> {
+    let is_last = all.is_some_and(|all| matches!(&**all, [only] if only == directory));
+    if is_last { Err(Refusal::LastDirectory) } else { Ok(()) }
 }
 
 fn is_primary(session: &SessionState, directory: &str) -> bool {

@@ -1,7 +1,10 @@
 //! One row for each action.
 
 use ahp_types::actions::StateAction;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
 
+use crate::mismatch;
 use crate::state::Kind;
 
 /// What is known of an action without looking at any state.
@@ -38,7 +41,35 @@ macro_rules! rows {
                 StateAction::Unknown(_) => None,
             }
         }
+
+        /// What is wrong with the text of an action of this type; `None` if there is no such type, or nothing is.
+        fn mismatch(name: &str, text: &[u8]) -> Option<String> {
+            match name {
+                $($name => describe(StateAction::$variant, text),)*
+                _ => None,
+            }
+        }
     };
+}
+
+/// What is wrong with a text that was to be the content of this variant.
+fn describe<T: DeserializeOwned>(_variant: fn(T) -> StateAction, text: &[u8]) -> Option<String> {
+    mismatch::describe::<T>(text)
+}
+
+/// Says what is wrong with an action that the types of the protocol do not know: with the name of its type, or of the
+/// field that does not fit.
+#[must_use]
+pub fn explain(unknown: &Value) -> String {
+    let Some(name) = unknown.get("type").and_then(Value::as_str) else {
+        return "invalid action: it must be an object with a \"type\"".to_owned();
+    };
+    if let Some(why) = mismatch(name, unknown.to_string().as_bytes()) {
+        return format!("invalid action {name}: {why}");
+    }
+    // The name is the peer's: no more of it than a type can have.
+    let name: String = name.chars().take(64).collect();
+    format!("this host does not know the action {name:?}")
 }
 
 rows! {

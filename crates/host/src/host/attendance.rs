@@ -130,7 +130,7 @@ async fn remove(rooms: &Rooms, session: &str, is_gone: impl Fn(&str) -> bool) {
         Ok::<_, MethodError>(rooms.desk.session(session, look).await?.unwrap_or_default())
     };
     if let Err(error) = rooms.desk.decide(make, not_kept).await {
-        warn!("clients that are gone are still active in a session: {error}");
+        warn!("clients that are gone stay listed as active in a session: {error}");
     }
 }
 

@@ -117,13 +117,16 @@ pub(super) async fn create(rooms: &Rooms, params: CreateChatParams) -> Result<()
     }
     names::chat(&chat)?;
     if initial_message.as_ref().is_some_and(|message| message.origin.kind != MessageKind::User) {
-        return Err(MethodError::new(INVALID_PARAMS, "a client sends messages of the user only"));
+        return Err(MethodError::new(
+            INVALID_PARAMS,
+            "initialMessage.origin.kind must be \"user\": clients send no other messages",
+        ));
     }
     let (now, turn) = (time::now(), names::new_id());
     let make = || async {
         let (facts, seq) = Facts::of(rooms, &session).await?;
         if rooms.desk.has(&chat).await? {
-            return Err(MethodError::new(ALREADY_EXISTS, "there is a chat with this name"));
+            return Err(MethodError::new(ALREADY_EXISTS, "a chat with this URI exists already"));
         }
         let plan = facts.plan(rooms, chat.clone(), source.as_ref(), working_directories.as_ref()).await?;
         let added = StateAction::SessionChatAdded(SessionChatAddedAction { summary: plan.summary(&now) });
@@ -141,7 +144,7 @@ pub(super) async fn create(rooms: &Rooms, params: CreateChatParams) -> Result<()
         Ok(sheet)
     };
     let refuse = |error| match error {
-        AppendError::OtherSession(_) => MethodError::new(ALREADY_EXISTS, "there is a channel with this name"),
+        AppendError::OtherSession(_) => MethodError::new(ALREADY_EXISTS, "a channel of another session has this URI"),
         error => not_kept(error),
     };
     rooms.desk.decide(make, refuse).await.map(drop)
@@ -185,9 +188,11 @@ pub(super) async fn fetch_turns(
     params: FetchTurnsParams,
 ) -> Result<Reply, MethodError> {
     let room = usize::try_from(client.message_bytes.saturating_sub(AROUND)).unwrap_or(usize::MAX);
-    let page = rooms.desk.state().fetch_turns_within(&params.channel, params.cursor.as_deref(), room).await?;
-    let before = page.map(|page| (params.channel.into(), page.action));
-    Ok(Reply { before, ..Reply::from(breakbulk_proto::Message::from("{}")) })
+    let state = rooms.desk.state();
+    let payment = client.memory.reserve(state.turns_page_bytes().min(room)).await?;
+    let page = state.fetch_turns_within(&params.channel, params.cursor.as_deref(), room).await?;
+    let before = page.map(|page| (params.channel.into(), payment.attach(&page.action)));
+    Ok(Reply { before, is_paid: true, ..Reply::from(breakbulk_proto::Message::from("{}")) })
 }
 
 /// What has to be known of a session to change its list of chats.
@@ -237,7 +242,7 @@ impl Facts {
             Some(ChatSource::SideChat(from)) => {
                 of_session(&from.chat).ok_or_else(no_chat)?;
                 if from.selection.as_ref().is_some_and(|selection| selection.text.is_empty()) {
-                    return Err(MethodError::new(INVALID_PARAMS, "a selection has a text"));
+                    return Err(MethodError::new(INVALID_PARAMS, "source.selection.text is empty"));
                 }
                 let seq = rooms.desk.chat(&from.chat, |_, seq| seq).await?.ok_or_else(no_chat)?;
                 rooms.desk.state().history_through(&from.chat, &from.turn_id).await?.ok_or_else(no_turn)?;
@@ -246,7 +251,9 @@ impl Facts {
                 let origin = ChatOrigin::SideChat { chat, turn_id, selection: from.selection.clone() };
                 Ok(Plan { directories, about, ..Plan::new(uri, origin) })
             }
-            Some(ChatSource::Unknown(_)) => Err(MethodError::new(INVALID_PARAMS, "a source of unknown kind")),
+            Some(ChatSource::Unknown(_)) => {
+                Err(MethodError::new(INVALID_PARAMS, "source.kind is not one that this host knows"))
+            }
         }
     }
 
@@ -259,7 +266,12 @@ impl Facts {
             Some(ChatSource::SideChat(_)) => can.is_some_and(|can| can.side_chat == Some(true)),
             Some(ChatSource::Unknown(_)) => true,
         };
-        if offered { Ok(()) } else { Err(MethodError::new(PERMISSION_DENIED, "the agent does not offer this")) }
+        let why = match source {
+            Some(ChatSource::Fork(_)) => "the agent of this session cannot fork a chat",
+            Some(ChatSource::SideChat(_)) => "the agent of this session has no side chats",
+            _ => "the agent of this session has one chat only",
+        };
+        if offered { Ok(()) } else { Err(MethodError::new(PERMISSION_DENIED, why)) }
     }
 
     fn subset(&self, agent: &AgentInfo, wanted: &[String]) -> Result<Vec<String>, MethodError> {
@@ -268,8 +280,15 @@ impl Facts {
         if !can {
             return Err(MethodError::new(INVALID_PARAMS, "the agent does not offer several working directories"));
         }
+        if wanted.is_empty() {
+            let why = "workingDirectories is empty: leave it out, and the chat works where its session does";
+            return Err(MethodError::new(INVALID_PARAMS, why));
+        }
         if !wanted.iter().all(known) {
-            return Err(MethodError::new(INVALID_PARAMS, "not one of the session's working directories"));
+            return Err(MethodError::new(
+                INVALID_PARAMS,
+                "workingDirectories names a directory that is not one of the session's",
+            ));
         }
         Ok(wanted.to_vec())
     }

@@ -29,7 +29,7 @@ pub struct HostConfig {
     pub customize: CustomizeConfig,
     /// Completions.
     pub complete: CompleteConfig,
-    /// How long entries are kept. By default for ever.
+    /// How long entries are kept. By default until the log uses 4 GiB.
     pub retention: Policy,
     /// How often to look for what is not. 10 minutes.
     pub retain_every: Duration,
@@ -47,11 +47,11 @@ impl HostConfig {
             endpoint,
             state: StateConfig::default(),
             files: FilesConfig::new(roots.clone()),
-            terminals: TerminalConfig::new(roots),
-            changes: ChangesConfig::default(),
+            terminals: TerminalConfig::new(roots.clone()),
+            changes: ChangesConfig { roots, ..ChangesConfig::default() },
             customize: CustomizeConfig::default(),
             complete: CompleteConfig::default(),
-            retention: Policy::default(),
+            retention: Policy { max_bytes: Some(4 << 30), ..Policy::default() },
             retain_every: Duration::from_mins(10),
         }
     }

@@ -1,6 +1,7 @@
 //! The desk: where everything that the host does becomes entries of the log.
 
-use std::sync::Arc;
+use std::collections::{BTreeSet, HashMap};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use ahp_types::ROOT_RESOURCE_URI;
@@ -8,13 +9,16 @@ use ahp_types::actions::{ActionOrigin, StateAction};
 use ahp_types::errors::json_rpc_error_codes::INTERNAL_ERROR;
 use ahp_types::state::{ChatState, SessionState, SnapshotState};
 use bytes::Bytes;
-use tokio::sync::RwLock;
-use tracing::error;
+use tokio::sync::{OwnedRwLockReadGuard, OwnedRwLockWriteGuard, RwLock};
+use tracing::{error, warn};
 
+use super::dispatch::no_channel;
 use super::homes::Homes;
 use crate::act::Act;
 use crate::agent::part_of;
+use crate::endpoint::ClientInfo;
 use crate::error::MethodError;
+use crate::lock::lock;
 use crate::log::{Answer, AppendError, Batch, Log, NewEntry, Seq};
 use crate::state::entry::{self, Notice};
 use crate::state::{State, StateError};
@@ -32,14 +36,13 @@ const MOST_TRIES: u32 = 10;
 pub(crate) struct Desk {
     log: Arc<dyn Log>,
     state: Arc<State>,
-    /// Held by all who append; alone by who must see that nobody else does.
-    calm: RwLock<()>,
+    channels: ChannelLocks,
     homes: Homes,
 }
 
 impl Desk {
     pub(crate) fn new(log: Arc<dyn Log>, state: Arc<State>) -> Self {
-        Self { log, state, calm: RwLock::new(()), homes: Homes::default() }
+        Self { log, state, channels: ChannelLocks::default(), homes: Homes::default() }
     }
 
     pub(crate) const fn log(&self) -> &Arc<dyn Log> {
@@ -50,10 +53,10 @@ impl Desk {
         &self.state
     }
 
-    /// Puts a sheet into the log: all of it or nothing. Where its fate is not known, or the store is full, it is tried
-    /// again for a while.
+    /// Puts a sheet into the log: all of it or nothing. Where its fate is not known, it is tried again for a while. A full
+    /// store is said at once: it stays full for longer than a client waits, and who can wait for it does so itself.
     pub(crate) async fn put(&self, sheet: Sheet) -> Result<Vec<Seq>, AppendError> {
-        let _calm = self.calm.read().await;
+        let _others = self.channels.share(sheet.channels()).await;
         self.append(sheet).await
     }
 
@@ -61,7 +64,7 @@ impl Desk {
         let mut wait = FIRST_WAIT;
         for _ in 1..TRIES {
             match self.log.append(sheet.0.clone()).await {
-                Err(AppendError::Unknown | AppendError::Full) => tokio::time::sleep(wait).await,
+                Err(AppendError::Unknown) => tokio::time::sleep(wait).await,
                 done => return done,
             }
             wait = wait.saturating_mul(2);
@@ -71,10 +74,9 @@ impl Desk {
 
     /// As [`put`](Self::put), and waits until the state has it too.
     pub(crate) async fn put_seen(&self, sheet: Sheet) -> Result<Vec<Seq>, MethodError> {
+        let channels = sheet.channels();
         let seqs = self.put(sheet).await.map_err(not_kept)?;
-        if let Some(last) = seqs.last() {
-            self.state.reached(*last).await?;
-        }
+        self.reached(&channels, seqs.last().copied().unwrap_or(0)).await?;
         Ok(seqs)
     }
 
@@ -93,29 +95,81 @@ impl Desk {
     {
         // A client may have seen more than the state has yet. What it does about that must not be refused.
         self.state.catch_up().await.map_err(MethodError::from)?;
-        for attempt in 0..MOST_TRIES {
-            let done = if attempt < HASTY {
-                // As all others do, so that who waits for calm gets it.
-                self.put(make().await?).await
-            } else {
-                let _calm = self.calm.write().await;
-                self.state.catch_up().await.map_err(MethodError::from)?;
-                self.append(make().await?).await
-            };
-            match done {
-                Err(AppendError::Conflict { last, .. }) => self.reached(last).await?,
-                Err(error) => return Err(refuse(error)),
-                Ok(seqs) => {
-                    self.reached(seqs.last().copied().unwrap_or(0)).await?;
-                    return Ok(seqs);
-                }
-            }
-        }
-        Err(MethodError::new(INTERNAL_ERROR, "too many others change the same").into())
+        let (channels, seqs) = self.decide_now(make, refuse).await?;
+        self.reached(&channels, seqs.last().copied().unwrap_or(0)).await?;
+        Ok(seqs)
     }
 
-    async fn reached(&self, seq: Seq) -> Result<(), MethodError> {
-        self.state.reached(seq).await.map_err(MethodError::from)
+    /// As [`decide`](Self::decide), where only these channels are looked at: what others have in the log, and is not in the
+    /// state yet, is not waited for. Nor is what is put into the log here.
+    pub(crate) async fn decide_on<F, E>(
+        &self,
+        channels: &[&str],
+        make: impl Fn() -> F,
+        refuse: impl Fn(AppendError) -> E,
+    ) -> Result<Vec<Seq>, E>
+    where
+        F: Future<Output = Result<Sheet, E>>,
+        E: From<MethodError>,
+    {
+        let last = self.log.bounds().await.map_err(|error| MethodError::from(StateError::from(error)))?.last;
+        for channel in channels {
+            self.state.reached_on(channel, last).await.map_err(MethodError::from)?;
+        }
+        Ok(self.decide_now(make, refuse).await?.1)
+    }
+
+    /// Puts what `make` gives into the log; says on which channels, and with which seqs.
+    async fn decide_now<F, E>(
+        &self,
+        make: impl Fn() -> F,
+        refuse: impl Fn(AppendError) -> E,
+    ) -> Result<(BTreeSet<Arc<str>>, Vec<Seq>), E>
+    where
+        F: Future<Output = Result<Sheet, E>>,
+        E: From<MethodError>,
+    {
+        let mut contested = BTreeSet::new();
+        for attempt in 0..MOST_TRIES {
+            // Whoever was faster too often waits, on the channels in question.
+            let alone = match attempt {
+                ..HASTY => None,
+                _ => Some(self.channels.lock(&contested).await),
+            };
+            if alone.is_some() {
+                let last = self.log.bounds().await.map_err(|error| MethodError::from(StateError::from(error)))?.last;
+                self.reached(&contested, last).await?;
+            }
+            let sheet = make().await?;
+            let channels = sheet.channels();
+            let done = if alone.is_none() { self.put(sheet).await } else { self.append(sheet).await };
+            match done {
+                Err(AppendError::Conflict { channel, last, .. }) => {
+                    self.reached([&channel], last).await?;
+                    contested.insert(channel);
+                }
+                Err(error) => return Err(refuse(error)),
+                Ok(seqs) => return Ok((channels, seqs)),
+            }
+        }
+        Err(MethodError::new(INTERNAL_ERROR, "too many others change the same channel: try again").into())
+    }
+
+    /// Removes a channel that is closed for good, with all that the log has of it.
+    pub(crate) async fn erase(&self, channel: &str) -> Result<u64, MethodError> {
+        self.state.catch_up().await?;
+        self.state.forget_channel(channel).await;
+        let gone = self.log.erase(channel).await.map_err(StateError::from)?;
+        self.state.forget_channel(channel).await;
+        Ok(gone)
+    }
+
+    /// Waits until the state has these channels up to a seq.
+    async fn reached(&self, channels: impl IntoIterator<Item = &Arc<str>>, seq: Seq) -> Result<(), MethodError> {
+        for channel in channels {
+            self.state.reached_on(channel, seq).await?;
+        }
+        Ok(())
     }
 
     /// The session that a channel belongs to, or is.
@@ -168,6 +222,41 @@ impl Desk {
     }
 }
 
+/// Locks by channel. Read-locked by every append; write-locked when one must win.
+#[derive(Default)]
+struct ChannelLocks(Mutex<HashMap<Arc<str>, Arc<RwLock<()>>>>);
+
+/// How many channels have a lock before those are forgotten that nobody holds.
+const MOST_LOCKS: usize = 256;
+
+impl ChannelLocks {
+    /// Waits while somebody has one of these channels alone. All take locks in one order, so nobody waits in a circle.
+    async fn share(&self, channels: BTreeSet<Arc<str>>) -> Vec<OwnedRwLockReadGuard<()>> {
+        let mut held = Vec::with_capacity(channels.len());
+        for channel in &channels {
+            held.push(self.of(channel).read_owned().await);
+        }
+        held
+    }
+
+    /// Has these channels alone.
+    async fn lock(&self, channels: &BTreeSet<Arc<str>>) -> Vec<OwnedRwLockWriteGuard<()>> {
+        let mut held = Vec::with_capacity(channels.len());
+        for channel in channels {
+            held.push(self.of(channel).write_owned().await);
+        }
+        held
+    }
+
+    fn of(&self, channel: &Arc<str>) -> Arc<RwLock<()>> {
+        let mut locks = lock(&self.0);
+        if locks.len() > MOST_LOCKS {
+            locks.retain(|_, lock| Arc::strong_count(lock) > 1);
+        }
+        locks.entry(Arc::clone(channel)).or_default().clone()
+    }
+}
+
 fn or_none<T>(looked: Result<Option<T>, StateError>) -> Result<Option<T>, StateError> {
     match looked {
         Err(StateError::NotFound) => Ok(None),
@@ -180,11 +269,32 @@ impl Act for Desk {
         let sheet = actions.into_iter().fold(Sheet::new(), |sheet, (channel, action)| sheet.action(channel, &action));
         Box::pin(self.put(sheet))
     }
+
+    fn trim<'a>(&'a self, channel: &'a str, upto: Seq) -> Answer<'a, ()> {
+        Box::pin(async move {
+            let saved = async {
+                self.state.reached(upto).await?;
+                self.state.save(channel).await
+            };
+            // Only what the state has made something of goes, so the state itself never misses it.
+            let trimmed = match saved.await {
+                Ok(()) => self.log.trim(channel, upto.saturating_add(1)).await.map(drop).map_err(StateError::from),
+                Err(error) => Err(error),
+            };
+            if let Err(error) = trimmed {
+                warn!(%error, "the past of a channel stays in the log");
+            }
+        })
+    }
 }
 
 /// The log has not taken what a client asked for.
 pub(crate) fn not_kept(error: AppendError) -> MethodError {
-    MethodError::new(INTERNAL_ERROR, format!("the log does not keep it: {error}"))
+    match error {
+        AppendError::Full => MethodError::log_full(),
+        AppendError::NotOpen(channel) => no_channel(&channel),
+        error => MethodError::new(INTERNAL_ERROR, format!("the host could not write its log: {error}")),
+    }
 }
 
 /// What is put into the log together. A copy is the same: put twice, it is in the log once.
@@ -204,6 +314,18 @@ impl Sheet {
             Some(part) => entry.part(part),
             None => entry,
         })
+    }
+
+    /// Says which client it comes from: clients take turns in the log.
+    pub(crate) fn by(mut self, client: &ClientInfo) -> Self {
+        let principal = client.principal.as_deref().unwrap_or_default();
+        self.0 = self.0.from_source(format!("client:{}:{principal}:{}", principal.len(), client.id));
+        self
+    }
+
+    /// The channels that it says something on.
+    fn channels(&self) -> BTreeSet<Arc<str>> {
+        self.0.entries.iter().map(|entry| Arc::clone(&entry.channel)).collect()
     }
 
     /// An action of a client.

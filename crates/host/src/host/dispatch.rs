@@ -1,83 +1,130 @@
 //! What clients dispatch: checked against the state, logged, and followed up.
 
+use std::sync::Arc;
+
 use ahp_types::ROOT_RESOURCE_URI;
 use ahp_types::actions::StateAction;
-use ahp_types::errors::ahp_error_codes;
+use ahp_types::errors::ahp_error_codes::NOT_FOUND;
 use ahp_types::notifications::{PartialSessionSummary, SessionSummaryChangedParams};
 use ahp_types::state::{AnnotationsSummary, RootState, SessionState, SnapshotState};
 
 use super::conduct::summarize;
-use super::desk::Sheet;
+use super::desk::{Sheet, not_kept};
 use super::front::Rooms;
-use super::restore;
+use super::{names, restore};
 use crate::endpoint::{ClientInfo, Dispatched, Refusal};
 use crate::error::MethodError;
 use crate::gate::{self, Client, Facts, Offers};
 use crate::log::Seq;
+use crate::long_work::long_work;
 use crate::state::StateError;
 use crate::state::entry::Notice;
 
-/// Takes an action, or says why not. One on a channel that does not exist is passed over, as the protocol says.
-pub(super) async fn dispatch(rooms: &Rooms, client: &ClientInfo, mut dispatched: Dispatched) -> Result<(), Refusal> {
-    restore::action(rooms, &mut dispatched.action).await.map_err(|error| Refusal::new(error.message))?;
-    let Dispatched { channel, action, .. } = &dispatched;
+/// Takes an action into the log, or says why not.
+pub(super) async fn dispatch(rooms: &Rooms, client: &ClientInfo, dispatched: &Dispatched) -> Result<Logged, Refusal> {
+    names::action(&dispatched.action)?;
+    let restored = restore::action(rooms, &dispatched.action).await?;
+    let (channel, action) = (&dispatched.channel, restored.as_ref().unwrap_or(&dispatched.action));
     let origin = dispatched.origin(client);
     if let Some(directory) = new_directory(action) {
-        rooms.is_directory(directory).await.map_err(|error| Refusal::new(error.message))?;
+        rooms.is_directory(directory).await?;
     }
-    let session = rooms.desk.session_of(channel).await.map_err(|error| Stop::from(error).refusal())?;
+    let session = rooms.desk.session_of(channel).await.map_err(MethodError::from)?;
+    let look_failed = |error| match error {
+        StateError::NotFound => no_channel(channel),
+        error => error.into(),
+    };
     let make = || async {
-        let context = Context::of(rooms, session.as_deref(), channel, action).await?;
+        let context = Context::of(rooms, session.as_deref(), channel, action).await.map_err(look_failed)?;
         let who = Client { id: client.id.to_string() };
         let seq = rooms.desk.look(channel, |state, seq| context.check(&who, action, state).map(|()| seq)).await;
-        let seq: Seq = seq??;
-        Ok(Sheet::new().expect(channel, seq).dispatched(channel, action, &origin))
+        let seq: Seq = seq.map_err(look_failed)??;
+        let sheet = Sheet::new().by(client).expect(channel, seq);
+        Ok(long_work(dispatched.bytes, || sheet.dispatched(channel, action, &origin)))
     };
-    match rooms.desk.decide(make, |error| Stop::Refused(error.to_string())).await {
-        Ok(_) => {}
-        Err(Stop::NoChannel) => return Ok(()),
-        Err(stop) => return Err(stop.refusal()),
+    // The channel, and what checks look at beside it.
+    let seen: Vec<&str> = [&**channel, ROOT_RESOURCE_URI].into_iter().chain(session.as_deref()).collect();
+    let seqs = rooms.desk.decide_on(&seen, make, not_kept).await?;
+    if let (Some(session), StateAction::SessionActiveClientSet(_)) = (&session, action) {
+        rooms.attendance.note(client, session);
     }
-    if let Some(session) = session {
-        if matches!(action, StateAction::SessionActiveClientSet(_)) {
-            rooms.attendance.note(client, &session);
+    Ok(Logged {
+        channel: channel.clone(),
+        seq: seqs.last().copied().unwrap_or(0),
+        session,
+        changes: Changes::of(action),
+    })
+}
+
+/// An action that is in the log.
+pub(super) struct Logged {
+    channel: String,
+    seq: Seq,
+    /// The session that its channel belongs to.
+    session: Option<Arc<str>>,
+    changes: Changes,
+}
+
+/// What an action changes of what is shown of its session elsewhere.
+enum Changes {
+    Summary,
+    Directories,
+    Annotations,
+    Nothing,
+}
+
+impl Changes {
+    const fn of(action: &StateAction) -> Self {
+        use StateAction as A;
+        match action {
+            A::SessionTitleChanged(_) | A::SessionIsReadChanged(_) | A::SessionIsArchivedChanged(_) => Self::Summary,
+            A::SessionWorkingDirectorySet(_)
+            | A::SessionWorkingDirectoryRemoved(_)
+            | A::SessionWorkingDirectoryReplaced(_) => Self::Directories,
+            A::AnnotationsSet(_)
+            | A::AnnotationsUpdated(_)
+            | A::AnnotationsRemoved(_)
+            | A::AnnotationsEntrySet(_)
+            | A::AnnotationsEntryRemoved(_) => Self::Annotations,
+            _ => Self::Nothing,
         }
-        follow_up(rooms, &session, channel, action).await;
     }
-    Ok(())
 }
 
-/// Why an action is not logged.
-enum Stop {
-    NoChannel,
-    Refused(String),
-}
-
-impl Stop {
-    fn refusal(self) -> Refusal {
-        match self {
-            Self::NoChannel => Refusal::new("there is no such channel"),
-            Self::Refused(reason) => Refusal::new(reason),
+impl Logged {
+    /// Waits until the state has the action, tells the catalogue what has changed of its session, and looks at new
+    /// directories. What is missed here, the next change of the session brings.
+    pub(super) async fn follow_up(self, rooms: &Rooms) {
+        let Self { channel, seq, session, changes } = self;
+        if let Err(error) = rooms.desk.state().reached_on(&channel, seq).await {
+            return tracing::warn!(%error, "the state does not take an action of a client");
+        }
+        let Some(session) = session else { return };
+        let of_session = || rooms.desk.look(&session, |state, _| of_session(state));
+        let changes = match changes {
+            Changes::Summary => of_session().await,
+            Changes::Directories => {
+                rooms.workshop.opened(&session);
+                of_session().await
+            }
+            Changes::Annotations => rooms.desk.look(&channel, |state, _| of_annotations(&channel, state)).await,
+            Changes::Nothing => return,
+        };
+        let Ok(Some(changes)) = changes else { return };
+        let channel = ROOT_RESOURCE_URI.to_owned();
+        let params = SessionSummaryChangedParams { channel, session: session.to_string(), changes };
+        if let Err(error) = rooms.desk.put(Sheet::new().notice(&session, &Notice::Changed(Box::new(params)))).await {
+            tracing::warn!("the list of sessions could not be told of a change: {error}");
         }
     }
 }
 
-impl From<MethodError> for Stop {
-    fn from(error: MethodError) -> Self {
-        if error.code == ahp_error_codes::NOT_FOUND { Self::NoChannel } else { Self::Refused(error.message) }
-    }
-}
-
-impl From<StateError> for Stop {
-    fn from(error: StateError) -> Self {
-        if error == StateError::NotFound { Self::NoChannel } else { Self::Refused(error.to_string()) }
-    }
-}
-
-impl From<gate::Refusal> for Stop {
-    fn from(refusal: gate::Refusal) -> Self {
-        Self::Refused(refusal.to_string())
-    }
+/// An action is for a channel that never was, or is no more. The protocol leaves open what the client hears; silence would
+/// leave it with a state that nobody else has.
+pub(super) fn no_channel(channel: &str) -> MethodError {
+    // The name is the client's: no more of it than a channel can have.
+    let channel: String = channel.chars().take(256).collect();
+    MethodError::new(NOT_FOUND, format!("there is no channel {channel:?}"))
 }
 
 /// What a check looks at beside the channel itself.
@@ -153,38 +200,6 @@ fn new_directory(action: &StateAction) -> Option<&str> {
         StateAction::SessionWorkingDirectorySet(action) => Some(&action.directory),
         StateAction::SessionWorkingDirectoryReplaced(action) => Some(&action.replacement),
         _ => None,
-    }
-}
-
-/// Tells the catalogue what has changed of a session, and looks at new directories. What is missed here, the next change
-/// of the session brings.
-async fn follow_up(rooms: &Rooms, session: &str, channel: &str, action: &StateAction) {
-    use StateAction as A;
-    let changes = match action {
-        A::SessionTitleChanged(_) | A::SessionIsReadChanged(_) | A::SessionIsArchivedChanged(_) => {
-            rooms.desk.look(session, |state, _| of_session(state)).await.ok().flatten()
-        }
-        A::SessionWorkingDirectorySet(_)
-        | A::SessionWorkingDirectoryRemoved(_)
-        | A::SessionWorkingDirectoryReplaced(_) => {
-            let workshop = &rooms.workshop;
-            workshop.opened(session);
-            rooms.desk.look(session, |state, _| of_session(state)).await.ok().flatten()
-        }
-        A::AnnotationsSet(_)
-        | A::AnnotationsUpdated(_)
-        | A::AnnotationsRemoved(_)
-        | A::AnnotationsEntrySet(_)
-        | A::AnnotationsEntryRemoved(_) => {
-            rooms.desk.look(channel, |state, _| of_annotations(channel, state)).await.ok().flatten()
-        }
-        _ => None,
-    };
-    let Some(changes) = changes else { return };
-    let params =
-        SessionSummaryChangedParams { channel: ROOT_RESOURCE_URI.to_owned(), session: session.to_owned(), changes };
-    if let Err(error) = rooms.desk.put(Sheet::new().notice(session, &Notice::Changed(Box::new(params)))).await {
-        tracing::warn!("the catalogue does not hear of a change: {error}");
     }
 }
 

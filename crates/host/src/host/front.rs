@@ -3,8 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use ahp_types::actions::StateAction;
 use ahp_types::commands::{ListSessionsParams, ResourceResolveParams, ResourceType};
 use ahp_types::errors::ahp_error_codes::{NOT_FOUND, PROVIDER_NOT_FOUND};
+use ahp_types::errors::json_rpc_error_codes::INVALID_PARAMS;
 use ahp_types::state::{AgentInfo, SessionState, SessionSummary};
 use breakbulk_proto::Message;
 
@@ -14,8 +16,9 @@ use super::desk::Desk;
 use super::workshop::{self, Workshop, json, to_the_end};
 use super::{chats, dispatch, sessions, settings};
 use crate::agent::Agent;
-use crate::endpoint::{ClientInfo, Dispatched, Methods, RawParams, Refusal, Reply, not_offered};
+use crate::endpoint::{ClientInfo, Dispatched, Methods, RawParams, Refused, Reply, not_offered};
 use crate::error::MethodError;
+use crate::gate;
 use crate::log::Answer;
 
 /// The rooms behind the front.
@@ -80,7 +83,7 @@ impl Rooms {
         };
         match self.workshop.files().resolve(params).await?.r#type {
             ResourceType::Directory => Ok(()),
-            _ => Err(MethodError::new(NOT_FOUND, "the working directory is no directory")),
+            _ => Err(MethodError::new(NOT_FOUND, "the working directory is a file, not a directory")),
         }
     }
 }
@@ -99,7 +102,9 @@ impl Agents {
             Some(name) => self.0.iter().find(|agent| agent.name() == name),
             None => self.0.first(),
         };
-        found.ok_or_else(|| MethodError::new(PROVIDER_NOT_FOUND, "there is no such agent here"))
+        found.ok_or_else(|| {
+            MethodError::new(PROVIDER_NOT_FOUND, "there is no such agent here: the root channel lists those that are")
+        })
     }
 
     pub(super) fn all(&self) -> impl Iterator<Item = &Arc<dyn Agent>> {
@@ -146,7 +151,7 @@ impl Front {
             "resolveSessionConfig" => json(&settings::resolve(rooms, params.parse()?)?).map(Reply::from),
             "sessionConfigCompletions" => json(&settings::complete(rooms, params.parse()?).await?).map(Reply::from),
             _ => match rooms.workshop.call(client, method, &params).await {
-                Some(answered) => answered.map(Reply::from),
+                Some(answered) => answered,
                 None => Err(not_offered(method)),
             },
         }
@@ -172,13 +177,24 @@ impl Methods for Front {
         Box::pin(self.answer(client, method, params))
     }
 
-    fn dispatch<'a>(&'a self, client: &'a ClientInfo, dispatched: Dispatched) -> Answer<'a, Result<(), Refusal>> {
+    fn dispatch<'a>(&'a self, client: &'a ClientInfo, dispatched: Dispatched) -> Answer<'a, Result<(), Refused>> {
         Box::pin(async move {
-            if workshop::takes(&dispatched.action) {
+            let done = if let StateAction::Unknown(unknown) = &dispatched.action {
+                Err(MethodError::new(INVALID_PARAMS, gate::explain(unknown)).into())
+            } else if workshop::takes(&dispatched.action) {
                 self.0.workshop.dispatch(client, &dispatched).await
             } else {
-                dispatch::dispatch(&self.0, client, dispatched).await
-            }
+                match dispatch::dispatch(&self.0, client, &dispatched).await {
+                    Ok(logged) => {
+                        // It may be long, and is in the log.
+                        drop(dispatched);
+                        logged.follow_up(&self.0).await;
+                        return Ok(());
+                    }
+                    Err(refusal) => Err(refusal),
+                }
+            };
+            done.map_err(|refusal| Refused { refusal, action: Box::new(dispatched.action) })
         })
     }
 

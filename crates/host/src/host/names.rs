@@ -1,12 +1,21 @@
-//! Names that clients choose for sessions and chats.
+//! Names that clients choose: of sessions and chats, titles, ids.
 
+use ahp_types::actions::StateAction;
 use ahp_types::errors::json_rpc_error_codes::INVALID_PARAMS;
+use ahp_types::state::{Annotation, SessionActiveClient};
 
 use crate::error::MethodError;
 use crate::log::BatchId;
 
 /// The longest name. Each entry of a channel has it in its body.
 const MOST: usize = 256;
+
+/// The most characters of a title, or of a client's name for itself. The list of sessions has them all, and everybody who
+/// follows the root gets each that changes.
+const MAX_TITLE_CHARS: usize = 1024;
+
+/// The longest id that a client chooses, in bytes. Each delta of a turn repeats the id of the turn.
+const MAX_ID_BYTES: usize = 256;
 
 /// Whether a client may give this name to a session.
 pub(crate) fn session(uri: &str) -> Result<(), MethodError> {
@@ -16,6 +25,45 @@ pub(crate) fn session(uri: &str) -> Result<(), MethodError> {
 /// Whether a client may give this name to a chat.
 pub(crate) fn chat(uri: &str) -> Result<(), MethodError> {
     check(uri, "ahp-chat")
+}
+
+/// Whether the titles and ids that a client has chosen for an action are of a length that all others can bear.
+pub(crate) fn action(action: &StateAction) -> Result<(), MethodError> {
+    use StateAction as A;
+    match action {
+        A::SessionTitleChanged(a) => title("title", &a.title),
+        A::SessionActiveClientSet(a) => active_client(&a.active_client),
+        A::ChatTurnStarted(a) => id("turnId", &a.turn_id),
+        A::ChatPendingMessageSet(a) => id("id", &a.id),
+        A::AnnotationsSet(a) => annotation(&a.annotation),
+        A::AnnotationsEntrySet(a) => id("entry.id", &a.entry.id),
+        _ => Ok(()),
+    }
+}
+
+/// Whether a client's name for itself is of such a length.
+pub(crate) fn active_client(active: &SessionActiveClient) -> Result<(), MethodError> {
+    active.display_name.as_deref().map_or(Ok(()), |name| title("activeClient.displayName", name))
+}
+
+fn annotation(annotation: &Annotation) -> Result<(), MethodError> {
+    id("annotation.id", &annotation.id)?;
+    annotation.entries.iter().try_for_each(|entry| id("annotation.entries.id", &entry.id))
+}
+
+fn title(field: &str, title: &str) -> Result<(), MethodError> {
+    let chars = title.chars().count();
+    if chars <= MAX_TITLE_CHARS {
+        return Ok(());
+    }
+    Err(MethodError::new(INVALID_PARAMS, format!("{field} has {chars} characters, the limit is {MAX_TITLE_CHARS}")))
+}
+
+fn id(field: &str, id: &str) -> Result<(), MethodError> {
+    if id.len() <= MAX_ID_BYTES {
+        return Ok(());
+    }
+    Err(MethodError::new(INVALID_PARAMS, format!("{field} has {} bytes, the limit is {MAX_ID_BYTES}", id.len())))
 }
 
 /// A name that nobody has.

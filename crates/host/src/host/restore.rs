@@ -14,19 +14,39 @@ use crate::state::{StateError, slim};
 /// What one message may bring back in all. Each reference is short, and may name the same large content again.
 const MAX_RESTORED_BYTES: usize = 64 << 20;
 
-/// Restores the attachments of the message that an action brings.
-pub(super) async fn action(rooms: &Rooms, action: &mut StateAction) -> Result<(), MethodError> {
+/// The action with the attachments restored of the message that it brings; `None` if there is nothing to restore.
+pub(super) async fn action(rooms: &Rooms, action: &StateAction) -> Result<Option<StateAction>, MethodError> {
     let said = match action {
+        StateAction::ChatTurnStarted(action) => Some(&action.message),
+        StateAction::ChatPendingMessageSet(action) => Some(&action.message),
+        StateAction::ChatDraftChanged(action) => action.draft.as_ref(),
+        StateAction::ChatToolCallConfirmed(action) => action.user_suggestion.as_ref(),
+        _ => None,
+    };
+    if !said.is_some_and(has_references) {
+        return Ok(None);
+    }
+    let mut action = action.clone();
+    let said = match &mut action {
         StateAction::ChatTurnStarted(action) => Some(&mut action.message),
         StateAction::ChatPendingMessageSet(action) => Some(&mut action.message),
         StateAction::ChatDraftChanged(action) => action.draft.as_mut(),
         StateAction::ChatToolCallConfirmed(action) => action.user_suggestion.as_mut(),
         _ => None,
     };
-    match said {
-        Some(said) => message(rooms, said).await,
-        None => Ok(()),
+    if let Some(said) = said {
+        message(rooms, said).await?;
     }
+    Ok(Some(action))
+}
+
+/// Whether a message has an attachment by a reference of ours.
+fn has_references(message: &Message) -> bool {
+    let is_one = |attachment: &MessageAttachment| match attachment {
+        MessageAttachment::Resource(by) => by.uri.starts_with(slim::SCHEME),
+        _ => false,
+    };
+    message.attachments.iter().flatten().any(is_one)
 }
 
 /// Restores the attachments of a message.

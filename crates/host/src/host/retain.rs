@@ -1,6 +1,7 @@
 //! Lets go of what is no longer kept, now and then.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use tokio::task::JoinHandle;
@@ -40,7 +41,8 @@ impl Drop for Retainer {
 }
 
 async fn retain(desk: &Desk, policy: Policy) {
-    if policy.max_age.is_some() || policy.max_bytes.is_some() {
+    let used = desk.log().metrics().store_bytes.load(Relaxed);
+    if policy.wants_snapshots(used) {
         match save_changed(desk.log(), desk.state()).await {
             Ok(unsaved) => unsaved.iter().for_each(|(_, error)| warn!("a channel was not saved: {error}")),
             Err(error) => warn!("no channel was saved: {error}"),

@@ -19,7 +19,7 @@ use super::{names, settings};
 use crate::endpoint::ClientInfo;
 use crate::error::MethodError;
 use crate::files::time;
-use crate::log::AppendError;
+use crate::log::{AppendError, WriteError};
 use crate::state::StateError;
 use crate::state::entry::Notice;
 
@@ -36,7 +36,12 @@ pub(super) async fn create(rooms: &Rooms, client: &ClientInfo, params: CreateSes
     let active = params.active_client.map(|active| is_it(client, active)).transpose()?;
     let chat = Plan::new(names::new_chat(), ChatOrigin::User);
     let made = Made { provider: agent.name().to_owned(), directories, config, active, now: time::now() };
-    let exists = || MethodError::new(SESSION_ALREADY_EXISTS, "there is a session with this name");
+    let exists = || {
+        MethodError::new(
+            SESSION_ALREADY_EXISTS,
+            "a session with this URI exists, or existed and was disposed of: choose another one",
+        )
+    };
     let make = || async {
         let (root, count) = count(&rooms.desk).await?;
         if rooms.desk.has(&session).await? {
@@ -88,8 +93,13 @@ pub(super) async fn dispose(rooms: &Rooms, params: DisposeSessionParams) -> Resu
     rooms.attendance.forget(&session);
     close_channels(rooms, &session).await;
     rooms.desk.state().forget(&session).await?;
-    let erased = rooms.desk.log().erase(&session).await;
-    erased.map(drop).map_err(|error| MethodError::new(INTERNAL_ERROR, format!("the session is not erased: {error}")))
+    let not_erased = |error| match error {
+        WriteError::Full => MethodError::log_full(),
+        error => {
+            MethodError::new(INTERNAL_ERROR, format!("the session is gone, but not erased from the disk: {error}"))
+        }
+    };
+    rooms.desk.log().erase(&session).await.map(drop).map_err(not_erased)
 }
 
 /// Says to all who follow a channel of a session that there is nothing more to follow.
@@ -97,7 +107,7 @@ async fn close_channels(rooms: &Rooms, session: &str) {
     let Ok(channels) = rooms.desk.log().channels(Some(session)).await else { return };
     let sheet = channels.iter().fold(Sheet::new(), |sheet, info| sheet.close(&info.channel));
     if let Err(error) = rooms.desk.put_seen(sheet).await {
-        warn!("who follows a session that is gone does not hear of it: {error}");
+        warn!("clients could not be told that a session was disposed of: {error}");
     }
 }
 
@@ -190,7 +200,8 @@ pub(super) fn active_sessions(active_sessions: i64) -> StateAction {
 /// A client speaks for itself.
 fn is_it(client: &ClientInfo, active: SessionActiveClient) -> Result<SessionActiveClient, MethodError> {
     if *active.client_id == *client.id {
+        names::active_client(&active)?;
         return Ok(active);
     }
-    Err(MethodError::new(INVALID_PARAMS, "activeClient.clientId is not that of this client"))
+    Err(MethodError::new(INVALID_PARAMS, "activeClient.clientId must be the clientId of this client"))
 }

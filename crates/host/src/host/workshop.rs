@@ -7,10 +7,12 @@ mod resources;
 mod session;
 mod terminals;
 mod touch;
+mod viewers;
 mod watches;
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use ahp_types::actions::StateAction;
 use ahp_types::errors::json_rpc_error_codes::INTERNAL_ERROR;
@@ -23,13 +25,16 @@ use self::looks::{Looks, Wish};
 use self::people::People;
 pub(super) use self::session::SCHEME;
 use self::touch::Followed;
+pub(super) use self::viewers::PASSING;
+use self::viewers::{Leaving, Viewers};
 use self::watches::Watches;
 use super::desk::Desk;
 use super::{HostConfig, StartError};
 use crate::changes::Changes;
 use crate::customize::{CompleteConfig, CustomizeConfig};
-use crate::endpoint::{ClientInfo, Dispatched, RawParams, Refusal};
+use crate::endpoint::{ClientInfo, Dispatched, RawParams, Refusal, Reply};
 use crate::error::MethodError;
+use crate::exact;
 use crate::files::Files;
 use crate::lock::lock;
 use crate::terminal::Terminals;
@@ -47,9 +52,13 @@ pub(crate) struct Workshop {
     customize: CustomizeConfig,
     complete: CompleteConfig,
     people: People,
+    /// How long a client that lost its link has to come back before its terminals are anybody's.
+    grace: Duration,
     watches: Arc<Watches>,
     looks: Looks,
     followed: Followed,
+    viewers: Viewers,
+    leaving: Leaving,
     tasks: Tasks,
 }
 
@@ -64,9 +73,12 @@ impl Workshop {
             customize: config.customize.clone(),
             complete: config.complete.clone(),
             people: People::default(),
+            grace: config.files.watch_grace,
             watches: Arc::new(Watches::new(config.files.watch_grace)),
             looks: Looks::default(),
             followed: Followed::default(),
+            viewers: Viewers::default(),
+            leaving: Leaving::default(),
             tasks: Tasks::default(),
             desk,
         })
@@ -84,19 +96,24 @@ impl Workshop {
         client: &ClientInfo,
         method: &str,
         params: &RawParams,
-    ) -> Option<Result<Message, MethodError>> {
-        Some(match method {
+    ) -> Option<Result<Reply, MethodError>> {
+        let answer = match method {
             "createResourceWatch" => self.create_watch(client, params).await,
             "createTerminal" => self.create_terminal(client, params).await,
             "disposeTerminal" => self.dispose_terminal(client, params).await,
             "invokeChangesetOperation" => self.invoke(params).await,
             "completions" => self.complete(params).await,
             _ => return self.resource(client, method, params).await,
-        })
+        };
+        Some(answer.map(Reply::from))
     }
 
     /// Takes an action that a client has dispatched on a terminal: checks it, logs it, carries it out.
-    pub(crate) async fn dispatch(&self, client: &ClientInfo, dispatched: &Dispatched) -> Result<(), Refusal> {
+    pub(crate) async fn dispatch(
+        self: &Arc<Self>,
+        client: &ClientInfo,
+        dispatched: &Dispatched,
+    ) -> Result<(), Refusal> {
         self.act_on_terminal(client, dispatched).await
     }
 
@@ -112,7 +129,7 @@ impl Workshop {
     }
 
     /// A session is gone: when this answers, nothing more is logged for its changesets, and its terminals are disposed of.
-    pub(crate) async fn closed(&self, session: &str) {
+    pub(crate) async fn closed(self: &Arc<Self>, session: &str) {
         self.forget(session).await;
         self.dispose_terminals_of(session).await;
     }
@@ -124,6 +141,10 @@ impl Workshop {
 
     /// A client follows this channel from now on.
     pub(crate) fn follows(self: &Arc<Self>, client: &ClientInfo, channel: &str) {
+        if viewers::is_passing(channel) {
+            self.viewers.follows(client, channel);
+            self.terminals.watched(channel, true);
+        }
         if watches::is_watch(channel) {
             self.follow_watch(client, channel);
         } else if let Some(session) = session::of_changeset(channel) {
@@ -136,13 +157,20 @@ impl Workshop {
 
     /// A client has said that it does not follow this channel any more.
     pub(crate) fn left(&self, client: &ClientInfo, channel: &str) {
+        if self.viewers.left(client, channel) {
+            self.terminals.watched(channel, false);
+        }
         self.watches.left(client, channel);
         self.followed.left(client, channel);
     }
 
     /// A connection has ended.
-    pub(crate) fn gone(&self, client: &ClientInfo) {
+    pub(crate) fn gone(self: &Arc<Self>, client: &ClientInfo) {
         self.people.gone(client);
+        self.release_if_gone(&client.id);
+        for channel in self.viewers.gone(client) {
+            self.terminals.watched(&channel, false);
+        }
         self.watches.gone(client);
         self.followed.gone(client);
     }
@@ -212,7 +240,9 @@ impl Tasks {
 pub(super) async fn to_the_end<T: Send + 'static>(
     work: impl Future<Output = Result<T, MethodError>> + Send + 'static,
 ) -> Result<T, MethodError> {
-    tokio::spawn(work).await.unwrap_or_else(|_| Err(MethodError::new(INTERNAL_ERROR, "the method broke")))
+    tokio::spawn(work)
+        .await
+        .unwrap_or_else(|_| Err(MethodError::new(INTERNAL_ERROR, "an internal error of the host: its log has more")))
 }
 
 /// From this size on, JSON is read and written on a thread that may block.
@@ -234,14 +264,14 @@ async fn large<T: Serialize + Send + 'static>(result: T) -> Result<Message, Meth
 
 /// A result as JSON.
 pub(super) fn json(result: &impl Serialize) -> Result<Message, MethodError> {
-    let text = serde_json::to_vec(result);
+    let text = exact::to_vec(result);
     text.map(Message::from).map_err(|error| MethodError::new(INTERNAL_ERROR, error.to_string()))
 }
 
 async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, MethodError> + Send + 'static,
 ) -> Result<T, MethodError> {
-    let broke = |_| Err(MethodError::new(INTERNAL_ERROR, "the method broke"));
+    let broke = |_| Err(MethodError::new(INTERNAL_ERROR, "an internal error of the host: its log has more"));
     tokio::task::spawn_blocking(work).await.unwrap_or_else(broke)
 }
 

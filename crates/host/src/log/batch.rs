@@ -21,6 +21,9 @@ pub struct Batch {
     pub entries: Vec<NewEntry>,
     /// The seq that each of these channels must end with; 0 for one without entries.
     pub expect: Vec<(Arc<str>, Seq)>,
+    /// Whose it is: a client, say. Sources take turns, so that one with much to append does not keep others waiting.
+    /// Without one, its [channel](Batch::channel) is its source.
+    pub source: Option<Arc<str>>,
 }
 
 impl Batch {
@@ -33,7 +36,7 @@ impl Batch {
     /// An empty batch with this id.
     #[must_use]
     pub const fn with_id(id: BatchId) -> Self {
-        Self { id, open: Vec::new(), entries: Vec::new(), expect: Vec::new() }
+        Self { id, open: Vec::new(), entries: Vec::new(), expect: Vec::new(), source: None }
     }
 
     /// Opens a channel that belongs to a session, or to the host itself.
@@ -61,6 +64,27 @@ impl Batch {
     pub fn expect(mut self, channel: impl Into<Arc<str>>, last: Seq) -> Self {
         self.expect.push((channel.into(), last));
         self
+    }
+
+    /// Says whose it is.
+    #[must_use]
+    pub fn from_source(mut self, source: impl Into<Arc<str>>) -> Self {
+        self.source = Some(source.into());
+        self
+    }
+
+    /// Whose it is.
+    #[must_use]
+    pub fn source(&self) -> Arc<str> {
+        self.source.clone().unwrap_or_else(|| self.channel())
+    }
+
+    /// The channel of its first entry, or the first that it opens. Batches of one source and channel keep their order; those
+    /// of one source on different channels take turns too.
+    #[must_use]
+    pub fn channel(&self) -> Arc<str> {
+        let first = self.entries.first().map(|entry| &entry.channel);
+        first.or(self.open.first().map(|(channel, _)| channel)).cloned().unwrap_or_default()
     }
 
     /// Bytes of all bodies.

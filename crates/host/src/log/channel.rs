@@ -13,6 +13,8 @@ pub enum Channels {
     All,
     /// These, whether they exist yet or not.
     Only(Arc<HashSet<Arc<str>>>),
+    /// Every one but those whose URIs begin with one of these.
+    Except(&'static [&'static str]),
 }
 
 impl Channels {
@@ -27,6 +29,7 @@ impl Channels {
         match self {
             Self::All => true,
             Self::Only(these) => these.contains(channel),
+            Self::Except(those) => !those.iter().any(|start| channel.starts_with(start)),
         }
     }
 }

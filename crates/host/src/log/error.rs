@@ -36,7 +36,7 @@ pub enum AppendError {
         limit: usize,
     },
     /// There is no room. Nothing was appended; the same batch may be tried again.
-    #[error("no room in the log")]
+    #[error("the disk of the log is full: free some space there, or erase sessions")]
     Full,
     /// Another writer has taken over. Nothing was appended, and nothing will be.
     #[error("another writer has taken over the log")]
@@ -71,7 +71,7 @@ pub enum ReadError {
 }
 
 /// A record that is not what was written.
-#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Error)]
 #[non_exhaustive]
 pub enum DamagedRecord {
     /// An entry.
@@ -122,7 +122,7 @@ pub enum WriteError {
         seq: Seq,
     },
     /// No saved snapshot stands for what would go. Saved is one at this seq, if any.
-    #[error("no saved snapshot stands for what would go")]
+    #[error("no saved snapshot covers the entries to remove")]
     NoSnapshot {
         /// Where the saved one is; 0 if there is none.
         saved: Seq,
@@ -131,7 +131,7 @@ pub enum WriteError {
     #[error("row {0} is past the last index")]
     RowIndex(u64),
     /// There is no room.
-    #[error("no room in the log")]
+    #[error("the disk of the log is full: free some space there, or erase sessions")]
     Full,
     /// Another writer has taken over.
     #[error("another writer has taken over the log")]
@@ -168,7 +168,7 @@ pub enum OpenError {
     #[error("{} has no log", .0.display())]
     Missing(PathBuf),
     /// The store has no room.
-    #[error("no room to open {}", .0.display())]
+    #[error("cannot open {}: its disk is full; free 32 MiB there", .0.display())]
     Full(PathBuf),
     /// The store does not open.
     #[error("{}: {source}", path.display())]

@@ -9,8 +9,8 @@ use tokio::sync::watch;
 
 use self::state::{Channel, State, fill};
 use super::{
-    Answer, AppendError, Batch, Bounds, ChannelInfo, Channels, Entry, Health, Log, Metrics, Policy, ReadError, Report,
-    Rows, Save, Seq, Snapshot, Tail, WriteError,
+    Answer, AppendError, Batch, Bounds, ChannelInfo, Channels, Entry, Gap, Health, Log, Metrics, Policy, ReadError,
+    Report, Rows, Save, Seq, Snapshot, Tail, WriteError,
 };
 use crate::lock::lock;
 
@@ -41,6 +41,13 @@ impl MemoryLog {
                 metrics,
             }),
         }
+    }
+
+    /// Begins a new life at this seq, as a log does that is opened again.
+    pub fn begin_life_at(&self, next: Seq) {
+        let mut state = self.inner.state();
+        let after = state.last;
+        state.gaps.add(Gap { after, next, lost: None });
     }
 
     /// From now on every append is refused like this, or no longer; so that a test can see what its caller does.
@@ -103,6 +110,11 @@ impl Log for MemoryLog {
         let state = self.inner.state();
         let trimmed = state.channels.values().map(|channel| channel.trimmed).max().unwrap_or(0);
         ready(Ok(Bounds { first: trimmed + 1, last: state.last }))
+    }
+
+    fn lag(&self, after: Seq) -> Option<u64> {
+        let state = self.inner.state();
+        state.gaps.lag(after, state.last)
     }
 
     fn channels<'a>(&'a self, session: Option<&'a str>) -> Answer<'a, Result<Vec<ChannelInfo>, ReadError>> {

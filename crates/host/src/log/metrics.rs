@@ -1,5 +1,6 @@
 //! What the host shows of its log: counters and times that anybody may read at any time.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
@@ -30,6 +31,8 @@ pub struct Metrics {
     pub pages_read: AtomicU64,
     /// Entries that were trimmed or erased.
     pub removed: AtomicU64,
+    /// Gauge: records that readers found not to be what was written, each once.
+    pub damaged: Arc<AtomicU64>,
     /// Gauge: bytes of batches that wait.
     pub queued_bytes: AtomicU64,
     /// Gauge: bytes of the recent entries that readers share.

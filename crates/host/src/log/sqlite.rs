@@ -4,21 +4,27 @@
 //! alone waits for one sync, and a thousand callers share it. Readers take the newest entries from memory, all the same
 //! bytes, and older ones from the file, a page at a time.
 
+mod admission;
+mod blob;
 mod chores;
 mod commit;
 mod db;
 mod export;
+mod fair;
 mod files;
 mod group;
 mod ids;
 mod insert;
+mod mark;
 mod options;
+mod pieces;
 mod pool;
 mod queue;
 mod reader;
 mod recent;
 mod record;
 mod schema;
+mod shared_bodies;
 mod slab;
 mod tail;
 mod usage;
@@ -38,8 +44,9 @@ pub use usage::Usage;
 use self::db::Failure;
 use self::files::Files;
 use self::pool::Readers;
-use self::queue::{Job, Queue};
+use self::queue::{Alone, Queue};
 use self::recent::Recent;
+use self::shared_bodies::SharedBodies;
 use super::{
     Answer, AppendError, Batch, Bounds, ChannelInfo, Channels, Entry, Health, Log, Metrics, OpenError, Policy,
     ReadError, Report, Rows, Save, Seq, Snapshot, Tail, WriteError,
@@ -61,6 +68,8 @@ struct Shared {
     health: watch::Sender<Health>,
     metrics: Metrics,
     readers: Readers,
+    long_bodies: SharedBodies,
+    files: Files,
     options: Options,
 }
 
@@ -128,7 +137,7 @@ impl SqliteLog {
     /// # Errors
     /// There is no room, or writing failed.
     pub async fn compact(&self) -> Result<(), WriteError> {
-        self.shared.ask(|reply| Job::Compact { reply }).await
+        self.shared.ask(|reply| Alone::Compact { reply }).await
     }
 
     /// As [`verify`](Log::verify), and says now and then how many bytes of about how many it has seen.
@@ -136,9 +145,10 @@ impl SqliteLog {
     /// # Errors
     /// The store cannot be read.
     pub async fn verify_with(&self, mut seen: impl FnMut(u64, u64) + Send + 'static) -> Result<Report, ReadError> {
+        let files = self.shared.files.clone();
         let walk = move |reader: &reader::Reader| {
             let total = reader.store_bytes()?;
-            verify::walk(reader, |bytes| seen(bytes.min(total), total))
+            verify::walk(reader, &files, |bytes| seen(bytes.min(total), total))
         };
         self.shared.readers.run(walk).await
     }
@@ -151,6 +161,12 @@ impl SqliteLog {
         self.shared.readers.run(usage::all).await
     }
 
+    /// The seq that the present life of the log began with, or would have, if it has none yet.
+    #[must_use]
+    pub fn first_of_life(&self) -> Seq {
+        self.shared.recent().gaps().newest().map_or(1, |gap| gap.next)
+    }
+
     fn of(shared: Arc<Shared>) -> Self {
         Self { _guard: Arc::new(CloseOnDrop(shared.clone())), shared }
     }
@@ -158,13 +174,16 @@ impl SqliteLog {
 
 impl Shared {
     fn new(files: &Files, options: Options) -> Self {
+        let (metrics, long_bodies) = (Metrics::default(), SharedBodies::default());
         Self {
             queue: Queue::new(options.max_queued_bytes),
             recent: RwLock::new(Recent::new(options.recent_bytes)),
             last: watch::Sender::new(0),
             health: watch::Sender::new(Health::Good),
-            metrics: Metrics::default(),
-            readers: Readers::new(files.database(), options.readers),
+            readers: Readers::new(files.database(), options.readers, metrics.damaged.clone(), long_bodies.clone()),
+            long_bodies,
+            metrics,
+            files: files.clone(),
             options,
         }
     }
@@ -191,9 +210,8 @@ impl Shared {
         if bytes > limit {
             return Err(AppendError::TooLarge { bytes, limit });
         }
-        let Some(room) = self.queue.room(&batch).await else { return Err(AppendError::Closed) };
         let (reply, answer) = oneshot::channel();
-        if !self.queue.push(Job::Append { batch, room, reply }) {
+        if !self.queue.append(batch, reply).await {
             return Err(AppendError::Closed);
         }
         // A writer that ends without an answer leaves the outcome open.
@@ -202,9 +220,17 @@ impl Shared {
         answer
     }
 
-    async fn ask<T>(&self, job: impl FnOnce(oneshot::Sender<Result<T, WriteError>>) -> Job) -> Result<T, WriteError> {
+    async fn save(&self, save: Save) -> Result<(), WriteError> {
         let (reply, answer) = oneshot::channel();
-        if !self.queue.push(job(reply)) {
+        if !self.queue.save(save, reply) {
+            return Err(WriteError::Closed);
+        }
+        answer.await.unwrap_or(Err(WriteError::Unknown))
+    }
+
+    async fn ask<T>(&self, job: impl FnOnce(oneshot::Sender<Result<T, WriteError>>) -> Alone) -> Result<T, WriteError> {
+        let (reply, answer) = oneshot::channel();
+        if !self.queue.alone(job(reply)) {
             return Err(WriteError::Closed);
         }
         answer.await.unwrap_or(Err(WriteError::Unknown))
@@ -235,13 +261,18 @@ impl Log for SqliteLog {
         Box::pin(std::future::ready(Ok(bounds)))
     }
 
+    fn lag(&self, after: Seq) -> Option<u64> {
+        let last = *self.shared.last.borrow();
+        self.shared.recent().gaps().lag(after, last)
+    }
+
     fn channels<'a>(&'a self, session: Option<&'a str>) -> Answer<'a, Result<Vec<ChannelInfo>, ReadError>> {
         let session = session.map(String::from);
         Box::pin(self.shared.readers.run(move |reader| reader.channels(session.as_deref())))
     }
 
     fn save(&self, save: Save) -> Answer<'_, Result<(), WriteError>> {
-        Box::pin(self.shared.ask(|reply| Job::Save { save, reply }))
+        Box::pin(self.shared.save(save))
     }
 
     fn snapshot<'a>(&'a self, channel: &'a str) -> Answer<'a, Result<Option<Snapshot>, ReadError>> {
@@ -260,19 +291,19 @@ impl Log for SqliteLog {
     }
 
     fn trim<'a>(&'a self, channel: &'a str, before: Seq) -> Answer<'a, Result<u64, WriteError>> {
-        Box::pin(self.shared.ask(move |reply| Job::Trim { channel: channel.into(), before, reply }))
+        Box::pin(self.shared.ask(move |reply| Alone::Trim { channel: channel.into(), before, reply }))
     }
 
     fn retain(&self, policy: Policy) -> Answer<'_, Result<u64, WriteError>> {
-        Box::pin(self.shared.ask(move |reply| Job::Retain { policy, reply }))
+        Box::pin(self.shared.ask(move |reply| Alone::Retain { policy, reply }))
     }
 
     fn erase<'a>(&'a self, session: &'a str) -> Answer<'a, Result<u64, WriteError>> {
-        Box::pin(self.shared.ask(move |reply| Job::Erase { session: session.into(), reply }))
+        Box::pin(self.shared.ask(move |reply| Alone::Erase { session: session.into(), reply }))
     }
 
     fn verify(&self) -> Answer<'_, Result<Report, ReadError>> {
-        Box::pin(self.shared.readers.run(|reader| verify::walk(reader, |_| {})))
+        Box::pin(self.verify_with(|_, _| {}))
     }
 
     fn health(&self) -> watch::Receiver<Health> {

@@ -1,8 +1,9 @@
 //! Keeping house: how long things are kept, how the log is, what a walk through all of it found.
 
+use std::fmt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use super::{DamagedRecord, Seq};
+use super::{DamagedRecord, Gap, Seq};
 
 /// What is kept. Whatever it says, nothing goes that no saved snapshot stands for; the default keeps everything.
 ///
@@ -22,6 +23,14 @@ impl Default for Policy {
     fn default() -> Self {
         // A day: longer than any caller goes on repeating a batch.
         Self { max_age: None, max_bytes: None, ids_for: Duration::from_secs(24 * 60 * 60) }
+    }
+}
+
+impl Policy {
+    /// Whether anything may go from a store that uses so many bytes, so that snapshots are of use; 0 if that is not known.
+    #[must_use]
+    pub fn wants_snapshots(&self, used: u64) -> bool {
+        self.max_age.is_some() || self.max_bytes.is_some_and(|most| used == 0 || used > most)
     }
 }
 
@@ -49,6 +58,26 @@ pub enum Health {
     Closed,
 }
 
+impl fmt::Display for Health {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Good => f.write_str("it works"),
+            Self::Full => f.write_str(
+                "its disk is full: free some space there, or erase sessions (disposeSession, `breakbulk log erase`)",
+            ),
+            Self::Failed { reason } => write!(f, "writing failed ({reason}); the host opens it again by itself"),
+            Self::Lost { seq } => {
+                write!(
+                    f,
+                    "entry {seq}, which was acknowledged, is gone: restore a backup, or see `breakbulk log verify`"
+                )
+            }
+            Self::Fenced => f.write_str("another host has opened it and writes to it now: stop one of them"),
+            Self::Closed => f.write_str("it was closed"),
+        }
+    }
+}
+
 impl Health {
     /// Whether appends are acknowledged.
     #[must_use]
@@ -72,13 +101,18 @@ pub struct Report {
     pub damaged: Vec<DamagedRecord>,
     /// What else is wrong with the store, in its own words.
     pub faults: Vec<String>,
+    /// The highest seq that was acknowledged in this place, if the log now ends before it: a backup has taken its place, or
+    /// it has lost its end. Nobody has opened it for writing since.
+    pub missing_end: Option<Seq>,
+    /// Gaps in which entries are missing for such a reason, from which the log has gone on.
+    pub lost: Vec<Gap>,
 }
 
 impl Report {
-    /// Whether everything is as it was written.
+    /// Whether everything is as it was written. A log that was restored and has gone on is.
     #[must_use]
     pub fn is_clean(&self) -> bool {
-        self.damaged.is_empty() && self.faults.is_empty()
+        self.damaged.is_empty() && self.faults.is_empty() && self.missing_end.is_none()
     }
 }
 

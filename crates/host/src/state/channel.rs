@@ -9,7 +9,11 @@ use std::sync::Arc;
 
 use ahp::reducers::ReduceOutcome;
 use ahp_types::actions::{ChatTurnsLoadedAction, StateAction};
-use ahp_types::state::{ActiveTurn, ChatState, MessageKind, MessageOrigin, SnapshotState, Turn, TurnState};
+use ahp_types::common::StringOrMarkdown;
+use ahp_types::state::{
+    ActiveTurn, ChatState, MessageKind, MessageOrigin, ResponsePart, SnapshotState, SystemNotificationResponsePart,
+    Turn, TurnState,
+};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use tracing::{debug, warn};
@@ -37,8 +41,12 @@ pub(super) struct Channel {
     pub(super) catalogue: Catalogue,
     /// The last entry of the channel that is in this state.
     pub(super) seq: Seq,
-    /// The first entry that is not what was written: this state is that before it, and stays so.
+    /// Everything up to here is in this state, whatever the follower has come to.
+    pub(super) reached: Seq,
+    /// Where the store itself is broken, or the channel's beginning is: this state is that before it, and stays so.
     pub(super) damaged: Option<DamagedRecord>,
+    /// The turn that is going on has a notice of a damaged entry, which may have been its end.
+    is_turn_in_doubt: bool,
     /// The saved state is that after this entry.
     saved: Seq,
     /// Bytes of the state when it was last encoded, and of the actions that it has taken since.
@@ -50,26 +58,63 @@ impl Channel {
     /// A channel without entries.
     pub(super) fn new(uri: Arc<str>, turns: Turns) -> Self {
         let catalogue = Catalogue::default();
-        Self { uri, state: None, turns, catalogue, seq: 0, damaged: None, saved: 0, base: 0, since: 0 }
+        Self {
+            uri,
+            state: None,
+            turns,
+            catalogue,
+            seq: 0,
+            reached: 0,
+            damaged: None,
+            is_turn_in_doubt: false,
+            saved: 0,
+            base: 0,
+            since: 0,
+        }
     }
 
-    /// Takes an entry, if it is a later one.
-    pub(super) async fn apply(&mut self, log: &dyn Log, entry: &Entry) -> Result<(), StateError> {
-        if entry.seq <= self.seq || self.damaged.is_some() {
+    /// Takes an entry, if it is a later one. Its text goes when it was read: the reducers make copies of what is in it.
+    pub(super) async fn apply(&mut self, log: &dyn Log, entry: Entry) -> Result<(), StateError> {
+        let Entry { seq, body, .. } = entry;
+        if seq <= self.seq || self.damaged.is_some() {
             return Ok(());
         }
-        let body = entry.body.clone();
-        match heavy(body.len(), move || Said::read(&body)).await? {
+        let bytes = body.len();
+        match heavy(bytes, move || Said::read(&body)).await? {
             Ok(Said::Initial(state)) => self.begin(log, state).await?,
             Ok(Said::Closed) => self.close(log).await?,
             Ok(Said::Beside { chat, turn }) => self.beside(log, chat, turn).await?,
             Ok(Said::Action(action)) => self.act(log, &action).await?,
             Ok(Said::Notice(notice)) => self.catalogue.notice(notice),
             Ok(Said::Nothing) => {}
-            Err(error) => warn!(seq = entry.seq, %error, "an entry has no meaning and is passed over"),
+            Err(error) => warn!(seq, %error, "an entry of the log cannot be read and is skipped"),
         }
-        self.seq = entry.seq;
-        self.since += entry.body.len();
+        self.seq = seq;
+        self.since += bytes;
+        Ok(())
+    }
+
+    /// Goes on behind an entry that is not what was written. In a chat a notice says so: in the turn that is going on, or
+    /// as a turn of its own.
+    pub(super) fn pass_over(&mut self, seq: Seq) -> Result<(), StateError> {
+        if let Some(SnapshotState::Chat(chat)) = &mut self.state {
+            let text = format!(
+                "Something is missing here: entry {seq} of the host's log is damaged. What follows may depend on it."
+            );
+            match &mut chat.active_turn {
+                Some(turn) => {
+                    let content = StringOrMarkdown::Plain(text);
+                    let part = SystemNotificationResponsePart { content, meta: None };
+                    turn.response_parts.push(ResponsePart::SystemNotification(part));
+                    self.is_turn_in_doubt = true;
+                }
+                None => {
+                    let offset = self.turns.next_offset();
+                    self.turns.push(encode(offset, &notice(format!("damaged-{seq}"), text))?);
+                }
+            }
+        }
+        self.seq = seq;
         Ok(())
     }
 
@@ -101,7 +146,7 @@ impl Channel {
         let sessions = matches!(state, Some(SnapshotState::Root(_))).then(|| self.catalogue.all());
         let turns = matches!(state, Some(SnapshotState::Chat(_))).then(|| self.turns.place());
         let kept = Some(self.turns.kept()).filter(|kept| !kept.is_empty());
-        let body = serde_json::to_vec(&Saved { kind: state.map(Kind::of), state, turns, kept, sessions })?;
+        let body = crate::exact::to_vec(&Saved { kind: state.map(Kind::of), state, turns, kept, sessions })?;
         (self.base, self.since) = (body.len(), 0);
         Ok(self.turns.save(Save::new(self.uri.clone()).snapshot(self.seq, VERSION, body)))
     }
@@ -157,13 +202,22 @@ impl Channel {
 
     async fn act(&mut self, log: &dyn Log, action: &StateAction) -> Result<(), StateError> {
         use StateAction as A;
-        let weight = self.weight();
+        let (weight, is_turn_in_doubt) = (self.weight(), self.is_turn_in_doubt);
         let (uri, turns) = (&*self.uri, &mut self.turns);
         let Some(state) = &mut self.state else {
-            warn!("an action on a channel that does not exist is passed over");
+            warn!("an entry of the log is for a channel that does not exist, and is skipped");
             return Ok(());
         };
         match (&mut *state, action) {
+            (SnapshotState::Chat(chat), A::ChatTurnStarted(_)) if is_turn_in_doubt => {
+                self.is_turn_in_doubt = false;
+                // Its end is what is missing: there is no other way to keep it.
+                if let Some(turn) = chat.active_turn.as_ref().map(so_far) {
+                    let offset = turns.next_offset();
+                    turns.push(heavy(weight, move || encode(offset, &turn)).await??);
+                }
+                run(state, action);
+            }
             (SnapshotState::Chat(_), A::ChatTurnComplete(_) | A::ChatTurnCancelled(_) | A::ChatError(_)) => {
                 run(state, action);
                 if let Some(turn) = chat(state).and_then(|chat| chat.turns.pop()) {
@@ -274,16 +328,21 @@ fn so_far(turn: &ActiveTurn) -> Turn {
 
 /// A turn of which only the id matters.
 fn stand_in(id: &str) -> Turn {
+    notice(id.to_owned(), String::new())
+}
+
+/// A turn in which the host tells something.
+pub(super) fn notice(id: String, text: String) -> Turn {
     let message = ahp_types::state::Message {
-        text: String::new(),
-        origin: MessageOrigin { kind: MessageKind::User },
+        text,
+        origin: MessageOrigin { kind: MessageKind::SystemNotification },
         attachments: None,
         model: None,
         agent: None,
         meta: None,
     };
     Turn {
-        id: id.to_owned(),
+        id,
         started_at: None,
         duration: None,
         message,

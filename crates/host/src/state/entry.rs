@@ -23,6 +23,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use super::kind::Kind;
+use crate::exact;
 
 /// The body of an action.
 ///
@@ -36,7 +37,7 @@ pub fn action(channel: &str, action: &StateAction, origin: Option<&ActionOrigin>
         #[serde(skip_serializing_if = "Option::is_none")]
         origin: Option<&'a ActionOrigin>,
     }
-    serde_json::to_vec(&Body { channel, action, origin }).map(Into::into)
+    exact::to_vec(&Body { channel, action, origin }).map(Into::into)
 }
 
 /// The body of a channel's first entry.
@@ -49,7 +50,7 @@ pub fn initial(channel: &str, state: &SnapshotState) -> serde_json::Result<Bytes
         channel: &'a str,
         initial: Initial<&'a SnapshotState>,
     }
-    serde_json::to_vec(&Body { channel, initial: Initial { kind: Kind::of(state), state } }).map(Into::into)
+    exact::to_vec(&Body { channel, initial: Initial { kind: Kind::of(state), state } }).map(Into::into)
 }
 
 /// The body of a channel's last entry.

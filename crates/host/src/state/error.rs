@@ -14,21 +14,24 @@ pub enum StateError {
     #[error("there is no such channel")]
     NotFound,
     /// The channel has no turns: it is no chat.
-    #[error("the channel is no chat")]
+    #[error("the channel is not a chat")]
     NotAChat,
     /// The cursor is not one of ours, or what it points to is gone.
-    #[error("the cursor is not known")]
+    #[error("the cursor is not one that this host gave, or what it points to is gone")]
     Cursor,
     /// A record that is needed is not what was written. The channel is answered for as it was before that record where it
     /// can be, and takes no more actions.
     #[error("{0} is damaged")]
     Damaged(DamagedRecord),
     /// A saved state or row cannot be read, or is not where it should be: this is a bug.
-    #[error("what was saved cannot be read")]
+    #[error("a saved snapshot or turn cannot be read: the log of the host is inconsistent")]
     Gone,
     /// The log cannot be read now.
     #[error("the log cannot be read: {0}")]
     Log(String),
+    /// The log has no room for what the state must save before it can answer.
+    #[error("the log is full")]
+    Full,
     /// The log is closed.
     #[error("the log is closed")]
     Closed,
@@ -41,14 +44,19 @@ impl StateError {
         match self {
             Self::NotFound => ahp_error_codes::NOT_FOUND,
             Self::NotAChat | Self::Cursor => json_rpc_error_codes::INVALID_PARAMS,
-            Self::Damaged(_) | Self::Gone | Self::Log(_) | Self::Closed => json_rpc_error_codes::INTERNAL_ERROR,
+            Self::Damaged(_) | Self::Gone | Self::Log(_) | Self::Full | Self::Closed => {
+                json_rpc_error_codes::INTERNAL_ERROR
+            }
         }
     }
 }
 
 impl From<StateError> for MethodError {
     fn from(error: StateError) -> Self {
-        Self::new(error.code(), error.to_string())
+        match error {
+            StateError::Full => Self::log_full(),
+            error => Self::new(error.code(), error.to_string()),
+        }
     }
 }
 
@@ -69,6 +77,7 @@ impl From<WriteError> for StateError {
         match error {
             WriteError::Closed => Self::Closed,
             WriteError::NotOpen(_) => Self::NotFound,
+            WriteError::Full => Self::Full,
             other => Self::Log(other.to_string()),
         }
     }
@@ -77,5 +86,17 @@ impl From<WriteError> for StateError {
 impl From<serde_json::Error> for StateError {
     fn from(_: serde_json::Error) -> Self {
         Self::Gone
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_log_is_one_error_whoever_meets_it() {
+        let met = MethodError::from(StateError::from(WriteError::Full));
+        assert_eq!(met, MethodError::log_full());
+        assert!(!met.message.contains("read"), "{}", met.message);
     }
 }

@@ -18,7 +18,7 @@ pub(super) async fn follow(slots: Arc<Slots>, after: Seq) {
     loop {
         match tail.next(slots.config.page_bytes).await {
             Ok(page) => {
-                for entry in &page {
+                for entry in page {
                     take(&slots, entry).await;
                 }
                 slots.move_to(tail.position());
@@ -45,18 +45,19 @@ pub(super) async fn follow(slots: Arc<Slots>, after: Seq) {
 }
 
 /// Takes an entry to its channel, which may have it already.
-async fn take(slots: &Slots, entry: &Entry) {
-    let mut held = match slots.hold(&entry.channel).await {
+async fn take(slots: &Slots, entry: Entry) {
+    let (seq, channel) = (entry.seq, Arc::clone(&entry.channel));
+    let mut held = match slots.hold(&channel).await {
         Ok(held) => held,
         // It was erased meanwhile, or whoever asks for it will hear why it cannot be read.
         Err(StateError::NotFound) => return,
-        Err(error) => return warn!(channel = %entry.channel, %error, "a channel cannot be loaded"),
+        Err(error) => return warn!(%channel, %error, "a channel cannot be loaded"),
     };
     let turns = held.turns.extent();
     if let Err(error) = held.apply(&*slots.log, entry).await {
-        warn!(seq = entry.seq, %error, "an entry cannot be taken; its channel is loaded again when it is asked for");
+        warn!(seq, %error, "an entry cannot be taken; its channel is loaded again when it is asked for");
         drop(held);
-        return slots.forget(&entry.channel).await;
+        return slots.forget(&channel).await;
     }
     let is_due = turns != held.turns.extent() || held.unsaved_bytes() >= slots.config.save_after_bytes;
     slots.weigh_held(&held, is_due);

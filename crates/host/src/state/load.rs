@@ -21,7 +21,8 @@ const END: Seq = 1 << 62;
 /// A snapshot of other reducers is not used: the channel is replayed from its first entry. Where that was trimmed there
 /// is nothing else to begin with, and the snapshot is used anyway, with a warning. A damaged snapshot is like none.
 ///
-/// A damaged entry ends the replay: the channel is in memory as it was before it, and says so.
+/// A damaged entry is passed over, and shown where it was; see [`Channel::pass_over`]. Where the store itself is broken,
+/// the channel is in memory as it was before, and takes no more actions.
 pub(super) async fn load(log: &dyn Log, uri: &Arc<str>) -> Result<Channel, StateError> {
     let (usable, other) = match log.snapshot(uri).await {
         Ok(Some(snapshot)) if snapshot.version == VERSION => (Some(snapshot), None),
@@ -67,12 +68,18 @@ fn restored(uri: &Arc<str>, snapshot: &Snapshot) -> Result<Channel, StateError> 
     Ok(channel)
 }
 
-async fn replay(log: &dyn Log, channel: &mut Channel) -> Result<(), StateError> {
+/// Takes all later entries that the log has now.
+pub(super) async fn replay(log: &dyn Log, channel: &mut Channel) -> Result<(), StateError> {
     let uri = channel.uri.clone();
     loop {
         let page = match log.read(&uri, channel.seq + 1..END, PAGE).await {
             Ok(page) if page.is_empty() => return Ok(()),
             Ok(page) => page,
+            Err(ReadError::Damaged(DamagedRecord::Entry { seq })) if channel.state.is_some() && seq > channel.seq => {
+                warn!(channel = %uri, seq, "a damaged entry is passed over");
+                channel.pass_over(seq)?;
+                continue;
+            }
             Err(ReadError::Damaged(record)) => {
                 warn!(channel = %uri, %record, "a channel ends at a damaged record");
                 channel.damaged = Some(record);
@@ -80,7 +87,7 @@ async fn replay(log: &dyn Log, channel: &mut Channel) -> Result<(), StateError> 
             }
             Err(error) => return Err(error.into()),
         };
-        for entry in &page {
+        for entry in page {
             channel.apply(log, entry).await?;
         }
     }

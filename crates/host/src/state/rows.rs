@@ -7,9 +7,11 @@ use std::ops::Range;
 use ahp_types::state::Turn;
 use bytes::{BufMut, Bytes, BytesMut};
 use serde::Deserialize;
+use tracing::warn;
 
 use super::StateError;
-use crate::log::{Log, ROW_HEADER};
+use super::channel::notice;
+use crate::log::{DamagedRecord, Log, ROW_HEADER, ReadError};
 
 /// What is read at once while many rows are gone through.
 pub(super) const PAGE: usize = 1 << 20;
@@ -145,14 +147,38 @@ pub(super) async fn page(
     let mut page: Vec<Row> = in_memory.flatten().collect();
     if page.is_empty() {
         let end = fresh.range(range.clone()).next().map_or(range.end, |(number, _)| *number);
-        let read = log.rows(channel, range.start..end, max_bytes).await?;
-        page = read.rows.iter().filter_map(|(number, row)| Row::read(*number, row)).collect();
+        page = match log.rows(channel, range.start..end, max_bytes).await {
+            Ok(read) => read.rows.iter().filter_map(|(number, row)| Row::read(*number, row)).collect(),
+            Err(ReadError::Damaged(DamagedRecord::Row { index, .. })) if index == range.start => {
+                vec![damaged(log, channel, index).await?]
+            }
+            Err(error) => return Err(error.into()),
+        };
     }
     let follows = page.iter().zip(range.start..).all(|(row, number)| row.number == number);
     if page.is_empty() || !follows {
         return Err(StateError::Gone);
     }
     Ok(page)
+}
+
+/// What stands in place of a turn whose row is not what was written. The rows beside it tell where it was, about; sizes
+/// that are made from that are wrong by the difference of the texts.
+async fn damaged(log: &dyn Log, channel: &str, number: u64) -> Result<Row, StateError> {
+    warn!(channel, number, "a turn is damaged, and shown as such");
+    let text = format!("A turn cannot be shown: row {number} of this chat is damaged in the host's log.");
+    let text = Bytes::from(serde_json::to_vec(&notice(format!("damaged-row-{number}"), text))?);
+    let beside = |number: u64| async move {
+        let read = log.rows(channel, number..number.saturating_add(1), usize::MAX).await.ok()?;
+        read.rows.first().and_then(|(number, row)| Row::read(*number, row))
+    };
+    let before = beside(number.saturating_sub(1)).await.map(|row| row.end());
+    let len = i64::try_from(text.len()).unwrap_or(i64::MAX);
+    let offset = match before {
+        Some(end) => end,
+        None => beside(number.saturating_add(1)).await.map_or(0, |row| row.start().saturating_sub(len)),
+    };
+    Ok(Row { number, offset, text })
 }
 
 /// A row: an offset, and a turn's JSON.

@@ -15,13 +15,14 @@ use super::rows::{Row, rows};
 use super::slot::{Held, Slots};
 use super::turns::Place;
 use super::{StateError, heavy};
+use crate::exact;
 use crate::log::Seq;
 
 /// How often rows are read beside a chat that is truncated meanwhile, before it is held.
 pub(super) const TRIES: usize = 3;
 
 /// What a client wants to see of a channel.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct View {
     /// The last so many completed turns of a chat, and one at least; all without it. Where older ones are left out, the
     /// state has `turnsNextCursor`.
@@ -157,7 +158,7 @@ impl Cut {
     pub(super) async fn take(slots: &Slots, channel: &str, view: View) -> Result<(Held, Self), StateError> {
         let held = slots.hold(channel).await?;
         // What is in memory has everything up to the follower's position, and perhaps more.
-        let reached = if held.damaged.is_some() { 0 } else { slots.position() };
+        let reached = if held.damaged.is_some() { 0 } else { slots.position().max(held.reached) };
         heavy(held.weight(), move || Self::of(held, view, reached)).await?
     }
 
@@ -168,14 +169,14 @@ impl Cut {
         let (text, brackets, rows, next);
         if let Some(SnapshotState::Chat(chat)) = &mut held.state {
             let own = chat.turns_next_cursor.take();
-            let encoded = serde_json::to_vec(&**chat);
+            let encoded = exact::to_vec(&**chat);
             chat.turns_next_cursor = own.clone();
             text = encoded?;
             brackets = Some(find_turns(&text)?);
             rows = start..held.turns.range().end;
             next = if start > held.turns.range().start { Some(cursor(start)) } else { own };
         } else {
-            text = serde_json::to_vec(held.state()?)?;
+            text = exact::to_vec(held.state()?)?;
             (brackets, rows, next) = (None, 0..0, None);
         }
         let (fresh, epoch) = (held.turns.fresh(rows.clone()), held.turns.epoch());

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -9,7 +10,7 @@ use ahp_types::state::SnapshotState;
 use tokio::sync::{Mutex as AsyncMutex, Notify, OwnedMappedMutexGuard, OwnedMutexGuard, watch};
 
 use super::channel::Channel;
-use super::load::load;
+use super::load::{load, replay};
 use super::{StateConfig, StateError};
 use crate::lock::lock;
 use crate::log::{Log, Seq};
@@ -24,6 +25,8 @@ pub(super) struct Slots {
     slots: Mutex<HashMap<Arc<str>, Arc<Slot>>>,
     /// About what all of them take.
     weight: AtomicUsize,
+    /// They take less than before.
+    lighter: Notify,
     position: watch::Sender<Position>,
     clock: AtomicU64,
     /// Some channel is due to be saved, or memory is short.
@@ -66,7 +69,17 @@ impl Slots {
         let (slots, clock) = (Mutex::default(), AtomicU64::new(0));
         let position = watch::Sender::new(Position { seq: position, is_last: false });
         let weight = AtomicUsize::new(0);
-        Self { log, config, slots, weight, position, clock, work: Notify::new(), saving: AsyncMutex::default() }
+        Self {
+            log,
+            config,
+            slots,
+            weight,
+            lighter: Notify::new(),
+            position,
+            clock,
+            work: Notify::new(),
+            saving: AsyncMutex::default(),
+        }
     }
 
     pub(super) fn position(&self) -> Seq {
@@ -91,6 +104,35 @@ impl Slots {
         let mut position = self.position.subscribe();
         let there = position.wait_for(|there| there.is_last || there.seq >= seq).await;
         there.ok().filter(|there| there.seq >= seq).map(drop).ok_or(StateError::Closed)
+    }
+
+    /// Brings a channel up to a seq that the log has, without waiting for the follower: it may be behind with what others
+    /// have written.
+    ///
+    /// Must not be given up half-way: a channel that has taken half of an entry is wrong.
+    pub(super) async fn bring(&self, uri: &str, seq: Seq) -> Result<(), StateError> {
+        for _ in 0..2 {
+            let mut held = match self.hold(uri).await {
+                Ok(held) => held,
+                // Whoever looks at it will hear.
+                Err(StateError::NotFound) => return Ok(()),
+                Err(error) => return Err(error),
+            };
+            if held.reached >= seq || self.position() >= seq {
+                return Ok(());
+            }
+            let turns = held.turns.extent();
+            if replay(&*self.log, &mut held).await.is_ok() {
+                held.reached = seq.max(held.reached);
+                let is_due = turns != held.turns.extent() || held.unsaved_bytes() >= self.config.save_after_bytes;
+                self.weigh_held(&held, is_due);
+                return Ok(());
+            }
+            // It was trimmed meanwhile, or cannot be read on: loading it again tells.
+            drop(held);
+            self.forget(uri).await;
+        }
+        self.hold(uri).await.map(drop)
     }
 
     /// A channel, from memory or from the log.
@@ -141,6 +183,20 @@ impl Slots {
         self.weight.fetch_add(weight.wrapping_sub(before), Relaxed);
         if self.weight() > self.config.max_bytes {
             self.work.notify_one();
+        } else if weight < before {
+            self.lighter.notify_waiters();
+        }
+    }
+
+    /// Waits until all together take no more than they may.
+    pub(super) async fn settled(&self) {
+        loop {
+            let mut lighter = pin!(self.lighter.notified());
+            lighter.as_mut().enable();
+            if self.weight() <= self.config.max_bytes {
+                return;
+            }
+            lighter.await;
         }
     }
 
@@ -183,6 +239,7 @@ impl Slots {
     fn remove(&self, slot: &Slot, cell: &mut Cell) {
         *cell = Cell::Gone;
         self.weight.fetch_sub(slot.weight.swap(0, Relaxed), Relaxed);
+        self.lighter.notify_waiters();
         let mut slots = self.slots();
         if slots.get(&slot.uri).is_some_and(|there| Arc::ptr_eq(&there.cell, &slot.cell)) {
             slots.remove(&slot.uri);

@@ -1,7 +1,7 @@
 //! Who may do what with a terminal.
 
 use ahp_types::actions::StateAction;
-use ahp_types::state::TerminalClaim;
+use ahp_types::state::{TerminalClaim, TerminalClientClaim};
 use thiserror::Error;
 
 /// Who acts on a terminal.
@@ -25,21 +25,35 @@ impl Holder {
     }
 }
 
+/// The claim of nobody. The protocol has none, and a client without an id does not exist: so everybody who follows the
+/// terminal sees that it is free.
+pub(crate) fn nobody() -> TerminalClaim {
+    TerminalClaim::Client(TerminalClientClaim { client_id: String::new() })
+}
+
+/// Whether anybody may claim the terminal: the client that held it is gone.
+pub(crate) fn is_free(claim: &TerminalClaim) -> bool {
+    matches!(claim, TerminalClaim::Client(claim) if claim.client_id.is_empty())
+}
+
 /// Why an action on a terminal is not logged.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum Refusal {
     /// No terminal is on this channel.
-    #[error("no such terminal")]
+    #[error("there is no terminal with a program on this channel")]
     NoTerminal,
     /// Somebody else holds it.
     #[error("the terminal is held by another client or session")]
     NotHolder,
+    /// The client that held it is gone.
+    #[error("nobody holds the terminal: dispatch terminal/claimed first")]
+    Unclaimed,
     /// Its program has ended.
     #[error("the program of this terminal has ended")]
     Exited,
     /// The program does not read what was typed.
-    #[error("{waiting} bytes of input wait for the program, and no more than {limit} may")]
+    #[error("the program does not read its input: {waiting} bytes wait for it, the limit is {limit}")]
     InputFull {
         /// What waits, with this.
         waiting: usize,
@@ -47,7 +61,7 @@ pub enum Refusal {
         limit: u32,
     },
     /// A size that no terminal has.
-    #[error("{cols} columns and {rows} rows are no size")]
+    #[error("{cols} columns and {rows} rows are not a size: both must be from 1 to 65,535")]
     BadSize {
         /// Columns asked for.
         cols: i64,
@@ -55,7 +69,7 @@ pub enum Refusal {
         rows: i64,
     },
     /// A title with control characters, or longer than anyone reads.
-    #[error("no more than 256 characters, none of them for control, make a title")]
+    #[error("a title has at most 256 characters, and no control characters")]
     BadTitle,
     /// Only the host says this.
     #[error("only the host dispatches this action")]
@@ -66,10 +80,14 @@ pub enum Refusal {
 pub(super) fn check(who: &Holder, claim: &TerminalClaim, action: &StateAction) -> Result<(), Refusal> {
     match action {
         StateAction::TerminalTitleChanged(_) => Ok(()),
+        StateAction::TerminalClaimed(_) if is_free(claim) => Ok(()),
         StateAction::TerminalInput(_)
         | StateAction::TerminalResized(_)
         | StateAction::TerminalClaimed(_)
-        | StateAction::TerminalCleared(_) => who.holds(claim).then_some(()).ok_or(Refusal::NotHolder),
+        | StateAction::TerminalCleared(_) => {
+            let refusal = if is_free(claim) { Refusal::Unclaimed } else { Refusal::NotHolder };
+            who.holds(claim).then_some(()).ok_or(refusal)
+        }
         _ => Err(Refusal::NotForClients),
     }
 }
@@ -83,7 +101,7 @@ pub(super) fn title(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use ahp_types::actions::{TerminalDataAction, TerminalInputAction, TerminalTitleChangedAction};
-    use ahp_types::state::{TerminalClientClaim, TerminalSessionClaim};
+    use ahp_types::state::TerminalSessionClaim;
 
     use super::*;
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use ahp_types::ROOT_RESOURCE_URI;
-use ahp_types::actions::{RootTerminalsChangedAction, StateAction};
+use ahp_types::actions::{RootTerminalsChangedAction, StateAction, TerminalClaimedAction};
 use ahp_types::state::{
     TerminalClaim, TerminalInfo, TerminalLifecycleState, TerminalRunningLifecycleState, TerminalState,
 };
@@ -12,10 +12,11 @@ use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::task::JoinHandle;
 
 use super::admit::Order;
+use super::claim::{self, Holder};
 use super::{TerminalConfig, TerminalError};
-use crate::act::Act;
+use crate::act::{Act, Ledger};
 use crate::lock::lock;
-use crate::log::AppendError;
+use crate::log::{AppendError, Seq};
 
 pub(super) struct List {
     pub(super) config: TerminalConfig,
@@ -35,6 +36,8 @@ pub(super) struct Live {
     pub(super) orders: mpsc::UnboundedSender<Order>,
     pub(super) waiting: Mutex<Option<mpsc::UnboundedReceiver<Order>>>,
     pub(super) stopped: watch::Sender<bool>,
+    pub(super) watched: watch::Sender<bool>,
+    ledger: Mutex<Ledger>,
     pub(super) task: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -71,6 +74,12 @@ impl List {
         lock(&self.live).get(channel).filter(|live| live.shown().announced).cloned()
     }
 
+    pub(super) fn watched(&self, channel: &str, is_watched: bool) {
+        if let Some(live) = lock(&self.live).get(channel) {
+            live.watched.send_replace(is_watched);
+        }
+    }
+
     /// Gives the name back.
     pub(super) fn forget(&self, channel: &str) {
         lock(&self.live).remove(channel);
@@ -86,12 +95,17 @@ impl List {
     }
 
     /// Logs these.
-    pub(super) async fn log(&self, actions: Vec<(String, StateAction)>) -> Result<(), AppendError> {
-        self.act.act(actions).await.map(drop)
+    pub(super) async fn log(&self, actions: Vec<(String, StateAction)>) -> Result<Vec<Seq>, AppendError> {
+        self.act.act(actions).await
+    }
+
+    /// What a channel has up to this seq may go.
+    pub(super) async fn trim(&self, channel: &str, upto: Seq) {
+        self.act.trim(channel, upto).await;
     }
 
     /// Logs these together with the list as it is now.
-    pub(super) async fn log_with_list(&self, mut actions: Vec<(String, StateAction)>) -> Result<(), AppendError> {
+    pub(super) async fn log_with_list(&self, mut actions: Vec<(String, StateAction)>) -> Result<Vec<Seq>, AppendError> {
         let _order = self.root.lock().await;
         let list = RootTerminalsChangedAction { terminals: self.infos() };
         actions.push((ROOT_RESOURCE_URI.to_owned(), StateAction::RootTerminalsChanged(list)));
@@ -100,7 +114,27 @@ impl List {
 
     /// Tells the root channel of the list as it is now.
     pub(super) async fn announce(&self) -> Result<(), AppendError> {
-        self.log_with_list(Vec::new()).await
+        self.log_with_list(Vec::new()).await.map(drop)
+    }
+
+    /// Takes their claims from this holder, and logs that. If the log does not take it, the claims stay.
+    pub(super) async fn release(&self, holder: &Holder) -> Result<(), AppendError> {
+        let is_held = |live: &&Arc<Live>| live.info().is_some_and(|info| holder.holds(&info.claim));
+        let held: Vec<_> = lock(&self.live).values().filter(is_held).cloned().collect();
+        if held.is_empty() {
+            return Ok(());
+        }
+        let claimed = |live: &Arc<Live>| {
+            let claimed = StateAction::TerminalClaimed(TerminalClaimedAction { claim: claim::nobody() });
+            (live.channel.clone(), claimed)
+        };
+        let before: Vec<_> = held.iter().map(|live| live.shown().claim).collect();
+        held.iter().for_each(|live| live.show(|shown| shown.claim = claim::nobody()));
+        let logged = self.log_with_list(held.iter().map(claimed).collect()).await;
+        if logged.is_err() {
+            held.iter().zip(before).for_each(|(live, claim)| live.show(|shown| shown.claim = claim));
+        }
+        logged.map(drop)
     }
 
     pub(super) async fn stop(&self) {
@@ -136,6 +170,8 @@ impl Live {
             orders,
             waiting: Mutex::new(Some(waiting)),
             stopped: watch::Sender::new(false),
+            watched: watch::Sender::new(false),
+            ledger: Mutex::default(),
             task: Mutex::default(),
         }
     }
@@ -162,6 +198,15 @@ impl Live {
 
     pub(super) fn show(&self, change: impl FnOnce(&mut Shown)) {
         change(&mut lock(&self.shown));
+    }
+
+    /// An action of this terminal, with so much text, is in the log; what may go from it now, if something may.
+    pub(super) fn logged(&self, seq: Seq, bytes: usize, config: &TerminalConfig) -> Option<Seq> {
+        const LEAST: usize = 64 << 10;
+        let step = u64::try_from(config.max_scrollback_bytes.max(LEAST)).unwrap_or(u64::MAX);
+        // Who watches may be a little behind.
+        let step = if *self.watched.borrow() { step.saturating_mul(4) } else { step };
+        lock(&self.ledger).add(seq, bytes, step)
     }
 
     pub(super) fn tell_to_stop(&self) {

@@ -1,11 +1,13 @@
 //! A program on a pty, and everything that it starts there.
 
 use std::collections::BTreeSet;
+use std::ffi::OsStr;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::ExitStatus;
 use std::time::Duration;
 
+use breakbulk::environment;
 use pty_process::{OwnedReadPty, OwnedWritePty, Size};
 use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::io::AsyncReadExt;
@@ -36,17 +38,19 @@ impl Program {
             config.command.split_first().ok_or_else(|| TerminalError::Start("no command is configured".into()))?;
         let (pty, pts) = pty_process::open().map_err(start)?;
         pty.resize(Size::new(rows, cols)).map_err(start)?;
-        let mut command = pty_process::Command::new(name)
+        let is_hidden = |name: &OsStr| {
+            config.hidden_env.iter().any(|hidden| name.as_encoded_bytes().starts_with(hidden.as_bytes()))
+        };
+        let inherited = environment::inherited().filter(|(name, _)| !is_hidden(name));
+        let command = pty_process::Command::new(name)
             .args(arguments)
             .current_dir(dir)
+            .env_clear()
+            .envs(inherited)
             .env("PWD", dir)
-            .env("TERM", "xterm-256color");
-        for (name, _) in std::env::vars_os() {
-            if config.hidden_env.iter().any(|hidden| name.as_encoded_bytes().starts_with(hidden.as_bytes())) {
-                command = command.env_remove(name);
-            }
-        }
-        let child = command.envs(config.env.iter().cloned()).spawn(pts).map_err(start)?;
+            .env("TERM", "xterm-256color")
+            .envs(config.env.iter().cloned());
+        let child = command.spawn(pts).map_err(start)?;
         let (read, write) = pty.into_split();
         Ok(Self { read, write, group: Group { child } })
     }

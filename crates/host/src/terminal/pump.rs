@@ -18,6 +18,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 use super::admit::{Order, Work};
 use super::cut::{Cut, Cutter};
 use super::list::{List, Live};
+use super::pace::Pace;
 use super::program::{Group, Program, exit_code};
 use super::scroll::Scroll;
 use crate::files::uri_of;
@@ -44,6 +45,7 @@ async fn serve(list: Arc<List>, live: Arc<Live>, mut program: Program, orders: m
         scroll: &scroll,
         cutter: Cutter::default(),
         pending: Vec::new(),
+        pace: Pace::new(config.unwatched_rate, Instant::now()),
         cwd: None,
         end: End::NotYet,
     };
@@ -87,6 +89,7 @@ struct Output<'a> {
     cutter: Cutter,
     /// Read, and not yet made into an action.
     pending: Vec<u8>,
+    pace: Pace,
     cwd: Option<PathBuf>,
     end: End,
 }
@@ -115,6 +118,7 @@ impl Output<'_> {
     async fn run(mut self) -> Result<(), AppendError> {
         loop {
             if !self.pending.is_empty() {
+                self.paced().await;
                 let actions = self.compose();
                 self.log(actions).await?;
             } else if let End::Over(status) = self.end {
@@ -125,12 +129,32 @@ impl Output<'_> {
         }
     }
 
+    /// Waits until more may go to the log, and reads on meanwhile as far as it may. The last of it does not wait.
+    async fn paced(&mut self) {
+        let (config, mut watched) = (&self.list.config, self.live.watched.subscribe());
+        loop {
+            let rate = if *watched.borrow_and_update() { config.watched_rate } else { config.unwatched_rate };
+            let Some(until) = self.pace.wait(rate, Instant::now()) else { return };
+            if matches!(self.end, End::Over(_)) {
+                return;
+            }
+            tokio::select! {
+                () = sleep_until(until) => {}
+                // The sender is in what we hold.
+                _ = watched.changed() => {}
+                () = self.more(), if self.pending.len() < config.max_pending_bytes => {}
+            }
+        }
+    }
+
     /// Logs, and reads on meanwhile as far as it may.
     async fn log(&mut self, (actions, listed): (Vec<(String, StateAction)>, bool)) -> Result<(), AppendError> {
         if actions.is_empty() {
             return Ok(());
         }
-        let (list, most) = (self.list, self.list.config.max_pending_bytes);
+        let (list, own) = (self.list, actions.len());
+        let bytes = actions.iter().map(|(_, action)| text_of(action)).sum();
+        self.pace.spend(bytes);
         let logged = async {
             loop {
                 let answer = match listed {
@@ -144,11 +168,25 @@ impl Output<'_> {
                 }
             }
         };
-        tokio::pin!(logged);
+        let seqs = self.meanwhile(logged).await?;
+        // With a list, the last of the seqs is the list's.
+        if let Some(seq) = seqs.into_iter().take(own).next_back()
+            && let Some(upto) = self.live.logged(seq, bytes, &list.config)
+        {
+            let live = self.live;
+            self.meanwhile(list.trim(&live.channel, upto)).await;
+        }
+        Ok(())
+    }
+
+    /// Does something, and reads on as far as it may.
+    async fn meanwhile<T>(&mut self, work: impl Future<Output = T>) -> T {
+        let most = self.list.config.max_pending_bytes;
+        tokio::pin!(work);
         loop {
             tokio::select! {
                 biased;
-                answer = &mut logged => return answer,
+                done = &mut work => return done,
                 () = self.more(), if self.pending.len() < most && !matches!(self.end, End::Over(_)) => {}
             }
         }
@@ -223,5 +261,15 @@ impl Output<'_> {
 
     fn addressed(&self, actions: Vec<StateAction>) -> Vec<(String, StateAction)> {
         actions.into_iter().map(|action| (self.live.channel.clone(), action)).collect()
+    }
+}
+
+/// Bytes of text in an action.
+fn text_of(action: &StateAction) -> usize {
+    match action {
+        StateAction::TerminalData(data) => data.data.len(),
+        StateAction::TerminalTitleChanged(changed) => changed.title.len(),
+        StateAction::TerminalCwdChanged(changed) => changed.cwd.len(),
+        _ => 0,
     }
 }

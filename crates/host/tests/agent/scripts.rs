@@ -137,6 +137,8 @@ async fn an_allowed_edit_writes_the_file_and_counts_its_lines() {
     stage.play("/edit a same\nnew\nmore", &Reply::Allow).await;
     assert_eq!(fs::read_to_string(directory.path().join("a")).unwrap(), "same\nnew\nmore\n");
     let [ToolCallState::Completed(call)] = calls(&stage.screen.last_turn().response_parts)[..] else { panic!() };
+    let written = "same\nnew\nmore\n".len();
+    assert!(format!("{call:?}").contains(&format!("wants to write {written} bytes to a ")), "{call:?}");
     let [ToolResultContent::FileEdit(edit)] = &call.content.as_ref().unwrap()[..] else { panic!("{call:?}") };
     let diff = edit.diff.as_ref().unwrap();
     assert_eq!((diff.added, diff.removed), (Some(2), Some(1)));

@@ -15,7 +15,7 @@ use breakbulk_host::state::{State, StateConfig, View};
 use breakbulk_host::{Host, HostConfig};
 use breakbulk_lifecycle::Id;
 use breakbulk_proto::ahp::Role;
-use breakbulk_proto::{Budget, BudgetConfig, Capacity, Event, Input, Limits};
+use breakbulk_proto::{Budget, BudgetConfig, Capacity, Event, Input, Limits, Ticket};
 use serde_json::{Value, json};
 
 use crate::clock::QuickClock;
@@ -121,7 +121,7 @@ impl World {
         let mut answer = Value::Null;
         for (id, method, params) in [(1, "initialize", hello), (2, method, params)] {
             let request = json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params});
-            driver.handle(Input::send(id, request.to_string()));
+            driver.handle(Input::send(Ticket(id), request.to_string()));
             while answer["id"] != id {
                 let event = tokio::time::timeout(SOON, driver.next()).await.unwrap();
                 if let Event::Message { message, .. } = event.expect("an answer before the end") {

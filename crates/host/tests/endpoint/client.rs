@@ -9,9 +9,9 @@ use std::task::{Context, Poll};
 use ahp_types::actions::StateAction;
 use ahp_types::state::SnapshotState;
 use breakbulk::link::Memory;
-use breakbulk::{AnyMachine, Arrival, Dialect, Driver, Link, LinkError, Setup};
+use breakbulk::{AnyMachine, Arrival, Dialect, Driver, Link, LinkError, LinkStatus, ReceiveMemory, Setup};
 use breakbulk_proto::ahp::{Delivery, Negotiated, Role};
-use breakbulk_proto::{Budget, Capacity, CloseReason, Event, Input, Limits, Transmit};
+use breakbulk_proto::{Budget, Capacity, CloseReason, Event, Input, Limits, Ticket, Transmit};
 use futures_core::Stream;
 use futures_sink::Sink;
 use serde_json::{Value, json};
@@ -27,6 +27,18 @@ pub(crate) struct Cut {
 impl Link for Cut {
     fn capacity(&self) -> Capacity {
         self.link.capacity()
+    }
+
+    fn status(&self) -> LinkStatus {
+        self.link.status()
+    }
+
+    fn receive_memory(&mut self) -> Option<&mut dyn ReceiveMemory> {
+        self.link.receive_memory()
+    }
+
+    fn end_output(&mut self) -> bool {
+        self.link.end_output()
     }
 }
 
@@ -102,7 +114,7 @@ impl Raw {
 
     /// Sends a text as it is.
     pub(crate) fn say(&mut self, message: &Value) {
-        self.driver.handle(Input::send(self.ids, message.to_string()));
+        self.driver.handle(Input::send(Ticket(self.ids), message.to_string()));
     }
 
     pub(crate) fn notify(&mut self, method: &str, params: Value) {
@@ -114,6 +126,14 @@ impl Raw {
         self.ids += 1;
         self.say(&json!({"jsonrpc": "2.0", "id": self.ids, "method": method, "params": params}));
         self.ids
+    }
+
+    /// Sends what it has to say, and reads nothing.
+    pub(crate) async fn send_only(&mut self) {
+        self.driver.set_reading(false);
+        let sending = async { while self.driver.next().await.is_some() {} };
+        drop(tokio::time::timeout(std::time::Duration::from_millis(50), sending).await);
+        self.driver.set_reading(true);
     }
 
     /// The next message; `None` when the connection has ended.

@@ -3,6 +3,8 @@
 
 mod client;
 mod handshake;
+mod invalid;
+mod memory;
 mod official;
 mod properties;
 mod real;

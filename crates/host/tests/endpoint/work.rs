@@ -52,7 +52,7 @@ async fn a_view_shows_the_last_turns_and_says_that_there_are_more() {
 #[tokio::test]
 async fn channels_that_a_client_may_follow_are_bounded() {
     let world = World::with(EndpointConfig { max_subscriptions: 1, ..EndpointConfig::default() }).await;
-    let mut client = present(&world, &[A, B]).await;
+    let mut client = present(&world, &[A]).await;
     assert_eq!(client.call("subscribe", json!({"channel": B})).await.unwrap_err()["code"], -32000);
     client.subscribe(A).await;
     let seq = world.data(A, "x").await;
@@ -161,6 +161,25 @@ async fn actions_keep_their_order_and_do_not_pass_a_write_that_was_asked_for_bef
     world.desk.gate.add_permits(1);
     client.call("dispatchAction", dispatch(4, "fourth")).await.unwrap();
     assert_eq!(*world.desk.done.lock().unwrap(), ["first", "resourceWrite", "second", "third", "fourth"]);
+}
+
+#[tokio::test]
+async fn a_cancel_waits_for_no_write_and_for_no_other_channel_but_for_what_came_before_it_on_its_own() {
+    let world = World::new().await;
+    let mut client = present(&world, &[]).await;
+    let cancel = |n: i64, channel: &str| json!({"channel": channel, "clientSeq": n, "action": {"type": "chat/turnCancelled", "turnId": "t"}});
+    let write = client.ask("resourceWrite", json!({}));
+    client.notify("dispatchAction", dispatch(1, "first"));
+    client.notify("dispatchAction", cancel(2, A));
+    client.notify("dispatchAction", cancel(3, CHAT));
+    // This host refuses cancels, which shows when it has looked at them.
+    assert_eq!(client.action().await.1["origin"]["clientSeq"], 3);
+    client.call("echo", json!({})).await.unwrap();
+    assert!(world.desk.done.lock().unwrap().is_empty());
+    world.desk.gate.add_permits(1);
+    client.answer(write).await;
+    assert_eq!(client.action().await.1["origin"]["clientSeq"], 2);
+    assert_eq!(*world.desk.done.lock().unwrap(), ["resourceWrite", "first"]);
 }
 
 #[tokio::test]

@@ -10,8 +10,8 @@ use ahp_types::actions::StateAction;
 use ahp_types::state::SnapshotState;
 use breakbulk::link::{self, Memory};
 use breakbulk_host::endpoint::{
-    ClientInfo, Dispatched, End, Endpoint, EndpointConfig, Methods, RawParams, Refusal, Reply, Shot, View, ViewError,
-    Views, not_offered,
+    ClientInfo, Dispatched, End, Endpoint, EndpointConfig, Methods, RawParams, Refusal, Refused, Reply, Shot, View,
+    ViewError, Views, not_offered,
 };
 use breakbulk_host::error::MethodError;
 use breakbulk_host::log::{Answer, Batch, Channels, Log, MemoryLog, Seq, Tail};
@@ -139,11 +139,13 @@ pub(crate) struct Reduced {
 struct Inner {
     tail: Box<dyn Tail>,
     states: BTreeMap<String, SnapshotState>,
+    /// The last entry of each.
+    seqs: BTreeMap<String, Seq>,
 }
 
 impl Reduced {
     pub(crate) fn new(log: &dyn Log) -> Self {
-        let inner = Inner { tail: log.tail(0, Channels::All), states: BTreeMap::new() };
+        let inner = Inner { tail: log.tail(0, Channels::All), states: BTreeMap::new(), seqs: BTreeMap::new() };
         Self {
             inner: tokio::sync::Mutex::new(inner),
             reached: AtomicU64::new(0),
@@ -166,6 +168,7 @@ impl Reduced {
                 break;
             }
             for entry in page {
+                inner.seqs.insert(entry.channel.to_string(), entry.seq);
                 let body: Value = serde_json::from_slice(&entry.body).unwrap();
                 if let Some(initial) = body.get("initial") {
                     let state = decode(&entry.channel, initial["state"].clone());
@@ -206,8 +209,12 @@ impl Views for Reduced {
         Box::pin(async move { Ok(self.look(channel, view).await?.body.len() as u64) })
     }
 
-    fn reached(&self) -> Seq {
-        self.reached.load(Ordering::Relaxed)
+    fn version<'a>(&'a self, channel: &'a str, at_least: Seq) -> Answer<'a, Result<Option<Seq>, ViewError>> {
+        Box::pin(async move {
+            let shot = self.look(channel, View::FULL).await?;
+            assert!(shot.from_seq >= at_least);
+            Ok(self.inner.lock().await.seqs.get(channel).copied())
+        })
     }
 }
 
@@ -224,6 +231,22 @@ pub(crate) struct Desk {
 }
 
 impl Desk {
+    async fn take(&self, client: &ClientInfo, dispatched: &Dispatched) -> Result<(), Refusal> {
+        let origin = dispatched.origin(client);
+        let StateAction::TerminalData(data) = &dispatched.action else {
+            return Err(Refusal::new("only data"));
+        };
+        if data.data == "slow" {
+            self.begun.fetch_add(1, Ordering::Relaxed);
+            self.gate.acquire().await.unwrap().forget();
+        }
+        let body = json!({"channel": dispatched.channel, "action": dispatched.action, "origin": origin});
+        let batch = Batch::new().entry(dispatched.channel.as_str(), body.to_string());
+        self.log.append(batch).await.map_err(|error| Refusal::new(error.to_string()))?;
+        self.note(data.data.chars().take(20).collect::<String>());
+        Ok(())
+    }
+
     pub(crate) fn new(log: Arc<dyn Log>) -> Self {
         let gate = tokio::sync::Semaphore::new(0);
         Self { log, done: Mutex::default(), gate, begun: AtomicU64::new(0), given_up: Arc::default() }
@@ -277,21 +300,10 @@ impl Methods for Desk {
         })
     }
 
-    fn dispatch<'a>(&'a self, client: &'a ClientInfo, dispatched: Dispatched) -> Answer<'a, Result<(), Refusal>> {
+    fn dispatch<'a>(&'a self, client: &'a ClientInfo, dispatched: Dispatched) -> Answer<'a, Result<(), Refused>> {
         Box::pin(async move {
-            let origin = dispatched.origin(client);
-            let StateAction::TerminalData(data) = &dispatched.action else {
-                return Err(Refusal::new("only data"));
-            };
-            if data.data == "slow" {
-                self.begun.fetch_add(1, Ordering::Relaxed);
-                self.gate.acquire().await.unwrap().forget();
-            }
-            let body = json!({"channel": dispatched.channel, "action": dispatched.action, "origin": origin});
-            let batch = Batch::new().entry(dispatched.channel.as_str(), body.to_string());
-            self.log.append(batch).await.map_err(|error| Refusal::new(error.to_string()))?;
-            self.note(data.data.chars().take(20).collect::<String>());
-            Ok(())
+            let taken = self.take(client, &dispatched).await;
+            taken.map_err(|refusal| Refused { refusal, action: Box::new(dispatched.action) })
         })
     }
 }

@@ -153,7 +153,7 @@ async fn a_deep_path_is_walked_and_a_deep_tree_is_not_removed_beyond_the_limit()
     let deep = format!("one{}", "/d".repeat(300));
     place.mkdir(&deep).await.unwrap();
     assert_eq!(place.list(&deep).await.unwrap(), []);
-    assert_eq!(place.delete("one/d", true).await, Err(FileError::TooMany { limit: 50 }));
+    assert_eq!(place.delete("one/d", true).await, Err(FileError::TooDeep { limit: 50 }));
     let near_the_end = format!("one{}", "/d".repeat(260));
     place.delete(&near_the_end, true).await.unwrap();
     assert!(!place.has(&near_the_end));

@@ -147,7 +147,7 @@ async fn a_copy_over_its_limits_leaves_nothing_behind() {
     place.put("one/large/2", "123456");
     assert_eq!(place.copy("one/large", "two/a", false).await, Err(FileError::TooLarge { size: 12, limit: 10 }));
     assert_eq!(place.copy("one/many", "two/a", false).await, Err(FileError::TooMany { limit: 3 }));
-    assert_eq!(place.copy("one/deep", "two/a", false).await, Err(FileError::TooMany { limit: 2 }));
+    assert_eq!(place.copy("one/deep", "two/a", false).await, Err(FileError::TooDeep { limit: 2 }));
     make_fifo(&place.path("one/deep/pipe"));
     std::fs::remove_dir_all(place.path("one/deep/b")).unwrap();
     assert_eq!(place.copy("one/deep", "two/a", false).await, Err(FileError::Special));

@@ -238,7 +238,10 @@ async fn a_watch_of_what_is_missing_outside_or_too_much_is_refused() {
     let bad = CreateResourceWatchParams { includes: Some(Value::from("x")), ..params(&place, "one", true) };
     assert_eq!(place.files.watch(bad).await.unwrap_err(), FileError::BadPattern);
     let held = watch(&place, "one", true).await;
-    assert_eq!(place.files.watch(params(&place, "two", true)).await.unwrap_err(), FileError::TooMany { limit: 1 });
+    assert_eq!(
+        place.files.watch(params(&place, "two", true)).await.unwrap_err(),
+        FileError::TooManyWatches { limit: 1 }
+    );
     drop(held);
     for n in 0..3 {
         place.put(&format!("one/{n}"), "");

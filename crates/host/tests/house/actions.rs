@@ -1,5 +1,6 @@
 //! What clients dispatch is checked, logged, and told to all.
 
+use breakbulk_host::log::AppendError;
 use serde_json::{Value, json};
 
 use super::client::Raw;
@@ -58,16 +59,117 @@ async fn a_refused_action_goes_back_to_its_sender_and_leaves_no_trace() {
 }
 
 #[tokio::test]
-async fn an_action_on_a_channel_that_does_not_exist_is_passed_over() {
+async fn an_action_on_a_channel_that_does_not_exist_is_refused_by_name() {
     let house = House::new().await;
     let mut client = house.client("c").await;
     let before = house.log.bounds().await.unwrap().last;
-    dispatch(&mut client, "ahp-session:/none", 1, json!({"type": "session/titleChanged", "title": "x"}));
-    client.call("ping", json!({"channel": "ahp-root://"})).await.unwrap();
-    let other = client.call("dispatchAction", json!({"channel": "ahp-session:/none", "clientSeq": 2, "action": {"type": "session/titleChanged", "title": "x"}})).await;
-    assert_eq!(other, Ok(Value::Null));
+    for (channel, action) in [
+        ("ahp-session:/none", json!({"type": "session/titleChanged", "title": "x"})),
+        ("ahp-terminal:/none", json!({"type": "terminal/input", "data": "x"})),
+    ] {
+        let why = format!("there is no channel {channel:?}");
+        dispatch(&mut client, channel, 1, action.clone());
+        let refused = client.action().await.1;
+        assert_eq!((&refused["rejectionReason"], &refused["action"]), (&json!(why), &action));
+        assert_eq!(refused["origin"], json!({"clientId": "c", "clientSeq": 1}));
+        let params = json!({"channel": channel, "clientSeq": 2, "action": action});
+        let error = client.call("dispatchAction", params).await.unwrap_err();
+        assert_eq!((&error["code"], &error["message"]), (&json!(-32008), &json!(why)));
+        assert_eq!(client.action().await.1["origin"]["clientSeq"], 2, "it goes back as well");
+    }
     assert_eq!(house.log.bounds().await.unwrap().last, before);
-    assert!(client.backlog.is_empty());
+}
+
+/// The error of an action that is dispatched by a request: its code and words.
+async fn refusal(client: &mut Raw, channel: &str, action: Value) -> (i64, String) {
+    let params = json!({"channel": channel, "clientSeq": 1, "action": action});
+    let error = client.call("dispatchAction", params).await.expect_err("it is refused");
+    client.backlog.clear();
+    (error["code"].as_i64().unwrap(), error["message"].as_str().unwrap().to_owned())
+}
+
+#[tokio::test]
+async fn what_does_not_fit_in_an_action_is_named() {
+    let house = House::new().await;
+    let (mut client, chat) = house.with_session("c").await;
+    for (channel, action, why) in [
+        (SESSION, json!({"type": "no/such"}), r#"this host does not know the action "no/such""#),
+        (SESSION, json!({"kind": "x"}), r#"invalid action: it must be an object with a "type""#),
+        (
+            SESSION,
+            json!({"type": "session/titleChanged"}),
+            r#"invalid action session/titleChanged: the field "title" is missing"#,
+        ),
+        (
+            &*chat,
+            json!({"type": "chat/turnStarted", "turnId": "t", "startedAt": "2026-01-01T00:00:00Z", "message": {"text": 1}}),
+            r#"invalid action chat/turnStarted: the field "message.text" must be a string"#,
+        ),
+    ] {
+        assert_eq!(refusal(&mut client, channel, action).await, (-32602, why.to_owned()));
+    }
+}
+
+#[tokio::test]
+async fn titles_and_ids_that_a_client_chooses_are_bounded() {
+    let house = House::new().await;
+    let (mut client, chat) = house.with_session("c").await;
+    let (long, longer) = ("ä".repeat(1024), "ä".repeat(1025));
+    let titled = |title: &str| json!({"type": "session/titleChanged", "title": title});
+    let named = |name: &str| json!({"type": "session/activeClientSet", "activeClient": {"clientId": "c", "tools": [], "displayName": name}});
+    let began = |turn: &str| {
+        json!({"type": "chat/turnStarted", "turnId": turn, "startedAt": "2026-01-01T00:00:00Z",
+            "message": {"text": "/echo", "origin": {"kind": "user"}}})
+    };
+    let waits = |id: &str| json!({"type": "chat/pendingMessageSet", "kind": "queued", "id": id, "message": {"text": "x", "origin": {"kind": "user"}}});
+    for (channel, action, why) in [
+        (SESSION, titled(&longer), "title has 1025 characters, the limit is 1024"),
+        (SESSION, named(&longer), "activeClient.displayName has 1025 characters, the limit is 1024"),
+        (&*chat, began(&"x".repeat(257)), "turnId has 257 bytes, the limit is 256"),
+        (&*chat, waits(&"x".repeat(257)), "id has 257 bytes, the limit is 256"),
+    ] {
+        assert_eq!(refusal(&mut client, channel, action).await, (-32602, why.to_owned()));
+    }
+    for action in [titled(&long), named(&long)] {
+        let params = json!({"channel": SESSION, "clientSeq": 1, "action": action});
+        assert_eq!(client.call("dispatchAction", params).await, Ok(Value::Null));
+    }
+    let params =
+        json!({"channel": "ahp-session:/2", "activeClient": {"clientId": "c", "tools": [], "displayName": longer}});
+    assert_eq!(client.call("createSession", params).await.unwrap_err()["code"], -32602);
+}
+
+#[tokio::test]
+async fn a_time_after_which_a_turn_could_not_end_is_refused_with_what_is_allowed() {
+    let house = House::new().await;
+    let (mut client, chat) = house.with_session("c").await;
+    let began = |at: &str| json!({"type": "chat/turnStarted", "turnId": "t", "startedAt": at, "message": {"text": "/echo", "origin": {"kind": "user"}}});
+    for at in ["9999-12-31T00:00:00Z", "9999-06-01T00:00:00Z", "yesterday"] {
+        let (code, why) = refusal(&mut client, &chat, began(at)).await;
+        assert_eq!(code, -32600);
+        assert!(why.contains("in a year before 9998"), "{why}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_full_log_is_said_at_once_and_the_same_everywhere() {
+    let (house, log) = House::on_memory().await;
+    let (mut client, _) = house.with_session("c").await;
+    log.refuse(Some(AppendError::Full));
+    let start = tokio::time::Instant::now();
+    let title = json!({"channel": SESSION, "clientSeq": 1, "action": {"type": "session/titleChanged", "title": "x"}});
+    for (method, params) in [
+        ("dispatchAction", title),
+        ("createSession", json!({"channel": "ahp-session:/2"})),
+        ("createChat", json!({"channel": SESSION, "chat": "ahp-chat:/2"})),
+        ("createTerminal", json!({"channel": "ahp-terminal:/1", "claim": {"kind": "client", "clientId": "c"}})),
+        ("disposeSession", json!({"channel": SESSION})),
+    ] {
+        let error = client.call(method, params).await.unwrap_err();
+        assert_eq!((&error["code"], &error["data"]["reason"]), (&json!(-32603), &json!("logFull")), "{method}");
+        assert!(error["message"].as_str().unwrap().contains("disk of the host is full"), "{error}");
+    }
+    assert_eq!(start.elapsed(), std::time::Duration::ZERO, "by a clock that only waiting moves");
 }
 
 #[tokio::test]

@@ -196,3 +196,32 @@ async fn who_follows_a_chat_that_is_disposed_of_hears_of_it_and_may_follow_anoth
         assert_eq!(gone["code"], -32008);
     }
 }
+
+#[tokio::test]
+async fn the_last_working_directory_of_a_chat_or_a_session_stays() {
+    let house = House::new().await;
+    let (mut client, _) = house.with_session("c").await;
+    let chat = "ahp-chat:/subset";
+    let made = json!({"channel": SESSION, "chat": chat, "workingDirectories": [house.uri()]});
+    client.call("createChat", made).await.unwrap();
+    for (channel, kind) in [(chat, "chat/workingDirectoryRemoved"), (SESSION, "session/workingDirectoryRemoved")] {
+        let action = json!({"type": kind, "directory": house.uri()});
+        let params = json!({"channel": channel, "clientSeq": 1, "action": action});
+        let error = client.call("dispatchAction", params).await.unwrap_err();
+        assert_eq!(error["message"], "the last working directory cannot be removed: add another one first");
+        assert_eq!(state(&mut client, channel).await["workingDirectories"], json!([house.uri()]));
+    }
+    // With another one it goes, and the chat goes on.
+    std::fs::create_dir(house.root.path().join("b")).unwrap();
+    for (channel, kind, directory) in [
+        (SESSION, "session/workingDirectorySet", house.path("b")),
+        (chat, "chat/workingDirectorySet", house.path("b")),
+        (chat, "chat/workingDirectoryRemoved", house.uri()),
+    ] {
+        let params = json!({"channel": channel, "clientSeq": 2, "action": {"type": kind, "directory": directory}});
+        assert_eq!(client.call("dispatchAction", params).await, Ok(Value::Null), "{kind}");
+    }
+    let empty = json!({"channel": SESSION, "chat": "ahp-chat:/empty", "workingDirectories": []});
+    let error = client.call("createChat", empty).await.unwrap_err();
+    assert!(error["message"].as_str().unwrap().starts_with("workingDirectories is empty"), "{error}");
+}

@@ -7,6 +7,7 @@ mod chats;
 #[path = "../endpoint/client.rs"]
 #[expect(dead_code, reason = "shared with the tests of the endpoint")]
 mod client;
+mod depth;
 mod references;
 mod sessions;
 mod upkeep;

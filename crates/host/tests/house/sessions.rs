@@ -4,7 +4,7 @@ use breakbulk_host::log::{Batch, NewEntry};
 use serde_json::{Value, json};
 
 use super::client::Raw;
-use super::world::{House, SESSION, state};
+use super::world::{House, SESSION, prompt, state};
 
 fn code(answer: Result<Value, Value>) -> i64 {
     answer.unwrap_err()["code"].as_i64().unwrap()
@@ -146,4 +146,36 @@ async fn who_follows_a_session_that_is_disposed_of_follows_it_no_more() {
     assert_eq!(list(&mut client).await, [""; 0]);
     let names: Vec<_> = house.log.channels(None).await.unwrap().into_iter().map(|info| info.channel).collect();
     assert_eq!(names, ["ahp-root://".into()], "nothing of them is left");
+}
+
+#[tokio::test]
+async fn a_time_that_a_client_made_up_does_not_put_its_session_first() {
+    let house = House::new().await;
+    let mut client = house.client("c").await;
+    for session in ["ahp-session:/1", "ahp-session:/2"] {
+        client.call("createSession", json!({"channel": session})).await.unwrap();
+    }
+    for (session, at) in
+        [("ahp-session:/1", "2999-01-01T00:00:00.000Z"), ("ahp-session:/2", "1999-01-01T00:00:00.000Z")]
+    {
+        let chat = state(&mut client, session).await["defaultChat"].as_str().unwrap().to_owned();
+        let mut action = prompt("t", "/echo");
+        action["startedAt"] = json!(at);
+        let params = json!({"channel": chat, "clientSeq": 1, "action": action});
+        client.call("dispatchAction", params).await.unwrap();
+        // When the catalogue says that the session rests, it has heard of all of it.
+        loop {
+            let message = client.next().await.unwrap();
+            let params = &message["params"];
+            if message["method"] == "root/sessionSummaryChanged" && params["session"] == session {
+                if let Some(modified) = params["changes"]["modifiedAt"].as_str() {
+                    assert!(("2026".."2999").contains(&modified), "{message}");
+                }
+                if params["changes"]["status"].as_u64().is_some_and(|status| status & 31 == 1) {
+                    break;
+                }
+            }
+        }
+        assert_eq!(list(&mut client).await[0], session);
+    }
 }

@@ -42,6 +42,14 @@ impl House {
         Self { host, log, root }
     }
 
+    /// One whose log can be told to refuse.
+    pub(crate) async fn on_memory() -> (Self, MemoryLog) {
+        let (root, log) = (tempfile::tempdir().unwrap(), MemoryLog::new());
+        let shared: Arc<dyn Log> = Arc::new(log.clone());
+        let host = start(shared.clone(), HostConfig::new([root.path()])).await;
+        (Self { host, log: shared, root }, log)
+    }
+
     /// One whose log takes the time that a disk takes.
     pub(crate) async fn on_disk() -> Self {
         let root = tempfile::tempdir().unwrap();

@@ -1,6 +1,7 @@
 //! What the log's tests share.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use breakbulk_host::log::{Batch, Bytes, Channels, Entry, Health, Log, Options, ReadError, Seq, SqliteLog};
@@ -8,10 +9,11 @@ use breakbulk_host::log::{Batch, Bytes, Channels, Entry, Health, Log, Options, R
 pub(crate) const CHAT: &str = "ahp-chat:/1";
 pub(crate) const SESSION: &str = "ahp-session:/1";
 
-/// A log in a directory that goes with it, small in every way.
+/// A log in a directory that goes with it, small in every way: also in its seqs, which begin with 1.
 pub(crate) fn small() -> Options {
     let mut options = Options::default();
     options.wal_bytes = 256 << 10;
+    options.sabotage.clock.store(1, Relaxed);
     options
 }
 

@@ -74,29 +74,32 @@ async fn a_full_store_refuses_whole_batches_and_takes_them_when_there_is_room() 
 
 #[tokio::test]
 async fn an_erasure_that_a_failure_interrupts_is_finished_by_itself() {
-    let dir = tempfile::tempdir().unwrap();
-    let options = small();
-    let fail = options.sabotage.fail_before_commit.clone();
-    let log = SqliteLog::open(dir.path(), options).await.unwrap();
-    fill(&log, CHAT, 3_000, 10).await;
-    log.append(Batch::new().open("kept", None).entry("kept", "kept")).await.unwrap();
-    let erase = log.erase(SESSION);
-    let failing = async {
-        // Between its first step and its last, or before: it is repeated until it is done.
-        tokio::time::sleep(std::time::Duration::from_millis(6)).await;
-        fail.store(true, Relaxed);
-    };
-    let (first, ()) = tokio::join!(erase, failing);
-    fail.store(false, Relaxed);
-    if first.is_err() {
-        until(&log, Health::is_good).await;
-        log.erase(SESSION).await.unwrap();
+    // A session, and one channel.
+    for name in [SESSION, CHAT] {
+        let dir = tempfile::tempdir().unwrap();
+        let options = small();
+        let fail = options.sabotage.fail_before_commit.clone();
+        let log = SqliteLog::open(dir.path(), options).await.unwrap();
+        fill(&log, CHAT, 3_000, 10).await;
+        log.append(Batch::new().open("kept", None).entry("kept", "kept")).await.unwrap();
+        let erase = log.erase(name);
+        let failing = async {
+            // Between its first step and its last, or before: it is repeated until it is done.
+            tokio::time::sleep(std::time::Duration::from_millis(6)).await;
+            fail.store(true, Relaxed);
+        };
+        let (first, ()) = tokio::join!(erase, failing);
+        fail.store(false, Relaxed);
+        if first.is_err() {
+            until(&log, Health::is_good).await;
+            log.erase(name).await.unwrap();
+        }
+        assert_eq!(texts(&log).await.len(), 1);
+        log.close().await;
+        let log = SqliteLog::open(dir.path(), small()).await.unwrap();
+        assert_eq!(texts(&log).await.len(), 1);
+        assert_eq!(log.verify().await.unwrap().entries, 1);
     }
-    assert_eq!(texts(&log).await.len(), 1);
-    log.close().await;
-    let log = SqliteLog::open(dir.path(), small()).await.unwrap();
-    assert_eq!(texts(&log).await.len(), 1);
-    assert_eq!(log.verify().await.unwrap().entries, 1);
 }
 
 #[tokio::test]

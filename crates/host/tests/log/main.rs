@@ -6,5 +6,8 @@ mod common;
 mod crash;
 mod failing;
 mod fast;
+mod full;
+mod large;
+mod lives;
 mod model;
 mod upkeep;

@@ -61,7 +61,7 @@ fn step() -> impl Strategy<Value = Step> {
             .prop_map(|(channel, back, rows, cut)| Step::Save { channel, back, rows, cut }),
         3 => (0..4_usize, 0..8_u64).prop_map(|(channel, back)| Step::Trim { channel, back }),
         1 => Just(Step::RetainNothing),
-        1 => prop_oneof![Just("a"), Just("b"), Just("nobody")].prop_map(Step::Erase),
+        1 => prop_oneof![Just("a"), Just("b"), Just("a-term"), Just("root"), Just("nobody")].prop_map(Step::Erase),
         1 => Just(Step::Reopen),
     ]
 }
@@ -87,6 +87,7 @@ async fn compare(steps: Vec<Step>) -> Result<(), TestCaseError> {
     let (dir, model) = (tempfile::tempdir().unwrap(), MemoryLog::new());
     let mut options = options();
     let mut log = SqliteLog::open(dir.path(), options.clone()).await.unwrap();
+    model.begin_life_at(log.first_of_life());
     let mut batches: Vec<Batch> = Vec::new();
     for (n, step) in steps.into_iter().enumerate() {
         let last = model.bounds().await.unwrap().last;
@@ -131,9 +132,14 @@ async fn compare(steps: Vec<Step>) -> Result<(), TestCaseError> {
                 log.close().await;
                 options = self::options();
                 log = SqliteLog::open(dir.path(), options.clone()).await.unwrap();
+                model.begin_life_at(log.first_of_life());
             }
         }
         prop_assert_eq!(view(&log).await, view(&model).await);
+        let last = model.bounds().await.unwrap().last;
+        for at in [0, 1, last / 2, last.saturating_sub(n as u64), last, last + 1, log.first_of_life() - 1, END] {
+            prop_assert_eq!(log.lag(at), model.lag(at), "{}", at);
+        }
     }
     let (report, expected) = (log.verify().await.unwrap(), model.verify().await.unwrap());
     prop_assert_eq!(report, expected);
@@ -178,7 +184,12 @@ async fn view(log: &dyn Log) -> View {
     let middle = bounds.as_ref().map_or(0, |bounds| bounds.last / 2);
     let (mut tails, mut reads, mut snapshots, mut rows) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for after in [0, middle, END] {
-        for channels in [Channels::All, Channels::only([URIS[0], URIS[2]]), Channels::only([URIS[3]])] {
+        for channels in [
+            Channels::All,
+            Channels::only([URIS[0], URIS[2]]),
+            Channels::only([URIS[3]]),
+            Channels::Except(&["a-t", "b"]),
+        ] {
             tails.push(timeless(crate::common::all(log, after, channels).await));
         }
     }

@@ -48,11 +48,12 @@ async fn a_seq_is_not_used_again_when_the_last_entries_are_gone() {
     let log = open(&dir).await;
     assert_eq!(log.bounds().await.unwrap().last, last);
     assert_eq!(log.channels(None).await.unwrap()[0].last, last);
-    assert_eq!(log.append(Batch::new().entry(CHAT, "x").expect(CHAT, last)).await, Ok(vec![last + 1]));
+    let later = log.append(Batch::new().entry(CHAT, "x").expect(CHAT, last)).await.unwrap();
+    assert!(later[0] > last);
     log.erase(SESSION).await.unwrap();
     log.close().await;
     let log = open(&dir).await;
-    assert_eq!(log.append(chat().entry(CHAT, "x")).await, Ok(vec![last + 2]));
+    assert!(log.append(chat().entry(CHAT, "x")).await.unwrap() > later);
 }
 
 #[tokio::test]
@@ -214,7 +215,8 @@ async fn a_log_of_version_1_opens_with_all_that_it_has() {
     assert_eq!(log.rows(CHAT, 0..9, 99).await.unwrap().rows, [(0, r#"{"id":"turn-1"}"#.into())]);
     let known = Batch::with_id(breakbulk_host::log::BatchId::from_bytes([0x11; 16])).entry(CHAT, "again");
     assert_eq!(log.append(known).await, Ok(vec![7]));
-    assert_eq!(log.append(Batch::new().entry(CHAT, "new").expect(CHAT, 7)).await, Ok(vec![8]));
+    let new = log.append(Batch::new().entry(CHAT, "new").expect(CHAT, 7)).await.unwrap();
+    assert!(new[0] > 7);
     log.close().await;
     assert_eq!(texts(&open(&dir).await).await.len(), 5);
 }
@@ -231,7 +233,7 @@ async fn a_log_of_a_later_version_and_a_file_that_is_none_are_refused() {
     later[60..64].copy_from_slice(&99_u32.to_be_bytes());
     std::fs::write(&file, later).unwrap();
     let error = SqliteLog::open(dir.path(), small()).await.err().unwrap();
-    assert!(error.to_string().contains("has version 99, and this program knows versions up to 2"), "{error}");
+    assert!(error.to_string().contains("has version 99, and this program knows versions up to 3"), "{error}");
     std::fs::write(&file, "Dear diary, ".repeat(1_000)).unwrap();
     assert!(matches!(SqliteLog::open(dir.path(), small()).await, Err(OpenError::NotALog(_))));
     let missing = SqliteLog::open_for_reading(dir.path().join("nowhere")).await;
@@ -261,7 +263,7 @@ async fn an_export_has_one_json_line_for_everything_in_order() {
     assert_eq!(
         lines,
         [
-            r#"{"log":"breakbulk","version":2,"first":2,"last":3}"#,
+            r#"{"log":"breakbulk","version":3,"first":2,"last":3}"#,
             r#"{"channel":"ahp-chat:/1","session":"ahp-session:/1","first":2,"last":3,"snapshot":{"seq":1,"version":"v","body":[]}}"#,
             r#"{"channel":"ahp-chat:/1","row":0,"body":{}}"#,
             r#"{"channel":"other","session":null,"first":1,"last":2}"#,

@@ -18,16 +18,16 @@ use tempfile::TempDir;
 use crate::sink::Sink;
 
 /// A repository with a changeset.
-struct Bench {
-    dir: TempDir,
+pub(crate) struct Bench {
+    pub(crate) dir: TempDir,
     sink: Arc<Sink>,
-    changes: Changes,
-    channel: String,
+    pub(crate) changes: Changes,
+    pub(crate) channel: String,
     initial: ChangesetState,
 }
 
 /// A repository with one commit of these files.
-fn repository(files: &[(&str, &[u8])]) -> TempDir {
+pub(crate) fn repository(files: &[(&str, &[u8])]) -> TempDir {
     let dir = tempfile::tempdir().unwrap();
     git(dir.path(), &["init", "-q"]);
     for (name, contents) in files {
@@ -40,7 +40,7 @@ fn repository(files: &[(&str, &[u8])]) -> TempDir {
     dir
 }
 
-fn git(dir: &Path, arguments: &[&str]) -> String {
+pub(crate) fn git(dir: &Path, arguments: &[&str]) -> String {
     let mut command = Command::new("git");
     command.current_dir(dir).args(["-c", "user.name=t", "-c", "user.email=t@t", "-c", "commit.gpgsign=false"]);
     command.env("GIT_CONFIG_GLOBAL", "/dev/null").env("GIT_CONFIG_NOSYSTEM", "1");
@@ -49,22 +49,22 @@ fn git(dir: &Path, arguments: &[&str]) -> String {
     String::from_utf8(done.stdout).unwrap()
 }
 
-fn write(path: &Path, contents: impl AsRef<[u8]>) {
+pub(crate) fn write(path: &Path, contents: impl AsRef<[u8]>) {
     std::fs::create_dir_all(path.parent().unwrap()).unwrap();
     std::fs::write(path, contents).unwrap();
 }
 
-fn script(path: &Path, text: &str) {
+pub(crate) fn script(path: &Path, text: &str) {
     write(path, format!("#!/bin/sh\n{text}\n"));
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).unwrap();
 }
 
 impl Bench {
-    async fn of(dir: TempDir) -> Self {
+    pub(crate) async fn of(dir: TempDir) -> Self {
         Self::with(dir, ChangesConfig::default()).await
     }
 
-    async fn with(dir: TempDir, config: ChangesConfig) -> Self {
+    pub(crate) async fn with(dir: TempDir, config: ChangesConfig) -> Self {
         let sink = Sink::new();
         let changes = Changes::new(sink.clone(), config);
         let opened = changes.open("ahp-session:/1", 0, dir.path()).await.unwrap().unwrap();
@@ -72,12 +72,12 @@ impl Bench {
         Self { dir, sink, changes, channel: opened.channel, initial: opened.state }
     }
 
-    async fn refresh(&self) {
+    pub(crate) async fn refresh(&self) {
         self.changes.refresh(&self.channel).await.unwrap();
     }
 
     /// What a client makes of it.
-    fn state(&self) -> ChangesetState {
+    pub(crate) fn state(&self) -> ChangesetState {
         let mut state = self.initial.clone();
         for action in self.sink.on(&self.channel) {
             apply_action_to_changeset(&mut state, &action);
@@ -86,16 +86,16 @@ impl Bench {
     }
 
     /// The file of this name, after or before.
-    fn file(&self, name: &str) -> Option<ChangesetFile> {
+    pub(crate) fn file(&self, name: &str) -> Option<ChangesetFile> {
         let uri = uri_of(&self.path(name));
         self.state().files.into_iter().find(|file| file.id == uri)
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.dir.path().canonicalize().unwrap().join(name)
     }
 
-    async fn invoke(&self, operation: &str, name: Option<&str>) -> Result<(), ChangesError> {
+    pub(crate) async fn invoke(&self, operation: &str, name: Option<&str>) -> Result<(), ChangesError> {
         let resource = |name| ChangesetOperationTarget::Resource { resource: uri_of(&self.path(name)), side: None };
         self.invoke_on(operation, name.map(resource)).await
     }
@@ -107,12 +107,12 @@ impl Bench {
     }
 }
 
-fn meta(file: &ChangesetFile, key: &str) -> String {
+pub(crate) fn meta(file: &ChangesetFile, key: &str) -> String {
     file.meta.as_ref().unwrap()[key].as_str().unwrap().to_owned()
 }
 
 /// Status, lines added and removed, before and after.
-fn facts(file: Option<ChangesetFile>) -> (String, Option<(i64, i64)>, bool, bool) {
+pub(crate) fn facts(file: Option<ChangesetFile>) -> (String, Option<(i64, i64)>, bool, bool) {
     let file = file.unwrap();
     let lines = file.edit.diff.as_ref().map(|diff| (diff.added.unwrap(), diff.removed.unwrap()));
     (meta(&file, "status"), lines, file.edit.before.is_some(), file.edit.after.is_some())
@@ -380,8 +380,11 @@ async fn a_failed_operation_shows_on_it_until_it_succeeds() {
 async fn a_git_that_hangs_or_never_stops_writing_is_killed() {
     let tools = tempfile::tempdir().unwrap();
     let pid = tools.path().join("pid");
-    script(&tools.path().join("hangs"), &format!("sleep 1000 & echo $! > '{}'; wait", pid.display()));
-    script(&tools.path().join("writes"), "exec yes");
+    script(
+        &tools.path().join("hangs"),
+        &format!("PATH=/usr/bin:/bin; sleep 1000 & echo $! > '{}'; wait", pid.display()),
+    );
+    script(&tools.path().join("writes"), "PATH=/usr/bin:/bin; exec yes");
     let config = |name: &str| ChangesConfig {
         git: tools.path().join(name).into(),
         timeout: Duration::from_secs(2),

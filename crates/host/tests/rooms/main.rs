@@ -3,5 +3,6 @@
 
 mod changes;
 mod customize;
+mod hostile;
 mod sink;
 mod terminal;

@@ -47,6 +47,7 @@ impl Bench {
         let prepared = terminals.prepare(params(CHANNEL)).await.unwrap();
         let initial = prepared.state();
         prepared.start().await.unwrap();
+        terminals.watched(CHANNEL, true);
         Self { dir, sink, terminals, initial }
     }
 
@@ -260,7 +261,12 @@ async fn content_is_bounded_and_ends_with_the_last_lines() {
     bench.until_exit().await;
     let text = bench.text();
     assert!(text.len() < 40_000, "{}", text.len());
-    let lines: Vec<u32> = text.lines().map(|line| line.parse().unwrap()).collect();
+    let (gone, lines) = text.split_once("\r\n").unwrap();
+    let gone: usize =
+        gone.strip_prefix("[… ").unwrap().strip_suffix(" bytes of earlier output are gone]").unwrap().parse().unwrap();
+    let all: usize = (1..=50_000_u32).map(|line| line.to_string().len() + 2).sum();
+    assert_eq!(gone + lines.len(), all);
+    let lines: Vec<u32> = lines.lines().map(|line| line.parse().unwrap()).collect();
     assert!(lines.len() > 100 && lines.windows(2).all(|two| two[0] + 1 == two[1]), "{lines:?}");
     assert_eq!(lines.last(), Some(&50_000));
 }

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use breakbulk_host::log::{DamagedRecord, Log, MemoryLog, Options, Save, SqliteLog};
-use breakbulk_host::state::{StateConfig, StateError};
+use breakbulk_host::log::{Log, MemoryLog, Options, Save, SqliteLog};
+use breakbulk_host::state::StateConfig;
 use rusqlite::Connection;
 use serde_json::json;
 
@@ -39,24 +39,63 @@ async fn damage(dir: &tempfile::TempDir, log: Arc<dyn Log>, sql: &str) -> Arc<dy
 }
 
 #[tokio::test]
-async fn a_channel_with_a_damaged_entry_is_answered_for_as_it_was_before_it() {
+async fn a_damaged_entry_is_passed_over_and_shown_in_its_chat_which_goes_on() {
     let dir = tempfile::tempdir().unwrap();
     let log = written(&dir).await;
-    let entries = log.read(CHAT, 1..1_000, 1 << 20).await.unwrap();
+    let entries = log.read(CHAT, 1..1 << 62, 1 << 20).await.unwrap();
     // The second turn's end.
     let bad = entries[6].seq;
     let log = damage(&dir, log, &format!("UPDATE entry SET crc = crc + 1 WHERE seq = {bad}")).await;
     let state = open(&log, StateConfig::default()).await;
     let shot = state.snapshot(CHAT, ALL, 0).await.unwrap();
-    assert_eq!(shot.from_seq, entries[5].seq);
+    assert!(shot.from_seq >= entries[9].seq);
     let chat = json_of(&shot);
-    assert_eq!((ids(&chat), &chat["activeTurn"]["id"]), (vec!["a"], &json!("b")));
-    let refused = state.read(CHAT, |_, _| ()).await.unwrap_err();
-    assert_eq!(refused, StateError::Damaged(DamagedRecord::Entry { seq: bad }));
+    assert_eq!(ids(&chat), ["a", "b", "c"]);
+    let parts = chat["turns"][1]["responseParts"].as_array().unwrap();
+    assert_eq!(
+        (parts.len(), &parts[0]["content"], &parts[1]["kind"]),
+        (2, &json!("x".repeat(10)), &json!("systemNotification"))
+    );
+    let told = parts[1]["content"].as_str().unwrap();
+    assert!(told.contains(&format!("entry {bad} of the host's log is damaged")), "{told}");
+    // It takes actions, and keeps what it shows when it is saved and loaded again.
+    assert_eq!(state.read(CHAT, |_, seq| seq).await, Ok(entries[9].seq));
+    turn(&*log, "d", 10).await;
+    let shown = seen(&state, &*log, CHAT, ALL).await;
+    assert_eq!(ids(&shown), ["a", "b", "c", "d"]);
+    state.save(CHAT).await.unwrap();
+    let again = open(&log, StateConfig::default()).await;
+    assert_eq!(seen(&again, &*log, CHAT, ALL).await, shown);
+    assert_eq!(log.metrics().damaged.load(std::sync::atomic::Ordering::Relaxed), 1);
     assert_eq!(seen(&state, &*log, TERMINAL, ALL).await["content"][0]["value"], json!("hello"));
     let seq = act(&*log, TERMINAL, json!({"type": "terminal/data", "data": "!"})).await;
     state.reached(seq).await.unwrap();
     assert_eq!(seen(&state, &*log, TERMINAL, ALL).await["content"][0]["value"], json!("hello!"));
+}
+
+#[tokio::test]
+async fn a_damaged_entry_between_two_turns_is_a_turn_of_its_own() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = written(&dir).await;
+    let entries = log.read(CHAT, 1..1 << 62, 1 << 20).await.unwrap();
+    // The second turn's beginning: without it, the rest of that turn has no meaning.
+    let bad = entries[4].seq;
+    let log = damage(&dir, log, &format!("UPDATE entry SET crc = crc + 1 WHERE seq = {bad}")).await;
+    let state = open(&log, StateConfig::default()).await;
+    let chat = seen(&state, &*log, CHAT, ALL).await;
+    assert_eq!(ids(&chat), ["a".to_owned(), format!("damaged-{bad}"), "c".to_owned()]);
+    assert_eq!(chat["turns"][1]["message"]["origin"]["kind"], "systemNotification");
+}
+
+#[tokio::test]
+async fn a_channel_whose_beginning_is_damaged_says_so() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = written(&dir).await;
+    let bad = log.read(CHAT, 1..1 << 62, 1).await.unwrap()[0].seq;
+    let log = damage(&dir, log, &format!("UPDATE entry SET crc = crc + 1 WHERE seq = {bad}")).await;
+    let state = open(&log, StateConfig::default()).await;
+    assert!(state.snapshot(CHAT, ALL, 0).await.is_err());
+    assert_eq!(seen(&state, &*log, TERMINAL, ALL).await["content"][0]["value"], json!("hello"));
 }
 
 #[tokio::test]
@@ -73,7 +112,7 @@ async fn a_damaged_snapshot_is_passed_over_while_the_entries_are_there() {
 }
 
 #[tokio::test]
-async fn a_damaged_row_fails_what_needs_that_turn_and_nothing_else() {
+async fn in_place_of_a_damaged_row_is_a_turn_that_says_so() {
     let dir = tempfile::tempdir().unwrap();
     let log = written(&dir).await;
     let state = open(&log, StateConfig::default()).await;
@@ -83,8 +122,15 @@ async fn a_damaged_row_fails_what_needs_that_turn_and_nothing_else() {
     let log = damage(&dir, log, "UPDATE part SET crc = crc + 1 WHERE id = (SELECT min(id) FROM part)").await;
     let state = open(&log, StateConfig::default()).await;
     assert_eq!(ids(&seen(&state, &*log, CHAT, last(2)).await), ["b", "c"]);
-    let failed = state.snapshot(CHAT, ALL, 0).await.unwrap_err();
-    assert!(matches!(failed, StateError::Damaged(DamagedRecord::Row { .. })), "{failed}");
+    let chat = seen(&state, &*log, CHAT, ALL).await;
+    let shown = ids(&chat);
+    assert!(shown[0].starts_with("damaged-row-") && shown[1..] == ["b", "c"], "{shown:?}");
+    let told = chat["turns"][0]["message"]["text"].as_str().unwrap();
+    assert!(told.contains("is damaged in the host's log"), "{told}");
+    // What does not fit whole is measured without it, about.
+    assert!(state.size_of(CHAT, ALL).await.unwrap() > 100);
+    turn(&*log, "d", 10).await;
+    assert_eq!(ids(&seen(&state, &*log, CHAT, ALL).await)[1..], ["b", "c", "d"]);
 }
 
 #[tokio::test]

@@ -135,7 +135,7 @@ impl Plan {
         let default = LimitsConfig::default();
         let config = LimitsConfig {
             max_frame_bytes: self.cap.unwrap_or(default.max_frame_bytes),
-            group_timeout: Duration::from_secs(120),
+            group_timeout: Some(Duration::from_secs(120)),
             ..default
         };
         Limits::prove(config, &self.budget()).expect("the plan's limits hold together")

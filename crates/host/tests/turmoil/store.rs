@@ -137,6 +137,10 @@ impl Log for Slow {
         self.inner.bounds()
     }
 
+    fn lag(&self, after: Seq) -> Option<u64> {
+        self.inner.lag(after)
+    }
+
     fn channels<'a>(&'a self, session: Option<&'a str>) -> Answer<'a, Result<Vec<ChannelInfo>, ReadError>> {
         self.inner.channels(session)
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use breakbulk::{AnyMachine, Dialect, Driver, Setup};
 use breakbulk_proto::ahp::{Negotiated, Role};
-use breakbulk_proto::{Budget, CloseReason, Event, Input, Progress, Subject};
+use breakbulk_proto::{Budget, CloseReason, Event, Input, Progress, Subject, Ticket};
 use bytes::Bytes;
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
@@ -79,7 +79,7 @@ impl Talk {
         let id = self.asked.len() as u64 + 1;
         self.asked.insert(id, asked);
         let text = json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}).to_string();
-        self.line.handle(Input::send(id, text));
+        self.line.handle(Input::send(Ticket(id), text));
     }
 
     fn note_seq(&mut self, ordinal: u64, seq: u64) {

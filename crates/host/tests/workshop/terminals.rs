@@ -1,8 +1,11 @@
 //! Terminals: made, typed into, given away, disposed of; and who may not.
 
+use std::time::Duration;
+
+use breakbulk_host::log::Batch;
 use serde_json::{Value, json};
 
-use super::world::{CHAT, Client, ROOT, SESSION, World};
+use super::world::{CHAT, Client, ROOT, SESSION, World, soon};
 
 const TERMINAL: &str = "ahp-terminal:/1";
 
@@ -84,6 +87,7 @@ async fn only_the_holder_types_and_a_client_claims_for_itself_or_a_session() {
     holder.dispatch(TERMINAL, 5, input("x"));
     assert!(holder.action("terminal/input").await["rejectionReason"].is_string(), "it is the session's now");
     other.dispatch("ahp-terminal:/none", 6, input("x"));
+    assert!(other.action("terminal/input").await["rejectionReason"].is_string());
     other.dispatch(TERMINAL, 7, json!({"type": "terminal/data", "data": "forged"}));
     // The program has perhaps said something of its own before.
     let forged = loop {
@@ -92,7 +96,7 @@ async fn only_the_holder_types_and_a_client_claims_for_itself_or_a_session() {
             break data;
         }
     };
-    assert_eq!(forged["origin"]["clientSeq"], 7, "the one before is passed over");
+    assert_eq!(forged["origin"]["clientSeq"], 7);
 }
 
 #[tokio::test]
@@ -162,4 +166,180 @@ async fn the_terminals_of_an_earlier_life_have_exited() {
         assert_eq!(client.subscribe(ROOT).await["terminals"], json!([]));
     }
     assert_eq!(world.logged(TERMINAL).await.matches("terminal/exited").count(), 1);
+}
+
+#[tokio::test]
+async fn a_terminal_whose_client_does_not_come_back_is_free_for_others() {
+    let grace = Duration::from_millis(300);
+    let world = World::with(|config| config.files.watch_grace = grace).await;
+    let (mut holder, mut other) = (world.client("holder").await, world.client("other").await);
+    create(&mut holder, &of_client("holder")).await.unwrap();
+    other.subscribe(TERMINAL).await;
+    // Whoever comes back in time keeps it.
+    holder.leave().await;
+    let holder = world.client("holder").await;
+    assert!(other.stays_silent("terminal/claimed", 3 * grace).await);
+    other.dispatch(TERMINAL, 1, json!({"type": "terminal/claimed", "claim": of_client("other")}));
+    assert!(other.action("terminal/claimed").await["rejectionReason"].is_string());
+
+    holder.leave().await;
+    let released = other.action("terminal/claimed").await;
+    assert_eq!((&released["action"]["claim"], released.get("origin")), (&of_client(""), None));
+    assert_eq!(other.subscribe(ROOT).await["terminals"][0]["claim"], of_client(""));
+    other.dispatch(TERMINAL, 2, input("x"));
+    let refused = other.action("terminal/input").await;
+    assert_eq!(refused["rejectionReason"], "nobody holds the terminal: dispatch terminal/claimed first");
+    other.dispatch(TERMINAL, 3, json!({"type": "terminal/claimed", "claim": of_client("other")}));
+    assert_eq!(other.action("terminal/claimed").await.get("rejectionReason"), None);
+    other.dispatch(TERMINAL, 4, input("echo mi''ne\r"));
+    other.output("mine").await;
+    // It is held again: whoever held it first asks in vain.
+    let mut holder = world.client("holder").await;
+    holder.subscribe(TERMINAL).await;
+    holder.dispatch(TERMINAL, 1, json!({"type": "terminal/claimed", "claim": of_client("holder")}));
+    assert!(holder.action("terminal/claimed").await["rejectionReason"].is_string());
+}
+
+/// Until the log has nothing of a channel, not even its name.
+async fn until_erased(world: &World, channel: &str) {
+    soon(async {
+        while world.log.channels(None).await.unwrap().iter().any(|info| *info.channel == *channel) {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_program_that_nobody_follows_is_slowed_until_somebody_does() {
+    let world = World::with(|config| {
+        config.terminals.command = ["/bin/sh", "-c", "yes nobody reads this"].map(Into::into).to_vec();
+        // One byte in a second: after the first piece there is no other before somebody follows it.
+        (config.terminals.unwatched_rate, config.terminals.max_pending_bytes) = (1, 4 << 10);
+    })
+    .await;
+    let mut client = world.client("c").await;
+    create(&mut client, &of_client("c")).await.unwrap();
+    let logged = async || world.logged(TERMINAL).await.matches("nobody reads this").count() * 19;
+    soon(async {
+        while logged().await == 0 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    })
+    .await;
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    assert!(logged().await <= 32 << 10, "{} bytes went to the log", logged().await);
+    client.subscribe(TERMINAL).await;
+    let mut read = 0;
+    while read < 500_000 {
+        read += client.action("terminal/data").await["action"]["data"].as_str().unwrap().len();
+    }
+}
+
+#[tokio::test]
+async fn neither_state_nor_log_keeps_more_of_a_terminal_than_it_may() {
+    const MOST: usize = 64 << 10;
+    let world = World::with(|config| {
+        let script = "seq 100000 999999 | head -c 4000000; read line";
+        config.terminals.command = ["/bin/sh", "-c", script].map(Into::into).to_vec();
+        (config.terminals.max_scrollback_bytes, config.terminals.kept_scrollback_bytes) = (MOST, MOST / 4);
+        (config.terminals.unwatched_rate, config.terminals.max_pending_bytes) = (1 << 30, 16 << 10);
+    })
+    .await;
+    let mut client = world.client("c").await;
+    create(&mut client, &of_client("c")).await.unwrap();
+    let state = soon(async {
+        loop {
+            let state = client.subscribe(TERMINAL).await;
+            client.unsubscribe(TERMINAL).await;
+            // The program's last line: 4,000,000 bytes are 571,428 lines of seven, and a bit.
+            if state["content"].to_string().contains("671427") {
+                return state;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    })
+    .await;
+    let content: String =
+        state["content"].as_array().unwrap().iter().map(|part| part["value"].as_str().unwrap()).collect();
+    assert!(content.starts_with("[… ") && content.contains(" bytes of earlier output are gone]"), "{content:.100}");
+    assert!(content.len() <= MOST + (16 << 10) + 100, "{}", content.len());
+    let info = world.log.channels(Some("none")).await.unwrap();
+    assert_eq!(info, []);
+    let entries = world.log.channels(None).await.unwrap();
+    let first = entries.iter().find(|info| *info.channel == *TERMINAL).unwrap().first;
+    let kept = world.log.read(TERMINAL, first..1 << 60, 1 << 30).await.unwrap();
+    let bytes: usize = kept.iter().map(|entry| entry.body.len()).sum();
+    // What is trimmed is two steps behind, and a step is four times as long while somebody follows, as the client here does
+    // now and then.
+    assert!(first > 1 && bytes <= 9 * MOST, "{bytes} bytes from {first} on are in the log");
+}
+
+#[tokio::test]
+async fn what_is_typed_into_a_silent_program_does_not_stay_in_the_log_either() {
+    let world = World::with(|config| {
+        let script = "stty raw -echo; echo up; exec cat > /dev/null";
+        config.terminals.command = ["/bin/sh", "-c", script].map(Into::into).to_vec();
+        (config.terminals.max_scrollback_bytes, config.terminals.kept_scrollback_bytes) = (64 << 10, 16 << 10);
+    })
+    .await;
+    let mut client = world.client("c").await;
+    create(&mut client, &of_client("c")).await.unwrap();
+    client.subscribe(TERMINAL).await;
+    client.unsubscribe(TERMINAL).await;
+    let entries = async || {
+        let infos = world.log.channels(None).await.unwrap();
+        let info = infos.into_iter().find(|info| *info.channel == *TERMINAL).unwrap();
+        (info.first, world.log.read(TERMINAL, info.first..1 << 60, 1 << 30).await.unwrap().len())
+    };
+    for seq in 0..2000 {
+        let params = json!({"channel": TERMINAL, "clientSeq": seq, "action": input("x")});
+        client.call("dispatchAction", params).await.unwrap();
+    }
+    soon(async {
+        while entries().await.0 < 1000 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    })
+    .await;
+    assert!(entries().await.1 < 1000, "{:?}", entries().await);
+}
+
+#[tokio::test]
+async fn a_disposed_terminal_is_nowhere_in_the_log() {
+    let world = World::new().await;
+    let mut client = world.client("c").await;
+    create(&mut client, &of_client("c")).await.unwrap();
+    client.subscribe(TERMINAL).await;
+    client.dispatch(TERMINAL, 1, input("echo the se''cret\r"));
+    client.output("the secret").await;
+    client.call("disposeTerminal", json!({"channel": TERMINAL})).await.unwrap();
+    client.action("terminal/exited").await;
+    until_erased(&world, TERMINAL).await;
+    // The next of this name is another one, and stays.
+    create(&mut client, &of_client("c")).await.unwrap();
+    client.call("disposeTerminal", json!({"channel": TERMINAL})).await.unwrap();
+    create(&mut client, &of_client("c")).await.unwrap();
+    assert_eq!(client.subscribe(TERMINAL).await["lifecycle"]["status"], "running");
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    assert_eq!(client.subscribe(TERMINAL).await["lifecycle"]["status"], "running");
+    assert!(!world.logged(TERMINAL).await.contains("the secret"));
+}
+
+#[tokio::test]
+async fn a_host_that_ended_before_a_terminal_was_erased_erases_it_when_it_begins() {
+    let mut world = World::new().await;
+    {
+        let mut client = world.client("c").await;
+        create(&mut client, &of_client("c")).await.unwrap();
+        client.subscribe(TERMINAL).await;
+        client.dispatch(TERMINAL, 1, input("echo the se''cret\r"));
+        client.output("the secret").await;
+    }
+    world.host.stop().await;
+    // As far as it came.
+    let closed = json!({"channel": TERMINAL, "closed": true}).to_string();
+    world.log.append(Batch::new().entry(TERMINAL, closed)).await.unwrap();
+    world.restart().await;
+    until_erased(&world, TERMINAL).await;
 }

@@ -51,6 +51,13 @@ async fn changes_arrive_until_the_last_follower_unsubscribes() {
     world.write("c", "");
     assert!(one.stays_silent(CHANGED, A_WHILE).await && two.stays_silent(CHANGED, Duration::ZERO).await);
     assert!(!world.logged(&channel).await.contains(&world.uri("c")));
+    // Nobody follows it ever again, so nothing of it is kept.
+    soon(async {
+        while world.log.channels(None).await.unwrap().iter().any(|info| *info.channel == *channel) {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    })
+    .await;
 }
 
 #[tokio::test]

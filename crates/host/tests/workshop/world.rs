@@ -13,7 +13,7 @@ use breakbulk_host::files::uri_of;
 use breakbulk_host::log::{Batch, Log, MemoryLog};
 use breakbulk_host::{Host, HostConfig};
 use breakbulk_proto::ahp::Role;
-use breakbulk_proto::{Budget, Capacity, Event, Input, Limits};
+use breakbulk_proto::{Budget, Capacity, Event, Input, Limits, Ticket};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::sync::mpsc;
@@ -157,7 +157,7 @@ async fn talk(
                 Some(_) => {}
             },
             message = said.recv() => match message {
-                Some(message) => driver.handle(Input::send(ticket, message)),
+                Some(message) => driver.handle(Input::send(Ticket(ticket), message)),
                 None => return,
             }
         }

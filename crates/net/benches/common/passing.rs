@@ -23,8 +23,10 @@ const BEFORE: Duration = Duration::from_millis(100);
 pub(crate) enum Way {
     /// It must arrive after it, as if that were one contiguous group.
     Behind,
-    /// It may pass.
+    /// It may pass, since the sender says so.
     Free,
+    /// It cancels something, while a file is uploaded.
+    Cancel,
     /// It is an action on another channel, to a peer with a settled cursor.
     OtherChannel,
 }
@@ -40,6 +42,7 @@ pub(crate) struct Passing {
 /// Sends a small message every few milliseconds, and after a while a large one. `rate` is what the way takes a second.
 pub(crate) async fn passing(way: Way, rate: Option<f64>) -> Passing {
     let mut wire = wire(way, rate).await;
+    let (bulk_message, small_message) = messages(way);
     let lane = if way == Way::Free { Lane::Free } else { Lane::Auto };
     let mut ticks = interval(Duration::from_millis(if rate.is_some() { 20 } else { 1 }));
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -50,10 +53,10 @@ pub(crate) async fn passing(way: Way, rate: Option<f64>) -> Passing {
             _ = ticks.tick(), if bulk.is_none() => {
                 if begun.is_none() && start.elapsed() >= BEFORE {
                     begun = Some(Instant::now());
-                    wire.from.send(action("bulk", 0, BULK), Lane::Auto);
+                    wire.from.send(bulk_message.clone(), Lane::Auto);
                 }
                 sent.push(Instant::now());
-                wire.from.send(action("small", sent.len(), 100), lane);
+                wire.from.send(small_message(sent.len()), lane);
             }
             message = wire.to.next() => match message.len() {
                 0..1_000 => {
@@ -80,6 +83,25 @@ async fn wire(way: Way, rate: Option<f64>) -> Wire {
     let mut wire = Wire::new(Dialect::Ahp, role, 900_000, by).await;
     wire.carry(Message::from(corpus::agent(1 << 20))).await;
     wire
+}
+
+/// The large message, and the small ones by number.
+fn messages(way: Way) -> (Message, fn(usize) -> Message) {
+    if way == Way::Cancel { (upload(), cancel) } else { (action("bulk", 0, BULK), |n| action("small", n, 100)) }
+}
+
+fn upload() -> Message {
+    let text = "pack ".repeat(BULK / 5);
+    format!(
+        r#"{{"jsonrpc":"2.0","id":1,"method":"resourceWrite","params":{{"channel":"ahp-root://","data":"{text}"}}}}"#
+    )
+    .into()
+}
+
+fn cancel(n: usize) -> Message {
+    let action = format!(r#"{{"type":"chat/turnCancelled","turnId":"turn {n}"}}"#);
+    let params = format!(r#"{{"channel":"ahp-chat:/1","clientSeq":{n},"action":{action}}}"#);
+    format!(r#"{{"jsonrpc":"2.0","method":"dispatchAction","params":{params}}}"#).into()
 }
 
 fn action(channel: &str, seq: usize, len: usize) -> Message {

@@ -85,8 +85,8 @@ impl Wire {
         let (far, host) = sockets(max, straight).await;
         let setup = |dialect, role, cap| Setup::new(dialect, role, limits(cap));
         let (plain, segmented) = (|role| setup(Dialect::Plain, role, max), |role| setup(Dialect::Ahp, role, cap));
-        join(Gateway::new(plain(Role::Server), segmented(Role::Client), Budget::default()), near, left);
-        join(Gateway::new(segmented(Role::Server), plain(Role::Client), Budget::default()), right, far);
+        join(gateway(plain(Role::Server), segmented(Role::Client)), near, left);
+        join(gateway(segmented(Role::Server), plain(Role::Client)), right, far);
         let end = |role| {
             let mut setup = plain(role);
             setup.front_only = !twice;
@@ -153,4 +153,8 @@ async fn sockets(
     tune(&client, &config);
     tune(&server, &config);
     (WebSocket::client(client, &config), WebSocket::server(server, &config))
+}
+
+fn gateway(near: Setup, far: Setup) -> Gateway {
+    Gateway::new(near, far, BudgetConfig::default()).expect("memory enough")
 }

@@ -3,17 +3,24 @@
 use thiserror::Error;
 
 use super::size::SizeError;
+use crate::listen::TokenError;
 
 /// Why a text is no address. Each message is one line that names the part that is wrong, and what is allowed; what might
 /// be a secret is never repeated.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum AddressError {
-    /// It begins with nothing that we know.
+    /// It begins with no scheme that we know.
     #[error(
-        "no way begins with {0:?}: allowed are ws://HOST:PORT, wss://HOST:PORT, unix:PATH, stdio: and exec:COMMAND"
+        "unknown scheme {scheme:?}; {}allowed are ws://HOST:PORT, wss://HOST:PORT, unix:PATH, stdio: and exec:COMMAND",
+        likely.as_ref().map(|likely| format!("did you mean {likely} ? ")).unwrap_or_default()
     )]
-    UnknownWay(String),
+    UnknownScheme {
+        /// What it begins with, shortened.
+        scheme: String,
+        /// The address that was probably meant, without anything that follows the host.
+        likely: Option<String>,
+    },
     /// A name or a password stands before the host, where logs and process lists would show it.
     #[error("user name or password before the host {host:?}: send it in a header instead")]
     UserInfo {
@@ -21,17 +28,22 @@ pub enum AddressError {
         host: String,
     },
     /// The host is none.
-    #[error("no host name or address: {0:?}; allowed are names, IPv4 addresses, and IPv6 addresses in brackets")]
+    #[error(
+        "{0:?} is not a host name or an address; allowed are names, IPv4 addresses, and IPv6 addresses in brackets"
+    )]
     Host(String),
     /// The port is none.
-    #[error("no port: {0:?}; allowed are numbers from 0 to 65535")]
+    #[error("{0:?} is not a port; allowed are numbers from 0 to 65535")]
     Port(String),
     /// The path or the query has a character that may not stand in one.
-    #[error("the character {0:?} may not stand in a path or a query: write it as %XX")]
+    #[error("the character {0:?} is not allowed in a path or a query: write it as %XX")]
     Target(char),
-    /// There is a fragment, which no peer would ever see.
-    #[error("'#' begins a fragment, which is never sent: write %23 if you mean the character")]
+    /// There is a fragment, which no peer would ever see, and it is no token.
+    #[error("'#' begins a fragment, which is never sent: allowed is #token=TOKEN; write %23 if you mean the character")]
     Fragment,
+    /// What follows `#token=` is no token.
+    #[error("#token=: {0}")]
+    Token(TokenError),
     /// A Unix socket without a path.
     #[error("unix: needs the path of a socket, such as unix:/run/agent.sock")]
     NoPath,
@@ -48,7 +60,7 @@ pub enum AddressError {
     #[error("unknown option {0:?}: allowed are cap, dialect and preset")]
     UnknownOption(String),
     /// An option that is there twice.
-    #[error("the option {0:?} is there twice")]
+    #[error("the option {0:?} is given twice")]
     RepeatedOption(&'static str),
     /// A cap that is no size.
     #[error("cap={text:?}: {error}")]

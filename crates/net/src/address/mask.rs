@@ -3,7 +3,7 @@
 use url::form_urlencoded;
 
 /// Stands for what is not shown.
-const MASK: &str = "…";
+pub(super) const MASK: &str = "…";
 
 /// A path and a query, with the values of secret parameters masked.
 pub(super) fn target(target: &str) -> String {

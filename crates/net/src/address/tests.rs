@@ -3,6 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::listen::TokenError;
 
 fn parse(text: &str) -> Address {
     text.parse().unwrap_or_else(|error| panic!("{text}: {error}"))
@@ -94,11 +95,21 @@ fn a_dialect_is_the_named_one_or_what_the_way_suggests() {
 fn each_mistake_has_its_name() {
     use AddressError as E;
     let text = str::to_owned;
+    let unknown = |scheme: &str, likely: Option<&str>| E::UnknownScheme {
+        scheme: scheme.to_owned(),
+        likely: likely.map(str::to_owned),
+    };
     for (address, error) in [
-        ("", E::UnknownWay(text(""))),
-        ("localhost:9000", E::UnknownWay(text("localhost"))),
-        ("http://h", E::UnknownWay(text("http"))),
-        ("ws:h", E::UnknownWay(text("ws:"))),
+        ("", unknown("", None)),
+        ("localhost:9000", unknown("localhost", Some("ws://localhost:9000"))),
+        ("127.0.0.1", unknown("127.0.0.1", Some("ws://127.0.0.1"))),
+        ("[::1]:9000/x?token=s3cret", unknown("[", Some("ws://[::1]:9000"))),
+        ("http://h:1/x?token=s3cret#s3cret", unknown("http", Some("ws://h:1"))),
+        ("https://h", unknown("https", Some("wss://h"))),
+        ("http://me:s3cret@h", unknown("http", None)),
+        ("ws:h", unknown("ws:", Some("ws://h"))),
+        ("/run/agent.sock", unknown("", Some("unix:/run/agent.sock"))),
+        ("stdio", unknown("stdio", Some("stdio:"))),
         ("ws://me:s3cret@h/", E::UserInfo { host: text("h") }),
         ("ws://a@b@h:1", E::UserInfo { host: text("h:1") }),
         ("ws://me:s3cret/s3cret@h/", E::UserInfo { host: text("h") }),
@@ -115,6 +126,9 @@ fn each_mistake_has_its_name() {
         ("ws://h/?é", E::Target('é')),
         ("ws://h/\r\nX: y", E::Target('\r')),
         ("ws://h/#top", E::Fragment),
+        ("ws://h/#token=s3cret", E::Token(TokenError::Length(6))),
+        ("ws://h/#token=%FF%FF", E::Token(TokenError::NotVisible)),
+        ("ws://h/#token=s3cret-s3cret-s3cret#x y", E::Token(TokenError::NotVisible)),
         ("unix:", E::NoPath),
         ("unix:?cap=1", E::NoPath),
         ("unix:/s?x=1", E::UnknownOption(text("x"))),
@@ -140,11 +154,32 @@ fn each_mistake_has_its_name() {
 }
 
 #[test]
+fn a_token_is_taken_out_of_the_fragment_and_never_shown() {
+    let token = "s3cret-s3cret-s3cret+/=";
+    for text in ["ws://h:1/ahp?a=1&cap=1M#token=s3cret-s3cret-s3cret%2B%2F%3D", "ws://h#token=s3cret-s3cret-s3cret+/="]
+    {
+        let address = parse(text);
+        assert_eq!(address.token.as_ref().map(Token::reveal), Some(token));
+        let (shown, debug) = (address.to_string(), format!("{address:?}"));
+        assert!(
+            shown.ends_with("#token=…") && !shown.contains("s3cret") && !debug.contains("s3cret"),
+            "{shown} {debug}"
+        );
+    }
+    assert_eq!(target("ws://h:1/ahp?a=1#token=s3cret-s3cret-s3cret"), "/ahp?a=1");
+}
+
+#[test]
 fn an_error_says_what_is_allowed() {
     let line = |text: &str| text.parse::<Address>().unwrap_err().to_string();
     assert_eq!(line("ws://h?dialect=x"), r#"unknown dialect "x": allowed are ahp, cep22, stdio and plain"#);
     assert!(line("ws://h?preset=x").contains("allowed are ably, api-gateway, "));
     assert!(line("ws://me:s3cret@h").contains("header"));
+    assert_eq!(
+        line("127.0.0.1:0"),
+        "unknown scheme \"127.0.0.1\"; did you mean ws://127.0.0.1:0 ? \
+         allowed are ws://HOST:PORT, wss://HOST:PORT, unix:PATH, stdio: and exec:COMMAND"
+    );
 }
 
 #[test]
@@ -205,7 +240,7 @@ proptest! {
     #[test]
     fn what_is_shown_parses_back(way in way().prop_filter("plain", is_plain), options in our_options()) {
         let Options { dialect, cap, preset } = options;
-        let address = Address { way, dialect, cap: cap.or(preset.map(|preset| preset.cap)), preset };
+        let address = Address { way, dialect, cap: cap.or(preset.map(|preset| preset.cap)), preset, token: None };
         let shown = address.to_string();
         prop_assert_eq!(shown.parse::<Address>(), Ok(address), "{}", shown);
     }

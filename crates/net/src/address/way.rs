@@ -4,11 +4,13 @@ use std::fmt;
 use std::path::PathBuf;
 
 use http::uri::PathAndQuery;
+use percent_encoding::percent_decode_str;
 use url::Host;
 
 use super::error::AddressError;
 use super::mask;
 use super::options::Options;
+use crate::listen::{Token, TokenError};
 
 /// What frames travel by. Its `Debug` shows no secrets.
 #[derive(Clone, PartialEq, Eq)]
@@ -96,10 +98,12 @@ impl fmt::Debug for Way {
     }
 }
 
-/// A whole address: the way, and the options that were taken out of it.
-pub(super) fn parse(text: &str) -> Result<(Way, Options), AddressError> {
+/// A whole address: the way, the options that were taken out of it, and the token that follows it.
+pub(super) fn parse(text: &str) -> Result<(Way, Options, Option<Token>), AddressError> {
     // A mistyped address may have a secret further on.
-    let unknown = |name: &str| AddressError::UnknownWay(name.chars().take(32).collect());
+    let unknown =
+        |name: &str| AddressError::UnknownScheme { scheme: name.chars().take(32).collect(), likely: likely(text) };
+    let without_token = |(way, options)| (way, options, None);
     let Some((name, rest)) = text.split_once(':') else {
         return Err(unknown(text.split(['?', '@', '/']).next().unwrap_or_default()));
     };
@@ -107,17 +111,39 @@ pub(super) fn parse(text: &str) -> Result<(Way, Options), AddressError> {
         ("ws", Some(rest)) => web_socket(false, rest),
         ("wss", Some(rest)) => web_socket(true, rest),
         ("ws" | "wss", None) => Err(unknown(&text[..=name.len()])),
-        ("unix", _) => unix(rest),
-        ("stdio", _) => stdio(rest),
-        ("exec", _) => exec(rest),
+        ("unix", _) => unix(rest).map(without_token),
+        ("stdio", _) => stdio(rest).map(without_token),
+        ("exec", _) => exec(rest).map(without_token),
         _ => Err(unknown(name.split(['?', '@', '/']).next().unwrap_or_default())),
     }
 }
 
-fn web_socket(tls: bool, rest: &str) -> Result<(Way, Options), AddressError> {
-    if rest.contains('#') {
-        return Err(AddressError::Fragment);
+/// What was probably meant by an address without a scheme of ours. Nothing that follows the host is repeated: it may be
+/// a secret.
+fn likely(text: &str) -> Option<String> {
+    if text.starts_with(['/', '.', '~']) {
+        return Some(format!("unix:{}", text.split('?').next()?));
     }
+    if let "stdio" | "-" = text {
+        return Some("stdio:".to_owned());
+    }
+    let (scheme, rest) = text.split_once("://").unwrap_or_else(|| match text.split_once(':') {
+        Some((scheme @ ("ws" | "wss"), rest)) => (scheme, rest),
+        _ => ("", text),
+    });
+    let is_tls = ["https", "wss", "tls", "ssl"].iter().any(|part| scheme.to_ascii_lowercase().contains(part));
+    let authority = rest.split(['/', '?', '#']).next()?;
+    let (host, port) = self::authority(authority, is_tls).ok()?;
+    let host = if host.contains(':') { format!("[{host}]") } else { host };
+    let port = if port == default_port(is_tls) { String::new() } else { format!(":{port}") };
+    Some(format!("{}://{host}{port}", if is_tls { "wss" } else { "ws" }))
+}
+
+fn web_socket(tls: bool, rest: &str) -> Result<(Way, Options, Option<Token>), AddressError> {
+    let (rest, token) = match rest.split_once('#') {
+        Some((rest, fragment)) => (rest, Some(self::token(fragment)?)),
+        None => (rest, None),
+    };
     let (authority, target) = rest.split_at(rest.find(['/', '?']).unwrap_or(rest.len()));
     let authority = self::authority(authority, tls).map_err(|error| match rest.rsplit_once('@') {
         // What looks like a host may be part of a password that has a slash in it.
@@ -128,7 +154,14 @@ fn web_socket(tls: bool, rest: &str) -> Result<(Way, Options), AddressError> {
     });
     let (host, port) = authority?;
     let (target, options) = self::target(target)?;
-    Ok((Way::WebSocket { tls, host, port, target }, options))
+    Ok((Way::WebSocket { tls, host, port, target }, options, token))
+}
+
+/// The token in a fragment, which may have escapes.
+fn token(fragment: &str) -> Result<Token, AddressError> {
+    let escaped = fragment.strip_prefix("token=").ok_or(AddressError::Fragment)?;
+    let text = percent_decode_str(escaped).decode_utf8().map_err(|_| AddressError::Token(TokenError::NotVisible))?;
+    text.parse().map_err(AddressError::Token)
 }
 
 fn authority(text: &str, tls: bool) -> Result<(String, u16), AddressError> {

@@ -14,7 +14,7 @@ use tracing::debug;
 use breakbulk_proto::{Capacity, CloseReason, Meta, Tag, Transmit};
 
 use super::{bytes, text};
-use crate::link::{Arrival, Link, LinkError, Memory, pair};
+use crate::link::{Arrival, Link, LinkError, LinkStatus, Memory, ReceiveMemory, pair};
 
 /// What a transport's end without an error counts as: a close without a code.
 const CLOSED: u16 = 1005;
@@ -61,6 +61,18 @@ impl fmt::Debug for TransportLink {
 impl Link for TransportLink {
     fn capacity(&self) -> Capacity {
         self.near.capacity()
+    }
+
+    fn status(&self) -> LinkStatus {
+        self.near.status()
+    }
+
+    fn receive_memory(&mut self) -> Option<&mut dyn ReceiveMemory> {
+        self.near.receive_memory()
+    }
+
+    fn end_output(&mut self) -> bool {
+        self.near.end_output()
     }
 }
 
@@ -130,7 +142,7 @@ async fn carry<T: Transport>(mut transport: T, mut far: Memory) {
                 }
             }
             Step::Send(Some(Arrival::Acked { .. } | Arrival::Ended)) => {}
-            Step::Send(Some(Arrival::Closed { .. }) | None) => {
+            Step::Send(Some(Arrival::Closed { .. } | Arrival::Exited { .. }) | None) => {
                 if let Err(error) = transport.close().await {
                     debug!("the transport does not close: {error}");
                 }
@@ -169,7 +181,7 @@ async fn finish(mut far: Memory, held: Option<Transmit>, code: u16) {
         if next.is_none() {
             next = last.take();
         }
-        if let Step::Send(None | Some(Arrival::Closed { .. })) = step {
+        if let Step::Send(None | Some(Arrival::Closed { .. } | Arrival::Exited { .. })) = step {
             return;
         }
     }

@@ -33,15 +33,17 @@ pub struct Config {
     pub seed: Option<u64>,
     /// How long a link may take to open, and the handshake to make some progress. 30 s.
     pub connect_timeout: Duration,
-    /// How long a request may take in all, the wait for a connection included. 30 s.
+    /// How long a request may take, the wait for a connection included. 30 s. The time counts anew from each part of a long
+    /// message that passes on the connection, either way: so a request of 30 MB over a slow link is not too late. In all it may
+    /// take that long and twice the [group timeout](Limits::group_timeout).
     pub request_timeout: Duration,
     /// Whether dispatched actions that may not have arrived are sent again after a reconnect. They are; else they are
     /// reported as lost.
     pub resend: bool,
     /// Close codes after which it makes no sense to come back. 1008 (policy), 4401 and 4403.
     pub never: Vec<u16>,
-    /// Bytes of requests that may wait to be sent, and as many of actions that the host has not shown yet. More wait
-    /// with their callers. 64 MiB.
+    /// Bytes of requests that may wait to be sent, as many of answers to the host, and as many of actions that the host has
+    /// not shown yet. More wait with their callers. 64 MiB.
     pub max_waiting_bytes: u32,
     /// Events that may wait to be taken before the link is slowed. 256.
     pub max_events: usize,

@@ -6,9 +6,10 @@ use breakbulk_proto::Message;
 use breakbulk_proto::json::Path;
 use tokio::sync::OwnedSemaphorePermit;
 
+use super::command::Turn;
 use super::event::{Lost, Why};
 use super::rope;
-use super::wire::Shot;
+use super::wire::{self, Shot};
 
 /// How many times in a row the host may close with 1009 over one action before it is given up.
 const MAX_STRIKES: u8 = 3;
@@ -18,7 +19,11 @@ const TOO_BIG: u16 = 1009;
 /// Actions in the order in which they were dispatched. On each connection those before some point have been handed to
 /// the machine, and those after it wait.
 #[derive(Debug, Default)]
-pub(super) struct Kept(VecDeque<Entry>);
+pub(super) struct Kept {
+    in_order: VecDeque<Entry>,
+    /// Those that went ahead of others on this connection. After it they take their places again.
+    ahead: VecDeque<Entry>,
+}
 
 /// An action of ours.
 #[derive(Debug)]
@@ -26,6 +31,7 @@ pub(super) struct Dispatched {
     pub(super) client_seq: u64,
     pub(super) channel: String,
     pub(super) action: Message,
+    pub(super) turn: Turn,
     /// Its part of the room for actions, until it is kept no more.
     pub(super) _room: OwnedSemaphorePermit,
 }
@@ -59,61 +65,77 @@ enum Fate {
 impl Kept {
     /// Takes an action. It waits.
     pub(super) fn push(&mut self, dispatched: Dispatched) {
-        self.0.push_back(Entry { dispatched, place: Place::Waiting, doubtful: false, strikes: 0 });
+        self.in_order.push_back(Entry { dispatched, place: Place::Waiting, doubtful: false, strikes: 0 });
+    }
+
+    /// Takes an action that goes ahead of those that wait. It counts as handed.
+    pub(super) fn hand_ahead(&mut self, dispatched: Dispatched) {
+        self.ahead.push_back(Entry { dispatched, place: Place::Handed, doubtful: false, strikes: 0 });
+    }
+
+    /// Whether an action waits for this channel.
+    pub(super) fn has_waiting(&self, channel: &str) -> bool {
+        self.in_order.range(self.handed()..).any(|entry| entry.dispatched.channel == channel)
     }
 
     /// Whether the host has shown all.
     pub(super) fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.in_order.is_empty() && self.ahead.is_empty()
     }
 
     /// The next that waits. It counts as handed.
     pub(super) fn hand(&mut self) -> Option<&Dispatched> {
-        let first = self.0.partition_point(|entry| entry.place != Place::Waiting);
-        let entry = self.0.get_mut(first)?;
+        let first = self.handed();
+        let entry = self.in_order.get_mut(first)?;
         entry.place = Place::Handed;
         Some(&entry.dispatched)
     }
 
     /// An action's last frame is on the link. One that the host will not show to us is not kept.
     pub(super) fn sent(&mut self, client_seq: u64, is_wanted: impl Fn(&str) -> bool) {
-        let Some(at) = self.find(client_seq) else { return };
-        match self.0.get_mut(at) {
+        let Some((entries, at)) = self.find(client_seq) else { return };
+        match entries.get_mut(at) {
             Some(entry) if is_wanted(&entry.dispatched.channel) => entry.place = Place::Sent,
-            _ => drop(self.0.remove(at)),
+            _ => drop(entries.remove(at)),
         }
     }
 
     /// An action cannot be sent.
     pub(super) fn unsendable(&mut self, client_seq: u64, why: Why) -> Option<Lost> {
-        let at = self.find(client_seq)?;
-        self.0.remove(at).map(|entry| entry.lose(why))
+        let (entries, at) = self.find(client_seq)?;
+        entries.remove(at).map(|entry| entry.lose(why))
     }
 
     /// The host shows an action as ours. Whether it is one that was kept.
     pub(super) fn shown(&mut self, client_seq: u64, channel: &str) -> bool {
-        let at = self.find(client_seq).filter(|at| self.0.get(*at).is_some_and(|e| e.dispatched.channel == channel));
-        at.and_then(|at| self.0.remove(at)).is_some()
+        let Some((entries, at)) = self.find(client_seq) else { return false };
+        let is_it = entries.get(at).is_some_and(|entry| entry.dispatched.channel == channel);
+        is_it && entries.remove(at).is_some()
     }
 
     /// The connection ended: all wait again, and those that had left are in doubt.
     pub(super) fn disconnected(&mut self, code: u16) -> Option<Lost> {
-        let last = self.0.partition_point(|entry| entry.place != Place::Waiting);
-        for entry in self.0.range_mut(..last) {
+        let last = self.handed();
+        for entry in self.in_order.range_mut(..last).chain(&mut self.ahead) {
             entry.doubtful |= entry.place == Place::Sent;
             entry.place = Place::Waiting;
         }
-        if code != TOO_BIG {
-            return None;
-        }
-        // The largest of those that it got to see is what it means.
-        let (at, accused) =
-            self.0.range_mut(..last).enumerate().max_by_key(|(_, entry)| entry.dispatched.action.len())?;
+        let lost = if code == TOO_BIG { self.accuse(last) } else { None };
+        self.in_order.append(&mut self.ahead);
+        self.in_order.make_contiguous().sort_by_key(|entry| entry.dispatched.client_seq);
+        lost
+    }
+
+    /// The host closed because something is too big: the largest of those that it got to see, the first `last`, is what it
+    /// means. What goes ahead is short.
+    fn accuse(&mut self, last: usize) -> Option<Lost> {
+        let seen = self.in_order.range_mut(..last).enumerate();
+        let (at, accused) = seen.max_by_key(|(_, entry)| entry.dispatched.action.len())?;
         accused.strikes = accused.strikes.saturating_add(1);
         if accused.strikes < MAX_STRIKES {
             return None;
         }
-        self.0.remove(at).map(|entry| entry.lose(Why::TooBigForHost))
+        self.in_order.remove(at).map(|entry| entry.lose(Why::TooBigForHost))
     }
 
     /// The followed channels have shown what they show: the rest did not arrive. Returns what is given up.
@@ -146,25 +168,42 @@ impl Kept {
             Some(Fate::Unknown) => Some(Some(Why::Unknown)),
             Some(Fate::NotApplied) | None => None,
         });
-        self.0.iter_mut().for_each(|entry| entry.doubtful = false);
+        self.in_order.iter_mut().chain(&mut self.ahead).for_each(|entry| entry.doubtful = false);
         lost
     }
 
     /// Takes out what `verdict` names: as lost if it says why, else without a word.
     fn take(&mut self, verdict: impl Fn(&Entry) -> Option<Option<Why>>) -> Vec<Lost> {
         let mut lost = Vec::new();
-        for entry in std::mem::take(&mut self.0) {
-            match verdict(&entry) {
-                None => self.0.push_back(entry),
-                Some(None) => {}
-                Some(Some(why)) => lost.push(entry.lose(why)),
+        for entries in [&mut self.in_order, &mut self.ahead] {
+            for entry in std::mem::take(entries) {
+                match verdict(&entry) {
+                    None => entries.push_back(entry),
+                    Some(None) => {}
+                    Some(Some(why)) => lost.push(entry.lose(why)),
+                }
             }
         }
         lost
     }
 
-    fn find(&self, client_seq: u64) -> Option<usize> {
-        self.0.binary_search_by_key(&client_seq, |entry| entry.dispatched.client_seq).ok()
+    /// How many of those in order have been handed over.
+    fn handed(&self) -> usize {
+        self.in_order.partition_point(|entry| entry.place != Place::Waiting)
+    }
+
+    fn find(&mut self, client_seq: u64) -> Option<(&mut VecDeque<Entry>, usize)> {
+        let at =
+            |entries: &VecDeque<Entry>| entries.binary_search_by_key(&client_seq, |e| e.dispatched.client_seq).ok();
+        let (in_order, ahead) = (at(&self.in_order), at(&self.ahead));
+        in_order.map(|at| (&mut self.in_order, at)).or(ahead.map(|at| (&mut self.ahead, at)))
+    }
+}
+
+impl Dispatched {
+    /// The message that takes it to the host.
+    pub(super) fn text(&self) -> Message {
+        wire::dispatch(&self.channel, self.client_seq, &self.action)
     }
 }
 
@@ -212,7 +251,7 @@ mod tests {
         for (n, action) in actions.iter().enumerate() {
             let room = Arc::new(Semaphore::new(1)).try_acquire_owned().expect("a place");
             let (client_seq, channel) = (n as u64 + 1, "c".to_owned());
-            kept.push(Dispatched { client_seq, channel, action: action.clone(), _room: room });
+            kept.push(Dispatched { client_seq, channel, action: action.clone(), turn: Turn::InOrder, _room: room });
         }
         kept
     }
@@ -224,6 +263,24 @@ mod tests {
     fn shot(state: &str) -> Shot {
         let text = Message::from(format!(r#"{{"resource":"c","fromSeq":9,"state":{state}}}"#));
         Shot { channel: "c".into(), from_seq: 9, text }
+    }
+
+    #[test]
+    fn what_went_ahead_takes_its_place_again_when_the_connection_ends() {
+        let mut kept = kept(&["1", "2", "3"].map(turn));
+        let room = Arc::new(Semaphore::new(1)).try_acquire_owned().expect("a place");
+        let action = Message::from(r#"{"type":"chat/turnCancelled","turnId":"0"}"#);
+        assert_eq!(Turn::of_action(&action), Turn::Ahead);
+        assert_eq!(Turn::of_action(&turn("4")), Turn::InOrder);
+        let ahead = Dispatched { client_seq: 4, channel: "c".into(), action, turn: Turn::Ahead, _room: room };
+        assert!(kept.has_waiting("c") && !kept.has_waiting("d"));
+        kept.hand_ahead(ahead);
+        kept.sent(4, |_| true);
+        assert!(kept.hand().is_some_and(|first| first.client_seq == 1));
+        assert!(kept.disconnected(1006).is_none());
+        assert!(kept.replayed(true, |_| true).is_empty());
+        assert_eq!(numbers(&mut kept), [1, 2, 3, 4]);
+        assert!(!kept.has_waiting("c") && kept.shown(4, "c") && !kept.shown(4, "c"));
     }
 
     #[test]

@@ -7,16 +7,17 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use breakbulk_proto::ahp::{self, Connection, Delivery, Role};
-use breakbulk_proto::{CloseReason, Event as Said, Input, Message, SendError};
+use breakbulk_proto::{CloseReason, Event as Said, Input, Lane, Message, Meta, SendError, Ticket};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, sleep_until};
 use tracing::{debug, info, warn};
 
 use self::handed::{Handed, What};
 use super::answer::{Answer, Reply};
-use super::command::{Answering, Command, Request};
+use super::command::{Answering, Command, Request, Turn};
 use super::error::RequestError;
 use super::event::{Event, Why};
+use super::kept::Dispatched;
 use super::run::{Core, Ended};
 use super::state::{Reason, State};
 use super::wire::{self, Incoming};
@@ -27,6 +28,8 @@ use crate::link::Link;
 pub(super) const MAX_REQUESTS: usize = 1024;
 /// Requests of the host's that may wait for ours.
 pub(super) const MAX_UNANSWERED: usize = 256;
+/// What callers asked that may wait for its turn here; past that, it waits with them. What goes ahead is found only here.
+const MAX_PENDING: usize = 16_384;
 /// How long what was asked before a close has to leave, and what was dispatched to be shown.
 const CLOSE_TIME: Duration = Duration::from_secs(5);
 /// Longer than any connection lasts.
@@ -129,28 +132,38 @@ impl<'a, L: Link> Live<'a, L> {
     fn advance(&mut self, is_fed: bool) {
         if matches!(self.phase, Phase::Live | Phase::Stopping { .. }) {
             self.core.session.cursor = self.driver.machine().cursor().or(self.core.session.cursor);
-            while self.handed.has_room()
-                && let Some(next) = self.core.session.kept.hand()
-            {
-                let (number, text) = (next.client_seq, wire::dispatch(&next.channel, next.client_seq, &next.action));
-                self.hand(What::Action(number), text, None);
-            }
+            self.hand_over();
         }
         if self.phase == Phase::Live && is_fed && self.live_since.is_none() {
             self.live_since = Some(Instant::now());
             self.core.say(State::Live);
         }
         // A link that closes may swallow what it took last, so what was dispatched has to be seen.
-        let is_idle = self.handed.is_empty() && self.core.session.kept.is_empty();
+        let is_idle = self.handed.is_empty() && self.core.session.kept.is_empty() && self.core.pending.is_empty();
         if is_idle && self.phase == (Phase::Stopping { drained: true }) {
             self.close(CloseReason::Normal);
         }
     }
 
-    /// Whether what callers ask can be taken now. What was dispatched before has gone first: see [`advance`](Self::advance).
+    /// Hands over what waits, as far as there is room: what is sent again after a reconnect before anything new.
+    fn hand_over(&mut self) {
+        while self.handed.has_room() {
+            if let Some(next) = self.core.session.kept.hand() {
+                let (what, text) = (What::Action(next.client_seq), next.text());
+                let lane = next.turn.lane();
+                self.hand(what, text, None, lane);
+            } else if let Some(command) = self.core.pending.pop_front() {
+                self.act(command);
+            } else {
+                return;
+            }
+        }
+    }
+
+    /// Whether what callers ask can be taken now. It may have to wait here.
     fn takes_commands(&self) -> bool {
         let is_open = matches!(self.phase, Phase::Live | Phase::Stopping { drained: false });
-        is_open && self.handed.has_room()
+        is_open && self.core.pending.len() < MAX_PENDING
     }
 
     /// Whether the deadline counts. The host is not to blame while we do not read; a close has the driver's own time.
@@ -176,6 +189,7 @@ impl<'a, L: Link> Live<'a, L> {
                     self.send_failed(what, error);
                 }
             }
+            Said::Progress(_) => self.core.activity.note(),
             Said::Expired { received, .. } => {
                 warn!(received, "an unfinished message was given up: the host is asked for it again");
                 self.close(CloseReason::GroupExpired);
@@ -210,7 +224,7 @@ impl<'a, L: Link> Live<'a, L> {
             Incoming::Notification { method, params } => session.feed.push(Event::Notification { method, params }),
             Incoming::Request { id, method, .. } if self.core.unanswered >= MAX_UNANSWERED => {
                 warn!(method, "the host asks too much at once");
-                self.hand(What::Other, wire::error(&id, BUSY, "too many requests wait"), None);
+                self.hand(What::Other, wire::error(&id, BUSY, "too many requests wait"), None, Lane::Auto);
             }
             Incoming::Request { id, method, params } => {
                 self.core.unanswered = self.core.unanswered.saturating_add(1);
@@ -234,55 +248,87 @@ impl<'a, L: Link> Live<'a, L> {
         }
     }
 
+    /// Takes what a caller asks: to be done in turn, or at once if it need not wait.
     fn command(&mut self, command: Option<Command>) {
         match command {
             None => self.phase = Phase::Stopping { drained: true },
-            Some(Command::Request(request)) => self.request(request),
-            Some(Command::Dispatch(dispatched)) => self.core.session.kept.push(dispatched),
-            Some(Command::Subscribe { channel, waiter }) => {
+            Some(Command::Request(request)) if request.turn == Turn::Free => self.request(request),
+            Some(Command::Dispatch(dispatched)) if self.goes_ahead(&dispatched) => {
+                let (what, text) = (What::Action(dispatched.client_seq), dispatched.text());
+                let lane = dispatched.turn.lane();
+                self.core.session.kept.hand_ahead(dispatched);
+                self.hand(what, text, None, lane);
+            }
+            Some(command) => self.core.pending.push_back(command),
+        }
+    }
+
+    /// Whether an action may leave before what was asked earlier.
+    fn goes_ahead(&self, dispatched: &Dispatched) -> bool {
+        let is_before = |command: &Command| match command {
+            Command::Dispatch(before) => before.channel == dispatched.channel,
+            _ => false,
+        };
+        match dispatched.turn {
+            Turn::InOrder => false,
+            Turn::Free => true,
+            Turn::Ahead => {
+                let kept = &self.core.session.kept;
+                !kept.has_waiting(&dispatched.channel) && !self.core.pending.iter().any(is_before)
+            }
+        }
+    }
+
+    /// Does what a caller asked, now that it is its turn.
+    fn act(&mut self, command: Command) {
+        match command {
+            Command::Request(request) => self.request(request),
+            Command::Dispatch(dispatched) => self.core.session.kept.push(dispatched),
+            Command::Subscribe { channel, waiter } => {
                 self.core.session.want(&channel, waiter);
                 self.subscribe(channel);
             }
-            Some(Command::Unsubscribe { channel }) => {
+            Command::Unsubscribe { channel } => {
                 self.core.session.unwant(&channel);
-                self.hand(What::Other, wire::notification("unsubscribe", &wire::of_channel(&channel)), None);
+                let text = wire::notification("unsubscribe", &wire::of_channel(&channel));
+                self.hand(What::Other, text, None, Lane::Auto);
             }
         }
     }
 
     fn request(&mut self, request: Request) {
-        let Request { method, params, answer, room } = request;
+        let Request { method, params, answer, turn, room } = request;
         if self.asked.len() >= MAX_REQUESTS {
             self.asked.retain(|_, asked| !matches!(asked, Asked::Request(answer) if answer.is_closed()));
         }
         // A caller who gave up while it waited gets nothing sent.
         if !answer.is_closed() {
-            self.ask(Asked::Request(answer), &method, &params, Some(room));
+            self.ask(Asked::Request(answer), &method, &params, Some(room), turn.lane());
         }
     }
 
     fn subscribe(&mut self, channel: String) {
         let params = wire::of_channel(&channel);
-        self.ask(Asked::Subscribe(channel), "subscribe", &params, None);
+        self.ask(Asked::Subscribe(channel), "subscribe", &params, None, Lane::Auto);
     }
 
     fn reply(&mut self, reply: Reply) {
         self.core.unanswered = self.core.unanswered.saturating_sub(1);
         if reply.connection == self.core.connections {
-            self.hand(What::Other, reply.text, reply.room);
+            self.hand(What::Other, reply.text, reply.room, Lane::Auto);
         }
     }
 
-    fn ask(&mut self, asked: Asked, method: &str, params: &Message, room: Option<OwnedSemaphorePermit>) {
+    fn ask(&mut self, asked: Asked, method: &str, params: &Message, room: Option<OwnedSemaphorePermit>, lane: Lane) {
         self.core.last_id = self.core.last_id.saturating_add(1);
         let id = self.core.last_id;
         self.asked.insert(id, asked);
-        self.hand(What::Request(id), wire::request(id, method, params), room);
+        self.hand(What::Request(id), wire::request(id, method, params), room, lane);
     }
 
-    fn hand(&mut self, what: What, text: Message, room: Option<OwnedSemaphorePermit>) {
-        let ticket = self.handed.add(what, text.len(), room);
-        self.driver.handle(Input::send(ticket, text));
+    fn hand(&mut self, what: What, text: Message, room: Option<OwnedSemaphorePermit>, lane: Lane) {
+        let ticket = Ticket(self.handed.add(what, text.len(), room));
+        self.driver.handle(Input::Send { ticket, message: text, lane, meta: Meta::default() });
     }
 
     /// Nothing of a message was sent, or not all of it.

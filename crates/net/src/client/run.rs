@@ -1,5 +1,6 @@
 //! The task behind a client: one connection after the other, with a wait in between, until there is a reason to end.
 
+use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
@@ -16,6 +17,7 @@ use super::connect::{Connect, ConnectError};
 use super::live::Live;
 use super::session::Session;
 use super::state::{Reason, State};
+use crate::activity::Activity;
 use crate::backoff::Backoff;
 
 /// The task behind a client.
@@ -30,14 +32,19 @@ pub(super) struct Core {
     pub(super) session: Session,
     pub(super) negotiated: Negotiated,
     pub(super) commands: mpsc::Receiver<Command>,
+    /// What callers asked that waits for those before it to leave.
+    pub(super) pending: VecDeque<Command>,
     pub(super) replies: mpsc::Receiver<Reply>,
     /// For each request of the host's, a way back.
     pub(super) reply_to: mpsc::Sender<Reply>,
     /// Requests of the host's that have no answer yet.
     pub(super) unanswered: usize,
     pub(super) reply_room: Room,
+    /// Closed at the end, so that whoever waits for room hears of it.
+    pub(super) request_rooms: [Room; 2],
     pub(super) state: watch::Sender<State>,
     pub(super) stop: CancellationToken,
+    pub(super) activity: Activity,
     /// How many connections there have been.
     pub(super) connections: u64,
     /// The last id that was given to a request.
@@ -113,7 +120,11 @@ impl Core {
         info!("closed: {reason}");
         self.commands.close();
         // Waits for whoever has a place in the queue already.
+        let mut pending = std::mem::take(&mut self.pending);
         while let Some(command) = self.commands.recv().await {
+            pending.push_back(command);
+        }
+        for command in pending {
             if let Command::Dispatch(dispatched) = command {
                 self.session.kept.push(dispatched);
             }
@@ -121,6 +132,7 @@ impl Core {
         let lost = self.session.kept.close();
         self.session.lose(lost);
         self.reply_room.close();
+        self.request_rooms.iter().for_each(Room::close);
         self.say(State::Closed(reason));
         let Self { mut session, .. } = self;
         session.feed.flush().await;

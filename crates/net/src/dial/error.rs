@@ -27,7 +27,7 @@ pub enum DialError {
     #[error(transparent)]
     Exec(#[from] ExecError),
     /// Standard input and output cannot be had.
-    #[error("standard input and output cannot be had: {0}")]
+    #[error("standard input and output cannot be used: {0}")]
     Stdio(io::Error),
     /// A name has no address.
     #[error("{host} cannot be resolved: {source}")]
@@ -56,7 +56,7 @@ pub enum DialError {
         source: io::Error,
     },
     /// It took longer than allowed.
-    #[error("no link after {} s", .0.as_secs_f32())]
+    #[error("no connection after {} s", .0.as_secs_f32())]
     TimedOut(Duration),
     /// TLS cannot be set up on our side.
     #[error(transparent)]
@@ -78,18 +78,18 @@ pub enum DialError {
         words: String,
     },
     /// What answered is no WebSocket server.
-    #[error("no WebSocket server: {0}")]
+    #[error("not a WebSocket server: {0}")]
     NotWebSocket(&'static str),
     /// What answered does not speak HTTP, or stopped halfway.
     #[error("the HTTP exchange failed: {}", with_causes(.0))]
     Http(#[source] hyper::Error),
     /// The same, on a link without TLS: what wants TLS looks like that.
-    #[error("the HTTP exchange failed: {}; perhaps wss:// is meant", with_causes(.0))]
+    #[error("the HTTP exchange failed: {}; did you mean wss:// ?", with_causes(.0))]
     HttpWithoutTls(#[source] hyper::Error),
     /// TLS stood, and then the server ended the connection and said nothing: some refuse a certificate so.
     #[error(
-        "TLS was agreed on, and then the server ended the connection without an answer: {}; \
-         perhaps it wants a client certificate from an authority of its own",
+        "the server closed the connection after the TLS handshake, without an answer: {}; \
+         perhaps it requires a client certificate that it trusts",
         with_causes(.0)
     )]
     EndedAfterTls(#[source] hyper::Error),
@@ -118,10 +118,10 @@ pub enum DialError {
     #[error("header {0:?} cannot be sent")]
     Header(String),
     /// The host or the path cannot stand in a request.
-    #[error("the host or the path of the address cannot stand in a request")]
+    #[error("the host or the path of the address is not allowed in a request")]
     Target,
     /// The system gave no random bytes.
-    #[error("no random bytes: {0}")]
+    #[error("the system gave no random bytes: {0}")]
     Random(getrandom::Error),
 }
 
@@ -169,7 +169,7 @@ fn after_colon(words: &str) -> String {
 /// What can be done about a status.
 fn status_hint(status: u16) -> &'static str {
     match status {
-        407 => "; it wants a name and password: http://NAME:PASSWORD@HOST:PORT",
+        407 => "; it requires a name and password: http://NAME:PASSWORD@HOST:PORT",
         _ => "",
     }
 }
@@ -188,25 +188,25 @@ fn hint(error: &rustls::Error) -> &'static str {
             "; no authority that we trust has signed its certificate: name its CA file, or pin its fingerprint"
         }
         Tls::InvalidCertificate(CertificateError::ApplicationVerificationFailure) => {
-            "; its certificate does not have the pinned fingerprint: it was renewed, or this is somebody else"
+            "; its certificate does not have the pinned fingerprint: it was renewed, or this is another server"
         }
         Tls::InvalidCertificate(
             CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
-        ) => "; its certificate is for another name: dial it by that name",
+        ) => "; its certificate is for another name: connect by that name",
         Tls::InvalidCertificate(
             CertificateError::Expired
             | CertificateError::ExpiredContext { .. }
             | CertificateError::NotValidYet
             | CertificateError::NotValidYetContext { .. },
         ) => "; its certificate is not valid today, or our clock is wrong",
-        Tls::InvalidMessage(_) => "; it does not speak TLS on this port: perhaps ws:// is meant",
+        Tls::InvalidMessage(_) => "; it does not speak TLS on this port: did you mean ws:// ?",
         Tls::AlertReceived(
             AlertDescription::CertificateRequired
             | AlertDescription::BadCertificate
             | AlertDescription::DecryptError
             | AlertDescription::UnknownCA
             | AlertDescription::CertificateUnknown,
-        ) => "; it wants a client certificate from an authority of its own",
+        ) => "; it requires a client certificate that it trusts",
         _ => "",
     }
 }

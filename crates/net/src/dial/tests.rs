@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use breakbulk_proto::ahp::{Chunking, Config, Connection, Role};
-use breakbulk_proto::{Budget, BudgetConfig, Event, Input, Limits, LimitsConfig, Message};
+use breakbulk_proto::{Budget, BudgetConfig, Event, Input, Limits, LimitsConfig, Message, Ticket};
 use futures_util::StreamExt;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -19,7 +19,7 @@ const CAP: u64 = 65_536;
 
 fn address(tls: bool, host: &str, port: u16) -> Address {
     let way = Way::WebSocket { tls, host: host.into(), port, target: "/path?x=1".into() };
-    Address { way, dialect: None, cap: Some(CAP), preset: None }
+    Address { way, dialect: None, cap: Some(CAP), preset: None, token: None }
 }
 
 fn dialer() -> Dialer {
@@ -69,7 +69,7 @@ async fn both_ways(client: BoxLink, server: BoxLink) {
     let both_done = Barrier::new(2);
     let talk = async |link, role, len: usize| {
         let mut driver = Driver::new(link, connection(role));
-        driver.handle(Input::send(1, message(len)));
+        driver.handle(Input::send(Ticket(1), message(len)));
         let (mut arrived, mut is_sent) = (0, false);
         while arrived == 0 || !is_sent {
             match driver.next().await.expect("the link is open") {
@@ -177,7 +177,7 @@ async fn who_mistakes_the_scheme_is_told_the_other_one() {
             dialed = dialer.dial(&at) => failed(dialed).to_string(),
             _ = listener.accept() => panic!("nobody comes in"),
         };
-        let wanted = if is_tls { "perhaps wss:// is meant" } else { "perhaps ws:// is meant" };
+        let wanted = if is_tls { "did you mean wss:// ?" } else { "did you mean ws:// ?" };
         assert!(error.contains(wanted), "{error}");
     }
 }
@@ -253,7 +253,7 @@ async fn a_proxys_refusal_names_the_proxy_and_not_the_password() {
 #[tokio::test]
 async fn a_proxy_that_refuses_a_password_does_not_want_just_any() {
     for (who, wanted) in
-        [("", "it wants a name and password"), ("me:secret@", "it refused the name and password that were sent")]
+        [("", "it requires a name and password"), ("me:secret@", "it refused the name and password that were sent")]
     {
         let (at, _proxy) = proxy("127.0.0.1:1".parse().unwrap(), "Basic something else").await;
         let dialer = Dialer { proxy: ProxyChoice::Url(format!("http://{who}{at}")), ..dialer() };

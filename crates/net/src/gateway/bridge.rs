@@ -10,19 +10,21 @@ use tokio::time::{Instant, sleep_until};
 use tracing::{debug, info, warn};
 
 use breakbulk_proto::{
-    Capacity, CloseReason, Event, Input, Kind, Limits, Machine, Message, Meta, Over, SendError, Ticket, Transmit,
-    Violation, plain,
+    Capacity, CloseReason, Event, Input, Limits, Machine, Message, Meta, Over, SendError, Ticket, Transmit, Violation,
+    plain,
 };
 
 use self::settle::Wait;
-use super::caps::{Close, TOO_BIG};
 use super::debts::Debts;
+use super::frame_limits::{PeerClose, Verdict};
 use super::name::Name;
-use super::side::{Passage, Side};
-use super::{Ended, Gateway, Lost, Memory, Passed, Toward, Watcher};
+use super::side::{Arrived, Passage, Side, wide};
+use super::{Ended, Gateway, Lost, Passed, Records, Reuse, Toward, Watcher, Words};
+use crate::dialect::Setup;
 use crate::driver::{ABNORMAL, now};
 use crate::large::let_go;
-use crate::link::Link;
+use crate::link::{HalfClose, Lease, Link};
+use crate::log_limit::LogLimit;
 use crate::look::Look;
 
 /// The code for "the side behind the gateway is gone".
@@ -36,11 +38,17 @@ const SHOWN: usize = 400;
 pub(super) struct Bridge<'a> {
     sides: [Side; 2],
     names: [Name; 2],
-    memory: &'a Memory,
+    records: &'a Records,
     /// How long what is under way has to finish.
     drain: Duration,
     /// What each side has yet to answer.
     debts: Debts,
+    /// Of a host that goes on to another client: busy while it owes something.
+    lease: Option<Lease>,
+    /// The setting that says how long frames of each side may be.
+    frame_settings: [&'static str; 2],
+    /// Bounds the lines about single messages.
+    log_limit: LogLimit,
     watcher: Option<Watcher>,
     /// Whose turn it is to be asked first.
     turn: usize,
@@ -77,16 +85,33 @@ impl<'a> Bridge<'a> {
         mut sides: [Side; 2],
         names: [Name; 2],
         gateway: &'a Gateway,
-        patience: Option<Duration>,
+        reuse: Option<Reuse>,
         watcher: Option<Watcher>,
     ) -> Self {
         sides.iter_mut().for_each(|side| side.driver.set_patient(true));
         // Where nobody waits for what is owed, and nobody is told what passes, a look at the front of a message will do.
-        let is_exact = sides[NEAR].driver.link().ends_alone() || patience.is_some() || watcher.is_some();
-        let debts = Debts::new(is_exact, patience);
-        let (memory, drain) = (&gateway.memory, gateway.drain);
+        let has_half_close = sides.iter().any(|side| side.driver.link().status().half_close == HalfClose::Supported);
+        let is_exact = has_half_close || reuse.is_some() || watcher.is_some();
+        let debts = Debts::new(is_exact, reuse.as_ref().map(|reuse| reuse.patience));
+        let (records, drain) = (&gateway.records, gateway.drain);
         let (wait, ending, is_told, lost) = (None, None, false, Lost::default());
-        Self { sides, names, memory, drain, debts, watcher, turn: NEAR, wait, ending, is_told, lost }
+        let frame_settings = gateway.setups.each_ref().map(Setup::max_frame_setting);
+        Self {
+            sides,
+            names,
+            records,
+            drain,
+            debts,
+            lease: reuse.map(|reuse| reuse.lease),
+            frame_settings,
+            log_limit: LogLimit::default(),
+            watcher,
+            turn: NEAR,
+            wait,
+            ending,
+            is_told,
+            lost,
+        }
     }
 
     /// Passes messages until both sides have ended; says how each did. `stop` ends both, with time to finish.
@@ -112,9 +137,13 @@ impl<'a> Bridge<'a> {
             }
             self.settle();
         }
+        for (rule, left_out) in self.log_limit.into_left_out() {
+            warn!(rule, left_out, "there were more messages like those in the log");
+        }
         let gone = || CloseReason::Peer { code: ABNORMAL };
-        let [near, far] = self.sides.map(|side| side.closed.unwrap_or_else(gone));
-        Ended { near, far, lost: self.lost }
+        let ends = self.sides.map(|side| (side.closed.unwrap_or_else(gone), side.end_words));
+        let [(near, near_words), (far, far_words)] = ends;
+        Ended { near, far, words: Words { near: near_words, far: far_words }, lost: self.lost }
     }
 
     /// What happens next on either side. A side is read only while the other has room.
@@ -139,13 +168,13 @@ impl<'a> Bridge<'a> {
             }
         }
         let is_over = self.sides.iter().all(|side| side.closed.is_some());
-        if is_over { Poll::Ready(Next::Over) } else { self.poll_stores(cx) }
+        if is_over { Poll::Ready(Next::Over) } else { self.poll_memory(cx) }
     }
 
-    /// Looks after what waits for either side.
-    fn poll_stores(&mut self, cx: &mut Context<'_>) -> Poll<Next> {
+    /// Looks after the memory of what waits for either side.
+    fn poll_memory(&mut self, cx: &mut Context<'_>) -> Poll<Next> {
         for at in [NEAR, FAR] {
-            match self.sides[at].poll_store(cx) {
+            match self.sides[at].poll_memory(cx) {
                 Poll::Ready(Ok(())) => {
                     // The other side is read again.
                     cx.waker().wake_by_ref();
@@ -159,22 +188,31 @@ impl<'a> Bridge<'a> {
     }
 
     fn evict(&mut self, at: usize, reason: CloseReason) {
-        self.memory.count(reason.name());
+        self.records.count(reason.name());
         self.sides[at].close(reason);
     }
 
     fn take(&mut self, at: usize, event: Event) {
         match event {
-            Event::Message { message, ordinal, meta } => {
+            Event::Message { message, ordinal, meta, .. } => {
                 let (began, frames) = self.sides[at].arrived(ordinal);
                 let look = self.debts.look(&message);
-                self.pass(at, Passage { message, look, began, frames: (frames, 0) }, meta);
+                let arrived = self.sides[at].take_memory(wide(message.len()));
+                let reservation = self.sides[other(at)].reserve(arrived, wide(message.len()));
+                self.pass(at, Passage { message, look, began, frames: (frames, 0), reservation }, meta);
             }
             Event::Sent { ticket } => self.sent(at, ticket),
             Event::SendFailed { ticket, error, reply } => self.send_failed(at, ticket, &error, reply),
             Event::ReceiveFailed { ordinal, violation, reply } => {
                 self.sides[at].arrived(ordinal);
-                warn!(side = name(at), rule = violation.name(), "a message was refused: {violation}");
+                let rule = violation.name();
+                if let Some(permit) = self.log_limit.permit(rule) {
+                    let left_out = permit.left_out();
+                    warn!(side = name(at), rule, left_out, "a message was refused: {violation}");
+                }
+                if let Violation::BadLine { answered: false, .. } = violation {
+                    self.lost.messages = self.lost.messages.saturating_add(1);
+                }
                 self.note_reply(at, reply.as_ref());
                 self.tell(other(at), reply);
             }
@@ -195,26 +233,25 @@ impl<'a> Bridge<'a> {
     /// Hands a message from side `at` to the other.
     fn pass(&mut self, at: usize, passage: Passage, meta: Meta) {
         let to = other(at);
-        self.sides[at].driver.link_mut().release_room();
         if let Some(client) = passage.look.client.as_ref().filter(|_| at == NEAR) {
             self.names[NEAR].introduce(client);
             self.fit(NEAR);
         }
         self.debts.note(at, &passage.message, &passage.look);
-        // Answers come after what they answer: with none left to come, all that was asked has passed.
-        if passage.look.kind == Kind::Response && !self.debts.owes(at) && self.sides[at].has_sent_all() {
-            self.sides[at].driver.link_mut().answered();
-        }
         let size = passage.message.len();
         if self.debts.patience.is_some() && self.sides[to].closed.is_some() {
             debug!(to = name(to), size, method = passage.look.method, "dropped: nobody is there any more");
-            return let_go(passage.message, None);
+            return let_go(passage.message, passage.reservation);
         }
-        if self.memory.dropped.knows(&self.names[NEAR], &passage.message) {
-            self.memory.count("dropped-unsendable");
-            return warn!(to = name(to), size, "an action that cannot be sent there came again, and is left out");
+        if self.records.dropped.knows(&self.names[NEAR], &passage.message) {
+            self.records.count("dropped-unsendable");
+            if let Some(permit) = self.log_limit.permit("dropped-unsendable") {
+                let left_out = permit.left_out();
+                warn!(to = name(to), size, left_out, "an action that cannot be sent there came again, and is left out");
+            }
+            return;
         }
-        if let Some(limit) = self.memory.caps.limit(&self.names[to], u64::try_from(size).unwrap_or(u64::MAX)) {
+        if let Some(limit) = self.records.frame_limits.refuses(&self.names[to], wide(size)) {
             return self.refuse(to, passage, limit);
         }
         self.sides[to].send(passage, meta);
@@ -225,7 +262,7 @@ impl<'a> Bridge<'a> {
         let mut machine =
             plain::Connection::new(plain::Config { limits: Limits::default(), one_line: false, front_only: false });
         machine.handle(Input::Capacity(Capacity::of(limit)), now());
-        machine.handle(Input::send(0, passage.message.clone()), now());
+        machine.handle(Input::send(Ticket(0), passage.message.clone()), now());
         while let Some(Transmit::Frame { bytes, .. }) = machine.poll_transmit(now()) {
             self.tell(to, Some(bytes));
         }
@@ -236,8 +273,8 @@ impl<'a> Bridge<'a> {
 
     /// Tells a side's machine how long frames may be, as far as is known of its peer.
     fn fit(&mut self, at: usize) {
-        let cap = self.memory.caps.cap(&self.names[at]);
-        self.sides[at].driver.link_mut().set_cap(cap);
+        let limit = self.records.frame_limits.limit(&self.names[at]);
+        self.sides[at].driver.link_mut().set_limit(limit);
         let capacity = self.sides[at].driver.link().capacity();
         self.sides[at].driver.handle(Input::Capacity(capacity));
     }
@@ -246,19 +283,23 @@ impl<'a> Bridge<'a> {
     fn tell(&mut self, to: usize, reply: Option<Message>) {
         if let Some(message) = reply {
             let look = Look::front(&message);
-            self.sides[to].send(Passage { message, look, began: now(), frames: (0, 0) }, Meta::default());
+            let reservation = self.sides[to].reserve(Arrived::Unreserved, wide(message.len()));
+            let passage = Passage { message, look, began: now(), frames: (0, 0), reservation };
+            self.sides[to].send(passage, Meta::default());
         }
     }
 
     fn sent(&mut self, at: usize, ticket: Ticket) {
         let Some(passage) = self.sides[at].done(ticket, true) else { return };
         let size = passage.message.len();
-        self.sides[at].driver.link_mut().sent(size);
+        self.restore_frame_limit(at, size);
+        self.records.stats.passed(at, size);
         debug!(to = name(at), size, method = passage.look.method, "passed");
         if let Some(watcher) = &mut self.watcher {
             let (toward, took) = (if at == FAR { Toward::Far } else { Toward::Near }, passage.took());
             let frames = (passage.frames.0, passage.frames.1.saturating_add(1));
-            watcher(Passed { toward, kind: passage.look.kind, method: passage.look.method, size, frames, took });
+            let passed = Passed::new(toward, passage.look.kind, passage.message, frames, took);
+            watcher(Passed { method: passage.look.method, ..passed });
         }
     }
 
@@ -278,13 +319,20 @@ impl<'a> Bridge<'a> {
         if self.sides[other(at)].closed.is_some() {
             return debug!(to = name(at), size, method, "a message was not sent: {error}");
         }
-        self.memory.count(error.name());
-        warn!(to = name(at), size, method, rule = error.name(), "a message was not sent: {error}");
+        self.records.count(error.name());
+        let rule = error.name();
+        match self.log_limit.permit(rule) {
+            Some(permit) => {
+                let left_out = permit.left_out();
+                warn!(to = name(at), size, method, rule, left_out, "a message was not sent: {error}");
+            }
+            None => debug!(to = name(at), size, method, rule, "a message was not sent: {error}"),
+        }
         self.tell(other(at), reply);
-        // The method may stand at the end.
-        if error.over().is_some() && Look::sure(&passage.message).is_ordered() {
-            if is_about_size(error) {
-                self.memory.dropped.remember(&self.names[NEAR], &passage.message);
+        // The method may stand at the end. A side that has ended says so itself.
+        if *error != SendError::Disconnected && Look::sure(&passage.message).is_ordered() {
+            if is_for_good(error) {
+                self.records.dropped.remember(&self.names[NEAR], &passage.message);
             }
             self.sides[at].close(CloseReason::Unsendable(error.clone()));
         }
@@ -294,10 +342,16 @@ impl<'a> Bridge<'a> {
     fn closed(&mut self, at: usize, reason: CloseReason) {
         let counters = self.sides[at].driver.machine().counters().iter().filter(|(what, _)| *what != reason.name());
         counters.for_each(|(what, count)| info!(side = name(at), count, "{what}"));
-        info!(side = name(at), code = reason.code(), "ended: {}", self.sides[at].how_it_ended(&reason));
+        self.note_loss(at);
+        self.sides[at].end(reason.clone());
+        info!(side = name(at), code = reason.code(), "ended: {}", self.sides[at].end_words);
         match &reason {
             CloseReason::Violation(Violation::FrameTooLarge(Over { size, limit })) => {
-                warn!(side = name(at), size, limit, "what it sends is longer than max_message and max_frame allow");
+                let setting = self.frame_settings[at];
+                warn!(
+                    side = name(at),
+                    size, limit, "it sent a frame of {size} bytes, and {setting} allows {limit} bytes"
+                );
             }
             CloseReason::Evicted | CloseReason::NoRoom(_) => {
                 warn!(
@@ -307,31 +361,48 @@ impl<'a> Bridge<'a> {
             }
             _ => {}
         }
+        if self.sides[other(at)].closed.is_some() {
+            return;
+        }
         let onward = if self.sides[at].taught == Some(true) {
             CloseReason::Peer { code: RESTART }
         } else {
-            passed_on(at, &reason)
+            self.unanswered_close().unwrap_or_else(|| passed_on(at, &reason))
         };
-        self.note_loss(at);
-        self.sides[at].end(reason);
-        if self.sides[other(at)].closed.is_none() {
-            self.end_after(at, onward);
+        self.end_after(at, onward);
+    }
+
+    /// A message has gone out in frames that are limited here: after enough of them, longer ones are tried.
+    fn restore_frame_limit(&mut self, at: usize, size: usize) {
+        let limit = self.sides[at].driver.link().limit();
+        if limit == u64::MAX {
+            return;
+        }
+        self.records.frame_limits.note_passed(&self.names[at], wide(size));
+        // A lower one, which another link has shown, would end what has begun here.
+        if self.records.frame_limits.limit(&self.names[at]) > limit {
+            self.fit(at);
         }
     }
 
     /// Learns from how the peer of a side has closed its link how long frames to it may be: at once, since the rest of the end
     /// may take a while, and the next connection should fare better.
     fn learn(&mut self, at: usize) {
-        let link = self.sides[at].driver.link();
-        let Some(code) = link.left_with().filter(|_| self.sides[at].taught.is_none()) else { return };
-        let mut suspect = if code == TOO_BIG { link.accused() } else { link.suspect() };
-        let splits = self.sides[at].driver.machine().splits();
-        // Messages are refused for the sake of what one client has shown, and not of others who are where it is.
-        if !splits && at == NEAR && !self.names[NEAR].is_introduced() {
-            suspect = None;
+        let Some((code, frame)) = self.sides[at].driver.link().peer_close() else { return };
+        if self.sides[at].taught.is_some() {
+            return;
         }
-        let verdict = self.memory.caps.learn(&self.names[at], Close { code, splits }, suspect, link.passed());
-        self.sides[at].taught = Some(super::report(name(at), &self.names[at], verdict));
+        let reassembles = self.sides[at].driver.machine().splits();
+        // Messages are refused for the sake of what one client has shown, and not of others who are where it is.
+        let is_anyone = !reassembles && at == NEAR && !self.names[NEAR].is_introduced();
+        let close = PeerClose { code, reassembles, frame: frame.filter(|_| !is_anyone) };
+        let verdict = self.records.frame_limits.learn(&self.names[at], close);
+        match verdict {
+            Verdict::Halved { .. } => self.records.count("frame-limit-halved"),
+            Verdict::Refused(_) => self.records.count("frame-limit-refused"),
+            Verdict::Ordinary | Verdict::Known => {}
+        }
+        self.sides[at].taught = Some(super::report(at, &self.names[at], verdict));
     }
 }
 
@@ -352,11 +423,16 @@ fn shown(line: &[u8]) -> String {
     format!("{:?}", String::from_utf8_lossy(line.get(..SHOWN).unwrap_or(line)))
 }
 
-/// Whether a message was refused for its length. What is too slow now, or finds a full queue, may pass another time.
-const fn is_about_size(error: &SendError) -> bool {
+/// Whether a message was refused for what it is. What is too slow now, or finds a full queue, may pass another time.
+const fn is_for_good(error: &SendError) -> bool {
     matches!(
         error,
-        SendError::NoSegments(_) | SendError::TooLarge(_) | SendError::TooManySegments(_) | SendError::NoToken(_)
+        SendError::NotJsonRpc
+            | SendError::TooDeep { .. }
+            | SendError::NoSegments(_)
+            | SendError::TooLarge(_)
+            | SendError::TooManySegments(_)
+            | SendError::NoToken(_)
     )
 }
 
@@ -387,14 +463,16 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_too_long_is_remembered() {
+    fn only_what_never_passes_is_remembered() {
         let over = Over { size: 2, limit: 1 };
-        for error in [SendError::NoSegments(over), SendError::TooLarge(over), SendError::TooManySegments(over)] {
-            assert!(is_about_size(&error), "{error}");
+        let deep = SendError::TooDeep { depth: 2, limit: 1 };
+        let long = [SendError::NoSegments(over), SendError::TooLarge(over), SendError::TooManySegments(over)];
+        for error in long.into_iter().chain([deep, SendError::NotJsonRpc]) {
+            assert!(is_for_good(&error), "{error}");
         }
-        let slow = SendError::TooSlow { size: 2, limit_ms: 1, rate: 1 };
+        let slow = SendError::TooSlow { size: 2, needed_ms: 2000, limit_ms: 1, rate: 1 };
         for error in [slow, SendError::QueueFull(over), SendError::Disconnected] {
-            assert!(!is_about_size(&error), "{error}");
+            assert!(!is_for_good(&error), "{error}");
         }
     }
 }

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use breakbulk_proto::json::{self, Number, Path, Span};
-use breakbulk_proto::{Kind, Message, SendError};
+use breakbulk_proto::{Kind, Message};
 
 use crate::look::Look;
 
@@ -37,6 +37,20 @@ struct Owed {
     count: u64,
     /// It cannot be known any more when all is answered.
     is_unknown: bool,
+}
+
+/// What is said in place of an answer.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Excuse {
+    /// What happened, for a person.
+    pub(super) message: &'static str,
+    /// The same, by name.
+    pub(super) reason: &'static str,
+}
+
+impl Excuse {
+    /// The side that was asked is gone.
+    pub(super) const DISCONNECTED: Self = Self { message: "disconnected", reason: "send-disconnected" };
 }
 
 /// An id by its value: `1` and `1.0` are one, as are `"a"` and `"\u0061"`.
@@ -103,8 +117,7 @@ impl Debts {
     }
 
     /// Side `at` is gone: what it owes is answered with errors, which these are.
-    pub(super) fn excuse(&mut self, at: usize) -> Vec<Message> {
-        let (why, name) = (SendError::Disconnected, SendError::Disconnected.name());
+    pub(super) fn excuse(&mut self, at: usize, Excuse { message: why, reason: name }: Excuse) -> Vec<Message> {
         let answer = |(id, _): (Id, u32)| {
             let mut text = br#"{"jsonrpc":"2.0","id":"#.to_vec();
             id.write(&mut text)?;
@@ -112,7 +125,7 @@ impl Debts {
             text.extend_from_slice(error.as_bytes());
             Some(Message::from(text))
         };
-        self.owed[at].count = 0;
+        (self.owed[at].count, self.owed[at].is_unknown) = (0, false);
         self.owed[at].ids.drain().filter_map(answer).collect()
     }
 }
@@ -278,12 +291,12 @@ mod tests {
         for id in ["7", r#""a\"b""#, "1.5"] {
             let mut debts = debts();
             note(&mut debts, FAR, format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"m"}}"#));
-            let answers = debts.excuse(NEAR);
+            let answers = debts.excuse(NEAR, Excuse::DISCONNECTED);
             let want =
                 format!(r#"{{"jsonrpc":"2.0","id":{id},"error":{{"code":-32603,"message":"disconnected","data":"#);
             assert!(answers.len() == 1 && answers[0].to_bytes().starts_with(want.as_bytes()), "{answers:?}");
             assert!(serde_json::from_slice::<serde_json::Value>(&answers[0].to_bytes()).is_ok());
-            assert!(!debts.owes(NEAR) && debts.excuse(NEAR).is_empty());
+            assert!(!debts.owes(NEAR) && debts.excuse(NEAR, Excuse::DISCONNECTED).is_empty());
         }
     }
 }

@@ -1,9 +1,10 @@
 //! A gateway at work: each client that comes in gets a link of its own to the host.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::task::{JoinError, JoinSet};
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tracing::{Instrument, error, info, info_span, warn};
 
@@ -12,13 +13,15 @@ use http::{HeaderValue, header};
 
 use super::entrance::{Entered, Entrance};
 use super::waiting::Waiting;
-use super::{End, Ended, Gateway, Lost, Watcher};
+use super::{End, Ended, Gateway, Lost, Watcher, Words};
 use crate::address::Address;
 use crate::dial::{DialError, Dialer};
-use crate::link::{BoxLink, Child};
+use crate::link::Child;
 
-/// Clients at once. More are told to come again later.
-const MOST: usize = 1024;
+/// Clients that are being told to come again later. One more is simply cut.
+const MAX_TURNED_AWAY: usize = 64;
+/// How long that may take.
+const FAREWELL: Duration = Duration::from_secs(5);
 /// Long enough for most tools, and no longer than the next client may wait.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// The host cannot be reached.
@@ -49,14 +52,12 @@ impl Exit {
 
     /// A link for a client, who wants to speak `protocol` with the host, if any.
     async fn open(&self, protocol: Option<HeaderValue>) -> Result<End, DialError> {
-        let link: BoxLink = match (&self.kept, protocol) {
-            (Some(child), _) => Box::new(child.link().await?),
-            (None, Some(protocol)) => self.dialer_with(protocol).dial(&self.address).await?,
-            (None, None) => self.dialer.dial(&self.address).await?,
-        };
-        let mut end = End::new(link, self.address.to_string());
-        end.patience = self.kept.as_ref().map(|_| self.patience);
-        Ok(end)
+        let name = self.address.to_string();
+        Ok(match (&self.kept, protocol) {
+            (Some(child), _) => End::child(child.link().await?, name, self.patience),
+            (None, Some(protocol)) => End::new(self.dialer_with(protocol).dial(&self.address).await?, name),
+            (None, None) => End::new(self.dialer.dial(&self.address).await?, name),
+        })
     }
 
     /// The dialer, asking for a subprotocol unless it was told to ask for another one.
@@ -93,16 +94,18 @@ impl Gateway {
     ) -> Option<Served> {
         let exit = Arc::new(exit);
         let (mut clients, mut last, mut number) = (JoinSet::new(), None, 0_u64);
+        let mut turned_away = JoinSet::new();
         loop {
             tokio::select! {
                 () = stop.cancelled() => break,
                 Some(served) = clients.join_next() => note(&mut last, served),
+                Some(_) = turned_away.join_next() => {}
                 entered = entrance.accept() => match entered {
-                    Some(entered) if clients.len() >= MOST => {
-                        warn!(clients = clients.len(), "too many clients: one more is told to come later");
+                    Some(entered) if clients.len() >= self.max_clients => {
+                        let Some(later) = self.refuse(turned_away.len()) else { continue };
                         let gateway = Arc::clone(self);
-                        let later = CloseReason::Program(TRY_AGAIN, "too many clients".into());
-                        tokio::spawn(async move { gateway.turn_away(entered.end, later).await });
+                        let told = async move { gateway.turn_away(entered.end, later).await };
+                        turned_away.spawn(async move { drop(timeout(FAREWELL, told).await) });
                     }
                     Some(entered) => {
                         let (gateway, exit, stop) = (Arc::clone(self), Arc::clone(&exit), stop.clone());
@@ -127,6 +130,17 @@ impl Gateway {
         last
     }
 
+    /// Counts and logs that one client too many has come. What it is told, unless too many are being told so.
+    fn refuse(&self, being_told: usize) -> Option<CloseReason> {
+        self.records.count("too-many-clients");
+        let limit = self.max_clients;
+        if let Some(refused) = self.records.stats.refuse(Instant::now()) {
+            warn!(limit, refused, "too many clients (max_connections): those that come are told to come later");
+        }
+        let text = format!("too many clients: {limit} are here (max_connections)");
+        (being_told < MAX_TURNED_AWAY).then_some(CloseReason::Program(TRY_AGAIN, text))
+    }
+
     async fn client(
         &self,
         Entered { end, principal, protocol }: Entered,
@@ -134,6 +148,7 @@ impl Gateway {
         stop: CancellationToken,
         watcher: Option<Watcher>,
     ) -> Served {
+        let _present = self.records.stats.enter();
         let name = exit.address.to_string();
         info!(client = end.name, host = name, "a client has come in");
         let mut near = self.enter(end);
@@ -146,6 +161,7 @@ impl Gateway {
                 return turned_away(near, reason).await;
             }
         };
+        self.records.stats.dialed(far.is_ok());
         let far = match far {
             Ok(far) => far,
             Err(cause) => {
@@ -165,7 +181,8 @@ impl Gateway {
 /// Ends a client that never got to its host.
 async fn turned_away(near: Waiting, reason: CloseReason) -> Served {
     near.turn_away(reason.clone()).await;
-    Served::Ended(Ended { near: reason, far: CloseReason::Normal, lost: Lost::default() })
+    let words = Words { near: reason.to_string(), far: "it was not connected to".into() };
+    Served::Ended(Ended { near: reason, far: CloseReason::Normal, words, lost: Lost::default() })
 }
 
 /// Notes how a client fared. A panic is not forgotten over those who come later.
@@ -180,9 +197,9 @@ fn note(last: &mut Option<Served>, served: Result<Served, JoinError>) {
 }
 
 impl Ended {
-    /// Whose fault it was, if anyone's: the reason that a person should see.
+    /// Whose fault it was, if anyone's: the reason that a person should see, and how that side ended in words.
     #[must_use]
-    pub fn trouble(&self) -> Option<&CloseReason> {
+    pub fn trouble(&self) -> Option<(&CloseReason, &str)> {
         let is_fine = |reason: &CloseReason| {
             matches!(
                 reason,
@@ -190,8 +207,8 @@ impl Ended {
             )
         };
         let is_violation = |reason: &CloseReason| matches!(reason, CloseReason::Violation(_));
-        let both = [&self.near, &self.far];
-        let violation = both.into_iter().find(|reason| is_violation(reason));
-        violation.or_else(|| both.into_iter().find(|reason| !is_fine(reason)))
+        let both = [(&self.near, self.words.near.as_str()), (&self.far, self.words.far.as_str())];
+        let violation = both.into_iter().find(|(reason, _)| is_violation(reason));
+        violation.or_else(|| both.into_iter().find(|(reason, _)| !is_fine(reason)))
     }
 }

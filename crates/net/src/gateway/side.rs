@@ -1,17 +1,18 @@
 //! One side of a bridge: a machine on a link, what it still has to send, and what is arriving.
 
 use std::collections::HashMap;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
-use breakbulk_proto::{CloseReason, Event, Input, Lane, Message, Meta, Progress, Subject, Ticket};
+use breakbulk_proto::{Account, CloseReason, Event, Grant, Input, Lane, Message, Meta, Progress, Subject, Ticket};
 
-use super::store::Store;
-use super::watch::Watched;
-use crate::dialect::AnyMachine;
+use super::observed_link::ObservedLink;
+use crate::dialect::{AnyMachine, Dialect};
 use crate::driver::{Driver, now};
-use crate::link::{BoxLink, Link};
+use crate::large::let_go;
+use crate::link::{BoxLink, Link, NextFrame, ReceiveMemory};
 use crate::look::Look;
+use crate::memory::{Reservation, Retry, is_segmented};
 
 /// Bytes that may wait for one side, beside its largest message: past them, the other side is not read. The largest does
 /// not count, so that one of thirty megabytes does not hold up the ping behind it.
@@ -21,19 +22,27 @@ const MOST: usize = 1024;
 
 /// One side of a bridge.
 pub(super) struct Side {
-    pub(super) driver: Driver<Watched<BoxLink>, AnyMachine>,
+    pub(super) driver: Driver<ObservedLink<BoxLink>, AnyMachine>,
+    dialect: Dialect,
     /// Whether its peer sends nothing more.
     pub(super) has_ended: bool,
     /// How it was closed.
     pub(super) closed: Option<CloseReason>,
+    /// The same in words, for a person.
+    pub(super) end_words: String,
     /// Whether the bridge has closed it.
     is_told: bool,
     /// If its peer has closed it: whether that showed how long frames may be.
     pub(super) taught: Option<bool>,
     /// Messages handed to the machine that are not on the link yet.
     sending: HashMap<Ticket, Passage>,
-    /// What those take up.
-    store: Store,
+    /// Those of them that have no memory to wait in. Until they have, the other side is not read.
+    unreserved: Vec<Ticket>,
+    /// The last message that was handed to the link, which may still have it. The next is not taken before.
+    leaving: Option<(Message, Reservation)>,
+    /// What messages are charged to that were not reserved as they arrived.
+    account: Account,
+    retry: Retry,
     waiting_bytes: u64,
     tickets: u64,
     /// Messages of which only a part has arrived: when they began, and how many frames came.
@@ -50,32 +59,47 @@ pub(super) struct Passage {
     pub(super) began: Instant,
     /// Frames in which it came, and in which it left.
     pub(super) frames: (u32, u32),
+    /// The memory that it takes up.
+    pub(super) reservation: Reservation,
+}
+
+/// What is reserved for a message that has arrived whole.
+#[derive(Debug)]
+pub(super) enum Arrived {
+    /// Nothing: it is short, or ours.
+    Unreserved,
+    /// Its memory, in the share for messages.
+    Message(Grant),
+    /// The memory of its frame, in the share for frames.
+    Frame(Grant),
 }
 
 impl Side {
-    /// A side on which nothing has passed.
-    pub(super) fn new(driver: Driver<Watched<BoxLink>, AnyMachine>, store: Store) -> Self {
-        let (sending, arriving) = (HashMap::new(), HashMap::new());
-        let (has_ended, closed, is_told, taught, is_amid_last) = (false, None, false, None, false);
-        let (waiting_bytes, tickets) = (0, 0);
+    /// A side on which nothing has passed. What it is to be sent is charged to `account`.
+    pub(super) fn new(driver: Driver<ObservedLink<BoxLink>, AnyMachine>, account: Account, dialect: Dialect) -> Self {
         Self {
             driver,
-            has_ended,
-            closed,
-            is_told,
-            taught,
-            sending,
-            store,
-            waiting_bytes,
-            tickets,
-            arriving,
-            is_amid_last,
+            dialect,
+            has_ended: false,
+            closed: None,
+            end_words: String::new(),
+            is_told: false,
+            taught: None,
+            sending: HashMap::new(),
+            unreserved: Vec::new(),
+            leaving: None,
+            account,
+            retry: Retry::new(),
+            waiting_bytes: 0,
+            tickets: 0,
+            arriving: HashMap::new(),
+            is_amid_last: false,
         }
     }
 
     /// Whether there is room for another message.
     pub(super) fn has_room(&self) -> bool {
-        if !self.store.has_room() {
+        if !self.unreserved.is_empty() {
             return false;
         }
         if self.waiting_bytes < ROOM && self.sending.len() < MOST {
@@ -85,30 +109,97 @@ impl Side {
         self.sending.len() < MOST && self.waiting_bytes.saturating_sub(wide(largest)) < ROOM
     }
 
+    /// Takes over what is reserved for the message that has just arrived here, of so many bytes.
+    pub(super) fn take_memory(&mut self, bytes: u64) -> Arrived {
+        if let Some(grant) = self.driver.machine_mut().take_grant() {
+            return Arrived::Message(grant);
+        }
+        let frame = self.driver.link_mut().receive_memory().and_then(ReceiveMemory::take_last);
+        let Some(mut grant) = frame else { return Arrived::Unreserved };
+        grant.complete(bytes);
+        if is_segmented(self.dialect) { Arrived::Frame(grant) } else { Arrived::Message(grant) }
+    }
+
+    /// The memory of a message of so many bytes that is to be sent here.
+    pub(super) fn reserve(&self, arrived: Arrived, bytes: u64) -> Reservation {
+        match arrived {
+            Arrived::Unreserved => Reservation::waiting(&self.account, None, bytes),
+            Arrived::Message(grant) => Reservation::waiting(&self.account, Some(grant), bytes),
+            Arrived::Frame(grant) => {
+                // It waits no more for the rest of a frame, so it leaves that share if it can.
+                let message = Reservation::waiting(&self.account, None, bytes);
+                if message.is_none() { Reservation::waiting(&self.account, Some(grant), bytes) } else { message }
+            }
+        }
+    }
+
     /// Whether nothing is on its way in or out.
     pub(super) fn is_idle(&self) -> bool {
         self.sending.is_empty() && self.arriving.is_empty() && !self.is_amid_last
     }
 
+    /// Whether a part of a message has come, and the rest has not.
+    pub(super) fn is_receiving(&self) -> bool {
+        !self.arriving.is_empty() || self.driver.link().status().is_amid_frame
+    }
+
     /// The program stops: a frame that has begun to come in is the last that is waited for.
     pub(super) fn wind_up(&mut self) {
-        self.is_amid_last = self.driver.link().is_amid_frame();
+        self.is_amid_last = self.driver.link().status().is_amid_frame;
     }
 
-    /// Looks after what waits. Ready when there is room again where there was none; with an error when what waits here
-    /// has to go, because others need its room more.
-    pub(super) fn poll_store(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), CloseReason>> {
-        // What we have closed already is let go of as its messages fail.
-        if self.is_told { Poll::Pending } else { self.store.poll(cx) }
+    /// Looks after the memory of what waits here. Ready when all of it has memory again; with an error when something was
+    /// evicted, because others need its memory more.
+    pub(super) fn poll_memory(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), CloseReason>> {
+        // Once we have closed it, memory is given back as messages fail.
+        while !self.is_told && (!self.sending.is_empty() || self.leaving.is_some()) {
+            ready!(self.retry.poll(cx));
+            let leaving = self.leaving.iter().map(|(_, reservation)| reservation);
+            if self.sending.values().map(|passage| &passage.reservation).chain(leaving).any(Reservation::is_evicted) {
+                return Poll::Ready(Err(CloseReason::Evicted));
+            }
+            if self.reserve_all() {
+                return Poll::Ready(Ok(()));
+            }
+        }
+        Poll::Pending
     }
 
-    /// What has come: an event, and with it perhaps more room.
+    /// Asks again for memory for what has none. Whether all has now that did not.
+    fn reserve_all(&mut self) -> bool {
+        let had_none = !self.unreserved.is_empty();
+        while let Some(ticket) = self.unreserved.last() {
+            if let Some(passage) = self.sending.get_mut(ticket) {
+                passage.reservation = Reservation::waiting(&self.account, None, wide(passage.message.len()));
+                if passage.reservation.is_none() {
+                    return false;
+                }
+            }
+            self.unreserved.pop();
+        }
+        had_none
+    }
+
+    /// The next event. With it, the link may have written what it was handed.
     pub(super) fn poll_event(&mut self, cx: &mut Context<'_>) -> Poll<Option<Event>> {
+        if is_segmented(self.dialect) {
+            let next = if self.arriving.is_empty() { NextFrame::Begins } else { NextFrame::GoesOn };
+            if let Some(memory) = self.driver.link_mut().receive_memory() {
+                memory.set_next_frame(next);
+            }
+        }
         let event = self.driver.poll_next(cx);
         if self.driver.has_flushed() {
-            self.store.flushed();
+            self.flushed();
         }
         event
+    }
+
+    /// The link has nothing left to write.
+    fn flushed(&mut self) {
+        if let Some((message, reservation)) = self.leaving.take() {
+            let_go(message, reservation);
+        }
     }
 
     /// Whether all that it was handed is on the link.
@@ -127,16 +218,22 @@ impl Side {
         let (ticket, message) = (Ticket(self.tickets), passage.message.clone());
         self.waiting_bytes = self.waiting_bytes.saturating_add(wide(message.len()));
         self.driver.link_mut().begin(message.len());
-        self.store.add(ticket, wide(message.len()));
+        if passage.reservation.is_none() {
+            self.unreserved.push(ticket);
+        }
         self.sending.insert(ticket, passage);
         self.driver.handle(Input::Send { ticket, message, lane: Lane::Auto, meta });
     }
 
-    /// A message that it was handed was sent, or was not.
+    /// A message that it was handed was sent, or was not. If it was, the link may still have it.
     pub(super) fn done(&mut self, ticket: Ticket, is_sent: bool) -> Option<Passage> {
-        let passage = self.sending.remove(&ticket)?;
-        self.store.remove(ticket, is_sent.then(|| passage.message.clone()));
+        let mut passage = self.sending.remove(&ticket)?;
+        self.unreserved.retain(|unreserved| *unreserved != ticket);
         self.waiting_bytes = self.waiting_bytes.saturating_sub(wide(passage.message.len()));
+        if is_sent {
+            self.flushed();
+            self.leaving = Some((passage.message.clone(), std::mem::take(&mut passage.reservation)));
+        }
         Some(passage)
     }
 
@@ -151,7 +248,7 @@ impl Side {
             Subject::Outgoing(ticket) => {
                 if let Some(passage) = self.sending.get_mut(&ticket) {
                     passage.frames.1 = passage.frames.1.saturating_add(1);
-                    self.store.note_sent(ticket, done);
+                    passage.reservation.note_progress(done);
                 }
             }
         }
@@ -177,19 +274,9 @@ impl Side {
 
     /// It has ended: its link has nothing any more.
     pub(super) fn end(&mut self, reason: CloseReason) {
+        self.end_words = self.driver.describe_end(&reason);
         self.closed = Some(reason);
-        self.store.flushed();
-    }
-
-    /// How it ended, and who ended it, for the log.
-    pub(super) fn how_it_ended(&self, reason: &CloseReason) -> String {
-        let by_peer = !self.is_told || self.driver.close_text().is_some();
-        match (self.driver.failure(), reason) {
-            (Some(failure), _) => failure.to_string(),
-            (None, CloseReason::Peer { .. }) if by_peer => reason.to_string(),
-            (None, CloseReason::Peer { code }) => format!("closed by us with code {code}, as the other side ended"),
-            (None, reason) => format!("closed by us: {reason}"),
-        }
+        self.flushed();
     }
 }
 
@@ -199,38 +286,93 @@ impl Passage {
     }
 }
 
-fn wide(len: usize) -> u64 {
+pub(super) fn wide(len: usize) -> u64 {
     u64::try_from(len).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::dialect::{Dialect, Setup};
+    use crate::dialect::Setup;
     use crate::link::{self, Memory};
     use breakbulk_proto::ahp::Role;
-    use breakbulk_proto::{Budget, Capacity, Limits, Transmit};
-    use futures_util::SinkExt;
+    use breakbulk_proto::{Budget, BudgetConfig, Capacity, Limits, Schedule, Transmit};
+    use futures_util::{FutureExt, SinkExt, StreamExt};
+    use std::future::poll_fn;
 
     fn side() -> (Side, Memory) {
-        let (near, peer) = link::pair(&Capacity::of(1000), 4);
+        side_with(Budget::default().account(None))
+    }
+
+    /// A side of which what waits is charged to `account`, and its peer.
+    fn side_with(account: Account) -> (Side, Memory) {
+        let (near, peer) = link::pair(&Capacity::of(1_000_000), 4);
         let budget = Budget::default();
         let machine = Setup::new(Dialect::Plain, Role::Server, Limits::default()).machine(budget.account(None));
         let link: BoxLink = Box::new(near);
-        let driver = Driver::new(Watched::new(link, u64::MAX), machine.expect("random bytes"));
-        (Side::new(driver, Store::new(budget.account(None), budget.account(None))), peer)
+        let driver = Driver::new(ObservedLink::new(link, u64::MAX), machine.expect("random bytes"));
+        (Side::new(driver, account, Dialect::Plain), peer)
     }
 
     async fn end(side: &mut Side) -> String {
         let Some(Event::Closed(reason)) = side.driver.next().await else { panic!("it does not end") };
-        side.how_it_ended(&reason)
+        side.end(reason);
+        side.end_words.clone()
+    }
+
+    fn notification(len: usize) -> Message {
+        format!(r#"{{"jsonrpc":"2.0","method":"{}"}}"#, "m".repeat(len)).into()
+    }
+
+    fn hand(side: &mut Side, message: Message) {
+        let reservation = side.reserve(Arrived::Unreserved, wide(message.len()));
+        let look = Look::front(&message);
+        side.send(Passage { message, look, began: now(), frames: (0, 0), reservation }, Meta::default());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_a_reader_does_not_take_is_evicted_when_others_need_its_memory() {
+        let budget = Budget::new(BudgetConfig { process_bytes: 100_000, principal_bytes: 90_000, floor_bytes: 0 });
+        let (mut side, _peer) = side_with(budget.account(Some("stalled")));
+        hand(&mut side, notification(70_000));
+        let other = budget.account(Some("other"));
+        let press = || {
+            let schedule = Schedule { started: now(), timeout: Duration::from_secs(30) };
+            assert!(other.reserve(50_000, schedule).is_err());
+        };
+        press();
+        assert!(poll_fn(|cx| side.poll_memory(cx)).now_or_never().is_none(), "it has its time");
+        tokio::time::advance(Duration::from_secs(30)).await;
+        press();
+        assert_eq!(poll_fn(|cx| side.poll_memory(cx)).await, Err(CloseReason::Evicted));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn without_memory_a_message_goes_on_and_the_next_waits_until_there_is_some() {
+        let budget = Budget::new(BudgetConfig { process_bytes: 100_000, principal_bytes: 100_000, floor_bytes: 0 });
+        let (mut side, mut peer) = side_with(budget.account(Some("one")));
+        let taken = budget.account(Some("other")).reserve(50_000, Schedule { started: now(), timeout: Duration::MAX });
+        hand(&mut side, notification(70_000));
+        assert!(!side.has_room() && budget.held() == 50_000);
+        drop(taken);
+        poll_fn(|cx| side.poll_memory(cx)).await.expect("memory");
+        assert!(side.has_room() && budget.held() > 70_000);
+        let Some(Event::Sent { ticket }) = side.driver.next().await else { panic!("it is not sent") };
+        assert!(side.done(ticket, true).is_some() && budget.held() > 70_000, "the link may still have it");
+        assert!(matches!(peer.next().await, Some(Ok(_))));
+        assert!(poll_fn(|cx| side.poll_event(cx)).now_or_never().is_none());
+        assert_eq!(budget.held(), 0);
     }
 
     #[tokio::test]
     async fn the_log_says_who_closed() {
         let (mut side, mut peer) = self::side();
         peer.send(Transmit::Close(CloseReason::Restart)).await.expect("a link");
-        assert_eq!(end(&mut side).await, "closed by the peer with code 1012");
+        assert_eq!(end(&mut side).await, r#"closed by the peer with code 1012, which says "restarting""#);
+
+        let (mut side, mut peer) = self::side();
+        peer.send(Transmit::Close(CloseReason::Program(1009, "max length: 1\u{1b}[2J".into()))).await.expect("a link");
+        assert_eq!(end(&mut side).await, r#"closed by the peer with code 1009, which says "max length: 1\u{1b}[2J""#);
 
         let (mut side, _peer) = self::side();
         side.close(CloseReason::Peer { code: 1001 });

@@ -6,7 +6,7 @@ use std::future::poll_fn;
 use breakbulk_proto::{CloseReason, Input, Limits, plain};
 
 use super::name::Name;
-use super::watch::Watched;
+use super::observed_link::ObservedLink;
 use crate::driver::{ABNORMAL, Driver};
 use crate::link::{Arrival, BoxLink, LinkError};
 
@@ -18,7 +18,7 @@ const FRAME: usize = 256;
 
 /// A client that waits.
 pub(super) struct Waiting {
-    pub(super) link: Watched<BoxLink>,
+    pub(super) link: ObservedLink<BoxLink>,
     pub(super) name: Name,
 }
 
@@ -79,7 +79,7 @@ impl Ahead {
     /// If the peer has left before it said anything: the code with which it did.
     pub(super) fn left_with(&self) -> Option<u16> {
         match self.arrivals.front()? {
-            Some(Ok(Arrival::Closed { code, .. })) => Some(*code),
+            Some(Ok(Arrival::Closed { code, .. } | Arrival::Exited { code, .. })) => Some(*code),
             Some(Err(LinkError::Io(_) | LinkError::Silent(_))) | None => Some(ABNORMAL),
             _ => None,
         }
@@ -90,8 +90,8 @@ impl Ahead {
 mod tests {
     use std::time::Duration;
 
+    use breakbulk_proto::BudgetConfig;
     use breakbulk_proto::ahp::Role;
-    use breakbulk_proto::{Budget, BudgetConfig};
     use futures_util::{FutureExt, StreamExt};
     use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
     use tokio::time::timeout;
@@ -99,7 +99,7 @@ mod tests {
     use super::*;
     use crate::dialect::{Dialect, Setup};
     use crate::gateway::{End, Gateway};
-    use crate::link::{Intake, Link, WebSocket, WebSocketConfig};
+    use crate::link::{Intake, WebSocket, WebSocketConfig};
 
     const MOMENT: Duration = Duration::from_secs(1);
     const TEXT: u8 = 0x81;
@@ -107,11 +107,11 @@ mod tests {
     const PING: u8 = 0x89;
     const PONG: u8 = 0x8A;
 
-    /// A client on a WebSocket that waits, in a gateway that holds a megabyte; and its end of it.
+    /// A client on a WebSocket that waits, and its end of it; and their gateway.
     fn client() -> (Waiting, DuplexStream, Gateway) {
         let plain = |role| Setup::new(Dialect::Plain, role, Limits::default());
-        let budget = BudgetConfig { process_bytes: 1 << 20, principal_bytes: 1 << 20, floor_bytes: 64 << 10 };
-        let gateway = Gateway::new(plain(Role::Server), plain(Role::Client), Budget::new(budget));
+        let budget = BudgetConfig { process_bytes: 80 << 20, principal_bytes: 80 << 20, floor_bytes: 64 << 10 };
+        let gateway = Gateway::new(plain(Role::Server), plain(Role::Client), budget).expect("memory enough");
         let (peer, ours) = duplex(4 << 20);
         let link = WebSocket::server(ours, &WebSocketConfig { keepalive: None, ..WebSocketConfig::default() });
         (gateway.enter(End::new(link, "near")), peer, gateway)
@@ -132,7 +132,7 @@ mod tests {
     }
 
     /// The lengths of the frames that a link brings, and whether a close follows.
-    fn lens(link: &mut Watched<BoxLink>) -> (Vec<usize>, bool) {
+    fn lens(link: &mut ObservedLink<BoxLink>) -> (Vec<usize>, bool) {
         let mut lens = Vec::new();
         while let Some(Some(Ok(arrival))) = link.next().now_or_never() {
             match arrival {

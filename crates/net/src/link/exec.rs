@@ -26,9 +26,9 @@ use breakbulk_proto::{Capacity, Transmit};
 
 use self::process::Process;
 use super::lines::{Lines, PipeWriter};
-use super::{Arrival, Intake, Link, LinkError, Moved};
+use super::{Arrival, Link, LinkError, LinkStatus, Moved, ReceiveMemory};
 
-pub use self::child::Child;
+pub use self::child::{Child, Lease};
 pub use self::config::{ExecConfig, ExecError};
 pub use self::exit::Exit;
 pub use self::process::kill_children;
@@ -42,8 +42,8 @@ type Pipes = Lines<pipe::Receiver, PipeWriter>;
 
 /// A link to a child process.
 ///
-/// When the child exits, the link closes after everything that it wrote was read: with code 1000 if its status was 0, else
-/// with 1011, and a text that says how it ended. When the link is closed or dropped, the child's input is closed; if it
+/// When the child exits, the link ends after everything that it wrote was read ([`Arrival::Exited`]): with code 1000 if its
+/// status was 0, else with 1011, and a text that says how it ended. When the link is closed or dropped, the child's input is closed; if it
 /// does not exit by itself then, its whole process group is ended. Closing waits for that, dropping does not: a program
 /// that is about to end should close.
 pub struct Exec {
@@ -52,8 +52,8 @@ pub struct Exec {
     process: Arc<Process>,
     /// Where the pipes go when this link is done, if the child outlives it.
     home: Option<oneshot::Sender<Pipes>>,
-    /// The child has not finished what was begun on this link.
-    owes: bool,
+    /// Says whether the child has finished what was begun on this link.
+    lease: Lease,
     /// The child has exited, or reads or writes no more: nobody can use it after us.
     is_spent: bool,
     exited: Pin<Box<dyn Future<Output = Exit> + Send>>,
@@ -91,7 +91,7 @@ impl Exec {
             pipes: Some(pipes),
             process,
             home,
-            owes: false,
+            lease: Lease::default(),
             is_spent: false,
             exit: None,
             output_ended: false,
@@ -101,6 +101,12 @@ impl Exec {
             is_over: false,
             unread: None,
         }
+    }
+
+    /// Says, when the link is dropped, whether the next one may have the child.
+    #[must_use]
+    pub fn lease(&self) -> Lease {
+        self.lease.clone()
     }
 
     /// From here on the child has its grace, in which to read what it was sent too.
@@ -140,14 +146,14 @@ impl Exec {
                 return Poll::Ready(Ok(exit.arrival(&self.process.name)));
             }
             // What has no room yet is not given up: that is not up to the child.
-            let waits = self.waits_for_room();
+            let waits = self.pipes.as_ref().is_some_and(|pipes| pipes.status().waits_for_memory);
             let Some(patience) = self.patience.as_mut().filter(|_| !waits) else {
                 return Poll::Pending;
             };
             ready!(patience.as_mut().poll(cx));
             if self.output_ended {
                 let text = format!("{} closed its output", self.process.name);
-                return Poll::Ready(Ok(Arrival::Closed { code: 1000, text }));
+                return Poll::Ready(Ok(Arrival::Exited { code: 1000, text }));
             }
             self.pipes()?.end_input();
         }
@@ -188,7 +194,7 @@ impl Drop for Exec {
         if self.is_spent || self.process.exit().is_some() {
             return;
         }
-        if self.owes {
+        if self.lease.is_busy() {
             // Whoever waits for the pipes ends it now.
             let command = &*self.process.name;
             return warn!(target: "breakbulk::exec", command, "ended: it owes answers to a connection that is over");
@@ -204,32 +210,19 @@ impl Link for Exec {
         self.pipes.as_ref().map_or_else(|| Capacity::of(0), Link::capacity)
     }
 
-    fn set_intake(&mut self, intake: Intake) {
-        if let Some(pipes) = &mut self.pipes {
-            pipes.set_intake(intake);
-        }
+    /// What the child says is also what it says in the log; what it has taken is what it has read.
+    fn status(&self) -> LinkStatus {
+        let status = self.pipes.as_ref().map(Link::status).unwrap_or_default();
+        let unread = self.unread.as_ref().and_then(|pipe| ioctl_fionread(pipe).ok()).unwrap_or(0);
+        let moved = Moved {
+            inward: status.moved.inward.saturating_add(self.process.logged()),
+            outward: status.moved.outward.saturating_sub(unread),
+        };
+        LinkStatus { moved, ..status }
     }
 
-    fn set_owing(&mut self, owing: bool) {
-        self.owes = owing;
-    }
-
-    fn is_amid_frame(&self) -> bool {
-        self.pipes.as_ref().is_some_and(Link::is_amid_frame)
-    }
-
-    fn waits_for_room(&self) -> bool {
-        self.pipes.as_ref().is_some_and(Link::waits_for_room)
-    }
-
-    fn poll_evicted(&mut self, cx: &mut Context<'_>) -> Poll<LinkError> {
-        self.pipes.as_mut().map_or(Poll::Pending, |pipes| pipes.poll_evicted(cx))
-    }
-
-    fn release_room(&mut self) {
-        if let Some(pipes) = &mut self.pipes {
-            pipes.release_room();
-        }
+    fn receive_memory(&mut self) -> Option<&mut dyn ReceiveMemory> {
+        self.pipes.as_mut()?.receive_memory()
     }
 
     /// Not for a child that has more links to come.
@@ -239,14 +232,6 @@ impl Link for Exec {
             self.unread = pipes.writer().reading_end();
         }
         pipes.end_output()
-    }
-
-    /// What the child says is also what it says in the log; what it has taken is what it has read.
-    fn moved(&self) -> Moved {
-        let Moved { inward, outward } = self.pipes.as_ref().map(Link::moved).unwrap_or_default();
-        let unread = self.unread.as_ref().and_then(|pipe| ioctl_fionread(pipe).ok()).unwrap_or(0);
-        let logged = self.process.logged();
-        Moved { inward: inward.saturating_add(logged), outward: outward.saturating_sub(unread) }
     }
 }
 

@@ -2,7 +2,6 @@
 
 mod pipe;
 mod read;
-mod room;
 mod write;
 
 use std::pin::Pin;
@@ -14,11 +13,11 @@ use futures_core::Stream;
 use futures_sink::Sink;
 use tokio::io::{AsyncRead, AsyncWrite};
 
-use breakbulk_proto::{Capacity, Meta, Transmit};
+use breakbulk_proto::{Capacity, Grant, Meta, Transmit};
 
 use self::read::Reader;
 use self::write::Writer;
-use super::{Arrival, Intake, Link, LinkError, Moved};
+use super::{Arrival, HalfClose, Intake, Link, LinkError, LinkStatus, Moved, NextFrame, ReceiveMemory};
 
 pub(super) use self::pipe::PipeWriter;
 
@@ -90,25 +89,18 @@ impl<R: AsyncRead + Unpin + Send, W: AsyncWrite + Unpin + Send> Link for Lines<R
         self.capacity.clone()
     }
 
-    fn set_intake(&mut self, Intake { max_frame_bytes, account }: Intake) {
-        self.reader.set_max_frame(max_frame_bytes);
-        self.reader.set_account(account);
+    fn status(&self) -> LinkStatus {
+        let carried = self.carried.as_ref().map(|carried| carried.load(Ordering::Relaxed));
+        LinkStatus {
+            half_close: HalfClose::Supported,
+            is_amid_frame: self.reader.is_amid_message(),
+            waits_for_memory: self.reader.waits_for_memory(),
+            moved: Moved { inward: self.reader.read(), outward: carried.unwrap_or_else(|| self.writer.written()) },
+        }
     }
 
-    fn is_amid_frame(&self) -> bool {
-        self.reader.is_amid_message()
-    }
-
-    fn waits_for_room(&self) -> bool {
-        self.reader.waits_for_room()
-    }
-
-    fn poll_evicted(&mut self, cx: &mut Context<'_>) -> Poll<LinkError> {
-        self.reader.poll_evicted(cx)
-    }
-
-    fn release_room(&mut self) {
-        self.reader.release_last();
+    fn receive_memory(&mut self) -> Option<&mut dyn ReceiveMemory> {
+        Some(self)
     }
 
     fn end_output(&mut self) -> bool {
@@ -118,10 +110,28 @@ impl<R: AsyncRead + Unpin + Send, W: AsyncWrite + Unpin + Send> Link for Lines<R
         }
         can_tell
     }
+}
 
-    fn moved(&self) -> Moved {
-        let carried = self.carried.as_ref().map(|carried| carried.load(Ordering::Relaxed));
-        Moved { inward: self.reader.read(), outward: carried.unwrap_or_else(|| self.writer.written()) }
+impl<R: AsyncRead + Unpin, W> ReceiveMemory for Lines<R, W> {
+    fn set_intake(&mut self, Intake { max_frame_bytes, account }: Intake) {
+        self.reader.set_max_frame(max_frame_bytes);
+        self.reader.set_account(account);
+    }
+
+    fn poll_evicted(&mut self, cx: &mut Context<'_>) -> Poll<LinkError> {
+        self.reader.poll_evicted(cx)
+    }
+
+    fn release_last(&mut self) {
+        self.reader.release_last();
+    }
+
+    fn set_next_frame(&mut self, next: NextFrame) {
+        self.reader.set_next_frame(next);
+    }
+
+    fn take_last(&mut self) -> Option<Grant> {
+        self.reader.take_last()
     }
 }
 

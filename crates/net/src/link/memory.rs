@@ -10,7 +10,7 @@ use tokio_util::sync::PollSender;
 
 use breakbulk_proto::{Capacity, Transmit};
 
-use super::{Arrival, Link, LinkError, Moved};
+use super::{Arrival, Link, LinkError, LinkStatus, Moved, ReceiveMemory};
 
 /// One end of a link inside the process. Dropping it is like a wire that is cut: the other end sees no close.
 #[derive(Debug)]
@@ -39,8 +39,16 @@ impl Link for Memory {
         self.capacity.clone()
     }
 
-    fn moved(&self) -> Moved {
-        self.moved
+    fn status(&self) -> LinkStatus {
+        LinkStatus { moved: self.moved, ..LinkStatus::default() }
+    }
+
+    fn receive_memory(&mut self) -> Option<&mut dyn ReceiveMemory> {
+        None
+    }
+
+    fn end_output(&mut self) -> bool {
+        false
     }
 }
 

@@ -7,7 +7,6 @@ mod keepalive;
 mod key;
 mod meter;
 mod outbox;
-mod room;
 mod tcp;
 mod watched;
 
@@ -24,17 +23,17 @@ use tokio::time::Sleep;
 use tokio_websockets::proto::ProtocolError;
 use tokio_websockets::{ClientBuilder, CloseCode, Config, Error, Limits, Message, ServerBuilder, WebSocketStream};
 
-use breakbulk_proto::{Capacity, Meta, Over, Transmit};
+use breakbulk_proto::{Capacity, Grant, Meta, Over, Transmit};
 
 pub use self::config::WebSocketConfig;
 use self::gather::Gather;
 pub use self::keepalive::Keepalive;
 use self::keepalive::{Beat, Pulse};
 pub(crate) use self::key::{Key, accept_for};
-use self::room::Room;
 pub use self::tcp::tune;
 use self::watched::Watched;
-use super::{Arrival, Intake, Link, LinkError, Moved};
+use super::{Arrival, HalfClose, Intake, Link, LinkError, LinkStatus, NextFrame, ReceiveMemory};
+use crate::memory::FrameMemory;
 
 /// Pings that may wait for their pongs to leave. A peer that asks more often than it listens is not read meanwhile: the
 /// stack would keep a pong, and the buffer that its ping came in, for each.
@@ -54,8 +53,6 @@ pub struct WebSocket<S> {
     gather: Gather,
     /// Pings since the stack's queue was last seen empty.
     unanswered: u32,
-    /// Pings of ours with a number, and the number that was answered last.
-    probes: (u64, u64),
     /// Either side has closed, or broken the rules: only the stack may still say something.
     is_closed: bool,
     end: End,
@@ -114,7 +111,6 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
             pulse: config.keepalive.map(Pulse::new),
             gather: Gather::default(),
             unanswered: 0,
-            probes: (0, 0),
             is_closed: false,
             end: End::Open,
         }
@@ -134,8 +130,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
                     Poll::Pending => {}
                 }
             }
-            if let Poll::Ready(bytes) = self.socket.get_mut().poll_denied(cx) {
-                return Poll::Ready(Some(Err(LinkError::NoRoom(bytes))));
+            if let Poll::Ready(error) = self.socket.get_mut().poll_evicted(cx) {
+                return Poll::Ready(Some(Err(error)));
             }
             ready!(self.poll_pulse(cx))?;
         }
@@ -150,9 +146,6 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
         if message.is_ping() {
             self.unanswered = self.unanswered.saturating_add(1);
         }
-        if message.is_pong() {
-            self.note_pong(message.as_payload());
-        }
         if !message.is_text() && !message.is_binary() {
             return None;
         }
@@ -161,15 +154,6 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
             bytes = Bytes::copy_from_slice(&bytes);
         }
         Some(Arrival::Frame { bytes, meta: Meta::default() })
-    }
-
-    /// A pong has come. It answers a ping of ours only if it has the number of one.
-    fn note_pong(&mut self, payload: &[u8]) {
-        let (sent, answered) = &mut self.probes;
-        let number = payload.try_into().map_or(0, u64::from_be_bytes);
-        if number <= *sent {
-            *answered = number.max(*answered);
-        }
     }
 
     /// The stack's error, as that of a link. The stack tells the peer by itself, except in one case.
@@ -186,14 +170,16 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
 
     /// Asks whether the peer is alive, when all that had arrived is read. Ready with no error if a ping was queued.
     fn poll_pulse(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), LinkError>> {
+        if self.socket.get_ref().waits_for_memory() {
+            ready!(self.poll_unread_pulse(cx));
+            return Poll::Ready(Ok(()));
+        }
         let Some(pulse) = &mut self.pulse else {
             return Poll::Pending;
         };
         match ready!(pulse.poll(self.socket.get_ref().signs_of_life(), cx)) {
             Beat::Ping => {
-                self.socket.get_mut().outbox_mut().rest();
-                // A link that is closing takes no pings, and needs none: whoever closes it waits a bounded time.
-                let _ = Pin::new(&mut self.socket).start_send(Message::ping(Bytes::new()));
+                self.ping();
                 Poll::Ready(Ok(()))
             }
             Beat::Dead(silence) => {
@@ -201,6 +187,20 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
                 Poll::Ready(Err(LinkError::Silent(silence)))
             }
         }
+    }
+
+    /// Tells the peer from time to time that we are there, while we do not read. Ready when a ping was queued.
+    fn poll_unread_pulse(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let Some(pulse) = &mut self.pulse else { return Poll::Pending };
+        ready!(pulse.poll_unread(cx));
+        self.ping();
+        Poll::Ready(())
+    }
+
+    fn ping(&mut self) {
+        self.socket.get_mut().outbox_mut().rest();
+        // A link that is closing takes no pings, and needs none: whoever closes it waits a bounded time.
+        let _ = Pin::new(&mut self.socket).start_send(Message::ping(Bytes::new()));
     }
 
     /// Writes all that is queued, and learns from how it went.
@@ -255,46 +255,51 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Link for WebSocket<S> {
         self.capacity.clone()
     }
 
-    fn set_intake(&mut self, Intake { max_frame_bytes, account }: Intake) {
-        self.socket.limits_mut().set_max_payload_len(usize::try_from(max_frame_bytes).ok());
-        self.socket.get_mut().set_room(account.map(|account| Room::new(account, max_frame_bytes)));
+    fn status(&self) -> LinkStatus {
+        let socket = self.socket.get_ref();
+        LinkStatus {
+            half_close: HalfClose::Unsupported,
+            is_amid_frame: socket.is_amid_message(),
+            waits_for_memory: socket.waits_for_memory(),
+            moved: socket.moved(),
+        }
     }
 
-    fn ends_alone(&self) -> bool {
+    fn receive_memory(&mut self) -> Option<&mut dyn ReceiveMemory> {
+        Some(self)
+    }
+
+    /// A WebSocket has no such thing.
+    fn end_output(&mut self) -> bool {
         false
     }
+}
 
-    fn is_amid_frame(&self) -> bool {
-        self.socket.get_ref().is_amid_message()
-    }
-
-    fn waits_for_room(&self) -> bool {
-        self.socket.get_ref().waits_for_room()
+impl<S: AsyncRead + AsyncWrite + Unpin> ReceiveMemory for WebSocket<S> {
+    fn set_intake(&mut self, Intake { max_frame_bytes, account }: Intake) {
+        self.socket.limits_mut().set_max_payload_len(usize::try_from(max_frame_bytes).ok());
+        self.socket.get_mut().set_memory(account.map(|account| FrameMemory::new(account, max_frame_bytes)));
     }
 
     fn poll_evicted(&mut self, cx: &mut Context<'_>) -> Poll<LinkError> {
-        self.socket.get_mut().poll_denied(cx).map(LinkError::NoRoom)
+        while self.poll_unread_pulse(cx).is_ready() {
+            let _ = Pin::new(&mut self.socket).poll_flush(cx);
+        }
+        // Who reads next hears what fails here.
+        let _ = self.write_some(cx);
+        self.socket.get_mut().poll_evicted(cx)
     }
 
-    fn release_room(&mut self) {
+    fn release_last(&mut self) {
         self.socket.get_mut().release_last();
     }
 
-    fn moved(&self) -> Moved {
-        self.socket.get_ref().moved()
+    fn set_next_frame(&mut self, next: NextFrame) {
+        self.socket.get_mut().set_next_frame(next);
     }
 
-    /// A ping, which the peer answers when it has read all that is before it.
-    fn probe(&mut self) -> Option<u64> {
-        let number = self.probes.0.saturating_add(1);
-        let ping = Message::ping(Bytes::copy_from_slice(&number.to_be_bytes()));
-        Pin::new(&mut self.socket).start_send(ping).ok()?;
-        self.probes.0 = number;
-        Some(number)
-    }
-
-    fn probed(&self) -> u64 {
-        self.probes.1
+    fn take_last(&mut self) -> Option<Grant> {
+        self.socket.get_mut().take_last()
     }
 }
 
@@ -370,7 +375,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Sink<Transmit> for WebSocket<S> {
                 return Poll::Ready(Ok(()));
             }
             ready!(closed).map_err(link_error)?;
-            this.socket.get_mut().set_room(None);
+            this.socket.get_mut().set_memory(None);
             this.end = End::Lingering(Box::pin(tokio::time::sleep(LINGER)));
         }
         this.poll_linger(cx).map(Ok)

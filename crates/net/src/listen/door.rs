@@ -178,19 +178,25 @@ impl Refused {
     /// What whoever runs the server can do about it, for logs.
     pub(super) const fn hint(self) -> &'static str {
         match self {
-            Self::Host => ": allow_host lets clients call us by more names",
-            Self::Origin => ": allow_origin lets more pages in",
+            Self::Host => ": allow_host accepts more host names",
+            Self::Origin => ": allow_origin accepts more origins",
             Self::NoToken | Self::WrongToken(_) => "",
         }
     }
 
-    /// One line for the client.
-    pub(super) const fn text(self) -> &'static str {
+    /// One line for the client. Who calls us by a forwarded port (`ssh -L`, `docker -p`) cannot see our log.
+    pub(super) fn text(self, request: &Parts) -> String {
         match self {
-            Self::Host => "This server does not go by that name.\n",
-            Self::Origin => "Pages of that origin may not connect here.\n",
-            Self::NoToken => "A token is needed, as Authorization: Bearer TOKEN or as ?token=TOKEN.\n",
-            Self::WrongToken(_) => "That is not the token.\n",
+            Self::Host => match Place::host(request).filter(|host| host.as_str().len() <= MAX_SHOWN_BYTES) {
+                Some(host) => format!(
+                    "This server does not accept the host name {host}. If that is its own name or a forwarded port, \
+                     start it with --allow-host {host}.\n"
+                ),
+                None => "This server does not accept the name in the Host header.\n".into(),
+            },
+            Self::Origin => "Pages of that origin may not connect here; --allow-origin accepts more origins.\n".into(),
+            Self::NoToken => "A token is needed, as Authorization: Bearer TOKEN or as ?token=TOKEN.\n".into(),
+            Self::WrongToken(_) => "The token is wrong.\n".into(),
         }
     }
 

@@ -21,6 +21,7 @@ use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 
 use super::door::{Door, Place, Refused, target_without_token};
 use crate::link::accept_for;
+use crate::log_limit::LogLimit;
 
 /// The longest request head that is read: room for cookies and a token, and no more.
 const MAX_HEAD_BYTES: usize = 16 << 10;
@@ -67,6 +68,8 @@ pub(super) struct Front {
     pub(super) pages: Option<Pages>,
     pub(super) timeout: Duration,
     pub(super) is_tls: bool,
+    /// Who is not let in can knock as often as they like.
+    pub(super) log: LogLimit,
 }
 
 /// A connection that is a WebSocket now.
@@ -135,14 +138,20 @@ impl Front {
         let principal = match self.door.admit(&head, &place) {
             Ok(principal) => principal,
             Err(refused) => {
-                let shown = refused.shown(&head);
-                tracing::info!(peer = %place.peer, reason = refused.name(), ?shown, "not let in{}", refused.hint());
+                if let Some(permit) = self.log.permit(refused.name()) {
+                    let (shown, left_out) = (refused.shown(&head), permit.left_out());
+                    let (reason, hint) = (refused.name(), refused.hint());
+                    tracing::info!(peer = %place.peer, reason, shown, left_out, "a client was refused{hint}");
+                }
                 tokio::time::sleep(refused.delay()).await;
-                return line(refused.status(), refused.text());
+                return line(refused.status(), refused.text(&head));
             }
         };
         if self.path.as_ref().is_some_and(|path| head.uri.path() != path) {
-            tracing::info!(peer = %place.peer, path = self.path, "not let in: this is the path where the WebSocket is");
+            if let Some(permit) = self.log.permit("path") {
+                let (path, left_out) = (&self.path, permit.left_out());
+                tracing::info!(peer = %place.peer, path, left_out, "a client was refused: the WebSocket is at another path");
+            }
             return line(StatusCode::NOT_FOUND, "There is no WebSocket at this path.\n");
         }
         let Some(mut response) = upgrade(&head) else {
@@ -167,7 +176,9 @@ impl Front {
         head.extensions.insert(Peer(place.peer));
         let is_admitted = match self.door.admit(&head, place) {
             Ok(_) => true,
-            Err(refused @ (Refused::Host | Refused::Origin)) => return line(refused.status(), refused.text()),
+            Err(refused @ (Refused::Host | Refused::Origin)) => {
+                return line(refused.status(), refused.text(&head));
+            }
             Err(refused) => {
                 tokio::time::sleep(refused.delay()).await;
                 false
@@ -178,8 +189,8 @@ impl Front {
 }
 
 /// An answer of one line, after which the connection ends.
-fn line(status: StatusCode, text: &'static str) -> Response<BoxBody> {
-    let body = Full::new(Bytes::from_static(text.as_bytes())).map_err(|never| match never {});
+fn line(status: StatusCode, text: impl Into<Bytes>) -> Response<BoxBody> {
+    let body = Full::new(text.into()).map_err(|never| match never {});
     let mut response = Response::new(body.boxed());
     *response.status_mut() = status;
     let headers = response.headers_mut();

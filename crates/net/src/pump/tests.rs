@@ -10,7 +10,7 @@ use breakbulk_proto::{Budget, Capacity, Limits, Transmit};
 
 use super::*;
 use crate::dialect::{AnyMachine, Dialect};
-use crate::link::{Arrival, LinkError, Memory, pair};
+use crate::link::{Arrival, LinkError, LinkStatus, Memory, ReceiveMemory, pair};
 
 /// Messages pass as they are, on a link with room for one frame each way.
 fn open(max_unsent: u64) -> (Port, Memory) {
@@ -157,6 +157,18 @@ struct HalfOpen(Memory);
 impl Link for HalfOpen {
     fn capacity(&self) -> Capacity {
         self.0.capacity()
+    }
+
+    fn status(&self) -> LinkStatus {
+        self.0.status()
+    }
+
+    fn receive_memory(&mut self) -> Option<&mut dyn ReceiveMemory> {
+        self.0.receive_memory()
+    }
+
+    fn end_output(&mut self) -> bool {
+        self.0.end_output()
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use breakbulk::{Driver, Link};
 use breakbulk_proto::ahp::{self, Connection, Delivery, Negotiated, Role};
-use breakbulk_proto::{Budget, BudgetConfig, CloseReason, Event, Input, Limits, LimitsConfig, Message};
+use breakbulk_proto::{Budget, BudgetConfig, CloseReason, Event, Input, Limits, LimitsConfig, Message, Ticket};
 use serde_json::{Value, json};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::{Duration, sleep, timeout};
@@ -188,7 +188,7 @@ impl Host {
                 Some(order) = orders.recv() => match order {
                     Order::Send(message) => {
                         ticket += 1;
-                        driver.handle(Input::send(ticket, message));
+                        driver.handle(Input::send(Ticket(ticket), message));
                     }
                     Order::Close(code) => driver.handle(Input::Close(CloseReason::Peer { code })),
                     Order::Cut => return,

@@ -7,16 +7,18 @@ use std::task::{Context, Poll};
 
 use breakbulk::client::{Client, Config, ConnectError, Event, Events, State};
 use breakbulk::link::{self, Memory};
-use breakbulk::{Arrival, Link, LinkError};
-use breakbulk_proto::{Capacity, Transmit};
+use breakbulk::{Arrival, Link, LinkError, LinkStatus, ReceiveMemory};
+use breakbulk_proto::{Capacity, CloseReason, Tag, Transmit};
 use futures_core::Stream;
 use futures_sink::Sink;
-use tokio::time::{Duration, timeout};
+use futures_util::stream::{SplitSink, SplitStream};
+use futures_util::{SinkExt, StreamExt};
+use tokio::time::{Duration, sleep, timeout};
 
 use super::host::{CAP, Host, limits};
 
 /// Long enough for anything, also on a busy machine.
-pub(crate) const SOON: Duration = Duration::from_secs(120);
+pub(crate) const SOON: Duration = Duration::from_mins(20);
 
 /// A host and the way to it.
 #[derive(Clone, Default)]
@@ -26,6 +28,8 @@ pub(crate) struct Line {
     pub(crate) cuts: Arc<Mutex<VecDeque<u64>>>,
     /// Whether a link goes silent when it is to break: it takes everything, and brings nothing.
     pub(crate) silent: bool,
+    /// How many bytes a second the links take, each way.
+    pub(crate) rate: Option<u32>,
     /// How many links there have been.
     pub(crate) dials: Arc<Mutex<usize>>,
 }
@@ -34,7 +38,15 @@ impl Line {
     pub(crate) fn dial(&self) -> Breaking {
         *self.dials.lock().unwrap() += 1;
         let (near, far) = link::pair(&Capacity::of(CAP), 4);
-        self.host.serve(far);
+        match self.rate {
+            Some(rate) => {
+                // Frames wait before the slow part, and not behind it.
+                let (before, host) = link::pair(&Capacity::of(CAP), 1);
+                self.host.serve(host);
+                tokio::spawn(slow(far, before, rate));
+            }
+            None => self.host.serve(far),
+        }
         let left = self.cuts.lock().unwrap().pop_front().unwrap_or(u64::MAX);
         Breaking { link: Some(near), left, silent: self.silent }
     }
@@ -62,6 +74,28 @@ impl Line {
 
     pub(crate) fn dials(&self) -> usize {
         *self.dials.lock().unwrap()
+    }
+}
+
+/// Carries frames between two links, so many bytes a second each way.
+async fn slow(one: Memory, other: Memory, rate: u32) {
+    let ((to_one, from_one), (to_other, from_other)) = (one.split(), other.split());
+    tokio::join!(pass(from_one, to_other, rate), pass(from_other, to_one, rate));
+}
+
+async fn pass(mut from: SplitStream<Memory>, mut to: SplitSink<Memory, Transmit>, rate: u32) {
+    while let Some(Ok(arrival)) = from.next().await {
+        let transmit = match arrival {
+            Arrival::Frame { bytes, meta } => {
+                sleep(Duration::from_secs(bytes.len() as u64) / rate).await;
+                Transmit::Frame { tag: Tag(0), bytes: bytes.into(), meta }
+            }
+            Arrival::Closed { code, .. } => Transmit::Close(CloseReason::Peer { code }),
+            _ => continue,
+        };
+        if to.send(transmit).await.is_err() {
+            return;
+        }
     }
 }
 
@@ -123,6 +157,18 @@ impl Breaking {
 impl Link for Breaking {
     fn capacity(&self) -> Capacity {
         Capacity::of(CAP)
+    }
+
+    fn status(&self) -> LinkStatus {
+        LinkStatus::default()
+    }
+
+    fn receive_memory(&mut self) -> Option<&mut dyn ReceiveMemory> {
+        None
+    }
+
+    fn end_output(&mut self) -> bool {
+        false
     }
 }
 

@@ -4,8 +4,9 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use breakbulk::client::{Client, Event, State, Why};
-use breakbulk_proto::SendError;
-use tokio::time::{sleep, timeout};
+use breakbulk_proto::{Message, SendError};
+use serde_json::{Value, json};
+use tokio::time::{Instant, sleep, timeout};
 
 use super::line::{Line, SOON, live, next, pick, seqs, state};
 use super::{CHAT, TERMINAL, turn};
@@ -193,4 +194,47 @@ async fn an_action_over_which_the_host_closes_with_1009_is_given_up() {
     assert_eq!((lost.client_seq, lost.why), (1, Why::TooBigForHost));
     live(&client).await;
     assert_eq!(line.host.counts()["dispatchAction"], 3);
+}
+
+/// What the host has heard, in order: methods, and types of actions.
+fn heard(line: &Line) -> Vec<String> {
+    let name = |(method, params): &(String, Value)| params["action"]["type"].as_str().unwrap_or(method).to_owned();
+    line.host.lock().heard.iter().map(name).filter(|name| name != "initialize").collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cancel_and_answers_pass_a_slow_upload_and_a_prompt_does_not() {
+    let line = Line { rate: Some(1_000_000), ..Line::default() };
+    let (client, mut events) = line.client(&[CHAT]);
+    live(&client).await;
+    let upload = format!(r#"{{"uri":"file:///a","data":"{}"}}"#, "x".repeat(15_000_000));
+    let writing = {
+        let client = client.clone();
+        tokio::spawn(async move { client.request("echo", upload).await })
+    };
+    tokio::task::yield_now().await;
+    let began = Instant::now();
+    client.dispatch(TERMINAL, json!({ "type": "terminal/input", "data": "ls" }).to_string()).await.unwrap();
+    client.dispatch(CHAT, json!({ "type": "chat/turnCancelled", "turnId": "t0" }).to_string()).await.unwrap();
+    client.dispatch(CHAT, turn("t1", 10)).await.unwrap();
+    // It must not pass the turn before it.
+    client.dispatch(CHAT, json!({ "type": "chat/turnCancelled", "turnId": "t1" }).to_string()).await.unwrap();
+    assert_eq!(client.request_free("echo", r#"{"free":1}"#).await, Ok(Message::from(r#"{"free":1}"#)));
+    assert!(client.request("ping", "{}").await.is_err(), "the host knows no ping");
+    client.dispatch_free(TERMINAL, json!({ "type": "terminal/input", "data": "^C" }).to_string()).await.unwrap();
+    line.host.send(&json!({ "jsonrpc": "2.0", "id": "q", "method": "resourceRead", "params": {} }));
+    let answer = pick(&mut events, |event| match event {
+        Event::Request { answer, .. } => Some(answer),
+        _ => None,
+    });
+    answer.await.give("{}").await.unwrap();
+    line.host.until(|state| state.answers.len() == 1).await;
+    // The upload takes 20 s at this rate.
+    assert!(began.elapsed() < Duration::from_secs(2), "{:?}", began.elapsed());
+    line.host.until(|state| state.heard.len() == 9).await;
+    assert!(began.elapsed() > Duration::from_secs(19));
+    let first = ["chat/turnCancelled", "echo", "ping", "terminal/input"];
+    let rest = ["echo", "terminal/input", "chat/turnStarted", "chat/turnCancelled"];
+    assert_eq!(heard(&line), [first, rest].concat());
+    assert!(writing.await.unwrap().is_ok());
 }

@@ -117,3 +117,19 @@ async fn an_answer_to_an_earlier_connection_goes_nowhere() {
     client.request("echo", "{}").await.unwrap();
     assert!(line.host.lock().answers.is_empty());
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_request_of_30_mb_and_its_answer_pass_a_slow_link_though_they_take_minutes() {
+    let line = Line { rate: Some(100_000), ..Line::default() };
+    let (client, _events) = line.client(&[]);
+    live(&client).await;
+    let (began, text) = (Instant::now(), format!("[\"{}\"]", "x".repeat(30_000_000)));
+    let answer = client.request("echo", text.clone()).await.unwrap();
+    assert!(answer == Message::from(text) && line.dials() == 1);
+    assert!(began.elapsed().as_secs() > 600, "{:?}", began.elapsed());
+    // What is never answered is given up as ever.
+    line.host.set(|knobs| knobs.silence("echo"));
+    let began = Instant::now();
+    assert_eq!(client.request("echo", "{}").await, Err(RequestError::Timeout));
+    assert_eq!(began.elapsed().as_secs(), 30);
+}

@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use breakbulk::gateway::{Ended, Gateway, Lost};
-use breakbulk::link::{self, Lines};
+use breakbulk::link::{self, Exec, ExecConfig, Lines, WebSocket, WebSocketConfig};
 use breakbulk::{Dialect, Link, Setup};
 use breakbulk_proto::ahp::Role;
-use breakbulk_proto::{Budget, Capacity, CloseReason, Event, Input, Limits};
+use breakbulk_proto::{BudgetConfig, Capacity, CloseReason, Event, Input, Limits};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader, DuplexStream, duplex, split};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
@@ -16,6 +16,8 @@ use crate::world::{App, join_until};
 
 const REQUEST: &str = r#"{"jsonrpc":"2.0","id":1,"method":"m"}"#;
 const ANSWER: &str = r#"{"jsonrpc":"2.0","id":1,"result":1}"#;
+/// What a client hears in place of an answer.
+const ENDED: &str = r#"{"jsonrpc":"2.0","id":1,"error":{"code":-32603,"message":"the host ended before it answered","data":{"reason":"host-ended"}}}"#;
 const SAID: &str = r#"{"jsonrpc":"2.0","method":"said"}"#;
 
 fn seconds(seconds: u64) -> Duration {
@@ -36,7 +38,7 @@ fn join(near: impl Link + 'static, far: impl Link + 'static) -> JoinHandle<Ended
 /// Joins two links, and stops after a while.
 fn join_for(near: impl Link + 'static, far: impl Link + 'static, time: Duration) -> JoinHandle<Ended> {
     let plain = |role| Setup::new(Dialect::Plain, role, Limits::default());
-    let gateway = Arc::new(Gateway::new(plain(Role::Server), plain(Role::Client), Budget::default()));
+    let gateway = Arc::new(Gateway::new(plain(Role::Server), plain(Role::Client), BudgetConfig::default()).unwrap());
     join_until(&gateway, near, far, sleep(time))
 }
 
@@ -237,7 +239,7 @@ async fn nor_does_it_wait_longer_for_a_reader_that_went_on_just_before() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_host_that_leaves_without_an_answer_leaves_a_loss() {
+async fn a_host_that_leaves_without_an_answer_leaves_a_loss_and_an_error_in_its_place() {
     let ((client_end, near), (host, far)) = (pipe(), pipe());
     let ended = join(near, far);
     let host = tokio::spawn(async move {
@@ -246,7 +248,68 @@ async fn a_host_that_leaves_without_an_answer_leaves_a_loss() {
         host.shutdown().await.unwrap();
         sleep(seconds(1)).await;
     });
-    assert_eq!(client(client_end, &[REQUEST]).await, [""; 0]);
+    assert_eq!(client(client_end, &[REQUEST]).await, [ENDED]);
     assert_eq!(ended.await.unwrap().lost.answers, 1);
+    host.await.unwrap();
+}
+
+/// A client on a WebSocket asks twice through a gateway; what it is answered, and how its link ends.
+async fn ask_twice(far: impl Link + 'static) -> (Vec<String>, CloseReason, Option<String>) {
+    let (ours, theirs) = duplex(64 << 10);
+    join(WebSocket::server(theirs, &WebSocketConfig::default()), far);
+    let mut client = App::new(WebSocket::client(ours, &WebSocketConfig::default()), Role::Client);
+    client.send(REQUEST);
+    client.send(REQUEST.replace('1', "2"));
+    let mut answers = Vec::new();
+    loop {
+        match client.next().await {
+            Ok(answer) => answers.push(String::from_utf8(answer.to_bytes().into()).unwrap()),
+            Err(reason) => return (answers, reason, client.driver.close_text().map(str::to_owned)),
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_a_child_owes_that_exits_is_answered_with_errors_and_the_close_says_so() {
+    let (first, second) = (ENDED.to_owned(), ENDED.replace("\"id\":1", "\"id\":2"));
+    let one = r#"{"jsonrpc":"2.0","id":1,"result":1}"#;
+    for (script, answers, code, text) in [
+        (
+            "read -r a; read -r b",
+            vec![first.clone(), second.clone()],
+            1014,
+            "the host ended with 2 requests unanswered",
+        ),
+        (
+            "read -r a; read -r b; echo $0",
+            vec![one.to_owned(), second.clone()],
+            1014,
+            "the host ended with 1 request unanswered",
+        ),
+        // This code says it by itself.
+        ("read -r a; read -r b; exit 3", vec![first, second], 1011, "the other side has ended"),
+    ] {
+        let command = ["sh", "-c", script, one].map(str::to_owned).to_vec();
+        let far = Exec::spawn(&ExecConfig::new(command, Capacity::of(u64::MAX), 32 << 20)).unwrap();
+        let (mut heard, reason, words) = ask_twice(far).await;
+        heard.sort();
+        let mut answers = answers;
+        answers.sort();
+        assert_eq!((heard, reason.code(), words.as_deref()), (answers, code, Some(text)), "{script}");
+    }
+}
+
+#[tokio::test]
+async fn so_is_what_a_host_owes_that_closes_as_if_all_were_well() {
+    let (ours, theirs) = duplex(64 << 10);
+    let host = tokio::spawn(async move {
+        let mut host = App::new(WebSocket::server(ours, &WebSocketConfig::default()), Role::Server);
+        host.next().await.unwrap();
+        host.next().await.unwrap();
+        host.driver.handle(Input::Close(CloseReason::Normal));
+        host.end().await
+    });
+    let (heard, reason, _) = ask_twice(WebSocket::client(theirs, &WebSocketConfig::default())).await;
+    assert_eq!((heard.len(), reason.code()), (2, 1014));
     host.await.unwrap();
 }

@@ -8,7 +8,7 @@ use breakbulk::gateway::{End, Ended, Gateway};
 use breakbulk::link::{self, Child, ExecConfig};
 use breakbulk::{AnyMachine, Dialect, Setup};
 use breakbulk_proto::ahp::Role;
-use breakbulk_proto::{Budget, Capacity, CloseReason, Input, Limits, Machine, Transmit};
+use breakbulk_proto::{Budget, BudgetConfig, Capacity, CloseReason, Input, Limits, Machine, Ticket, Transmit};
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
@@ -52,15 +52,14 @@ impl Shop {
         far.one_line = true;
         let command = ["sh", "-c", script].map(str::to_owned).to_vec();
         let child = Child::spawn(&ExecConfig::new(command, Capacity::of(u64::MAX), 1 << 20)).unwrap();
-        Self { gateway: Arc::new(Gateway::new(near, far, Budget::default())), child }
+        Self { gateway: Arc::new(Gateway::new(near, far, BudgetConfig::default()).unwrap()), child }
     }
 
     /// The next client, as soon as the child is free.
     async fn client(&self, patience: Duration) -> (App, JoinHandle<Ended>) {
         let (client, near) = link::pair(&Capacity::of(u64::MAX), 4);
         let link = tokio::time::timeout(LONG, self.child.link()).await.unwrap().unwrap();
-        let mut far = End::new(link, "child");
-        far.patience = Some(patience);
+        let far = End::child(link, "child", patience);
         let (gateway, near) = (Arc::clone(&self.gateway), End::new(near, "near"));
         let ended =
             tokio::spawn(async move { gateway.join(near, far, Some("someone"), pending(), None).await.unwrap() });
@@ -136,12 +135,15 @@ async fn a_child_that_asks_a_client_that_is_gone_is_answered_with_an_error() {
 fn host_lines() -> Vec<String> {
     let machine = |role| Setup::new(Dialect::Ahp, role, Limits::default()).machine(Budget::default().account(None));
     let (mut client, mut host, now) = (machine(Role::Client).unwrap(), machine(Role::Server).unwrap(), Instant::now());
-    client.handle(Input::send(1, INITIALIZE), now);
+    client.handle(Input::send(Ticket(1), INITIALIZE), now);
     lines(&mut client, now).into_iter().for_each(|line| host.handle(Input::frame(line), now));
     host.handle(Input::Capacity(Capacity::of(60_000)), now);
-    host.handle(Input::send(1, WELCOME), now);
+    host.handle(Input::send(Ticket(1), WELCOME), now);
     let text = "x".repeat(150_000);
-    host.handle(Input::send(2, format!(r#"{{"jsonrpc":"2.0","method":"long","params":{{"text":"{text}"}}}}"#)), now);
+    host.handle(
+        Input::send(Ticket(2), format!(r#"{{"jsonrpc":"2.0","method":"long","params":{{"text":"{text}"}}}}"#)),
+        now,
+    );
     lines(&mut host, now)
 }
 

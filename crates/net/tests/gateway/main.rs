@@ -3,9 +3,9 @@
 
 mod ending;
 mod kept;
+mod memory;
 mod principals;
 mod relay;
-mod room;
 mod world;
 
 use std::sync::Arc;
@@ -15,9 +15,7 @@ use std::time::Duration;
 use breakbulk::link::{self, WebSocket, WebSocketConfig};
 use breakbulk::{Dialect, Gateway, Setup};
 use breakbulk_proto::ahp::Role;
-use breakbulk_proto::{
-    Budget, BudgetConfig, Capacity, CloseReason, Event, Input, Limits, LimitsConfig, Message, Transmit,
-};
+use breakbulk_proto::{BudgetConfig, Capacity, CloseReason, Event, Input, Limits, LimitsConfig, Message, Transmit};
 use futures_util::{SinkExt, StreamExt};
 
 use world::{
@@ -130,7 +128,7 @@ async fn a_program_that_stops_finishes_what_is_under_way_and_says_that_it_restar
 #[tokio::test]
 async fn what_one_side_did_wrong_is_not_told_to_the_other() {
     let config = LimitsConfig { max_frame_bytes: CAP, max_message_bytes: 1 << 20, ..LimitsConfig::default() };
-    let gateway = plain_gateway(Limits::prove(config, &BudgetConfig::default()).unwrap(), Budget::default());
+    let gateway = plain_gateway(Limits::prove(config, &BudgetConfig::default()).unwrap(), BudgetConfig::default());
     let (mut client, mut host) = joined(&gateway, u64::MAX);
     client.send(request("1", 2 << 20));
     let (near, far) = tokio::join!(client.end(), host.end());
@@ -155,7 +153,7 @@ async fn a_prompt_that_the_host_cannot_take_closes_both_links_once_by_name_and_i
     let front = format!(r#"{{"jsonrpc":"2.0","method":"dispatchAction","params":{{"clientSeq":1,"text":"{text}"}}}}"#);
     let back = format!(r#"{{"params":{{"clientSeq":1,"text":"{text}"}},"jsonrpc":"2.0","method":"dispatchAction"}}"#);
     for prompt in [front, back] {
-        let gateway = plain_gateway(Limits::default(), Budget::default());
+        let gateway = plain_gateway(Limits::default(), BudgetConfig::default());
         for round in 0..3 {
             let (mut client, mut host) = joined(&gateway, 1000);
             client.send(prompt.clone());
@@ -173,6 +171,55 @@ async fn a_prompt_that_the_host_cannot_take_closes_both_links_once_by_name_and_i
             }
         }
         assert_eq!(gateway.counts().get("dropped-unsendable"), Some(&2));
+    }
+}
+
+/// Between two gateways: the first time an action closes the link by a name, and then it is left out.
+async fn closes_once(limits: Limits, bad: String, why: &str) {
+    let (beside_client, beside_host) = gateways_of(limits);
+    let good = r#"{"jsonrpc":"2.0","method":"action","params":{"channel":"c","serverSeq":8}}"#;
+    for round in 0..3 {
+        let mut world = World::with(&beside_client, &beside_host, CAP);
+        world.greet().await;
+        world.host.send_as_it_is(&bad).await;
+        if round == 0 {
+            let (near, far) = tokio::join!(world.client.end(), world.host.end());
+            assert_eq!((near.code(), far.code()), (4422, 4422), "{near} {far}");
+            let text = world.host.driver.close_text().unwrap();
+            assert!(text.contains(why), "{text}");
+        } else {
+            world.host.send(good);
+            assert_eq!(world.client_hears().await, Message::from(good), "round {round}");
+        }
+    }
+    assert_eq!(beside_host.counts().get("dropped-unsendable"), Some(&2));
+}
+
+#[tokio::test]
+async fn an_action_that_is_nested_too_deep_closes_once_by_that_name_and_is_then_left_out() {
+    let config = LimitsConfig { max_frame_bytes: CAP, max_depth: 128, ..LimitsConfig::default() };
+    let nested = format!("{}{}", "[".repeat(138), "]".repeat(138));
+    let deep =
+        format!(r#"{{"jsonrpc":"2.0","method":"action","params":{{"channel":"c","serverSeq":7,"x":{nested}}}}}"#);
+    let limits = Limits::prove(config, &BudgetConfig::default()).unwrap();
+    closes_once(limits, deep, "nested 140 levels deep, the limit is 128").await;
+}
+
+#[tokio::test]
+async fn an_action_that_is_no_message_closes_once_and_is_then_left_out() {
+    let bad = r#"{"jsonrpc":"1.0","method":"action","params":{"channel":"c","serverSeq":7}}"#;
+    closes_once(limits(CAP), bad.to_owned(), "not a JSON-RPC message").await;
+}
+
+#[tokio::test]
+async fn what_arrived_in_one_piece_and_as_deep_as_is_taken_goes_on() {
+    let mut world = World::new(CAP);
+    world.greet().await;
+    let nested = format!("{}{}", "[".repeat(99_998), "]".repeat(99_998));
+    for text in ["", &"x".repeat(300_000)] {
+        let deep = format!(r#"{{"jsonrpc":"2.0","method":"action","params":{{"text":"{text}","x":{nested}}}}}"#);
+        world.host.send(deep.clone());
+        assert!(world.client_hears().await == Message::from(deep));
     }
 }
 
@@ -260,7 +307,7 @@ async fn a_slow_reader_stops_what_comes_to_it_and_nobody_else() {
 #[tokio::test]
 async fn large_requests_and_answers_pass_over_cep22_both_ways_before_any_has_had_a_token() {
     let setup = |dialect, role| Setup::new(dialect, role, limits(CAP));
-    let gateway = |near, far| Arc::new(Gateway::new(near, far, Budget::default()));
+    let gateway = |near, far| Arc::new(Gateway::new(near, far, BudgetConfig::default()).unwrap());
     let beside_client = gateway(setup(Dialect::Plain, Role::Server), setup(Dialect::Cep22, Role::Client));
     let beside_host = gateway(setup(Dialect::Cep22, Role::Server), setup(Dialect::Plain, Role::Client));
     let any = Capacity::of(u64::MAX);
@@ -339,4 +386,27 @@ async fn one_who_finishes_nothing_cannot_stop_the_large_message_of_another() {
     let large = request("7", 30_000_000);
     world.client.send(large.clone());
     assert!(world.host_hears().await == large);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cancel_and_an_answer_pass_an_upload_on_its_way_between_gateways_and_a_prompt_does_not() {
+    let (beside_client, beside_host) = gateways(CAP);
+    let mut world = World::slow(&beside_client, &beside_host, CAP, 1_000_000);
+    world.greet().await;
+    world.host.send(r#"{"jsonrpc":"2.0","id":"q","method":"resourceRead","params":{}}"#);
+    world.client_hears().await;
+    let (upload, began) = (request("7", 15_000_000), tokio::time::Instant::now());
+    let dispatch = |channel: &str, kind: &str| {
+        let action = format!(r#"{{"channel":"{channel}","clientSeq":1,"action":{{"type":"{kind}"}}}}"#);
+        Message::from(format!(r#"{{"jsonrpc":"2.0","method":"dispatchAction","params":{action}}}"#))
+    };
+    let (prompt, cancel) = (dispatch("ahp-chat:/2", "chat/turnStarted"), dispatch("ahp-chat:/1", "chat/turnCancelled"));
+    let answer = Message::from(r#"{"jsonrpc":"2.0","id":"q","result":{}}"#);
+    for message in [&upload, &prompt, &cancel, &answer] {
+        world.client.send(message.clone());
+    }
+    assert_eq!([world.host_hears().await, world.host_hears().await], [cancel, answer]);
+    assert!(began.elapsed() < Duration::from_secs(2), "{:?}", began.elapsed());
+    assert!([world.host_hears().await, world.host_hears().await] == [upload, prompt]);
+    assert!(began.elapsed() > Duration::from_secs(15), "{:?}", began.elapsed());
 }

@@ -8,7 +8,7 @@ use breakbulk::gateway::Gateway;
 use breakbulk::link::{self, Memory, WebSocket, WebSocketConfig};
 use breakbulk::{Arrival, Dialect, Setup};
 use breakbulk_proto::ahp::Role;
-use breakbulk_proto::{Budget, BudgetConfig, Capacity, Limits, LimitsConfig, Meta, Tag, Transmit};
+use breakbulk_proto::{BudgetConfig, Capacity, Limits, LimitsConfig, Meta, Tag, Transmit};
 use futures_util::{SinkExt, StreamExt};
 use tokio::io::{AsyncWriteExt, DuplexStream, duplex};
 use tokio::time::timeout;
@@ -20,19 +20,20 @@ const WELCOME: &str = r#"{"jsonrpc":"2.0","id":1,"result":{"protocolVersion":"1.
 /// The time that a group has.
 const GROUP_TIME: Duration = Duration::from_secs(30);
 
-/// A gateway that may hold 44 MB each way, 40 MB of them for one principal; hosts send it segments.
+/// A gateway that may hold 78 MB, 74 MB of them for one principal; 26 MB are reserved for what clients send, and for frames.
+/// Hosts send it segments.
 fn gateway() -> Arc<Gateway> {
-    let config = BudgetConfig { process_bytes: 44 * MB as u64, principal_bytes: 40 * MB as u64, floor_bytes: 64 << 10 };
+    let config = BudgetConfig { process_bytes: 78 * MB as u64, principal_bytes: 74 * MB as u64, floor_bytes: 64 << 10 };
     let limits = LimitsConfig {
         max_frame_bytes: 3 * MB as u64,
         max_message_bytes: 20 * MB as u64,
-        group_timeout: GROUP_TIME,
+        group_timeout: Some(GROUP_TIME),
         ..LimitsConfig::default()
     };
     let limits = Limits::prove(limits, &config).unwrap();
     let (near, far) =
         (Setup::new(Dialect::Plain, Role::Server, limits), Setup::new(Dialect::Ahp, Role::Client, limits));
-    Arc::new(Gateway::new(near, far, Budget::new(config)))
+    Arc::new(Gateway::new(near, far, config).unwrap())
 }
 
 /// A client that has introduced itself and reads nothing, and its host, which knows what the gateway takes.

@@ -8,13 +8,16 @@ use std::time::Duration;
 
 use breakbulk::gateway::{End, Ended, Gateway};
 use breakbulk::link::{self, Memory};
-use breakbulk::{AnyMachine, Arrival, Dialect, Driver, Link, LinkError, Setup};
+use breakbulk::{AnyMachine, Arrival, Dialect, Driver, Link, LinkError, LinkStatus, ReceiveMemory, Setup};
 use breakbulk_proto::ahp::Role;
 use breakbulk_proto::{
-    Budget, BudgetConfig, Capacity, CloseReason, Event, Input, Limits, LimitsConfig, Message, Transmit,
+    Budget, BudgetConfig, Capacity, CloseReason, Event, Input, Limits, LimitsConfig, Message, Meta, Tag, Ticket,
+    Transmit,
 };
 use futures_core::Stream;
 use futures_sink::Sink;
+use futures_util::stream::{SplitSink, SplitStream};
+use futures_util::{SinkExt, StreamExt};
 use tokio::task::JoinHandle;
 
 /// The cap between the two gateways.
@@ -38,15 +41,15 @@ pub(crate) fn gateways(cap: u64) -> (Arc<Gateway>, Arc<Gateway>) {
 pub(crate) fn gateways_of(limits: Limits) -> (Arc<Gateway>, Arc<Gateway>) {
     let plain = |role| Setup::new(Dialect::Plain, role, Limits::default());
     let ahp = |role| Setup::new(Dialect::Ahp, role, limits);
-    let client = Gateway::new(plain(Role::Server), ahp(Role::Client), Budget::default());
-    let host = Gateway::new(ahp(Role::Server), plain(Role::Client), Budget::default());
+    let client = Gateway::new(plain(Role::Server), ahp(Role::Client), BudgetConfig::default()).unwrap();
+    let host = Gateway::new(ahp(Role::Server), plain(Role::Client), BudgetConfig::default()).unwrap();
     (Arc::new(client), Arc::new(host))
 }
 
 /// A gateway that has segments on neither side.
-pub(crate) fn plain_gateway(limits: Limits, budget: Budget) -> Arc<Gateway> {
+pub(crate) fn plain_gateway(limits: Limits, budget: BudgetConfig) -> Arc<Gateway> {
     let plain = |role| Setup::new(Dialect::Plain, role, limits);
-    Arc::new(Gateway::new(plain(Role::Server), plain(Role::Client), budget))
+    Arc::new(Gateway::new(plain(Role::Server), plain(Role::Client), budget).unwrap())
 }
 
 /// An application on a plain link.
@@ -64,7 +67,14 @@ impl<L: Link> App<L> {
 
     pub(crate) fn send(&mut self, message: impl Into<Message>) {
         self.tickets += 1;
-        self.driver.handle(Input::send(self.tickets, message));
+        self.driver.handle(Input::send(Ticket(self.tickets), message));
+    }
+
+    /// Puts a text on the link of which its own machine would think nothing.
+    pub(crate) async fn send_as_it_is(&mut self, text: &str) {
+        let bytes = Message::from(text.to_owned());
+        let frame = Transmit::Frame { tag: Tag::default(), bytes, meta: Meta::default() };
+        self.driver.link_mut().send(frame).await.unwrap();
     }
 
     /// The next message, or how it ended.
@@ -117,6 +127,22 @@ impl World {
         Self { client: App::new(client, Role::Client), host: App::new(host, Role::Server), longest }
     }
 
+    /// The same, with a way between the gateways that takes so many bytes a second.
+    pub(crate) fn slow(beside_client: &Arc<Gateway>, beside_host: &Arc<Gateway>, cap: u64, rate: u32) -> Self {
+        let (any, capped) = (Capacity::of(u64::MAX), Capacity::of(cap));
+        let (client, near) = link::pair(&any, 4);
+        let ((left, before), (after, right)) = (link::pair(&capped, 1), link::pair(&capped, 1));
+        let (far, host) = link::pair(&any, 4);
+        join(beside_client, near, left);
+        join(beside_host, right, far);
+        tokio::spawn(async move {
+            let ((to_left, from_left), (to_right, from_right)) = (before.split(), after.split());
+            tokio::join!(pass(from_left, to_right, rate), pass(from_right, to_left, rate));
+        });
+        let (client, host) = (App::new(client, Role::Client), App::new(host, Role::Server));
+        Self { client, host, longest: Arc::default() }
+    }
+
     /// Client and host greet each other, so that the gateways know what each other takes.
     pub(crate) async fn greet(&mut self) {
         self.client.send(INITIALIZE);
@@ -137,6 +163,18 @@ impl World {
         tokio::select! {
             message = self.client.next() => message.unwrap(),
             end = self.host.next() => panic!("{end:?}"),
+        }
+    }
+}
+
+/// Carries frames one way, so many bytes a second.
+async fn pass(mut from: SplitStream<Memory>, mut to: SplitSink<Memory, Transmit>, rate: u32) {
+    while let Some(Ok(arrival)) = from.next().await {
+        if let Arrival::Frame { bytes, meta } = arrival {
+            tokio::time::sleep(Duration::from_secs(bytes.len() as u64) / rate).await;
+            if to.send(Transmit::Frame { tag: Tag(0), bytes: bytes.into(), meta }).await.is_err() {
+                return;
+            }
         }
     }
 }
@@ -183,6 +221,18 @@ pub(crate) struct Spy<L> {
 impl<L: Link> Link for Spy<L> {
     fn capacity(&self) -> Capacity {
         self.link.capacity()
+    }
+
+    fn status(&self) -> LinkStatus {
+        self.link.status()
+    }
+
+    fn receive_memory(&mut self) -> Option<&mut dyn ReceiveMemory> {
+        self.link.receive_memory()
+    }
+
+    fn end_output(&mut self) -> bool {
+        self.link.end_output()
     }
 }
 

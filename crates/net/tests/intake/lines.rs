@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use breakbulk::link::{Exec, ExecConfig, Lines};
-use breakbulk::{Arrival, Dialect, Driver, Intake, Link, LinkError, Setup};
+use breakbulk::{Arrival, Dialect, Driver, Intake, Link, LinkError, ReceiveMemory, Setup};
 use breakbulk_proto::ahp::Role;
 use breakbulk_proto::{
     Budget, Capacity, Event, Input, Lane, Limits, Machine, Message, Meta, Schedule, Ticket, Transmit,
@@ -53,11 +53,11 @@ async fn a_long_line_is_charged_in_two_steps_until_its_end() {
     write(&mut link, &mut peer, 70_000).await;
     assert_eq!(budget.held(), USUAL);
     write(&mut link, &mut peer, MB).await;
-    assert_eq!((budget.held(), link.waits_for_room()), (MOST, false));
+    assert_eq!((budget.held(), link.status().waits_for_memory), (MOST, false));
     peer.write_all(b"\n{}\n").await.unwrap();
     assert!(link.next().await.is_some_and(|arrival| arrival.is_ok()));
     assert_eq!(budget.held(), MOST, "until somebody else pays for it");
-    link.release_room();
+    link.release_last();
     assert_eq!(budget.held(), 0);
     assert_eq!(arrives(&mut link).await, 2);
     write(&mut link, &mut peer, 100_000).await;
@@ -106,7 +106,7 @@ async fn without_room_a_line_waits_where_it_is_and_comes_when_there_is_room() {
     });
     nothing_arrives(&mut second).await;
     assert_eq!(budget.held(), MOST, "that it could grow is not sure, so it does not begin");
-    assert!(second.waits_for_room() && !first.waits_for_room() && !writes.is_finished());
+    assert!(second.status().waits_for_memory && !first.status().waits_for_memory && !writes.is_finished());
     // A short one of somebody else's passes all the while.
     let (mut third, mut three) = link(&budget, "p");
     three.write_all(&[&[b'z'; 60_000][..], b"\n"].concat()).await.unwrap();
@@ -114,7 +114,7 @@ async fn without_room_a_line_waits_where_it_is_and_comes_when_there_is_room() {
     one.write_all(b"\n").await.unwrap();
     assert_eq!(arrives(&mut first).await, 2 * MB);
     assert_eq!((arrives(&mut second).await, budget.held()), (2 * MB, 0));
-    assert!(!second.waits_for_room());
+    assert!(!second.status().waits_for_memory);
 }
 
 #[tokio::test(start_paused = true)]
@@ -271,14 +271,14 @@ async fn what_a_child_wrote_before_it_exited_is_not_given_up_while_it_waits_for_
     let script = "head -c 80000 /dev/zero | tr '\\0' x; echo; echo last";
     let command = ["sh", "-c", script].map(str::to_owned).into();
     let mut link = Exec::spawn(&ExecConfig::new(command, Capacity::of(u64::MAX), 100)).unwrap();
-    link.set_intake(intake(&budget, "p"));
+    link.receive_memory().unwrap().set_intake(intake(&budget, "p"));
     nothing_arrives(&mut link).await;
     // All is written, and the child is gone for longer than what holds its pipe has time for.
     tokio::time::sleep(3 * MOMENT).await;
     nothing_arrives(&mut link).await;
-    assert!(link.waits_for_room());
+    assert!(link.status().waits_for_memory);
     drop(all);
     assert_eq!((arrives(&mut link).await, arrives(&mut link).await), (80_000, 4));
     let closed = link.next().await.unwrap().unwrap();
-    assert!(matches!(closed, Arrival::Closed { code: 1000, .. }), "{closed:?}");
+    assert!(matches!(closed, Arrival::Exited { code: 1000, .. }), "{closed:?}");
 }

@@ -29,7 +29,7 @@ fn plain() -> plain::Connection {
 /// The length of the next frame, for which somebody else pays from then on.
 async fn arrives(link: &mut impl Link) -> usize {
     let arrival = timeout(SOON, link.next()).await.unwrap().unwrap().unwrap();
-    link.release_room();
+    link.receive_memory().unwrap().release_last();
     match arrival {
         Arrival::Frame { bytes, .. } => bytes.len(),
         other => panic!("{other:?}"),
@@ -58,9 +58,10 @@ async fn assert_goes(mut driver: Driver<impl Link, plain::Connection>, peer: Dup
 /// What has come in whole, and is not taken, stays until somebody else needs so much room, and goes then.
 async fn assert_goes_untaken(link: &mut impl Link, other: &Account, bytes: usize) {
     tokio::time::sleep(Duration::from_secs(20)).await;
-    assert!(poll_fn(|cx| link.poll_evicted(cx)).now_or_never().is_none(), "nobody needs its room");
+    let memory = link.receive_memory().unwrap();
+    assert!(poll_fn(|cx| memory.poll_evicted(cx)).now_or_never().is_none(), "nobody needs its room");
     let schedule = Schedule { started: Instant::now().into_std(), timeout: SOON };
     assert!(other.reserve(bytes as u64, schedule).is_err());
-    let gone = timeout(SOON, poll_fn(|cx| link.poll_evicted(cx))).await.unwrap();
+    let gone = timeout(SOON, poll_fn(|cx| memory.poll_evicted(cx))).await.unwrap();
     assert!(matches!(gone, LinkError::NoRoom(_)), "{gone}");
 }

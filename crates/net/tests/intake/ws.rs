@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use breakbulk::link::{Link, WebSocket, WebSocketConfig};
-use breakbulk::{Arrival, Driver, Intake, LinkError};
-use breakbulk_proto::{Budget, Event};
+use breakbulk::link::{WebSocket, WebSocketConfig};
+use breakbulk::{Arrival, Driver, Intake, LinkError, ReceiveMemory};
+use breakbulk_proto::Budget;
 use futures_util::StreamExt;
-use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
+use tokio::io::{AsyncWriteExt, DuplexStream, duplex};
 use tokio::time::timeout;
 
 use super::{MB, SOON, arrives, assert_goes, assert_goes_untaken, budget, nothing_arrives, plain, stalls};
@@ -56,7 +56,7 @@ async fn a_long_frame_is_charged_from_its_header_to_its_end() {
     client.write_all(&bytes[100..]).await.unwrap();
     assert!(link.next().await.is_some_and(|arrival| arrival.is_ok()));
     assert_eq!(budget.held(), MB as u64, "until somebody else pays for it");
-    link.release_room();
+    link.release_last();
     assert_eq!(budget.held(), 0);
     client.write_all(&bytes).await.unwrap();
     assert!(link.next().await.is_some_and(|arrival| arrival.is_ok()));
@@ -103,18 +103,27 @@ async fn without_room_a_frame_waits_where_it_is_and_comes_when_there_is_room() {
 }
 
 #[tokio::test]
-async fn a_message_in_parts_that_finds_no_room_for_the_next_is_told_1013() {
-    let budget = budget(9 * MB, MB);
-    let (link, mut client) = link(&budget, "one");
-    let mut driver = Driver::new(link, plain());
-    client.write_all(&[frame(TEXT, MB / 2), frame(MORE, MB), frame(FINAL | MORE, 1)].concat()).await.unwrap();
-    let ended = tokio::spawn(async move { driver.next().await });
-    let mut told = [0; 4];
-    timeout(SOON, client.read_exact(&mut told)).await.unwrap().unwrap();
-    assert_eq!((told[0], u16::from_be_bytes([told[2], told[3]])), (0x88, 1013));
-    drop(client);
-    let event = timeout(SOON, ended).await.unwrap().unwrap();
-    assert!(matches!(event, Some(Event::Closed(reason)) if reason.code() == 1013));
+async fn messages_in_parts_of_which_only_one_can_go_on_all_arrive_in_turn() {
+    let budget = budget(9 * MB, 4 * MB);
+    let (mut links, mut clients) = (Vec::new(), Vec::new());
+    for _ in 0..4 {
+        let (link, client) = link(&budget, "p");
+        links.push(link);
+        clients.push(client);
+    }
+    // Each may become 2 MB: with so much left for the last, three have room for their first part.
+    for (link, client) in links.iter_mut().zip(&mut clients) {
+        client.write_all(&frame(TEXT, MB)).await.unwrap();
+        nothing_arrives(link).await;
+    }
+    assert_eq!(budget.held(), 3 * MB as u64);
+    for client in &mut clients {
+        client.write_all(&[frame(MORE, MB / 2), frame(FINAL | MORE, 70_000)].concat()).await.unwrap();
+    }
+    let arrivals = links.into_iter().map(|mut link| tokio::spawn(async move { arrives(&mut link).await }));
+    for arrival in arrivals.collect::<Vec<_>>() {
+        assert_eq!(timeout(SOON, arrival).await.unwrap().unwrap(), MB + MB / 2 + 70_000);
+    }
     assert_eq!(budget.held(), 0);
 }
 

@@ -1,7 +1,7 @@
 //! The host's side of a link: a task that runs the machine, and what the model host is given for it.
 
 use breakbulk::{AnyMachine, Driver, Link};
-use breakbulk_proto::{CloseReason, Event, Input};
+use breakbulk_proto::{CloseReason, Event, Input, Ticket};
 use bytes::Bytes;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::task::AbortHandle;
@@ -51,7 +51,7 @@ pub(crate) fn drive<L: Link + 'static>(link: L, machine: AnyMachine) -> (Port, L
                 },
                 Some(message) = from_host.recv() => {
                     ticket += 1;
-                    Input::send(ticket, Bytes::clone(&message))
+                    Input::send(Ticket(ticket), Bytes::clone(&message))
                 }
                 Some(reason) = closing.recv() => Input::Close(reason),
             };

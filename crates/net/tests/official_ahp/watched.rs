@@ -4,7 +4,7 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 
-use breakbulk::{Arrival, Link, LinkError};
+use breakbulk::{Arrival, Link, LinkError, LinkStatus, ReceiveMemory};
 use breakbulk_proto::{Capacity, Transmit};
 use futures_core::Stream;
 use futures_sink::Sink;
@@ -67,6 +67,18 @@ pub(crate) struct Watched<L> {
 impl<L: Link> Link for Watched<L> {
     fn capacity(&self) -> Capacity {
         self.link.capacity()
+    }
+
+    fn status(&self) -> LinkStatus {
+        self.link.status()
+    }
+
+    fn receive_memory(&mut self) -> Option<&mut dyn ReceiveMemory> {
+        self.link.receive_memory()
+    }
+
+    fn end_output(&mut self) -> bool {
+        self.link.end_output()
     }
 }
 

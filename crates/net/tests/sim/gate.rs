@@ -59,11 +59,11 @@ impl Place {
 pub(crate) async fn stand(scene: Rc<Scene>, place: Place) -> turmoil::Result {
     let port = if place == Place::Outer { PLAIN_PORT } else { CAPPED_PORT };
     let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)).await?;
-    let budget = scene.facts.borrow_mut().budget(&scene.plan);
     let [near, far] = place.dialects();
     let near = setup(near, Role::Server, &scene.plan);
     let far = setup(far, Role::Client, &scene.plan);
-    let gateway = Rc::new(Gateway::new(near, far, budget));
+    let gateway = Rc::new(Gateway::new(near, far, scene.plan.gateway_budget()).expect("memory enough"));
+    scene.facts.borrow_mut().gateways.push(Rc::clone(&gateway));
     loop {
         let (io, from) = listener.accept().await?;
         let (scene, gateway) = (Rc::clone(&scene), Rc::clone(&gateway));
@@ -73,6 +73,9 @@ pub(crate) async fn stand(scene: Rc<Scene>, place: Place) -> turmoil::Result {
 
 fn setup(dialect: Dialect, role: Role, plan: &Plan) -> Setup {
     let mut setup = Setup::new(dialect, role, limits(dialect, plan));
+    if dialect == Dialect::Plain {
+        setup.limits = plan.gateway_limits();
+    }
     if plan.sabotage == Some(Sabotage::ReleasedEarly) {
         setup.delivery = Delivery::Settled;
     }

@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use breakbulk::link::WebSocket;
 use breakbulk::{AnyMachine, Driver, LinkError};
-use breakbulk_proto::{CloseReason, Event, Input, Progress, SendError, Subject, Violation};
+use breakbulk_proto::{CloseReason, Event, Input, Progress, SendError, Subject, Ticket, Violation};
 use bytes::Bytes;
 use tokio::time::{Instant, sleep, sleep_until};
 
@@ -108,7 +108,7 @@ impl Line {
             ledger.handed((id, self.way), self.tickets, out.lane, out.text.as_bytes());
         }
         tell(|| format!("{} sends {} {}", self.about(), self.tickets, front(out.text.as_bytes())));
-        self.driver.handle(Input::send(self.tickets, out.text));
+        self.driver.handle(Input::send(Ticket(self.tickets), out.text));
         self.tickets
     }
 

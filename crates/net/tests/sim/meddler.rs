@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-use breakbulk::{Arrival, Link, LinkError};
+use breakbulk::{Arrival, Link, LinkError, LinkStatus, ReceiveMemory};
 use breakbulk_proto::{Capacity, Transmit};
 use bytes::Bytes;
 use futures_core::Stream;
@@ -89,6 +89,18 @@ fn alter(frame: &Bytes) -> Bytes {
 impl<L: Link> Link for Meddler<L> {
     fn capacity(&self) -> Capacity {
         self.link.capacity()
+    }
+
+    fn status(&self) -> LinkStatus {
+        self.link.status()
+    }
+
+    fn receive_memory(&mut self) -> Option<&mut dyn ReceiveMemory> {
+        self.link.receive_memory()
+    }
+
+    fn end_output(&mut self) -> bool {
+        self.link.end_output()
     }
 }
 

@@ -97,6 +97,10 @@ const AMPLE: BudgetConfig =
 const TIGHT: BudgetConfig =
     BudgetConfig { process_bytes: 700 << 10, principal_bytes: 500 << 10, floor_bytes: 64 << 10 };
 
+/// Room for little more than the largest message each way.
+const TIGHT_GATEWAY: BudgetConfig =
+    BudgetConfig { process_bytes: 1000 << 10, principal_bytes: 800 << 10, floor_bytes: 64 << 10 };
+
 impl Plan {
     pub(crate) fn new(seed: u64) -> Self {
         let rng = &mut Rng::new(seed);
@@ -181,11 +185,25 @@ impl Plan {
             max_frame_bytes: self.cap,
             max_message_bytes: most,
             max_held_bytes: most,
-            group_timeout: self.group_timeout,
+            group_timeout: Some(self.group_timeout),
             grace: Duration::from_millis(20),
             ..LimitsConfig::default()
         };
         Limits::prove(config, &self.budget()).expect("the plan's limits hold together")
+    }
+
+    /// What a gateway takes on a link without segments.
+    pub(crate) fn gateway_limits(&self) -> Limits {
+        let config = LimitsConfig {
+            max_message_bytes: self.limits().max_message_bytes,
+            max_frame_bytes: self.cap,
+            ..LimitsConfig::default()
+        };
+        Limits::prove(config, &self.gateway_budget()).expect("the plan's limits hold together")
+    }
+
+    pub(crate) const fn gateway_budget(&self) -> BudgetConfig {
+        if self.tight { TIGHT_GATEWAY } else { AMPLE }
     }
 
     pub(crate) const fn budget(&self) -> BudgetConfig {

@@ -3,10 +3,12 @@
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
+use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use breakbulk::gateway::Gateway;
 use breakbulk_proto::Budget;
 use tokio::sync::Notify;
 use turmoil::net::TcpStream;
@@ -46,6 +48,8 @@ pub(crate) struct Facts {
     pub(crate) desks: BTreeMap<u64, Desk>,
     /// All budgets there ever were.
     pub(crate) budgets: Vec<Budget>,
+    /// All gateways there ever were.
+    pub(crate) gateways: Vec<Rc<Gateway>>,
     /// Ends that shall stop for a while, by link and by the direction that they send in.
     pub(crate) stalls: BTreeMap<(u64, usize), Stall>,
     /// How many ends have stopped at present.
@@ -133,6 +137,7 @@ impl Scene {
             clients: Vec::new(),
             desks: BTreeMap::new(),
             budgets: Vec::new(),
+            gateways: Vec::new(),
             stalls: BTreeMap::new(),
             stalled: 0,
             inside: BTreeSet::new(),
@@ -169,6 +174,13 @@ impl Scene {
 }
 
 impl Facts {
+    /// Bytes that are charged to anybody.
+    pub(crate) fn held(&self) -> u64 {
+        let budgets: u64 = self.budgets.iter().map(Budget::held).sum();
+        let gateways: u64 = self.gateways.iter().map(|gateway| gateway.held()).sum();
+        budgets + gateways
+    }
+
     /// A budget of which nothing may be left in the end.
     pub(crate) fn budget(&mut self, plan: &Plan) -> Budget {
         let budget = Budget::new(plan.budget());

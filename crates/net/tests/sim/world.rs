@@ -3,7 +3,6 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use breakbulk_proto::Budget;
 use turmoil::Sim;
 
 use crate::sim::client;
@@ -181,12 +180,14 @@ impl World {
                 if facts.books.asked > 0 {
                     ledger.lost(format!("{} requests were neither answered nor rejected", facts.books.asked));
                 }
-                check_budgets(&facts.budgets, "at rest", ledger);
+                let held = facts.held();
+                check_memory(held, "at rest", &mut facts.books.ledger);
             }
         }
         drop(sim);
         let facts = &mut *scene.facts.borrow_mut();
-        check_budgets(&facts.budgets, "after everything is gone", &mut facts.books.ledger);
+        let held = facts.held();
+        check_memory(held, "after everything is gone", &mut facts.books.ledger);
         facts.books.tally.add("simulated seconds", now.as_secs());
         let ledger = std::mem::take(&mut facts.books.ledger);
         let tally = std::mem::take(&mut facts.books.tally);
@@ -195,8 +196,7 @@ impl World {
 }
 
 /// Nothing is charged when nothing is held.
-fn check_budgets(budgets: &[Budget], when: &str, ledger: &mut crate::sim::ledger::Ledger) {
-    let held: u64 = budgets.iter().map(Budget::held).sum();
+fn check_memory(held: u64, when: &str, ledger: &mut crate::sim::ledger::Ledger) {
     if held > 0 {
         ledger.altered(format!("{held} bytes are charged {when}"));
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use breakbulk::link::Link;
 use breakbulk::{AnyMachine, Arrival, Dialect, Driver, LinkError, Setup};
 use breakbulk_proto::ahp::Role;
-use breakbulk_proto::{Budget, BudgetConfig, Event, Input, Limits, LimitsConfig, Message, Tag, Transmit};
+use breakbulk_proto::{Budget, BudgetConfig, Event, Input, Limits, LimitsConfig, Message, Tag, Ticket, Transmit};
 use futures_util::{SinkExt, StreamExt};
 
 /// Longer than anything here takes on a busy machine.
@@ -31,7 +31,7 @@ pub(crate) fn request(n: usize, len: usize) -> Message {
 pub(crate) async fn exchange<L: Link>(link: L, dialect: Dialect, lens: &[usize]) -> Vec<Message> {
     let mut driver = Driver::new(link, machine(dialect));
     for (n, len) in lens.iter().enumerate() {
-        driver.handle(Input::send(n as u64, request(n, *len)));
+        driver.handle(Input::send(Ticket(n as u64), request(n, *len)));
     }
     let (mut arrived, mut sent) = (Vec::new(), 0);
     while arrived.len() < lens.len() || sent < lens.len() {
@@ -81,7 +81,7 @@ pub(crate) async fn rest(link: &mut (impl Link + ?Sized)) -> (Vec<String>, u16, 
     loop {
         match next(link).await.unwrap() {
             Arrival::Frame { bytes, .. } => frames.push(String::from_utf8(bytes.to_vec()).unwrap()),
-            Arrival::Closed { code, text } => return (frames, code, text),
+            Arrival::Closed { code, text } | Arrival::Exited { code, text } => return (frames, code, text),
             Arrival::Ended => return (frames, 1000, String::new()),
             other => panic!("{other:?}"),
         }

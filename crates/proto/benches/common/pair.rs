@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use breakbulk_proto::{Event, Input, Machine, Message, Meta, Transmit};
+use breakbulk_proto::{Event, Input, Machine, Message, Meta, Ticket, Transmit};
 
 /// A frame on its way.
 pub(crate) type Frame = (bytes::Bytes, Meta);
@@ -37,13 +37,13 @@ impl<M: Machine> Pair<M> {
     /// Hands a message to the sender.
     pub(crate) fn send(&mut self, message: Message) {
         if let Some(ask) = self.ask.clone() {
-            self.receiver.handle(Input::send(0, ask), self.now);
+            self.receiver.handle(Input::send(Ticket(0), ask), self.now);
             while let Some((bytes, meta)) = poll(&mut self.receiver, self.now) {
                 self.sender.handle(Input::Frame { bytes, meta }, self.now);
             }
             while self.sender.poll_event().is_some() || self.receiver.poll_event().is_some() {}
         }
-        self.sender.handle(Input::send(1, message), self.now);
+        self.sender.handle(Input::send(Ticket(1), message), self.now);
     }
 
     /// The sender's next frame. What the receiver answers in between is passed back.

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::cursor::Cursor;
 use crate::budget::Grant;
+use crate::envelope::Envelope;
 use crate::error::{CloseReason, Over};
 use crate::machine::{Event, Meta};
 use crate::message::{Message, len64};
@@ -20,6 +21,17 @@ pub enum Delivery {
     StartOrder,
 }
 
+/// Until when a message that has arrived is charged to its connection's account.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Charge {
+    /// Until it is polled: the application charges what it keeps to an account of its own.
+    #[default]
+    UntilPolled,
+    /// Until the application is done with it: it takes the grant over
+    /// ([`Connection::take_grant`](super::Connection::take_grant)) and drops it when the last copy is gone.
+    UntilDone,
+}
+
 /// Messages between their first frame and the application.
 #[derive(Debug, Default)]
 pub(super) struct Arrivals {
@@ -27,7 +39,8 @@ pub(super) struct Arrivals {
     pub(super) cursor: Cursor<Option<Queued>>,
     /// Begun and not finished.
     unfinished: BTreeSet<u64>,
-    held: BTreeMap<u64, Finished>,
+    /// Boxed, because a node of the map has places for eleven, and few messages are ever held back.
+    held: BTreeMap<u64, Box<Finished>>,
     held_bytes: u64,
     max_held_bytes: u64,
 }
@@ -36,15 +49,16 @@ pub(super) struct Arrivals {
 #[derive(Debug)]
 pub(super) struct Queued {
     seq: Option<u64>,
-    _grant: Option<Grant>,
+    grant: Option<Grant>,
 }
 
 /// A message that has arrived whole.
 #[derive(Debug)]
 pub(super) struct Finished {
     pub(super) message: Message,
-    pub(super) seq: Option<u64>,
-    pub(super) ordered: bool,
+    pub(super) envelope: Box<Envelope>,
+    /// Whether start-order delivery holds it back until all that began before it are done.
+    pub(super) is_ordered: bool,
     pub(super) grant: Option<Grant>,
 }
 
@@ -61,33 +75,40 @@ impl Arrivals {
     }
 
     /// Whether a message would have to wait for one that began before it.
-    pub(super) fn must_hold(&self, ordinal: u64, ordered: bool) -> bool {
+    pub(super) fn must_hold(&self, ordinal: u64, is_ordered: bool) -> bool {
         let blocked = self.unfinished.first().is_some_and(|oldest| *oldest < ordinal);
-        self.delivery == Delivery::StartOrder && ordered && blocked
+        self.delivery == Delivery::StartOrder && is_ordered && blocked
     }
 
-    /// A message is whole: events that may go out now.
-    pub(super) fn finish(&mut self, ordinal: u64, finished: Finished) -> Result<Vec<Event>, CloseReason> {
+    /// A message is whole: `release` gets the events that may go out now.
+    ///
+    /// # Errors
+    /// More would be held back than is allowed. Nothing is released then.
+    pub(super) fn finish(
+        &mut self,
+        ordinal: u64,
+        finished: Finished,
+        mut release: impl FnMut(Event),
+    ) -> Result<(), CloseReason> {
         self.unfinished.remove(&ordinal);
-        let mut events = Vec::new();
-        if self.must_hold(ordinal, finished.ordered) {
+        if self.must_hold(ordinal, finished.is_ordered) {
             let held = self.held_bytes.saturating_add(len64(finished.message.len()));
             if held > self.max_held_bytes {
                 return Err(CloseReason::HeldTooMuch(Over { size: held, limit: self.max_held_bytes }));
             }
             self.held_bytes = held;
-            self.held.insert(ordinal, finished);
+            self.held.insert(ordinal, Box::new(finished));
         } else {
-            events.push(self.queue(ordinal, finished));
+            release(self.queue(ordinal, finished));
         }
         while let Some((oldest, _)) = self.held.first_key_value()
             && !self.must_hold(*oldest, true)
             && let Some((ordinal, finished)) = self.held.pop_first()
         {
             self.held_bytes = self.held_bytes.saturating_sub(len64(finished.message.len()));
-            events.push(self.queue(ordinal, finished));
+            release(self.queue(ordinal, *finished));
         }
-        Ok(events)
+        Ok(())
     }
 
     /// A message is given up, and never settles. In start order nothing could follow it, so the link has to close.
@@ -99,10 +120,12 @@ impl Arrivals {
         }
     }
 
-    /// The driver has polled this message.
-    pub(super) fn delivered(&mut self, ordinal: u64) {
+    /// The driver has polled this message. Returns what was set aside for it.
+    pub(super) fn delivered(&mut self, ordinal: u64) -> Option<Grant> {
         let queued = self.cursor.get_mut(ordinal).and_then(Option::take);
-        self.cursor.deliver(ordinal, queued.and_then(|queued| queued.seq));
+        let (seq, grant) = queued.map_or((None, None), |queued| (queued.seq, queued.grant));
+        self.cursor.deliver(ordinal, seq);
+        grant
     }
 
     /// Drops what is held back: after a close nothing of it is released.
@@ -113,18 +136,30 @@ impl Arrivals {
 
     fn queue(&mut self, ordinal: u64, finished: Finished) -> Event {
         if let Some(place) = self.cursor.get_mut(ordinal) {
-            *place = Some(Queued { seq: finished.seq, _grant: finished.grant });
+            *place = Some(Queued { seq: finished.envelope.seq(), grant: finished.grant });
         }
-        Event::Message { message: finished.message, ordinal, meta: Meta::default() }
+        let Finished { message, envelope, .. } = finished;
+        Event::Message { message, envelope, ordinal, meta: Meta::default() }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::envelope::AhpMembers;
 
-    fn finished(seq: u64, ordered: bool) -> Finished {
-        Finished { message: Message::from("0123456789"), seq: Some(seq), ordered, grant: None }
+    fn finished(seq: u64, is_ordered: bool) -> Finished {
+        let message = Message::from("0123456789");
+        let action = Message::from(r#"{"jsonrpc":"2.0","method":"action"}"#);
+        let members = AhpMembers { seq: Some(seq), ..AhpMembers::default() };
+        let envelope = Box::new(Envelope::of(&action).unwrap().with_ahp(members));
+        Finished { message, envelope, is_ordered, grant: None }
+    }
+
+    /// The events that go out when a message is whole.
+    fn finish(arrivals: &mut Arrivals, ordinal: u64, finished: Finished) -> Result<Vec<Event>, CloseReason> {
+        let mut events = Vec::new();
+        arrivals.finish(ordinal, finished, |event| events.push(event)).map(|()| events)
     }
 
     fn ordinals(events: &[Event]) -> Vec<u64> {
@@ -144,21 +179,21 @@ mod tests {
     #[test]
     fn start_order_holds_ordered_messages_until_all_before_them_are_done() {
         let mut arrivals = begun(Delivery::StartOrder, 5);
-        assert!(arrivals.finish(2, finished(7, true)).unwrap().is_empty());
-        assert_eq!(ordinals(&arrivals.finish(3, finished(0, false)).unwrap()), [3]);
-        assert_eq!(ordinals(&arrivals.finish(0, finished(5, true)).unwrap()), [0]);
-        assert!(arrivals.finish(4, finished(9, true)).unwrap().is_empty());
-        assert_eq!(ordinals(&arrivals.finish(1, finished(6, true)).unwrap()), [1, 2, 4]);
+        assert!(finish(&mut arrivals, 2, finished(7, true)).unwrap().is_empty());
+        assert_eq!(ordinals(&finish(&mut arrivals, 3, finished(0, false)).unwrap()), [3]);
+        assert_eq!(ordinals(&finish(&mut arrivals, 0, finished(5, true)).unwrap()), [0]);
+        assert!(finish(&mut arrivals, 4, finished(9, true)).unwrap().is_empty());
+        assert_eq!(ordinals(&finish(&mut arrivals, 1, finished(6, true)).unwrap()), [1, 2, 4]);
         assert_eq!(arrivals.held_bytes, 0);
     }
 
     #[test]
     fn settled_delivery_holds_nothing_and_its_cursor_waits() {
         let mut arrivals = begun(Delivery::Settled, 2);
-        assert_eq!(ordinals(&arrivals.finish(1, finished(6, true)).unwrap()), [1]);
+        assert_eq!(ordinals(&finish(&mut arrivals, 1, finished(6, true)).unwrap()), [1]);
         arrivals.delivered(1);
         assert_eq!((arrivals.cursor.seq(), arrivals.cursor.settled()), (None, 0));
-        assert_eq!(ordinals(&arrivals.finish(0, finished(5, true)).unwrap()), [0]);
+        assert_eq!(ordinals(&finish(&mut arrivals, 0, finished(5, true)).unwrap()), [0]);
         assert_eq!(arrivals.cursor.seq(), None, "not polled yet");
         arrivals.delivered(0);
         assert_eq!((arrivals.cursor.seq(), arrivals.cursor.settled()), (Some(6), 2));
@@ -167,9 +202,9 @@ mod tests {
     #[test]
     fn the_link_closes_before_more_is_held_than_allowed() {
         let mut arrivals = begun(Delivery::StartOrder, 4);
-        arrivals.finish(1, finished(1, true)).unwrap();
-        arrivals.finish(2, finished(2, true)).unwrap();
-        let reason = arrivals.finish(3, finished(3, true)).unwrap_err();
+        finish(&mut arrivals, 1, finished(1, true)).unwrap();
+        finish(&mut arrivals, 2, finished(2, true)).unwrap();
+        let reason = finish(&mut arrivals, 3, finished(3, true)).unwrap_err();
         assert_eq!(reason, CloseReason::HeldTooMuch(Over { size: 30, limit: 20 }));
     }
 
@@ -179,7 +214,7 @@ mod tests {
         assert_eq!(arrivals.expire(0), Err(CloseReason::GroupExpired));
         let mut arrivals = begun(Delivery::Settled, 2);
         assert_eq!(arrivals.expire(0), Ok(()));
-        arrivals.finish(1, finished(6, true)).unwrap();
+        finish(&mut arrivals, 1, finished(6, true)).unwrap();
         arrivals.delivered(1);
         assert_eq!((arrivals.cursor.seq(), arrivals.cursor.settled()), (None, 0));
     }
@@ -187,8 +222,8 @@ mod tests {
     #[test]
     fn what_is_held_is_dropped_and_not_released() {
         let mut arrivals = begun(Delivery::StartOrder, 3);
-        arrivals.finish(1, finished(1, true)).unwrap();
+        finish(&mut arrivals, 1, finished(1, true)).unwrap();
         arrivals.clear();
-        assert_eq!(ordinals(&arrivals.finish(0, finished(0, true)).unwrap()), [0]);
+        assert_eq!(ordinals(&finish(&mut arrivals, 0, finished(0, true)).unwrap()), [0]);
     }
 }

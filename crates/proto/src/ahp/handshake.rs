@@ -3,9 +3,11 @@
 use strum::EnumString;
 
 use super::negotiate::{Chunking, ClientKey, Handshake, Negotiated, Remembered};
-use crate::message::Message;
+use crate::envelope::Envelope;
+use crate::message::{Edit, Message};
 use crate::outbox::Outbox;
-use crate::rpc::{Envelope, IdKey};
+use crate::pace::Rate;
+use crate::rpc::IdKey;
 
 /// Which side of AHP this connection is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,6 +25,25 @@ impl Role {
     }
 }
 
+/// In which form the peer may send what is long.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Invitation {
+    /// In one frame: we have not told it that we take segments.
+    None,
+    /// In segments, since we have told it so, and that no frame may be longer than our limit.
+    Segments,
+    /// In either. A server does not know who is there until it answers the handshake: a client that was told of segments
+    /// earlier, perhaps by a process before this one, may send its `reconnect` in segments; another has never heard of
+    /// them.
+    Either,
+}
+
+impl Invitation {
+    const fn of(is_told: bool) -> Self {
+        if is_told { Self::Segments } else { Self::None }
+    }
+}
+
 /// What both sides have agreed on so far.
 #[derive(Debug)]
 pub(super) struct Agreement {
@@ -31,9 +52,11 @@ pub(super) struct Agreement {
     ours: Chunking,
     /// What the peer takes; `None` while it takes no segments.
     pub(super) theirs: Option<Chunking>,
-    /// Whether we have told the peer that we take segments.
-    pub(super) invited: bool,
+    /// How the peer may send what is long.
+    pub(super) invitation: Invitation,
     asked: Option<Asked>,
+    /// Under which name the rate of this link is remembered.
+    client: Option<ClientKey>,
     /// Whether a client's application is not told that the server takes segments, even if it asked.
     pub(super) hides_chunking: bool,
 }
@@ -62,9 +85,12 @@ enum Method {
 
 impl Agreement {
     pub(super) fn new(role: Role, ours: Chunking, agreed: Option<Chunking>, negotiated: Negotiated) -> Self {
-        // A client may segment its `reconnect` request to a server that ever advertised.
-        let invited = agreed.is_some() || (role == Role::Server && negotiated.has_advertised());
-        Self { role, negotiated, ours, theirs: agreed, invited, asked: None, hides_chunking: false }
+        let invitation = match (agreed, role) {
+            (Some(_), _) => Invitation::Segments,
+            (None, Role::Server) => Invitation::Either,
+            (None, Role::Client) => Invitation::None,
+        };
+        Self { role, negotiated, ours, theirs: agreed, invitation, asked: None, client: None, hides_chunking: false }
     }
 
     /// Whether an answer is on its way that tells what the peer takes: a server may come back with other limits. It knows
@@ -74,18 +100,30 @@ impl Agreement {
         self.asked.as_ref().is_some_and(tells)
     }
 
-    /// A message passes that `from` wrote. Returns it as it goes on, if the handshake has a part in it.
+    /// How fast earlier links of the peer's were, once it is known who that is.
+    pub(super) fn rate(&self) -> Option<Rate> {
+        self.client.and_then(|client| self.negotiated.rate(client))
+    }
+
+    /// Remembers how fast this link is, for the peer's next one.
+    pub(super) fn note_rate(&self, rate: Rate) {
+        if let Some(client) = self.client {
+            self.negotiated.note_rate(client, rate);
+        }
+    }
+
+    /// A message passes that `from` wrote. If the handshake has a part in it, returns the change with which it goes on.
     pub(super) fn pass(
         &mut self,
         from: Role,
         message: &Message,
         envelope: &Envelope,
         outbox: &mut Outbox,
-    ) -> Option<Message> {
-        let (method, id) = (envelope.method(message), envelope.id_key(message));
+    ) -> Option<Edit> {
+        let (method, id) = (envelope.method(message).unwrap_or_default(), envelope.id_key(message));
         match from {
             Role::Client => self.request(message, method.parse().ok()?, id?, outbox),
-            Role::Server if method.is_empty() => self.response(message, id?, envelope.error.is_some(), outbox),
+            Role::Server if method.is_empty() => self.response(message, id?, envelope.error().is_some(), outbox),
             Role::Server => None,
         }
     }
@@ -96,7 +134,7 @@ impl Agreement {
     }
 
     /// The client asks: our capability goes in when we are the client, theirs comes out when we are the server.
-    fn request(&mut self, message: &Message, method: Method, id: IdKey, outbox: &mut Outbox) -> Option<Message> {
+    fn request(&mut self, message: &Message, method: Method, id: IdKey, outbox: &mut Outbox) -> Option<Edit> {
         let handshake = Handshake::read(message);
         let client = handshake.client.as_ref().map(|client| self.negotiated.key(client));
         let (version, known) = match (method, client.and_then(|client| self.negotiated.recall(client))) {
@@ -105,11 +143,12 @@ impl Agreement {
             // A reconnect names no version, and without a memory the newest is assumed.
             (Method::Reconnect, None) => (true, None),
         };
+        self.client = client;
         let wanted = handshake.chunking.is_some() && !self.hides_chunking;
         let mut asked = Asked { id, method, client, offered: None, wanted, version };
         let passed = match self.role {
             Role::Client => {
-                (self.invited, self.theirs) = (version, known);
+                (self.invitation, self.theirs) = (Invitation::of(version), known);
                 if version { handshake.with(message, self.ours) } else { handshake.without(message) }
             }
             Role::Server => {
@@ -125,7 +164,7 @@ impl Agreement {
     }
 
     /// The server answers: what both take is settled, and remembered.
-    fn response(&mut self, message: &Message, id: IdKey, is_error: bool, outbox: &mut Outbox) -> Option<Message> {
+    fn response(&mut self, message: &Message, id: IdKey, is_error: bool, outbox: &mut Outbox) -> Option<Edit> {
         let asked = self.asked.take_if(|asked| asked.id == id).filter(|_| !is_error)?;
         let handshake = Handshake::read(message);
         let is_current = asked.method == Method::Reconnect || handshake.version_allows == Some(true);
@@ -133,7 +172,7 @@ impl Agreement {
         let passed = match self.role {
             Role::Client => {
                 count_invalid(&handshake, outbox);
-                self.invited = version;
+                self.invitation = Invitation::of(version);
                 // A server that does not repeat its limits keeps the remembered ones.
                 self.theirs = handshake.theirs.or(self.theirs).filter(|_| version);
                 (!asked.wanted).then(|| handshake.without(message))
@@ -141,11 +180,9 @@ impl Agreement {
             Role::Server => {
                 self.theirs = asked.offered.filter(|_| version);
                 // Only those who advertised are answered.
-                self.invited = self.theirs.is_some();
-                if self.invited {
-                    self.negotiated.note_advertised();
-                }
-                Some(if self.invited { handshake.with(message, self.ours) } else { handshake.without(message) })
+                let is_told = self.theirs.is_some();
+                self.invitation = Invitation::of(is_told);
+                Some(if is_told { handshake.with(message, self.ours) } else { handshake.without(message) })
             }
         };
         let remembered = Remembered { theirs: self.theirs, version };

@@ -6,11 +6,12 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
+use crate::envelope::ENVELOPE;
 use crate::json::{self, Found, Kind, Path, Span};
 use crate::limits::{Limits, LimitsConfig};
-use crate::message::{Message, len64};
+use crate::message::{Edit, Message, len64};
+use crate::pace::Rate;
 use crate::recent::Recent;
-use crate::rpc::ENVELOPE;
 
 /// What one side takes: `capabilities.chunking` on the wire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -70,12 +71,14 @@ impl Chunking {
 
 impl From<&Limits> for Chunking {
     fn from(limits: &Limits) -> Self {
-        let LimitsConfig { max_frame_bytes, max_message_bytes, max_groups, group_timeout, .. } = **limits;
+        let LimitsConfig { max_frame_bytes, max_message_bytes, max_groups, .. } = **limits;
+        let group_timeout = limits.group_timeout();
         Self { max_frame_bytes, max_message_bytes, max_groups, group_timeout, settled_cursor: true }
     }
 }
 
-/// What was negotiated, beyond the connection on which it was: clients and endpoints keep one and pass it on.
+/// What was negotiated, and how fast links to the peer were, beyond the connection on which that was: clients and endpoints
+/// keep one and pass it on.
 ///
 /// Cloning shares it. An endpoint that serves many clients keeps one for all: entries are by `clientId`, the oldest
 /// are forgotten first.
@@ -85,8 +88,9 @@ pub struct Negotiated(Arc<Mutex<Memory>>);
 #[derive(Debug, Default)]
 struct Memory {
     clients: Recent<ClientKey, Remembered, 2048>,
+    /// How fast each peer's links were last.
+    rates: Recent<ClientKey, Rate, 2048>,
     hasher: RandomState,
-    advertised: bool,
 }
 
 /// A client's id as a hash, since an id may be of any length.
@@ -111,17 +115,17 @@ impl Negotiated {
         self.with(|memory| memory.clients.get(client).copied())
     }
 
-    /// Whether we ever told anyone that we take segments.
-    pub(crate) fn has_advertised(&self) -> bool {
-        self.with(|memory| memory.advertised)
-    }
-
-    pub(crate) fn note_advertised(&self) {
-        self.with(|memory| memory.advertised = true);
-    }
-
     pub(crate) fn remember(&self, client: ClientKey, remembered: Remembered) {
         self.with(|memory| memory.clients.insert(client, remembered));
+    }
+
+    /// How fast the last links of this peer's were.
+    pub(crate) fn rate(&self, client: ClientKey) -> Option<Rate> {
+        self.with(|memory| memory.rates.get(client).copied())
+    }
+
+    pub(crate) fn note_rate(&self, client: ClientKey, rate: Rate) {
+        self.with(|memory| memory.rates.insert(client, rate));
     }
 
     fn with<R>(&self, act: impl FnOnce(&mut Memory) -> R) -> R {
@@ -177,38 +181,38 @@ impl Handshake {
         }
     }
 
-    /// The message with our capability in it.
-    pub(crate) fn with(&self, message: &Message, ours: Chunking) -> Message {
+    /// Puts our capability into the message.
+    pub(crate) fn with(&self, message: &Message, ours: Chunking) -> Edit {
         let ours = ours.to_json();
         if let Some(chunking) = self.chunking {
-            return message.splice(chunking.span, Bytes::from(ours));
+            return Edit::replace(chunking.span, Bytes::from(ours));
         }
         let capabilities = format!(r#"{{"chunking":{ours}}}"#);
         match (self.capabilities, self.body) {
             (Some(object), _) if object.kind == Kind::Object => insert(message, object, "chunking", &ours),
-            (Some(other), _) => message.splice(other.span, Bytes::from(capabilities)),
+            (Some(other), _) => Edit::replace(other.span, Bytes::from(capabilities)),
             (None, Some(body)) if body.kind == Kind::Object => insert(message, body, "capabilities", &capabilities),
-            _ => message.clone(),
+            _ => Edit::default(),
         }
     }
 
-    /// The message without a capability in it; an emptied `capabilities` goes too.
-    pub(crate) fn without(&self, message: &Message) -> Message {
+    /// Takes the capability out of the message; an emptied `capabilities` goes too.
+    pub(crate) fn without(&self, message: &Message) -> Edit {
         let member = |found: Option<Found>| Member::of(message, found?.span);
         let gone = member(self.chunking).and_then(|own| if own.only { member(self.capabilities) } else { Some(own) });
-        gone.map_or_else(|| message.clone(), |gone| message.splice(gone.span, Bytes::new()))
+        gone.map_or_else(Edit::default, |gone| Edit::replace(gone.span, Bytes::new()))
     }
 }
 
 /// Adds a member at the front of an object.
-fn insert(message: &Message, object: Found, key: &str, value: &str) -> Message {
+fn insert(message: &Message, object: Found, key: &str, value: &str) -> Edit {
     let inside = Span { start: object.span.start.saturating_add(1), end: object.span.end.saturating_sub(1) };
     // A piece at a time: a host's answer may be many megabytes.
     let piece = |start: u64| message.read(Span { start, end: inside.end.min(start.saturating_add(len64(WINDOW))) });
     let mut starts = (inside.start..inside.end).step_by(WINDOW);
     let comma = if starts.any(|start| !piece(start).trim_ascii().is_empty()) { "," } else { "" };
     let at = Span { start: inside.start, end: inside.start };
-    message.splice(at, Bytes::from(format!(r#""{key}":{value}{comma}"#)))
+    Edit::replace(at, Bytes::from(format!(r#""{key}":{value}{comma}"#)))
 }
 
 /// How much is looked at first around a value: the longest escaped spelling of `capabilities`, and some white space.
@@ -280,8 +284,8 @@ mod tests {
         let chunking = Chunking::parse(&FULL.into()).unwrap();
         for params in ["[1,2]", "7", "[]"] {
             let (message, handshake) = request(params);
-            assert_eq!(handshake.with(&message, chunking), message);
-            assert_eq!(handshake.without(&message), message);
+            assert_eq!(handshake.with(&message, chunking).apply(&message), message);
+            assert_eq!(handshake.without(&message).apply(&message), message);
         }
     }
 
@@ -334,7 +338,7 @@ mod tests {
         ] {
             let (message, handshake) = request(params);
             let (want, _) = request(&want);
-            assert_eq!(text(&handshake.with(&message, ours)), text(&want));
+            assert_eq!(text(&handshake.with(&message, ours).apply(&message)), text(&want));
         }
     }
 
@@ -350,7 +354,7 @@ mod tests {
         ] {
             let (message, handshake) = request(params);
             let (want, _) = request(want);
-            assert_eq!(text(&handshake.without(&message)), text(&want), "{params}");
+            assert_eq!(text(&handshake.without(&message).apply(&message)), text(&want), "{params}");
         }
     }
 
@@ -367,16 +371,16 @@ mod tests {
             ] {
                 let ((message, handshake), (want, _)) =
                     (request(&params.replace('_', &space)), request(&want.replace('_', &space)));
-                let without = text(&handshake.without(&message));
+                let without = text(&handshake.without(&message).apply(&message));
                 let compact = |text: &str| text.replace(' ', "");
                 assert!(compact(&without) == compact(&text(&want)), "{params} with {len} spaces");
             }
             let (message, handshake) = request(&format!(r#"{{"capabilities":{{{space}}}}}"#));
             let (with, _) = request(&format!(r#"{{"capabilities":{{"chunking":{FULL}{space}}}}}"#));
-            assert!(handshake.with(&message, chunking) == with, "{len} spaces in an empty object");
+            assert!(handshake.with(&message, chunking).apply(&message) == with, "{len} spaces in an empty object");
             let (message, handshake) = request(&format!(r#"{{"capabilities":{{{space}"x":1}}}}"#));
             let (with, _) = request(&format!(r#"{{"capabilities":{{"chunking":{FULL},{space}"x":1}}}}"#));
-            assert!(handshake.with(&message, chunking) == with, "{len} spaces before a member");
+            assert!(handshake.with(&message, chunking).apply(&message) == with, "{len} spaces before a member");
         }
     }
 
@@ -385,10 +389,10 @@ mod tests {
         let ours = Chunking::parse(&FULL.into()).unwrap();
         for params in ["{}", r#"{"a":1}"#, "{ \"capabilities\" : {\"x\":1}\n}", "{\n \"a\":1}"] {
             let (message, handshake) = request(params);
-            let with = handshake.with(&message, ours);
+            let with = handshake.with(&message, ours).apply(&message);
             let back = Handshake::read(&with);
             assert_eq!(back.theirs, Some(ours));
-            assert_eq!(text(&back.without(&with)), text(&message));
+            assert_eq!(text(&back.without(&with).apply(&with)), text(&message));
         }
     }
 
@@ -428,8 +432,5 @@ mod tests {
         (0..5000).for_each(|n| memory.remember(memory.key(&n.to_string()), one));
         assert_eq!((memory.recall(first), memory.recall(second)), (None, None));
         assert_eq!(memory.recall(memory.key("4000")), Some(one));
-        assert!(!memory.has_advertised());
-        memory.clone().note_advertised();
-        assert!(memory.has_advertised());
     }
 }

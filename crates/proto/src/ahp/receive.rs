@@ -1,9 +1,11 @@
 //! Segments become messages: the reassembly table, its rules, its budget and its sweep.
 
+use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
+use super::handshake::Invitation;
 use super::wire::{self, Codec, Control, LOOK, LOOKS, Segment};
 use crate::assembly::{Assembled, Assembly};
 use crate::budget::{Account, GROUP_COST, Grant, Schedule};
@@ -57,22 +59,27 @@ impl Receiver {
     pub(super) fn frame(
         &mut self,
         frame: &Bytes,
-        invited: bool,
+        invitation: Invitation,
         codec: &mut Codec,
         now: Instant,
         begin: impl FnOnce() -> u64,
     ) -> Result<Taken, CloseReason> {
-        let limit = if invited { self.limits.max_frame_bytes } else { self.limits.max_message_bytes };
+        let is_invited = invitation != Invitation::None;
+        let limit = match invitation {
+            Invitation::Segments => self.limits.max_frame_bytes,
+            Invitation::None | Invitation::Either => self.limits.max_message_bytes,
+        };
         Over::check(len64(frame.len()), limit).map_err(Violation::FrameTooLarge)?;
-        if invited && let Some(segment) = Segment::recognise(frame) {
+        if is_invited && let Some(segment) = Segment::recognise(frame) {
             return self.segment(&segment, Some(frame), codec, now, begin);
         }
-        let message = Message::from(frame.clone());
-        let (looks, envelope) = rpc::read_frame(&message, &LOOK)?;
-        if envelope.method(&message).parse() != Ok(Control::Segment) {
+        let max_depth = self.limits.max_depth;
+        let message = Message::from(frame.clone()).checked(max_depth);
+        let (looks, envelope) = rpc::read_frame(&message, &LOOK, max_depth)?;
+        if Control::of(&envelope, &message) != Some(Control::Segment) {
             return Ok(Taken::Whole(Incoming { message, envelope, looks, grant: None }));
         }
-        if !invited {
+        if !is_invited {
             return Err(CloseReason::Violation(Violation::UninvitedSegment));
         }
         let segment = Segment::parse(&message, &looks, &envelope)?;
@@ -124,8 +131,8 @@ impl Receiver {
             return Err(CloseReason::Violation(Violation::TooManyGroups(limit)));
         }
         let declared = len.saturating_mul(u64::from(total)).min(self.limits.max_message_bytes);
-        let schedule = Schedule { started: now, timeout: self.limits.group_timeout };
-        match Assembly::begin(&self.account, declared, schedule, &LOOK) {
+        let schedule = Schedule { started: now, timeout: self.limits.time_for(declared) };
+        match Assembly::begin(&self.account, (declared, self.limits.max_depth), schedule, &LOOK) {
             Ok(assembly) => Ok(Some(assembly)),
             Err(full) if self.groups.is_empty() && self.account.could_grant(full.bytes) => Ok(None),
             Err(full) => Err(CloseReason::NoRoom(full.bytes)),
@@ -134,7 +141,7 @@ impl Receiver {
 
     /// Room for a finished message that has to wait.
     pub(super) fn hold(&self, bytes: u64, now: Instant) -> Option<Grant> {
-        let (bytes, timeout) = (bytes.saturating_add(GROUP_COST), self.limits.group_timeout);
+        let (bytes, timeout) = (bytes.saturating_add(GROUP_COST), self.limits.time_for(bytes));
         let mut grant = self.account.reserve(bytes, Schedule { started: now, timeout }).ok()?;
         grant.complete(bytes);
         Some(grant)
@@ -152,9 +159,20 @@ impl Receiver {
         self.groups.iter().any(|group| group.assembly.is_evicted())
     }
 
-    /// Whether any group is open.
-    pub(super) const fn is_idle(&self) -> bool {
-        self.groups.is_empty()
+    /// When the oldest group is too old, if it is read on until then.
+    pub(super) fn due(&self) -> Option<Instant> {
+        let oldest = self.groups.iter().map(|group| group.started).min()?;
+        self.clock.when(oldest.saturating_add(self.limits.sweep_after()))
+    }
+
+    /// Whom to wake when a group here has to go.
+    pub(super) fn wake_with(&self, waker: &Waker) {
+        self.account.wake_with(waker);
+    }
+
+    /// The longest message that is taken.
+    pub(super) fn longest_message(&self) -> u64 {
+        self.limits.max_message_bytes
     }
 
     /// Drops the whole table.
@@ -193,6 +211,7 @@ impl Group {
     }
 
     fn append(&mut self, segment: &Segment<'_>, frame: Option<&Bytes>, codec: &mut Codec) -> Result<(), Violation> {
+        let max_depth = self.assembly.max_depth();
         let data = segment.data()?;
         let Err(done) = codec.decode(data, &mut self.assembly)? else {
             return Ok(());
@@ -201,7 +220,7 @@ impl Group {
         // far had neither.
         let frame = frame.filter(|_| is_odd(data)).ok_or(Violation::DataNotBase64)?;
         let message = Message::from(frame.clone());
-        let (looks, envelope) = rpc::read_frame(&message, &LOOK)?;
+        let (looks, envelope) = rpc::read_frame(&message, &LOOK, max_depth)?;
         let parsed = Segment::parse(&message, &looks, &envelope)?;
         let rest = parsed.data()?.get(done..).unwrap_or_default();
         codec.decode(rest, &mut self.assembly)?.map_err(|_| Violation::DataNotBase64)
@@ -215,7 +234,7 @@ impl Group {
 
     fn complete(self) -> Result<Incoming, Violation> {
         let whole = self.assembly.finish()?;
-        if whole.envelope.method(&whole.message).parse() == Ok(Control::Segment) {
+        if Control::of(&whole.envelope, &whole.message) == Some(Control::Segment) {
             return Err(Violation::NestedSegment);
         }
         Ok(whole)

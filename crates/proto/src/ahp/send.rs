@@ -3,16 +3,18 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
+use super::handshake::Role;
 use super::negotiate::Chunking;
+use super::order;
 use super::wire::{self, Codec, Plan};
 use crate::error::{Over, SendError};
 use crate::limits::{Limits, MIN_FRAME_BYTES};
 use crate::machine::{Capacity, Measure, Tag, Transmit};
 use crate::message::{Message, Reader, len64};
 use crate::outbox::Outbox;
-use crate::outgoing::{Outgoing, group_name, measure};
+use crate::outgoing::{Outgoing, check_depth, group_name, measure};
 use crate::pace::Pace;
-use crate::queue::{Finish, Fit, Order, Pick, Queue};
+use crate::queue::{Fit, Order, Pick, Queue};
 
 /// Segments take at most about this long on the wire, so that others get their turn: a twentieth of a second.
 const SEGMENTS_PER_SECOND: u64 = 20;
@@ -71,20 +73,38 @@ pub(super) struct Sender {
     queue: Queue<Item, Group>,
     /// Error answers in place of responses that cannot be sent. They go before all else.
     pub(super) answers: VecDeque<Outgoing>,
-    pace: Pace,
+    pub(super) pace: Pace,
     /// When the last two messages went that needed no segments: one alone is no stream.
     short: [Option<Instant>; 2],
     link: Capacity,
+    role: Role,
+    max_depth: u32,
     seed: [u8; 32],
     groups: u64,
     last_tag: Tag,
 }
 
 impl Sender {
-    pub(super) fn new(limits: &Limits, seed: [u8; 32]) -> Self {
+    pub(super) fn new(role: Role, limits: &Limits, seed: [u8; 32]) -> Self {
         let (queue, link) = (Queue::new(limits.max_queued_bytes), Capacity::of(u64::MAX));
         let (answers, pace, last_tag) = Default::default();
-        Self { queue, answers, pace, short: [None; 2], link, seed, groups: 0, last_tag }
+        Self {
+            queue,
+            answers,
+            pace,
+            short: [None; 2],
+            link,
+            role,
+            max_depth: limits.max_depth,
+            seed,
+            groups: 0,
+            last_tag,
+        }
+    }
+
+    /// Whether an earlier message of this order has not left whole.
+    pub(super) fn has_unfinished(&self, order: Order) -> bool {
+        self.queue.has_unfinished(order)
     }
 
     /// The link's cap changed.
@@ -108,6 +128,9 @@ impl Sender {
     pub(super) fn push(&mut self, out: Outgoing, nature: Nature, order: Order) -> Option<Refused> {
         let measure = measure(&out.message, &self.link);
         let item = Item { out, nature, measure };
+        if let Err(error) = check_depth(&item.out.message, self.max_depth) {
+            return Some(Refused { item, order, error });
+        }
         if nature == Nature::Handshake {
             self.queue.push_first(item, measure.bytes, order);
             return None;
@@ -118,8 +141,7 @@ impl Sender {
     /// The next frame. `theirs` is what the peer takes; `waiting` while that is being asked.
     pub(super) fn poll(
         &mut self,
-        theirs: Option<Chunking>,
-        waiting: bool,
+        (theirs, waiting): (Option<Chunking>, bool),
         codec: &mut Codec,
         now: Instant,
         outbox: &mut Outbox,
@@ -130,11 +152,16 @@ impl Sender {
             return Some(Ok(self.whole(&answer, now, outbox)));
         }
         let slots = theirs.map_or(1, |theirs| usize::try_from(theirs.max_groups).unwrap_or(usize::MAX));
-        let finish = if theirs.is_some_and(|theirs| theirs.settled_cursor) { Finish::PerLane } else { Finish::InOrder };
-        let (link, spare) = (self.link.clone(), self.spare(now));
+        let finish = order::finish(self.role, theirs);
+        let (link, role, spare) = (self.link.clone(), self.role, self.spare(now));
         let fit = |item: &Item| {
-            // Until the peer has said what it takes, only what any peer takes may go, and what it may be waiting for.
-            let can_wait = !matches!(item.nature, Nature::Handshake | Nature::Response);
+            // Until the peer has said what it takes, only what any peer takes may go, and what it may be waiting for: a server
+            // for a client's answer, but no client for any but the handshake's.
+            let can_wait = match item.nature {
+                Nature::Handshake => false,
+                Nature::Response => role == Role::Server,
+                Nature::Common | Nature::Segment => true,
+            };
             if waiting && can_wait && item.measure.bytes > MIN_FRAME_BYTES {
                 Fit::Wait
             } else if fits_frame(item.measure, theirs, &link) {
@@ -223,8 +250,9 @@ impl Sender {
         if let Some(rate) = rate {
             let wire_bytes = plan.total.saturating_mul(plan.longest_frame());
             let limit_ms = u64::try_from(theirs.group_timeout.as_millis()).unwrap_or(u64::MAX);
-            if wire_bytes.saturating_mul(1000).checked_div(rate).is_some_and(|needed_ms| needed_ms > limit_ms) {
-                return Err(SendError::TooSlow { size, limit_ms, rate });
+            let needed_ms = wire_bytes.saturating_mul(1000).checked_div(rate).unwrap_or(u64::MAX);
+            if needed_ms > limit_ms {
+                return Err(SendError::TooSlow { size, needed_ms, limit_ms, rate });
             }
         }
         Ok((plan, theirs.group_timeout))

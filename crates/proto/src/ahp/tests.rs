@@ -1,6 +1,9 @@
 //! Facts about a whole connection, and about two of them with a perfect link in between.
 
+mod handshake;
 mod odd;
+mod refused;
+mod waits;
 
 use std::time::{Duration, Instant};
 
@@ -75,21 +78,21 @@ fn action(channel: &str, seq: u64, len: usize) -> String {
 fn a_handshake_brings_segments_to_applications_that_never_heard_of_them() {
     let now = Instant::now();
     let (mut client, mut server) = (connection(Role::Client, |_| {}), connection(Role::Server, |_| {}));
-    client.handle(Input::send(1, INITIALIZE), now);
+    client.handle(Input::send(Ticket(1), INITIALIZE), now);
     pass(&mut client, &mut server, now);
     assert_eq!(messages(&mut server), [INITIALIZE]);
-    server.handle(Input::send(1, INITIALIZED), now);
+    server.handle(Input::send(Ticket(1), INITIALIZED), now);
     pass(&mut server, &mut client, now);
     assert_eq!(messages(&mut client), [INITIALIZED]);
     assert!(client.peer().is_some_and(|peer| peer.settled_cursor) && server.peer().is_some());
 
     let large = action("a", 5, 100_000);
-    server.handle(Input::send(2, large.clone()), now);
+    server.handle(Input::send(Ticket(2), large.clone()), now);
     let lens = pass(&mut server, &mut client, now);
     assert!(lens.len() > 100 && lens.iter().all(|len| *len <= 1024), "{lens:?}");
     assert_eq!(messages(&mut client), std::slice::from_ref(&large));
     assert_eq!((client.cursor(), client.settled()), (Some(5), 2));
-    client.handle(Input::send(3, large.clone()), now);
+    client.handle(Input::send(Ticket(3), large.clone()), now);
     pass(&mut client, &mut server, now);
     assert_eq!(messages(&mut server), [large]);
 }
@@ -106,7 +109,7 @@ fn thirty_megabytes_pass_in_frames_of_64_kib() {
     };
     let (mut server, mut client) = (connection(Role::Server, wide), connection(Role::Client, wide));
     let large = action("a", 5, 30 << 20);
-    server.handle(Input::send(1, large.clone()), now);
+    server.handle(Input::send(Ticket(1), large.clone()), now);
     let lens = pass(&mut server, &mut client, now);
     assert!(lens.len() < 700 && lens.iter().all(|len| *len <= 65_536));
     assert!(messages(&mut client) == [large]);
@@ -118,7 +121,7 @@ fn the_first_page_of_the_rfc_holds_for_every_length_around_the_cap() {
     for len in 800..1200 {
         let (mut server, mut client) = (agreed(Role::Server), agreed(Role::Client));
         let message = action("a", 1, len);
-        server.handle(Input::send(1, message.clone()), now);
+        server.handle(Input::send(Ticket(1), message.clone()), now);
         let lens = pass(&mut server, &mut client, now);
         assert_eq!(lens.len() == 1, message.len() <= 1024);
         assert_eq!(messages(&mut client), [message]);
@@ -132,8 +135,8 @@ fn a_link_cap_with_overhead_is_never_passed() {
     let mut server = agreed(Role::Server);
     let overhead = crate::machine::Overhead::new(|measure| measure.escaped - measure.bytes + 30);
     server.handle(Input::Capacity(Capacity { cap: 700, overhead }), now);
-    server.handle(Input::send(1, action("a", 1, 5000)), now);
-    server.handle(Input::send(2, action("b", 2, 560)), now);
+    server.handle(Input::send(Ticket(1), action("a", 1, 5000)), now);
+    server.handle(Input::send(Ticket(2), action("b", 2, 560)), now);
     let frames = frames(&mut server, now);
     assert!(frames.len() > 10);
     assert!(frames.iter().all(|frame| crate::json::escaped_len(frame) + 30 <= 700));
@@ -147,7 +150,7 @@ fn a_swept_groups_late_segment_closes_the_link() {
         config.agreed = Some(Chunking::from(&config.limits));
         config.delivery = Delivery::Settled;
     });
-    server.handle(Input::send(1, action("a", 1, 5000)), now);
+    server.handle(Input::send(Ticket(1), action("a", 1, 5000)), now);
     let segments = frames(&mut server, now);
     client.handle(Input::frame(segments[0].clone()), now);
     let due = std::iter::successors(Some(now), |now| Some(*now + SECOND)).take(40);
@@ -171,8 +174,8 @@ fn after_a_refused_initialize_a_large_request_fails_at_once() {
     let now = Instant::now();
     let mut client = connection(Role::Client, |_| {});
     client.handle(Input::Capacity(Capacity::of(2000)), now);
-    client.handle(Input::send(1, padded_initialize(2500)), now);
-    client.handle(Input::send(2, action("a", 1, 3000)), now);
+    client.handle(Input::send(Ticket(1), padded_initialize(2500)), now);
+    client.handle(Input::send(Ticket(2), action("a", 1, 3000)), now);
     assert!(frames(&mut client, now).is_empty());
     let failed = |event: &Event| matches!(event, Event::SendFailed { error: SendError::NoSegments { .. }, .. });
     assert_eq!(events(&mut client).iter().filter(|event| failed(event)).count(), 2);
@@ -182,12 +185,12 @@ fn after_a_refused_initialize_a_large_request_fails_at_once() {
 fn until_the_peer_has_said_what_it_takes_only_what_any_peer_takes_goes() {
     let now = Instant::now();
     let (mut client, mut server) = (connection(Role::Client, |_| {}), connection(Role::Server, |_| {}));
-    client.handle(Input::send(1, INITIALIZE), now);
-    client.handle(Input::send(2, action("a", 1, 100)), now);
-    client.handle(Input::send(3, action("a", 2, 900)), now);
-    client.handle(Input::send(4, action("a", 3, 100)), now);
+    client.handle(Input::send(Ticket(1), INITIALIZE), now);
+    client.handle(Input::send(Ticket(2), action("a", 1, 100)), now);
+    client.handle(Input::send(Ticket(3), action("a", 2, 900)), now);
+    client.handle(Input::send(Ticket(4), action("a", 3, 100)), now);
     assert_eq!(pass(&mut client, &mut server, now).len(), 2);
-    server.handle(Input::send(1, INITIALIZED), now);
+    server.handle(Input::send(Ticket(1), INITIALIZED), now);
     pass(&mut server, &mut client, now);
     assert_eq!(pass(&mut client, &mut server, now).len(), 2);
     assert_eq!(messages(&mut server).len(), 4);
@@ -198,9 +201,9 @@ fn a_message_of_just_what_any_peer_takes_need_not_wait() {
     let now = Instant::now();
     for (len, goes) in [(512, true), (513, false)] {
         let mut client = connection(Role::Client, |_| {});
-        client.handle(Input::send(1, INITIALIZE), now);
+        client.handle(Input::send(Ticket(1), INITIALIZE), now);
         frames(&mut client, now);
-        client.handle(Input::send(2, action("a", 1, len - action("a", 1, 0).len())), now);
+        client.handle(Input::send(Ticket(2), action("a", 1, len - action("a", 1, 0).len())), now);
         assert_eq!(frames(&mut client, now).len() == 1, goes, "{len}");
     }
 }
@@ -214,7 +217,7 @@ fn only_what_has_to_wait_is_charged_while_it_waits() {
     let mut server = Connection::new(Config { role: Role::Server, ..config }, budget.account(Some("host")));
     client.handle(Input::frame(action("a", 1, 10_000)), now);
     assert_eq!(budget.held(), 0, "it goes up as it is");
-    server.handle(Input::send(1, action("a", 2, 100_000)), now);
+    server.handle(Input::send(Ticket(1), action("a", 2, 100_000)), now);
     let segments = frames(&mut server, now);
     client.handle(Input::frame(segments[0].clone()), now);
     let group = budget.held();
@@ -231,7 +234,7 @@ fn segmented(limits: Limits, seq: u64, len: usize, now: Instant) -> Vec<Bytes> {
     let mut server = connection(Role::Server, |config| {
         (config.limits, config.agreed, config.seed) = (limits, Some(Chunking::from(&limits)), [seq as u8; 32]);
     });
-    server.handle(Input::send(seq, action("a", seq, len)), now);
+    server.handle(Input::send(Ticket(seq), action("a", seq, len)), now);
     frames(&mut server, now)
 }
 
@@ -268,7 +271,8 @@ fn as_many_groups_of_the_largest_message_as_we_advertise_can_be_open() {
 #[test]
 fn time_in_which_we_do_not_read_counts_half_when_a_group_is_evicted() {
     let start = Instant::now();
-    let limits = limits(|_| {});
+    // The time that the group has is nearly all of the 30 s.
+    let limits = limits(|limits| limits.max_message_bytes = 512 << 10);
     let segments = segmented(limits, 1, 500_000, start);
     for (paused, seconds, goes) in [(false, 10, true), (true, 10, false), (true, 20, true)] {
         let budget = Budget::new(BudgetConfig { process_bytes: 700_000, principal_bytes: 700_000, floor_bytes: 0 });
@@ -279,7 +283,8 @@ fn time_in_which_we_do_not_read_counts_half_when_a_group_is_evicted() {
         let other = budget.account(Some("other"));
         let schedule = crate::budget::Schedule { started: later, timeout: SECOND };
         assert!(other.reserve(300_000, schedule).is_err());
-        assert!(client.poll_timeout().is_some_and(|at| at <= later), "it looks also while it is paused");
+        let is_due = client.poll_timeout().is_some_and(|at| at <= later);
+        assert_eq!(is_due, goes, "it has to be given up at once, also while it is paused");
         client.handle(Input::Timeout, later);
         let evicted = matches!(client.poll_transmit(later), Some(Transmit::Close(CloseReason::Evicted)));
         assert_eq!(evicted, goes);
@@ -327,19 +332,19 @@ fn segments_are_not_too_long_and_smaller_while_others_wait_and_on_a_slow_link() 
     };
     let longest = |frames: &[Bytes]| frames.iter().map(Bytes::len).max().unwrap();
     let mut server = connection(Role::Server, wide);
-    server.handle(Input::send(1, action("a", 1, 910_000)), now);
+    server.handle(Input::send(Ticket(1), action("a", 1, 910_000)), now);
     assert!((196_600..=196_608).contains(&longest(&frames(&mut server, now))));
-    (2..4).for_each(|n| server.handle(Input::send(n, action("a", n, 910_000)), now));
+    (2..4).for_each(|n| server.handle(Input::send(Ticket(n), action("a", n, 910_000)), now));
     let shared = frames(&mut server, now);
     assert!((60_000..=65_536).contains(&shared[0].len()) && longest(&shared) > 190_000);
 
     // A hundred kilobytes a second: a twentieth of that is less than what a segment should have.
     let mut later = now;
-    (4..11).for_each(|n| server.handle(Input::send(n, action("a", n, 99_900)), now));
+    (4..11).for_each(|n| server.handle(Input::send(Ticket(n), action("a", n, 99_900)), now));
     while server.poll_transmit(later).is_some() {
         later += SECOND;
     }
-    server.handle(Input::send(11, action("a", 11, 910_000)), later);
+    server.handle(Input::send(Ticket(11), action("a", 11, 910_000)), later);
     assert!((16_000..=16_384).contains(&longest(&frames(&mut server, later))));
 }
 
@@ -351,10 +356,10 @@ fn segments_are_smaller_when_short_messages_have_just_gone() {
         config.agreed = Some(Chunking::from(&config.limits));
     });
     let mut first_after = |short: u64, pause: u64, now| {
-        (0..short).for_each(|n| server.handle(Input::send(n, action("a", n, 10)), now));
+        (0..short).for_each(|n| server.handle(Input::send(Ticket(n), action("a", n, 10)), now));
         assert_eq!(frames(&mut server, now).len() as u64, short);
         let later = now + Duration::from_millis(pause);
-        server.handle(Input::send(9, action("b", 9, 900_000)), later);
+        server.handle(Input::send(Ticket(9), action("b", 9, 900_000)), later);
         frames(&mut server, later)[0].len()
     };
     // One short message is no stream of them.
@@ -369,7 +374,8 @@ fn an_ordered_response_that_cannot_be_sent_is_answered_and_the_link_lives() {
     let mut server = connection(Role::Server, |_| {});
     server.handle(Input::Capacity(Capacity::of(1000)), now);
     server.handle(Input::frame(r#"{"jsonrpc":"2.0","id":5,"method":"subscribe","params":{"channel":"a"}}"#), now);
-    server.handle(Input::send(1, format!(r#"{{"jsonrpc":"2.0","id":5,"result":"{}"}}"#, "x".repeat(5000))), now);
+    server
+        .handle(Input::send(Ticket(1), format!(r#"{{"jsonrpc":"2.0","id":5,"result":"{}"}}"#, "x".repeat(5000))), now);
     let sent = frames(&mut server, now);
     assert_eq!(sent.len(), 1);
     assert!(sent[0].starts_with(br#"{"jsonrpc":"2.0","id":5,"error":{"code":-32011,"#), "{sent:?}");
@@ -380,9 +386,9 @@ fn an_ordered_response_that_cannot_be_sent_is_answered_and_the_link_lives() {
 fn a_channel_far_back_in_an_action_orders_it_all_the_same() {
     let now = Instant::now();
     let mut server = agreed(Role::Server);
-    server.handle(Input::send(1, action("a", 1, 9000)), now);
+    server.handle(Input::send(Ticket(1), action("a", 1, 9000)), now);
     let late = r#"{"jsonrpc":"2.0","method":"action","params":{"action":"PAD","channel":"a","serverSeq":2}}"#;
-    server.handle(Input::send(2, late.replace("PAD", &"x".repeat(700))), now);
+    server.handle(Input::send(Ticket(2), late.replace("PAD", &"x".repeat(700))), now);
     let sent = frames(&mut server, now);
     assert!(sent.last().is_some_and(|frame| frame.starts_with(br#"{"jsonrpc":"2.0","method":"action""#)), "{sent:?}");
 }
@@ -395,9 +401,9 @@ fn a_request_is_known_by_its_id_and_method_wherever_they_stand() {
         r#"{"jsonrpc":"2.0","id":7,"pad":"PAD","method":"subscribe","params":{"channel":"a"}}"#,
     ] {
         let (mut client, mut server) = (agreed(Role::Client), agreed(Role::Server));
-        client.handle(Input::send(1, request.replace("PAD", &"x".repeat(700))), now);
+        client.handle(Input::send(Ticket(1), request.replace("PAD", &"x".repeat(700))), now);
         frames(&mut client, now);
-        server.handle(Input::send(1, action("a", 1, 3000)), now);
+        server.handle(Input::send(Ticket(1), action("a", 1, 3000)), now);
         let segments = frames(&mut server, now);
         client.handle(Input::frame(segments[0].clone()), now);
         client.handle(Input::frame(r#"{"jsonrpc":"2.0","id":7,"result":{}}"#), now);
@@ -411,10 +417,10 @@ fn a_request_is_known_by_its_id_and_method_wherever_they_stand() {
 fn a_request_of_the_server_with_the_id_of_our_handshake_is_not_its_answer() {
     let now = Instant::now();
     let (mut client, mut server) = (connection(Role::Client, |_| {}), connection(Role::Server, |_| {}));
-    client.handle(Input::send(1, INITIALIZE), now);
+    client.handle(Input::send(Ticket(1), INITIALIZE), now);
     pass(&mut client, &mut server, now);
     client.handle(Input::frame(r#"{"jsonrpc":"2.0","id":1,"method":"resourceRead"}"#), now);
-    server.handle(Input::send(1, INITIALIZED), now);
+    server.handle(Input::send(Ticket(1), INITIALIZED), now);
     pass(&mut server, &mut client, now);
     assert!(client.peer().is_some());
 }
@@ -433,7 +439,7 @@ fn a_message_of_exactly_the_limit_arrives_in_any_spelling() {
         });
         let theirs = Chunking { max_frame_bytes: 1500, max_message_bytes: 1 << 20, ..Chunking::from(&ours) };
         let mut server = connection(Role::Server, |config| config.agreed = Some(theirs));
-        server.handle(Input::send(1, message.clone()), now);
+        server.handle(Input::send(Ticket(1), message.clone()), now);
         for frame in frames(&mut server, now) {
             let (front, data) = frame.split_at(130);
             let escaped = String::from_utf8(data.to_vec()).unwrap().replace('/', r"\/");
@@ -453,11 +459,11 @@ fn a_message_is_refused_that_would_take_a_millisecond_too_long() {
             config.agreed = Some(Chunking { group_timeout: timeout, ..chunking });
         });
         let mut later = now;
-        (0..7).for_each(|n| server.handle(Input::send(n, action("a", n, 99_900)), now));
+        (0..7).for_each(|n| server.handle(Input::send(Ticket(n), action("a", n, 99_900)), now));
         while server.poll_transmit(later).is_some() {
             later += SECOND;
         }
-        server.handle(Input::send(9, action("a", 9, 900_000)), later);
+        server.handle(Input::send(Ticket(9), action("a", 9, 900_000)), later);
         frames(&mut server, later)
     };
     let sent = send(100 * SECOND);

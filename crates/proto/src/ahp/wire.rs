@@ -11,12 +11,13 @@ use bytes::{BufMut, Bytes, BytesMut};
 use strum::EnumString;
 
 use crate::assembly::Assembly;
+use crate::envelope::{AhpMembers, ENVELOPE, Envelope, is_version_2};
 use crate::error::{Over, SendError, Violation};
 use crate::json::{self, Found, Kind, Number, Path, Paths};
 use crate::machine::Capacity;
 use crate::message::{Message, Reader, len_usize, len64};
 use crate::outgoing::largest;
-use crate::rpc::{self, ENVELOPE, Envelope};
+use crate::rpc;
 
 /// A message has fewer segments than this.
 pub(crate) const TOTAL_LIMIT: u64 = 1 << 16;
@@ -30,6 +31,13 @@ pub(crate) enum Control {
     /// One piece of a message.
     #[strum(serialize = "ahp/messageSegment")]
     Segment,
+}
+
+impl Control {
+    /// The method of a message, if it belongs to the framing layer.
+    pub(crate) fn of(envelope: &Envelope, message: &Message) -> Option<Self> {
+        envelope.method(message)?.parse().ok()
+    }
 }
 
 const HEAD: &str = r#"{"jsonrpc":"2.0","method":"ahp/messageSegment","params":{"groupId":""#;
@@ -190,13 +198,13 @@ impl<'a> Segment<'a> {
 
     /// Reads a segment in any legal spelling. `looks` and `envelope` are those of `frame`.
     pub(crate) fn parse(frame: &'a Message, looks: &Paths<LOOKS>, envelope: &Envelope) -> Result<Self, Violation> {
-        if envelope.id.is_some() {
+        if envelope.id_value().is_some() {
             return Err(Violation::SegmentWithId);
         }
-        if !envelope.is_version_2(frame) {
+        if !is_version_2(frame, looks) {
             return Err(Violation::SegmentNotJsonRpc);
         }
-        if envelope.params.is_none_or(|params| params.kind != Kind::Object) {
+        if envelope.params().is_none_or(|params| params.kind != Kind::Object) {
             return Err(Violation::SegmentParamsNotObject);
         }
         let keys = [(GROUP_ID_AT, "groupId"), (INDEX_AT, "index"), (TOTAL_AT, "total"), (DATA_AT, "data")];
@@ -249,7 +257,7 @@ pub(crate) fn decoded_len(data: &[u8]) -> u64 {
 }
 
 /// What is looked for in each message: the envelope, a segment's params, and what orders a message.
-pub(crate) const LOOKS: usize = 12;
+pub(crate) const LOOKS: usize = 16;
 pub(crate) static LOOK: [Path; LOOKS] = [
     ENVELOPE[0],
     ENVELOPE[1],
@@ -263,13 +271,38 @@ pub(crate) static LOOK: [Path; LOOKS] = [
     &["params", "data"],
     &["params", "channel"],
     &["params", "serverSeq"],
+    &["params", "action", "type"],
+    &["params", "origin", "clientId"],
+    &["params", "origin", "clientSeq"],
+    &["params", "rejectionReason"],
 ];
 const GROUP_ID_AT: usize = 6;
 const INDEX_AT: usize = 7;
 const TOTAL_AT: usize = 8;
 const DATA_AT: usize = 9;
 pub(crate) const CHANNEL_AT: usize = 10;
-pub(crate) const SERVER_SEQ_AT: usize = 11;
+const SERVER_SEQ_AT: usize = 11;
+pub(crate) const ACTION_AT: usize = 12;
+const ORIGIN_CLIENT_AT: usize = 13;
+const ORIGIN_SEQ_AT: usize = 14;
+const REJECTION_AT: usize = 15;
+
+/// What is found in the params of a message with this method.
+pub(crate) fn members(message: &Message, looks: &Paths<LOOKS>, method: &str) -> AhpMembers {
+    let channel = looks.get(CHANNEL_AT);
+    let action_type = looks.get(ACTION_AT);
+    if method != "action" {
+        return AhpMembers { channel, action_type, ..AhpMembers::default() };
+    }
+    AhpMembers {
+        channel,
+        seq: rpc::number(message, looks.get(SERVER_SEQ_AT)).to_u64(),
+        action_type,
+        origin_client: looks.get(ORIGIN_CLIENT_AT),
+        origin_seq: rpc::number(message, looks.get(ORIGIN_SEQ_AT)).to_u64(),
+        is_rejected: looks.get(REJECTION_AT).is_some_and(|reason| reason.kind == Kind::String),
+    }
+}
 
 fn string<'a>(frame: &'a Message, found: Option<Found>) -> Option<Cow<'a, [u8]>> {
     rpc::string(frame, found).map(|text| match text {
@@ -307,7 +340,7 @@ mod tests {
     /// Decodes a text that is inside a JSON string.
     fn decode(codec: &mut Codec, data: &[u8]) -> (Result<(), usize>, u64) {
         let schedule = Schedule { started: Instant::now(), timeout: Duration::from_secs(1) };
-        let mut into = Assembly::begin(&Budget::default().account(None), 1, schedule, &LOOK).unwrap();
+        let mut into = Assembly::begin(&Budget::default().account(None), (1, 9), schedule, &LOOK).unwrap();
         into.push(b"\"").unwrap();
         let done = codec.decode(data, &mut into).unwrap();
         (done, into.len() - 1)
@@ -355,7 +388,7 @@ mod tests {
         let message = Message::from(frame.to_vec());
         let looks = json::find(message.slices(), &LOOK).map_err(Violation::FrameNotJson)?;
         let envelope = Envelope::read(&looks)?;
-        assert_eq!(envelope.method(&message).parse(), Ok(Control::Segment));
+        assert_eq!(envelope.method(&message).unwrap().parse(), Ok(Control::Segment));
         proven(&Segment::parse(&message, &looks, &envelope)?)
     }
 

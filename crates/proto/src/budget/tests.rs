@@ -55,7 +55,8 @@ fn a_stranger_has_only_the_floor() {
 
 #[test]
 fn connections_share_the_blocks_that_messages_have_let_go_of() {
-    let budget = budget();
+    // A small one keeps no blocks.
+    let budget = Budget::default();
     let (one, two) = (budget.account(None), budget.account(None));
     let message = |account: &Account| {
         let mut buffer = buffer::Buffer::pooled(account.blocks());
@@ -305,4 +306,130 @@ fn what_may_be_advertised_fits_the_grant() {
         let grant = config.floor_bytes + config.principal_bytes.min(config.process_bytes);
         assert!(group_cost(largest) <= grant && group_cost(largest + largest / 1000 + 4096) > grant);
     }
+}
+
+/// Two groups of principals within their fair share, which have brought most of what they declared.
+fn within_their_share(start: Instant) -> (Budget, [Grant; 2]) {
+    let budget = Budget::new(BudgetConfig { process_bytes: 3 << 20, principal_bytes: 3 << 20, floor_bytes: 0 });
+    let schedule = Schedule { started: start, timeout: 512 * SECOND };
+    let groups = ["a", "b"].map(|name| budget.account(Some(name)).reserve_group(1 << 20, schedule).unwrap());
+    groups.iter().for_each(|group| group.note_progress(900 << 10, start + SECOND));
+    (budget, groups)
+}
+
+#[test]
+fn a_group_that_makes_no_progress_goes_first_even_far_ahead_of_its_schedule_and_within_its_share() {
+    let start = Instant::now();
+    let (budget, [still, moving]) = within_their_share(start);
+    let account = budget.account(Some("third"));
+    moving.note_progress((900 << 10) + STEP, start + 20 * SECOND);
+    assert!(account.reserve(2 << 20, schedule(start + 30 * SECOND)).is_err());
+    assert!(!still.evicted() && !moving.evicted(), "29 s are not long");
+    assert!(account.reserve(2 << 20, schedule(start + 31 * SECOND)).is_err());
+    assert!(still.evicted() && !moving.evicted());
+}
+
+#[test]
+fn a_drip_is_no_progress() {
+    let start = Instant::now();
+    let (budget, [drip, moving]) = within_their_share(start);
+    for second in 2..=31 {
+        drip.note_progress((900 << 10) + second, start + u32::try_from(second).unwrap() * SECOND);
+        moving.note_progress((900 << 10) + 600 * second, start + u32::try_from(second).unwrap() * SECOND);
+    }
+    assert!(budget.account(Some("third")).reserve(2 << 20, schedule(start + 31 * SECOND)).is_err());
+    assert!(drip.evicted() && !moving.evicted());
+}
+
+#[test]
+fn a_group_whose_connection_we_do_not_read_stands_still_for_no_fault_of_its_own() {
+    let start = Instant::now();
+    let (budget, [paused, other]) = within_their_share(start);
+    other.note_progress(1 << 20, start + 55 * SECOND);
+    paused.share.clock.pause(true, start + 10 * SECOND);
+    let account = budget.account(Some("third"));
+    assert!(account.reserve(2 << 20, schedule(start + 60 * SECOND)).is_err());
+    assert!(!paused.evicted());
+    paused.share.clock.pause(false, start + 60 * SECOND);
+    assert!(account.reserve(2 << 20, schedule(start + 81 * SECOND)).is_err());
+    assert!(paused.evicted() && !other.evicted());
+}
+
+/// Shares of 1000 bytes, of which 200 and 300 are reserved for the first two, and none for the others.
+fn shares(principal_bytes: u64) -> [Budget; SHARES] {
+    Budget::split(BudgetConfig { process_bytes: 1000, principal_bytes, floor_bytes: 0 }, [200, 300, 0, 0])
+}
+
+#[test]
+fn what_is_reserved_for_a_share_is_left_for_it_by_the_others() {
+    let (shares, now) = (shares(1000), schedule(Instant::now()));
+    let [first, second, third, _] = shares.each_ref().map(|share| share.account(Some("a")));
+    assert!(third.reserve(501, now).is_err());
+    let _third = third.reserve(500, now).unwrap();
+    assert!(second.reserve(301, now).is_err());
+    let _second = second.reserve(300, now).unwrap();
+    assert!(first.reserve(201, now).is_err() && second.reserve(1, now).is_err());
+    let first = first.reserve(200, now).unwrap();
+    assert_eq!(shares.each_ref().map(Budget::held), [200, 300, 500, 0]);
+    assert_eq!(shares.each_ref().map(Budget::used), [200, 300, 500, 0]);
+    // What one share has given back is still its own.
+    drop(first);
+    assert!(third.reserve(1, now).is_err());
+}
+
+#[test]
+fn a_share_may_use_what_nobody_has_reserved() {
+    let (shares, now) = (shares(1000), schedule(Instant::now()));
+    let first = shares[0].account(Some("a"));
+    let most = first.reserve(700, now).unwrap();
+    assert!(first.reserve(1, now).is_err());
+    assert!(first.could_grant(700) && !first.could_grant(701));
+    drop(most);
+    let stranger = shares[0].account(None);
+    assert!(!stranger.could_grant(1));
+}
+
+#[test]
+fn a_principals_quota_has_the_same_shares() {
+    let (shares, now) = (shares(600), schedule(Instant::now()));
+    let [first, second, third, _] = shares.each_ref().map(|share| share.account(Some("a")));
+    assert!(third.reserve(101, now).is_err());
+    let _third = third.reserve(100, now).unwrap();
+    let _second = second.reserve(300, now).unwrap();
+    assert!(first.reserve(201, now).is_err());
+    let _first = first.reserve(200, now).unwrap();
+    // Another principal has what is left of the process's bytes.
+    let other = shares[0].account(Some("b"));
+    assert!(other.reserve(301, now).is_err() && other.reserve(300, now).is_ok());
+}
+
+#[test]
+fn only_bytes_that_the_asking_share_would_get_are_evicted() {
+    let (shares, begin) = (shares(1000), Instant::now());
+    let late = schedule(begin + 9 * SECOND);
+    let other = shares[0].account(Some("b"));
+    let within = shares[1].account(Some("a")).reserve(300, schedule(begin)).unwrap();
+    let beyond = shares[2].account(Some("a")).reserve(400, schedule(begin)).unwrap();
+    assert!(other.reserve(400, late).is_err());
+    assert!(beyond.evicted() && !within.evicted());
+}
+
+#[test]
+fn what_has_arrived_and_waits_for_something_else_may_have_to_go_again() {
+    let (budget, begin) = (Budget::new(BudgetConfig { principal_bytes: 1000, ..budget().config() }), Instant::now());
+    let (greedy, other) = (budget.account(Some("a")), budget.account(Some("b")));
+    let mut grant = greedy.reserve(1000, schedule(begin)).unwrap();
+    grant.complete(900);
+    assert!(other.reserve(400, schedule(begin + 20 * SECOND)).is_err());
+    assert!(!grant.evicted());
+    grant.wait(schedule(begin + 20 * SECOND));
+    // Time counts although the connection that it came on is not read.
+    greedy.clock().pause(true, begin + 20 * SECOND);
+    grant.note_received(500);
+    assert!(other.reserve(400, schedule(begin + 25 * SECOND)).is_err());
+    assert!(!grant.evicted(), "it is ahead of its time");
+    assert!(other.reserve(400, schedule(begin + 29 * SECOND)).is_err());
+    assert!(grant.evicted() && grant.bytes() == 900);
+    drop(grant);
+    assert_eq!((budget.held(), budget.used()), (0, 0));
 }

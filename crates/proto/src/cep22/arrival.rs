@@ -68,12 +68,13 @@ impl Arrival {
         (config, account): (&Config, &Account),
         (now, read): (Instant, Duration),
     ) -> Result<Self, Violation> {
-        let schedule = Schedule { started: now, timeout: config.hard_timeout };
-        let assembly = Assembly::begin(account, start.bytes, schedule, &PATHS);
+        let time = config.limits.time_for(start.bytes);
+        let schedule = Schedule { started: now, timeout: time };
+        let assembly = Assembly::begin(account, (start.bytes, config.limits.max_depth), schedule, &PATHS);
         let assembly = assembly.map_err(|_| Violation::NoRoom(start.bytes))?;
         let (passed, chunks, bytes, hash, held, marks) = Default::default();
         let (first, window) = (head.highest, len_usize(config.window.into()));
-        let [soft, hard] = [config.soft_timeout, config.hard_timeout].map(|time| read.saturating_add(time));
+        let [soft, hard] = [config.soft_timeout, config.hard_timeout.max(time)].map(|time| read.saturating_add(time));
         let next = first.saturating_add(1);
         Ok(Self { head, start, first, next, passed, chunks, bytes, window, assembly, hash, held, marks, soft, hard })
     }
@@ -147,6 +148,11 @@ impl Arrival {
             return Some(Violation::TimedOut(self.bytes));
         }
         self.assembly.is_evicted().then_some(Violation::NoRoom(self.start.bytes))
+    }
+
+    /// Whether others need its room more.
+    pub(super) fn is_evicted(&self) -> bool {
+        self.assembly.is_evicted()
     }
 
     pub(super) const fn progress(&self) -> Progress {

@@ -5,11 +5,12 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
+use crate::envelope::Kind;
 use crate::error::Violation;
 use crate::machine::Meta;
 use crate::message::Message;
 use crate::recent::hash_of;
-use crate::rpc::{Kind, error_response};
+use crate::rpc::error_response;
 
 use super::wire::{OWN_TOKEN, Text};
 
@@ -84,7 +85,7 @@ impl Book {
     pub(super) fn note_received(&mut self, text: &Text, meta: &Meta) -> bool {
         let Some(id) = text.envelope.id_key(&text.message) else { return true };
         let key = Key::of(&meta.peer, id);
-        if text.envelope.kind == Kind::Request {
+        if text.envelope.kind() == Kind::Request {
             let token = text.token(OWN_TOKEN).map(|(_, token)| token.into());
             self.incoming.insert(key, Incoming { token, frame: meta.id.clone() });
             return true;

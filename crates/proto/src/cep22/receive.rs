@@ -4,16 +4,18 @@ use std::time::Instant;
 
 use bytes::Bytes;
 
+use crate::envelope::Kind;
 use crate::error::{Over, Violation};
 use crate::json;
 use crate::machine::{Event, Meta};
-use crate::message::len64;
-use crate::rpc::Kind;
+use crate::message::{Edit, len64};
+use crate::rpc::{self, IdKey};
+use crate::salvage::Salvage;
 
+use super::Connection;
 use super::arrival::{Arrival, Head};
 use super::book::{Key, Peer, may_be};
 use super::wire::{ABORT, FRAME_TYPE, Start, TOKEN, Text, quick_chunk};
-use super::{Connection, LOOK_AGAIN};
 
 impl Connection {
     /// Takes a frame: a part of a transfer, or a whole message. A bad one fails alone.
@@ -25,10 +27,30 @@ impl Connection {
         if !self.book.note_frame(meta) {
             return self.outbox.count("frame-twice");
         }
-        if let Err(violation) = self.read_frame(bytes, meta, now) {
-            let ordinal = self.next_ordinal();
-            self.outbox.receive_failed(ordinal, violation, None);
+        if let Err(violation) = self.read_frame(bytes.clone(), meta, now) {
+            self.refuse(&bytes, meta, violation);
         }
+    }
+
+    /// A frame is no message. If it was meant as a request, its sender gets an error; if as an answer, the caller here.
+    fn refuse(&mut self, bytes: &[u8], meta: &Meta, violation: Violation) {
+        let meant = Salvage::read(bytes).into_iter().next();
+        let named = meant.and_then(|meant| Some((meant.kind, meant.id?)));
+        let mut reply = None;
+        match named {
+            // What is not awaited any more is not told.
+            Some((Kind::Response, id)) => {
+                let is_first = self.book.answer(Key::of(&meta.peer, IdKey::of(&id))) != Some(false);
+                reply = is_first.then(|| rpc::receive_failed(&id, &violation));
+            }
+            Some((_, id)) => {
+                let Meta { peer, id: about, .. } = meta.clone();
+                self.control(rpc::refused(&id, &violation), Meta { peer, about, ..Meta::default() });
+            }
+            None => {}
+        }
+        let ordinal = self.next_ordinal();
+        self.outbox.receive_failed(ordinal, violation, reply);
     }
 
     /// Gives up transfers that took too long, or that others need the room of.
@@ -54,10 +76,10 @@ impl Connection {
                 Ok(()) => return Ok(()),
             }
         }
-        let text = Text::read(bytes.into(), true)?;
+        let text = Text::arrived(bytes.into(), self.config.limits.max_depth)?;
         if text.is_part() {
             self.part(&text, meta, now);
-        } else if text.envelope.kind == Kind::Other {
+        } else if text.envelope.kind() == Kind::Other {
             return Err(Violation::MessageNotJsonRpc);
         } else {
             let ordinal = self.next_ordinal();
@@ -108,9 +130,6 @@ impl Connection {
             return Err(Violation::TransferInFlight);
         }
         self.admit(&start, &head.meta.peer)?;
-        if self.arriving.is_empty() {
-            self.look_at = now.checked_add(LOOK_AGAIN);
-        }
         let mut arrival = Arrival::begin(head, start, (&self.config, &self.account), (now, self.read))?;
         arrival.head.ordinal = self.next_ordinal();
         let head = arrival.head.clone();
@@ -184,7 +203,7 @@ impl Connection {
         if !self.book.note_received(text, &meta) {
             return self.outbox.count("answer-twice");
         }
-        let mut message = text.message.clone();
+        let mut edit = Edit::default();
         if text.is_progress()
             && let Some((span, token)) = text.token(TOKEN)
             && let Some(asked) = self.book.asked.get(Key::of(&meta.peer, Some(&*token)))
@@ -192,11 +211,12 @@ impl Connection {
             if asked.injected {
                 return self.outbox.count("progress-swallowed");
             }
-            if *message.read(span) != *asked.token {
-                message = message.splice(span, asked.token.clone());
+            if *text.message.read(span) != *asked.token {
+                edit = Edit::replace(span, asked.token.clone());
             }
         }
-        self.outbox.event(Event::Message { message, ordinal, meta });
+        let (message, envelope) = (edit.apply(&text.message), Box::new(text.envelope.after(&edit)));
+        self.outbox.event(Event::Message { message, envelope, ordinal, meta });
     }
 
     /// A transfer breaks a rule, or its time is up.
@@ -229,7 +249,8 @@ impl Connection {
     }
 
     const fn next_ordinal(&mut self) -> u64 {
-        self.ordinal = self.ordinal.saturating_add(1);
-        self.ordinal
+        let ordinal = self.ordinal;
+        self.ordinal = ordinal.saturating_add(1);
+        ordinal
     }
 }

@@ -6,13 +6,12 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
+use crate::envelope::Kind;
 use crate::error::{Over, SendError};
-use crate::json::Span;
 use crate::machine::{Capacity, Event, Measure, Meta, Receipt, Refusal, Tag, Ticket, Transmit};
 use crate::message::{Message, len64};
-use crate::outgoing::{Outgoing, measure};
+use crate::outgoing::{Outgoing, check_depth, measure};
 use crate::queue::SMALL_RUN;
-use crate::rpc::Kind;
 
 use super::book::{Asked, Key, Name, Peer};
 use super::cut::Plan;
@@ -81,13 +80,18 @@ impl Queues {
 impl Connection {
     /// Takes a message of the application's.
     pub(super) fn send(&mut self, ticket: Ticket, message: Message, mut meta: Meta) {
-        let text = Text::read(message.clone(), false).ok().filter(|text| text.envelope.kind != Kind::Other);
-        let Some(mut text) = text else {
-            let instead = Outgoing::new(Some(ticket), message, meta).fail(SendError::NotJsonRpc, &mut self.outbox);
-            return instead.into_iter().for_each(|instead| self.control(instead.message, instead.meta));
+        let text = Text::to_send(message.clone()).ok().filter(|text| text.envelope.kind() != Kind::Other);
+        let text = text.ok_or(SendError::NotJsonRpc);
+        let text = text.and_then(|text| check_depth(&message, self.config.limits.max_depth).map(|()| text));
+        let mut text = match text {
+            Ok(text) => text,
+            Err(error) => {
+                let instead = Outgoing::new(Some(ticket), message, meta).fail(error, &mut self.outbox);
+                return instead.into_iter().for_each(|instead| self.control(instead.message, instead.meta));
+            }
         };
-        let kind = text.envelope.kind;
-        let id = text.envelope.id_text(&text.message).map(|id| Bytes::copy_from_slice(&id));
+        let kind = text.envelope.kind();
+        let id = text.envelope.id(&text.message).map(|id| Bytes::copy_from_slice(&id));
         let key = text.envelope.id_key(&text.message).map(|id| Key::of(&meta.peer, id));
         let request = key.filter(|_| kind == Kind::Request);
         let token = match key {
@@ -222,11 +226,11 @@ impl Connection {
     fn ask(&mut self, key: Key, id: Bytes, text: &mut Text, peer: &Peer) -> Option<Arc<str>> {
         self.book.answered.insert(key, false);
         let place = text.token_place().filter(|_| self.config.inject_tokens);
-        let (written, token) = if let Some((at, before, after)) = place {
+        let (written, token) = if let Some((span, before, after)) = place {
             self.out.injected = self.out.injected.saturating_add(1);
             let token = format!("bb-{:x}-{:x}", self.config.seed, self.out.injected);
             let insert = format!(r#"{before}"{token}"{after}"#);
-            text.message = text.message.splice(Span { start: at, end: at }, insert.into());
+            text.message = text.message.splice(span, insert.into());
             (Bytes::new(), token)
         } else {
             let (span, token) = text.token(OWN_TOKEN)?;

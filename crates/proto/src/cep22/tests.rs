@@ -64,7 +64,7 @@ impl End {
     }
 
     fn send(&mut self, ticket: u64, text: impl Into<String>) {
-        self.put(Input::send(ticket, text.into()));
+        self.put(Input::send(Ticket(ticket), text.into()));
     }
 
     fn send_to(&mut self, ticket: u64, text: impl Into<String>, peer: &str) {

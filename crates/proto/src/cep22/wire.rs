@@ -6,11 +6,11 @@ use std::fmt::{Arguments, Write as _};
 use bytes::{BufMut, Bytes, BytesMut};
 use sha2::{Digest, Sha256};
 
+use crate::envelope::{ENVELOPE, Envelope, Kind};
 use crate::error::Violation;
 use crate::json::{self, Kind as Json, Number, Path, Paths, Span};
 use crate::message::Message;
 use crate::outgoing::Look;
-use crate::rpc::{ENVELOPE, Envelope, Kind};
 
 /// What we look for in every frame and message: the envelope, then the members of a transfer frame.
 pub(super) static PATHS: [Path; 17] = [
@@ -59,19 +59,29 @@ pub(super) struct Text {
 }
 
 impl Text {
-    /// Reads a text. Of an answer that need not be `whole`, only until its id was seen: its receiver checks the rest.
+    /// Reads a text to send. Of an answer, only until its id was seen: its receiver checks the rest.
     ///
     /// # Errors
     /// What was read is not one JSON object, or a key of the envelope comes twice.
-    pub(super) fn read(message: Message, whole: bool) -> Result<Self, Violation> {
-        let enough = |look: &Look<17>| !whole && look.has_id() && look.envelope.kind == Kind::Response;
+    pub(super) fn to_send(message: Message) -> Result<Self, Violation> {
+        let enough = |look: &Look<17>| look.envelope.has_id() && look.envelope.kind() == Kind::Response;
         let Look { envelope, looks: paths, .. } = Look::new(&message, &PATHS, enough)?;
         Ok(Self { message, envelope, paths })
     }
 
+    /// Reads a text that arrived, which may be nested `max_depth` deep.
+    ///
+    /// # Errors
+    /// It is not one JSON object, nested too deep, or a key of the envelope comes twice.
+    pub(super) fn arrived(message: Message, max_depth: u32) -> Result<Self, Violation> {
+        let Look { envelope, looks: paths, .. } = Look::within(&message, &PATHS, max_depth, |_| false)?;
+        Ok(Self { message: message.checked(max_depth), envelope, paths })
+    }
+
     /// Whether this is `notifications/progress`.
     pub(super) fn is_progress(&self) -> bool {
-        self.envelope.kind == Kind::Notification && self.envelope.method(&self.message) == "notifications/progress"
+        self.envelope.kind() == Kind::Notification
+            && self.envelope.method(&self.message).is_some_and(|method| method == "notifications/progress")
     }
 
     /// Whether this is a frame of a transfer, well formed or not.
@@ -92,22 +102,25 @@ impl Text {
         (text.len() <= MAX_TOKEN).then_some((found.span, text))
     }
 
-    /// Where a token can be put into a request that has none, and the text around it.
-    pub(super) fn token_place(&self) -> Option<(u64, &'static str, &'static str)> {
+    /// Where a token can be put into a request that has none: what it replaces, and the text around it. Some clients write
+    /// `null` where they have none.
+    pub(super) fn token_place(&self) -> Option<(Span, &'static str, &'static str)> {
         let (object, before, [alone, followed]) =
             match (self.paths.get(PARAMS), self.paths.get(META), self.paths.get(OWN_TOKEN)) {
-                (_, _, Some(_)) => return None,
+                (_, _, Some(token)) => return (token.kind == Json::Null).then_some((token.span, "", "")),
                 (_, Some(meta), None) => (meta, r#""progressToken":"#, ["", ","]),
                 (Some(params), None, None) => (params, r#""_meta":{"progressToken":"#, ["}", "},"]),
                 (None, None, None) => {
-                    return Some((self.envelope.method?.span.end, r#","params":{"_meta":{"progressToken":"#, "}}"));
+                    let at = self.envelope.method_end()?;
+                    return Some((Span { start: at, end: at }, r#","params":{"_meta":{"progressToken":"#, "}}"));
                 }
             };
         let at = object.span.start.saturating_add(1);
         // An object that begins with more white space than this is no real one.
         let front = self.message.read(Span { start: at, end: at.saturating_add(4096) });
         let first = front.iter().find(|byte| !byte.is_ascii_whitespace())?;
-        (object.kind == Json::Object).then_some((at, before, if *first == b'}' { alone } else { followed }))
+        let after = if *first == b'}' { alone } else { followed };
+        (object.kind == Json::Object).then_some((Span { start: at, end: at }, before, after))
     }
 
     /// The place of a transfer frame, of which no member comes twice.

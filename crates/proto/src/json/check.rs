@@ -8,9 +8,6 @@ use super::text::{hex, short_escape};
 use super::visit::{Kind, Visit};
 use crate::message::len64;
 
-/// Deepest nesting of arrays and objects; each takes a bit of a `u128`.
-pub const MAX_DEPTH: usize = 128;
-
 /// Why bytes are not one JSON text, and where.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("{fault} at byte {offset}")]
@@ -27,8 +24,8 @@ pub enum Fault {
     /// A byte that the grammar does not allow there.
     #[error("not JSON")]
     Syntax,
-    /// An array or object inside of [`MAX_DEPTH`] others.
-    #[error("nested deeper than {MAX_DEPTH}")]
+    /// An array or object inside of as many others as may be open.
+    #[error("nested too deep")]
     TooDeep,
     /// One value was complete, and another one begins.
     #[error("a second JSON value")]
@@ -44,7 +41,7 @@ pub enum Fault {
 /// A push checker of the grammar of RFC 8259: feed it pieces, then finish.
 ///
 /// The verdict does not depend on how the text was cut. Bytes inside of strings are not checked to be UTF-8; that is
-/// the work of [`Utf8`](super::Utf8).
+/// the work of [`Utf8`](super::Utf8). The check is iterative: what it holds is a bit for each open array or object.
 #[derive(Clone, Debug)]
 pub struct Scanner<V = ()> {
     visit: V,
@@ -57,9 +54,16 @@ pub struct Scanner<V = ()> {
 }
 
 impl<V: Visit> Scanner<V> {
-    /// A checker that has seen nothing yet.
+    /// A checker that has seen nothing yet, for a text that may nest as deep as it likes: one that was checked before,
+    /// or of which a bit of memory for each byte can be spared.
     pub fn new(visit: V) -> Self {
-        Self { visit, offset: 0, state: State::Value, nest: Nest::default(), capture: Capture::default(), error: None }
+        Self::with_max_depth(visit, u32::MAX)
+    }
+
+    /// A checker that has seen nothing yet, and refuses an array or object inside of `max_depth` others.
+    pub fn with_max_depth(visit: V, max_depth: u32) -> Self {
+        let (state, nest, capture) = (State::Value, Nest::new(max_depth), Capture::default());
+        Self { visit, offset: 0, state, nest, capture, error: None }
     }
 
     /// Bytes found good so far.
@@ -70,6 +74,16 @@ impl<V: Visit> Scanner<V> {
     /// What has been seen so far.
     pub const fn visitor(&self) -> &V {
         &self.visit
+    }
+
+    /// How many arrays and objects may be open.
+    pub(crate) const fn max_depth(&self) -> u32 {
+        self.nest.limit()
+    }
+
+    /// Bytes that it has allocated for the arrays and objects that are open.
+    pub(crate) fn allocated(&self) -> usize {
+        self.nest.allocated()
     }
 
     /// Checks the next piece. After an error, every further piece gets the same one.

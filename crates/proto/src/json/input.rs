@@ -1,6 +1,6 @@
 //! What the scanner reads from, and the containers that it is in.
 
-use super::check::{Fault, MAX_DEPTH, State};
+use super::check::{Fault, State};
 use super::special::plain_len;
 
 /// A piece, and how far it was read.
@@ -61,17 +61,44 @@ pub(super) const fn is_space(byte: u8) -> bool {
     matches!(byte, b' ' | b'\n' | b'\r' | b'\t')
 }
 
-/// The open containers, a bit each, the innermost lowest: 1 is an object.
-#[derive(Clone, Copy, Debug, Default)]
+/// The open containers, a bit each: 1 is an object.
+#[derive(Clone, Debug)]
 pub(super) struct Nest {
+    /// The innermost up to 128, the innermost of all lowest.
     bits: u128,
-    depth: usize,
+    /// Those around them. Few texts have any, so that this is small.
+    outer: Option<Box<Outer>>,
+    depth: u32,
+    limit: u32,
 }
 
+/// Containers around those in `bits`, 128 at a time.
+#[derive(Clone, Debug, Default)]
+struct Outer(Vec<u128>);
+
+/// Containers in `bits`.
+const WORD: u32 = 128;
+/// Words that are allocated at once: a deep text takes little more than it needs.
+const WORDS: usize = 16;
+
 impl Nest {
+    pub(super) const fn new(limit: u32) -> Self {
+        Self { bits: 0, outer: None, depth: 0, limit }
+    }
+
+    pub(super) const fn limit(&self) -> u32 {
+        self.limit
+    }
+
     #[inline(always)]
-    pub(super) const fn depth(&self) -> usize {
-        self.depth
+    pub(super) fn depth(&self) -> usize {
+        usize::try_from(self.depth).unwrap_or(usize::MAX)
+    }
+
+    /// Bytes that were allocated.
+    pub(super) fn allocated(&self) -> usize {
+        let words = |outer: &Outer| outer.0.capacity().saturating_mul(size_of::<u128>());
+        self.outer.as_ref().map_or(0, |outer| words(outer).saturating_add(size_of::<Outer>()))
     }
 
     #[inline(always)]
@@ -81,8 +108,11 @@ impl Nest {
 
     #[inline(always)]
     pub(super) fn push(&mut self, object: bool) -> Result<(), Fault> {
-        if self.depth == MAX_DEPTH {
+        if self.depth >= self.limit {
             return Err(Fault::TooDeep);
+        }
+        if self.depth.is_multiple_of(WORD) && self.depth > 0 {
+            self.spill();
         }
         self.bits = self.bits << 1 | u128::from(object);
         self.depth = self.depth.wrapping_add(1);
@@ -94,5 +124,22 @@ impl Nest {
     pub(super) fn pop(&mut self) {
         self.bits >>= 1;
         self.depth = self.depth.wrapping_sub(1);
+        if self.depth.is_multiple_of(WORD) {
+            self.restore();
+        }
+    }
+
+    #[cold]
+    fn spill(&mut self) {
+        let Outer(outer) = &mut **self.outer.get_or_insert_default();
+        if outer.len() == outer.capacity() {
+            outer.reserve_exact(WORDS);
+        }
+        outer.push(self.bits);
+    }
+
+    #[cold]
+    fn restore(&mut self) {
+        self.bits = self.outer.as_mut().and_then(|outer| outer.0.pop()).unwrap_or_default();
     }
 }

@@ -211,26 +211,57 @@ fn an_error_stays() {
 }
 
 #[test]
-fn depth_128_is_legal_and_129_is_not() {
-    for (open, close) in [("[", "]"), ("{\"a\":", "}"), ("[{\"a\":", "}]")] {
-        let each = open.matches(['[', '{']).count();
-        let nested = |depth: usize| format!("{}1{}", open.repeat(depth / each), close.repeat(depth / each));
-        assert_eq!(check(nested(128).as_bytes()), Ok(()));
-        let deep = format!("{}[]{}", open.repeat(128 / each), close.repeat(128 / each));
-        assert_eq!(
-            check(deep.as_bytes()),
-            Err(JsonError { fault: Fault::TooDeep, offset: u64::try_from(open.len() * 128 / each).unwrap() })
-        );
-        agrees(nested(128).as_bytes());
+fn the_limit_on_depth_is_legal_and_one_more_is_not() {
+    let check = |text: &str, limit| {
+        let mut scanner = Scanner::with_max_depth((), limit);
+        scanner.feed(text.as_bytes()).and_then(|()| scanner.finish())
+    };
+    for limit in [1, 2, 100, 127, 128, 129, 256, 1000, 10_000] {
+        for (open, close) in [("[", "]"), ("{\"a\":", "}"), ("[{\"a\":", "}]")] {
+            let each = open.matches(['[', '{']).count();
+            let times = limit as usize / each;
+            let nested = format!("{}1{}", open.repeat(times), close.repeat(times));
+            assert_eq!(check(&nested, limit), Ok(()), "{limit} of {open}");
+            let most = u32::try_from(times * each).unwrap();
+            let deep = format!("{}[]{}", open.repeat(times), close.repeat(times));
+            let refused = JsonError { fault: Fault::TooDeep, offset: u64::try_from(open.len() * times).unwrap() };
+            assert_eq!(check(&deep, most), Err(refused), "{limit} of {open}");
+        }
     }
-    assert_eq!(check(&[b'['; 128]), unfinished(128));
+    assert_eq!(self::check(&[b'['; 128]), unfinished(128));
+}
+
+#[test]
+fn what_closes_is_what_opened_at_any_depth() {
+    // An object inside of 127, of 128 and of 129 arrays, and so on.
+    for outer in [1, 127, 128, 129, 255, 256, 257, 5000] {
+        let text = |close: &str| format!("{}{{\"a\":[1{close}{}", "[".repeat(outer), "]".repeat(outer));
+        assert_eq!(check(text("]}").as_bytes()), Ok(()), "{outer}");
+        let fault = check(text("}]").as_bytes()).unwrap_err();
+        assert_eq!((fault.fault, fault.offset), (Fault::Syntax, outer as u64 + 7));
+        let wrong = format!("{}{{}}{}", "[".repeat(outer), "]".repeat(outer - 1) + "}");
+        assert_eq!(check(wrong.as_bytes()).unwrap_err().fault, Fault::Syntax, "{outer}");
+    }
 }
 
 #[test]
 fn a_million_brackets_are_refused_at_the_limit() {
-    let mut scanner = Scanner::new(());
-    assert_eq!(scanner.feed(&vec![b'['; 1_000_000]), Err(JsonError { fault: Fault::TooDeep, offset: 128 }));
+    let mut scanner = Scanner::with_max_depth((), 128);
+    let error = JsonError { fault: Fault::TooDeep, offset: 128 };
+    assert_eq!(scanner.feed(&vec![b'['; 1_000_000]), Err(error));
     assert_eq!(scanner.offset(), 128);
+}
+
+#[test]
+fn a_bit_is_held_for_each_level() {
+    let mut scanner = Scanner::new(());
+    assert_eq!(scanner.allocated(), 0);
+    scanner.feed(&[b'['; 128]).unwrap();
+    assert_eq!(scanner.allocated(), 0);
+    scanner.feed(&vec![b'['; 10_000 - 128]).unwrap();
+    assert_eq!(scanner.allocated(), 1280 + 24);
+    scanner.feed(&vec![b'['; 1_000_000]).unwrap();
+    assert!(scanner.allocated() < 1_010_000 / 8 + 512, "{}", scanner.allocated());
 }
 
 #[test]

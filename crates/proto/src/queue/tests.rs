@@ -165,6 +165,18 @@ fn an_urgent_message_that_needs_a_group_becomes_free() {
 }
 
 #[test]
+fn a_lane_is_unfinished_while_a_message_of_it_waits_or_is_under_way() {
+    let mut bench = Bench::new(2, Finish::InOrder);
+    bench.push(&[('X', A), ('b', B), ('f', Order::Free)]);
+    let lanes = |bench: &Bench| (bench.queue.has_unfinished(A), bench.queue.has_unfinished(B));
+    assert_eq!(lanes(&bench), (true, true));
+    assert_eq!((bench.step().unwrap(), bench.step().unwrap()), ("f.".into(), "X".into()));
+    assert_eq!(lanes(&bench), (true, true));
+    assert_eq!((bench.step().unwrap(), bench.step().unwrap()), ("X".into(), "X.".into()));
+    assert_eq!(lanes(&bench), (false, true));
+}
+
+#[test]
 fn nothing_lands_at_a_place_that_no_flight_has() {
     let mut queue: Queue<char, ()> = Queue::new(25);
     queue.land(0);

@@ -1,31 +1,30 @@
 //! From lines to messages: raw ones as they are, frames by group, all else for the log.
 
 use std::collections::BTreeMap;
+use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
 use super::MAX_TOTAL;
-use crate::assembly::Assembly;
+use crate::assembly::{Assembled, Assembly};
 use crate::budget::{Account, Schedule};
 use crate::clock::ReadClock;
-use crate::error::{Differs, Over, SendError, Violation};
+use crate::envelope::{ENVELOPE, Envelope, Kind};
+use crate::error::{Differs, Over, Violation};
 use crate::limits::Limits;
+use crate::line::{self, Line};
 use crate::machine::{Event, Meta, Progress, Subject};
 use crate::message::{Message, len_usize, len64};
 use crate::outbox::Outbox;
-use crate::outgoing::{Look, check};
 use crate::recent::Recent;
-use crate::rpc::{self, ENVELOPE, Envelope, Kind};
+use crate::rpc;
+use crate::salvage::Salvage;
 
-/// How often to look whether the budget wants room back.
-const LOOK_AGAIN: Duration = Duration::from_millis(250);
 /// What a frame ahead of a gap costs beside its bytes: its place in the tree and its allocation.
 const HELD_COST: u64 = 64;
 /// What any other frame costs: its place, in a list that may have doubled. Its header cost the peer three times that.
 const PLACE_COST: u64 = 16;
-/// A longer id is not kept for an answer.
-const MAX_ID: usize = 256;
 
 /// Messages on their way in.
 #[derive(Debug)]
@@ -38,15 +37,30 @@ pub(super) struct Receiver {
     /// Names of ended groups, so that late frames of them begin nothing.
     ended: Recent<u128, (), 2048>,
     ordinals: u64,
+    lines: u64,
+    /// Error responses for the peer, to requests of its that were given up.
+    pub(super) replies: Vec<Message>,
     /// While we do not read, no group grows older.
     pub(super) clock: ReadClock,
-    look_at: Option<Instant>,
+    /// When something last came.
+    heard: Option<Instant>,
 }
 
 impl Receiver {
     pub(super) fn new(limits: Limits, max_line_bytes: u64, account: Account) -> Self {
         let (groups, ended, clock) = (Vec::new(), Recent::default(), account.clock());
-        Self { limits, max_line_bytes, account, groups, ended, ordinals: 0, clock, look_at: None }
+        Self {
+            limits,
+            max_line_bytes,
+            account,
+            groups,
+            ended,
+            ordinals: 0,
+            lines: 0,
+            replies: Vec::new(),
+            clock,
+            heard: None,
+        }
     }
 
     pub(super) fn line(&mut self, mut line: Bytes, meta: Meta, now: Instant, outbox: &mut Outbox) {
@@ -56,48 +70,60 @@ impl Receiver {
         if line.iter().all(u8::is_ascii_whitespace) {
             return;
         }
+        self.lines = self.lines.saturating_add(1);
         let fits = Over::check(len64(line.len()), self.max_line_bytes).map_err(Violation::LineTooLong);
         if let Some(frame) = Frame::read(&line) {
             let numbers = fits.and(frame.numbers);
             return self.frame(&Frame { numbers, ..frame }, meta, now, outbox);
         }
-        let message = Message::from(line.clone());
         if let Err(violation) = fits {
-            let look = Look::new(&message, &ENVELOPE, |look| look.has_id() && look.has_kind()).ok();
-            let answers = look.and_then(|look| answered_id(&look.envelope, &message));
-            fail(self.ordinal(), violation, answers, outbox);
-        } else if check(&message).is_ok() {
-            outbox.event(Event::Message { message, ordinal: self.ordinal(), meta });
-        } else {
-            outbox.count("line-that-is-no-message");
-            outbox.event(Event::Line(line));
+            return self.fail(Caller::read(&line), violation, None, outbox);
+        }
+        match Line::read(&line, self.limits.max_depth) {
+            Line::Message(message, envelope) => {
+                outbox.event(Event::Message { message, envelope, ordinal: self.ordinal(), meta });
+            }
+            Line::Bad(why, meant) => {
+                let number = self.lines;
+                let answers = line::report((number, &line), (why, &meant), || self.ordinal(), outbox);
+                self.replies.extend(answers);
+            }
+            Line::Log(line) => {
+                outbox.count("line-that-is-no-message");
+                outbox.event(Event::Line(line));
+            }
         }
     }
 
     /// Gives up what is too old, and what has to make room.
     pub(super) fn timeout(&mut self, now: Instant, outbox: &mut Outbox) {
-        self.look_at = now.checked_add(LOOK_AGAIN);
         let reading = self.clock.read(now);
-        let over = |group: &mut Group| group.deadline <= reading || group.assembly.is_evicted();
+        let over = |group: &mut Group| group.due() <= reading || group.assembly.is_evicted();
         for group in self.groups.extract_if(.., over).collect::<Vec<_>>() {
             self.ended.insert(group.id, ());
             let received = group.received();
             if group.assembly.is_evicted() {
-                fail(group.ordinal, Violation::NoRoom(received), group.answers, outbox);
+                self.fail(group.caller, Violation::NoRoom(received), Some(group.ordinal), outbox);
                 continue;
             }
             outbox.count("group-expired");
             outbox.event(Event::Expired { ordinal: group.ordinal, received });
             // The caller of a request still needs its answer.
-            if group.answers.is_some() {
-                fail(group.ordinal, Violation::TimedOut(received), group.answers, outbox);
+            if group.caller.is_some() {
+                self.fail(group.caller, Violation::TimedOut(received), Some(group.ordinal), outbox);
             }
         }
     }
 
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
-        let sweep = self.clock.when(self.groups.first()?.deadline);
-        sweep.into_iter().chain(self.look_at).min()
+        // What has to make room does so at once.
+        let evicted = self.heard.filter(|_| self.groups.iter().any(|group| group.assembly.is_evicted()));
+        evicted.or_else(|| self.clock.when(self.groups.iter().map(Group::due).min()?))
+    }
+
+    /// Whom to wake when a group here has to go.
+    pub(super) fn wake_with(&self, waker: &Waker) {
+        self.account.wake_with(waker);
     }
 
     /// Gives a frame to its group, which it may begin and complete.
@@ -109,21 +135,42 @@ impl Receiver {
             }
             if let Err(violation) = self.begin(frame, meta, now) {
                 self.ended.insert(frame.id, ());
-                return fail(self.ordinal(), violation, None, outbox);
+                return self.fail(frame.caller(), violation, None, outbox);
             }
         }
         let Some(group) = self.groups.get_mut(place) else { return };
+        let before = group.received();
         let added = group.add(frame, self.limits.max_message_bytes, now);
+        if added.is_ok() && group.received() > before {
+            group.soft = self.clock.read(now).saturating_add(self.limits.progress_timeout());
+        }
         if added.is_ok() && group.next() < group.total {
             let (subject, done) = (Subject::Incoming(group.ordinal), group.received());
             return outbox.progress(Progress { subject, done, total: group.declared.max(done) });
         }
         self.ended.insert(frame.id, ());
-        let Group { ordinal, meta, answers, assembly, .. } = self.groups.remove(place);
+        let Group { ordinal, meta, caller, assembly, .. } = self.groups.remove(place);
         match added.and_then(|()| assembly.finish()) {
-            Ok(whole) => outbox.event(Event::Message { message: whole.message, ordinal, meta }),
-            Err(violation) => fail(ordinal, violation, answers, outbox),
+            Ok(Assembled { message, envelope, .. }) => {
+                let envelope = Box::new(envelope);
+                outbox.event(Event::Message { message, envelope, ordinal, meta });
+            }
+            Err(violation) => self.fail(caller, violation, Some(ordinal), outbox),
         }
+    }
+
+    /// Reports a message that fails. Whoever asked hears of it: our own caller in the event, the peer's in an error response.
+    fn fail(&mut self, caller: Option<Caller>, violation: Violation, ordinal: Option<u64>, outbox: &mut Outbox) {
+        let ordinal = ordinal.unwrap_or_else(|| self.ordinal());
+        let reply = match &caller {
+            Some(Caller::Ours(id)) => Some(rpc::receive_failed(id, &violation)),
+            Some(Caller::Peer(id)) => {
+                self.replies.push(rpc::refused(id, &violation));
+                None
+            }
+            None => None,
+        };
+        outbox.receive_failed(ordinal, violation, reply);
     }
 
     /// Lets a group in of which this is the first frame to arrive.
@@ -134,16 +181,27 @@ impl Receiver {
             return Err(Violation::TooManyGroups(limit));
         }
         let declared = len64(frame.data.len()).saturating_mul(total.into()).min(self.limits.max_message_bytes);
-        let schedule = Schedule { started: now, timeout: self.limits.sweep_after() };
-        let assembly =
-            Assembly::begin(&self.account, declared, schedule, &ENVELOPE).map_err(|_| Violation::NoRoom(declared))?;
-        if self.groups.is_empty() {
-            self.look_at = now.checked_add(LOOK_AGAIN);
-        }
-        let (id, ordinal, deadline) = (frame.id, self.ordinal(), self.clock.read(now).saturating_add(schedule.timeout));
-        let (starts, held, held_bytes, answers) = Default::default();
-        let group = Group { id, ordinal, meta, deadline, total, declared, starts, held, held_bytes, answers, assembly };
-        self.groups.push(group);
+        let schedule = Schedule { started: now, timeout: self.limits.time_for(declared) };
+        let assembly = Assembly::begin(&self.account, (declared, self.limits.max_depth), schedule, &ENVELOPE)
+            .map_err(|_| Violation::NoRoom(declared))?;
+        self.heard = Some(now);
+        let (soft, grace) = (self.limits.progress_timeout(), self.limits.grace);
+        let (started, ordinal) = (self.clock.read(now), self.ordinal());
+        self.groups.push(Group {
+            id: frame.id,
+            ordinal,
+            meta,
+            soft: started.saturating_add(soft),
+            hard: started.saturating_add(schedule.timeout.max(soft)),
+            grace,
+            total,
+            declared,
+            starts: Vec::new(),
+            held: BTreeMap::new(),
+            held_bytes: 0,
+            caller: None,
+            assembly,
+        });
         Ok(())
     }
 
@@ -159,8 +217,12 @@ pub(super) struct Group {
     id: u128,
     ordinal: u64,
     meta: Meta,
-    /// When it is given up, by the time during which we read.
-    deadline: Duration,
+    /// When it is given up unless more of it comes, by the time during which we read.
+    soft: Duration,
+    /// When it is given up however it goes on: the longer it is, the later.
+    hard: Duration,
+    /// How much later that is done: what was sent in time may still be on its way.
+    grace: Duration,
     total: u32,
     /// Bytes in all, if the other frames are as long as the first that came.
     declared: u64,
@@ -168,12 +230,17 @@ pub(super) struct Group {
     starts: Vec<usize>,
     held: BTreeMap<u32, Box<[u8]>>,
     held_bytes: u64,
-    /// The id of the request of ours that this seems to answer.
-    answers: Option<Bytes>,
+    /// Who has to hear if it comes to nothing, as far as its first frame tells.
+    caller: Option<Caller>,
     assembly: Assembly<6>,
 }
 
 impl Group {
+    /// When it is given up.
+    fn due(&self) -> Duration {
+        self.soft.min(self.hard).saturating_add(self.grace)
+    }
+
     /// The first frame that is missing.
     fn next(&self) -> u32 {
         u32::try_from(self.starts.len()).unwrap_or(u32::MAX)
@@ -204,7 +271,7 @@ impl Group {
         let added = self.append(data, now);
         if index == 0 {
             let envelope = Envelope::read(self.assembly.looks()).ok();
-            self.answers = envelope.and_then(|envelope| answered_id(&envelope, &Message::from(data.clone())));
+            self.caller = envelope.and_then(|envelope| Caller::of(&envelope, &Message::from(data.clone())));
         }
         added?;
         while let Some(data) = self.held.remove(&self.next()) {
@@ -264,6 +331,41 @@ impl Frame {
         };
         Some(Self { id: read_uuid(uuid)?, numbers, data: line.slice_ref(fields.next()?) })
     }
+
+    /// Who has to hear if the message comes to nothing that this frame begins.
+    fn caller(&self) -> Option<Caller> {
+        let is_first = matches!(self.numbers, Ok((0, _)));
+        if is_first { Caller::read(&self.data) } else { None }
+    }
+}
+
+/// Who asked for what a message is about, with the id of the request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Caller {
+    /// The message answers a request of ours.
+    Ours(Bytes),
+    /// The message is a request of the peer's.
+    Peer(Bytes),
+}
+
+impl Caller {
+    /// Reads the id out of the front of a message. The peer's request may yet have a result behind it, but that is none.
+    fn of(envelope: &Envelope, front: &Message) -> Option<Self> {
+        Self::from(Salvage::of(envelope, front))
+    }
+
+    /// Reads it out of a text that need not be JSON.
+    fn read(text: &[u8]) -> Option<Self> {
+        Salvage::read(text).into_iter().next().and_then(Self::from)
+    }
+
+    fn from(meant: Salvage) -> Option<Self> {
+        match meant.kind {
+            Kind::Request => Some(Self::Peer(meant.id?)),
+            Kind::Response => Some(Self::Ours(meant.id?)),
+            Kind::Notification | Kind::Other => None,
+        }
+    }
 }
 
 /// Reads 8-4-4-4-12 hex digits of any case.
@@ -278,23 +380,6 @@ fn read_uuid(text: &[u8; 36]) -> Option<u128> {
 fn number(text: &[u8]) -> Option<u64> {
     let digits = text.iter().all(u8::is_ascii_digit);
     std::str::from_utf8(text).ok().filter(|_| digits)?.parse().ok()
-}
-
-/// The id in the front of a message, if that is a response.
-fn answered_id(envelope: &Envelope, front: &Message) -> Option<Bytes> {
-    let id = envelope.id_text(front).filter(|_| envelope.kind == Kind::Response)?;
-    (1..=MAX_ID).contains(&id.len()).then(|| Bytes::copy_from_slice(&id))
-}
-
-/// Reports a message that fails, with the error that the caller of the request should see which it answers.
-fn fail(ordinal: u64, violation: Violation, answers: Option<Bytes>, outbox: &mut Outbox) {
-    let reply = answers.map(|id| match violation {
-        Violation::MessageTooLarge(over) | Violation::LineTooLong(over) => {
-            rpc::send_failed(&id, &SendError::TooLarge(over))
-        }
-        _ => rpc::error_response(&id, &violation.to_string(), violation.name()),
-    });
-    outbox.receive_failed(ordinal, violation, reply);
 }
 
 #[cfg(test)]
@@ -336,20 +421,22 @@ mod tests {
     }
 
     #[test]
-    fn the_id_of_an_early_answer_is_found_and_of_anything_else_not() {
-        let id = |text: &str| {
+    fn who_has_to_hear_is_found_in_the_front() {
+        let caller = |text: &str| {
             let paths = crate::json::Paths::new(&ENVELOPE);
             let mut scanner = crate::json::Scanner::new(paths);
             scanner.feed(text.as_bytes()).unwrap();
-            let envelope = Envelope::read(scanner.visitor()).unwrap();
-            answered_id(&envelope, &Message::from(text.to_owned()))
+            Caller::of(&Envelope::read(scanner.visitor()).unwrap(), &Message::from(text.to_owned()))
         };
-        assert_eq!(id(r#"{"jsonrpc":"2.0","id":7,"result":{"a":"#), Some("7".into()));
-        assert_eq!(id(r#"{"id":"q","error":{}}"#), Some("\"q\"".into()));
-        assert_eq!(id(r#"{"jsonrpc":"2.0","id":7"#), None);
-        assert_eq!(id(r#"{"jsonrpc":"2.0","id":7,"method":"m","result":1"#), None);
-        assert_eq!(id(r#"{"jsonrpc":"2.0","result":{"id":7}"#), None);
-        assert_eq!(id(r#"{"result":1,"id":12"#), None, "perhaps not all of the id");
-        assert_eq!(id(&format!(r#"{{"id":"{}","result":1"#, "x".repeat(300))), None);
+        let ours = |id: &'static str| Some(Caller::Ours(id.into()));
+        let peer = |id: &'static str| Some(Caller::Peer(id.into()));
+        assert_eq!(caller(r#"{"jsonrpc":"2.0","id":7,"result":{"a":"#), ours("7"));
+        assert_eq!(caller(r#"{"id":"q","error":{}}"#), ours("\"q\""));
+        assert_eq!(caller(r#"{"jsonrpc":"2.0","id":7"#), None);
+        assert_eq!(caller(r#"{"jsonrpc":"2.0","id":7,"method":"m","params":{"#), peer("7"));
+        assert_eq!(caller(r#"{"jsonrpc":"2.0","method":"m","params":{"id":7"#), None);
+        assert_eq!(caller(r#"{"jsonrpc":"2.0","result":{"id":7}"#), None);
+        assert_eq!(caller(r#"{"result":1,"id":12"#), None, "perhaps not all of the id");
+        assert_eq!(caller(&format!(r#"{{"id":"{}","result":1"#, "x".repeat(300))), None);
     }
 }

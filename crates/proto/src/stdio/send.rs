@@ -51,6 +51,13 @@ impl Sender {
     /// The next line.
     pub(super) fn transmit(&mut self, now: Instant, outbox: &mut Outbox) -> Option<Transmit> {
         let (raw, limits) = (self.line.min(MAX_RAW), self.waiting.limits);
+        while let Some(answer) = self.waiting.next_answer() {
+            if len64(answer.message.len()) <= raw {
+                let tag = self.waiting.last_tag.next();
+                return Some(answer.frame(tag, answer.message.to_bytes(), answer.message.len(), outbox));
+            }
+            outbox.count("answer-too-large");
+        }
         let slots = len_usize(limits.max_groups.into());
         let fit = |out: &Outgoing| if len64(out.message.len()) <= raw { Fit::Frame } else { Fit::Group };
         loop {
@@ -72,7 +79,7 @@ impl Sender {
                     self.groups = self.groups.saturating_add(1);
                     let (name, reader) = (uuid(group_name(&self.seed, self.groups)), Reader::new(out.message.clone()));
                     let group = Group { out, name, index: 0, total, step, reader };
-                    self.waiting.queue.launch(rank, group, now, limits.group_timeout)
+                    self.waiting.queue.launch(rank, group, now, limits.group_timeout())
                 }
             };
             let group = self.waiting.queue.flight(place)?;

@@ -43,7 +43,7 @@ impl End {
     }
 
     fn send(&mut self, ticket: u64, text: impl Into<Message>) {
-        self.handle(Input::send(ticket, text));
+        self.handle(Input::send(Ticket(ticket), text));
     }
 
     fn line(&mut self) -> Option<Bytes> {

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use ahp::{Transport, TransportError, TransportMessage};
 use breakbulk_proto::ahp::Connection;
-use breakbulk_proto::{Capacity, CloseReason, Event, Input, Machine, Message, Transmit};
+use breakbulk_proto::{Capacity, CloseReason, Event, Input, Machine, Message, Ticket, Transmit};
 use bytes::Bytes;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
@@ -157,7 +157,7 @@ impl Driver {
                 Some(message) => {
                     self.tape.note(|record| record.accepted.push(message.clone()));
                     self.ticket += 1;
-                    Some(Input::send(self.ticket, message))
+                    Some(Input::send(Ticket(self.ticket), message))
                 }
                 None => Some(Input::Close(CloseReason::Normal)),
             },

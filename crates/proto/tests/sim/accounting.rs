@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use breakbulk_proto::ahp::{Chunking, Config, Connection, Role};
-use breakbulk_proto::{Budget, BudgetConfig, Input, Limits, LimitsConfig, Machine, Transmit};
+use breakbulk_proto::{Budget, BudgetConfig, Input, Limits, LimitsConfig, Machine, Ticket, Transmit};
 use bytes::Bytes;
 
 use crate::sim::rng::Rng;
@@ -60,7 +60,7 @@ fn frames(server: &mut Connection, rng: &mut Rng, now: Instant) -> Vec<Segment> 
         let text = format!(
             r#"{{"jsonrpc":"2.0","method":"action","params":{{"channel":"c{n}","text":"{text}","serverSeq":{n}}}}}"#
         );
-        server.handle(Input::send(n, text), now);
+        server.handle(Input::send(Ticket(n), text), now);
     }
     let frame = |transmit| match transmit {
         Transmit::Frame { bytes, .. } => Some(bytes.to_bytes()),

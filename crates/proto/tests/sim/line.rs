@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use breakbulk_proto::ahp::Connection;
-use breakbulk_proto::{Capacity, CloseReason, Input, Machine, Measure, json};
+use breakbulk_proto::{Capacity, CloseReason, Input, Machine, Measure, Ticket, json};
 use bytes::Bytes;
 
 use crate::sim::end::End;
@@ -37,7 +37,7 @@ impl Line {
         self.tickets += 1;
         ledger.handed((self.id, UP), self.tickets, out.lane.clone(), out.text.as_bytes());
         if let Some(near) = &mut self.near {
-            near.machine.handle(Input::send(self.tickets, out.text.clone()), now);
+            near.machine.handle(Input::send(Ticket(self.tickets), out.text.clone()), now);
         }
     }
 
@@ -46,7 +46,7 @@ impl Line {
         let Some(far) = &mut self.far else { return };
         let ticket = self.desk.handed(out);
         ledger.handed((self.id, DOWN), ticket, out.lane.clone(), out.text.as_bytes());
-        far.machine.handle(Input::send(ticket, out.text.clone()), now);
+        far.machine.handle(Input::send(Ticket(ticket), out.text.clone()), now);
     }
 
     /// The link breaks. Each end learns of it in its own time.

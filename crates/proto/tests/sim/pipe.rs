@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use breakbulk_proto::stdio::{Config, Connection};
 use breakbulk_proto::{
-    Budget, BudgetConfig, Capacity, CloseReason, Event, Input, Limits, LimitsConfig, Machine, Transmit,
+    Budget, BudgetConfig, Capacity, CloseReason, Event, Input, Limits, LimitsConfig, Machine, Ticket, Transmit,
 };
 use bytes::Bytes;
 
@@ -74,7 +74,7 @@ impl World {
             max_message_bytes: 34 << 10,
             max_frame_bytes: 4096,
             max_groups: 64,
-            group_timeout: Duration::from_secs(10),
+            group_timeout: Some(Duration::from_secs(10)),
             ..LimitsConfig::default()
         };
         let limits = Limits::prove(config, &budget).expect("the limits hold together");
@@ -147,7 +147,7 @@ impl World {
         let lane = if self.manner.late > 0 { Lane::Free } else { Lane::Named("pipe".into()) };
         self.ledger.handed((writer as u64, UP), n, lane, line.as_bytes());
         self.tally.one("pipe messages");
-        self.writers[writer].handle(Input::send(n, sent), self.now);
+        self.writers[writer].handle(Input::send(Ticket(n), sent), self.now);
     }
 
     /// Somebody else writes something.

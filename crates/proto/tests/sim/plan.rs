@@ -162,8 +162,9 @@ impl Plan {
             // Below 1,024 a handshake may itself need segments; then nobody in the middle can read it.
             max_frame_bytes: rng.range(if self.is_read_in_the_middle() { 1024 } else { 512 }, 4096),
             max_message_bytes: rng.range(room / 3, room).max(rng.pick(&[0, room])),
+            max_depth: LimitsConfig::default().max_depth,
             max_groups: rng.pick(&[1, 2, 3, 8]),
-            group_timeout: timeout,
+            group_timeout: Some(timeout),
             grace: rng.millis(0, 50),
             max_queued_bytes: rng.range(64 << 10, 512 << 10),
             max_held_bytes: rng.pick(&[4 << 10, 16 << 10, 256 << 10, 256 << 10]),

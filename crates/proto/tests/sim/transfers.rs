@@ -231,7 +231,7 @@ impl World {
     fn event(&mut self, at: usize, event: Event) {
         trace(|| format!("{} event {event:?}", self.peers[at].name));
         match event {
-            Event::Message { message, meta, ordinal } => {
+            Event::Message { message, meta, ordinal, .. } => {
                 let text = message.to_bytes();
                 if at == 0 { self.asked(&text, &meta) } else { self.answered(at, &text, ordinal) }
             }

@@ -52,6 +52,7 @@ enum DeliverySpec {
 struct LimitsSpec {
     frame: Option<u64>,
     message: Option<u64>,
+    depth: Option<u32>,
     groups: Option<u32>,
     timeout: Option<u64>,
     grace: Option<u64>,
@@ -123,13 +124,14 @@ impl Setup {
     }
 
     fn limits(&self) -> Result<Limits, String> {
-        let LimitsSpec { frame, message, groups, timeout, grace, queued, held } = self.limits;
+        let LimitsSpec { frame, message, depth, groups, timeout, grace, queued, held } = self.limits;
         let default = LimitsConfig::default();
         let config = LimitsConfig {
             max_frame_bytes: frame.unwrap_or(default.max_frame_bytes),
             max_message_bytes: message.unwrap_or(default.max_message_bytes),
+            max_depth: depth.unwrap_or(default.max_depth),
             max_groups: groups.unwrap_or(default.max_groups),
-            group_timeout: timeout.map_or(default.group_timeout, Duration::from_millis),
+            group_timeout: timeout.map(Duration::from_millis),
             grace: grace.map_or(default.grace, Duration::from_millis),
             max_queued_bytes: queued.unwrap_or(default.max_queued_bytes),
             max_held_bytes: held.unwrap_or(default.max_held_bytes),

@@ -4,10 +4,14 @@ use std::collections::BTreeMap;
 use std::fmt::Debug;
 
 use breakbulk_proto::ahp::Chunking;
-use breakbulk_proto::{Meta, Progress, Subject};
+use breakbulk_proto::json::Found;
+use breakbulk_proto::{Kind, Message, Meta, Progress, Subject};
+use serde::Deserialize;
+use serde_json::{Value, json};
 
 use super::drive::Driver;
 use super::expect::{Expect, FramesLike};
+use super::record::Arrived;
 use super::step::MetaSpec;
 use super::text::{Text, shown};
 use super::wire;
@@ -46,9 +50,72 @@ pub(super) fn differences(driver: &mut Driver<'_>, expect: &Expect) -> Vec<Strin
         let frames: Vec<Text> = record.frames.iter().map(|frame| Text(frame.to_vec())).collect();
         differ("frames", list(&frames), list(&expect.frames));
     }
+    found.extend(driver.record.messages.iter().flat_map(misread));
     found.extend(uncounted(driver));
     found.extend(mentioned(driver, expect));
     found
+}
+
+/// Messages up to this size are parsed once more, to hold their envelopes against them.
+const PARSED: usize = 1 << 20;
+
+/// In what the envelope of a message differs from what a parser makes of its text. What no parser here takes, such as deep
+/// nesting, is left out; so is a channel or a seq that only some dialects look for, where the envelope has none.
+fn misread(arrived: &Arrived) -> Vec<String> {
+    let Arrived { bytes, envelope, .. } = arrived;
+    let parsed = if bytes.len() <= PARSED { serde_json::from_slice::<Value>(bytes).ok() } else { None };
+    let Some(text) = parsed.filter(|_| envelope.is_final()) else { return Vec::new() };
+    let message = Message::from(bytes.clone());
+    let found = |found: Option<Found>| {
+        found.map(|found| serde_json::from_slice::<Value>(&message.read(found.span)).expect("a value"))
+    };
+    let there = |key: &str| text.get(key).filter(|value| !value.is_null()).cloned();
+    let has_id = text.get("id").is_some_and(|id| id.is_string() || id.is_number());
+    let has_outcome = text.get("result").is_some() || there("error").is_some();
+    let kind = match (text["method"].is_string(), has_id) {
+        (true, true) => Kind::Request,
+        (true, false) => Kind::Notification,
+        (false, _) if has_outcome && text.get("id").is_some() => Kind::Response,
+        (false, _) => Kind::Other,
+    };
+    let action = &text["params"];
+    // Of a key that comes twice in params, the application decides which one counts.
+    let is_repeated = serde_json::from_slice::<Channelled>(bytes).is_err();
+    let channel = envelope.channel(&message).filter(|_| !is_repeated).map(|channel| Value::from(channel.as_ref()));
+    let origin = envelope.origin(&message).map(|(client, seq)| json!({ "clientId": client, "clientSeq": seq }));
+    [
+        ("kind", debug(&envelope.kind()), debug(&kind)),
+        ("method", debug(&envelope.method(&message).as_deref()), debug(&text["method"].as_str())),
+        ("id", debug(&found(envelope.id_value())), debug(&text.get("id").cloned())),
+        ("params", debug(&found(envelope.params())), debug(&there("params"))),
+        ("error", debug(&found(envelope.error())), debug(&there("error"))),
+        ("channel", debug(&channel), debug(&channel.as_ref().map(|_| action["channel"].clone()))),
+        ("seq", debug(&envelope.seq()), debug(&envelope.seq().and_then(|_| integral(&action["serverSeq"])))),
+        ("origin", debug(&origin), debug(&origin.as_ref().map(|_| action["origin"].clone()))),
+    ]
+    .into_iter()
+    .filter(|(_, got, want)| got != want)
+    .map(|(what, got, want)| format!("envelope of message {}: {what} is {got}, want {want}", arrived.ordinal))
+    .collect()
+}
+
+/// A message with params. Does not parse where the channel comes twice.
+#[derive(Deserialize)]
+struct Channelled {
+    #[serde(default, rename = "params")]
+    _params: Option<ChannelledParams>,
+}
+
+#[derive(Deserialize)]
+struct ChannelledParams {
+    #[serde(default, rename = "channel")]
+    _channel: Value,
+}
+
+/// A number that is an integer, however it is spelled: `7`, `7.0`, `70e-1`.
+fn integral(value: &Value) -> Option<u64> {
+    let parsed = value.as_f64().filter(|number| number.fract() == 0.0).map(|number| format!("{number}"));
+    value.as_u64().or_else(|| parsed?.parse().ok())
 }
 
 /// What is compared only where a case mentions it.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use breakbulk_proto::{CloseReason, Event, Meta, Progress, SendError, Ticket, Transmit, Violation};
+use breakbulk_proto::{CloseReason, Envelope, Event, Meta, Progress, SendError, Ticket, Transmit, Violation};
 use bytes::Bytes;
 
 /// Everything that came out since the last look.
@@ -24,6 +24,7 @@ pub(super) struct Record {
 pub(super) struct Arrived {
     pub(super) ordinal: u64,
     pub(super) bytes: Vec<u8>,
+    pub(super) envelope: Box<Envelope>,
     pub(super) meta: Meta,
 }
 
@@ -52,13 +53,15 @@ impl Promises {
     }
 
     pub(super) fn event(&mut self, event: Event, record: &mut Record) {
-        if let Some(reason) = &self.told_application {
+        // What is sent after the close fails, and is told.
+        let is_late = !matches!(event, Event::SendFailed { error: SendError::Disconnected, .. });
+        if let Some(reason) = self.told_application.as_ref().filter(|_| is_late) {
             self.broken.push(format!("an event comes after the close ({reason}): {event:?}"));
         }
         let plain = |message: breakbulk_proto::Message| message.to_bytes().to_vec();
         match event {
-            Event::Message { message, ordinal, meta } => {
-                record.messages.push(Arrived { ordinal, bytes: plain(message), meta });
+            Event::Message { message, envelope, ordinal, meta } => {
+                record.messages.push(Arrived { ordinal, bytes: plain(message), envelope, meta });
             }
             Event::Sent { ticket } => {
                 self.end(ticket, "sent");

@@ -23,6 +23,9 @@ pub(super) struct TextCase {
     /// Where the fault is.
     #[serde(default)]
     at: Option<u64>,
+    /// How deep it may be nested.
+    #[serde(default)]
+    depth: Option<u32>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
@@ -43,7 +46,7 @@ impl TextCase {
     pub(super) fn run(&self) -> Result<(), String> {
         let text = &self.text.0;
         let want = (self.verdict, self.at);
-        let check = |how: String, pieces: &[&[u8]]| match verdict(pieces) {
+        let check = |how: String, pieces: &[&[u8]]| match verdict(pieces, self.depth.unwrap_or(u32::MAX)) {
             got if got == want => Ok(()),
             got => Err(format!("{how}: got {got:?}, want {want:?}")),
         };
@@ -59,9 +62,9 @@ impl TextCase {
 }
 
 /// UTF-8 first, as the machines do: what is not text is not looked at as JSON.
-fn verdict(pieces: &[&[u8]]) -> (Verdict, Option<u64>) {
+fn verdict(pieces: &[&[u8]], max_depth: u32) -> (Verdict, Option<u64>) {
     let mut utf8 = Utf8::default();
-    let mut scanner = Scanner::new(());
+    let mut scanner = Scanner::with_max_depth((), max_depth);
     let text = pieces.iter().try_for_each(|piece| utf8.feed(piece)).and_then(|()| utf8.finish());
     let value = || pieces.iter().try_for_each(|piece| scanner.feed(piece)).and_then(|()| scanner.finish().map(|_| ()));
     let Err(JsonError { fault, offset }) = text.and_then(|()| value()) else {

@@ -67,15 +67,17 @@ pub(super) fn write(directory: &Path, file: &str, text: &str) -> Result<Written,
         folder = openat(&folder, *name, folder_flags, Mode::empty())?;
     }
     let name = Path::new(name);
-    let mut text = text.to_owned();
-    if !text.ends_with('\n') {
-        text.push('\n');
-    }
+    let text = with_line_end(text);
     let old = old(folder.as_fd(), name)?;
     replace(folder.as_fd(), name, &text)?;
     let (added, removed) = changed(&old, text.as_bytes());
     let path = names.iter().fold(directory.to_path_buf(), |path, name| path.join(name)).join(name);
     Ok(Written { uri: uri_of(&path), added, removed })
+}
+
+/// A text as a file has it: its last line has an end too.
+pub(super) fn with_line_end(text: &str) -> String {
+    if text.ends_with('\n') { text.to_owned() } else { format!("{text}\n") }
 }
 
 /// What the file holds now.

@@ -151,6 +151,8 @@ async fn big(teller: &mut Teller, bytes: u64) -> Result<(), Stop> {
 }
 
 async fn write(teller: &mut Teller, file: &str, text: &str) -> Result<(), Stop> {
+    // What is announced is exactly what is written.
+    let text = &edit::with_line_end(text);
     teller.begin_message().await?;
     teller.say("(demo) I want to write a file in your workspace.").await?;
     let input = json!({ "file": file, "text": text });

@@ -7,6 +7,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use breakbulk::environment;
 use breakbulk_lifecycle::{Content, ToolResult};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
@@ -109,7 +110,7 @@ fn spawn(argv: &[String], directory: &Path) -> io::Result<(Group, io::PipeReader
     let (reader, writer) = io::pipe()?;
     let mut command = Command::new(program);
     command.args(arguments).current_dir(directory).process_group(0);
-    command.env_clear().env("TERM", "dumb").envs(KEPT.iter().filter_map(|name| Some((name, std::env::var_os(name)?))));
+    command.env_clear().env("TERM", "dumb").envs(environment::inherited_only(&KEPT));
     command.stdin(Stdio::null()).stdout(writer.try_clone()?).stderr(writer);
     let mut child = command.spawn()?;
     // It holds our ends of the pipe.

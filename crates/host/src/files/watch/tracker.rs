@@ -164,7 +164,7 @@ impl Tracker {
             return;
         }
         if self.relative(path).components().count() >= self.max_depth {
-            self.partial = Some(FileError::TooMany { limit: self.max_depth });
+            self.partial = Some(FileError::TooDeep { limit: self.max_depth });
             return;
         }
         let names = roots
@@ -178,7 +178,7 @@ impl Tracker {
                     }
                 }
             }
-            Err(error @ FileError::TooMany { .. }) => self.partial = Some(error),
+            Err(error @ (FileError::TooMany { .. } | FileError::TooDeep { .. })) => self.partial = Some(error),
             // It is gone, or not for us to read.
             Err(_) => {}
         }

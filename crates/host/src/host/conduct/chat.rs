@@ -57,7 +57,7 @@ async fn find(shared: &Shared, pen: &Pen, uri: &str) -> Result<Option<Found>, Ov
         match pen.unless_over(home::find(&shared.desk, uri)).await? {
             Ok(found) => return Ok(found),
             Err(StateError::Closed) => return Err(Over),
-            Err(error) => warn!(chat = %uri, %error, "a chat cannot be conducted now"),
+            Err(error) => warn!(chat = %uri, %error, "the agent of a chat cannot be run now"),
         }
         pen.unless_over(tokio::time::sleep(PAUSE)).await?;
     }

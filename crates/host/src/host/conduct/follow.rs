@@ -8,6 +8,7 @@ use tracing::{error, warn};
 use super::Shared;
 use super::roster::Roster;
 use super::told::{Glance, glance};
+use crate::host::workshop::PASSING;
 use crate::log::{Channels, DamagedRecord, Entry, ReadError, Seq};
 
 /// What is taken from the log at once, in bytes.
@@ -18,7 +19,7 @@ const PAUSE: Duration = Duration::from_millis(200);
 
 /// Follows the log from `after` on until it is closed.
 pub(super) async fn follow(shared: Arc<Shared>, after: Seq) {
-    let mut tail = shared.desk.log().tail(after, Channels::All);
+    let mut tail = shared.desk.log().tail(after, Channels::Except(PASSING));
     loop {
         match tail.next(PAGE).await {
             Ok(page) => page.into_iter().for_each(|entry| take(&shared, entry)),
@@ -28,7 +29,7 @@ pub(super) async fn follow(shared: Arc<Shared>, after: Seq) {
                 tail.seek(seq);
             }
             Err(ReadError::Trimmed { first }) => {
-                warn!(first, "trimmed while it was followed; agents do not hear of what is gone");
+                warn!(first, "the log dropped entries before agents were told of them");
                 tail.seek(first.saturating_sub(1));
             }
             Err(error) => {

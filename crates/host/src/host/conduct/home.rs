@@ -79,7 +79,7 @@ pub(super) async fn begin(
     }
     let agent = shared.agents.iter().find(|agent| agent.name() == provider);
     let agent = agent.ok_or_else(|| AgentError::Unavailable(format!("there is no agent {provider} here")))?;
-    let late = |_| AgentError::Unavailable("it does not begin".to_owned());
+    let late = |_| AgentError::Unavailable("it did not start within 60 s".to_owned());
     tokio::time::timeout(BEGIN_TIME, agent.start(start)).await.map_err(late)?
 }
 

@@ -139,7 +139,7 @@ impl Line {
 async fn call<T>(chat: &str, called: impl Future<Output = T>) -> Option<T> {
     let answer = timeout(CALL_TIME, called).await.ok();
     if answer.is_none() {
-        warn!(chat, "an agent takes no calls and is dropped");
+        warn!(chat, "an agent does not answer and is dropped");
     }
     answer
 }

@@ -16,6 +16,7 @@ use super::super::desk::{Desk, Sheet, not_kept};
 use super::pen::{Over, Pen, seen};
 use super::told::{Glance, glance};
 use super::{Shared, mirror};
+use crate::host::workshop::PASSING;
 use crate::log::{AppendError, Channels, DamagedRecord, Log, ReadError, Seq};
 use crate::state::StateError;
 
@@ -147,7 +148,7 @@ fn is_busy(summary: &SessionSummary) -> bool {
 
 /// The chats in which a turn began among the last entries.
 async fn recent(log: &dyn Log, last: Seq) -> Result<BTreeSet<Arc<str>>, StateError> {
-    let mut tail = log.tail(last.saturating_sub(RECENT), Channels::All);
+    let mut tail = log.tail(last.saturating_sub(RECENT), Channels::Except(PASSING));
     let mut found = BTreeSet::new();
     loop {
         match tail.ready(PAGE).await {
@@ -160,7 +161,7 @@ async fn recent(log: &dyn Log, last: Seq) -> Result<BTreeSet<Arc<str>>, StateErr
             Err(ReadError::Damaged(DamagedRecord::Entry { seq })) => tail.seek(seq),
             Err(ReadError::Closed) => return Err(StateError::Closed),
             Err(error) => {
-                warn!(%error, "not all turns that were left open may be found");
+                warn!(%error, "the log could not be read to its end: turns that a crash left open may stay open");
                 return Ok(found);
             }
         }

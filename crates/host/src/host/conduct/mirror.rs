@@ -10,6 +10,7 @@ use ahp_types::state::{ChatState, ChatSummary, SessionState, SessionStatus, Sess
 use super::super::desk::{Desk, Sheet};
 use super::super::{chats, sessions};
 use super::pen::{Over, Pen, seen};
+use crate::files::time;
 use crate::log::Seq;
 use crate::state::entry::Notice;
 
@@ -31,13 +32,14 @@ pub(super) async fn show(
     if chats.is_empty() {
         return Ok(());
     }
+    let now = time::now();
     let make = || async {
         let mut faces = Vec::new();
         for chat in chats {
             faces.extend(seen(desk.chat(chat, |chat, _| Face::of(chat, title)).await)?);
         }
         let Some(listed) = seen(desk.state().session(session).await)? else { return Ok(None) };
-        let made = desk.session(session, |there, seq| made(there, seq, &faces, &listed)).await;
+        let made = desk.session(session, |there, seq| made(there, seq, &faces, &listed, &now)).await;
         Ok(seen(made)?.flatten())
     };
     pen.decide(make).await.map(drop)
@@ -54,7 +56,8 @@ pub(super) fn title_of(text: &str) -> Option<String> {
     Some(title)
 }
 
-/// What a list shows of a session that has these chats: the rules are those of [`SessionSummary`].
+/// What a list shows of a session that has these chats: the rules are those of [`SessionSummary`]. Not when it was
+/// modified: chats have the times that clients gave to their turns, and the list of sessions is in the order of our own.
 pub(crate) fn summarize(session: &SessionState) -> PartialSessionSummary {
     let main = session.chats.iter().find(|chat| Some(&chat.resource) == session.default_chat.as_ref());
     let main = main.or_else(|| session.chats.iter().max_by_key(|chat| &chat.modified_at));
@@ -65,7 +68,6 @@ pub(crate) fn summarize(session: &SessionState) -> PartialSessionSummary {
         title: Some(session.title.clone()),
         status: Some(session.status & !ACTIVITY | going_on),
         activity: first.and_then(|chat| chat.activity.clone()),
-        modified_at: session.chats.iter().map(|chat| chat.modified_at.clone()).max(),
         chats: Some(session.chats.iter().map(chats::compact).collect()),
         default_chat: session.default_chat.clone(),
         ..PartialSessionSummary::default()
@@ -108,14 +110,17 @@ impl Face {
     }
 }
 
-/// What is to be written, if anything.
-fn made(there: &SessionState, seq: Seq, faces: &[Face], listed: &SessionSummary) -> Option<Sheet> {
-    let mut actions = Vec::new();
+/// What is to be written, if anything. A session whose chats were modified was modified now.
+fn made(there: &SessionState, seq: Seq, faces: &[Face], listed: &SessionSummary, now: &str) -> Option<Sheet> {
+    let (mut actions, mut modified_at) = (Vec::new(), None);
     // Only what is looked at below.
     let mut after = SessionState { customizations: None, changesets: None, ..there.clone() };
     for face in faces {
         let Some(summary) = after.chats.iter().find(|chat| chat.resource == face.chat) else { continue };
         let changes = face.changes(summary);
+        if changes.modified_at.is_some() {
+            modified_at = Some(now.to_owned());
+        }
         if changes != PartialChatSummary::default() {
             let chat = face.chat.clone();
             actions.push(StateAction::SessionChatUpdated(SessionChatUpdatedAction { chat, changes }));
@@ -129,7 +134,7 @@ fn made(there: &SessionState, seq: Seq, faces: &[Face], listed: &SessionSummary)
         ahp::reducers::apply_action_to_session(&mut after, action);
     }
     let session = &listed.resource;
-    let changes = news(summarize(&after), listed);
+    let changes = news(PartialSessionSummary { modified_at, ..summarize(&after) }, listed);
     let mut sheet = Sheet::new().expect(session, seq);
     if changes != PartialSessionSummary::default() {
         let (channel, session) = (ROOT_RESOURCE_URI.to_owned(), session.clone());
@@ -147,7 +152,7 @@ fn news(mut new: PartialSessionSummary, listed: &SessionSummary) -> PartialSessi
     new.title.take_if(|title| *title == listed.title);
     new.status.take_if(|status| *status == listed.status);
     new.activity.take_if(|activity| Some(&*activity) == listed.activity.as_ref());
-    new.modified_at.take_if(|at| *at <= listed.modified_at);
+    new.modified_at.take_if(|at| *at == listed.modified_at);
     new.chats.take_if(|chats| Some(&*chats) == listed.chats.as_ref());
     new.default_chat.take_if(|chat| Some(&*chat) == listed.default_chat.as_ref());
     new
@@ -178,7 +183,6 @@ mod tests {
         assert_eq!(status(&[("a", 1), ("b", 2)], Some("a")), 34);
         assert_eq!(status(&[("a", 8), ("b", 2), ("c", 24 | 64)], Some("a")), 32 | 24);
         assert_eq!(status(&[], None), 33);
-        assert_eq!(summarize(&session(&[("a", 1), ("b", 8)], Some("a"))).modified_at.as_deref(), Some("b"));
     }
 
     #[test]

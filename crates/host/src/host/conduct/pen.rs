@@ -62,6 +62,7 @@ impl Pen {
     ///
     /// While the log is full or fails, this waits: so the agent waits too, whose events nobody takes meanwhile.
     pub(super) async fn write(&self, sheet: Sheet) -> Result<Seq, Unwritten> {
+        let mut is_logged = false;
         loop {
             // A copy has the same id. Whatever happened to the first, it is in the log once.
             let put = self.unless_over(self.desk.put(sheet.clone())).await.map_err(|Over| Unwritten::Over)?;
@@ -70,13 +71,16 @@ impl Pen {
                 Err(AppendError::Conflict { last, .. }) => return Err(Unwritten::Conflict(last)),
                 Err(AppendError::TooLarge { .. }) => return Err(Unwritten::TooLarge),
                 Err(error @ (AppendError::Full | AppendError::Unknown)) => {
-                    warn!(%error, "the log takes nothing; an agent waits");
+                    // Once is enough for what may go on for hours; the health of the host says it all the while.
+                    if !std::mem::replace(&mut is_logged, true) {
+                        warn!(%error, "an agent waits: the log cannot be written");
+                    }
                     if self.stop.is_none() || self.unless_over(tokio::time::sleep(PAUSE)).await.is_err() {
                         return Err(Unwritten::Over);
                     }
                 }
                 Err(error) => {
-                    warn!(%error, "what an agent said cannot be kept");
+                    warn!(%error, "what an agent said cannot be written to the log");
                     return Err(Unwritten::Over);
                 }
             }
@@ -98,7 +102,7 @@ impl Pen {
                 }
                 Err(Unwritten::Conflict(last)) => self.reached(last).await?,
                 Err(Unwritten::TooLarge) => {
-                    warn!("something is too large for the log and left out");
+                    warn!("a change is too large for the log and was left out");
                     return Ok(None);
                 }
                 Err(Unwritten::Over) => return Err(Over),
@@ -139,7 +143,7 @@ pub(super) fn seen<T>(looked: Result<Option<T>, StateError>) -> Result<Option<T>
         Err(StateError::Closed) => Err(Over),
         Err(StateError::NotFound) => Ok(None),
         Err(error) => {
-            warn!(%error, "a channel cannot be looked at");
+            warn!(%error, "the state of a channel cannot be read");
             Ok(None)
         }
     }

@@ -47,7 +47,7 @@ impl Roster {
         let entry = match member.inbox.try_send(entry) {
             Ok(()) => return,
             Err(TrySendError::Full(entry)) => {
-                warn!(chat = %member.chat, "an agent takes nothing; its conversation is ended");
+                warn!(chat = %member.chat, "an agent does not take its messages; its conversation is ended");
                 entry
             }
             Err(TrySendError::Closed(entry)) => entry,

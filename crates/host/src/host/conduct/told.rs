@@ -93,7 +93,7 @@ pub(super) async fn read(body: Bytes) -> Option<Said> {
     match body {
         Ok(Body { action, origin }) => Some(Said { action, by_client: origin.is_some() }),
         Err(error) => {
-            warn!(%error, "an entry has no meaning to a chat and is passed over");
+            warn!(%error, "an entry of the log cannot be read and is skipped");
             None
         }
     }

@@ -41,6 +41,11 @@ impl People {
         lock(&self.0).insert(key(client), person);
     }
 
+    /// Whether a client with this id is here, whoever let it in.
+    pub(super) fn has(&self, id: &str) -> bool {
+        lock(&self.0).keys().any(|(_, here)| **here == *id)
+    }
+
     /// Unless it has come back on another connection.
     pub(super) fn gone(&self, client: &ClientInfo) {
         let mut people = lock(&self.0);

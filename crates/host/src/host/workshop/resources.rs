@@ -11,8 +11,8 @@ use serde::Deserialize;
 use serde_json::json;
 
 use super::people::{self, Person};
-use super::{Workshop, json, large, parsed, session};
-use crate::endpoint::{AskError, ClientInfo, RawParams};
+use super::{Workshop, json, large, parsed, session, to_the_end};
+use crate::endpoint::{AnswerMemory, AskError, ClientInfo, RawParams, Reply};
 use crate::error::MethodError;
 use crate::files::{FileError, encoded};
 use crate::state::slim;
@@ -36,7 +36,7 @@ impl Workshop {
         client: &ClientInfo,
         method: &str,
         params: &RawParams,
-    ) -> Option<Result<Message, MethodError>> {
+    ) -> Option<Result<Reply, MethodError>> {
         let is_one = [
             "resourceRead",
             "resourceWrite",
@@ -53,9 +53,9 @@ impl Workshop {
             return None;
         }
         Some(match self.with_client(client, params).await {
-            Ok(Some(person)) => ask(person, method, params).await,
+            Ok(Some(person)) => ask(person, method, params).await.map(Reply::from),
             Ok(None) => {
-                let answer = self.resource_here(method, params).await;
+                let answer = self.resource_here(client, method, params).await;
                 if CHANGING.contains(&method) && answer.is_ok() {
                     self.note_touched(params).await;
                 }
@@ -76,7 +76,8 @@ impl Workshop {
         let first = at.next().flatten();
         let place = first.as_ref().map(|person| person.connection);
         if at.any(|other| other.map(|person| person.connection) != place) {
-            return Err(MethodError::new(INVALID_PARAMS, "source and destination are not in the same place"));
+            let why = "source and destination must both be files of the host, or both of one client";
+            return Err(MethodError::new(INVALID_PARAMS, why));
         }
         Ok(first)
     }
@@ -101,10 +102,15 @@ impl Workshop {
         }
     }
 
-    async fn resource_here(self: &Arc<Self>, method: &str, params: &RawParams) -> Result<Message, MethodError> {
+    async fn resource_here(
+        self: &Arc<Self>,
+        client: &ClientInfo,
+        method: &str,
+        params: &RawParams,
+    ) -> Result<Reply, MethodError> {
         let files = self.files.clone();
-        match method {
-            "resourceRead" => self.read(params.parse()?).await,
+        let result = match method {
+            "resourceRead" => return self.read(&client.memory, params.parse()?).await,
             "resourceList" => large(files.list(params.parse()?).await?).await,
             "resourceResolve" => json(&files.resolve(params.parse()?).await?),
             "resourceRequest" => self.request(params.parse()?).await,
@@ -114,23 +120,55 @@ impl Workshop {
             "resourceDelete" => json(&files.delete(params.parse()?).await?),
             "resourceMove" => json(&files.rename(params.parse()?).await?),
             _ => json(&files.mkdir(params.parse()?).await?),
-        }
+        };
+        result.map(Reply::from)
     }
 
-    async fn read(self: &Arc<Self>, params: ResourceReadParams) -> Result<Message, MethodError> {
+    /// `resourceRead`. Nothing is read before there is memory for it and for the answer that is made of it. What has begun is
+    /// done to the end: a thread that reads does not stop when its client goes, and the memory is not free before.
+    async fn read(self: &Arc<Self>, memory: &AnswerMemory, params: ResourceReadParams) -> Result<Reply, MethodError> {
+        let this = Arc::clone(self);
         if params.uri.starts_with(slim::SCHEME) {
-            let content = self.desk.state().content(&params.uri).await?;
-            return super::blocking(move || json(&content.encoded(params.encoding.as_ref()))).await;
+            // A content of another length than its reference says is not found.
+            let version = slim::Reference::read(&params.uri).map(|reference| reference.version);
+            let size = version.map_or(0, |version| version.map_or(u64::MAX, |version| version.bytes as u64));
+            let payment = memory.reserve(cost(size)).await?;
+            return to_the_end(async move {
+                let content = this.desk.state().content(&params.uri).await?;
+                let answer = super::blocking(move || json(&content.encoded(params.encoding.as_ref()))).await?;
+                Ok(Reply::paid(&answer, payment))
+            })
+            .await;
         }
         if let Some(session) = session::of_changeset(&params.uri) {
             self.looked(session).await?;
         }
         if self.changes.knows(&params.uri) {
-            let bytes = self.changes.read(&params.uri).await?;
-            let encode = move || json(&encoded(Path::new(""), bytes.into(), params.encoding.as_ref()));
-            return super::blocking(encode).await;
+            // How long the past of a file is, is known when it was read. One at a time, then.
+            let payment = memory.reserve(usize::MAX).await?;
+            return to_the_end(async move {
+                let bytes = this.changes.read(&params.uri).await?;
+                let encode = move || json(&encoded(Path::new(""), bytes.into(), params.encoding.as_ref()));
+                Ok(Reply::paid(&super::blocking(encode).await?, payment))
+            })
+            .await;
         }
-        large(self.files.read(params).await?).await
+        loop {
+            let size = self.files.size_of(params.uri.clone()).await?;
+            let payment = memory.reserve(cost(size)).await?;
+            let (files, params) = (self.files.clone(), params.clone());
+            let read = to_the_end(async move {
+                match files.read_within(params, size).await {
+                    Ok(read) => Ok(Some(Reply::paid(&large(read).await?, payment))),
+                    // It has grown meanwhile.
+                    Err(FileError::TooLarge { limit, .. }) if limit == size => Ok(None),
+                    Err(error) => Err(error.into()),
+                }
+            });
+            if let Some(reply) = read.await? {
+                return Ok(reply);
+            }
+        }
     }
 
     /// `resourceRequest`: what is inside of the roots is granted already, and what is outside never is.
@@ -140,7 +178,7 @@ impl Workshop {
         }
         let granted = || json(&ResourceRequestResult {});
         if self.changes.knows(&params.uri) || params.uri.starts_with(slim::SCHEME) {
-            let error = || MethodError::new(PERMISSION_DENIED, "what is in the past can only be read");
+            let error = || MethodError::new(PERMISSION_DENIED, "the content of a changeset can only be read");
             return if params.write == Some(true) { Err(error()) } else { granted() };
         }
         let ResourceRequestParams { channel, uri, .. } = params;
@@ -151,6 +189,12 @@ impl Workshop {
             Err(error) => Err(error.into()),
         }
     }
+}
+
+/// What it takes to read so many bytes and to make an answer of them: in base64 they are a third more, and those are there
+/// twice while the answer is made.
+fn cost(size: u64) -> usize {
+    usize::try_from(size.saturating_mul(8).div_ceil(3)).unwrap_or(usize::MAX)
 }
 
 /// Asks a client in the words of the one that asks us.

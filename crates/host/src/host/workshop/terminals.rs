@@ -17,11 +17,15 @@ use ahp_types::state::{SnapshotState, TerminalClaim, TerminalInfo, TerminalLifec
 use breakbulk_proto::Message;
 use tracing::warn;
 
+use super::viewers::is_passing;
+use super::watches::is_watch;
 use super::{Workshop, to_the_end};
+use crate::act::Act as _;
 use crate::endpoint::{ClientInfo, Dispatched, RawParams, Refusal};
 use crate::error::MethodError;
 use crate::gate;
 use crate::host::desk::{Sheet, not_kept};
+use crate::host::dispatch::no_channel;
 use crate::state::StateError;
 use crate::terminal::{Holder, TerminalError};
 
@@ -34,14 +38,16 @@ impl Workshop {
     ) -> Result<Message, MethodError> {
         let params: CreateTerminalParams = params.parse()?;
         self.check_claim(client, &params.claim).await?;
-        let this = Arc::clone(self);
+        let (this, id) = (Arc::clone(self), Arc::clone(&client.id));
         to_the_end(async move {
             let prepared = this.terminals.prepare(params).await?;
             let channel = prepared.channel().to_owned();
             let state = SnapshotState::Terminal(Box::new(prepared.state()));
+            // One that had this name before may be on its way out.
+            this.erase_closed(&channel).await;
             // Its name is kept free for it, but may be that of one that ended in a former life of the host.
             if this.desk.has(&channel).await? {
-                return Err(MethodError::new(ALREADY_EXISTS, format!("{channel} is there already")));
+                return Err(MethodError::new(ALREADY_EXISTS, format!("there is a terminal {channel} already")));
             }
             // Whoever asked for it will follow it.
             this.desk.put_seen(Sheet::new().open(&channel, None, &state)).await?;
@@ -49,6 +55,9 @@ impl Workshop {
                 this.put_away(&channel).await;
                 return Err(error.into());
             }
+            // Somebody may have been faster.
+            this.terminals.watched(&channel, this.viewers.any(&channel));
+            this.release_if_gone(&id);
             Ok(Message::from("null"))
         })
         .await
@@ -80,8 +89,12 @@ impl Workshop {
         .await
     }
 
-    /// Takes an action of a client. One on a channel that does not exist is passed over, as the protocol says.
-    pub(super) async fn act_on_terminal(&self, client: &ClientInfo, dispatched: &Dispatched) -> Result<(), Refusal> {
+    /// Takes an action of a client, or says why not.
+    pub(super) async fn act_on_terminal(
+        self: &Arc<Self>,
+        client: &ClientInfo,
+        dispatched: &Dispatched,
+    ) -> Result<(), Refusal> {
         let Dispatched { channel, action, .. } = dispatched;
         let is_input = matches!(action, StateAction::TerminalInput(_));
         // Input waits for nobody: it is in order with what the same client types, and with nothing else.
@@ -89,12 +102,12 @@ impl Workshop {
         let who = gate::Client { id: client.id.to_string() };
         let checked = self.desk.look(channel, |state, _| gate::check(&who, action, &gate::Facts::of(state)));
         match checked.await {
-            Err(StateError::NotFound) => return Ok(()),
-            Err(error) => return Err(Refusal::new(error.to_string())),
-            Ok(checked) => checked.map_err(refused)?,
+            Err(StateError::NotFound) => return Err(no_channel(channel).into()),
+            Err(error) => return Err(MethodError::from(error).into()),
+            Ok(checked) => checked.map_err(MethodError::from)?,
         }
         if let StateAction::TerminalClaimed(claimed) = action {
-            self.check_claim(client, &claimed.claim).await.map_err(|error| Refusal::new(error.message))?;
+            self.check_claim(client, &claimed.claim).await?;
         }
         // No seq is expected of the channel: the terminal itself is asked, and while its program writes without end no
         // action would ever be in time.
@@ -105,24 +118,59 @@ impl Workshop {
             other => other,
         };
         let sheet = Sheet::new().dispatched(channel, kept, &dispatched.origin(client));
-        let desk = Arc::clone(&self.desk);
+        let (this, id, channel) = (Arc::clone(self), Arc::clone(&client.id), channel.clone());
         // Once it is in the log it is carried out, whether the client is still here or not.
         let done = to_the_end(async move {
-            let _order = order;
-            desk.put(sheet).await.map_err(not_kept)?;
-            admitted.perform().await.map_err(not_kept)
+            let seqs = this.desk.put(sheet).await.map_err(not_kept)?;
+            admitted.perform().await.map_err(not_kept)?;
+            this.release_if_gone(&id);
+            drop(order);
+            if let Some(upto) = seqs.last().and_then(|seq| this.terminals.logged(&channel, *seq)) {
+                this.desk.trim(&channel, upto).await;
+            }
+            Ok(())
         });
-        done.await.map_err(|error| Refusal::new(error.message))
+        Ok(done.await?)
+    }
+
+    /// If a client is not here, and does not come back in time, nobody holds its terminals any more. Returns at once.
+    pub(super) fn release_if_gone(self: &Arc<Self>, id: &Arc<str>) {
+        let holder = Holder::Client(id.to_string());
+        if self.people.has(id) || !self.terminals.infos().iter().any(|info| holder.holds(&info.claim)) {
+            return;
+        }
+        let (this, id, grace) = (Arc::downgrade(self), Arc::clone(id), self.grace);
+        self.tasks.spawn(async move {
+            loop {
+                tokio::time::sleep(grace).await;
+                let Some(this) = this.upgrade() else { return };
+                if this.people.has(&id) {
+                    return;
+                }
+                // As for a claim: checked, logged and carried out before the next.
+                let _order = this.terminal_order.lock().await;
+                match this.terminals.release(&holder).await {
+                    Ok(()) => return,
+                    Err(error) => warn!(%error, "a client that is gone still holds a terminal; the host tries again"),
+                }
+            }
+        });
     }
 
     /// The terminals of the host's last life are gone: says so on their channels, and in the list.
-    pub(super) async fn bury_terminals(&self) -> Result<(), MethodError> {
+    pub(super) async fn bury_terminals(self: &Arc<Self>) -> Result<(), MethodError> {
         self.desk.put(Sheet::new().ensure(ROOT_RESOURCE_URI)).await.map_err(not_kept)?;
         for info in self.desk.log().channels(None).await.map_err(StateError::from)? {
-            // Most have ended or were disposed of long ago, and their last entry says so: their state need not be loaded.
-            let is_terminal = info.channel.starts_with("ahp-terminal:");
-            if is_terminal && !self.ended_last(&info.channel, info.last).await {
-                self.bury(&info.channel).await;
+            if !is_passing(&info.channel) {
+                continue;
+            }
+            // Most have ended, and their last entry says so: their state need not be loaded.
+            match self.said_last(&info.channel, info.last).await {
+                // The host ended before it was erased.
+                Last::Closed => self.erase_soon(&info.channel),
+                Last::Exited => {}
+                Last::Other if is_watch(&info.channel) => {}
+                Last::Other => self.bury(&info.channel).await,
             }
         }
         let listed = self.desk.look(ROOT_RESOURCE_URI, |state, _| match state {
@@ -136,7 +184,7 @@ impl Workshop {
     }
 
     /// Ends the terminals that a session holds.
-    pub(super) async fn dispose_terminals_of(&self, session: &str) {
+    pub(super) async fn dispose_terminals_of(self: &Arc<Self>, session: &str) {
         for info in self.terminals.infos() {
             if !matches!(&info.claim, TerminalClaim::Session(claim) if claim.session == session) {
                 continue;
@@ -152,15 +200,16 @@ impl Workshop {
     async fn check_claim(&self, client: &ClientInfo, claim: &TerminalClaim) -> Result<(), MethodError> {
         match claim {
             TerminalClaim::Client(claim) if claim.client_id == *client.id => Ok(()),
-            TerminalClaim::Client(_) => {
-                Err(MethodError::new(PERMISSION_DENIED, "a client claims for itself or for a session"))
-            }
+            TerminalClaim::Client(_) => Err(MethodError::new(
+                PERMISSION_DENIED,
+                "claim.clientId must be that of this client: claim a terminal for yourself or for a session",
+            )),
             TerminalClaim::Session(claim) => {
                 let has = self
                     .session(&claim.session, |session| session.chats.iter().any(|chat| chat.resource == claim.chat));
                 match has.await? {
                     Some(true) => Ok(()),
-                    Some(false) => Err(MethodError::new(NOT_FOUND, "the session has no such chat")),
+                    Some(false) => Err(MethodError::new(NOT_FOUND, "claim.chat is not a chat of claim.session")),
                     None => Err(MethodError::new(SESSION_NOT_FOUND, "there is no such session")),
                 }
             }
@@ -171,12 +220,15 @@ impl Workshop {
         self.terminals.infos().into_iter().find(|info| info.resource == channel)
     }
 
-    /// Whether the last entry of a channel is a terminal's end, or the channel's.
-    async fn ended_last(&self, channel: &str, last: u64) -> bool {
+    /// What the last entry of a channel says.
+    async fn said_last(&self, channel: &str, last: u64) -> Last {
         let read = self.desk.log().read(channel, last..last.saturating_add(1), 1).await.unwrap_or_default();
-        let said = |body: &[u8]| serde_json::from_slice::<Said>(body).ok();
-        let is_end = |said: Said| said.closed || said.action.is_some_and(|action| action.kind == "terminal/exited");
-        read.last().and_then(|entry| said(&entry.body)).is_some_and(is_end)
+        let said = read.last().and_then(|entry| serde_json::from_slice::<Said>(&entry.body).ok());
+        match said {
+            Some(said) if said.closed => Last::Closed,
+            Some(Said { action: Some(action), .. }) if action.kind == "terminal/exited" => Last::Exited,
+            _ => Last::Other,
+        }
     }
 
     /// Whether there is a terminal without a program.
@@ -185,11 +237,12 @@ impl Workshop {
         self.terminal(channel).is_none() && self.desk.look(channel, look).await.unwrap_or(false)
     }
 
-    /// Those who follow a terminal hear that it has ended, and then there is none.
-    async fn put_away(&self, channel: &str) {
+    /// Those who follow a terminal hear that it has ended, and then there is none, and nothing of it in the log.
+    async fn put_away(self: &Arc<Self>, channel: &str) {
         self.bury(channel).await;
-        if let Err(error) = self.desk.put(Sheet::new().close(channel)).await {
-            warn!(%error, "the channel of a terminal that is disposed of stays");
+        match self.desk.put(Sheet::new().close(channel)).await {
+            Ok(_) => self.erase_soon(channel),
+            Err(error) => warn!(%error, "the log could not be told that a terminal was disposed of"),
         }
     }
 
@@ -207,13 +260,22 @@ impl Workshop {
         if let Err(error) = decided
             && error.code != NOT_FOUND
         {
-            warn!(%error, "a terminal that is gone looks as if it ran");
+            warn!(%error, "the log could not be told that a terminal has ended");
         }
     }
 }
 
 fn refused(refusal: impl std::fmt::Display) -> Refusal {
     Refusal::new(refusal.to_string())
+}
+
+/// How a channel ends for now.
+enum Last {
+    /// It is no more.
+    Closed,
+    /// A terminal's program has ended.
+    Exited,
+    Other,
 }
 
 /// As much of an entry as is needed.

@@ -24,12 +24,15 @@ use tracing::warn;
 
 use super::people::{self, Key};
 use super::{Workshop, json, to_the_end};
-use crate::act::Act as _;
+use crate::act::{Act as _, Ledger};
 use crate::endpoint::{ClientInfo, RawParams};
 use crate::error::MethodError;
 use crate::files::Watch;
-use crate::host::desk::{Desk, Sheet};
+use crate::host::desk::Sheet;
 use crate::lock::lock;
+
+/// How much the log has of a watch before some of it goes.
+const STEP: u64 = 1 << 20;
 
 /// Whether this is a watch's channel.
 pub(super) fn is_watch(channel: &str) -> bool {
@@ -181,19 +184,29 @@ impl Watches {
 /// Logs what a watch sees, for as long as somebody follows it.
 async fn report(shop: Arc<Workshop>, channel: String, mut watch: Watch, changed: Arc<Notify>) {
     let Workshop { desk, watches, .. } = &*shop;
+    let mut ledger = Ledger::default();
     loop {
         let until = match watches.outlook(&channel, Instant::now()) {
             Outlook::Followed => None,
             Outlook::Until(until) => Some(until),
-            Outlook::Over => return close(desk, &channel).await,
+            Outlook::Over => return close(&shop, &channel).await,
         };
         tokio::select! {
             action = watch.next() => {
                 let Some(action) = action else { return watches.end(&channel) };
                 shop.touched(changed_uris(&action)).await;
-                if let Err(error) = desk.act(vec![(channel.clone(), action)]).await {
-                    warn!(%error, "a watch ends: the log does not take what it sees");
-                    return watches.end(&channel);
+                let bytes = serde_json::to_vec(&action).map_or(0, |text| text.len());
+                match desk.act(vec![(channel.clone(), action)]).await {
+                    Ok(seqs) => {
+                        let upto = seqs.last().and_then(|seq| ledger.add(*seq, bytes, STEP));
+                        if let Some(upto) = upto {
+                            desk.trim(&channel, upto).await;
+                        }
+                    }
+                    Err(error) => {
+                        warn!(%error, "a watch ends: the log does not take what it sees");
+                        return watches.end(&channel);
+                    }
                 }
             }
             () = changed.notified() => {}
@@ -210,9 +223,10 @@ fn changed_uris(action: &StateAction) -> Vec<String> {
 }
 
 /// Nobody follows the channel any more, and nobody ever will.
-async fn close(desk: &Desk, channel: &str) {
-    if let Err(error) = desk.put(Sheet::new().close(channel)).await {
-        warn!(%error, "the channel of a watch that has ended stays");
+async fn close(shop: &Arc<Workshop>, channel: &str) {
+    match shop.desk.put(Sheet::new().close(channel)).await {
+        Ok(_) => shop.erase_soon(channel),
+        Err(error) => warn!(%error, "the channel of a watch that has ended stays"),
     }
 }
 

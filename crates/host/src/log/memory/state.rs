@@ -6,12 +6,14 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
+use super::super::gaps::Gaps;
 use super::super::upkeep::now_ms;
 use super::super::{AppendError, Batch, BatchId, Channels, Entry, Policy, ReadError, Save, Seq, Snapshot, WriteError};
 
 #[derive(Debug, Default)]
 pub(super) struct State {
     pub(super) last: Seq,
+    pub(super) gaps: Gaps,
     at_ms: u64,
     pub(super) entries: BTreeMap<Seq, (Entry, Option<Arc<str>>)>,
     pub(super) channels: BTreeMap<Arc<str>, Channel>,
@@ -61,7 +63,7 @@ impl State {
         self.at_ms = self.at_ms.max(now_ms());
         let mut seqs = Vec::new();
         for new in batch.entries {
-            self.last += 1;
+            self.last = (self.last + 1).max(self.gaps.newest().map_or(0, |gap| gap.next));
             let (seq, at_ms) = (self.last, self.at_ms);
             if let Some(channel) = self.channels.get_mut(&new.channel) {
                 channel.last = seq;
@@ -145,14 +147,15 @@ impl State {
         cuts.collect::<Vec<_>>().into_iter().map(|(uri, most)| self.trim(&uri, cut.min(most))).sum()
     }
 
-    pub(super) fn erase(&mut self, session: &str) -> u64 {
+    pub(super) fn erase(&mut self, name: &str) -> u64 {
         let before = self.entries.len();
-        let gone = |channel: &Channel| channel.session.as_deref() == Some(session);
+        let is_gone = |uri: &str, channel: &Channel| channel.session.as_deref() == Some(name) || uri == name;
         let channels = &self.channels;
         self.entries.retain(|_, (entry, about)| {
-            !channels.get(&entry.channel).is_some_and(gone) && about.as_deref() != Some(session)
+            let channel = channels.get(&entry.channel);
+            !channel.is_some_and(|channel| is_gone(&entry.channel, channel)) && about.as_deref() != Some(name)
         });
-        self.channels.retain(|_, channel| !gone(channel));
+        self.channels.retain(|uri, channel| !is_gone(uri, channel));
         (before - self.entries.len()) as u64
     }
 }

@@ -7,7 +7,8 @@ use std::sync::atomic::Ordering::Relaxed;
 use super::super::upkeep::now_ms;
 use super::super::{BatchId, Policy, Seq, WriteError};
 use super::db::{Db, Failure, none_is};
-use super::queue::{Job, Reply};
+use super::pieces::LENGTH;
+use super::queue::{Alone, Reply};
 use super::{Shared, record};
 
 /// A step removes no more records than this, nor more bytes beside the first: appends wait for it.
@@ -38,21 +39,19 @@ impl Chore {
 }
 
 /// Does a job that shares no transaction, or begins it.
-pub(super) fn start(db: &mut Db, shared: &Shared, job: Job) -> Result<Option<Chore>, Failure> {
+pub(super) fn start(db: &mut Db, shared: &Shared, job: Alone) -> Result<Option<Chore>, Failure> {
     match job {
-        Job::Trim { channel, before, reply } => answered(shared, reply, trim(db, shared, &channel, before)),
-        Job::Retain { policy, reply } => answered(shared, reply, retain(db, shared, policy)),
-        Job::Erase { session, reply } => answered(shared, reply, erase(db, shared, session)),
-        Job::Compact { reply } => {
-            let done = db.connection.execute_batch("VACUUM").map_err(Failure::from);
-            let done = done.and_then(|()| db.truncate_wal(&shared.metrics));
+        Alone::Trim { channel, before, reply } => answered(shared, reply, trim(db, shared, &channel, before)),
+        Alone::Retain { policy, reply } => answered(shared, reply, retain(db, shared, policy)),
+        Alone::Erase { session, reply } => answered(shared, reply, erase(db, shared, session)),
+        Alone::Compact { reply } => {
+            let done = db.compact(&shared.metrics);
             if let Err(failure) = &done {
                 shared.announce(failure);
             }
             drop(reply.send(done.as_ref().map(drop).map_err(Into::into)));
-            done.map(|_| None)
+            done.map(|()| None)
         }
-        Job::Append { .. } | Job::Save { .. } => Ok(None),
     }
 }
 
@@ -107,7 +106,7 @@ fn mark(db: &mut Db, shared: &Shared, cuts: &[(Arc<str>, Seq)]) -> Result<Chore,
 /// A seq is never used twice, even when the entries that had the last ones are gone.
 fn keep_next(db: &Db) -> Result<(), Failure> {
     let sql = "UPDATE meta SET value = max(value, ?1) WHERE key = 'next'";
-    db.connection.prepare_cached(sql)?.execute([db.next])?;
+    db.connection.prepare_cached(sql)?.execute([db.last + 1])?;
     Ok(())
 }
 
@@ -148,10 +147,10 @@ fn first_since(db: &Db, at_ms: u64) -> Result<Seq, Failure> {
 /// The first entry that stays when the oldest go until the store uses no more than `most`.
 fn first_within(db: &Db, most: u64) -> Result<Seq, Failure> {
     let mut excess = db.used()?.1.saturating_sub(most);
-    let mut query = db.connection.prepare(
-        "SELECT entry.seq, length(entry.body) FROM entry JOIN snapshot ON snapshot.channel = entry.channel
-         WHERE entry.seq <= snapshot.seq ORDER BY entry.seq",
-    )?;
+    let mut query = db.connection.prepare(&format!(
+        "SELECT entry.seq, {LENGTH} FROM entry JOIN snapshot ON snapshot.channel = entry.channel
+         WHERE entry.seq <= snapshot.seq ORDER BY entry.seq"
+    ))?;
     let mut rows = query.query([])?;
     let mut cut = 0;
     while excess > 0
@@ -164,16 +163,16 @@ fn first_within(db: &Db, most: u64) -> Result<Seq, Failure> {
 }
 
 fn erase(db: &mut Db, shared: &Shared, session: Arc<str>) -> Result<Result<Chore, WriteError>, Failure> {
-    let of_session = |channel: &&super::db::Channel| channel.session.as_ref() == Some(&session);
-    let gone: Vec<_> =
-        db.channels.values().filter(of_session).map(|channel| (channel.id, channel.uri.clone())).collect();
+    let is_meant = |channel: &&super::db::Channel| channel.session.as_ref() == Some(&session) || channel.uri == session;
+    let gone: Vec<_> = db.channels.values().filter(is_meant).map(|channel| (channel.id, channel.uri.clone())).collect();
     db.begin()?;
     for (id, _) in &gone {
-        // The name is free at once, and gone from the table with the next checkpoint.
-        let sql = "UPDATE channel SET erased = 1, uri = 'erased:' || id WHERE id = ?1";
-        db.connection.prepare_cached(sql)?.execute([id])?;
+        // The name is free at once, and gone from the table with the next checkpoint. What is erased together belongs
+        // together from here on, so that an erasure that a crash interrupts is known by its name.
+        let sql = "UPDATE channel SET erased = 1, uri = 'erased:' || id, session = ?2 WHERE id = ?1";
+        db.connection.prepare_cached(sql)?.execute((id, &session))?;
     }
-    db.connection.execute("INSERT OR REPLACE INTO erasing VALUES (?1, ?2)", (&session, db.next - 1))?;
+    db.connection.execute("INSERT OR REPLACE INTO erasing VALUES (?1, ?2)", (&session, db.last))?;
     keep_next(db)?;
     db.commit(&shared.metrics)?;
     let mut about = db.connection.prepare("SELECT seq FROM entry WHERE about = ?1")?;
@@ -181,7 +180,7 @@ fn erase(db: &mut Db, shared: &Shared, session: Arc<str>) -> Result<Result<Chore
     drop(about);
     shared.recent_mut().erase(&gone, &seqs);
     gone.iter().for_each(|(_, uri)| drop(db.channels.remove(uri)));
-    erasure(db, session, db.next - 1).map(Ok)
+    erasure(db, session, db.last).map(Ok)
 }
 
 /// What is left of an erasure, from what the store knows of it.
@@ -248,8 +247,8 @@ fn forget(db: &Db, shared: &Shared, session: &Arc<str>) -> Result<bool, Failure>
 fn make(db: &mut Db, cut: &Cut) -> Result<Option<u64>, Failure> {
     match cut {
         Cut::Entries { channel, upto } => {
-            let sql = "SELECT seq, length(body) FROM entry WHERE channel = ?1 AND seq <= ?2 ORDER BY seq LIMIT ?3";
-            let mut query = db.connection.prepare_cached(sql)?;
+            let sql = format!("SELECT seq, {LENGTH} FROM entry WHERE channel = ?1 AND seq <= ?2 ORDER BY seq LIMIT ?3");
+            let mut query = db.connection.prepare_cached(&sql)?;
             let mut rows = query.query((channel, upto, STEP_RECORDS))?;
             let (mut bytes, mut end) = (0, None);
             while bytes < STEP_BYTES

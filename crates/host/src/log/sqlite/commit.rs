@@ -8,8 +8,10 @@ use bytes::Bytes;
 
 use super::super::upkeep::now_ms;
 use super::super::{AppendError, Batch, BatchId, Entry, Metrics, NewEntry, Save, Seq, WriteError};
+use super::blob;
 use super::db::{Channel, Db, Failure, none_is};
 use super::insert::{self, BatchRecord, EntryRecord};
+use super::pieces::{self, Stored};
 use super::record;
 
 /// A merged entry is closed at this size: a reader who waits for it should not wait for more.
@@ -43,6 +45,8 @@ struct Line {
     about: Option<Arc<str>>,
     part: Option<Arc<str>>,
     bodies: Vec<Bytes>,
+    /// Where its only body is already.
+    stored: Option<Stored>,
     bytes: usize,
     seqs: Vec<Seq>,
 }
@@ -72,14 +76,29 @@ impl<'a> Commit<'a> {
         Ok(Self { db, metrics, lines, ends, admitted, outcomes: Vec::new(), opened: Vec::new() })
     }
 
-    /// Takes a batch in, or knows why not.
-    pub(super) fn add(&mut self, batch: Batch) -> Result<(), Failure> {
+    /// Takes a batch in, or knows why not. Some of its bodies may be stored already.
+    pub(super) fn add(&mut self, batch: Batch, stored: &[Option<Stored>]) -> Result<(), Failure> {
         let outcome = match self.known(batch.id)?.or_else(|| self.refusal(&batch)) {
-            Some(outcome) => outcome,
-            None => self.admit(batch)?,
+            Some(outcome) => {
+                pieces::remove(&self.db.connection, stored)?;
+                outcome
+            }
+            None => self.admit(batch, stored)?,
         };
         self.outcomes.push(outcome);
         Ok(())
+    }
+
+    /// Whether a batch would be taken in now. Ends the transaction.
+    pub(super) fn would_take(mut self, batch: &Batch) -> Result<bool, Failure> {
+        let takes = self.known(batch.id)?.or_else(|| self.refusal(batch)).is_none();
+        self.db.connection.execute_batch("ROLLBACK")?;
+        Ok(takes)
+    }
+
+    /// Writes the next piece of a batch that is not in this transaction.
+    pub(super) fn write_piece(&self, staging: &mut pieces::Staging) -> Result<(), Failure> {
+        Ok(staging.write(&self.db.connection)?)
     }
 
     fn known(&mut self, id: BatchId) -> Result<Option<Outcome>, Failure> {
@@ -118,16 +137,16 @@ impl<'a> Commit<'a> {
         Some(Outcome::Refused(AppendError::NotOpen(entry.channel.clone())))
     }
 
-    fn admit(&mut self, batch: Batch) -> Result<Outcome, Failure> {
+    fn admit(&mut self, batch: Batch, stored: &[Option<Stored>]) -> Result<Outcome, Failure> {
         for (uri, session) in batch.open {
             self.open(uri, session)?;
         }
         let mut places = Vec::with_capacity(batch.entries.len());
-        for entry in batch.entries {
+        for (at, entry) in batch.entries.into_iter().enumerate() {
             // Whether it is open was looked at before.
             let Some(channel) = self.db.channels.get(&entry.channel) else { continue };
             let (id, uri) = (channel.id, channel.uri.clone());
-            places.push(self.place(id, uri, entry));
+            places.push(self.place(id, uri, entry, stored.get(at).copied().flatten()));
         }
         self.admitted.insert(batch.id, self.outcomes.len());
         Ok(Outcome::New(batch.id, places))
@@ -146,7 +165,7 @@ impl<'a> Commit<'a> {
     }
 
     /// Makes an entry a line of its own, or a part of the channel's last one.
-    fn place(&mut self, channel: i64, uri: Arc<str>, entry: NewEntry) -> (usize, usize) {
+    fn place(&mut self, channel: i64, uri: Arc<str>, entry: NewEntry, stored: Option<Stored>) -> (usize, usize) {
         let merges = self.db.options().merge.is_some() && entry.part.is_some();
         let last = self.ends.get(&channel).copied().filter(|_| merges);
         if let Some((at, line)) = last.and_then(|at| Some((at, self.lines.get_mut(at)?))) {
@@ -159,14 +178,14 @@ impl<'a> Commit<'a> {
         }
         let bytes = entry.body.len();
         let (about, part, bodies) = (entry.about, entry.part, vec![entry.body]);
-        self.lines.push(Line { channel, uri, about, part, bodies, bytes, seqs: Vec::new() });
+        self.lines.push(Line { channel, uri, about, part, bodies, stored, bytes, seqs: Vec::new() });
         self.ends.insert(channel, self.lines.len() - 1);
         (self.lines.len() - 1, 0)
     }
 
     /// Saves a snapshot and rows in the same transaction.
     pub(super) fn save(&mut self, save: Save) -> Result<Result<(), WriteError>, Failure> {
-        let durable = self.db.next - 1;
+        let durable = self.db.last;
         let Some(channel) = self.db.channels.get_mut(&save.channel) else {
             return Ok(Err(WriteError::NotOpen(save.channel)));
         };
@@ -184,7 +203,8 @@ impl<'a> Commit<'a> {
             let crc = record::snapshot_sum(id, snapshot.seq, &snapshot.version, &snapshot.body);
             let mut insert =
                 connection.prepare_cached("INSERT OR REPLACE INTO snapshot VALUES (?1, ?2, ?3, ?4, ?5)")?;
-            insert.execute((id, snapshot.seq, snapshot.version, crc, &*snapshot.body))?;
+            insert.execute((id, snapshot.seq, snapshot.version, crc, blob::place(&snapshot.body)))?;
+            blob::fill(connection, "snapshot", id, &snapshot.body)?;
             channel.snapshot = snapshot.seq;
         }
         if let Some(from) = save.cut_rows {
@@ -194,7 +214,8 @@ impl<'a> Commit<'a> {
         let mut insert = connection.prepare_cached("INSERT OR REPLACE INTO part VALUES (?1, ?2, ?3)")?;
         for (index, body) in save.rows {
             let key = record::row_key(id, index);
-            insert.execute((key, record::row_sum(key, &body), &*body))?;
+            insert.execute((key, record::row_sum(key, &body), blob::place(&body)))?;
+            blob::fill(connection, "part", key, &body)?;
         }
         Ok(Ok(()))
     }
@@ -230,6 +251,9 @@ impl<'a> Commit<'a> {
         batches.sort_unstable_by_key(|batch| batch.id);
         insert::all(&self.db.connection, &batches)?;
         self.db.commit(self.metrics)?;
+        if !entries.is_empty() {
+            self.db.note_acknowledged();
+        }
         Ok(Committed { entries, opened: self.opened, answers })
     }
 
@@ -247,19 +271,21 @@ impl<'a> Commit<'a> {
             for body in line.bodies.drain(..) {
                 let seq = self.db.next;
                 self.db.next += 1;
+                self.db.last = seq;
                 line.seqs.push(seq);
                 lines.push(at);
                 entries.push(Entry { seq, at_ms, channel: line.uri.clone(), body });
             }
             // Deltas that became one share its seq.
-            line.seqs.resize(deltas, self.db.next - 1);
+            line.seqs.resize(deltas, self.db.last);
             if let Some(channel) = self.db.channels.get_mut(&line.uri) {
-                channel.last = self.db.next - 1;
+                channel.last = self.db.last;
             }
         }
         let records = entries.iter().zip(lines).filter_map(|(entry, line)| {
-            let Line { channel, about, .. } = self.lines.get(line)?;
-            Some(EntryRecord { seq: entry.seq, channel: *channel, at_ms, about: about.as_deref(), body: &entry.body })
+            let Line { channel, about, stored, .. } = self.lines.get(line)?;
+            let (channel, about, body) = (*channel, about.as_deref(), &*entry.body);
+            Some(EntryRecord { seq: entry.seq, channel, at_ms, about, body, stored: *stored })
         });
         insert::all(&self.db.connection, &records.collect::<Vec<_>>())?;
         Ok(entries)

@@ -9,13 +9,18 @@ use std::time::{Duration, Instant};
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 
-use super::super::{AppendError, BatchId, Metrics, OpenError, Seq, WriteError};
+use super::super::gaps::{self, Gaps};
+use super::super::{AppendError, BatchId, Gap, Metrics, OpenError, Seq, WriteError};
 use super::files::Files;
 use super::ids::Ids;
+use super::mark::Mark;
 use super::{Options, schema};
 
 /// How long to wait for another connection's lock. Readers hold theirs for one page.
 const BUSY: Duration = Duration::from_secs(5);
+
+/// How many gaps are known. A position from before them gets a snapshot.
+const MAX_GAPS: u64 = 4_096;
 
 /// Why a transaction did not end well. The connection is not used again.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -78,7 +83,12 @@ pub(super) struct Channel {
 pub(super) struct Db {
     pub(super) connection: Connection,
     pub(super) channels: HashMap<Arc<str>, Channel>,
+    /// The highest seq that was ever used.
+    pub(super) last: Seq,
+    /// The next one, which may be far above.
     pub(super) next: Seq,
+    pub(super) gaps: Gaps,
+    mark: Mark,
     pub(super) at_ms: u64,
     pub(super) ids: Ids,
     epoch: u64,
@@ -105,7 +115,10 @@ impl Db {
         let mut db = Self {
             connection,
             channels: HashMap::new(),
+            last: 0,
             next: 1,
+            gaps: Gaps::default(),
+            mark: Mark::open(files),
             at_ms: 0,
             ids: Ids::new(BatchId::at(0)),
             epoch: 0,
@@ -120,6 +133,10 @@ impl Db {
         connection.busy_timeout(BUSY)?;
         // A close must not write: it may come because writing failed.
         connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
+        if found == 0 {
+            // So that room can be given back to the disk where there is none to spare.
+            connection.pragma_update(None, "auto_vacuum", "INCREMENTAL")?;
+        }
         connection.pragma_update_and_check(None, "journal_mode", "WAL", |_| Ok(()))?;
         connection.pragma_update(None, "synchronous", if options.sabotage.no_sync { "OFF" } else { "FULL" })?;
         connection.pragma_update(None, "fullfsync", true)?;
@@ -142,7 +159,10 @@ impl Db {
         self.epoch = self.stored_epoch()?;
         let last = self.connection.query_row("SELECT max(seq) FROM entry", [], |row| row.get::<_, Option<u64>>(0))?;
         let next = self.connection.query_row("SELECT value FROM meta WHERE key = 'next'", [], |row| row.get(0))?;
-        self.next = last.map_or(1, |last| last + 1).max(next);
+        let next: Seq = next;
+        self.last = last.unwrap_or(0).max(next.saturating_sub(1));
+        self.gaps = load_gaps(&self.connection)?;
+        self.next = self.gaps.newest().map_or(1, |gap| gap.next).max(self.last + 1);
         let newest = "SELECT at FROM entry ORDER BY seq DESC LIMIT 1";
         self.at_ms = self.connection.query_row(newest, [], |row| row.get(0)).or_else(none_is(0))?;
         let highest = "SELECT id FROM batch ORDER BY id DESC LIMIT 1";
@@ -174,13 +194,50 @@ impl Db {
         epoch.query_row([], |row| row.get(0))
     }
 
-    /// Fences every writer before this one.
+    /// Fences every writer before this one, and begins a new life above all seqs that former ones have handed out.
     pub(super) fn take_over(&mut self) -> Result<u64, Failure> {
         self.connection.execute_batch("BEGIN IMMEDIATE")?;
         self.connection.execute("UPDATE meta SET value = value + 1 WHERE key = 'epoch'", [])?;
+        let gap = self.begin_life()?;
         self.connection.execute_batch("COMMIT")?;
+        (self.next, self.gaps) = (gap.next, load_gaps(&self.connection)?);
+        if let Some(lost) = gap.lost {
+            tracing::error!(
+                last = self.last,
+                lost,
+                "the log ends before what was acknowledged here: it was restored from a backup, or has lost its end"
+            );
+        }
         self.epoch = self.stored_epoch()?;
         Ok(self.epoch)
+    }
+
+    fn begin_life(&self) -> rusqlite::Result<Gap> {
+        // A gap behind which nothing was used becomes longer.
+        let before = self.gaps.newest().filter(|gap| gap.after == self.last);
+        let (marked, lost) = (self.mark.read(), before.and_then(|gap| gap.lost));
+        let lost = marked.max(lost).filter(|seq| *seq > self.last);
+        let used = self.last.max(lost.unwrap_or(0)).max(before.map_or(0, |gap| gap.next));
+        let (clock, random) = match self.options.sabotage.clock.load(Relaxed) {
+            // Without randomness the time is as good as it gets.
+            0 => (gaps::clock(), getrandom::u64().unwrap_or_else(|_| gaps::clock())),
+            clock => (clock, 0),
+        };
+        let gap = Gap { after: self.last, next: gaps::first_of_life(used, clock, random), lost };
+        let (after, next, lost) = (gap.after, gap.next, gap.lost.unwrap_or(0));
+        self.connection.execute("INSERT OR REPLACE INTO gap VALUES (?1, ?2, ?3)", (after, next, lost))?;
+        let oldest = "SELECT after, next FROM gap ORDER BY after DESC LIMIT 1 OFFSET ?1";
+        let forget = self.connection.query_row(oldest, [MAX_GAPS], |row| Ok(Some((row.get(0)?, row.get(1)?))));
+        if let Some((after, next)) = forget.or_else(none_is::<Option<(Seq, Seq)>>(None))? {
+            self.connection.execute("DELETE FROM gap WHERE after <= ?1", [after])?;
+            self.connection.execute("UPDATE meta SET value = ?1 WHERE key = 'gaps_from'", [next])?;
+        }
+        Ok(gap)
+    }
+
+    /// Notes, beside the database, that everything up to the last seq was acknowledged.
+    pub(super) fn note_acknowledged(&mut self) {
+        self.mark.write(self.last);
     }
 
     /// Writes something, to know that writing works, for the same writer as before.
@@ -243,6 +300,46 @@ impl Db {
         Ok(done)
     }
 
+    /// Gives free pages back to the disk. A log of an older version is copied for that, and needs as much room as it has.
+    pub(super) fn compact(&self, metrics: &Metrics) -> Result<(), Failure> {
+        const INCREMENTAL: i64 = 2;
+        let mode: i64 = self.connection.pragma_query_value(None, "auto_vacuum", |row| row.get(0))?;
+        if mode == INCREMENTAL {
+            let free = || self.connection.pragma_query_value(None, "freelist_count", |row| row.get::<_, u64>(0));
+            let mut before = u64::MAX;
+            // In steps that fit the write-ahead log.
+            while (1..before).contains(&free()?) {
+                before = free()?;
+                let mut step = self.connection.prepare("PRAGMA incremental_vacuum(500)")?;
+                let mut pages = step.query([])?;
+                while pages.next()?.is_some() {}
+                drop(pages);
+                self.checkpoint("PASSIVE", metrics)?;
+            }
+        } else {
+            self.connection.pragma_update(None, "auto_vacuum", "INCREMENTAL")?;
+            self.connection.execute_batch("VACUUM")?;
+        }
+        self.truncate_wal(metrics).map(drop)
+    }
+
+    /// Makes so many bytes of the database free pages, while the disk has room for them: from then on they are there for this
+    /// log and for nobody else. As far as that goes: a disk may be full sooner.
+    pub(super) fn hold_free(&self, bytes: u64, metrics: &Metrics) {
+        const STEP: u64 = 1 << 20;
+        let free = self.used().map_or(0, |(all, used)| all.saturating_sub(used));
+        for n in 0..bytes.saturating_sub(free) / STEP {
+            let id = (-1_i64).saturating_sub_unsigned(n);
+            let insert = self.connection.execute("INSERT INTO piece VALUES (?1, zeroblob(?2))", (id, STEP));
+            if insert.is_err() || self.checkpoint("PASSIVE", metrics).is_err() {
+                break;
+            }
+        }
+        // What stays because this fails is removed when the log is opened next: it belongs to no entry.
+        drop(self.connection.execute("DELETE FROM piece WHERE id < 0", []));
+        drop(self.checkpoint("PASSIVE", metrics));
+    }
+
     /// Bytes of the database, and those of them in use.
     pub(super) fn used(&self) -> Result<(u64, u64), Failure> {
         let value = |name| self.connection.pragma_query_value(None, name, |row| row.get::<_, u64>(0));
@@ -262,6 +359,22 @@ pub(super) fn open_reader(path: &Path) -> rusqlite::Result<Connection> {
     connection.busy_timeout(BUSY)?;
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
     Ok(connection)
+}
+
+/// The gaps that the database knows.
+pub(super) fn load_gaps(connection: &Connection) -> rusqlite::Result<Gaps> {
+    let is_there = "SELECT count(*) FROM sqlite_schema WHERE name = 'gap'";
+    if connection.query_row(is_there, [], |row| row.get::<_, u64>(0))? == 0 {
+        return Ok(Gaps::default());
+    }
+    let from = "SELECT value FROM meta WHERE key = 'gaps_from'";
+    let from = connection.query_row(from, [], |row| row.get(0)).or_else(none_is(0))?;
+    let mut all = connection.prepare("SELECT after, next, lost FROM gap ORDER BY after")?;
+    let all = all.query_map([], |row| {
+        let lost: Seq = row.get(2)?;
+        Ok(Gap { after: row.get(0)?, next: row.get(1)?, lost: Some(lost).filter(|lost| *lost > 0) })
+    })?;
+    Ok(Gaps::new(from, all.collect::<rusqlite::Result<_>>()?))
 }
 
 /// Takes a query without rows for this value.

@@ -7,7 +7,7 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 use thiserror::Error;
 
-use super::super::{Bytes, ChannelInfo, Channels, Entry, Log, ROW_HEADER, ReadError, Seq};
+use super::super::{Bytes, ChannelInfo, Channels, DamagedRecord, Entry, Log, ROW_HEADER, ReadError, Seq};
 use super::reader::Wanted;
 use super::{SqliteLog, schema};
 
@@ -30,10 +30,28 @@ pub enum ExportError {
 #[derive(Serialize)]
 #[serde(untagged)]
 enum Line<'a> {
-    Log { log: &'static str, version: i64, first: Seq, last: Seq },
+    Log {
+        log: &'static str,
+        version: i64,
+        first: Seq,
+        last: Seq,
+    },
     Channel(ChannelLine<'a>),
-    Row { channel: &'a str, row: u64, body: Body<'a> },
-    Entry { seq: Seq, at: u64, channel: &'a str, body: Body<'a> },
+    Row {
+        channel: &'a str,
+        row: u64,
+        body: Body<'a>,
+    },
+    Entry {
+        seq: Seq,
+        at: u64,
+        channel: &'a str,
+        body: Body<'a>,
+    },
+    /// A record that is not what was written, in its place.
+    Damaged {
+        damaged: String,
+    },
 }
 
 #[derive(Serialize)]
@@ -64,21 +82,32 @@ enum Body<'a> {
 impl SqliteLog {
     /// Writes the log, or some channels of it, as JSON Lines. Entries that are appended meanwhile are left out.
     ///
+    /// In place of a damaged record is a line that names it; returns how many there are.
+    ///
     /// # Errors
-    /// A record is damaged (everything before it has been written), or the lines cannot be written.
-    pub async fn export(&self, channels: Channels, to: &mut (dyn Write + Send)) -> Result<(), ExportError> {
+    /// The store is broken (everything before that has been written), or the lines cannot be written.
+    pub async fn export(&self, channels: Channels, to: &mut (dyn Write + Send)) -> Result<u64, ExportError> {
         let bounds = self.bounds().await?;
         write(to, &Line::Log { log: "breakbulk", version: schema::VERSION, first: bounds.first, last: bounds.last })?;
         let mut infos = self.channels(None).await?;
         infos.retain(|info| channels.contains(&info.channel));
+        let mut damaged = 0;
         for info in &infos {
-            self.export_channel(info, to).await?;
+            damaged += self.export_channel(info, to).await?;
         }
-        self.export_entries(&infos, bounds.last, to).await
+        Ok(damaged + self.export_entries(&infos, bounds.last, to).await?)
     }
 
-    async fn export_channel(&self, info: &ChannelInfo, to: &mut (dyn Write + Send)) -> Result<(), ExportError> {
-        let snapshot = self.snapshot(&info.channel).await?;
+    async fn export_channel(&self, info: &ChannelInfo, to: &mut (dyn Write + Send)) -> Result<u64, ExportError> {
+        let mut damaged = 0;
+        let snapshot = match self.snapshot(&info.channel).await {
+            Err(ReadError::Damaged(record)) => {
+                damaged += 1;
+                write(to, &Line::Damaged { damaged: record.to_string() })?;
+                None
+            }
+            snapshot => snapshot?,
+        };
         let ChannelInfo { channel, session, first, last, .. } = info;
         let snapshot = snapshot.as_ref();
         let snapshot = snapshot.map(|it| SnapshotLine { seq: it.seq, version: &it.version, body: body(&it.body) });
@@ -86,8 +115,15 @@ impl SqliteLog {
         write(to, &Line::Channel(ChannelLine { channel, session, first, last, snapshot }))?;
         let mut from = 0;
         loop {
-            let page = self.rows(channel, from..u64::MAX, PAGE).await?;
-            let Some((end, _)) = page.rows.last() else { return Ok(()) };
+            let page = match self.rows(channel, from..u64::MAX, PAGE).await {
+                Err(ReadError::Damaged(record @ DamagedRecord::Row { index, .. })) => {
+                    (damaged, from) = (damaged + 1, index + 1);
+                    write(to, &Line::Damaged { damaged: record.to_string() })?;
+                    continue;
+                }
+                page => page?,
+            };
+            let Some((end, _)) = page.rows.last() else { return Ok(damaged) };
             from = end + 1;
             for (index, row) in &page.rows {
                 write(to, &Line::Row { channel, row: *index, body: row_body(row) })?;
@@ -100,10 +136,10 @@ impl SqliteLog {
         infos: &[ChannelInfo],
         last: Seq,
         to: &mut (dyn Write + Send),
-    ) -> Result<(), ExportError> {
+    ) -> Result<u64, ExportError> {
         let firsts: Arc<std::collections::HashMap<Arc<str>, Seq>> =
             Arc::new(infos.iter().map(|info| (info.channel.clone(), info.first)).collect());
-        let mut after = 0;
+        let (mut after, mut damaged) = (0, 0);
         while after < last {
             let (shared, wanted) = (self.shared.clone(), firsts.clone());
             let name = move |id| match shared.recent().channel(id) {
@@ -111,7 +147,18 @@ impl SqliteLog {
                 Some(_) => Wanted::No,
                 None => Wanted::Unknown,
             };
-            let page = self.shared.readers.run(move |reader| reader.page((after, last), PAGE, name)).await?;
+            let page = match self.shared.readers.run(move |reader| reader.page((after, last), PAGE, name)).await {
+                Err(ReadError::Damaged(record @ DamagedRecord::Entry { seq })) => {
+                    (damaged, after) = (damaged + 1, seq);
+                    write(to, &Line::Damaged { damaged: record.to_string() })?;
+                    continue;
+                }
+                Err(error) => {
+                    write(to, &Line::Damaged { damaged: error.to_string() })?;
+                    return Err(error.into());
+                }
+                Ok(page) => page,
+            };
             after = page.1;
             for Entry { seq, at_ms, channel, body: bytes } in &page.0 {
                 // What is trimmed may not be gone yet.
@@ -120,7 +167,7 @@ impl SqliteLog {
                 }
             }
         }
-        Ok(())
+        Ok(damaged)
     }
 }
 

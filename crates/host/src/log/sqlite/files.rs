@@ -25,6 +25,35 @@ impl Files {
         self.dir.join("log.db-wal")
     }
 
+    /// The file that has the highest seq acknowledged in this directory. It is no part of the database, so that a restored
+    /// database does not bring it back to what it was.
+    pub(super) fn mark(&self) -> PathBuf {
+        self.dir.join("log.mark")
+    }
+
+    fn reserve(&self) -> PathBuf {
+        self.dir.join("log.reserve")
+    }
+
+    /// Takes up so many bytes for later, if twice as many are free; whether they are there.
+    pub(super) fn make_reserve(&self, len: u64) -> bool {
+        let path = self.reserve();
+        if std::fs::metadata(&path).map_or(0, |file| file.len()) == len {
+            return true;
+        }
+        let is_free = free_bytes(&self.dir).is_none_or(|free| free >= len.saturating_mul(2));
+        let made = is_free && private(&path).and_then(|file| take_up(&file, len)).is_ok();
+        if !made {
+            drop(std::fs::remove_file(&path));
+        }
+        made
+    }
+
+    /// Gives back what was taken up; whether there was anything.
+    pub(super) fn give_up_reserve(&self) -> bool {
+        std::fs::remove_file(self.reserve()).is_ok()
+    }
+
     /// Makes the directory and takes the lock. The lock lasts as long as the file does, and ends with the process.
     pub(super) fn lock(&self) -> Result<File, OpenError> {
         let failed = |source: io::Error| OpenError::Store { path: self.dir.clone(), source: source.into() };
@@ -42,7 +71,6 @@ impl Files {
     ///
     /// To be called with no transaction open. SQLite locks the other two files, so opening this one ends no lock.
     pub(super) fn lengthen_wal(&self, len: u64) -> io::Result<()> {
-        static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
         let mut file = private(&self.wal())?;
         let mut now = file.seek(SeekFrom::End(0))?;
         if now >= len {
@@ -85,10 +113,36 @@ impl Files {
     }
 }
 
+/// What is free on the disk of a directory, for us.
+fn free_bytes(dir: &Path) -> Option<u64> {
+    #[cfg(unix)]
+    return rustix::fs::statvfs(dir).ok().map(|disk| disk.f_bavail.saturating_mul(disk.f_frsize));
+    #[cfg(not(unix))]
+    return None::<u64>.filter(|_| dir.is_dir());
+}
+
+/// Gives a file this length, in blocks that are really its own.
+fn take_up(mut file: &File, len: u64) -> io::Result<()> {
+    file.set_len(0)?;
+    #[cfg(target_os = "linux")]
+    if rustix::fs::fallocate(file, rustix::fs::FallocateFlags::empty(), 0, len).is_ok() {
+        return file.sync_all();
+    }
+    let mut left = len;
+    while left > 0 {
+        let piece = ZEROS.get(..usize::try_from(left).unwrap_or(usize::MAX)).unwrap_or(&ZEROS);
+        file.write_all(piece)?;
+        left -= piece.len() as u64;
+    }
+    file.sync_all()
+}
+
+static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
+
 /// Opens a file that only its owner may read, and makes it if need be.
-fn private(path: &Path) -> io::Result<File> {
+pub(super) fn private(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
-    options.create(true).write(true).truncate(false);
+    options.create(true).read(true).write(true).truncate(false);
     #[cfg(unix)]
     std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
     options.open(path)

@@ -6,6 +6,7 @@ use std::sync::LazyLock;
 use rusqlite::{CachedStatement, Connection, ToSql};
 
 use super::super::{BatchId, Seq};
+use super::pieces::Stored;
 use super::record;
 
 /// Rows of one statement.
@@ -35,6 +36,8 @@ pub(super) struct EntryRecord<'a> {
     pub(super) at_ms: u64,
     pub(super) about: Option<&'a str>,
     pub(super) body: &'a [u8],
+    /// Where the body is already.
+    pub(super) stored: Option<Stored>,
 }
 
 impl Record for EntryRecord<'_> {
@@ -47,17 +50,20 @@ impl Record for EntryRecord<'_> {
     }
 
     fn bytes(&self) -> usize {
-        self.body.len()
+        if self.stored.is_some() { 0 } else { self.body.len() }
     }
 
     fn bind(&self, to: &mut Columns<'_, '_>) -> rusqlite::Result<()> {
-        let Self { seq, channel, at_ms, about, body } = *self;
+        let Self { seq, channel, at_ms, about, body, stored } = *self;
         to.next(seq)?;
         to.next(channel)?;
         to.next(at_ms)?;
         to.next(record::entry_sum(seq, channel, at_ms, about, body))?;
         to.next(about)?;
-        to.next(body)
+        match stored {
+            Some(stored) => to.next(stored.number()),
+            None => to.next(body),
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 
 use super::super::Merge;
 
@@ -20,6 +20,9 @@ pub struct Options {
     pub recent_bytes: usize,
     /// The length of the write-ahead log. Shorter means more checkpoints; 8 MiB are some thousand small commits.
     pub wal_bytes: u64,
+    /// Bytes beside the log that are given up when the disk is full, so that it can still be opened, erased from and made
+    /// smaller. Made again when twice as much is free. 0 for none.
+    pub reserve_bytes: u64,
     /// How many pages are read at the same time.
     pub readers: usize,
     #[doc(hidden)]
@@ -34,6 +37,7 @@ impl Default for Options {
             max_queued_bytes: 64 << 20,
             recent_bytes: 16 << 20,
             wal_bytes: 8 << 20,
+            reserve_bytes: 16 << 20,
             readers: 4,
             sabotage: Sabotage::default(),
         }
@@ -42,13 +46,23 @@ impl Default for Options {
 
 impl fmt::Debug for Options {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { merge, max_batch_bytes, max_queued_bytes, recent_bytes, wal_bytes, readers, sabotage: _ } = self;
+        let Self {
+            merge,
+            max_batch_bytes,
+            max_queued_bytes,
+            recent_bytes,
+            wal_bytes,
+            reserve_bytes,
+            readers,
+            sabotage: _,
+        } = self;
         f.debug_struct("Options")
             .field("merge", &merge.is_some())
             .field("max_batch_bytes", max_batch_bytes)
             .field("max_queued_bytes", max_queued_bytes)
             .field("recent_bytes", recent_bytes)
             .field("wal_bytes", wal_bytes)
+            .field("reserve_bytes", reserve_bytes)
             .field("readers", readers)
             .finish_non_exhaustive()
     }
@@ -66,4 +80,6 @@ pub struct Sabotage {
     pub fail_after_commit: Arc<AtomicBool>,
     /// The database may have no more pages than this; 0 for any number. Looked at when it is opened.
     pub max_pages: Arc<AtomicU32>,
+    /// What the clock shows when a log is opened, 2^20 to a second, and chance is left out; 0 for the real time.
+    pub clock: Arc<AtomicU64>,
 }

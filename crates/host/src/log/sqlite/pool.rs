@@ -1,13 +1,16 @@
 //! Connections for reading: a few, each lent for one page, away from the async runtime.
 
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::sync::Semaphore;
 
-use super::super::{OpenError, ReadError};
+use super::super::{DamagedRecord, OpenError, ReadError};
 use super::reader::{Reader, store};
+use super::shared_bodies::SharedBodies;
 use super::{Shared, db, opening, schema};
 use crate::lock::lock;
 
@@ -20,12 +23,36 @@ pub(super) struct Readers {
     turns: Arc<Semaphore>,
     count: usize,
     idle: Arc<Mutex<Vec<Reader>>>,
+    long_bodies: SharedBodies,
+    damaged: Damaged,
+}
+
+/// Records that were found damaged, each once, and their number for all to see.
+#[derive(Clone)]
+struct Damaged {
+    found: Arc<Mutex<HashSet<DamagedRecord>>>,
+    count: Arc<AtomicU64>,
+}
+
+/// How many damaged records are told apart. Where there are more, the number does not matter.
+const MOST_DAMAGED: usize = 10_000;
+
+impl Damaged {
+    fn note(&self, record: &DamagedRecord) {
+        let mut found = lock(&self.found);
+        if found.len() < MOST_DAMAGED {
+            found.insert(record.clone());
+        }
+        self.count.store(found.len() as u64, Relaxed);
+    }
 }
 
 impl Readers {
-    pub(super) fn new(path: PathBuf, count: usize) -> Self {
+    /// For a file, at most so many at a time; what is found damaged is counted there.
+    pub(super) fn new(path: PathBuf, count: usize, damaged: Arc<AtomicU64>, long_bodies: SharedBodies) -> Self {
         let count = count.max(1);
-        Self { path, turns: Arc::new(Semaphore::new(count)), count, idle: Arc::default() }
+        let damaged = Damaged { found: Arc::default(), count: damaged };
+        Self { path, turns: Arc::new(Semaphore::new(count)), count, idle: Arc::default(), long_bodies, damaged }
     }
 
     /// Runs one read on a connection of its own.
@@ -34,14 +61,18 @@ impl Readers {
         work: impl FnOnce(&Reader) -> Result<T, ReadError> + Send + 'static,
     ) -> Result<T, ReadError> {
         let Ok(turn) = self.turns.clone().acquire_owned().await else { return Err(ReadError::Closed) };
-        let (idle, path) = (self.idle.clone(), self.path.clone());
+        let (idle, path, damaged) = (self.idle.clone(), self.path.clone(), self.damaged.clone());
+        let long_bodies = self.long_bodies.clone();
         let read = move || {
             let free = lock(&idle).pop();
             let reader = match free {
                 Some(reader) => reader,
-                None => Reader::new(db::open_reader(&path).map_err(store)?),
+                None => Reader::new(db::open_reader(&path).map_err(store)?, long_bodies),
             };
             let result = work(&reader);
+            if let Err(ReadError::Damaged(record)) = &result {
+                damaged.note(record);
+            }
             // After an error of the store the connection may hold what is no longer true.
             if !matches!(result, Err(ReadError::Store(_))) {
                 lock(&idle).push(reader);
@@ -74,13 +105,14 @@ impl Readers {
         if found == 0 {
             return Err(OpenError::Missing(path.to_path_buf()));
         }
-        if found != schema::VERSION {
+        // Version 2 only has no gaps yet.
+        if found < 2 {
             let source = format!("version {found} has to be opened for writing once").into();
             return Err(OpenError::Store { path: path.to_path_buf(), source });
         }
-        let reader = Reader::new(connection);
-        let (last, names, trims) = reader.outline().map_err(|error| opening(path, error))?;
-        shared.recent_mut().reset(last, names, trims);
+        let reader = Reader::new(connection, self.long_bodies.clone());
+        let (last, names, trims, gaps) = reader.outline().map_err(|error| opening(path, error))?;
+        shared.recent_mut().reset(last, names, trims, gaps);
         shared.last.send_replace(last);
         Ok(())
     }

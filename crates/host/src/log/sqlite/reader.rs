@@ -8,7 +8,10 @@ use std::sync::Arc;
 use bytes::Bytes;
 use rusqlite::{Connection, ErrorCode};
 
+use super::super::gaps::Gaps;
 use super::super::{ChannelInfo, DamagedRecord, Entry, ReadError, Rows, Seq, Snapshot};
+use super::pieces::{self, Body};
+use super::shared_bodies::SharedBodies;
 use super::slab::Slabs;
 use super::{db, record};
 
@@ -19,14 +22,15 @@ const MAX_SCANNED: usize = 10_000;
 pub(super) struct Reader {
     pub(super) connection: Connection,
     slabs: RefCell<Slabs>,
+    long_bodies: SharedBodies,
 }
 
-/// The last seq, the channels' names, and what is trimmed of each.
-pub(super) type Outline = (Seq, HashMap<i64, Arc<str>>, HashMap<Arc<str>, Seq>);
+/// The last seq, the channels' names, what is trimmed of each, and the gaps.
+pub(super) type Outline = (Seq, HashMap<i64, Arc<str>>, HashMap<Arc<str>, Seq>, Gaps);
 
 impl Reader {
-    pub(super) fn new(connection: Connection) -> Self {
-        Self { connection, slabs: RefCell::default() }
+    pub(super) fn new(connection: Connection, long_bodies: SharedBodies) -> Self {
+        Self { connection, slabs: RefCell::default(), long_bodies }
     }
 
     /// What readers must know of the whole log.
@@ -41,8 +45,13 @@ impl Reader {
                 trims.insert(uri, trimmed);
             }
         }
+        Ok((self.last()?, names, trims, db::load_gaps(&self.connection)?))
+    }
+
+    /// The highest seq that was ever used.
+    pub(super) fn last(&self) -> rusqlite::Result<Seq> {
         let last = "SELECT max((SELECT coalesce(max(seq), 0) FROM entry), value - 1) FROM meta WHERE key = 'next'";
-        Ok((self.connection.query_row(last, [], |row| row.get(0))?, names, trims))
+        self.connection.query_row(last, [], |row| row.get(0))
     }
 
     /// Entries after a position up to a seq, and the position after them. The name of a channel says whether its entries
@@ -95,7 +104,11 @@ impl Reader {
                 Ok(None) => return Ok((page, position, true)),
                 Err(error) => return after_damage(page, position, damaged(error, position)),
             };
-            match entry(row, &mut names, &mut slabs) {
+            // A long body begins a page of its own: it is not read to find out that it does not fit.
+            if !page.is_empty() && pieces::is_long(row, 5).map_err(store)? {
+                break;
+            }
+            match self.entry(row, &mut names, &mut slabs) {
                 Ok(Read { seq, entry: None }) => position = seq,
                 Ok(Read { seq, entry: Some(entry) }) => {
                     bytes += entry.body.len();
@@ -109,6 +122,38 @@ impl Reader {
             }
         }
         Ok((page, position, false))
+    }
+
+    fn entry(
+        &self,
+        row: &rusqlite::Row<'_>,
+        names: &mut Names<impl Fn(i64) -> Wanted>,
+        slabs: &mut Slabs,
+    ) -> Result<Read, ReadError> {
+        let seq: Seq = row.get(0).map_err(store)?;
+        let broken = |_| ReadError::Damaged(DamagedRecord::Entry { seq });
+        let channel: i64 = row.get(1).map_err(broken)?;
+        let uri = match names.wanted(channel) {
+            Wanted::Yes(uri) => Some(uri.clone()),
+            Wanted::No => return Ok(Read { seq, entry: None }),
+            // Erased; unless it is the number itself that is damaged.
+            Wanted::Unknown => None,
+        };
+        let (at_ms, crc): (u64, u32) = (row.get(2).map_err(broken)?, row.get(3).map_err(broken)?);
+        let about = row.get_ref(4).and_then(|about| Ok(about.as_str_or_null()?)).map_err(broken)?;
+        let body = pieces::body(&self.connection, row, 5, Some((&self.long_bodies, seq)))
+            .map_err(|error| damaged(error, seq.saturating_sub(1)))?;
+        if record::entry_sum(seq, channel, at_ms, about, body.bytes()) != crc {
+            return Err(ReadError::Damaged(DamagedRecord::Entry { seq }));
+        }
+        let entry = uri.map(|channel| {
+            let body = match body {
+                Body::Row(body) => slabs.copy(body),
+                Body::Pieces(body) => body,
+            };
+            Entry { seq, at_ms, channel, body }
+        });
+        Ok(Read { seq, entry })
     }
 
     /// The saved snapshot of a channel.
@@ -211,30 +256,6 @@ impl<F: Fn(i64) -> Wanted> Names<F> {
 struct Read {
     seq: Seq,
     entry: Option<Entry>,
-}
-
-fn entry(
-    row: &rusqlite::Row<'_>,
-    names: &mut Names<impl Fn(i64) -> Wanted>,
-    slabs: &mut Slabs,
-) -> Result<Read, ReadError> {
-    let seq: Seq = row.get(0).map_err(store)?;
-    let broken = |_| ReadError::Damaged(DamagedRecord::Entry { seq });
-    let channel: i64 = row.get(1).map_err(broken)?;
-    let uri = match names.wanted(channel) {
-        Wanted::Yes(uri) => Some(uri.clone()),
-        Wanted::No => return Ok(Read { seq, entry: None }),
-        // Erased; unless it is the number itself that is damaged.
-        Wanted::Unknown => None,
-    };
-    let (at_ms, crc): (u64, u32) = (row.get(2).map_err(broken)?, row.get(3).map_err(broken)?);
-    let about = row.get_ref(4).and_then(|about| Ok(about.as_str_or_null()?)).map_err(broken)?;
-    let body = record::blob(row.get_ref(5).map_err(|error| damaged(error, seq.saturating_sub(1)))?);
-    if record::entry_sum(seq, channel, at_ms, about, body) != crc {
-        return Err(ReadError::Damaged(DamagedRecord::Entry { seq }));
-    }
-    let entry = uri.map(|channel| Entry { seq, at_ms, channel, body: slabs.copy(body) });
-    Ok(Read { seq, entry })
 }
 
 /// What was read before the damage is served first; who asks again hears of it.

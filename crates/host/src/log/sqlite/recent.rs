@@ -4,6 +4,7 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
+use super::super::gaps::Gaps;
 use super::super::{Channels, Entry, ReadError, Seq};
 
 /// A window on the end of the log. Every durable entry after `after` is in it.
@@ -16,6 +17,7 @@ pub(super) struct Recent {
     names: HashMap<i64, Arc<str>>,
     trims: HashMap<Arc<str>, Seq>,
     highest_trim: Seq,
+    gaps: Gaps,
 }
 
 /// What a reader finds in the window.
@@ -33,7 +35,14 @@ impl Recent {
     }
 
     /// Forgets everything: the log was opened, and ends at `after`.
-    pub(super) fn reset(&mut self, after: Seq, names: HashMap<i64, Arc<str>>, trims: HashMap<Arc<str>, Seq>) {
+    pub(super) fn reset(
+        &mut self,
+        after: Seq,
+        names: HashMap<i64, Arc<str>>,
+        trims: HashMap<Arc<str>, Seq>,
+        gaps: Gaps,
+    ) {
+        self.gaps = gaps;
         self.entries.clear();
         self.bytes = 0;
         self.after = after;
@@ -53,6 +62,10 @@ impl Recent {
             self.bytes -= oldest.body.len();
             self.after = oldest.seq;
         }
+    }
+
+    pub(super) const fn gaps(&self) -> &Gaps {
+        &self.gaps
     }
 
     pub(super) fn bytes(&self) -> usize {

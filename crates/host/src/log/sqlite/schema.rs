@@ -8,7 +8,7 @@ use super::super::OpenError;
 use super::record;
 
 /// The present version.
-pub(super) const VERSION: i64 = 2;
+pub(super) const VERSION: i64 = 3;
 
 /// Marks the file as ours: "BBlk".
 const APPLICATION: i64 = 0x4242_6C6B;
@@ -61,6 +61,22 @@ CREATE TABLE erasing (session TEXT PRIMARY KEY, upto INTEGER NOT NULL) WITHOUT R
 ALTER TABLE channel ADD COLUMN erased INTEGER NOT NULL DEFAULT 0;
 ";
 
+/// Version 3: gaps between the lives of the log, and bodies in pieces.
+///
+/// - `gap.lost` is the highest seq that is known to have been acknowledged in it, or 0; `meta` has `gaps_from`, below which
+///   gaps have been forgotten.
+/// - A long body is in `piece`, written by and by before its entry is: `entry.body` is a number then, see `pieces.rs`. Its
+///   pieces go when it does.
+const V3: &str = "
+CREATE TABLE gap (after INTEGER PRIMARY KEY, next INTEGER NOT NULL, lost INTEGER NOT NULL);
+INSERT INTO meta VALUES ('gaps_from', 0);
+CREATE TABLE piece (id INTEGER PRIMARY KEY, body BLOB NOT NULL);
+CREATE INDEX entry_pieces ON entry (body) WHERE typeof(body) = 'integer';
+CREATE TRIGGER entry_pieces_go AFTER DELETE ON entry WHEN typeof(OLD.body) = 'integer' BEGIN
+    DELETE FROM piece WHERE id >= (OLD.body >> 16) << 16 AND id < ((OLD.body >> 16) + 1) << 16;
+END;
+";
+
 /// Refuses what is not a log, and what a later version wrote.
 pub(super) fn check(connection: &Connection, path: &Path) -> Result<i64, OpenError> {
     let read = |pragma: &str| connection.pragma_query_value(None, pragma, |row| row.get::<_, i64>(0));
@@ -91,6 +107,9 @@ pub(super) fn migrate(connection: &mut Connection, found: i64) -> rusqlite::Resu
     if found < 2 {
         step.execute_batch(V2)?;
         sum_all(&step)?;
+    }
+    if found < 3 {
+        step.execute_batch(V3)?;
     }
     step.pragma_update(None, "user_version", VERSION)?;
     step.commit()

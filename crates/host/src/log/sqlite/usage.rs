@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::ops::RangeInclusive;
 
 use super::super::{ChannelInfo, ReadError, Seq};
+use super::pieces::LENGTH;
 use super::reader::{Reader, store};
 
 /// How much a channel has in the log.
@@ -35,10 +36,12 @@ struct Sum {
 /// Walks through all entries and rows, without their bodies.
 pub(super) fn all(reader: &Reader) -> Result<Vec<Usage>, ReadError> {
     let infos = reader.channels(None)?;
-    let sql = "SELECT uri, count(*), sum(length(body)), min(seq), max(seq), min(at), max(at)
-               FROM entry JOIN channel ON channel.id = channel
-               WHERE NOT erased AND seq > trimmed GROUP BY channel.id";
-    let mut query = reader.connection.prepare(sql).map_err(store)?;
+    let sql = format!(
+        "SELECT uri, count(*), sum({LENGTH}), min(seq), max(seq), min(at), max(at)
+         FROM entry JOIN channel ON channel.id = channel
+         WHERE NOT erased AND seq > trimmed GROUP BY channel.id"
+    );
+    let mut query = reader.connection.prepare(&sql).map_err(store)?;
     let sums = query.query_map([], |row| {
         let (seqs, times) = ((row.get(3)?, row.get(4)?), (row.get(5)?, row.get(6)?));
         Ok((row.get(0)?, Sum { entries: row.get(1)?, bytes: row.get(2)?, seqs, times }))

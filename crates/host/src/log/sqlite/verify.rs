@@ -3,15 +3,18 @@
 use rusqlite::Row;
 
 use super::super::{DamagedRecord, ReadError, Report, Seq};
+use super::files::Files;
+use super::mark::Mark;
 use super::reader::{Reader, store};
-use super::record;
+use super::{db, pieces, record};
 
 /// Records that are looked at in one view of the file: the writer can recycle its log in between.
 const STEP: usize = 1_000;
 
 /// Looks at every record, and says now and then how many bytes it has seen.
-pub(super) fn walk(reader: &Reader, mut seen: impl FnMut(u64)) -> Result<Report, ReadError> {
+pub(super) fn walk(reader: &Reader, files: &Files, mut seen: impl FnMut(u64)) -> Result<Report, ReadError> {
     let mut report = Report::default();
+    ends(reader, files, &mut report).map_err(store)?;
     // It walks trees and indices: what it says is for people.
     let check = reader.connection.prepare("PRAGMA integrity_check(100)").and_then(|mut check| {
         let lines = check.query_map([], |row| row.get::<_, String>(0))?;
@@ -27,6 +30,17 @@ pub(super) fn walk(reader: &Reader, mut seen: impl FnMut(u64)) -> Result<Report,
         report.faults.push(error.to_string());
     }
     Ok(report)
+}
+
+/// Compares the log's end with what was acknowledged.
+fn ends(reader: &Reader, files: &Files, report: &mut Report) -> rusqlite::Result<()> {
+    // First what was acknowledged: a host may append meanwhile.
+    let marked = Mark::look(files);
+    let (last, gaps) = (reader.last()?, db::load_gaps(&reader.connection)?);
+    let told = gaps.newest().filter(|gap| gap.after == last).and_then(|gap| gap.lost);
+    report.missing_end = marked.filter(|marked| *marked > last && told.is_none_or(|told| told < *marked));
+    report.lost = gaps.iter().filter(|gap| gap.lost.is_some()).collect();
+    Ok(())
 }
 
 fn entries(reader: &Reader, report: &mut Report, seen: &mut impl FnMut(u64)) -> Result<(), ReadError> {
@@ -47,7 +61,7 @@ fn entries(reader: &Reader, report: &mut Report, seen: &mut impl FnMut(u64)) -> 
                 }
             };
             after = row.get(0).map_err(store)?;
-            match entry_len(row) {
+            match entry_len(reader, row) {
                 Some(len) => {
                     report.entries += 1;
                     report.bytes += len;
@@ -63,11 +77,12 @@ fn entries(reader: &Reader, report: &mut Report, seen: &mut impl FnMut(u64)) -> 
 }
 
 /// The length of a body, if the entry is what was written.
-fn entry_len(row: &Row<'_>) -> Option<u64> {
+fn entry_len(reader: &Reader, row: &Row<'_>) -> Option<u64> {
     let (seq, channel, at, crc): (Seq, i64, u64, u32) =
         (row.get(0).ok()?, row.get(1).ok()?, row.get(2).ok()?, row.get(3).ok()?);
     let about = row.get_ref(4).ok()?.as_str_or_null().ok()?;
-    let body = record::blob(row.get_ref(5).ok()?);
+    let body = pieces::body(&reader.connection, row, 5, None).ok()?;
+    let body = body.bytes();
     (record::entry_sum(seq, channel, at, about, body) == crc).then_some(body.len() as u64)
 }
 

@@ -8,10 +8,12 @@ use std::time::{Duration, Instant};
 
 use super::super::{Health, OpenError, Seq};
 use super::chores::{self, Chore};
+use super::commit::Commit;
 use super::db::{Db, Failure};
 use super::files::Files;
-use super::group::{group, refuse};
-use super::queue::{Job, Work};
+use super::group::{Large, group, refuse, refuse_alone};
+use super::pieces::{self, Staging};
+use super::queue::{Alone, Append, Job, Take, Work};
 use super::{Shared, record};
 
 /// The wait before a second attempt to open the store again, and the longest between later ones.
@@ -22,16 +24,33 @@ const LONGEST_WAIT: Duration = Duration::from_secs(2);
 pub(super) fn start(shared: &Arc<Shared>, files: Files, lock: File) -> Result<(), OpenError> {
     let path = files.database();
     let failed = |source: Box<dyn std::error::Error + Send + Sync>| OpenError::Store { path: path.clone(), source };
-    let mut db = Db::open(&files, &shared.options)?;
-    // Its sync also makes durable what a killed writer had written and not synced: it is visible from now on.
-    let epoch = db.take_over().map_err(|failure| match failure {
-        Failure::Full => OpenError::Full(path.clone()),
-        failure => failed(format!("{failure:?}").into()),
-    })?;
+    let open = || {
+        let mut db = Db::open(&files, &shared.options)?;
+        // Its sync also makes durable what a killed writer had written and not synced: it is visible from now on.
+        let epoch = db.take_over().map_err(|failure| match failure {
+            Failure::Full => OpenError::Full(path.clone()),
+            failure => failed(format!("{failure:?}").into()),
+        })?;
+        Ok((db, epoch))
+    };
+    let (db, epoch) = match open() {
+        Err(OpenError::Full(_)) if files.give_up_reserve() => {
+            let opened = open()?;
+            opened.0.hold_free(Reserve::part_of(shared.options.reserve_bytes), &shared.metrics);
+            opened
+        }
+        opened => opened?,
+    };
     files.sync_names().map_err(|error| failed(error.into()))?;
+    if let Err(error) = pieces::sweep(&db.connection) {
+        tracing::warn!(%error, "remains of a batch that was cut off stay in the log until it is opened again");
+    }
     let chores = chores::unfinished(&db).map_err(|failure| failed(format!("{failure:?}").into()))?;
     show(shared, &db);
-    let writer = Writer { shared: shared.clone(), files, epoch, state: State::Up(Box::new(db)), chores };
+    let reserve = Reserve::new(&files, &shared.options);
+    let mut writer =
+        Writer { shared: shared.clone(), files, epoch, state: State::Up(Box::new(db)), chores, staging: None, reserve };
+    writer.look_at_reserve();
     let ending = Ending { shared: shared.clone(), lock: Some(lock) };
     let run = move || {
         let ending = ending;
@@ -52,9 +71,7 @@ impl Drop for Ending {
     fn drop(&mut self) {
         drop(self.lock.take());
         self.shared.queue.close();
-        while let Work::Jobs(jobs) = self.shared.queue.take(Some(Duration::ZERO)) {
-            drop(jobs);
-        }
+        while !matches!(self.shared.queue.take(Some(Duration::ZERO), Take::All), Work::Idle | Work::Closed) {}
         self.shared.health.send_replace(Health::Closed);
     }
 }
@@ -65,6 +82,54 @@ struct Writer {
     epoch: u64,
     state: State,
     chores: VecDeque<Chore>,
+    /// The batch that is being written in pieces. There is none while the store is down.
+    staging: Option<Box<Staging>>,
+    reserve: Reserve,
+}
+
+/// Bytes on the disk that are kept for the time when it is full: in a file of their own, and then as free pages of the
+/// database, where nobody else can take them. While the database has fewer free than that, only little is appended, so that
+/// sessions can be erased and the log be made smaller.
+struct Reserve {
+    bytes: u64,
+    is_there: bool,
+    /// Bytes that may still be appended without it.
+    allowance: usize,
+    /// When to look whether there is room for it again.
+    look: Instant,
+}
+
+/// What may be appended while the reserve is given up: enough for some thousand small batches.
+const ALLOWANCE: usize = 4 << 20;
+/// Of which each is at most this long.
+const SMALL: usize = 64 << 10;
+/// How often a full disk is looked at.
+const LOOK: Duration = Duration::from_secs(2);
+
+impl Reserve {
+    fn new(files: &Files, options: &super::Options) -> Self {
+        let bytes = options.reserve_bytes;
+        let is_there = bytes == 0 || files.make_reserve(bytes);
+        Self { bytes, is_there, allowance: ALLOWANCE, look: Instant::now() + LOOK }
+    }
+
+    /// What the database holds of it when it is given up. The rest is for what that takes.
+    const fn held(&self) -> u64 {
+        Self::part_of(self.bytes)
+    }
+
+    const fn part_of(bytes: u64) -> u64 {
+        bytes / 4 * 3
+    }
+
+    /// Whether so many bytes may be appended.
+    fn allows(&mut self, bytes: usize) -> bool {
+        if bytes > SMALL.min(self.allowance) {
+            return false;
+        }
+        self.allowance -= bytes;
+        true
+    }
 }
 
 enum State {
@@ -84,15 +149,22 @@ impl Writer {
         loop {
             self.upkeep();
             let wait = match &self.state {
-                State::Up(_) if self.chores.is_empty() => None,
+                State::Up(_) if self.chores.is_empty() && self.staging.is_none() => {
+                    (!self.reserve.is_there).then(|| self.reserve.look.saturating_duration_since(Instant::now()))
+                }
                 State::Up(_) => Some(Duration::ZERO),
                 State::Down { retry, .. } => Some(retry.saturating_duration_since(Instant::now())),
                 State::Over(_) => None,
             };
-            let work = self.shared.queue.take(wait);
+            let take = if self.staging.is_none() { Take::All } else { Take::NoLarge };
+            let work = self.shared.queue.take(wait, take);
             self.shared.metrics.queued_bytes.store(self.shared.queue.used(), Relaxed);
             match work {
                 Work::Jobs(jobs) => self.work(jobs),
+                Work::Large(append) => self.begin_large(append),
+                Work::Alone(job) => self.alone(job),
+                // Nobody else has anything to write: the next piece.
+                Work::Idle | Work::Closed if self.staging.is_some() => self.work(Vec::new()),
                 Work::Idle => {}
                 Work::Closed if matches!(self.state, State::Up(_)) && !self.chores.is_empty() => {}
                 Work::Closed => break,
@@ -104,32 +176,135 @@ impl Writer {
         }
     }
 
-    fn work(&mut self, mut jobs: Vec<Job>) {
-        let failure = match &mut self.state {
-            State::Up(db) => {
-                let shared = &self.shared;
-                let single = match jobs.pop() {
-                    Some(job @ (Job::Append { .. } | Job::Save { .. })) => {
-                        jobs.push(job);
-                        None
-                    }
-                    job => job,
-                };
-                let done = match single {
-                    None => group(db, shared, jobs),
-                    Some(job) => chores::start(db, shared, job).map(|chore| self.chores.extend(chore)),
-                };
-                match done {
-                    Ok(()) => return,
-                    Err(failure) => failure,
-                }
+    /// Whether the disk is full, so that what is left has to be kept for what makes room.
+    fn is_short(&self) -> bool {
+        let State::Up(db) = &self.state else { return false };
+        let free = || db.used().map_or(0, |(all, used)| all.saturating_sub(used));
+        !self.reserve.is_there && free() < self.reserve.bytes
+    }
+
+    /// Makes the reserve again if there is room for it, and says whether the log is full.
+    fn look_at_reserve(&mut self) {
+        if !self.reserve.is_there && self.reserve.look <= Instant::now() {
+            self.reserve = Reserve::new(&self.files, &self.shared.options);
+        }
+        if matches!(self.state, State::Up(_)) {
+            let health = if self.is_short() { Health::Full } else { Health::Good };
+            let changed =
+                self.shared.health.send_if_modified(|known| std::mem::replace(known, health.clone()) != health);
+            if changed && health == Health::Full {
+                tracing::error!(
+                    "the disk is full: the log takes little more until there is room again; free some space, or erase sessions"
+                );
+            } else if changed {
+                tracing::info!("the log takes everything again");
             }
+        }
+    }
+
+    /// Something may have given room back to the disk: it is taken again before others take it.
+    fn keep_free(&mut self) {
+        self.reserve.look = Instant::now();
+        self.look_at_reserve();
+        if let State::Up(db) = &self.state
+            && !self.reserve.is_there
+        {
+            db.hold_free(self.reserve.held(), &self.shared.metrics);
+        }
+    }
+
+    /// Refuses what is too much for a disk that is full.
+    fn spare(&mut self, jobs: Vec<Job>) -> Vec<Job> {
+        if !self.is_short() {
+            return jobs;
+        }
+        let (kept, refused) = jobs.into_iter().partition(|job| self.reserve.allows(job.cost()));
+        let refused: Vec<Job> = refused;
+        refused.into_iter().for_each(|job| refuse(job, &Failure::Full));
+        kept
+    }
+
+    /// One transaction: these jobs, and a piece of a large batch if there is one.
+    fn work(&mut self, jobs: Vec<Job>) {
+        let jobs = self.spare(jobs);
+        if jobs.is_empty() && self.staging.is_none() {
+            return;
+        }
+        let db = match &mut self.state {
+            State::Up(db) => db,
             State::Down { failure, .. } | State::Over(failure) => {
-                jobs.into_iter().for_each(|job| refuse(job, failure));
-                return;
+                return jobs.into_iter().for_each(|job| refuse(job, failure));
             }
         };
-        self.fail(failure);
+        let written = self.staging.take_if(|staging| !staging.has_more());
+        let large = match (written, &mut self.staging) {
+            (Some(staging), _) => {
+                let (append, stored) = staging.finish();
+                Large::Last(append, stored)
+            }
+            (None, Some(staging)) => Large::Piece(staging),
+            (None, None) => Large::None,
+        };
+        if let Err(failure) = group(db, &self.shared, jobs, large) {
+            self.fail(failure);
+        }
+    }
+
+    /// Begins to write a large batch in pieces, unless that is in vain.
+    fn begin_large(&mut self, append: Append) {
+        let is_short = self.is_short();
+        let takes = match &mut self.state {
+            State::Up(_) if is_short => Ok(false),
+            State::Up(db) => {
+                Commit::begin(db, &self.shared.metrics).and_then(|commit| commit.would_take(&append.batch))
+            }
+            State::Down { .. } | State::Over(_) => Ok(false),
+        };
+        match takes {
+            Ok(true) => self.staging = Some(Box::new(Staging::new(append))),
+            Ok(false) => self.work(vec![Job::Append(append)]),
+            Err(failure) => {
+                refuse(Job::Append(append), &failure);
+                self.fail(failure);
+            }
+        }
+    }
+
+    /// Does or begins something that shares no transaction. A large batch begins anew after it: what it has written may
+    /// belong to a session that is erased now.
+    fn alone(&mut self, job: Alone) {
+        let db = match &mut self.state {
+            State::Up(db) => db,
+            State::Down { failure, .. } | State::Over(failure) => return refuse_alone(job, failure),
+        };
+        let large = self.staging.take().map(|staging| staging.finish());
+        let discarded = match &large {
+            Some((_, stored)) => pieces::remove(&db.connection, stored).map_err(Failure::from),
+            None => Ok(()),
+        };
+        let done = match discarded {
+            Ok(()) => chores::start(db, &self.shared, job).map(|chore| self.chores.extend(chore)),
+            Err(failure) => {
+                refuse_alone(job, &failure);
+                Err(failure)
+            }
+        };
+        match (done, large) {
+            (Ok(()), large) => {
+                if !self.reserve.is_there {
+                    self.keep_free();
+                }
+                if let Some((append, _)) = large {
+                    self.begin_large(append);
+                }
+            }
+            (Err(failure), large) => {
+                if let Some((append, _)) = large {
+                    refuse(Job::Append(append), &failure);
+                }
+                self.fail(failure);
+            }
+        }
     }
 
     /// One step of what can wait.
@@ -137,7 +312,11 @@ impl Writer {
         let done = match &mut self.state {
             State::Up(db) => {
                 let step = chores::step(db, &self.shared, &mut self.chores);
-                step.and_then(|()| db.checkpoint_if_long(&self.shared.metrics))
+                let done = step.and_then(|()| db.checkpoint_if_long(&self.shared.metrics));
+                if !self.reserve.is_there {
+                    self.look_at_reserve();
+                }
+                done
             }
             State::Down { retry, wait, .. } if *retry <= Instant::now() => {
                 let wait = *wait;
@@ -158,6 +337,9 @@ impl Writer {
         for chore in self.chores.drain(..) {
             chore.refuse(&failure);
         }
+        if let Some(staging) = self.staging.take() {
+            refuse(Job::Append(staging.finish().0), &failure);
+        }
         self.state = match failure {
             Failure::Fenced => State::Over(failure),
             failure => State::Down { failure, retry: Instant::now(), wait: FIRST_WAIT },
@@ -172,7 +354,17 @@ impl Writer {
         if readers.is_some() {
             self.files.forget_cached();
         }
-        match self.reopen() {
+        let is_full = matches!(self.state, State::Down { failure: Failure::Full, .. });
+        let mut reopened = self.reopen();
+        if (is_full || matches!(reopened, Err(Failure::Full))) && self.files.give_up_reserve() {
+            self.reserve.is_there = false;
+            self.reserve.look = Instant::now();
+            reopened = reopened.or_else(|_| self.reopen());
+            if let Ok((db, _)) = &reopened {
+                db.hold_free(self.reserve.held(), &self.shared.metrics);
+            }
+        }
+        match reopened {
             Ok((db, chores)) => {
                 let lost = lost(&db, &self.shared);
                 self.state = match lost {
@@ -181,8 +373,8 @@ impl Writer {
                         self.chores = chores;
                         self.shared.metrics.recoveries.fetch_add(1, Relaxed);
                         tracing::info!("the log acknowledges again");
-                        self.shared.health.send_replace(Health::Good);
-                        State::Up(Box::new(db))
+                        self.state = State::Up(Box::new(db));
+                        return self.look_at_reserve();
                     }
                     Ok(Some(seq)) => {
                         tracing::error!(seq, "the log lost what it had acknowledged");
@@ -215,6 +407,9 @@ impl Writer {
         if !db.truncate_wal(&self.shared.metrics)? {
             return Err(Failure::Store("a reader holds on to the old state".into()));
         }
+        if let Err(error) = pieces::sweep(&db.connection) {
+            tracing::warn!(%error, "remains of a batch that was cut off stay in the log until it is opened again");
+        }
         let chores = chores::unfinished(&db)?;
         Ok((db, chores))
     }
@@ -225,8 +420,8 @@ fn show(shared: &Shared, db: &Db) {
     let names = db.channels.values().map(|channel| (channel.id, channel.uri.clone())).collect();
     let trimmed = db.channels.values().filter(|channel| channel.trimmed > 0);
     let trims: HashMap<_, _> = trimmed.map(|channel| (channel.uri.clone(), channel.trimmed)).collect();
-    shared.recent_mut().reset(db.next - 1, names, trims);
-    shared.last.send_replace(db.next - 1);
+    shared.recent_mut().reset(db.last, names, trims, db.gaps.clone());
+    shared.last.send_replace(db.last);
     shared.metrics.store_bytes.store(db.used().map_or(0, |(bytes, _)| bytes), Relaxed);
 }
 
@@ -238,14 +433,14 @@ fn lost(db: &Db, shared: &Shared) -> Result<Option<Seq>, Failure> {
         let Some(channel) = db.channels.get(&entry.channel) else { continue };
         let same = query.query_row([entry.seq], |row| {
             let (id, at, crc): (i64, u64, u32) = (row.get(0)?, row.get(1)?, row.get(2)?);
-            let (about, body): (Option<String>, _) = (row.get(3)?, record::blob(row.get_ref(4)?));
-            let sum = record::entry_sum(entry.seq, id, at, about.as_deref(), body);
-            Ok(id == channel.id && crc == sum && *body == *entry.body)
+            let (about, body): (Option<String>, _) = (row.get(3)?, pieces::body(&db.connection, row, 4, None)?);
+            let sum = record::entry_sum(entry.seq, id, at, about.as_deref(), body.bytes());
+            Ok(id == channel.id && crc == sum && *body.bytes() == *entry.body)
         });
         let same = same.or_else(super::db::none_is(entry.seq <= channel.trimmed))?;
         if !same {
             return Ok(Some(entry.seq));
         }
     }
-    Ok((db.next <= last).then_some(last))
+    Ok((db.last < last).then_some(last))
 }

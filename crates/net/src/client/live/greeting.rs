@@ -1,6 +1,6 @@
 //! The handshake: resume where we were, or begin, and what the host's answer means.
 
-use breakbulk_proto::{CloseReason, Message};
+use breakbulk_proto::{CloseReason, Lane, Message};
 use tracing::{info, warn};
 
 use super::{Asked, Live, PROTOCOL_ERROR, Phase};
@@ -19,14 +19,14 @@ impl<L: Link> Live<'_, L> {
             return self.initialize();
         };
         let params = wire::reconnect(&self.core.config.client_id, cursor, &self.core.session.followed());
-        self.ask(Asked::Reconnect, "reconnect", &params, None);
+        self.ask(Asked::Reconnect, "reconnect", &params, None, Lane::Auto);
     }
 
     fn initialize(&mut self) {
         let config = &self.core.config;
         let wanted = self.core.session.wanted();
         let params = wire::initialize(&config.introduction, &config.versions, &config.client_id, &wanted);
-        self.ask(Asked::Initialize, "initialize", &params, None);
+        self.ask(Asked::Initialize, "initialize", &params, None, Lane::Auto);
     }
 
     pub(super) fn initialized(&mut self, outcome: Result<Message, RequestError>, ordinal: u64) {

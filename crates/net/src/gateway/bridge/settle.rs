@@ -7,8 +7,10 @@ use tracing::{info, warn};
 
 use breakbulk_proto::{CloseReason, Message};
 
-use super::{Bridge, FAR, NEAR, name, other};
-use crate::link::Link;
+use super::{BAD_GATEWAY, Bridge, FAR, NEAR, name, other};
+use crate::gateway::debts::Excuse;
+use crate::gateway::side::Side;
+use crate::link::{HalfClose, Link};
 use crate::look::Look;
 
 /// How long the next answer is waited for when the side that asked sends nothing more.
@@ -23,8 +25,9 @@ const LOOK: Duration = Duration::from_millis(250);
 pub(super) enum Wait {
     /// So long in all.
     Until(Instant),
-    /// So long after the last of the answers that the host owes; and how many it owes.
-    Answers { owed: u64, until: Instant },
+    /// So long after the last of the answers that the host owes, or after more of a long one has come; how many it owes, and
+    /// what had moved when the time began.
+    Answers { owed: u64, moved: u64, until: Instant },
     /// As long as the host takes to answer: it knows that nothing more comes, and decides itself when it is done.
     Host,
     /// So long after something last moved, which is looked at now and then.
@@ -72,9 +75,10 @@ impl Bridge<'_> {
 
     /// Looks whether something can end now.
     pub(super) fn settle(&mut self) {
-        if self.sides.iter().any(|side| side.has_ended) {
-            self.ending.get_or_insert(CloseReason::Normal);
+        if self.sides.iter().any(|side| side.has_ended) && self.ending.is_none() {
+            self.ending = self.unanswered_close().or(Some(CloseReason::Normal));
         }
+        self.answer_for_the_host();
         self.settle_debts();
         if self.ending.is_none() || self.wait == Some(Wait::Over) {
             return;
@@ -98,7 +102,12 @@ impl Bridge<'_> {
             }
             // It has yet to read what it is to answer.
             Some(Wait::Answers { owed, .. }) if !self.sides[FAR].has_sent_all() => {
-                self.wait = Some(Wait::Answers { owed, until: now + ANSWERS });
+                self.wait = Some(Wait::Answers { owed, moved, until: now + ANSWERS });
+                false
+            }
+            // One is on its way, and slow.
+            Some(Wait::Answers { owed, moved: before, .. }) if moved != before && self.sides[FAR].is_receiving() => {
+                self.wait = Some(Wait::Answers { owed, moved, until: now + ANSWERS });
                 false
             }
             Some(Wait::Answers { .. }) => !self.tell_the_end(),
@@ -129,12 +138,43 @@ impl Bridge<'_> {
     /// Side `at` ends. Notes what a client waits for in vain that cannot see it: the end of a pipe tells nothing.
     fn note_unanswered(&mut self, at: usize) {
         let [near, far] = &self.sides;
-        let is_awaited = near.closed.is_none() && near.driver.link().ends_alone() && far.closed.is_none();
+        let is_awaited = near.closed.is_none() && half_closes(near) && far.closed.is_none();
         let answers = self.debts.count(FAR);
         if at == FAR && is_awaited && answers > 0 && self.ending != Some(CloseReason::Restart) {
             self.lost.answers = self.lost.answers.saturating_add(answers);
             warn!(side = name(FAR), answers, "the host has not answered all that it was asked");
         }
+    }
+
+    /// Whether the host has ended in good order, or sends nothing more: then it looks to its client as if all were well.
+    fn host_is_done(&self) -> bool {
+        let far = &self.sides[FAR];
+        let is_normal = matches!(far.closed, Some(CloseReason::Peer { code: 1000 | 1005 }));
+        far.has_ended || is_normal || (far.closed.is_some() && far.driver.has_exited())
+    }
+
+    /// The close that tells a client that its host has ended, and owes it answers; none if its code tells so already, or if the
+    /// client's link has no codes.
+    pub(super) fn unanswered_close(&self) -> Option<CloseReason> {
+        let (near, far) = (&self.sides[NEAR], &self.sides[FAR]);
+        let is_failure = matches!(far.closed, Some(CloseReason::Peer { code }) if !matches!(code, 1000 | 1005));
+        let sees_code = near.closed.is_none() && !half_closes(near);
+        let answers = self.debts.count(FAR);
+        if !sees_code || is_failure || answers == 0 || !self.host_is_done() {
+            return None;
+        }
+        let requests = if answers == 1 { "1 request".to_owned() } else { format!("{answers} requests") };
+        Some(CloseReason::Program(BAD_GATEWAY, format!("the host ended with {requests} unanswered")))
+    }
+
+    /// Answers with errors what a host owes that is done: nobody else will.
+    fn answer_for_the_host(&mut self) {
+        if self.sides[NEAR].closed.is_some() || !self.debts.owes(FAR) || !self.host_is_done() {
+            return;
+        }
+        self.note_unanswered(FAR);
+        let why = Excuse { message: "the host ended before it answered", reason: "host-ended" };
+        self.debts.excuse(FAR, why).into_iter().for_each(|answer| self.tell(NEAR, Some(answer)));
     }
 
     /// The client sends nothing more. A host that can be told so is, but only once it has answered: there are some that let
@@ -164,7 +204,7 @@ impl Bridge<'_> {
             Some(wait @ Wait::Until(_)) => wait,
             _ if waits && self.is_told => Wait::Host,
             Some(wait @ Wait::Answers { owed: before, .. }) if waits && before == owed => wait,
-            _ if waits => Wait::Answers { owed, until: now + ANSWERS },
+            _ if waits => Wait::Answers { owed, moved: self.moved(), until: now + ANSWERS },
             Some(wait @ Wait::Quiet { .. }) => wait,
             _ => Wait::Quiet { moved: self.moved(), until: now + self.drain, look: now + LOOK },
         });
@@ -174,7 +214,7 @@ impl Bridge<'_> {
     fn moved(&self) -> u64 {
         let moved = |at: usize| {
             let (side, peer) = (&self.sides[at], &self.sides[other(at)]);
-            let moved = side.driver.link().moved();
+            let moved = side.driver.link().status().moved;
             let inward = if peer.closed.is_some() { 0 } else { moved.inward };
             if side.closed.is_some() { 0 } else { inward.saturating_add(moved.outward) }
         };
@@ -201,7 +241,7 @@ impl Bridge<'_> {
         self.close_all();
     }
 
-    /// Keeps the host's link informed of what is owed, and answers the host in place of a client that cannot any more.
+    /// Keeps the host's lease informed of what is owed, and answers the host in place of a client that cannot any more.
     fn settle_debts(&mut self) {
         let [near, far] = &self.sides;
         if far.closed.is_some() {
@@ -209,10 +249,11 @@ impl Bridge<'_> {
         }
         // Where the host ends with its client, it is not told.
         if near.has_ended || (near.closed.is_some() && self.debts.patience.is_some()) {
-            self.debts.excuse(NEAR).into_iter().for_each(|answer| self.tell(FAR, Some(answer)));
+            self.debts.excuse(NEAR, Excuse::DISCONNECTED).into_iter().for_each(|answer| self.tell(FAR, Some(answer)));
         }
-        let owes = self.debts.owes(FAR) || !self.sides[FAR].is_idle();
-        self.sides[FAR].driver.link_mut().set_owing(owes);
+        if let Some(lease) = &self.lease {
+            lease.set_busy(self.debts.owes(FAR) || !self.sides[FAR].is_idle());
+        }
     }
 
     /// Whether the end waits for what the host has yet to answer: somebody waits for it, or somebody else comes next.
@@ -247,4 +288,9 @@ impl Bridge<'_> {
         self.wait = Some(Wait::Over);
         self.sides.iter_mut().filter(|side| side.closed.is_none()).for_each(|side| side.close(reason.clone()));
     }
+}
+
+/// Whether the peer of a side can end its direction alone: then it cannot see a close code.
+fn half_closes(side: &Side) -> bool {
+    side.driver.link().status().half_close == HalfClose::Supported
 }

@@ -1,6 +1,7 @@
 //! A child process that outlives its links.
 
 use std::future::poll_fn;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
@@ -14,8 +15,8 @@ use super::{Exec, ExecConfig, ExecError, Exit, Pipes};
 ///
 /// Each link begins at a line of its own, both ways: what one has accepted is written whole before what the next sends, and
 /// of what the child writes while nobody has a link, or had begun to write by then, nothing is kept. An answer that the
-/// child gives later to what an earlier link asked does arrive, unless that link was
-/// [said to be owed something](crate::Link::set_owing) when it was dropped: then the child is ended.
+/// child gives later to what an earlier link asked does arrive, unless that link's [`Lease`] was busy when it was dropped:
+/// then the child is ended.
 ///
 /// A child that has exited, or was ended so, is started anew when somebody asks for a link, and not before.
 pub struct Child {
@@ -23,6 +24,26 @@ pub struct Child {
     turn: Arc<Semaphore>,
     takers: mpsc::Sender<Taker>,
     current: Arc<Current>,
+}
+
+/// What becomes of a child that outlives its links when the link that has this lease is dropped. Cloning shares it.
+///
+/// It is idle at first: the next link gets the same child.
+#[derive(Debug, Clone, Default)]
+pub struct Lease(Arc<AtomicBool>);
+
+impl Lease {
+    /// Says whether the child has yet to finish what was begun on the link: to answer, to send the rest of a message. If so
+    /// when the link is dropped, the child is ended.
+    pub fn set_busy(&self, is_busy: bool) {
+        self.0.store(is_busy, Ordering::Relaxed);
+    }
+
+    /// Whether it has.
+    #[must_use]
+    pub fn is_busy(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
 }
 
 /// Somebody whose turn it is.

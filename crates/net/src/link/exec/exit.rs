@@ -25,9 +25,9 @@ impl Exit {
         matches!(self, Self::Status(0))
     }
 
-    /// As the close of a link.
+    /// As the end of a link.
     pub(super) fn arrival(self, name: &str) -> Arrival {
-        Arrival::Closed { code: if self.is_success() { 1000 } else { 1011 }, text: format!("{name} {self}") }
+        Arrival::Exited { code: if self.is_success() { 1000 } else { 1011 }, text: format!("{name} {self}") }
     }
 }
 

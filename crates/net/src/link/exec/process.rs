@@ -17,6 +17,7 @@ use tokio::sync::watch;
 use tracing::dispatcher;
 
 use super::{ExecConfig, ExecError, Exit, Pipes, log};
+use crate::environment;
 use crate::link::lines::{Lines, PipeWriter};
 
 /// How long a process has between SIGTERM and SIGKILL.
@@ -79,7 +80,7 @@ pub(super) fn spawn(config: &ExecConfig) -> Result<(Arc<Process>, Pipes), ExecEr
 
 fn start(program: &str, arguments: &[String], config: &ExecConfig) -> io::Result<(Arc<Process>, Pipes)> {
     let mut command = Command::new(program);
-    command.args(arguments).process_group(0);
+    command.args(arguments).process_group(0).env_clear().envs(environment::inherited());
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
     let name: Arc<str> = program.rsplit('/').next().unwrap_or(program).into();
     let group = Pid::from_child(&child);

@@ -6,10 +6,13 @@ use std::task::{Context, Poll, ready};
 use bytes::{Buf, Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncReadExt};
 
-use breakbulk_proto::{Account, Over};
+use breakbulk_proto::{Account, Grant, Over};
 
-use super::room::Room;
-use crate::link::LinkError;
+use crate::link::{LinkError, NextFrame};
+use crate::memory::{FREE_FRAME, FrameMemory};
+
+/// What a long line reserves first. What is longer is rare, and reserves as much as the longest line.
+const USUAL_LINE: u64 = 1 << 20;
 
 /// Room for a read. A pipe holds this much.
 const READ: usize = 64 << 10;
@@ -35,7 +38,7 @@ pub(super) struct Reader<R> {
     searched: usize,
     max_frame: usize,
     /// What a line may take up before it is whole; none if only its length is bounded.
-    room: Option<Box<Room>>,
+    memory: Option<Box<FrameMemory>>,
     /// The rest of the current line is not wanted.
     skips: bool,
     at_end: bool,
@@ -47,8 +50,17 @@ pub(super) struct Reader<R> {
 
 impl<R: AsyncRead + Unpin> Reader<R> {
     pub(super) fn new(io: R, max_frame_bytes: u64) -> Self {
-        let (buffer, searched, skips, at_end, forgotten, read) = (BytesMut::new(), 0, false, false, 0, 0);
-        let mut reader = Self { io, buffer, searched, max_frame: 0, room: None, skips, at_end, forgotten, read };
+        let mut reader = Self {
+            io,
+            buffer: BytesMut::new(),
+            searched: 0,
+            max_frame: 0,
+            memory: None,
+            skips: false,
+            at_end: false,
+            forgotten: 0,
+            read: 0,
+        };
         reader.set_max_frame(max_frame_bytes);
         reader
     }
@@ -61,12 +73,19 @@ impl<R: AsyncRead + Unpin> Reader<R> {
     /// Says who pays for lines from now on, the one under way among them.
     pub(super) fn set_account(&mut self, account: Option<Account>) {
         let most = wide(self.max_frame + LINE_END);
-        self.room = account.map(|account| Box::new(Room::new(account, most)));
+        self.memory = account.map(|account| Box::new(FrameMemory::new(account, most)));
     }
 
-    /// Whether nothing is read because there is no room for it.
-    pub(super) fn waits_for_room(&self) -> bool {
-        self.room.as_ref().is_some_and(|room| room.waits())
+    /// Whether nothing is read because there is no memory for it.
+    pub(super) fn waits_for_memory(&self) -> bool {
+        self.memory.as_ref().is_some_and(|memory| memory.is_waiting())
+    }
+
+    /// Says what the next line is to messages that are under way.
+    pub(super) fn set_next_frame(&mut self, next: NextFrame) {
+        if let Some(memory) = &mut self.memory {
+            memory.set_next_frame(next);
+        }
     }
 
     /// The next line that is not blank, without its end; `None` at the end of input.
@@ -90,16 +109,21 @@ impl<R: AsyncRead + Unpin> Reader<R> {
         }
     }
 
-    /// Ready when the line under way has to go.
+    /// Resolves when the budget evicts the line that is arriving, or the last one.
     pub(super) fn poll_evicted(&mut self, cx: &mut Context<'_>) -> Poll<LinkError> {
-        self.room.as_mut().map_or(Poll::Pending, |room| room.poll_evicted(cx))
+        self.memory.as_mut().map_or(Poll::Pending, |memory| memory.poll_evicted(cx))
     }
 
-    /// Lets go of the room of the line that came last.
+    /// Gives back the memory of the line that came last.
     pub(super) fn release_last(&mut self) {
-        if let Some(room) = &mut self.room {
-            room.release_last();
+        if let Some(memory) = &mut self.memory {
+            memory.release_last();
         }
+    }
+
+    /// Hands over the memory of the line that came last.
+    pub(super) fn take_last(&mut self) -> Option<Grant> {
+        self.memory.as_mut()?.take_last()
     }
 
     /// Whether a line has begun and not ended that looks like a message: a prompt, or a progress bar, may never end.
@@ -189,8 +213,9 @@ impl<R: AsyncRead + Unpin> Reader<R> {
             self.buffer.advance(len);
             return line;
         }
-        if let Some(room) = &mut self.room {
-            room.finish();
+        if let Some(memory) = &mut self.memory {
+            memory.finish();
+            memory.stop_waiting();
         }
         let line = self.buffer.split_to(len).freeze();
         if len >= LONG_FRAME {
@@ -203,9 +228,10 @@ impl<R: AsyncRead + Unpin> Reader<R> {
     fn clear(&mut self) {
         self.buffer.clear();
         self.searched = 0;
-        if let Some(room) = &mut self.room {
-            room.finish();
-            room.release_last();
+        if let Some(memory) = &mut self.memory {
+            memory.finish();
+            memory.stop_waiting();
+            memory.release_last();
         }
     }
 
@@ -215,15 +241,15 @@ impl<R: AsyncRead + Unpin> Reader<R> {
         let has_space = self.buffer.capacity() - len >= LEAST_READ;
         // As a line grows, so does what is read of it at once.
         let size = if has_space { len } else { len.saturating_mul(2).min(self.max_frame + LINE_END).max(READ) };
-        if let Some(room) = &mut self.room {
-            ready!(room.poll_grow(wide(size), cx))?;
+        if let Some(memory) = &mut self.memory {
+            ready!(poll_grow(memory, wide(size), cx))?;
         }
         self.buffer.reserve(size - len);
         let read = ready!(pin!(self.io.read_buf(&mut self.buffer)).poll(cx))?;
         self.read = self.read.saturating_add(wide(read));
         self.at_end = read == 0;
-        if let Some(room) = &self.room {
-            room.note(wide(self.buffer.len()));
+        if let Some(memory) = &self.memory {
+            memory.note_progress(wide(self.buffer.len()));
         }
         Poll::Ready(Ok(()))
     }
@@ -231,6 +257,17 @@ impl<R: AsyncRead + Unpin> Reader<R> {
     fn too_large(&self, len: usize) -> LinkError {
         LinkError::FrameTooLarge(Over { size: wide(len), limit: wide(self.max_frame) })
     }
+}
+
+/// Ready when a line may take up `bytes`. Nobody knows how long it will be, so it reserves memory in two steps: as much as most
+/// long lines need, and as much as the longest.
+fn poll_grow(memory: &mut FrameMemory, bytes: u64, cx: &mut Context<'_>) -> Poll<Result<(), LinkError>> {
+    if !memory.is_reserved() && bytes <= FREE_FRAME {
+        return Poll::Ready(Ok(()));
+    }
+    let longest = memory.max_frame_bytes();
+    let first = USUAL_LINE.min(longest);
+    memory.poll_grow(if bytes <= first { first } else { longest }, longest, cx)
 }
 
 fn wide(len: usize) -> u64 {

@@ -83,6 +83,17 @@ impl Pulse {
             timer.as_mut().reset(*since + ping_after.min(dead_after));
         }
     }
+
+    /// To be asked in place of [`poll`](Self::poll) while we do not read. Ready when it is time for a ping: the peer, whose own
+    /// pings are not answered now, sees by it that we are there. Its silence counts from when we read again.
+    pub(super) fn poll_unread(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let period = self.keepalive.ping_after.max(Duration::from_millis(1));
+        let timer = self.timer.get_or_insert_with(|| Box::pin(tokio::time::sleep(period)));
+        ready!(timer.as_mut().poll(cx));
+        self.silent_since = Instant::now();
+        timer.as_mut().reset(self.silent_since + period);
+        Poll::Ready(())
+    }
 }
 
 #[cfg(test)]

@@ -22,9 +22,9 @@ pub(super) struct Meter {
 }
 
 impl Meter {
-    /// Lets bytes pass, and says how many. Before the last byte of a header `may` is asked: it hears how long the message
-    /// was, and how long it is with the frame that begins. If it says no, that byte and what follows has to come again.
-    pub(super) fn pass(&mut self, bytes: &[u8], mut may: impl FnMut(u64, u64) -> bool) -> usize {
+    /// Lets bytes pass, and says how many. Before the last byte of a header `may` is asked. If it says no, that byte and what
+    /// follows has to come again.
+    pub(super) fn pass(&mut self, bytes: &[u8], mut may: impl FnMut(Growth) -> bool) -> usize {
         let mut rest = bytes;
         while let Some((&first, after)) = rest.split_first() {
             if self.left > 0 {
@@ -37,7 +37,7 @@ impl Meter {
             if let Some(frame) = self.header.push(first) {
                 let message = self.message.saturating_add(frame.len);
                 if !frame.is_control {
-                    if !may(self.message, message) {
+                    if !may(Growth { before: self.message, bytes: message, is_final: frame.is_final }) {
                         self.header.pop();
                         break;
                     }
@@ -57,6 +57,11 @@ impl Meter {
         self.message
     }
 
+    /// The message that has begun, as far as its frames have.
+    pub(super) const fn begun(&self) -> Growth {
+        Growth { before: self.message, bytes: self.message, is_final: self.ends }
+    }
+
     /// How much of it has passed, if it is the one that passes now.
     pub(super) const fn passed(&self) -> u64 {
         self.message.saturating_sub(self.left)
@@ -67,6 +72,17 @@ impl Meter {
             self.message = 0;
         }
     }
+}
+
+/// How a message grows with a frame of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Growth {
+    /// How long it was before; 0 where it begins.
+    pub(super) before: u64,
+    /// How long it is with the frame.
+    pub(super) bytes: u64,
+    /// Whether it ends with the frame. If not, nobody knows how long it will be.
+    pub(super) is_final: bool,
 }
 
 /// As much of a header as has passed.
@@ -153,13 +169,20 @@ mod tests {
             for step in [1, 2, 3, 13, 1000, bytes.len()] {
                 let (mut meter, mut seen) = (Meter::default(), Vec::new());
                 for piece in bytes.chunks(step) {
-                    let note = |before, with| {
-                        seen.push((before, with));
+                    let note = |Growth { before, bytes, is_final }| {
+                        seen.push((before, bytes, is_final));
                         true
                     };
                     assert_eq!(meter.pass(piece, note), piece.len());
                 }
-                let want = [(0, 0), (0, 125), (0, 70_000), (70_000, 70_126), (70_126, 70_126), (0, 65_535)];
+                let want = [
+                    (0, 0, true),
+                    (0, 125, true),
+                    (0, 70_000, false),
+                    (70_000, 70_126, false),
+                    (70_126, 70_126, true),
+                    (0, 65_535, true),
+                ];
                 assert_eq!((seen.as_slice(), meter.message()), (&want[..], 0), "{step}");
             }
         }
@@ -169,14 +192,14 @@ mod tests {
     fn what_may_not_pass_is_held_back_from_the_last_byte_of_its_header_on() {
         let bytes = [frame(FIN | TEXT, 10, true), frame(FIN | TEXT, 300, true)].concat();
         let mut meter = Meter::default();
-        let short_only = |_, with| with < 100;
+        let short_only = |growth: Growth| growth.bytes < 100;
         // Ten bytes behind six of header, then seven of the eight of the next header.
         assert_eq!(meter.pass(&bytes, short_only), 23);
         assert_eq!(meter.pass(&bytes[23..], short_only), 0);
         assert_eq!(meter.message(), 0);
-        assert_eq!(meter.pass(&bytes[23..100], |_, _| true), 77);
+        assert_eq!(meter.pass(&bytes[23..100], |_| true), 77);
         assert_eq!((meter.message(), meter.passed()), (300, 76));
-        assert_eq!(meter.pass(&bytes[100..], |_, _| true), bytes.len() - 100);
+        assert_eq!(meter.pass(&bytes[100..], |_| true), bytes.len() - 100);
         assert_eq!(meter.message(), 0);
     }
 }

@@ -7,15 +7,16 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use breakbulk_proto::Grant;
 use bytes::Bytes;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep};
 
 use super::Role;
-use super::meter::Meter;
+use super::meter::{Growth, Meter};
 use super::outbox::Outbox;
-use super::room::Room;
-use crate::link::Moved;
+use crate::link::{LinkError, Moved, NextFrame};
+use crate::memory::{FREE_FRAME, FrameMemory};
 
 /// A stream under a WebSocket. What the stack writes through it are whole frames; between them go ours.
 #[derive(Debug)]
@@ -24,7 +25,7 @@ pub(super) struct Watched<S> {
     /// Comes before all else: what was read together with the handshake, or what waits for room.
     ahead: Bytes,
     meter: Meter,
-    room: Option<Box<Room>>,
+    memory: Option<Box<FrameMemory>>,
     outbox: Outbox,
     signs_of_life: u64,
     moved: Moved,
@@ -40,31 +41,51 @@ const LAST_WORDS: Duration = Duration::from_secs(1);
 
 impl<S> Watched<S> {
     pub(super) fn new(io: S, ahead: Bytes, role: Role) -> Self {
-        let (meter, room, moved) = (Meter::default(), None, Moved::default());
-        let (outbox, signs_of_life, is_full, broken) = (Outbox::new(role), 0, false, None);
-        Self { io, ahead: own(&ahead), meter, room, outbox, signs_of_life, moved, is_full, broken }
-    }
-
-    /// Long frames need this room from now on, or none.
-    pub(super) fn set_room(&mut self, room: Option<Room>) {
-        self.room = room.map(Box::new);
-    }
-
-    /// Ready, with its length, when there is no room for the message that is on its way.
-    pub(super) fn poll_denied(&mut self, cx: &mut Context<'_>) -> Poll<u64> {
-        self.room.as_mut().map_or(Poll::Pending, |room| room.poll_denied(cx))
-    }
-
-    /// Lets go of the room of the message that came last.
-    pub(super) fn release_last(&mut self) {
-        if let Some(room) = &mut self.room {
-            room.release_last();
+        Self {
+            io,
+            ahead: own(&ahead),
+            meter: Meter::default(),
+            memory: None,
+            outbox: Outbox::new(role),
+            signs_of_life: 0,
+            moved: Moved::default(),
+            is_full: false,
+            broken: None,
         }
     }
 
-    /// Whether a message waits for room.
-    pub(super) fn waits_for_room(&self) -> bool {
-        self.room.as_ref().is_some_and(|room| room.waits())
+    /// Long frames arrive in this memory from now on; `None` if nobody pays for them.
+    pub(super) fn set_memory(&mut self, memory: Option<FrameMemory>) {
+        self.memory = memory.map(Box::new);
+    }
+
+    /// Resolves when the budget evicts the message that is arriving, or the last one.
+    pub(super) fn poll_evicted(&mut self, cx: &mut Context<'_>) -> Poll<LinkError> {
+        self.memory.as_mut().map_or(Poll::Pending, |memory| memory.poll_evicted(cx))
+    }
+
+    /// Says what the next frame is to messages that are under way.
+    pub(super) fn set_next_frame(&mut self, next: NextFrame) {
+        if let Some(memory) = &mut self.memory {
+            memory.set_next_frame(next);
+        }
+    }
+
+    /// Gives back the memory of the message that came last.
+    pub(super) fn release_last(&mut self) {
+        if let Some(memory) = &mut self.memory {
+            memory.release_last();
+        }
+    }
+
+    /// Hands over the memory of the message that came last.
+    pub(super) fn take_last(&mut self) -> Option<Grant> {
+        self.memory.as_mut()?.take_last()
+    }
+
+    /// Whether a message waits for memory.
+    pub(super) fn waits_for_memory(&self) -> bool {
+        self.memory.as_ref().is_some_and(|memory| memory.is_waiting())
     }
 
     /// Whether a message has begun to come in and is not whole.
@@ -107,8 +128,8 @@ impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
         let this = self.get_mut();
         let before = buffer.filled().len();
         while buffer.remaining() > 0 && buffer.filled().len() == before {
-            ready!(this.poll_room(cx));
-            if this.room.as_ref().is_some_and(|room| room.is_denied()) {
+            ready!(this.poll_memory(cx));
+            if this.memory.as_ref().is_some_and(|memory| memory.is_evicted()) {
                 return this.poll_discard(cx);
             }
             if this.ahead.is_empty() {
@@ -145,14 +166,14 @@ impl<S: AsyncRead + Unpin> Watched<S> {
         self.broken.take().map_or(read, |(error, _)| Poll::Ready(Err(error)))
     }
 
-    /// Ready when the message that has begun may go on, or has to go, and when one that asked in vain may ask again.
-    fn poll_room(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        let Some(room) = &mut self.room else { return Poll::Ready(()) };
+    /// Ready when the message that has begun may go on, or was evicted, and when one that asked in vain may ask again.
+    fn poll_memory(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let Some(memory) = &mut self.memory else { return Poll::Ready(()) };
         loop {
-            ready!(room.poll_wait(cx));
+            ready!(memory.poll_retry(cx));
             // It may have begun before anybody asked.
-            let begun = self.meter.message();
-            if room.is_denied() || begun == 0 || room.ask(begun, begun) {
+            let begun = self.meter.begun();
+            if memory.is_evicted() || begun.bytes == 0 || try_grow(memory, begun) {
                 return Poll::Ready(());
             }
         }
@@ -161,10 +182,14 @@ impl<S: AsyncRead + Unpin> Watched<S> {
     /// Takes back, of what was read behind `before`, what may not pass yet.
     fn let_pass(&mut self, buffer: &mut ReadBuf<'_>, before: usize) {
         let read = buffer.filled().get(before..).unwrap_or_default();
-        let room = &mut self.room;
-        let passed = self.meter.pass(read, |before, bytes| room.as_mut().is_none_or(|room| room.ask(before, bytes)));
-        if let Some(room) = room {
-            room.note(self.meter.message(), self.meter.passed());
+        let memory = &mut self.memory;
+        let may = |growth| memory.as_mut().is_none_or(|memory| try_grow(memory, growth));
+        let passed = self.meter.pass(read, may);
+        if let Some(memory) = &mut self.memory {
+            match self.meter.message() {
+                0 => memory.finish(),
+                _ => memory.note_progress(self.meter.passed()),
+            }
         }
         let back = read.get(passed..).unwrap_or_default();
         if !back.is_empty() {
@@ -253,6 +278,20 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
         ready!(this.poll_write_all(cx))?;
         Pin::new(&mut this.io).poll_shutdown(cx)
     }
+}
+
+/// Whether a message may grow so far now. Where a frame is not the last one of its message, nobody knows how long that will be.
+fn try_grow(memory: &mut FrameMemory, Growth { before, bytes, is_final }: Growth) -> bool {
+    if before == 0 {
+        memory.finish();
+    }
+    let longest = memory.max_frame_bytes();
+    // What is longer is refused by the stack.
+    if bytes <= FREE_FRAME || bytes > longest {
+        memory.stop_waiting();
+        return true;
+    }
+    memory.try_grow(bytes, if is_final { bytes } else { longest })
 }
 
 fn wide(len: usize) -> u64 {

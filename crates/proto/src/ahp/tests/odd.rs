@@ -20,9 +20,9 @@ fn what_would_make_a_group_under_way_late_waits_for_it() {
         }
         events(client)
     };
-    server.handle(Input::send(1, action("z", 1, 300_000)), start);
+    server.handle(Input::send(Ticket(1), action("z", 1, 300_000)), start);
     move_all(&mut server, &mut client);
-    (2..4).for_each(|n| server.handle(Input::send(n, action(&n.to_string(), n, 600_000)), start));
+    (2..4).for_each(|n| server.handle(Input::send(Ticket(n), action(&n.to_string(), n, 600_000)), start));
     let got = move_all(&mut server, &mut client);
     assert!(matches!(got[..], [Event::Message { ordinal: 1, .. }, Event::Message { ordinal: 2, .. }]), "{got:?}");
 }
@@ -35,14 +35,14 @@ fn what_is_just_in_time_with_a_group_under_way_does_not_wait_for_it() {
             config.agreed = Some(Chunking::from(&config.limits));
         });
         let mut now = Instant::now();
-        server.handle(Input::send(1, action("a", 1, 300_000)), now);
+        server.handle(Input::send(Ticket(1), action("a", 1, 300_000)), now);
         while server.poll_transmit(now).is_some() {
             now += 2 * SECOND;
         }
-        server.handle(Input::send(2, action("b", 2, 200_000)), now);
+        server.handle(Input::send(Ticket(2), action("b", 2, 200_000)), now);
         assert!(server.poll_transmit(now).is_some());
         let len = server.sender.spare(now) as usize - action("c", 3, 0).len() + over;
-        server.handle(Input::send(3, action("c", 3, len)), now);
+        server.handle(Input::send(Ticket(3), action("c", 3, len)), now);
         assert!(server.poll_transmit(now).is_some());
         let is_begun = |event| matches!(event, Event::Progress(Progress { subject: Subject::Outgoing(Ticket(3)), .. }));
         assert_eq!(std::iter::from_fn(|| server.poll_event()).any(is_begun), over == 0);
@@ -53,7 +53,7 @@ fn what_is_just_in_time_with_a_group_under_way_does_not_wait_for_it() {
 fn a_link_that_once_stood_still_takes_large_messages_again() {
     let mut now = Instant::now();
     let mut server = agreed(Role::Server);
-    server.handle(Input::send(1, action("a", 1, 200_000)), now);
+    server.handle(Input::send(Ticket(1), action("a", 1, 200_000)), now);
     for stall in [0, 0, 60].into_iter().chain(std::iter::repeat(0)) {
         now += stall * SECOND;
         if server.poll_transmit(now).is_none() {
@@ -61,7 +61,7 @@ fn a_link_that_once_stood_still_takes_large_messages_again() {
         }
     }
     now += 3600 * SECOND;
-    server.handle(Input::send(2, action("a", 2, 1_000_000)), now);
+    server.handle(Input::send(Ticket(2), action("a", 2, 1_000_000)), now);
     assert!(frames(&mut server, now).len() > 1000);
 }
 
@@ -73,7 +73,7 @@ fn a_large_request_of_a_server_fails_alone_wherever_its_id_stands() {
         r#"{"jsonrpc":"2.0","method":"resourceRead","params":{"channel":"a","pad":"PAD"},"id":7}"#,
     ] {
         let mut server = agreed(Role::Server);
-        server.handle(Input::send(1, request.replace("PAD", &"x".repeat(2 << 20))), now);
+        server.handle(Input::send(Ticket(1), request.replace("PAD", &"x".repeat(2 << 20))), now);
         assert!(server.poll_transmit(now).is_none(), "{request}");
         assert!(matches!(events(&mut server)[..], [Event::SendFailed { reply: Some(_), .. }]), "{request}");
     }
@@ -85,16 +85,16 @@ fn a_frame_limit_that_shrinks_below_a_group_under_way_closes_the_link() {
     let negotiated = Negotiated::default();
     let client = || connection(Role::Client, |config| config.negotiated = negotiated.clone());
     let mut first = client();
-    first.handle(Input::send(1, INITIALIZE), now);
+    first.handle(Input::send(Ticket(1), INITIALIZE), now);
     frames(&mut first, now);
     let limits = r#""capabilities":{"chunking":{"maxIncomingFrameBytes":FRAME,"maxIncomingMessageBytes":900000}}"#;
     let welcome = format!(r#"{{"jsonrpc":"2.0","id":1,"result":{{"protocolVersion":"0.3.0",{limits}}}}}"#);
     first.handle(Input::frame(welcome.replace("FRAME", "65536")), now);
 
     let mut second = client();
-    second.handle(Input::send(1, RECONNECT), now);
+    second.handle(Input::send(Ticket(1), RECONNECT), now);
     second.handle(Input::frame(ASKED), now);
-    second.handle(Input::send(2, answer(200_000)), now);
+    second.handle(Input::send(Ticket(2), answer(200_000)), now);
     assert!((0..2).all(|_| second.poll_transmit(now).is_some()));
     let back = format!(r#"{{"jsonrpc":"2.0","id":2,"result":{{{limits}}}}}"#).replace("FRAME", "1024");
     second.handle(Input::frame(back), now);
@@ -122,8 +122,8 @@ fn after_a_reconnect_the_limits_that_the_server_has_now_are_waited_for() {
         let negotiated = if handshakes.len() == 1 { Negotiated::default() } else { negotiated.clone() };
         for (request, answer) in handshakes {
             let mut client = connection(Role::Client, |config| config.negotiated = negotiated.clone());
-            client.handle(Input::send(1, request), now);
-            client.handle(Input::send(2, action("a", 1, 700)), now);
+            client.handle(Input::send(Ticket(1), request), now);
+            client.handle(Input::send(Ticket(2), action("a", 1, 700)), now);
             assert_eq!(frames(&mut client, now).len(), 1, "only the handshake");
             client.handle(Input::frame(answer.to_owned()), now);
             let limit = if request == RECONNECT { 600 } else { 900 };
@@ -142,7 +142,7 @@ fn a_server_that_is_asked_to_reconnect_knows_what_its_client_takes_and_one_that_
     for (request, goes) in [(RECONNECT, true), (INITIALIZE, false)] {
         let mut server = connection(Role::Server, |_| {});
         server.handle(Input::frame(request.replace(r#""clientId""#, capable)), now);
-        server.handle(Input::send(1, action("a", 1, 700)), now);
+        server.handle(Input::send(Ticket(1), action("a", 1, 700)), now);
         assert_eq!(!frames(&mut server, now).is_empty(), goes, "{request}");
     }
 }
@@ -150,9 +150,9 @@ fn a_server_that_is_asked_to_reconnect_knows_what_its_client_takes_and_one_that_
 #[test]
 fn an_answer_does_not_wait_for_a_handshake_that_may_wait_for_it() {
     let (mut client, now) = (connection(Role::Client, |_| {}), Instant::now());
-    client.handle(Input::send(1, RECONNECT), now);
+    client.handle(Input::send(Ticket(1), RECONNECT), now);
     client.handle(Input::frame(ASKED), now);
-    client.handle(Input::send(2, answer(900)), now);
+    client.handle(Input::send(Ticket(2), answer(900)), now);
     assert_eq!(frames(&mut client, now).len(), 2);
 }
 
@@ -161,7 +161,7 @@ fn a_message_that_waits_is_measured_anew_when_the_link_counts_otherwise() {
     let now = Instant::now();
     let mut server = agreed(Role::Server);
     let quotes = action("a", 1, 400).replace('x', "\\\"");
-    server.handle(Input::send(1, quotes), now);
+    server.handle(Input::send(Ticket(1), quotes), now);
     let overhead = crate::machine::Overhead::new(|measure| measure.escaped - measure.bytes);
     server.handle(Input::Capacity(Capacity { cap: 1000, overhead }), now);
     let sent = frames(&mut server, now);
@@ -174,9 +174,13 @@ fn an_error_in_place_of_an_answer_waits_for_the_answer_to_a_reconnect() {
     let mut server = connection(Role::Server, |config| config.limits = limits(|limits| limits.max_queued_bytes = 9000));
     server.handle(Input::frame(r#"{"jsonrpc":"2.0","id":1,"method":"reconnect","params":{"clientId":"c","capabilities":{"chunking":{"maxIncomingFrameBytes":1024,"maxIncomingMessageBytes":9000}}}}"#), now);
     server.handle(Input::frame(r#"{"jsonrpc":"2.0","id":2,"method":"m"}"#), now);
-    server.handle(Input::send(1, format!(r#"{{"jsonrpc":"2.0","id":1,"result":"{}"}}"#, "x".repeat(5000))), now);
+    server
+        .handle(Input::send(Ticket(1), format!(r#"{{"jsonrpc":"2.0","id":1,"result":"{}"}}"#, "x".repeat(5000))), now);
     assert!(server.poll_transmit(now).is_some());
-    server.handle(Input::send(2, format!(r#"{{"jsonrpc":"2.0","id":2,"result":"{}"}}"#, "x".repeat(20_000))), now);
+    server.handle(
+        Input::send(Ticket(2), format!(r#"{{"jsonrpc":"2.0","id":2,"result":"{}"}}"#, "x".repeat(20_000))),
+        now,
+    );
     let rest = frames(&mut server, now);
     let is_error = |frame: &Bytes| frame.starts_with(br#"{"jsonrpc":"2.0","id":2,"error""#);
     assert!(rest.last().is_some_and(is_error) && rest.iter().filter(|frame| is_error(frame)).count() == 1, "{rest:?}");
@@ -195,7 +199,7 @@ fn clients_that_do_not_say_who_they_are_are_not_taken_for_each_other() {
         )),
         now,
     );
-    first.handle(Input::send(1, INITIALIZED), now);
+    first.handle(Input::send(Ticket(1), INITIALIZED), now);
     assert!(first.peer().is_some());
     let mut second = server();
     second.handle(Input::frame(r#"{"jsonrpc":"2.0","id":1,"method":"reconnect","params":{}}"#), now);
@@ -207,7 +211,7 @@ fn a_handshake_that_nobody_can_answer_is_none() {
     let now = Instant::now();
     let mut server = agreed(Role::Server);
     server.handle(Input::frame(INITIALIZE.replace(r#""id":1,"#, "")), now);
-    server.handle(Input::send(1, action("a", 1, 900)), now);
+    server.handle(Input::send(Ticket(1), action("a", 1, 900)), now);
     assert_eq!(frames(&mut server, now).len(), 1);
 }
 
@@ -222,7 +226,7 @@ fn what_is_no_json_rpc_is_not_sent_and_who_waits_for_it_hears_so() {
     let requests = [("{}", None), (r#"{"a":1}"#, None), (r#"{"id":7,"method":"m"}"#, Some(error(7)))];
     let answers = [r#"{"id":8,"result":1}"#, r#"{"jsonrpc":"2.0","id":9,"error":null}"#].map(|text| (text, None));
     for (text, answer) in requests.into_iter().chain(answers) {
-        client.handle(Input::send(1, text), now);
+        client.handle(Input::send(Ticket(1), text), now);
         let [Event::SendFailed { error: SendError::NotJsonRpc, reply, .. }] = &events(&mut client)[..] else {
             panic!("{text}")
         };

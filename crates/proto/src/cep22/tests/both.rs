@@ -57,7 +57,7 @@ fn progress_is_told_at_most_once_per_transfer_between_polls() {
         let sent = a.next().unwrap();
         b.take(sent.text);
     }
-    for (end, subject) in [(&mut a, Subject::Outgoing(Ticket(4))), (&mut b, Subject::Incoming(1))] {
+    for (end, subject) in [(&mut a, Subject::Outgoing(Ticket(4))), (&mut b, Subject::Incoming(0))] {
         let events: Vec<_> = std::iter::from_fn(|| end.machine.poll_event()).collect();
         let [Event::Progress(progress)] = events.as_slice() else { panic!("{events:?}") };
         assert_eq!(progress.subject, subject);
@@ -108,7 +108,7 @@ proptest! {
         at.extend([0, bytes.len()]);
         at.sort_unstable();
         let parts: Vec<Bytes> = at.windows(2).map(|pair| bytes.slice(pair[0]..pair[1])).collect();
-        a.put(Input::send(1, parts.into_iter().collect::<Message>()));
+        a.put(Input::send(Ticket(1), parts.into_iter().collect::<Message>()));
         let mut b = End::new(Config::default(), cap);
         let mut frames = a.frames();
         if gated && frames.len() == 1 && frames[0].kind() == "start" {

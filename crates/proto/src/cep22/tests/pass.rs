@@ -61,6 +61,10 @@ fn a_gateway_adds_a_token_where_there_is_none_and_swallows_its_progress() {
             r#"{"jsonrpc":"2.0","id":1,"method":"m","params":{"_meta":{"x":{}}}}"#,
             r#"{"jsonrpc":"2.0","id":1,"method":"m","params":{"_meta":{"progressToken":@,"x":{}}}}"#,
         ),
+        (
+            r#"{"jsonrpc":"2.0","id":1,"method":"m","params":{"_meta":{"progressToken": null, "x":1}}}"#,
+            r#"{"jsonrpc":"2.0","id":1,"method":"m","params":{"_meta":{"progressToken": @, "x":1}}}"#,
+        ),
     ];
     for (i, (text, want)) in (1..).zip(cases) {
         end.send(i, text);

@@ -202,7 +202,7 @@ fn what_is_not_json_rpc_is_not_sent() {
     let mut bytes = request(1, &json!("t"), &"x".repeat(2000)).into_bytes();
     let at = bytes.iter().position(|byte| *byte == b'x').unwrap();
     bytes[at] = 0xff;
-    end.put(Input::send(1, bytes));
+    end.put(Input::send(Ticket(1), bytes));
     assert!(end.frames().is_empty());
     assert_eq!(end.unsent().0, SendError::NotJsonRpc);
 }

@@ -146,7 +146,7 @@ fn a_flood_of_one_byte_frames_costs_us_less_than_its_sender() {
 }
 
 #[test]
-fn the_caller_of_an_answer_that_expires_hears_of_it() {
+fn the_callers_of_an_answer_and_of_a_request_that_expire_hear_of_it() {
     let mut end = End::new();
     let front = r#"{"jsonrpc":"2.0","id":7,"result":{"#;
     end.receive(frame(ID, 0, 2, front));
@@ -159,6 +159,7 @@ fn the_caller_of_an_answer_that_expires_hears_of_it() {
         Event::Expired { ordinal: 0, .. },
         Event::ReceiveFailed { ordinal: 0, violation, reply: Some(reply) },
         Event::Expired { ordinal: 1, .. },
+        Event::ReceiveFailed { ordinal: 1, violation: _, reply: None },
     ] = events.as_slice()
     else {
         panic!("{events:?}")
@@ -166,4 +167,7 @@ fn the_caller_of_an_answer_that_expires_hears_of_it() {
     assert_eq!(*violation, Violation::TimedOut(front.len() as u64));
     assert_eq!(*reply, rpc::error_response(b"7", &violation.to_string(), "timed-out"));
     assert_eq!(end.machine.counters().count("group-expired"), 2);
+    let asked = Violation::TimedOut(r#"{"jsonrpc":"2.0","id":8,"method":"m""#.len() as u64);
+    let answer = rpc::error_response(b"8", &asked.to_string(), "timed-out");
+    assert_eq!(end.lines(), [answer.to_bytes()]);
 }

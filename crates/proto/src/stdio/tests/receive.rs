@@ -27,12 +27,53 @@ fn lines_that_are_messages_frames_and_neither_are_told_apart() {
     for event in end.events() {
         match event {
             Event::Message { message, ordinal, .. } => ordinals.push((ordinal, message.len())),
+            Event::ReceiveFailed { ordinal, violation, reply: None } => {
+                assert_eq!((ordinal, violation.name()), (1, "line-not-utf8"));
+            }
             Event::Line(_) => lines += 1,
             other => panic!("{other:?}"),
         }
     }
-    assert_eq!(ordinals, [(0, 100), (1, 50), (2, 60)]);
-    assert_eq!(lines, logs.len() + 1);
+    assert_eq!(ordinals, [(0, 100), (2, 50), (3, 60)]);
+    assert_eq!(lines, logs.len());
+}
+
+#[test]
+fn whoever_sent_a_request_that_is_no_message_is_answered() {
+    let limits = LimitsConfig { max_depth: 100, ..LimitsConfig::default() };
+    let mut end = End::with(limits, &Budget::default());
+    let deep = format!(r#"{{"jsonrpc":"2.0","id":3,"method":"m","params":{}{}}}"#, "[".repeat(100), "]".repeat(100));
+    let wide = format!(r#"{{"jsonrpc":"2.0","id":6,"method":"m","params":["{}",NaN]}}"#, "x".repeat(100_000));
+    for (lines, id, code, reason) in [
+        (vec![r#"{"jsonrpc":"2.0","id":1,"method":"m","params":[NaN]}"#.into()], "1", -32700, "line-not-json"),
+        (vec![b"{\"jsonrpc\":\"2.0\",\"id\":2,\"method\":\"\xe9\"}".to_vec()], "2", -32700, "line-not-utf8"),
+        (vec![deep.clone().into_bytes()], "3", -32600, "line-too-deep"),
+        (vec![r#"[{"jsonrpc":"2.0","id":4,"method":"m"}]"#.into()], "4", -32600, "line-batch"),
+        (vec![r#"{"id":5,"method":"m"}"#.into()], "5", -32600, "line-not-json-rpc"),
+        (frames(ID, &deep, 90).into_iter().map(String::into_bytes).collect(), "3", -32600, "too-deep"),
+        (frames(OTHER, &wide, 50_000).into_iter().map(String::into_bytes).collect(), "6", -32700, "message-not-json"),
+    ] {
+        lines.into_iter().for_each(|line| end.receive(line));
+        let answers = end.lines();
+        assert_eq!(answers.len(), 1, "{reason}");
+        let answer: serde_json::Value = serde_json::from_slice(&answers[0]).unwrap();
+        assert_eq!((answer["id"].to_string(), answer["error"]["code"].as_i64()), (id.into(), Some(code)), "{answer}");
+        assert_eq!(answer["error"]["data"]["reason"], reason, "{answer}");
+        let failed = |event: &Event| matches!(event, Event::ReceiveFailed { reply: None, .. });
+        assert_eq!(end.events().iter().filter(|event| failed(event)).count(), 1, "{reason}");
+    }
+}
+
+#[test]
+fn a_peer_that_does_not_read_its_answers_is_not_read() {
+    let mut end = End::new();
+    let bad = r#"{"id":1,"method":"m"}"#;
+    (0..63).for_each(|_| end.receive(bad));
+    assert!(end.machine.wants_frames());
+    end.receive(bad);
+    assert!(!end.machine.wants_frames());
+    assert_eq!(end.lines().len(), 64);
+    assert!(end.machine.wants_frames());
 }
 
 #[test]

@@ -1,25 +1,39 @@
-//! What a host answers beside its WebSocket: whether it is well, and what it does.
+//! What a listener answers beside its WebSocket: whether the program behind it is well, and what it does.
 
+use std::future::Future;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use breakbulk::listen::{BoxBody, Pages, Peer};
-use breakbulk_host::Host;
-use breakbulk_host::health::Health;
 use bytes::Bytes;
 use http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderName, WWW_AUTHENTICATE};
 use http::{HeaderValue, Method, Response, StatusCode};
 use http_body_util::{BodyExt, Full};
 use tokio::sync::Mutex;
 
-use crate::settings::PATH;
-
 /// Anyone may ask how we are; so we look no more often than this.
 const FRESH: Duration = Duration::from_millis(500);
 
-/// The pages of a host.
-pub(super) fn all(host: Host) -> Pages {
-    let site = Arc::new(Site { host, seen: Mutex::new(None) });
+/// What pages are about: a host, or a bridge.
+pub(crate) trait Subject: Send + Sync + 'static {
+    /// How it is.
+    fn health(&self) -> impl Future<Output = Health> + Send;
+
+    /// What it does, as Prometheus reads it.
+    fn metrics(&self) -> String;
+}
+
+/// How the subject of pages is.
+#[derive(Debug, Clone)]
+pub(crate) struct Health {
+    pub(crate) is_good: bool,
+    /// As JSON. Anyone may read it, so it has names only.
+    pub(crate) text: String,
+}
+
+/// The pages about a subject, whose WebSockets are at this path, or at any.
+pub(crate) fn all(subject: impl Subject, path: Option<String>) -> Pages {
+    let site = Arc::new(Site { subject, path, seen: Mutex::new(None) });
     Pages::new(move |request, is_admitted| {
         let (site, method, path) = (Arc::clone(&site), request.method().clone(), request.uri().path().to_owned());
         let is_here = request.extensions().get::<Peer>().is_some_and(|peer| peer.0.to_canonical().is_loopback());
@@ -27,12 +41,13 @@ pub(super) fn all(host: Host) -> Pages {
     })
 }
 
-struct Site {
-    host: Host,
+struct Site<S> {
+    subject: S,
+    path: Option<String>,
     seen: Mutex<Option<(Instant, Health)>>,
 }
 
-impl Site {
+impl<S: Subject> Site<S> {
     async fn answer(&self, method: &Method, path: &str, is_trusted: bool) -> Response<BoxBody> {
         let is_reading = matches!(*method, Method::GET | Method::HEAD);
         match path {
@@ -41,14 +56,16 @@ impl Site {
             }
             "/healthz" => self.health().await,
             "/metrics" if is_trusted => {
-                let response = page(StatusCode::OK, self.host.metrics());
+                let response = page(StatusCode::OK, self.subject.metrics());
                 with(response, CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")
             }
             "/metrics" => {
                 let text = "A token is needed, as Authorization: Bearer TOKEN or as ?token=TOKEN.\n";
                 with(line(StatusCode::UNAUTHORIZED, text), WWW_AUTHENTICATE, "Bearer")
             }
-            PATH => line(StatusCode::UPGRADE_REQUIRED, "There is nothing here but a WebSocket.\n"),
+            path if self.path.as_deref().is_none_or(|own| own == path) => {
+                line(StatusCode::UPGRADE_REQUIRED, "There is nothing here but a WebSocket.\n")
+            }
             _ => line(StatusCode::NOT_FOUND, "There is nothing here.\n"),
         }
     }
@@ -58,14 +75,14 @@ impl Site {
         let health = match &*seen {
             Some((at, health)) if at.elapsed() < FRESH => health.clone(),
             _ => {
-                let health = self.host.health().await;
+                let health = self.subject.health().await;
                 *seen = Some((Instant::now(), health.clone()));
                 health
             }
         };
         drop(seen);
-        let status = if health.is_good() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-        with(page(status, format!("{}\n", health.to_json())), CONTENT_TYPE, "application/json")
+        let status = if health.is_good { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+        with(page(status, format!("{}\n", health.text)), CONTENT_TYPE, "application/json")
     }
 }
 
@@ -86,27 +103,41 @@ fn with(mut response: Response<BoxBody>, name: HeaderName, value: &'static str) 
 
 #[cfg(test)]
 mod tests {
-    use breakbulk_host::HostConfig;
-    use breakbulk_host::log::MemoryLog;
-    use breakbulk_proto::{Budget, BudgetConfig};
-
     use super::*;
+
+    /// As well as it says.
+    struct Well(bool);
+
+    impl Subject for Well {
+        async fn health(&self) -> Health {
+            Health { is_good: self.0, text: "{}".to_owned() }
+        }
+
+        fn metrics(&self) -> String {
+            "breakbulk_build_info 1\n".to_owned()
+        }
+    }
 
     #[tokio::test]
     async fn metrics_are_for_those_with_the_token_or_on_this_machine() {
-        let budget = Budget::new(BudgetConfig::default());
-        let dir = tempfile::tempdir().unwrap();
-        let config = HostConfig::new([dir.path()]);
-        let host = Host::start(Arc::new(MemoryLog::new()), Vec::new(), config, budget).await.unwrap();
-        let site = Site { host, seen: Mutex::new(None) };
-        for (method, path, is_trusted, status) in [
-            (Method::GET, "/metrics", true, 200),
-            (Method::GET, "/metrics", false, 401),
-            (Method::POST, "/metrics", true, 405),
-            (Method::GET, "/healthz", false, 200),
-            (Method::HEAD, "/healthz", false, 200),
-            (Method::DELETE, "/healthz", true, 405),
-            (Method::GET, "/", true, 404),
+        let site = |path: Option<&str>, is_good| Site {
+            subject: Well(is_good),
+            path: path.map(str::to_owned),
+            seen: Mutex::new(None),
+        };
+        let (host, anywhere, ill) = (site(Some("/ahp"), true), site(None, true), site(None, false));
+        for (site, method, path, is_trusted, status) in [
+            (&host, Method::GET, "/metrics", true, 200),
+            (&host, Method::GET, "/metrics", false, 401),
+            (&host, Method::POST, "/metrics", true, 405),
+            (&host, Method::GET, "/healthz", false, 200),
+            (&host, Method::HEAD, "/healthz", false, 200),
+            (&host, Method::DELETE, "/healthz", true, 405),
+            (&host, Method::GET, "/ahp", true, 426),
+            (&host, Method::GET, "/", true, 404),
+            (&anywhere, Method::GET, "/", true, 426),
+            (&anywhere, Method::GET, "/metrics", false, 401),
+            (&ill, Method::GET, "/healthz", false, 503),
         ] {
             let answer = site.answer(&method, path, is_trusted).await;
             assert_eq!(answer.status().as_u16(), status, "{method} {path}");

@@ -1,0 +1,698 @@
+//! `breakbulk chat`: a person talks to an agent of a host, line by line.
+
+mod input;
+mod output;
+mod screen;
+
+use std::collections::VecDeque;
+use std::time::{Duration, SystemTime};
+
+use breakbulk::client::{Client, Config, ConnectError, Event, Events, RequestError, State};
+use breakbulk::{BoxLink, Dialect, Route};
+use breakbulk_proto::{Budget, Message};
+use serde_json::{Value, json};
+use tokio::sync::watch;
+
+use self::input::{Input, Typed};
+use self::output::Output;
+use self::screen::{Ending, Piece, Screen};
+use crate::args::{ChatOptions, Format};
+use crate::failure::Error;
+use crate::open;
+use crate::runtime;
+use crate::settings::{Layers, LinkSettings, Origin, Settings, USUAL, to_peer};
+use crate::shutdown::{Signal, Signals};
+use crate::units;
+
+/// What `chat` does.
+#[derive(Debug)]
+pub(crate) struct ChatSettings {
+    route: Route,
+    link: LinkSettings,
+    choice: Choice,
+    agent: Option<String>,
+    format: Format,
+}
+
+/// Which session.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Choice {
+    /// One that is there, by its URI or a part of it, or `last`.
+    Existing(String),
+    New,
+    /// A person chooses; a pipe gets a new one.
+    Ask,
+}
+
+impl ChatSettings {
+    pub(crate) fn prove(args: ChatOptions, mut settings: Settings, mut layers: Layers) -> Result<Self, Error> {
+        layers.put("connect", args.url.as_deref().unwrap_or(USUAL), Origin::Argument("URL"));
+        settings.connect = layers.read("connect")?;
+        if let Some(connect) = &mut settings.connect {
+            connect.dialect = connect.dialect.or(settings.dialect).or(Some(Dialect::Ahp));
+            if connect.dialect != Some(Dialect::Ahp) {
+                return Err(layers.refuse("connect", "allowed is the dialect ahp, or none".into()).into());
+            }
+            // Whoever talks to the usual host without naming it has its token in the same environment.
+            if let (None, None, Some(token)) = (&args.url, &connect.token, &settings.token) {
+                let token = token.reveal().parse::<breakbulk::Token>();
+                connect.token = Some(token.map_err(|why| layers.refuse("token", why.to_string()))?);
+            }
+        }
+        let (route, link) = to_peer(settings, &layers)?;
+        let choice = match args.session {
+            Some(session) => Choice::Existing(session),
+            None if args.new => Choice::New,
+            None => Choice::Ask,
+        };
+        Ok(Self { route, link, choice, agent: args.agent, format: args.format })
+    }
+}
+
+/// Talks until the person or the pipe has nothing more to say.
+pub(crate) fn run(settings: ChatSettings) -> Result<(), Error> {
+    runtime::run(async move {
+        let signals = Signals::new().map_err(Error::Runtime)?;
+        let input = Input::open(settings.format == Format::Text).map_err(Error::Runtime)?;
+        let output = Output::new(settings.format, input.is_terminal);
+        let mut chat = Chat::connect(&settings, signals, input, output).await?;
+        let result = chat.hold(&settings).await;
+        chat.client.close().await;
+        result
+    })
+}
+
+/// How many sessions are offered to choose from.
+const OFFERED: usize = 20;
+/// How many turns of a session are shown to who comes back to it.
+const HISTORY: usize = 5;
+/// Bytes of randomness in what we call ourselves, our sessions and our turns.
+const ID_BYTES: usize = 8;
+/// A drop that is over sooner is not worth a word before it is.
+const SHORT_DROP: Duration = Duration::from_millis(500);
+
+const HELP: &str = "\
+Every line that you type is a prompt, except these:
+  :sessions     list sessions, and go to one
+  :new          begin a new session
+  :stop         interrupt an answer to somebody else
+  :help         print this list
+  :quit         leave (or Ctrl-D)
+While the agent answers, Ctrl-C interrupts it, and a second one leaves.";
+
+/// A conversation.
+struct Chat {
+    client: Client,
+    events: Events,
+    /// Events that came while something else was waited for.
+    backlog: VecDeque<Event>,
+    state: watch::Receiver<State>,
+    /// The first Ctrl-C is for the agent.
+    signals: Signals,
+    input: Input,
+    output: Output,
+    screen: Screen,
+    session: String,
+    chat: String,
+    /// Our prompt that is under way.
+    prompt: Option<Prompt>,
+    /// The call about which the person is being asked.
+    asked: Option<String>,
+    /// Calls about which they are to be asked next, and the questions.
+    questions: VecDeque<Piece>,
+    /// Prompts that came before they were asked for.
+    lines: VecDeque<String>,
+    link: LinkState,
+    /// Whether the input is at its end.
+    is_over: bool,
+    has_failed: bool,
+}
+
+/// A turn that we have asked for.
+struct Prompt {
+    turn: String,
+    /// The number of the action.
+    number: u64,
+    is_interrupted: bool,
+}
+
+/// What the person knows of the connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum LinkState {
+    Up,
+    /// It is gone, which may pass before it is worth a word.
+    Dropped(tokio::time::Instant),
+    /// It is gone, and that was said.
+    Announced,
+}
+
+/// What happens next.
+enum Next {
+    Event(Option<Event>),
+    Typed(Typed),
+    Interrupt,
+    Terminate,
+    StateChanged,
+    DropLasts,
+}
+
+/// Whether the conversation goes on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Flow {
+    On,
+    Leave,
+}
+
+impl Chat {
+    async fn connect(settings: &ChatSettings, signals: Signals, input: Input, output: Output) -> Result<Self, Error> {
+        let (dialer, address) = (open::dialer(&settings.route, &settings.link), settings.route.address.clone());
+        // Who cannot connect at all wants to know why, and not to wait.
+        let mut first: Option<BoxLink> = Some(dialer.dial(&address).await.map_err(Error::Dial)?);
+        let connect = move || {
+            let (first, dialer, address) = (first.take(), dialer.clone(), address.clone());
+            async move {
+                match first {
+                    Some(link) => Ok(link),
+                    None => dialer.dial(&address).await.map_err(ConnectError::from),
+                }
+            }
+        };
+        let mut config = Config::new(format!("breakbulk-chat-{}", random()?));
+        config.limits = settings.route.setup.limits;
+        config.budget = Budget::new(settings.link.budget);
+        config.retry_cap = Duration::from_secs(5);
+        let info = json!({"name": "breakbulk-chat", "version": env!("CARGO_PKG_VERSION")});
+        config.introduction.insert("clientInfo".to_owned(), info);
+        let (client, events) = Client::start(connect, config);
+        Ok(Self {
+            state: client.state(),
+            client,
+            events,
+            backlog: VecDeque::new(),
+            signals,
+            input,
+            output,
+            screen: Screen::default(),
+            session: String::new(),
+            chat: String::new(),
+            prompt: None,
+            asked: None,
+            questions: VecDeque::new(),
+            lines: VecDeque::new(),
+            link: LinkState::Up,
+            is_over: false,
+            has_failed: false,
+        })
+    }
+
+    /// The whole conversation.
+    async fn hold(&mut self, settings: &ChatSettings) -> Result<(), Error> {
+        let session = match &settings.choice {
+            Choice::New => None,
+            Choice::Existing(name) => Some(self.find(name).await?),
+            Choice::Ask if self.input.is_terminal => match self.choose().await? {
+                Chosen::Existing(session) => Some(session),
+                Chosen::New => None,
+                Chosen::Nothing => return Ok(()),
+            },
+            Choice::Ask => None,
+        };
+        self.enter(session, settings.agent.as_deref()).await?;
+        if self.input.is_terminal {
+            self.note("Type a prompt, or :help.")?;
+        }
+        loop {
+            if self.ask_for_more()? == Flow::Leave {
+                break;
+            }
+            let next = self.next().await;
+            if self.take(next, settings).await? == Flow::Leave {
+                break;
+            }
+        }
+        self.output.end_line(&mut self.input)?;
+        if self.has_failed && !self.input.is_terminal { Err(Error::Answered) } else { Ok(()) }
+    }
+
+    /// Asks for the next line if there is something to be typed now.
+    fn ask_for_more(&mut self) -> Result<Flow, Error> {
+        self.ask_next()?;
+        if self.asked.is_some() {
+            self.input.ask("Allow it? [y/n] ");
+            return Ok(Flow::On);
+        }
+        if self.prompt.is_some() || self.screen.turn().is_some() && !self.input.is_terminal {
+            return Ok(Flow::On);
+        }
+        if self.is_over && self.lines.is_empty() {
+            return Ok(Flow::Leave);
+        }
+        if self.lines.is_empty() && !self.input.is_asked() {
+            self.output.end_line(&mut self.input)?;
+            self.input.ask("> ");
+        }
+        Ok(Flow::On)
+    }
+
+    /// Shows the next question, if none is open: one at a time, so that it is clear what an answer is to.
+    fn ask_next(&mut self) -> Result<(), Error> {
+        while self.asked.is_none() {
+            let Some(question) = self.questions.pop_front() else { break };
+            // Somebody else may have answered it.
+            if let Piece::Confirm { call, .. } = &question
+                && self.screen.is_asked(call)
+            {
+                self.asked = Some(call.clone());
+                self.output.show(&question, &mut self.input)?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn next(&mut self) -> Next {
+        if self.prompt.is_none()
+            && self.asked.is_none()
+            && let Some(line) = self.lines.pop_front()
+        {
+            return Next::Typed(Typed::Line(line));
+        }
+        if let Some(event) = self.backlog.pop_front() {
+            return Next::Event(Some(event));
+        }
+        let dropped = async {
+            match self.link {
+                LinkState::Dropped(since) => tokio::time::sleep_until(since + SHORT_DROP).await,
+                _ => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            event = self.events.next() => Next::Event(event),
+            typed = self.input.next() => Next::Typed(typed),
+            signal = self.signals.next() => match signal {
+                Signal::Interrupt => Next::Interrupt,
+                Signal::Terminate | Signal::Hangup => Next::Terminate,
+            },
+            changed = self.state.changed() => match changed {
+                Ok(()) => Next::StateChanged,
+                Err(_) => Next::Event(None),
+            },
+            () = dropped => Next::DropLasts,
+        }
+    }
+
+    async fn take(&mut self, next: Next, settings: &ChatSettings) -> Result<Flow, Error> {
+        match next {
+            Next::Event(Some(event)) => self.event(event).await,
+            Next::Event(None) => Err(self.closed()),
+            Next::Typed(typed) => self.typed(typed, settings).await,
+            Next::Interrupt => self.interrupt().await,
+            Next::Terminate => Ok(Flow::Leave),
+            Next::StateChanged => {
+                self.state_changed();
+                Ok(Flow::On)
+            }
+            Next::DropLasts => {
+                self.link = LinkState::Announced;
+                self.note("Disconnected; reconnecting …")?;
+                Ok(Flow::On)
+            }
+        }
+    }
+
+    /// The first time, ends the turn; if that was asked for already, or there is none, ends everything.
+    async fn interrupt(&mut self) -> Result<Flow, Error> {
+        match &mut self.prompt {
+            Some(prompt) if !prompt.is_interrupted => {
+                prompt.is_interrupted = true;
+                let action = json!({"type": "chat/turnCancelled", "turnId": prompt.turn, "duration": 0});
+                self.note("Interrupting; Ctrl-C again leaves.")?;
+                self.dispatch(action).await?;
+                Ok(Flow::On)
+            }
+            _ => Ok(Flow::Leave),
+        }
+    }
+
+    async fn typed(&mut self, typed: Typed, settings: &ChatSettings) -> Result<Flow, Error> {
+        let was_asked = self.asked.take();
+        match (typed, was_asked) {
+            (Typed::Line(line), Some(call)) => self.answer(call, &line).await,
+            (Typed::Interrupted, Some(call)) => {
+                self.confirm(&call, false).await?;
+                self.interrupt().await
+            }
+            (Typed::End, Some(call)) => {
+                self.is_over = true;
+                self.confirm(&call, false).await?;
+                Ok(Flow::On)
+            }
+            (Typed::Line(line), None) => self.line(&line, settings).await,
+            (Typed::Interrupted, None) if self.prompt.is_some() => self.interrupt().await,
+            (Typed::Interrupted | Typed::End, None) if self.input.is_terminal => Ok(Flow::Leave),
+            (Typed::Interrupted | Typed::End, None) => {
+                self.is_over = true;
+                Ok(Flow::On)
+            }
+        }
+    }
+
+    /// A line that is a prompt or a command of ours. Those of an agent begin with a slash.
+    async fn line(&mut self, line: &str, settings: &ChatSettings) -> Result<Flow, Error> {
+        match line.trim() {
+            "" => {}
+            ":quit" | ":q" | ":exit" => return Ok(Flow::Leave),
+            ":help" | ":h" => self.note(HELP)?,
+            ":stop" => match self.screen.turn().map(str::to_owned) {
+                Some(turn) => {
+                    self.dispatch(json!({"type": "chat/turnCancelled", "turnId": turn, "duration": 0})).await?;
+                }
+                None => self.note("The agent is not answering.")?,
+            },
+            ":new" => self.enter(None, settings.agent.as_deref()).await?,
+            ":sessions" => match self.choose().await? {
+                Chosen::Existing(session) => self.enter(Some(session), None).await?,
+                Chosen::New => self.enter(None, settings.agent.as_deref()).await?,
+                Chosen::Nothing => return Ok(Flow::Leave),
+            },
+            command if command.starts_with(':') => {
+                self.note(&format!("There is no command {command:?}; :help lists them."))?;
+            }
+            _ if self.screen.turn().is_some() => {
+                self.note("The agent is still answering somebody; try again when it is done.")?;
+            }
+            prompt => self.prompt(prompt).await?,
+        }
+        Ok(Flow::On)
+    }
+
+    async fn prompt(&mut self, text: &str) -> Result<(), Error> {
+        let turn = random()?;
+        let message = json!({"text": text, "origin": {"kind": "user"}});
+        let now = units::moment(SystemTime::now());
+        let action = json!({"type": "chat/turnStarted", "turnId": turn, "startedAt": now, "message": message});
+        self.screen.begin(&turn);
+        self.output.turn(&turn, text)?;
+        let number = self.dispatch(action).await?;
+        self.prompt = Some(Prompt { turn, number, is_interrupted: false });
+        Ok(())
+    }
+
+    /// What a person says to the question whether a call may run. From a pipe, what is neither yes nor no is the next
+    /// prompt, and the call is denied.
+    async fn answer(&mut self, call: String, line: &str) -> Result<Flow, Error> {
+        let approved = match line.trim().to_ascii_lowercase().as_str() {
+            "y" | "yes" | "allow" | "approve" => true,
+            "n" | "no" | "deny" => false,
+            _ if self.input.is_terminal => {
+                self.note("Please say y (allow it) or n (deny it).")?;
+                self.asked = Some(call);
+                return Ok(Flow::On);
+            }
+            _ => {
+                self.lines.push_back(line.to_owned());
+                false
+            }
+        };
+        self.confirm(&call, approved).await?;
+        Ok(Flow::On)
+    }
+
+    async fn confirm(&mut self, call: &str, approved: bool) -> Result<(), Error> {
+        let Some(turn) = self.screen.turn().map(str::to_owned).filter(|_| self.screen.is_asked(call)) else {
+            return self.note("It was answered already.");
+        };
+        let mut action =
+            json!({"type": "chat/toolCallConfirmed", "turnId": turn, "toolCallId": call, "approved": approved});
+        let (key, value) = if approved { ("confirmed", "user-action") } else { ("reason", "denied") };
+        action[key] = json!(value);
+        self.screen.answer(call);
+        self.dispatch(action).await.map(drop)
+    }
+
+    async fn dispatch(&mut self, action: Value) -> Result<u64, Error> {
+        self.client.dispatch(&self.chat, action.to_string()).await.map_err(|_| self.closed())
+    }
+
+    async fn event(&mut self, event: Event) -> Result<Flow, Error> {
+        match event {
+            Event::Action { channel, own, envelope, .. } if channel == self.chat => {
+                let envelope: Value = parsed(&envelope);
+                if let Some(reason) = envelope["rejectionReason"].as_str() {
+                    self.refused(own, reason)?;
+                } else {
+                    let pieces = self.screen.action(&envelope["action"]);
+                    self.show(pieces)?;
+                }
+            }
+            Event::Snapshot { channel, snapshot, .. } if channel == self.chat => {
+                let pieces = self.screen.snapshot(&parsed(&snapshot)["state"], 0);
+                self.show(pieces)?;
+            }
+            Event::Resumed => self.back("Connected again; nothing is lost.")?,
+            Event::Started { .. } => self.back("Connected again; the host gave new snapshots.")?,
+            Event::Lost(lost) => {
+                self.note("What was sent last may not have arrived: look at the answer before you repeat it.")?;
+                self.refused(Some(lost.client_seq), "")?;
+            }
+            Event::Missing { channels } if channels.contains(&self.chat) => {
+                return Err(Error::Host(format!("the session {} is gone", self.session)));
+            }
+            _ => {}
+        }
+        Ok(Flow::On)
+    }
+
+    /// An action of ours did not come about.
+    fn refused(&mut self, own: Option<u64>, reason: &str) -> Result<(), Error> {
+        if !reason.is_empty() {
+            self.note(&format!("The host refused it: {reason}"))?;
+        }
+        if self.prompt.as_ref().is_some_and(|prompt| own == Some(prompt.number)) {
+            self.prompt = None;
+            self.screen.give_up();
+            self.has_failed = true;
+        }
+        Ok(())
+    }
+
+    fn show(&mut self, pieces: Vec<Piece>) -> Result<(), Error> {
+        for piece in pieces {
+            match &piece {
+                Piece::End(ending) => {
+                    self.has_failed |= self.prompt.is_some() && matches!(ending, Ending::Failed(_));
+                    (self.prompt, self.asked) = (None, None);
+                    self.questions.clear();
+                }
+                // Who follows somebody else's turn may allow its calls as well.
+                Piece::Confirm { .. } => {
+                    self.questions.push_back(piece);
+                    continue;
+                }
+                _ => {}
+            }
+            self.output.show(&piece, &mut self.input)?;
+        }
+        if self.asked.as_ref().is_some_and(|call| !self.screen.is_asked(call)) {
+            self.asked = None;
+        }
+        Ok(())
+    }
+
+    fn state_changed(&mut self) {
+        let is_up = matches!(*self.state.borrow_and_update(), State::Live | State::Replaying | State::Closed(_));
+        if !is_up && self.link == LinkState::Up {
+            self.link = LinkState::Dropped(tokio::time::Instant::now());
+        }
+    }
+
+    /// The connection is back, which is worth a word if its loss was.
+    fn back(&mut self, text: &str) -> Result<(), Error> {
+        match std::mem::replace(&mut self.link, LinkState::Up) {
+            LinkState::Announced | LinkState::Dropped(_) => self.note(text),
+            LinkState::Up => Ok(()),
+        }
+    }
+
+    fn note(&mut self, text: &str) -> Result<(), Error> {
+        self.output.show(&Piece::Note(text.to_owned()), &mut self.input)
+    }
+
+    /// Why there is no client any more.
+    fn closed(&self) -> Error {
+        match &*self.state.borrow() {
+            State::Closed(reason) => Error::Host(format!("the conversation has ended: {reason}")),
+            _ => Error::Host("the conversation has ended".to_owned()),
+        }
+    }
+
+    /// Asks the host something. Events that come meanwhile are for later.
+    async fn request(&mut self, method: &str, params: Value) -> Result<Value, Error> {
+        let client = self.client.clone();
+        let params = params.to_string();
+        let answer = client.request(method, params);
+        let mut answer = std::pin::pin!(answer);
+        loop {
+            tokio::select! {
+                answered = &mut answer => {
+                    return answered.map(|result| parsed(&result)).map_err(|error| failed(method, &error));
+                }
+                event = self.events.next() => match event {
+                    Some(event) => self.backlog.push_back(event),
+                    None => return Err(self.closed()),
+                },
+                signal = self.signals.next() => return Err(Error::Interrupted(signal)),
+            }
+        }
+    }
+
+    /// Follows a channel; its state.
+    async fn follow(&mut self, channel: &str) -> Result<Value, Error> {
+        let client = self.client.clone();
+        let followed = client.subscribe(channel);
+        let mut followed = std::pin::pin!(followed);
+        let mut is_followed = false;
+        loop {
+            let state = self.backlog.iter().find_map(|event| match event {
+                Event::Snapshot { channel: of, snapshot, .. } if of == channel => {
+                    Some(parsed(snapshot)["state"].take())
+                }
+                _ => None,
+            });
+            if let Some(state) = state.filter(|_| is_followed) {
+                self.backlog.retain(|event| !matches!(event, Event::Snapshot { channel: of, .. } if of == channel));
+                return Ok(state);
+            }
+            tokio::select! {
+                answered = &mut followed, if !is_followed => {
+                    answered.map_err(|error| failed("subscribe", &error))?;
+                    is_followed = true;
+                }
+                event = self.events.next() => match event {
+                    Some(event) => self.backlog.push_back(event),
+                    None => return Err(self.closed()),
+                },
+                signal = self.signals.next() => return Err(Error::Interrupted(signal)),
+            }
+        }
+    }
+
+    /// Goes to a session, or to a new one.
+    async fn enter(&mut self, session: Option<String>, agent: Option<&str>) -> Result<(), Error> {
+        if !self.session.is_empty() {
+            for channel in [self.session.clone(), self.chat.clone()] {
+                self.client.unsubscribe(&channel).await.map_err(|_| self.closed())?;
+            }
+            self.screen = Screen::default();
+            self.backlog.clear();
+        }
+        let is_new = session.is_none();
+        self.session = match session {
+            Some(session) => session,
+            None => {
+                let session = format!("ahp-session:/{}", random()?);
+                let mut params = json!({ "channel": session });
+                if let Some(agent) = agent {
+                    params["provider"] = json!(agent);
+                }
+                self.request("createSession", params).await?;
+                session
+            }
+        };
+        let session = self.session.clone();
+        let state = self.follow(&session).await?;
+        let Some(chat) = state["defaultChat"].as_str().or_else(|| state["chats"][0]["resource"].as_str()) else {
+            return Err(Error::Host(format!("the session {session} has no chat")));
+        };
+        self.chat = chat.to_owned();
+        self.output.session(&session, &self.chat, &state, is_new)?;
+        let chat = self.chat.clone();
+        let state = self.follow(&chat).await?;
+        let history = if is_new || !self.input.is_terminal { 0 } else { HISTORY };
+        let pieces = self.screen.snapshot(&state, history);
+        self.show(pieces)
+    }
+
+    /// The sessions of the host, the most recently used first.
+    async fn sessions(&mut self) -> Result<Vec<Value>, Error> {
+        let mut listed = self.request("listSessions", json!({"channel": "ahp-root://"})).await?;
+        match listed["items"].take() {
+            Value::Array(items) => Ok(items),
+            _ => Ok(Vec::new()),
+        }
+    }
+
+    /// The session that somebody has named.
+    async fn find(&mut self, name: &str) -> Result<String, Error> {
+        if name.contains(":/") {
+            return Ok(name.to_owned());
+        }
+        let sessions = self.sessions().await?;
+        let uri = |session: &Value| session["resource"].as_str().unwrap_or_default().to_owned();
+        let found: Vec<String> = match name {
+            "last" => sessions.first().map(uri).into_iter().collect(),
+            name => sessions.iter().map(uri).filter(|uri| uri.contains(name)).collect(),
+        };
+        match found.as_slice() {
+            [one] => Ok(one.clone()),
+            [] => Err(Error::Arguments(format!("--session {name:?}: the host has no such session"))),
+            many => {
+                Err(Error::Arguments(format!("--session {name:?}: {} sessions have that in their names", many.len())))
+            }
+        }
+    }
+
+    /// Lets a person choose a session.
+    async fn choose(&mut self) -> Result<Chosen, Error> {
+        let mut sessions = self.sessions().await?;
+        sessions.truncate(OFFERED);
+        if sessions.is_empty() {
+            return Ok(Chosen::New);
+        }
+        for (number, session) in (1..).zip(&sessions) {
+            let of = |key: &str| output::on_one_line(session[key].as_str().unwrap_or_default());
+            let modified = of("modifiedAt");
+            let when = modified.get(..16).unwrap_or(&modified).replace('T', " ");
+            let line = format!("{number:>3}  {when}  {:<8}  {}", of("provider"), of("title"));
+            self.note(&line)?;
+        }
+        loop {
+            self.input.ask(&format!("Session [1-{}, Enter for a new one]: ", sessions.len()));
+            let typed = tokio::select! {
+                typed = self.input.next() => typed,
+                _ = self.signals.next() => return Ok(Chosen::Nothing),
+            };
+            let Typed::Line(line) = typed else { return Ok(Chosen::Nothing) };
+            let line = line.trim();
+            if matches!(line, "" | "n" | "new") {
+                return Ok(Chosen::New);
+            }
+            let number = line.parse::<usize>().ok().and_then(|number| number.checked_sub(1));
+            match number.and_then(|at| sessions.get(at)?["resource"].as_str()) {
+                Some(session) => return Ok(Chosen::Existing(session.to_owned())),
+                None => self.note(&format!("There is no session {line:?}."))?,
+            }
+        }
+    }
+}
+
+/// What a person has chosen.
+enum Chosen {
+    Existing(String),
+    New,
+    Nothing,
+}
+
+fn failed(method: &str, error: &RequestError) -> Error {
+    Error::Host(format!("{method}: {error}"))
+}
+
+fn parsed(message: &Message) -> Value {
+    serde_json::from_slice(&message.to_bytes()).unwrap_or_default()
+}
+
+/// A text that nobody else has.
+fn random() -> Result<String, Error> {
+    let mut bytes = [0; ID_BYTES];
+    getrandom::fill(&mut bytes).map_err(Error::Random)?;
+    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+}

@@ -1,0 +1,41 @@
+//! Sizes, times and moments as people read them.
+
+use std::time::{Duration, SystemTime};
+
+use breakbulk_host::files::iso_8601;
+
+/// A number of bytes: `999 B`, `12.3 kB`, `4.5 MB`.
+pub(crate) fn size(bytes: u64) -> String {
+    match bytes {
+        0..1_000 => format!("{bytes} B"),
+        1_000..1_000_000 => format!("{:.1} kB", bytes as f64 / 1e3),
+        1_000_000..1_000_000_000 => format!("{:.1} MB", bytes as f64 / 1e6),
+        _ => format!("{:.1} GB", bytes as f64 / 1e9),
+    }
+}
+
+/// A time: `1.5 ms`, `2.34 s`.
+pub(crate) fn time(took: Duration) -> String {
+    let seconds = took.as_secs_f64();
+    if seconds < 1.0 { format!("{:.1} ms", seconds * 1e3) } else { format!("{seconds:.2} s") }
+}
+
+/// A moment in UTC: `2026-01-15T12:34:56.789Z`.
+pub(crate) fn moment(at: SystemTime) -> String {
+    iso_8601(at).unwrap_or_else(|| "-".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_and_times_have_units() {
+        assert_eq!(
+            [0, 999, 1_000, 12_345, 4_500_000, 2_000_000_000].map(size),
+            ["0 B", "999 B", "1.0 kB", "12.3 kB", "4.5 MB", "2.0 GB"]
+        );
+        assert_eq!(time(Duration::from_micros(1_500)), "1.5 ms");
+        assert_eq!(time(Duration::from_millis(2_340)), "2.34 s");
+    }
+}

@@ -1,0 +1,246 @@
+//! A repository as data: where it is, what it is set to, and which commit is checked out. Read without running anything.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::FileTimes;
+use std::io;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+
+use super::held::{Held, Thing};
+
+/// A work tree and the repository that it belongs to, held open.
+#[derive(Debug)]
+pub(super) struct Repository {
+    /// The top of the work tree.
+    pub(super) top: Held,
+    /// What is this work tree's own: its index and its `HEAD`.
+    pub(super) own: Held,
+    /// What all work trees of the repository share; the same as `own` in most.
+    pub(super) common: Held,
+}
+
+/// The largest file that is read for its settings or patterns.
+const MAX_TEXT: u64 = 1 << 20;
+/// The largest list of refs.
+const MAX_REFS: u64 = 64 << 20;
+/// The largest index; one of a million files is about a hundred megabytes.
+const MAX_INDEX: u64 = 512 << 20;
+/// Parts of an index beside it. Git removes old ones.
+const MAX_SHARED: usize = 16;
+/// Refs that name refs.
+const MAX_HOPS: usize = 5;
+
+impl Repository {
+    /// The work tree that a directory is in, if it is in one: its top and the directory, without symbolic links.
+    pub(super) fn find(dir: &Path, roots: &[PathBuf]) -> Option<(PathBuf, PathBuf)> {
+        let dir = dir.canonicalize().ok()?;
+        let is_inside = |root: &PathBuf| root.canonicalize().is_ok_and(|root| dir.starts_with(root));
+        if !roots.is_empty() && !roots.iter().any(is_inside) {
+            return None;
+        }
+        let top = dir.ancestors().find(|above| Self::open(above).is_ok())?;
+        Some((top.to_owned(), dir.clone()))
+    }
+
+    /// Opens the repository of the work tree whose top is here.
+    pub(super) fn open(top: &Path) -> io::Result<Self> {
+        let top = Held::at(top)?;
+        let own = match top.below(Path::new(".git")) {
+            Ok(own) => own,
+            // A file that names the place, or a link to it.
+            Err(_) => match top.look(Path::new(".git"))? {
+                Some(Thing::Link(target)) => resolved(top.path(), &target)?,
+                Some(Thing::File(_)) => {
+                    let text = top.read(".git", MAX_TEXT)?.unwrap_or_default();
+                    let named = text.strip_prefix(b"gitdir: ").ok_or_else(|| none("no gitdir in .git"))?;
+                    resolved(top.path(), line(named))?
+                }
+                None => return Err(none("no .git")),
+            },
+        };
+        let common = match own.read("commondir", MAX_TEXT)? {
+            Some(named) => resolved(own.path(), line(&named))?,
+            None => own.below(Path::new(""))?,
+        };
+        let is_repository = own.look(Path::new("HEAD"))?.is_some() && common.path().join("objects").is_dir();
+        if is_repository { Ok(Self { top, own, common }) } else { Err(none("no repository")) }
+    }
+
+    /// Whether this is a work tree beside the repository's first one.
+    pub(super) fn is_linked(&self) -> bool {
+        self.own.path() != self.common.path()
+    }
+
+    /// The texts of the repository's configuration, its own and what is only for this work tree.
+    pub(super) fn settings(&self) -> io::Result<[Vec<u8>; 2]> {
+        let shared = self.common.read("config", MAX_TEXT)?.unwrap_or_default();
+        let own = self.own.read("config.worktree", MAX_TEXT)?.unwrap_or_default();
+        Ok([shared, own])
+    }
+
+    /// The name of the commit that is checked out; `None` before the first one.
+    pub(super) fn head(&self) -> io::Result<Option<String>> {
+        let mut name = "HEAD".to_owned();
+        for _ in 0..MAX_HOPS {
+            let from = if name == "HEAD" { &self.own } else { &self.common };
+            let Some(text) = from.read(&name, MAX_TEXT)? else { return self.packed(&name) };
+            let text = String::from_utf8_lossy(&text);
+            match text.strip_prefix("ref:") {
+                Some(next) => name = next.trim().to_owned(),
+                None => return Ok(Some(text.trim().to_owned()).filter(|name| is_object(name))),
+            }
+            if !name.starts_with("refs/") {
+                return Err(none("HEAD names no ref"));
+            }
+        }
+        Err(none("HEAD names no commit"))
+    }
+
+    fn packed(&self, name: &str) -> io::Result<Option<String>> {
+        let refs = self.common.read("packed-refs", MAX_REFS)?.unwrap_or_default();
+        let refs = String::from_utf8_lossy(&refs);
+        let found = refs.lines().filter_map(|line| line.split_once(' ')).find(|(_, packed)| *packed == name);
+        Ok(found.map(|(object, _)| object.to_owned()).filter(|object| is_object(object)))
+    }
+
+    /// Copies the index and what belongs to it into this directory, with their times: by these, git knows which files it has
+    /// to look at again.
+    pub(super) fn copy_index(&self, to: &Path) -> io::Result<()> {
+        let shared = self.own.names_with("sharedindex.", MAX_SHARED)?;
+        for name in shared.iter().map(OsString::as_os_str).chain([OsStr::new("index")]) {
+            let Some(Thing::File(mut from)) = self.own.look(Path::new(name))? else { continue };
+            let metadata = from.metadata()?;
+            if metadata.len() > MAX_INDEX {
+                return Err(io::Error::other(format!("an index of more than {MAX_INDEX} bytes")));
+            }
+            let mut copy = std::fs::File::create(to.join(name))?;
+            io::copy(&mut io::Read::take(&mut from, MAX_INDEX), &mut copy)?;
+            copy.set_times(FileTimes::new().set_modified(metadata.modified()?))?;
+        }
+        Ok(())
+    }
+
+    /// Copies patterns into this directory: what is ignored, and attributes. They name no program that would be run: which
+    /// one an attribute stands for is said in the configuration only.
+    pub(super) fn copy_patterns(&self, to: &Path) -> io::Result<()> {
+        for name in ["exclude", "attributes"] {
+            if let Some(patterns) = self.common.read(Path::new("info").join(name), MAX_TEXT)? {
+                std::fs::write(to.join(name), patterns)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The directory that a file in another one names.
+fn resolved(from: &Path, named: &OsStr) -> io::Result<Held> {
+    Held::at(&from.join(named).canonicalize()?)
+}
+
+fn line(text: &[u8]) -> &OsStr {
+    OsStr::from_bytes(text.split(|&byte| byte == b'\n' || byte == b'\r').next().unwrap_or_default())
+}
+
+fn is_object(name: &str) -> bool {
+    matches!(name.len(), 40 | 64) && name.bytes().all(|byte| byte.is_ascii_hexdigit())
+}
+
+fn none(reason: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::NotFound, reason)
+}
+
+/// What a repository, and the user, say of how files are compared. Nothing here names a program.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Settings {
+    /// Handed to git.
+    pub(super) core: Vec<(String, OsString)>,
+    /// Where the repository says that its work tree is, from where its own data is.
+    pub(super) worktree: Option<OsString>,
+    /// Whether it says that it has none.
+    pub(super) is_bare: bool,
+    /// How objects are named.
+    pub(super) is_sha256: bool,
+    /// How refs are kept, if not in files.
+    pub(super) refs: Option<String>,
+    /// Whether each work tree has settings of its own, too.
+    pub(super) is_per_tree: bool,
+}
+
+/// Whose configuration it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Whose {
+    User,
+    Repository,
+}
+
+/// How files are compared and written.
+const PLAIN: [(&str, &[&str]); 9] = [
+    ("core.autocrlf", &["true", "false", "input"]),
+    ("core.checkstat", &["default", "minimal"]),
+    ("core.eol", &["lf", "crlf", "native"]),
+    ("core.filemode", &["true", "false"]),
+    ("core.ignorecase", &["true", "false"]),
+    ("core.precomposeunicode", &["true", "false"]),
+    ("core.safecrlf", &["true", "false", "warn"]),
+    ("core.symlinks", &["true", "false"]),
+    ("core.trustctime", &["true", "false"]),
+];
+
+impl Settings {
+    /// Takes what matters from a list as `git config --list -z` has it. Of a key that comes twice, the later counts.
+    pub(super) fn take(&mut self, list: &[u8], whose: Whose) {
+        for record in list.split(|&byte| byte == 0).filter(|record| !record.is_empty()) {
+            let mut parts = record.splitn(2, |&byte| byte == b'\n');
+            let key = String::from_utf8_lossy(parts.next().unwrap_or_default()).into_owned();
+            // A key without a value is true.
+            let value = parts.next().unwrap_or(b"true");
+            self.set(key, value, whose);
+        }
+    }
+
+    fn set(&mut self, key: String, value: &[u8], whose: Whose) {
+        let plain = String::from_utf8_lossy(value).to_ascii_lowercase();
+        let plain = match plain.as_str() {
+            "yes" | "on" | "1" => "true",
+            "no" | "off" | "0" | "" => "false",
+            other => other,
+        };
+        let allowed = PLAIN.iter().find(|(name, _)| *name == key);
+        if allowed.is_some_and(|(_, values)| values.contains(&plain)) {
+            self.core.push((key, plain.into()));
+            return;
+        }
+        let path = || OsString::from_vec(value.to_vec());
+        match (whose, key.as_str()) {
+            // Patterns of the user's own.
+            (Whose::User, "core.excludesfile") => self.core.push((key, path())),
+            (Whose::Repository, "core.worktree") => self.worktree = Some(path()),
+            (Whose::Repository, "core.bare") => self.is_bare = plain == "true",
+            (Whose::Repository, "extensions.objectformat") => self.is_sha256 = plain == "sha256",
+            (Whose::Repository, "extensions.worktreeconfig") => self.is_per_tree = plain == "true",
+            (Whose::Repository, "extensions.refstorage") => {
+                self.refs = Some(plain.to_owned()).filter(|refs| refs != "files");
+            }
+            _ => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_a_configuration_only_what_names_no_program_is_taken() {
+        let mut settings = Settings::default();
+        let list = b"core.autocrlf\ninput\0core.fsmonitor\n/evil\0filter.x.clean\n/evil\0core.filemode\0\
+            core.excludesfile\n/x\0core.hookspath\n/evil\0core.eol\n/evil\0extensions.objectformat\nsha256\0core.bare\nno\0";
+        settings.take(list, Whose::Repository);
+        let core = vec![("core.autocrlf".to_owned(), "input".into()), ("core.filemode".to_owned(), "true".into())];
+        assert_eq!(settings, Settings { core, is_sha256: true, ..Settings::default() });
+        let mut settings = Settings::default();
+        settings.take(list, Whose::User);
+        assert_eq!(settings.core.last(), Some(&("core.excludesfile".to_owned(), "/x".into())));
+        assert!(!settings.is_sha256);
+    }
+}

@@ -1,0 +1,149 @@
+//! Gaps in the order of seqs: between the last one of a log's life and the first one of its next life.
+//!
+//! A life is the time from one opening for writing to the next. Each begins far above all seqs that former lives can have
+//! handed out, also those that a restored backup knows nothing of. So a client's cursor from such a life falls into a gap,
+//! and is never taken for a position of this log.
+
+use super::Seq;
+
+/// JSON numbers are exact up to here.
+const MAX_SEQ: Seq = (1 << 53) - 1;
+
+/// The clock is not believed beyond this: what remains is for logs that are ahead of their clock.
+const MAX_CLOCK: Seq = MAX_SEQ - (1 << 45);
+
+/// What a log passes over whose clock is behind it: more than it hands out between two backups.
+const JUMP: Seq = 1 << 24;
+
+/// How far chance carries it beyond that, at most.
+const SPREAD: Seq = 1 << 26;
+
+/// Seqs that no life of the log has used, or that it no longer has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Gap {
+    /// The last seq before it; 0 if it is at the beginning.
+    pub after: Seq,
+    /// The first seq behind it.
+    pub next: Seq,
+    /// If seqs after `after` are known to have been acknowledged here, the highest: the log was restored from a backup, or
+    /// lost its end.
+    pub lost: Option<Seq>,
+}
+
+/// All gaps of a log, ascending.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Gaps {
+    /// Gaps before this seq have been forgotten.
+    known_from: Seq,
+    gaps: Vec<Gap>,
+}
+
+impl Gaps {
+    pub(super) fn new(known_from: Seq, gaps: Vec<Gap>) -> Self {
+        Self { known_from, gaps }
+    }
+
+    /// A new life begins at `next` in a log that ends with `after`.
+    pub(super) fn add(&mut self, gap: Gap) {
+        self.gaps.retain(|before| before.after != gap.after);
+        self.gaps.push(gap);
+    }
+
+    /// The first seq of the present life.
+    pub(super) fn newest(&self) -> Option<Gap> {
+        self.gaps.last().copied()
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = Gap> + '_ {
+        self.gaps.iter().copied()
+    }
+
+    /// How many seqs were used after a position, in a log that ends with `last`; `None` if the position is in a gap or
+    /// beyond the end.
+    pub(super) fn lag(&self, after: Seq, last: Seq) -> Option<u64> {
+        let mut behind = last.checked_sub(after).filter(|_| after >= self.known_from)?;
+        // The newest life may not have used any yet.
+        for gap in self.gaps.iter().rev().filter(|gap| gap.after < last) {
+            if gap.next <= after {
+                break;
+            }
+            if gap.after < after {
+                return None;
+            }
+            behind = behind.saturating_sub(gap.next.saturating_sub(gap.after).saturating_sub(1));
+        }
+        Some(behind)
+    }
+}
+
+/// Where a new life begins, if `used` is the highest seq that is known to have been used.
+///
+/// The clock counts 2^20 to a second, which is more than any log appends, so seqs do not outrun it: a log that is opened
+/// later begins above all that was handed out before, however much of that it still has. A log that is ahead of its clock
+/// (which was set back, or once stood in the future) passes over more than it can have handed out since its last backup,
+/// and then by chance over some more, so that two restores of one backup begin apart: there a cursor of the one is taken for
+/// one of the other with a probability of the entries handed out over 2^26.
+///
+/// What this cannot tell apart are lives that began with the same log at the same reading of the clock.
+pub(super) fn first_of_life(used: Seq, clock: Seq, random: u64) -> Seq {
+    if used < clock && clock <= MAX_CLOCK {
+        return clock;
+    }
+    let next = used.saturating_add(1);
+    let jumped = next.saturating_add(JUMP).saturating_add(random % SPREAD);
+    // At the end of all numbers nothing can be passed over. That takes four years of a start each second.
+    if jumped <= MAX_SEQ { jumped } else { next }
+}
+
+/// The time since 1970, 2^20 to a second.
+pub(super) fn clock() -> Seq {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    let parts = (u64::from(since.subsec_nanos()) << 20) / 1_000_000_000;
+    since.as_secs().saturating_mul(1 << 20).saturating_add(parts)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: Seq = 1_800_000_000 << 20;
+
+    #[test]
+    fn a_life_begins_at_the_clock_and_fits_a_json_number_for_two_centuries() {
+        assert_eq!(first_of_life(0, NOW, 7), NOW);
+        assert_eq!(first_of_life(NOW - 1, NOW, u64::MAX), NOW);
+        let year_2200 = 7_258_118_400 << 20;
+        assert_eq!(first_of_life(NOW, year_2200, 7), year_2200);
+        assert!(clock() > NOW - (1 << 50) && clock() < year_2200);
+    }
+
+    #[test]
+    fn a_log_that_is_ahead_of_its_clock_passes_over_what_it_may_have_handed_out() {
+        for (clock, random) in [(NOW, 0), (NOW - 1, u64::MAX), (0, 1), (Seq::MAX, 5)] {
+            let next = first_of_life(NOW, clock, random);
+            assert!((NOW + JUMP..=NOW + JUMP + SPREAD).contains(&next), "{next}");
+        }
+        assert_eq!(first_of_life(NOW, 1, 9).abs_diff(first_of_life(NOW, 1, 9_000_000)), 8_999_991);
+        // At the end of all numbers there is nothing to pass over, but never a step back.
+        assert_eq!(first_of_life(MAX_SEQ - 5, 0, 9), MAX_SEQ - 4);
+    }
+
+    #[test]
+    fn only_positions_of_some_life_have_a_lag() {
+        let gap = |after, next| Gap { after, next, lost: None };
+        let gaps = Gaps::new(0, vec![gap(0, 100), gap(150, 1_000), gap(1_003, 5_000)]);
+        let lag = |after| gaps.lag(after, 5_001);
+        assert_eq!(
+            [lag(0), lag(100), lag(150), lag(1_000), lag(1_003), lag(5_000), lag(5_001)],
+            [Some(57), Some(56), Some(6), Some(5), Some(2), Some(1), Some(0)]
+        );
+        for in_a_gap in [1, 99, 151, 999, 1_004, 4_999, 5_002, Seq::MAX] {
+            assert_eq!(lag(in_a_gap), None, "{in_a_gap}");
+        }
+        // The newest life has used none yet.
+        assert_eq!((gaps.lag(1_003, 1_003), gaps.lag(1_000, 1_003), gaps.lag(1_004, 1_003)), (Some(0), Some(3), None));
+        // Of gaps that are forgotten nothing can be said.
+        let gaps = Gaps::new(1_000, vec![gap(1_003, 5_000)]);
+        assert_eq!((gaps.lag(999, 5_001), gaps.lag(1_000, 5_001)), (None, Some(5)));
+    }
+}

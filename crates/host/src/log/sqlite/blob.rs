@@ -1,0 +1,38 @@
+//! Long texts into rows without copies of them: SQLite makes two of all that a statement is given.
+
+use rusqlite::types::{ToSql, ToSqlOutput, ValueRef};
+use rusqlite::{Connection, MAIN_DB};
+
+/// A text up to this is given to the statement.
+const SHORT: usize = 1 << 20;
+/// How much is written at once.
+const STEP: usize = 256 << 10;
+
+/// What a statement is given in place of a text: the text, or as many zeroes.
+pub(super) fn place(text: &[u8]) -> Place<'_> {
+    Place(text)
+}
+
+/// Writes a text over the zeroes, if that is what the statement was given.
+pub(super) fn fill(connection: &Connection, table: &str, row: i64, text: &[u8]) -> rusqlite::Result<()> {
+    if text.len() <= SHORT {
+        return Ok(());
+    }
+    let mut blob = connection.blob_open(MAIN_DB, table, "body", row, false)?;
+    for (n, step) in text.chunks(STEP).enumerate() {
+        blob.write_at(step, n * STEP)?;
+    }
+    blob.close()
+}
+
+/// A text, or the place of one.
+pub(super) struct Place<'a>(&'a [u8]);
+
+impl ToSql for Place<'_> {
+    fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
+        match u64::try_from(self.0.len()) {
+            Ok(len) if self.0.len() > SHORT => Ok(ToSqlOutput::ZeroBlob(len)),
+            _ => Ok(ToSqlOutput::Borrowed(ValueRef::Blob(self.0))),
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! A full disk is no trap: the log opens, is read, erased from and made smaller, and takes everything again when it can.
+#![cfg(target_os = "linux")]
+
+use std::io::Write;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use breakbulk_host::log::{AppendError, Batch, Channels, Health, Log, Options, SqliteLog};
+
+use crate::common::{all, body, until};
+
+/// A disk of so many bytes, for as long as this lives.
+struct Disk(tempfile::TempDir);
+
+impl Disk {
+    /// None where nothing may be mounted.
+    fn new(size: &str) -> Option<Self> {
+        let dir = tempfile::tempdir().unwrap();
+        let mut mount = Command::new("mount");
+        mount.args(["-t", "tmpfs", "-o", &format!("size={size}"), "tmpfs"]).arg(dir.path());
+        mount.output().is_ok_and(|output| output.status.success()).then_some(Self(dir))
+    }
+
+    fn path(&self) -> &Path {
+        self.0.path()
+    }
+
+    /// Takes all that is left, as others do on a disk that is shared.
+    fn fill(&self) {
+        let mut file = std::fs::File::create(self.path().join("others")).unwrap();
+        for len in [1 << 20, 4096, 1] {
+            while file.write_all(&vec![1; len]).is_ok() {}
+        }
+    }
+
+    fn clear(&self) {
+        std::fs::remove_file(self.path().join("others")).unwrap();
+    }
+
+    fn log(&self) -> std::path::PathBuf {
+        self.path().join("data")
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        drop(Command::new("umount").arg("-l").arg(self.path()).status());
+    }
+}
+
+#[tokio::test]
+async fn a_log_on_a_full_disk_opens_is_read_erased_from_and_made_smaller() {
+    let Some(disk) = Disk::new("96m") else {
+        println!("skipped: no file system can be mounted here; run it as root");
+        return;
+    };
+    let log = SqliteLog::open(disk.log(), Options::default()).await.unwrap();
+    let mut appended = 0;
+    for session in ["one", "two"] {
+        let channel = format!("{session}-chat");
+        log.append(Batch::new().open(&*channel, Some(session))).await.unwrap();
+        for n in 0..if session == "one" { 30 } else { 1_000 } {
+            match log.append(Batch::new().entry(&*channel, body(n, 1 << 20))).await {
+                Ok(_) => appended += 1,
+                Err(error) => {
+                    assert_eq!(error, AppendError::Full);
+                    break;
+                }
+            }
+        }
+    }
+    disk.fill();
+    log.close().await;
+    // The disk is as full as it gets. Nothing that was acknowledged is missing, and little is still taken.
+    let log = SqliteLog::open(disk.log(), Options::default()).await.unwrap();
+    assert_eq!(*log.health().borrow(), Health::Full);
+    let read = all(&log, 0, Channels::All).await.unwrap();
+    assert_eq!(read.len(), appended);
+    assert_eq!(log.append(Batch::new().entry("one-chat", body(0, 1 << 20))).await, Err(AppendError::Full));
+    log.append(Batch::new().entry("one-chat", "small")).await.unwrap();
+    // What makes room works.
+    let before = std::fs::metadata(disk.log().join("log.db")).unwrap().len();
+    assert_eq!(log.erase("one").await, Ok(31));
+    log.compact().await.unwrap();
+    let after = std::fs::metadata(disk.log().join("log.db")).unwrap().len();
+    assert!(after + (30 << 20) <= before, "{before} {after}");
+    // That was enough: it takes everything again, and has a reserve for the next time.
+    let good = tokio::time::timeout(Duration::from_secs(60), until(&log, Health::is_good)).await;
+    assert!(good.is_ok(), "{:?}", *log.health().borrow());
+    let is_there = || std::fs::metadata(disk.log().join("log.reserve")).is_ok_and(|file| file.len() == 16 << 20);
+    for _ in 0..500 {
+        if is_there() {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert!(is_there());
+    log.append(Batch::new().entry("two-chat", body(0, 1 << 20))).await.unwrap();
+    assert!(log.verify().await.unwrap().is_clean());
+    disk.clear();
+}
+
+#[tokio::test]
+async fn a_log_is_compacted_in_place_with_hardly_any_room_beside_it() {
+    let Some(disk) = Disk::new("64m") else {
+        println!("skipped: no file system can be mounted here; run it as root");
+        return;
+    };
+    let mut options = Options::default();
+    options.reserve_bytes = 0;
+    let log = SqliteLog::open(disk.log(), options.clone()).await.unwrap();
+    log.append(Batch::new().open("gone", Some("gone")).open("kept", None)).await.unwrap();
+    for n in 0..20 {
+        log.append(Batch::new().entry("gone", body(n, 1 << 20)).entry("kept", body(n, 1 << 19))).await.unwrap();
+    }
+    log.erase("gone").await.unwrap();
+    disk.fill();
+    let before = std::fs::metadata(disk.log().join("log.db")).unwrap().len();
+    log.compact().await.unwrap();
+    let after = std::fs::metadata(disk.log().join("log.db")).unwrap().len();
+    assert!(after + (18 << 20) < before, "{before} {after}");
+    assert!(log.verify().await.unwrap().is_clean());
+    assert_eq!(all(&log, 0, Channels::All).await.unwrap().len(), 20);
+}

@@ -1,0 +1,146 @@
+//! A line of a pipe: a message, what was meant as one, or something for the log.
+
+use bytes::Bytes;
+
+use crate::envelope::Envelope;
+use crate::error::{LineFault, Violation};
+use crate::machine::Event;
+use crate::message::{Message, len64};
+use crate::outbox::Outbox;
+use crate::outgoing::check;
+use crate::rpc;
+use crate::salvage::Salvage;
+
+/// Some programs begin their output with it. RFC 8259 lets a reader ignore it.
+const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
+
+/// What a line is.
+#[derive(Debug)]
+pub(crate) enum Line {
+    /// A whole message.
+    Message(Message, Box<Envelope>),
+    /// Meant as a message, or several.
+    Bad(LineFault, Vec<Salvage>),
+    /// Something else.
+    Log(Bytes),
+}
+
+impl Line {
+    /// Reads a line without its end. A byte order mark in front is left out.
+    pub(crate) fn read(line: &Bytes, max_depth: u32) -> Self {
+        let text = line.strip_prefix(BYTE_ORDER_MARK).map_or_else(|| line.clone(), |rest| line.slice_ref(rest));
+        let message = Message::from(text);
+        let violation = match check(&message, max_depth) {
+            Ok(envelope) => return Self::Message(message.checked(max_depth), Box::new(envelope)),
+            Err(violation) => violation,
+        };
+        let text = message.to_bytes();
+        let meant = Salvage::read(&text);
+        if meant.is_empty() {
+            return Self::Log(line.clone());
+        }
+        let fault = match violation {
+            Violation::FrameNotUtf8 => LineFault::NotUtf8,
+            Violation::FrameNotJson(error) => LineFault::NotJson(error),
+            Violation::TooDeep(limit) => LineFault::TooDeep(limit),
+            Violation::FrameNotObject => LineFault::Batch,
+            _ => LineFault::NotJsonRpc,
+        };
+        Self::Bad(fault, meant)
+    }
+}
+
+/// Reports a line that was meant as a message: whoever waits for it hears of it. Returns the answers that the peer gets.
+pub(crate) fn report(
+    (line, bytes): (u64, &Bytes),
+    (why, meant): (LineFault, &[Salvage]),
+    mut ordinal: impl FnMut() -> u64,
+    outbox: &mut Outbox,
+) -> Vec<Message> {
+    let answered = meant.iter().all(|meant| meant.id.is_some());
+    let violation = Violation::BadLine { line, bytes: len64(bytes.len()), why, answered };
+    let (asked, told): (Vec<_>, Vec<_>) = meant.iter().partition(|meant| meant.is_asked());
+    let mut replies: Vec<_> =
+        told.iter().filter_map(|told| Some(rpc::receive_failed(told.id.as_ref()?, &violation))).collect();
+    outbox.count(violation.name());
+    // With nobody here to hear of it, it is told all the same.
+    let last = replies.pop();
+    for reply in replies.into_iter().map(Some).chain([last]) {
+        outbox.event(Event::ReceiveFailed { ordinal: ordinal(), violation: violation.clone(), reply });
+    }
+    asked.iter().filter_map(|asked| Some(rpc::refused(asked.id.as_ref()?, &violation))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(line: &[u8]) -> Line {
+        Line::read(&Bytes::copy_from_slice(line), 20)
+    }
+
+    #[test]
+    fn a_byte_order_mark_is_left_out() {
+        let text = br#"{"jsonrpc":"2.0","id":1,"method":"m"}"#;
+        let Line::Message(message, _) = read(&[BYTE_ORDER_MARK, text].concat()) else { panic!("no message") };
+        assert_eq!(message, Message::from(&text[..]));
+    }
+
+    #[test]
+    fn what_is_wrong_with_a_line_has_a_name() {
+        let deep = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"m","params":{}{}}}"#, "[".repeat(20), "]".repeat(20));
+        for (line, name) in [
+            (&b"{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"\xe9\"}"[..], "line-not-utf8"),
+            (br#"{"jsonrpc":"2.0","id":1,"method":"m","params":[NaN]}"#, "line-not-json"),
+            (br#"{"jsonrpc":"2.0","id":1,"method":"m"} x"#, "line-not-json"),
+            (deep.as_bytes(), "line-too-deep"),
+            (br#"[{"jsonrpc":"2.0","id":1,"method":"m"}]"#, "line-batch"),
+            (br#"{"id":1,"method":"m"}"#, "line-not-json-rpc"),
+            (br#"{"jsonrpc":"2.0","id":1,"id":1,"method":"m"}"#, "line-not-json-rpc"),
+        ] {
+            let Line::Bad(why, meant) = read(line) else { panic!("{name}") };
+            let name_of = Violation::BadLine { line: 1, bytes: 2, why, answered: true }.name();
+            assert_eq!((name_of, meant.len(), meant[0].is_asked()), (name, 1, true));
+        }
+        for line in [&b"ready"[..], b"caf\xe9", br#"{"level":"info"}"#, b"\xef\xbb\xbfready"] {
+            assert!(matches!(read(line), Line::Log(log) if log == line));
+        }
+    }
+
+    #[test]
+    fn of_a_batch_each_who_waits_hears() {
+        let line = Bytes::from_static(
+            br#"[{"jsonrpc":"2.0","id":1,"method":"m"},{"jsonrpc":"2.0","id":"a","result":1},{"jsonrpc":"2.0","id":"b","error":{}}]"#,
+        );
+        let Line::Bad(why, meant) = read(&line) else { panic!("no batch") };
+        let (mut outbox, mut ordinals) = (Outbox::default(), 0..);
+        let answers = report((7, &line), (why, &meant), || ordinals.next().unwrap(), &mut outbox);
+        let text = |message: &Message| String::from_utf8(message.to_bytes().to_vec()).unwrap();
+        assert_eq!(answers.len(), 1);
+        assert!(
+            text(&answers[0]).starts_with(r#"{"jsonrpc":"2.0","id":1,"error":{"code":-32600,"message":"line 7, of "#)
+        );
+        for (ordinal, id) in [(0, "a"), (1, "b")] {
+            let Some(Event::ReceiveFailed { ordinal: got, violation, reply: Some(reply) }) = outbox.poll_event() else {
+                panic!("{id}")
+            };
+            assert_eq!((got, violation.name()), (ordinal, "line-batch"));
+            assert!(text(&reply).starts_with(&format!(r#"{{"jsonrpc":"2.0","id":"{id}","error":{{"code":-32603"#)));
+        }
+        assert!(outbox.poll_event().is_none());
+        assert_eq!(outbox.counters().count("line-batch"), 1);
+    }
+
+    #[test]
+    fn what_nobody_waits_for_is_told_as_lost() {
+        let line = Bytes::from_static(br#"{"jsonrpc":"2.0","method":"m","params":NaN}"#);
+        let Line::Bad(why, meant) = read(&line) else { panic!("a message") };
+        let mut outbox = Outbox::default();
+        assert!(report((1, &line), (why, &meant), || 0, &mut outbox).is_empty());
+        let Some(Event::ReceiveFailed { violation: Violation::BadLine { answered: false, .. }, reply: None, .. }) =
+            outbox.poll_event()
+        else {
+            panic!("not told")
+        };
+    }
+}

@@ -34,7 +34,7 @@ pub(crate) fn run() -> Result<(), Failure> {
 
 /// Builds the program that is counted; returns where it lies.
 fn build() -> Result<PathBuf, Failure> {
-    let mut command = cargo("build --release --package breakbulk-proto --bench count --message-format json");
+    let mut command = cargo("build --profile bench --package breakbulk-proto --bench count --message-format json");
     let printed = output(command.stderr(Stdio::inherit()))?;
     let mut paths = printed.lines().filter_map(|line| {
         let (_, rest) = line.split_once(r#""executable":""#)?;

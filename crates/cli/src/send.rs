@@ -168,7 +168,7 @@ impl Answer {
         let number = |found: Found| json::number(&message.read(found.span));
         let id = paths.get(0).filter(|_| paths.get(1).is_none()).map(number);
         // Many write `null` for an error that is none.
-        let error = paths.get(3).filter(|error| error.kind != json::Kind::Null);
+        let error = paths.get(3).filter(|error| error.kind != json::ValueKind::Null);
         Self { result: paths.get(2), error, id, code: paths.get(4).map(number) }
     }
 
@@ -181,7 +181,7 @@ impl Answer {
 fn owed(message: &Message) -> Option<Message> {
     static PATHS: [Path; 2] = [&["id"], &["method"]];
     let paths = json::find(message.slices(), &PATHS).ok()?;
-    let id = paths.get(0).filter(|id| matches!(id.kind, json::Kind::String | json::Kind::Number))?;
+    let id = paths.get(0).filter(|id| matches!(id.kind, json::ValueKind::String | json::ValueKind::Number))?;
     let id = String::from_utf8(message.read(id.span).into_owned()).ok()?;
     let is_ping = &*message.read(paths.get(1)?.span) == br#""ping""#;
     let answer = if is_ping {

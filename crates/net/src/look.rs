@@ -50,7 +50,7 @@ impl Look {
             }
         }
         let [method, id, result, error, client] = found(&scanner);
-        let id = id.filter(|id| matches!(id.kind, json::Kind::String | json::Kind::Number));
+        let id = id.filter(|id| matches!(id.kind, json::ValueKind::String | json::ValueKind::Number));
         let kind = match (method, id, result.or(error)) {
             (Some(_), Some(_), _) => Kind::Request,
             (Some(_), None, _) => Kind::Notification,

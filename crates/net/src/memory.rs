@@ -71,9 +71,9 @@ impl Reservation {
     /// Asks for `bytes` in all, if `spare` bytes are left then. Whether they are reserved; if not, what was reserved stays.
     pub(crate) fn try_grow(&mut self, account: &Account, bytes: u64, spare: u64) -> bool {
         match &mut self.0 {
-            Some(grant) => grant.grow_beside(bytes, spare, now()).is_ok(),
+            Some(grant) => grant.grow_with_headroom(bytes, spare, now()).is_ok(),
             none => {
-                *none = account.reserve_beside(bytes, spare, Schedule { started: now(), timeout: TIME }).ok();
+                *none = account.reserve_with_headroom(bytes, spare, Schedule { started: now(), timeout: TIME }).ok();
                 none.is_some()
             }
         }

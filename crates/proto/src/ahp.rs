@@ -28,20 +28,20 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
-use self::arrivals::{Arrivals, Finished};
+use self::arrivals::{Arrivals, FinishedMessage};
 use self::handshake::Agreement;
 use self::order::{MAX_REQUESTS, Requests};
-use self::receive::{Incoming, Receiver, Taken};
-use self::send::{Nature, Refused, Sender};
-use self::wire::{ACTION_AT, CHANNEL_AT, Codec, Control, LOOK, LOOKS};
+use self::receive::{Incoming, ReceivedFrame, Receiver};
+use self::send::{MessageClass, Sender, UnsentMessage};
+use self::wire::{ACTION_AT, CHANNEL_AT, Codec, Control, PATH_COUNT, PATHS};
 use crate::budget::{Account, Grant};
 use crate::envelope::Kind;
 use crate::error::{CloseReason, Counters, Over, SendError, Violation};
+use crate::event_queue::EventQueue;
 use crate::limits::Limits;
 use crate::machine::{Event, Input, Lane, Machine, Meta, Progress, Subject, Ticket, Transmit};
 use crate::message::{Message, len64};
-use crate::outbox::Outbox;
-use crate::outgoing::{Look, Outgoing, too_late};
+use crate::outgoing::{Outgoing, Scan, too_late};
 use crate::queue::Order;
 use crate::rpc;
 
@@ -119,11 +119,11 @@ pub struct Connection {
     heard: Option<Instant>,
     sender: Sender,
     /// The peer's requests that we have not answered.
-    asked: Requests,
+    peer_requests: Requests,
     /// Our requests that the peer has not answered.
-    asks: Requests,
+    own_requests: Requests,
     codec: Codec,
-    outbox: Outbox,
+    events: EventQueue,
 }
 
 impl Connection {
@@ -146,10 +146,10 @@ impl Connection {
             retry_at: None,
             heard: None,
             sender: Sender::new(role, &limits, seed),
-            asked: Requests::answered_by(role),
-            asks: Requests::answered_by(role.peer()),
+            peer_requests: Requests::answered_by(role),
+            own_requests: Requests::answered_by(role.peer()),
             codec: Codec::new(),
-            outbox: Outbox::default(),
+            events: EventQueue::default(),
         }
     }
 
@@ -213,14 +213,14 @@ impl Connection {
         let taken = self.receiver.frame(frame, invitation, &mut self.codec, now, || arrivals.begin());
         match taken {
             Err(reason) => self.close(reason),
-            Ok(Taken::NoRoom) => return false,
-            Ok(Taken::Whole(incoming)) => {
+            Ok(ReceivedFrame::OutOfBudget) => return false,
+            Ok(ReceivedFrame::Whole(incoming)) => {
                 let ordinal = self.arrivals.begin();
                 self.message(ordinal, incoming, now);
             }
-            Ok(Taken::Segment { ordinal, received, expected, complete }) => {
+            Ok(ReceivedFrame::Segment { ordinal, received, expected, complete }) => {
                 let subject = Subject::Incoming(ordinal);
-                self.outbox.progress(Progress { subject, done: received, total: expected });
+                self.events.push_progress(Progress { subject, done: received, total: expected });
                 if let Some(incoming) = complete {
                     self.message(ordinal, incoming, now);
                 }
@@ -235,27 +235,27 @@ impl Connection {
 
     /// A whole message arrived: the handshake is read out of it, then it is delivered.
     fn message(&mut self, ordinal: u64, incoming: Incoming, now: Instant) {
-        let Incoming { message, envelope, looks, grant } = incoming;
+        let Incoming { message, envelope, paths, grant } = incoming;
         let from = self.role.peer();
         let method = envelope.method(&message).unwrap_or_default();
-        let envelope = envelope.with_ahp(wire::members(&message, &looks, &method));
+        let envelope = envelope.with_ahp(wire::members(&message, &paths, &method));
         let id = envelope.id_key(&message);
         let carries_state = match envelope.kind() {
             Kind::Request => {
                 let channel = envelope.channel(&message);
                 if let Some(id) = id
-                    && !self.asked.note(id, &method, channel.as_deref())
+                    && !self.peer_requests.note(id, &method, channel.as_deref())
                 {
                     return self.close(Violation::TooManyRequests(MAX_REQUESTS).into());
                 }
                 false
             }
-            Kind::Response => self.asks.answer(id).is_ordered(),
+            Kind::Response => self.own_requests.answer(id).is_ordered(),
             kind @ (Kind::Notification | Kind::Other) => OrderClass::of(from, kind, &method).carries_state(),
         };
         // A client's messages finish as it sent them, but for those that answer or cancel something: these must not wait.
         let is_ordered = from == Role::Server && carries_state;
-        let edit = self.agreement.pass(from, &message, &envelope, &mut self.outbox);
+        let edit = self.agreement.pass(from, &message, &envelope, &mut self.events);
         if edit.is_some() {
             self.sender.pace.recall(self.agreement.rate());
         }
@@ -264,10 +264,10 @@ impl Connection {
             Some(edit) => (edit.apply(&message), Box::new(envelope.after(&edit))),
             None => (message, Box::new(envelope)),
         };
-        self.deliver(ordinal, Finished { message, envelope, is_ordered, grant }, now);
+        self.deliver(ordinal, FinishedMessage { message, envelope, is_ordered, grant }, now);
     }
 
-    fn deliver(&mut self, ordinal: u64, mut finished: Finished, now: Instant) {
+    fn deliver(&mut self, ordinal: u64, mut finished: FinishedMessage, now: Instant) {
         if finished.grant.is_none() && self.arrivals.must_hold(ordinal, finished.is_ordered) {
             let size = len64(finished.message.len());
             finished.grant = self.receiver.hold(size, now);
@@ -277,7 +277,7 @@ impl Connection {
                 return self.close(CloseReason::NoRoom(size));
             }
         }
-        if let Err(reason) = self.arrivals.finish(ordinal, finished, |event| self.outbox.event(event)) {
+        if let Err(reason) = self.arrivals.finish(ordinal, finished, |event| self.events.push(event)) {
             self.close(reason);
         }
     }
@@ -288,8 +288,8 @@ impl Connection {
             return self.close(CloseReason::Evicted);
         }
         for (ordinal, received) in self.receiver.sweep(now) {
-            self.outbox.count("group-expired");
-            self.outbox.event(Event::Expired { ordinal, received });
+            self.events.count("group-expired");
+            self.events.push(Event::Expired { ordinal, received });
             if let Err(reason) = self.arrivals.expire(ordinal) {
                 return self.close(reason);
             }
@@ -298,37 +298,37 @@ impl Connection {
 
     /// Accepts a message of ours: the handshake is written into it, then it waits for its turn.
     fn send(&mut self, ticket: Ticket, message: Message, lane: Lane) {
-        let look = Look::new(&message, &LOOK, |look| is_enough(look, &message)).ok();
-        let Some(look) = look.filter(|look| !look.whole || look.envelope.is_valid(&message, &look.looks)) else {
+        let scan = Scan::new(&message, &PATHS, |scan| is_enough(scan, &message)).ok();
+        let Some(scan) = scan.filter(|scan| !scan.whole || scan.envelope.is_valid(&message, &scan.paths)) else {
             let out = Outgoing::new(Some(ticket), message, Meta::default());
             let is_alone = lane == Lane::Free;
             return self.give_up(out, !is_alone, SendError::NotJsonRpc);
         };
-        let method = look.envelope.method(&message).unwrap_or_default();
-        let id = look.envelope.id_key(&message);
-        let channel = rpc::string(&message, look.looks.get(CHANNEL_AT));
+        let method = scan.envelope.method(&message).unwrap_or_default();
+        let id = scan.envelope.id_key(&message);
+        let channel = rpc::string(&message, scan.paths.get(CHANNEL_AT));
         let order = if method.is_empty() {
-            self.asked.answer(id)
+            self.peer_requests.answer(id)
         } else {
             if let Some(id) = id {
                 // Our own requests are bounded by their callers; past the bound an answer is merely not ordered.
-                self.asks.note(id, &method, channel.as_deref());
+                self.own_requests.note(id, &method, channel.as_deref());
             }
-            let order = OrderClass::of(self.role, look.envelope.kind(), &method).in_lane(channel.as_deref());
-            let action = rpc::string(&message, look.looks.get(ACTION_AT)).filter(|_| method == order::DISPATCH);
+            let order = OrderClass::of(self.role, scan.envelope.kind(), &method).in_lane(channel.as_deref());
+            let action = rpc::string(&message, scan.paths.get(ACTION_AT)).filter(|_| method == order::DISPATCH);
             let passes = self.role == Role::Client && action.is_some_and(|action| order::may_pass(&action));
             // In one frame, or a later one for its channel could pass it in turn. What the peer takes has to be known for that.
             let theirs = self.agreement.theirs.filter(|_| !self.agreement.is_waiting());
             let is_short = !self.agreement.is_waiting() && self.sender.fits(&message, theirs);
             if passes && is_short && !self.sender.has_unfinished(order) { Order::Free } else { order }
         };
-        let nature = match &*method {
-            "" => Nature::Response,
-            "initialize" | "reconnect" => Nature::Handshake,
-            method if method.parse() == Ok(Control::Segment) => Nature::Segment,
-            _ => Nature::Common,
+        let class = match &*method {
+            "" => MessageClass::Response,
+            "initialize" | "reconnect" => MessageClass::Handshake,
+            method if method.parse() == Ok(Control::Segment) => MessageClass::Segment,
+            _ => MessageClass::Ordinary,
         };
-        let edit = self.agreement.pass(self.role, &message, &look.envelope, &mut self.outbox);
+        let edit = self.agreement.pass(self.role, &message, &scan.envelope, &mut self.events);
         if edit.is_some() {
             self.sender.pace.recall(self.agreement.rate());
         }
@@ -339,15 +339,15 @@ impl Connection {
             edit.map_or_else(|| message.clone(), |edit| edit.apply(&message)),
             Meta::default(),
         );
-        if let Some(refused) = self.sender.push(out, nature, order) {
+        if let Some(refused) = self.sender.push(out, class, order) {
             self.refuse(refused);
         }
     }
 
     /// A message that was looked at cannot be sent.
-    fn refuse(&mut self, refused: Refused) {
-        let Refused { item, order, error } = refused;
-        if item.nature == Nature::Handshake {
+    fn refuse(&mut self, refused: UnsentMessage) {
+        let UnsentMessage { item, order, error } = refused;
+        if item.class == MessageClass::Handshake {
             self.agreement.withdraw();
         }
         self.give_up(item.out, order.is_ordered(), error);
@@ -368,30 +368,30 @@ impl Connection {
     }
 
     fn fail(&mut self, out: Outgoing, error: SendError) {
-        let Some(answer) = out.fail(error, &mut self.outbox) else { return };
+        let Some(answer) = out.fail(error, &mut self.events) else { return };
         // The peer may have chosen an id that leaves no room for an answer.
         let fits = self.sender.fits(&answer.message, self.agreement.theirs);
-        if fits { self.sender.answers.push_back(answer) } else { self.outbox.count("answer-too-large") }
+        if fits { self.sender.answers.push_back(answer) } else { self.events.count("answer-too-large") }
     }
 
     /// Ends the connection: the table is dropped, nothing held back is released, nothing more is sent.
     fn close(&mut self, reason: CloseReason) {
-        if self.outbox.is_closed() {
+        if self.events.is_closed() {
             return;
         }
         self.receiver.clear();
         self.arrivals.clear();
         self.parked.clear();
         self.parked_bytes = 0;
-        self.sender.abandon(&mut self.outbox);
-        self.outbox.close(reason);
+        self.sender.abandon(&mut self.events);
+        self.events.close(reason);
     }
 }
 
 impl Machine for Connection {
     fn handle(&mut self, input: Input, now: Instant) {
-        if self.outbox.is_closed() {
-            return too_late(input, &mut self.outbox);
+        if self.events.is_closed() {
+            return too_late(input, &mut self.events);
         }
         self.heard = Some(now);
         match input {
@@ -422,9 +422,9 @@ impl Machine for Connection {
         if !self.sender.can_go_on(self.agreement.theirs) {
             self.close(CloseReason::CapShrank);
         }
-        while !self.outbox.is_closed() {
+        while !self.events.is_closed() {
             let (theirs, waiting) = (self.agreement.theirs, self.agreement.is_waiting());
-            let polled = self.sender.poll((theirs, waiting), &mut self.codec, now, &mut self.outbox);
+            let polled = self.sender.poll((theirs, waiting), &mut self.codec, now, &mut self.events);
             if let Some(rate) = self.sender.pace.news() {
                 self.agreement.note_rate(rate);
             }
@@ -433,12 +433,12 @@ impl Machine for Connection {
                 Err(refused) => self.refuse(refused),
             }
         }
-        self.outbox.poll_transmit_close().map(Transmit::Close)
+        self.events.poll_transmit_close().map(Transmit::Close)
     }
 
     fn poll_event(&mut self) -> Option<Event> {
         self.grant = None;
-        let event = self.outbox.poll_event();
+        let event = self.events.poll_event();
         if let Some(Event::Message { ordinal, .. }) = event {
             let grant = self.arrivals.delivered(ordinal);
             self.grant = grant.filter(|_| self.charge == Charge::UntilDone);
@@ -447,7 +447,7 @@ impl Machine for Connection {
     }
 
     fn poll_timeout(&self) -> Option<Instant> {
-        if self.outbox.is_closed() {
+        if self.events.is_closed() {
             return None;
         }
         // What has to make room does so at once.
@@ -464,20 +464,20 @@ impl Machine for Connection {
     }
 
     fn counters(&self) -> &Counters {
-        self.outbox.counters()
+        self.events.counters()
     }
 }
 
 /// Whether enough of a message has been seen to order it: its id, or its channel if its id does not matter.
-fn is_enough(look: &Look<LOOKS>, message: &Message) -> bool {
-    let method = look.envelope.method(message);
-    let in_channel = rpc::string(message, look.looks.get(CHANNEL_AT)).is_some();
+fn is_enough(scan: &Scan<PATH_COUNT>, message: &Message) -> bool {
+    let method = scan.envelope.method(message);
+    let in_channel = rpc::string(message, scan.paths.get(CHANNEL_AT)).is_some();
     if method.as_ref().is_some_and(|method| method == order::DISPATCH) {
         // Only what is short may pass others for the sake of its type.
         let is_long = message.len() > LONG;
         return in_channel
-            && (is_long || look.looks.get(ACTION_AT).is_some_and(|kind| kind.span.end > kind.span.start));
+            && (is_long || scan.paths.get(ACTION_AT).is_some_and(|kind| kind.span.end > kind.span.start));
     }
     let is_seen = in_channel && method.is_some_and(|method| !order::is_tracked(&method));
-    is_seen || look.envelope.is_final()
+    is_seen || scan.envelope.is_final()
 }

@@ -1,4 +1,4 @@
-//! A message that is arriving: its bytes go into blocks, checked as they land, within what the budget grants.
+//! A message that is arriving in parts: its bytes are checked and put into blocks, for which the budget has granted memory.
 
 use std::time::Instant;
 
@@ -9,14 +9,14 @@ use crate::error::Violation;
 use crate::json::{Path, Paths, Scanner, Utf8};
 use crate::message::{Message, len64};
 
-/// The front of a message, and room for the rest. `N` paths are looked for; they begin with those of the envelope.
+/// A message of which a part has arrived. `N` paths are looked for in it; they begin with those of the envelope.
 #[derive(Debug)]
 pub(crate) struct Assembly<const N: usize> {
     buffer: Buffer,
     utf8: Utf8,
     scanner: Scanner<Paths<N>>,
     grant: Grant,
-    /// When room was last made: what is added then has arrived at that time.
+    /// When [`reserve`](Self::reserve) was last called: the bytes that are appended next arrived then.
     now: Instant,
 }
 
@@ -25,23 +25,27 @@ pub(crate) struct Assembly<const N: usize> {
 pub(crate) struct Assembled<const N: usize> {
     pub(crate) message: Message,
     pub(crate) envelope: Envelope,
-    pub(crate) looks: Paths<N>,
-    /// Its room; `None` for one that came in a single frame.
+    pub(crate) paths: Paths<N>,
+    /// Its memory; `None` for a message that came in a single frame.
     pub(crate) grant: Option<Grant>,
 }
 
 impl<const N: usize> Assembly<N> {
-    /// Sets room aside for `declared` bytes, which may be nested `max_depth` deep; allocates nothing.
+    /// Reserves memory in the budget for `declared` bytes of JSON, which may be nested `max_depth` deep. Allocates nothing.
     pub(crate) fn begin(
         account: &Account,
-        (declared, max_depth): (u64, u32),
+        declared: u64,
+        max_depth: u32,
         schedule: Schedule,
         paths: &'static [Path; N],
     ) -> Result<Self, Full> {
-        let (grant, now) = (account.reserve_group(group_cost(declared), schedule)?, schedule.started);
-        let buffer = Buffer::pooled(account.blocks());
-        let scanner = Scanner::with_max_depth(Paths::new(paths), max_depth);
-        Ok(Self { buffer, utf8: Utf8::default(), scanner, grant, now })
+        Ok(Self {
+            buffer: Buffer::pooled(account.blocks()),
+            utf8: Utf8::default(),
+            scanner: Scanner::with_max_depth(Paths::new(paths), max_depth),
+            grant: account.reserve_group(group_cost(declared), schedule)?,
+            now: schedule.started,
+        })
     }
 
     /// Bytes that have arrived.
@@ -54,27 +58,27 @@ impl<const N: usize> Assembly<N> {
         self.scanner.max_depth()
     }
 
-    /// Whether others need the room more.
+    /// Whether the budget has evicted it.
     pub(crate) fn is_evicted(&self) -> bool {
         self.grant.evicted()
     }
 
-    /// What has been seen so far.
-    pub(crate) const fn looks(&self) -> &Paths<N> {
+    /// What has been found so far.
+    pub(crate) const fn paths(&self) -> &Paths<N> {
         self.scanner.visitor()
     }
 
-    /// Whether exactly `bytes` lie from offset `at` on.
+    /// Whether the bytes from offset `at` on begin with `bytes`.
     pub(crate) fn holds(&self, at: usize, bytes: &[u8]) -> bool {
         self.buffer.holds(at, bytes)
     }
 
-    /// Makes room for `len` more bytes, first in the budget, then in memory. `rest` is as in [`Buffer::block_for`];
+    /// Reserves memory for `len` more bytes in the budget, then allocates it. `rest` is as in [`Buffer::block_for`];
     /// `beside` is what the caller holds for this message outside of it.
-    pub(crate) fn make_room(&mut self, len: usize, rest: Option<usize>, beside: u64, now: Instant) -> Result<(), Full> {
+    pub(crate) fn reserve(&mut self, len: usize, rest: Option<usize>, beside: u64, now: Instant) -> Result<(), Full> {
         let block = self.buffer.block_for(len, rest);
         let size = self.buffer.capacity().saturating_add(len64(block)).saturating_add(beside);
-        // What follows the nesting has grown with what came before.
+        // The scanner's record of the nesting grows with what has arrived.
         let size = size.saturating_add(len64(self.scanner.allocated()));
         self.now = now;
         self.grant.grow_to(size.saturating_add(GROUP_COST), now)?;
@@ -82,13 +86,13 @@ impl<const N: usize> Assembly<N> {
         Ok(())
     }
 
-    /// Appends bytes if they continue a good message.
+    /// Appends bytes, if they continue a valid message.
     pub(crate) fn push(&mut self, bytes: &[u8]) -> Result<(), Violation> {
         self.utf8.feed(bytes).map_err(|_| Violation::MessageNotUtf8)?;
         self.push_text(bytes)
     }
 
-    /// Appends whole characters, known to be UTF-8, if they continue a good message.
+    /// Appends whole characters that are known to be UTF-8, if they continue a valid message.
     pub(crate) fn push_text(&mut self, text: &[u8]) -> Result<(), Violation> {
         let max_depth = self.max_depth();
         self.scanner.feed(text).map_err(|error| Violation::of_message(error, max_depth))?;
@@ -97,8 +101,8 @@ impl<const N: usize> Assembly<N> {
         Ok(())
     }
 
-    /// Appends `len` bytes that `fill` puts into place, if it says so and they continue a good message. `scratch` is as
-    /// in [`Buffer::write`].
+    /// Appends `len` bytes that `fill` writes, if it returns true and they continue a valid message. `scratch` is as in
+    /// [`Buffer::write`].
     pub(crate) fn write(
         &mut self,
         len: usize,
@@ -117,12 +121,12 @@ impl<const N: usize> Assembly<N> {
     pub(crate) fn finish(mut self) -> Result<Assembled<N>, Violation> {
         self.utf8.finish().map_err(|_| Violation::MessageNotUtf8)?;
         let max_depth = self.max_depth();
-        let looks = self.scanner.finish().map_err(|error| Violation::of_message(error, max_depth))?;
+        let paths = self.scanner.finish().map_err(|error| Violation::of_message(error, max_depth))?;
         self.grant.complete(self.buffer.capacity().saturating_add(GROUP_COST));
         let message = self.buffer.into_message().checked(max_depth);
-        match Envelope::read(&looks) {
-            Ok(envelope) if envelope.is_valid(&message, &looks) => {
-                Ok(Assembled { message, envelope, looks, grant: Some(self.grant) })
+        match Envelope::read(&paths) {
+            Ok(envelope) if envelope.is_valid(&message, &paths) => {
+                Ok(Assembled { message, envelope, paths, grant: Some(self.grant) })
             }
             Ok(_) | Err(Violation::FrameNotObject) => Err(Violation::MessageNotJsonRpc),
             Err(violation) => Err(violation),

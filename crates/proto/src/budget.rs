@@ -1,8 +1,7 @@
-//! Bytes we may hold: a private floor per connection, a quota per principal, one budget for the process.
+//! The memory that we may hold: a private floor per connection, a quota per principal, one budget for the process.
 //!
-//! A budget may be split into shares, for bytes that must not keep each other out. All shares draw on the same bytes, but
-//! some of these are reserved for each: whatever the others hold, of the process's bytes and of a principal's quota, a share
-//! can have as much as is reserved for it.
+//! A budget can be split into shares, for uses that must not starve each other. All shares draw on the same bytes, but some of
+//! the process's bytes, and of each principal's quota, are reserved for each share, whatever the other shares hold.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -44,10 +43,10 @@ pub struct BudgetConfig {
 }
 
 impl BudgetConfig {
-    /// The largest message that one connection can be granted room for when nothing else is held.
+    /// The largest message that one connection can reserve memory for when nobody holds anything.
     #[must_use]
     pub fn largest_message(&self) -> u64 {
-        let grant = self.most(true);
+        let grant = self.largest_grant();
         grant.saturating_sub(grant >> 12).saturating_sub(LIST_COST + GROUP_COST)
     }
 
@@ -57,14 +56,15 @@ impl BudgetConfig {
         self.drawn(group_cost(bytes))
     }
 
-    /// How many messages of `bytes` bytes one connection can be granted room for when nothing else is held.
+    /// How many messages of `bytes` bytes one connection can reserve memory for when nobody holds anything.
     pub(crate) fn messages(&self, bytes: u64) -> u64 {
-        self.most(true).checked_div(group_cost(bytes)).unwrap_or(0)
+        self.largest_grant().checked_div(group_cost(bytes)).unwrap_or(0)
     }
 
-    /// The most that one connection can be granted, with a principal or without.
-    fn most(&self, named: bool) -> u64 {
-        self.floor_bytes.saturating_add(if named { self.principal_bytes.min(self.process_bytes) } else { 0 })
+    /// The most that one connection of a known principal can be granted.
+    const fn largest_grant(&self) -> u64 {
+        let shared = if self.principal_bytes < self.process_bytes { self.principal_bytes } else { self.process_bytes };
+        self.floor_bytes.saturating_add(shared)
     }
 
     /// What of `held` bytes is beyond the floor.
@@ -87,13 +87,13 @@ type PerShare = [u64; SHARES];
 
 /// The process's budget, or a share of it. Cloning shares it.
 ///
-/// Beside what it accounts for, it keeps up to a 32nd of the process's bytes, 16 MiB at most, in blocks that messages have let
-/// go of, for the next ones.
+/// It also keeps freed blocks for the next messages: at most a 32nd of the process's bytes, and at most 16 MiB. These are not
+/// counted.
 #[derive(Debug, Clone, Default)]
 pub struct Budget {
-    pool: Arc<Mutex<Pool>>,
-    blocks: buffer::Pool,
-    /// Which of the pool's shares this is.
+    state: Arc<Mutex<BudgetState>>,
+    blocks: buffer::BlockPool,
+    /// Which share this is, of those in `state`.
     share: usize,
 }
 
@@ -105,25 +105,26 @@ impl Budget {
         budget
     }
 
-    /// Shares of a budget of which nothing is used yet. They draw on the same bytes, and of these so many are reserved for each
-    /// share: of the process's bytes, and of each principal's.
+    /// Splits a new budget into shares. All shares draw on the same bytes. `reserved` says how many of them each share can
+    /// always have: of the process's bytes, and of each principal's quota.
     ///
-    /// What is reserved must not be more, all together, than there is. Else a share may get less.
+    /// The sum of `reserved` must not exceed the budget or the quota; otherwise a share may get less than was reserved for it.
     #[must_use]
     pub fn split(config: BudgetConfig, reserved: [u64; SHARES]) -> [Self; SHARES] {
-        let blocks = buffer::Pool::beside(config.process_bytes);
-        let pool = Arc::new(Mutex::new(Pool { config, reserved, ..Pool::default() }));
-        std::array::from_fn(|share| Self { pool: Arc::clone(&pool), blocks: blocks.clone(), share })
+        let blocks = buffer::BlockPool::for_budget(config.process_bytes);
+        let state = Arc::new(Mutex::new(BudgetState { config, reserved, ..BudgetState::default() }));
+        std::array::from_fn(|share| Self { state: Arc::clone(&state), blocks: blocks.clone(), share })
     }
 
     /// Opens the account of one connection. Without a principal there is only the floor.
     #[must_use]
     pub fn account(&self, principal: Option<&str>) -> Account {
-        let mut pool = self.lock();
-        let id = pool.fresh_id();
-        let holder = Holder { principal: principal.map(Arc::from), share: self.share, held: 0, waker: None };
-        pool.accounts.insert(id, holder);
-        Account(Arc::new(Share { budget: self.clone(), id, clock: ReadClock::default() }))
+        let mut state = self.lock();
+        let id = state.fresh_id();
+        let account_state =
+            AccountState { principal: principal.map(Arc::from), share: self.share, held: 0, waker: None };
+        state.accounts.insert(id, account_state);
+        Account(Arc::new(AccountInner { budget: self.clone(), id, clock: ReadClock::default() }))
     }
 
     /// What it was made from.
@@ -141,135 +142,145 @@ impl Budget {
     /// Bytes that all connections hold in this share, floors counted.
     #[must_use]
     pub fn held(&self) -> u64 {
-        let pool = self.lock();
-        let holders = pool.accounts.values().filter(|holder| holder.share == self.share);
-        holders.fold(0, |sum, holder| sum.saturating_add(holder.held))
+        let state = self.lock();
+        let accounts = state.accounts.values().filter(|account_state| account_state.share == self.share);
+        accounts.fold(0, |sum, account_state| sum.saturating_add(account_state.held))
     }
 
-    fn lock(&self) -> MutexGuard<'_, Pool> {
-        self.pool.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, BudgetState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds to what an account holds; see [`Pool::hold`]. Whose group has to go is woken.
-    fn hold(&self, account: u64, bytes: u64, spare: u64, now: Instant) -> Result<(), Full> {
-        let mut pool = self.lock();
-        let held = pool.hold(account, bytes, spare, now);
-        let waker = pool.evicted.take().and_then(|account| pool.accounts.get(&account)?.waker.clone());
-        // Whoever is woken may ask for room at once.
-        drop(pool);
+    /// Adds to what an account holds; see [`BudgetState::hold`]. Wakes the connection whose group was marked for eviction.
+    fn hold(&self, account: u64, bytes: u64, headroom: u64, now: Instant) -> Result<(), Full> {
+        let mut state = self.lock();
+        let held = state.hold(account, bytes, headroom, now);
+        let waker = state.evicted.take().and_then(|account| state.accounts.get(&account)?.waker.clone());
+        // The woken task may call into this budget at once.
+        drop(state);
         waker.into_iter().for_each(Waker::wake);
         held
     }
 }
 
-/// There is no room for what was asked.
+/// The budget cannot grant what was asked for now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
-#[error("no room for {bytes} bytes")]
+#[error("the memory budget has no {bytes} bytes left")]
 pub struct Full {
     /// What was asked for.
     pub bytes: u64,
 }
 
-/// One connection's share of the budget. Grants may outlive it.
+/// The account of one connection. Grants may outlive it.
 #[derive(Debug)]
-pub struct Account(Arc<Share>);
+pub struct Account(Arc<AccountInner>);
 
 impl Account {
-    /// Sets `bytes` aside for a group that should be complete at `schedule`'s end.
+    /// Reserves `bytes` for a group that should be complete when `schedule` ends.
     ///
-    /// When the process is out of room, a group is marked for eviction; its room comes free when its connection lets go
-    /// of it. A group in segments that makes no progress goes first, whoever's it is: one that has brought less than 16 KiB
-    /// in the last 30 s during which its connection was read. If there is none, it is the one furthest behind its schedule
-    /// among those of principals over their fair share.
+    /// When the process's bytes are used up, a group is marked for eviction, and its bytes become free when its connection
+    /// drops it. First come groups in segments that make no progress, whoever owns them: those that received less than 16 KiB
+    /// in the last 30 s during which their connection was read. If there is none, the group furthest behind its schedule is
+    /// marked, among those of principals that use more than their fair part.
     ///
     /// # Errors
-    /// There is no room now.
+    /// The bytes are not available now.
     pub fn reserve(&self, bytes: u64, schedule: Schedule) -> Result<Grant, Full> {
-        self.reserve_beside(bytes, 0, schedule)
+        self.reserve_with_headroom(bytes, 0, schedule)
     }
 
-    /// As [`reserve`](Self::reserve), if room for `spare` bytes more is left then.
+    /// As [`reserve`](Self::reserve), but only if `headroom` more bytes remain available afterwards.
     ///
-    /// For what may wait to [grow](Grant::grow_to), and keeps what it has meanwhile: if each leaves enough for one to
-    /// grow, none of them waits for the others.
+    /// For reservations that may have to wait until they can [grow](Grant::grow_to), and keep what they have meanwhile. If each
+    /// leaves headroom for one of them to grow, they cannot all wait for each other.
     ///
     /// # Errors
-    /// There is not so much room now.
-    pub fn reserve_beside(&self, bytes: u64, spare: u64, schedule: Schedule) -> Result<Grant, Full> {
-        self.grant(bytes, spare, schedule, None)
+    /// The bytes, or the headroom, are not available now.
+    pub fn reserve_with_headroom(&self, bytes: u64, headroom: u64, schedule: Schedule) -> Result<Grant, Full> {
+        self.grant(bytes, headroom, schedule, None)
     }
 
-    /// As [`reserve`](Self::reserve), for a group whose progress is [noted](Grant::note_progress): without any, it goes
-    /// first.
+    /// As [`reserve`](Self::reserve), for a group whose progress is [reported](Grant::note_progress). Without progress it is
+    /// evicted first.
     pub(crate) fn reserve_group(&self, bytes: u64, schedule: Schedule) -> Result<Grant, Full> {
-        let begun = Progress { received: 0, at: self.0.clock.read(schedule.started) };
+        let begun = LastProgress { received: 0, at: self.0.clock.read(schedule.started) };
         self.grant(bytes, 0, schedule, Some(Mutex::new(begun)))
     }
 
     fn grant(
         &self,
         bytes: u64,
-        spare: u64,
+        headroom: u64,
         schedule: Schedule,
-        progress: Option<Mutex<Progress>>,
+        progress: Option<Mutex<LastProgress>>,
     ) -> Result<Grant, Full> {
-        self.0.budget.hold(self.0.id, bytes, spare, schedule.started)?;
-        let mut pool = self.0.budget.lock();
-        let id = pool.fresh_id();
-        let (clock, share) = (self.clock(), Arc::clone(&self.0));
-        let (started, account) = (clock.read(schedule.started), share.id);
-        let (bytes, received, evicted) = (bytes.into(), 0.into(), false.into());
-        let track = Arc::new(Track { account, clock, schedule, started, bytes, received, progress, evicted });
-        pool.groups.insert(id, Arc::clone(&track));
-        Ok(Grant { share, id, track })
+        self.0.budget.hold(self.0.id, bytes, headroom, schedule.started)?;
+        let mut state = self.0.budget.lock();
+        let id = state.fresh_id();
+        let clock = self.clock();
+        let group = Arc::new(TrackedGroup {
+            account: self.0.id,
+            started: clock.read(schedule.started),
+            clock,
+            schedule,
+            bytes: bytes.into(),
+            received: 0.into(),
+            progress,
+            evicted: false.into(),
+        });
+        state.groups.insert(id, Arc::clone(&group));
+        Ok(Grant { account: Arc::clone(&self.0), id, group })
     }
 
-    /// Whether so much could be granted if nobody else held anything.
+    /// Whether `bytes` could be granted if nobody held anything.
     pub(crate) fn could_grant(&self, bytes: u64) -> bool {
-        let pool = self.0.budget.lock();
-        let Some(holder) = pool.accounts.get(&self.0.id) else { return false };
-        let reserved = pool.reserved_beside(holder.share, &PerShare::default());
-        let most = if holder.principal.is_some() { pool.config.most(true).saturating_sub(reserved) } else { 0 };
-        bytes <= most.max(pool.config.floor_bytes)
+        let state = self.0.budget.lock();
+        let Some(account_state) = state.accounts.get(&self.0.id) else { return false };
+        let reserved = state.reserved_for_others(account_state.share, &PerShare::default());
+        let largest = match account_state.principal {
+            Some(_) => state.config.largest_grant().saturating_sub(reserved),
+            None => 0,
+        };
+        bytes <= largest.max(state.config.floor_bytes)
     }
 
-    /// Whom to wake when one of its groups has to go.
+    /// Sets the task to wake when a group of this account is marked for eviction.
     pub(crate) fn wake_with(&self, waker: &Waker) {
-        let mut pool = self.0.budget.lock();
-        let Some(holder) = pool.accounts.get_mut(&self.0.id) else { return };
-        if !holder.waker.as_ref().is_some_and(|known| known.will_wake(waker)) {
-            let before = holder.waker.replace(waker.clone());
-            // With the last waker a task may go, and with it its account.
-            drop(pool);
+        let mut state = self.0.budget.lock();
+        let Some(account_state) = state.accounts.get_mut(&self.0.id) else { return };
+        if !account_state.waker.as_ref().is_some_and(|known| known.will_wake(waker)) {
+            let before = account_state.waker.replace(waker.clone());
+            // Dropping the last waker may drop a task, and with it an account of this budget: so not under the lock.
+            drop(state);
             drop(before);
         }
     }
 
-    /// The time by which its groups are judged. Its connection stops it while it does not read.
+    /// The clock that measures the progress of its groups. The connection stops it while it does not read.
     pub(crate) fn clock(&self) -> ReadClock {
         self.0.clock.clone()
     }
 
     /// Where blocks for messages come from.
-    pub(crate) fn blocks(&self) -> buffer::Pool {
+    pub(crate) fn blocks(&self) -> buffer::BlockPool {
         self.0.budget.blocks.clone()
     }
 }
 
-/// What an account and its grants have in common; it goes with the last of them.
+/// What an account and its grants share. The last of them to be dropped closes the account.
 #[derive(Debug)]
-struct Share {
+struct AccountInner {
     budget: Budget,
     id: u64,
     clock: ReadClock,
 }
 
-impl Drop for Share {
+impl Drop for AccountInner {
     fn drop(&mut self) {
-        let mut pool = self.budget.lock();
-        let gone = pool.accounts.remove(&self.id);
-        // With the last waker a task may go, and with it another account.
-        drop(pool);
+        let mut state = self.budget.lock();
+        let gone = state.accounts.remove(&self.id);
+        // Dropping the last waker may drop a task, and with it another account: so not under the lock.
+        drop(state);
         drop(gone);
     }
 }
@@ -277,77 +288,77 @@ impl Drop for Share {
 /// When a group began and when it should be complete.
 #[derive(Debug, Clone, Copy)]
 pub struct Schedule {
-    /// Its first segment's arrival.
+    /// When its first segment arrived.
     pub started: Instant,
-    /// The time it has.
+    /// How long it may take.
     pub timeout: Duration,
 }
 
-/// Room set aside for one group. Dropping it gives the room back.
+/// Memory reserved for one group. Dropping it gives the memory back.
 #[derive(Debug)]
 pub struct Grant {
-    share: Arc<Share>,
+    account: Arc<AccountInner>,
     id: u64,
-    track: Arc<Track>,
+    group: Arc<TrackedGroup>,
 }
 
 impl Grant {
-    /// The room set aside.
+    /// How many bytes are reserved.
     #[must_use]
     pub fn bytes(&self) -> u64 {
-        self.track.bytes()
+        self.group.bytes()
     }
 
-    /// Says how much of the group has arrived.
+    /// Reports how much of the group has arrived.
     pub fn note_received(&self, bytes: u64) {
-        self.track.received.store(bytes, Ordering::Relaxed);
+        self.group.received.store(bytes, Ordering::Relaxed);
     }
 
-    /// Says how much of the group has arrived, and when.
+    /// Reports how much of the group has arrived, and when.
     pub(crate) fn note_progress(&self, bytes: u64, now: Instant) {
         self.note_received(bytes);
-        let mut progress = self.track.progress();
+        let mut progress = self.group.progress();
         if let Some(progress) =
             progress.as_deref_mut().filter(|progress| bytes >= progress.received.saturating_add(STEP))
         {
-            *progress = Progress { received: bytes, at: self.track.clock.read(now) };
+            *progress = LastProgress { received: bytes, at: self.group.clock.read(now) };
         }
     }
 
-    /// Whether the group has to go, because others need the room more.
+    /// Whether the group is marked for eviction: its connection must drop it.
     #[must_use]
     pub fn evicted(&self) -> bool {
-        self.track.evicted.load(Ordering::Relaxed)
+        self.group.evicted.load(Ordering::Relaxed)
     }
 
-    /// Asks for room for `bytes` in all, when the group turns out larger than declared.
+    /// Grows the reservation to `bytes` in all, for a group that turns out larger than declared.
     ///
     /// # Errors
-    /// There is no room now; what was set aside before stays.
+    /// The bytes are not available now. What was reserved before stays reserved.
     pub fn grow_to(&mut self, bytes: u64, now: Instant) -> Result<(), Full> {
-        self.grow_beside(bytes, 0, now)
+        self.grow_with_headroom(bytes, 0, now)
     }
 
-    /// As [`grow_to`](Self::grow_to), if room for `spare` bytes more is left then: see
-    /// [`reserve_beside`](Account::reserve_beside).
+    /// As [`grow_to`](Self::grow_to), but only if `headroom` more bytes remain available afterwards: see
+    /// [`reserve_with_headroom`](Account::reserve_with_headroom).
     ///
     /// # Errors
-    /// There is not so much room now; what was set aside before stays.
-    pub fn grow_beside(&mut self, bytes: u64, spare: u64, now: Instant) -> Result<(), Full> {
+    /// The bytes, or the headroom, are not available now. What was reserved before stays reserved.
+    pub fn grow_with_headroom(&mut self, bytes: u64, headroom: u64, now: Instant) -> Result<(), Full> {
         let more = bytes.saturating_sub(self.bytes());
         if more > 0 {
-            self.share.budget.hold(self.share.id, more, spare, now)?;
-            self.track.bytes.store(bytes, Ordering::Relaxed);
+            self.account.budget.hold(self.account.id, more, headroom, now)?;
+            self.group.bytes.store(bytes, Ordering::Relaxed);
         }
         Ok(())
     }
 
-    /// The group has arrived whole, and waits for something else, until `schedule`'s end: from now on it may have to go again,
-    /// as one of which nothing has arrived. The time counts whether its connection is read or not.
+    /// The group has arrived whole, and now waits for something else, at the longest until `schedule` ends. From now on it can be
+    /// evicted again, and counts as a group of which nothing has arrived. This time also runs while its connection is not read.
     pub fn wait(&mut self, schedule: Schedule) {
         let clock = ReadClock::default();
-        let track = Arc::new(Track {
-            account: self.share.id,
+        let group = Arc::new(TrackedGroup {
+            account: self.account.id,
             started: clock.read(schedule.started),
             clock,
             schedule,
@@ -356,17 +367,16 @@ impl Grant {
             progress: None,
             evicted: false.into(),
         });
-        self.track = Arc::clone(&track);
-        self.share.budget.lock().groups.insert(self.id, track);
+        self.group = Arc::clone(&group);
+        self.account.budget.lock().groups.insert(self.id, group);
     }
 
-    /// The group has arrived whole: what is set aside beyond `bytes` is given back, and the rest is behind nothing any
-    /// more, so it never has to go.
+    /// The group has arrived whole: what is reserved beyond `bytes` is given back, and the rest is never evicted.
     pub fn complete(&mut self, bytes: u64) {
-        let mut pool = self.share.budget.lock();
-        pool.groups.remove(&self.id);
-        pool.release(self.share.id, self.bytes().saturating_sub(bytes));
-        self.track.bytes.fetch_min(bytes, Ordering::Relaxed);
+        let mut state = self.account.budget.lock();
+        state.groups.remove(&self.id);
+        state.release(self.account.id, self.bytes().saturating_sub(bytes));
+        self.group.bytes.fetch_min(bytes, Ordering::Relaxed);
     }
 }
 
@@ -376,37 +386,37 @@ impl Drop for Grant {
     }
 }
 
-/// What a group's connection and the others know of it.
+/// A group as the budget sees it. Its connection and those that look for memory share it.
 #[derive(Debug)]
-struct Track {
+struct TrackedGroup {
     account: u64,
     clock: ReadClock,
     schedule: Schedule,
-    /// What the clock showed when it began.
+    /// The reading of the clock when the group began.
     started: Duration,
     bytes: AtomicU64,
     received: AtomicU64,
-    /// Only where it says something about the peer.
-    progress: Option<Mutex<Progress>>,
+    /// `None` where a lack of progress is not the peer's fault.
+    progress: Option<Mutex<LastProgress>>,
     evicted: AtomicBool,
 }
 
 /// When a group last made progress.
 #[derive(Debug, Clone, Copy)]
-struct Progress {
+struct LastProgress {
     /// What had arrived then.
     received: u64,
-    /// What the clock showed.
+    /// The reading of the clock then.
     at: Duration,
 }
 
-impl Track {
+impl TrackedGroup {
     fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// How many bytes fewer have arrived than an even pace would have brought by now. Time in which its connection does not
-    /// read counts half: that may be nobody's fault, but must not hold up others for ever.
+    /// How many bytes the group lacks, compared with one that arrives at an even pace. Time in which its connection is not read
+    /// counts half: that may be nobody's fault, but must not hold up others for ever.
     fn behind(&self, now: Instant) -> u64 {
         let read = self.clock.read(now).saturating_sub(self.started).as_micros();
         let passed = now.saturating_duration_since(self.schedule.started).as_micros();
@@ -417,11 +427,12 @@ impl Track {
         due.saturating_sub(self.received.load(Ordering::Relaxed))
     }
 
-    fn progress(&self) -> Option<MutexGuard<'_, Progress>> {
+    fn progress(&self) -> Option<MutexGuard<'_, LastProgress>> {
         self.progress.as_ref().map(|progress| progress.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// For how long it has made no progress, if that is long. Time in which its connection does not read is not counted.
+    /// For how long the group has made no progress, if that is [`STANDSTILL`] or longer. Time in which its connection is not read
+    /// does not count.
     fn standstill(&self, now: Instant) -> Option<Duration> {
         let last = self.progress()?.at;
         let time = self.clock.read(now).saturating_sub(last);
@@ -430,47 +441,48 @@ impl Track {
 }
 
 #[derive(Debug)]
-struct Holder {
+struct AccountState {
     principal: Option<Arc<str>>,
     share: usize,
     held: u64,
-    /// Whom to wake when one of its groups has to go.
+    /// The task to wake when one of its groups is marked for eviction.
     waker: Option<Waker>,
 }
 
 #[derive(Debug, Default)]
-struct Pool {
+struct BudgetState {
     config: BudgetConfig,
     reserved: PerShare,
     used: PerShare,
-    accounts: HashMap<u64, Holder>,
+    accounts: HashMap<u64, AccountState>,
     /// What each principal uses.
     principals: HashMap<Arc<str>, PerShare>,
-    /// Those that have not arrived whole.
-    groups: HashMap<u64, Arc<Track>>,
-    /// The account of a group that was just marked.
+    /// Groups that can be evicted: those that have not arrived whole, and those that wait.
+    groups: HashMap<u64, Arc<TrackedGroup>>,
+    /// The account whose group was just marked, and which has to be woken.
     evicted: Option<u64>,
     last_id: u64,
 }
 
-impl Pool {
+impl BudgetState {
     const fn fresh_id(&mut self) -> u64 {
         self.last_id = self.last_id.wrapping_add(1);
         self.last_id
     }
 
-    /// Adds `bytes` to what an account holds, if `spare` is left then. Under pressure, marks a group for eviction.
-    fn hold(&mut self, account: u64, bytes: u64, spare: u64, now: Instant) -> Result<(), Full> {
+    /// Adds `bytes` to what an account holds, if `headroom` more remain available. If the process's bytes do not suffice, marks
+    /// a group for eviction.
+    fn hold(&mut self, account: u64, bytes: u64, headroom: u64, now: Instant) -> Result<(), Full> {
         let full = Full { bytes };
-        let holder = self.accounts.get(&account).ok_or(full)?;
-        let held = holder.held.checked_add(bytes).ok_or(full)?;
-        let draw = self.config.drawn(held).saturating_sub(self.config.drawn(holder.held));
+        let account_state = self.accounts.get(&account).ok_or(full)?;
+        let held = account_state.held.checked_add(bytes).ok_or(full)?;
+        let draw = self.config.drawn(held).saturating_sub(self.config.drawn(account_state.held));
         if draw > 0 {
-            let principal = holder.principal.as_ref().ok_or(full)?;
+            let principal = account_state.principal.as_ref().ok_or(full)?;
             let owned = self.principals.get(principal).copied().unwrap_or_default();
-            let draw = draw.saturating_add(spare);
+            let draw = draw.saturating_add(headroom);
             let with = |used: &PerShare| {
-                sum(used).saturating_add(self.reserved_beside(holder.share, used)).saturating_add(draw)
+                sum(used).saturating_add(self.reserved_for_others(account_state.share, used)).saturating_add(draw)
             };
             if with(&owned) > self.config.principal_bytes {
                 return Err(full);
@@ -486,23 +498,23 @@ impl Pool {
     }
 
     fn release(&mut self, account: u64, bytes: u64) {
-        let held = self.accounts.get(&account).map_or(0, |holder| holder.held);
+        let held = self.accounts.get(&account).map_or(0, |account_state| account_state.held);
         self.note(account, held.saturating_sub(bytes));
     }
 
     /// Notes what an account holds now.
     fn note(&mut self, account: u64, held: u64) {
-        let Some(holder) = self.accounts.get_mut(&account) else { return };
-        let (before, after) = (self.config.drawn(holder.held), self.config.drawn(held));
-        let share = holder.share;
+        let Some(account_state) = self.accounts.get_mut(&account) else { return };
+        let (before, after) = (self.config.drawn(account_state.held), self.config.drawn(held));
+        let share = account_state.share;
         let change = |used: &mut PerShare| {
             if let Some(drawn) = used.get_mut(share) {
                 *drawn = drawn.saturating_sub(before).saturating_add(after);
             }
         };
-        holder.held = held;
+        account_state.held = held;
         change(&mut self.used);
-        if let Some(principal) = &holder.principal {
+        if let Some(principal) = &account_state.principal {
             let mut owned = self.principals.get(principal).copied().unwrap_or_default();
             change(&mut owned);
             if sum(&owned) == 0 {
@@ -513,23 +525,23 @@ impl Pool {
         }
     }
 
-    /// What other shares than this one have not used of what is reserved for them.
-    fn reserved_beside(&self, share: usize, used: &PerShare) -> u64 {
+    /// What is reserved for other shares than this one, and not in use there.
+    fn reserved_for_others(&self, share: usize, used: &PerShare) -> u64 {
         let shares = self.reserved.iter().zip(used).enumerate();
         let others = shares.filter(|(other, _)| *other != share);
         others.fold(0, |sum, (_, (reserved, used))| sum.saturating_add(reserved.saturating_sub(*used)))
     }
 
-    /// Whether a share would get bytes that go in the share of this account: they are in the same share, or beyond what is
-    /// reserved.
+    /// Whether `share` could use bytes that this account gives back: they are of the same share, or beyond what is reserved for
+    /// theirs.
     fn would_help(&self, share: usize, account: u64) -> bool {
-        let Some(other) = self.accounts.get(&account).map(|holder| holder.share) else { return false };
+        let Some(other) = self.accounts.get(&account).map(|account_state| account_state.share) else { return false };
         other == share || self.used.get(other) > self.reserved.get(other)
     }
 
-    /// Marks a group that makes no progress, or if there is none the one furthest behind its schedule among those of
-    /// principals over their fair part, unless enough is marked already. Who asks counts among those who share. A
-    /// connection does not evict its own groups.
+    /// Marks a group for eviction, unless enough is marked already: one that makes no progress, or if there is none, the one
+    /// furthest behind its schedule among those of principals over their fair part. The fair part is an equal division among all
+    /// principals that use something, the asking one included. A connection does not evict its own groups.
     fn evict(&mut self, asking: u64, missing: u64, now: Instant) {
         let (going, staying): (Vec<_>, Vec<_>) =
             self.groups.values().partition(|group| group.evicted.load(Ordering::Relaxed));
@@ -539,11 +551,12 @@ impl Pool {
         let owner = |account: &u64| self.accounts.get(account)?.principal.as_ref();
         let others = self.principals.keys().filter(|name| owner(&asking) != Some(*name)).count();
         let fair = self.config.process_bytes.checked_div(len64(others).saturating_add(1)).unwrap_or(0);
-        let over = |group: &Track| {
+        let over = |group: &TrackedGroup| {
             owner(&group.account).is_some_and(|name| self.principals.get(name).is_some_and(|used| sum(used) > fair))
         };
-        let share = self.accounts.get(&asking).map_or(0, |holder| holder.share);
-        let is_candidate = |group: &&Arc<Track>| group.account != asking && self.would_help(share, group.account);
+        let share = self.accounts.get(&asking).map_or(0, |account_state| account_state.share);
+        let is_candidate =
+            |group: &&Arc<TrackedGroup>| group.account != asking && self.would_help(share, group.account);
         let others: Vec<_> = staying.into_iter().filter(is_candidate).collect();
         let still = others.iter().filter_map(|group| Some((group.standstill(now)?, group)));
         let still = still.max_by_key(|(time, _)| *time).map(|(_, group)| group);

@@ -1,4 +1,4 @@
-//! Where segments become a message: blocks that grow with what arrived, never with what was promised.
+//! Gathers segments into a message, in blocks that grow with what has arrived, never with what was declared.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -11,21 +11,21 @@ const MIN_BLOCK: usize = 256;
 /// The largest block: large enough that blocks are few, small enough that the allocator reuses them.
 const MAX_BLOCK: usize = 1 << 20;
 
-/// How many of the largest blocks are kept for the next messages at most.
+/// How many of the largest blocks are kept for the next messages, at most.
 const MAX_POOLED: usize = 16;
 
-/// Blocks that messages have let go of, for the next ones: fresh pages cost more than decoding. Cloning shares it.
+/// Blocks of dropped messages, kept for the next ones, because fresh pages cost more than decoding. Cloning shares the pool.
 #[derive(Debug, Clone)]
-pub(crate) struct Pool {
+pub(crate) struct BlockPool {
     blocks: Arc<Mutex<Vec<Vec<u8>>>>,
-    most: usize,
+    max_blocks: usize,
 }
 
-impl Pool {
-    /// A pool beside a budget of so many bytes: it keeps no more than a 32nd of them.
-    pub(crate) fn beside(budget: u64) -> Self {
-        let most = usize::try_from(budget >> 5).unwrap_or(usize::MAX).div_euclid(MAX_BLOCK).min(MAX_POOLED);
-        Self { blocks: Arc::default(), most }
+impl BlockPool {
+    /// The pool of a budget of so many bytes. It keeps at most a 32nd of that.
+    pub(crate) fn for_budget(budget: u64) -> Self {
+        let max_blocks = usize::try_from(budget >> 5).unwrap_or(usize::MAX).div_euclid(MAX_BLOCK).min(MAX_POOLED);
+        Self { blocks: Arc::default(), max_blocks }
     }
 
     fn take(&self) -> Option<Vec<u8>> {
@@ -34,35 +34,35 @@ impl Pool {
 
     fn put(&self, block: Vec<u8>) {
         let mut blocks = self.blocks.lock().unwrap_or_else(PoisonError::into_inner);
-        if blocks.len() < self.most {
+        if blocks.len() < self.max_blocks {
             blocks.push(block);
         }
     }
 }
 
-impl Default for Pool {
+impl Default for BlockPool {
     fn default() -> Self {
-        Self { blocks: Arc::default(), most: MAX_POOLED }
+        Self { blocks: Arc::default(), max_blocks: MAX_POOLED }
     }
 }
 
-/// One block: what was written before `filled` counts, the rest is stale or not yet there.
+/// One block. Only the bytes before `filled` count; what follows is left over from an earlier message, or not allocated yet.
 #[derive(Debug)]
 struct Block {
     bytes: Vec<u8>,
     filled: usize,
-    pool: Pool,
+    pool: BlockPool,
 }
 
 impl Block {
-    /// The next `len` bytes, if there is room for them.
-    fn place(&mut self, len: usize) -> Option<&mut [u8]> {
+    /// The next `len` bytes to be written, if the block has so many left.
+    fn next_bytes(&mut self, len: usize) -> Option<&mut [u8]> {
         let end = self.filled.checked_add(len).filter(|end| *end <= self.bytes.capacity())?;
         self.bytes.resize(self.bytes.len().max(end), 0);
         self.bytes.get_mut(self.filled..end)
     }
 
-    fn room(&self) -> usize {
+    fn free(&self) -> usize {
         self.bytes.capacity().saturating_sub(self.filled)
     }
 }
@@ -83,8 +83,8 @@ impl Drop for Block {
 
 /// Bytes in arrival order, in blocks. A segment costs no memory of its own: it goes into the last block.
 ///
-/// A new block is never larger than what has arrived so far (or than the segment that asks for it), so a peer's
-/// declared size allocates nothing. When the rest is known, blocks fit it exactly.
+/// A new block is never larger than what has arrived so far, or than the segment that needs it. So what a peer declares
+/// allocates nothing. When the length of the rest is known, blocks fit it exactly.
 #[derive(Debug, Default)]
 pub(crate) struct Buffer {
     blocks: Vec<Block>,
@@ -92,12 +92,12 @@ pub(crate) struct Buffer {
     capacity: usize,
     /// The block that is being filled; those before it are full.
     filling: usize,
-    pool: Pool,
+    pool: BlockPool,
 }
 
 impl Buffer {
     /// A buffer whose blocks come from `pool`, and go back there when the message is dropped.
-    pub(crate) fn pooled(pool: Pool) -> Self {
+    pub(crate) fn pooled(pool: BlockPool) -> Self {
         Self { pool, ..Self::default() }
     }
 
@@ -112,17 +112,17 @@ impl Buffer {
         len64(self.capacity).saturating_add(len64(list))
     }
 
-    /// How large a block a segment of `need` bytes asks for; 0 if it fits as it is. `rest` is how many bytes are
-    /// expected from here on, this segment included and the last one not, because only its own length is sure;
-    /// `None` when nobody knows.
+    /// How large a new block a segment of `need` bytes requires; 0 if it fits the blocks that are there. `rest` is how many bytes
+    /// are expected from here on, this segment included and the last one not, whose length is not known before it comes. `None`
+    /// if that is unknown.
     pub(crate) fn block_for(&self, need: usize, rest: Option<usize>) -> usize {
-        let room = self.capacity.saturating_sub(self.len);
-        let need = need.saturating_sub(room);
+        let free = self.capacity.saturating_sub(self.len);
+        let need = need.saturating_sub(free);
         if need == 0 {
             return 0;
         }
         let grown = self.len.clamp(MIN_BLOCK, MAX_BLOCK);
-        need.max(grown.min(rest.map_or(usize::MAX, |rest| rest.saturating_sub(room))))
+        need.max(grown.min(rest.map_or(usize::MAX, |rest| rest.saturating_sub(free))))
     }
 
     /// Adds a block of `size` bytes.
@@ -136,15 +136,15 @@ impl Buffer {
         self.blocks.push(Block { bytes, filled: 0, pool: self.pool.clone() });
     }
 
-    /// Appends bytes, into a new block if no room was made for them.
+    /// Appends bytes. Adds a block if the blocks that are there do not suffice.
     pub(crate) fn extend(&mut self, mut bytes: &[u8]) {
         while !bytes.is_empty() {
             let Some(block) = self.blocks.get_mut(self.filling) else {
                 self.add_block(self.block_for(bytes.len(), None));
                 continue;
             };
-            let (now, later) = bytes.split_at_checked(block.room()).unwrap_or((bytes, &[]));
-            if let Some(place) = block.place(now.len()) {
+            let (now, later) = bytes.split_at_checked(block.free()).unwrap_or((bytes, &[]));
+            if let Some(place) = block.next_bytes(now.len()) {
                 place.copy_from_slice(now);
                 block.filled = block.filled.saturating_add(now.len());
             }
@@ -156,15 +156,15 @@ impl Buffer {
         }
     }
 
-    /// Appends `len` bytes that `write` puts into place, if it says so: straight into the block if they lie in one,
-    /// else by way of `scratch`, which must be as long.
+    /// Appends `len` bytes that `write` fills in. They count only if it returns true. If they fit the current block, `write` fills
+    /// the block itself, else `scratch`, which must be at least `len` long.
     pub(crate) fn write<E>(
         &mut self,
         len: usize,
         scratch: &mut [u8],
         write: impl FnOnce(&mut [u8]) -> Result<bool, E>,
     ) -> Result<bool, E> {
-        let Some(block) = self.blocks.get_mut(self.filling).filter(|block| block.room() >= len) else {
+        let Some(block) = self.blocks.get_mut(self.filling).filter(|block| block.free() >= len) else {
             let place = scratch.get_mut(..len).unwrap_or_default();
             let written = write(place)?;
             if written {
@@ -172,7 +172,7 @@ impl Buffer {
             }
             return Ok(written);
         };
-        let written = write(block.place(len).unwrap_or_default())?;
+        let written = write(block.next_bytes(len).unwrap_or_default())?;
         if written {
             block.filled = block.filled.saturating_add(len);
             self.len = self.len.saturating_add(len);
@@ -180,7 +180,7 @@ impl Buffer {
         Ok(written)
     }
 
-    /// Whether exactly `bytes` lie from offset `at` on.
+    /// Whether the bytes from offset `at` on begin with `bytes`.
     pub(crate) fn holds(&self, at: usize, bytes: &[u8]) -> bool {
         let all = self.blocks.iter().flat_map(AsRef::<[u8]>::as_ref);
         all.skip(at).take(bytes.len()).eq(bytes)
@@ -266,7 +266,7 @@ mod tests {
 
     #[test]
     fn the_largest_blocks_are_used_again_and_stale_bytes_never_show() {
-        let pool = Pool::default();
+        let pool = BlockPool::default();
         let message = |byte: u8| {
             let mut buffer = Buffer::pooled(pool.clone());
             (0..5 * MAX_BLOCK / 1000).for_each(|_| buffer.extend(&[byte; 1000]));

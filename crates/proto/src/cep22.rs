@@ -3,11 +3,11 @@
 //! Many peers may share a link, and many transfers may be open. One that fails is aborted and reported; the
 //! connection lives.
 
-mod arrival;
-mod book;
 mod cut;
-mod item;
+mod incoming_transfer;
+mod outgoing_message;
 mod receive;
+mod records;
 mod send;
 #[cfg(test)]
 mod tests;
@@ -20,14 +20,14 @@ use std::time::{Duration, Instant};
 use crate::budget::Account;
 use crate::clock::ReadClock;
 use crate::error::Counters;
+use crate::event_queue::EventQueue;
 use crate::limits::Limits;
 use crate::machine::{Capacity, Event, Input, Machine, Transmit};
-use crate::outbox::Outbox;
 use crate::outgoing::too_late;
 
-use arrival::Arrival;
-use book::{Book, Key};
-use send::Queues;
+use incoming_transfer::IncomingTransfer;
+use records::{Key, Records};
+use send::SendQueues;
 
 /// How a connection behaves. The same for both ends.
 #[derive(Debug, Clone)]
@@ -88,12 +88,12 @@ impl Default for Config {
 pub struct Connection {
     config: Config,
     account: Account,
-    book: Book,
-    outbox: Outbox,
+    records: Records,
+    events: EventQueue,
     /// As the link says.
     capacity: Capacity,
-    out: Queues,
-    arriving: HashMap<Key, Arrival>,
+    queues: SendQueues,
+    arriving: HashMap<Key, IncomingTransfer>,
     /// Where a chunk is unescaped.
     scratch: Vec<u8>,
     clock: ReadClock,
@@ -112,10 +112,10 @@ impl Connection {
             config,
             clock: account.clock(),
             account,
-            book: Book::default(),
-            outbox: Outbox::default(),
+            records: Records::default(),
+            events: EventQueue::default(),
             capacity: Capacity::of(u64::MAX),
-            out: Queues::default(),
+            queues: SendQueues::default(),
             arriving: HashMap::new(),
             scratch: Vec::new(),
             read: Duration::ZERO,
@@ -127,50 +127,50 @@ impl Connection {
 
 impl Machine for Connection {
     fn handle(&mut self, input: Input, now: Instant) {
-        if self.outbox.is_closed() {
-            return too_late(input, &mut self.outbox);
+        if self.events.is_closed() {
+            return too_late(input, &mut self.events);
         }
         (self.read, self.heard) = (self.clock.read(now), Some(now));
         match input {
             Input::Frame { bytes, meta } => self.frame(bytes, &meta, now),
             Input::Send { ticket, message, meta, .. } => self.send(ticket, message, meta),
             Input::Acked { tag, result } => self.acked(tag, result, now),
-            Input::Capacity(capacity) => (self.capacity, self.out.learned) = (capacity, None),
+            Input::Capacity(capacity) => (self.capacity, self.queues.learned) = (capacity, None),
             Input::Paused(paused) => self.clock.pause(paused, now),
             Input::Timeout => {
-                self.out.paused_until = self.out.paused_until.filter(|until| now < *until);
+                self.queues.paused_until = self.queues.paused_until.filter(|until| now < *until);
                 self.sweep_arrivals();
                 self.sweep_departures();
             }
             Input::Close(reason) => {
                 self.disconnect();
                 self.arriving.clear();
-                self.outbox.close(reason);
+                self.events.close(reason);
             }
         }
     }
 
     fn poll_transmit(&mut self, now: Instant) -> Option<Transmit> {
-        if self.outbox.is_closed() {
-            return self.outbox.poll_transmit_close().map(Transmit::Close);
+        if self.events.is_closed() {
+            return self.events.poll_transmit_close().map(Transmit::Close);
         }
         self.read = self.clock.read(now);
         self.next_frame(now)
     }
 
     fn poll_event(&mut self) -> Option<Event> {
-        self.outbox.poll_event()
+        self.events.poll_event()
     }
 
     fn poll_timeout(&self) -> Option<Instant> {
-        if self.outbox.is_closed() {
+        if self.events.is_closed() {
             return None;
         }
-        let begun = self.out.begun.iter().filter_map(|item| item.due(&self.config));
-        let due = self.arriving.values().map(Arrival::due).chain(begun).min();
+        let begun = self.queues.begun.iter().filter_map(|item| item.due(&self.config));
+        let due = self.arriving.values().map(IncomingTransfer::due).chain(begun).min();
         // What has to make room does so at once.
-        let evicted = self.heard.filter(|_| self.arriving.values().any(Arrival::is_evicted));
-        due.and_then(|due| self.clock.when(due)).into_iter().chain(evicted).chain(self.out.paused_until).min()
+        let evicted = self.heard.filter(|_| self.arriving.values().any(IncomingTransfer::is_evicted));
+        due.and_then(|due| self.clock.when(due)).into_iter().chain(evicted).chain(self.queues.paused_until).min()
     }
 
     fn wake_with(&mut self, waker: &Waker) {
@@ -182,6 +182,6 @@ impl Machine for Connection {
     }
 
     fn counters(&self) -> &Counters {
-        self.outbox.counters()
+        self.events.counters()
     }
 }

@@ -3,9 +3,9 @@
 use std::borrow::Cow;
 
 use crate::error::Violation;
-use crate::json::{Found, Kind as Json, Path, Paths, Span};
+use crate::json::{Found, Path, Paths, Span, ValueKind};
 use crate::message::{Edit, Message};
-use crate::outgoing::Look;
+use crate::outgoing::Scan;
 use crate::rpc::{IdKey, string};
 
 /// The envelope's keys. A dialect's own table of paths begins with these, in this order.
@@ -72,7 +72,7 @@ impl Envelope {
     /// # Errors
     /// What was read is not one JSON object, or a key of the envelope comes twice.
     pub fn of(message: &Message) -> Result<Self, Violation> {
-        Look::new(message, &ENVELOPE, |look| look.envelope.is_final()).map(|look| look.envelope)
+        Scan::new(message, &ENVELOPE, |scan| scan.envelope.is_final()).map(|scan| scan.envelope)
     }
 
     /// What kind of message it is.
@@ -99,7 +99,7 @@ impl Envelope {
     /// The id as it is written, to be copied into an answer. `None` when no answer is possible.
     #[must_use]
     pub fn id<'a>(&self, message: &'a Message) -> Option<Cow<'a, [u8]>> {
-        let id = self.id.filter(|id| matches!(id.kind, Json::String | Json::Number)).filter(is_whole)?;
+        let id = self.id.filter(|id| matches!(id.kind, ValueKind::String | ValueKind::Number)).filter(is_whole)?;
         Some(message.read(id.span))
     }
 
@@ -168,7 +168,7 @@ impl Envelope {
     /// # Errors
     /// The root is no object, or a key of the envelope comes twice.
     pub(crate) fn read<const N: usize>(paths: &Paths<N>) -> Result<Self, Violation> {
-        if paths.root() != Some(Json::Object) {
+        if paths.root() != Some(ValueKind::Object) {
             return Err(Violation::FrameNotObject);
         }
         let twice = ENVELOPE.iter().enumerate().find(|(i, _)| paths.repeated(*i));
@@ -177,10 +177,10 @@ impl Envelope {
         }
         let [_, method, id, params, result, error] = std::array::from_fn(|i| paths.get(i));
         // Many write `null` for what is not there.
-        let is_there = |found: &Found| found.kind != Json::Null;
+        let is_there = |found: &Found| found.kind != ValueKind::Null;
         let (params, error) = (params.filter(is_there), error.filter(is_there));
         let result = result.filter(|result| (error.is_none() && method.is_none()) || is_there(result));
-        let is_named = id.is_some_and(|id| matches!(id.kind, Json::String | Json::Number));
+        let is_named = id.is_some_and(|id| matches!(id.kind, ValueKind::String | ValueKind::Number));
         let kind = match (method.filter(is_string), result.or(error)) {
             (Some(_), _) if is_named => Kind::Request,
             (Some(_), _) => Kind::Notification,
@@ -224,9 +224,9 @@ impl Envelope {
 
     /// Whether this is exactly one JSON-RPC 2.0 request, response or notification. `paths` are those that it was read from.
     pub(crate) fn is_valid<const N: usize>(&self, message: &Message, paths: &Paths<N>) -> bool {
-        let id_ok = self.id.is_none_or(|id| matches!(id.kind, Json::String | Json::Number | Json::Null));
-        let params_ok = self.params.is_none_or(|params| matches!(params.kind, Json::Object | Json::Array));
-        let error_ok = self.error.is_none_or(|error| error.kind == Json::Object);
+        let id_ok = self.id.is_none_or(|id| matches!(id.kind, ValueKind::String | ValueKind::Number | ValueKind::Null));
+        let params_ok = self.params.is_none_or(|params| matches!(params.kind, ValueKind::Object | ValueKind::Array));
+        let error_ok = self.error.is_none_or(|error| error.kind == ValueKind::Object);
         let shape = match self.kind {
             Kind::Request | Kind::Notification => self.result.is_none() && self.error.is_none() && params_ok,
             Kind::Response => self.result.is_some() != self.error.is_some() && error_ok,
@@ -262,7 +262,7 @@ pub(crate) fn is_version_2<const N: usize>(message: &Message, paths: &Paths<N>) 
 }
 
 fn is_string(found: &Found) -> bool {
-    found.kind == Json::String
+    found.kind == ValueKind::String
 }
 
 /// Whether a value has been read to its end.

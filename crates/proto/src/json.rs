@@ -20,7 +20,7 @@ pub use number::{Number, number};
 pub use paths::{Found, Path, Paths, Span, find};
 pub use text::{Compactor, escape_into, escaped_len, string, unescape};
 pub use utf8::Utf8;
-pub use visit::{Kind, Visit};
+pub use visit::{ValueKind, Visit};
 
 #[cfg(test)]
 mod tests;

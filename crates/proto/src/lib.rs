@@ -68,12 +68,12 @@ pub mod cep22;
 mod clock;
 mod envelope;
 mod error;
+mod event_queue;
 pub mod json;
 mod limits;
 mod line;
 mod machine;
 mod message;
-mod outbox;
 mod outgoing;
 mod pace;
 pub mod plain;
@@ -91,5 +91,5 @@ pub use machine::{
     Capacity, Event, Input, Lane, Machine, Measure, Meta, Overhead, Progress, Receipt, Refusal, Subject, Tag, Ticket,
     Transmit,
 };
-pub use message::{Message, Shared};
+pub use message::{Message, SharedMessage};
 pub use rpc::MESSAGE_TOO_LARGE;

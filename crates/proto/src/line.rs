@@ -4,9 +4,9 @@ use bytes::Bytes;
 
 use crate::envelope::Envelope;
 use crate::error::{LineFault, Violation};
+use crate::event_queue::EventQueue;
 use crate::machine::Event;
 use crate::message::{Message, len64};
-use crate::outbox::Outbox;
 use crate::outgoing::check;
 use crate::rpc;
 use crate::salvage::Salvage;
@@ -55,18 +55,18 @@ pub(crate) fn report(
     (line, bytes): (u64, &Bytes),
     (why, meant): (LineFault, &[Salvage]),
     mut ordinal: impl FnMut() -> u64,
-    outbox: &mut Outbox,
+    events: &mut EventQueue,
 ) -> Vec<Message> {
     let answered = meant.iter().all(|meant| meant.id.is_some());
     let violation = Violation::BadLine { line, bytes: len64(bytes.len()), why, answered };
     let (asked, told): (Vec<_>, Vec<_>) = meant.iter().partition(|meant| meant.is_asked());
     let mut replies: Vec<_> =
         told.iter().filter_map(|told| Some(rpc::receive_failed(told.id.as_ref()?, &violation))).collect();
-    outbox.count(violation.name());
+    events.count(violation.name());
     // With nobody here to hear of it, it is told all the same.
     let last = replies.pop();
     for reply in replies.into_iter().map(Some).chain([last]) {
-        outbox.event(Event::ReceiveFailed { ordinal: ordinal(), violation: violation.clone(), reply });
+        events.push(Event::ReceiveFailed { ordinal: ordinal(), violation: violation.clone(), reply });
     }
     asked.iter().filter_map(|asked| Some(rpc::refused(asked.id.as_ref()?, &violation))).collect()
 }
@@ -113,32 +113,32 @@ mod tests {
             br#"[{"jsonrpc":"2.0","id":1,"method":"m"},{"jsonrpc":"2.0","id":"a","result":1},{"jsonrpc":"2.0","id":"b","error":{}}]"#,
         );
         let Line::Bad(why, meant) = read(&line) else { panic!("no batch") };
-        let (mut outbox, mut ordinals) = (Outbox::default(), 0..);
-        let answers = report((7, &line), (why, &meant), || ordinals.next().unwrap(), &mut outbox);
+        let (mut events, mut ordinals) = (EventQueue::default(), 0..);
+        let answers = report((7, &line), (why, &meant), || ordinals.next().unwrap(), &mut events);
         let text = |message: &Message| String::from_utf8(message.to_bytes().to_vec()).unwrap();
         assert_eq!(answers.len(), 1);
         assert!(
             text(&answers[0]).starts_with(r#"{"jsonrpc":"2.0","id":1,"error":{"code":-32600,"message":"line 7, of "#)
         );
         for (ordinal, id) in [(0, "a"), (1, "b")] {
-            let Some(Event::ReceiveFailed { ordinal: got, violation, reply: Some(reply) }) = outbox.poll_event() else {
+            let Some(Event::ReceiveFailed { ordinal: got, violation, reply: Some(reply) }) = events.poll_event() else {
                 panic!("{id}")
             };
             assert_eq!((got, violation.name()), (ordinal, "line-batch"));
             assert!(text(&reply).starts_with(&format!(r#"{{"jsonrpc":"2.0","id":"{id}","error":{{"code":-32603"#)));
         }
-        assert!(outbox.poll_event().is_none());
-        assert_eq!(outbox.counters().count("line-batch"), 1);
+        assert!(events.poll_event().is_none());
+        assert_eq!(events.counters().count("line-batch"), 1);
     }
 
     #[test]
     fn what_nobody_waits_for_is_told_as_lost() {
         let line = Bytes::from_static(br#"{"jsonrpc":"2.0","method":"m","params":NaN}"#);
         let Line::Bad(why, meant) = read(&line) else { panic!("a message") };
-        let mut outbox = Outbox::default();
-        assert!(report((1, &line), (why, &meant), || 0, &mut outbox).is_empty());
+        let mut events = EventQueue::default();
+        assert!(report((1, &line), (why, &meant), || 0, &mut events).is_empty());
         let Some(Event::ReceiveFailed { violation: Violation::BadLine { answered: false, .. }, reply: None, .. }) =
-            outbox.poll_event()
+            events.poll_event()
         else {
             panic!("not told")
         };

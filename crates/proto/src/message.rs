@@ -21,7 +21,7 @@ pub struct Message {
     parts: Arc<[Bytes]>,
     len: usize,
     /// What this message is a copy of, if it goes to many.
-    shared: Option<Arc<Shared>>,
+    shared: Option<Arc<SharedMessage>>,
     /// It was checked as it arrived: it is nested no deeper than this.
     checked_depth: Option<u32>,
 }
@@ -60,14 +60,14 @@ impl Edit {
 
 /// A message for many peers. Its base64 text is made once, when the first of them gets it in segments, and kept while
 /// anybody has the message.
-pub struct Shared {
+pub struct SharedMessage {
     message: Message,
     coded: OnceLock<Bytes>,
     /// It is nested no deeper than this.
     depth: OnceLock<u64>,
 }
 
-impl Shared {
+impl SharedMessage {
     /// A message that will go to many.
     #[must_use]
     pub const fn new(message: Message) -> Self {
@@ -244,7 +244,7 @@ impl fmt::Debug for Message {
     }
 }
 
-impl fmt::Debug for Shared {
+impl fmt::Debug for SharedMessage {
     /// As of its message: its text says as much as the bytes.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.message.fmt(f)
@@ -253,14 +253,14 @@ impl fmt::Debug for Shared {
 
 /// Reads a message from front to back in runs of at most a given length.
 #[derive(Debug, Clone)]
-pub(crate) struct Reader {
+pub(crate) struct MessageReader {
     message: Message,
     part: usize,
     at: usize,
     done: usize,
 }
 
-impl Reader {
+impl MessageReader {
     pub(crate) const fn new(message: Message) -> Self {
         Self { message, part: 0, at: 0, done: 0 }
     }
@@ -365,7 +365,7 @@ mod tests {
     fn take_gives_runs_in_whole_units_across_pieces() {
         let message = rope(&["a", "bcdefg", "hi", "jklmnopq"]);
         for scratch_len in [3, 4, 7, 64] {
-            let mut reader = Reader::new(message.clone());
+            let mut reader = MessageReader::new(message.clone());
             let mut scratch = vec![0; scratch_len];
             let mut runs = Vec::new();
             reader.take(10, 3, &mut scratch, |run| runs.push(run.to_vec()));
@@ -382,7 +382,7 @@ mod tests {
     fn debug_shows_sizes_and_no_bytes() {
         let secret = rope(&["secret", "s"]);
         assert_eq!(format!("{secret:?}"), "Message(7 bytes in 2)");
-        let shared = Arc::new(Shared::new(secret));
+        let shared = Arc::new(SharedMessage::new(secret));
         assert!(shared.message().coded(|_| Bytes::from_static(b"coded")).is_some());
         assert_eq!(format!("{shared:?} {:?}", shared.message()), "Message(7 bytes in 2) Message(7 bytes in 2)");
     }

@@ -7,17 +7,17 @@ use sha2::{Digest, Sha256};
 
 use crate::envelope::{ENVELOPE, Envelope, Kind};
 use crate::error::{Over, SendError, Violation};
+use crate::event_queue::EventQueue;
 use crate::json::{self, Compactor, Path, Paths, Scanner};
 use crate::limits::Limits;
 use crate::machine::{Capacity, Event, Input, Lane, Measure, Meta, Progress, Subject, Tag, Ticket, Transmit};
-use crate::message::{Message, Reader, len64};
-use crate::outbox::Outbox;
+use crate::message::{Message, MessageReader, len64};
 use crate::queue::{LaneKey, Order, Queue};
 use crate::rpc;
 use crate::salvage::Salvage;
 
 /// How much of a message is looked at first: enough for the envelope of most.
-const FIRST_LOOK: usize = 512;
+const FIRST_SCAN: usize = 512;
 /// Answers to requests that were no messages which may wait. Past them, the peer is not read.
 const MAX_ANSWERS: usize = 64;
 /// All messages that are not free: one lane.
@@ -48,11 +48,11 @@ impl Outgoing {
     }
 
     /// A frame of this message for the link, after which `done` bytes of the message have gone.
-    pub(crate) fn frame(&self, tag: Tag, bytes: impl Into<Message>, done: usize, outbox: &mut Outbox) -> Transmit {
+    pub(crate) fn frame(&self, tag: Tag, bytes: impl Into<Message>, done: usize, events: &mut EventQueue) -> Transmit {
         let (done, total) = (len64(done), len64(self.message.len()));
         match self.ticket {
-            Some(ticket) if done >= total => outbox.event(Event::Sent { ticket }),
-            Some(ticket) => outbox.progress(Progress { subject: Subject::Outgoing(ticket), done, total }),
+            Some(ticket) if done >= total => events.push(Event::Sent { ticket }),
+            Some(ticket) => events.push_progress(Progress { subject: Subject::Outgoing(ticket), done, total }),
             None => {}
         }
         Transmit::Frame { tag, bytes: bytes.into(), meta: self.meta.clone() }
@@ -61,30 +61,30 @@ impl Outgoing {
     /// Reports that this is not sent. A request's caller gets an error in the event; for a response, returns the
     /// error that the peer must get in its place.
     #[must_use]
-    pub(crate) fn fail(self, error: SendError, outbox: &mut Outbox) -> Option<Self> {
+    pub(crate) fn fail(self, error: SendError, events: &mut EventQueue) -> Option<Self> {
         let Some(ticket) = self.ticket else {
-            outbox.count(error.name());
+            events.count(error.name());
             return None;
         };
         let (kind, id) = self.named();
         let answer = id.map(|id| rpc::send_failed(&id, &error));
         // Whatever has an id and no method was meant as an answer.
         let (instead, reply) = if kind == Kind::Request { (None, answer) } else { (answer, None) };
-        outbox.send_failed(ticket, error, reply);
+        events.send_failed(ticket, error, reply);
         instead.map(|message| Self::new(None, message, self.meta))
     }
 }
 
 /// Takes what comes after the end: a message to send fails, all else means nothing any more.
-pub(crate) fn too_late(input: Input, outbox: &mut Outbox) {
+pub(crate) fn too_late(input: Input, events: &mut EventQueue) {
     if let Input::Send { ticket, message, meta, .. } = input {
-        let _ = Outgoing::new(Some(ticket), message, meta).fail(SendError::Disconnected, outbox);
+        let _ = Outgoing::new(Some(ticket), message, meta).fail(SendError::Disconnected, events);
     }
 }
 
 /// Messages that wait, and those under way as a `G`: in order, except those marked free.
 #[derive(Debug)]
-pub(crate) struct Waiting<G> {
+pub(crate) struct SendQueue<G> {
     pub(crate) limits: Limits,
     /// The link ends frames at line ends, so no message may contain one.
     pub(crate) one_line: bool,
@@ -94,10 +94,15 @@ pub(crate) struct Waiting<G> {
     pub(crate) last_tag: Tag,
 }
 
-impl<G> Waiting<G> {
+impl<G> SendQueue<G> {
     pub(crate) fn new(limits: Limits, one_line: bool) -> Self {
-        let (queue, answers) = (Queue::new(limits.max_queued_bytes), VecDeque::new());
-        Self { limits, one_line, queue, answers, last_tag: Tag::default() }
+        Self {
+            limits,
+            one_line,
+            queue: Queue::new(limits.max_queued_bytes),
+            answers: VecDeque::new(),
+            last_tag: Tag::default(),
+        }
     }
 
     /// Answers requests of the peer's that are no messages, or were given up.
@@ -116,15 +121,15 @@ impl<G> Waiting<G> {
     }
 
     /// Accepts a message of the application's, or refuses it.
-    pub(crate) fn accept(&mut self, ticket: Ticket, message: Message, lane: Lane, meta: Meta, outbox: &mut Outbox) {
+    pub(crate) fn accept(&mut self, ticket: Ticket, message: Message, lane: Lane, meta: Meta, events: &mut EventQueue) {
         let Some(message) = sendable(message.clone(), self.one_line) else {
-            return self.refuse(Outgoing::new(Some(ticket), message, meta), SendError::NotJsonRpc, outbox);
+            return self.refuse(Outgoing::new(Some(ticket), message, meta), SendError::NotJsonRpc, events);
         };
         // What the peer takes is unknown; what we would take is the best guess.
         let (size, limit) = (len64(message.len()), self.limits.max_message_bytes);
         let order = if lane == Lane::Free { Order::Free } else { IN_ORDER };
         let out = Outgoing::new(Some(ticket), message, meta);
-        let accepted = if outbox.is_closed() {
+        let accepted = if events.is_closed() {
             Err((out, SendError::Disconnected))
         } else if size > limit {
             Err((out, SendError::TooLarge(Over { size, limit })))
@@ -134,15 +139,15 @@ impl<G> Waiting<G> {
             self.queue.push(out, size, order)
         };
         if let Err((out, error)) = accepted {
-            self.refuse(out, error, outbox);
+            self.refuse(out, error, events);
         }
     }
 
     /// Fails a message. What the peer gets in place of a response goes in order, as a barrier because those are exempt
     /// from the queue's limit: without it the peer waits for ever.
-    pub(crate) fn refuse(&mut self, out: Outgoing, error: SendError, outbox: &mut Outbox) {
-        if let Some(answer) = out.fail(error, outbox)
-            && !outbox.is_closed()
+    pub(crate) fn refuse(&mut self, out: Outgoing, error: SendError, events: &mut EventQueue) {
+        if let Some(answer) = out.fail(error, events)
+            && !events.is_closed()
         {
             let size = len64(answer.message.len());
             let _ = self.queue.push(answer, size, Order::Barrier);
@@ -150,27 +155,27 @@ impl<G> Waiting<G> {
     }
 
     /// Fails everything that has not gone out whole. Nobody is left to get an answer.
-    pub(crate) fn abandon(&mut self, message_of: impl Fn(G) -> Outgoing, outbox: &mut Outbox) {
+    pub(crate) fn abandon(&mut self, message_of: impl Fn(G) -> Outgoing, events: &mut EventQueue) {
         self.answers.clear();
         let (waiting, under_way) = self.queue.clear();
         for out in under_way.into_iter().map(message_of).chain(waiting) {
-            let _ = out.fail(SendError::Disconnected, outbox);
+            let _ = out.fail(SendError::Disconnected, events);
         }
     }
 }
 
 /// What a message is, as far as it was looked at.
 #[derive(Debug)]
-pub(crate) struct Look<const N: usize> {
+pub(crate) struct Scan<const N: usize> {
     pub(crate) envelope: Envelope,
-    pub(crate) looks: Paths<N>,
+    pub(crate) paths: Paths<N>,
     /// Whether all of it was looked at, and is JSON.
     pub(crate) whole: bool,
     /// How many bytes were looked at.
     pub(crate) seen: usize,
 }
 
-impl<const N: usize> Look<N> {
+impl<const N: usize> Scan<N> {
     /// Looks at the front of a message until `enough` is seen; at all of it if need be. `paths` begin with those of the
     /// envelope.
     pub(crate) fn new(
@@ -189,24 +194,24 @@ impl<const N: usize> Look<N> {
         enough: impl Fn(&Self) -> bool,
     ) -> Result<Self, Violation> {
         let mut scanner = Scanner::with_max_depth(Paths::new(paths), max_depth);
-        let mut reader = Reader::new(message.clone());
-        let mut size = FIRST_LOOK;
+        let mut reader = MessageReader::new(message.clone());
+        let mut size = FIRST_SCAN;
         while reader.left() > 0 {
             scanner.feed(reader.run(size)).map_err(|error| Violation::of_frame(error, max_depth))?;
             size = size.saturating_mul(4);
             if reader.left() > 0
-                && let Ok(look) = Self::of(scanner.visitor().clone(), reader.done(), false)
-                && enough(&look)
+                && let Ok(scan) = Self::of(scanner.visitor().clone(), reader.done(), false)
+                && enough(&scan)
             {
-                return Ok(look);
+                return Ok(scan);
             }
         }
         Self::of(scanner.finish().map_err(|error| Violation::of_frame(error, max_depth))?, reader.done(), true)
     }
 
-    fn of(looks: Paths<N>, seen: usize, whole: bool) -> Result<Self, Violation> {
-        let envelope = Envelope::read(&looks)?;
-        Ok(Self { envelope: if whole { envelope } else { envelope.of_front() }, looks, whole, seen })
+    fn of(paths: Paths<N>, seen: usize, whole: bool) -> Result<Self, Violation> {
+        let envelope = Envelope::read(&paths)?;
+        Ok(Self { envelope: if whole { envelope } else { envelope.of_front() }, paths, whole, seen })
     }
 }
 
@@ -269,58 +274,58 @@ fn sendable(message: Message, one_line: bool) -> Option<Message> {
         message.slices().for_each(|part| compactor.feed(&mut line, part));
         return Some(Message::from(line));
     }
-    let look = Look::new(&message, &ENVELOPE, |look| look.envelope.has_kind()).ok()?;
+    let scan = Scan::new(&message, &ENVELOPE, |scan| scan.envelope.has_kind()).ok()?;
     let last = message.parts().last().and_then(|part| part.last())?;
     let ends = *last == b'}' || last.is_ascii_whitespace();
-    (ends && (!look.whole || look.envelope.is_valid(&message, &look.looks))).then_some(message)
+    (ends && (!scan.whole || scan.envelope.is_valid(&message, &scan.paths))).then_some(message)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn waiting(texts: &[&'static str]) -> (Waiting<Outgoing>, Outbox) {
-        let (mut waiting, mut outbox) = (Waiting::new(Limits::default(), true), Outbox::default());
+    fn waiting(texts: &[&'static str]) -> (SendQueue<Outgoing>, EventQueue) {
+        let (mut waiting, mut events) = (SendQueue::new(Limits::default(), true), EventQueue::default());
         for text in texts {
-            waiting.accept(Ticket(1), Message::from(*text), Lane::Auto, Meta::default(), &mut outbox);
+            waiting.accept(Ticket(1), Message::from(*text), Lane::Auto, Meta::default(), &mut events);
         }
-        (waiting, outbox)
+        (waiting, events)
     }
 
     /// The only message that waits.
-    fn only(text: &'static str) -> (Outgoing, Outbox) {
-        let (mut waiting, outbox) = waiting(&[text]);
-        (waiting.queue.clear().0.pop().unwrap(), outbox)
+    fn only(text: &'static str) -> (Outgoing, EventQueue) {
+        let (mut waiting, events) = waiting(&[text]);
+        (waiting.queue.clear().0.pop().unwrap(), events)
     }
 
     const TOO_LARGE: SendError = SendError::TooLarge(Over { size: 9, limit: 5 });
 
     #[test]
     fn a_failed_request_is_answered_to_its_caller_and_a_failed_response_to_the_peer() {
-        let (request, mut outbox) = only(r#"{"jsonrpc":"2.0","id":"q","method":"m"}"#);
-        assert!(request.fail(TOO_LARGE, &mut outbox).is_none());
-        let Some(Event::SendFailed { ticket: Ticket(1), error: TOO_LARGE, reply: Some(reply) }) = outbox.poll_event()
+        let (request, mut events) = only(r#"{"jsonrpc":"2.0","id":"q","method":"m"}"#);
+        assert!(request.fail(TOO_LARGE, &mut events).is_none());
+        let Some(Event::SendFailed { ticket: Ticket(1), error: TOO_LARGE, reply: Some(reply) }) = events.poll_event()
         else {
             panic!("no failure")
         };
         assert_eq!(reply, rpc::send_failed(b"\"q\"", &TOO_LARGE));
 
-        let (response, mut outbox) = only(r#"{"jsonrpc":"2.0","id":7,"result":1}"#);
-        let instead = response.fail(TOO_LARGE, &mut outbox).unwrap();
+        let (response, mut events) = only(r#"{"jsonrpc":"2.0","id":7,"result":1}"#);
+        let instead = response.fail(TOO_LARGE, &mut events).unwrap();
         assert_eq!((&instead.message, instead.ticket), (&rpc::send_failed(b"7", &TOO_LARGE), None));
-        assert!(matches!(outbox.poll_event(), Some(Event::SendFailed { reply: None, .. })));
-        assert!(instead.fail(SendError::Disconnected, &mut outbox).is_none());
-        assert!(outbox.poll_event().is_none(), "an answer of ours has no ticket to report");
-        assert_eq!(outbox.counters().count("send-disconnected"), 1);
+        assert!(matches!(events.poll_event(), Some(Event::SendFailed { reply: None, .. })));
+        assert!(instead.fail(SendError::Disconnected, &mut events).is_none());
+        assert!(events.poll_event().is_none(), "an answer of ours has no ticket to report");
+        assert_eq!(events.counters().count("send-disconnected"), 1);
     }
 
     #[test]
     fn a_failed_notification_and_a_response_without_an_id_are_reported_and_counted() {
         for text in [r#"{"jsonrpc":"2.0","method":"m"}"#, r#"{"jsonrpc":"2.0","id":null,"error":{}}"#] {
-            let (out, mut outbox) = only(text);
-            assert!(out.fail(TOO_LARGE, &mut outbox).is_none());
-            assert!(matches!(outbox.poll_event(), Some(Event::SendFailed { reply: None, .. })));
-            assert_eq!(outbox.counters().count("send-too-large"), 1);
+            let (out, mut events) = only(text);
+            assert!(out.fail(TOO_LARGE, &mut events).is_none());
+            assert!(matches!(events.poll_event(), Some(Event::SendFailed { reply: None, .. })));
+            assert_eq!(events.counters().count("send-too-large"), 1);
         }
     }
 
@@ -332,10 +337,10 @@ mod tests {
         let broken = long("{\"jsonrpc\":\"2.0\",\"method\":\"m\",\"params\":[\"\n", "\"]}");
         let no_kind = long(r#"{"jsonrpc":"2.0","text":""#, "\"}");
         for text in texts.into_iter().chain([cut_off, broken, no_kind]) {
-            let (mut waiting, mut outbox) = waiting(&[]);
-            waiting.accept(Ticket(1), text.clone().into(), Lane::Auto, Meta::default(), &mut outbox);
+            let (mut waiting, mut events) = waiting(&[]);
+            waiting.accept(Ticket(1), text.clone().into(), Lane::Auto, Meta::default(), &mut events);
             assert!(!waiting.queue.has_waiting(), "{}", &text[..text.len().min(60)]);
-            assert!(matches!(outbox.poll_event(), Some(Event::SendFailed { error: SendError::NotJsonRpc, .. })));
+            assert!(matches!(events.poll_event(), Some(Event::SendFailed { error: SendError::NotJsonRpc, .. })));
         }
     }
 
@@ -354,7 +359,7 @@ mod tests {
     #[test]
     fn a_look_stops_when_it_has_seen_enough_and_sees_all_of_what_is_short() {
         let long = |front: &str| Message::from(format!(r#"{front}"{}"}}"#, "x".repeat(100_000)));
-        let look = |message: &Message| Look::new(message, &ENVELOPE, |look| look.envelope.is_final()).unwrap();
+        let scan = |message: &Message| Scan::new(message, &ENVELOPE, |scan| scan.envelope.is_final()).unwrap();
         for (front, whole, kind) in [
             (r#"{"id":1,"method":"m","params":"#, false, Kind::Request),
             (r#"{"id":1,"result":"#, false, Kind::Response),
@@ -362,21 +367,21 @@ mod tests {
             (r#"{"method":"m","id":"#, true, Kind::Request),
         ] {
             let message = long(front);
-            let look = look(&message);
-            assert_eq!((look.whole, look.envelope.kind()), (whole, kind), "{front}");
+            let scan = scan(&message);
+            assert_eq!((scan.whole, scan.envelope.kind()), (whole, kind), "{front}");
         }
-        let look = look(&Message::from(r#"{"id":1,"result":2}"#));
-        assert!(look.whole && look.envelope.kind() == Kind::Response);
+        let scan = scan(&Message::from(r#"{"id":1,"result":2}"#));
+        assert!(scan.whole && scan.envelope.kind() == Kind::Response);
     }
 
     #[test]
     fn what_waits_when_the_link_ends_is_told_and_nothing_is_kept_for_the_peer() {
         let answer = r#"{"jsonrpc":"2.0","id":7,"result":1}"#;
-        let (mut waiting, mut outbox) = waiting(&[answer, answer]);
-        outbox.close(crate::error::CloseReason::Normal);
-        waiting.abandon(|out| out, &mut outbox);
-        waiting.accept(Ticket(2), answer.into(), Lane::Auto, Meta::default(), &mut outbox);
-        assert_eq!(outbox.counters().count("send-disconnected"), 3);
+        let (mut waiting, mut events) = waiting(&[answer, answer]);
+        events.close(crate::error::CloseReason::Normal);
+        waiting.abandon(|out| out, &mut events);
+        waiting.accept(Ticket(2), answer.into(), Lane::Auto, Meta::default(), &mut events);
+        assert_eq!(events.counters().count("send-disconnected"), 3);
         assert!(!waiting.queue.has_waiting());
     }
 }

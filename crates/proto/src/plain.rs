@@ -7,12 +7,12 @@ use bytes::Bytes;
 
 use crate::envelope::{ENVELOPE, Envelope};
 use crate::error::{CloseReason, Counters, Over, SendError, Violation};
+use crate::event_queue::EventQueue;
 use crate::limits::Limits;
 use crate::line::{self, Line};
 use crate::machine::{Capacity, Event, Input, Machine, Meta, Transmit};
 use crate::message::{Message, len64};
-use crate::outbox::Outbox;
-use crate::outgoing::{Look, Outgoing, Waiting, check, measure};
+use crate::outgoing::{Outgoing, Scan, SendQueue, check, measure};
 use crate::queue::{Finish, Fit, Pick};
 
 /// How much of a message is looked at for its id, where only the front is.
@@ -36,30 +36,36 @@ pub struct Config {
 pub struct Connection {
     link: Capacity,
     front_only: bool,
-    waiting: Waiting<Outgoing>,
+    outgoing: SendQueue<Outgoing>,
     ordinals: u64,
     lines: u64,
-    outbox: Outbox,
+    events: EventQueue,
 }
 
 impl Connection {
     /// A connection that has seen nothing yet.
     #[must_use]
     pub fn new(config: Config) -> Self {
-        let (link, waiting) = (Capacity::of(u64::MAX), Waiting::new(config.limits, config.one_line));
-        Self { link, front_only: config.front_only, waiting, ordinals: 0, lines: 0, outbox: Outbox::default() }
+        Self {
+            link: Capacity::of(u64::MAX),
+            front_only: config.front_only,
+            outgoing: SendQueue::new(config.limits, config.one_line),
+            ordinals: 0,
+            lines: 0,
+            events: EventQueue::default(),
+        }
     }
 
     fn receive(&mut self, bytes: Bytes, meta: Meta) -> Result<(), Violation> {
-        Over::check(len64(bytes.len()), self.waiting.limits.max_message_bytes).map_err(Violation::FrameTooLarge)?;
-        let max_depth = self.waiting.limits.max_depth;
-        if self.waiting.one_line {
+        Over::check(len64(bytes.len()), self.outgoing.limits.max_message_bytes).map_err(Violation::FrameTooLarge)?;
+        let max_depth = self.outgoing.limits.max_depth;
+        if self.outgoing.one_line {
             self.line(&bytes, meta);
             return Ok(());
         }
         let message = Message::from(bytes);
         if self.front_only {
-            let envelope = Look::new(&message, &ENVELOPE, is_enough)?.envelope;
+            let envelope = Scan::new(&message, &ENVELOPE, is_enough)?.envelope;
             self.deliver(message, Box::new(envelope), meta);
         } else {
             let envelope = check(&message, max_depth)?;
@@ -71,28 +77,28 @@ impl Connection {
     /// Takes a line. Whoever wrote it may be any program, so all of it is looked at.
     fn line(&mut self, bytes: &Bytes, meta: Meta) {
         self.lines = self.lines.saturating_add(1);
-        match Line::read(bytes, self.waiting.limits.max_depth) {
+        match Line::read(bytes, self.outgoing.limits.max_depth) {
             Line::Message(message, envelope) => self.deliver(message, envelope, meta),
             Line::Bad(why, meant) => {
                 let (ordinals, line) = (&mut self.ordinals, (self.lines, bytes));
-                let answers = line::report(line, (why, &meant), || next(ordinals), &mut self.outbox);
-                self.waiting.answer(answers);
+                let answers = line::report(line, (why, &meant), || next(ordinals), &mut self.events);
+                self.outgoing.answer(answers);
             }
             Line::Log(line) => {
-                self.outbox.count("line-that-is-no-message");
-                self.outbox.event(Event::Line(line));
+                self.events.count("line-that-is-no-message");
+                self.events.push(Event::Line(line));
             }
         }
     }
 
     fn deliver(&mut self, message: Message, envelope: Box<Envelope>, meta: Meta) {
         let ordinal = next(&mut self.ordinals);
-        self.outbox.event(Event::Message { message, envelope, ordinal, meta });
+        self.events.push(Event::Message { message, envelope, ordinal, meta });
     }
 
     fn close(&mut self, reason: CloseReason) {
-        self.outbox.close(reason);
-        self.waiting.abandon(|out| out, &mut self.outbox);
+        self.events.close(reason);
+        self.outgoing.abandon(|out| out, &mut self.events);
     }
 }
 
@@ -100,9 +106,9 @@ impl Machine for Connection {
     fn handle(&mut self, input: Input, _: Instant) {
         match input {
             Input::Send { ticket, message, lane, meta } => {
-                self.waiting.accept(ticket, message, lane, meta, &mut self.outbox);
+                self.outgoing.accept(ticket, message, lane, meta, &mut self.events);
             }
-            _ if self.outbox.is_closed() => {}
+            _ if self.events.is_closed() => {}
             Input::Frame { bytes, meta } => self.receive(bytes, meta).unwrap_or_else(|why| self.close(why.into())),
             Input::Capacity(link) => self.link = link,
             Input::Close(reason) => self.close(reason),
@@ -111,29 +117,29 @@ impl Machine for Connection {
     }
 
     fn poll_transmit(&mut self, now: Instant) -> Option<Transmit> {
-        while let Some(answer) = self.waiting.next_answer() {
+        while let Some(answer) = self.outgoing.next_answer() {
             let message = answer.message.clone();
             if self.link.fits(measure(&message, &self.link)) {
-                let (tag, done) = (self.waiting.last_tag.next(), message.len());
-                return Some(answer.frame(tag, message, done, &mut self.outbox));
+                let (tag, done) = (self.outgoing.last_tag.next(), message.len());
+                return Some(answer.frame(tag, message, done, &mut self.events));
             }
-            self.outbox.count("answer-too-large");
+            self.events.count("answer-too-large");
         }
-        while let Some(Pick::Start(entry)) = self.waiting.queue.pick(now, 0, Finish::InOrder, |_| Fit::Frame) {
+        while let Some(Pick::Start(entry)) = self.outgoing.queue.pick(now, 0, Finish::InOrder, |_| Fit::Frame) {
             let message = &entry.item.message;
             if self.link.fits(measure(message, &self.link)) {
-                let (tag, bytes, done) = (self.waiting.last_tag.next(), message.clone(), message.len());
-                return Some(entry.item.frame(tag, bytes, done, &mut self.outbox));
+                let (tag, bytes, done) = (self.outgoing.last_tag.next(), message.clone(), message.len());
+                return Some(entry.item.frame(tag, bytes, done, &mut self.events));
             }
             // What the peer gets in its place goes to the end, as if it had been sent now.
             let error = SendError::NoSegments(Over { size: len64(message.len()), limit: self.link.cap });
-            self.waiting.refuse(entry.item, error, &mut self.outbox);
+            self.outgoing.refuse(entry.item, error, &mut self.events);
         }
-        self.outbox.poll_transmit_close().map(Transmit::Close)
+        self.events.poll_transmit_close().map(Transmit::Close)
     }
 
     fn poll_event(&mut self) -> Option<Event> {
-        self.outbox.poll_event()
+        self.events.poll_event()
     }
 
     fn poll_timeout(&self) -> Option<Instant> {
@@ -144,18 +150,18 @@ impl Machine for Connection {
     fn wake_with(&mut self, _: &Waker) {}
 
     fn wants_frames(&self) -> bool {
-        self.waiting.may_read()
+        self.outgoing.may_read()
     }
 
     fn counters(&self) -> &Counters {
-        self.outbox.counters()
+        self.events.counters()
     }
 }
 
 /// Whether enough of a message has been seen, where only its front is looked at: what it is for sure, or what it seems to be.
 /// Most have their id in front.
-fn is_enough(look: &Look<{ ENVELOPE.len() }>) -> bool {
-    look.envelope.has_kind() && (look.envelope.has_id() || look.seen >= FRONT)
+fn is_enough(scan: &Scan<{ ENVELOPE.len() }>) -> bool {
+    scan.envelope.has_kind() && (scan.envelope.has_id() || scan.seen >= FRONT)
 }
 
 /// The next ordinal.

@@ -69,7 +69,7 @@ pub(crate) struct Rank {
 
 /// A message of which some segments have gone.
 #[derive(Debug)]
-struct Flight<G> {
+struct InFlight<G> {
     rank: Rank,
     /// When half of the receiver's time has passed, and when all of it has; `None` for never.
     late_at: Option<Instant>,
@@ -81,7 +81,7 @@ struct Flight<G> {
 /// What goes next.
 #[derive(Debug)]
 pub(crate) enum Pick<T> {
-    /// This message starts. If it needs a group, say what became of it with [`Queue::launch`] or [`Queue::settle`].
+    /// This message starts. If it needs a group, say what became of it with [`Queue::begin_group`] or [`Queue::settle`].
     Start(Entry<T>),
     /// The flight at this place goes on.
     Continue(usize),
@@ -93,7 +93,7 @@ pub(crate) struct Queue<T, G> {
     urgent: VecDeque<Entry<T>>,
     ordered: VecDeque<Entry<T>>,
     free: VecDeque<Entry<T>>,
-    flights: Vec<Flight<G>>,
+    flights: Vec<InFlight<G>>,
     /// Accept numbers of barriers that have not finished, oldest first.
     barriers: VecDeque<u64>,
     queued_bytes: u64,
@@ -186,10 +186,10 @@ impl<T, G> Queue<T, G> {
     }
 
     /// A message that was picked is now under way as a group, and its first segment goes: its place.
-    pub(crate) fn launch(&mut self, rank: Rank, group: G, now: Instant, timeout: Duration) -> usize {
+    pub(crate) fn begin_group(&mut self, rank: Rank, group: G, now: Instant, timeout: Duration) -> usize {
         self.turns = self.turns.saturating_add(1);
         let late_at = timeout.checked_div(2).and_then(|half| now.checked_add(half));
-        self.flights.push(Flight { rank, late_at, due: now.checked_add(timeout), turn: self.turns, group });
+        self.flights.push(InFlight { rank, late_at, due: now.checked_add(timeout), turn: self.turns, group });
         self.flights.len().saturating_sub(1)
     }
 
@@ -204,7 +204,7 @@ impl<T, G> Queue<T, G> {
     }
 
     /// The flight at `place` has sent its last segment.
-    pub(crate) fn land(&mut self, place: usize) {
+    pub(crate) fn finish_group(&mut self, place: usize) {
         if place < self.flights.len() {
             let flight = self.flights.swap_remove(place);
             self.settle(flight.rank);
@@ -269,21 +269,21 @@ impl<T, G> Queue<T, G> {
     }
 
     /// Where the oldest message that may start and fits as `want` waits.
-    fn oldest(&self, head: Option<(Fit, u64)>, want: Fit, fit: impl Fn(&T) -> Fit) -> Option<Place> {
+    fn oldest(&self, head: Option<(Fit, u64)>, want: Fit, fit: impl Fn(&T) -> Fit) -> Option<Position> {
         let free = self
             .free
             .iter()
             .enumerate()
             .find(|(_, entry)| self.passes_barriers(entry) && fit(&entry.item) == want)
-            .map(|(i, entry)| (entry.rank.accepted, Place::Free(i)));
-        let head = head.filter(|(fit, _)| *fit == want).map(|(_, accepted)| (accepted, Place::Ordered));
+            .map(|(i, entry)| (entry.rank.accepted, Position::Free(i)));
+        let head = head.filter(|(fit, _)| *fit == want).map(|(_, accepted)| (accepted, Position::Ordered));
         free.into_iter().chain(head).min_by_key(|(accepted, _)| *accepted).map(|(_, place)| place)
     }
 
-    fn remove(&mut self, place: Place) -> Option<Entry<T>> {
+    fn remove(&mut self, place: Position) -> Option<Entry<T>> {
         let entry = match place {
-            Place::Ordered => self.ordered.pop_front(),
-            Place::Free(i) => self.free.remove(i),
+            Position::Ordered => self.ordered.pop_front(),
+            Position::Free(i) => self.free.remove(i),
         }?;
         self.queued_bytes = self.queued_bytes.saturating_sub(entry.bytes);
         Some(entry)
@@ -306,7 +306,7 @@ impl<T, G> Queue<T, G> {
 
 /// Where a message waits that may start.
 #[derive(Debug, Clone, Copy)]
-enum Place {
+enum Position {
     Ordered,
     Free(usize),
 }

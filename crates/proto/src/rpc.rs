@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use crate::envelope::Envelope;
 use crate::error::{LineFault, SendError, Violation};
-use crate::json::{self, Found, Kind as Json, Path, Paths, Scanner, Utf8};
+use crate::json::{self, Found, Path, Paths, Scanner, Utf8, ValueKind};
 use crate::message::Message;
 use crate::recent::hash_of;
 
@@ -52,7 +52,7 @@ pub(crate) fn read_frame<const N: usize>(
 
 /// The string that was found, unescaped; `None` if it is none, or only its beginning has been seen.
 pub(crate) fn string<'a>(message: &'a Message, found: Option<Found>) -> Option<Cow<'a, str>> {
-    let found = found.filter(|found| found.kind == Json::String)?;
+    let found = found.filter(|found| found.kind == ValueKind::String)?;
     match message.read(found.span) {
         Cow::Borrowed(raw) => json::string(raw),
         Cow::Owned(raw) => json::string(&raw).map(|text| Cow::Owned(text.into_owned())),

@@ -31,12 +31,13 @@ impl Salvage {
 
     /// What a text was meant as; a batch is several. Empty if it is not a message by any sign: a line for the log.
     pub(crate) fn read(text: &[u8]) -> Vec<Self> {
-        let members = match text.trim_ascii_start().first() {
+        let member_depth = match text.trim_ascii_start().first() {
             Some(b'{') => 1,
             Some(b'[') => 2,
             _ => return Vec::new(),
         };
-        let mut reader = Reader { text, at: 0, depth: 0, members, item: Item::default(), found: Vec::new() };
+        let mut reader =
+            SalvageReader { text, at: 0, depth: 0, member_depth, members_seen: Members::default(), found: Vec::new() };
         reader.run();
         reader.found
     }
@@ -53,32 +54,32 @@ fn is_id(raw: &[u8]) -> bool {
     is_short && (json::string(raw).is_some() || json::number(raw) != Number::NotANumber)
 }
 
-struct Reader<'a> {
+struct SalvageReader<'a> {
     text: &'a [u8],
     at: usize,
     depth: usize,
     /// How deep the members of a message lie: deeper in a batch.
-    members: usize,
-    item: Item<'a>,
+    member_depth: usize,
+    members_seen: Members<'a>,
     found: Vec<Salvage>,
 }
 
 /// What was seen of one message.
 #[derive(Default)]
-struct Item<'a> {
+struct Members<'a> {
     has_version: bool,
     has_method: bool,
     has_answer: bool,
     id: Option<&'a [u8]>,
 }
 
-impl<'a> Reader<'a> {
+impl<'a> SalvageReader<'a> {
     fn run(&mut self) {
         while let Some(byte) = self.peek() {
             match byte {
                 b'"' => {
                     let key = self.string();
-                    if self.depth == self.members && self.is_colon() {
+                    if self.depth == self.member_depth && self.is_colon() {
                         self.member(key);
                     }
                 }
@@ -89,7 +90,7 @@ impl<'a> Reader<'a> {
                 b'}' | b']' => {
                     self.depth = self.depth.saturating_sub(1);
                     self.skip();
-                    if self.depth.saturating_add(1) == self.members {
+                    if self.depth.saturating_add(1) == self.member_depth {
                         self.finish();
                     }
                 }
@@ -108,18 +109,18 @@ impl<'a> Reader<'a> {
             Some(_) => self.word(),
         };
         match json::string(key).as_deref() {
-            Some("jsonrpc") => self.item.has_version = true,
-            Some("method") => self.item.has_method = json::string(value).is_some(),
+            Some("jsonrpc") => self.members_seen.has_version = true,
+            Some("method") => self.members_seen.has_method = json::string(value).is_some(),
             // As parsers do that take a key twice, the last one counts.
-            Some("id") => self.item.id = is_id(value).then_some(value),
-            Some("result") => self.item.has_answer = true,
-            Some("error") => self.item.has_answer |= value != b"null",
+            Some("id") => self.members_seen.id = is_id(value).then_some(value),
+            Some("result") => self.members_seen.has_answer = true,
+            Some("error") => self.members_seen.has_answer |= value != b"null",
             _ => {}
         }
     }
 
     fn finish(&mut self) {
-        let Item { has_version, has_method, has_answer, id } = std::mem::take(&mut self.item);
+        let Members { has_version, has_method, has_answer, id } = std::mem::take(&mut self.members_seen);
         let kind = match id {
             Some(_) if has_method => Kind::Request,
             Some(_) if has_answer => Kind::Response,

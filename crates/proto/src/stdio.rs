@@ -12,9 +12,9 @@ use self::receive::Receiver;
 use self::send::Sender;
 use crate::budget::Account;
 use crate::error::{CloseReason, Counters};
+use crate::event_queue::EventQueue;
 use crate::limits::Limits;
 use crate::machine::{Event, Input, Machine, Transmit};
-use crate::outbox::Outbox;
 
 /// Most frames of one message, either way: about 57 GiB of full ones, and 6 digits are enough for any index.
 const MAX_TOTAL: u32 = 1_000_000;
@@ -48,7 +48,7 @@ impl Config {
 pub struct Connection {
     sender: Sender,
     receiver: Receiver,
-    outbox: Outbox,
+    events: EventQueue,
 }
 
 impl Connection {
@@ -56,17 +56,17 @@ impl Connection {
     #[must_use]
     pub fn new(config: Config, account: Account) -> Self {
         let receiver = Receiver::new(config.limits, config.max_line_bytes, account);
-        Self { sender: Sender::new(config.limits, config.seed), receiver, outbox: Outbox::default() }
+        Self { sender: Sender::new(config.limits, config.seed), receiver, events: EventQueue::default() }
     }
 
     /// Sends the peer the errors that it gets in place of answers.
     fn answer(&mut self) {
-        self.sender.waiting.answer(self.receiver.replies.drain(..));
+        self.sender.outgoing.answer(self.receiver.replies.drain(..));
     }
 
     fn close(&mut self, reason: CloseReason) {
-        self.outbox.close(reason);
-        self.sender.waiting.abandon(|group| group.out, &mut self.outbox);
+        self.events.close(reason);
+        self.sender.outgoing.abandon(|group| group.out, &mut self.events);
         self.receiver.groups.clear();
     }
 }
@@ -75,11 +75,11 @@ impl Machine for Connection {
     fn handle(&mut self, input: Input, now: Instant) {
         match input {
             Input::Send { ticket, message, lane, meta } => {
-                self.sender.waiting.accept(ticket, message, lane, meta, &mut self.outbox);
+                self.sender.outgoing.accept(ticket, message, lane, meta, &mut self.events);
             }
-            _ if self.outbox.is_closed() => {}
+            _ if self.events.is_closed() => {}
             Input::Frame { bytes, meta } => {
-                self.receiver.line(bytes, meta, now, &mut self.outbox);
+                self.receiver.line(bytes, meta, now, &mut self.events);
                 self.answer();
             }
             Input::Capacity(link) => {
@@ -89,7 +89,7 @@ impl Machine for Connection {
             }
             Input::Paused(paused) => self.receiver.clock.pause(paused, now),
             Input::Timeout => {
-                self.receiver.timeout(now, &mut self.outbox);
+                self.receiver.timeout(now, &mut self.events);
                 self.answer();
             }
             Input::Close(reason) => self.close(reason),
@@ -98,12 +98,12 @@ impl Machine for Connection {
     }
 
     fn poll_transmit(&mut self, now: Instant) -> Option<Transmit> {
-        let line = self.sender.transmit(now, &mut self.outbox);
-        line.or_else(|| self.outbox.poll_transmit_close().map(Transmit::Close))
+        let line = self.sender.transmit(now, &mut self.events);
+        line.or_else(|| self.events.poll_transmit_close().map(Transmit::Close))
     }
 
     fn poll_event(&mut self) -> Option<Event> {
-        self.outbox.poll_event()
+        self.events.poll_event()
     }
 
     fn poll_timeout(&self) -> Option<Instant> {
@@ -115,11 +115,11 @@ impl Machine for Connection {
     }
 
     fn wants_frames(&self) -> bool {
-        self.sender.waiting.may_read()
+        self.sender.outgoing.may_read()
     }
 
     fn counters(&self) -> &Counters {
-        self.outbox.counters()
+        self.events.counters()
     }
 }
 

@@ -7,7 +7,7 @@
 mod sim {
     pub(crate) mod accounting;
     pub(crate) mod client;
-    pub(crate) mod end;
+    pub(crate) mod endpoint;
     pub(crate) mod faults;
     pub(crate) mod follow;
     pub(crate) mod host;

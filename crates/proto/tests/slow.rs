@@ -20,7 +20,7 @@ const RATES: [u64; 3] = [100_000, 300_000, 1_000_000];
 
 /// What passes one way.
 #[derive(Default)]
-struct Way {
+struct Direction {
     /// Frames on the link, each with the time at which its last byte arrives.
     frames: VecDeque<(Instant, Bytes)>,
     bytes: u64,
@@ -33,7 +33,7 @@ struct Way {
 struct World {
     ends: [Box<dyn Machine>; 2],
     /// What each end has sent and the other has not got.
-    ways: [Way; 2],
+    directions: [Direction; 2],
     events: [Vec<Event>; 2],
     rate: u64,
     now: Instant,
@@ -41,7 +41,7 @@ struct World {
 
 impl World {
     fn new(ends: [Box<dyn Machine>; 2], cap: u64, rate: u64, now: Instant) -> Self {
-        let mut world = Self { ends, ways: Default::default(), events: Default::default(), rate, now };
+        let mut world = Self { ends, directions: Default::default(), events: Default::default(), rate, now };
         world.ends.iter_mut().for_each(|end| end.handle(Input::Capacity(Capacity::of(cap)), now));
         world
     }
@@ -62,15 +62,15 @@ impl World {
             if self.events.iter().flatten().any(|event| matches!(event, Event::Closed(_))) {
                 return;
             }
-            let arrival = |way: &Way| way.frames.front().map(|(at, _)| *at);
-            let moves = self.ways.iter().filter_map(arrival).min();
+            let arrival = |direction: &Direction| direction.frames.front().map(|(at, _)| *at);
+            let moves = self.directions.iter().filter_map(arrival).min();
             let timeouts = self.ends.iter().filter_map(|end| end.poll_timeout());
             let Some(next) = moves.into_iter().chain(timeouts).min() else { return };
             self.now = self.now.max(next);
             // What has arrived is drained before a timeout is acted on.
             for to in 0..2 {
-                while let Some((_, frame)) = self.ways[1 - to].frames.pop_front_if(|(at, _)| *at <= self.now) {
-                    self.ways[1 - to].bytes -= frame.len() as u64;
+                while let Some((_, frame)) = self.directions[1 - to].frames.pop_front_if(|(at, _)| *at <= self.now) {
+                    self.directions[1 - to].bytes -= frame.len() as u64;
                     self.ends[to].handle(Input::frame(frame), self.now);
                 }
                 if self.ends[to].poll_timeout().is_some_and(|at| at <= self.now) {
@@ -82,16 +82,16 @@ impl World {
 
     /// Lets an end put frames on the link, as far as that takes them.
     fn fill(&mut self, end: usize) {
-        while self.ways[end].bytes < BUFFER {
+        while self.directions[end].bytes < BUFFER {
             match self.ends[end].poll_transmit(self.now) {
                 Some(Transmit::Frame { bytes, .. }) => {
-                    let (frame, way) = (bytes.to_bytes(), &mut self.ways[end]);
+                    let (frame, direction) = (bytes.to_bytes(), &mut self.directions[end]);
                     let time = Duration::from_secs_f64(frame.len() as f64 / self.rate as f64);
-                    let at = way.free_at.unwrap_or(self.now).max(self.now) + time;
-                    way.free_at = Some(at);
-                    way.bytes += frame.len() as u64;
-                    way.carried += frame.len() as u64;
-                    way.frames.push_back((at, frame));
+                    let at = direction.free_at.unwrap_or(self.now).max(self.now) + time;
+                    direction.free_at = Some(at);
+                    direction.bytes += frame.len() as u64;
+                    direction.carried += frame.len() as u64;
+                    direction.frames.push_back((at, frame));
                 }
                 Some(Transmit::Close(reason)) => {
                     // The other end's link tells it.
@@ -226,14 +226,14 @@ fn what_a_peer_with_less_time_cannot_take_is_begun_on_one_link_only_and_each_cal
     // Nobody knew the rate: the server gave the group up, and the next segment of it ended the link.
     let failed = first.failed(0);
     assert!(matches!(failed[..], [(SendError::Disconnected, Some(_))]), "{failed:?}");
-    assert!(first.ways[0].carried > 8_000_000);
+    assert!(first.directions[0].carried > 8_000_000);
 
     let later = first.now + Duration::from_secs(60);
     let mut second = to_impatient_server(&memories, 300_000, later);
-    let before = second.ways[0].carried;
+    let before = second.directions[0].carried;
     second.send(0, 2, request(2, SIZE));
     second.run();
-    assert_eq!(second.ways[0].carried, before, "nothing of it is sent");
+    assert_eq!(second.directions[0].carried, before, "nothing of it is sent");
     let failed = second.failed(0);
     let [(SendError::TooSlow { size, needed_ms, limit_ms, rate }, Some(reply))] = &failed[..] else {
         panic!("{failed:?}")

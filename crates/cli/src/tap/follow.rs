@@ -99,7 +99,7 @@ impl Follower {
             let text = message.read(at(path)?.span);
             json::string(&text).map(|text| text.chars().take(MAX_NAME).collect::<String>())
         };
-        let id: Option<String> = at(1).filter(|id| id.kind != json::Kind::Null).map(raw);
+        let id: Option<String> = at(1).filter(|id| id.kind != json::ValueKind::Null).map(raw);
         let method = text(0).or(method);
         let has_answer = at(5).is_some() || at(6).is_some();
         let kind = match (&method, &id, has_answer) {

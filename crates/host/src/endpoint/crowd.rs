@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, Weak};
 
-use breakbulk_proto::{Message, Shared};
+use breakbulk_proto::{Message, SharedMessage};
 
 use crate::lock::lock;
 use crate::log::Seq;
@@ -17,7 +17,7 @@ const MOST: usize = 8;
 
 /// The last large messages, as long as somebody is sending them.
 #[derive(Debug, Default)]
-pub(super) struct Crowd(Mutex<VecDeque<(Seq, Weak<Shared>)>>);
+pub(super) struct Crowd(Mutex<VecDeque<(Seq, Weak<SharedMessage>)>>);
 
 impl Crowd {
     /// The message that brings an entry, for one more client. Those after the first share what it is coded to: a client
@@ -34,7 +34,7 @@ impl Crowd {
             recent.push_back((seq, Weak::new()));
             return message;
         };
-        let shared = known.upgrade().unwrap_or_else(|| Arc::new(Shared::new(message)));
+        let shared = known.upgrade().unwrap_or_else(|| Arc::new(SharedMessage::new(message)));
         *known = Arc::downgrade(&shared);
         shared.message()
     }

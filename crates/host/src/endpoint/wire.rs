@@ -2,7 +2,7 @@
 
 use ahp_types::actions::ActionOrigin;
 use breakbulk_proto::Message;
-use breakbulk_proto::json::{self, Found, Kind, Path, Paths, Scanner, Span};
+use breakbulk_proto::json::{self, Found, Path, Paths, Scanner, Span, ValueKind};
 use bytes::Bytes;
 use serde_json::{Value, json};
 
@@ -197,23 +197,23 @@ impl Incoming {
         let Ok(found) = json::find(message.slices(), &PATHS) else { return Self::default() };
         let raw = |i| found.get(i).map(|value: Found| slice(message, value.span));
         // Many write `null` for what is not there.
-        let there = |i| found.get(i).filter(|value| value.kind != Kind::Null).and_then(|_| raw(i));
+        let there = |i| found.get(i).filter(|value| value.kind != ValueKind::Null).and_then(|_| raw(i));
         let named = found.get(0);
-        let method = named.filter(|method| method.kind == Kind::String);
+        let method = named.filter(|method| method.kind == ValueKind::String);
         let method = method.and_then(|method| json::string(&message.read(method.span)).map(|text| text.into_owned()));
         let id = found.get(1);
         let fault = match (named, &method, id.map(|id| id.kind)) {
             (Some(_), None, _) => Some("method must be a string"),
-            (Some(_), Some(_), None | Some(Kind::String | Kind::Number)) => None,
+            (Some(_), Some(_), None | Some(ValueKind::String | ValueKind::Number)) => None,
             // Many write it into a notification; as a request it could not be answered.
-            (Some(_), Some(method), Some(Kind::Null)) if is_notification(method) => None,
+            (Some(_), Some(method), Some(ValueKind::Null)) if is_notification(method) => None,
             (Some(_), Some(_), Some(_)) => Some("the id of a request must be a string or a number"),
             (None, ..) if found.get(3).or(found.get(4)).is_none() => {
                 Some("a message needs a method, a result or an error")
             }
             (None, ..) => None,
         };
-        let id = id.filter(|id| matches!(id.kind, Kind::String | Kind::Number));
+        let id = id.filter(|id| matches!(id.kind, ValueKind::String | ValueKind::Number));
         Self {
             method,
             id: id.map(|id| slice(message, id.span)),

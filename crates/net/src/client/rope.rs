@@ -1,7 +1,7 @@
 //! Texts in pieces, read without joining them: parts, elements, scalars, and whether something occurs in them.
 
 use breakbulk_proto::Message;
-use breakbulk_proto::json::{self, Found, Kind, Path, Scanner, Span, Utf8, Visit};
+use breakbulk_proto::json::{self, Found, Path, Scanner, Span, Utf8, ValueKind, Visit};
 
 /// The shortest text that is an action or a snapshot. An array with more elements than this allows is refused: each
 /// element costs us memory of its own.
@@ -37,7 +37,7 @@ pub(super) fn string_at<const N: usize>(text: &Message, paths: &'static [Path; N
 
 /// The string that was found, unescaped.
 pub(super) fn string(message: &Message, found: Option<Found>) -> Option<String> {
-    let found = found.filter(|found| found.kind == Kind::String)?;
+    let found = found.filter(|found| found.kind == ValueKind::String)?;
     json::string(&message.read(found.span)).map(std::borrow::Cow::into_owned)
 }
 
@@ -87,9 +87,9 @@ impl Visit for Elements {
 
     fn key(&mut self, _: usize, _: Option<&[u8]>) {}
 
-    fn begin(&mut self, depth: usize, kind: Kind, at: u64) {
+    fn begin(&mut self, depth: usize, kind: ValueKind, at: u64) {
         if depth == 0 {
-            self.is_array = kind == Kind::Array;
+            self.is_array = kind == ValueKind::Array;
         } else if let Some(spans) = self.spans.as_mut().filter(|spans| spans.len() < self.most) {
             spans.push(Span { start: at, end: at });
         } else {

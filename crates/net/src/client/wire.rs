@@ -4,7 +4,7 @@ use bytes::Bytes;
 use serde_json::json;
 
 use breakbulk_proto::Message;
-use breakbulk_proto::json::{self, Kind, Path};
+use breakbulk_proto::json::{self, Path, ValueKind};
 
 use super::error::RequestError;
 use super::rope::{contains, each, integer, number, slice, string};
@@ -44,8 +44,8 @@ impl Incoming {
         };
         let part = |i| found.get(i).map(|found| slice(message, found.span));
         // Many write `null` for what is not there.
-        let has_error = found.get(4).is_some_and(|error| error.kind != Kind::Null);
-        let id = found.get(1).filter(|id| matches!(id.kind, Kind::String | Kind::Number));
+        let has_error = found.get(4).is_some_and(|error| error.kind != ValueKind::Null);
+        let id = found.get(1).filter(|id| matches!(id.kind, ValueKind::String | ValueKind::Number));
         match (string(message, found.get(0)), id, part(3), part(4)) {
             (Some(method), Some(id), _, _) => {
                 Self::Request { id: slice(message, id.span), method, params: part(2).unwrap_or_default() }

@@ -36,25 +36,25 @@ pub enum Charge {
 #[derive(Debug, Default)]
 pub(super) struct Arrivals {
     delivery: Delivery,
-    pub(super) cursor: Cursor<Option<Queued>>,
+    pub(super) cursor: Cursor<Option<Undelivered>>,
     /// Begun and not finished.
     unfinished: BTreeSet<u64>,
     /// Boxed, because a node of the map has places for eleven, and few messages are ever held back.
-    held: BTreeMap<u64, Box<Finished>>,
+    held: BTreeMap<u64, Box<FinishedMessage>>,
     held_bytes: u64,
     max_held_bytes: u64,
 }
 
 /// A message that waits for the driver to poll it.
 #[derive(Debug)]
-pub(super) struct Queued {
+pub(super) struct Undelivered {
     seq: Option<u64>,
     grant: Option<Grant>,
 }
 
 /// A message that has arrived whole.
 #[derive(Debug)]
-pub(super) struct Finished {
+pub(super) struct FinishedMessage {
     pub(super) message: Message,
     pub(super) envelope: Box<Envelope>,
     /// Whether start-order delivery holds it back until all that began before it are done.
@@ -87,7 +87,7 @@ impl Arrivals {
     pub(super) fn finish(
         &mut self,
         ordinal: u64,
-        finished: Finished,
+        finished: FinishedMessage,
         mut release: impl FnMut(Event),
     ) -> Result<(), CloseReason> {
         self.unfinished.remove(&ordinal);
@@ -134,11 +134,11 @@ impl Arrivals {
         self.held_bytes = 0;
     }
 
-    fn queue(&mut self, ordinal: u64, finished: Finished) -> Event {
+    fn queue(&mut self, ordinal: u64, finished: FinishedMessage) -> Event {
         if let Some(place) = self.cursor.get_mut(ordinal) {
-            *place = Some(Queued { seq: finished.envelope.seq(), grant: finished.grant });
+            *place = Some(Undelivered { seq: finished.envelope.seq(), grant: finished.grant });
         }
-        let Finished { message, envelope, .. } = finished;
+        let FinishedMessage { message, envelope, .. } = finished;
         Event::Message { message, envelope, ordinal, meta: Meta::default() }
     }
 }
@@ -148,16 +148,16 @@ mod tests {
     use super::*;
     use crate::envelope::AhpMembers;
 
-    fn finished(seq: u64, is_ordered: bool) -> Finished {
+    fn finished(seq: u64, is_ordered: bool) -> FinishedMessage {
         let message = Message::from("0123456789");
         let action = Message::from(r#"{"jsonrpc":"2.0","method":"action"}"#);
         let members = AhpMembers { seq: Some(seq), ..AhpMembers::default() };
         let envelope = Box::new(Envelope::of(&action).unwrap().with_ahp(members));
-        Finished { message, envelope, is_ordered, grant: None }
+        FinishedMessage { message, envelope, is_ordered, grant: None }
     }
 
     /// The events that go out when a message is whole.
-    fn finish(arrivals: &mut Arrivals, ordinal: u64, finished: Finished) -> Result<Vec<Event>, CloseReason> {
+    fn finish(arrivals: &mut Arrivals, ordinal: u64, finished: FinishedMessage) -> Result<Vec<Event>, CloseReason> {
         let mut events = Vec::new();
         arrivals.finish(ordinal, finished, |event| events.push(event)).map(|()| events)
     }

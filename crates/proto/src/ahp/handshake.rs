@@ -4,8 +4,8 @@ use strum::EnumString;
 
 use super::negotiate::{Chunking, ClientKey, Handshake, Negotiated, Remembered};
 use crate::envelope::Envelope;
+use crate::event_queue::EventQueue;
 use crate::message::{Edit, Message};
-use crate::outbox::Outbox;
 use crate::pace::Rate;
 use crate::rpc::IdKey;
 
@@ -54,7 +54,7 @@ pub(super) struct Agreement {
     pub(super) theirs: Option<Chunking>,
     /// How the peer may send what is long.
     pub(super) invitation: Invitation,
-    asked: Option<Asked>,
+    pending: Option<PendingHandshake>,
     /// Under which name the rate of this link is remembered.
     client: Option<ClientKey>,
     /// Whether a client's application is not told that the server takes segments, even if it asked.
@@ -63,7 +63,7 @@ pub(super) struct Agreement {
 
 /// A handshake request that has passed, and whose answer has not.
 #[derive(Debug)]
-struct Asked {
+struct PendingHandshake {
     id: IdKey,
     method: Method,
     /// None, if the client does not say who it is: then nothing is remembered.
@@ -90,14 +90,14 @@ impl Agreement {
             (None, Role::Server) => Invitation::Either,
             (None, Role::Client) => Invitation::None,
         };
-        Self { role, negotiated, ours, theirs: agreed, invitation, asked: None, client: None, hides_chunking: false }
+        Self { role, negotiated, ours, theirs: agreed, invitation, pending: None, client: None, hides_chunking: false }
     }
 
     /// Whether an answer is on its way that tells what the peer takes: a server may come back with other limits. It knows
     /// those of its client from the request, if that is a `reconnect`.
     pub(super) fn is_waiting(&self) -> bool {
-        let tells = |asked: &Asked| self.role == Role::Client || asked.method == Method::Initialize;
-        self.asked.as_ref().is_some_and(tells)
+        let tells = |pending: &PendingHandshake| self.role == Role::Client || pending.method == Method::Initialize;
+        self.pending.as_ref().is_some_and(tells)
     }
 
     /// How fast earlier links of the peer's were, once it is known who that is.
@@ -118,23 +118,23 @@ impl Agreement {
         from: Role,
         message: &Message,
         envelope: &Envelope,
-        outbox: &mut Outbox,
+        events: &mut EventQueue,
     ) -> Option<Edit> {
         let (method, id) = (envelope.method(message).unwrap_or_default(), envelope.id_key(message));
         match from {
-            Role::Client => self.request(message, method.parse().ok()?, id?, outbox),
-            Role::Server if method.is_empty() => self.response(message, id?, envelope.error().is_some(), outbox),
+            Role::Client => self.request(message, method.parse().ok()?, id?, events),
+            Role::Server if method.is_empty() => self.response(message, id?, envelope.error().is_some(), events),
             Role::Server => None,
         }
     }
 
     /// Client: the request was refused, so no answer will come.
     pub(super) fn withdraw(&mut self) {
-        self.asked = None;
+        self.pending = None;
     }
 
     /// The client asks: our capability goes in when we are the client, theirs comes out when we are the server.
-    fn request(&mut self, message: &Message, method: Method, id: IdKey, outbox: &mut Outbox) -> Option<Edit> {
+    fn request(&mut self, message: &Message, method: Method, id: IdKey, events: &mut EventQueue) -> Option<Edit> {
         let handshake = Handshake::read(message);
         let client = handshake.client.as_ref().map(|client| self.negotiated.key(client));
         let (version, known) = match (method, client.and_then(|client| self.negotiated.recall(client))) {
@@ -145,40 +145,40 @@ impl Agreement {
         };
         self.client = client;
         let wanted = handshake.chunking.is_some() && !self.hides_chunking;
-        let mut asked = Asked { id, method, client, offered: None, wanted, version };
+        let mut pending = PendingHandshake { id, method, client, offered: None, wanted, version };
         let passed = match self.role {
             Role::Client => {
                 (self.invitation, self.theirs) = (Invitation::of(version), known);
                 if version { handshake.with(message, self.ours) } else { handshake.without(message) }
             }
             Role::Server => {
-                count_invalid(&handshake, outbox);
-                asked.offered = handshake.theirs.or(known).filter(|_| version);
+                count_invalid(&handshake, events);
+                pending.offered = handshake.theirs.or(known).filter(|_| version);
                 // The result of a reconnect may be segmented at once; that of an initialize when its version is known.
-                self.theirs = asked.offered.filter(|_| method == Method::Reconnect);
+                self.theirs = pending.offered.filter(|_| method == Method::Reconnect);
                 handshake.without(message)
             }
         };
-        self.asked = Some(asked);
+        self.pending = Some(pending);
         Some(passed)
     }
 
     /// The server answers: what both take is settled, and remembered.
-    fn response(&mut self, message: &Message, id: IdKey, is_error: bool, outbox: &mut Outbox) -> Option<Edit> {
-        let asked = self.asked.take_if(|asked| asked.id == id).filter(|_| !is_error)?;
+    fn response(&mut self, message: &Message, id: IdKey, is_error: bool, events: &mut EventQueue) -> Option<Edit> {
+        let pending = self.pending.take_if(|pending| pending.id == id).filter(|_| !is_error)?;
         let handshake = Handshake::read(message);
-        let is_current = asked.method == Method::Reconnect || handshake.version_allows == Some(true);
-        let version = asked.version && is_current;
+        let is_current = pending.method == Method::Reconnect || handshake.version_allows == Some(true);
+        let version = pending.version && is_current;
         let passed = match self.role {
             Role::Client => {
-                count_invalid(&handshake, outbox);
+                count_invalid(&handshake, events);
                 self.invitation = Invitation::of(version);
                 // A server that does not repeat its limits keeps the remembered ones.
                 self.theirs = handshake.theirs.or(self.theirs).filter(|_| version);
-                (!asked.wanted).then(|| handshake.without(message))
+                (!pending.wanted).then(|| handshake.without(message))
             }
             Role::Server => {
-                self.theirs = asked.offered.filter(|_| version);
+                self.theirs = pending.offered.filter(|_| version);
                 // Only those who advertised are answered.
                 let is_told = self.theirs.is_some();
                 self.invitation = Invitation::of(is_told);
@@ -186,13 +186,13 @@ impl Agreement {
             }
         };
         let remembered = Remembered { theirs: self.theirs, version };
-        asked.client.into_iter().for_each(|client| self.negotiated.remember(client, remembered));
+        pending.client.into_iter().for_each(|client| self.negotiated.remember(client, remembered));
         passed
     }
 }
 
-fn count_invalid(handshake: &Handshake, outbox: &mut Outbox) {
+fn count_invalid(handshake: &Handshake, events: &mut EventQueue) {
     if handshake.invalid {
-        outbox.count("invalid-capability");
+        events.count("invalid-capability");
     }
 }

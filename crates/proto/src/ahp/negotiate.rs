@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use crate::envelope::ENVELOPE;
-use crate::json::{self, Found, Kind, Path, Span};
+use crate::json::{self, Found, Path, Span, ValueKind};
 use crate::limits::{Limits, LimitsConfig};
 use crate::message::{Edit, Message, len64};
 use crate::pace::Rate;
@@ -63,7 +63,7 @@ impl Chunking {
             max_message_bytes: positive(&text(1)?)?,
             max_groups: u32::try_from(text(2).map_or(Some(DEFAULT_GROUPS), |raw| positive(&raw))?).unwrap_or(u32::MAX),
             group_timeout: text(3).map_or(Some(DEFAULT_TIMEOUT), |raw| positive(&raw).map(Duration::from_millis))?,
-            settled_cursor: found.get(4).is_some_and(|value| value.kind == Kind::True),
+            settled_cursor: found.get(4).is_some_and(|value| value.kind == ValueKind::True),
         };
         (chunking.max_message_bytes >= chunking.max_frame_bytes).then_some(chunking)
     }
@@ -174,7 +174,7 @@ impl Handshake {
             offers_chunking_version: versions.as_deref().is_some_and(any_version_chunks),
             version_allows: versions.as_deref().and_then(json::string).map(|version| version_chunks(&version)),
             theirs,
-            invalid: theirs.is_none() && chunking.is_some_and(|found| found.kind != Kind::Null),
+            invalid: theirs.is_none() && chunking.is_some_and(|found| found.kind != ValueKind::Null),
             body: get(0, 1),
             capabilities: get(2, 3),
             chunking,
@@ -189,9 +189,11 @@ impl Handshake {
         }
         let capabilities = format!(r#"{{"chunking":{ours}}}"#);
         match (self.capabilities, self.body) {
-            (Some(object), _) if object.kind == Kind::Object => insert(message, object, "chunking", &ours),
+            (Some(object), _) if object.kind == ValueKind::Object => insert(message, object, "chunking", &ours),
             (Some(other), _) => Edit::replace(other.span, Bytes::from(capabilities)),
-            (None, Some(body)) if body.kind == Kind::Object => insert(message, body, "capabilities", &capabilities),
+            (None, Some(body)) if body.kind == ValueKind::Object => {
+                insert(message, body, "capabilities", &capabilities)
+            }
             _ => Edit::default(),
         }
     }

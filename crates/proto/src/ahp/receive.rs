@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 
 use super::handshake::Invitation;
-use super::wire::{self, Codec, Control, LOOK, LOOKS, Segment};
+use super::wire::{self, Codec, Control, PATH_COUNT, PATHS, Segment};
 use crate::assembly::{Assembled, Assembly};
 use crate::budget::{Account, GROUP_COST, Grant, Schedule};
 use crate::clock::ReadClock;
@@ -17,17 +17,17 @@ use crate::rpc;
 
 /// What a frame was.
 #[derive(Debug)]
-pub(super) enum Taken {
+pub(super) enum ReceivedFrame {
     /// A whole message, which a single frame was.
     Whole(Incoming),
     /// A segment: the last one completes its message.
     Segment { ordinal: u64, received: u64, expected: u64, complete: Option<Incoming> },
     /// The budget has no room for the group that this frame begins: bring it again later.
-    NoRoom,
+    OutOfBudget,
 }
 
 /// A message that arrived.
-pub(super) type Incoming = Assembled<LOOKS>;
+pub(super) type Incoming = Assembled<PATH_COUNT>;
 
 /// The reassembly table of one connection.
 #[derive(Debug)]
@@ -36,18 +36,18 @@ pub(super) struct Receiver {
     account: Account,
     /// By which groups are judged.
     pub(super) clock: ReadClock,
-    groups: Vec<Group>,
+    groups: Vec<IncomingGroup>,
 }
 
 #[derive(Debug)]
-struct Group {
+struct IncomingGroup {
     id: Box<[u8]>,
     ordinal: u64,
     total: u32,
     next: u32,
     first_len: u64,
     started: Duration,
-    assembly: Assembly<LOOKS>,
+    assembly: Assembly<PATH_COUNT>,
 }
 
 impl Receiver {
@@ -63,7 +63,7 @@ impl Receiver {
         codec: &mut Codec,
         now: Instant,
         begin: impl FnOnce() -> u64,
-    ) -> Result<Taken, CloseReason> {
+    ) -> Result<ReceivedFrame, CloseReason> {
         let is_invited = invitation != Invitation::None;
         let limit = match invitation {
             Invitation::Segments => self.limits.max_frame_bytes,
@@ -75,14 +75,14 @@ impl Receiver {
         }
         let max_depth = self.limits.max_depth;
         let message = Message::from(frame.clone()).checked(max_depth);
-        let (looks, envelope) = rpc::read_frame(&message, &LOOK, max_depth)?;
+        let (paths, envelope) = rpc::read_frame(&message, &PATHS, max_depth)?;
         if Control::of(&envelope, &message) != Some(Control::Segment) {
-            return Ok(Taken::Whole(Incoming { message, envelope, looks, grant: None }));
+            return Ok(ReceivedFrame::Whole(Incoming { message, envelope, paths, grant: None }));
         }
         if !is_invited {
             return Err(CloseReason::Violation(Violation::UninvitedSegment));
         }
-        let segment = Segment::parse(&message, &looks, &envelope)?;
+        let segment = Segment::parse(&message, &paths, &envelope)?;
         self.segment(&segment, None, codec, now, begin)
     }
 
@@ -94,7 +94,7 @@ impl Receiver {
         codec: &mut Codec,
         now: Instant,
         begin: impl FnOnce() -> u64,
-    ) -> Result<Taken, CloseReason> {
+    ) -> Result<ReceivedFrame, CloseReason> {
         let open = self.groups.iter().position(|group| *group.id == *segment.group_id);
         let place = open.unwrap_or(self.groups.len());
         if open.is_some() && segment.begins() {
@@ -104,25 +104,31 @@ impl Receiver {
         let len = wire::decoded_len(segment.data()?);
         if open.is_none() {
             let Some(assembly) = self.admit(index, total, len, now)? else {
-                return Ok(Taken::NoRoom);
+                return Ok(ReceivedFrame::OutOfBudget);
             };
             let (id, started) = (segment.group_id.as_ref().into(), self.clock.read(now));
-            self.groups.push(Group { id, ordinal: begin(), total, next: 0, first_len: len, started, assembly });
+            self.groups.push(IncomingGroup { id, ordinal: begin(), total, next: 0, first_len: len, started, assembly });
         }
         let limit = self.limits.max_message_bytes;
         let group = self.groups.get_mut(place).ok_or(Violation::GroupUnknown(index))?;
         group.expect(index, total)?;
-        group.make_room(len, segment.data()?, limit, now)?;
+        group.reserve(len, segment.data()?, limit, now)?;
         group.append(segment, frame, codec)?;
         Over::check(group.assembly.len(), limit).map_err(Violation::MessageTooLarge)?;
         let ordinal = group.ordinal;
         let (received, expected) = (group.assembly.len(), group.expected_len().min(limit));
         let complete = if group.next == total { Some(self.groups.swap_remove(place).complete()?) } else { None };
-        Ok(Taken::Segment { ordinal, received, expected, complete })
+        Ok(ReceivedFrame::Segment { ordinal, received, expected, complete })
     }
 
     /// Lets a new group in, with room for what it declares. `None`: there is no room now, but there may be later.
-    fn admit(&self, index: u32, total: u32, len: u64, now: Instant) -> Result<Option<Assembly<LOOKS>>, CloseReason> {
+    fn admit(
+        &self,
+        index: u32,
+        total: u32,
+        len: u64,
+        now: Instant,
+    ) -> Result<Option<Assembly<PATH_COUNT>>, CloseReason> {
         if index != 0 {
             return Err(CloseReason::Violation(Violation::GroupUnknown(index)));
         }
@@ -132,7 +138,7 @@ impl Receiver {
         }
         let declared = len.saturating_mul(u64::from(total)).min(self.limits.max_message_bytes);
         let schedule = Schedule { started: now, timeout: self.limits.time_for(declared) };
-        match Assembly::begin(&self.account, (declared, self.limits.max_depth), schedule, &LOOK) {
+        match Assembly::begin(&self.account, declared, self.limits.max_depth, schedule, &PATHS) {
             Ok(assembly) => Ok(Some(assembly)),
             Err(full) if self.groups.is_empty() && self.account.could_grant(full.bytes) => Ok(None),
             Err(full) => Err(CloseReason::NoRoom(full.bytes)),
@@ -181,7 +187,7 @@ impl Receiver {
     }
 }
 
-impl Group {
+impl IncomingGroup {
     /// Checks that this segment is the next one.
     fn expect(&mut self, index: u32, total: u32) -> Result<(), Violation> {
         if total != self.total {
@@ -195,7 +201,7 @@ impl Group {
     }
 
     /// Makes room for `len` more bytes, first in the budget, then in memory.
-    fn make_room(&mut self, len: u64, data: &[u8], limit: u64, now: Instant) -> Result<(), CloseReason> {
+    fn reserve(&mut self, len: u64, data: &[u8], limit: u64, now: Instant) -> Result<(), CloseReason> {
         let size = self.assembly.len().saturating_add(len);
         // What only seems to be data may be shorter: its real length is checked when it is decoded.
         if size > limit && !is_odd(data) {
@@ -206,7 +212,7 @@ impl Group {
         // A message may grow to the limit, and no block reaches further.
         let left = limit.saturating_sub(self.assembly.len());
         let rest = if after == 0 || rest >= len { rest.min(left) } else { left };
-        let room = self.assembly.make_room(len_usize(len), Some(len_usize(rest)), 0, now);
+        let room = self.assembly.reserve(len_usize(len), Some(len_usize(rest)), 0, now);
         room.map_err(|full| CloseReason::NoRoom(full.bytes))
     }
 
@@ -220,8 +226,8 @@ impl Group {
         // far had neither.
         let frame = frame.filter(|_| is_odd(data)).ok_or(Violation::DataNotBase64)?;
         let message = Message::from(frame.clone());
-        let (looks, envelope) = rpc::read_frame(&message, &LOOK, max_depth)?;
-        let parsed = Segment::parse(&message, &looks, &envelope)?;
+        let (paths, envelope) = rpc::read_frame(&message, &PATHS, max_depth)?;
+        let parsed = Segment::parse(&message, &paths, &envelope)?;
         let rest = parsed.data()?.get(done..).unwrap_or_default();
         codec.decode(rest, &mut self.assembly)?.map_err(|_| Violation::DataNotBase64)
     }

@@ -8,10 +8,10 @@ use super::negotiate::Chunking;
 use super::order;
 use super::wire::{self, Codec, Plan};
 use crate::error::{Over, SendError};
+use crate::event_queue::EventQueue;
 use crate::limits::{Limits, MIN_FRAME_BYTES};
 use crate::machine::{Capacity, Measure, Tag, Transmit};
-use crate::message::{Message, Reader, len64};
-use crate::outbox::Outbox;
+use crate::message::{Message, MessageReader, len64};
 use crate::outgoing::{Outgoing, check_depth, group_name, measure};
 use crate::pace::Pace;
 use crate::queue::{Fit, Order, Pick, Queue};
@@ -30,17 +30,17 @@ const LIVELY: Duration = Duration::from_millis(500);
 
 /// A message of ours that waits.
 #[derive(Debug)]
-pub(super) struct Item {
+pub(super) struct QueuedMessage {
     pub(super) out: Outgoing,
-    pub(super) nature: Nature,
+    pub(super) class: MessageClass,
     measure: Measure,
 }
 
 /// How a message is treated because of what it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Nature {
+pub(super) enum MessageClass {
     /// Any request or notification.
-    Common,
+    Ordinary,
     /// A handshake request: it cannot wait for what it asks about, and others wait for it.
     Handshake,
     /// A segment, which is never segmented.
@@ -51,9 +51,9 @@ pub(super) enum Nature {
 
 /// A message of ours of which some segments have gone.
 #[derive(Debug)]
-struct Group {
+struct OutgoingGroup {
     out: Outgoing,
-    reader: Reader,
+    reader: MessageReader,
     id: u128,
     plan: Plan,
     index: u64,
@@ -61,8 +61,8 @@ struct Group {
 
 /// A message that cannot be sent: nothing of it was.
 #[derive(Debug)]
-pub(super) struct Refused {
-    pub(super) item: Item,
+pub(super) struct UnsentMessage {
+    pub(super) item: QueuedMessage,
     pub(super) order: Order,
     pub(super) error: SendError,
 }
@@ -70,7 +70,7 @@ pub(super) struct Refused {
 /// The sending half of a connection.
 #[derive(Debug)]
 pub(super) struct Sender {
-    queue: Queue<Item, Group>,
+    queue: Queue<QueuedMessage, OutgoingGroup>,
     /// Error answers in place of responses that cannot be sent. They go before all else.
     pub(super) answers: VecDeque<Outgoing>,
     pub(super) pace: Pace,
@@ -86,19 +86,17 @@ pub(super) struct Sender {
 
 impl Sender {
     pub(super) fn new(role: Role, limits: &Limits, seed: [u8; 32]) -> Self {
-        let (queue, link) = (Queue::new(limits.max_queued_bytes), Capacity::of(u64::MAX));
-        let (answers, pace, last_tag) = Default::default();
         Self {
-            queue,
-            answers,
-            pace,
+            queue: Queue::new(limits.max_queued_bytes),
+            answers: VecDeque::new(),
+            pace: Pace::default(),
             short: [None; 2],
-            link,
+            link: Capacity::of(u64::MAX),
             role,
             max_depth: limits.max_depth,
             seed,
             groups: 0,
-            last_tag,
+            last_tag: Tag::default(),
         }
     }
 
@@ -125,17 +123,17 @@ impl Sender {
     }
 
     /// Accepts a message, or refuses it.
-    pub(super) fn push(&mut self, out: Outgoing, nature: Nature, order: Order) -> Option<Refused> {
+    pub(super) fn push(&mut self, out: Outgoing, class: MessageClass, order: Order) -> Option<UnsentMessage> {
         let measure = measure(&out.message, &self.link);
-        let item = Item { out, nature, measure };
+        let item = QueuedMessage { out, class, measure };
         if let Err(error) = check_depth(&item.out.message, self.max_depth) {
-            return Some(Refused { item, order, error });
+            return Some(UnsentMessage { item, order, error });
         }
-        if nature == Nature::Handshake {
+        if class == MessageClass::Handshake {
             self.queue.push_first(item, measure.bytes, order);
             return None;
         }
-        self.queue.push(item, measure.bytes, order).err().map(|(item, error)| Refused { item, order, error })
+        self.queue.push(item, measure.bytes, order).err().map(|(item, error)| UnsentMessage { item, order, error })
     }
 
     /// The next frame. `theirs` is what the peer takes; `waiting` while that is being asked.
@@ -144,23 +142,23 @@ impl Sender {
         (theirs, waiting): (Option<Chunking>, bool),
         codec: &mut Codec,
         now: Instant,
-        outbox: &mut Outbox,
-    ) -> Option<Result<Transmit, Refused>> {
+        events: &mut EventQueue,
+    ) -> Option<Result<Transmit, UnsentMessage>> {
         if !self.queue.has_barrier()
             && let Some(answer) = self.answers.pop_front()
         {
-            return Some(Ok(self.whole(&answer, now, outbox)));
+            return Some(Ok(self.whole(&answer, now, events)));
         }
         let slots = theirs.map_or(1, |theirs| usize::try_from(theirs.max_groups).unwrap_or(usize::MAX));
         let finish = order::finish(self.role, theirs);
         let (link, role, spare) = (self.link.clone(), self.role, self.spare(now));
-        let fit = |item: &Item| {
+        let fit = |item: &QueuedMessage| {
             // Until the peer has said what it takes, only what any peer takes may go, and what it may be waiting for: a server
             // for a client's answer, but no client for any but the handshake's.
-            let can_wait = match item.nature {
-                Nature::Handshake => false,
-                Nature::Response => role == Role::Server,
-                Nature::Common | Nature::Segment => true,
+            let can_wait = match item.class {
+                MessageClass::Handshake => false,
+                MessageClass::Response => role == Role::Server,
+                MessageClass::Ordinary | MessageClass::Segment => true,
             };
             if waiting && can_wait && item.measure.bytes > MIN_FRAME_BYTES {
                 Fit::Wait
@@ -177,50 +175,50 @@ impl Sender {
             return None;
         };
         match pick {
-            Pick::Continue(place) => self.advance(place, codec, now, outbox).map(Ok),
-            Pick::Start(entry) if fit(&entry.item) == Fit::Frame => Some(Ok(self.whole(&entry.item.out, now, outbox))),
+            Pick::Continue(place) => self.advance(place, codec, now, events).map(Ok),
+            Pick::Start(entry) if fit(&entry.item) == Fit::Frame => Some(Ok(self.whole(&entry.item.out, now, events))),
             Pick::Start(entry) => match self.plan(&entry.item, theirs, now) {
                 Ok((plan, timeout)) => {
                     let group = self.group(entry.item.out, plan);
-                    let place = self.queue.launch(entry.rank, group, now, timeout);
-                    self.advance(place, codec, now, outbox).map(Ok)
+                    let place = self.queue.begin_group(entry.rank, group, now, timeout);
+                    self.advance(place, codec, now, events).map(Ok)
                 }
                 Err(error) => {
                     self.queue.settle(entry.rank);
-                    Some(Err(Refused { order: entry.rank.order, item: entry.item, error }))
+                    Some(Err(UnsentMessage { order: entry.rank.order, item: entry.item, error }))
                 }
             },
         }
     }
 
     /// Fails all that has not gone out whole. Nobody is left to get an answer.
-    pub(super) fn abandon(&mut self, outbox: &mut Outbox) {
+    pub(super) fn abandon(&mut self, events: &mut EventQueue) {
         self.answers.clear();
         let (waiting, groups) = self.queue.clear();
         let groups = groups.into_iter().map(|group| group.out);
         for out in groups.chain(waiting.into_iter().map(|item| item.out)) {
-            let _ = out.fail(SendError::Disconnected, outbox);
+            let _ = out.fail(SendError::Disconnected, events);
         }
     }
 
     /// A message in one frame.
-    fn whole(&mut self, out: &Outgoing, now: Instant, outbox: &mut Outbox) -> Transmit {
+    fn whole(&mut self, out: &Outgoing, now: Instant, events: &mut EventQueue) -> Transmit {
         let (message, tag) = (out.message.clone(), self.last_tag.next());
         self.pace.frame(len64(message.len()), now);
         self.short = [self.short[1], Some(now)];
-        out.frame(tag, message, out.message.len(), outbox)
+        out.frame(tag, message, out.message.len(), events)
     }
 
     /// The next segment of a group under way.
-    fn advance(&mut self, place: usize, codec: &mut Codec, now: Instant, outbox: &mut Outbox) -> Option<Transmit> {
+    fn advance(&mut self, place: usize, codec: &mut Codec, now: Instant, events: &mut EventQueue) -> Option<Transmit> {
         let tag = self.last_tag.next();
         let group = self.queue.flight(place)?;
         let bytes = codec.write(group.id, group.index, group.plan, &mut group.reader);
         group.index = group.index.saturating_add(1);
         self.pace.frame(len64(bytes.len()), now);
-        let frame = group.out.frame(tag, bytes, group.reader.done(), outbox);
+        let frame = group.out.frame(tag, bytes, group.reader.done(), events);
         if group.index >= group.plan.total {
-            self.queue.land(place);
+            self.queue.finish_group(place);
         }
         Some(frame)
     }
@@ -234,9 +232,14 @@ impl Sender {
     }
 
     /// How to cut a message that does not fit a frame, and how long it may take.
-    fn plan(&self, item: &Item, theirs: Option<Chunking>, now: Instant) -> Result<(Plan, Duration), SendError> {
+    fn plan(
+        &self,
+        item: &QueuedMessage,
+        theirs: Option<Chunking>,
+        now: Instant,
+    ) -> Result<(Plan, Duration), SendError> {
         let size = item.measure.bytes;
-        let Some(theirs) = theirs.filter(|_| item.nature != Nature::Segment) else {
+        let Some(theirs) = theirs.filter(|_| item.class != MessageClass::Segment) else {
             return Err(SendError::NoSegments(Over { size, limit: self.link.cap }));
         };
         Over::check(size, theirs.max_message_bytes).map_err(SendError::TooLarge)?;
@@ -258,10 +261,10 @@ impl Sender {
         Ok((plan, theirs.group_timeout))
     }
 
-    fn group(&mut self, out: Outgoing, plan: Plan) -> Group {
+    fn group(&mut self, out: Outgoing, plan: Plan) -> OutgoingGroup {
         self.groups = self.groups.wrapping_add(1);
-        let reader = Reader::new(out.message.clone());
-        Group { out, reader, id: group_name(&self.seed, self.groups), plan, index: 0 }
+        let reader = MessageReader::new(out.message.clone());
+        OutgoingGroup { out, reader, id: group_name(&self.seed, self.groups), plan, index: 0 }
     }
 }
 

@@ -13,9 +13,9 @@ use strum::EnumString;
 use crate::assembly::Assembly;
 use crate::envelope::{AhpMembers, ENVELOPE, Envelope, is_version_2};
 use crate::error::{Over, SendError, Violation};
-use crate::json::{self, Found, Kind, Number, Path, Paths};
+use crate::json::{self, Found, Number, Path, Paths, ValueKind};
 use crate::machine::Capacity;
-use crate::message::{Message, Reader, len_usize, len64};
+use crate::message::{Message, MessageReader, len_usize, len64};
 use crate::outgoing::largest;
 use crate::rpc;
 
@@ -102,7 +102,7 @@ impl Codec {
     }
 
     /// The segment frame with the next bytes of `reader`; its group id is `id` in hex.
-    pub(crate) fn write(&mut self, id: u128, index: u64, plan: Plan, reader: &mut Reader) -> Message {
+    pub(crate) fn write(&mut self, id: u128, index: u64, plan: Plan, reader: &mut MessageReader) -> Message {
         let (len, total) = (len_usize(plan.size).min(reader.left()), plan.total);
         let front = format_args!("{HEAD}{id:032x}{INDEX}{index}{TOTAL}{total}{DATA}");
         if let Some(text) = reader.message().coded(|message| self.encode_whole(message)).cloned() {
@@ -123,7 +123,7 @@ impl Codec {
     }
 
     /// Adds the next bytes of `reader` to the frame, as base64.
-    fn encode(&mut self, len: usize, reader: &mut Reader) {
+    fn encode(&mut self, len: usize, reader: &mut MessageReader) {
         let frame = &mut self.frame;
         reader.take(len, 3, &mut self.scratch, |run| {
             let at = frame.len();
@@ -136,7 +136,7 @@ impl Codec {
     /// The base64 text of all of a message: segments are parts of it, because all but the last are multiples of 3 long.
     fn encode_whole(&mut self, message: &Message) -> Bytes {
         self.frame = BytesMut::with_capacity(encoded_len(message.len()));
-        self.encode(message.len(), &mut Reader::new(message.clone()));
+        self.encode(message.len(), &mut MessageReader::new(message.clone()));
         std::mem::take(&mut self.frame).freeze()
     }
 
@@ -196,30 +196,30 @@ impl<'a> Segment<'a> {
         Some(Self { group_id: Cow::Borrowed(group_id), index, total, data: Some(Cow::Borrowed(data)) })
     }
 
-    /// Reads a segment in any legal spelling. `looks` and `envelope` are those of `frame`.
-    pub(crate) fn parse(frame: &'a Message, looks: &Paths<LOOKS>, envelope: &Envelope) -> Result<Self, Violation> {
+    /// Reads a segment in any legal spelling. `paths` and `envelope` are those of `frame`.
+    pub(crate) fn parse(frame: &'a Message, paths: &Paths<PATH_COUNT>, envelope: &Envelope) -> Result<Self, Violation> {
         if envelope.id_value().is_some() {
             return Err(Violation::SegmentWithId);
         }
-        if !is_version_2(frame, looks) {
+        if !is_version_2(frame, paths) {
             return Err(Violation::SegmentNotJsonRpc);
         }
-        if envelope.params().is_none_or(|params| params.kind != Kind::Object) {
+        if envelope.params().is_none_or(|params| params.kind != ValueKind::Object) {
             return Err(Violation::SegmentParamsNotObject);
         }
         let keys = [(GROUP_ID_AT, "groupId"), (INDEX_AT, "index"), (TOTAL_AT, "total"), (DATA_AT, "data")];
-        if let Some((_, key)) = keys.into_iter().find(|(at, _)| looks.repeated(*at)) {
+        if let Some((_, key)) = keys.into_iter().find(|(at, _)| paths.repeated(*at)) {
             return Err(Violation::DuplicateKey(key));
         }
-        let group_id = string(frame, looks.get(GROUP_ID_AT)).ok_or(Violation::GroupIdMissing)?;
+        let group_id = string(frame, paths.get(GROUP_ID_AT)).ok_or(Violation::GroupIdMissing)?;
         if group_id.is_empty() {
             return Err(Violation::GroupIdEmpty);
         }
         if group_id.len() > MAX_GROUP_ID {
             return Err(Violation::GroupIdTooLong(len64(group_id.len())));
         }
-        let number = |at| rpc::number(frame, looks.get(at));
-        let data = string(frame, looks.get(DATA_AT));
+        let number = |at| rpc::number(frame, paths.get(at));
+        let data = string(frame, paths.get(DATA_AT));
         Ok(Self { group_id, index: number(INDEX_AT), total: number(TOTAL_AT), data })
     }
 
@@ -257,8 +257,8 @@ pub(crate) fn decoded_len(data: &[u8]) -> u64 {
 }
 
 /// What is looked for in each message: the envelope, a segment's params, and what orders a message.
-pub(crate) const LOOKS: usize = 16;
-pub(crate) static LOOK: [Path; LOOKS] = [
+pub(crate) const PATH_COUNT: usize = 16;
+pub(crate) static PATHS: [Path; PATH_COUNT] = [
     ENVELOPE[0],
     ENVELOPE[1],
     ENVELOPE[2],
@@ -288,19 +288,19 @@ const ORIGIN_SEQ_AT: usize = 14;
 const REJECTION_AT: usize = 15;
 
 /// What is found in the params of a message with this method.
-pub(crate) fn members(message: &Message, looks: &Paths<LOOKS>, method: &str) -> AhpMembers {
-    let channel = looks.get(CHANNEL_AT);
-    let action_type = looks.get(ACTION_AT);
+pub(crate) fn members(message: &Message, paths: &Paths<PATH_COUNT>, method: &str) -> AhpMembers {
+    let channel = paths.get(CHANNEL_AT);
+    let action_type = paths.get(ACTION_AT);
     if method != "action" {
         return AhpMembers { channel, action_type, ..AhpMembers::default() };
     }
     AhpMembers {
         channel,
-        seq: rpc::number(message, looks.get(SERVER_SEQ_AT)).to_u64(),
+        seq: rpc::number(message, paths.get(SERVER_SEQ_AT)).to_u64(),
         action_type,
-        origin_client: looks.get(ORIGIN_CLIENT_AT),
-        origin_seq: rpc::number(message, looks.get(ORIGIN_SEQ_AT)).to_u64(),
-        is_rejected: looks.get(REJECTION_AT).is_some_and(|reason| reason.kind == Kind::String),
+        origin_client: paths.get(ORIGIN_CLIENT_AT),
+        origin_seq: rpc::number(message, paths.get(ORIGIN_SEQ_AT)).to_u64(),
+        is_rejected: paths.get(REJECTION_AT).is_some_and(|reason| reason.kind == ValueKind::String),
     }
 }
 
@@ -335,12 +335,12 @@ mod tests {
 
     use super::*;
     use crate::budget::{Budget, Schedule};
-    use crate::message::Shared;
+    use crate::message::SharedMessage;
 
     /// Decodes a text that is inside a JSON string.
     fn decode(codec: &mut Codec, data: &[u8]) -> (Result<(), usize>, u64) {
         let schedule = Schedule { started: Instant::now(), timeout: Duration::from_secs(1) };
-        let mut into = Assembly::begin(&Budget::default().account(None), (1, 9), schedule, &LOOK).unwrap();
+        let mut into = Assembly::begin(&Budget::default().account(None), 1, 9, schedule, &PATHS).unwrap();
         into.push(b"\"").unwrap();
         let done = codec.decode(data, &mut into).unwrap();
         (done, into.len() - 1)
@@ -352,7 +352,7 @@ mod tests {
 
     fn frames(message: Message, frame: u64) -> Vec<Message> {
         let plan = Plan::new(message.len() as u64, frame).unwrap();
-        let mut reader = Reader::new(message);
+        let mut reader = MessageReader::new(message);
         let mut codec = Codec::new();
         let id = u128::from_be_bytes([0xab; 16]);
         (0..plan.total).map(|index| codec.write(id, index, plan, &mut reader)).collect()
@@ -362,7 +362,7 @@ mod tests {
     fn memory_of_a_frame_is_kept_for_the_next_and_let_go_of_with_the_last() {
         let message = Message::from("x".repeat(1_000));
         let plan = Plan::new(1_000, 600).unwrap();
-        let (mut reader, mut codec) = (Reader::new(message), Codec::new());
+        let (mut reader, mut codec) = (MessageReader::new(message), Codec::new());
         let alone: Vec<bool> =
             (0..plan.total).map(|index| codec.write(7, index, plan, &mut reader).parts()[0].is_unique()).collect();
         assert_eq!(alone, [false, false, true]);
@@ -374,7 +374,7 @@ mod tests {
         for len in [1, 2, 3, 4_000, 39_999, 40_000] {
             let parts = [&text[..len / 3], &text[len / 3..len]];
             let rope: Message = parts.iter().map(|part| Bytes::copy_from_slice(part.as_bytes())).collect();
-            let shared = Arc::new(Shared::new(rope));
+            let shared = Arc::new(SharedMessage::new(rope));
             let datum = |frame: &Message| frame.parts()[1].as_ptr_range();
             for cap in [600, 1_000, 20_000, 1_000_000] {
                 let [ours, theirs] = [0; 2].map(|_| frames(shared.message(), cap));
@@ -386,10 +386,10 @@ mod tests {
 
     fn parsed(frame: &[u8]) -> Result<(Vec<u8>, u32, u32, Vec<u8>), Violation> {
         let message = Message::from(frame.to_vec());
-        let looks = json::find(message.slices(), &LOOK).map_err(Violation::FrameNotJson)?;
-        let envelope = Envelope::read(&looks)?;
+        let paths = json::find(message.slices(), &PATHS).map_err(Violation::FrameNotJson)?;
+        let envelope = Envelope::read(&paths)?;
         assert_eq!(envelope.method(&message).unwrap().parse(), Ok(Control::Segment));
-        proven(&Segment::parse(&message, &looks, &envelope)?)
+        proven(&Segment::parse(&message, &paths, &envelope)?)
     }
 
     fn proven(segment: &Segment<'_>) -> Result<(Vec<u8>, u32, u32, Vec<u8>), Violation> {

@@ -117,10 +117,10 @@ fn those_who_may_wait_to_grow_leave_enough_for_one_of_them() {
     let (budget, begin) = (budget(), Instant::now());
     let (now, one, two) = (schedule(begin), budget.account(Some("a")), budget.account(Some("a")));
     // The floors count. Of its quota of 600, each takes 100 and leaves 300.
-    let mut grants: Vec<_> = [&one, &two].map(|account| account.reserve_beside(200, 300, now).unwrap()).into();
+    let mut grants: Vec<_> = [&one, &two].map(|account| account.reserve_with_headroom(200, 300, now).unwrap()).into();
     assert_eq!(budget.held(), 400, "what is left is not held");
-    grants.push(one.reserve_beside(100, 300, now).unwrap());
-    assert_eq!(one.reserve_beside(1, 300, now).unwrap_err(), Full { bytes: 1 });
+    grants.push(one.reserve_with_headroom(100, 300, now).unwrap());
+    assert_eq!(one.reserve_with_headroom(1, 300, now).unwrap_err(), Full { bytes: 1 });
     for mut grant in grants {
         let all = grant.bytes() + 300;
         assert_eq!(grant.grow_to(all, begin), Ok(()));
@@ -133,9 +133,9 @@ fn room_that_is_left_is_the_processs_too_and_who_misses_it_evicts() {
     let (budget, begin) = (budget(), Instant::now());
     let (greedy, other) = (budget.account(Some("a")), budget.account(Some("b")));
     let late = greedy.reserve(700, schedule(begin)).unwrap();
-    assert!(other.reserve_beside(200, 300, schedule(begin)).is_ok());
+    assert!(other.reserve_with_headroom(200, 300, schedule(begin)).is_ok());
     assert!(!late.evicted());
-    assert!(other.reserve_beside(200, 301, schedule(begin + SECOND)).is_err());
+    assert!(other.reserve_with_headroom(200, 301, schedule(begin + SECOND)).is_err());
     assert!(late.evicted());
 }
 
@@ -144,8 +144,8 @@ fn within_the_floor_nothing_has_to_be_left() {
     let (budget, now) = (budget(), schedule(Instant::now()));
     let (one, two) = (budget.account(Some("a")), budget.account(Some("a")));
     let _all = one.reserve(700, now).unwrap();
-    assert!(two.reserve_beside(100, 1, now).is_ok());
-    assert!(two.reserve_beside(101, 1, now).is_err());
+    assert!(two.reserve_with_headroom(100, 1, now).is_ok());
+    assert!(two.reserve_with_headroom(101, 1, now).is_err());
 }
 
 #[test]
@@ -158,8 +158,8 @@ fn a_grant_outlives_its_account_and_the_account_then_goes() {
     drop(grant);
     drop(budget.account(Some("a")));
     assert_eq!((budget.held(), budget.used()), (0, 0));
-    let pool = budget.lock();
-    assert!(pool.accounts.is_empty() && pool.principals.is_empty() && pool.groups.is_empty());
+    let state = budget.lock();
+    assert!(state.accounts.is_empty() && state.principals.is_empty() && state.groups.is_empty());
 }
 
 #[test]
@@ -247,7 +247,7 @@ fn time_in_which_a_connection_does_not_read_counts_half() {
     fast.note_received(400);
     other.note_received(500);
     // After four seconds, and half of the next two, half of it should be there.
-    slow.share.clock.pause(true, start + 4 * SECOND);
+    slow.account.clock.pause(true, start + 4 * SECOND);
     let account = budget.account(Some("third"));
     assert!(account.reserve(200, schedule(start + 6 * SECOND)).is_err());
     assert!(!slow.evicted());
@@ -261,7 +261,7 @@ fn who_never_reads_on_has_to_go_in_the_end_and_after_those_who_are_further_behin
     let (budget, [slow, fast, other]) = pressed(start);
     fast.note_received(399);
     other.note_received(500);
-    fast.share.clock.pause(true, start);
+    fast.account.clock.pause(true, start);
     let account = budget.account(Some("third"));
     assert!(account.reserve(110, schedule(start + 19 * SECOND)).is_err());
     assert!(slow.evicted() && !fast.evicted());
@@ -346,11 +346,11 @@ fn a_group_whose_connection_we_do_not_read_stands_still_for_no_fault_of_its_own(
     let start = Instant::now();
     let (budget, [paused, other]) = within_their_share(start);
     other.note_progress(1 << 20, start + 55 * SECOND);
-    paused.share.clock.pause(true, start + 10 * SECOND);
+    paused.account.clock.pause(true, start + 10 * SECOND);
     let account = budget.account(Some("third"));
     assert!(account.reserve(2 << 20, schedule(start + 60 * SECOND)).is_err());
     assert!(!paused.evicted());
-    paused.share.clock.pause(false, start + 60 * SECOND);
+    paused.account.clock.pause(false, start + 60 * SECOND);
     assert!(account.reserve(2 << 20, schedule(start + 81 * SECOND)).is_err());
     assert!(paused.evicted() && !other.evicted());
 }

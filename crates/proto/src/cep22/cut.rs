@@ -5,7 +5,7 @@ use sha2::{Digest, Sha256};
 use crate::error::{Over, SendError};
 use crate::json::{self, Span, Utf8};
 use crate::machine::{Capacity, Measure};
-use crate::message::{Message, Reader, len_usize, len64};
+use crate::message::{Message, MessageReader, len_usize, len64};
 
 use super::wire::{Start, Writer, hex};
 
@@ -38,7 +38,7 @@ impl Plan {
         // A chunk's frame at its largest beside its data.
         let empty = measure(&writer.chunk((token, max_chunks.saturating_add(3)), 0, |_| ()));
         let (mut hash, mut utf8) = (Sha256::new(), Utf8::default());
-        let (mut reader, mut ends, mut frame) = (Reader::new(message.clone()), vec![0], 0);
+        let (mut reader, mut ends, mut frame) = (MessageReader::new(message.clone()), vec![0], 0);
         while reader.left() > 0 {
             let (len, bytes) = cut(reader.clone(), capacity, empty);
             if len == 0 || len64(ends.len()) > max_chunks {
@@ -68,7 +68,7 @@ impl Plan {
 }
 
 /// The most whole characters that fit a frame which measures `total` without them: their bytes, and the frame's.
-fn cut(mut reader: Reader, capacity: &Capacity, mut total: Measure) -> (usize, u64) {
+fn cut(mut reader: MessageReader, capacity: &Capacity, mut total: Measure) -> (usize, u64) {
     let from = reader.done();
     let mut stride = STRIDE.min(len_usize(capacity.cap));
     while stride > 0 && reader.left() > 0 {

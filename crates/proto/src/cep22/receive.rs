@@ -13,9 +13,9 @@ use crate::rpc::{self, IdKey};
 use crate::salvage::Salvage;
 
 use super::Connection;
-use super::arrival::{Arrival, Head};
-use super::book::{Key, Peer, may_be};
-use super::wire::{ABORT, FRAME_TYPE, Start, TOKEN, Text, quick_chunk};
+use super::incoming_transfer::{IncomingTransfer, TransferHeader};
+use super::records::{Key, Peer, may_be};
+use super::wire::{ABORT, FRAME_TYPE, ParsedMessage, Start, TOKEN, quick_chunk};
 
 impl Connection {
     /// Takes a frame: a part of a transfer, or a whole message. A bad one fails alone.
@@ -24,8 +24,8 @@ impl Connection {
             self.learn(&meta.peer);
         }
         // A relay may bring a frame again long after, when its token has another use.
-        if !self.book.note_frame(meta) {
-            return self.outbox.count("frame-twice");
+        if !self.records.note_frame(meta) {
+            return self.events.count("frame-twice");
         }
         if let Err(violation) = self.read_frame(bytes.clone(), meta, now) {
             self.refuse(&bytes, meta, violation);
@@ -40,7 +40,7 @@ impl Connection {
         match named {
             // What is not awaited any more is not told.
             Some((Kind::Response, id)) => {
-                let is_first = self.book.answer(Key::of(&meta.peer, IdKey::of(&id))) != Some(false);
+                let is_first = self.records.answer(Key::of(&meta.peer, IdKey::of(&id))) != Some(false);
                 reply = is_first.then(|| rpc::receive_failed(&id, &violation));
             }
             Some((_, id)) => {
@@ -50,12 +50,12 @@ impl Connection {
             None => {}
         }
         let ordinal = self.next_ordinal();
-        self.outbox.receive_failed(ordinal, violation, reply);
+        self.events.receive_failed(ordinal, violation, reply);
     }
 
     /// Gives up transfers that took too long, or that others need the room of.
     pub(super) fn sweep_arrivals(&mut self) {
-        let lost = |(key, open): (&Key, &Arrival)| Some((open.head.ordinal, *key, open.lost(self.read)?));
+        let lost = |(key, open): (&Key, &IncomingTransfer)| Some((open.header.ordinal, *key, open.lost(self.read)?));
         let mut lost: Vec<_> = self.arriving.iter().filter_map(lost).collect();
         lost.sort_unstable_by_key(|(ordinal, ..)| *ordinal);
         lost.into_iter().for_each(|(_, key, violation)| self.fail_transfer(key, violation));
@@ -76,7 +76,7 @@ impl Connection {
                 Ok(()) => return Ok(()),
             }
         }
-        let text = Text::arrived(bytes.into(), self.config.limits.max_depth)?;
+        let text = ParsedMessage::arrived(bytes.into(), self.config.limits.max_depth)?;
         if text.is_part() {
             self.part(&text, meta, now);
         } else if text.envelope.kind() == Kind::Other {
@@ -88,56 +88,56 @@ impl Connection {
         Ok(())
     }
 
-    fn part(&mut self, text: &Text, meta: &Meta, now: Instant) {
+    fn part(&mut self, text: &ParsedMessage, meta: &Meta, now: Instant) {
         let Some((_, token)) = text.token(TOKEN) else {
-            return self.outbox.count("part-without-token");
+            return self.events.count("part-without-token");
         };
         let key = Key::of(&meta.peer, Some(&*token));
         let (kind, place) = (text.string(FRAME_TYPE), text.place());
         let highest = place.as_ref().copied().unwrap_or(1);
-        let head = Head { ordinal: 0, token: token.into(), meta: meta.clone(), highest };
+        let header = TransferHeader { ordinal: 0, token: token.into(), meta: meta.clone(), highest };
         let done = match (kind.as_str(), place) {
             ("accept", _) => return self.accepted(key, meta),
             ("abort", _) => return self.aborted(key, meta),
             ("start" | "chunk" | "end", Err(violation)) => Err(violation),
-            ("start", Ok(_)) => text.start().and_then(|start| self.start(key, head.clone(), start, now)),
+            ("start", Ok(_)) => text.start().and_then(|start| self.start(key, header.clone(), start, now)),
             ("chunk", Ok(at)) => text.data().and_then(|inside| self.chunk(key, at, &inside, now)),
             ("end", Ok(at)) => return self.end(key, at, meta),
-            _ => return self.outbox.count("part-unknown"),
+            _ => return self.events.count("part-unknown"),
         };
         match done {
             Ok(()) => {}
             Err(violation) if self.arriving.contains_key(&key) => self.fail_transfer(key, violation),
             Err(violation) if kind == "start" => {
                 let ordinal = self.next_ordinal();
-                self.report(key, &Head { ordinal, ..head }, violation);
+                self.report(key, &TransferHeader { ordinal, ..header }, violation);
             }
-            Err(_) => self.outbox.count("part-of-no-transfer"),
+            Err(_) => self.events.count("part-of-no-transfer"),
         }
     }
 
-    fn start(&mut self, key: Key, head: Head, start: Start, now: Instant) -> Result<(), Violation> {
-        let at = head.highest;
+    fn start(&mut self, key: Key, header: TransferHeader, start: Start, now: Instant) -> Result<(), Violation> {
+        let at = header.highest;
         if let Some(open) = self.arriving.get_mut(&key) {
             // Either may have come late: whoever sent the one that is still wanted has to hear of it.
-            let is_other = open.head.meta.id != head.meta.id;
+            let is_other = open.header.meta.id != header.meta.id;
             if open.start == start && open.first == at {
-                open.head.meta = head.meta;
+                open.header.meta = header.meta;
                 return Ok(());
             } else if is_other {
-                self.answer(&head, ABORT, &Violation::TransferInFlight.to_string());
+                self.answer(&header, ABORT, &Violation::TransferInFlight.to_string());
             }
             return Err(Violation::TransferInFlight);
         }
-        self.admit(&start, &head.meta.peer)?;
-        let mut arrival = Arrival::begin(head, start, (&self.config, &self.account), (now, self.read))?;
-        arrival.head.ordinal = self.next_ordinal();
-        let head = arrival.head.clone();
+        self.admit(&start, &header.meta.peer)?;
+        let mut arrival = IncomingTransfer::begin(header, start, (&self.config, &self.account), (now, self.read))?;
+        arrival.header.ordinal = self.next_ordinal();
+        let header = arrival.header.clone();
         self.arriving.insert(key, arrival);
-        self.learn(&head.meta.peer);
+        self.learn(&header.meta.peer);
         // A request of ours that it answers has said what we support.
-        if self.book.asked.get(key).is_none() {
-            self.answer(&head, "accept", "");
+        if self.records.sent_requests.get(key).is_none() {
+            self.answer(&header, "accept", "");
         }
         Ok(())
     }
@@ -145,7 +145,7 @@ impl Connection {
     fn admit(&self, start: &Start, peer: &Peer) -> Result<(), Violation> {
         Over::check(start.bytes, self.config.limits.max_message_bytes).map_err(Violation::MessageTooLarge)?;
         Over::check(start.chunks, self.config.max_chunks).map_err(Violation::TooManyChunks)?;
-        let own = self.arriving.values().filter(|open| open.head.meta.peer == *peer).count();
+        let own = self.arriving.values().filter(|open| open.header.meta.peer == *peer).count();
         let open = [(own, self.config.max_transfers), (self.arriving.len(), self.config.max_transfers_in_all)];
         let full = open.into_iter().find(|(open, limit)| len64(*open) >= u64::from(*limit));
         full.map_or(Ok(()), |(_, limit)| Err(Violation::TooManyTransfers(limit)))
@@ -154,26 +154,26 @@ impl Connection {
     /// Takes a chunk. Nothing is done when `inside` is not the inside of a string.
     fn chunk(&mut self, key: Key, at: u64, inside: &[u8], now: Instant) -> Result<(), Violation> {
         let Some(arrival) = self.arriving.get_mut(&key) else {
-            self.outbox.count("part-of-no-transfer");
+            self.events.count("part-of-no-transfer");
             return Ok(());
         };
         self.scratch.resize(inside.len().max(self.scratch.len()), 0);
         let len = json::unescape(&mut self.scratch, inside).ok_or(Violation::MessageNotUtf8)?;
         arrival.soft = self.read.saturating_add(self.config.soft_timeout);
         arrival.chunk(at, self.scratch.get(..len).unwrap_or_default(), now)?;
-        self.outbox.progress(arrival.progress());
+        self.events.push_progress(arrival.progress());
         Ok(())
     }
 
     fn end(&mut self, key: Key, at: u64, meta: &Meta) {
         let Some(arrival) = self.arriving.remove(&key) else {
-            return self.outbox.count("part-of-no-transfer");
+            return self.events.count("part-of-no-transfer");
         };
-        let mut head = arrival.head.clone();
-        head.highest = head.highest.max(at);
+        let mut header = arrival.header.clone();
+        header.highest = header.highest.max(at);
         match arrival.finish(at) {
-            Ok(text) => self.deliver(&text, head.ordinal, meta.clone()),
-            Err(violation) => self.report(key, &head, violation),
+            Ok(text) => self.deliver(&text, header.ordinal, meta.clone()),
+            Err(violation) => self.report(key, &header, violation),
         }
     }
 
@@ -185,66 +185,67 @@ impl Connection {
         let about = &meta.about;
         let ours = self.abort_own(key, about);
         let is_theirs = |Meta { id, about: of, .. }: &Meta| may_be(id, about) || of.is_some() && of == about;
-        let theirs = self.arriving.get(&key).is_some_and(|open| is_theirs(&open.head.meta));
+        let theirs = self.arriving.get(&key).is_some_and(|open| is_theirs(&open.header.meta));
         let theirs = if theirs { self.arriving.remove(&key) } else { None };
-        let is_asked = theirs.is_some() || self.book.asked.get(key).is_some_and(|asked| may_be(&asked.began, about));
-        let reply = if is_asked { self.book.fail_asked(key, &Violation::Aborted) } else { None };
+        let is_asked =
+            theirs.is_some() || self.records.sent_requests.get(key).is_some_and(|asked| may_be(&asked.began, about));
+        let reply = if is_asked { self.records.fail_asked(key, &Violation::Aborted) } else { None };
         let ordinal = match theirs {
-            Some(arrival) => arrival.head.ordinal,
+            Some(arrival) => arrival.header.ordinal,
             None if reply.is_some() => self.next_ordinal(),
             None if ours => return,
-            None => return self.outbox.count("part-of-no-transfer"),
+            None => return self.events.count("part-of-no-transfer"),
         };
-        self.outbox.receive_failed(ordinal, Violation::Aborted, reply);
+        self.events.receive_failed(ordinal, Violation::Aborted, reply);
     }
 
     /// Passes a whole message up.
-    fn deliver(&mut self, text: &Text, ordinal: u64, meta: Meta) {
-        if !self.book.note_received(text, &meta) {
-            return self.outbox.count("answer-twice");
+    fn deliver(&mut self, text: &ParsedMessage, ordinal: u64, meta: Meta) {
+        if !self.records.note_received(text, &meta) {
+            return self.events.count("answer-twice");
         }
         let mut edit = Edit::default();
         if text.is_progress()
             && let Some((span, token)) = text.token(TOKEN)
-            && let Some(asked) = self.book.asked.get(Key::of(&meta.peer, Some(&*token)))
+            && let Some(asked) = self.records.sent_requests.get(Key::of(&meta.peer, Some(&*token)))
         {
             if asked.injected {
-                return self.outbox.count("progress-swallowed");
+                return self.events.count("progress-swallowed");
             }
             if *text.message.read(span) != *asked.token {
                 edit = Edit::replace(span, asked.token.clone());
             }
         }
         let (message, envelope) = (edit.apply(&text.message), Box::new(text.envelope.after(&edit)));
-        self.outbox.event(Event::Message { message, envelope, ordinal, meta });
+        self.events.push(Event::Message { message, envelope, ordinal, meta });
     }
 
     /// A transfer breaks a rule, or its time is up.
     fn fail_transfer(&mut self, key: Key, violation: Violation) {
-        if let Some(Arrival { head, .. }) = self.arriving.remove(&key) {
-            self.report(key, &head, violation);
+        if let Some(IncomingTransfer { header, .. }) = self.arriving.remove(&key) {
+            self.report(key, &header, violation);
         }
     }
 
     /// Tells the peer and the application that a transfer failed, or was not let in.
-    fn report(&mut self, key: Key, head: &Head, violation: Violation) {
-        let ordinal = head.ordinal;
-        let reply = self.book.fail_asked(key, &violation);
-        self.answer(head, ABORT, &violation.to_string());
+    fn report(&mut self, key: Key, header: &TransferHeader, violation: Violation) {
+        let ordinal = header.ordinal;
+        let reply = self.records.fail_asked(key, &violation);
+        self.answer(header, ABORT, &violation.to_string());
         if let Violation::TimedOut(received) = violation {
-            self.outbox.event(Event::Expired { ordinal, received });
+            self.events.push(Event::Expired { ordinal, received });
             // The caller of a request still needs its answer.
             if reply.is_none() {
-                return self.outbox.count(violation.name());
+                return self.events.count(violation.name());
             }
         }
-        self.outbox.receive_failed(ordinal, violation, reply);
+        self.events.receive_failed(ordinal, violation, reply);
     }
 
     /// Answers a transfer, about the frame that began it.
-    fn answer(&mut self, head: &Head, kind: &str, text: &str) {
-        let bytes = self.out.writer.text((&head.token, head.highest.saturating_add(1)), kind, text);
-        let Meta { peer, id: about, .. } = head.meta.clone();
+    fn answer(&mut self, header: &TransferHeader, kind: &str, text: &str) {
+        let bytes = self.queues.writer.text((&header.token, header.highest.saturating_add(1)), kind, text);
+        let Meta { peer, id: about, .. } = header.meta.clone();
         self.control(bytes, Meta { peer, about, ..Meta::default() });
     }
 

@@ -13,22 +13,22 @@ use crate::message::{Message, len64};
 use crate::outgoing::{Outgoing, check_depth, measure};
 use crate::queue::SMALL_RUN;
 
-use super::book::{Asked, Key, Name, Peer};
 use super::cut::Plan;
-use super::item::Item;
-use super::wire::{ABORT, MAX_TOKEN, OWN_TOKEN, Text, Writer};
+use super::outgoing_message::OutgoingMessage;
+use super::records::{Key, Name, Peer, SentRequest};
+use super::wire::{ABORT, MAX_TOKEN, OWN_TOKEN, ParsedMessage, Writer};
 use super::{Config, Connection};
 
 /// Frames of our own making that may wait. More are dropped: their peers have timeouts of their own.
 const MAX_CONTROL: usize = 1024;
 /// Whole messages whose fate may be open. For the oldest beyond that, no news is good news.
-const MAX_HANDED: usize = 1024;
+const MAX_UNCONFIRMED: usize = 1024;
 /// The first pause after a link said that we are too fast.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 /// The longest pause; below any soft timeout that makes sense.
 const LAST_PAUSE: Duration = Duration::from_secs(30);
 /// What an error answer takes at most, unless its id is very long: any link takes that, whatever it says.
-const LEAST: u64 = 512;
+const SMALLEST_CAP: u64 = 512;
 /// How long a refusal for size is believed of whole messages: to try one costs little.
 const TRY_AGAIN: Duration = Duration::from_secs(600);
 /// Pauses in a row after which a frame is given up.
@@ -36,16 +36,16 @@ const MAX_PAUSES: u32 = 12;
 
 /// Everything that goes out.
 #[derive(Debug, Default)]
-pub(super) struct Queues {
+pub(super) struct SendQueues {
     /// Frames of our own making, and what was refused for its speed only.
-    first: VecDeque<Box<Item>>,
-    whole: VecDeque<Box<Item>>,
+    first: VecDeque<Box<OutgoingMessage>>,
+    whole: VecDeque<Box<OutgoingMessage>>,
     /// Too large for a frame, and not begun.
-    large: VecDeque<Box<Item>>,
+    large: VecDeque<Box<OutgoingMessage>>,
     /// Transfers; the first is due next.
-    pub(super) begun: VecDeque<Box<Item>>,
+    pub(super) begun: VecDeque<Box<OutgoingMessage>>,
     /// Whole messages that a link which acknowledges has, and has not answered for.
-    handed: VecDeque<Box<Item>>,
+    unconfirmed: VecDeque<Box<OutgoingMessage>>,
     pauses: u32,
     pub(super) paused_until: Option<Instant>,
     /// Of all of these messages.
@@ -62,16 +62,16 @@ pub(super) struct Queues {
     injected: u64,
 }
 
-impl Queues {
+impl SendQueues {
     /// The next message that goes whole.
-    fn small(&mut self) -> Option<Box<Item>> {
+    fn small(&mut self) -> Option<Box<OutgoingMessage>> {
         let item = self.first.pop_front().or_else(|| self.whole.pop_front())?;
         self.small_run = self.small_run.saturating_add(item.len());
         Some(item)
     }
 
     /// The next transfer that has begun and may go on.
-    fn ready(&mut self, config: &Config) -> Option<Box<Item>> {
+    fn ready(&mut self, config: &Config) -> Option<Box<OutgoingMessage>> {
         let at = self.begun.iter().position(|item| item.is_ready(config))?;
         self.begun.remove(at)
     }
@@ -80,13 +80,13 @@ impl Queues {
 impl Connection {
     /// Takes a message of the application's.
     pub(super) fn send(&mut self, ticket: Ticket, message: Message, mut meta: Meta) {
-        let text = Text::to_send(message.clone()).ok().filter(|text| text.envelope.kind() != Kind::Other);
+        let text = ParsedMessage::to_send(message.clone()).ok().filter(|text| text.envelope.kind() != Kind::Other);
         let text = text.ok_or(SendError::NotJsonRpc);
         let text = text.and_then(|text| check_depth(&message, self.config.limits.max_depth).map(|()| text));
         let mut text = match text {
             Ok(text) => text,
             Err(error) => {
-                let instead = Outgoing::new(Some(ticket), message, meta).fail(error, &mut self.outbox);
+                let instead = Outgoing::new(Some(ticket), message, meta).fail(error, &mut self.events);
                 return instead.into_iter().for_each(|instead| self.control(instead.message, instead.meta));
             }
         };
@@ -96,48 +96,48 @@ impl Connection {
         let request = key.filter(|_| kind == Kind::Request);
         let token = match key {
             Some(key) if request.is_some() => self.ask(key, id.unwrap_or_default(), &mut text, &meta.peer),
-            Some(key) => self.book.incoming.remove(&key).and_then(|request| {
+            Some(key) => self.records.received_requests.remove(&key).and_then(|request| {
                 meta.about = meta.about.take().or(request.frame);
                 request.token
             }),
             None => None,
         };
         let (size, limit) = (len64(text.message.len()), self.config.limits.max_queued_bytes);
-        let item = Item::new(Outgoing::new(Some(ticket), text.message, meta), token, request);
-        self.out.bytes = self.out.bytes.saturating_add(size);
-        while self.out.bytes > limit {
-            if !self.let_go() {
+        let item = OutgoingMessage::new(Outgoing::new(Some(ticket), text.message, meta), token, request);
+        self.queues.bytes = self.queues.bytes.saturating_add(size);
+        while self.queues.bytes > limit {
+            if !self.assume_oldest_sent() {
                 return self.unsent(item, SendError::QueueFull(Over { size, limit }));
             }
         }
         // One that can go in parts too need not be as long as what was refused, except to see whether that is still so.
-        let cap = self.out.learned.filter(|_| item.token.is_some() && self.read < self.out.again_at);
+        let cap = self.queues.learned.filter(|_| item.token.is_some() && self.read < self.queues.again_at);
         self.queue(item, cap);
     }
 
-    /// Queues a frame of our own making.
+    /// SendQueues a frame of our own making.
     pub(super) fn control(&mut self, message: impl Into<Message>, meta: Meta) {
         let message = message.into();
         // The peer may have chosen an id or a token that leaves no room for an answer.
-        if self.out.first.len() >= MAX_CONTROL || !self.capacity.fits(measure(&message, &self.capacity)) {
-            return self.outbox.count("control-dropped");
+        if self.queues.first.len() >= MAX_CONTROL || !self.capacity.fits(measure(&message, &self.capacity)) {
+            return self.events.count("control-dropped");
         }
-        let item = Item::new(Outgoing::new(None, message, meta), None, None);
-        self.out.bytes = self.out.bytes.saturating_add(item.len());
-        self.out.first.push_back(item);
+        let item = OutgoingMessage::new(Outgoing::new(None, message, meta), None, None);
+        self.queues.bytes = self.queues.bytes.saturating_add(item.len());
+        self.queues.first.push_back(item);
     }
 
     /// The next frame. None goes out that is over the link's cap: what waits whole may yet go in parts, but a `start` has
     /// said how many parts there are.
     pub(super) fn next_frame(&mut self, now: Instant) -> Option<Transmit> {
-        if self.out.paused_until.is_some_and(|until| now < until) {
+        if self.queues.paused_until.is_some_and(|until| now < until) {
             return None;
         }
-        self.out.paused_until = None;
-        let tag = self.out.last_tag.next();
+        self.queues.paused_until = None;
+        let tag = self.queues.last_tag.next();
         loop {
             let mut item = self.next_item()?;
-            let (bytes, meta) = item.frame(tag, self.config.acks, self.read, &mut self.out.writer);
+            let (bytes, meta) = item.frame(tag, self.config.acks, self.read, &mut self.queues.writer);
             let bytes = Message::from(bytes);
             if self.capacity.fits(measure(&bytes, &self.capacity)) {
                 self.gone(item);
@@ -146,14 +146,14 @@ impl Connection {
             let (size, limit) = (item.len(), item.plan.as_ref().map(|plan| plan.start.chunks));
             match limit {
                 Some(limit) => self.unsent(item, SendError::TooManySegments(Over { size, limit })),
-                None => self.queue(Item::new(item.what, item.token, item.request), None),
+                None => self.queue(OutgoingMessage::new(item.what, item.token, item.request), None),
             }
         }
     }
 
     /// A peer lets our transfer begin, which shows that it takes others too.
     pub(super) fn accepted(&mut self, key: Key, meta: &Meta) {
-        if let Some(item) = self.out.begun.iter_mut().find(|item| item.is_begun(key, &meta.about)) {
+        if let Some(item) = self.queues.begun.iter_mut().find(|item| item.is_begun(key, &meta.about)) {
             item.release(3, self.read);
             self.learn(&meta.peer);
         }
@@ -161,8 +161,8 @@ impl Connection {
 
     /// A peer takes transfers: those that wait for it need not. No `accept` has taken the second place.
     pub(super) fn learn(&mut self, peer: &Peer) {
-        if self.book.supports.insert(Key::of(peer, ()), ()).is_none() {
-            for item in self.out.begun.iter_mut().filter(|item| item.what.meta.peer == *peer) {
+        if self.records.supporting_peers.insert(Key::of(peer, ()), ()).is_none() {
+            for item in self.queues.begun.iter_mut().filter(|item| item.what.meta.peer == *peer) {
                 item.release(2, self.read);
             }
         }
@@ -170,44 +170,45 @@ impl Connection {
 
     /// A peer gives our transfer up. Says whether there was one.
     pub(super) fn abort_own(&mut self, key: Key, about: &Name) -> bool {
-        let found = self.out.begun.iter().position(|item| item.is_begun(key, about));
-        let item = found.and_then(|at| self.out.begun.remove(at));
+        let found = self.queues.begun.iter().position(|item| item.is_begun(key, about));
+        let item = found.and_then(|at| self.queues.begun.remove(at));
         item.map(|item| self.unsent(item, SendError::Aborted)).is_some()
     }
 
     /// The link said what became of a frame.
     pub(super) fn acked(&mut self, tag: Tag, result: Result<Receipt, Refusal>, now: Instant) {
-        let place = |list: &VecDeque<Box<Item>>| list.iter().position(|item| item.open(tag).is_some());
-        let (handed, begun) = (place(&self.out.handed), place(&self.out.begun));
+        let place =
+            |list: &VecDeque<Box<OutgoingMessage>>| list.iter().position(|item| item.unconfirmed_frame(tag).is_some());
+        let (unconfirmed, begun) = (place(&self.queues.unconfirmed), place(&self.queues.begun));
         let again = result == Err(Refusal::TooFast) && self.pause(now);
-        let item = handed.and_then(|at| self.out.handed.remove(at));
-        let Some(mut item) = item.or_else(|| self.out.begun.remove(begun?)) else { return };
-        let bytes = item.open(tag).map_or(0, |frame| frame.bytes);
+        let item = unconfirmed.and_then(|at| self.queues.unconfirmed.remove(at));
+        let Some(mut item) = item.or_else(|| self.queues.begun.remove(begun?)) else { return };
+        let bytes = item.unconfirmed_frame(tag).map_or(0, |frame| frame.bytes);
         let name = match result {
             Ok(Receipt { id }) => {
-                self.out.pauses = 0;
-                self.out.learned = self.out.learned.map(|cap| cap.max(self.on_link(bytes)));
+                self.queues.pauses = 0;
+                self.queues.learned = self.queues.learned.map(|cap| cap.max(self.on_link(bytes)));
                 id
             }
             Err(_) if again => None,
             Err(refusal) => return self.refused(item, bytes, refusal),
         };
         item.answered(tag, name, again, self.read);
-        self.book.note_began(item.key, item.request, &item.began);
+        self.records.note_began(item.key, item.request, &item.began);
         if item.is_over() {
             self.sent(&item);
         } else if item.plan.is_some() {
-            self.out.begun.insert(begun.unwrap_or(0), item);
+            self.queues.begun.insert(begun.unwrap_or(0), item);
         } else {
-            self.out.first.push_front(item);
+            self.queues.first.push_front(item);
         }
     }
 
     /// Gives up transfers that nobody accepted or confirmed in time.
     pub(super) fn sweep_departures(&mut self) {
-        let late = |item: &Item, this: &Self| item.due(&this.config).is_some_and(|due| due <= this.read);
-        while let Some(at) = self.out.begun.iter().position(|item| late(item, self))
-            && let Some(item) = self.out.begun.remove(at)
+        let late = |item: &OutgoingMessage, this: &Self| item.due(&this.config).is_some_and(|due| due <= this.read);
+        while let Some(at) = self.queues.begun.iter().position(|item| late(item, self))
+            && let Some(item) = self.queues.begun.remove(at)
         {
             let error = if item.first.is_some() { SendError::Refused } else { SendError::NotAccepted };
             self.unsent(item, error);
@@ -216,19 +217,19 @@ impl Connection {
 
     /// Fails all that is not sent.
     pub(super) fn disconnect(&mut self) {
-        let Queues { first, whole, large, begun, handed, .. } = std::mem::take(&mut self.out);
-        for item in [handed, first, whole, begun, large].into_iter().flatten() {
+        let SendQueues { first, whole, large, begun, unconfirmed, .. } = std::mem::take(&mut self.queues);
+        for item in [unconfirmed, first, whole, begun, large].into_iter().flatten() {
             self.unsent(item, SendError::Disconnected);
         }
     }
 
     /// Notes a request, if it has a token or gets one of ours; returns the token.
-    fn ask(&mut self, key: Key, id: Bytes, text: &mut Text, peer: &Peer) -> Option<Arc<str>> {
-        self.book.answered.insert(key, false);
+    fn ask(&mut self, key: Key, id: Bytes, text: &mut ParsedMessage, peer: &Peer) -> Option<Arc<str>> {
+        self.records.answered.insert(key, false);
         let place = text.token_place().filter(|_| self.config.inject_tokens);
         let (written, token) = if let Some((span, before, after)) = place {
-            self.out.injected = self.out.injected.saturating_add(1);
-            let token = format!("bb-{:x}-{:x}", self.config.seed, self.out.injected);
+            self.queues.injected = self.queues.injected.saturating_add(1);
+            let token = format!("bb-{:x}-{:x}", self.config.seed, self.queues.injected);
             let insert = format!(r#"{before}"{token}"{after}"#);
             text.message = text.message.splice(span, insert.into());
             (Bytes::new(), token)
@@ -237,19 +238,19 @@ impl Connection {
             (Bytes::copy_from_slice(&text.message.read(span)), token)
         };
         if id.len() <= MAX_TOKEN {
-            let asked = Asked { key, id, token: written, injected: place.is_some(), began: None };
-            self.book.asked.insert(Key::of(peer, Some(&*token)), asked);
+            let asked = SentRequest { key, id, token: written, injected: place.is_some(), began: None };
+            self.records.sent_requests.insert(Key::of(peer, Some(&*token)), asked);
         }
         Some(token.into())
     }
 
     /// Queues a message, to go out whole if it fits a frame of at most `cap`, where there is such a bound.
-    fn queue(&mut self, item: Box<Item>, cap: Option<u64>) {
+    fn queue(&mut self, item: Box<OutgoingMessage>, cap: Option<u64>) {
         let link = self.within(cap);
         if link.fits(measure(&item.what.message, &link)) {
-            self.out.whole.push_back(item);
+            self.queues.whole.push_back(item);
         } else if item.token.is_some() {
-            self.out.large.push_back(item);
+            self.queues.large.push_back(item);
         } else {
             let error = SendError::NoToken(Over { size: item.len(), limit: link.cap });
             self.unsent(item, error);
@@ -257,22 +258,22 @@ impl Connection {
     }
 
     /// What has a frame to send. Small messages pass transfers, but only a run of them at a time.
-    fn next_item(&mut self) -> Option<Box<Item>> {
-        let small = if self.out.small_run < SMALL_RUN { self.out.small() } else { None };
-        small.or_else(|| self.begin()).or_else(|| self.out.ready(&self.config)).or_else(|| self.out.small())
+    fn next_item(&mut self) -> Option<Box<OutgoingMessage>> {
+        let small = if self.queues.small_run < SMALL_RUN { self.queues.small() } else { None };
+        small.or_else(|| self.begin()).or_else(|| self.queues.ready(&self.config)).or_else(|| self.queues.small())
     }
 
     /// Begins a transfer, if there is a slot. A token is in use once at a time.
-    fn begin(&mut self) -> Option<Box<Item>> {
+    fn begin(&mut self) -> Option<Box<OutgoingMessage>> {
         // It is the transfers' turn.
-        self.out.small_run = 0;
-        while len64(self.out.begun.len()) < self.config.max_transfers.into() {
-            let is_open = |key| self.out.begun.iter().any(|item| item.key == key);
-            let free = self.out.large.iter().position(|item| !is_open(item.key))?;
-            let mut item = self.out.large.remove(free)?;
+        self.queues.small_run = 0;
+        while len64(self.queues.begun.len()) < self.config.max_transfers.into() {
+            let is_open = |key| self.queues.begun.iter().any(|item| item.key == key);
+            let free = self.queues.large.iter().position(|item| !is_open(item.key))?;
+            let mut item = self.queues.large.remove(free)?;
             match self.plan(&item) {
                 Ok(plan) => {
-                    let supports = self.book.supports.get(Key::of(&item.what.meta.peer, ())).is_some();
+                    let supports = self.records.supporting_peers.get(Key::of(&item.what.meta.peer, ())).is_some();
                     item.first = (self.config.known_support || supports).then_some(2);
                     item.plan = Some(plan);
                     return Some(item);
@@ -284,26 +285,26 @@ impl Connection {
     }
 
     /// Cuts a message. One that would not pass in frames as short as we have learned to make has nothing to lose.
-    fn plan(&mut self, item: &Item) -> Result<Plan, SendError> {
-        let [short, long] = [self.out.learned, None].map(|cap| self.within(cap));
+    fn plan(&mut self, item: &OutgoingMessage) -> Result<Plan, SendError> {
+        let [short, long] = [self.queues.learned, None].map(|cap| self.within(cap));
         let max_chunks = self.config.max_chunks;
-        let mut cut = |link| Plan::make(&item.what.message, item.token(), link, max_chunks, &mut self.out.writer);
+        let mut cut = |link| Plan::make(&item.what.message, item.token(), link, max_chunks, &mut self.queues.writer);
         cut(&short).or_else(|_| cut(&long))
     }
 
     /// The link has a frame of this message.
-    fn gone(&mut self, item: Box<Item>) {
+    fn gone(&mut self, item: Box<OutgoingMessage>) {
         if let Some(progress) = item.progress() {
-            self.outbox.progress(progress);
+            self.events.push_progress(progress);
         }
         if item.is_over() {
             self.sent(&item);
         } else if item.plan.is_some() {
-            self.out.begun.push_back(item);
+            self.queues.begun.push_back(item);
         } else {
-            self.out.handed.push_back(item);
-            if self.out.handed.len() > MAX_HANDED {
-                self.let_go();
+            self.queues.unconfirmed.push_back(item);
+            if self.queues.unconfirmed.len() > MAX_UNCONFIRMED {
+                self.assume_oldest_sent();
             }
         }
     }
@@ -320,7 +321,7 @@ impl Connection {
 
     /// Waits before the next frame, longer each time. `false` when there were enough pauses.
     fn pause(&mut self, now: Instant) -> bool {
-        let out = &mut self.out;
+        let out = &mut self.queues;
         if out.paused_until.is_none_or(|until| until <= now) {
             let pause = FIRST_PAUSE.saturating_mul(1 << out.pauses.min(16)).min(LAST_PAUSE);
             out.pauses = out.pauses.saturating_add(1);
@@ -332,46 +333,46 @@ impl Connection {
     }
 
     /// The link does not take a frame. If it takes less than it said, a whole message may yet go in parts.
-    fn refused(&mut self, item: Box<Item>, bytes: u64, refusal: Refusal) {
-        let (size, least) = (self.on_link(bytes), self.on_link(LEAST));
+    fn refused(&mut self, item: Box<OutgoingMessage>, bytes: u64, refusal: Refusal) {
+        let (size, least) = (self.on_link(bytes), self.on_link(SMALLEST_CAP));
         if refusal == Refusal::TooLarge && size > least {
             let cap = least.max(size / 2);
-            self.out.learned = Some(self.out.learned.unwrap_or(cap).min(cap));
-            self.out.again_at = self.read.saturating_add(TRY_AGAIN);
+            self.queues.learned = Some(self.queues.learned.unwrap_or(cap).min(cap));
+            self.queues.again_at = self.read.saturating_add(TRY_AGAIN);
             if item.plan.is_none() {
-                return self.queue(Item::new(item.what, item.token, item.request), self.out.learned);
+                return self.queue(OutgoingMessage::new(item.what, item.token, item.request), self.queues.learned);
             }
         }
         self.unsent(item, SendError::Refused);
     }
 
     /// Reports a message that is not sent. The peer of a transfer is told, and whoever waits gets an error response.
-    fn unsent(&mut self, item: Box<Item>, error: SendError) {
+    fn unsent(&mut self, item: Box<OutgoingMessage>, error: SendError) {
         // A request that is answered has arrived, whatever the link says.
-        if item.request.and_then(|id| self.book.answer(id)) == Some(false) {
+        if item.request.and_then(|id| self.records.answer(id)) == Some(false) {
             return self.sent(&item);
         }
-        self.out.bytes = self.out.bytes.saturating_sub(item.len());
+        self.queues.bytes = self.queues.bytes.saturating_sub(item.len());
         // A peer that gave up expects no abort. It still gets an error for an answer: it may have meant another transfer.
         if item.plan.is_some() && error != SendError::Aborted {
-            let bytes = self.out.writer.text((item.token(), item.place(item.next)), ABORT, &error.to_string());
+            let bytes = self.queues.writer.text((item.token(), item.place(item.next)), ABORT, &error.to_string());
             let about = item.what.meta.about.clone().or_else(|| item.began.clone());
             self.control(bytes, Meta { about, ..item.what.meta.clone() });
         }
-        if let Some(instead) = item.what.fail(error, &mut self.outbox) {
+        if let Some(instead) = item.what.fail(error, &mut self.events) {
             self.control(instead.message, instead.meta);
         }
     }
 
     /// Takes the oldest that the link has not answered for as sent, if there is one.
-    fn let_go(&mut self) -> bool {
-        self.out.handed.pop_front().map(|oldest| self.sent(&oldest)).is_some()
+    fn assume_oldest_sent(&mut self) -> bool {
+        self.queues.unconfirmed.pop_front().map(|oldest| self.sent(&oldest)).is_some()
     }
 
-    fn sent(&mut self, item: &Item) {
-        self.out.bytes = self.out.bytes.saturating_sub(item.len());
+    fn sent(&mut self, item: &OutgoingMessage) {
+        self.queues.bytes = self.queues.bytes.saturating_sub(item.len());
         if let Some(ticket) = item.what.ticket {
-            self.outbox.event(Event::Sent { ticket });
+            self.events.push(Event::Sent { ticket });
         }
     }
 }

@@ -22,7 +22,7 @@ use crate::machine::{Capacity, Event, Input, Lane, Machine, Meta, Receipt, Refus
 use crate::message::Message;
 
 /// A connection, its clock and what it said.
-struct End {
+struct Endpoint {
     machine: Connection,
     now: Instant,
 }
@@ -48,7 +48,7 @@ impl Sent {
     }
 }
 
-impl End {
+impl Endpoint {
     fn new(config: Config, cap: u64) -> Self {
         Self::with_budget(config, cap, &Budget::new(BudgetConfig::default()))
     }
@@ -253,7 +253,7 @@ fn transfer(token: &Value, n: usize) -> (String, Vec<String>) {
 }
 
 /// Carries frames both ways until nothing moves; peers are named by `a` and `b`.
-fn shuttle(a: &mut End, b: &mut End) {
+fn shuttle(a: &mut Endpoint, b: &mut Endpoint) {
     loop {
         let (there, back) = (a.frames(), b.frames());
         if there.is_empty() && back.is_empty() {
@@ -274,7 +274,7 @@ fn shuttle(a: &mut End, b: &mut End) {
 
 /// Feeds frames; the last of them breaks a rule. The peer is told, and the connection lives.
 fn breaks(config: Config, frames: &[String]) -> Violation {
-    let mut end = End::new(config, 9999);
+    let mut end = Endpoint::new(config, 9999);
     let (last, others) = frames.split_last().unwrap();
     others.iter().for_each(|text| end.take(text.clone()));
     assert!(end.events().is_empty());

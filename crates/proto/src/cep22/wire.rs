@@ -8,9 +8,9 @@ use sha2::{Digest, Sha256};
 
 use crate::envelope::{ENVELOPE, Envelope, Kind};
 use crate::error::Violation;
-use crate::json::{self, Kind as Json, Number, Path, Paths, Span};
+use crate::json::{self, Number, Path, Paths, Span, ValueKind};
 use crate::message::Message;
-use crate::outgoing::Look;
+use crate::outgoing::Scan;
 
 /// What we look for in every frame and message: the envelope, then the members of a transfer frame.
 pub(super) static PATHS: [Path; 17] = [
@@ -52,20 +52,20 @@ pub(super) const OWN_TOKEN: usize = 16;
 pub(super) const MAX_TOKEN: usize = 256;
 
 /// A message and where its members lie.
-pub(super) struct Text {
+pub(super) struct ParsedMessage {
     pub(super) message: Message,
     pub(super) envelope: Envelope,
     pub(super) paths: Paths<17>,
 }
 
-impl Text {
+impl ParsedMessage {
     /// Reads a text to send. Of an answer, only until its id was seen: its receiver checks the rest.
     ///
     /// # Errors
     /// What was read is not one JSON object, or a key of the envelope comes twice.
     pub(super) fn to_send(message: Message) -> Result<Self, Violation> {
-        let enough = |look: &Look<17>| look.envelope.has_id() && look.envelope.kind() == Kind::Response;
-        let Look { envelope, looks: paths, .. } = Look::new(&message, &PATHS, enough)?;
+        let enough = |scan: &Scan<17>| scan.envelope.has_id() && scan.envelope.kind() == Kind::Response;
+        let Scan { envelope, paths, .. } = Scan::new(&message, &PATHS, enough)?;
         Ok(Self { message, envelope, paths })
     }
 
@@ -74,7 +74,7 @@ impl Text {
     /// # Errors
     /// It is not one JSON object, nested too deep, or a key of the envelope comes twice.
     pub(super) fn arrived(message: Message, max_depth: u32) -> Result<Self, Violation> {
-        let Look { envelope, looks: paths, .. } = Look::within(&message, &PATHS, max_depth, |_| false)?;
+        let Scan { envelope, paths, .. } = Scan::within(&message, &PATHS, max_depth, |_| false)?;
         Ok(Self { message: message.checked(max_depth), envelope, paths })
     }
 
@@ -94,9 +94,9 @@ impl Text {
         let found = self.paths.get(path)?;
         let raw = self.message.read(found.span);
         let text = match (found.kind, json::number(&raw)) {
-            (Json::String, _) => json::string(&raw)?.into_owned(),
-            (Json::Number, Number::Int(value)) => value.to_string(),
-            (Json::Number, _) => String::from_utf8(raw.into_owned()).ok()?,
+            (ValueKind::String, _) => json::string(&raw)?.into_owned(),
+            (ValueKind::Number, Number::Int(value)) => value.to_string(),
+            (ValueKind::Number, _) => String::from_utf8(raw.into_owned()).ok()?,
             _ => return None,
         };
         (text.len() <= MAX_TOKEN).then_some((found.span, text))
@@ -107,7 +107,7 @@ impl Text {
     pub(super) fn token_place(&self) -> Option<(Span, &'static str, &'static str)> {
         let (object, before, [alone, followed]) =
             match (self.paths.get(PARAMS), self.paths.get(META), self.paths.get(OWN_TOKEN)) {
-                (_, _, Some(token)) => return (token.kind == Json::Null).then_some((token.span, "", "")),
+                (_, _, Some(token)) => return (token.kind == ValueKind::Null).then_some((token.span, "", "")),
                 (_, Some(meta), None) => (meta, r#""progressToken":"#, ["", ","]),
                 (Some(params), None, None) => (params, r#""_meta":{"progressToken":"#, ["}", "},"]),
                 (None, None, None) => {
@@ -120,7 +120,7 @@ impl Text {
         let front = self.message.read(Span { start: at, end: at.saturating_add(4096) });
         let first = front.iter().find(|byte| !byte.is_ascii_whitespace())?;
         let after = if *first == b'}' { alone } else { followed };
-        (object.kind == Json::Object).then_some((Span { start: at, end: at }, before, after))
+        (object.kind == ValueKind::Object).then_some((Span { start: at, end: at }, before, after))
     }
 
     /// The place of a transfer frame, of which no member comes twice.
@@ -134,7 +134,7 @@ impl Text {
 
     /// The inside of the string `data`, still escaped.
     pub(super) fn data(&self) -> Result<Cow<'_, [u8]>, Violation> {
-        let data = self.paths.get(DATA).filter(|data| data.kind == Json::String).ok_or(Violation::DataMissing)?;
+        let data = self.paths.get(DATA).filter(|data| data.kind == ValueKind::String).ok_or(Violation::DataMissing)?;
         let inside = Span { start: data.span.start.saturating_add(1), end: data.span.end.saturating_sub(1) };
         Ok(self.message.read(inside))
     }

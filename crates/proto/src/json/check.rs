@@ -5,7 +5,7 @@ use thiserror::Error;
 use super::input::{Input, Nest};
 use super::key::Capture;
 use super::text::{hex, short_escape};
-use super::visit::{Kind, Visit};
+use super::visit::{ValueKind, Visit};
 use crate::message::len64;
 
 /// Why bytes are not one JSON text, and where.
@@ -141,12 +141,12 @@ impl<V: Visit> Scanner<V> {
     fn value(&mut self, input: &mut Input<'_>, state: State, byte: u8) -> Result<State, Fault> {
         match byte {
             b'"' => {
-                self.begin(input, Kind::String);
+                self.begin(input, ValueKind::String);
                 input.skip(1);
                 self.text(input, Role::Value)
             }
             b'{' => {
-                self.begin(input, Kind::Object);
+                self.begin(input, ValueKind::Object);
                 self.nest.push(true)?;
                 input.skip(1);
                 match input.peek() {
@@ -155,13 +155,13 @@ impl<V: Visit> Scanner<V> {
                 }
             }
             b'[' => {
-                self.begin(input, Kind::Array);
+                self.begin(input, ValueKind::Array);
                 self.nest.push(false)?;
                 input.skip(1);
                 Ok(State::Element)
             }
             b'1'..=b'9' => {
-                self.begin(input, Kind::Number);
+                self.begin(input, ValueKind::Number);
                 input.skip(1);
                 input.skip_digits();
                 match input.peek() {
@@ -170,13 +170,13 @@ impl<V: Visit> Scanner<V> {
                 }
             }
             b'0' | b'-' => {
-                self.begin(input, Kind::Number);
+                self.begin(input, ValueKind::Number);
                 input.skip(1);
                 self.number(input, if byte == b'-' { Part::Minus } else { Part::Zero })
             }
-            b't' => self.word(input, Kind::True),
-            b'f' => self.word(input, Kind::False),
-            b'n' => self.word(input, Kind::Null),
+            b't' => self.word(input, ValueKind::True),
+            b'f' => self.word(input, ValueKind::False),
+            b'n' => self.word(input, ValueKind::Null),
             b']' if state == State::Element => Ok(self.close(input)),
             _ => input.skip_space(byte, state),
         }
@@ -278,7 +278,7 @@ impl<V: Visit> Scanner<V> {
     }
 
     #[inline(always)]
-    fn word(&mut self, input: &mut Input<'_>, word: Kind) -> Result<State, Fault> {
+    fn word(&mut self, input: &mut Input<'_>, word: ValueKind) -> Result<State, Fault> {
         self.begin(input, word);
         let text = text_of(word);
         if input.rest().starts_with(text) {
@@ -290,7 +290,7 @@ impl<V: Visit> Scanner<V> {
 
     /// A word that is wrong or lies across pieces.
     #[cold]
-    fn rest_of_word(&mut self, input: &mut Input<'_>, word: Kind, mut at: u8) -> Result<State, Fault> {
+    fn rest_of_word(&mut self, input: &mut Input<'_>, word: ValueKind, mut at: u8) -> Result<State, Fault> {
         while let Some(&want) = text_of(word).get(usize::from(at)) {
             match input.peek() {
                 Some(byte) if byte == want => input.skip(1),
@@ -341,14 +341,14 @@ impl<V: Visit> Scanner<V> {
     }
 
     #[inline(always)]
-    fn begin(&mut self, input: &Input<'_>, kind: Kind) {
+    fn begin(&mut self, input: &Input<'_>, kind: ValueKind) {
         if self.is_shown() {
             self.show_begin(self.offset_of(input), kind);
         }
     }
 
     #[cold]
-    fn show_begin(&mut self, at: u64, kind: Kind) {
+    fn show_begin(&mut self, at: u64, kind: ValueKind) {
         self.visit.begin(self.nest.depth(), kind, at);
     }
 
@@ -403,10 +403,10 @@ impl<V: Visit> Scanner<V> {
 }
 
 /// How a value that is one word is written.
-const fn text_of(word: Kind) -> &'static [u8] {
+const fn text_of(word: ValueKind) -> &'static [u8] {
     match word {
-        Kind::True => b"true",
-        Kind::False => b"false",
+        ValueKind::True => b"true",
+        ValueKind::False => b"false",
         _ => b"null",
     }
 }
@@ -435,7 +435,7 @@ pub(super) enum State {
     /// So many hex digits.
     Hex(Role, u8),
     /// The rest of a word, of which so many bytes came.
-    Word(Kind, u8),
+    Word(ValueKind, u8),
     /// The rest of a number.
     Number(Part),
 }

@@ -1,7 +1,7 @@
 //! Finds where the values of a few fixed paths lie, in one pass and without allocating.
 
 use super::check::{JsonError, Scanner};
-use super::visit::{Kind, Visit};
+use super::visit::{ValueKind, Visit};
 
 /// The keys that lead from the root object to a value: at most 4, of at most 32 bytes each.
 pub type Path = &'static [&'static str];
@@ -25,7 +25,7 @@ pub struct Span {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Found {
     /// What sort of value it is.
-    pub kind: Kind,
+    pub kind: ValueKind,
     /// Where it lies, quotes and brackets included.
     pub span: Span,
 }
@@ -44,7 +44,7 @@ pub struct Paths<const N: usize> {
     open: u32,
     seen: u32,
     repeated: u32,
-    root: Option<Kind>,
+    root: Option<ValueKind>,
     found: [Option<Found>; N],
 }
 
@@ -81,7 +81,7 @@ impl<const N: usize> Paths<N> {
 
     /// What sort of value the whole text is.
     #[must_use]
-    pub fn root(&self) -> Option<Kind> {
+    pub fn root(&self) -> Option<ValueKind> {
         self.root
     }
 
@@ -130,7 +130,7 @@ impl<const N: usize> Visit for Paths<N> {
     }
 
     #[inline]
-    fn begin(&mut self, depth: usize, kind: Kind, at: u64) {
+    fn begin(&mut self, depth: usize, kind: ValueKind, at: u64) {
         if depth == 0 {
             self.root = Some(kind);
         }

@@ -12,7 +12,7 @@ type Seen = Result<Vec<Event>, JsonError>;
 #[derive(Clone, Debug, PartialEq)]
 enum Event {
     Key(usize, Option<Vec<u8>>),
-    Begin(usize, Kind, u64),
+    Begin(usize, ValueKind, u64),
     End(usize, u64),
 }
 
@@ -29,7 +29,7 @@ impl Visit for Recorder {
         self.0.push(Event::Key(depth, key.filter(|key| key.len() <= 32).map(<[u8]>::to_vec)));
     }
 
-    fn begin(&mut self, depth: usize, kind: Kind, at: u64) {
+    fn begin(&mut self, depth: usize, kind: ValueKind, at: u64) {
         self.0.push(Event::Begin(depth, kind, at));
     }
 
@@ -269,17 +269,17 @@ fn a_visitor_sees_the_outer_layers_only() {
     use Event::{Begin, End, Key};
     let events = seen([&br#" {"a":[{"b":[1]}],"c":-1.5e3}"#[..]]).unwrap();
     let want = vec![
-        Begin(0, Kind::Object, 1),
+        Begin(0, ValueKind::Object, 1),
         Key(1, Some(b"a".to_vec())),
-        Begin(1, Kind::Array, 6),
-        Begin(2, Kind::Object, 7),
+        Begin(1, ValueKind::Array, 6),
+        Begin(2, ValueKind::Object, 7),
         Key(3, Some(b"b".to_vec())),
-        Begin(3, Kind::Array, 12),
+        Begin(3, ValueKind::Array, 12),
         End(3, 15),
         End(2, 16),
         End(1, 17),
         Key(1, Some(b"c".to_vec())),
-        Begin(1, Kind::Number, 22),
+        Begin(1, ValueKind::Number, 22),
         End(1, 28),
         End(0, 29),
     ];
@@ -288,8 +288,8 @@ fn a_visitor_sees_the_outer_layers_only() {
 
 #[test]
 fn a_number_alone_ends_with_its_text() {
-    assert_eq!(seen([&b"12"[..], b"34"]).unwrap(), [Event::Begin(0, Kind::Number, 0), Event::End(0, 4)]);
-    assert_eq!(seen([&b"12"[..], b" "]).unwrap(), [Event::Begin(0, Kind::Number, 0), Event::End(0, 2)]);
+    assert_eq!(seen([&b"12"[..], b"34"]).unwrap(), [Event::Begin(0, ValueKind::Number, 0), Event::End(0, 4)]);
+    assert_eq!(seen([&b"12"[..], b" "]).unwrap(), [Event::Begin(0, ValueKind::Number, 0), Event::End(0, 2)]);
 }
 
 #[test]
@@ -347,7 +347,7 @@ fn the_first_of_duplicate_members_is_kept_and_the_path_is_marked() {
         (None, false),
     ];
     assert_eq!(got, want);
-    assert_eq!(paths.root(), Some(Kind::Object));
+    assert_eq!(paths.root(), Some(ValueKind::Object));
     assert_eq!(paths.get(9), None);
     assert!(!paths.repeated(9) && !paths.repeated(usize::MAX));
 }
@@ -355,7 +355,7 @@ fn the_first_of_duplicate_members_is_kept_and_the_path_is_marked() {
 #[test]
 fn arrays_on_the_way_match_nothing() {
     let paths = find([&br#"[{"a":1},{"b":2}]"#[..]], &PATHS).unwrap();
-    assert_eq!(paths.root(), Some(Kind::Array));
+    assert_eq!(paths.root(), Some(ValueKind::Array));
     assert!((0..7).all(|i| paths.get(i).is_none()));
     let paths = find([&br#"{"a":[{"b":{"c":1}},{"a":1}],"x":{"a":{"b":1}}}"#[..]], &PATHS).unwrap();
     assert!(paths.get(0).is_some());

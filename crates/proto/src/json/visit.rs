@@ -2,7 +2,7 @@
 
 /// What sort of value it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Kind {
+pub enum ValueKind {
     /// `{…}`
     Object,
     /// `[…]`
@@ -31,7 +31,7 @@ pub trait Visit {
     fn key(&mut self, depth: usize, key: Option<&[u8]>);
 
     /// A value begins; `at` is the offset of its first byte.
-    fn begin(&mut self, depth: usize, kind: Kind, at: u64);
+    fn begin(&mut self, depth: usize, kind: ValueKind, at: u64);
 
     /// The value that began last at `depth` is complete; `at` is the offset just past it.
     fn end(&mut self, depth: usize, at: u64);
@@ -48,7 +48,7 @@ impl Visit for () {
     fn key(&mut self, _: usize, _: Option<&[u8]>) {}
 
     #[inline]
-    fn begin(&mut self, _: usize, _: Kind, _: u64) {}
+    fn begin(&mut self, _: usize, _: ValueKind, _: u64) {}
 
     #[inline]
     fn end(&mut self, _: usize, _: u64) {}

@@ -34,7 +34,7 @@ impl Bench {
         };
         Some(match self.queue.pick(self.now, self.slots, self.finish, fit)? {
             Pick::Start(entry) if entry.item.is_uppercase() => {
-                self.queue.launch(entry.rank, (entry.item, 1), self.now, 60 * SECOND);
+                self.queue.begin_group(entry.rank, (entry.item, 1), self.now, 60 * SECOND);
                 entry.item.to_string()
             }
             Pick::Start(entry) => {
@@ -46,7 +46,7 @@ impl Bench {
                 group.1 += 1;
                 let (name, sent) = *group;
                 if sent == 3 {
-                    self.queue.land(place);
+                    self.queue.finish_group(place);
                     format!("{name}.")
                 } else {
                     name.to_string()
@@ -179,7 +179,7 @@ fn a_lane_is_unfinished_while_a_message_of_it_waits_or_is_under_way() {
 #[test]
 fn nothing_lands_at_a_place_that_no_flight_has() {
     let mut queue: Queue<char, ()> = Queue::new(25);
-    queue.land(0);
+    queue.finish_group(0);
     assert!(queue.flight(0).is_none());
 }
 

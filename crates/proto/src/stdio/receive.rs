@@ -12,11 +12,11 @@ use crate::budget::{Account, Schedule};
 use crate::clock::ReadClock;
 use crate::envelope::{ENVELOPE, Envelope, Kind};
 use crate::error::{Differs, Over, Violation};
+use crate::event_queue::EventQueue;
 use crate::limits::Limits;
 use crate::line::{self, Line};
 use crate::machine::{Event, Meta, Progress, Subject};
 use crate::message::{Message, len_usize, len64};
-use crate::outbox::Outbox;
 use crate::recent::Recent;
 use crate::rpc;
 use crate::salvage::Salvage;
@@ -33,7 +33,7 @@ pub(super) struct Receiver {
     max_line_bytes: u64,
     account: Account,
     /// Oldest first.
-    pub(super) groups: Vec<Group>,
+    pub(super) groups: Vec<IncomingGroup>,
     /// Names of ended groups, so that late frames of them begin nothing.
     ended: Recent<u128, (), 2048>,
     ordinals: u64,
@@ -48,22 +48,21 @@ pub(super) struct Receiver {
 
 impl Receiver {
     pub(super) fn new(limits: Limits, max_line_bytes: u64, account: Account) -> Self {
-        let (groups, ended, clock) = (Vec::new(), Recent::default(), account.clock());
         Self {
             limits,
             max_line_bytes,
+            clock: account.clock(),
             account,
-            groups,
-            ended,
+            groups: Vec::new(),
+            ended: Recent::default(),
             ordinals: 0,
             lines: 0,
             replies: Vec::new(),
-            clock,
             heard: None,
         }
     }
 
-    pub(super) fn line(&mut self, mut line: Bytes, meta: Meta, now: Instant, outbox: &mut Outbox) {
+    pub(super) fn line(&mut self, mut line: Bytes, meta: Meta, now: Instant, events: &mut EventQueue) {
         if line.ends_with(b"\r") {
             line.truncate(line.len().saturating_sub(1));
         }
@@ -74,43 +73,43 @@ impl Receiver {
         let fits = Over::check(len64(line.len()), self.max_line_bytes).map_err(Violation::LineTooLong);
         if let Some(frame) = Frame::read(&line) {
             let numbers = fits.and(frame.numbers);
-            return self.frame(&Frame { numbers, ..frame }, meta, now, outbox);
+            return self.frame(&Frame { numbers, ..frame }, meta, now, events);
         }
         if let Err(violation) = fits {
-            return self.fail(Caller::read(&line), violation, None, outbox);
+            return self.fail(Caller::read(&line), violation, None, events);
         }
         match Line::read(&line, self.limits.max_depth) {
             Line::Message(message, envelope) => {
-                outbox.event(Event::Message { message, envelope, ordinal: self.ordinal(), meta });
+                events.push(Event::Message { message, envelope, ordinal: self.ordinal(), meta });
             }
             Line::Bad(why, meant) => {
                 let number = self.lines;
-                let answers = line::report((number, &line), (why, &meant), || self.ordinal(), outbox);
+                let answers = line::report((number, &line), (why, &meant), || self.ordinal(), events);
                 self.replies.extend(answers);
             }
             Line::Log(line) => {
-                outbox.count("line-that-is-no-message");
-                outbox.event(Event::Line(line));
+                events.count("line-that-is-no-message");
+                events.push(Event::Line(line));
             }
         }
     }
 
     /// Gives up what is too old, and what has to make room.
-    pub(super) fn timeout(&mut self, now: Instant, outbox: &mut Outbox) {
+    pub(super) fn timeout(&mut self, now: Instant, events: &mut EventQueue) {
         let reading = self.clock.read(now);
-        let over = |group: &mut Group| group.due() <= reading || group.assembly.is_evicted();
+        let over = |group: &mut IncomingGroup| group.due() <= reading || group.assembly.is_evicted();
         for group in self.groups.extract_if(.., over).collect::<Vec<_>>() {
             self.ended.insert(group.id, ());
             let received = group.received();
             if group.assembly.is_evicted() {
-                self.fail(group.caller, Violation::NoRoom(received), Some(group.ordinal), outbox);
+                self.fail(group.caller, Violation::NoRoom(received), Some(group.ordinal), events);
                 continue;
             }
-            outbox.count("group-expired");
-            outbox.event(Event::Expired { ordinal: group.ordinal, received });
+            events.count("group-expired");
+            events.push(Event::Expired { ordinal: group.ordinal, received });
             // The caller of a request still needs its answer.
             if group.caller.is_some() {
-                self.fail(group.caller, Violation::TimedOut(received), Some(group.ordinal), outbox);
+                self.fail(group.caller, Violation::TimedOut(received), Some(group.ordinal), events);
             }
         }
     }
@@ -118,7 +117,7 @@ impl Receiver {
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
         // What has to make room does so at once.
         let evicted = self.heard.filter(|_| self.groups.iter().any(|group| group.assembly.is_evicted()));
-        evicted.or_else(|| self.clock.when(self.groups.iter().map(Group::due).min()?))
+        evicted.or_else(|| self.clock.when(self.groups.iter().map(IncomingGroup::due).min()?))
     }
 
     /// Whom to wake when a group here has to go.
@@ -127,15 +126,15 @@ impl Receiver {
     }
 
     /// Gives a frame to its group, which it may begin and complete.
-    fn frame(&mut self, frame: &Frame, meta: Meta, now: Instant, outbox: &mut Outbox) {
+    fn frame(&mut self, frame: &Frame, meta: Meta, now: Instant, events: &mut EventQueue) {
         let place = self.groups.iter().position(|group| group.id == frame.id).unwrap_or(self.groups.len());
         if place == self.groups.len() {
             if self.ended.get(frame.id).is_some() {
-                return outbox.count("late-frame");
+                return events.count("late-frame");
             }
             if let Err(violation) = self.begin(frame, meta, now) {
                 self.ended.insert(frame.id, ());
-                return self.fail(frame.caller(), violation, None, outbox);
+                return self.fail(frame.caller(), violation, None, events);
             }
         }
         let Some(group) = self.groups.get_mut(place) else { return };
@@ -146,21 +145,21 @@ impl Receiver {
         }
         if added.is_ok() && group.next() < group.total {
             let (subject, done) = (Subject::Incoming(group.ordinal), group.received());
-            return outbox.progress(Progress { subject, done, total: group.declared.max(done) });
+            return events.push_progress(Progress { subject, done, total: group.declared.max(done) });
         }
         self.ended.insert(frame.id, ());
-        let Group { ordinal, meta, caller, assembly, .. } = self.groups.remove(place);
+        let IncomingGroup { ordinal, meta, caller, assembly, .. } = self.groups.remove(place);
         match added.and_then(|()| assembly.finish()) {
             Ok(Assembled { message, envelope, .. }) => {
                 let envelope = Box::new(envelope);
-                outbox.event(Event::Message { message, envelope, ordinal, meta });
+                events.push(Event::Message { message, envelope, ordinal, meta });
             }
-            Err(violation) => self.fail(caller, violation, Some(ordinal), outbox),
+            Err(violation) => self.fail(caller, violation, Some(ordinal), events),
         }
     }
 
     /// Reports a message that fails. Whoever asked hears of it: our own caller in the event, the peer's in an error response.
-    fn fail(&mut self, caller: Option<Caller>, violation: Violation, ordinal: Option<u64>, outbox: &mut Outbox) {
+    fn fail(&mut self, caller: Option<Caller>, violation: Violation, ordinal: Option<u64>, events: &mut EventQueue) {
         let ordinal = ordinal.unwrap_or_else(|| self.ordinal());
         let reply = match &caller {
             Some(Caller::Ours(id)) => Some(rpc::receive_failed(id, &violation)),
@@ -170,7 +169,7 @@ impl Receiver {
             }
             None => None,
         };
-        outbox.receive_failed(ordinal, violation, reply);
+        events.receive_failed(ordinal, violation, reply);
     }
 
     /// Lets a group in of which this is the first frame to arrive.
@@ -182,12 +181,12 @@ impl Receiver {
         }
         let declared = len64(frame.data.len()).saturating_mul(total.into()).min(self.limits.max_message_bytes);
         let schedule = Schedule { started: now, timeout: self.limits.time_for(declared) };
-        let assembly = Assembly::begin(&self.account, (declared, self.limits.max_depth), schedule, &ENVELOPE)
+        let assembly = Assembly::begin(&self.account, declared, self.limits.max_depth, schedule, &ENVELOPE)
             .map_err(|_| Violation::NoRoom(declared))?;
         self.heard = Some(now);
         let (soft, grace) = (self.limits.progress_timeout(), self.limits.grace);
         let (started, ordinal) = (self.clock.read(now), self.ordinal());
-        self.groups.push(Group {
+        self.groups.push(IncomingGroup {
             id: frame.id,
             ordinal,
             meta,
@@ -213,7 +212,7 @@ impl Receiver {
 
 /// A message, some frames of which have come: in order into the assembly, those ahead of a gap held aside.
 #[derive(Debug)]
-pub(super) struct Group {
+pub(super) struct IncomingGroup {
     id: u128,
     ordinal: u64,
     meta: Meta,
@@ -235,7 +234,7 @@ pub(super) struct Group {
     assembly: Assembly<6>,
 }
 
-impl Group {
+impl IncomingGroup {
     /// When it is given up.
     fn due(&self) -> Duration {
         self.soft.min(self.hard).saturating_add(self.grace)
@@ -264,13 +263,13 @@ impl Group {
         Over::check(size, limit).map_err(Violation::MessageTooLarge)?;
         if index > self.next() {
             self.held_bytes = self.held_bytes.saturating_add(len64(data.len()));
-            self.make_room(0, now)?;
+            self.reserve(0, now)?;
             self.held.insert(index, data.as_ref().into());
             return Ok(());
         }
         let added = self.append(data, now);
         if index == 0 {
-            let envelope = Envelope::read(self.assembly.looks()).ok();
+            let envelope = Envelope::read(self.assembly.paths()).ok();
             self.caller = envelope.and_then(|envelope| Caller::of(&envelope, &Message::from(data.clone())));
         }
         added?;
@@ -292,13 +291,13 @@ impl Group {
     }
 
     fn append(&mut self, data: &[u8], now: Instant) -> Result<(), Violation> {
-        self.make_room(data.len(), now)?;
+        self.reserve(data.len(), now)?;
         self.starts.push(len_usize(self.assembly.len()));
         self.assembly.push(data)
     }
 
     /// Makes room for `len` bytes in the assembly, and beside it for what one more frame costs.
-    fn make_room(&mut self, len: usize, now: Instant) -> Result<(), Violation> {
+    fn reserve(&mut self, len: usize, now: Instant) -> Result<(), Violation> {
         let frames = |count: usize, cost: u64| len64(count).saturating_add(1).saturating_mul(cost);
         let beside = self.held_bytes.saturating_add(frames(self.held.len(), HELD_COST));
         let beside = beside.saturating_add(frames(self.starts.len(), PLACE_COST));
@@ -306,7 +305,7 @@ impl Group {
         let rest = self.declared.saturating_mul(after).checked_div(self.total.into()).map_or(0, len_usize);
         let rest = (after == 0 || rest >= len).then_some(rest);
         let size = self.received().saturating_add(len64(len));
-        self.assembly.make_room(len, rest, beside, now).map_err(|_| Violation::NoRoom(size))
+        self.assembly.reserve(len, rest, beside, now).map_err(|_| Violation::NoRoom(size))
     }
 }
 

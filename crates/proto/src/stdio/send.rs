@@ -7,11 +7,11 @@ use bytes::{BufMut, Bytes, BytesMut};
 
 use super::MAX_TOTAL;
 use crate::error::{Over, SendError};
+use crate::event_queue::EventQueue;
 use crate::limits::Limits;
 use crate::machine::{Capacity, Transmit};
-use crate::message::{Reader, len_usize, len64};
-use crate::outbox::Outbox;
-use crate::outgoing::{Outgoing, Waiting, group_name, largest};
+use crate::message::{MessageReader, len_usize, len64};
+use crate::outgoing::{Outgoing, SendQueue, group_name, largest};
 use crate::queue::{Finish, Fit, Pick};
 
 /// Longest line, its end not counted: SwiftAgentKit's 61,440 with it.
@@ -28,7 +28,7 @@ const MAX_ESCAPED: u64 = 6;
 /// Messages on their way out.
 #[derive(Debug)]
 pub(super) struct Sender {
-    pub(super) waiting: Waiting<Group>,
+    pub(super) outgoing: SendQueue<OutgoingGroup>,
     /// The longest line that the link takes.
     line: u64,
     seed: [u8; 32],
@@ -39,54 +39,55 @@ pub(super) struct Sender {
 
 impl Sender {
     pub(super) fn new(limits: Limits, seed: [u8; 32]) -> Self {
-        Self { waiting: Waiting::new(limits, true), line: MAX_LINE, seed, groups: 0, out: BytesMut::new() }
+        Self { outgoing: SendQueue::new(limits, true), line: MAX_LINE, seed, groups: 0, out: BytesMut::new() }
     }
 
     /// Takes note of the link's cap. Whether all messages that have started fit it: they cannot be cut anew.
     pub(super) fn fit_to(&mut self, link: &Capacity) -> bool {
         self.line = largest(link, MAX_LINE, |bytes| bytes.saturating_mul(MAX_ESCAPED));
-        self.waiting.queue.flights().all(|group| group.step <= step(self.line))
+        self.outgoing.queue.flights().all(|group| group.step <= step(self.line))
     }
 
     /// The next line.
-    pub(super) fn transmit(&mut self, now: Instant, outbox: &mut Outbox) -> Option<Transmit> {
-        let (raw, limits) = (self.line.min(MAX_RAW), self.waiting.limits);
-        while let Some(answer) = self.waiting.next_answer() {
+    pub(super) fn transmit(&mut self, now: Instant, events: &mut EventQueue) -> Option<Transmit> {
+        let (raw, limits) = (self.line.min(MAX_RAW), self.outgoing.limits);
+        while let Some(answer) = self.outgoing.next_answer() {
             if len64(answer.message.len()) <= raw {
-                let tag = self.waiting.last_tag.next();
-                return Some(answer.frame(tag, answer.message.to_bytes(), answer.message.len(), outbox));
+                let tag = self.outgoing.last_tag.next();
+                return Some(answer.frame(tag, answer.message.to_bytes(), answer.message.len(), events));
             }
-            outbox.count("answer-too-large");
+            events.count("answer-too-large");
         }
         let slots = len_usize(limits.max_groups.into());
         let fit = |out: &Outgoing| if len64(out.message.len()) <= raw { Fit::Frame } else { Fit::Group };
         loop {
-            let tag = self.waiting.last_tag.next();
-            let place = match self.waiting.queue.pick(now, slots, Finish::InOrder, fit)? {
+            let tag = self.outgoing.last_tag.next();
+            let place = match self.outgoing.queue.pick(now, slots, Finish::InOrder, fit)? {
                 Pick::Continue(place) => place,
                 Pick::Start(entry) => {
                     let (rank, out) = (entry.rank, entry.item);
                     if fit(&out) == Fit::Frame {
-                        return Some(out.frame(tag, out.message.to_bytes(), out.message.len(), outbox));
+                        return Some(out.frame(tag, out.message.to_bytes(), out.message.len(), events));
                     }
                     let (step, size, limit) = (step(self.line), len64(out.message.len()), u64::from(MAX_TOTAL));
                     let total = size.div_ceil(step.max(1));
                     if step < MAX_CHAR || total > limit {
-                        self.waiting.queue.settle(rank);
-                        self.waiting.refuse(out, SendError::TooManySegments(Over { size, limit }), outbox);
+                        self.outgoing.queue.settle(rank);
+                        self.outgoing.refuse(out, SendError::TooManySegments(Over { size, limit }), events);
                         continue;
                     }
                     self.groups = self.groups.saturating_add(1);
-                    let (name, reader) = (uuid(group_name(&self.seed, self.groups)), Reader::new(out.message.clone()));
-                    let group = Group { out, name, index: 0, total, step, reader };
-                    self.waiting.queue.launch(rank, group, now, limits.group_timeout())
+                    let (name, reader) =
+                        (uuid(group_name(&self.seed, self.groups)), MessageReader::new(out.message.clone()));
+                    let group = OutgoingGroup { out, name, index: 0, total, step, reader };
+                    self.outgoing.queue.begin_group(rank, group, now, limits.group_timeout())
                 }
             };
-            let group = self.waiting.queue.flight(place)?;
+            let group = self.outgoing.queue.flight(place)?;
             let bytes = group.next_frame(&mut self.out);
-            let line = group.out.frame(tag, bytes, group.reader.done(), outbox);
+            let line = group.out.frame(tag, bytes, group.reader.done(), events);
             if group.reader.left() == 0 {
-                self.waiting.queue.land(place);
+                self.outgoing.queue.finish_group(place);
             }
             return Some(line);
         }
@@ -100,16 +101,16 @@ const fn step(line: u64) -> u64 {
 
 /// A message in frames, some of which have gone.
 #[derive(Debug)]
-pub(super) struct Group {
+pub(super) struct OutgoingGroup {
     pub(super) out: Outgoing,
     name: String,
     index: u64,
     total: u64,
     step: u64,
-    reader: Reader,
+    reader: MessageReader,
 }
 
-impl Group {
+impl OutgoingGroup {
     /// Frame `n` ends at the first character that begins at or after byte `(n + 1) * step`.
     fn next_frame(&mut self, line: &mut BytesMut) -> Bytes {
         line.reserve(len_usize(self.step.saturating_add(MAX_HEADER).saturating_add(MAX_CHAR)));
@@ -160,11 +161,11 @@ mod tests {
             for step in 4..30 {
                 let mut sender = Sender::new(Limits::default(), [7; 32]);
                 sender.line = step + MAX_HEADER + MAX_CHAR - 1;
-                let mut outbox = Outbox::default();
-                sender.waiting.accept(Ticket(1), message.clone(), Lane::Auto, Meta::default(), &mut outbox);
+                let mut events = EventQueue::default();
+                sender.outgoing.accept(Ticket(1), message.clone(), Lane::Auto, Meta::default(), &mut events);
                 let mut joined = String::new();
                 let mut count = 0;
-                while let Some(line) = sender.transmit(Instant::now(), &mut outbox) {
+                while let Some(line) = sender.transmit(Instant::now(), &mut events) {
                     let data = std::str::from_utf8(data(&line)).expect("whole characters");
                     assert!(!data.is_empty() && data.len() < step as usize + 4, "{} of {step}", data.len());
                     joined.push_str(data);

@@ -21,12 +21,12 @@ const ID: &str = "0B4D6F2A-1C3E-4A5B-8C7D-9E0F1A2B3C4D";
 const OTHER: &str = "1b4d6f2a-1c3e-4a5b-8c7d-9e0f1a2b3c4d";
 const SECOND: Duration = Duration::from_secs(1);
 
-struct End {
+struct Endpoint {
     machine: Connection,
     now: Instant,
 }
 
-impl End {
+impl Endpoint {
     fn new() -> Self {
         Self::with(LimitsConfig::default(), &Budget::default())
     }

@@ -10,7 +10,7 @@ use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::Instant;
 
-use super::link::End;
+use super::link::LinkEnd;
 
 /// An application's side: whole messages.
 pub(crate) struct Port {
@@ -44,14 +44,14 @@ impl Tape {
 }
 
 /// Runs `machine` between the link and the application that gets the returned port.
-pub(crate) fn drive(machine: Connection, cap: Option<u64>, end: End, tape: Tape) -> Port {
+pub(crate) fn drive(machine: Connection, cap: Option<u64>, end: LinkEnd, tape: Tape) -> Port {
     let (port, inner) = ports();
     tokio::spawn(Driver { machine, end, port: inner, tape, ticket: 0 }.run(cap));
     port
 }
 
 /// Passes messages as they are, as a program does that knows nothing of segments.
-pub(crate) fn pass(mut end: End, tape: Tape) -> Port {
+pub(crate) fn pass(mut end: LinkEnd, tape: Tape) -> Port {
     let (port, mut inner) = ports();
     tokio::spawn(async move {
         loop {
@@ -80,7 +80,7 @@ fn ports() -> (Port, Port) {
 
 struct Driver {
     machine: Connection,
-    end: End,
+    end: LinkEnd,
     port: Port,
     tape: Tape,
     ticket: u64,

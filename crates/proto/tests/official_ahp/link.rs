@@ -27,7 +27,7 @@ pub(crate) enum Verdict {
 }
 
 /// One end of the link. When the other side is gone, `rx` ends.
-pub(crate) struct End {
+pub(crate) struct LinkEnd {
     pub(crate) tx: mpsc::Sender<Bytes>,
     pub(crate) rx: mpsc::Receiver<Bytes>,
 }
@@ -61,11 +61,11 @@ type Rule = Box<dyn FnMut(&Seen, &Bytes) -> Verdict + Send>;
 /// What connects the two sides, again after each cut.
 #[derive(Clone)]
 pub(crate) struct Line {
-    shared: Arc<Mutex<Shared>>,
+    shared: Arc<Mutex<LinkState>>,
     cut: Arc<Notify>,
 }
 
-struct Shared {
+struct LinkState {
     cap: usize,
     connections: usize,
     seen: Vec<Seen>,
@@ -75,7 +75,7 @@ struct Shared {
 impl Line {
     pub(crate) fn new(cap: usize) -> Self {
         let rule: Rule = Box::new(|_, _| Verdict::Pass);
-        let shared = Shared { cap, connections: 0, seen: Vec::new(), rule };
+        let shared = LinkState { cap, connections: 0, seen: Vec::new(), rule };
         Self { shared: Arc::new(Mutex::new(shared)), cut: Arc::default() }
     }
 
@@ -85,7 +85,7 @@ impl Line {
     }
 
     /// Opens a connection: the client's end and the host's.
-    pub(crate) fn open(&self) -> (End, End) {
+    pub(crate) fn open(&self) -> (LinkEnd, LinkEnd) {
         let number = self.lock().connections;
         self.lock().connections += 1;
         let (client_tx, from_client) = mpsc::channel(IN_FLIGHT);
@@ -101,7 +101,7 @@ impl Line {
                 () = line.carry(number, Toward::Client, from_host, to_client) => {}
             }
         });
-        (End { tx: client_tx, rx: client_rx }, End { tx: host_tx, rx: host_rx })
+        (LinkEnd { tx: client_tx, rx: client_rx }, LinkEnd { tx: host_tx, rx: host_rx })
     }
 
     /// Cuts the link between two frames.
@@ -138,7 +138,7 @@ impl Line {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Shared> {
+    fn lock(&self) -> MutexGuard<'_, LinkState> {
         self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use breakbulk_proto::{Capacity, CloseReason, Input, Machine, SendError, Violation};
 
-use crate::sim::end::End;
+use crate::sim::endpoint::Endpoint;
 use crate::sim::ledger::Ledger;
 use crate::sim::line::Line;
 use crate::sim::plan::{Faults, Plan};
@@ -43,7 +43,7 @@ impl World {
         let (rng, line, now) = (&mut self.rng, &mut self.lines[at], self.now);
         let client = &mut self.clients[line.client];
         // Cuts tell the most inside a group, and when something has passed it.
-        let inside = line.near.as_ref().is_some_and(End::has_open_groups);
+        let inside = line.near.as_ref().is_some_and(Endpoint::has_open_groups);
         let percent = if client.is_ahead() {
             // Where clients come and go, snapshots shall pass too.
             if self.plan.restless { 15 } else { 40 }

@@ -6,7 +6,7 @@ use breakbulk_proto::ahp::Connection;
 use breakbulk_proto::{Capacity, CloseReason, Input, Machine, Measure, Ticket, json};
 use bytes::Bytes;
 
-use crate::sim::end::End;
+use crate::sim::endpoint::Endpoint;
 use crate::sim::host::{Desk, Out};
 use crate::sim::ledger::Ledger;
 use crate::sim::link::{Item, Pipe};
@@ -21,8 +21,8 @@ pub(crate) struct Line {
     pub(crate) id: u64,
     pub(crate) client: usize,
     pub(crate) pipes: [Pipe; 2],
-    pub(crate) near: Option<End<Connection>>,
-    pub(crate) far: Option<End<Connection>>,
+    pub(crate) near: Option<Endpoint<Connection>>,
+    pub(crate) far: Option<Endpoint<Connection>>,
     pub(crate) desk: Desk,
     pub(crate) middle: Middle,
     pub(crate) capacity: Capacity,
@@ -106,7 +106,7 @@ impl Line {
 
     /// Whether an end waits for room.
     pub(crate) fn is_parked(&self) -> bool {
-        self.near.iter().chain(&self.far).any(End::is_parked)
+        self.near.iter().chain(&self.far).any(Endpoint::is_parked)
     }
 
     /// From now on nothing goes wrong here.

@@ -4,7 +4,7 @@ use breakbulk_proto::ahp::{Config, Connection, Delivery, Negotiated, Role};
 use breakbulk_proto::{Account, Capacity, Input, Limits, Machine, Overhead};
 
 use crate::sim::client::Client;
-use crate::sim::end::End;
+use crate::sim::endpoint::Endpoint;
 use crate::sim::host::Desk;
 use crate::sim::ledger::Strictness;
 use crate::sim::line::Line;
@@ -50,7 +50,7 @@ impl World {
     }
 
     /// The client's end.
-    fn near(&mut self, at: usize, capacity: &Capacity) -> End<Connection> {
+    fn near(&mut self, at: usize, capacity: &Capacity) -> Endpoint<Connection> {
         let (plan, rng) = (&self.plan, &mut self.rng);
         let Client { name, mode, budget, negotiated, .. } = &self.clients[at];
         let limits = if plan.changes_limits { plan.limits(rng, &self.client_budget) } else { self.client_limits };
@@ -64,7 +64,7 @@ impl World {
     }
 
     /// The host's end.
-    fn far(&mut self, at: usize, capacity: &Capacity) -> End<Connection> {
+    fn far(&mut self, at: usize, capacity: &Capacity) -> Endpoint<Connection> {
         let (plan, rng) = (&self.plan, &mut self.rng);
         let (budget, _) = &self.host_budget;
         let principal = if plan.shares_budget { "everyone" } else { &self.clients[at].name };
@@ -74,11 +74,11 @@ impl World {
         self.end("host", config, budget.account(Some(principal)), capacity)
     }
 
-    fn end(&self, side: &str, config: Config, account: Account, capacity: &Capacity) -> End<Connection> {
+    fn end(&self, side: &str, config: Config, account: Account, capacity: &Capacity) -> Endpoint<Connection> {
         let limits: Limits = config.limits;
         let name = format!("link {} {side}", self.links);
         let machine = Connection::new(config, account);
-        let mut end = End::new(machine, name, limits.sweep_after(), self.now)
+        let mut end = Endpoint::new(machine, name, limits.sweep_after(), self.now)
             .sabotaged(self.plan.sabotage)
             .batched(self.links as u32 % 4);
         end.machine.handle(Input::Capacity(capacity.clone()), self.now);

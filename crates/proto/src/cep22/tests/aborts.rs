@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use super::{End, abort, acking, known, request, response, text, transfer, value};
+use super::{Endpoint, abort, acking, known, request, response, text, transfer, value};
 use crate::cep22::Config;
 use crate::error::{CloseReason, Differs, SendError, Violation};
 use crate::machine::{Event, Input, Machine, Refusal, Ticket};
@@ -12,7 +12,7 @@ use crate::machine::{Event, Input, Machine, Refusal, Ticket};
 #[test]
 fn an_incoming_abort_ends_the_transfer_and_is_not_answered() {
     let (_, frames) = transfer(&json!("t"), 3);
-    let mut end = End::new(known(), 9999);
+    let mut end = Endpoint::new(known(), 9999);
     frames[..3].iter().for_each(|text| end.take(text.clone()));
     end.frames();
     // Even one without a place.
@@ -24,7 +24,7 @@ fn an_incoming_abort_ends_the_transfer_and_is_not_answered() {
 
 #[test]
 fn an_incoming_abort_ends_our_transfer_and_its_caller_hears_of_it() {
-    let mut end = End::new(known(), 600);
+    let mut end = Endpoint::new(known(), 600);
     end.send(1, request(4, &json!(9), &"x".repeat(3000)));
     end.next().unwrap();
     end.next().unwrap();
@@ -36,7 +36,7 @@ fn an_incoming_abort_ends_our_transfer_and_its_caller_hears_of_it() {
 
 #[test]
 fn an_abort_after_our_end_fails_the_request_once() {
-    let mut end = End::new(known(), 600);
+    let mut end = Endpoint::new(known(), 600);
     end.send(1, request(4, &json!("t"), &"x".repeat(900)));
     end.frames();
     end.events();
@@ -52,7 +52,7 @@ fn an_abort_after_our_end_fails_the_request_once() {
 
 #[test]
 fn the_abort_of_an_answer_does_not_end_the_upload_of_its_request() {
-    let mut end = End::new(acking(), 600);
+    let mut end = Endpoint::new(acking(), 600);
     end.send_to(1, request(1, &json!("t"), &"x".repeat(900)), "p");
     let mut last = end.next().unwrap();
     while last.kind() != "end" {
@@ -71,7 +71,7 @@ fn the_abort_of_an_answer_does_not_end_the_upload_of_its_request() {
 #[test]
 fn a_caller_that_has_its_answer_gets_no_other() {
     for abort_comes in [true, false] {
-        let mut end = End::new(acking(), 600);
+        let mut end = Endpoint::new(acking(), 600);
         end.send(1, request(1, &json!("t"), &"x".repeat(900)));
         end.up_to_end();
         end.take(response(1, "early"));
@@ -88,7 +88,7 @@ fn a_caller_that_has_its_answer_gets_no_other() {
         assert_eq!(end.machine.counters().count("answer-twice"), 1);
     }
     // Nor does one whose request had no token.
-    let mut end = End::new(acking(), 600);
+    let mut end = Endpoint::new(acking(), 600);
     end.send(1, r#"{"jsonrpc":"2.0","id":1,"method":"m"}"#);
     end.frames();
     end.take(response(1, ""));
@@ -101,7 +101,7 @@ fn a_caller_that_has_its_answer_gets_no_other() {
 fn an_abort_of_an_earlier_transfer_does_not_end_a_later_one_of_its_token() {
     // Theirs, which answers a request, or is one.
     for (first, second) in [("ask 1", "ask 2"), ("e1", "e2")] {
-        let mut end = End::new(known(), 9999);
+        let mut end = Endpoint::new(known(), 9999);
         let (whole, frames) = transfer(&json!("t"), 3);
         end.take_about(frames[0].clone(), "p", ("e1", first));
         end.take_about(frames[4].clone(), "p", ("e1 end", first));
@@ -114,7 +114,7 @@ fn an_abort_of_an_earlier_transfer_does_not_end_a_later_one_of_its_token() {
         assert_eq!(end.messages(), [whole]);
     }
     // Ours.
-    let mut end = End::new(Config { acks: true, ..Config::default() }, 600);
+    let mut end = Endpoint::new(Config { acks: true, ..Config::default() }, 600);
     for round in 1..=2 {
         end.send_to(round, request(round, &json!("t"), &"x".repeat(900)), "p");
         let begun = end.next().unwrap();
@@ -130,7 +130,7 @@ fn an_abort_of_an_earlier_transfer_does_not_end_a_later_one_of_its_token() {
 
 #[test]
 fn an_abort_names_the_frame_that_began_its_transfer() {
-    let mut end = End::new(acking(), 600);
+    let mut end = Endpoint::new(acking(), 600);
     end.send_to(1, request(1, &json!("t"), &"x".repeat(900)), "p");
     let begun = end.next().unwrap();
     end.ack_as(begun.tag, "ours 1");
@@ -142,7 +142,7 @@ fn an_abort_names_the_frame_that_began_its_transfer() {
 
 #[test]
 fn both_starts_of_one_token_hear_that_they_clash() {
-    let mut end = End::new(known(), 9999);
+    let mut end = Endpoint::new(known(), 9999);
     end.take_from(transfer(&json!("t"), 3).1[0].clone(), "p", "e1");
     end.frames();
     end.take_from(transfer(&json!("t"), 2).1[0].clone(), "p", "e2");
@@ -161,7 +161,7 @@ fn both_starts_of_one_token_hear_that_they_clash() {
 
 #[test]
 fn a_frame_that_a_relay_brings_again_is_not_taken_again() {
-    let mut end = End::new(known(), 9999);
+    let mut end = Endpoint::new(known(), 9999);
     let (whole, frames) = transfer(&json!("t"), 3);
     let small = request(7, &json!("s"), "");
     for round in ["a", "b"] {
@@ -179,7 +179,7 @@ fn a_frame_that_a_relay_brings_again_is_not_taken_again() {
 
 #[test]
 fn an_abort_after_the_answer_is_no_news() {
-    let mut end = End::new(known(), 600);
+    let mut end = Endpoint::new(known(), 600);
     end.send(1, request(4, &json!("t"), ""));
     end.frames();
     end.take(response(4, ""));
@@ -190,7 +190,7 @@ fn an_abort_after_the_answer_is_no_news() {
 
 #[test]
 fn a_late_answer_does_not_count_for_the_next_request_of_its_token() {
-    let mut end = End::new(known(), 9999);
+    let mut end = Endpoint::new(known(), 9999);
     end.send(1, request(1, &json!("t"), ""));
     end.send(2, request(2, &json!("t"), ""));
     end.frames();
@@ -204,7 +204,7 @@ fn a_late_answer_does_not_count_for_the_next_request_of_its_token() {
 
 #[test]
 fn a_failed_answer_reaches_the_caller_with_its_own_id() {
-    let mut end = End::new(known(), 9999);
+    let mut end = Endpoint::new(known(), 9999);
     end.send_to(1, r#"{"jsonrpc":"2.0","id":1.0,"method":"m","params":{"_meta":{"progressToken":7}}}"#, "p");
     end.frames();
     end.events();

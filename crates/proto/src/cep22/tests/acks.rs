@@ -4,14 +4,14 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use super::{End, accept, acking, request, response};
+use super::{Endpoint, accept, acking, request, response};
 use crate::cep22::Config;
 use crate::error::SendError;
 use crate::machine::{Event, Input, Machine, Refusal, Ticket};
 
 #[test]
 fn chunks_run_at_most_the_publish_window_ahead_and_end_comes_last() {
-    let mut end = End::new(acking(), 600);
+    let mut end = Endpoint::new(acking(), 600);
     end.send(1, request(1, &json!("t"), &"x".repeat(20_000)));
     let first = end.frames();
     assert_eq!(first.len(), 1);
@@ -43,7 +43,7 @@ fn chunks_run_at_most_the_publish_window_ahead_and_end_comes_last() {
 
 #[test]
 fn a_frame_that_came_too_fast_is_sent_again_after_a_growing_pause() {
-    let mut end = End::new(acking(), 600);
+    let mut end = Endpoint::new(acking(), 600);
     end.send(1, request(1, &json!("t"), &"x".repeat(2000)));
     let first = end.next().unwrap();
     end.ack(first.tag);
@@ -73,7 +73,7 @@ fn a_frame_that_came_too_fast_is_sent_again_after_a_growing_pause() {
 
 #[test]
 fn a_start_that_came_too_fast_has_its_time_for_accept_again() {
-    let mut end = End::new(Config { acks: true, ..Config::default() }, 600);
+    let mut end = Endpoint::new(Config { acks: true, ..Config::default() }, 600);
     end.send(1, request(1, &json!("t"), &"x".repeat(2000)));
     for _ in 0..8 {
         let first = end.next().unwrap();
@@ -92,7 +92,7 @@ fn a_start_that_came_too_fast_has_its_time_for_accept_again() {
 
 #[test]
 fn a_link_that_is_too_fast_for_ever_is_given_up() {
-    let mut end = End::new(acking(), 6000);
+    let mut end = Endpoint::new(acking(), 6000);
     end.send(1, request(1, &json!("t"), "x"));
     for _ in 0..13 {
         let sent = end.next().unwrap();
@@ -104,7 +104,7 @@ fn a_link_that_is_too_fast_for_ever_is_given_up() {
 
 #[test]
 fn a_pause_that_is_over_is_not_due_any_more_even_if_the_link_takes_nothing_yet() {
-    let mut end = End::new(acking(), 6000);
+    let mut end = Endpoint::new(acking(), 6000);
     end.send(1, request(1, &json!("t"), "x"));
     let sent = end.next().unwrap();
     end.refuse(sent.tag, Refusal::TooFast);
@@ -115,7 +115,7 @@ fn a_pause_that_is_over_is_not_due_any_more_even_if_the_link_takes_nothing_yet()
 
 #[test]
 fn a_whole_message_that_was_too_large_after_all_becomes_a_transfer() {
-    let mut end = End::new(acking(), 60_000);
+    let mut end = Endpoint::new(acking(), 60_000);
     let whole = request(1, &json!("t"), &"x".repeat(3000));
     end.send(1, whole.clone());
     let sent = end.next().unwrap();
@@ -130,7 +130,7 @@ fn a_whole_message_that_was_too_large_after_all_becomes_a_transfer() {
 
 #[test]
 fn an_ambiguous_refusal_is_never_taken_for_size() {
-    let mut end = End::new(acking(), 60_000);
+    let mut end = Endpoint::new(acking(), 60_000);
     end.send(1, request(1, &json!("t"), &"x".repeat(3000)));
     let sent = end.next().unwrap();
     end.refuse(sent.tag, Refusal::Other);
@@ -141,7 +141,7 @@ fn an_ambiguous_refusal_is_never_taken_for_size() {
 #[test]
 fn a_refused_chunk_aborts_its_transfer_and_no_other() {
     for refusal in [Refusal::Other, Refusal::TooLarge] {
-        let mut end = End::new(acking(), 600);
+        let mut end = Endpoint::new(acking(), 600);
         end.send(1, request(1, &json!("t"), &"x".repeat(2000)));
         let first = end.next().unwrap();
         end.send(2, request(2, &json!("u"), &"x".repeat(900)));
@@ -161,7 +161,7 @@ fn a_refused_chunk_aborts_its_transfer_and_no_other() {
 
 #[test]
 fn a_silent_link_is_given_up_after_the_soft_timeout() {
-    let mut end = End::new(acking(), 600);
+    let mut end = Endpoint::new(acking(), 600);
     end.send(1, request(1, &json!("t"), &"x".repeat(2000)));
     let first = end.next().unwrap();
     end.pass(Duration::from_secs(50));
@@ -175,7 +175,7 @@ fn a_silent_link_is_given_up_after_the_soft_timeout() {
 
 #[test]
 fn a_response_that_arrives_before_the_end_frames_receipt_is_not_lost() {
-    let mut end = End::new(acking(), 600);
+    let mut end = Endpoint::new(acking(), 600);
     end.send(1, request(1, &json!("t"), &"x".repeat(900)));
     let last = end.up_to_end();
     end.take(response(1, "early"));
@@ -186,7 +186,7 @@ fn a_response_that_arrives_before_the_end_frames_receipt_is_not_lost() {
 
 #[test]
 fn a_frame_that_any_link_takes_teaches_nothing_when_it_is_refused_for_its_size() {
-    let mut end = End::new(acking(), 60_000);
+    let mut end = Endpoint::new(acking(), 60_000);
     end.send(1, r#"{"jsonrpc":"2.0","method":"n"}"#);
     let sent = end.next().unwrap();
     end.refuse(sent.tag, Refusal::TooLarge);
@@ -197,7 +197,7 @@ fn a_frame_that_any_link_takes_teaches_nothing_when_it_is_refused_for_its_size()
 
 #[test]
 fn what_would_not_pass_in_frames_shorter_than_one_that_was_refused_is_tried_in_longer_ones() {
-    let mut end = End::new(acking(), 60_000);
+    let mut end = Endpoint::new(acking(), 60_000);
     end.send(1, request(1, &json!("t"), &"x".repeat(600)));
     let sent = end.next().unwrap();
     end.refuse(sent.tag, Refusal::TooLarge);
@@ -218,8 +218,8 @@ fn what_would_not_pass_in_frames_shorter_than_one_that_was_refused_is_tried_in_l
 
 #[test]
 fn a_message_that_can_go_in_parts_too_is_tried_whole_again_after_a_while() {
-    let mut end = End::new(acking(), 60_000);
-    let tries = |end: &mut End, n: u64| {
+    let mut end = Endpoint::new(acking(), 60_000);
+    let tries = |end: &mut Endpoint, n: u64| {
         end.frames();
         end.send(n, request(n, &json!(n), &"x".repeat(20_000)));
         end.next().unwrap()

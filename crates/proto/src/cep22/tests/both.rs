@@ -6,7 +6,7 @@ use bytes::Bytes;
 use proptest::prelude::*;
 use serde_json::json;
 
-use super::{End, accept, chunk, known, request, response, shuttle, start, transfer};
+use super::{Endpoint, accept, chunk, known, request, response, shuttle, start, transfer};
 use crate::budget::{Budget, BudgetConfig};
 use crate::cep22::Config;
 use crate::machine::{Capacity, Event, Input, Machine, Measure, Overhead, Subject, Ticket, Transmit};
@@ -14,7 +14,7 @@ use crate::message::Message;
 
 #[test]
 fn a_request_and_its_answer_share_a_token_both_ways_at_once() {
-    let (mut a, mut b) = (End::new(Config::default(), 700), End::new(Config::default(), 700));
+    let (mut a, mut b) = (Endpoint::new(Config::default(), 700), Endpoint::new(Config::default(), 700));
     let ask = request(1, &json!(3), &"ask \" ".repeat(500));
     let answer = response(1, &"answer 漢 ".repeat(500));
     a.send_to(1, ask.clone(), "b");
@@ -32,8 +32,8 @@ fn a_request_and_its_answer_share_a_token_both_ways_at_once() {
 #[test]
 fn thirty_megabytes_pass_at_64_kib() {
     let budget = Budget::new(BudgetConfig::default());
-    let mut a = End::new(known(), 65_536);
-    let mut b = End::with_budget(Config::default(), 65_536, &budget);
+    let mut a = Endpoint::new(known(), 65_536);
+    let mut b = Endpoint::with_budget(Config::default(), 65_536, &budget);
     let line = "fn main() { println!(\"漢\\n\"); }\n";
     let whole = request(1, &json!("t"), &line.repeat(31_000_000 / (json!(line).to_string().len() - 2)));
     assert!(whole.len() > 30_000_000 && whole.len() < 32 << 20);
@@ -51,7 +51,7 @@ fn thirty_megabytes_pass_at_64_kib() {
 
 #[test]
 fn progress_is_told_at_most_once_per_transfer_between_polls() {
-    let (mut a, mut b) = (End::new(known(), 600), End::new(known(), 600));
+    let (mut a, mut b) = (Endpoint::new(known(), 600), Endpoint::new(known(), 600));
     a.send(4, request(1, &json!("t"), &"x".repeat(9000)));
     for _ in 0..9 {
         let sent = a.next().unwrap();
@@ -67,7 +67,7 @@ fn progress_is_told_at_most_once_per_transfer_between_polls() {
 
 #[test]
 fn a_frames_memory_is_used_again_once_the_link_has_dropped_it() {
-    let mut end = End::new(known(), 60_000);
+    let mut end = Endpoint::new(known(), 60_000);
     end.send(1, request(1, &json!("t"), &"x".repeat(3_000_000)));
     let mut places = std::collections::HashSet::new();
     while let Some(Transmit::Frame { bytes, .. }) = end.machine.poll_transmit(end.now) {
@@ -98,7 +98,7 @@ proptest! {
         escapes in any::<bool>(),
     ) {
         let whole = request(1, &json!("tok\u{e9}n"), &pad);
-        let mut a = End::new(if gated { Config::default() } else { known() }, cap);
+        let mut a = Endpoint::new(if gated { Config::default() } else { known() }, cap);
         let overhead = if escapes { Overhead::new(|m: Measure| m.escaped - m.bytes) } else { Overhead::default() };
         let capacity = Capacity { cap: if escapes { cap + 120 } else { cap }, overhead };
         a.put(Input::Capacity(capacity.clone()));
@@ -109,7 +109,7 @@ proptest! {
         at.sort_unstable();
         let parts: Vec<Bytes> = at.windows(2).map(|pair| bytes.slice(pair[0]..pair[1])).collect();
         a.put(Input::send(Ticket(1), parts.into_iter().collect::<Message>()));
-        let mut b = End::new(Config::default(), cap);
+        let mut b = Endpoint::new(Config::default(), cap);
         let mut frames = a.frames();
         if gated && frames.len() == 1 && frames[0].kind() == "start" {
             a.take(accept(&json!("tok\u{e9}n")));
@@ -142,7 +142,7 @@ proptest! {
     #[test]
     fn no_sequence_of_frames_surfaces_anything_else(order in prop::collection::vec(0..8_usize, 0..30), junk in any_text()) {
         let (whole, frames) = transfer(&json!("t"), 5);
-        let mut b = End::new(known(), 9999);
+        let mut b = Endpoint::new(known(), 9999);
         for i in order {
             let text = frames.get(i).cloned().unwrap_or_else(|| chunk(&json!("t"), 4, &junk));
             b.take(text);
@@ -156,7 +156,7 @@ proptest! {
 
     #[test]
     fn no_frame_panics(bytes in prop::collection::vec(any::<u8>(), 0..200), token in any_text(), progress in any::<u64>(), data in any_text()) {
-        let mut end = End::new(known(), 9999);
+        let mut end = Endpoint::new(known(), 9999);
         end.put(Input::frame(bytes));
         let token = json!(token);
         end.take(start(&token, &data, progress));

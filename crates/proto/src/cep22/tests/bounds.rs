@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use serde_json::json;
 
-use super::{End, abort, frame, hex, known, request, response, transfer};
+use super::{Endpoint, abort, frame, hex, known, request, response, transfer};
 use crate::budget::{Budget, BudgetConfig, Schedule};
 use crate::cep22::Config;
 use crate::error::Violation;
@@ -15,7 +15,7 @@ use crate::machine::{Event, Input, Machine, Meta};
 #[test]
 fn the_soft_timeout_is_refreshed_by_frames_and_the_hard_one_is_not() {
     let (_, frames) = transfer(&json!("t"), 9);
-    let mut end = End::new(known(), 9999);
+    let mut end = Endpoint::new(known(), 9999);
     end.take(frames[0].clone());
     end.pass(Duration::from_secs(59));
     end.take(frames[1].clone());
@@ -25,7 +25,7 @@ fn the_soft_timeout_is_refreshed_by_frames_and_the_hard_one_is_not() {
     assert!(matches!(end.events().as_slice(), [Event::Expired { ordinal: 0, received }] if *received > 0));
     assert_eq!(end.kinds(), ["accept", "abort"]);
 
-    let mut end = End::new(known(), 9999);
+    let mut end = Endpoint::new(known(), 9999);
     let begun = end.now;
     end.take(frames[0].clone());
     for text in &frames[1..7] {
@@ -41,7 +41,7 @@ fn the_soft_timeout_is_refreshed_by_frames_and_the_hard_one_is_not() {
 
 #[test]
 fn the_timeout_that_is_asked_for_is_never_after_the_deadline() {
-    let mut end = End::new(known(), 9999);
+    let mut end = Endpoint::new(known(), 9999);
     end.take(transfer(&json!("t"), 2).1[0].clone());
     let deadline = end.now + Duration::from_secs(60);
     while let Some(at) = end.machine.poll_timeout() {
@@ -54,7 +54,7 @@ fn the_timeout_that_is_asked_for_is_never_after_the_deadline() {
 
 #[test]
 fn an_expired_answer_reaches_its_caller() {
-    let mut end = End::new(known(), 9999);
+    let mut end = Endpoint::new(known(), 9999);
     end.send(1, request(2, &json!("t"), ""));
     end.frames();
     end.events();
@@ -73,7 +73,7 @@ fn an_expired_answer_reaches_its_caller() {
 #[test]
 fn the_clock_stands_still_while_we_do_not_read() {
     let (whole, frames) = transfer(&json!("t"), 2);
-    let mut end = End::new(known(), 9999);
+    let mut end = Endpoint::new(known(), 9999);
     end.take(frames[0].clone());
     end.pass(Duration::from_secs(40));
     end.put(Input::Paused(true));
@@ -87,7 +87,7 @@ fn the_clock_stands_still_while_we_do_not_read() {
 #[test]
 fn declared_sizes_are_set_aside_and_given_back_and_never_allocated() {
     let budget = Budget::new(BudgetConfig { process_bytes: 30 << 20, principal_bytes: 30 << 20, floor_bytes: 0 });
-    let mut end = End::with_budget(known(), 9999, &budget);
+    let mut end = Endpoint::with_budget(known(), 9999, &budget);
     let declare = |token: &str| {
         let digest = format!("sha256:{}", hex(""));
         let cvm = json!({"frameType":"start","digest":digest,"totalBytes":14 << 20,"totalChunks":300});
@@ -110,7 +110,7 @@ fn declared_sizes_are_set_aside_and_given_back_and_never_allocated() {
 #[test]
 fn transfers_are_bounded_per_peer_and_in_all() {
     let config = Config { max_transfers: 3, max_transfers_in_all: 5, ..known() };
-    let mut end = End::new(config, 9999);
+    let mut end = Endpoint::new(config, 9999);
     for i in 0..4 {
         end.take_from(transfer(&json!(i), 2).1[0].clone(), "p", &format!("p{i}"));
     }
@@ -125,7 +125,7 @@ fn transfers_are_bounded_per_peer_and_in_all() {
 #[test]
 fn a_million_tokens_cost_no_more_than_the_tables_hold() {
     let budget = Budget::new(BudgetConfig::default());
-    let mut end = End::with_budget(known(), 9999, &budget);
+    let mut end = Endpoint::with_budget(known(), 9999, &budget);
     let pattern = transfer(&json!("@@"), 2).1[0].clone();
     for i in 0..1_000_000_u32 {
         end.put(Input::frame(pattern.replace("@@", &i.to_string())));
@@ -141,7 +141,7 @@ fn a_million_tokens_cost_no_more_than_the_tables_hold() {
 
 #[test]
 fn frames_that_are_no_messages_fail_alone() {
-    let mut end = End::new(known(), 9999);
+    let mut end = Endpoint::new(known(), 9999);
     for (bytes, name) in [
         (&b"\xff"[..], "frame-not-utf8"),
         (b"{", "frame-not-json"),
@@ -159,7 +159,7 @@ fn frames_that_are_no_messages_fail_alone() {
 
 #[test]
 fn peers_are_remembered_by_name_and_forgotten_in_bounds() {
-    let mut end = End::new(Config::default(), 600);
+    let mut end = Endpoint::new(Config::default(), 600);
     let hello = |peer: Arc<str>| Input::Frame {
         bytes: Bytes::from(response(1, "")),
         meta: Meta { peer: Some(peer), supports_parts: true, ..Meta::default() },
@@ -180,7 +180,7 @@ fn peers_are_remembered_by_name_and_forgotten_in_bounds() {
 #[test]
 fn a_transfer_that_has_to_make_room_does_so_at_once() {
     let budget = Budget::new(BudgetConfig { process_bytes: 40 << 20, principal_bytes: 40 << 20, floor_bytes: 0 });
-    let mut end = End::with_budget(known(), 9999, &budget);
+    let mut end = Endpoint::with_budget(known(), 9999, &budget);
     let digest = format!("sha256:{}", hex(""));
     let cvm = json!({"frameType":"start","digest":digest,"totalBytes":30 << 20,"totalChunks":700});
     end.take(frame(&json!("t"), 1, &cvm));
@@ -204,7 +204,7 @@ fn a_transfer_that_has_to_make_room_does_so_at_once() {
 
 #[test]
 fn a_request_is_not_forgotten_for_those_that_were_answered_since() {
-    let mut end = End::new(known(), 600);
+    let mut end = Endpoint::new(known(), 600);
     end.take_from(request(1, &json!("slow"), ""), "p", "first");
     for n in 0..5000 {
         end.take_from(request(n, &json!("t"), ""), "q", &format!("event-{n}"));
@@ -219,7 +219,7 @@ fn a_request_is_not_forgotten_for_those_that_were_answered_since() {
 
 #[test]
 fn aborts_that_wait_for_the_link_are_bounded_and_those_left_out_are_counted() {
-    let mut end = End::new(Config::default(), 9999);
+    let mut end = Endpoint::new(Config::default(), 9999);
     for n in 0..1030 {
         end.take(frame(&json!(n), 1, &json!({"frameType":"start","completionMode":"other"})));
     }

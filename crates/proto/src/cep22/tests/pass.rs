@@ -2,13 +2,13 @@
 
 use serde_json::json;
 
-use super::{End, known, request};
+use super::{Endpoint, known, request};
 use crate::cep22::Config;
 use crate::machine::Machine;
 
 #[test]
 fn other_cvm_types_and_ordinary_progress_pass_unchanged() {
-    let mut end = End::new(known(), 9999);
+    let mut end = Endpoint::new(known(), 9999);
     let texts = [
         r#"{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":"t","progress":1,"cvm":{"type":"open-stream","frameType":"start"}}}"#,
         r#"{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":"t","progress":0.5,"message":"half"}}"#,
@@ -22,7 +22,7 @@ fn other_cvm_types_and_ordinary_progress_pass_unchanged() {
 
 #[test]
 fn the_application_gets_its_token_back_as_it_wrote_it() {
-    let mut end = End::new(known(), 9999);
+    let mut end = Endpoint::new(known(), 9999);
     end.send_to(1, request(1, &json!(5), ""), "p");
     end.frames();
     end.events();
@@ -39,7 +39,7 @@ fn the_application_gets_its_token_back_as_it_wrote_it() {
 #[test]
 fn a_gateway_adds_a_token_where_there_is_none_and_swallows_its_progress() {
     let config = Config { inject_tokens: true, seed: 0xab, ..known() };
-    let mut end = End::new(config, 9999);
+    let mut end = Endpoint::new(config, 9999);
     let cases = [
         (
             r#"{"jsonrpc":"2.0","id":1,"method":"m"}"#,

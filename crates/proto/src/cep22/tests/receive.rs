@@ -2,14 +2,14 @@
 
 use serde_json::{Value, json};
 
-use super::{End, abort, breaks, chunk, end, hex, known, request, start, transfer};
+use super::{Endpoint, abort, breaks, chunk, end, hex, known, request, start, transfer};
 use crate::cep22::Config;
 use crate::error::Violation;
 use crate::machine::Machine;
 
 #[test]
 fn a_transfer_surfaces_whole_after_its_end_and_not_before() {
-    let mut end = End::new(known(), 9999);
+    let mut end = Endpoint::new(known(), 9999);
     let (whole, frames) = transfer(&json!("t"), 7);
     let (last, others) = frames.split_last().unwrap();
     for text in others {
@@ -23,7 +23,7 @@ fn a_transfer_surfaces_whole_after_its_end_and_not_before() {
 
 #[test]
 fn a_transfer_is_accepted_unless_it_answers_a_request_of_ours() {
-    let mut end = End::new(known(), 9999);
+    let mut end = Endpoint::new(known(), 9999);
     end.send_to(1, request(1, &json!(5), ""), "p");
     assert!(end.next().unwrap().meta.supports_parts);
     let (_, frames) = transfer(&json!("5"), 2);
@@ -38,7 +38,7 @@ fn a_transfer_is_accepted_unless_it_answers_a_request_of_ours() {
 
 #[test]
 fn the_same_token_from_two_peers_is_two_transfers() {
-    let mut end = End::new(known(), 9999);
+    let mut end = Endpoint::new(known(), 9999);
     let (whole, frames) = transfer(&json!("t"), 3);
     let other = request(8, &json!("t"), "other");
     let others = [start(&json!("t"), &other, 1), chunk(&json!("t"), 2, &other), super::end(&json!("t"), 3)];
@@ -53,7 +53,7 @@ fn the_same_token_from_two_peers_is_two_transfers() {
 
 #[test]
 fn a_number_and_its_string_are_one_token() {
-    let mut peer = End::new(known(), 9999);
+    let mut peer = Endpoint::new(known(), 9999);
     let whole = request(1, &json!(17), "x");
     let (half, rest) = whole.split_at(40);
     peer.take(start(&json!(17), &whole, 2));
@@ -68,7 +68,7 @@ fn any_spelling_of_a_frame_is_read() {
     let whole = request(1, &json!("t"), "a");
     let (half, rest) = whole.split_at(20);
     let quoted = |text: &str| serde_json::to_string(text).unwrap();
-    let mut end = End::new(known(), 9999);
+    let mut end = Endpoint::new(known(), 9999);
     end.take(format!(
         r#" {{ "params" : {{"cvm":{{"totalChunks":2.0,"totalBytes":{}e0,"digest":"sha256:{}","frameType":"st\u0061rt","type":"oversized-transfer"}},
         "message":"m","total":9,"progress":1.0,"progressToken":"\u0074"}},"method":"notifications\/progress","jsonrpc":"2.0"}}"#,
@@ -96,7 +96,7 @@ fn members_after_data_do_not_confuse_the_quick_reader() {
         )
     };
     for more in ["", r#","note":"more""#, r#", "x" : "\"""#] {
-        let mut peer = End::new(known(), 9999);
+        let mut peer = Endpoint::new(known(), 9999);
         peer.take(start(&t, &whole, 1));
         peer.take(quick(&whole, more));
         peer.take(end(&t, 3));
@@ -108,7 +108,7 @@ fn members_after_data_do_not_confuse_the_quick_reader() {
 
 #[test]
 fn chunks_arrive_in_any_order_inside_the_window() {
-    let mut end = End::new(known(), 9999);
+    let mut end = Endpoint::new(known(), 9999);
     let (whole, frames) = transfer(&json!("t"), 40);
     end.take(frames[0].clone());
     frames[1..41].iter().rev().for_each(|text| end.take(text.clone()));
@@ -121,7 +121,7 @@ fn gaps_in_the_numbering_are_no_failure() {
     let token = json!("t");
     let (whole, frames) = transfer(&token, 100);
     for number in [|i: u64| 2 * i, |i: u64| i + 2, |i: u64| i * i + 7] {
-        let mut end = End::new(known(), 9999);
+        let mut end = Endpoint::new(known(), 9999);
         end.take(frames[0].clone());
         for (i, text) in (1..).zip(&frames[1..101]) {
             let data: Value = serde_json::from_str(text).unwrap();
@@ -151,13 +151,13 @@ fn a_chunk_later_than_the_window_fails_the_transfer() {
 #[test]
 fn identical_duplicates_are_ignored_and_different_ones_fail() {
     let (whole, frames) = transfer(&json!("t"), 6);
-    let mut end = End::new(known(), 9999);
+    let mut end = Endpoint::new(known(), 9999);
     for i in [0, 0, 1, 1, 3, 3, 1, 2, 3, 2, 4, 5, 6, 6, 5, 7, 7, 0, 3] {
         end.take_from(frames[i].clone(), "p", &format!("e{i}"));
     }
     assert_eq!(end.messages(), [whole]);
     for (held, at) in [(false, 2), (true, 4)] {
-        let mut end = End::new(known(), 9999);
+        let mut end = Endpoint::new(known(), 9999);
         end.take(frames[0].clone());
         end.take(frames[if held { 3 } else { 1 }].clone());
         end.take(chunk(&json!("t"), at, "other"));
@@ -168,7 +168,7 @@ fn identical_duplicates_are_ignored_and_different_ones_fail() {
 #[test]
 fn an_old_duplicate_is_ignored_even_when_its_mark_is_gone() {
     let (whole, frames) = transfer(&json!("t"), 60);
-    let mut end = End::new(known(), 9999);
+    let mut end = Endpoint::new(known(), 9999);
     frames[..50].iter().for_each(|text| end.take(text.clone()));
     end.take(frames[1].clone());
     frames[50..].iter().for_each(|text| end.take(text.clone()));
@@ -178,7 +178,7 @@ fn an_old_duplicate_is_ignored_even_when_its_mark_is_gone() {
 #[test]
 fn frames_before_start_and_after_the_end_are_ignored() {
     let (whole, frames) = transfer(&json!("t"), 2);
-    let mut end = End::new(known(), 9999);
+    let mut end = Endpoint::new(known(), 9999);
     end.take(frames[1].clone());
     end.take(frames[3].clone());
     end.take(abort(&json!("t")));
@@ -193,7 +193,7 @@ fn frames_before_start_and_after_the_end_are_ignored() {
 #[test]
 fn a_new_start_opens_an_ended_token_again_but_the_same_frame_does_not() {
     let (whole, frames) = transfer(&json!("t"), 2);
-    let mut end = End::new(known(), 9999);
+    let mut end = Endpoint::new(known(), 9999);
     for round in 0..2 {
         for (i, text) in frames.iter().enumerate() {
             end.take_from(text.clone(), "p", &format!("round {round}, {i}"));

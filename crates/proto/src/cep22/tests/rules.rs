@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{End, accept, breaks, chunk, end, frame, hex, known, request, start, transfer};
+use super::{Endpoint, accept, breaks, chunk, end, frame, hex, known, request, start, transfer};
 use crate::cep22::Config;
 use crate::error::{Differs, Over, Violation};
 
@@ -107,7 +107,7 @@ fn a_left_out_completion_mode_means_render() {
     let (whole, mut frames) = transfer(&json!("t"), 2);
     frames[0] = frames[0].replace("\"completionMode\":\"render\",", "");
     assert!(!frames[0].contains("render"));
-    let mut end = End::new(known(), 9999);
+    let mut end = Endpoint::new(known(), 9999);
     frames.iter().for_each(|text| end.take(text.clone()));
     assert_eq!(end.messages(), [whole]);
 }

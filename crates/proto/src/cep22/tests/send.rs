@@ -5,7 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use serde_json::json;
 
-use super::{End, Sent, accept, acking, hex, known, request, response, transfer};
+use super::{Endpoint, Sent, accept, acking, hex, known, request, response, transfer};
 use crate::budget::BudgetConfig;
 use crate::cep22::Config;
 use crate::error::{CloseReason, Over, SendError};
@@ -14,7 +14,7 @@ use crate::machine::{Capacity, Event, Input, Machine, Measure, Meta, Overhead, R
 
 #[test]
 fn a_message_that_fits_goes_out_as_it_is() {
-    let mut end = End::new(known(), 1000);
+    let mut end = Endpoint::new(known(), 1000);
     let small = request(1, &json!("t"), "x");
     end.send(7, small.clone());
     let frames = end.frames();
@@ -25,7 +25,7 @@ fn a_message_that_fits_goes_out_as_it_is() {
 
 #[test]
 fn a_large_request_becomes_start_chunks_and_end_in_order() {
-    let mut end = End::new(known(), 600);
+    let mut end = Endpoint::new(known(), 600);
     let whole = request(1, &json!("t"), &"quote \" slash \\ ".repeat(200));
     end.send(7, whole.clone());
     let frames = end.frames();
@@ -50,7 +50,7 @@ fn a_large_request_becomes_start_chunks_and_end_in_order() {
 
 #[test]
 fn without_known_support_chunks_wait_for_accept_and_leave_it_the_second_place() {
-    let mut end = End::new(Config::default(), 600);
+    let mut end = Endpoint::new(Config::default(), 600);
     end.send(1, request(1, &json!("t"), &"x".repeat(2000)));
     assert_eq!(end.kinds(), ["start"]);
     end.take(accept(&json!("other")));
@@ -66,7 +66,7 @@ fn without_known_support_chunks_wait_for_accept_and_leave_it_the_second_place() 
 
 #[test]
 fn a_peer_that_advertises_support_meanwhile_need_not_accept() {
-    let mut end = End::new(Config::default(), 600);
+    let mut end = Endpoint::new(Config::default(), 600);
     end.send(1, request(1, &json!("t"), &"x".repeat(2000)));
     assert_eq!(end.kinds(), ["start"]);
     let meta = Meta { supports_parts: true, ..Meta::default() };
@@ -82,7 +82,7 @@ fn a_peer_that_advertises_support_meanwhile_need_not_accept() {
 
 #[test]
 fn a_transfer_that_nobody_accepts_fails_and_is_aborted() {
-    let mut end = End::new(Config::default(), 600);
+    let mut end = Endpoint::new(Config::default(), 600);
     end.send(1, request(5, &json!("t"), &"x".repeat(2000)));
     assert_eq!(end.kinds(), ["start"]);
     end.pass(Duration::from_secs(29));
@@ -97,7 +97,7 @@ fn a_transfer_that_nobody_accepts_fails_and_is_aborted() {
 
 #[test]
 fn a_request_without_a_token_fails_cleanly() {
-    let mut end = End::new(known(), 600);
+    let mut end = Endpoint::new(known(), 600);
     end.send(1, json!({"jsonrpc":"2.0","id":"q","method":"m","params":{"pad":"x".repeat(2000)}}).to_string());
     let (error, reply) = end.unsent();
     assert!(matches!(error, SendError::NoToken(Over { limit: 600, .. })));
@@ -109,7 +109,7 @@ fn a_request_without_a_token_fails_cleanly() {
 
 #[test]
 fn a_response_to_a_request_without_a_token_is_answered_with_how_to_allow_it() {
-    let mut end = End::new(known(), 600);
+    let mut end = Endpoint::new(known(), 600);
     end.take_from(r#"{"jsonrpc":"2.0","id":3,"method":"m"}"#, "p", "event-1");
     end.send_to(1, response(3, &"x".repeat(2000)), "p");
     let sent = end.next().unwrap();
@@ -126,7 +126,7 @@ fn a_response_to_a_request_without_a_token_is_answered_with_how_to_allow_it() {
 
 #[test]
 fn a_large_response_uses_its_requests_token_and_names_its_frame() {
-    let mut end = End::new(known(), 600);
+    let mut end = Endpoint::new(known(), 600);
     end.take_from(request(3, &json!(42), ""), "p", "event-1");
     end.take_from(request(3, &json!("other"), ""), "q", "event-2");
     end.send_to(1, response(3, &"x".repeat(2000)), "p");
@@ -140,7 +140,7 @@ fn a_large_response_uses_its_requests_token_and_names_its_frame() {
 
 #[test]
 fn the_answer_to_a_transferred_request_names_its_end_frame() {
-    let mut end = End::new(known(), 600);
+    let mut end = Endpoint::new(known(), 600);
     let (whole, frames) = transfer(&json!("t"), 3);
     for (i, text) in frames.iter().enumerate() {
         end.take_from(text.clone(), "p", &format!("event-{i}"));
@@ -153,7 +153,7 @@ fn the_answer_to_a_transferred_request_names_its_end_frame() {
 
 #[test]
 fn transfers_take_turns_and_small_messages_pass_them() {
-    let mut end = End::new(known(), 600);
+    let mut end = Endpoint::new(known(), 600);
     end.send(1, request(1, &json!("a"), &"x".repeat(3000)));
     end.send(2, request(2, &json!("b"), &"x".repeat(3000)));
     let mut tokens = Vec::new();
@@ -170,7 +170,7 @@ fn transfers_take_turns_and_small_messages_pass_them() {
 
 #[test]
 fn a_token_carries_one_transfer_at_a_time() {
-    let mut end = End::new(known(), 600);
+    let mut end = Endpoint::new(known(), 600);
     end.send(1, request(1, &json!("t"), &"x".repeat(900)));
     end.send(2, request(2, &json!("t"), &"x".repeat(900)));
     let kinds = end.kinds();
@@ -181,11 +181,11 @@ fn a_token_carries_one_transfer_at_a_time() {
 
 #[test]
 fn a_message_of_more_chunks_than_anyone_takes_is_refused_before_it_begins() {
-    let mut end = End::new(Config { max_chunks: 10, ..known() }, 600);
+    let mut end = Endpoint::new(Config { max_chunks: 10, ..known() }, 600);
     end.send(1, request(1, &json!("t"), &"x".repeat(9000)));
     assert!(end.frames().is_empty());
     assert!(matches!(end.unsent().0, SendError::TooManySegments(Over { limit: 10, .. })));
-    let mut tiny = End::new(known(), 200);
+    let mut tiny = Endpoint::new(known(), 200);
     tiny.send(1, request(1, &json!("t"), &"x".repeat(9000)));
     assert!(tiny.frames().is_empty());
     assert!(matches!(tiny.unsent().0, SendError::TooManySegments { .. }));
@@ -194,11 +194,11 @@ fn a_message_of_more_chunks_than_anyone_takes_is_refused_before_it_begins() {
 #[test]
 fn what_is_not_json_rpc_is_not_sent() {
     for text in ["", "[]", "{", "{}", "1", r#"{"jsonrpc":"2.0","id":1}"#] {
-        let mut end = End::new(known(), 600);
+        let mut end = Endpoint::new(known(), 600);
         end.send(1, text);
         assert_eq!(end.unsent().0, SendError::NotJsonRpc, "{text}");
     }
-    let mut end = End::new(known(), 600);
+    let mut end = Endpoint::new(known(), 600);
     let mut bytes = request(1, &json!("t"), &"x".repeat(2000)).into_bytes();
     let at = bytes.iter().position(|byte| *byte == b'x').unwrap();
     bytes[at] = 0xff;
@@ -209,7 +209,7 @@ fn what_is_not_json_rpc_is_not_sent() {
 
 #[test]
 fn who_waits_for_what_is_not_json_rpc_hears_so() {
-    let mut end = End::new(known(), 9999);
+    let mut end = Endpoint::new(known(), 9999);
     end.send(1, format!(r#"{{"jsonrpc":"2.0","id":7,"method":"m","params":{{"a":"{}","#, "x".repeat(5000)));
     assert_eq!(end.unsent().1.map(|reply| reply["id"].clone()), Some(json!(7)));
     end.send(2, r#"{"jsonrpc":"2.0","id":7,"error":null}"#);
@@ -221,7 +221,7 @@ fn who_waits_for_what_is_not_json_rpc_hears_so() {
 fn a_full_queue_refuses_and_empties_again() {
     let limits = LimitsConfig { max_queued_bytes: 3000, ..LimitsConfig::default() };
     let limits = Limits::prove(limits, &BudgetConfig::default()).unwrap();
-    let mut end = End::new(Config { limits, ..known() }, 600);
+    let mut end = Endpoint::new(Config { limits, ..known() }, 600);
     let large = request(1, &json!("t"), &"x".repeat(2000));
     end.send(1, large.clone());
     end.send(2, large.clone());
@@ -238,7 +238,7 @@ fn every_frame_fits_a_link_that_escapes_again() {
     for (cap, overhead) in
         [(2000, nostr.clone()), (65_536, nostr), (3000, Overhead::new(|m: Measure| m.bytes / 3 + 90))]
     {
-        let mut end = End::new(known(), 1);
+        let mut end = Endpoint::new(known(), 1);
         let capacity = Capacity { cap, overhead };
         end.put(Input::Capacity(capacity.clone()));
         end.send(1, whole.clone());
@@ -255,7 +255,7 @@ fn every_frame_fits_a_link_that_escapes_again() {
         assert!(sizes.len() > 3);
         let used = sizes[1] as f64 / cap as f64;
         assert!(used > 0.9 || sizes.len() < 6, "{used} of {cap}");
-        let mut other = End::new(Config::default(), cap);
+        let mut other = Endpoint::new(Config::default(), cap);
         frames.iter().for_each(|sent| other.take(sent.text.clone()));
         assert_eq!(other.messages(), std::slice::from_ref(&whole));
     }
@@ -263,7 +263,7 @@ fn every_frame_fits_a_link_that_escapes_again() {
 
 #[test]
 fn a_cap_that_shrinks_turns_waiting_messages_into_transfers() {
-    let mut end = End::new(known(), u64::MAX);
+    let mut end = Endpoint::new(known(), u64::MAX);
     end.send(1, request(1, &json!("t"), &"x".repeat(2000)));
     end.put(Input::Capacity(Capacity::of(600)));
     assert_eq!(end.next().unwrap().kind(), "start");
@@ -271,7 +271,7 @@ fn a_cap_that_shrinks_turns_waiting_messages_into_transfers() {
 
 #[test]
 fn a_cap_that_shrinks_under_a_transfer_ends_it_alone_and_nothing_longer_goes_out() {
-    let mut end = End::new(known(), 60_000);
+    let mut end = Endpoint::new(known(), 60_000);
     end.take_from(request(3, &json!("u"), ""), "p", "event-1");
     end.send(1, request(1, &json!("t"), &"x".repeat(200_000)));
     end.send_to(2, response(3, &"x".repeat(200_000)), "p");
@@ -298,13 +298,13 @@ fn a_cap_that_shrinks_under_a_transfer_ends_it_alone_and_nothing_longer_goes_out
 #[test]
 fn a_transfer_whose_rest_fits_a_smaller_cap_goes_on() {
     let text = request(1, &json!("t"), &"x".repeat(1000));
-    let mut end = End::new(known(), 600);
+    let mut end = Endpoint::new(known(), 600);
     end.send(1, text.clone());
     let frames = end.frames();
     let rest = &frames[frames.len() - 2..];
     let cap = rest.iter().map(|sent| sent.text.len()).max().unwrap();
     assert!(cap < 500 && rest[0].kind() == "chunk");
-    let mut end = End::new(known(), 600);
+    let mut end = Endpoint::new(known(), 600);
     end.send(1, text);
     (2..frames.len()).for_each(|_| assert!(end.next().is_some()));
     end.put(Input::Capacity(Capacity::of(cap as u64)));
@@ -314,7 +314,7 @@ fn a_transfer_whose_rest_fits_a_smaller_cap_goes_on() {
 
 #[test]
 fn a_transfer_that_has_not_started_is_cut_for_the_cap_that_there_is_when_it_does() {
-    let mut end = End::new(known(), 60_000);
+    let mut end = Endpoint::new(known(), 60_000);
     end.send(1, request(1, &json!("t"), &"x".repeat(70_000)));
     end.send(2, request(2, &json!("u"), &"x".repeat(70_000)));
     assert_eq!(end.next().unwrap().kind(), "start");
@@ -329,7 +329,7 @@ fn a_transfer_that_has_not_started_is_cut_for_the_cap_that_there_is_when_it_does
 
 #[test]
 fn what_waits_again_or_is_of_our_own_making_does_not_go_out_over_a_cap_that_shrank() {
-    let mut end = End::new(acking(), 60_000);
+    let mut end = Endpoint::new(acking(), 60_000);
     end.send(1, request(1, &json!("t"), &"x".repeat(2000)));
     let sent = end.next().unwrap();
     end.refuse(sent.tag, Refusal::TooFast);
@@ -337,7 +337,7 @@ fn what_waits_again_or_is_of_our_own_making_does_not_go_out_over_a_cap_that_shra
     end.pass(Duration::from_secs(1));
     assert_eq!(end.kinds(), ["start"]);
 
-    let mut end = End::new(known(), 600);
+    let mut end = Endpoint::new(known(), 600);
     end.take(transfer(&json!("t"), 2).1[0].clone());
     end.put(Input::Capacity(Capacity::of(100)));
     assert!(end.frames().is_empty(), "no room for accept");
@@ -348,7 +348,7 @@ fn what_waits_again_or_is_of_our_own_making_does_not_go_out_over_a_cap_that_shra
 
 #[test]
 fn small_messages_pass_a_transfer_only_in_runs() {
-    let mut end = End::new(known(), 60_000);
+    let mut end = Endpoint::new(known(), 60_000);
     end.send(1, request(1, &json!("t"), &"x".repeat(200_000)));
     let small = format!(r#"{{"jsonrpc":"2.0","method":"n","params":["{}"]}}"#, "y".repeat(30_000));
     let mut kinds = String::new();
@@ -362,7 +362,7 @@ fn small_messages_pass_a_transfer_only_in_runs() {
 
 #[test]
 fn a_transfer_that_has_to_wait_keeps_no_small_message_waiting() {
-    let mut end = End::new(Config::default(), 60_000);
+    let mut end = Endpoint::new(Config::default(), 60_000);
     end.send(1, request(1, &json!("t"), &"x".repeat(200_000)));
     assert_eq!(end.kinds(), ["start"]);
     let small = format!(r#"{{"jsonrpc":"2.0","method":"n","params":["{}"]}}"#, "y".repeat(30_000));
@@ -372,7 +372,7 @@ fn a_transfer_that_has_to_wait_keeps_no_small_message_waiting() {
 
 #[test]
 fn closing_fails_what_is_unsent_and_tells_each_side_once() {
-    let mut end = End::new(known(), 600);
+    let mut end = Endpoint::new(known(), 600);
     end.send(1, request(1, &json!("t"), &"x".repeat(2000)));
     end.next().unwrap();
     end.send(2, request(2, &json!("u"), "small"));
@@ -397,7 +397,7 @@ fn closing_fails_what_is_unsent_and_tells_each_side_once() {
 
 #[test]
 fn a_message_after_the_end_fails_and_its_caller_hears() {
-    let mut end = End::new(known(), 600);
+    let mut end = Endpoint::new(known(), 600);
     end.put(Input::Close(CloseReason::Normal));
     end.send(1, request(5, &json!("t"), "x"));
     let events = end.events();

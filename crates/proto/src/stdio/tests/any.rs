@@ -16,7 +16,7 @@ proptest! {
         pieces in 1_usize..50,
         shuffle in prop::collection::vec(any::<u64>(), 400),
     ) {
-        let (mut a, mut b) = (End::new(), End::new());
+        let (mut a, mut b) = (Endpoint::new(), Endpoint::new());
         a.handle(Input::Capacity(Capacity::of(cap)));
         let mut want = Vec::new();
         for (n, body) in bodies.iter().enumerate() {
@@ -53,7 +53,7 @@ proptest! {
         lines in prop::collection::vec((0_usize..3, 0_u32..5, 0_u32..5, prop::collection::vec(any::<u8>(), 0..30), any::<bool>()), 0..60),
     ) {
         let budget = small_budget(20_000);
-        let mut end = End::with(LimitsConfig::default(), &budget);
+        let mut end = Endpoint::with(LimitsConfig::default(), &budget);
         for (id, index, total, data, framed) in lines {
             let mut line = if framed { format!("{}:{index}:{total}:", [ID, OTHER, "log"][id]).into_bytes() } else { Vec::new() };
             line.extend_from_slice(&data);

@@ -6,7 +6,7 @@ use super::*;
 fn lines_and_groups_are_limited() {
     let limits =
         LimitsConfig { max_groups: 2, max_message_bytes: 1000, max_frame_bytes: 600, ..LimitsConfig::default() };
-    let mut end = End::with(limits, &Budget::default());
+    let mut end = Endpoint::with(limits, &Budget::default());
     end.receive("x".repeat(1001));
     assert_eq!(end.failure().1, Violation::LineTooLong(Over { size: 1001, limit: 1000 }));
     end.receive(frame(ID, 0, 2, "{"));
@@ -22,7 +22,7 @@ fn lines_and_groups_are_limited() {
 
 #[test]
 fn an_old_group_expires_once_and_the_clock_stands_still_while_we_do_not_read() {
-    let mut end = End::new();
+    let mut end = Endpoint::new();
     end.receive(frame(ID, 0, 2, "{"));
     end.events();
     end.now += 30 * SECOND;
@@ -46,7 +46,7 @@ fn an_old_group_expires_once_and_the_clock_stands_still_while_we_do_not_read() {
 
 #[test]
 fn the_timeout_that_is_asked_for_is_never_after_the_deadline() {
-    let mut end = End::new();
+    let mut end = Endpoint::new();
     assert_eq!(end.machine.poll_timeout(), None);
     end.receive(frame(ID, 0, 2, "{"));
     let deadline = end.now + 35 * SECOND;
@@ -61,7 +61,7 @@ fn the_timeout_that_is_asked_for_is_never_after_the_deadline() {
 #[test]
 fn the_budget_is_held_while_a_group_is_open_and_given_back_after() {
     let budget = Budget::default();
-    let mut end = End::with(LimitsConfig::default(), &budget);
+    let mut end = Endpoint::with(LimitsConfig::default(), &budget);
     let text = note(100_000);
     let lines = frames(ID, &text, 10_000);
     for (n, line) in lines.iter().enumerate() {
@@ -79,8 +79,10 @@ fn the_budget_is_held_while_a_group_is_open_and_given_back_after() {
 #[test]
 fn frames_ahead_of_a_gap_are_counted_and_bounded() {
     let budget = small_budget(60_000);
-    let mut end =
-        End::with(LimitsConfig { max_message_bytes: 50_000, max_frame_bytes: 600, ..LimitsConfig::default() }, &budget);
+    let mut end = Endpoint::with(
+        LimitsConfig { max_message_bytes: 50_000, max_frame_bytes: 600, ..LimitsConfig::default() },
+        &budget,
+    );
     for index in 1..1000 {
         end.receive(frame(ID, index, 1000, ""));
         if budget.held() == 0 {
@@ -99,7 +101,7 @@ fn frames_ahead_of_a_gap_are_counted_and_bounded() {
 #[test]
 fn without_room_a_group_fails_alone_and_reading_goes_on() {
     let budget = small_budget(10_000);
-    let mut end = End::with(LimitsConfig::default(), &budget);
+    let mut end = Endpoint::with(LimitsConfig::default(), &budget);
     end.receive(frame(ID, 0, 100, &"x".repeat(1000)));
     let (ordinal, violation, reply) = end.failure();
     assert_eq!((ordinal, violation, reply), (0, Violation::NoRoom(100_000), None));
@@ -116,7 +118,7 @@ fn without_room_a_group_fails_alone_and_reading_goes_on() {
 fn a_group_that_has_to_make_room_fails_alone() {
     let config = BudgetConfig { process_bytes: 300_000, principal_bytes: 300_000, floor_bytes: 0 };
     let budget = Budget::new(config);
-    let mut end = End::with(LimitsConfig::default(), &budget);
+    let mut end = Endpoint::with(LimitsConfig::default(), &budget);
     end.receive(frame(ID, 0, 250, &format!("[\"{}", "x".repeat(998))));
     end.events();
     end.now += 20 * SECOND;
@@ -132,7 +134,7 @@ fn a_group_that_has_to_make_room_fails_alone() {
 #[test]
 fn a_flood_of_one_byte_frames_costs_us_less_than_its_sender() {
     let budget = Budget::default();
-    let mut end = End::with(LimitsConfig::default(), &budget);
+    let mut end = Endpoint::with(LimitsConfig::default(), &budget);
     let text = note(50_000);
     let lines = frames(ID, &text, 1);
     let mut sent = crate::budget::GROUP_COST;
@@ -147,7 +149,7 @@ fn a_flood_of_one_byte_frames_costs_us_less_than_its_sender() {
 
 #[test]
 fn the_callers_of_an_answer_and_of_a_request_that_expire_hear_of_it() {
-    let mut end = End::new();
+    let mut end = Endpoint::new();
     let front = r#"{"jsonrpc":"2.0","id":7,"result":{"#;
     end.receive(frame(ID, 0, 2, front));
     end.receive(frame(OTHER, 0, 2, r#"{"jsonrpc":"2.0","id":8,"method":"m""#));

@@ -4,7 +4,7 @@ use super::*;
 
 #[test]
 fn lines_that_are_messages_frames_and_neither_are_told_apart() {
-    let mut end = End::new();
+    let mut end = Endpoint::new();
     end.receive(note(100));
     for blank in ["", "\r", "  ", "\t\r"] {
         end.receive(blank);
@@ -41,7 +41,7 @@ fn lines_that_are_messages_frames_and_neither_are_told_apart() {
 #[test]
 fn whoever_sent_a_request_that_is_no_message_is_answered() {
     let limits = LimitsConfig { max_depth: 100, ..LimitsConfig::default() };
-    let mut end = End::with(limits, &Budget::default());
+    let mut end = Endpoint::with(limits, &Budget::default());
     let deep = format!(r#"{{"jsonrpc":"2.0","id":3,"method":"m","params":{}{}}}"#, "[".repeat(100), "]".repeat(100));
     let wide = format!(r#"{{"jsonrpc":"2.0","id":6,"method":"m","params":["{}",NaN]}}"#, "x".repeat(100_000));
     for (lines, id, code, reason) in [
@@ -66,7 +66,7 @@ fn whoever_sent_a_request_that_is_no_message_is_answered() {
 
 #[test]
 fn a_peer_that_does_not_read_its_answers_is_not_read() {
-    let mut end = End::new();
+    let mut end = Endpoint::new();
     let bad = r#"{"id":1,"method":"m"}"#;
     (0..63).for_each(|_| end.receive(bad));
     assert!(end.machine.wants_frames());
@@ -81,7 +81,7 @@ fn frames_arrive_in_any_order_interleaved_repeated_and_with_carriage_returns() {
     let (a, b) = (note(1000), note(997));
     let mut both: Vec<_> = frames(ID, &a, 37).into_iter().chain(frames(OTHER, &b, 100)).collect();
     both.sort_by_key(|line| line.bytes().rev().map(u32::from).fold(7_u32, |sum, byte| sum.wrapping_mul(31) ^ byte));
-    let mut end = End::new();
+    let mut end = Endpoint::new();
     for line in &both {
         end.receive(line.clone());
         end.receive(format!("{line}\r"));
@@ -99,7 +99,7 @@ fn frames_arrive_in_any_order_interleaved_repeated_and_with_carriage_returns() {
 #[test]
 fn characters_cut_by_the_peer_are_put_together() {
     let text = r#"{"jsonrpc":"2.0","method":"漢字𝄞"}"#;
-    let mut end = End::new();
+    let mut end = Endpoint::new();
     let total = text.len();
     for (index, byte) in text.bytes().enumerate() {
         let mut line = format!("{ID}:{index}:{total}:").into_bytes();
@@ -129,7 +129,7 @@ fn a_bad_group_fails_alone_with_its_rule_and_its_later_frames_are_ignored() {
         (vec![frame(ID, 0, 1, r#"{"jsonrpc":"2.0","method":"a","method":"b"}"#)], "duplicate-key"),
     ];
     for (lines, want) in cases {
-        let mut end = End::new();
+        let mut end = Endpoint::new();
         lines.iter().for_each(|line| end.receive(line.clone()));
         let (ordinal, violation, reply) = end.failure();
         assert_eq!((ordinal, violation.name(), reply), (0, want, None), "{lines:?}");
@@ -144,7 +144,7 @@ fn a_bad_group_fails_alone_with_its_rule_and_its_later_frames_are_ignored() {
 #[test]
 fn bytes_that_are_not_utf8_fail_the_group() {
     for bytes in [&b"{\"\xff"[..], b"{\"\xe6\xbc\""] {
-        let mut end = End::new();
+        let mut end = Endpoint::new();
         let mut line = format!("{ID}:0:2:").into_bytes();
         line.extend_from_slice(bytes);
         end.receive(line);
@@ -156,7 +156,7 @@ fn bytes_that_are_not_utf8_fail_the_group() {
 fn a_failed_answer_to_a_request_of_ours_is_told_to_its_caller() {
     let limits = LimitsConfig { max_message_bytes: 1000, max_frame_bytes: 600, ..LimitsConfig::default() };
     let front = format!(r#"{{"jsonrpc":"2.0","id":"q","result":"{}"#, "x".repeat(600));
-    let mut end = End::with(limits, &Budget::default());
+    let mut end = Endpoint::with(limits, &Budget::default());
     end.receive(frame(ID, 0, 9, &front));
     end.receive(frame(ID, 1, 9, &front));
     let events = end.events();
@@ -170,7 +170,7 @@ fn a_failed_answer_to_a_request_of_ours_is_told_to_its_caller() {
     assert!(matches!(violation, Violation::LineTooLong(Over { limit: 1000, .. })));
     assert!(reply.is_some());
 
-    let mut end = End::new();
+    let mut end = Endpoint::new();
     end.receive(frame(OTHER, 0, 2, r#"{"jsonrpc":"2.0","id":8,"result":"x"#));
     end.receive(frame(OTHER, 1, 2, "} oh"));
     end.receive(frame(ID, 0, 2, r#"{"jsonrpc":"2.0","id":8,"result":""#));

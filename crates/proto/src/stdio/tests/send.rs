@@ -5,7 +5,7 @@ use super::*;
 #[test]
 fn lengths_at_the_edges_are_written_as_swift_agent_kit_writes_them() {
     for (len, lines) in [(61_339, 1), (61_340, 1), (61_341, 1), (61_384, 1), (61_385, 2), (122_768, 2), (122_769, 3)] {
-        let mut end = End::new();
+        let mut end = Endpoint::new();
         end.send(1, note(len));
         let written = end.lines();
         assert_eq!(written.len(), lines, "{len}");
@@ -22,18 +22,18 @@ fn lengths_at_the_edges_are_written_as_swift_agent_kit_writes_them() {
 #[test]
 fn each_frame_of_a_text_without_ascii_is_utf8_by_itself() {
     let text = format!(r#"{{"jsonrpc":"2.0","method":"m","params":["{}"]}}"#, "漢".repeat(140_000));
-    let mut end = End::new();
+    let mut end = Endpoint::new();
     end.send(1, text.clone());
     let lines = end.lines();
     assert!(lines.iter().all(|line| std::str::from_utf8(line).is_ok() && line.len() <= 61_439));
-    let mut other = End::new();
+    let mut other = Endpoint::new();
     lines.into_iter().rev().for_each(|line| other.receive(line));
     assert_eq!(other.messages(), [text]);
 }
 
 #[test]
 fn a_pretty_printed_message_is_compacted_and_any_other_keeps_its_bytes() {
-    let mut end = End::new();
+    let mut end = Endpoint::new();
     end.send(1, "{\n \"jsonrpc\": \"2.0\",\r\n \"method\": \"a b\"\n}\n");
     end.send(2, "{ \"jsonrpc\": \"2.0\", \"method\":\"a\\nb\" }");
     assert_eq!(
@@ -45,13 +45,13 @@ fn a_pretty_printed_message_is_compacted_and_any_other_keeps_its_bytes() {
 #[test]
 fn frames_respect_a_smaller_link_and_a_larger_one_changes_nothing() {
     for (cap, most) in [(1 << 30, 61_439), (100, 100), (59, 59)] {
-        let mut end = End::new();
+        let mut end = Endpoint::new();
         end.handle(Input::Capacity(Capacity::of(cap)));
         let text = note(70_000);
         end.send(1, text.clone());
         let lines = end.lines();
         assert!(lines.len() > 1 && lines.iter().all(|line| line.len() <= most), "{cap}");
-        let mut other = End::new();
+        let mut other = Endpoint::new();
         lines.into_iter().for_each(|line| other.receive(line));
         assert_eq!(other.messages(), [text], "{cap}");
     }
@@ -60,14 +60,14 @@ fn frames_respect_a_smaller_link_and_a_larger_one_changes_nothing() {
 #[test]
 fn a_cap_too_small_for_a_character_or_for_the_count_refuses_the_message() {
     for cap in [10, 58] {
-        let mut end = End::new();
+        let mut end = Endpoint::new();
         end.handle(Input::Capacity(Capacity::of(cap)));
         end.send(1, note(70_000));
         assert!(end.lines().is_empty());
         let want = SendError::TooManySegments(Over { size: 70_000, limit: 1_000_000 });
         assert!(matches!(end.events().as_slice(), [Event::SendFailed { error, .. }] if *error == want));
     }
-    let mut end = End::new();
+    let mut end = Endpoint::new();
     end.handle(Input::Capacity(Capacity::of(59)));
     end.send(1, note(4_000_001));
     assert!(end.lines().is_empty());
@@ -76,7 +76,7 @@ fn a_cap_too_small_for_a_character_or_for_the_count_refuses_the_message() {
 
 #[test]
 fn messages_go_first_in_first_out_and_a_free_one_passes() {
-    let mut end = End::new();
+    let mut end = Endpoint::new();
     end.send(1, note(200_000));
     end.send(2, note(100));
     let first = end.line().unwrap();
@@ -96,7 +96,7 @@ fn messages_go_first_in_first_out_and_a_free_one_passes() {
 
 #[test]
 fn progress_out_is_the_newest_and_ends_with_sent() {
-    let mut end = End::new();
+    let mut end = Endpoint::new();
     end.send(1, note(200_000));
     let _ = (end.line(), end.line());
     let want = Progress { subject: Subject::Outgoing(Ticket(1)), done: 122_768, total: 200_000 };
@@ -108,7 +108,7 @@ fn progress_out_is_the_newest_and_ends_with_sent() {
 #[test]
 fn what_is_over_the_limit_fails_closed() {
     let limits = LimitsConfig { max_message_bytes: 100_000, max_frame_bytes: 1000, ..LimitsConfig::default() };
-    let mut end = End::with(limits, &Budget::default());
+    let mut end = Endpoint::with(limits, &Budget::default());
     let padding = "x".repeat(100_000);
     end.send(1, format!(r#"{{"jsonrpc":"2.0","id":5,"method":"m","params":["{padding}"]}}"#));
     end.send(2, format!(r#"{{"jsonrpc":"2.0","id":"r","result":"{padding}"}}"#));
@@ -135,7 +135,7 @@ fn what_is_over_the_limit_fails_closed() {
 #[test]
 fn a_full_queue_refuses_and_still_answers_the_peer() {
     let limits = LimitsConfig { max_queued_bytes: 150, ..LimitsConfig::default() };
-    let mut end = End::with(limits, &Budget::default());
+    let mut end = Endpoint::with(limits, &Budget::default());
     end.send(1, note(140));
     end.send(2, note(60));
     end.send(3, r#"{"jsonrpc":"2.0","id":9,"result":1}"#);
@@ -147,7 +147,7 @@ fn a_full_queue_refuses_and_still_answers_the_peer() {
 
 #[test]
 fn a_cap_that_shrinks_below_a_started_message_closes() {
-    let mut end = End::new();
+    let mut end = Endpoint::new();
     end.send(1, note(200_000));
     let _ = end.line();
     end.handle(Input::Capacity(Capacity::of(70_000)));
@@ -166,7 +166,7 @@ fn a_cap_that_shrinks_below_a_started_message_closes() {
 
 #[test]
 fn closing_fails_what_waits_and_ends_everything_once() {
-    let mut end = End::new();
+    let mut end = Endpoint::new();
     end.send(1, note(200_000));
     let _ = end.line();
     end.send(2, r#"{"jsonrpc":"2.0","id":1,"method":"m"}"#);

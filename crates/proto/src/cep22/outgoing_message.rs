@@ -11,13 +11,13 @@ use crate::message::{len_usize, len64};
 use crate::outgoing::Outgoing;
 
 use super::Config;
-use super::book::{Key, Name, may_be};
 use super::cut::Plan;
+use super::records::{Key, Name, may_be};
 use super::wire::Writer;
 
 /// A message on its way out.
 #[derive(Debug)]
-pub(super) struct Item {
+pub(super) struct OutgoingMessage {
     pub(super) what: Outgoing,
     /// What allows a transfer.
     pub(super) token: Option<Arc<str>>,
@@ -34,25 +34,35 @@ pub(super) struct Item {
     /// The place of the first chunk, once chunks may go out.
     pub(super) first: Option<u64>,
     /// Frames that a link which acknowledges has not confirmed.
-    open: Vec<Open>,
+    unconfirmed: Vec<UnconfirmedFrame>,
     /// When it last went on, by the clock that stands still while we do not read.
     pub(super) touched: Duration,
 }
 
 /// A frame that is not confirmed.
 #[derive(Debug)]
-pub(super) struct Open {
+pub(super) struct UnconfirmedFrame {
     number: u64,
     pub(super) bytes: u64,
     /// `None` if it has to be sent again.
     tag: Option<Tag>,
 }
 
-impl Item {
+impl OutgoingMessage {
     pub(super) fn new(what: Outgoing, token: Option<Arc<str>>, request: Option<Key>) -> Box<Self> {
         let key = Key::of(&what.meta.peer, &token);
-        let (began, plan, first, open, touched) = (None, None, None, Vec::new(), Duration::ZERO);
-        Box::new(Self { what, token, key, request, began, plan, next: 0, first, open, touched })
+        Box::new(Self {
+            what,
+            token,
+            key,
+            request,
+            began: None,
+            plan: None,
+            next: 0,
+            first: None,
+            unconfirmed: Vec::new(),
+            touched: Duration::ZERO,
+        })
     }
 
     pub(super) fn len(&self) -> u64 {
@@ -65,8 +75,8 @@ impl Item {
 
     /// The next frame.
     pub(super) fn frame(&mut self, tag: Tag, acks: bool, read: Duration, out: &mut Writer) -> (Bytes, Meta) {
-        let again = self.open.iter().position(|frame| frame.tag.is_none());
-        let number = again.map_or(self.next, |at| self.open.remove(at).number);
+        let again = self.unconfirmed.iter().position(|frame| frame.tag.is_none());
+        let number = again.map_or(self.next, |at| self.unconfirmed.remove(at).number);
         self.next = self.next.max(number.saturating_add(1));
         let (message, to) = (&self.what.message, (self.token(), self.place(number)));
         let bytes = match self.plan.as_ref().map(|plan| (plan, plan.chunk(number))) {
@@ -79,14 +89,14 @@ impl Item {
         };
         self.touched = read;
         if acks {
-            self.open.push(Open { number, bytes: len64(bytes.len()), tag: Some(tag) });
+            self.unconfirmed.push(UnconfirmedFrame { number, bytes: len64(bytes.len()), tag: Some(tag) });
         }
         (bytes, Meta { supports_parts: number == 0, ..self.what.meta.clone() })
     }
 
     /// Whether a transfer that has begun may send a frame now.
     pub(super) fn is_ready(&self, config: &Config) -> bool {
-        let oldest = self.unconfirmed().min().unwrap_or(self.next);
+        let oldest = self.unconfirmed_numbers().min().unwrap_or(self.next);
         let ahead = self.next.saturating_sub(oldest);
         match self.next {
             _ if self.has_again() => true,
@@ -111,23 +121,23 @@ impl Item {
 
     /// Whether all frames went out, and were confirmed.
     pub(super) fn is_over(&self) -> bool {
-        self.next > self.last() && self.unconfirmed().next().is_none()
+        self.next > self.last() && self.unconfirmed_numbers().next().is_none()
     }
 
     /// A frame, if the link has yet to say what became of it.
-    pub(super) fn open(&self, tag: Tag) -> Option<&Open> {
-        self.open.iter().find(|frame| frame.tag == Some(tag))
+    pub(super) fn unconfirmed_frame(&self, tag: Tag) -> Option<&UnconfirmedFrame> {
+        self.unconfirmed.iter().find(|frame| frame.tag == Some(tag))
     }
 
     /// The link took a frame and named it, or wants it `again`.
     pub(super) fn answered(&mut self, tag: Tag, name: Name, again: bool, read: Duration) {
-        if self.open(tag).is_some_and(|frame| frame.number == 0) {
+        if self.unconfirmed_frame(tag).is_some_and(|frame| frame.number == 0) {
             self.began = name;
         }
         if again {
-            self.open.iter_mut().filter(|frame| frame.tag == Some(tag)).for_each(|frame| frame.tag = None);
+            self.unconfirmed.iter_mut().filter(|frame| frame.tag == Some(tag)).for_each(|frame| frame.tag = None);
         }
-        self.open.retain(|frame| frame.tag != Some(tag));
+        self.unconfirmed.retain(|frame| frame.tag != Some(tag));
         self.touched = read;
     }
 
@@ -159,12 +169,12 @@ impl Item {
     }
 
     /// Frames of which nobody said that they arrived.
-    fn unconfirmed(&self) -> impl Iterator<Item = u64> {
+    fn unconfirmed_numbers(&self) -> impl Iterator<Item = u64> {
         let accepted = self.first == Some(3);
-        self.open.iter().map(|frame| frame.number).filter(move |number| *number > 0 || !accepted)
+        self.unconfirmed.iter().map(|frame| frame.number).filter(move |number| *number > 0 || !accepted)
     }
 
     fn has_again(&self) -> bool {
-        self.open.iter().any(|frame| frame.tag.is_none())
+        self.unconfirmed.iter().any(|frame| frame.tag.is_none())
     }
 }

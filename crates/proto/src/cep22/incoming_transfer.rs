@@ -12,7 +12,7 @@ use crate::machine::{Meta, Progress, Subject};
 use crate::message::{len_usize, len64};
 
 use super::Config;
-use super::wire::{PATHS, Start, Text, hex};
+use super::wire::{PATHS, ParsedMessage, Start, hex};
 
 /// What a chunk costs that waits for an earlier one, beside its bytes: its place in the table.
 const HELD_COST: u64 = 64;
@@ -21,7 +21,7 @@ const MARKS: usize = 32;
 
 /// What it takes to tell of a transfer.
 #[derive(Debug, Clone)]
-pub(super) struct Head {
+pub(super) struct TransferHeader {
     pub(super) ordinal: u64,
     pub(super) token: Box<str>,
     /// Of the frame that began it.
@@ -32,8 +32,8 @@ pub(super) struct Head {
 
 /// One transfer that is arriving.
 #[derive(Debug)]
-pub(super) struct Arrival {
-    pub(super) head: Head,
+pub(super) struct IncomingTransfer {
+    pub(super) header: TransferHeader,
     pub(super) start: Start,
     /// The place of `start`.
     pub(super) first: u64,
@@ -57,26 +57,38 @@ pub(super) struct Arrival {
     hard: Duration,
 }
 
-impl Arrival {
+impl IncomingTransfer {
     /// Opens a transfer. Its declared size is set aside in accounting, and nothing is allocated for it.
     ///
     /// # Errors
     /// There is no room.
     pub(super) fn begin(
-        head: Head,
+        header: TransferHeader,
         start: Start,
         (config, account): (&Config, &Account),
         (now, read): (Instant, Duration),
     ) -> Result<Self, Violation> {
         let time = config.limits.time_for(start.bytes);
         let schedule = Schedule { started: now, timeout: time };
-        let assembly = Assembly::begin(account, (start.bytes, config.limits.max_depth), schedule, &PATHS);
+        let assembly = Assembly::begin(account, start.bytes, config.limits.max_depth, schedule, &PATHS);
         let assembly = assembly.map_err(|_| Violation::NoRoom(start.bytes))?;
-        let (passed, chunks, bytes, hash, held, marks) = Default::default();
-        let (first, window) = (head.highest, len_usize(config.window.into()));
-        let [soft, hard] = [config.soft_timeout, config.hard_timeout.max(time)].map(|time| read.saturating_add(time));
-        let next = first.saturating_add(1);
-        Ok(Self { head, start, first, next, passed, chunks, bytes, window, assembly, hash, held, marks, soft, hard })
+        let first = header.highest;
+        Ok(Self {
+            header,
+            start,
+            first,
+            next: first.saturating_add(1),
+            passed: None,
+            chunks: 0,
+            bytes: 0,
+            window: len_usize(config.window.into()),
+            assembly,
+            hash: Sha256::default(),
+            held: BTreeMap::new(),
+            marks: VecDeque::new(),
+            soft: read.saturating_add(config.soft_timeout),
+            hard: read.saturating_add(config.hard_timeout.max(time)),
+        })
     }
 
     /// Takes a chunk; one that came before is ignored.
@@ -93,12 +105,12 @@ impl Arrival {
         if self.bytes > self.start.bytes {
             return Err(Violation::SizeMismatch(Differs { got: self.bytes, want: self.start.bytes }));
         }
-        self.head.highest = self.head.highest.max(at);
+        self.header.highest = self.header.highest.max(at);
         if at == self.next {
             self.append(at, text, now)?;
         } else {
             self.held.insert(at, text.to_vec());
-            self.make_room(0, now)?;
+            self.reserve(0, now)?;
         }
         // What is later than the window is not coming; when all are here, a gap is only one in the numbering.
         while let Some((&at, _)) = self.held.first_key_value() {
@@ -119,9 +131,9 @@ impl Arrival {
     ///
     /// # Errors
     /// Chunks or bytes are missing, or the message is not what was declared, or no JSON-RPC message.
-    pub(super) fn finish(self, at: u64) -> Result<Text, Violation> {
-        if at <= self.head.highest {
-            return Err(Violation::ProgressNotIncreasing { got: at, after: self.head.highest });
+    pub(super) fn finish(self, at: u64) -> Result<ParsedMessage, Violation> {
+        if at <= self.header.highest {
+            return Err(Violation::ProgressNotIncreasing { got: at, after: self.header.highest });
         }
         if self.chunks != self.start.chunks {
             return Err(Violation::ChunksMissing(Differs { got: self.chunks, want: self.start.chunks }));
@@ -133,7 +145,7 @@ impl Arrival {
             return Err(Violation::DigestMismatch);
         }
         let whole = self.assembly.finish()?;
-        let text = Text { message: whole.message, envelope: whole.envelope, paths: whole.looks };
+        let text = ParsedMessage { message: whole.message, envelope: whole.envelope, paths: whole.paths };
         if text.is_part() { Err(Violation::NestedSegment) } else { Ok(text) }
     }
 
@@ -156,7 +168,7 @@ impl Arrival {
     }
 
     pub(super) const fn progress(&self) -> Progress {
-        Progress { subject: Subject::Incoming(self.head.ordinal), done: self.bytes, total: self.start.bytes }
+        Progress { subject: Subject::Incoming(self.header.ordinal), done: self.bytes, total: self.start.bytes }
     }
 
     /// Whether this chunk came before. A place that was passed over as empty cannot be filled any more.
@@ -185,7 +197,7 @@ impl Arrival {
             self.marks.pop_front();
         }
         self.marks.push_back((at, len_usize(self.assembly.len()), text.len()));
-        self.make_room(text.len(), now)?;
+        self.reserve(text.len(), now)?;
         self.hash.update(text);
         // It was unescaped from a frame that is UTF-8.
         self.assembly.push_text(text).map_err(|violation| match self.passed {
@@ -195,11 +207,11 @@ impl Arrival {
     }
 
     /// Sees to it that what is here, and `len` more bytes, are covered by what was set aside.
-    fn make_room(&mut self, len: usize, now: Instant) -> Result<(), Violation> {
+    fn reserve(&mut self, len: usize, now: Instant) -> Result<(), Violation> {
         let cost = |sum: u64, text: &Vec<u8>| sum.saturating_add(HELD_COST).saturating_add(len64(text.capacity()));
         let held = self.held.values().fold(0, cost);
         let rest = len_usize(self.start.bytes.saturating_sub(self.assembly.len()));
-        if self.assembly.is_evicted() || self.assembly.make_room(len, Some(rest), held, now).is_err() {
+        if self.assembly.is_evicted() || self.assembly.reserve(len, Some(rest), held, now).is_err() {
             return Err(Violation::NoRoom(self.start.bytes));
         }
         Ok(())

@@ -1,4 +1,4 @@
-//! What a machine has to say: events in order, the newest progress, counters, and a close that happens once.
+//! What a machine reports: events in order, the newest progress of each message, counters, and one close.
 
 use std::collections::VecDeque;
 
@@ -6,24 +6,28 @@ use crate::error::{CloseReason, Counters, SendError, Violation};
 use crate::machine::{Event, Progress, Subject, Ticket};
 use crate::message::Message;
 
-/// Events that wait for the driver. Every dialect has one.
+/// Events that wait for the driver to poll them. Every dialect has one.
 #[derive(Debug, Default)]
-pub(crate) struct Outbox {
+pub(crate) struct EventQueue {
     events: VecDeque<Event>,
     /// At most one per message, oldest first.
     progress: VecDeque<Progress>,
-    is_closed: bool,
-    /// What is left to tell the link of the close, and the application.
-    close: Option<CloseReason>,
-    closed: Option<CloseReason>,
+    close: Option<Close>,
     counters: Counters,
 }
 
-impl Outbox {
-    /// Adds an event. If it ends a message, progress of that message is no longer news. After `Closed` was polled
-    /// nothing more comes out, except that messages fail which are sent then: each ticket has its end.
-    pub(crate) fn event(&mut self, event: Event) {
-        let is_over = self.is_closed && self.closed.is_none();
+/// A close, and who has yet to be told of it.
+#[derive(Debug)]
+struct Close {
+    for_link: Option<CloseReason>,
+    for_application: Option<CloseReason>,
+}
+
+impl EventQueue {
+    /// Adds an event. If it ends a message, progress of that message is dropped. Once the application has polled `Closed`,
+    /// the only events are failures of messages that it sends after that: every ticket gets its `Sent` or `SendFailed`.
+    pub(crate) fn push(&mut self, event: Event) {
+        let is_over = self.close.as_ref().is_some_and(|close| close.for_application.is_none());
         if is_over && !matches!(event, Event::SendFailed { .. }) {
             return;
         }
@@ -37,8 +41,8 @@ impl Outbox {
         self.events.push_back(event);
     }
 
-    /// Says how far a message has come, in place of what was said before and is not polled yet.
-    pub(crate) fn progress(&mut self, progress: Progress) {
+    /// Reports how far a message has come. Replaces an earlier report that was not polled yet.
+    pub(crate) fn push_progress(&mut self, progress: Progress) {
         if self.is_closed() {
             return;
         }
@@ -56,13 +60,13 @@ impl Outbox {
     /// Reports and counts a message of ours that is not sent.
     pub(crate) fn send_failed(&mut self, ticket: Ticket, error: SendError, reply: Option<Message>) {
         self.count(error.name());
-        self.event(Event::SendFailed { ticket, error, reply });
+        self.push(Event::SendFailed { ticket, error, reply });
     }
 
     /// Reports and counts a message of the peer's that failed alone.
     pub(crate) fn receive_failed(&mut self, ordinal: u64, violation: Violation, reply: Option<Message>) {
         self.count(violation.name());
-        self.event(Event::ReceiveFailed { ordinal, violation, reply });
+        self.push(Event::ReceiveFailed { ordinal, violation, reply });
     }
 
     /// Ends the connection. The first reason stays.
@@ -72,24 +76,24 @@ impl Outbox {
         }
         self.count(reason.name());
         self.progress.clear();
-        (self.is_closed, self.close, self.closed) = (true, Some(reason.clone()), Some(reason));
+        self.close = Some(Close { for_link: Some(reason.clone()), for_application: Some(reason) });
     }
 
     /// Whether [`close`](Self::close) was called.
     pub(crate) const fn is_closed(&self) -> bool {
-        self.is_closed
+        self.close.is_some()
     }
 
-    /// Why to close the link; answers once.
-    pub(crate) const fn poll_transmit_close(&mut self) -> Option<CloseReason> {
-        self.close.take()
+    /// Why to close the link. Returned once.
+    pub(crate) fn poll_transmit_close(&mut self) -> Option<CloseReason> {
+        self.close.as_mut()?.for_link.take()
     }
 
     /// The next event: those that happened, in order, then progress, then the close.
     pub(crate) fn poll_event(&mut self) -> Option<Event> {
         let event = self.events.pop_front();
         let event = event.or_else(|| self.progress.pop_front().map(Event::Progress));
-        event.or_else(|| self.closed.take().map(Event::Closed))
+        event.or_else(|| self.close.as_mut()?.for_application.take().map(Event::Closed))
     }
 
     /// How often each named reason occurred.
@@ -124,60 +128,60 @@ mod tests {
         Event::Message { message, envelope, ordinal, meta: Default::default() }
     }
 
-    fn drain(outbox: &mut Outbox) -> Vec<String> {
-        std::iter::from_fn(|| outbox.poll_event()).map(|event| format!("{event:?}")).collect()
+    fn drain(events: &mut EventQueue) -> Vec<String> {
+        std::iter::from_fn(|| events.poll_event()).map(|event| format!("{event:?}")).collect()
     }
 
     #[test]
     fn newer_progress_replaces_older_and_comes_after_events() {
-        let mut outbox = Outbox::default();
-        outbox.progress(outgoing(1, 3));
-        outbox.progress(outgoing(2, 1));
-        outbox.event(Event::Sent { ticket: Ticket(7) });
-        outbox.progress(outgoing(1, 6));
+        let mut events = EventQueue::default();
+        events.push_progress(outgoing(1, 3));
+        events.push_progress(outgoing(2, 1));
+        events.push(Event::Sent { ticket: Ticket(7) });
+        events.push_progress(outgoing(1, 6));
         let want =
             [Event::Sent { ticket: Ticket(7) }, Event::Progress(outgoing(1, 6)), Event::Progress(outgoing(2, 1))];
-        assert_eq!(drain(&mut outbox), want.map(|event| format!("{event:?}")));
+        assert_eq!(drain(&mut events), want.map(|event| format!("{event:?}")));
     }
 
     #[test]
     fn progress_of_a_message_that_is_over_is_dropped() {
-        let mut outbox = Outbox::default();
+        let mut events = EventQueue::default();
         let incoming = |n| Progress { subject: Subject::Incoming(n), done: 1, total: 2 };
-        outbox.progress(outgoing(1, 3));
-        outbox.progress(outgoing(2, 3));
-        (1..=4).for_each(|n| outbox.progress(incoming(n)));
-        outbox.event(Event::Sent { ticket: Ticket(1) });
-        outbox.send_failed(Ticket(2), SendError::Disconnected, None);
-        outbox.event(message(1));
-        outbox.receive_failed(2, Violation::Aborted, None);
-        outbox.event(Event::Expired { ordinal: 3, received: 0 });
-        let left: Vec<_> = drain(&mut outbox).into_iter().skip(5).collect();
+        events.push_progress(outgoing(1, 3));
+        events.push_progress(outgoing(2, 3));
+        (1..=4).for_each(|n| events.push_progress(incoming(n)));
+        events.push(Event::Sent { ticket: Ticket(1) });
+        events.send_failed(Ticket(2), SendError::Disconnected, None);
+        events.push(message(1));
+        events.receive_failed(2, Violation::Aborted, None);
+        events.push(Event::Expired { ordinal: 3, received: 0 });
+        let left: Vec<_> = drain(&mut events).into_iter().skip(5).collect();
         assert_eq!(left, [format!("{:?}", Event::Progress(incoming(4)))]);
-        assert_eq!(outbox.counters().count("send-disconnected"), 1);
-        assert_eq!(outbox.counters().count("aborted"), 1);
+        assert_eq!(events.counters().count("send-disconnected"), 1);
+        assert_eq!(events.counters().count("aborted"), 1);
     }
 
     #[test]
     fn a_close_is_told_once_to_each_side_with_the_first_reason_and_last() {
-        let mut outbox = Outbox::default();
-        assert_eq!(outbox.poll_transmit_close(), None);
-        outbox.progress(outgoing(1, 3));
-        outbox.close(CloseReason::Restart);
-        outbox.close(CloseReason::Normal);
-        outbox.progress(outgoing(1, 4));
-        outbox.event(Event::Sent { ticket: Ticket(1) });
-        assert!(outbox.is_closed());
-        assert_eq!(outbox.poll_transmit_close(), Some(CloseReason::Restart));
-        assert_eq!(outbox.poll_transmit_close(), None);
-        assert!(matches!(outbox.poll_event(), Some(Event::Sent { ticket: Ticket(1) })));
-        assert!(matches!(outbox.poll_event(), Some(Event::Closed(CloseReason::Restart))));
-        outbox.event(Event::Sent { ticket: Ticket(2) });
-        outbox.close(CloseReason::Normal);
-        assert!(outbox.poll_event().is_none() && outbox.poll_transmit_close().is_none());
-        assert_eq!(outbox.counters().iter().collect::<Vec<_>>(), [("close-restart", 1)]);
-        outbox.send_failed(Ticket(3), SendError::Disconnected, None);
-        assert!(matches!(outbox.poll_event(), Some(Event::SendFailed { ticket: Ticket(3), .. })));
-        assert!(outbox.poll_event().is_none());
+        let mut events = EventQueue::default();
+        assert_eq!(events.poll_transmit_close(), None);
+        events.push_progress(outgoing(1, 3));
+        events.close(CloseReason::Restart);
+        events.close(CloseReason::Normal);
+        events.push_progress(outgoing(1, 4));
+        events.push(Event::Sent { ticket: Ticket(1) });
+        assert!(events.is_closed());
+        assert_eq!(events.poll_transmit_close(), Some(CloseReason::Restart));
+        assert_eq!(events.poll_transmit_close(), None);
+        assert!(matches!(events.poll_event(), Some(Event::Sent { ticket: Ticket(1) })));
+        assert!(matches!(events.poll_event(), Some(Event::Closed(CloseReason::Restart))));
+        events.push(Event::Sent { ticket: Ticket(2) });
+        events.close(CloseReason::Normal);
+        assert!(events.poll_event().is_none() && events.poll_transmit_close().is_none());
+        assert_eq!(events.counters().iter().collect::<Vec<_>>(), [("close-restart", 1)]);
+        events.send_failed(Ticket(3), SendError::Disconnected, None);
+        assert!(matches!(events.poll_event(), Some(Event::SendFailed { ticket: Ticket(3), .. })));
+        assert!(events.poll_event().is_none());
     }
 }

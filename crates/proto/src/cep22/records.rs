@@ -12,10 +12,10 @@ use crate::message::Message;
 use crate::recent::hash_of;
 use crate::rpc::error_response;
 
-use super::wire::{OWN_TOKEN, Text};
+use super::wire::{OWN_TOKEN, ParsedMessage};
 
 /// What is remembered of one sort: at least the last thousand.
-type Recent<V> = crate::recent::Recent<Key, V, 1024>;
+type RecentByKey<V> = crate::recent::Recent<Key, V, 1024>;
 
 /// Who a frame is from or for.
 pub(super) type Peer = Option<Arc<str>>;
@@ -39,7 +39,7 @@ impl Key {
 
 /// A request of a peer's that we may answer.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Incoming {
+pub(super) struct ReceivedRequest {
     /// What allows a transfer of the answer.
     pub(super) token: Option<Arc<str>>,
     /// The frame that the answer is about.
@@ -48,7 +48,7 @@ pub(super) struct Incoming {
 
 /// A request of ours that allows a transfer of its answer.
 #[derive(Debug, Default)]
-pub(super) struct Asked {
+pub(super) struct SentRequest {
     /// Of its id.
     pub(super) key: Key,
     /// As the application wrote it.
@@ -63,31 +63,31 @@ pub(super) struct Asked {
 
 /// Everything remembered.
 #[derive(Debug, Default)]
-pub(super) struct Book {
-    pub(super) supports: Recent<()>,
+pub(super) struct Records {
+    pub(super) supporting_peers: RecentByKey<()>,
     /// By id.
-    pub(super) incoming: Recent<Incoming>,
+    pub(super) received_requests: RecentByKey<ReceivedRequest>,
     /// By token.
-    pub(super) asked: Recent<Asked>,
+    pub(super) sent_requests: RecentByKey<SentRequest>,
     /// By id: whether the caller of a request of ours has its answer, or heard that there will be none.
-    pub(super) answered: Recent<bool>,
+    pub(super) answered: RecentByKey<bool>,
     /// Frames that came, by their names.
-    seen: Recent<()>,
+    seen_frames: RecentByKey<()>,
 }
 
-impl Book {
+impl Records {
     /// Notes a frame. `false`: the link has brought it before.
     pub(super) fn note_frame(&mut self, meta: &Meta) -> bool {
-        meta.id.is_none() || self.seen.insert(Key::of(&meta.peer, &meta.id), ()).is_none()
+        meta.id.is_none() || self.seen_frames.insert(Key::of(&meta.peer, &meta.id), ()).is_none()
     }
 
     /// Notes a message that goes up to the application. `false`: it answers a request that is answered already.
-    pub(super) fn note_received(&mut self, text: &Text, meta: &Meta) -> bool {
+    pub(super) fn note_received(&mut self, text: &ParsedMessage, meta: &Meta) -> bool {
         let Some(id) = text.envelope.id_key(&text.message) else { return true };
         let key = Key::of(&meta.peer, id);
         if text.envelope.kind() == Kind::Request {
             let token = text.token(OWN_TOKEN).map(|(_, token)| token.into());
-            self.incoming.insert(key, Incoming { token, frame: meta.id.clone() });
+            self.received_requests.insert(key, ReceivedRequest { token, frame: meta.id.clone() });
             return true;
         }
         self.answer(key) != Some(false)
@@ -100,14 +100,14 @@ impl Book {
 
     /// Notes our first frame of a message, if it is the last request that used its token.
     pub(super) fn note_began(&mut self, token: Key, request: Option<Key>, began: &Name) {
-        if let Some(asked) = self.asked.get(token).filter(|asked| Some(asked.key) == request) {
+        if let Some(asked) = self.sent_requests.get(token).filter(|asked| Some(asked.key) == request) {
             asked.began.clone_from(began);
         }
     }
 
     /// The error response that the caller of a request of ours should see, when its answer cannot come any more.
     pub(super) fn fail_asked(&mut self, token: Key, violation: &Violation) -> Option<Message> {
-        let asked = self.asked.get(token)?;
+        let asked = self.sent_requests.get(token)?;
         let (key, id) = (asked.key, asked.id.clone());
         (self.answer(key) == Some(true)).then(|| error_response(&id, &violation.to_string(), violation.name()))
     }

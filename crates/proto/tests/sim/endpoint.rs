@@ -17,7 +17,7 @@ const EXPIRED: &str = "group-expired";
 
 /// A machine, and what its driver knows.
 #[derive(Debug)]
-pub(crate) struct End<M> {
+pub(crate) struct Endpoint<M> {
     pub(crate) machine: M,
     name: String,
     paused_until: Option<Instant>,
@@ -37,7 +37,7 @@ pub(crate) struct End<M> {
     closed: Option<CloseReason>,
 }
 
-impl<M: Machine> End<M> {
+impl<M: Machine> Endpoint<M> {
     pub(crate) fn new(machine: M, name: String, sweep_after: Duration, now: Instant) -> Self {
         Self {
             machine,

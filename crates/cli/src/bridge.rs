@@ -5,7 +5,7 @@ mod pages;
 use std::sync::Arc;
 
 use breakbulk::gateway::{Entrance, Exit, Lost, Served, Watcher};
-use breakbulk::{Gateway, Way};
+use breakbulk::{Gateway, Transport};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tracing::{Instrument, Level, error_span};
@@ -123,10 +123,10 @@ impl Bridge {
         for note in notes {
             log::say(Level::INFO, &name.map_or_else(|| note.clone(), |name| format!("bridge {name}: {note}")));
         }
-        if keep && !matches!(far.address.way, Way::Exec(_)) {
+        if keep && !matches!(far.address.transport, Transport::Exec(_)) {
             tracing::warn!("--keep has no effect here: only the command of an exec: address can outlive a connection");
         }
-        Ok(Self { gateway, entrance, exit, is_single: near.address.way.is_single() })
+        Ok(Self { gateway, entrance, exit, is_single: near.address.transport.is_single() })
     }
 
     /// Takes clients from one end to the other. `watch` makes a watcher for each client.

@@ -6,7 +6,7 @@ use breakbulk::dial::ProxyChoice;
 use breakbulk::gateway::{End, Entrance, Exit};
 use breakbulk::link::{Child, ExecConfig, Keepalive, WebSocketConfig, unix};
 use breakbulk::tls::{self, ClientTls, ServerTls};
-use breakbulk::{Dialer, Door, ListenConfig, Listener, Route, Token, Way};
+use breakbulk::{AccessPolicy, Dialer, ListenConfig, Listener, Route, Token, Transport};
 use breakbulk_proto::Capacity;
 
 use crate::failure::Error;
@@ -31,7 +31,7 @@ pub(crate) fn dialer(route: &Route, link: &LinkSettings) -> Dialer {
 /// The way out of a gateway.
 pub(crate) fn exit(route: &Route, link: &LinkSettings, keep: bool) -> Result<Exit, Error> {
     let mut exit = Exit::new(dialer(route, link), route.address.clone());
-    if let (true, Way::Exec(command)) = (keep, &route.address.way) {
+    if let (true, Transport::Exec(command)) = (keep, &route.address.transport) {
         let capacity = Capacity::of(route.address.cap.unwrap_or(u64::MAX));
         let config = ExecConfig::new(command.clone(), capacity, route.max_frame_bytes());
         exit.kept = Some(Child::spawn(&config).map_err(|error| Error::Dial(error.into()))?);
@@ -46,8 +46,8 @@ pub(crate) async fn entrance(
     link: &LinkSettings,
     pages: impl Subject,
 ) -> Result<(Entrance, Vec<String>), Error> {
-    match &route.address.way {
-        Way::WebSocket { host, port, target, .. } => {
+    match &route.address.transport {
+        Transport::WebSocket { host, port, target, .. } => {
             let place = (host.as_str(), *port);
             // An address without a path is any path.
             let path = Some(target.as_str()).filter(|path| *path != "/");
@@ -60,7 +60,7 @@ pub(crate) async fn entrance(
             let notes = admission.notes(&format!("{scheme}://{}{path}", listener.local_address()));
             Ok((Entrance::WebSocket(Box::new(listener)), notes))
         }
-        Way::Unix(path) => {
+        Transport::Unix(path) => {
             let cannot = |error| Error::Listen(format!("cannot listen on {}: {error}", path.display()));
             let listener = unix::Listener::bind(path).await.map_err(cannot)?;
             let (cap, max_frame_bytes) = (route.address.cap.unwrap_or(u64::MAX), route.max_frame_bytes());
@@ -69,7 +69,7 @@ pub(crate) async fn entrance(
         }
         _ => {
             let link = dialer(route, link).dial(&route.address).await.map_err(Error::Dial)?;
-            let is_stdio = route.address.way.is_stdio();
+            let is_stdio = route.address.transport.is_stdio();
             let name = if is_stdio { "standard input".to_owned() } else { route.address.to_string() };
             Ok((Entrance::Once(Some(End::new(link, name))), Vec::new()))
         }
@@ -114,8 +114,8 @@ pub(crate) async fn listener(
     link: WebSocketConfig,
     more: impl FnOnce(&mut ListenConfig),
 ) -> Result<(Listener, Admission), Error> {
-    let (door_keeper, token) = keeper(door)?;
-    let mut config = ListenConfig::new(resolve(host, port).await?, door_keeper);
+    let (access, token) = access_policy(door)?;
+    let mut config = ListenConfig::new(resolve(host, port).await?, access);
     config.allow_remote = door.bind_any;
     config.link = link;
     config.tls = door.tls.as_ref().map(|tls| server_tls(tls, host)).transpose()?;
@@ -133,15 +133,15 @@ pub(crate) async fn listener(
 }
 
 /// Who is let in, and with which token.
-fn keeper(door: &settings::Door) -> Result<(Door, Option<Token>), Error> {
+fn access_policy(door: &settings::Door) -> Result<(AccessPolicy, Option<Token>), Error> {
     let token = match &door.key {
         Key::Nothing => None,
         Key::Token(secret) => Some(secret.reveal().parse().map_err(|why| Error::Arguments(format!("token: {why}")))?),
         Key::Made => Some(Token::generate().map_err(Error::Random)?),
     };
-    let keeper = token.clone().map_or_else(Door::open, Door::with_token);
-    let keeper = door.origins.iter().fold(keeper, |keeper, origin| keeper.allow_origin(&origin.0));
-    Ok((door.hosts.iter().fold(keeper, |keeper, host| keeper.allow_host(&host.0)), token))
+    let policy = token.clone().map_or_else(AccessPolicy::open, AccessPolicy::with_token);
+    let policy = door.origins.iter().fold(policy, |policy, origin| policy.allow_origin(&origin.0));
+    Ok((door.hosts.iter().fold(policy, |policy, host| policy.allow_host(&host.0)), token))
 }
 
 async fn resolve(host: &str, port: u16) -> Result<SocketAddr, Error> {

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::pin::pin;
 use std::time::Duration;
 
-use breakbulk::{Address, AnyMachine, BoxLink, Dialect, Driver, Link, Moved, Route, Way};
+use breakbulk::{Address, AnyMachine, BoxLink, Dialect, Driver, Link, Moved, Route, Transport};
 use breakbulk_proto::json::{self, Found, Number, Path};
 use breakbulk_proto::{Budget, CloseReason, Event, Input, Message, Progress, Subject, Ticket};
 use bytes::Bytes;
@@ -80,7 +80,7 @@ impl SendSettings {
 
 /// Whether an address is that of a host, as `serve` prints it.
 fn is_host(address: &Address) -> bool {
-    matches!(&address.way, Way::WebSocket { target, .. } if target.split('?').next() == Some(PATH))
+    matches!(&address.transport, Transport::WebSocket { target, .. } if target.split('?').next() == Some(PATH))
 }
 
 /// Sends the request, and prints its answer.

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use breakbulk::{Accepted, Listener, LogLimit, Way};
+use breakbulk::{Accepted, Listener, LogLimit, Transport};
 use breakbulk_host::Host;
 use breakbulk_host::agent::demo::Demo;
 use breakbulk_host::agent::{Agent, merge_actions};
@@ -76,7 +76,7 @@ impl Server {
     async fn start(settings: ServeSettings) -> Result<Self, Error> {
         let ServeSettings { route, door, link, is_capped, data, agents, means, .. } = settings;
         let ServeSettings { max_connections, shutdown_timeout, .. } = settings;
-        let Way::WebSocket { host: name, port, .. } = route.address.way.clone() else {
+        let Transport::WebSocket { host: name, port, .. } = route.address.transport.clone() else {
             return Err(Error::Listen("a host can listen on ws: and wss: only".into()));
         };
         let Means { host: mut config, mut store, demo } = means;

@@ -49,7 +49,7 @@ impl TapSettings {
         (settings.listen, settings.connect) = (layers.read("listen")?, layers.read("connect")?);
         let max_message_bytes = settings.max_message.0;
         let bridge = BridgeSettings::prove(settings, &layers)?;
-        let is_on_stdio = bridge.near.address.way.is_stdio() || bridge.far.address.way.is_stdio();
+        let is_on_stdio = bridge.near.address.transport.is_stdio() || bridge.far.address.transport.is_stdio();
         let output = match args.output {
             Some(path) => Output::File(path),
             None if is_on_stdio => Output::Stderr,

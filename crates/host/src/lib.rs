@@ -12,7 +12,7 @@
 //!
 //! ```no_run
 //! # use std::sync::Arc;
-//! # use breakbulk::{Door, ListenConfig, Listener, Token};
+//! # use breakbulk::{AccessPolicy, ListenConfig, Listener, Token};
 //! # use breakbulk_host::agent::{Agent, demo::Demo, merge_actions};
 //! # use breakbulk_host::log::{Options, SqliteLog};
 //! # use breakbulk_host::{Host, HostConfig};
@@ -26,7 +26,7 @@
 //!
 //! let token = Token::generate()?;
 //! println!("ws://127.0.0.1:4140/?token={}", token.reveal());
-//! let door = Door::with_token(token);
+//! let door = AccessPolicy::with_token(token);
 //! let mut listener = Listener::bind(ListenConfig::new("127.0.0.1:4140".parse()?, door)).await?;
 //! loop {
 //!     let client = listener.accept().await;

@@ -26,7 +26,7 @@ use breakbulk_proto::Message;
 use breakbulk_proto::ahp::Role;
 use node::Node;
 use official::Official;
-use passing::{BULK, Passing, Way, passing};
+use passing::{BULK, Passing, Relation, passing};
 use race::{Took, in_runtimes, median, race, rounds, runtime, timed};
 use tokio::runtime::Runtime;
 use wire::{Wire, straight};
@@ -142,8 +142,8 @@ fn carry(runtime: &Runtime, wire: &mut Wire, text: &str) -> Took {
 /// client sends, and as an action of the host's on another channel.
 fn latency(name: &str, rate: Option<f64>) {
     let runtime = runtime(2);
-    let ways = [Way::Behind, Way::Free, Way::Cancel, Way::OtherChannel];
-    let round = |_| ways.map(|way| runtime.block_on(passing(way, rate)));
+    let relations = [Relation::Behind, Relation::Free, Relation::Cancel, Relation::OtherChannel];
+    let round = |_| relations.map(|relation| runtime.block_on(passing(relation, rate)));
     let rounds: Vec<[Passing; 4]> = (0..if rate.is_some() { SLOW_ROUNDS } else { rounds() }).map(round).collect();
     let figure = |figure: fn(&[Passing; 4]) -> f64| median(&rounds, figure);
     let up = |measure| format!("{name}, client to server: {measure}");

@@ -18,8 +18,8 @@ impl Activity {
         *self.lock() = Some(Instant::now());
     }
 
-    /// Waits for `work` until no part of a long message has passed for `time`, and for `most` in all. `None`: it was in vain.
-    pub async fn timeout<T>(&self, time: Duration, most: Duration, work: impl Future<Output = T>) -> Option<T> {
+    /// Waits for `work` until no part of a long message has passed for `time`, and for `longest` in all. `None`: it was in vain.
+    pub async fn timeout<T>(&self, time: Duration, longest: Duration, work: impl Future<Output = T>) -> Option<T> {
         let start = Instant::now();
         let mut until = after(start, time);
         tokio::pin!(work);
@@ -29,7 +29,7 @@ impl Activity {
                 done = &mut work => return Some(done),
                 () = sleep_until(until) => {
                     let moved = self.lock().unwrap_or(start);
-                    let later = after(moved.max(start), time).min(after(start, most));
+                    let later = after(moved.max(start), time).min(after(start, longest));
                     if later <= until {
                         return None;
                     }

@@ -4,7 +4,7 @@ mod error;
 mod mask;
 mod options;
 mod size;
-mod way;
+mod transport;
 
 use std::fmt;
 use std::str::FromStr;
@@ -15,11 +15,11 @@ use crate::preset::Preset;
 
 pub use self::error::AddressError;
 pub use self::size::{Size, SizeError};
-pub use self::way::Way;
+pub use self::transport::Transport;
 
 use self::options::Options;
 
-/// One end of a gateway: the way to it, and what is known about the way.
+/// Where a peer is: the transport that leads to it, and what is known about that transport.
 ///
 /// Our own options stand in the query, and are taken out of what the peer sees: `cap=900000`, `dialect=ahp`,
 /// `preset=web-pubsub`. Those of a command stand before it, since it may have question marks of its own.
@@ -42,10 +42,10 @@ use self::options::Options;
 #[non_exhaustive]
 pub struct Address {
     /// What the frames travel by.
-    pub way: Way,
+    pub transport: Transport,
     /// The wire form, if it was named.
     pub dialect: Option<Dialect>,
-    /// The longest frame that the way takes, if it was named or a preset was.
+    /// the longest frame that the transport takes, if it was named or a preset was.
     pub cap: Option<u64>,
     /// Where the cap comes from, if a preset was named.
     pub preset: Option<&'static Preset>,
@@ -54,13 +54,13 @@ pub struct Address {
 }
 
 impl Address {
-    /// The wire form that was named, or else the one that the way suggests: segments where a WebSocket has a cap, none
+    /// The wire form that was named, or else the one that the transport suggests: segments where a WebSocket has a cap, none
     /// anywhere else.
     #[must_use]
     pub const fn effective_dialect(&self) -> Dialect {
-        match (self.dialect, &self.way) {
+        match (self.dialect, &self.transport) {
             (Some(dialect), _) => dialect,
-            (None, Way::WebSocket { .. }) if self.cap.is_some() => Dialect::Ahp,
+            (None, Transport::WebSocket { .. }) if self.cap.is_some() => Dialect::Ahp,
             (None, _) => Dialect::Plain,
         }
     }
@@ -76,16 +76,16 @@ impl FromStr for Address {
     type Err = AddressError;
 
     fn from_str(text: &str) -> Result<Self, AddressError> {
-        let (way, options, token) = way::parse(text)?;
+        let (transport, options, token) = transport::parse(text)?;
         let Options { dialect, cap, preset } = options;
-        Ok(Self { way, dialect, cap: cap.or(preset.map(|preset| preset.cap)), preset, token })
+        Ok(Self { transport, dialect, cap: cap.or(preset.map(|preset| preset.cap)), preset, token })
     }
 }
 
 /// Parses back to the same address, unless there are secrets in it: those are shown as `…`.
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.way.write(&self.options(), f)?;
+        self.transport.write(&self.options(), f)?;
         if self.token.is_some() { write!(f, "#token={}", mask::MASK) } else { Ok(()) }
     }
 }

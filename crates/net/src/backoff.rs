@@ -13,14 +13,14 @@ pub struct Backoff {
     base: Duration,
     cap: Duration,
     doublings: u32,
-    dice: Dice,
+    random: SplitMix64,
 }
 
 impl Backoff {
     /// Waits of up to `base` at first and up to `cap` at last. The same seed draws the same waits.
     #[must_use]
     pub const fn new(base: Duration, cap: Duration, seed: u64) -> Self {
-        Self { base, cap, doublings: 0, dice: Dice(seed) }
+        Self { base, cap, doublings: 0, random: SplitMix64(seed) }
     }
 
     /// The longest that the next wait may be.
@@ -34,7 +34,7 @@ impl Backoff {
     pub fn draw(&mut self) -> Duration {
         let bound = self.bound();
         self.doublings = self.doublings.saturating_add(1).min(MAX_DOUBLINGS);
-        bound.mul_f64(self.dice.fraction())
+        bound.mul_f64(self.random.fraction())
     }
 
     /// An attempt went well: the bound is `base` again.
@@ -45,9 +45,9 @@ impl Backoff {
 
 /// A splitmix64 generator: enough to spread waits.
 #[derive(Debug, Clone)]
-struct Dice(u64);
+struct SplitMix64(u64);
 
-impl Dice {
+impl SplitMix64 {
     /// A number from 0 to 1.
     fn fraction(&mut self) -> f64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);

@@ -6,8 +6,8 @@
 //!
 //! ```
 //! use breakbulk::client::{Client, Config, ConnectError, Event};
-//! # use breakbulk::link::Memory;
-//! # async fn dial() -> Result<Memory, ConnectError> { Err(ConnectError::never("no host in this example")) }
+//! # use breakbulk::link::InProcessLink;
+//! # async fn dial() -> Result<InProcessLink, ConnectError> { Err(ConnectError::never("no host in this example")) }
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() {
 //! let mut config = Config::new("a fresh id");
@@ -25,19 +25,20 @@
 //! # }
 //! ```
 
-mod answer;
+mod byte_limit;
 mod command;
 mod config;
 mod connect;
+mod connection;
 mod error;
 mod event;
-mod feed;
-mod kept;
-mod live;
-mod rope;
+mod event_feed;
+mod responder;
 mod run;
 mod session;
 mod state;
+mod text;
+mod unconfirmed;
 mod wire;
 
 use std::collections::VecDeque;
@@ -49,20 +50,20 @@ use breakbulk_proto::ahp::Negotiated;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
-use self::answer::Room;
-use self::command::{Command, Request, SHORT, Turn};
-use self::feed::Feed;
-use self::kept::Dispatched;
-use self::live::{MAX_REQUESTS, MAX_UNANSWERED};
+use self::byte_limit::ByteLimit;
+use self::command::{Command, Request, SHORT, SendOrder};
+use self::connection::{MAX_REQUESTS, MAX_UNANSWERED};
+use self::event_feed::EventFeed;
 use self::run::{Core, Task};
 use self::session::Session;
+use self::unconfirmed::Dispatched;
 use crate::activity::Activity;
 
-pub use self::answer::Answer;
 pub use self::config::Config;
 pub use self::connect::{Connect, ConnectError};
 pub use self::error::{DispatchError, RequestError};
-pub use self::event::{Event, Events, Lost, Why};
+pub use self::event::{Event, Events, LossReason, LostAction};
+pub use self::responder::Responder;
 pub use self::state::{Reason, State};
 
 /// Things asked by callers that may wait for the task; past that, callers wait.
@@ -73,19 +74,19 @@ const AHEAD_BYTES: u32 = 1 << 20;
 /// An AHP client that reconnects by itself. Cloning is cheap, and all clones are one client; when the last is dropped it
 /// closes.
 #[derive(Debug, Clone)]
-pub struct Client(Arc<Shared>);
+pub struct Client(Arc<Inner>);
 
 #[derive(Debug)]
-struct Shared {
+struct Inner {
     commands: mpsc::Sender<Command>,
     /// The last number that was given to an action.
     last_number: Mutex<u64>,
     /// Bytes of requests, until they are on the link.
-    requests: Room,
+    requests: ByteLimit,
     /// Bytes of actions, until the host has shown them.
-    actions: Room,
-    /// Bytes of both that need not wait for others, so that they do not wait for room either.
-    ahead: Room,
+    actions: ByteLimit,
+    /// Bytes of requests and actions that need not wait for others, so that they do not wait for these limits either.
+    ahead: ByteLimit,
     in_flight: Semaphore,
     state: watch::Receiver<State>,
     stop: CancellationToken,
@@ -102,51 +103,46 @@ impl Client {
     /// # Panics
     /// Outside of a tokio runtime with time.
     pub fn start(connect: impl Connect, config: Config) -> (Self, Events) {
-        let (commands, taken) = mpsc::channel(MAX_COMMANDS);
-        let (events, queue) = mpsc::channel(config.max_events.max(1));
+        let (commands, command_queue) = mpsc::channel(MAX_COMMANDS);
+        let (events, event_queue) = mpsc::channel(config.max_events.max(1));
         let (reply_to, replies) = mpsc::channel(MAX_UNANSWERED);
-        let first = State::Connecting { attempt: 1, after: Duration::ZERO };
-        let (said, state) = watch::channel(first);
-        let [requests, actions, answers] = [(); 3].map(|()| Room::new(config.max_waiting_bytes));
-        let ahead = Room::new(AHEAD_BYTES);
-        let (stop, request_timeout) = (CancellationToken::new(), config.request_timeout);
-        // The request and its answer may each be as slow as a message may be.
-        let longest_wait = request_timeout.saturating_add(config.limits.group_timeout().saturating_mul(2));
+        let (state_sender, state) = watch::channel(State::Connecting { attempt: 1, after: Duration::ZERO });
+        let stop = CancellationToken::new();
         let activity = Activity::default();
-        let feed = Feed::new(events);
+        let inner = Inner {
+            commands,
+            last_number: Mutex::new(0),
+            requests: ByteLimit::new(config.max_waiting_bytes),
+            actions: ByteLimit::new(config.max_waiting_bytes),
+            ahead: ByteLimit::new(AHEAD_BYTES),
+            in_flight: Semaphore::new(MAX_REQUESTS),
+            state,
+            stop: stop.clone(),
+            activity: activity.clone(),
+            request_timeout: config.request_timeout,
+            // The request and its answer may each be as slow as a message may be.
+            longest_wait: config.request_timeout.saturating_add(config.limits.group_timeout().saturating_mul(2)),
+        };
+        let feed = EventFeed::new(events);
         let core = Core {
             session: Session::new(config.client_id.clone(), config.resend, &config.subscriptions, feed),
-            config,
             negotiated: Negotiated::default(),
-            commands: taken,
+            commands: command_queue,
             pending: VecDeque::new(),
             replies,
             reply_to,
             unanswered: 0,
-            reply_room: answers,
-            request_rooms: [requests.clone(), ahead.clone()],
-            state: said,
-            stop: stop.clone(),
-            activity: activity.clone(),
+            reply_limit: ByteLimit::new(config.max_waiting_bytes),
+            request_limits: [inner.requests.clone(), inner.ahead.clone()],
+            config,
+            state: state_sender,
+            stop,
+            activity,
             connections: 0,
             last_id: 0,
         };
         tokio::spawn(Task { connect, core }.run());
-        let (last_number, in_flight) = (Mutex::new(0), Semaphore::new(MAX_REQUESTS));
-        let shared = Shared {
-            commands,
-            last_number,
-            requests,
-            actions,
-            ahead,
-            in_flight,
-            state,
-            stop,
-            activity,
-            request_timeout,
-            longest_wait,
-        };
-        (Self(Arc::new(shared)), Events(queue))
+        (Self(Arc::new(inner)), Events(event_queue))
     }
 
     /// Asks the host something; the result is raw JSON. `params` is raw JSON too.
@@ -159,7 +155,7 @@ impl Client {
     /// # Errors
     /// See [`RequestError`].
     pub async fn request(&self, method: &str, params: impl Into<Message>) -> Result<Message, RequestError> {
-        self.request_in(Turn::of_request(method), method, params.into()).await
+        self.request_in(SendOrder::of_request(method), method, params.into()).await
     }
 
     /// As [`request`](Self::request), for one that depends on nothing that was asked before it: it may leave before that, and
@@ -168,18 +164,18 @@ impl Client {
     /// # Errors
     /// See [`RequestError`].
     pub async fn request_free(&self, method: &str, params: impl Into<Message>) -> Result<Message, RequestError> {
-        self.request_in(Turn::Free, method, params.into()).await
+        self.request_in(SendOrder::Free, method, params.into()).await
     }
 
-    async fn request_in(&self, turn: Turn, method: &str, params: Message) -> Result<Message, RequestError> {
-        if !rope::is_json(&params) {
+    async fn request_in(&self, order: SendOrder, method: &str, params: Message) -> Result<Message, RequestError> {
+        if !text::is_json(&params) {
             return Err(RequestError::NotJson);
         }
         let asked = async {
             let _place = self.0.in_flight.acquire().await.map_err(|_| RequestError::Closed)?;
-            let room = self.room(turn, &self.0.requests, params.len()).await.ok_or(RequestError::Closed)?;
+            let permit = self.permit(order, &self.0.requests, params.len()).await.ok_or(RequestError::Closed)?;
             let (answer, answered) = oneshot::channel();
-            let request = Request { method: method.to_owned(), params, answer, turn, room };
+            let request = Request { method: method.to_owned(), params, answer, order, permit };
             self.ask(Command::Request(request)).await?;
             answered.await.unwrap_or(Err(RequestError::Closed))
         };
@@ -200,7 +196,7 @@ impl Client {
     /// See [`DispatchError`].
     pub async fn dispatch(&self, channel: &str, action: impl Into<Message>) -> Result<u64, DispatchError> {
         let action = action.into();
-        self.dispatch_in(Turn::of_action(&action), channel, action).await
+        self.dispatch_in(SendOrder::of_action(&action), channel, action).await
     }
 
     /// As [`dispatch`](Self::dispatch), for an action that depends on nothing that was asked before it: it may leave before
@@ -209,19 +205,19 @@ impl Client {
     /// # Errors
     /// See [`DispatchError`].
     pub async fn dispatch_free(&self, channel: &str, action: impl Into<Message>) -> Result<u64, DispatchError> {
-        self.dispatch_in(Turn::Free, channel, action.into()).await
+        self.dispatch_in(SendOrder::Free, channel, action.into()).await
     }
 
-    async fn dispatch_in(&self, turn: Turn, channel: &str, action: Message) -> Result<u64, DispatchError> {
-        if !rope::is_json(&action) {
+    async fn dispatch_in(&self, order: SendOrder, channel: &str, action: Message) -> Result<u64, DispatchError> {
+        if !text::is_json(&action) {
             return Err(DispatchError::NotJson);
         }
-        let room = self.room(turn, &self.0.actions, action.len()).await.ok_or(DispatchError::Closed)?;
+        let permit = self.permit(order, &self.0.actions, action.len()).await.ok_or(DispatchError::Closed)?;
         let place = self.0.commands.reserve().await.map_err(|_| DispatchError::Closed)?;
         // Numbered and queued in one step, so that numbers rise in the order of the queue.
         let mut last = self.0.last_number.lock().unwrap_or_else(PoisonError::into_inner);
         *last = last.saturating_add(1);
-        let dispatched = Dispatched { client_seq: *last, channel: channel.to_owned(), action, turn, _room: room };
+        let dispatched = Dispatched { client_seq: *last, channel: channel.to_owned(), action, order, _permit: permit };
         place.send(Command::Dispatch(dispatched));
         Ok(*last)
     }
@@ -263,15 +259,15 @@ impl Client {
         let _ = state.wait_for(|state| matches!(state, State::Closed(_))).await;
     }
 
-    /// Waits for room. What is short and need not wait for others has room of its own.
-    async fn room(&self, turn: Turn, usual: &Room, len: usize) -> Option<OwnedSemaphorePermit> {
-        let is_ahead = turn != Turn::InOrder && len <= SHORT;
-        if is_ahead { self.0.ahead.take(len).await } else { usual.take(len).await }
+    /// Waits until a message may be queued. Short messages that need not wait for others have a limit of their own.
+    async fn permit(&self, order: SendOrder, usual: &ByteLimit, len: usize) -> Option<OwnedSemaphorePermit> {
+        let is_ahead = order != SendOrder::InOrder && len <= SHORT;
+        if is_ahead { self.0.ahead.acquire(len).await } else { usual.acquire(len).await }
     }
 
     /// Waits for an answer for as long as requests may take.
     async fn in_time<T>(&self, asked: impl Future<Output = Result<T, RequestError>>) -> Result<T, RequestError> {
-        let Shared { activity, request_timeout, longest_wait, .. } = &*self.0;
+        let Inner { activity, request_timeout, longest_wait, .. } = &*self.0;
         activity.timeout(*request_timeout, *longest_wait, asked).await.unwrap_or(Err(RequestError::Timeout))
     }
 
@@ -280,7 +276,7 @@ impl Client {
     }
 }
 
-impl Drop for Shared {
+impl Drop for Inner {
     fn drop(&mut self) {
         self.stop.cancel();
     }

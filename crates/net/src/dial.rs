@@ -22,7 +22,7 @@ use breakbulk_proto::Capacity;
 use self::http::{Exchanged, exchange};
 use self::proxy::Proxy;
 pub use self::proxy::ProxyChoice;
-use crate::address::{Address, Way};
+use crate::address::{Address, Transport};
 use crate::link::{BoxLink, Exec, ExecConfig, Key, WebSocket, WebSocketConfig, accept_for, stdio, unix};
 use crate::listen::Token;
 use crate::tls::ClientTls;
@@ -95,13 +95,15 @@ impl Dialer {
     async fn reach_address(&self, address: &Address) -> Result<BoxLink, DialError> {
         let cap = address.cap.unwrap_or(self.link.cap);
         let (capacity, max) = (Capacity::of(cap), self.link.max_frame_bytes);
-        let Way::WebSocket { tls, host, port, target } = &address.way else {
-            return match &address.way {
-                Way::Unix(path) => {
+        let Transport::WebSocket { tls, host, port, target } = &address.transport else {
+            return match &address.transport {
+                Transport::Unix(path) => {
                     let failed = |source| DialError::Unix { path: path.clone(), source };
                     Ok(Box::new(unix::connect(path, capacity, max).await.map_err(failed)?))
                 }
-                Way::Exec(command) => Ok(Box::new(Exec::spawn(&ExecConfig::new(command.clone(), capacity, max))?)),
+                Transport::Exec(command) => {
+                    Ok(Box::new(Exec::spawn(&ExecConfig::new(command.clone(), capacity, max))?))
+                }
                 _ => Ok(Box::new(stdio(capacity, max).map_err(DialError::Stdio)?)),
             };
         };

@@ -9,84 +9,95 @@ use tokio::time::Sleep;
 
 use breakbulk_proto::{CloseReason, Event, Input, Machine, Transmit, Violation};
 
-use crate::large::Held;
+use crate::deferred_drop::SendingMessages;
 use crate::link::{Arrival, HalfClose, Link, LinkError};
 
 /// How long a link usually has to take our close before it is dropped.
 const CLOSE_TIME: Duration = Duration::from_secs(5);
 
-/// How long it has when the peer has closed, where such a peer does not read on: nobody waits for what we still have to say.
-const FAREWELL_TIME: Duration = Duration::from_secs(1);
+/// How long it has when the peer has closed both directions: then nobody waits for what we still have to send.
+const CLOSE_TIME_AFTER_PEER: Duration = Duration::from_secs(1);
 
-/// How long frames may go on coming and going before the machine is told the time all the same. What had arrived when a time
-/// came is drained within it.
+/// While frames keep coming and going, the machine's timeout is checked once in this time. Before that, the frames that had
+/// arrived are passed to the machine.
 const BUSY_TIME: Duration = Duration::from_secs(1);
 
-/// The most that is kept of what came with a close. A close frame has room for 123 bytes.
+/// How many bytes are kept of the text of a close. A close frame can carry 123.
 const MAX_CLOSE_TEXT_BYTES: usize = 512;
 
-/// What a link that broke without a close counts as.
+/// The close code that stands for a link that broke without a close.
 pub(crate) const ABNORMAL: u16 = 1006;
 
 /// A machine on a link.
 ///
 /// Everything happens inside [`next`](Self::next), and nothing is lost when that is dropped before it is done. Nothing is
-/// read while an event waits to be taken, and no frame is made before the link can take it: so a slow application slows
-/// its peer, and a slow peer its application, through buffers that are all bounded.
+/// read while an event waits to be taken, and no frame is made before the link can take it. So a slow application slows
+/// its peer, and a slow peer its application, and every buffer in between is bounded.
 #[derive(Debug)]
 pub struct Driver<L, M> {
     link: L,
     machine: M,
-    /// What would take long to free, while the machine sends it.
-    held: Held,
+    phase: Phase,
+    input: InputState,
+    output: OutputState,
+    /// Large messages that the machine is sending, kept so that they are freed in the background.
+    sending: SendingMessages,
     timer: Pin<Box<Sleep>>,
-    /// When the machine was last asked what it waits for.
-    looked: Instant,
-    /// The link has something that it may not have put on the wire yet.
+    /// When the machine's timeout was last checked.
+    timeout_checked: Instant,
+    /// Whether the link may hold something that is not on the wire yet.
     unflushed: bool,
-    /// The link has our close.
-    said_close: bool,
+    /// Whether the link has failed so that it takes nothing more, not even a close.
+    broken: bool,
+    /// Why the link failed, if it did.
+    failure: Option<LinkError>,
     /// Whether the caller wants frames to be read.
     reading: bool,
-    /// What the machine was told: no frames are read, so the time does not count against the peer.
+    /// Whether the machine was told that no frames are read. Such time does not count against the peer.
     paused: bool,
-    /// The peer sends nothing more.
-    ended: bool,
-    /// The peer knows that we send nothing more.
-    output_ended: bool,
-    /// How long the link has to take our close; if the driver is patient, how long after it last took something.
+    /// How long the link has to take our close. With `is_patient`, the time begins anew whenever the peer takes something.
     close_time: Duration,
-    /// Whether a slow peer gets more time at the end than a dead one.
     is_patient: bool,
-    /// When it is over, whatever moves.
-    latest: Option<tokio::time::Instant>,
-    /// What the peer had taken when the time at the end began.
-    taken: u64,
-    /// What failed, if the link did.
-    failure: Option<LinkError>,
-    /// The link takes nothing more, not even a close.
-    broken: bool,
-    /// How the peer ended the link, if it did.
-    peer_end: Option<PeerEnd>,
-    end: End,
+    /// When the close is given up, however much the peer still takes.
+    close_deadline: Option<tokio::time::Instant>,
+    /// What the peer had taken when `close_time` last began.
+    taken_before: u64,
 }
 
-/// How a peer has ended its link.
+/// How far the end of the connection has come.
 #[derive(Debug)]
-enum PeerEnd {
-    /// With a close, and these words of its own.
-    Closed { code: u16, text: String },
-    /// By exiting, as this says.
-    Exited { text: String },
-}
-
-/// How far the end has come.
-#[derive(Debug)]
-enum End {
+enum Phase {
     Open,
-    /// The machine is closed, and the link gets its close; the reason is told when that is done.
+    /// The machine is closed, and the link gets its close. The caller hears of the reason when that is done.
     Closing(CloseReason),
-    Over,
+    Closed,
+}
+
+/// What the peer has said about its direction.
+#[derive(Debug)]
+enum InputState {
+    Open,
+    /// It sends nothing more, and still reads.
+    Ended,
+    /// It closed the link, with this code and text of its own.
+    Closed {
+        code: u16,
+        text: String,
+    },
+    /// It was a child process, and has exited as this text says.
+    Exited {
+        text: String,
+    },
+}
+
+/// What the peer was told about our direction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum OutputState {
+    Open,
+    /// We send nothing more, except a close.
+    Ended,
+    /// The link has our close.
+    CloseSent,
 }
 
 impl<L: Link, M: Machine> Driver<L, M> {
@@ -96,30 +107,24 @@ impl<L: Link, M: Machine> Driver<L, M> {
     /// Outside of a tokio runtime with time.
     pub fn new(link: L, mut machine: M) -> Self {
         machine.handle(Input::Capacity(link.capacity()), now());
-        let (timer, looked) = (Box::pin(tokio::time::sleep(Duration::ZERO)), now());
-        let (unflushed, said_close, reading, paused, ended, broken) = (false, false, true, false, false, false);
-        let (output_ended, close_time, is_patient, latest, taken) = (false, CLOSE_TIME, false, None, 0);
-        let (held, failure, peer_end, end) = (Held::default(), None, None, End::Open);
         Self {
             link,
             machine,
-            held,
-            timer,
-            looked,
-            unflushed,
-            said_close,
-            reading,
-            paused,
-            ended,
-            output_ended,
-            close_time,
-            is_patient,
-            latest,
-            taken,
-            failure,
-            broken,
-            peer_end,
-            end,
+            phase: Phase::Open,
+            input: InputState::Open,
+            output: OutputState::Open,
+            sending: SendingMessages::default(),
+            timer: Box::pin(tokio::time::sleep(Duration::ZERO)),
+            timeout_checked: now(),
+            unflushed: false,
+            broken: false,
+            failure: None,
+            reading: true,
+            paused: false,
+            close_time: CLOSE_TIME,
+            is_patient: false,
+            close_deadline: None,
+            taken_before: 0,
         }
     }
 
@@ -158,41 +163,42 @@ impl<L: Link, M: Machine> Driver<L, M> {
     /// The words are the peer's own, at most 512 bytes of them: show them escaped (`{:?}`), as
     /// [`describe_end`](Self::describe_end) does.
     pub fn close_text(&self) -> Option<&str> {
-        match &self.peer_end {
-            Some(PeerEnd::Closed { text, .. }) => Some(text),
-            Some(PeerEnd::Exited { .. }) | None => None,
+        match &self.input {
+            InputState::Closed { text, .. } => Some(text),
+            InputState::Exited { .. } | InputState::Open | InputState::Ended => None,
         }
     }
 
     /// How the link ended, and who ended it, in one line for a log or a person. `reason` is that of [`Event::Closed`]. What the
     /// peer said as it closed is in it, in quotation marks and escaped.
     pub fn describe_end(&self, reason: &CloseReason) -> String {
-        match (&self.peer_end, &self.failure, reason) {
-            (Some(PeerEnd::Exited { text }), ..) => text.clone(),
-            (Some(PeerEnd::Closed { code, text }), ..) if text.is_empty() => {
-                format!("closed by the peer with code {code}")
+        match &self.input {
+            InputState::Exited { text } => return text.clone(),
+            InputState::Closed { code, text } if text.is_empty() => {
+                return format!("closed by the peer with code {code}");
             }
-            (Some(PeerEnd::Closed { code, text }), ..) => {
-                format!("closed by the peer with code {code}, which says {text:?}")
+            InputState::Closed { code, text } => {
+                return format!("closed by the peer with code {code}, which says {text:?}");
             }
-            (None, Some(error @ LinkError::Silent(_)), _) => format!("closed by us: {error}"),
-            (None, Some(error), _) => error.to_string(),
-            (None, None, CloseReason::Peer { code: ABNORMAL }) => reason.to_string(),
-            (None, None, CloseReason::Peer { code }) => {
-                format!("closed by us with code {code}, as the other side ended")
-            }
-            (None, None, reason) => format!("closed by us: {reason}"),
+            InputState::Open | InputState::Ended => {}
+        }
+        match (&self.failure, reason) {
+            (Some(error @ LinkError::Silent(_)), _) => format!("closed by us: {error}"),
+            (Some(error), _) => error.to_string(),
+            (None, CloseReason::Peer { code: ABNORMAL }) => reason.to_string(),
+            (None, CloseReason::Peer { code }) => format!("closed by us with code {code}, as the other side ended"),
+            (None, reason) => format!("closed by us: {reason}"),
         }
     }
 
     /// Whether the peer was a child process that has exited.
     pub(crate) const fn has_exited(&self) -> bool {
-        matches!(self.peer_end, Some(PeerEnd::Exited { .. }))
+        matches!(self.input, InputState::Exited { .. })
     }
 
     /// Whether the peer has said that it sends nothing more. What is sent to it still arrives.
     pub const fn has_ended(&self) -> bool {
-        self.ended
+        matches!(self.input, InputState::Ended)
     }
 
     /// Whether the link has put all that it was handed on the wire.
@@ -200,37 +206,41 @@ impl<L: Link, M: Machine> Driver<L, M> {
         !self.unflushed
     }
 
-    /// Tells the peer, where the link can, that nothing more will be sent; what it sends is read all the same. Whether it is
-    /// told. What the machine has to send from here on is dropped, so all that matters should have been
+    /// Tells the peer that nothing more will be sent, and goes on reading. Returns whether the peer is told: some links cannot.
+    /// From here on, what the machine has to send is dropped, so wait first until everything that matters was
     /// [sent](Event::Sent).
     pub fn end_output(&mut self) -> bool {
-        if !self.output_ended && self.link.end_output() {
-            (self.output_ended, self.unflushed) = (true, true);
+        if self.output == OutputState::Open && self.link.end_output() {
+            self.output = OutputState::Ended;
+            self.unflushed = true;
         }
-        self.output_ended
+        self.output != OutputState::Open
     }
 
-    /// At the end, a peer has five seconds to take what was sent to it. Whether they begin anew as often as it takes some.
+    /// At the end, a peer has five seconds to take what was sent to it. If patient, the five seconds begin anew whenever it has
+    /// taken something.
     pub const fn set_patient(&mut self, is_patient: bool) {
         self.is_patient = is_patient;
     }
 
-    /// When the end is over at the latest, however slow the peer is, once it has come to that.
+    /// Sets the time at which a close is given up at the latest, however slow the peer is.
     pub fn set_latest(&mut self, latest: tokio::time::Instant) {
-        self.latest = Some(latest);
-        if matches!(self.end, End::Closing(_)) && self.timer.deadline() > latest {
+        self.close_deadline = Some(latest);
+        if matches!(self.phase, Phase::Closing(_)) && self.timer.deadline() > latest {
             self.timer.as_mut().reset(latest);
         }
     }
 
     /// After the end: whether the time was up before the link had all that was sent.
     pub const fn has_unsent(&self) -> bool {
-        matches!(self.end, End::Over) && !self.broken && (self.unflushed || !self.said_close)
+        matches!(self.phase, Phase::Closed)
+            && !self.broken
+            && (self.unflushed || !matches!(self.output, OutputState::CloseSent))
     }
 
     /// Tells the machine something, such as [`Input::Send`]. What follows from it happens in [`next`](Self::next).
     pub fn handle(&mut self, input: Input) {
-        self.held.note_input(&input, &self.link);
+        self.sending.note_input(&input, &self.link);
         self.machine.handle(input, now());
     }
 
@@ -248,10 +258,10 @@ impl<L: Link, M: Machine> Driver<L, M> {
     pub fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Event>> {
         self.pause(!self.reading);
         loop {
-            let is_open = matches!(self.end, End::Open);
+            let is_open = matches!(self.phase, Phase::Open);
             let wrote = is_open && self.poll_write(cx).unwrap_or_else(|error| self.fail(error));
             // After writing, because a message that cannot be sent is an event and no frame.
-            let event = self.machine.poll_event().inspect(|event| self.held.note_event(event));
+            let event = self.machine.poll_event().inspect(|event| self.sending.note_event(event));
             match event {
                 Some(Event::Closed(reason)) => self.begin_to_close(reason),
                 Some(event) => {
@@ -260,7 +270,7 @@ impl<L: Link, M: Machine> Driver<L, M> {
                 }
                 None => {}
             }
-            if !matches!(self.end, End::Open) {
+            if !matches!(self.phase, Phase::Open) {
                 return self.poll_end(cx);
             }
             // What had arrived is drained before the machine acts on the time.
@@ -274,14 +284,15 @@ impl<L: Link, M: Machine> Driver<L, M> {
 
     /// Makes and writes one frame if the link takes one, or flushes if there is none. Whether there was one.
     fn poll_write(&mut self, cx: &mut Context<'_>) -> Result<bool, LinkError> {
-        // After a close there is nothing more to make, and a link that has heard it is not ready any more.
-        if !self.said_close
+        // After a close there is nothing more to make, and a link that has it is not ready any more.
+        if self.output != OutputState::CloseSent
             && self.poll_ready(cx)?.is_ready()
             && let Some(transmit) = self.machine.poll_transmit(now())
         {
             let is_close = matches!(transmit, Transmit::Close(_));
-            self.said_close |= is_close;
-            if self.output_ended && !is_close {
+            if is_close {
+                self.output = OutputState::CloseSent;
+            } else if self.output == OutputState::Ended {
                 return Ok(true);
             }
             self.unflushed = true;
@@ -300,16 +311,18 @@ impl<L: Link, M: Machine> Driver<L, M> {
         Ok(false)
     }
 
-    /// Ready when something can be done with a frame.
+    /// Ready when the link takes a frame, or when frames are dropped.
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), LinkError>> {
-        // What comes after the end is dropped.
-        if self.output_ended { Poll::Ready(Ok(())) } else { Pin::new(&mut self.link).poll_ready(cx) }
+        match self.output {
+            OutputState::Ended => Poll::Ready(Ok(())),
+            OutputState::Open | OutputState::CloseSent => Pin::new(&mut self.link).poll_ready(cx),
+        }
     }
 
     fn poll_read(&mut self, cx: &mut Context<'_>) -> bool {
         let wants_frames = self.machine.wants_frames();
-        if !self.reading || self.ended || !wants_frames {
-            // All events are taken: what came in last is the machine's only if it could not take it.
+        if !self.reading || self.has_ended() || !wants_frames {
+            // All events are taken. So the machine still has the last frame only if it had no memory for it.
             let Some(memory) = self.link.receive_memory() else { return false };
             if wants_frames {
                 memory.release_last();
@@ -326,18 +339,21 @@ impl<L: Link, M: Machine> Driver<L, M> {
             Poll::Ready(Some(Ok(Arrival::Frame { bytes, meta }))) => Input::Frame { bytes, meta },
             Poll::Ready(Some(Ok(Arrival::Acked { tag, result }))) => Input::Acked { tag, result },
             Poll::Ready(Some(Ok(Arrival::Ended))) => {
-                self.ended = true;
+                if matches!(self.input, InputState::Open) {
+                    self.input = InputState::Ended;
+                }
                 return true;
             }
             Poll::Ready(Some(Ok(Arrival::Exited { code, text }))) => {
-                self.peer_end = Some(PeerEnd::Exited { text });
+                self.input = InputState::Exited { text };
                 Input::Close(CloseReason::Peer { code })
             }
             Poll::Ready(Some(Ok(Arrival::Closed { code, mut text }))) => {
                 text.truncate(text.floor_char_boundary(MAX_CLOSE_TEXT_BYTES));
-                self.peer_end = Some(PeerEnd::Closed { code, text });
+                self.input = InputState::Closed { code, text };
                 if self.link.status().half_close == HalfClose::Unsupported {
-                    (self.close_time, self.is_patient) = (self.close_time.min(FAREWELL_TIME), false);
+                    self.close_time = self.close_time.min(CLOSE_TIME_AFTER_PEER);
+                    self.is_patient = false;
                 }
                 Input::Close(CloseReason::Peer { code })
             }
@@ -348,13 +364,14 @@ impl<L: Link, M: Machine> Driver<L, M> {
         true
     }
 
-    /// Tells the machine the time, if it has waited for that long enough: a peer that never stops must not put it off.
+    /// Checks the machine's timeout now and then, although frames keep coming: a peer that never stops sending must not put it
+    /// off.
     fn check_time(&mut self) {
         let now = now();
-        if now < self.looked + BUSY_TIME {
+        if now < self.timeout_checked + BUSY_TIME {
             return;
         }
-        self.looked = now;
+        self.timeout_checked = now;
         if self.machine.poll_timeout().is_some_and(|at| at <= now) {
             self.machine.handle(Input::Timeout, now);
         }
@@ -362,13 +379,14 @@ impl<L: Link, M: Machine> Driver<L, M> {
 
     fn poll_timer(&mut self, cx: &mut Context<'_>) -> bool {
         let now = now();
-        self.looked = now;
+        self.timeout_checked = now;
         self.machine.wake_with(cx.waker());
         let Some(at) = self.machine.poll_timeout() else {
             return false;
         };
         let set = self.timer.deadline().into_std();
-        // A time that has come may move on with the clock: then the timer that was set for it counts, or none ever would.
+        // A timeout that is due may be a little later each time the machine is asked. If the timer were reset each time, it would
+        // never fire: so a timer that was set for an earlier time is kept.
         if set != at && (at > now || set > now) {
             self.timer.as_mut().reset(at.into());
         }
@@ -379,36 +397,36 @@ impl<L: Link, M: Machine> Driver<L, M> {
         is_due
     }
 
-    /// The machine has closed; the link has a while to say so.
+    /// The machine has closed. The link has a while to bring the close to the peer.
     fn begin_to_close(&mut self, reason: CloseReason) {
         self.begin_to_wait();
-        self.end = End::Closing(reason);
+        self.phase = Phase::Closing(reason);
     }
 
     fn begin_to_wait(&mut self) {
-        self.taken = self.link.status().moved.outward;
+        self.taken_before = self.link.status().moved.outward;
         let until = tokio::time::Instant::now() + self.close_time;
-        self.timer.as_mut().reset(self.latest.map_or(until, |latest| latest.min(until)));
+        self.timer.as_mut().reset(self.close_deadline.map_or(until, |deadline| deadline.min(until)));
     }
 
     fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<Option<Event>> {
-        if matches!(self.end, End::Over) {
+        if matches!(self.phase, Phase::Closed) {
             return Poll::Ready(None);
         }
         ready!(self.poll_close(cx));
-        match std::mem::replace(&mut self.end, End::Over) {
-            End::Closing(reason) => Poll::Ready(Some(Event::Closed(reason))),
-            End::Open | End::Over => Poll::Ready(None),
+        match std::mem::replace(&mut self.phase, Phase::Closed) {
+            Phase::Closing(reason) => Poll::Ready(Some(Event::Closed(reason))),
+            Phase::Open | Phase::Closed => Poll::Ready(None),
         }
     }
 
-    /// Brings our close, if there is one to bring, onto the link. Done too when the link has failed, or takes too long.
+    /// Writes our close, if there is one. Ready also when the link has failed, or takes too long.
     fn poll_close(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         while !self.broken {
             match self.poll_write(cx) {
                 Ok(true) => {}
-                // A link that is busy has not heard our close yet.
-                Ok(false) if self.unflushed || !self.said_close => break,
+                // A link that is busy does not have our close yet.
+                Ok(false) if self.unflushed || self.output != OutputState::CloseSent => break,
                 Ok(false) => match Pin::new(&mut self.link).poll_close(cx) {
                     Poll::Pending => break,
                     Poll::Ready(_) => return Poll::Ready(()),
@@ -420,8 +438,8 @@ impl<L: Link, M: Machine> Driver<L, M> {
             }
         }
         while !self.broken && self.timer.as_mut().poll(cx).is_ready() {
-            let is_late = self.latest.is_some_and(|latest| latest <= tokio::time::Instant::now());
-            if is_late || !self.is_patient || self.link.status().moved.outward == self.taken {
+            let is_late = self.close_deadline.is_some_and(|deadline| deadline <= tokio::time::Instant::now());
+            if is_late || !self.is_patient || self.link.status().moved.outward == self.taken_before {
                 return Poll::Ready(());
             }
             self.begin_to_wait();
@@ -429,14 +447,14 @@ impl<L: Link, M: Machine> Driver<L, M> {
         if self.broken { Poll::Ready(()) } else { Poll::Pending }
     }
 
-    /// The link failed. Always true: the machine has something to say about it.
+    /// The link failed. Always true, because the machine then has an event.
     fn fail(&mut self, error: LinkError) -> bool {
         let reason = match error {
             LinkError::FrameTooLarge(over) => Violation::FrameTooLarge(over).into(),
             LinkError::NoRoom(bytes) => CloseReason::NoRoom(bytes),
             _ => CloseReason::Peer { code: ABNORMAL },
         };
-        // A link that refuses what its peer sends can still say so.
+        // A link that refuses what its peer sends can still send a close.
         let is_refusal = matches!(reason, CloseReason::Violation(_) | CloseReason::NoRoom(_));
         self.broken |= !is_refusal && !matches!(error, LinkError::Protocol(_) | LinkError::NotUtf8);
         if !is_refusal {

@@ -10,12 +10,12 @@ pub mod address;
 pub mod ahp;
 pub mod backoff;
 pub mod client;
+mod deferred_drop;
 pub mod dial;
 pub mod dialect;
 pub mod driver;
 pub mod environment;
 pub mod gateway;
-mod large;
 pub mod link;
 pub mod listen;
 mod log_limit;
@@ -30,14 +30,19 @@ mod route;
 pub mod tls;
 
 pub use activity::Activity;
-pub use address::{Address, AddressError, Way};
+pub use address::{Address, AddressError, Transport};
 pub use client::Client;
 pub use dial::{DialError, Dialer};
 pub use dialect::{AnyMachine, Dialect, Setup};
 pub use driver::Driver;
 pub use gateway::Gateway;
 pub use link::{Arrival, BoxLink, HalfClose, Intake, Link, LinkError, LinkStatus, Moved, NextFrame, ReceiveMemory};
-pub use listen::{Accepted, Door, ListenConfig, ListenError, Listener, Token};
+pub use listen::{Accepted, AccessPolicy, ListenConfig, ListenError, Listener, Token};
 pub use log_limit::{LogLimit, LogPermit};
 pub use preset::Preset;
 pub use route::Route;
+
+/// A length in memory as a count of bytes.
+pub(crate) fn len64(len: usize) -> u64 {
+    u64::try_from(len).unwrap_or(u64::MAX)
+}

@@ -1,8 +1,8 @@
 //! What carries frames: text both ways, a cap, and a close with a code and a text.
 
 mod exec;
+mod in_process;
 mod lines;
-mod memory;
 mod stdio;
 pub mod unix;
 mod ws;
@@ -17,8 +17,8 @@ use thiserror::Error;
 use breakbulk_proto::{Account, Capacity, Grant, Meta, Over, Receipt, Refusal, Tag, Transmit};
 
 pub use self::exec::{Child, Exec, ExecConfig, ExecError, Exit, Lease, kill_children};
+pub use self::in_process::{InProcessLink, pair};
 pub use self::lines::Lines;
-pub use self::memory::{Memory, pair};
 pub use self::stdio::{Output, Stdio, stdio};
 pub use self::ws::{Keepalive, WebSocket, WebSocketConfig, tune};
 pub(crate) use self::ws::{Key, accept_for};

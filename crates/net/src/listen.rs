@@ -1,6 +1,6 @@
 //! Accepts links: WebSockets behind a door, whose handshakes never hold each other up.
 
-mod door;
+mod access;
 mod http;
 mod throttle;
 mod token;
@@ -19,8 +19,8 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio_rustls::TlsAcceptor;
 
-pub use self::door::Door;
-use self::http::{Admitted, Front, Upgraded};
+pub use self::access::AccessPolicy;
+use self::http::{Admitted, HttpServer, Upgraded};
 pub use self::http::{BoxBody, Pages, Peer};
 pub use self::token::{Token, TokenError};
 use crate::link::{BoxLink, WebSocket, WebSocketConfig, tune};
@@ -38,7 +38,7 @@ pub struct ListenConfig {
     /// Whether an address that other machines can reach is meant. No: anyone who can reach it can knock.
     pub allow_remote: bool,
     /// Who may come in.
-    pub door: Door,
+    pub access: AccessPolicy,
     /// TLS, if the links are `wss`.
     pub tls: Option<ServerTls>,
     /// The only path at which there are WebSockets, such as `/ahp`. None: at any.
@@ -57,11 +57,11 @@ pub struct ListenConfig {
 impl ListenConfig {
     /// With this address and door, without TLS, and with usual limits.
     #[must_use]
-    pub fn new(address: SocketAddr, door: Door) -> Self {
+    pub fn new(address: SocketAddr, access: AccessPolicy) -> Self {
         Self {
             address,
             allow_remote: false,
-            door,
+            access,
             tls: None,
             path: None,
             pages: None,
@@ -117,7 +117,7 @@ pub struct Listener {
     tcp: TcpListener,
     local: SocketAddr,
     tls: Option<TlsAcceptor>,
-    front: Arc<Front>,
+    server: Arc<HttpServer>,
     link: WebSocketConfig,
     max_handshakes: usize,
     handshakes: JoinSet<Option<Accepted>>,
@@ -139,8 +139,8 @@ impl Listener {
         let failed = |source| ListenError::Bind { address, source };
         let tcp = TcpListener::bind(address).await.map_err(failed)?;
         let local = tcp.local_addr().map_err(failed)?;
-        let front = Front {
-            door: config.door,
+        let server = HttpServer {
+            access: config.access,
             path: config.path,
             pages: config.pages,
             timeout: config.handshake_timeout,
@@ -151,7 +151,7 @@ impl Listener {
             tcp,
             local,
             tls,
-            front: Arc::new(front),
+            server: Arc::new(server),
             link: config.link,
             max_handshakes: config.max_handshakes.max(1),
             handshakes: JoinSet::new(),
@@ -178,7 +178,7 @@ impl Listener {
                 arrived = self.tcp.accept() => match arrived {
                     Ok((stream, peer)) => self.begin(stream, peer),
                     Err(error) => {
-                        if let Some(permit) = self.front.log.permit("accept") {
+                        if let Some(permit) = self.server.log.permit("accept") {
                             tracing::warn!(%error, left_out = permit.left_out(), "cannot accept a connection");
                         }
                         tokio::time::sleep(BREATHER).await;
@@ -192,7 +192,7 @@ impl Listener {
     fn begin(&mut self, stream: TcpStream, peer: SocketAddr) {
         while self.by_age.len() >= self.max_handshakes {
             if let Some(oldest) = self.by_age.pop_front() {
-                if let Some(permit) = self.front.log.permit("crowded") {
+                if let Some(permit) = self.server.log.permit("crowded") {
                     let (limit, left_out) = (self.max_handshakes, permit.left_out());
                     tracing::warn!(limit, left_out, "too many handshakes at once, the oldest is dropped");
                 }
@@ -200,14 +200,14 @@ impl Listener {
             }
         }
         tune(&stream, &self.link);
-        let (front, link, tls) = (Arc::clone(&self.front), self.link, self.tls.clone());
+        let (server, link, tls) = (Arc::clone(&self.server), self.link, self.tls.clone());
         let task = async move {
             let accepted = match tls {
-                None => plain(stream, peer, &front, &link).await,
-                Some(tls) => secured(stream, peer, &tls, &front, &link).await,
+                None => plain(stream, peer, &server, &link).await,
+                Some(tls) => secured(stream, peer, &tls, &server, &link).await,
             };
             if let Err(error) = &accepted
-                && let Some(permit) = front.log.permit("handshake-failed")
+                && let Some(permit) = server.log.permit("handshake-failed")
             {
                 tracing::debug!(%peer, error, left_out = permit.left_out(), "handshake failed");
             }
@@ -219,7 +219,7 @@ impl Listener {
 
 impl fmt::Debug for Listener {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Listener").field("local", &self.local).field("front", &self.front).finish_non_exhaustive()
+        f.debug_struct("Listener").field("local", &self.local).field("server", &self.server).finish_non_exhaustive()
     }
 }
 
@@ -235,11 +235,11 @@ type HandshakeError = Box<dyn std::error::Error + Send + Sync>;
 async fn plain(
     stream: TcpStream,
     peer: SocketAddr,
-    front: &Arc<Front>,
+    server: &Arc<HttpServer>,
     link: &WebSocketConfig,
 ) -> Result<Option<Accepted>, HandshakeError> {
     let local = stream.local_addr()?;
-    let upgraded = http::serve(stream, peer, local, front).await?;
+    let upgraded = http::serve(stream, peer, local, server).await?;
     Ok(upgraded.map(|upgraded| accepted(upgraded, peer, None, link)))
 }
 
@@ -247,14 +247,14 @@ async fn secured(
     stream: TcpStream,
     peer: SocketAddr,
     tls: &TlsAcceptor,
-    front: &Arc<Front>,
+    server: &Arc<HttpServer>,
     link: &WebSocketConfig,
 ) -> Result<Option<Accepted>, HandshakeError> {
     let local = stream.local_addr()?;
-    let secured = tokio::time::timeout(front.timeout, tls.accept(stream)).await?;
-    let stream = secured.inspect_err(|error| report_uncertified(error, peer, &front.log))?;
+    let secured = tokio::time::timeout(server.timeout, tls.accept(stream)).await?;
+    let stream = secured.inspect_err(|error| report_uncertified(error, peer, &server.log))?;
     let certificate = stream.get_ref().1.peer_certificates().and_then(|all| all.first()).map(certified);
-    let upgraded = http::serve(stream, peer, local, front).await?;
+    let upgraded = http::serve(stream, peer, local, server).await?;
     Ok(upgraded.map(|upgraded| accepted(upgraded, peer, certificate, link)))
 }
 

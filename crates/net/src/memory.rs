@@ -68,12 +68,12 @@ impl Reservation {
         }
     }
 
-    /// Asks for `bytes` in all, if `spare` bytes are left then. Whether they are reserved; if not, what was reserved stays.
-    pub(crate) fn try_grow(&mut self, account: &Account, bytes: u64, spare: u64) -> bool {
+    /// Asks for `bytes` in all, if `headroom` bytes are left then. Whether they are reserved; if not, what was reserved stays.
+    pub(crate) fn try_grow(&mut self, account: &Account, bytes: u64, headroom: u64) -> bool {
         match &mut self.0 {
-            Some(grant) => grant.grow_with_headroom(bytes, spare, now()).is_ok(),
+            Some(grant) => grant.grow_with_headroom(bytes, headroom, now()).is_ok(),
             none => {
-                *none = account.reserve_with_headroom(bytes, spare, Schedule { started: now(), timeout: TIME }).ok();
+                *none = account.reserve_with_headroom(bytes, headroom, Schedule { started: now(), timeout: TIME }).ok();
                 none.is_some()
             }
         }
@@ -138,13 +138,13 @@ pub(crate) struct FrameMemory {
     arriving: Reservation,
     /// Of the frame that came last. If nobody takes it over, it is evicted like one that makes no progress.
     last: Reservation,
-    state: State,
+    state: FrameState,
     next_frame: NextFrame,
     retry: Retry,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
+enum FrameState {
     /// What was asked for is reserved.
     Granted,
     /// There was no memory when it was last asked for.
@@ -160,7 +160,7 @@ impl FrameMemory {
             max_frame_bytes,
             arriving: Reservation::default(),
             last: Reservation::default(),
-            state: State::Granted,
+            state: FrameState::Granted,
             next_frame: NextFrame::default(),
             retry: Retry::new(),
         }
@@ -175,32 +175,32 @@ impl FrameMemory {
         self.max_frame_bytes
     }
 
-    /// Whether a frame may take up `bytes` now, if it may grow to `most` later.
-    pub(crate) fn try_grow(&mut self, bytes: u64, most: u64) -> bool {
+    /// Whether a frame may take up `bytes` now, if it may grow to `longest` later.
+    pub(crate) fn try_grow(&mut self, bytes: u64, longest: u64) -> bool {
         let beside = match self.next_frame {
             NextFrame::Begins => self.max_frame_bytes,
             NextFrame::GoesOn => 0,
         };
-        let spare = most.saturating_sub(bytes).saturating_add(beside);
-        let is_granted = self.arriving.bytes() >= bytes || self.arriving.try_grow(&self.account, bytes, spare);
+        let headroom = longest.saturating_sub(bytes).saturating_add(beside);
+        let is_granted = self.arriving.bytes() >= bytes || self.arriving.try_grow(&self.account, bytes, headroom);
         if is_granted {
-            self.state = State::Granted;
+            self.state = FrameState::Granted;
         } else {
-            self.state = State::Waiting;
+            self.state = FrameState::Waiting;
             self.retry.reset();
         }
         is_granted
     }
 
-    /// Ready when a frame may take up `bytes`, and `most` later; with an error when it was evicted.
-    pub(crate) fn poll_grow(&mut self, bytes: u64, most: u64, cx: &mut Context<'_>) -> Poll<Result<(), LinkError>> {
+    /// Ready when a frame may take up `bytes`, and `longest` later; with an error when it was evicted.
+    pub(crate) fn poll_grow(&mut self, bytes: u64, longest: u64, cx: &mut Context<'_>) -> Poll<Result<(), LinkError>> {
         loop {
             if let Some(error) = self.evicted() {
                 return Poll::Ready(Err(error));
             }
             ready!(self.poll_retry(cx));
             // The timer wakes whoever waits for more of a frame, to see whether that is evicted meanwhile.
-            if self.try_grow(bytes, most) && self.retry.poll(cx).is_pending() {
+            if self.try_grow(bytes, longest) && self.retry.poll(cx).is_pending() {
                 return Poll::Ready(Ok(()));
             }
         }
@@ -227,29 +227,29 @@ impl FrameMemory {
     /// The error with which the link fails, if a frame was evicted.
     fn evicted(&mut self) -> Option<LinkError> {
         if let Some(frame) = [&self.arriving, &self.last].into_iter().find(|frame| frame.is_evicted()) {
-            self.state = State::Evicted(frame.bytes());
+            self.state = FrameState::Evicted(frame.bytes());
         }
         match self.state {
-            State::Evicted(bytes) => Some(LinkError::NoRoom(bytes)),
-            State::Granted | State::Waiting => None,
+            FrameState::Evicted(bytes) => Some(LinkError::NoRoom(bytes)),
+            FrameState::Granted | FrameState::Waiting => None,
         }
     }
 
     /// A frame waits for memory no more: it is short, or given up.
     pub(crate) const fn stop_waiting(&mut self) {
         if self.is_waiting() {
-            self.state = State::Granted;
+            self.state = FrameState::Granted;
         }
     }
 
     /// Whether a frame waits for memory: nothing more of it is read.
     pub(crate) const fn is_waiting(&self) -> bool {
-        matches!(self.state, State::Waiting)
+        matches!(self.state, FrameState::Waiting)
     }
 
     /// Whether a frame was evicted: nothing more of it is kept.
     pub(crate) const fn is_evicted(&self) -> bool {
-        matches!(self.state, State::Evicted(_))
+        matches!(self.state, FrameState::Evicted(_))
     }
 
     /// Whether memory is reserved for a frame that is not whole.

@@ -22,6 +22,7 @@ use breakbulk_proto::{Account, CloseReason, Event, Input, Machine, Message, Tick
 
 use crate::dialect::Setup;
 use crate::driver::Driver;
+use crate::len64;
 use crate::link::Link;
 
 use self::ended::ABNORMAL;
@@ -175,9 +176,9 @@ impl Pump {
             let (is_here, is_heard) = (matches!(self.stage, Stage::Here), self.incoming.is_some());
             driver.set_reading(!is_held);
             tokio::select! {
-                moved = poll_fn(|cx| poll_moved(&mut driver, is_heard && !is_held, cx)), if is_open => match moved {
-                    Moved::Event(event) => self.note(event),
-                    Moved::Ended => self.incoming = None,
+                step = poll_fn(|cx| poll_driver(&mut driver, is_heard && !is_held, cx)), if is_open => match step {
+                    DriverStep::Event(event) => self.note(event),
+                    DriverStep::Ended => self.incoming = None,
                 },
                 Some(message) = self.outgoing.recv(), if is_open && is_free => self.next = Some(message),
                 // Whoever gets it hands it on through channels that skip what they have no room for. So everybody else
@@ -266,17 +267,17 @@ impl Pump {
 }
 
 /// What a driver brings.
-enum Moved {
+enum DriverStep {
     Event(Event),
     /// The peer sends nothing more.
     Ended,
 }
 
 /// The driver's next event, or, if that is still to be told, that the peer sends nothing more.
-fn poll_moved<L: Link, M: Machine>(driver: &mut Driver<L, M>, tells: bool, cx: &mut Context<'_>) -> Poll<Moved> {
+fn poll_driver<L: Link, M: Machine>(driver: &mut Driver<L, M>, tells: bool, cx: &mut Context<'_>) -> Poll<DriverStep> {
     match driver.poll_next(cx) {
-        Poll::Ready(event) => Poll::Ready(Moved::Event(event.unwrap_or(Event::Closed(ABNORMAL)))),
-        Poll::Pending if tells && driver.has_ended() => Poll::Ready(Moved::Ended),
+        Poll::Ready(event) => Poll::Ready(DriverStep::Event(event.unwrap_or(Event::Closed(ABNORMAL)))),
+        Poll::Pending if tells && driver.has_ended() => Poll::Ready(DriverStep::Ended),
         Poll::Pending => Poll::Pending,
     }
 }
@@ -291,8 +292,4 @@ async fn hand(incoming: Option<&mpsc::Sender<Message>>, held: &mut VecDeque<Mess
     if let (Some(message), Some(permit)) = (held.pop_front(), permit) {
         permit.send(message);
     }
-}
-
-fn len64(len: usize) -> u64 {
-    u64::try_from(len).unwrap_or(u64::MAX)
 }

@@ -17,7 +17,7 @@ pub struct Route {
 }
 
 impl Route {
-    /// Proves that `limits` hold on the way to `address`: what is too long for the way is not asked of the peer either.
+    /// Proves that `limits` hold on the transport of `address`. The peer is not told that it may send frames which are too long for that transport.
     ///
     /// # Errors
     /// The cap is out of bounds, or over the longest message.
@@ -32,7 +32,7 @@ impl Route {
         }
         let mut setup = Setup::new(dialect, role, limits);
         setup.is_capped = address.cap.is_some_and(|cap| cap <= limits.max_message_bytes);
-        setup.one_line = !address.way.is_web_socket();
+        setup.one_line = !address.transport.is_web_socket();
         Ok(Self { address, setup })
     }
 

@@ -171,12 +171,12 @@ async fn no_more_is_taken_than_a_small_message_could_pass() {
 
 /// Takes all, and remembers where it was and in how many writes.
 #[derive(Clone, Default)]
-struct Taken(Arc<Mutex<Vec<Write>>>);
+struct RecordedWrites(Arc<Mutex<Vec<Write>>>);
 
 /// The pieces of a write: where each was, and what.
 type Write = Vec<(usize, Vec<u8>)>;
 
-impl AsyncWrite for Taken {
+impl AsyncWrite for RecordedWrites {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         self.poll_write_vectored(cx, &[IoSlice::new(bytes)])
     }
@@ -201,7 +201,7 @@ impl AsyncWrite for Taken {
 
 #[tokio::test]
 async fn large_frames_are_written_from_where_they_are_and_small_ones_together() {
-    let taken = Taken::default();
+    let taken = RecordedWrites::default();
     let mut lines = Lines::new(empty(), taken.clone(), Capacity::of(100), 100);
     let large = Bytes::from(vec![b'x'; 50_000]);
     for bytes in [Bytes::from_static(b"a"), large.clone(), Bytes::from_static(b"b"), Bytes::from_static(b"c")] {

@@ -8,8 +8,8 @@ mod example;
 // The model host is the one that the machine itself is tested with.
 #[path = "../../proto/tests/official_ahp/host.rs"]
 mod host;
-#[path = "official_ahp/watched.rs"]
-mod watched;
+#[path = "official_ahp/recorded_link.rs"]
+mod recorded_link;
 #[path = "official_ahp/world.rs"]
 mod world;
 
@@ -29,7 +29,7 @@ use serde_json::{Value, json};
 
 use self::driver::Line;
 use self::host::Handshake;
-use self::watched::Toward;
+use self::recorded_link::Toward;
 use self::world::{World, client_on, offered, soon};
 
 const A: &str = "ahp-terminal:/a";

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use breakbulk::Arrival;
-use breakbulk::link::{Memory, pair};
+use breakbulk::link::{InProcessLink, pair};
 use breakbulk::rmcp::{Ended, Segmented};
 use breakbulk_proto::{BudgetConfig, Capacity, CloseReason, Limits, LimitsConfig, Transmit};
 use futures_util::{Sink, SinkExt, Stream, StreamExt};
@@ -142,8 +142,8 @@ impl World {
 
     async fn new(
         cap: usize,
-        client: impl Fn(Memory) -> Segmented<RoleClient>,
-        server: impl Fn(Memory) -> Segmented<RoleServer>,
+        client: impl Fn(InProcessLink) -> Segmented<RoleClient>,
+        server: impl Fn(InProcessLink) -> Segmented<RoleServer>,
     ) -> Self {
         let (near, left) = pair(&Capacity::of(cap as u64), 2);
         let (right, far) = pair(&Capacity::of(cap as u64), 2);
@@ -230,12 +230,12 @@ fn text(len: usize) -> String {
     piece.repeat(len.div_ceil(piece.len()))
 }
 
-async fn write(far: &mut Memory, text: &str) {
+async fn write(far: &mut InProcessLink, text: &str) {
     let bytes = text.to_owned().into();
     soon(far.send(Transmit::Frame { tag: Default::default(), bytes, meta: Default::default() })).await.unwrap();
 }
 
-async fn read(far: &mut Memory) -> Value {
+async fn read(far: &mut InProcessLink) -> Value {
     match soon(far.next()).await {
         Some(Ok(Arrival::Frame { bytes, .. })) => serde_json::from_slice(&bytes).unwrap(),
         other => panic!("{other:?}"),

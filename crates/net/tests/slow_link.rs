@@ -14,9 +14,9 @@ use tokio::net::{TcpListener, TcpStream};
 const CAP: u64 = 900_000;
 const RATE: f64 = 1e6;
 
-type End = Driver<WebSocket<TcpStream>, Connection>;
+type Endpoint = Driver<WebSocket<TcpStream>, Connection>;
 
-async fn ends() -> [End; 2] {
+async fn ends() -> [Endpoint; 2] {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = throttle::throttle(listener.local_addr().unwrap(), RATE).await;
     let (client, server) = tokio::join!(TcpStream::connect(address), listener.accept());
@@ -37,7 +37,7 @@ async fn ends() -> [End; 2] {
 }
 
 /// Carries a message from one end to the other.
-async fn carry(from: &mut End, to: &mut End, message: Message) {
+async fn carry(from: &mut Endpoint, to: &mut Endpoint, message: Message) {
     from.handle(Input::send(Ticket(1), message.clone()));
     loop {
         tokio::select! {

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use breakbulk::{Address, Dialer, Gateway, Route, Way, tls};
+use breakbulk::{Address, Dialer, Gateway, Route, Transport, tls};
 use breakbulk_proto::ahp::Role;
 use breakbulk_proto::{BudgetConfig, Limits, LimitsConfig, LimitsError};
 use http::HeaderMap;
@@ -128,10 +128,10 @@ impl BridgeSettings {
     pub(crate) fn prove(settings: Settings, layers: &Layers) -> Result<Self, SettingError> {
         let listen = settings.listen.clone().ok_or_else(|| missing("listen"))?.0;
         let connect = settings.connect.as_ref().ok_or_else(|| missing("connect"))?;
-        if listen.way.is_stdio() && connect.way.is_stdio() {
+        if listen.transport.is_stdio() && connect.transport.is_stdio() {
             return Err(together(layers, "listen", "connect", "cannot both be stdio:"));
         }
-        if let Way::WebSocket { target, .. } = &listen.way
+        if let Transport::WebSocket { target, .. } = &listen.transport
             && target.contains('?')
         {
             return Err(layers.refuse("listen", "allowed in its query are cap, dialect and preset".into()));
@@ -147,7 +147,7 @@ impl BridgeSettings {
 
     /// Whether one of its ends is our own standard input and output.
     pub(crate) const fn uses_stdio(&self) -> bool {
-        self.near.address.way.is_stdio() || self.far.address.way.is_stdio()
+        self.near.address.transport.is_stdio() || self.far.address.transport.is_stdio()
     }
 }
 
@@ -173,18 +173,18 @@ impl Door {
             (None, made) => made.then_some(Certificate::Made),
         };
         let client_ca = settings.tls_client_ca.clone();
-        let tls = match (certificate, listen.is_some_and(|listen| listen.way.is_tls())) {
+        let tls = match (certificate, listen.is_some_and(|listen| listen.transport.is_tls())) {
             (Some(certificate), true) => Some(ServerTls { certificate, client_ca }),
             (None, true) => {
                 return Err(layers.refuse("listen", "wss: needs tls_cert and tls_key, or tls_self_signed".into()));
             }
             // Someone who asked for TLS must not get a port without it.
-            (Some(_), false) if listen.is_some_and(|listen| listen.way.is_web_socket()) => {
+            (Some(_), false) if listen.is_some_and(|listen| listen.transport.is_web_socket()) => {
                 return Err(layers.refuse("listen", "a certificate is set, so it must be wss:".into()));
             }
             (_, false) => None,
         };
-        if let Some(Way::WebSocket { host, .. }) = listen.map(|listen| &listen.way)
+        if let Some(Transport::WebSocket { host, .. }) = listen.map(|listen| &listen.transport)
             && !settings.bind_any
             && host.parse().is_ok_and(|ip: IpAddr| !ip.to_canonical().is_loopback())
         {

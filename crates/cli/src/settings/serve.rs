@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use breakbulk::address::Size;
-use breakbulk::{Address, Dialect, Route, Way};
+use breakbulk::{Address, Dialect, Route, Transport};
 use breakbulk_host::HostConfig;
 use breakbulk_host::agent::demo::DemoConfig;
 use breakbulk_host::log::{Options, Policy};
@@ -149,12 +149,12 @@ pub(crate) fn retention(layers: &Layers) -> Result<Policy, SettingError> {
 
 /// A host serves WebSockets, all at one path.
 fn check_way(listen: &Address) -> Result<(), &'static str> {
-    match &listen.way {
-        Way::WebSocket { .. } if listen.dialect.is_some_and(|dialect| dialect != Dialect::Ahp) => {
+    match &listen.transport {
+        Transport::WebSocket { .. } if listen.dialect.is_some_and(|dialect| dialect != Dialect::Ahp) => {
             Err("allowed is the dialect ahp, or none")
         }
-        Way::WebSocket { target, .. } if matches!(target.as_str(), "/" | PATH) => Ok(()),
-        Way::WebSocket { .. } => Err("allowed is the path /ahp, or none"),
+        Transport::WebSocket { target, .. } if matches!(target.as_str(), "/" | PATH) => Ok(()),
+        Transport::WebSocket { .. } => Err("allowed is the path /ahp, or none"),
         _ => Err("allowed are ws://HOST:PORT and wss://HOST:PORT"),
     }
 }

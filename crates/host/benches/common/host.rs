@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use breakbulk::link::{Keepalive, WebSocketConfig};
-use breakbulk::{Door, ListenConfig, Listener};
+use breakbulk::{AccessPolicy, ListenConfig, Listener};
 use breakbulk_host::endpoint::{
     ClientInfo, Dispatched, Endpoint, EndpointConfig, Methods, RawParams, Refusal, Refused, Reply, not_offered,
 };
@@ -54,7 +54,7 @@ impl Host {
 /// Takes WebSockets, from anybody.
 pub(crate) async fn listener() -> Listener {
     let keepalive = Some(Keepalive { ping_after: PING_AFTER, dead_after: 12 * PING_AFTER });
-    let mut config = ListenConfig::new(([127, 0, 0, 1], 0).into(), Door::open());
+    let mut config = ListenConfig::new(([127, 0, 0, 1], 0).into(), AccessPolicy::open());
     config.link = WebSocketConfig { keepalive, ..WebSocketConfig::default() };
     Listener::bind(config).await.unwrap()
 }

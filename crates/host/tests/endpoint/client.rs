@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 
 use ahp_types::actions::StateAction;
 use ahp_types::state::SnapshotState;
-use breakbulk::link::Memory;
+use breakbulk::link::InProcessLink;
 use breakbulk::{AnyMachine, Arrival, Dialect, Driver, Link, LinkError, LinkStatus, ReceiveMemory, Setup};
 use breakbulk_proto::ahp::{Delivery, Negotiated, Role};
 use breakbulk_proto::{Budget, Capacity, CloseReason, Event, Input, Limits, Ticket, Transmit};
@@ -20,7 +20,7 @@ use super::world::{decode, reduce, soon};
 
 /// A link that breaks after so many frames have come.
 pub(crate) struct Cut {
-    link: Memory,
+    link: InProcessLink,
     left: Arc<AtomicUsize>,
 }
 
@@ -90,22 +90,22 @@ pub(crate) struct Raw {
 
 impl Raw {
     /// One that takes segments.
-    pub(crate) fn new(link: Memory) -> Self {
+    pub(crate) fn new(link: InProcessLink) -> Self {
         Self::with(link, &Negotiated::default(), Delivery::StartOrder, Limits::default())
     }
 
     /// One that has never heard of segments.
-    pub(crate) fn plain(link: Memory) -> Self {
+    pub(crate) fn plain(link: InProcessLink) -> Self {
         Self::on(link, &Setup::new(Dialect::Plain, Role::Client, Limits::default()))
     }
 
-    pub(crate) fn with(link: Memory, memory: &Negotiated, delivery: Delivery, limits: Limits) -> Self {
+    pub(crate) fn with(link: InProcessLink, memory: &Negotiated, delivery: Delivery, limits: Limits) -> Self {
         let mut setup = Setup::new(Dialect::Ahp, Role::Client, limits);
         (setup.negotiated, setup.delivery) = (memory.clone(), delivery);
         Self::on(link, &setup)
     }
 
-    fn on(link: Memory, setup: &Setup) -> Self {
+    fn on(link: InProcessLink, setup: &Setup) -> Self {
         let machine = setup.machine(Budget::default().account(Some("host"))).unwrap();
         let left = Arc::new(AtomicUsize::new(usize::MAX));
         let driver = Driver::new(Cut { link, left: left.clone() }, machine);

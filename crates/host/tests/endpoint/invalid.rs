@@ -3,7 +3,7 @@
 use std::future::poll_fn;
 use std::pin::Pin;
 
-use breakbulk::link::Memory;
+use breakbulk::link::InProcessLink;
 use breakbulk::{Arrival, Link as _};
 use breakbulk_host::endpoint::{End, EndpointConfig};
 use breakbulk_proto::Transmit;
@@ -17,7 +17,7 @@ use super::world::{A, B, World, soon};
 
 /// A client that says whatever it likes, frame by frame.
 struct Bare {
-    link: Memory,
+    link: InProcessLink,
     ended: JoinHandle<End>,
 }
 

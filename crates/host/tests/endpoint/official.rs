@@ -10,7 +10,7 @@ use ahp_types::commands::{ContentEncoding, ReconnectResult, ResourceReadResult, 
 use ahp_types::state::SnapshotState;
 use ahp_ws::WebSocketTransport;
 use breakbulk::ahp::{Negotiated, Segmented};
-use breakbulk::{Dialer, Door, ListenConfig, Listener};
+use breakbulk::{AccessPolicy, Dialer, ListenConfig, Listener};
 use breakbulk_host::endpoint::{End, EndpointConfig};
 use breakbulk_proto::{CloseReason, Limits};
 use serde_json::{Value, json};
@@ -19,7 +19,7 @@ use super::world::{A, B, CHAT, World, reduce, soon};
 
 /// Listens on loopback with a cap; the URL to connect to.
 async fn listen(world: &World, cap: u64) -> String {
-    let mut config = ListenConfig::new(([127, 0, 0, 1], 0).into(), Door::open());
+    let mut config = ListenConfig::new(([127, 0, 0, 1], 0).into(), AccessPolicy::open());
     config.link.cap = cap;
     let mut listener = Listener::bind(config).await.unwrap();
     let url = format!("ws://{}/", listener.local_address());

@@ -8,7 +8,7 @@ use std::time::Duration;
 use ahp::reducers::{apply_action_to_chat, apply_action_to_terminal};
 use ahp_types::actions::StateAction;
 use ahp_types::state::SnapshotState;
-use breakbulk::link::{self, Memory};
+use breakbulk::link::{self, InProcessLink};
 use breakbulk_host::endpoint::{
     ClientInfo, Dispatched, End, Endpoint, EndpointConfig, Methods, RawParams, Refusal, Refused, Reply, Shot, View,
     ViewError, Views, not_offered,
@@ -74,11 +74,11 @@ impl World {
     }
 
     /// A link to the host on which frames have at most `cap` bytes, `depth` of them under way; and how its connection ends.
-    pub(crate) fn link(&self, cap: u64, depth: usize) -> (Memory, JoinHandle<End>) {
+    pub(crate) fn link(&self, cap: u64, depth: usize) -> (InProcessLink, JoinHandle<End>) {
         self.link_of(cap, depth, Some("someone"))
     }
 
-    pub(crate) fn link_of(&self, cap: u64, depth: usize, principal: Option<&str>) -> (Memory, JoinHandle<End>) {
+    pub(crate) fn link_of(&self, cap: u64, depth: usize, principal: Option<&str>) -> (InProcessLink, JoinHandle<End>) {
         let (near, far) = link::pair(&Capacity::of(cap), depth);
         let (endpoint, principal) = (self.endpoint.clone(), principal.map(Into::into));
         (near, tokio::spawn(async move { endpoint.serve(far, principal).await }))

@@ -5,7 +5,7 @@ use ahp_types::actions::StateAction;
 use ahp_types::commands::{ResourceReadParams, ResourceReadResult};
 use ahp_types::state::{SnapshotState, ToolResultContent};
 use ahp_ws::WebSocketTransport;
-use breakbulk::{Door, ListenConfig, Listener, link};
+use breakbulk::{AccessPolicy, ListenConfig, Listener, link};
 use breakbulk_host::log::Batch;
 use breakbulk_host::state::entry;
 use breakbulk_proto::Capacity;
@@ -275,7 +275,7 @@ async fn an_attachment_that_is_sent_back_by_reference_is_logged_whole() {
 async fn the_official_client_behind_a_cap_reads_what_it_is_given_by_reference() {
     let house = House::new().await;
     let (_large, chat) = house.with_session("large").await;
-    let mut config = ListenConfig::new(([127, 0, 0, 1], 0).into(), Door::open());
+    let mut config = ListenConfig::new(([127, 0, 0, 1], 0).into(), AccessPolicy::open());
     config.link.cap = CAP;
     let mut listener = Listener::bind(config).await.unwrap();
     let url = format!("ws://{}/", listener.local_address());

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use breakbulk::client::{Client, Config, ConnectError, Event, Events, RequestError, State, Why};
+use breakbulk::client::{Client, Config, ConnectError, Event, Events, LossReason, RequestError, State};
 use breakbulk_proto::Budget;
 use serde_json::json;
 use tokio::time::{sleep, timeout};
@@ -143,7 +143,7 @@ impl Author {
                 if let Some(own) = told.dispatched.get_mut(&lost.client_seq) {
                     own.fate = Fate::Unknown;
                 }
-                if lost.why != Why::Unknown {
+                if lost.why != LossReason::Unknown {
                     facts.ledger.lost(format!("{} gives up {}: {:?}", told.id, lost.client_seq, lost.why));
                 }
             }

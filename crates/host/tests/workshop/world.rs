@@ -6,7 +6,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
-use breakbulk::link::{self, Memory};
+use breakbulk::link::{self, InProcessLink};
 use breakbulk::{AnyMachine, Dialect, Driver, Setup};
 use breakbulk_host::endpoint::End;
 use breakbulk_host::files::uri_of;
@@ -144,7 +144,7 @@ pub(crate) async fn soon<T>(future: impl Future<Output = T>) -> T {
 
 /// Carries messages until the client is dropped or the link ends.
 async fn talk(
-    mut driver: Driver<Memory, AnyMachine>,
+    mut driver: Driver<InProcessLink, AnyMachine>,
     mut said: mpsc::UnboundedReceiver<String>,
     hears: mpsc::UnboundedSender<Value>,
 ) {

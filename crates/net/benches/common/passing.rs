@@ -20,7 +20,7 @@ const BEFORE: Duration = Duration::from_millis(100);
 
 /// How a small message relates to the large one.
 #[derive(Clone, Copy, PartialEq)]
-pub(crate) enum Way {
+pub(crate) enum Relation {
     /// It must arrive after it, as if that were one contiguous group.
     Behind,
     /// It may pass, since the sender says so.
@@ -40,10 +40,10 @@ pub(crate) struct Passing {
 }
 
 /// Sends a small message every few milliseconds, and after a while a large one. `rate` is what the way takes a second.
-pub(crate) async fn passing(way: Way, rate: Option<f64>) -> Passing {
-    let mut wire = wire(way, rate).await;
-    let (bulk_message, small_message) = messages(way);
-    let lane = if way == Way::Free { Lane::Free } else { Lane::Auto };
+pub(crate) async fn passing(relation: Relation, rate: Option<f64>) -> Passing {
+    let mut wire = wire(relation, rate).await;
+    let (bulk_message, small_message) = messages(relation);
+    let lane = if relation == Relation::Free { Lane::Free } else { Lane::Auto };
     let mut ticks = interval(Duration::from_millis(if rate.is_some() { 20 } else { 1 }));
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let (start, mut begun) = (Instant::now(), None);
@@ -74,8 +74,8 @@ pub(crate) async fn passing(way: Way, rate: Option<f64>) -> Passing {
 }
 
 /// A wire on which something has passed already, so that its pace is known.
-async fn wire(way: Way, rate: Option<f64>) -> Wire {
-    let role = if way == Way::OtherChannel { Role::Server } else { Role::Client };
+async fn wire(relation: Relation, rate: Option<f64>) -> Wire {
+    let role = if relation == Relation::OtherChannel { Role::Server } else { Role::Client };
     let by = async |address: SocketAddr| match rate {
         Some(rate) => throttle(address, rate).await,
         None => address,
@@ -86,8 +86,12 @@ async fn wire(way: Way, rate: Option<f64>) -> Wire {
 }
 
 /// The large message, and the small ones by number.
-fn messages(way: Way) -> (Message, fn(usize) -> Message) {
-    if way == Way::Cancel { (upload(), cancel) } else { (action("bulk", 0, BULK), |n| action("small", n, 100)) }
+fn messages(relation: Relation) -> (Message, fn(usize) -> Message) {
+    if relation == Relation::Cancel {
+        (upload(), cancel)
+    } else {
+        (action("bulk", 0, BULK), |n| action("small", n, 100))
+    }
 }
 
 fn upload() -> Message {

@@ -10,30 +10,30 @@ fn parse(text: &str) -> Address {
 }
 
 fn target(text: &str) -> String {
-    match parse(text).way {
-        Way::WebSocket { target, .. } => target,
-        way => panic!("{way:?}"),
+    match parse(text).transport {
+        Transport::WebSocket { target, .. } => target,
+        transport => panic!("{transport:?}"),
     }
 }
 
-fn web_socket(tls: bool, host: &str, port: u16, target: &str) -> Way {
-    Way::WebSocket { tls, host: host.to_owned(), port, target: target.to_owned() }
+fn web_socket(tls: bool, host: &str, port: u16, target: &str) -> Transport {
+    Transport::WebSocket { tls, host: host.to_owned(), port, target: target.to_owned() }
 }
 
 #[test]
 fn every_way_is_read() {
-    let exec = |words: &[&str]| Way::Exec(words.iter().map(|word| (*word).to_owned()).collect());
-    for (text, way) in [
+    let exec = |words: &[&str]| Transport::Exec(words.iter().map(|word| (*word).to_owned()).collect());
+    for (text, transport) in [
         ("ws://localhost:9000", web_socket(false, "localhost", 9000, "/")),
         ("wss://Relay.Example/a/b?c=d", web_socket(true, "relay.example", 443, "/a/b?c=d")),
         ("WS://127.0.0.1:0/", web_socket(false, "127.0.0.1", 0, "/")),
         ("ws://[::1]:9000?x", web_socket(false, "::1", 9000, "/?x")),
         ("ws://[2001:db8::1]", web_socket(false, "2001:db8::1", 80, "/")),
         ("ws://h/@scope/x?y=a@b", web_socket(false, "h", 80, "/@scope/x?y=a@b")),
-        ("unix:/run/agent.sock", Way::Unix("/run/agent.sock".into())),
-        ("unix:agent.sock?dialect=stdio", Way::Unix("agent.sock".into())),
-        ("stdio:", Way::Stdio),
-        ("stdio:?dialect=stdio", Way::Stdio),
+        ("unix:/run/agent.sock", Transport::Unix("/run/agent.sock".into())),
+        ("unix:agent.sock?dialect=stdio", Transport::Unix("agent.sock".into())),
+        ("stdio:", Transport::Stdio),
+        ("stdio:?dialect=stdio", Transport::Stdio),
         ("exec:my-server", exec(&["my-server"])),
         ("exec: my-server '--greeting=a b' c\\ d", exec(&["my-server", "--greeting=a b", "c d"])),
         (
@@ -42,7 +42,7 @@ fn every_way_is_read() {
         ),
         ("exec:'?odd'", exec(&["?odd"])),
     ] {
-        assert_eq!(parse(text).way, way, "{text}");
+        assert_eq!(parse(text).transport, transport, "{text}");
     }
 }
 
@@ -210,7 +210,7 @@ prop_compose! {
     }
 }
 
-fn way() -> impl Strategy<Value = Way> {
+fn transport() -> impl Strategy<Value = Transport> {
     let host = prop_oneof![
         "[a-z]{1,8}(\\.[a-z]{1,5}){0,2}",
         any::<std::net::Ipv4Addr>().prop_map(|ip| ip.to_string()),
@@ -219,28 +219,28 @@ fn way() -> impl Strategy<Value = Way> {
     let web_socket = (any::<bool>(), host, any::<u16>(), "(/[a-z%A-Z0-9.~-]{0,5}){1,3}", query()).prop_map(
         |(tls, host, port, path, query)| {
             let target = query.map_or_else(|| path.clone(), |query| format!("{path}?{query}"));
-            Way::WebSocket { tls, host, port, target }
+            Transport::WebSocket { tls, host, port, target }
         },
     );
-    let unix = "[^?\\x00]{1,20}".prop_map(|path| Way::Unix(path.into()));
+    let unix = "[^?\\x00]{1,20}".prop_map(|path| Transport::Unix(path.into()));
     let exec = ("[^=\\x00-]{1,8}", prop::collection::vec("[^\\x00-]{0,8}", 0..4))
-        .prop_map(|(program, words)| Way::Exec(std::iter::once(program).chain(words).collect()));
-    prop_oneof![web_socket, unix, Just(Way::Stdio), exec]
+        .prop_map(|(program, words)| Transport::Exec(std::iter::once(program).chain(words).collect()));
+    prop_oneof![web_socket, unix, Just(Transport::Stdio), exec]
 }
 
 /// Whether something is hidden when it is shown, or is one of our own options.
-fn is_plain(way: &Way) -> bool {
-    let shown = format!("{way:?}");
+fn is_plain(transport: &Transport) -> bool {
+    let shown = format!("{transport:?}");
     let own = ["cap", "dialect", "preset"];
     !shown.contains('…')
-        && !matches!(way, Way::WebSocket { target, .. } if target.split(['?', '&']).any(|part| own.iter().any(|name| part.split('=').next() == Some(name))))
+        && !matches!(transport, Transport::WebSocket { target, .. } if target.split(['?', '&']).any(|part| own.iter().any(|name| part.split('=').next() == Some(name))))
 }
 
 proptest! {
     #[test]
-    fn what_is_shown_parses_back(way in way().prop_filter("plain", is_plain), options in our_options()) {
+    fn what_is_shown_parses_back(transport in transport().prop_filter("plain", is_plain), options in our_options()) {
         let Options { dialect, cap, preset } = options;
-        let address = Address { way, dialect, cap: cap.or(preset.map(|preset| preset.cap)), preset, token: None };
+        let address = Address { transport, dialect, cap: cap.or(preset.map(|preset| preset.cap)), preset, token: None };
         let shown = address.to_string();
         prop_assert_eq!(shown.parse::<Address>(), Ok(address), "{}", shown);
     }
@@ -256,8 +256,8 @@ proptest! {
 #[test]
 fn a_way_knows_what_it_is() {
     let facts = |text: &str| {
-        let way = text.parse::<Address>().unwrap().way;
-        [way.is_web_socket(), way.is_tls(), way.is_stdio(), way.is_single()]
+        let transport = text.parse::<Address>().unwrap().transport;
+        [transport.is_web_socket(), transport.is_tls(), transport.is_stdio(), transport.is_single()]
     };
     assert_eq!(facts("ws://127.0.0.1:9000"), [true, false, false, false]);
     assert_eq!(facts("wss://127.0.0.1:9000"), [true, true, false, false]);

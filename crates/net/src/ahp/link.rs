@@ -14,7 +14,7 @@ use tracing::debug;
 use breakbulk_proto::{Capacity, CloseReason, Meta, Tag, Transmit};
 
 use super::{bytes, text};
-use crate::link::{Arrival, Link, LinkError, LinkStatus, Memory, ReceiveMemory, pair};
+use crate::link::{Arrival, InProcessLink, Link, LinkError, LinkStatus, ReceiveMemory, pair};
 
 /// What a transport's end without an error counts as: a close without a code.
 const CLOSED: u16 = 1005;
@@ -30,7 +30,7 @@ const ABNORMAL: u16 = 1006;
 ///
 /// Such a transport has no close codes: its end is 1005, or 1006 after an error.
 pub struct TransportLink {
-    near: Memory,
+    near: InProcessLink,
     /// Moves frames between the transport and the other end of `near`. `None` when it is done.
     carrier: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
 }
@@ -120,7 +120,7 @@ enum Step {
 }
 
 /// Moves frames until one side ends.
-async fn carry<T: Transport>(mut transport: T, mut far: Memory) {
+async fn carry<T: Transport>(mut transport: T, mut far: InProcessLink) {
     // What was read and has no place yet. Until it has, nothing more is read.
     let mut held = None;
     loop {
@@ -162,7 +162,7 @@ async fn carry<T: Transport>(mut transport: T, mut far: Memory) {
 }
 
 /// Hands over what is held, if there is a place, or takes what is to be sent.
-fn poll_far(far: &mut Memory, held: &mut Option<Transmit>, cx: &mut Context<'_>) -> Poll<Step> {
+fn poll_far(far: &mut InProcessLink, held: &mut Option<Transmit>, cx: &mut Context<'_>) -> Poll<Step> {
     if held.is_some()
         && let Poll::Ready(ready) = Pin::new(&mut *far).poll_ready(cx)
     {
@@ -173,7 +173,7 @@ fn poll_far(far: &mut Memory, held: &mut Option<Transmit>, cx: &mut Context<'_>)
 }
 
 /// The transport is at its end: what was read goes first, then the end, and the rest of what we wrote goes nowhere.
-async fn finish(mut far: Memory, held: Option<Transmit>, code: u16) {
+async fn finish(mut far: InProcessLink, held: Option<Transmit>, code: u16) {
     let mut last = Some(Transmit::Close(CloseReason::Peer { code }));
     let mut next = held.or_else(|| last.take());
     loop {

@@ -7,9 +7,9 @@ use breakbulk_proto::{Lane, Message};
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 use super::error::RequestError;
-use super::kept::Dispatched;
-use super::rope;
 use super::session::Waiter;
+use super::text;
+use super::unconfirmed::Dispatched;
 
 /// Something that is asked.
 #[derive(Debug)]
@@ -25,15 +25,15 @@ pub(super) enum Command {
 pub(super) struct Request {
     pub(super) method: String,
     pub(super) params: Message,
-    pub(super) answer: Answering,
-    pub(super) turn: Turn,
+    pub(super) answer: ResponseSender,
+    pub(super) order: SendOrder,
     /// Until it is on the link.
-    pub(super) room: OwnedSemaphorePermit,
+    pub(super) permit: OwnedSemaphorePermit,
 }
 
 /// When something leaves that is asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Turn {
+pub(super) enum SendOrder {
     /// After all that was asked before it.
     InOrder,
     /// As soon as nothing waits any more that was asked before it for the same channel: it answers or cancels something.
@@ -42,11 +42,11 @@ pub(super) enum Turn {
     Free,
 }
 
-impl Turn {
+impl SendOrder {
     /// When an action leaves, by its type. The type of a long one is not looked for: it would not go in one frame.
     pub(super) fn of_action(action: &Message) -> Self {
         static TYPE: [Path; 1] = [&["type"]];
-        let [kind] = if action.len() <= SHORT { rope::string_at(action, &TYPE) } else { [None] };
+        let [kind] = if action.len() <= SHORT { text::string_at(action, &TYPE) } else { [None] };
         if kind.is_some_and(|kind| may_pass(&kind)) { Self::Ahead } else { Self::InOrder }
     }
 
@@ -65,4 +65,4 @@ impl Turn {
 pub(super) const SHORT: usize = 64 << 10;
 
 /// Somebody who waits for the result of a request.
-pub(super) type Answering = oneshot::Sender<Result<Message, RequestError>>;
+pub(super) type ResponseSender = oneshot::Sender<Result<Message, RequestError>>;

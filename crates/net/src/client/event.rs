@@ -7,7 +7,7 @@ use breakbulk_proto::{Message, SendError};
 use futures_core::Stream;
 use tokio::sync::mpsc;
 
-use super::answer::Answer;
+use super::responder::Responder;
 
 /// What happens on a client's channels. Nothing is left out: whoever takes events slowly slows the link.
 ///
@@ -71,14 +71,14 @@ pub enum Event {
         /// Its params; empty if it has none.
         params: Message,
     },
-    /// The host asks something. Dropping the answer refuses.
+    /// The host asks something. Dropping the responder refuses the request.
     Request {
         /// Its method.
         method: String,
         /// Its params; empty if it has none.
         params: Message,
-        /// What the answer is given to.
-        answer: Answer,
+        /// Takes the answer.
+        responder: Responder,
     },
     /// Channels that the host can no longer offer. They are followed no more.
     Missing {
@@ -86,12 +86,12 @@ pub enum Event {
         channels: Vec<String>,
     },
     /// A dispatched action that may not have reached the host, and is not sent again.
-    Lost(Lost),
+    Lost(LostAction),
 }
 
 /// A dispatched action that may not have reached the host, and is not sent again.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Lost {
+pub struct LostAction {
     /// Its number.
     pub client_seq: u64,
     /// The channel.
@@ -99,13 +99,13 @@ pub struct Lost {
     /// The action.
     pub action: Message,
     /// Why.
-    pub why: Why,
+    pub why: LossReason,
 }
 
 /// Why a dispatched action is lost.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Why {
+pub enum LossReason {
     /// It cannot be sent: most often because it is larger than the host takes.
     Unsendable(SendError),
     /// It was sent, the connection ended, and nothing shows whether it arrived: the host answered with a snapshot that

@@ -10,11 +10,12 @@ use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use super::answer::{Reply, Room};
+use super::byte_limit::ByteLimit;
 use super::command::Command;
 use super::config::Config;
 use super::connect::{Connect, ConnectError};
-use super::live::Live;
+use super::connection::LiveConnection;
+use super::responder::Reply;
 use super::session::Session;
 use super::state::{Reason, State};
 use crate::activity::Activity;
@@ -39,9 +40,9 @@ pub(super) struct Core {
     pub(super) reply_to: mpsc::Sender<Reply>,
     /// Requests of the host's that have no answer yet.
     pub(super) unanswered: usize,
-    pub(super) reply_room: Room,
+    pub(super) reply_limit: ByteLimit,
     /// Closed at the end, so that whoever waits for room hears of it.
-    pub(super) request_rooms: [Room; 2],
+    pub(super) request_limits: [ByteLimit; 2],
     pub(super) state: watch::Sender<State>,
     pub(super) stop: CancellationToken,
     pub(super) activity: Activity,
@@ -53,7 +54,7 @@ pub(super) struct Core {
 
 /// How a connection ended.
 #[derive(Debug)]
-pub(super) struct Ended {
+pub(super) struct ConnectionEnd {
     /// Why there will be no other, if so.
     pub(super) for_good: Option<Reason>,
     /// How long it was live.
@@ -99,12 +100,12 @@ impl<C: Connect> Task<C> {
         }
     }
 
-    async fn connection(&mut self, link: C::Link) -> Ended {
-        match Live::new(link, &mut self.core) {
+    async fn connection(&mut self, link: C::Link) -> ConnectionEnd {
+        match LiveConnection::new(link, &mut self.core) {
             Ok(live) => live.run().await,
             Err(error) => {
                 warn!("the system gave no random bytes: {error}");
-                Ended { for_good: None, lived: Duration::ZERO }
+                ConnectionEnd { for_good: None, lived: Duration::ZERO }
             }
         }
     }
@@ -126,13 +127,13 @@ impl Core {
         }
         for command in pending {
             if let Command::Dispatch(dispatched) = command {
-                self.session.kept.push(dispatched);
+                self.session.unconfirmed.push(dispatched);
             }
         }
-        let lost = self.session.kept.close();
+        let lost = self.session.unconfirmed.close();
         self.session.lose(lost);
-        self.reply_room.close();
-        self.request_rooms.iter().for_each(Room::close);
+        self.reply_limit.close();
+        self.request_limits.iter().for_each(ByteLimit::close);
         self.say(State::Closed(reason));
         let Self { mut session, .. } = self;
         session.feed.flush().await;

@@ -8,10 +8,10 @@ use tokio::sync::oneshot;
 use tracing::warn;
 
 use super::error::RequestError;
-use super::event::{Event, Lost};
-use super::feed::Feed;
-use super::kept::Kept;
-use super::wire::{Envelope, Place, Resumption, Shot, Welcome};
+use super::event::{Event, LostAction};
+use super::event_feed::EventFeed;
+use super::unconfirmed::UnconfirmedActions;
+use super::wire::{ActionEnvelope, InitializeResult, ReconnectResult, SeqUse, Snapshot};
 
 /// What outlives connections.
 #[derive(Debug)]
@@ -22,8 +22,8 @@ pub(super) struct Session {
     pub(super) cursor: Option<u64>,
     applied: Applied,
     channels: BTreeMap<String, Channel>,
-    pub(super) kept: Kept,
-    pub(super) feed: Feed,
+    pub(super) unconfirmed: UnconfirmedActions,
+    pub(super) feed: EventFeed,
 }
 
 /// A channel that is to be followed.
@@ -38,10 +38,16 @@ struct Channel {
 pub(super) type Waiter = oneshot::Sender<Result<(), RequestError>>;
 
 impl Session {
-    pub(super) fn new(client_id: String, resend: bool, subscriptions: &[String], feed: Feed) -> Self {
-        let channels = subscriptions.iter().map(|name| (name.clone(), Channel::default())).collect();
-        let (applied, kept) = (Applied::default(), Kept::default());
-        Self { client_id, resend, cursor: None, applied, channels, kept, feed }
+    pub(super) fn new(client_id: String, resend: bool, subscriptions: &[String], feed: EventFeed) -> Self {
+        Self {
+            client_id,
+            resend,
+            cursor: None,
+            applied: Applied::default(),
+            channels: subscriptions.iter().map(|name| (name.clone(), Channel::default())).collect(),
+            unconfirmed: UnconfirmedActions::default(),
+            feed,
+        }
     }
 
     /// Every channel that is to be followed.
@@ -61,7 +67,7 @@ impl Session {
 
     /// An action's last frame is on the link.
     pub(super) fn sent(&mut self, number: u64) {
-        self.kept.sent(number, |channel| self.channels.contains_key(channel));
+        self.unconfirmed.sent(number, |channel| self.channels.contains_key(channel));
     }
 
     /// A channel is to be followed from now on.
@@ -77,39 +83,39 @@ impl Session {
     }
 
     /// A conversation begins. Returns the seq up to which we know everything.
-    pub(super) fn started(&mut self, result: Message, welcome: Welcome) -> u64 {
+    pub(super) fn started(&mut self, result: Message, initialized: InitializeResult) -> u64 {
         self.applied = Applied::default();
         self.feed.push(Event::Started { result });
-        let seq = lowest(&welcome.shots).map_or(welcome.seq, |lowest| lowest.min(welcome.seq));
+        let seq = lowest(&initialized.snapshots).map_or(initialized.seq, |lowest| lowest.min(initialized.seq));
         let names = self.wanted();
         names.iter().for_each(|name| self.follow(name));
-        self.replace(welcome.shots);
+        self.replace(initialized.snapshots);
         seq
     }
 
     /// The conversation goes on. Returns the seq up to which we know everything.
-    pub(super) fn resumed(&mut self, resumption: Resumption) -> u64 {
+    pub(super) fn resumed(&mut self, resumption: ReconnectResult) -> u64 {
         self.feed.push(Event::Resumed);
         let cursor = self.cursor.unwrap_or_default();
         let seq = match resumption {
-            Resumption::Replay { actions, missing } => {
+            ReconnectResult::Replay { actions, missing } => {
                 let highest = actions.iter().map(|action| action.seq).max();
                 actions.into_iter().for_each(|action| self.action(action));
                 self.miss(missing);
                 let is_followed = |name: &str| self.channels.get(name).is_some_and(|channel| channel.is_followed);
-                let lost = self.kept.replayed(self.resend, is_followed);
+                let lost = self.unconfirmed.replayed(self.resend, is_followed);
                 self.lose(lost);
                 highest.map_or(cursor, |highest| highest.max(cursor))
             }
-            Resumption::Snapshots(shots) => {
-                let covered = |name: &String| shots.iter().any(|shot| shot.channel == *name);
+            ReconnectResult::Snapshots(snapshots) => {
+                let covered = |name: &String| snapshots.iter().any(|snapshot| snapshot.channel == *name);
                 // A channel without state has none to send; whether it is still there is asked anew.
                 let uncovered = self.channels.iter_mut().filter(|(name, _)| !covered(name));
                 uncovered.for_each(|(_, channel)| channel.is_followed = false);
                 // The host's word is the last, also where its order began anew.
                 self.applied = Applied::default();
-                let seq = lowest(&shots).unwrap_or(cursor);
-                self.replace(shots);
+                let seq = lowest(&snapshots).unwrap_or(cursor);
+                self.replace(snapshots);
                 seq
             }
         };
@@ -123,8 +129,8 @@ impl Session {
         match outcome {
             Ok(result) => {
                 self.follow(name);
-                if let Some(shot) = Shot::of_subscribe(&result) {
-                    self.shot(shot);
+                if let Some(snapshot) = Snapshot::of_subscribe(&result) {
+                    self.snapshot(snapshot);
                 }
             }
             Err(error) => {
@@ -140,21 +146,21 @@ impl Session {
     }
 
     /// An action, new or not.
-    pub(super) fn action(&mut self, envelope: Envelope) {
-        let Envelope { channel, seq, origin, place, text } = envelope;
+    pub(super) fn action(&mut self, envelope: ActionEnvelope) {
+        let ActionEnvelope { channel, seq, origin, seq_use, text } = envelope;
         let own = origin.filter(|(client, _)| *client == self.client_id).map(|(_, number)| number);
         if let Some(number) = own {
-            self.kept.shown(number, &channel);
+            self.unconfirmed.shown(number, &channel);
         }
         // A channel that is not followed is not replayed either, so there is nothing to remember of it.
-        let is_free = place == Place::Nowhere || !self.channels.contains_key(&channel);
-        if is_free || self.applied.admit(&channel, seq) || place == Place::Page {
+        let is_free = seq_use == SeqUse::Rejected || !self.channels.contains_key(&channel);
+        if is_free || self.applied.admit(&channel, seq) || seq_use == SeqUse::OlderTurns {
             self.feed.push(Event::Action { channel, seq, own, envelope: text });
         }
     }
 
     /// Tells of actions that are given up.
-    pub(super) fn lose(&mut self, lost: impl IntoIterator<Item = Lost>) {
+    pub(super) fn lose(&mut self, lost: impl IntoIterator<Item = LostAction>) {
         for lost in lost {
             warn!(bytes = lost.action.len(), number = lost.client_seq, why = ?lost.why, "a dispatched action is lost");
             self.feed.push(Event::Lost(lost));
@@ -162,14 +168,14 @@ impl Session {
     }
 
     /// States that replace what was known.
-    fn replace(&mut self, shots: Vec<Shot>) {
-        let lost = self.kept.replaced(&shots, self.resend);
-        shots.into_iter().for_each(|shot| self.shot(shot));
+    fn replace(&mut self, snapshots: Vec<Snapshot>) {
+        let lost = self.unconfirmed.replaced(&snapshots, self.resend);
+        snapshots.into_iter().for_each(|snapshot| self.snapshot(snapshot));
         self.lose(lost);
     }
 
-    fn shot(&mut self, shot: Shot) {
-        let Shot { channel, from_seq, text: snapshot } = shot;
+    fn snapshot(&mut self, snapshot: Snapshot) {
+        let Snapshot { channel, from_seq, text: snapshot } = snapshot;
         if !self.channels.contains_key(&channel) || self.applied.snapshot(&channel, from_seq) {
             self.feed.push(Event::Snapshot { channel, from_seq, snapshot });
         }
@@ -189,7 +195,7 @@ impl Session {
             return;
         }
         channels.iter().for_each(|channel| self.unwant(channel));
-        let lost = self.kept.missing(&channels);
+        let lost = self.unconfirmed.missing(&channels);
         self.feed.push(Event::Missing { channels });
         self.lose(lost);
     }
@@ -200,6 +206,6 @@ impl Session {
     }
 }
 
-fn lowest(shots: &[Shot]) -> Option<u64> {
-    shots.iter().map(|shot| shot.from_seq).min()
+fn lowest(snapshots: &[Snapshot]) -> Option<u64> {
+    snapshots.iter().map(|snapshot| snapshot.from_seq).min()
 }

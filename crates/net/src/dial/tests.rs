@@ -10,7 +10,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Barrier;
 
 use super::*;
-use crate::listen::{Accepted, Door, ListenConfig, Listener};
+use crate::listen::{Accepted, AccessPolicy, ListenConfig, Listener};
 use crate::tls::{ServerTls, Trust};
 use crate::{Arrival, Driver};
 
@@ -18,16 +18,16 @@ const SOON: Duration = Duration::from_secs(20);
 const CAP: u64 = 65_536;
 
 fn address(tls: bool, host: &str, port: u16) -> Address {
-    let way = Way::WebSocket { tls, host: host.into(), port, target: "/path?x=1".into() };
-    Address { way, dialect: None, cap: Some(CAP), preset: None, token: None }
+    let transport = Transport::WebSocket { tls, host: host.into(), port, target: "/path?x=1".into() };
+    Address { transport, dialect: None, cap: Some(CAP), preset: None, token: None }
 }
 
 fn dialer() -> Dialer {
     Dialer { proxy: ProxyChoice::Never, timeout: SOON, ..Dialer::default() }
 }
 
-async fn listener(door: Door, tls: Option<ServerTls>) -> Listener {
-    let mut config = ListenConfig::new("127.0.0.1:0".parse().unwrap(), door);
+async fn listener(access: AccessPolicy, tls: Option<ServerTls>) -> Listener {
+    let mut config = ListenConfig::new("127.0.0.1:0".parse().unwrap(), access);
     config.tls = tls;
     Listener::bind(config).await.unwrap()
 }
@@ -94,7 +94,7 @@ async fn both_ways(client: BoxLink, server: BoxLink) {
 #[tokio::test]
 async fn a_dialed_link_carries_messages_and_shows_the_token() {
     let token = Token::generate().unwrap();
-    let mut listener = listener(Door::with_token(token.clone()), None).await;
+    let mut listener = listener(AccessPolicy::with_token(token.clone()), None).await;
     let dialer = Dialer { token: Some(token), ..dialer() };
     let at = address(false, "localhost", listener.local_address().port());
     let (link, accepted) = tokio::join!(dialer.dial(&at), listener.accept());
@@ -107,7 +107,8 @@ async fn a_dialed_link_carries_messages_and_shows_the_token() {
 #[tokio::test]
 async fn headers_are_sent_and_never_shown() {
     let mut listener =
-        listener(Door::with_token("a token that is long enough".replace(' ', "-").parse().unwrap()), None).await;
+        listener(AccessPolicy::with_token("a token that is long enough".replace(' ', "-").parse().unwrap()), None)
+            .await;
     let mut dialer = dialer();
     dialer.add_header("Authorization: Bearer a-token-that-is-long-enough").unwrap();
     let shown = format!("{dialer:?}");
@@ -147,9 +148,9 @@ async fn each_cause_has_its_error() {
     let silent = failed(dialed(&brief, listener.local_addr().unwrap()).await);
     assert!(matches!(silent, DialError::TimedOut(after) if after.as_millis() == 200), "{silent}");
 
-    let nobody = Address { way: Way::Unix("/nowhere/at/all".into()), ..address(false, "x", 1) };
+    let nobody = Address { transport: Transport::Unix("/nowhere/at/all".into()), ..address(false, "x", 1) };
     assert!(matches!(failed(dialer().dial(&nobody).await), DialError::Unix { .. }));
-    let nothing = Address { way: Way::Exec(vec!["/nowhere/at/all".into()]), ..address(false, "x", 1) };
+    let nothing = Address { transport: Transport::Exec(vec!["/nowhere/at/all".into()]), ..address(false, "x", 1) };
     assert!(matches!(failed(dialer().dial(&nothing).await), DialError::Exec(_)));
 }
 
@@ -170,7 +171,7 @@ async fn a_server_that_only_pretends_is_found_out() {
 async fn who_mistakes_the_scheme_is_told_the_other_one() {
     for is_tls in [false, true] {
         let tls = is_tls.then(|| ServerTls::self_signed(["localhost"]).unwrap());
-        let mut listener = listener(Door::open(), tls).await;
+        let mut listener = listener(AccessPolicy::open(), tls).await;
         let at = address(!is_tls, "127.0.0.1", listener.local_address().port());
         let dialer = dialer();
         let error = tokio::select! {
@@ -226,7 +227,7 @@ async fn a_proxy_is_asked_for_a_tunnel_with_its_password() {
     for is_tls in [false, true] {
         let tls = is_tls.then(|| ServerTls::self_signed(["agents.example"]).unwrap());
         let pinned = tls.as_ref().map(ServerTls::fingerprint);
-        let mut listener = listener(Door::open().allow_host("agents.example"), tls).await;
+        let mut listener = listener(AccessPolicy::open().allow_host("agents.example"), tls).await;
         // me:secret
         let (at, proxy) = proxy(listener.local_address(), "Basic bWU6c2VjcmV0").await;
         let mut dialer = Dialer { proxy: ProxyChoice::Url(format!("http://me:secret@{at}")), ..dialer() };
@@ -267,7 +268,7 @@ async fn a_close_travels_from_a_listener_to_a_dialer() {
     use breakbulk_proto::{CloseReason, Transmit};
     use futures_util::SinkExt;
 
-    let mut listener = listener(Door::open(), None).await;
+    let mut listener = listener(AccessPolicy::open(), None).await;
     let dialer = dialer();
     let (link, mut accepted) = tokio::join!(dialed(&dialer, listener.local_address()), listener.accept());
     let mut link = link.unwrap();

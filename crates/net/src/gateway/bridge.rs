@@ -18,11 +18,12 @@ use self::settle::Wait;
 use super::debts::Debts;
 use super::frame_limits::{PeerClose, Verdict};
 use super::name::Name;
-use super::side::{Arrived, Passage, Side, wide};
+use super::side::{Arrived, Passage, Side};
 use super::{Ended, Gateway, Lost, Passed, Records, Reuse, Toward, Watcher, Words};
+use crate::deferred_drop::drop_in_background;
 use crate::dialect::Setup;
 use crate::driver::{ABNORMAL, now};
-use crate::large::let_go;
+use crate::len64;
 use crate::link::{HalfClose, Lease, Link};
 use crate::log_limit::LogLimit;
 use crate::look::Look;
@@ -197,8 +198,8 @@ impl<'a> Bridge<'a> {
             Event::Message { message, ordinal, meta, .. } => {
                 let (began, frames) = self.sides[at].arrived(ordinal);
                 let look = self.debts.look(&message);
-                let arrived = self.sides[at].take_memory(wide(message.len()));
-                let reservation = self.sides[other(at)].reserve(arrived, wide(message.len()));
+                let arrived = self.sides[at].take_memory(len64(message.len()));
+                let reservation = self.sides[other(at)].reserve(arrived, len64(message.len()));
                 self.pass(at, Passage { message, look, began, frames: (frames, 0), reservation }, meta);
             }
             Event::Sent { ticket } => self.sent(at, ticket),
@@ -241,7 +242,7 @@ impl<'a> Bridge<'a> {
         let size = passage.message.len();
         if self.debts.patience.is_some() && self.sides[to].closed.is_some() {
             debug!(to = name(to), size, method = passage.look.method, "dropped: nobody is there any more");
-            return let_go(passage.message, passage.reservation);
+            return drop_in_background(passage.message, passage.reservation);
         }
         if self.records.dropped.knows(&self.names[NEAR], &passage.message) {
             self.records.count("dropped-unsendable");
@@ -251,7 +252,7 @@ impl<'a> Bridge<'a> {
             }
             return;
         }
-        if let Some(limit) = self.records.frame_limits.refuses(&self.names[to], wide(size)) {
+        if let Some(limit) = self.records.frame_limits.refuses(&self.names[to], len64(size)) {
             return self.refuse(to, passage, limit);
         }
         self.sides[to].send(passage, meta);
@@ -283,7 +284,7 @@ impl<'a> Bridge<'a> {
     fn tell(&mut self, to: usize, reply: Option<Message>) {
         if let Some(message) = reply {
             let look = Look::front(&message);
-            let reservation = self.sides[to].reserve(Arrived::Unreserved, wide(message.len()));
+            let reservation = self.sides[to].reserve(Arrived::Unreserved, len64(message.len()));
             let passage = Passage { message, look, began: now(), frames: (0, 0), reservation };
             self.sides[to].send(passage, Meta::default());
         }
@@ -378,7 +379,7 @@ impl<'a> Bridge<'a> {
         if limit == u64::MAX {
             return;
         }
-        self.records.frame_limits.note_passed(&self.names[at], wide(size));
+        self.records.frame_limits.note_passed(&self.names[at], len64(size));
         // A lower one, which another link has shown, would end what has begun here.
         if self.records.frame_limits.limit(&self.names[at]) > limit {
             self.fit(at);

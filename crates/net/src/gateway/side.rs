@@ -7,9 +7,10 @@ use std::time::{Duration, Instant};
 use breakbulk_proto::{Account, CloseReason, Event, Grant, Input, Lane, Message, Meta, Progress, Subject, Ticket};
 
 use super::observed_link::ObservedLink;
+use crate::deferred_drop::drop_in_background;
 use crate::dialect::{AnyMachine, Dialect};
 use crate::driver::{Driver, now};
-use crate::large::let_go;
+use crate::len64;
 use crate::link::{BoxLink, Link, NextFrame, ReceiveMemory};
 use crate::look::Look;
 use crate::memory::{Reservation, Retry, is_segmented};
@@ -106,7 +107,7 @@ impl Side {
             return true;
         }
         let largest = self.sending.values().map(|passage| passage.message.len()).max().unwrap_or(0);
-        self.sending.len() < MOST && self.waiting_bytes.saturating_sub(wide(largest)) < ROOM
+        self.sending.len() < MOST && self.waiting_bytes.saturating_sub(len64(largest)) < ROOM
     }
 
     /// Takes over what is reserved for the message that has just arrived here, of so many bytes.
@@ -170,7 +171,7 @@ impl Side {
         let had_none = !self.unreserved.is_empty();
         while let Some(ticket) = self.unreserved.last() {
             if let Some(passage) = self.sending.get_mut(ticket) {
-                passage.reservation = Reservation::waiting(&self.account, None, wide(passage.message.len()));
+                passage.reservation = Reservation::waiting(&self.account, None, len64(passage.message.len()));
                 if passage.reservation.is_none() {
                     return false;
                 }
@@ -198,7 +199,7 @@ impl Side {
     /// The link has nothing left to write.
     fn flushed(&mut self) {
         if let Some((message, reservation)) = self.leaving.take() {
-            let_go(message, reservation);
+            drop_in_background(message, reservation);
         }
     }
 
@@ -209,14 +210,14 @@ impl Side {
 
     /// How many messages it was handed that are not on the link yet.
     pub(super) fn unsent(&self) -> u64 {
-        wide(self.sending.len())
+        len64(self.sending.len())
     }
 
     /// Hands it a message.
     pub(super) fn send(&mut self, passage: Passage, meta: Meta) {
         self.tickets = self.tickets.saturating_add(1);
         let (ticket, message) = (Ticket(self.tickets), passage.message.clone());
-        self.waiting_bytes = self.waiting_bytes.saturating_add(wide(message.len()));
+        self.waiting_bytes = self.waiting_bytes.saturating_add(len64(message.len()));
         self.driver.link_mut().begin(message.len());
         if passage.reservation.is_none() {
             self.unreserved.push(ticket);
@@ -229,7 +230,7 @@ impl Side {
     pub(super) fn done(&mut self, ticket: Ticket, is_sent: bool) -> Option<Passage> {
         let mut passage = self.sending.remove(&ticket)?;
         self.unreserved.retain(|unreserved| *unreserved != ticket);
-        self.waiting_bytes = self.waiting_bytes.saturating_sub(wide(passage.message.len()));
+        self.waiting_bytes = self.waiting_bytes.saturating_sub(len64(passage.message.len()));
         if is_sent {
             self.flushed();
             self.leaving = Some((passage.message.clone(), std::mem::take(&mut passage.reservation)));
@@ -286,26 +287,22 @@ impl Passage {
     }
 }
 
-pub(super) fn wide(len: usize) -> u64 {
-    u64::try_from(len).unwrap_or(u64::MAX)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::dialect::Setup;
-    use crate::link::{self, Memory};
+    use crate::link::{self, InProcessLink};
     use breakbulk_proto::ahp::Role;
     use breakbulk_proto::{Budget, BudgetConfig, Capacity, Limits, Schedule, Transmit};
     use futures_util::{FutureExt, SinkExt, StreamExt};
     use std::future::poll_fn;
 
-    fn side() -> (Side, Memory) {
+    fn side() -> (Side, InProcessLink) {
         side_with(Budget::default().account(None))
     }
 
     /// A side of which what waits is charged to `account`, and its peer.
-    fn side_with(account: Account) -> (Side, Memory) {
+    fn side_with(account: Account) -> (Side, InProcessLink) {
         let (near, peer) = link::pair(&Capacity::of(1_000_000), 4);
         let budget = Budget::default();
         let machine = Setup::new(Dialect::Plain, Role::Server, Limits::default()).machine(budget.account(None));
@@ -325,7 +322,7 @@ mod tests {
     }
 
     fn hand(side: &mut Side, message: Message) {
-        let reservation = side.reserve(Arrived::Unreserved, wide(message.len()));
+        let reservation = side.reserve(Arrived::Unreserved, len64(message.len()));
         let look = Look::front(&message);
         side.send(Passage { message, look, began: now(), frames: (0, 0), reservation }, Meta::default());
     }

@@ -51,7 +51,7 @@ pub struct Exec {
     pipes: Option<Pipes>,
     process: Arc<Process>,
     /// Where the pipes go when this link is done, if the child outlives it.
-    home: Option<oneshot::Sender<Pipes>>,
+    return_to: Option<oneshot::Sender<Pipes>>,
     /// Says whether the child has finished what was begun on this link.
     lease: Lease,
     /// The child has exited, or reads or writes no more: nobody can use it after us.
@@ -84,13 +84,13 @@ impl Exec {
         Ok(Self::new(pipes, process, None))
     }
 
-    fn new(pipes: Pipes, process: Arc<Process>, home: Option<oneshot::Sender<Pipes>>) -> Self {
+    fn new(pipes: Pipes, process: Arc<Process>, return_to: Option<oneshot::Sender<Pipes>>) -> Self {
         Self {
             exited: Box::pin(process.exited()),
             gone: Some(Box::pin(process.gone())),
             pipes: Some(pipes),
             process,
-            home,
+            return_to,
             lease: Lease::default(),
             is_spent: false,
             exit: None,
@@ -112,7 +112,7 @@ impl Exec {
     /// From here on the child has its grace, in which to read what it was sent too.
     fn begin_to_close(&mut self) {
         self.is_closing = true;
-        if self.home.is_none() {
+        if self.return_to.is_none() {
             self.process.end();
         }
     }
@@ -188,7 +188,7 @@ impl Exec {
 
 impl Drop for Exec {
     fn drop(&mut self) {
-        let (Some(home), Some(mut pipes)) = (self.home.take(), self.pipes.take()) else {
+        let (Some(return_to), Some(mut pipes)) = (self.return_to.take(), self.pipes.take()) else {
             return;
         };
         if self.is_spent || self.process.exit().is_some() {
@@ -201,7 +201,7 @@ impl Drop for Exec {
         }
         pipes.leave();
         // Nobody may be there any more; then the pipes close.
-        let _ = home.send(pipes);
+        let _ = return_to.send(pipes);
     }
 }
 
@@ -227,7 +227,7 @@ impl Link for Exec {
 
     /// Not for a child that has more links to come.
     fn end_output(&mut self) -> bool {
-        let Some(pipes) = self.pipes.as_mut().filter(|_| self.home.is_none()) else { return false };
+        let Some(pipes) = self.pipes.as_mut().filter(|_| self.return_to.is_none()) else { return false };
         if self.unread.is_none() {
             self.unread = pipes.writer().reading_end();
         }
@@ -273,7 +273,7 @@ impl Sink<Transmit> for Exec {
     /// Ready when the child is gone, or, if it outlives the link, when everything was written.
     fn poll_close(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), LinkError>> {
         self.begin_to_close();
-        if self.home.is_some() {
+        if self.return_to.is_some() {
             return self.poll_broken(cx, |pipes, cx| pipes.poll_flush(cx));
         }
         // Whether or not its input can be closed well, the child goes. It may have to write before it can.

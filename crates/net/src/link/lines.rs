@@ -15,8 +15,8 @@ use tokio::io::{AsyncRead, AsyncWrite};
 
 use breakbulk_proto::{Capacity, Grant, Meta, Transmit};
 
-use self::read::Reader;
-use self::write::Writer;
+use self::read::LineReader;
+use self::write::LineWriter;
 use super::{Arrival, HalfClose, Intake, Link, LinkError, LinkStatus, Moved, NextFrame, ReceiveMemory};
 
 pub(super) use self::pipe::PipeWriter;
@@ -28,8 +28,8 @@ pub(super) use self::pipe::PipeWriter;
 /// buffered whole. A close flushes, and shuts the writer down.
 #[derive(Debug)]
 pub struct Lines<R, W> {
-    reader: Reader<R>,
-    writer: Writer<W>,
+    reader: LineReader<R>,
+    writer: LineWriter<W>,
     capacity: Capacity,
     is_over: bool,
     /// Counts what has left the process, if what we write to only carries it there. Then its end is not the peer's.
@@ -41,7 +41,7 @@ impl<R: AsyncRead + Unpin, W: AsyncWrite + Unpin> Lines<R, W> {
     /// `max_frame_bytes`.
     pub fn new(reader: R, writer: W, mut capacity: Capacity, max_frame_bytes: u64) -> Self {
         capacity.cap = capacity.cap.saturating_sub(1);
-        let (reader, writer) = (Reader::new(reader, max_frame_bytes), Writer::new(writer));
+        let (reader, writer) = (LineReader::new(reader, max_frame_bytes), LineWriter::new(writer));
         Self { reader, writer, capacity, is_over: false, carried: None }
     }
 

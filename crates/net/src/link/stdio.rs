@@ -25,7 +25,7 @@ pub type Stdio = Lines<pipe::Receiver, Output>;
 const READ: usize = 64 << 10;
 
 /// Two links on one input would tear its lines apart.
-static TAKEN: AtomicBool = AtomicBool::new(false);
+static STDIO_IN_USE: AtomicBool = AtomicBool::new(false);
 
 /// Takes standard input and output as a link, once in the life of the process. Nothing else may read or print there.
 ///
@@ -39,7 +39,7 @@ static TAKEN: AtomicBool = AtomicBool::new(false);
 /// # Panics
 /// Outside of a tokio runtime with IO.
 pub fn stdio(capacity: Capacity, max_frame_bytes: u64) -> io::Result<Stdio> {
-    if TAKEN.swap(true, Ordering::Relaxed) {
+    if STDIO_IN_USE.swap(true, Ordering::Relaxed) {
         return Err(io::Error::new(io::ErrorKind::ResourceBusy, "standard input and output are in use already"));
     }
     let input = input(io::stdin().as_fd().try_clone_to_owned()?)?;

@@ -2,13 +2,13 @@
 
 mod close;
 mod config;
-mod gather;
+mod frame_writer;
 mod keepalive;
 mod key;
 mod meter;
-mod outbox;
+mod metered_stream;
 mod tcp;
-mod watched;
+mod write_batch;
 
 use std::fmt;
 use std::pin::Pin;
@@ -26,18 +26,19 @@ use tokio_websockets::{ClientBuilder, CloseCode, Config, Error, Limits, Message,
 use breakbulk_proto::{Capacity, Grant, Meta, Over, Transmit};
 
 pub use self::config::WebSocketConfig;
-use self::gather::Gather;
 pub use self::keepalive::Keepalive;
-use self::keepalive::{Beat, Pulse};
+use self::keepalive::{KeepaliveAction, KeepaliveTimer};
 pub(crate) use self::key::{Key, accept_for};
+use self::metered_stream::MeteredStream;
 pub use self::tcp::tune;
-use self::watched::Watched;
+use self::write_batch::WriteBatch;
 use super::{Arrival, HalfClose, Intake, Link, LinkError, LinkStatus, NextFrame, ReceiveMemory};
+use crate::len64;
 use crate::memory::FrameMemory;
 
 /// Pings that may wait for their pongs to leave. A peer that asks more often than it listens is not read meanwhile: the
 /// stack would keep a pong, and the buffer that its ping came in, for each.
-const MOST_UNANSWERED: u32 = 8;
+const MAX_UNANSWERED_PINGS: u32 = 8;
 /// Frames up to here are copied, so that keeping a small message does not keep the large buffer it came in.
 const SMALL_FRAME: usize = 4 << 10;
 /// How long what the peer still sends is read after our close. A socket that is dropped with bytes unread may take the
@@ -46,27 +47,27 @@ const LINGER: Duration = Duration::from_secs(1);
 
 /// A WebSocket over any stream of bytes, as a link. Both halves of it want to be polled by the same task.
 pub struct WebSocket<S> {
-    socket: WebSocketStream<Watched<S>>,
-    role: Role,
+    socket: WebSocketStream<MeteredStream<S>>,
+    role: WebSocketRole,
     capacity: Capacity,
-    pulse: Option<Pulse>,
-    gather: Gather,
+    keepalive: Option<KeepaliveTimer>,
+    batch: WriteBatch,
     /// Pings since the stack's queue was last seen empty.
     unanswered: u32,
     /// Either side has closed, or broken the rules: only the stack may still say something.
     is_closed: bool,
-    end: End,
+    phase: ClosePhase,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Role {
+enum WebSocketRole {
     Client,
     Server,
 }
 
 /// How far the end has come.
 #[derive(Debug)]
-enum End {
+enum ClosePhase {
     Open,
     /// The peer did not answer: nobody is there to take a close.
     Silent,
@@ -77,42 +78,42 @@ enum End {
 impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
     /// The client's end of a WebSocket whose handshake is done.
     pub fn client(io: S, config: &WebSocketConfig) -> Self {
-        Self::after_handshake(io, Bytes::new(), Role::Client, config)
+        Self::after_handshake(io, Bytes::new(), WebSocketRole::Client, config)
     }
 
     /// The server's end of a WebSocket whose handshake is done.
     pub fn server(io: S, config: &WebSocketConfig) -> Self {
-        Self::after_handshake(io, Bytes::new(), Role::Server, config)
+        Self::after_handshake(io, Bytes::new(), WebSocketRole::Server, config)
     }
 
     /// [`client`](Self::client), with bytes that were read together with the handshake.
     pub(crate) fn client_with(io: S, ahead: Bytes, config: &WebSocketConfig) -> Self {
-        Self::after_handshake(io, ahead, Role::Client, config)
+        Self::after_handshake(io, ahead, WebSocketRole::Client, config)
     }
 
     /// [`server`](Self::server), with bytes that were read together with the handshake.
     pub(crate) fn server_with(io: S, ahead: Bytes, config: &WebSocketConfig) -> Self {
-        Self::after_handshake(io, ahead, Role::Server, config)
+        Self::after_handshake(io, ahead, WebSocketRole::Server, config)
     }
 
-    fn after_handshake(io: S, ahead: Bytes, role: Role, config: &WebSocketConfig) -> Self {
-        let io = Watched::new(io, ahead, role);
+    fn after_handshake(io: S, ahead: Bytes, role: WebSocketRole, config: &WebSocketConfig) -> Self {
+        let io = MeteredStream::new(io, ahead, role);
         // We decide ourselves when the stack must write.
         let stack = Config::default().flush_threshold(usize::MAX);
         let limits = Limits::default().max_payload_len(usize::try_from(config.max_frame_bytes).ok());
         let socket = match role {
-            Role::Client => ClientBuilder::new().config(stack).limits(limits).take_over(io),
-            Role::Server => ServerBuilder::new().config(stack).limits(limits).serve(io),
+            WebSocketRole::Client => ClientBuilder::new().config(stack).limits(limits).take_over(io),
+            WebSocketRole::Server => ServerBuilder::new().config(stack).limits(limits).serve(io),
         };
         Self {
             socket,
             role,
             capacity: Capacity::of(config.cap),
-            pulse: config.keepalive.map(Pulse::new),
-            gather: Gather::default(),
+            keepalive: config.keepalive.map(KeepaliveTimer::new),
+            batch: WriteBatch::default(),
             unanswered: 0,
             is_closed: false,
-            end: End::Open,
+            phase: ClosePhase::Open,
         }
     }
 
@@ -120,7 +121,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
     fn poll_message(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Message, LinkError>>> {
         loop {
             self.write_some(cx)?;
-            let may_read = self.unanswered < MOST_UNANSWERED || self.socket.get_ref().is_broken();
+            let may_read = self.unanswered < MAX_UNANSWERED_PINGS || self.socket.get_ref().is_broken();
             if may_read || self.poll_write_all(cx)?.is_ready() {
                 match Pin::new(&mut self.socket).poll_next(cx) {
                     Poll::Ready(Some(Err(error))) => return Poll::Ready(Some(Err(self.refuse(error)))),
@@ -133,7 +134,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
             if let Poll::Ready(error) = self.socket.get_mut().poll_evicted(cx) {
                 return Poll::Ready(Some(Err(error)));
             }
-            ready!(self.poll_pulse(cx))?;
+            ready!(self.poll_keepalive(cx))?;
         }
     }
 
@@ -169,36 +170,36 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
     }
 
     /// Asks whether the peer is alive, when all that had arrived is read. Ready with no error if a ping was queued.
-    fn poll_pulse(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), LinkError>> {
+    fn poll_keepalive(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), LinkError>> {
         if self.socket.get_ref().waits_for_memory() {
-            ready!(self.poll_unread_pulse(cx));
+            ready!(self.poll_unread_keepalive(cx));
             return Poll::Ready(Ok(()));
         }
-        let Some(pulse) = &mut self.pulse else {
+        let Some(keepalive) = &mut self.keepalive else {
             return Poll::Pending;
         };
-        match ready!(pulse.poll(self.socket.get_ref().signs_of_life(), cx)) {
-            Beat::Ping => {
+        match ready!(keepalive.poll(self.socket.get_ref().signs_of_life(), cx)) {
+            KeepaliveAction::Ping => {
                 self.ping();
                 Poll::Ready(Ok(()))
             }
-            Beat::Dead(silence) => {
-                self.end = End::Silent;
+            KeepaliveAction::Dead(silence) => {
+                self.phase = ClosePhase::Silent;
                 Poll::Ready(Err(LinkError::Silent(silence)))
             }
         }
     }
 
     /// Tells the peer from time to time that we are there, while we do not read. Ready when a ping was queued.
-    fn poll_unread_pulse(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        let Some(pulse) = &mut self.pulse else { return Poll::Pending };
-        ready!(pulse.poll_unread(cx));
+    fn poll_unread_keepalive(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let Some(keepalive) = &mut self.keepalive else { return Poll::Pending };
+        ready!(keepalive.poll_unread(cx));
         self.ping();
         Poll::Ready(())
     }
 
     fn ping(&mut self) {
-        self.socket.get_mut().outbox_mut().rest();
+        self.socket.get_mut().writer_mut().rest();
         // A link that is closing takes no pings, and needs none: whoever closes it waits a bounded time.
         let _ = Pin::new(&mut self.socket).start_send(Message::ping(Bytes::new()));
     }
@@ -206,14 +207,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
     /// Writes all that is queued, and learns from how it went.
     fn poll_write_all(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), LinkError>> {
         let flushed = Pin::new(&mut self.socket).poll_flush(cx);
-        self.gather.note_write(flushed.is_ready());
+        self.batch.note_write(flushed.is_ready());
         match flushed {
             Poll::Ready(result) => {
                 self.unanswered = 0;
                 Poll::Ready(result.map_err(link_error))
             }
             // A peer that is gone takes nothing; what it was to be told is not worth waiting for.
-            Poll::Pending if matches!(self.end, End::Silent) || self.is_cut_off() => Poll::Ready(Ok(())),
+            Poll::Pending if matches!(self.phase, ClosePhase::Silent) || self.is_cut_off() => Poll::Ready(Ok(())),
             Poll::Pending => Poll::Pending,
         }
     }
@@ -225,7 +226,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
 
     /// Writes what can be written of what waits: the stack does so only for what is its own.
     fn write_some(&mut self, cx: &mut Context<'_>) -> Result<(), LinkError> {
-        if self.socket.get_ref().outbox().waiting() > 0
+        if self.socket.get_ref().writer().waiting() > 0
             && let Poll::Ready(Err(error)) = Pin::new(self.socket.get_mut()).poll_flush(cx)
         {
             return Err(error.into());
@@ -235,7 +236,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
 
     /// Reads what the peer still sends, and throws it away.
     fn poll_linger(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        let End::Lingering(timer) = &mut self.end else {
+        let ClosePhase::Lingering(timer) = &mut self.phase else {
             return Poll::Ready(());
         };
         let mut scratch = [0; 8 << 10];
@@ -282,7 +283,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> ReceiveMemory for WebSocket<S> {
     }
 
     fn poll_evicted(&mut self, cx: &mut Context<'_>) -> Poll<LinkError> {
-        while self.poll_unread_pulse(cx).is_ready() {
+        while self.poll_unread_keepalive(cx).is_ready() {
             let _ = Pin::new(&mut self.socket).poll_flush(cx);
         }
         // Who reads next hears what fails here.
@@ -309,7 +310,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Stream for WebSocket<S> {
     /// The stack answers pings by itself. A binary frame counts as text.
     fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let this = self.get_mut();
-        if matches!(this.end, End::Silent) {
+        if matches!(this.phase, ClosePhase::Silent) {
             return Poll::Ready(None);
         }
         this.socket.get_mut().release_last();
@@ -334,7 +335,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Sink<Transmit> for WebSocket<S> {
     /// a small message waits for little more than one write.
     fn poll_ready(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), LinkError>> {
         let this = self.get_mut();
-        if this.gather.has_room(this.socket.get_ref().outbox().waiting()) {
+        if this.batch.takes_more(this.socket.get_ref().writer().waiting()) {
             return Poll::Ready(Ok(()));
         }
         this.poll_write_all(cx)
@@ -356,8 +357,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Sink<Transmit> for WebSocket<S> {
         if this.is_closed {
             return Err(LinkError::Closed);
         }
-        this.gather.note_frame(bytes.len());
-        Ok(this.socket.get_mut().outbox_mut().push_text(bytes.parts().iter().cloned().collect())?)
+        this.batch.note_frame(bytes.len());
+        Ok(this.socket.get_mut().writer_mut().push_text(bytes.parts().iter().cloned().collect())?)
     }
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), LinkError>> {
@@ -368,7 +369,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Sink<Transmit> for WebSocket<S> {
     /// to wait for the peer's close is the caller's affair.
     fn poll_close(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), LinkError>> {
         let this = self.get_mut();
-        if matches!(this.end, End::Open) {
+        if matches!(this.phase, ClosePhase::Open) {
             this.write_some(cx)?;
             let closed = Pin::new(&mut this.socket).poll_close(cx);
             if closed.is_pending() && this.is_cut_off() {
@@ -376,7 +377,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Sink<Transmit> for WebSocket<S> {
             }
             ready!(closed).map_err(link_error)?;
             this.socket.get_mut().set_memory(None);
-            this.end = End::Lingering(Box::pin(tokio::time::sleep(LINGER)));
+            this.phase = ClosePhase::Lingering(Box::pin(tokio::time::sleep(LINGER)));
         }
         this.poll_linger(cx).map(Ok)
     }
@@ -396,8 +397,7 @@ fn link_error(error: Error) -> LinkError {
         Error::AlreadyClosed => LinkError::Closed,
         Error::Protocol(ProtocolError::InvalidUtf8) => LinkError::NotUtf8,
         Error::PayloadTooLong { len, max_len } => {
-            let wide = |len| u64::try_from(len).unwrap_or(u64::MAX);
-            LinkError::FrameTooLarge(Over { size: wide(len), limit: wide(max_len) })
+            LinkError::FrameTooLarge(Over { size: len64(len), limit: len64(max_len) })
         }
         other => LinkError::Protocol(other.to_string()),
     }

@@ -19,7 +19,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 
-use super::door::{Door, Place, Refused, target_without_token};
+use super::access::{AccessError, AccessPolicy, RequestContext, target_without_token};
 use crate::link::accept_for;
 use crate::log_limit::LogLimit;
 
@@ -31,13 +31,13 @@ const MAX_HEADERS: usize = 100;
 /// The body of an answer, of any sort.
 pub type BoxBody = http_body_util::combinators::BoxBody<Bytes, std::io::Error>;
 
-type Answer = Pin<Box<dyn Future<Output = Response<BoxBody>> + Send>>;
+type ResponseFuture = Pin<Box<dyn Future<Output = Response<BoxBody>> + Send>>;
 
 /// Serves requests that ask for no WebSocket, such as those for a page. They have called us by a name of ours and, if by
 /// a browser, from a page of ours; whether they need the token is for the pages to decide, with `is_admitted`. Among the
 /// extensions of a request is the [`Peer`].
 #[derive(Clone)]
-pub struct Pages(Arc<dyn Fn(Request<Incoming>, bool) -> Answer + Send + Sync>);
+pub struct Pages(Arc<dyn Fn(Request<Incoming>, bool) -> ResponseFuture + Send + Sync>);
 
 impl Pages {
     /// Answers by calling `serve(request, is_admitted)`.
@@ -62,8 +62,8 @@ pub struct Peer(pub IpAddr);
 
 /// What stands before all links of a listener.
 #[derive(Debug)]
-pub(super) struct Front {
-    pub(super) door: Door,
+pub(super) struct HttpServer {
+    pub(super) access: AccessPolicy,
     pub(super) path: Option<String>,
     pub(super) pages: Option<Pages>,
     pub(super) timeout: Duration,
@@ -93,22 +93,22 @@ pub(super) async fn serve<S>(
     stream: S,
     peer: SocketAddr,
     local: SocketAddr,
-    front: &Arc<Front>,
+    server: &Arc<HttpServer>,
 ) -> Result<Option<Upgraded<S>>, hyper::Error>
 where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
-    let place = Place { local, peer: peer.ip(), is_tls: front.is_tls };
+    let context = RequestContext { local, peer: peer.ip(), is_tls: server.is_tls };
     let admitted = Arc::new(Mutex::new(None));
     let service = service_fn(|request: Request<Incoming>| {
-        let (front, admitted) = (Arc::clone(front), Arc::clone(&admitted));
-        let answer = async move { Ok::<_, Infallible>(front.answer(request, place, &admitted).await) };
+        let (server, admitted) = (Arc::clone(server), Arc::clone(&admitted));
+        let answer = async move { Ok::<_, Infallible>(server.answer(request, context, &admitted).await) };
         Box::pin(answer) as Pin<Box<dyn Future<Output = _> + Send>>
     });
     let mut builder = http1::Builder::new();
     builder
         .timer(TokioTimer::new())
-        .header_read_timeout(front.timeout)
+        .header_read_timeout(server.timeout)
         .max_headers(MAX_HEADERS)
         .max_buf_size(MAX_HEAD_BYTES)
         // Without keep-alive the server would write `Connection: close` over the `Upgrade` of its own 101.
@@ -119,29 +119,29 @@ where
     let admitted = admitted.lock().unwrap_or_else(PoisonError::into_inner).take();
     if admitted.is_none() {
         // The answer is on its way; whether the client sees a clean end is its own affair.
-        let _ = tokio::time::timeout(front.timeout, io.shutdown()).await;
+        let _ = tokio::time::timeout(server.timeout, io.shutdown()).await;
     }
     Ok(admitted.map(|admitted| Upgraded { io, ahead, admitted }))
 }
 
-impl Front {
+impl HttpServer {
     async fn answer(
         &self,
         request: Request<Incoming>,
-        place: Place,
+        context: RequestContext,
         slot: &Mutex<Option<Admitted>>,
     ) -> Response<BoxBody> {
         let (head, body) = request.into_parts();
         if !asks_for_upgrade(&head) {
-            return self.page(Request::from_parts(head, body), &place).await;
+            return self.page(Request::from_parts(head, body), &context).await;
         }
-        let principal = match self.door.admit(&head, &place) {
+        let principal = match self.access.admit(&head, &context) {
             Ok(principal) => principal,
             Err(refused) => {
                 if let Some(permit) = self.log.permit(refused.name()) {
                     let (shown, left_out) = (refused.shown(&head), permit.left_out());
                     let (reason, hint) = (refused.name(), refused.hint());
-                    tracing::info!(peer = %place.peer, reason, shown, left_out, "a client was refused{hint}");
+                    tracing::info!(peer = %context.peer, reason, shown, left_out, "a client was refused{hint}");
                 }
                 tokio::time::sleep(refused.delay()).await;
                 return line(refused.status(), refused.text(&head));
@@ -150,7 +150,7 @@ impl Front {
         if self.path.as_ref().is_some_and(|path| head.uri.path() != path) {
             if let Some(permit) = self.log.permit("path") {
                 let (path, left_out) = (&self.path, permit.left_out());
-                tracing::info!(peer = %place.peer, path, left_out, "a client was refused: the WebSocket is at another path");
+                tracing::info!(peer = %context.peer, path, left_out, "a client was refused: the WebSocket is at another path");
             }
             return line(StatusCode::NOT_FOUND, "There is no WebSocket at this path.\n");
         }
@@ -166,17 +166,17 @@ impl Front {
         response
     }
 
-    async fn page(&self, request: Request<Incoming>, place: &Place) -> Response<BoxBody> {
+    async fn page(&self, request: Request<Incoming>, context: &RequestContext) -> Response<BoxBody> {
         let Some(pages) = &self.pages else {
             let mut response = line(StatusCode::UPGRADE_REQUIRED, "There is nothing here but a WebSocket.\n");
             response.headers_mut().insert(header::UPGRADE, HeaderValue::from_static("websocket"));
             return response;
         };
         let (mut head, body) = request.into_parts();
-        head.extensions.insert(Peer(place.peer));
-        let is_admitted = match self.door.admit(&head, place) {
+        head.extensions.insert(Peer(context.peer));
+        let is_admitted = match self.access.admit(&head, context) {
             Ok(_) => true,
-            Err(refused @ (Refused::Host | Refused::Origin)) => {
+            Err(refused @ (AccessError::Host | AccessError::Origin)) => {
                 return line(refused.status(), refused.text(&head));
             }
             Err(refused) => {

@@ -7,13 +7,13 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 /// Mistakes that cost nothing.
-const FREE: u32 = 4;
+const FREE_MISTAKES: u32 = 4;
 /// What the first mistake beyond those costs; each further one costs twice as much.
-const FIRST: Duration = Duration::from_millis(100);
+const FIRST_DELAY: Duration = Duration::from_millis(100);
 /// The most that one costs. Less than a handshake may take, so that the answer still comes.
-const MOST: Duration = Duration::from_secs(5);
+const MAX_DELAY: Duration = Duration::from_secs(5);
 /// After so long without a mistake, all is forgotten.
-const MEMORY: Duration = Duration::from_secs(60);
+const FORGET_AFTER: Duration = Duration::from_secs(60);
 /// Addresses that are remembered. Past it, the one that has been quiet the longest is forgotten.
 const MAX_ADDRESSES: usize = 1024;
 
@@ -31,7 +31,7 @@ impl Throttle {
     /// Notes a wrong token; says how long its answer must wait. A right token never waits, whoever else guesses from the
     /// same address.
     pub(super) fn note_mistake(&mut self, from: IpAddr, now: Instant) -> Duration {
-        self.0.retain(|_, mistakes| now.saturating_duration_since(mistakes.last) < MEMORY);
+        self.0.retain(|_, mistakes| now.saturating_duration_since(mistakes.last) < FORGET_AFTER);
         let from = one_household(from);
         if self.0.len() >= MAX_ADDRESSES && !self.0.contains_key(&from) {
             let quietest = self.0.iter().min_by_key(|(_, mistakes)| mistakes.last).map(|(address, _)| *address);
@@ -40,9 +40,9 @@ impl Throttle {
         let mistakes = self.0.entry(from).or_insert(Mistakes { count: 0, last: now });
         mistakes.count = mistakes.count.saturating_add(1);
         mistakes.last = now;
-        match mistakes.count.checked_sub(FREE + 1) {
+        match mistakes.count.checked_sub(FREE_MISTAKES + 1) {
             None => Duration::ZERO,
-            Some(beyond) => FIRST.saturating_mul(2u32.saturating_pow(beyond)).min(MOST),
+            Some(beyond) => FIRST_DELAY.saturating_mul(2u32.saturating_pow(beyond)).min(MAX_DELAY),
         }
     }
 }
@@ -68,7 +68,7 @@ mod tests {
         assert!(delays.is_sorted());
         assert_eq!(delays.pop(), Some(5000));
         assert_eq!(throttle.note_mistake("10.0.0.2".parse().unwrap(), now), Duration::ZERO);
-        assert_eq!(throttle.note_mistake(from, now + MEMORY), Duration::ZERO);
+        assert_eq!(throttle.note_mistake(from, now + FORGET_AFTER), Duration::ZERO);
     }
 
     #[tokio::test]

@@ -10,10 +10,10 @@ use breakbulk_proto::{Budget, Capacity, Limits, Transmit};
 
 use super::*;
 use crate::dialect::{AnyMachine, Dialect};
-use crate::link::{Arrival, LinkError, LinkStatus, Memory, ReceiveMemory, pair};
+use crate::link::{Arrival, InProcessLink, LinkError, LinkStatus, ReceiveMemory, pair};
 
 /// Messages pass as they are, on a link with room for one frame each way.
-fn open(max_unsent: u64) -> (Port, Memory) {
+fn open(max_unsent: u64) -> (Port, InProcessLink) {
     let (near, far) = pair(&Capacity::of(1000), 1);
     (Port::drive(near, machine(), max_unsent), far)
 }
@@ -31,7 +31,7 @@ fn frame(n: usize) -> Transmit {
     Transmit::Frame { tag: Default::default(), bytes: request(n).into(), meta: Default::default() }
 }
 
-async fn arrived(far: &mut Memory) -> Option<Bytes> {
+async fn arrived(far: &mut InProcessLink) -> Option<Bytes> {
     match far.next().await {
         Some(Ok(Arrival::Frame { bytes, .. })) => Some(bytes),
         _ => None,
@@ -152,7 +152,7 @@ async fn an_application_that_waits_to_send_hears_of_the_end_and_can_still_read_w
 }
 
 /// A link on which the peer says with a frame that it sends nothing more.
-struct HalfOpen(Memory);
+struct HalfOpen(InProcessLink);
 
 impl Link for HalfOpen {
     fn capacity(&self) -> Capacity {

@@ -8,8 +8,8 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::dial::ProxyChoice;
-use crate::listen::{Accepted, Door, ListenConfig, Listener};
-use crate::{Address, BoxLink, DialError, Dialer, Way};
+use crate::listen::{Accepted, AccessPolicy, ListenConfig, Listener};
+use crate::{Address, BoxLink, DialError, Dialer, Transport};
 
 const SOON: Duration = Duration::from_secs(20);
 
@@ -45,16 +45,16 @@ impl Authority {
 
 /// A client that trusts so much dials a server that shows so much.
 async fn meet(client: ClientTls, server: ServerTls) -> Result<(BoxLink, Accepted), DialError> {
-    let mut config = ListenConfig::new("127.0.0.1:0".parse().unwrap(), Door::open());
+    let mut config = ListenConfig::new("127.0.0.1:0".parse().unwrap(), AccessPolicy::open());
     config.tls = Some(server);
     let mut listener = Listener::bind(config).await.unwrap();
-    let way = Way::WebSocket {
+    let transport = Transport::WebSocket {
         tls: true,
         host: "localhost".into(),
         port: listener.local_address().port(),
         target: "/".into(),
     };
-    let address = Address { way, dialect: None, cap: None, preset: None, token: None };
+    let address = Address { transport, dialect: None, cap: None, preset: None, token: None };
     let dialer = Dialer { tls: client, proxy: ProxyChoice::Never, timeout: SOON, ..Dialer::default() };
     let accepting = tokio::spawn(async move { listener.accept().await });
     let link = dialer.dial(&address).await.inspect_err(|_| accepting.abort())?;
@@ -127,28 +127,29 @@ async fn a_server_can_ask_who_its_clients_are() {
 async fn a_client_that_stalls_in_its_tls_holds_up_nobody_and_is_dropped() {
     let server = self_signed();
     let trust = Trust::Pinned(server.fingerprint());
-    let mut config = ListenConfig::new("127.0.0.1:0".parse().unwrap(), Door::open());
+    let mut config = ListenConfig::new("127.0.0.1:0".parse().unwrap(), AccessPolicy::open());
     (config.tls, config.handshake_timeout) = (Some(server), Duration::from_millis(500));
     let mut listener = Listener::bind(config).await.unwrap();
     let at = listener.local_address();
     tokio::spawn(async move { while !listener.accept().await.target.is_empty() {} });
     let mut stalled = tokio::net::TcpStream::connect(at).await.unwrap();
-    let way = Way::WebSocket { tls: true, host: "localhost".into(), port: at.port(), target: "/".into() };
+    let transport = Transport::WebSocket { tls: true, host: "localhost".into(), port: at.port(), target: "/".into() };
     let dialer = Dialer { tls: trusting(trust), proxy: ProxyChoice::Never, timeout: SOON, ..Dialer::default() };
-    assert!(dialer.dial(&Address { way, dialect: None, cap: None, preset: None, token: None }).await.is_ok());
+    assert!(dialer.dial(&Address { transport, dialect: None, cap: None, preset: None, token: None }).await.is_ok());
     let end = tokio::time::timeout(SOON, tokio::io::AsyncReadExt::read(&mut stalled, &mut [0])).await;
     assert!(matches!(end.expect("it is dropped"), Ok(0) | Err(_)));
 }
 
 #[tokio::test]
 async fn a_server_without_tls_is_found_out() {
-    let mut listener = Listener::bind(ListenConfig::new("127.0.0.1:0".parse().unwrap(), Door::open())).await.unwrap();
+    let mut listener =
+        Listener::bind(ListenConfig::new("127.0.0.1:0".parse().unwrap(), AccessPolicy::open())).await.unwrap();
     let port = listener.local_address().port();
     tokio::spawn(async move { listener.accept().await });
-    let way = Way::WebSocket { tls: true, host: "127.0.0.1".into(), port, target: "/".into() };
+    let transport = Transport::WebSocket { tls: true, host: "127.0.0.1".into(), port, target: "/".into() };
     let dialer = Dialer { proxy: ProxyChoice::Never, timeout: SOON, ..Dialer::default() };
     let error = dialer
-        .dial(&Address { way, dialect: None, cap: None, preset: None, token: None })
+        .dial(&Address { transport, dialect: None, cap: None, preset: None, token: None })
         .await
         .map(|_| ())
         .unwrap_err();

@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use breakbulk::client::{Client, Config, Event, RequestError, State};
-use breakbulk::{Address, Dialer, Door, ListenConfig, Listener};
+use breakbulk::{AccessPolicy, Address, Dialer, ListenConfig, Listener};
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
 use super::host::{CAP, limits};
 use super::line::{Line, live, next, pick, seqs, state};
-use super::{CHAT, LARGE, TERMINAL, turn};
+use super::{CHAT, LARGE_BYTES, TERMINAL, turn};
 
 #[tokio::test(start_paused = true)]
 async fn live_actions_come_in_order_after_the_snapshots() {
@@ -35,7 +35,7 @@ async fn an_action_cut_in_the_middle_is_replayed_and_each_is_seen_once() {
     let (client, mut events) = line.client(&[CHAT, TERMINAL]);
     live(&client).await;
     line.host.publish(TERMINAL, "before");
-    line.host.publish(CHAT, &"y".repeat(LARGE));
+    line.host.publish(CHAT, &"y".repeat(LARGE_BYTES));
     // They pass the large one, are delivered past the cursor, and are replayed: but not delivered again.
     (0..20).for_each(|_| line.host.publish(TERMINAL, "beside"));
     let mut seen = Vec::new();
@@ -45,7 +45,7 @@ async fn an_action_cut_in_the_middle_is_replayed_and_each_is_seen_once() {
             _ => None,
         })
         .await;
-        assert_eq!(len > LARGE, seq == 2);
+        assert_eq!(len > LARGE_BYTES, seq == 2);
         seen.push(seq);
     }
     assert_eq!(line.dials(), 2);
@@ -84,7 +84,7 @@ async fn a_message_that_never_ends_makes_the_client_come_back_for_it() {
     line.cuts.lock().unwrap().push_back(150);
     let (client, mut events) = line.client(&[CHAT, TERMINAL]);
     live(&client).await;
-    line.host.publish(CHAT, &"y".repeat(LARGE));
+    line.host.publish(CHAT, &"y".repeat(LARGE_BYTES));
     line.host.publish(TERMINAL, "beside");
     let mut seen = seqs(&mut events, 2).await;
     seen.sort_unstable();
@@ -215,14 +215,14 @@ async fn what_was_negotiated_outlives_the_connection() {
         line.host.cut();
         state(&client, |state| *state != State::Live).await;
         live(&client).await;
-        line.host.publish(CHAT, &"y".repeat(LARGE));
-        client.dispatch(CHAT, turn("large", LARGE)).await.unwrap();
+        line.host.publish(CHAT, &"y".repeat(LARGE_BYTES));
+        client.dispatch(CHAT, turn("large", LARGE_BYTES)).await.unwrap();
         for _ in 0..2 {
             let len = pick(&mut events, |event| match event {
                 Event::Action { envelope, .. } => Some(envelope.len()),
                 _ => None,
             });
-            assert!(len.await > LARGE, "round {round}");
+            assert!(len.await > LARGE_BYTES, "round {round}");
         }
     }
     assert_eq!(line.host.counts()["reconnect"], 2);
@@ -232,7 +232,7 @@ async fn what_was_negotiated_outlives_the_connection() {
 #[tokio::test]
 async fn it_comes_back_over_a_real_websocket_too() {
     let line = Line::default();
-    let mut listen = ListenConfig::new("127.0.0.1:0".parse().unwrap(), Door::open());
+    let mut listen = ListenConfig::new("127.0.0.1:0".parse().unwrap(), AccessPolicy::open());
     (listen.link.cap, listen.link.max_frame_bytes) = (CAP, CAP);
     let mut listener = Listener::bind(listen).await.unwrap();
     let address: Address = format!("ws://{}?cap={CAP}", listener.local_address()).parse().unwrap();
@@ -254,8 +254,8 @@ async fn it_comes_back_over_a_real_websocket_too() {
     assert_eq!(seqs(&mut events, 1).await, [1]);
     line.host.close(1012);
     state(&client, |state| *state != State::Live).await;
-    line.host.publish(CHAT, &"y".repeat(LARGE));
-    client.dispatch(CHAT, turn("large", LARGE)).await.unwrap();
+    line.host.publish(CHAT, &"y".repeat(LARGE_BYTES));
+    client.dispatch(CHAT, turn("large", LARGE_BYTES)).await.unwrap();
     assert_eq!(seqs(&mut events, 2).await, [2, 3]);
     client.close().await;
     assert_eq!(line.host.turns(), ["large"]);

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 
 use breakbulk::client::{Client, Config, ConnectError, Event, Events, State};
-use breakbulk::link::{self, Memory};
+use breakbulk::link::{self, InProcessLink};
 use breakbulk::{Arrival, Link, LinkError, LinkStatus, ReceiveMemory};
 use breakbulk_proto::{Capacity, CloseReason, Tag, Transmit};
 use futures_core::Stream;
@@ -78,12 +78,12 @@ impl Line {
 }
 
 /// Carries frames between two links, so many bytes a second each way.
-async fn slow(one: Memory, other: Memory, rate: u32) {
+async fn slow(one: InProcessLink, other: InProcessLink, rate: u32) {
     let ((to_one, from_one), (to_other, from_other)) = (one.split(), other.split());
     tokio::join!(pass(from_one, to_other, rate), pass(from_other, to_one, rate));
 }
 
-async fn pass(mut from: SplitStream<Memory>, mut to: SplitSink<Memory, Transmit>, rate: u32) {
+async fn pass(mut from: SplitStream<InProcessLink>, mut to: SplitSink<InProcessLink, Transmit>, rate: u32) {
     while let Some(Ok(arrival)) = from.next().await {
         let transmit = match arrival {
             Arrival::Frame { bytes, meta } => {
@@ -134,13 +134,13 @@ pub(crate) async fn state(client: &Client, is: impl FnMut(&State) -> bool) -> St
 
 /// A link that breaks after so many frames, in both directions together.
 pub(crate) struct Breaking {
-    link: Option<Memory>,
+    link: Option<InProcessLink>,
     left: u64,
     silent: bool,
 }
 
 impl Breaking {
-    fn spend(&mut self) -> Result<&mut Memory, LinkError> {
+    fn spend(&mut self) -> Result<&mut InProcessLink, LinkError> {
         match self.left.checked_sub(1) {
             Some(left) => self.left = left,
             None if self.silent => {}
@@ -149,7 +149,7 @@ impl Breaking {
         self.get()
     }
 
-    fn get(&mut self) -> Result<&mut Memory, LinkError> {
+    fn get(&mut self) -> Result<&mut InProcessLink, LinkError> {
         self.link.as_mut().ok_or(LinkError::Protocol("cut".into()))
     }
 }

@@ -14,7 +14,7 @@ use serde_json::json;
 const CHAT: &str = "ahp-chat:/1";
 const TERMINAL: &str = "ahp-terminal:/1";
 /// More than one frame of the official transport takes, and 350 frames here.
-const LARGE: usize = 17_000_000;
+const LARGE_BYTES: usize = 17_000_000;
 
 fn turn(id: &str, len: usize) -> Message {
     json!({ "type": "chat/turnStarted", "turnId": id, "message": { "text": "x".repeat(len) } }).to_string().into()

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use breakbulk::client::{Client, Event, State, Why};
+use breakbulk::client::{Client, Event, LossReason, State};
 use breakbulk_proto::{Message, SendError};
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep, timeout};
@@ -143,7 +143,7 @@ async fn without_resending_what_is_in_doubt_is_reported_lost() {
     let (client, mut events) = line.client_with(&[CHAT], |config| config.resend = false);
     in_doubt(&line, &client, false).await;
     let lost = pick(&mut events, |event| if let Event::Lost(lost) = event { Some(lost) } else { None }).await;
-    assert_eq!((lost.client_seq, lost.why, lost.action), (1, Why::Unknown, turn("doubt", 10)));
+    assert_eq!((lost.client_seq, lost.why, lost.action), (1, LossReason::Unknown, turn("doubt", 10)));
     live(&client).await;
     assert!(line.host.turns().is_empty());
 }
@@ -179,7 +179,11 @@ async fn an_action_that_is_too_large_is_reported_and_does_not_come_again() {
     client.dispatch(CHAT, turn("too large", 40 << 20)).await.unwrap();
     client.dispatch(CHAT, turn("small", 10)).await.unwrap();
     let lost = pick(&mut events, |event| if let Event::Lost(lost) = event { Some(lost) } else { None }).await;
-    assert!(lost.client_seq == 1 && matches!(lost.why, Why::Unsendable(SendError::TooLarge(_))), "{:?}", lost.why);
+    assert!(
+        lost.client_seq == 1 && matches!(lost.why, LossReason::Unsendable(SendError::TooLarge(_))),
+        "{:?}",
+        lost.why
+    );
     assert_eq!(seqs(&mut events, 1).await, [1]);
     assert_eq!((line.host.turns(), line.dials()), (vec!["small".to_owned()], 1));
 }
@@ -191,7 +195,7 @@ async fn an_action_over_which_the_host_closes_with_1009_is_given_up() {
     let (client, mut events) = line.client(&[CHAT]);
     client.dispatch(CHAT, turn("poison", 10)).await.unwrap();
     let lost = pick(&mut events, |event| if let Event::Lost(lost) = event { Some(lost) } else { None }).await;
-    assert_eq!((lost.client_seq, lost.why), (1, Why::TooBigForHost));
+    assert_eq!((lost.client_seq, lost.why), (1, LossReason::TooBigForHost));
     live(&client).await;
     assert_eq!(line.host.counts()["dispatchAction"], 3);
 }
@@ -224,10 +228,10 @@ async fn a_cancel_and_answers_pass_a_slow_upload_and_a_prompt_does_not() {
     client.dispatch_free(TERMINAL, json!({ "type": "terminal/input", "data": "^C" }).to_string()).await.unwrap();
     line.host.send(&json!({ "jsonrpc": "2.0", "id": "q", "method": "resourceRead", "params": {} }));
     let answer = pick(&mut events, |event| match event {
-        Event::Request { answer, .. } => Some(answer),
+        Event::Request { responder, .. } => Some(responder),
         _ => None,
     });
-    answer.await.give("{}").await.unwrap();
+    answer.await.respond("{}").await.unwrap();
     line.host.until(|state| state.answers.len() == 1).await;
     // The upload takes 20 s at this rate.
     assert!(began.elapsed() < Duration::from_secs(2), "{:?}", began.elapsed());

@@ -85,15 +85,15 @@ async fn the_host_can_ask_and_each_request_gets_one_answer() {
     while answers.len() < 3 {
         answers.push(
             pick(&mut events, |event| match event {
-                Event::Request { method, answer, .. } if method == "resourceRead" => Some(answer),
+                Event::Request { method, responder, .. } if method == "resourceRead" => Some(responder),
                 _ => None,
             })
             .await,
         );
     }
     drop(answers.pop());
-    answers.pop().unwrap().refuse(-32008, "no such file");
-    answers.pop().unwrap().give(format!("\"{}\"", "x".repeat(1_000_000))).await.unwrap();
+    answers.pop().unwrap().reject(-32008, "no such file");
+    answers.pop().unwrap().respond(format!("\"{}\"", "x".repeat(1_000_000))).await.unwrap();
     line.host.until(|state| state.answers.len() == 3).await;
     let answers = line.host.lock().answers.clone();
     let of = |id: &str| answers.iter().find(|answer| answer["id"] == id).unwrap();
@@ -108,12 +108,13 @@ async fn an_answer_to_an_earlier_connection_goes_nowhere() {
     let (client, mut events) = line.client(&[]);
     live(&client).await;
     line.host.send(&json!({ "jsonrpc": "2.0", "id": 1, "method": "resourceRead", "params": {} }));
-    let answer = pick(&mut events, |event| if let Event::Request { answer, .. } = event { Some(answer) } else { None });
+    let answer =
+        pick(&mut events, |event| if let Event::Request { responder, .. } = event { Some(responder) } else { None });
     let answer = answer.await;
     line.host.cut();
     state(&client, |state| *state != State::Live).await;
     live(&client).await;
-    answer.give("{}").await.unwrap();
+    answer.respond("{}").await.unwrap();
     client.request("echo", "{}").await.unwrap();
     assert!(line.host.lock().answers.is_empty());
 }

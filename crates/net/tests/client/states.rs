@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use breakbulk::client::{Client, Config, ConnectError, DispatchError, Event, Reason, RequestError, State, Why};
-use breakbulk::link::Memory;
+use breakbulk::client::{Client, Config, ConnectError, DispatchError, Event, LossReason, Reason, RequestError, State};
+use breakbulk::link::InProcessLink;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::line::{Line, SOON, live, next, state};
@@ -58,7 +58,7 @@ async fn waits(seed: u64, count: usize) -> Vec<Duration> {
     let (told, mut heard) = tokio::sync::mpsc::unbounded_channel();
     let connect = move || {
         told.send(Instant::now()).unwrap();
-        async { Err::<Memory, _>(ConnectError::again("nobody there")) }
+        async { Err::<InProcessLink, _>(ConnectError::again("nobody there")) }
     };
     let mut config = Config::new("me");
     config.seed = Some(seed);
@@ -115,7 +115,7 @@ async fn some_ends_are_for_good_and_the_rest_are_not() {
         state(&client, |state| *state != State::Live).await;
         live(&client).await;
     }
-    let refused = || async { Err::<Memory, _>(ConnectError::never("HTTP 401")) };
+    let refused = || async { Err::<InProcessLink, _>(ConnectError::never("HTTP 401")) };
     let (client, mut events) = Client::start(refused, Config::new("me"));
     let closed = state(&client, |state| matches!(state, State::Closed(_))).await;
     assert_eq!(closed, State::Closed(Reason::Refused("HTTP 401".into())));
@@ -159,12 +159,12 @@ async fn a_close_lets_go_what_was_asked_before_it() {
 
 #[tokio::test(start_paused = true)]
 async fn a_close_without_a_connection_reports_what_was_dispatched() {
-    let nobody = || async { Err::<Memory, _>(ConnectError::again("nobody there")) };
+    let nobody = || async { Err::<InProcessLink, _>(ConnectError::again("nobody there")) };
     let (client, mut events) = Client::start(nobody, Config::new("me"));
     client.dispatch(CHAT, turn("a", 10)).await.unwrap();
     client.close().await;
     let Event::Lost(lost) = next(&mut events).await else { panic!() };
-    assert_eq!((lost.client_seq, lost.why), (1, Why::Closed));
+    assert_eq!((lost.client_seq, lost.why), (1, LossReason::Closed));
     assert!(events.next().await.is_none());
 }
 

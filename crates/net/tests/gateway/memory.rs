@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use breakbulk::gateway::Gateway;
-use breakbulk::link::{self, Lines, Memory, WebSocket, WebSocketConfig};
+use breakbulk::link::{self, InProcessLink, Lines, WebSocket, WebSocketConfig};
 use breakbulk::{Arrival, Dialect, Link, Setup};
 use breakbulk_proto::ahp::Role;
 use breakbulk_proto::{BudgetConfig, Capacity, Event, Limits, LimitsConfig, Message, Meta, Tag, Transmit};
@@ -297,7 +297,7 @@ async fn nor_do_they_where_segments_need_memory_of_their_own() {
 }
 
 /// A client behind a gateway, whose host knows that the gateway takes segments; both ends as they are.
-async fn segmented(gateway: &Arc<Gateway>) -> (Memory, WebSocket<DuplexStream>) {
+async fn segmented(gateway: &Arc<Gateway>) -> (InProcessLink, WebSocket<DuplexStream>) {
     const CHUNKING: &str =
         r#""capabilities":{"chunking":{"maxIncomingFrameBytes":300000,"maxIncomingMessageBytes":1000000}}"#;
     let config = WebSocketConfig { keepalive: None, ..WebSocketConfig::default() };

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use breakbulk::gateway::Gateway;
-use breakbulk::link::{self, Memory, WebSocket, WebSocketConfig};
+use breakbulk::link::{self, InProcessLink, WebSocket, WebSocketConfig};
 use breakbulk::{Arrival, Dialect, Setup};
 use breakbulk_proto::ahp::Role;
 use breakbulk_proto::{BudgetConfig, Capacity, Limits, LimitsConfig, Meta, Tag, Transmit};
@@ -37,7 +37,7 @@ fn gateway() -> Arc<Gateway> {
 }
 
 /// A client that has introduced itself and reads nothing, and its host, which knows what the gateway takes.
-async fn guest(gateway: &Arc<Gateway>, principal: &'static str) -> (DuplexStream, Memory) {
+async fn guest(gateway: &Arc<Gateway>, principal: &'static str) -> (DuplexStream, InProcessLink) {
     let (mut client, near) = duplex(64 << 10);
     let config = WebSocketConfig { keepalive: None, ..WebSocketConfig::default() };
     let (far, mut host) = link::pair(&Capacity::of(3 * MB as u64), 1);
@@ -49,7 +49,7 @@ async fn guest(gateway: &Arc<Gateway>, principal: &'static str) -> (DuplexStream
     (client, host)
 }
 
-async fn say(host: &mut Memory, text: String) {
+async fn say(host: &mut InProcessLink, text: String) {
     host.send(Transmit::Frame { bytes: text.into(), tag: Tag::default(), meta: Meta::default() }).await.unwrap();
 }
 

@@ -7,7 +7,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use breakbulk::gateway::Gateway;
-use breakbulk::link::{self, Memory};
+use breakbulk::link::{self, InProcessLink};
 use breakbulk::{Arrival, Link, LinkError, LinkStatus, ReceiveMemory};
 use breakbulk_proto::ahp::Role;
 use breakbulk_proto::{BudgetConfig, Capacity, CloseReason, Limits, Message, Transmit};
@@ -38,7 +38,7 @@ enum Trap {
 
 /// A link with a trap in it.
 struct Trapped {
-    link: Memory,
+    link: InProcessLink,
     trap: Trap,
     frames: usize,
     bytes: usize,
@@ -48,7 +48,7 @@ struct Trapped {
 }
 
 impl Trapped {
-    fn new(link: Memory, trap: Trap) -> Self {
+    fn new(link: InProcessLink, trap: Trap) -> Self {
         Self { link, trap, frames: 0, bytes: 0, sprung: false, timer: Box::pin(tokio::time::sleep(Duration::ZERO)) }
     }
 }

@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use breakbulk::gateway::{End, Ended, Gateway};
-use breakbulk::link::{self, Memory};
+use breakbulk::link::{self, InProcessLink};
 use breakbulk::{AnyMachine, Arrival, Dialect, Driver, Link, LinkError, LinkStatus, ReceiveMemory, Setup};
 use breakbulk_proto::ahp::Role;
 use breakbulk_proto::{
@@ -53,7 +53,7 @@ pub(crate) fn plain_gateway(limits: Limits, budget: BudgetConfig) -> Arc<Gateway
 }
 
 /// An application on a plain link.
-pub(crate) struct App<L = Memory> {
+pub(crate) struct App<L = InProcessLink> {
     pub(crate) driver: Driver<L, AnyMachine>,
     tickets: u64,
 }
@@ -168,7 +168,7 @@ impl World {
 }
 
 /// Carries frames one way, so many bytes a second.
-async fn pass(mut from: SplitStream<Memory>, mut to: SplitSink<Memory, Transmit>, rate: u32) {
+async fn pass(mut from: SplitStream<InProcessLink>, mut to: SplitSink<InProcessLink, Transmit>, rate: u32) {
     while let Some(Ok(arrival)) = from.next().await {
         if let Arrival::Frame { bytes, meta } = arrival {
             tokio::time::sleep(Duration::from_secs(bytes.len() as u64) / rate).await;

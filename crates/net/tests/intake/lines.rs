@@ -16,7 +16,7 @@ use super::{MB, MOMENT, SOON, arrives, assert_goes, assert_goes_untaken, budget,
 
 /// The longest frame, and what the longest line takes up.
 const LONGEST: usize = 4 * MB;
-const MOST: u64 = LONGEST as u64 + 2;
+const MAX_LINE_BYTES: u64 = LONGEST as u64 + 2;
 /// What a line of more than 64 KiB takes up at first.
 const USUAL: u64 = 1 << 20;
 
@@ -53,10 +53,10 @@ async fn a_long_line_is_charged_in_two_steps_until_its_end() {
     write(&mut link, &mut peer, 70_000).await;
     assert_eq!(budget.held(), USUAL);
     write(&mut link, &mut peer, MB).await;
-    assert_eq!((budget.held(), link.status().waits_for_memory), (MOST, false));
+    assert_eq!((budget.held(), link.status().waits_for_memory), (MAX_LINE_BYTES, false));
     peer.write_all(b"\n{}\n").await.unwrap();
     assert!(link.next().await.is_some_and(|arrival| arrival.is_ok()));
-    assert_eq!(budget.held(), MOST, "until somebody else pays for it");
+    assert_eq!(budget.held(), MAX_LINE_BYTES, "until somebody else pays for it");
     link.release_last();
     assert_eq!(budget.held(), 0);
     assert_eq!(arrives(&mut link).await, 2);
@@ -77,7 +77,7 @@ async fn a_line_that_is_too_long_is_refused_and_gives_its_room_back() {
     let budget = budget(9 * MB, 9 * MB);
     let (mut link, mut peer) = link(&budget, "one");
     write(&mut link, &mut peer, LONGEST).await;
-    assert_eq!(budget.held(), MOST);
+    assert_eq!(budget.held(), MAX_LINE_BYTES);
     peer.write_all(b"xx").await.unwrap();
     let refused = link.next().await.unwrap().unwrap_err();
     assert!(matches!(refused, LinkError::FrameTooLarge(over) if over.limit == LONGEST as u64), "{refused}");
@@ -92,7 +92,7 @@ async fn a_line_that_began_before_anybody_asked_is_charged_too() {
     write(&mut link, &mut peer, 2 * MB).await;
     link.set_intake(intake(&budget, "one"));
     nothing_arrives(&mut link).await;
-    assert_eq!(budget.held(), MOST);
+    assert_eq!(budget.held(), MAX_LINE_BYTES);
 }
 
 #[tokio::test]
@@ -105,7 +105,7 @@ async fn without_room_a_line_waits_where_it_is_and_comes_when_there_is_room() {
         two.write_all(b"\n").await.unwrap();
     });
     nothing_arrives(&mut second).await;
-    assert_eq!(budget.held(), MOST, "that it could grow is not sure, so it does not begin");
+    assert_eq!(budget.held(), MAX_LINE_BYTES, "that it could grow is not sure, so it does not begin");
     assert!(second.status().waits_for_memory && !first.status().waits_for_memory && !writes.is_finished());
     // A short one of somebody else's passes all the while.
     let (mut third, mut three) = link(&budget, "p");
@@ -152,7 +152,7 @@ async fn a_line_that_stands_still_goes_when_others_need_its_room() {
     write(&mut busy, &mut two, 100_000).await;
     write(&mut idle, &mut one, 100_000).await;
     write(&mut idle, &mut one, MB).await;
-    assert_eq!(budget.held(), MOST + USUAL);
+    assert_eq!(budget.held(), MAX_LINE_BYTES + USUAL);
     tokio::time::sleep(Duration::from_secs(20)).await;
     let writes = tokio::spawn(async move {
         two.write_all(&vec![b'x'; 2 * MB]).await.unwrap();
@@ -176,7 +176,7 @@ async fn so_does_one_that_nobody_reads_at_the_moment() {
         one.write_all(&vec![b' '; 2 * MB]).await.unwrap();
         one
     });
-    stalls(&mut driver, &budget, MOST).await;
+    stalls(&mut driver, &budget, MAX_LINE_BYTES).await;
     let busy = async {
         let line = [&vec![b'x'; 2 * MB][..], b"\n"].concat();
         tokio::join!(two.write_all(&line), arrives(&mut busy)).1

@@ -9,13 +9,13 @@ use ahp::{Client, ClientConfig, SubscriptionEvent, TransportError};
 use ahp_types::actions::ActionEnvelope;
 use breakbulk::ahp::{Ended, Negotiated, Segmented};
 use breakbulk::link::{self, Link};
-use breakbulk::{Dialect, Door, ListenConfig, Listener, Setup};
+use breakbulk::{AccessPolicy, Dialect, ListenConfig, Listener, Setup};
 use breakbulk_proto::ahp::Role;
 use breakbulk_proto::{Budget, Capacity, Limits};
 
 use super::driver::{self, Line};
 use super::host::Host;
-use super::watched::Tape;
+use super::recorded_link::Tape;
 
 /// One host, one client, and what is between them. Cloning shares it.
 #[derive(Clone)]
@@ -76,7 +76,7 @@ impl World {
 
     /// Listens on loopback, and serves whoever comes, one after the other. The URL to connect to.
     pub(crate) async fn listen(&self) -> String {
-        let mut config = ListenConfig::new(([127, 0, 0, 1], 0).into(), Door::open());
+        let mut config = ListenConfig::new(([127, 0, 0, 1], 0).into(), AccessPolicy::open());
         config.link.cap = self.cap;
         let mut listener = Listener::bind(config).await.unwrap();
         let url = format!("ws://{}/", listener.local_address());

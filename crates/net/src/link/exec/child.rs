@@ -10,7 +10,7 @@ use tracing::info;
 use super::process::{self, Process};
 use super::{Exec, ExecConfig, ExecError, Exit, Pipes};
 
-/// A child process from which links can be taken, one after the other. Dropping it ends the child, once its link is
+/// A child process from which links can be queue, one after the other. Dropping it ends the child, once its link is
 /// dropped too.
 ///
 /// Each link begins at a line of its own, both ways: what one has accepted is written whole before what the next sends, and
@@ -22,8 +22,8 @@ use super::{Exec, ExecConfig, ExecError, Exit, Pipes};
 pub struct Child {
     /// Who has the child, or is next.
     turn: Arc<Semaphore>,
-    takers: mpsc::Sender<Taker>,
-    current: Arc<Current>,
+    requests: mpsc::Sender<LinkRequest>,
+    current: Arc<ProcessSlot>,
 }
 
 /// What becomes of a child that outlives its links when the link that has this lease is dropped. Cloning shares it.
@@ -47,7 +47,7 @@ impl Lease {
 }
 
 /// Somebody whose turn it is.
-struct Taker {
+struct LinkRequest {
     link: oneshot::Sender<Result<Exec, ExecError>>,
     /// Given back when the next one can have the child.
     turn: OwnedSemaphorePermit,
@@ -63,11 +63,13 @@ impl Child {
     /// Outside of a tokio runtime with IO and time.
     pub fn spawn(config: &ExecConfig) -> Result<Self, ExecError> {
         let (process, pipes) = process::spawn(config)?;
-        let (takers, taken) = mpsc::channel(1);
-        let current =
-            Arc::new(Current { config: config.clone(), running: Mutex::new(Running { process, ends: false }) });
-        tokio::spawn(keep(pipes, Arc::clone(&current), taken));
-        Ok(Self { turn: Arc::new(Semaphore::new(1)), takers, current })
+        let (requests, queue) = mpsc::channel(1);
+        let current = Arc::new(ProcessSlot {
+            config: config.clone(),
+            running: Mutex::new(RunningProcess { process, ends: false }),
+        });
+        tokio::spawn(lend_in_turn(pipes, Arc::clone(&current), queue));
+        Ok(Self { turn: Arc::new(Semaphore::new(1)), requests, current })
     }
 
     /// A link to it, as soon as the one before is dropped. Who has to wait for that is logged. Cancel-safe.
@@ -84,9 +86,9 @@ impl Child {
                 turn.acquire_owned().await
             }
         };
-        let (taker, link) = oneshot::channel();
+        let (answer, link) = oneshot::channel();
         if let Ok(turn) = turn
-            && self.takers.send(Taker { link: taker, turn }).await.is_ok()
+            && self.requests.send(LinkRequest { link: answer, turn }).await.is_ok()
             && let Ok(link) = link.await
         {
             return link;
@@ -103,7 +105,7 @@ impl Child {
     /// Closes its input and ends it; done when nothing is left of it. A link that is still there breaks.
     pub async fn end(self) {
         self.current.lock().ends = true;
-        drop(self.takers);
+        drop(self.requests);
         self.current.retire().await;
     }
 }
@@ -116,18 +118,18 @@ impl std::fmt::Debug for Child {
 }
 
 /// The process as it is now, for those who do not have its pipes.
-struct Current {
+struct ProcessSlot {
     config: ExecConfig,
-    running: Mutex<Running>,
+    running: Mutex<RunningProcess>,
 }
 
-struct Running {
+struct RunningProcess {
     process: Arc<Process>,
     /// It is not started again.
     ends: bool,
 }
 
-impl Current {
+impl ProcessSlot {
     fn process(&self) -> Arc<Process> {
         Arc::clone(&self.lock().process)
     }
@@ -158,20 +160,20 @@ impl Current {
         ExecError::Exited { command: process.name.to_string(), exit: process.exit().unwrap_or(Exit::Unknown) }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Running> {
+    fn lock(&self) -> MutexGuard<'_, RunningProcess> {
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Has the pipes while no link does.
-async fn keep(pipes: Pipes, current: Arc<Current>, mut takers: mpsc::Receiver<Taker>) {
-    let mut home = Some(pipes);
-    while let Some(Taker { link, turn }) = next(&mut home, &mut takers).await {
+async fn lend_in_turn(pipes: Pipes, current: Arc<ProcessSlot>, mut requests: mpsc::Receiver<LinkRequest>) {
+    let mut idle = Some(pipes);
+    while let Some(LinkRequest { link, turn }) = next_request(&mut idle, &mut requests).await {
         // Nothing is started for somebody who waits no more.
         if link.is_closed() {
             continue;
         }
-        let alive = home.take().filter(|_| current.process().exit().is_none());
+        let alive = idle.take().filter(|_| current.process().exit().is_none());
         let pipes = match alive {
             Some(pipes) => Ok(pipes),
             None => current.renew().await,
@@ -179,8 +181,8 @@ async fn keep(pipes: Pipes, current: Arc<Current>, mut takers: mpsc::Receiver<Ta
         let (back, returned) = oneshot::channel();
         // A link that nobody waits for any more comes back at once.
         let _ = link.send(pipes.map(|pipes| lend(pipes, current.process(), back)));
-        home = returned.await.ok();
-        if home.is_none() {
+        idle = returned.await.ok();
+        if idle.is_none() {
             current.retire().await;
         }
         drop(turn);
@@ -188,13 +190,13 @@ async fn keep(pipes: Pipes, current: Arc<Current>, mut takers: mpsc::Receiver<Ta
 }
 
 /// The next one who asks. Until then the child does not have to wait for a reader, and it is noticed when it writes no more.
-async fn next(home: &mut Option<Pipes>, takers: &mut mpsc::Receiver<Taker>) -> Option<Taker> {
+async fn next_request(idle: &mut Option<Pipes>, requests: &mut mpsc::Receiver<LinkRequest>) -> Option<LinkRequest> {
     poll_fn(|cx| {
         // What is written before somebody asks is for nobody.
-        if home.as_mut().is_some_and(|pipes| pipes.poll_idle(cx).is_ready()) {
-            *home = None;
+        if idle.as_mut().is_some_and(|pipes| pipes.poll_idle(cx).is_ready()) {
+            *idle = None;
         }
-        takers.poll_recv(cx)
+        requests.poll_recv(cx)
     })
     .await
 }

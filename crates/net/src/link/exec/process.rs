@@ -49,20 +49,20 @@ pub(super) struct Process {
     pub(super) name: Arc<str>,
     pub(super) grace: Duration,
     group: Pid,
-    state: watch::Sender<State>,
+    state: watch::Sender<ProcessState>,
     /// Bytes that it wrote to its standard error.
     logged: Arc<AtomicU64>,
     /// Taken when it is to end.
-    running: Mutex<Option<Running>>,
+    running: Mutex<Option<WatchedChild>>,
 }
 
-struct Running {
+struct WatchedChild {
     child: std::process::Child,
     waiter: JoinHandle<()>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
+enum ProcessState {
     Running,
     /// It has exited, but still holds its number, and processes that it started may live.
     Exited(Exit),
@@ -87,14 +87,14 @@ fn start(program: &str, arguments: &[String], config: &ExecConfig) -> io::Result
     groups().push(group);
     let logged = Arc::new(AtomicU64::new(0));
     let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
-    let state = watch::Sender::new(State::Running);
+    let state = watch::Sender::new(ProcessState::Running);
     let waiter = thread("exec-wait", {
         let (state, name) = (state.clone(), Arc::clone(&name));
         move || wait(group, &name, &state)
     });
     let process = match waiter {
         Ok(waiter) => {
-            let running = Mutex::new(Some(Running { child, waiter }));
+            let running = Mutex::new(Some(WatchedChild { child, waiter }));
             Arc::new(Process { name, grace: config.grace, group, state, logged: Arc::clone(&logged), running })
         }
         Err(error) => {
@@ -117,8 +117,8 @@ impl Process {
     /// How it exited, if it has.
     pub(super) fn exit(&self) -> Option<Exit> {
         match *self.state.borrow() {
-            State::Running => None,
-            State::Exited(exit) | State::Gone(exit) => Some(exit),
+            ProcessState::Running => None,
+            ProcessState::Exited(exit) | ProcessState::Gone(exit) => Some(exit),
         }
     }
 
@@ -131,9 +131,9 @@ impl Process {
     pub(super) fn exited(&self) -> impl Future<Output = Exit> + Send + use<> {
         let mut state = self.state.subscribe();
         async move {
-            match state.wait_for(|state| *state != State::Running).await.as_deref() {
-                Ok(State::Exited(exit) | State::Gone(exit)) => *exit,
-                Ok(State::Running) | Err(_) => Exit::Unknown,
+            match state.wait_for(|state| *state != ProcessState::Running).await.as_deref() {
+                Ok(ProcessState::Exited(exit) | ProcessState::Gone(exit)) => *exit,
+                Ok(ProcessState::Running) | Err(_) => Exit::Unknown,
             }
         }
     }
@@ -143,7 +143,7 @@ impl Process {
         let mut state = self.state.subscribe();
         async move {
             // Without anybody to tell, it is gone too.
-            let _ = state.wait_for(|state| matches!(state, State::Gone(_))).await;
+            let _ = state.wait_for(|state| matches!(state, ProcessState::Gone(_))).await;
         }
     }
 
@@ -169,7 +169,7 @@ impl Drop for Process {
 
 /// Waits for the exit without taking it: the number of the process, which is that of its group too, stays its own until we
 /// are done with it.
-fn wait(pid: Pid, name: &str, state: &watch::Sender<State>) {
+fn wait(pid: Pid, name: &str, state: &watch::Sender<ProcessState>) {
     let exit = loop {
         match waitid(WaitId::Pid(pid), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT) {
             Ok(Some(status)) => break Exit::from(&status),
@@ -182,11 +182,11 @@ fn wait(pid: Pid, name: &str, state: &watch::Sender<State>) {
     } else {
         tracing::warn!(target: "breakbulk::exec", command = name, "{exit}");
     }
-    state.send_replace(State::Exited(exit));
+    state.send_replace(ProcessState::Exited(exit));
 }
 
-fn end(group: Pid, grace: Duration, mut running: Running, state: &watch::Sender<State>) {
-    let has_exited = || *state.borrow() != State::Running;
+fn end(group: Pid, grace: Duration, mut running: WatchedChild, state: &watch::Sender<ProcessState>) {
+    let has_exited = || *state.borrow() != ProcessState::Running;
     let signal = |signal| {
         // What is gone needs no signal.
         let _ = kill_process_group(group, signal);
@@ -204,8 +204,8 @@ fn end(group: Pid, grace: Duration, mut running: Running, state: &watch::Sender<
     }
     forget(group);
     state.send_modify(|state| {
-        if let State::Exited(exit) = *state {
-            *state = State::Gone(exit);
+        if let ProcessState::Exited(exit) = *state {
+            *state = ProcessState::Gone(exit);
         }
     });
 }

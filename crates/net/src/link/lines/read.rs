@@ -8,6 +8,7 @@ use tokio::io::{AsyncRead, AsyncReadExt};
 
 use breakbulk_proto::{Account, Grant, Over};
 
+use crate::len64;
 use crate::link::{LinkError, NextFrame};
 use crate::memory::{FREE_FRAME, FrameMemory};
 
@@ -31,7 +32,7 @@ const SMALL_FRAME: usize = 4 << 10;
 
 /// The input side of a link of lines.
 #[derive(Debug)]
-pub(super) struct Reader<R> {
+pub(super) struct LineReader<R> {
     io: R,
     buffer: BytesMut,
     /// So many bytes of the buffer are known to have no line end.
@@ -48,7 +49,7 @@ pub(super) struct Reader<R> {
     read: u64,
 }
 
-impl<R: AsyncRead + Unpin> Reader<R> {
+impl<R: AsyncRead + Unpin> LineReader<R> {
     pub(super) fn new(io: R, max_frame_bytes: u64) -> Self {
         let mut reader = Self {
             io,
@@ -72,7 +73,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
 
     /// Says who pays for lines from now on, the one under way among them.
     pub(super) fn set_account(&mut self, account: Option<Account>) {
-        let most = wide(self.max_frame + LINE_END);
+        let most = len64(self.max_frame + LINE_END);
         self.memory = account.map(|account| Box::new(FrameMemory::new(account, most)));
     }
 
@@ -146,7 +147,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
         if let Some(last) = self.buffer.last() {
             self.skips = *last != b'\n';
         }
-        self.forgotten = self.forgotten.saturating_add(wide(self.buffer.len()));
+        self.forgotten = self.forgotten.saturating_add(len64(self.buffer.len()));
         self.clear();
     }
 
@@ -242,20 +243,20 @@ impl<R: AsyncRead + Unpin> Reader<R> {
         // As a line grows, so does what is read of it at once.
         let size = if has_space { len } else { len.saturating_mul(2).min(self.max_frame + LINE_END).max(READ) };
         if let Some(memory) = &mut self.memory {
-            ready!(poll_grow(memory, wide(size), cx))?;
+            ready!(poll_grow(memory, len64(size), cx))?;
         }
         self.buffer.reserve(size - len);
         let read = ready!(pin!(self.io.read_buf(&mut self.buffer)).poll(cx))?;
-        self.read = self.read.saturating_add(wide(read));
+        self.read = self.read.saturating_add(len64(read));
         self.at_end = read == 0;
         if let Some(memory) = &self.memory {
-            memory.note_progress(wide(self.buffer.len()));
+            memory.note_progress(len64(self.buffer.len()));
         }
         Poll::Ready(Ok(()))
     }
 
     fn too_large(&self, len: usize) -> LinkError {
-        LinkError::FrameTooLarge(Over { size: wide(len), limit: wide(self.max_frame) })
+        LinkError::FrameTooLarge(Over { size: len64(len), limit: len64(self.max_frame) })
     }
 }
 
@@ -268,8 +269,4 @@ fn poll_grow(memory: &mut FrameMemory, bytes: u64, cx: &mut Context<'_>) -> Poll
     let longest = memory.max_frame_bytes();
     let first = USUAL_LINE.min(longest);
     memory.poll_grow(if bytes <= first { first } else { longest }, longest, cx)
-}
-
-fn wide(len: usize) -> u64 {
-    u64::try_from(len).unwrap_or(u64::MAX)
 }

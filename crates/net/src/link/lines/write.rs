@@ -21,7 +21,7 @@ const PIECES: usize = 16;
 
 /// The output side of a link of lines.
 #[derive(Debug)]
-pub(super) struct Writer<W> {
+pub(super) struct LineWriter<W> {
     io: W,
     /// Large frames, and what was gathered between them.
     pieces: VecDeque<Bytes>,
@@ -31,11 +31,11 @@ pub(super) struct Writer<W> {
     waiting: usize,
     /// Bytes that are out.
     written: u64,
-    state: State,
+    state: WriterState,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
+enum WriterState {
     Open,
     /// The writer is to be shut down after what waits.
     Closing,
@@ -43,17 +43,17 @@ enum State {
     Closed,
 }
 
-impl<W: AsyncWrite + Unpin> Writer<W> {
+impl<W: AsyncWrite + Unpin> LineWriter<W> {
     pub(super) fn new(io: W) -> Self {
-        Self { io, pieces: VecDeque::new(), tail: BytesMut::new(), waiting: 0, written: 0, state: State::Open }
+        Self { io, pieces: VecDeque::new(), tail: BytesMut::new(), waiting: 0, written: 0, state: WriterState::Open }
     }
 
     /// Ready when little waits.
     pub(super) fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), LinkError>> {
-        while self.state == State::Open && self.waiting >= ENOUGH {
+        while self.state == WriterState::Open && self.waiting >= ENOUGH {
             ready!(self.poll_write(cx))?;
         }
-        Poll::Ready(if self.state == State::Open { Ok(()) } else { Err(LinkError::Closed) })
+        Poll::Ready(if self.state == WriterState::Open { Ok(()) } else { Err(LinkError::Closed) })
     }
 
     /// What is written to.
@@ -68,7 +68,7 @@ impl<W: AsyncWrite + Unpin> Writer<W> {
 
     /// Takes a frame.
     pub(super) fn push(&mut self, frame: Bytes) -> Result<(), LinkError> {
-        if self.state != State::Open {
+        if self.state != WriterState::Open {
             return Err(LinkError::Closed);
         }
         if memchr::memchr(b'\n', &frame).is_some() {
@@ -89,23 +89,23 @@ impl<W: AsyncWrite + Unpin> Writer<W> {
 
     /// Nothing more will be taken.
     pub(super) fn close(&mut self) {
-        if self.state == State::Open {
-            self.state = State::Closing;
+        if self.state == WriterState::Open {
+            self.state = WriterState::Closing;
         }
     }
 
     /// Writes all that waits, and shuts the writer down if it is to be closed.
     pub(super) fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), LinkError>> {
-        if self.state == State::Closed {
+        if self.state == WriterState::Closed {
             return Poll::Ready(Ok(()));
         }
         while self.waiting > 0 {
             ready!(self.poll_write(cx))?;
         }
         let io = Pin::new(&mut self.io);
-        let done = ready!(if self.state == State::Closing { io.poll_shutdown(cx) } else { io.poll_flush(cx) });
-        if self.state == State::Closing {
-            self.state = State::Closed;
+        let done = ready!(if self.state == WriterState::Closing { io.poll_shutdown(cx) } else { io.poll_flush(cx) });
+        if self.state == WriterState::Closing {
+            self.state = WriterState::Closed;
         }
         Poll::Ready(done.or_else(|error| self.fail(error)))
     }
@@ -144,7 +144,7 @@ impl<W: AsyncWrite + Unpin> Writer<W> {
 
     /// What waits will never be written.
     fn fail(&mut self, error: io::Error) -> Result<(), LinkError> {
-        (self.state, self.waiting) = (State::Closed, 0);
+        (self.state, self.waiting) = (WriterState::Closed, 0);
         self.pieces.clear();
         self.tail.clear();
         Err(error.into())

@@ -31,7 +31,7 @@ impl Default for Keepalive {
 
 /// The silence of one peer. Only time in which we listen counts: whoever does not poll us hears nothing.
 #[derive(Debug)]
-pub(super) struct Pulse {
+pub(super) struct KeepaliveTimer {
     keepalive: Keepalive,
     /// Made at the first poll, because only then is there a runtime for sure.
     timer: Option<Pin<Box<Sleep>>>,
@@ -42,20 +42,20 @@ pub(super) struct Pulse {
 
 /// What silence asks for.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Beat {
+pub(super) enum KeepaliveAction {
     /// Ask the peer for a sign of life.
     Ping,
     /// Give the peer up, after so long.
     Dead(Duration),
 }
 
-impl Pulse {
+impl KeepaliveTimer {
     pub(super) fn new(keepalive: Keepalive) -> Self {
         Self { keepalive, timer: None, silent_since: Instant::now(), signs_of_life: 0 }
     }
 
     /// To be asked whenever all that has arrived is read, with the count of signs of life so far.
-    pub(super) fn poll(&mut self, signs_of_life: u64, cx: &mut Context<'_>) -> Poll<Beat> {
+    pub(super) fn poll(&mut self, signs_of_life: u64, cx: &mut Context<'_>) -> Poll<KeepaliveAction> {
         let Keepalive { ping_after, dead_after } = self.keepalive;
         // A timer that is always due would never let go of the thread.
         let ping_after = ping_after.max(Duration::from_millis(1));
@@ -74,11 +74,11 @@ impl Pulse {
             *since = (*since + now.saturating_duration_since(timer.deadline())).min(now);
             let silence = now.saturating_duration_since(*since);
             if silence >= dead_after {
-                return Poll::Ready(Beat::Dead(silence));
+                return Poll::Ready(KeepaliveAction::Dead(silence));
             }
             if silence >= ping_after {
                 timer.as_mut().reset((now + ping_after).min(*since + dead_after));
-                return Poll::Ready(Beat::Ping);
+                return Poll::Ready(KeepaliveAction::Ping);
             }
             timer.as_mut().reset(*since + ping_after.min(dead_after));
         }
@@ -102,31 +102,31 @@ mod tests {
 
     use super::*;
 
-    fn pulse() -> Pulse {
-        Pulse::new(Keepalive { ping_after: Duration::from_secs(10), dead_after: Duration::from_secs(30) })
+    fn keepalive() -> KeepaliveTimer {
+        KeepaliveTimer::new(Keepalive { ping_after: Duration::from_secs(10), dead_after: Duration::from_secs(30) })
     }
 
-    async fn beat(pulse: &mut Pulse, signs_of_life: u64) -> Beat {
-        poll_fn(|cx| pulse.poll(signs_of_life, cx)).await
+    async fn beat(keepalive: &mut KeepaliveTimer, signs_of_life: u64) -> KeepaliveAction {
+        poll_fn(|cx| keepalive.poll(signs_of_life, cx)).await
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_silent_peer_is_asked_twice_and_then_given_up() {
-        let (mut pulse, start) = (pulse(), Instant::now());
+        let (mut keepalive, start) = (keepalive(), Instant::now());
         for second in [10, 20] {
-            assert_eq!(beat(&mut pulse, 0).await, Beat::Ping);
+            assert_eq!(beat(&mut keepalive, 0).await, KeepaliveAction::Ping);
             assert_eq!(start.elapsed().as_secs(), second);
         }
-        assert!(matches!(beat(&mut pulse, 0).await, Beat::Dead(silence) if silence.as_secs() == 30));
+        assert!(matches!(beat(&mut keepalive, 0).await, KeepaliveAction::Dead(silence) if silence.as_secs() == 30));
         assert_eq!(start.elapsed().as_secs(), 30);
     }
 
     #[tokio::test(start_paused = true)]
     async fn any_sign_of_life_begins_the_count_again() {
-        let mut pulse = pulse();
+        let mut keepalive = keepalive();
         for sign in 1..10 {
             for _ in 0..2 {
-                assert_eq!(beat(&mut pulse, sign).await, Beat::Ping);
+                assert_eq!(beat(&mut keepalive, sign).await, KeepaliveAction::Ping);
             }
             tokio::time::advance(Duration::from_secs(9)).await;
         }
@@ -134,19 +134,19 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn time_in_which_nobody_listens_does_not_count() {
-        let mut pulse = pulse();
-        assert_eq!(beat(&mut pulse, 0).await, Beat::Ping);
+        let mut keepalive = keepalive();
+        assert_eq!(beat(&mut keepalive, 0).await, KeepaliveAction::Ping);
         tokio::time::advance(Duration::from_secs(3600)).await;
         let resumed = Instant::now();
-        assert_eq!(beat(&mut pulse, 0).await, Beat::Ping);
-        assert!(matches!(beat(&mut pulse, 0).await, Beat::Dead(_)));
+        assert_eq!(beat(&mut keepalive, 0).await, KeepaliveAction::Ping);
+        assert!(matches!(beat(&mut keepalive, 0).await, KeepaliveAction::Dead(_)));
         assert_eq!(resumed.elapsed().as_secs(), 10);
     }
 
     #[tokio::test(start_paused = true)]
     async fn times_of_zero_do_not_hang() {
         let zero = Keepalive { ping_after: Duration::ZERO, dead_after: Duration::from_millis(5) };
-        let mut pulse = Pulse::new(zero);
-        while beat(&mut pulse, 0).await == Beat::Ping {}
+        let mut keepalive = KeepaliveTimer::new(zero);
+        while beat(&mut keepalive, 0).await == KeepaliveAction::Ping {}
     }
 }

@@ -69,14 +69,14 @@ pub(super) fn each<T>(text: &Message, array: Found, read: impl Fn(&Message) -> O
 /// A visitor that remembers where the elements of an array lie.
 struct Elements {
     is_array: bool,
-    most: usize,
+    max_elements: usize,
     /// `None` when there are too many.
     spans: Option<Vec<Span>>,
 }
 
 impl Elements {
-    const fn up_to(most: usize) -> Self {
-        Self { is_array: false, most, spans: Some(Vec::new()) }
+    const fn up_to(max_elements: usize) -> Self {
+        Self { is_array: false, max_elements, spans: Some(Vec::new()) }
     }
 }
 
@@ -90,7 +90,7 @@ impl Visit for Elements {
     fn begin(&mut self, depth: usize, kind: ValueKind, at: u64) {
         if depth == 0 {
             self.is_array = kind == ValueKind::Array;
-        } else if let Some(spans) = self.spans.as_mut().filter(|spans| spans.len() < self.most) {
+        } else if let Some(spans) = self.spans.as_mut().filter(|spans| spans.len() < self.max_elements) {
             spans.push(Span { start: at, end: at });
         } else {
             self.spans = None;

@@ -12,21 +12,22 @@ use bytes::Bytes;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep};
 
-use super::Role;
+use super::WebSocketRole;
+use super::frame_writer::FrameWriter;
 use super::meter::{Growth, Meter};
-use super::outbox::Outbox;
+use crate::len64;
 use crate::link::{LinkError, Moved, NextFrame};
 use crate::memory::{FREE_FRAME, FrameMemory};
 
 /// A stream under a WebSocket. What the stack writes through it are whole frames; between them go ours.
 #[derive(Debug)]
-pub(super) struct Watched<S> {
+pub(super) struct MeteredStream<S> {
     io: S,
     /// Comes before all else: what was read together with the handshake, or what waits for room.
     ahead: Bytes,
     meter: Meter,
     memory: Option<Box<FrameMemory>>,
-    outbox: Outbox,
+    writer: FrameWriter,
     signs_of_life: u64,
     moved: Moved,
     /// The last write was not taken. Only the peer can change that.
@@ -39,14 +40,14 @@ pub(super) struct Watched<S> {
 /// It may take the system a moment to tell of what had come before a link broke. Who does not read has no more time either.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
-impl<S> Watched<S> {
-    pub(super) fn new(io: S, ahead: Bytes, role: Role) -> Self {
+impl<S> MeteredStream<S> {
+    pub(super) fn new(io: S, ahead: Bytes, role: WebSocketRole) -> Self {
         Self {
             io,
             ahead: own(&ahead),
             meter: Meter::default(),
             memory: None,
-            outbox: Outbox::new(role),
+            writer: FrameWriter::new(role),
             signs_of_life: 0,
             moved: Moved::default(),
             is_full: false,
@@ -94,13 +95,13 @@ impl<S> Watched<S> {
     }
 
     /// What is to be written at the next flush.
-    pub(super) const fn outbox(&self) -> &Outbox {
-        &self.outbox
+    pub(super) const fn writer(&self) -> &FrameWriter {
+        &self.writer
     }
 
     /// The same, to be given more.
-    pub(super) const fn outbox_mut(&mut self) -> &mut Outbox {
-        &mut self.outbox
+    pub(super) const fn writer_mut(&mut self) -> &mut FrameWriter {
+        &mut self.writer
     }
 
     /// Grows whenever the peer shows that it is there: a byte comes, or there is room again where there was none.
@@ -123,7 +124,7 @@ impl<S> Watched<S> {
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for MeteredStream<S> {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
         let before = buffer.filled().len();
@@ -138,7 +139,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
                 if read == 0 {
                     break;
                 }
-                this.moved.inward = this.moved.inward.saturating_add(wide(read));
+                this.moved.inward = this.moved.inward.saturating_add(len64(read));
                 this.note_life();
             } else {
                 let len = this.ahead.len().min(buffer.remaining());
@@ -150,7 +151,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
     }
 }
 
-impl<S: AsyncRead + Unpin> Watched<S> {
+impl<S: AsyncRead + Unpin> MeteredStream<S> {
     /// Reads what has come. Where nothing can be written any more, the end is that error.
     fn poll_input(&mut self, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let before = buffer.filled().len();
@@ -216,7 +217,7 @@ impl<S: AsyncRead + Unpin> Watched<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> Watched<S> {
+impl<S: AsyncWrite + Unpin> MeteredStream<S> {
     /// Writes all that waits. An error is told when all is read that there is, or after a moment.
     fn poll_write_all(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         if self.broken.is_none() {
@@ -232,10 +233,10 @@ impl<S: AsyncWrite + Unpin> Watched<S> {
     }
 
     fn poll_try_write(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let Self { io, outbox, signs_of_life, is_full, moved, .. } = self;
-        let written = outbox.poll_write(io, cx, |outcome| {
+        let Self { io, writer, signs_of_life, is_full, moved, .. } = self;
+        let written = writer.poll_write(io, cx, |outcome| {
             if let Poll::Ready(Ok(written)) = outcome {
-                moved.outward = moved.outward.saturating_add(wide(*written));
+                moved.outward = moved.outward.saturating_add(len64(*written));
             }
             let had_no_room = std::mem::replace(is_full, outcome.is_pending());
             if had_no_room && matches!(outcome, Poll::Ready(Ok(_))) {
@@ -248,9 +249,9 @@ impl<S: AsyncWrite + Unpin> Watched<S> {
 }
 
 /// For the stack, which writes little: all of it is taken, and goes out when it is flushed.
-impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for MeteredStream<S> {
     fn poll_write(self: Pin<&mut Self>, _: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        self.get_mut().outbox.push_raw(Bytes::copy_from_slice(bytes));
+        self.get_mut().writer.push_raw(Bytes::copy_from_slice(bytes));
         Poll::Ready(Ok(bytes.len()))
     }
 
@@ -261,7 +262,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
     ) -> Poll<io::Result<usize>> {
         let bytes = slices.iter().map(|slice| &**slice).collect::<Vec<_>>().concat();
         let len = bytes.len();
-        self.get_mut().outbox.push_raw(bytes.into());
+        self.get_mut().writer.push_raw(bytes.into());
         Poll::Ready(Ok(len))
     }
 
@@ -294,10 +295,6 @@ fn try_grow(memory: &mut FrameMemory, Growth { before, bytes, is_final }: Growth
     memory.try_grow(bytes, if is_final { bytes } else { longest })
 }
 
-fn wide(len: usize) -> u64 {
-    u64::try_from(len).unwrap_or(u64::MAX)
-}
-
 /// A copy that holds nothing else. What was read with a handshake, even nothing, is a slice of the buffer which that was
 /// read into, and would keep all of it for as long as the link lives.
 fn own(ahead: &Bytes) -> Bytes {
@@ -313,8 +310,8 @@ mod tests {
     #[tokio::test]
     async fn what_was_read_too_early_comes_first_and_keeps_no_buffer() {
         let buffer = Bytes::from(vec![b'x'; 8 << 10]);
-        let mut watched = Watched::new(&b"later"[..], buffer.slice(..5), Role::Client);
-        drop(Watched::new(&b""[..], buffer.slice(8 << 10..), Role::Client));
+        let mut watched = MeteredStream::new(&b"later"[..], buffer.slice(..5), WebSocketRole::Client);
+        drop(MeteredStream::new(&b""[..], buffer.slice(8 << 10..), WebSocketRole::Client));
         assert!(buffer.is_unique(), "nobody else holds it");
         let mut read = String::new();
         watched.read_to_string(&mut read).await.unwrap();

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use breakbulk::listen::{BoxBody, Pages, Peer};
-use breakbulk::{Accepted, Arrival, Door, ListenConfig, ListenError, Listener, Token};
+use breakbulk::{Accepted, AccessPolicy, Arrival, ListenConfig, ListenError, Listener, Token};
 use futures_util::StreamExt;
 use http::{Response, StatusCode};
 use http_body_util::{BodyExt, Full};
@@ -26,8 +26,8 @@ struct Site {
 
 impl Site {
     async fn with(change: impl FnOnce(&mut ListenConfig)) -> Self {
-        let door = Door::with_token(TOKEN.parse().unwrap());
-        let mut config = ListenConfig::new("127.0.0.1:0".parse().unwrap(), door);
+        let access = AccessPolicy::with_token(TOKEN.parse().unwrap());
+        let mut config = ListenConfig::new("127.0.0.1:0".parse().unwrap(), access);
         change(&mut config);
         let mut listener = Listener::bind(config).await.unwrap();
         let address = listener.local_address();
@@ -121,7 +121,7 @@ async fn without_the_token_the_answer_is_401_and_says_what_is_needed() {
 #[tokio::test]
 async fn pages_of_strangers_are_refused_whatever_they_know() {
     let site = Site::with(|config| {
-        config.door = Door::with_token(TOKEN.parse().unwrap()).allow_origin("https://chat.example.com");
+        config.access = AccessPolicy::with_token(TOKEN.parse().unwrap()).allow_origin("https://chat.example.com");
     })
     .await;
     let own = format!("http://{}", site.address);
@@ -146,8 +146,9 @@ async fn pages_of_strangers_are_refused_whatever_they_know() {
 #[tokio::test]
 async fn strangers_names_for_our_address_are_refused() {
     let site = Site::with(|config| {
-        config.door =
-            Door::with_token(TOKEN.parse().unwrap()).allow_host("agents.example.com").allow_host("one.example:7");
+        config.access = AccessPolicy::with_token(TOKEN.parse().unwrap())
+            .allow_host("agents.example.com")
+            .allow_host("one.example:7");
     })
     .await;
     let port = site.address.port();
@@ -185,7 +186,7 @@ async fn a_client_on_a_forwarded_port_is_told_how_the_server_would_let_it_in() {
 
 #[tokio::test]
 async fn an_open_door_lets_in_without_a_name_but_no_pages_of_strangers() {
-    let mut site = Site::with(|config| config.door = Door::open()).await;
+    let mut site = Site::with(|config| config.access = AccessPolicy::open()).await;
     assert_eq!(site.status("/", "").await, 101);
     assert_eq!(site.next().await.principal, None);
     assert_eq!(site.status("/", "Origin: https://evil.example.com\r\n").await, 403);
@@ -381,11 +382,11 @@ async fn what_a_client_sends_right_behind_its_request_is_not_lost() {
 
 #[tokio::test]
 async fn an_address_that_others_can_reach_must_be_meant() {
-    let door = || Door::with_token(Token::generate().unwrap());
-    let refused = Listener::bind(ListenConfig::new("0.0.0.0:0".parse().unwrap(), door())).await.unwrap_err();
+    let access = || AccessPolicy::with_token(Token::generate().unwrap());
+    let refused = Listener::bind(ListenConfig::new("0.0.0.0:0".parse().unwrap(), access())).await.unwrap_err();
     assert!(matches!(refused, ListenError::Remote(_)));
     assert!(refused.to_string().contains("127.0.0.1") && refused.to_string().contains("allow"), "{refused}");
-    let mut meant = ListenConfig::new("0.0.0.0:0".parse().unwrap(), door());
+    let mut meant = ListenConfig::new("0.0.0.0:0".parse().unwrap(), access());
     meant.allow_remote = true;
     assert!(Listener::bind(meant).await.is_ok());
 }
@@ -393,7 +394,7 @@ async fn an_address_that_others_can_reach_must_be_meant() {
 #[tokio::test]
 async fn secrets_are_not_shown() {
     let token = Token::generate().unwrap();
-    let config = ListenConfig::new("127.0.0.1:0".parse().unwrap(), Door::with_token(token.clone()));
+    let config = ListenConfig::new("127.0.0.1:0".parse().unwrap(), AccessPolicy::with_token(token.clone()));
     let config_shown = format!("{config:?}");
     let listener = Listener::bind(config).await.unwrap();
     let shown = format!("{config_shown} {listener:?} {token:?}");

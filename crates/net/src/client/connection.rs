@@ -1,34 +1,35 @@
 //! One connection: the handshake, then what goes out and what comes in, until the link ends.
 
-mod greeting;
-mod handed;
+mod handshake;
+mod in_flight;
 
 use std::collections::HashMap;
 use std::time::Duration;
 
 use breakbulk_proto::ahp::{self, Connection, Delivery, Role};
-use breakbulk_proto::{CloseReason, Event as Said, Input, Lane, Message, Meta, SendError, Ticket};
+use breakbulk_proto::{CloseReason, Envelope, Event as MachineEvent, Input, Lane, Message, Meta, SendError, Ticket};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, sleep_until};
 use tracing::{debug, info, warn};
 
-use self::handed::{Handed, What};
-use super::answer::{Answer, Reply};
-use super::command::{Answering, Command, Request, Turn};
+use self::in_flight::{InFlight, Purpose};
+use super::command::{Command, Request, ResponseSender, SendOrder};
 use super::error::RequestError;
-use super::event::{Event, Why};
-use super::kept::Dispatched;
-use super::run::{Core, Ended};
+use super::event::{Event, LossReason};
+use super::responder::{Reply, Responder};
+use super::run::{ConnectionEnd, Core};
 use super::state::{Reason, State};
+use super::unconfirmed::Dispatched;
 use super::wire::{self, Incoming};
 use crate::driver::Driver;
+use crate::len64;
 use crate::link::Link;
 
 /// Requests that may wait for their answers. Callers who gave up are forgotten when there are so many.
 pub(super) const MAX_REQUESTS: usize = 1024;
 /// Requests of the host's that may wait for ours.
 pub(super) const MAX_UNANSWERED: usize = 256;
-/// What callers asked that may wait for its turn here; past that, it waits with them. What goes ahead is found only here.
+/// Purpose callers asked that may wait for its turn here; past that, it waits with them. Purpose goes ahead is found only here.
 const MAX_PENDING: usize = 16_384;
 /// How long what was asked before a close has to leave, and what was dispatched to be shown.
 const CLOSE_TIME: Duration = Duration::from_secs(5);
@@ -40,46 +41,56 @@ const PROTOCOL_ERROR: u16 = 1002;
 const BUSY: i64 = -32000;
 
 /// One connection.
-pub(super) struct Live<'a, L> {
+pub(super) struct LiveConnection<'a, L> {
     core: &'a mut Core,
     driver: Driver<L, Connection>,
     phase: Phase,
     /// Requests that wait for their answers, by id.
-    asked: HashMap<u64, Asked>,
-    handed: Handed,
-    /// The handshake is done.
-    is_greeted: bool,
-    /// What came before it was: it belongs after it.
-    early: Vec<Message>,
-    early_bytes: u64,
+    requests: HashMap<u64, PendingRequest>,
+    in_flight: InFlight,
+    handshake: Handshake,
     /// When the handshake, or a close, has taken too long.
     deadline: Instant,
     live_since: Option<Instant>,
     for_good: Option<Reason>,
 }
 
+/// Where a connection is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
-    Greeting,
+    /// The host has yet to answer the handshake.
+    Handshake,
     Live,
-    /// No more is taken from callers than what they asked before; then the link is closed.
+    /// The client is closed. Purpose callers asked before that is still sent; then the link is closed.
     Stopping {
+        /// Whether all of it has been taken from the channel.
         drained: bool,
     },
     /// The link is being closed.
     Closing,
 }
 
-/// Who waits for an answer.
+/// Whether the host has answered the handshake.
 #[derive(Debug)]
-enum Asked {
+enum Handshake {
+    /// It has not. Purpose it sends of its own accord meanwhile waits, because it belongs after the answer.
+    Unanswered {
+        early: Vec<Incoming>,
+        early_bytes: u64,
+    },
+    Done,
+}
+
+/// A request that waits for its answer.
+#[derive(Debug)]
+enum PendingRequest {
     Initialize,
     Reconnect,
     Subscribe(String),
-    Request(Answering),
+    Request(ResponseSender),
 }
 
-impl<'a, L: Link> Live<'a, L> {
+impl<'a, L: Link> LiveConnection<'a, L> {
     /// A connection over a fresh link.
     pub(super) fn new(link: L, core: &'a mut Core) -> Result<Self, getrandom::Error> {
         let mut seed = [0; 32];
@@ -93,19 +104,17 @@ impl<'a, L: Link> Live<'a, L> {
             driver: Driver::new(link, Connection::new(config, account)),
             deadline: after(core.config.connect_timeout),
             core,
-            phase: Phase::Greeting,
-            asked: HashMap::new(),
-            handed: Handed::default(),
-            is_greeted: false,
-            early: Vec::new(),
-            early_bytes: 0,
+            phase: Phase::Handshake,
+            requests: HashMap::new(),
+            in_flight: InFlight::default(),
+            handshake: Handshake::Unanswered { early: Vec::new(), early_bytes: 0 },
             live_since: None,
             for_good: None,
         })
     }
 
     /// Runs until the link has ended.
-    pub(super) async fn run(mut self) -> Ended {
+    pub(super) async fn run(mut self) -> ConnectionEnd {
         self.core.say(State::Replaying);
         self.greet();
         loop {
@@ -114,21 +123,21 @@ impl<'a, L: Link> Live<'a, L> {
             self.driver.set_reading(is_fed);
             let (takes_commands, is_timed) = (self.takes_commands(), self.is_timed(is_fed));
             tokio::select! {
-                said = self.driver.next() => match said {
-                    Some(Said::Closed(reason)) => return self.ended(&reason),
-                    Some(said) => self.take(said),
+                event = self.driver.next() => match event {
+                    Some(MachineEvent::Closed(reason)) => return self.ended(&reason),
+                    Some(event) => self.take(event),
                     None => return self.ended(&CloseReason::Normal),
                 },
                 () = self.core.session.feed.flush(), if !is_fed => self.put_off(),
                 Some(reply) = self.core.replies.recv() => self.reply(reply),
                 command = self.core.commands.recv(), if takes_commands => self.command(command),
                 () = sleep_until(self.deadline), if is_timed => self.too_late(),
-                () = self.core.stop.cancelled(), if matches!(self.phase, Phase::Greeting | Phase::Live) => self.stop(),
+                () = self.core.stop.cancelled(), if matches!(self.phase, Phase::Handshake | Phase::Live) => self.stop(),
             }
         }
     }
 
-    /// What follows from where things are: more is handed over, the cursor moves, states change.
+    /// Purpose follows from where things are: more is handed over, the cursor moves, states change.
     fn advance(&mut self, is_fed: bool) {
         if matches!(self.phase, Phase::Live | Phase::Stopping { .. }) {
             self.core.session.cursor = self.driver.machine().cursor().or(self.core.session.cursor);
@@ -139,7 +148,8 @@ impl<'a, L: Link> Live<'a, L> {
             self.core.say(State::Live);
         }
         // A link that closes may swallow what it took last, so what was dispatched has to be seen.
-        let is_idle = self.handed.is_empty() && self.core.session.kept.is_empty() && self.core.pending.is_empty();
+        let is_idle =
+            self.in_flight.is_empty() && self.core.session.unconfirmed.is_empty() && self.core.pending.is_empty();
         if is_idle && self.phase == (Phase::Stopping { drained: true }) {
             self.close(CloseReason::Normal);
         }
@@ -147,11 +157,11 @@ impl<'a, L: Link> Live<'a, L> {
 
     /// Hands over what waits, as far as there is room: what is sent again after a reconnect before anything new.
     fn hand_over(&mut self) {
-        while self.handed.has_room() {
-            if let Some(next) = self.core.session.kept.hand() {
-                let (what, text) = (What::Action(next.client_seq), next.text());
-                let lane = next.turn.lane();
-                self.hand(what, text, None, lane);
+        while self.in_flight.has_room() {
+            if let Some(next) = self.core.session.unconfirmed.hand() {
+                let (purpose, text) = (Purpose::Action(next.client_seq), next.text());
+                let lane = next.order.lane();
+                self.hand(purpose, text, None, lane);
             } else if let Some(command) = self.core.pending.pop_front() {
                 self.act(command);
             } else {
@@ -169,28 +179,28 @@ impl<'a, L: Link> Live<'a, L> {
     /// Whether the deadline counts. The host is not to blame while we do not read; a close has the driver's own time.
     const fn is_timed(&self, is_fed: bool) -> bool {
         match self.phase {
-            Phase::Greeting => is_fed,
+            Phase::Handshake => is_fed,
             Phase::Stopping { .. } => true,
             Phase::Live | Phase::Closing => false,
         }
     }
 
-    fn take(&mut self, said: Said) {
+    fn take(&mut self, event: MachineEvent) {
         self.put_off();
-        match said {
-            Said::Message { message, ordinal, .. } => self.message(message, ordinal),
-            Said::Sent { ticket } => {
-                if let Some(What::Action(number)) = self.handed.done(ticket.0) {
+        match event {
+            MachineEvent::Message { message, envelope, ordinal, .. } => self.message(&message, &envelope, ordinal),
+            MachineEvent::Sent { ticket } => {
+                if let Some(Purpose::Action(number)) = self.in_flight.done(ticket.0) {
                     self.core.session.sent(number);
                 }
             }
-            Said::SendFailed { ticket, error, .. } => {
-                if let Some(what) = self.handed.done(ticket.0) {
-                    self.send_failed(what, error);
+            MachineEvent::SendFailed { ticket, error, .. } => {
+                if let Some(purpose) = self.in_flight.done(ticket.0) {
+                    self.send_failed(purpose, error);
                 }
             }
-            Said::Progress(_) => self.core.activity.note(),
-            Said::Expired { received, .. } => {
+            MachineEvent::Progress(_) => self.core.activity.note(),
+            MachineEvent::Expired { received, .. } => {
                 warn!(received, "an unfinished message was given up: the host is asked for it again");
                 self.close(CloseReason::GroupExpired);
             }
@@ -198,21 +208,21 @@ impl<'a, L: Link> Live<'a, L> {
         }
     }
 
-    fn message(&mut self, message: Message, ordinal: u64) {
-        let incoming = Incoming::read(&message);
-        match incoming {
-            Incoming::Answer { id, outcome } => self.answered(id, outcome, ordinal),
-            Incoming::Other => debug!(bytes = message.len(), "a message that is neither request nor answer"),
-            _ if !self.is_greeted => {
-                self.early_bytes = self.early_bytes.saturating_add(u64::try_from(message.len()).unwrap_or(u64::MAX));
-                self.early.push(message);
-                if self.early_bytes > self.core.config.limits.max_held_bytes {
-                    warn!(bytes = self.early_bytes, "the host says too much before it answers the handshake");
+    fn message(&mut self, message: &Message, envelope: &Envelope, ordinal: u64) {
+        match (Incoming::read(message, envelope), &mut self.handshake) {
+            (Incoming::Response { id, outcome }, _) => self.answered(id, outcome, ordinal),
+            (Incoming::Other, _) => debug!(bytes = message.len(), "a message that is neither request nor answer"),
+            (incoming, Handshake::Done) => self.heard(incoming),
+            (incoming, Handshake::Unanswered { early, early_bytes }) => {
+                *early_bytes = early_bytes.saturating_add(len64(message.len()));
+                early.push(incoming);
+                let bytes = *early_bytes;
+                if bytes > self.core.config.limits.max_held_bytes {
+                    warn!(bytes, "the host says too much before it answers the handshake");
                     let text = "too much came before the handshake was answered".to_owned();
                     self.close(CloseReason::Program(PROTOCOL_ERROR, text));
                 }
             }
-            other => self.heard(other),
         }
     }
 
@@ -224,26 +234,26 @@ impl<'a, L: Link> Live<'a, L> {
             Incoming::Notification { method, params } => session.feed.push(Event::Notification { method, params }),
             Incoming::Request { id, method, .. } if self.core.unanswered >= MAX_UNANSWERED => {
                 warn!(method, "the host asks too much at once");
-                self.hand(What::Other, wire::error(&id, BUSY, "too many requests wait"), None, Lane::Auto);
+                self.hand(Purpose::Other, wire::error(&id, BUSY, "too many requests wait"), None, Lane::Auto);
             }
             Incoming::Request { id, method, params } => {
                 self.core.unanswered = self.core.unanswered.saturating_add(1);
-                let (replies, room) = (self.core.reply_to.clone(), self.core.reply_room.clone());
-                let answer = Answer::new(id, self.core.connections, replies, room);
-                self.core.session.feed.push(Event::Request { method, params, answer });
+                let (replies, permit) = (self.core.reply_to.clone(), self.core.reply_limit.clone());
+                let responder = Responder::new(id, self.core.connections, replies, permit);
+                self.core.session.feed.push(Event::Request { method, params, responder });
             }
-            Incoming::Answer { .. } | Incoming::Other => {}
+            Incoming::Response { .. } | Incoming::Other => {}
         }
     }
 
     fn answered(&mut self, id: u64, outcome: Result<Message, RequestError>, ordinal: u64) {
-        match self.asked.remove(&id) {
-            Some(Asked::Request(answer)) => drop(answer.send(outcome)),
-            Some(Asked::Subscribe(channel)) => self.core.session.subscribed(&channel, outcome),
+        match self.requests.remove(&id) {
+            Some(PendingRequest::Request(answer)) => drop(answer.send(outcome)),
+            Some(PendingRequest::Subscribe(channel)) => self.core.session.subscribed(&channel, outcome),
             // An answer that comes while the link is being closed is asked for again on the next.
-            Some(Asked::Initialize | Asked::Reconnect) if self.phase != Phase::Greeting => {}
-            Some(Asked::Initialize) => self.initialized(outcome, ordinal),
-            Some(Asked::Reconnect) => self.reconnected(outcome, ordinal),
+            Some(PendingRequest::Initialize | PendingRequest::Reconnect) if self.phase != Phase::Handshake => {}
+            Some(PendingRequest::Initialize) => self.initialized(outcome, ordinal),
+            Some(PendingRequest::Reconnect) => self.reconnected(outcome, ordinal),
             None => debug!(id, "an answer that nobody waits for"),
         }
     }
@@ -252,12 +262,12 @@ impl<'a, L: Link> Live<'a, L> {
     fn command(&mut self, command: Option<Command>) {
         match command {
             None => self.phase = Phase::Stopping { drained: true },
-            Some(Command::Request(request)) if request.turn == Turn::Free => self.request(request),
+            Some(Command::Request(request)) if request.order == SendOrder::Free => self.request(request),
             Some(Command::Dispatch(dispatched)) if self.goes_ahead(&dispatched) => {
-                let (what, text) = (What::Action(dispatched.client_seq), dispatched.text());
-                let lane = dispatched.turn.lane();
-                self.core.session.kept.hand_ahead(dispatched);
-                self.hand(what, text, None, lane);
+                let (purpose, text) = (Purpose::Action(dispatched.client_seq), dispatched.text());
+                let lane = dispatched.order.lane();
+                self.core.session.unconfirmed.hand_ahead(dispatched);
+                self.hand(purpose, text, None, lane);
             }
             Some(command) => self.core.pending.push_back(command),
         }
@@ -269,11 +279,11 @@ impl<'a, L: Link> Live<'a, L> {
             Command::Dispatch(before) => before.channel == dispatched.channel,
             _ => false,
         };
-        match dispatched.turn {
-            Turn::InOrder => false,
-            Turn::Free => true,
-            Turn::Ahead => {
-                let kept = &self.core.session.kept;
+        match dispatched.order {
+            SendOrder::InOrder => false,
+            SendOrder::Free => true,
+            SendOrder::Ahead => {
+                let kept = &self.core.session.unconfirmed;
                 !kept.has_waiting(&dispatched.channel) && !self.core.pending.iter().any(is_before)
             }
         }
@@ -283,7 +293,7 @@ impl<'a, L: Link> Live<'a, L> {
     fn act(&mut self, command: Command) {
         match command {
             Command::Request(request) => self.request(request),
-            Command::Dispatch(dispatched) => self.core.session.kept.push(dispatched),
+            Command::Dispatch(dispatched) => self.core.session.unconfirmed.push(dispatched),
             Command::Subscribe { channel, waiter } => {
                 self.core.session.want(&channel, waiter);
                 self.subscribe(channel);
@@ -291,66 +301,74 @@ impl<'a, L: Link> Live<'a, L> {
             Command::Unsubscribe { channel } => {
                 self.core.session.unwant(&channel);
                 let text = wire::notification("unsubscribe", &wire::of_channel(&channel));
-                self.hand(What::Other, text, None, Lane::Auto);
+                self.hand(Purpose::Other, text, None, Lane::Auto);
             }
         }
     }
 
     fn request(&mut self, request: Request) {
-        let Request { method, params, answer, turn, room } = request;
-        if self.asked.len() >= MAX_REQUESTS {
-            self.asked.retain(|_, asked| !matches!(asked, Asked::Request(answer) if answer.is_closed()));
+        let Request { method, params, answer, order, permit } = request;
+        if self.requests.len() >= MAX_REQUESTS {
+            self.requests
+                .retain(|_, pending| !matches!(pending, PendingRequest::Request(answer) if answer.is_closed()));
         }
         // A caller who gave up while it waited gets nothing sent.
         if !answer.is_closed() {
-            self.ask(Asked::Request(answer), &method, &params, Some(room), turn.lane());
+            self.ask(PendingRequest::Request(answer), &method, &params, Some(permit), order.lane());
         }
     }
 
     fn subscribe(&mut self, channel: String) {
         let params = wire::of_channel(&channel);
-        self.ask(Asked::Subscribe(channel), "subscribe", &params, None, Lane::Auto);
+        self.ask(PendingRequest::Subscribe(channel), "subscribe", &params, None, Lane::Auto);
     }
 
     fn reply(&mut self, reply: Reply) {
         self.core.unanswered = self.core.unanswered.saturating_sub(1);
         if reply.connection == self.core.connections {
-            self.hand(What::Other, reply.text, reply.room, Lane::Auto);
+            self.hand(Purpose::Other, reply.text, reply.permit, Lane::Auto);
         }
     }
 
-    fn ask(&mut self, asked: Asked, method: &str, params: &Message, room: Option<OwnedSemaphorePermit>, lane: Lane) {
+    fn ask(
+        &mut self,
+        pending: PendingRequest,
+        method: &str,
+        params: &Message,
+        permit: Option<OwnedSemaphorePermit>,
+        lane: Lane,
+    ) {
         self.core.last_id = self.core.last_id.saturating_add(1);
         let id = self.core.last_id;
-        self.asked.insert(id, asked);
-        self.hand(What::Request(id), wire::request(id, method, params), room, lane);
+        self.requests.insert(id, pending);
+        self.hand(Purpose::Request(id), wire::request(id, method, params), permit, lane);
     }
 
-    fn hand(&mut self, what: What, text: Message, room: Option<OwnedSemaphorePermit>, lane: Lane) {
-        let ticket = Ticket(self.handed.add(what, text.len(), room));
+    fn hand(&mut self, purpose: Purpose, text: Message, permit: Option<OwnedSemaphorePermit>, lane: Lane) {
+        let ticket = Ticket(self.in_flight.add(purpose, text.len(), permit));
         self.driver.handle(Input::Send { ticket, message: text, lane, meta: Meta::default() });
     }
 
     /// Nothing of a message was sent, or not all of it.
-    fn send_failed(&mut self, what: What, error: SendError) {
-        match what {
-            What::Other => debug!("an answer was not sent: {error}"),
-            What::Request(id) => match self.asked.remove(&id) {
-                Some(Asked::Request(answer)) if error == SendError::Disconnected => {
+    fn send_failed(&mut self, purpose: Purpose, error: SendError) {
+        match purpose {
+            Purpose::Other => debug!("an answer was not sent: {error}"),
+            Purpose::Request(id) => match self.requests.remove(&id) {
+                Some(PendingRequest::Request(answer)) if error == SendError::Disconnected => {
                     drop(answer.send(Err(RequestError::Disconnected)));
                 }
-                Some(Asked::Request(answer)) => drop(answer.send(Err(RequestError::Unsendable(error)))),
-                Some(Asked::Initialize | Asked::Reconnect) => {
+                Some(PendingRequest::Request(answer)) => drop(answer.send(Err(RequestError::Unsendable(error)))),
+                Some(PendingRequest::Initialize | PendingRequest::Reconnect) => {
                     info!("the handshake was not sent: {error}");
                     self.close(CloseReason::Normal);
                 }
                 // It is still wanted, and asked for on the next connection.
-                Some(Asked::Subscribe(_)) | None => {}
+                Some(PendingRequest::Subscribe(_)) | None => {}
             },
             // It waits for the next connection.
-            What::Action(_) if error == SendError::Disconnected => {}
-            What::Action(number) => {
-                let lost = self.core.session.kept.unsendable(number, Why::Unsendable(error));
+            Purpose::Action(_) if error == SendError::Disconnected => {}
+            Purpose::Action(number) => {
+                let lost = self.core.session.unconfirmed.unsendable(number, LossReason::Unsendable(error));
                 self.core.session.lose(lost);
             }
         }
@@ -358,13 +376,13 @@ impl<'a, L: Link> Live<'a, L> {
 
     /// Something has moved: the handshake is not stuck.
     fn put_off(&mut self) {
-        if self.phase == Phase::Greeting {
+        if self.phase == Phase::Handshake {
             self.deadline = after(self.core.config.connect_timeout);
         }
     }
 
     fn too_late(&mut self) {
-        if self.phase == Phase::Greeting {
+        if self.phase == Phase::Handshake {
             info!("the handshake was not answered in time");
         }
         self.close(CloseReason::Normal);
@@ -389,13 +407,13 @@ impl<'a, L: Link> Live<'a, L> {
     }
 
     /// The link has ended: whoever waits for an answer hears so.
-    fn ended(mut self, reason: &CloseReason) -> Ended {
-        for (_, asked) in self.asked.drain() {
-            if let Asked::Request(answer) = asked {
+    fn ended(mut self, reason: &CloseReason) -> ConnectionEnd {
+        for (_, pending) in self.requests.drain() {
+            if let PendingRequest::Request(answer) = pending {
                 drop(answer.send(Err(RequestError::Disconnected)));
             }
         }
-        let lost = self.core.session.kept.disconnected(reason.code());
+        let lost = self.core.session.unconfirmed.disconnected(reason.code());
         self.core.session.lose(lost);
         let lived = self.live_since.map_or(Duration::ZERO, |since| since.elapsed());
         info!(code = reason.code(), lived = ?lived, "disconnected: {reason}");
@@ -404,7 +422,7 @@ impl<'a, L: Link> Live<'a, L> {
             _ => None,
         };
         let asked = self.core.stop.is_cancelled().then_some(Reason::Asked);
-        Ended { for_good: self.for_good.or(never).or(asked), lived }
+        ConnectionEnd { for_good: self.for_good.or(never).or(asked), lived }
     }
 }
 

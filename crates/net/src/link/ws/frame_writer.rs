@@ -8,7 +8,7 @@ use std::task::{Context, Poll, ready};
 use bytes::{Buf, Bytes};
 use tokio::io::AsyncWrite;
 
-use super::Role;
+use super::WebSocketRole;
 
 /// What is longer goes out as one message in many WebSocket frames. The official AHP transport takes 16 MiB a frame, but
 /// 64 MiB a message. A segment, which has to pass relays, is never that long.
@@ -28,8 +28,8 @@ const MASKED: u8 = 0x80;
 
 /// What is to be written, in order.
 #[derive(Debug)]
-pub(super) struct Outbox {
-    role: Role,
+pub(super) struct FrameWriter {
+    role: WebSocketRole,
     queue: VecDeque<Part>,
     /// Short parts that come behind the queue. A client has none: it copies all parts when it masks them.
     run: Vec<u8>,
@@ -58,8 +58,8 @@ struct Piece {
     to: usize,
 }
 
-impl Outbox {
-    pub(super) fn new(role: Role) -> Self {
+impl FrameWriter {
+    pub(super) fn new(role: WebSocketRole) -> Self {
         Self { role, queue: VecDeque::new(), run: Vec::new(), waiting: 0, pieces: Pieces::default() }
     }
 
@@ -114,7 +114,8 @@ impl Outbox {
             self.mask_ahead();
             let mut slices = [IoSlice::new(&[]); SLICES];
             let parts = self.queue.iter().map(|part| &*part.bytes);
-            let waiting = self.pieces.0.iter().map(Piece::rest).chain(parts.filter(|_| self.role == Role::Server));
+            let waiting =
+                self.pieces.0.iter().map(Piece::rest).chain(parts.filter(|_| self.role == WebSocketRole::Server));
             let mut count = 0;
             for (slice, bytes) in slices.iter_mut().zip(waiting.filter(|bytes| !bytes.is_empty())) {
                 *slice = IoSlice::new(bytes);
@@ -132,7 +133,7 @@ impl Outbox {
 
     /// Queues a header for a payload of `len` bytes; what they are to be masked with.
     fn header(&mut self, head: u8, len: usize) -> io::Result<[u8; 4]> {
-        let mask = if self.role == Role::Client { MASKED } else { 0 };
+        let mask = if self.role == WebSocketRole::Client { MASKED } else { 0 };
         let mut header = Vec::with_capacity(14);
         header.push(head);
         match (u8::try_from(len), u16::try_from(len)) {
@@ -147,7 +148,7 @@ impl Outbox {
             }
         }
         let mut key = [0; 4];
-        if self.role == Role::Client {
+        if self.role == WebSocketRole::Client {
             getrandom::fill(&mut key).map_err(io::Error::other)?;
             header.extend_from_slice(&key);
         }
@@ -173,7 +174,7 @@ impl Outbox {
 
     fn push(&mut self, bytes: Bytes, key: [u8; 4]) {
         self.waiting += bytes.len();
-        if self.role == Role::Server && bytes.len() <= SHORT {
+        if self.role == WebSocketRole::Server && bytes.len() <= SHORT {
             self.run.extend_from_slice(&bytes);
             if self.run.len() >= RUN {
                 self.end_run();
@@ -193,7 +194,7 @@ impl Outbox {
 
     /// Masks what a client has to send, as far as there is room in the pieces.
     fn mask_ahead(&mut self) {
-        while self.role == Role::Client
+        while self.role == WebSocketRole::Client
             && let Some(part) = self.queue.front_mut()
             && let Some(piece) = self.pieces.filling()
         {
@@ -329,25 +330,26 @@ mod tests {
     }
 
     /// What is on the wire when all is written, `most` bytes at a time.
-    async fn written(outbox: &mut Outbox, most: usize) -> Vec<u8> {
+    async fn written(writer: &mut FrameWriter, most: usize) -> Vec<u8> {
         let mut io = Sips { taken: Vec::new(), most, is_full: false };
-        poll_fn(|cx| outbox.poll_write(&mut io, cx, |_| {})).await.unwrap();
-        assert_eq!(outbox.waiting(), 0);
+        poll_fn(|cx| writer.poll_write(&mut io, cx, |_| {})).await.unwrap();
+        assert_eq!(writer.waiting(), 0);
         io.taken
     }
 
     /// The frames on a wire: the first byte of each, and its payload.
-    fn frames(role: Role, mut wire: &[u8]) -> Vec<(u8, Vec<u8>)> {
+    fn frames(role: WebSocketRole, mut wire: &[u8]) -> Vec<(u8, Vec<u8>)> {
         let mut frames = Vec::new();
         while !wire.is_empty() {
             let (head, len) = (wire.get_u8(), wire.get_u8());
-            assert_eq!(len & MASKED != 0, role == Role::Client);
+            assert_eq!(len & MASKED != 0, role == WebSocketRole::Client);
             let len = match len & !MASKED {
                 126 => wire.get_u16().into(),
                 127 => wire.get_u64() as usize,
                 len => len.into(),
             };
-            let key: Vec<u8> = if role == Role::Client { wire.get_u32().to_be_bytes().into() } else { vec![0; 4] };
+            let key: Vec<u8> =
+                if role == WebSocketRole::Client { wire.get_u32().to_be_bytes().into() } else { vec![0; 4] };
             let payload = wire[..len].iter().zip(key.iter().cycle()).map(|(byte, key)| byte ^ key).collect();
             wire.advance(len);
             frames.push((head, payload));
@@ -366,12 +368,12 @@ mod tests {
 
     #[tokio::test]
     async fn a_message_is_one_frame_however_it_is_cut_and_however_little_is_taken_at_once() {
-        for role in [Role::Client, Role::Server] {
+        for role in [WebSocketRole::Client, WebSocketRole::Server] {
             for len in [0, 1, 125, 126, 65_535, 65_536, 3 * PIECE + 7] {
                 for (size, most) in [(usize::MAX / 2, usize::MAX), (1 + len / 3, 70_001), (5001, 9973)] {
-                    let (mut outbox, text) = (Outbox::new(role), text(len));
-                    outbox.push_text(cut(&text, size)).unwrap();
-                    let wire = written(&mut outbox, most).await;
+                    let (mut writer, text) = (FrameWriter::new(role), text(len));
+                    writer.push_text(cut(&text, size)).unwrap();
+                    let wire = written(&mut writer, most).await;
                     assert_eq!(frames(role, &wire), [(FINAL | TEXT, text.to_vec())], "{len} by {size} and {most}");
                 }
             }
@@ -380,26 +382,26 @@ mod tests {
 
     #[tokio::test]
     async fn frames_and_what_the_stack_says_leave_in_order_and_whole() {
-        for role in [Role::Client, Role::Server] {
-            let (mut outbox, mut lone) = (Outbox::new(role), Outbox::new(role));
+        for role in [WebSocketRole::Client, WebSocketRole::Server] {
+            let (mut writer, mut lone) = (FrameWriter::new(role), FrameWriter::new(role));
             let mut want = Vec::new();
             for len in [10, 2 * PIECE, 0, 300_000, 126] {
                 lone.push_text(cut(&text(3), 9)).unwrap();
                 let raw = written(&mut lone, usize::MAX).await;
-                outbox.push_raw(raw.into());
-                outbox.push_text(cut(&text(len), 65_000)).unwrap();
+                writer.push_raw(raw.into());
+                writer.push_text(cut(&text(len), 65_000)).unwrap();
                 want.extend([(FINAL | TEXT, text(3).to_vec()), (FINAL | TEXT, text(len).to_vec())]);
             }
-            let wire = written(&mut outbox, 100_003).await;
+            let wire = written(&mut writer, 100_003).await;
             assert!(frames(role, &wire) == want);
         }
     }
 
     #[tokio::test]
     async fn what_is_longer_than_the_longest_frame_is_one_message_in_many() {
-        let (mut outbox, text) = (Outbox::new(Role::Client), text(2 * LONGEST_FRAME + 5));
-        outbox.push_text(cut(&text, 1 << 20)).unwrap();
-        let frames = frames(Role::Client, &written(&mut outbox, usize::MAX).await);
+        let (mut writer, text) = (FrameWriter::new(WebSocketRole::Client), text(2 * LONGEST_FRAME + 5));
+        writer.push_text(cut(&text, 1 << 20)).unwrap();
+        let frames = frames(WebSocketRole::Client, &written(&mut writer, usize::MAX).await);
         let heads: Vec<_> = frames.iter().map(|(head, payload)| (*head, payload.len())).collect();
         assert_eq!(heads, [(TEXT, LONGEST_FRAME), (CONTINUATION, LONGEST_FRAME), (FINAL | CONTINUATION, 5)]);
         assert!(frames.into_iter().flat_map(|(_, payload)| payload).eq(text));
@@ -407,33 +409,33 @@ mod tests {
 
     #[tokio::test]
     async fn a_server_writes_short_parts_together_and_long_ones_as_they_lie() {
-        let (mut outbox, short, long) = (Outbox::new(Role::Server), text(100_000), text(SHORT + 1));
+        let (mut writer, short, long) = (FrameWriter::new(WebSocketRole::Server), text(100_000), text(SHORT + 1));
         let parts: VecDeque<Bytes> = cut(&short, 7).into_iter().chain([long.clone()]).chain(cut(&short, 7)).collect();
-        outbox.push_text(parts).unwrap();
-        assert!(outbox.queue.len() <= 5, "{} parts", outbox.queue.len());
-        assert!(outbox.queue.iter().any(|part| part.bytes.as_ptr() == long.as_ptr()), "it was not copied");
-        let wire = written(&mut outbox, 10_000).await;
-        assert_eq!(frames(Role::Server, &wire), [(FINAL | TEXT, [&short[..], &long, &short].concat())]);
+        writer.push_text(parts).unwrap();
+        assert!(writer.queue.len() <= 5, "{} parts", writer.queue.len());
+        assert!(writer.queue.iter().any(|part| part.bytes.as_ptr() == long.as_ptr()), "it was not copied");
+        let wire = written(&mut writer, 10_000).await;
+        assert_eq!(frames(WebSocketRole::Server, &wire), [(FINAL | TEXT, [&short[..], &long, &short].concat())]);
     }
 
     #[tokio::test]
     async fn memory_is_let_go_of_only_when_nothing_waits() {
-        let (mut outbox, text) = (Outbox::new(Role::Client), text(PIECE));
-        let held = |outbox: &Outbox| outbox.pieces.0.iter().map(|piece| piece.bytes.capacity()).sum::<usize>();
-        outbox.push_text(cut(&text, PIECE)).unwrap();
-        outbox.rest();
-        let wire = written(&mut outbox, 10_000).await;
-        assert_eq!(frames(Role::Client, &wire), [(FINAL | TEXT, text.to_vec())]);
-        assert!(held(&outbox) >= PIECE);
-        outbox.rest();
-        assert_eq!(held(&outbox), 0);
+        let (mut writer, text) = (FrameWriter::new(WebSocketRole::Client), text(PIECE));
+        let held = |writer: &FrameWriter| writer.pieces.0.iter().map(|piece| piece.bytes.capacity()).sum::<usize>();
+        writer.push_text(cut(&text, PIECE)).unwrap();
+        writer.rest();
+        let wire = written(&mut writer, 10_000).await;
+        assert_eq!(frames(WebSocketRole::Client, &wire), [(FINAL | TEXT, text.to_vec())]);
+        assert!(held(&writer) >= PIECE);
+        writer.rest();
+        assert_eq!(held(&writer), 0);
     }
 
     #[tokio::test]
     async fn each_frame_of_a_client_has_a_mask_of_its_own() {
-        let mut outbox = Outbox::new(Role::Client);
-        (0..20).for_each(|_| outbox.push_text(cut(&text(4), 9)).unwrap());
-        let wire = written(&mut outbox, usize::MAX).await;
+        let mut writer = FrameWriter::new(WebSocketRole::Client);
+        (0..20).for_each(|_| writer.push_text(cut(&text(4), 9)).unwrap());
+        let wire = written(&mut writer, usize::MAX).await;
         let keys: std::collections::HashSet<_> = wire.chunks(10).map(|frame| frame[2..6].to_vec()).collect();
         assert!(keys.len() > 15, "{} masks", keys.len());
     }

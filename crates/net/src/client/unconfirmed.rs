@@ -6,10 +6,10 @@ use breakbulk_proto::Message;
 use breakbulk_proto::json::Path;
 use tokio::sync::OwnedSemaphorePermit;
 
-use super::command::Turn;
-use super::event::{Lost, Why};
-use super::rope;
-use super::wire::{self, Shot};
+use super::command::SendOrder;
+use super::event::{LossReason, LostAction};
+use super::text;
+use super::wire::{self, Snapshot};
 
 /// How many times in a row the host may close with 1009 over one action before it is given up.
 const MAX_STRIKES: u8 = 3;
@@ -19,7 +19,7 @@ const TOO_BIG: u16 = 1009;
 /// Actions in the order in which they were dispatched. On each connection those before some point have been handed to
 /// the machine, and those after it wait.
 #[derive(Debug, Default)]
-pub(super) struct Kept {
+pub(super) struct UnconfirmedActions {
     in_order: VecDeque<Entry>,
     /// Those that went ahead of others on this connection. After it they take their places again.
     ahead: VecDeque<Entry>,
@@ -31,15 +31,15 @@ pub(super) struct Dispatched {
     pub(super) client_seq: u64,
     pub(super) channel: String,
     pub(super) action: Message,
-    pub(super) turn: Turn,
+    pub(super) order: SendOrder,
     /// Its part of the room for actions, until it is kept no more.
-    pub(super) _room: OwnedSemaphorePermit,
+    pub(super) _permit: OwnedSemaphorePermit,
 }
 
 #[derive(Debug)]
 struct Entry {
     dispatched: Dispatched,
-    place: Place,
+    state: SendState,
     /// It left whole on an earlier connection, and may have arrived.
     doubtful: bool,
     strikes: u8,
@@ -47,9 +47,9 @@ struct Entry {
 
 /// Where an action is on this connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum SendState {
     Waiting,
-    Handed,
+    InFlight,
     /// Its last frame is on the link.
     Sent,
 }
@@ -62,15 +62,15 @@ enum Fate {
     Unknown,
 }
 
-impl Kept {
+impl UnconfirmedActions {
     /// Takes an action. It waits.
     pub(super) fn push(&mut self, dispatched: Dispatched) {
-        self.in_order.push_back(Entry { dispatched, place: Place::Waiting, doubtful: false, strikes: 0 });
+        self.in_order.push_back(Entry { dispatched, state: SendState::Waiting, doubtful: false, strikes: 0 });
     }
 
     /// Takes an action that goes ahead of those that wait. It counts as handed.
     pub(super) fn hand_ahead(&mut self, dispatched: Dispatched) {
-        self.ahead.push_back(Entry { dispatched, place: Place::Handed, doubtful: false, strikes: 0 });
+        self.ahead.push_back(Entry { dispatched, state: SendState::InFlight, doubtful: false, strikes: 0 });
     }
 
     /// Whether an action waits for this channel.
@@ -87,7 +87,7 @@ impl Kept {
     pub(super) fn hand(&mut self) -> Option<&Dispatched> {
         let first = self.handed();
         let entry = self.in_order.get_mut(first)?;
-        entry.place = Place::Handed;
+        entry.state = SendState::InFlight;
         Some(&entry.dispatched)
     }
 
@@ -95,13 +95,13 @@ impl Kept {
     pub(super) fn sent(&mut self, client_seq: u64, is_wanted: impl Fn(&str) -> bool) {
         let Some((entries, at)) = self.find(client_seq) else { return };
         match entries.get_mut(at) {
-            Some(entry) if is_wanted(&entry.dispatched.channel) => entry.place = Place::Sent,
+            Some(entry) if is_wanted(&entry.dispatched.channel) => entry.state = SendState::Sent,
             _ => drop(entries.remove(at)),
         }
     }
 
     /// An action cannot be sent.
-    pub(super) fn unsendable(&mut self, client_seq: u64, why: Why) -> Option<Lost> {
+    pub(super) fn unsendable(&mut self, client_seq: u64, why: LossReason) -> Option<LostAction> {
         let (entries, at) = self.find(client_seq)?;
         entries.remove(at).map(|entry| entry.lose(why))
     }
@@ -114,11 +114,11 @@ impl Kept {
     }
 
     /// The connection ended: all wait again, and those that had left are in doubt.
-    pub(super) fn disconnected(&mut self, code: u16) -> Option<Lost> {
+    pub(super) fn disconnected(&mut self, code: u16) -> Option<LostAction> {
         let last = self.handed();
         for entry in self.in_order.range_mut(..last).chain(&mut self.ahead) {
-            entry.doubtful |= entry.place == Place::Sent;
-            entry.place = Place::Waiting;
+            entry.doubtful |= entry.state == SendState::Sent;
+            entry.state = SendState::Waiting;
         }
         let lost = if code == TOO_BIG { self.accuse(last) } else { None };
         self.in_order.append(&mut self.ahead);
@@ -128,44 +128,44 @@ impl Kept {
 
     /// The host closed because something is too big: the largest of those that it got to see, the first `last`, is what it
     /// means. What goes ahead is short.
-    fn accuse(&mut self, last: usize) -> Option<Lost> {
+    fn accuse(&mut self, last: usize) -> Option<LostAction> {
         let seen = self.in_order.range_mut(..last).enumerate();
         let (at, accused) = seen.max_by_key(|(_, entry)| entry.dispatched.action.len())?;
         accused.strikes = accused.strikes.saturating_add(1);
         if accused.strikes < MAX_STRIKES {
             return None;
         }
-        self.in_order.remove(at).map(|entry| entry.lose(Why::TooBigForHost))
+        self.in_order.remove(at).map(|entry| entry.lose(LossReason::TooBigForHost))
     }
 
     /// The followed channels have shown what they show: the rest did not arrive. Returns what is given up.
-    pub(super) fn replayed(&mut self, resend: bool, is_followed: impl Fn(&str) -> bool) -> Vec<Lost> {
+    pub(super) fn replayed(&mut self, resend: bool, is_followed: impl Fn(&str) -> bool) -> Vec<LostAction> {
         self.judge(resend, |dispatched| if is_followed(&dispatched.channel) { Fate::NotApplied } else { Fate::Unknown })
     }
 
     /// Channels have new states, which may hold what is in doubt. Returns what is given up.
-    pub(super) fn replaced(&mut self, shots: &[Shot], resend: bool) -> Vec<Lost> {
+    pub(super) fn replaced(&mut self, snapshots: &[Snapshot], resend: bool) -> Vec<LostAction> {
         self.judge(resend, |dispatched| {
-            let shot = shots.iter().find(|shot| shot.channel == dispatched.channel);
-            shot.map_or(Fate::Unknown, |shot| fate(&dispatched.action, shot))
+            let snapshot = snapshots.iter().find(|snapshot| snapshot.channel == dispatched.channel);
+            snapshot.map_or(Fate::Unknown, |snapshot| fate(&dispatched.action, snapshot))
         })
     }
 
     /// Gives up all that belong to these channels.
-    pub(super) fn missing(&mut self, channels: &[String]) -> Vec<Lost> {
-        self.take(|entry| channels.contains(&entry.dispatched.channel).then_some(Some(Why::ChannelMissing)))
+    pub(super) fn missing(&mut self, channels: &[String]) -> Vec<LostAction> {
+        self.take(|entry| channels.contains(&entry.dispatched.channel).then_some(Some(LossReason::ChannelMissing)))
     }
 
     /// Gives up all.
-    pub(super) fn close(&mut self) -> Vec<Lost> {
-        self.take(|_| Some(Some(Why::Closed)))
+    pub(super) fn close(&mut self) -> Vec<LostAction> {
+        self.take(|_| Some(Some(LossReason::Closed)))
     }
 
-    fn judge(&mut self, resend: bool, fate: impl Fn(&Dispatched) -> Fate) -> Vec<Lost> {
+    fn judge(&mut self, resend: bool, fate: impl Fn(&Dispatched) -> Fate) -> Vec<LostAction> {
         let lost = self.take(|entry| match entry.doubtful.then(|| fate(&entry.dispatched)) {
             Some(Fate::Applied) => Some(None),
-            Some(Fate::NotApplied) if !resend => Some(Some(Why::Unknown)),
-            Some(Fate::Unknown) => Some(Some(Why::Unknown)),
+            Some(Fate::NotApplied) if !resend => Some(Some(LossReason::Unknown)),
+            Some(Fate::Unknown) => Some(Some(LossReason::Unknown)),
             Some(Fate::NotApplied) | None => None,
         });
         self.in_order.iter_mut().chain(&mut self.ahead).for_each(|entry| entry.doubtful = false);
@@ -173,7 +173,7 @@ impl Kept {
     }
 
     /// Takes out what `verdict` names: as lost if it says why, else without a word.
-    fn take(&mut self, verdict: impl Fn(&Entry) -> Option<Option<Why>>) -> Vec<Lost> {
+    fn take(&mut self, verdict: impl Fn(&Entry) -> Option<Option<LossReason>>) -> Vec<LostAction> {
         let mut lost = Vec::new();
         for entries in [&mut self.in_order, &mut self.ahead] {
             for entry in std::mem::take(entries) {
@@ -189,7 +189,7 @@ impl Kept {
 
     /// How many of those in order have been handed over.
     fn handed(&self) -> usize {
-        self.in_order.partition_point(|entry| entry.place != Place::Waiting)
+        self.in_order.partition_point(|entry| entry.state != SendState::Waiting)
     }
 
     fn find(&mut self, client_seq: u64) -> Option<(&mut VecDeque<Entry>, usize)> {
@@ -208,9 +208,9 @@ impl Dispatched {
 }
 
 impl Entry {
-    fn lose(self, why: Why) -> Lost {
+    fn lose(self, why: LossReason) -> LostAction {
         let Dispatched { client_seq, channel, action, .. } = self.dispatched;
-        Lost { client_seq, channel, action, why }
+        LostAction { client_seq, channel, action, why }
     }
 }
 
@@ -218,9 +218,9 @@ impl Entry {
 ///
 /// Only an id that the action itself makes can tell; one that it merely names, such as the turn of a confirmation,
 /// is there in any case. A queued message leaves no trace once it has become a turn: there only its presence tells.
-fn fate(action: &Message, shot: &Shot) -> Fate {
+fn fate(action: &Message, snapshot: &Snapshot) -> Fate {
     static PATHS: [Path; 5] = [&["type"], &["turnId"], &["resource"], &["annotation", "id"], &["id"]];
-    let [kind, turn, resource, annotation, message] = rope::string_at(action, &PATHS);
+    let [kind, turn, resource, annotation, message] = text::string_at(action, &PATHS);
     let (own, absent) = match kind.as_deref() {
         Some("chat/turnStarted") => (turn, Fate::NotApplied),
         Some("automation/createRequested") => (resource, Fate::NotApplied),
@@ -231,7 +231,7 @@ fn fate(action: &Message, shot: &Shot) -> Fate {
     let Some(own) = own else {
         return Fate::Unknown;
     };
-    if shot.has(serde_json::Value::from(own).to_string().as_bytes()) { Fate::Applied } else { absent }
+    if snapshot.has(serde_json::Value::from(own).to_string().as_bytes()) { Fate::Applied } else { absent }
 }
 
 #[cfg(test)]
@@ -246,64 +246,73 @@ mod tests {
         Message::from(format!(r#"{{"type":"chat/turnStarted","turnId":"{id}","message":{{}}}}"#))
     }
 
-    fn kept(actions: &[Message]) -> Kept {
-        let mut kept = Kept::default();
+    fn unconfirmed(actions: &[Message]) -> UnconfirmedActions {
+        let mut unconfirmed = UnconfirmedActions::default();
         for (n, action) in actions.iter().enumerate() {
-            let room = Arc::new(Semaphore::new(1)).try_acquire_owned().expect("a place");
+            let permit = Arc::new(Semaphore::new(1)).try_acquire_owned().expect("a state");
             let (client_seq, channel) = (n as u64 + 1, "c".to_owned());
-            kept.push(Dispatched { client_seq, channel, action: action.clone(), turn: Turn::InOrder, _room: room });
+            unconfirmed.push(Dispatched {
+                client_seq,
+                channel,
+                action: action.clone(),
+                order: SendOrder::InOrder,
+                _permit: permit,
+            });
         }
-        kept
+        unconfirmed
     }
 
-    fn numbers(kept: &mut Kept) -> Vec<u64> {
-        std::iter::from_fn(|| kept.hand().map(|dispatched| dispatched.client_seq)).collect()
+    fn numbers(actions: &mut UnconfirmedActions) -> Vec<u64> {
+        std::iter::from_fn(|| actions.hand().map(|dispatched| dispatched.client_seq)).collect()
     }
 
-    fn shot(state: &str) -> Shot {
+    fn snapshot(state: &str) -> Snapshot {
         let text = Message::from(format!(r#"{{"resource":"c","fromSeq":9,"state":{state}}}"#));
-        Shot { channel: "c".into(), from_seq: 9, text }
+        Snapshot { channel: "c".into(), from_seq: 9, text }
     }
 
     #[test]
     fn what_went_ahead_takes_its_place_again_when_the_connection_ends() {
-        let mut kept = kept(&["1", "2", "3"].map(turn));
-        let room = Arc::new(Semaphore::new(1)).try_acquire_owned().expect("a place");
+        let mut actions = unconfirmed(&["1", "2", "3"].map(turn));
+        let permit = Arc::new(Semaphore::new(1)).try_acquire_owned().expect("a state");
         let action = Message::from(r#"{"type":"chat/turnCancelled","turnId":"0"}"#);
-        assert_eq!(Turn::of_action(&action), Turn::Ahead);
-        assert_eq!(Turn::of_action(&turn("4")), Turn::InOrder);
-        let ahead = Dispatched { client_seq: 4, channel: "c".into(), action, turn: Turn::Ahead, _room: room };
-        assert!(kept.has_waiting("c") && !kept.has_waiting("d"));
-        kept.hand_ahead(ahead);
-        kept.sent(4, |_| true);
-        assert!(kept.hand().is_some_and(|first| first.client_seq == 1));
-        assert!(kept.disconnected(1006).is_none());
-        assert!(kept.replayed(true, |_| true).is_empty());
-        assert_eq!(numbers(&mut kept), [1, 2, 3, 4]);
-        assert!(!kept.has_waiting("c") && kept.shown(4, "c") && !kept.shown(4, "c"));
+        assert_eq!(SendOrder::of_action(&action), SendOrder::Ahead);
+        assert_eq!(SendOrder::of_action(&turn("4")), SendOrder::InOrder);
+        let ahead = Dispatched { client_seq: 4, channel: "c".into(), action, order: SendOrder::Ahead, _permit: permit };
+        assert!(actions.has_waiting("c") && !actions.has_waiting("d"));
+        actions.hand_ahead(ahead);
+        actions.sent(4, |_| true);
+        assert!(actions.hand().is_some_and(|first| first.client_seq == 1));
+        assert!(actions.disconnected(1006).is_none());
+        assert!(actions.replayed(true, |_| true).is_empty());
+        assert_eq!(numbers(&mut actions), [1, 2, 3, 4]);
+        assert!(!actions.has_waiting("c") && actions.shown(4, "c") && !actions.shown(4, "c"));
     }
 
     #[test]
     fn what_the_replay_does_not_show_is_sent_again_in_order() {
-        let mut kept = kept(&["1", "2", "3", "4"].map(turn));
-        assert_eq!(numbers(&mut kept), [1, 2, 3, 4]);
-        (1..=3).for_each(|n| kept.sent(n, |_| true));
-        assert!(kept.hand().is_none() && kept.disconnected(1006).is_none() && !kept.is_empty());
-        assert!(kept.shown(2, "c") && !kept.shown(2, "c") && !kept.shown(1, "other"));
-        assert!(kept.replayed(true, |_| true).is_empty());
-        assert_eq!(numbers(&mut kept), [1, 3, 4]);
+        let mut actions = unconfirmed(&["1", "2", "3", "4"].map(turn));
+        assert_eq!(numbers(&mut actions), [1, 2, 3, 4]);
+        (1..=3).for_each(|n| actions.sent(n, |_| true));
+        assert!(actions.hand().is_none() && actions.disconnected(1006).is_none() && !actions.is_empty());
+        assert!(actions.shown(2, "c") && !actions.shown(2, "c") && !actions.shown(1, "other"));
+        assert!(actions.replayed(true, |_| true).is_empty());
+        assert_eq!(numbers(&mut actions), [1, 3, 4]);
     }
 
     #[test]
     fn without_resending_only_what_had_left_is_lost() {
-        let mut kept = kept(&["1", "2", "3"].map(turn));
-        kept.hand();
-        kept.hand();
-        kept.sent(1, |_| true);
-        kept.disconnected(1006);
-        let lost = kept.replayed(false, |_| true);
-        assert_eq!(lost.iter().map(|lost| (lost.client_seq, &lost.why)).collect::<Vec<_>>(), [(1, &Why::Unknown)]);
-        assert_eq!(numbers(&mut kept), [2, 3]);
+        let mut actions = unconfirmed(&["1", "2", "3"].map(turn));
+        actions.hand();
+        actions.hand();
+        actions.sent(1, |_| true);
+        actions.disconnected(1006);
+        let lost = actions.replayed(false, |_| true);
+        assert_eq!(
+            lost.iter().map(|lost| (lost.client_seq, &lost.why)).collect::<Vec<_>>(),
+            [(1, &LossReason::Unknown)]
+        );
+        assert_eq!(numbers(&mut actions), [2, 3]);
     }
 
     #[test]
@@ -311,45 +320,45 @@ mod tests {
         let confirmed = r#"{"type":"chat/toolCallConfirmed","turnId":"t1","toolCallId":"x"}"#;
         let queued = |id| Message::from(format!(r#"{{"type":"chat/pendingMessageSet","id":"{id}"}}"#));
         let actions = [turn("t1"), turn("t2"), Message::from(confirmed), queued("t1"), queued("q")];
-        let mut kept = kept(&actions);
-        assert_eq!(numbers(&mut kept), [1, 2, 3, 4, 5]);
-        (1..=5).for_each(|n| kept.sent(n, |_| true));
-        kept.disconnected(1006);
-        let lost = kept.replaced(&[shot(r#"{"turns":[{"id":"t1","text":"\"t2\""}]}"#)], true);
+        let mut actions = unconfirmed(&actions);
+        assert_eq!(numbers(&mut actions), [1, 2, 3, 4, 5]);
+        (1..=5).for_each(|n| actions.sent(n, |_| true));
+        actions.disconnected(1006);
+        let lost = actions.replaced(&[snapshot(r#"{"turns":[{"id":"t1","text":"\"t2\""}]}"#)], true);
         assert_eq!(lost.iter().map(|lost| lost.client_seq).collect::<Vec<_>>(), [3, 5]);
-        assert_eq!(numbers(&mut kept), [2]);
+        assert_eq!(numbers(&mut actions), [2]);
     }
 
     #[test]
     fn a_channel_without_a_snapshot_tells_nothing() {
-        let mut kept = kept(&["1", "2"].map(turn));
-        kept.hand();
-        kept.sent(1, |_| true);
-        kept.disconnected(1006);
-        assert_eq!(kept.replaced(&[], true).len(), 1);
-        assert_eq!(numbers(&mut kept), [2]);
+        let mut actions = unconfirmed(&["1", "2"].map(turn));
+        actions.hand();
+        actions.sent(1, |_| true);
+        actions.disconnected(1006);
+        assert_eq!(actions.replaced(&[], true).len(), 1);
+        assert_eq!(numbers(&mut actions), [2]);
     }
 
     #[test]
     fn an_action_that_nobody_will_show_is_not_kept_once_sent() {
-        let mut kept = kept(&["1", "2"].map(turn));
-        kept.hand();
-        kept.sent(1, |_| false);
-        kept.disconnected(1006);
-        assert_eq!(numbers(&mut kept), [2]);
+        let mut actions = unconfirmed(&["1", "2"].map(turn));
+        actions.hand();
+        actions.sent(1, |_| false);
+        actions.disconnected(1006);
+        assert_eq!(numbers(&mut actions), [2]);
     }
 
     #[test]
     fn an_action_over_which_the_host_closes_three_times_is_given_up() {
-        let mut kept = kept(&["a long one", "2"].map(turn));
-        assert!(kept.disconnected(TOO_BIG).is_none(), "nothing had been handed over");
+        let mut actions = unconfirmed(&["a long one", "2"].map(turn));
+        assert!(actions.disconnected(TOO_BIG).is_none(), "nothing had been handed over");
         for strike in 1..=3 {
-            assert_eq!(numbers(&mut kept), [1, 2]);
-            let lost = kept.disconnected(TOO_BIG);
-            assert_eq!(lost.map(|lost| lost.why), (strike == 3).then_some(Why::TooBigForHost));
+            assert_eq!(numbers(&mut actions), [1, 2]);
+            let lost = actions.disconnected(TOO_BIG);
+            assert_eq!(lost.map(|lost| lost.why), (strike == 3).then_some(LossReason::TooBigForHost));
         }
-        assert_eq!(numbers(&mut kept), [2]);
-        assert_eq!(kept.missing(&["c".into()]).len(), 1);
-        assert!(kept.close().is_empty());
+        assert_eq!(numbers(&mut actions), [2]);
+        assert_eq!(actions.missing(&["c".into()]).len(), 1);
+        assert!(actions.close().is_empty());
     }
 }

@@ -32,10 +32,10 @@ pub(crate) struct Tape(Arc<Mutex<(usize, Vec<Seen>)>>);
 
 impl Tape {
     /// A new connection over `link`, from the client's side.
-    pub(crate) fn watch<L>(&self, link: L) -> Watched<L> {
+    pub(crate) fn watch<L>(&self, link: L) -> RecordedLink<L> {
         let mut tape = self.lock();
         tape.0 += 1;
-        Watched { link, tape: self.clone(), connection: tape.0 - 1 }
+        RecordedLink { link, tape: self.clone(), connection: tape.0 - 1 }
     }
 
     pub(crate) fn frames(&self) -> Vec<Seen> {
@@ -58,13 +58,13 @@ impl Tape {
     }
 }
 
-pub(crate) struct Watched<L> {
+pub(crate) struct RecordedLink<L> {
     link: L,
     tape: Tape,
     connection: usize,
 }
 
-impl<L: Link> Link for Watched<L> {
+impl<L: Link> Link for RecordedLink<L> {
     fn capacity(&self) -> Capacity {
         self.link.capacity()
     }
@@ -82,7 +82,7 @@ impl<L: Link> Link for Watched<L> {
     }
 }
 
-impl<L: Link> Stream for Watched<L> {
+impl<L: Link> Stream for RecordedLink<L> {
     type Item = Result<Arrival, LinkError>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
@@ -94,7 +94,7 @@ impl<L: Link> Stream for Watched<L> {
     }
 }
 
-impl<L: Link> Sink<Transmit> for Watched<L> {
+impl<L: Link> Sink<Transmit> for RecordedLink<L> {
     type Error = LinkError;
 
     fn poll_ready(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), LinkError>> {

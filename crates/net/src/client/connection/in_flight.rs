@@ -10,22 +10,22 @@ const WINDOW: usize = 4 << 20;
 
 /// Messages that the machine has, by ticket.
 #[derive(Debug, Default)]
-pub(super) struct Handed {
-    messages: HashMap<u64, Item>,
+pub(super) struct InFlight {
+    messages: HashMap<u64, HandedMessage>,
     bytes: usize,
     last_ticket: u64,
 }
 
 #[derive(Debug)]
-struct Item {
-    what: What,
+struct HandedMessage {
+    purpose: Purpose,
     bytes: usize,
-    _room: Option<OwnedSemaphorePermit>,
+    _permit: Option<OwnedSemaphorePermit>,
 }
 
-/// What a message is.
+/// Purpose a message is.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum What {
+pub(super) enum Purpose {
     /// A request, by its id.
     Request(u64),
     /// A dispatched action, by its number.
@@ -34,7 +34,7 @@ pub(super) enum What {
     Other,
 }
 
-impl Handed {
+impl InFlight {
     /// Whether there is room for another.
     pub(super) const fn has_room(&self) -> bool {
         self.bytes < WINDOW
@@ -45,17 +45,17 @@ impl Handed {
     }
 
     /// A message is handed over: its ticket.
-    pub(super) fn add(&mut self, what: What, bytes: usize, room: Option<OwnedSemaphorePermit>) -> u64 {
+    pub(super) fn add(&mut self, purpose: Purpose, bytes: usize, permit: Option<OwnedSemaphorePermit>) -> u64 {
         self.last_ticket = self.last_ticket.saturating_add(1);
         self.bytes = self.bytes.saturating_add(bytes);
-        self.messages.insert(self.last_ticket, Item { what, bytes, _room: room });
+        self.messages.insert(self.last_ticket, HandedMessage { purpose, bytes, _permit: permit });
         self.last_ticket
     }
 
     /// The machine has done with a message: what it was.
-    pub(super) fn done(&mut self, ticket: u64) -> Option<What> {
+    pub(super) fn done(&mut self, ticket: u64) -> Option<Purpose> {
         let item = self.messages.remove(&ticket)?;
         self.bytes = self.bytes.saturating_sub(item.bytes);
-        Some(item.what)
+        Some(item.purpose)
     }
 }

@@ -11,12 +11,12 @@ use super::event::Event;
 /// Events that wait to be taken. While there are any the link is not read, so there are never more than one message
 /// brings.
 #[derive(Debug)]
-pub(super) struct Feed {
+pub(super) struct EventFeed {
     queue: mpsc::Sender<Event>,
     waiting: VecDeque<Event>,
 }
 
-impl Feed {
+impl EventFeed {
     pub(super) const fn new(queue: mpsc::Sender<Event>) -> Self {
         Self { queue, waiting: VecDeque::new() }
     }

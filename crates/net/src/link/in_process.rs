@@ -11,10 +11,11 @@ use tokio_util::sync::PollSender;
 use breakbulk_proto::{Capacity, Transmit};
 
 use super::{Arrival, Link, LinkError, LinkStatus, Moved, ReceiveMemory};
+use crate::len64;
 
 /// One end of a link inside the process. Dropping it is like a wire that is cut: the other end sees no close.
 #[derive(Debug)]
-pub struct Memory {
+pub struct InProcessLink {
     capacity: Capacity,
     incoming: mpsc::Receiver<Arrival>,
     outgoing: PollSender<Arrival>,
@@ -23,9 +24,9 @@ pub struct Memory {
 
 /// Two ends of one link: each takes frames as large as `capacity` says, and up to `depth` of them are on the way.
 #[must_use]
-pub fn pair(capacity: &Capacity, depth: usize) -> (Memory, Memory) {
+pub fn pair(capacity: &Capacity, depth: usize) -> (InProcessLink, InProcessLink) {
     let ((to_right, from_left), (to_left, from_right)) = (mpsc::channel(depth), mpsc::channel(depth));
-    let end = |outgoing, incoming| Memory {
+    let end = |outgoing, incoming| InProcessLink {
         capacity: capacity.clone(),
         incoming,
         outgoing: PollSender::new(outgoing),
@@ -34,7 +35,7 @@ pub fn pair(capacity: &Capacity, depth: usize) -> (Memory, Memory) {
     (end(to_right, from_right), end(to_left, from_left))
 }
 
-impl Link for Memory {
+impl Link for InProcessLink {
     fn capacity(&self) -> Capacity {
         self.capacity.clone()
     }
@@ -52,19 +53,19 @@ impl Link for Memory {
     }
 }
 
-impl Stream for Memory {
+impl Stream for InProcessLink {
     type Item = Result<Arrival, LinkError>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let arrival = ready!(self.incoming.poll_recv(cx));
         if let Some(Arrival::Frame { bytes, .. }) = &arrival {
-            self.moved.inward = self.moved.inward.saturating_add(wide(bytes.len()));
+            self.moved.inward = self.moved.inward.saturating_add(len64(bytes.len()));
         }
         Poll::Ready(arrival.map(Ok))
     }
 }
 
-impl Sink<Transmit> for Memory {
+impl Sink<Transmit> for InProcessLink {
     type Error = LinkError;
 
     fn poll_ready(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), LinkError>> {
@@ -74,7 +75,7 @@ impl Sink<Transmit> for Memory {
     fn start_send(mut self: Pin<&mut Self>, item: Transmit) -> Result<(), LinkError> {
         let arrival = match item {
             Transmit::Frame { bytes, meta, .. } => {
-                self.moved.outward = self.moved.outward.saturating_add(wide(bytes.len()));
+                self.moved.outward = self.moved.outward.saturating_add(len64(bytes.len()));
                 Arrival::Frame { bytes: bytes.to_bytes(), meta }
             }
             Transmit::Close(reason) => Arrival::Closed { code: reason.code(), text: reason.text() },
@@ -90,8 +91,4 @@ impl Sink<Transmit> for Memory {
         self.outgoing.close();
         Poll::Ready(Ok(()))
     }
-}
-
-fn wide(len: usize) -> u64 {
-    u64::try_from(len).unwrap_or(u64::MAX)
 }

@@ -3,37 +3,37 @@
 use breakbulk_proto::{CloseReason, Lane, Message};
 use tracing::{info, warn};
 
-use super::{Asked, Live, PROTOCOL_ERROR, Phase};
+use super::{Handshake, LiveConnection, PROTOCOL_ERROR, PendingRequest, Phase};
 use crate::client::error::RequestError;
 use crate::client::state::Reason;
-use crate::client::wire::{self, Incoming, Resumption, Welcome};
+use crate::client::wire::{self, InitializeResult, ReconnectResult};
 use crate::link::Link;
 
 /// AHP's `UnsupportedProtocolVersion`.
 const UNSUPPORTED_VERSION: i64 = -32005;
 
-impl<L: Link> Live<'_, L> {
+impl<L: Link> LiveConnection<'_, L> {
     /// Begins the handshake: with `reconnect` if there is something to resume.
     pub(super) fn greet(&mut self) {
         let Some(cursor) = self.core.session.cursor else {
             return self.initialize();
         };
         let params = wire::reconnect(&self.core.config.client_id, cursor, &self.core.session.followed());
-        self.ask(Asked::Reconnect, "reconnect", &params, None, Lane::Auto);
+        self.ask(PendingRequest::Reconnect, "reconnect", &params, None, Lane::Auto);
     }
 
     fn initialize(&mut self) {
         let config = &self.core.config;
         let wanted = self.core.session.wanted();
         let params = wire::initialize(&config.introduction, &config.versions, &config.client_id, &wanted);
-        self.ask(Asked::Initialize, "initialize", &params, None, Lane::Auto);
+        self.ask(PendingRequest::Initialize, "initialize", &params, None, Lane::Auto);
     }
 
     pub(super) fn initialized(&mut self, outcome: Result<Message, RequestError>, ordinal: u64) {
         match outcome {
-            Ok(result) => match Welcome::read(&result) {
-                Some(welcome) => {
-                    let seq = self.core.session.started(result, welcome);
+            Ok(result) => match InitializeResult::read(&result) {
+                Some(initialized) => {
+                    let seq = self.core.session.started(result, initialized);
                     self.begin(ordinal, seq);
                 }
                 None => self.nonsense("initialize"),
@@ -49,7 +49,7 @@ impl<L: Link> Live<'_, L> {
 
     pub(super) fn reconnected(&mut self, outcome: Result<Message, RequestError>, ordinal: u64) {
         match outcome {
-            Ok(result) => match Resumption::read(&result) {
+            Ok(result) => match ReconnectResult::read(&result) {
                 Some(resumption) => {
                     let seq = self.core.session.resumed(resumption);
                     self.begin(ordinal, seq);
@@ -66,9 +66,9 @@ impl<L: Link> Live<'_, L> {
     /// The handshake is done: everything up to `seq` is known, and what came early follows it.
     fn begin(&mut self, ordinal: u64, seq: u64) {
         self.driver.machine_mut().note_seq(ordinal, seq);
-        (self.phase, self.is_greeted) = (Phase::Live, true);
-        for message in std::mem::take(&mut self.early) {
-            self.heard(Incoming::read(&message));
+        self.phase = Phase::Live;
+        if let Handshake::Unanswered { early, .. } = std::mem::replace(&mut self.handshake, Handshake::Done) {
+            early.into_iter().for_each(|incoming| self.heard(incoming));
         }
         for channel in self.core.session.unfollowed() {
             self.subscribe(channel);

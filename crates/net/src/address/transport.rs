@@ -15,7 +15,7 @@ use crate::listen::{Token, TokenError};
 /// What frames travel by. Its `Debug` shows no secrets.
 #[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Way {
+pub enum Transport {
     /// A WebSocket.
     WebSocket {
         /// Whether it is `wss`.
@@ -35,7 +35,7 @@ pub enum Way {
     Exec(Vec<String>),
 }
 
-impl Way {
+impl Transport {
     /// Whether it is our own standard input and output.
     #[must_use]
     pub const fn is_stdio(&self) -> bool {
@@ -92,18 +92,18 @@ impl Way {
     }
 }
 
-impl fmt::Debug for Way {
+impl fmt::Debug for Transport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.write(&Options::default(), f)
     }
 }
 
-/// A whole address: the way, the options that were taken out of it, and the token that follows it.
-pub(super) fn parse(text: &str) -> Result<(Way, Options, Option<Token>), AddressError> {
+/// A whole address: the transport, the options that were taken out of it, and the token that follows it.
+pub(super) fn parse(text: &str) -> Result<(Transport, Options, Option<Token>), AddressError> {
     // A mistyped address may have a secret further on.
     let unknown =
         |name: &str| AddressError::UnknownScheme { scheme: name.chars().take(32).collect(), likely: likely(text) };
-    let without_token = |(way, options)| (way, options, None);
+    let without_token = |(transport, options)| (transport, options, None);
     let Some((name, rest)) = text.split_once(':') else {
         return Err(unknown(text.split(['?', '@', '/']).next().unwrap_or_default()));
     };
@@ -139,7 +139,7 @@ fn likely(text: &str) -> Option<String> {
     Some(format!("{}://{host}{port}", if is_tls { "wss" } else { "ws" }))
 }
 
-fn web_socket(tls: bool, rest: &str) -> Result<(Way, Options, Option<Token>), AddressError> {
+fn web_socket(tls: bool, rest: &str) -> Result<(Transport, Options, Option<Token>), AddressError> {
     let (rest, token) = match rest.split_once('#') {
         Some((rest, fragment)) => (rest, Some(self::token(fragment)?)),
         None => (rest, None),
@@ -154,7 +154,7 @@ fn web_socket(tls: bool, rest: &str) -> Result<(Way, Options, Option<Token>), Ad
     });
     let (host, port) = authority?;
     let (target, options) = self::target(target)?;
-    Ok((Way::WebSocket { tls, host, port, target }, options, token))
+    Ok((Transport::WebSocket { tls, host, port, target }, options, token))
 }
 
 /// The token in a fragment, which may have escapes.
@@ -212,24 +212,24 @@ fn target(text: &str) -> Result<(String, Options), AddressError> {
 }
 
 /// The path ends at the first question mark.
-fn unix(rest: &str) -> Result<(Way, Options), AddressError> {
+fn unix(rest: &str) -> Result<(Transport, Options), AddressError> {
     let (path, query) = rest.split_once('?').unwrap_or((rest, ""));
     if path.is_empty() {
         return Err(AddressError::NoPath);
     }
-    Ok((Way::Unix(path.into()), Options::parse(query)?))
+    Ok((Transport::Unix(path.into()), Options::parse(query)?))
 }
 
-fn stdio(rest: &str) -> Result<(Way, Options), AddressError> {
+fn stdio(rest: &str) -> Result<(Transport, Options), AddressError> {
     match rest.strip_prefix('?') {
-        Some(query) => Ok((Way::Stdio, Options::parse(query)?)),
-        None if rest.is_empty() => Ok((Way::Stdio, Options::default())),
+        Some(query) => Ok((Transport::Stdio, Options::parse(query)?)),
+        None if rest.is_empty() => Ok((Transport::Stdio, Options::default())),
         None => Err(AddressError::AfterStdio(rest.to_owned())),
     }
 }
 
 /// Options end at the first white space.
-fn exec(rest: &str) -> Result<(Way, Options), AddressError> {
+fn exec(rest: &str) -> Result<(Transport, Options), AddressError> {
     let (query, command) = match rest.strip_prefix('?') {
         Some(rest) => rest.split_once(char::is_whitespace).unwrap_or((rest, "")),
         None => ("", rest),
@@ -238,7 +238,7 @@ fn exec(rest: &str) -> Result<(Way, Options), AddressError> {
     let words = shell_words::split(command).map_err(|_| AddressError::OpenQuote)?;
     // An empty name cannot be started either.
     match words.first() {
-        Some(program) if !program.is_empty() => Ok((Way::Exec(words), options)),
+        Some(program) if !program.is_empty() => Ok((Transport::Exec(words), options)),
         _ => Err(AddressError::NoCommand),
     }
 }

@@ -26,7 +26,7 @@ const MAX_SHOWN_BYTES: usize = 100;
 /// talk to us in its user's name), and only by a name of ours (a stranger's name that points to our address would make
 /// the stranger's page ours).
 #[derive(Debug)]
-pub struct Door {
+pub struct AccessPolicy {
     token: Option<Token>,
     origins: Vec<String>,
     hosts: Vec<String>,
@@ -35,7 +35,7 @@ pub struct Door {
 
 /// Why somebody was not let in, and what they are told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Refused {
+pub(super) enum AccessError {
     /// The `Host` is missing or not ours.
     Host,
     /// The `Origin` is not ours.
@@ -46,7 +46,7 @@ pub(super) enum Refused {
     WrongToken(Duration),
 }
 
-impl Door {
+impl AccessPolicy {
     /// A door that opens to this token, shown as `Authorization: Bearer …` or as `?token=…`.
     #[must_use]
     pub fn with_token(token: Token) -> Self {
@@ -81,36 +81,36 @@ impl Door {
     }
 
     /// Lets a request in, under a name if it proved one.
-    pub(super) fn admit(&self, request: &Parts, at: &Place) -> Result<Option<Arc<str>>, Refused> {
-        self.check_where(request, at)?;
+    pub(super) fn admit(&self, request: &Parts, context: &RequestContext) -> Result<Option<Arc<str>>, AccessError> {
+        self.check_where(request, context)?;
         let Some(token) = &self.token else {
             return Ok(None);
         };
-        let shown = shown_token(request).ok_or(Refused::NoToken)?;
+        let shown = shown_token(request).ok_or(AccessError::NoToken)?;
         if token.is(&shown) {
             return Ok(Some(token.principal()));
         }
         let mut throttle = self.throttle.lock().unwrap_or_else(PoisonError::into_inner);
-        Err(Refused::WrongToken(throttle.note_mistake(at.peer, Instant::now())))
+        Err(AccessError::WrongToken(throttle.note_mistake(context.peer, Instant::now())))
     }
 
     /// By which name, and from which page, a request comes.
-    fn check_where(&self, request: &Parts, at: &Place) -> Result<(), Refused> {
-        let host = Place::host(request).ok_or(Refused::Host)?;
-        if !self.is_ours(&host, at) {
-            return Err(Refused::Host);
+    fn check_where(&self, request: &Parts, context: &RequestContext) -> Result<(), AccessError> {
+        let host = RequestContext::host(request).ok_or(AccessError::Host)?;
+        if !self.is_ours(&host, context) {
+            return Err(AccessError::Host);
         }
         match single(&request.headers, &header::ORIGIN) {
             Ok(None) => Ok(()),
             Ok(Some(origin)) if self.origins.iter().any(|allowed| is_same_origin(allowed, origin)) => Ok(()),
-            Ok(Some(origin)) if is_page_of(origin, &host, at.usual_port()) => Ok(()),
-            _ => Err(Refused::Origin),
+            Ok(Some(origin)) if is_page_of(origin, &host, context.usual_port()) => Ok(()),
+            _ => Err(AccessError::Origin),
         }
     }
 
-    fn is_ours(&self, host: &Authority, at: &Place) -> bool {
+    fn is_ours(&self, host: &Authority, context: &RequestContext) -> bool {
         let name = bare(host.host());
-        let port = host.port_u16().unwrap_or(at.usual_port());
+        let port = host.port_u16().unwrap_or(context.usual_port());
         let is_configured = self.hosts.iter().any(|allowed| match allowed.parse::<Authority>() {
             Ok(allowed) => {
                 bare(allowed.host()).eq_ignore_ascii_case(name) && allowed.port_u16().is_none_or(|named| named == port)
@@ -118,22 +118,22 @@ impl Door {
             Err(_) => false,
         });
         let is_here = match name.parse::<IpAddr>() {
-            Ok(address) => address.is_loopback() || address.to_canonical() == at.local.ip().to_canonical(),
+            Ok(address) => address.is_loopback() || address.to_canonical() == context.local.ip().to_canonical(),
             Err(_) => name.eq_ignore_ascii_case("localhost"),
         };
-        is_configured || is_here && port == at.local.port()
+        is_configured || is_here && port == context.local.port()
     }
 }
 
 /// Where a request came in, and from where.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Place {
+pub(super) struct RequestContext {
     pub(super) local: SocketAddr,
     pub(super) peer: IpAddr,
     pub(super) is_tls: bool,
 }
 
-impl Place {
+impl RequestContext {
     /// The port that goes without saying.
     const fn usual_port(&self) -> u16 {
         if self.is_tls { 443 } else { 80 }
@@ -145,7 +145,7 @@ impl Place {
     }
 }
 
-impl Refused {
+impl AccessError {
     pub(super) const fn status(self) -> StatusCode {
         match self {
             Self::Host => StatusCode::MISDIRECTED_REQUEST,
@@ -187,7 +187,7 @@ impl Refused {
     /// One line for the client. Who calls us by a forwarded port (`ssh -L`, `docker -p`) cannot see our log.
     pub(super) fn text(self, request: &Parts) -> String {
         match self {
-            Self::Host => match Place::host(request).filter(|host| host.as_str().len() <= MAX_SHOWN_BYTES) {
+            Self::Host => match RequestContext::host(request).filter(|host| host.as_str().len() <= MAX_SHOWN_BYTES) {
                 Some(host) => format!(
                     "This server does not accept the host name {host}. If that is its own name or a forwarded port, \
                      start it with --allow-host {host}.\n"

@@ -2,8 +2,8 @@
 
 use std::io::Write;
 
+use breakbulk::Preset;
 use breakbulk::address::Size;
-use breakbulk::preset::Preset;
 use serde::Serialize;
 
 use crate::config::print_json;

@@ -8,7 +8,7 @@ use bytes::Bytes;
 
 /// Why a text is not exactly one JSON-RPC message, if so. A connection without segments checks the same of a frame.
 pub(crate) fn flaw(text: &Bytes, limits: Limits) -> Option<Violation> {
-    let mut plain = plain::Connection::new(plain::Config { limits, one_line: false, front_only: false });
+    let mut plain = plain::Connection::new(plain::Config::new(limits));
     plain.handle(Input::frame(text.clone()), Instant::now());
     match plain.poll_event() {
         Some(Event::Closed(CloseReason::Violation(violation))) => Some(violation),

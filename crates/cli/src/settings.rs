@@ -18,8 +18,8 @@ mod value;
 
 use std::path::PathBuf;
 
+use breakbulk::Preset;
 use breakbulk::address::Size;
-use breakbulk::preset::Preset;
 use breakbulk::{Address, Dialect};
 
 pub(crate) use self::configuration::Configuration;

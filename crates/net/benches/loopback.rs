@@ -14,6 +14,8 @@ mod official;
 mod passing;
 #[path = "common/race.rs"]
 mod race;
+#[path = "common/reconnecting.rs"]
+mod reconnecting;
 #[path = "../../proto/benches/common/table.rs"]
 mod table;
 #[path = "common/throttle.rs"]
@@ -28,6 +30,7 @@ use node::Node;
 use official::Official;
 use passing::{BULK, Passing, Relation, passing};
 use race::{Took, in_runtimes, median, race, rounds, runtime, timed};
+use reconnecting::{Followed, action};
 use tokio::runtime::Runtime;
 use wire::{Wire, straight};
 
@@ -37,11 +40,12 @@ type Part = (&'static str, &'static str, fn());
 /// Rounds over a slow link, each of which takes ten seconds.
 const SLOW_ROUNDS: usize = 3;
 
-const PARTS: [Part; 4] = [
+const PARTS: [Part; 5] = [
     ("plain", "Over loopback WebSockets, beside one plain frame", in_one_frame),
     ("pair", "Through a bridge pair", bridge),
     ("others", "Beside what people use today", against_others),
     ("small", "A small message while 32 MB move", small),
+    ("client", "A client that reconnects", client),
 ];
 
 fn main() {
@@ -130,6 +134,34 @@ fn against_others() {
     };
     beside("Node's ws", &mut || timed(|| node.carry(false)));
     beside("Node's ws, with JSON.parse", &mut || timed(|| node.carry(true)));
+}
+
+/// A long action from the socket to the application: through a `Client`, over the bare machine on a driver. Both machines check
+/// the message once as it arrives; whatever reads it once more shows here.
+fn client() {
+    const CAP: u64 = 900_000;
+    const LEN: usize = 30_000_000;
+    let times = in_runtimes(2, |runtime| {
+        let mut followed = runtime.block_on(Followed::new(CAP));
+        let mut bare = runtime.block_on(Wire::new(Dialect::Ahp, Role::Server, CAP, straight));
+        let (mut seq, mut other_seq) = (1, 1);
+        race([
+            &mut || {
+                seq += 1;
+                let action = action(seq, LEN);
+                timed(|| runtime.block_on(followed.carry(action)))
+            },
+            &mut || {
+                other_seq += 1;
+                let action = action(other_seq, LEN);
+                timed(|| runtime.block_on(bare.carry(action)))
+            },
+        ])
+    });
+    let ratio = median(&times, |[client, machine]| client.wall / machine.wall);
+    table::row("30 MB action, socket to application: over the machine alone", ratio, ..=1.15);
+    let ratio = median(&times, |[client, machine]| client.cpu / machine.cpu);
+    table::row("30 MB action, socket to application: CPU over the machine alone", ratio, ..);
 }
 
 /// What it takes to carry a message that the sender holds alone, as a program does that has just made it.

@@ -9,7 +9,7 @@ const MAX_DOUBLINGS: u32 = 32;
 ///
 /// Each is anywhere from nothing to a bound; the bound begins at `base`, doubles with each wait, and stays at `cap`.
 #[derive(Debug, Clone)]
-pub struct Backoff {
+pub(crate) struct Backoff {
     base: Duration,
     cap: Duration,
     doublings: u32,
@@ -19,26 +19,26 @@ pub struct Backoff {
 impl Backoff {
     /// Waits of up to `base` at first and up to `cap` at last. The same seed draws the same waits.
     #[must_use]
-    pub const fn new(base: Duration, cap: Duration, seed: u64) -> Self {
+    pub(crate) const fn new(base: Duration, cap: Duration, seed: u64) -> Self {
         Self { base, cap, doublings: 0, random: SplitMix64(seed) }
     }
 
     /// The longest that the next wait may be.
     #[must_use]
-    pub fn bound(&self) -> Duration {
+    pub(crate) fn bound(&self) -> Duration {
         self.base.saturating_mul(1_u32.checked_shl(self.doublings).unwrap_or(u32::MAX)).min(self.cap)
     }
 
     /// Draws the next wait, and doubles the bound.
     #[must_use]
-    pub fn draw(&mut self) -> Duration {
+    pub(crate) fn draw(&mut self) -> Duration {
         let bound = self.bound();
         self.doublings = self.doublings.saturating_add(1).min(MAX_DOUBLINGS);
         bound.mul_f64(self.random.fraction())
     }
 
     /// An attempt went well: the bound is `base` again.
-    pub const fn reset(&mut self) {
+    pub(crate) const fn reset(&mut self) {
         self.doublings = 0;
     }
 }

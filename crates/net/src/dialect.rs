@@ -30,10 +30,10 @@ pub struct Setup {
     pub role: ahp::Role,
     /// What we take.
     pub limits: Limits,
-    /// Whether the link ends frames at line ends.
-    pub one_line: bool,
-    /// Whether only the front of what arrives is looked at, because it goes on to a peer that checks all of it (plain).
-    pub front_only: bool,
+    /// What ends a frame on the link (plain).
+    pub framing: plain::Framing,
+    /// How much of a message that arrives is checked (plain).
+    pub check: plain::Check,
     /// What earlier connections negotiated (`ahp`).
     pub negotiated: ahp::Negotiated,
     /// When ordered messages are delivered (`ahp`).
@@ -50,15 +50,14 @@ impl Setup {
     /// A setup that remembers nothing, with start-order delivery.
     #[must_use]
     pub fn new(dialect: Dialect, role: ahp::Role, limits: Limits) -> Self {
-        let (negotiated, delivery) = (ahp::Negotiated::default(), ahp::Delivery::StartOrder);
         Self {
             dialect,
             role,
             limits,
-            one_line: false,
-            front_only: false,
-            negotiated,
-            delivery,
+            framing: plain::Framing::default(),
+            check: plain::Check::default(),
+            negotiated: ahp::Negotiated::default(),
+            delivery: ahp::Delivery::StartOrder,
             hides_chunking: false,
             is_capped: false,
             charge: ahp::Charge::default(),
@@ -120,8 +119,8 @@ impl Setup {
                 AnyMachine::Stdio(Box::new(stdio::Connection::new(stdio::Config::new(self.limits, seed), account)))
             }
             Dialect::Plain => {
-                let Self { limits, one_line, front_only, .. } = *self;
-                let config = plain::Config { limits, one_line, front_only };
+                let Self { limits, framing, check, .. } = *self;
+                let config = plain::Config { limits, framing, check };
                 AnyMachine::Plain(Box::new(plain::Connection::new(config)))
             }
         })

@@ -153,11 +153,6 @@ impl<L: Link, M: Machine> Driver<L, M> {
         self.failure.as_ref()
     }
 
-    /// The same, for whoever wants to keep it.
-    pub const fn take_failure(&mut self) -> Option<LinkError> {
-        self.failure.take()
-    }
-
     /// What the peer said when it closed the link; `None` if it was not the peer that closed it, or not by a close.
     ///
     /// The words are the peer's own, at most 512 bytes of them: show them escaped (`{:?}`), as

@@ -20,6 +20,7 @@ use std::time::Duration;
 use tracing::{debug, warn};
 
 use breakbulk_proto::ahp::Charge;
+use breakbulk_proto::plain::Check;
 use breakbulk_proto::{BudgetConfig, CloseReason, Kind, LimitsError, Message};
 
 use self::bridge::{Bridge, FAR, NEAR, other};
@@ -194,8 +195,8 @@ impl Gateway {
         // The gateway charges a message until it has left.
         (near.charge, far.charge) = (Charge::UntilDone, Charge::UntilDone);
         // Whoever puts segments together checks all of a message; nobody else has to, as with one that a program sends.
-        near.front_only = far.dialect != Dialect::Plain;
-        far.front_only = near.dialect != Dialect::Plain;
+        let check = |receiver: Dialect| if receiver == Dialect::Plain { Check::Whole } else { Check::Front };
+        (near.check, far.check) = (check(far.dialect), check(near.dialect));
         // What a link takes is negotiated on that link: with a client that is not asked there, nothing is.
         far.hides_chunking = true;
         Ok(Self { setups: [near, far], memory, records: Records::default(), drain: DRAIN, max_clients: MAX_CLIENTS })

@@ -1,6 +1,7 @@
 //! An address with the limits that hold there: which machine speaks on it, and how long frames may be.
 
 use breakbulk_proto::ahp::Role;
+use breakbulk_proto::plain::Framing;
 use breakbulk_proto::{BudgetConfig, Limits, LimitsConfig, LimitsError};
 
 use crate::address::Address;
@@ -32,7 +33,9 @@ impl Route {
         }
         let mut setup = Setup::new(dialect, role, limits);
         setup.is_capped = address.cap.is_some_and(|cap| cap <= limits.max_message_bytes);
-        setup.one_line = !address.transport.is_web_socket();
+        if !address.transport.is_web_socket() {
+            setup.framing = Framing::Lines;
+        }
         Ok(Self { address, setup })
     }
 
@@ -61,7 +64,8 @@ mod tests {
         assert_eq!(route("ws://h/?dialect=plain&cap=900000").unwrap().setup.max_frame_setting(), "max_message");
         let plain = route("ws://h/").unwrap();
         assert_eq!((plain.setup.dialect, plain.max_frame_bytes()), (Dialect::Plain, 32 << 20));
-        assert!(!plain.setup.one_line && route("stdio:").unwrap().setup.one_line);
+        assert_eq!(plain.setup.framing, Framing::Frames);
+        assert_eq!(route("stdio:").unwrap().setup.framing, Framing::Lines);
         assert_eq!(route("stdio:?dialect=stdio&cap=9000").unwrap().max_frame_bytes(), 32 << 20);
     }
 

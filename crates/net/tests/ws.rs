@@ -84,10 +84,7 @@ fn frame(bytes: impl Into<Message>) -> Transmit {
 }
 
 fn driver<S: AsyncRead + AsyncWrite + Unpin + Send>(link: WebSocket<S>) -> Driver<WebSocket<S>, plain::Connection> {
-    Driver::new(
-        link,
-        plain::Connection::new(plain::Config { limits: Limits::default(), one_line: false, front_only: false }),
-    )
+    Driver::new(link, plain::Connection::new(plain::Config::new(Limits::default())))
 }
 
 #[tokio::test]
@@ -311,8 +308,7 @@ async fn our_own_pause_is_not_the_peers_silence() {
 #[tokio::test(start_paused = true)]
 async fn a_peer_whose_frames_are_not_read_for_a_while_sees_that_we_are_there() {
     let (ours, theirs) = duplex(1 << 20);
-    let plain =
-        || plain::Connection::new(plain::Config { limits: Limits::default(), one_line: false, front_only: false });
+    let plain = || plain::Connection::new(plain::Config::new(Limits::default()));
     let (mut server, mut client) =
         (Driver::new(WebSocket::server(ours, &config()), plain()), WebSocket::client(theirs, &config()));
     server.set_reading(false);

@@ -82,7 +82,7 @@ impl Envelope {
     }
 
     /// Whether kind, method and id are as they are here whatever the rest of the message says. `false` only with
-    /// [`plain::Config::front_only`](crate::plain::Config::front_only), where a machine looks at the front of a message: many
+    /// [`plain::Check::Front`](crate::plain::Check::Front), where a machine looks at the front of a message: many
     /// peers write the id last.
     #[must_use]
     pub fn is_final(&self) -> bool {

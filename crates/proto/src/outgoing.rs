@@ -12,6 +12,7 @@ use crate::json::{self, Compactor, Path, Paths, Scanner};
 use crate::limits::Limits;
 use crate::machine::{Capacity, Event, Input, Lane, Measure, Meta, Progress, Subject, Tag, Ticket, Transmit};
 use crate::message::{Message, MessageReader, len64};
+use crate::plain::Framing;
 use crate::queue::{LaneKey, Order, Queue};
 use crate::rpc;
 use crate::salvage::Salvage;
@@ -86,8 +87,7 @@ pub(crate) fn too_late(input: Input, events: &mut EventQueue) {
 #[derive(Debug)]
 pub(crate) struct SendQueue<G> {
     pub(crate) limits: Limits,
-    /// The link ends frames at line ends, so no message may contain one.
-    pub(crate) one_line: bool,
+    pub(crate) framing: Framing,
     pub(crate) queue: Queue<Outgoing, G>,
     /// What the peer gets for requests of its own that are no messages, or were given up. They go before all else.
     answers: VecDeque<Outgoing>,
@@ -95,10 +95,10 @@ pub(crate) struct SendQueue<G> {
 }
 
 impl<G> SendQueue<G> {
-    pub(crate) fn new(limits: Limits, one_line: bool) -> Self {
+    pub(crate) fn new(limits: Limits, framing: Framing) -> Self {
         Self {
             limits,
-            one_line,
+            framing,
             queue: Queue::new(limits.max_queued_bytes),
             answers: VecDeque::new(),
             last_tag: Tag::default(),
@@ -122,7 +122,7 @@ impl<G> SendQueue<G> {
 
     /// Accepts a message of the application's, or refuses it.
     pub(crate) fn accept(&mut self, ticket: Ticket, message: Message, lane: Lane, meta: Meta, events: &mut EventQueue) {
-        let Some(message) = sendable(message.clone(), self.one_line) else {
+        let Some(message) = sendable(message.clone(), self.framing) else {
             return self.refuse(Outgoing::new(Some(ticket), message, meta), SendError::NotJsonRpc, events);
         };
         // What the peer takes is unknown; what we would take is the best guess.
@@ -264,10 +264,10 @@ pub(crate) fn group_name(seed: &[u8; 32], n: u64) -> u128 {
 /// The message as it can go out, if its front and its end are those of a JSON-RPC message. What lies between is the
 /// application's word, unless it is looked at all the same: on a link of lines, one with raw line ends loses its white
 /// space.
-fn sendable(message: Message, one_line: bool) -> Option<Message> {
+fn sendable(message: Message, framing: Framing) -> Option<Message> {
     // No branches, so that many bytes are compared at once.
     let breaks = |block: &[u8]| block.iter().fold(0, |any, &b| any | u8::from(b == b'\n') | u8::from(b == b'\r')) != 0;
-    if one_line && message.slices().any(breaks) {
+    if framing == Framing::Lines && message.slices().any(breaks) {
         check(&message, u32::MAX).ok()?;
         let mut line = Vec::with_capacity(message.len());
         let mut compactor = Compactor::default();
@@ -285,7 +285,7 @@ mod tests {
     use super::*;
 
     fn waiting(texts: &[&'static str]) -> (SendQueue<Outgoing>, EventQueue) {
-        let (mut waiting, mut events) = (SendQueue::new(Limits::default(), true), EventQueue::default());
+        let (mut waiting, mut events) = (SendQueue::new(Limits::default(), Framing::Lines), EventQueue::default());
         for text in texts {
             waiting.accept(Ticket(1), Message::from(*text), Lane::Auto, Meta::default(), &mut events);
         }

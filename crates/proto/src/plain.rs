@@ -23,19 +23,47 @@ const FRONT: usize = 2048;
 pub struct Config {
     /// What may wait, and the longest message either way.
     pub limits: Limits,
-    /// The link ends frames at line ends: a message with raw ones is sent without white space. A line that was meant as a
-    /// message, and is none, is answered and [fails alone](Event::ReceiveFailed); any other is for the log.
-    pub one_line: bool,
-    /// Whether only the front of what arrives is looked at: for a gateway towards a peer that checks all of it, as one does
-    /// that puts segments together.
-    pub front_only: bool,
+    /// What ends a frame on the link.
+    pub framing: Framing,
+    /// How much of a message that arrives is checked.
+    pub check: Check,
+}
+
+impl Config {
+    /// Each frame is a message, and all of it is checked.
+    #[must_use]
+    pub fn new(limits: Limits) -> Self {
+        Self { limits, framing: Framing::default(), check: Check::default() }
+    }
+}
+
+/// What ends a frame on a link.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Framing {
+    /// The link itself says where a frame ends, as WebSockets do. What is not a message breaks a rule, and closes the link.
+    #[default]
+    Frames,
+    /// A frame is a line. A message with raw line ends is sent without white space. A line that was meant as a message, and is
+    /// none, is answered and [fails alone](Event::ReceiveFailed); any other line that is not a message is for the log.
+    Lines,
+}
+
+/// How much of a message that arrives is checked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Check {
+    /// All of it.
+    #[default]
+    Whole,
+    /// Only its front, up to what tells which message it is. For a gateway that passes the message on to a peer which checks all
+    /// of it, as every peer does that puts segments together. Lines are checked whole all the same.
+    Front,
 }
 
 /// A connection without segments. Messages pass in the order in which they were sent, or fail whole.
 #[derive(Debug)]
 pub struct Connection {
     link: Capacity,
-    front_only: bool,
+    check: Check,
     outgoing: SendQueue<Outgoing>,
     ordinals: u64,
     lines: u64,
@@ -48,8 +76,8 @@ impl Connection {
     pub fn new(config: Config) -> Self {
         Self {
             link: Capacity::of(u64::MAX),
-            front_only: config.front_only,
-            outgoing: SendQueue::new(config.limits, config.one_line),
+            check: config.check,
+            outgoing: SendQueue::new(config.limits, config.framing),
             ordinals: 0,
             lines: 0,
             events: EventQueue::default(),
@@ -59,12 +87,12 @@ impl Connection {
     fn receive(&mut self, bytes: Bytes, meta: Meta) -> Result<(), Violation> {
         Over::check(len64(bytes.len()), self.outgoing.limits.max_message_bytes).map_err(Violation::FrameTooLarge)?;
         let max_depth = self.outgoing.limits.max_depth;
-        if self.outgoing.one_line {
+        if self.outgoing.framing == Framing::Lines {
             self.line(&bytes, meta);
             return Ok(());
         }
         let message = Message::from(bytes);
-        if self.front_only {
+        if self.check == Check::Front {
             let envelope = Scan::new(&message, &ENVELOPE, is_enough)?.envelope;
             self.deliver(message, Box::new(envelope), meta);
         } else {
@@ -180,7 +208,7 @@ mod tests {
 
     fn connection(limits: LimitsConfig) -> (Connection, Instant) {
         let limits = Limits::prove(limits, &BudgetConfig::default()).unwrap();
-        (Connection::new(Config { limits, one_line: false, front_only: false }), Instant::now())
+        (Connection::new(Config::new(limits)), Instant::now())
     }
 
     fn events(machine: &mut Connection) -> Vec<Event> {
@@ -217,7 +245,7 @@ mod tests {
 
     #[test]
     fn a_link_of_lines_gets_messages_on_one_line() {
-        let mut machine = Connection::new(Config { limits: Limits::default(), one_line: true, front_only: false });
+        let mut machine = Connection::new(Config { framing: Framing::Lines, ..Config::new(Limits::default()) });
         let now = Instant::now();
         machine.handle(Input::send(Ticket(1), "{\n \"jsonrpc\":\"2.0\",\"method\":\"a\"}\n"), now);
         assert_eq!(frames(&mut machine, now), [r#"{"jsonrpc":"2.0","method":"a"}"#]);
@@ -225,8 +253,8 @@ mod tests {
 
     #[test]
     fn a_line_that_is_no_message_is_for_the_log() {
-        for front_only in [false, true] {
-            let mut machine = Connection::new(Config { limits: Limits::default(), one_line: true, front_only });
+        for check in [Check::Whole, Check::Front] {
+            let mut machine = Connection::new(Config { limits: Limits::default(), framing: Framing::Lines, check });
             for line in ["server v2 is ready", "[1]", r#"{"jsonrpc":"2.0","method":"a"}"#] {
                 machine.handle(Input::frame(line), Instant::now());
             }
@@ -242,7 +270,7 @@ mod tests {
     #[test]
     fn with_a_look_at_its_front_only_a_long_message_passes_whatever_comes_later() {
         let text = format!(r#"{{"jsonrpc":"2.0","method":"a","params":["{}"]"#, "x".repeat(10_000));
-        let mut machine = Connection::new(Config { limits: Limits::default(), one_line: false, front_only: true });
+        let mut machine = Connection::new(Config { check: Check::Front, ..Config::new(Limits::default()) });
         let now = Instant::now();
         machine.handle(Input::frame(text), now);
         assert!(matches!(events(&mut machine)[..], [Event::Message { .. }]));

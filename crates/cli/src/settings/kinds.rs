@@ -3,8 +3,8 @@
 use std::fmt;
 use std::path::PathBuf;
 
+use breakbulk::Preset;
 use breakbulk::address::{Size, SizeError};
-use breakbulk::preset::Preset;
 use breakbulk::{Address, AddressError};
 use serde_json::Value as Json;
 use tracing_subscriber::EnvFilter;

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 
 use breakbulk::{AnyMachine, BoxLink, Dialect, Dialer, Driver, Setup};
 use breakbulk_proto::ahp::{Delivery, Role};
+use breakbulk_proto::plain::Check;
 use breakbulk_proto::{Budget, BudgetConfig, Event, Input, Limits, LimitsConfig, Message, Ticket};
 use serde_json::{Value, json};
 
@@ -29,7 +30,7 @@ impl Client {
     /// One that takes whole messages, and reads only the front of each, or checks all of it.
     pub(crate) async fn plain(address: SocketAddr, front_only: bool) -> Self {
         let mut setup = Setup::new(Dialect::Plain, Role::Client, Limits::default());
-        setup.front_only = front_only;
+        setup.check = if front_only { Check::Front } else { Check::Whole };
         Self::with(address, &setup).await
     }
 

@@ -6,6 +6,7 @@ use breakbulk::gateway::{End, Gateway};
 use breakbulk::link::{WebSocket, WebSocketConfig, tune};
 use breakbulk::{AnyMachine, Dialect, Driver, Link, Setup};
 use breakbulk_proto::ahp::{Chunking, Role};
+use breakbulk_proto::plain::Check;
 use breakbulk_proto::{Budget, BudgetConfig, Event, Input, Lane, Limits, LimitsConfig, Message, Meta, Ticket, ahp};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
@@ -17,7 +18,7 @@ pub(crate) struct Peer {
 }
 
 impl Peer {
-    fn new(link: impl Link + 'static, machine: AnyMachine) -> Self {
+    pub(crate) fn new(link: impl Link + 'static, machine: AnyMachine) -> Self {
         let (orders, ordered) = unbounded_channel();
         let (arrive, arrived) = unbounded_channel();
         tokio::spawn(run(Driver::new(link, machine), ordered, arrive));
@@ -89,7 +90,7 @@ impl Wire {
         join(gateway(segmented(Role::Server), plain(Role::Client)), right, far);
         let end = |role| {
             let mut setup = plain(role);
-            setup.front_only = !twice;
+            setup.check = if twice { Check::Whole } else { Check::Front };
             setup.machine(Budget::default().account(Some("bench"))).expect("random bytes")
         };
         let (from, to) = (Peer::new(client, end(Role::Client)), Peer::new(host, end(Role::Server)));
@@ -110,7 +111,8 @@ impl Wire {
 }
 
 const INITIALIZE: &str = r#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"channel":"ahp-root://","protocolVersions":["1.0.0"],"clientId":"me"}}"#;
-const WELCOME: &str = r#"{"jsonrpc":"2.0","id":1,"result":{"protocolVersion":"1.0.0","serverSeq":0,"snapshots":[]}}"#;
+pub(crate) const WELCOME: &str =
+    r#"{"jsonrpc":"2.0","id":1,"result":{"protocolVersion":"1.0.0","serverSeq":0,"snapshots":[]}}"#;
 
 fn join(gateway: Gateway, near: impl Link + 'static, far: impl Link + 'static) {
     tokio::spawn(async move {
@@ -119,11 +121,17 @@ fn join(gateway: Gateway, near: impl Link + 'static, far: impl Link + 'static) {
     });
 }
 
+/// A machine that learns from the handshake what its peer takes.
+pub(crate) fn fresh_machine(dialect: Dialect, role: Role, cap: u64) -> AnyMachine {
+    let account = Budget::default().account(Some("bench"));
+    Setup::new(dialect, role, limits(cap)).machine(account).expect("random bytes")
+}
+
 /// A machine that knows beforehand what its peer takes.
 fn machine(dialect: Dialect, role: Role, cap: u64) -> AnyMachine {
     let account = Budget::default().account(Some("bench"));
     if dialect != Dialect::Ahp {
-        return Setup::new(dialect, role, limits(cap)).machine(account).expect("random bytes");
+        return fresh_machine(dialect, role, cap);
     }
     let mut config = ahp::Config::new(role, limits(cap), [7; 32]);
     config.agreed = Some(Chunking::from(&limits(cap)));
@@ -131,7 +139,7 @@ fn machine(dialect: Dialect, role: Role, cap: u64) -> AnyMachine {
     AnyMachine::Ahp(Box::new(ahp::Connection::new(config, account)))
 }
 
-fn limits(cap: u64) -> Limits {
+pub(crate) fn limits(cap: u64) -> Limits {
     let config = LimitsConfig { max_frame_bytes: cap, max_message_bytes: 64 << 20, ..LimitsConfig::default() };
     Limits::prove(config, &BudgetConfig::default()).expect("limits that hold")
 }
@@ -141,7 +149,7 @@ pub(crate) async fn straight(address: SocketAddr) -> SocketAddr {
     address
 }
 
-async fn sockets(
+pub(crate) async fn sockets(
     cap: u64,
     by: impl AsyncFnOnce(SocketAddr) -> SocketAddr,
 ) -> (WebSocket<TcpStream>, WebSocket<TcpStream>) {

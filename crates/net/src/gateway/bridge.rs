@@ -260,8 +260,7 @@ impl<'a> Bridge<'a> {
 
     /// Refuses a message for a side that it would only close: as a machine does whose link takes no more than `limit`.
     fn refuse(&mut self, to: usize, passage: Passage, limit: u64) {
-        let mut machine =
-            plain::Connection::new(plain::Config { limits: Limits::default(), one_line: false, front_only: false });
+        let mut machine = plain::Connection::new(plain::Config::new(Limits::default()));
         machine.handle(Input::Capacity(Capacity::of(limit)), now());
         machine.handle(Input::send(Ticket(0), passage.message.clone()), now());
         while let Some(Transmit::Frame { bytes, .. }) = machine.poll_transmit(now()) {

@@ -30,7 +30,7 @@ impl Waiting {
 
     /// Closes its link: the host does not come.
     pub(super) async fn turn_away(self, reason: CloseReason) {
-        let config = plain::Config { limits: Limits::default(), one_line: false, front_only: false };
+        let config = plain::Config::new(Limits::default());
         let mut driver = Driver::new(self.link, plain::Connection::new(config));
         driver.handle(Input::Close(reason));
         while driver.next().await.is_some() {}

@@ -33,8 +33,8 @@ pub use self::config::{ExecConfig, ExecError};
 pub use self::exit::Exit;
 pub use self::process::kill_children;
 
-/// How long we go on reading after the child has exited: what it wrote is in the pipe, but a process that it left behind
-/// may hold that open for ever.
+/// How long we go on reading after the child has exited. What it wrote is in the pipe, but a process that it left behind may
+/// keep the pipe open for ever.
 const LINGER: Duration = Duration::from_millis(250);
 
 /// The ends of the pipes to a child.
@@ -47,28 +47,37 @@ type Pipes = Lines<pipe::Receiver, PipeWriter>;
 /// does not exit by itself then, its whole process group is ended. Closing waits for that, dropping does not: a program
 /// that is about to end should close.
 pub struct Exec {
-    /// None only while it is dropped.
+    /// `None` only while the link is dropped.
     pipes: Option<Pipes>,
     process: Arc<Process>,
-    /// Where the pipes go when this link is done, if the child outlives it.
+    /// Where the pipes go when this link is dropped, if the child outlives it.
     return_to: Option<oneshot::Sender<Pipes>>,
     /// Says whether the child has finished what was begun on this link.
     lease: Lease,
-    /// The child has exited, or reads or writes no more: nobody can use it after us.
-    is_spent: bool,
+    /// Whether the child has exited, or reads or writes no more, so that no later link can use it.
+    is_unusable: bool,
     exited: Pin<Box<dyn Future<Output = Exit> + Send>>,
-    /// Done when nothing is left of it; none when that is known.
+    /// Resolves when no process of the group is left; `None` after that.
     gone: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
     exit: Option<Exit>,
-    output_ended: bool,
-    /// Runs from the first of the two above, for the other.
+    output: ChildOutput,
+    /// The child has exited or ended its output. Runs until the other of the two is no longer waited for.
     patience: Option<Pin<Box<Sleep>>>,
-    /// The child reads no more. It has a moment to say why.
+    /// Why the child's input failed. Reported when the timer is up, unless the child exits before and says more by that.
     broken: Option<(LinkError, Pin<Box<Sleep>>)>,
     is_closing: bool,
-    is_over: bool,
-    /// Where it can be seen what the child has not read yet, once its input has ended.
+    /// The reading end of the child's input, once that has ended: it shows how much the child has yet to read.
     unread: Option<File>,
+}
+
+/// How far the output of a child was read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum ChildOutput {
+    Open,
+    /// All of it was read. How the child exited is still waited for.
+    Ended,
+    /// The end of the link was handed out.
+    Reported,
 }
 
 impl Exec {
@@ -92,24 +101,23 @@ impl Exec {
             process,
             return_to,
             lease: Lease::default(),
-            is_spent: false,
+            is_unusable: false,
             exit: None,
-            output_ended: false,
+            output: ChildOutput::Open,
             patience: None,
             broken: None,
             is_closing: false,
-            is_over: false,
             unread: None,
         }
     }
 
-    /// Says, when the link is dropped, whether the next one may have the child.
+    /// The lease by which it is decided, when the link is dropped, whether the next link gets the same child.
     #[must_use]
     pub fn lease(&self) -> Lease {
         self.lease.clone()
     }
 
-    /// From here on the child has its grace, in which to read what it was sent too.
+    /// Begins the grace period, in which the child can read the rest of its input and exit by itself.
     fn begin_to_close(&mut self) {
         self.is_closing = true;
         if self.return_to.is_none() {
@@ -128,13 +136,15 @@ impl Exec {
             if self.exit.is_none()
                 && let Poll::Ready(exit) = self.exited.as_mut().poll(cx)
             {
-                (self.exit, self.is_spent) = (Some(exit), true);
+                self.exit = Some(exit);
+                self.is_unusable = true;
                 self.patience.get_or_insert_with(|| Box::pin(sleep(LINGER)));
             }
-            if !self.output_ended {
+            if self.output == ChildOutput::Open {
                 match self.pipes()?.poll_next(cx) {
                     Poll::Ready(Some(Ok(Arrival::Ended)) | None) => {
-                        (self.output_ended, self.is_spent) = (true, true);
+                        self.output = ChildOutput::Ended;
+                        self.is_unusable = true;
                         let grace = self.process.grace;
                         self.patience.get_or_insert_with(|| Box::pin(sleep(grace)));
                     }
@@ -142,16 +152,16 @@ impl Exec {
                     Poll::Pending => {}
                 }
             }
-            if let (true, Some(exit)) = (self.output_ended, self.exit) {
+            if let (ChildOutput::Ended, Some(exit)) = (self.output, self.exit) {
                 return Poll::Ready(Ok(exit.arrival(&self.process.name)));
             }
-            // What has no room yet is not given up: that is not up to the child.
+            // A line that waits for memory is not given up: that is not the fault of the child.
             let waits = self.pipes.as_ref().is_some_and(|pipes| pipes.status().waits_for_memory);
             let Some(patience) = self.patience.as_mut().filter(|_| !waits) else {
                 return Poll::Pending;
             };
             ready!(patience.as_mut().poll(cx));
-            if self.output_ended {
+            if self.output == ChildOutput::Ended {
                 let text = format!("{} closed its output", self.process.name);
                 return Poll::Ready(Ok(Arrival::Exited { code: 1000, text }));
             }
@@ -159,8 +169,8 @@ impl Exec {
         }
     }
 
-    /// A child that no longer reads has probably ended. How, is better news than that a pipe is broken: so the failure
-    /// waits a moment for that to be read.
+    /// Reports a failure of the child's input, but not at once: a child that no longer reads has probably exited, and how it exited
+    /// tells more than a broken pipe.
     fn poll_broken(
         &mut self,
         cx: &mut Context<'_>,
@@ -168,7 +178,7 @@ impl Exec {
     ) -> Poll<Result<(), LinkError>> {
         if self.broken.is_none() {
             let done = ready!(sink(self.pipes()?, cx));
-            self.is_spent |= done.is_err();
+            self.is_unusable |= done.is_err();
             match done {
                 Err(error) if !self.is_closing && is_broken(&error) => {
                     self.broken = Some((error, Box::pin(sleep(self.process.grace))));
@@ -177,7 +187,7 @@ impl Exec {
             }
         }
         if let Some((_, patience)) = &mut self.broken
-            && !self.is_over
+            && self.output != ChildOutput::Reported
             && !self.is_closing
         {
             ready!(patience.as_mut().poll(cx));
@@ -191,16 +201,16 @@ impl Drop for Exec {
         let (Some(return_to), Some(mut pipes)) = (self.return_to.take(), self.pipes.take()) else {
             return;
         };
-        if self.is_spent || self.process.exit().is_some() {
+        if self.is_unusable || self.process.exit().is_some() {
             return;
         }
         if self.lease.is_busy() {
-            // Whoever waits for the pipes ends it now.
+            // The task that waits for the pipes ends the child now.
             let command = &*self.process.name;
             return warn!(target: "breakbulk::exec", command, "ended: it owes answers to a connection that is over");
         }
         pipes.leave();
-        // Nobody may be there any more; then the pipes close.
+        // If nobody waits for the pipes any more, they are closed.
         let _ = return_to.send(pipes);
     }
 }
@@ -210,7 +220,7 @@ impl Link for Exec {
         self.pipes.as_ref().map_or_else(|| Capacity::of(0), Link::capacity)
     }
 
-    /// What the child says is also what it says in the log; what it has taken is what it has read.
+    /// What the child writes to its standard error counts as moved, too. Outward counts only what the child has read.
     fn status(&self) -> LinkStatus {
         let status = self.pipes.as_ref().map(Link::status).unwrap_or_default();
         let unread = self.unread.as_ref().and_then(|pipe| ioctl_fionread(pipe).ok()).unwrap_or(0);
@@ -239,11 +249,13 @@ impl Stream for Exec {
     type Item = Result<Arrival, LinkError>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        if self.is_over {
+        if self.output == ChildOutput::Reported {
             return Poll::Ready(None);
         }
         let arrival = ready!(self.poll_arrival(cx));
-        self.is_over = !matches!(arrival, Ok(Arrival::Frame { .. } | Arrival::Acked { .. }));
+        if !matches!(arrival, Ok(Arrival::Frame { .. } | Arrival::Acked { .. })) {
+            self.output = ChildOutput::Reported;
+        }
         Poll::Ready(Some(arrival))
     }
 }

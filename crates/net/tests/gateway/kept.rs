@@ -49,7 +49,7 @@ impl Shop {
     fn of(dialect: Dialect, script: &str) -> Self {
         let near = Setup::new(Dialect::Plain, Role::Server, Limits::default());
         let mut far = Setup::new(dialect, Role::Client, Limits::default());
-        far.one_line = true;
+        far.framing = breakbulk_proto::plain::Framing::Lines;
         let command = ["sh", "-c", script].map(str::to_owned).to_vec();
         let child = Child::spawn(&ExecConfig::new(command, Capacity::of(u64::MAX), 1 << 20)).unwrap();
         Self { gateway: Arc::new(Gateway::new(near, far, BudgetConfig::default()).unwrap()), child }

@@ -23,7 +23,7 @@ fn budget(process: usize, principal: usize) -> Budget {
 }
 
 fn plain() -> plain::Connection {
-    plain::Connection::new(plain::Config { limits: Limits::default(), one_line: false, front_only: false })
+    plain::Connection::new(plain::Config::new(Limits::default()))
 }
 
 /// The length of the next frame, for which somebody else pays from then on.

@@ -17,7 +17,7 @@ pub(crate) const MAX_FRAME: u64 = 64 << 20;
 pub(crate) fn machine(dialect: Dialect) -> AnyMachine {
     let limits = Limits::prove(LimitsConfig::default(), &BudgetConfig::default()).unwrap();
     let mut setup = Setup::new(dialect, Role::Client, limits);
-    setup.one_line = true;
+    setup.framing = breakbulk_proto::plain::Framing::Lines;
     setup.machine(Budget::default().account(Some("someone"))).unwrap()
 }
 

@@ -12,6 +12,7 @@ use crate::limits::Limits;
 use crate::machine::{Capacity, Transmit};
 use crate::message::{MessageReader, len_usize, len64};
 use crate::outgoing::{Outgoing, SendQueue, group_name, largest};
+use crate::plain::Framing;
 use crate::queue::{Finish, Fit, Pick};
 
 /// Longest line, its end not counted: SwiftAgentKit's 61,440 with it.
@@ -39,7 +40,7 @@ pub(super) struct Sender {
 
 impl Sender {
     pub(super) fn new(limits: Limits, seed: [u8; 32]) -> Self {
-        Self { outgoing: SendQueue::new(limits, true), line: MAX_LINE, seed, groups: 0, out: BytesMut::new() }
+        Self { outgoing: SendQueue::new(limits, Framing::Lines), line: MAX_LINE, seed, groups: 0, out: BytesMut::new() }
     }
 
     /// Takes note of the link's cap. Whether all messages that have started fit it: they cannot be cut anew.

@@ -163,7 +163,8 @@ impl Setup {
                 Built::Other(Box::new(stdio::Connection::new(config, account)))
             }
             Dialect::Plain => {
-                let config = plain::Config { limits, one_line: self.one_line, front_only: false };
+                let framing = if self.one_line { plain::Framing::Lines } else { plain::Framing::Frames };
+                let config = plain::Config { framing, ..plain::Config::new(limits) };
                 Built::Other(Box::new(plain::Connection::new(config)))
             }
             Dialect::Json | Dialect::Scalar => panic!("{dialect:?} is no machine"),

@@ -51,12 +51,12 @@ pub use self::handshake::Role;
 pub use self::negotiate::{Chunking, Negotiated};
 pub use self::order::{OrderClass, may_pass};
 
-/// How often room is asked for again: short against a timeout.
+/// How often the budget is asked again for memory: often, compared with any group timeout.
 const RETRY: Duration = Duration::from_millis(100);
-/// What a frame that waits for room costs beside its bytes: its place in the list.
+/// What a frame that waits for memory costs beside its bytes: its entry in the list.
 const PARKED_COST: u64 = 64;
 
-/// A longer message is not searched to its end for the type of its action.
+/// In a longer message, the type of the action is not searched for to its end.
 const LONG: usize = 64 << 10;
 
 /// How a connection is set up.
@@ -65,15 +65,15 @@ const LONG: usize = 64 << 10;
 pub struct Config {
     /// Which side of AHP this is.
     pub role: Role,
-    /// What we take.
+    /// What we accept, and advertise to the peer.
     pub limits: Limits,
     /// When ordered messages reach the application.
     pub delivery: Delivery,
-    /// What earlier connections negotiated. Keep it, and pass it to the next one.
+    /// What earlier connections negotiated. Keep it, and pass it to the next connection.
     pub negotiated: Negotiated,
-    /// What the peer takes, when both sides know each other's limits beforehand and no handshake is to come.
+    /// The limits of the peer, if both sides know each other's limits beforehand, and there will be no handshake.
     pub agreed: Option<Chunking>,
-    /// Whether the application is not told of segments even if it asks for them: its own link takes none.
+    /// Whether chunking is hidden from the application even if it asks for it, because its own link takes no segments.
     pub hides_chunking: bool,
     /// Until when a message that has arrived is charged to the account.
     pub charge: Charge,
@@ -82,7 +82,7 @@ pub struct Config {
 }
 
 impl Config {
-    /// A connection that remembers nothing, with start-order delivery.
+    /// A connection without memory of earlier ones, with start-order delivery.
     #[must_use]
     pub fn new(role: Role, limits: Limits, seed: [u8; 32]) -> Self {
         Self {
@@ -106,28 +106,28 @@ pub struct Connection {
     receiver: Receiver,
     arrivals: Arrivals,
     charge: Charge,
-    /// Of the message that was polled last, until the next poll.
+    /// The memory of the message that was polled last, until the next poll.
     grant: Option<Grant>,
     paused: bool,
-    /// Frames that wait for room, the first of which begins a group.
+    /// Frames that wait for memory. The first of them begins a group.
     parked: VecDeque<Bytes>,
-    /// What those take.
+    /// What the parked frames take.
     parked_bytes: u64,
-    /// When to look whether there is room for them.
+    /// When to ask the budget for their memory again.
     retry_at: Option<Instant>,
-    /// When something was last passed in.
+    /// When the machine last got an input.
     heard: Option<Instant>,
     sender: Sender,
-    /// The peer's requests that we have not answered.
+    /// Requests of the peer that we have not answered.
     peer_requests: Requests,
-    /// Our requests that the peer has not answered.
+    /// Requests of ours that the peer has not answered.
     own_requests: Requests,
     codec: Codec,
     events: EventQueue,
 }
 
 impl Connection {
-    /// A connection over a fresh link. What it holds is charged to `account`.
+    /// A connection over a new link. What it holds is charged to `account`.
     #[must_use]
     pub fn new(config: Config, account: Account) -> Self {
         let Config { role, limits, delivery, negotiated, agreed, hides_chunking, charge, seed } = config;
@@ -153,32 +153,32 @@ impl Connection {
         }
     }
 
-    /// The first ordinal that is not settled: all before it have been delivered.
+    /// The first ordinal that is not settled. All messages before it have been delivered.
     #[must_use]
     pub fn settled(&self) -> u64 {
         self.arrivals.cursor.settled()
     }
 
-    /// Where to resume: the highest seq among settled messages, from `action` notifications and from what the
-    /// application noted. `None` when there was none on this connection.
+    /// The seq to resume from: the highest among settled messages, from `action` notifications and from
+    /// [`note_seq`](Self::note_seq). `None` if there was none on this connection.
     #[must_use]
     pub const fn cursor(&self) -> Option<u64> {
         self.arrivals.cursor.seq()
     }
 
-    /// Says that a delivered message brought the application up to `seq`: an `initialize` result, a replay.
+    /// Notes that a delivered message brought the application up to `seq`, such as the result of an `initialize`, or a replay.
     pub fn note_seq(&mut self, ordinal: u64, seq: u64) {
         self.arrivals.cursor.note(ordinal, Some(seq));
     }
 
-    /// What the peer takes; `None` while it takes no segments.
+    /// The limits of the peer; `None` while it takes no segments.
     #[must_use]
     pub const fn peer(&self) -> Option<Chunking> {
         self.agreement.theirs
     }
 
-    /// Takes over what is set aside for the message that was polled last, with [`Charge::UntilDone`]. `None` for one that
-    /// came in a single frame: that was never set aside here. What is not taken over is given back at the next poll.
+    /// Takes over the memory of the message that was polled last, with [`Charge::UntilDone`]. `None` for a message that came in a
+    /// single frame, for which the machine reserves nothing. What is not taken over is given back at the next poll.
     pub const fn take_grant(&mut self) -> Option<Grant> {
         self.grant.take()
     }
@@ -196,7 +196,7 @@ impl Connection {
         self.run_clock(now);
     }
 
-    /// Takes frames that had to wait, as far as there is room.
+    /// Takes parked frames, as far as the budget has memory for them.
     fn retry(&mut self, now: Instant) {
         while let Some(frame) = self.parked.pop_front() {
             if !self.take_frame(&frame, now) {
@@ -207,7 +207,7 @@ impl Connection {
         self.run_clock(now);
     }
 
-    /// Takes a frame. `false`: there is no room for what it begins, and reading stops until there is.
+    /// Takes a frame. Returns false if the budget has no memory for the group that it begins. Then reading stops until it has.
     fn take_frame(&mut self, frame: &Bytes, now: Instant) -> bool {
         let (arrivals, invitation) = (&mut self.arrivals, self.agreement.invitation);
         let taken = self.receiver.frame(frame, invitation, &mut self.codec, now, || arrivals.begin());
@@ -233,7 +233,7 @@ impl Connection {
         self.receiver.clock.pause(self.paused || !self.parked.is_empty(), now);
     }
 
-    /// A whole message arrived: the handshake is read out of it, then it is delivered.
+    /// A message has arrived whole. If it belongs to the handshake, the peer's limits are read from it. Then it is delivered.
     fn message(&mut self, ordinal: u64, incoming: Incoming, now: Instant) {
         let Incoming { message, envelope, paths, grant } = incoming;
         let from = self.role.peer();
@@ -253,7 +253,8 @@ impl Connection {
             Kind::Response => self.own_requests.answer(id).is_ordered(),
             kind @ (Kind::Notification | Kind::Other) => OrderClass::of(from, kind, &method).carries_state(),
         };
-        // A client's messages finish as it sent them, but for those that answer or cancel something: these must not wait.
+        // A client's messages finish in the order in which it sent them, except those that answer or cancel something. Those must
+        // not wait, so nothing from a client is held back.
         let is_ordered = from == Role::Server && carries_state;
         let edit = self.agreement.pass(from, &message, &envelope, &mut self.events);
         if edit.is_some() {
@@ -271,7 +272,7 @@ impl Connection {
         if finished.grant.is_none() && self.arrivals.must_hold(ordinal, finished.is_ordered) {
             let size = len64(finished.message.len());
             finished.grant = self.receiver.hold(size, now);
-            // A copy: the frame may be a slice of a much larger read.
+            // Copied, because the frame may be a slice of a much larger buffer, which would not be freed.
             finished.message = Message::from(finished.message.to_bytes().to_vec());
             if finished.grant.is_none() {
                 return self.close(CloseReason::NoRoom(size));
@@ -282,7 +283,7 @@ impl Connection {
         }
     }
 
-    /// Gives up groups that took too long, and the link if a group here has to make room.
+    /// Gives up groups that took too long. Closes the link if the budget has evicted a group.
     fn sweep(&mut self, now: Instant) {
         if self.receiver.is_evicted() {
             return self.close(CloseReason::Evicted);
@@ -296,7 +297,7 @@ impl Connection {
         }
     }
 
-    /// Accepts a message of ours: the handshake is written into it, then it waits for its turn.
+    /// Accepts a message of ours. If it belongs to the handshake, our limits are written into it. Then it waits for its turn.
     fn send(&mut self, ticket: Ticket, message: Message, lane: Lane) {
         let scan = Scan::new(&message, &PATHS, |scan| is_enough(scan, &message)).ok();
         let Some(scan) = scan.filter(|scan| !scan.whole || scan.envelope.is_valid(&message, &scan.paths)) else {
@@ -311,13 +312,15 @@ impl Connection {
             self.peer_requests.answer(id)
         } else {
             if let Some(id) = id {
-                // Our own requests are bounded by their callers; past the bound an answer is merely not ordered.
+                // The callers bound the number of our own requests. If there are more than we track, the answer is merely not
+                // ordered.
                 self.own_requests.note(id, &method, channel.as_deref());
             }
             let order = OrderClass::of(self.role, scan.envelope.kind(), &method).in_lane(channel.as_deref());
             let action = rpc::string(&message, scan.paths.get(ACTION_AT)).filter(|_| method == order::DISPATCH);
             let passes = self.role == Role::Client && action.is_some_and(|action| order::may_pass(&action));
-            // In one frame, or a later one for its channel could pass it in turn. What the peer takes has to be known for that.
+            // It may overtake others only if it fits one frame. Otherwise a later message for its channel could overtake it. Whether it
+            // fits is known only when the peer's limits are.
             let theirs = self.agreement.theirs.filter(|_| !self.agreement.is_waiting());
             let is_short = !self.agreement.is_waiting() && self.sender.fits(&message, theirs);
             if passes && is_short && !self.sender.has_unfinished(order) { Order::Free } else { order }
@@ -344,7 +347,7 @@ impl Connection {
         }
     }
 
-    /// A message that was looked at cannot be sent.
+    /// A message that was queued cannot be sent.
     fn refuse(&mut self, refused: UnsentMessage) {
         let UnsentMessage { item, order, error } = refused;
         if item.class == MessageClass::Handshake {
@@ -353,11 +356,11 @@ impl Connection {
         self.give_up(item.out, order.is_ordered(), error);
     }
 
-    /// A message cannot be sent: a request fails here, a response is answered with an error. Anything else that is ordered
-    /// closes the link of a server, because without it the client would diverge.
+    /// A message cannot be sent. A request fails here, and in place of a response the peer gets an error. If it is anything else that
+    /// is ordered, a server closes the link, because the client's state would diverge without it.
     fn give_up(&mut self, out: Outgoing, is_ordered: bool, error: SendError) {
         let diverges = self.role == Role::Server && is_ordered && {
-            // Of what seemed to be a notification, and was only looked at in front, the id may come last.
+            // Only the front was scanned, so what seemed to be a notification may have an id at its end.
             let (kind, id) = out.named();
             kind == Kind::Notification || (kind == Kind::Other && id.is_none())
         };
@@ -369,12 +372,12 @@ impl Connection {
 
     fn fail(&mut self, out: Outgoing, error: SendError) {
         let Some(answer) = out.fail(error, &mut self.events) else { return };
-        // The peer may have chosen an id that leaves no room for an answer.
+        // The peer may have chosen an id so long that no answer fits a frame.
         let fits = self.sender.fits(&answer.message, self.agreement.theirs);
         if fits { self.sender.answers.push_back(answer) } else { self.events.count("answer-too-large") }
     }
 
-    /// Ends the connection: the table is dropped, nothing held back is released, nothing more is sent.
+    /// Ends the connection. Unfinished groups are dropped, messages that were held back are not delivered, and nothing more is sent.
     fn close(&mut self, reason: CloseReason) {
         if self.events.is_closed() {
             return;
@@ -450,7 +453,7 @@ impl Machine for Connection {
         if self.events.is_closed() {
             return None;
         }
-        // What has to make room does so at once.
+        // An evicted group is dropped at once.
         let evicted = self.heard.filter(|_| self.receiver.is_evicted());
         evicted.or_else(|| self.receiver.due().into_iter().chain(self.retry_at).min())
     }
@@ -468,12 +471,12 @@ impl Machine for Connection {
     }
 }
 
-/// Whether enough of a message has been seen to order it: its id, or its channel if its id does not matter.
+/// Whether enough of a message was scanned to know its order: its id, or its channel if the id does not matter.
 fn is_enough(scan: &Scan<PATH_COUNT>, message: &Message) -> bool {
     let method = scan.envelope.method(message);
     let in_channel = rpc::string(message, scan.paths.get(CHANNEL_AT)).is_some();
     if method.as_ref().is_some_and(|method| method == order::DISPATCH) {
-        // Only what is short may pass others for the sake of its type.
+        // Only a short message may overtake others because of its type.
         let is_long = message.len() > LONG;
         return in_channel
             && (is_long || scan.paths.get(ACTION_AT).is_some_and(|kind| kind.span.end > kind.span.start));

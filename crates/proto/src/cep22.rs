@@ -1,7 +1,7 @@
 //! The `cep22` dialect: messages too large for one relay event, as transfers inside MCP progress notifications.
 //!
-//! Many peers may share a link, and many transfers may be open. One that fails is aborted and reported; the
-//! connection lives.
+//! Many peers may share a link, and many transfers may be open at once. A transfer that fails is aborted and reported, and the
+//! connection goes on.
 
 mod cut;
 mod incoming_transfer;
@@ -29,35 +29,35 @@ use incoming_transfer::IncomingTransfer;
 use records::{Key, Records};
 use send::SendQueues;
 
-/// How a connection behaves. The same for both ends.
+/// How a connection behaves. Both ends use the same settings.
 #[derive(Debug, Clone)]
 pub struct Config {
     /// The longest frame and message that we take, and what may wait to be sent.
     pub limits: Limits,
-    /// The most chunks in a transfer, either way. 10,000, as the official SDKs take.
+    /// The most chunks in a transfer, in either direction. 10,000, as in the official SDKs.
     pub max_chunks: u64,
-    /// The most transfers that a peer may have open, and that we have open ourselves. 64, as the official SDKs take.
+    /// The most transfers that each peer may have open, and the most that we have open ourselves. 64, as in the official SDKs.
     pub max_transfers: u32,
     /// The most transfers that all peers together may have open.
     pub max_transfers_in_all: u32,
-    /// The most chunks that wait for an earlier one. 42, twice what the official SDKs keep in flight.
+    /// The most chunks of a transfer that may wait for an earlier one. 42, twice what the official SDKs have in flight.
     pub window: u32,
-    /// How long a transfer may go without a valid frame, or without the link's answer.
+    /// How long a transfer may go without a valid frame, or without an acknowledgement of the link.
     pub soft_timeout: Duration,
-    /// How long a transfer that arrives may take in all, however it goes on. 300 s, as in the official SDKs; a long message
-    /// has more, by its length: that part of the [group timeout](Limits::group_timeout) which it is of the longest message.
+    /// How long a transfer that arrives may take in all. 300 s, as in the official SDKs. A long message gets more: the same part of
+    /// the [group timeout](Limits::group_timeout) as its length is of the longest message.
     pub hard_timeout: Duration,
     /// How long we wait for `accept`. 30 s, as in the official SDKs.
     pub accept_timeout: Duration,
-    /// On a link that acknowledges: how far chunks run ahead of the oldest unconfirmed one. 21, which is how far out
-    /// of order the official SDKs take them.
+    /// On a link that acknowledges frames: how many chunks may be sent after the oldest unacknowledged one. 21, which is how far out
+    /// of order the official SDKs accept them.
     pub publish_window: u32,
-    /// Whether the link says what became of each frame.
+    /// Whether the link acknowledges each frame.
     pub acks: bool,
-    /// Whether every peer is known beforehand to take transfers.
+    /// Whether every peer is known to take transfers.
     pub known_support: bool,
-    /// Adds a progress token to requests that have none, so that their answers may be large, and keeps the progress
-    /// that comes of it from the application. For a gateway.
+    /// Whether requests without a progress token get one, so that their answers may be large. The application does not see the
+    /// progress notifications that follow from it. For a gateway.
     pub inject_tokens: bool,
     /// Makes injected tokens differ from those of other connections.
     pub seed: u64,
@@ -90,16 +90,16 @@ pub struct Connection {
     account: Account,
     records: Records,
     events: EventQueue,
-    /// As the link says.
+    /// The capacity of the link.
     capacity: Capacity,
     queues: SendQueues,
     arriving: HashMap<Key, IncomingTransfer>,
-    /// Where a chunk is unescaped.
+    /// A buffer in which chunks are unescaped.
     scratch: Vec<u8>,
     clock: ReadClock,
     /// The clock's last reading.
     read: Duration,
-    /// When something was last passed in.
+    /// When the machine last got an input.
     heard: Option<Instant>,
     ordinal: u64,
 }
@@ -168,7 +168,7 @@ impl Machine for Connection {
         }
         let begun = self.queues.begun.iter().filter_map(|item| item.due(&self.config));
         let due = self.arriving.values().map(IncomingTransfer::due).chain(begun).min();
-        // What has to make room does so at once.
+        // An evicted transfer is dropped at once.
         let evicted = self.heard.filter(|_| self.arriving.values().any(IncomingTransfer::is_evicted));
         due.and_then(|due| self.clock.when(due)).into_iter().chain(evicted).chain(self.queues.paused_until).min()
     }

@@ -1,23 +1,23 @@
-//! Time as a peer is judged by it: it stands still while we ourselves are not reading.
+//! A clock for the timeouts of a peer. It stops while we do not read, because the peer cannot make progress then.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Counts the time during which frames were read, from the first reading on. Cloning shares it.
+/// Counts the time during which frames were read, from the first call of `read` on. Cloning shares the clock.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ReadClock(Arc<Mutex<Count>>);
 
 #[derive(Debug, Clone, Copy, Default)]
 struct Count {
-    /// What was counted before `since`.
+    /// The time that was counted before `since`.
     counted: Duration,
-    /// Since when it runs; `None` before the first reading, and while paused.
+    /// When the clock was last started. `None` before the first call of `read`, and while it is stopped.
     since: Option<Instant>,
     paused: bool,
 }
 
 impl ReadClock {
-    /// The reading now.
+    /// The time on the clock.
     pub(crate) fn read(&self, now: Instant) -> Duration {
         self.with(|count| {
             count.since = count.since.or((!count.paused).then_some(now));
@@ -26,13 +26,13 @@ impl ReadClock {
         })
     }
 
-    /// Stops the clock, or lets it go on.
+    /// Stops the clock, or starts it again.
     pub(crate) fn pause(&self, paused: bool, now: Instant) {
         let counted = self.read(now);
         self.with(|count| *count = Count { counted, since: (!paused).then_some(now), paused });
     }
 
-    /// When the clock will show `reading`, if it goes on as it does; `None` while it stands.
+    /// When the clock will show `reading`, if it is not stopped before. `None` while it is stopped.
     pub(crate) fn when(&self, reading: Duration) -> Option<Instant> {
         self.with(|count| count.since?.checked_add(reading.saturating_sub(count.counted)))
     }

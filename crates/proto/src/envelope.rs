@@ -35,7 +35,7 @@ pub enum Kind {
 pub struct Envelope {
     kind: Kind,
     extent: Extent,
-    /// Of any type, as all that follows.
+    /// May be of any type, like the members below.
     method: Option<Found>,
     id: Option<Found>,
     params: Option<Found>,
@@ -49,7 +49,7 @@ pub struct Envelope {
 enum Extent {
     /// All of it.
     Whole,
-    /// The front, because the rest did not matter to who read it.
+    /// The front, because the reader did not need the rest.
     Front,
 }
 

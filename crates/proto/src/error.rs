@@ -1,4 +1,4 @@
-//! What can go wrong, one named variant per rule: the peer's misdeeds, our refusals, and why a link closes.
+//! What can go wrong, with one named variant per rule: what the peer did wrong, what we cannot send, and why a link closes.
 
 use strum::IntoStaticStr;
 use thiserror::Error;
@@ -10,7 +10,7 @@ use crate::json::{Fault, JsonError};
 pub struct Over {
     /// The size, as far as it is known.
     pub size: u64,
-    /// What is taken.
+    /// The limit.
     pub limit: u64,
 }
 
@@ -20,12 +20,12 @@ impl Over {
     }
 }
 
-/// A number that is not the one that it had to be.
+/// A number that differs from the one that was expected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Differs {
     /// What came.
     pub got: u64,
-    /// What was due, or declared.
+    /// What was expected, or declared.
     pub want: u64,
 }
 
@@ -37,8 +37,8 @@ pub struct Differs {
 #[non_exhaustive]
 pub enum Violation {
     // Any frame.
-    /// A frame is longer than we take. Closes with 1009. A segment that would decode to more than a frame may have is
-    /// always this, because base64 is longer than what it stands for.
+    /// A frame is longer than we accept. Closes with 1009. A segment whose data is longer than a frame may be is always this, because
+    /// base64 is longer than what it encodes.
     #[error("frame of {} bytes is over the limit of {}", .0.size, .0.limit)]
     FrameTooLarge(Over),
     /// A frame is not UTF-8.
@@ -47,7 +47,7 @@ pub enum Violation {
     /// A frame is not one JSON value.
     #[error("frame is not JSON: {0}")]
     FrameNotJson(JsonError),
-    /// A frame or a message is JSON, but its arrays and objects are nested deeper than we take, which is this deep.
+    /// A frame or a message is JSON, but nested deeper than we accept, which is this deep.
     #[error("nested deeper than {0} levels")]
     TooDeep(u32),
     /// A frame is JSON, but not an object.
@@ -56,7 +56,7 @@ pub enum Violation {
     /// A key of the envelope or of a segment's params comes twice.
     #[error("key {0:?} comes twice")]
     DuplicateKey(&'static str),
-    /// More requests wait for an answer than we track, which is this many.
+    /// More requests of the peer wait for an answer than we allow, which is this many.
     #[error("more than {0} requests wait for an answer")]
     TooManyRequests(u32),
 
@@ -122,7 +122,7 @@ pub enum Violation {
     /// More groups are open than we allow, which is this many.
     #[error("more than {0} groups are open")]
     TooManyGroups(u32),
-    /// A message has grown past what we take.
+    /// A message is longer than we accept.
     #[error("message of at least {} bytes is over the limit of {}", .0.size, .0.limit)]
     MessageTooLarge(Over),
     /// A reassembled message is not UTF-8.
@@ -159,24 +159,24 @@ pub enum Violation {
     /// `start` lacks a well-formed `totalBytes` or `totalChunks`.
     #[error("declared totals are not positive integers")]
     TotalsInvalid,
-    /// A transfer declares more chunks than we take.
+    /// A transfer has more chunks than we accept, or than it declared.
     #[error("transfer of {} chunks is over the limit of {}", .0.size, .0.limit)]
     TooManyChunks(Over),
     /// More transfers are open than we allow, which is this many.
     #[error("more than {0} transfers are open")]
     TooManyTransfers(u32),
-    /// A token that is open starts again with other declarations.
+    /// A second, different `start` came for a token whose transfer is open.
     #[error("a transfer starts twice")]
     TransferInFlight,
     /// Two different chunks have the same place: this `progress` or index.
     #[error("two different chunks at place {0}")]
     ChunkConflict(u64),
-    /// Chunks ahead of a gap are more than we hold.
+    /// A chunk is missing, and so many later ones have come that its place was skipped. Or it came after that.
     #[error("chunk at {at} is outside the window of {window}")]
     OutsideWindow {
         /// Its `progress`.
         at: u64,
-        /// How far ahead we hold.
+        /// How many later chunks we hold.
         window: u64,
     },
     /// The end came with chunks missing.
@@ -188,31 +188,31 @@ pub enum Violation {
     /// The digest is not the declared one.
     #[error("digest does not match")]
     DigestMismatch,
-    /// The peer gave up.
+    /// The peer aborted the transfer.
     #[error("the peer aborted the transfer")]
     Aborted,
-    /// The transfer took too long; so many bytes had come.
+    /// The transfer took too long. This many bytes had come.
     #[error("transfer timed out with {0} bytes received")]
     TimedOut(u64),
-    /// No room is left in the budget for a transfer that asked for so many bytes.
+    /// The budget has no memory for a message of this many bytes.
     #[error("no room for {0} bytes")]
     NoRoom(u64),
 
     // `stdio`: one line.
-    /// A line is longer than we take.
+    /// A line is longer than we accept.
     #[error("line of {} bytes is over the limit of {}", .0.size, .0.limit)]
     LineTooLong(Over),
-    /// A line was meant as a message, and is none.
+    /// A line was meant as a message, and is not valid.
     #[error("line {line}, of {bytes} bytes, is no message: {why}")]
     BadLine {
-        /// Which line it is: the first is 1, blank ones are not counted.
+        /// The number of the line. The first is 1, and blank lines are not counted.
         line: u64,
         /// Its length.
         bytes: u64,
         /// What is wrong with it.
         why: LineFault,
-        /// Whether everybody hears of it who waits for an answer: the peer or, by the event's reply, the caller here. If
-        /// not, it is lost.
+        /// Whether everyone who waits for an answer gets an error: the peer, or the caller here by the reply in the event. If not, the
+        /// message is lost without anyone knowing.
         answered: bool,
     },
     /// A frame's index is not below its total, or its total is zero or too large.
@@ -235,7 +235,7 @@ impl Violation {
         }
     }
 
-    /// The rule that a frame breaks which the check of JSON refuses; it may be nested `max_depth` deep.
+    /// The violation of a frame that is not JSON, or is nested deeper than `max_depth`.
     pub(crate) const fn of_frame(error: JsonError, max_depth: u32) -> Self {
         match error.fault {
             Fault::TooDeep => Self::TooDeep(max_depth),
@@ -243,7 +243,7 @@ impl Violation {
         }
     }
 
-    /// The same of a reassembled message.
+    /// The same for a reassembled message.
     pub(crate) const fn of_message(error: JsonError, max_depth: u32) -> Self {
         match error.fault {
             Fault::TooDeep => Self::TooDeep(max_depth),
@@ -251,7 +251,7 @@ impl Violation {
         }
     }
 
-    /// Whether any frame can break this rule, and not only a segment.
+    /// Whether this is a rule for every frame, and not only for segments.
     const fn is_of_frame(&self) -> bool {
         matches!(
             self,
@@ -268,7 +268,7 @@ impl Violation {
     }
 }
 
-/// Why a line is no message, although it was meant as one.
+/// Why a line that was meant as a message is not valid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error, IntoStaticStr)]
 #[strum(serialize_all = "kebab-case", prefix = "line-")]
 #[non_exhaustive]
@@ -279,7 +279,7 @@ pub enum LineFault {
     /// It is not one JSON value.
     #[error("{0}")]
     NotJson(JsonError),
-    /// It is nested deeper than we take, which is this deep.
+    /// It is nested deeper than we accept, which is this deep.
     #[error("nested deeper than {0} levels")]
     TooDeep(u32),
     /// It is a batch, which MCP and AHP do not have.
@@ -292,10 +292,9 @@ pub enum LineFault {
 
 /// Why a message of ours was not sent.
 ///
-/// Most reasons are found before its first frame, and then nothing of it was sent. Of a message that failed because of
-/// [`Disconnected`](Self::Disconnected), and in `cep22` also of [`NotAccepted`](Self::NotAccepted),
-/// [`Aborted`](Self::Aborted), [`Refused`](Self::Refused) or a cap that shrank, a part may have gone; in no case all of it,
-/// unless the link lost its last frame.
+/// Most reasons are found before the first frame, and then nothing of the message was sent. A part of it may have been sent with
+/// [`Disconnected`](Self::Disconnected) and, in `cep22`, with [`NotAccepted`](Self::NotAccepted), [`Aborted`](Self::Aborted),
+/// [`Refused`](Self::Refused), or when the cap shrank. All of it was sent only if the link lost its last frame.
 #[derive(Debug, Clone, PartialEq, Eq, Error, IntoStaticStr)]
 #[strum(serialize_all = "kebab-case", prefix = "send-")]
 #[non_exhaustive]
@@ -303,24 +302,24 @@ pub enum SendError {
     /// The text is not a JSON-RPC message.
     #[error("not a JSON-RPC message")]
     NotJsonRpc,
-    /// Its arrays and objects are nested deeper than a receiver with our limits takes.
+    /// It is nested deeper than a receiver with our limits accepts.
     #[error("message is nested {depth} levels deep, the limit is {limit}")]
     TooDeep {
         /// How deep it is nested.
         depth: u64,
-        /// What is taken.
+        /// What a receiver accepts.
         limit: u32,
     },
     /// It does not fit a frame, and the peer cannot reassemble.
     #[error("message of {} bytes does not fit a frame of {}, and the peer does not take segments", .0.size, .0.limit)]
     NoSegments(Over),
-    /// It is more than the peer takes in one message.
+    /// It is longer than the peer accepts.
     #[error("message of {} bytes is over the peer's limit of {}", .0.size, .0.limit)]
     TooLarge(Over),
-    /// The frame cap leaves no room for a segment, or so little that there would be too many.
+    /// The frame cap is so small that a segment does not fit, or that there would be too many segments.
     #[error("message of {} bytes would need more than {} segments at this frame cap", .0.size, .0.limit)]
     TooManySegments(Over),
-    /// At the rate that was measured for this peer it could not finish in the receiver's time.
+    /// At the measured rate of the link, it would take longer than the receiver's group timeout.
     #[error(
         "message of {size} bytes needs {needed_ms} ms at the measured {rate} bytes/s, and the peer allows {limit_ms}"
     )]
@@ -361,8 +360,7 @@ impl SendError {
         self.into()
     }
 
-    /// The size and the limit that the refusal is about, where the message is too large. With a full queue it is not: the
-    /// same one may go later.
+    /// The size and the limit, if the message is too large. `None` if the queue is full, because the same message may be sent later.
     #[must_use]
     pub const fn over(&self) -> Option<Over> {
         match *self {
@@ -380,7 +378,7 @@ impl SendError {
 #[strum(serialize_all = "kebab-case", prefix = "close-")]
 #[non_exhaustive]
 pub enum CloseReason {
-    /// Nothing more to say.
+    /// The connection is no longer needed.
     #[error("normal")]
     Normal,
     /// This side is stopping or restarting.
@@ -389,25 +387,25 @@ pub enum CloseReason {
     /// The peer broke a rule.
     #[error("{0}")]
     Violation(#[from] Violation),
-    /// The budget has no room for what the peer began, which asked for so many bytes.
+    /// The budget has no memory for a message of this many bytes that the peer began.
     #[error("no room for a message of {0} bytes")]
     NoRoom(u64),
-    /// Frames came while the machine wanted none, because there was no room for a message that had begun.
+    /// Too many frames came while the machine wanted none, because the budget had no memory for a message that had begun.
     #[error("{} bytes of frames came while there was no room, the limit is {}", .0.size, .0.limit)]
     Unwanted(Over),
-    /// Memory ran short, and a group here was furthest behind its schedule.
+    /// The budget evicted a group of this connection, because others needed the memory.
     #[error("a group was given up under memory pressure")]
     Evicted,
-    /// Start-order delivery held back as much as it may.
+    /// Start-order delivery holds back as much as it may.
     #[error("{} bytes wait for an unfinished group, the limit is {}", .0.size, .0.limit)]
     HeldTooMuch(Over),
-    /// Start-order delivery cannot go on, because a group expired.
+    /// A group expired, and with start-order delivery nothing can be delivered after it.
     #[error("a group expired while later messages wait for it")]
     GroupExpired,
-    /// An ordered message cannot be sent, and skipping it would make the peer diverge.
+    /// An ordered message cannot be sent. If it were skipped, the state of the peer would diverge.
     #[error("an action cannot be sent: {0}")]
     Unsendable(SendError),
-    /// The link's cap shrank below what a started group needs.
+    /// The link's cap shrank below the segments of a group in flight.
     #[error("the frame cap shrank below a started group's segments")]
     CapShrank,
     /// The other side, or the link itself, closed.
@@ -416,7 +414,7 @@ pub enum CloseReason {
         /// Its close code; 1006 when there was none.
         code: u16,
     },
-    /// The program has a reason of its own: the close code that the peer gets, and the text that goes with it.
+    /// A reason of the program: the close code that the peer gets, and the text with it.
     #[error("{1}")]
     Program(u16, String),
 }
@@ -432,7 +430,7 @@ impl CloseReason {
             Self::Violation(_) => 4400,
             Self::NoRoom { .. } | Self::Unwanted(_) | Self::Evicted | Self::HeldTooMuch { .. } => 1013,
             Self::GroupExpired => 4408,
-            // It is not its size that is wrong.
+            // Here the reason is not the size.
             Self::Unsendable(SendError::NotJsonRpc | SendError::TooDeep { .. }) => 4422,
             Self::Unsendable(_) | Self::CapShrank => 4413,
             Self::Peer { code } | Self::Program(code, _) => *code,
@@ -446,7 +444,7 @@ impl CloseReason {
             Self::Violation(Violation::FrameTooLarge(_)) => self.to_string(),
             Self::Violation(violation) if violation.is_of_frame() => format!("invalid message: {}", violation.name()),
             Self::Violation(violation) => format!("invalid messageSegment: {}", violation.name()),
-            // A gateway passes it on to who is not that peer.
+            // A gateway passes this to its other side, which is not the peer that closed.
             Self::Peer { .. } => "the other side has ended".into(),
             other => other.to_string(),
         };
@@ -464,7 +462,7 @@ impl CloseReason {
     }
 }
 
-/// How a peer closed. No close frame has the code 1006: it stands for there being none.
+/// How a peer closed. The code 1006 is never in a close frame: it means that there was none.
 fn peer_close(code: u16) -> String {
     match code {
         1006 => "the link ended without a close".into(),

@@ -1,4 +1,4 @@
-//! Limits as written by a person, and limits as proven to hold together.
+//! Limits as a person writes them, and limits that were proven to be consistent.
 
 use std::ops::Deref;
 use std::time::Duration;
@@ -10,20 +10,20 @@ use crate::budget::BudgetConfig;
 /// Limits as written: any numbers. [`Limits::prove`] turns them into [`Limits`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LimitsConfig {
-    /// The longest frame we take. 4 MiB, as the RFC recommends away from relays.
+    /// The longest frame that we accept. 4 MiB, which the RFC recommends where there is no relay.
     pub max_frame_bytes: u64,
-    /// The longest message we take, reassembled. 32 MiB, as the RFC recommends.
+    /// The longest message that we accept, reassembled. 32 MiB, as the RFC recommends.
     pub max_message_bytes: u64,
-    /// How deep arrays and objects may be nested in a message, either way: a deeper one is neither taken nor sent. A
-    /// million, far above what peers send (many parsers take 128 or 1,000 levels, some 100,000). The check is iterative and
-    /// needs a bit for each level, which is charged; and a sender need not look closely at what has fewer brackets.
+    /// How deep arrays and objects may be nested in a message. A deeper message is neither accepted nor sent. A million, far above
+    /// what peers send: many parsers accept 128 or 1,000 levels, some 100,000. The check is iterative, and needs a bit for each
+    /// level, which is charged to the budget. A sender checks only messages with more brackets than this.
     pub max_depth: u32,
-    /// How many groups a peer may have open, if there is room for them. 8, as the RFC recommends.
+    /// How many groups a peer may have open, if the budget has memory for them. 8, as the RFC recommends.
     pub max_groups: u32,
-    /// How long a group may take. `None`: what the longest message takes at 64 KiB a second, but at least the 30 s that the
-    /// RFC recommends and at most ten minutes. See [`Limits::group_timeout`].
+    /// How long a group may take. `None` means the time that the longest message takes at 64 KiB a second, but at least the 30 s
+    /// that the RFC recommends, and at most ten minutes. See [`Limits::group_timeout`].
     pub group_timeout: Option<Duration>,
-    /// How much longer than advertised we keep a group: what the peer sent in time may still be on its way.
+    /// How much longer than we advertise we wait for a group, because segments that were sent in time may still be on their way.
     pub grace: Duration,
     /// Bytes of messages that may wait to be sent.
     pub max_queued_bytes: u64,
@@ -46,44 +46,45 @@ impl Default for LimitsConfig {
     }
 }
 
-/// The shortest frame limit that leaves room for a segment's template, its longest group id and some data.
+/// The shortest frame limit: a segment's template with the longest group id fits it, and some data.
 pub(crate) const MIN_FRAME_BYTES: u64 = 512;
-/// The least depth: a handshake has six levels, and our own messages have fewer.
+/// The smallest depth limit. A handshake has six levels, and our own messages have fewer.
 pub(crate) const MIN_DEPTH: u32 = 16;
-/// The greatest depth. Each open group may take a bit for each level, 2 MiB in all.
+/// The largest depth limit. Each open group may take a bit for each level, which is 2 MiB.
 pub(crate) const MAX_DEPTH: u32 = 1 << 24;
-/// More groups than this are a mistake: each costs table space before any byte of it arrives.
+/// The largest limit of open groups. More would be a mistake, because each costs memory before any byte of it has arrived.
 pub(crate) const MAX_GROUPS: u32 = 1024;
-/// A day. A longer timeout is no timeout.
+/// The longest timeout: a day.
 pub(crate) const MAX_GROUP_TIMEOUT: Duration = Duration::from_hours(24);
 
-/// The slowest link on which the longest message still arrives in time, in bytes a second, unless a timeout is written.
+/// The slowest link, in bytes a second, on which the longest message arrives in time, unless another timeout is configured.
 pub(crate) const SLOWEST_RATE: u64 = 64 << 10;
 /// The shortest timeout that we choose ourselves: what the RFC recommends.
-const LEAST_TIMEOUT: Duration = Duration::from_secs(30);
+const SHORTEST_TIMEOUT: Duration = Duration::from_secs(30);
 /// The longest timeout that we choose ourselves.
-const MOST_TIMEOUT: Duration = Duration::from_mins(10);
+const LONGEST_TIMEOUT: Duration = Duration::from_mins(10);
 
-/// Limits that hold together: what we advertise fits what we may hold. The defaults fit those of [`BudgetConfig`], with
-/// some room left for what start-order delivery holds back.
+/// Limits that are consistent: the budget has enough memory for what we advertise. The defaults fit the default [`BudgetConfig`],
+/// with some memory left for messages that start-order delivery holds back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Limits(LimitsConfig);
 
 impl Limits {
-    /// Proves that `config` holds together, and that one message of the largest size fits `budget`.
+    /// Proves that `config` is consistent, and that one message of the largest size fits `budget`.
     ///
-    /// Where not so many of them fit as groups may be open, fewer may be: a peer is told of no more than there is room for.
+    /// If the budget has not enough memory for as many of them as groups may be open, the number of groups is reduced, and the peer
+    /// is told the smaller number.
     ///
     /// # Errors
-    /// Names the limit that does not hold, its value and what is allowed.
+    /// A limit is out of its range. The error names it, its value, and the range.
     pub fn prove(config: LimitsConfig, budget: &BudgetConfig) -> Result<Self, LimitsError> {
         let range = |key, value, min, max| {
             if (min..=max).contains(&value) { Ok(()) } else { Err(LimitsError { key, value, min, max }) }
         };
         let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
-        let room = budget.largest_message();
+        let largest = budget.largest_message();
         range("max_frame_bytes", config.max_frame_bytes, MIN_FRAME_BYTES, u64::from(u32::MAX))?;
-        range("max_message_bytes", config.max_message_bytes, config.max_frame_bytes, room)?;
+        range("max_message_bytes", config.max_message_bytes, config.max_frame_bytes, largest)?;
         range("max_depth", config.max_depth.into(), MIN_DEPTH.into(), MAX_DEPTH.into())?;
         range("max_groups", config.max_groups.into(), 1, MAX_GROUPS.into())?;
         if let Some(timeout) = config.group_timeout {
@@ -96,35 +97,35 @@ impl Limits {
         Ok(Self(LimitsConfig { max_groups: config.max_groups.min(fitting), ..config }))
     }
 
-    /// How long a group may take: as written, or what the longest message takes at 64 KiB a second, at least 30 s and at
+    /// How long a group may take: as configured, or the time that the longest message takes at 64 KiB a second, at least 30 s and at
     /// most ten minutes.
     #[must_use]
     pub fn group_timeout(&self) -> Duration {
         let at_slowest = || Duration::from_secs(self.0.max_message_bytes.div_ceil(SLOWEST_RATE));
-        self.0.group_timeout.unwrap_or_else(|| at_slowest().clamp(LEAST_TIMEOUT, MOST_TIMEOUT))
+        self.0.group_timeout.unwrap_or_else(|| at_slowest().clamp(SHORTEST_TIMEOUT, LONGEST_TIMEOUT))
     }
 
-    /// How long a group may take before we sweep it.
+    /// When we give up a group: after the timeout and the grace.
     #[must_use]
     pub fn sweep_after(&self) -> Duration {
         self.group_timeout().saturating_add(self.0.grace)
     }
 
-    /// What a message of `bytes` bytes takes at the rate at which the longest one just arrives in time. Its group is behind
-    /// schedule when it is slower than that.
+    /// The time that a message of `bytes` bytes takes at the rate at which the longest message just arrives in time. A group that is
+    /// slower is behind its schedule.
     pub(crate) fn time_for(&self, bytes: u64) -> Duration {
         let (timeout, longest) = (self.group_timeout().as_nanos(), u128::from(self.0.max_message_bytes.max(1)));
         let time = timeout.saturating_mul(bytes.into()).checked_div(longest).unwrap_or(timeout).min(timeout);
         Duration::from_nanos(u64::try_from(time).unwrap_or(u64::MAX))
     }
 
-    /// How long a message may go without progress where progress keeps it alive (`stdio`).
+    /// How long a message may go without progress, in dialects where progress extends its time (`stdio`).
     pub(crate) fn progress_timeout(&self) -> Duration {
-        self.group_timeout().min(LEAST_TIMEOUT)
+        self.group_timeout().min(SHORTEST_TIMEOUT)
     }
 }
 
-/// Each limit can be read as it was proven.
+/// The proven limits can be read like those of the config.
 impl Deref for Limits {
     type Target = LimitsConfig;
 
@@ -133,7 +134,7 @@ impl Deref for Limits {
     }
 }
 
-/// A limit that does not hold.
+/// A limit that is out of its range.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("{key} is {value}; it must be from {min} to {max}")]
 pub struct LimitsError {
@@ -182,7 +183,7 @@ mod tests {
     fn what_is_advertised_fits_what_may_be_held() {
         let budget = BudgetConfig { process_bytes: 10 << 20, principal_bytes: 6 << 20, floor_bytes: 1 << 20 };
         let with = |max_message_bytes| LimitsConfig { max_message_bytes, ..LimitsConfig::default() };
-        let room = budget.largest_message();
+        let largest = budget.largest_message();
         assert!(crate::budget::group_cost(room) <= 7 << 20);
         assert!(Limits::prove(with(room), &budget).is_ok());
         let error = Limits::prove(with(room + 1), &budget).unwrap_err();

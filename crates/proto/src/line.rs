@@ -1,4 +1,4 @@
-//! A line of a pipe: a message, what was meant as one, or something for the log.
+//! What a line of a pipe is: a message, a damaged message, or something for the log.
 
 use bytes::Bytes;
 
@@ -11,7 +11,7 @@ use crate::outgoing::check;
 use crate::rpc;
 use crate::salvage::Salvage;
 
-/// Some programs begin their output with it. RFC 8259 lets a reader ignore it.
+/// Some programs begin their output with it. RFC 8259 allows readers to ignore it.
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
 /// What a line is.
@@ -19,7 +19,7 @@ const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 pub(crate) enum Line {
     /// A whole message.
     Message(Message, Box<Envelope>),
-    /// Meant as a message, or several.
+    /// Meant as a message, or as a batch of several, and not valid.
     Bad(LineFault, Vec<Salvage>),
     /// Something else.
     Log(Bytes),
@@ -50,7 +50,8 @@ impl Line {
     }
 }
 
-/// Reports a line that was meant as a message: whoever waits for it hears of it. Returns the answers that the peer gets.
+/// Reports a line that was meant as a message and is not valid. The events have the errors for callers here. Returns the error
+/// answers for the peer.
 pub(crate) fn report(
     (line, bytes): (u64, &Bytes),
     (why, meant): (LineFault, &[Salvage]),
@@ -63,7 +64,7 @@ pub(crate) fn report(
     let mut replies: Vec<_> =
         told.iter().filter_map(|told| Some(rpc::receive_failed(told.id.as_ref()?, &violation))).collect();
     events.count(violation.name());
-    // With nobody here to hear of it, it is told all the same.
+    // There is an event even if no caller here waits for an answer.
     let last = replies.pop();
     for reply in replies.into_iter().map(Some).chain([last]) {
         events.push(Event::ReceiveFailed { ordinal: ordinal(), violation: violation.clone(), reply });

@@ -1,4 +1,4 @@
-//! What every dialect is to a driver: input goes in with the time, frames and events come out of polls.
+//! The interface of every dialect: a driver passes in what happens, with the time, and polls for frames and events.
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,10 +13,10 @@ use crate::message::Message;
 
 /// A protocol over one link, without the link.
 ///
-/// A driver passes in what happens, then polls until both polls answer `None`:
-/// frames leave through [`poll_transmit`](Self::poll_transmit) as fast as the link takes them, events through
-/// [`poll_event`](Self::poll_event) as fast as the application does. Neither blocks the other. Both are cheap to
-/// call again. After a [`Transmit::Close`] there is nothing more to transmit.
+/// A driver passes in what happens, then polls until both polls return `None`: frames from
+/// [`poll_transmit`](Self::poll_transmit) as fast as the link takes them, events from [`poll_event`](Self::poll_event) as fast as
+/// the application takes them. Neither poll blocks the other, and an extra call costs little. After a [`Transmit::Close`] there is
+/// nothing more to transmit.
 ///
 /// # What is held, and who pays for it
 /// Charged to the connection's [`Account`](crate::Account): messages that arrive in parts, from their first part until they
@@ -25,39 +25,39 @@ use crate::message::Message;
 /// | What | Bound |
 /// |---|---|
 /// | messages to send, until their last frame is polled | [`max_queued_bytes`](crate::LimitsConfig::max_queued_bytes), a handshake and its answer beside it |
-/// | messages that came in one frame, until they are polled | what the driver feeds between polls; poll until there is no event |
-/// | a frame that begins a message for which there is no room, and what is fed after it | see [`wants_frames`](Self::wants_frames) |
-/// | error answers for the peer | 64 on a pipe, and then nothing is read |
+/// | messages that came in one frame, until they are polled | what the driver passes in between polls; poll until there is no event |
+/// | a frame that begins a message for which the budget has no memory, and the frames after it | see [`wants_frames`](Self::wants_frames) |
+/// | error answers for the peer | 64 on a pipe; when so many wait, nothing is read |
 ///
-/// Whatever leaves a poll is the driver's.
+/// What a poll returns belongs to the driver, and is no longer counted.
 pub trait Machine {
-    /// Takes note of something that happened. A violation becomes state: it comes out of the polls.
+    /// Takes something that happened. It does not fail: if the peer broke a rule, the polls report it.
     fn handle(&mut self, input: Input, now: Instant);
 
-    /// The next thing to put on the link. Call it only when the link can take a frame: each frame is made on demand,
-    /// so that a small message may pass the rest of a large one.
+    /// The next frame to put on the link, or the close. Call it only when the link can take a frame: frames are made on demand, so
+    /// that a small message can pass the rest of a large one.
     #[must_use]
     fn poll_transmit(&mut self, now: Instant) -> Option<Transmit>;
 
-    /// The next thing to tell the application.
+    /// The next event for the application.
     #[must_use]
     fn poll_event(&mut self) -> Option<Event>;
 
-    /// When to send [`Input::Timeout`], at the latest: when the first of what is arriving is too old, or room is asked for
-    /// again. A time that has passed means at once. Drain the frames that have arrived first.
+    /// When to send [`Input::Timeout`], at the latest: when the oldest message that is arriving has taken too long, or when the
+    /// budget is to be asked again. A time in the past means now. First pass in the frames that have arrived.
     #[must_use]
     fn poll_timeout(&self) -> Option<Instant>;
 
-    /// Whom to wake when [`poll_timeout`](Self::poll_timeout) says something else without any input: another connection needs
-    /// the room of a message that is arriving here. Call it before each wait. A driver that never does gives such room back
-    /// at the next input.
+    /// Sets the task to wake when [`poll_timeout`](Self::poll_timeout) changes without any input. That is when the budget evicts a
+    /// message that is arriving here, because another connection needs the memory. Call it before each wait; a driver that never
+    /// does gives the memory back only at the next input.
     fn wake_with(&mut self, waker: &Waker);
 
-    /// Whether to go on reading frames. `false` while the budget has no room for a message that has begun, or the peer does not
-    /// take its answers; reading goes on after a timeout, or when frames have left.
+    /// Whether to go on reading frames. `false` while the budget has no memory for a message that has begun, or while the peer does
+    /// not take its answers. It may change after a timeout, and when frames have left.
     ///
-    /// Frames that are fed all the same wait with the one for which there was no room, since a driver may have read some
-    /// already. Past the length of the longest message the connection is closed ([`CloseReason::Unwanted`]).
+    /// A driver may have read frames already, so those that are passed in all the same are kept with the one that waits for
+    /// memory. If they come to more than the longest message, the connection is closed ([`CloseReason::Unwanted`]).
     #[must_use]
     fn wants_frames(&self) -> bool;
 
@@ -66,7 +66,7 @@ pub trait Machine {
     fn counters(&self) -> &Counters;
 }
 
-/// A machine of any kind is a machine.
+/// So that a driver can have a machine of any type.
 impl<M: Machine + ?Sized> Machine for Box<M> {
     fn handle(&mut self, input: Input, now: Instant) {
         (**self).handle(input, now);
@@ -97,7 +97,7 @@ impl<M: Machine + ?Sized> Machine for Box<M> {
     }
 }
 
-/// A driver need not own its machine.
+/// So that a driver can borrow its machine.
 impl<M: Machine + ?Sized> Machine for &mut M {
     fn handle(&mut self, input: Input, now: Instant) {
         (**self).handle(input, now);
@@ -139,18 +139,18 @@ pub enum Input {
         /// What the link knows about it.
         meta: Meta,
     },
-    /// The link said what became of a frame. Only some links do.
+    /// The link reports whether it took a frame. Only some links do.
     Acked {
         /// Which frame.
         tag: Tag,
         /// Taken, with a receipt; or refused.
         result: Result<Receipt, Refusal>,
     },
-    /// The link's cap, at the start and whenever it changes. Until told, a machine assumes no cap.
+    /// The link's cap, at the start and whenever it changes. Before that, a machine assumes that there is none.
     Capacity(Capacity),
-    /// We stopped reading from the link (`true`) or resumed (`false`): a peer's clock stands still in between.
+    /// We stopped reading from the link (`true`) or resumed (`false`). Time in between does not count against the peer.
     Paused(bool),
-    /// The time that [`Machine::poll_timeout`] named has come, and all frames that had arrived were passed in.
+    /// The time that [`Machine::poll_timeout`] returned has come, and all frames that had arrived were passed in.
     Timeout,
     /// The application sends a message.
     Send {
@@ -163,19 +163,19 @@ pub enum Input {
         /// To whom, on links with many peers.
         meta: Meta,
     },
-    /// The application or the link ends the connection, at once: what waits to be sent, or has gone in part, fails with
-    /// [`SendError::Disconnected`], and what has arrived in part is dropped. To send all first, wait for the
-    /// [`Event::Sent`] of each message.
+    /// The application or the link ends the connection, at once. Messages that have not been sent whole fail with
+    /// [`SendError::Disconnected`], and messages that have arrived in part are dropped. To send everything first, wait for
+    /// the [`Event::Sent`] of each message.
     Close(CloseReason),
 }
 
 impl Input {
-    /// A frame from a link that knows nothing else about it.
+    /// A frame, from a link that has no metadata for it.
     pub fn frame(bytes: impl Into<Bytes>) -> Self {
         Self::Frame { bytes: bytes.into(), meta: Meta::default() }
     }
 
-    /// A message in the order that the dialect gives it.
+    /// A message to send, in the order that the dialect gives it.
     pub fn send(ticket: Ticket, message: impl Into<Message>) -> Self {
         Self::Send { ticket, message: message.into(), lane: Lane::Auto, meta: Meta::default() }
     }
@@ -188,12 +188,12 @@ pub enum Transmit {
     Frame {
         /// Names the frame in [`Input::Acked`].
         tag: Tag,
-        /// Its text, without any delimiter of the link. A long one may lie in pieces, which a link need not join.
+        /// Its text, without any delimiter of the link. It may be in several pieces, which a link can write without joining them.
         bytes: Message,
         /// What the link needs to know about it.
         meta: Meta,
     },
-    /// Close the link, with this code and text. Comes at most once, and last.
+    /// Close the link, with the code and text of this reason. Comes at most once, and last.
     Close(CloseReason),
 }
 
@@ -218,9 +218,9 @@ pub enum Event {
         /// Which message.
         ticket: Ticket,
     },
-    /// A message of ours could not be sent. Mostly nothing of it was; of one that fails because the connection ends, or
-    /// because its transfer is given up half way, a part may have gone: see [`SendError`]. Every [`Input::Send`] leads to
-    /// one of this or [`Sent`](Self::Sent), also one that comes after [`Closed`](Self::Closed).
+    /// A message of ours could not be sent. In most cases nothing of it was sent. If the connection ended, or a transfer was
+    /// given up half way, a part may have been: see [`SendError`]. Every [`Input::Send`] leads to either this or
+    /// [`Sent`](Self::Sent), even if it comes after [`Closed`](Self::Closed).
     SendFailed {
         /// Which message.
         ticket: Ticket,
@@ -229,7 +229,7 @@ pub enum Event {
         /// For a request: the error response that its caller should see.
         reply: Option<Message>,
     },
-    /// A message of the peer's failed alone; the connection lives.
+    /// A message of the peer's failed, and the connection goes on.
     ReceiveFailed {
         /// Its place in the order of arrival.
         ordinal: u64,
@@ -240,20 +240,20 @@ pub enum Event {
     },
     /// Part of a message has passed.
     Progress(Progress),
-    /// An unfinished message of the peer's was given up, because it took too long. It is never settled, so in `ahp` neither
-    /// the cursor nor [`settled`](crate::ahp::Connection::settled) moves past it again: an application that has to have what
-    /// it missed closes the link and resumes from the cursor. (With start-order delivery the machine closes by itself.) If it
-    /// answered a request, a [`ReceiveFailed`](Self::ReceiveFailed) with the reply for the caller follows where the id is
-    /// known; in `ahp` the caller's own timeout has to tell it.
+    /// An unfinished message of the peer's was given up, because it took too long. In `ahp`, such a message never settles, so neither
+    /// the cursor nor [`settled`](crate::ahp::Connection::settled) moves past it again. An application that needs what it missed
+    /// closes the link and resumes from the cursor; with start-order delivery, the machine closes by itself. If the message was
+    /// the answer to a request and its id is known, a [`ReceiveFailed`](Self::ReceiveFailed) with the reply for the caller
+    /// follows. In `ahp` the id is not known, and the caller has to time out by itself.
     Expired {
         /// Its place in the order of arrival.
         ordinal: u64,
         /// Bytes that had arrived.
         received: u64,
     },
-    /// A line that belongs to no message (`stdio`): for the log.
+    /// A line that is no message (on pipes): for the log.
     Line(Bytes),
-    /// The connection is over. Comes exactly once, and last: after it, only messages fail that are sent all the same.
+    /// The connection is over. Comes exactly once. After it there are only failures of messages that are sent all the same.
     Closed(CloseReason),
 }
 
@@ -264,7 +264,7 @@ pub struct Progress {
     pub subject: Subject,
     /// Bytes that have passed.
     pub done: u64,
-    /// Bytes in all; for a message that is arriving, as its first segments let one expect.
+    /// Bytes in all. For a message that is arriving, an estimate from its first segments.
     pub total: u64,
 }
 
@@ -286,7 +286,7 @@ pub struct Ticket(pub u64);
 pub struct Tag(pub u64);
 
 impl Tag {
-    /// A name for the frame after this one.
+    /// The tag of the next frame.
     pub(crate) const fn next(&mut self) -> Self {
         self.0 = self.0.wrapping_add(1);
         *self
@@ -296,21 +296,21 @@ impl Tag {
 /// Which messages a message must stay in order with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Lane {
-    /// As the dialect orders it by its method and channel.
+    /// As the dialect decides from its method and channel.
     #[default]
     Auto,
-    /// With none: it may pass, and be passed by, any other.
+    /// With none: it may overtake any other message, and be overtaken.
     Free,
 }
 
-/// What a link knows about a frame beside its text: only on links where frames have senders, tags and receipts.
+/// Metadata of a frame. Only some links have it, such as Nostr relays.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Meta {
     /// Who sent it, or whom it is for.
     pub peer: Option<Arc<str>>,
-    /// The link's own name for this frame (on Nostr, the event's id).
+    /// The id that the link gave the frame (on Nostr, that of the event).
     pub id: Option<Arc<str>>,
-    /// The frame that this one answers (on Nostr, the `e` tag).
+    /// The id of the frame that this one answers (on Nostr, the `e` tag).
     pub about: Option<Arc<str>>,
     /// Whether the sender's tags say that it supports transfers in parts.
     pub supports_parts: bool,
@@ -330,7 +330,7 @@ pub enum Refusal {
     TooLarge,
     /// Too many came too fast; the same frame may pass later.
     TooFast,
-    /// Any other reason, which will not go away, or an ambiguous one.
+    /// Any other reason, or none that is clear. Sending the frame again would not help.
     Other,
 }
 
@@ -344,7 +344,7 @@ pub struct Capacity {
 }
 
 impl Capacity {
-    /// A cap on the text itself: the link adds nothing that counts.
+    /// A cap on the text itself, on a link that adds nothing to it.
     #[must_use]
     pub fn of(cap: u64) -> Self {
         Self { cap, overhead: Overhead::default() }
@@ -357,7 +357,7 @@ impl Capacity {
     }
 }
 
-/// The properties of a text on which a link's overhead may depend.
+/// The lengths of a text on which a link's overhead may depend.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Measure {
     /// Its length.
@@ -366,13 +366,12 @@ pub struct Measure {
     pub escaped: u64,
 }
 
-/// Bytes that a link adds to a text of a given measure: by default none. What it adds to any text is better taken off
-/// the cap.
+/// How many bytes a link adds to a text; by default none. A constant overhead is better subtracted from the cap.
 #[derive(Clone, Default)]
 pub struct Overhead(Option<Arc<dyn Fn(Measure) -> u64 + Send + Sync>>);
 
 impl Overhead {
-    /// What is added depends on the text. It must not shrink as the text grows.
+    /// An overhead that depends on the text. It must not shrink as the text grows.
     pub fn new(of: impl Fn(Measure) -> u64 + Send + Sync + 'static) -> Self {
         Self(Some(Arc::new(of)))
     }

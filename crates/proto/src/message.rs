@@ -12,21 +12,20 @@ use crate::json::{self, Span};
 
 /// One JSON-RPC text, in pieces. Cloning shares the bytes.
 ///
-/// A received message has a piece for each block that it was gathered in; a message to send may be a join of stored
-/// rows. Nothing here looks inside.
+/// A received message has a piece for each block that it arrived in. A message to send may be a join of stored rows.
 #[derive(Clone, Default)]
 pub struct Message {
-    /// The only piece, if there is only one: most frames are, and need no list.
+    /// The only piece, if there is only one. Most frames have one piece, and need no list.
     only: Option<Bytes>,
     parts: Arc<[Bytes]>,
     len: usize,
-    /// What this message is a copy of, if it goes to many.
+    /// The message that this is a copy of, if it is sent to many peers.
     shared: Option<Arc<SharedMessage>>,
-    /// It was checked as it arrived: it is nested no deeper than this.
+    /// The depth to which it is nested at most, if it was checked as it arrived.
     checked_depth: Option<u32>,
 }
 
-/// A change to a message: one stretch of it is replaced.
+/// A change to a message: one span of it is replaced.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Edit(Option<(Span, Bytes)>);
 
@@ -41,7 +40,7 @@ impl Edit {
         self.0.as_ref().map_or_else(|| message.clone(), |(span, insert)| message.splice(*span, insert.clone()))
     }
 
-    /// Where a value lies after the change. `None` if part of it, or all of it, was replaced.
+    /// The span of a value after the change. `None` if a part of the value, or all of it, was replaced.
     pub(crate) fn moved(&self, value: Span) -> Option<Span> {
         let Some((gone, insert)) = &self.0 else { return Some(value) };
         let past =
@@ -58,23 +57,23 @@ impl Edit {
     }
 }
 
-/// A message for many peers. Its base64 text is made once, when the first of them gets it in segments, and kept while
-/// anybody has the message.
+/// A message that is sent to many peers. Its base64 text is made once, when the first of them gets it in segments, and is freed
+/// together with the last copy of the message.
 pub struct SharedMessage {
     message: Message,
     coded: OnceLock<Bytes>,
-    /// It is nested no deeper than this.
+    /// The depth to which it is nested at most.
     depth: OnceLock<u64>,
 }
 
 impl SharedMessage {
-    /// A message that will go to many.
+    /// A message that will be sent to many peers.
     #[must_use]
     pub const fn new(message: Message) -> Self {
         Self { message, coded: OnceLock::new(), depth: OnceLock::new() }
     }
 
-    /// The message, for one of them.
+    /// The message, for one of the peers.
     #[must_use]
     pub fn message(self: &Arc<Self>) -> Message {
         Message { shared: Some(self.clone()), ..self.message.clone() }
@@ -105,7 +104,7 @@ impl Message {
         self.parts().iter().map(AsRef::as_ref)
     }
 
-    /// The whole text in one piece. Free when there is only one; else one copy.
+    /// The whole text in one piece. Copies it only if it has several.
     #[must_use]
     pub fn to_bytes(&self) -> Bytes {
         if let [only] = self.parts() {
@@ -133,33 +132,33 @@ impl Message {
         shared(before).chain([insert]).chain(shared(after)).collect()
     }
 
-    /// The same message with an owner that is dropped when the last of its bytes is let go of, wherever they went: with
-    /// the grant that they are charged to, for example. Nothing is copied.
+    /// The same message with an owner, such as the grant that its bytes are charged to. The owner is dropped together with the last
+    /// of the bytes, whoever holds them. Nothing is copied.
     #[must_use]
     pub fn with_owner<T: Send + Sync + 'static>(&self, owner: &Arc<T>) -> Self {
         let owned = |part: &Bytes| Bytes::from_owner(Owned { bytes: part.clone(), _owner: Arc::clone(owner) });
         self.parts().iter().map(owned).collect()
     }
 
-    /// Its base64 text, if it goes to many: made by `code` when nobody has made it yet.
+    /// Its base64 text, if it is sent to many peers. `code` makes it at the first call.
     pub(crate) fn coded(&self, code: impl FnOnce(&Self) -> Bytes) -> Option<&Bytes> {
         self.shared.as_ref().map(|shared| shared.coded.get_or_init(|| code(&shared.message)))
     }
 
-    /// The same message, which was found to be nested at most `depth` deep.
+    /// The same message, after it was checked to be nested at most `depth` deep.
     #[must_use]
     pub(crate) fn checked(self, depth: u32) -> Self {
         Self { checked_depth: Some(depth), ..self }
     }
 
-    /// Whether its arrays and objects are nested at most `limit` deep, if it is JSON. That costs next to nothing where there
-    /// are few of them, or where it was checked as it arrived.
+    /// Checks that its arrays and objects are nested at most `limit` deep, if it is JSON. That costs next to nothing if it has few of
+    /// them, or was checked as it arrived.
     ///
     /// # Errors
-    /// They are not: how deep they are.
+    /// They are nested deeper. The error is how deep.
     pub fn check_depth(&self, limit: u32) -> Result<(), u64> {
         let most = u64::from(limit);
-        // A level takes a byte at least.
+        // Each level takes at least one byte.
         if self.checked_depth.is_some_and(|depth| depth <= limit) || len64(self.len) <= most {
             return Ok(());
         }
@@ -174,18 +173,18 @@ impl Message {
         if depth <= most { Ok(()) } else { Err(depth) }
     }
 
-    /// How deep it is nested, or more: exactly, if it could be more than `most`.
+    /// An upper bound of how deep it is nested. Exact if it could be more than `most`.
     fn depth(&self, most: u64) -> u64 {
         let openings = self.slices().fold(0_u64, |sum, part| sum.saturating_add(json::openings(part)));
         if openings <= most { openings } else { json::deepest(self.slices()) }
     }
 
-    /// The bytes of `span`, a run for each piece that they lie in.
+    /// The bytes of `span`, as one slice for each piece that they lie in.
     pub(crate) fn runs(&self, span: Span) -> impl Iterator<Item = &[u8]> {
         self.cut(span).filter_map(|(part, range)| part.get(range))
     }
 
-    /// The pieces of which something lies in `span`, each with what does.
+    /// The pieces that overlap `span`, each with the range that does.
     fn cut(&self, span: Span) -> impl Iterator<Item = (&Bytes, Range<usize>)> {
         let pieces = self.parts().iter().scan(0_u64, |next, part| {
             let at = *next;
@@ -238,20 +237,20 @@ impl PartialEq for Message {
 impl Eq for Message {}
 
 impl fmt::Debug for Message {
-    /// Sizes only: a peer's bytes never reach a log.
+    /// Sizes only, because a peer's bytes must not get into a log.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Message({} bytes in {})", self.len, self.parts().len())
     }
 }
 
 impl fmt::Debug for SharedMessage {
-    /// As of its message: its text says as much as the bytes.
+    /// Sizes only, as for its message.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.message.fmt(f)
     }
 }
 
-/// Reads a message from front to back in runs of at most a given length.
+/// Reads a message from front to back, in slices of at most a given length.
 #[derive(Debug, Clone)]
 pub(crate) struct MessageReader {
     message: Message,
@@ -279,7 +278,7 @@ impl MessageReader {
         self.message.len.saturating_sub(self.done)
     }
 
-    /// The next run within one piece, at most `max` bytes; empty at the end.
+    /// The next bytes of one piece, at most `max` of them. Empty at the end.
     pub(crate) fn run(&mut self, max: usize) -> &[u8] {
         while let Some(part) = self.message.parts().get(self.part) {
             let rest = part.get(self.at..).unwrap_or_default();
@@ -294,8 +293,8 @@ impl MessageReader {
         &[]
     }
 
-    /// Calls `sink` with runs that together are the next `len` bytes; each but the last is a multiple of `unit` long
-    /// and at most `scratch` long. A run that crosses a piece is gathered in `scratch`.
+    /// Calls `sink` with slices that together are the next `len` bytes. Each but the last has a length that is a multiple of `unit`, and
+    /// none is longer than `scratch`. A slice that crosses from one piece to the next is copied into `scratch`.
     pub(crate) fn take(&mut self, len: usize, unit: usize, scratch: &mut [u8], mut sink: impl FnMut(&[u8])) {
         let full = scratch.len().saturating_sub(scratch.len().checked_rem(unit).unwrap_or(0));
         let mut left = len.min(self.left());
@@ -317,12 +316,12 @@ impl MessageReader {
     }
 }
 
-/// A length in memory as a length on the wire.
+/// A `usize` as a `u64`.
 pub(crate) fn len64(len: usize) -> u64 {
     u64::try_from(len).unwrap_or(u64::MAX)
 }
 
-/// A length on the wire as a length in memory; past what memory can hold, the largest.
+/// A `u64` as a `usize`, or the largest `usize` if it does not fit.
 pub(crate) fn len_usize(len: u64) -> usize {
     usize::try_from(len).unwrap_or(usize::MAX)
 }

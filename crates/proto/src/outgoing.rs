@@ -1,4 +1,4 @@
-//! Messages to send: a look at their front, the order in which they wait, and who has to hear when one is not sent.
+//! Messages to send: what their front says, the queue in which they wait, and who gets an error when one is not sent.
 
 use std::collections::VecDeque;
 
@@ -17,17 +17,17 @@ use crate::queue::{LaneKey, Order, Queue};
 use crate::rpc;
 use crate::salvage::Salvage;
 
-/// How much of a message is looked at first: enough for the envelope of most.
+/// How many bytes of a message are scanned first: enough for the envelope of most.
 const FIRST_SCAN: usize = 512;
-/// Answers to requests that were no messages which may wait. Past them, the peer is not read.
+/// How many error answers may wait, to requests of the peer that were not valid messages. When so many wait, it is not read.
 const MAX_ANSWERS: usize = 64;
-/// All messages that are not free: one lane.
+/// The lane of all messages that are not free.
 const IN_ORDER: Order = Order::Ordered(LaneKey(0));
 
 /// A message that waits to be sent.
 #[derive(Debug)]
 pub(crate) struct Outgoing {
-    /// The caller's name for it; `None` for an answer that we made ourselves.
+    /// The application's ticket; `None` for an answer that we made ourselves.
     pub(crate) ticket: Option<Ticket>,
     pub(crate) message: Message,
     pub(crate) meta: Meta,
@@ -38,7 +38,7 @@ impl Outgoing {
         Self { ticket, message, meta }
     }
 
-    /// What it is, and its id where an answer is possible. Of what is no message, what it was meant as.
+    /// Its kind, and its id if it can be answered. For a text that is not a valid message, what it was probably meant as.
     pub(crate) fn named(&self) -> (Kind, Option<Bytes>) {
         let Ok(envelope) = Envelope::of(&self.message) else {
             let meant = Salvage::read(&self.message.to_bytes()).into_iter().next();
@@ -48,7 +48,7 @@ impl Outgoing {
         (envelope.kind(), id.map(|id| Bytes::copy_from_slice(&id)))
     }
 
-    /// A frame of this message for the link, after which `done` bytes of the message have gone.
+    /// Makes `bytes` a frame of this message, and reports progress: after it, `done` bytes of the message have been sent.
     pub(crate) fn frame(&self, tag: Tag, bytes: impl Into<Message>, done: usize, events: &mut EventQueue) -> Transmit {
         let (done, total) = (len64(done), len64(self.message.len()));
         match self.ticket {
@@ -59,8 +59,8 @@ impl Outgoing {
         Transmit::Frame { tag, bytes: bytes.into(), meta: self.meta.clone() }
     }
 
-    /// Reports that this is not sent. A request's caller gets an error in the event; for a response, returns the
-    /// error that the peer must get in its place.
+    /// Reports that this message is not sent. If it is a request, the event has the error for its caller. If it is a response,
+    /// returns the error that the peer must get in its place.
     #[must_use]
     pub(crate) fn fail(self, error: SendError, events: &mut EventQueue) -> Option<Self> {
         let Some(ticket) = self.ticket else {
@@ -69,27 +69,27 @@ impl Outgoing {
         };
         let (kind, id) = self.named();
         let answer = id.map(|id| rpc::send_failed(&id, &error));
-        // Whatever has an id and no method was meant as an answer.
+        // A text with an id and no method was meant as a response.
         let (instead, reply) = if kind == Kind::Request { (None, answer) } else { (answer, None) };
         events.send_failed(ticket, error, reply);
         instead.map(|message| Self::new(None, message, self.meta))
     }
 }
 
-/// Takes what comes after the end: a message to send fails, all else means nothing any more.
+/// Handles input that comes after the close: a message to send fails, and everything else is ignored.
 pub(crate) fn too_late(input: Input, events: &mut EventQueue) {
     if let Input::Send { ticket, message, meta, .. } = input {
         let _ = Outgoing::new(Some(ticket), message, meta).fail(SendError::Disconnected, events);
     }
 }
 
-/// Messages that wait, and those under way as a `G`: in order, except those marked free.
+/// Messages that wait, and those in flight as a group `G`: in order, except those marked free. For dialects without lanes.
 #[derive(Debug)]
 pub(crate) struct SendQueue<G> {
     pub(crate) limits: Limits,
     pub(crate) framing: Framing,
     pub(crate) queue: Queue<Outgoing, G>,
-    /// What the peer gets for requests of its own that are no messages, or were given up. They go before all else.
+    /// Error answers to requests of the peer that were not valid, or were given up. They are sent before everything else.
     answers: VecDeque<Outgoing>,
     pub(crate) last_tag: Tag,
 }
@@ -105,27 +105,27 @@ impl<G> SendQueue<G> {
         }
     }
 
-    /// Answers requests of the peer's that are no messages, or were given up.
+    /// Queues error answers to requests of the peer that were not valid, or were given up.
     pub(crate) fn answer(&mut self, answers: impl IntoIterator<Item = Message>) {
         self.answers.extend(answers.into_iter().map(|answer| Outgoing::new(None, answer, Meta::default())));
     }
 
-    /// The next of these answers.
+    /// The next of these error answers.
     pub(crate) fn next_answer(&mut self) -> Option<Outgoing> {
         self.answers.pop_front()
     }
 
-    /// Whether so few of these answers wait that the peer may go on: one that does not read its answers is not read.
+    /// Whether the peer may be read: not while many of these error answers wait, because it does not read them.
     pub(crate) fn may_read(&self) -> bool {
         self.answers.len() < MAX_ANSWERS
     }
 
-    /// Accepts a message of the application's, or refuses it.
+    /// Accepts a message of the application, or refuses it.
     pub(crate) fn accept(&mut self, ticket: Ticket, message: Message, lane: Lane, meta: Meta, events: &mut EventQueue) {
         let Some(message) = sendable(message.clone(), self.framing) else {
             return self.refuse(Outgoing::new(Some(ticket), message, meta), SendError::NotJsonRpc, events);
         };
-        // What the peer takes is unknown; what we would take is the best guess.
+        // These dialects do not tell what the peer takes. What we take ourselves is the best guess.
         let (size, limit) = (len64(message.len()), self.limits.max_message_bytes);
         let order = if lane == Lane::Free { Order::Free } else { IN_ORDER };
         let out = Outgoing::new(Some(ticket), message, meta);
@@ -143,8 +143,8 @@ impl<G> SendQueue<G> {
         }
     }
 
-    /// Fails a message. What the peer gets in place of a response goes in order, as a barrier because those are exempt
-    /// from the queue's limit: without it the peer waits for ever.
+    /// Fails a message. If it was a response, the peer gets an error in its place, or it would wait for ever. So that error is a
+    /// barrier: barriers are exempt from the limit of the queue.
     pub(crate) fn refuse(&mut self, out: Outgoing, error: SendError, events: &mut EventQueue) {
         if let Some(answer) = out.fail(error, events)
             && !events.is_closed()
@@ -154,7 +154,7 @@ impl<G> SendQueue<G> {
         }
     }
 
-    /// Fails everything that has not gone out whole. Nobody is left to get an answer.
+    /// Fails everything that was not sent whole. The peer gets no answers, because the connection is closed.
     pub(crate) fn abandon(&mut self, message_of: impl Fn(G) -> Outgoing, events: &mut EventQueue) {
         self.answers.clear();
         let (waiting, under_way) = self.queue.clear();
@@ -164,20 +164,19 @@ impl<G> SendQueue<G> {
     }
 }
 
-/// What a message is, as far as it was looked at.
+/// What was found in a message, as far as it was scanned.
 #[derive(Debug)]
 pub(crate) struct Scan<const N: usize> {
     pub(crate) envelope: Envelope,
     pub(crate) paths: Paths<N>,
-    /// Whether all of it was looked at, and is JSON.
+    /// Whether all of it was scanned, and is JSON.
     pub(crate) whole: bool,
-    /// How many bytes were looked at.
+    /// How many bytes were scanned.
     pub(crate) seen: usize,
 }
 
 impl<const N: usize> Scan<N> {
-    /// Looks at the front of a message until `enough` is seen; at all of it if need be. `paths` begin with those of the
-    /// envelope.
+    /// Scans a message from the front until `enough` is true, or to its end. `paths` begin with those of the envelope.
     pub(crate) fn new(
         message: &Message,
         paths: &'static [Path; N],
@@ -186,7 +185,7 @@ impl<const N: usize> Scan<N> {
         Self::within(message, paths, u32::MAX, enough)
     }
 
-    /// The same, for a message that may be nested `max_depth` deep, as far as it is looked at.
+    /// The same, for a message that may be nested at most `max_depth` deep, as far as it is scanned.
     pub(crate) fn within(
         message: &Message,
         paths: &'static [Path; N],
@@ -224,23 +223,23 @@ pub(crate) fn check(message: &Message, max_depth: u32) -> Result<Envelope, Viola
     if envelope.is_valid(message, &paths) { Ok(envelope) } else { Err(Violation::MessageNotJsonRpc) }
 }
 
-/// Whether a receiver with our limits takes a message as deep as this one.
+/// Checks that a message is not nested deeper than a receiver with our limits takes.
 ///
 /// # Errors
-/// It does not.
+/// It is nested deeper.
 pub(crate) fn check_depth(message: &Message, limit: u32) -> Result<(), SendError> {
     message.check_depth(limit).map_err(|depth| SendError::TooDeep { depth, limit })
 }
 
-/// Bytes of a message as the link counts them.
+/// The lengths of a message by which the link computes its overhead.
 pub(crate) fn measure(message: &Message, link: &Capacity) -> Measure {
     let bytes = len64(message.len());
     let count = || message.slices().fold(0_u64, |sum, part| sum.saturating_add(json::escaped_len(part)));
     Measure { bytes, escaped: if link.overhead.needs_escaped() { count() } else { bytes } }
 }
 
-/// The longest text of at most `limit` bytes that surely fits a frame; `escaped` is the most that one of a given length
-/// takes inside a JSON string.
+/// The length of the longest text that is sure to fit a frame, at most `limit`. `escaped` returns how long a text of a given length
+/// can become inside a JSON string.
 pub(crate) fn largest(link: &Capacity, limit: u64, escaped: impl Fn(u64) -> u64) -> u64 {
     let (mut low, mut high) = (0, limit.min(link.cap));
     // Overhead does not shrink as the text grows, so the lengths that fit are a range from zero.
@@ -255,15 +254,15 @@ pub(crate) fn largest(link: &Capacity, limit: u64, escaped: impl Fn(u64) -> u64)
     low
 }
 
-/// The `n`th name for a group, which nobody can guess who does not know the seed.
+/// The id of the `n`th group. Nobody who does not know the seed can guess it.
 pub(crate) fn group_name(seed: &[u8; 32], n: u64) -> u128 {
     let hash: [u8; 32] = Sha256::new().chain_update(seed).chain_update(n.to_be_bytes()).finalize().into();
     hash.first_chunk().map_or(0, |front| u128::from_be_bytes(*front))
 }
 
-/// The message as it can go out, if its front and its end are those of a JSON-RPC message. What lies between is the
-/// application's word, unless it is looked at all the same: on a link of lines, one with raw line ends loses its white
-/// space.
+/// The message as it is sent, if its front and its end are those of a JSON-RPC message. The application vouches for what lies
+/// between, so that is not scanned. The exception: on a link of lines, a message with raw line ends is checked whole, and its
+/// white space is removed.
 fn sendable(message: Message, framing: Framing) -> Option<Message> {
     // No branches, so that many bytes are compared at once.
     let breaks = |block: &[u8]| block.iter().fold(0, |any, &b| any | u8::from(b == b'\n') | u8::from(b == b'\r')) != 0;

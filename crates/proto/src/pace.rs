@@ -1,22 +1,22 @@
-//! How fast the link takes our frames, as far as it can be told from when it asks for the next one.
+//! Measures how fast the link takes our frames, from the times at which it asks for the next one.
 
 use std::time::{Duration, Instant};
 
-/// The shortest busy time that says something: below it, only buffers between us and the wire are seen.
-/// A busy machine may stand still for a good part of a second, and that is not the link.
+/// The shortest busy time from which a rate is computed. In a shorter time only the buffers between us and the wire would be
+/// measured, or a pause of a busy machine, which can be a good part of a second.
 const WINDOW: Duration = Duration::from_secs(2);
-/// The fewest bytes that say something.
+/// The fewest bytes from which a rate is computed.
 const SAMPLE: u64 = 64 << 10;
-/// How long a rate is believed after it was measured, on that link and on the peer's next ones. A peer that was slow once may
-/// be as fast as any by now, and as long as messages are refused for their length, nothing is measured; but each message
-/// that is begun in vain costs a link.
+/// How long a measured rate is used, on its link and on the next ones to the same peer. Not for ever: a peer that was slow may be fast
+/// by now, and while long messages are refused because of a low rate, nothing new is measured. Not too short either: each long
+/// message that is begun in vain costs a connection.
 const BELIEVED: Duration = Duration::from_mins(5);
 
-/// How many times as long as all others a frame has to take that says nothing about the rest. Less is how a link takes what is
-/// written in one go: much at once, and then nothing for a while.
+/// A frame that takes this many times as long as all others together is ignored. Smaller differences are normal: a link takes much
+/// at once, and then nothing for a while.
 const OUTLIER: u32 = 4;
 
-/// How fast a peer's link was, and when.
+/// The rate of a link, and when it was measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Rate {
     /// Bytes a second.
@@ -27,44 +27,45 @@ pub(crate) struct Rate {
 /// Measures bytes a second while the link is kept busy.
 #[derive(Debug, Default)]
 pub(crate) struct Pace {
-    /// What was measured on an earlier link of the peer's. It counts until there is a rate of this one.
+    /// The rate of an earlier link to the peer. Used until this link has a rate of its own.
     remembered: Option<Rate>,
-    /// A rate was measured of which nobody has been told.
+    /// Whether a rate was measured since [`news`](Self::news) was last called.
     has_news: bool,
-    /// When the link got the last frame, and how long that was.
+    /// When the link got the last frame, and the length of that frame.
     last: Option<(Instant, u64)>,
-    /// What it has taken while it was busy, in which time.
+    /// How many bytes the link has taken while it was busy, and in which time.
     taken: (u64, Duration),
-    /// That of it which took the longest: a peer that stands still, such as one that has no room, is not slow.
+    /// The frame that took longest: its length, and its time. A peer that stops for a while, such as one that waits for memory, is not
+    /// slow.
     slowest: (u64, Duration),
-    /// The last two rates, and when they were measured, the older one first.
+    /// The last two rates, and when they were measured. The older one comes first.
     rates: [Option<(u64, Instant)>; 2],
 }
 
 impl Pace {
-    /// Bytes a second; `None` until enough was seen, on this link or on an earlier one, and when that was long ago.
+    /// Bytes a second. `None` if no rate was measured on this link or an earlier one, or if that was too long ago.
     pub(crate) fn rate(&self, now: Instant) -> Option<u64> {
         let rate = self.measured().or(self.remembered)?;
         (now.saturating_duration_since(rate.measured) < BELIEVED).then_some(rate.bytes)
     }
 
-    /// Notes what was measured on an earlier link of this peer's.
+    /// Sets the rate that was measured on an earlier link to this peer.
     pub(crate) fn recall(&mut self, rate: Option<Rate>) {
         self.remembered = rate.or(self.remembered);
     }
 
-    /// What was measured since this was last asked, to be remembered beyond this link.
+    /// The rate, if a new one was measured since the last call. To be remembered for the next link.
     pub(crate) fn news(&mut self) -> Option<Rate> {
         if std::mem::take(&mut self.has_news) { self.measured() } else { None }
     }
 
-    /// The better of two rates in a row.
+    /// The higher of the last two rates.
     fn measured(&self) -> Option<Rate> {
         let [before, last] = [self.rates[0]?, self.rates[1]?];
         Some(Rate { bytes: before.0.max(last.0), measured: last.1 })
     }
 
-    /// The link asked for a frame and gets one of `bytes` bytes. What it got before has been taken by now.
+    /// The link asked for a frame, and gets one of `bytes` bytes. So it has taken the one before.
     pub(crate) fn frame(&mut self, bytes: u64, now: Instant) {
         if let Some((then, len)) = self.last.replace((now, bytes)) {
             let time = now.saturating_duration_since(then);
@@ -83,7 +84,7 @@ impl Pace {
         }
     }
 
-    /// The link asked for a frame and there was none: the time until the next says nothing.
+    /// The link asked for a frame and there was none. The time until the next frame is not measured.
     pub(crate) fn idle(&mut self) {
         let Self { remembered, has_news, rates, .. } = *self;
         *self = Self { remembered, has_news, rates, ..Self::default() };

@@ -1,4 +1,4 @@
-//! No segmenting: one frame is one message. The side of a gateway that knows nothing of any dialect.
+//! No segments: one frame is one message. For the side of a gateway whose peer knows no dialect.
 
 use std::task::Waker;
 use std::time::Instant;
@@ -15,13 +15,13 @@ use crate::message::{Message, len64};
 use crate::outgoing::{Outgoing, Scan, SendQueue, check, measure};
 use crate::queue::{Finish, Fit, Pick};
 
-/// How much of a message is looked at for its id, where only the front is.
+/// How far the id of a message is searched for, with [`Check::Front`].
 const FRONT: usize = 2048;
 
 /// How a connection without segments behaves.
 #[derive(Debug, Clone, Copy)]
 pub struct Config {
-    /// What may wait, and the longest message either way.
+    /// How much may wait, and the longest message in either direction.
     pub limits: Limits,
     /// What ends a frame on the link.
     pub framing: Framing,
@@ -59,7 +59,7 @@ pub enum Check {
     Front,
 }
 
-/// A connection without segments. Messages pass in the order in which they were sent, or fail whole.
+/// A connection without segments. Messages leave in the order in which they were sent, and each is sent whole or not at all.
 #[derive(Debug)]
 pub struct Connection {
     link: Capacity,
@@ -71,7 +71,7 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// A connection that has seen nothing yet.
+    /// A connection over a new link.
     #[must_use]
     pub fn new(config: Config) -> Self {
         Self {
@@ -102,7 +102,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Takes a line. Whoever wrote it may be any program, so all of it is looked at.
+    /// Takes a line. Any program may have written it, so all of it is checked.
     fn line(&mut self, bytes: &Bytes, meta: Meta) {
         self.lines = self.lines.saturating_add(1);
         match Line::read(bytes, self.outgoing.limits.max_depth) {
@@ -159,7 +159,7 @@ impl Machine for Connection {
                 let (tag, bytes, done) = (self.outgoing.last_tag.next(), message.clone(), message.len());
                 return Some(entry.item.frame(tag, bytes, done, &mut self.events));
             }
-            // What the peer gets in its place goes to the end, as if it had been sent now.
+            // The error that the peer gets in its place goes to the end of the queue, as if it had been sent now.
             let error = SendError::NoSegments(Over { size: len64(message.len()), limit: self.link.cap });
             self.outgoing.refuse(entry.item, error, &mut self.events);
         }
@@ -174,7 +174,7 @@ impl Machine for Connection {
         None
     }
 
-    /// Nothing is held here that others could need.
+    /// Does nothing: this machine holds nothing that the budget could evict.
     fn wake_with(&mut self, _: &Waker) {}
 
     fn wants_frames(&self) -> bool {
@@ -186,8 +186,8 @@ impl Machine for Connection {
     }
 }
 
-/// Whether enough of a message has been seen, where only its front is looked at: what it is for sure, or what it seems to be.
-/// Most have their id in front.
+/// Whether enough of the front of a message was scanned: its kind and its id are known, or no id was found within [`FRONT`] bytes. Most
+/// messages have their id in front.
 fn is_enough(scan: &Scan<{ ENVELOPE.len() }>) -> bool {
     scan.envelope.has_kind() && (scan.envelope.has_id() || scan.seen >= FRONT)
 }

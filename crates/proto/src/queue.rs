@@ -1,28 +1,28 @@
-//! What goes next: order across lanes, slots for groups, deadlines, small messages before the rest of large ones.
+//! Decides what is sent next: order across lanes, slots for groups, deadlines, small messages before the rest of large ones.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use crate::error::{Over, SendError};
 
-/// How many bytes of small messages may go before a waiting large one gets its turn: about one segment on a busy link.
+/// How many bytes of small messages may be sent before a large one gets its turn: about one segment on a busy link.
 pub(crate) const SMALL_RUN: u64 = 64 << 10;
 
 /// Which messages a message must stay in order with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Order {
-    /// With none, and it waits for none: a ping.
+    /// With none, and it never waits: a ping.
     Urgent,
-    /// With none: it may pass and be passed.
+    /// With none: it may overtake others, and be overtaken.
     Free,
-    /// It starts after all ordered messages accepted before it have started; see [`Finish`] for the rest.
+    /// It starts after all ordered messages that were accepted before it. In which order they finish is up to [`Finish`].
     Ordered(LaneKey),
-    /// As ordered, and nothing accepted later starts before it has finished: the answer to a handshake.
+    /// As `Ordered`, and nothing that was accepted later starts before it has finished: the answer to a handshake.
     Barrier,
 }
 
 impl Order {
-    /// Whether it starts in turn.
+    /// Whether it starts in the order of acceptance.
     pub(crate) const fn is_ordered(self) -> bool {
         matches!(self, Self::Ordered(_) | Self::Barrier)
     }
@@ -35,9 +35,9 @@ pub(crate) struct LaneKey(pub(crate) u64);
 /// In which order ordered messages finish.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Finish {
-    /// As they were accepted: the peer takes the highest seq that it saw for its cursor.
+    /// In the order of acceptance, because the peer uses the highest seq that it saw as its cursor.
     InOrder,
-    /// As they were accepted within a lane: the peer keeps a settled cursor.
+    /// In the order of acceptance within each lane, because the peer keeps a settled cursor.
     PerLane,
 }
 
@@ -46,9 +46,9 @@ pub(crate) enum Finish {
 pub(crate) enum Fit {
     /// One frame.
     Frame,
-    /// A group, or a refusal: the message is large.
+    /// More than one frame. If the peer takes no groups, the message is refused when it starts.
     Group,
-    /// It cannot be told yet: the peer's limits are not known.
+    /// Not decided yet, so the message waits: the peer's limits are not known, or the link is too slow for it at present.
     Wait,
 }
 
@@ -60,7 +60,7 @@ pub(crate) struct Entry<T> {
     pub(crate) item: T,
 }
 
-/// A message's rank among all.
+/// Where a message stands among all that were accepted.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Rank {
     accepted: u64,
@@ -71,7 +71,7 @@ pub(crate) struct Rank {
 #[derive(Debug)]
 struct InFlight<G> {
     rank: Rank,
-    /// When half of the receiver's time has passed, and when all of it has; `None` for never.
+    /// When half of the receiver's timeout has passed, and when all of it has. `None` means never.
     late_at: Option<Instant>,
     due: Option<Instant>,
     turn: u64,
@@ -81,9 +81,9 @@ struct InFlight<G> {
 /// What goes next.
 #[derive(Debug)]
 pub(crate) enum Pick<T> {
-    /// This message starts. If it needs a group, say what became of it with [`Queue::begin_group`] or [`Queue::settle`].
+    /// This message starts. If it needs a group, the caller has to call [`Queue::begin_group`], or [`Queue::settle`] if it is refused.
     Start(Entry<T>),
-    /// The flight at this place goes on.
+    /// The group in flight at this index sends its next segment.
     Continue(usize),
 }
 
@@ -94,7 +94,7 @@ pub(crate) struct Queue<T, G> {
     ordered: VecDeque<Entry<T>>,
     free: VecDeque<Entry<T>>,
     flights: Vec<InFlight<G>>,
-    /// Accept numbers of barriers that have not finished, oldest first.
+    /// The acceptance numbers of barriers that have not finished, oldest first.
     barriers: VecDeque<u64>,
     queued_bytes: u64,
     max_queued_bytes: u64,
@@ -119,7 +119,7 @@ impl<T, G> Queue<T, G> {
         }
     }
 
-    /// Accepts a message of `bytes` bytes. Barriers are exempt from the limit: without them no link comes up.
+    /// Accepts a message of `bytes` bytes. Barriers are exempt from the limit, because without them no connection comes up.
     pub(crate) fn push(&mut self, item: T, bytes: u64, order: Order) -> Result<(), (T, SendError)> {
         let queued = self.queued_bytes.saturating_add(bytes);
         if queued > self.max_queued_bytes && order != Order::Barrier {
@@ -141,14 +141,14 @@ impl<T, G> Queue<T, G> {
         Ok(())
     }
 
-    /// Accepts a message before all ordered ones that wait, past the limit: a handshake, for which they wait.
+    /// Accepts a message ahead of all ordered ones that wait, and exempt from the limit: a handshake, for which they wait.
     pub(crate) fn push_first(&mut self, item: T, bytes: u64, order: Order) {
         self.queued_bytes = self.queued_bytes.saturating_add(bytes);
         self.accepted = self.accepted.saturating_add(1);
         self.ordered.push_front(Entry { rank: Rank { accepted: self.accepted, order }, bytes, item });
     }
 
-    /// What goes next. At most `slots` groups are under way at once.
+    /// What is sent next. At most `slots` groups are in flight at once.
     pub(crate) fn pick(
         &mut self,
         now: Instant,
@@ -185,7 +185,7 @@ impl<T, G> Queue<T, G> {
         Some(Pick::Start(entry))
     }
 
-    /// A message that was picked is now under way as a group, and its first segment goes: its place.
+    /// A message that was picked is now in flight as a group, and its first segment is sent. Returns its index.
     pub(crate) fn begin_group(&mut self, rank: Rank, group: G, now: Instant, timeout: Duration) -> usize {
         self.turns = self.turns.saturating_add(1);
         let late_at = timeout.checked_div(2).and_then(|half| now.checked_add(half));
@@ -193,17 +193,17 @@ impl<T, G> Queue<T, G> {
         self.flights.len().saturating_sub(1)
     }
 
-    /// A message that was picked needs nothing more: it went in one frame, it landed, or it was refused.
+    /// A message that was picked is done: it went in one frame, its group has finished, or it was refused.
     pub(crate) fn settle(&mut self, rank: Rank) {
         self.barriers.retain(|barrier| *barrier != rank.accepted);
     }
 
-    /// The flight at `place`, for its next segment.
+    /// The group in flight at `place`, for its next segment.
     pub(crate) fn flight(&mut self, place: usize) -> Option<&mut G> {
         self.flights.get_mut(place).map(|flight| &mut flight.group)
     }
 
-    /// The flight at `place` has sent its last segment.
+    /// The group in flight at `place` has sent its last segment.
     pub(crate) fn finish_group(&mut self, place: usize) {
         if place < self.flights.len() {
             let flight = self.flights.swap_remove(place);
@@ -211,13 +211,13 @@ impl<T, G> Queue<T, G> {
         }
     }
 
-    /// Whether an ordered message of this order waits, or is under way.
+    /// Whether an ordered message of this order waits, or is in flight.
     pub(crate) fn has_unfinished(&self, order: Order) -> bool {
         self.ordered.iter().any(|entry| entry.rank.order == order)
             || self.flights.iter().any(|flight| flight.rank.order == order)
     }
 
-    /// Whether anything waits behind what is under way.
+    /// Whether anything waits that is not in flight.
     pub(crate) fn has_waiting(&self) -> bool {
         !(self.ordered.is_empty() && self.free.is_empty() && self.urgent.is_empty())
     }
@@ -228,22 +228,22 @@ impl<T, G> Queue<T, G> {
         waiting.map(|entry| &mut entry.item)
     }
 
-    /// When the first of the groups under way has to be done.
+    /// The earliest time at which a group in flight has to be finished.
     pub(crate) fn due(&self) -> Option<Instant> {
         self.flights.iter().filter_map(|flight| flight.due).min()
     }
 
-    /// Whether a handshake's answer is to go first.
+    /// Whether a barrier has not finished.
     pub(crate) fn has_barrier(&self) -> bool {
         !self.barriers.is_empty()
     }
 
-    /// All groups under way.
+    /// All groups in flight.
     pub(crate) fn flights(&self) -> impl Iterator<Item = &G> {
         self.flights.iter().map(|flight| &flight.group)
     }
 
-    /// Empties the queue: everything that waited, in the order of acceptance, and everything under way.
+    /// Empties the queue. Returns what waited, in the order of acceptance, and what was in flight.
     pub(crate) fn clear(&mut self) -> (Vec<T>, Vec<G>) {
         let mut waiting: Vec<_> =
             self.urgent.drain(..).chain(self.ordered.drain(..)).chain(self.free.drain(..)).collect();
@@ -268,7 +268,7 @@ impl<T, G> Queue<T, G> {
         self.barriers.front().is_none_or(|barrier| entry.rank.accepted <= *barrier)
     }
 
-    /// Where the oldest message that may start and fits as `want` waits.
+    /// The position of the oldest message that may start and needs `want`.
     fn oldest(&self, head: Option<(Fit, u64)>, want: Fit, fit: impl Fn(&T) -> Fit) -> Option<Position> {
         let free = self
             .free
@@ -289,13 +289,13 @@ impl<T, G> Queue<T, G> {
         Some(entry)
     }
 
-    /// The oldest flight of which half the receiver's time has passed.
+    /// The oldest group in flight for which half of the receiver's timeout has passed.
     fn late_flight(&self, now: Instant) -> Option<usize> {
         let late = self.flights.iter().enumerate().filter(|(_, flight)| flight.late_at.is_some_and(|at| at <= now));
         late.min_by_key(|(_, flight)| flight.late_at).map(|(place, _)| place)
     }
 
-    /// The flight that has waited longest for its turn.
+    /// The group in flight that has waited longest for its turn.
     fn next_flight(&mut self) -> Option<usize> {
         let (place, flight) = self.flights.iter_mut().enumerate().min_by_key(|(_, flight)| flight.turn)?;
         self.turns = self.turns.saturating_add(1);
@@ -304,7 +304,7 @@ impl<T, G> Queue<T, G> {
     }
 }
 
-/// Where a message waits that may start.
+/// The position of a waiting message that may start.
 #[derive(Debug, Clone, Copy)]
 enum Position {
     Ordered,

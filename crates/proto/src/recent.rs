@@ -1,9 +1,9 @@
-//! A map that forgets what is old, so that what peers make us remember is bounded.
+//! A map that forgets its oldest entries, so that peers cannot make us remember without bound.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher, Hash};
 
-/// Keeps the last `KEEP` entries for sure, and never more than twice that.
+/// Keeps at least the last `KEEP` entries, and at most twice as many.
 #[derive(Debug)]
 pub(crate) struct Recent<K, V, const KEEP: usize> {
     fresh: HashMap<K, V>,
@@ -38,7 +38,7 @@ impl<K, V, const KEEP: usize> Default for Recent<K, V, KEEP> {
     }
 }
 
-/// A key of fixed length for what may be of any.
+/// A key of fixed length for a value of any length.
 pub(crate) fn hash_of(what: impl Hash) -> u64 {
     BuildHasherDefault::<DefaultHasher>::new().hash_one(what)
 }

@@ -1,4 +1,4 @@
-//! JSON-RPC: texts that arrive are read, ids are compared, and the error responses that we make ourselves are written.
+//! JSON-RPC: reads frames, compares ids, and writes the error responses that we make ourselves.
 
 use std::borrow::Cow;
 
@@ -11,12 +11,12 @@ use crate::recent::hash_of;
 /// `MessageTooLarge` in the RFC; AHP 1.0.0 calls the same number `Conflict`. Decide by `data.reason`.
 pub const MESSAGE_TOO_LARGE: i32 = -32011;
 
-/// What JSON-RPC calls a text that is not JSON.
+/// The code of JSON-RPC for a text that is not JSON.
 const PARSE_ERROR: i32 = -32700;
-/// What it calls one that is JSON, and no message that is taken.
+/// The code of JSON-RPC for a text that is JSON, but not a valid message.
 const INVALID_REQUEST: i32 = -32600;
 
-/// An id's value as a hash: `1`, `1.0` and `10e-1` are one id, as are `"a"` and `"\u0061"`, and `1` is not `"1"`.
+/// The value of an id, as a hash. `1`, `1.0` and `10e-1` are the same id, and so are `"a"` and `"\u0061"`; `1` and `"1"` are not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct IdKey(u64);
 
@@ -99,7 +99,7 @@ pub(crate) fn send_failed(id: &[u8], error: &SendError) -> Message {
     let Some(over) = error.over() else {
         return error_response(id, &error.to_string(), error.name());
     };
-    // Some say how to allow parts, or how slow the link is.
+    // These errors say how to allow transfers, or how slow the link is.
     let says_more = matches!(error, SendError::NoToken(_) | SendError::TooSlow { .. });
     let why = if says_more { error.to_string() } else { "MessageTooLarge".into() };
     let pace = match error {

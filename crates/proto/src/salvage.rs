@@ -1,7 +1,7 @@
-//! What can be read of a text that is no message: whose answer it was, or whom an error has to tell.
+//! What can still be read of a damaged message: what it was meant as, and its id, so that whoever waits for it gets an error.
 //!
-//! Nothing with an id vanishes. A reader that stops at the first fault would lose an id behind it, so this one only
-//! follows strings and brackets, and takes whatever stands between them.
+//! A parser that stops at the first fault would miss an id after it. So this one follows only strings and brackets, and skips
+//! whatever else is between them.
 
 use bytes::Bytes;
 
@@ -9,27 +9,27 @@ use crate::envelope::{Envelope, Kind};
 use crate::json::{self, Number};
 use crate::message::Message;
 
-/// A longer id is not kept for an answer.
+/// A request with a longer id is not answered.
 pub(crate) const MAX_ID: usize = 256;
-/// Requests of one batch that are answered. More are only counted.
+/// How many messages of one batch are answered.
 const MAX_BATCH: usize = 256;
 
-/// What a text was meant as.
+/// What a damaged message was meant as.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Salvage {
     pub(crate) kind: Kind,
-    /// As it is written, if an answer is possible by it.
+    /// The id as it is written, if an answer can use it.
     pub(crate) id: Option<Bytes>,
 }
 
 impl Salvage {
-    /// What the envelope of a message says, of which perhaps only the front has come.
+    /// What the envelope of a message says. Perhaps only the front of the message has come.
     pub(crate) fn of(envelope: &Envelope, front: &Message) -> Self {
         let id = envelope.id(front).filter(|id| is_id(id)).map(|id| Bytes::copy_from_slice(&id));
         Self { kind: envelope.kind(), id }
     }
 
-    /// What a text was meant as; a batch is several. Empty if it is not a message by any sign: a line for the log.
+    /// What a text was meant as. A batch has several entries. Empty if nothing suggests a message: then the text is for the log.
     pub(crate) fn read(text: &[u8]) -> Vec<Self> {
         let member_depth = match text.trim_ascii_start().first() {
             Some(b'{') => 1,
@@ -42,7 +42,7 @@ impl Salvage {
         reader.found
     }
 
-    /// Whether whoever sent it waits for an answer.
+    /// Whether its sender waits for an answer.
     pub(crate) const fn is_asked(&self) -> bool {
         self.id.is_some() && !matches!(self.kind, Kind::Response)
     }
@@ -58,13 +58,13 @@ struct SalvageReader<'a> {
     text: &'a [u8],
     at: usize,
     depth: usize,
-    /// How deep the members of a message lie: deeper in a batch.
+    /// The depth of the members of a message: 1, or 2 in a batch.
     member_depth: usize,
     members_seen: Members<'a>,
     found: Vec<Salvage>,
 }
 
-/// What was seen of one message.
+/// The members of one message that were found.
 #[derive(Default)]
 struct Members<'a> {
     has_version: bool,
@@ -97,7 +97,7 @@ impl<'a> SalvageReader<'a> {
                 _ => self.skip(),
             }
         }
-        // One that is cut off was meant as a message, too.
+        // A message that is cut off counts, too.
         self.finish();
     }
 
@@ -111,7 +111,7 @@ impl<'a> SalvageReader<'a> {
         match json::string(key).as_deref() {
             Some("jsonrpc") => self.members_seen.has_version = true,
             Some("method") => self.members_seen.has_method = json::string(value).is_some(),
-            // As parsers do that take a key twice, the last one counts.
+            // If a key comes twice the last one counts, as in parsers that allow that.
             Some("id") => self.members_seen.id = is_id(value).then_some(value),
             Some("result") => self.members_seen.has_answer = true,
             Some("error") => self.members_seen.has_answer |= value != b"null",
@@ -127,7 +127,7 @@ impl<'a> SalvageReader<'a> {
             None if has_method => Kind::Notification,
             _ => Kind::Other,
         };
-        // Programs log objects, too, and a `method` may be that of a web request.
+        // Programs also log JSON objects, and a `method` may be that of a web request.
         let is_meant = has_version || matches!(kind, Kind::Request | Kind::Response);
         if is_meant && self.found.len() < MAX_BATCH {
             self.found.push(Salvage { kind, id: id.map(Bytes::copy_from_slice) });
@@ -158,7 +158,7 @@ impl<'a> SalvageReader<'a> {
         self.text.get(start..end).unwrap_or_default()
     }
 
-    /// Reads what is no string and no bracket.
+    /// Reads a number, or another word that is not a string.
     fn word(&mut self) -> &'a [u8] {
         let rest = self.text.get(self.at..).unwrap_or_default();
         let ends = |byte: &u8| matches!(byte, b',' | b'}' | b']' | b'"') || byte.is_ascii_whitespace();

@@ -1,4 +1,4 @@
-//! One pipe: lines that are messages, frames of messages too long for a line, or neither.
+//! The `stdio` dialect, for a pipe: a line is a message, a frame of a message that is too long for a line, or something for the log.
 //!
 //! The link adds and strips line ends. Frames are `UUID:index:total:data`, as SwiftAgentKit reads and writes them.
 
@@ -16,22 +16,22 @@ use crate::event_queue::EventQueue;
 use crate::limits::Limits;
 use crate::machine::{Event, Input, Machine, Transmit};
 
-/// Most frames of one message, either way: about 57 GiB of full ones, and 6 digits are enough for any index.
+/// The most frames of one message, in either direction. That is about 57 GiB, and any index has at most 6 digits.
 const MAX_TOTAL: u32 = 1_000_000;
 
 /// How one end of a pipe behaves.
 #[derive(Debug, Clone, Copy)]
 pub struct Config {
-    /// The longest message either way, and what may wait, be open and be held. Its frame limit is not used.
+    /// The longest message in either direction, how much may wait, and how many groups may be open. The frame limit is not used.
     pub limits: Limits,
-    /// The longest line that we take.
+    /// The longest line that we accept.
     pub max_line_bytes: u64,
-    /// Names of groups are made from it: random, and never the same for two connections.
+    /// Random bytes from which the ids of groups are made. No two connections may have the same.
     pub seed: [u8; 32],
 }
 
 impl Config {
-    /// Takes a raw line as long as the longest message.
+    /// Accepts raw lines as long as the longest message.
     #[must_use]
     pub fn new(limits: Limits, seed: [u8; 32]) -> Self {
         Self { limits, max_line_bytes: limits.max_message_bytes, seed }
@@ -40,10 +40,10 @@ impl Config {
 
 /// One end of a pipe.
 ///
-/// Messages go out in the order in which they were sent; only those marked free pass, and are passed. A bad line or group,
-/// or one for which there is no room, fails alone: nothing that the peer writes closes the connection. A message that arrives
-/// is given up when nothing of it has come for 30 s, and at the latest after its part, by its length, of the group timeout.
-/// If it was meant as a request, the peer gets an error for an answer; if as an answer, the caller here does.
+/// Messages leave in the order in which they were sent, except those marked free. A line or a group that is not valid, or for which
+/// the budget has no memory, fails by itself: nothing that the peer writes closes the connection. A message that is arriving is given
+/// up when nothing of it has come for 30 s, and in any case after the same part of the group timeout as its length is of the longest
+/// message. If it was meant as a request, the peer gets an error as its answer; if as an answer, the caller here does.
 #[derive(Debug)]
 pub struct Connection {
     sender: Sender,
@@ -52,14 +52,14 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// A connection that has seen nothing yet.
+    /// A connection over a new pipe.
     #[must_use]
     pub fn new(config: Config, account: Account) -> Self {
         let receiver = Receiver::new(config.limits, config.max_line_bytes, account);
         Self { sender: Sender::new(config.limits, config.seed), receiver, events: EventQueue::default() }
     }
 
-    /// Sends the peer the errors that it gets in place of answers.
+    /// Queues the error answers that the receiver made for the peer.
     fn answer(&mut self) {
         self.sender.outgoing.answer(self.receiver.replies.drain(..));
     }

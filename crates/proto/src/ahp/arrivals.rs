@@ -1,4 +1,4 @@
-//! In which order messages reach the application: as they finish, or held back until all that began before are done.
+//! The order in which messages reach the application: as they finish, or only when all that began before them have finished.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,34 +12,35 @@ use crate::message::{Message, len64};
 /// When ordered messages are delivered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Delivery {
-    /// When they finish: for applications that resume from [`Connection::cursor`](super::Connection::cursor) and skip
-    /// what they have applied (see [`Applied`](super::Applied)).
+    /// As soon as they have finished. For applications that resume from [`Connection::cursor`](super::Connection::cursor), and skip
+    /// what they have applied already (see [`Applied`](super::Applied)).
     Settled,
-    /// When all that began before them are done: for applications that take the highest seq they saw for their
+    /// When all messages that began before them have finished. For applications that use the highest seq that they saw as their
     /// cursor.
     #[default]
     StartOrder,
 }
 
-/// Until when a message that has arrived is charged to its connection's account.
+/// How long a message that has arrived is charged to the account of its connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Charge {
-    /// Until it is polled: the application charges what it keeps to an account of its own.
+    /// Until it is polled. The application charges what it keeps to an account of its own.
     #[default]
     UntilPolled,
-    /// Until the application is done with it: it takes the grant over
-    /// ([`Connection::take_grant`](super::Connection::take_grant)) and drops it when the last copy is gone.
+    /// Until the application is done with it. It takes over the grant
+    /// ([`Connection::take_grant`](super::Connection::take_grant)), and drops it together with the last copy of the message.
     UntilDone,
 }
 
-/// Messages between their first frame and the application.
+/// Messages from their first frame until the application has them.
 #[derive(Debug, Default)]
 pub(super) struct Arrivals {
     delivery: Delivery,
     pub(super) cursor: Cursor<Option<Undelivered>>,
-    /// Begun and not finished.
+    /// Messages that have begun and not finished.
     unfinished: BTreeSet<u64>,
-    /// Boxed, because a node of the map has places for eleven, and few messages are ever held back.
+    /// Messages that have finished, and wait for earlier ones. Boxed, because a node of the map allocates eleven entries, and few
+    /// messages are ever held back.
     held: BTreeMap<u64, Box<FinishedMessage>>,
     held_bytes: u64,
     max_held_bytes: u64,
@@ -67,23 +68,23 @@ impl Arrivals {
         Self { delivery, max_held_bytes, ..Self::default() }
     }
 
-    /// A message begins: its ordinal.
+    /// A message begins. Returns its ordinal.
     pub(super) fn begin(&mut self) -> u64 {
         let ordinal = self.cursor.begin(None);
         self.unfinished.insert(ordinal);
         ordinal
     }
 
-    /// Whether a message would have to wait for one that began before it.
+    /// Whether a message has to wait for one that began before it.
     pub(super) fn must_hold(&self, ordinal: u64, is_ordered: bool) -> bool {
         let blocked = self.unfinished.first().is_some_and(|oldest| *oldest < ordinal);
         self.delivery == Delivery::StartOrder && is_ordered && blocked
     }
 
-    /// A message is whole: `release` gets the events that may go out now.
+    /// A message has finished. `release` gets the events of all messages that may be delivered now.
     ///
     /// # Errors
-    /// More would be held back than is allowed. Nothing is released then.
+    /// More would be held back than is allowed. Then nothing is delivered.
     pub(super) fn finish(
         &mut self,
         ordinal: u64,
@@ -111,7 +112,8 @@ impl Arrivals {
         Ok(())
     }
 
-    /// A message is given up, and never settles. In start order nothing could follow it, so the link has to close.
+    /// A message is given up, so it never settles. With start-order delivery nothing could be delivered after it, so the link has
+    /// to close.
     pub(super) fn expire(&mut self, ordinal: u64) -> Result<(), CloseReason> {
         self.unfinished.remove(&ordinal);
         match self.delivery {
@@ -120,7 +122,7 @@ impl Arrivals {
         }
     }
 
-    /// The driver has polled this message. Returns what was set aside for it.
+    /// The driver has polled this message. Returns its memory.
     pub(super) fn delivered(&mut self, ordinal: u64) -> Option<Grant> {
         let queued = self.cursor.get_mut(ordinal).and_then(Option::take);
         let (seq, grant) = queued.map_or((None, None), |queued| (queued.seq, queued.grant));
@@ -128,7 +130,7 @@ impl Arrivals {
         grant
     }
 
-    /// Drops what is held back: after a close nothing of it is released.
+    /// Drops the messages that are held back. After a close they are not delivered.
     pub(super) fn clear(&mut self) {
         self.held.clear();
         self.held_bytes = 0;

@@ -1,23 +1,23 @@
-//! Where a client may resume: ordinals in the order of arrival, what is settled, and the seq that follows from it.
+//! The seq from which a client may resume: messages get ordinals as they begin to arrive, and settle in that order.
 
 use std::collections::{BTreeMap, HashMap};
 
 /// Follows messages from their first frame to their delivery.
 ///
-/// *Settled* is everything before the first message that is not delivered. One that expired stays open for ever, so
-/// nothing after it settles.
+/// *Settled* is everything before the first message that is not delivered. A message that expired is never delivered, so nothing
+/// after it settles.
 #[derive(Debug, Default)]
 pub(crate) struct Cursor<T> {
     next: u64,
-    /// Begun and not delivered, with what the caller keeps about them.
+    /// Messages that have begun and are not delivered, with what the caller stores about each.
     open: BTreeMap<u64, T>,
-    /// The highest seq delivered behind each blocker: it settles when the blocker does.
+    /// For each message that blocks others, the highest seq that was delivered after it. That seq settles together with it.
     waiting: BTreeMap<u64, u64>,
     seq: Option<u64>,
 }
 
 impl<T> Cursor<T> {
-    /// A message begins: its ordinal.
+    /// A message begins. Returns its ordinal.
     pub(crate) fn begin(&mut self, about: T) -> u64 {
         let ordinal = self.next;
         self.next = self.next.saturating_add(1);
@@ -25,7 +25,7 @@ impl<T> Cursor<T> {
         ordinal
     }
 
-    /// What the caller keeps about a message that is not delivered.
+    /// What the caller stores about a message that is not delivered.
     pub(crate) fn get_mut(&mut self, ordinal: u64) -> Option<&mut T> {
         self.open.get_mut(&ordinal)
     }
@@ -55,20 +55,20 @@ impl<T> Cursor<T> {
         self.open.keys().next().copied().unwrap_or(self.next)
     }
 
-    /// The highest seq among settled messages: where to resume.
+    /// The highest seq among settled messages, from which the client may resume.
     pub(crate) const fn seq(&self) -> Option<u64> {
         self.seq
     }
 }
 
-/// The highest seq applied to each channel, so that a replay applies nothing twice.
+/// The highest seq that was applied to each channel, so that nothing is applied twice.
 ///
-/// For applications that resume from a settled cursor: what was delivered past the cursor comes again.
+/// For applications that resume from a settled cursor: the host repeats what was delivered past the cursor.
 #[derive(Debug, Clone, Default)]
 pub struct Applied(HashMap<Box<str>, u64>);
 
 impl Applied {
-    /// Whether to apply the action with this seq; if so, it counts as applied.
+    /// Returns whether to apply the action with this seq. If so, it counts as applied from now on.
     pub fn admit(&mut self, channel: &str, seq: u64) -> bool {
         match self.0.get_mut(channel) {
             Some(applied) if seq <= *applied => return false,
@@ -78,8 +78,8 @@ impl Applied {
         true
     }
 
-    /// A snapshot of `channel` holds everything up to `from_seq`. Returns whether to take it: an older one than what
-    /// is applied would undo.
+    /// A snapshot of `channel` holds everything up to `from_seq`. Returns whether to use it: one that is older than what was applied
+    /// would undo some of that.
     pub fn snapshot(&mut self, channel: &str, from_seq: u64) -> bool {
         let newest = self.0.get(channel).is_none_or(|applied| *applied <= from_seq);
         if newest {

@@ -1,4 +1,4 @@
-//! The handshake as it passes: our capability goes in, the peer's is learned, and what nobody asked for comes out.
+//! Watches the handshake as it passes: adds our capability, learns the peer's, and hides both from an application that did not ask.
 
 use strum::EnumString;
 
@@ -25,16 +25,16 @@ impl Role {
     }
 }
 
-/// In which form the peer may send what is long.
+/// In which form the peer may send long messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Invitation {
-    /// In one frame: we have not told it that we take segments.
+    /// In one frame, because we have not told it that we take segments.
     None,
-    /// In segments, since we have told it so, and that no frame may be longer than our limit.
+    /// In segments. We have told it so, and also that no frame may be longer than our limit.
     Segments,
-    /// In either. A server does not know who is there until it answers the handshake: a client that was told of segments
-    /// earlier, perhaps by a process before this one, may send its `reconnect` in segments; another has never heard of
-    /// them.
+    /// In either form. Until a server has answered the handshake, it does not know its client. The client may have been told of
+    /// segments on an earlier connection, perhaps by an earlier process, and send its `reconnect` in segments. Or it may know
+    /// nothing of segments.
     Either,
 }
 
@@ -52,27 +52,27 @@ pub(super) struct Agreement {
     ours: Chunking,
     /// What the peer takes; `None` while it takes no segments.
     pub(super) theirs: Option<Chunking>,
-    /// How the peer may send what is long.
+    /// In which form the peer may send long messages.
     pub(super) invitation: Invitation,
     pending: Option<PendingHandshake>,
-    /// Under which name the rate of this link is remembered.
+    /// The client of this connection. Under its key the rate of the link is remembered.
     client: Option<ClientKey>,
-    /// Whether a client's application is not told that the server takes segments, even if it asked.
+    /// Whether a client's application is not told that the server takes segments, even if it asks.
     pub(super) hides_chunking: bool,
 }
 
-/// A handshake request that has passed, and whose answer has not.
+/// A handshake request that was not answered yet.
 #[derive(Debug)]
 struct PendingHandshake {
     id: IdKey,
     method: Method,
-    /// None, if the client does not say who it is: then nothing is remembered.
+    /// `None` if the client does not say who it is. Then nothing is remembered of it.
     client: Option<ClientKey>,
-    /// Server: what the client takes, by its request or by what is remembered.
+    /// On the server: the limits of the client, from its request or from memory.
     offered: Option<Chunking>,
-    /// The client's own application wrote a capability.
+    /// Whether the client's application itself wrote a chunking capability.
     wanted: bool,
-    /// A version with chunking was offered.
+    /// Whether the client offered a protocol version that has chunking.
     version: bool,
 }
 
@@ -93,26 +93,26 @@ impl Agreement {
         Self { role, negotiated, ours, theirs: agreed, invitation, pending: None, client: None, hides_chunking: false }
     }
 
-    /// Whether an answer is on its way that tells what the peer takes: a server may come back with other limits. It knows
-    /// those of its client from the request, if that is a `reconnect`.
+    /// Whether the peer's limits are not known until the handshake is answered. A client waits for the answer, because a server may
+    /// have other limits than the last time. A server knows the limits of a client that sends `reconnect` from that request.
     pub(super) fn is_waiting(&self) -> bool {
         let tells = |pending: &PendingHandshake| self.role == Role::Client || pending.method == Method::Initialize;
         self.pending.as_ref().is_some_and(tells)
     }
 
-    /// How fast earlier links of the peer's were, once it is known who that is.
+    /// The rate of earlier links to this client. `None` while the client is not known.
     pub(super) fn rate(&self) -> Option<Rate> {
         self.client.and_then(|client| self.negotiated.rate(client))
     }
 
-    /// Remembers how fast this link is, for the peer's next one.
+    /// Remembers the rate of this link, for the next link to the same client.
     pub(super) fn note_rate(&self, rate: Rate) {
         if let Some(client) = self.client {
             self.negotiated.note_rate(client, rate);
         }
     }
 
-    /// A message passes that `from` wrote. If the handshake has a part in it, returns the change with which it goes on.
+    /// Looks at a message that `from` sent. If it belongs to the handshake, returns the change that has to be made to it.
     pub(super) fn pass(
         &mut self,
         from: Role,
@@ -128,19 +128,19 @@ impl Agreement {
         }
     }
 
-    /// Client: the request was refused, so no answer will come.
+    /// On the client: the handshake request could not be sent, so no answer will come.
     pub(super) fn withdraw(&mut self) {
         self.pending = None;
     }
 
-    /// The client asks: our capability goes in when we are the client, theirs comes out when we are the server.
+    /// A handshake request. As the client, we add our capability to it; as the server, we take the client's capability out of it.
     fn request(&mut self, message: &Message, method: Method, id: IdKey, events: &mut EventQueue) -> Option<Edit> {
         let handshake = Handshake::read(message);
         let client = handshake.client.as_ref().map(|client| self.negotiated.key(client));
         let (version, known) = match (method, client.and_then(|client| self.negotiated.recall(client))) {
             (Method::Initialize, _) => (handshake.offers_chunking_version, None),
             (Method::Reconnect, Some(remembered)) => (remembered.version, remembered.theirs),
-            // A reconnect names no version, and without a memory the newest is assumed.
+            // A `reconnect` names no version. If nothing is remembered of the client, the newest is assumed.
             (Method::Reconnect, None) => (true, None),
         };
         self.client = client;
@@ -154,7 +154,7 @@ impl Agreement {
             Role::Server => {
                 count_invalid(&handshake, events);
                 pending.offered = handshake.theirs.or(known).filter(|_| version);
-                // The result of a reconnect may be segmented at once; that of an initialize when its version is known.
+                // The result of a `reconnect` may be segmented at once. That of an `initialize` may not, because it tells the version.
                 self.theirs = pending.offered.filter(|_| method == Method::Reconnect);
                 handshake.without(message)
             }
@@ -163,7 +163,7 @@ impl Agreement {
         Some(passed)
     }
 
-    /// The server answers: what both take is settled, and remembered.
+    /// The answer to a handshake request. From here on both sides know the limits of the other, and they are remembered.
     fn response(&mut self, message: &Message, id: IdKey, is_error: bool, events: &mut EventQueue) -> Option<Edit> {
         let pending = self.pending.take_if(|pending| pending.id == id).filter(|_| !is_error)?;
         let handshake = Handshake::read(message);
@@ -173,13 +173,13 @@ impl Agreement {
             Role::Client => {
                 count_invalid(&handshake, events);
                 self.invitation = Invitation::of(version);
-                // A server that does not repeat its limits keeps the remembered ones.
+                // If the server does not repeat its limits, the remembered ones still hold.
                 self.theirs = handshake.theirs.or(self.theirs).filter(|_| version);
                 (!pending.wanted).then(|| handshake.without(message))
             }
             Role::Server => {
                 self.theirs = pending.offered.filter(|_| version);
-                // Only those who advertised are answered.
+                // Only a client that advertised chunking is told of ours.
                 let is_told = self.theirs.is_some();
                 self.invitation = Invitation::of(is_told);
                 Some(if is_told { handshake.with(message, self.ours) } else { handshake.without(message) })

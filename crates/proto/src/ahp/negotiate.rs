@@ -1,4 +1,4 @@
-//! Who may segment, and how large: read from the handshake as it passes, added to it, and remembered.
+//! The chunking capability: read from the messages of a handshake, written into them, and remembered between connections.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,7 +13,7 @@ use crate::message::{Edit, Message, len64};
 use crate::pace::Rate;
 use crate::recent::Recent;
 
-/// What one side takes: `capabilities.chunking` on the wire.
+/// The limits of one side: `capabilities.chunking` on the wire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Chunking {
     /// The longest frame, segment or not.
@@ -24,13 +24,13 @@ pub struct Chunking {
     pub max_groups: u32,
     /// How long a group may take.
     pub group_timeout: Duration,
-    /// Whether this side resumes from a settled cursor, so that only lane order matters to it.
+    /// Whether this side resumes from a settled cursor, so that messages may finish out of order across lanes.
     pub settled_cursor: bool,
 }
 
-/// What a left-out `maxIncomingGroups` means.
+/// The value of `maxIncomingGroups` if it is left out.
 const DEFAULT_GROUPS: u64 = 8;
-/// What a left-out `groupTimeoutMs` means.
+/// The value of `groupTimeoutMs` if it is left out.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(30);
 
 impl Chunking {
@@ -42,7 +42,7 @@ impl Chunking {
         format!(r#"{{{sizes},{groups},"settledCursor":{settled_cursor}}}"#)
     }
 
-    /// Reads `capabilities.chunking`. An invalid one counts as absent.
+    /// Reads `capabilities.chunking`. `None` if it is not valid.
     fn parse(raw: &Message) -> Option<Self> {
         static PATHS: [Path; 5] = [
             &["maxIncomingFrameBytes"],
@@ -77,18 +77,18 @@ impl From<&Limits> for Chunking {
     }
 }
 
-/// What was negotiated, and how fast links to the peer were, beyond the connection on which that was: clients and endpoints
-/// keep one and pass it on.
+/// What was negotiated on earlier connections, and the rates of their links. Clients and endpoints keep one, and pass it to each
+/// new connection.
 ///
-/// Cloning shares it. An endpoint that serves many clients keeps one for all: entries are by `clientId`, the oldest
-/// are forgotten first.
+/// Cloning shares it. An endpoint that serves many clients keeps one for all of them: entries are by `clientId`, and the oldest are
+/// forgotten first.
 #[derive(Debug, Clone, Default)]
 pub struct Negotiated(Arc<Mutex<Memory>>);
 
 #[derive(Debug, Default)]
 struct Memory {
     clients: Recent<ClientKey, Remembered, 2048>,
-    /// How fast each peer's links were last.
+    /// The last rate of the links to each client.
     rates: Recent<ClientKey, Rate, 2048>,
     hasher: RandomState,
 }
@@ -100,9 +100,9 @@ pub(crate) struct ClientKey(u64);
 /// What a client and a server agreed on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Remembered {
-    /// What the other side takes; `None` if it takes no segments.
+    /// The limits of the other side; `None` if it takes no segments.
     pub(crate) theirs: Option<Chunking>,
-    /// Whether the version they speak has segments at all.
+    /// Whether the protocol version in use has chunking.
     pub(crate) version: bool,
 }
 
@@ -119,7 +119,7 @@ impl Negotiated {
         self.with(|memory| memory.clients.insert(client, remembered));
     }
 
-    /// How fast the last links of this peer's were.
+    /// The last rate of the links to this client.
     pub(crate) fn rate(&self, client: ClientKey) -> Option<Rate> {
         self.with(|memory| memory.rates.get(client).copied())
     }
@@ -133,16 +133,16 @@ impl Negotiated {
     }
 }
 
-/// A handshake message, read: whose it is, what it offers, and where its capability stands or would stand.
+/// What was read in a handshake message: who sent it, what it offers, and where its capability is or would be.
 #[derive(Debug)]
 pub(crate) struct Handshake {
     pub(crate) client: Option<String>,
     pub(crate) offers_chunking_version: bool,
     pub(crate) version_allows: Option<bool>,
     pub(crate) theirs: Option<Chunking>,
-    /// There is a capability, and it is not valid.
+    /// Whether there is a capability that is not valid.
     pub(crate) invalid: bool,
-    /// What the sender's application wrote itself.
+    /// Where the capability is.
     pub(crate) chunking: Option<Found>,
     body: Option<Found>,
     capabilities: Option<Found>,
@@ -198,7 +198,7 @@ impl Handshake {
         }
     }
 
-    /// Takes the capability out of the message; an emptied `capabilities` goes too.
+    /// Takes the capability out of the message, and `capabilities` too if nothing else is in it.
     pub(crate) fn without(&self, message: &Message) -> Edit {
         let member = |found: Option<Found>| Member::of(message, found?.span);
         let gone = member(self.chunking).and_then(|own| if own.only { member(self.capabilities) } else { Some(own) });
@@ -209,7 +209,7 @@ impl Handshake {
 /// Adds a member at the front of an object.
 fn insert(message: &Message, object: Found, key: &str, value: &str) -> Edit {
     let inside = Span { start: object.span.start.saturating_add(1), end: object.span.end.saturating_sub(1) };
-    // A piece at a time: a host's answer may be many megabytes.
+    // Read a piece at a time, because a host's answer may be many megabytes.
     let piece = |start: u64| message.read(Span { start, end: inside.end.min(start.saturating_add(len64(WINDOW))) });
     let mut starts = (inside.start..inside.end).step_by(WINDOW);
     let comma = if starts.any(|start| !piece(start).trim_ascii().is_empty()) { "," } else { "" };
@@ -217,7 +217,8 @@ fn insert(message: &Message, object: Found, key: &str, value: &str) -> Edit {
     Edit::replace(at, Bytes::from(format!(r#""{key}":{value}{comma}"#)))
 }
 
-/// How much is looked at first around a value: the longest escaped spelling of `capabilities`, and some white space.
+/// How many bytes are read at first on each side of a value: enough for the longest escaped spelling of `capabilities`, and some
+/// white space.
 const WINDOW: usize = 256;
 
 /// A member of an object: its key, its value and one comma, if there is one.
@@ -227,8 +228,8 @@ struct Member {
 }
 
 impl Member {
-    /// The member whose value has this span, in a message that was checked to be JSON: its key and what is around are as far
-    /// away as white space goes on.
+    /// The member whose value has this span, in a message that is known to be JSON. There may be any amount of white space between
+    /// the key and the value, so ever more bytes are read until the whole member is found.
     fn of(message: &Message, value: Span) -> Option<Self> {
         let windows = std::iter::successors(Some(len64(WINDOW)), |window| window.checked_mul(4));
         windows.take(16).find_map(|window| Self::within(message, value, window))
@@ -240,7 +241,7 @@ impl Member {
         let after = message.read(Span { start: value.end, end: value.end.saturating_add(window) });
         let key = before.trim_ascii_end().strip_suffix(b":")?.trim_ascii_end().strip_suffix(b"\"")?;
         let front = key.get(..key.iter().rposition(|byte| *byte == b'"')?)?;
-        // Where only white space is seen, a comma may come after it.
+        // If only white space was read on a side, there may be a comma behind it: read more.
         let _ = (front.trim_ascii().first()?, after.trim_ascii().first()?);
         let comma_before = front.trim_ascii_end().strip_suffix(b",");
         let comma_after = after.trim_ascii_start().strip_prefix(b",").filter(|_| comma_before.is_none());

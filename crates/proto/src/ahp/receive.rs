@@ -1,4 +1,4 @@
-//! Segments become messages: the reassembly table, its rules, its budget and its sweep.
+//! The receiving half: a table of unfinished groups, the rules for segments, and what happens to groups that take too long.
 
 use std::task::Waker;
 use std::time::{Duration, Instant};
@@ -15,14 +15,14 @@ use crate::limits::Limits;
 use crate::message::{Message, len_usize, len64};
 use crate::rpc;
 
-/// What a frame was.
+/// What a frame turned out to be.
 #[derive(Debug)]
 pub(super) enum ReceivedFrame {
-    /// A whole message, which a single frame was.
+    /// A whole message.
     Whole(Incoming),
-    /// A segment: the last one completes its message.
+    /// A segment. If it is the last of its group, `complete` is the message.
     Segment { ordinal: u64, received: u64, expected: u64, complete: Option<Incoming> },
-    /// The budget has no room for the group that this frame begins: bring it again later.
+    /// The budget has no memory for the group that this frame begins. The frame has to be passed in again later.
     OutOfBudget,
 }
 
@@ -34,7 +34,7 @@ pub(super) type Incoming = Assembled<PATH_COUNT>;
 pub(super) struct Receiver {
     limits: Limits,
     account: Account,
-    /// By which groups are judged.
+    /// Measures the age of groups.
     pub(super) clock: ReadClock,
     groups: Vec<IncomingGroup>,
 }
@@ -55,7 +55,7 @@ impl Receiver {
         Self { limits, clock: account.clock(), account, groups: Vec::new() }
     }
 
-    /// Takes a frame. `begin` gives the ordinal of a group that begins.
+    /// Takes a frame. If it begins a group, `begin` is called for the ordinal of that group.
     pub(super) fn frame(
         &mut self,
         frame: &Bytes,
@@ -86,7 +86,7 @@ impl Receiver {
         self.segment(&segment, None, codec, now, begin)
     }
 
-    /// Adds a segment to its group. `frame` is where a merely recognised segment came from.
+    /// Adds a segment to its group. `frame` is the frame of a segment that was only recognised by its template, and not parsed.
     fn segment(
         &mut self,
         segment: &Segment<'_>,
@@ -121,7 +121,7 @@ impl Receiver {
         Ok(ReceivedFrame::Segment { ordinal, received, expected, complete })
     }
 
-    /// Lets a new group in, with room for what it declares. `None`: there is no room now, but there may be later.
+    /// Begins a group, and reserves memory for what it declares. `None` if the budget does not have that now, but may have it later.
     fn admit(
         &self,
         index: u32,
@@ -145,7 +145,7 @@ impl Receiver {
         }
     }
 
-    /// Room for a finished message that has to wait.
+    /// Reserves memory for a whole message that has to wait.
     pub(super) fn hold(&self, bytes: u64, now: Instant) -> Option<Grant> {
         let (bytes, timeout) = (bytes.saturating_add(GROUP_COST), self.limits.time_for(bytes));
         let mut grant = self.account.reserve(bytes, Schedule { started: now, timeout }).ok()?;
@@ -153,35 +153,35 @@ impl Receiver {
         Some(grant)
     }
 
-    /// Drops groups older than the bound; returns their ordinals and sizes.
+    /// Drops groups that took longer than allowed. Returns their ordinals, and how much of each had arrived.
     pub(super) fn sweep(&mut self, now: Instant) -> Vec<(u64, u64)> {
         let (bound, reading) = (self.limits.sweep_after(), self.clock.read(now));
         let old = self.groups.extract_if(.., |group| reading.saturating_sub(group.started) >= bound);
         old.map(|group| (group.ordinal, group.assembly.len())).collect()
     }
 
-    /// Whether a group here has to go, because others need the room more.
+    /// Whether the budget has evicted a group.
     pub(super) fn is_evicted(&self) -> bool {
         self.groups.iter().any(|group| group.assembly.is_evicted())
     }
 
-    /// When the oldest group is too old, if it is read on until then.
+    /// When the oldest group will be too old, if we go on reading until then.
     pub(super) fn due(&self) -> Option<Instant> {
         let oldest = self.groups.iter().map(|group| group.started).min()?;
         self.clock.when(oldest.saturating_add(self.limits.sweep_after()))
     }
 
-    /// Whom to wake when a group here has to go.
+    /// Sets the task to wake when the budget evicts a group.
     pub(super) fn wake_with(&self, waker: &Waker) {
         self.account.wake_with(waker);
     }
 
-    /// The longest message that is taken.
+    /// The longest message that we accept.
     pub(super) fn longest_message(&self) -> u64 {
         self.limits.max_message_bytes
     }
 
-    /// Drops the whole table.
+    /// Drops all groups.
     pub(super) fn clear(&mut self) {
         self.groups = Vec::new();
     }
@@ -200,16 +200,17 @@ impl IncomingGroup {
         Ok(())
     }
 
-    /// Makes room for `len` more bytes, first in the budget, then in memory.
+    /// Reserves memory for `len` more bytes, then allocates it.
     fn reserve(&mut self, len: u64, data: &[u8], limit: u64, now: Instant) -> Result<(), CloseReason> {
         let size = self.assembly.len().saturating_add(len);
-        // What only seems to be data may be shorter: its real length is checked when it is decoded.
+        // In a frame that was only recognised, what seems to be data may have escapes, and be shorter. Then its length is checked when
+        // it is decoded.
         if size > limit && !is_odd(data) {
             return Err(CloseReason::Violation(Violation::MessageTooLarge(Over { size, limit })));
         }
         let after = u64::from(self.total.saturating_sub(self.next));
         let rest = self.first_len.saturating_mul(after);
-        // A message may grow to the limit, and no block reaches further.
+        // A message may grow to the limit, so no block has to be larger than what is left to it.
         let left = limit.saturating_sub(self.assembly.len());
         let rest = if after == 0 || rest >= len { rest.min(left) } else { left };
         let room = self.assembly.reserve(len_usize(len), Some(len_usize(rest)), 0, now);
@@ -222,8 +223,8 @@ impl IncomingGroup {
         let Err(done) = codec.decode(data, &mut self.assembly)? else {
             return Ok(());
         };
-        // A frame that was only recognised may have escapes in its data, or more members behind it. What was decoded so
-        // far had neither.
+        // A frame that was only recognised may have escapes in its data, or more members after it. What was decoded so far had
+        // neither, so only the rest is parsed.
         let frame = frame.filter(|_| is_odd(data)).ok_or(Violation::DataNotBase64)?;
         let message = Message::from(frame.clone());
         let (paths, envelope) = rpc::read_frame(&message, &PATHS, max_depth)?;
@@ -232,7 +233,7 @@ impl IncomingGroup {
         codec.decode(rest, &mut self.assembly)?.map_err(|_| Violation::DataNotBase64)
     }
 
-    /// Bytes that the whole message will have, if the rest is like the beginning.
+    /// The length of the whole message, if all segments are as long as the first.
     fn expected_len(&self) -> u64 {
         let rest = u64::from(self.total.saturating_sub(self.next));
         self.assembly.len().saturating_add(self.first_len.saturating_mul(rest))
@@ -247,7 +248,7 @@ impl IncomingGroup {
     }
 }
 
-/// Whether what was recognised as data may be something else.
+/// Whether data that was only recognised may have escapes in it, or end earlier than it seems.
 fn is_odd(data: &[u8]) -> bool {
     data.iter().any(|byte| matches!(byte, b'\\' | b'"'))
 }

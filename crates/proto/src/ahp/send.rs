@@ -1,4 +1,4 @@
-//! Messages become frames: looked at, queued in order, cut when they start, one frame at a time.
+//! The sending half: messages are queued in order, cut when they start, and sent one frame at a time.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -16,16 +16,16 @@ use crate::outgoing::{Outgoing, check_depth, group_name, measure};
 use crate::pace::Pace;
 use crate::queue::{Fit, Order, Pick, Queue};
 
-/// Segments take at most about this long on the wire, so that others get their turn: a twentieth of a second.
+/// On a slow link, segments are so short that about this many pass in a second, so that other messages get their turn.
 const SEGMENTS_PER_SECOND: u64 = 20;
-/// The shortest frame that is chosen for a slow link: below it, the template would weigh too much.
+/// The shortest frame that is chosen for a slow link. In shorter ones, the segment's template would take too large a part.
 const SLOW_FRAME: u64 = 16 << 10;
-/// The longest frame that is chosen at all. The peer works on one while the next is made and sent: with longer ones it
-/// waits longer for the first, and neither end's second-level cache holds them.
+/// The longest frame that is chosen at all. The peer works on one frame while the next is made and sent. With longer ones it
+/// would wait longer for the first, and they would not fit the second-level cache of either end.
 const LONG_FRAME: u64 = 192 << 10;
-/// The longest frame that is chosen while others wait, or have just passed.
+/// The longest frame that is chosen while other messages wait, or have just been sent.
 const SHARED_FRAME: u64 = 64 << 10;
-/// Two messages without segments in this time are a stream of them, and the next is expected.
+/// When two messages without segments were sent within this time, more of them are expected.
 const LIVELY: Duration = Duration::from_millis(500);
 
 /// A message of ours that waits.
@@ -36,20 +36,20 @@ pub(super) struct QueuedMessage {
     measure: Measure,
 }
 
-/// How a message is treated because of what it is.
+/// What a message is, as far as sending it depends on that.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum MessageClass {
     /// Any request or notification.
     Ordinary,
-    /// A handshake request: it cannot wait for what it asks about, and others wait for it.
+    /// A handshake request. It does not wait for the peer's limits, because it asks for them, and other messages wait for it.
     Handshake,
-    /// A segment, which is never segmented.
+    /// A segment that the application itself made. It is never segmented again.
     Segment,
-    /// An answer: if it cannot go, an error goes in its place.
+    /// A response. If it cannot be sent, an error is sent in its place.
     Response,
 }
 
-/// A message of ours of which some segments have gone.
+/// A message of which some segments have been sent.
 #[derive(Debug)]
 struct OutgoingGroup {
     out: Outgoing,
@@ -59,7 +59,7 @@ struct OutgoingGroup {
     index: u64,
 }
 
-/// A message that cannot be sent: nothing of it was.
+/// A message that cannot be sent. Nothing of it was.
 #[derive(Debug)]
 pub(super) struct UnsentMessage {
     pub(super) item: QueuedMessage,
@@ -71,10 +71,10 @@ pub(super) struct UnsentMessage {
 #[derive(Debug)]
 pub(super) struct Sender {
     queue: Queue<QueuedMessage, OutgoingGroup>,
-    /// Error answers in place of responses that cannot be sent. They go before all else.
+    /// Error answers in place of responses that cannot be sent. They are sent before everything else.
     pub(super) answers: VecDeque<Outgoing>,
     pub(super) pace: Pace,
-    /// When the last two messages went that needed no segments: one alone is no stream.
+    /// When the last two messages without segments were sent.
     short: [Option<Instant>; 2],
     link: Capacity,
     role: Role,
@@ -100,7 +100,7 @@ impl Sender {
         }
     }
 
-    /// Whether an earlier message of this order has not left whole.
+    /// Whether an earlier message of this order was not sent whole yet.
     pub(super) fn has_unfinished(&self, order: Order) -> bool {
         self.queue.has_unfinished(order)
     }
@@ -111,7 +111,7 @@ impl Sender {
         self.link = link;
     }
 
-    /// Whether frames may still be as long as those of the groups under way: they cannot be cut anew.
+    /// Whether the segments of the groups in flight still fit the frame limits. They cannot be cut again.
     pub(super) fn can_go_on(&self, theirs: Option<Chunking>) -> bool {
         let largest = || wire::largest_frame(theirs.map_or(u64::MAX, |theirs| theirs.max_frame_bytes), &self.link);
         self.queue.flights().all(|group| group.plan.longest_frame() <= largest())
@@ -136,7 +136,7 @@ impl Sender {
         self.queue.push(item, measure.bytes, order).err().map(|(item, error)| UnsentMessage { item, order, error })
     }
 
-    /// The next frame. `theirs` is what the peer takes; `waiting` while that is being asked.
+    /// The next frame. `theirs` are the limits of the peer. `waiting` is true while the handshake that tells them is not answered.
     pub(super) fn poll(
         &mut self,
         (theirs, waiting): (Option<Chunking>, bool),
@@ -153,8 +153,8 @@ impl Sender {
         let finish = order::finish(self.role, theirs);
         let (link, role, spare) = (self.link.clone(), self.role, self.spare(now));
         let fit = |item: &QueuedMessage| {
-            // Until the peer has said what it takes, only what any peer takes may go, and what it may be waiting for: a server
-            // for a client's answer, but no client for any but the handshake's.
+            // Until the peer's limits are known, only messages that any peer takes are sent, and those that the peer may be waiting for.
+            // A server may wait for a client's response; a client waits only for the answer to its handshake.
             let can_wait = match item.class {
                 MessageClass::Handshake => false,
                 MessageClass::Response => role == Role::Server,
@@ -191,7 +191,7 @@ impl Sender {
         }
     }
 
-    /// Fails all that has not gone out whole. Nobody is left to get an answer.
+    /// Fails everything that was not sent whole. The peer gets no answers, because the connection is closed.
     pub(super) fn abandon(&mut self, events: &mut EventQueue) {
         self.answers.clear();
         let (waiting, groups) = self.queue.clear();
@@ -209,7 +209,7 @@ impl Sender {
         out.frame(tag, message, out.message.len(), events)
     }
 
-    /// The next segment of a group under way.
+    /// The next segment of a group in flight.
     fn advance(&mut self, place: usize, codec: &mut Codec, now: Instant, events: &mut EventQueue) -> Option<Transmit> {
         let tag = self.last_tag.next();
         let group = self.queue.flight(place)?;
@@ -223,7 +223,8 @@ impl Sender {
         Some(frame)
     }
 
-    /// How long a message may be that starts now, so that all that is under way is in time with it, as far as is known.
+    /// How long a message may be that starts now, so that all groups in flight still finish in time. Unlimited while the rate of the
+    /// link is not known.
     pub(super) fn spare(&self, now: Instant) -> u64 {
         let (Some(rate), Some(due)) = (self.pace.rate(now), self.queue.due()) else { return u64::MAX };
         let left = due.saturating_duration_since(now).as_secs();
@@ -231,7 +232,7 @@ impl Sender {
         rate.saturating_mul(left).saturating_mul(2).saturating_div(3).saturating_sub(under_way)
     }
 
-    /// How to cut a message that does not fit a frame, and how long it may take.
+    /// How a message that does not fit a frame is cut, and how long its group may take.
     fn plan(
         &self,
         item: &QueuedMessage,

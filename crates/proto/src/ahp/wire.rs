@@ -24,8 +24,7 @@ pub(crate) const TOTAL_LIMIT: u64 = 1 << 16;
 const INDEX_LIMIT: u64 = 1 << 31;
 const MAX_GROUP_ID: usize = 128;
 
-/// Methods that belong to the framing layer and have no channel. Unknown `ahp/…` methods pass up.
-/// Room for cancel and compression is here.
+/// Methods that belong to the framing layer. Unknown `ahp/…` methods are passed to the application.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, EnumString)]
 pub(crate) enum Control {
     /// One piece of a message.
@@ -49,10 +48,10 @@ const TAIL: &str = r#""}}"#;
 const GROUP_ID_LEN: usize = 32;
 /// The length of a segment frame without its numbers and its data.
 const FIXED: usize = HEAD.len() + GROUP_ID_LEN + INDEX.len() + TOTAL.len() + DATA.len() + TAIL.len();
-/// Quotes in a segment frame: what its escaped length is longer by.
+/// How many quotes a segment frame has. Inside a JSON string, it is longer by that many bytes.
 const QUOTES: u64 = 22;
 
-/// How a message is cut: fixed when its group starts.
+/// How a message is cut. Fixed when its group starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Plan {
     /// Bytes of the message in each segment but the last: a multiple of 3, so that only the last has padding.
@@ -64,7 +63,7 @@ impl Plan {
     /// Cuts `len` bytes into segments whose frames are at most `frame` bytes.
     pub(crate) fn new(len: u64, frame: u64) -> Result<Self, SendError> {
         let refused = SendError::TooManySegments(Over { size: len, limit: TOTAL_LIMIT.saturating_sub(1) });
-        // With more digits in the numbers less fits, so the fewest digits that suffice are looked for.
+        // Longer numbers leave less space for data, so the smallest number of digits that suffices is used.
         let mut plans = (1..=5_u64).filter_map(|digits| {
             let text = frame.checked_sub(len64(FIXED).saturating_add(digits.saturating_mul(2)))?;
             let size = text.checked_div(4)?.checked_mul(3).filter(|size| *size > 0)?;
@@ -86,7 +85,7 @@ pub(crate) fn largest_frame(peer: u64, link: &Capacity) -> u64 {
     largest(link, peer, |bytes| bytes.saturating_add(QUOTES))
 }
 
-/// Writes and reads base64, a piece at a time, so that the pieces stay in the first-level cache.
+/// Encodes and decodes segments. Base64 is done a piece at a time, so that the pieces stay in the first-level cache.
 pub(crate) struct Codec {
     scratch: Box<[u8]>,
     frame: BytesMut,
@@ -111,13 +110,13 @@ impl Codec {
             reader.take(len, 1, &mut self.scratch, |_| {});
             return [front.to_string().into(), data, Bytes::from_static(TAIL.as_bytes())].into_iter().collect();
         }
-        // When the link has let go of the last frame, this takes its memory again.
+        // If the link has dropped the last frame, this uses its memory again.
         self.frame.reserve(len_usize(plan.longest_frame()));
         // Writing to memory that grows does not fail.
         let _ = self.frame.write_fmt(front);
         self.encode(len, reader);
         self.frame.put_slice(TAIL.as_bytes());
-        // After the last one nothing is kept: ten thousand connections would, each of them a frame.
+        // After the last frame the memory is given up, or ten thousand idle connections would each keep a frame.
         let is_last = reader.left() == 0;
         if is_last { std::mem::take(&mut self.frame) } else { self.frame.split() }.freeze().into()
     }
@@ -133,15 +132,15 @@ impl Codec {
         });
     }
 
-    /// The base64 text of all of a message: segments are parts of it, because all but the last are multiples of 3 long.
+    /// The base64 text of a whole message. That of each segment is a part of it, because all segments but the last are a multiple
+    /// of 3 bytes long.
     fn encode_whole(&mut self, message: &Message) -> Bytes {
         self.frame = BytesMut::with_capacity(encoded_len(message.len()));
         self.encode(message.len(), &mut MessageReader::new(message.clone()));
         std::mem::take(&mut self.frame).freeze()
     }
 
-    /// Decodes canonical base64 into a message. Returns how many characters were decoded before the first piece that
-    /// is not canonical.
+    /// Decodes canonical base64 into a message. If a piece is not canonical, returns how many characters were decoded before it.
     pub(crate) fn decode<const N: usize>(
         &mut self,
         data: &[u8],
@@ -150,7 +149,7 @@ impl Codec {
         let mut done = 0_usize;
         let mut pieces = data.chunks(CODED_PIECE).peekable();
         while let Some(piece) = pieces.next() {
-            // Padding shortens a piece; it may stand only at the very end.
+            // Only the last piece may have padding, which makes it stand for fewer bytes.
             let len = if pieces.peek().is_some() { PIECE } else { len_usize(decoded_len(piece)) };
             if !into.write(len, &mut self.scratch, |place| decode(piece, place) == Some(place.len()))? {
                 return Ok(Err(done));
@@ -161,7 +160,7 @@ impl Codec {
     }
 }
 
-/// Decodes one piece. Padding, and the bits that must not stand before it, are the strict one's to judge.
+/// Decodes one piece. If it has padding, the strict decoder does it, because that also refuses stray bits before the padding.
 fn decode(piece: &[u8], place: &mut [u8]) -> Option<usize> {
     if piece.ends_with(b"=") { STRICT.decode_slice(piece, place).ok() } else { FAST.decode_slice(piece, place).ok() }
 }
@@ -172,7 +171,7 @@ impl std::fmt::Debug for Codec {
     }
 }
 
-/// A segment as it arrived: its group is named, the rest is as the peer wrote it.
+/// A segment as it arrived. Its group id was checked; its numbers and data were not yet.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Segment<'a> {
     pub(crate) group_id: Cow<'a, [u8]>,
@@ -182,8 +181,8 @@ pub(crate) struct Segment<'a> {
 }
 
 impl<'a> Segment<'a> {
-    /// Recognises a segment written exactly as [`Codec::write`] writes it, without looking at its data: if that is
-    /// base64, the frame is what it seems; if not, only [`parse`](Self::parse) can tell.
+    /// Recognises a segment that is written exactly as [`Codec::write`] writes it, without reading its data. If the data turns out
+    /// to be base64, the frame is what it seems. If not, only [`parse`](Self::parse) can tell.
     pub(crate) fn recognise(frame: &'a [u8]) -> Option<Self> {
         let rest = frame.strip_prefix(HEAD.as_bytes())?;
         let window = rest.get(..MAX_GROUP_ID.saturating_add(1)).unwrap_or(rest);
@@ -223,12 +222,12 @@ impl<'a> Segment<'a> {
         Ok(Self { group_id, index: number(INDEX_AT), total: number(TOTAL_AT), data })
     }
 
-    /// Whether this claims to be the first of its group.
+    /// Whether this is the first segment of its group, by its index.
     pub(crate) fn begins(&self) -> bool {
         self.index == Number::Int(0)
     }
 
-    /// The index and the total, proven to go together.
+    /// The index and the total, after checking that both are in range, and the index is below the total.
     pub(crate) fn numbers(&self) -> Result<(u32, u32), Violation> {
         let within = |number: Number, range: Range<u64>| {
             number.to_u64().filter(|value| range.contains(value)).and_then(|value| u32::try_from(value).ok())
@@ -256,7 +255,7 @@ pub(crate) fn decoded_len(data: &[u8]) -> u64 {
     len64(data.len()).div_ceil(4).saturating_mul(3).saturating_sub(len64(padding))
 }
 
-/// What is looked for in each message: the envelope, a segment's params, and what orders a message.
+/// What is searched for in each message: the envelope, the params of a segment, and what decides the order of a message.
 pub(crate) const PATH_COUNT: usize = 16;
 pub(crate) static PATHS: [Path; PATH_COUNT] = [
     ENVELOPE[0],
@@ -287,7 +286,7 @@ const ORIGIN_CLIENT_AT: usize = 13;
 const ORIGIN_SEQ_AT: usize = 14;
 const REJECTION_AT: usize = 15;
 
-/// What is found in the params of a message with this method.
+/// What was found in the params of a message with this method.
 pub(crate) fn members(message: &Message, paths: &Paths<PATH_COUNT>, method: &str) -> AhpMembers {
     let channel = paths.get(CHANNEL_AT);
     let action_type = paths.get(ACTION_AT);
@@ -311,7 +310,7 @@ fn string<'a>(frame: &'a Message, found: Option<Found>) -> Option<Cow<'a, [u8]>>
     })
 }
 
-/// A short integer that a comma follows, and the rest.
+/// Reads a short integer that is followed by a comma. Returns it and the rest of the text.
 fn take_integer(text: &[u8]) -> Option<(Number, &[u8])> {
     let (digits, rest) = text.split_at_checked(text.iter().take(11).position(|byte| *byte == b',')?)?;
     let number = json::number(digits);

@@ -1,4 +1,4 @@
-//! Where a message is cut: each chunk takes as much as fits a frame, and their number is known before the first is made.
+//! Cuts a message into chunks that each fill a frame. All cuts are made first, because `start` tells the number of chunks.
 
 use sha2::{Digest, Sha256};
 
@@ -9,7 +9,7 @@ use crate::message::{Message, MessageReader, len_usize, len64};
 
 use super::wire::{Start, Writer, hex};
 
-/// How many bytes are weighed at a time, until they no longer fit.
+/// How many bytes are measured at a time, until they no longer fit.
 const STRIDE: usize = 4096;
 
 /// How a message will be cut.
@@ -26,7 +26,7 @@ impl Plan {
     /// Cuts the message and hashes it.
     ///
     /// # Errors
-    /// The text is not UTF-8, or there is too little room in a frame for it.
+    /// The text is not UTF-8, or frames are so short that it would need too many chunks.
     pub(super) fn make(
         message: &Message,
         token: &str,
@@ -35,7 +35,7 @@ impl Plan {
         writer: &mut Writer,
     ) -> Result<Self, SendError> {
         let too_many = SendError::TooManySegments(Over { size: len64(message.len()), limit: max_chunks });
-        // A chunk's frame at its largest beside its data.
+        // The frame of a chunk without data, with the longest number that can occur.
         let empty = measure(&writer.chunk((token, max_chunks.saturating_add(3)), 0, |_| ()));
         let (mut hash, mut utf8) = (Sha256::new(), Utf8::default());
         let (mut reader, mut ends, mut frame) = (MessageReader::new(message.clone()), vec![0], 0);
@@ -67,7 +67,7 @@ impl Plan {
     }
 }
 
-/// The most whole characters that fit a frame which measures `total` without them: their bytes, and the frame's.
+/// How many bytes of whole characters fit a frame that measures `total` without them, and how long the frame is then.
 fn cut(mut reader: MessageReader, capacity: &Capacity, mut total: Measure) -> (usize, u64) {
     let from = reader.done();
     let mut stride = STRIDE.min(len_usize(capacity.cap));
@@ -96,7 +96,7 @@ fn measure(text: &[u8]) -> Measure {
     Measure { bytes: len64(text.len()), escaped: json::escaped_len(text) }
 }
 
-/// What a text measures as data of a frame; how long that is inside a JSON string of the link, only where it matters.
+/// The measure of a text as data of a frame. Its escaped length is counted only if the link's overhead depends on that.
 fn data_measure(text: &[u8], capacity: &Capacity) -> Measure {
     if !capacity.overhead.needs_escaped() {
         return Measure { bytes: json::escaped_len(text), escaped: 0 };

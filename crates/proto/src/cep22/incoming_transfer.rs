@@ -1,4 +1,4 @@
-//! One transfer that is arriving: chunks in any order inside a window become one checked message.
+//! One transfer that is arriving: its chunks may come in any order within a window, and become one checked message.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
@@ -14,19 +14,19 @@ use crate::message::{len_usize, len64};
 use super::Config;
 use super::wire::{PATHS, ParsedMessage, Start, hex};
 
-/// What a chunk costs that waits for an earlier one, beside its bytes: its place in the table.
+/// What a chunk that waits for an earlier one costs beside its bytes: its entry in the table.
 const HELD_COST: u64 = 64;
-/// How many assembled chunks are remembered, to tell a repeated one from a different one.
+/// How many assembled chunks are remembered, to tell a repeated chunk from a different one with the same `progress`.
 const MARKS: usize = 32;
 
-/// What it takes to tell of a transfer.
+/// What is needed to report on a transfer, and to answer it.
 #[derive(Debug, Clone)]
 pub(super) struct TransferHeader {
     pub(super) ordinal: u64,
     pub(super) token: Box<str>,
-    /// Of the frame that began it.
+    /// The metadata of its `start` frame.
     pub(super) meta: Meta,
-    /// The highest place seen.
+    /// The highest `progress` seen.
     pub(super) highest: u64,
 }
 
@@ -35,33 +35,33 @@ pub(super) struct TransferHeader {
 pub(super) struct IncomingTransfer {
     pub(super) header: TransferHeader,
     pub(super) start: Start,
-    /// The place of `start`.
+    /// The `progress` of `start`.
     pub(super) first: u64,
-    /// The place that is assembled next, unless it turns out to be empty.
+    /// The `progress` that is assembled next, unless no chunk has it.
     next: u64,
-    /// The first place that was taken as empty.
+    /// The first `progress` that was skipped, because no chunk with it had come.
     passed: Option<u64>,
-    /// Chunks that came, held ones included.
+    /// How many chunks have come, held ones included.
     chunks: u64,
-    /// Bytes that came, held ones included.
+    /// How many bytes have come, held ones included.
     bytes: u64,
     window: usize,
     assembly: Assembly<17>,
     hash: Sha256,
-    /// Chunks that came before an earlier one.
+    /// Chunks that wait for an earlier one, by `progress`.
     held: BTreeMap<u64, Vec<u8>>,
-    /// The last chunks assembled: place, offset and length.
+    /// The chunks that were assembled last: `progress`, offset and length.
     marks: VecDeque<(u64, usize, usize)>,
-    /// Readings of the clock that stands still while we do not read.
+    /// When the transfer is given up, by the clock that stops while we do not read: if nothing more comes, and in any case.
     pub(super) soft: Duration,
     hard: Duration,
 }
 
 impl IncomingTransfer {
-    /// Opens a transfer. Its declared size is set aside in accounting, and nothing is allocated for it.
+    /// Opens a transfer. Its declared size is reserved in the budget; nothing is allocated yet.
     ///
     /// # Errors
-    /// There is no room.
+    /// The budget does not have so much memory.
     pub(super) fn begin(
         header: TransferHeader,
         start: Start,
@@ -91,10 +91,10 @@ impl IncomingTransfer {
         })
     }
 
-    /// Takes a chunk; one that came before is ignored.
+    /// Takes a chunk. A repeated one is ignored.
     ///
     /// # Errors
-    /// It breaks a rule, or there is no room for it.
+    /// It breaks a rule, or the budget has no memory for it.
     pub(super) fn chunk(&mut self, at: u64, text: &[u8], now: Instant) -> Result<(), Violation> {
         if self.is_repeated(at, text)? {
             return Ok(());
@@ -112,7 +112,8 @@ impl IncomingTransfer {
             self.held.insert(at, text.to_vec());
             self.reserve(0, now)?;
         }
-        // What is later than the window is not coming; when all are here, a gap is only one in the numbering.
+        // A chunk that is missing when the window is full will not come any more. When all chunks are here, a gap is only a gap in
+        // the numbering.
         while let Some((&at, _)) = self.held.first_key_value() {
             if at != self.next {
                 if self.held.len() <= self.window && self.chunks < self.start.chunks {
@@ -127,7 +128,7 @@ impl IncomingTransfer {
         Ok(())
     }
 
-    /// Checks the whole, once `end` came.
+    /// Checks the whole message, after `end` has come.
     ///
     /// # Errors
     /// Chunks or bytes are missing, or the message is not what was declared, or no JSON-RPC message.
@@ -149,12 +150,12 @@ impl IncomingTransfer {
         if text.is_part() { Err(Violation::NestedSegment) } else { Ok(text) }
     }
 
-    /// When it is given up.
+    /// When the transfer is given up, by the clock that stops while we do not read.
     pub(super) fn due(&self) -> Duration {
         self.soft.min(self.hard)
     }
 
-    /// Why it has to go, if it has.
+    /// Why the transfer has to be given up now, if it has to.
     pub(super) fn lost(&self, read: Duration) -> Option<Violation> {
         if self.due() <= read {
             return Some(Violation::TimedOut(self.bytes));
@@ -162,7 +163,7 @@ impl IncomingTransfer {
         self.assembly.is_evicted().then_some(Violation::NoRoom(self.start.bytes))
     }
 
-    /// Whether others need its room more.
+    /// Whether the budget has evicted it.
     pub(super) fn is_evicted(&self) -> bool {
         self.assembly.is_evicted()
     }
@@ -171,7 +172,7 @@ impl IncomingTransfer {
         Progress { subject: Subject::Incoming(self.header.ordinal), done: self.bytes, total: self.start.bytes }
     }
 
-    /// Whether this chunk came before. A place that was passed over as empty cannot be filled any more.
+    /// Whether this chunk has come before. A chunk whose `progress` was skipped comes too late, which is an error.
     fn is_repeated(&self, at: u64, text: &[u8]) -> Result<bool, Violation> {
         if at <= self.first {
             return Err(Violation::ProgressNotIncreasing { got: at, after: self.first });
@@ -199,14 +200,14 @@ impl IncomingTransfer {
         self.marks.push_back((at, len_usize(self.assembly.len()), text.len()));
         self.reserve(text.len(), now)?;
         self.hash.update(text);
-        // It was unescaped from a frame that is UTF-8.
+        // The frame was checked to be UTF-8, so the unescaped text is, too.
         self.assembly.push_text(text).map_err(|violation| match self.passed {
             Some(at) => Violation::OutsideWindow { at, window: len64(self.window) },
             None => violation,
         })
     }
 
-    /// Sees to it that what is here, and `len` more bytes, are covered by what was set aside.
+    /// Reserves memory for what has come, and for `len` more bytes.
     fn reserve(&mut self, len: usize, now: Instant) -> Result<(), Violation> {
         let cost = |sum: u64, text: &Vec<u8>| sum.saturating_add(HELD_COST).saturating_add(len64(text.capacity()));
         let held = self.held.values().fold(0, cost);

@@ -1,4 +1,4 @@
-//! One message on its way out, whole or as a transfer: it knows which frame it may send next.
+//! One message that is being sent, whole or as a transfer. It decides which frame comes next, and when.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,31 +15,31 @@ use super::cut::Plan;
 use super::records::{Key, Name, may_be};
 use super::wire::Writer;
 
-/// A message on its way out.
+/// A message that is being sent.
 #[derive(Debug)]
 pub(super) struct OutgoingMessage {
     pub(super) what: Outgoing,
-    /// What allows a transfer.
+    /// The token that allows a transfer.
     pub(super) token: Option<Arc<str>>,
-    /// Of the token.
+    /// The key of the token.
     pub(super) key: Key,
-    /// Of its id, if it is a request.
+    /// The key of its id, if it is a request.
     pub(super) request: Option<Key>,
-    /// Its first frame, once the link has named it.
+    /// The id of its first frame, once the link has given it one.
     pub(super) began: Name,
     /// How it is cut, if it is a transfer.
     pub(super) plan: Option<Plan>,
-    /// The next frame: 0 is the whole message or `start`, then come chunks, then `end`.
+    /// The number of the next frame: 0 is the whole message or `start`, then come the chunks, then `end`.
     pub(super) next: u64,
-    /// The place of the first chunk, once chunks may go out.
+    /// The `progress` of the first chunk, once chunks may be sent.
     pub(super) first: Option<u64>,
-    /// Frames that a link which acknowledges has not confirmed.
+    /// Frames that the link has not acknowledged yet, if it acknowledges frames.
     unconfirmed: Vec<UnconfirmedFrame>,
-    /// When it last went on, by the clock that stands still while we do not read.
+    /// When it last made progress, by the clock that stops while we do not read.
     pub(super) touched: Duration,
 }
 
-/// A frame that is not confirmed.
+/// A frame that the link has not acknowledged.
 #[derive(Debug)]
 pub(super) struct UnconfirmedFrame {
     number: u64,
@@ -94,7 +94,7 @@ impl OutgoingMessage {
         (bytes, Meta { supports_parts: number == 0, ..self.what.meta.clone() })
     }
 
-    /// Whether a transfer that has begun may send a frame now.
+    /// Whether a transfer may send a frame now.
     pub(super) fn is_ready(&self, config: &Config) -> bool {
         let oldest = self.unconfirmed_numbers().min().unwrap_or(self.next);
         let ahead = self.next.saturating_sub(oldest);
@@ -106,7 +106,7 @@ impl OutgoingMessage {
         }
     }
 
-    /// How far a transfer has come.
+    /// How much of a transfer has been sent.
     pub(super) fn progress(&self) -> Option<Progress> {
         let plan = self.plan.as_ref()?;
         let (total, next) = (plan.start.bytes, plan.chunk(self.next));
@@ -114,22 +114,22 @@ impl OutgoingMessage {
         Some(Progress { subject: Subject::Outgoing(self.what.ticket?), done, total })
     }
 
-    /// Whether this is the transfer of a token whose `start` may be the frame that an answer is `about`.
+    /// Whether an answer with this token, which refers to the frame `about`, may belong to this transfer.
     pub(super) fn is_begun(&self, key: Key, about: &Name) -> bool {
         self.key == key && may_be(&self.began, about)
     }
 
-    /// Whether all frames went out, and were confirmed.
+    /// Whether all frames were sent and, where the link does that, acknowledged.
     pub(super) fn is_over(&self) -> bool {
         self.next > self.last() && self.unconfirmed_numbers().next().is_none()
     }
 
-    /// A frame, if the link has yet to say what became of it.
+    /// The frame with this tag, if the link has not acknowledged it yet.
     pub(super) fn unconfirmed_frame(&self, tag: Tag) -> Option<&UnconfirmedFrame> {
         self.unconfirmed.iter().find(|frame| frame.tag == Some(tag))
     }
 
-    /// The link took a frame and named it, or wants it `again`.
+    /// The link took a frame and gave it an id, or the frame has to be sent `again`.
     pub(super) fn answered(&mut self, tag: Tag, name: Name, again: bool, read: Duration) {
         if self.unconfirmed_frame(tag).is_some_and(|frame| frame.number == 0) {
             self.began = name;
@@ -141,15 +141,15 @@ impl OutgoingMessage {
         self.touched = read;
     }
 
-    /// Lets chunks go out. The second place is left to an `accept`, which shows that the peer has `start`.
+    /// Allows chunks to be sent. Their `progress` begins at `first`: at 3 if an `accept` came, which took 2.
     pub(super) fn release(&mut self, first: u64, read: Duration) {
         if self.first.is_none() {
             (self.first, self.touched) = (Some(first), read);
         }
     }
 
-    /// When a transfer is given up: the peer has to accept it in time, and a link that acknowledges to answer. One that
-    /// waits to be sent again waits for us.
+    /// When a transfer is given up: when the peer does not accept it in time, or the link does not acknowledge in time. `None` while
+    /// a frame has to be sent again, because then it is not the peer that we wait for.
     pub(super) fn due(&self, config: &Config) -> Option<Duration> {
         let time = match self.first {
             None => config.accept_timeout,
@@ -159,7 +159,7 @@ impl OutgoingMessage {
         (!self.has_again()).then(|| self.touched.saturating_add(time))
     }
 
-    /// The place of a frame.
+    /// The `progress` of a frame.
     pub(super) fn place(&self, number: u64) -> u64 {
         if number == 0 { 1 } else { self.first.unwrap_or(2).saturating_add(number).saturating_sub(1) }
     }
@@ -168,7 +168,7 @@ impl OutgoingMessage {
         self.plan.as_ref().map_or(0, |plan| plan.start.chunks.saturating_add(1))
     }
 
-    /// Frames of which nobody said that they arrived.
+    /// The numbers of frames of which it is not known that they arrived. An `accept` shows that `start` has.
     fn unconfirmed_numbers(&self) -> impl Iterator<Item = u64> {
         let accepted = self.first == Some(3);
         self.unconfirmed.iter().map(|frame| frame.number).filter(move |number| *number > 0 || !accepted)

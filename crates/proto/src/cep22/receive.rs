@@ -1,4 +1,4 @@
-//! Frames that arrive: parts of transfers, or whole messages for the application.
+//! The receiving half: a frame is a part of a transfer, or a whole message for the application.
 
 use std::time::Instant;
 
@@ -18,12 +18,12 @@ use super::records::{Key, Peer, may_be};
 use super::wire::{ABORT, FRAME_TYPE, ParsedMessage, Start, TOKEN, quick_chunk};
 
 impl Connection {
-    /// Takes a frame: a part of a transfer, or a whole message. A bad one fails alone.
+    /// Takes a frame: a part of a transfer, or a whole message. A bad frame fails, and the connection goes on.
     pub(super) fn frame(&mut self, bytes: Bytes, meta: &Meta, now: Instant) {
         if meta.supports_parts {
             self.learn(&meta.peer);
         }
-        // A relay may bring a frame again long after, when its token has another use.
+        // A relay may deliver a frame again much later, when its token is in use for something else.
         if !self.records.note_frame(meta) {
             return self.events.count("frame-twice");
         }
@@ -32,13 +32,13 @@ impl Connection {
         }
     }
 
-    /// A frame is no message. If it was meant as a request, its sender gets an error; if as an answer, the caller here.
+    /// A frame is not a valid message. If it was meant as a request, its sender gets an error; if as an answer, the caller here does.
     fn refuse(&mut self, bytes: &[u8], meta: &Meta, violation: Violation) {
         let meant = Salvage::read(bytes).into_iter().next();
         let named = meant.and_then(|meant| Some((meant.kind, meant.id?)));
         let mut reply = None;
         match named {
-            // What is not awaited any more is not told.
+            // A caller that already has an answer gets no second one.
             Some((Kind::Response, id)) => {
                 let is_first = self.records.answer(Key::of(&meta.peer, IdKey::of(&id))) != Some(false);
                 reply = is_first.then(|| rpc::receive_failed(&id, &violation));
@@ -53,7 +53,7 @@ impl Connection {
         self.events.receive_failed(ordinal, violation, reply);
     }
 
-    /// Gives up transfers that took too long, or that others need the room of.
+    /// Gives up transfers that took too long, and those that the budget evicted.
     pub(super) fn sweep_arrivals(&mut self) {
         let lost = |(key, open): (&Key, &IncomingTransfer)| Some((open.header.ordinal, *key, open.lost(self.read)?));
         let mut lost: Vec<_> = self.arriving.iter().filter_map(lost).collect();
@@ -67,7 +67,7 @@ impl Connection {
         if let Some((token, at, inside)) = quick_chunk(&bytes) {
             let key = Key::of(&meta.peer, Some(token));
             match self.chunk(key, at, inside, now) {
-                // It is not what it seemed.
+                // It is not the chunk that it seemed to be, so it is parsed below.
                 Err(Violation::MessageNotUtf8) => {}
                 Err(violation) => {
                     self.fail_transfer(key, violation);
@@ -119,7 +119,8 @@ impl Connection {
     fn start(&mut self, key: Key, header: TransferHeader, start: Start, now: Instant) -> Result<(), Violation> {
         let at = header.highest;
         if let Some(open) = self.arriving.get_mut(&key) {
-            // Either may have come late: whoever sent the one that is still wanted has to hear of it.
+            // Either of the two `start` frames may be an old one that was delivered late. The sender does not know which one we have, so
+            // both transfers are aborted.
             let is_other = open.header.meta.id != header.meta.id;
             if open.start == start && open.first == at {
                 open.header.meta = header.meta;
@@ -135,7 +136,7 @@ impl Connection {
         let header = arrival.header.clone();
         self.arriving.insert(key, arrival);
         self.learn(&header.meta.peer);
-        // A request of ours that it answers has said what we support.
+        // If it answers a request of ours, that request has told the peer that we take transfers: no `accept` is needed.
         if self.records.sent_requests.get(key).is_none() {
             self.answer(&header, "accept", "");
         }
@@ -151,7 +152,7 @@ impl Connection {
         full.map_or(Ok(()), |(_, limit)| Err(Violation::TooManyTransfers(limit)))
     }
 
-    /// Takes a chunk. Nothing is done when `inside` is not the inside of a string.
+    /// Takes a chunk. `inside` is the inside of its string, still escaped. If it is not, nothing is changed.
     fn chunk(&mut self, key: Key, at: u64, inside: &[u8], now: Instant) -> Result<(), Violation> {
         let Some(arrival) = self.arriving.get_mut(&key) else {
             self.events.count("part-of-no-transfer");
@@ -177,10 +178,11 @@ impl Connection {
         }
     }
 
-    /// The peer gave up: what it was sending, what it was receiving, or a request that it already had.
+    /// The peer sent an `abort`: of a transfer that it was sending, of one that it was receiving, or of a request that it had
+    /// received whole.
     ///
-    /// It may come late, when its token has another use. A receiver's names the first frame of the transfer, a sender's
-    /// the one that the transfer is about, or the first.
+    /// An `abort` may come late, when its token is in use for something else. So it refers to a frame: that of a receiver to the
+    /// first frame of the transfer, that of a sender to the request that the transfer answers, or to the first frame.
     fn aborted(&mut self, key: Key, meta: &Meta) {
         let about = &meta.about;
         let ours = self.abort_own(key, about);
@@ -199,7 +201,7 @@ impl Connection {
         self.events.receive_failed(ordinal, Violation::Aborted, reply);
     }
 
-    /// Passes a whole message up.
+    /// Delivers a whole message to the application.
     fn deliver(&mut self, text: &ParsedMessage, ordinal: u64, meta: Meta) {
         if !self.records.note_received(text, &meta) {
             return self.events.count("answer-twice");
@@ -220,21 +222,21 @@ impl Connection {
         self.events.push(Event::Message { message, envelope, ordinal, meta });
     }
 
-    /// A transfer breaks a rule, or its time is up.
+    /// A transfer has broken a rule, or taken too long.
     fn fail_transfer(&mut self, key: Key, violation: Violation) {
         if let Some(IncomingTransfer { header, .. }) = self.arriving.remove(&key) {
             self.report(key, &header, violation);
         }
     }
 
-    /// Tells the peer and the application that a transfer failed, or was not let in.
+    /// Tells the peer and the application that a transfer failed, or was refused.
     fn report(&mut self, key: Key, header: &TransferHeader, violation: Violation) {
         let ordinal = header.ordinal;
         let reply = self.records.fail_asked(key, &violation);
         self.answer(header, ABORT, &violation.to_string());
         if let Violation::TimedOut(received) = violation {
             self.events.push(Event::Expired { ordinal, received });
-            // The caller of a request still needs its answer.
+            // The caller of a request still needs an answer.
             if reply.is_none() {
                 return self.events.count(violation.name());
             }
@@ -242,7 +244,7 @@ impl Connection {
         self.events.receive_failed(ordinal, violation, reply);
     }
 
-    /// Answers a transfer, about the frame that began it.
+    /// Answers a transfer, with a reference to its `start` frame.
     fn answer(&mut self, header: &TransferHeader, kind: &str, text: &str) {
         let bytes = self.queues.writer.text((&header.token, header.highest.saturating_add(1)), kind, text);
         let Meta { peer, id: about, .. } = header.meta.clone();

@@ -1,4 +1,4 @@
-//! What is remembered of peers and of requests, so that answers can be matched. All of it is bounded and may be lost.
+//! What is remembered of peers and of requests, to match answers with them. Everything is bounded, and the oldest is forgotten.
 
 use std::hash::Hash;
 use std::sync::Arc;
@@ -14,20 +14,20 @@ use crate::rpc::error_response;
 
 use super::wire::{OWN_TOKEN, ParsedMessage};
 
-/// What is remembered of one sort: at least the last thousand.
+/// The last entries by key: a thousand at least.
 type RecentByKey<V> = crate::recent::Recent<Key, V, 1024>;
 
-/// Who a frame is from or for.
+/// Who a frame is from, or for.
 pub(super) type Peer = Option<Arc<str>>;
-/// The link's own name for a frame, where it has one.
+/// The id that the link gave a frame, if it gives frames ids.
 pub(super) type Name = Option<Arc<str>>;
 
-/// Whether two names may be of one frame: they are, as far as is known.
+/// Whether two ids may be of the same frame: they are equal, or one is not known.
 pub(super) fn may_be(name: &Name, other: &Name) -> bool {
     name.is_none() || other.is_none() || name == other
 }
 
-/// Something of one peer's, by the hash of its token or id.
+/// A token or an id of one peer, as a hash.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Key(u64);
 
@@ -40,24 +40,24 @@ impl Key {
 /// A request of a peer's that we may answer.
 #[derive(Debug, Clone, Default)]
 pub(super) struct ReceivedRequest {
-    /// What allows a transfer of the answer.
+    /// The token that allows the answer to be a transfer.
     pub(super) token: Option<Arc<str>>,
-    /// The frame that the answer is about.
+    /// The id of its frame, to which the answer has to refer.
     pub(super) frame: Option<Arc<str>>,
 }
 
 /// A request of ours that allows a transfer of its answer.
 #[derive(Debug, Default)]
 pub(super) struct SentRequest {
-    /// Of its id.
+    /// The key of its id.
     pub(super) key: Key,
     /// As the application wrote it.
     pub(super) id: Bytes,
     /// As the application wrote it.
     pub(super) token: Bytes,
-    /// The application did not write the token: we did.
+    /// Whether we added the token, and not the application.
     pub(super) injected: bool,
-    /// Our first frame of it, once the link has named it.
+    /// The id of its first frame, once the link has given it one.
     pub(super) began: Name,
 }
 
@@ -69,19 +69,19 @@ pub(super) struct Records {
     pub(super) received_requests: RecentByKey<ReceivedRequest>,
     /// By token.
     pub(super) sent_requests: RecentByKey<SentRequest>,
-    /// By id: whether the caller of a request of ours has its answer, or heard that there will be none.
+    /// By id: whether the caller of a request of ours has its answer, or the error that stands for it.
     pub(super) answered: RecentByKey<bool>,
-    /// Frames that came, by their names.
+    /// Frames that have come, by their ids.
     seen_frames: RecentByKey<()>,
 }
 
 impl Records {
-    /// Notes a frame. `false`: the link has brought it before.
+    /// Notes a frame. Returns false if it has come before.
     pub(super) fn note_frame(&mut self, meta: &Meta) -> bool {
         meta.id.is_none() || self.seen_frames.insert(Key::of(&meta.peer, &meta.id), ()).is_none()
     }
 
-    /// Notes a message that goes up to the application. `false`: it answers a request that is answered already.
+    /// Notes a message for the application. Returns false if it answers a request that is answered already.
     pub(super) fn note_received(&mut self, text: &ParsedMessage, meta: &Meta) -> bool {
         let Some(id) = text.envelope.id_key(&text.message) else { return true };
         let key = Key::of(&meta.peer, id);
@@ -93,19 +93,19 @@ impl Records {
         self.answer(key) != Some(false)
     }
 
-    /// Notes that the caller of a request hears of it. `Some(false)`: not for the first time, so it must not.
+    /// Notes that the caller of a request gets an answer. `Some(false)` if it already has one, and must not get another.
     pub(super) fn answer(&mut self, id: Key) -> Option<bool> {
         self.answered.get(id).map(|answered| !std::mem::replace(answered, true))
     }
 
-    /// Notes our first frame of a message, if it is the last request that used its token.
+    /// Notes the id of the first frame of a request, if that is the last one that used its token.
     pub(super) fn note_began(&mut self, token: Key, request: Option<Key>, began: &Name) {
         if let Some(asked) = self.sent_requests.get(token).filter(|asked| Some(asked.key) == request) {
             asked.began.clone_from(began);
         }
     }
 
-    /// The error response that the caller of a request of ours should see, when its answer cannot come any more.
+    /// The error response for the caller of a request of ours, whose answer cannot come any more.
     pub(super) fn fail_asked(&mut self, token: Key, violation: &Violation) -> Option<Message> {
         let asked = self.sent_requests.get(token)?;
         let (key, id) = (asked.key, asked.id.clone());

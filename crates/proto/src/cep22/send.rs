@@ -1,4 +1,4 @@
-//! What goes out: frames of our own making first, then whole messages, then transfers in turn.
+//! The sending half: control frames first, then whole messages, then transfers in turn.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -19,46 +19,46 @@ use super::records::{Key, Name, Peer, SentRequest};
 use super::wire::{ABORT, MAX_TOKEN, OWN_TOKEN, ParsedMessage, Writer};
 use super::{Config, Connection};
 
-/// Frames of our own making that may wait. More are dropped: their peers have timeouts of their own.
+/// How many control frames may wait. More are dropped, because the peers have timeouts of their own.
 const MAX_CONTROL: usize = 1024;
-/// Whole messages whose fate may be open. For the oldest beyond that, no news is good news.
+/// How many whole messages may wait for an acknowledgement. Beyond that, the oldest are assumed to have been sent.
 const MAX_UNCONFIRMED: usize = 1024;
-/// The first pause after a link said that we are too fast.
+/// The first pause after the link refused a frame because we are too fast.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
-/// The longest pause; below any soft timeout that makes sense.
+/// The longest pause. Shorter than any sensible soft timeout.
 const LAST_PAUSE: Duration = Duration::from_secs(30);
-/// What an error answer takes at most, unless its id is very long: any link takes that, whatever it says.
+/// The smallest frame limit that we believe a link to have. An error answer fits it, unless its id is very long.
 const SMALLEST_CAP: u64 = 512;
-/// How long a refusal for size is believed of whole messages: to try one costs little.
+/// How long after a refusal for size whole messages of that size are not tried again. To try one costs little.
 const TRY_AGAIN: Duration = Duration::from_secs(600);
-/// Pauses in a row after which a frame is given up.
+/// After this many pauses in a row, a frame is given up.
 const MAX_PAUSES: u32 = 12;
 
-/// Everything that goes out.
+/// Everything that waits to be sent, or to be acknowledged.
 #[derive(Debug, Default)]
 pub(super) struct SendQueues {
-    /// Frames of our own making, and what was refused for its speed only.
+    /// Control frames, and whole messages that were refused only because we were too fast.
     first: VecDeque<Box<OutgoingMessage>>,
     whole: VecDeque<Box<OutgoingMessage>>,
-    /// Too large for a frame, and not begun.
+    /// Messages that are too large for a frame, and have not begun.
     large: VecDeque<Box<OutgoingMessage>>,
-    /// Transfers; the first is due next.
+    /// Transfers that have begun. The first has waited longest for its turn.
     pub(super) begun: VecDeque<Box<OutgoingMessage>>,
-    /// Whole messages that a link which acknowledges has, and has not answered for.
+    /// Whole messages that the link has and has not acknowledged, if it acknowledges frames.
     unconfirmed: VecDeque<Box<OutgoingMessage>>,
     pauses: u32,
     pub(super) paused_until: Option<Instant>,
-    /// Of all of these messages.
+    /// The bytes of all these messages.
     bytes: u64,
     last_tag: Tag,
-    /// Bytes of small messages that went since a transfer could.
+    /// The bytes of small messages that were sent since the last turn of the transfers.
     small_run: u64,
-    /// How long frames are made that may as well be shorter, once one was refused for its size.
+    /// The frame limit that we believe in since a frame was refused for its size. It holds for frames that can be shorter.
     pub(super) learned: Option<u64>,
-    /// When a message that could go in parts is tried whole again, even if it is longer than that.
+    /// When a message that could be a transfer is tried whole again, even if it is longer than `learned`.
     again_at: Duration,
     pub(super) writer: Writer,
-    /// Tokens that we added.
+    /// How many tokens we have added to requests.
     injected: u64,
 }
 
@@ -110,15 +110,15 @@ impl Connection {
                 return self.unsent(item, SendError::QueueFull(Over { size, limit }));
             }
         }
-        // One that can go in parts too need not be as long as what was refused, except to see whether that is still so.
+        // A message that can be a transfer does not have to be tried whole, except after a while, to see whether the limit still holds.
         let cap = self.queues.learned.filter(|_| item.token.is_some() && self.read < self.queues.again_at);
         self.queue(item, cap);
     }
 
-    /// SendQueues a frame of our own making.
+    /// Queues a control frame.
     pub(super) fn control(&mut self, message: impl Into<Message>, meta: Meta) {
         let message = message.into();
-        // The peer may have chosen an id or a token that leaves no room for an answer.
+        // The peer may have chosen an id or a token so long that no answer fits a frame.
         if self.queues.first.len() >= MAX_CONTROL || !self.capacity.fits(measure(&message, &self.capacity)) {
             return self.events.count("control-dropped");
         }
@@ -127,8 +127,8 @@ impl Connection {
         self.queues.first.push_back(item);
     }
 
-    /// The next frame. None goes out that is over the link's cap: what waits whole may yet go in parts, but a `start` has
-    /// said how many parts there are.
+    /// The next frame. No frame exceeds the link's cap, which may have shrunk: then a whole message becomes a transfer, but a
+    /// transfer fails, because its `start` has told the number of chunks.
     pub(super) fn next_frame(&mut self, now: Instant) -> Option<Transmit> {
         if self.queues.paused_until.is_some_and(|until| now < until) {
             return None;
@@ -151,7 +151,7 @@ impl Connection {
         }
     }
 
-    /// A peer lets our transfer begin, which shows that it takes others too.
+    /// A peer accepts our transfer. That shows that it takes transfers in general.
     pub(super) fn accepted(&mut self, key: Key, meta: &Meta) {
         if let Some(item) = self.queues.begun.iter_mut().find(|item| item.is_begun(key, &meta.about)) {
             item.release(3, self.read);
@@ -159,7 +159,8 @@ impl Connection {
         }
     }
 
-    /// A peer takes transfers: those that wait for it need not. No `accept` has taken the second place.
+    /// A peer is known to take transfers, so transfers to it need not wait for its `accept` any more. As none came, chunks begin at
+    /// `progress` 2.
     pub(super) fn learn(&mut self, peer: &Peer) {
         if self.records.supporting_peers.insert(Key::of(peer, ()), ()).is_none() {
             for item in self.queues.begun.iter_mut().filter(|item| item.what.meta.peer == *peer) {
@@ -168,14 +169,14 @@ impl Connection {
         }
     }
 
-    /// A peer gives our transfer up. Says whether there was one.
+    /// A peer aborts our transfer. Returns whether there was one.
     pub(super) fn abort_own(&mut self, key: Key, about: &Name) -> bool {
         let found = self.queues.begun.iter().position(|item| item.is_begun(key, about));
         let item = found.and_then(|at| self.queues.begun.remove(at));
         item.map(|item| self.unsent(item, SendError::Aborted)).is_some()
     }
 
-    /// The link said what became of a frame.
+    /// The link acknowledges a frame, or refuses it.
     pub(super) fn acked(&mut self, tag: Tag, result: Result<Receipt, Refusal>, now: Instant) {
         let place =
             |list: &VecDeque<Box<OutgoingMessage>>| list.iter().position(|item| item.unconfirmed_frame(tag).is_some());
@@ -204,7 +205,7 @@ impl Connection {
         }
     }
 
-    /// Gives up transfers that nobody accepted or confirmed in time.
+    /// Gives up transfers that were not accepted, or not acknowledged, in time.
     pub(super) fn sweep_departures(&mut self) {
         let late = |item: &OutgoingMessage, this: &Self| item.due(&this.config).is_some_and(|due| due <= this.read);
         while let Some(at) = self.queues.begun.iter().position(|item| late(item, self))
@@ -215,7 +216,7 @@ impl Connection {
         }
     }
 
-    /// Fails all that is not sent.
+    /// Fails everything that is not sent.
     pub(super) fn disconnect(&mut self) {
         let SendQueues { first, whole, large, begun, unconfirmed, .. } = std::mem::take(&mut self.queues);
         for item in [unconfirmed, first, whole, begun, large].into_iter().flatten() {
@@ -223,7 +224,7 @@ impl Connection {
         }
     }
 
-    /// Notes a request, if it has a token or gets one of ours; returns the token.
+    /// Notes a request, if it has a token or gets one of ours. Returns the token.
     fn ask(&mut self, key: Key, id: Bytes, text: &mut ParsedMessage, peer: &Peer) -> Option<Arc<str>> {
         self.records.answered.insert(key, false);
         let place = text.token_place().filter(|_| self.config.inject_tokens);
@@ -244,7 +245,7 @@ impl Connection {
         Some(token.into())
     }
 
-    /// Queues a message, to go out whole if it fits a frame of at most `cap`, where there is such a bound.
+    /// Queues a message: whole if it fits a frame of the link and of at most `cap`, otherwise as a transfer.
     fn queue(&mut self, item: Box<OutgoingMessage>, cap: Option<u64>) {
         let link = self.within(cap);
         if link.fits(measure(&item.what.message, &link)) {
@@ -257,15 +258,15 @@ impl Connection {
         }
     }
 
-    /// What has a frame to send. Small messages pass transfers, but only a run of them at a time.
+    /// The next message that has a frame to send. Small messages overtake transfers, but only up to [`SMALL_RUN`] bytes at a time.
     fn next_item(&mut self) -> Option<Box<OutgoingMessage>> {
         let small = if self.queues.small_run < SMALL_RUN { self.queues.small() } else { None };
         small.or_else(|| self.begin()).or_else(|| self.queues.ready(&self.config)).or_else(|| self.queues.small())
     }
 
-    /// Begins a transfer, if there is a slot. A token is in use once at a time.
+    /// Begins a transfer, if another may be open. No two open transfers have the same token.
     fn begin(&mut self) -> Option<Box<OutgoingMessage>> {
-        // It is the transfers' turn.
+        // It is the turn of the transfers.
         self.queues.small_run = 0;
         while len64(self.queues.begun.len()) < self.config.max_transfers.into() {
             let is_open = |key| self.queues.begun.iter().any(|item| item.key == key);
@@ -284,7 +285,8 @@ impl Connection {
         None
     }
 
-    /// Cuts a message. One that would not pass in frames as short as we have learned to make has nothing to lose.
+    /// Cuts a message. If it needs too many chunks at the limit that we learned, longer frames are tried: it could not be sent
+    /// otherwise.
     fn plan(&mut self, item: &OutgoingMessage) -> Result<Plan, SendError> {
         let [short, long] = [self.queues.learned, None].map(|cap| self.within(cap));
         let max_chunks = self.config.max_chunks;
@@ -292,7 +294,7 @@ impl Connection {
         cut(&short).or_else(|_| cut(&long))
     }
 
-    /// The link has a frame of this message.
+    /// A frame of this message was handed to the link.
     fn gone(&mut self, item: Box<OutgoingMessage>) {
         if let Some(progress) = item.progress() {
             self.events.push_progress(progress);
@@ -314,25 +316,25 @@ impl Connection {
         Capacity { cap: self.capacity.cap.min(cap.unwrap_or(u64::MAX)), ..self.capacity.clone() }
     }
 
-    /// What a frame of so many bytes takes on the link, if nothing in it is escaped.
+    /// How many bytes a frame takes on the link, if nothing in it has to be escaped.
     fn on_link(&self, bytes: u64) -> u64 {
         bytes.saturating_add(self.capacity.overhead.of(Measure { bytes, escaped: bytes }))
     }
 
-    /// Waits before the next frame, longer each time. `false` when there were enough pauses.
+    /// Begins a pause before the next frame, longer each time. Returns false after too many pauses in a row.
     fn pause(&mut self, now: Instant) -> bool {
         let out = &mut self.queues;
         if out.paused_until.is_none_or(|until| until <= now) {
             let pause = FIRST_PAUSE.saturating_mul(1 << out.pauses.min(16)).min(LAST_PAUSE);
             out.pauses = out.pauses.saturating_add(1);
             out.paused_until = now.checked_add(pause);
-            // The link said why it is silent.
+            // The link will not acknowledge anything during the pause, so transfers do not time out for it.
             out.begun.iter_mut().for_each(|item| item.touched = self.read);
         }
         out.pauses <= MAX_PAUSES
     }
 
-    /// The link does not take a frame. If it takes less than it said, a whole message may yet go in parts.
+    /// The link refused a frame. If it was too large, a whole message can still become a transfer.
     fn refused(&mut self, item: Box<OutgoingMessage>, bytes: u64, refusal: Refusal) {
         let (size, least) = (self.on_link(bytes), self.on_link(SMALLEST_CAP));
         if refusal == Refusal::TooLarge && size > least {
@@ -346,14 +348,15 @@ impl Connection {
         self.unsent(item, SendError::Refused);
     }
 
-    /// Reports a message that is not sent. The peer of a transfer is told, and whoever waits gets an error response.
+    /// Reports a message that is not sent. A transfer is aborted, and whoever waits for an answer gets an error response.
     fn unsent(&mut self, item: Box<OutgoingMessage>, error: SendError) {
-        // A request that is answered has arrived, whatever the link says.
+        // A request that was answered has arrived, whatever the link says.
         if item.request.and_then(|id| self.records.answer(id)) == Some(false) {
             return self.sent(&item);
         }
         self.queues.bytes = self.queues.bytes.saturating_sub(item.len());
-        // A peer that gave up expects no abort. It still gets an error for an answer: it may have meant another transfer.
+        // A peer that aborted the transfer itself expects no abort. In place of a response it still gets an error, because it may have
+        // meant another transfer.
         if item.plan.is_some() && error != SendError::Aborted {
             let bytes = self.queues.writer.text((item.token(), item.place(item.next)), ABORT, &error.to_string());
             let about = item.what.meta.about.clone().or_else(|| item.began.clone());
@@ -364,7 +367,7 @@ impl Connection {
         }
     }
 
-    /// Takes the oldest that the link has not answered for as sent, if there is one.
+    /// Assumes that the oldest unacknowledged message was sent. Returns whether there was one.
     fn assume_oldest_sent(&mut self) -> bool {
         self.queues.unconfirmed.pop_front().map(|oldest| self.sent(&oldest)).is_some()
     }

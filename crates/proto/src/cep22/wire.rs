@@ -1,4 +1,4 @@
-//! The wire form: transfer frames as MCP progress notifications, read and written.
+//! The wire form: transfer frames are MCP progress notifications.
 
 use std::borrow::Cow;
 use std::fmt::{Arguments, Write as _};
@@ -12,7 +12,7 @@ use crate::json::{self, Number, Path, Paths, Span, ValueKind};
 use crate::message::Message;
 use crate::outgoing::Scan;
 
-/// What we look for in every frame and message: the envelope, then the members of a transfer frame.
+/// What is searched for in every frame and message: the envelope, then the members of a transfer frame.
 pub(super) static PATHS: [Path; 17] = [
     ENVELOPE[0],
     ENVELOPE[1],
@@ -37,7 +37,7 @@ const PARAMS: usize = 3;
 pub(super) const TOKEN: usize = 6;
 const PROGRESS: usize = 7;
 const TYPE: usize = 8;
-/// What sort of transfer frame it is.
+/// The type of a transfer frame.
 pub(super) const FRAME_TYPE: usize = 9;
 const DATA: usize = 10;
 const DIGEST: usize = 11;
@@ -48,10 +48,10 @@ const META: usize = 15;
 /// The token with which a request allows transfers.
 pub(super) const OWN_TOKEN: usize = 16;
 
-/// The longest token or id that we remember, in bytes. A longer one counts as none: the peer pays no rent for it.
+/// The longest token or id that we remember, in bytes. A longer one counts as none, so that peers cannot make us store much.
 pub(super) const MAX_TOKEN: usize = 256;
 
-/// A message and where its members lie.
+/// A message, and the positions of its members.
 pub(super) struct ParsedMessage {
     pub(super) message: Message,
     pub(super) envelope: Envelope,
@@ -59,7 +59,7 @@ pub(super) struct ParsedMessage {
 }
 
 impl ParsedMessage {
-    /// Reads a text to send. Of an answer, only until its id was seen: its receiver checks the rest.
+    /// Reads a message to send. A response is read only until its id was found, because its receiver checks the rest.
     ///
     /// # Errors
     /// What was read is not one JSON object, or a key of the envelope comes twice.
@@ -69,7 +69,7 @@ impl ParsedMessage {
         Ok(Self { message, envelope, paths })
     }
 
-    /// Reads a text that arrived, which may be nested `max_depth` deep.
+    /// Reads a message that arrived, which may be nested `max_depth` deep.
     ///
     /// # Errors
     /// It is not one JSON object, nested too deep, or a key of the envelope comes twice.
@@ -84,12 +84,12 @@ impl ParsedMessage {
             && self.envelope.method(&self.message).is_some_and(|method| method == "notifications/progress")
     }
 
-    /// Whether this is a frame of a transfer, well formed or not.
+    /// Whether this is a transfer frame, valid or not.
     pub(super) fn is_part(&self) -> bool {
         self.is_progress() && self.string(TYPE) == "oversized-transfer"
     }
 
-    /// The token at one of two paths: where it lies and its string form.
+    /// The token at this path ([`TOKEN`] or [`OWN_TOKEN`]): its position, and its value as a string.
     pub(super) fn token(&self, path: usize) -> Option<(Span, String)> {
         let found = self.paths.get(path)?;
         let raw = self.message.read(found.span);
@@ -102,8 +102,8 @@ impl ParsedMessage {
         (text.len() <= MAX_TOKEN).then_some((found.span, text))
     }
 
-    /// Where a token can be put into a request that has none: what it replaces, and the text around it. Some clients write
-    /// `null` where they have none.
+    /// Where a token can be inserted into a request that has none: the span that it replaces, and the text before and after it. Some
+    /// clients write `null` where they have none.
     pub(super) fn token_place(&self) -> Option<(Span, &'static str, &'static str)> {
         let (object, before, [alone, followed]) =
             match (self.paths.get(PARAMS), self.paths.get(META), self.paths.get(OWN_TOKEN)) {
@@ -116,14 +116,14 @@ impl ParsedMessage {
                 }
             };
         let at = object.span.start.saturating_add(1);
-        // An object that begins with more white space than this is no real one.
+        // No real object begins with more white space than this.
         let front = self.message.read(Span { start: at, end: at.saturating_add(4096) });
         let first = front.iter().find(|byte| !byte.is_ascii_whitespace())?;
         let after = if *first == b'}' { alone } else { followed };
         (object.kind == ValueKind::Object).then_some((Span { start: at, end: at }, before, after))
     }
 
-    /// The place of a transfer frame, of which no member comes twice.
+    /// The `progress` of a transfer frame. An error if a member comes twice.
     pub(super) fn place(&self) -> Result<u64, Violation> {
         if let Some(twice) = (TOKEN..=MODE).find(|i| self.paths.repeated(*i)) {
             let name = PATHS.get(twice).and_then(|path| path.last()).copied().unwrap_or_default();
@@ -146,7 +146,7 @@ impl ParsedMessage {
         }
         let digest = self.string(DIGEST).strip_prefix("sha256:").map(str::to_ascii_lowercase);
         let digest = digest.filter(|hex| hex.len() == 64 && hex.bytes().all(|digit| digit.is_ascii_hexdigit()));
-        // A number that no memory could hold counts as the largest.
+        // A number that is too large for us counts as the largest.
         let total = |path| match self.number(path) {
             Number::Int(value) if value > 0 => Ok(u64::try_from(value).unwrap_or(u64::MAX)),
             Number::Huge { negative: false } => Ok(u64::MAX),
@@ -183,14 +183,14 @@ const HEAD: &str = r#"{"jsonrpc":"2.0","method":"notifications/progress","params
 const PROGRESS_KEY: &str = r#"","progress":"#;
 const CVM: &str = r#","cvm":{"type":"oversized-transfer","frameType":""#;
 const CHUNK: &str = r#"chunk","data":""#;
-/// Comes before the reason of an `abort`.
+/// The type of an `abort`, and what comes before its reason.
 pub(super) const ABORT: &str = r#"abort","reason":""#;
 const TAIL: &str = r#""}}}"#;
 
-/// Reads a chunk written exactly as we and the official TypeScript SDK write it: its token, place and data, still
-/// escaped; `None` means look closer.
+/// Reads a chunk that is written exactly as we and the official TypeScript SDK write it: its token, its `progress`, and its data,
+/// still escaped. `None` if it is not, and has to be parsed.
 ///
-/// If the data unescapes, the frame ends where it seems to: the inside of a string has no bare quote.
+/// If the data can be unescaped, the frame is what it seems to be, because the inside of a string has no bare quote.
 pub(super) fn quick_chunk(frame: &[u8]) -> Option<(&str, u64, &[u8])> {
     let rest = frame.strip_prefix(HEAD.as_bytes())?;
     let end = rest.iter().take(MAX_TOKEN.saturating_add(1)).position(|&byte| byte == b'"' || byte == b'\\')?;
@@ -202,7 +202,7 @@ pub(super) fn quick_chunk(frame: &[u8]) -> Option<(&str, u64, &[u8])> {
     Some((token, json::number(digits).to_u64()?, inside))
 }
 
-/// Writes frames, in memory that is used again once the link has dropped a frame.
+/// Writes frames. When the link has dropped a frame, its memory is used for the next.
 #[derive(Debug, Default)]
 pub(super) struct Writer(BytesMut);
 
@@ -215,9 +215,9 @@ impl Writer {
         self.frame((token, 1), front, |_| ())
     }
 
-    /// A chunk of at most `room` bytes; `data` writes the inside of its string.
-    pub(super) fn chunk(&mut self, to: (&str, u64), room: usize, data: impl FnOnce(&mut BytesMut)) -> Bytes {
-        self.0.reserve(room);
+    /// A chunk. `data` writes the inside of its string; `capacity` is how long the frame will be at most.
+    pub(super) fn chunk(&mut self, to: (&str, u64), capacity: usize, data: impl FnOnce(&mut BytesMut)) -> Bytes {
+        self.0.reserve(capacity);
         self.frame(to, format_args!("{CHUNK}"), data)
     }
 
@@ -226,7 +226,7 @@ impl Writer {
         self.frame(to, format_args!("{kind}"), |out| json::escape_into(out, text.as_bytes()))
     }
 
-    /// Every frame ends inside a string. The token goes out as one too, as the official SDKs write it.
+    /// A frame of any type. Each ends inside a string. The token is always written as a string, as the official SDKs do.
     fn frame(&mut self, (token, at): (&str, u64), kind: Arguments<'_>, rest: impl FnOnce(&mut BytesMut)) -> Bytes {
         self.0.put_slice(HEAD.as_bytes());
         json::escape_into(&mut self.0, token.as_bytes());
@@ -238,7 +238,7 @@ impl Writer {
     }
 }
 
-/// A digest as it is written.
+/// A digest in hex.
 pub(super) fn hex(hash: Sha256) -> String {
     let digits = hash.finalize().into_iter().flat_map(|byte| [byte >> 4, byte & 15]);
     digits.filter_map(|digit| char::from_digit(digit.into(), 16)).collect()

@@ -1,4 +1,4 @@
-//! From lines to messages: raw ones as they are, frames by group, all else for the log.
+//! The receiving half: a line is a whole message, a frame of a group, or something for the log.
 
 use std::collections::BTreeMap;
 use std::task::Waker;
@@ -21,12 +21,13 @@ use crate::recent::Recent;
 use crate::rpc;
 use crate::salvage::Salvage;
 
-/// What a frame ahead of a gap costs beside its bytes: its place in the tree and its allocation.
+/// What a frame that waits for an earlier one costs beside its bytes: its entry in the map, and its allocation.
 const HELD_COST: u64 = 64;
-/// What any other frame costs: its place, in a list that may have doubled. Its header cost the peer three times that.
+/// What any other frame costs: its entry in a list whose capacity may be twice its length. The header of the frame is three times as
+/// long, so a flood of short frames costs the peer more than us.
 const PLACE_COST: u64 = 16;
 
-/// Messages on their way in.
+/// The groups that are arriving.
 #[derive(Debug)]
 pub(super) struct Receiver {
     limits: Limits,
@@ -34,15 +35,15 @@ pub(super) struct Receiver {
     account: Account,
     /// Oldest first.
     pub(super) groups: Vec<IncomingGroup>,
-    /// Names of ended groups, so that late frames of them begin nothing.
+    /// Ids of groups that have ended, so that a late frame does not begin such a group again.
     ended: Recent<u128, (), 2048>,
     ordinals: u64,
     lines: u64,
-    /// Error responses for the peer, to requests of its that were given up.
+    /// Error responses for the peer, to requests of it that were given up.
     pub(super) replies: Vec<Message>,
-    /// While we do not read, no group grows older.
+    /// Measures the age of groups. Stopped while we do not read.
     pub(super) clock: ReadClock,
-    /// When something last came.
+    /// When the last group began.
     heard: Option<Instant>,
 }
 
@@ -94,7 +95,7 @@ impl Receiver {
         }
     }
 
-    /// Gives up what is too old, and what has to make room.
+    /// Gives up groups that took too long, and those that the budget evicted.
     pub(super) fn timeout(&mut self, now: Instant, events: &mut EventQueue) {
         let reading = self.clock.read(now);
         let over = |group: &mut IncomingGroup| group.due() <= reading || group.assembly.is_evicted();
@@ -107,7 +108,7 @@ impl Receiver {
             }
             events.count("group-expired");
             events.push(Event::Expired { ordinal: group.ordinal, received });
-            // The caller of a request still needs its answer.
+            // The caller of a request still needs an answer.
             if group.caller.is_some() {
                 self.fail(group.caller, Violation::TimedOut(received), Some(group.ordinal), events);
             }
@@ -115,17 +116,17 @@ impl Receiver {
     }
 
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
-        // What has to make room does so at once.
+        // An evicted group is dropped at once.
         let evicted = self.heard.filter(|_| self.groups.iter().any(|group| group.assembly.is_evicted()));
         evicted.or_else(|| self.clock.when(self.groups.iter().map(IncomingGroup::due).min()?))
     }
 
-    /// Whom to wake when a group here has to go.
+    /// Sets the task to wake when the budget evicts a group.
     pub(super) fn wake_with(&self, waker: &Waker) {
         self.account.wake_with(waker);
     }
 
-    /// Gives a frame to its group, which it may begin and complete.
+    /// Adds a frame to its group. The frame may begin the group, and may complete it.
     fn frame(&mut self, frame: &Frame, meta: Meta, now: Instant, events: &mut EventQueue) {
         let place = self.groups.iter().position(|group| group.id == frame.id).unwrap_or(self.groups.len());
         if place == self.groups.len() {
@@ -158,7 +159,8 @@ impl Receiver {
         }
     }
 
-    /// Reports a message that fails. Whoever asked hears of it: our own caller in the event, the peer's in an error response.
+    /// Reports a message that fails. If it answered a request of ours, the event has an error for the caller. If it was a request of the
+    /// peer, the peer gets an error response.
     fn fail(&mut self, caller: Option<Caller>, violation: Violation, ordinal: Option<u64>, events: &mut EventQueue) {
         let ordinal = ordinal.unwrap_or_else(|| self.ordinal());
         let reply = match &caller {
@@ -172,7 +174,7 @@ impl Receiver {
         events.receive_failed(ordinal, violation, reply);
     }
 
-    /// Lets a group in of which this is the first frame to arrive.
+    /// Begins a group with the first of its frames that arrives.
     fn begin(&mut self, frame: &Frame, meta: Meta, now: Instant) -> Result<(), Violation> {
         let (_, total) = frame.numbers.clone()?;
         let limit = self.limits.max_groups;
@@ -210,47 +212,47 @@ impl Receiver {
     }
 }
 
-/// A message, some frames of which have come: in order into the assembly, those ahead of a gap held aside.
+/// A message of which some frames have come. Frames in order are in the assembly; those after a missing one are held.
 #[derive(Debug)]
 pub(super) struct IncomingGroup {
     id: u128,
     ordinal: u64,
     meta: Meta,
-    /// When it is given up unless more of it comes, by the time during which we read.
+    /// When it is given up unless more of it comes, by the clock that stops while we do not read.
     soft: Duration,
-    /// When it is given up however it goes on: the longer it is, the later.
+    /// When it is given up in any case. The longer the message, the later.
     hard: Duration,
-    /// How much later that is done: what was sent in time may still be on its way.
+    /// How much longer we wait then, because frames that were sent in time may still be on their way.
     grace: Duration,
     total: u32,
-    /// Bytes in all, if the other frames are as long as the first that came.
+    /// The length of the whole message, if all frames are as long as the first that came.
     declared: u64,
-    /// Where the frames in the assembly begin.
+    /// The offsets at which the frames in the assembly begin.
     starts: Vec<usize>,
     held: BTreeMap<u32, Box<[u8]>>,
     held_bytes: u64,
-    /// Who has to hear if it comes to nothing, as far as its first frame tells.
+    /// Who gets an error if the message fails, as far as its first frame tells.
     caller: Option<Caller>,
     assembly: Assembly<6>,
 }
 
 impl IncomingGroup {
-    /// When it is given up.
+    /// When it is given up, by the clock that stops while we do not read.
     fn due(&self) -> Duration {
         self.soft.min(self.hard).saturating_add(self.grace)
     }
 
-    /// The first frame that is missing.
+    /// The index of the first missing frame.
     fn next(&self) -> u32 {
         u32::try_from(self.starts.len()).unwrap_or(u32::MAX)
     }
 
-    /// Bytes that have come.
+    /// How many bytes have come.
     fn received(&self) -> u64 {
         self.assembly.len().saturating_add(self.held_bytes)
     }
 
-    /// Takes a frame. One that came before, and is the same, changes nothing.
+    /// Takes a frame. A repetition of one that has come changes nothing.
     fn add(&mut self, frame: &Frame, limit: u64, now: Instant) -> Result<(), Violation> {
         let ((index, total), data) = (frame.numbers.clone()?, &frame.data);
         if total != self.total {
@@ -280,7 +282,7 @@ impl IncomingGroup {
         Ok(())
     }
 
-    /// Whether a frame came before, and if so whether it was the same.
+    /// Compares a frame with an earlier one of the same index. `None` if there was none.
     fn repeats(&self, index: u32, data: &[u8]) -> Option<bool> {
         let mut places = self.starts.get(len_usize(index.into())..).unwrap_or_default().iter();
         let Some(start) = places.next() else {
@@ -296,7 +298,7 @@ impl IncomingGroup {
         self.assembly.push(data)
     }
 
-    /// Makes room for `len` bytes in the assembly, and beside it for what one more frame costs.
+    /// Reserves memory for `len` more bytes in the assembly, and for what one more frame costs beside it.
     fn reserve(&mut self, len: usize, now: Instant) -> Result<(), Violation> {
         let frames = |count: usize, cost: u64| len64(count).saturating_add(1).saturating_mul(cost);
         let beside = self.held_bytes.saturating_add(frames(self.held.len(), HELD_COST));
@@ -313,7 +315,7 @@ impl IncomingGroup {
 #[derive(Debug)]
 struct Frame {
     id: u128,
-    /// Its index, which is below its total, which is one that we take.
+    /// Its index and total, after checking that the index is below the total, and the total is not too large.
     numbers: Result<(u32, u32), Violation>,
     data: Bytes,
 }
@@ -331,14 +333,14 @@ impl Frame {
         Some(Self { id: read_uuid(uuid)?, numbers, data: line.slice_ref(fields.next()?) })
     }
 
-    /// Who has to hear if the message comes to nothing that this frame begins.
+    /// Who gets an error if the message fails that this frame begins.
     fn caller(&self) -> Option<Caller> {
         let is_first = matches!(self.numbers, Ok((0, _)));
         if is_first { Caller::read(&self.data) } else { None }
     }
 }
 
-/// Who asked for what a message is about, with the id of the request.
+/// Who waits for the answer that a message is, or asks for, with the id of the request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Caller {
     /// The message answers a request of ours.
@@ -348,12 +350,13 @@ enum Caller {
 }
 
 impl Caller {
-    /// Reads the id out of the front of a message. The peer's request may yet have a result behind it, but that is none.
+    /// Reads the id from the front of a message. The rest may show that it was not valid, but whoever waits gets an error all the
+    /// same.
     fn of(envelope: &Envelope, front: &Message) -> Option<Self> {
         Self::from(Salvage::of(envelope, front))
     }
 
-    /// Reads it out of a text that need not be JSON.
+    /// Reads the id from a text that need not be JSON.
     fn read(text: &[u8]) -> Option<Self> {
         Salvage::read(text).into_iter().next().and_then(Self::from)
     }

@@ -1,4 +1,4 @@
-//! From messages to lines: raw when they are short, else in frames cut between characters.
+//! The sending half: a short message is a line as it is, a long one is cut into frames between characters.
 
 use std::fmt::Write;
 use std::time::Instant;
@@ -15,18 +15,18 @@ use crate::outgoing::{Outgoing, SendQueue, group_name, largest};
 use crate::plain::Framing;
 use crate::queue::{Finish, Fit, Pick};
 
-/// Longest line, its end not counted: SwiftAgentKit's 61,440 with it.
+/// The longest line, without its end. SwiftAgentKit takes 61,440 bytes with it.
 const MAX_LINE: u64 = 61_439;
-/// Longest message that goes raw on one line.
+/// The longest message that is sent as it is, on one line.
 const MAX_RAW: u64 = 61_340;
-/// Longest header: a UUID, three colons, an index of 6 digits and a total of 7.
+/// The longest header: a UUID, three colons, an index of 6 digits and a total of 7.
 const MAX_HEADER: u64 = 36 + 3 + 6 + 7;
-/// The longest character, in bytes: a step must be as long, so that each frame has data.
+/// The longest character, in bytes. A step must be at least as long, so that each frame has data.
 const MAX_CHAR: u64 = 4;
-/// Most bytes that a byte takes inside a JSON string.
+/// How many bytes a byte can take inside a JSON string.
 const MAX_ESCAPED: u64 = 6;
 
-/// Messages on their way out.
+/// The sending half of a connection.
 #[derive(Debug)]
 pub(super) struct Sender {
     pub(super) outgoing: SendQueue<OutgoingGroup>,
@@ -34,7 +34,7 @@ pub(super) struct Sender {
     line: u64,
     seed: [u8; 32],
     groups: u64,
-    /// Where frames are written; its memory comes back when the link lets go of them.
+    /// The buffer in which frames are written. Its memory is used again when the link has dropped them.
     out: BytesMut,
 }
 
@@ -43,7 +43,7 @@ impl Sender {
         Self { outgoing: SendQueue::new(limits, Framing::Lines), line: MAX_LINE, seed, groups: 0, out: BytesMut::new() }
     }
 
-    /// Takes note of the link's cap. Whether all messages that have started fit it: they cannot be cut anew.
+    /// Sets the link's cap. Returns whether the frames of all messages in flight still fit it. They cannot be cut again.
     pub(super) fn fit_to(&mut self, link: &Capacity) -> bool {
         self.line = largest(link, MAX_LINE, |bytes| bytes.saturating_mul(MAX_ESCAPED));
         self.outgoing.queue.flights().all(|group| group.step <= step(self.line))
@@ -95,12 +95,12 @@ impl Sender {
     }
 }
 
-/// How many bytes of a message a frame advances by. A character at its end may make it longer by all but one byte.
+/// How many bytes of a message each frame takes. If the last character is cut there, the frame takes the rest of it, too.
 const fn step(line: u64) -> u64 {
     line.saturating_sub(MAX_HEADER).saturating_sub(MAX_CHAR - 1)
 }
 
-/// A message in frames, some of which have gone.
+/// A message of which some frames have been sent.
 #[derive(Debug)]
 pub(super) struct OutgoingGroup {
     pub(super) out: Outgoing,

@@ -1,4 +1,4 @@
-//! How long an answer is waited for: the time in which parts of long messages pass is not held against anybody.
+//! A timeout for answers that does not run while parts of long messages pass.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -7,13 +7,13 @@ use tokio::time::{Instant, sleep_until};
 
 /// When a part of a long message last passed on a connection, either way. Cloning shares it.
 ///
-/// Whoever waits for an answer cannot know whether it, or the request, or what both wait behind, is what moves: so any of them
-/// keeps the wait alive.
+/// A caller that waits for an answer cannot know which message is moving: the answer, the request, or one before them. So any of them
+/// extends the wait.
 #[derive(Debug, Clone, Default)]
 pub struct Activity(Arc<Mutex<Option<Instant>>>);
 
 impl Activity {
-    /// A part of a long message has passed.
+    /// Notes that a part of a long message has passed.
     pub fn note(&self) {
         *self.lock() = Some(Instant::now());
     }
@@ -44,7 +44,7 @@ impl Activity {
     }
 }
 
-/// So long after a time; in a year if there is no such time.
+/// The time after a duration, or a year later if it cannot be represented.
 fn after(start: Instant, time: Duration) -> Instant {
     start.checked_add(time).unwrap_or(start + Duration::from_hours(24 * 365))
 }

@@ -41,7 +41,7 @@ use self::options::Options;
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Address {
-    /// What the frames travel by.
+    /// What carries the frames.
     pub transport: Transport,
     /// The wire form, if it was named.
     pub dialect: Option<Dialect>,
@@ -49,7 +49,7 @@ pub struct Address {
     pub cap: Option<u64>,
     /// Where the cap comes from, if a preset was named.
     pub preset: Option<&'static Preset>,
-    /// What a WebSocket's peer is shown, if it was named.
+    /// The token for a WebSocket server, if it was named.
     pub token: Option<Token>,
 }
 

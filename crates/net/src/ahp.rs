@@ -36,20 +36,19 @@ pub use breakbulk_proto::ahp::Negotiated;
 
 /// A transport for the official client. What is under it runs in a task of its own, which ends when this is dropped.
 ///
-/// A message that cannot be sent comes back as an error response with its request's id, never as a transport error:
-/// one of those would end the client. Actions arrive in the order in which they were begun, because the client takes
-/// the highest seq that it saw for its cursor.
+/// If a request cannot be sent, its caller gets an error response, never a transport error, because that would end the client. Actions
+/// arrive in the order in which they began, because the client uses the highest seq that it saw as its cursor.
 #[derive(Debug)]
 pub struct Segmented {
     port: Port,
 }
 
 impl Segmented {
-    /// On any other transport, whose own cap is not known: frames are as long as the host takes. For a way with a cap,
-    /// use [`TransportLink`] and [`over_link`](Self::over_link).
+    /// On any other transport, whose own cap is not known: frames are as long as the host accepts. For a connection with a cap, use
+    /// [`TransportLink`] and [`over_link`](Self::over_link).
     ///
-    /// A longer frame than the limits say closes the link. A host that knows no segments cannot know that: where it may
-    /// send long ones, let `max_frame_bytes` be 16 MiB, which is the most that the official WebSocket transport takes.
+    /// A frame that is longer than the limits allow closes the link. A host that knows no segments does not know these limits. If it may
+    /// send long frames, set `max_frame_bytes` to 16 MiB, which is the most that the official WebSocket transport takes.
     ///
     /// # Panics
     /// Outside of a tokio runtime with time.
@@ -65,8 +64,8 @@ impl Segmented {
         Self::charged_to(Budget::default().account(Some("host")), link, limits, negotiated)
     }
 
-    /// The same, with what is held charged to an account. Without one, each connection has a default budget of its own:
-    /// limits that were proven against a larger one need an account of that.
+    /// The same, charged to an account. Without one, each connection has a default budget of its own. Limits that were proven against a
+    /// larger budget need an account of that budget.
     ///
     /// # Panics
     /// Outside of a tokio runtime with time.
@@ -76,7 +75,7 @@ impl Segmented {
         Self { port: Port::open(link, &setup, account) }
     }
 
-    /// How the connection ends: to be kept, since the client takes the transport.
+    /// How the connection ends. Take it before the client takes the transport.
     #[must_use]
     pub fn ended(&self) -> Ended {
         self.port.ended().clone()
@@ -84,7 +83,7 @@ impl Segmented {
 }
 
 impl Transport for Segmented {
-    /// Waits only while more is under way than the limits let queue up.
+    /// Waits only while more bytes are unsent than the limits allow.
     async fn send(&mut self, message: TransportMessage) -> Result<(), TransportError> {
         let message = Message::from(bytes(message)?);
         self.port.sender().send(message).await.map_err(|_| TransportError::Closed)
@@ -104,7 +103,7 @@ impl Transport for Segmented {
     }
 }
 
-/// The end of a connection, as the client is told: in order, or an error that names the reason and its code.
+/// The end of a connection as the client sees it: a normal end, or an error with the reason and the close code.
 fn end(reason: CloseReason) -> Result<Option<TransportMessage>, TransportError> {
     let told = format!("{reason} (close code {})", reason.code());
     match reason {

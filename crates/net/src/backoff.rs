@@ -1,13 +1,13 @@
-//! How long to wait before the next attempt: full jitter, so that many clients of one host do not come back at once.
+//! The waits between attempts to connect, with full jitter, so that many clients of one host do not reconnect at the same time.
 
 use std::time::Duration;
 
-/// The longest exponent that still means something: 2^32 times any base is over any cap.
+/// The largest exponent: 2^32 times any base exceeds any cap.
 const MAX_DOUBLINGS: u32 = 32;
 
 /// Draws the waits between attempts.
 ///
-/// Each is anywhere from nothing to a bound; the bound begins at `base`, doubles with each wait, and stays at `cap`.
+/// Each wait is a random time from zero to a bound. The bound begins at `base`, doubles with each wait, and stays at `cap`.
 #[derive(Debug, Clone)]
 pub(crate) struct Backoff {
     base: Duration,
@@ -17,7 +17,7 @@ pub(crate) struct Backoff {
 }
 
 impl Backoff {
-    /// Waits of up to `base` at first and up to `cap` at last. The same seed draws the same waits.
+    /// Waits of up to `base` at first, and up to `cap` in the end. The same seed gives the same waits.
     #[must_use]
     pub(crate) const fn new(base: Duration, cap: Duration, seed: u64) -> Self {
         Self { base, cap, doublings: 0, random: SplitMix64(seed) }
@@ -37,7 +37,7 @@ impl Backoff {
         bound.mul_f64(self.random.fraction())
     }
 
-    /// An attempt went well: the bound is `base` again.
+    /// An attempt succeeded: the bound is `base` again.
     pub(crate) const fn reset(&mut self) {
         self.doublings = 0;
     }

@@ -1,8 +1,8 @@
-//! A client that comes back: an AHP client that reconnects by itself, to exactly where it was.
+//! An AHP client that reconnects by itself, and goes on exactly where it was.
 //!
-//! A task behind it owns one connection after the other. It waits between attempts with full jitter, resumes from the
-//! settled cursor, delivers each action exactly once, and keeps what was dispatched until the host shows it. Messages of
-//! any size pass both ways as raw JSON: none is parsed into a tree.
+//! A background task owns one connection after the other. It waits between attempts with full jitter, resumes from the settled
+//! cursor, delivers each action exactly once, and keeps dispatched actions until the host has echoed them. Messages of any size pass in
+//! both directions as raw JSON; none is parsed into a tree.
 //!
 //! ```
 //! use breakbulk::client::{Client, Config, ConnectError, Event};
@@ -66,9 +66,9 @@ pub use self::event::{Event, Events, LossReason, LostAction};
 pub use self::responder::Responder;
 pub use self::state::{Reason, State};
 
-/// Things asked by callers that may wait for the task; past that, callers wait.
+/// How many commands of callers may wait for the task. When there are more, callers wait.
 const MAX_COMMANDS: usize = 1024;
-/// Bytes of what need not wait for others: a thousand cancels, and more.
+/// How many bytes of short messages that need not wait for others may be queued: more than a thousand cancels.
 const AHEAD_BYTES: u32 = 1 << 20;
 
 /// An AHP client that reconnects by itself. Cloning is cheap, and all clones are one client; when the last is dropped it
@@ -83,14 +83,14 @@ struct Inner {
     last_number: Mutex<u64>,
     /// Bytes of requests, until they are on the link.
     requests: ByteLimit,
-    /// Bytes of actions, until the host has shown them.
+    /// Bytes of actions, until the host has echoed them.
     actions: ByteLimit,
     /// Bytes of requests and actions that need not wait for others, so that they do not wait for these limits either.
     ahead: ByteLimit,
     in_flight: Semaphore,
     state: watch::Receiver<State>,
     stop: CancellationToken,
-    /// Parts of long messages that pass.
+    /// Notes when parts of long messages pass.
     activity: Activity,
     request_timeout: Duration,
     /// How long a request may take in all, whatever moves.
@@ -147,10 +147,10 @@ impl Client {
 
     /// Asks the host something; the result is raw JSON. `params` is raw JSON too.
     ///
-    /// Without a connection it waits for one. The configured time counts from the call, and anew from each part of a long
-    /// message that passes on the connection, either way. Once sent it is never sent
-    /// again: when the connection ends first, that is the answer. Requests and actions leave in the order in which they
-    /// were asked for. Dropping the future withdraws a request that has not left.
+    /// Without a connection, it waits for one. The configured timeout counts from the call, and begins anew with each part of a long
+    /// message that passes on the connection, in either direction. A request is never sent twice: if the connection ends before the
+    /// answer comes, the result is an error. Requests and actions are sent in the order of the calls. Dropping the future withdraws
+    /// a request that was not sent yet.
     ///
     /// # Errors
     /// See [`RequestError`].
@@ -158,8 +158,8 @@ impl Client {
         self.request_in(SendOrder::of_request(method), method, params.into()).await
     }
 
-    /// As [`request`](Self::request), for one that depends on nothing that was asked before it: it may leave before that, and
-    /// between the parts of a long message.
+    /// As [`request`](Self::request), for a request that does not depend on earlier ones. It may overtake them, and may be sent between
+    /// the parts of a long message.
     ///
     /// # Errors
     /// See [`RequestError`].
@@ -182,15 +182,15 @@ impl Client {
         self.in_time(asked).await
     }
 
-    /// Dispatches an action, and returns its number. From then on it is kept until the host shows it, which is
-    /// [`Event::Action`] with that number as `own`; if it can come to nothing, that is [`Event::Lost`].
+    /// Dispatches an action, and returns its number. The client keeps the action until the host echoes it: [`Event::Action`] with this
+    /// number as `own`. If the action may be lost, there is an [`Event::Lost`].
     ///
-    /// Waits while too many bytes of actions are kept. On a channel that is not followed the host shows us nothing, so
-    /// there an action is sent at most once, and nothing is heard of it.
+    /// Waits while too many bytes of actions are kept. On a channel that is not followed the host does not echo actions, so there an
+    /// action is sent at most once, and there is no event for it.
     ///
-    /// Actions leave in the order in which they were dispatched. One that answers a question of the host's, or cancels
-    /// something (see [`may_pass`](breakbulk_proto::ahp::may_pass)), leaves before what waits for other channels, and between
-    /// the parts of a long message.
+    /// Actions are sent in the order in which they were dispatched. An action that answers a question of the host, or cancels
+    /// something (see [`may_pass`](breakbulk_proto::ahp::may_pass)), overtakes actions for other channels, and is sent between the
+    /// parts of a long message.
     ///
     /// # Errors
     /// See [`DispatchError`].
@@ -199,8 +199,8 @@ impl Client {
         self.dispatch_in(SendOrder::of_action(&action), channel, action).await
     }
 
-    /// As [`dispatch`](Self::dispatch), for an action that depends on nothing that was asked before it: it may leave before
-    /// that, and between the parts of a long message. After a reconnect it is in its place again.
+    /// As [`dispatch`](Self::dispatch), for an action that does not depend on earlier requests or actions. It may overtake them, and may
+    /// be sent between the parts of a long message. If it is sent again after a reconnect, it is in its place again.
     ///
     /// # Errors
     /// See [`DispatchError`].
@@ -214,7 +214,7 @@ impl Client {
         }
         let permit = self.permit(order, &self.0.actions, action.len()).await.ok_or(DispatchError::Closed)?;
         let place = self.0.commands.reserve().await.map_err(|_| DispatchError::Closed)?;
-        // Numbered and queued in one step, so that numbers rise in the order of the queue.
+        // Numbered and queued under one lock, so that the numbers rise in the order of the queue.
         let mut last = self.0.last_number.lock().unwrap_or_else(PoisonError::into_inner);
         *last = last.saturating_add(1);
         let dispatched = Dispatched { client_seq: *last, channel: channel.to_owned(), action, order, _permit: permit };
@@ -223,10 +223,10 @@ impl Client {
     }
 
     /// Follows a channel from now on, across connections, until [`unsubscribe`](Self::unsubscribe). Its state comes as
-    /// [`Event::Snapshot`]. Unlike other requests it is asked again on the next connection, because that does no harm.
+    /// [`Event::Snapshot`]. Unlike other requests, this one is sent again on the next connection, because that does no harm.
     ///
     /// # Errors
-    /// See [`RequestError`]. After a timeout the channel is still wanted.
+    /// See [`RequestError`]. After a timeout, the client still tries to follow the channel.
     pub async fn subscribe(&self, channel: &str) -> Result<(), RequestError> {
         let asked = async {
             let (waiter, followed) = oneshot::channel();
@@ -236,7 +236,7 @@ impl Client {
         self.in_time(asked).await
     }
 
-    /// Follows a channel no more.
+    /// Stops following a channel.
     ///
     /// # Errors
     /// The client is closed.
@@ -244,18 +244,18 @@ impl Client {
         self.ask(Command::Unsubscribe { channel: channel.to_owned() }).await
     }
 
-    /// Where the client is, now and from now on. A state that passes quickly may not be seen.
+    /// The state of the client, to read or to watch. A state that lasts only briefly may not be seen.
     #[must_use]
     pub fn state(&self) -> watch::Receiver<State> {
         self.0.state.clone()
     }
 
-    /// Closes the client. On a live connection what was asked before has a few seconds to leave, and what was dispatched
-    /// to be shown. Returns when the link is closed; events that wait can still be taken.
+    /// Closes the client. On a live connection, earlier requests and actions have a few seconds to be sent, and actions to be echoed.
+    /// Returns when the link is closed. Events that wait can still be taken.
     pub async fn close(&self) {
         self.0.stop.cancel();
         let mut state = self.0.state.clone();
-        // The other end goes only after it has said that it is closed.
+        // The task sets this state before it ends, so waiting cannot fail.
         let _ = state.wait_for(|state| matches!(state, State::Closed(_))).await;
     }
 
@@ -265,7 +265,7 @@ impl Client {
         if is_ahead { self.0.ahead.acquire(len).await } else { usual.acquire(len).await }
     }
 
-    /// Waits for an answer for as long as requests may take.
+    /// Waits for a request, with the timeouts of requests.
     async fn in_time<T>(&self, asked: impl Future<Output = Result<T, RequestError>>) -> Result<T, RequestError> {
         let Inner { activity, request_timeout, longest_wait, .. } = &*self.0;
         activity.timeout(*request_timeout, *longest_wait, asked).await.unwrap_or(Err(RequestError::Timeout))

@@ -1,4 +1,4 @@
-//! Large messages are let go of where nobody waits for it: to free tens of megabytes takes the system milliseconds.
+//! Frees large messages in a background thread, because to free tens of megabytes takes the system milliseconds.
 
 use breakbulk_proto::{Event, Input, Message, Ticket};
 use tokio::runtime::Handle;
@@ -6,17 +6,17 @@ use tokio::runtime::Handle;
 use crate::link::Link;
 use crate::memory::Reservation;
 
-/// Below this, freeing takes no longer than having it done.
+/// Shorter messages are freed at once: that takes no longer than to hand them to a thread.
 const MIN_DEFERRED_BYTES: usize = 4 << 20;
 
-/// Large messages that a machine sends. SendingMessages until they are sent: else the machine would be the last to hold one, and
-/// would free it before it hands out the last frame, and before all that waits behind that.
+/// Large messages that a machine is sending. They are kept here until they are sent. Otherwise the machine would hold the last copy,
+/// and free it before it returns the last frame, while that frame and everything after it wait.
 #[derive(Debug, Default)]
 pub(crate) struct SendingMessages(Vec<(Ticket, Message)>);
 
 impl SendingMessages {
-    /// Takes hold of what a machine is told to send, if that is large and will be cut. What goes out in one frame is the
-    /// link's when the machine is done with it.
+    /// Keeps a copy of a message that a machine is told to send, if it is large and will be cut. A message that is sent in one frame
+    /// is passed to the link, and not freed by the machine.
     pub(crate) fn note_input(&mut self, input: &Input, link: &impl Link) {
         if let Input::Send { ticket, message, .. } = input
             && message.len() >= MIN_DEFERRED_BYTES
@@ -26,7 +26,7 @@ impl SendingMessages {
         }
     }
 
-    /// Lets go of what a machine will not send any more.
+    /// Frees a message when the machine reports that it was sent, or will not be.
     pub(crate) fn note_event(&mut self, event: &Event) {
         let done = match event {
             _ if self.0.is_empty() => return,
@@ -39,7 +39,8 @@ impl SendingMessages {
     }
 }
 
-/// Lets go of a message, in a thread of its own if it is large; and then of its memory, which others take at once.
+/// Frees a message, in a background thread if it is large. Its reservation is given back only after that, because others use the
+/// memory at once.
 pub(crate) fn drop_in_background(message: Message, reservation: Reservation) {
     if message.len() >= MIN_DEFERRED_BYTES
         && let Ok(runtime) = Handle::try_current()

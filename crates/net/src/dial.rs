@@ -1,4 +1,4 @@
-//! Makes links: an address goes in, a link comes out, or the one cause why not.
+//! Opens a link to an address.
 
 mod error;
 mod http;
@@ -27,20 +27,20 @@ use crate::link::{BoxLink, Exec, ExecConfig, Key, WebSocket, WebSocketConfig, ac
 use crate::listen::Token;
 use crate::tls::ClientTls;
 
-/// How links are made.
+/// Opens links to addresses.
 #[derive(Clone)]
 pub struct Dialer {
-    /// What goes into the request beside what a WebSocket needs, such as cookies. Never logged.
+    /// Additional headers of the handshake request, such as cookies. Never logged.
     pub headers: HeaderMap,
-    /// Shown to the peer as `Authorization: Bearer …`. Never logged.
+    /// Sent as `Authorization: Bearer …`. Never logged.
     pub token: Option<Token>,
-    /// Whom we trust, and who we are, on `wss://`.
+    /// TLS settings for `wss://`: which servers are trusted, and our certificate.
     pub tls: ClientTls,
-    /// How long a link may take until it stands: name, proxy, TLS and upgrade together. 15 s.
+    /// How long it may take to open a link, with name resolution, proxy, TLS and handshake. 15 s.
     pub timeout: Duration,
-    /// The HTTP proxy to go by. As the environment says.
+    /// The HTTP proxy. By default the one that the environment names.
     pub proxy: ProxyChoice,
-    /// How the link behaves. Its cap yields to that of the address; the longest frame holds for every sort of link.
+    /// Settings of the link. A cap in the address takes precedence. The longest frame holds for all transports.
     pub link: WebSocketConfig,
 }
 
@@ -61,7 +61,7 @@ impl Dialer {
     /// Adds a header as a person writes it: `Name: value`.
     ///
     /// # Errors
-    /// It is no header, or one that belongs to the handshake itself.
+    /// It is not a header, or it is one that belongs to the handshake itself.
     pub fn add_header(&mut self, line: &str) -> Result<(), DialError> {
         let refused = || DialError::Header(line.split(':').next().unwrap_or_default().trim().into());
         let (name, value) = line.split_once(':').ok_or_else(refused)?;
@@ -75,13 +75,14 @@ impl Dialer {
         Ok(())
     }
 
-    /// A link to this address. A token in the address goes before [`token`](Self::token), and before a header for it.
+    /// Opens a link to this address. A token in the address takes precedence over [`token`](Self::token), and over an `Authorization`
+    /// header.
     ///
     /// # Errors
-    /// One variant per cause.
+    /// No link could be opened; there is one variant per cause.
     pub async fn dial(&self, address: &Address) -> Result<BoxLink, DialError> {
         match &address.token {
-            // Who pastes an address with a token means this one.
+            // A person who pastes an address with a token means that token.
             Some(token) => {
                 let mut dialer = self.clone();
                 dialer.headers.remove(header::AUTHORIZATION);
@@ -129,7 +130,7 @@ impl Dialer {
         Ok(Box::new(WebSocket::client_with(io, ahead, link)))
     }
 
-    /// A stream of bytes to the target, by way of a proxy if there is one.
+    /// Opens a stream of bytes to the target, through a proxy if there is one.
     async fn reach(&self, target: Target<'_>, link: &WebSocketConfig) -> Result<BoxIo, DialError> {
         let Some(proxy) = self.proxy.proxy_for(target.is_tls, target.host, target.port)? else {
             return Ok(Box::new(tcp::connect(target.host, target.port, self.timeout, link).await?));
@@ -176,7 +177,7 @@ impl Dialer {
     }
 }
 
-/// Says which headers there are, and never what is in them.
+/// Shows the names of headers, and not their values.
 impl fmt::Debug for Dialer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Dialer")
@@ -202,14 +203,14 @@ const OURS: [HeaderName; 8] = [
     header::TRANSFER_ENCODING,
 ];
 
-/// A stream of bytes of any sort.
+/// A stream of bytes of any type.
 type BoxIo = Box<dyn Io>;
 
 trait Io: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Io for S {}
 
-/// Where a WebSocket is.
+/// The server of a WebSocket.
 #[derive(Clone, Copy)]
 struct Target<'a> {
     is_tls: bool,
@@ -219,12 +220,12 @@ struct Target<'a> {
 }
 
 impl Target<'_> {
-    /// Host and port, as a proxy wants them.
+    /// Host and port, for a proxy.
     fn authority(&self) -> String {
         format!("{}:{}", bracketed(self.host), self.port)
     }
 
-    /// Host and port, as a server wants them: a port that goes without saying is not said.
+    /// Host and port for the `Host` header, in which a default port is left out.
     fn host_header(&self) -> String {
         let usual = if self.is_tls { 443 } else { 80 };
         if self.port == usual { bracketed(self.host) } else { self.authority() }
@@ -236,7 +237,7 @@ fn bracketed(host: &str) -> String {
     if host.contains(':') { format!("[{host}]") } else { host.into() }
 }
 
-/// TLS over a stream.
+/// Begins TLS on a stream.
 async fn secure(tls: &TlsConnector, host: &str, io: BoxIo) -> Result<BoxIo, DialError> {
     let name = ServerName::try_from(host.to_owned()).map_err(|_| DialError::Target)?;
     match tls.connect(name, io).await {
@@ -245,7 +246,7 @@ async fn secure(tls: &TlsConnector, host: &str, io: BoxIo) -> Result<BoxIo, Dial
     }
 }
 
-/// Proves that the server understood us, and promised nothing that we did not ask for.
+/// Checks that the server accepted the handshake, and did not choose an extension that we did not offer.
 fn check_upgrade(headers: &HeaderMap, key: &Key) -> Result<(), DialError> {
     let says = |name, value: &str| {
         headers.get(name).and_then(|found| found.to_str().ok()).is_some_and(|found| found.eq_ignore_ascii_case(value))

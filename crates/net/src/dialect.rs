@@ -1,4 +1,4 @@
-//! Which wire form one end of a link speaks, and the machine for it.
+//! The wire forms, and the machine for each.
 
 use std::task::Waker;
 use std::time::Instant;
@@ -20,15 +20,15 @@ pub enum Dialect {
     Plain,
 }
 
-/// What a machine is made from.
+/// The settings of a machine.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Setup {
     /// The wire form.
     pub dialect: Dialect,
-    /// Which side of the conversation we are on this link: towards a client we are its server.
+    /// Our role on this link. Towards a client we are the server.
     pub role: ahp::Role,
-    /// What we take.
+    /// What we accept.
     pub limits: Limits,
     /// What ends a frame on the link (plain).
     pub framing: plain::Framing,
@@ -38,16 +38,16 @@ pub struct Setup {
     pub negotiated: ahp::Negotiated,
     /// When ordered messages are delivered (`ahp`).
     pub delivery: ahp::Delivery,
-    /// Whether the application is not told of segments even if it asks for them: its own link takes none (`ahp`).
+    /// Whether chunking is hidden from the application even if it asks for it, because its own link takes no segments (`ahp`).
     pub hides_chunking: bool,
-    /// Whether the longest frame that we take is the cap of the address, and not a limit of its own.
+    /// Whether the longest frame that we accept is the cap of the address, and not a setting of its own. For log messages.
     pub is_capped: bool,
-    /// Until when a message that came in segments is charged to the machine's account (`ahp`).
+    /// How long a message that came in segments is charged to the machine's account (`ahp`).
     pub charge: ahp::Charge,
 }
 
 impl Setup {
-    /// A setup that remembers nothing, with start-order delivery.
+    /// A setup without memory of earlier connections, with start-order delivery.
     #[must_use]
     pub fn new(dialect: Dialect, role: ahp::Role, limits: Limits) -> Self {
         Self {
@@ -64,7 +64,7 @@ impl Setup {
         }
     }
 
-    /// The longest frame that is taken: a whole message where nothing is segmented, or where it may come in one piece.
+    /// The longest frame that is accepted. Where messages may come whole, that is the longest message.
     #[must_use]
     pub fn max_frame_bytes(&self) -> u64 {
         match self.dialect {
@@ -73,7 +73,7 @@ impl Setup {
         }
     }
 
-    /// The setting that says how long a frame may be which we take, for logs.
+    /// The name of the setting that limits the frames we accept, for logs.
     #[must_use]
     pub fn max_frame_setting(&self) -> &'static str {
         match self.dialect {
@@ -106,9 +106,9 @@ impl Setup {
             Dialect::Cep22 => {
                 let config = cep22::Config {
                     limits: self.limits,
-                    // Our links have no tags by which peers say that they take transfers: whoever chose the dialect did.
+                    // Our links have no tags by which peers tell that they take transfers. Who chooses this dialect says so.
                     known_support: true,
-                    // Whoever is behind us may never have heard of tokens; a host asks its clients, too.
+                    // The application may know nothing of tokens. A host sends requests, too.
                     inject_tokens: true,
                     seed: seed.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes)),
                     ..cep22::Config::default()
@@ -141,7 +141,7 @@ pub enum AnyMachine {
 }
 
 impl AnyMachine {
-    /// Whether what does not fit one frame can go out in several, as far as is known of the peer.
+    /// Whether a message that does not fit one frame can be sent in several, as far as is known of the peer.
     pub(crate) fn splits(&self) -> bool {
         match self {
             Self::Ahp(machine) => machine.peer().is_some(),
@@ -150,7 +150,7 @@ impl AnyMachine {
         }
     }
 
-    /// Takes over what is reserved for the message that was polled last, where the machine can hand it over.
+    /// Takes over the memory of the message that was polled last, if the machine can hand it over.
     pub(crate) fn take_grant(&mut self) -> Option<Grant> {
         match self {
             Self::Ahp(machine) => machine.take_grant(),

@@ -1,4 +1,4 @@
-//! What carries frames: text both ways, a cap, and a close with a code and a text.
+//! Links: what carries frames. Text in both directions, a cap, and a close with a code and a text.
 
 mod exec;
 mod in_process;
@@ -25,42 +25,41 @@ pub(crate) use self::ws::{Key, accept_for};
 
 /// A link: frames and receipts come out of it as [`Arrival`]s, frames and one close go into it as [`Transmit`]s.
 ///
-/// As a sink it is ready when the next frame would not merely pile up in memory: whoever asks first whether it is ready,
-/// and only then makes a frame, can let a small message pass a large one. Both halves keep their state in the link, so a
-/// caller may stop polling at any time and lose nothing.
+/// As a sink, it is ready when the next frame would not merely wait in a buffer. So a caller that makes a frame only when the link is
+/// ready can let a small message overtake a large one. All state is in the link, so a caller may stop polling at any time and lose
+/// nothing.
 ///
-/// No method has a default, so a link around another one cannot forget to forward one. What a method returns covers
-/// everything of its sort: such a wrapper hands on the whole, and changes in it what it wants to change.
+/// No method has a default, so that a link around another one cannot forget to forward one.
 pub trait Link: Stream<Item = Result<Arrival, LinkError>> + Sink<Transmit, Error = LinkError> + Send + Unpin {
     /// How large a frame may be, and what the link adds to it.
     fn capacity(&self) -> Capacity;
 
-    /// What the link knows of itself now.
+    /// The state of the link now.
     fn status(&self) -> LinkStatus;
 
-    /// The memory in which frames arrive, to be limited, charged and released. `None` if the link only ever hands over
-    /// frames that others have made.
+    /// The memory in which frames arrive, to be limited, charged and released. `None` if the link only passes on frames that were made
+    /// elsewhere in the process.
     fn receive_memory(&mut self) -> Option<&mut dyn ReceiveMemory>;
 
-    /// Ends our direction, and goes on reading: the peer sees the end of its input when all that the link has taken is
-    /// written. From then on the link takes only a close. False if the link cannot: pipes can, WebSockets cannot.
+    /// Ends our direction, and goes on reading. The peer sees the end of its input when everything that the link has taken is written.
+    /// After that the link takes only a close. Returns false if the link cannot do that: pipes can, WebSockets cannot.
     fn end_output(&mut self) -> bool;
 }
 
-/// What a link knows of itself. The default is that of a link on which nothing has moved, and each direction ends by itself.
+/// The state of a link. The default is that of a link on which nothing has moved, and whose directions can end separately.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct LinkStatus {
-    /// Whether the peer can end its direction alone.
+    /// Whether the peer can end its direction and still read.
     pub half_close: HalfClose,
-    /// Whether a frame has begun to arrive and is not whole, as far as the link can tell.
+    /// Whether a part of a frame has arrived, as far as the link can tell.
     pub is_amid_frame: bool,
-    /// Whether the link has stopped reading because there is no memory for what comes. The peer is not to blame for that.
+    /// Whether the link does not read because the budget has no memory for the next frame. That is not the fault of the peer.
     pub waits_for_memory: bool,
-    /// What has moved so far. Who waits for a slow peer sees by it that the peer is not dead.
+    /// How many bytes have moved so far. If it grows, a slow peer is not dead.
     pub moved: Moved,
 }
 
-/// Whether the peer can send nothing more and still read, and say so: [`Arrival::Ended`].
+/// Whether the peer can end its direction and still read ([`Arrival::Ended`]).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum HalfClose {
     /// It can, as on pipes.
@@ -72,27 +71,27 @@ pub enum HalfClose {
 
 /// The memory in which a link's frames arrive.
 pub trait ReceiveMemory {
-    /// Limits the frames that the link takes from now on, and says who pays for them.
+    /// Sets the longest frame that the link takes from now on, and the account to which frames are charged.
     fn set_intake(&mut self, intake: Intake);
 
-    /// Resolves when the budget evicts a frame that is arriving, or one that has arrived and was not released. For those who
-    /// do not read now: whoever reads gets the same error.
+    /// Resolves when the budget evicts a frame that is arriving, or one that has arrived and was not released. For callers that do not
+    /// read now; those that read get the same error.
     fn poll_evicted(&mut self, cx: &mut Context<'_>) -> Poll<LinkError>;
 
-    /// Gives back the memory of the frame that came last, which is kept until the link is asked for the next one: somebody
-    /// else pays for its bytes from here on.
+    /// Gives back the memory of the last frame. Otherwise that happens when the link is polled for the next frame. From here on, the
+    /// bytes are charged elsewhere, or not at all.
     fn release_last(&mut self);
 
-    /// Says what the next frame is to the messages that are under way on the link. If it begins one, its memory is granted
-    /// only if as much as the longest frame is left for others that go on with theirs. At first it is [`NextFrame::GoesOn`].
+    /// Sets what the next frame is expected to be. A frame that begins a message gets memory only if enough for the longest frame
+    /// remains for links whose next frame goes on with a message. At first it is [`NextFrame::GoesOn`].
     fn set_next_frame(&mut self, next: NextFrame);
 
-    /// Hands over the memory of the frame that came last, to whoever keeps its bytes. `None` if the frame was short, or
-    /// nobody pays for it.
+    /// Hands over the memory of the last frame, to a caller that keeps its bytes. `None` if the frame was short, or is not charged to an
+    /// account.
     fn take_last(&mut self) -> Option<Grant>;
 }
 
-/// What the next frame of a link is to the messages that are under way on it.
+/// What the next frame of a link is expected to be.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum NextFrame {
     /// A segment of a message of which others have come, or a whole message.
@@ -111,18 +110,18 @@ pub struct Moved {
     pub outward: u64,
 }
 
-/// Which frames a link takes, and who pays for one that is not whole yet.
+/// Which frames a link takes, and to which account they are charged.
 #[derive(Debug)]
 pub struct Intake {
     /// The longest frame.
     pub max_frame_bytes: u64,
-    /// What a long frame takes up until it is whole is charged to this, and as much as the longest where nobody knows how
-    /// long it will be. Without memory nothing is read; when others need the memory more, the link fails. None:
-    /// `max_frame_bytes` is all that bounds it.
+    /// A long frame is charged to this account while it arrives; if its length is not known, as if it were the longest. While the
+    /// account has no memory, nothing is read. When the budget evicts a frame, the link fails. `None` if frames are bounded only by
+    /// `max_frame_bytes`.
     pub account: Option<Account>,
 }
 
-/// A link of any sort.
+/// A link of any type.
 pub type BoxLink = Box<dyn Link>;
 
 impl Link for BoxLink {
@@ -153,7 +152,7 @@ pub enum Arrival {
         /// What the link knows about it.
         meta: Meta,
     },
-    /// What became of a frame of ours. Only some links say.
+    /// Whether the link took a frame of ours. Only some links report that.
     Acked {
         /// Which frame.
         tag: Tag,
@@ -169,35 +168,35 @@ pub enum Arrival {
         /// The text that came with it: the peer's own words.
         text: String,
     },
-    /// The child process at the other end has exited, or writes no more. Nothing follows.
+    /// The child process at the other end has exited, or has closed its output. Nothing follows.
     Exited {
         /// The close code that stands for how it ended: 1000 if all went well, else 1011.
         code: u16,
-        /// How it ended, in our words.
+        /// How it ended, in words for a person.
         text: String,
     },
 }
 
-/// Why a link failed. Without a close: the peer may be gone, or the way to it.
+/// Why a link failed without a close: the peer may be gone, or the connection to it.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum LinkError {
-    /// The operating system says so.
+    /// The operating system reported an error.
     #[error("the link failed: {0}")]
     Io(#[from] std::io::Error),
-    /// The peer broke the rules of the link itself, below those of any dialect.
+    /// The peer broke a rule of the link itself, such as one of the WebSocket protocol.
     #[error("the peer broke the rules of the link: {0}")]
     Protocol(String),
-    /// A frame is longer than we take. It was refused before it was buffered whole.
+    /// A frame is longer than we accept. It was refused before it was buffered whole.
     #[error("frame of {} bytes is over the limit of {}", .0.size, .0.limit)]
     FrameTooLarge(Over),
-    /// The budget has no room for the rest of a frame of so many bytes.
+    /// The budget evicted a frame of this many bytes.
     #[error("no memory for a frame of {0} bytes")]
     NoRoom(u64),
     /// A text frame is not UTF-8. The peer is told 1007.
     #[error("a text frame is not UTF-8")]
     NotUtf8,
-    /// Nothing came from the peer for so long, not even an answer to a ping.
+    /// Nothing came from the peer for this long, not even an answer to a ping.
     #[error("the peer has been silent for {} s", .0.as_secs())]
     Silent(std::time::Duration),
     /// The link is closed already.

@@ -1,4 +1,4 @@
-//! Accepts links: WebSockets behind a door, whose handshakes never hold each other up.
+//! Accepts WebSockets from clients that the access policy admits. A slow handshake does not delay others.
 
 mod access;
 mod http;
@@ -27,35 +27,35 @@ use crate::link::{BoxLink, WebSocket, WebSocketConfig, tune};
 use crate::log_limit::LogLimit;
 use crate::tls::{Fingerprint, ServerTls, TlsError};
 
-/// How long to wait before accepting again when the system has no room, such as for more open files.
+/// How long to wait before accepting again when the system is out of a resource, such as open files.
 const BREATHER: Duration = Duration::from_millis(100);
 
-/// What to listen on, and who may come in.
+/// What to listen on, and who may connect.
 #[derive(Debug)]
 pub struct ListenConfig {
     /// The address and port. Port 0 takes any that is free.
     pub address: SocketAddr,
-    /// Whether an address that other machines can reach is meant. No: anyone who can reach it can knock.
+    /// Whether the address may be one that other machines can reach. No, because then anyone who can reach it can try to connect.
     pub allow_remote: bool,
-    /// Who may come in.
+    /// Who may connect.
     pub access: AccessPolicy,
     /// TLS, if the links are `wss`.
     pub tls: Option<ServerTls>,
-    /// The only path at which there are WebSockets, such as `/ahp`. None: at any.
+    /// The only path at which there are WebSockets, such as `/ahp`. `None` for any path.
     pub path: Option<String>,
-    /// What answers requests that ask for no WebSocket. None: they are told that there is nothing else.
+    /// What answers requests that do not ask for a WebSocket. `None` if they get an error.
     pub pages: Option<Pages>,
-    /// How long a client may take for TLS, and as long again for its request. 10 s.
+    /// How long a client may take for the TLS handshake, and then again for its request. 10 s.
     pub handshake_timeout: Duration,
-    /// How many connections may be in their handshake, or be asking for pages. When one more comes, the oldest of them
-    /// goes: an honest one is done in far less time than others need to come. 256.
+    /// How many connections may be in their handshake, or requesting pages. When one more comes, the oldest of them is dropped: an honest
+    /// client is done long before so many others have come. 256.
     pub max_handshakes: usize,
     /// How the links behave.
     pub link: WebSocketConfig,
 }
 
 impl ListenConfig {
-    /// With this address and door, without TLS, and with usual limits.
+    /// With this address and access policy, without TLS, and with default limits.
     #[must_use]
     pub fn new(address: SocketAddr, access: AccessPolicy) -> Self {
         Self {
@@ -72,21 +72,21 @@ impl ListenConfig {
     }
 }
 
-/// Why nobody can be accepted.
+/// Why a listener could not be opened.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ListenError {
-    /// The address is not loopback, and nobody said that this is meant.
+    /// The address is not loopback, and remote clients were not allowed.
     #[error(
         "{0} can be reached from other machines: use a loopback address such as 127.0.0.1, or allow remote clients explicitly"
     )]
     Remote(SocketAddr),
-    /// The address cannot be had.
+    /// The address cannot be used.
     #[error("cannot listen on {address}: {source}")]
     Bind {
         /// The address.
         address: SocketAddr,
-        /// What the system says.
+        /// The error of the system.
         source: io::Error,
     },
     /// TLS cannot be set up.
@@ -94,16 +94,15 @@ pub enum ListenError {
     Tls(#[from] TlsError),
 }
 
-/// A link that a client has made to us.
+/// A link from a client.
 pub struct Accepted {
     /// The link.
     pub link: BoxLink,
-    /// Where the client is.
+    /// The address of the client.
     pub peer: SocketAddr,
-    /// Under which name its bytes are charged to the budget: that of its token, or of its certificate. None for a client
-    /// who did not have to prove anything.
+    /// The principal to which its bytes are charged, by its token or certificate. `None` for a client that did not have to authenticate.
     pub principal: Option<Arc<str>>,
-    /// The path and query that it asked for. The token is not in it.
+    /// The path and query that it requested, without the token.
     pub target: String,
     /// The WebSocket subprotocol that it was granted: the first of those that it offered, if any.
     pub protocol: Option<HeaderValue>,
@@ -111,8 +110,8 @@ pub struct Accepted {
 
 /// Accepts links.
 ///
-/// Handshakes run in tasks of their own, so a client that is slow or silent in its own holds up nobody. Dropping the
-/// listener ends those that are under way, and leaves accepted links alone.
+/// Each handshake runs in a task of its own, so a slow or silent client does not delay others. Dropping the listener ends unfinished
+/// handshakes, and does not affect accepted links.
 pub struct Listener {
     tcp: TcpListener,
     local: SocketAddr,
@@ -129,7 +128,7 @@ impl Listener {
     /// Begins to listen.
     ///
     /// # Errors
-    /// The address is not loopback and this was not allowed, or cannot be had; or TLS cannot be set up.
+    /// The address is not loopback and remote clients were not allowed, or the address cannot be used, or TLS cannot be set up.
     pub async fn bind(config: ListenConfig) -> Result<Self, ListenError> {
         let address = config.address;
         if !config.allow_remote && !address.ip().to_canonical().is_loopback() {
@@ -159,13 +158,13 @@ impl Listener {
         })
     }
 
-    /// Where we listen, with the port that was given.
+    /// The address on which we listen, with the actual port.
     #[must_use]
     pub const fn local_address(&self) -> SocketAddr {
         self.local
     }
 
-    /// The next link. Cancel-safe. Does not fail: what goes wrong is one client's trouble, or passes.
+    /// The next link. Cancel-safe. Does not fail: errors concern a single client, or are temporary.
     pub async fn accept(&mut self) -> Accepted {
         loop {
             tokio::select! {
@@ -188,7 +187,7 @@ impl Listener {
         }
     }
 
-    /// Begins a handshake, in place of the oldest one if there are too many.
+    /// Begins a handshake. If there are too many, the oldest one is dropped.
     fn begin(&mut self, stream: TcpStream, peer: SocketAddr) {
         while self.by_age.len() >= self.max_handshakes {
             if let Some(oldest) = self.by_age.pop_front() {
@@ -229,7 +228,7 @@ impl fmt::Debug for Accepted {
     }
 }
 
-/// A failed handshake concerns nobody but the one who logs it.
+/// Why a handshake failed. Only logged.
 type HandshakeError = Box<dyn std::error::Error + Send + Sync>;
 
 async fn plain(
@@ -258,7 +257,7 @@ async fn secured(
     Ok(upgraded.map(|upgraded| accepted(upgraded, peer, certificate, link)))
 }
 
-/// Logs that a client was kept out for its certificate, or for want of one. Whatever else fails in TLS is no refusal.
+/// Logs that a client was refused because of its certificate, or because it has none. Other failures of TLS are no refusal.
 fn report_uncertified(error: &io::Error, peer: SocketAddr, log: &LogLimit) {
     let reason = match error.get_ref().and_then(|error| error.downcast_ref()) {
         Some(rustls::Error::NoCertificatesPresented) => "no-certificate",
@@ -270,7 +269,7 @@ fn report_uncertified(error: &io::Error, peer: SocketAddr, log: &LogLimit) {
     tracing::info!(peer = %peer.ip(), reason, %error, left_out, "a client was refused: it needs a certificate that an authority in tls_client_ca signed");
 }
 
-/// The name of a client that proved who it is by a certificate.
+/// The principal of a client that authenticated with a certificate.
 fn certified(certificate: &CertificateDer<'_>) -> Arc<str> {
     format!("certificate:{}", Fingerprint::of(certificate).short()).into()
 }

@@ -1,4 +1,4 @@
-//! Bounds the log lines that strangers can cause, or one message after the other.
+//! Limits the log lines that unauthenticated clients, or a stream of messages, can cause.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -6,15 +6,14 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Lines of one kind that may come at once: enough to see a pattern.
+/// How many lines of one kind may be logged at once: enough to see a pattern.
 const BURST: u32 = 10;
-/// How long until one more line of its kind may come. A flood then adds a few kilobytes a minute, however long it lasts.
+/// After this time one more line of a kind may be logged. So a flood adds a few kilobytes a minute, however long it lasts.
 const REFILL: Duration = Duration::from_secs(1);
 
-/// Lets a few log lines of each kind through, and counts the others.
+/// Allows a few log lines of each kind, and counts those that are left out.
 ///
-/// For lines that whoever can reach a socket can cause without any proof of who they are: each costs them a packet, and
-/// would cost us disk.
+/// For lines that anyone who can reach a socket can cause without authentication: each costs them a packet, and would cost us disk space.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() {
@@ -27,7 +26,7 @@ const REFILL: Duration = Duration::from_secs(1);
 #[derive(Debug, Default)]
 pub struct LogLimit(Mutex<HashMap<&'static str, Bucket>>);
 
-/// Leave to write one line.
+/// The permission to write one line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
 pub struct LogPermit(u64);
@@ -40,7 +39,7 @@ struct Bucket {
 }
 
 impl LogLimit {
-    /// Leave to write a line of this kind now; `None` if it is to be left out.
+    /// The permission to write a line of this kind now; `None` if it has to be left out.
     pub fn permit(&self, kind: &'static str) -> Option<LogPermit> {
         self.permit_at(kind, Instant::now())
     }

@@ -23,7 +23,7 @@
 //!   segments, reserve all of it before they begin. A WebSocket message in several frames, and a line, have no known length.
 //!   They reserve a part only if what is left then would take them to the longest length allowed: so the one that reserved last
 //!   can always finish, and after it the one before.
-//! - **Segments that begin a message leave room for those that go on with one.** A segment waits in its frame's memory until
+//! - **Segments that begin a message leave memory for those that go on with one.** A segment waits in its frame's memory until
 //!   there is memory for its message, which may be held by messages whose other segments have yet to come. So a link that has
 //!   begun no message may take frame memory only if the longest frame still fits beside it. Links that are amid a message can
 //!   always have that, one after the other, and need it only until the frame is whole: the memory of their message is there.
@@ -68,7 +68,8 @@ impl Reservation {
         }
     }
 
-    /// Asks for `bytes` in all, if `headroom` bytes are left then. Whether they are reserved; if not, what was reserved stays.
+    /// Grows the reservation to `bytes` in all, if `headroom` more bytes remain available. Returns whether it did; if not, what was reserved
+    /// stays reserved.
     pub(crate) fn try_grow(&mut self, account: &Account, bytes: u64, headroom: u64) -> bool {
         match &mut self.0 {
             Some(grant) => grant.grow_with_headroom(bytes, headroom, now()).is_ok(),
@@ -101,7 +102,7 @@ impl Reservation {
         }
     }
 
-    /// Hands over the memory of something that has arrived. It is evicted no more.
+    /// Hands over the memory of something that has arrived. It is not evicted any more.
     pub(crate) fn into_grant(self) -> Option<Grant> {
         let mut grant = self.0?;
         grant.complete(grant.bytes());
@@ -257,7 +258,7 @@ impl FrameMemory {
         !self.arriving.is_none()
     }
 
-    /// So much of the frame has arrived.
+    /// Notes how much of the frame has arrived.
     pub(crate) fn note_progress(&self, bytes: u64) {
         self.arriving.note_progress(bytes);
     }
@@ -270,12 +271,12 @@ impl FrameMemory {
         }
     }
 
-    /// The last frame is not ours any more.
+    /// Gives back the memory of the last frame.
     pub(crate) fn release_last(&mut self) {
         self.last = Reservation::default();
     }
 
-    /// The last frame is somebody else's, and so is its memory.
+    /// Hands over the memory of the last frame.
     pub(crate) fn take_last(&mut self) -> Option<Grant> {
         std::mem::take(&mut self.last).into_grant()
     }
@@ -291,10 +292,10 @@ pub(crate) struct GatewayMemory {
 }
 
 impl GatewayMemory {
-    /// The memory of a gateway between two sides; and their limits, with as many groups as it has room for.
+    /// The memory of a gateway between two sides, and the limits of both, with as many groups as fit the memory.
     ///
     /// # Errors
-    /// It has no room for the longest message of each direction at the same time.
+    /// The budget is too small for the longest message of each direction at the same time.
     pub(crate) fn prove(setups: [&Setup; 2], budget: BudgetConfig) -> Result<(Self, [Limits; 2]), LimitsError> {
         let messages = setups.map(|setup| budget.reserve_for(setup.limits.max_message_bytes));
         let frames = setups.map(frames_reserve);
@@ -346,7 +347,7 @@ pub(crate) const fn is_segmented(dialect: Dialect) -> bool {
     }
 }
 
-/// What is reserved for segments of a side: two of the longest, since one that begins a message leaves room for another.
+/// What is reserved for segments of a side: two of the longest, because one that begins a message leaves memory for another.
 fn frames_reserve(setup: &Setup) -> u64 {
     match setup.max_frame_bytes() {
         longest if is_segmented(setup.dialect) && longest > FREE_FRAME => longest.saturating_mul(2),

@@ -1,18 +1,18 @@
-//! Caps of well-known ways, each with its source.
+//! The frame limits of well-known services and programs, each with its source.
 
-/// A way whose cap is known.
+/// A service or a program whose frame limit is known.
 #[derive(Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Preset {
     /// Its name on a command line.
     pub name: &'static str,
-    /// The longest frame that we put on it: what it takes, less what it is known to add.
+    /// The longest frame that we send through it: its limit, less what it is known to add.
     ///
-    /// Where its documentation says KB or MB without saying of which, powers of 1000 are meant here: they are the smaller.
+    /// If its documentation says KB or MB and does not define them, powers of 1000 are used, because they are smaller.
     pub cap: u64,
     /// What it is, and what happens to a longer frame.
     pub about: &'static str,
-    /// Where that is written.
+    /// Where its documentation says so.
     pub source: &'static str,
 }
 

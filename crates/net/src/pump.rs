@@ -1,7 +1,7 @@
 //! A task that owns a driver, and the channels through which an application talks to it.
 //!
-//! The official crates drop a pending read at will and do not read while they write. So they only ever touch channels,
-//! and the link is served whatever they do.
+//! The official crates may drop a pending read at any time, and do not read while they write. So they only use channels, and the task
+//! serves the link whatever they do.
 
 mod ended;
 #[cfg(test)]
@@ -29,27 +29,27 @@ use self::ended::ABNORMAL;
 
 pub use self::ended::Ended;
 
-/// How long messages that were accepted may still go out after the application has left.
+/// How long accepted messages may still be sent after the application has dropped its end.
 const LINGER: Duration = Duration::from_secs(5);
 
-/// Messages that wait in a channel, each way. They may be of any size, so there is no room for more.
+/// How many messages a channel holds in each direction. Only one, because a message may be of any size.
 const DEPTH: usize = 1;
 
-/// The most bytes of a stray line that go to the log.
+/// How many bytes of a line that is no message are logged.
 const LOGGED: usize = 512;
 
-/// An application's end: whole messages, both ways. Dropping it ends the task, once what was sent is out.
+/// The application's end: whole messages in both directions. When it is dropped, the task ends after everything was sent.
 #[derive(Debug)]
 pub(crate) struct Port {
     outgoing: mpsc::Sender<Message>,
     incoming: mpsc::Receiver<Message>,
-    /// Dropped to leave.
+    /// Dropped to tell the task that the application is done.
     stay: Option<oneshot::Sender<Infallible>>,
     ended: Ended,
 }
 
 impl Port {
-    /// Starts the task. Sending waits while more is under way than the limits let queue up.
+    /// Starts the task. Sending waits while more bytes are unsent than the limits allow.
     pub(crate) fn open<L: Link + 'static>(link: L, setup: &Setup, account: Account) -> Self {
         match setup.machine(account) {
             Ok(machine) => Self::drive(link, machine, setup.limits.max_queued_bytes),
@@ -61,11 +61,11 @@ impl Port {
         }
     }
 
-    /// Starts the task for a machine on a link, with up to `max_unsent` bytes of messages under way.
+    /// Starts the task for a machine on a link, with up to `max_unsent` bytes of unsent messages.
     fn drive<L: Link + 'static, M: Machine + Send + 'static>(link: L, machine: M, max_unsent: u64) -> Self {
         let (port, mut pump, ended) = Self::pair(max_unsent);
         let driver = Driver::new(link, machine);
-        // Whoever hears that there is no more can ask why, and the link and what was held are gone by then.
+        // The reason is set when the link and all messages are dropped. Who sees the end of the messages can then ask for it.
         tokio::spawn(async move { ended.send_replace(Some(pump.run(driver).await)) });
         port
     }
@@ -79,18 +79,18 @@ impl Port {
         (port, Pump::new(outgoing, to_port, leave, max_unsent), reason)
     }
 
-    /// What sends messages. It may be cloned, and lives on without the port.
+    /// Sends messages. It may be cloned, and may outlive the port.
     pub(crate) const fn sender(&self) -> &mpsc::Sender<Message> {
         &self.outgoing
     }
 
-    /// The next message; `None` when there will be no more. Then either [`Ended::reason`] says why, or the peer sends
-    /// nothing more but still reads. Cancel-safe.
+    /// The next message; `None` when there will be no more. Then either the connection has ended, and [`Ended::reason`] says why, or the
+    /// peer has ended its direction and still reads. Cancel-safe.
     pub(crate) async fn recv(&mut self) -> Option<Message> {
         self.incoming.recv().await
     }
 
-    /// Lets what was sent go out, closes the link, and waits for the end: some seconds at most.
+    /// Waits until everything was sent, closes the link, and waits for its end: a few seconds at most.
     pub(crate) async fn close(&mut self) {
         self.stay = None;
         self.incoming.close();
@@ -103,19 +103,19 @@ impl Port {
     }
 }
 
-/// What the task knows beside its driver.
+/// The state of the task, beside its driver.
 struct Pump {
     outgoing: mpsc::Receiver<Message>,
     /// `None` when the peer sends nothing more.
     incoming: Option<mpsc::Sender<Message>>,
     leave: oneshot::Receiver<Infallible>,
-    /// A message of the application's for which there is no room yet.
+    /// A message of the application that waits until fewer bytes are unsent.
     next: Option<Message>,
-    /// Messages for the application, which has no room yet. Until it has, nothing more is read from the link.
+    /// Messages for the application that do not fit the channel yet. Until they do, the link is not read.
     held: VecDeque<Message>,
-    /// The connection is over, once the application has taken what is held.
+    /// Why the connection is over. The task ends when the application has taken all messages.
     closed: Option<CloseReason>,
-    /// Bytes of each message that is not out yet.
+    /// The bytes of each message that is not sent yet.
     unsent: HashMap<Ticket, u64>,
     unsent_bytes: u64,
     max_unsent: u64,
@@ -123,17 +123,17 @@ struct Pump {
     stage: Stage,
 }
 
-/// How far the application is on its way out.
+/// Whether the application still has its end.
 enum Stage {
     Here,
-    /// It has left, and nobody reads any more; what it sent has this long to go out.
+    /// It has dropped its end, so nobody reads any more. What it sent has to be sent within this time.
     Leaving(Pin<Box<Sleep>>),
     /// The machine was told to close.
     Left,
 }
 
 impl Stage {
-    /// The time is up for what was sent. Never, for an application that is here.
+    /// Resolves when the time for sending the rest is up. Never, while the application has its end.
     async fn is_late(&mut self) {
         match self {
             Self::Leaving(linger) => linger.await,
@@ -164,7 +164,7 @@ impl Pump {
         }
     }
 
-    /// Moves messages until the connection has ended, and says why.
+    /// Moves messages until the connection has ended. Returns why it ended.
     async fn run<L: Link, M: Machine>(&mut self, mut driver: Driver<L, M>) -> CloseReason {
         loop {
             self.admit(&mut driver);
@@ -181,8 +181,8 @@ impl Pump {
                     DriverStep::Ended => self.incoming = None,
                 },
                 Some(message) = self.outgoing.recv(), if is_open && is_free => self.next = Some(message),
-                // Whoever gets it hands it on through channels that skip what they have no room for. So everybody else
-                // gets a turn before the next one.
+                // The official client passes messages on through channels that drop what does not fit. So other tasks get a turn before the
+                // next message.
                 () = hand(self.incoming.as_ref(), &mut self.held), if is_held => tokio::task::yield_now().await,
                 _ = &mut self.leave, if is_here => self.begin_to_leave(),
                 () = self.stage.is_late() => self.left(&mut driver),
@@ -190,11 +190,12 @@ impl Pump {
         }
     }
 
-    /// Gives the machine the application's next message, if there is room for it.
+    /// Gives the machine the application's next message, if not too many bytes are unsent.
     fn admit<L: Link, M: Machine>(&mut self, driver: &mut Driver<L, M>) {
-        let room = self.max_unsent.saturating_sub(self.unsent_bytes);
-        // One that is larger than all the room there is must be refused by the machine, and not wait for ever.
-        let fits = |message: &mut Message| self.unsent.is_empty() || len64(message.len()) <= room;
+        let left = self.max_unsent.saturating_sub(self.unsent_bytes);
+        // A message that is larger than the limit is passed on when nothing else waits, so that the machine refuses it. It would wait
+        // for ever otherwise.
+        let fits = |message: &mut Message| self.unsent.is_empty() || len64(message.len()) <= left;
         if let Some(message) = self.next.take_if(fits) {
             self.tickets = self.tickets.wrapping_add(1);
             let len = len64(message.len());
@@ -208,7 +209,7 @@ impl Pump {
         }
     }
 
-    /// Takes note of an event. What the application should hear waits for it in `held`.
+    /// Handles an event. A message for the application is put into `held`.
     fn note(&mut self, event: Event) {
         let message = match event {
             Event::Message { message, .. } => Some(message),
@@ -231,7 +232,7 @@ impl Pump {
             }
             Event::Closed(reason) => {
                 info!(reason = reason.name(), code = reason.code(), "connection closed: {reason}");
-                // Whoever waits to send must hear of it, and not wait until somebody reads.
+                // A caller that waits to send gets an error at once, even if nobody reads.
                 self.outgoing.close();
                 (self.next, self.closed) = (None, Some(reason));
                 None
@@ -266,14 +267,14 @@ impl Pump {
     }
 }
 
-/// What a driver brings.
+/// What a driver reports.
 enum DriverStep {
     Event(Event),
     /// The peer sends nothing more.
     Ended,
 }
 
-/// The driver's next event, or, if that is still to be told, that the peer sends nothing more.
+/// The driver's next event, or that the peer sends nothing more, if `tells` is set.
 fn poll_driver<L: Link, M: Machine>(driver: &mut Driver<L, M>, tells: bool, cx: &mut Context<'_>) -> Poll<DriverStep> {
     match driver.poll_next(cx) {
         Poll::Ready(event) => Poll::Ready(DriverStep::Event(event.unwrap_or(Event::Closed(ABNORMAL)))),
@@ -282,13 +283,13 @@ fn poll_driver<L: Link, M: Machine>(driver: &mut Driver<L, M>, tells: bool, cx: 
     }
 }
 
-/// Gives the application the first that is held, as soon as it has room. Cancel-safe.
+/// Gives the application the first held message, as soon as it fits the channel. Cancel-safe.
 async fn hand(incoming: Option<&mpsc::Sender<Message>>, held: &mut VecDeque<Message>) {
     let permit = match incoming {
         Some(incoming) => incoming.reserve().await.ok(),
         None => None,
     };
-    // Without a permit there is nobody who would take it.
+    // Without a permit the application is gone, and the message is dropped.
     if let (Some(message), Some(permit)) = (held.pop_front(), permit) {
         permit.send(message);
     }

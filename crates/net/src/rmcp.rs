@@ -49,7 +49,7 @@ impl<R: ServiceRole> Segmented<R> {
         Self::open(Dialect::Stdio, link, limits, own_account())
     }
 
-    /// With CEP-22. A client adds a progress token to requests that have none, so that their answers may be large.
+    /// With CEP-22. Requests without a progress token get one, so that their answers may be large.
     ///
     /// # Panics
     /// Outside of a tokio runtime with time.
@@ -57,7 +57,7 @@ impl<R: ServiceRole> Segmented<R> {
         Self::open(Dialect::Cep22, link, limits, own_account())
     }
 
-    /// [`stdio`](Self::stdio), with what is held charged to an account.
+    /// [`stdio`](Self::stdio), charged to an account.
     ///
     /// # Panics
     /// Outside of a tokio runtime with time.
@@ -65,7 +65,7 @@ impl<R: ServiceRole> Segmented<R> {
         Self::open(Dialect::Stdio, link, limits, account)
     }
 
-    /// [`cep22`](Self::cep22), with what is held charged to an account.
+    /// [`cep22`](Self::cep22), charged to an account.
     ///
     /// # Panics
     /// Outside of a tokio runtime with time.
@@ -73,7 +73,7 @@ impl<R: ServiceRole> Segmented<R> {
         Self::open(Dialect::Cep22, link, limits, account)
     }
 
-    /// How the connection ends: to be kept, since the service takes the transport.
+    /// How the connection ends. Take it before the service takes the transport.
     #[must_use]
     pub fn ended(&self) -> Ended {
         self.port.ended().clone()
@@ -101,7 +101,7 @@ pub enum TransportError {
 impl<R: ServiceRole> Transport<R> for Segmented<R> {
     type Error = TransportError;
 
-    /// Waits only while more is under way than the limits let queue up.
+    /// Waits only while more bytes are unsent than the limits allow.
     fn send(
         &mut self,
         message: TxJsonRpcMessage<R>,
@@ -124,23 +124,23 @@ impl<R: ServiceRole> Transport<R> for Segmented<R> {
     }
 }
 
-/// Writes a message, once, and hands it to the task.
+/// Serializes a message, and passes it to the task.
 async fn send(to: mpsc::Sender<Message>, message: impl Serialize) -> Result<(), TransportError> {
     let bytes = serde_json::to_vec(&message)?;
-    // The typed message may be as large; it need not wait for its turn too.
+    // The typed message may be as large. It is dropped before we wait.
     drop(message);
     to.send(bytes.into()).await.map_err(|_| TransportError::Closed)
 }
 
-/// Reads a message. The machine has checked its shape; what `rmcp` still cannot read, such as an id of 1.5, has nobody
-/// whom it concerns and goes no further.
+/// Parses a message. The machine has checked that it is JSON-RPC. If `rmcp` cannot read it all the same, for example because its id is
+/// 1.5, nobody waits for it, and it is dropped.
 fn read<R: ServiceRole>(message: &Message) -> Option<RxJsonRpcMessage<R>> {
     serde_json::from_slice(&message.to_bytes())
         .inspect_err(|error| warn!(bytes = message.len(), "not a message of MCP: {:?} error", error.classify()))
         .ok()
 }
 
-/// An account of a budget that nobody else draws from.
+/// An account of a new budget.
 fn own_account() -> Account {
     Budget::default().account(Some("peer"))
 }

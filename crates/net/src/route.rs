@@ -1,4 +1,4 @@
-//! An address with the limits that hold there: which machine speaks on it, and how long frames may be.
+//! An address together with the settings of the machine for it.
 
 use breakbulk_proto::ahp::Role;
 use breakbulk_proto::plain::Framing;
@@ -7,13 +7,13 @@ use breakbulk_proto::{BudgetConfig, Limits, LimitsConfig, LimitsError};
 use crate::address::Address;
 use crate::dialect::{Dialect, Setup};
 
-/// An address, and what follows from it.
+/// An address, and the settings of the machine for it.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Route {
-    /// Where it leads.
+    /// The address.
     pub address: Address,
-    /// What its machines are made from.
+    /// The settings of its machines.
     pub setup: Setup,
 }
 
@@ -28,7 +28,7 @@ impl Route {
         if let Some(cap) = address.cap {
             let max_frame_bytes = cap.min(limits.max_message_bytes);
             let capped = Limits::prove(LimitsConfig { max_frame_bytes, ..*limits }, budget)?;
-            // Elsewhere whole messages are taken, however long the frames are that we send.
+            // In other dialects whole messages are accepted, whatever the cap for frames that we send.
             limits = if matches!(dialect, Dialect::Ahp | Dialect::Cep22) { capped } else { limits };
         }
         let mut setup = Setup::new(dialect, role, limits);
@@ -39,7 +39,7 @@ impl Route {
         Ok(Self { address, setup })
     }
 
-    /// The longest frame that we take there.
+    /// The longest frame that we accept there.
     #[must_use]
     pub fn max_frame_bytes(&self) -> u64 {
         self.setup.max_frame_bytes()

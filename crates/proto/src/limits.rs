@@ -184,10 +184,10 @@ mod tests {
         let budget = BudgetConfig { process_bytes: 10 << 20, principal_bytes: 6 << 20, floor_bytes: 1 << 20 };
         let with = |max_message_bytes| LimitsConfig { max_message_bytes, ..LimitsConfig::default() };
         let largest = budget.largest_message();
-        assert!(crate::budget::group_cost(room) <= 7 << 20);
-        assert!(Limits::prove(with(room), &budget).is_ok());
-        let error = Limits::prove(with(room + 1), &budget).unwrap_err();
-        assert_eq!((error.key, error.max), ("max_message_bytes", room));
+        assert!(crate::budget::group_cost(largest) <= 7 << 20);
+        assert!(Limits::prove(with(largest), &budget).is_ok());
+        let error = Limits::prove(with(largest + 1), &budget).unwrap_err();
+        assert_eq!((error.key, error.max), ("max_message_bytes", largest));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! What frames travel by, and how it is written.
+//! The transports of an address, and how they are written.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ use super::mask;
 use super::options::Options;
 use crate::listen::{Token, TokenError};
 
-/// What frames travel by. Its `Debug` shows no secrets.
+/// What carries the frames. Its `Debug` shows no secrets.
 #[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Transport {
@@ -24,14 +24,14 @@ pub enum Transport {
         host: String,
         /// The port; 80 or 443 if none was named.
         port: u16,
-        /// The path and the query that the peer sees; at least `/`.
+        /// The path and query of the request; at least `/`.
         target: String,
     },
-    /// A Unix socket, one frame a line.
+    /// A Unix socket, on which each line is a frame.
     Unix(PathBuf),
-    /// Our own standard input and output, one frame a line.
+    /// Our own standard input and output, on which each line is a frame.
     Stdio,
-    /// The standard input and output of a child process, one frame a line.
+    /// The standard input and output of a child process, on which each line is a frame.
     Exec(Vec<String>),
 }
 
@@ -54,13 +54,13 @@ impl Transport {
         matches!(self, Self::WebSocket { tls: true, .. })
     }
 
-    /// Whether only one peer is there, who comes with it and not later.
+    /// Whether it leads to a single peer, which is there from the start.
     #[must_use]
     pub const fn is_single(&self) -> bool {
         matches!(self, Self::Stdio | Self::Exec(_))
     }
 
-    /// As an address with these options.
+    /// Writes it as an address with these options.
     pub(super) fn write(&self, options: &Options, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::WebSocket { tls, host, port, target } => {

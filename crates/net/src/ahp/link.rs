@@ -16,17 +16,16 @@ use breakbulk_proto::{Capacity, CloseReason, Meta, Tag, Transmit};
 use super::{bytes, text};
 use crate::link::{Arrival, InProcessLink, Link, LinkError, LinkStatus, ReceiveMemory, pair};
 
-/// What a transport's end without an error counts as: a close without a code.
+/// The close code for the end of a transport without an error: a close without a code.
 const CLOSED: u16 = 1005;
-/// What its end with an error counts as.
+/// The close code for its end with an error.
 const ABNORMAL: u16 = 1006;
 
 /// Any transport of the official crate's, as a link.
 ///
-/// It asks of the transport what the official client asks of it: a `recv` that is dropped before it is done has taken
-/// nothing, and a `send` gets done without anybody calling `recv`. A transport does one or the other at a time, so
-/// nothing is read while a frame is being sent. A peer that does not read either while it sends can block it for ever;
-/// our own links have no such moment.
+/// It requires of the transport what the official client requires: a `recv` that is dropped early has taken nothing, and a `send`
+/// finishes without a call of `recv`. A transport does one of the two at a time, so nothing is read while a frame is being sent. If the
+/// peer also does not read while it sends, both can block for ever. Our own links do not have this problem.
 ///
 /// Such a transport has no close codes: its end is 1005, or 1006 after an error.
 pub struct TransportLink {
@@ -36,13 +35,13 @@ pub struct TransportLink {
 }
 
 impl TransportLink {
-    /// A transport over a way that takes frames as large as `capacity` says.
+    /// A transport over a connection that takes frames of at most `capacity`.
     pub fn new<T: Transport>(transport: T, capacity: Capacity) -> Self {
         let (near, far) = pair(&capacity, 1);
         Self { near, carrier: Some(Box::pin(carry(transport, far))) }
     }
 
-    /// Lets the transport work. It is woken by what it waits for.
+    /// Polls the transport.
     fn poll_carrier(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         if let Some(carrier) = &mut self.carrier {
             std::task::ready!(carrier.as_mut().poll(cx));
@@ -97,7 +96,7 @@ impl Sink<Transmit> for TransportLink {
         Pin::new(&mut self.near).start_send(item)
     }
 
-    /// A transport sends what it is given, and says when that is done: there is nothing to flush.
+    /// There is nothing to flush: a transport sends what it is given before it takes more.
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), LinkError>> {
         let _ = self.poll_carrier(cx);
         Pin::new(&mut self.near).poll_flush(cx)
@@ -109,11 +108,11 @@ impl Sink<Transmit> for TransportLink {
     }
 }
 
-/// What a transport has to do next.
+/// What happens next on a transport.
 enum Step {
-    /// Put this on the wire, or close if there is nothing more to put there.
+    /// Send this, or close if it is `None`.
     Send(Option<Arrival>),
-    /// What was read has been handed over.
+    /// What was read was passed on.
     Handed,
     /// The transport read this.
     Read(Result<Option<TransportMessage>, TransportError>),
@@ -121,7 +120,7 @@ enum Step {
 
 /// Moves frames until one side ends.
 async fn carry<T: Transport>(mut transport: T, mut far: InProcessLink) {
-    // What was read and has no place yet. Until it has, nothing more is read.
+    // A frame that was read and does not fit the link yet. Until it does, nothing more is read.
     let mut held = None;
     loop {
         let may_read = held.is_none();
@@ -161,7 +160,7 @@ async fn carry<T: Transport>(mut transport: T, mut far: InProcessLink) {
     }
 }
 
-/// Hands over what is held, if there is a place, or takes what is to be sent.
+/// Passes on the frame that was read, if the link takes it, or takes the next frame to send.
 fn poll_far(far: &mut InProcessLink, held: &mut Option<Transmit>, cx: &mut Context<'_>) -> Poll<Step> {
     if held.is_some()
         && let Poll::Ready(ready) = Pin::new(&mut *far).poll_ready(cx)
@@ -172,7 +171,7 @@ fn poll_far(far: &mut InProcessLink, held: &mut Option<Transmit>, cx: &mut Conte
     Pin::new(far).poll_next(cx).map(|arrival| Step::Send(arrival.and_then(Result::ok)))
 }
 
-/// The transport is at its end: what was read goes first, then the end, and the rest of what we wrote goes nowhere.
+/// The transport has ended. Passes on what was read, then the end. What is still to be sent is dropped.
 async fn finish(mut far: InProcessLink, held: Option<Transmit>, code: u16) {
     let mut last = Some(Transmit::Close(CloseReason::Peer { code }));
     let mut next = held.or_else(|| last.take());

@@ -1,5 +1,5 @@
-//! What callers ask of the task behind a client. It is asked in one queue, so that nothing passes what it depends on; what
-//! depends on nothing goes ahead when the task takes it.
+//! What callers ask of the background task of a client. All commands are in one queue, so that none overtakes another that it depends
+//! on. A command that depends on nothing is carried out as soon as the task takes it from the queue.
 
 use breakbulk_proto::ahp::may_pass;
 use breakbulk_proto::json::Path;
@@ -11,7 +11,7 @@ use super::session::Waiter;
 use super::text;
 use super::unconfirmed::Dispatched;
 
-/// Something that is asked.
+/// A command of a caller.
 #[derive(Debug)]
 pub(super) enum Command {
     Request(Request),
@@ -31,38 +31,38 @@ pub(super) struct Request {
     pub(super) permit: OwnedSemaphorePermit,
 }
 
-/// When something leaves that is asked.
+/// When a request or an action is sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SendOrder {
-    /// After all that was asked before it.
+    /// After all earlier ones.
     InOrder,
-    /// As soon as nothing waits any more that was asked before it for the same channel: it answers or cancels something.
+    /// As soon as no earlier action for the same channel waits: it answers or cancels something.
     Ahead,
-    /// At once: the caller says that it depends on nothing.
+    /// At once, because the caller says that it depends on nothing.
     Free,
 }
 
 impl SendOrder {
-    /// When an action leaves, by its type. The type of a long one is not looked for: it would not go in one frame.
+    /// When an action is sent, by its type. A long action is sent in order, because it would not fit one frame.
     pub(super) fn of_action(action: &Message) -> Self {
         static TYPE: [Path; 1] = [&["type"]];
         let [kind] = if action.len() <= SHORT { text::string_at(action, &TYPE) } else { [None] };
         if kind.is_some_and(|kind| may_pass(&kind)) { Self::Ahead } else { Self::InOrder }
     }
 
-    /// When a request leaves.
+    /// When a request is sent, by its method.
     pub(super) fn of_request(method: &str) -> Self {
         if method == "ping" { Self::Free } else { Self::InOrder }
     }
 
     pub(super) const fn lane(self) -> Lane {
-        // What goes ahead is known to the machine, too.
+        // The machine recognises actions that may overtake others by itself.
         if matches!(self, Self::Free) { Lane::Free } else { Lane::Auto }
     }
 }
 
-/// Up to here an action may go ahead.
+/// The longest action that may overtake others.
 pub(super) const SHORT: usize = 64 << 10;
 
-/// Somebody who waits for the result of a request.
+/// Where the result of a request goes.
 pub(super) type ResponseSender = oneshot::Sender<Result<Message, RequestError>>;

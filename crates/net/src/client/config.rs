@@ -9,27 +9,27 @@ use serde_json::{Map, Value};
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Config {
-    /// Who we are to the host. It must be fresh for each [`Client`](super::Client): by it and a running number a
-    /// client tells its own actions from those of others.
+    /// The id of the client. It must be new for each [`Client`](super::Client), because by it and a running number a client recognises
+    /// its own actions.
     pub client_id: String,
     /// The protocol versions that we offer, the best first.
     pub versions: Vec<String>,
-    /// What else the host is to hear of us in `initialize`: `clientInfo`, `locale`, `capabilities`.
+    /// What else `initialize` tells the host: `clientInfo`, `locale`, `capabilities`.
     pub introduction: Map<String, Value>,
     /// The channels that are followed from the start.
     pub subscriptions: Vec<String>,
-    /// What we take.
+    /// What we accept.
     pub limits: Limits,
-    /// Where what we hold is accounted for.
+    /// The budget to which messages that are arriving are charged.
     pub budget: Budget,
     /// The longest first wait before a connection is tried again. 250 ms.
     pub retry_base: Duration,
     /// The longest wait before a connection is tried again. 30 s.
     pub retry_cap: Duration,
-    /// How long a connection must have been live for the waits to begin at their base again. 10 s: a host that takes
-    /// us in and throws us out is not asked ever faster.
+    /// After a connection that was live for this long, the waits begin at their base again. 10 s, so that a host which accepts
+    /// connections and closes them at once is not asked ever faster.
     pub steady_after: Duration,
-    /// Draws the waits; `None` for waits that nobody can tell.
+    /// The seed of the random waits; `None` for a random seed.
     pub seed: Option<u64>,
     /// How long a link may take to open, and the handshake to make some progress. 30 s.
     pub connect_timeout: Duration,
@@ -37,15 +37,14 @@ pub struct Config {
     /// message that passes on the connection, either way: so a request of 30 MB over a slow link is not too late. In all it may
     /// take that long and twice the [group timeout](Limits::group_timeout).
     pub request_timeout: Duration,
-    /// Whether dispatched actions that may not have arrived are sent again after a reconnect. They are; else they are
-    /// reported as lost.
+    /// Whether dispatched actions that may not have arrived are sent again after a reconnect. Yes; otherwise they are reported as lost.
     pub resend: bool,
-    /// Close codes after which it makes no sense to come back. 1008 (policy), 4401 and 4403.
+    /// Close codes after which the client does not reconnect. 1008 (policy), 4401 and 4403.
     pub never: Vec<u16>,
-    /// Bytes of requests that may wait to be sent, as many of answers to the host, and as many of actions that the host has
-    /// not shown yet. More wait with their callers. 64 MiB.
+    /// How many bytes of requests may wait to be sent, of answers to the host, and of actions that the host has not echoed: so many of
+    /// each. Beyond that, callers wait. 64 MiB.
     pub max_waiting_bytes: u32,
-    /// Events that may wait to be taken before the link is slowed. 256.
+    /// How many events may wait to be taken. When there are more, the link is not read. 256.
     pub max_events: usize,
 }
 

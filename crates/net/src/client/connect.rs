@@ -1,4 +1,4 @@
-//! How a client comes by a fresh link, and whether to try again when it does not.
+//! Opens a new link for a client, and says whether to try again when that fails.
 
 use std::error::Error;
 use std::future::Future;
@@ -6,15 +6,15 @@ use std::future::Future;
 use crate::dial::DialError;
 use crate::link::{Link, LinkError};
 
-/// Gives a client a fresh link for each attempt. A closure that returns a future does.
+/// Opens a new link for each attempt of a client to connect. Implemented by closures that return a future.
 pub trait Connect: Send + 'static {
-    /// What it gives.
+    /// The type of link.
     type Link: Link;
 
-    /// Makes a link that is ready for frames.
+    /// Opens a link that is ready for frames.
     ///
     /// # Errors
-    /// There is none now, or there never will be; see [`ConnectError`].
+    /// No link could be opened; see [`ConnectError`].
     fn connect(&mut self) -> impl Future<Output = Result<Self::Link, ConnectError>> + Send;
 }
 
@@ -34,10 +34,10 @@ where
 /// Why there is no link.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
-    /// It may work the next time: a peer that is down, a name that does not resolve, a 503.
+    /// It may work the next time: the host is down, its name does not resolve, a 503.
     #[error("{0}")]
     Again(#[source] Box<dyn Error + Send + Sync>),
-    /// It never will: an HTTP 401 or 403, a certificate that nobody trusts. The client ends.
+    /// Trying again would not help: an HTTP 401 or 403, a certificate that is not trusted. The client ends.
     #[error("{0}")]
     Never(#[source] Box<dyn Error + Send + Sync>),
 }
@@ -48,7 +48,7 @@ impl ConnectError {
         Self::Again(error.into())
     }
 
-    /// It never will.
+    /// Trying again would not help.
     pub fn never(error: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
         Self::Never(error.into())
     }
@@ -66,12 +66,12 @@ impl From<std::io::Error> for ConnectError {
     }
 }
 
-/// What a person must mend before it can work is never tried again.
+/// Errors that a person has to fix are not tried again.
 impl From<DialError> for ConnectError {
     fn from(error: DialError) -> Self {
         let is_final = match &error {
             DialError::Status { status, .. } => matches!(status, 401 | 403 | 421),
-            // Without advice it may have been cut off.
+            // Without a hint, the connection may just have been cut off.
             DialError::Tls { hint, .. } => !hint.is_empty(),
             DialError::TlsSetup(_) | DialError::Header(_) | DialError::Target | DialError::ProxyInvalid { .. } => true,
             _ => false,

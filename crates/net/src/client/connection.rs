@@ -1,4 +1,4 @@
-//! One connection: the handshake, then what goes out and what comes in, until the link ends.
+//! One connection of a client: the handshake, then everything that is sent and received until the link ends.
 
 mod handshake;
 mod in_flight;
@@ -25,19 +25,20 @@ use crate::driver::Driver;
 use crate::len64;
 use crate::link::Link;
 
-/// Requests that may wait for their answers. Callers who gave up are forgotten when there are so many.
+/// How many requests may wait for their answers. When there are so many, those whose callers gave up are forgotten.
 pub(super) const MAX_REQUESTS: usize = 1024;
-/// Requests of the host's that may wait for ours.
+/// How many requests of the host may wait for an answer of the application.
 pub(super) const MAX_UNANSWERED: usize = 256;
-/// Purpose callers asked that may wait for its turn here; past that, it waits with them. Purpose goes ahead is found only here.
+/// How many commands of callers may wait here for their turn. When there are more, they stay in the channel, where commands that
+/// may overtake others are not found.
 const MAX_PENDING: usize = 16_384;
-/// How long what was asked before a close has to leave, and what was dispatched to be shown.
+/// At a close, how long earlier requests and actions have to be sent, and actions to be echoed.
 const CLOSE_TIME: Duration = Duration::from_secs(5);
 /// Longer than any connection lasts.
 const FAR: Duration = Duration::from_hours(24 * 365);
 /// The close code for a peer that breaks the protocol.
 const PROTOCOL_ERROR: u16 = 1002;
-/// An answer to a request too many.
+/// The error code for a request of the host when too many wait already.
 const BUSY: i64 = -32000;
 
 /// One connection.
@@ -49,7 +50,7 @@ pub(super) struct LiveConnection<'a, L> {
     requests: HashMap<u64, PendingRequest>,
     in_flight: InFlight,
     handshake: Handshake,
-    /// When the handshake, or a close, has taken too long.
+    /// When the handshake, or the close, has taken too long.
     deadline: Instant,
     live_since: Option<Instant>,
     for_good: Option<Reason>,
@@ -61,7 +62,7 @@ enum Phase {
     /// The host has yet to answer the handshake.
     Handshake,
     Live,
-    /// The client is closed. Purpose callers asked before that is still sent; then the link is closed.
+    /// The client is closed. What callers asked before that is still sent; then the link is closed.
     Stopping {
         /// Whether all of it has been taken from the channel.
         drained: bool,
@@ -73,7 +74,7 @@ enum Phase {
 /// Whether the host has answered the handshake.
 #[derive(Debug)]
 enum Handshake {
-    /// It has not. Purpose it sends of its own accord meanwhile waits, because it belongs after the answer.
+    /// It has not. What it sends of its own accord meanwhile waits, because it belongs after the answer.
     Unanswered {
         early: Vec<Incoming>,
         early_bytes: u64,
@@ -137,7 +138,7 @@ impl<'a, L: Link> LiveConnection<'a, L> {
         }
     }
 
-    /// Purpose follows from where things are: more is handed over, the cursor moves, states change.
+    /// Brings everything up to date after an event: sends more, notes the cursor, changes the state.
     fn advance(&mut self, is_fed: bool) {
         if matches!(self.phase, Phase::Live | Phase::Stopping { .. }) {
             self.core.session.cursor = self.driver.machine().cursor().or(self.core.session.cursor);
@@ -147,7 +148,7 @@ impl<'a, L: Link> LiveConnection<'a, L> {
             self.live_since = Some(Instant::now());
             self.core.say(State::Live);
         }
-        // A link that closes may swallow what it took last, so what was dispatched has to be seen.
+        // A link that closes may lose the last messages that it took. So all actions have to be echoed before it is closed.
         let is_idle =
             self.in_flight.is_empty() && self.core.session.unconfirmed.is_empty() && self.core.pending.is_empty();
         if is_idle && self.phase == (Phase::Stopping { drained: true }) {
@@ -155,7 +156,7 @@ impl<'a, L: Link> LiveConnection<'a, L> {
         }
     }
 
-    /// Hands over what waits, as far as there is room: what is sent again after a reconnect before anything new.
+    /// Gives the machine what waits, up to the window: first actions that are sent again after a reconnect, then new commands.
     fn hand_over(&mut self) {
         while self.in_flight.has_room() {
             if let Some(next) = self.core.session.unconfirmed.hand() {
@@ -170,13 +171,14 @@ impl<'a, L: Link> LiveConnection<'a, L> {
         }
     }
 
-    /// Whether what callers ask can be taken now. It may have to wait here.
+    /// Whether commands can be taken from the channel now.
     fn takes_commands(&self) -> bool {
         let is_open = matches!(self.phase, Phase::Live | Phase::Stopping { drained: false });
         is_open && self.core.pending.len() < MAX_PENDING
     }
 
-    /// Whether the deadline counts. The host is not to blame while we do not read; a close has the driver's own time.
+    /// Whether the deadline counts. Not while we do not read, because then the host is not to blame; and not while the link closes,
+    /// because the driver has a deadline of its own for that.
     const fn is_timed(&self, is_fed: bool) -> bool {
         match self.phase {
             Phase::Handshake => is_fed,
@@ -226,7 +228,7 @@ impl<'a, L: Link> LiveConnection<'a, L> {
         }
     }
 
-    /// Something that the host says of its own accord.
+    /// A notification or a request of the host.
     fn heard(&mut self, incoming: Incoming) {
         let session = &mut self.core.session;
         match incoming {
@@ -250,7 +252,7 @@ impl<'a, L: Link> LiveConnection<'a, L> {
         match self.requests.remove(&id) {
             Some(PendingRequest::Request(answer)) => drop(answer.send(outcome)),
             Some(PendingRequest::Subscribe(channel)) => self.core.session.subscribed(&channel, outcome),
-            // An answer that comes while the link is being closed is asked for again on the next.
+            // The link is being closed. The next connection begins with a handshake of its own.
             Some(PendingRequest::Initialize | PendingRequest::Reconnect) if self.phase != Phase::Handshake => {}
             Some(PendingRequest::Initialize) => self.initialized(outcome, ordinal),
             Some(PendingRequest::Reconnect) => self.reconnected(outcome, ordinal),
@@ -258,7 +260,7 @@ impl<'a, L: Link> LiveConnection<'a, L> {
         }
     }
 
-    /// Takes what a caller asks: to be done in turn, or at once if it need not wait.
+    /// Takes a command: to be done in turn, or at once if it need not wait for others.
     fn command(&mut self, command: Option<Command>) {
         match command {
             None => self.phase = Phase::Stopping { drained: true },
@@ -273,7 +275,7 @@ impl<'a, L: Link> LiveConnection<'a, L> {
         }
     }
 
-    /// Whether an action may leave before what was asked earlier.
+    /// Whether an action may overtake earlier commands.
     fn goes_ahead(&self, dispatched: &Dispatched) -> bool {
         let is_before = |command: &Command| match command {
             Command::Dispatch(before) => before.channel == dispatched.channel,
@@ -289,7 +291,7 @@ impl<'a, L: Link> LiveConnection<'a, L> {
         }
     }
 
-    /// Does what a caller asked, now that it is its turn.
+    /// Carries out a command whose turn it is.
     fn act(&mut self, command: Command) {
         match command {
             Command::Request(request) => self.request(request),
@@ -312,7 +314,7 @@ impl<'a, L: Link> LiveConnection<'a, L> {
             self.requests
                 .retain(|_, pending| !matches!(pending, PendingRequest::Request(answer) if answer.is_closed()));
         }
-        // A caller who gave up while it waited gets nothing sent.
+        // If the caller gave up meanwhile, the request is not sent.
         if !answer.is_closed() {
             self.ask(PendingRequest::Request(answer), &method, &params, Some(permit), order.lane());
         }
@@ -349,7 +351,7 @@ impl<'a, L: Link> LiveConnection<'a, L> {
         self.driver.handle(Input::Send { ticket, message: text, lane, meta: Meta::default() });
     }
 
-    /// Nothing of a message was sent, or not all of it.
+    /// A message was not sent, or not whole.
     fn send_failed(&mut self, purpose: Purpose, error: SendError) {
         match purpose {
             Purpose::Other => debug!("an answer was not sent: {error}"),
@@ -362,10 +364,10 @@ impl<'a, L: Link> LiveConnection<'a, L> {
                     info!("the handshake was not sent: {error}");
                     self.close(CloseReason::Normal);
                 }
-                // It is still wanted, and asked for on the next connection.
+                // The channel is still wanted. The next connection subscribes to it.
                 Some(PendingRequest::Subscribe(_)) | None => {}
             },
-            // It waits for the next connection.
+            // The action waits for the next connection.
             Purpose::Action(_) if error == SendError::Disconnected => {}
             Purpose::Action(number) => {
                 let lost = self.core.session.unconfirmed.unsendable(number, LossReason::Unsendable(error));
@@ -374,7 +376,7 @@ impl<'a, L: Link> LiveConnection<'a, L> {
         }
     }
 
-    /// Something has moved: the handshake is not stuck.
+    /// Something has arrived or left, so the handshake makes progress: its deadline begins anew.
     fn put_off(&mut self) {
         if self.phase == Phase::Handshake {
             self.deadline = after(self.core.config.connect_timeout);
@@ -388,7 +390,7 @@ impl<'a, L: Link> LiveConnection<'a, L> {
         self.close(CloseReason::Normal);
     }
 
-    /// Lets go what callers asked before the close, and takes no more.
+    /// The client is being closed: takes no new commands, and sends the earlier ones first.
     fn stop(&mut self) {
         self.core.commands.close();
         if self.phase == Phase::Live {
@@ -406,7 +408,7 @@ impl<'a, L: Link> LiveConnection<'a, L> {
         }
     }
 
-    /// The link has ended: whoever waits for an answer hears so.
+    /// The link has ended. Callers that wait for an answer get an error.
     fn ended(mut self, reason: &CloseReason) -> ConnectionEnd {
         for (_, pending) in self.requests.drain() {
             if let PendingRequest::Request(answer) = pending {
@@ -426,7 +428,7 @@ impl<'a, L: Link> LiveConnection<'a, L> {
     }
 }
 
-/// So long from now; in the far future if there is no such time.
+/// The time after a duration from now, or in the far future if it cannot be represented.
 fn after(time: Duration) -> Instant {
     let now = Instant::now();
     now.checked_add(time).unwrap_or(now + FAR)

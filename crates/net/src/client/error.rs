@@ -1,4 +1,4 @@
-//! What a caller of a client hears when something did not work.
+//! Errors that callers of a client get.
 
 use breakbulk_proto::{Message, SendError};
 use thiserror::Error;
@@ -7,8 +7,7 @@ use thiserror::Error;
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum RequestError {
-    /// The connection ended before the answer came. Whether the host acted on the request is not known, so it is not
-    /// sent again.
+    /// The connection ended before the answer came. It is not known whether the host acted on the request, so it is not sent again.
     #[error("disconnected before the answer came")]
     Disconnected,
     /// The host answered with an error.
@@ -16,18 +15,18 @@ pub enum RequestError {
     Remote {
         /// The error's code.
         code: i64,
-        /// What the host says about it.
+        /// The error's message.
         message: String,
-        /// What it adds, as raw JSON.
+        /// The error's data, as raw JSON.
         data: Option<Message>,
     },
-    /// Nothing of it was sent: most often because it is larger than the host takes.
+    /// It was not sent, in most cases because it is larger than the host accepts.
     #[error("not sent: {0}")]
     Unsendable(SendError),
-    /// No answer came in the configured time, or there was no connection for so long.
+    /// No answer came within the configured time, or there was no connection for so long.
     #[error("no answer in time")]
     Timeout,
-    /// A subscription that is no longer wanted, or to a channel that the host can no longer offer.
+    /// The subscription was withdrawn, or the host no longer offers the channel.
     #[error("the subscription was withdrawn")]
     Withdrawn,
     /// The params are not JSON.

@@ -1,4 +1,4 @@
-//! What a client tells its application, in the order in which it happened.
+//! The events of a client, in the order in which they happened.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -9,10 +9,10 @@ use tokio::sync::mpsc;
 
 use super::responder::Responder;
 
-/// What happens on a client's channels. Nothing is left out: whoever takes events slowly slows the link.
+/// The events of a client. None is left out: an application that takes events slowly slows down the link.
 ///
-/// Take them in a task of their own: an answer to a request waits behind events that nobody takes. When it is dropped,
-/// events are discarded and the client lives on.
+/// Take them in a task of their own, because answers to requests wait behind events that nobody takes. When this is dropped, events are
+/// discarded, and the client goes on.
 #[derive(Debug)]
 pub struct Events(pub(super) mpsc::Receiver<Event>);
 
@@ -35,8 +35,8 @@ impl Stream for Events {
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Event {
-    /// A conversation begins: at the first connection, and when the host could not resume. What was known of any
-    /// channel is void; the snapshots follow.
+    /// A conversation begins: at the first connection, and when the host could not resume. Discard everything that was known of the
+    /// channels. Their snapshots follow.
     Started {
         /// The result of `initialize`.
         result: Message,
@@ -58,12 +58,12 @@ pub enum Event {
         channel: String,
         /// Its place in the host's order. Gaps are normal.
         seq: u64,
-        /// Its number, if we dispatched it: the host has taken it, or refused it with a `rejectionReason`.
+        /// Its number, if this client dispatched it. The host has accepted it, or refused it with a `rejectionReason`.
         own: Option<u64>,
         /// The `ActionEnvelope` object.
         envelope: Message,
     },
-    /// A notification that is no action. The host does not repeat those that a drop swallowed: ask for what they are
+    /// A notification other than an action. The host does not repeat those that were lost with a connection. So request what they are
     /// about after [`Event::Started`] and [`Event::Resumed`].
     Notification {
         /// Its method.
@@ -71,7 +71,7 @@ pub enum Event {
         /// Its params; empty if it has none.
         params: Message,
     },
-    /// The host asks something. Dropping the responder refuses the request.
+    /// A request of the host. Dropping the responder refuses it.
     Request {
         /// Its method.
         method: String,
@@ -80,7 +80,7 @@ pub enum Event {
         /// Takes the answer.
         responder: Responder,
     },
-    /// Channels that the host can no longer offer. They are followed no more.
+    /// The host no longer offers these channels. They are not followed any more.
     Missing {
         /// Their names.
         channels: Vec<String>,
@@ -108,10 +108,10 @@ pub struct LostAction {
 pub enum LossReason {
     /// It cannot be sent: most often because it is larger than the host takes.
     Unsendable(SendError),
-    /// It was sent, the connection ended, and nothing shows whether it arrived: the host answered with a snapshot that
-    /// cannot tell, or sending again is turned off.
+    /// It was sent, the connection ended, and it is not known whether it arrived: the snapshot of the host does not show it, or
+    /// `resend` is off.
     Unknown,
-    /// The host can no longer offer its channel.
+    /// The host no longer offers its channel.
     ChannelMissing,
     /// The host closed the connection with 1009 (too big) each time that it was sent.
     TooBigForHost,

@@ -1,4 +1,4 @@
-//! Events on their way to the application: a bounded queue, and behind it what one message brought at once.
+//! Passes events to the application through a bounded channel, and keeps those that do not fit.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -8,8 +8,8 @@ use tokio::sync::mpsc::error::TrySendError;
 
 use super::event::Event;
 
-/// Events that wait to be taken. While there are any the link is not read, so there are never more than one message
-/// brings.
+/// Events for the application. While some do not fit the channel, the link is not read: so no more than the events of one message are
+/// kept here.
 #[derive(Debug)]
 pub(super) struct EventFeed {
     queue: mpsc::Sender<Event>,
@@ -26,7 +26,7 @@ impl EventFeed {
         self.waiting.push_back(event);
     }
 
-    /// Moves what the queue takes now. Whether nothing waits any more.
+    /// Moves as many events into the channel as fit. Returns whether all did.
     pub(super) fn try_flush(&mut self) -> bool {
         while let Some(event) = self.waiting.pop_front() {
             match self.queue.try_send(event) {
@@ -41,15 +41,15 @@ impl EventFeed {
         true
     }
 
-    /// Waits until nothing waits. Cancel-safe.
+    /// Waits until all events are in the channel. Cancel-safe.
     pub(super) async fn flush(&mut self) {
         while !self.try_flush() {
-            // Only a place is waited for, and given back: what fills it must not be lost when this is dropped.
+            // Waits only for a place, and gives it back. An event that is moved here would be lost when this future is dropped.
             let _ = self.queue.reserve().await;
         }
     }
 
-    /// Flushes, and then does nothing for ever: what goes on beside something else.
+    /// Flushes, and never resolves: to be polled beside something else.
     pub(super) async fn keep_flushing(&mut self) -> Infallible {
         self.flush().await;
         std::future::pending().await

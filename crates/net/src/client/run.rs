@@ -1,4 +1,4 @@
-//! The task behind a client: one connection after the other, with a wait in between, until there is a reason to end.
+//! The background task of a client: one connection after the other, with a wait in between, until the client ends.
 
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};
@@ -21,27 +21,27 @@ use super::state::{Reason, State};
 use crate::activity::Activity;
 use crate::backoff::Backoff;
 
-/// The task behind a client.
+/// The background task of a client.
 pub(super) struct Task<C> {
     pub(super) connect: C,
     pub(super) core: Core,
 }
 
-/// What connections share.
+/// What all connections of a client share.
 pub(super) struct Core {
     pub(super) config: Config,
     pub(super) session: Session,
     pub(super) negotiated: Negotiated,
     pub(super) commands: mpsc::Receiver<Command>,
-    /// What callers asked that waits for those before it to leave.
+    /// Commands that wait until earlier ones were sent.
     pub(super) pending: VecDeque<Command>,
     pub(super) replies: mpsc::Receiver<Reply>,
-    /// For each request of the host's, a way back.
+    /// A copy for each request of the host, by which the answer comes back.
     pub(super) reply_to: mpsc::Sender<Reply>,
     /// Requests of the host's that have no answer yet.
     pub(super) unanswered: usize,
     pub(super) reply_limit: ByteLimit,
-    /// Closed at the end, so that whoever waits for room hears of it.
+    /// Closed at the end, so that callers that wait for them get an error.
     pub(super) request_limits: [ByteLimit; 2],
     pub(super) state: watch::Sender<State>,
     pub(super) stop: CancellationToken,
@@ -55,7 +55,7 @@ pub(super) struct Core {
 /// How a connection ended.
 #[derive(Debug)]
 pub(super) struct ConnectionEnd {
-    /// Why there will be no other, if so.
+    /// Why the client ends, if it does.
     pub(super) for_good: Option<Reason>,
     /// How long it was live.
     pub(super) lived: Duration,
@@ -116,11 +116,11 @@ impl Core {
         self.state.send_replace(state);
     }
 
-    /// The end: callers hear of it, and the application of what it dispatched in vain.
+    /// Ends the client: callers get errors, and the application is told which actions are lost.
     async fn finish(mut self, reason: Reason) {
         info!("closed: {reason}");
         self.commands.close();
-        // Waits for whoever has a place in the queue already.
+        // Also takes commands of callers that have already reserved a place in the queue.
         let mut pending = std::mem::take(&mut self.pending);
         while let Some(command) = self.commands.recv().await {
             pending.push_back(command);
@@ -140,7 +140,7 @@ impl Core {
     }
 }
 
-/// Waits, then opens a link in a limited time.
+/// Waits, then opens a link, with a timeout.
 async fn open<C: Connect>(connect: &mut C, after: Duration, limit: Duration) -> Result<C::Link, ConnectError> {
     sleep(after).await;
     timeout(limit, connect.connect())

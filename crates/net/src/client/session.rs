@@ -1,4 +1,4 @@
-//! What outlives connections: where to resume, what each channel has applied, what is followed, what was dispatched.
+//! The state of a client that outlives connections: the cursor, what each channel has applied, what is followed, what was dispatched.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ use super::wire::{ActionEnvelope, InitializeResult, ReconnectResult, SeqUse, Sna
 pub(super) struct Session {
     client_id: String,
     resend: bool,
-    /// Where to resume; `None` before the first `initialize`.
+    /// The seq to resume from; `None` before the first `initialize`.
     pub(super) cursor: Option<u64>,
     applied: Applied,
     channels: BTreeMap<String, Channel>,
@@ -29,12 +29,12 @@ pub(super) struct Session {
 /// A channel that is to be followed.
 #[derive(Debug, Default)]
 struct Channel {
-    /// The host has said so: it can be resumed.
+    /// Whether the host has confirmed it. Then it can be resumed.
     is_followed: bool,
     waiters: Vec<Waiter>,
 }
 
-/// Somebody who waits for a channel to be followed.
+/// Tells a caller that the channel is followed, or why not.
 pub(super) type Waiter = oneshot::Sender<Result<(), RequestError>>;
 
 impl Session {
@@ -60,7 +60,7 @@ impl Session {
         self.names(true)
     }
 
-    /// The channels that are to be followed, and are not.
+    /// The channels that are to be followed, and that the host has not confirmed.
     pub(super) fn unfollowed(&self) -> Vec<String> {
         self.names(false)
     }
@@ -82,7 +82,7 @@ impl Session {
         waiters.into_iter().flatten().for_each(|waiter| drop(waiter.send(Err(RequestError::Withdrawn))));
     }
 
-    /// A conversation begins. Returns the seq up to which we know everything.
+    /// A conversation begins. Returns the seq up to which everything is known.
     pub(super) fn started(&mut self, result: Message, initialized: InitializeResult) -> u64 {
         self.applied = Applied::default();
         self.feed.push(Event::Started { result });
@@ -93,7 +93,7 @@ impl Session {
         seq
     }
 
-    /// The conversation goes on. Returns the seq up to which we know everything.
+    /// The conversation goes on. Returns the seq up to which everything is known.
     pub(super) fn resumed(&mut self, resumption: ReconnectResult) -> u64 {
         self.feed.push(Event::Resumed);
         let cursor = self.cursor.unwrap_or_default();
@@ -109,17 +109,17 @@ impl Session {
             }
             ReconnectResult::Snapshots(snapshots) => {
                 let covered = |name: &String| snapshots.iter().any(|snapshot| snapshot.channel == *name);
-                // A channel without state has none to send; whether it is still there is asked anew.
+                // A channel without state has no snapshot. So it is subscribed to again, to see whether it still exists.
                 let uncovered = self.channels.iter_mut().filter(|(name, _)| !covered(name));
                 uncovered.for_each(|(_, channel)| channel.is_followed = false);
-                // The host's word is the last, also where its order began anew.
+                // The snapshots of the host count, even if its seqs began anew and are lower.
                 self.applied = Applied::default();
                 let seq = lowest(&snapshots).unwrap_or(cursor);
                 self.replace(snapshots);
                 seq
             }
         };
-        // Somebody may have asked once more for what is followed, and the answer was lost.
+        // Callers may have subscribed once more to a followed channel, and the answer was lost.
         self.followed().iter().for_each(|name| self.follow(name));
         seq
     }
@@ -136,7 +136,7 @@ impl Session {
             Err(error) => {
                 let Some(channel) = self.channels.remove(name) else { return };
                 self.applied.forget(name);
-                // Nobody waits for it who would hear: it was followed before.
+                // No caller waits for it, so the application has to be told: it was followed before.
                 if channel.waiters.is_empty() {
                     self.miss(vec![name.to_owned()]);
                 }
@@ -152,14 +152,14 @@ impl Session {
         if let Some(number) = own {
             self.unconfirmed.shown(number, &channel);
         }
-        // A channel that is not followed is not replayed either, so there is nothing to remember of it.
+        // A channel that is not followed is not replayed, so nothing has to be remembered of it.
         let is_free = seq_use == SeqUse::Rejected || !self.channels.contains_key(&channel);
         if is_free || self.applied.admit(&channel, seq) || seq_use == SeqUse::OlderTurns {
             self.feed.push(Event::Action { channel, seq, own, envelope: text });
         }
     }
 
-    /// Tells of actions that are given up.
+    /// Reports actions that are lost.
     pub(super) fn lose(&mut self, lost: impl IntoIterator<Item = LostAction>) {
         for lost in lost {
             warn!(bytes = lost.action.len(), number = lost.client_seq, why = ?lost.why, "a dispatched action is lost");
@@ -167,7 +167,7 @@ impl Session {
         }
     }
 
-    /// States that replace what was known.
+    /// New states, which replace what was known.
     fn replace(&mut self, snapshots: Vec<Snapshot>) {
         let lost = self.unconfirmed.replaced(&snapshots, self.resend);
         snapshots.into_iter().for_each(|snapshot| self.snapshot(snapshot));
@@ -181,7 +181,7 @@ impl Session {
         }
     }
 
-    /// A channel is followed, and whoever waited for it hears so.
+    /// The host has confirmed that a channel is followed. Callers that wait for it are told.
     fn follow(&mut self, name: &str) {
         if let Some(channel) = self.channels.get_mut(name) {
             channel.is_followed = true;

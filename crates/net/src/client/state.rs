@@ -1,23 +1,23 @@
-//! Where a client is.
+//! The state of a client.
 
 use std::time::Duration;
 
 use thiserror::Error;
 
-/// Where a client is.
+/// The state of a client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum State {
-    /// There is no connection, and the next attempt is due.
+    /// There is no connection. The next attempt begins after a wait.
     Connecting {
-        /// The attempts since a connection last was steady, this one counted.
+        /// The number of attempts since the last steady connection, this one included.
         attempt: u32,
         /// The wait before it.
         after: Duration,
     },
-    /// The link is open, and the host says what was missed.
+    /// The link is open, and the handshake is under way.
     Replaying,
-    /// What was missed is among the events, and what happens follows.
+    /// The client is connected. What was missed is among the events, and new events follow.
     Live,
     /// The client has ended.
     Closed(Reason),
@@ -27,13 +27,13 @@ pub enum State {
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum Reason {
-    /// We asked for it.
+    /// The application closed it.
     #[error("closed by us")]
     Asked,
-    /// There can be no link.
+    /// No link can be opened, and trying again would not help.
     #[error("{0}")]
     Refused(String),
-    /// The host closed with a code that means "never".
+    /// The host closed with a code after which the client does not reconnect.
     #[error("closed by the host with code {code}")]
     Peer {
         /// The code.

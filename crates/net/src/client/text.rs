@@ -1,20 +1,20 @@
-//! Texts in pieces, read without joining them: parts, elements, scalars, and whether something occurs in them.
+//! Reads JSON texts in pieces without joining them: slices, elements of arrays, scalars, and whether a string occurs in them.
 
 use breakbulk_proto::Message;
 use breakbulk_proto::json::{self, Found, Path, Scanner, Span, Utf8, ValueKind, Visit};
 
-/// The shortest text that is an action or a snapshot. An array with more elements than this allows is refused: each
-/// element costs us memory of its own.
+/// The shortest text that is an action or a snapshot. An array with so many elements that they must be shorter is refused, because each
+/// element costs memory of its own.
 const MIN_ELEMENT: usize = 32;
 
-/// Whether a text is one JSON value. Whoever sends what is none breaks the connection for everyone on it.
+/// Whether a text is one JSON value. What is not JSON must not be sent, because the host would close the connection.
 pub(super) fn is_json(text: &Message) -> bool {
     let (mut utf8, mut scanner) = (Utf8::default(), Scanner::new(()));
     let fed = text.slices().all(|part| utf8.feed(part).is_ok() && scanner.feed(part).is_ok());
     fed && utf8.finish().is_ok() && scanner.finish().is_ok()
 }
 
-/// A part of a message; its bytes are shared.
+/// A part of a message. Its bytes are shared, not copied.
 pub(super) fn slice(message: &Message, span: Span) -> Message {
     let pieces = message.parts().iter().scan(0_u64, |next, part| {
         let at = *next;
@@ -54,7 +54,7 @@ pub(super) fn integer(message: &Message, found: Option<Found>) -> Option<i64> {
     }
 }
 
-/// Reads each element of an array; `None` if it is none, or one of them cannot be read.
+/// Reads each element of an array. `None` if it is not an array, or an element cannot be read.
 pub(super) fn each<T>(text: &Message, array: Found, read: impl Fn(&Message) -> Option<T>) -> Option<Vec<T>> {
     let array = slice(text, array.span);
     let mut scanner = Scanner::new(Elements::up_to(array.len() / MIN_ELEMENT + 1));
@@ -106,12 +106,12 @@ impl Visit for Elements {
     }
 }
 
-/// Whether a needle lies in a rope, also across its pieces.
+/// Whether `needle` occurs in a text, also across the ends of its pieces.
 pub(super) fn contains(rope: &Message, needle: &[u8]) -> bool {
     let Some((first, rest)) = needle.split_first() else {
         return true;
     };
-    // What may be the beginning of the needle, where one piece ends.
+    // The end of the last piece, in which the needle may begin.
     let mut tail: Vec<u8> = Vec::new();
     for part in rope.slices() {
         let joint = part.get(..rest.len()).unwrap_or(part);

@@ -1,4 +1,4 @@
-//! Dispatched actions, until the host shows them: what is sent again after a reconnect, and what is given up.
+//! Dispatched actions that the host has not echoed yet. Decides which are sent again after a reconnect, and which are lost.
 
 use std::collections::VecDeque;
 
@@ -16,12 +16,12 @@ const MAX_STRIKES: u8 = 3;
 /// The close code for "too big".
 const TOO_BIG: u16 = 1009;
 
-/// Actions in the order in which they were dispatched. On each connection those before some point have been handed to
-/// the machine, and those after it wait.
+/// Actions in the order in which they were dispatched. On each connection, those up to some point were given to the machine, and
+/// those after it wait.
 #[derive(Debug, Default)]
 pub(super) struct UnconfirmedActions {
     in_order: VecDeque<Entry>,
-    /// Those that went ahead of others on this connection. After it they take their places again.
+    /// Actions that overtook others on this connection. When it ends, they go back to their places.
     ahead: VecDeque<Entry>,
 }
 
@@ -32,7 +32,7 @@ pub(super) struct Dispatched {
     pub(super) channel: String,
     pub(super) action: Message,
     pub(super) order: SendOrder,
-    /// Its part of the room for actions, until it is kept no more.
+    /// Its part of the limit for actions, until it is dropped.
     pub(super) _permit: OwnedSemaphorePermit,
 }
 
@@ -40,12 +40,12 @@ pub(super) struct Dispatched {
 struct Entry {
     dispatched: Dispatched,
     state: SendState,
-    /// It left whole on an earlier connection, and may have arrived.
+    /// Whether it was sent whole on an earlier connection, so that it may have arrived.
     doubtful: bool,
     strikes: u8,
 }
 
-/// Where an action is on this connection.
+/// How far an action has come on this connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum SendState {
     Waiting,
@@ -63,27 +63,27 @@ enum Fate {
 }
 
 impl UnconfirmedActions {
-    /// Takes an action. It waits.
+    /// Adds an action, which waits for its turn.
     pub(super) fn push(&mut self, dispatched: Dispatched) {
         self.in_order.push_back(Entry { dispatched, state: SendState::Waiting, doubtful: false, strikes: 0 });
     }
 
-    /// Takes an action that goes ahead of those that wait. It counts as handed.
+    /// Adds an action that overtakes those that wait, and was given to the machine.
     pub(super) fn hand_ahead(&mut self, dispatched: Dispatched) {
         self.ahead.push_back(Entry { dispatched, state: SendState::InFlight, doubtful: false, strikes: 0 });
     }
 
-    /// Whether an action waits for this channel.
+    /// Whether an action for this channel waits.
     pub(super) fn has_waiting(&self, channel: &str) -> bool {
         self.in_order.range(self.handed()..).any(|entry| entry.dispatched.channel == channel)
     }
 
-    /// Whether the host has shown all.
+    /// Whether the host has echoed all actions.
     pub(super) fn is_empty(&self) -> bool {
         self.in_order.is_empty() && self.ahead.is_empty()
     }
 
-    /// The next that waits. It counts as handed.
+    /// The next action that waits. From now on it counts as given to the machine.
     pub(super) fn hand(&mut self) -> Option<&Dispatched> {
         let first = self.handed();
         let entry = self.in_order.get_mut(first)?;
@@ -91,7 +91,7 @@ impl UnconfirmedActions {
         Some(&entry.dispatched)
     }
 
-    /// An action's last frame is on the link. One that the host will not show to us is not kept.
+    /// The last frame of an action is on the link. If its channel is not followed, the host will not echo it, and it is dropped.
     pub(super) fn sent(&mut self, client_seq: u64, is_wanted: impl Fn(&str) -> bool) {
         let Some((entries, at)) = self.find(client_seq) else { return };
         match entries.get_mut(at) {
@@ -106,14 +106,15 @@ impl UnconfirmedActions {
         entries.remove(at).map(|entry| entry.lose(why))
     }
 
-    /// The host shows an action as ours. Whether it is one that was kept.
+    /// The host has echoed an action of ours. Returns whether it was one of these.
     pub(super) fn shown(&mut self, client_seq: u64, channel: &str) -> bool {
         let Some((entries, at)) = self.find(client_seq) else { return false };
         let is_it = entries.get(at).is_some_and(|entry| entry.dispatched.channel == channel);
         is_it && entries.remove(at).is_some()
     }
 
-    /// The connection ended: all wait again, and those that had left are in doubt.
+    /// The connection has ended. All actions wait again, and those that were sent whole are in doubt. If the host closed because
+    /// something was too big, returns the action that is given up for it.
     pub(super) fn disconnected(&mut self, code: u16) -> Option<LostAction> {
         let last = self.handed();
         for entry in self.in_order.range_mut(..last).chain(&mut self.ahead) {
@@ -126,8 +127,8 @@ impl UnconfirmedActions {
         lost
     }
 
-    /// The host closed because something is too big: the largest of those that it got to see, the first `last`, is what it
-    /// means. What goes ahead is short.
+    /// The host closed because something was too big. That was probably the largest of the first `last` actions, which it may have
+    /// seen. Actions that overtook others are short.
     fn accuse(&mut self, last: usize) -> Option<LostAction> {
         let seen = self.in_order.range_mut(..last).enumerate();
         let (at, accused) = seen.max_by_key(|(_, entry)| entry.dispatched.action.len())?;
@@ -138,12 +139,12 @@ impl UnconfirmedActions {
         self.in_order.remove(at).map(|entry| entry.lose(LossReason::TooBigForHost))
     }
 
-    /// The followed channels have shown what they show: the rest did not arrive. Returns what is given up.
+    /// The replay of the followed channels is over. Actions in doubt that were not in it did not arrive. Returns those that are lost.
     pub(super) fn replayed(&mut self, resend: bool, is_followed: impl Fn(&str) -> bool) -> Vec<LostAction> {
         self.judge(resend, |dispatched| if is_followed(&dispatched.channel) { Fate::NotApplied } else { Fate::Unknown })
     }
 
-    /// Channels have new states, which may hold what is in doubt. Returns what is given up.
+    /// Channels have new states, which may contain actions that are in doubt. Returns those that are lost.
     pub(super) fn replaced(&mut self, snapshots: &[Snapshot], resend: bool) -> Vec<LostAction> {
         self.judge(resend, |dispatched| {
             let snapshot = snapshots.iter().find(|snapshot| snapshot.channel == dispatched.channel);
@@ -151,12 +152,12 @@ impl UnconfirmedActions {
         })
     }
 
-    /// Gives up all that belong to these channels.
+    /// Gives up all actions for these channels.
     pub(super) fn missing(&mut self, channels: &[String]) -> Vec<LostAction> {
         self.take(|entry| channels.contains(&entry.dispatched.channel).then_some(Some(LossReason::ChannelMissing)))
     }
 
-    /// Gives up all.
+    /// Gives up all actions.
     pub(super) fn close(&mut self) -> Vec<LostAction> {
         self.take(|_| Some(Some(LossReason::Closed)))
     }
@@ -172,7 +173,7 @@ impl UnconfirmedActions {
         lost
     }
 
-    /// Takes out what `verdict` names: as lost if it says why, else without a word.
+    /// Removes the actions for which `verdict` is not `None`. Those for which it has a reason are returned as lost.
     fn take(&mut self, verdict: impl Fn(&Entry) -> Option<Option<LossReason>>) -> Vec<LostAction> {
         let mut lost = Vec::new();
         for entries in [&mut self.in_order, &mut self.ahead] {
@@ -187,7 +188,7 @@ impl UnconfirmedActions {
         lost
     }
 
-    /// How many of those in order have been handed over.
+    /// How many of the actions in order were given to the machine.
     fn handed(&self) -> usize {
         self.in_order.partition_point(|entry| entry.state != SendState::Waiting)
     }
@@ -214,10 +215,11 @@ impl Entry {
     }
 }
 
-/// Looks for the id that an action brings into its channel's state.
+/// Searches a snapshot for the id that an action creates in the state of its channel.
 ///
-/// Only an id that the action itself makes can tell; one that it merely names, such as the turn of a confirmation,
-/// is there in any case. A queued message leaves no trace once it has become a turn: there only its presence tells.
+/// Only an id that the action itself creates shows whether it was applied. An id that it merely refers to, such as the turn of a
+/// confirmation, is in the state in any case. The id of a queued message disappears when the message becomes a turn: if it is not
+/// there, the action may still have been applied.
 fn fate(action: &Message, snapshot: &Snapshot) -> Fate {
     static PATHS: [Path; 5] = [&["type"], &["turnId"], &["resource"], &["annotation", "id"], &["id"]];
     let [kind, turn, resource, annotation, message] = text::string_at(action, &PATHS);
@@ -249,7 +251,7 @@ mod tests {
     fn unconfirmed(actions: &[Message]) -> UnconfirmedActions {
         let mut unconfirmed = UnconfirmedActions::default();
         for (n, action) in actions.iter().enumerate() {
-            let permit = Arc::new(Semaphore::new(1)).try_acquire_owned().expect("a state");
+            let permit = Arc::new(Semaphore::new(1)).try_acquire_owned().expect("a permit");
             let (client_seq, channel) = (n as u64 + 1, "c".to_owned());
             unconfirmed.push(Dispatched {
                 client_seq,
@@ -274,7 +276,7 @@ mod tests {
     #[test]
     fn what_went_ahead_takes_its_place_again_when_the_connection_ends() {
         let mut actions = unconfirmed(&["1", "2", "3"].map(turn));
-        let permit = Arc::new(Semaphore::new(1)).try_acquire_owned().expect("a state");
+        let permit = Arc::new(Semaphore::new(1)).try_acquire_owned().expect("a permit");
         let action = Message::from(r#"{"type":"chat/turnCancelled","turnId":"0"}"#);
         assert_eq!(SendOrder::of_action(&action), SendOrder::Ahead);
         assert_eq!(SendOrder::of_action(&turn("4")), SendOrder::InOrder);

@@ -354,6 +354,6 @@ mod tests {
         ] {
             assert!(is_json(&text) && contains(&text, br#"{"a": 1.50}"#));
         }
-        assert!(is_json(&error(&Message::from("1"), -1, "no \"permit\"")));
+        assert!(is_json(&error(&Message::from("1"), -1, "no \"room\"")));
     }
 }

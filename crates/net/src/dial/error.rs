@@ -20,13 +20,13 @@ pub enum DialError {
     Unix {
         /// The socket's file.
         path: PathBuf,
-        /// What the system says.
+        /// The error of the system.
         source: io::Error,
     },
     /// A command cannot be started, or has exited.
     #[error(transparent)]
     Exec(#[from] ExecError),
-    /// Standard input and output cannot be had.
+    /// Standard input and output cannot be used.
     #[error("standard input and output cannot be used: {0}")]
     Stdio(io::Error),
     /// A name has no address.
@@ -34,7 +34,7 @@ pub enum DialError {
     NotResolved {
         /// The name.
         host: String,
-        /// What the resolver says.
+        /// The error of the resolver.
         source: io::Error,
     },
     /// Nobody listens there.
@@ -45,14 +45,14 @@ pub enum DialError {
         /// The port.
         port: u16,
     },
-    /// There is no way there.
+    /// There is no route to the host.
     #[error("{host} port {port} cannot be reached: {source}")]
     Unreachable {
         /// The name.
         host: String,
         /// The port.
         port: u16,
-        /// What the system says about the address that was tried last.
+        /// The error of the system for the last address that was tried.
         source: io::Error,
     },
     /// It took longer than allowed.
@@ -69,31 +69,32 @@ pub enum DialError {
         /// What was wrong.
         source: io::Error,
     },
-    /// The server, or a proxy, answered with something else than we asked for.
+    /// The server, or a proxy, answered with another status.
     #[error("HTTP status {status}{}{}", after_colon(words), status_hint(*status))]
     Status {
         /// The status.
         status: u16,
-        /// The first words of what came with it.
+        /// The first words of the response's body.
         words: String,
     },
-    /// What answered is no WebSocket server.
+    /// The server is not a WebSocket server.
     #[error("not a WebSocket server: {0}")]
     NotWebSocket(&'static str),
-    /// What answered does not speak HTTP, or stopped halfway.
+    /// The server does not speak HTTP, or closed the connection too early.
     #[error("the HTTP exchange failed: {}", with_causes(.0))]
     Http(#[source] hyper::Error),
-    /// The same, on a link without TLS: what wants TLS looks like that.
+    /// The same, on a connection without TLS. A server that expects TLS looks like that.
     #[error("the HTTP exchange failed: {}; did you mean wss:// ?", with_causes(.0))]
     HttpWithoutTls(#[source] hyper::Error),
-    /// TLS stood, and then the server ended the connection and said nothing: some refuse a certificate so.
+    /// The TLS handshake was done, and then the server closed the connection without an answer. Some servers refuse a client certificate
+    /// like that.
     #[error(
         "the server closed the connection after the TLS handshake, without an answer: {}; \
          perhaps it requires a client certificate that it trusts",
         with_causes(.0)
     )]
     EndedAfterTls(#[source] hyper::Error),
-    /// The way through a proxy failed.
+    /// The connection through a proxy failed.
     #[error("proxy {proxy}: {cause}")]
     Proxy {
         /// Its host and port.
@@ -102,22 +103,22 @@ pub enum DialError {
         #[source]
         cause: Box<DialError>,
     },
-    /// A proxy did not take the name and the password that it was sent.
+    /// A proxy refused the name and password.
     #[error("HTTP status 407{}; it refused the name and password that were sent", after_colon(words))]
     ProxyCredentials {
-        /// The first words of what came with it.
+        /// The first words of the response's body.
         words: String,
     },
-    /// A proxy is named that we cannot use.
+    /// The proxy that is configured cannot be used.
     #[error("{named_by} does not name an http:// or https:// proxy")]
     ProxyInvalid {
         /// The environment variable, or the option.
         named_by: &'static str,
     },
-    /// A header is none, or is one that belongs to the handshake.
+    /// A header is not valid, or is one that belongs to the handshake.
     #[error("header {0:?} cannot be sent")]
     Header(String),
-    /// The host or the path cannot stand in a request.
+    /// The host or the path is not allowed in a request.
     #[error("the host or the path of the address is not allowed in a request")]
     Target,
     /// The system gave no random bytes.
@@ -131,7 +132,7 @@ impl DialError {
         Self::Tls { hint, source }
     }
 
-    /// A failed exchange. That a server refuses our certificate shows only here, after the handshake.
+    /// A failed HTTP exchange. That a server refuses our certificate shows only here, after the TLS handshake.
     pub(super) fn in_http(error: hyper::Error) -> Self {
         let mut cause: Option<&(dyn Error + 'static)> = Some(&error);
         while let Some(inner) = cause {
@@ -152,7 +153,7 @@ impl DialError {
         }
     }
 
-    /// The same, where TLS had been agreed on: an end without an answer means more there.
+    /// The same, after a TLS handshake: there an end without an answer may be a refusal of our certificate.
     pub(super) fn after_tls(self) -> Self {
         match self {
             Self::Http(error) if !error.is_parse() => Self::EndedAfterTls(error),
@@ -161,7 +162,7 @@ impl DialError {
     }
 }
 
-/// Words that somebody else said, if any.
+/// A colon and the words of the server, if there are any.
 fn after_colon(words: &str) -> String {
     if words.is_empty() { String::new() } else { format!(": {words}") }
 }
@@ -174,7 +175,7 @@ fn status_hint(status: u16) -> &'static str {
     }
 }
 
-/// An error of hyper's with what is behind it, which it does not say by itself.
+/// An error of hyper with its causes, which hyper does not print.
 fn with_causes(error: &hyper::Error) -> String {
     let causes = std::iter::successors(error.source(), |error| (*error).source());
     causes.fold(error.to_string(), |said, cause| format!("{said}: {cause}"))

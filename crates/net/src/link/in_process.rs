@@ -1,4 +1,4 @@
-//! A link inside the process: two ends, and a bounded number of frames in between.
+//! A link inside the process: two ends, with a bounded number of frames between them.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -13,7 +13,7 @@ use breakbulk_proto::{Capacity, Transmit};
 use super::{Arrival, Link, LinkError, LinkStatus, Moved, ReceiveMemory};
 use crate::len64;
 
-/// One end of a link inside the process. Dropping it is like a wire that is cut: the other end sees no close.
+/// One end of a link inside the process. When it is dropped, the other end sees an end without a close.
 #[derive(Debug)]
 pub struct InProcessLink {
     capacity: Capacity,
@@ -22,7 +22,7 @@ pub struct InProcessLink {
     moved: Moved,
 }
 
-/// Two ends of one link: each takes frames as large as `capacity` says, and up to `depth` of them are on the way.
+/// The two ends of a link. Each takes frames of at most `capacity`, and up to `depth` of them may be on their way in each direction.
 #[must_use]
 pub fn pair(capacity: &Capacity, depth: usize) -> (InProcessLink, InProcessLink) {
     let ((to_right, from_left), (to_left, from_right)) = (mpsc::channel(depth), mpsc::channel(depth));

@@ -1,4 +1,4 @@
-//! One frame a line, over anything that carries bytes: pipes, sockets, a child's standard input and output.
+//! A link on which each line is a frame, over any stream of bytes: pipes, sockets, the standard input and output of a child.
 
 mod pipe;
 mod read;
@@ -23,62 +23,62 @@ pub(super) use self::pipe::PipeWriter;
 
 /// A link on which a line is a frame.
 ///
-/// Lines end with a line feed. On reading, one carriage return before it is taken off, blank lines are skipped, and a last
-/// line without an end is a frame too; then comes [`Arrival::Ended`]. A line that is too long is refused before it is
-/// buffered whole. A close flushes, and shuts the writer down.
+/// Lines end with a line feed. On reading, a carriage return before it is removed, and blank lines are skipped. A last line without an
+/// end is a frame, too; then comes [`Arrival::Ended`]. A line that is too long is refused before it is buffered whole. A close flushes,
+/// and shuts down the writer.
 #[derive(Debug)]
 pub struct Lines<R, W> {
     reader: LineReader<R>,
     writer: LineWriter<W>,
     capacity: Capacity,
     is_over: bool,
-    /// Counts what has left the process, if what we write to only carries it there. Then its end is not the peer's.
+    /// Counts the bytes that have left the process, if we write to a pipe from which a thread of ours carries them on. Then the end of
+    /// that pipe is not the end of the peer's input.
     carried: Option<Arc<AtomicU64>>,
 }
 
 impl<R: AsyncRead + Unpin, W: AsyncWrite + Unpin> Lines<R, W> {
-    /// A link that writes lines as long as `capacity` says, line end counted, and takes frames of up to
-    /// `max_frame_bytes`.
+    /// A link that writes lines of at most `capacity`, line end included, and accepts frames of at most `max_frame_bytes`.
     pub fn new(reader: R, writer: W, mut capacity: Capacity, max_frame_bytes: u64) -> Self {
         capacity.cap = capacity.cap.saturating_sub(1);
         let (reader, writer) = (LineReader::new(reader, max_frame_bytes), LineWriter::new(writer));
         Self { reader, writer, capacity, is_over: false, carried: None }
     }
 
-    /// The same, on a writer from which others carry bytes to the peer, and count them.
+    /// The same, with a writer from which a thread carries the bytes to the peer, and counts them.
     pub(super) fn carried(mut self, carried: Arc<AtomicU64>) -> Self {
         self.carried = Some(carried);
         self
     }
 
-    /// What is written to.
+    /// The writer.
     pub(super) const fn writer(&self) -> &W {
         self.writer.io()
     }
 
-    /// Takes what was read so far as all there is: the next arrivals are a last line without an end, and the close.
+    /// Ends the input: the next arrivals are the rest that was read, as a last line, and the end.
     pub(super) fn end_input(&mut self) {
         self.reader.end();
     }
 
-    /// Makes the link new for another user. What was read is forgotten, up to the end of the line that is under way;
-    /// what was accepted for writing is still written, since part of it may be out. How many bytes were forgotten, those
-    /// that were read in idle times among them.
+    /// Prepares the link for another user. What was read is discarded, up to the end of the current line. What was accepted for writing is
+    /// still written, because a part of it may already be. Returns how many bytes were discarded, including those that were read while
+    /// nobody used the link.
     pub(super) fn start_afresh(&mut self) -> u64 {
         self.reader.forget();
         self.is_over = false;
         self.reader.take_forgotten()
     }
 
-    /// Makes the link ready to be left alone: what was read is for nobody any more, and nobody pays for it.
+    /// The user is done with the link: discards what was read, and releases the account.
     pub(super) fn leave(&mut self) {
         self.reader.forget();
         self.reader.set_account(None);
     }
 
-    /// Reads and forgets, and writes what was accepted, for as long as nobody uses the link. Ready at the end of input.
+    /// While nobody uses the link: discards what is read, and writes what was accepted. Ready at the end of the input.
     pub(super) fn poll_idle(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        // A reader that is gone is noticed by the next user.
+        // If writing fails, the next user notices.
         let _ = self.writer.poll_flush(cx);
         self.reader.poll_discard(cx)
     }

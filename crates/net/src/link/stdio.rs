@@ -1,4 +1,4 @@
-//! Our own standard input and output: one frame a line.
+//! A link over our own standard input and output, on which each line is a frame.
 
 use std::fs::File;
 use std::io::{self, IoSlice, Read, Write};
@@ -21,20 +21,20 @@ use super::lines::{Lines, PipeWriter};
 /// A link over standard input and output.
 pub type Stdio = Lines<pipe::Receiver, Output>;
 
-/// What is carried at once. A pipe holds this much.
+/// How much is copied at once: as much as a pipe holds.
 const READ: usize = 64 << 10;
 
-/// Two links on one input would tear its lines apart.
+/// Whether there is such a link already. Two would each get a part of the input.
 static STDIO_IN_USE: AtomicBool = AtomicBool::new(false);
 
 /// Takes standard input and output as a link, once in the life of the process. Nothing else may read or print there.
 ///
-/// Whatever they are (a pipe, a socket, a file, a terminal), and whoever shares them with us, they stay as they are: two
-/// threads of our own carry bytes between them and pipes that the runtime can wait on. Neither thread keeps the process
-/// alive, so a read that never returns ends with it. What was written is out when the link has been closed.
+/// They may be a pipe, a socket, a file or a terminal, and other processes may share them. Their mode is not changed: two threads carry
+/// the bytes between them and pipes on which the runtime can wait. The threads do not keep the process alive. When the link has been
+/// closed, everything is written.
 ///
 /// # Errors
-/// They are taken already, or the system has no more files or threads.
+/// There is such a link already, or the system has no more files or threads.
 ///
 /// # Panics
 /// Outside of a tokio runtime with IO.
@@ -48,13 +48,13 @@ pub fn stdio(capacity: Capacity, max_frame_bytes: u64) -> io::Result<Stdio> {
     Ok(Lines::new(input, output, capacity, max_frame_bytes).carried(carried))
 }
 
-/// Where what we write goes: by a pipe, through a thread. It is shut down when the thread has passed all of it on.
+/// Our standard output, by way of a pipe and a thread. It is shut down when the thread has written everything.
 #[derive(Debug)]
 pub struct Output {
     pipe: PipeWriter,
-    /// Bytes that the thread has passed on.
+    /// How many bytes the thread has written.
     carried: Arc<AtomicU64>,
-    /// How the thread ended; none when that was told.
+    /// How the thread ended; `None` after that was returned.
     end: Option<oneshot::Receiver<io::Result<()>>>,
 }
 
@@ -108,14 +108,14 @@ impl AsyncWrite for Output {
 fn input(input: OwnedFd) -> io::Result<pipe::Receiver> {
     let (reader, writer) = io::pipe()?;
     let carry = move || {
-        // A reader that is gone wants nothing more, and an input that fails has ended.
+        // If the reader is gone, nothing more is needed; if the input fails, it has ended.
         let _ = carry(input, writer.into(), &AtomicU64::new(0));
     };
     thread::Builder::new().name("stdin".to_owned()).spawn(carry)?;
     pipe::Receiver::from_owned_fd(reader.into())
 }
 
-/// Carries all bytes over, and counts them. Whoever shares a file with us may have made it non-blocking: then we wait for it.
+/// Copies all bytes, and counts them. If another process has made a file non-blocking, waits until it is ready.
 fn carry(from: OwnedFd, to: OwnedFd, carried: &AtomicU64) -> io::Result<()> {
     let (mut from, mut to) = (File::from(from), File::from(to));
     let mut buffer = vec![0; READ];
@@ -133,13 +133,13 @@ fn carry(from: OwnedFd, to: OwnedFd, carried: &AtomicU64) -> io::Result<()> {
     }
 }
 
-/// Does something once the file is ready for it.
+/// Tries until the file is ready.
 fn retry(file: &mut File, flags: PollFlags, mut work: impl FnMut(&mut File) -> io::Result<usize>) -> io::Result<usize> {
     loop {
         match work(file) {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                // However that ends, the next try tells.
+                // An error shows at the next try.
                 let _ = poll(&mut [PollFd::new(file, flags)], None);
             }
             done => return done,

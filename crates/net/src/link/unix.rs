@@ -1,4 +1,4 @@
-//! A Unix socket: one frame a line.
+//! Links over Unix sockets, on which each line is a frame.
 
 use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
@@ -12,26 +12,26 @@ use breakbulk_proto::Capacity;
 
 use super::lines::Lines;
 
-/// How long we wait for somebody who listens and is too busy to answer.
+/// How long we wait for a process that listens on a socket, and is too busy to accept.
 const ANSWER_TIME: Duration = Duration::from_secs(1);
 
 /// A link over a Unix socket.
 pub type Unix = Lines<OwnedReadHalf, OwnedWriteHalf>;
 
-/// Connects to whoever listens at a path.
+/// Connects to the socket at a path.
 ///
 /// # Errors
-/// Nobody does, or we may not.
+/// Nobody listens there, or we may not connect.
 pub async fn connect(path: impl AsRef<Path>, capacity: Capacity, max_frame_bytes: u64) -> io::Result<Unix> {
     Ok(link(UnixStream::connect(path).await?, capacity, max_frame_bytes))
 }
 
-/// A socket that takes connections. Its file, which only our user may open, goes when it is dropped.
+/// Accepts connections on a Unix socket. Only our user may open its file, which is removed when this is dropped.
 #[derive(Debug)]
 pub struct Listener {
     listener: UnixListener,
     path: PathBuf,
-    /// Device and number of our file: another's is not ours to remove.
+    /// The device and inode of our file. If another file is at the path by then, it is not removed.
     file: (u64, u64),
 }
 
@@ -47,8 +47,7 @@ impl Listener {
     pub async fn bind(path: impl Into<PathBuf>) -> io::Result<Self> {
         let path = path.into();
         check_free(&path).await?;
-        // Under a name that nobody knows first: so the file has its mode before anybody can connect, and takes the place
-        // of a stale one in a single step.
+        // First under a random name. So the file has its mode before anyone can connect, and then replaces a stale one in a single step.
         let hidden = path.with_file_name(hidden_name()?);
         let listener = UnixListener::bind(&hidden)?;
         let publish = || {

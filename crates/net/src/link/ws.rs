@@ -1,4 +1,4 @@
-//! A WebSocket: each message of it is a frame, and the stack itself refuses one that is too long.
+//! WebSockets: each WebSocket message is a frame of ours. The WebSocket stack refuses one that is too long.
 
 mod close;
 mod config;
@@ -36,16 +36,16 @@ use super::{Arrival, HalfClose, Intake, Link, LinkError, LinkStatus, NextFrame, 
 use crate::len64;
 use crate::memory::FrameMemory;
 
-/// Pings that may wait for their pongs to leave. A peer that asks more often than it listens is not read meanwhile: the
-/// stack would keep a pong, and the buffer that its ping came in, for each.
+/// How many pings of the peer may wait until our pongs are written. While there are more, the peer is not read: for each ping, the
+/// stack keeps a pong and the buffer in which the ping came.
 const MAX_UNANSWERED_PINGS: u32 = 8;
-/// Frames up to here are copied, so that keeping a small message does not keep the large buffer it came in.
+/// Frames up to this length are copied, so that a small message does not keep alive the large buffer in which it came.
 const SMALL_FRAME: usize = 4 << 10;
-/// How long what the peer still sends is read after our close. A socket that is dropped with bytes unread may take the
-/// close back from the peer's hands.
+/// How long we read on after our close. If a socket is dropped with bytes unread, the system may reset the connection, and the peer may
+/// not get the close.
 const LINGER: Duration = Duration::from_secs(1);
 
-/// A WebSocket over any stream of bytes, as a link. Both halves of it want to be polled by the same task.
+/// A WebSocket over any stream of bytes, as a link. The same task has to poll it as a stream and as a sink.
 pub struct WebSocket<S> {
     socket: WebSocketStream<MeteredStream<S>>,
     role: WebSocketRole,
@@ -54,7 +54,7 @@ pub struct WebSocket<S> {
     batch: WriteBatch,
     /// Pings since the stack's queue was last seen empty.
     unanswered: u32,
-    /// Either side has closed, or broken the rules: only the stack may still say something.
+    /// Whether either side has closed, or broken the protocol. Then only the stack itself may still send.
     is_closed: bool,
     phase: ClosePhase,
 }
@@ -65,13 +65,13 @@ enum WebSocketRole {
     Server,
 }
 
-/// How far the end has come.
+/// How far the close has come.
 #[derive(Debug)]
 enum ClosePhase {
     Open,
-    /// The peer did not answer: nobody is there to take a close.
+    /// The peer did not answer pings, so a close would not arrive.
     Silent,
-    /// Our side is shut down; what the peer still sends is thrown away until it stops, or the time is over.
+    /// Our side is shut down. What the peer still sends is discarded until it stops, or until the timer is up.
     Lingering(Pin<Box<Sleep>>),
 }
 
@@ -98,7 +98,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
 
     fn after_handshake(io: S, ahead: Bytes, role: WebSocketRole, config: &WebSocketConfig) -> Self {
         let io = MeteredStream::new(io, ahead, role);
-        // We decide ourselves when the stack must write.
+        // The stack never flushes by itself. We decide when to write.
         let stack = Config::default().flush_threshold(usize::MAX);
         let limits = Limits::default().max_payload_len(usize::try_from(config.max_frame_bytes).ok());
         let socket = match role {
@@ -117,7 +117,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
         }
     }
 
-    /// The next message of the stack. Also writes what the stack has queued, such as pongs and our pings.
+    /// The next message from the stack. Also writes what is queued, such as pongs and our pings.
     fn poll_message(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Message, LinkError>>> {
         loop {
             self.write_some(cx)?;
@@ -138,7 +138,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
         }
     }
 
-    /// What a message of the stack is to us; `None` for what the stack deals with by itself.
+    /// A message of the stack as an arrival; `None` for pings and pongs.
     fn arrival(&mut self, message: Message) -> Option<Arrival> {
         if let Some((code, text)) = message.as_close() {
             self.is_closed = true;
@@ -157,19 +157,19 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
         Some(Arrival::Frame { bytes, meta: Meta::default() })
     }
 
-    /// The stack's error, as that of a link. The stack tells the peer by itself, except in one case.
+    /// An error of the stack as one of the link. The stack sends the close for it, except in one case.
     fn refuse(&mut self, error: Error) -> LinkError {
         self.is_closed = true;
         if let Error::PayloadTooLong { max_len, .. } = error {
-            // A message in many small parts is refused by a part of the stack that sends no close. If one has been
-            // sent, this fails, and that is well.
+            // If a message in many small frames is too long, the stack does not send a close. If it has sent one, this fails, which
+            // does no harm.
             let text = format!("max length: {max_len}");
             let _ = Pin::new(&mut self.socket).start_send(Message::close(Some(CloseCode::MESSAGE_TOO_BIG), &text));
         }
         link_error(error)
     }
 
-    /// Asks whether the peer is alive, when all that had arrived is read. Ready with no error if a ping was queued.
+    /// Checks whether the peer is alive, after everything that had arrived was read. Ready without an error if a ping was queued.
     fn poll_keepalive(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), LinkError>> {
         if self.socket.get_ref().waits_for_memory() {
             ready!(self.poll_unread_keepalive(cx));
@@ -190,7 +190,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
         }
     }
 
-    /// Tells the peer from time to time that we are there, while we do not read. Ready when a ping was queued.
+    /// Sends pings from time to time while we do not read, so that the peer sees that we are alive. Ready when a ping was queued.
     fn poll_unread_keepalive(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let Some(keepalive) = &mut self.keepalive else { return Poll::Pending };
         ready!(keepalive.poll_unread(cx));
@@ -200,11 +200,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
 
     fn ping(&mut self) {
         self.socket.get_mut().writer_mut().rest();
-        // A link that is closing takes no pings, and needs none: whoever closes it waits a bounded time.
+        // A link that is closing takes no pings. It needs none, because the close has a timeout.
         let _ = Pin::new(&mut self.socket).start_send(Message::ping(Bytes::new()));
     }
 
-    /// Writes all that is queued, and learns from how it went.
+    /// Writes everything that is queued, and adapts the size of writes to how the peer takes it.
     fn poll_write_all(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), LinkError>> {
         let flushed = Pin::new(&mut self.socket).poll_flush(cx);
         self.batch.note_write(flushed.is_ready());
@@ -213,18 +213,18 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
                 self.unanswered = 0;
                 Poll::Ready(result.map_err(link_error))
             }
-            // A peer that is gone takes nothing; what it was to be told is not worth waiting for.
+            // The peer is gone, so nothing more will be written.
             Poll::Pending if matches!(self.phase, ClosePhase::Silent) || self.is_cut_off() => Poll::Ready(Ok(())),
             Poll::Pending => Poll::Pending,
         }
     }
 
-    /// Whether one side has closed, and nothing more can be written.
+    /// Whether one side has closed, and writing has failed.
     fn is_cut_off(&self) -> bool {
         self.is_closed && self.socket.get_ref().is_broken()
     }
 
-    /// Writes what can be written of what waits: the stack does so only for what is its own.
+    /// Writes as much as possible of what waits. The stack does that only for frames of its own.
     fn write_some(&mut self, cx: &mut Context<'_>) -> Result<(), LinkError> {
         if self.socket.get_ref().writer().waiting() > 0
             && let Poll::Ready(Err(error)) = Pin::new(self.socket.get_mut()).poll_flush(cx)
@@ -234,7 +234,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
         Ok(())
     }
 
-    /// Reads what the peer still sends, and throws it away.
+    /// Reads what the peer still sends, and discards it.
     fn poll_linger(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let ClosePhase::Lingering(timer) = &mut self.phase else {
             return Poll::Ready(());
@@ -270,7 +270,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Link for WebSocket<S> {
         Some(self)
     }
 
-    /// A WebSocket has no such thing.
+    /// A WebSocket cannot end one direction.
     fn end_output(&mut self) -> bool {
         false
     }
@@ -286,7 +286,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> ReceiveMemory for WebSocket<S> {
         while self.poll_unread_keepalive(cx).is_ready() {
             let _ = Pin::new(&mut self.socket).poll_flush(cx);
         }
-        // Who reads next hears what fails here.
+        // If this fails, the next read reports it.
         let _ = self.write_some(cx);
         self.socket.get_mut().poll_evicted(cx)
     }
@@ -307,7 +307,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> ReceiveMemory for WebSocket<S> {
 impl<S: AsyncRead + AsyncWrite + Unpin> Stream for WebSocket<S> {
     type Item = Result<Arrival, LinkError>;
 
-    /// The stack answers pings by itself. A binary frame counts as text.
+    /// Binary messages count as text. The stack answers pings by itself.
     fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let this = self.get_mut();
         if matches!(this.phase, ClosePhase::Silent) {
@@ -331,8 +331,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Stream for WebSocket<S> {
 impl<S: AsyncRead + AsyncWrite + Unpin> Sink<Transmit> for WebSocket<S> {
     type Error = LinkError;
 
-    /// Ready while less is gathered than one write should have, and not again before nearly all of that write is taken: so
-    /// a small message waits for little more than one write.
+    /// Ready while fewer bytes wait than one write should have, and then not again until nearly all of that write was taken. So a small
+    /// message waits for little more than one write.
     fn poll_ready(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), LinkError>> {
         let this = self.get_mut();
         if this.batch.takes_more(this.socket.get_ref().writer().waiting()) {
@@ -347,7 +347,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Sink<Transmit> for WebSocket<S> {
             Transmit::Frame { bytes, .. } => bytes,
             Transmit::Close(reason) => {
                 this.is_closed = true;
-                // If the stack has closed already, it has told the peer why, and our reason comes too late.
+                // If the stack has sent a close already, ours comes too late.
                 return match Pin::new(&mut this.socket).start_send(close::message(&reason)) {
                     Ok(()) | Err(Error::AlreadyClosed) => Ok(()),
                     Err(error) => Err(link_error(error)),
@@ -365,8 +365,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Sink<Transmit> for WebSocket<S> {
         self.get_mut().poll_write_all(cx)
     }
 
-    /// Brings our close to the peer, waits for the peer's, and reads on for a moment if the peer goes on sending. How long
-    /// to wait for the peer's close is the caller's affair.
+    /// Writes our close, waits for that of the peer, and reads on for a moment if the peer goes on sending. The caller decides how long
+    /// to wait for the peer's close.
     fn poll_close(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), LinkError>> {
         let this = self.get_mut();
         if matches!(this.phase, ClosePhase::Open) {
@@ -383,7 +383,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Sink<Transmit> for WebSocket<S> {
     }
 }
 
-/// Says nothing about what passes: those bytes are the peer's.
+/// Shows nothing of what passes, because those are the peer's bytes.
 impl<S> fmt::Debug for WebSocket<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("WebSocket").field("role", &self.role).field("cap", &self.capacity.cap).finish_non_exhaustive()

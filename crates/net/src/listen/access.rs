@@ -1,4 +1,4 @@
-//! Who may come in: those with the token, from pages of our own, by a name that is ours.
+//! Decides which clients may connect: by their token, by the origin of their page, and by the host name that they use for us.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,17 +14,17 @@ use url::{Url, form_urlencoded};
 use super::throttle::Throttle;
 use super::token::Token;
 
-/// The key of a token in a query, for browsers and plain clients, which cannot set headers.
+/// The query parameter for the token, for browsers and other clients that cannot set headers.
 const TOKEN_KEY: &str = "token";
 
-/// The most that is logged of what a client showed.
+/// How many bytes of a refused header are logged.
 const MAX_SHOWN_BYTES: usize = 100;
 
-/// A door: what a client must show, and from where it may come.
+/// Decides which clients may connect.
 ///
-/// Whatever the token, a browser is let in only from our own page or a configured one (a page of somebody else's could
-/// talk to us in its user's name), and only by a name of ours (a stranger's name that points to our address would make
-/// the stranger's page ours).
+/// Beside the token, a browser needs an allowed origin, which is our own page or a configured one: otherwise any page could talk to us
+/// in the name of its user. And it has to use an allowed host name for us: otherwise a stranger's host name that resolves to our address
+/// would make the stranger's page count as ours.
 #[derive(Debug)]
 pub struct AccessPolicy {
     token: Option<Token>,
@@ -33,7 +33,7 @@ pub struct AccessPolicy {
     throttle: Mutex<Throttle>,
 }
 
-/// Why somebody was not let in, and what they are told.
+/// Why a client was refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum AccessError {
     /// The `Host` is missing or not ours.
@@ -42,45 +42,45 @@ pub(super) enum AccessError {
     Origin,
     /// There is no token.
     NoToken,
-    /// There is a wrong one; the answer has to wait so long.
+    /// The token is wrong. The answer is delayed by this long.
     WrongToken(Duration),
 }
 
 impl AccessPolicy {
-    /// A door that opens to this token, shown as `Authorization: Bearer …` or as `?token=…`.
+    /// Clients need this token, as `Authorization: Bearer …` or as `?token=…`.
     #[must_use]
     pub fn with_token(token: Token) -> Self {
         Self { token: Some(token), ..Self::open() }
     }
 
-    /// A door without a lock. Every program on this machine, of every user, can come in and do whatever the other side
-    /// allows; with remote clients allowed, so can everyone on the network. Pages of strangers still cannot.
+    /// Clients need no token. Every program of every user on this machine can connect, and do whatever the host allows; with remote
+    /// clients allowed, so can everyone on the network. Pages of other origins still cannot.
     #[must_use]
     pub fn open() -> Self {
         Self { token: None, origins: Vec::new(), hosts: Vec::new(), throttle: Mutex::default() }
     }
 
-    /// Lets in browsers on pages of this origin, such as `https://chat.example.com`, beside our own.
+    /// Also allows browsers on pages of this origin, such as `https://chat.example.com`.
     #[must_use]
     pub fn allow_origin(mut self, origin: impl Into<String>) -> Self {
         self.origins.push(origin.into());
         self
     }
 
-    /// Lets clients call us by this name, with or without a port, beside `localhost` and our address.
+    /// Also allows clients to use this host name for us, with or without a port, beside `localhost` and our address.
     #[must_use]
     pub fn allow_host(mut self, host: impl Into<String>) -> Self {
         self.hosts.push(host.into());
         self
     }
 
-    /// Whether anyone may come in without a token.
+    /// Whether clients need no token.
     #[must_use]
     pub const fn is_open(&self) -> bool {
         self.token.is_none()
     }
 
-    /// Lets a request in, under a name if it proved one.
+    /// Admits a request. Returns its principal, if it has one.
     pub(super) fn admit(&self, request: &Parts, context: &RequestContext) -> Result<Option<Arc<str>>, AccessError> {
         self.check_where(request, context)?;
         let Some(token) = &self.token else {
@@ -94,7 +94,7 @@ impl AccessPolicy {
         Err(AccessError::WrongToken(throttle.note_mistake(context.peer, Instant::now())))
     }
 
-    /// By which name, and from which page, a request comes.
+    /// Checks the host name and the origin of a request.
     fn check_where(&self, request: &Parts, context: &RequestContext) -> Result<(), AccessError> {
         let host = RequestContext::host(request).ok_or(AccessError::Host)?;
         if !self.is_ours(&host, context) {
@@ -125,7 +125,7 @@ impl AccessPolicy {
     }
 }
 
-/// Where a request came in, and from where.
+/// The connection on which a request came.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct RequestContext {
     pub(super) local: SocketAddr,
@@ -134,12 +134,12 @@ pub(super) struct RequestContext {
 }
 
 impl RequestContext {
-    /// The port that goes without saying.
+    /// The default port of the scheme.
     const fn usual_port(&self) -> u16 {
         if self.is_tls { 443 } else { 80 }
     }
 
-    /// The name by which a request calls us.
+    /// The host name that a request uses for us.
     fn host(request: &Parts) -> Option<Authority> {
         single(&request.headers, &header::HOST).ok()??.parse().ok()
     }
@@ -164,7 +164,7 @@ impl AccessError {
         }
     }
 
-    /// What the client showed that was refused, if it is no secret. The words are the client's own, and few.
+    /// The header that was refused, shortened, if it is not a secret. These are the client's own words.
     pub(super) fn shown(self, request: &Parts) -> Option<&str> {
         let name = match self {
             Self::Host => header::HOST,
@@ -175,7 +175,7 @@ impl AccessError {
         shown.get(..shown.floor_char_boundary(MAX_SHOWN_BYTES))
     }
 
-    /// What whoever runs the server can do about it, for logs.
+    /// What the operator can do about it, for logs.
     pub(super) const fn hint(self) -> &'static str {
         match self {
             Self::Host => ": allow_host accepts more host names",
@@ -184,7 +184,7 @@ impl AccessError {
         }
     }
 
-    /// One line for the client. Who calls us by a forwarded port (`ssh -L`, `docker -p`) cannot see our log.
+    /// A line for the client. A person who uses a forwarded port (`ssh -L`, `docker -p`) may not be able to see our log.
     pub(super) fn text(self, request: &Parts) -> String {
         match self {
             Self::Host => match RequestContext::host(request).filter(|host| host.as_str().len() <= MAX_SHOWN_BYTES) {
@@ -200,7 +200,7 @@ impl AccessError {
         }
     }
 
-    /// How long the answer must wait.
+    /// How long the answer is delayed.
     pub(super) const fn delay(self) -> Duration {
         match self {
             Self::WrongToken(delay) => delay,
@@ -209,7 +209,7 @@ impl AccessError {
     }
 }
 
-/// A request's path and query, without the token.
+/// The path and query of a request, without the token.
 pub(super) fn target_without_token(request: &Parts) -> String {
     let path = request.uri.path();
     let rest = request.uri.query().unwrap_or_default().split('&').filter(|pair| !is_token_pair(pair));
@@ -217,12 +217,12 @@ pub(super) fn target_without_token(request: &Parts) -> String {
     if query.is_empty() { path.into() } else { format!("{path}?{query}") }
 }
 
-/// Whether a part of a query is the token, however its key is spelled.
+/// Whether a query parameter is the token, even if its name is escaped.
 fn is_token_pair(pair: &str) -> bool {
     form_urlencoded::parse(pair.as_bytes()).any(|(key, _)| key == TOKEN_KEY)
 }
 
-/// The token that a request shows: in its headers, or else in its query.
+/// The token of a request: in its headers, or else in its query.
 fn shown_token(request: &Parts) -> Option<Vec<u8>> {
     if let Some(authorization) = request.headers.get(header::AUTHORIZATION) {
         let (scheme, token) = authorization.as_bytes().split_at_checked("Bearer ".len())?;
@@ -234,7 +234,7 @@ fn shown_token(request: &Parts) -> Option<Vec<u8>> {
         .map(|(_, token)| token.into_owned().into())
 }
 
-/// The one value of a header, if there is one. Two are a trick, and an unreadable one is no value.
+/// The value of a header, if there is one. It is an error if there are two, or if it is not text.
 fn single<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a str>, ()> {
     let mut values = headers.get_all(name).iter();
     match (values.next(), values.next()) {
@@ -244,7 +244,7 @@ fn single<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a st
     }
 }
 
-/// Whether a page of this origin was served by the host that it now calls.
+/// Whether a page of this origin came from the host to which it now connects.
 fn is_page_of(origin: &str, host: &Authority, usual_port: u16) -> bool {
     let Ok(origin) = Url::parse(origin) else {
         return false;

@@ -1,4 +1,4 @@
-//! The HTTP in front of a WebSocket: asks the door, upgrades, and leaves all other requests to whoever serves pages.
+//! Serves HTTP until a connection becomes a WebSocket: checks access, upgrades, and passes other requests to the pages.
 
 use std::convert::Infallible;
 use std::fmt;
@@ -23,19 +23,18 @@ use super::access::{AccessError, AccessPolicy, RequestContext, target_without_to
 use crate::link::accept_for;
 use crate::log_limit::LogLimit;
 
-/// The longest request head that is read: room for cookies and a token, and no more.
+/// The longest request head that is read: enough for cookies and a token.
 const MAX_HEAD_BYTES: usize = 16 << 10;
 /// How many headers a request may have.
 const MAX_HEADERS: usize = 100;
 
-/// The body of an answer, of any sort.
+/// The body of a response, of any type.
 pub type BoxBody = http_body_util::combinators::BoxBody<Bytes, std::io::Error>;
 
 type ResponseFuture = Pin<Box<dyn Future<Output = Response<BoxBody>> + Send>>;
 
-/// Serves requests that ask for no WebSocket, such as those for a page. They have called us by a name of ours and, if by
-/// a browser, from a page of ours; whether they need the token is for the pages to decide, with `is_admitted`. Among the
-/// extensions of a request is the [`Peer`].
+/// Serves requests that do not ask for a WebSocket, such as those for a page. Their host name and origin were checked. Whether they need
+/// the token is decided here, by `is_admitted`. The [`Peer`] is among the extensions of the request.
 #[derive(Clone)]
 pub struct Pages(Arc<dyn Fn(Request<Incoming>, bool) -> ResponseFuture + Send + Sync>);
 
@@ -56,11 +55,11 @@ impl fmt::Debug for Pages {
     }
 }
 
-/// Who makes a request for a page: the address that it comes from.
+/// The address from which a request for a page comes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Peer(pub IpAddr);
 
-/// What stands before all links of a listener.
+/// The HTTP server of a listener.
 #[derive(Debug)]
 pub(super) struct HttpServer {
     pub(super) access: AccessPolicy,
@@ -68,19 +67,19 @@ pub(super) struct HttpServer {
     pub(super) pages: Option<Pages>,
     pub(super) timeout: Duration,
     pub(super) is_tls: bool,
-    /// Who is not let in can knock as often as they like.
+    /// Clients that are refused can try as often as they like, so what they cause is logged with a limit.
     pub(super) log: LogLimit,
 }
 
-/// A connection that is a WebSocket now.
+/// A connection that became a WebSocket.
 pub(super) struct Upgraded<S> {
     pub(super) io: S,
-    /// What the client sent behind its request.
+    /// What the client sent after its request.
     pub(super) ahead: Bytes,
     pub(super) admitted: Admitted,
 }
 
-/// What is known about a client that was let in.
+/// What is known about a client that was admitted.
 pub(super) struct Admitted {
     pub(super) principal: Option<Arc<str>>,
     pub(super) target: String,
@@ -111,14 +110,14 @@ where
         .header_read_timeout(server.timeout)
         .max_headers(MAX_HEADERS)
         .max_buf_size(MAX_HEAD_BYTES)
-        // Without keep-alive the server would write `Connection: close` over the `Upgrade` of its own 101.
+        // Without keep-alive, hyper would replace the `Connection: Upgrade` of the 101 by `Connection: close`.
         .keep_alive(true);
     let connection = builder.serve_connection(TokioIo::new(stream), service);
     let parts = connection.without_shutdown().await?;
     let (mut io, ahead) = (parts.io.into_inner(), parts.read_buf);
     let admitted = admitted.lock().unwrap_or_else(PoisonError::into_inner).take();
     if admitted.is_none() {
-        // The answer is on its way; whether the client sees a clean end is its own affair.
+        // The response was sent. If the shutdown fails, the client does not see a clean end, which does no harm.
         let _ = tokio::time::timeout(server.timeout, io.shutdown()).await;
     }
     Ok(admitted.map(|admitted| Upgraded { io, ahead, admitted }))
@@ -188,7 +187,7 @@ impl HttpServer {
     }
 }
 
-/// An answer of one line, after which the connection ends.
+/// A response of one line, after which the connection is closed.
 fn line(status: StatusCode, text: impl Into<Bytes>) -> Response<BoxBody> {
     let body = Full::new(text.into()).map_err(|never| match never {});
     let mut response = Response::new(body.boxed());
@@ -206,7 +205,7 @@ fn asks_for_upgrade(head: &Parts) -> bool {
     lists(&head.headers, &header::UPGRADE, "websocket")
 }
 
-/// The answer that makes a connection a WebSocket, if the request is in order.
+/// The response that makes the connection a WebSocket; `None` if the request is not a valid handshake.
 fn upgrade(head: &Parts) -> Option<Response<BoxBody>> {
     let is_in_order = head.method == Method::GET
         && head.version == Version::HTTP_11

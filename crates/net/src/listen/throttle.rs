@@ -1,4 +1,4 @@
-//! Slows down whoever guesses: each wrong token from one address makes the next answer to it come later.
+//! Slows down clients that guess tokens: each wrong token from an address delays the answer more.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -6,18 +6,18 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Mistakes that cost nothing.
+/// How many wrong tokens from an address are answered at once.
 const FREE_MISTAKES: u32 = 4;
-/// What the first mistake beyond those costs; each further one costs twice as much.
+/// The delay for the first wrong token after those. It doubles with each further one.
 const FIRST_DELAY: Duration = Duration::from_millis(100);
-/// The most that one costs. Less than a handshake may take, so that the answer still comes.
+/// The longest delay. Shorter than the timeout of a handshake, so that the answer still arrives.
 const MAX_DELAY: Duration = Duration::from_secs(5);
-/// After so long without a mistake, all is forgotten.
+/// After this long without a wrong token, an address is forgotten.
 const FORGET_AFTER: Duration = Duration::from_secs(60);
-/// Addresses that are remembered. Past it, the one that has been quiet the longest is forgotten.
+/// How many addresses are remembered. When there are more, the one whose last wrong token is oldest is forgotten.
 const MAX_ADDRESSES: usize = 1024;
 
-/// Who made how many mistakes, and when the last.
+/// The wrong tokens from each address.
 #[derive(Debug, Default)]
 pub(super) struct Throttle(HashMap<IpAddr, Mistakes>);
 
@@ -28,7 +28,7 @@ struct Mistakes {
 }
 
 impl Throttle {
-    /// Notes a wrong token; says how long its answer must wait. A right token never waits, whoever else guesses from the
+    /// Notes a wrong token. Returns how long its answer has to be delayed. A right token is never delayed, even if others guess from the
     /// same address.
     pub(super) fn note_mistake(&mut self, from: IpAddr, now: Instant) -> Duration {
         self.0.retain(|_, mistakes| now.saturating_duration_since(mistakes.last) < FORGET_AFTER);
@@ -47,7 +47,7 @@ impl Throttle {
     }
 }
 
-/// One address; of IPv6, the network that a single household usually has.
+/// The address, or for IPv6 its /64 network, which a single household usually has.
 fn one_household(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() & !u128::from(u64::MAX)).into(),

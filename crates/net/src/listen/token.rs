@@ -1,4 +1,4 @@
-//! A token: what a client must show at the door.
+//! Access tokens.
 
 use std::fmt;
 use std::str::FromStr;
@@ -11,12 +11,12 @@ use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 use thiserror::Error;
 
-/// A shorter token can be guessed.
+/// The shortest token. A shorter one could be guessed.
 const MIN_BYTES: usize = 16;
-/// A longer one does not fit a request.
+/// The longest token. A longer one would not fit a request.
 const MAX_BYTES: usize = 1024;
 
-/// A secret text that opens a door. It is shown by [`reveal`](Self::reveal) alone.
+/// An access token. Only [`reveal`](Self::reveal) shows its text.
 #[derive(Clone)]
 pub struct Token(Arc<str>);
 
@@ -31,24 +31,24 @@ impl Token {
         Ok(Self(URL_SAFE_NO_PAD.encode(bytes).into()))
     }
 
-    /// The text, for the one place where a person must see it.
+    /// The text, for the one place where a person has to see it.
     #[must_use]
     pub fn reveal(&self) -> &str {
         &self.0
     }
 
-    /// Whether this is the token, in a time that says nothing about how near it comes.
+    /// Whether this is the token. Takes the same time however much of it is right.
     pub(super) fn is(&self, shown: &[u8]) -> bool {
         self.digest().ct_eq(&digest(shown)).into()
     }
 
-    /// A name for whoever has the token. It does not open the door.
+    /// The principal of clients with this token. The token cannot be computed from it.
     pub(super) fn principal(&self) -> Arc<str> {
         let [a, b, c, d, ..] = self.digest();
         format!("token:{:08x}", u32::from_be_bytes([a, b, c, d])).into()
     }
 
-    /// As it stands in `Authorization`.
+    /// The value of the `Authorization` header.
     pub(crate) fn bearer(&self) -> HeaderValue {
         // A token has no character that a header could not.
         let mut value =
@@ -77,7 +77,7 @@ impl FromStr for Token {
     }
 }
 
-/// In a time that says nothing about how alike they are.
+/// Takes the same time however much of the two is equal.
 impl PartialEq for Token {
     fn eq(&self, other: &Self) -> bool {
         self.is(other.0.as_bytes())
@@ -86,14 +86,14 @@ impl PartialEq for Token {
 
 impl Eq for Token {}
 
-/// A secret is never shown by accident.
+/// Does not show the secret.
 impl fmt::Debug for Token {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Token(…)")
     }
 }
 
-/// Why a text is no token.
+/// Why a text is not a valid token.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum TokenError {

@@ -1,4 +1,4 @@
-//! How a connection ended, for those who do not hold it.
+//! How a connection ended, for those that do not own it.
 
 use tokio::sync::watch;
 
@@ -6,7 +6,7 @@ use breakbulk_proto::CloseReason;
 
 use crate::driver;
 
-/// What a connection that ended without a word counts as.
+/// The reason of a connection that ended without one.
 pub(super) const ABNORMAL: CloseReason = CloseReason::Peer { code: driver::ABNORMAL };
 
 /// How a connection ended, or that it has not. Cloning shares it; it outlives the transport that it came from.
@@ -24,7 +24,7 @@ impl Ended {
     /// Waits until the connection has ended. Cancel-safe.
     pub async fn wait(&self) -> CloseReason {
         let mut reason = self.0.clone();
-        // An error means that the task ended without a word, because its runtime did.
+        // An error means that the task ended without setting a reason, because its runtime was shut down.
         let _ = reason.wait_for(Option::is_some).await;
         self.reason().unwrap_or(ABNORMAL)
     }

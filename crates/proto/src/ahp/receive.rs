@@ -213,8 +213,8 @@ impl IncomingGroup {
         // A message may grow to the limit, so no block has to be larger than what is left to it.
         let left = limit.saturating_sub(self.assembly.len());
         let rest = if after == 0 || rest >= len { rest.min(left) } else { left };
-        let room = self.assembly.reserve(len_usize(len), Some(len_usize(rest)), 0, now);
-        room.map_err(|full| CloseReason::NoRoom(full.bytes))
+        let reserved = self.assembly.reserve(len_usize(len), Some(len_usize(rest)), 0, now);
+        reserved.map_err(|full| CloseReason::NoRoom(full.bytes))
     }
 
     fn append(&mut self, segment: &Segment<'_>, frame: Option<&Bytes>, codec: &mut Codec) -> Result<(), Violation> {

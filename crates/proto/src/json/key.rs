@@ -23,8 +23,8 @@ impl Capture {
 
     /// Adds what comes next.
     pub(super) fn extend(&mut self, run: &[u8]) {
-        let room = MAX_RAW.saturating_add(1).saturating_sub(self.0.len());
-        self.0.extend(run.iter().take(room));
+        let left = MAX_RAW.saturating_add(1).saturating_sub(self.0.len());
+        self.0.extend(run.iter().take(left));
     }
 
     /// What was gathered, unescaped; `None` if it is too long, or has half of a surrogate pair: it equals nothing.

@@ -1,4 +1,4 @@
-//! The handshake: resume where we were, or begin, and what the host's answer means.
+//! The handshake: resumes where the client was, or begins anew, and reads the host's answer.
 
 use breakbulk_proto::{CloseReason, Lane, Message};
 use tracing::{info, warn};
@@ -13,7 +13,7 @@ use crate::link::Link;
 const UNSUPPORTED_VERSION: i64 = -32005;
 
 impl<L: Link> LiveConnection<'_, L> {
-    /// Begins the handshake: with `reconnect` if there is something to resume.
+    /// Begins the handshake: with `reconnect` if there is a cursor to resume from, otherwise with `initialize`.
     pub(super) fn greet(&mut self) {
         let Some(cursor) = self.core.session.cursor else {
             return self.initialize();
@@ -63,7 +63,7 @@ impl<L: Link> LiveConnection<'_, L> {
         }
     }
 
-    /// The handshake is done: everything up to `seq` is known, and what came early follows it.
+    /// The handshake is done, and everything up to `seq` is known. What came before the answer is handled now.
     fn begin(&mut self, ordinal: u64, seq: u64) {
         self.driver.machine_mut().note_seq(ordinal, seq);
         self.phase = Phase::Live;

@@ -1,14 +1,14 @@
-//! Messages that the machine has, until they are on the link.
+//! Messages that were given to the machine and are not on the link yet.
 
 use std::collections::HashMap;
 
 use tokio::sync::OwnedSemaphorePermit;
 
-/// Bytes handed to the machine and not yet on the link, past which nothing more is handed over. Enough to keep a link
-/// busy; what waits elsewhere can still be withdrawn.
+/// When this many bytes are with the machine and not on the link yet, nothing more is given to it. That is enough to keep a link busy,
+/// and what waits elsewhere can still be withdrawn.
 const WINDOW: usize = 4 << 20;
 
-/// Messages that the machine has, by ticket.
+/// Messages that are with the machine, by ticket.
 #[derive(Debug, Default)]
 pub(super) struct InFlight {
     messages: HashMap<u64, HandedMessage>,
@@ -23,19 +23,19 @@ struct HandedMessage {
     _permit: Option<OwnedSemaphorePermit>,
 }
 
-/// Purpose a message is.
+/// Why a message was sent: who has to know whether it was.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Purpose {
     /// A request, by its id.
     Request(u64),
     /// A dispatched action, by its number.
     Action(u64),
-    /// Nothing that anybody waits for.
+    /// Nobody waits for it.
     Other,
 }
 
 impl InFlight {
-    /// Whether there is room for another.
+    /// Whether another message may be given to the machine.
     pub(super) const fn has_room(&self) -> bool {
         self.bytes < WINDOW
     }
@@ -44,7 +44,7 @@ impl InFlight {
         self.messages.is_empty()
     }
 
-    /// A message is handed over: its ticket.
+    /// Adds a message. Returns its ticket.
     pub(super) fn add(&mut self, purpose: Purpose, bytes: usize, permit: Option<OwnedSemaphorePermit>) -> u64 {
         self.last_ticket = self.last_ticket.saturating_add(1);
         self.bytes = self.bytes.saturating_add(bytes);
@@ -52,7 +52,7 @@ impl InFlight {
         self.last_ticket
     }
 
-    /// The machine has done with a message: what it was.
+    /// The machine is done with a message. Returns why it was sent.
     pub(super) fn done(&mut self, ticket: u64) -> Option<Purpose> {
         let item = self.messages.remove(&ticket)?;
         self.bytes = self.bytes.saturating_sub(item.bytes);

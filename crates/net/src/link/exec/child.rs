@@ -10,46 +10,45 @@ use tracing::info;
 use super::process::{self, Process};
 use super::{Exec, ExecConfig, ExecError, Exit, Pipes};
 
-/// A child process from which links can be queue, one after the other. Dropping it ends the child, once its link is
-/// dropped too.
+/// A child process to which there are several links, one after the other. When this and its link are dropped, the child is ended.
 ///
-/// Each link begins at a line of its own, both ways: what one has accepted is written whole before what the next sends, and
-/// of what the child writes while nobody has a link, or had begun to write by then, nothing is kept. An answer that the
-/// child gives later to what an earlier link asked does arrive, unless that link's [`Lease`] was busy when it was dropped:
-/// then the child is ended.
+/// Each link begins at the start of a line, in both directions: what the last link accepted is written whole first, and what the child
+/// wrote while there was no link, or had begun to write by then, is discarded. If the child answers a request of an earlier link later,
+/// the answer arrives on the next link. To prevent that, set the [`Lease`] of a link to busy: then the child is ended when the link is
+/// dropped.
 ///
-/// A child that has exited, or was ended so, is started anew when somebody asks for a link, and not before.
+/// A child that has exited, or was ended, is started again when the next link is requested.
 pub struct Child {
-    /// Who has the child, or is next.
+    /// Held by whoever has the link, or waits for it next.
     turn: Arc<Semaphore>,
     requests: mpsc::Sender<LinkRequest>,
     current: Arc<ProcessSlot>,
 }
 
-/// What becomes of a child that outlives its links when the link that has this lease is dropped. Cloning shares it.
+/// Decides what happens to the child when the link with this lease is dropped. Cloning shares it.
 ///
-/// It is idle at first: the next link gets the same child.
+/// At first it is idle: the next link gets the same child.
 #[derive(Debug, Clone, Default)]
 pub struct Lease(Arc<AtomicBool>);
 
 impl Lease {
-    /// Says whether the child has yet to finish what was begun on the link: to answer, to send the rest of a message. If so
-    /// when the link is dropped, the child is ended.
+    /// Sets whether the child is still busy with something of this link: it owes an answer, or the rest of a message. If it is busy when
+    /// the link is dropped, the child is ended.
     pub fn set_busy(&self, is_busy: bool) {
         self.0.store(is_busy, Ordering::Relaxed);
     }
 
-    /// Whether it has.
+    /// Whether the child is busy.
     #[must_use]
     pub fn is_busy(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
 }
 
-/// Somebody whose turn it is.
+/// A request for a link, of a caller whose turn it is.
 struct LinkRequest {
     link: oneshot::Sender<Result<Exec, ExecError>>,
-    /// Given back when the next one can have the child.
+    /// Given back when the next caller can have the child.
     turn: OwnedSemaphorePermit,
 }
 
@@ -72,10 +71,10 @@ impl Child {
         Ok(Self { turn: Arc::new(Semaphore::new(1)), requests, current })
     }
 
-    /// A link to it, as soon as the one before is dropped. Who has to wait for that is logged. Cancel-safe.
+    /// A link to the child, as soon as the last one is dropped. If the caller has to wait for that, it is logged. Cancel-safe.
     ///
     /// # Errors
-    /// It had exited, and cannot be started anew.
+    /// The child had exited, and cannot be started again.
     pub async fn link(&self) -> Result<Exec, ExecError> {
         let turn = Arc::clone(&self.turn);
         let turn = match Arc::clone(&turn).try_acquire_owned() {
@@ -96,13 +95,13 @@ impl Child {
         Err(self.current.ended())
     }
 
-    /// How it exited, if it has and was not started anew.
+    /// How the child exited, if it has, and was not started again.
     #[must_use]
     pub fn exit(&self) -> Option<Exit> {
         self.current.process().exit()
     }
 
-    /// Closes its input and ends it; done when nothing is left of it. A link that is still there breaks.
+    /// Ends the child, and waits until no process of it is left. A link that still exists fails.
     pub async fn end(self) {
         self.current.lock().ends = true;
         drop(self.requests);
@@ -117,7 +116,7 @@ impl std::fmt::Debug for Child {
     }
 }
 
-/// The process as it is now, for those who do not have its pipes.
+/// The process that runs now, for those that do not have its pipes.
 struct ProcessSlot {
     config: ExecConfig,
     running: Mutex<RunningProcess>,
@@ -125,7 +124,7 @@ struct ProcessSlot {
 
 struct RunningProcess {
     process: Arc<Process>,
-    /// It is not started again.
+    /// Whether it is not started again.
     ends: bool,
 }
 
@@ -134,14 +133,14 @@ impl ProcessSlot {
         Arc::clone(&self.lock().process)
     }
 
-    /// Ends the process; done when nothing is left of it.
+    /// Ends the process, and waits until no process of its group is left.
     async fn retire(&self) {
         let process = self.process();
         process.end();
         process.gone().await;
     }
 
-    /// Starts the command anew. Never are there two of it: they may share files.
+    /// Starts the command again. The last process is ended first, because two of them might use the same files.
     async fn renew(&self) -> Result<Pipes, ExecError> {
         self.retire().await;
         let mut running = self.lock();
@@ -165,11 +164,11 @@ impl ProcessSlot {
     }
 }
 
-/// Has the pipes while no link does.
+/// Lends the pipes to one link after the other, and keeps them in between.
 async fn lend_in_turn(pipes: Pipes, current: Arc<ProcessSlot>, mut requests: mpsc::Receiver<LinkRequest>) {
     let mut idle = Some(pipes);
     while let Some(LinkRequest { link, turn }) = next_request(&mut idle, &mut requests).await {
-        // Nothing is started for somebody who waits no more.
+        // The caller has given up, so nothing is started for it.
         if link.is_closed() {
             continue;
         }
@@ -179,7 +178,7 @@ async fn lend_in_turn(pipes: Pipes, current: Arc<ProcessSlot>, mut requests: mps
             None => current.renew().await,
         };
         let (back, returned) = oneshot::channel();
-        // A link that nobody waits for any more comes back at once.
+        // If the caller has given up meanwhile, the link is dropped, and the pipes come back at once.
         let _ = link.send(pipes.map(|pipes| lend(pipes, current.process(), back)));
         idle = returned.await.ok();
         if idle.is_none() {
@@ -189,10 +188,10 @@ async fn lend_in_turn(pipes: Pipes, current: Arc<ProcessSlot>, mut requests: mps
     }
 }
 
-/// The next one who asks. Until then the child does not have to wait for a reader, and it is noticed when it writes no more.
+/// Waits for the next request. Meanwhile the child's output is discarded, so that it does not block, and its end is noticed.
 async fn next_request(idle: &mut Option<Pipes>, requests: &mut mpsc::Receiver<LinkRequest>) -> Option<LinkRequest> {
     poll_fn(|cx| {
-        // What is written before somebody asks is for nobody.
+        // At the end of its output the child cannot be used any more.
         if idle.as_mut().is_some_and(|pipes| pipes.poll_idle(cx).is_ready()) {
             *idle = None;
         }

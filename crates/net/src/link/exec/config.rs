@@ -1,4 +1,4 @@
-//! What a child process is started from, and why it cannot be.
+//! How a child process is started, and why it could not be.
 
 use std::io;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use breakbulk_proto::Capacity;
 
 use super::Exit;
 
-/// A moment to exit by itself, for a program that saves its state.
+/// Enough time for a program to save its state and exit.
 const GRACE: Duration = Duration::from_secs(2);
 
 /// A command, and the link to it.
@@ -18,17 +18,17 @@ const GRACE: Duration = Duration::from_secs(2);
 pub struct ExecConfig {
     /// The program and its arguments.
     pub command: Vec<String>,
-    /// How long a line it takes, line end counted.
+    /// The longest line that it takes, line end included.
     pub capacity: Capacity,
-    /// How long a frame we take from it.
+    /// The longest frame that we accept from it.
     pub max_frame_bytes: u64,
-    /// How long it has to read the rest of its input and exit by itself when the link is closed. Then its process group
+    /// When the link is closed, how long the command has to read the rest of its input and exit by itself. After that its process group
     /// gets SIGTERM, and later SIGKILL.
     pub grace: Duration,
 }
 
 impl ExecConfig {
-    /// A command with two seconds of grace.
+    /// A command with a grace period of two seconds.
     #[must_use]
     pub const fn new(command: Vec<String>, capacity: Capacity, max_frame_bytes: u64) -> Self {
         Self { command, capacity, max_frame_bytes, grace: GRACE }

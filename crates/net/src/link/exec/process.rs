@@ -1,4 +1,4 @@
-//! A child process in its own group: started, waited for, and ended with everything that it started.
+//! A child process in a process group of its own, so that it can be ended together with everything that it started.
 
 use std::future::Future;
 use std::io;
@@ -23,17 +23,17 @@ use crate::link::lines::{Lines, PipeWriter};
 /// How long a process has between SIGTERM and SIGKILL.
 const TERM_TIME: Duration = Duration::from_secs(1);
 
-/// How often we look whether it is gone.
+/// How often it is checked whether the process is gone.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// The groups of all children of which something is left.
+/// The process groups of all children that are not gone.
 static GROUPS: Mutex<Vec<Pid>> = Mutex::new(Vec::new());
 
-/// Kills all children of links at once, each with its whole process group: for a program that ends now, and would leave
-/// them behind. One that has time closes its links instead.
+/// Kills all children of links at once, each with its process group. For a program that has to end now, and would leave them behind. A
+/// program that has time closes its links instead.
 pub fn kill_children() {
     for group in groups().iter() {
-        // What is gone needs no signal.
+        // If the group is gone already, this fails, which does no harm.
         let _ = kill_process_group(*group, Signal::KILL);
     }
 }
@@ -42,17 +42,17 @@ fn groups() -> MutexGuard<'static, Vec<Pid>> {
     GROUPS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A child process. It is ended when this is dropped, in the background.
+/// A child process. When this is dropped, the child is ended in the background.
 ///
-/// Two threads watch it, one its end and one its standard error, so that it does not matter what becomes of the runtime.
+/// Two threads wait for its exit and read its standard error, so that neither depends on the runtime.
 pub(super) struct Process {
     pub(super) name: Arc<str>,
     pub(super) grace: Duration,
     group: Pid,
     state: watch::Sender<ProcessState>,
-    /// Bytes that it wrote to its standard error.
+    /// How many bytes it has written to its standard error.
     logged: Arc<AtomicU64>,
-    /// Taken when it is to end.
+    /// `None` once it is being ended.
     running: Mutex<Option<WatchedChild>>,
 }
 
@@ -64,9 +64,9 @@ struct WatchedChild {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ProcessState {
     Running,
-    /// It has exited, but still holds its number, and processes that it started may live.
+    /// It has exited, but its process id is not free yet, and processes that it started may still run.
     Exited(Exit),
-    /// Nothing is left of it.
+    /// No process of its group is left.
     Gone(Exit),
 }
 
@@ -122,12 +122,12 @@ impl Process {
         }
     }
 
-    /// Bytes that it wrote to its standard error so far.
+    /// How many bytes it has written to its standard error so far.
     pub(super) fn logged(&self) -> u64 {
         self.logged.load(Ordering::Relaxed)
     }
 
-    /// Done when it has exited.
+    /// Resolves when it has exited.
     pub(super) fn exited(&self) -> impl Future<Output = Exit> + Send + use<> {
         let mut state = self.state.subscribe();
         async move {
@@ -138,24 +138,24 @@ impl Process {
         }
     }
 
-    /// Done when nothing is left of it.
+    /// Resolves when no process of its group is left.
     pub(super) fn gone(&self) -> impl Future<Output = ()> + Send + use<> {
         let mut state = self.state.subscribe();
         async move {
-            // Without anybody to tell, it is gone too.
+            // If the sender is gone, so is the process.
             let _ = state.wait_for(|state| matches!(state, ProcessState::Gone(_))).await;
         }
     }
 
-    /// Ends it, in the background: it has its grace to exit, then it is told to, then it is killed, with its group. Its
-    /// input is to be closed by whoever has it.
+    /// Ends it in the background: it has the grace period to exit by itself, then its group gets SIGTERM, then SIGKILL. The caller closes
+    /// its input.
     pub(super) fn end(&self) {
         let Some(running) = self.running.lock().unwrap_or_else(PoisonError::into_inner).take() else {
             return;
         };
         let (group, grace, state) = (self.group, self.grace, self.state.clone());
         if thread("exec-end", move || end(group, grace, running, &state)).is_err() {
-            // Without a thread there is no time to give.
+            // Without a thread to wait in, it is killed at once.
             let _ = kill_process_group(group, Signal::KILL);
         }
     }
@@ -167,8 +167,8 @@ impl Drop for Process {
     }
 }
 
-/// Waits for the exit without taking it: the number of the process, which is that of its group too, stays its own until we
-/// are done with it.
+/// Waits for the exit without reaping the process. So its id, which is also that of its group, is not reused until we are done with the
+/// group.
 fn wait(pid: Pid, name: &str, state: &watch::Sender<ProcessState>) {
     let exit = loop {
         match waitid(WaitId::Pid(pid), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT) {
@@ -188,7 +188,7 @@ fn wait(pid: Pid, name: &str, state: &watch::Sender<ProcessState>) {
 fn end(group: Pid, grace: Duration, mut running: WatchedChild, state: &watch::Sender<ProcessState>) {
     let has_exited = || *state.borrow() != ProcessState::Running;
     let signal = |signal| {
-        // What is gone needs no signal.
+        // If the group is gone already, this fails, which does no harm.
         let _ = kill_process_group(group, signal);
     };
     let exited = within(grace, has_exited);

@@ -1,4 +1,4 @@
-//! The writing end of a pipe, which is closed by shutting it down.
+//! The writing end of a pipe, which a shutdown closes.
 
 use std::fs::File;
 use std::io::{self, IoSlice};
@@ -9,7 +9,7 @@ use std::task::{Context, Poll};
 use tokio::io::AsyncWrite;
 use tokio::net::unix::pipe;
 
-/// A pipe to write to. The runtime's own leaves it open at a shutdown, so that the reader would never see an end.
+/// The writing end of a pipe. That of tokio stays open at a shutdown, so that the reader would never see an end.
 #[derive(Debug)]
 pub(in crate::link) struct PipeWriter(Option<pipe::Sender>);
 
@@ -18,8 +18,8 @@ impl PipeWriter {
         Ok(Self(Some(pipe::Sender::from_owned_fd(pipe.into())?)))
     }
 
-    /// Where it can be seen how much of what was written is not read yet, also when the writer is closed. Only some
-    /// systems have it.
+    /// The reading end of the same pipe. It shows how many bytes were not read yet, even after the writer is closed. Only some systems
+    /// allow to open it.
     pub(in crate::link) fn reading_end(&self) -> Option<File> {
         File::open(format!("/proc/self/fd/{}", self.0.as_ref()?.as_raw_fd())).ok()
     }

@@ -1,4 +1,4 @@
-//! Bytes into lines: each byte is searched once, and copied at most once beyond what the buffer's growth costs.
+//! Reads lines. Each byte is searched once, and copied at most once, except when the buffer grows.
 
 use std::pin::pin;
 use std::task::{Context, Poll, ready};
@@ -12,22 +12,22 @@ use crate::len64;
 use crate::link::{LinkError, NextFrame};
 use crate::memory::{FREE_FRAME, FrameMemory};
 
-/// What a long line reserves first. What is longer is rare, and reserves as much as the longest line.
+/// What a long line reserves first. Longer ones are rare, and reserve as much as the longest line.
 const USUAL_LINE: u64 = 1 << 20;
 
-/// Room for a read. A pipe holds this much.
+/// The size of a read: as much as a pipe holds.
 const READ: usize = 64 << 10;
 
-/// A frame from this size on leaves its block to nobody.
+/// From this length on, the rest of a frame's block is not used for other frames.
 const LONG_FRAME: usize = 1 << 20;
 
-/// What a line may have beside its frame.
+/// The longest line end.
 const LINE_END: usize = "\r\n".len();
 
-/// With less room than this a new block is begun: a read into the last bytes of the old one is not worth its call.
+/// If less space than this is left in a block, a new one is allocated: a smaller read is not worth a system call.
 const LEAST_READ: usize = 16 << 10;
 
-/// A frame up to this size is copied out, so that one that is kept does not keep a whole block.
+/// Frames up to this length are copied, so that a small frame does not keep alive a whole block.
 const SMALL_FRAME: usize = 4 << 10;
 
 /// The input side of a link of lines.
@@ -35,17 +35,17 @@ const SMALL_FRAME: usize = 4 << 10;
 pub(super) struct LineReader<R> {
     io: R,
     buffer: BytesMut,
-    /// So many bytes of the buffer are known to have no line end.
+    /// How many bytes of the buffer are known to contain no line end.
     searched: usize,
     max_frame: usize,
-    /// What a line may take up before it is whole; none if only its length is bounded.
+    /// The memory in which a long line arrives; `None` if it is not charged to an account.
     memory: Option<Box<FrameMemory>>,
-    /// The rest of the current line is not wanted.
+    /// Whether the rest of the current line is discarded.
     skips: bool,
     at_end: bool,
-    /// Bytes that nobody got.
+    /// How many bytes were discarded.
     forgotten: u64,
-    /// Bytes that came.
+    /// How many bytes were read.
     read: u64,
 }
 
@@ -66,30 +66,30 @@ impl<R: AsyncRead + Unpin> LineReader<R> {
         reader
     }
 
-    /// Sets the length of the longest frame.
+    /// Sets the longest frame.
     pub(super) fn set_max_frame(&mut self, bytes: u64) {
         self.max_frame = usize::try_from(bytes).unwrap_or(usize::MAX).min(usize::MAX - LINE_END);
     }
 
-    /// Says who pays for lines from now on, the one under way among them.
+    /// Sets the account to which lines are charged from now on, including the current one.
     pub(super) fn set_account(&mut self, account: Option<Account>) {
         let most = len64(self.max_frame + LINE_END);
         self.memory = account.map(|account| Box::new(FrameMemory::new(account, most)));
     }
 
-    /// Whether nothing is read because there is no memory for it.
+    /// Whether the budget has no memory for more of the current line.
     pub(super) fn waits_for_memory(&self) -> bool {
         self.memory.as_ref().is_some_and(|memory| memory.is_waiting())
     }
 
-    /// Says what the next line is to messages that are under way.
+    /// Sets what the next line is expected to be.
     pub(super) fn set_next_frame(&mut self, next: NextFrame) {
         if let Some(memory) = &mut self.memory {
             memory.set_next_frame(next);
         }
     }
 
-    /// The next line that is not blank, without its end; `None` at the end of input.
+    /// The next line that is not blank, without its end; `None` at the end of the input.
     pub(super) fn poll_line(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Bytes>, LinkError>> {
         self.release_last();
         loop {
@@ -110,24 +110,25 @@ impl<R: AsyncRead + Unpin> LineReader<R> {
         }
     }
 
-    /// Resolves when the budget evicts the line that is arriving, or the last one.
+    /// Resolves when the budget evicts the line that is arriving, or the last one that arrived.
     pub(super) fn poll_evicted(&mut self, cx: &mut Context<'_>) -> Poll<LinkError> {
         self.memory.as_mut().map_or(Poll::Pending, |memory| memory.poll_evicted(cx))
     }
 
-    /// Gives back the memory of the line that came last.
+    /// Gives back the memory of the last line.
     pub(super) fn release_last(&mut self) {
         if let Some(memory) = &mut self.memory {
             memory.release_last();
         }
     }
 
-    /// Hands over the memory of the line that came last.
+    /// Hands over the memory of the last line.
     pub(super) fn take_last(&mut self) -> Option<Grant> {
         self.memory.as_mut()?.take_last()
     }
 
-    /// Whether a line has begun and not ended that looks like a message: a prompt, or a progress bar, may never end.
+    /// Whether a part of a line has arrived that looks like a message. Other lines do not count: a prompt or a progress bar may never
+    /// end.
     pub(super) fn is_amid_message(&self) -> bool {
         !self.at_end && !self.skips && self.buffer.first() == Some(&b'{')
     }
@@ -142,7 +143,7 @@ impl<R: AsyncRead + Unpin> LineReader<R> {
         self.at_end = true;
     }
 
-    /// Drops what was read, and skips the rest of a line of which a part is dropped.
+    /// Discards what was read, and the rest of the current line when it comes.
     pub(super) fn forget(&mut self) {
         if let Some(last) = self.buffer.last() {
             self.skips = *last != b'\n';
@@ -151,12 +152,12 @@ impl<R: AsyncRead + Unpin> LineReader<R> {
         self.clear();
     }
 
-    /// Bytes that were dropped since this was asked last.
+    /// How many bytes were discarded since the last call.
     pub(super) const fn take_forgotten(&mut self) -> u64 {
         std::mem::replace(&mut self.forgotten, 0)
     }
 
-    /// Reads and drops. Ready at the end of input, or when reading fails.
+    /// Reads and discards. Ready at the end of the input, or when reading fails.
     pub(super) fn poll_discard(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         while !self.at_end {
             self.forget();
@@ -167,7 +168,7 @@ impl<R: AsyncRead + Unpin> LineReader<R> {
         Poll::Ready(())
     }
 
-    /// Takes a whole line off the buffer; the end of one that is skipped goes with it.
+    /// Takes a whole line from the buffer. If the current line is discarded, takes the one after it.
     fn take_line(&mut self) -> Option<Bytes> {
         loop {
             let unsearched = self.buffer.get(self.searched..).unwrap_or_default();
@@ -200,14 +201,14 @@ impl<R: AsyncRead + Unpin> LineReader<R> {
         Ok(Some(line).filter(|line| !line.iter().all(u8::is_ascii_whitespace)))
     }
 
-    /// What is left when nothing follows.
+    /// The rest of the input, as a last line.
     fn last_line(&mut self) -> Result<Option<Bytes>, LinkError> {
         self.searched = 0;
         let line = self.split(self.buffer.len());
         if self.skips { Ok(None) } else { self.frame(line) }
     }
 
-    /// Takes bytes off the front: copied if they are few, and with a block of their own if they are many.
+    /// Takes bytes from the front of the buffer. A few are copied; many keep their block for themselves.
     fn split(&mut self, len: usize) -> Bytes {
         if len <= SMALL_FRAME {
             let line = Bytes::copy_from_slice(self.buffer.get(..len).unwrap_or_default());
@@ -220,7 +221,7 @@ impl<R: AsyncRead + Unpin> LineReader<R> {
         }
         let line = self.buffer.split_to(len).freeze();
         if len >= LONG_FRAME {
-            // Small lines are not to be read into the tail of a block that was made for a large one.
+            // Small lines must not keep alive a block that was allocated for a large one.
             self.buffer = BytesMut::from(&self.buffer[..]);
         }
         line
@@ -236,11 +237,11 @@ impl<R: AsyncRead + Unpin> LineReader<R> {
         }
     }
 
-    /// Reads once, when there is room for it. At the end of input, says so to the next who looks.
+    /// Reads once, when there is memory for it. At the end of the input, sets `at_end`.
     fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), LinkError>> {
         let len = self.buffer.len();
         let has_space = self.buffer.capacity() - len >= LEAST_READ;
-        // As a line grows, so does what is read of it at once.
+        // The longer a line gets, the more is read at once.
         let size = if has_space { len } else { len.saturating_mul(2).min(self.max_frame + LINE_END).max(READ) };
         if let Some(memory) = &mut self.memory {
             ready!(poll_grow(memory, len64(size), cx))?;
@@ -260,8 +261,8 @@ impl<R: AsyncRead + Unpin> LineReader<R> {
     }
 }
 
-/// Ready when a line may take up `bytes`. Nobody knows how long it will be, so it reserves memory in two steps: as much as most
-/// long lines need, and as much as the longest.
+/// Ready when a line may take up `bytes`. Its length is not known, so memory is reserved in two steps: what most long lines need, and
+/// what the longest line needs.
 fn poll_grow(memory: &mut FrameMemory, bytes: u64, cx: &mut Context<'_>) -> Poll<Result<(), LinkError>> {
     if !memory.is_reserved() && bytes <= FREE_FRAME {
         return Poll::Ready(Ok(()));

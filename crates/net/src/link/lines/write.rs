@@ -1,4 +1,4 @@
-//! Frames into lines: large ones are written from where they are, small ones are gathered.
+//! Writes lines. Large frames are written without copying, small ones are collected.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
@@ -10,26 +10,26 @@ use tokio::io::AsyncWrite;
 
 use crate::link::LinkError;
 
-/// With this much waiting, no more is taken: a small message could not pass it any more. A pipe holds as much again.
+/// While so much waits, no frame is taken, because a small message could not overtake it. A pipe holds as much again.
 const ENOUGH: usize = 64 << 10;
 
-/// A frame up to this size is copied behind the one before it, so that many go out in one piece.
+/// Frames up to this length are copied together, so that many are written at once.
 const SMALL_FRAME: usize = 4 << 10;
 
-/// Pieces given to one write. What waits is seldom more.
+/// How many pieces one write has at most. There are seldom more.
 const PIECES: usize = 16;
 
 /// The output side of a link of lines.
 #[derive(Debug)]
 pub(super) struct LineWriter<W> {
     io: W,
-    /// Large frames, and what was gathered between them.
+    /// Large frames, and what was collected between them.
     pieces: VecDeque<Bytes>,
-    /// What comes after all pieces: line ends and small frames.
+    /// Line ends and small frames that come after all pieces.
     tail: BytesMut,
-    /// Bytes in both.
+    /// How many bytes are in both.
     waiting: usize,
-    /// Bytes that are out.
+    /// How many bytes were written.
     written: u64,
     state: WriterState,
 }
@@ -37,7 +37,7 @@ pub(super) struct LineWriter<W> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum WriterState {
     Open,
-    /// The writer is to be shut down after what waits.
+    /// The writer is shut down after everything that waits is written.
     Closing,
     /// It is shut down, or broken.
     Closed,
@@ -48,7 +48,7 @@ impl<W: AsyncWrite + Unpin> LineWriter<W> {
         Self { io, pieces: VecDeque::new(), tail: BytesMut::new(), waiting: 0, written: 0, state: WriterState::Open }
     }
 
-    /// Ready when little waits.
+    /// Ready when few bytes wait.
     pub(super) fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), LinkError>> {
         while self.state == WriterState::Open && self.waiting >= ENOUGH {
             ready!(self.poll_write(cx))?;
@@ -56,7 +56,7 @@ impl<W: AsyncWrite + Unpin> LineWriter<W> {
         Poll::Ready(if self.state == WriterState::Open { Ok(()) } else { Err(LinkError::Closed) })
     }
 
-    /// What is written to.
+    /// The underlying writer.
     pub(super) const fn io(&self) -> &W {
         &self.io
     }
@@ -87,14 +87,14 @@ impl<W: AsyncWrite + Unpin> LineWriter<W> {
         Ok(())
     }
 
-    /// Nothing more will be taken.
+    /// Takes no more frames.
     pub(super) fn close(&mut self) {
         if self.state == WriterState::Open {
             self.state = WriterState::Closing;
         }
     }
 
-    /// Writes all that waits, and shuts the writer down if it is to be closed.
+    /// Writes everything that waits, and shuts down the writer after a close.
     pub(super) fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), LinkError>> {
         if self.state == WriterState::Closed {
             return Poll::Ready(Ok(()));
@@ -142,7 +142,7 @@ impl<W: AsyncWrite + Unpin> LineWriter<W> {
         self.tail.advance(written);
     }
 
-    /// What waits will never be written.
+    /// Writing has failed: discards what waits.
     fn fail(&mut self, error: io::Error) -> Result<(), LinkError> {
         (self.state, self.waiting) = (WriterState::Closed, 0);
         self.pieces.clear();

@@ -1,13 +1,13 @@
-//! Close codes: which may go on the wire, and what goes in place of one that may not.
+//! Close codes: which of them may be sent, and what is sent instead of the others.
 
 use breakbulk_proto::CloseReason;
 use tokio_websockets::{CloseCode, Message};
 
-/// No code at all.
+/// Stands for a close without a code.
 const NONE: u16 = 1005;
-/// The way broke, or its TLS did. Both are what one end of a gateway knows, and must not tell by this code.
+/// Stand for a connection that broke, and for a failure of TLS. These codes must not be sent.
 const ABNORMAL: [u16; 2] = [1006, 1015];
-/// The most that a close frame has room for beside its code.
+/// How many bytes of text a close frame can have.
 const MAX_TEXT_BYTES: usize = 123;
 
 /// The close frame for a reason.
@@ -16,11 +16,11 @@ pub(super) fn message(reason: &CloseReason) -> Message {
     Message::close(on_wire(reason.code()), &text[..text.floor_char_boundary(MAX_TEXT_BYTES)])
 }
 
-/// The code that is sent in place of `code`: itself, if it may be; else what comes nearest.
+/// The code that is sent for `code`: the same if it may be sent, otherwise the nearest.
 fn on_wire(code: u16) -> Option<CloseCode> {
     match CloseCode::try_from(code) {
         _ if code == NONE => None,
-        // Somebody behind us is gone: to the peer we are a gateway without the other side.
+        // A connection on our other side broke. To this peer we are a gateway whose upstream is gone.
         _ if ABNORMAL.contains(&code) => Some(CloseCode::BAD_GATEWAY),
         Ok(code) if !code.is_reserved() => Some(code),
         _ => Some(CloseCode::INTERNAL_SERVER_ERROR),

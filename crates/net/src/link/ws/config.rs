@@ -1,4 +1,4 @@
-//! What can be said about a WebSocket before it is one.
+//! Settings of a WebSocket.
 
 use breakbulk_proto::LimitsConfig;
 
@@ -7,15 +7,14 @@ use super::Keepalive;
 /// How a WebSocket behaves, once its handshake is done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WebSocketConfig {
-    /// The longest frame that we take. The peer of a longer one is told 1009 when the frame's header arrives. 4 MiB.
+    /// The longest frame that we accept. A longer one is refused with 1009 when its header arrives. 4 MiB.
     pub max_frame_bytes: u64,
-    /// The longest frame that the way to the peer takes. Unlimited.
+    /// The longest frame that the connection to the peer takes. Unlimited.
     pub cap: u64,
-    /// How a peer that has gone without a word is noticed, if it is. After 30 s.
+    /// How a peer is noticed that is gone without a close. After 30 s of silence.
     pub keepalive: Option<Keepalive>,
-    /// On TCP: bytes that may wait in the system's buffer before it takes no more from us (`TCP_NOTSENT_LOWAT`, on
-    /// Linux). What waits there can no longer be passed by a small message. 128 KiB; on
-    /// loopback at most 32 KiB.
+    /// On TCP: how many unsent bytes may wait in the buffer of the system (`TCP_NOTSENT_LOWAT`, on Linux). A small message cannot overtake
+    /// what waits there. 128 KiB; on loopback at most 32 KiB.
     pub max_unsent_bytes: u32,
 }
 

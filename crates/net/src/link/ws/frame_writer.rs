@@ -1,4 +1,4 @@
-//! Bytes on their way out: a client's are masked a piece at a time, just before they are written.
+//! Writes WebSocket frames. Those of a client are masked a piece at a time, just before they are written.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
@@ -10,14 +10,15 @@ use tokio::io::AsyncWrite;
 
 use super::WebSocketRole;
 
-/// What is longer goes out as one message in many WebSocket frames. The official AHP transport takes 16 MiB a frame, but
-/// 64 MiB a message. A segment, which has to pass relays, is never that long.
+/// A longer message is sent as one WebSocket message in several frames. The official AHP transport takes 16 MiB a frame, but 64 MiB a
+/// message. A segment, which has to pass relays, is never that long.
 const LONGEST_FRAME: usize = 15 << 20;
-/// Masked at once: enough for one large write, little enough that the system finds it in the second-level cache.
+/// How much is masked at once: enough for one large write, and little enough to stay in the second-level cache until it is written.
 const PIECE: usize = 256 << 10;
-/// Slices given to one write. What waits is seldom more.
+/// How many slices one write has at most. There are seldom more.
 const SLICES: usize = 32;
-/// Parts up to here are copied together, up to so much: a list of rows, each with its comma, would else be one slice each.
+/// Parts up to this length are copied together, into runs of up to `RUN` bytes. Otherwise each row of a list, and each comma between
+/// them, would be a slice of its own.
 const SHORT: usize = 4 << 10;
 const RUN: usize = 64 << 10;
 
@@ -26,12 +27,12 @@ const TEXT: u8 = 1;
 const CONTINUATION: u8 = 0;
 const MASKED: u8 = 0x80;
 
-/// What is to be written, in order.
+/// What has to be written, in order.
 #[derive(Debug)]
 pub(super) struct FrameWriter {
     role: WebSocketRole,
     queue: VecDeque<Part>,
-    /// Short parts that come behind the queue. A client has none: it copies all parts when it masks them.
+    /// Short parts that come after the queue. A client has none, because it copies all parts when it masks them.
     run: Vec<u8>,
     /// Bytes in the queue and in the pieces.
     waiting: usize,
@@ -42,12 +43,12 @@ pub(super) struct FrameWriter {
 #[derive(Debug)]
 struct Part {
     bytes: Bytes,
-    /// What they are to be masked with, beginning with their first byte; zeros change nothing.
+    /// The mask, as it applies from the first of these bytes on. Zeros change nothing.
     key: [u8; 4],
 }
 
-/// Bytes that are ready to be written, and came before the queue. Only a client has any. While the first piece is
-/// written, the second is there too, so that no write is small because a piece ends.
+/// Masked bytes that are ready to be written, before the queue. Only a client has any. There are two pieces, so that no write is small
+/// only because the first piece ends.
 #[derive(Debug, Default)]
 struct Pieces([Piece; 2]);
 
@@ -63,25 +64,25 @@ impl FrameWriter {
         Self { role, queue: VecDeque::new(), run: Vec::new(), waiting: 0, pieces: Pieces::default() }
     }
 
-    /// Bytes that wait.
+    /// How many bytes wait.
     pub(super) const fn waiting(&self) -> usize {
         self.waiting
     }
 
-    /// Lets go of the memory that bulk was masked in, if nothing waits: for a link that has been quiet for a while.
+    /// Frees the memory for masking, if nothing waits. For a link that has been quiet for a while.
     pub(super) fn rest(&mut self) {
         if self.waiting == 0 {
             self.pieces = Pieces::default();
         }
     }
 
-    /// Takes bytes that go out as they are.
+    /// Queues bytes that are written as they are.
     pub(super) fn push_raw(&mut self, bytes: Bytes) {
         self.push(bytes, [0; 4]);
         self.end_run();
     }
 
-    /// Takes a text message.
+    /// Queues a text message.
     ///
     /// # Errors
     /// The system gave no random bytes for a mask.
@@ -103,7 +104,7 @@ impl FrameWriter {
         Ok(())
     }
 
-    /// Writes all that waits. `note` hears of each attempt to write.
+    /// Writes everything that waits. `note` is called with the outcome of each write.
     pub(super) fn poll_write<S: AsyncWrite + Unpin>(
         &mut self,
         io: &mut S,
@@ -131,7 +132,7 @@ impl FrameWriter {
         Poll::Ready(Ok(()))
     }
 
-    /// Queues a header for a payload of `len` bytes; what they are to be masked with.
+    /// Queues a header for a payload of `len` bytes. Returns the mask of the payload.
     fn header(&mut self, head: u8, len: usize) -> io::Result<[u8; 4]> {
         let mask = if self.role == WebSocketRole::Client { MASKED } else { 0 };
         let mut header = Vec::with_capacity(14);
@@ -185,14 +186,14 @@ impl FrameWriter {
         }
     }
 
-    /// Puts the short parts into the queue, as one.
+    /// Moves the run of short parts into the queue, as one part.
     fn end_run(&mut self) {
         if !self.run.is_empty() {
             self.queue.push_back(Part { bytes: std::mem::take(&mut self.run).into(), key: [0; 4] });
         }
     }
 
-    /// Masks what a client has to send, as far as there is room in the pieces.
+    /// Masks what a client has to send, until the pieces are full.
     fn mask_ahead(&mut self) {
         while self.role == WebSocketRole::Client
             && let Some(part) = self.queue.front_mut()
@@ -205,7 +206,7 @@ impl FrameWriter {
         }
     }
 
-    /// So many bytes were written.
+    /// Removes bytes that were written.
     fn advance(&mut self, mut len: usize) {
         self.waiting -= len;
         len -= self.pieces.advance(len);
@@ -223,14 +224,14 @@ impl FrameWriter {
 }
 
 impl Pieces {
-    /// The piece that has room for more.
+    /// The piece that is not full yet.
     fn filling(&mut self) -> Option<&mut Piece> {
         let [first, second] = &mut self.0;
         let is_first = first.to < PIECE && second.rest().is_empty();
         Some(if is_first { first } else { second }).filter(|piece| piece.to < PIECE)
     }
 
-    /// Lets go of up to `len` bytes; how many.
+    /// Removes up to `len` bytes. Returns how many.
     fn advance(&mut self, len: usize) -> usize {
         let [first, second] = &mut self.0;
         let taken = first.advance(len);
@@ -247,7 +248,7 @@ impl Piece {
         &self.bytes[self.from..self.to]
     }
 
-    /// Takes bytes of `part`, as far as there is room.
+    /// Masks bytes of `part` into this piece, until it is full.
     fn take(&mut self, part: &mut Part) {
         let len = part.bytes.len().min(PIECE - self.to);
         let end = self.to + len;
@@ -269,10 +270,10 @@ impl Piece {
     }
 }
 
-/// Masked at once by one vector operation, or a few.
+/// How many bytes are masked at once, by one vector operation or a few.
 const LANE: usize = 64;
 
-/// Puts the masked `from` into `to`, which is as long.
+/// Writes the masked bytes of `from` to `to`, which is as long.
 fn mask(to: &mut [u8], from: &[u8], key: [u8; 4]) {
     let mut wide = [0; LANE];
     wide.iter_mut().zip(key.iter().cycle()).for_each(|(byte, key)| *byte = *key);
@@ -288,7 +289,7 @@ fn mask(to: &mut [u8], from: &[u8], key: [u8; 4]) {
     }
 }
 
-/// The key for what comes `len` bytes later.
+/// The mask as it applies `len` bytes later.
 const fn turned(mut key: [u8; 4], len: usize) -> [u8; 4] {
     key.rotate_left(len % 4);
     key

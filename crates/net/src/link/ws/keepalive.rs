@@ -1,4 +1,4 @@
-//! Notices a peer that has gone without a word: no close, no end of the stream, only silence.
+//! Notices a peer that is gone without a close or an end of the stream, by its silence.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -6,17 +6,17 @@ use std::time::Duration;
 
 use tokio::time::{Instant, Sleep};
 
-/// When to ask a silent peer whether it is there, and when to give it up.
+/// When to send a ping to a silent peer, and when to give it up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Keepalive {
-    /// After so much silence a ping is sent, and again after as much more. 10 s.
+    /// How long the peer may be silent before it gets a ping, and then each further ping. 10 s.
     pub ping_after: Duration,
-    /// After so much silence the peer counts as gone. 30 s.
+    /// How long the peer may be silent before it counts as gone. 30 s.
     pub dead_after: Duration,
 }
 
 impl Keepalive {
-    /// A peer counts as gone after so much silence, and is asked twice before.
+    /// A peer counts as gone after this much silence, and gets two pings before.
     #[must_use]
     pub fn within(dead_after: Duration) -> Self {
         Self { ping_after: dead_after / 3, dead_after }
@@ -29,23 +29,23 @@ impl Default for Keepalive {
     }
 }
 
-/// The silence of one peer. Only time in which we listen counts: whoever does not poll us hears nothing.
+/// Measures the silence of one peer. Only time in which we are polled counts, because otherwise nothing is read.
 #[derive(Debug)]
 pub(super) struct KeepaliveTimer {
     keepalive: Keepalive,
-    /// Made at the first poll, because only then is there a runtime for sure.
+    /// Made at the first poll, because before that there may be no runtime.
     timer: Option<Pin<Box<Sleep>>>,
-    /// When the silence began, moved on by the time in which nobody listened.
+    /// When the silence began, plus the time in which we were not polled.
     silent_since: Instant,
     signs_of_life: u64,
 }
 
-/// What silence asks for.
+/// What has to be done about the silence.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum KeepaliveAction {
-    /// Ask the peer for a sign of life.
+    /// Send a ping.
     Ping,
-    /// Give the peer up, after so long.
+    /// Give the peer up. It has been silent for this long.
     Dead(Duration),
 }
 
@@ -54,10 +54,10 @@ impl KeepaliveTimer {
         Self { keepalive, timer: None, silent_since: Instant::now(), signs_of_life: 0 }
     }
 
-    /// To be asked whenever all that has arrived is read, with the count of signs of life so far.
+    /// To be polled after everything that has arrived was read, with the number of signs of life so far.
     pub(super) fn poll(&mut self, signs_of_life: u64, cx: &mut Context<'_>) -> Poll<KeepaliveAction> {
         let Keepalive { ping_after, dead_after } = self.keepalive;
-        // A timer that is always due would never let go of the thread.
+        // With an interval of zero this would never return.
         let ping_after = ping_after.max(Duration::from_millis(1));
         if std::mem::replace(&mut self.signs_of_life, signs_of_life) != signs_of_life {
             self.silent_since = Instant::now();
@@ -70,7 +70,7 @@ impl KeepaliveTimer {
         loop {
             ready!(timer.as_mut().poll(cx));
             let now = Instant::now();
-            // We are late by the time in which nobody polled us.
+            // If the timer is late, we were not polled for that time.
             *since = (*since + now.saturating_duration_since(timer.deadline())).min(now);
             let silence = now.saturating_duration_since(*since);
             if silence >= dead_after {
@@ -84,8 +84,8 @@ impl KeepaliveTimer {
         }
     }
 
-    /// To be asked in place of [`poll`](Self::poll) while we do not read. Ready when it is time for a ping: the peer, whose own
-    /// pings are not answered now, sees by it that we are there. Its silence counts from when we read again.
+    /// To be polled instead of [`poll`](Self::poll) while we do not read. Ready when a ping has to be sent: we do not answer the peer's own
+    /// pings now, and it sees by ours that we are alive. Its silence counts only from when we read again.
     pub(super) fn poll_unread(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let period = self.keepalive.ping_after.max(Duration::from_millis(1));
         let timer = self.timer.get_or_insert_with(|| Box::pin(tokio::time::sleep(period)));

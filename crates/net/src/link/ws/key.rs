@@ -1,10 +1,10 @@
-//! The key of a handshake, and the answer that proves that a server read it.
+//! The key of a WebSocket handshake, and the answer by which a server proves that it has read the key.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use sha1::{Digest, Sha1};
 
-/// What the standard adds to a key before it is hashed, so that no other protocol answers by chance.
+/// RFC 6455 appends this to the key before it is hashed, so that no server of another protocol gives the right answer by chance.
 const GUID: &[u8] = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
 
 /// A client's key: 16 random bytes.
@@ -22,13 +22,13 @@ impl Key {
         Ok(Self(STANDARD.encode(bytes)))
     }
 
-    /// As it stands in `Sec-WebSocket-Key`.
+    /// The value of `Sec-WebSocket-Key`.
     pub(crate) fn as_str(&self) -> &str {
         &self.0
     }
 }
 
-/// What a server puts into `Sec-WebSocket-Accept` for this key.
+/// The value of `Sec-WebSocket-Accept` for this key.
 pub(crate) fn accept_for(key: &[u8]) -> String {
     STANDARD.encode(Sha1::new().chain_update(key).chain_update(GUID).finalize())
 }

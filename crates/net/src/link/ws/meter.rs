@@ -1,29 +1,29 @@
-//! Follows the frames of a WebSocket by their headers: how long is the message that is on its way in?
+//! Follows the frames of a WebSocket by their headers, to know how long the message is that is arriving.
 
 /// Two bytes, the length in up to eight more, and a mask of four.
 const MAX_HEADER: usize = 14;
 /// A frame with this bit is the last of its message.
 const FIN: u8 = 0x80;
-/// A frame with this bit in its kind is no part of a message: a ping, a pong, a close.
+/// A frame with this bit in its opcode is a control frame: a ping, a pong or a close.
 const CONTROL: u8 = 0x08;
 /// A frame with this bit has a mask.
 const MASKED: u8 = 0x80;
 
-/// Where in a stream of frames we are.
+/// The position in a stream of frames.
 #[derive(Debug, Default)]
 pub(super) struct Meter {
     header: Header,
-    /// Bytes of the frame that have yet to pass.
+    /// How many bytes of the current frame have yet to pass.
     left: u64,
-    /// Bytes of the message, as far as its frames have begun.
+    /// The length of the message, as far as its frames have begun.
     message: u64,
-    /// Whether the message ends with the frame that passes.
+    /// Whether the current frame is the last of its message.
     ends: bool,
 }
 
 impl Meter {
-    /// Lets bytes pass, and says how many. Before the last byte of a header `may` is asked. If it says no, that byte and what
-    /// follows has to come again.
+    /// Lets bytes pass, and returns how many did. `may` is called before the last byte of each header. If it returns false, that byte and
+    /// those after it have to be passed again later.
     pub(super) fn pass(&mut self, bytes: &[u8], mut may: impl FnMut(Growth) -> bool) -> usize {
         let mut rest = bytes;
         while let Some((&first, after)) = rest.split_first() {
@@ -52,17 +52,17 @@ impl Meter {
         bytes.len().saturating_sub(rest.len())
     }
 
-    /// How long the message is that has begun and not ended; 0 if there is none.
+    /// The length of the message that is arriving, as far as it is known; 0 if there is none.
     pub(super) const fn message(&self) -> u64 {
         self.message
     }
 
-    /// The message that has begun, as far as its frames have.
+    /// The message that is arriving, as far as its frames have begun.
     pub(super) const fn begun(&self) -> Growth {
         Growth { before: self.message, bytes: self.message, is_final: self.ends }
     }
 
-    /// How much of it has passed, if it is the one that passes now.
+    /// How much of the message has passed.
     pub(super) const fn passed(&self) -> u64 {
         self.message.saturating_sub(self.left)
     }
@@ -74,18 +74,18 @@ impl Meter {
     }
 }
 
-/// How a message grows with a frame of it.
+/// How much longer a message gets with a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Growth {
-    /// How long it was before; 0 where it begins.
+    /// Its length before the frame; 0 if the frame is its first.
     pub(super) before: u64,
-    /// How long it is with the frame.
+    /// Its length with the frame.
     pub(super) bytes: u64,
-    /// Whether it ends with the frame. If not, nobody knows how long it will be.
+    /// Whether the frame is its last. If not, its final length is not known.
     pub(super) is_final: bool,
 }
 
-/// As much of a header as has passed.
+/// The part of a header that has passed.
 #[derive(Debug, Default)]
 struct Header {
     bytes: [u8; MAX_HEADER],
@@ -100,7 +100,7 @@ struct Frame {
 }
 
 impl Header {
-    /// Adds a byte; with the last one, says what the header is.
+    /// Adds a byte. Returns what the header says when that was its last byte.
     fn push(&mut self, byte: u8) -> Option<Frame> {
         *self.bytes.get_mut(self.len)? = byte;
         self.len = self.len.saturating_add(1);

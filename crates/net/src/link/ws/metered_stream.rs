@@ -1,5 +1,5 @@
-//! A stream of bytes that notices signs of life, gives back what was read too early, asks before a long frame comes in, and
-//! writes when it is flushed.
+//! The stream of bytes under a WebSocket. It meters frames as they arrive and holds back long ones until the budget has memory for
+//! them, notices whether the peer is alive, and writes our frames when it is flushed.
 
 use std::future::Future;
 use std::io::{self, IoSlice};
@@ -19,25 +19,25 @@ use crate::len64;
 use crate::link::{LinkError, Moved, NextFrame};
 use crate::memory::{FREE_FRAME, FrameMemory};
 
-/// A stream under a WebSocket. What the stack writes through it are whole frames; between them go ours.
+/// The stream of bytes under a WebSocket. The stack writes whole control frames through it; our data frames go between them.
 #[derive(Debug)]
 pub(super) struct MeteredStream<S> {
     io: S,
-    /// Comes before all else: what was read together with the handshake, or what waits for room.
+    /// Bytes that are read before those of `io`: what came together with the handshake, or what waits for memory.
     ahead: Bytes,
     meter: Meter,
     memory: Option<Box<FrameMemory>>,
     writer: FrameWriter,
     signs_of_life: u64,
     moved: Moved,
-    /// The last write was not taken. Only the peer can change that.
+    /// Whether the last write was not taken. It is taken when the peer reads.
     is_full: bool,
-    /// Nothing more can be written. What the peer has said before is read all the same, a close that says why above all,
-    /// until its end is there, or for so long nothing of it is read.
+    /// Why nothing more can be written. What the peer sent before that is still read, because it may be a close that tells the reason:
+    /// until its end, or until nothing was read for as long as the timer runs.
     broken: Option<(io::Error, Pin<Box<Sleep>>)>,
 }
 
-/// It may take the system a moment to tell of what had come before a link broke. Who does not read has no more time either.
+/// How long we wait for more of what the peer had sent before the connection broke.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
 impl<S> MeteredStream<S> {
@@ -55,31 +55,31 @@ impl<S> MeteredStream<S> {
         }
     }
 
-    /// Long frames arrive in this memory from now on; `None` if nobody pays for them.
+    /// Sets the memory in which long frames arrive from now on; `None` if they are not charged to an account.
     pub(super) fn set_memory(&mut self, memory: Option<FrameMemory>) {
         self.memory = memory.map(Box::new);
     }
 
-    /// Resolves when the budget evicts the message that is arriving, or the last one.
+    /// Resolves when the budget evicts the message that is arriving, or the last one that arrived.
     pub(super) fn poll_evicted(&mut self, cx: &mut Context<'_>) -> Poll<LinkError> {
         self.memory.as_mut().map_or(Poll::Pending, |memory| memory.poll_evicted(cx))
     }
 
-    /// Says what the next frame is to messages that are under way.
+    /// Sets what the next frame is expected to be.
     pub(super) fn set_next_frame(&mut self, next: NextFrame) {
         if let Some(memory) = &mut self.memory {
             memory.set_next_frame(next);
         }
     }
 
-    /// Gives back the memory of the message that came last.
+    /// Gives back the memory of the last message.
     pub(super) fn release_last(&mut self) {
         if let Some(memory) = &mut self.memory {
             memory.release_last();
         }
     }
 
-    /// Hands over the memory of the message that came last.
+    /// Hands over the memory of the last message.
     pub(super) fn take_last(&mut self) -> Option<Grant> {
         self.memory.as_mut()?.take_last()
     }
@@ -89,12 +89,12 @@ impl<S> MeteredStream<S> {
         self.memory.as_ref().is_some_and(|memory| memory.is_waiting())
     }
 
-    /// Whether a message has begun to come in and is not whole.
+    /// Whether a part of a message has arrived.
     pub(super) const fn is_amid_message(&self) -> bool {
         self.meter.message() > 0
     }
 
-    /// What is to be written at the next flush.
+    /// The frames that are written at the next flush.
     pub(super) const fn writer(&self) -> &FrameWriter {
         &self.writer
     }
@@ -104,17 +104,17 @@ impl<S> MeteredStream<S> {
         &mut self.writer
     }
 
-    /// Grows whenever the peer shows that it is there: a byte comes, or there is room again where there was none.
+    /// Grows whenever the peer shows that it is alive: bytes arrive, or it takes bytes after it had stopped.
     pub(super) const fn signs_of_life(&self) -> u64 {
         self.signs_of_life
     }
 
-    /// Bytes of the stream that were read and written.
+    /// How many bytes were read and written.
     pub(super) const fn moved(&self) -> Moved {
         self.moved
     }
 
-    /// Whether nothing more can be written. The error comes when all is read that there is.
+    /// Whether writing has failed. The error is reported when everything that the peer had sent is read.
     pub(super) const fn is_broken(&self) -> bool {
         self.broken.is_some()
     }
@@ -152,7 +152,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for MeteredStream<S> {
 }
 
 impl<S: AsyncRead + Unpin> MeteredStream<S> {
-    /// Reads what has come. Where nothing can be written any more, the end is that error.
+    /// Reads what has arrived. If writing has failed, that error is returned at the end of the input.
     fn poll_input(&mut self, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let before = buffer.filled().len();
         let read = Pin::new(&mut self.io).poll_read(cx, buffer);
@@ -167,12 +167,12 @@ impl<S: AsyncRead + Unpin> MeteredStream<S> {
         self.broken.take().map_or(read, |(error, _)| Poll::Ready(Err(error)))
     }
 
-    /// Ready when the message that has begun may go on, or was evicted, and when one that asked in vain may ask again.
+    /// Ready when the message that is arriving has memory, or was evicted, or when it is time to ask for memory again.
     fn poll_memory(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let Some(memory) = &mut self.memory else { return Poll::Ready(()) };
         loop {
             ready!(memory.poll_retry(cx));
-            // It may have begun before anybody asked.
+            // The message may have begun before the account was set.
             let begun = self.meter.begun();
             if memory.is_evicted() || begun.bytes == 0 || try_grow(memory, begun) {
                 return Poll::Ready(());
@@ -180,7 +180,7 @@ impl<S: AsyncRead + Unpin> MeteredStream<S> {
         }
     }
 
-    /// Takes back, of what was read behind `before`, what may not pass yet.
+    /// Takes back those of the bytes that were read after `before` for which there is no memory yet.
     fn let_pass(&mut self, buffer: &mut ReadBuf<'_>, before: usize) {
         let read = buffer.filled().get(before..).unwrap_or_default();
         let memory = &mut self.memory;
@@ -195,7 +195,7 @@ impl<S: AsyncRead + Unpin> MeteredStream<S> {
         let back = read.get(passed..).unwrap_or_default();
         if !back.is_empty() {
             self.ahead = [back, &self.ahead].concat().into();
-            // While we are those who wait, the peer is not silent.
+            // We wait for memory, so the peer does not count as silent.
             self.note_life();
         } else if self.ahead.is_empty() {
             self.ahead = Bytes::new();
@@ -203,7 +203,7 @@ impl<S: AsyncRead + Unpin> MeteredStream<S> {
         buffer.set_filled(before.saturating_add(passed));
     }
 
-    /// Reads what the peer still sends, and keeps nothing of it.
+    /// Reads what the peer still sends, and discards it.
     fn poll_discard(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.ahead = Bytes::new();
         let mut scratch = [0; 8 << 10];
@@ -218,7 +218,7 @@ impl<S: AsyncRead + Unpin> MeteredStream<S> {
 }
 
 impl<S: AsyncWrite + Unpin> MeteredStream<S> {
-    /// Writes all that waits. An error is told when all is read that there is, or after a moment.
+    /// Writes everything that waits. An error is reported when everything that the peer had sent is read, or after a moment.
     fn poll_write_all(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         if self.broken.is_none() {
             match ready!(self.poll_try_write(cx)) {
@@ -248,7 +248,7 @@ impl<S: AsyncWrite + Unpin> MeteredStream<S> {
     }
 }
 
-/// For the stack, which writes little: all of it is taken, and goes out when it is flushed.
+/// For the stack, which writes only control frames: they are queued, and written at the next flush.
 impl<S: AsyncWrite + Unpin> AsyncWrite for MeteredStream<S> {
     fn poll_write(self: Pin<&mut Self>, _: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         self.get_mut().writer.push_raw(Bytes::copy_from_slice(bytes));
@@ -281,13 +281,14 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for MeteredStream<S> {
     }
 }
 
-/// Whether a message may grow so far now. Where a frame is not the last one of its message, nobody knows how long that will be.
+/// Whether the budget has memory for a message to grow so far. If a frame is not the last of its message, the length of the message is
+/// not known.
 fn try_grow(memory: &mut FrameMemory, Growth { before, bytes, is_final }: Growth) -> bool {
     if before == 0 {
         memory.finish();
     }
     let longest = memory.max_frame_bytes();
-    // What is longer is refused by the stack.
+    // The stack refuses a longer one.
     if bytes <= FREE_FRAME || bytes > longest {
         memory.stop_waiting();
         return true;
@@ -295,8 +296,8 @@ fn try_grow(memory: &mut FrameMemory, Growth { before, bytes, is_final }: Growth
     memory.try_grow(bytes, if is_final { bytes } else { longest })
 }
 
-/// A copy that holds nothing else. What was read with a handshake, even nothing, is a slice of the buffer which that was
-/// read into, and would keep all of it for as long as the link lives.
+/// A copy. What was read together with the handshake, even if it is empty, is a slice of the buffer of the handshake, and would keep
+/// that alive as long as the link.
 fn own(ahead: &Bytes) -> Bytes {
     Bytes::copy_from_slice(ahead)
 }

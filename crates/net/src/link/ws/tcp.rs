@@ -1,23 +1,24 @@
-//! What a TCP socket is told before a WebSocket uses it.
+//! Options of a TCP socket for a WebSocket.
 
 use socket2::SockRef;
 use tokio::net::TcpStream;
 
 use super::WebSocketConfig;
 
-/// Bytes that may wait in a socket of this machine's own, on the way in: it is as fast as its reader, so that more would
-/// only be what a small message has to wait for, and would not stay in the processor's cache.
+/// The receive buffer of a loopback connection. Such a connection is as fast as its reader. In a larger buffer, small messages would
+/// wait behind more bytes, and the bytes would not stay in the processor's cache.
 const LOCAL_UNREAD: usize = 160 << 10;
-/// The same where messages come whole: nothing passes one of those, and its reader and writer wait for each other less.
+/// The same where messages come whole. Nothing can overtake those, and with a larger buffer the reader and the writer wait less for
+/// each other.
 const LOCAL_UNREAD_WHOLE: usize = 1 << 20;
-/// Who takes longer frames is sent messages whole: a peer that cuts them makes no such frames.
+/// If longer frames are accepted, messages come whole: a peer that cuts them makes no frames of this length.
 const LONGEST_SEGMENT: u64 = 4 << 20;
-/// And on the way out.
+/// How many unsent bytes may wait in the send buffer of a loopback connection.
 const LOCAL_UNSENT: u32 = 32 << 10;
 
-/// Prepares a TCP socket for a [`WebSocket`](super::WebSocket), as our own dialer and listener do: small frames leave at
-/// once, and little piles up in the system's buffers. None of it is needed for correctness, so what a system refuses is
-/// only noted.
+/// Prepares a TCP socket for a [`WebSocket`](super::WebSocket), as our own dialer and listener do: small frames are sent at once, and
+/// few bytes wait in the buffers of the system. None of it is needed for correctness, so an option that the system refuses is only
+/// logged.
 pub fn tune(stream: &TcpStream, config: &WebSocketConfig) {
     let note = |option, set: std::io::Result<()>| {
         set.unwrap_or_else(|error| tracing::debug!(%error, "{option} refused"));

@@ -1,31 +1,31 @@
-//! How much is collected before it is written: large writes for bulk, and little for a small message to wait for.
+//! Decides how many bytes are collected for one write: many for large messages, few where a small message may have to wait for them.
 
-/// Frames are gathered into writes of this many bytes while the way takes them as fast as they come. Fewer, larger system
-/// calls are what bulk needs; nothing waits for it, because gathering takes no time of its own.
+/// The size of writes while the connection takes them as fast as frames are made. Large messages need few, large system calls. Nothing
+/// waits for that, because collecting takes no time of its own.
 const MAX_BATCH: usize = 384 << 10;
-/// And of this many while the way is full: what has been gathered is what a small message must wait for.
+/// The size of writes while the connection is full: a small message has to wait for what was collected before it.
 const MIN_BATCH: usize = 64 << 10;
-/// Frames up to here are what the core cuts where a small message may follow soon.
+/// The core makes frames of up to this length when a small message may follow soon.
 const SHORT_FRAME: usize = 64 << 10;
-/// So little is gathered of those.
+/// The size of writes of such short frames.
 const MAX_BATCH_OF_SHORT: usize = 96 << 10;
 
-/// The rest of a stuck write that the next frame does not wait for: alone it would be a packet of its own.
+/// The next frame is taken although so much of the last write is left. Otherwise that rest would be a packet of its own.
 const MAX_LEFTOVER: usize = 4 << 10;
 
-/// How much should be queued for one write.
+/// How many bytes should be queued for one write.
 #[derive(Debug)]
 pub(super) struct WriteBatch {
-    /// What is gathered at present, between the least and the most.
+    /// The present size of writes, from `MIN_BATCH` to `MAX_BATCH`.
     bound: usize,
-    /// The last frame was a short one.
+    /// Whether the last frame was short.
     is_short: bool,
-    /// The way did not take all of the last write.
+    /// Whether the connection did not take all of the last write.
     is_stuck: bool,
 }
 
 impl WriteBatch {
-    /// Whether one more frame may be queued before a write, when so many bytes wait.
+    /// Whether another frame may be queued before a write, if so many bytes wait.
     pub(super) const fn takes_more(&self, waiting: usize) -> bool {
         let bound = if self.is_short && self.bound > MAX_BATCH_OF_SHORT { MAX_BATCH_OF_SHORT } else { self.bound };
         waiting < if self.is_stuck { MAX_LEFTOVER } else { bound }
@@ -36,7 +36,7 @@ impl WriteBatch {
         self.is_short = len <= SHORT_FRAME;
     }
 
-    /// Learns from a write: whether the way took all of it at once, some of it, or the rest of an earlier one.
+    /// Adapts to a write: the connection took all of it at once, a part of it, or the rest of an earlier one.
     pub(super) fn note_write(&mut self, is_all: bool) {
         let was_stuck = std::mem::replace(&mut self.is_stuck, !is_all);
         match (was_stuck, is_all) {

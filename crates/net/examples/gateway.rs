@@ -50,7 +50,7 @@ pub(crate) async fn main() -> Result<(), Box<dyn std::error::Error>> {
 fn print(passed: Passed) {
     let (to, frames) = (if passed.toward == Toward::Far { "host" } else { "client" }, passed.frames);
     let name = passed.method.as_deref().unwrap_or("the response");
-    println!("to the {to}: {name}, {} bytes, came in {} frames and left in {}", passed.size, frames.0, frames.1);
+    println!("to the {to}: {name}, {} bytes, came in {} frame(s) and left in {}", passed.size, frames.0, frames.1);
 }
 
 /// Sends a request, and waits for its answer.

@@ -1,4 +1,4 @@
-//! Moves frames between a link and a machine, and time into the machine, for as long as somebody asks for events.
+//! Moves frames between a link and a machine, and tells the machine the time, while the caller polls for events.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -68,7 +68,7 @@ pub struct Driver<L, M> {
 #[derive(Debug)]
 enum Phase {
     Open,
-    /// The machine is closed, and the link gets its close. The caller hears of the reason when that is done.
+    /// The machine is closed, and the link gets its close. The caller gets the reason when that is done.
     Closing(CloseReason),
     Closed,
 }

@@ -137,7 +137,7 @@ pub(crate) struct FrameMemory {
     account: Account,
     max_frame_bytes: u64,
     arriving: Reservation,
-    /// Of the frame that came last. If nobody takes it over, it is evicted like one that makes no progress.
+    /// The memory of the last frame. If it is not taken over, it can be evicted like a frame that makes no progress.
     last: Reservation,
     state: FrameState,
     next_frame: NextFrame,
@@ -200,7 +200,7 @@ impl FrameMemory {
                 return Poll::Ready(Err(error));
             }
             ready!(self.poll_retry(cx));
-            // The timer wakes whoever waits for more of a frame, to see whether that is evicted meanwhile.
+            // The timer wakes the task while it waits for more of a frame, to check whether the frame was evicted.
             if self.try_grow(bytes, longest) && self.retry.poll(cx).is_pending() {
                 return Poll::Ready(Ok(()));
             }

@@ -16,7 +16,7 @@ use breakbulk_proto::{Budget, Capacity, Event, Input, Kind, Limits, Machine, Mes
 /// The longest frame that the link between the two takes.
 const CAP: u64 = 64 << 10;
 
-fn main() {
+pub(crate) fn main() {
     let budget = Budget::default();
     let machine = |role, principal| {
         // The seed makes the names of groups; a real program uses random bytes.
@@ -58,7 +58,10 @@ fn carry(direction: &str, from: &mut Connection, to: &mut Connection) -> Vec<Mes
                     Kind::Response => "the response".into(),
                     _ => envelope.method(&message).unwrap_or_default(),
                 };
-                println!("{direction}: {name}, {} bytes in {frames} frames of at most {longest} bytes", message.len());
+                println!(
+                    "{direction}: {name}, {} bytes in {frames} frame(s) of at most {longest} bytes",
+                    message.len()
+                );
                 arrived.push(message);
             }
         }

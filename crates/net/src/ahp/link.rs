@@ -275,7 +275,7 @@ mod tests {
         drop(far);
         for want in ["one", "two", "three", "1005"] {
             assert_eq!(next(&mut link).await, want);
-            // Somebody who asks whether it can send hears nothing of the end, as long as there is more to read.
+            // While there is more to read, a caller that asks whether it can send does not learn of the end.
             assert!(!matches!(link.flush().now_or_never(), Some(Err(_))));
         }
     }

@@ -150,7 +150,7 @@ impl Proxy {
         Ok(request)
     }
 
-    /// What a refused tunnel means: a proxy that asks who we are has not believed what we said.
+    /// The error of a refused tunnel. If the proxy asks for a name and password although they were sent, it has refused them.
     pub(super) fn explain(&self, error: DialError) -> DialError {
         match error {
             DialError::Status { status: 407, words } if self.authorization.is_some() => {
@@ -182,7 +182,7 @@ fn is_local(host: &str) -> bool {
     host.eq_ignore_ascii_case("localhost") || host.parse().is_ok_and(|address: IpAddr| address.is_loopback())
 }
 
-/// An entry of `no_proxy`, without its port and brackets. One for another port is about nobody.
+/// An entry of `no_proxy`, without its port and brackets. Empty, so that it matches no host, if it is for another port.
 fn without_port(entry: &str, port: u16) -> &str {
     let (host, named) = match entry.rsplit_once(':') {
         Some((host, named)) if !host.contains(':') || host.ends_with(']') => (host, Some(named)),

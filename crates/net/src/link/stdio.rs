@@ -65,7 +65,7 @@ impl Output {
         let carried = Arc::new(AtomicU64::new(0));
         let count = Arc::clone(&carried);
         let carry = move || {
-            // Nobody may be left to hear it.
+            // The receiver may have been dropped.
             let _ = told.send(carry(reader.into(), output, &count));
         };
         thread::Builder::new().name("stdout".to_owned()).spawn(carry)?;

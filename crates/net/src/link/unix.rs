@@ -102,7 +102,7 @@ async fn check_free(path: &Path) -> io::Result<()> {
     match tokio::time::timeout(ANSWER_TIME, UnixStream::connect(path)).await {
         Ok(Err(error)) if error.kind() == io::ErrorKind::ConnectionRefused => Ok(()),
         Ok(Err(error)) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        // Whoever is too busy to answer, or does not answer to us, is still somebody.
+        // A process that is too busy to accept, or to which we may not connect, still listens there.
         _ => Err(io::Error::new(io::ErrorKind::AddrInUse, format!("somebody listens on {} already", path.display()))),
     }
 }

@@ -54,13 +54,13 @@ pub struct Scanner<V = ()> {
 }
 
 impl<V: Visit> Scanner<V> {
-    /// A checker that has seen nothing yet, for a text that may nest as deep as it likes: one that was checked before,
-    /// or of which a bit of memory for each byte can be spared.
+    /// A checker without a depth limit. For a text that was checked before, or that is so short that a bit of memory for each of its bytes
+    /// does not matter.
     pub fn new(visit: V) -> Self {
         Self::with_max_depth(visit, u32::MAX)
     }
 
-    /// A checker that has seen nothing yet, and refuses an array or object inside of `max_depth` others.
+    /// A checker that refuses an array or object inside of `max_depth` others.
     pub fn with_max_depth(visit: V, max_depth: u32) -> Self {
         let (state, nest, capture) = (State::Value, Nest::new(max_depth), Capture::default());
         Self { visit, offset: 0, state, nest, capture, error: None }

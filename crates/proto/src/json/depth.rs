@@ -1,11 +1,11 @@
-//! How deep a text is nested, without a check of anything else: for what we send, which its receiver checks.
+//! Finds how deep a text is nested, and checks nothing else: for messages that we send, which the receiver checks.
 
 use super::special::plain_len;
 
 /// Bytes that are counted at once, so that a byte holds their count.
 const BLOCK: usize = 192;
 
-/// How many arrays and objects could begin in a text, those in its strings counted too: it is nested no deeper.
+/// How many opening brackets a text has, those in its strings included. It cannot be nested deeper than that.
 ///
 /// No branches, so that many bytes are counted at once: a text is counted faster than it is read from memory.
 pub(crate) fn openings(bytes: &[u8]) -> u64 {

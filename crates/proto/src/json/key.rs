@@ -5,7 +5,7 @@ use super::text::unescaped;
 /// Most bytes of a key that are gathered, escapes as they are written: no path has a key of more than 32 characters.
 const MAX_RAW: usize = 32 * 6;
 
-/// A key as it is written, as far as it has come; of one that is too long, only so much that this shows.
+/// The part of a key that has come, as it is written. If the key is too long, only so much is kept that this can be seen.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Capture(Vec<u8>);
 
@@ -27,7 +27,7 @@ impl Capture {
         self.0.extend(run.iter().take(left));
     }
 
-    /// What was gathered, unescaped; `None` if it is too long, or has half of a surrogate pair: it equals nothing.
+    /// The key, unescaped. `None` if it is too long, or has half of a surrogate pair: then it equals no key that is searched for.
     pub(super) fn key(&self) -> Option<Vec<u8>> {
         if self.0.len() <= MAX_RAW { unescaped(&self.0) } else { None }
     }

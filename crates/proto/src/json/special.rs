@@ -18,8 +18,8 @@ pub(super) fn plain_len(bytes: &[u8]) -> usize {
     len.wrapping_add(rest.iter().take_while(|&&byte| !is_special(byte)).count())
 }
 
-/// Copies what [`plain_len`] counts to the front of `out`, as far as that goes, and up to 7 bytes after it: fewer branches
-/// than to look first and copy then.
+/// Copies the bytes that [`plain_len`] counts to the front of `out`, as far as they fit, and up to 7 bytes after them. That takes fewer
+/// branches than to count first and copy then.
 #[inline(always)]
 pub(super) fn copy_plain(out: &mut [u8], bytes: &[u8]) -> usize {
     let mut len = 0_usize;

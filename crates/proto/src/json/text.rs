@@ -18,8 +18,8 @@ pub fn string(raw: &[u8]) -> Option<Cow<'_, str>> {
     unescaped(inside).and_then(|text| String::from_utf8(text).ok()).map(Cow::Owned)
 }
 
-/// Unescapes the inside of a string to the front of `out`, which must be as long, and says how long it is then; `None` if
-/// it is not one, or has half of a surrogate pair.
+/// Unescapes the inside of a string to the front of `out`, which must be as long. Returns the length of the result, or `None` if it is
+/// not the inside of a string, or has half of a surrogate pair.
 pub fn unescape(out: &mut [u8], inside: &[u8]) -> Option<usize> {
     let (mut rest, mut len) = (inside, 0_usize);
     loop {
@@ -37,7 +37,7 @@ pub fn unescape(out: &mut [u8], inside: &[u8]) -> Option<usize> {
     }
 }
 
-/// Writes `text` as the inside of a string. Escapes only what must be; `out` must have room for [`escaped_len`] or grow.
+/// Appends `text` to `out` as the inside of a string. Escapes only what must be escaped. It adds [`escaped_len`] bytes.
 pub fn escape_into(out: &mut impl BufMut, text: &[u8]) {
     let mut escaped = [0; PIECE * 6];
     for piece in text.chunks(PIECE) {
@@ -96,7 +96,7 @@ pub(super) fn unescaped(inside: &[u8]) -> Option<Vec<u8>> {
     Some(out)
 }
 
-/// Escapes to the front of `out`, which must have six times the room, and says how long it is then.
+/// Escapes to the front of `out`, which must be six times as long as the text. Returns the length of the result.
 fn escape(out: &mut [u8], text: &[u8]) -> usize {
     let (mut rest, mut len) = (text, 0_usize);
     while let Some(place) = out.get_mut(len..) {
@@ -117,7 +117,7 @@ fn escape(out: &mut [u8], text: &[u8]) -> usize {
     len
 }
 
-/// Puts bytes at a place, where there must be room, and says where they end.
+/// Copies bytes to an offset, from which on there must be enough space. Returns the offset after them.
 #[inline(always)]
 fn put(out: &mut [u8], at: usize, bytes: &[u8]) -> usize {
     let end = at.wrapping_add(bytes.len());

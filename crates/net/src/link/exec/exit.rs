@@ -14,7 +14,7 @@ pub enum Exit {
     Status(i32),
     /// By a signal.
     Signal(i32),
-    /// Somebody else in this process asked the system first.
+    /// Not known, because other code in this process has reaped the child.
     Unknown,
 }
 

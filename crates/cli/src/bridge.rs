@@ -4,7 +4,7 @@ mod pages;
 
 use std::sync::Arc;
 
-use breakbulk::gateway::{Entrance, Exit, Lost, Served, Watcher};
+use breakbulk::gateway::{Downstream, Losses, Served, Upstream, Watcher};
 use breakbulk::{Gateway, Transport};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -104,8 +104,8 @@ fn named(name: &str, error: Error) -> Error {
 /// A bridge that clients can come to.
 pub(crate) struct Bridge {
     gateway: Arc<Gateway>,
-    entrance: Entrance,
-    exit: Exit,
+    downstream: Downstream,
+    upstream: Upstream,
     /// Whether there is one client, who was there from the start and decides how this ends.
     is_single: bool,
 }
@@ -116,22 +116,22 @@ impl Bridge {
         let BridgeSettings { near, far, keep, door, link, max_connections, shutdown_timeout } = settings;
         let gateway = Gateway::new(near.setup.clone(), far.setup.clone(), link.budget)
             .map_err(|error| Error::Arguments(error.to_string()))?;
-        let gateway = Arc::new(gateway.with_drain(shutdown_timeout).with_max_clients(max_connections));
-        let exit = open::exit(&far, &link, keep)?;
+        let gateway = Arc::new(gateway.with_drain_timeout(shutdown_timeout).with_max_clients(max_connections));
+        let upstream = open::upstream(&far, &link, keep)?;
         let pages = BridgePages(Arc::clone(&gateway));
-        let (entrance, notes) = open::entrance(&near, &door, &link, pages).await?;
+        let (downstream, notes) = open::downstream(&near, &door, &link, pages).await?;
         for note in notes {
             log::say(Level::INFO, &name.map_or_else(|| note.clone(), |name| format!("bridge {name}: {note}")));
         }
         if keep && !matches!(far.address.transport, Transport::Exec(_)) {
             tracing::warn!("--keep has no effect here: only the command of an exec: address can outlive a connection");
         }
-        Ok(Self { gateway, entrance, exit, is_single: near.address.transport.is_single() })
+        Ok(Self { gateway, downstream, upstream, is_single: near.address.transport.is_single() })
     }
 
     /// Takes clients from one end to the other. `watch` makes a watcher for each client.
     pub(crate) async fn serve(self, stop: CancellationToken, watch: impl Fn() -> Option<Watcher>) -> Result<(), Error> {
-        match self.gateway.serve(self.entrance, self.exit, stop, watch).await {
+        match self.gateway.serve(self.downstream, self.upstream, stop, watch).await {
             Some(Served::Panicked) => Err(Error::Bug),
             // Clients of a listener come and go.
             Some(served) if self.is_single => outcome(served),
@@ -142,9 +142,9 @@ impl Bridge {
 
 fn outcome(served: Served) -> Result<(), Error> {
     match served {
-        Served::Ended(ended) => match ended.trouble() {
-            Some((reason, words)) => Err(Error::Closed(reason.clone(), words.to_owned())),
-            None if ended.lost != Lost::default() => Err(Error::Lost(ended.lost)),
+        Served::Ended(outcome) => match outcome.failure() {
+            Some(side) => Err(Error::Closed(side.reason.clone(), side.description.clone())),
+            None if outcome.losses != Losses::default() => Err(Error::Lost(outcome.losses)),
             None => Ok(()),
         },
         Served::Unreachable(error) => Err(Error::Dial(error)),

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use breakbulk::DialError;
-use breakbulk::gateway::Lost;
+use breakbulk::gateway::Losses;
 use breakbulk_proto::{CloseReason, SendError};
 
 use crate::settings::SettingError;
@@ -54,7 +54,7 @@ pub(crate) enum Error {
     /// This signal came before the answer.
     Interrupted(Signal),
     /// Not all that was begun was brought to its end, and the log has said what.
-    Lost(Lost),
+    Lost(Losses),
     /// One of several bridges has failed.
     Bridge {
         /// What the file calls it.
@@ -112,7 +112,7 @@ impl fmt::Display for Error {
             Self::NoAnswer(time) => write!(f, "no answer after {} s", time.as_secs_f32()),
             Self::Answered => f.write_str("the answer is an error"),
             Self::Interrupted(signal) => write!(f, "{signal} before the answer came"),
-            Self::Lost(Lost { messages, answers, .. }) => {
+            Self::Lost(Losses { messages, answers, .. }) => {
                 write!(f, "lost messages: {messages}; lost answers: {answers}")
             }
             Self::Bridge { name, error } => write!(f, "bridge {name:?}: {error}"),

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use breakbulk::dial::ProxyChoice;
-use breakbulk::gateway::{End, Entrance, Exit};
+use breakbulk::gateway::{Downstream, Endpoint, Upstream};
 use breakbulk::link::{Child, ExecConfig, Keepalive, WebSocketConfig, unix};
 use breakbulk::tls::{self, ClientTls, ServerTls};
 use breakbulk::{AccessPolicy, Dialer, ListenConfig, Listener, Route, Token, Transport};
@@ -28,24 +28,24 @@ pub(crate) fn dialer(route: &Route, link: &LinkSettings) -> Dialer {
     }
 }
 
-/// The way out of a gateway.
-pub(crate) fn exit(route: &Route, link: &LinkSettings, keep: bool) -> Result<Exit, Error> {
-    let mut exit = Exit::new(dialer(route, link), route.address.clone());
+/// The host of a gateway.
+pub(crate) fn upstream(route: &Route, link: &LinkSettings, keep: bool) -> Result<Upstream, Error> {
+    let mut upstream = Upstream::new(dialer(route, link), route.address.clone());
     if let (true, Transport::Exec(command)) = (keep, &route.address.transport) {
         let capacity = Capacity::of(route.address.cap.unwrap_or(u64::MAX));
         let config = ExecConfig::new(command.clone(), capacity, route.max_frame_bytes());
-        exit.kept = Some(Child::spawn(&config).map_err(|error| Error::Dial(error.into()))?);
+        upstream.kept = Some(Child::spawn(&config).map_err(|error| Error::Dial(error.into()))?);
     }
-    Ok(exit)
+    Ok(upstream)
 }
 
-/// The way into a gateway, with pages about it, and what a person must know to come in by it.
-pub(crate) async fn entrance(
+/// Where the clients of a gateway come from, with pages about it, and what a person must know to connect.
+pub(crate) async fn downstream(
     route: &Route,
     door: &settings::Door,
     link: &LinkSettings,
     pages: impl Subject,
-) -> Result<(Entrance, Vec<String>), Error> {
+) -> Result<(Downstream, Vec<String>), Error> {
     match &route.address.transport {
         Transport::WebSocket { host, port, target, .. } => {
             let place = (host.as_str(), *port);
@@ -58,20 +58,20 @@ pub(crate) async fn entrance(
             let (listener, admission) = listener(place, door, web_socket(route, link), more).await?;
             let (scheme, path) = (admission.scheme, path.unwrap_or_default());
             let notes = admission.notes(&format!("{scheme}://{}{path}", listener.local_address()));
-            Ok((Entrance::WebSocket(Box::new(listener)), notes))
+            Ok((Downstream::WebSocket(Box::new(listener)), notes))
         }
         Transport::Unix(path) => {
             let cannot = |error| Error::Listen(format!("cannot listen on {}: {error}", path.display()));
             let listener = unix::Listener::bind(path).await.map_err(cannot)?;
             let (cap, max_frame_bytes) = (route.address.cap.unwrap_or(u64::MAX), route.max_frame_bytes());
             let notes = vec![format!("listening on unix:{}", path.display())];
-            Ok((Entrance::Unix { listener, cap, max_frame_bytes }, notes))
+            Ok((Downstream::Unix { listener, cap, max_frame_bytes }, notes))
         }
         _ => {
             let link = dialer(route, link).dial(&route.address).await.map_err(Error::Dial)?;
             let is_stdio = route.address.transport.is_stdio();
             let name = if is_stdio { "standard input".to_owned() } else { route.address.to_string() };
-            Ok((Entrance::Once(Some(End::new(link, name))), Vec::new()))
+            Ok((Downstream::Once(Some(Endpoint::new(link, name))), Vec::new()))
         }
     }
 }

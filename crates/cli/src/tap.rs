@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use breakbulk::gateway::{Toward, Watcher};
+use breakbulk::gateway::{FrameCounts, SideId, Watcher};
 use breakbulk_proto::Kind;
 use tokio_util::sync::CancellationToken;
 
@@ -135,9 +135,9 @@ const HEAD: &str =
 
 /// For a person.
 fn text(line: &Line) -> String {
-    let arrow = match line.toward {
-        Toward::Far => "→",
-        Toward::Near => "←",
+    let arrow = match line.to {
+        SideId::Far => "→",
+        SideId::Near => "←",
     };
     // A day has one date, and a line little room.
     let moment = units::moment(line.at);
@@ -152,8 +152,8 @@ fn text(line: &Line) -> String {
         (None, None, Some(code)) => format!("error {code}"),
         (None, None, None) => kind(line.kind).to_owned(),
     };
-    let (came, left) = line.segments;
-    let segments = if came == left { came.to_string() } else { format!("{came}→{left}") };
+    let FrameCounts { received, sent } = line.segments;
+    let segments = if received == sent { sent.to_string() } else { format!("{received}→{sent}") };
     let latency = line.latency.map(units::time).unwrap_or_default();
     let text = format!(
         "{time:<13} {:>6} {arrow} {:<40} {:>6} {:>10} {segments:>9} {:>9} {latency:>9}",
@@ -167,9 +167,9 @@ fn text(line: &Line) -> String {
 }
 
 fn json(line: &Line) -> String {
-    let toward = match line.toward {
-        Toward::Far => "host",
-        Toward::Near => "client",
+    let to = match line.to {
+        SideId::Far => "host",
+        SideId::Near => "client",
     };
     let micros = |time: std::time::Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
     // A message that we cannot read to the end has an id that is no JSON.
@@ -178,7 +178,7 @@ fn json(line: &Line) -> String {
         "at": units::moment(line.at),
         "client": line.client,
         "clientId": line.client_id,
-        "toward": toward,
+        "toward": to,
         "kind": kind(line.kind),
         "method": line.method,
         "action": line.action,
@@ -187,8 +187,8 @@ fn json(line: &Line) -> String {
         "answers": line.answers,
         "error": line.error,
         "bytes": line.bytes,
-        "segmentsIn": line.segments.0,
-        "segmentsOut": line.segments.1,
+        "segmentsIn": line.segments.received,
+        "segmentsOut": line.segments.sent,
         "micros": micros(line.took),
         "latencyMicros": line.latency.map(micros),
     })

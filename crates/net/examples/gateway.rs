@@ -9,7 +9,7 @@
 
 use std::future::pending;
 
-use breakbulk::gateway::{End, Gateway, Passed, Toward};
+use breakbulk::gateway::{Endpoint, Gateway, Passed, SideId};
 use breakbulk::{Dialect, Driver, Link, Setup, link};
 use breakbulk_proto::ahp::Role;
 use breakbulk_proto::{Budget, BudgetConfig, Capacity, Event, Input, Kind, Limits, Machine, Message, Ticket};
@@ -27,7 +27,7 @@ pub(crate) async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let far_setup = Setup::new(Dialect::Plain, Role::Client, Limits::default());
     let gateway = Gateway::new(near_setup, far_setup, BudgetConfig::default())?;
     tokio::spawn(async move {
-        let (near, far) = (End::new(near, "the client"), End::new(far, "the host"));
+        let (near, far) = (Endpoint::new(near, "the client"), Endpoint::new(far, "the host"));
         gateway.join(near, far, Some("someone"), pending(), Some(Box::new(print))).await
     });
 
@@ -48,9 +48,12 @@ pub(crate) async fn main() -> Result<(), Box<dyn std::error::Error>> {
 
 /// Prints a message that has passed the gateway.
 fn print(passed: Passed) {
-    let (to, frames) = (if passed.toward == Toward::Far { "host" } else { "client" }, passed.frames);
+    let (to, frames) = (if passed.to == SideId::Far { "host" } else { "client" }, passed.frames);
     let name = passed.method.as_deref().unwrap_or("the response");
-    println!("to the {to}: {name}, {} bytes, came in {} frame(s) and left in {}", passed.size, frames.0, frames.1);
+    println!(
+        "to the {to}: {name}, {} bytes, came in {} frame(s) and left in {}",
+        passed.size, frames.received, frames.sent
+    );
 }
 
 /// Sends a request, and waits for its answer.

@@ -1,57 +1,64 @@
 //! The gateway: each connection to one side gets one to the other, and each side negotiates for itself.
 
 mod bridge;
-mod debts;
-mod dropped;
-mod entrance;
+mod downstream;
 mod frame_limits;
-mod name;
+mod ledger;
+mod lifecycle;
 mod observed_link;
+mod parsed_message;
+mod peer_name;
+mod pending_requests;
 mod serve;
 mod side;
+mod sides;
 mod stats;
-mod waiting;
+mod unsendable;
+mod upstream;
+mod waiting_client;
 
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use tracing::{debug, warn};
-
 use breakbulk_proto::ahp::Charge;
 use breakbulk_proto::plain::Check;
 use breakbulk_proto::{BudgetConfig, CloseReason, Kind, LimitsError, Message};
 
-use self::bridge::{Bridge, FAR, NEAR, other};
-use self::dropped::Dropped;
-use self::frame_limits::{FrameLimits, Verdict};
-use self::name::Name;
+use self::bridge::Bridge;
+use self::frame_limits::FrameLimits;
+use self::ledger::Ledger;
 use self::observed_link::ObservedLink;
+use self::peer_name::PeerName;
 use self::side::Side;
-use self::stats::Counters;
-use self::waiting::Waiting;
+use self::sides::Pair;
+use self::stats::StatsCounters;
+use self::unsendable::UnsendableActions;
+use self::waiting_client::WaitingClient;
 use crate::dialect::{Dialect, Setup};
 use crate::driver::Driver;
 use crate::link::{BoxLink, Exec, Intake, Lease, Link};
 use crate::memory::GatewayMemory;
 
-pub use self::entrance::Entrance;
-pub use self::serve::{Exit, Served};
+pub use self::downstream::Downstream;
+pub use self::serve::Served;
+pub use self::sides::SideId;
 pub use self::stats::{Stats, Traffic};
+pub use self::upstream::Upstream;
 
-/// What joins the two sides of many connections, and remembers what outlives each.
+/// Joins clients with a host, and remembers what outlives each connection.
 #[derive(Debug)]
 pub struct Gateway {
-    setups: [Setup; 2],
+    setups: Pair<Setup>,
     memory: GatewayMemory,
     records: Records,
-    drain: Duration,
+    drain_timeout: Duration,
     max_clients: usize,
 }
 
 /// How long what is under way has to finish when a side has closed, or the program stops.
-const DRAIN: Duration = Duration::from_secs(5);
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Clients at once. Each may be a process of its own.
 const MAX_CLIENTS: usize = 256;
@@ -59,48 +66,48 @@ const MAX_CLIENTS: usize = 256;
 /// What is remembered across connections.
 #[derive(Debug, Default)]
 struct Records {
-    stats: Counters,
+    stats: StatsCounters,
     frame_limits: FrameLimits,
-    dropped: Dropped,
+    unsendable: UnsendableActions,
     counts: Mutex<BTreeMap<&'static str, u64>>,
 }
 
-/// One end of a connection through a gateway.
+/// One end of a connection through a gateway: a link to a client, or to a host.
 #[non_exhaustive]
-pub struct End {
+pub struct Endpoint {
     /// What carries its frames.
     pub link: BoxLink,
-    /// Whom it leads to, by a name that stays the same on the next connection.
+    /// The name of its peer, which stays the same on the next connection.
     pub name: String,
     /// Who the peer has proven to be, if it has.
     pub principal: Option<String>,
-    /// Set for a host that goes on to another client when its link is dropped.
+    /// Set for a host that goes to the next client when its link is dropped.
     pub reuse: Option<Reuse>,
 }
 
-/// A host that goes on to another client when its link is dropped.
+/// How a host goes to the next client.
 #[derive(Debug, Clone)]
 pub struct Reuse {
-    /// How long it has to answer a client that is gone. What it answers then is for nobody.
-    pub patience: Duration,
-    /// Busy for as long as the host has not answered all.
+    /// How long the host has to answer a client that is gone. These answers are dropped.
+    pub answer_timeout: Duration,
+    /// Busy until the host has answered everything.
     pub lease: Lease,
 }
 
-impl End {
+impl Endpoint {
     /// A link to a peer of this name.
     pub fn new(link: impl Link + 'static, name: impl Into<String>) -> Self {
         Self { link: Box::new(link), name: name.into(), principal: None, reuse: None }
     }
 
-    /// A link to a child process that goes on to another client when the link is dropped, and has this long to answer a
-    /// client that is gone.
-    pub fn child(link: Exec, name: impl Into<String>, patience: Duration) -> Self {
-        let reuse = Reuse { patience, lease: link.lease() };
+    /// A link to a child process that goes to the next client when the link is dropped, and has this long to answer a client
+    /// that is gone.
+    pub fn child(link: Exec, name: impl Into<String>, answer_timeout: Duration) -> Self {
+        let reuse = Reuse { answer_timeout, lease: link.lease() };
         Self { reuse: Some(reuse), ..Self::new(link, name) }
     }
 
-    /// The same, to a peer that has proven who it is. What is remembered of it is not mixed up with anybody else's.
+    /// The same, to a peer that has proven who it is. What is remembered of it is kept apart from what is remembered of others.
     #[must_use]
     pub fn proven(mut self, principal: impl Into<String>) -> Self {
         self.principal = Some(principal.into());
@@ -111,35 +118,33 @@ impl End {
 /// How a connection through a gateway ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Ended {
-    /// On the side of the client.
-    pub near: CloseReason,
-    /// On the side of the host.
-    pub far: CloseReason,
-    /// How each side ended and who ended it, in words for a person.
-    pub words: Words,
+pub struct Outcome {
+    /// The side of the client.
+    pub near: SideOutcome,
+    /// The side of the host.
+    pub far: SideOutcome,
     /// What was given up.
-    pub lost: Lost,
+    pub losses: Losses,
 }
 
-/// How the two sides of a connection ended, in words: one line each. What a peer said as it closed is in it, escaped.
+/// How one side of a connection closed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Words {
-    /// On the side of the client.
-    pub near: String,
-    /// On the side of the host.
-    pub far: String,
+pub struct SideOutcome {
+    /// Why.
+    pub reason: CloseReason,
+    /// How, and who closed it: one line for a person. What a peer said as it closed is in it, escaped.
+    pub description: String,
 }
 
 /// What was given up when a connection through a gateway ended.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Lost {
-    /// Messages that their receiver did not take, or not whole, in the time that it had; and lines that were meant as
-    /// messages, and were none, of which nobody could be told.
+pub struct Losses {
+    /// Messages that their receiver did not take whole in the time that it had; and lines that were meant as messages and
+    /// were none, if there was nobody to send an error to.
     pub messages: u64,
-    /// Answers for which the client waited when the host ended, or had its time.
+    /// Answers for which the client waited when the host ended, or when its time was up.
     pub answers: u64,
 }
 
@@ -147,16 +152,16 @@ pub struct Lost {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Passed {
-    /// Where it went.
-    pub toward: Toward,
+    /// The side that it went to.
+    pub to: SideId,
     /// What it is.
     pub kind: Kind,
     /// Its method, if it has one.
     pub method: Option<String>,
     /// Its length in bytes.
     pub size: usize,
-    /// In how many frames it came, and in how many it left.
-    pub frames: (u32, u32),
+    /// In how many frames it passed.
+    pub frames: FrameCounts,
     /// From its first frame to its last.
     pub took: Duration,
     /// The message itself.
@@ -166,22 +171,22 @@ pub struct Passed {
 impl Passed {
     /// A message that has passed, without its method.
     #[must_use]
-    pub const fn new(toward: Toward, kind: Kind, message: Message, frames: (u32, u32), took: Duration) -> Self {
-        Self { toward, kind, method: None, size: message.len(), frames, took, message }
+    pub const fn new(to: SideId, kind: Kind, message: Message, frames: FrameCounts, took: Duration) -> Self {
+        Self { to, kind, method: None, size: message.len(), frames, took, message }
     }
 }
 
-/// What hears of each message that has passed.
-pub type Watcher = Box<dyn FnMut(Passed) + Send>;
-
-/// A direction through a gateway.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Toward {
-    /// To the client.
-    Near,
-    /// To the host.
-    Far,
+/// In how many frames a message passed.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct FrameCounts {
+    /// Frames in which it came.
+    pub received: u32,
+    /// Frames in which it left.
+    pub sent: u32,
 }
+
+/// Called with each message that has passed.
+pub type Watcher = Box<dyn FnMut(Passed) + Send>;
 
 impl Gateway {
     /// A gateway between clients, towards whom it is a server, and a host, towards whom it is a client. All messages that it
@@ -199,7 +204,13 @@ impl Gateway {
         (near.check, far.check) = (check(far.dialect), check(near.dialect));
         // What a link takes is negotiated on that link: with a client that is not asked there, nothing is.
         far.hides_chunking = true;
-        Ok(Self { setups: [near, far], memory, records: Records::default(), drain: DRAIN, max_clients: MAX_CLIENTS })
+        Ok(Self {
+            setups: Pair { near, far },
+            memory,
+            records: Records::default(),
+            drain_timeout: DRAIN_TIMEOUT,
+            max_clients: MAX_CLIENTS,
+        })
     }
 
     /// Whether [`new`](Self::new) would find the budget large enough.
@@ -212,8 +223,8 @@ impl Gateway {
 
     /// The same, with this long for what is under way to finish at the end. 5 s.
     #[must_use]
-    pub const fn with_drain(mut self, drain: Duration) -> Self {
-        self.drain = drain;
+    pub const fn with_drain_timeout(mut self, drain_timeout: Duration) -> Self {
+        self.drain_timeout = drain_timeout;
         self
     }
 
@@ -224,56 +235,26 @@ impl Gateway {
         self
     }
 
-    /// Joins two links until both have ended. What is held for them is charged to `principal`; without one, messages that
-    /// take more than each connection may hold go through one at a time. When `stop` is done, both
-    /// are closed with 1012, and what is under way has a few seconds to finish. `watcher` hears of each message that
-    /// has passed.
+    /// Joins two links until both have closed. What is held for them is charged to `principal`; without one, messages that take
+    /// more than each connection may hold go through one at a time. When `stop` is done, both are closed with 1012, and what is
+    /// under way has a few seconds to finish. `watcher` is called with each message that has passed.
     ///
     /// # Errors
     /// The system gave no random bytes.
     pub async fn join(
         &self,
-        near: End,
-        far: End,
+        near: Endpoint,
+        far: Endpoint,
         principal: Option<&str>,
         stop: impl Future<Output = ()>,
         watcher: Option<Watcher>,
-    ) -> Result<Ended, getrandom::Error> {
-        self.meet(self.enter(near), far, principal, stop, watcher).await
-    }
-
-    /// A client comes in, and waits for its host. Meanwhile it takes up nothing that others share.
-    fn enter(&self, near: End) -> Waiting {
-        let (mut link, name) = self.observed(near);
-        let setup = &self.setups[NEAR];
-        let account = Some(self.memory.frames_of(NEAR, setup.dialect, None));
-        link.set_intake(Intake { max_frame_bytes: setup.max_frame_bytes(), account });
-        Waiting { link, name }
-    }
-
-    fn observed(&self, End { link, name, principal, .. }: End) -> (ObservedLink<BoxLink>, Name) {
-        let name = Name::new(name, principal);
-        (ObservedLink::new(link, self.records.frame_limits.limit(&name)), name)
-    }
-
-    /// Joins a client and its host until both have ended.
-    async fn meet(
-        &self,
-        near: Waiting,
-        far: End,
-        principal: Option<&str>,
-        stop: impl Future<Output = ()>,
-        watcher: Option<Watcher>,
-    ) -> Result<Ended, getrandom::Error> {
-        let reuse = far.reuse.clone();
-        let (far, far_name) = self.observed(far);
-        let sides = [self.side(NEAR, near.link, principal)?, self.side(FAR, far, principal)?];
-        Ok(Bridge::new(sides, [near.name, far_name], self, reuse, watcher).run(stop).await)
+    ) -> Result<Outcome, getrandom::Error> {
+        self.bridge(self.admit(near), far, principal, stop, watcher).await
     }
 
     /// Closes the link of a client that gets no host.
-    pub async fn turn_away(&self, near: End, reason: CloseReason) {
-        self.enter(near).turn_away(reason).await;
+    pub async fn refuse(&self, near: Endpoint, reason: CloseReason) {
+        self.admit(near).refuse(reason).await;
     }
 
     /// Bytes that are held for all connections, as far as they are charged to anybody.
@@ -282,7 +263,7 @@ impl Gateway {
         self.memory.held()
     }
 
-    /// What has passed, and who has come.
+    /// What has passed, and how many clients there are and were.
     #[must_use]
     pub fn stats(&self) -> Stats {
         self.records.stats.stats()
@@ -294,18 +275,54 @@ impl Gateway {
         self.records.counts.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
+    /// Lets a client wait for its host. Meanwhile it takes up no memory that others share.
+    fn admit(&self, near: Endpoint) -> WaitingClient {
+        let (mut link, name) = self.observe(near);
+        let setup = &self.setups.near;
+        let account = Some(self.memory.frames_of(SideId::Near.index(), setup.dialect, None));
+        link.set_intake(Intake { max_frame_bytes: setup.max_frame_bytes(), account });
+        WaitingClient { link, name }
+    }
+
+    /// Joins a client and its host until both have closed.
+    async fn bridge(
+        &self,
+        near: WaitingClient,
+        far: Endpoint,
+        principal: Option<&str>,
+        stop: impl Future<Output = ()>,
+        watcher: Option<Watcher>,
+    ) -> Result<Outcome, getrandom::Error> {
+        let reuse = far.reuse.clone();
+        let (far, far_name) = self.observe(far);
+        let sides =
+            Pair { near: self.side(SideId::Near, near.link, principal)?, far: self.side(SideId::Far, far, principal)? };
+        let ledgers = Pair { near: SideId::Near, far: SideId::Far }.map(|to| self.ledger(to, principal));
+        let names = Pair { near: near.name, far: far_name };
+        Ok(Bridge::new(sides, ledgers, names, self, reuse, watcher).run(stop).await)
+    }
+
+    fn observe(&self, Endpoint { link, name, principal, .. }: Endpoint) -> (ObservedLink<BoxLink>, PeerName) {
+        let name = PeerName::new(name, principal);
+        (ObservedLink::new(link, self.records.frame_limits.limit(&name)), name)
+    }
+
     fn side(
         &self,
-        at: usize,
+        at: SideId,
         mut link: ObservedLink<BoxLink>,
         principal: Option<&str>,
     ) -> Result<Side, getrandom::Error> {
         let setup = &self.setups[at];
-        let account = principal.map(|_| self.memory.frames_of(at, setup.dialect, principal));
+        let account = principal.map(|_| self.memory.frames_of(at.index(), setup.dialect, principal));
         link.set_intake(Intake { max_frame_bytes: setup.max_frame_bytes(), account });
-        let machine = setup.machine(self.memory.messages[at].account(principal))?;
-        let account = self.memory.messages[other(at)].account(principal);
-        Ok(Side::new(Driver::new(link, machine), account, setup.dialect))
+        let machine = setup.machine(self.memory.messages[at.index()].account(principal))?;
+        Ok(Side::new(Driver::new(link, machine), setup.dialect))
+    }
+
+    /// The ledger of the messages that go to a side.
+    fn ledger(&self, to: SideId, principal: Option<&str>) -> Ledger {
+        Ledger::new(self.memory.messages[to.other().index()].account(principal))
     }
 }
 
@@ -315,33 +332,4 @@ impl Records {
         let count = counts.entry(name).or_default();
         *count = count.saturating_add(1);
     }
-}
-
-/// Says what was learned about a peer's frame limit. Whether that is why it closed.
-fn report(side: usize, peer: &Name, verdict: Verdict) -> bool {
-    let (side, address) = if side == NEAR { ("near", "listen") } else { ("far", "connect") };
-    match verdict {
-        Verdict::Ordinary => return false,
-        Verdict::Known => {}
-        Verdict::Halved { from, to, is_first: true } => {
-            warn!(
-                side,
-                %peer, from, to,
-                "this peer closes at frames of {from} bytes: they are now at most {to}; if you know its limit, declare it \
-                 with ?cap=BYTES in the address to {address}"
-            );
-        }
-        Verdict::Halved { from, to, is_first: false } => {
-            debug!(side, %peer, from, to, "frames to this peer are halved")
-        }
-        Verdict::Refused(size) => {
-            warn!(
-                side,
-                %peer, size,
-                "this peer closes with 1009 at messages of {size} bytes, and shorter frames are no help: they are refused \
-                 for ten minutes"
-            );
-        }
-    }
-    true
 }

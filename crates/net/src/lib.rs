@@ -63,7 +63,6 @@ pub mod gateway;
 pub mod link;
 pub mod listen;
 mod log_limit;
-mod look;
 mod memory;
 mod preset;
 #[cfg(any(feature = "ahp", feature = "rmcp"))]

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant, SystemTime};
 
-use breakbulk::gateway::{Passed, Toward};
+use breakbulk::gateway::{FrameCounts, Passed, SideId};
 use breakbulk_proto::json::{self, Found, Number, Path};
 use breakbulk_proto::{Kind, Message};
 
@@ -17,7 +17,8 @@ pub(super) struct Line {
     pub(super) client: u64,
     /// What the client calls itself, once it has said so.
     pub(super) client_id: Option<String>,
-    pub(super) toward: Toward,
+    /// The side that it went to.
+    pub(super) to: SideId,
     pub(super) kind: Kind,
     pub(super) method: Option<String>,
     /// The type of the action that it carries.
@@ -31,7 +32,7 @@ pub(super) struct Line {
     pub(super) error: Option<i64>,
     pub(super) bytes: u64,
     /// In how many frames it came, and in how many it left.
-    pub(super) segments: (u32, u32),
+    pub(super) segments: FrameCounts,
     /// From its first frame to its last.
     pub(super) took: Duration,
     /// From the request that it answers.
@@ -74,7 +75,7 @@ impl Follower {
     /// The line for what has passed; `None` if that is part of a message whose rest is to come.
     pub(super) fn follow(&mut self, passed: Passed) -> Option<Line> {
         let now = Instant::now();
-        let is_to_host = passed.toward == Toward::Far;
+        let is_to_host = passed.to == SideId::Far;
         let [to_host, to_client] = &mut self.groups;
         let groups = if is_to_host { to_host } else { to_client };
         if passed.method.as_deref() == Some(SEGMENT)
@@ -84,14 +85,15 @@ impl Follower {
             let message = content.map(Message::from);
             // Of what could not be held nobody knows what it was.
             let kind = if message.is_some() { Kind::Notification } else { Kind::Other };
-            let passed = Passed::new(passed.toward, kind, message.unwrap_or_default(), (segments, segments), took);
+            let frames = FrameCounts { received: segments, sent: segments };
+            let passed = Passed::new(passed.to, kind, message.unwrap_or_default(), frames, took);
             return Some(Line { bytes, ..self.line(passed, now) });
         }
         Some(self.line(passed, now))
     }
 
     fn line(&mut self, passed: Passed, now: Instant) -> Line {
-        let Passed { toward, kind, method, message, frames, took, .. } = passed;
+        let Passed { to, kind, method, message, frames, took, .. } = passed;
         let found = json::find(message.slices(), &PATHS).ok();
         let at = |path: usize| found.as_ref().and_then(|paths| paths.get(path));
         let raw = |found: Found| String::from_utf8_lossy(&message.read(found.span)).chars().take(MAX_NAME).collect();
@@ -116,7 +118,7 @@ impl Follower {
         if kind == Kind::Request && matches!(method.as_deref(), Some("initialize" | "reconnect")) {
             self.client_id = text(4).or_else(|| self.client_id.take());
         }
-        let is_to_host = toward == Toward::Far;
+        let is_to_host = to == SideId::Far;
         let mut asked = None;
         match (kind, &id, &method) {
             (Kind::Request, Some(id), Some(method)) if self.asked.len() < MAX_ASKED => {
@@ -130,7 +132,7 @@ impl Follower {
             at: SystemTime::now(),
             client: self.client,
             client_id: self.client_id.clone(),
-            toward,
+            to,
             kind,
             action: text(2),
             channel: text(3),
@@ -150,27 +152,27 @@ impl Follower {
 mod tests {
     use super::*;
 
-    fn passed(toward: Toward, text: &str) -> Passed {
-        Passed::new(toward, Kind::Other, Message::from(text.to_owned()), (1, 1), Duration::ZERO)
+    fn passed(to: SideId, text: &str) -> Passed {
+        Passed::new(to, Kind::Other, Message::from(text.to_owned()), FrameCounts::default(), Duration::ZERO)
     }
 
     #[test]
     fn an_answer_names_what_it_answers_and_how_long_that_took() {
         let mut follower = Follower::new(7, 1 << 20);
-        let mut line = |toward, text: &str| follower.follow(passed(toward, text)).unwrap();
-        let hello = line(Toward::Far, r#"{"jsonrpc":"2.0","id":"a","method":"initialize","params":{"clientId":"me"}}"#);
+        let mut line = |to, text: &str| follower.follow(passed(to, text)).unwrap();
+        let hello = line(SideId::Far, r#"{"jsonrpc":"2.0","id":"a","method":"initialize","params":{"clientId":"me"}}"#);
         assert_eq!(
             (hello.kind, hello.client_id.as_deref(), hello.id.as_deref()),
             (Kind::Request, Some("me"), Some("\"a\""))
         );
         // The other side has ids of its own.
-        let asked = line(Toward::Near, r#"{"jsonrpc":"2.0","id":"a","method":"roots/list"}"#);
+        let asked = line(SideId::Near, r#"{"jsonrpc":"2.0","id":"a","method":"roots/list"}"#);
         assert_eq!((asked.kind, asked.latency), (Kind::Request, None));
-        let answer = line(Toward::Near, r#"{"jsonrpc":"2.0","id":"a","result":{}}"#);
+        let answer = line(SideId::Near, r#"{"jsonrpc":"2.0","id":"a","result":{}}"#);
         assert_eq!((answer.answers.as_deref(), answer.latency.is_some()), (Some("initialize"), true));
-        let refused = line(Toward::Far, r#"{"jsonrpc":"2.0","id":"a","error":{"code":-32601,"message":"no"}}"#);
+        let refused = line(SideId::Far, r#"{"jsonrpc":"2.0","id":"a","error":{"code":-32601,"message":"no"}}"#);
         assert_eq!((refused.answers.as_deref(), refused.error), (Some("roots/list"), Some(-32601)));
-        assert_eq!(line(Toward::Near, r#"{"jsonrpc":"2.0","id":"a","result":{}}"#).latency, None);
+        assert_eq!(line(SideId::Near, r#"{"jsonrpc":"2.0","id":"a","result":{}}"#).latency, None);
     }
 
     #[test]
@@ -178,7 +180,7 @@ mod tests {
         let mut follower = Follower::new(1, 1 << 20);
         let text =
             r#"{"jsonrpc":"2.0","method":"action","params":{"channel":"ahp-chat:/1","action":{"type":"chat/delta"}}}"#;
-        let line = follower.follow(passed(Toward::Near, text)).unwrap();
+        let line = follower.follow(passed(SideId::Near, text)).unwrap();
         assert_eq!((line.kind, line.method.as_deref()), (Kind::Notification, Some("action")));
         assert_eq!((line.action.as_deref(), line.channel.as_deref()), (Some("chat/delta"), Some("ahp-chat:/1")));
     }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use breakbulk::gateway::{End, Gateway};
+use breakbulk::gateway::{Endpoint, Gateway};
 use breakbulk::link;
 use breakbulk::{Dialect, Setup};
 use breakbulk_proto::ahp::Role;
@@ -48,7 +48,7 @@ fn behind_bridges(house: &House) -> Raw {
     for (gateway, near, far) in [(beside_client, near, left), (beside_host, right, far)] {
         let gateway = Arc::new(gateway);
         tokio::spawn(async move {
-            let ends = (End::new(near, "near"), End::new(far, "far"));
+            let ends = (Endpoint::new(near, "near"), Endpoint::new(far, "far"));
             gateway.join(ends.0, ends.1, Some("someone"), std::future::pending(), None).await
         });
     }

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use breakbulk::gateway::{End, Gateway};
+use breakbulk::gateway::{Endpoint, Gateway};
 use breakbulk::link::{WebSocket, WebSocketConfig, tune};
 use breakbulk::{AnyMachine, Dialect, Driver, Link, Setup};
 use breakbulk_proto::ahp::{Chunking, Role};
@@ -116,7 +116,7 @@ pub(crate) const WELCOME: &str =
 
 fn join(gateway: Gateway, near: impl Link + 'static, far: impl Link + 'static) {
     tokio::spawn(async move {
-        let (near, far) = (End::new(near, "near"), End::new(far, "far"));
+        let (near, far) = (Endpoint::new(near, "near"), Endpoint::new(far, "far"));
         gateway.join(near, far, Some("bench"), std::future::pending(), None).await
     });
 }

@@ -1,6 +1,6 @@
-//! Two machines and a loop: what one side says, the other hears.
+//! A bridge: the two sides of one connection through a gateway, and the loop that forwards messages between them.
 
-mod settle;
+mod drain;
 
 use std::future::{Future, poll_fn};
 use std::task::{Context, Poll};
@@ -10,172 +10,176 @@ use tokio::time::{Instant, sleep_until};
 use tracing::{debug, info, warn};
 
 use breakbulk_proto::{
-    Capacity, CloseReason, Event, Input, Limits, Machine, Message, Meta, Over, SendError, Ticket, Transmit, Violation,
-    plain,
+    Capacity, CloseReason, Event, Input, Limits, Machine, Message, Meta, Over, Progress, SendError, Subject, Ticket,
+    Transmit, Violation, plain,
 };
 
-use self::settle::Wait;
-use super::debts::Debts;
 use super::frame_limits::{PeerClose, Verdict};
-use super::name::Name;
-use super::side::{Arrived, Passage, Side};
-use super::{Ended, Gateway, Lost, Passed, Records, Reuse, Toward, Watcher, Words};
-use crate::deferred_drop::drop_in_background;
+use super::ledger::{ArrivalMemory, Arriving, Ledger, Transit};
+use super::lifecycle::{BridgePhase, LifecycleEvent};
+use super::parsed_message::{Certainty, ParsedMessage};
+use super::peer_name::PeerName;
+use super::pending_requests::{AfterCancel, PendingRequests};
+use super::side::Side;
+use super::sides::{Pair, SideId};
+use super::{Gateway, Losses, Outcome, Passed, Records, Reuse, SideOutcome, Watcher};
 use crate::dialect::Setup;
 use crate::driver::{ABNORMAL, now};
 use crate::len64;
-use crate::link::{HalfClose, Lease, Link};
+use crate::link::{Link, NextFrame};
 use crate::log_limit::LogLimit;
-use crate::look::Look;
 
 /// The code for "the side behind the gateway is gone".
 const BAD_GATEWAY: u16 = 1014;
 /// The code for "come again".
 const RESTART: u16 = CloseReason::Restart.code();
-/// The longest part of a stray line that is shown.
-const SHOWN: usize = 400;
+/// The longest part of a stray line that the log shows.
+const MAX_SHOWN_BYTES: usize = 400;
 
 /// Two sides, joined.
 pub(super) struct Bridge<'a> {
-    sides: [Side; 2],
-    names: [Name; 2],
+    sides: Pair<Side>,
+    /// The messages of each direction, by the side that they go to.
+    ledgers: Pair<Ledger>,
+    phase: BridgePhase,
+    /// What each side has yet to respond to.
+    pending: PendingRequests,
+    /// Set if the next client gets the host of this one.
+    reuse: Option<Reuse>,
+    /// How sure the bridge has to be of what a message is.
+    certainty: Certainty,
+    /// The names under which the peers are remembered.
+    names: Pair<PeerName>,
     records: &'a Records,
-    /// How long what is under way has to finish.
-    drain: Duration,
-    /// What each side has yet to answer.
-    debts: Debts,
-    /// Of a host that goes on to another client: busy while it owes something.
-    lease: Option<Lease>,
+    /// How long a draining bridge waits when nothing moves, and what is under way may take when the program stops.
+    drain_timeout: Duration,
     /// The setting that says how long frames of each side may be.
-    frame_settings: [&'static str; 2],
-    /// Bounds the lines about single messages.
+    frame_settings: Pair<&'static str>,
+    /// Bounds the log lines about single messages.
     log_limit: LogLimit,
     watcher: Option<Watcher>,
-    /// Whose turn it is to be asked first.
-    turn: usize,
-    /// For how long what is under way may go on, now that it ends.
-    wait: Option<Wait>,
-    /// Why both sides are to be closed when nothing is under way any more, or the time is up.
-    ending: Option<CloseReason>,
-    /// Whether the host knows that nothing more comes.
-    is_told: bool,
-    /// What was given up.
-    lost: Lost,
+    /// The side that is polled first, the next time.
+    turn: SideId,
+    losses: Losses,
 }
-
-/// The side that clients are on.
-pub(super) const NEAR: usize = 0;
-/// The side that the host is on.
-pub(super) const FAR: usize = 1;
 
 /// What happens next.
 enum Next {
-    /// A side's machine has something to say.
-    Event(usize, Event),
-    /// A side sends nothing more.
-    Ended,
-    /// What waits for a side has to go, because others need its room more.
-    Evicted(usize, CloseReason),
+    /// The machine of a side has an event.
+    Event(SideId, Event),
+    /// The peer of a side sends nothing more.
+    HalfClosed,
+    /// The budget has evicted a message that waits for a side.
+    Evicted(SideId, CloseReason),
     /// Both sides are closed.
-    Over,
+    Closed,
 }
 
 impl<'a> Bridge<'a> {
-    /// Joins two sides. `names` are those under which each peer is remembered.
+    /// Joins two sides. `names` are those under which their peers are remembered.
     pub(super) fn new(
-        mut sides: [Side; 2],
-        names: [Name; 2],
+        mut sides: Pair<Side>,
+        ledgers: Pair<Ledger>,
+        names: Pair<PeerName>,
         gateway: &'a Gateway,
         reuse: Option<Reuse>,
         watcher: Option<Watcher>,
     ) -> Self {
         sides.iter_mut().for_each(|side| side.driver.set_patient(true));
-        // Where nobody waits for what is owed, and nobody is told what passes, a look at the front of a message will do.
-        let has_half_close = sides.iter().any(|side| side.driver.link().status().half_close == HalfClose::Supported);
-        let is_exact = has_half_close || reuse.is_some() || watcher.is_some();
-        let debts = Debts::new(is_exact, reuse.as_ref().map(|reuse| reuse.patience));
-        let (records, drain) = (&gateway.records, gateway.drain);
-        let (wait, ending, is_told, lost) = (None, None, false, Lost::default());
-        let frame_settings = gateway.setups.each_ref().map(Setup::max_frame_setting);
+        // Where nobody waits for responses, and nobody is told what passes, the front of a message will do.
+        let is_awaited = sides.iter().any(Side::can_half_close) || reuse.is_some();
+        let certainty = if is_awaited || watcher.is_some() { Certainty::Final } else { Certainty::Front };
+        let after_cancel = if reuse.is_some() { AfterCancel::StillPending } else { AfterCancel::Forgotten };
         Self {
             sides,
+            ledgers,
+            phase: BridgePhase::Open,
+            pending: PendingRequests::new(after_cancel),
+            reuse,
+            certainty,
             names,
-            records,
-            drain,
-            debts,
-            lease: reuse.map(|reuse| reuse.lease),
-            frame_settings,
+            records: &gateway.records,
+            drain_timeout: gateway.drain_timeout,
+            frame_settings: gateway.setups.as_ref().map(Setup::max_frame_setting),
             log_limit: LogLimit::default(),
             watcher,
-            turn: NEAR,
-            wait,
-            ending,
-            is_told,
-            lost,
+            turn: SideId::Near,
+            losses: Losses::default(),
         }
     }
 
-    /// Passes messages until both sides have ended; says how each did. `stop` ends both, with time to finish.
-    pub(super) async fn run(mut self, stop: impl Future<Output = ()>) -> Ended {
+    /// Forwards messages until both sides have closed; returns how each did. When `stop` is done, both are closed, and what is
+    /// under way has time to finish.
+    pub(super) async fn run(mut self, stop: impl Future<Output = ()>) -> Outcome {
         tokio::pin!(stop);
-        let mut stopping = false;
+        let mut is_stopped = false;
         loop {
-            let next = self.wait.and_then(Wait::next);
-            let (deadline, is_timed) = (next.unwrap_or_else(Instant::now), next.is_some());
+            let deadline = self.phase.deadline();
+            let (wake_at, has_deadline) = (deadline.unwrap_or_else(Instant::now), deadline.is_some());
             tokio::select! {
                 next = poll_fn(|cx| self.poll(cx)) => match next {
-                    Next::Event(side, event) => self.take(side, event),
-                    Next::Ended => {}
+                    Next::Event(side, event) => self.on_event(side, event),
+                    Next::HalfClosed => {}
                     Next::Evicted(side, reason) => self.evict(side, reason),
-                    Next::Over => break,
+                    Next::Closed => break,
                 },
-                () = &mut stop, if !stopping => {
-                    stopping = true;
-                    self.sides.iter_mut().for_each(Side::wind_up);
+                () = &mut stop, if !is_stopped => {
+                    is_stopped = true;
                     self.stop();
                 }
-                () = sleep_until(deadline), if is_timed => self.look(),
+                () = sleep_until(wake_at), if has_deadline => self.on_deadline(),
             }
-            self.settle();
+            self.after_each_event();
         }
         for (rule, left_out) in self.log_limit.into_left_out() {
             warn!(rule, left_out, "there were more messages like those in the log");
         }
-        let gone = || CloseReason::Peer { code: ABNORMAL };
-        let ends = self.sides.map(|side| (side.closed.unwrap_or_else(gone), side.end_words));
-        let [(near, near_words), (far, far_words)] = ends;
-        Ended { near, far, words: Words { near: near_words, far: far_words }, lost: self.lost }
+        let gone = || SideOutcome { reason: CloseReason::Peer { code: ABNORMAL }, description: String::new() };
+        let Pair { near, far } = self.sides.map(|side| side.into_outcome().unwrap_or_else(gone));
+        Outcome { near, far, losses: self.losses }
     }
 
-    /// What happens next on either side. A side is read only while the other has room.
+    /// What happens next on either side. A side is read only while there is room for what it sends.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Next> {
-        self.turn = other(self.turn);
-        for at in [self.turn, other(self.turn)] {
-            let peer = &self.sides[other(at)];
-            let has_room = peer.closed.is_some() || peer.has_room();
-            let side = &mut self.sides[at];
-            if side.closed.is_some() {
+        self.turn = self.turn.other();
+        for at in [self.turn, self.turn.other()] {
+            if self.sides[at].is_closed() {
                 continue;
             }
-            side.driver.set_reading(has_room);
-            let event = side.poll_event(cx);
-            self.learn(at);
+            let event = self.poll_side(at, cx);
+            self.learn_frame_limit(at);
             if let Poll::Ready(Some(event)) = event {
                 return Poll::Ready(Next::Event(at, event));
             }
-            let side = &mut self.sides[at];
-            if side.driver.has_ended() && !std::mem::replace(&mut side.has_ended, true) {
-                return Poll::Ready(Next::Ended);
+            if self.sides[at].check_half_closed() {
+                return Poll::Ready(Next::HalfClosed);
             }
         }
-        let is_over = self.sides.iter().all(|side| side.closed.is_some());
-        if is_over { Poll::Ready(Next::Over) } else { self.poll_memory(cx) }
+        if self.sides.iter().all(Side::is_closed) { Poll::Ready(Next::Closed) } else { self.poll_memory(cx) }
     }
 
-    /// Looks after the memory of what waits for either side.
+    /// The next event of a side. Meanwhile its link may have written what it was given.
+    fn poll_side(&mut self, at: SideId, cx: &mut Context<'_>) -> Poll<Option<Event>> {
+        let incoming = &self.ledgers[at.other()];
+        let has_room = self.sides[at.other()].is_closed() || incoming.has_room();
+        let next_frame = if incoming.is_arriving() { NextFrame::GoesOn } else { NextFrame::Begins };
+        let side = &mut self.sides[at];
+        side.driver.set_reading(has_room);
+        let event = side.poll_event(cx, next_frame);
+        if side.driver.has_flushed() {
+            self.ledgers[at].flushed();
+        }
+        event
+    }
+
+    /// Looks after the memory of the messages that wait for either side.
     fn poll_memory(&mut self, cx: &mut Context<'_>) -> Poll<Next> {
-        for at in [NEAR, FAR] {
-            match self.sides[at].poll_memory(cx) {
+        for at in SideId::BOTH {
+            // Once a side closes, its messages fail and give their memory back.
+            if !self.sides[at].is_kept_open() {
+                continue;
+            }
+            match self.ledgers[at].poll_memory(cx) {
                 Poll::Ready(Ok(())) => {
                     // The other side is read again.
                     cx.waker().wake_by_ref();
@@ -188,230 +192,250 @@ impl<'a> Bridge<'a> {
         Poll::Pending
     }
 
-    fn evict(&mut self, at: usize, reason: CloseReason) {
+    fn evict(&mut self, at: SideId, reason: CloseReason) {
         self.records.count(reason.name());
         self.sides[at].close(reason);
     }
 
-    fn take(&mut self, at: usize, event: Event) {
+    fn on_event(&mut self, at: SideId, event: Event) {
+        let to = at.other();
         match event {
-            Event::Message { message, ordinal, meta, .. } => {
-                let (began, frames) = self.sides[at].arrived(ordinal);
-                let look = self.debts.look(&message);
-                let arrived = self.sides[at].take_memory(len64(message.len()));
-                let reservation = self.sides[other(at)].reserve(arrived, len64(message.len()));
-                self.pass(at, Passage { message, look, began, frames: (frames, 0), reservation }, meta);
+            Event::Message { message, envelope, ordinal, meta } => {
+                let arriving = self.ledgers[to].finish_arriving(ordinal);
+                let memory = self.sides[at].take_memory(len64(message.len()));
+                let parsed = ParsedMessage::received(message, envelope, self.certainty);
+                let transit = self.ledgers[to].record(parsed, arriving, memory);
+                self.forward(at, transit, meta);
             }
-            Event::Sent { ticket } => self.sent(at, ticket),
-            Event::SendFailed { ticket, error, reply } => self.send_failed(at, ticket, &error, reply),
+            Event::Sent { ticket } => self.on_sent(at, ticket),
+            Event::SendFailed { ticket, error, reply } => self.on_send_failed(at, ticket, &error, reply),
             Event::ReceiveFailed { ordinal, violation, reply } => {
-                self.sides[at].arrived(ordinal);
-                let rule = violation.name();
-                if let Some(permit) = self.log_limit.permit(rule) {
-                    let left_out = permit.left_out();
-                    warn!(side = name(at), rule, left_out, "a message was refused: {violation}");
-                }
-                if let Violation::BadLine { answered: false, .. } = violation {
-                    self.lost.messages = self.lost.messages.saturating_add(1);
-                }
-                self.note_reply(at, reply.as_ref());
-                self.tell(other(at), reply);
+                self.ledgers[to].finish_arriving(ordinal);
+                self.on_receive_failed(at, &violation, reply);
             }
-            Event::Progress(progress) => self.sides[at].note_frame(progress),
+            Event::Progress(Progress { subject: Subject::Incoming(ordinal), .. }) => {
+                self.ledgers[to].note_frame(ordinal)
+            }
+            Event::Progress(Progress { subject: Subject::Outgoing(ticket), done, .. }) => {
+                self.ledgers[at].note_frame_sent(ticket, done);
+            }
             Event::Expired { ordinal, received } => {
-                self.sides[at].arrived(ordinal);
-                warn!(side = name(at), received, "an unfinished message was given up: it took too long");
+                self.ledgers[to].finish_arriving(ordinal);
+                warn!(side = at.name(), received, "an unfinished message was given up: it took too long");
             }
             Event::Line(line) => {
-                self.sides[at].note_line();
-                info!(side = name(at), bytes = line.len(), "a line that is no message: {}", shown(&line));
+                self.ledgers[to].note_line();
+                info!(side = at.name(), bytes = line.len(), "a line that is no message: {}", shown(&line));
             }
-            Event::Closed(reason) => self.closed(at, reason),
+            Event::Closed(reason) => self.on_closed(at, reason),
             _ => {}
         }
     }
 
-    /// Hands a message from side `at` to the other.
-    fn pass(&mut self, at: usize, passage: Passage, meta: Meta) {
-        let to = other(at);
-        if let Some(client) = passage.look.client.as_ref().filter(|_| at == NEAR) {
-            self.names[NEAR].introduce(client);
-            self.fit(NEAR);
+    /// Sends a message of side `from` to the other side.
+    fn forward(&mut self, from: SideId, transit: Transit, meta: Meta) {
+        let to = from.other();
+        if from == SideId::Near
+            && let Some(client) = transit.parsed.client_id()
+        {
+            self.names.near.introduce(&client);
+            self.apply_frame_limit(SideId::Near);
         }
-        self.debts.note(at, &passage.message, &passage.look);
-        let size = passage.message.len();
-        if self.debts.patience.is_some() && self.sides[to].closed.is_some() {
-            debug!(to = name(to), size, method = passage.look.method, "dropped: nobody is there any more");
-            return drop_in_background(passage.message, passage.reservation);
+        self.pending.note(from, &transit.parsed);
+        let size = transit.parsed.len();
+        if self.reuse.is_some() && self.sides[to].is_closed() {
+            let method = transit.parsed.method();
+            debug!(to = to.name(), size, method = method.as_deref(), "dropped: nobody is there any more");
+            drop(method);
+            return transit.discard();
         }
-        if self.records.dropped.knows(&self.names[NEAR], &passage.message) {
+        if self.records.unsendable.contains(&self.names.near, &transit.parsed.message) {
             self.records.count("dropped-unsendable");
             if let Some(permit) = self.log_limit.permit("dropped-unsendable") {
                 let left_out = permit.left_out();
-                warn!(to = name(to), size, left_out, "an action that cannot be sent there came again, and is left out");
+                warn!(
+                    to = to.name(),
+                    size, left_out, "an action that cannot be sent there came again, and is left out"
+                );
             }
             return;
         }
         if let Some(limit) = self.records.frame_limits.refuses(&self.names[to], len64(size)) {
-            return self.refuse(to, passage, limit);
+            return self.refuse(to, &transit, limit);
         }
-        self.sides[to].send(passage, meta);
+        self.send(to, transit, meta);
     }
 
-    /// Refuses a message for a side that it would only close: as a machine does whose link takes no more than `limit`.
-    fn refuse(&mut self, to: usize, passage: Passage, limit: u64) {
+    fn send(&mut self, to: SideId, transit: Transit, meta: Meta) {
+        let message = transit.parsed.message.clone();
+        let ticket = self.ledgers[to].insert(transit);
+        self.sides[to].send(ticket, message, meta);
+    }
+
+    /// Sends a side a reply that was made here.
+    fn send_reply(&mut self, to: SideId, reply: ParsedMessage) {
+        let transit = self.ledgers[to].record(reply, Arriving::now(), ArrivalMemory::Unreserved);
+        self.send(to, transit, Meta::default());
+    }
+
+    /// Refuses a message that its receiver would close its link at: as a machine does whose link takes no more than `limit`.
+    fn refuse(&mut self, to: SideId, transit: &Transit, limit: u64) {
         let mut machine = plain::Connection::new(plain::Config::new(Limits::default()));
         machine.handle(Input::Capacity(Capacity::of(limit)), now());
-        machine.handle(Input::send(Ticket(0), passage.message.clone()), now());
+        machine.handle(Input::send(Ticket(0), transit.parsed.message.clone()), now());
         while let Some(Transmit::Frame { bytes, .. }) = machine.poll_transmit(now()) {
-            self.tell(to, Some(bytes));
+            self.send_reply(to, ParsedMessage::own(bytes));
         }
         if let Some(Event::SendFailed { error, reply, .. }) = machine.poll_event() {
-            self.not_sent(to, &passage, &error, reply);
+            self.report_unsent(to, transit, &error, reply);
         }
     }
 
-    /// Tells a side's machine how long frames may be, as far as is known of its peer.
-    fn fit(&mut self, at: usize) {
-        let limit = self.records.frame_limits.limit(&self.names[at]);
-        self.sides[at].driver.link_mut().set_limit(limit);
-        let capacity = self.sides[at].driver.link().capacity();
-        self.sides[at].driver.handle(Input::Capacity(capacity));
-    }
-
-    /// Sends a side an answer that a machine made.
-    fn tell(&mut self, to: usize, reply: Option<Message>) {
-        if let Some(message) = reply {
-            let look = Look::front(&message);
-            let reservation = self.sides[to].reserve(Arrived::Unreserved, len64(message.len()));
-            let passage = Passage { message, look, began: now(), frames: (0, 0), reservation };
-            self.sides[to].send(passage, Meta::default());
-        }
-    }
-
-    fn sent(&mut self, at: usize, ticket: Ticket) {
-        let Some(passage) = self.sides[at].done(ticket, true) else { return };
-        let size = passage.message.len();
-        self.restore_frame_limit(at, size);
-        self.records.stats.passed(at, size);
-        debug!(to = name(at), size, method = passage.look.method, "passed");
+    fn on_sent(&mut self, at: SideId, ticket: Ticket) {
+        let Some(transit) = self.ledgers[at].sent(ticket) else { return };
+        let size = transit.parsed.len();
+        self.raise_frame_limit(at, size);
+        self.records.stats.note_passed(at, size);
+        let method = transit.parsed.method();
+        debug!(to = at.name(), size, method = method.as_deref(), "passed");
         if let Some(watcher) = &mut self.watcher {
-            let (toward, took) = (if at == FAR { Toward::Far } else { Toward::Near }, passage.took());
-            let frames = (passage.frames.0, passage.frames.1.saturating_add(1));
-            let passed = Passed::new(toward, passage.look.kind, passage.message, frames, took);
-            watcher(Passed { method: passage.look.method, ..passed });
+            let method = method.map(|method| method.into_owned());
+            let message = transit.parsed.message.clone();
+            let passed = Passed::new(at, transit.parsed.kind(), message, transit.frames(), transit.took());
+            watcher(Passed { method, ..passed });
         }
     }
 
-    /// A message that side `at` was handed was not sent. Its sender hears of it where it can.
-    fn send_failed(&mut self, at: usize, ticket: Ticket, error: &SendError, reply: Option<Message>) {
+    /// A message to side `at` was not sent.
+    fn on_send_failed(&mut self, at: SideId, ticket: Ticket, error: &SendError, reply: Option<Message>) {
         if *error == SendError::Disconnected {
-            self.debts.spoil(at);
+            self.pending.note_cut_message(at);
         }
-        if let Some(passage) = self.sides[at].done(ticket, false) {
-            self.not_sent(at, &passage, error, reply);
+        if let Some(transit) = self.ledgers[at].remove(ticket) {
+            self.report_unsent(at, &transit, error, reply);
         }
     }
 
-    fn not_sent(&mut self, at: usize, passage: &Passage, error: &SendError, reply: Option<Message>) {
-        let (size, method) = (passage.message.len(), passage.look.method.as_deref());
-        self.note_reply(at, reply.as_ref());
-        if self.sides[other(at)].closed.is_some() {
-            return debug!(to = name(at), size, method, "a message was not sent: {error}");
+    /// Reports a message to side `at` that was not sent: to the log, and to its sender if there is a reply for it.
+    fn report_unsent(&mut self, at: SideId, transit: &Transit, error: &SendError, reply: Option<Message>) {
+        let parsed = &transit.parsed;
+        let (size, method) = (parsed.len(), parsed.method());
+        let method = method.as_deref();
+        let reply = reply.map(ParsedMessage::own).inspect(|reply| self.pending.note(at, reply));
+        let from = at.other();
+        if self.sides[from].is_closed() {
+            return debug!(to = at.name(), size, method, "a message was not sent: {error}");
         }
         self.records.count(error.name());
         let rule = error.name();
         match self.log_limit.permit(rule) {
             Some(permit) => {
                 let left_out = permit.left_out();
-                warn!(to = name(at), size, method, rule, left_out, "a message was not sent: {error}");
+                warn!(to = at.name(), size, method, rule, left_out, "a message was not sent: {error}");
             }
-            None => debug!(to = name(at), size, method, rule, "a message was not sent: {error}"),
+            None => debug!(to = at.name(), size, method, rule, "a message was not sent: {error}"),
         }
-        self.tell(other(at), reply);
-        // The method may stand at the end. A side that has ended says so itself.
-        if *error != SendError::Disconnected && Look::sure(&passage.message).is_ordered() {
-            if is_for_good(error) {
-                self.records.dropped.remember(&self.names[NEAR], &passage.message);
+        reply.into_iter().for_each(|reply| self.send_reply(from, reply));
+        // A side that has closed says so itself.
+        if *error != SendError::Disconnected && parsed.carries_state(from) {
+            if is_permanent(error) {
+                self.records.unsendable.remember(&self.names.near, &parsed.message);
             }
             self.sides[at].close(CloseReason::Unsendable(error.clone()));
         }
     }
 
-    /// A side has ended: the other ends when it has sent what it was handed.
-    fn closed(&mut self, at: usize, reason: CloseReason) {
+    /// A message of side `at` broke a rule, and the side lives. If it was a response, the other side gets an error in its place.
+    fn on_receive_failed(&mut self, at: SideId, violation: &Violation, reply: Option<Message>) {
+        let rule = violation.name();
+        if let Some(permit) = self.log_limit.permit(rule) {
+            let left_out = permit.left_out();
+            warn!(side = at.name(), rule, left_out, "a message was refused: {violation}");
+        }
+        if let Violation::BadLine { answered: false, .. } = violation {
+            self.losses.messages = self.losses.messages.saturating_add(1);
+        }
+        if let Some(reply) = reply.map(ParsedMessage::own) {
+            self.pending.note(at, &reply);
+            self.send_reply(at.other(), reply);
+        }
+    }
+
+    /// A side has closed: the other is closed when what is under way is finished.
+    fn on_closed(&mut self, at: SideId, reason: CloseReason) {
         let counters = self.sides[at].driver.machine().counters().iter().filter(|(what, _)| *what != reason.name());
-        counters.for_each(|(what, count)| info!(side = name(at), count, "{what}"));
-        self.note_loss(at);
-        self.sides[at].end(reason.clone());
-        info!(side = name(at), code = reason.code(), "ended: {}", self.sides[at].end_words);
+        counters.for_each(|(what, count)| info!(side = at.name(), count, "{what}"));
+        self.note_losses(at);
+        self.ledgers[at].flushed();
+        let description = self.sides[at].note_closed(reason.clone());
+        info!(side = at.name(), code = reason.code(), "ended: {description}");
         match &reason {
             CloseReason::Violation(Violation::FrameTooLarge(Over { size, limit })) => {
                 let setting = self.frame_settings[at];
                 warn!(
-                    side = name(at),
+                    side = at.name(),
                     size, limit, "it sent a frame of {size} bytes, and {setting} allows {limit} bytes"
                 );
             }
             CloseReason::Evicted | CloseReason::NoRoom(_) => {
                 warn!(
-                    side = name(at),
+                    side = at.name(),
                     "there was no room for all that memory and memory_per_token allow: it had to go"
                 );
             }
             _ => {}
         }
-        if self.sides[other(at)].closed.is_some() {
+        if self.sides[at.other()].is_closed() {
             return;
         }
-        let onward = if self.sides[at].taught == Some(true) {
+        let reason = if self.sides[at].is_closed_at_frame_limit() {
             CloseReason::Peer { code: RESTART }
         } else {
-            self.unanswered_close().unwrap_or_else(|| passed_on(at, &reason))
+            self.unanswered_close().unwrap_or_else(|| close_for_other_side(at, &reason))
         };
-        self.end_after(at, onward);
+        self.drain_after_close(at, reason);
+    }
+
+    /// Tells the machine of a side how long frames may be, as far as is known of its peer.
+    fn apply_frame_limit(&mut self, at: SideId) {
+        let limit = self.records.frame_limits.limit(&self.names[at]);
+        let driver = &mut self.sides[at].driver;
+        driver.link_mut().set_limit(limit);
+        let capacity = driver.link().capacity();
+        driver.handle(Input::Capacity(capacity));
     }
 
     /// A message has gone out in frames that are limited here: after enough of them, longer ones are tried.
-    fn restore_frame_limit(&mut self, at: usize, size: usize) {
+    fn raise_frame_limit(&mut self, at: SideId, size: usize) {
         let limit = self.sides[at].driver.link().limit();
         if limit == u64::MAX {
             return;
         }
         self.records.frame_limits.note_passed(&self.names[at], len64(size));
-        // A lower one, which another link has shown, would end what has begun here.
+        // A lower limit, which another link has shown, would end messages that have begun here.
         if self.records.frame_limits.limit(&self.names[at]) > limit {
-            self.fit(at);
+            self.apply_frame_limit(at);
         }
     }
 
-    /// Learns from how the peer of a side has closed its link how long frames to it may be: at once, since the rest of the end
-    /// may take a while, and the next connection should fare better.
-    fn learn(&mut self, at: usize) {
-        let Some((code, frame)) = self.sides[at].driver.link().peer_close() else { return };
-        if self.sides[at].taught.is_some() {
-            return;
-        }
+    /// Learns from how the peer of a side has closed its link how long frames to it may be: at once, because the side may take
+    /// seconds to close, and the next connection should fare better.
+    fn learn_frame_limit(&mut self, at: SideId) {
+        let Some(close) = self.sides[at].driver.link_mut().take_peer_close() else { return };
         let reassembles = self.sides[at].driver.machine().splits();
-        // Messages are refused for the sake of what one client has shown, and not of others who are where it is.
-        let is_anyone = !reassembles && at == NEAR && !self.names[NEAR].is_introduced();
-        let close = PeerClose { code, reassembles, frame: frame.filter(|_| !is_anyone) };
-        let verdict = self.records.frame_limits.learn(&self.names[at], close);
+        // Messages are refused because of what one client has shown, and not because of others at the same place.
+        let is_anyone = !reassembles && at == SideId::Near && !self.names.near.is_introduced();
+        let frame = close.frame.filter(|_| !is_anyone);
+        let verdict =
+            self.records.frame_limits.learn(&self.names[at], PeerClose { code: close.code, reassembles, frame });
         match verdict {
             Verdict::Halved { .. } => self.records.count("frame-limit-halved"),
             Verdict::Refused(_) => self.records.count("frame-limit-refused"),
             Verdict::Ordinary | Verdict::Known => {}
         }
-        self.sides[at].taught = Some(super::report(at, &self.names[at], verdict));
+        verdict.log(at, &self.names[at]);
+        self.sides[at].note_peer_close(verdict != Verdict::Ordinary);
     }
-}
-
-pub(super) const fn other(at: usize) -> usize {
-    1 - at
-}
-
-pub(super) const fn name(at: usize) -> &'static str {
-    if at == NEAR { "near" } else { "far" }
 }
 
 /// A stray line as the log shows it: what a program says on the side, and nothing that was meant to be a message.
@@ -420,11 +444,11 @@ fn shown(line: &[u8]) -> String {
     if is_message(br#""jsonrpc""#) || is_message(br#""method""#) {
         return "meant as one, but not JSON-RPC 2.0".into();
     }
-    format!("{:?}", String::from_utf8_lossy(line.get(..SHOWN).unwrap_or(line)))
+    format!("{:?}", String::from_utf8_lossy(line.get(..MAX_SHOWN_BYTES).unwrap_or(line)))
 }
 
-/// Whether a message was refused for what it is. What is too slow now, or finds a full queue, may pass another time.
-const fn is_for_good(error: &SendError) -> bool {
+/// Whether a message was refused for what it is. One that is too slow now, or finds a full queue, may pass another time.
+const fn is_permanent(error: &SendError) -> bool {
     matches!(
         error,
         SendError::NotJsonRpc
@@ -436,15 +460,18 @@ const fn is_for_good(error: &SendError) -> bool {
     )
 }
 
-/// Why the other side is closed.
-fn passed_on(at: usize, reason: &CloseReason) -> CloseReason {
+/// Why the other side is closed when side `at` has closed for this reason: the table "Close codes across a gateway" in
+/// `docs/design/net.md`.
+fn close_for_other_side(at: SideId, reason: &CloseReason) -> CloseReason {
     let code = match reason {
-        // Whoever sent what cannot go on has to know it.
+        // Whoever sent a message that cannot be sent on has to know it.
         CloseReason::Unsendable(_) => return reason.clone(),
         CloseReason::Peer { code: 1005 } => 1000,
-        // What the peer did wrong, the other side did not.
-        CloseReason::Violation(_) | CloseReason::Peer { code: ABNORMAL | 1015 } if at == NEAR => 1001,
-        CloseReason::Violation(_) | CloseReason::Peer { code: ABNORMAL | 1015 } => BAD_GATEWAY,
+        // The other side is not to blame for the rule that this one broke.
+        CloseReason::Violation(_) | CloseReason::Peer { code: ABNORMAL | 1015 } => match at {
+            SideId::Near => 1001,
+            SideId::Far => BAD_GATEWAY,
+        },
         reason => reason.code(),
     };
     CloseReason::Peer { code }
@@ -453,6 +480,7 @@ fn passed_on(at: usize, reason: &CloseReason) -> CloseReason {
 #[cfg(test)]
 mod tests {
     use super::*;
+
     #[test]
     fn what_was_meant_as_a_message_is_not_shown() {
         assert_eq!(shown(b"ready\x1b[0m"), r#""ready\u{1b}[0m""#);
@@ -468,11 +496,11 @@ mod tests {
         let deep = SendError::TooDeep { depth: 2, limit: 1 };
         let long = [SendError::NoSegments(over), SendError::TooLarge(over), SendError::TooManySegments(over)];
         for error in long.into_iter().chain([deep, SendError::NotJsonRpc]) {
-            assert!(is_for_good(&error), "{error}");
+            assert!(is_permanent(&error), "{error}");
         }
         let slow = SendError::TooSlow { size: 2, needed_ms: 2000, limit_ms: 1, rate: 1 };
         for error in [slow, SendError::QueueFull(over), SendError::Disconnected] {
-            assert!(!is_for_good(&error), "{error}");
+            assert!(!is_permanent(&error), "{error}");
         }
     }
 }

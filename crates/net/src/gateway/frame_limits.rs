@@ -12,8 +12,11 @@ use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::name::Name;
+use tracing::{debug, warn};
+
 use super::observed_link::LongFrame;
+use super::peer_name::PeerName;
+use super::sides::SideId;
 use crate::driver::now;
 
 /// The smallest frame limit that is tried. A relay that takes less than this takes no agent's messages.
@@ -29,7 +32,7 @@ const MAX_PEERS: usize = 4096;
 /// How much longer the same message may be another time: its id has more digits.
 const SAME_MESSAGE: u64 = 16;
 /// Closes in a row after the same message that are evidence.
-const CLOSES: u32 = 3;
+const EVIDENCE_CLOSES: u32 = 3;
 /// A message up to here is not what a peer means that says "too long": it is an error, or a greeting.
 const SHORT_MESSAGE: u64 = 512;
 /// The close code of a frame that is too long.
@@ -39,20 +42,20 @@ const OTHER_CAUSES: [u16; 5] = [1000, 1001, 1012, 1013, 1014];
 
 /// What was learned about peers, by name.
 #[derive(Debug, Default)]
-pub(super) struct FrameLimits(Mutex<HashMap<Name, Peer>>);
+pub(super) struct FrameLimits(Mutex<HashMap<PeerName, PeerRecord>>);
 
 /// What was learned about one peer.
 #[derive(Debug)]
-struct Peer {
+struct PeerRecord {
     learned: Option<Learned>,
     /// The closes in a row that followed the same message.
     row: Option<Row>,
     /// Messages that are refused.
-    refused: Option<Refused>,
+    refused: Option<RefusedMessages>,
     /// Bytes that have passed since the limit last changed, and how many have to before it is doubled.
     passed_bytes: u64,
     restore_bytes: u64,
-    last_step: Step,
+    last_change: LimitChange,
     report: Report,
     /// When the limit last changed.
     changed: Instant,
@@ -60,7 +63,7 @@ struct Peer {
 
 /// How the limit last changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Step {
+enum LimitChange {
     Halved,
     /// It was doubled because enough bytes had passed. If it is halved next, that was too early.
     Doubled,
@@ -83,7 +86,7 @@ struct Row {
 
 /// Which messages are refused.
 #[derive(Debug, Clone, Copy)]
-struct Refused {
+struct RefusedMessages {
     /// Those of this length, and longer ones.
     from: u64,
     /// The longest that would have been sent.
@@ -129,9 +132,42 @@ pub(super) enum Verdict {
     Refused(u64),
 }
 
+impl Verdict {
+    /// Logs what was learned about the peer of a side.
+    pub(super) fn log(self, side: SideId, peer: &PeerName) {
+        let address = match side {
+            SideId::Near => "listen",
+            SideId::Far => "connect",
+        };
+        let side = side.name();
+        match self {
+            Self::Ordinary | Self::Known => {}
+            Self::Halved { from, to, is_first: true } => {
+                warn!(
+                    side,
+                    %peer, from, to,
+                    "this peer closes at frames of {from} bytes: they are now at most {to}; if you know its limit, \
+                     declare it with ?cap=BYTES in the address to {address}"
+                );
+            }
+            Self::Halved { from, to, is_first: false } => {
+                debug!(side, %peer, from, to, "frames to this peer are halved");
+            }
+            Self::Refused(size) => {
+                warn!(
+                    side,
+                    %peer, size,
+                    "this peer closes with 1009 at messages of {size} bytes, and shorter frames are no help: they are \
+                     refused for ten minutes"
+                );
+            }
+        }
+    }
+}
+
 impl FrameLimits {
     /// The longest frame for a peer, as far as is known.
-    pub(super) fn limit(&self, name: &Name) -> u64 {
+    pub(super) fn limit(&self, name: &PeerName) -> u64 {
         let mut peers = self.lock();
         let Some(peer) = peers.get_mut(name) else { return u64::MAX };
         peer.restore();
@@ -139,7 +175,7 @@ impl FrameLimits {
     }
 
     /// If a message of this length is refused: how long one may be that would be sent.
-    pub(super) fn refuses(&self, name: &Name, len: u64) -> Option<u64> {
+    pub(super) fn refuses(&self, name: &PeerName, len: u64) -> Option<u64> {
         let mut peers = self.lock();
         let peer = peers.get_mut(name)?;
         peer.restore();
@@ -147,28 +183,28 @@ impl FrameLimits {
     }
 
     /// Notes that so many bytes have gone to a peer whose frames are limited here.
-    pub(super) fn note_passed(&self, name: &Name, bytes: u64) {
+    pub(super) fn note_passed(&self, name: &PeerName, bytes: u64) {
         if let Some(peer) = self.lock().get_mut(name) {
             peer.passed_bytes = peer.passed_bytes.saturating_add(bytes);
         }
     }
 
     /// Learns from how a peer closed its link.
-    pub(super) fn learn(&self, name: &Name, close: PeerClose) -> Verdict {
+    pub(super) fn learn(&self, name: &PeerName, close: PeerClose) -> Verdict {
         let mut peers = self.lock();
         if !peers.contains_key(name) && peers.len() >= MAX_PEERS {
             let oldest = peers.iter().min_by_key(|(_, peer)| peer.changed).map(|(name, _)| name.clone());
             oldest.and_then(|name| peers.remove(&name));
         }
-        peers.entry(name.clone()).or_insert_with(Peer::new).learn(close)
+        peers.entry(name.clone()).or_insert_with(PeerRecord::new).learn(close)
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<Name, Peer>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<PeerName, PeerRecord>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Peer {
+impl PeerRecord {
     fn new() -> Self {
         Self {
             learned: None,
@@ -176,7 +212,7 @@ impl Peer {
             refused: None,
             passed_bytes: 0,
             restore_bytes: RESTORE_BYTES,
-            last_step: Step::Halved,
+            last_change: LimitChange::Halved,
             report: Report::Due,
             changed: now(),
         }
@@ -189,13 +225,13 @@ impl Peer {
         let is_old = is_over(self.changed);
         if is_old {
             self.restore_bytes = RESTORE_BYTES;
-            self.last_step = Step::Halved;
+            self.last_change = LimitChange::Halved;
         }
         if is_old || (self.learned.is_some() && self.passed_bytes >= self.restore_bytes) {
             let doubled = |learned: Learned| Learned { limit: learned.limit.saturating_mul(2), ..learned };
             self.learned = self.learned.map(doubled).filter(|learned| learned.limit < learned.original);
             if !is_old {
-                self.last_step = Step::Doubled;
+                self.last_change = LimitChange::Doubled;
             }
             self.passed_bytes = 0;
             self.changed = now();
@@ -223,7 +259,7 @@ impl Peer {
         let before = row.filter(|row| row.message.abs_diff(frame.message) <= SAME_MESSAGE);
         let closes = before.map_or(0, |row| row.closes).saturating_add(1);
         self.row = Some(Row { message: frame.message, closes });
-        if closes >= CLOSES { self.halve(frame.frame) } else { Verdict::Ordinary }
+        if closes >= EVIDENCE_CLOSES { self.halve(frame.frame) } else { Verdict::Ordinary }
     }
 
     /// Frames of this length do not pass: from now on they are half as long.
@@ -234,7 +270,7 @@ impl Peer {
         }
         let original = self.learned.map_or(frame, |learned| learned.original.max(frame));
         self.learned = Some(Learned { limit: to, original });
-        if std::mem::replace(&mut self.last_step, Step::Halved) == Step::Doubled {
+        if std::mem::replace(&mut self.last_change, LimitChange::Halved) == LimitChange::Doubled {
             self.restore_bytes = self.restore_bytes.saturating_mul(2).min(MAX_RESTORE_BYTES);
         }
         self.passed_bytes = 0;
@@ -248,7 +284,7 @@ impl Peer {
         if self.refused.is_some_and(|refused| refused.from <= from) {
             return Verdict::Known;
         }
-        self.refused = Some(Refused { from, limit, since: now() });
+        self.refused = Some(RefusedMessages { from, limit, since: now() });
         Verdict::Refused(from)
     }
 }
@@ -260,8 +296,8 @@ mod tests {
     const BIG: u64 = 900_000;
     const MESSAGE: u64 = 3_000_000;
 
-    fn name(text: &str) -> Name {
-        Name::new(text.to_owned(), None)
+    fn name(text: &str) -> PeerName {
+        PeerName::new(text.to_owned(), None)
     }
 
     /// A peer that can reassemble closes with this code right after a frame.

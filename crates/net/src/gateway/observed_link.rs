@@ -1,5 +1,5 @@
-//! A link that records evidence of an undeclared frame limit: its longest frame, and how the peer ended it. Before anybody
-//! wants to know what comes, it reads a little ahead.
+//! A link that records evidence of an undeclared frame limit: its longest frame, and how the peer closed it. While there is no
+//! host yet, it reads a little ahead.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -11,14 +11,14 @@ use futures_sink::Sink;
 use breakbulk_proto::{Capacity, Transmit};
 
 use super::frame_limits::TOO_BIG;
-use super::waiting::Ahead;
+use super::waiting_client::ReadAhead;
 use crate::driver::{ABNORMAL, now};
 use crate::link::{Arrival, Intake, Link, LinkError, LinkStatus, ReceiveMemory};
 
 /// How much longer a later segment of a message may be: its number has more digits.
 const DIGITS: u64 = 16;
 
-/// How soon after a frame a link closes that does not take frames of that size.
+/// How soon a peer closes its link after a frame that is longer than it takes.
 const SOON: Duration = Duration::from_secs(2);
 
 /// A link whose frames may be limited to less than the link itself takes.
@@ -30,22 +30,34 @@ pub(super) struct ObservedLink<L> {
     longest: Option<LongFrame>,
     /// The length of the longest message that was handed to the machine.
     message: u64,
-    end: End,
-    /// What was read before anybody wanted to know.
-    ahead: Ahead,
+    end: LinkEnd,
+    /// What was read before there was a host.
+    ahead: ReadAhead,
 }
 
-/// Who has ended a link.
+/// Who has closed a link first.
 #[derive(Debug, Clone, Copy)]
-enum End {
+enum LinkEnd {
+    /// Nobody.
     Open,
-    /// We have: what the peer does then says nothing.
-    Ours,
-    /// The peer has, or the network, with this code and at this time.
-    Theirs(u16, Instant),
+    /// We have. What the peer does after that is no evidence.
+    ClosedByUs,
+    /// The peer has, or the network, and nobody has asked yet.
+    ClosedByPeer { code: u16, at: Instant },
+    /// The same, and it was [taken](ObservedLink::take_peer_close).
+    Taken,
 }
 
-/// A long frame, which a close may be because of.
+/// How the peer has closed a link.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct LinkClose {
+    /// The code.
+    pub(super) code: u16,
+    /// The frame because of which the peer may have closed.
+    pub(super) frame: Option<LongFrame>,
+}
+
+/// A long frame, because of which a peer may have closed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct LongFrame {
     /// Its length.
@@ -65,12 +77,12 @@ impl LongFrame {
 impl<L> ObservedLink<L> {
     /// A link on which frames may be as long as `limit`, and as the link takes.
     pub(super) fn new(link: L, limit: u64) -> Self {
-        Self { link, limit, longest: None, message: 0, end: End::Open, ahead: Ahead::default() }
+        Self { link, limit, longest: None, message: 0, end: LinkEnd::Open, ahead: ReadAhead::default() }
     }
 
     /// What was read ahead.
     #[cfg(test)]
-    pub(super) const fn ahead(&self) -> &Ahead {
+    pub(super) const fn ahead(&self) -> &ReadAhead {
         &self.ahead
     }
 
@@ -85,33 +97,41 @@ impl<L> ObservedLink<L> {
     }
 
     /// A message of this length is about to be sent.
-    pub(super) fn begin(&mut self, len: usize) {
-        self.message = self.message.max(u64::try_from(len).unwrap_or(u64::MAX));
+    pub(super) fn note_message(&mut self, bytes: u64) {
+        self.message = self.message.max(bytes);
     }
 
-    /// If the peer has ended the link, or the network has: the code, and the frame that this may be because of. That is the
-    /// longest, if the end followed it soon. A peer that says 1009 may take its time to say so.
-    pub(super) fn peer_close(&self) -> Option<(u16, Option<LongFrame>)> {
-        let End::Theirs(code, at) = self.end else { return None };
+    /// How the peer or the network has closed the link, once it has; afterwards `None`. The frame because of which it may have
+    /// closed is the longest one, if the close followed soon after it. A peer that says 1009 may take its time to say so.
+    pub(super) fn take_peer_close(&mut self) -> Option<LinkClose> {
+        let LinkEnd::ClosedByPeer { code, at } = self.end else { return None };
+        self.end = LinkEnd::Taken;
         let longest = self.longest.map(|longest| LongFrame { message: self.message.max(longest.frame), ..longest });
         let is_soon = |longest: &LongFrame| at.saturating_duration_since(longest.at) < SOON;
-        Some((code, longest.filter(|longest| code == TOO_BIG || is_soon(longest))))
+        Some(LinkClose { code, frame: longest.filter(|longest| code == TOO_BIG || is_soon(longest)) })
     }
 
-    /// The link is ended by us, or by the peer with a code. Whoever was first has ended it.
-    fn end(&mut self, code: Option<u16>) {
-        if matches!(self.end, End::Open) {
-            self.end = code.map_or(End::Ours, |code| End::Theirs(code, now()));
+    /// We close the link. Whoever was first has closed it.
+    fn note_our_close(&mut self) {
+        if matches!(self.end, LinkEnd::Open) {
+            self.end = LinkEnd::ClosedByUs;
         }
     }
 
-    /// Notes what a link says of something that was written: it has ended if it has failed.
-    fn written(&mut self, result: Result<(), LinkError>) -> Result<(), LinkError> {
-        result.inspect_err(|_| self.end(Some(ABNORMAL)))
+    /// The peer has closed the link with this code, or it has failed.
+    fn note_peer_close(&mut self, code: u16) {
+        if matches!(self.end, LinkEnd::Open) {
+            self.end = LinkEnd::ClosedByPeer { code, at: now() };
+        }
+    }
+
+    /// Notes the result of a write: a link that fails is closed.
+    fn note_write(&mut self, result: Result<(), LinkError>) -> Result<(), LinkError> {
+        result.inspect_err(|_| self.note_peer_close(ABNORMAL))
     }
 
     /// Notes a frame that goes out.
-    fn note(&mut self, frame: u64) {
+    fn note_frame(&mut self, frame: u64) {
         if self.longest.is_none_or(|longest| frame > longest.frame.saturating_add(DIGITS)) {
             self.longest = Some(LongFrame::new(frame, frame));
         }
@@ -133,14 +153,14 @@ impl<L: Link> ObservedLink<L> {
         }
     }
 
-    /// Reads a little, and keeps it for whoever will want to know. Ready, with a code, when the peer has left without a word.
+    /// Reads a little, and keeps it for the host. Ready, with a code, when the peer has closed and had sent nothing.
     pub(super) fn poll_ahead(&mut self, cx: &mut Context<'_>) -> Poll<u16> {
         while self.ahead.wants_more() {
             let arrival = ready!(Pin::new(&mut self.link).poll_next(cx));
             self.release_last();
             self.ahead.push(arrival);
         }
-        self.ahead.left_with().map_or(Poll::Pending, Poll::Ready)
+        self.ahead.close_code().map_or(Poll::Pending, Poll::Ready)
     }
 }
 
@@ -163,7 +183,7 @@ impl<L: Link> Link for ObservedLink<L> {
     fn end_output(&mut self) -> bool {
         let has_ended = self.link.end_output();
         if has_ended {
-            self.end(None);
+            self.note_our_close();
         }
         has_ended
     }
@@ -178,10 +198,12 @@ impl<L: Link> Stream for ObservedLink<L> {
             None => Pin::new(&mut self.link).poll_next(cx),
         };
         match &next {
-            Poll::Ready(Some(Ok(Arrival::Closed { code, .. } | Arrival::Exited { code, .. }))) => self.end(Some(*code)),
+            Poll::Ready(Some(Ok(Arrival::Closed { code, .. } | Arrival::Exited { code, .. }))) => {
+                self.note_peer_close(*code)
+            }
             // What we refuse, we close for.
-            Poll::Ready(Some(Err(LinkError::FrameTooLarge(_) | LinkError::NoRoom(_)))) => self.end(None),
-            Poll::Ready(Some(Err(_)) | None) => self.end(Some(ABNORMAL)),
+            Poll::Ready(Some(Err(LinkError::FrameTooLarge(_) | LinkError::NoRoom(_)))) => self.note_our_close(),
+            Poll::Ready(Some(Err(_)) | None) => self.note_peer_close(ABNORMAL),
             _ => {}
         }
         next
@@ -193,22 +215,22 @@ impl<L: Link> Sink<Transmit> for ObservedLink<L> {
 
     fn poll_ready(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), LinkError>> {
         let ready = Pin::new(&mut self.link).poll_ready(cx);
-        ready.map(|ready| self.written(ready))
+        ready.map(|ready| self.note_write(ready))
     }
 
     fn start_send(mut self: Pin<&mut Self>, item: Transmit) -> Result<(), LinkError> {
         if let Transmit::Frame { bytes, .. } = &item {
-            self.note(u64::try_from(bytes.len()).unwrap_or(u64::MAX));
+            self.note_frame(u64::try_from(bytes.len()).unwrap_or(u64::MAX));
         } else {
-            self.end(None);
+            self.note_our_close();
         }
         let sent = Pin::new(&mut self.link).start_send(item);
-        self.written(sent)
+        self.note_write(sent)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), LinkError>> {
         let flushed = Pin::new(&mut self.link).poll_flush(cx);
-        flushed.map(|flushed| self.written(flushed))
+        flushed.map(|flushed| self.note_write(flushed))
     }
 
     fn poll_close(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), LinkError>> {
@@ -225,17 +247,19 @@ mod tests {
     use super::*;
     use crate::link::{WebSocket, WebSocketConfig};
 
-    fn observed(messages: &[(usize, u64)]) -> ObservedLink<()> {
+    fn observed(messages: &[(u64, u64)]) -> ObservedLink<()> {
         let mut link = ObservedLink::new((), u64::MAX);
         for (message, frame) in messages {
-            link.begin(*message);
-            link.note(*frame);
+            link.note_message(*message);
+            link.note_frame(*frame);
         }
         link
     }
 
-    fn suspect(link: &ObservedLink<()>) -> Option<(u16, Option<(u64, u64)>)> {
-        let (code, frame) = link.peer_close()?;
+    /// The code with which the peer has closed, and the frame and message because of which it may have.
+    fn suspect(mut link: ObservedLink<()>) -> Option<(u16, Option<(u64, u64)>)> {
+        let LinkClose { code, frame } = link.take_peer_close()?;
+        assert_eq!(link.take_peer_close(), None, "a close counts once");
         Some((code, frame.map(|frame| (frame.frame, frame.message))))
     }
 
@@ -246,16 +270,16 @@ mod tests {
         {
             let mut link = observed(&[(100, 100), (3_000_000, 900_000), (100, 100)]);
             tokio::time::advance(after).await;
-            link.end(Some(code));
+            link.note_peer_close(code);
             // However long the end takes then.
             tokio::time::advance(SOON).await;
             let frame = Some((900_000, 3_000_000)).filter(|_| is_about_it);
-            assert_eq!(suspect(&link), Some((code, frame)), "{after:?}");
+            assert_eq!(suspect(link), Some((code, frame)), "{after:?}");
         }
-        assert_eq!(suspect(&observed(&[(100, 100)])), None);
+        assert_eq!(suspect(observed(&[(100, 100)])), None);
         let mut link = observed(&[]);
-        link.end(Some(1009));
-        assert_eq!(suspect(&link), Some((1009, None)));
+        link.note_peer_close(1009);
+        assert_eq!(suspect(link), Some((1009, None)));
     }
 
     #[tokio::test]
@@ -277,21 +301,21 @@ mod tests {
     async fn the_first_frame_of_its_length_counts_and_not_the_tenth() {
         let mut link = observed(&[(3_000_000, 900_000)]);
         tokio::time::advance(SOON).await;
-        link.begin(4_000_000);
-        link.note(900_000 + DIGITS);
-        link.end(Some(1006));
-        assert_eq!(suspect(&link), Some((1006, None)));
+        link.note_message(4_000_000);
+        link.note_frame(900_000 + DIGITS);
+        link.note_peer_close(1006);
+        assert_eq!(suspect(link), Some((1006, None)));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_ends_a_link_first_has_ended_it() {
+    async fn who_closes_a_link_first_has_closed_it() {
         let mut link = observed(&[(3_000_000, 900_000)]);
-        link.end(Some(1011));
-        link.end(None);
-        assert!(link.peer_close().is_some());
+        link.note_peer_close(1011);
+        link.note_our_close();
+        assert!(link.take_peer_close().is_some());
         let mut link = observed(&[(3_000_000, 900_000)]);
-        link.end(None);
-        link.end(Some(1011));
-        assert!(link.peer_close().is_none());
+        link.note_our_close();
+        link.note_peer_close(1011);
+        assert!(link.take_peer_close().is_none());
     }
 }

@@ -1,4 +1,4 @@
-//! A gateway at work: each client that comes in gets a link of its own to the host.
+//! A gateway at work: each client that connects gets a link of its own to the host.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -9,71 +9,28 @@ use tokio_util::sync::CancellationToken;
 use tracing::{Instrument, error, info, info_span, warn};
 
 use breakbulk_proto::CloseReason;
-use http::{HeaderValue, header};
 
-use super::entrance::{Entered, Entrance};
-use super::waiting::Waiting;
-use super::{End, Ended, Gateway, Lost, Watcher, Words};
-use crate::address::Address;
-use crate::dial::{DialError, Dialer};
-use crate::link::Child;
+use super::downstream::{Downstream, NewClient};
+use super::upstream::Upstream;
+use super::waiting_client::WaitingClient;
+use super::{Gateway, Losses, Outcome, SideOutcome, Watcher};
+use crate::dial::DialError;
 
-/// Clients that are being told to come again later. One more is simply cut.
-const MAX_TURNED_AWAY: usize = 64;
+/// Clients that are being told to come again later. One more is simply disconnected.
+const MAX_REFUSALS: usize = 64;
 /// How long that may take.
-const FAREWELL: Duration = Duration::from_secs(5);
-/// Long enough for most tools, and no longer than the next client may wait.
-const PATIENCE: Duration = Duration::from_secs(10);
-/// The host cannot be reached.
+const REFUSAL_TIMEOUT: Duration = Duration::from_secs(5);
+/// The close code when the host cannot be reached.
 const BAD_GATEWAY: u16 = 1014;
-/// Too many clients.
+/// The close code when there are too many clients.
 const TRY_AGAIN: u16 = 1013;
-
-/// The way to the host.
-#[non_exhaustive]
-pub struct Exit {
-    /// How it is reached.
-    pub dialer: Dialer,
-    /// Where it is.
-    pub address: Address,
-    /// A child process that outlives its links, and is the host.
-    pub kept: Option<Child>,
-    /// How long that has to answer a client that is gone, before the next one gets it. What it answers then is dropped. If
-    /// it has not answered all, it is ended, and started anew for the next. 10 s.
-    pub patience: Duration,
-}
-
-impl Exit {
-    /// A new link for each client.
-    #[must_use]
-    pub const fn new(dialer: Dialer, address: Address) -> Self {
-        Self { dialer, address, kept: None, patience: PATIENCE }
-    }
-
-    /// A link for a client, who wants to speak `protocol` with the host, if any.
-    async fn open(&self, protocol: Option<HeaderValue>) -> Result<End, DialError> {
-        let name = self.address.to_string();
-        Ok(match (&self.kept, protocol) {
-            (Some(child), _) => End::child(child.link().await?, name, self.patience),
-            (None, Some(protocol)) => End::new(self.dialer_with(protocol).dial(&self.address).await?, name),
-            (None, None) => End::new(self.dialer.dial(&self.address).await?, name),
-        })
-    }
-
-    /// The dialer, asking for a subprotocol unless it was told to ask for another one.
-    fn dialer_with(&self, protocol: HeaderValue) -> Dialer {
-        let mut dialer = self.dialer.clone();
-        dialer.headers.entry(header::SEC_WEBSOCKET_PROTOCOL).or_insert(protocol);
-        dialer
-    }
-}
 
 /// How a client's connection went.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Served {
     /// It ended.
-    Ended(Ended),
+    Ended(Outcome),
     /// The host could not be reached.
     Unreachable(DialError),
     /// The system gave no random bytes.
@@ -83,110 +40,112 @@ pub enum Served {
 }
 
 impl Gateway {
-    /// Serves clients until no more can come, or until `stop`; says how the last one fared, or that one panicked. `watch` makes a watcher for
-    /// each client.
+    /// Serves clients until no more can come, or until `stop`. Returns how the last connection went, or that one panicked. `watch`
+    /// makes a watcher for each client.
     pub async fn serve(
         self: &Arc<Self>,
-        mut entrance: Entrance,
-        exit: Exit,
+        mut downstream: Downstream,
+        upstream: Upstream,
         stop: CancellationToken,
         watch: impl Fn() -> Option<Watcher>,
     ) -> Option<Served> {
-        let exit = Arc::new(exit);
-        let (mut clients, mut last, mut number) = (JoinSet::new(), None, 0_u64);
-        let mut turned_away = JoinSet::new();
+        let upstream = Arc::new(upstream);
+        let (mut clients, mut refusals) = (JoinSet::new(), JoinSet::new());
+        let mut last = None;
+        let mut number = 0_u64;
         loop {
             tokio::select! {
                 () = stop.cancelled() => break,
-                Some(served) = clients.join_next() => note(&mut last, served),
-                Some(_) = turned_away.join_next() => {}
-                entered = entrance.accept() => match entered {
-                    Some(entered) if clients.len() >= self.max_clients => {
-                        let Some(later) = self.refuse(turned_away.len()) else { continue };
+                Some(served) = clients.join_next() => note_served(&mut last, served),
+                Some(_) = refusals.join_next() => {}
+                client = downstream.accept() => match client {
+                    Some(client) if clients.len() >= self.max_clients => {
+                        let Some(reason) = self.note_refusal(refusals.len()) else { continue };
                         let gateway = Arc::clone(self);
-                        let told = async move { gateway.turn_away(entered.end, later).await };
-                        turned_away.spawn(async move { drop(timeout(FAREWELL, told).await) });
+                        let refusal = async move { gateway.refuse(client.endpoint, reason).await };
+                        refusals.spawn(async move { drop(timeout(REFUSAL_TIMEOUT, refusal).await) });
                     }
-                    Some(entered) => {
-                        let (gateway, exit, stop) = (Arc::clone(self), Arc::clone(&exit), stop.clone());
+                    Some(client) => {
+                        let (gateway, upstream, stop) = (Arc::clone(self), Arc::clone(&upstream), stop.clone());
                         let watcher = watch();
                         number = number.saturating_add(1);
                         // All that is logged of a client has its number.
                         let span = info_span!("client", number);
-                        let client = async move { gateway.client(entered, &exit, stop, watcher).await };
-                        clients.spawn(client.instrument(span));
+                        let served = async move { gateway.serve_client(client, &upstream, stop, watcher).await };
+                        clients.spawn(served.instrument(span));
                     }
                     None => break,
                 },
             }
         }
-        drop(entrance);
+        drop(downstream);
         while let Some(served) = clients.join_next().await {
-            note(&mut last, served);
+            note_served(&mut last, served);
         }
-        if let Some(child) = Arc::into_inner(exit).and_then(|exit| exit.kept) {
+        if let Some(child) = Arc::into_inner(upstream).and_then(|upstream| upstream.kept) {
             child.end().await;
         }
         last
     }
 
-    /// Counts and logs that one client too many has come. What it is told, unless too many are being told so.
-    fn refuse(&self, being_told: usize) -> Option<CloseReason> {
+    /// Counts and logs one client too many. Returns what it is told, unless too many `refusals` are under way.
+    fn note_refusal(&self, refusals: usize) -> Option<CloseReason> {
         self.records.count("too-many-clients");
         let limit = self.max_clients;
         if let Some(refused) = self.records.stats.refuse(Instant::now()) {
             warn!(limit, refused, "too many clients (max_connections): those that come are told to come later");
         }
         let text = format!("too many clients: {limit} are here (max_connections)");
-        (being_told < MAX_TURNED_AWAY).then_some(CloseReason::Program(TRY_AGAIN, text))
+        (refusals < MAX_REFUSALS).then_some(CloseReason::Program(TRY_AGAIN, text))
     }
 
-    async fn client(
+    async fn serve_client(
         &self,
-        Entered { end, principal, protocol }: Entered,
-        exit: &Exit,
+        NewClient { endpoint, principal, protocol }: NewClient,
+        upstream: &Upstream,
         stop: CancellationToken,
         watcher: Option<Watcher>,
     ) -> Served {
-        let _present = self.records.stats.enter();
-        let name = exit.address.to_string();
-        info!(client = end.name, host = name, "a client has come in");
-        let mut near = self.enter(end);
+        let _connected = self.records.stats.note_client();
+        let host = upstream.address.to_string();
+        info!(client = endpoint.name, host, "a client has come in");
+        let mut near = self.admit(endpoint);
         let far = tokio::select! {
             biased;
-            () = stop.cancelled() => return turned_away(near, CloseReason::Restart).await,
-            opened = exit.open(protocol) => opened,
-            reason = near.gone() => {
+            () = stop.cancelled() => return refuse(near, CloseReason::Restart).await,
+            opened = upstream.open(protocol) => opened,
+            reason = near.left() => {
                 info!(code = reason.code(), "the client has left before its host was there, and had said nothing");
-                return turned_away(near, reason).await;
+                return refuse(near, reason).await;
             }
         };
-        self.records.stats.dialed(far.is_ok());
+        self.records.stats.note_dial(far.is_ok());
         let far = match far {
             Ok(far) => far,
             Err(cause) => {
-                error!(host = name, "the host cannot be reached: {cause}");
-                near.turn_away(CloseReason::Program(BAD_GATEWAY, "the host cannot be reached".into())).await;
+                error!(host, "the host cannot be reached: {cause}");
+                near.refuse(CloseReason::Program(BAD_GATEWAY, "the host cannot be reached".into())).await;
                 return Served::Unreachable(cause);
             }
         };
         let stop = async move { stop.cancelled().await };
-        match self.meet(near, far, Some(&principal), stop, watcher).await {
-            Ok(ended) => Served::Ended(ended),
+        match self.bridge(near, far, Some(&principal), stop, watcher).await {
+            Ok(outcome) => Served::Ended(outcome),
             Err(error) => Served::Random(error),
         }
     }
 }
 
-/// Ends a client that never got to its host.
-async fn turned_away(near: Waiting, reason: CloseReason) -> Served {
-    near.turn_away(reason.clone()).await;
-    let words = Words { near: reason.to_string(), far: "it was not connected to".into() };
-    Served::Ended(Ended { near: reason, far: CloseReason::Normal, words, lost: Lost::default() })
+/// Closes the link of a client that was never connected to its host.
+async fn refuse(near: WaitingClient, reason: CloseReason) -> Served {
+    near.refuse(reason.clone()).await;
+    let description = reason.to_string();
+    let far = SideOutcome { reason: CloseReason::Normal, description: "it was not connected to".into() };
+    Served::Ended(Outcome { near: SideOutcome { reason, description }, far, losses: Losses::default() })
 }
 
-/// Notes how a client fared. A panic is not forgotten over those who come later.
-fn note(last: &mut Option<Served>, served: Result<Served, JoinError>) {
+/// Notes how a client's connection went. A panic is not forgotten because of later clients.
+fn note_served(last: &mut Option<Served>, served: Result<Served, JoinError>) {
     let served = served.unwrap_or_else(|error| {
         error!("a connection was lost by a bug in this program: {error}");
         Served::Panicked
@@ -196,19 +155,19 @@ fn note(last: &mut Option<Served>, served: Result<Served, JoinError>) {
     }
 }
 
-impl Ended {
-    /// Whose fault it was, if anyone's: the reason that a person should see, and how that side ended in words.
+impl Outcome {
+    /// The side that is to blame, if one is: a violation first, then any other close that is not an ordinary one.
     #[must_use]
-    pub fn trouble(&self) -> Option<(&CloseReason, &str)> {
-        let is_fine = |reason: &CloseReason| {
+    pub fn failure(&self) -> Option<&SideOutcome> {
+        let is_ordinary = |reason: &CloseReason| {
             matches!(
                 reason,
                 CloseReason::Normal | CloseReason::Restart | CloseReason::Peer { code: 1000 | 1001 | 1005 }
             )
         };
         let is_violation = |reason: &CloseReason| matches!(reason, CloseReason::Violation(_));
-        let both = [(&self.near, self.words.near.as_str()), (&self.far, self.words.far.as_str())];
-        let violation = both.into_iter().find(|(reason, _)| is_violation(reason));
-        violation.or_else(|| both.into_iter().find(|(reason, _)| !is_fine(reason)))
+        let both = [&self.near, &self.far];
+        let violation = both.into_iter().find(|side| is_violation(&side.reason));
+        violation.or_else(|| both.into_iter().find(|side| !is_ordinary(&side.reason)))
     }
 }

@@ -4,6 +4,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use super::sides::{Pair, SideId};
+
 /// What a gateway has done so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -24,7 +26,7 @@ pub struct Stats {
     pub is_host_down: bool,
 }
 
-/// What went one way.
+/// What went in one direction.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Traffic {
@@ -34,46 +36,58 @@ pub struct Traffic {
     pub bytes: u64,
 }
 
-/// The same while it is being counted.
+/// The counters from which [`Stats`] are made.
 #[derive(Debug, Default)]
-pub(super) struct Counters {
+pub(super) struct StatsCounters {
     clients: AtomicU64,
     accepted: AtomicU64,
     refused: AtomicU64,
     unreachable: AtomicU64,
     /// By the side that messages went to.
-    messages: [AtomicU64; 2],
-    bytes: [AtomicU64; 2],
+    traffic: Pair<TrafficCounters>,
     is_host_down: AtomicBool,
-    /// When a refusal was last logged, and how many there were since.
-    logged: Mutex<(Option<Instant>, u64)>,
+    refusals: Mutex<RefusalLog>,
+}
+
+#[derive(Debug, Default)]
+struct TrafficCounters {
+    messages: AtomicU64,
+    bytes: AtomicU64,
+}
+
+/// What the log says of refused clients.
+#[derive(Debug, Default)]
+struct RefusalLog {
+    last_logged: Option<Instant>,
+    /// Refusals since then.
+    unlogged: u64,
 }
 
 /// Refusals are logged no more often than this: whoever causes them must not fill the log.
-const LOG_EVERY: Duration = Duration::from_secs(10);
+const LOG_INTERVAL: Duration = Duration::from_secs(10);
 
-impl Counters {
-    /// A client is here for as long as this is held.
-    pub(super) fn enter(&self) -> Present<'_> {
+impl StatsCounters {
+    /// Counts a client as connected until the returned guard is dropped.
+    pub(super) fn note_client(&self) -> ConnectedClient<'_> {
         self.clients.fetch_add(1, Relaxed);
         self.accepted.fetch_add(1, Relaxed);
-        Present(self)
+        ConnectedClient(self)
     }
 
     /// A client was refused. How many were since that was last logged, if it is time to say so again.
     pub(super) fn refuse(&self, now: Instant) -> Option<u64> {
         self.refused.fetch_add(1, Relaxed);
-        let mut logged = self.logged.lock().unwrap_or_else(PoisonError::into_inner);
-        logged.1 = logged.1.saturating_add(1);
-        if logged.0.is_some_and(|last| now.saturating_duration_since(last) < LOG_EVERY) {
+        let mut log = self.refusals.lock().unwrap_or_else(PoisonError::into_inner);
+        log.unlogged = log.unlogged.saturating_add(1);
+        if log.last_logged.is_some_and(|last| now.saturating_duration_since(last) < LOG_INTERVAL) {
             return None;
         }
-        logged.0 = Some(now);
-        Some(std::mem::take(&mut logged.1))
+        log.last_logged = Some(now);
+        Some(std::mem::take(&mut log.unlogged))
     }
 
     /// The host was reached for a client, or was not.
-    pub(super) fn dialed(&self, is_reached: bool) {
+    pub(super) fn note_dial(&self, is_reached: bool) {
         self.is_host_down.store(!is_reached, Relaxed);
         if !is_reached {
             self.unreachable.fetch_add(1, Relaxed);
@@ -81,18 +95,17 @@ impl Counters {
     }
 
     /// A message went to this side.
-    pub(super) fn passed(&self, to: usize, bytes: usize) {
-        if let (Some(messages), Some(all)) = (self.messages.get(to), self.bytes.get(to)) {
-            messages.fetch_add(1, Relaxed);
-            all.fetch_add(u64::try_from(bytes).unwrap_or(u64::MAX), Relaxed);
-        }
+    pub(super) fn note_passed(&self, to: SideId, bytes: usize) {
+        let TrafficCounters { messages, bytes: all_bytes } = &self.traffic[to];
+        messages.fetch_add(1, Relaxed);
+        all_bytes.fetch_add(u64::try_from(bytes).unwrap_or(u64::MAX), Relaxed);
     }
 
     pub(super) fn stats(&self) -> Stats {
-        let [near, far] = [0, 1].map(|side| Traffic {
-            messages: self.messages.get(side).map_or(0, |count| count.load(Relaxed)),
-            bytes: self.bytes.get(side).map_or(0, |count| count.load(Relaxed)),
-        });
+        let Pair { near, far } = self
+            .traffic
+            .as_ref()
+            .map(|counters| Traffic { messages: counters.messages.load(Relaxed), bytes: counters.bytes.load(Relaxed) });
         Stats {
             clients: self.clients.load(Relaxed),
             accepted: self.accepted.load(Relaxed),
@@ -105,10 +118,10 @@ impl Counters {
     }
 }
 
-/// A client that is here.
-pub(super) struct Present<'a>(&'a Counters);
+/// A client that is connected until this is dropped.
+pub(super) struct ConnectedClient<'a>(&'a StatsCounters);
 
-impl Drop for Present<'_> {
+impl Drop for ConnectedClient<'_> {
     fn drop(&mut self) {
         self.0.clients.fetch_sub(1, Relaxed);
     }
@@ -120,19 +133,19 @@ mod tests {
 
     #[test]
     fn refusals_are_logged_once_in_a_while_with_their_number() {
-        let (counters, now) = (Counters::default(), Instant::now());
+        let (counters, now) = (StatsCounters::default(), Instant::now());
         let logged: Vec<_> = (0..1_000).filter_map(|_| counters.refuse(now)).collect();
         assert_eq!(logged, [1]);
-        assert_eq!(counters.refuse(now + LOG_EVERY), Some(1_000));
+        assert_eq!(counters.refuse(now + LOG_INTERVAL), Some(1_000));
         assert_eq!(counters.stats().refused, 1_001);
     }
 
     #[test]
-    fn a_client_counts_while_it_is_here() {
-        let counters = Counters::default();
-        let present = counters.enter();
+    fn a_client_counts_while_it_is_connected() {
+        let counters = StatsCounters::default();
+        let client = counters.note_client();
         assert_eq!((counters.stats().clients, counters.stats().accepted), (1, 1));
-        drop(present);
+        drop(client);
         assert_eq!((counters.stats().clients, counters.stats().accepted), (0, 1));
     }
 }

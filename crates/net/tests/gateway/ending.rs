@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use breakbulk::gateway::{Ended, Gateway, Lost};
+use breakbulk::gateway::{Gateway, Losses, Outcome};
 use breakbulk::link::{self, Exec, ExecConfig, Lines, WebSocket, WebSocketConfig};
 use breakbulk::{Dialect, Link, Setup};
 use breakbulk_proto::ahp::Role;
@@ -31,12 +31,12 @@ fn pipe() -> (DuplexStream, impl Link + 'static) {
     (ours, Lines::new(reader, writer, Capacity::of(u64::MAX), 32 << 20))
 }
 
-fn join(near: impl Link + 'static, far: impl Link + 'static) -> JoinHandle<Ended> {
+fn join(near: impl Link + 'static, far: impl Link + 'static) -> JoinHandle<Outcome> {
     join_for(near, far, Duration::MAX)
 }
 
 /// Joins two links, and stops after a while.
-fn join_for(near: impl Link + 'static, far: impl Link + 'static, time: Duration) -> JoinHandle<Ended> {
+fn join_for(near: impl Link + 'static, far: impl Link + 'static, time: Duration) -> JoinHandle<Outcome> {
     let plain = |role| Setup::new(Dialect::Plain, role, Limits::default());
     let gateway = Arc::new(Gateway::new(plain(Role::Server), plain(Role::Client), BudgetConfig::default()).unwrap());
     join_until(&gateway, near, far, sleep(time))
@@ -71,7 +71,7 @@ async fn a_host_that_knows_of_the_end_answers_when_it_likes() {
     });
     assert_eq!(client(client_end, &[REQUEST]).await, [ANSWER]);
     host.await.unwrap();
-    assert_eq!(ended.await.unwrap().lost, Lost::default());
+    assert_eq!(ended.await.unwrap().losses, Losses::default());
 }
 
 #[tokio::test(start_paused = true)]
@@ -112,7 +112,7 @@ async fn a_host_that_cannot_be_told_of_the_end_has_a_minute_for_each_answer_and_
     }
     while !matches!(host.driver.next().await, Some(Event::Closed(_)) | None) {}
     assert_eq!(client.await.unwrap().len(), 2);
-    let lost = ended.await.unwrap().lost;
+    let lost = ended.await.unwrap().losses;
     assert_eq!((lost.answers, lost.messages), (2, 0));
 }
 
@@ -141,7 +141,7 @@ async fn a_slow_reader_gets_what_the_host_has_said_also_when_an_answer_never_com
     };
     let host = async { while !matches!(host.driver.next().await, Some(Event::Closed(_)) | None) {} };
     let (ended, (), got) = tokio::join!(ended, host, reader);
-    assert_eq!((got, ended.unwrap().lost.answers), (answer.len() + 1, 1));
+    assert_eq!((got, ended.unwrap().losses.answers), (answer.len() + 1, 1));
 }
 
 #[tokio::test(start_paused = true)]
@@ -159,7 +159,7 @@ async fn a_host_that_owes_nothing_may_go_on_after_the_end_until_it_is_silent() {
         sleep(seconds(3600)).await;
     });
     assert_eq!(client(client_end, &[SAID]).await, [SAID; 10]);
-    assert_eq!(ended.await.unwrap().lost, Lost::default());
+    assert_eq!(ended.await.unwrap().losses, Losses::default());
     host.abort();
 }
 
@@ -177,7 +177,7 @@ async fn sip(pipe: &mut DuplexStream, pause: Duration, most: usize) -> usize {
 }
 
 /// A host that says something long and leaves, in front of a client that reads so much, until the gateway stops.
-async fn long_farewell(most: usize, stop: Duration) -> (usize, Ended) {
+async fn long_farewell(most: usize, stop: Duration) -> (usize, Outcome) {
     let (mut client, near) = pipe();
     let (far, host) = link::pair(&Capacity::of(u64::MAX), 4);
     let (ended, mut host) = (join_for(near, far, stop), App::new(host, Role::Server));
@@ -193,20 +193,20 @@ async fn long_farewell(most: usize, stop: Duration) -> (usize, Ended) {
 async fn a_slow_reader_gets_all_that_a_host_said_before_it_left() {
     let (got, ended) = long_farewell(usize::MAX, Duration::MAX).await;
     assert!(got > 1_000_000, "{got}");
-    assert_eq!(ended.lost, Lost::default());
+    assert_eq!(ended.losses, Losses::default());
 }
 
 #[tokio::test(start_paused = true)]
 async fn what_a_reader_leaves_is_counted_as_lost() {
     let (_, ended) = long_farewell(100_000, Duration::MAX).await;
-    assert_eq!((ended.lost.messages, ended.lost.answers), (1, 0));
+    assert_eq!((ended.losses.messages, ended.losses.answers), (1, 0));
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_program_that_stops_does_not_wait_for_a_slow_reader() {
     let (got, ended) = long_farewell(usize::MAX, seconds(10)).await;
     assert!(got < 500_000, "{got}");
-    assert_eq!((ended.lost.messages, ended.lost.answers), (1, 0));
+    assert_eq!((ended.losses.messages, ended.losses.answers), (1, 0));
 }
 
 #[tokio::test(start_paused = true)]
@@ -218,7 +218,7 @@ async fn a_program_that_stops_is_gone_a_second_after_the_time_for_it() {
     let began = Instant::now();
     let (ended, _) = tokio::join!(ended, host.end());
     assert!((15..=16).contains(&began.elapsed().as_secs()), "{:?}", began.elapsed());
-    assert_eq!(ended.unwrap().lost.messages, 1);
+    assert_eq!(ended.unwrap().losses.messages, 1);
 }
 
 #[tokio::test(start_paused = true)]
@@ -235,7 +235,7 @@ async fn nor_does_it_wait_longer_for_a_reader_that_went_on_just_before() {
     };
     let (ended, _, ()) = tokio::join!(ended, host.end(), reader);
     assert!((15..=16).contains(&began.elapsed().as_secs()), "{:?}", began.elapsed());
-    assert_eq!(ended.unwrap().lost.messages, 1);
+    assert_eq!(ended.unwrap().losses.messages, 1);
 }
 
 #[tokio::test(start_paused = true)]
@@ -249,7 +249,7 @@ async fn a_host_that_leaves_without_an_answer_leaves_a_loss_and_an_error_in_its_
         sleep(seconds(1)).await;
     });
     assert_eq!(client(client_end, &[REQUEST]).await, [ENDED]);
-    assert_eq!(ended.await.unwrap().lost.answers, 1);
+    assert_eq!(ended.await.unwrap().losses.answers, 1);
     host.await.unwrap();
 }
 

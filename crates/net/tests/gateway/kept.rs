@@ -4,7 +4,7 @@ use std::future::pending;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use breakbulk::gateway::{End, Ended, Gateway};
+use breakbulk::gateway::{Endpoint, Gateway, Outcome};
 use breakbulk::link::{self, Child, ExecConfig};
 use breakbulk::{AnyMachine, Dialect, Setup};
 use breakbulk_proto::ahp::Role;
@@ -56,11 +56,11 @@ impl Shop {
     }
 
     /// The next client, as soon as the child is free.
-    async fn client(&self, patience: Duration) -> (App, JoinHandle<Ended>) {
+    async fn client(&self, patience: Duration) -> (App, JoinHandle<Outcome>) {
         let (client, near) = link::pair(&Capacity::of(u64::MAX), 4);
         let link = tokio::time::timeout(LONG, self.child.link()).await.unwrap().unwrap();
-        let far = End::child(link, "child", patience);
-        let (gateway, near) = (Arc::clone(&self.gateway), End::new(near, "near"));
+        let far = Endpoint::child(link, "child", patience);
+        let (gateway, near) = (Arc::clone(&self.gateway), Endpoint::new(near, "near"));
         let ended =
             tokio::spawn(async move { gateway.join(near, far, Some("someone"), pending(), None).await.unwrap() });
         (App::new(client, Role::Client), ended)
@@ -111,7 +111,7 @@ async fn a_child_that_has_exited_is_started_anew_for_the_next_client() {
     let (mut first, ended) = shop.client(LONG).await;
     let (child, _) = ask(&mut first, "exit").await;
     assert_eq!(first.end().await.code(), 1011);
-    assert_eq!(ended.await.unwrap().far, CloseReason::Peer { code: 1011 });
+    assert_eq!(ended.await.unwrap().far.reason, CloseReason::Peer { code: 1011 });
     let (mut second, _) = shop.client(LONG).await;
     let (other, n) = ask(&mut second, "m").await;
     assert!(other != child && n == 1, "{child} and {other}, {n}");

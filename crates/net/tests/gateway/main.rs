@@ -122,7 +122,7 @@ async fn a_program_that_stops_finishes_what_is_under_way_and_says_that_it_restar
     }
     let (near, far) = tokio::join!(client.end(), host.end());
     assert_eq!((near.code(), far.code()), (1012, 1012));
-    assert_eq!(ended.await.unwrap().near, CloseReason::Restart);
+    assert_eq!(ended.await.unwrap().near.reason, CloseReason::Restart);
 }
 
 #[tokio::test]

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use breakbulk::gateway::{End, Ended, Gateway};
+use breakbulk::gateway::{Endpoint, Gateway, Outcome};
 use breakbulk::link::{self, InProcessLink};
 use breakbulk::{AnyMachine, Arrival, Dialect, Driver, Link, LinkError, LinkStatus, ReceiveMemory, Setup};
 use breakbulk_proto::ahp::Role;
@@ -179,7 +179,7 @@ async fn pass(mut from: SplitStream<InProcessLink>, mut to: SplitSink<InProcessL
     }
 }
 
-pub(crate) fn join(gateway: &Arc<Gateway>, near: impl Link + 'static, far: impl Link + 'static) -> JoinHandle<Ended> {
+pub(crate) fn join(gateway: &Arc<Gateway>, near: impl Link + 'static, far: impl Link + 'static) -> JoinHandle<Outcome> {
     join_until(gateway, near, far, std::future::pending())
 }
 
@@ -188,7 +188,7 @@ pub(crate) fn join_until(
     near: impl Link + 'static,
     far: impl Link + 'static,
     stop: impl Future<Output = ()> + Send + 'static,
-) -> JoinHandle<Ended> {
+) -> JoinHandle<Outcome> {
     join_as("someone", gateway, near, far, stop)
 }
 
@@ -198,8 +198,9 @@ pub(crate) fn join_as(
     near: impl Link + 'static,
     far: impl Link + 'static,
     stop: impl Future<Output = ()> + Send + 'static,
-) -> JoinHandle<Ended> {
-    let (gateway, near, far) = (gateway.clone(), End::new(near, "near").proven(principal), End::new(far, "far"));
+) -> JoinHandle<Outcome> {
+    let (gateway, near, far) =
+        (gateway.clone(), Endpoint::new(near, "near").proven(principal), Endpoint::new(far, "far"));
     tokio::spawn(async move { gateway.join(near, far, Some(principal), stop, None).await.unwrap() })
 }
 

@@ -3,7 +3,7 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::rc::Rc;
 
-use breakbulk::gateway::{End, Gateway};
+use breakbulk::gateway::{Endpoint, Gateway};
 use breakbulk::link::WebSocket;
 use breakbulk::{Dialect, Setup};
 use breakbulk_proto::CloseReason;
@@ -86,17 +86,17 @@ async fn join(scene: &Scene, gateway: &Gateway, place: Place, io: TcpStream, fro
     let [near, far] = place.dialects();
     let config = |dialect| if dialect == Dialect::Ahp { scene.plan.capped() } else { scene.plan.plain() };
     let wire = |io| scene.facts.borrow_mut().wire(place.name(), io, &scene.plan);
-    let near = End::new(WebSocket::server(wire(io), &config(near)), from.ip().to_string());
+    let near = Endpoint::new(WebSocket::server(wire(io), &config(near)), from.ip().to_string());
     let Ok(Ok(onward)) = timeout(DIAL_TIME, TcpStream::connect(place.leads_to())).await else {
-        gateway.turn_away(near, CloseReason::Peer { code: BAD_GATEWAY }).await;
+        gateway.refuse(near, CloseReason::Peer { code: BAD_GATEWAY }).await;
         return;
     };
     let Ok(own) = onward.local_addr() else { return };
     scene.facts.borrow_mut().led_on(from, own);
-    let far = End::new(WebSocket::client(wire(onward), &config(far)), place.leads_to().0);
+    let far = Endpoint::new(WebSocket::client(wire(onward), &config(far)), place.leads_to().0);
     let ended = gateway.join(near, far, Some("everyone"), std::future::pending(), None).await;
     let mut facts = scene.facts.borrow_mut();
-    for reason in ended.iter().flat_map(|ended| [&ended.near, &ended.far]) {
+    for reason in ended.iter().flat_map(|ended| [&ended.near.reason, &ended.far.reason]) {
         facts.books.tally.one("gateway sides ended");
         if let CloseReason::Violation(violation) = reason {
             facts.books.ledger.altered(format!("a gateway accuses an honest peer: {violation}"));

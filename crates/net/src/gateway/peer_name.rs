@@ -1,11 +1,11 @@
-//! Whom something is remembered of: what the door knows of a peer, and what the peer calls itself.
+//! The name under which a gateway remembers a peer: what the listener knows of it, and what it calls itself.
 
 use std::fmt;
 
 /// A peer, by what stays the same on its next connection. A name that anyone can give itself counts only beside what it
 /// cannot choose: else one client could ruin another's connections by its name.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(super) struct Name {
+pub(super) struct PeerName {
     /// Who it has proven to be.
     principal: Option<String>,
     /// Where it is, as long as nothing better is known.
@@ -14,7 +14,7 @@ pub(super) struct Name {
     client: Option<String>,
 }
 
-impl Name {
+impl PeerName {
     /// A peer at a place, and who it has proven to be, if it has.
     pub(super) const fn new(place: String, principal: Option<String>) -> Self {
         Self { principal, place: Some(place), client: None }
@@ -35,7 +35,7 @@ impl Name {
 }
 
 /// For the log: without what the peer says of itself.
-impl fmt::Display for Name {
+impl fmt::Display for PeerName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let known = [&self.principal, &self.place];
         f.write_str(known.into_iter().flatten().next().map_or("", String::as_str))
@@ -46,8 +46,8 @@ impl fmt::Display for Name {
 mod tests {
     use super::*;
 
-    fn named(place: &str, principal: Option<&str>, client: Option<&str>) -> Name {
-        let mut name = Name::new(place.to_owned(), principal.map(str::to_owned));
+    fn named(place: &str, principal: Option<&str>, client: Option<&str>) -> PeerName {
+        let mut name = PeerName::new(place.to_owned(), principal.map(str::to_owned));
         client.into_iter().for_each(|client| name.introduce(client));
         name
     }

@@ -1,35 +1,35 @@
-//! A client whose host is not there yet. It is read a little, so that its pings are answered and its end is seen.
+//! A client whose host is not connected yet. It is read a little, so that its pings are answered and its close is seen.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
 
 use breakbulk_proto::{CloseReason, Input, Limits, plain};
 
-use super::name::Name;
 use super::observed_link::ObservedLink;
+use super::peer_name::PeerName;
 use crate::driver::{ABNORMAL, Driver};
 use crate::link::{Arrival, BoxLink, LinkError};
 
-/// So many bytes are read ahead, and the frame with which they become more. A long one is not read: it waits for room, of
-/// which a client that waits has only its floor.
-const AHEAD: usize = 64 << 10;
+/// Reading stops with the frame that takes what was read past this. A long frame is not read: it waits for memory, of which a
+/// waiting client has only its floor.
+const MAX_READ_AHEAD_BYTES: usize = 64 << 10;
 /// About what a frame takes up beside its bytes.
-const FRAME: usize = 256;
+const FRAME_OVERHEAD: usize = 256;
 
-/// A client that waits.
-pub(super) struct Waiting {
+/// A client that waits for its host.
+pub(super) struct WaitingClient {
     pub(super) link: ObservedLink<BoxLink>,
-    pub(super) name: Name,
+    pub(super) name: PeerName,
 }
 
-impl Waiting {
-    /// Waits until the client has left, without a word: what it has said is for the host. Cancel-safe.
-    pub(super) async fn gone(&mut self) -> CloseReason {
+impl WaitingClient {
+    /// Resolves when the client has closed and had sent nothing: what it has sent is for the host. Cancel-safe.
+    pub(super) async fn left(&mut self) -> CloseReason {
         CloseReason::Peer { code: poll_fn(|cx| self.link.poll_ahead(cx)).await }
     }
 
-    /// Closes its link: the host does not come.
-    pub(super) async fn turn_away(self, reason: CloseReason) {
+    /// Closes its link: it gets no host.
+    pub(super) async fn refuse(self, reason: CloseReason) {
         let config = plain::Config::new(Limits::default());
         let mut driver = Driver::new(self.link, plain::Connection::new(config));
         driver.handle(Input::Close(reason));
@@ -37,19 +37,19 @@ impl Waiting {
     }
 }
 
-/// What was read ahead of a link, as it came.
+/// What was read from a link before there was a host for it.
 #[derive(Debug, Default)]
-pub(super) struct Ahead {
+pub(super) struct ReadAhead {
     arrivals: VecDeque<Option<Result<Arrival, LinkError>>>,
     bytes: usize,
-    /// Nothing follows.
+    /// Whether nothing follows.
     is_over: bool,
 }
 
-impl Ahead {
+impl ReadAhead {
     /// Whether more is to be read.
     pub(super) const fn wants_more(&self) -> bool {
-        !self.is_over && self.bytes < AHEAD
+        !self.is_over && self.bytes < MAX_READ_AHEAD_BYTES
     }
 
     /// Keeps what a link has brought.
@@ -62,7 +62,7 @@ impl Ahead {
                 0
             }
         };
-        self.bytes = self.bytes.saturating_add(bytes).saturating_add(FRAME);
+        self.bytes = self.bytes.saturating_add(bytes).saturating_add(FRAME_OVERHEAD);
         self.arrivals.push_back(arrival);
     }
 
@@ -76,8 +76,8 @@ impl Ahead {
         self.arrivals.is_empty()
     }
 
-    /// If the peer has left before it said anything: the code with which it did.
-    pub(super) fn left_with(&self) -> Option<u16> {
+    /// If the peer has closed before it sent anything: the code.
+    pub(super) fn close_code(&self) -> Option<u16> {
         match self.arrivals.front()? {
             Some(Ok(Arrival::Closed { code, .. } | Arrival::Exited { code, .. })) => Some(*code),
             Some(Err(LinkError::Io(_) | LinkError::Silent(_))) | None => Some(ABNORMAL),
@@ -98,7 +98,7 @@ mod tests {
 
     use super::*;
     use crate::dialect::{Dialect, Setup};
-    use crate::gateway::{End, Gateway};
+    use crate::gateway::{Endpoint, Gateway};
     use crate::link::{Intake, WebSocket, WebSocketConfig};
 
     const MOMENT: Duration = Duration::from_secs(1);
@@ -108,13 +108,13 @@ mod tests {
     const PONG: u8 = 0x8A;
 
     /// A client on a WebSocket that waits, and its end of it; and their gateway.
-    fn client() -> (Waiting, DuplexStream, Gateway) {
+    fn client() -> (WaitingClient, DuplexStream, Gateway) {
         let plain = |role| Setup::new(Dialect::Plain, role, Limits::default());
         let budget = BudgetConfig { process_bytes: 80 << 20, principal_bytes: 80 << 20, floor_bytes: 64 << 10 };
         let gateway = Gateway::new(plain(Role::Server), plain(Role::Client), budget).expect("memory enough");
         let (peer, ours) = duplex(4 << 20);
         let link = WebSocket::server(ours, &WebSocketConfig { keepalive: None, ..WebSocketConfig::default() });
-        (gateway.enter(End::new(link, "near")), peer, gateway)
+        (gateway.admit(Endpoint::new(link, "near")), peer, gateway)
     }
 
     /// A client's frame, masked with zeros.
@@ -127,8 +127,8 @@ mod tests {
         peer.write_all(&[&head, &[0; 4][..], payload].concat()).await.expect("a link");
     }
 
-    async fn waits(waiting: &mut Waiting) -> bool {
-        timeout(MOMENT, waiting.gone()).await.is_err()
+    async fn waits(waiting: &mut WaitingClient) -> bool {
+        timeout(MOMENT, waiting.left()).await.is_err()
     }
 
     /// The lengths of the frames that a link brings, and whether a close follows.
@@ -162,11 +162,11 @@ mod tests {
     async fn a_client_that_leaves_without_a_word_is_gone() {
         let (mut waiting, mut peer, _gateway) = client();
         send(&mut peer, CLOSE, &1001_u16.to_be_bytes()).await;
-        assert_eq!(timeout(MOMENT, waiting.gone()).await, Ok(CloseReason::Peer { code: 1001 }));
-        waiting.turn_away(CloseReason::Normal).await;
+        assert_eq!(timeout(MOMENT, waiting.left()).await, Ok(CloseReason::Peer { code: 1001 }));
+        waiting.refuse(CloseReason::Normal).await;
         let (mut waiting, peer, _gateway) = client();
         drop(peer);
-        assert_eq!(timeout(MOMENT, waiting.gone()).await, Ok(CloseReason::Peer { code: 1006 }));
+        assert_eq!(timeout(MOMENT, waiting.left()).await, Ok(CloseReason::Peer { code: 1006 }));
     }
 
     #[tokio::test(start_paused = true)]
@@ -205,7 +205,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_client_that_breaks_a_rule_is_told_so_when_its_host_is_there() {
         let (mut waiting, mut peer, gateway) = client();
-        let limit = gateway.setups[0].max_frame_bytes();
+        let limit = gateway.setups.near.max_frame_bytes();
         peer.write_all(&[&[TEXT, 0x80 | 127][..], &(limit + 1).to_be_bytes(), &[0; 4]].concat()).await.expect("a link");
         assert!(waits(&mut waiting).await);
         let arrival = waiting.link.next().await;

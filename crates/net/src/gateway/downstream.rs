@@ -1,0 +1,71 @@
+//! Where the clients of a gateway come from: a listener of any sort, or one link that is there already.
+
+use breakbulk_proto::Capacity;
+use http::HeaderValue;
+
+use super::Endpoint;
+use crate::link::unix;
+use crate::listen::{Accepted, Listener};
+
+/// The principal of all clients that had to prove nothing: they share one quota.
+const ANYONE: &str = "anyone";
+/// How long to wait after the system could not accept a client, for example because of too many open files.
+const ACCEPT_RETRY: std::time::Duration = std::time::Duration::from_millis(100);
+
+/// Where the clients of a gateway come from.
+#[non_exhaustive]
+pub enum Downstream {
+    /// By WebSocket.
+    WebSocket(Box<Listener>),
+    /// By Unix socket.
+    Unix {
+        /// What listens.
+        listener: unix::Listener,
+        /// The longest frame that clients take.
+        cap: u64,
+        /// The longest frame that we take.
+        max_frame_bytes: u64,
+    },
+    /// One client, who is there already.
+    Once(Option<Endpoint>),
+}
+
+/// A client that has connected.
+pub(super) struct NewClient {
+    pub(super) endpoint: Endpoint,
+    pub(super) principal: String,
+    /// The WebSocket subprotocol that it was granted.
+    pub(super) protocol: Option<HeaderValue>,
+}
+
+impl NewClient {
+    fn new(endpoint: Endpoint, principal: &str) -> Self {
+        Self { endpoint, principal: principal.to_owned(), protocol: None }
+    }
+}
+
+impl Downstream {
+    /// The next client; `None` when there will be no more. Cancel-safe.
+    pub(super) async fn accept(&mut self) -> Option<NewClient> {
+        match self {
+            Self::WebSocket(listener) => {
+                let Accepted { link, peer, principal, protocol, .. } = listener.accept().await;
+                // A client is better known by the id that it gives; until then by where it is.
+                let endpoint = Endpoint::new(link, peer.ip().to_string());
+                let client = match principal.as_deref() {
+                    Some(principal) => NewClient::new(endpoint.proven(principal), principal),
+                    None => NewClient::new(endpoint, ANYONE),
+                };
+                Some(NewClient { protocol, ..client })
+            }
+            Self::Unix { listener, cap, max_frame_bytes } => loop {
+                match listener.accept(Capacity::of(*cap), *max_frame_bytes).await {
+                    Ok(link) => return Some(NewClient::new(Endpoint::new(link, "unix"), ANYONE)),
+                    Err(error) => tracing::warn!("a client could not be accepted: {error}"),
+                }
+                tokio::time::sleep(ACCEPT_RETRY).await;
+            },
+            Self::Once(endpoint) => Some(NewClient::new(endpoint.take()?, ANYONE)),
+        }
+    }
+}

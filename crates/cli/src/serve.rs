@@ -11,7 +11,7 @@ use breakbulk::{Accepted, Listener, LogLimit, Transport};
 use breakbulk_host::Host;
 use breakbulk_host::agent::demo::Demo;
 use breakbulk_host::agent::{Agent, merge_actions};
-use breakbulk_host::log::{Health, Log, OpenError, Options, SqliteLog};
+use breakbulk_host::log::{Log, LogHealth, OpenError, Options, SqliteLog};
 use breakbulk_proto::Budget;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -189,7 +189,7 @@ impl Subject for Host {
 }
 
 /// Says how the log is whenever that changes; returns when this host can never write again.
-async fn fenced(mut health: watch::Receiver<Health>) {
+async fn fenced(mut health: watch::Receiver<LogHealth>) {
     let mut before = health.borrow_and_update().clone();
     loop {
         if health.changed().await.is_err() {
@@ -201,14 +201,14 @@ async fn fenced(mut health: watch::Receiver<Health>) {
             continue;
         }
         match now {
-            Health::Full => error!("the disk of the log is full: nothing is acknowledged until there is space"),
-            Health::Failed { reason } => {
+            LogHealth::Full => error!("the disk of the log is full: nothing is acknowledged until there is space"),
+            LogHealth::Failed { reason } => {
                 error!("writing the log failed; it is opened again and verified: {reason}")
             }
-            Health::Lost { seq } => error!(seq, "the log has lost acknowledged entries: see `breakbulk log verify`"),
-            Health::Fenced => return,
+            LogHealth::Lost { seq } => error!(seq, "the log has lost acknowledged entries: see `breakbulk log verify`"),
+            LogHealth::Fenced => return,
             // Of that the log has spoken itself.
-            Health::Good | Health::Closed => {}
+            LogHealth::Good | LogHealth::Closed => {}
         }
     }
 }
@@ -273,9 +273,16 @@ mod tests {
     fn trouble_with_the_log_is_said_once_each_time_that_it_begins() {
         let text = logged(LogFormat::Text, "info", false, || {
             let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-            let (say, hear) = watch::channel(Health::Good);
+            let (say, hear) = watch::channel(LogHealth::Good);
             let tell = async {
-                for health in [Health::Full, Health::Full, Health::Full, Health::Good, Health::Full, Health::Fenced] {
+                for health in [
+                    LogHealth::Full,
+                    LogHealth::Full,
+                    LogHealth::Full,
+                    LogHealth::Good,
+                    LogHealth::Full,
+                    LogHealth::Fenced,
+                ] {
                     // The other is polled between two of them, whoever is first.
                     tokio::task::yield_now().await;
                     tokio::task::yield_now().await;

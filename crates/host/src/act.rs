@@ -4,15 +4,15 @@ use std::collections::VecDeque;
 
 use ahp_types::actions::StateAction;
 
-use crate::log::{Answer, AppendError, Seq};
+use crate::log::{AppendError, BoxFuture, Seq};
 
 /// Puts actions into the log. All or none; answers when they are durable.
 pub trait Act: Send + Sync + 'static {
     /// Appends these actions, each to its channel, in this order; answers with their seqs.
-    fn act<'a>(&'a self, actions: Vec<(String, StateAction)>) -> Answer<'a, Result<Vec<Seq>, AppendError>>;
+    fn act<'a>(&'a self, actions: Vec<(String, StateAction)>) -> BoxFuture<'a, Result<Vec<Seq>, AppendError>>;
 
     /// The channel's actions up to this seq are not needed any more: what they made of it is. By default all are kept.
-    fn trim<'a>(&'a self, _channel: &'a str, _upto: Seq) -> Answer<'a, ()> {
+    fn trim<'a>(&'a self, _channel: &'a str, _upto: Seq) -> BoxFuture<'a, ()> {
         Box::pin(std::future::ready(()))
     }
 }

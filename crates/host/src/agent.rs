@@ -21,7 +21,7 @@
 //! after turns were taken back, after one that the agent was never told of, after a crash of the agent or of the host. A
 //! fork begins with the turns that were copied into it. To an adapter all of these are one case, a start with a history.
 //!
-//! **A side chat's agent also knows what the chat is about** ([`Start::beside`]): the turns of the other chat up to the one
+//! **A side chat's agent also knows what the chat is about** ([`Start::side_chat`]): the turns of the other chat up to the one
 //! that it was opened from, as they were at that moment, with what there was of the answer if that turn was still going
 //! on; and the text that was selected.
 //!
@@ -44,11 +44,11 @@ use ahp_types::errors::{ahp_error_codes, json_rpc_error_codes};
 use ahp_types::state::{AgentInfo, Message, SessionConfigSchema, SideChatSelection};
 use breakbulk_lifecycle::{Answer as Verdict, Id};
 
-pub use self::actions::{Command, Heard, Step, Translator, Worker};
+pub use self::actions::{Command, Reaction, Step, SubAgentChat, Translator};
 pub use self::clock::{Clock, RealClock};
-pub use self::events::{EventSender, EventStream, EventsConfig, Gone, events};
+pub use self::events::{EventSender, EventStream, EventsConfig, NoListener, events};
 pub use self::merge::{merge_actions, part_of};
-use crate::log::Answer;
+use crate::log::BoxFuture;
 pub use crate::state::History;
 
 /// A program that can hold conversations.
@@ -60,10 +60,10 @@ pub trait Agent: Send + Sync + 'static {
     fn info(&self) -> AgentInfo;
 
     /// Begins a conversation, with what the agent is to know.
-    fn start(&self, start: Start) -> Answer<'_, Result<Started, AgentError>>;
+    fn start(&self, start: Start) -> BoxFuture<'_, Result<Started, AgentError>>;
 
     /// Whether it could begin a conversation now. Quick, and without effect: a health check calls it.
-    fn check(&self) -> Answer<'_, Result<(), AgentError>>;
+    fn check(&self) -> BoxFuture<'_, Result<(), AgentError>>;
 
     /// What can be configured for a session with it, given what was chosen so far. By default nothing.
     fn options(&self, _chosen: &JsonObject) -> SessionConfigSchema {
@@ -71,13 +71,17 @@ pub trait Agent: Send + Sync + 'static {
     }
 
     /// Values of an option that has too many to list, for what somebody has typed. By default none.
-    fn complete<'a>(&'a self, _option: &'a str, _typed: &'a str) -> Answer<'a, Vec<SessionConfigValueItem>> {
+    fn complete<'a>(&'a self, _option: &'a str, _typed: &'a str) -> BoxFuture<'a, Vec<SessionConfigValueItem>> {
         Box::pin(async { Vec::new() })
     }
 
     /// Takes a token for one of the protected resources that [`info`](Self::info) names; without one, what it had is
     /// revoked. By default there are none to take one for.
-    fn authenticate<'a>(&'a self, _resource: &'a str, _token: Option<&'a str>) -> Answer<'a, Result<(), AgentError>> {
+    fn authenticate<'a>(
+        &'a self,
+        _resource: &'a str,
+        _token: Option<&'a str>,
+    ) -> BoxFuture<'a, Result<(), AgentError>> {
         Box::pin(async { Err(AgentError::Unavailable("it takes no tokens".to_owned())) })
     }
 }
@@ -100,13 +104,13 @@ pub struct Start {
     /// takes the history. Without it, nothing is to be remembered but that.
     pub token: Option<String>,
     /// For a side chat, and only for one: what it is about. It is no part of this conversation.
-    pub beside: Option<Beside>,
+    pub side_chat: Option<SideChatContext>,
 }
 
 /// What a side chat is about. It is the same whenever a conversation begins there: nothing that happens to the other chat
 /// after the side chat was made adds to it, changes it or takes anything away.
 #[derive(Debug, Clone)]
-pub struct Beside {
+pub struct SideChatContext {
     /// The turns of the chat that it was opened from, up to the one that it is about. That one may have been
     /// [unfinished](History::is_unfinished).
     pub history: History,
@@ -128,16 +132,16 @@ pub struct Started {
 /// events to be taken.
 pub trait Conversation: Send + Sync + 'static {
     /// Begins a turn. From now on the agent knows it, however it ends.
-    fn send(&self, prompt: Prompt) -> Answer<'_, Result<(), AgentError>>;
+    fn send(&self, prompt: Prompt) -> BoxFuture<'_, Result<(), AgentError>>;
 
     /// Stops a turn. The agent still says how it ended. A turn that is over is nothing to stop.
-    fn cancel(&self, turn: Id) -> Answer<'_, Result<(), AgentError>>;
+    fn cancel(&self, turn: Id) -> BoxFuture<'_, Result<(), AgentError>>;
 
     /// Answers what was asked about a call.
-    fn answer(&self, tool: Id, answer: Verdict) -> Answer<'_, Result<(), AgentError>>;
+    fn answer(&self, tool: Id, answer: Verdict) -> BoxFuture<'_, Result<(), AgentError>>;
 
     /// Ends the conversation: stops what runs, and answers when nothing is left.
-    fn dispose(&self) -> Answer<'_, ()>;
+    fn dispose(&self) -> BoxFuture<'_, ()>;
 }
 
 /// What an agent is asked to do.

@@ -8,13 +8,13 @@
 //! The work is done by the `git` program, which never sees the repository's configuration, runs nothing that it names, and
 //! writes nothing but into a directory of the host's own: see `changes/git.rs`.
 
+mod changeset;
+mod directory;
 mod git;
-mod held;
-mod operate;
+mod operations;
 mod repository;
-mod set;
 mod status;
-mod tree;
+mod work_tree;
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -29,8 +29,8 @@ use bytes::Bytes;
 use tempfile::TempDir;
 use thiserror::Error;
 
-use self::set::Set;
-use self::tree::Tree;
+use self::changeset::ChangesetTracker;
+use self::work_tree::WorkTree;
 use crate::act::Act;
 use crate::error::MethodError;
 use crate::lock::lock;
@@ -185,7 +185,7 @@ impl From<ChangesError> for MethodError {
 pub struct Changes {
     act: Arc<dyn Act>,
     config: ChangesConfig,
-    sets: Mutex<HashMap<String, Arc<Set>>>,
+    changesets: Mutex<HashMap<String, Arc<ChangesetTracker>>>,
 }
 
 /// A changeset that there is now.
@@ -203,18 +203,21 @@ impl Changes {
     /// No changesets yet. Their actions go to `act`.
     #[must_use]
     pub fn new(act: Arc<dyn Act>, config: ChangesConfig) -> Self {
-        Self { act, config, sets: Mutex::default() }
+        Self { act, config, changesets: Mutex::default() }
     }
 
     /// Opens the changeset of a session's `nth` working directory; `None` if that is in no work tree. Its channel is to be
     /// opened before the first [`refresh`](Changes::refresh).
     pub async fn open(&self, session: &str, nth: usize, dir: &Path) -> Result<Option<Opened>, ChangesError> {
-        let Some(tree) = Tree::find(&self.config, dir).await? else { return Ok(None) };
+        let Some(tree) = WorkTree::find(&self.config, dir).await? else { return Ok(None) };
         let channel = match nth {
             0 => format!("{session}/changes/uncommitted"),
             nth => format!("{session}/changes/uncommitted/{nth}"),
         };
-        self.sets().insert(channel.clone(), Arc::new(Set::new(channel.clone(), tree, self.act.clone(), &self.config)));
+        self.changesets().insert(
+            channel.clone(),
+            Arc::new(ChangesetTracker::new(channel.clone(), tree, self.act.clone(), &self.config)),
+        );
         let entry = Changeset {
             label: "Uncommitted Changes".into(),
             uri_template: channel.clone(),
@@ -222,7 +225,7 @@ impl Changes {
             change_kind: "uncommitted".into(),
             capabilities: Some(ChangesetCapabilities { review: Some(serde_json::Map::new()) }),
         };
-        let operations = Some(operate::operations());
+        let operations = Some(operations::operations());
         let state = ChangesetState { status: ChangesetStatus::Computing, error: None, files: Vec::new(), operations };
         Ok(Some(Opened { channel, entry, state }))
     }
@@ -230,13 +233,13 @@ impl Changes {
     /// Looks at the work tree again and logs what is new; returns the counts. What cannot be computed becomes the
     /// changeset's error, and is returned too.
     pub async fn refresh(&self, channel: &str) -> Result<ChangesSummary, ChangesError> {
-        self.set(channel)?.refresh().await
+        self.changeset(channel)?.refresh().await
     }
 
     /// How often something new was found since the changeset was opened; 0 if it is not.
     #[must_use]
-    pub fn news(&self, channel: &str) -> u64 {
-        self.set(channel).map_or(0, |set| set.news())
+    pub fn revision(&self, channel: &str) -> u64 {
+        self.changeset(channel).map_or(0, |changeset| changeset.revision())
     }
 
     /// Answers `invokeChangesetOperation`: stages, unstages or discards.
@@ -244,10 +247,10 @@ impl Changes {
         &self,
         params: InvokeChangesetOperationParams,
     ) -> Result<InvokeChangesetOperationResult, ChangesError> {
-        let set = self.set(&params.channel)?;
-        let target = operate::target(&params.operation_id, params.target)?;
+        let changeset = self.changeset(&params.channel)?;
+        let target = operations::target(&params.operation_id, params.target)?;
         // A caller that goes away does not leave it half done.
-        let invoked = tokio::spawn(async move { set.invoke(target).await });
+        let invoked = tokio::spawn(async move { changeset.invoke(target).await });
         invoked.await.unwrap_or_else(|error| Err(ChangesError::Failed(error.to_string())))?;
         Ok(InvokeChangesetOperationResult::default())
     }
@@ -255,26 +258,26 @@ impl Changes {
     /// Whether [`read`](Changes::read) answers for this URI.
     #[must_use]
     pub fn knows(&self, uri: &str) -> bool {
-        uri.rsplit_once("/blob/").is_some_and(|(channel, _)| self.sets().contains_key(channel))
+        uri.rsplit_once("/blob/").is_some_and(|(channel, _)| self.changesets().contains_key(channel))
     }
 
     /// Contents as they were before a change, by the URI that the changeset has for them.
     pub async fn read(&self, uri: &str) -> Result<Bytes, ChangesError> {
         let missing = || ChangesError::NotFound(uri.to_owned());
         let (channel, name) = uri.rsplit_once("/blob/").ok_or_else(missing)?;
-        self.set(channel)?.read(name).await
+        self.changeset(channel)?.read(name).await
     }
 
     /// Forgets a changeset whose session is gone.
     pub fn close(&self, channel: &str) {
-        self.sets().remove(channel);
+        self.changesets().remove(channel);
     }
 
-    fn set(&self, channel: &str) -> Result<Arc<Set>, ChangesError> {
-        self.sets().get(channel).cloned().ok_or_else(|| ChangesError::NotFound(channel.to_owned()))
+    fn changeset(&self, channel: &str) -> Result<Arc<ChangesetTracker>, ChangesError> {
+        self.changesets().get(channel).cloned().ok_or_else(|| ChangesError::NotFound(channel.to_owned()))
     }
 
-    fn sets(&self) -> MutexGuard<'_, HashMap<String, Arc<Set>>> {
-        lock(&self.sets)
+    fn changesets(&self) -> MutexGuard<'_, HashMap<String, Arc<ChangesetTracker>>> {
+        lock(&self.changesets)
     }
 }

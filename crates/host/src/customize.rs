@@ -5,9 +5,9 @@
 //! `session/customizationsChanged` has. The walk is bounded, and a link never leads it out of its directory. [`complete`]
 //! answers `completions` with files.
 
+mod classify;
 mod complete;
-mod front;
-mod sort;
+mod front_matter;
 mod walk;
 
 use std::collections::HashMap;
@@ -48,26 +48,26 @@ impl Default for CustomizeConfig {
 ///
 /// Their order and ids are the same each time, so that two lists can be compared.
 pub async fn find(dirs: Vec<PathBuf>, config: CustomizeConfig) -> Vec<Customization> {
-    let search = move || dirs.iter().flat_map(|dir| sort::search(dir, &config)).collect();
+    let search = move || dirs.iter().flat_map(|dir| classify::search(dir, &config)).collect();
     // The closure has no reason to panic; if it does, nothing was found.
     tokio::task::spawn_blocking(search).await.unwrap_or_default()
 }
 
 /// Gives customizations that were found anew the enablement that they had before. What was not there is enabled.
 pub fn keep_enablement(found: &mut [Customization], before: &[Customization]) {
-    let mut choices = Choices::default();
+    let mut choices = Enablement::default();
     before.iter().for_each(|customization| choices.note(customization));
     found.iter_mut().for_each(|customization| choices.apply(customization));
 }
 
 /// Enablement by id.
 #[derive(Default)]
-struct Choices<'a> {
+struct Enablement<'a> {
     enabled: HashMap<&'a str, bool>,
     decisions: HashMap<&'a str, &'a Vec<CustomizationEnablement>>,
 }
 
-impl<'a> Choices<'a> {
+impl<'a> Enablement<'a> {
     fn note(&mut self, customization: &'a Customization) {
         let (id, children) = match customization {
             Customization::Directory(directory) => {

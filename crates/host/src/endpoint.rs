@@ -7,7 +7,7 @@
 //! ```
 //!
 //! A connection **pulls**: it holds a position in the log, and reads on only while the machine has little left to send. So
-//! a slow client costs what [`EndpointConfig::room_bytes`] allows and no more, however far it falls behind; far enough,
+//! a slow client costs what [`EndpointConfig::max_unsent_bytes`] allows and no more, however far it falls behind; far enough,
 //! it is closed and comes back to a snapshot. What it sends of an entry are the log's own bytes.
 //!
 //! # Order
@@ -18,7 +18,7 @@
 //!
 //! # What a client cannot take
 //!
-//! What is large in an action or a snapshot goes to it by reference, and to nobody else ([`Tight`], and the state's
+//! What is large in an action or a snapshot goes to it by reference, and to nobody else ([`ReducedSnapshot`], and the state's
 //! [`content`](crate::state::State::content)). An action that is too long even so ends the connection by name; the client comes
 //! back to a snapshot with fewer turns, or finds the channel among the missing.
 //!
@@ -27,28 +27,28 @@
 //! A refused action goes back to who dispatched it, and to nobody else: an `action` with its `origin` and a
 //! `rejectionReason`. It is in no log, so its `serverSeq` is that of what the client has got so far.
 
-mod actions;
+mod action_list;
 mod clients;
 mod coalesce;
 mod config;
 mod connection;
-mod crowd;
-mod done;
-mod end;
-mod feed;
-mod greeting;
-mod inbox;
+mod end_reason;
+mod handshake;
+mod handshake_link;
+mod job_results;
 mod jobs;
-mod list;
+mod log_reader;
 mod memory;
+mod message_limit;
 mod methods;
-mod outbox;
+mod receive;
 mod resume;
-mod room;
-mod snapshots;
-mod threshold;
+mod send;
+mod shared_actions;
+mod shared_encodings;
+mod shared_snapshots;
+mod snapshot_source;
 mod traffic;
-mod views;
 mod wire;
 
 use std::fmt;
@@ -60,45 +60,49 @@ use breakbulk_proto::{Budget, BudgetConfig};
 use tokio::sync::watch;
 use tracing::error;
 
-use self::actions::Actions;
 pub use self::clients::{AskError, ClientHandle, Clients};
 pub use self::config::{EndpointConfig, Welcome};
 use self::connection::Connection;
-use self::crowd::Crowd;
-pub use self::end::{Counts, End};
+pub use self::end_reason::{Counters, EndReason};
 pub use self::memory::{AnswerMemory, MemoryConfig, NoMemory};
-use self::memory::{Outgoing, Work};
-pub use self::methods::{ClientInfo, Dispatched, Methods, RawParams, Refusal, Refused, Reply, not_offered};
-use self::room::Recent;
-use self::snapshots::Snapshots;
-pub use self::traffic::{Traffic, Way};
-pub use self::views::{Moved, Shot, Tight, View, ViewError, Views};
+use self::memory::{OutgoingMemory, WorkLimit};
+use self::message_limit::LastReducedAction;
+pub use self::methods::{
+    ClientInfo, DispatchError, Dispatched, Methods, RawParams, RejectedAction, Reply, not_offered,
+};
+use self::shared_actions::SharedActions;
+use self::shared_encodings::SharedEncodings;
+use self::shared_snapshots::SharedSnapshots;
+pub use self::snapshot_source::{
+    ChannelSnapshot, ReducedSnapshot, ReferenceStats, SnapshotError, SnapshotSource, View,
+};
+pub use self::traffic::{Direction, Traffic};
 use crate::log::Log;
 
 /// Serves clients. Cloning shares it.
 #[derive(Clone)]
-pub struct Endpoint(Arc<Shared>);
+pub struct Endpoint(Arc<EndpointInner>);
 
 /// What all connections share.
-pub(crate) struct Shared {
+pub(crate) struct EndpointInner {
     log: Arc<dyn Log>,
-    views: Arc<dyn Views>,
+    snapshot_source: Arc<dyn SnapshotSource>,
     methods: Arc<dyn Methods>,
     config: EndpointConfig,
     budget: Budget,
     /// Of frames that are arriving.
     frames: Budget,
-    work: Work,
-    outgoing: Outgoing,
-    snapshots: Snapshots,
-    actions: Actions,
+    work: WorkLimit,
+    outgoing: OutgoingMemory,
+    snapshots: SharedSnapshots,
+    actions: SharedActions,
     /// What clients take, beyond the connection on which they said so.
     negotiated: Negotiated,
     clients: Clients,
-    counts: Counts,
+    counts: Counters,
     traffic: Arc<Traffic>,
-    recent: Recent,
-    crowd: Crowd,
+    last_reduced: LastReducedAction,
+    shared_encodings: SharedEncodings,
     /// For connections on which nobody has introduced themselves.
     log_limit: LogLimit,
     stop: watch::Sender<bool>,
@@ -109,36 +113,36 @@ impl Endpoint {
     #[must_use]
     pub fn new(
         log: Arc<dyn Log>,
-        views: Arc<dyn Views>,
+        snapshot_source: Arc<dyn SnapshotSource>,
         methods: Arc<dyn Methods>,
         config: EndpointConfig,
         budget: Budget,
     ) -> Self {
-        let (negotiated, clients, counts) = (Negotiated::default(), Clients::default(), Counts::default());
-        let (work, outgoing) = (Work::new(&config.memory), Outgoing::new(&config.memory));
+        let (negotiated, clients, counts) = (Negotiated::default(), Clients::default(), Counters::default());
+        let (work, outgoing) = (WorkLimit::new(&config.memory), OutgoingMemory::new(&config.memory));
         let frames = Budget::new(BudgetConfig {
             process_bytes: config.memory.frame_bytes.max(config.limits.max_frame_bytes),
             principal_bytes: config.memory.frame_bytes.max(config.limits.max_frame_bytes),
             floor_bytes: config.memory.floor_bytes,
         });
-        let (traffic, recent, stop) = (Arc::default(), Recent::default(), watch::Sender::new(false));
-        Self(Arc::new(Shared {
+        let (traffic, last_reduced, stop) = (Arc::default(), LastReducedAction::default(), watch::Sender::new(false));
+        Self(Arc::new(EndpointInner {
             log,
-            views,
+            snapshot_source,
             methods,
             config,
             budget,
             frames,
             work,
             outgoing,
-            snapshots: Snapshots::default(),
-            actions: Actions::default(),
+            snapshots: SharedSnapshots::default(),
+            actions: SharedActions::default(),
             negotiated,
             clients,
             counts,
             traffic,
-            recent,
-            crowd: Crowd::default(),
+            last_reduced,
+            shared_encodings: SharedEncodings::default(),
             log_limit: LogLimit::default(),
             stop,
         }))
@@ -147,25 +151,25 @@ impl Endpoint {
     /// Serves a client until its connection ends, and says how. The principal is whoever the door let in: their links
     /// share a quota, and two of them with one client id are the same client. Who has none may hold little, and send no
     /// frame that is longer than a segment. Dropping the future cuts the link.
-    pub async fn serve(&self, link: impl Link + 'static, principal: Option<Arc<str>>) -> End {
+    pub async fn serve(&self, link: impl Link + 'static, principal: Option<Arc<str>>) -> EndReason {
         match Connection::new(Arc::clone(&self.0), Box::new(link), principal) {
             // A future has room for what it is given and for what it makes of that: each would be a connection.
             Ok(connection) => Box::new(connection).run().await,
             Err(cause) => {
                 error!("no connection without random bytes: {cause}");
-                End::Internal
+                EndReason::Internal
             }
         }
     }
 
     /// Tells a client to come again later, because there are too many, and says how that ended.
-    pub async fn turn_away(&self, link: impl Link + 'static) -> End {
+    pub async fn turn_away(&self, link: impl Link + 'static) -> EndReason {
         match Connection::new(Arc::clone(&self.0), Box::new(link), None) {
             Ok(mut connection) => {
-                connection.end(End::Full);
+                connection.end(EndReason::Full);
                 Box::new(connection).run().await
             }
-            Err(_) => End::Internal,
+            Err(_) => EndReason::Internal,
         }
     }
 
@@ -177,7 +181,7 @@ impl Endpoint {
 
     /// How often each named thing has happened: how connections ended, what was refused, how clients resumed.
     #[must_use]
-    pub fn counts(&self) -> &Counts {
+    pub fn counts(&self) -> &Counters {
         &self.0.counts
     }
 

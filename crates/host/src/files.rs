@@ -27,13 +27,13 @@
 //! ```
 
 mod error;
-mod kind;
+mod inspect;
 mod locks;
-mod look;
+mod mime;
 mod read;
 mod relocate;
 mod roots;
-mod stage;
+mod staging;
 pub(crate) mod time;
 mod tree;
 mod uri;
@@ -56,10 +56,10 @@ use locks::Locks;
 pub(crate) use read::encoded;
 use roots::Roots;
 pub(crate) use roots::{FILE, HOLD, hold_in};
-pub(crate) use stage::stage_name;
+pub(crate) use staging::staging_name;
 pub use time::iso_8601;
 use tokio::sync::Semaphore;
-use tree::Budget;
+use tree::CopyLimits;
 pub use uri::{UriError, path_of, uri_of};
 pub use watch::Watch;
 
@@ -120,8 +120,8 @@ impl FilesConfig {
         }
     }
 
-    fn budget(&self) -> Budget {
-        Budget { entries: self.max_copy_entries, bytes: self.max_copy_bytes, depth: self.max_depth }
+    fn copy_limits(&self) -> CopyLimits {
+        CopyLimits { entries: self.max_copy_entries, bytes: self.max_copy_bytes, depth: self.max_depth }
     }
 }
 
@@ -129,16 +129,16 @@ impl FilesConfig {
 ///
 /// Each method must be called on a tokio runtime. Dropping its future leaves the operation to end on its own.
 #[derive(Debug, Clone)]
-pub struct Files(Arc<Shared>);
+pub struct Files(Arc<FilesInner>);
 
 #[derive(Debug)]
-pub(crate) struct Shared {
+pub(crate) struct FilesInner {
     config: FilesConfig,
     roots: Roots,
     locks: Locks,
     running: Arc<Semaphore>,
     watches: Arc<Semaphore>,
-    hub: Arc<watch::Hub>,
+    system_watcher: Arc<watch::SystemWatcher>,
 }
 
 impl Files {
@@ -147,7 +147,14 @@ impl Files {
         let roots = Roots::open(&config.roots)?;
         let running = Arc::new(Semaphore::new(config.max_at_once.clamp(1, Semaphore::MAX_PERMITS)));
         let watches = Arc::new(Semaphore::new(config.max_watches.min(Semaphore::MAX_PERMITS)));
-        Ok(Self(Arc::new(Shared { config, roots, locks: Locks::new(), running, watches, hub: Arc::default() })))
+        Ok(Self(Arc::new(FilesInner {
+            config,
+            roots,
+            locks: Locks::new(),
+            running,
+            watches,
+            system_watcher: Arc::default(),
+        })))
     }
 
     /// The first root, by URI. The empty text if there is none.
@@ -179,8 +186,13 @@ impl Files {
     /// `resourceWrite`.
     pub async fn write(&self, params: ResourceWriteParams) -> Result<ResourceWriteResult, FileError> {
         self.run(move |shared| {
-            let Shared { config, roots, locks, .. } = shared;
-            let means = write::Means { roots, locks, max_bytes: config.max_write_bytes, budget: config.budget() };
+            let FilesInner { config, roots, locks, .. } = shared;
+            let means = write::WriteContext {
+                roots,
+                locks,
+                max_bytes: config.max_write_bytes,
+                copy_limits: config.copy_limits(),
+            };
             write::write(&means, params)
         })
         .await
@@ -188,7 +200,7 @@ impl Files {
 
     /// `resourceList`: by name. A link counts as what it leads to; devices and links that lead nowhere count as files.
     pub async fn list(&self, params: ResourceListParams) -> Result<ResourceListResult, FileError> {
-        self.run(move |shared| look::list(&shared.roots, shared.config.max_list_entries, &params)).await
+        self.run(move |shared| inspect::list(&shared.roots, shared.config.max_list_entries, &params)).await
     }
 
     /// `resourceCopy`. A directory is copied with all that is in it, links as they are written; it replaces a directory at
@@ -209,7 +221,7 @@ impl Files {
 
     /// `resourceResolve`. A file has an etag once its last change is a tick of the clock ago, which this waits for.
     pub async fn resolve(&self, params: ResourceResolveParams) -> Result<ResourceResolveResult, FileError> {
-        self.run(move |shared| look::resolve(&shared.roots, &params)).await
+        self.run(move |shared| inspect::resolve(&shared.roots, &params)).await
     }
 
     /// `resourceMkdir`.
@@ -238,22 +250,22 @@ impl Files {
 
     async fn run<T: Send + 'static>(
         &self,
-        work: impl FnOnce(&Shared) -> Result<T, FileError> + Send + 'static,
+        work: impl FnOnce(&FilesInner) -> Result<T, FileError> + Send + 'static,
     ) -> Result<T, FileError> {
         run(&self.0, work).await
     }
 }
 
-impl Shared {
-    fn relocation(&self) -> relocate::Means<'_> {
-        relocate::Means { roots: &self.roots, locks: &self.locks, budget: self.config.budget() }
+impl FilesInner {
+    fn relocation(&self) -> relocate::RelocateContext<'_> {
+        relocate::RelocateContext { roots: &self.roots, locks: &self.locks, copy_limits: self.config.copy_limits() }
     }
 }
 
 /// Does something that may block, when its turn has come.
 async fn run<T: Send + 'static>(
-    shared: &Arc<Shared>,
-    work: impl FnOnce(&Shared) -> Result<T, FileError> + Send + 'static,
+    shared: &Arc<FilesInner>,
+    work: impl FnOnce(&FilesInner) -> Result<T, FileError> + Send + 'static,
 ) -> Result<T, FileError> {
     let closed = |error: &dyn std::fmt::Display| FileError::System(error.to_string());
     let permit = Arc::clone(&shared.running).acquire_owned().await.map_err(|error| closed(&error))?;

@@ -5,12 +5,12 @@
 //! envelope with `rejectionReason`: [`refused`]. It is not in the log. An action on a channel that does not exist is
 //! refused before the gate is asked.
 //!
-//! [`ROWS`] is the whole table, one row for each action, from what `ahp-types` says of it. Where that says nothing of
+//! [`ACTION_RULES`] is the whole table, one row for each action, from what `ahp-types` says of it. Where that says nothing of
 //! clients, an action is the host's.
 
 mod chat;
 mod other;
-mod refusal;
+mod rejection;
 mod session;
 mod table;
 
@@ -18,11 +18,11 @@ use ahp_types::actions::{ActionEnvelope, ActionOrigin, StateAction};
 use ahp_types::commands::DispatchActionParams;
 use ahp_types::common::JsonObject;
 use ahp_types::state::{RootState, SessionState, SnapshotState};
-pub use refusal::Refusal;
-pub use table::{ROWS, Row, Who, explain, row};
+pub use rejection::Rejection;
+pub use table::{ACTION_RULES, ActionRule, Dispatcher, explain, rule_of};
 
 use crate::log::Seq;
-use crate::state::Kind;
+use crate::state::ChannelKind;
 
 /// Who dispatches.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -33,7 +33,7 @@ pub struct Client {
 
 /// What a check looks at.
 #[derive(Debug, Clone, Copy)]
-pub struct Facts<'a> {
+pub struct GateContext<'a> {
     /// The state of the channel that the action is for; a chat's without completed turns.
     pub state: &'a SnapshotState,
     /// The session that the channel belongs to, or is.
@@ -43,12 +43,12 @@ pub struct Facts<'a> {
     /// The chat's last turn, if it can be resumed; needed for `chat/turnResume` only.
     pub resumable: Option<&'a str>,
     /// What this host offers.
-    pub offers: Offers,
+    pub features: Features,
 }
 
 /// What a host may offer to clients beside the rest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Offers {
+pub struct Features {
     /// The changeset in question has a mark for reviewed files.
     pub review: bool,
     /// Automations can be created.
@@ -59,7 +59,7 @@ pub struct Offers {
     pub mcp_servers: bool,
 }
 
-impl<'a> Facts<'a> {
+impl<'a> GateContext<'a> {
     /// Facts about a channel alone.
     #[must_use]
     pub fn of(state: &'a SnapshotState) -> Self {
@@ -68,7 +68,7 @@ impl<'a> Facts<'a> {
             SnapshotState::Root(root) => (None, Some(&**root)),
             _ => (None, None),
         };
-        Self { state, session, root, resumable: None, offers: Offers::default() }
+        Self { state, session, root, resumable: None, features: Features::default() }
     }
 }
 
@@ -76,24 +76,24 @@ impl<'a> Facts<'a> {
 ///
 /// # Errors
 /// Why not.
-pub fn check(client: &Client, action: &StateAction, facts: &Facts<'_>) -> Result<(), Refusal> {
-    let row = row(action).ok_or(Refusal::Unknown)?;
-    if row.who == Who::Host {
-        return Err(Refusal::OnlyTheHost);
+pub fn check(client: &Client, action: &StateAction, context: &GateContext<'_>) -> Result<(), Rejection> {
+    let rule = rule_of(action).ok_or(Rejection::Unknown)?;
+    if rule.dispatcher == Dispatcher::Host {
+        return Err(Rejection::OnlyTheHost);
     }
-    if row.kind != Kind::of(facts.state) {
-        return Err(Refusal::WrongChannel);
+    if rule.kind != ChannelKind::of(context.state) {
+        return Err(Rejection::WrongChannel);
     }
-    match facts.state {
-        SnapshotState::Chat(chat) => chat::check(client, action, chat, facts),
-        SnapshotState::Session(session) => session::check(client, action, session, facts),
-        _ => other::check(client, action, facts),
+    match context.state {
+        SnapshotState::Chat(chat) => chat::check(client, action, chat, context),
+        SnapshotState::Session(session) => session::check(client, action, session, context),
+        _ => other::check(client, action, context),
     }
 }
 
 /// What the client hears: its own action, with the reason. The seq is the last that it may know of.
 #[must_use]
-pub fn refused(client: &Client, dispatched: DispatchActionParams, seq: Seq, why: &Refusal) -> ActionEnvelope {
+pub fn refused(client: &Client, dispatched: DispatchActionParams, seq: Seq, why: &Rejection) -> ActionEnvelope {
     let DispatchActionParams { channel, client_seq, action } = dispatched;
     let origin = Some(ActionOrigin { client_id: client.id.clone(), client_seq });
     ActionEnvelope { channel, action, server_seq: seq, origin, rejection_reason: Some(why.to_string()) }
@@ -105,12 +105,12 @@ fn only_mutable(
     is_all: bool,
     old: &JsonObject,
     is_mutable: impl Fn(&str) -> bool,
-) -> Result<(), Refusal> {
+) -> Result<(), Rejection> {
     let changed = new.iter().filter(|(key, value)| old.get(*key) != Some(value)).map(|(key, _)| key);
     let dropped = old.keys().filter(|key| is_all && !new.contains_key(*key));
-    if changed.chain(dropped).all(|key| is_mutable(key)) { Ok(()) } else { Err(Refusal::FixedProperty) }
+    if changed.chain(dropped).all(|key| is_mutable(key)) { Ok(()) } else { Err(Rejection::FixedProperty) }
 }
 
-fn offered(offered: bool) -> Result<(), Refusal> {
-    if offered { Ok(()) } else { Err(Refusal::NotOffered) }
+fn require_feature(require_feature: bool) -> Result<(), Rejection> {
+    if require_feature { Ok(()) } else { Err(Rejection::NotOffered) }
 }

@@ -116,7 +116,7 @@ mod tests {
     use super::*;
     use crate::agent::demo::Demo;
     use crate::agent::{AgentError, Start, Started};
-    use crate::log::{Answer, MemoryLog, Options, SqliteLog};
+    use crate::log::{BoxFuture, MemoryLog, Options, SqliteLog};
 
     /// An agent that answers a check after a while, or never, or with a failure.
     struct Stub(&'static str, Option<Result<(), AgentError>>);
@@ -130,11 +130,11 @@ mod tests {
             Demo::default().info()
         }
 
-        fn start(&self, _: Start) -> Answer<'_, Result<Started, AgentError>> {
+        fn start(&self, _: Start) -> BoxFuture<'_, Result<Started, AgentError>> {
             Box::pin(async { Err(AgentError::Ended) })
         }
 
-        fn check(&self) -> Answer<'_, Result<(), AgentError>> {
+        fn check(&self) -> BoxFuture<'_, Result<(), AgentError>> {
             let answer = self.1.clone();
             Box::pin(async move {
                 match answer {

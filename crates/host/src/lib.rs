@@ -53,6 +53,7 @@ mod long_work;
 mod metrics;
 mod mismatch;
 mod percent;
+mod size;
 pub mod state;
 pub mod terminal;
 

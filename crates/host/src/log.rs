@@ -37,7 +37,7 @@
 //!    below 2^53, as JSON numbers must.
 //! 4. **A batch is whole**: all of its entries are in the log or none, and one without effect leaves no trace.
 //! 5. **A batch is once.** An id that is in the log answers with the seqs that it has, whatever else the batch says now,
-//!    for as long as ids are kept ([`Policy::ids_for`]).
+//!    for as long as ids are kept ([`RetentionPolicy::ids_for`]).
 //! 6. **The unknown is named.** When an outcome is not certain the answer is [`AppendError::Unknown`], and the caller
 //!    repeats the batch under the same id. A log in that state acknowledges nothing until it has looked at what is
 //!    really stored, and says so in [`health`](Log::health).
@@ -57,11 +57,11 @@ mod batch;
 mod channel;
 mod error;
 mod gaps;
+mod maintenance;
 mod memory;
 mod metrics;
 mod snapshot;
 mod sqlite;
-mod upkeep;
 
 use std::ops::Range;
 use std::pin::Pin;
@@ -70,6 +70,7 @@ pub use batch::{Batch, BatchId, Merge, NewEntry};
 pub use channel::{ChannelInfo, Channels};
 pub use error::{AppendError, DamagedRecord, OpenError, ReadError, WriteError};
 pub use gaps::Gap;
+pub use maintenance::{LogHealth, Report, RetentionPolicy};
 pub use memory::MemoryLog;
 pub use metrics::{Histogram, Metrics};
 pub(crate) use snapshot::ROW_HEADER;
@@ -78,7 +79,6 @@ pub use snapshot::{Rows, Save, Snapshot};
 pub use sqlite::Sabotage;
 pub use sqlite::{ExportError, Options, SqliteLog, Usage};
 use tokio::sync::watch;
-pub use upkeep::{Health, Policy, Report};
 
 /// Bytes that are shared, not copied.
 pub use bytes::Bytes;
@@ -88,7 +88,7 @@ pub type Seq = u64;
 
 /// A future that a log returns. Boxed, so that a host can hold any log as `Arc<dyn Log>`; an append waits for a disk, and
 /// the box is nothing beside that.
-pub type Answer<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// One entry as the log keeps it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -119,7 +119,7 @@ pub trait Log: Send + Sync + 'static {
     /// Appends all of a batch or nothing; answers when it is durable, with one seq per entry.
     ///
     /// Dropping the future does not take the batch back: it may be appended or not.
-    fn append(&self, batch: Batch) -> Answer<'_, Result<Vec<Seq>, AppendError>>;
+    fn append(&self, batch: Batch) -> BoxFuture<'_, Result<Vec<Seq>, AppendError>>;
 
     /// Follows the log from the first entry after `after`. Entries of other channels are passed over.
     fn tail(&self, after: Seq, channels: Channels) -> Box<dyn Tail>;
@@ -131,48 +131,52 @@ pub trait Log: Send + Sync + 'static {
         channel: &'a str,
         range: Range<Seq>,
         max_bytes: usize,
-    ) -> Answer<'a, Result<Vec<Entry>, ReadError>>;
+    ) -> BoxFuture<'a, Result<Vec<Entry>, ReadError>>;
 
     /// What is in the log now.
-    fn bounds(&self) -> Answer<'_, Result<Bounds, ReadError>>;
+    fn bounds(&self) -> BoxFuture<'_, Result<Bounds, ReadError>>;
 
     /// How many seqs were used after a position; `None` if the position was never the end of this log: it is beyond the
     /// end, or in a gap between two lives of the log, and comes from entries that this log does not have.
     fn lag(&self, after: Seq) -> Option<u64>;
 
     /// The channels of a session, or all of them, by URI.
-    fn channels<'a>(&'a self, session: Option<&'a str>) -> Answer<'a, Result<Vec<ChannelInfo>, ReadError>>;
+    fn channels<'a>(&'a self, session: Option<&'a str>) -> BoxFuture<'a, Result<Vec<ChannelInfo>, ReadError>>;
 
     /// Saves a channel's snapshot and encoded rows, all or nothing. Saving the same again changes nothing.
-    fn save(&self, save: Save) -> Answer<'_, Result<(), WriteError>>;
+    fn save(&self, save: Save) -> BoxFuture<'_, Result<(), WriteError>>;
 
     /// The last saved snapshot of a channel.
-    fn snapshot<'a>(&'a self, channel: &'a str) -> Answer<'a, Result<Option<Snapshot>, ReadError>>;
+    fn snapshot<'a>(&'a self, channel: &'a str) -> BoxFuture<'a, Result<Option<Snapshot>, ReadError>>;
 
     /// Encoded rows of a channel whose indices are in `range`, from its beginning: at least one if there is any, and no
     /// more than `max_bytes` beside that.
-    fn rows<'a>(&'a self, channel: &'a str, range: Range<u64>, max_bytes: usize)
-    -> Answer<'a, Result<Rows, ReadError>>;
+    fn rows<'a>(
+        &'a self,
+        channel: &'a str,
+        range: Range<u64>,
+        max_bytes: usize,
+    ) -> BoxFuture<'a, Result<Rows, ReadError>>;
 
     /// Removes a channel's entries before the seq `before`; returns how many. Refused where no saved snapshot stands for
     /// all of them.
-    fn trim<'a>(&'a self, channel: &'a str, before: Seq) -> Answer<'a, Result<u64, WriteError>>;
+    fn trim<'a>(&'a self, channel: &'a str, before: Seq) -> BoxFuture<'a, Result<u64, WriteError>>;
 
     /// Trims what the policy no longer keeps, below saved snapshots only; returns how many entries went.
-    fn retain(&self, policy: Policy) -> Answer<'_, Result<u64, WriteError>>;
+    fn retain(&self, policy: RetentionPolicy) -> BoxFuture<'_, Result<u64, WriteError>>;
 
     /// Removes a session for good: its channels with their entries, rows and snapshots, and all entries elsewhere that
     /// are [about](NewEntry::about) it. By its URI, a single channel is removed in the same way. When this answers, the bytes are gone from the store too. Appending to one of its
     /// channels is refused from the moment that this is called.
     ///
     /// A snapshot of a shared channel may still mention the session: save a new one first.
-    fn erase<'a>(&'a self, name: &'a str) -> Answer<'a, Result<u64, WriteError>>;
+    fn erase<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<u64, WriteError>>;
 
     /// Reads every record and compares it with its checksum.
-    fn verify(&self) -> Answer<'_, Result<Report, ReadError>>;
+    fn verify(&self) -> BoxFuture<'_, Result<Report, ReadError>>;
 
     /// Whether the log acknowledges, and if not, why.
-    fn health(&self) -> watch::Receiver<Health>;
+    fn health(&self) -> watch::Receiver<LogHealth>;
 
     /// Counters and times.
     fn metrics(&self) -> &Metrics;
@@ -184,10 +188,10 @@ pub trait Tail: Send {
     ///
     /// Dropping the future loses nothing. After [`ReadError::Trimmed`] or [`ReadError::Damaged`] the position stays where
     /// it is; [`seek`](Tail::seek) goes on behind it.
-    fn next(&mut self, max_bytes: usize) -> Answer<'_, Result<Vec<Entry>, ReadError>>;
+    fn next(&mut self, max_bytes: usize) -> BoxFuture<'_, Result<Vec<Entry>, ReadError>>;
 
     /// The next entries that are there already; none at the end of the log. So a reader knows when it has caught up.
-    fn ready(&mut self, max_bytes: usize) -> Answer<'_, Result<Vec<Entry>, ReadError>>;
+    fn ready(&mut self, max_bytes: usize) -> BoxFuture<'_, Result<Vec<Entry>, ReadError>>;
 
     /// Everything up to here has been returned or passed over.
     fn position(&self) -> Seq;

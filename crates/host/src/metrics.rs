@@ -3,7 +3,7 @@
 use std::fmt::{self, Display, Write};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use crate::endpoint::{Counts, Endpoint, Traffic, Way};
+use crate::endpoint::{Counters, Direction, Endpoint, Traffic};
 use crate::log::{Histogram, Metrics, Seq};
 
 /// What the rooms have now.
@@ -41,7 +41,7 @@ fn connections(page: &mut Page, endpoint: &Endpoint) {
 }
 
 fn traffic(page: &mut Page, traffic: &Traffic) {
-    let ways = |page: &mut Page, name, help, count: fn(&Way) -> &AtomicU64| {
+    let ways = |page: &mut Page, name, help, count: fn(&Direction) -> &AtomicU64| {
         page.family(name, "counter", help)
             .sample(&[("direction", "in")], count(&traffic.received).load(Relaxed))
             .sample(&[("direction", "out")], count(&traffic.sent).load(Relaxed));
@@ -138,7 +138,7 @@ impl Page {
     }
 
     /// One sample for each name that occurred.
-    fn named(&mut self, name: &str, help: &str, label: &str, counts: &Counts) {
+    fn named(&mut self, name: &str, help: &str, label: &str, counts: &Counters) {
         let mut family = self.family(name, "counter", help);
         for (value, count) in counts.all() {
             family = family.sample(&[(label, value)], count);

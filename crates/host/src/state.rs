@@ -37,6 +37,8 @@
 //! - A snapshot of other reducers than ours is not used, unless the entries that it stands for were trimmed; then it is,
 //!   with a warning. The first load after an update holds all turns of a chat in memory until they are saved.
 
+pub(crate) mod by_reference;
+mod cache;
 mod catalogue;
 mod channel;
 mod content;
@@ -44,15 +46,13 @@ pub mod entry;
 mod error;
 mod follow;
 mod history;
-mod keep;
-mod kept;
 mod kind;
 mod load;
+mod reduced_snapshot;
 mod rows;
-mod shot;
-pub(crate) mod slim;
-mod slot;
-mod tight;
+mod save;
+mod side_chats;
+mod snapshot;
 mod turns;
 
 use std::sync::Arc;
@@ -60,20 +60,18 @@ use std::sync::Arc;
 use ahp_types::commands::{ListSessionsParams, ListSessionsResult};
 pub use ahp_types::state::SnapshotState;
 use ahp_types::state::{ResponsePart, SessionSummary, TurnState};
+pub use by_reference::ReferenceStats;
 pub use content::Content;
 pub use error::StateError;
 pub use history::History;
-pub use kind::Kind;
-pub use shot::{Page, Shot, View};
-pub use slim::Moved;
-pub use tight::Tight;
+pub use kind::ChannelKind;
+pub use reduced_snapshot::ReducedSnapshot;
+pub use snapshot::{ChannelSnapshot, TurnsPage, View};
 use tokio::task::JoinHandle;
 
-use self::slot::Slots;
+use self::cache::ChannelCache;
 use crate::log::{Log, Seq};
-
-/// From this size on, work on text goes to a thread that may block.
-const LARGE: usize = 128 << 10;
+use crate::long_work;
 
 /// What the state may use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -110,7 +108,7 @@ impl Default for StateConfig {
 /// The state of all channels. Stops when it is dropped; [`close`](State::close) saves first.
 #[derive(Debug)]
 pub struct State {
-    slots: Arc<Slots>,
+    cache: Arc<ChannelCache>,
     tasks: [JoinHandle<()>; 2],
 }
 
@@ -121,10 +119,10 @@ impl State {
     /// When the root cannot be read.
     pub async fn open(log: Arc<dyn Log>, config: StateConfig) -> Result<Arc<Self>, StateError> {
         let last = log.bounds().await?.last;
-        let slots = Arc::new(Slots::new(log, config, last));
-        drop(slots.hold(ahp_types::ROOT_RESOURCE_URI).await?);
-        let tasks = [tokio::spawn(follow::follow(slots.clone(), last)), tokio::spawn(keep::keep(slots.clone()))];
-        Ok(Arc::new(Self { slots, tasks }))
+        let cache = Arc::new(ChannelCache::new(log, config, last));
+        drop(cache.lock(ahp_types::ROOT_RESOURCE_URI).await?);
+        let tasks = [tokio::spawn(follow::follow(cache.clone(), last)), tokio::spawn(save::run(cache.clone()))];
+        Ok(Arc::new(Self { cache, tasks }))
     }
 
     /// Waits until everything up to this seq is in the state. A seq that the log does not have yet is waited for.
@@ -132,7 +130,7 @@ impl State {
     /// # Errors
     /// When the log is closed.
     pub async fn reached(&self, seq: Seq) -> Result<(), StateError> {
-        self.slots.reached(seq).await
+        self.cache.reached(seq).await
     }
 
     /// Waits until a channel has everything up to this seq. What is on other channels is not waited for, however much it is.
@@ -140,15 +138,17 @@ impl State {
     /// # Errors
     /// When the log is closed, or the channel cannot be read.
     pub async fn reached_on(&self, channel: &str, seq: Seq) -> Result<(), StateError> {
-        if self.slots.position() >= seq {
+        if self.cache.position() >= seq {
             return Ok(());
         }
-        if self.slots.log.bounds().await?.last < seq {
-            return self.slots.reached(seq).await;
+        if self.cache.log.bounds().await?.last < seq {
+            return self.cache.reached(seq).await;
         }
         // On a task of its own: who asks may lose patience, the channel may not.
-        let (slots, channel) = (Arc::clone(&self.slots), channel.to_owned());
-        tokio::spawn(async move { slots.bring(&channel, seq).await }).await.map_err(|_| StateError::Closed)?
+        let (cache, channel) = (Arc::clone(&self.cache), channel.to_owned());
+        tokio::spawn(async move { cache.catch_up_channel(&channel, seq).await })
+            .await
+            .map_err(|_| StateError::Closed)?
     }
 
     /// Waits until everything is in the state that anybody can have seen in the log by now.
@@ -156,13 +156,13 @@ impl State {
     /// # Errors
     /// When the log is closed, or cannot be read.
     pub async fn catch_up(&self) -> Result<(), StateError> {
-        self.slots.catch_up().await
+        self.cache.catch_up().await
     }
 
     /// The seq up to which everything is in the state.
     #[must_use]
     pub fn position(&self) -> Seq {
-        self.slots.position()
+        self.cache.position()
     }
 
     /// Looks at a channel's state, with the seq of the channel's last entry in it: a batch that depends on what was seen
@@ -171,10 +171,10 @@ impl State {
     /// # Errors
     /// When there is no such channel, or when it takes no actions because a record is damaged.
     pub async fn read<T>(&self, channel: &str, look: impl FnOnce(&SnapshotState, Seq) -> T) -> Result<T, StateError> {
-        let held = self.slots.hold(channel).await?;
-        match &held.damaged {
+        let guard = self.cache.lock(channel).await?;
+        match &guard.damaged {
             Some(record) => Err(StateError::Damaged(record.clone())),
-            None => Ok(look(held.state()?, held.seq)),
+            None => Ok(look(guard.state()?, guard.seq)),
         }
     }
 
@@ -183,8 +183,8 @@ impl State {
     /// # Errors
     /// When there is no such chat, or when the turn cannot be read.
     pub async fn resumable(&self, channel: &str) -> Result<Option<String>, StateError> {
-        let held = self.slots.hold_chat(channel).await?;
-        let Some(last) = held.turns.last(&*self.slots.log, channel).await? else { return Ok(None) };
+        let guard = self.cache.lock_chat(channel).await?;
+        let Some(last) = guard.turns.last(&*self.cache.log, channel).await? else { return Ok(None) };
         let turn = last.turn()?;
         let can = matches!(turn.response_parts.last(), Some(ResponsePart::Error(part)) if part.resumable == Some(true));
         Ok((can && turn.state == TurnState::Error).then_some(turn.id))
@@ -195,7 +195,7 @@ impl State {
     /// # Errors
     /// When there is no such chat.
     pub async fn history_before(&self, channel: &str, turn: &str) -> Result<Option<History>, StateError> {
-        History::before(&self.slots, channel, turn).await
+        History::before(&self.cache, channel, turn).await
     }
 
     /// The completed turns of a chat up to this one. If it is in this one, those before it; `None` if it has no such turn.
@@ -203,15 +203,15 @@ impl State {
     /// # Errors
     /// When there is no such chat, or when a turn cannot be read.
     pub async fn history_through(&self, channel: &str, turn: &str) -> Result<Option<History>, StateError> {
-        History::through(&self.slots, channel, turn).await
+        History::through(&self.cache, channel, turn).await
     }
 
     /// What a side chat knows of a chat, which may be no more; see [`entry::beside`]. Nothing, if nothing was said of it.
     ///
     /// # Errors
     /// When the chat cannot be read.
-    pub async fn history_beside(&self, channel: &str, side: &str) -> Result<History, StateError> {
-        History::beside(&self.slots, channel, side).await
+    pub async fn history_for_side_chat(&self, channel: &str, side: &str) -> Result<History, StateError> {
+        History::beside(&self.cache, channel, side).await
     }
 
     /// A page of the catalogue of sessions, the most recently modified first.
@@ -219,8 +219,8 @@ impl State {
     /// # Errors
     /// When the cursor is not one of ours.
     pub async fn sessions(&self, params: &ListSessionsParams) -> Result<ListSessionsResult, StateError> {
-        let held = self.slots.hold(ahp_types::ROOT_RESOURCE_URI).await?;
-        held.catalogue.page(params, self.slots.config.sessions_per_page)
+        let guard = self.cache.lock(ahp_types::ROOT_RESOURCE_URI).await?;
+        guard.catalogue.page(params, self.cache.config.sessions_per_page)
     }
 
     /// What the catalogue says of a session; `None` if it has none of this name.
@@ -228,7 +228,7 @@ impl State {
     /// # Errors
     /// When the root cannot be read.
     pub async fn session(&self, session: &str) -> Result<Option<SessionSummary>, StateError> {
-        Ok(self.slots.hold(ahp_types::ROOT_RESOURCE_URI).await?.catalogue.get(session).cloned())
+        Ok(self.cache.lock(ahp_types::ROOT_RESOURCE_URI).await?.catalogue.get(session).cloned())
     }
 
     /// What the catalogue says of all sessions of which this is true.
@@ -236,8 +236,8 @@ impl State {
     /// # Errors
     /// When the root cannot be read.
     pub async fn sessions_with(&self, is: impl Fn(&SessionSummary) -> bool) -> Result<Vec<SessionSummary>, StateError> {
-        let held = self.slots.hold(ahp_types::ROOT_RESOURCE_URI).await?;
-        Ok(held.catalogue.all().into_iter().filter(|summary| is(summary)).cloned().collect())
+        let guard = self.cache.lock(ahp_types::ROOT_RESOURCE_URI).await?;
+        Ok(guard.catalogue.all().into_iter().filter(|summary| is(summary)).cloned().collect())
     }
 
     /// A channel's state as a client gets it, with everything up to `at_least` in it.
@@ -246,25 +246,25 @@ impl State {
     ///
     /// # Errors
     /// When there is no such channel, or when it cannot be read.
-    pub async fn snapshot(&self, channel: &str, view: View, at_least: Seq) -> Result<Shot, StateError> {
+    pub async fn snapshot(&self, channel: &str, view: View, at_least: Seq) -> Result<ChannelSnapshot, StateError> {
         self.reached_on(channel, at_least).await?;
-        shot::snapshot(&self.slots, channel, view).await
+        snapshot::snapshot(&self.cache, channel, view).await
     }
 
-    /// A channel's state in at most `room` bytes, with everything up to `at_least` in it: what is large is by reference, and
+    /// A channel's state in at most `max_bytes` bytes, with everything up to `at_least` in it: what is large is by reference, and
     /// of the turns that `view` has, the last so many are there that fit. `None` if there is no such text.
     ///
     /// # Errors
     /// When there is no such channel, or when it cannot be read.
-    pub async fn tight(
+    pub async fn reduced_snapshot(
         &self,
         channel: &str,
         view: View,
         at_least: Seq,
-        room: usize,
-    ) -> Result<Option<Tight>, StateError> {
+        max_bytes: usize,
+    ) -> Result<Option<ReducedSnapshot>, StateError> {
         self.reached_on(channel, at_least).await?;
-        tight::tight(&self.slots, channel, view, room).await
+        reduced_snapshot::reduced_snapshot(&self.cache, channel, view, max_bytes).await
     }
 
     /// What a reference names that a client was sent in place of something large.
@@ -272,7 +272,7 @@ impl State {
     /// # Errors
     /// [`StateError::NotFound`] when the URI names nothing of ours, or what was there is not there any more.
     pub async fn content(&self, uri: &str) -> Result<Content, StateError> {
-        content::content(&self.slots, slim::Reference::read(uri).ok_or(StateError::NotFound)?).await
+        content::content(&self.cache, by_reference::Reference::read(uri).ok_or(StateError::NotFound)?).await
     }
 
     /// How many bytes the text of a snapshot has now, without building it.
@@ -280,7 +280,7 @@ impl State {
     /// # Errors
     /// When there is no such channel, or when it cannot be read.
     pub async fn size_of(&self, channel: &str, view: View) -> Result<u64, StateError> {
-        shot::size_of(&self.slots, channel, view).await
+        snapshot::size_of(&self.cache, channel, view).await
     }
 
     /// The turns before a cursor, as the action that loads them into the state of the client that asked. The result of
@@ -291,7 +291,7 @@ impl State {
     ///
     /// # Errors
     /// When there is no such chat, when the cursor is not one of its, or when a turn cannot be read.
-    pub async fn fetch_turns(&self, channel: &str, cursor: Option<&str>) -> Result<Option<Page>, StateError> {
+    pub async fn fetch_turns(&self, channel: &str, cursor: Option<&str>) -> Result<Option<TurnsPage>, StateError> {
         self.fetch_turns_within(channel, cursor, usize::MAX).await
     }
 
@@ -304,14 +304,14 @@ impl State {
         &self,
         channel: &str,
         cursor: Option<&str>,
-        room: usize,
-    ) -> Result<Option<Page>, StateError> {
-        shot::fetch(&self.slots, channel, cursor, room).await
+        max_bytes: usize,
+    ) -> Result<Option<TurnsPage>, StateError> {
+        snapshot::fetch(&self.cache, channel, cursor, max_bytes).await
     }
 
     /// How many bytes the turns of one page have, at most, unless one alone has more.
     pub(crate) fn turns_page_bytes(&self) -> usize {
-        self.slots.config.turns_page_bytes
+        self.cache.config.turns_page_bytes
     }
 
     /// One turn, as the action that loads it; `None` if the chat has none with this id.
@@ -322,8 +322,8 @@ impl State {
     ///
     /// # Errors
     /// When there is no such chat, or when a turn cannot be read.
-    pub async fn fetch_turn(&self, channel: &str, turn: &str) -> Result<Option<Page>, StateError> {
-        shot::fetch_one(&self.slots, channel, turn).await
+    pub async fn fetch_turn(&self, channel: &str, turn: &str) -> Result<Option<TurnsPage>, StateError> {
+        snapshot::fetch_one(&self.cache, channel, turn).await
     }
 
     /// Saves what a channel is now, so that the log may be trimmed up to there.
@@ -331,7 +331,7 @@ impl State {
     /// # Errors
     /// When there is no such channel, or when the log does not take it.
     pub async fn save(&self, channel: &str) -> Result<(), StateError> {
-        keep::save(&self.slots, channel).await
+        save::save(&self.cache, channel).await
     }
 
     /// Forgets the channels of a session without saving them, and saves a root that no longer mentions it. Comes before
@@ -340,16 +340,16 @@ impl State {
     /// # Errors
     /// When the log cannot be read, or does not take the root.
     pub async fn forget(&self, session: &str) -> Result<(), StateError> {
-        keep::save(&self.slots, ahp_types::ROOT_RESOURCE_URI).await?;
-        for info in self.slots.log.channels(Some(session)).await? {
-            self.slots.forget(&info.channel).await;
+        save::save(&self.cache, ahp_types::ROOT_RESOURCE_URI).await?;
+        for info in self.cache.log.channels(Some(session)).await? {
+            self.cache.forget(&info.channel).await;
         }
         Ok(())
     }
 
     /// Forgets a channel without saving it. Comes before the channel is [erased](Log::erase), and after.
     pub async fn forget_channel(&self, channel: &str) {
-        self.slots.forget(channel).await;
+        self.cache.forget(channel).await;
     }
 
     /// Saves everything that is not, and stops.
@@ -358,18 +358,18 @@ impl State {
     /// When the log does not take it: what is lost is time at the next start.
     pub async fn close(&self) -> Result<(), StateError> {
         self.tasks.iter().for_each(JoinHandle::abort);
-        keep::save_all(&self.slots).await
+        save::save_all(&self.cache).await
     }
 
     /// Waits until channels in memory take no more than [`StateConfig::max_bytes`].
     pub(crate) async fn settled(&self) {
-        self.slots.settled().await;
+        self.cache.settled().await;
     }
 
     /// About how many bytes all channels in memory take.
     #[must_use]
     pub fn weight(&self) -> usize {
-        self.slots.weight()
+        self.cache.weight()
     }
 }
 
@@ -379,10 +379,10 @@ impl Drop for State {
     }
 }
 
-/// Runs work on this many bytes where it holds nobody up.
-async fn heavy<T: Send + 'static>(bytes: usize, work: impl FnOnce() -> T + Send + 'static) -> Result<T, StateError> {
-    if bytes < LARGE {
-        return Ok(work());
-    }
-    tokio::task::spawn_blocking(work).await.map_err(|_| StateError::Closed)
+/// Runs work on so many bytes, on a blocking thread if they are many.
+async fn run_blocking<T: Send + 'static>(
+    bytes: usize,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, StateError> {
+    long_work::run_blocking(bytes, work).await.map_err(|_| StateError::Closed)
 }

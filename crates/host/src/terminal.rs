@@ -5,8 +5,8 @@
 //! What the program writes becomes `terminal/data`. While the log is busy, output queues up to a bound and then the pty
 //! is not read, so that the program waits: nothing is dropped and nothing grows.
 //!
-//! What a client dispatches comes in two steps too: [`Terminals::admit`] says whether it may be logged, and
-//! [`Admitted::perform`] carries it out when it is.
+//! What a client dispatches comes in two steps too: [`Terminals::accept`] says whether it may be logged, and
+//! [`AcceptedAction::perform`] carries it out when it is.
 //!
 //! The protocol's reducer never forgets output. So when a terminal's content has grown to
 //! [`TerminalConfig::max_scrollback_bytes`], it is cleared, and a line that says how much is gone and its last lines are sent
@@ -15,14 +15,14 @@
 //! A program that nobody [watches](Terminals::watched) is read slowly, and waits; one that somebody does is read as fast as
 //! [`TerminalConfig::watched_rate`] allows. Either may first write for a few seconds as fast as it can.
 
-mod admit;
 mod claim;
-mod cut;
-mod list;
-mod pace;
+mod client_actions;
+mod decode;
 mod program;
-mod pump;
-mod scroll;
+mod rate_limit;
+mod registry;
+mod scrollback;
+mod task;
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -35,11 +35,11 @@ use ahp_types::errors::{ahp_error_codes, json_rpc_error_codes};
 use ahp_types::state::{TerminalInfo, TerminalState};
 use thiserror::Error;
 
-pub use self::admit::Admitted;
 pub(crate) use self::claim::is_free;
-pub use self::claim::{Holder, Refusal};
-use self::list::{List, Live};
+pub use self::claim::{Holder, TerminalRejection};
+pub use self::client_actions::AcceptedAction;
 use self::program::Program;
+use self::registry::{Registry, Terminal};
 use crate::act::Act;
 use crate::error::MethodError;
 use crate::files::{UriError, path_of, uri_of};
@@ -159,14 +159,14 @@ impl From<TerminalError> for MethodError {
 
 /// All terminals of a host. When this is dropped, their programs are killed.
 pub struct Terminals {
-    list: Arc<List>,
+    list: Arc<Registry>,
 }
 
 /// A terminal whose channel may be opened now. Dropped without a [start](Prepared::start), it never was.
 #[must_use]
 pub struct Prepared {
-    list: Arc<List>,
-    live: Arc<Live>,
+    list: Arc<Registry>,
+    terminal: Arc<Terminal>,
     dir: PathBuf,
     started: bool,
 }
@@ -175,7 +175,7 @@ impl Terminals {
     /// No terminals yet. Their actions go to `act`.
     #[must_use]
     pub fn new(act: Arc<dyn Act>, config: TerminalConfig) -> Self {
-        Self { list: Arc::new(List::new(act, config)) }
+        Self { list: Arc::new(Registry::new(act, config)) }
     }
 
     /// Checks a `createTerminal` and keeps its channel free for it.
@@ -188,27 +188,32 @@ impl Terminals {
         let size = size_of(params.cols.unwrap_or(DEFAULT_COLS), params.rows.unwrap_or(DEFAULT_ROWS))?;
         let dir = self.directory(params.cwd.as_deref()).await?;
         let title = claim::title(params.name.as_deref().unwrap_or("Terminal"));
-        let live = Arc::new(Live::new(params.channel, title, params.claim, uri_of(&dir), size));
-        self.list.reserve(&live)?;
-        Ok(Prepared { list: self.list.clone(), live, dir, started: false })
+        let terminal = Arc::new(Terminal::new(params.channel, title, params.claim, uri_of(&dir), size));
+        self.list.reserve(&terminal)?;
+        Ok(Prepared { list: self.list.clone(), terminal, dir, started: false })
     }
 
     /// Kills the terminal's program, with all that it started on this terminal, and takes it off the list.
     pub async fn dispose(&self, channel: &str) -> Result<(), TerminalError> {
-        let live = self.list.find(channel).ok_or_else(|| TerminalError::NotFound(channel.to_owned()))?;
+        let terminal = self.list.find(channel).ok_or_else(|| TerminalError::NotFound(channel.to_owned()))?;
         let list = self.list.clone();
         // A caller that goes away does not leave it half done.
         let disposed = tokio::spawn(async move {
-            live.stop().await;
-            list.remove(&live.channel).await
+            terminal.stop().await;
+            list.remove(&terminal.channel).await
         });
         Ok(disposed.await.unwrap_or(Err(AppendError::Closed))?)
     }
 
     /// Says whether this action may be logged now, and reserves what carrying it out needs.
-    pub fn admit(&self, who: &Holder, channel: &str, action: &StateAction) -> Result<Admitted, Refusal> {
-        let live = self.list.find(channel).ok_or(Refusal::NoTerminal)?;
-        admit::admit(&self.list, live, who, action)
+    pub fn accept(
+        &self,
+        who: &Holder,
+        channel: &str,
+        action: &StateAction,
+    ) -> Result<AcceptedAction, TerminalRejection> {
+        let terminal = self.list.find(channel).ok_or(TerminalRejection::NoTerminal)?;
+        client_actions::accept(&self.list, terminal, who, action)
     }
 
     /// Nobody holds the terminals of this holder any more: logs it, and lets anybody claim them.
@@ -265,24 +270,24 @@ impl Prepared {
     /// The terminal's channel.
     #[must_use]
     pub fn channel(&self) -> &str {
-        &self.live.channel
+        &self.terminal.channel
     }
 
     /// What the channel begins with.
     #[must_use]
     pub fn state(&self) -> TerminalState {
-        self.live.initial()
+        self.terminal.initial()
     }
 
     /// Runs the program and tells the root channel of the terminal. The channel must be open by now.
     pub async fn start(mut self) -> Result<(), TerminalError> {
-        let program = Program::start(&self.list.config, &self.dir, self.live.shown().size)?;
+        let program = Program::start(&self.list.config, &self.dir, self.terminal.shown().size)?;
         // A caller that goes away does not leave it half done.
         let started = tokio::spawn(async move {
-            self.live.show(|shown| shown.announced = true);
+            self.terminal.show(|shown| shown.announced = true);
             self.list.announce().await?;
             self.started = true;
-            pump::run(&self.list, &self.live, program);
+            task::run(&self.list, &self.terminal, program);
             Ok(())
         });
         Ok(started.await.unwrap_or(Err(AppendError::Closed))?)
@@ -292,7 +297,7 @@ impl Prepared {
 impl Drop for Prepared {
     fn drop(&mut self) {
         if !self.started {
-            self.list.forget(&self.live.channel);
+            self.list.forget(&self.terminal.channel);
         }
     }
 }

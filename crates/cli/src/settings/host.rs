@@ -54,7 +54,7 @@ host_settings! {
         /// How long a client may take to send its initialize or reconnect request.
         hello_timeout: Span = "10s" => host.endpoint.hello_time;
         /// How many bytes may wait to be sent on a connection before reading the log for it pauses.
-        send_room: Size = "1MiB" => host.endpoint.room_bytes;
+        send_room: Size = "1MiB" => host.endpoint.max_unsent_bytes;
         /// How many bytes of answers may wait to be sent on a connection before no new requests are processed.
         max_answers: Size = "64MiB" => host.endpoint.max_answer_bytes;
         /// How many missed actions are replayed at a reconnect. If there are more, snapshots are sent instead.

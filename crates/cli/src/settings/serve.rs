@@ -8,7 +8,7 @@ use breakbulk::address::Size;
 use breakbulk::{Address, Dialect, Route, Transport};
 use breakbulk_host::HostConfig;
 use breakbulk_host::agent::demo::DemoConfig;
-use breakbulk_host::log::{Options, Policy};
+use breakbulk_host::log::{Options, RetentionPolicy};
 use breakbulk_proto::ahp::Role;
 
 use super::kinds::{Count, Dir};
@@ -142,7 +142,7 @@ pub(crate) fn data(configuration: &Configuration) -> Result<PathBuf, SettingErro
 }
 
 /// How long things are kept, for who tidies up.
-pub(crate) fn retention(layers: &Layers) -> Result<Policy, SettingError> {
+pub(crate) fn retention(layers: &Layers) -> Result<RetentionPolicy, SettingError> {
     let host = HostSettings::read(layers)?;
     Ok(Means::prove(&host, Vec::new(), layers)?.host.retention)
 }

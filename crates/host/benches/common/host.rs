@@ -8,10 +8,11 @@ use std::time::Duration;
 use breakbulk::link::{Keepalive, WebSocketConfig};
 use breakbulk::{AccessPolicy, ListenConfig, Listener};
 use breakbulk_host::endpoint::{
-    ClientInfo, Dispatched, Endpoint, EndpointConfig, Methods, RawParams, Refusal, Refused, Reply, not_offered,
+    ClientInfo, DispatchError, Dispatched, Endpoint, EndpointConfig, Methods, RawParams, RejectedAction, Reply,
+    not_offered,
 };
 use breakbulk_host::error::MethodError;
-use breakbulk_host::log::{Answer, Options, SqliteLog};
+use breakbulk_host::log::{BoxFuture, Options, SqliteLog};
 use breakbulk_host::state::{State, StateConfig};
 use breakbulk_proto::Budget;
 
@@ -63,12 +64,17 @@ pub(crate) async fn listener() -> Listener {
 struct Nothing;
 
 impl Methods for Nothing {
-    fn call<'a>(&'a self, _: &'a ClientInfo, method: &'a str, _: RawParams) -> Answer<'a, Result<Reply, MethodError>> {
+    fn call<'a>(
+        &'a self,
+        _: &'a ClientInfo,
+        method: &'a str,
+        _: RawParams,
+    ) -> BoxFuture<'a, Result<Reply, MethodError>> {
         Box::pin(async move { Err(not_offered(method)) })
     }
 
-    fn dispatch<'a>(&'a self, _: &'a ClientInfo, dispatched: Dispatched) -> Answer<'a, Result<(), Refused>> {
-        let refusal = Refusal::new("nothing is taken");
-        Box::pin(async { Err(Refused { refusal, action: Box::new(dispatched.action) }) })
+    fn dispatch<'a>(&'a self, _: &'a ClientInfo, dispatched: Dispatched) -> BoxFuture<'a, Result<(), RejectedAction>> {
+        let refusal = DispatchError::new("nothing is taken");
+        Box::pin(async { Err(RejectedAction { error: refusal, action: Box::new(dispatched.action) }) })
     }
 }

@@ -17,7 +17,7 @@
 //! action that changes nothing: an empty delta whose `_meta` has `{"breakbulk":{"ended":"block"}}`, or `"message"`. The
 //! first action of each part names its message in `_meta` too.
 
-mod make;
+mod convert;
 mod step;
 mod tools;
 
@@ -37,8 +37,8 @@ use ahp_types::state::{
 use breakbulk_lifecycle::{BlockKind, BlockType, Event, Failure, Formed, Id, Outcome, Usage};
 use serde_json::json;
 
-pub use self::step::{Command, Heard, Step, Worker};
-use self::tools::Tool;
+pub use self::step::{Command, Reaction, Step, SubAgentChat};
+use self::tools::ToolCall;
 use super::Prompt;
 
 /// Turns what happens in one chat into what the other side needs. No IO and no clock: time is an argument.
@@ -49,10 +49,10 @@ pub struct Translator {
     session: Arc<str>,
     chat: Arc<str>,
     /// Where each speaker is heard: the agent itself, and sub-agents by the call that began them.
-    lanes: HashMap<Option<Id>, Lane>,
-    messages: HashMap<Id, Spoken>,
-    parts: HashMap<(Id, Id), Part>,
-    tools: HashMap<Id, Tool>,
+    turn_channels: HashMap<Option<Id>, TurnChannel>,
+    messages: HashMap<Id, OpenMessage>,
+    parts: HashMap<(Id, Id), OpenPart>,
+    tools: HashMap<Id, ToolCall>,
     /// Parts so far.
     count: u64,
     /// The turn that the agent works on, from when it was told to until it says that it is over.
@@ -60,12 +60,12 @@ pub struct Translator {
     /// The last turn that the agent was told of.
     told: Option<Id>,
     /// A turn that began in the chat while the agent was still ending a cancelled one.
-    next: Option<(Lane, Prompt)>,
+    next: Option<(TurnChannel, Prompt)>,
 }
 
 /// Where a speaker is heard.
 #[derive(Debug, Clone)]
-struct Lane {
+struct TurnChannel {
     channel: Arc<str>,
     turn: Id,
     began: Duration,
@@ -73,15 +73,15 @@ struct Lane {
 
 /// An open message.
 #[derive(Debug)]
-struct Spoken {
+struct OpenMessage {
     agent: Option<Id>,
     /// Its last part so far.
-    last: Option<Part>,
+    last: Option<OpenPart>,
 }
 
 /// A part of the response, as the channel knows it.
 #[derive(Debug, Clone)]
-struct Part {
+struct OpenPart {
     kind: BlockType,
     id: String,
 }
@@ -92,7 +92,7 @@ impl Translator {
         Self {
             session: session.into(),
             chat: chat.into(),
-            lanes: HashMap::new(),
+            turn_channels: HashMap::new(),
             messages: HashMap::new(),
             parts: HashMap::new(),
             tools: HashMap::new(),
@@ -105,17 +105,17 @@ impl Translator {
 
     /// Takes an action that somebody else has put into the log, on the chat's channel or on that of one of its sub-agents:
     /// what the agent is to be told, and what else is to be done.
-    pub fn client(&mut self, channel: &str, action: StateAction, now: Duration) -> Heard {
+    pub fn client(&mut self, channel: &str, action: StateAction, now: Duration) -> Reaction {
         match action {
             StateAction::ChatTurnStarted(action) if *channel == *self.chat => {
                 let turn = Id::from(action.turn_id);
-                let lane = Lane { channel: Arc::clone(&self.chat), turn: turn.clone(), began: now };
-                self.next = Some((lane, Prompt { turn, message: action.message }));
-                Heard { command: self.send_next(), steps: Vec::new() }
+                let turn_channel = TurnChannel { channel: Arc::clone(&self.chat), turn: turn.clone(), began: now };
+                self.next = Some((turn_channel, Prompt { turn, message: action.message }));
+                Reaction { command: self.send_next(), steps: Vec::new() }
             }
             StateAction::ChatTurnCancelled(action) => self.client_cancelled(channel, &action.turn_id),
             StateAction::ChatToolCallConfirmed(action) => self.client_answered(channel, action),
-            _ => Heard::default(),
+            _ => Reaction::default(),
         }
     }
 
@@ -129,12 +129,12 @@ impl Translator {
         match event.into_event() {
             Event::TurnStarted { turn } => {
                 self.busy = Some(turn.clone());
-                if self.lanes.get(&None).is_some_and(|lane| lane.turn != turn) {
-                    self.lanes.clear();
+                if self.turn_channels.get(&None).is_some_and(|turn_channel| turn_channel.turn != turn) {
+                    self.turn_channels.clear();
                 }
             }
             Event::MessageStarted { message, agent } => {
-                self.messages.insert(message, Spoken { agent, last: None });
+                self.messages.insert(message, OpenMessage { agent, last: None });
             }
             Event::BlockStarted { message, block, kind } => self.block_started(message, block, kind, &mut steps),
             Event::BlockDelta { message, block, text, .. } => self.block_delta(message, block, text, &mut steps),
@@ -168,15 +168,15 @@ impl Translator {
     }
 
     fn block_started(&mut self, message: Id, block: Id, kind: BlockKind, steps: &mut Vec<Step>) {
-        let Some(spoken) = self.messages.get_mut(&message) else { return };
-        let agent = spoken.agent.clone();
+        let Some(open) = self.messages.get_mut(&message) else { return };
+        let agent = open.agent.clone();
         let id = match &kind {
             BlockKind::ToolInput(call) => call.tool.to_string(),
             _ => format!("{message}/{}", self.count),
         };
         self.count += 1;
-        let part = Part { kind: kind.kind(), id: id.clone() };
-        spoken.last = Some(part.clone());
+        let part = OpenPart { kind: kind.kind(), id: id.clone() };
+        open.last = Some(part.clone());
         self.parts.insert((message.clone(), block), part);
         let meta = meta(&json!({ "message": *message }));
         let part = match kind {
@@ -186,56 +186,60 @@ impl Translator {
             }
             BlockKind::ToolInput(call) => return self.tool_begun(call, agent, meta, steps),
         };
-        let Some(lane) = self.lanes.get(&agent) else { return };
-        let action = ChatResponsePartAction { turn_id: lane.turn.to_string(), part, meta: Some(meta) };
-        lane.act(StateAction::ChatResponsePart(action), steps);
+        let Some(turn_channel) = self.turn_channels.get(&agent) else { return };
+        let action = ChatResponsePartAction { turn_id: turn_channel.turn.to_string(), part, meta: Some(meta) };
+        turn_channel.act(StateAction::ChatResponsePart(action), steps);
     }
 
     fn block_delta(&self, message: Id, block: Id, text: String, steps: &mut Vec<Step>) {
-        let (Some(lane), Some(part)) = (self.lane_of(&message), self.parts.get(&(message, block))) else { return };
+        let (Some(turn_channel), Some(part)) = (self.turn_channel_of(&message), self.parts.get(&(message, block)))
+        else {
+            return;
+        };
         // What is redacted is not for people to see, and an empty delta would be taken for a mark.
         if part.kind != BlockType::Redacted && !text.is_empty() {
-            lane.act(part.delta(lane, text, None), steps);
+            turn_channel.act(part.delta(turn_channel, text, None), steps);
         }
     }
 
     fn block_ended(&mut self, message: Id, block: Id, input: Option<String>, steps: &mut Vec<Step>) {
-        let lane = self.lane_of(&message).cloned();
+        let turn_channel = self.turn_channel_of(&message).cloned();
         let Some(part) = self.parts.remove(&(message.clone(), block)) else { return };
         if let (Some(tool), Some(input)) = (self.tools.get_mut(part.id.as_str()), input) {
             tool.input = Some(input);
         }
-        if let Some(lane) = lane {
+        if let Some(turn_channel) = turn_channel {
             let meta = meta(&json!({ "message": *message, "ended": "block" }));
-            lane.act(part.delta(&lane, String::new(), Some(meta)), steps);
+            turn_channel.act(part.delta(&turn_channel, String::new(), Some(meta)), steps);
         }
     }
 
     fn message_ended(&mut self, message: &Id, steps: &mut Vec<Step>) {
-        let Some(Spoken { agent, last: Some(part) }) = self.messages.remove(message) else { return };
-        if let Some(lane) = self.lanes.get(&agent) {
+        let Some(OpenMessage { agent, last: Some(part) }) = self.messages.remove(message) else { return };
+        if let Some(turn_channel) = self.turn_channels.get(&agent) {
             let meta = meta(&json!({ "message": **message, "ended": "message" }));
-            lane.act(part.delta(lane, String::new(), Some(meta)), steps);
+            turn_channel.act(part.delta(turn_channel, String::new(), Some(meta)), steps);
         }
     }
 
     fn usage(&self, usage: Usage, steps: &mut Vec<Step>) {
-        let Some(lane) = self.lanes.get(&None) else { return };
-        let action = ChatUsageAction { turn_id: lane.turn.to_string(), usage: make::usage(usage), meta: None };
-        lane.act(StateAction::ChatUsage(action), steps);
+        let Some(turn_channel) = self.turn_channels.get(&None) else { return };
+        let action =
+            ChatUsageAction { turn_id: turn_channel.turn.to_string(), usage: convert::usage(usage), meta: None };
+        turn_channel.act(StateAction::ChatUsage(action), steps);
     }
 
     fn notice(&self, text: String, steps: &mut Vec<Step>) {
-        let Some(lane) = self.lanes.get(&None) else { return };
+        let Some(turn_channel) = self.turn_channels.get(&None) else { return };
         let notice = SystemNotificationResponsePart { content: text.into(), meta: None };
         let part = ResponsePart::SystemNotification(notice);
-        let action = ChatResponsePartAction { turn_id: lane.turn.to_string(), part, meta: None };
-        lane.act(StateAction::ChatResponsePart(action), steps);
+        let action = ChatResponsePartAction { turn_id: turn_channel.turn.to_string(), part, meta: None };
+        turn_channel.act(StateAction::ChatResponsePart(action), steps);
     }
 
     fn turn_ended(&mut self, outcome: Outcome, now: Duration, steps: &mut Vec<Step>) {
-        if let Some(lane) = self.lanes.get(&None) {
-            lane.end(outcome, now, steps);
+        if let Some(turn_channel) = self.turn_channels.get(&None) {
+            turn_channel.end(outcome, now, steps);
         }
         self.busy = None;
         self.forget();
@@ -244,35 +248,41 @@ impl Translator {
 
     /// Begins the turn that waits, if the agent is free.
     fn send_next(&mut self) -> Option<Command> {
-        let (lane, prompt) = self.next.take_if(|_| self.busy.is_none())?;
+        let (turn_channel, prompt) = self.next.take_if(|_| self.busy.is_none())?;
         self.forget();
-        (self.busy, self.told) = (Some(lane.turn.clone()), Some(lane.turn.clone()));
-        self.lanes.insert(None, lane);
+        (self.busy, self.told) = (Some(turn_channel.turn.clone()), Some(turn_channel.turn.clone()));
+        self.turn_channels.insert(None, turn_channel);
         Some(Command::Send(prompt))
     }
 
-    fn client_cancelled(&mut self, channel: &str, turn: &str) -> Heard {
-        if self.next.take_if(|(lane, _)| *lane.channel == *channel && *lane.turn == *turn).is_some() {
-            return Heard::default();
+    fn client_cancelled(&mut self, channel: &str, turn: &str) -> Reaction {
+        if self
+            .next
+            .take_if(|(turn_channel, _)| *turn_channel.channel == *channel && *turn_channel.turn == *turn)
+            .is_some()
+        {
+            return Reaction::default();
         }
-        let is_it = |lane: &&Lane| *lane.channel == *channel && *lane.turn == *turn;
-        let Some(agent) = self.lanes.iter().find(|(_, lane)| is_it(lane)).map(|(agent, _)| agent.clone()) else {
-            return Heard::default();
+        let is_it = |turn_channel: &&TurnChannel| *turn_channel.channel == *channel && *turn_channel.turn == *turn;
+        let Some(agent) =
+            self.turn_channels.iter().find(|(_, turn_channel)| is_it(turn_channel)).map(|(agent, _)| agent.clone())
+        else {
+            return Reaction::default();
         };
         let steps = self.withdraw_all(&agent);
-        self.lanes.remove(&agent);
+        self.turn_channels.remove(&agent);
         // A sub-agent cannot be stopped alone: it is heard no more, and goes on.
         let command = agent.is_none().then(|| Command::Cancel { turn: turn.into() });
-        Heard { command, steps }
+        Reaction { command, steps }
     }
 
-    fn lane_of(&self, message: &Id) -> Option<&Lane> {
-        self.lanes.get(&self.messages.get(message)?.agent)
+    fn turn_channel_of(&self, message: &Id) -> Option<&TurnChannel> {
+        self.turn_channels.get(&self.messages.get(message)?.agent)
     }
 
     /// The turn is over.
     fn forget(&mut self) {
-        self.lanes.clear();
+        self.turn_channels.clear();
         self.messages.clear();
         self.parts.clear();
         self.tools.clear();
@@ -280,7 +290,7 @@ impl Translator {
     }
 }
 
-impl Lane {
+impl TurnChannel {
     fn act(&self, action: StateAction, steps: &mut Vec<Step>) {
         steps.push(Step::Act { channel: Arc::clone(&self.channel), action: Box::new(action) });
     }
@@ -305,10 +315,10 @@ impl Lane {
     }
 }
 
-impl Part {
+impl OpenPart {
     /// An action that appends to it. With nothing to append, it only carries its `_meta`.
-    fn delta(&self, lane: &Lane, content: String, meta: Option<JsonObject>) -> StateAction {
-        let (turn_id, part_id) = (lane.turn.to_string(), self.id.clone());
+    fn delta(&self, turn_channel: &TurnChannel, content: String, meta: Option<JsonObject>) -> StateAction {
+        let (turn_id, part_id) = (turn_channel.turn.to_string(), self.id.clone());
         match self.kind {
             BlockType::Text => StateAction::ChatDelta(ChatDeltaAction { turn_id, part_id, content, meta }),
             BlockType::Thinking | BlockType::Redacted => {

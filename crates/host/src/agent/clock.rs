@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::log::Answer;
+use crate::log::BoxFuture;
 
 /// What tells the time and waits.
 pub trait Clock: Send + Sync + 'static {
@@ -10,7 +10,7 @@ pub trait Clock: Send + Sync + 'static {
     fn now(&self) -> Duration;
 
     /// Waits.
-    fn sleep(&self, time: Duration) -> Answer<'static, ()>;
+    fn sleep(&self, time: Duration) -> BoxFuture<'static, ()>;
 }
 
 /// The time that passes.
@@ -36,7 +36,7 @@ impl Clock for RealClock {
         self.0.elapsed()
     }
 
-    fn sleep(&self, time: Duration) -> Answer<'static, ()> {
+    fn sleep(&self, time: Duration) -> BoxFuture<'static, ()> {
         Box::pin(tokio::time::sleep(time))
     }
 }

@@ -5,14 +5,14 @@
 //! It runs and writes only what somebody has allowed, and only in its working directory.
 
 mod config;
+mod conversation;
 mod edit;
-mod perform;
+mod output;
 mod recall;
 mod run;
 mod script;
-mod session;
-mod teller;
-mod words;
+mod scripts;
+mod text;
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ use ahp_types::state::{
 
 pub use self::config::DemoConfig;
 use super::{Agent, AgentError, Clock, RealClock, Start, Started};
-use crate::log::Answer;
+use crate::log::BoxFuture;
 
 /// The demo's provider id, and the id of its only model.
 pub const NAME: &str = "demo";
@@ -85,11 +85,11 @@ impl Agent for Demo {
         }
     }
 
-    fn start(&self, start: Start) -> Answer<'_, Result<Started, AgentError>> {
-        Box::pin(async move { session::start(self.config, Arc::clone(&self.clock), start).await })
+    fn start(&self, start: Start) -> BoxFuture<'_, Result<Started, AgentError>> {
+        Box::pin(async move { conversation::start(self.config, Arc::clone(&self.clock), start).await })
     }
 
-    fn check(&self) -> Answer<'_, Result<(), AgentError>> {
+    fn check(&self) -> BoxFuture<'_, Result<(), AgentError>> {
         Box::pin(async { Ok(()) })
     }
 }

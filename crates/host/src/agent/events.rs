@@ -43,20 +43,20 @@ type Queued = (Event, OwnedSemaphorePermit);
 /// Nobody listens any more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("nobody listens to the agent any more")]
-pub struct Gone;
+pub struct NoListener;
 
 impl EventSender {
     /// Puts an event into the queue, when there is room.
     ///
     /// # Errors
     /// Nobody listens any more.
-    pub async fn send(&self, event: Event) -> Result<(), Gone> {
+    pub async fn send(&self, event: Event) -> Result<(), NoListener> {
         let room = Arc::clone(&self.room).acquire_many_owned(self.weight(&event));
         let room = tokio::select! {
-            room = room => room.map_err(|_closed| Gone)?,
-            () = self.sender.closed() => return Err(Gone),
+            room = room => room.map_err(|_closed| NoListener)?,
+            () = self.sender.closed() => return Err(NoListener),
         };
-        self.sender.send((event, room)).await.map_err(|_closed| Gone)
+        self.sender.send((event, room)).await.map_err(|_closed| NoListener)
     }
 
     /// Puts an event into the queue if there is room now; says whether it did. For an agent that has no time to wait.

@@ -31,8 +31,8 @@ pub fn part_of(action: &StateAction) -> Option<String> {
 #[must_use]
 pub fn merge_actions(bodies: &[Bytes]) -> Option<Bytes> {
     let (last, before) = bodies.split_last()?;
-    let last_body = Body::read(last)?;
-    let before: Vec<Body<'_>> = before.iter().map(|body| Body::read(body)).collect::<Option<_>>()?;
+    let last_body = MergeableBody::read(last)?;
+    let before: Vec<MergeableBody<'_>> = before.iter().map(|body| MergeableBody::read(body)).collect::<Option<_>>()?;
     if before.iter().any(|body| !body.is_of_one_part_with(&last_body)) {
         return None;
     }
@@ -47,8 +47,8 @@ pub fn merge_actions(bodies: &[Bytes]) -> Option<Bytes> {
     }
     content.push('"');
     let content = RawValue::from_string(content).ok()?;
-    let action = Delta { content: &content, ..last_body.action };
-    serde_json::to_vec(&Body { action, ..last_body }).ok().map(Bytes::from)
+    let action = MergeableAction { content: &content, ..last_body.action };
+    serde_json::to_vec(&MergeableBody { action, ..last_body }).ok().map(Bytes::from)
 }
 
 /// Turn ids are the clients' own, so nothing in them may look like what is between.
@@ -60,16 +60,16 @@ fn key(kind: &str, turn: &str, part: &str) -> String {
 /// so does a client that it comes from.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Body<'a> {
+struct MergeableBody<'a> {
     #[serde(borrow)]
     channel: &'a RawValue,
     #[serde(borrow)]
-    action: Delta<'a>,
+    action: MergeableAction<'a>,
 }
 
 #[derive(Clone, Copy, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
-struct Delta<'a> {
+struct MergeableAction<'a> {
     #[serde(borrow)]
     r#type: &'a RawValue,
     #[serde(borrow)]
@@ -82,7 +82,7 @@ struct Delta<'a> {
     content: &'a RawValue,
 }
 
-impl<'a> Body<'a> {
+impl<'a> MergeableBody<'a> {
     fn read(body: &'a [u8]) -> Option<Self> {
         serde_json::from_slice(body).ok()
     }

@@ -9,7 +9,7 @@
 //! - Of the configuration, the repository's and the user's, a few values are handed on that say how files are compared
 //!   ([`Settings`]). Filters that attributes name are defined nowhere, so they do not run; Git LFS is one.
 //! - Git writes only into that directory. What is to change in the repository and in the work tree is taken from there and
-//!   installed by [`Held`](super::held::Held), which follows no link.
+//!   installed by [`OpenDirectory`](super::directory::Held), which follows no link.
 //! - Git finds no program by name, not even itself, so it cannot start a git in a submodule, which would read that one's
 //!   configuration. Nor does it fetch anything.
 
@@ -39,14 +39,14 @@ pub(super) struct Git {
     /// The host's own repository. It goes with the last that uses it.
     scratch: Arc<TempDir>,
     settings: Arc<Settings>,
-    work: Work,
+    work: WorkTreeSource,
 }
 
 /// Which files git sees as its work tree.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Work {
+enum WorkTreeSource {
     /// The real ones. Git only reads them.
-    Tree,
+    WorkTree,
     /// Copies of some, in the host's own directory.
     Copies,
 }
@@ -114,7 +114,7 @@ impl Git {
             repository: Arc::new(repository),
             scratch: Arc::new(scratch),
             settings: Arc::default(),
-            work: Work::Tree,
+            work: WorkTreeSource::WorkTree,
         };
         Ok((git, texts))
     }
@@ -140,7 +140,7 @@ impl Git {
 
     /// The same, with copies for a work tree.
     pub(super) fn on_copies(&self) -> Self {
-        Self { work: Work::Copies, ..self.clone() }
+        Self { work: WorkTreeSource::Copies, ..self.clone() }
     }
 
     /// Where these copies are.
@@ -196,8 +196,8 @@ impl Git {
     fn command(&self, reads: Reads) -> Command {
         let own = self.scratch.path();
         let tree = match self.work {
-            Work::Tree => self.repository.top.path().to_owned(),
-            Work::Copies => self.copies(),
+            WorkTreeSource::WorkTree => self.repository.top.path().to_owned(),
+            WorkTreeSource::Copies => self.copies(),
         };
         let mut command = Command::new(&self.program);
         command.env_clear().process_group(0);

@@ -6,17 +6,17 @@ use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-use super::held::{Held, Thing};
+use super::directory::{FileOrLink, OpenDirectory};
 
 /// A work tree and the repository that it belongs to, held open.
 #[derive(Debug)]
 pub(super) struct Repository {
     /// The top of the work tree.
-    pub(super) top: Held,
+    pub(super) top: OpenDirectory,
     /// What is this work tree's own: its index and its `HEAD`.
-    pub(super) own: Held,
+    pub(super) own: OpenDirectory,
     /// What all work trees of the repository share; the same as `own` in most.
-    pub(super) common: Held,
+    pub(super) common: OpenDirectory,
 }
 
 /// The largest file that is read for its settings or patterns.
@@ -44,13 +44,13 @@ impl Repository {
 
     /// Opens the repository of the work tree whose top is here.
     pub(super) fn open(top: &Path) -> io::Result<Self> {
-        let top = Held::at(top)?;
+        let top = OpenDirectory::at(top)?;
         let own = match top.below(Path::new(".git")) {
             Ok(own) => own,
             // A file that names the place, or a link to it.
             Err(_) => match top.look(Path::new(".git"))? {
-                Some(Thing::Link(target)) => resolved(top.path(), &target)?,
-                Some(Thing::File(_)) => {
+                Some(FileOrLink::Link(target)) => resolved(top.path(), &target)?,
+                Some(FileOrLink::File(_)) => {
                     let text = top.read(".git", MAX_TEXT)?.unwrap_or_default();
                     let named = text.strip_prefix(b"gitdir: ").ok_or_else(|| none("no gitdir in .git"))?;
                     resolved(top.path(), line(named))?
@@ -108,7 +108,7 @@ impl Repository {
     pub(super) fn copy_index(&self, to: &Path) -> io::Result<()> {
         let shared = self.own.names_with("sharedindex.", MAX_SHARED)?;
         for name in shared.iter().map(OsString::as_os_str).chain([OsStr::new("index")]) {
-            let Some(Thing::File(mut from)) = self.own.look(Path::new(name))? else { continue };
+            let Some(FileOrLink::File(mut from)) = self.own.look(Path::new(name))? else { continue };
             let metadata = from.metadata()?;
             if metadata.len() > MAX_INDEX {
                 return Err(io::Error::other(format!("an index of more than {MAX_INDEX} bytes")));
@@ -133,8 +133,8 @@ impl Repository {
 }
 
 /// The directory that a file in another one names.
-fn resolved(from: &Path, named: &OsStr) -> io::Result<Held> {
-    Held::at(&from.join(named).canonicalize()?)
+fn resolved(from: &Path, named: &OsStr) -> io::Result<OpenDirectory> {
+    OpenDirectory::at(&from.join(named).canonicalize()?)
 }
 
 fn line(text: &[u8]) -> &OsStr {
@@ -194,11 +194,11 @@ impl Settings {
             let key = String::from_utf8_lossy(parts.next().unwrap_or_default()).into_owned();
             // A key without a value is true.
             let value = parts.next().unwrap_or(b"true");
-            self.set(key, value, whose);
+            self.changeset(key, value, whose);
         }
     }
 
-    fn set(&mut self, key: String, value: &[u8], whose: Whose) {
+    fn changeset(&mut self, key: String, value: &[u8], whose: Whose) {
         let plain = String::from_utf8_lossy(value).to_ascii_lowercase();
         let plain = match plain.as_str() {
             "yes" | "on" | "1" => "true",

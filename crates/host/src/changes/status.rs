@@ -9,13 +9,13 @@ pub(super) struct Change {
     pub(super) before: Option<(Vec<u8>, String)>,
     /// After: its path. None for a deleted file.
     pub(super) after: Option<Vec<u8>>,
-    pub(super) kind: Kind,
+    pub(super) kind: ChangeKind,
     pub(super) staged: Staged,
 }
 
 /// In one word, what happened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum ChangeKind {
     Added,
     Modified,
     Deleted,
@@ -24,7 +24,7 @@ pub(super) enum Kind {
     Conflicted,
 }
 
-impl Kind {
+impl ChangeKind {
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::Added => "added",
@@ -102,7 +102,7 @@ pub(super) fn changes(status: &[u8]) -> Vec<Change> {
 
 /// Line counts. Binary files have none.
 #[derive(Debug, Default)]
-pub(super) struct Counts {
+pub(super) struct LineCounts {
     /// By path.
     pub(super) plain: HashMap<Vec<u8>, Lines>,
     /// Of renamed files, by old and new path.
@@ -110,9 +110,9 @@ pub(super) struct Counts {
 }
 
 /// Reads line counts.
-pub(super) fn counts(numstat: &[u8]) -> Counts {
+pub(super) fn counts(numstat: &[u8]) -> LineCounts {
     let mut records = numstat.split(|&byte| byte == 0);
-    let mut found = Counts::default();
+    let mut found = LineCounts::default();
     while let Some(record) = records.next() {
         let mut parts = record.splitn(3, |&byte| byte == b'\t');
         let (Some(added), Some(removed), Some(path)) = (parts.next(), parts.next(), parts.next()) else { continue };
@@ -151,9 +151,9 @@ fn ordinary(fields: &[&str], path: &[u8]) -> Option<Change> {
     let after = (*work != NOTHING).then(|| path.to_vec());
     let kind = match (&before, &after) {
         (None, None) => return None,
-        (None, _) => Kind::Added,
-        (_, None) => Kind::Deleted,
-        _ => Kind::Modified,
+        (None, _) => ChangeKind::Added,
+        (_, None) => ChangeKind::Deleted,
+        _ => ChangeKind::Modified,
     };
     Some(Change { before, after, kind, staged: Staged::of(xy) })
 }
@@ -165,10 +165,12 @@ fn renamed(fields: &[&str], path: &[u8], old: &[u8]) -> Option<Change> {
     // A renamed file may be gone from the work tree; of a copy the old one is still there.
     let change = match (*work == NOTHING, score.starts_with('C')) {
         (true, true) => return None,
-        (true, false) => Change { before: Some(before), after: None, kind: Kind::Deleted, staged: Staged::of(xy) },
-        (false, true) => Change { before: None, after: Some(after), kind: Kind::Added, staged: Staged::of(xy) },
+        (true, false) => {
+            Change { before: Some(before), after: None, kind: ChangeKind::Deleted, staged: Staged::of(xy) }
+        }
+        (false, true) => Change { before: None, after: Some(after), kind: ChangeKind::Added, staged: Staged::of(xy) },
         (false, false) => {
-            Change { before: Some(before), after: Some(after), kind: Kind::Renamed, staged: Staged::of(xy) }
+            Change { before: Some(before), after: Some(after), kind: ChangeKind::Renamed, staged: Staged::of(xy) }
         }
     };
     Some(change)
@@ -182,7 +184,7 @@ fn unmerged(fields: &[&str], path: &[u8]) -> Option<Change> {
     (before.is_some() || after.is_some()).then_some(Change {
         before,
         after,
-        kind: Kind::Conflicted,
+        kind: ChangeKind::Conflicted,
         staged: Staged::None,
     })
 }
@@ -190,7 +192,7 @@ fn unmerged(fields: &[&str], path: &[u8]) -> Option<Change> {
 /// A path that ends with a slash is a repository inside of this one.
 fn untracked(path: &[u8]) -> Option<Change> {
     let after = Some(path.to_vec()).filter(|path| !path.ends_with(b"/") && !path.is_empty());
-    after.map(|after| Change { before: None, after: Some(after), kind: Kind::Untracked, staged: Staged::None })
+    after.map(|after| Change { before: None, after: Some(after), kind: ChangeKind::Untracked, staged: Staged::None })
 }
 
 #[cfg(test)]
@@ -211,7 +213,7 @@ mod tests {
             ? new file\0? nested/\0! ignored\0x\0";
         let found = changes(status);
         let kinds: Vec<_> = found.iter().map(|change| change.kind).collect();
-        use Kind::{Added, Conflicted, Deleted, Modified, Renamed, Untracked};
+        use ChangeKind::{Added, Conflicted, Deleted, Modified, Renamed, Untracked};
         assert_eq!(kinds, [Modified, Added, Deleted, Renamed, Conflicted, Untracked]);
         assert_eq!(found[0].before, Some((b"a b.txt".to_vec(), "aa".into())));
         assert_eq!((found[1].staged, found[0].staged), (Staged::All, Staged::None));

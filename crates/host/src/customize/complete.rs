@@ -7,7 +7,7 @@ use ahp_types::errors::json_rpc_error_codes;
 use ahp_types::state::{MessageAttachment, MessageResourceAttachment};
 use thiserror::Error;
 
-use super::walk::{Met, Walk};
+use super::walk::{DirectoryWalk, WalkEntry};
 use crate::error::MethodError;
 use crate::files::uri_of;
 
@@ -62,7 +62,7 @@ pub async fn complete(
     config: CompleteConfig,
 ) -> Result<CompletionsResult, CompleteError> {
     let none = Ok(CompletionsResult { items: Vec::new() });
-    let token = Token::of(&params.text, params.offset)?;
+    let token = CompletionToken::of(&params.text, params.offset)?;
     let (Some(token), CompletionItemKind::UserMessage) = (token, params.kind) else { return none };
     let search = move || {
         let found = dirs.iter().flat_map(|dir| token.search(dir, &config));
@@ -74,7 +74,7 @@ pub async fn complete(
 
 /// What is being typed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Token {
+struct CompletionToken {
     trigger: char,
     /// After the trigger.
     query: String,
@@ -82,7 +82,7 @@ struct Token {
     range: (i64, i64),
 }
 
-impl Token {
+impl CompletionToken {
     fn of(text: &str, offset: i64) -> Result<Option<Self>, CompleteError> {
         let before = &text[..byte_at(text, offset).ok_or(CompleteError::Offset(offset))?];
         let Some((at, trigger)) = before.char_indices().rfind(|(_, char)| TRIGGERS.contains(char)) else {
@@ -105,33 +105,33 @@ impl Token {
         if !Path::new(above).components().all(|part| matches!(part, Component::Normal(_))) {
             return Vec::new();
         }
-        let Some(walk) = Walk::new(dir, Path::new(above), config.max_depth, config.max_entries) else {
+        let Some(walk) = DirectoryWalk::new(dir, Path::new(above), config.max_depth, config.max_entries) else {
             return Vec::new();
         };
         let root = walk.root().to_owned();
         let wanted = self.query.to_lowercase();
-        walk.filter_map(|met| {
+        walk.filter_map(|entry| {
             // A name that is not text cannot be typed.
-            let path = met.path.strip_prefix(&root).ok()?.to_str()?.to_owned();
+            let path = entry.path.strip_prefix(&root).ok()?.to_str()?.to_owned();
             let lower = path.to_lowercase();
             let name = lower.rsplit('/').next().unwrap_or(&lower);
             let hidden = name.starts_with('.') && !wanted.rsplit('/').next().unwrap_or(&wanted).starts_with('.');
             let matches = lower.starts_with(&wanted) || (!wanted.contains('/') && name.starts_with(&wanted));
-            (matches && !hidden).then(|| self.item(&path, &met))
+            (matches && !hidden).then(|| self.item(&path, &entry))
         })
         .take(config.max_items)
         .collect()
     }
 
-    fn item(&self, path: &str, met: &Met) -> CompletionItem {
-        let (slash, kind) = if met.is_dir { ("/", "directory") } else { ("", "document") };
-        let size = met.real.symlink_metadata().ok().filter(|_| !met.is_dir).map(|facts| facts.len());
+    fn item(&self, path: &str, entry: &WalkEntry) -> CompletionItem {
+        let (slash, kind) = if entry.is_dir { ("/", "directory") } else { ("", "document") };
+        let size = entry.real.symlink_metadata().ok().filter(|_| !entry.is_dir).map(|facts| facts.len());
         let attachment = MessageAttachment::Resource(MessageResourceAttachment {
             label: path.to_owned(),
             range: None,
             display_kind: Some(kind.into()),
             meta: None,
-            uri: uri_of(&met.path),
+            uri: uri_of(&entry.path),
             size_hint: size.and_then(|size| size.try_into().ok()),
             content_type: None,
             nonce: None,
@@ -165,8 +165,9 @@ mod tests {
 
     #[test]
     fn a_token_is_what_stands_between_trigger_and_cursor() {
-        let token =
-            |text: &str, offset| Token::of(text, offset).map(|token| token.map(|token| (token.query, token.range)));
+        let token = |text: &str, offset| {
+            CompletionToken::of(text, offset).map(|token| token.map(|token| (token.query, token.range)))
+        };
         assert_eq!(token("see @src/ma now", 11), Ok(Some(("src/ma".into(), (4, 11)))));
         assert_eq!(token("𝄞 @a", 5), Ok(Some(("a".into(), (3, 5)))));
         assert_eq!(token("@", 1), Ok(Some((String::new(), (0, 1)))));

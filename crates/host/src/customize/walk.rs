@@ -10,10 +10,10 @@ use std::path::{Path, PathBuf};
 use rustix::fs::OFlags;
 
 /// Files and directories below one directory, in the same order each time: by depth, then by name.
-pub(super) struct Walk {
+pub(super) struct DirectoryWalk {
     root: PathBuf,
     queue: VecDeque<(PathBuf, usize)>,
-    found: VecDeque<Met>,
+    found: VecDeque<WalkEntry>,
     /// Directories that were entered, by their real names: a link may lead back.
     entered: HashSet<PathBuf>,
     max_depth: usize,
@@ -24,7 +24,7 @@ pub(super) struct Walk {
 
 /// Something that the walk met.
 #[derive(Debug, Clone)]
-pub(super) struct Met {
+pub(super) struct WalkEntry {
     /// Where it was met.
     pub(super) path: PathBuf,
     /// Where it really is.
@@ -37,7 +37,7 @@ const SKIPPED: [&str; 6] = [".git", ".hg", ".svn", ".venv", "__pycache__", "node
 /// A directory with this in it holds what can be made again.
 const CACHE_TAG: &str = "CACHEDIR.TAG";
 
-impl Walk {
+impl DirectoryWalk {
     /// Walks `start`, which is `root` or below it; `None` if it is not, or not there.
     pub(super) fn new(root: &Path, start: &Path, max_depth: usize, max_entries: usize) -> Option<Self> {
         let real = root.canonicalize().ok()?;
@@ -51,9 +51,9 @@ impl Walk {
             left: max_entries,
             cut: false,
         };
-        let met = walk.look(start).filter(|met| met.is_dir)?;
-        walk.entered.insert(met.real);
-        walk.queue.push_back((met.path, 0));
+        let entry = walk.look(start).filter(|entry| entry.is_dir)?;
+        walk.entered.insert(entry.real);
+        walk.queue.push_back((entry.path, 0));
         Some(walk)
     }
 
@@ -78,20 +78,20 @@ impl Walk {
             if SKIPPED.iter().any(|skipped| OsStr::new(skipped) == name) {
                 continue;
             }
-            let Some(met) = self.look(dir.join(name)) else { continue };
-            if met.is_dir && self.entered.insert(met.real.clone()) {
+            let Some(entry) = self.look(dir.join(name)) else { continue };
+            if entry.is_dir && self.entered.insert(entry.real.clone()) {
                 if depth < self.max_depth {
-                    self.queue.push_back((met.path.clone(), depth + 1));
+                    self.queue.push_back((entry.path.clone(), depth + 1));
                 } else {
                     self.cut = true;
                 }
             }
-            self.found.push_back(met);
+            self.found.push_back(entry);
         }
     }
 
     /// What is there; `None` for what is neither file nor directory, and for what is really outside.
-    fn look(&self, path: PathBuf) -> Option<Met> {
+    fn look(&self, path: PathBuf) -> Option<WalkEntry> {
         let mut facts = path.symlink_metadata().ok()?;
         let real = if facts.is_symlink() {
             let real = path.canonicalize().ok()?;
@@ -101,17 +101,17 @@ impl Walk {
             path.clone()
         };
         let is_kind = facts.is_dir() || facts.is_file();
-        (is_kind && real.starts_with(&self.root)).then(|| Met { path, real, is_dir: facts.is_dir() })
+        (is_kind && real.starts_with(&self.root)).then(|| WalkEntry { path, real, is_dir: facts.is_dir() })
     }
 }
 
-impl Iterator for Walk {
-    type Item = Met;
+impl Iterator for DirectoryWalk {
+    type Item = WalkEntry;
 
-    fn next(&mut self) -> Option<Met> {
+    fn next(&mut self) -> Option<WalkEntry> {
         loop {
-            if let Some(met) = self.found.pop_front() {
-                return Some(met);
+            if let Some(entry) = self.found.pop_front() {
+                return Some(entry);
             }
             let (dir, depth) = self.queue.pop_front()?;
             self.enter(&dir, depth);
@@ -120,9 +120,9 @@ impl Iterator for Walk {
 }
 
 /// The beginning of a file, as text. A link that took its place meanwhile is not followed, a pipe not waited for.
-pub(super) fn head(met: &Met, max_bytes: usize) -> Option<String> {
+pub(super) fn head(entry: &WalkEntry, max_bytes: usize) -> Option<String> {
     let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().try_into().ok()?;
-    let file = OpenOptions::new().read(true).custom_flags(flags).open(&met.real).ok()?;
+    let file = OpenOptions::new().read(true).custom_flags(flags).open(&entry.real).ok()?;
     let mut bytes = Vec::new();
     file.metadata().ok().filter(|facts| facts.is_file())?;
     file.take(u64::try_from(max_bytes).ok()?).read_to_end(&mut bytes).ok()?;

@@ -12,7 +12,7 @@ use thiserror::Error;
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::task::JoinError;
 
-use super::greeting::Introduced;
+use super::handshake::ClientIdentity;
 use crate::error::MethodError;
 use crate::lock::lock;
 
@@ -28,22 +28,22 @@ pub struct Clients(Arc<Mutex<Table>>);
 
 #[derive(Debug, Default)]
 struct Table {
-    live: HashMap<Key, Live>,
+    live: HashMap<Key, ConnectedClient>,
     generations: u64,
-    turnstiles: HashMap<Key, Weak<Turnstile>>,
+    generation_locks: HashMap<Key, Weak<GenerationLock>>,
     /// What clients said of themselves, for when they come back.
-    known: VecDeque<(Key, Introduced)>,
+    known: VecDeque<(Key, ClientIdentity)>,
 }
 
 /// Lets in the actions of one link of a client, and of an older one no more. Read-locked while an action is being logged,
 /// write-locked by a new link.
-type Turnstile = tokio::sync::RwLock<u64>;
+type GenerationLock = tokio::sync::RwLock<u64>;
 
 /// A client id counts only among the clients of one principal: nobody can fence a stranger.
 type Key = (Option<Arc<str>>, Arc<str>);
 
 #[derive(Debug)]
-struct Live {
+struct ConnectedClient {
     generation: u64,
     handle: ClientHandle,
     /// Dropped when a newer link of the same client comes.
@@ -72,41 +72,46 @@ impl Clients {
 
     /// A client is coming in. When this answers, what it had under way on an older link is done, and nothing more comes
     /// of that: what the log has now is all that the client will ever learn of it.
-    pub(super) async fn arrive(&self, principal: Option<Arc<str>>, id: Arc<str>) -> Arrived {
+    pub(super) async fn acquire_lease(&self, principal: Option<Arc<str>>, id: Arc<str>) -> ClientLease {
         let key = (principal, id);
-        let (generation, turnstile) = self.with(|table| {
+        let (generation, generation_lock) = self.with(|table| {
             table.generations = table.generations.wrapping_add(1);
-            table.turnstiles.retain(|_, turnstile| turnstile.strong_count() > 0);
-            let known = table.turnstiles.get(&key).and_then(Weak::upgrade);
-            let turnstile = known.unwrap_or_default();
-            table.turnstiles.insert(key.clone(), Arc::downgrade(&turnstile));
-            (table.generations, turnstile)
+            table.generation_locks.retain(|_, generation_lock| generation_lock.strong_count() > 0);
+            let known = table.generation_locks.get(&key).and_then(Weak::upgrade);
+            let generation_lock = known.unwrap_or_default();
+            table.generation_locks.insert(key.clone(), Arc::downgrade(&generation_lock));
+            (table.generations, generation_lock)
         });
-        let mut newest = turnstile.write().await;
+        let mut newest = generation_lock.write().await;
         *newest = generation.max(*newest);
         drop(newest);
-        Arrived { key, generation, turnstile }
+        ClientLease { key, generation, generation_lock }
     }
 
     /// A client has come in. Of two links of the same client the older is fenced.
-    pub(super) fn register(&self, arrived: Arrived, handle: ClientHandle) -> Registration {
+    pub(super) fn register(&self, lease: ClientLease, handle: ClientHandle) -> Registration {
         let (fence, fenced) = oneshot::channel();
-        let Arrived { key, generation, .. } = &arrived;
+        let ClientLease { key, generation, .. } = &lease;
         self.with(|table| {
             if table.live.get(key).is_none_or(|live| live.generation < *generation) {
-                table.live.insert(key.clone(), Live { generation: *generation, handle, _fence: fence });
+                table.live.insert(key.clone(), ConnectedClient { generation: *generation, handle, _fence: fence });
             }
         });
-        Registration { clients: self.clone(), arrived, fenced }
+        Registration { clients: self.clone(), lease, fenced }
     }
 
     /// Remembers what a client says of itself; or, when it comes back, says what it said before.
-    pub(super) fn acquaint(&self, principal: Option<Arc<str>>, introduced: Introduced, is_new: bool) -> Introduced {
-        let key = (principal, introduced.id.clone());
+    pub(super) fn remember(
+        &self,
+        principal: Option<Arc<str>>,
+        identity: ClientIdentity,
+        is_new: bool,
+    ) -> ClientIdentity {
+        let key = (principal, identity.id.clone());
         self.with(|table| {
             let place = table.known.iter().position(|(known, _)| *known == key);
             let before = place.and_then(|place| table.known.remove(place));
-            let known = before.map(|(_, before)| before).filter(|_| !is_new).unwrap_or(introduced);
+            let known = before.map(|(_, before)| before).filter(|_| !is_new).unwrap_or(identity);
             if table.known.len() >= MAX_KNOWN {
                 table.known.pop_front();
             }
@@ -122,22 +127,22 @@ impl Clients {
 
 /// A client that is coming in on a new link.
 #[derive(Debug, Clone)]
-pub(super) struct Arrived {
+pub(super) struct ClientLease {
     key: Key,
     generation: u64,
-    turnstile: Arc<Turnstile>,
+    generation_lock: Arc<GenerationLock>,
 }
 
-impl Arrived {
+impl ClientLease {
     /// Does something in the client's name to its end, also if nobody waits for that any more; nothing, and `None`, if a
     /// newer link of the client is coming in. Fails if the work panicked.
-    pub(super) async fn pass<T: Send + 'static>(
+    pub(super) async fn run_if_current<T: Send + 'static>(
         &self,
         work: impl Future<Output = T> + Send + 'static,
     ) -> Result<Option<T>, JoinError> {
-        let Self { generation, turnstile, .. } = self.clone();
+        let Self { generation, generation_lock, .. } = self.clone();
         let passed = tokio::spawn(async move {
-            let newest = turnstile.read().await;
+            let newest = generation_lock.read().await;
             if *newest == generation { Some(work.await) } else { None }
         });
         passed.await
@@ -148,14 +153,14 @@ impl Arrived {
 #[derive(Debug)]
 pub(super) struct Registration {
     clients: Clients,
-    pub(super) arrived: Arrived,
+    pub(super) lease: ClientLease,
     fenced: oneshot::Receiver<()>,
 }
 
 impl Registration {
     /// The number of this connection: no other has the same.
     pub(super) const fn generation(&self) -> u64 {
-        self.arrived.generation
+        self.lease.generation
     }
 
     /// Waits until a newer link has taken the place. Cancel-safe.
@@ -167,7 +172,7 @@ impl Registration {
 
 impl Drop for Registration {
     fn drop(&mut self) {
-        let Arrived { key, generation, .. } = &self.arrived;
+        let ClientLease { key, generation, .. } = &self.lease;
         self.clients.with(|table| {
             if table.live.get(key).is_some_and(|live| live.generation == *generation) {
                 table.live.remove(key);
@@ -179,16 +184,16 @@ impl Drop for Registration {
 /// The way to a client, for as long as its link lives. Cloning shares it.
 #[derive(Debug, Clone)]
 pub struct ClientHandle {
-    orders: mpsc::Sender<Order>,
+    orders: mpsc::Sender<HostMessage>,
     permits: Arc<Semaphore>,
     /// Parts of long messages that pass.
     activity: Activity,
-    time: AskTime,
+    time: AnswerTimeouts,
 }
 
 /// How long a client may take to answer.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct AskTime {
+pub(super) struct AnswerTimeouts {
     /// Without any part of a long message that passes, either way.
     pub(super) silent: Duration,
     /// In all.
@@ -197,7 +202,7 @@ pub(super) struct AskTime {
 
 /// What a connection is told to send.
 #[derive(Debug)]
-pub(super) struct Order {
+pub(super) struct HostMessage {
     pub(super) method: String,
     pub(super) params: Message,
     /// Who waits for the answer; `None` for a notification.
@@ -206,7 +211,11 @@ pub(super) struct Order {
 
 impl ClientHandle {
     /// A way with room for so many requests at once.
-    pub(super) fn new(max_asks: usize, time: AskTime, activity: Activity) -> (Self, mpsc::Receiver<Order>) {
+    pub(super) fn new(
+        max_asks: usize,
+        time: AnswerTimeouts,
+        activity: Activity,
+    ) -> (Self, mpsc::Receiver<HostMessage>) {
         let (orders, taken) = mpsc::channel(DEPTH);
         (Self { orders, permits: Arc::new(Semaphore::new(max_asks)), activity, time }, taken)
     }
@@ -229,11 +238,11 @@ impl ClientHandle {
         let asking = async {
             let _permit = self.permits.acquire().await.map_err(|_| AskError::Disconnected)?;
             let (answer, answered) = oneshot::channel();
-            let order = Order { method: method.to_owned(), params, answer: Some(answer) };
+            let order = HostMessage { method: method.to_owned(), params, answer: Some(answer) };
             self.orders.send(order).await.map_err(|_| AskError::Disconnected)?;
             answered.await.map_err(|_| AskError::Disconnected)?.map_err(AskError::Refused)
         };
-        let AskTime { silent, most } = self.time;
+        let AnswerTimeouts { silent, most } = self.time;
         self.activity.timeout(silent, most, asking).await.unwrap_or(Err(AskError::TimedOut(silent)))
     }
 
@@ -243,7 +252,7 @@ impl ClientHandle {
     /// The link is gone.
     pub async fn notify(&self, method: &str, params: &impl Serialize) -> Result<(), AskError> {
         let text = serde_json::to_vec(params).map_err(|error| AskError::Params(error.to_string()))?;
-        let order = Order { method: method.to_owned(), params: Message::from(text), answer: None };
+        let order = HostMessage { method: method.to_owned(), params: Message::from(text), answer: None };
         self.orders.send(order).await.map_err(|_| AskError::Disconnected)
     }
 

@@ -20,11 +20,11 @@ const MAX_TEXT: usize = 64 << 10;
 
 /// A delta that waits for more of its kind. At most one per connection.
 #[derive(Debug)]
-pub(super) struct Held {
+pub(super) struct DelayedDelta {
     channel: Arc<str>,
     /// The seq of the last one in it.
     seq: Seq,
-    delta: Delta,
+    delta: DeltaText,
     due: Instant,
     /// The body of the only one in it, as the log has it.
     only: Option<Bytes>,
@@ -34,7 +34,7 @@ pub(super) struct Held {
 
 /// A delta, taken apart.
 #[derive(Debug, PartialEq)]
-struct Delta {
+struct DeltaText {
     /// Where its text is.
     field: &'static str,
     text: String,
@@ -43,17 +43,17 @@ struct Delta {
 }
 
 #[derive(Serialize, Deserialize)]
-struct Body<'a> {
+struct DeltaBody<'a> {
     channel: std::borrow::Cow<'a, str>,
     action: Map<String, Value>,
     #[serde(default, skip_serializing)]
     origin: Option<serde::de::IgnoredAny>,
 }
 
-impl Held {
+impl DelayedDelta {
     /// An entry that may wait until `latency` from now; `None` if it is no delta.
     pub(super) fn new(entry: &Entry, latency: Duration) -> Option<Self> {
-        let delta = Delta::read(&entry.body)?;
+        let delta = DeltaText::read(&entry.body)?;
         let (due, only) = (Instant::now() + latency, Some(entry.body.clone()));
         let bytes = u64::try_from(entry.body.len()).unwrap_or(u64::MAX);
         Some(Self { channel: entry.channel.clone(), seq: entry.seq, delta, due, only, bytes })
@@ -84,7 +84,7 @@ impl Held {
         let merged = || {
             let mut action = delta.rest;
             action.insert(delta.field.to_owned(), Value::String(delta.text));
-            let body = Body { channel: std::borrow::Cow::Borrowed(&channel), action, origin: None };
+            let body = DeltaBody { channel: std::borrow::Cow::Borrowed(&channel), action, origin: None };
             // A map of strings and values always has a JSON.
             serde_json::to_vec(&body).unwrap_or_default().into()
         };
@@ -92,12 +92,12 @@ impl Held {
     }
 }
 
-impl Delta {
+impl DeltaText {
     fn read(body: &[u8]) -> Option<Self> {
         if body.len() > MAX_BODY {
             return None;
         }
-        let body: Body<'_> = serde_json::from_slice(body).ok()?;
+        let body: DeltaBody<'_> = serde_json::from_slice(body).ok()?;
         // Whoever dispatched it waits for exactly this one.
         if body.origin.is_some() {
             return None;
@@ -121,13 +121,13 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn held(seq: Seq, channel: &str, action: Value) -> Option<Held> {
+    fn delayed(seq: Seq, channel: &str, action: Value) -> Option<DelayedDelta> {
         let body = json!({"channel": channel, "action": action}).to_string().into();
-        Held::new(&Entry { seq, at_ms: 0, channel: channel.into(), body }, Duration::from_millis(5))
+        DelayedDelta::new(&Entry { seq, at_ms: 0, channel: channel.into(), body }, Duration::from_millis(5))
     }
 
-    fn delta(seq: Seq, part: &str, text: &str) -> Held {
-        held(seq, "c", json!({"type": "chat/delta", "turnId": "t", "partId": part, "content": text})).unwrap()
+    fn delta(seq: Seq, part: &str, text: &str) -> DelayedDelta {
+        delayed(seq, "c", json!({"type": "chat/delta", "turnId": "t", "partId": part, "content": text})).unwrap()
     }
 
     #[tokio::test]
@@ -143,10 +143,10 @@ mod tests {
     #[tokio::test]
     async fn what_differs_in_anything_but_its_text_stays_apart() {
         let others = [
-            held(6, "d", json!({"type": "chat/delta", "turnId": "t", "partId": "p", "content": "x"})),
-            held(6, "c", json!({"type": "chat/reasoning", "turnId": "t", "partId": "p", "content": "x"})),
-            held(6, "c", json!({"type": "chat/delta", "turnId": "t", "partId": "p", "content": "x", "_meta": {}})),
-            held(6, "c", json!({"type": "terminal/data", "data": "x"})),
+            delayed(6, "d", json!({"type": "chat/delta", "turnId": "t", "partId": "p", "content": "x"})),
+            delayed(6, "c", json!({"type": "chat/reasoning", "turnId": "t", "partId": "p", "content": "x"})),
+            delayed(6, "c", json!({"type": "chat/delta", "turnId": "t", "partId": "p", "content": "x", "_meta": {}})),
+            delayed(6, "c", json!({"type": "terminal/data", "data": "x"})),
             Some(delta(6, "q", "x")),
         ];
         for other in others {
@@ -157,10 +157,10 @@ mod tests {
 
     #[tokio::test]
     async fn what_is_no_delta_or_has_an_origin_does_not_wait() {
-        assert!(held(1, "c", json!({"type": "chat/turnComplete", "turnId": "t"})).is_none());
-        assert!(held(1, "c", json!({"type": "terminal/data", "data": "x".repeat(MAX_BODY)})).is_none());
+        assert!(delayed(1, "c", json!({"type": "chat/turnComplete", "turnId": "t"})).is_none());
+        assert!(delayed(1, "c", json!({"type": "terminal/data", "data": "x".repeat(MAX_BODY)})).is_none());
         let body = json!({"channel": "c", "action": {"type": "terminal/data", "data": "x"}, "origin": {}});
-        assert!(Delta::read(body.to_string().as_bytes()).is_none());
+        assert!(DeltaText::read(body.to_string().as_bytes()).is_none());
     }
 
     #[tokio::test]
@@ -171,7 +171,7 @@ mod tests {
             channel: "c".into(),
             body: Bytes::from_static(br#"{"channel":"c","action":{"type":"terminal/data","data":"x"}}"#),
         };
-        let held = Held::new(&entry, Duration::ZERO).unwrap();
-        assert_eq!(held.into_entry().1.as_ptr(), entry.body.as_ptr());
+        let delayed = DelayedDelta::new(&entry, Duration::ZERO).unwrap();
+        assert_eq!(delayed.into_entry().1.as_ptr(), entry.body.as_ptr());
     }
 }

@@ -22,7 +22,7 @@ pub struct EndpointConfig {
     /// How long a client may take to introduce itself. 10 s.
     pub hello_time: Duration,
     /// Bytes of messages that may wait to go out before the log is no longer read; one message may be longer. 1 MiB.
-    pub room_bytes: usize,
+    pub max_unsent_bytes: usize,
     /// Bytes of answers that may wait to go out before no more are taken up. 64 MiB.
     pub max_answer_bytes: usize,
     /// Up to so many missed actions are replayed at a reconnect; more are replaced by snapshots. 16,384.
@@ -63,7 +63,7 @@ impl Default for EndpointConfig {
             max_whole_frame_bytes: None,
             max_hello_bytes: 64 << 10,
             hello_time: Duration::from_secs(10),
-            room_bytes: 1 << 20,
+            max_unsent_bytes: 1 << 20,
             max_answer_bytes: 64 << 20,
             max_replay: 16_384,
             assumed_message_bytes: 32 << 20,

@@ -14,23 +14,23 @@ use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio::time::{Instant, sleep_until};
 use tracing::{debug, info, warn};
 
-use super::Shared;
-use super::actions::Actions;
-use super::clients::{Order, Registration};
-use super::coalesce::Held;
-use super::end::End;
-use super::feed::Feed;
-use super::jobs::{Job, Jobs, Wish};
-use super::memory::{AnswerMemory, NoMemory, Payment};
+use super::EndpointInner;
+use super::clients::{HostMessage, Registration};
+use super::coalesce::DelayedDelta;
+use super::end_reason::EndReason;
+use super::handshake_link::HandshakeLink;
+use super::jobs::{Job, Jobs, SubscribeRequest};
+use super::log_reader::LogReader;
+use super::memory::{AnswerMemory, NoMemory, Reservation};
 use super::methods::{ClientInfo, Methods};
-use super::outbox::Sending;
-use super::room::{narrow, wide};
-use super::threshold::Threshold;
-use super::traffic::{Depths, Part};
-use super::views::Moved;
+use super::send::UnsentMessages;
+use super::shared_actions::SharedActions;
+use super::snapshot_source::ReferenceStats;
+use super::traffic::{ConnectionGauges, QueueDepths};
 use crate::error::MethodError;
 use crate::log::{Entry, ReadError};
 use crate::long_work::long_work;
+use crate::size::{to_u64, to_usize};
 
 /// Contents that a client has asked for and that are held until they can be sent, and as many snapshots. Further ones are
 /// not made meanwhile: each may be as long as the largest file, and a client may ask for many at once.
@@ -41,86 +41,86 @@ const PULL_TIME: Duration = Duration::from_millis(100);
 
 /// One AHP connection.
 pub(super) struct Connection {
-    pub(super) shared: Arc<Shared>,
-    pub(super) driver: Driver<Threshold, ahp::Connection>,
+    pub(super) shared: Arc<EndpointInner>,
+    pub(super) driver: Driver<HandshakeLink, ahp::Connection>,
     pub(super) principal: Option<Arc<str>>,
     /// Who it is, once that is known.
-    pub(super) present: Option<Present>,
+    pub(super) client: Option<IdentifiedClient>,
     /// A handshake is under way.
-    pub(super) is_greeting: bool,
+    pub(super) is_in_handshake: bool,
     /// What came while a handshake was under way. Nothing is read then, so it is little.
-    early: VecDeque<(Message, Option<Grant>)>,
+    early_messages: VecDeque<(Message, Option<Grant>)>,
     /// When somebody must have introduced themselves.
-    pub(super) hello_due: Instant,
+    pub(super) handshake_deadline: Instant,
     pub(super) jobs: Jobs,
     /// Leave to hold what a client reads: see [`MOST_READS`].
     pub(super) reads: Arc<Semaphore>,
     /// A notification was dropped, and the log says so: once is enough for what a client may do a thousand times a second.
     pub(super) has_dropped: bool,
     /// Subscribes that wait for the tail to come back, and how many snapshots are being made: nothing is pulled meanwhile.
-    pub(super) wishes: Vec<(Job, Wish)>,
-    pub(super) shots: usize,
+    pub(super) pending_subscribes: Vec<(Job, SubscribeRequest)>,
+    pub(super) snapshots_in_progress: usize,
     /// Channels that were left while their snapshot was being made.
-    pub(super) left: Vec<Arc<str>>,
-    pub(super) held: Option<Held>,
-    pub(super) sending: Sending,
+    pub(super) unsubscribed: Vec<Arc<str>>,
+    pub(super) delayed: Option<DelayedDelta>,
+    pub(super) unsent: UnsentMessages,
     /// What is sent to the client is paid for with this.
     pub(super) memory: AnswerMemory,
     /// Pays for pulling more than the floor at once, and when that pull began.
-    pull: Option<(Payment, Instant)>,
+    pull: Option<(Reservation, Instant)>,
     /// The last pull brought something, so there may be more.
     pub(super) is_behind: bool,
     /// Pays for the long action that is pulled next.
-    pub(super) paid: Option<Payment>,
+    pub(super) reserved: Option<Reservation>,
     /// A long action for which there is no memory yet. Nothing is pulled meanwhile.
-    pub(super) blocked: Option<Blocked>,
+    pub(super) blocked: Option<BlockedAction>,
     /// Others wait for memory.
-    pressed: watch::Receiver<bool>,
-    pub(super) ending: Option<End>,
+    under_pressure: watch::Receiver<bool>,
+    pub(super) ending: Option<EndReason>,
     /// Parts of long messages that pass, either way.
     pub(super) activity: Activity,
     /// What was sent by reference.
-    pub(super) moved: Moved,
-    part: Part,
+    pub(super) references: ReferenceStats,
+    gauges: ConnectionGauges,
     stop: watch::Receiver<bool>,
 }
 
 /// A client that has introduced itself.
-pub(super) struct Present {
+pub(super) struct IdentifiedClient {
     pub(super) info: Arc<ClientInfo>,
-    pub(super) feed: Feed,
-    pub(super) orders: mpsc::Receiver<Order>,
+    pub(super) reader: LogReader,
+    pub(super) orders: mpsc::Receiver<HostMessage>,
     /// Who waits for the client's answers, by the id of the request.
     pub(super) asked: HashMap<u64, oneshot::Sender<Result<Bytes, MethodError>>>,
     pub(super) registration: Registration,
     /// The answer to its handshake.
-    pub(super) hello: Ticket,
-    pub(super) _presence: Presence,
+    pub(super) handshake_answer: Ticket,
+    pub(super) _presence: PresenceGuard,
 }
 
 /// Tells the methods that a client is here, and when it is dropped that it is gone: also where a connection is cut off in
 /// the middle.
-pub(super) struct Presence {
+pub(super) struct PresenceGuard {
     methods: Arc<dyn Methods>,
     info: Arc<ClientInfo>,
 }
 
-impl Presence {
+impl PresenceGuard {
     pub(super) fn begin(methods: Arc<dyn Methods>, info: &Arc<ClientInfo>) -> Self {
-        methods.came(info);
+        methods.connected(info);
         Self { methods, info: Arc::clone(info) }
     }
 }
 
-impl Drop for Presence {
+impl Drop for PresenceGuard {
     fn drop(&mut self) {
-        self.methods.gone(&self.info);
+        self.methods.disconnected(&self.info);
     }
 }
 
 impl Connection {
     pub(super) fn new(
-        shared: Arc<Shared>,
+        shared: Arc<EndpointInner>,
         link: BoxLink,
         principal: Option<Arc<str>>,
     ) -> Result<Self, getrandom::Error> {
@@ -131,32 +131,32 @@ impl Connection {
         config.charge = Charge::UntilDone;
         let machine = ahp::Connection::new(config, shared.budget.account(principal.as_deref()));
         let driver =
-            Driver::new(Threshold::new(link, shared.config.max_hello_bytes, Arc::clone(&shared.traffic)), machine);
+            Driver::new(HandshakeLink::new(link, shared.config.max_hello_bytes, Arc::clone(&shared.traffic)), machine);
         let now = Instant::now();
         Ok(Self {
             driver,
-            present: None,
-            is_greeting: false,
-            early: VecDeque::new(),
-            hello_due: now + shared.config.hello_time,
+            client: None,
+            is_in_handshake: false,
+            early_messages: VecDeque::new(),
+            handshake_deadline: now + shared.config.hello_time,
             jobs: Jobs::default(),
             reads: Arc::new(Semaphore::new(MOST_READS)),
-            wishes: Vec::new(),
-            shots: 0,
+            pending_subscribes: Vec::new(),
+            snapshots_in_progress: 0,
             has_dropped: false,
-            left: Vec::new(),
-            held: None,
-            sending: Sending::new(now),
+            unsubscribed: Vec::new(),
+            delayed: None,
+            unsent: UnsentMessages::new(now),
             memory: shared.outgoing.account(principal.clone()),
             pull: None,
             is_behind: false,
-            paid: None,
+            reserved: None,
             blocked: None,
-            pressed: shared.outgoing.pressed(),
+            under_pressure: shared.outgoing.under_pressure(),
             ending: None,
             activity: Activity::default(),
-            moved: Moved::default(),
-            part: Part::new(Arc::clone(&shared.traffic)),
+            references: ReferenceStats::default(),
+            gauges: ConnectionGauges::new(Arc::clone(&shared.traffic)),
             stop: shared.stop.subscribe(),
             principal,
             shared,
@@ -164,29 +164,29 @@ impl Connection {
     }
 
     /// Serves the client until the connection ends, and says how.
-    pub(super) async fn run(mut self: Box<Self>) -> End {
+    pub(super) async fn run(mut self: Box<Self>) -> EndReason {
         loop {
             self.settle();
-            self.part.show(self.depths());
+            self.gauges.show(self.depths());
             let is_open = self.ending.is_none();
-            let (due, has_room) = (self.due(), self.sending.bytes < self.shared.config.room_bytes);
-            let takes_answers = is_open && self.sending.bytes < self.shared.config.max_answer_bytes;
+            let (due, has_room) = (self.due(), self.unsent.bytes < self.shared.config.max_unsent_bytes);
+            let takes_answers = is_open && self.unsent.bytes < self.shared.config.max_answer_bytes;
             tokio::select! {
                 event = self.driver.next() => match event {
                     Some(Event::Closed(reason)) => return self.closed(reason),
                     Some(event) => self.event(event),
                     None => return self.closed(CloseReason::Normal),
                 },
-                happened = happens(&mut self.present, has_room), if is_open => match happened {
-                    Happened::Pulled(pulled) => self.pulled(pulled),
-                    Happened::Order(order) => self.order(order),
-                    Happened::Fenced => self.end(End::Fenced),
+                event = next_client_event(&mut self.client, has_room), if is_open => match event {
+                    ClientEvent::Pulled(pulled) => self.pulled(pulled),
+                    ClientEvent::HostMessage(order) => self.order(order),
+                    ClientEvent::Fenced => self.end(EndReason::Fenced),
                 },
                 Some((job, done)) = self.jobs.next(), if takes_answers => self.done(job, done),
-                paid = paid(&mut self.blocked), if is_open => self.unblock(paid),
-                _ = self.pressed.changed(), if is_open => {}
+                reserved = reserved(&mut self.blocked), if is_open => self.unblock(reserved),
+                _ = self.under_pressure.changed(), if is_open => {}
                 () = sleep_until(due), if is_open => self.late(),
-                () = stopped(&mut self.stop), if is_open => self.end(End::Stopping),
+                () = stopped(&mut self.stop), if is_open => self.end(EndReason::Stopping),
             }
         }
     }
@@ -196,57 +196,58 @@ impl Connection {
         if self.ending.is_some() {
             return;
         }
-        while !self.is_greeting
-            && let Some((message, grant)) = self.early.pop_front()
+        while !self.is_in_handshake
+            && let Some((message, grant)) = self.early_messages.pop_front()
         {
             self.message(&message, grant);
         }
         self.begin_dispatches();
         let is_much = self.jobs.bytes() > self.shared.config.max_request_bytes;
-        let is_unpaid = wide(self.jobs.unpaid_bytes()) > self.shared.config.memory.floor_bytes;
-        self.driver.set_reading(!self.is_greeting && !is_much && !is_unpaid);
-        if self.shots == 0 && self.wishes.is_empty() {
-            self.left.clear();
+        let is_over_floor = to_u64(self.jobs.unreserved_bytes()) > self.shared.config.memory.floor_bytes;
+        self.driver.set_reading(!self.is_in_handshake && !is_much && !is_over_floor);
+        if self.snapshots_in_progress == 0 && self.pending_subscribes.is_empty() {
+            self.unsubscribed.clear();
         }
-        let Some(present) = &mut self.present else { return };
-        if !self.wishes.is_empty() {
-            if !present.feed.is_idle() {
-                return present.feed.recall();
+        let Some(client) = &mut self.client else { return };
+        if !self.pending_subscribes.is_empty() {
+            if !client.reader.is_idle() {
+                return client.reader.interrupt();
             }
-            let room = MOST_READS.saturating_sub(self.shots).min(self.wishes.len());
-            for (job, wish) in self.wishes.drain(..room).collect::<Vec<_>>() {
-                self.begin_snapshot(job, wish);
+            let max_bytes = MOST_READS.saturating_sub(self.snapshots_in_progress).min(self.pending_subscribes.len());
+            for (job, request) in self.pending_subscribes.drain(..max_bytes).collect::<Vec<_>>() {
+                self.begin_snapshot(job, request);
             }
-        } else if self.shots == 0 && present.feed.is_idle() && self.blocked.is_none() {
+        } else if self.snapshots_in_progress == 0 && client.reader.is_idle() && self.blocked.is_none() {
             // Who has caught up needs nothing: what comes is little at a time.
             let config = &self.shared.config;
             if !self.is_behind {
                 self.pull = None;
             } else if self.pull.is_none() {
-                self.pull = self.memory.try_reserve(config.room_bytes).map(|payment| (payment, Instant::now()));
+                self.pull =
+                    self.memory.try_reserve(config.max_unsent_bytes).map(|reservation| (reservation, Instant::now()));
             }
-            let floor = narrow(config.memory.floor_bytes).min(config.room_bytes);
-            let room = if self.pull.is_some() { config.room_bytes } else { floor };
-            let room = room.saturating_sub(self.sending.bytes);
-            if room > 0 {
-                return present.feed.begin(room);
+            let floor = to_usize(config.memory.floor_bytes).min(config.max_unsent_bytes);
+            let max_bytes = if self.pull.is_some() { config.max_unsent_bytes } else { floor };
+            let max_bytes = max_bytes.saturating_sub(self.unsent.bytes);
+            if max_bytes > 0 {
+                return client.reader.begin(max_bytes);
             }
-            let behind = self.shared.log.lag(present.feed.position()).unwrap_or(0);
+            let behind = self.shared.log.lag(client.reader.position()).unwrap_or(0);
             let limit = self.shared.config.max_lag;
-            if behind > limit && !present.feed.subscriptions().is_empty() {
-                self.end(End::Lagging { behind, limit });
+            if behind > limit && !client.reader.subscriptions().is_empty() {
+                self.end(EndReason::Lagging { behind, limit });
             }
         }
     }
 
     fn event(&mut self, event: Event) {
-        self.part.note(&event);
+        self.gauges.note(&event);
         match event {
             Event::Message { message, .. } => {
                 let grant = self.driver.machine_mut().take_grant();
                 let grant = grant.or_else(|| self.driver.link_mut().receive_memory()?.take_last());
-                if self.is_greeting {
-                    self.early.push_back((message, grant));
+                if self.is_in_handshake {
+                    self.early_messages.push_back((message, grant));
                 } else {
                     long_work(message.len(), || self.message(&message, grant));
                 }
@@ -256,7 +257,7 @@ impl Connection {
             Event::Progress(progress) => {
                 self.activity.note();
                 if matches!(progress.subject, Subject::Outgoing(_)) {
-                    self.sending.moved_at = Instant::now();
+                    self.unsent.moved_at = Instant::now();
                 }
             }
             Event::Expired { received, .. } => {
@@ -267,47 +268,47 @@ impl Connection {
     }
 
     /// What waits here now.
-    fn depths(&self) -> Depths {
-        let (unsent, unsent_bytes) = (self.sending.len(), self.sending.bytes);
-        Depths { unsent, unsent_bytes, calls: self.jobs.running(), waiting: self.jobs.waiting() }
+    fn depths(&self) -> QueueDepths {
+        let (unsent, unsent_bytes) = (self.unsent.len(), self.unsent.bytes);
+        QueueDepths { unsent, unsent_bytes, calls: self.jobs.running(), waiting: self.jobs.waiting() }
     }
 
     /// The next moment at which something is due.
     fn due(&self) -> Instant {
-        let hello = (self.present.is_none() && !self.is_greeting).then_some(self.hello_due);
-        let stall = (!self.sending.is_empty()).then(|| self.sending.moved_at + self.stall_time());
-        let held = self.held.as_ref().map(Held::due);
+        let handshake_answer = (self.client.is_none() && !self.is_in_handshake).then_some(self.handshake_deadline);
+        let stall = (!self.unsent.is_empty()).then(|| self.unsent.moved_at + self.stall_time());
+        let delayed = self.delayed.as_ref().map(DelayedDelta::due);
         let pull = self.pull.as_ref().map(|(_, begun)| *begun + PULL_TIME);
         let far = Instant::now() + self.shared.config.stall_time;
-        [hello, stall, held, pull].into_iter().flatten().min().unwrap_or(far)
+        [handshake_answer, stall, delayed, pull].into_iter().flatten().min().unwrap_or(far)
     }
 
     fn late(&mut self) {
         let now = Instant::now();
-        if self.held.as_ref().is_some_and(|held| held.due() <= now) {
+        if self.delayed.as_ref().is_some_and(|delayed| delayed.due() <= now) {
             self.flush();
         }
         if let Some((_, begun)) = self.pull.as_mut().filter(|(_, begun)| *begun + PULL_TIME <= now) {
             // Nothing is there any more, so nothing has to be paid for. What is there comes again.
             *begun = now;
-            if let Some(present) = &mut self.present {
-                present.feed.recall();
+            if let Some(client) = &mut self.client {
+                client.reader.interrupt();
             }
         }
-        let after = now.saturating_duration_since(self.sending.moved_at);
-        if !self.sending.is_empty() && after >= self.stall_time() {
-            return self.end(End::Stalled { bytes: self.sending.bytes, after });
+        let after = now.saturating_duration_since(self.unsent.moved_at);
+        if !self.unsent.is_empty() && after >= self.stall_time() {
+            return self.end(EndReason::Stalled { bytes: self.unsent.bytes, after });
         }
-        if self.present.is_none() && !self.is_greeting && self.hello_due <= now {
-            self.end(End::NoHandshake(self.shared.config.hello_time));
+        if self.client.is_none() && !self.is_in_handshake && self.handshake_deadline <= now {
+            self.end(EndReason::NoHandshake(self.shared.config.hello_time));
         }
     }
 
     /// For how long the client may take nothing: not for long if much waits for it, and others wait for the memory of that.
     fn stall_time(&self) -> Duration {
         let config = &self.shared.config;
-        let is_much = wide(self.sending.bytes) > config.memory.floor_bytes;
-        if is_much && *self.pressed.borrow() {
+        let is_much = to_u64(self.unsent.bytes) > config.memory.floor_bytes;
+        if is_much && *self.under_pressure.borrow() {
             config.memory.patience.min(config.stall_time)
         } else {
             config.stall_time
@@ -316,35 +317,35 @@ impl Connection {
 
     /// An action is too long for what memory there is: nothing is pulled until there is enough.
     pub(super) fn block(&mut self, entry: &Entry) {
-        let (memory, bytes) = (self.memory.clone(), Actions::cost(entry.body.len()));
+        let (memory, bytes) = (self.memory.clone(), SharedActions::cost(entry.body.len()));
         let shared = Arc::clone(&self.shared);
         let seq = entry.seq;
-        let paying = async move {
+        let reserving = async move {
             let mut turn = memory.turn();
             loop {
                 if shared.actions.shared(seq).is_some() {
                     return Ok(None);
                 }
-                if let Some(payment) = turn.try_reserve(bytes) {
-                    return Ok(Some(payment));
+                if let Some(reservation) = turn.try_reserve(bytes) {
+                    return Ok(Some(reservation));
                 }
                 turn.wait(bytes).await?;
             }
         };
-        self.blocked = Some(Blocked { paying: Box::pin(paying) });
+        self.blocked = Some(BlockedAction { reserving: Box::pin(reserving) });
     }
 
     /// There is memory for the action, or somebody else has paid for it; or there was none in time.
-    fn unblock(&mut self, paid: Result<Option<Payment>, NoMemory>) {
+    fn unblock(&mut self, reserved: Result<Option<Reservation>, NoMemory>) {
         self.blocked = None;
-        match paid {
-            Ok(payment) => self.paid = payment,
-            Err(error) => self.end(End::NoMemory(error)),
+        match reserved {
+            Ok(reservation) => self.reserved = reservation,
+            Err(error) => self.end(EndReason::NoMemory(error)),
         }
     }
 
     /// Ends the connection, for this reason.
-    pub(super) fn end(&mut self, end: End) {
+    pub(super) fn end(&mut self, end: EndReason) {
         if self.ending.is_none() {
             self.driver.handle(Input::Close(end.as_close()));
             self.ending = Some(end);
@@ -352,8 +353,8 @@ impl Connection {
     }
 
     /// The connection is over: one line, and counters by name.
-    fn closed(&mut self, reason: CloseReason) -> End {
-        let end = self.ending.take().unwrap_or(End::Link(reason));
+    fn closed(&mut self, reason: CloseReason) -> EndReason {
+        let end = self.ending.take().unwrap_or(EndReason::Link(reason));
         let (counts, machine) = (&self.shared.counts, self.driver.machine());
         machine
             .counters()
@@ -362,27 +363,27 @@ impl Connection {
             .for_each(|(name, times)| counts.add(name, times));
         counts.add(end.name(), 1);
         self.shared.traffic.ends.add(end.name(), 1);
-        if let End::Link(CloseReason::Violation(violation)) = &end {
+        if let EndReason::Link(CloseReason::Violation(violation)) = &end {
             self.shared.traffic.violations.add(violation.name(), 1);
         }
         let how = match &end {
-            End::Link(reason) => self.driver.describe_end(reason),
+            EndReason::Link(reason) => self.driver.describe_end(reason),
             other => other.to_string(),
         };
-        let Some(present) = &self.present else {
+        let Some(client) = &self.client else {
             if let Some(permit) = self.shared.log_limit.permit(end.name()) {
                 let (reason, code, left_out) = (end.name(), end.code(), permit.left_out());
                 info!(reason, code, left_out, "connection closed before its handshake: {how}");
             }
             return end;
         };
-        let (client, seq) = (&*present.info.id, present.feed.position());
+        let (client, seq) = (&*client.info.id, client.reader.position());
         info!(
             client,
             seq,
-            unsent_bytes = self.sending.bytes,
-            references = self.moved.count,
-            reference_bytes = self.moved.bytes,
+            unsent_bytes = self.unsent.bytes,
+            references = self.references.count,
+            reference_bytes = self.references.bytes,
             reason = end.name(),
             code = end.code(),
             "connection closed: {how}"
@@ -408,14 +409,14 @@ impl Connection {
 }
 
 /// A long action that waits for memory.
-pub(super) struct Blocked {
-    paying: Pin<Box<dyn Future<Output = Result<Option<Payment>, NoMemory>> + Send>>,
+pub(super) struct BlockedAction {
+    reserving: Pin<Box<dyn Future<Output = Result<Option<Reservation>, NoMemory>> + Send>>,
 }
 
 /// When there is memory for what is blocked, or was none in time; never, if nothing is. Cancel-safe.
-async fn paid(blocked: &mut Option<Blocked>) -> Result<Option<Payment>, NoMemory> {
+async fn reserved(blocked: &mut Option<BlockedAction>) -> Result<Option<Reservation>, NoMemory> {
     match blocked {
-        Some(blocked) => blocked.paying.as_mut().await,
+        Some(blocked) => blocked.reserving.as_mut().await,
         None => pending().await,
     }
 }
@@ -427,18 +428,18 @@ async fn stopped(stop: &mut watch::Receiver<bool>) {
 }
 
 /// What happens to a client that is present.
-enum Happened {
+enum ClientEvent {
     Pulled(Result<Vec<Entry>, ReadError>),
-    Order(Order),
+    HostMessage(HostMessage),
     Fenced,
 }
 
 /// The next thing. Cancel-safe.
-async fn happens(present: &mut Option<Present>, has_room: bool) -> Happened {
-    let Some(Present { feed, orders, registration, .. }) = present else { return pending().await };
+async fn next_client_event(client: &mut Option<IdentifiedClient>, has_room: bool) -> ClientEvent {
+    let Some(IdentifiedClient { reader, orders, registration, .. }) = client else { return pending().await };
     tokio::select! {
-        () = registration.fenced() => Happened::Fenced,
-        pulled = feed.pulled() => Happened::Pulled(pulled),
-        Some(order) = orders.recv(), if has_room => Happened::Order(order),
+        () = registration.fenced() => ClientEvent::Fenced,
+        pulled = reader.pulled() => ClientEvent::Pulled(pulled),
+        Some(order) = orders.recv(), if has_room => ClientEvent::HostMessage(order),
     }
 }

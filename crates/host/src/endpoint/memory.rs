@@ -21,7 +21,7 @@
 //! A request waits for *work*, holding *incoming*; whoever has *work* waits for the log and the state alone, never for a peer
 //! and never for another share. An answer waits for *outgoing* holding its request, which is small, or has been let go of; who
 //! holds *outgoing* waits for its own peer to read. So the only waiting on a peer is for *outgoing*, and that is bounded
-//! twice: a client that takes nothing is closed early while others wait ([`Outgoing::pressed`]), and who has waited for
+//! twice: a client that takes nothing is closed early while others wait ([`OutgoingMemory::under_pressure`]), and who has waited for
 //! [`MemoryConfig::wait`] gets an error or a close that says so (1013).
 
 use std::collections::{BTreeSet, HashMap};
@@ -34,7 +34,7 @@ use thiserror::Error;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::{Instant, timeout_at};
 
-use super::inbox::BUSY;
+use super::receive::BUSY;
 use crate::error::MethodError;
 use crate::lock::lock;
 
@@ -102,13 +102,13 @@ impl NoMemory {
 
 /// How many requests are worked on, by their bytes.
 #[derive(Debug)]
-pub(super) struct Work {
+pub(super) struct WorkLimit {
     free: Arc<Semaphore>,
     all: u32,
     floor: usize,
 }
 
-impl Work {
+impl WorkLimit {
     pub(super) fn new(config: &MemoryConfig) -> Self {
         let all = u32::try_from(config.work_bytes).unwrap_or(u32::MAX >> 3).clamp(1, u32::MAX >> 3);
         let floor = usize::try_from(config.floor_bytes).unwrap_or(usize::MAX);
@@ -127,41 +127,41 @@ impl Work {
 
 /// The share of what is on its way out. Cloning shares it.
 #[derive(Debug, Clone)]
-pub(super) struct Outgoing(Arc<Inner>);
+pub(super) struct OutgoingMemory(Arc<OutgoingInner>);
 
 #[derive(Debug)]
-struct Inner {
+struct OutgoingInner {
     budget: Budget,
     wait: Duration,
     patience: Duration,
-    queue: Mutex<Queue>,
+    queue: Mutex<WaitQueue>,
     /// Changes when something was let go of, and when there is a snapshot that others may share.
     changed: watch::Sender<()>,
     /// Whether somebody has waited for longer than [`MemoryConfig::patience`].
-    pressed: watch::Sender<bool>,
+    under_pressure: watch::Sender<bool>,
 }
 
 /// Who waits, in the order of asking. Each principal has a queue of its own, because its quota may be what it waits for.
 #[derive(Debug, Default)]
-struct Queue {
+struct WaitQueue {
     waiting: HashMap<Option<Arc<str>>, BTreeSet<u64>>,
     tickets: u64,
 }
 
-impl Outgoing {
+impl OutgoingMemory {
     pub(super) fn new(config: &MemoryConfig) -> Self {
         let budget = Budget::new(BudgetConfig {
             process_bytes: config.outgoing_bytes,
             principal_bytes: config.principal_bytes.min(config.outgoing_bytes),
             floor_bytes: config.floor_bytes,
         });
-        Self(Arc::new(Inner {
+        Self(Arc::new(OutgoingInner {
             budget,
             wait: config.wait,
             patience: config.patience,
             queue: Mutex::default(),
             changed: watch::Sender::new(()),
-            pressed: watch::Sender::new(false),
+            under_pressure: watch::Sender::new(false),
         }))
     }
 
@@ -172,8 +172,8 @@ impl Outgoing {
     }
 
     /// Whether somebody has waited for longer than [`MemoryConfig::patience`]: then clients go that take nothing.
-    pub(super) fn pressed(&self) -> watch::Receiver<bool> {
-        self.0.pressed.subscribe()
+    pub(super) fn under_pressure(&self) -> watch::Receiver<bool> {
+        self.0.under_pressure.subscribe()
     }
 
     /// Bytes that are held now, floors counted.
@@ -190,36 +190,36 @@ impl Outgoing {
 /// The memory that answers to one client may take, until the link has written them. Cloning shares it.
 #[derive(Debug, Clone)]
 pub struct AnswerMemory {
-    outgoing: Outgoing,
+    outgoing: OutgoingMemory,
     account: Arc<Account>,
     principal: Option<Arc<str>>,
 }
 
 impl AnswerMemory {
     /// Waits for memory for so many bytes, in the order of asking.
-    pub(crate) async fn reserve(&self, bytes: usize) -> Result<Payment, NoMemory> {
+    pub(crate) async fn reserve(&self, bytes: usize) -> Result<Reservation, NoMemory> {
         let mut turn = self.turn();
         loop {
-            if let Some(payment) = turn.try_reserve(bytes) {
-                return Ok(payment);
+            if let Some(reservation) = turn.try_reserve(bytes) {
+                return Ok(reservation);
             }
             turn.wait(bytes).await?;
         }
     }
 
     /// A place in the order of asking.
-    pub(super) fn turn(&self) -> Turn {
+    pub(super) fn turn(&self) -> WaitTicket {
         let inner = &self.outgoing.0;
         let mut queue = lock(&inner.queue);
         queue.tickets = queue.tickets.saturating_add(1);
         let ticket = queue.tickets;
         queue.waiting.entry(self.principal.clone()).or_default().insert(ticket);
         drop(queue);
-        Turn { memory: self.clone(), ticket, begun: Instant::now(), changed: inner.changed.subscribe() }
+        WaitTicket { memory: self.clone(), ticket, begun: Instant::now(), changed: inner.changed.subscribe() }
     }
 
     /// Memory for so many bytes, if there is some now.
-    pub(super) fn try_reserve(&self, bytes: usize) -> Option<Payment> {
+    pub(super) fn try_reserve(&self, bytes: usize) -> Option<Reservation> {
         let config = self.outgoing.0.budget.config();
         let most = config.floor_bytes.saturating_add(config.process_bytes.min(config.principal_bytes));
         let bytes = u64::try_from(bytes).unwrap_or(u64::MAX).min(most);
@@ -227,22 +227,22 @@ impl AnswerMemory {
         let mut grant = self.account.reserve(bytes, schedule).ok()?;
         // It is not on its way in, and never has to go.
         grant.complete(bytes);
-        Some(Payment { grant: Some(grant), outgoing: self.outgoing.clone() })
+        Some(Reservation { grant: Some(grant), outgoing: self.outgoing.clone() })
     }
 }
 
 /// A place in the order of asking, until it is dropped.
 #[derive(Debug)]
-pub(super) struct Turn {
+pub(super) struct WaitTicket {
     memory: AnswerMemory,
     ticket: u64,
     begun: Instant,
     changed: watch::Receiver<()>,
 }
 
-impl Turn {
+impl WaitTicket {
     /// Memory for so many bytes, if there is some now and nobody has asked before; or if it is within the floor.
-    pub(super) fn try_reserve(&mut self, bytes: usize) -> Option<Payment> {
+    pub(super) fn try_reserve(&mut self, bytes: usize) -> Option<Reservation> {
         self.changed.mark_unchanged();
         let queue = lock(&self.memory.outgoing.0.queue);
         let first = queue.waiting.get(&self.memory.principal).and_then(BTreeSet::first);
@@ -255,10 +255,10 @@ impl Turn {
 
     /// As [`try_reserve`](Self::try_reserve), for the rest of something of which so much is paid for. If nobody else holds
     /// anything, it is let pass.
-    pub(super) fn try_reserve_beside(&mut self, bytes: usize, own: u64) -> Option<Payment> {
-        let payment = self.try_reserve(bytes);
+    pub(super) fn try_reserve_beside(&mut self, bytes: usize, own: u64) -> Option<Reservation> {
+        let reservation = self.try_reserve(bytes);
         let is_alone = || own > 0 && self.memory.outgoing.0.budget.used() <= own;
-        payment.or_else(|| is_alone().then(|| Payment { grant: None, outgoing: self.memory.outgoing.clone() }))
+        reservation.or_else(|| is_alone().then(|| Reservation { grant: None, outgoing: self.memory.outgoing.clone() }))
     }
 
     /// Waits until something has changed since the last attempt.
@@ -274,12 +274,12 @@ impl Turn {
             let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
             return Err(NoMemory { bytes, waited: self.begun.elapsed() });
         }
-        inner.pressed.send_replace(true);
+        inner.under_pressure.send_replace(true);
         Ok(())
     }
 }
 
-impl Drop for Turn {
+impl Drop for WaitTicket {
     fn drop(&mut self) {
         let inner = &self.memory.outgoing.0;
         let mut queue = lock(&inner.queue);
@@ -292,7 +292,7 @@ impl Drop for Turn {
         let is_last = queue.waiting.is_empty();
         drop(queue);
         if is_last {
-            inner.pressed.send_if_modified(std::mem::take);
+            inner.under_pressure.send_if_modified(std::mem::take);
         } else {
             // It is the next one's turn.
             self.memory.outgoing.wake();
@@ -302,12 +302,12 @@ impl Drop for Turn {
 
 /// Memory that is set aside for something on its way out. Dropping it gives the memory back.
 #[derive(Debug)]
-pub(crate) struct Payment {
+pub(crate) struct Reservation {
     grant: Option<Grant>,
-    outgoing: Outgoing,
+    outgoing: OutgoingMemory,
 }
 
-impl Payment {
+impl Reservation {
     /// Gives back what is set aside beyond so many bytes.
     pub(crate) fn shrink(&mut self, bytes: usize) {
         let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
@@ -324,7 +324,7 @@ impl Payment {
     }
 }
 
-impl Drop for Payment {
+impl Drop for Reservation {
     fn drop(&mut self) {
         drop(self.grant.take());
         self.outgoing.wake();

@@ -11,9 +11,9 @@ use serde::de::DeserializeOwned;
 use thiserror::Error;
 
 use super::clients::ClientHandle;
-use super::memory::{AnswerMemory, Payment};
+use super::memory::{AnswerMemory, Reservation};
 use crate::error::MethodError;
-use crate::log::Answer;
+use crate::log::BoxFuture;
 use crate::mismatch;
 
 /// What the host can do for a client beyond its own connection.
@@ -24,26 +24,30 @@ pub trait Methods: Send + Sync + 'static {
         client: &'a ClientInfo,
         method: &'a str,
         params: RawParams,
-    ) -> Answer<'a, Result<Reply, MethodError>>;
+    ) -> BoxFuture<'a, Result<Reply, MethodError>>;
 
     /// Checks a client's action and puts it into the log, from where its sender learns of it like everybody else. Actions
     /// of one client come one after the other, in its order, and after the writes that it asked for before. What is refused
     /// is given back.
-    fn dispatch<'a>(&'a self, client: &'a ClientInfo, dispatched: Dispatched) -> Answer<'a, Result<(), Refused>>;
+    fn dispatch<'a>(
+        &'a self,
+        client: &'a ClientInfo,
+        dispatched: Dispatched,
+    ) -> BoxFuture<'a, Result<(), RejectedAction>>;
 
-    /// A client has come in, on a connection of its own: comes first, and [`gone`](Self::gone) last. A client that comes
+    /// A client has come in, on a connection of its own: comes first, and [`disconnected`](Self::disconnected) last. A client that comes
     /// back may be here before its old connection is gone; [`ClientInfo::connection`] tells them apart. Like the three
     /// below, this must return at once.
-    fn came(&self, _client: &ClientInfo) {}
+    fn connected(&self, _client: &ClientInfo) {}
 
     /// A client follows this channel from now on.
-    fn follows(&self, _client: &ClientInfo, _channel: &str) {}
+    fn subscribed(&self, _client: &ClientInfo, _channel: &str) {}
 
     /// A client has said that it does not follow this channel any more; it may never have.
-    fn left(&self, _client: &ClientInfo, _channel: &str) {}
+    fn unsubscribed(&self, _client: &ClientInfo, _channel: &str) {}
 
     /// A connection has ended, and with it all that it followed. Its client may come back.
-    fn gone(&self, _client: &ClientInfo) {}
+    fn disconnected(&self, _client: &ClientInfo) {}
 }
 
 /// What a request is answered with.
@@ -55,33 +59,33 @@ pub struct Reply {
     /// log, and has no place in the order.
     pub before: Option<(Arc<str>, Message)>,
     /// Whether there was memory for all of it before it was made, and its bytes carry it.
-    pub(crate) is_paid: bool,
+    pub(crate) is_reserved: bool,
 }
 
 impl Reply {
     /// A result that carries what pays for it.
-    pub(crate) fn paid(result: &Message, payment: Payment) -> Self {
-        Self { result: payment.attach(result), before: None, is_paid: true }
+    pub(crate) fn reserved(result: &Message, reservation: Reservation) -> Self {
+        Self { result: reservation.attach(result), before: None, is_reserved: true }
     }
 
     /// Bytes that are still to be paid for.
-    pub(super) fn unpaid_bytes(&self) -> usize {
+    pub(super) fn unreserved_bytes(&self) -> usize {
         let before = self.before.as_ref().map_or(0, |(_, action)| action.len());
-        if self.is_paid { 0 } else { before.saturating_add(self.result.len()) }
+        if self.is_reserved { 0 } else { before.saturating_add(self.result.len()) }
     }
 
     /// Pays for them.
-    pub(super) fn pay(self, payment: Payment) -> Self {
-        let payment = Arc::new(payment);
-        let result = self.result.with_owner(&payment);
-        let before = self.before.map(|(channel, action)| (channel, action.with_owner(&payment)));
-        Self { result, before, is_paid: true }
+    pub(super) fn with_reservation(self, reservation: Reservation) -> Self {
+        let reservation = Arc::new(reservation);
+        let result = self.result.with_owner(&reservation);
+        let before = self.before.map(|(channel, action)| (channel, action.with_owner(&reservation)));
+        Self { result, before, is_reserved: true }
     }
 }
 
 impl From<Message> for Reply {
     fn from(result: Message) -> Self {
-        Self { result, before: None, is_paid: false }
+        Self { result, before: None, is_reserved: false }
     }
 }
 
@@ -170,9 +174,9 @@ impl Dispatched {
 
 /// An action that was not taken, and why.
 #[derive(Debug, Clone)]
-pub struct Refused {
+pub struct RejectedAction {
     /// Why.
-    pub refusal: Refusal,
+    pub error: DispatchError,
     /// The action, as it was dispatched.
     pub action: Box<StateAction>,
 }
@@ -181,9 +185,9 @@ pub struct Refused {
 /// by a request, the request fails with the code too.
 #[derive(Debug, Clone, PartialEq, Error)]
 #[error("{}", .0.message)]
-pub struct Refusal(MethodError);
+pub struct DispatchError(MethodError);
 
-impl Refusal {
+impl DispatchError {
     /// For this reason. The code is `InvalidRequest`: the action does not suit the state.
     pub fn new(reason: impl Into<String>) -> Self {
         Self(MethodError::new(INVALID_REQUEST, reason))
@@ -196,7 +200,7 @@ impl Refusal {
     }
 }
 
-impl From<MethodError> for Refusal {
+impl From<MethodError> for DispatchError {
     fn from(error: MethodError) -> Self {
         Self(error)
     }

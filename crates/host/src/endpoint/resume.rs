@@ -5,15 +5,16 @@ use std::sync::Arc;
 use breakbulk_proto::Message;
 use tracing::{info, warn};
 
-use super::Shared;
-use super::list::Envelopes;
-use super::memory::{AnswerMemory, NoMemory, Payment};
-use super::room::{Takes, narrow, room, too_large, wide};
-use super::snapshots::Snapshots;
-use super::views::{Moved, Shot, Tight, View, ViewError};
+use super::EndpointInner;
+use super::action_list::ActionList;
+use super::memory::{AnswerMemory, NoMemory, Reservation};
+use super::message_limit::{MessageLimits, body_limit, too_large};
+use super::shared_snapshots::SharedSnapshots;
+use super::snapshot_source::{ChannelSnapshot, ReducedSnapshot, ReferenceStats, SnapshotError, View};
 use super::wire::{self, Said};
 use crate::log::{Channels, Entry, Seq, Tail};
-use crate::state::slim::{self, Slim};
+use crate::size::{to_u64, to_usize};
+use crate::state::by_reference::{self, ReducedText};
 
 /// Bytes around snapshots and between them that nobody counts.
 const SLACK: u64 = 4096;
@@ -26,97 +27,104 @@ const ITEM: u64 = 32;
 
 /// Snapshots that together fit what a client takes.
 #[derive(Debug, Default)]
-pub(super) struct Shots {
-    pub(super) taken: Vec<Taken>,
+pub(super) struct SnapshotSet {
+    pub(super) taken: Vec<TakenSnapshot>,
     /// Channels that are not there, or for which there is no room even in part.
     pub(super) missing: Vec<Arc<str>>,
     /// What is in them by reference.
-    pub(super) moved: Moved,
+    pub(super) references: ReferenceStats,
 }
 
 /// A snapshot that was taken.
 #[derive(Debug)]
-pub(super) struct Taken {
+pub(super) struct TakenSnapshot {
     pub(super) channel: Arc<str>,
-    pub(super) shot: Shot,
+    pub(super) snapshot: ChannelSnapshot,
     /// It is cut to the last turns.
     pub(super) is_windowed: bool,
 }
 
 /// A channel that is wanted, in the view that is chosen for it.
-struct Wanted {
+struct RequestedChannel {
     channel: Arc<str>,
     view: View,
     bytes: u64,
     /// It was made to fit already.
-    tight: Option<Tight>,
+    reduced: Option<ReducedSnapshot>,
 }
 
-impl Shots {
+impl SnapshotSet {
     /// Takes snapshots of these channels. If all of them are more than `limit`, the largest are cut to their last turns; if
     /// they still are, what is large in the largest goes by reference; and if they still are, the largest are left out.
     ///
     /// # Errors
     /// There was no memory for them in time.
     pub(super) async fn take(
-        shared: &Shared,
+        shared: &EndpointInner,
         memory: &AnswerMemory,
         channels: &[Arc<str>],
         at_least: Seq,
         limit: u64,
     ) -> Result<Self, NoMemory> {
-        let (mut shots, mut own) = (Self::default(), 0);
-        let mut wanted = shots.measure(shared, channels).await;
-        let room = limit.saturating_sub(SLACK);
-        shots.cut(shared, &mut wanted, room).await;
-        shots.tighten(shared, memory, &mut wanted, at_least, room, &mut own).await?;
+        let (mut snapshots, mut own) = (Self::default(), 0);
+        let mut requested = snapshots.measure(shared, channels).await;
+        let max_bytes = limit.saturating_sub(SLACK);
+        snapshots.cut(shared, &mut requested, max_bytes).await;
+        snapshots.reduce_largest(shared, memory, &mut requested, at_least, max_bytes, &mut own).await?;
         // In the order in which they were asked for.
-        wanted.sort_by_key(|wanted| channels.iter().position(|channel| *channel == wanted.channel));
-        for Wanted { channel, view, tight, .. } in wanted {
-            if let Some(Tight { shot, moved, is_windowed }) = tight {
-                shots.moved = shots.moved.and(moved);
-                shots.taken.push(Taken { channel, shot, is_windowed });
+        requested.sort_by_key(|requested| channels.iter().position(|channel| *channel == requested.channel));
+        for RequestedChannel { channel, view, reduced, .. } in requested {
+            if let Some(ReducedSnapshot { snapshot, references, is_windowed }) = reduced {
+                snapshots.references = snapshots.references.and(references);
+                snapshots.taken.push(TakenSnapshot { channel, snapshot, is_windowed });
                 continue;
             }
-            match Snapshots::take(shared, memory, &channel, view, at_least, &mut own).await {
-                Ok(shot) => shots.taken.push(Taken { channel, shot, is_windowed: view != View::FULL }),
-                Err(ViewError::NoMemory(error)) => return Err(error),
-                Err(error) => shots.miss(channel, &error),
+            match SharedSnapshots::take(shared, memory, &channel, view, at_least, &mut own).await {
+                Ok(snapshot) => {
+                    snapshots.taken.push(TakenSnapshot { channel, snapshot, is_windowed: view != View::FULL })
+                }
+                Err(SnapshotError::NoMemory(error)) => return Err(error),
+                Err(error) => snapshots.miss(channel, &error),
             }
         }
-        Ok(shots)
+        Ok(snapshots)
     }
 
-    async fn measure(&mut self, shared: &Shared, channels: &[Arc<str>]) -> Vec<Wanted> {
-        let mut wanted: Vec<Wanted> = Vec::new();
+    async fn measure(&mut self, shared: &EndpointInner, channels: &[Arc<str>]) -> Vec<RequestedChannel> {
+        let mut requested: Vec<RequestedChannel> = Vec::new();
         for (n, channel) in channels.iter().enumerate() {
             if channels.iter().take(n).any(|before| before == channel) {
                 continue;
             }
-            if wanted.len() >= shared.config.max_subscriptions {
+            if requested.len() >= shared.config.max_subscriptions {
                 self.missing.push(channel.clone());
                 continue;
             }
-            match shared.views.size_of(channel, View::FULL).await {
+            match shared.snapshot_source.size_of(channel, View::FULL).await {
                 Ok(bytes) => {
-                    wanted.push(Wanted { channel: channel.clone(), view: View::FULL, bytes, tight: None });
+                    requested.push(RequestedChannel {
+                        channel: channel.clone(),
+                        view: View::FULL,
+                        bytes,
+                        reduced: None,
+                    });
                 }
                 Err(error) => self.miss(channel.clone(), &error),
             }
         }
-        wanted.sort_by_key(|wanted| std::cmp::Reverse(wanted.bytes));
-        wanted
+        requested.sort_by_key(|requested| std::cmp::Reverse(requested.bytes));
+        requested
     }
 
     /// Cuts the largest to their last turns, until all fit.
-    async fn cut(&mut self, shared: &Shared, wanted: &mut [Wanted], room: u64) {
+    async fn cut(&mut self, shared: &EndpointInner, requested: &mut [RequestedChannel], max_bytes: u64) {
         let window = View::window(shared.config.window_turns);
-        for at in 0..wanted.len() {
-            if total(wanted) <= room {
+        for at in 0..requested.len() {
+            if total(requested) <= max_bytes {
                 return;
             }
-            let Some(large) = wanted.get_mut(at) else { return };
-            if let Ok(bytes) = shared.views.size_of(&large.channel, window).await
+            let Some(large) = requested.get_mut(at) else { return };
+            if let Ok(bytes) = shared.snapshot_source.size_of(&large.channel, window).await
                 && bytes < large.bytes
             {
                 shared.counts.add("endpoint-windowed", 1);
@@ -126,38 +134,38 @@ impl Shots {
     }
 
     /// Makes the largest fit what the others leave, or an equal share; those that cannot be are left out.
-    async fn tighten(
+    async fn reduce_largest(
         &mut self,
-        shared: &Shared,
+        shared: &EndpointInner,
         memory: &AnswerMemory,
-        wanted: &mut Vec<Wanted>,
+        requested: &mut Vec<RequestedChannel>,
         at_least: Seq,
-        room: u64,
+        max_bytes: u64,
         own: &mut u64,
     ) -> Result<(), NoMemory> {
-        while total(wanted) > room {
-            let share = room / wide(wanted.len().max(1));
-            let largest = wanted.iter().enumerate().max_by_key(|(_, wanted)| wanted.bytes).map(|(at, _)| at);
+        while total(requested) > max_bytes {
+            let share = max_bytes / to_u64(requested.len().max(1));
+            let largest = requested.iter().enumerate().max_by_key(|(_, requested)| requested.bytes).map(|(at, _)| at);
             let Some(at) = largest else { break };
-            let mut large = wanted.swap_remove(at);
-            let left = room.saturating_sub(total(wanted)).max(share);
-            let tight = if large.tight.is_none() {
+            let mut large = requested.swap_remove(at);
+            let left = max_bytes.saturating_sub(total(requested)).max(share);
+            let reduced = if large.reduced.is_none() {
                 fitted(shared, memory, &large.channel, large.view, at_least, left, own).await
             } else {
                 Ok(None)
             };
-            if let Err(ViewError::NoMemory(error)) = tight {
+            if let Err(SnapshotError::NoMemory(error)) = reduced {
                 return Err(error);
             }
-            if let Ok(Some(tight)) = tight {
-                (large.bytes, large.tight) = (wide(tight.shot.body.len()), Some(tight));
-                wanted.push(large);
+            if let Ok(Some(reduced)) = reduced {
+                (large.bytes, large.reduced) = (to_u64(reduced.snapshot.body.len()), Some(reduced));
+                requested.push(large);
                 continue;
             }
             shared.counts.add("endpoint-left-out", 1);
             warn!(
                 bytes = large.bytes,
-                limit = room,
+                limit = max_bytes,
                 "a channel is left out of an answer: its snapshot is larger than what the client takes"
             );
             self.missing.push(large.channel);
@@ -165,8 +173,8 @@ impl Shots {
         Ok(())
     }
 
-    fn miss(&mut self, channel: Arc<str>, error: &ViewError) {
-        if let ViewError::Failed(error) = error {
+    fn miss(&mut self, channel: Arc<str>, error: &SnapshotError) {
+        if let SnapshotError::Failed(error) = error {
             warn!(code = error.code, "a channel cannot be shown: {error}");
         }
         self.missing.push(channel);
@@ -175,39 +183,42 @@ impl Shots {
 
 /// A snapshot for a `subscribe`.
 #[derive(Debug)]
-pub(super) struct Shown {
-    pub(super) shot: Shot,
+pub(super) struct SubscribeSnapshot {
+    pub(super) snapshot: ChannelSnapshot,
     /// What is in it by reference.
-    pub(super) moved: Moved,
+    pub(super) references: ReferenceStats,
     /// It has only the last turns.
     pub(super) is_windowed: bool,
 }
 
-impl Shown {
+impl SubscribeSnapshot {
     /// Takes a snapshot of a channel. If that is more than `limit`, it is cut to the last turns; if it still is, what is large
     /// goes by reference; and if it still is, there is none.
     pub(super) async fn take(
-        shared: &Shared,
+        shared: &EndpointInner,
         memory: &AnswerMemory,
         channel: &Arc<str>,
         view: View,
         at_least: Seq,
         limit: u64,
-    ) -> Result<Self, ViewError> {
-        let (room, views) = (limit.saturating_sub(SLACK), &shared.views);
-        let size = views.size_of(channel, view).await?;
-        let whole = |shot, view| Self { shot, moved: Moved::default(), is_windowed: view != View::FULL };
-        if size <= room {
-            return Ok(whole(Snapshots::take(shared, memory, channel, view, at_least, &mut 0).await?, view));
+    ) -> Result<Self, SnapshotError> {
+        let (max_bytes, snapshot_source) = (limit.saturating_sub(SLACK), &shared.snapshot_source);
+        let size = snapshot_source.size_of(channel, view).await?;
+        let whole =
+            |snapshot, view| Self { snapshot, references: ReferenceStats::default(), is_windowed: view != View::FULL };
+        if size <= max_bytes {
+            return Ok(whole(SharedSnapshots::take(shared, memory, channel, view, at_least, &mut 0).await?, view));
         }
         let turns = shared.config.window_turns;
-        let window = View::window(view.turns.map_or(turns, |wanted| wanted.min(turns)));
-        if views.size_of(channel, window).await? <= room {
+        let window = View::window(view.turns.map_or(turns, |requested| requested.min(turns)));
+        if snapshot_source.size_of(channel, window).await? <= max_bytes {
             shared.counts.add("endpoint-windowed", 1);
-            return Ok(whole(Snapshots::take(shared, memory, channel, window, at_least, &mut 0).await?, window));
+            return Ok(whole(SharedSnapshots::take(shared, memory, channel, window, at_least, &mut 0).await?, window));
         }
-        match fitted(shared, memory, channel, window, at_least, room, &mut 0).await? {
-            Some(Tight { shot, moved, is_windowed }) => Ok(Self { shot, moved, is_windowed }),
+        match fitted(shared, memory, channel, window, at_least, max_bytes, &mut 0).await? {
+            Some(ReducedSnapshot { snapshot, references, is_windowed }) => {
+                Ok(Self { snapshot, references, is_windowed })
+            }
             None => Err(too_large(size, limit).into()),
         }
     }
@@ -216,15 +227,15 @@ impl Shown {
 /// What a client missed.
 pub(super) struct Replay {
     /// Envelopes.
-    pub(super) actions: Envelopes,
+    pub(super) actions: ActionList,
     /// Notifications that are no actions: they have no place in the answer, and follow it.
     pub(super) notices: Vec<Message>,
     /// What is in them by reference.
-    pub(super) moved: Moved,
+    pub(super) references: ReferenceStats,
     /// Goes on where the replay ends.
     pub(super) tail: Box<dyn Tail>,
     /// What pays for it, if it is long.
-    pub(super) payment: Option<Payment>,
+    pub(super) reservation: Option<Reservation>,
 }
 
 impl Replay {
@@ -237,34 +248,45 @@ impl Replay {
     /// # Errors
     /// There was no memory for it in time.
     pub(super) async fn read(
-        shared: &Shared,
+        shared: &EndpointInner,
         memory: &AnswerMemory,
         after: Seq,
         channels: &[Arc<str>],
-        takes: Takes,
+        message_limits: MessageLimits,
     ) -> Result<Option<Self>, NoMemory> {
         let tail = shared.log.tail(after, Channels::only(channels.iter().cloned()));
-        let most = (takes.likely / 2).saturating_sub(SLACK);
-        let first =
-            Self { actions: Envelopes::default(), notices: Vec::new(), moved: Moved::default(), tail, payment: None };
+        let most = (message_limits.assumed / 2).saturating_sub(SLACK);
+        let first = Self {
+            actions: ActionList::default(),
+            notices: Vec::new(),
+            references: ReferenceStats::default(),
+            tail,
+            reservation: None,
+        };
         let mut left = most;
-        let Some((replay, is_all)) = first.read_some(shared, FIRST_PAGE, &mut left, takes).await else {
+        let Some((replay, is_all)) = first.read_some(shared, FIRST_PAGE, &mut left, message_limits).await else {
             return Ok(None);
         };
         if is_all {
             return Ok(Some(replay));
         }
-        let payment = memory.reserve(narrow(most)).await?;
-        let Some((mut replay, _)) = replay.read_some(shared, usize::MAX, &mut left, takes).await else {
+        let reservation = memory.reserve(to_usize(most)).await?;
+        let Some((mut replay, _)) = replay.read_some(shared, usize::MAX, &mut left, message_limits).await else {
             return Ok(None);
         };
-        replay.payment = Some(payment);
+        replay.reservation = Some(reservation);
         Ok(Some(replay))
     }
 
     /// Reads up to so many bytes, beside the last entry; whether that was all. `None` as above.
-    async fn read_some(mut self, shared: &Shared, bytes: usize, left: &mut u64, takes: Takes) -> Option<(Self, bool)> {
-        let alone = room(takes.most);
+    async fn read_some(
+        mut self,
+        shared: &EndpointInner,
+        bytes: usize,
+        left: &mut u64,
+        message_limits: MessageLimits,
+    ) -> Option<(Self, bool)> {
+        let alone = body_limit(message_limits.max);
         let (replay, mut read) = (&mut self, 0_usize);
         loop {
             if read >= bytes {
@@ -279,10 +301,11 @@ impl Replay {
                 read = read.saturating_add(entry.body.len());
                 *left = left.checked_sub(ITEM)?;
                 if entry.body.len() > alone {
-                    let slim = slimmed(&entry, *left).await?;
-                    (entry.body, replay.moved) = (slim.text.to_bytes(), replay.moved.and(slim.moved));
+                    let reduced = reduced_entry(&entry, *left).await?;
+                    (entry.body, replay.references) =
+                        (reduced.text.to_bytes(), replay.references.and(reduced.references));
                 }
-                *left = left.checked_sub(wide(entry.body.len()))?;
+                *left = left.checked_sub(to_u64(entry.body.len()))?;
                 match Said::of(&entry.body) {
                     Said::Action if wire::truncates(&entry.body) => return None,
                     Said::Action => replay.actions.push(entry.seq, &entry.body),
@@ -300,38 +323,38 @@ impl Replay {
 
 /// A snapshot in at most so many bytes, if there is one, when there is memory for it.
 async fn fitted(
-    shared: &Shared,
+    shared: &EndpointInner,
     memory: &AnswerMemory,
     channel: &str,
     view: View,
     at_least: Seq,
     most: u64,
     own: &mut u64,
-) -> Result<Option<Tight>, ViewError> {
-    let payment = {
+) -> Result<Option<ReducedSnapshot>, SnapshotError> {
+    let reservation = {
         let mut turn = memory.turn();
         loop {
-            if let Some(payment) = turn.try_reserve_beside(narrow(most), *own) {
-                break payment;
+            if let Some(reservation) = turn.try_reserve_beside(to_usize(most), *own) {
+                break reservation;
             }
-            turn.wait(narrow(most)).await?;
+            turn.wait(to_usize(most)).await?;
         }
     };
     *own = own.saturating_add(most);
-    let tight = shared.views.tight(channel, view, at_least, narrow(most)).await?;
-    Ok(tight.map(|Tight { shot, moved, is_windowed }| {
-        let shot = Shot { body: payment.attach(&shot.body), ..shot };
-        Tight { shot, moved, is_windowed }
+    let reduced = shared.snapshot_source.reduced_snapshot(channel, view, at_least, to_usize(most)).await?;
+    Ok(reduced.map(|ReducedSnapshot { snapshot, references, is_windowed }| {
+        let snapshot = ChannelSnapshot { body: reservation.attach(&snapshot.body), ..snapshot };
+        ReducedSnapshot { snapshot, references, is_windowed }
     }))
 }
 
 /// An action in at most so many bytes. It is large, and has a thread of its own.
-async fn slimmed(entry: &Entry, room: u64) -> Option<Slim> {
+async fn reduced_entry(entry: &Entry, max_bytes: u64) -> Option<ReducedText> {
     let (channel, body) = (Arc::clone(&entry.channel), entry.body.clone());
-    let slim = tokio::task::spawn_blocking(move || slim::entry(&channel, &body, narrow(room)));
-    slim.await.ok().flatten()
+    let reduced = tokio::task::spawn_blocking(move || by_reference::entry(&channel, &body, to_usize(max_bytes)));
+    reduced.await.ok().flatten()
 }
 
-fn total(wanted: &[Wanted]) -> u64 {
-    wanted.iter().fold(0_u64, |sum, wanted| sum.saturating_add(wanted.bytes))
+fn total(requested: &[RequestedChannel]) -> u64 {
+    requested.iter().fold(0_u64, |sum, requested| sum.saturating_add(requested.bytes))
 }

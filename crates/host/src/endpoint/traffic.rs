@@ -6,8 +6,9 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use breakbulk_proto::{Event, Subject, Ticket};
 
-use super::end::Counts;
+use super::end_reason::Counters;
 use crate::log::Histogram;
+use crate::size::to_u64;
 
 /// Counters over all connections. All only grow, except for the gauges that say so.
 #[derive(Debug, Default)]
@@ -17,13 +18,13 @@ pub struct Traffic {
     /// Gauge: those that are open, also of clients that have not introduced themselves yet.
     pub open: AtomicU64,
     /// How connections ended, by the name of the reason.
-    pub ends: Counts,
+    pub ends: Counters,
     /// Rules that clients broke, by name.
-    pub violations: Counts,
+    pub violations: Counters,
     /// What came from clients.
-    pub received: Way,
+    pub received: Direction,
     /// What went to clients.
-    pub sent: Way,
+    pub sent: Direction,
     /// Gauge: messages that wait to go out.
     pub unsent: AtomicU64,
     /// Gauge: their bytes.
@@ -46,7 +47,7 @@ pub struct Traffic {
 
 /// One direction.
 #[derive(Debug, Default)]
-pub struct Way {
+pub struct Direction {
     /// Frames.
     pub frames: AtomicU64,
     /// Their bytes.
@@ -59,10 +60,10 @@ pub struct Way {
     pub segments: AtomicU64,
 }
 
-impl Way {
+impl Direction {
     pub(super) fn frame(&self, bytes: usize) {
         self.frames.fetch_add(1, Relaxed);
-        self.frame_bytes.fetch_add(wide(bytes), Relaxed);
+        self.frame_bytes.fetch_add(to_u64(bytes), Relaxed);
     }
 
     /// A message has passed, the last frame of which had so many before it.
@@ -77,31 +78,31 @@ impl Way {
 
 /// One connection's part in it. When it is dropped, the gauges forget it.
 #[derive(Debug)]
-pub(super) struct Part {
+pub(super) struct ConnectionGauges {
     traffic: Arc<Traffic>,
-    shown: Depths,
+    shown: QueueDepths,
     /// Messages that are on their way, and how many frames of each have passed.
     passing: HashMap<Subject, u64>,
 }
 
 /// What waits on a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) struct Depths {
+pub(super) struct QueueDepths {
     pub(super) unsent: usize,
     pub(super) unsent_bytes: usize,
     pub(super) calls: usize,
     pub(super) waiting: usize,
 }
 
-impl Part {
+impl ConnectionGauges {
     pub(super) fn new(traffic: Arc<Traffic>) -> Self {
         traffic.connections.fetch_add(1, Relaxed);
         traffic.open.fetch_add(1, Relaxed);
-        Self { traffic, shown: Depths::default(), passing: HashMap::new() }
+        Self { traffic, shown: QueueDepths::default(), passing: HashMap::new() }
     }
 
     /// Shows what waits now.
-    pub(super) fn show(&mut self, depths: Depths) {
+    pub(super) fn show(&mut self, depths: QueueDepths) {
         if depths == self.shown {
             return;
         }
@@ -114,9 +115,9 @@ impl Part {
         ];
         for (gauge, before, now) in gauges {
             if now >= before {
-                gauge.fetch_add(wide(now.saturating_sub(before)), Relaxed);
+                gauge.fetch_add(to_u64(now.saturating_sub(before)), Relaxed);
             } else {
-                gauge.fetch_sub(wide(before.saturating_sub(now)), Relaxed);
+                gauge.fetch_sub(to_u64(before.saturating_sub(now)), Relaxed);
             }
         }
     }
@@ -149,15 +150,11 @@ impl Part {
     }
 }
 
-impl Drop for Part {
+impl Drop for ConnectionGauges {
     fn drop(&mut self) {
-        self.show(Depths::default());
+        self.show(QueueDepths::default());
         self.traffic.open.fetch_sub(1, Relaxed);
     }
-}
-
-fn wide(len: usize) -> u64 {
-    u64::try_from(len).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]
@@ -172,10 +169,10 @@ mod tests {
     #[test]
     fn gauges_forget_a_connection_that_is_gone() {
         let traffic = Arc::new(Traffic::default());
-        let (mut one, mut two) = (Part::new(traffic.clone()), Part::new(traffic.clone()));
-        one.show(Depths { unsent: 2, unsent_bytes: 100, calls: 3, waiting: 0 });
-        two.show(Depths { unsent: 1, unsent_bytes: 11, calls: 0, waiting: 4 });
-        one.show(Depths { unsent: 1, unsent_bytes: 50, calls: 3, waiting: 0 });
+        let (mut one, mut two) = (ConnectionGauges::new(traffic.clone()), ConnectionGauges::new(traffic.clone()));
+        one.show(QueueDepths { unsent: 2, unsent_bytes: 100, calls: 3, waiting: 0 });
+        two.show(QueueDepths { unsent: 1, unsent_bytes: 11, calls: 0, waiting: 4 });
+        one.show(QueueDepths { unsent: 1, unsent_bytes: 50, calls: 3, waiting: 0 });
         let now = |of: &AtomicU64| of.load(Relaxed);
         assert_eq!((now(&traffic.unsent), now(&traffic.unsent_bytes), now(&traffic.calls)), (2, 61, 3));
         drop(one);
@@ -188,7 +185,7 @@ mod tests {
     #[test]
     fn a_message_in_more_than_one_frame_is_a_group() {
         let traffic = Arc::new(Traffic::default());
-        let mut part = Part::new(traffic.clone());
+        let mut part = ConnectionGauges::new(traffic.clone());
         part.note(&progress(Subject::Outgoing(Ticket(7))));
         part.note(&progress(Subject::Outgoing(Ticket(7))));
         part.note(&Event::Sent { ticket: Ticket(7) });

@@ -181,7 +181,7 @@ pub(super) struct Incoming {
     /// Its id as it is written; `None` where no answer is possible.
     pub(super) id: Option<Bytes>,
     /// Why it is neither a request, a notification nor a response.
-    pub(super) fault: Option<&'static str>,
+    pub(super) invalid_because: Option<&'static str>,
     /// The params; an empty object where there are none.
     pub(super) params: Bytes,
     /// The result of a response.
@@ -202,7 +202,7 @@ impl Incoming {
         let method = named.filter(|method| method.kind == ValueKind::String);
         let method = method.and_then(|method| json::string(&message.read(method.span)).map(|text| text.into_owned()));
         let id = found.get(1);
-        let fault = match (named, &method, id.map(|id| id.kind)) {
+        let invalid_because = match (named, &method, id.map(|id| id.kind)) {
             (Some(_), None, _) => Some("method must be a string"),
             (Some(_), Some(_), None | Some(ValueKind::String | ValueKind::Number)) => None,
             // Many write it into a notification; as a request it could not be answered.
@@ -217,7 +217,7 @@ impl Incoming {
         Self {
             method,
             id: id.map(|id| slice(message, id.span)),
-            fault,
+            invalid_because,
             params: there(2).unwrap_or_else(|| Bytes::from_static(b"{}")),
             result: raw(3),
             error: there(4),
@@ -324,7 +324,7 @@ mod tests {
         let error = MethodError::new(-32602, "no").with_data(json!({"a": 1}));
         assert_eq!(value(&failure(&Bytes::from_static(b"4"), &error))["error"]["data"], json!({"a": 1}));
         let unnamed = read(r#"{"jsonrpc":"2.0","id":null,"method":"dispatchAction"}"#);
-        assert!(unnamed.id.is_none() && unnamed.fault.is_none(), "a notification");
+        assert!(unnamed.id.is_none() && unnamed.invalid_because.is_none(), "a notification");
         assert_eq!(read(r#"{"jsonrpc":"2.0","id":12,"result":{}}"#).number(), Some(12));
     }
 }

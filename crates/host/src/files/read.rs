@@ -10,15 +10,15 @@ use base64::engine::general_purpose::STANDARD;
 use rustix::fs::OFlags;
 
 use super::error::FileError;
-use super::kind::kind_of;
-use super::look::type_of;
-use super::roots::{FILE, Last, Roots};
+use super::inspect::type_of;
+use super::mime::mime_type;
+use super::roots::{FILE, FinalLink, Roots};
 use super::uri::path_of;
 
 pub(super) fn read(roots: &Roots, limit: u64, params: &ResourceReadParams) -> Result<ResourceReadResult, FileError> {
     let path = path_of(&params.uri)?;
-    let (file, spot) = open(roots, &path)?;
-    Ok(encoded(&spot.real, contents(&file, limit)?, params.encoding.as_ref()))
+    let (file, resolved) = open(roots, &path)?;
+    Ok(encoded(&resolved.real, contents(&file, limit)?, params.encoding.as_ref()))
 }
 
 /// How long a file is.
@@ -39,12 +39,12 @@ pub(crate) fn encoded(name: &Path, bytes: Vec<u8>, encoding: Option<&ContentEnco
     };
     match text {
         Ok(data) => {
-            let kind = kind_of(name, data.as_bytes(), true).to_owned();
+            let kind = mime_type(name, data.as_bytes(), true).to_owned();
             ResourceReadResult { data, encoding: ContentEncoding::Utf8, content_type: Some(kind) }
         }
         Err(bytes) => {
             let is_text = encoding == Some(&ContentEncoding::Base64) && std::str::from_utf8(&bytes).is_ok();
-            let kind = kind_of(name, &bytes, is_text).to_owned();
+            let kind = mime_type(name, &bytes, is_text).to_owned();
             let data = STANDARD.encode(&bytes);
             ResourceReadResult { data, encoding: ContentEncoding::Base64, content_type: Some(kind) }
         }
@@ -53,13 +53,13 @@ pub(crate) fn encoded(name: &Path, bytes: Vec<u8>, encoding: Option<&ContentEnco
 
 /// Opens a file for reading. What is not a file is not opened; if it became something else in between, that was opened
 /// without waiting for it, and nothing is read.
-pub(super) fn open(roots: &Roots, path: &Path) -> Result<(File, super::roots::Spot), FileError> {
-    let spot = roots.find(path, Last::Follow)?;
-    only_file(&spot.hold()?)?;
-    let (file, spot) = roots.open_at(path, Last::Follow, FILE | OFlags::RDONLY)?;
+pub(super) fn open(roots: &Roots, path: &Path) -> Result<(File, super::roots::ResolvedPath), FileError> {
+    let resolved = roots.find(path, FinalLink::Follow)?;
+    only_file(&resolved.hold()?)?;
+    let (file, resolved) = roots.open_at(path, FinalLink::Follow, FILE | OFlags::RDONLY)?;
     let file = File::from(file);
     only_file(&file)?;
-    Ok((file, spot))
+    Ok((file, resolved))
 }
 
 pub(super) fn only_file(file: &File) -> Result<(), FileError> {

@@ -8,67 +8,76 @@ use rustix::fs::{AtFlags, unlinkat};
 
 use super::error::FileError;
 use super::locks::Locks;
-use super::roots::{Last, Roots, Spot};
-use super::stage::{Stage, is_directory, place};
-use super::tree::{self, Budget, Keep};
+use super::roots::{FinalLink, ResolvedPath, Roots};
+use super::staging::{StagedEntry, is_directory, move_into_place};
+use super::tree::{self, CopyLimits, Preserve};
 use super::uri::path_of;
 
 /// What copying and moving need to know of the host.
-pub(super) struct Means<'a> {
+pub(super) struct RelocateContext<'a> {
     pub(super) roots: &'a Roots,
     pub(super) locks: &'a Locks,
-    pub(super) budget: Budget,
+    pub(super) copy_limits: CopyLimits,
 }
 
-pub(super) fn copy(means: &Means<'_>, params: &ResourceCopyParams) -> Result<ResourceCopyResult, FileError> {
-    let from = means.roots.find(&path_of(&params.source)?, Last::Follow)?;
+pub(super) fn copy(
+    context: &RelocateContext<'_>,
+    params: &ResourceCopyParams,
+) -> Result<ResourceCopyResult, FileError> {
+    let from = context.roots.find(&path_of(&params.source)?, FinalLink::Follow)?;
     let destination = path_of(&params.destination)?;
     let replace = !params.fail_if_exists.unwrap_or(false);
-    let to = means.roots.find(&destination, if replace { Last::Follow } else { Last::Keep })?;
-    let _alone = means.locks.two(&from.real, &to.real);
-    if !ready(means.roots, &from, &to, replace)? {
+    let to = context.roots.find(&destination, if replace { FinalLink::Follow } else { FinalLink::Keep })?;
+    let _alone = context.locks.two(&from.real, &to.real);
+    if !ready(context.roots, &from, &to, replace)? {
         return Ok(ResourceCopyResult {});
     }
-    copy_by_stage(means, &from, &to, replace, Keep::Mode)?;
+    copy_by_stage(context, &from, &to, replace, Preserve::Mode)?;
     Ok(ResourceCopyResult {})
 }
 
-pub(super) fn rename(means: &Means<'_>, params: &ResourceMoveParams) -> Result<ResourceMoveResult, FileError> {
-    let from = means.roots.find(&path_of(&params.source)?, Last::Keep)?;
-    let to = means.roots.find(&path_of(&params.destination)?, Last::Keep)?;
-    if means.roots.any_in(&from.real) {
+pub(super) fn rename(
+    context: &RelocateContext<'_>,
+    params: &ResourceMoveParams,
+) -> Result<ResourceMoveResult, FileError> {
+    let from = context.roots.find(&path_of(&params.source)?, FinalLink::Keep)?;
+    let to = context.roots.find(&path_of(&params.destination)?, FinalLink::Keep)?;
+    if context.roots.any_in(&from.real) {
         return Err(FileError::IsRoot);
     }
     let replace = !params.fail_if_exists.unwrap_or(false);
-    let _alone = means.locks.two(&from.real, &to.real);
-    if !ready(means.roots, &from, &to, replace)? {
+    let _alone = context.locks.two(&from.real, &to.real);
+    if !ready(context.roots, &from, &to, replace)? {
         return Ok(ResourceMoveResult {});
     }
-    if !place(&from.dir, &from.name, &to, replace, means.budget)? {
-        copy_by_stage(means, &from, &to, replace, Keep::All)?;
-        tree::remove(&from.dir, &from.name, means.budget.depth)?;
+    if !move_into_place(&from.dir, &from.name, &to, replace, context.copy_limits)? {
+        copy_by_stage(context, &from, &to, replace, Preserve::All)?;
+        tree::remove(&from.dir, &from.name, context.copy_limits.depth)?;
     }
     Ok(ResourceMoveResult {})
 }
 
-pub(super) fn delete(means: &Means<'_>, params: &ResourceDeleteParams) -> Result<ResourceDeleteResult, FileError> {
-    let spot = means.roots.find(&path_of(&params.uri)?, Last::Keep)?;
-    if means.roots.any_in(&spot.real) {
+pub(super) fn delete(
+    context: &RelocateContext<'_>,
+    params: &ResourceDeleteParams,
+) -> Result<ResourceDeleteResult, FileError> {
+    let resolved = context.roots.find(&path_of(&params.uri)?, FinalLink::Keep)?;
+    if context.roots.any_in(&resolved.real) {
         return Err(FileError::IsRoot);
     }
-    let _alone = means.locks.one(&spot.real);
+    let _alone = context.locks.one(&resolved.real);
     if params.recursive.unwrap_or(false) {
-        tree::remove(&spot.dir, &spot.name, means.budget.depth)?;
-    } else if is_directory(&spot.dir, &spot.name)? {
-        unlinkat(&spot.dir, &spot.name, AtFlags::REMOVEDIR)?;
+        tree::remove(&resolved.dir, &resolved.name, context.copy_limits.depth)?;
+    } else if is_directory(&resolved.dir, &resolved.name)? {
+        unlinkat(&resolved.dir, &resolved.name, AtFlags::REMOVEDIR)?;
     } else {
-        unlinkat(&spot.dir, &spot.name, AtFlags::empty())?;
+        unlinkat(&resolved.dir, &resolved.name, AtFlags::empty())?;
     }
     Ok(ResourceDeleteResult {})
 }
 
 /// Checks what can be known before anything is touched. `false`: source and destination are one, and nothing is to do.
-fn ready(roots: &Roots, from: &Spot, to: &Spot, replace: bool) -> Result<bool, FileError> {
+fn ready(roots: &Roots, from: &ResolvedPath, to: &ResolvedPath, replace: bool) -> Result<bool, FileError> {
     let from_is_directory = is_directory(&from.dir, &from.name)?;
     let to_is_directory = match is_directory(&to.dir, &to.name) {
         Err(FileError::NotFound) => None,
@@ -94,8 +103,14 @@ fn ready(roots: &Roots, from: &Spot, to: &Spot, replace: bool) -> Result<bool, F
 }
 
 /// Copies beside the destination, then puts the whole in its place.
-fn copy_by_stage(means: &Means<'_>, from: &Spot, to: &Spot, replace: bool, keep: Keep) -> Result<(), FileError> {
-    let stage = Stage::beside(to, means.budget)?;
-    tree::copy((&from.dir, &from.name), (stage.dir(), stage.name()), means.budget, keep)?;
+fn copy_by_stage(
+    context: &RelocateContext<'_>,
+    from: &ResolvedPath,
+    to: &ResolvedPath,
+    replace: bool,
+    keep: Preserve,
+) -> Result<(), FileError> {
+    let stage = StagedEntry::beside(to, context.copy_limits)?;
+    tree::copy((&from.dir, &from.name), (stage.dir(), stage.name()), context.copy_limits, keep)?;
     stage.install(to, replace)
 }

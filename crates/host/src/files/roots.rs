@@ -8,7 +8,7 @@ use rustix::fs::{Dir, Mode, OFlags, open, openat};
 use rustix::io::Errno;
 
 use super::error::{FileError, RootError};
-use super::walk::Walk;
+use super::walk::PathWalk;
 
 /// Enough to hold a directory and to look things up in it.
 pub(crate) const HOLD: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
@@ -39,7 +39,7 @@ pub(super) struct Root {
 
 /// What to do when the last name of a path is a symbolic link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Last {
+pub(super) enum FinalLink {
     /// Go where it points.
     Follow,
     /// Mean the link itself.
@@ -48,7 +48,7 @@ pub(super) enum Last {
 
 /// Where a path leads: a name in a directory that is held open. Whether anything has that name is not said.
 #[derive(Debug)]
-pub(super) struct Spot {
+pub(super) struct ResolvedPath {
     /// Held, never looked up again by its path.
     pub(super) dir: OwnedFd,
     /// One name; `.` for a root itself.
@@ -72,18 +72,23 @@ impl Roots {
 
     /// Finds the place that `path` names. Every directory on the way is opened by name from the one before, and every
     /// symbolic link is read and followed by us, so nothing that happens meanwhile can lead out of the roots.
-    pub(super) fn find(&self, path: &Path, last: Last) -> Result<Spot, FileError> {
-        Walk::new(self, path, last).finish()
+    pub(super) fn find(&self, path: &Path, last: FinalLink) -> Result<ResolvedPath, FileError> {
+        PathWalk::new(self, path, last).finish()
     }
 
     /// Opens what `path` names. It is never a symbolic link, unless `flags` are for holding one.
-    pub(super) fn open_at(&self, path: &Path, last: Last, flags: OFlags) -> Result<(OwnedFd, Spot), FileError> {
+    pub(super) fn open_at(
+        &self,
+        path: &Path,
+        last: FinalLink,
+        flags: OFlags,
+    ) -> Result<(OwnedFd, ResolvedPath), FileError> {
         for _ in 0..TRIES {
-            let spot = self.find(path, last)?;
-            match spot.open(flags) {
+            let resolved = self.find(path, last)?;
+            match resolved.open(flags) {
                 // A link appeared where none was: the way to it has to be found again.
-                Err(Errno::LOOP) if last == Last::Follow => {}
-                result => return Ok((result?, spot)),
+                Err(Errno::LOOP) if last == FinalLink::Follow => {}
+                result => return Ok((result?, resolved)),
             }
         }
         Err(FileError::Links)
@@ -91,19 +96,19 @@ impl Roots {
 
     /// Makes a directory and those above it. One that is there is fine.
     pub(super) fn make_dirs(&self, path: &Path) -> Result<(), FileError> {
-        let spot = Walk::new(self, path, Last::Follow).making().finish()?;
-        if spot.is_root {
+        let resolved = PathWalk::new(self, path, FinalLink::Follow).making().finish()?;
+        if resolved.is_root {
             return Ok(());
         }
         // A link that points nowhere is in the way: what it names is not for us to make.
-        if !spot.linked {
-            match rustix::fs::mkdirat(&spot.dir, &spot.name, Mode::from_raw_mode(0o777)) {
+        if !resolved.linked {
+            match rustix::fs::mkdirat(&resolved.dir, &resolved.name, Mode::from_raw_mode(0o777)) {
                 Ok(()) => return Ok(()),
                 Err(Errno::EXIST) => {}
                 Err(errno) => return Err(errno.into()),
             }
         }
-        match spot.open(HOLD) {
+        match resolved.open(HOLD) {
             Ok(_) => Ok(()),
             Err(Errno::NOTDIR | Errno::LOOP | Errno::NOENT) => Err(FileError::AlreadyExists),
             Err(errno) => Err(errno.into()),
@@ -125,7 +130,7 @@ impl Root {
     }
 }
 
-impl Spot {
+impl ResolvedPath {
     pub(super) fn open(&self, flags: OFlags) -> Result<OwnedFd, Errno> {
         openat(&self.dir, &self.name, flags, Mode::empty())
     }

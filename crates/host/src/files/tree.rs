@@ -21,7 +21,7 @@ const AT_A_TIME: usize = 1024;
 
 /// What a copy may come to, and how deep any tree may be.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Budget {
+pub(super) struct CopyLimits {
     pub(super) entries: usize,
     pub(super) bytes: u64,
     /// Levels, since each holds files open.
@@ -69,15 +69,15 @@ fn remove_level(dir: &OwnedFd, name: &OsStr, depth: usize) -> Result<(), FileErr
 pub(super) fn copy(
     from: (&OwnedFd, &OsStr),
     to: (&OwnedFd, &OsStr),
-    budget: Budget,
-    keep: Keep,
+    copy_limits: CopyLimits,
+    keep: Preserve,
 ) -> Result<(), FileError> {
-    Copy { budget, left: budget, keep }.entry(from, to, budget.depth)
+    Copy { copy_limits, left: copy_limits, keep }.entry(from, to, copy_limits.depth)
 }
 
 /// What a copy has in common with what it is made from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Keep {
+pub(super) enum Preserve {
     /// The permissions: it is a new thing.
     Mode,
     /// Permissions, times, and where we may the owner: it is the same thing in another place.
@@ -85,16 +85,16 @@ pub(super) enum Keep {
 }
 
 struct Copy {
-    budget: Budget,
-    left: Budget,
-    keep: Keep,
+    copy_limits: CopyLimits,
+    left: CopyLimits,
+    keep: Preserve,
 }
 
-type Place<'a> = (&'a OwnedFd, &'a OsStr);
+type EntryAt<'a> = (&'a OwnedFd, &'a OsStr);
 
 impl Copy {
-    fn entry(&mut self, from: Place<'_>, to: Place<'_>, depth: usize) -> Result<(), FileError> {
-        let limit = self.budget.entries;
+    fn entry(&mut self, from: EntryAt<'_>, to: EntryAt<'_>, depth: usize) -> Result<(), FileError> {
+        let limit = self.copy_limits.entries;
         self.left.entries = self.left.entries.checked_sub(1).ok_or(FileError::TooMany { limit })?;
         let stat = statat(from.0, from.1, AtFlags::SYMLINK_NOFOLLOW)?;
         match FileType::from_raw_mode(stat.st_mode) {
@@ -108,19 +108,19 @@ impl Copy {
         }
     }
 
-    fn file(&mut self, from: Place<'_>, to: Place<'_>) -> Result<(), FileError> {
+    fn file(&mut self, from: EntryAt<'_>, to: EntryAt<'_>) -> Result<(), FileError> {
         let source: File = openat(from.0, from.1, FILE | OFlags::RDONLY, Mode::empty())?.into();
         super::read::only_file(&source)?;
         let flags = FILE | OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
         let mut copy: File = openat(to.0, to.1, flags, Mode::from_raw_mode(0o600))?.into();
         self.bytes(&source, &mut copy)?;
-        self.likeness(&source, &copy)
+        self.copy_metadata(&source, &copy)
     }
 
     fn bytes(&mut self, source: &File, copy: &mut File) -> Result<(), FileError> {
         let left = self.left.bytes;
         let copied = std::io::copy(&mut source.take(left.saturating_add(1)), copy)?;
-        let limit = self.budget.bytes;
+        let limit = self.copy_limits.bytes;
         self.left.bytes = left.checked_sub(copied).ok_or_else(|| {
             let size = source.metadata().map_or(copied, |metadata| metadata.len());
             FileError::TooLarge { size: (limit - left).saturating_add(size), limit }
@@ -128,15 +128,15 @@ impl Copy {
         Ok(())
     }
 
-    fn directory(&mut self, from: Place<'_>, to: Place<'_>, depth: usize) -> Result<(), FileError> {
-        let depth = depth.checked_sub(1).ok_or(FileError::TooDeep { limit: self.budget.depth })?;
+    fn directory(&mut self, from: EntryAt<'_>, to: EntryAt<'_>, depth: usize) -> Result<(), FileError> {
+        let depth = depth.checked_sub(1).ok_or(FileError::TooDeep { limit: self.copy_limits.depth })?;
         let source = openat(from.0, from.1, LISTING, Mode::empty())?;
         mkdirat(to.0, to.1, Mode::from_raw_mode(0o700))?;
         let copy = openat(to.0, to.1, LISTING, Mode::empty())?;
         let held = openat(&source, ".", HOLD, Mode::empty())?;
         let looked = File::from(source.try_clone()?);
         let names = names_in(source, self.left.entries).map_err(|error| match error {
-            FileError::TooMany { .. } => FileError::TooMany { limit: self.budget.entries },
+            FileError::TooMany { .. } => FileError::TooMany { limit: self.copy_limits.entries },
             other => other,
         })?;
         for name in names {
@@ -146,17 +146,17 @@ impl Copy {
                 Err(error) => return Err(error),
             }
         }
-        self.likeness(&looked, &File::from(copy))
+        self.copy_metadata(&looked, &File::from(copy))
     }
 
-    fn likeness(&self, source: &File, copy: &File) -> Result<(), FileError> {
+    fn copy_metadata(&self, source: &File, copy: &File) -> Result<(), FileError> {
         let metadata = source.metadata()?;
-        if self.keep == Keep::All {
+        if self.keep == Preserve::All {
             // Only the superuser can give things away; without that, the copy is ours.
             _ = fchown(copy, Some(Uid::from_raw(metadata.uid())), Some(Gid::from_raw(metadata.gid())));
         }
         fchmod(copy, Mode::from_raw_mode(metadata.mode() & 0o777))?;
-        if self.keep == Keep::All
+        if self.keep == Preserve::All
             && let Ok(modified) = metadata.modified()
         {
             copy.set_times(FileTimes::new().set_modified(modified))?;

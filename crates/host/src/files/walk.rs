@@ -12,7 +12,7 @@ use rustix::fs::{Mode, mkdirat, readlinkat};
 use rustix::io::Errno;
 
 use super::error::FileError;
-use super::roots::{Last, Root, Roots, Spot, hold_in};
+use super::roots::{FinalLink, ResolvedPath, Root, Roots, hold_in};
 
 /// Links on one path, as many as Linux follows.
 const MAX_LINKS: u32 = 40;
@@ -20,29 +20,29 @@ const MAX_LINKS: u32 = 40;
 /// How often one name is looked at again when it changes between a directory and a link.
 const MAX_TRIES: u32 = 16;
 
-pub(super) struct Walk<'a> {
+pub(super) struct PathWalk<'a> {
     roots: &'a Roots,
-    here: Here<'a>,
+    here: WalkPosition<'a>,
     /// Names to go, the next one last.
     todo: Vec<OsString>,
     /// While more names than this are to go, they were written in a link.
     link_floor: usize,
     links: u32,
-    last: Last,
+    last: FinalLink,
     making: bool,
 }
 
 /// Where the walk stands.
-enum Here<'a> {
+enum WalkPosition<'a> {
     /// Not in a root (yet). Nothing is looked up here: names only add up until they are those of a root.
     Above(PathBuf),
     /// In a root: the names of real directories below it, and the last of them, held.
     In { root: &'a Root, names: Vec<OsString>, dir: OwnedFd },
 }
 
-impl<'a> Walk<'a> {
-    pub(super) fn new(roots: &'a Roots, path: &Path, last: Last) -> Self {
-        let here = Here::Above(PathBuf::from("/"));
+impl<'a> PathWalk<'a> {
+    pub(super) fn new(roots: &'a Roots, path: &Path, last: FinalLink) -> Self {
+        let here = WalkPosition::Above(PathBuf::from("/"));
         let mut walk = Self { roots, here, todo: Vec::new(), link_floor: usize::MAX, links: 0, last, making: false };
         walk.push(path);
         walk
@@ -54,14 +54,14 @@ impl<'a> Walk<'a> {
         self
     }
 
-    pub(super) fn finish(mut self) -> Result<Spot, FileError> {
+    pub(super) fn finish(mut self) -> Result<ResolvedPath, FileError> {
         self.enter(PathBuf::from("/"))?;
         while let Some(name) = self.todo.pop() {
             if self.todo.len() < self.link_floor {
                 self.link_floor = usize::MAX;
             }
             match &mut self.here {
-                Here::Above(path) => {
+                WalkPosition::Above(path) => {
                     let mut path = std::mem::take(path);
                     if name == ".." {
                         path.pop();
@@ -70,10 +70,10 @@ impl<'a> Walk<'a> {
                     }
                     self.enter(path)?;
                 }
-                Here::In { .. } if name == ".." => self.up()?,
-                Here::In { .. } => {
-                    if let Some(spot) = self.down(name)? {
-                        return Ok(spot);
+                WalkPosition::In { .. } if name == ".." => self.up()?,
+                WalkPosition::In { .. } => {
+                    if let Some(resolved) = self.down(name)? {
+                        return Ok(resolved);
                     }
                 }
             }
@@ -84,15 +84,15 @@ impl<'a> Walk<'a> {
     /// Stands at a path above; if that is a root, in it.
     fn enter(&mut self, path: PathBuf) -> Result<(), FileError> {
         self.here = match self.roots.0.iter().find(|root| root.given == path || root.real == path) {
-            Some(root) => Here::In { root, names: Vec::new(), dir: root.dir.try_clone()? },
-            None => Here::Above(path),
+            Some(root) => WalkPosition::In { root, names: Vec::new(), dir: root.dir.try_clone()? },
+            None => WalkPosition::Above(path),
         };
         Ok(())
     }
 
     /// `..`, which only links contain: to the real parent, found again from the root.
     fn up(&mut self) -> Result<(), FileError> {
-        let Here::In { root, names, dir } = &mut self.here else { return Ok(()) };
+        let WalkPosition::In { root, names, dir } = &mut self.here else { return Ok(()) };
         if names.pop().is_some() {
             *dir = reopen(root, names)?;
             return Ok(());
@@ -103,11 +103,11 @@ impl<'a> Walk<'a> {
     }
 
     /// One name down. The last one is not opened: what is there is the caller's affair.
-    fn down(&mut self, name: OsString) -> Result<Option<Spot>, FileError> {
-        let Here::In { root, names, dir } = &mut self.here else { return Ok(None) };
+    fn down(&mut self, name: OsString) -> Result<Option<ResolvedPath>, FileError> {
+        let WalkPosition::In { root, names, dir } = &mut self.here else { return Ok(None) };
         let is_last = self.todo.is_empty();
         for _ in 0..MAX_TRIES {
-            if is_last && self.last == Last::Keep {
+            if is_last && self.last == FinalLink::Keep {
                 break;
             }
             if !is_last {
@@ -142,7 +142,7 @@ impl<'a> Walk<'a> {
         real.extend(names.iter());
         real.push(&name);
         let linked = self.link_floor != usize::MAX;
-        Ok(Some(Spot { dir: dir.try_clone()?, name, real, is_root: false, linked }))
+        Ok(Some(ResolvedPath { dir: dir.try_clone()?, name, real, is_root: false, linked }))
     }
 
     /// Puts a link's target before what is still to go.
@@ -167,13 +167,13 @@ impl<'a> Walk<'a> {
     }
 
     /// The path ended at a directory that is already open: a root, or where a link's last `..` led.
-    fn end(self) -> Result<Spot, FileError> {
-        let Here::In { root, mut names, dir } = self.here else { return Err(FileError::Outside) };
+    fn end(self) -> Result<ResolvedPath, FileError> {
+        let WalkPosition::In { root, mut names, dir } = self.here else { return Err(FileError::Outside) };
         let mut real = root.real.clone();
         real.extend(names.iter());
         match names.pop() {
-            Some(name) => Ok(Spot { dir: reopen(root, &names)?, name, real, is_root: false, linked: true }),
-            None => Ok(Spot { dir, name: OsString::from("."), real, is_root: true, linked: false }),
+            Some(name) => Ok(ResolvedPath { dir: reopen(root, &names)?, name, real, is_root: false, linked: true }),
+            None => Ok(ResolvedPath { dir, name: OsString::from("."), real, is_root: true, linked: false }),
         }
     }
 }

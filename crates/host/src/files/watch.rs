@@ -6,8 +6,8 @@
 //! even if they were there before anybody watched it, and no name from outside of the roots can be heard.
 
 mod filter;
-mod hub;
-mod inbox;
+mod reports;
+mod system_watcher;
 mod tracker;
 
 use std::collections::VecDeque;
@@ -23,13 +23,13 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, timeout_at};
 
 use self::filter::Filter;
-pub(super) use self::hub::Hub;
-use self::inbox::Inbox;
+use self::reports::ReportQueue;
+pub(super) use self::system_watcher::SystemWatcher;
 use self::tracker::Tracker;
 use super::error::FileError;
-use super::roots::Last;
+use super::roots::FinalLink;
 use super::uri::{path_of, uri_of};
-use super::{Shared, run};
+use super::{FilesInner, run};
 use crate::lock::lock;
 
 /// A running watch. Dropping it ends it.
@@ -42,29 +42,29 @@ pub struct Watch {
     state: ResourceWatchState,
     /// As the client wrote it: changes are reported under this path.
     asked: PathBuf,
-    shared: Arc<Shared>,
-    inbox: Arc<Inbox>,
-    ready: Arc<Ready>,
+    shared: Arc<FilesInner>,
+    reports: Arc<ReportQueue>,
+    ready: Arc<FoundChanges>,
     tracker: Option<Arc<Mutex<Tracker>>>,
     _permit: OwnedSemaphorePermit,
 }
 
 /// Changes that were found and not yet handed out, relative to what is watched.
 #[derive(Debug, Default)]
-struct Ready(Mutex<VecDeque<(PathBuf, ResourceChangeType)>>);
+struct FoundChanges(Mutex<VecDeque<(PathBuf, ResourceChangeType)>>);
 
 impl Watch {
     pub(super) fn begin(
-        shared: Arc<Shared>,
+        shared: Arc<FilesInner>,
         permit: OwnedSemaphorePermit,
         params: CreateResourceWatchParams,
     ) -> Result<Self, FileError> {
         let asked = path_of(&params.uri)?;
         let recursive = params.recursive.unwrap_or(false);
         let filter = Filter::new(params.includes.as_ref(), params.excludes.as_ref())?;
-        let spot = shared.roots.find(&asked, Last::Follow)?;
-        let inbox = Arc::new(Inbox::new(spot.real.clone()));
-        let tracker = Tracker::begin(&shared, &spot, recursive, filter, &inbox)?;
+        let resolved = shared.roots.find(&asked, FinalLink::Follow)?;
+        let reports = Arc::new(ReportQueue::new(resolved.real.clone()));
+        let tracker = Tracker::begin(&shared, &resolved, recursive, filter, &reports)?;
         let mut id = [0; 16];
         getrandom::fill(&mut id).map_err(|error| FileError::System(error.to_string()))?;
         Ok(Self {
@@ -77,7 +77,7 @@ impl Watch {
             },
             asked,
             shared,
-            inbox,
+            reports,
             ready: Arc::default(),
             tracker: Some(Arc::new(Mutex::new(tracker))),
             _permit: permit,
@@ -110,18 +110,18 @@ impl Watch {
             if let Some(action) = self.take() {
                 return Some(action);
             }
-            if self.inbox.is_empty() {
-                self.inbox.changed().await;
+            if self.reports.is_empty() {
+                self.reports.changed().await;
                 continue;
             }
             self.quiet().await;
-            let (inbox, ready) = (Arc::clone(&self.inbox), Arc::clone(&self.ready));
+            let (reports, ready) = (Arc::clone(&self.reports), Arc::clone(&self.ready));
             let tracker = Arc::clone(self.tracker.as_ref()?);
-            let look = move |shared: &Shared| {
-                let changes = lock(&tracker).look(&shared.roots, inbox.take());
+            let look = move |shared: &FilesInner| {
+                let changes = lock(&tracker).look(&shared.roots, reports.take());
                 lock(&ready.0).extend(changes);
                 // Whoever asked may be gone; the next one must not wait for what is here.
-                inbox.wake();
+                reports.wake();
                 Ok(())
             };
             run(&self.shared, look).await.ok()?;
@@ -134,7 +134,7 @@ impl Watch {
         let latest = Instant::now() + config.watch_longest;
         while Instant::now() < latest {
             let until = latest.min(Instant::now() + config.watch_quiet);
-            if timeout_at(until, self.inbox.changed()).await.is_err() {
+            if timeout_at(until, self.reports.changed()).await.is_err() {
                 return;
             }
         }

@@ -11,12 +11,12 @@ use rustix::fs::{Gid, Mode, OFlags, Uid, fchmod, fchown, openat};
 use rustix::io::Errno;
 
 use super::error::FileError;
+use super::inspect::etag;
 use super::locks::Locks;
-use super::look::etag;
 use super::read::only_file;
-use super::roots::{FILE, Last, Roots, Spot};
-use super::stage::Stage;
-use super::tree::Budget;
+use super::roots::{FILE, FinalLink, ResolvedPath, Roots};
+use super::staging::StagedEntry;
+use super::tree::CopyLimits;
 use super::uri::path_of;
 
 /// How often a path is looked up again when a symbolic link appears at its end.
@@ -26,30 +26,30 @@ const TRIES: u32 = 16;
 const NEW_FILE: u32 = 0o666;
 
 /// What a write needs to know of the host.
-pub(super) struct Means<'a> {
+pub(super) struct WriteContext<'a> {
     pub(super) roots: &'a Roots,
     pub(super) locks: &'a Locks,
     pub(super) max_bytes: u64,
-    pub(super) budget: Budget,
+    pub(super) copy_limits: CopyLimits,
 }
 
-pub(super) fn write(means: &Means<'_>, params: ResourceWriteParams) -> Result<ResourceWriteResult, FileError> {
+pub(super) fn write(context: &WriteContext<'_>, params: ResourceWriteParams) -> Result<ResourceWriteResult, FileError> {
     let path = path_of(&params.uri)?;
     let create_only = params.create_only.unwrap_or(false);
-    let job = Job {
+    let job = WriteJob {
         create_only,
         mode: params.mode.unwrap_or(ResourceWriteMode::Truncate),
         position: params.position.unwrap_or(0),
         if_match: params.if_match,
-        bytes: decode(params.data, params.encoding, means.max_bytes)?,
-        budget: means.budget,
+        bytes: decode(params.data, params.encoding, context.max_bytes)?,
+        copy_limits: context.copy_limits,
     };
     // Who wants a new file does not want one behind a link that is already there.
-    let last = if create_only { Last::Keep } else { Last::Follow };
+    let last = if create_only { FinalLink::Keep } else { FinalLink::Follow };
     for _ in 0..TRIES {
-        let spot = means.roots.find(&path, last)?;
-        let _alone = means.locks.one(&spot.real);
-        match job.run(&spot) {
+        let resolved = context.roots.find(&path, last)?;
+        let _alone = context.locks.one(&resolved.real);
+        match job.run(&resolved) {
             Err(FileError::Links) if !create_only => {}
             result => return result.map(|()| ResourceWriteResult {}),
         }
@@ -76,26 +76,26 @@ fn decode(data: String, encoding: ContentEncoding, limit: u64) -> Result<Vec<u8>
     Ok(bytes)
 }
 
-struct Job {
+struct WriteJob {
     bytes: Vec<u8>,
     mode: ResourceWriteMode,
     position: i64,
     create_only: bool,
     if_match: Option<String>,
-    budget: Budget,
+    copy_limits: CopyLimits,
 }
 
-impl Job {
-    fn run(&self, spot: &Spot) -> Result<(), FileError> {
-        if spot.is_root {
+impl WriteJob {
+    fn run(&self, resolved: &ResolvedPath) -> Result<(), FileError> {
+        if resolved.is_root {
             return Err(if self.create_only { FileError::AlreadyExists } else { FileError::IsDirectory });
         }
-        let Some(old) = self.existing(spot)? else {
+        let Some(old) = self.existing(resolved)? else {
             if self.if_match.is_some() {
                 return Err(FileError::Conflict);
             }
             self.split(0)?;
-            return self.create(spot);
+            return self.create(resolved);
         };
         let metadata = old.metadata()?;
         if self.create_only {
@@ -104,14 +104,14 @@ impl Job {
         self.check_match(&metadata)?;
         let (before, after) = self.split(metadata.len())?;
         if self.mode == ResourceWriteMode::Append && after == 0 {
-            return self.append(spot);
+            return self.append(resolved);
         }
-        self.replace(spot, old, &metadata, before, after)
+        self.replace(resolved, old, &metadata, before, after)
     }
 
     /// What is there, opened for writing: who may not write to a file may not replace it either.
-    fn existing(&self, spot: &Spot) -> Result<Option<File>, FileError> {
-        let held = match spot.hold() {
+    fn existing(&self, resolved: &ResolvedPath) -> Result<Option<File>, FileError> {
+        let held = match resolved.hold() {
             Err(Errno::NOENT) => return Ok(None),
             result => result?,
         };
@@ -125,7 +125,7 @@ impl Job {
         only_file(&held)?;
         // Of a full overwrite nothing is read, so that works where reading is not allowed.
         let whole = self.mode == ResourceWriteMode::Truncate && self.position == 0;
-        let file = File::from(spot.open(FILE | if whole { OFlags::WRONLY } else { OFlags::RDWR })?);
+        let file = File::from(resolved.open(FILE | if whole { OFlags::WRONLY } else { OFlags::RDWR })?);
         only_file(&file)?;
         Ok(Some(file))
     }
@@ -150,21 +150,21 @@ impl Job {
         })
     }
 
-    fn create(&self, spot: &Spot) -> Result<(), FileError> {
+    fn create(&self, resolved: &ResolvedPath) -> Result<(), FileError> {
         if self.mode == ResourceWriteMode::Append && !self.create_only {
-            return self.append(spot);
+            return self.append(resolved);
         }
-        let stage = Stage::beside(spot, self.budget)?;
+        let stage = StagedEntry::beside(resolved, self.copy_limits)?;
         let mut file = stage.file(Mode::from_raw_mode(NEW_FILE))?;
         file.write_all(&self.bytes)?;
         file.sync_data()?;
-        stage.install(spot, !self.create_only)
+        stage.install(resolved, !self.create_only)
     }
 
     /// At the end, in place: others that append to the same file, in this process or not, lose nothing.
-    fn append(&self, spot: &Spot) -> Result<(), FileError> {
+    fn append(&self, resolved: &ResolvedPath) -> Result<(), FileError> {
         let flags = FILE | OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE;
-        let mut file = File::from(openat(&spot.dir, &spot.name, flags, Mode::from_raw_mode(NEW_FILE))?);
+        let mut file = File::from(openat(&resolved.dir, &resolved.name, flags, Mode::from_raw_mode(NEW_FILE))?);
         only_file(&file)?;
         file.write_all(&self.bytes)?;
         Ok(file.sync_data()?)
@@ -172,27 +172,27 @@ impl Job {
 
     fn replace(
         &self,
-        spot: &Spot,
+        resolved: &ResolvedPath,
         mut old: File,
         metadata: &Metadata,
         before: u64,
         after: u64,
     ) -> Result<(), FileError> {
-        let limit = self.budget.bytes;
+        let limit = self.copy_limits.bytes;
         if before.saturating_add(after) > limit {
             return Err(FileError::TooLarge { size: metadata.len(), limit });
         }
-        let stage = Stage::beside(spot, self.budget)?;
+        let stage = StagedEntry::beside(resolved, self.copy_limits)?;
         let mut new = stage.file(Mode::from_raw_mode(0o600))?;
         std::io::copy(&mut (&old).take(before), &mut new)?;
         new.write_all(&self.bytes)?;
         std::io::copy(&mut (&old).take(after), &mut new)?;
-        let is_like_old = dress(&new, metadata)?;
+        let is_like_old = copy_owner_and_mode(&new, metadata)?;
         new.sync_data()?;
         // Writing took a while.
-        self.check_match(&spot.hold()?.metadata()?)?;
+        self.check_match(&resolved.hold()?.metadata()?)?;
         if is_like_old {
-            return stage.install(spot, true);
+            return stage.install(resolved, true);
         }
         // It belongs to somebody else and has to go on doing so: the content moves, the file stays.
         new.seek(SeekFrom::Start(0))?;
@@ -204,7 +204,7 @@ impl Job {
 }
 
 /// Gives a new file the owner and the permissions of an old one; says whether that worked.
-fn dress(new: &File, old: &Metadata) -> Result<bool, FileError> {
+fn copy_owner_and_mode(new: &File, old: &Metadata) -> Result<bool, FileError> {
     let own = new.metadata()?;
     if (own.uid(), own.gid()) != (old.uid(), old.gid()) {
         match fchown(new, Some(Uid::from_raw(old.uid())), Some(Gid::from_raw(old.gid()))) {

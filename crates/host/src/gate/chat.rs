@@ -14,20 +14,25 @@ use ahp_types::state::{
 };
 
 use super::session::{directories, not_the_last};
-use super::{Client, Facts, Refusal};
+use super::{Client, GateContext, Rejection};
 
 /// A year: longer than any turn.
 const LONGEST_TURN_MS: i64 = 365 * 24 * 60 * 60 * 1000;
 
-pub(super) fn check(client: &Client, action: &StateAction, chat: &ChatState, facts: &Facts<'_>) -> Result<(), Refusal> {
+pub(super) fn check(
+    client: &Client,
+    action: &StateAction,
+    chat: &ChatState,
+    context: &GateContext<'_>,
+) -> Result<(), Rejection> {
     use StateAction as A;
     match action {
-        A::ChatTurnStarted(a) => turn_started(a, chat, facts),
+        A::ChatTurnStarted(a) => turn_started(a, chat, context),
         A::ChatTurnCancelled(a) => active(chat, &a.turn_id),
         A::ChatTurnResume(a) => {
             writable(chat)?;
             idle(chat)?;
-            if facts.resumable == Some(&a.turn_id) { Ok(()) } else { Err(Refusal::NotResumable) }
+            if context.resumable == Some(&a.turn_id) { Ok(()) } else { Err(Rejection::NotResumable) }
         }
         A::ChatTruncated(_) => writable(chat),
         A::ChatToolCallConfirmed(a) => confirmed(a, chat),
@@ -35,7 +40,7 @@ pub(super) fn check(client: &Client, action: &StateAction, chat: &ChatState, fac
         A::ChatToolCallContentChanged(a) => runs(client, tool_call(chat, &a.turn_id, &a.tool_call_id)?),
         A::ChatToolCallResultConfirmed(a) => match tool_call(chat, &a.turn_id, &a.tool_call_id)? {
             ToolCallState::PendingResultConfirmation(_) => Ok(()),
-            _ => Err(Refusal::ToolCallState),
+            _ => Err(Rejection::ToolCallState),
         },
         A::ChatPendingMessageSet(a) => {
             writable(chat)?;
@@ -46,28 +51,28 @@ pub(super) fn check(client: &Client, action: &StateAction, chat: &ChatState, fac
         A::ChatInputAnswerChanged(a) => {
             let request = input_request(chat, &a.request_id)?;
             let asked =
-                request.questions.iter().flatten().any(|question| facts_of(question).0 == Some(&*a.question_id));
-            if asked { Ok(()) } else { Err(Refusal::NoQuestion) }
+                request.questions.iter().flatten().any(|question| id_and_required(question).0 == Some(&*a.question_id));
+            if asked { Ok(()) } else { Err(Rejection::NoQuestion) }
         }
         A::ChatInputCompleted(a) => input_completed(a, input_request(chat, &a.request_id)?),
         A::ChatWorkingDirectorySet(a) => {
-            directories(facts)?;
-            let known = facts.session.and_then(|session| session.working_directories.as_ref());
-            if known.is_some_and(|known| known.contains(&a.directory)) { Ok(()) } else { Err(Refusal::NoDirectory) }
+            directories(context)?;
+            let known = context.session.and_then(|session| session.working_directories.as_ref());
+            if known.is_some_and(|known| known.contains(&a.directory)) { Ok(()) } else { Err(Rejection::NoDirectory) }
         }
         A::ChatWorkingDirectoryRemoved(a) => {
-            directories(facts)?;
+            directories(context)?;
             not_the_last(chat.working_directories.as_ref(), &a.directory)
         }
         // Any client may, at any time.
         A::ChatQueuedMessagesReordered(_) | A::ChatIsReadChanged(_) | A::ChatIsArchivedChanged(_) => Ok(()),
-        _ => Err(Refusal::OnlyTheHost),
+        _ => Err(Rejection::OnlyTheHost),
     }
 }
 
-fn turn_started(a: &ChatTurnStartedAction, chat: &ChatState, facts: &Facts<'_>) -> Result<(), Refusal> {
-    if facts.session.is_some_and(|session| session.lifecycle != SessionLifecycle::Ready) {
-        return Err(Refusal::NotReady);
+fn turn_started(a: &ChatTurnStartedAction, chat: &ChatState, context: &GateContext<'_>) -> Result<(), Rejection> {
+    if context.session.is_some_and(|session| session.lifecycle != SessionLifecycle::Ready) {
+        return Err(Rejection::NotReady);
     }
     writable(chat)?;
     idle(chat)?;
@@ -75,7 +80,7 @@ fn turn_started(a: &ChatTurnStartedAction, chat: &ChatState, facts: &Facts<'_>) 
     if let Some(id) = &a.queued_message_id {
         pending(chat, &PendingMessageKind::Queued, id).or_else(|_| pending(chat, &PendingMessageKind::Steering, id))?;
     }
-    if can_end(a) { Ok(()) } else { Err(Refusal::Timestamp) }
+    if can_end(a) { Ok(()) } else { Err(Rejection::Timestamp) }
 }
 
 /// Asks the reducer itself: it adds a duration to the time when a turn began, and a turn whose time it cannot read, or
@@ -89,21 +94,21 @@ fn can_end(a: &ChatTurnStartedAction) -> bool {
     apply_action_to_chat(&mut trial, &StateAction::ChatTurnComplete(end)) == ReduceOutcome::Applied
 }
 
-fn confirmed(a: &ChatToolCallConfirmedAction, chat: &ChatState) -> Result<(), Refusal> {
+fn confirmed(a: &ChatToolCallConfirmedAction, chat: &ChatState) -> Result<(), Rejection> {
     let ToolCallState::PendingConfirmation(call) = tool_call(chat, &a.turn_id, &a.tool_call_id)? else {
-        return Err(Refusal::ToolCallState);
+        return Err(Rejection::ToolCallState);
     };
-    let offered = |id: &String| call.options.iter().flatten().any(|option| option.id == *id);
-    if a.selected_option_id.as_ref().is_some_and(|id| !offered(id)) {
-        return Err(Refusal::NoOption);
+    let require_feature = |id: &String| call.options.iter().flatten().any(|option| option.id == *id);
+    if a.selected_option_id.as_ref().is_some_and(|id| !require_feature(id)) {
+        return Err(Rejection::NoOption);
     }
     if a.edited_tool_input.is_some() && call.editable != Some(true) {
-        return Err(Refusal::NotEditable);
+        return Err(Rejection::NotEditable);
     }
     Ok(())
 }
 
-fn complete(client: &Client, a: &ChatToolCallCompleteAction, chat: &ChatState) -> Result<(), Refusal> {
+fn complete(client: &Client, a: &ChatToolCallCompleteAction, chat: &ChatState) -> Result<(), Rejection> {
     match tool_call(chat, &a.turn_id, &a.tool_call_id)? {
         // Whoever does not want to authenticate gives the call up.
         ToolCallState::AuthRequired(_) if !a.result.success => Ok(()),
@@ -112,22 +117,22 @@ fn complete(client: &Client, a: &ChatToolCallCompleteAction, chat: &ChatState) -
 }
 
 /// The call is running, and this client runs it.
-fn runs(client: &Client, call: &ToolCallState) -> Result<(), Refusal> {
-    let ToolCallState::Running(call) = call else { return Err(Refusal::ToolCallState) };
+fn runs(client: &Client, call: &ToolCallState) -> Result<(), Rejection> {
+    let ToolCallState::Running(call) = call else { return Err(Rejection::ToolCallState) };
     match &call.contributor {
         Some(ToolCallContributor::Client(by)) if by.client_id == client.id => Ok(()),
-        _ => Err(Refusal::NotYourToolCall),
+        _ => Err(Rejection::NotYourToolCall),
     }
 }
 
-fn tool_call<'a>(chat: &'a ChatState, turn: &str, id: &str) -> Result<&'a ToolCallState, Refusal> {
+fn tool_call<'a>(chat: &'a ChatState, turn: &str, id: &str) -> Result<&'a ToolCallState, Rejection> {
     active(chat, turn)?;
     let parts = chat.active_turn.iter().flat_map(|turn| &turn.response_parts);
     let mut calls = parts.filter_map(|part| match part {
         ResponsePart::ToolCall(part) => Some(&part.tool_call),
         _ => None,
     });
-    calls.find(|call| id_of(call) == Some(id)).ok_or(Refusal::NoToolCall)
+    calls.find(|call| id_of(call) == Some(id)).ok_or(Rejection::NoToolCall)
 }
 
 fn id_of(call: &ToolCallState) -> Option<&str> {
@@ -143,7 +148,7 @@ fn id_of(call: &ToolCallState) -> Option<&str> {
     }
 }
 
-fn input_completed(a: &ChatInputCompletedAction, request: &ChatInputRequest) -> Result<(), Refusal> {
+fn input_completed(a: &ChatInputCompletedAction, request: &ChatInputRequest) -> Result<(), Rejection> {
     if a.response != ChatInputResponseKind::Accept {
         return Ok(());
     }
@@ -154,21 +159,21 @@ fn input_completed(a: &ChatInputCompletedAction, request: &ChatInputRequest) -> 
             .map(|answer| matches!(answer, ChatInputAnswer::Submitted(_)))
     };
     let is_answered = |id: &str| given(&a.answers, id).or_else(|| given(&request.answers, id)).unwrap_or(false);
-    let mut required = request.questions.iter().flatten().map(facts_of).filter(|(_, required)| *required);
-    if required.all(|(id, _)| id.is_some_and(is_answered)) { Ok(()) } else { Err(Refusal::Unanswered) }
+    let mut required = request.questions.iter().flatten().map(id_and_required).filter(|(_, required)| *required);
+    if required.all(|(id, _)| id.is_some_and(is_answered)) { Ok(()) } else { Err(Rejection::Unanswered) }
 }
 
-fn input_request<'a>(chat: &'a ChatState, id: &str) -> Result<&'a ChatInputRequest, Refusal> {
+fn input_request<'a>(chat: &'a ChatState, id: &str) -> Result<&'a ChatInputRequest, Rejection> {
     let parts = chat.active_turn.iter().flat_map(|turn| &turn.response_parts);
     let mut open = parts.filter_map(|part| match part {
         ResponsePart::InputRequest(part) if part.response.is_none() => Some(&part.request),
         _ => None,
     });
-    open.find(|request| request.id == id).ok_or(Refusal::NoInputRequest)
+    open.find(|request| request.id == id).ok_or(Rejection::NoInputRequest)
 }
 
 /// A question's id, and whether it must be answered.
-fn facts_of(question: &ChatInputQuestion) -> (Option<&str>, bool) {
+fn id_and_required(question: &ChatInputQuestion) -> (Option<&str>, bool) {
     let (id, required) = match question {
         ChatInputQuestion::Text(question) => (&question.id, question.required),
         ChatInputQuestion::Number(question) | ChatInputQuestion::Integer(question) => (&question.id, question.required),
@@ -180,30 +185,34 @@ fn facts_of(question: &ChatInputQuestion) -> (Option<&str>, bool) {
     (Some(id), required == Some(true))
 }
 
-fn pending(chat: &ChatState, kind: &PendingMessageKind, id: &str) -> Result<(), Refusal> {
+fn pending(chat: &ChatState, kind: &PendingMessageKind, id: &str) -> Result<(), Rejection> {
     let is_it = |message: &PendingMessage| message.id == id;
     let found = match kind {
         PendingMessageKind::Steering => chat.steering_message.as_ref().is_some_and(is_it),
         PendingMessageKind::Queued => chat.queued_messages.iter().flatten().any(is_it),
     };
-    if found { Ok(()) } else { Err(Refusal::NoPendingMessage) }
+    if found { Ok(()) } else { Err(Rejection::NoPendingMessage) }
 }
 
-fn active(chat: &ChatState, turn: &str) -> Result<(), Refusal> {
-    if chat.active_turn.as_ref().is_some_and(|active| active.id == turn) { Ok(()) } else { Err(Refusal::NoActiveTurn) }
-}
-
-fn idle(chat: &ChatState) -> Result<(), Refusal> {
-    if chat.active_turn.is_none() { Ok(()) } else { Err(Refusal::TurnInProgress) }
-}
-
-fn writable(chat: &ChatState) -> Result<(), Refusal> {
-    match chat.interactivity {
-        None | Some(ChatInteractivity::Full) => Ok(()),
-        Some(ChatInteractivity::ReadOnly | ChatInteractivity::Hidden) => Err(Refusal::ReadOnly),
+fn active(chat: &ChatState, turn: &str) -> Result<(), Rejection> {
+    if chat.active_turn.as_ref().is_some_and(|active| active.id == turn) {
+        Ok(())
+    } else {
+        Err(Rejection::NoActiveTurn)
     }
 }
 
-fn by_the_user(message: &Message) -> Result<(), Refusal> {
-    if message.origin.kind == MessageKind::User { Ok(()) } else { Err(Refusal::NotTheUser) }
+fn idle(chat: &ChatState) -> Result<(), Rejection> {
+    if chat.active_turn.is_none() { Ok(()) } else { Err(Rejection::TurnInProgress) }
+}
+
+fn writable(chat: &ChatState) -> Result<(), Rejection> {
+    match chat.interactivity {
+        None | Some(ChatInteractivity::Full) => Ok(()),
+        Some(ChatInteractivity::ReadOnly | ChatInteractivity::Hidden) => Err(Rejection::ReadOnly),
+    }
+}
+
+fn by_the_user(message: &Message) -> Result<(), Rejection> {
+    if message.origin.kind == MessageKind::User { Ok(()) } else { Err(Rejection::NotTheUser) }
 }

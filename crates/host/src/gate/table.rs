@@ -5,22 +5,22 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::mismatch;
-use crate::state::Kind;
+use crate::state::ChannelKind;
 
 /// What is known of an action without looking at any state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Row {
+pub struct ActionRule {
     /// The action's `type`.
     pub name: &'static str,
     /// The channels that it is for.
-    pub kind: Kind,
+    pub kind: ChannelKind,
     /// Who may dispatch it.
-    pub who: Who,
+    pub dispatcher: Dispatcher,
 }
 
 /// Who may dispatch an action.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Who {
+pub enum Dispatcher {
     /// Clients too, if the state allows it.
     Client,
     /// The host alone.
@@ -28,16 +28,16 @@ pub enum Who {
 }
 
 /// Writes the table, and the match that fails to compile when an action has no row.
-macro_rules! rows {
-    ($($variant:ident $name:literal $kind:ident $who:ident;)*) => {
+macro_rules! action_rules {
+    ($($variant:ident $name:literal $kind:ident $dispatcher:ident;)*) => {
         /// The whole table.
-        pub const ROWS: &[Row] = &[$(Row { name: $name, kind: Kind::$kind, who: Who::$who }),*];
+        pub const ACTION_RULES: &[ActionRule] = &[$(ActionRule { name: $name, kind: ChannelKind::$kind, dispatcher: Dispatcher::$dispatcher }),*];
 
         /// The row of an action; `None` for one of a later version of the protocol.
         #[must_use]
-        pub const fn row(action: &StateAction) -> Option<Row> {
+        pub const fn rule_of(action: &StateAction) -> Option<ActionRule> {
             match action {
-                $(StateAction::$variant(_) => Some(Row { name: $name, kind: Kind::$kind, who: Who::$who }),)*
+                $(StateAction::$variant(_) => Some(ActionRule { name: $name, kind: ChannelKind::$kind, dispatcher: Dispatcher::$dispatcher }),)*
                 StateAction::Unknown(_) => None,
             }
         }
@@ -72,7 +72,7 @@ pub fn explain(unknown: &Value) -> String {
     format!("this host does not know the action {name:?}")
 }
 
-rows! {
+action_rules! {
     RootAgentsChanged "root/agentsChanged" Root Host;
     RootActiveSessionsChanged "root/activeSessionsChanged" Root Host;
     RootConfigChanged "root/configChanged" Root Client;

@@ -21,7 +21,7 @@ use crate::endpoint::{ClientInfo, Reply};
 use crate::error::MethodError;
 use crate::files::time;
 use crate::log::{AppendError, Seq};
-use crate::state::entry::Notice;
+use crate::state::entry::CatalogueNotification;
 
 /// What a chat is called until somebody says something in it.
 pub(crate) const UNTITLED: &str = "New chat";
@@ -192,7 +192,7 @@ pub(super) async fn fetch_turns(
     let payment = client.memory.reserve(state.turns_page_bytes().min(room)).await?;
     let page = state.fetch_turns_within(&params.channel, params.cursor.as_deref(), room).await?;
     let before = page.map(|page| (params.channel.into(), payment.attach(&page.action)));
-    Ok(Reply { before, is_paid: true, ..Reply::from(breakbulk_proto::Message::from("{}")) })
+    Ok(Reply { before, is_reserved: true, ..Reply::from(breakbulk_proto::Message::from("{}")) })
 }
 
 /// What has to be known of a session to change its list of chats.
@@ -316,7 +316,12 @@ fn begun(turn: &str, now: &str, message: Message) -> StateAction {
 }
 
 /// The catalogue hears of a new list of chats.
-fn listed(session: &str, chats: Vec<SessionChatSummary>, default_chat: Option<String>, now: &str) -> Notice {
+fn listed(
+    session: &str,
+    chats: Vec<SessionChatSummary>,
+    default_chat: Option<String>,
+    now: &str,
+) -> CatalogueNotification {
     let changes = PartialSessionSummary {
         chats: Some(chats),
         default_chat,
@@ -324,5 +329,5 @@ fn listed(session: &str, chats: Vec<SessionChatSummary>, default_chat: Option<St
         ..PartialSessionSummary::default()
     };
     let (channel, session) = (ROOT_RESOURCE_URI.to_owned(), session.to_owned());
-    Notice::Changed(Box::new(SessionSummaryChangedParams { channel, session, changes }))
+    CatalogueNotification::Changed(Box::new(SessionSummaryChangedParams { channel, session, changes }))
 }

@@ -7,7 +7,7 @@ use crate::changes::ChangesConfig;
 use crate::customize::{CompleteConfig, CustomizeConfig, TRIGGERS};
 use crate::endpoint::EndpointConfig;
 use crate::files::{FilesConfig, uri_of};
-use crate::log::Policy;
+use crate::log::RetentionPolicy;
 use crate::state::StateConfig;
 use crate::terminal::TerminalConfig;
 
@@ -30,7 +30,7 @@ pub struct HostConfig {
     /// Completions.
     pub complete: CompleteConfig,
     /// How long entries are kept. By default until the log uses 4 GiB.
-    pub retention: Policy,
+    pub retention: RetentionPolicy,
     /// How often to look for what is not. 10 minutes.
     pub retain_every: Duration,
 }
@@ -51,7 +51,7 @@ impl HostConfig {
             changes: ChangesConfig { roots, ..ChangesConfig::default() },
             customize: CustomizeConfig::default(),
             complete: CompleteConfig::default(),
-            retention: Policy { max_bytes: Some(4 << 30), ..Policy::default() },
+            retention: RetentionPolicy { max_bytes: Some(4 << 30), ..RetentionPolicy::default() },
             retain_every: Duration::from_mins(10),
         }
     }

@@ -19,8 +19,8 @@ use crate::agent::part_of;
 use crate::endpoint::ClientInfo;
 use crate::error::MethodError;
 use crate::lock::lock;
-use crate::log::{Answer, AppendError, Batch, Log, NewEntry, Seq};
-use crate::state::entry::{self, Notice};
+use crate::log::{AppendError, Batch, BoxFuture, Log, NewEntry, Seq};
+use crate::state::entry::{self, CatalogueNotification};
 use crate::state::{State, StateError};
 
 /// How often a batch whose fate is not known is put to the log again, and how long it waits in between. Together longer
@@ -265,12 +265,12 @@ fn or_none<T>(looked: Result<Option<T>, StateError>) -> Result<Option<T>, StateE
 }
 
 impl Act for Desk {
-    fn act<'a>(&'a self, actions: Vec<(String, StateAction)>) -> Answer<'a, Result<Vec<Seq>, AppendError>> {
+    fn act<'a>(&'a self, actions: Vec<(String, StateAction)>) -> BoxFuture<'a, Result<Vec<Seq>, AppendError>> {
         let sheet = actions.into_iter().fold(Sheet::new(), |sheet, (channel, action)| sheet.action(channel, &action));
         Box::pin(self.put(sheet))
     }
 
-    fn trim<'a>(&'a self, channel: &'a str, upto: Seq) -> Answer<'a, ()> {
+    fn trim<'a>(&'a self, channel: &'a str, upto: Seq) -> BoxFuture<'a, ()> {
         Box::pin(async move {
             let saved = async {
                 self.state.reached(upto).await?;
@@ -356,7 +356,7 @@ impl Sheet {
     }
 
     /// A change of the catalogue, which is about a session.
-    pub(crate) fn notice(self, session: &str, notice: &Notice) -> Self {
+    pub(crate) fn notice(self, session: &str, notice: &CatalogueNotification) -> Self {
         self.push(NewEntry::new(ROOT_RESOURCE_URI, body(entry::catalogue(notice))).about(session))
     }
 

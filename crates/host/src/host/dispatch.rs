@@ -12,16 +12,20 @@ use super::conduct::summarize;
 use super::desk::{Sheet, not_kept};
 use super::front::Rooms;
 use super::{names, restore};
-use crate::endpoint::{ClientInfo, Dispatched, Refusal};
+use crate::endpoint::{ClientInfo, DispatchError, Dispatched};
 use crate::error::MethodError;
-use crate::gate::{self, Client, Facts, Offers};
+use crate::gate::{self, Client, Features, GateContext};
 use crate::log::Seq;
 use crate::long_work::long_work;
 use crate::state::StateError;
-use crate::state::entry::Notice;
+use crate::state::entry::CatalogueNotification;
 
 /// Takes an action into the log, or says why not.
-pub(super) async fn dispatch(rooms: &Rooms, client: &ClientInfo, dispatched: &Dispatched) -> Result<Logged, Refusal> {
+pub(super) async fn dispatch(
+    rooms: &Rooms,
+    client: &ClientInfo,
+    dispatched: &Dispatched,
+) -> Result<Logged, DispatchError> {
     names::action(&dispatched.action)?;
     let restored = restore::action(rooms, &dispatched.action).await?;
     let (channel, action) = (&dispatched.channel, restored.as_ref().unwrap_or(&dispatched.action));
@@ -113,7 +117,9 @@ impl Logged {
         let Ok(Some(changes)) = changes else { return };
         let channel = ROOT_RESOURCE_URI.to_owned();
         let params = SessionSummaryChangedParams { channel, session: session.to_string(), changes };
-        if let Err(error) = rooms.desk.put(Sheet::new().notice(&session, &Notice::Changed(Box::new(params)))).await {
+        if let Err(error) =
+            rooms.desk.put(Sheet::new().notice(&session, &CatalogueNotification::Changed(Box::new(params)))).await
+        {
             tracing::warn!("the list of sessions could not be told of a change: {error}");
         }
     }
@@ -155,14 +161,14 @@ impl Context {
         Ok(Self { session: light.await?, root: root.await?, resumable })
     }
 
-    fn check(&self, client: &Client, action: &StateAction, state: &SnapshotState) -> Result<(), gate::Refusal> {
-        let alone = Facts::of(state);
-        let facts = Facts {
+    fn check(&self, client: &Client, action: &StateAction, state: &SnapshotState) -> Result<(), gate::Rejection> {
+        let alone = GateContext::of(state);
+        let facts = GateContext {
             session: alone.session.or(self.session.as_ref()),
             root: alone.root.or(self.root.as_ref()),
             resumable: self.resumable.as_deref(),
             // MCP servers that the workspace names are shown, and run by agents, not by the host.
-            offers: Offers { review: true, ..Offers::default() },
+            features: Features { review: true, ..Features::default() },
             ..alone
         };
         gate::check(client, action, &facts)

@@ -16,10 +16,10 @@ use super::desk::Desk;
 use super::workshop::{self, Workshop, json, to_the_end};
 use super::{chats, dispatch, sessions, settings};
 use crate::agent::Agent;
-use crate::endpoint::{ClientInfo, Dispatched, Methods, RawParams, Refused, Reply, not_offered};
+use crate::endpoint::{ClientInfo, Dispatched, Methods, RawParams, RejectedAction, Reply, not_offered};
 use crate::error::MethodError;
 use crate::gate;
-use crate::log::Answer;
+use crate::log::BoxFuture;
 
 /// The rooms behind the front.
 pub(crate) struct Rooms {
@@ -173,11 +173,15 @@ impl Methods for Front {
         client: &'a ClientInfo,
         method: &'a str,
         params: RawParams,
-    ) -> Answer<'a, Result<Reply, MethodError>> {
+    ) -> BoxFuture<'a, Result<Reply, MethodError>> {
         Box::pin(self.answer(client, method, params))
     }
 
-    fn dispatch<'a>(&'a self, client: &'a ClientInfo, dispatched: Dispatched) -> Answer<'a, Result<(), Refused>> {
+    fn dispatch<'a>(
+        &'a self,
+        client: &'a ClientInfo,
+        dispatched: Dispatched,
+    ) -> BoxFuture<'a, Result<(), RejectedAction>> {
         Box::pin(async move {
             let done = if let StateAction::Unknown(unknown) = &dispatched.action {
                 Err(MethodError::new(INVALID_PARAMS, gate::explain(unknown)).into())
@@ -194,25 +198,25 @@ impl Methods for Front {
                     Err(refusal) => Err(refusal),
                 }
             };
-            done.map_err(|refusal| Refused { refusal, action: Box::new(dispatched.action) })
+            done.map_err(|error| RejectedAction { error, action: Box::new(dispatched.action) })
         })
     }
 
-    fn came(&self, client: &ClientInfo) {
+    fn connected(&self, client: &ClientInfo) {
         self.0.workshop.came(client);
     }
 
-    fn follows(&self, client: &ClientInfo, channel: &str) {
+    fn subscribed(&self, client: &ClientInfo, channel: &str) {
         self.0.workshop.follows(client, channel);
         attendance::follows(&self.0, client, channel);
     }
 
-    fn left(&self, client: &ClientInfo, channel: &str) {
+    fn unsubscribed(&self, client: &ClientInfo, channel: &str) {
         self.0.workshop.left(client, channel);
         attendance::left(&self.0, client, channel);
     }
 
-    fn gone(&self, client: &ClientInfo) {
+    fn disconnected(&self, client: &ClientInfo) {
         self.0.workshop.gone(client);
         attendance::gone(&self.0, client);
     }

@@ -9,7 +9,7 @@ use breakbulk_proto::MESSAGE_TOO_LARGE;
 
 use super::front::Rooms;
 use crate::error::MethodError;
-use crate::state::{StateError, slim};
+use crate::state::{StateError, by_reference};
 
 /// What one message may bring back in all. Each reference is short, and may name the same large content again.
 const MAX_RESTORED_BYTES: usize = 64 << 20;
@@ -43,7 +43,7 @@ pub(super) async fn action(rooms: &Rooms, action: &StateAction) -> Result<Option
 /// Whether a message has an attachment by a reference of ours.
 fn has_references(message: &Message) -> bool {
     let is_one = |attachment: &MessageAttachment| match attachment {
-        MessageAttachment::Resource(by) => by.uri.starts_with(slim::SCHEME),
+        MessageAttachment::Resource(by) => by.uri.starts_with(by_reference::SCHEME),
         _ => false,
     };
     message.attachments.iter().flatten().any(is_one)
@@ -54,7 +54,7 @@ pub(super) async fn message(rooms: &Rooms, message: &mut Message) -> Result<(), 
     let mut restored = 0_usize;
     for attachment in message.attachments.iter_mut().flatten() {
         let MessageAttachment::Resource(by) = attachment else { continue };
-        if !by.uri.starts_with(slim::SCHEME) {
+        if !by.uri.starts_with(by_reference::SCHEME) {
             continue;
         }
         let content = rooms.desk.state().content(&by.uri).await.map_err(|error| match error {

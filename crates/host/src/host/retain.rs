@@ -9,7 +9,7 @@ use tracing::{info, warn};
 
 use super::desk::Desk;
 use super::upkeep::save_changed;
-use crate::log::Policy;
+use crate::log::RetentionPolicy;
 
 /// Looks after the log's length. Stops when it is dropped.
 pub(crate) struct Retainer(JoinHandle<()>);
@@ -20,7 +20,7 @@ impl Retainer {
     /// Only what a saved snapshot stands for can go. So each channel that has changed is saved first, where there is a limit
     /// at all: one that nobody uses would else keep its entries for ever. A client that comes back from before what is kept
     /// gets snapshots.
-    pub(crate) fn begin(desk: Arc<Desk>, policy: Policy, every: Duration) -> Self {
+    pub(crate) fn begin(desk: Arc<Desk>, policy: RetentionPolicy, every: Duration) -> Self {
         Self(tokio::spawn(async move {
             loop {
                 tokio::time::sleep(every).await;
@@ -40,7 +40,7 @@ impl Drop for Retainer {
     }
 }
 
-async fn retain(desk: &Desk, policy: Policy) {
+async fn retain(desk: &Desk, policy: RetentionPolicy) {
     let used = desk.log().metrics().store_bytes.load(Relaxed);
     if policy.wants_snapshots(used) {
         match save_changed(desk.log(), desk.state()).await {

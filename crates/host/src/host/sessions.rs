@@ -21,7 +21,7 @@ use crate::error::MethodError;
 use crate::files::time;
 use crate::log::{AppendError, WriteError};
 use crate::state::StateError;
-use crate::state::entry::Notice;
+use crate::state::entry::CatalogueNotification;
 
 /// What a session is called until somebody says something in it.
 pub(crate) const UNTITLED: &str = "New session";
@@ -80,7 +80,8 @@ pub(super) async fn dispose(rooms: &Rooms, params: DisposeSessionParams) -> Resu
             return Err(not_found());
         }
         let params = SessionRemovedParams { channel: ROOT_RESOURCE_URI.to_owned(), session: session.clone() };
-        let sheet = Sheet::new().expect(ROOT_RESOURCE_URI, root).notice(&session, &Notice::Removed(params));
+        let sheet =
+            Sheet::new().expect(ROOT_RESOURCE_URI, root).notice(&session, &CatalogueNotification::Removed(params));
         Ok(sheet.action(ROOT_RESOURCE_URI, &active_sessions(count.saturating_sub(1))))
     };
     if listed.is_some() {
@@ -132,7 +133,7 @@ impl Made {
         let sheet = Sheet::new().open(session, Some(session), &state);
         let sheet = sheet.open(&annotations.resource, Some(session), &empty);
         let sheet = sheet.open(&chat.uri, Some(session), &SnapshotState::Chat(Box::new(chat.state(&self.now))));
-        sheet.notice(session, &Notice::Added(Box::new(summary)))
+        sheet.notice(session, &CatalogueNotification::Added(Box::new(summary)))
     }
 
     fn state(&self, chat: &Plan, annotations: AnnotationsSummary) -> SessionState {

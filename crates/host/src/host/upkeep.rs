@@ -10,7 +10,7 @@ use super::desk::{Desk, Sheet};
 use super::sessions;
 use crate::error::MethodError;
 use crate::log::{Log, ReadError, WriteError};
-use crate::state::entry::Notice;
+use crate::state::entry::CatalogueNotification;
 use crate::state::{State, StateConfig, StateError};
 
 /// A channel that could not be saved, and why.
@@ -32,7 +32,7 @@ pub async fn erase(log: &Arc<dyn Log>, session: &str) -> Result<Option<u64>, Met
     if listed {
         let removed = SessionRemovedParams { channel: ROOT_RESOURCE_URI.to_owned(), session: session.to_owned() };
         let desk = Desk::new(Arc::clone(log), Arc::clone(&state));
-        let sheet = Sheet::new().notice(session, &Notice::Removed(removed));
+        let sheet = Sheet::new().notice(session, &CatalogueNotification::Removed(removed));
         let (_, count) = sessions::count(&desk).await?;
         let counted = sessions::active_sessions(count.saturating_sub(1));
         desk.put_seen(sheet.action(ROOT_RESOURCE_URI, &counted)).await?;

@@ -32,7 +32,7 @@ use super::desk::Desk;
 use super::{HostConfig, StartError};
 use crate::changes::Changes;
 use crate::customize::{CompleteConfig, CustomizeConfig};
-use crate::endpoint::{ClientInfo, Dispatched, RawParams, Refusal, Reply};
+use crate::endpoint::{ClientInfo, DispatchError, Dispatched, RawParams, Reply};
 use crate::error::MethodError;
 use crate::exact;
 use crate::files::Files;
@@ -113,7 +113,7 @@ impl Workshop {
         self: &Arc<Self>,
         client: &ClientInfo,
         dispatched: &Dispatched,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), DispatchError> {
         self.act_on_terminal(client, dispatched).await
     }
 

@@ -166,7 +166,7 @@ impl BatchId {
             let nanos = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_nanos());
             random = (nanos ^ u128::from(std::process::id()).rotate_left(64)).to_be_bytes();
         }
-        Self((Self::at(super::upkeep::now_ms()).0) | (u128::from_be_bytes(random) & ((1 << RANDOM_BITS) - 1)))
+        Self((Self::at(super::maintenance::now_ms()).0) | (u128::from_be_bytes(random) & ((1 << RANDOM_BITS) - 1)))
     }
 
     /// The lowest id of this time.

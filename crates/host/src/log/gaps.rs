@@ -85,7 +85,7 @@ impl Gaps {
 /// one of the other with a probability of the entries handed out over 2^26.
 ///
 /// What this cannot tell apart are lives that began with the same log at the same reading of the clock.
-pub(super) fn first_of_life(used: Seq, clock: Seq, random: u64) -> Seq {
+pub(super) fn first_of_run(used: Seq, clock: Seq, random: u64) -> Seq {
     if used < clock && clock <= MAX_CLOCK {
         return clock;
     }
@@ -110,22 +110,22 @@ mod tests {
 
     #[test]
     fn a_life_begins_at_the_clock_and_fits_a_json_number_for_two_centuries() {
-        assert_eq!(first_of_life(0, NOW, 7), NOW);
-        assert_eq!(first_of_life(NOW - 1, NOW, u64::MAX), NOW);
+        assert_eq!(first_of_run(0, NOW, 7), NOW);
+        assert_eq!(first_of_run(NOW - 1, NOW, u64::MAX), NOW);
         let year_2200 = 7_258_118_400 << 20;
-        assert_eq!(first_of_life(NOW, year_2200, 7), year_2200);
+        assert_eq!(first_of_run(NOW, year_2200, 7), year_2200);
         assert!(clock() > NOW - (1 << 50) && clock() < year_2200);
     }
 
     #[test]
     fn a_log_that_is_ahead_of_its_clock_passes_over_what_it_may_have_handed_out() {
         for (clock, random) in [(NOW, 0), (NOW - 1, u64::MAX), (0, 1), (Seq::MAX, 5)] {
-            let next = first_of_life(NOW, clock, random);
+            let next = first_of_run(NOW, clock, random);
             assert!((NOW + JUMP..=NOW + JUMP + SPREAD).contains(&next), "{next}");
         }
-        assert_eq!(first_of_life(NOW, 1, 9).abs_diff(first_of_life(NOW, 1, 9_000_000)), 8_999_991);
+        assert_eq!(first_of_run(NOW, 1, 9).abs_diff(first_of_run(NOW, 1, 9_000_000)), 8_999_991);
         // At the end of all numbers there is nothing to pass over, but never a step back.
-        assert_eq!(first_of_life(MAX_SEQ - 5, 0, 9), MAX_SEQ - 4);
+        assert_eq!(first_of_run(MAX_SEQ - 5, 0, 9), MAX_SEQ - 4);
     }
 
     #[test]

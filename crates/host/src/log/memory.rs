@@ -7,24 +7,24 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use tokio::sync::watch;
 
-use self::state::{Channel, State, fill};
+use self::state::{MemoryChannel, MemoryState, fill};
 use super::{
-    Answer, AppendError, Batch, Bounds, ChannelInfo, Channels, Entry, Gap, Health, Log, Metrics, Policy, ReadError,
-    Report, Rows, Save, Seq, Snapshot, Tail, WriteError,
+    AppendError, Batch, Bounds, BoxFuture, ChannelInfo, Channels, Entry, Gap, Log, LogHealth, Metrics, ReadError,
+    Report, RetentionPolicy, Rows, Save, Seq, Snapshot, Tail, WriteError,
 };
 use crate::lock::lock;
 
 /// A log that is gone with its last handle. Nothing in it is kept, so nothing waits.
 #[derive(Debug, Clone)]
 pub struct MemoryLog {
-    inner: Arc<Inner>,
+    inner: Arc<MemoryInner>,
 }
 
 #[derive(Debug)]
-struct Inner {
-    state: Mutex<State>,
+struct MemoryInner {
+    state: Mutex<MemoryState>,
     last: watch::Sender<Seq>,
-    health: watch::Sender<Health>,
+    health: watch::Sender<LogHealth>,
     metrics: Metrics,
 }
 
@@ -34,17 +34,17 @@ impl MemoryLog {
     pub fn new() -> Self {
         let (state, metrics) = (Mutex::default(), Metrics::default());
         Self {
-            inner: Arc::new(Inner {
+            inner: Arc::new(MemoryInner {
                 state,
                 last: watch::Sender::new(0),
-                health: watch::Sender::new(Health::Good),
+                health: watch::Sender::new(LogHealth::Good),
                 metrics,
             }),
         }
     }
 
     /// Begins a new life at this seq, as a log does that is opened again.
-    pub fn begin_life_at(&self, next: Seq) {
+    pub fn begin_run_at(&self, next: Seq) {
         let mut state = self.inner.state();
         let after = state.last;
         state.gaps.add(Gap { after, next, lost: None });
@@ -53,10 +53,10 @@ impl MemoryLog {
     /// From now on every append is refused like this, or no longer; so that a test can see what its caller does.
     pub fn refuse(&self, error: Option<AppendError>) {
         let health = match &error {
-            None => Health::Good,
-            Some(AppendError::Full) => Health::Full,
-            Some(AppendError::Fenced) => Health::Fenced,
-            Some(other) => Health::Failed { reason: other.to_string() },
+            None => LogHealth::Good,
+            Some(AppendError::Full) => LogHealth::Full,
+            Some(AppendError::Fenced) => LogHealth::Fenced,
+            Some(other) => LogHealth::Failed { reason: other.to_string() },
         };
         self.inner.state().refuse = error;
         self.inner.health.send_replace(health);
@@ -69,19 +69,19 @@ impl Default for MemoryLog {
     }
 }
 
-impl Inner {
-    fn state(&self) -> MutexGuard<'_, State> {
+impl MemoryInner {
+    fn state(&self) -> MutexGuard<'_, MemoryState> {
         lock(&self.state)
     }
 }
 
 /// An answer that is there already.
-fn ready<'a, T: Send + 'a>(value: T) -> Answer<'a, T> {
+fn ready<'a, T: Send + 'a>(value: T) -> BoxFuture<'a, T> {
     Box::pin(std::future::ready(value))
 }
 
 impl Log for MemoryLog {
-    fn append(&self, batch: Batch) -> Answer<'_, Result<Vec<Seq>, AppendError>> {
+    fn append(&self, batch: Batch) -> BoxFuture<'_, Result<Vec<Seq>, AppendError>> {
         let mut state = self.inner.state();
         let seqs = state.append(batch);
         self.inner.last.send_replace(state.last);
@@ -97,7 +97,7 @@ impl Log for MemoryLog {
         channel: &'a str,
         range: Range<Seq>,
         max_bytes: usize,
-    ) -> Answer<'a, Result<Vec<Entry>, ReadError>> {
+    ) -> BoxFuture<'a, Result<Vec<Entry>, ReadError>> {
         let after = range.start.saturating_sub(1);
         let page = self.inner.state().page(after, &Channels::only([channel]), max_bytes);
         ready(page.map(|(mut page, _)| {
@@ -106,7 +106,7 @@ impl Log for MemoryLog {
         }))
     }
 
-    fn bounds(&self) -> Answer<'_, Result<Bounds, ReadError>> {
+    fn bounds(&self) -> BoxFuture<'_, Result<Bounds, ReadError>> {
         let state = self.inner.state();
         let trimmed = state.channels.values().map(|channel| channel.trimmed).max().unwrap_or(0);
         ready(Ok(Bounds { first: trimmed + 1, last: state.last }))
@@ -117,9 +117,9 @@ impl Log for MemoryLog {
         state.gaps.lag(after, state.last)
     }
 
-    fn channels<'a>(&'a self, session: Option<&'a str>) -> Answer<'a, Result<Vec<ChannelInfo>, ReadError>> {
+    fn channels<'a>(&'a self, session: Option<&'a str>) -> BoxFuture<'a, Result<Vec<ChannelInfo>, ReadError>> {
         let state = self.inner.state();
-        let of = |channel: &Channel| session.is_none() || channel.session.as_deref() == session;
+        let of = |channel: &MemoryChannel| session.is_none() || channel.session.as_deref() == session;
         let infos = state.channels.iter().filter(|(_, channel)| of(channel)).map(|(uri, channel)| ChannelInfo {
             channel: uri.clone(),
             session: channel.session.clone(),
@@ -130,11 +130,11 @@ impl Log for MemoryLog {
         ready(Ok(infos.collect()))
     }
 
-    fn save(&self, save: Save) -> Answer<'_, Result<(), WriteError>> {
+    fn save(&self, save: Save) -> BoxFuture<'_, Result<(), WriteError>> {
         ready(self.inner.state().save(save))
     }
 
-    fn snapshot<'a>(&'a self, channel: &'a str) -> Answer<'a, Result<Option<Snapshot>, ReadError>> {
+    fn snapshot<'a>(&'a self, channel: &'a str) -> BoxFuture<'a, Result<Option<Snapshot>, ReadError>> {
         ready(Ok(self.inner.state().channels.get(channel).and_then(|channel| channel.snapshot.clone())))
     }
 
@@ -143,7 +143,7 @@ impl Log for MemoryLog {
         channel: &'a str,
         range: Range<u64>,
         max_bytes: usize,
-    ) -> Answer<'a, Result<Rows, ReadError>> {
+    ) -> BoxFuture<'a, Result<Rows, ReadError>> {
         let state = self.inner.state();
         let Some(channel) = state.channels.get(channel) else { return ready(Ok(Rows::default())) };
         let rows = channel.rows.iter().filter(|(index, _)| range.contains(index));
@@ -151,19 +151,19 @@ impl Log for MemoryLog {
         ready(Ok(Rows { rows, total: channel.rows.last_key_value().map_or(0, |(index, _)| index + 1) }))
     }
 
-    fn trim<'a>(&'a self, channel: &'a str, before: Seq) -> Answer<'a, Result<u64, WriteError>> {
+    fn trim<'a>(&'a self, channel: &'a str, before: Seq) -> BoxFuture<'a, Result<u64, WriteError>> {
         ready(self.inner.state().trim(channel, before))
     }
 
-    fn retain(&self, policy: Policy) -> Answer<'_, Result<u64, WriteError>> {
+    fn retain(&self, policy: RetentionPolicy) -> BoxFuture<'_, Result<u64, WriteError>> {
         ready(self.inner.state().retain(policy))
     }
 
-    fn erase<'a>(&'a self, session: &'a str) -> Answer<'a, Result<u64, WriteError>> {
+    fn erase<'a>(&'a self, session: &'a str) -> BoxFuture<'a, Result<u64, WriteError>> {
         ready(Ok(self.inner.state().erase(session)))
     }
 
-    fn verify(&self) -> Answer<'_, Result<Report, ReadError>> {
+    fn verify(&self) -> BoxFuture<'_, Result<Report, ReadError>> {
         let state = self.inner.state();
         let rows = state.channels.values().flat_map(|channel| channel.rows.values());
         let snapshots =
@@ -174,7 +174,7 @@ impl Log for MemoryLog {
         ready(Ok(Report { entries: state.entries.len() as u64, rows, snapshots, bytes, ..Report::default() }))
     }
 
-    fn health(&self) -> watch::Receiver<Health> {
+    fn health(&self) -> watch::Receiver<LogHealth> {
         self.inner.health.subscribe()
     }
 
@@ -184,7 +184,7 @@ impl Log for MemoryLog {
 }
 
 struct MemoryTail {
-    inner: Arc<Inner>,
+    inner: Arc<MemoryInner>,
     after: Seq,
     channels: Channels,
     last: watch::Receiver<Seq>,
@@ -199,7 +199,7 @@ impl MemoryTail {
 }
 
 impl Tail for MemoryTail {
-    fn next(&mut self, max_bytes: usize) -> Answer<'_, Result<Vec<Entry>, ReadError>> {
+    fn next(&mut self, max_bytes: usize) -> BoxFuture<'_, Result<Vec<Entry>, ReadError>> {
         Box::pin(async move {
             loop {
                 self.last.mark_unchanged();
@@ -213,7 +213,7 @@ impl Tail for MemoryTail {
         })
     }
 
-    fn ready(&mut self, max_bytes: usize) -> Answer<'_, Result<Vec<Entry>, ReadError>> {
+    fn ready(&mut self, max_bytes: usize) -> BoxFuture<'_, Result<Vec<Entry>, ReadError>> {
         ready(self.pull(max_bytes))
     }
 

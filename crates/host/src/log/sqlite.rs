@@ -4,28 +4,28 @@
 //! alone waits for one sync, and a thousand callers share it. Readers take the newest entries from memory, all the same
 //! bytes, and older ones from the file, a page at a time.
 
+mod acknowledged;
 mod admission;
+mod batch_ids;
 mod blob;
-mod chores;
+mod buffer_pool;
 mod commit;
 mod db;
 mod export;
-mod fair;
 mod files;
-mod group;
-mod ids;
+mod group_commit;
 mod insert;
-mod mark;
 mod options;
 mod pieces;
-mod pool;
 mod queue;
 mod reader;
+mod reader_pool;
 mod recent;
 mod record;
+mod removal;
+mod round_robin;
 mod schema;
 mod shared_bodies;
-mod slab;
 mod tail;
 mod usage;
 mod verify;
@@ -42,38 +42,38 @@ use tokio::sync::{oneshot, watch};
 pub use usage::Usage;
 
 use self::db::Failure;
-use self::files::Files;
-use self::pool::Readers;
-use self::queue::{Alone, Queue};
-use self::recent::Recent;
+use self::files::LogFiles;
+use self::queue::{ExclusiveJob, Queue};
+use self::reader_pool::ReaderPool;
+use self::recent::RecentEntries;
 use self::shared_bodies::SharedBodies;
 use super::{
-    Answer, AppendError, Batch, Bounds, ChannelInfo, Channels, Entry, Health, Log, Metrics, OpenError, Policy,
-    ReadError, Report, Rows, Save, Seq, Snapshot, Tail, WriteError,
+    AppendError, Batch, Bounds, BoxFuture, ChannelInfo, Channels, Entry, Log, LogHealth, Metrics, OpenError, ReadError,
+    Report, RetentionPolicy, Rows, Save, Seq, Snapshot, Tail, WriteError,
 };
 
 /// A log in a directory. Handles are cheap, and the last one closes it.
 #[derive(Clone)]
 pub struct SqliteLog {
-    shared: Arc<Shared>,
+    shared: Arc<SqliteInner>,
     // The writer holds `shared`, so it is this that ends with the last handle.
     _guard: Arc<CloseOnDrop>,
 }
 
 /// What the writer, the readers and the handles share.
-struct Shared {
+struct SqliteInner {
     queue: Queue,
-    recent: RwLock<Recent>,
+    recent: RwLock<RecentEntries>,
     last: watch::Sender<Seq>,
-    health: watch::Sender<Health>,
+    health: watch::Sender<LogHealth>,
     metrics: Metrics,
-    readers: Readers,
+    readers: ReaderPool,
     long_bodies: SharedBodies,
-    files: Files,
+    files: LogFiles,
     options: Options,
 }
 
-struct CloseOnDrop(Arc<Shared>);
+struct CloseOnDrop(Arc<SqliteInner>);
 
 impl Drop for CloseOnDrop {
     fn drop(&mut self) {
@@ -87,11 +87,11 @@ impl SqliteLog {
     /// # Errors
     /// Another writer has it, it is of a later version, or the files do not open.
     pub async fn open(dir: impl AsRef<Path>, options: Options) -> Result<Self, OpenError> {
-        let files = Files::new(dir.as_ref());
+        let files = LogFiles::new(dir.as_ref());
         let path = files.database();
         let work = move || {
             let lock = files.lock()?;
-            let shared = Arc::new(Shared::new(&files, options));
+            let shared = Arc::new(SqliteInner::new(&files, options));
             writer::start(&shared, files, lock)?;
             Ok(Self::of(shared))
         };
@@ -106,16 +106,16 @@ impl SqliteLog {
     /// # Errors
     /// There is no log, it is of another version, or the files do not open.
     pub async fn open_for_reading(dir: impl AsRef<Path>) -> Result<Self, OpenError> {
-        let files = Files::new(dir.as_ref());
+        let files = LogFiles::new(dir.as_ref());
         let path = files.database();
         let work = move || {
             let path = files.database();
             if !path.exists() {
                 return Err(OpenError::Missing(path));
             }
-            let shared = Arc::new(Shared::new(&files, Options::default()));
+            let shared = Arc::new(SqliteInner::new(&files, Options::default()));
             shared.queue.close();
-            shared.health.send_replace(Health::Closed);
+            shared.health.send_replace(LogHealth::Closed);
             shared.readers.load(&shared, &path)?;
             Ok(Self::of(shared))
         };
@@ -128,7 +128,7 @@ impl SqliteLog {
     pub async fn close(&self) {
         self.shared.queue.close();
         let mut health = self.shared.health.subscribe();
-        drop(health.wait_for(|health| *health == Health::Closed).await);
+        drop(health.wait_for(|health| *health == LogHealth::Closed).await);
     }
 
     /// Gives back to the disk what trimming and erasing freed. Appends wait meanwhile, and as much room as the log has is
@@ -137,7 +137,7 @@ impl SqliteLog {
     /// # Errors
     /// There is no room, or writing failed.
     pub async fn compact(&self) -> Result<(), WriteError> {
-        self.shared.ask(|reply| Alone::Compact { reply }).await
+        self.shared.ask(|reply| ExclusiveJob::Compact { reply }).await
     }
 
     /// As [`verify`](Log::verify), and says now and then how many bytes of about how many it has seen.
@@ -163,24 +163,24 @@ impl SqliteLog {
 
     /// The seq that the present life of the log began with, or would have, if it has none yet.
     #[must_use]
-    pub fn first_of_life(&self) -> Seq {
+    pub fn first_of_run(&self) -> Seq {
         self.shared.recent().gaps().newest().map_or(1, |gap| gap.next)
     }
 
-    fn of(shared: Arc<Shared>) -> Self {
+    fn of(shared: Arc<SqliteInner>) -> Self {
         Self { _guard: Arc::new(CloseOnDrop(shared.clone())), shared }
     }
 }
 
-impl Shared {
-    fn new(files: &Files, options: Options) -> Self {
+impl SqliteInner {
+    fn new(files: &LogFiles, options: Options) -> Self {
         let (metrics, long_bodies) = (Metrics::default(), SharedBodies::default());
         Self {
             queue: Queue::new(options.max_queued_bytes),
-            recent: RwLock::new(Recent::new(options.recent_bytes)),
+            recent: RwLock::new(RecentEntries::new(options.recent_bytes)),
             last: watch::Sender::new(0),
-            health: watch::Sender::new(Health::Good),
-            readers: Readers::new(files.database(), options.readers, metrics.damaged.clone(), long_bodies.clone()),
+            health: watch::Sender::new(LogHealth::Good),
+            readers: ReaderPool::new(files.database(), options.readers, metrics.damaged.clone(), long_bodies.clone()),
             long_bodies,
             metrics,
             files: files.clone(),
@@ -188,20 +188,20 @@ impl Shared {
         }
     }
 
-    fn recent(&self) -> RwLockReadGuard<'_, Recent> {
+    fn recent(&self) -> RwLockReadGuard<'_, RecentEntries> {
         self.recent.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn recent_mut(&self) -> RwLockWriteGuard<'_, Recent> {
+    fn recent_mut(&self) -> RwLockWriteGuard<'_, RecentEntries> {
         self.recent.write().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Says that nothing is acknowledged for now. Whoever hears of a failure finds this said already.
     fn announce(&self, failure: &Failure) {
         self.health.send_replace(match failure {
-            Failure::Full => Health::Full,
-            Failure::Fenced => Health::Fenced,
-            Failure::Store(reason) => Health::Failed { reason: reason.clone() },
+            Failure::Full => LogHealth::Full,
+            Failure::Fenced => LogHealth::Fenced,
+            Failure::Store(reason) => LogHealth::Failed { reason: reason.clone() },
         });
     }
 
@@ -228,9 +228,12 @@ impl Shared {
         answer.await.unwrap_or(Err(WriteError::Unknown))
     }
 
-    async fn ask<T>(&self, job: impl FnOnce(oneshot::Sender<Result<T, WriteError>>) -> Alone) -> Result<T, WriteError> {
+    async fn ask<T>(
+        &self,
+        job: impl FnOnce(oneshot::Sender<Result<T, WriteError>>) -> ExclusiveJob,
+    ) -> Result<T, WriteError> {
         let (reply, answer) = oneshot::channel();
-        if !self.queue.alone(job(reply)) {
+        if !self.queue.exclusive(job(reply)) {
             return Err(WriteError::Closed);
         }
         answer.await.unwrap_or(Err(WriteError::Unknown))
@@ -238,7 +241,7 @@ impl Shared {
 }
 
 impl Log for SqliteLog {
-    fn append(&self, batch: Batch) -> Answer<'_, Result<Vec<Seq>, AppendError>> {
+    fn append(&self, batch: Batch) -> BoxFuture<'_, Result<Vec<Seq>, AppendError>> {
         Box::pin(self.shared.append(batch))
     }
 
@@ -251,12 +254,12 @@ impl Log for SqliteLog {
         channel: &'a str,
         range: Range<Seq>,
         max_bytes: usize,
-    ) -> Answer<'a, Result<Vec<Entry>, ReadError>> {
+    ) -> BoxFuture<'a, Result<Vec<Entry>, ReadError>> {
         let channel: Arc<str> = channel.into();
         Box::pin(self.shared.readers.run(move |reader| reader.read(&channel, range, max_bytes)))
     }
 
-    fn bounds(&self) -> Answer<'_, Result<Bounds, ReadError>> {
+    fn bounds(&self) -> BoxFuture<'_, Result<Bounds, ReadError>> {
         let bounds = Bounds { first: self.shared.recent().first(), last: *self.shared.last.borrow() };
         Box::pin(std::future::ready(Ok(bounds)))
     }
@@ -266,16 +269,16 @@ impl Log for SqliteLog {
         self.shared.recent().gaps().lag(after, last)
     }
 
-    fn channels<'a>(&'a self, session: Option<&'a str>) -> Answer<'a, Result<Vec<ChannelInfo>, ReadError>> {
+    fn channels<'a>(&'a self, session: Option<&'a str>) -> BoxFuture<'a, Result<Vec<ChannelInfo>, ReadError>> {
         let session = session.map(String::from);
         Box::pin(self.shared.readers.run(move |reader| reader.channels(session.as_deref())))
     }
 
-    fn save(&self, save: Save) -> Answer<'_, Result<(), WriteError>> {
+    fn save(&self, save: Save) -> BoxFuture<'_, Result<(), WriteError>> {
         Box::pin(self.shared.save(save))
     }
 
-    fn snapshot<'a>(&'a self, channel: &'a str) -> Answer<'a, Result<Option<Snapshot>, ReadError>> {
+    fn snapshot<'a>(&'a self, channel: &'a str) -> BoxFuture<'a, Result<Option<Snapshot>, ReadError>> {
         let channel: Arc<str> = channel.into();
         Box::pin(self.shared.readers.run(move |reader| reader.snapshot(&channel)))
     }
@@ -285,28 +288,28 @@ impl Log for SqliteLog {
         channel: &'a str,
         range: Range<u64>,
         max_bytes: usize,
-    ) -> Answer<'a, Result<Rows, ReadError>> {
+    ) -> BoxFuture<'a, Result<Rows, ReadError>> {
         let channel: Arc<str> = channel.into();
         Box::pin(self.shared.readers.run(move |reader| reader.rows(&channel, range, max_bytes)))
     }
 
-    fn trim<'a>(&'a self, channel: &'a str, before: Seq) -> Answer<'a, Result<u64, WriteError>> {
-        Box::pin(self.shared.ask(move |reply| Alone::Trim { channel: channel.into(), before, reply }))
+    fn trim<'a>(&'a self, channel: &'a str, before: Seq) -> BoxFuture<'a, Result<u64, WriteError>> {
+        Box::pin(self.shared.ask(move |reply| ExclusiveJob::Trim { channel: channel.into(), before, reply }))
     }
 
-    fn retain(&self, policy: Policy) -> Answer<'_, Result<u64, WriteError>> {
-        Box::pin(self.shared.ask(move |reply| Alone::Retain { policy, reply }))
+    fn retain(&self, policy: RetentionPolicy) -> BoxFuture<'_, Result<u64, WriteError>> {
+        Box::pin(self.shared.ask(move |reply| ExclusiveJob::Retain { policy, reply }))
     }
 
-    fn erase<'a>(&'a self, session: &'a str) -> Answer<'a, Result<u64, WriteError>> {
-        Box::pin(self.shared.ask(move |reply| Alone::Erase { session: session.into(), reply }))
+    fn erase<'a>(&'a self, session: &'a str) -> BoxFuture<'a, Result<u64, WriteError>> {
+        Box::pin(self.shared.ask(move |reply| ExclusiveJob::Erase { session: session.into(), reply }))
     }
 
-    fn verify(&self) -> Answer<'_, Result<Report, ReadError>> {
+    fn verify(&self) -> BoxFuture<'_, Result<Report, ReadError>> {
         Box::pin(self.verify_with(|_, _| {}))
     }
 
-    fn health(&self) -> watch::Receiver<Health> {
+    fn health(&self) -> watch::Receiver<LogHealth> {
         self.shared.health.subscribe()
     }
 

@@ -7,7 +7,7 @@ use ahp_types::notifications::PartialSessionSummary;
 use ahp_types::state::SessionSummary;
 
 use super::StateError;
-use super::entry::Notice;
+use super::entry::CatalogueNotification;
 
 /// All sessions that were added and not removed, by URI.
 #[derive(Debug, Default)]
@@ -26,11 +26,13 @@ impl Catalogue {
         self.0.get(session)
     }
 
-    pub(super) fn notice(&mut self, notice: Notice) {
+    pub(super) fn notice(&mut self, notice: CatalogueNotification) {
         match notice {
-            Notice::Added(params) => drop(self.0.insert(params.summary.resource.clone(), params.summary)),
-            Notice::Removed(params) => drop(self.0.remove(&params.session)),
-            Notice::Changed(params) => {
+            CatalogueNotification::Added(params) => {
+                drop(self.0.insert(params.summary.resource.clone(), params.summary))
+            }
+            CatalogueNotification::Removed(params) => drop(self.0.remove(&params.session)),
+            CatalogueNotification::Changed(params) => {
                 if let Some(summary) = self.0.get_mut(&params.session) {
                     change(summary, params.changes);
                 }

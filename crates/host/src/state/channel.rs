@@ -20,11 +20,11 @@ use tracing::{debug, warn};
 
 use super::catalogue::Catalogue;
 use super::entry::Said;
-use super::kept::Kept;
-use super::kind::{Kind, reduce};
+use super::kind::{ChannelKind, reduce};
 use super::rows::encode;
-use super::turns::{Place, Turns};
-use super::{StateError, heavy};
+use super::side_chats::SideChats;
+use super::turns::{RowSpan, TurnRows};
+use super::{StateError, run_blocking};
 use crate::log::{Bytes, DamagedRecord, Entry, Log, Save, Seq};
 
 /// Which reducers make the states. A saved one of another version is not used where the entries are still there.
@@ -36,7 +36,7 @@ pub(super) struct Channel {
     pub(super) uri: Arc<str>,
     /// A chat's has no turns. None before the channel begins, and after it is closed.
     pub(super) state: Option<SnapshotState>,
-    pub(super) turns: Turns,
+    pub(super) turns: TurnRows,
     /// The root's.
     pub(super) catalogue: Catalogue,
     /// The last entry of the channel that is in this state.
@@ -46,7 +46,7 @@ pub(super) struct Channel {
     /// Where the store itself is broken, or the channel's beginning is: this state is that before it, and stays so.
     pub(super) damaged: Option<DamagedRecord>,
     /// The turn that is going on has a notice of a damaged entry, which may have been its end.
-    is_turn_in_doubt: bool,
+    is_turn_uncertain: bool,
     /// The saved state is that after this entry.
     saved: Seq,
     /// Bytes of the state when it was last encoded, and of the actions that it has taken since.
@@ -56,7 +56,7 @@ pub(super) struct Channel {
 
 impl Channel {
     /// A channel without entries.
-    pub(super) fn new(uri: Arc<str>, turns: Turns) -> Self {
+    pub(super) fn new(uri: Arc<str>, turns: TurnRows) -> Self {
         let catalogue = Catalogue::default();
         Self {
             uri,
@@ -66,7 +66,7 @@ impl Channel {
             seq: 0,
             reached: 0,
             damaged: None,
-            is_turn_in_doubt: false,
+            is_turn_uncertain: false,
             saved: 0,
             base: 0,
             since: 0,
@@ -80,12 +80,12 @@ impl Channel {
             return Ok(());
         }
         let bytes = body.len();
-        match heavy(bytes, move || Said::read(&body)).await? {
+        match run_blocking(bytes, move || Said::read(&body)).await? {
             Ok(Said::Initial(state)) => self.begin(log, state).await?,
             Ok(Said::Closed) => self.close(log).await?,
             Ok(Said::Beside { chat, turn }) => self.beside(log, chat, turn).await?,
             Ok(Said::Action(action)) => self.act(log, &action).await?,
-            Ok(Said::Notice(notice)) => self.catalogue.notice(notice),
+            Ok(Said::CatalogueNotification(notice)) => self.catalogue.notice(notice),
             Ok(Said::Nothing) => {}
             Err(error) => warn!(seq, %error, "an entry of the log cannot be read and is skipped"),
         }
@@ -96,7 +96,7 @@ impl Channel {
 
     /// Goes on behind an entry that is not what was written. In a chat a notice says so: in the turn that is going on, or
     /// as a turn of its own.
-    pub(super) fn pass_over(&mut self, seq: Seq) -> Result<(), StateError> {
+    pub(super) fn skip_damaged(&mut self, seq: Seq) -> Result<(), StateError> {
         if let Some(SnapshotState::Chat(chat)) = &mut self.state {
             let text = format!(
                 "Something is missing here: entry {seq} of the host's log is damaged. What follows may depend on it."
@@ -106,7 +106,7 @@ impl Channel {
                     let content = StringOrMarkdown::Plain(text);
                     let part = SystemNotificationResponsePart { content, meta: None };
                     turn.response_parts.push(ResponsePart::SystemNotification(part));
-                    self.is_turn_in_doubt = true;
+                    self.is_turn_uncertain = true;
                 }
                 None => {
                     let offset = self.turns.next_offset();
@@ -127,7 +127,7 @@ impl Channel {
     pub(super) fn weight(&self) -> usize {
         // Even an empty one has a name, a lock and a place in a table.
         const LEAST: usize = 1 << 10;
-        LEAST + self.base + self.since + self.turns.fresh_bytes()
+        LEAST + self.base + self.since + self.turns.unsaved_row_bytes()
     }
 
     /// Bytes of actions that replaying would cost.
@@ -144,9 +144,10 @@ impl Channel {
     pub(super) fn save(&mut self) -> Result<(Save, Option<u64>), StateError> {
         let state = self.state.as_ref();
         let sessions = matches!(state, Some(SnapshotState::Root(_))).then(|| self.catalogue.all());
-        let turns = matches!(state, Some(SnapshotState::Chat(_))).then(|| self.turns.place());
-        let kept = Some(self.turns.kept()).filter(|kept| !kept.is_empty());
-        let body = crate::exact::to_vec(&Saved { kind: state.map(Kind::of), state, turns, kept, sessions })?;
+        let turns = matches!(state, Some(SnapshotState::Chat(_))).then(|| self.turns.span());
+        let side_chats = Some(self.turns.side_chats()).filter(|side_chats| !side_chats.is_empty());
+        let body =
+            crate::exact::to_vec(&Saved { kind: state.map(ChannelKind::of), state, turns, side_chats, sessions })?;
         (self.base, self.since) = (body.len(), 0);
         Ok(self.turns.save(Save::new(self.uri.clone()).snapshot(self.seq, VERSION, body)))
     }
@@ -159,10 +160,10 @@ impl Channel {
 
     /// Takes a saved state.
     pub(super) fn restore(&mut self, seq: Seq, body: &[u8]) -> Result<(), StateError> {
-        let saved: Saved<&RawValue, Kept, Vec<_>> = serde_json::from_slice(body)?;
+        let saved: Saved<&RawValue, SideChats, Vec<_>> = serde_json::from_slice(body)?;
         let state = saved.kind.zip(saved.state).map(|(kind, state)| kind.decode(state.get()));
         self.state = state.transpose()?;
-        self.turns = Turns::at(saved.turns.unwrap_or_default(), saved.kept.unwrap_or_default());
+        self.turns = TurnRows::at(saved.turns.unwrap_or_default(), saved.side_chats.unwrap_or_default());
         self.catalogue = Catalogue::new(saved.sessions.unwrap_or_default());
         (self.seq, self.saved, self.base) = (seq, seq, body.len());
         Ok(())
@@ -189,8 +190,8 @@ impl Channel {
         self.turns.release(&side);
         let (Some(turn), Some(SnapshotState::Chat(chat))) = (turn, &self.state) else { return Ok(()) };
         if let Some(active) = chat.active_turn.as_ref().filter(|active| active.id == turn) {
-            let (turn, weight) = (so_far(active), self.weight());
-            let row = heavy(weight, move || encode(0, &turn)).await??;
+            let (turn, weight) = (unfinished_as_turn(active), self.weight());
+            let row = run_blocking(weight, move || encode(0, &turn)).await??;
             self.turns.keep(side, self.turns.range().end, Some(row));
         } else if let Some(row) = self.turns.find_last(log, &self.uri, &turn).await? {
             self.turns.keep(side, row.number + 1, None);
@@ -202,19 +203,19 @@ impl Channel {
 
     async fn act(&mut self, log: &dyn Log, action: &StateAction) -> Result<(), StateError> {
         use StateAction as A;
-        let (weight, is_turn_in_doubt) = (self.weight(), self.is_turn_in_doubt);
+        let (weight, is_turn_uncertain) = (self.weight(), self.is_turn_uncertain);
         let (uri, turns) = (&*self.uri, &mut self.turns);
         let Some(state) = &mut self.state else {
             warn!("an entry of the log is for a channel that does not exist, and is skipped");
             return Ok(());
         };
         match (&mut *state, action) {
-            (SnapshotState::Chat(chat), A::ChatTurnStarted(_)) if is_turn_in_doubt => {
-                self.is_turn_in_doubt = false;
+            (SnapshotState::Chat(chat), A::ChatTurnStarted(_)) if is_turn_uncertain => {
+                self.is_turn_uncertain = false;
                 // Its end is what is missing: there is no other way to keep it.
-                if let Some(turn) = chat.active_turn.as_ref().map(so_far) {
+                if let Some(turn) = chat.active_turn.as_ref().map(unfinished_as_turn) {
                     let offset = turns.next_offset();
-                    turns.push(heavy(weight, move || encode(offset, &turn)).await??);
+                    turns.push(run_blocking(weight, move || encode(offset, &turn)).await??);
                 }
                 run(state, action);
             }
@@ -222,14 +223,14 @@ impl Channel {
                 run(state, action);
                 if let Some(turn) = chat(state).and_then(|chat| chat.turns.pop()) {
                     let offset = turns.next_offset();
-                    turns.push(heavy(weight, move || encode(offset, &turn)).await??);
+                    turns.push(run_blocking(weight, move || encode(offset, &turn)).await??);
                 }
             }
             (SnapshotState::Chat(chat), A::ChatTurnResume(_)) if chat.active_turn.is_none() => {
                 let Some(last) = turns.last(log, uri).await? else { return Ok(()) };
                 chat.turns.push(last.turn()?);
                 run(state, action);
-                if taken(state).is_empty() {
+                if take_turns(state).is_empty() {
                     turns.cut(log, uri, last.number, last.start()).await?;
                 }
             }
@@ -239,18 +240,18 @@ impl Channel {
                     turns.clear(log, uri).await?;
                 }
                 Some(id) => {
-                    let Some(kept) = turns.find(log, uri, id).await? else { return Ok(()) };
+                    let Some(side_chats) = turns.find(log, uri, id).await? else { return Ok(()) };
                     // The reducer looks at its id only.
-                    chat.turns.push(stand_in(id));
+                    chat.turns.push(placeholder_turn(id));
                     run(state, action);
-                    taken(state);
-                    turns.cut(log, uri, kept.number + 1, kept.end()).await?;
+                    take_turns(state);
+                    turns.cut(log, uri, side_chats.number + 1, side_chats.end()).await?;
                 }
             },
             (SnapshotState::Chat(_), A::ChatTurnsLoaded(loaded)) => {
                 let new = without_known(loaded, turns, log, uri).await?;
                 run(state, &A::ChatTurnsLoaded(new));
-                turns.prepend(&taken(state))?;
+                turns.prepend(&take_turns(state))?;
             }
             _ => run(state, action),
         }
@@ -263,14 +264,14 @@ impl Channel {
 struct Saved<T, K, S> {
     /// None, and no state, when the channel is closed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    kind: Option<Kind>,
+    kind: Option<ChannelKind>,
     #[serde(default = "Option::default", skip_serializing_if = "Option::is_none")]
     state: Option<T>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    turns: Option<Place>,
+    turns: Option<RowSpan>,
     /// Also of a closed one.
     #[serde(default = "Option::default", skip_serializing_if = "Option::is_none")]
-    kept: Option<K>,
+    side_chats: Option<K>,
     #[serde(default = "Option::default", skip_serializing_if = "Option::is_none")]
     sessions: Option<S>,
 }
@@ -291,14 +292,14 @@ fn chat(state: &mut SnapshotState) -> Option<&mut ChatState> {
 }
 
 /// The turns that a reducer left; none stay.
-fn taken(state: &mut SnapshotState) -> Vec<Turn> {
+fn take_turns(state: &mut SnapshotState) -> Vec<Turn> {
     chat(state).map(|chat| std::mem::take(&mut chat.turns)).unwrap_or_default()
 }
 
 /// The loaded turns that are not there already, as the reducer would find.
 async fn without_known(
     loaded: &ChatTurnsLoadedAction,
-    turns: &Turns,
+    turns: &TurnRows,
     log: &dyn Log,
     uri: &str,
 ) -> Result<ChatTurnsLoadedAction, StateError> {
@@ -314,7 +315,7 @@ async fn without_known(
 }
 
 /// What there is of a turn that is not over, as one that is. Of all ends, it is most like one that was stopped.
-fn so_far(turn: &ActiveTurn) -> Turn {
+fn unfinished_as_turn(turn: &ActiveTurn) -> Turn {
     Turn {
         id: turn.id.clone(),
         started_at: Some(turn.started_at.clone()),
@@ -327,7 +328,7 @@ fn so_far(turn: &ActiveTurn) -> Turn {
 }
 
 /// A turn of which only the id matters.
-fn stand_in(id: &str) -> Turn {
+fn placeholder_turn(id: &str) -> Turn {
     notice(id.to_owned(), String::new())
 }
 

@@ -12,11 +12,12 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 
+use super::by_reference::{Reference, Version};
+use super::cache::ChannelCache;
 use super::rows::find_last;
-use super::slim::{Reference, Version};
-use super::slot::Slots;
-use super::{StateError, heavy};
+use super::{StateError, run_blocking};
 use crate::log::Log;
+use crate::long_work::BLOCKING_BYTES;
 
 /// A content, as it is inline.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -81,30 +82,30 @@ impl Content {
 }
 
 /// What a reference names.
-pub(super) async fn content(slots: &Slots, reference: Reference) -> Result<Content, StateError> {
+pub(super) async fn content(cache: &ChannelCache, reference: Reference) -> Result<Content, StateError> {
     // Whoever was shown it may be ahead of the state.
-    slots.catch_up().await?;
-    let held = slots.hold(&reference.channel).await?;
-    let Some(SnapshotState::Chat(chat)) = &held.state else { return Err(StateError::NotFound) };
-    if let Some(found) = in_chat(chat, &reference.way()) {
+    cache.catch_up().await?;
+    let guard = cache.lock(&reference.channel).await?;
+    let Some(SnapshotState::Chat(chat)) = &guard.state else { return Err(StateError::NotFound) };
+    if let Some(found) = in_chat(chat, &reference.path()) {
         return found.checked(&reference).ok_or(StateError::NotFound);
     }
-    let (rows, fresh) = ([held.turns.range()], held.turns.fresh(held.turns.range()));
-    drop(held);
-    in_rows(&*slots.log, &rows, &fresh, reference).await
+    let (rows, unsaved) = ([guard.turns.range()], guard.turns.unsaved(guard.turns.range()));
+    drop(guard);
+    in_rows(&*cache.log, &rows, &unsaved, reference).await
 }
 
 /// What a reference names in these rows of its chat.
 pub(super) async fn in_rows(
     log: &dyn Log,
     rows: &[Range<u64>],
-    fresh: &BTreeMap<u64, Bytes>,
+    unsaved: &BTreeMap<u64, Bytes>,
     reference: Reference,
 ) -> Result<Content, StateError> {
     let Some(("turn", turn)) = reference.steps.first() else { return Err(StateError::NotFound) };
     let mut found = None;
     for rows in rows.iter().rev() {
-        found = match find_last(log, &reference.channel, rows.clone(), fresh, turn).await {
+        found = match find_last(log, &reference.channel, rows.clone(), unsaved, turn).await {
             // It was truncated while it was looked for.
             Err(StateError::Gone) => return Err(StateError::NotFound),
             found => found?,
@@ -116,15 +117,15 @@ pub(super) async fn in_rows(
     let row = found.ok_or(StateError::NotFound)?;
     let look = move || {
         let turn: Turn = row.turn()?;
-        let found = in_turn(&turn.message, &turn.response_parts, reference.way().get(1..).unwrap_or_default());
+        let found = in_turn(&turn.message, &turn.response_parts, reference.path().get(1..).unwrap_or_default());
         found.and_then(|found| found.checked(&reference)).ok_or(StateError::NotFound)
     };
-    heavy(super::LARGE, look).await?
+    run_blocking(BLOCKING_BYTES, look).await?
 }
 
 /// What is in a chat beside its completed turns.
-fn in_chat(chat: &ChatState, way: &[(&str, &str)]) -> Option<Content> {
-    match way {
+fn in_chat(chat: &ChatState, path: &[(&str, &str)]) -> Option<Content> {
+    match path {
         [("draft", n)] => Content::of_attachment(chat.draft.as_ref()?, n),
         [("pending", id), ("attachment", n)] => {
             let is_it = |pending: &&PendingMessage| pending.id == *id;
@@ -139,8 +140,8 @@ fn in_chat(chat: &ChatState, way: &[(&str, &str)]) -> Option<Content> {
     }
 }
 
-fn in_turn(message: &Message, parts: &[ResponsePart], way: &[(&str, &str)]) -> Option<Content> {
-    match way {
+fn in_turn(message: &Message, parts: &[ResponsePart], path: &[(&str, &str)]) -> Option<Content> {
+    match path {
         [("attachment", n)] => Content::of_attachment(message, n),
         [("text", id)] => parts.iter().find_map(|part| match part {
             ResponsePart::Markdown(part) if part.id == *id => Some(Content::text(&part.content, "text/markdown")),
@@ -154,7 +155,7 @@ fn in_turn(message: &Message, parts: &[ResponsePart], way: &[(&str, &str)]) -> O
     }
 }
 
-fn in_call(call: &ToolCallState, id: &str, way: &[(&str, &str)]) -> Option<Content> {
+fn in_call(call: &ToolCallState, id: &str, path: &[(&str, &str)]) -> Option<Content> {
     use ToolCallState as S;
     let (call_id, input, blocks, suggestion) = match call {
         S::PendingConfirmation(call) => (&call.tool_call_id, &call.tool_input, None, None),
@@ -168,7 +169,7 @@ fn in_call(call: &ToolCallState, id: &str, way: &[(&str, &str)]) -> Option<Conte
     if call_id != id {
         return None;
     }
-    match way {
+    match path {
         [("content", n)] => Content::of_block(blocks?.get(n.parse::<usize>().ok()?)?),
         [("suggestion", n)] => Content::of_attachment(suggestion?, n),
         [("input", "")] => match input {
@@ -183,9 +184,9 @@ fn in_call(call: &ToolCallState, id: &str, way: &[(&str, &str)]) -> Option<Conte
 #[cfg(test)]
 pub(super) fn in_whole_chat(chat: &ChatState, uri: &str) -> Option<Content> {
     let reference = Reference::read(uri)?;
-    let found = in_chat(chat, &reference.way()).or_else(|| {
+    let found = in_chat(chat, &reference.path()).or_else(|| {
         let turn = chat.turns.iter().rev().find(|turn| reference.steps.first() == Some(&("turn", turn.id.clone())))?;
-        in_turn(&turn.message, &turn.response_parts, reference.way().get(1..)?)
+        in_turn(&turn.message, &turn.response_parts, reference.path().get(1..)?)
     });
     found?.checked(&reference)
 }

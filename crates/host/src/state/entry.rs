@@ -22,7 +22,7 @@ use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-use super::kind::Kind;
+use super::kind::ChannelKind;
 use crate::exact;
 
 /// The body of an action.
@@ -50,7 +50,7 @@ pub fn initial(channel: &str, state: &SnapshotState) -> serde_json::Result<Bytes
         channel: &'a str,
         initial: Initial<&'a SnapshotState>,
     }
-    exact::to_vec(&Body { channel, initial: Initial { kind: Kind::of(state), state } }).map(Into::into)
+    exact::to_vec(&Body { channel, initial: Initial { kind: ChannelKind::of(state), state } }).map(Into::into)
 }
 
 /// The body of a channel's last entry.
@@ -78,16 +78,16 @@ pub fn beside(channel: &str, side: &str, turn: Option<&str>) -> serde_json::Resu
 ///
 /// # Errors
 /// When the notification has no JSON; those of `ahp-types` all have.
-pub fn catalogue(notice: &Notice) -> serde_json::Result<Bytes> {
+pub fn catalogue(notice: &CatalogueNotification) -> serde_json::Result<Bytes> {
     #[derive(Serialize)]
     struct Body<'a, T> {
         method: &'a str,
         params: &'a T,
     }
     let text = match notice {
-        Notice::Added(params) => serde_json::to_vec(&Body { method: ADDED, params }),
-        Notice::Removed(params) => serde_json::to_vec(&Body { method: REMOVED, params }),
-        Notice::Changed(params) => serde_json::to_vec(&Body { method: CHANGED, params }),
+        CatalogueNotification::Added(params) => serde_json::to_vec(&Body { method: ADDED, params }),
+        CatalogueNotification::Removed(params) => serde_json::to_vec(&Body { method: REMOVED, params }),
+        CatalogueNotification::Changed(params) => serde_json::to_vec(&Body { method: CHANGED, params }),
     };
     text.map(Into::into)
 }
@@ -98,7 +98,7 @@ const CHANGED: &str = "root/sessionSummaryChanged";
 
 /// A change of the catalogue of sessions.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Notice {
+pub enum CatalogueNotification {
     /// There is a new one.
     Added(Box<SessionAddedParams>),
     /// One is gone.
@@ -110,7 +110,7 @@ pub enum Notice {
 /// A state with its kind.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Initial<T> {
-    pub(super) kind: Kind,
+    pub(super) kind: ChannelKind,
     pub(super) state: T,
 }
 
@@ -132,7 +132,7 @@ pub(super) enum Said {
         turn: Option<String>,
     },
     Action(Box<StateAction>),
-    Notice(Notice),
+    CatalogueNotification(CatalogueNotification),
     /// Something that changes no state: a refused action, or what a later version writes.
     Nothing,
 }
@@ -157,9 +157,9 @@ impl Said {
         }
         let (Some(method), Some(params)) = (body.method, body.params) else { return Ok(Self::Nothing) };
         Ok(match method.as_ref() {
-            ADDED => Self::Notice(Notice::Added(serde_json::from_str(params.get())?)),
-            REMOVED => Self::Notice(Notice::Removed(serde_json::from_str(params.get())?)),
-            CHANGED => Self::Notice(Notice::Changed(serde_json::from_str(params.get())?)),
+            ADDED => Self::CatalogueNotification(CatalogueNotification::Added(serde_json::from_str(params.get())?)),
+            REMOVED => Self::CatalogueNotification(CatalogueNotification::Removed(serde_json::from_str(params.get())?)),
+            CHANGED => Self::CatalogueNotification(CatalogueNotification::Changed(serde_json::from_str(params.get())?)),
             _ => Self::Nothing,
         })
     }

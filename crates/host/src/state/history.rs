@@ -6,12 +6,12 @@ use std::sync::Arc;
 
 use ahp_types::state::{SnapshotState, Turn};
 
+use super::by_reference::{self, Reference};
+use super::cache::{ChannelCache, ChannelGuard};
 use super::content::{self, Content};
-use super::kept::Known;
 use super::rows::{self, Row};
-use super::slim::{self, Reference};
-use super::slot::{Held, Slots};
-use super::{StateError, heavy};
+use super::side_chats::KnownTurns;
+use super::{StateError, run_blocking};
 
 /// Turns of a chat that follow each other, from its first one on; by default none.
 ///
@@ -19,31 +19,31 @@ use super::{StateError, heavy};
 /// later are not among them. Once any of them is taken back, what it reads is an error, or a turn that came later; but
 /// what a side chat knows is never taken back.
 #[derive(Clone, Default)]
-pub struct History(Option<Turns>);
+pub struct History(Option<TurnRange>);
 
 /// Turns of a chat.
 #[derive(Clone)]
-struct Turns {
-    slots: Arc<Slots>,
+struct TurnRange {
+    cache: Arc<ChannelCache>,
     chat: Arc<str>,
-    which: Which,
+    selection: Selection,
 }
 
 #[derive(Clone)]
-enum Which {
+enum Selection {
     /// Completed ones that the chat has, by the numbers of their rows.
-    Shown(Range<u64>),
+    Completed(Range<u64>),
     /// All that a side chat knows.
-    Known { side: Arc<str>, count: u64, is_unfinished: bool },
+    KnownTurns { side: Arc<str>, count: u64, is_unfinished: bool },
 }
 
 impl History {
     /// How many turns there are.
     #[must_use]
     pub fn len(&self) -> u64 {
-        self.0.as_ref().map_or(0, |turns| match &turns.which {
-            Which::Shown(rows) => len(rows),
-            Which::Known { count, .. } => *count,
+        self.0.as_ref().map_or(0, |turns| match &turns.selection {
+            Selection::Completed(rows) => len(rows),
+            Selection::KnownTurns { count, .. } => *count,
         })
     }
 
@@ -57,10 +57,10 @@ impl History {
     /// that time, calls may be under way in it, and it says of itself that it was cancelled: there is no other word for it.
     #[must_use]
     pub fn is_unfinished(&self) -> bool {
-        matches!(&self.0, Some(Turns { which: Which::Known { is_unfinished: true, .. }, .. }))
+        matches!(&self.0, Some(TurnRange { selection: Selection::KnownTurns { is_unfinished: true, .. }, .. }))
     }
 
-    /// The turns from this one on, of which the oldest is 0: as many as have `room` bytes of JSON together, and one at
+    /// The turns from this one on, of which the oldest is 0: as many as have `max_bytes` bytes of JSON together, and one at
     /// least. None where none is left.
     ///
     /// Of a turn that alone has more, what is large is by reference, wherever the protocol has references;
@@ -68,10 +68,10 @@ impl History {
     ///
     /// # Errors
     /// When turns cannot be read, or were taken back.
-    pub async fn page(&self, from: u64, room: usize) -> Result<Vec<Turn>, StateError> {
+    pub async fn page(&self, from: u64, max_bytes: usize) -> Result<Vec<Turn>, StateError> {
         let Some(turns) = &self.0 else { return Ok(Vec::new()) };
-        let (page, chat) = (turns.page(from, room).await?, Arc::clone(&turns.chat));
-        let read = move |row| slimmed(&chat, row, room).turn();
+        let (page, chat) = (turns.page(from, max_bytes).await?, Arc::clone(&turns.chat));
+        let read = move |row| reduced(&chat, row, max_bytes).turn();
         parsed(page, read).await
     }
 
@@ -83,44 +83,44 @@ impl History {
         let turns = self.0.as_ref().ok_or(StateError::NotFound)?;
         let reference = Reference::read(uri).filter(|reference| *reference.channel == *turns.chat);
         let reference = reference.ok_or(StateError::NotFound)?;
-        if let Which::Shown(_) = &turns.which {
-            return content::content(&turns.slots, reference).await;
+        if let Selection::Completed(_) = &turns.selection {
+            return content::content(&turns.cache, reference).await;
         }
-        let (held, rows) = turns.hold().await?;
-        content::in_rows(&*turns.slots.log, &rows, &held.turns.fresh(0..u64::MAX), reference).await
+        let (guard, rows) = turns.lock().await?;
+        content::in_rows(&*turns.cache.log, &rows, &guard.turns.unsaved(0..u64::MAX), reference).await
     }
 
     /// The completed turns of a chat before the turn that it is in; `None` if it is not in this one.
-    pub(super) async fn before(slots: &Arc<Slots>, chat: &str, turn: &str) -> Result<Option<Self>, StateError> {
-        let held = slots.hold_chat(chat).await?;
-        Ok(is_in(&held, turn).then(|| Self::of(slots, &held, Which::Shown(held.turns.range()))))
+    pub(super) async fn before(cache: &Arc<ChannelCache>, chat: &str, turn: &str) -> Result<Option<Self>, StateError> {
+        let guard = cache.lock_chat(chat).await?;
+        Ok(is_in(&guard, turn).then(|| Self::of(cache, &guard, Selection::Completed(guard.turns.range()))))
     }
 
     /// The completed turns of a chat up to this one, which may be the one that it is in; `None` if it is neither.
-    pub(super) async fn through(slots: &Arc<Slots>, chat: &str, turn: &str) -> Result<Option<Self>, StateError> {
-        let held = slots.hold_chat(chat).await?;
-        let all = held.turns.range();
-        let end = match held.turns.find_last(&*slots.log, chat, turn).await? {
+    pub(super) async fn through(cache: &Arc<ChannelCache>, chat: &str, turn: &str) -> Result<Option<Self>, StateError> {
+        let guard = cache.lock_chat(chat).await?;
+        let all = guard.turns.range();
+        let end = match guard.turns.find_last(&*cache.log, chat, turn).await? {
             Some(row) => Some(row.number + 1),
-            None => is_in(&held, turn).then_some(all.end),
+            None => is_in(&guard, turn).then_some(all.end),
         };
-        Ok(end.map(|end| Self::of(slots, &held, Which::Shown(all.start..end))))
+        Ok(end.map(|end| Self::of(cache, &guard, Selection::Completed(all.start..end))))
     }
 
     /// What a side chat knows of a chat, even of one that is no more.
-    pub(super) async fn beside(slots: &Arc<Slots>, chat: &str, side: &str) -> Result<Self, StateError> {
-        let held = match slots.hold(chat).await {
+    pub(super) async fn beside(cache: &Arc<ChannelCache>, chat: &str, side: &str) -> Result<Self, StateError> {
+        let guard = match cache.lock(chat).await {
             Err(StateError::NotFound) => return Ok(Self::default()),
-            held => held?,
+            guard => guard?,
         };
-        let Some(known) = held.turns.kept().get(side) else { return Ok(Self::default()) };
-        let count = known.rows().iter().map(len).sum();
-        let which = Which::Known { side: side.into(), count, is_unfinished: known.is_unfinished };
-        Ok(Self::of(slots, &held, which))
+        let Some(known_turns) = guard.turns.side_chats().get(side) else { return Ok(Self::default()) };
+        let count = known_turns.rows().iter().map(len).sum();
+        let selection = Selection::KnownTurns { side: side.into(), count, is_unfinished: known_turns.is_unfinished };
+        Ok(Self::of(cache, &guard, selection))
     }
 
-    fn of(slots: &Arc<Slots>, held: &Held, which: Which) -> Self {
-        Self(Some(Turns { slots: Arc::clone(slots), chat: Arc::clone(&held.uri), which }))
+    fn of(cache: &Arc<ChannelCache>, guard: &ChannelGuard, selection: Selection) -> Self {
+        Self(Some(TurnRange { cache: Arc::clone(cache), chat: Arc::clone(&guard.uri), selection }))
     }
 
     /// The id of the last one.
@@ -132,31 +132,33 @@ impl History {
     /// All of them, as they are.
     pub(crate) async fn whole(&self) -> Result<Vec<Turn>, StateError> {
         let Some(turns) = &self.0 else { return Ok(Vec::new()) };
-        let (held, wanted) = turns.hold().await?;
+        let (guard, wanted) = turns.lock().await?;
         let mut found = Vec::new();
         for wanted in wanted {
-            let fresh = held.turns.fresh(wanted.clone());
-            found.extend(rows::rows(&*turns.slots.log, &turns.chat, wanted, fresh).await?);
+            let unsaved = guard.turns.unsaved(wanted.clone());
+            found.extend(rows::rows(&*turns.cache.log, &turns.chat, wanted, unsaved).await?);
         }
-        drop(held);
+        drop(guard);
         parsed(found, |row| row.turn()).await
     }
 
     /// Whether these are the turns of an earlier one, and one more.
     pub(crate) fn follows(&self, earlier: &Self) -> bool {
         let (Some(now), Some(before)) = (&self.0, &earlier.0) else { return false };
-        let (Which::Shown(rows), Which::Shown(earlier)) = (&now.which, &before.which) else { return false };
+        let (Selection::Completed(rows), Selection::Completed(earlier)) = (&now.selection, &before.selection) else {
+            return false;
+        };
         now.chat == before.chat && rows.start == earlier.start && rows.end.checked_sub(1) == Some(earlier.end)
     }
 }
 
-impl Turns {
+impl TurnRange {
     /// Those from this one on that have so many bytes together, and one at least.
     async fn page(&self, from: u64, max_bytes: usize) -> Result<Vec<Row>, StateError> {
-        let (held, rows) = self.hold().await?;
+        let (guard, rows) = self.lock().await?;
         let Some(wanted) = rest(&rows, from) else { return Ok(Vec::new()) };
-        let fresh = held.turns.fresh(wanted.clone());
-        let mut found = rows::page(&*self.slots.log, &self.chat, wanted, &fresh, max_bytes).await?;
+        let unsaved = guard.turns.unsaved(wanted.clone());
+        let mut found = rows::page(&*self.cache.log, &self.chat, wanted, &unsaved, max_bytes).await?;
         let mut bytes = 0_usize;
         let fits = found.iter().take_while(|row| {
             bytes = bytes.saturating_add(row.text.len());
@@ -168,19 +170,19 @@ impl Turns {
     }
 
     /// The chat, if all of these are still there, and the numbers of their rows.
-    async fn hold(&self) -> Result<(Held, Vec<Range<u64>>), StateError> {
-        match &self.which {
-            Which::Shown(rows) => {
-                let held = self.slots.hold_chat(&self.chat).await?;
-                let there = held.turns.range();
+    async fn lock(&self) -> Result<(ChannelGuard, Vec<Range<u64>>), StateError> {
+        match &self.selection {
+            Selection::Completed(rows) => {
+                let guard = self.cache.lock_chat(&self.chat).await?;
+                let there = guard.turns.range();
                 let is_there = rows.start >= there.start && rows.end <= there.end;
-                if is_there { Ok((held, vec![rows.clone()])) } else { Err(StateError::NotFound) }
+                if is_there { Ok((guard, vec![rows.clone()])) } else { Err(StateError::NotFound) }
             }
-            Which::Known { side, count, .. } => {
-                let held = self.slots.hold(&self.chat).await?;
-                let rows = held.turns.kept().get(side).map(Known::rows);
+            Selection::KnownTurns { side, count, .. } => {
+                let guard = self.cache.lock(&self.chat).await?;
+                let rows = guard.turns.side_chats().get(side).map(KnownTurns::rows);
                 let rows = rows.filter(|rows| rows.iter().map(len).sum::<u64>() == *count);
-                rows.map(|rows| (held, rows)).ok_or(StateError::NotFound)
+                rows.map(|rows| (guard, rows)).ok_or(StateError::NotFound)
             }
         }
     }
@@ -207,19 +209,19 @@ async fn parsed(
     read: impl Fn(Row) -> serde_json::Result<Turn> + Send + 'static,
 ) -> Result<Vec<Turn>, StateError> {
     let bytes = rows.iter().map(|row| row.text.len()).sum();
-    let turns: serde_json::Result<_> = heavy(bytes, move || rows.into_iter().map(read).collect()).await?;
+    let turns: serde_json::Result<_> = run_blocking(bytes, move || rows.into_iter().map(read).collect()).await?;
     Ok(turns?)
 }
 
-fn slimmed(chat: &str, row: Row, room: usize) -> Row {
-    match slim::turn(chat, &row.text, room) {
-        Some(slim) => row.with_text(slim.text.to_bytes()),
+fn reduced(chat: &str, row: Row, max_bytes: usize) -> Row {
+    match by_reference::turn(chat, &row.text, max_bytes) {
+        Some(reduced) => row.with_text(reduced.text.to_bytes()),
         None => row,
     }
 }
 
-fn is_in(held: &Held, turn: &str) -> bool {
-    matches!(&held.state, Some(SnapshotState::Chat(chat)) if chat.active_turn.as_ref().is_some_and(|there| there.id == turn))
+fn is_in(guard: &ChannelGuard, turn: &str) -> bool {
+    matches!(&guard.state, Some(SnapshotState::Chat(chat)) if chat.active_turn.as_ref().is_some_and(|there| there.id == turn))
 }
 
 impl fmt::Debug for History {

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 /// What a channel is. Its URI does not tell: clients choose those of sessions and chats.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub enum Kind {
+pub enum ChannelKind {
     /// The host itself.
     Root,
     /// A session.
@@ -35,7 +35,7 @@ pub enum Kind {
     AutomationRun,
 }
 
-impl Kind {
+impl ChannelKind {
     /// The kind of a state.
     #[must_use]
     pub const fn of(state: &SnapshotState) -> Self {

@@ -7,7 +7,7 @@ use tracing::warn;
 use super::StateError;
 use super::channel::{Channel, VERSION};
 use super::kind::empty_root;
-use super::turns::Turns;
+use super::turns::TurnRows;
 use crate::log::{DamagedRecord, Log, ReadError, Seq, Snapshot};
 
 /// What is read at once.
@@ -21,7 +21,7 @@ const END: Seq = 1 << 62;
 /// A snapshot of other reducers is not used: the channel is replayed from its first entry. Where that was trimmed there
 /// is nothing else to begin with, and the snapshot is used anyway, with a warning. A damaged snapshot is like none.
 ///
-/// A damaged entry is passed over, and shown where it was; see [`Channel::pass_over`]. Where the store itself is broken,
+/// A damaged entry is passed over, and shown where it was; see [`Channel::skip_damaged`]. Where the store itself is broken,
 /// the channel is in memory as it was before, and takes no more actions.
 pub(super) async fn load(log: &dyn Log, uri: &Arc<str>) -> Result<Channel, StateError> {
     let (usable, other) = match log.snapshot(uri).await {
@@ -55,7 +55,7 @@ async fn first(log: &dyn Log, uri: &Arc<str>, other: Option<Snapshot>) -> Result
             if let Some(snapshot) = other {
                 warn!(channel = %uri, version = snapshot.version, "a snapshot of other reducers is passed over");
             }
-            let mut channel = Channel::new(uri.clone(), Turns::afresh());
+            let mut channel = Channel::new(uri.clone(), TurnRows::from_scratch());
             channel.state = (**uri == *ahp_types::ROOT_RESOURCE_URI).then(empty_root);
             Ok(channel)
         }
@@ -63,7 +63,7 @@ async fn first(log: &dyn Log, uri: &Arc<str>, other: Option<Snapshot>) -> Result
 }
 
 fn restored(uri: &Arc<str>, snapshot: &Snapshot) -> Result<Channel, StateError> {
-    let mut channel = Channel::new(uri.clone(), Turns::new());
+    let mut channel = Channel::new(uri.clone(), TurnRows::new());
     channel.restore(snapshot.seq, &snapshot.body)?;
     Ok(channel)
 }
@@ -77,7 +77,7 @@ pub(super) async fn replay(log: &dyn Log, channel: &mut Channel) -> Result<(), S
             Ok(page) => page,
             Err(ReadError::Damaged(DamagedRecord::Entry { seq })) if channel.state.is_some() && seq > channel.seq => {
                 warn!(channel = %uri, seq, "a damaged entry is passed over");
-                channel.pass_over(seq)?;
+                channel.skip_damaged(seq)?;
                 continue;
             }
             Err(ReadError::Damaged(record)) => {

@@ -73,12 +73,12 @@ pub(super) async fn scan(
     log: &dyn Log,
     channel: &str,
     range: Range<u64>,
-    fresh: &BTreeMap<u64, Bytes>,
+    unsaved: &BTreeMap<u64, Bytes>,
     mut look: impl FnMut(&Row, Cow<'_, str>) -> bool + Send,
 ) -> Result<(), StateError> {
     let mut at = range.start;
     while at < range.end {
-        let page = page(log, channel, at..range.end, fresh, PAGE).await?;
+        let page = page(log, channel, at..range.end, unsaved, PAGE).await?;
         at += page.len() as u64;
         for row in &page {
             let Id { id } = serde_json::from_slice(&row.text)?;
@@ -95,7 +95,7 @@ pub(super) async fn find_last(
     log: &dyn Log,
     channel: &str,
     range: Range<u64>,
-    fresh: &BTreeMap<u64, Bytes>,
+    unsaved: &BTreeMap<u64, Bytes>,
     turn: &str,
 ) -> Result<Option<Row>, StateError> {
     let mut end = range.end;
@@ -106,7 +106,7 @@ pub(super) async fn find_last(
             found = if id == turn { Some(row.clone()) } else { found.take() };
             false
         };
-        scan(log, channel, start..end, fresh, look).await?;
+        scan(log, channel, start..end, unsaved, look).await?;
         if found.is_some() {
             return Ok(found);
         }
@@ -120,12 +120,12 @@ pub(super) async fn rows(
     log: &dyn Log,
     channel: &str,
     range: Range<u64>,
-    fresh: BTreeMap<u64, Bytes>,
+    unsaved: BTreeMap<u64, Bytes>,
 ) -> Result<Vec<Row>, StateError> {
     let mut all = Vec::new();
     let mut at = range.start;
     while at < range.end {
-        let page = page(log, channel, at..range.end, &fresh, usize::MAX).await?;
+        let page = page(log, channel, at..range.end, &unsaved, usize::MAX).await?;
         at += page.len() as u64;
         all.extend(page);
     }
@@ -137,16 +137,16 @@ pub(super) async fn page(
     log: &dyn Log,
     channel: &str,
     range: Range<u64>,
-    fresh: &BTreeMap<u64, Bytes>,
+    unsaved: &BTreeMap<u64, Bytes>,
     max_bytes: usize,
 ) -> Result<Vec<Row>, StateError> {
-    let in_memory = fresh
+    let in_memory = unsaved
         .range(range.clone())
         .enumerate()
         .map_while(|(at, (number, row))| (*number == range.start + at as u64).then(|| Row::read(*number, row)));
     let mut page: Vec<Row> = in_memory.flatten().collect();
     if page.is_empty() {
-        let end = fresh.range(range.clone()).next().map_or(range.end, |(number, _)| *number);
+        let end = unsaved.range(range.clone()).next().map_or(range.end, |(number, _)| *number);
         page = match log.rows(channel, range.start..end, max_bytes).await {
             Ok(read) => read.rows.iter().filter_map(|(number, row)| Row::read(*number, row)).collect(),
             Err(ReadError::Damaged(DamagedRecord::Row { index, .. })) if index == range.start => {

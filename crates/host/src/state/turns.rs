@@ -5,7 +5,7 @@
 //!
 //! In memory is only what the log does not have yet. Of those that it has, the state knows how many there are.
 //!
-//! What side chats know of the chat are rows too, see [`Kept`].
+//! What side chats know of the chat are rows too, see [`SideChats`].
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -18,8 +18,8 @@ use serde::{Deserialize, Serialize};
 use tracing::warn;
 
 use super::StateError;
-use super::kept::Kept;
 use super::rows::{PAGE, Row, at_offset, encode, find_last, page, rows, scan, text_len};
+use super::side_chats::SideChats;
 use crate::log::{Log, Save};
 
 /// The number of a chat's first row: in the middle of what the log can number.
@@ -27,10 +27,10 @@ const MIDDLE: u64 = 1 << 31;
 
 /// Where a chat's turns are.
 #[derive(Debug)]
-pub(super) struct Turns {
-    place: Place,
-    kept: Kept,
-    fresh: BTreeMap<u64, Bytes>,
+pub(super) struct TurnRows {
+    span: RowSpan,
+    side_chats: SideChats,
+    unsaved: BTreeMap<u64, Bytes>,
     /// Rows from here on are in the log and are no longer ours.
     stale: Option<u64>,
     /// Another one whenever a row was taken away. While it is the same, rows that were seen are still there.
@@ -39,7 +39,7 @@ pub(super) struct Turns {
 
 /// Numbers and offsets of the rows; what a snapshot says of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Place {
+pub(super) struct RowSpan {
     first: u64,
     end: u64,
     /// The offset of the first row, and that behind the last. Rows that were prepended have negative ones.
@@ -47,32 +47,32 @@ pub(super) struct Place {
     to: i64,
 }
 
-impl Turns {
+impl TurnRows {
     pub(super) fn new() -> Self {
-        Self::at(Place::default(), Kept::default())
+        Self::at(RowSpan::default(), SideChats::default())
     }
 
     /// Turns that the log has.
-    pub(super) fn at(place: Place, kept: Kept) -> Self {
-        Self { place, kept, fresh: BTreeMap::new(), stale: None, epoch: next_epoch() }
+    pub(super) fn at(span: RowSpan, side_chats: SideChats) -> Self {
+        Self { span, side_chats, unsaved: BTreeMap::new(), stale: None, epoch: next_epoch() }
     }
 
     /// Turns of a replay from the beginning: whatever rows the log has are not these.
-    pub(super) fn afresh() -> Self {
+    pub(super) fn from_scratch() -> Self {
         Self { stale: Some(0), ..Self::new() }
     }
 
-    pub(super) const fn place(&self) -> Place {
-        self.place
+    pub(super) const fn span(&self) -> RowSpan {
+        self.span
     }
 
     /// While it is the same, there are no new rows.
-    pub(super) const fn extent(&self) -> (Place, u64) {
-        (self.place, self.kept.next())
+    pub(super) const fn extent(&self) -> (RowSpan, u64) {
+        (self.span, self.side_chats.next())
     }
 
-    pub(super) const fn kept(&self) -> &Kept {
-        &self.kept
+    pub(super) const fn side_chats(&self) -> &SideChats {
+        &self.side_chats
     }
 
     pub(super) const fn epoch(&self) -> u64 {
@@ -81,88 +81,88 @@ impl Turns {
 
     /// All row numbers.
     pub(super) const fn range(&self) -> Range<u64> {
-        self.place.first..self.place.end
+        self.span.first..self.span.end
     }
 
     /// Bytes that are only in memory.
-    pub(super) fn fresh_bytes(&self) -> usize {
-        self.fresh.values().map(Bytes::len).sum()
+    pub(super) fn unsaved_row_bytes(&self) -> usize {
+        self.unsaved.values().map(Bytes::len).sum()
     }
 
     /// Those of `range` that the log does not have yet.
-    pub(super) fn fresh(&self, range: Range<u64>) -> BTreeMap<u64, Bytes> {
-        self.fresh.range(range).map(|(number, row)| (*number, row.clone())).collect()
+    pub(super) fn unsaved(&self, range: Range<u64>) -> BTreeMap<u64, Bytes> {
+        self.unsaved.range(range).map(|(number, row)| (*number, row.clone())).collect()
     }
 
     /// Where the next row begins.
     pub(super) const fn next_offset(&self) -> i64 {
-        self.place.to
+        self.span.to
     }
 
     /// Adds the row that was [encoded](encode) for the next offset.
     pub(super) fn push(&mut self, row: Bytes) {
-        self.place.to += text_len(&row);
-        self.fresh.insert(self.place.end, row);
-        self.place.end += 1;
+        self.span.to += text_len(&row);
+        self.unsaved.insert(self.span.end, row);
+        self.span.end += 1;
     }
 
     /// Puts older turns before all others; the last of them is the latest.
     pub(super) fn prepend(&mut self, turns: &[Turn]) -> serde_json::Result<()> {
         for turn in turns.iter().rev() {
             let row = encode(0, turn)?;
-            self.place.from -= text_len(&row);
-            self.place.first -= 1;
-            self.fresh.insert(self.place.first, at_offset(self.place.from, &row));
+            self.span.from -= text_len(&row);
+            self.span.first -= 1;
+            self.unsaved.insert(self.span.first, at_offset(self.span.from, &row));
         }
         Ok(())
     }
 
     /// A side chat knows the turns before the row `end`, and then the one of this row, which is not over.
     pub(super) fn keep(&mut self, side: String, end: u64, unfinished: Option<Bytes>) {
-        let number = self.kept.insert(side, self.place.first..end, unfinished.is_some());
-        self.fresh.extend(number.zip(unfinished));
+        let number = self.side_chats.insert(side, self.span.first..end, unfinished.is_some());
+        self.unsaved.extend(number.zip(unfinished));
     }
 
     /// A side chat is no more. Copies that only it had are empty from now on.
     pub(super) fn release(&mut self, side: &str) {
-        self.fresh.extend(self.kept.remove(side).into_iter().map(|number| (number, Bytes::new())));
+        self.unsaved.extend(self.side_chats.remove(side).into_iter().map(|number| (number, Bytes::new())));
     }
 
     /// Takes away the rows from `end` on, which begin at the offset `to`. Who knows any of them keeps them.
     pub(super) async fn cut(&mut self, log: &dyn Log, channel: &str, end: u64, to: i64) -> Result<(), StateError> {
-        if end >= self.place.end {
+        if end >= self.span.end {
             return Ok(());
         }
         self.copy(log, channel, end).await?;
-        (self.place.end, self.place.to) = (end, to);
-        self.fresh.split_off(&end);
+        (self.span.end, self.span.to) = (end, to);
+        self.unsaved.split_off(&end);
         self.stale = Some(self.stale.map_or(end, |stale| stale.min(end)));
         self.epoch = next_epoch();
         Ok(())
     }
 
     pub(super) async fn clear(&mut self, log: &dyn Log, channel: &str) -> Result<(), StateError> {
-        self.cut(log, channel, self.place.first, self.place.from).await
+        self.cut(log, channel, self.span.first, self.span.from).await
     }
 
     /// Copies the rows from `end` on that side chats know.
     async fn copy(&mut self, log: &dyn Log, channel: &str, end: u64) -> Result<(), StateError> {
-        let Some(known) = self.kept.beyond(end) else { return Ok(()) };
+        let Some(known) = self.side_chats.beyond(end) else { return Ok(()) };
         let mut copies = Vec::new();
         while let Some(at) = Some(known.start + copies.len() as u64).filter(|at| *at < known.end) {
-            match page(log, channel, at..known.end, &self.fresh, PAGE).await {
+            match page(log, channel, at..known.end, &self.unsaved, PAGE).await {
                 Ok(page) => copies.extend(page.iter().map(Row::encoded)),
                 // What nobody can read is not worth the chat.
                 Err(StateError::Damaged(record)) => {
                     warn!(channel, %record, "what is lost with it is not kept for side chats: it is damaged");
-                    self.kept.who_knows(end).iter().for_each(|side| self.release(side));
+                    self.side_chats.side_chats_with(end).iter().for_each(|side| self.release(side));
                     return Ok(());
                 }
                 Err(error) => return Err(error),
             }
         }
-        let first = self.kept.copied(&known);
-        self.fresh.extend((first..).zip(copies));
+        let first = self.side_chats.copied(&known);
+        self.unsaved.extend((first..).zip(copies));
         Ok(())
     }
 
@@ -172,15 +172,15 @@ impl Turns {
         if let Some(from) = stale {
             save = save.cut_rows(from);
         }
-        save.rows = self.fresh.iter().map(|(number, row)| (*number, row.clone())).collect();
+        save.rows = self.unsaved.iter().map(|(number, row)| (*number, row.clone())).collect();
         (save, stale)
     }
 
     /// What was saved is in the log now, but for what has changed meanwhile.
     pub(super) fn settle(&mut self, saved: &[(u64, Bytes)]) {
         for (number, row) in saved {
-            if self.fresh.get(number).is_some_and(|fresh| fresh.as_ptr() == row.as_ptr()) {
-                self.fresh.remove(number);
+            if self.unsaved.get(number).is_some_and(|unsaved| unsaved.as_ptr() == row.as_ptr()) {
+                self.unsaved.remove(number);
             }
         }
     }
@@ -192,7 +192,7 @@ impl Turns {
 
     /// The row with this number.
     pub(super) async fn row(&self, log: &dyn Log, channel: &str, number: u64) -> Result<Row, StateError> {
-        rows(log, channel, number..number + 1, self.fresh(number..number + 1)).await?.pop().ok_or(StateError::Gone)
+        rows(log, channel, number..number + 1, self.unsaved(number..number + 1)).await?.pop().ok_or(StateError::Gone)
     }
 
     /// The last one.
@@ -200,7 +200,7 @@ impl Turns {
         if self.range().is_empty() {
             return Ok(None);
         }
-        self.row(log, channel, self.place.end - 1).await.map(Some)
+        self.row(log, channel, self.span.end - 1).await.map(Some)
     }
 
     /// Calls `look` with each row's number, its end and its turn's id, from the oldest on, until it has seen enough.
@@ -210,7 +210,7 @@ impl Turns {
         channel: &str,
         look: impl FnMut(&Row, Cow<'_, str>) -> bool + Send,
     ) -> Result<(), StateError> {
-        scan(log, channel, self.range(), &self.fresh, look).await
+        scan(log, channel, self.range(), &self.unsaved, look).await
     }
 
     /// The first row whose turn has this id, as the reducer finds it.
@@ -226,17 +226,17 @@ impl Turns {
 
     /// The last one, see [`find_last`].
     pub(super) async fn find_last(&self, log: &dyn Log, channel: &str, turn: &str) -> Result<Option<Row>, StateError> {
-        find_last(log, channel, self.range(), &self.fresh, turn).await
+        find_last(log, channel, self.range(), &self.unsaved, turn).await
     }
 }
 
-impl Default for Place {
+impl Default for RowSpan {
     fn default() -> Self {
         Self { first: MIDDLE, end: MIDDLE, from: 0, to: 0 }
     }
 }
 
-impl Place {
+impl RowSpan {
     /// Where a window of the last so many turns begins. It has one at least: that is the turn which can be resumed.
     pub(super) fn window(&self, turns: Option<u64>) -> u64 {
         turns.map_or(self.first, |turns| self.end.saturating_sub(turns.max(1)).max(self.first))

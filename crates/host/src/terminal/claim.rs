@@ -39,7 +39,7 @@ pub(crate) fn is_free(claim: &TerminalClaim) -> bool {
 /// Why an action on a terminal is not logged.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
-pub enum Refusal {
+pub enum TerminalRejection {
     /// No terminal is on this channel.
     #[error("there is no terminal with a program on this channel")]
     NoTerminal,
@@ -77,7 +77,7 @@ pub enum Refusal {
 }
 
 /// Whether `who` may dispatch this at all. Anyone may rename a terminal, as the protocol has it; the rest is its holder's.
-pub(super) fn check(who: &Holder, claim: &TerminalClaim, action: &StateAction) -> Result<(), Refusal> {
+pub(super) fn check(who: &Holder, claim: &TerminalClaim, action: &StateAction) -> Result<(), TerminalRejection> {
     match action {
         StateAction::TerminalTitleChanged(_) => Ok(()),
         StateAction::TerminalClaimed(_) if is_free(claim) => Ok(()),
@@ -85,10 +85,10 @@ pub(super) fn check(who: &Holder, claim: &TerminalClaim, action: &StateAction) -
         | StateAction::TerminalResized(_)
         | StateAction::TerminalClaimed(_)
         | StateAction::TerminalCleared(_) => {
-            let refusal = if is_free(claim) { Refusal::Unclaimed } else { Refusal::NotHolder };
+            let refusal = if is_free(claim) { TerminalRejection::Unclaimed } else { TerminalRejection::NotHolder };
             who.holds(claim).then_some(()).ok_or(refusal)
         }
-        _ => Err(Refusal::NotForClients),
+        _ => Err(TerminalRejection::NotForClients),
     }
 }
 
@@ -113,9 +113,9 @@ mod tests {
         let claim = TerminalClaim::Client(TerminalClientClaim { client_id: "a".into() });
         let (a, b) = (Holder::Client("a".into()), Holder::Client("b".into()));
         assert_eq!(check(&a, &claim, &input), Ok(()));
-        assert_eq!(check(&b, &claim, &input), Err(Refusal::NotHolder));
+        assert_eq!(check(&b, &claim, &input), Err(TerminalRejection::NotHolder));
         assert_eq!(check(&b, &claim, &rename), Ok(()));
-        assert_eq!(check(&a, &claim, &data), Err(Refusal::NotForClients));
+        assert_eq!(check(&a, &claim, &data), Err(TerminalRejection::NotForClients));
         let session = Holder::Session("ahp-session:/1".into());
         let claim = TerminalClaim::Session(TerminalSessionClaim {
             session: "ahp-session:/1".into(),
@@ -124,6 +124,6 @@ mod tests {
             tool_call_id: None,
         });
         assert_eq!(check(&session, &claim, &input), Ok(()));
-        assert_eq!(check(&a, &claim, &input), Err(Refusal::NotHolder));
+        assert_eq!(check(&a, &claim, &input), Err(TerminalRejection::NotHolder));
     }
 }

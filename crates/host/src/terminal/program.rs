@@ -20,11 +20,11 @@ use super::{TerminalConfig, TerminalError};
 pub(super) struct Program {
     pub(super) read: OwnedReadPty,
     pub(super) write: OwnedWritePty,
-    pub(super) group: Group,
+    pub(super) group: ProcessGroup,
 }
 
 /// The program's process, which leads a session of its own.
-pub(super) struct Group {
+pub(super) struct ProcessGroup {
     child: Child,
 }
 
@@ -52,7 +52,7 @@ impl Program {
             .envs(config.env.iter().cloned());
         let child = command.spawn(pts).map_err(start)?;
         let (read, write) = pty.into_split();
-        Ok(Self { read, write, group: Group { child } })
+        Ok(Self { read, write, group: ProcessGroup { child } })
     }
 
     /// Hangs up, as when a window is closed; kills what is left after a grace.
@@ -71,7 +71,7 @@ impl Program {
     }
 }
 
-impl Group {
+impl ProcessGroup {
     /// Waits for the end of the program itself.
     pub(super) async fn wait(&mut self) -> std::io::Result<ExitStatus> {
         self.child.wait().await
@@ -103,7 +103,7 @@ impl Group {
     }
 }
 
-impl Drop for Group {
+impl Drop for ProcessGroup {
     fn drop(&mut self) {
         self.kill();
     }

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use breakbulk_host::agent::Clock;
-use breakbulk_host::log::Answer;
+use breakbulk_host::log::BoxFuture;
 
 /// Time that passes only when somebody waits.
 #[derive(Debug, Default)]
@@ -15,7 +15,7 @@ impl Clock for QuickClock {
         Duration::from_millis(self.0.load(Ordering::Relaxed))
     }
 
-    fn sleep(&self, time: Duration) -> Answer<'static, ()> {
+    fn sleep(&self, time: Duration) -> BoxFuture<'static, ()> {
         self.0.fetch_add(u64::try_from(time.as_millis()).unwrap(), Ordering::Relaxed);
         Box::pin(tokio::task::yield_now())
     }

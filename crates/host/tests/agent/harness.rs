@@ -13,7 +13,7 @@ use ahp_types::state::{
 };
 use breakbulk_host::agent::demo::{Demo, DemoConfig};
 use breakbulk_host::agent::{
-    Agent, Clock, Command, Conversation, EventStream, Heard, History, Prompt, Start, Started, Step, Translator,
+    Agent, Clock, Command, Conversation, EventStream, History, Prompt, Reaction, Start, Started, Step, Translator,
 };
 use breakbulk_lifecycle::{Checker, Event, Formed};
 use serde_json::json;
@@ -138,7 +138,7 @@ impl Stage {
     /// A client's action: logged, reduced, and told to the agent.
     pub(crate) async fn client(&mut self, channel: &str, action: StateAction) {
         self.screen.apply(channel, &action);
-        let Heard { command, steps } = self.translator.client(channel, action, self.clock.now());
+        let Reaction { command, steps } = self.translator.client(channel, action, self.clock.now());
         steps.iter().for_each(|step| self.screen.step(step));
         if let Some(command) = command {
             self.tell(command).await;
@@ -200,7 +200,7 @@ pub(crate) fn start(directory: &Path) -> Start {
         config: serde_json::Map::new(),
         history: History::default(),
         token: None,
-        beside: None,
+        side_chat: None,
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use breakbulk_host::agent::{EventsConfig, Gone, events};
+use breakbulk_host::agent::{EventsConfig, NoListener, events};
 use breakbulk_lifecycle::Event;
 use tokio::time::timeout;
 
@@ -44,5 +44,5 @@ async fn an_agent_that_nobody_listens_to_is_told_so() {
     let (sender, stream) = events(EventsConfig { max_bytes: 1_000, max_events: 2 });
     sender.send(Event::Notice { text: "x".repeat(1_000) }).await.unwrap();
     let (sent, ()) = tokio::join!(sender.send(Event::Notice { text: "y".repeat(1_000) }), async { drop(stream) });
-    assert_eq!(sent, Err(Gone));
+    assert_eq!(sent, Err(NoListener));
 }

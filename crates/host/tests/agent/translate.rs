@@ -205,7 +205,7 @@ fn a_late_answer_is_told_to_nobody() {
     let (_, turn, tool) = play.screen.asked().pop().unwrap();
     play.say(Event::ToolAnswered { tool: "a".into(), answer: Answer::Withdrawn });
     let heard = play.translator.client(CHAT, confirmed(&turn, &tool, &Reply::Allow).unwrap(), Duration::ZERO);
-    assert_eq!(heard, breakbulk_host::agent::Heard::default());
+    assert_eq!(heard, breakbulk_host::agent::Reaction::default());
 }
 
 #[test]

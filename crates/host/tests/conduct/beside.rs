@@ -1,7 +1,7 @@
 //! What the agent of a side chat knows: what the chat is about, as it was when it was made.
 
 use ahp_types::state::{ResponsePart, Turn};
-use breakbulk_host::agent::{Beside, Start};
+use breakbulk_host::agent::{SideChatContext, Start};
 use breakbulk_host::log::MemoryLog;
 use serde_json::{Value, json};
 
@@ -31,8 +31,8 @@ fn knows(turns: &str, last: &str) -> String {
 }
 
 /// What an agent is told that it is about.
-async fn about(start: Start) -> (Vec<Turn>, Beside) {
-    let beside = start.beside.unwrap();
+async fn about(start: Start) -> (Vec<Turn>, SideChatContext) {
+    let beside = start.side_chat.unwrap();
     let turns = beside.history.page(0, 1 << 20).await.unwrap();
     let mut all = turns;
     while let Some(next) = beside.history.page(all.len() as u64, 1 << 20).await.unwrap().pop() {
@@ -98,7 +98,7 @@ async fn a_side_chat_about_the_turn_that_runs_knows_what_was_said_by_then_and_af
     let (agent, mut again) = puppet();
     world.prompt(SIDE, "first", "what is that?").await;
     let (turns, beside) = about(hand.started().await.0).await;
-    let check = |turns: &[Turn], beside: &Beside| {
+    let check = |turns: &[Turn], beside: &SideChatContext| {
         assert!(matches!(turns, [only] if only.id == "t" && only.message.text == "go" && words(only) == "so far"));
         assert!(beside.history.is_unfinished());
         let selection = beside.selection.as_ref().unwrap();
@@ -149,5 +149,5 @@ async fn a_chat_that_is_no_side_chat_is_about_nothing() {
     let (agent, mut hand) = puppet();
     let world = World::new(agent).await;
     world.prompt(OTHER, "t", "go").await;
-    assert!(hand.started().await.0.beside.is_none());
+    assert!(hand.started().await.0.side_chat.is_none());
 }

@@ -7,7 +7,7 @@ use ahp_types::state::AgentInfo;
 use breakbulk_host::agent::{
     Agent, AgentError, Conversation, EventSender, EventsConfig, Prompt, Start, Started, events,
 };
-use breakbulk_host::log::Answer;
+use breakbulk_host::log::BoxFuture;
 use breakbulk_lifecycle::{Answer as Verdict, BlockKind, Call, Event, Id, Outcome};
 use serde_json::json;
 use tokio::sync::mpsc;
@@ -77,14 +77,14 @@ impl Agent for Puppet {
         serde_json::from_value(info).unwrap()
     }
 
-    fn start(&self, start: Start) -> Answer<'_, Result<Started, AgentError>> {
+    fn start(&self, start: Start) -> BoxFuture<'_, Result<Started, AgentError>> {
         let (sender, stream) = events(EventsConfig::default());
         let conversation = Box::new(Strings { told: self.told.clone(), stuck: Arc::clone(&self.stuck) });
         drop(self.told.send(Told::Start(start, sender)));
         Box::pin(async { Ok(Started { conversation, events: stream }) })
     }
 
-    fn check(&self) -> Answer<'_, Result<(), AgentError>> {
+    fn check(&self) -> BoxFuture<'_, Result<(), AgentError>> {
         Box::pin(async { Ok(()) })
     }
 }
@@ -95,7 +95,7 @@ struct Strings {
 }
 
 impl Strings {
-    fn tell(&self, told: Told) -> Answer<'_, Result<(), AgentError>> {
+    fn tell(&self, told: Told) -> BoxFuture<'_, Result<(), AgentError>> {
         if *self.stuck.lock().unwrap() {
             return Box::pin(std::future::pending());
         }
@@ -105,19 +105,19 @@ impl Strings {
 }
 
 impl Conversation for Strings {
-    fn send(&self, prompt: Prompt) -> Answer<'_, Result<(), AgentError>> {
+    fn send(&self, prompt: Prompt) -> BoxFuture<'_, Result<(), AgentError>> {
         self.tell(Told::Send(prompt))
     }
 
-    fn cancel(&self, turn: Id) -> Answer<'_, Result<(), AgentError>> {
+    fn cancel(&self, turn: Id) -> BoxFuture<'_, Result<(), AgentError>> {
         self.tell(Told::Cancel(turn))
     }
 
-    fn answer(&self, _tool: Id, _answer: Verdict) -> Answer<'_, Result<(), AgentError>> {
+    fn answer(&self, _tool: Id, _answer: Verdict) -> BoxFuture<'_, Result<(), AgentError>> {
         self.tell(Told::Answer)
     }
 
-    fn dispose(&self) -> Answer<'_, ()> {
+    fn dispose(&self) -> BoxFuture<'_, ()> {
         let told = self.tell(Told::Disposed);
         Box::pin(async { drop(told.await) })
     }

@@ -10,7 +10,7 @@ use breakbulk_host::agent::demo::{Demo, DemoConfig};
 use breakbulk_host::agent::{Agent, EventSender, History};
 use breakbulk_host::files::uri_of;
 use breakbulk_host::log::{AppendError, Batch, Channels, Entry, Log, MemoryLog, Seq};
-use breakbulk_host::state::entry::{self, Notice};
+use breakbulk_host::state::entry::{self, CatalogueNotification};
 use breakbulk_host::state::{State, StateConfig, View};
 use breakbulk_host::{Host, HostConfig};
 use breakbulk_lifecycle::Id;
@@ -64,7 +64,7 @@ impl World {
             "createdAt": NOW, "modifiedAt": NOW});
         let listed: SessionSummary = serde_json::from_value(listed).unwrap();
         let added = json!({"channel": ROOT, "summary": listed});
-        let notice = Notice::Added(Box::new(serde_json::from_value(added).unwrap()));
+        let notice = CatalogueNotification::Added(Box::new(serde_json::from_value(added).unwrap()));
         let session = SnapshotState::Session(serde_json::from_value(session).unwrap());
         let mut batch = Batch::new().open(SESSION, Some(SESSION)).open(ROOT, None);
         batch = batch.entry(SESSION, entry::initial(SESSION, &session).unwrap());
@@ -184,9 +184,9 @@ impl World {
     /// A channel as a client sees it.
     pub(crate) async fn see(&self, channel: &str) -> Value {
         let last = self.log.bounds().await.unwrap().last;
-        let shot = self.state.snapshot(channel, View { turns: None }, last).await.unwrap();
-        let shot: Value = serde_json::from_slice(&shot.body.to_bytes()).unwrap();
-        shot["state"].clone()
+        let snapshot = self.state.snapshot(channel, View { turns: None }, last).await.unwrap();
+        let snapshot: Value = serde_json::from_slice(&snapshot.body.to_bytes()).unwrap();
+        snapshot["state"].clone()
     }
 
     /// What the catalogue says of the session.

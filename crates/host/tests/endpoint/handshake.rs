@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use breakbulk_host::endpoint::{End, EndpointConfig};
+use breakbulk_host::endpoint::{EndReason, EndpointConfig};
 use breakbulk_proto::{CloseReason, Violation};
 use serde_json::json;
 
@@ -18,7 +18,7 @@ async fn initialize_answers_with_a_version_a_seq_snapshots_and_what_we_are() {
     assert_eq!((&result["protocolVersion"], &result["serverSeq"]), (&json!("1.0.0"), &json!(seq)));
     assert_eq!(result["serverInfo"]["name"], "breakbulk");
     let snapshots = result["snapshots"].as_array().unwrap();
-    assert_eq!(snapshots.iter().map(|shot| shot["resource"].as_str().unwrap()).collect::<Vec<_>>(), [A, CHAT]);
+    assert_eq!(snapshots.iter().map(|snapshot| snapshot["resource"].as_str().unwrap()).collect::<Vec<_>>(), [A, CHAT]);
     assert_eq!(snapshots[0]["state"], world.state(A).await);
     let seq = world.data(A, "two").await;
     assert_eq!(client.action().await.0, seq);
@@ -42,7 +42,7 @@ async fn the_highest_offered_version_is_chosen_and_none_in_common_ends_the_conne
     let error = client.call("initialize", params).await.unwrap_err();
     assert_eq!((&error["code"], &error["data"]["supportedVersions"][0]), (&json!(-32005), &json!("^1.0.0")));
     assert_eq!(client.code().await, 4415);
-    assert_eq!(soon(ended).await.unwrap(), End::Version);
+    assert_eq!(soon(ended).await.unwrap(), EndReason::Version);
     assert_eq!(world.endpoint.counts().get("endpoint-version"), 1);
 }
 
@@ -71,7 +71,7 @@ async fn a_stranger_who_says_nothing_is_closed_in_seconds() {
     let world = World::new().await;
     let (link, ended) = world.link(65_536, 4);
     assert_eq!(Raw::new(link).code().await, 4412);
-    assert_eq!(soon(ended).await.unwrap(), End::NoHandshake(Duration::from_secs(10)));
+    assert_eq!(soon(ended).await.unwrap(), EndReason::NoHandshake(Duration::from_secs(10)));
     // A ping is no handshake.
     let (link, ended) = world.link(65_536, 4);
     let mut client = Raw::new(link);
@@ -80,7 +80,7 @@ async fn a_stranger_who_says_nothing_is_closed_in_seconds() {
         client.call("ping", json!({})).await.unwrap();
     }
     assert_eq!(client.code().await, 4412);
-    assert!(matches!(soon(ended).await.unwrap(), End::NoHandshake(_)));
+    assert!(matches!(soon(ended).await.unwrap(), EndReason::NoHandshake(_)));
 }
 
 #[tokio::test]
@@ -91,7 +91,7 @@ async fn a_stranger_may_send_a_few_kilobytes_and_no_more() {
     client.ask("initialize", json!({"x": "x".repeat(70_000)}));
     assert_eq!(client.code().await, 1009);
     let end = soon(ended).await.unwrap();
-    assert!(matches!(end, End::Link(CloseReason::Violation(Violation::FrameTooLarge(_)))), "{end:?}");
+    assert!(matches!(end, EndReason::Link(CloseReason::Violation(Violation::FrameTooLarge(_)))), "{end:?}");
     // Many small ones are no way around it.
     let (link, ended) = world.link(1 << 20, 4);
     let mut client = Raw::plain(link);
@@ -112,7 +112,7 @@ async fn of_two_links_of_one_client_the_newest_wins() {
     other.initialize("me", &[A]).await;
     let mut new = Raw::new(world.link(65_536, 4).0);
     new.reconnect("me", 3, &[A]).await;
-    assert_eq!(soon(ended).await.unwrap(), End::Fenced);
+    assert_eq!(soon(ended).await.unwrap(), EndReason::Fenced);
     assert_eq!(old.code().await, 4409);
     let seq = world.data(A, "x").await;
     assert_eq!((new.action().await.0, other.action().await.0), (seq, seq));
@@ -127,13 +127,13 @@ async fn a_client_that_leaves_is_gone_from_the_registry_and_a_stop_closes_everyb
     client.initialize("me", &[B]).await;
     assert_eq!(world.endpoint.clients().len(), 1);
     drop(client);
-    assert_eq!(soon(ended).await.unwrap(), End::Link(CloseReason::Peer { code: 1006 }));
+    assert_eq!(soon(ended).await.unwrap(), EndReason::Link(CloseReason::Peer { code: 1006 }));
     assert!(world.endpoint.clients().is_empty());
     let (link, ended) = world.link(65_536, 4);
     let mut client = Raw::new(link);
     client.initialize("me", &[]).await;
     world.endpoint.stop();
-    assert_eq!((soon(ended).await.unwrap(), client.code().await), (End::Stopping, 1012));
+    assert_eq!((soon(ended).await.unwrap(), client.code().await), (EndReason::Stopping, 1012));
     assert_eq!(Raw::new(world.link(65_536, 4).0).code().await, 1012);
 }
 
@@ -152,10 +152,10 @@ async fn initial_subscriptions_that_are_more_than_the_client_takes_are_cut_and_t
             let mut client = Raw::with(link, &Default::default(), Default::default(), limits);
             let result = client.initialize("me", &[A, B, CHAT]).await;
             let snapshots = result["snapshots"].as_array().unwrap().clone();
-            let turns = |shot: &serde_json::Value| shot["state"]["turns"].as_array().map(|turns| turns.len());
+            let turns = |snapshot: &serde_json::Value| snapshot["state"]["turns"].as_array().map(|turns| turns.len());
             snapshots
                 .iter()
-                .map(|shot| (shot["resource"].as_str().unwrap().to_owned(), turns(shot)))
+                .map(|snapshot| (snapshot["resource"].as_str().unwrap().to_owned(), turns(snapshot)))
                 .collect::<Vec<_>>()
         }
     };

@@ -5,7 +5,7 @@ use std::pin::Pin;
 
 use breakbulk::link::InProcessLink;
 use breakbulk::{Arrival, Link as _};
-use breakbulk_host::endpoint::{End, EndpointConfig};
+use breakbulk_host::endpoint::{EndReason, EndpointConfig};
 use breakbulk_proto::Transmit;
 use futures_core::Stream as _;
 use futures_sink::Sink as _;
@@ -18,7 +18,7 @@ use super::world::{A, B, World, soon};
 /// A client that says whatever it likes, frame by frame.
 struct Bare {
     link: InProcessLink,
-    ended: JoinHandle<End>,
+    ended: JoinHandle<EndReason>,
 }
 
 impl Bare {

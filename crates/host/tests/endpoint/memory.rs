@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use breakbulk_host::endpoint::{End, EndpointConfig, MemoryConfig};
+use breakbulk_host::endpoint::{EndReason, EndpointConfig, MemoryConfig};
 use serde_json::json;
 use tokio::task::JoinSet;
 
@@ -164,7 +164,7 @@ async fn who_takes_nothing_is_closed_while_others_wait_for_the_memory() {
     assert_eq!(other.call("resourceRead", json!({})).await.unwrap().as_str().map(str::len), Some(3_000_000));
     assert!(start.elapsed() < Duration::from_secs(30), "{:?}", start.elapsed());
     let end = soon(ended).await.unwrap();
-    assert!(matches!(end, End::Stalled { bytes: 3_000_000.., .. }), "{end:?}");
+    assert!(matches!(end, EndReason::Stalled { bytes: 3_000_000.., .. }), "{end:?}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -199,7 +199,7 @@ async fn who_waits_for_memory_in_vain_is_told_so_by_name() {
     );
     assert_eq!(late.code().await, 1013);
     let end = soon(ended).await.unwrap();
-    assert!(matches!(&end, End::NoMemory(no) if no.bytes >= 3_000_000), "{end:?}");
+    assert!(matches!(&end, EndReason::NoMemory(no) if no.bytes >= 3_000_000), "{end:?}");
 }
 
 #[tokio::test]

@@ -11,7 +11,7 @@ use ahp_types::state::SnapshotState;
 use ahp_ws::WebSocketTransport;
 use breakbulk::ahp::{Negotiated, Segmented};
 use breakbulk::{AccessPolicy, Dialer, ListenConfig, Listener};
-use breakbulk_host::endpoint::{End, EndpointConfig};
+use breakbulk_host::endpoint::{EndReason, EndpointConfig};
 use breakbulk_proto::{CloseReason, Limits};
 use serde_json::{Value, json};
 
@@ -105,7 +105,7 @@ async fn the_official_client_converses_through_a_cap_of_64_kib() {
     let client = client_on(Segmented::over_link(link, Limits::default(), Negotiated::default())).await;
     converse(&world, &client).await;
     client.shutdown().await;
-    assert_eq!(soon(ended).await.unwrap(), End::Link(CloseReason::Peer { code: 1000 }));
+    assert_eq!(soon(ended).await.unwrap(), EndReason::Link(CloseReason::Peer { code: 1000 }));
 }
 
 #[tokio::test]
@@ -158,7 +158,7 @@ async fn the_official_client_reconnects_to_a_replay_and_to_snapshots() {
 async fn the_official_multi_host_client_comes_back_by_itself_and_hears_everything_once() {
     let world = World::new().await;
     let memory = Negotiated::default();
-    let links: Arc<std::sync::Mutex<Vec<tokio::task::JoinHandle<End>>>> = Arc::default();
+    let links: Arc<std::sync::Mutex<Vec<tokio::task::JoinHandle<EndReason>>>> = Arc::default();
     let open = {
         let (world, links) = (world.clone(), links.clone());
         move |_: HostId| {

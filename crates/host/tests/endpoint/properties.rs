@@ -60,7 +60,7 @@ struct Run {
 
 impl Run {
     async fn new(delivery: Delivery) -> Self {
-        let world = World::with(EndpointConfig { room_bytes: 5000, ..EndpointConfig::default() }).await;
+        let world = World::with(EndpointConfig { max_unsent_bytes: 5000, ..EndpointConfig::default() }).await;
         *world.views.delay.lock().unwrap() = Duration::from_millis(3);
         let memory = Negotiated::default();
         let mut client = Raw::with(world.link(1024, 2).0, &memory, delivery, Limits::default());

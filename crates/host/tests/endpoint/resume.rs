@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use breakbulk_host::endpoint::{End, EndpointConfig};
+use breakbulk_host::endpoint::{EndReason, EndpointConfig};
 use breakbulk_host::log::{Batch, Save};
 use breakbulk_proto::ahp::{Delivery, Negotiated};
 use breakbulk_proto::{BudgetConfig, Limits, LimitsConfig};
@@ -83,7 +83,7 @@ async fn snapshots_that_are_too_much_are_cut_to_their_last_turns_and_then_named_
     let world = World::with(EndpointConfig { window_turns: 1, ..EndpointConfig::default() }).await;
     world.data(A, &"x".repeat(30_000)).await;
     let shown = |result: &Value| -> Vec<_> {
-        let turns = |shot: &Value| shot["state"]["turns"].as_array().map(|turns| turns.len());
+        let turns = |snapshot: &Value| snapshot["state"]["turns"].as_array().map(|turns| turns.len());
         result["snapshots"].as_array().unwrap().iter().map(turns).collect()
     };
     let whole = resume(&world, 100_000, -1, &[CHAT, A]).await;
@@ -171,7 +171,7 @@ async fn a_channel_that_begins_anew_is_shown_and_not_replayed() {
     let anew = super::world::initial(A, "terminal", &super::world::terminal());
     world.log.append(Batch::new().entry(A, anew)).await.unwrap();
     assert_eq!(client.code().await, 1012);
-    assert_eq!(ended.await.unwrap(), End::Reset);
+    assert_eq!(ended.await.unwrap(), EndReason::Reset);
     let result = resume(&world, 80_000, first, &[A]).await;
     assert_eq!((&result["type"], &result["snapshots"][0]["state"]["content"]), (&json!("snapshot"), &json!([])));
 }

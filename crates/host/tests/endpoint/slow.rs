@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use breakbulk_host::endpoint::{End, Endpoint, EndpointConfig};
+use breakbulk_host::endpoint::{EndReason, Endpoint, EndpointConfig};
 use breakbulk_host::log::{
-    Answer, AppendError, Batch, Bounds, Bytes, ChannelInfo, Channels, Entry, Health, Log, MemoryLog, Metrics, Policy,
-    ReadError, Report, Rows, Save, Seq, Snapshot, Tail, WriteError,
+    AppendError, Batch, Bounds, BoxFuture, Bytes, ChannelInfo, Channels, Entry, Log, LogHealth, MemoryLog, Metrics,
+    ReadError, Report, RetentionPolicy, Rows, Save, Seq, Snapshot, Tail, WriteError,
 };
 use breakbulk_proto::{Budget, CloseReason};
 use serde_json::json;
@@ -31,7 +31,7 @@ async fn a_client_that_never_reads_is_closed_by_name_and_disturbs_nobody() {
         assert_eq!(other.action().await.0, seq);
     }
     let end = tokio::time::timeout(Duration::from_secs(300), ended).await.unwrap().unwrap();
-    let End::Stalled { bytes, after } = end else { panic!("{end:?}") };
+    let EndReason::Stalled { bytes, after } = end else { panic!("{end:?}") };
     assert!((1000..200_000).contains(&bytes) && after >= Duration::from_secs(60), "{bytes} {after:?}");
     assert!(start.elapsed() < Duration::from_secs(70));
     assert_eq!(world.endpoint.counts().get("endpoint-stalled"), 1);
@@ -81,7 +81,7 @@ async fn of_the_snapshots_that_a_client_asks_for_only_a_few_are_held_until_it_ta
 
 #[tokio::test]
 async fn a_client_that_is_too_far_behind_is_closed_by_name() {
-    let world = World::with(EndpointConfig { max_lag: 10, room_bytes: 1000, ..EndpointConfig::default() }).await;
+    let world = World::with(EndpointConfig { max_lag: 10, max_unsent_bytes: 1000, ..EndpointConfig::default() }).await;
     let (link, ended) = world.link(65_536, 1);
     let mut client = Raw::new(link);
     client.initialize("me", &[A]).await;
@@ -92,7 +92,7 @@ async fn a_client_that_is_too_far_behind_is_closed_by_name() {
     // It reads, but its connection finds it far behind as soon as its room is full.
     assert_eq!(client.code().await, 4411);
     let end = soon(ended).await.unwrap();
-    assert!(matches!(end, End::Lagging { behind: 11..=40, limit: 10 }), "{end:?}");
+    assert!(matches!(end, EndReason::Lagging { behind: 11..=40, limit: 10 }), "{end:?}");
 }
 
 #[tokio::test]
@@ -103,7 +103,7 @@ async fn an_action_larger_than_the_client_takes_closes_by_name_and_the_client_co
     plain.initialize("me", &[A, B]).await;
     world.data(A, &"x".repeat(100_000)).await;
     assert_eq!(plain.code().await, 4413);
-    assert!(matches!(soon(ended).await.unwrap(), End::Link(CloseReason::Unsendable(_))));
+    assert!(matches!(soon(ended).await.unwrap(), EndReason::Link(CloseReason::Unsendable(_))));
     let mut plain = Raw::plain(world.link(65_536, 4).0);
     let result = plain.reconnect("me", 3, &[A, B]).await;
     assert_eq!((&result["type"], &result["missing"]), (&json!("snapshot"), &json!([A])));
@@ -162,7 +162,7 @@ struct EndlessTail {
 }
 
 impl Tail for EndlessTail {
-    fn next(&mut self, max_bytes: usize) -> Answer<'_, Result<Vec<Entry>, ReadError>> {
+    fn next(&mut self, max_bytes: usize) -> BoxFuture<'_, Result<Vec<Entry>, ReadError>> {
         Box::pin(async move {
             let position = self.position;
             let last = *self.last.wait_for(|last| *last > position).await.unwrap();
@@ -176,7 +176,7 @@ impl Tail for EndlessTail {
         })
     }
 
-    fn ready(&mut self, max_bytes: usize) -> Answer<'_, Result<Vec<Entry>, ReadError>> {
+    fn ready(&mut self, max_bytes: usize) -> BoxFuture<'_, Result<Vec<Entry>, ReadError>> {
         if self.position >= *self.last.borrow() { Box::pin(async { Ok(Vec::new()) }) } else { self.next(max_bytes) }
     }
 
@@ -197,7 +197,7 @@ impl Log for Endless {
         Box::new(EndlessTail { position: after, last, handed, body })
     }
 
-    fn bounds(&self) -> Answer<'_, Result<Bounds, ReadError>> {
+    fn bounds(&self) -> BoxFuture<'_, Result<Bounds, ReadError>> {
         let last = *self.last.borrow();
         Box::pin(async move { Ok(Bounds { first: 1, last }) })
     }
@@ -206,47 +206,47 @@ impl Log for Endless {
         self.last.borrow().checked_sub(after)
     }
 
-    fn append(&self, batch: Batch) -> Answer<'_, Result<Vec<Seq>, AppendError>> {
+    fn append(&self, batch: Batch) -> BoxFuture<'_, Result<Vec<Seq>, AppendError>> {
         self.inner.append(batch)
     }
 
-    fn read<'a>(&'a self, c: &'a str, range: Range<Seq>, max: usize) -> Answer<'a, Result<Vec<Entry>, ReadError>> {
+    fn read<'a>(&'a self, c: &'a str, range: Range<Seq>, max: usize) -> BoxFuture<'a, Result<Vec<Entry>, ReadError>> {
         self.inner.read(c, range, max)
     }
 
-    fn channels<'a>(&'a self, session: Option<&'a str>) -> Answer<'a, Result<Vec<ChannelInfo>, ReadError>> {
+    fn channels<'a>(&'a self, session: Option<&'a str>) -> BoxFuture<'a, Result<Vec<ChannelInfo>, ReadError>> {
         self.inner.channels(session)
     }
 
-    fn save(&self, save: Save) -> Answer<'_, Result<(), WriteError>> {
+    fn save(&self, save: Save) -> BoxFuture<'_, Result<(), WriteError>> {
         self.inner.save(save)
     }
 
-    fn snapshot<'a>(&'a self, channel: &'a str) -> Answer<'a, Result<Option<Snapshot>, ReadError>> {
+    fn snapshot<'a>(&'a self, channel: &'a str) -> BoxFuture<'a, Result<Option<Snapshot>, ReadError>> {
         self.inner.snapshot(channel)
     }
 
-    fn rows<'a>(&'a self, channel: &'a str, range: Range<u64>, max: usize) -> Answer<'a, Result<Rows, ReadError>> {
+    fn rows<'a>(&'a self, channel: &'a str, range: Range<u64>, max: usize) -> BoxFuture<'a, Result<Rows, ReadError>> {
         self.inner.rows(channel, range, max)
     }
 
-    fn trim<'a>(&'a self, channel: &'a str, before: Seq) -> Answer<'a, Result<u64, WriteError>> {
+    fn trim<'a>(&'a self, channel: &'a str, before: Seq) -> BoxFuture<'a, Result<u64, WriteError>> {
         self.inner.trim(channel, before)
     }
 
-    fn retain(&self, policy: Policy) -> Answer<'_, Result<u64, WriteError>> {
+    fn retain(&self, policy: RetentionPolicy) -> BoxFuture<'_, Result<u64, WriteError>> {
         self.inner.retain(policy)
     }
 
-    fn erase<'a>(&'a self, session: &'a str) -> Answer<'a, Result<u64, WriteError>> {
+    fn erase<'a>(&'a self, session: &'a str) -> BoxFuture<'a, Result<u64, WriteError>> {
         self.inner.erase(session)
     }
 
-    fn verify(&self) -> Answer<'_, Result<Report, ReadError>> {
+    fn verify(&self) -> BoxFuture<'_, Result<Report, ReadError>> {
         self.inner.verify()
     }
 
-    fn health(&self) -> watch::Receiver<Health> {
+    fn health(&self) -> watch::Receiver<LogHealth> {
         self.inner.health()
     }
 
@@ -269,7 +269,7 @@ async fn endless(config: EndpointConfig) -> (World, watch::Sender<Seq>, Arc<Atom
 
 #[tokio::test]
 async fn a_client_a_million_actions_behind_costs_no_more_than_its_room() {
-    let config = EndpointConfig { room_bytes: 64 << 10, ..EndpointConfig::default() };
+    let config = EndpointConfig { max_unsent_bytes: 64 << 10, ..EndpointConfig::default() };
     let (world, last, handed, len) = endless(config).await;
     let mut client = Raw::new(world.link(65_536, 2).0);
     client.initialize("me", &[A]).await;

@@ -10,11 +10,11 @@ use ahp_types::actions::StateAction;
 use ahp_types::state::SnapshotState;
 use breakbulk::link::{self, InProcessLink};
 use breakbulk_host::endpoint::{
-    ClientInfo, Dispatched, End, Endpoint, EndpointConfig, Methods, RawParams, Refusal, Refused, Reply, Shot, View,
-    ViewError, Views, not_offered,
+    ChannelSnapshot, ClientInfo, DispatchError, Dispatched, EndReason, Endpoint, EndpointConfig, Methods, RawParams,
+    RejectedAction, Reply, SnapshotError, SnapshotSource, View, not_offered,
 };
 use breakbulk_host::error::MethodError;
-use breakbulk_host::log::{Answer, Batch, Channels, Log, MemoryLog, Seq, Tail};
+use breakbulk_host::log::{Batch, BoxFuture, Channels, Log, MemoryLog, Seq, Tail};
 use breakbulk_proto::{Budget, Capacity, Message};
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
@@ -74,11 +74,11 @@ impl World {
     }
 
     /// A link to the host on which frames have at most `cap` bytes, `depth` of them under way; and how its connection ends.
-    pub(crate) fn link(&self, cap: u64, depth: usize) -> (InProcessLink, JoinHandle<End>) {
+    pub(crate) fn link(&self, cap: u64, depth: usize) -> (InProcessLink, JoinHandle<EndReason>) {
         self.link_of(cap, depth, Some("someone"))
     }
 
-    pub(crate) fn link_of(&self, cap: u64, depth: usize, principal: Option<&str>) -> (InProcessLink, JoinHandle<End>) {
+    pub(crate) fn link_of(&self, cap: u64, depth: usize, principal: Option<&str>) -> (InProcessLink, JoinHandle<EndReason>) {
         let (near, far) = link::pair(&Capacity::of(cap), depth);
         let (endpoint, principal) = (self.endpoint.clone(), principal.map(Into::into));
         (near, tokio::spawn(async move { endpoint.serve(far, principal).await }))
@@ -86,8 +86,8 @@ impl World {
 
     /// The state of a channel by the log.
     pub(crate) async fn state(&self, channel: &str) -> Value {
-        let shot = self.views.snapshot(channel, View::FULL, 0).await.unwrap();
-        serde_json::from_slice::<Value>(&shot.body.to_bytes()).unwrap()["state"].clone()
+        let snapshot = self.views.snapshot(channel, View::FULL, 0).await.unwrap();
+        serde_json::from_slice::<Value>(&snapshot.body.to_bytes()).unwrap()["state"].clone()
     }
 }
 
@@ -160,7 +160,7 @@ impl Reduced {
         self.pretended.store(seq, Ordering::Relaxed);
     }
 
-    async fn look(&self, channel: &str, view: View) -> Result<Shot, ViewError> {
+    async fn look(&self, channel: &str, view: View) -> Result<ChannelSnapshot, SnapshotError> {
         let mut inner = self.inner.lock().await;
         loop {
             let page = inner.tail.ready(1 << 20).await.unwrap();
@@ -182,37 +182,42 @@ impl Reduced {
         }
         let from_seq = inner.tail.position().max(self.pretended.load(Ordering::Relaxed));
         self.reached.store(from_seq, Ordering::Relaxed);
-        let mut state = inner.states.get(channel).ok_or(ViewError::NotFound)?.clone();
+        let mut state = inner.states.get(channel).ok_or(SnapshotError::NotFound)?.clone();
         if let (SnapshotState::Chat(chat), Some(turns)) = (&mut state, view.turns) {
             let cut = chat.turns.len().saturating_sub(usize::try_from(turns).unwrap());
             chat.turns.drain(..cut);
             chat.turns_next_cursor = (cut > 0).then(|| cut.to_string());
         }
         let body = json!({"resource": channel, "state": state, "fromSeq": from_seq});
-        Ok(Shot { from_seq, body: Message::from(body.to_string()) })
+        Ok(ChannelSnapshot { from_seq, body: Message::from(body.to_string()) })
     }
 }
 
-impl Views for Reduced {
-    fn snapshot<'a>(&'a self, channel: &'a str, view: View, at_least: Seq) -> Answer<'a, Result<Shot, ViewError>> {
+impl SnapshotSource for Reduced {
+    fn snapshot<'a>(
+        &'a self,
+        channel: &'a str,
+        view: View,
+        at_least: Seq,
+    ) -> BoxFuture<'a, Result<ChannelSnapshot, SnapshotError>> {
         Box::pin(async move {
-            let shot = self.look(channel, view).await?;
+            let snapshot = self.look(channel, view).await?;
             self.taken.fetch_add(1, Ordering::Relaxed);
-            assert!(shot.from_seq >= at_least);
+            assert!(snapshot.from_seq >= at_least);
             let delay = *self.delay.lock().unwrap();
             tokio::time::sleep(delay).await;
-            Ok(shot)
+            Ok(snapshot)
         })
     }
 
-    fn size_of<'a>(&'a self, channel: &'a str, view: View) -> Answer<'a, Result<u64, ViewError>> {
+    fn size_of<'a>(&'a self, channel: &'a str, view: View) -> BoxFuture<'a, Result<u64, SnapshotError>> {
         Box::pin(async move { Ok(self.look(channel, view).await?.body.len() as u64) })
     }
 
-    fn version<'a>(&'a self, channel: &'a str, at_least: Seq) -> Answer<'a, Result<Option<Seq>, ViewError>> {
+    fn version<'a>(&'a self, channel: &'a str, at_least: Seq) -> BoxFuture<'a, Result<Option<Seq>, SnapshotError>> {
         Box::pin(async move {
-            let shot = self.look(channel, View::FULL).await?;
-            assert!(shot.from_seq >= at_least);
+            let snapshot = self.look(channel, View::FULL).await?;
+            assert!(snapshot.from_seq >= at_least);
             Ok(self.inner.lock().await.seqs.get(channel).copied())
         })
     }
@@ -231,10 +236,10 @@ pub(crate) struct Desk {
 }
 
 impl Desk {
-    async fn take(&self, client: &ClientInfo, dispatched: &Dispatched) -> Result<(), Refusal> {
+    async fn take(&self, client: &ClientInfo, dispatched: &Dispatched) -> Result<(), DispatchError> {
         let origin = dispatched.origin(client);
         let StateAction::TerminalData(data) = &dispatched.action else {
-            return Err(Refusal::new("only data"));
+            return Err(DispatchError::new("only data"));
         };
         if data.data == "slow" {
             self.begun.fetch_add(1, Ordering::Relaxed);
@@ -242,7 +247,7 @@ impl Desk {
         }
         let body = json!({"channel": dispatched.channel, "action": dispatched.action, "origin": origin});
         let batch = Batch::new().entry(dispatched.channel.as_str(), body.to_string());
-        self.log.append(batch).await.map_err(|error| Refusal::new(error.to_string()))?;
+        self.log.append(batch).await.map_err(|error| DispatchError::new(error.to_string()))?;
         self.note(data.data.chars().take(20).collect::<String>());
         Ok(())
     }
@@ -274,7 +279,7 @@ impl Methods for Desk {
         client: &'a ClientInfo,
         method: &'a str,
         params: RawParams,
-    ) -> Answer<'a, Result<Reply, MethodError>> {
+    ) -> BoxFuture<'a, Result<Reply, MethodError>> {
         Box::pin(async move {
             self.begun.fetch_add(1, Ordering::Relaxed);
             let result = match method {
@@ -300,10 +305,14 @@ impl Methods for Desk {
         })
     }
 
-    fn dispatch<'a>(&'a self, client: &'a ClientInfo, dispatched: Dispatched) -> Answer<'a, Result<(), Refused>> {
+    fn dispatch<'a>(
+        &'a self,
+        client: &'a ClientInfo,
+        dispatched: Dispatched,
+    ) -> BoxFuture<'a, Result<(), RejectedAction>> {
         Box::pin(async move {
             let taken = self.take(client, &dispatched).await;
-            taken.map_err(|refusal| Refused { refusal, action: Box::new(dispatched.action) })
+            taken.map_err(|error| RejectedAction { error, action: Box::new(dispatched.action) })
         })
     }
 }

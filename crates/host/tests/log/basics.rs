@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::common::{CHAT, all, arc, body, chat, fill, join, open, small, texts, until};
 use breakbulk_host::log::{
-    AppendError, Batch, Bytes, Channels, Health, Log, NewEntry, OpenError, Options, ReadError, Save, SqliteLog,
+    AppendError, Batch, Bytes, Channels, Log, LogHealth, NewEntry, OpenError, Options, ReadError, Save, SqliteLog,
     WriteError,
 };
 
@@ -226,7 +226,7 @@ async fn a_merge_that_panics_ends_the_log_and_leaves_nobody_waiting() {
     let log = SqliteLog::open(dir.path(), options).await.unwrap();
     let delta = |text: &'static str| NewEntry::new(CHAT, text).part("p");
     assert_eq!(log.append(chat().push(delta("1")).push(delta("2"))).await, Err(AppendError::Unknown));
-    until(&log, |health| *health == Health::Closed).await;
+    until(&log, |health| *health == LogHealth::Closed).await;
     assert_eq!(log.append(chat()).await, Err(AppendError::Closed));
     assert_eq!(texts(&open(&dir).await).await, []);
 }
@@ -254,7 +254,7 @@ async fn an_older_writer_is_fenced_when_a_later_one_took_over() {
     let later = open(&dir).await;
     assert_eq!(older.append(Batch::new().entry(CHAT, "x")).await, Err(AppendError::Fenced));
     assert_eq!(older.append(Batch::new().entry(CHAT, "x")).await, Err(AppendError::Fenced));
-    assert_eq!(*older.health().borrow(), Health::Fenced);
+    assert_eq!(*older.health().borrow(), LogHealth::Fenced);
     later.append(Batch::new().entry(CHAT, "y")).await.unwrap();
     assert_eq!(texts(&later).await.len(), 2);
 }
@@ -298,7 +298,7 @@ async fn a_tail_from_before_the_window_survives_a_failure_of_the_writer() {
     fill(&log, CHAT, 10, 1).await;
     fail.store(true, Relaxed);
     assert_eq!(log.append(Batch::new().entry(CHAT, "x")).await, Err(AppendError::Unknown));
-    until(&log, Health::is_good).await;
+    until(&log, LogHealth::is_good).await;
     let seqs = log.append(Batch::new().entry(CHAT, "y")).await.unwrap();
     let entries = all(&log, 0, Channels::All).await.unwrap();
     assert_eq!((entries.len(), entries[10].seq), (11, seqs[0]));

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use breakbulk_host::log::{Batch, Bytes, Channels, Entry, Health, Log, Options, ReadError, Seq, SqliteLog};
+use breakbulk_host::log::{Batch, Bytes, Channels, Entry, Log, LogHealth, Options, ReadError, Seq, SqliteLog};
 
 pub(crate) const CHAT: &str = "ahp-chat:/1";
 pub(crate) const SESSION: &str = "ahp-session:/1";
@@ -58,7 +58,7 @@ pub(crate) async fn fill(log: &SqliteLog, channel: &str, count: u64, len: usize)
     log.append(batch).await.unwrap()
 }
 
-pub(crate) async fn until(log: &SqliteLog, what: impl FnMut(&Health) -> bool) -> Health {
+pub(crate) async fn until(log: &SqliteLog, what: impl FnMut(&LogHealth) -> bool) -> LogHealth {
     let mut health = log.health();
     let seen = tokio::time::timeout(Duration::from_secs(20), health.wait_for(what)).await;
     seen.expect("in time").unwrap().clone()

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use breakbulk_host::log::{AppendError, Batch, Health, Log, Save, SqliteLog, WriteError};
+use breakbulk_host::log::{AppendError, Batch, Log, LogHealth, Save, SqliteLog, WriteError};
 
 use crate::common::{CHAT, SESSION, body, chat, fill, small, texts, until};
 
@@ -16,7 +16,7 @@ async fn a_batch_whose_commit_failed_is_appended_when_it_comes_again() {
     fail.store(true, Relaxed);
     let batch = Batch::new().entry(CHAT, "again");
     assert_eq!(log.append(batch.clone()).await, Err(AppendError::Unknown));
-    until(&log, Health::is_good).await;
+    until(&log, LogHealth::is_good).await;
     assert_eq!(texts(&log).await.len(), 3);
     assert_eq!(log.append(batch).await, Ok(vec![4]));
     assert_eq!((log.metrics().failures.load(Relaxed), log.metrics().recoveries.load(Relaxed)), (1, 1));
@@ -52,9 +52,9 @@ async fn a_full_store_refuses_whole_batches_and_takes_them_when_there_is_room() 
     let big = Batch::new().entry(CHAT, "2").entry(CHAT, body(0, 1 << 20));
     assert_eq!(log.append(big.clone()).await, Err(AppendError::Full));
     assert!(health.has_changed().unwrap());
-    until(&log, Health::is_good).await;
+    until(&log, LogHealth::is_good).await;
     assert_eq!(log.save(Save::new(CHAT).row(0, body(0, 1 << 20))).await, Err(WriteError::Full));
-    until(&log, Health::is_good).await;
+    until(&log, LogHealth::is_good).await;
     log.append(Batch::new().entry(CHAT, "small")).await.unwrap();
     assert_eq!(texts(&log).await.len(), 2);
     // Room is noticed when the store is opened again, which the next refusal brings about.
@@ -64,7 +64,7 @@ async fn a_full_store_refuses_whole_batches_and_takes_them_when_there_is_room() 
         if seqs != Err(AppendError::Full) {
             break;
         }
-        until(&log, Health::is_good).await;
+        until(&log, LogHealth::is_good).await;
         seqs = log.append(big.clone()).await;
     }
     seqs.unwrap();
@@ -91,7 +91,7 @@ async fn an_erasure_that_a_failure_interrupts_is_finished_by_itself() {
         let (first, ()) = tokio::join!(erase, failing);
         fail.store(false, Relaxed);
         if first.is_err() {
-            until(&log, Health::is_good).await;
+            until(&log, LogHealth::is_good).await;
             log.erase(name).await.unwrap();
         }
         assert_eq!(texts(&log).await.len(), 1);
@@ -114,7 +114,7 @@ async fn a_store_that_comes_back_without_what_was_acknowledged_is_not_used() {
     disk.execute("DELETE FROM entry WHERE seq = ?1", [i64::try_from(seqs[1]).unwrap()]).unwrap();
     fail.store(true, Relaxed);
     assert_eq!(log.append(Batch::new().entry(CHAT, "x")).await, Err(AppendError::Unknown));
-    let health = until(&log, |health| matches!(health, Health::Lost { .. })).await;
-    assert_eq!(health, Health::Lost { seq: seqs[1] });
+    let health = until(&log, |health| matches!(health, LogHealth::Lost { .. })).await;
+    assert_eq!(health, LogHealth::Lost { seq: seqs[1] });
     assert_eq!(log.append(Batch::new().entry(CHAT, "x")).await, Err(AppendError::Unknown));
 }

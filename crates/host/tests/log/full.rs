@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use breakbulk_host::log::{AppendError, Batch, Channels, Health, Log, Options, SqliteLog};
+use breakbulk_host::log::{AppendError, Batch, Channels, Log, LogHealth, Options, SqliteLog};
 
 use crate::common::{all, body, until};
 
@@ -74,7 +74,7 @@ async fn a_log_on_a_full_disk_opens_is_read_erased_from_and_made_smaller() {
     log.close().await;
     // The disk is as full as it gets. Nothing that was acknowledged is missing, and little is still taken.
     let log = SqliteLog::open(disk.log(), Options::default()).await.unwrap();
-    assert_eq!(*log.health().borrow(), Health::Full);
+    assert_eq!(*log.health().borrow(), LogHealth::Full);
     let read = all(&log, 0, Channels::All).await.unwrap();
     assert_eq!(read.len(), appended);
     assert_eq!(log.append(Batch::new().entry("one-chat", body(0, 1 << 20))).await, Err(AppendError::Full));
@@ -86,7 +86,7 @@ async fn a_log_on_a_full_disk_opens_is_read_erased_from_and_made_smaller() {
     let after = std::fs::metadata(disk.log().join("log.db")).unwrap().len();
     assert!(after + (30 << 20) <= before, "{before} {after}");
     // That was enough: it takes everything again, and has a reserve for the next time.
-    let good = tokio::time::timeout(Duration::from_secs(60), until(&log, Health::is_good)).await;
+    let good = tokio::time::timeout(Duration::from_secs(60), until(&log, LogHealth::is_good)).await;
     assert!(good.is_ok(), "{:?}", *log.health().borrow());
     let is_there = || std::fs::metadata(disk.log().join("log.reserve")).is_ok_and(|file| file.len() == 16 << 20);
     for _ in 0..500 {

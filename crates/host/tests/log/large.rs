@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::atomic::Ordering::Relaxed;
 
-use breakbulk_host::log::{AppendError, Batch, Channels, Health, Log, Save, SqliteLog};
+use breakbulk_host::log::{AppendError, Batch, Channels, Log, LogHealth, Save, SqliteLog};
 
 use crate::common::{CHAT, SESSION, all, body, chat, join, open, small, texts, until};
 
@@ -100,7 +100,7 @@ async fn a_large_batch_that_is_refused_or_cut_off_leaves_no_pieces() {
     let again = Batch::new().entry(CHAT, body(2, LONG));
     fail.store(true, Relaxed);
     assert_eq!(log.append(again.clone()).await, Err(AppendError::Unknown));
-    until(&log, Health::is_good).await;
+    until(&log, LogHealth::is_good).await;
     let seqs = log.append(again.clone()).await.unwrap();
     assert_eq!(log.append(again).await, Ok(seqs));
     assert_eq!((texts(&log).await.len(), pieces(dir.path())), (2, 11));

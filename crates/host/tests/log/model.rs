@@ -3,8 +3,8 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use breakbulk_host::log::{
-    AppendError, Batch, Bounds, ChannelInfo, Channels, Entry, Health, Log, MemoryLog, NewEntry, Options, Policy,
-    ReadError, Rows, Save, Seq, Snapshot, SqliteLog,
+    AppendError, Batch, Bounds, ChannelInfo, Channels, Entry, Log, LogHealth, MemoryLog, NewEntry, Options, ReadError,
+    RetentionPolicy, Rows, Save, Seq, Snapshot, SqliteLog,
 };
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
@@ -87,7 +87,7 @@ async fn compare(steps: Vec<Step>) -> Result<(), TestCaseError> {
     let (dir, model) = (tempfile::tempdir().unwrap(), MemoryLog::new());
     let mut options = options();
     let mut log = SqliteLog::open(dir.path(), options.clone()).await.unwrap();
-    model.begin_life_at(log.first_of_life());
+    model.begin_run_at(log.first_of_run());
     let mut batches: Vec<Batch> = Vec::new();
     for (n, step) in steps.into_iter().enumerate() {
         let last = model.bounds().await.unwrap().last;
@@ -124,7 +124,10 @@ async fn compare(steps: Vec<Step>) -> Result<(), TestCaseError> {
                 prop_assert_eq!(log.trim(URIS[channel], before).await, model.trim(URIS[channel], before).await);
             }
             Step::RetainNothing => {
-                let policy = Policy { max_age: Some(std::time::Duration::from_secs(1_000)), ..Policy::default() };
+                let policy = RetentionPolicy {
+                    max_age: Some(std::time::Duration::from_secs(1_000)),
+                    ..RetentionPolicy::default()
+                };
                 prop_assert_eq!(log.retain(policy).await, model.retain(policy).await);
             }
             Step::Erase(session) => prop_assert_eq!(log.erase(session).await, model.erase(session).await),
@@ -132,12 +135,12 @@ async fn compare(steps: Vec<Step>) -> Result<(), TestCaseError> {
                 log.close().await;
                 options = self::options();
                 log = SqliteLog::open(dir.path(), options.clone()).await.unwrap();
-                model.begin_life_at(log.first_of_life());
+                model.begin_run_at(log.first_of_run());
             }
         }
         prop_assert_eq!(view(&log).await, view(&model).await);
         let last = model.bounds().await.unwrap().last;
-        for at in [0, 1, last / 2, last.saturating_sub(n as u64), last, last + 1, log.first_of_life() - 1, END] {
+        for at in [0, 1, last / 2, last.saturating_sub(n as u64), last, last + 1, log.first_of_run() - 1, END] {
             prop_assert_eq!(log.lag(at), model.lag(at), "{}", at);
         }
     }
@@ -159,7 +162,7 @@ async fn append(
     let mut answer = log.append(batch.clone()).await;
     if fail != Fail::No {
         prop_assert_eq!(answer, Err(AppendError::Unknown));
-        until(log, Health::is_good).await;
+        until(log, LogHealth::is_good).await;
         answer = log.append(batch.clone()).await;
     }
     prop_assert_eq!(answer, model.append(batch).await);

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use breakbulk_host::log::{
-    AppendError, Batch, Channels, DamagedRecord, Log, NewEntry, OpenError, Policy, ReadError, Save, SqliteLog,
+    AppendError, Batch, Channels, DamagedRecord, Log, NewEntry, OpenError, ReadError, RetentionPolicy, Save, SqliteLog,
     WriteError,
 };
 
@@ -63,8 +63,8 @@ async fn retention_by_age_and_size_stops_at_the_saved_snapshots() {
     let seqs = fill(&log, CHAT, 100, 10_000).await;
     fill(&log, "unsaved", 100, 10).await;
     log.save(Save::new(CHAT).snapshot(seqs[79], "v", "{}")).await.unwrap();
-    assert_eq!(log.retain(Policy::default()).await, Ok(0));
-    let policy = |max_bytes, max_age| Policy { max_bytes, max_age, ..Policy::default() };
+    assert_eq!(log.retain(RetentionPolicy::default()).await, Ok(0));
+    let policy = |max_bytes, max_age| RetentionPolicy { max_bytes, max_age, ..RetentionPolicy::default() };
     assert_eq!(log.retain(policy(Some(100 << 20), Some(Duration::from_secs(3_600)))).await, Ok(0));
     let gone = log.retain(policy(Some(800_000), None)).await.unwrap();
     assert!((20..70).contains(&gone), "{gone} entries went");
@@ -81,10 +81,10 @@ async fn a_batch_is_known_for_as_long_as_the_policy_says() {
     let log = open(&dir).await;
     let batch = chat().entry(CHAT, "x");
     let seqs = log.append(batch.clone()).await.unwrap();
-    log.retain(Policy::default()).await.unwrap();
+    log.retain(RetentionPolicy::default()).await.unwrap();
     assert_eq!(log.append(batch.clone()).await.unwrap(), seqs);
     tokio::time::sleep(Duration::from_millis(5)).await;
-    log.retain(Policy { ids_for: Duration::ZERO, ..Policy::default() }).await.unwrap();
+    log.retain(RetentionPolicy { ids_for: Duration::ZERO, ..RetentionPolicy::default() }).await.unwrap();
     assert_ne!(log.append(batch).await.unwrap(), seqs);
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use ahp_types::notifications::{SessionAddedParams, SessionRemovedParams, SessionSummaryChangedParams};
 use ahp_types::state::SnapshotState;
 use breakbulk_host::log::{Batch, Log, MemoryLog};
-use breakbulk_host::state::entry::{self, Notice};
+use breakbulk_host::state::entry::{self, CatalogueNotification};
 use breakbulk_host::state::{StateConfig, StateError};
 use serde_json::json;
 
@@ -146,14 +146,15 @@ async fn sessions_are_listed_the_most_recently_modified_first() {
     let mut batch = Batch::new().open(ROOT, None);
     for n in 1..=5 {
         let summary = summary(&format!("ahp-session:/{n}"), &format!("2026-01-0{n}T00:00:00.000Z"));
-        let added = Notice::Added(Box::new(SessionAddedParams { channel: ROOT.into(), summary }));
+        let added = CatalogueNotification::Added(Box::new(SessionAddedParams { channel: ROOT.into(), summary }));
         batch = batch.entry(ROOT, entry::catalogue(&added).unwrap());
     }
-    let removed = Notice::Removed(SessionRemovedParams { channel: ROOT.into(), session: "ahp-session:/4".into() });
+    let removed =
+        CatalogueNotification::Removed(SessionRemovedParams { channel: ROOT.into(), session: "ahp-session:/4".into() });
     let changes = serde_json::from_value(json!({"title": "New", "modifiedAt": "2026-02-01T00:00:00.000Z"})).unwrap();
     let changed = SessionSummaryChangedParams { channel: ROOT.into(), session: "ahp-session:/2".into(), changes };
     batch = batch.entry(ROOT, entry::catalogue(&removed).unwrap());
-    batch = batch.entry(ROOT, entry::catalogue(&Notice::Changed(Box::new(changed))).unwrap());
+    batch = batch.entry(ROOT, entry::catalogue(&CatalogueNotification::Changed(Box::new(changed))).unwrap());
     let end = *log.append(batch).await.unwrap().last().unwrap();
     for state in [state, open(&log, eager()).await] {
         state.reached(end).await.unwrap();

@@ -34,7 +34,7 @@ async fn truncate(log: &dyn Log, turn: &str) {
 
 async fn known(state: &State, side: &str) -> History {
     state.catch_up().await.unwrap();
-    state.history_beside(CHAT, side).await.unwrap()
+    state.history_for_side_chat(CHAT, side).await.unwrap()
 }
 
 /// All turns, read one by one.
@@ -174,5 +174,5 @@ async fn a_side_chat_about_no_turn_knows_nothing() {
     aside(&*log, SIDE, Some("nobody")).await;
     let state = open(&log, StateConfig::default()).await;
     assert!(known(&state, SIDE).await.is_empty() && known(&state, OTHER).await.is_empty());
-    assert!(state.history_beside("ahp-chat:/none", SIDE).await.unwrap().is_empty());
+    assert!(state.history_for_side_chat("ahp-chat:/none", SIDE).await.unwrap().is_empty());
 }

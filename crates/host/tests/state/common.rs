@@ -6,7 +6,7 @@ use ahp_types::actions::StateAction;
 use ahp_types::commands::ListSessionsParams;
 use ahp_types::state::{SessionSummary, SnapshotState};
 use breakbulk_host::log::{Batch, Log, Seq};
-use breakbulk_host::state::{Kind, Shot, State, StateConfig, View, entry};
+use breakbulk_host::state::{ChannelKind, ChannelSnapshot, State, StateConfig, View, entry};
 use serde_json::{Value, json};
 
 pub(crate) const ROOT: &str = "ahp-root://";
@@ -51,7 +51,7 @@ pub(crate) fn summary(session: &str, modified: &str) -> SessionSummary {
 
 /// Begins a channel; returns the seq of its first entry.
 pub(crate) async fn begin(log: &dyn Log, channel: &str, state: &SnapshotState) -> Seq {
-    let owner = (Kind::of(state) != Kind::Root).then_some(SESSION);
+    let owner = (ChannelKind::of(state) != ChannelKind::Root).then_some(SESSION);
     let batch = Batch::new().open(channel, owner).entry(channel, entry::initial(channel, state).unwrap());
     log.append(batch).await.unwrap()[0]
 }
@@ -98,19 +98,19 @@ pub(crate) async fn open(log: &Arc<dyn Log>, config: StateConfig) -> Arc<State> 
     State::open(log.clone(), config).await.unwrap()
 }
 
-pub(crate) fn json_of(shot: &Shot) -> Value {
-    let snapshot: Value = serde_json::from_slice(&shot.body.to_bytes()).unwrap();
-    assert_eq!(snapshot["fromSeq"], json!(shot.from_seq));
-    snapshot["state"].clone()
+pub(crate) fn json_of(snapshot: &ChannelSnapshot) -> Value {
+    let text: Value = serde_json::from_slice(&snapshot.body.to_bytes()).unwrap();
+    assert_eq!(text["fromSeq"], json!(snapshot.from_seq));
+    text["state"].clone()
 }
 
 /// A channel's state as a client sees it after everything that is in the log.
 pub(crate) async fn seen(state: &State, log: &dyn Log, channel: &str, view: View) -> Value {
     let last = log.bounds().await.unwrap().last;
-    let shot = state.snapshot(channel, view, last).await.unwrap();
-    assert!(shot.from_seq >= last);
-    assert_eq!(state.size_of(channel, view).await.unwrap(), shot.body.len() as u64);
-    json_of(&shot)
+    let snapshot = state.snapshot(channel, view, last).await.unwrap();
+    assert!(snapshot.from_seq >= last);
+    assert_eq!(state.size_of(channel, view).await.unwrap(), snapshot.body.len() as u64);
+    json_of(&snapshot)
 }
 
 pub(crate) fn ids(chat: &Value) -> Vec<&str> {

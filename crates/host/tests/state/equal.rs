@@ -7,7 +7,7 @@ use ahp::reducers::apply_action_to_chat;
 use ahp_types::actions::StateAction;
 use ahp_types::state::{ChatState, SnapshotState, Turn};
 use breakbulk_host::log::{Batch, Log, MemoryLog, Options, Seq, SqliteLog};
-use breakbulk_host::state::{Page, State, StateConfig, View, entry};
+use breakbulk_host::state::{State, StateConfig, TurnsPage, View, entry};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -235,9 +235,9 @@ impl World {
     }
 
     async fn snapshot(&self, view: View) -> Client {
-        let shot = self.state.snapshot(CHAT, view, 0).await.unwrap();
-        assert_eq!(self.state.size_of(CHAT, view).await.unwrap(), shot.body.len() as u64);
-        Client { chat: serde_json::from_value(json_of(&shot)).unwrap(), seq: shot.from_seq, is_away: false }
+        let snapshot = self.state.snapshot(CHAT, view, 0).await.unwrap();
+        assert_eq!(self.state.size_of(CHAT, view).await.unwrap(), snapshot.body.len() as u64);
+        Client { chat: serde_json::from_value(json_of(&snapshot)).unwrap(), seq: snapshot.from_seq, is_away: false }
     }
 
     /// Brings clients what they have not seen, as a connection would.
@@ -301,7 +301,7 @@ impl World {
         assert_eq!(seen(&restarted, &*self.log, CHAT, ALL).await, truth);
         for (side, known) in &self.known {
             for state in [&self.state, &restarted] {
-                assert_eq!(all(&state.history_beside(CHAT, side).await.unwrap()).await, *known);
+                assert_eq!(all(&state.history_for_side_chat(CHAT, side).await.unwrap()).await, *known);
             }
         }
         for mut client in std::mem::take(&mut self.clients) {
@@ -317,7 +317,7 @@ impl World {
     }
 }
 
-fn load(client: &mut Client, page: &Page) {
+fn load(client: &mut Client, page: &TurnsPage) {
     let action: StateAction = serde_json::from_slice(&page.action.to_bytes()).unwrap();
     assert!(matches!(action, StateAction::ChatTurnsLoaded(_)));
     apply_action_to_chat(&mut client.chat, &action);
@@ -366,9 +366,9 @@ async fn a_snapshot_beside_truncations_is_the_state_at_its_seq() {
     }
     let states = growing.await.unwrap();
     assert!(!shots.is_empty());
-    for shot in shots {
-        let (_, expected) = states.range(..=shot.from_seq).next_back().unwrap();
-        assert_eq!(json_of(&shot), *expected);
+    for snapshot in shots {
+        let (_, expected) = states.range(..=snapshot.from_seq).next_back().unwrap();
+        assert_eq!(json_of(&snapshot), *expected);
     }
 }
 

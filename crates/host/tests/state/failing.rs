@@ -47,9 +47,9 @@ async fn a_damaged_entry_is_passed_over_and_shown_in_its_chat_which_goes_on() {
     let bad = entries[6].seq;
     let log = damage(&dir, log, &format!("UPDATE entry SET crc = crc + 1 WHERE seq = {bad}")).await;
     let state = open(&log, StateConfig::default()).await;
-    let shot = state.snapshot(CHAT, ALL, 0).await.unwrap();
-    assert!(shot.from_seq >= entries[9].seq);
-    let chat = json_of(&shot);
+    let snapshot = state.snapshot(CHAT, ALL, 0).await.unwrap();
+    assert!(snapshot.from_seq >= entries[9].seq);
+    let chat = json_of(&snapshot);
     assert_eq!(ids(&chat), ["a", "b", "c"]);
     let parts = chat["turns"][1]["responseParts"].as_array().unwrap();
     assert_eq!(
@@ -160,6 +160,6 @@ async fn a_follower_that_trimming_overtook_goes_on_from_snapshots() {
     log.save(Save::new(TERMINAL).snapshot(one, "ahp 1.0.0", body)).await.unwrap();
     log.trim(TERMINAL, one + 1).await.unwrap();
     let two = act(&*log, TERMINAL, json!({"type": "terminal/data", "data": "two"})).await;
-    let shot = state.snapshot(TERMINAL, ALL, two).await.unwrap();
-    assert_eq!(json_of(&shot)["content"][0]["value"], json!("two"));
+    let snapshot = state.snapshot(TERMINAL, ALL, two).await.unwrap();
+    assert_eq!(json_of(&snapshot)["content"][0]["value"], json!("two"));
 }

@@ -5,8 +5,8 @@ use std::collections::HashSet;
 use ahp_types::actions::{ActionType, StateAction};
 use ahp_types::commands::DispatchActionParams;
 use ahp_types::state::{RootState, SessionState, SnapshotState};
-use breakbulk_host::gate::{self, Client, Facts, Offers, ROWS, Refusal, Who};
-use breakbulk_host::state::Kind;
+use breakbulk_host::gate::{self, ACTION_RULES, Client, Dispatcher, Features, GateContext, Rejection};
+use breakbulk_host::state::ChannelKind;
 use serde_json::{Value, json};
 
 use crate::common::*;
@@ -15,11 +15,11 @@ fn me() -> Client {
     Client { id: "me".into() }
 }
 
-fn try_on(state: &SnapshotState, action: Value) -> Result<(), Refusal> {
-    try_with(&Facts::of(state), action)
+fn try_on(state: &SnapshotState, action: Value) -> Result<(), Rejection> {
+    try_with(&GateContext::of(state), action)
 }
 
-fn try_with(facts: &Facts<'_>, action: Value) -> Result<(), Refusal> {
+fn try_with(facts: &GateContext<'_>, action: Value) -> Result<(), Rejection> {
     let action: StateAction = serde_json::from_value(action).unwrap();
     gate::check(&me(), &action, facts)
 }
@@ -28,10 +28,10 @@ fn try_with(facts: &Facts<'_>, action: Value) -> Result<(), Refusal> {
 fn with(state: &SnapshotState, changes: Value) -> SnapshotState {
     let mut text = serde_json::to_value(state).unwrap();
     changes.as_object().unwrap().iter().for_each(|(key, value)| text[key] = value.clone());
-    match Kind::of(state) {
-        Kind::Chat => SnapshotState::Chat(serde_json::from_value(text).unwrap()),
-        Kind::Session => SnapshotState::Session(serde_json::from_value(text).unwrap()),
-        Kind::Terminal => SnapshotState::Terminal(serde_json::from_value(text).unwrap()),
+    match ChannelKind::of(state) {
+        ChannelKind::Chat => SnapshotState::Chat(serde_json::from_value(text).unwrap()),
+        ChannelKind::Session => SnapshotState::Session(serde_json::from_value(text).unwrap()),
+        ChannelKind::Terminal => SnapshotState::Terminal(serde_json::from_value(text).unwrap()),
         kind => panic!("{kind:?} is not changed in a test"),
     }
 }
@@ -63,8 +63,8 @@ fn complete(success: bool) -> Value {
 
 #[test]
 fn every_action_has_a_row_with_a_name_of_the_protocol() {
-    let names: HashSet<&str> = ROWS.iter().map(|row| row.name).collect();
-    assert_eq!(names.len(), ROWS.len());
+    let names: HashSet<&str> = ACTION_RULES.iter().map(|row| row.name).collect();
+    assert_eq!(names.len(), ACTION_RULES.len());
     for name in names {
         let known: ActionType = serde_json::from_value(json!(name)).unwrap();
         assert!(!matches!(known, ActionType::Unknown(_)), "{name}");
@@ -73,7 +73,8 @@ fn every_action_has_a_row_with_a_name_of_the_protocol() {
 
 #[test]
 fn clients_dispatch_what_the_protocol_lets_them() {
-    let theirs: HashSet<&str> = ROWS.iter().filter(|row| row.who == Who::Client).map(|row| row.name).collect();
+    let theirs: HashSet<&str> =
+        ACTION_RULES.iter().filter(|row| row.dispatcher == Dispatcher::Client).map(|row| row.name).collect();
     let expected = "root/configChanged session/titleChanged session/isReadChanged session/isArchivedChanged \
         session/activeClientSet session/activeClientRemoved session/workingDirectorySet session/workingDirectoryRemoved \
         session/workingDirectoryReplaced session/customizationToggled session/mcpServerStartRequested \
@@ -90,42 +91,42 @@ fn clients_dispatch_what_the_protocol_lets_them() {
 
 #[test]
 fn what_is_the_hosts_or_of_another_channel_or_unknown_is_refused() {
-    assert_eq!(try_on(&chat(), json!({"type": "chat/activityChanged"})), Err(Refusal::OnlyTheHost));
-    assert_eq!(try_on(&chat(), json!({"type": "session/titleChanged", "title": "x"})), Err(Refusal::WrongChannel));
-    assert_eq!(try_on(&chat(), json!({"type": "chat/later"})), Err(Refusal::Unknown));
+    assert_eq!(try_on(&chat(), json!({"type": "chat/activityChanged"})), Err(Rejection::OnlyTheHost));
+    assert_eq!(try_on(&chat(), json!({"type": "session/titleChanged", "title": "x"})), Err(Rejection::WrongChannel));
+    assert_eq!(try_on(&chat(), json!({"type": "chat/later"})), Err(Rejection::Unknown));
     // A known action that lacks a field is no known action.
-    assert_eq!(try_on(&chat(), json!({"type": "chat/turnStarted"})), Err(Refusal::Unknown));
+    assert_eq!(try_on(&chat(), json!({"type": "chat/turnStarted"})), Err(Rejection::Unknown));
 }
 
 #[test]
 fn a_turn_starts_when_none_is_active_with_a_message_of_the_user_and_a_time() {
     assert_eq!(try_on(&chat(), started("t")), Ok(()));
-    assert_eq!(try_on(&in_turn(json!([])), started("u")), Err(Refusal::TurnInProgress));
+    assert_eq!(try_on(&in_turn(json!([])), started("u")), Err(Rejection::TurnInProgress));
     let mut action = started("t");
     action["message"]["origin"]["kind"] = json!("agent");
-    assert_eq!(try_on(&chat(), action), Err(Refusal::NotTheUser));
+    assert_eq!(try_on(&chat(), action), Err(Rejection::NotTheUser));
     let mut action = started("t");
     action["startedAt"] = json!("yesterday");
-    assert_eq!(try_on(&chat(), action), Err(Refusal::Timestamp));
+    assert_eq!(try_on(&chat(), action), Err(Rejection::Timestamp));
     let mut action = started("t");
     action["queuedMessageId"] = json!("q");
-    assert_eq!(try_on(&chat(), action), Err(Refusal::NoPendingMessage));
+    assert_eq!(try_on(&chat(), action), Err(Rejection::NoPendingMessage));
     let read_only = with(&chat(), json!({"interactivity": "read-only"}));
-    assert_eq!(try_on(&read_only, started("t")), Err(Refusal::ReadOnly));
+    assert_eq!(try_on(&read_only, started("t")), Err(Rejection::ReadOnly));
     let SnapshotState::Session(creating) = session() else { unreachable!() };
     let chat = chat();
-    let facts = Facts { session: Some(&creating), ..Facts::of(&chat) };
-    assert_eq!(try_with(&facts, started("t")), Err(Refusal::NotReady));
+    let facts = GateContext { session: Some(&creating), ..GateContext::of(&chat) };
+    assert_eq!(try_with(&facts, started("t")), Err(Rejection::NotReady));
 }
 
 #[test]
 fn only_the_active_turn_is_cancelled_and_only_a_resumable_one_resumed() {
     let cancel = json!({"type": "chat/turnCancelled", "turnId": "t", "duration": 1});
-    assert_eq!(try_on(&chat(), cancel.clone()), Err(Refusal::NoActiveTurn));
+    assert_eq!(try_on(&chat(), cancel.clone()), Err(Rejection::NoActiveTurn));
     assert_eq!(try_on(&in_turn(json!([])), cancel), Ok(()));
     let (chat, resume) = (chat(), json!({"type": "chat/turnResume", "turnId": "t"}));
-    assert_eq!(try_on(&chat, resume.clone()), Err(Refusal::NotResumable));
-    assert_eq!(try_with(&Facts { resumable: Some("t"), ..Facts::of(&chat) }, resume), Ok(()));
+    assert_eq!(try_on(&chat, resume.clone()), Err(Rejection::NotResumable));
+    assert_eq!(try_with(&GateContext { resumable: Some("t"), ..GateContext::of(&chat) }, resume), Ok(()));
 }
 
 #[test]
@@ -133,12 +134,12 @@ fn a_tool_call_is_confirmed_while_it_waits_for_that() {
     let waits = tool("pending-confirmation", json!({"options": [{"id": "yes", "label": "Yes", "kind": "approve"}]}));
     assert_eq!(try_on(&waits, confirmed(json!({}))), Ok(()));
     assert_eq!(try_on(&waits, confirmed(json!({"selectedOptionId": "yes"}))), Ok(()));
-    assert_eq!(try_on(&waits, confirmed(json!({"selectedOptionId": "no"}))), Err(Refusal::NoOption));
-    assert_eq!(try_on(&waits, confirmed(json!({"editedToolInput": "{}"}))), Err(Refusal::NotEditable));
-    assert_eq!(try_on(&waits, confirmed(json!({"toolCallId": "d"}))), Err(Refusal::NoToolCall));
-    assert_eq!(try_on(&waits, confirmed(json!({"turnId": "u"}))), Err(Refusal::NoActiveTurn));
+    assert_eq!(try_on(&waits, confirmed(json!({"selectedOptionId": "no"}))), Err(Rejection::NoOption));
+    assert_eq!(try_on(&waits, confirmed(json!({"editedToolInput": "{}"}))), Err(Rejection::NotEditable));
+    assert_eq!(try_on(&waits, confirmed(json!({"toolCallId": "d"}))), Err(Rejection::NoToolCall));
+    assert_eq!(try_on(&waits, confirmed(json!({"turnId": "u"}))), Err(Rejection::NoActiveTurn));
     let runs = tool("running", json!({"confirmed": "not-needed"}));
-    assert_eq!(try_on(&runs, confirmed(json!({}))), Err(Refusal::ToolCallState));
+    assert_eq!(try_on(&runs, confirmed(json!({}))), Err(Rejection::ToolCallState));
 }
 
 #[test]
@@ -147,9 +148,9 @@ fn a_tool_call_is_completed_by_the_client_that_runs_it() {
         tool("running", json!({"confirmed": "not-needed", "contributor": {"kind": "client", "clientId": client}}))
     };
     assert_eq!(try_on(&by("me"), complete(true)), Ok(()));
-    assert_eq!(try_on(&by("you"), complete(true)), Err(Refusal::NotYourToolCall));
+    assert_eq!(try_on(&by("you"), complete(true)), Err(Rejection::NotYourToolCall));
     let hosts = tool("running", json!({"confirmed": "not-needed"}));
-    assert_eq!(try_on(&hosts, complete(true)), Err(Refusal::NotYourToolCall));
+    assert_eq!(try_on(&hosts, complete(true)), Err(Rejection::NotYourToolCall));
 }
 
 #[test]
@@ -158,21 +159,21 @@ fn an_input_request_is_accepted_when_all_that_must_be_answered_is() {
     let asks = in_turn(json!([{"kind": "inputRequest", "request": request}]));
     let completed = |response: &str, answers: Value| json!({"type": "chat/inputCompleted", "requestId": "i", "response": response, "answers": answers});
     let answer = |state: &str| json!({"q": {"state": state, "value": {"kind": "text", "value": "x"}}});
-    assert_eq!(try_on(&asks, completed("accept", json!({}))), Err(Refusal::Unanswered));
-    assert_eq!(try_on(&asks, completed("accept", answer("draft"))), Err(Refusal::Unanswered));
+    assert_eq!(try_on(&asks, completed("accept", json!({}))), Err(Rejection::Unanswered));
+    assert_eq!(try_on(&asks, completed("accept", answer("draft"))), Err(Rejection::Unanswered));
     assert_eq!(try_on(&asks, completed("accept", answer("submitted"))), Ok(()));
     assert_eq!(try_on(&asks, completed("cancel", json!({}))), Ok(()));
-    assert_eq!(try_on(&chat(), completed("cancel", json!({}))), Err(Refusal::NoInputRequest));
+    assert_eq!(try_on(&chat(), completed("cancel", json!({}))), Err(Rejection::NoInputRequest));
     let changed = |id: &str| json!({"type": "chat/inputAnswerChanged", "requestId": "i", "questionId": id});
-    assert_eq!((try_on(&asks, changed("q")), try_on(&asks, changed("r"))), (Ok(()), Err(Refusal::NoQuestion)));
+    assert_eq!((try_on(&asks, changed("q")), try_on(&asks, changed("r"))), (Ok(()), Err(Rejection::NoQuestion)));
 }
 
 #[test]
 fn a_client_speaks_for_itself_only() {
     let set = |id: &str| json!({"type": "session/activeClientSet", "activeClient": {"clientId": id, "tools": []}});
-    assert_eq!((try_on(&session(), set("me")), try_on(&session(), set("you"))), (Ok(()), Err(Refusal::NotYou)));
+    assert_eq!((try_on(&session(), set("me")), try_on(&session(), set("you"))), (Ok(()), Err(Rejection::NotYou)));
     let claim = json!({"type": "terminal/claimed", "claim": {"kind": "client", "clientId": "me"}});
-    assert_eq!(try_on(&terminal(), claim.clone()), Err(Refusal::NotYourTerminal));
+    assert_eq!(try_on(&terminal(), claim.clone()), Err(Rejection::NotYourTerminal));
     let mine = with(&terminal(), json!({"claim": {"kind": "client", "clientId": "me"}}));
     assert_eq!(try_on(&mine, claim), Ok(()));
 }
@@ -184,24 +185,26 @@ fn working_directories_change_where_the_agent_can_and_the_first_one_is_protected
         serde_json::from_value(json!({"agents": [agent]})).unwrap()
     };
     let state = with(&session(), json!({"workingDirectories": ["file:///a", "file:///b"]}));
-    let try_as = |root: &RootState, action: Value| try_with(&Facts { root: Some(root), ..Facts::of(&state) }, action);
+    let try_as = |root: &RootState, action: Value| {
+        try_with(&GateContext { root: Some(root), ..GateContext::of(&state) }, action)
+    };
     let removed = |path: &str| json!({"type": "session/workingDirectoryRemoved", "directory": path});
     let replaced =
         |path: &str| json!({"type": "session/workingDirectoryReplaced", "directory": path, "replacement": "file:///c"});
     let (none, peers) = (root(json!({})), root(json!({"multipleWorkingDirectories": {}})));
     let moves = root(json!({"multipleWorkingDirectories": {"primaryReplacement": true}}));
-    assert_eq!(try_as(&none, removed("file:///b")), Err(Refusal::OneDirectory));
+    assert_eq!(try_as(&none, removed("file:///b")), Err(Rejection::OneDirectory));
     assert_eq!(try_as(&peers, removed("file:///a")), Ok(()));
-    assert_eq!(try_as(&moves, removed("file:///a")), Err(Refusal::PrimaryDirectory));
+    assert_eq!(try_as(&moves, removed("file:///a")), Err(Rejection::PrimaryDirectory));
     assert_eq!(try_as(&moves, replaced("file:///a")), Ok(()));
-    assert_eq!(try_as(&peers, replaced("file:///a")), Err(Refusal::PrimaryDirectory));
-    assert_eq!(try_as(&peers, replaced("file:///x")), Err(Refusal::NoDirectory));
+    assert_eq!(try_as(&peers, replaced("file:///a")), Err(Rejection::PrimaryDirectory));
+    assert_eq!(try_as(&peers, replaced("file:///x")), Err(Rejection::NoDirectory));
     let SnapshotState::Session(session) = &state else { unreachable!() };
     let (chat, session): (_, &SessionState) = (chat(), session);
-    let facts = Facts { session: Some(session), root: Some(&peers), ..Facts::of(&chat) };
+    let facts = GateContext { session: Some(session), root: Some(&peers), ..GateContext::of(&chat) };
     let set = |path: &str| json!({"type": "chat/workingDirectorySet", "directory": path});
     assert_eq!(try_with(&facts, set("file:///b")), Ok(()));
-    assert_eq!(try_with(&facts, set("file:///c")), Err(Refusal::NoDirectory));
+    assert_eq!(try_with(&facts, set("file:///c")), Err(Rejection::NoDirectory));
 }
 
 #[test]
@@ -212,11 +215,11 @@ fn only_properties_that_may_change_in_a_session_do() {
     let change =
         |config: Value, replace: bool| json!({"type": "session/configChanged", "config": config, "replace": replace});
     assert_eq!(try_on(&state, change(json!({"free": "y"}), false)), Ok(()));
-    assert_eq!(try_on(&state, change(json!({"fixed": "y"}), false)), Err(Refusal::FixedProperty));
-    assert_eq!(try_on(&state, change(json!({"other": "y"}), false)), Err(Refusal::FixedProperty));
-    assert_eq!(try_on(&state, change(json!({"free": "y"}), true)), Err(Refusal::FixedProperty));
+    assert_eq!(try_on(&state, change(json!({"fixed": "y"}), false)), Err(Rejection::FixedProperty));
+    assert_eq!(try_on(&state, change(json!({"other": "y"}), false)), Err(Rejection::FixedProperty));
+    assert_eq!(try_on(&state, change(json!({"free": "y"}), true)), Err(Rejection::FixedProperty));
     assert_eq!(try_on(&state, change(json!({"fixed": "x"}), true)), Ok(()));
-    assert_eq!(try_on(&session(), change(json!({}), false)), Err(Refusal::FixedProperty));
+    assert_eq!(try_on(&session(), change(json!({}), false)), Err(Rejection::FixedProperty));
 }
 
 #[test]
@@ -224,8 +227,8 @@ fn a_terminal_that_has_exited_takes_no_input() {
     let input = json!({"type": "terminal/input", "data": "ls\n"});
     assert_eq!(try_on(&terminal(), input.clone()), Ok(()));
     let exited = with(&terminal(), json!({"lifecycle": {"status": "exited", "exitCode": 0}}));
-    assert_eq!(try_on(&exited, input), Err(Refusal::Exited));
-    assert_eq!(try_on(&terminal(), json!({"type": "terminal/resized", "cols": 0, "rows": 24})), Err(Refusal::Size));
+    assert_eq!(try_on(&exited, input), Err(Rejection::Exited));
+    assert_eq!(try_on(&terminal(), json!({"type": "terminal/resized", "cols": 0, "rows": 24})), Err(Rejection::Size));
     assert_eq!(try_on(&terminal(), json!({"type": "terminal/resized", "cols": 80, "rows": 24})), Ok(()));
 }
 
@@ -235,20 +238,20 @@ fn an_annotation_keeps_an_entry_and_a_review_needs_to_be_offered() {
         "resolved": false, "entries": [{"id": "e", "text": "x"}]});
     let notes = SnapshotState::Annotations(serde_json::from_value(json!({"annotations": [note]})).unwrap());
     let remove = json!({"type": "annotations/entryRemoved", "annotationId": "n", "entryId": "e"});
-    assert_eq!(try_on(&notes, remove), Err(Refusal::EmptyAnnotation));
+    assert_eq!(try_on(&notes, remove), Err(Rejection::EmptyAnnotation));
     assert_eq!(try_on(&notes, json!({"type": "annotations/removed", "annotationId": "n"})), Ok(()));
     let changes = SnapshotState::Changeset(serde_json::from_value(json!({"status": "ready", "files": []})).unwrap());
     let review = json!({"type": "changeset/filesReviewChanged", "files": [], "reviewed": true});
-    assert_eq!(try_on(&changes, review.clone()), Err(Refusal::NotOffered));
-    let offers = Offers { review: true, ..Offers::default() };
-    assert_eq!(try_with(&Facts { offers, ..Facts::of(&changes) }, review), Ok(()));
+    assert_eq!(try_on(&changes, review.clone()), Err(Rejection::NotOffered));
+    let features = Features { review: true, ..Features::default() };
+    assert_eq!(try_with(&GateContext { features, ..GateContext::of(&changes) }, review), Ok(()));
 }
 
 #[test]
 fn a_refused_action_goes_back_with_its_origin_and_a_reason() {
     let action: StateAction = serde_json::from_value(started("t")).unwrap();
     let dispatched = DispatchActionParams { channel: CHAT.into(), client_seq: 7, action };
-    let envelope = gate::refused(&me(), dispatched, 3, &Refusal::TurnInProgress);
+    let envelope = gate::refused(&me(), dispatched, 3, &Rejection::TurnInProgress);
     let text = serde_json::to_value(&envelope).unwrap();
     assert_eq!(text["rejectionReason"], json!("a turn is in progress"));
     assert_eq!((&text["origin"], &text["serverSeq"]), (&json!({"clientId": "me", "clientSeq": 7}), &json!(3)));

@@ -7,4 +7,4 @@ mod common;
 mod equal;
 mod failing;
 mod gate;
-mod tight;
+mod reduced;

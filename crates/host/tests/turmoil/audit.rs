@@ -72,7 +72,7 @@ fn told(who: &str, life: &Life, followed: &Followed, channel: &Channel, ledger: 
     let next_after = |seq: u64| actions.partition_point(|action| action.seq <= seq);
     for step in &followed.steps {
         let Step::Action(seq, digest) = *step else {
-            let Step::Shot(seq) = *step else { continue };
+            let Step::ChannelSnapshot(seq) = *step else { continue };
             position = seq;
             continue;
         };

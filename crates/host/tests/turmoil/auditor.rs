@@ -25,7 +25,7 @@ pub(crate) async fn ask(scene: Arc<Scene>) -> turmoil::Result {
     let mut follower = Follower::default();
     while follower.channels.len() < count {
         if let Event::Snapshot { snapshot, .. } = events.next().await.ok_or("the auditor has ended")? {
-            follower.shot(&snapshot.to_bytes());
+            follower.snapshot(&snapshot.to_bytes());
         }
     }
     let shown = follower.channels.into_iter().map(|(name, followed)| (name, followed.state)).collect();

@@ -126,7 +126,7 @@ impl Author {
         let told = &mut facts.lives[self.life];
         match event {
             Event::Started { .. } => told.follower.channels.values_mut().for_each(|followed| followed.is_void = true),
-            Event::Snapshot { snapshot, .. } => drop(told.follower.shot(&snapshot.to_bytes())),
+            Event::Snapshot { snapshot, .. } => drop(told.follower.snapshot(&snapshot.to_bytes())),
             Event::Action { own, envelope, .. } => {
                 let envelope = envelope.to_bytes();
                 let is_refused = envelope.ends_with(b"\"}") && is_refusal(&envelope);

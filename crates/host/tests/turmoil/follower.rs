@@ -30,7 +30,7 @@ pub(crate) struct Followed {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Step {
     /// A state that holds everything up to this seq.
-    Shot(u64),
+    ChannelSnapshot(u64),
     Action(u64, Digest),
 }
 
@@ -45,7 +45,7 @@ struct Envelope {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Shot<'a> {
+struct ChannelSnapshot<'a> {
     resource: String,
     from_seq: u64,
     #[serde(borrow)]
@@ -54,9 +54,9 @@ struct Shot<'a> {
 
 impl Follower {
     /// A state comes: its seq.
-    pub(crate) fn shot(&mut self, text: &[u8]) -> u64 {
-        let Shot { resource, from_seq, state } = serde_json::from_slice(text).unwrap();
-        let (state, step) = (decode(&resource, state.get()), Step::Shot(from_seq));
+    pub(crate) fn snapshot(&mut self, text: &[u8]) -> u64 {
+        let ChannelSnapshot { resource, from_seq, state } = serde_json::from_slice(text).unwrap();
+        let (state, step) = (decode(&resource, state.get()), Step::ChannelSnapshot(from_seq));
         let mut steps = self.channels.remove(&resource).map(|before| before.steps).unwrap_or_default();
         steps.push(step);
         self.channels.insert(resource, Followed { steps, state, is_void: false });
@@ -78,7 +78,7 @@ impl Follower {
     pub(crate) fn position(&self, channel: &str) -> Option<u64> {
         let last = self.channels.get(channel)?.steps.last()?;
         Some(match last {
-            Step::Shot(seq) | Step::Action(seq, _) => *seq,
+            Step::ChannelSnapshot(seq) | Step::Action(seq, _) => *seq,
         })
     }
 }

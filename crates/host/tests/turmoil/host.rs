@@ -6,7 +6,7 @@ use std::sync::Arc;
 use breakbulk::link::WebSocket;
 use breakbulk_host::agent::Agent;
 use breakbulk_host::agent::demo::{Demo, DemoConfig};
-use breakbulk_host::endpoint::End;
+use breakbulk_host::endpoint::EndReason;
 use breakbulk_host::{Host, HostConfig};
 use breakbulk_proto::{Budget, CloseReason};
 use turmoil::net::TcpListener;
@@ -38,14 +38,19 @@ pub(crate) async fn serve(scene: Arc<Scene>) -> turmoil::Result {
 }
 
 /// Nobody here breaks a rule, so nobody may be accused.
-fn note(scene: &Scene, end: &End) {
+fn note(scene: &Scene, end: &EndReason) {
     let facts = &mut *scene.facts();
     facts.tally.one(end.name());
     match end {
-        End::Link(CloseReason::Violation(violation)) => {
+        EndReason::Link(CloseReason::Violation(violation)) => {
             facts.ledger.altered(format!("the host accuses an honest client: {violation}"));
         }
-        End::Internal | End::Version | End::Trimmed | End::Reset | End::Lagging { .. } | End::Log(_) => {
+        EndReason::Internal
+        | EndReason::Version
+        | EndReason::Trimmed
+        | EndReason::Reset
+        | EndReason::Lagging { .. }
+        | EndReason::Log(_) => {
             facts.ledger.altered(format!("the host closes for no reason: {end}"));
         }
         _ => {}

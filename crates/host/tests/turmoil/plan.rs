@@ -154,7 +154,7 @@ impl Plan {
 
     /// What the host takes, on top of its own defaults.
     pub(crate) fn endpoint(&self, defaults: EndpointConfig) -> EndpointConfig {
-        EndpointConfig { limits: self.limits(), max_replay: self.max_replay, room_bytes: self.room, ..defaults }
+        EndpointConfig { limits: self.limits(), max_replay: self.max_replay, max_unsent_bytes: self.room, ..defaults }
     }
 
     /// The length of a text: mostly short, sometimes many segments long.

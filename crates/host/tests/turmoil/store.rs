@@ -7,8 +7,8 @@ use std::thread;
 use std::time::Duration;
 
 use breakbulk_host::log::{
-    Answer, AppendError, Batch, Bounds, ChannelInfo, Channels, Entry, Health, Log, MemoryLog, Metrics, OpenError,
-    Options, Policy, ReadError, Report, Rows, Save, Seq, Snapshot, SqliteLog, Tail, WriteError,
+    AppendError, Batch, Bounds, BoxFuture, ChannelInfo, Channels, Entry, Log, LogHealth, MemoryLog, Metrics, OpenError,
+    Options, ReadError, Report, RetentionPolicy, Rows, Save, Seq, Snapshot, SqliteLog, Tail, WriteError,
 };
 use tempfile::TempDir;
 use tokio::sync::watch;
@@ -98,7 +98,7 @@ struct Slow {
 }
 
 impl Log for Slow {
-    fn append(&self, batch: Batch) -> Answer<'_, Result<Vec<Seq>, AppendError>> {
+    fn append(&self, batch: Batch) -> BoxFuture<'_, Result<Vec<Seq>, AppendError>> {
         let (inner, scene) = (Arc::clone(&self.inner), Arc::clone(&self.scene));
         let appended = tokio::spawn(async move {
             let most = scene.plan.slow_log;
@@ -129,11 +129,11 @@ impl Log for Slow {
         channel: &'a str,
         range: Range<Seq>,
         max_bytes: usize,
-    ) -> Answer<'a, Result<Vec<Entry>, ReadError>> {
+    ) -> BoxFuture<'a, Result<Vec<Entry>, ReadError>> {
         self.inner.read(channel, range, max_bytes)
     }
 
-    fn bounds(&self) -> Answer<'_, Result<Bounds, ReadError>> {
+    fn bounds(&self) -> BoxFuture<'_, Result<Bounds, ReadError>> {
         self.inner.bounds()
     }
 
@@ -141,15 +141,15 @@ impl Log for Slow {
         self.inner.lag(after)
     }
 
-    fn channels<'a>(&'a self, session: Option<&'a str>) -> Answer<'a, Result<Vec<ChannelInfo>, ReadError>> {
+    fn channels<'a>(&'a self, session: Option<&'a str>) -> BoxFuture<'a, Result<Vec<ChannelInfo>, ReadError>> {
         self.inner.channels(session)
     }
 
-    fn save(&self, save: Save) -> Answer<'_, Result<(), WriteError>> {
+    fn save(&self, save: Save) -> BoxFuture<'_, Result<(), WriteError>> {
         self.inner.save(save)
     }
 
-    fn snapshot<'a>(&'a self, channel: &'a str) -> Answer<'a, Result<Option<Snapshot>, ReadError>> {
+    fn snapshot<'a>(&'a self, channel: &'a str) -> BoxFuture<'a, Result<Option<Snapshot>, ReadError>> {
         self.inner.snapshot(channel)
     }
 
@@ -158,27 +158,27 @@ impl Log for Slow {
         channel: &'a str,
         range: Range<u64>,
         max_bytes: usize,
-    ) -> Answer<'a, Result<Rows, ReadError>> {
+    ) -> BoxFuture<'a, Result<Rows, ReadError>> {
         self.inner.rows(channel, range, max_bytes)
     }
 
-    fn trim<'a>(&'a self, channel: &'a str, before: Seq) -> Answer<'a, Result<u64, WriteError>> {
+    fn trim<'a>(&'a self, channel: &'a str, before: Seq) -> BoxFuture<'a, Result<u64, WriteError>> {
         self.inner.trim(channel, before)
     }
 
-    fn retain(&self, policy: Policy) -> Answer<'_, Result<u64, WriteError>> {
+    fn retain(&self, policy: RetentionPolicy) -> BoxFuture<'_, Result<u64, WriteError>> {
         self.inner.retain(policy)
     }
 
-    fn erase<'a>(&'a self, session: &'a str) -> Answer<'a, Result<u64, WriteError>> {
+    fn erase<'a>(&'a self, session: &'a str) -> BoxFuture<'a, Result<u64, WriteError>> {
         self.inner.erase(session)
     }
 
-    fn verify(&self) -> Answer<'_, Result<Report, ReadError>> {
+    fn verify(&self) -> BoxFuture<'_, Result<Report, ReadError>> {
         self.inner.verify()
     }
 
-    fn health(&self) -> watch::Receiver<Health> {
+    fn health(&self) -> watch::Receiver<LogHealth> {
         self.inner.health()
     }
 

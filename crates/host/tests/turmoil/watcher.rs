@@ -221,7 +221,7 @@ impl Watcher {
                     }
                     (Asked::Subscribe, Answer::Result(result)) => {
                         let ShotOf { snapshot } = serde_json::from_str(result).unwrap();
-                        self.scene.facts().lives[self.life].follower.shot(snapshot.get().as_bytes());
+                        self.scene.facts().lives[self.life].follower.snapshot(snapshot.get().as_bytes());
                         self.note_ready();
                     }
                     (_, Answer::Error) => {
@@ -249,7 +249,11 @@ impl Watcher {
         if let Some(snapshots) = &resumed.snapshots {
             facts.tally.one("snapshots instead of replays");
             let follower = &mut facts.lives[self.life].follower;
-            return snapshots.iter().map(|shot| follower.shot(shot.get().as_bytes())).min().unwrap_or(cursor);
+            return snapshots
+                .iter()
+                .map(|snapshot| follower.snapshot(snapshot.get().as_bytes()))
+                .min()
+                .unwrap_or(cursor);
         }
         facts.tally.one("replays");
         let mut highest = cursor;

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use breakbulk::link::{self, InProcessLink};
 use breakbulk::{AnyMachine, Dialect, Driver, Setup};
-use breakbulk_host::endpoint::End;
+use breakbulk_host::endpoint::EndReason;
 use breakbulk_host::files::uri_of;
 use breakbulk_host::log::{Batch, Log, MemoryLog};
 use breakbulk_host::{Host, HostConfig};
@@ -172,7 +172,7 @@ pub(crate) struct Client {
     ids: u64,
     /// What came while something else was waited for.
     backlog: VecDeque<Value>,
-    pub(crate) served: JoinHandle<End>,
+    pub(crate) served: JoinHandle<EndReason>,
 }
 
 impl Client {

@@ -18,7 +18,7 @@ pub enum Step {
         action: Box<StateAction>,
     },
     /// Make a chat for a sub-agent, and begin a turn in it.
-    Open(Worker),
+    Open(SubAgentChat),
     /// Tell the agent.
     Tell(Command),
     /// Keep the token with which the agent can be brought back to the end of this turn.
@@ -32,7 +32,7 @@ pub enum Step {
 
 /// A chat in which a sub-agent works.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Worker {
+pub struct SubAgentChat {
     /// The new chat's URI.
     pub chat: Arc<str>,
     /// The chat whose call began it.
@@ -69,7 +69,7 @@ pub enum Command {
 
 /// What follows from an action that somebody else has put into the log.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Heard {
+pub struct Reaction {
     /// What the agent is to be told.
     pub command: Option<Command>,
     /// What else is to be done.

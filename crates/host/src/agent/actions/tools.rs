@@ -15,17 +15,17 @@ use ahp_types::state::{
 };
 use breakbulk_lifecycle::{Answer, Ask, Call, Content, Ending, Id, Outcome, ToolResult};
 
-use super::step::{Command, Heard, Step, Worker};
-use super::{Lane, Translator, make};
+use super::step::{Command, Reaction, Step, SubAgentChat};
+use super::{Translator, TurnChannel, convert};
 use crate::percent;
 
 /// What is known of a call.
 #[derive(Debug)]
-pub(super) struct Tool {
+pub(super) struct ToolCall {
     call: Call,
     agent: Option<Id>,
     meta: JsonObject,
-    stage: Stage,
+    stage: CallStage,
     /// The whole input.
     pub(super) input: Option<String>,
     /// The chat of its sub-agent.
@@ -34,7 +34,7 @@ pub(super) struct Tool {
 
 /// Where the call is for those who see the channel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Stage {
+enum CallStage {
     Streaming,
     Pending,
     Running,
@@ -43,9 +43,9 @@ enum Stage {
 
 impl Translator {
     pub(super) fn tool_begun(&mut self, call: Call, agent: Option<Id>, meta: JsonObject, steps: &mut Vec<Step>) {
-        if let Some(lane) = self.lanes.get(&agent) {
+        if let Some(turn_channel) = self.turn_channels.get(&agent) {
             let action = ChatToolCallStartAction {
-                turn_id: lane.turn.to_string(),
+                turn_id: turn_channel.turn.to_string(),
                 tool_call_id: call.tool.to_string(),
                 meta: Some(meta.clone()),
                 tool_name: call.name.clone(),
@@ -53,31 +53,31 @@ impl Translator {
                 intention: call.intention.clone(),
                 contributor: None,
             };
-            lane.act(StateAction::ChatToolCallStart(action), steps);
+            turn_channel.act(StateAction::ChatToolCallStart(action), steps);
         }
         let id = call.tool.clone();
-        self.tools.insert(id, Tool { call, agent, meta, stage: Stage::Streaming, input: None, worker: None });
+        self.tools.insert(id, ToolCall { call, agent, meta, stage: CallStage::Streaming, input: None, worker: None });
     }
 
     pub(super) fn tool_asked(&mut self, tool: &Id, ask: Ask, steps: &mut Vec<Step>) {
-        let Some((tool, lane)) = heard(&mut self.tools, &self.lanes, tool) else { return };
-        if tool.stage == Stage::Over {
+        let Some((tool, turn_channel)) = call_and_channel(&mut self.tools, &self.turn_channels, tool) else { return };
+        if tool.stage == CallStage::Over {
             return;
         }
-        tool.stage = Stage::Pending;
+        tool.stage = CallStage::Pending;
         let pending = tool.pending(ask);
         let ready = ChatToolCallReadyAction {
             invocation_message: pending.invocation_message.clone(),
             confirmation_title: pending.confirmation_title.clone(),
             editable: pending.editable,
             options: pending.options.clone(),
-            ..tool.ready(lane)
+            ..tool.ready(turn_channel)
         };
-        lane.act(StateAction::ChatToolCallReady(ready), steps);
+        turn_channel.act(StateAction::ChatToolCallReady(ready), steps);
         let request = SessionToolConfirmationRequest {
-            id: need(lane, &tool.call.tool),
-            chat: lane.channel.to_string(),
-            turn_id: lane.turn.to_string(),
+            id: request_id(turn_channel, &tool.call.tool),
+            chat: turn_channel.channel.to_string(),
+            turn_id: turn_channel.turn.to_string(),
             tool_call: ToolCallConfirmationState::PendingConfirmation(pending),
         };
         let request = SessionInputRequest::ToolConfirmation(request);
@@ -87,32 +87,35 @@ impl Translator {
 
     /// What a client has answered is in the log already. This is for an agent that knows the answer by itself.
     pub(super) fn tool_answered(&mut self, tool: &Id, answer: Answer, steps: &mut Vec<Step>) {
-        let Some((tool, lane)) = heard(&mut self.tools, &self.lanes, tool) else { return };
-        if tool.stage != Stage::Pending {
+        let Some((tool, turn_channel)) = call_and_channel(&mut self.tools, &self.turn_channels, tool) else { return };
+        if tool.stage != CallStage::Pending {
             return;
         }
-        tool.stage = if answer.allows() { Stage::Running } else { Stage::Over };
-        lane.act(StateAction::ChatToolCallConfirmed(tool.confirmed(lane, answer)), steps);
-        steps.push(no_need(&self.session, lane, tool));
+        tool.stage = if answer.allows() { CallStage::Running } else { CallStage::Over };
+        turn_channel.act(StateAction::ChatToolCallConfirmed(tool.confirmed(turn_channel, answer)), steps);
+        steps.push(input_not_needed(&self.session, turn_channel, tool));
     }
 
     pub(super) fn tool_started(&mut self, tool: &Id, steps: &mut Vec<Step>) {
-        let Some((tool, lane)) = heard(&mut self.tools, &self.lanes, tool) else { return };
-        if tool.stage == Stage::Streaming {
-            tool.stage = Stage::Running;
+        let Some((tool, turn_channel)) = call_and_channel(&mut self.tools, &self.turn_channels, tool) else { return };
+        if tool.stage == CallStage::Streaming {
+            tool.stage = CallStage::Running;
             let confirmed = Some(ToolCallConfirmationReason::NotNeeded);
-            lane.act(StateAction::ChatToolCallReady(ChatToolCallReadyAction { confirmed, ..tool.ready(lane) }), steps);
+            turn_channel.act(
+                StateAction::ChatToolCallReady(ChatToolCallReadyAction { confirmed, ..tool.ready(turn_channel) }),
+                steps,
+            );
         }
     }
 
     pub(super) fn tool_output(&mut self, tool: &Id, content: Vec<Content>, steps: &mut Vec<Step>) {
-        let Some((tool, lane)) = heard(&mut self.tools, &self.lanes, tool) else { return };
-        tool.show(lane, content.into_iter().map(make::content), steps);
+        let Some((tool, turn_channel)) = call_and_channel(&mut self.tools, &self.turn_channels, tool) else { return };
+        tool.show(turn_channel, content.into_iter().map(convert::content), steps);
     }
 
     /// A call that was stopped while it ran has failed; one that never ran is cancelled.
     pub(super) fn tool_ended(&mut self, tool: &Id, ending: Ending, steps: &mut Vec<Step>) {
-        let Some((tool, lane)) = heard(&mut self.tools, &self.lanes, tool) else { return };
+        let Some((tool, turn_channel)) = call_and_channel(&mut self.tools, &self.turn_channels, tool) else { return };
         let (result, reason) = match ending {
             Ending::Done(result) => (result, None),
             Ending::Cancelled { reason } => {
@@ -120,27 +123,29 @@ impl Translator {
                 (ToolResult::failed(format!("Stopped {}", tool.call.title), error), reason)
             }
         };
-        let before = std::mem::replace(&mut tool.stage, Stage::Over);
+        let before = std::mem::replace(&mut tool.stage, CallStage::Over);
         match before {
-            Stage::Over => {}
-            Stage::Running => lane.act(StateAction::ChatToolCallComplete(tool.complete(lane, result)), steps),
-            Stage::Streaming | Stage::Pending => {
-                if before == Stage::Streaming {
-                    lane.act(StateAction::ChatToolCallReady(tool.ready(lane)), steps);
+            CallStage::Over => {}
+            CallStage::Running => {
+                turn_channel.act(StateAction::ChatToolCallComplete(tool.complete(turn_channel, result)), steps)
+            }
+            CallStage::Streaming | CallStage::Pending => {
+                if before == CallStage::Streaming {
+                    turn_channel.act(StateAction::ChatToolCallReady(tool.ready(turn_channel)), steps);
                 } else {
-                    steps.push(no_need(&self.session, lane, tool));
+                    steps.push(input_not_needed(&self.session, turn_channel, tool));
                 }
-                let mut confirmed = tool.confirmed(lane, Answer::Withdrawn);
+                let mut confirmed = tool.confirmed(turn_channel, Answer::Withdrawn);
                 confirmed.reason_message = reason.map(Into::into);
-                lane.act(StateAction::ChatToolCallConfirmed(confirmed), steps);
+                turn_channel.act(StateAction::ChatToolCallConfirmed(confirmed), steps);
             }
         }
     }
 
     /// A sub-agent is heard in a chat of its own, to which its call points.
     pub(super) fn agent_started(&mut self, id: Id, name: String, task: String, now: Duration, steps: &mut Vec<Step>) {
-        let Some((tool, lane)) = heard(&mut self.tools, &self.lanes, &id) else { return };
-        let chat: Arc<str> = worker_uri(&lane.channel, &lane.turn, &id).into();
+        let Some((tool, turn_channel)) = call_and_channel(&mut self.tools, &self.turn_channels, &id) else { return };
+        let chat: Arc<str> = worker_uri(&turn_channel.channel, &turn_channel.turn, &id).into();
         let described = |text: &String| Some(text.clone()).filter(|text| !text.is_empty());
         tool.worker = Some(ToolResultContent::Subagent(ToolResultSubagentContent {
             resource: chat.to_string(),
@@ -148,8 +153,8 @@ impl Translator {
             agent_name: described(&name),
             description: described(&task),
         }));
-        let parent = Arc::clone(&lane.channel);
-        steps.push(Step::Open(Worker {
+        let parent = Arc::clone(&turn_channel.channel);
+        steps.push(Step::Open(SubAgentChat {
             chat: Arc::clone(&chat),
             parent,
             tool: id.clone(),
@@ -157,50 +162,55 @@ impl Translator {
             name,
             task,
         }));
-        tool.show(lane, std::iter::empty(), steps);
-        self.lanes.insert(Some(id.clone()), Lane { channel: chat, turn: id, began: now });
+        tool.show(turn_channel, std::iter::empty(), steps);
+        self.turn_channels.insert(Some(id.clone()), TurnChannel { channel: chat, turn: id, began: now });
     }
 
     pub(super) fn agent_ended(&mut self, tool: Id, outcome: Outcome, now: Duration, steps: &mut Vec<Step>) {
-        if let Some(lane) = self.lanes.remove(&Some(tool)) {
-            lane.end(outcome, now, steps);
+        if let Some(turn_channel) = self.turn_channels.remove(&Some(tool)) {
+            turn_channel.end(outcome, now, steps);
         }
     }
 
-    pub(super) fn client_answered(&mut self, channel: &str, action: ChatToolCallConfirmedAction) -> Heard {
-        let Some((tool, lane)) = heard(&mut self.tools, &self.lanes, action.tool_call_id.as_str()) else {
-            return Heard::default();
+    pub(super) fn client_answered(&mut self, channel: &str, action: ChatToolCallConfirmedAction) -> Reaction {
+        let Some((tool, turn_channel)) =
+            call_and_channel(&mut self.tools, &self.turn_channels, action.tool_call_id.as_str())
+        else {
+            return Reaction::default();
         };
-        if tool.stage != Stage::Pending || *lane.channel != *channel || *lane.turn != *action.turn_id {
-            return Heard::default();
+        if tool.stage != CallStage::Pending
+            || *turn_channel.channel != *channel
+            || *turn_channel.turn != *action.turn_id
+        {
+            return Reaction::default();
         }
-        tool.stage = if action.approved { Stage::Running } else { Stage::Over };
+        tool.stage = if action.approved { CallStage::Running } else { CallStage::Over };
         if let Some(edited) = action.edited_tool_input.as_ref().filter(|_| action.approved) {
             tool.input = Some(edited.clone());
         }
-        let steps = vec![no_need(&self.session, lane, tool)];
-        let command = Command::Answer { tool: tool.call.tool.clone(), answer: verdict(action) };
-        Heard { command: Some(command), steps }
+        let steps = vec![input_not_needed(&self.session, turn_channel, tool)];
+        let command = Command::Answer { tool: tool.call.tool.clone(), answer: answer_of(action) };
+        Reaction { command: Some(command), steps }
     }
 
     /// The session no longer waits for what a speaker has asked.
     pub(super) fn withdraw_all(&mut self, agent: &Option<Id>) -> Vec<Step> {
-        let Some(lane) = self.lanes.get(agent) else { return Vec::new() };
-        let asked = self.tools.values_mut().filter(|tool| tool.agent == *agent && tool.stage == Stage::Pending);
+        let Some(turn_channel) = self.turn_channels.get(agent) else { return Vec::new() };
+        let asked = self.tools.values_mut().filter(|tool| tool.agent == *agent && tool.stage == CallStage::Pending);
         asked
             .map(|tool| {
-                tool.stage = Stage::Over;
-                no_need(&self.session, lane, tool)
+                tool.stage = CallStage::Over;
+                input_not_needed(&self.session, turn_channel, tool)
             })
             .collect()
     }
 }
 
-impl Tool {
+impl ToolCall {
     /// Its input is whole. Without more said, that leads to a question.
-    fn ready(&self, lane: &Lane) -> ChatToolCallReadyAction {
+    fn ready(&self, turn_channel: &TurnChannel) -> ChatToolCallReadyAction {
         ChatToolCallReadyAction {
-            turn_id: lane.turn.to_string(),
+            turn_id: turn_channel.turn.to_string(),
             tool_call_id: self.call.tool.to_string(),
             meta: Some(self.meta.clone()),
             contributor: None,
@@ -217,7 +227,7 @@ impl Tool {
     }
 
     fn pending(&self, ask: Ask) -> ToolCallPendingConfirmationState {
-        let options: Vec<_> = ask.choices.into_iter().map(make::option).collect();
+        let options: Vec<_> = ask.choices.into_iter().map(convert::option).collect();
         ToolCallPendingConfirmationState {
             tool_call_id: self.call.tool.to_string(),
             tool_name: self.call.name.clone(),
@@ -235,7 +245,7 @@ impl Tool {
         }
     }
 
-    fn confirmed(&self, lane: &Lane, answer: Answer) -> ChatToolCallConfirmedAction {
+    fn confirmed(&self, turn_channel: &TurnChannel, answer: Answer) -> ChatToolCallConfirmedAction {
         let approved = answer.allows();
         let (reason, message, input, choice) = match answer {
             Answer::Allowed { input, choice } => (None, None, input, choice),
@@ -243,7 +253,7 @@ impl Tool {
             Answer::Withdrawn => (Some(ToolCallCancellationReason::Skipped), None, None, None),
         };
         ChatToolCallConfirmedAction {
-            turn_id: lane.turn.to_string(),
+            turn_id: turn_channel.turn.to_string(),
             tool_call_id: self.call.tool.to_string(),
             meta: None,
             approved,
@@ -256,13 +266,13 @@ impl Tool {
         }
     }
 
-    fn complete(&self, lane: &Lane, result: ToolResult) -> ChatToolCallCompleteAction {
-        let mut result = make::result(result);
+    fn complete(&self, turn_channel: &TurnChannel, result: ToolResult) -> ChatToolCallCompleteAction {
+        let mut result = convert::result(result);
         if let Some(worker) = self.worker.clone() {
             result.content.get_or_insert_default().insert(0, worker);
         }
         ChatToolCallCompleteAction {
-            turn_id: lane.turn.to_string(),
+            turn_id: turn_channel.turn.to_string(),
             tool_call_id: self.call.tool.to_string(),
             meta: None,
             result,
@@ -271,32 +281,37 @@ impl Tool {
     }
 
     /// Shows what it has so far. Its sub-agent comes first.
-    fn show(&self, lane: &Lane, content: impl Iterator<Item = ToolResultContent>, steps: &mut Vec<Step>) {
-        if self.stage == Stage::Running {
+    fn show(
+        &self,
+        turn_channel: &TurnChannel,
+        content: impl Iterator<Item = ToolResultContent>,
+        steps: &mut Vec<Step>,
+    ) {
+        if self.stage == CallStage::Running {
             let action = ChatToolCallContentChangedAction {
-                turn_id: lane.turn.to_string(),
+                turn_id: turn_channel.turn.to_string(),
                 tool_call_id: self.call.tool.to_string(),
                 meta: None,
                 content: self.worker.clone().into_iter().chain(content).collect(),
             };
-            lane.act(StateAction::ChatToolCallContentChanged(action), steps);
+            turn_channel.act(StateAction::ChatToolCallContentChanged(action), steps);
         }
     }
 }
 
 /// A call, and where it is seen, if it is.
-fn heard<'a>(
-    tools: &'a mut std::collections::HashMap<Id, Tool>,
-    lanes: &'a std::collections::HashMap<Option<Id>, Lane>,
+fn call_and_channel<'a>(
+    tools: &'a mut std::collections::HashMap<Id, ToolCall>,
+    turn_channels: &'a std::collections::HashMap<Option<Id>, TurnChannel>,
     tool: &str,
-) -> Option<(&'a mut Tool, &'a Lane)> {
+) -> Option<(&'a mut ToolCall, &'a TurnChannel)> {
     let tool = tools.get_mut(tool)?;
-    let lane = lanes.get(&tool.agent)?;
-    Some((tool, lane))
+    let turn_channel = turn_channels.get(&tool.agent)?;
+    Some((tool, turn_channel))
 }
 
 /// What a client's answer means to the agent.
-fn verdict(action: ChatToolCallConfirmedAction) -> Answer {
+fn answer_of(action: ChatToolCallConfirmedAction) -> Answer {
     let choice = action.selected_option_id;
     if action.approved {
         return Answer::Allowed { input: action.edited_tool_input, choice };
@@ -310,12 +325,12 @@ fn on(channel: &Arc<str>, action: StateAction) -> Step {
 }
 
 /// The name under which the session waits for an answer.
-fn need(lane: &Lane, tool: &Id) -> String {
-    format!("{}#{}#{tool}", lane.channel, lane.turn)
+fn request_id(turn_channel: &TurnChannel, tool: &Id) -> String {
+    format!("{}#{}#{tool}", turn_channel.channel, turn_channel.turn)
 }
 
-fn no_need(session: &Arc<str>, lane: &Lane, tool: &Tool) -> Step {
-    let id = need(lane, &tool.call.tool);
+fn input_not_needed(session: &Arc<str>, turn_channel: &TurnChannel, tool: &ToolCall) -> Step {
+    let id = request_id(turn_channel, &tool.call.tool);
     on(session, StateAction::SessionInputNeededRemoved(SessionInputNeededRemovedAction { id }))
 }
 

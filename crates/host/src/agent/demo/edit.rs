@@ -99,7 +99,7 @@ fn old(folder: BorrowedFd<'_>, name: &Path) -> Result<Vec<u8>, EditError> {
 
 /// Puts a new file in the place of an old one.
 fn replace(folder: BorrowedFd<'_>, name: &Path, text: &str) -> Result<(), EditError> {
-    let temporary = format!(".breakbulk-demo-{:016x}", super::words::hash(&name.to_string_lossy()));
+    let temporary = format!(".breakbulk-demo-{:016x}", super::text::hash(&name.to_string_lossy()));
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     // What an earlier attempt may have left.
     let _ = unlinkat(folder, &temporary, AtFlags::empty());

@@ -2,8 +2,8 @@
 
 use ahp_types::state::{Message, ResponsePart, Turn};
 
-use super::words::quoted;
-use crate::agent::{Beside, History};
+use super::text::quoted;
+use crate::agent::{History, SideChatContext};
 use crate::state::StateError;
 
 /// What the demo wants to read of the past at once, in bytes.
@@ -21,7 +21,7 @@ pub(super) struct Recall {
 
 impl Recall {
     /// What a conversation begins with.
-    pub(super) async fn of(history: &History, beside: Option<&Beside>) -> Result<Self, StateError> {
+    pub(super) async fn of(history: &History, beside: Option<&SideChatContext>) -> Result<Self, StateError> {
         let last = last(history).await?.map(|turn| quoted(&turn.message.text));
         let beside = match beside {
             Some(beside) => about(beside).await?,
@@ -45,7 +45,7 @@ impl Recall {
 }
 
 /// What is known of the chat beside this one.
-async fn about(Beside { history, selection }: &Beside) -> Result<String, StateError> {
+async fn about(SideChatContext { history, selection }: &SideChatContext) -> Result<String, StateError> {
     let mut said = format!("\n\nOf the chat beside it I know {}.", counted(history.len()));
     if let Some(turn) = last(history).await? {
         said += &format!(" The last prompt there was:\n\n{}", quoted(&turn.message.text));

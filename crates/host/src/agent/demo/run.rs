@@ -20,22 +20,22 @@ use crate::lock::lock;
 
 /// What a command may use.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Limits {
+pub(super) struct CommandLimits {
     pub(super) time: Duration,
     pub(super) bytes: usize,
 }
 
 /// What a command has done.
 #[derive(Debug)]
-pub(super) struct Ran {
+pub(super) struct CommandOutput {
     pub(super) output: Vec<u8>,
     pub(super) status: Option<ExitStatus>,
-    pub(super) cut: Option<Cut>,
+    pub(super) limit_reached: Option<LimitReached>,
 }
 
 /// Why a command was ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Cut {
+pub(super) enum LimitReached {
     Time,
     Bytes,
 }
@@ -50,7 +50,7 @@ const LINGER: Duration = Duration::from_millis(250);
 const READ: usize = 64 << 10;
 
 /// Runs a command in a directory. Dropping the future ends the command.
-pub(super) async fn run(argv: &[String], directory: &Path, limits: Limits) -> io::Result<Ran> {
+pub(super) async fn run(argv: &[String], directory: &Path, limits: CommandLimits) -> io::Result<CommandOutput> {
     let deadline = Instant::now() + limits.time;
     let (argv, directory) = (argv.to_vec(), directory.to_path_buf());
     // Who stops waiting drops the group when it is there, and with it the command.
@@ -60,9 +60,9 @@ pub(super) async fn run(argv: &[String], directory: &Path, limits: Limits) -> io
     let mut exited = std::pin::pin!(exited);
     let mut output = Vec::new();
     let mut status = None;
-    let mut cut = tokio::select! {
-        cut = gather(&mut reader, &mut output, limits.bytes) => cut,
-        () = sleep_until(deadline) => Some(Cut::Time),
+    let mut limit_reached = tokio::select! {
+        limit_reached = gather(&mut reader, &mut output, limits.bytes) => limit_reached,
+        () = sleep_until(deadline) => Some(LimitReached::Time),
         exit = &mut exited => {
             status = Some(exit.unwrap_or(None));
             timeout(LINGER, gather(&mut reader, &mut output, limits.bytes)).await.unwrap_or(None)
@@ -72,22 +72,22 @@ pub(super) async fn run(argv: &[String], directory: &Path, limits: Limits) -> io
         Some(status) => status,
         // It has closed its output, or is to end.
         None => {
-            let exit = if cut.is_none() { timeout_at(deadline, &mut exited).await.ok() } else { None };
+            let exit = if limit_reached.is_none() { timeout_at(deadline, &mut exited).await.ok() } else { None };
             match exit {
                 Some(exit) => exit.unwrap_or(None),
                 None => {
-                    cut = cut.or(Some(Cut::Time));
+                    limit_reached = limit_reached.or(Some(LimitReached::Time));
                     group.kill();
                     exited.await.unwrap_or(None)
                 }
             }
         }
     };
-    Ok(Ran { output, status, cut })
+    Ok(CommandOutput { output, status, limit_reached })
 }
 
 /// Reads until the output ends, or there is too much of it. May be dropped at any time.
-async fn gather(reader: &mut pipe::Receiver, output: &mut Vec<u8>, max_bytes: usize) -> Option<Cut> {
+async fn gather(reader: &mut pipe::Receiver, output: &mut Vec<u8>, max_bytes: usize) -> Option<LimitReached> {
     let mut buffer = vec![0; READ];
     loop {
         let length = match reader.read(&mut buffer).await {
@@ -97,7 +97,7 @@ async fn gather(reader: &mut pipe::Receiver, output: &mut Vec<u8>, max_bytes: us
         let room = max_bytes.saturating_sub(output.len());
         output.extend_from_slice(buffer.get(..length.min(room)).unwrap_or_default());
         if length > room {
-            return Some(Cut::Bytes);
+            return Some(LimitReached::Bytes);
         }
     }
 }
@@ -105,7 +105,7 @@ async fn gather(reader: &mut pipe::Receiver, output: &mut Vec<u8>, max_bytes: us
 /// How a command exited, once it has. Nothing of its group is left then.
 type Exited = oneshot::Receiver<Option<ExitStatus>>;
 
-fn spawn(argv: &[String], directory: &Path) -> io::Result<(Group, io::PipeReader, Exited)> {
+fn spawn(argv: &[String], directory: &Path) -> io::Result<(CommandGroup, io::PipeReader, Exited)> {
     let (program, arguments) = argv.split_first().ok_or(io::ErrorKind::InvalidInput)?;
     let (reader, writer) = io::pipe()?;
     let mut command = Command::new(program);
@@ -116,7 +116,7 @@ fn spawn(argv: &[String], directory: &Path) -> io::Result<(Group, io::PipeReader
     // It holds our ends of the pipe.
     drop(command);
     let pid = Pid::from_child(&child);
-    let group = Group { pid, is_over: Arc::new(Mutex::new(false)) };
+    let group = CommandGroup { pid, is_over: Arc::new(Mutex::new(false)) };
     let (sender, exited) = oneshot::channel();
     let waiter = {
         let is_over = Arc::clone(&group.is_over);
@@ -154,13 +154,13 @@ fn wait(mut child: Child, pid: Pid, is_over: &Mutex<bool>) -> Option<ExitStatus>
 }
 
 /// The processes of a command. Killed when this is dropped.
-struct Group {
+struct CommandGroup {
     pid: Pid,
     /// Whether its number is no longer its own.
     is_over: Arc<Mutex<bool>>,
 }
 
-impl Group {
+impl CommandGroup {
     fn kill(&self) {
         if !*lock(&self.is_over) {
             // What is gone needs no signal.
@@ -169,18 +169,18 @@ impl Group {
     }
 }
 
-impl Drop for Group {
+impl Drop for CommandGroup {
     fn drop(&mut self) {
         self.kill();
     }
 }
 
-impl Ran {
+impl CommandOutput {
     /// What the call of it produced.
     pub(super) fn into_result(self, shown: &str) -> ToolResult {
-        let error = match (self.cut, self.status) {
-            (Some(Cut::Time), _) => Some("It took too long and was ended.".to_owned()),
-            (Some(Cut::Bytes), _) => Some("It wrote too much and was ended.".to_owned()),
+        let error = match (self.limit_reached, self.status) {
+            (Some(LimitReached::Time), _) => Some("It took too long and was ended.".to_owned()),
+            (Some(LimitReached::Bytes), _) => Some("It wrote too much and was ended.".to_owned()),
             (None, Some(status)) if status.success() => None,
             (None, Some(status)) => Some(match (status.code(), status.signal()) {
                 (Some(code), _) => format!("It exited with status {code}."),

@@ -6,7 +6,7 @@ use super::DemoConfig;
 
 /// A prompt, understood.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Wish {
+pub(super) struct ParsedPrompt {
     pub(super) is_slow: bool,
     pub(super) script: Script,
 }
@@ -51,7 +51,7 @@ const SOME_TOOLS: u32 = 3;
 /// How many bytes `/big` gives when it is not told.
 const SOME_BYTES: u64 = 1_000_000;
 
-impl Wish {
+impl ParsedPrompt {
     /// Understands a prompt. Whatever is no wish is talk.
     pub(super) fn read(prompt: &str, config: &DemoConfig) -> Self {
         let (mut word, mut rest) = first_word(prompt);
@@ -127,7 +127,7 @@ mod tests {
     use super::*;
 
     fn read(prompt: &str) -> Script {
-        Wish::read(prompt, &DemoConfig::default()).script
+        ParsedPrompt::read(prompt, &DemoConfig::default()).script
     }
 
     #[test]
@@ -143,11 +143,14 @@ mod tests {
 
     #[test]
     fn slow_is_said_before_any_other_wish() {
-        let wish = Wish::read("/slow /tools 2", &DemoConfig::default());
-        assert_eq!(wish, Wish { is_slow: true, script: Script::Tools(2) });
-        assert!(Wish::read("/slow", &DemoConfig::default()).is_slow);
+        let parsed = ParsedPrompt::read("/slow /tools 2", &DemoConfig::default());
+        assert_eq!(parsed, ParsedPrompt { is_slow: true, script: Script::Tools(2) });
+        assert!(ParsedPrompt::read("/slow", &DemoConfig::default()).is_slow);
         let often = "/slow ".repeat(100_000);
-        assert_eq!(Wish::read(&often, &DemoConfig::default()), Wish { is_slow: true, script: Script::Echo });
+        assert_eq!(
+            ParsedPrompt::read(&often, &DemoConfig::default()),
+            ParsedPrompt { is_slow: true, script: Script::Echo }
+        );
         assert!(matches!(read("/tools 33"), Script::Wrong(_)));
         assert!(matches!(read("/tools 0"), Script::Wrong(_)));
     }

@@ -9,15 +9,15 @@ use std::sync::Arc;
 use ahp_types::state::ResourceChangeType;
 
 use super::filter::Filter;
-use super::hub::Share;
-use super::inbox::{Inbox, Touched};
-use crate::files::Shared;
+use super::reports::{ReportQueue, Touched};
+use super::system_watcher::WatcherHandle;
+use crate::files::FilesInner;
 use crate::files::error::FileError;
-use crate::files::roots::{LISTING, Last, Roots, Spot, names_in};
-use crate::files::stage::is_stage;
+use crate::files::roots::{FinalLink, LISTING, ResolvedPath, Roots, names_in};
+use crate::files::staging::is_staging_name;
 
 /// Changes by path, relative to what is watched.
-pub(super) type Changes = BTreeMap<PathBuf, ResourceChangeType>;
+pub(super) type PathChanges = BTreeMap<PathBuf, ResourceChangeType>;
 
 /// All that a watch has seen, and the system's watches on the directories among it.
 pub(super) struct Tracker {
@@ -25,19 +25,19 @@ pub(super) struct Tracker {
     recursive: bool,
     filter: Filter,
     /// By real path: what is in a directory comes right after it.
-    seen: BTreeMap<PathBuf, Seen>,
+    seen: BTreeMap<PathBuf, FileStamp>,
     max_entries: usize,
     max_depth: usize,
     /// Not all is seen: there is too much, or the system refused a watch.
     partial: Option<FileError>,
-    share: Share,
+    watcher_handle: WatcherHandle,
     /// The directory above what is watched, with its inode: of a thing that is replaced or comes back, only that one hears.
     above: Option<(PathBuf, u64)>,
 }
 
 /// What tells one state of a file from another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Seen {
+struct FileStamp {
     is_dir: bool,
     inode: u64,
     changed: (i64, i64),
@@ -47,33 +47,33 @@ struct Seen {
 impl Tracker {
     /// Sees everything once; all of this counts as known.
     pub(super) fn begin(
-        shared: &Shared,
-        spot: &Spot,
+        shared: &FilesInner,
+        resolved: &ResolvedPath,
         recursive: bool,
         filter: Filter,
-        inbox: &Arc<Inbox>,
+        reports: &Arc<ReportQueue>,
     ) -> Result<Self, FileError> {
         let mut tracker = Self {
-            real: spot.real.clone(),
+            real: resolved.real.clone(),
             recursive,
             filter,
             seen: BTreeMap::new(),
             max_entries: shared.config.max_watch_entries,
             max_depth: shared.config.max_depth,
             partial: None,
-            share: shared.hub.join(inbox)?,
+            watcher_handle: shared.system_watcher.join(reports)?,
             above: None,
         };
-        if let Some(above) = spot.real.parent().filter(|_| !spot.is_root) {
+        if let Some(above) = resolved.real.parent().filter(|_| !resolved.is_root) {
             let inode = std::fs::symlink_metadata(above)?.ino();
-            tracker.share.watch(above, inode)?;
+            tracker.watcher_handle.watch(above, inode)?;
             tracker.above = Some((above.to_owned(), inode));
         }
-        let real = spot.real.clone();
-        if see(&shared.roots, &real).is_none() {
+        let real = resolved.real.clone();
+        if stamp(&shared.roots, &real).is_none() {
             return Err(FileError::NotFound);
         }
-        tracker.discover(&shared.roots, &real, &mut Changes::new());
+        tracker.discover(&shared.roots, &real, &mut PathChanges::new());
         match tracker.partial.take() {
             Some(error) => Err(error),
             None => Ok(tracker),
@@ -81,8 +81,8 @@ impl Tracker {
     }
 
     /// Looks where something was touched; returns what is different from last time.
-    pub(super) fn look(&mut self, roots: &Roots, touched: Touched) -> Changes {
-        let mut changes = Changes::new();
+    pub(super) fn look(&mut self, roots: &Roots, touched: Touched) -> PathChanges {
+        let mut changes = PathChanges::new();
         let mut paths: BTreeSet<PathBuf> = &touched.paths | &touched.modified;
         if touched.all {
             paths.extend(self.seen.keys().cloned());
@@ -92,7 +92,7 @@ impl Tracker {
         // First what went. A directory that has another name now has the same watch in the system, and giving up the
         // old name after taking the new one would end both.
         for path in &paths {
-            if self.seen.get(path).is_some_and(|old| see(roots, path).is_none_or(|new| !old.is_same(&new))) {
+            if self.seen.get(path).is_some_and(|old| stamp(roots, path).is_none_or(|new| !old.is_same(&new))) {
                 self.forget(path, &mut changes);
             }
         }
@@ -113,14 +113,14 @@ impl Tracker {
     fn watch_again(&mut self, path: &Path) {
         let below = self.seen.range(path.to_owned()..).take_while(|(below, _)| below.starts_with(path));
         for (path, seen) in below.filter(|(path, seen)| seen.is_dir && (self.recursive || **path == self.real)) {
-            if let Err(error) = self.share.watch(path, seen.inode) {
+            if let Err(error) = self.watcher_handle.watch(path, seen.inode) {
                 self.partial = Some(error);
             }
         }
     }
 
-    fn update(&mut self, roots: &Roots, path: &Path, modified: bool, all: bool, changes: &mut Changes) {
-        let (Some(new), relative) = (see(roots, path), self.relative(path)) else { return };
+    fn update(&mut self, roots: &Roots, path: &Path, modified: bool, all: bool, changes: &mut PathChanges) {
+        let (Some(new), relative) = (stamp(roots, path), self.relative(path)) else { return };
         let Some(old) = self.seen.get(path).copied() else { return self.discover(roots, path, changes) };
         if new.is_dir {
             if all {
@@ -135,8 +135,8 @@ impl Tracker {
     }
 
     /// Takes in what is new at this path, with all below.
-    fn discover(&mut self, roots: &Roots, path: &Path, changes: &mut Changes) {
-        let (Some(new), relative) = (see(roots, path), self.relative(path)) else { return };
+    fn discover(&mut self, roots: &Roots, path: &Path, changes: &mut PathChanges) {
+        let (Some(new), relative) = (stamp(roots, path), self.relative(path)) else { return };
         let wanted = self.filter.wants(&relative);
         if !new.is_dir && !wanted || self.seen.contains_key(path) {
             return;
@@ -152,14 +152,14 @@ impl Tracker {
         }
         if new.is_dir && (self.recursive || path == self.real) {
             // Before its entries are read, so that none can come in between.
-            if let Err(error) = self.share.watch(path, new.inode) {
+            if let Err(error) = self.watcher_handle.watch(path, new.inode) {
                 self.partial = Some(error);
             }
             self.discover_in(roots, path, changes);
         }
     }
 
-    fn discover_in(&mut self, roots: &Roots, path: &Path, changes: &mut Changes) {
+    fn discover_in(&mut self, roots: &Roots, path: &Path, changes: &mut PathChanges) {
         if !self.recursive && path != self.real {
             return;
         }
@@ -167,9 +167,9 @@ impl Tracker {
             self.partial = Some(FileError::TooDeep { limit: self.max_depth });
             return;
         }
-        let names = roots
-            .open_at(path, Last::Keep, LISTING)
-            .and_then(|(dir, spot)| if spot.real == path { names_in(dir, self.max_entries) } else { Ok(Vec::new()) });
+        let names = roots.open_at(path, FinalLink::Keep, LISTING).and_then(|(dir, resolved)| {
+            if resolved.real == path { names_in(dir, self.max_entries) } else { Ok(Vec::new()) }
+        });
         match names {
             Ok(names) => {
                 for path in names.iter().map(|name| path.join(name)) {
@@ -185,7 +185,7 @@ impl Tracker {
     }
 
     /// Gives up what was at this path and below.
-    fn forget(&mut self, path: &Path, changes: &mut Changes) {
+    fn forget(&mut self, path: &Path, changes: &mut PathChanges) {
         let gone: Vec<_> = self
             .seen
             .range(path.to_owned()..)
@@ -194,7 +194,7 @@ impl Tracker {
             .collect();
         for path in gone {
             if let Some(seen) = self.seen.remove(&path).filter(|seen| seen.is_dir) {
-                self.share.gone(&path, seen.inode);
+                self.watcher_handle.gone(&path, seen.inode);
             }
             let relative = self.relative(&path);
             if self.filter.wants(&relative) {
@@ -206,7 +206,7 @@ impl Tracker {
     fn is_ours(&self, path: &Path) -> bool {
         let Ok(relative) = path.strip_prefix(&self.real) else { return false };
         let is_near = self.recursive || relative.components().count() <= 1;
-        is_near && self.filter.enters(relative) && !path.file_name().is_some_and(is_stage)
+        is_near && self.filter.enters(relative) && !path.file_name().is_some_and(is_staging_name)
     }
 
     fn relative(&self, path: &Path) -> PathBuf {
@@ -219,7 +219,7 @@ impl Drop for Tracker {
     fn drop(&mut self) {
         let dirs = self.seen.iter().filter(|(_, seen)| seen.is_dir).map(|(path, seen)| (path, seen.inode));
         let above = self.above.iter().map(|(path, inode)| (path, *inode));
-        dirs.chain(above).for_each(|(path, inode)| self.share.release(path, inode));
+        dirs.chain(above).for_each(|(path, inode)| self.watcher_handle.release(path, inode));
     }
 }
 
@@ -229,7 +229,7 @@ impl fmt::Debug for Tracker {
     }
 }
 
-impl Seen {
+impl FileStamp {
     /// Whether the one is the other after a change, not something else with its name. Files are often replaced as a whole.
     fn is_same(&self, new: &Self) -> bool {
         self.is_dir == new.is_dir && (!self.is_dir || self.inode == new.inode)
@@ -237,11 +237,11 @@ impl Seen {
 }
 
 /// What is at a real path now; a link is seen as a link.
-fn see(roots: &Roots, path: &Path) -> Option<Seen> {
-    let spot = roots.find(path, Last::Keep).ok()?;
-    let metadata = spot.hold().ok()?.metadata().ok()?;
+fn stamp(roots: &Roots, path: &Path) -> Option<FileStamp> {
+    let resolved = roots.find(path, FinalLink::Keep).ok()?;
+    let metadata = resolved.hold().ok()?.metadata().ok()?;
     // A directory on the way became a link: what is behind it is elsewhere.
-    (spot.real == path).then(|| Seen {
+    (resolved.real == path).then(|| FileStamp {
         is_dir: metadata.is_dir(),
         inode: metadata.ino(),
         changed: (metadata.ctime(), metadata.ctime_nsec()),

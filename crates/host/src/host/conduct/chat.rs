@@ -18,7 +18,7 @@ use super::pen::{Over, Pen, Stop, seen};
 use super::queue::{Waiting, begin_next};
 use super::told::{self, Glance, glance};
 use super::{Shared, mend, mirror};
-use crate::agent::{AgentError, Clock, Command, Heard, History, Prompt, Step, Translator};
+use crate::agent::{AgentError, Clock, Command, History, Prompt, Reaction, Step, Translator};
 use crate::log::Entry;
 use crate::state::StateError;
 
@@ -190,7 +190,7 @@ impl Chat {
 
     /// What a client has done becomes what the agent is told.
     async fn client(&mut self, channel: &Arc<str>, action: StateAction) -> Result<(), Over> {
-        let Heard { command, steps } = self.translator.client(channel, action, self.shared.clock.now());
+        let Reaction { command, steps } = self.translator.client(channel, action, self.shared.clock.now());
         let tell = command.map(Step::Tell);
         self.carry_out(tell.into_iter().chain(steps).collect(), 0).await
     }

@@ -14,7 +14,7 @@ use super::super::desk::Sheet;
 use super::chat::Chat;
 use super::mirror::title_of;
 use super::pen::{Over, Unwritten};
-use crate::agent::{Step, Worker};
+use crate::agent::{Step, SubAgentChat};
 use crate::files::time;
 use crate::log::Seq;
 
@@ -130,7 +130,7 @@ fn add(sheet: Sheet, session: &Arc<str>, act: &Step) -> Sheet {
 }
 
 /// A chat in which people can watch a sub-agent.
-fn open(sheet: Sheet, session: &Arc<str>, worker: &Worker) -> Sheet {
+fn open(sheet: Sheet, session: &Arc<str>, worker: &SubAgentChat) -> Sheet {
     let now = time::now();
     let origin = ChatOrigin::Tool { chat: worker.parent.to_string(), tool_call_id: worker.tool.to_string() };
     let mut plan = Plan::new(worker.chat.to_string(), origin);
@@ -173,7 +173,7 @@ fn left_out(turn: &str) -> StateAction {
     StateAction::ChatResponsePart(ChatResponsePartAction { turn_id: turn.to_owned(), part, meta: None })
 }
 
-const fn as_worker(act: &Step) -> Option<&Worker> {
+const fn as_worker(act: &Step) -> Option<&SubAgentChat> {
     match act {
         Step::Open(worker) => Some(worker),
         _ => None,

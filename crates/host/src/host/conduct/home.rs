@@ -13,7 +13,7 @@ use serde_json::{Map, Value, json};
 use super::super::desk::{Desk, Sheet};
 use super::Shared;
 use super::pen::{Over, Pen, seen};
-use crate::agent::{AgentError, Beside, History, Start, Started};
+use crate::agent::{AgentError, History, SideChatContext, Start, Started};
 use crate::files::path_of;
 use crate::log::Seq;
 use crate::state::StateError;
@@ -70,7 +70,11 @@ pub(super) async fn begin(
         let is_stale = kept.is_some() && token.is_none();
         let (directories, config) = (directories(there, subset), config(there));
         let (session, chat) = (session.to_string(), chat.to_string());
-        (there.provider.clone(), is_stale, Start { session, chat, directories, config, history, token, beside })
+        (
+            there.provider.clone(),
+            is_stale,
+            Start { session, chat, directories, config, history, token, side_chat: beside },
+        )
     };
     let (provider, is_stale, start) = shared.desk.session(session, look).await.map_err(gone)?.ok_or_else(no_chat)?;
     if is_stale {
@@ -84,10 +88,14 @@ pub(super) async fn begin(
 }
 
 /// What a side chat is about: as it was when the chat was made.
-async fn beside(shared: &Shared, side: &str, origin: Option<ChatOrigin>) -> Result<Option<Beside>, StateError> {
+async fn beside(
+    shared: &Shared,
+    side: &str,
+    origin: Option<ChatOrigin>,
+) -> Result<Option<SideChatContext>, StateError> {
     let Some(ChatOrigin::SideChat { chat, selection, .. }) = origin else { return Ok(None) };
-    let history = shared.desk.state().history_beside(&chat, side).await?;
-    Ok(Some(Beside { history, selection }))
+    let history = shared.desk.state().history_for_side_chat(&chat, side).await?;
+    Ok(Some(SideChatContext { history, selection }))
 }
 
 fn directories(session: &SessionState, subset: Option<Vec<String>>) -> Vec<PathBuf> {

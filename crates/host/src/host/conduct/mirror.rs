@@ -12,7 +12,7 @@ use super::super::{chats, sessions};
 use super::pen::{Over, Pen, seen};
 use crate::files::time;
 use crate::log::Seq;
-use crate::state::entry::Notice;
+use crate::state::entry::CatalogueNotification;
 
 /// The bits of a status that say what is going on; the others are marks.
 const ACTIVITY: u32 = 0b1_1111;
@@ -140,7 +140,7 @@ fn made(there: &SessionState, seq: Seq, faces: &[Face], listed: &SessionSummary,
         let (channel, session) = (ROOT_RESOURCE_URI.to_owned(), session.clone());
         let params = SessionSummaryChangedParams { channel, session, changes };
         // First: whoever sees the session as it is after this finds the catalogue in accord.
-        sheet = sheet.notice(&listed.resource, &Notice::Changed(Box::new(params)));
+        sheet = sheet.notice(&listed.resource, &CatalogueNotification::Changed(Box::new(params)));
     } else if actions.is_empty() {
         return None;
     }

@@ -15,7 +15,7 @@ use super::{Workshop, json, large, parsed, session, to_the_end};
 use crate::endpoint::{AnswerMemory, AskError, ClientInfo, RawParams, Reply};
 use crate::error::MethodError;
 use crate::files::{FileError, encoded};
-use crate::state::slim;
+use crate::state::by_reference;
 
 /// Those that change files.
 const CHANGING: [&str; 5] = ["resourceWrite", "resourceCopy", "resourceDelete", "resourceMove", "resourceMkdir"];
@@ -128,15 +128,15 @@ impl Workshop {
     /// done to the end: a thread that reads does not stop when its client goes, and the memory is not free before.
     async fn read(self: &Arc<Self>, memory: &AnswerMemory, params: ResourceReadParams) -> Result<Reply, MethodError> {
         let this = Arc::clone(self);
-        if params.uri.starts_with(slim::SCHEME) {
+        if params.uri.starts_with(by_reference::SCHEME) {
             // A content of another length than its reference says is not found.
-            let version = slim::Reference::read(&params.uri).map(|reference| reference.version);
+            let version = by_reference::Reference::read(&params.uri).map(|reference| reference.version);
             let size = version.map_or(0, |version| version.map_or(u64::MAX, |version| version.bytes as u64));
             let payment = memory.reserve(cost(size)).await?;
             return to_the_end(async move {
                 let content = this.desk.state().content(&params.uri).await?;
                 let answer = super::blocking(move || json(&content.encoded(params.encoding.as_ref()))).await?;
-                Ok(Reply::paid(&answer, payment))
+                Ok(Reply::reserved(&answer, payment))
             })
             .await;
         }
@@ -149,7 +149,7 @@ impl Workshop {
             return to_the_end(async move {
                 let bytes = this.changes.read(&params.uri).await?;
                 let encode = move || json(&encoded(Path::new(""), bytes.into(), params.encoding.as_ref()));
-                Ok(Reply::paid(&super::blocking(encode).await?, payment))
+                Ok(Reply::reserved(&super::blocking(encode).await?, payment))
             })
             .await;
         }
@@ -159,7 +159,7 @@ impl Workshop {
             let (files, params) = (self.files.clone(), params.clone());
             let read = to_the_end(async move {
                 match files.read_within(params, size).await {
-                    Ok(read) => Ok(Some(Reply::paid(&large(read).await?, payment))),
+                    Ok(read) => Ok(Some(Reply::reserved(&large(read).await?, payment))),
                     // It has grown meanwhile.
                     Err(FileError::TooLarge { limit, .. }) if limit == size => Ok(None),
                     Err(error) => Err(error.into()),
@@ -177,7 +177,7 @@ impl Workshop {
             self.looked(session).await?;
         }
         let granted = || json(&ResourceRequestResult {});
-        if self.changes.knows(&params.uri) || params.uri.starts_with(slim::SCHEME) {
+        if self.changes.knows(&params.uri) || params.uri.starts_with(by_reference::SCHEME) {
             let error = || MethodError::new(PERMISSION_DENIED, "the content of a changeset can only be read");
             return if params.write == Some(true) { Err(error()) } else { granted() };
         }

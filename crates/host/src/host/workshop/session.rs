@@ -18,7 +18,7 @@ use crate::endpoint::RawParams;
 use crate::error::MethodError;
 use crate::host::desk::{Sheet, not_kept};
 use crate::state::StateError;
-use crate::state::entry::Notice;
+use crate::state::entry::CatalogueNotification;
 
 /// How the URIs of sessions begin.
 pub(in crate::host) const SCHEME: &str = "ahp-session:";
@@ -66,7 +66,7 @@ impl Workshop {
             known.dirs = Some(dirs.clone());
         }
         self.refresh(session, known).await?;
-        let news = known.changesets.iter().map(|channel| self.changes.news(channel)).sum();
+        let news = known.changesets.iter().map(|channel| self.changes.revision(channel)).sum();
         // Where there is no changeset, nothing says whether there is something new.
         let is_new = known.news != news || known.changesets.is_empty();
         if wish == Wish::Work && is_new && !is_searched {
@@ -161,7 +161,7 @@ impl Workshop {
         let (channel, changes) = (ROOT_RESOURCE_URI.to_owned(), Some(sum));
         let changes = PartialSessionSummary { changes, ..PartialSessionSummary::default() };
         let changed = SessionSummaryChangedParams { channel, session: session.to_owned(), changes };
-        let notice = Notice::Changed(Box::new(changed));
+        let notice = CatalogueNotification::Changed(Box::new(changed));
         self.decide(session, |sheet, _| Some(sheet.notice(session, &notice))).await
     }
 

@@ -21,7 +21,7 @@ use super::viewers::is_passing;
 use super::watches::is_watch;
 use super::{Workshop, to_the_end};
 use crate::act::Act as _;
-use crate::endpoint::{ClientInfo, Dispatched, RawParams, Refusal};
+use crate::endpoint::{ClientInfo, DispatchError, Dispatched, RawParams};
 use crate::error::MethodError;
 use crate::gate;
 use crate::host::desk::{Sheet, not_kept};
@@ -94,13 +94,13 @@ impl Workshop {
         self: &Arc<Self>,
         client: &ClientInfo,
         dispatched: &Dispatched,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), DispatchError> {
         let Dispatched { channel, action, .. } = dispatched;
         let is_input = matches!(action, StateAction::TerminalInput(_));
         // Input waits for nobody: it is in order with what the same client types, and with nothing else.
         let order = if is_input { None } else { Some(Arc::clone(&self.terminal_order).lock_owned().await) };
         let who = gate::Client { id: client.id.to_string() };
-        let checked = self.desk.look(channel, |state, _| gate::check(&who, action, &gate::Facts::of(state)));
+        let checked = self.desk.look(channel, |state, _| gate::check(&who, action, &gate::GateContext::of(state)));
         match checked.await {
             Err(StateError::NotFound) => return Err(no_channel(channel).into()),
             Err(error) => return Err(MethodError::from(error).into()),
@@ -112,7 +112,7 @@ impl Workshop {
         // No seq is expected of the channel: the terminal itself is asked, and while its program writes without end no
         // action would ever be in time.
         let admitted =
-            self.terminals.admit(&Holder::Client(client.id.to_string()), channel, action).map_err(refused)?;
+            self.terminals.accept(&Holder::Client(client.id.to_string()), channel, action).map_err(refused)?;
         let kept = match action {
             StateAction::TerminalInput(_) => &StateAction::TerminalInput(TerminalInputAction { data: String::new() }),
             other => other,
@@ -265,8 +265,8 @@ impl Workshop {
     }
 }
 
-fn refused(refusal: impl std::fmt::Display) -> Refusal {
-    Refusal::new(refusal.to_string())
+fn refused(refusal: impl std::fmt::Display) -> DispatchError {
+    DispatchError::new(refusal.to_string())
 }
 
 /// How a channel ends for now.

@@ -7,22 +7,24 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::super::gaps::Gaps;
-use super::super::upkeep::now_ms;
-use super::super::{AppendError, Batch, BatchId, Channels, Entry, Policy, ReadError, Save, Seq, Snapshot, WriteError};
+use super::super::maintenance::now_ms;
+use super::super::{
+    AppendError, Batch, BatchId, Channels, Entry, ReadError, RetentionPolicy, Save, Seq, Snapshot, WriteError,
+};
 
 #[derive(Debug, Default)]
-pub(super) struct State {
+pub(super) struct MemoryState {
     pub(super) last: Seq,
     pub(super) gaps: Gaps,
     at_ms: u64,
     pub(super) entries: BTreeMap<Seq, (Entry, Option<Arc<str>>)>,
-    pub(super) channels: BTreeMap<Arc<str>, Channel>,
+    pub(super) channels: BTreeMap<Arc<str>, MemoryChannel>,
     batches: HashMap<BatchId, Vec<Seq>>,
     pub(super) refuse: Option<AppendError>,
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Channel {
+pub(super) struct MemoryChannel {
     pub(super) session: Option<Arc<str>>,
     pub(super) last: Seq,
     pub(super) trimmed: Seq,
@@ -30,7 +32,7 @@ pub(super) struct Channel {
     pub(super) rows: BTreeMap<u64, Bytes>,
 }
 
-impl State {
+impl MemoryState {
     pub(super) fn append(&mut self, batch: Batch) -> Result<Vec<Seq>, AppendError> {
         if let Some(error) = &self.refuse {
             return Err(error.clone());
@@ -58,7 +60,7 @@ impl State {
             return Err(AppendError::NotOpen(entry.channel.clone()));
         }
         for (channel, session) in opened {
-            self.channels.entry(channel).or_insert_with(|| Channel { session, ..Channel::default() });
+            self.channels.entry(channel).or_insert_with(|| MemoryChannel { session, ..MemoryChannel::default() });
         }
         self.at_ms = self.at_ms.max(now_ms());
         let mut seqs = Vec::new();
@@ -125,7 +127,7 @@ impl State {
         Ok(gone.len() as u64)
     }
 
-    pub(super) fn retain(&mut self, policy: Policy) -> Result<u64, WriteError> {
+    pub(super) fn retain(&mut self, policy: RetentionPolicy) -> Result<u64, WriteError> {
         let oldest = policy.max_age.map_or(0, |age| now_ms().saturating_sub(age.as_millis() as u64));
         let mut used: u64 = self.entries.values().map(|(entry, _)| entry.body.len() as u64).sum();
         let mut cut = 0;
@@ -149,7 +151,7 @@ impl State {
 
     pub(super) fn erase(&mut self, name: &str) -> u64 {
         let before = self.entries.len();
-        let is_gone = |uri: &str, channel: &Channel| channel.session.as_deref() == Some(name) || uri == name;
+        let is_gone = |uri: &str, channel: &MemoryChannel| channel.session.as_deref() == Some(name) || uri == name;
         let channels = &self.channels;
         self.entries.retain(|_, (entry, about)| {
             let channel = channels.get(&entry.channel);

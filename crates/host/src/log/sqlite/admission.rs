@@ -24,7 +24,7 @@ pub(super) fn cost(batch: &Batch) -> usize {
 }
 
 /// The bytes that may wait.
-pub(super) struct Admission {
+pub(super) struct AdmissionControl {
     all: Shares,
     sources: Mutex<HashMap<Arc<str>, Arc<Source>>>,
 }
@@ -48,30 +48,30 @@ struct Limit {
 }
 
 /// A batch that was let in, until it is answered.
-pub(super) struct Admitted {
+pub(super) struct AdmissionPermit {
     _of_all: OwnedSemaphorePermit,
     _of_source: OwnedSemaphorePermit,
     _source: Arc<Source>,
 }
 
 /// The place of a batch before later ones of its source and channel, until it is in the queue.
-pub(super) struct Place {
+pub(super) struct OrderGuard {
     _guard: OwnedMutexGuard<()>,
 }
 
-impl Admission {
+impl AdmissionControl {
     pub(super) fn new(max_bytes: usize) -> Self {
         Self { all: Shares::new(max_bytes), sources: Mutex::default() }
     }
 
     /// Waits until a batch may wait for the writer; one that is larger than its limit waits alone. `None` if the log is
     /// closed.
-    pub(super) async fn admit(&self, batch: &Batch) -> Option<(Place, Admitted)> {
+    pub(super) async fn acquire(&self, batch: &Batch) -> Option<(OrderGuard, AdmissionPermit)> {
         let (source, cost) = (self.source(batch.source()), cost(batch));
-        let place = Place { _guard: source.channel(batch.channel()).lock_owned().await };
+        let order = OrderGuard { _guard: source.channel(batch.channel()).lock_owned().await };
         let of_source = source.shares.of(cost).take(cost).await?;
         let of_all = self.all.of(cost).take(cost).await?;
-        Some((place, Admitted { _of_all: of_all, _of_source: of_source, _source: source }))
+        Some((order, AdmissionPermit { _of_all: of_all, _of_source: of_source, _source: source }))
     }
 
     pub(super) fn close(&self) {
@@ -158,17 +158,17 @@ mod tests {
 
     #[test]
     fn a_source_that_waits_for_room_keeps_nobody_else_from_entering() {
-        let admission = Admission::new(4 << 20);
+        let admission = AdmissionControl::new(4 << 20);
         let (large, small, other) = (batch("a", "x", 2 << 20), batch("b", "y", 300), batch("c", "z", 512 << 10));
         let mut held = Vec::new();
-        let mut first = Box::pin(admission.admit(&large));
-        let Poll::Ready(Some((place, admitted))) = poll(&mut first) else { panic!("there is room") };
-        drop(place);
+        let mut first = Box::pin(admission.acquire(&large));
+        let Poll::Ready(Some((order, admitted))) = poll(&mut first) else { panic!("there is room") };
+        drop(order);
         held.push(admitted);
-        let mut waiting: Vec<_> = (0..40).map(|_| Box::pin(admission.admit(&large))).collect();
+        let mut waiting: Vec<_> = (0..40).map(|_| Box::pin(admission.acquire(&large))).collect();
         assert!(waiting.iter_mut().all(|waiting| poll(waiting).is_pending()));
-        assert!(poll(&mut Box::pin(admission.admit(&small))).is_ready());
-        assert!(poll(&mut Box::pin(admission.admit(&other))).is_ready());
+        assert!(poll(&mut Box::pin(admission.acquire(&small))).is_ready());
+        assert!(poll(&mut Box::pin(admission.acquire(&other))).is_ready());
         // Nor does it wait for ever.
         held.clear();
         assert!(poll(&mut waiting[0]).is_ready());
@@ -176,25 +176,25 @@ mod tests {
 
     #[test]
     fn batches_of_one_source_and_channel_enter_in_their_order_and_others_pass() {
-        let admission = Admission::new(1 << 20);
+        let admission = AdmissionControl::new(1 << 20);
         let (large, small, aside) = (batch("a", "x", 700_000), batch("a", "x", 300), batch("a", "y", 300));
-        let mut first = Box::pin(admission.admit(&large));
+        let mut first = Box::pin(admission.acquire(&large));
         let Poll::Ready(Some((_, admitted))) = poll(&mut first) else { panic!("there is room") };
-        let (mut second, mut third) = (Box::pin(admission.admit(&large)), Box::pin(admission.admit(&small)));
+        let (mut second, mut third) = (Box::pin(admission.acquire(&large)), Box::pin(admission.acquire(&small)));
         assert!(poll(&mut second).is_pending() && poll(&mut third).is_pending());
-        assert!(poll(&mut Box::pin(admission.admit(&aside))).is_ready());
+        assert!(poll(&mut Box::pin(admission.acquire(&aside))).is_ready());
         drop(admitted);
-        let Poll::Ready(Some((place, _admitted))) = poll(&mut second) else { panic!("there is room again") };
+        let Poll::Ready(Some((order, _admitted))) = poll(&mut second) else { panic!("there is room again") };
         assert!(poll(&mut third).is_pending(), "the one before is not in the queue yet");
-        drop(place);
+        drop(order);
         assert!(poll(&mut third).is_ready());
     }
 
     #[test]
     fn sources_without_anything_waiting_are_forgotten() {
-        let admission = Admission::new(1 << 20);
+        let admission = AdmissionControl::new(1 << 20);
         for n in 0..1_000 {
-            let admitted = poll(&mut Box::pin(admission.admit(&batch(&n.to_string(), "x", 10))));
+            let admitted = poll(&mut Box::pin(admission.acquire(&batch(&n.to_string(), "x", 10))));
             assert!(admitted.is_ready());
         }
         assert!(admission.sources.lock().unwrap().len() <= SOURCES + 1);

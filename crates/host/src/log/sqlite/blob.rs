@@ -9,8 +9,8 @@ const SHORT: usize = 1 << 20;
 const STEP: usize = 256 << 10;
 
 /// What a statement is given in place of a text: the text, or as many zeroes.
-pub(super) fn place(text: &[u8]) -> Place<'_> {
-    Place(text)
+pub(super) fn blob_value(text: &[u8]) -> BlobValue<'_> {
+    BlobValue(text)
 }
 
 /// Writes a text over the zeroes, if that is what the statement was given.
@@ -26,9 +26,9 @@ pub(super) fn fill(connection: &Connection, table: &str, row: i64, text: &[u8]) 
 }
 
 /// A text, or the place of one.
-pub(super) struct Place<'a>(&'a [u8]);
+pub(super) struct BlobValue<'a>(&'a [u8]);
 
-impl ToSql for Place<'_> {
+impl ToSql for BlobValue<'_> {
     fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
         match u64::try_from(self.0.len()) {
             Ok(len) if self.0.len() > SHORT => Ok(ToSqlOutput::ZeroBlob(len)),

@@ -6,12 +6,12 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use bytes::Bytes;
 
-use super::super::upkeep::now_ms;
+use super::super::maintenance::now_ms;
 use super::super::{AppendError, Batch, BatchId, Entry, Metrics, NewEntry, Save, Seq, WriteError};
 use super::blob;
-use super::db::{Channel, Db, Failure, none_is};
+use super::db::{ChannelRecord, Db, Failure, none_is};
 use super::insert::{self, BatchRecord, EntryRecord};
-use super::pieces::{self, Stored};
+use super::pieces::{self, StoredPieces};
 use super::record;
 
 /// A merged entry is closed at this size: a reader who waits for it should not wait for more.
@@ -21,12 +21,12 @@ const MERGED_BYTES: usize = 256 << 10;
 pub(super) struct Commit<'a> {
     db: &'a mut Db,
     metrics: &'a Metrics,
-    lines: Vec<Line>,
+    pending: Vec<PendingEntry>,
     /// The last line of each channel.
-    ends: HashMap<i64, usize>,
+    last_of_channel: HashMap<i64, usize>,
     /// Batches that are in this transaction.
-    admitted: HashMap<BatchId, usize>,
-    outcomes: Vec<Outcome>,
+    accepted: HashMap<BatchId, usize>,
+    outcomes: Vec<BatchOutcome>,
     opened: Vec<(i64, Arc<str>)>,
 }
 
@@ -39,20 +39,20 @@ pub(super) struct Committed {
 }
 
 /// An entry, or several if they do not merge.
-struct Line {
+struct PendingEntry {
     channel: i64,
     uri: Arc<str>,
     about: Option<Arc<str>>,
     part: Option<Arc<str>>,
     bodies: Vec<Bytes>,
     /// Where its only body is already.
-    stored: Option<Stored>,
+    stored: Option<StoredPieces>,
     bytes: usize,
     seqs: Vec<Seq>,
 }
 
 /// What a batch hears, as far as it is known before seqs are.
-enum Outcome {
+enum BatchOutcome {
     /// The line of each entry, and which of the line's bodies it is.
     New(BatchId, Vec<(usize, usize)>),
     /// The same as an earlier one.
@@ -63,7 +63,7 @@ enum Outcome {
     Overtaken {
         channel: Arc<str>,
         expected: Seq,
-        line: usize,
+        pending_entry: usize,
     },
     Refused(AppendError),
 }
@@ -72,18 +72,18 @@ impl<'a> Commit<'a> {
     /// Begins a transaction.
     pub(super) fn begin(db: &'a mut Db, metrics: &'a Metrics) -> Result<Self, Failure> {
         db.begin()?;
-        let (lines, ends, admitted) = (Vec::new(), HashMap::new(), HashMap::new());
-        Ok(Self { db, metrics, lines, ends, admitted, outcomes: Vec::new(), opened: Vec::new() })
+        let (pending, last_of_channel, accepted) = (Vec::new(), HashMap::new(), HashMap::new());
+        Ok(Self { db, metrics, pending, last_of_channel, accepted, outcomes: Vec::new(), opened: Vec::new() })
     }
 
     /// Takes a batch in, or knows why not. Some of its bodies may be stored already.
-    pub(super) fn add(&mut self, batch: Batch, stored: &[Option<Stored>]) -> Result<(), Failure> {
-        let outcome = match self.known(batch.id)?.or_else(|| self.refusal(&batch)) {
+    pub(super) fn add(&mut self, batch: Batch, stored: &[Option<StoredPieces>]) -> Result<(), Failure> {
+        let outcome = match self.known(batch.id)?.or_else(|| self.rejection(&batch)) {
             Some(outcome) => {
                 pieces::remove(&self.db.connection, stored)?;
                 outcome
             }
-            None => self.admit(batch, stored)?,
+            None => self.accept(batch, stored)?,
         };
         self.outcomes.push(outcome);
         Ok(())
@@ -91,53 +91,53 @@ impl<'a> Commit<'a> {
 
     /// Whether a batch would be taken in now. Ends the transaction.
     pub(super) fn would_take(mut self, batch: &Batch) -> Result<bool, Failure> {
-        let takes = self.known(batch.id)?.or_else(|| self.refusal(batch)).is_none();
+        let takes = self.known(batch.id)?.or_else(|| self.rejection(batch)).is_none();
         self.db.connection.execute_batch("ROLLBACK")?;
         Ok(takes)
     }
 
     /// Writes the next piece of a batch that is not in this transaction.
-    pub(super) fn write_piece(&self, staging: &mut pieces::Staging) -> Result<(), Failure> {
+    pub(super) fn write_piece(&self, staging: &mut pieces::StagedBatch) -> Result<(), Failure> {
         Ok(staging.write(&self.db.connection)?)
     }
 
-    fn known(&mut self, id: BatchId) -> Result<Option<Outcome>, Failure> {
-        if let Some(at) = self.admitted.get(&id) {
-            return Ok(Some(Outcome::Like(*at)));
+    fn known(&mut self, id: BatchId) -> Result<Option<BatchOutcome>, Failure> {
+        if let Some(at) = self.accepted.get(&id) {
+            return Ok(Some(BatchOutcome::Like(*at)));
         }
         if !self.db.ids.may_know(id) {
             return Ok(None);
         }
         let mut known = self.db.connection.prepare_cached("SELECT seqs FROM batch WHERE id = ?1")?;
         let seqs = known.query_row([id.to_bytes()], |row| Ok(Some(record::unpack(record::blob(row.get_ref(0)?)))));
-        Ok(seqs.or_else(none_is(None))?.map(Outcome::Known))
+        Ok(seqs.or_else(none_is(None))?.map(BatchOutcome::Known))
     }
 
-    fn refusal(&self, batch: &Batch) -> Option<Outcome> {
+    fn rejection(&self, batch: &Batch) -> Option<BatchOutcome> {
         for (uri, expected) in &batch.expect {
             let (channel, expected) = (self.db.channels.get(uri), *expected);
-            if let Some(&line) = channel.and_then(|channel| self.ends.get(&channel.id)) {
-                return Some(Outcome::Overtaken { channel: uri.clone(), expected, line });
+            if let Some(&pending_entry) = channel.and_then(|channel| self.last_of_channel.get(&channel.id)) {
+                return Some(BatchOutcome::Overtaken { channel: uri.clone(), expected, pending_entry });
             }
             let last = channel.map_or(0, |channel| channel.last);
             if last != expected {
-                return Some(Outcome::Refused(AppendError::Conflict { channel: uri.clone(), expected, last }));
+                return Some(BatchOutcome::Refused(AppendError::Conflict { channel: uri.clone(), expected, last }));
             }
         }
         for (at, (uri, session)) in batch.open.iter().enumerate() {
             let known = self.db.channels.get(uri).map(|channel| &channel.session);
             let earlier = || batch.open.iter().take(at).find(|(other, _)| other == uri).map(|(_, session)| session);
             if known.or_else(earlier).is_some_and(|before| before != session) {
-                return Some(Outcome::Refused(AppendError::OtherSession(uri.clone())));
+                return Some(BatchOutcome::Refused(AppendError::OtherSession(uri.clone())));
             }
         }
         let opens = |uri: &Arc<str>| batch.open.iter().any(|(opened, _)| opened == uri);
         let closed = |entry: &&NewEntry| !self.db.channels.contains_key(&entry.channel) && !opens(&entry.channel);
         let entry = batch.entries.iter().find(closed)?;
-        Some(Outcome::Refused(AppendError::NotOpen(entry.channel.clone())))
+        Some(BatchOutcome::Refused(AppendError::NotOpen(entry.channel.clone())))
     }
 
-    fn admit(&mut self, batch: Batch, stored: &[Option<Stored>]) -> Result<Outcome, Failure> {
+    fn accept(&mut self, batch: Batch, stored: &[Option<StoredPieces>]) -> Result<BatchOutcome, Failure> {
         for (uri, session) in batch.open {
             self.open(uri, session)?;
         }
@@ -146,10 +146,10 @@ impl<'a> Commit<'a> {
             // Whether it is open was looked at before.
             let Some(channel) = self.db.channels.get(&entry.channel) else { continue };
             let (id, uri) = (channel.id, channel.uri.clone());
-            places.push(self.place(id, uri, entry, stored.get(at).copied().flatten()));
+            places.push(self.add_entry(id, uri, entry, stored.get(at).copied().flatten()));
         }
-        self.admitted.insert(batch.id, self.outcomes.len());
-        Ok(Outcome::New(batch.id, places))
+        self.accepted.insert(batch.id, self.outcomes.len());
+        Ok(BatchOutcome::New(batch.id, places))
     }
 
     fn open(&mut self, uri: Arc<str>, session: Option<Arc<str>>) -> Result<(), Failure> {
@@ -159,28 +159,34 @@ impl<'a> Commit<'a> {
         let mut insert = self.db.connection.prepare_cached("INSERT INTO channel (uri, session) VALUES (?1, ?2)")?;
         let id = insert.insert((&uri, &session))?;
         self.opened.push((id, uri.clone()));
-        let channel = Channel { id, uri: uri.clone(), session, last: 0, trimmed: 0, snapshot: 0 };
+        let channel = ChannelRecord { id, uri: uri.clone(), session, last: 0, trimmed: 0, snapshot: 0 };
         self.db.channels.insert(uri, channel);
         Ok(())
     }
 
     /// Makes an entry a line of its own, or a part of the channel's last one.
-    fn place(&mut self, channel: i64, uri: Arc<str>, entry: NewEntry, stored: Option<Stored>) -> (usize, usize) {
+    fn add_entry(
+        &mut self,
+        channel: i64,
+        uri: Arc<str>,
+        entry: NewEntry,
+        stored: Option<StoredPieces>,
+    ) -> (usize, usize) {
         let merges = self.db.options().merge.is_some() && entry.part.is_some();
-        let last = self.ends.get(&channel).copied().filter(|_| merges);
-        if let Some((at, line)) = last.and_then(|at| Some((at, self.lines.get_mut(at)?))) {
-            let bytes = line.bytes.saturating_add(entry.body.len());
-            if line.part == entry.part && line.about == entry.about && bytes <= MERGED_BYTES {
-                line.bytes = bytes;
-                line.bodies.push(entry.body);
-                return (at, line.bodies.len() - 1);
+        let last = self.last_of_channel.get(&channel).copied().filter(|_| merges);
+        if let Some((at, pending_entry)) = last.and_then(|at| Some((at, self.pending.get_mut(at)?))) {
+            let bytes = pending_entry.bytes.saturating_add(entry.body.len());
+            if pending_entry.part == entry.part && pending_entry.about == entry.about && bytes <= MERGED_BYTES {
+                pending_entry.bytes = bytes;
+                pending_entry.bodies.push(entry.body);
+                return (at, pending_entry.bodies.len() - 1);
             }
         }
         let bytes = entry.body.len();
         let (about, part, bodies) = (entry.about, entry.part, vec![entry.body]);
-        self.lines.push(Line { channel, uri, about, part, bodies, stored, bytes, seqs: Vec::new() });
-        self.ends.insert(channel, self.lines.len() - 1);
-        (self.lines.len() - 1, 0)
+        self.pending.push(PendingEntry { channel, uri, about, part, bodies, stored, bytes, seqs: Vec::new() });
+        self.last_of_channel.insert(channel, self.pending.len() - 1);
+        (self.pending.len() - 1, 0)
     }
 
     /// Saves a snapshot and rows in the same transaction.
@@ -203,7 +209,7 @@ impl<'a> Commit<'a> {
             let crc = record::snapshot_sum(id, snapshot.seq, &snapshot.version, &snapshot.body);
             let mut insert =
                 connection.prepare_cached("INSERT OR REPLACE INTO snapshot VALUES (?1, ?2, ?3, ?4, ?5)")?;
-            insert.execute((id, snapshot.seq, snapshot.version, crc, blob::place(&snapshot.body)))?;
+            insert.execute((id, snapshot.seq, snapshot.version, crc, blob::blob_value(&snapshot.body)))?;
             blob::fill(connection, "snapshot", id, &snapshot.body)?;
             channel.snapshot = snapshot.seq;
         }
@@ -214,7 +220,7 @@ impl<'a> Commit<'a> {
         let mut insert = connection.prepare_cached("INSERT OR REPLACE INTO part VALUES (?1, ?2, ?3)")?;
         for (index, body) in save.rows {
             let key = record::row_key(id, index);
-            insert.execute((key, record::row_sum(key, &body), blob::place(&body)))?;
+            insert.execute((key, record::row_sum(key, &body), blob::blob_value(&body)))?;
             blob::fill(connection, "part", key, &body)?;
         }
         Ok(Ok(()))
@@ -223,28 +229,34 @@ impl<'a> Commit<'a> {
     /// Writes all lines and makes them durable.
     pub(super) fn finish(mut self) -> Result<Committed, Failure> {
         self.db.at_ms = self.db.at_ms.max(now_ms());
-        let entries = self.write_lines()?;
+        let entries = self.write_pending()?;
         let mut batches = Vec::with_capacity(self.outcomes.len());
         let mut answers: Vec<Result<Vec<Seq>, AppendError>> = Vec::with_capacity(self.outcomes.len());
         for outcome in std::mem::take(&mut self.outcomes) {
             answers.push(match outcome {
-                Outcome::New(id, places) => {
-                    let seq = |(line, body): &(usize, usize)| self.lines.get(*line)?.seqs.get(*body).copied();
+                BatchOutcome::New(id, places) => {
+                    let seq = |(pending_entry, body): &(usize, usize)| {
+                        self.pending.get(*pending_entry)?.seqs.get(*body).copied()
+                    };
                     let seqs: Vec<Seq> = places.iter().filter_map(seq).collect();
                     self.db.ids.add(id);
                     batches.push(BatchRecord { id, seqs: record::pack(&seqs) });
                     Ok(seqs)
                 }
-                Outcome::Like(at) => answers.get(at).cloned().unwrap_or(Err(AppendError::Unknown)),
-                Outcome::Known(seqs) => {
+                BatchOutcome::Like(at) => answers.get(at).cloned().unwrap_or(Err(AppendError::Unknown)),
+                BatchOutcome::Known(seqs) => {
                     self.metrics.repeated.fetch_add(1, Relaxed);
                     Ok(seqs)
                 }
-                Outcome::Overtaken { channel, expected, line } => {
-                    let last = self.lines.get(line).and_then(|line| line.seqs.last().copied()).unwrap_or_default();
+                BatchOutcome::Overtaken { channel, expected, pending_entry } => {
+                    let last = self
+                        .pending
+                        .get(pending_entry)
+                        .and_then(|pending_entry| pending_entry.seqs.last().copied())
+                        .unwrap_or_default();
                     Err(AppendError::Conflict { channel, expected, last })
                 }
-                Outcome::Refused(error) => Err(error),
+                BatchOutcome::Refused(error) => Err(error),
             });
         }
         // The table is sorted so, too: each goes behind the one before.
@@ -257,33 +269,34 @@ impl<'a> Commit<'a> {
         Ok(Committed { entries, opened: self.opened, answers })
     }
 
-    fn write_lines(&mut self) -> Result<Vec<Entry>, Failure> {
+    fn write_pending(&mut self) -> Result<Vec<Entry>, Failure> {
         let (at_ms, merge) = (self.db.at_ms, self.db.options().merge.clone());
-        let (mut entries, mut lines) = (Vec::with_capacity(self.lines.len()), Vec::with_capacity(self.lines.len()));
-        for (at, line) in self.lines.iter_mut().enumerate() {
-            let deltas = line.bodies.len();
+        let (mut entries, mut pending) =
+            (Vec::with_capacity(self.pending.len()), Vec::with_capacity(self.pending.len()));
+        for (at, pending_entry) in self.pending.iter_mut().enumerate() {
+            let deltas = pending_entry.bodies.len();
             if deltas > 1
-                && let Some(body) = merge.as_ref().and_then(|merge| merge.merge(&line.bodies))
+                && let Some(body) = merge.as_ref().and_then(|merge| merge.merge(&pending_entry.bodies))
             {
-                line.bodies = vec![body];
+                pending_entry.bodies = vec![body];
                 self.metrics.merged.fetch_add(deltas as u64 - 1, Relaxed);
             }
-            for body in line.bodies.drain(..) {
+            for body in pending_entry.bodies.drain(..) {
                 let seq = self.db.next;
                 self.db.next += 1;
                 self.db.last = seq;
-                line.seqs.push(seq);
-                lines.push(at);
-                entries.push(Entry { seq, at_ms, channel: line.uri.clone(), body });
+                pending_entry.seqs.push(seq);
+                pending.push(at);
+                entries.push(Entry { seq, at_ms, channel: pending_entry.uri.clone(), body });
             }
             // Deltas that became one share its seq.
-            line.seqs.resize(deltas, self.db.last);
-            if let Some(channel) = self.db.channels.get_mut(&line.uri) {
+            pending_entry.seqs.resize(deltas, self.db.last);
+            if let Some(channel) = self.db.channels.get_mut(&pending_entry.uri) {
                 channel.last = self.db.last;
             }
         }
-        let records = entries.iter().zip(lines).filter_map(|(entry, line)| {
-            let Line { channel, about, stored, .. } = self.lines.get(line)?;
+        let records = entries.iter().zip(pending).filter_map(|(entry, pending_entry)| {
+            let PendingEntry { channel, about, stored, .. } = self.pending.get(pending_entry)?;
             let (channel, about, body) = (*channel, about.as_deref(), &*entry.body);
             Some(EntryRecord { seq: entry.seq, channel, at_ms, about, body, stored: *stored })
         });

@@ -11,9 +11,9 @@ use rusqlite::{Connection, ErrorCode, OpenFlags};
 
 use super::super::gaps::{self, Gaps};
 use super::super::{AppendError, BatchId, Gap, Metrics, OpenError, Seq, WriteError};
-use super::files::Files;
-use super::ids::Ids;
-use super::mark::Mark;
+use super::acknowledged::AcknowledgedFile;
+use super::batch_ids::BatchIds;
+use super::files::LogFiles;
 use super::{Options, schema};
 
 /// How long to wait for another connection's lock. Readers hold theirs for one page.
@@ -70,7 +70,7 @@ impl From<&Failure> for WriteError {
 
 /// A channel as the writer knows it.
 #[derive(Debug, Clone)]
-pub(super) struct Channel {
+pub(super) struct ChannelRecord {
     pub(super) id: i64,
     pub(super) uri: Arc<str>,
     pub(super) session: Option<Arc<str>>,
@@ -82,23 +82,23 @@ pub(super) struct Channel {
 /// The connection, and what would be slow to ask it each time. After a failure all of it is thrown away.
 pub(super) struct Db {
     pub(super) connection: Connection,
-    pub(super) channels: HashMap<Arc<str>, Channel>,
+    pub(super) channels: HashMap<Arc<str>, ChannelRecord>,
     /// The highest seq that was ever used.
     pub(super) last: Seq,
     /// The next one, which may be far above.
     pub(super) next: Seq,
     pub(super) gaps: Gaps,
-    mark: Mark,
+    mark: AcknowledgedFile,
     pub(super) at_ms: u64,
-    pub(super) ids: Ids,
+    pub(super) ids: BatchIds,
     epoch: u64,
     options: Options,
-    files: Files,
+    files: LogFiles,
 }
 
 impl Db {
     /// Opens or makes the database, and brings it to the present version.
-    pub(super) fn open(files: &Files, options: &Options) -> Result<Self, OpenError> {
+    pub(super) fn open(files: &LogFiles, options: &Options) -> Result<Self, OpenError> {
         let path = files.database();
         let failed = |error: std::io::Error| match Failure::from(error) {
             Failure::Full => OpenError::Full(path.clone()),
@@ -118,9 +118,9 @@ impl Db {
             last: 0,
             next: 1,
             gaps: Gaps::default(),
-            mark: Mark::open(files),
+            mark: AcknowledgedFile::open(files),
             at_ms: 0,
-            ids: Ids::new(BatchId::at(0)),
+            ids: BatchIds::new(BatchId::at(0)),
             epoch: 0,
             options: options.clone(),
             files: files.clone(),
@@ -167,7 +167,7 @@ impl Db {
         self.at_ms = self.connection.query_row(newest, [], |row| row.get(0)).or_else(none_is(0))?;
         let highest = "SELECT id FROM batch ORDER BY id DESC LIMIT 1";
         let highest = self.connection.query_row(highest, [], |row| row.get(0)).or_else(none_is([0; 16]))?;
-        self.ids = Ids::new(BatchId::from_bytes(highest));
+        self.ids = BatchIds::new(BatchId::from_bytes(highest));
         let mut all = self.connection.prepare(
             "SELECT id, uri, session, trimmed,
                 max(removed, coalesce((SELECT max(seq) FROM entry WHERE channel = id), 0)),
@@ -176,7 +176,7 @@ impl Db {
         )?;
         let channels = all.query_map([], |row| {
             let uri: Arc<str> = row.get(1)?;
-            Ok(Channel {
+            Ok(ChannelRecord {
                 id: row.get(0)?,
                 uri,
                 session: row.get(2)?,
@@ -198,7 +198,7 @@ impl Db {
     pub(super) fn take_over(&mut self) -> Result<u64, Failure> {
         self.connection.execute_batch("BEGIN IMMEDIATE")?;
         self.connection.execute("UPDATE meta SET value = value + 1 WHERE key = 'epoch'", [])?;
-        let gap = self.begin_life()?;
+        let gap = self.begin_run()?;
         self.connection.execute_batch("COMMIT")?;
         (self.next, self.gaps) = (gap.next, load_gaps(&self.connection)?);
         if let Some(lost) = gap.lost {
@@ -212,7 +212,7 @@ impl Db {
         Ok(self.epoch)
     }
 
-    fn begin_life(&self) -> rusqlite::Result<Gap> {
+    fn begin_run(&self) -> rusqlite::Result<Gap> {
         // A gap behind which nothing was used becomes longer.
         let before = self.gaps.newest().filter(|gap| gap.after == self.last);
         let (marked, lost) = (self.mark.read(), before.and_then(|gap| gap.lost));
@@ -223,7 +223,7 @@ impl Db {
             0 => (gaps::clock(), getrandom::u64().unwrap_or_else(|_| gaps::clock())),
             clock => (clock, 0),
         };
-        let gap = Gap { after: self.last, next: gaps::first_of_life(used, clock, random), lost };
+        let gap = Gap { after: self.last, next: gaps::first_of_run(used, clock, random), lost };
         let (after, next, lost) = (gap.after, gap.next, gap.lost.unwrap_or(0));
         self.connection.execute("INSERT OR REPLACE INTO gap VALUES (?1, ?2, ?3)", (after, next, lost))?;
         let oldest = "SELECT after, next FROM gap ORDER BY after DESC LIMIT 1 OFFSET ?1";
@@ -325,7 +325,7 @@ impl Db {
 
     /// Makes so many bytes of the database free pages, while the disk has room for them: from then on they are there for this
     /// log and for nobody else. As far as that goes: a disk may be full sooner.
-    pub(super) fn hold_free(&self, bytes: u64, metrics: &Metrics) {
+    pub(super) fn reserve_free_pages(&self, bytes: u64, metrics: &Metrics) {
         const STEP: u64 = 1 << 20;
         let free = self.used().map_or(0, |(all, used)| all.saturating_sub(used));
         for n in 0..bytes.saturating_sub(free) / STEP {

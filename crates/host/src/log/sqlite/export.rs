@@ -8,7 +8,7 @@ use serde_json::value::RawValue;
 use thiserror::Error;
 
 use super::super::{Bytes, ChannelInfo, Channels, DamagedRecord, Entry, Log, ROW_HEADER, ReadError, Seq};
-use super::reader::Wanted;
+use super::reader::ChannelFilter;
 use super::{SqliteLog, schema};
 
 /// Bytes of bodies that are held at a time.
@@ -29,7 +29,7 @@ pub enum ExportError {
 /// One line. A body is JSON as it is in the log, on one line; one that is not JSON is shown as text.
 #[derive(Serialize)]
 #[serde(untagged)]
-enum Line<'a> {
+enum ExportLine<'a> {
     Log {
         log: &'static str,
         version: i64,
@@ -40,13 +40,13 @@ enum Line<'a> {
     Row {
         channel: &'a str,
         row: u64,
-        body: Body<'a>,
+        body: ExportBody<'a>,
     },
     Entry {
         seq: Seq,
         at: u64,
         channel: &'a str,
-        body: Body<'a>,
+        body: ExportBody<'a>,
     },
     /// A record that is not what was written, in its place.
     Damaged {
@@ -68,12 +68,12 @@ struct ChannelLine<'a> {
 struct SnapshotLine<'a> {
     seq: Seq,
     version: &'a str,
-    body: Body<'a>,
+    body: ExportBody<'a>,
 }
 
 #[derive(Serialize)]
 #[serde(untagged)]
-enum Body<'a> {
+enum ExportBody<'a> {
     Json(&'a RawValue),
     OneLine(Box<RawValue>),
     Text { invalid: String },
@@ -88,7 +88,10 @@ impl SqliteLog {
     /// The store is broken (everything before that has been written), or the lines cannot be written.
     pub async fn export(&self, channels: Channels, to: &mut (dyn Write + Send)) -> Result<u64, ExportError> {
         let bounds = self.bounds().await?;
-        write(to, &Line::Log { log: "breakbulk", version: schema::VERSION, first: bounds.first, last: bounds.last })?;
+        write(
+            to,
+            &ExportLine::Log { log: "breakbulk", version: schema::VERSION, first: bounds.first, last: bounds.last },
+        )?;
         let mut infos = self.channels(None).await?;
         infos.retain(|info| channels.contains(&info.channel));
         let mut damaged = 0;
@@ -103,7 +106,7 @@ impl SqliteLog {
         let snapshot = match self.snapshot(&info.channel).await {
             Err(ReadError::Damaged(record)) => {
                 damaged += 1;
-                write(to, &Line::Damaged { damaged: record.to_string() })?;
+                write(to, &ExportLine::Damaged { damaged: record.to_string() })?;
                 None
             }
             snapshot => snapshot?,
@@ -112,13 +115,13 @@ impl SqliteLog {
         let snapshot = snapshot.as_ref();
         let snapshot = snapshot.map(|it| SnapshotLine { seq: it.seq, version: &it.version, body: body(&it.body) });
         let (session, first, last) = (session.as_deref(), *first, *last);
-        write(to, &Line::Channel(ChannelLine { channel, session, first, last, snapshot }))?;
+        write(to, &ExportLine::Channel(ChannelLine { channel, session, first, last, snapshot }))?;
         let mut from = 0;
         loop {
             let page = match self.rows(channel, from..u64::MAX, PAGE).await {
                 Err(ReadError::Damaged(record @ DamagedRecord::Row { index, .. })) => {
                     (damaged, from) = (damaged + 1, index + 1);
-                    write(to, &Line::Damaged { damaged: record.to_string() })?;
+                    write(to, &ExportLine::Damaged { damaged: record.to_string() })?;
                     continue;
                 }
                 page => page?,
@@ -126,7 +129,7 @@ impl SqliteLog {
             let Some((end, _)) = page.rows.last() else { return Ok(damaged) };
             from = end + 1;
             for (index, row) in &page.rows {
-                write(to, &Line::Row { channel, row: *index, body: row_body(row) })?;
+                write(to, &ExportLine::Row { channel, row: *index, body: row_body(row) })?;
             }
         }
     }
@@ -143,18 +146,18 @@ impl SqliteLog {
         while after < last {
             let (shared, wanted) = (self.shared.clone(), firsts.clone());
             let name = move |id| match shared.recent().channel(id) {
-                Some(uri) if wanted.contains_key(&uri) => Wanted::Yes(uri),
-                Some(_) => Wanted::No,
-                None => Wanted::Unknown,
+                Some(uri) if wanted.contains_key(&uri) => ChannelFilter::Yes(uri),
+                Some(_) => ChannelFilter::No,
+                None => ChannelFilter::Unknown,
             };
             let page = match self.shared.readers.run(move |reader| reader.page((after, last), PAGE, name)).await {
                 Err(ReadError::Damaged(record @ DamagedRecord::Entry { seq })) => {
                     (damaged, after) = (damaged + 1, seq);
-                    write(to, &Line::Damaged { damaged: record.to_string() })?;
+                    write(to, &ExportLine::Damaged { damaged: record.to_string() })?;
                     continue;
                 }
                 Err(error) => {
-                    write(to, &Line::Damaged { damaged: error.to_string() })?;
+                    write(to, &ExportLine::Damaged { damaged: error.to_string() })?;
                     return Err(error.into());
                 }
                 Ok(page) => page,
@@ -163,7 +166,7 @@ impl SqliteLog {
             for Entry { seq, at_ms, channel, body: bytes } in &page.0 {
                 // What is trimmed may not be gone yet.
                 if firsts.get(channel).is_some_and(|first| first <= seq) {
-                    write(to, &Line::Entry { seq: *seq, at: *at_ms, channel, body: body(bytes) })?;
+                    write(to, &ExportLine::Entry { seq: *seq, at: *at_ms, channel, body: body(bytes) })?;
                 }
             }
         }
@@ -171,32 +174,32 @@ impl SqliteLog {
     }
 }
 
-fn write(to: &mut (dyn Write + Send), line: &Line<'_>) -> io::Result<()> {
+fn write(to: &mut (dyn Write + Send), line: &ExportLine<'_>) -> io::Result<()> {
     let mut text = serde_json::to_vec(line)?;
     text.push(b'\n');
     to.write_all(&text)
 }
 
 /// The JSON of a row, which the host begins with a header that is of no use elsewhere.
-fn row_body(row: &Bytes) -> Body<'_> {
+fn row_body(row: &Bytes) -> ExportBody<'_> {
     let text = match body(row) {
-        text @ Body::Text { .. } => text,
+        text @ ExportBody::Text { .. } => text,
         json => return json,
     };
     match row.get(ROW_HEADER..).map(body) {
-        None | Some(Body::Text { .. }) => text,
+        None | Some(ExportBody::Text { .. }) => text,
         Some(json) => json,
     }
 }
 
-fn body(bytes: &[u8]) -> Body<'_> {
+fn body(bytes: &[u8]) -> ExportBody<'_> {
     match serde_json::from_slice::<&RawValue>(bytes) {
-        Ok(json) if !json.get().contains(['\n', '\r']) => Body::Json(json),
+        Ok(json) if !json.get().contains(['\n', '\r']) => ExportBody::Json(json),
         // Between tokens only: inside a string JSON has no raw line breaks.
         Ok(json) => match RawValue::from_string(json.get().replace(['\n', '\r'], " ")) {
-            Ok(json) => Body::OneLine(json),
-            Err(_) => Body::Json(json),
+            Ok(json) => ExportBody::OneLine(json),
+            Err(_) => ExportBody::Json(json),
         },
-        Err(_) => Body::Text { invalid: String::from_utf8_lossy(bytes).into_owned() },
+        Err(_) => ExportBody::Text { invalid: String::from_utf8_lossy(bytes).into_owned() },
     }
 }

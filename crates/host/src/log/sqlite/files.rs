@@ -8,11 +8,11 @@ use super::super::OpenError;
 
 /// Where the files are.
 #[derive(Debug, Clone)]
-pub(super) struct Files {
+pub(super) struct LogFiles {
     dir: PathBuf,
 }
 
-impl Files {
+impl LogFiles {
     pub(super) fn new(dir: &Path) -> Self {
         Self { dir: dir.to_path_buf() }
     }

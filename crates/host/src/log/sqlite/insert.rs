@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 use rusqlite::{CachedStatement, Connection, ToSql};
 
 use super::super::{BatchId, Seq};
-use super::pieces::Stored;
+use super::pieces::StoredPieces;
 use super::record;
 
 /// Rows of one statement.
@@ -37,7 +37,7 @@ pub(super) struct EntryRecord<'a> {
     pub(super) about: Option<&'a str>,
     pub(super) body: &'a [u8],
     /// Where the body is already.
-    pub(super) stored: Option<Stored>,
+    pub(super) stored: Option<StoredPieces>,
 }
 
 impl Record for EntryRecord<'_> {

@@ -21,15 +21,15 @@ const MOST_AHEAD: usize = 64 << 20;
 pub(super) const WHOLE: usize = 64 << 10;
 
 /// The SQL for the length of an entry's body.
-pub(super) const LENGTH: &str = "CASE typeof(entry.body) WHEN 'integer' THEN
+pub(super) const BODY_LENGTH: &str = "CASE typeof(entry.body) WHEN 'integer' THEN
     (SELECT coalesce(sum(length(piece.body)), 0) FROM piece
      WHERE id >= (entry.body >> 16) << 16 AND id < ((entry.body >> 16) + 1) << 16)
     ELSE length(entry.body) END";
 
 /// A batch whose long bodies are being written.
-pub(super) struct Staging {
+pub(super) struct StagedBatch {
     append: Append,
-    stored: Vec<Option<Stored>>,
+    stored: Vec<Option<StoredPieces>>,
     /// The entry and the byte that are next.
     entry: usize,
     from: usize,
@@ -37,19 +37,19 @@ pub(super) struct Staging {
 
 /// Where the pieces of a body are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Stored {
+pub(super) struct StoredPieces {
     stage: i64,
     count: i64,
 }
 
-impl Stored {
+impl StoredPieces {
     /// What stands in place of the body.
     pub(super) const fn number(self) -> i64 {
         self.stage << 16 | self.count
     }
 }
 
-impl Staging {
+impl StagedBatch {
     pub(super) fn new(append: Append) -> Self {
         let stored = vec![None; append.batch.entries.len()];
         Self { append, stored, entry: 0, from: 0 }
@@ -77,7 +77,7 @@ impl Staging {
         let (Some(rest), Some(stored)) = (rest, self.stored.get_mut(self.entry)) else { return Ok(()) };
         let stored = match stored {
             Some(stored) => stored,
-            None => stored.insert(Stored { stage: next_stage(connection)?, count: 0 }),
+            None => stored.insert(StoredPieces { stage: next_stage(connection)?, count: 0 }),
         };
         let piece = rest.get(..PIECE).unwrap_or(rest);
         let mut insert = connection.prepare_cached("INSERT INTO piece VALUES (?1, ?2)")?;
@@ -88,7 +88,7 @@ impl Staging {
     }
 
     /// The batch, and where the bodies of its entries are that were written.
-    pub(super) fn finish(self) -> (Append, Vec<Option<Stored>>) {
+    pub(super) fn finish(self) -> (Append, Vec<Option<StoredPieces>>) {
         (self.append, self.stored)
     }
 }
@@ -99,9 +99,9 @@ fn next_stage(connection: &Connection) -> rusqlite::Result<i64> {
 }
 
 /// Removes pieces whose entry is not appended.
-pub(super) fn remove(connection: &Connection, stored: &[Option<Stored>]) -> rusqlite::Result<()> {
+pub(super) fn remove(connection: &Connection, stored: &[Option<StoredPieces>]) -> rusqlite::Result<()> {
     let mut delete = connection.prepare_cached("DELETE FROM piece WHERE id >= ?1 AND id < ?2")?;
-    for Stored { stage, .. } in stored.iter().flatten() {
+    for StoredPieces { stage, .. } in stored.iter().flatten() {
         delete.execute((stage << 16, (stage + 1) << 16))?;
     }
     Ok(())
@@ -113,17 +113,17 @@ pub(super) fn sweep(connection: &Connection) -> rusqlite::Result<()> {
                SELECT body >> 16 FROM entry WHERE typeof(body) = 'integer'";
     let mut orphans = connection.prepare(sql)?;
     let orphans = orphans.query_map([], |row| row.get(0))?.collect::<rusqlite::Result<Vec<i64>>>()?;
-    let stored: Vec<_> = orphans.into_iter().map(|stage| Some(Stored { stage, count: 0 })).collect();
+    let stored: Vec<_> = orphans.into_iter().map(|stage| Some(StoredPieces { stage, count: 0 })).collect();
     remove(connection, &stored)
 }
 
 /// The body of an entry: what is in its row, or its pieces. One of which pieces are missing has another checksum.
-pub(super) enum Body<'a> {
+pub(super) enum EntryBody<'a> {
     Row(&'a [u8]),
     Pieces(Bytes),
 }
 
-impl Body<'_> {
+impl EntryBody<'_> {
     pub(super) fn bytes(&self) -> &[u8] {
         match self {
             Self::Row(bytes) => bytes,
@@ -144,14 +144,14 @@ pub(super) fn body<'a>(
     row: &'a Row<'_>,
     column: usize,
     shared: Option<(&SharedBodies, Seq)>,
-) -> rusqlite::Result<Body<'a>> {
+) -> rusqlite::Result<EntryBody<'a>> {
     let value = row.get_ref(column)?;
-    let ValueRef::Integer(number) = value else { return Ok(Body::Row(record::blob(value))) };
+    let ValueRef::Integer(number) = value else { return Ok(EntryBody::Row(record::blob(value))) };
     let body = match shared {
         Some((bodies, seq)) => bodies.get_or_read(seq, || joined(connection, number))?,
         None => joined(connection, number)?,
     };
-    Ok(Body::Pieces(body))
+    Ok(EntryBody::Pieces(body))
 }
 
 /// Reads all pieces of a body.

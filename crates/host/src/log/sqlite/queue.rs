@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 
-use super::super::{AppendError, Batch, Policy, Save, Seq, WriteError};
-use super::admission::{self, Admission, Admitted};
-use super::fair::{Fair, Fifo, Line, Next};
+use super::super::{AppendError, Batch, RetentionPolicy, Save, Seq, WriteError};
+use super::admission::{self, AdmissionControl, AdmissionPermit};
+use super::round_robin::{CostedQueue, Fifo, NextCost, RoundRobin};
 use crate::lock::lock;
 
 /// A transaction has no more than this many jobs, so that the first of them does not wait for ever.
@@ -16,28 +16,28 @@ const MAX_JOBS: usize = 4096;
 /// Nor more bytes than this, beside the first job: what comes meanwhile waits for all of it.
 const MAX_BYTES: usize = 1 << 20;
 /// A job of more bytes than this is written in pieces.
-pub(super) const LARGE: usize = 2 << 20;
+pub(super) const MIN_LARGE_JOB: usize = 2 << 20;
 
 /// The source of what the state saves.
 const SAVES: &str = "saves";
 
 /// Where an answer goes.
-pub(super) type Reply<T> = oneshot::Sender<Result<T, WriteError>>;
+pub(super) type ReplySender<T> = oneshot::Sender<Result<T, WriteError>>;
 
 /// A batch that waits, and who waits for it.
 pub(super) struct Append {
     pub(super) batch: Batch,
-    pub(super) admitted: Admitted,
+    pub(super) admitted: AdmissionPermit,
     pub(super) reply: oneshot::Sender<Result<Vec<Seq>, AppendError>>,
 }
 
 /// Something for the writer to do that can share a transaction with others.
-pub(super) enum Job {
+pub(super) enum SharedJob {
     Append(Append),
-    Save { save: Save, reply: Reply<()> },
+    Save { save: Save, reply: ReplySender<()> },
 }
 
-impl Job {
+impl SharedJob {
     /// Bytes, about.
     pub(super) fn cost(&self) -> usize {
         match self {
@@ -53,20 +53,20 @@ fn cost_of(save: &Save) -> usize {
 }
 
 /// Something that shares no transaction.
-pub(super) enum Alone {
-    Trim { channel: Arc<str>, before: Seq, reply: Reply<u64> },
-    Retain { policy: Policy, reply: Reply<u64> },
-    Erase { session: Arc<str>, reply: Reply<u64> },
-    Compact { reply: Reply<()> },
+pub(super) enum ExclusiveJob {
+    Trim { channel: Arc<str>, before: Seq, reply: ReplySender<u64> },
+    Retain { policy: RetentionPolicy, reply: ReplySender<u64> },
+    Erase { session: Arc<str>, reply: ReplySender<u64> },
+    Compact { reply: ReplySender<()> },
 }
 
 /// What the writer takes at once.
-pub(super) enum Work {
+pub(super) enum QueueItem {
     /// Jobs that share a transaction.
-    Jobs(Vec<Job>),
+    Jobs(Vec<SharedJob>),
     /// One batch that is written in pieces.
     Large(Append),
-    Alone(Alone),
+    ExclusiveJob(ExclusiveJob),
     /// Nothing for now.
     Idle,
     /// Nothing, and nothing will come.
@@ -75,68 +75,68 @@ pub(super) enum Work {
 
 /// Whether a batch may be taken that is written in pieces.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Take {
+pub(super) enum TakeMode {
     All,
     /// One is being written.
     NoLarge,
 }
 
 pub(super) struct Queue {
-    state: Mutex<State>,
+    state: Mutex<QueueState>,
     wake: Condvar,
-    admission: Admission,
+    admission: AdmissionControl,
 }
 
 #[derive(Default)]
-struct State {
-    shared: Fair<Arc<str>, Fair<Arc<str>, Fifo<Job>>>,
-    alone: VecDeque<Alone>,
+struct QueueState {
+    shared: RoundRobin<Arc<str>, RoundRobin<Arc<str>, Fifo<SharedJob>>>,
+    exclusive: VecDeque<ExclusiveJob>,
     /// What shares a transaction was taken last: it is the others' turn.
-    is_turn_of_alone: bool,
+    is_turn_of_exclusive: bool,
     closed: bool,
     /// The writer waits to be woken.
-    sleeps: bool,
+    is_writer_asleep: bool,
 }
 
 impl Queue {
     pub(super) fn new(max_bytes: usize) -> Self {
-        Self { state: Mutex::default(), wake: Condvar::new(), admission: Admission::new(max_bytes) }
+        Self { state: Mutex::default(), wake: Condvar::new(), admission: AdmissionControl::new(max_bytes) }
     }
 
     /// Puts a batch in when there is room for it; whether it will be looked at.
     pub(super) async fn append(&self, batch: Batch, reply: oneshot::Sender<Result<Vec<Seq>, AppendError>>) -> bool {
-        let Some((place, admitted)) = self.admission.admit(&batch).await else { return false };
+        let Some((order, admitted)) = self.admission.acquire(&batch).await else { return false };
         let (source, channel, cost) = (batch.source(), batch.channel(), admission::cost(&batch));
         let pushed = self.push(|state| {
-            let job = Job::Append(Append { batch, admitted, reply });
-            state.shared.line(&source).line(&channel).push(cost, job);
+            let job = SharedJob::Append(Append { batch, admitted, reply });
+            state.shared.queue(&source).queue(&channel).push(cost, job);
         });
-        drop(place);
+        drop(order);
         pushed
     }
 
     /// Whether it will be looked at.
-    pub(super) fn save(&self, save: Save, reply: Reply<()>) -> bool {
+    pub(super) fn save(&self, save: Save, reply: ReplySender<()>) -> bool {
         let cost = cost_of(&save);
         self.push(|state| {
-            let line = state.shared.line(&Arc::from(SAVES)).line(&save.channel);
-            line.push(cost, Job::Save { save, reply });
+            let queue = state.shared.queue(&Arc::from(SAVES)).queue(&save.channel);
+            queue.push(cost, SharedJob::Save { save, reply });
         })
     }
 
     /// Whether it will be looked at.
-    pub(super) fn alone(&self, job: Alone) -> bool {
-        self.push(|state| state.alone.push_back(job))
+    pub(super) fn exclusive(&self, job: ExclusiveJob) -> bool {
+        self.push(|state| state.exclusive.push_back(job))
     }
 
-    fn push(&self, add: impl FnOnce(&mut State)) -> bool {
+    fn push(&self, add: impl FnOnce(&mut QueueState)) -> bool {
         let mut state = self.state();
         if state.closed {
             return false;
         }
         add(&mut state);
         // The writer looks before it sleeps.
-        let wakes = std::mem::take(&mut state.sleeps);
+        let wakes = std::mem::take(&mut state.is_writer_asleep);
         drop(state);
         if wakes {
             self.wake.notify_one();
@@ -152,14 +152,14 @@ impl Queue {
     }
 
     /// What comes next: waits for it, for so long at most.
-    pub(super) fn take(&self, wait: Option<Duration>, take: Take) -> Work {
+    pub(super) fn take(&self, wait: Option<Duration>, take: TakeMode) -> QueueItem {
         let mut state = self.state();
         loop {
             let work = state.next(take);
-            if !matches!(work, Work::Idle) || wait == Some(Duration::ZERO) {
+            if !matches!(work, QueueItem::Idle) || wait == Some(Duration::ZERO) {
                 return work;
             }
-            state.sleeps = true;
+            state.is_writer_asleep = true;
             match wait {
                 Some(wait) => {
                     let waited = self.wake.wait_timeout(state, wait);
@@ -176,41 +176,41 @@ impl Queue {
         self.admission.used()
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, QueueState> {
         lock(&self.state)
     }
 }
 
-impl State {
-    fn next(&mut self, take: Take) -> Work {
-        let is_turn_of_alone = std::mem::replace(&mut self.is_turn_of_alone, false);
-        if is_turn_of_alone && let Some(job) = self.alone.pop_front() {
-            return Work::Alone(job);
+impl QueueState {
+    fn next(&mut self, take: TakeMode) -> QueueItem {
+        let is_turn_of_exclusive = std::mem::replace(&mut self.is_turn_of_exclusive, false);
+        if is_turn_of_exclusive && let Some(job) = self.exclusive.pop_front() {
+            return QueueItem::ExclusiveJob(job);
         }
-        let most = if take == Take::All { usize::MAX } else { LARGE };
+        let most = if take == TakeMode::All { usize::MAX } else { MIN_LARGE_JOB };
         let (mut jobs, mut bytes) = (Vec::new(), 0_usize);
         while jobs.len() < MAX_JOBS
-            && let Next::Costs(cost) = self.shared.next_cost(most)
+            && let NextCost::Costs(cost) = self.shared.next_cost(most)
             && (jobs.is_empty() || bytes.saturating_add(cost) <= MAX_BYTES)
             && let Some(job) = self.shared.take()
         {
             match job {
-                Job::Append(append) if cost > LARGE => {
-                    self.is_turn_of_alone = true;
-                    return Work::Large(append);
+                SharedJob::Append(append) if cost > MIN_LARGE_JOB => {
+                    self.is_turn_of_exclusive = true;
+                    return QueueItem::Large(append);
                 }
                 job => jobs.push(job),
             }
             bytes = bytes.saturating_add(cost);
         }
         if !jobs.is_empty() {
-            self.is_turn_of_alone = true;
-            return Work::Jobs(jobs);
+            self.is_turn_of_exclusive = true;
+            return QueueItem::Jobs(jobs);
         }
-        match self.alone.pop_front() {
-            Some(job) => Work::Alone(job),
-            None if self.closed => Work::Closed,
-            None => Work::Idle,
+        match self.exclusive.pop_front() {
+            Some(job) => QueueItem::ExclusiveJob(job),
+            None if self.closed => QueueItem::Closed,
+            None => QueueItem::Idle,
         }
     }
 }
@@ -234,17 +234,17 @@ mod tests {
         let name = |append: &Append| append.batch.source().to_string();
         let mut all = Vec::new();
         loop {
-            all.push(match queue.take(Some(Duration::ZERO), Take::All) {
-                Work::Jobs(jobs) => {
+            all.push(match queue.take(Some(Duration::ZERO), TakeMode::All) {
+                QueueItem::Jobs(jobs) => {
                     let names = jobs.iter().map(|job| match job {
-                        Job::Append(append) => name(append),
-                        Job::Save { .. } => "save".to_owned(),
+                        SharedJob::Append(append) => name(append),
+                        SharedJob::Save { .. } => "save".to_owned(),
                     });
                     names.collect::<Vec<_>>().join(" ")
                 }
-                Work::Large(append) => format!("{}*", name(&append)),
-                Work::Alone(_) => "alone".to_owned(),
-                Work::Idle | Work::Closed => return all,
+                QueueItem::Large(append) => format!("{}*", name(&append)),
+                QueueItem::ExclusiveJob(_) => "alone".to_owned(),
+                QueueItem::Idle | QueueItem::Closed => return all,
             });
         }
     }
@@ -261,8 +261,8 @@ mod tests {
         let batches: Vec<_> =
             (0..64).map(|n| (["a", "b", "c", "d", "e", "f", "g", "h"][n % 8], "t", 200_000)).collect();
         let queue = filled(&batches).await;
-        let first = queue.take(Some(Duration::ZERO), Take::All);
-        assert!(matches!(first, Work::Jobs(jobs) if jobs.len() <= 5));
+        let first = queue.take(Some(Duration::ZERO), TakeMode::All);
+        assert!(matches!(first, QueueItem::Jobs(jobs) if jobs.len() <= 5));
         // Who comes now is in the next one, however much waits.
         assert!(queue.append(Batch::new().from_source("small").entry("x", "y"), oneshot::channel().0).await);
         assert!(taken(&queue)[0].starts_with("small "));
@@ -272,7 +272,7 @@ mod tests {
     async fn what_shares_no_transaction_has_its_turn_between_two_others() {
         let queue = filled(&[("a", "a", 900_000), ("b", "b", 900_000), ("c", "c", 900_000)]).await;
         for _ in 0..2 {
-            assert!(queue.alone(Alone::Compact { reply: oneshot::channel().0 }));
+            assert!(queue.exclusive(ExclusiveJob::Compact { reply: oneshot::channel().0 }));
         }
         assert_eq!(
             taken(&queue).iter().map(|work| *work == "alone").collect::<Vec<_>>(),
@@ -283,10 +283,12 @@ mod tests {
     #[tokio::test]
     async fn while_one_batch_is_written_in_pieces_only_small_ones_are_taken() {
         let queue = filled(&[("a", "a", 30 << 20), ("b", "b", 300)]).await;
-        assert!(matches!(queue.take(Some(Duration::ZERO), Take::NoLarge), Work::Jobs(jobs) if jobs.len() == 1));
-        assert!(matches!(queue.take(Some(Duration::ZERO), Take::NoLarge), Work::Idle));
-        assert!(matches!(queue.take(Some(Duration::ZERO), Take::All), Work::Large(_)));
+        assert!(
+            matches!(queue.take(Some(Duration::ZERO), TakeMode::NoLarge), QueueItem::Jobs(jobs) if jobs.len() == 1)
+        );
+        assert!(matches!(queue.take(Some(Duration::ZERO), TakeMode::NoLarge), QueueItem::Idle));
+        assert!(matches!(queue.take(Some(Duration::ZERO), TakeMode::All), QueueItem::Large(_)));
         queue.close();
-        assert!(matches!(queue.take(None, Take::NoLarge), Work::Closed));
+        assert!(matches!(queue.take(None, TakeMode::NoLarge), QueueItem::Closed));
     }
 }

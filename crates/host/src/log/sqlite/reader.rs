@@ -10,9 +10,9 @@ use rusqlite::{Connection, ErrorCode};
 
 use super::super::gaps::Gaps;
 use super::super::{ChannelInfo, DamagedRecord, Entry, ReadError, Rows, Seq, Snapshot};
-use super::pieces::{self, Body};
+use super::buffer_pool::BufferPool;
+use super::pieces::{self, EntryBody};
 use super::shared_bodies::SharedBodies;
-use super::slab::Slabs;
 use super::{db, record};
 
 /// How many entries of other channels a page may pass over.
@@ -21,7 +21,7 @@ const MAX_SCANNED: usize = 10_000;
 /// One connection that reads.
 pub(super) struct Reader {
     pub(super) connection: Connection,
-    slabs: RefCell<Slabs>,
+    buffers: RefCell<BufferPool>,
     long_bodies: SharedBodies,
 }
 
@@ -30,7 +30,7 @@ pub(super) type Outline = (Seq, HashMap<i64, Arc<str>>, HashMap<Arc<str>, Seq>, 
 
 impl Reader {
     pub(super) fn new(connection: Connection, long_bodies: SharedBodies) -> Self {
-        Self { connection, slabs: RefCell::default(), long_bodies }
+        Self { connection, buffers: RefCell::default(), long_bodies }
     }
 
     /// What readers must know of the whole log.
@@ -60,7 +60,7 @@ impl Reader {
         &self,
         (after, upto): (Seq, Seq),
         max_bytes: usize,
-        name: impl Fn(i64) -> Wanted,
+        name: impl Fn(i64) -> ChannelFilter,
     ) -> Result<(Vec<Entry>, Seq), ReadError> {
         let sql = "SELECT seq, channel, at, crc, about, body FROM entry WHERE seq > ?1 AND seq <= ?2 ORDER BY seq";
         self.entries(sql, (storable(after), storable(upto)), after, max_bytes, name).map(|(page, position, ended)| {
@@ -83,7 +83,7 @@ impl Reader {
         let sql = "SELECT seq, channel, at, crc, about, body FROM entry
                    WHERE channel = ?1 AND seq >= ?2 AND seq < ?3 ORDER BY seq";
         let (params, after) = ((id, storable(range.start), storable(range.end)), range.start.saturating_sub(1));
-        Ok(self.entries(sql, params, after, max_bytes, |_| Wanted::Yes(uri.clone()))?.0)
+        Ok(self.entries(sql, params, after, max_bytes, |_| ChannelFilter::Yes(uri.clone()))?.0)
     }
 
     fn entries(
@@ -92,12 +92,12 @@ impl Reader {
         params: impl rusqlite::Params,
         after: Seq,
         max_bytes: usize,
-        name: impl Fn(i64) -> Wanted,
+        name: impl Fn(i64) -> ChannelFilter,
     ) -> Result<(Vec<Entry>, Seq, bool), ReadError> {
         let mut query = self.connection.prepare_cached(sql).map_err(store)?;
         let mut rows = query.query(params).map_err(store)?;
         let (mut page, mut bytes, mut position) = (Vec::new(), 0, after);
-        let (mut names, mut slabs) = (Names { name, last: None }, self.slabs.borrow_mut());
+        let (mut names, mut buffers) = (Names { name, last: None }, self.buffers.borrow_mut());
         for _ in 0..MAX_SCANNED {
             let row = match rows.next() {
                 Ok(Some(row)) => row,
@@ -108,7 +108,7 @@ impl Reader {
             if !page.is_empty() && pieces::is_long(row, 5).map_err(store)? {
                 break;
             }
-            match self.entry(row, &mut names, &mut slabs) {
+            match self.entry(row, &mut names, &mut buffers) {
                 Ok(Read { seq, entry: None }) => position = seq,
                 Ok(Read { seq, entry: Some(entry) }) => {
                     bytes += entry.body.len();
@@ -127,17 +127,17 @@ impl Reader {
     fn entry(
         &self,
         row: &rusqlite::Row<'_>,
-        names: &mut Names<impl Fn(i64) -> Wanted>,
-        slabs: &mut Slabs,
+        names: &mut Names<impl Fn(i64) -> ChannelFilter>,
+        buffers: &mut BufferPool,
     ) -> Result<Read, ReadError> {
         let seq: Seq = row.get(0).map_err(store)?;
         let broken = |_| ReadError::Damaged(DamagedRecord::Entry { seq });
         let channel: i64 = row.get(1).map_err(broken)?;
         let uri = match names.wanted(channel) {
-            Wanted::Yes(uri) => Some(uri.clone()),
-            Wanted::No => return Ok(Read { seq, entry: None }),
+            ChannelFilter::Yes(uri) => Some(uri.clone()),
+            ChannelFilter::No => return Ok(Read { seq, entry: None }),
             // Erased; unless it is the number itself that is damaged.
-            Wanted::Unknown => None,
+            ChannelFilter::Unknown => None,
         };
         let (at_ms, crc): (u64, u32) = (row.get(2).map_err(broken)?, row.get(3).map_err(broken)?);
         let about = row.get_ref(4).and_then(|about| Ok(about.as_str_or_null()?)).map_err(broken)?;
@@ -148,8 +148,8 @@ impl Reader {
         }
         let entry = uri.map(|channel| {
             let body = match body {
-                Body::Row(body) => slabs.copy(body),
-                Body::Pieces(body) => body,
+                EntryBody::Row(body) => buffers.copy(body),
+                EntryBody::Pieces(body) => body,
             };
             Entry { seq, at_ms, channel, body }
         });
@@ -232,7 +232,7 @@ impl Reader {
 }
 
 /// Whether a channel's entries are wanted.
-pub(super) enum Wanted {
+pub(super) enum ChannelFilter {
     Yes(Arc<str>),
     No,
     Unknown,
@@ -241,11 +241,11 @@ pub(super) enum Wanted {
 /// Asks for a channel once, as long as its entries follow each other.
 struct Names<F> {
     name: F,
-    last: Option<(i64, Wanted)>,
+    last: Option<(i64, ChannelFilter)>,
 }
 
-impl<F: Fn(i64) -> Wanted> Names<F> {
-    fn wanted(&mut self, channel: i64) -> &Wanted {
+impl<F: Fn(i64) -> ChannelFilter> Names<F> {
+    fn wanted(&mut self, channel: i64) -> &ChannelFilter {
         let (name, last) = (&self.name, &mut self.last);
         *last = last.take().filter(|(id, _)| *id == channel);
         &last.get_or_insert_with(|| (channel, name(channel))).1

@@ -9,7 +9,7 @@ use super::super::{Channels, Entry, ReadError, Seq};
 
 /// A window on the end of the log. Every durable entry after `after` is in it.
 #[derive(Debug, Default)]
-pub(super) struct Recent {
+pub(super) struct RecentEntries {
     entries: VecDeque<Entry>,
     after: Seq,
     bytes: usize,
@@ -21,14 +21,14 @@ pub(super) struct Recent {
 }
 
 /// What a reader finds in the window.
-pub(super) enum Found {
+pub(super) enum RecentLookup {
     /// Entries, perhaps none, and the position after them.
     Page(Vec<Entry>, Seq),
     /// The reader is behind the window, and has to look in the file.
     Behind,
 }
 
-impl Recent {
+impl RecentEntries {
     /// An empty window at the end of a log, which holds up to `max_bytes` of bodies, and at least one entry.
     pub(super) fn new(max_bytes: usize) -> Self {
         Self { max_bytes, ..Self::default() }
@@ -78,9 +78,9 @@ impl Recent {
     }
 
     /// The entries after a position, as far as `max_bytes` go.
-    pub(super) fn page(&self, after: Seq, channels: &Channels, max_bytes: usize) -> Found {
+    pub(super) fn page(&self, after: Seq, channels: &Channels, max_bytes: usize) -> RecentLookup {
         if after < self.after {
-            return Found::Behind;
+            return RecentLookup::Behind;
         }
         let from = self.entries.partition_point(|entry| entry.seq <= after);
         let (mut page, mut bytes, mut position) = (Vec::new(), 0, after);
@@ -94,7 +94,7 @@ impl Recent {
             }
             position = entry.seq;
         }
-        Found::Page(page, position)
+        RecentLookup::Page(page, position)
     }
 
     /// Whether a position can still be followed on these channels.
@@ -154,18 +154,18 @@ mod tests {
 
     #[test]
     fn the_window_keeps_the_newest_entry_however_large_it_is() {
-        let mut recent = Recent::new(10);
+        let mut recent = RecentEntries::new(10);
         recent.push([entry(1, 4), entry(3, 4)]);
-        assert!(matches!(recent.page(0, &Channels::All, 100), Found::Page(page, 3) if page.len() == 2));
+        assert!(matches!(recent.page(0, &Channels::All, 100), RecentLookup::Page(page, 3) if page.len() == 2));
         recent.push([entry(4, 50)]);
-        assert!(matches!(recent.page(2, &Channels::All, 100), Found::Behind));
-        assert!(matches!(recent.page(3, &Channels::All, 1), Found::Page(page, 4) if page.len() == 1));
+        assert!(matches!(recent.page(2, &Channels::All, 100), RecentLookup::Behind));
+        assert!(matches!(recent.page(3, &Channels::All, 1), RecentLookup::Page(page, 4) if page.len() == 1));
     }
 
     #[test]
     fn a_reader_of_other_channels_moves_on_without_entries() {
-        let mut recent = Recent::new(100);
+        let mut recent = RecentEntries::new(100);
         recent.push([entry(5, 4)]);
-        assert!(matches!(recent.page(0, &Channels::only(["d"]), 100), Found::Page(page, 5) if page.is_empty()));
+        assert!(matches!(recent.page(0, &Channels::only(["d"]), 100), RecentLookup::Page(page, 5) if page.is_empty()));
     }
 }

@@ -1,5 +1,5 @@
 //! One copy of each long body for all who read it at the same time: the follower of the state, that of the agents, and
-//! every client come to a new entry at about the same time, and a long one is not in [`Recent`](super::recent::Recent) for
+//! every client come to a new entry at about the same time, and a long one is not in [`RecentEntries`](super::recent::Recent) for
 //! long.
 
 use std::collections::HashMap;
@@ -20,7 +20,7 @@ impl SharedBodies {
     pub(super) fn get_or_read<E>(&self, seq: Seq, read: impl FnOnce() -> Result<Bytes, E>) -> Result<Bytes, E> {
         let mut held = lock(&self.0);
         if let Some(body) = held.get(&seq).and_then(Weak::upgrade) {
-            return Ok(Bytes::from_owner(Held(body)));
+            return Ok(Bytes::from_owner(BodyShare(body)));
         }
         let body = read()?;
         Ok(insert(&mut held, seq, body))
@@ -36,13 +36,13 @@ fn insert(held: &mut HashMap<Seq, Weak<Bytes>>, seq: Seq, body: Bytes) -> Bytes 
     let body = Arc::new(body);
     held.retain(|_, body| body.strong_count() > 0);
     held.insert(seq, Arc::downgrade(&body));
-    Bytes::from_owner(Held(body))
+    Bytes::from_owner(BodyShare(body))
 }
 
 /// A share of a body.
-struct Held(Arc<Bytes>);
+struct BodyShare(Arc<Bytes>);
 
-impl AsRef<[u8]> for Held {
+impl AsRef<[u8]> for BodyShare {
     fn as_ref(&self) -> &[u8] {
         &self.0
     }

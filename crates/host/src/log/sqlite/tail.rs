@@ -5,20 +5,20 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use tokio::sync::watch;
 
-use super::super::{Answer, Channels, Entry, ReadError, Seq, Tail};
-use super::Shared;
-use super::reader::Wanted;
-use super::recent::Found;
+use super::super::{BoxFuture, Channels, Entry, ReadError, Seq, Tail};
+use super::SqliteInner;
+use super::reader::ChannelFilter;
+use super::recent::RecentLookup;
 
 pub(super) struct SqliteTail {
-    shared: Arc<Shared>,
+    shared: Arc<SqliteInner>,
     last: watch::Receiver<Seq>,
     after: Seq,
     channels: Channels,
 }
 
 impl SqliteTail {
-    pub(super) fn new(shared: Arc<Shared>, after: Seq, channels: Channels) -> Self {
+    pub(super) fn new(shared: Arc<SqliteInner>, after: Seq, channels: Channels) -> Self {
         Self { last: shared.last.subscribe(), shared, after, channels }
     }
 
@@ -26,8 +26,8 @@ impl SqliteTail {
         loop {
             let last = *self.last.borrow_and_update();
             let (page, position) = match self.look(max_bytes)? {
-                Found::Page(page, position) => (page, position),
-                Found::Behind => self.read(last, max_bytes).await?,
+                RecentLookup::Page(page, position) => (page, position),
+                RecentLookup::Behind => self.read(last, max_bytes).await?,
             };
             let moved = position > self.after;
             self.after = position;
@@ -40,11 +40,11 @@ impl SqliteTail {
         }
     }
 
-    fn look(&self, max_bytes: usize) -> Result<Found, ReadError> {
+    fn look(&self, max_bytes: usize) -> Result<RecentLookup, ReadError> {
         let recent = self.shared.recent();
         recent.check(self.after, &self.channels)?;
         let found = recent.page(self.after, &self.channels, max_bytes);
-        if matches!(&found, Found::Page(page, _) if !page.is_empty()) {
+        if matches!(&found, RecentLookup::Page(page, _) if !page.is_empty()) {
             self.shared.metrics.pages_shared.fetch_add(1, Relaxed);
         }
         Ok(found)
@@ -54,9 +54,9 @@ impl SqliteTail {
         let (shared, channels, after) = (self.shared.clone(), self.channels.clone(), self.after);
         let names = self.shared.clone();
         let name = move |id| match names.recent().channel(id) {
-            Some(uri) if channels.contains(&uri) => Wanted::Yes(uri),
-            Some(_) => Wanted::No,
-            None => Wanted::Unknown,
+            Some(uri) if channels.contains(&uri) => ChannelFilter::Yes(uri),
+            Some(_) => ChannelFilter::No,
+            None => ChannelFilter::Unknown,
         };
         let page = shared.readers.run(move |reader| reader.page((after, last), max_bytes, name)).await;
         shared.metrics.pages_read.fetch_add(1, Relaxed);
@@ -67,11 +67,11 @@ impl SqliteTail {
 }
 
 impl Tail for SqliteTail {
-    fn next(&mut self, max_bytes: usize) -> Answer<'_, Result<Vec<Entry>, ReadError>> {
+    fn next(&mut self, max_bytes: usize) -> BoxFuture<'_, Result<Vec<Entry>, ReadError>> {
         Box::pin(self.pull(max_bytes, true))
     }
 
-    fn ready(&mut self, max_bytes: usize) -> Answer<'_, Result<Vec<Entry>, ReadError>> {
+    fn ready(&mut self, max_bytes: usize) -> BoxFuture<'_, Result<Vec<Entry>, ReadError>> {
         Box::pin(self.pull(max_bytes, false))
     }
 

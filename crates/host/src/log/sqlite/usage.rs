@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::ops::RangeInclusive;
 
 use super::super::{ChannelInfo, ReadError, Seq};
-use super::pieces::LENGTH;
+use super::pieces::BODY_LENGTH;
 use super::reader::{Reader, store};
 
 /// How much a channel has in the log.
@@ -37,7 +37,7 @@ struct Sum {
 pub(super) fn all(reader: &Reader) -> Result<Vec<Usage>, ReadError> {
     let infos = reader.channels(None)?;
     let sql = format!(
-        "SELECT uri, count(*), sum({LENGTH}), min(seq), max(seq), min(at), max(at)
+        "SELECT uri, count(*), sum({BODY_LENGTH}), min(seq), max(seq), min(at), max(at)
          FROM entry JOIN channel ON channel.id = channel
          WHERE NOT erased AND seq > trimmed GROUP BY channel.id"
     );

@@ -3,8 +3,8 @@
 use rusqlite::Row;
 
 use super::super::{DamagedRecord, ReadError, Report, Seq};
-use super::files::Files;
-use super::mark::Mark;
+use super::acknowledged::AcknowledgedFile;
+use super::files::LogFiles;
 use super::reader::{Reader, store};
 use super::{db, pieces, record};
 
@@ -12,7 +12,7 @@ use super::{db, pieces, record};
 const STEP: usize = 1_000;
 
 /// Looks at every record, and says now and then how many bytes it has seen.
-pub(super) fn walk(reader: &Reader, files: &Files, mut seen: impl FnMut(u64)) -> Result<Report, ReadError> {
+pub(super) fn walk(reader: &Reader, files: &LogFiles, mut seen: impl FnMut(u64)) -> Result<Report, ReadError> {
     let mut report = Report::default();
     ends(reader, files, &mut report).map_err(store)?;
     // It walks trees and indices: what it says is for people.
@@ -33,9 +33,9 @@ pub(super) fn walk(reader: &Reader, files: &Files, mut seen: impl FnMut(u64)) ->
 }
 
 /// Compares the log's end with what was acknowledged.
-fn ends(reader: &Reader, files: &Files, report: &mut Report) -> rusqlite::Result<()> {
+fn ends(reader: &Reader, files: &LogFiles, report: &mut Report) -> rusqlite::Result<()> {
     // First what was acknowledged: a host may append meanwhile.
-    let marked = Mark::look(files);
+    let marked = AcknowledgedFile::look(files);
     let (last, gaps) = (reader.last()?, db::load_gaps(&reader.connection)?);
     let told = gaps.newest().filter(|gap| gap.after == last).and_then(|gap| gap.lost);
     report.missing_end = marked.filter(|marked| *marked > last && told.is_none_or(|told| told < *marked));

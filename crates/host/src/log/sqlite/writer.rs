@@ -6,22 +6,22 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-use super::super::{Health, OpenError, Seq};
-use super::chores::{self, Chore};
+use super::super::{LogHealth, OpenError, Seq};
 use super::commit::Commit;
 use super::db::{Db, Failure};
-use super::files::Files;
-use super::group::{Large, group, refuse, refuse_alone};
-use super::pieces::{self, Staging};
-use super::queue::{Alone, Append, Job, Take, Work};
-use super::{Shared, record};
+use super::files::LogFiles;
+use super::group_commit::{Large, group_commit, refuse, refuse_exclusive};
+use super::pieces::{self, StagedBatch};
+use super::queue::{Append, ExclusiveJob, QueueItem, SharedJob, TakeMode};
+use super::removal::{self, Removal};
+use super::{SqliteInner, record};
 
 /// The wait before a second attempt to open the store again, and the longest between later ones.
 const FIRST_WAIT: Duration = Duration::from_millis(50);
 const LONGEST_WAIT: Duration = Duration::from_secs(2);
 
 /// Opens the database and starts the thread.
-pub(super) fn start(shared: &Arc<Shared>, files: Files, lock: File) -> Result<(), OpenError> {
+pub(super) fn start(shared: &Arc<SqliteInner>, files: LogFiles, lock: File) -> Result<(), OpenError> {
     let path = files.database();
     let failed = |source: Box<dyn std::error::Error + Send + Sync>| OpenError::Store { path: path.clone(), source };
     let open = || {
@@ -36,7 +36,7 @@ pub(super) fn start(shared: &Arc<Shared>, files: Files, lock: File) -> Result<()
     let (db, epoch) = match open() {
         Err(OpenError::Full(_)) if files.give_up_reserve() => {
             let opened = open()?;
-            opened.0.hold_free(Reserve::part_of(shared.options.reserve_bytes), &shared.metrics);
+            opened.0.reserve_free_pages(Reserve::part_of(shared.options.reserve_bytes), &shared.metrics);
             opened
         }
         opened => opened?,
@@ -45,13 +45,20 @@ pub(super) fn start(shared: &Arc<Shared>, files: Files, lock: File) -> Result<()
     if let Err(error) = pieces::sweep(&db.connection) {
         tracing::warn!(%error, "remains of a batch that was cut off stay in the log until it is opened again");
     }
-    let chores = chores::unfinished(&db).map_err(|failure| failed(format!("{failure:?}").into()))?;
+    let removals = removal::unfinished(&db).map_err(|failure| failed(format!("{failure:?}").into()))?;
     show(shared, &db);
     let reserve = Reserve::new(&files, &shared.options);
-    let mut writer =
-        Writer { shared: shared.clone(), files, epoch, state: State::Up(Box::new(db)), chores, staging: None, reserve };
+    let mut writer = Writer {
+        shared: shared.clone(),
+        files,
+        epoch,
+        state: StoreState::Up(Box::new(db)),
+        removals,
+        staging: None,
+        reserve,
+    };
     writer.look_at_reserve();
-    let ending = Ending { shared: shared.clone(), lock: Some(lock) };
+    let ending = CloseOnExit { shared: shared.clone(), lock: Some(lock) };
     let run = move || {
         let ending = ending;
         writer.run();
@@ -62,28 +69,31 @@ pub(super) fn start(shared: &Arc<Shared>, files: Files, lock: File) -> Result<()
 }
 
 /// What is true when the thread ends, however it ends: the lock is free, and nobody waits in vain.
-struct Ending {
-    shared: Arc<Shared>,
+struct CloseOnExit {
+    shared: Arc<SqliteInner>,
     lock: Option<File>,
 }
 
-impl Drop for Ending {
+impl Drop for CloseOnExit {
     fn drop(&mut self) {
         drop(self.lock.take());
         self.shared.queue.close();
-        while !matches!(self.shared.queue.take(Some(Duration::ZERO), Take::All), Work::Idle | Work::Closed) {}
-        self.shared.health.send_replace(Health::Closed);
+        while !matches!(
+            self.shared.queue.take(Some(Duration::ZERO), TakeMode::All),
+            QueueItem::Idle | QueueItem::Closed
+        ) {}
+        self.shared.health.send_replace(LogHealth::Closed);
     }
 }
 
 struct Writer {
-    shared: Arc<Shared>,
-    files: Files,
+    shared: Arc<SqliteInner>,
+    files: LogFiles,
     epoch: u64,
-    state: State,
-    chores: VecDeque<Chore>,
+    state: StoreState,
+    removals: VecDeque<Removal>,
     /// The batch that is being written in pieces. There is none while the store is down.
-    staging: Option<Box<Staging>>,
+    staging: Option<Box<StagedBatch>>,
     reserve: Reserve,
 }
 
@@ -107,7 +117,7 @@ const SMALL: usize = 64 << 10;
 const LOOK: Duration = Duration::from_secs(2);
 
 impl Reserve {
-    fn new(files: &Files, options: &super::Options) -> Self {
+    fn new(files: &LogFiles, options: &super::Options) -> Self {
         let bytes = options.reserve_bytes;
         let is_there = bytes == 0 || files.make_reserve(bytes);
         Self { bytes, is_there, allowance: ALLOWANCE, look: Instant::now() + LOOK }
@@ -132,7 +142,7 @@ impl Reserve {
     }
 }
 
-enum State {
+enum StoreState {
     Up(Box<Db>),
     /// Nothing is acknowledged until the store has been opened again.
     Down {
@@ -149,28 +159,28 @@ impl Writer {
         loop {
             self.upkeep();
             let wait = match &self.state {
-                State::Up(_) if self.chores.is_empty() && self.staging.is_none() => {
+                StoreState::Up(_) if self.removals.is_empty() && self.staging.is_none() => {
                     (!self.reserve.is_there).then(|| self.reserve.look.saturating_duration_since(Instant::now()))
                 }
-                State::Up(_) => Some(Duration::ZERO),
-                State::Down { retry, .. } => Some(retry.saturating_duration_since(Instant::now())),
-                State::Over(_) => None,
+                StoreState::Up(_) => Some(Duration::ZERO),
+                StoreState::Down { retry, .. } => Some(retry.saturating_duration_since(Instant::now())),
+                StoreState::Over(_) => None,
             };
-            let take = if self.staging.is_none() { Take::All } else { Take::NoLarge };
+            let take = if self.staging.is_none() { TakeMode::All } else { TakeMode::NoLarge };
             let work = self.shared.queue.take(wait, take);
             self.shared.metrics.queued_bytes.store(self.shared.queue.used(), Relaxed);
             match work {
-                Work::Jobs(jobs) => self.work(jobs),
-                Work::Large(append) => self.begin_large(append),
-                Work::Alone(job) => self.alone(job),
+                QueueItem::Jobs(jobs) => self.work(jobs),
+                QueueItem::Large(append) => self.begin_large(append),
+                QueueItem::ExclusiveJob(job) => self.exclusive(job),
                 // Nobody else has anything to write: the next piece.
-                Work::Idle | Work::Closed if self.staging.is_some() => self.work(Vec::new()),
-                Work::Idle => {}
-                Work::Closed if matches!(self.state, State::Up(_)) && !self.chores.is_empty() => {}
-                Work::Closed => break,
+                QueueItem::Idle | QueueItem::Closed if self.staging.is_some() => self.work(Vec::new()),
+                QueueItem::Idle => {}
+                QueueItem::Closed if matches!(self.state, StoreState::Up(_)) && !self.removals.is_empty() => {}
+                QueueItem::Closed => break,
             }
         }
-        if let State::Up(db) = &self.state {
+        if let StoreState::Up(db) = &self.state {
             // All is durable already; this makes the next start short. If it fails, the next start does it.
             drop(db.checkpoint("PASSIVE", &self.shared.metrics));
         }
@@ -178,7 +188,7 @@ impl Writer {
 
     /// Whether the disk is full, so that what is left has to be kept for what makes room.
     fn is_short(&self) -> bool {
-        let State::Up(db) = &self.state else { return false };
+        let StoreState::Up(db) = &self.state else { return false };
         let free = || db.used().map_or(0, |(all, used)| all.saturating_sub(used));
         !self.reserve.is_there && free() < self.reserve.bytes
     }
@@ -188,11 +198,11 @@ impl Writer {
         if !self.reserve.is_there && self.reserve.look <= Instant::now() {
             self.reserve = Reserve::new(&self.files, &self.shared.options);
         }
-        if matches!(self.state, State::Up(_)) {
-            let health = if self.is_short() { Health::Full } else { Health::Good };
+        if matches!(self.state, StoreState::Up(_)) {
+            let health = if self.is_short() { LogHealth::Full } else { LogHealth::Good };
             let changed =
                 self.shared.health.send_if_modified(|known| std::mem::replace(known, health.clone()) != health);
-            if changed && health == Health::Full {
+            if changed && health == LogHealth::Full {
                 tracing::error!(
                     "the disk is full: the log takes little more until there is room again; free some space, or erase sessions"
                 );
@@ -203,36 +213,36 @@ impl Writer {
     }
 
     /// Something may have given room back to the disk: it is taken again before others take it.
-    fn keep_free(&mut self) {
+    fn reclaim_reserve(&mut self) {
         self.reserve.look = Instant::now();
         self.look_at_reserve();
-        if let State::Up(db) = &self.state
+        if let StoreState::Up(db) = &self.state
             && !self.reserve.is_there
         {
-            db.hold_free(self.reserve.held(), &self.shared.metrics);
+            db.reserve_free_pages(self.reserve.held(), &self.shared.metrics);
         }
     }
 
     /// Refuses what is too much for a disk that is full.
-    fn spare(&mut self, jobs: Vec<Job>) -> Vec<Job> {
+    fn refuse_excess(&mut self, jobs: Vec<SharedJob>) -> Vec<SharedJob> {
         if !self.is_short() {
             return jobs;
         }
         let (kept, refused) = jobs.into_iter().partition(|job| self.reserve.allows(job.cost()));
-        let refused: Vec<Job> = refused;
+        let refused: Vec<SharedJob> = refused;
         refused.into_iter().for_each(|job| refuse(job, &Failure::Full));
         kept
     }
 
     /// One transaction: these jobs, and a piece of a large batch if there is one.
-    fn work(&mut self, jobs: Vec<Job>) {
-        let jobs = self.spare(jobs);
+    fn work(&mut self, jobs: Vec<SharedJob>) {
+        let jobs = self.refuse_excess(jobs);
         if jobs.is_empty() && self.staging.is_none() {
             return;
         }
         let db = match &mut self.state {
-            State::Up(db) => db,
-            State::Down { failure, .. } | State::Over(failure) => {
+            StoreState::Up(db) => db,
+            StoreState::Down { failure, .. } | StoreState::Over(failure) => {
                 return jobs.into_iter().for_each(|job| refuse(job, failure));
             }
         };
@@ -245,7 +255,7 @@ impl Writer {
             (None, Some(staging)) => Large::Piece(staging),
             (None, None) => Large::None,
         };
-        if let Err(failure) = group(db, &self.shared, jobs, large) {
+        if let Err(failure) = group_commit(db, &self.shared, jobs, large) {
             self.fail(failure);
         }
     }
@@ -254,17 +264,17 @@ impl Writer {
     fn begin_large(&mut self, append: Append) {
         let is_short = self.is_short();
         let takes = match &mut self.state {
-            State::Up(_) if is_short => Ok(false),
-            State::Up(db) => {
+            StoreState::Up(_) if is_short => Ok(false),
+            StoreState::Up(db) => {
                 Commit::begin(db, &self.shared.metrics).and_then(|commit| commit.would_take(&append.batch))
             }
-            State::Down { .. } | State::Over(_) => Ok(false),
+            StoreState::Down { .. } | StoreState::Over(_) => Ok(false),
         };
         match takes {
-            Ok(true) => self.staging = Some(Box::new(Staging::new(append))),
-            Ok(false) => self.work(vec![Job::Append(append)]),
+            Ok(true) => self.staging = Some(Box::new(StagedBatch::new(append))),
+            Ok(false) => self.work(vec![SharedJob::Append(append)]),
             Err(failure) => {
-                refuse(Job::Append(append), &failure);
+                refuse(SharedJob::Append(append), &failure);
                 self.fail(failure);
             }
         }
@@ -272,10 +282,10 @@ impl Writer {
 
     /// Does or begins something that shares no transaction. A large batch begins anew after it: what it has written may
     /// belong to a session that is erased now.
-    fn alone(&mut self, job: Alone) {
+    fn exclusive(&mut self, job: ExclusiveJob) {
         let db = match &mut self.state {
-            State::Up(db) => db,
-            State::Down { failure, .. } | State::Over(failure) => return refuse_alone(job, failure),
+            StoreState::Up(db) => db,
+            StoreState::Down { failure, .. } | StoreState::Over(failure) => return refuse_exclusive(job, failure),
         };
         let large = self.staging.take().map(|staging| staging.finish());
         let discarded = match &large {
@@ -283,16 +293,16 @@ impl Writer {
             None => Ok(()),
         };
         let done = match discarded {
-            Ok(()) => chores::start(db, &self.shared, job).map(|chore| self.chores.extend(chore)),
+            Ok(()) => removal::start(db, &self.shared, job).map(|removal| self.removals.extend(removal)),
             Err(failure) => {
-                refuse_alone(job, &failure);
+                refuse_exclusive(job, &failure);
                 Err(failure)
             }
         };
         match (done, large) {
             (Ok(()), large) => {
                 if !self.reserve.is_there {
-                    self.keep_free();
+                    self.reclaim_reserve();
                 }
                 if let Some((append, _)) = large {
                     self.begin_large(append);
@@ -300,7 +310,7 @@ impl Writer {
             }
             (Err(failure), large) => {
                 if let Some((append, _)) = large {
-                    refuse(Job::Append(append), &failure);
+                    refuse(SharedJob::Append(append), &failure);
                 }
                 self.fail(failure);
             }
@@ -310,15 +320,15 @@ impl Writer {
     /// One step of what can wait.
     fn upkeep(&mut self) {
         let done = match &mut self.state {
-            State::Up(db) => {
-                let step = chores::step(db, &self.shared, &mut self.chores);
+            StoreState::Up(db) => {
+                let step = removal::step(db, &self.shared, &mut self.removals);
                 let done = step.and_then(|()| db.checkpoint_if_long(&self.shared.metrics));
                 if !self.reserve.is_there {
                     self.look_at_reserve();
                 }
                 done
             }
-            State::Down { retry, wait, .. } if *retry <= Instant::now() => {
+            StoreState::Down { retry, wait, .. } if *retry <= Instant::now() => {
                 let wait = *wait;
                 return self.recover(wait);
             }
@@ -334,15 +344,15 @@ impl Writer {
         self.shared.metrics.failures.fetch_add(1, Relaxed);
         tracing::error!(?failure, "the log stops acknowledging");
         self.shared.announce(&failure);
-        for chore in self.chores.drain(..) {
-            chore.refuse(&failure);
+        for removal in self.removals.drain(..) {
+            removal.refuse(&failure);
         }
         if let Some(staging) = self.staging.take() {
-            refuse(Job::Append(staging.finish().0), &failure);
+            refuse(SharedJob::Append(staging.finish().0), &failure);
         }
         self.state = match failure {
-            Failure::Fenced => State::Over(failure),
-            failure => State::Down { failure, retry: Instant::now(), wait: FIRST_WAIT },
+            Failure::Fenced => StoreState::Over(failure),
+            failure => StoreState::Down { failure, retry: Instant::now(), wait: FIRST_WAIT },
         };
     }
 
@@ -354,51 +364,51 @@ impl Writer {
         if readers.is_some() {
             self.files.forget_cached();
         }
-        let is_full = matches!(self.state, State::Down { failure: Failure::Full, .. });
+        let is_full = matches!(self.state, StoreState::Down { failure: Failure::Full, .. });
         let mut reopened = self.reopen();
         if (is_full || matches!(reopened, Err(Failure::Full))) && self.files.give_up_reserve() {
             self.reserve.is_there = false;
             self.reserve.look = Instant::now();
             reopened = reopened.or_else(|_| self.reopen());
             if let Ok((db, _)) = &reopened {
-                db.hold_free(self.reserve.held(), &self.shared.metrics);
+                db.reserve_free_pages(self.reserve.held(), &self.shared.metrics);
             }
         }
         match reopened {
-            Ok((db, chores)) => {
+            Ok((db, removals)) => {
                 let lost = lost(&db, &self.shared);
                 self.state = match lost {
                     Ok(None) => {
                         show(&self.shared, &db);
-                        self.chores = chores;
+                        self.removals = removals;
                         self.shared.metrics.recoveries.fetch_add(1, Relaxed);
                         tracing::info!("the log acknowledges again");
-                        self.state = State::Up(Box::new(db));
+                        self.state = StoreState::Up(Box::new(db));
                         return self.look_at_reserve();
                     }
                     Ok(Some(seq)) => {
                         tracing::error!(seq, "the log lost what it had acknowledged");
-                        self.shared.health.send_replace(Health::Lost { seq });
-                        State::Over(Failure::Store("acknowledged entries are lost".into()))
+                        self.shared.health.send_replace(LogHealth::Lost { seq });
+                        StoreState::Over(Failure::Store("acknowledged entries are lost".into()))
                     }
                     Err(failure) => self.down(failure, wait),
                 };
             }
             Err(Failure::Fenced) => {
-                self.shared.health.send_replace(Health::Fenced);
-                self.state = State::Over(Failure::Fenced);
+                self.shared.health.send_replace(LogHealth::Fenced);
+                self.state = StoreState::Over(Failure::Fenced);
             }
             Err(failure) => self.state = self.down(failure, wait),
         }
     }
 
-    fn down(&self, failure: Failure, wait: Duration) -> State {
+    fn down(&self, failure: Failure, wait: Duration) -> StoreState {
         tracing::warn!(?failure, "the log does not open again yet");
         self.shared.announce(&failure);
-        State::Down { failure, retry: Instant::now() + wait, wait: (wait * 2).min(LONGEST_WAIT) }
+        StoreState::Down { failure, retry: Instant::now() + wait, wait: (wait * 2).min(LONGEST_WAIT) }
     }
 
-    fn reopen(&self) -> Result<(Db, VecDeque<Chore>), Failure> {
+    fn reopen(&self) -> Result<(Db, VecDeque<Removal>), Failure> {
         let mut db = Db::open(&self.files, &self.shared.options).map_err(|error| match error {
             OpenError::Full(_) => Failure::Full,
             error => Failure::Store(error.to_string()),
@@ -410,13 +420,13 @@ impl Writer {
         if let Err(error) = pieces::sweep(&db.connection) {
             tracing::warn!(%error, "remains of a batch that was cut off stay in the log until it is opened again");
         }
-        let chores = chores::unfinished(&db)?;
-        Ok((db, chores))
+        let removals = removal::unfinished(&db)?;
+        Ok((db, removals))
     }
 }
 
 /// Shows readers the log as it was opened.
-fn show(shared: &Shared, db: &Db) {
+fn show(shared: &SqliteInner, db: &Db) {
     let names = db.channels.values().map(|channel| (channel.id, channel.uri.clone())).collect();
     let trimmed = db.channels.values().filter(|channel| channel.trimmed > 0);
     let trims: HashMap<_, _> = trimmed.map(|channel| (channel.uri.clone(), channel.trimmed)).collect();
@@ -426,7 +436,7 @@ fn show(shared: &Shared, db: &Db) {
 }
 
 /// The first acknowledged entry that the store does not have as it was written, of those still in memory.
-fn lost(db: &Db, shared: &Shared) -> Result<Option<Seq>, Failure> {
+fn lost(db: &Db, shared: &SqliteInner) -> Result<Option<Seq>, Failure> {
     let last = *shared.last.borrow();
     let mut query = db.connection.prepare("SELECT channel, at, crc, about, body FROM entry WHERE seq = ?1")?;
     for entry in shared.recent().entries() {

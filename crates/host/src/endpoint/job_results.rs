@@ -1,0 +1,111 @@
+//! What comes of what a client wanted: a handshake, a snapshot, an answer, an action.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use ahp_types::errors::ahp_error_codes::UNSUPPORTED_PROTOCOL_VERSION;
+use ahp_types::errors::json_rpc_error_codes::INTERNAL_ERROR;
+use bytes::Bytes;
+use tracing::info;
+
+use super::clients::{AnswerTimeouts, ClientHandle};
+use super::connection::{Connection, IdentifiedClient, PresenceGuard};
+use super::end_reason::EndReason;
+use super::handshake::HandshakeResult;
+use super::jobs::{Job, JobKind, JobOutput};
+use super::memory::NoMemory;
+use super::methods::{ClientInfo, Reply};
+use super::wire;
+use crate::error::MethodError;
+
+impl Connection {
+    /// A job is done; or broke, without an outcome.
+    pub(super) fn done(&mut self, job: Job, done: Option<JobOutput>) {
+        let broke = || MethodError::new(INTERNAL_ERROR, "an internal error of the host: its log has more");
+        match (job.kind, done) {
+            (_, Some(JobOutput::HandshakeResult(Ok(greeted)))) => self.greeted(job.id, *greeted),
+            (_, Some(JobOutput::HandshakeResult(Err(error)))) => self.not_greeted(job.id, error),
+            (JobKind::Greet, _) => self.end(EndReason::Internal),
+            (JobKind::Subscribe(request), done) => {
+                self.snapshots_in_progress = self.snapshots_in_progress.saturating_sub(1);
+                let shown =
+                    if let Some(JobOutput::SubscribeSnapshot(shown)) = done { shown } else { Err(broke().into()) };
+                self.shown(job.id.as_ref(), &request, shown);
+            }
+            (JobKind::Dispatch(header), Some(JobOutput::Dispatched(outcome))) => {
+                self.dispatched(job.id.as_ref(), &header, outcome);
+            }
+            (JobKind::Dispatch(_), _) => self.end(EndReason::Internal),
+            (JobKind::Call { .. }, Some(JobOutput::Called(reply, leave))) => {
+                self.replied(job.id.as_ref(), reply);
+                // It counts among the answers that wait now, and another may be read.
+                drop(leave);
+            }
+            (JobKind::Call { .. }, _) => self.answer(job.id.as_ref(), Err(broke())),
+        }
+    }
+
+    fn replied(&mut self, id: Option<&Bytes>, reply: Result<Reply, MethodError>) {
+        let result = reply.and_then(|Reply { result, before, .. }| {
+            if let Some((channel, action)) = before {
+                let action = self.aside(&channel, &action)?;
+                self.flush();
+                self.send(action);
+            }
+            Ok(result)
+        });
+        self.answer(id, result);
+    }
+
+    fn greeted(&mut self, id: Option<Bytes>, greeted: HandshakeResult) {
+        self.is_in_handshake = false;
+        let HandshakeResult { result, notices, reader, references, identity, lease, is_new } = greeted;
+        let message_limits = self.message_limits();
+        self.by_reference(references, message_limits.max);
+        let identity = self.shared.clients.remember(self.principal.clone(), identity, is_new);
+        let (silent, max_asks) = (self.shared.config.ask_time, self.shared.config.max_asks);
+        let most = silent.saturating_add(self.shared.config.limits.group_timeout().saturating_mul(2));
+        let (handle, orders) = ClientHandle::new(max_asks, AnswerTimeouts { silent, most }, self.activity.clone());
+        let registration = self.shared.clients.register(lease, handle.clone());
+        let info = ClientInfo {
+            id: identity.id,
+            connection: registration.generation(),
+            principal: self.principal.clone(),
+            version: identity.version,
+            implementation: identity.implementation,
+            locale: identity.locale,
+            capabilities: identity.capabilities,
+            message_bytes: message_limits.max,
+            handle,
+            memory: self.memory.clone(),
+        };
+        info!(
+            bytes = result.len(),
+            channels = reader.subscriptions().len(),
+            seq = reader.position(),
+            "a client has come in"
+        );
+        let handshake_answer = self.send(wire::response(&id.unwrap_or_default(), &result));
+        let intake = self.intake();
+        self.driver.link_mut().open(intake);
+        let (info, asked) = (Arc::new(info), HashMap::new());
+        let presence = PresenceGuard::begin(Arc::clone(&self.shared.methods), &info);
+        reader.subscriptions().keys().for_each(|channel| self.shared.methods.subscribed(&info, channel));
+        self.client =
+            Some(IdentifiedClient { info, reader, orders, asked, registration, handshake_answer, _presence: presence });
+        for notice in notices {
+            self.send(notice);
+        }
+    }
+
+    fn not_greeted(&mut self, id: Option<Bytes>, error: MethodError) {
+        self.is_in_handshake = false;
+        let end = match &error {
+            MethodError { code: UNSUPPORTED_PROTOCOL_VERSION, .. } => Some(EndReason::Version),
+            MethodError { data: Some(data), .. } => NoMemory::of(data).map(EndReason::NoMemory),
+            _ => None,
+        };
+        let ticket = self.send(wire::failure(&id.unwrap_or_default(), &error));
+        self.unsent.last = end.map(|end| (ticket, end));
+    }
+}

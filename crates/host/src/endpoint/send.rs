@@ -1,0 +1,206 @@
+//! What a connection sends, how much of it the client has yet to take, and what it pulls to send next.
+
+use std::collections::HashMap;
+
+use ahp_types::errors::json_rpc_error_codes::INTERNAL_ERROR;
+use breakbulk_proto::{Input, Message, SendError, Ticket};
+use bytes::Bytes;
+use tokio::time::Instant;
+use tracing::{debug, warn};
+
+use super::clients::HostMessage;
+use super::coalesce::DelayedDelta;
+use super::connection::Connection;
+use super::end_reason::EndReason;
+use super::log_reader::Subscription;
+use super::shared_actions::MIN_SHARED_ACTION;
+use super::wire::{self, Said};
+use crate::error::MethodError;
+use crate::log::{Entry, ReadError};
+
+/// Messages that the machine has and the link has not.
+#[derive(Debug)]
+pub(super) struct UnsentMessages {
+    unsent: HashMap<Ticket, usize>,
+    pub(super) bytes: usize,
+    tickets: u64,
+    /// When the client last took anything, or last had nothing to take.
+    pub(super) moved_at: Instant,
+    /// After this message the connection ends.
+    pub(super) last: Option<(Ticket, EndReason)>,
+}
+
+impl UnsentMessages {
+    pub(super) fn new(now: Instant) -> Self {
+        Self { unsent: HashMap::new(), bytes: 0, tickets: 0, moved_at: now, last: None }
+    }
+
+    /// Whether the client has taken everything.
+    pub(super) fn is_empty(&self) -> bool {
+        self.unsent.is_empty()
+    }
+
+    /// How many messages the client has yet to take.
+    pub(super) fn len(&self) -> usize {
+        self.unsent.len()
+    }
+
+    /// Gives a message of so many bytes a ticket.
+    fn begin(&mut self, bytes: usize) -> Ticket {
+        self.tickets = self.tickets.saturating_add(1);
+        if self.unsent.is_empty() {
+            self.moved_at = Instant::now();
+        }
+        self.unsent.insert(Ticket(self.tickets), bytes);
+        self.bytes = self.bytes.saturating_add(bytes);
+        Ticket(self.tickets)
+    }
+
+    fn settle(&mut self, ticket: Ticket) {
+        let bytes = self.unsent.remove(&ticket).unwrap_or(0);
+        self.bytes = self.bytes.saturating_sub(bytes);
+    }
+}
+
+impl Connection {
+    /// Sends a message. The machine gives it its place.
+    pub(super) fn send(&mut self, message: Message) -> Ticket {
+        let ticket = self.unsent.begin(message.len());
+        self.driver.handle(Input::send(ticket, message));
+        ticket
+    }
+
+    /// Answers a request, if it has an id.
+    pub(super) fn answer(&mut self, id: Option<&Bytes>, result: Result<Message, MethodError>) {
+        let Some(id) = id else { return };
+        let message = match result {
+            Ok(result) => wire::response(id, &result),
+            Err(error) => {
+                self.shared.counts.add("endpoint-error-answers", 1);
+                // Not its words: they may name what is the client's own.
+                debug!(code = error.code, "a request failed");
+                wire::failure(id, &error)
+            }
+        };
+        self.send(message);
+    }
+
+    /// A message is on the link.
+    pub(super) fn sent(&mut self, ticket: Ticket) {
+        self.unsent.settle(ticket);
+        self.unsent.moved_at = Instant::now();
+        if let Some((_, end)) = self.unsent.last.take_if(|(last, _)| *last == ticket) {
+            self.end(end);
+        }
+    }
+
+    /// A message cannot be sent. A request has been answered by the machine, an action has ended the connection.
+    pub(super) fn not_sent(&mut self, ticket: Ticket, error: &SendError) {
+        self.unsent.settle(ticket);
+        if self.ending.is_some() || *error == SendError::Disconnected {
+            return;
+        }
+        let (size, limit) = error.over().map_or((0, 0), |over| (over.size, over.limit));
+        warn!(reason = error.name(), size, limit, "message not sent: {error}");
+        let Some(client) = &mut self.client else { return };
+        if let Some(waiter) = client.asked.remove(&ticket.0) {
+            drop(waiter.send(Err(MethodError::new(INTERNAL_ERROR, error.to_string()))));
+        }
+        // The client knows nothing of what it would have followed, and may try the other handshake.
+        if client.handshake_answer == ticket {
+            self.client = None;
+            self.handshake_deadline = Instant::now() + self.shared.config.hello_time;
+        }
+    }
+
+    /// Sends what was pulled, as far as the client does not know it.
+    pub(super) fn pulled(&mut self, pulled: Result<Vec<Entry>, ReadError>) {
+        let entries = match pulled {
+            Ok(entries) => entries,
+            Err(ReadError::Trimmed { .. }) => return self.end(EndReason::Trimmed),
+            Err(error) => return self.end(EndReason::Log(error)),
+        };
+        self.is_behind = !entries.is_empty();
+        for mut entry in entries {
+            let wants = self.client.as_ref().is_some_and(|client| client.reader.wants(&entry));
+            if wants && entry.body.len() > MIN_SHARED_ACTION {
+                let reserved = self
+                    .reserved
+                    .take()
+                    .map(|reservation| self.shared.actions.add(entry.seq, entry.body.clone(), reservation));
+                let Some(body) = reserved.or_else(|| self.shared.actions.body(&self.memory, &entry)) else {
+                    if let Some(client) = &mut self.client {
+                        client.reader.rewind(entry.seq);
+                    }
+                    return self.block(&entry);
+                };
+                entry.body = body;
+            }
+            let subscription = self.client.as_mut().and_then(|client| client.reader.mark_delivered(&entry));
+            let Some(Subscription { latency, is_windowed, .. }) = subscription else { continue };
+            match Said::of(&entry.body) {
+                Said::Nothing => {}
+                // If it begins anew, that is another one.
+                Said::Closed => {
+                    if let Some(client) = &mut self.client {
+                        client.reader.leave(&entry.channel);
+                        self.shared.methods.unsubscribed(&client.info, &entry.channel);
+                    }
+                }
+                Said::Initial => return self.end(EndReason::Reset),
+                // What is left of the chat may be what the client has not seen: it comes again, to a snapshot.
+                Said::Action if is_windowed && wire::truncates(&entry.body) => return self.end(EndReason::Reset),
+                Said::Notice => {
+                    self.flush();
+                    self.send(wire::notice(&entry.body));
+                }
+                Said::Action => {
+                    let delayed = if latency.is_zero() { None } else { DelayedDelta::new(&entry, latency) };
+                    if let Some(delayed) = delayed {
+                        self.delay(delayed);
+                    } else {
+                        self.flush();
+                        self.act(&entry.channel, entry.seq, &entry.body);
+                    }
+                }
+            }
+        }
+    }
+
+    fn delay(&mut self, delayed: DelayedDelta) {
+        let most = self.message_limits().max;
+        let apart = match &mut self.delayed {
+            Some(earlier) => earlier.merge(delayed, most),
+            None => Some(delayed),
+        };
+        if let Some(apart) = apart {
+            self.flush();
+            self.delayed = Some(apart);
+        }
+    }
+
+    /// Sends what waited for more of its kind. Whatever has a place in the order goes behind it.
+    pub(super) fn flush(&mut self) {
+        if let Some(delayed) = self.delayed.take() {
+            let (seq, body) = delayed.into_entry();
+            self.send(wire::action(seq, &body));
+        }
+    }
+
+    /// The host asks or tells the client something.
+    pub(super) fn order(&mut self, order: HostMessage) {
+        let HostMessage { method, params, answer } = order;
+        let id = self.unsent.tickets.saturating_add(1);
+        if answer.is_none() {
+            self.flush();
+        }
+        let ticket = self.send(wire::request(answer.as_ref().map(|_| id), &method, &params));
+        if let (Some(client), Some(answer)) = (&mut self.client, answer) {
+            // Those who gave up waiting do not count against the bound.
+            if client.asked.len() >= self.shared.config.max_asks {
+                client.asked.retain(|_, waiter| !waiter.is_closed());
+            }
+            client.asked.insert(ticket.0, answer);
+        }
+    }
+}

@@ -1,0 +1,85 @@
+//! Memory that small bodies share, and that is used again when their readers are done with it. A replay would otherwise
+//! spend as much time on getting memory from the system and giving it back as on reading.
+
+use std::collections::VecDeque;
+
+use bytes::{Bytes, BytesMut};
+
+/// A body up to this long shares memory.
+const SMALL: usize = 4 << 10;
+/// What bodies share: who keeps one of them keeps no more than this of the others.
+const LEN: usize = 32 << 10;
+/// How many of these are remembered: a page of a megabyte.
+const MOST: usize = 34;
+
+/// Pieces of memory: one that is being filled, and those that are lent to readers.
+#[derive(Debug)]
+pub(super) struct BufferPool {
+    free: BytesMut,
+    lent: VecDeque<BytesMut>,
+}
+
+impl BufferPool {
+    /// A copy.
+    pub(super) fn copy(&mut self, body: &[u8]) -> Bytes {
+        if body.len() > SMALL {
+            return Bytes::copy_from_slice(body);
+        }
+        if self.free.capacity() < body.len() {
+            self.turn();
+        }
+        self.free.extend_from_slice(body);
+        self.free.split().freeze()
+    }
+
+    /// Goes on with the oldest piece that nobody uses any more, or a new one.
+    fn turn(&mut self) {
+        let unused = self.lent.front_mut().is_some_and(|oldest| oldest.try_reclaim(LEN));
+        let next = if unused { self.lent.pop_front() } else { None };
+        let next = next.unwrap_or_else(|| BytesMut::with_capacity(LEN));
+        if self.lent.len() == MOST {
+            // Somebody keeps it for longer: it is theirs.
+            self.lent.pop_front();
+        }
+        self.lent.push_back(std::mem::replace(&mut self.free, next));
+    }
+}
+
+impl Default for BufferPool {
+    fn default() -> Self {
+        Self { free: BytesMut::with_capacity(LEN), lent: VecDeque::new() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_copy_is_never_overwritten_while_somebody_has_it() {
+        let mut buffers = BufferPool::default();
+        let mut kept: Vec<(Vec<u8>, Bytes)> = Vec::new();
+        for n in 0..20_000_usize {
+            let body = vec![(n % 251) as u8; n * 37 % (SMALL + 100)];
+            let copy = buffers.copy(&body);
+            // Some stay to the end, most go soon.
+            if n % 100 != 0 && kept.len() > 50 {
+                kept.swap_remove(n % 50);
+            }
+            kept.push((body, copy));
+            assert!(buffers.lent.len() <= MOST);
+        }
+        assert!(kept.iter().all(|(body, copy)| body == copy));
+    }
+
+    #[test]
+    fn memory_that_nobody_uses_is_used_again() {
+        let mut buffers = BufferPool::default();
+        for _ in 0..100 {
+            let page: Vec<Bytes> = (0..100).map(|n| buffers.copy(&vec![n; 1_000])).collect();
+            assert!((0..100).zip(&page).all(|(n, copy)| **copy == *vec![n; 1_000]));
+        }
+        // A page needs four of them.
+        assert!(buffers.lent.len() <= 4, "{}", buffers.lent.len());
+    }
+}

@@ -55,6 +55,7 @@
 
 mod batch;
 mod channel;
+mod entry;
 mod error;
 mod gaps;
 mod maintenance;
@@ -68,6 +69,7 @@ use std::pin::Pin;
 
 pub use batch::{Batch, BatchId, Merge, NewEntry};
 pub use channel::{ChannelInfo, Channels};
+pub use entry::{Entry, EntryKind};
 pub use error::{AppendError, DamagedRecord, OpenError, ReadError, WriteError};
 pub use gaps::Gap;
 pub use maintenance::{LogHealth, Report, RetentionPolicy};
@@ -89,19 +91,6 @@ pub type Seq = u64;
 /// A future that a log returns. Boxed, so that a host can hold any log as `Arc<dyn Log>`; an append waits for a disk, and
 /// the box is nothing beside that.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
-
-/// One entry as the log keeps it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Entry {
-    /// Its place in the order.
-    pub seq: Seq,
-    /// When it was appended, in milliseconds since 1970. Never less than that of an entry before it.
-    pub at_ms: u64,
-    /// The channel's URI.
-    pub channel: std::sync::Arc<str>,
-    /// Raw JSON, without the seq.
-    pub body: Bytes,
-}
 
 /// What is in the log now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

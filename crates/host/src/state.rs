@@ -206,7 +206,7 @@ impl State {
         History::through(&self.cache, channel, turn).await
     }
 
-    /// What a side chat knows of a chat, which may be no more; see [`entry::beside`]. Nothing, if nothing was said of it.
+    /// What a side chat knows of a chat, which may be no more; see [`entry::side_chat`]. Nothing, if nothing was said of it.
     ///
     /// # Errors
     /// When the chat cannot be read.

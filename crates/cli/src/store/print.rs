@@ -94,7 +94,7 @@ pub(super) fn list(usages: &[Usage], titles: &Titles, output: impl Write) -> Res
 
 /// Prints one entry on one line.
 pub(super) fn entry(entry: &Entry, json: bool, mut output: impl Write) -> io::Result<()> {
-    let Entry { seq, at_ms, channel, body } = entry;
+    let Entry { seq, at_ms, channel, body, .. } = entry;
     let text = String::from_utf8_lossy(body);
     if json {
         let body = serde_json::from_str(&text).unwrap_or_else(|_| json!({ "invalid": text }));

@@ -123,7 +123,7 @@ mod tests {
 
     fn delayed(seq: Seq, channel: &str, action: Value) -> Option<DelayedDelta> {
         let body = json!({"channel": channel, "action": action}).to_string().into();
-        DelayedDelta::new(&Entry { seq, at_ms: 0, channel: channel.into(), body }, Duration::from_millis(5))
+        DelayedDelta::new(&Entry::new(seq, 0, channel.into(), body), Duration::from_millis(5))
     }
 
     fn delta(seq: Seq, part: &str, text: &str) -> DelayedDelta {
@@ -165,12 +165,8 @@ mod tests {
 
     #[tokio::test]
     async fn one_that_stays_alone_is_sent_as_the_log_has_it() {
-        let entry = Entry {
-            seq: 1,
-            at_ms: 0,
-            channel: "c".into(),
-            body: Bytes::from_static(br#"{"channel":"c","action":{"type":"terminal/data","data":"x"}}"#),
-        };
+        let body = Bytes::from_static(br#"{"channel":"c","action":{"type":"terminal/data","data":"x"}}"#);
+        let entry = Entry::new(1, 0, "c".into(), body);
         let delayed = DelayedDelta::new(&entry, Duration::ZERO).unwrap();
         assert_eq!(delayed.into_entry().1.as_ptr(), entry.body.as_ptr());
     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use breakbulk::{Activity, BoxLink, Driver, Intake, Link as _};
 use breakbulk_proto::ahp::{self, Charge, Delivery, Role};
-use breakbulk_proto::{CloseReason, Event, Grant, Input, Machine, Message, Subject, Ticket};
+use breakbulk_proto::{CloseReason, Envelope, Event, Grant, Input, Machine, Message, Subject, Ticket};
 use bytes::Bytes;
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio::time::{Instant, sleep_until};
@@ -49,7 +49,7 @@ pub(super) struct Connection {
     /// A handshake is under way.
     pub(super) is_in_handshake: bool,
     /// What came while a handshake was under way. Nothing is read then, so it is little.
-    early_messages: VecDeque<(Message, Option<Grant>)>,
+    early_messages: VecDeque<EarlyMessage>,
     /// When somebody must have introduced themselves.
     pub(super) handshake_deadline: Instant,
     pub(super) jobs: Jobs,
@@ -83,6 +83,14 @@ pub(super) struct Connection {
     pub(super) references: ReferenceStats,
     gauges: ConnectionGauges,
     stop: watch::Receiver<bool>,
+}
+
+/// A message that arrived while the handshake was under way.
+struct EarlyMessage {
+    message: Message,
+    envelope: Box<Envelope>,
+    /// The memory that it arrived in, if it is long.
+    grant: Option<Grant>,
 }
 
 /// A client that has introduced itself.
@@ -197,9 +205,9 @@ impl Connection {
             return;
         }
         while !self.is_in_handshake
-            && let Some((message, grant)) = self.early_messages.pop_front()
+            && let Some(EarlyMessage { message, envelope, grant }) = self.early_messages.pop_front()
         {
-            self.message(&message, grant);
+            self.message(&message, &envelope, grant);
         }
         self.begin_dispatches();
         let is_much = self.jobs.bytes() > self.shared.config.max_request_bytes;
@@ -243,13 +251,13 @@ impl Connection {
     fn event(&mut self, event: Event) {
         self.gauges.note(&event);
         match event {
-            Event::Message { message, .. } => {
+            Event::Message { message, envelope, .. } => {
                 let grant = self.driver.machine_mut().take_grant();
                 let grant = grant.or_else(|| self.driver.link_mut().receive_memory()?.take_last());
                 if self.is_in_handshake {
-                    self.early_messages.push_back((message, grant));
+                    self.early_messages.push_back(EarlyMessage { message, envelope, grant });
                 } else {
-                    long_work(message.len(), || self.message(&message, grant));
+                    long_work(message.len(), || self.message(&message, &envelope, grant));
                 }
             }
             Event::Sent { ticket } => self.sent(ticket),

@@ -1,6 +1,5 @@
 //! What a client says: requests, actions, and answers to what it was asked.
 
-use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,7 +10,7 @@ use ahp_types::errors::json_rpc_error_codes::{INTERNAL_ERROR, INVALID_PARAMS, IN
 use ahp_types::messages::JsonRpcError;
 use breakbulk_proto::ahp::may_pass;
 use breakbulk_proto::json::{self, Number};
-use breakbulk_proto::{Grant, Message};
+use breakbulk_proto::{Envelope, Grant, Message};
 use bytes::Bytes;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
@@ -55,17 +54,18 @@ impl Connection {
     /// The client said something.
     ///
     /// What pays for a long message goes with all that is cut out of it.
-    pub(super) fn message(&mut self, message: &Message, grant: Option<Grant>) {
-        let mut incoming = Incoming::read(message);
+    pub(super) fn message(&mut self, message: &Message, envelope: &Envelope, grant: Option<Grant>) {
+        let mut incoming = Incoming::new(message, envelope);
         if let Some(invalid_because) = incoming.invalid_because {
             return self.reject_invalid(incoming.id.as_ref(), invalid_because);
         }
-        let size = RequestSize { bytes: message.len(), grant: grant.map(Arc::new) };
-        let Some(method) = incoming.method.take() else { return self.answered(incoming, &size) };
-        let params = RawParams::new(size.with_grant(incoming.params));
+        let action_type = incoming.action_type.take();
+        let info = RequestInfo { bytes: message.len(), action_type, grant: grant.map(Arc::new) };
+        let Some(method) = incoming.method.take() else { return self.answered(incoming, &info) };
+        let params = RawParams::new(info.with_grant(incoming.params));
         match incoming.id {
-            Some(id) => self.request(id, &method, params, size),
-            None => self.notification(&method, &params, size),
+            Some(id) => self.request(id, &method, params, info),
+            None => self.notification(&method, &params, info),
         }
     }
 
@@ -79,7 +79,7 @@ impl Connection {
         }
     }
 
-    fn request(&mut self, id: Bytes, method: &str, params: RawParams, size: RequestSize) {
+    fn request(&mut self, id: Bytes, method: &str, params: RawParams, info: RequestInfo) {
         let depth = Message::from(params.text().clone()).check_depth(MAX_NESTING);
         let result = match method {
             "ping" => Ok(Some(null())),
@@ -93,14 +93,14 @@ impl Connection {
                 Err(invalid("the handshake is done already on this connection"))
             }
             "initialize" | "reconnect" => {
-                self.greet(id.clone(), method, params, size);
+                self.greet(id.clone(), method, params, info);
                 Ok(None)
             }
             _ if self.client.is_none() => Err(invalid("no handshake yet: send initialize or reconnect first")),
-            "subscribe" => self.subscribe(id.clone(), &params, size).map(|()| None),
+            "subscribe" => self.subscribe(id.clone(), &params, info).map(|()| None),
             "unsubscribe" => self.unsubscribe(&params).map(|()| Some(null())),
-            "dispatchAction" => self.dispatch(Some(id.clone()), &params, size).map(|()| None),
-            _ => self.call(id.clone(), method, params, size).map(|()| None),
+            "dispatchAction" => self.dispatch(Some(id.clone()), &params, info).map(|()| None),
+            _ => self.call(id.clone(), method, params, info).map(|()| None),
         };
         match result {
             Ok(Some(result)) => self.answer(Some(&id), Ok(result)),
@@ -109,11 +109,11 @@ impl Connection {
         }
     }
 
-    fn notification(&mut self, method: &str, params: &RawParams, size: RequestSize) {
-        let bytes = size.bytes;
+    fn notification(&mut self, method: &str, params: &RawParams, info: RequestInfo) {
+        let bytes = info.bytes;
         let taken = match method {
             _ if self.client.is_none() => Err(invalid("no handshake yet: send initialize or reconnect first")),
-            "dispatchAction" => self.dispatch(None, params, size),
+            "dispatchAction" => self.dispatch(None, params, info),
             "unsubscribe" => self.unsubscribe(params),
             _ => Err(super::not_offered(method)),
         };
@@ -137,21 +137,21 @@ impl Connection {
     }
 
     /// The client answers a request of ours.
-    fn answered(&mut self, incoming: Incoming, size: &RequestSize) {
+    fn answered(&mut self, incoming: Incoming, info: &RequestInfo) {
         let asked = incoming.number().and_then(|id| self.client.as_mut()?.asked.remove(&id));
         let Some(asked) = asked else {
             self.shared.counts.add("endpoint-answers-dropped", 1);
             return debug!("an answer to nothing was dropped");
         };
         let answer = match (incoming.result, incoming.error) {
-            (Some(result), None) => Ok(size.with_grant(result)),
+            (Some(result), None) => Ok(info.with_grant(result)),
             (_, error) => Err(failure(error.as_deref().unwrap_or_default())),
         };
         // Nobody may wait any more.
         drop(asked.send(answer));
     }
 
-    fn greet(&mut self, id: Bytes, method: &str, params: RawParams, size: RequestSize) {
+    fn greet(&mut self, id: Bytes, method: &str, params: RawParams, info: RequestInfo) {
         if let Some(limit) = self.driver.link().frame_limit().filter(|limit| *limit < MIN_CLIENT_FRAME) {
             let why = format!("maxIncomingFrameBytes is {limit}, and must be {MIN_CLIENT_FRAME} at least");
             // A refused initialize goes out whole; what answers a reconnect would have to keep to the limit.
@@ -164,7 +164,7 @@ impl Connection {
         let (shared, message_limits) = (Arc::clone(&self.shared), self.message_limits());
         let (principal, is_new) = (self.principal.clone(), method == "initialize");
         let memory = self.memory.clone();
-        self.jobs.start(size.job(Some(id), JobKind::Greet), async move {
+        self.jobs.start(info.job(Some(id), JobKind::Greet), async move {
             let greeted = if is_new {
                 handshake::initialize(&shared, principal, params, message_limits, &memory).await
             } else {
@@ -174,7 +174,7 @@ impl Connection {
         });
     }
 
-    fn subscribe(&mut self, id: Bytes, params: &RawParams, size: RequestSize) -> Result<(), MethodError> {
+    fn subscribe(&mut self, id: Bytes, params: &RawParams, info: RequestInfo) -> Result<(), MethodError> {
         let SubscribeParams { channel, delivery, view, .. } = params.parse()?;
         let channel: Arc<str> = channel.into();
         let followed = self.client.as_ref().map(|client| client.reader.subscriptions());
@@ -191,7 +191,7 @@ impl Connection {
         let turns = view.and_then(|view| view.turns).map(|turns| u64::try_from(turns).unwrap_or(0));
         let request = SubscribeRequest { channel, turns, latency };
         self.unsubscribed.retain(|unsubscribed| *unsubscribed != request.channel);
-        self.pending_subscribes.push((size.job(Some(id), JobKind::Subscribe(request.clone())), request));
+        self.pending_subscribes.push((info.job(Some(id), JobKind::Subscribe(request.clone())), request));
         Ok(())
     }
 
@@ -250,14 +250,14 @@ impl Connection {
         Ok(())
     }
 
-    fn call(&mut self, id: Bytes, method: &str, params: RawParams, size: RequestSize) -> Result<(), MethodError> {
+    fn call(&mut self, id: Bytes, method: &str, params: RawParams, info: RequestInfo) -> Result<(), MethodError> {
         self.check_room()?;
         let Some(client) = &self.client else {
             return Err(invalid("no handshake yet: send initialize or reconnect first"));
         };
         let (methods, client) = (Arc::clone(&self.shared.methods), Arc::clone(&client.info));
-        let (shared, bytes) = (Arc::clone(&self.shared), size.bytes);
-        let (job, method) = (size.job(Some(id), JobKind::Call { writes: jobs::writes(method) }), method.to_owned());
+        let (shared, bytes) = (Arc::clone(&self.shared), info.bytes);
+        let (job, method) = (info.job(Some(id), JobKind::Call { writes: jobs::writes(method) }), method.to_owned());
         let reads = jobs::reads(&method).then(|| Arc::clone(&self.reads));
         self.jobs.start(job, async move {
             let leave = match reads {
@@ -293,7 +293,7 @@ impl Connection {
         ))
     }
 
-    fn dispatch(&mut self, id: Option<Bytes>, params: &RawParams, size: RequestSize) -> Result<(), MethodError> {
+    fn dispatch(&mut self, id: Option<Bytes>, params: &RawParams, info: RequestInfo) -> Result<(), MethodError> {
         #[derive(Deserialize)]
         #[serde(rename_all = "camelCase")]
         struct Params<'a> {
@@ -328,7 +328,7 @@ impl Connection {
             MethodError::new(INVALID_PARAMS, "invalid params: the field \"clientSeq\" must be an integer of 64 bits")
         })?;
         let action = text.slice_ref(read.action.get().as_bytes());
-        let header = ActionHeader { channel: read.channel, client_seq, is_urgent: is_urgent(&action) };
+        let header = ActionHeader { channel: read.channel, client_seq, is_urgent: is_urgent(&info, &action) };
         if let Err(depth) = Message::from(action.clone()).check_depth(MAX_NESTING) {
             let why = format!("the action is nested {depth} levels deep, the limit is {MAX_NESTING}");
             // Its client has to be able to read what it gets back.
@@ -343,8 +343,8 @@ impl Connection {
             let why = format!("{waiting} actions of this client wait already, the limit is {limit}: wait for answers");
             self.refused(id.as_ref(), &header, &action, MethodError::new(BUSY, why));
         } else {
-            let pending = PendingAction { header: header.clone(), action, grant: size.grant.clone() };
-            self.jobs.wait(size.job(id, JobKind::Dispatch(header)), pending);
+            let pending = PendingAction { header: header.clone(), action, grant: info.grant.clone() };
+            self.jobs.wait(info.job(id, JobKind::Dispatch(header)), pending);
         }
         Ok(())
     }
@@ -392,16 +392,10 @@ impl Connection {
     }
 }
 
-/// Whether an action answers or cancels something, by its type. The type of a long one is not looked for.
-fn is_urgent(action: &[u8]) -> bool {
-    const SHORT: usize = 64 << 10;
-    #[derive(Deserialize)]
-    struct Typed<'a> {
-        #[serde(borrow, rename = "type")]
-        kind: Cow<'a, str>,
-    }
-    let typed = |action| serde_json::from_slice::<Typed<'_>>(action).ok();
-    action.len() <= SHORT && typed(action).is_some_and(|typed| may_pass(&typed.kind))
+/// Whether an action answers or cancels something, by its type. A long one is never urgent.
+fn is_urgent(info: &RequestInfo, action: &[u8]) -> bool {
+    const MAX_URGENT: usize = 64 << 10;
+    action.len() <= MAX_URGENT && info.action_type.as_deref().is_some_and(may_pass)
 }
 
 /// Reads an action and has it carried out. Of a long one there are as few copies as can be: its text goes when it was read,
@@ -447,15 +441,17 @@ fn unreadable(action: Bytes) -> DispatchOutcome {
     DispatchOutcome::Rejected { error, action }
 }
 
-/// How long a request is, and what pays for it.
+/// What is known of a request beside its params.
 #[derive(Debug)]
-struct RequestSize {
+struct RequestInfo {
     bytes: usize,
+    /// The type of the action that it dispatches.
+    action_type: Option<String>,
     /// `None` for a short one.
     grant: Option<Arc<Grant>>,
 }
 
-impl RequestSize {
+impl RequestInfo {
     /// A part of the request, or a copy of one: it is paid for as long as it is there.
     fn with_grant(&self, part: Bytes) -> Bytes {
         match &self.grant {

@@ -11,8 +11,8 @@ use super::memory::{AnswerMemory, NoMemory, Reservation};
 use super::message_limit::{MessageLimits, body_limit, too_large};
 use super::shared_snapshots::SharedSnapshots;
 use super::snapshot_source::{ChannelSnapshot, ReducedSnapshot, ReferenceStats, SnapshotError, View};
-use super::wire::{self, Said};
-use crate::log::{Channels, Entry, Seq, Tail};
+use super::wire;
+use crate::log::{Channels, Entry, EntryKind, Seq, Tail};
 use crate::size::{to_u64, to_usize};
 use crate::state::by_reference::{self, ReducedText};
 
@@ -306,12 +306,12 @@ impl Replay {
                         (reduced.text.to_bytes(), replay.references.and(reduced.references));
                 }
                 *left = left.checked_sub(to_u64(entry.body.len()))?;
-                match Said::of(&entry.body) {
-                    Said::Action if wire::truncates(&entry.body) => return None,
-                    Said::Action => replay.actions.push(entry.seq, &entry.body),
-                    Said::Notice => replay.notices.push(wire::notice(&entry.body)),
-                    Said::Initial => return None,
-                    Said::Closed | Said::Nothing => {}
+                match entry.kind {
+                    EntryKind::Action if is_truncation(&entry) => return None,
+                    EntryKind::Action => replay.actions.push(entry.seq, &entry.body),
+                    EntryKind::Notification => replay.notices.push(wire::notice(&entry.body)),
+                    EntryKind::Initial => return None,
+                    EntryKind::Closed | EntryKind::SideChat | EntryKind::Unknown => {}
                 }
                 if replay.actions.len().saturating_add(replay.notices.len()) > shared.config.max_replay {
                     return None;
@@ -357,4 +357,10 @@ async fn reduced_entry(entry: &Entry, max_bytes: u64) -> Option<ReducedText> {
 
 fn total(requested: &[RequestedChannel]) -> u64 {
     requested.iter().fold(0_u64, |sum, requested| sum.saturating_add(requested.bytes))
+}
+
+/// Whether an entry removes turns from a chat. It names the turn that remains, which may be one that a client with only the
+/// last turns does not have.
+pub(super) fn is_truncation(entry: &Entry) -> bool {
+    entry.action_type().is_some_and(|name| name == "chat/truncated")
 }

@@ -13,10 +13,11 @@ use super::coalesce::DelayedDelta;
 use super::connection::Connection;
 use super::end_reason::EndReason;
 use super::log_reader::Subscription;
+use super::resume::is_truncation;
 use super::shared_actions::MIN_SHARED_ACTION;
-use super::wire::{self, Said};
+use super::wire;
 use crate::error::MethodError;
-use crate::log::{Entry, ReadError};
+use crate::log::{Entry, EntryKind, ReadError};
 
 /// Messages that the machine has and the link has not.
 #[derive(Debug)]
@@ -138,23 +139,23 @@ impl Connection {
             }
             let subscription = self.client.as_mut().and_then(|client| client.reader.mark_delivered(&entry));
             let Some(Subscription { latency, is_windowed, .. }) = subscription else { continue };
-            match Said::of(&entry.body) {
-                Said::Nothing => {}
+            match entry.kind {
+                EntryKind::SideChat | EntryKind::Unknown => {}
                 // If it begins anew, that is another one.
-                Said::Closed => {
+                EntryKind::Closed => {
                     if let Some(client) = &mut self.client {
                         client.reader.leave(&entry.channel);
                         self.shared.methods.unsubscribed(&client.info, &entry.channel);
                     }
                 }
-                Said::Initial => return self.end(EndReason::Reset),
+                EntryKind::Initial => return self.end(EndReason::Reset),
                 // What is left of the chat may be what the client has not seen: it comes again, to a snapshot.
-                Said::Action if is_windowed && wire::truncates(&entry.body) => return self.end(EndReason::Reset),
-                Said::Notice => {
+                EntryKind::Action if is_windowed && is_truncation(&entry) => return self.end(EndReason::Reset),
+                EntryKind::Notification => {
                     self.flush();
                     self.send(wire::notice(&entry.body));
                 }
-                Said::Action => {
+                EntryKind::Action => {
                     let delayed = if latency.is_zero() { None } else { DelayedDelta::new(&entry, latency) };
                     if let Some(delayed) = delayed {
                         self.delay(delayed);

@@ -1,75 +1,18 @@
 //! Messages as ropes: what a client is told, with the log's own bytes in it; and what it says, taken apart.
 
+use std::borrow::Cow;
+
 use ahp_types::actions::ActionOrigin;
-use breakbulk_proto::Message;
-use breakbulk_proto::json::{self, Found, Path, Paths, Scanner, Span, ValueKind};
+use breakbulk_proto::json::{self, Found, Span, ValueKind};
+use breakbulk_proto::{Envelope, Message};
 use bytes::Bytes;
 use serde_json::{Value, json};
 
 use crate::error::MethodError;
 use crate::log::Seq;
 
-/// How much of a body is looked at in one step. What an entry is, stands behind its channel's URI.
-const STEP: usize = 512;
-
 /// More than what stands around the body of an entry in the message that brings it.
 pub(super) const ENVELOPE: u64 = 128;
-
-/// What an entry of the log is to a client.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Said {
-    /// An action, to be numbered.
-    Action,
-    /// A notification of its own, such as `root/sessionAdded`.
-    Notice,
-    /// The beginning of a channel, or a new one: there is no action that says it, only a snapshot shows it.
-    Initial,
-    /// The channel is no more.
-    Closed,
-    /// Nothing: it is no entry of ours.
-    Nothing,
-}
-
-impl Said {
-    /// Looks at the front of a body.
-    pub(super) fn of(body: &[u8]) -> Self {
-        // As we write them ourselves, which is nearly always.
-        match behind_channel(body) {
-            Some(rest) if rest.starts_with(br#","action":"#) => return Self::Action,
-            Some(rest) if rest.starts_with(br#","initial":"#) => return Self::Initial,
-            Some(rest) if rest.starts_with(br#","closed":"#) => return Self::Closed,
-            _ => {}
-        }
-        static PATHS: [Path; 3] = [&["action"], &["method"], &["initial"]];
-        let mut scanner = Scanner::new(Paths::new(&PATHS));
-        for step in body.chunks(STEP) {
-            let fed = scanner.feed(step);
-            let seen = [Self::Action, Self::Notice, Self::Initial];
-            let first = (0..seen.len()).find(|i| scanner.visitor().get(*i).is_some());
-            if let Some(what) = first.and_then(|i| seen.get(i)) {
-                return *what;
-            }
-            if fed.is_err() {
-                break;
-            }
-        }
-        Self::Nothing
-    }
-}
-
-/// Whether an entry takes turns away from a chat. It names the turn that stays, and that may be one which a client with a
-/// window does not have.
-pub(super) fn truncates(body: &[u8]) -> bool {
-    const WORDS: &[u8] = br#","action":{"type":"chat/truncated""#;
-    behind_channel(body).is_some_and(|rest| rest.starts_with(WORDS))
-}
-
-/// What stands behind the channel's name in a body that begins with it. A quote in a name is escaped, and so is what follows it.
-fn behind_channel(body: &[u8]) -> Option<&[u8]> {
-    let name = body.strip_prefix(br#"{"channel":""#)?;
-    let end = name.iter().position(|byte| *byte == b'"')?;
-    name.get(end.saturating_add(1)..)
-}
 
 /// An `action` notification.
 pub(super) fn action(seq: Seq, body: &Bytes) -> Message {
@@ -173,8 +116,8 @@ pub(super) fn list<I: IntoIterator<Item = Bytes>>(items: impl IntoIterator<Item 
     parts
 }
 
-/// A message of the client's, taken apart.
-#[derive(Debug, Default)]
+/// A message of the client, with the values that its envelope points to.
+#[derive(Debug)]
 pub(super) struct Incoming {
     /// Its method; `None` for a response.
     pub(super) method: Option<String>,
@@ -182,6 +125,8 @@ pub(super) struct Incoming {
     pub(super) id: Option<Bytes>,
     /// Why it is neither a request, a notification nor a response.
     pub(super) invalid_because: Option<&'static str>,
+    /// The type of the action that it dispatches.
+    pub(super) action_type: Option<String>,
     /// The params; an empty object where there are none.
     pub(super) params: Bytes,
     /// The result of a response.
@@ -191,36 +136,30 @@ pub(super) struct Incoming {
 }
 
 impl Incoming {
-    pub(super) fn read(message: &Message) -> Self {
-        static PATHS: [Path; 5] = [&["method"], &["id"], &["params"], &["result"], &["error"]];
-        // The machine has checked it.
-        let Ok(found) = json::find(message.slices(), &PATHS) else { return Self::default() };
-        let raw = |i| found.get(i).map(|value: Found| slice(message, value.span));
-        // Many write `null` for what is not there.
-        let there = |i| found.get(i).filter(|value| value.kind != ValueKind::Null).and_then(|_| raw(i));
-        let named = found.get(0);
-        let method = named.filter(|method| method.kind == ValueKind::String);
-        let method = method.and_then(|method| json::string(&message.read(method.span)).map(|text| text.into_owned()));
-        let id = found.get(1);
-        let invalid_because = match (named, &method, id.map(|id| id.kind)) {
+    /// Takes the values out of a message. The machine found them when it checked the message.
+    pub(super) fn new(message: &Message, envelope: &Envelope) -> Self {
+        let raw = |value: Found| slice(message, value.span);
+        let method = envelope.method(message);
+        let id = envelope.id_value();
+        let invalid_because = match (envelope.method_value(), &method, id.map(|id| id.kind)) {
             (Some(_), None, _) => Some("method must be a string"),
             (Some(_), Some(_), None | Some(ValueKind::String | ValueKind::Number)) => None,
             // Many write it into a notification; as a request it could not be answered.
             (Some(_), Some(method), Some(ValueKind::Null)) if is_notification(method) => None,
             (Some(_), Some(_), Some(_)) => Some("the id of a request must be a string or a number"),
-            (None, ..) if found.get(3).or(found.get(4)).is_none() => {
+            (None, ..) if envelope.result().or(envelope.error()).is_none() => {
                 Some("a message needs a method, a result or an error")
             }
             (None, ..) => None,
         };
-        let id = id.filter(|id| matches!(id.kind, ValueKind::String | ValueKind::Number));
         Self {
-            method,
-            id: id.map(|id| slice(message, id.span)),
+            method: method.map(Cow::into_owned),
+            id: id.filter(|id| matches!(id.kind, ValueKind::String | ValueKind::Number)).map(raw),
             invalid_because,
-            params: there(2).unwrap_or_else(|| Bytes::from_static(b"{}")),
-            result: raw(3),
-            error: there(4),
+            action_type: envelope.action_type(message).map(Cow::into_owned),
+            params: envelope.params().map_or_else(|| Bytes::from_static(b"{}"), raw),
+            result: envelope.result().map(raw),
+            error: envelope.error().map(raw),
         }
     }
 
@@ -288,23 +227,6 @@ mod tests {
     }
 
     #[test]
-    fn the_front_of_a_body_says_what_it_is() {
-        let long = "x".repeat(3 * STEP);
-        for (body, said) in [
-            (r#"{"channel":"c","action":{"type":"x"}}"#.to_owned(), Said::Action),
-            (format!(r#"{{"channel":"{long}","action":{{"method":1}}}}"#), Said::Action),
-            (format!(r#"{{"channel":"c","action":{{"a":"{long}"}},"method":1}}"#), Said::Action),
-            (r#"{"method":"root/sessionAdded","params":{"action":1}}"#.to_owned(), Said::Notice),
-            (r#"{"channel":"c","initial":{"action":1}}"#.to_owned(), Said::Initial),
-            (r#"{"channel":"c"}"#.to_owned(), Said::Nothing),
-            ("[".to_owned(), Said::Nothing),
-            (String::new(), Said::Nothing),
-        ] {
-            assert_eq!(Said::of(body.as_bytes()), said, "{body:.80}");
-        }
-    }
-
-    #[test]
     fn a_rejection_has_the_action_its_origin_and_the_reason() {
         let origin = ActionOrigin { client_id: "me".into(), client_seq: 3 };
         let message = rejection(9, "c\"", &Bytes::from_static(br#"{"type":"x"}"#), &origin, "no \"turn\"");
@@ -316,7 +238,10 @@ mod tests {
 
     #[test]
     fn an_answer_repeats_the_id_as_it_was_written() {
-        let read = |text: &str| Incoming::read(&Message::from(text.to_owned()));
+        let read = |text: &str| {
+            let message = Message::from(text.to_owned());
+            Incoming::new(&message, &Envelope::of(&message).unwrap())
+        };
         let asked = read(r#"{"jsonrpc":"2.0","id":"aA","method":"m"}"#);
         assert_eq!((asked.method.as_deref(), &asked.params[..]), (Some("m"), &b"{}"[..]));
         let answer = response(&asked.id.unwrap(), &Message::from("[1]"));

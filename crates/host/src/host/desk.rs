@@ -346,7 +346,7 @@ impl Sheet {
 
     /// From now on a side chat knows this chat up to a turn, as it is; without one, nothing.
     pub(crate) fn beside(self, chat: &str, side: &str, turn: Option<&str>) -> Self {
-        self.push(NewEntry::new(chat, body(entry::beside(chat, side, turn))))
+        self.push(NewEntry::new(chat, body(entry::side_chat(chat, side, turn))))
     }
 
     /// A channel of the host itself that is to be there, with nothing in it yet.

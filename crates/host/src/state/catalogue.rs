@@ -26,8 +26,8 @@ impl Catalogue {
         self.0.get(session)
     }
 
-    pub(super) fn notice(&mut self, notice: CatalogueNotification) {
-        match notice {
+    pub(super) fn apply(&mut self, notification: CatalogueNotification) {
+        match notification {
             CatalogueNotification::Added(params) => {
                 drop(self.0.insert(params.summary.resource.clone(), params.summary))
             }

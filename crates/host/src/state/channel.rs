@@ -19,7 +19,7 @@ use serde_json::value::RawValue;
 use tracing::{debug, warn};
 
 use super::catalogue::Catalogue;
-use super::entry::Said;
+use super::entry::ParsedEntry;
 use super::kind::{ChannelKind, reduce};
 use super::rows::encode;
 use super::side_chats::SideChats;
@@ -75,18 +75,18 @@ impl Channel {
 
     /// Takes an entry, if it is a later one. Its text goes when it was read: the reducers make copies of what is in it.
     pub(super) async fn apply(&mut self, log: &dyn Log, entry: Entry) -> Result<(), StateError> {
-        let Entry { seq, body, .. } = entry;
+        let Entry { seq, kind, body, .. } = entry;
         if seq <= self.seq || self.damaged.is_some() {
             return Ok(());
         }
         let bytes = body.len();
-        match run_blocking(bytes, move || Said::read(&body)).await? {
-            Ok(Said::Initial(state)) => self.begin(log, state).await?,
-            Ok(Said::Closed) => self.close(log).await?,
-            Ok(Said::Beside { chat, turn }) => self.beside(log, chat, turn).await?,
-            Ok(Said::Action(action)) => self.act(log, &action).await?,
-            Ok(Said::CatalogueNotification(notice)) => self.catalogue.notice(notice),
-            Ok(Said::Nothing) => {}
+        match run_blocking(bytes, move || ParsedEntry::read(kind, &body)).await? {
+            Ok(ParsedEntry::Initial(state)) => self.begin(log, state).await?,
+            Ok(ParsedEntry::Closed) => self.close(log).await?,
+            Ok(ParsedEntry::SideChat { chat, turn }) => self.side_chat(log, chat, turn).await?,
+            Ok(ParsedEntry::Action(action)) => self.act(log, &action).await?,
+            Ok(ParsedEntry::Notification(notification)) => self.catalogue.apply(notification),
+            Ok(ParsedEntry::NoEffect) => {}
             Err(error) => warn!(seq, %error, "an entry of the log cannot be read and is skipped"),
         }
         self.seq = seq;
@@ -186,7 +186,7 @@ impl Channel {
     }
 
     /// From now on a side chat knows the turns up to this one, as they are; or, without one, nothing.
-    async fn beside(&mut self, log: &dyn Log, side: String, turn: Option<String>) -> Result<(), StateError> {
+    async fn side_chat(&mut self, log: &dyn Log, side: String, turn: Option<String>) -> Result<(), StateError> {
         self.turns.release(&side);
         let (Some(turn), Some(SnapshotState::Chat(chat))) = (turn, &self.state) else { return Ok(()) };
         if let Some(active) = chat.active_turn.as_ref().filter(|active| active.id == turn) {

@@ -1,12 +1,4 @@
-//! What the body of an entry says, written and read.
-//!
-//! | Body | Says |
-//! |---|---|
-//! | `{"channel":…,"action":{…},"origin":{…}}` | an action; `origin` where a client dispatched it |
-//! | `{"channel":…,"initial":{"kind":…,"state":{…}}}` | what a channel begins with |
-//! | `{"channel":…,"closed":true}` | the channel is no more, until it begins anew |
-//! | `{"channel":…,"beside":{"chat":…,"turn":…}}` | a side chat knows this chat up to that turn, as it is now; without `turn`, nothing |
-//! | `{"method":"root/sessionAdded","params":{…}}` | a notification of the catalogue, on the root channel |
+//! The bodies of entries: written here, and parsed for the reducers. [`EntryKind`](crate::log::EntryKind) lists their forms.
 //!
 //! AHP has no action that makes or ends a channel, so the first entry of one is its initial state. Connections pass it over:
 //! nobody follows a channel before it exists, and a later one (the root's, when a host starts with another
@@ -24,6 +16,7 @@ use serde_json::value::RawValue;
 
 use super::kind::ChannelKind;
 use crate::exact;
+use crate::log::EntryKind;
 
 /// The body of an action.
 ///
@@ -65,13 +58,13 @@ pub fn closed(channel: &str) -> serde_json::Result<Bytes> {
 ///
 /// # Errors
 /// Never: names have a JSON.
-pub fn beside(channel: &str, side: &str, turn: Option<&str>) -> serde_json::Result<Bytes> {
+pub fn side_chat(channel: &str, side: &str, turn: Option<&str>) -> serde_json::Result<Bytes> {
     #[derive(Serialize)]
     struct Body<'a> {
         channel: &'a str,
-        beside: Beside<&'a str>,
+        beside: SideChat<&'a str>,
     }
-    serde_json::to_vec(&Body { channel, beside: Beside { chat: side, turn } }).map(Into::into)
+    serde_json::to_vec(&Body { channel, beside: SideChat { chat: side, turn } }).map(Into::into)
 }
 
 /// The body of a notification of the catalogue.
@@ -116,66 +109,85 @@ pub(super) struct Initial<T> {
 
 /// A side chat, and the turn that it is about.
 #[derive(Debug, Serialize, Deserialize)]
-struct Beside<T> {
+struct SideChat<T> {
     chat: T,
     #[serde(default = "Option::default", skip_serializing_if = "Option::is_none")]
     turn: Option<T>,
 }
 
-/// What a body says to a reducer.
+/// An entry, parsed for the reducers.
 #[derive(Debug)]
-pub(super) enum Said {
+pub(super) enum ParsedEntry {
     Initial(SnapshotState),
     Closed,
-    Beside {
+    SideChat {
         chat: String,
         turn: Option<String>,
     },
     Action(Box<StateAction>),
-    CatalogueNotification(CatalogueNotification),
-    /// Something that changes no state: a refused action, or what a later version writes.
-    Nothing,
+    Notification(CatalogueNotification),
+    /// Something that changes no state: a rejected action, or what a later version writes.
+    NoEffect,
 }
 
-impl Said {
-    pub(super) fn read(body: &[u8]) -> serde_json::Result<Self> {
-        let body: Body<'_> = serde_json::from_slice(body)?;
-        if body.rejection_reason.is_some() {
-            return Ok(Self::Nothing);
-        }
-        if let Some(action) = body.action {
-            return serde_json::from_str(action.get()).map(Self::Action);
-        }
-        if let Some(initial) = body.initial {
-            return initial.kind.decode(initial.state.get()).map(Self::Initial);
-        }
-        if body.closed == Some(true) {
-            return Ok(Self::Closed);
-        }
-        if let Some(Beside { chat, turn }) = body.beside {
-            return Ok(Self::Beside { chat, turn });
-        }
-        let (Some(method), Some(params)) = (body.method, body.params) else { return Ok(Self::Nothing) };
-        Ok(match method.as_ref() {
-            ADDED => Self::CatalogueNotification(CatalogueNotification::Added(serde_json::from_str(params.get())?)),
-            REMOVED => Self::CatalogueNotification(CatalogueNotification::Removed(serde_json::from_str(params.get())?)),
-            CHANGED => Self::CatalogueNotification(CatalogueNotification::Changed(serde_json::from_str(params.get())?)),
-            _ => Self::Nothing,
+impl ParsedEntry {
+    /// Parses the body of an entry of this kind.
+    pub(super) fn read(kind: EntryKind, body: &[u8]) -> serde_json::Result<Self> {
+        Ok(match kind {
+            EntryKind::Action => {
+                let ActionBody { action, rejection_reason } = serde_json::from_slice(body)?;
+                if rejection_reason.is_some() {
+                    return Ok(Self::NoEffect);
+                }
+                Self::Action(serde_json::from_str(action.get())?)
+            }
+            EntryKind::Initial => {
+                let InitialBody { initial } = serde_json::from_slice(body)?;
+                Self::Initial(initial.kind.decode(initial.state.get())?)
+            }
+            EntryKind::Closed => Self::Closed,
+            EntryKind::SideChat => {
+                let SideChatBody { beside: SideChat { chat, turn } } = serde_json::from_slice(body)?;
+                Self::SideChat { chat, turn }
+            }
+            EntryKind::Notification => {
+                let NotificationBody { method, params } = serde_json::from_slice(body)?;
+                let params = params.get();
+                match method.as_ref() {
+                    ADDED => Self::Notification(CatalogueNotification::Added(serde_json::from_str(params)?)),
+                    REMOVED => Self::Notification(CatalogueNotification::Removed(serde_json::from_str(params)?)),
+                    CHANGED => Self::Notification(CatalogueNotification::Changed(serde_json::from_str(params)?)),
+                    _ => Self::NoEffect,
+                }
+            }
+            EntryKind::Unknown => Self::NoEffect,
         })
     }
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Body<'a> {
+struct ActionBody<'a> {
     #[serde(borrow)]
-    action: Option<&'a RawValue>,
+    action: &'a RawValue,
     rejection_reason: Option<IgnoredAny>,
+}
+
+#[derive(Deserialize)]
+struct InitialBody<'a> {
     #[serde(borrow)]
-    initial: Option<Initial<&'a RawValue>>,
-    closed: Option<bool>,
-    beside: Option<Beside<String>>,
-    method: Option<Cow<'a, str>>,
+    initial: Initial<&'a RawValue>,
+}
+
+#[derive(Deserialize)]
+struct SideChatBody {
+    beside: SideChat<String>,
+}
+
+#[derive(Deserialize)]
+struct NotificationBody<'a> {
     #[serde(borrow)]
-    params: Option<&'a RawValue>,
+    method: Cow<'a, str>,
+    #[serde(borrow)]
+    params: &'a RawValue,
 }

@@ -169,7 +169,7 @@ impl Tail for EndlessTail {
             let count = 1 + u64::try_from(max_bytes / self.body.len()).unwrap();
             let seqs = position + 1..=last.min(position + count);
             self.position = *seqs.end();
-            let entry = |seq| Entry { seq, at_ms: 0, channel: A.into(), body: self.body.clone() };
+            let entry = |seq| Entry::new(seq, 0, A.into(), self.body.clone());
             let entries: Vec<_> = seqs.map(entry).collect();
             self.handed.fetch_add(entries.len() * self.body.len(), Ordering::Relaxed);
             Ok(entries)

@@ -25,7 +25,7 @@ async fn chat_of(turns: &[&str]) -> Arc<dyn Log> {
 }
 
 async fn aside(log: &dyn Log, side: &str, turn: Option<&str>) {
-    log.append(Batch::new().entry(CHAT, entry::beside(CHAT, side, turn).unwrap())).await.unwrap();
+    log.append(Batch::new().entry(CHAT, entry::side_chat(CHAT, side, turn).unwrap())).await.unwrap();
 }
 
 async fn truncate(log: &dyn Log, turn: &str) {

@@ -207,7 +207,7 @@ impl World {
 
     async fn aside(&mut self, side: String, back: Option<usize>) {
         let turn = back.map(|back| self.named(back));
-        let body = entry::beside(CHAT, &side, turn.as_deref()).unwrap();
+        let body = entry::side_chat(CHAT, &side, turn.as_deref()).unwrap();
         let seq = self.log.append(Batch::new().entry(CHAT, body)).await.unwrap()[0];
         self.state.reached(seq).await.unwrap();
         let turns = &self.truth.turns;

@@ -72,7 +72,7 @@ async fn mend_first(
     first: &Entry,
     is_after: bool,
 ) -> Result<(), Over> {
-    let begins = glance(&first.channel, &first.body) == Glance::Turn;
+    let begins = glance(first) == Glance::Turn;
     if is_after {
         let said = if begins { told::read(first.body.clone()).await } else { None };
         let new = said.and_then(|said| match said.action {

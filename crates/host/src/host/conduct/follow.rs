@@ -41,7 +41,7 @@ pub(super) async fn follow(shared: Arc<Shared>, after: Seq) {
 }
 
 fn take(shared: &Arc<Shared>, entry: Entry) {
-    match glance(&entry.channel, &entry.body) {
+    match glance(&entry) {
         Glance::Turn | Glance::Deed => Roster::tell(shared, entry),
         Glance::Edge => shared.roster.renew(&entry.channel),
         Glance::Other => {}

@@ -88,7 +88,7 @@ pub(super) async fn is_left(log: &dyn Log, chat: &str, born: Seq) -> bool {
     let mut after = born;
     loop {
         let Ok(page) = log.read(chat, after.saturating_add(1)..Seq::MAX, PAGE).await else { return false };
-        if page.iter().any(|entry| glance(chat, &entry.body) == Glance::Turn) {
+        if page.iter().any(|entry| glance(entry) == Glance::Turn) {
             return false;
         }
         let Some(last) = page.last() else { return true };
@@ -154,7 +154,7 @@ async fn recent(log: &dyn Log, last: Seq) -> Result<BTreeSet<Arc<str>>, StateErr
         match tail.ready(PAGE).await {
             Ok(page) if page.is_empty() => return Ok(found),
             Ok(page) => {
-                let turns = page.into_iter().filter(|entry| glance(&entry.channel, &entry.body) == Glance::Turn);
+                let turns = page.into_iter().filter(|entry| glance(&entry) == Glance::Turn);
                 found.extend(turns.map(|entry| entry.channel));
             }
             Err(ReadError::Trimmed { first }) => tail.seek(first.saturating_sub(1)),

@@ -26,6 +26,7 @@ use crate::error::MethodError;
 use crate::gate;
 use crate::host::desk::{Sheet, not_kept};
 use crate::host::dispatch::no_channel;
+use crate::log::EntryKind;
 use crate::state::StateError;
 use crate::terminal::{Holder, TerminalError};
 
@@ -223,10 +224,9 @@ impl Workshop {
     /// What the last entry of a channel says.
     async fn said_last(&self, channel: &str, last: u64) -> Last {
         let read = self.desk.log().read(channel, last..last.saturating_add(1), 1).await.unwrap_or_default();
-        let said = read.last().and_then(|entry| serde_json::from_slice::<Said>(&entry.body).ok());
-        match said {
-            Some(said) if said.closed => Last::Closed,
-            Some(Said { action: Some(action), .. }) if action.kind == "terminal/exited" => Last::Exited,
+        match read.last() {
+            Some(entry) if entry.kind == EntryKind::Closed => Last::Closed,
+            Some(entry) if entry.action_type().as_deref() == Some("terminal/exited") => Last::Exited,
             _ => Last::Other,
         }
     }
@@ -276,18 +276,4 @@ enum Last {
     /// A terminal's program has ended.
     Exited,
     Other,
-}
-
-/// As much of an entry as is needed.
-#[derive(serde::Deserialize)]
-struct Said {
-    action: Option<Kind>,
-    #[serde(default)]
-    closed: bool,
-}
-
-#[derive(serde::Deserialize)]
-struct Kind {
-    #[serde(rename = "type")]
-    kind: String,
 }

@@ -70,7 +70,7 @@ impl MemoryState {
             if let Some(channel) = self.channels.get_mut(&new.channel) {
                 channel.last = seq;
             }
-            self.entries.insert(seq, (Entry { seq, at_ms, channel: new.channel, body: new.body }, new.about));
+            self.entries.insert(seq, (Entry::new(seq, at_ms, new.channel, new.body), new.about));
             seqs.push(seq);
         }
         self.batches.insert(batch.id, seqs.clone());

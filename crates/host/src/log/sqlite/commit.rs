@@ -287,7 +287,7 @@ impl<'a> Commit<'a> {
                 self.db.last = seq;
                 pending_entry.seqs.push(seq);
                 pending.push(at);
-                entries.push(Entry { seq, at_ms, channel: pending_entry.uri.clone(), body });
+                entries.push(Entry::new(seq, at_ms, pending_entry.uri.clone(), body));
             }
             // Deltas that became one share its seq.
             pending_entry.seqs.resize(deltas, self.db.last);

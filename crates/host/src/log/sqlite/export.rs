@@ -163,7 +163,7 @@ impl SqliteLog {
                 Ok(page) => page,
             };
             after = page.1;
-            for Entry { seq, at_ms, channel, body: bytes } in &page.0 {
+            for Entry { seq, at_ms, channel, body: bytes, .. } in &page.0 {
                 // What is trimmed may not be gone yet.
                 if firsts.get(channel).is_some_and(|first| first <= seq) {
                     write(to, &ExportLine::Entry { seq: *seq, at: *at_ms, channel, body: body(bytes) })?;

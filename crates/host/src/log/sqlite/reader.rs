@@ -151,7 +151,7 @@ impl Reader {
                 EntryBody::Row(body) => buffers.copy(body),
                 EntryBody::Pieces(body) => body,
             };
-            Entry { seq, at_ms, channel, body }
+            Entry::new(seq, at_ms, channel, body)
         });
         Ok(Read { seq, entry })
     }

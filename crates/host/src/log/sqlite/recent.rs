@@ -149,7 +149,7 @@ mod tests {
     use super::*;
 
     fn entry(seq: Seq, len: usize) -> Entry {
-        Entry { seq, at_ms: 0, channel: "c".into(), body: vec![b'x'; len].into() }
+        Entry::new(seq, 0, "c".into(), vec![b'x'; len].into())
     }
 
     #[test]

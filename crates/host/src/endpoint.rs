@@ -1,31 +1,32 @@
-//! Where clients are served: one AHP connection each, from its handshake to a close with a name.
+//! Serves clients: one AHP connection each, from its handshake to a close with a named reason.
 //!
 //! ```text
-//!   link ─▶ Threshold ─▶ Driver(ahp machine) ─▶ Connection ─▶ Methods (calls, actions)      Clients: who is here
-//!                                  ▲                 │
-//!                                  └── messages ◀────┴── Feed ◀── Tail ◀── log              Views: snapshots
+//!   link ─▶ HandshakeLink ─▶ Driver(ahp machine) ─▶ Connection ─▶ Methods (calls, actions)      Clients: who is connected
+//!                                      ▲                 │
+//!                                      └── messages ◀────┴── LogReader ◀── Tail ◀── log         SnapshotSource: snapshots
 //! ```
 //!
-//! A connection **pulls**: it holds a position in the log, and reads on only while the machine has little left to send. So
-//! a slow client costs what [`EndpointConfig::max_unsent_bytes`] allows and no more, however far it falls behind; far enough,
-//! it is closed and comes back to a snapshot. What it sends of an entry are the log's own bytes.
+//! A connection **pulls**: it has a position in the log, and reads on only while the machine has little left to send. So a
+//! slow client holds at most [`EndpointConfig::max_unsent_bytes`], however far behind it is. If it falls too far behind, the
+//! endpoint closes the connection, and the client reconnects to a snapshot. The bytes of an entry are sent without a copy.
 //!
 //! # Order
 //!
-//! A client is told of entries in the order of the log, and of each channel from the snapshot on that it got. While a
-//! snapshot is being made for a `subscribe`, nothing is pulled: the snapshot knows everything up to the position at least,
-//! and what it knows beyond is passed over when it comes.
+//! A client gets entries in the order of the log, and those of a channel from its snapshot on. While a snapshot is made for
+//! a `subscribe`, the connection reads nothing from the log: the snapshot contains everything up to the connection's
+//! position, and later entries that the snapshot contains too are skipped when they are read.
 //!
 //! # What a client cannot take
 //!
-//! What is large in an action or a snapshot goes to it by reference, and to nobody else ([`ReducedSnapshot`], and the state's
-//! [`content`](crate::state::State::content)). An action that is too long even so ends the connection by name; the client comes
-//! back to a snapshot with fewer turns, or finds the channel among the missing.
+//! A client that cannot take a whole action or snapshot gets the large content by reference ([`ReducedSnapshot`], and
+//! [`State::content`](crate::state::State::content)); other clients get it whole. If an action is too long even so, the
+//! endpoint closes the connection with a named reason, and the client reconnects to a snapshot with fewer turns, or finds
+//! the channel in `missing`.
 //!
-//! # Actions that are not taken
+//! # Rejected actions
 //!
-//! A refused action goes back to who dispatched it, and to nobody else: an `action` with its `origin` and a
-//! `rejectionReason`. It is in no log, so its `serverSeq` is that of what the client has got so far.
+//! A rejected action goes back to the client that dispatched it, and to nobody else: an `action` with its `origin` and a
+//! `rejectionReason`. It is not in the log, so its `serverSeq` is the last one that the client got.
 
 mod action_list;
 mod clients;
@@ -90,26 +91,26 @@ pub(crate) struct EndpointInner {
     methods: Arc<dyn Methods>,
     config: EndpointConfig,
     budget: Budget,
-    /// Of frames that are arriving.
+    /// For frames that are arriving.
     frames: Budget,
     work: WorkLimit,
     outgoing: OutgoingMemory,
     snapshots: SharedSnapshots,
     actions: SharedActions,
-    /// What clients take, beyond the connection on which they said so.
+    /// The limits that clients negotiated. They outlive the connection on which a client named them.
     negotiated: Negotiated,
     clients: Clients,
     counts: Counters,
     traffic: Arc<Traffic>,
     last_reduced: LastReducedAction,
     shared_encodings: SharedEncodings,
-    /// For connections on which nobody has introduced themselves.
+    /// Bounds the log lines of connections that end before their handshake.
     log_limit: LogLimit,
     stop: watch::Sender<bool>,
 }
 
 impl Endpoint {
-    /// An endpoint that serves what is in `log`. What its connections hold is charged to `budget`.
+    /// An endpoint that serves the entries of `log`. Messages that are arriving are charged to `budget`.
     #[must_use]
     pub fn new(
         log: Arc<dyn Log>,
@@ -148,21 +149,21 @@ impl Endpoint {
         }))
     }
 
-    /// Serves a client until its connection ends, and says how. The principal is whoever the door let in: their links
-    /// share a quota, and two of them with one client id are the same client. Who has none may hold little, and send no
-    /// frame that is longer than a segment. Dropping the future cuts the link.
+    /// Serves a client until its connection ends; returns why it ended. The principal is the one that the listener
+    /// authenticated: its links share a quota, and two of them with one client id are the same client. A client without a
+    /// principal may hold little, and may not send frames that are longer than a segment. Dropping the future cuts the link.
     pub async fn serve(&self, link: impl Link + 'static, principal: Option<Arc<str>>) -> EndReason {
         match Connection::new(Arc::clone(&self.0), Box::new(link), principal) {
-            // A future has room for what it is given and for what it makes of that: each would be a connection.
+            // A future contains its argument and its own copy of it. Boxed, neither is a whole connection.
             Ok(connection) => Box::new(connection).run().await,
             Err(cause) => {
-                error!("no connection without random bytes: {cause}");
+                error!("cannot serve a connection: the system gives no random bytes: {cause}");
                 EndReason::Internal
             }
         }
     }
 
-    /// Tells a client to come again later, because there are too many, and says how that ended.
+    /// Closes a link with the reason [`EndReason::Full`], because there are too many connections; returns why it ended.
     pub async fn turn_away(&self, link: impl Link + 'static) -> EndReason {
         match Connection::new(Arc::clone(&self.0), Box::new(link), None) {
             Ok(mut connection) => {
@@ -173,37 +174,37 @@ impl Endpoint {
         }
     }
 
-    /// Who is connected.
+    /// The clients that are connected.
     #[must_use]
     pub fn clients(&self) -> &Clients {
         &self.0.clients
     }
 
-    /// How often each named thing has happened: how connections ended, what was refused, how clients resumed.
+    /// How often each named event has happened: how connections ended, what was rejected, how clients resumed.
     #[must_use]
     pub fn counts(&self) -> &Counters {
         &self.0.counts
     }
 
-    /// What passes through all connections, and what waits on them.
+    /// Counters and gauges over all connections.
     #[must_use]
     pub fn traffic(&self) -> &Traffic {
         &self.0.traffic
     }
 
-    /// What connections hold is charged to this.
+    /// The budget for messages that are arriving.
     #[must_use]
     pub fn budget(&self) -> &Budget {
         &self.0.budget
     }
 
-    /// Bytes of what is on its way out, floors counted.
+    /// Bytes of outgoing messages that connections hold, with their floors.
     #[must_use]
     pub fn outgoing_bytes(&self) -> u64 {
         self.0.outgoing.held()
     }
 
-    /// Closes all connections, those too that are yet to come: come again later.
+    /// Closes all connections, and each later one at once: clients may try again later.
     pub fn stop(&self) {
         self.0.stop.send_replace(true);
     }

@@ -1,14 +1,13 @@
-//! The durable log: one order over all channels, kept before it is seen.
+//! The durable log: one order over all channels, durable before it is visible.
 //!
-//! Everything that a host tells its clients is first an entry here. An entry is a piece of raw JSON on a channel; the log
-//! gives it a [`Seq`], and an entry never contains its own. Three kinds of users meet here:
+//! Everything that a host tells its clients is first an entry here. An entry is raw JSON on a channel; the log gives it a
+//! [`Seq`], which is not part of the JSON. The log has three kinds of users:
 //!
-//! - **Those who act** [`append`](Log::append) a [`Batch`] and wait for its seqs. They see their own entries only where
-//!   everybody does: in the tail.
-//! - **Those who follow** (the host's state, each connection) hold a position and pull from a [`Tail`]. A follower that is
-//!   slow costs nothing: the log keeps no queue for it.
-//! - **Those who keep house** save [`Snapshot`]s, [`trim`](Log::trim) what snapshots stand for, and
-//!   [`erase`](Log::erase) sessions.
+//! - **Writers** [`append`](Log::append) a [`Batch`] and wait for its seqs. They see their own entries only where everybody
+//!   does: in a tail.
+//! - **Followers** (the host's state, each connection) have a position and pull from a [`Tail`]. A slow follower costs
+//!   nothing: the log keeps no queue for it.
+//! - **Maintenance** saves [`Snapshot`]s, [trims](Log::trim) entries that snapshots cover, and [erases](Log::erase) sessions.
 //!
 //! ```
 //! # use breakbulk_host::log::{Batch, Channels, Log, MemoryLog};
@@ -25,29 +24,29 @@
 //!
 //! # What an implementation owes its users
 //!
-//! [`SqliteLog`] is the embedded one and [`MemoryLog`] the one for tests. To write another (over a cluster, say), keep
-//! these laws; `tests/log/model.rs` compares two logs step by step.
+//! [`SqliteLog`] is the embedded log, and [`MemoryLog`] the one for tests. Another one (over a cluster, say) has to keep these
+//! laws; `tests/log/model.rs` compares two logs step by step.
 //!
-//! 1. **Acknowledged means kept.** [`append`](Log::append) answers `Ok` only when the batch would survive a power cut.
+//! 1. **Acknowledged means kept.** [`append`](Log::append) returns `Ok` only when the batch would survive a power cut.
 //! 2. **Durable before visible.** A [`Tail`], a [`read`](Log::read) and [`bounds`](Log::bounds) never show an entry that
 //!    could still be lost.
 //! 3. **One order.** Seqs ascend in the order of visibility, over all channels. They may have gaps. None is ever used
 //!    twice, not even after its entry was trimmed or erased, nor by a log that was restored from a backup or has lost its
-//!    end: each opening for writing begins above every seq that an earlier life of the log can have handed out. They stay
-//!    below 2^53, as JSON numbers must.
+//!    end: each opening for writing begins above every seq that an earlier run of the log can have assigned. They stay below
+//!    2^53, as JSON numbers must.
 //! 4. **A batch is whole**: all of its entries are in the log or none, and one without effect leaves no trace.
-//! 5. **A batch is once.** An id that is in the log answers with the seqs that it has, whatever else the batch says now,
-//!    for as long as ids are kept ([`RetentionPolicy::ids_for`]).
-//! 6. **The unknown is named.** When an outcome is not certain the answer is [`AppendError::Unknown`], and the caller
-//!    repeats the batch under the same id. A log in that state acknowledges nothing until it has looked at what is
-//!    really stored, and says so in [`health`](Log::health).
-//! 7. **What is gone is named.** A reader that asks for what was trimmed hears [`ReadError::Trimmed`]. It never skips
-//!    silently. Only below a saved snapshot may anything be trimmed, so the reader can take that instead. A position
-//!    that was never the end of this log, because it comes from another or from entries that are lost, has no
-//!    [`lag`](Log::lag): whoever brings it has to be given a snapshot.
+//! 5. **A batch is appended once.** Appending a batch whose id is in the log returns the seqs that it has, whatever else the
+//!    batch contains now, for as long as ids are kept ([`RetentionPolicy::ids_for`]).
+//! 6. **The unknown is named.** When an outcome is not certain the result is [`AppendError::Unknown`], and the caller repeats
+//!    the batch with the same id. A log in that state acknowledges nothing until it has checked what is stored, and says so
+//!    in [`health`](Log::health).
+//! 7. **What is gone is named.** A reader that asks for trimmed entries gets [`ReadError::Trimmed`]; nothing is skipped
+//!    silently. Only entries before a saved snapshot are trimmed, so the reader can take that instead. A position that was
+//!    never the end of this log, because it comes from another log or from lost entries, has no [`lag`](Log::lag): a client
+//!    with such a position needs a snapshot.
 //! 8. **Damage is named.** A record whose bytes are not those that were written is [`ReadError::Damaged`] with its seq, and
 //!    everything before it is served.
-//! 9. **One writer.** Whoever opens the log later fences the one before: [`AppendError::Fenced`].
+//! 9. **One writer.** A writer that opens the log fences the one before: [`AppendError::Fenced`].
 //! 10. **Bounded and fair.** Appends that wait are bounded in bytes (`append` waits its turn); pages are bounded by the
 //!     caller. [Sources](Batch::source) take turns by bytes, and so do the channels of one source: a small batch waits for
 //!     the transaction under way and a bounded share of the next, whatever others have waiting. Batches of one source and
@@ -82,35 +81,35 @@ pub use sqlite::Sabotage;
 pub use sqlite::{ExportError, Options, SqliteLog, Usage};
 use tokio::sync::watch;
 
-/// Bytes that are shared, not copied.
+/// Bytes that are shared instead of copied.
 pub use bytes::Bytes;
 
-/// The order number of an entry. 0 is before everything. They ascend; gaps mean nothing.
+/// The order number of an entry. 0 is before all entries. Seqs ascend; gaps mean nothing.
 pub type Seq = u64;
 
-/// A future that a log returns. Boxed, so that a host can hold any log as `Arc<dyn Log>`; an append waits for a disk, and
-/// the box is nothing beside that.
+/// A boxed future, so that traits such as [`Log`] can be used as `dyn`. An append waits for a disk, so the box costs nothing in
+/// comparison.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// What is in the log now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Bounds {
-    /// The lowest position from which the whole log can be followed is one less than this: everything before it may have
-    /// been trimmed on some channel.
+    /// Entries before this seq may have been trimmed on some channel. One less is the lowest position from which the whole log
+    /// can be followed.
     pub first: Seq,
-    /// The highest seq that was ever durable; 0 in a new log. A client that claims a higher one comes from another log;
-    /// see also [`lag`](Log::lag).
+    /// The highest seq that was ever durable; 0 in a new log. A client with a higher one comes from another log; see also
+    /// [`lag`](Log::lag).
     pub last: Seq,
 }
 
 /// A durable log. See the [module](self) for what its users may rely on.
 pub trait Log: Send + Sync + 'static {
-    /// Appends all of a batch or nothing; answers when it is durable, with one seq per entry.
+    /// Appends all of a batch or nothing. Resolves when it is durable, with one seq per entry.
     ///
-    /// Dropping the future does not take the batch back: it may be appended or not.
+    /// Dropping the future does not cancel the batch: it may be appended or not.
     fn append(&self, batch: Batch) -> BoxFuture<'_, Result<Vec<Seq>, AppendError>>;
 
-    /// Follows the log from the first entry after `after`. Entries of other channels are passed over.
+    /// Follows the log from the first entry after `after`. Entries of other channels are skipped.
     fn tail(&self, after: Seq, channels: Channels) -> Box<dyn Tail>;
 
     /// Entries of one channel whose seqs are in `range`, from its beginning: at least one if there is any, and no more
@@ -125,8 +124,8 @@ pub trait Log: Send + Sync + 'static {
     /// What is in the log now.
     fn bounds(&self) -> BoxFuture<'_, Result<Bounds, ReadError>>;
 
-    /// How many seqs were used after a position; `None` if the position was never the end of this log: it is beyond the
-    /// end, or in a gap between two lives of the log, and comes from entries that this log does not have.
+    /// How many seqs were used after a position. `None` if the position was never the end of this log: it is after the end, or
+    /// in a gap between two runs of the log, and comes from entries that this log does not have.
     fn lag(&self, after: Seq) -> Option<u64>;
 
     /// The channels of a session, or all of them, by URI.
@@ -147,16 +146,16 @@ pub trait Log: Send + Sync + 'static {
         max_bytes: usize,
     ) -> BoxFuture<'a, Result<Rows, ReadError>>;
 
-    /// Removes a channel's entries before the seq `before`; returns how many. Refused where no saved snapshot stands for
-    /// all of them.
+    /// Removes a channel's entries before the seq `before`; returns how many. Refused unless a saved snapshot covers all of
+    /// them.
     fn trim<'a>(&'a self, channel: &'a str, before: Seq) -> BoxFuture<'a, Result<u64, WriteError>>;
 
-    /// Trims what the policy no longer keeps, below saved snapshots only; returns how many entries went.
+    /// Trims what the policy no longer keeps, only before saved snapshots; returns how many entries were removed.
     fn retain(&self, policy: RetentionPolicy) -> BoxFuture<'_, Result<u64, WriteError>>;
 
-    /// Removes a session for good: its channels with their entries, rows and snapshots, and all entries elsewhere that
-    /// are [about](NewEntry::about) it. By its URI, a single channel is removed in the same way. When this answers, the bytes are gone from the store too. Appending to one of its
-    /// channels is refused from the moment that this is called.
+    /// Removes a session for good: its channels with their entries, rows and snapshots, and all entries of other channels that
+    /// are [about](NewEntry::about) it. A single channel is removed in the same way, by its URI. When this resolves, the bytes
+    /// are gone from the store too. Appending to one of the channels is refused from the moment of the call.
     ///
     /// A snapshot of a shared channel may still mention the session: save a new one first.
     fn erase<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<u64, WriteError>>;
@@ -175,17 +174,17 @@ pub trait Log: Send + Sync + 'static {
 pub trait Tail: Send {
     /// The next entries, in order: waits until there is one, returns no more than `max_bytes` of bodies beside the first.
     ///
-    /// Dropping the future loses nothing. After [`ReadError::Trimmed`] or [`ReadError::Damaged`] the position stays where
-    /// it is; [`seek`](Tail::seek) goes on behind it.
+    /// Dropping the future loses nothing. After [`ReadError::Trimmed`] or [`ReadError::Damaged`] the position stays the same;
+    /// [`seek`](Tail::seek) continues after it.
     fn next(&mut self, max_bytes: usize) -> BoxFuture<'_, Result<Vec<Entry>, ReadError>>;
 
-    /// The next entries that are there already; none at the end of the log. So a reader knows when it has caught up.
+    /// The next entries that exist already; none at the end of the log, which tells the reader that it has caught up.
     fn ready(&mut self, max_bytes: usize) -> BoxFuture<'_, Result<Vec<Entry>, ReadError>>;
 
-    /// Everything up to here has been returned or passed over.
+    /// Everything up to here was returned or skipped.
     fn position(&self) -> Seq;
 
-    /// Goes on from the first entry after `after`.
+    /// Continues with the first entry after `after`.
     fn seek(&mut self, after: Seq);
 
     /// From now on follows these channels. Entries of a new one are returned from the present position on.

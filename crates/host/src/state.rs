@@ -1,11 +1,11 @@
-//! What all channels are now: a follower of the log runs the official reducers.
+//! The state of all channels: a follower of the log that runs the official reducers.
 //!
-//! A channel comes into memory when somebody asks for it or when something happens on it: its saved snapshot, and the
-//! entries after that. Starting costs one channel, the root with the catalogue of sessions. Channels that were not used
-//! for the longest time are saved and forgotten when all together take more than [`StateConfig::max_bytes`].
+//! A channel is loaded when somebody asks for it or when an entry arrives on it: its saved snapshot, and the entries after
+//! that. At the start only one channel is loaded, the root with the catalogue of sessions. When the channels in memory take
+//! more than [`StateConfig::max_bytes`], the least recently used ones are saved and evicted.
 //!
-//! The completed turns of a chat are rows of the log, each encoded when its turn ended. Neither following a chat nor
-//! answering for a window of it costs memory in proportion to its past.
+//! The completed turns of a chat are rows of the log, each encoded when its turn ended. So the memory that a chat takes does
+//! not depend on the number of its turns, and neither does that of a snapshot with only its last turns.
 //!
 //! ```
 //! # use std::sync::Arc;
@@ -19,22 +19,22 @@
 //! # let terminal = SnapshotState::Terminal(serde_json::from_str(text)?);
 //! let body = entry::initial("ahp-terminal:/1", &terminal)?;
 //! let seqs = log.append(Batch::new().open("ahp-terminal:/1", None).entry("ahp-terminal:/1", body)).await?;
-//! let shot = state.snapshot("ahp-terminal:/1", View::default(), seqs[0]).await?;
-//! assert_eq!(shot.from_seq, seqs[0]);
+//! let snapshot = state.snapshot("ahp-terminal:/1", View::default(), seqs[0]).await?;
+//! assert_eq!(snapshot.from_seq, seqs[0]);
 //! # Ok(()) }
 //! ```
 //!
 //! # When the log is damaged or trimmed
 //!
-//! - A damaged entry is passed over. In a chat a notice of the host stands where it was: in the turn that was going on, or
-//!   as a turn of its own. A channel whose first entry is damaged, or that is in a broken part of the store, is
-//!   answered for as it was before, and takes no more actions: [`read`](State::read) says [`StateError::Damaged`].
-//! - A damaged snapshot is passed over; the channel is replayed from its first entry. Where that was trimmed, the
-//!   channel is lost: [`StateError::Damaged`].
-//! - In place of a turn whose row is damaged is a turn that says so.
-//! - Trimmed entries are below a saved snapshot, so nothing is missed. A follower that was overtaken by trimming forgets
-//!   what it has in memory, and channels are loaded again.
-//! - A snapshot of other reducers than ours is not used, unless the entries that it stands for were trimmed; then it is,
+//! - A damaged entry is skipped. In a chat, a notice of the host takes its place: in the active turn, or as a turn of its
+//!   own. A channel whose first entry is damaged, or that is in a broken part of the store, keeps the state before the damage
+//!   and takes no more actions: [`read`](State::read) returns [`StateError::Damaged`].
+//! - A damaged snapshot is skipped; the channel is replayed from its first entry. If that was trimmed, the channel is lost:
+//!   [`StateError::Damaged`].
+//! - A turn whose row is damaged is replaced by a turn that says so.
+//! - Only entries before a saved snapshot are trimmed, so nothing is missed. If the follower is behind what was trimmed, it
+//!   evicts all channels, and they are loaded again.
+//! - A snapshot of another version of the reducers is not used, unless the entries before it were trimmed; then it is used,
 //!   with a warning. The first load after an update holds all turns of a chat in memory until they are saved.
 
 pub(crate) mod by_reference;
@@ -73,22 +73,22 @@ use self::cache::ChannelCache;
 use crate::log::{Log, Seq};
 use crate::long_work;
 
-/// What the state may use.
+/// The limits of the state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StateConfig {
-    /// About what channels in memory may take, in bytes. Past it the least recently used are saved and forgotten; the
-    /// root and what is in use stay. 64 MiB.
+    /// About how many bytes the channels in memory may take. Beyond that the least recently used ones are saved and evicted,
+    /// except for the root and those in use. 64 MiB.
     pub max_bytes: usize,
-    /// A channel is saved when its actions since the last time have this many bytes, so that loading it stays quick; a
-    /// chat also after each turn. 4 MiB.
+    /// A channel is saved when its unsaved actions have this many bytes, so that loading it stays fast; a chat also after each
+    /// turn. 4 MiB.
     pub save_after_bytes: usize,
-    /// What the follower takes from the log at once, in bytes. 1 MiB.
+    /// How many bytes the follower reads from the log at once. 1 MiB.
     pub page_bytes: usize,
-    /// How many older turns one `fetchTurns` brings, at most. 50.
+    /// The most older turns that one `fetchTurns` returns. 50.
     pub turns_per_page: u64,
-    /// How many bytes these have, at most, unless one alone has more. 4 MiB.
+    /// The most bytes of these turns, unless one turn alone has more. 4 MiB.
     pub turns_page_bytes: usize,
-    /// How many sessions one page of `listSessions` has, at most. 500.
+    /// The most sessions on one page of `listSessions`. 500.
     pub sessions_per_page: usize,
 }
 
@@ -113,7 +113,7 @@ pub struct State {
 }
 
 impl State {
-    /// Begins to follow a log from where it ends now.
+    /// Begins to follow a log from its present end.
     ///
     /// # Errors
     /// When the root cannot be read.
@@ -125,7 +125,7 @@ impl State {
         Ok(Arc::new(Self { cache, tasks }))
     }
 
-    /// Waits until everything up to this seq is in the state. A seq that the log does not have yet is waited for.
+    /// Waits until the state contains everything up to this seq, also if the log does not have it yet.
     ///
     /// # Errors
     /// When the log is closed.
@@ -133,7 +133,7 @@ impl State {
         self.cache.reached(seq).await
     }
 
-    /// Waits until a channel has everything up to this seq. What is on other channels is not waited for, however much it is.
+    /// Waits until the state of one channel contains everything up to this seq. Entries of other channels are not waited for.
     ///
     /// # Errors
     /// When the log is closed, or the channel cannot be read.
@@ -144,14 +144,14 @@ impl State {
         if self.cache.log.bounds().await?.last < seq {
             return self.cache.reached(seq).await;
         }
-        // On a task of its own: who asks may lose patience, the channel may not.
+        // On a task of its own, because it must not be cancelled when the caller is.
         let (cache, channel) = (Arc::clone(&self.cache), channel.to_owned());
         tokio::spawn(async move { cache.catch_up_channel(&channel, seq).await })
             .await
             .map_err(|_| StateError::Closed)?
     }
 
-    /// Waits until everything is in the state that anybody can have seen in the log by now.
+    /// Waits until the state contains everything that is in the log now.
     ///
     /// # Errors
     /// When the log is closed, or cannot be read.
@@ -159,14 +159,14 @@ impl State {
         self.cache.catch_up().await
     }
 
-    /// The seq up to which everything is in the state.
+    /// The seq up to which the state contains everything.
     #[must_use]
     pub fn position(&self) -> Seq {
         self.cache.position()
     }
 
-    /// Looks at a channel's state, with the seq of the channel's last entry in it: a batch that depends on what was seen
-    /// [expects](crate::log::Batch::expect) it. A chat is seen without its completed turns.
+    /// Passes a channel's state and the seq of its last entry to `look`. A batch that depends on what was seen
+    /// [expects](crate::log::Batch::expect) that seq. A chat is passed without its completed turns.
     ///
     /// # Errors
     /// When there is no such channel, or when it takes no actions because a record is damaged.
@@ -178,7 +178,7 @@ impl State {
         }
     }
 
-    /// The id of a chat's last turn if that ended with an error that it can be resumed from.
+    /// The id of a chat's last turn, if it ended with an error that allows it to be resumed.
     ///
     /// # Errors
     /// When there is no such chat, or when the turn cannot be read.
@@ -190,7 +190,7 @@ impl State {
         Ok((can && turn.state == TurnState::Error).then_some(turn.id))
     }
 
-    /// The completed turns of a chat before the turn that it is in; `None` if it is not in this one.
+    /// The completed turns of a chat before its active turn; `None` if `turn` is not the active one.
     ///
     /// # Errors
     /// When there is no such chat.
@@ -198,7 +198,8 @@ impl State {
         History::before(&self.cache, channel, turn).await
     }
 
-    /// The completed turns of a chat up to this one. If it is in this one, those before it; `None` if it has no such turn.
+    /// The completed turns of a chat up to this one, or those before it if it is the active turn; `None` if there is no such
+    /// turn.
     ///
     /// # Errors
     /// When there is no such chat, or when a turn cannot be read.
@@ -206,7 +207,7 @@ impl State {
         History::through(&self.cache, channel, turn).await
     }
 
-    /// What a side chat knows of a chat, which may be no more; see [`entry::side_chat`]. Nothing, if nothing was said of it.
+    /// The turns that a side chat knows of a chat, even if the chat is closed; see [`entry::side_chat`]. Empty, if it knows none.
     ///
     /// # Errors
     /// When the chat cannot be read.
@@ -223,7 +224,7 @@ impl State {
         guard.catalogue.page(params, self.cache.config.sessions_per_page)
     }
 
-    /// What the catalogue says of a session; `None` if it has none of this name.
+    /// The catalogue's entry of a session; `None` if there is no such session.
     ///
     /// # Errors
     /// When the root cannot be read.
@@ -231,7 +232,7 @@ impl State {
         Ok(self.cache.lock(ahp_types::ROOT_RESOURCE_URI).await?.catalogue.get(session).cloned())
     }
 
-    /// What the catalogue says of all sessions of which this is true.
+    /// The catalogue's entries of all sessions for which `is` returns true.
     ///
     /// # Errors
     /// When the root cannot be read.
@@ -240,9 +241,8 @@ impl State {
         Ok(guard.catalogue.all().into_iter().filter(|summary| is(summary)).cloned().collect())
     }
 
-    /// A channel's state as a client gets it, with everything up to `at_least` in it.
-    ///
-    /// The text of a completed turn is that of its row: nothing of it is parsed.
+    /// A channel's state as a client gets it, which contains everything up to `at_least`. The texts of completed turns are those
+    /// of their rows, without being parsed.
     ///
     /// # Errors
     /// When there is no such channel, or when it cannot be read.
@@ -251,8 +251,8 @@ impl State {
         snapshot::snapshot(&self.cache, channel, view).await
     }
 
-    /// A channel's state in at most `max_bytes` bytes, with everything up to `at_least` in it: what is large is by reference, and
-    /// of the turns that `view` has, the last so many are there that fit. `None` if there is no such text.
+    /// A channel's state in at most `max_bytes`, which contains everything up to `at_least`: large content is by reference, and
+    /// it has as many of the last turns of `view` as fit. `None` if it cannot be reduced to that length.
     ///
     /// # Errors
     /// When there is no such channel, or when it cannot be read.
@@ -267,15 +267,15 @@ impl State {
         reduced_snapshot::reduced_snapshot(&self.cache, channel, view, max_bytes).await
     }
 
-    /// What a reference names that a client was sent in place of something large.
+    /// The content that a client was sent a reference to.
     ///
     /// # Errors
-    /// [`StateError::NotFound`] when the URI names nothing of ours, or what was there is not there any more.
+    /// [`StateError::NotFound`] when the URI is not a reference of this host, or its content no longer exists.
     pub async fn content(&self, uri: &str) -> Result<Content, StateError> {
         content::content(&self.cache, by_reference::Reference::read(uri).ok_or(StateError::NotFound)?).await
     }
 
-    /// How many bytes the text of a snapshot has now, without building it.
+    /// How many bytes a snapshot would have now. The snapshot is not made for this.
     ///
     /// # Errors
     /// When there is no such channel, or when it cannot be read.
@@ -283,11 +283,11 @@ impl State {
         snapshot::size_of(&self.cache, channel, view).await
     }
 
-    /// The turns before a cursor, as the action that loads them into the state of the client that asked. The result of
+    /// The turns before a cursor, as the action that adds them to the state of the client that asked. The result of
     /// `fetchTurns` itself is empty.
     ///
-    /// `None` without a cursor, or when nothing is before it: the state itself has all turns, and which of them a client
-    /// has is known where its window is.
+    /// `None` without a cursor, or when no turns are before it: the state has all turns, and only the client's cursor says which
+    /// of them it lacks.
     ///
     /// # Errors
     /// When there is no such chat, when the cursor is not one of its, or when a turn cannot be read.
@@ -295,8 +295,7 @@ impl State {
         self.fetch_turns_within(channel, cursor, usize::MAX).await
     }
 
-    /// As [`fetch_turns`](Self::fetch_turns), for somebody who takes no more than so many bytes, unless one turn alone has
-    /// more.
+    /// As [`fetch_turns`](Self::fetch_turns), with no more than so many bytes, unless one turn alone has more.
     ///
     /// # Errors
     /// As [`fetch_turns`](Self::fetch_turns).
@@ -309,16 +308,16 @@ impl State {
         snapshot::fetch(&self.cache, channel, cursor, max_bytes).await
     }
 
-    /// How many bytes the turns of one page have, at most, unless one alone has more.
+    /// The most bytes of the turns on one page, unless one turn alone has more.
     pub(crate) fn turns_page_bytes(&self) -> usize {
         self.cache.config.turns_page_bytes
     }
 
-    /// One turn, as the action that loads it; `None` if the chat has none with this id.
+    /// One turn, as the action that adds it; `None` if the chat has no turn with this id.
     ///
-    /// A truncation names the turn that stays. A client whose window begins behind that turn needs it first, or its
-    /// reducer finds nothing to do. A page whose `seq` is later than the truncation may have a later version of the turn:
-    /// such a client needs a new snapshot.
+    /// A truncation names the turn that remains. A client that has only later turns needs this turn first, or its reducer
+    /// ignores the truncation. If the page's `seq` is later than the truncation, it may have a later version of the turn: then
+    /// the client needs a new snapshot.
     ///
     /// # Errors
     /// When there is no such chat, or when a turn cannot be read.
@@ -326,7 +325,7 @@ impl State {
         snapshot::fetch_one(&self.cache, channel, turn).await
     }
 
-    /// Saves what a channel is now, so that the log may be trimmed up to there.
+    /// Saves the present state of a channel, so that the log may be trimmed up to there.
     ///
     /// # Errors
     /// When there is no such channel, or when the log does not take it.
@@ -334,8 +333,8 @@ impl State {
         save::save(&self.cache, channel).await
     }
 
-    /// Forgets the channels of a session without saving them, and saves a root that no longer mentions it. Comes before
-    /// [`erase`](Log::erase), after the session was removed from the catalogue.
+    /// Evicts the channels of a session without saving them, and saves the root. To be called after the session was removed
+    /// from the catalogue and before [`erase`](Log::erase), so that the saved root does not mention it.
     ///
     /// # Errors
     /// When the log cannot be read, or does not take the root.
@@ -347,15 +346,15 @@ impl State {
         Ok(())
     }
 
-    /// Forgets a channel without saving it. Comes before the channel is [erased](Log::erase), and after.
+    /// Evicts a channel without saving it. To be called before the channel is [erased](Log::erase), and after.
     pub async fn forget_channel(&self, channel: &str) {
         self.cache.forget(channel).await;
     }
 
-    /// Saves everything that is not, and stops.
+    /// Saves all unsaved channels, and stops.
     ///
     /// # Errors
-    /// When the log does not take it: what is lost is time at the next start.
+    /// When the log does not take it. Then the next start takes longer, and nothing is lost.
     pub async fn close(&self) -> Result<(), StateError> {
         self.tasks.iter().for_each(JoinHandle::abort);
         save::save_all(&self.cache).await

@@ -1,4 +1,4 @@
-//! A JSON list that grows: short items are written one behind the other, long ones are shared as they are.
+//! The actions of a replay as a JSON array: short ones are copied one after the other, long ones share the log's bytes.
 
 use std::fmt::Write;
 
@@ -6,12 +6,12 @@ use bytes::{Bytes, BytesMut};
 
 use crate::log::Seq;
 
-/// From this length on, sharing costs less than copying.
+/// From this length on, sharing an action costs less than copying it.
 const MIN_SHARED_ITEM: usize = 4 << 10;
-/// Short items go into pieces of about this length: few enough to be walked quickly, none so long that it is moved.
+/// Short actions are copied into pieces of about this length: few pieces, none so long that growing it moves much.
 const PIECE: usize = 64 << 10;
 
-/// A list of envelopes, in pieces.
+/// An array of actions, in pieces.
 #[derive(Debug, Default)]
 pub(super) struct ActionList {
     pieces: Vec<Bytes>,
@@ -20,7 +20,7 @@ pub(super) struct ActionList {
 }
 
 impl ActionList {
-    /// Adds an action: the body of its entry, with its seq.
+    /// Appends an action: the body of its entry, with its seq.
     pub(super) fn push(&mut self, seq: Seq, body: &Bytes) {
         let before = if self.count == 0 { "[" } else { "," };
         // Writing to memory that grows does not fail.
@@ -38,12 +38,12 @@ impl ActionList {
         self.count = self.count.saturating_add(1);
     }
 
-    /// How many there are.
+    /// How many actions it has.
     pub(super) const fn len(&self) -> usize {
         self.count
     }
 
-    /// The whole list.
+    /// The whole array.
     pub(super) fn finish(mut self) -> Vec<Bytes> {
         self.open.extend_from_slice(if self.count == 0 { b"[]" } else { b"]" });
         self.seal();

@@ -1,4 +1,4 @@
-//! Who is connected, the way to each, and which of two links of one client wins.
+//! The connected clients, a handle to each, and which of two links of one client wins.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, Weak};
@@ -16,10 +16,10 @@ use super::handshake::ClientIdentity;
 use crate::error::MethodError;
 use crate::lock::lock;
 
-/// Orders that wait to be taken up by a connection: it takes them at once.
+/// Messages of the host that wait for a connection. It takes them at once.
 const DEPTH: usize = 4;
 
-/// Clients whose introduction is remembered: the oldest are forgotten first.
+/// How many client identities are remembered. The oldest are forgotten first.
 const MAX_KNOWN: usize = 1024;
 
 /// The clients that are connected now. Cloning shares it.
@@ -31,34 +31,34 @@ struct Table {
     live: HashMap<Key, ConnectedClient>,
     generations: u64,
     generation_locks: HashMap<Key, Weak<GenerationLock>>,
-    /// What clients said of themselves, for when they come back.
+    /// What clients said of themselves at `initialize`, for when they reconnect.
     known: VecDeque<(Key, ClientIdentity)>,
 }
 
-/// Lets in the actions of one link of a client, and of an older one no more. Read-locked while an action is being logged,
-/// write-locked by a new link.
+/// The generation of a client's newest link. Read-locked while an action of the client is logged; write-locked by a new link,
+/// which thereby waits for the actions of the older one.
 type GenerationLock = tokio::sync::RwLock<u64>;
 
-/// A client id counts only among the clients of one principal: nobody can fence a stranger.
+/// A client id is unique only among the clients of one principal, so that nobody can fence the client of another principal.
 type Key = (Option<Arc<str>>, Arc<str>);
 
 #[derive(Debug)]
 struct ConnectedClient {
     generation: u64,
     handle: ClientHandle,
-    /// Dropped when a newer link of the same client comes.
+    /// Dropped when a newer link of the same client registers.
     _fence: oneshot::Sender<()>,
 }
 
 impl Clients {
-    /// The way to a client of a principal, if it is connected.
+    /// The handle of a principal's client, if it is connected.
     #[must_use]
     pub fn get(&self, principal: Option<&Arc<str>>, id: &str) -> Option<ClientHandle> {
         let key = (principal.cloned(), Arc::from(id));
         self.with(|table| table.live.get(&key).map(|live| live.handle.clone()))
     }
 
-    /// How many are connected.
+    /// How many clients are connected.
     #[must_use]
     pub fn len(&self) -> usize {
         self.with(|table| table.live.len())
@@ -70,8 +70,8 @@ impl Clients {
         self.len() == 0
     }
 
-    /// A client is coming in. When this answers, what it had under way on an older link is done, and nothing more comes
-    /// of that: what the log has now is all that the client will ever learn of it.
+    /// Begins a newer link of a client. When this resolves, the actions of its older link are logged or will never be: the
+    /// log now has everything that the older link did.
     pub(super) async fn acquire_lease(&self, principal: Option<Arc<str>>, id: Arc<str>) -> ClientLease {
         let key = (principal, id);
         let (generation, generation_lock) = self.with(|table| {
@@ -88,7 +88,7 @@ impl Clients {
         ClientLease { key, generation, generation_lock }
     }
 
-    /// A client has come in. Of two links of the same client the older is fenced.
+    /// Registers a client whose handshake is done. An older link of the same client is fenced.
     pub(super) fn register(&self, lease: ClientLease, handle: ClientHandle) -> Registration {
         let (fence, fenced) = oneshot::channel();
         let ClientLease { key, generation, .. } = &lease;
@@ -100,7 +100,7 @@ impl Clients {
         Registration { clients: self.clone(), lease, fenced }
     }
 
-    /// Remembers what a client says of itself; or, when it comes back, says what it said before.
+    /// Remembers the identity of a client that initializes; for one that reconnects, returns the remembered identity.
     pub(super) fn remember(
         &self,
         principal: Option<Arc<str>>,
@@ -125,7 +125,7 @@ impl Clients {
     }
 }
 
-/// A client that is coming in on a new link.
+/// The right to act for a client, until a newer link of it comes.
 #[derive(Debug, Clone)]
 pub(super) struct ClientLease {
     key: Key,
@@ -134,8 +134,8 @@ pub(super) struct ClientLease {
 }
 
 impl ClientLease {
-    /// Does something in the client's name to its end, also if nobody waits for that any more; nothing, and `None`, if a
-    /// newer link of the client is coming in. Fails if the work panicked.
+    /// Runs `work` for the client, to its end even if the caller stops waiting. Returns `None`, without running it, if a newer
+    /// link of the client has come. Fails if the work panicked.
     pub(super) async fn run_if_current<T: Send + 'static>(
         &self,
         work: impl Future<Output = T> + Send + 'static,
@@ -149,7 +149,7 @@ impl ClientLease {
     }
 }
 
-/// A connection's place among the clients. Dropping it leaves, unless a newer link has taken the place.
+/// A connection's registration. Dropping it unregisters the client, unless a newer link has replaced it.
 #[derive(Debug)]
 pub(super) struct Registration {
     clients: Clients,
@@ -158,12 +158,12 @@ pub(super) struct Registration {
 }
 
 impl Registration {
-    /// The number of this connection: no other has the same.
+    /// The number of this connection. No other connection has the same.
     pub(super) const fn generation(&self) -> u64 {
         self.lease.generation
     }
 
-    /// Waits until a newer link has taken the place. Cancel-safe.
+    /// Resolves when a newer link has replaced this one. Cancel-safe.
     pub(super) async fn fenced(&mut self) {
         // The sender is never used, only dropped.
         let _ = (&mut self.fenced).await;
@@ -181,12 +181,12 @@ impl Drop for Registration {
     }
 }
 
-/// The way to a client, for as long as its link lives. Cloning shares it.
+/// Sends requests and notifications to a client, for as long as its link lives. Cloning shares it.
 #[derive(Debug, Clone)]
 pub struct ClientHandle {
     orders: mpsc::Sender<HostMessage>,
     permits: Arc<Semaphore>,
-    /// Parts of long messages that pass.
+    /// Noted whenever a part of a long message passes.
     activity: Activity,
     time: AnswerTimeouts,
 }
@@ -194,23 +194,23 @@ pub struct ClientHandle {
 /// How long a client may take to answer.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct AnswerTimeouts {
-    /// Without any part of a long message that passes, either way.
+    /// While no part of a long message passes in either direction.
     pub(super) silent: Duration,
     /// In all.
     pub(super) most: Duration,
 }
 
-/// What a connection is told to send.
+/// A request or notification of the host, for a connection to send.
 #[derive(Debug)]
 pub(super) struct HostMessage {
     pub(super) method: String,
     pub(super) params: Message,
-    /// Who waits for the answer; `None` for a notification.
+    /// Receives the answer; `None` for a notification.
     pub(super) answer: Option<oneshot::Sender<Result<Bytes, MethodError>>>,
 }
 
 impl ClientHandle {
-    /// A way with room for so many requests at once.
+    /// A handle that allows so many requests at once, and the receiver for its connection.
     pub(super) fn new(
         max_asks: usize,
         time: AnswerTimeouts,
@@ -220,11 +220,11 @@ impl ClientHandle {
         (Self { orders, permits: Arc::new(Semaphore::new(max_asks)), activity, time }, taken)
     }
 
-    /// Asks the client; answers with the JSON of its `result`. Waits its turn when many are under way.
+    /// Sends a request to the client; returns the JSON of its `result`. Waits while too many requests are under way.
     ///
     /// # Errors
-    /// The client answered with an error, not in time, or its link is gone. Whether it did what it was asked is then not
-    /// known.
+    /// The client answered with an error or not in time, or its link is gone. It is then unknown whether the client did what
+    /// it was asked.
     pub async fn ask(&self, method: &str, params: &impl Serialize) -> Result<Bytes, AskError> {
         let text = serde_json::to_vec(params).map_err(|error| AskError::Params(error.to_string()))?;
         self.ask_raw(method, Message::from(text)).await
@@ -246,7 +246,7 @@ impl ClientHandle {
         self.activity.timeout(silent, most, asking).await.unwrap_or(Err(AskError::TimedOut(silent)))
     }
 
-    /// Tells the client something that is not in the log, such as `progress`. Waits while much else is on its way.
+    /// Sends a notification that is not in the log, such as `progress`. Waits while much else is being sent.
     ///
     /// # Errors
     /// The link is gone.

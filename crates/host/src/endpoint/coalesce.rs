@@ -1,7 +1,7 @@
-//! Deltas of one part that follow each other become one, for a client that would rather wait a little.
+//! Merges deltas of one part that follow each other, for a client that accepts a delay.
 //!
-//! Only what follows directly, in the order of the whole connection, is merged: if a later action of another channel
-//! passed a delta that waits, a client that resumes from the highest seq it saw would lose the delta.
+//! Only deltas that follow each other directly in the order of the whole connection are merged. If a later action of another
+//! channel overtook a delayed delta, a client that resumes from the highest seq it saw would lose the delta.
 
 use std::sync::Arc;
 
@@ -13,32 +13,32 @@ use tokio::time::{Duration, Instant};
 use super::wire;
 use crate::log::{Entry, Seq};
 
-/// A body that is longer than this gains nothing by waiting.
+/// Longer bodies are sent at once: merging them gains nothing.
 const MAX_BODY: usize = 16 << 10;
-/// What is merged grows no longer than this.
+/// The longest merged text.
 const MAX_TEXT: usize = 64 << 10;
 
-/// A delta that waits for more of its kind. At most one per connection.
+/// A delta that is delayed so that later ones can be merged into it. A connection has at most one.
 #[derive(Debug)]
 pub(super) struct DelayedDelta {
     channel: Arc<str>,
-    /// The seq of the last one in it.
+    /// The seq of the last delta in it.
     seq: Seq,
     delta: DeltaText,
     due: Instant,
-    /// The body of the only one in it, as the log has it.
+    /// The body as the log has it, while nothing was merged.
     only: Option<Bytes>,
-    /// Bytes of all their bodies: what they become is no longer.
+    /// Bytes of all their bodies. The merged body is no longer than that.
     bytes: u64,
 }
 
-/// A delta, taken apart.
+/// A delta: its text, and the rest of the action.
 #[derive(Debug, PartialEq)]
 struct DeltaText {
-    /// Where its text is.
+    /// The member that holds the text.
     field: &'static str,
     text: String,
-    /// All the rest of the action.
+    /// All other members of the action.
     rest: Map<String, Value>,
 }
 
@@ -51,7 +51,7 @@ struct DeltaBody<'a> {
 }
 
 impl DelayedDelta {
-    /// An entry that may wait until `latency` from now; `None` if it is no delta.
+    /// Delays an entry for at most `latency`; `None` if it is no delta.
     pub(super) fn new(entry: &Entry, latency: Duration) -> Option<Self> {
         let delta = DeltaText::read(&entry.body)?;
         let (due, only) = (Instant::now() + latency, Some(entry.body.clone()));
@@ -59,7 +59,7 @@ impl DelayedDelta {
         Some(Self { channel: entry.channel.clone(), seq: entry.seq, delta, due, only, bytes })
     }
 
-    /// Takes in a later one, if both do the same as one, and that is no more than `most` bytes on the wire; else gives it back.
+    /// Merges a later delta into this one. Returns it if they cannot be merged, or would be more than `most` bytes on the wire.
     pub(super) fn merge(&mut self, later: Self, most: u64) -> Option<Self> {
         let bytes = self.bytes.saturating_add(later.bytes);
         let (mine, its) = (&mut self.delta, &later.delta);
@@ -73,12 +73,12 @@ impl DelayedDelta {
         None
     }
 
-    /// When it has waited long enough.
+    /// When it has to be sent.
     pub(super) const fn due(&self) -> Instant {
         self.due
     }
 
-    /// What is sent: the seq of the last, and a body that does what all of them do.
+    /// The seq of the last delta, and a body with the effect of all of them.
     pub(super) fn into_entry(self) -> (Seq, Bytes) {
         let Self { channel, seq, delta, only, .. } = self;
         let merged = || {
@@ -98,7 +98,7 @@ impl DeltaText {
             return None;
         }
         let body: DeltaBody<'_> = serde_json::from_slice(body).ok()?;
-        // Whoever dispatched it waits for exactly this one.
+        // The client that dispatched it waits for exactly this action.
         if body.origin.is_some() {
             return None;
         }

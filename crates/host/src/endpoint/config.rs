@@ -1,4 +1,4 @@
-//! The limits of an endpoint, and what it says of itself.
+//! The limits of an endpoint, and its description of itself.
 
 use std::time::Duration;
 
@@ -13,46 +13,46 @@ use crate::log::Seq;
 /// The limits of each connection. The defaults suit a host with many clients.
 #[derive(Debug, Clone)]
 pub struct EndpointConfig {
-    /// What we take in frames and messages.
+    /// The frames and messages that we accept.
     pub limits: Limits,
     /// The longest frame of a client that has a principal and does not segment. None: the longest message.
     pub max_whole_frame_bytes: Option<u64>,
-    /// What may come in all before a client has introduced itself. 64 KiB.
+    /// Bytes that may arrive in all before the handshake. 64 KiB.
     pub max_hello_bytes: u64,
-    /// How long a client may take to introduce itself. 10 s.
+    /// How long a client may take for its handshake. 10 s.
     pub hello_time: Duration,
-    /// Bytes of messages that may wait to go out before the log is no longer read; one message may be longer. 1 MiB.
+    /// Bytes of unsent messages at which a connection stops reading the log; one message may be longer. 1 MiB.
     pub max_unsent_bytes: usize,
-    /// Bytes of answers that may wait to go out before no more are taken up. 64 MiB.
+    /// Bytes of unsent messages at which a connection takes no more results of requests. 64 MiB.
     pub max_answer_bytes: usize,
-    /// Up to so many missed actions are replayed at a reconnect; more are replaced by snapshots. 16,384.
+    /// The most actions that are replayed at a reconnect; more are replaced by snapshots. 16,384.
     pub max_replay: usize,
-    /// What a client is thought to take in one message that does not say. 32 MiB.
+    /// The message limit assumed of a client that names none. 32 MiB.
     pub assumed_message_bytes: u64,
-    /// To how many turns a chat is cut whose whole snapshot would be more than the client takes. 50.
+    /// How many turns a snapshot of a chat keeps if the whole snapshot is longer than the client's message limit. 50.
     pub window_turns: u64,
-    /// Channels that a client may follow. 1,024.
+    /// Channels that a client may be subscribed to. 1,024.
     pub max_subscriptions: usize,
     /// Requests of a client that may be under way. 64.
     pub max_calls: usize,
     /// Actions of a client that may wait for those before them. 256.
     pub max_dispatches: usize,
-    /// Bytes of requests that may be under way; past them nothing more is read. 64 MiB.
+    /// Bytes of requests under way at which a connection reads no more from its link. 64 MiB.
     pub max_request_bytes: usize,
     /// Requests to a client that may be under way; more wait. 32.
     pub max_asks: usize,
-    /// How long a client may take to answer a request. 60 s. The time counts anew from each part of a long message that passes,
-    /// either way.
+    /// How long a client may take to answer a request. 60 s. The time starts again with each part of a long message that
+    /// passes in either direction.
     pub ask_time: Duration,
-    /// How long a client may take nothing while something waits for it. 60 s.
+    /// How long a client may read nothing while messages wait for it. 60 s.
     pub stall_time: Duration,
-    /// How far behind the log a client may be, in seqs; past it, a snapshot is cheaper for both. 1,000,000.
+    /// How far behind the log a client may be, in seqs. Beyond that, a snapshot is cheaper for both. 1,000,000.
     pub max_lag: Seq,
-    /// The longest delay that a client may ask for, so that more becomes one. 1 s.
+    /// The longest delay that a client may ask for, so that deltas are merged. 1 s.
     pub max_latency: Duration,
-    /// What all connections may hold together beside messages that are arriving.
+    /// What all connections together may hold, apart from messages that are arriving.
     pub memory: MemoryConfig,
-    /// What the endpoint says of itself.
+    /// What the endpoint says of itself in the result of `initialize`.
     pub welcome: Welcome,
 }
 
@@ -83,7 +83,7 @@ impl Default for EndpointConfig {
     }
 }
 
-/// What the result of `initialize` says beside snapshots: the fields of `ahp_types::commands::InitializeResult`.
+/// The fields of `ahp_types::commands::InitializeResult` that describe the host.
 #[derive(Debug, Clone, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Welcome {

@@ -1,4 +1,4 @@
-//! One connection at work: everything that happens on it, one thing at a time.
+//! One AHP connection: its state, and the loop that handles one event at a time.
 
 use std::collections::{HashMap, VecDeque};
 use std::future::pending;
@@ -32,11 +32,11 @@ use crate::log::{Entry, ReadError};
 use crate::long_work::long_work;
 use crate::size::{to_u64, to_usize};
 
-/// Contents that a client has asked for and that are held until they can be sent, and as many snapshots. Further ones are
-/// not made meanwhile: each may be as long as the largest file, and a client may ask for many at once.
+/// Large results that a connection makes at the same time, and as many snapshots. Further ones wait: each may be as long as
+/// the largest file, and a client may ask for many at once.
 const MOST_READS: usize = 4;
 
-/// How long memory for much is kept while the log has nothing more.
+/// How long a connection keeps its read reservation while the log has nothing more.
 const PULL_TIME: Duration = Duration::from_millis(100);
 
 /// One AHP connection.
@@ -44,42 +44,42 @@ pub(super) struct Connection {
     pub(super) shared: Arc<EndpointInner>,
     pub(super) driver: Driver<HandshakeLink, ahp::Connection>,
     pub(super) principal: Option<Arc<str>>,
-    /// Who it is, once that is known.
+    /// The client, once its handshake is done.
     pub(super) client: Option<IdentifiedClient>,
-    /// A handshake is under way.
+    /// Whether a handshake is under way.
     pub(super) is_in_handshake: bool,
-    /// What came while a handshake was under way. Nothing is read then, so it is little.
+    /// Messages that arrived while the handshake was under way. Nothing more is read then, so they are few.
     early_messages: VecDeque<EarlyMessage>,
-    /// When somebody must have introduced themselves.
+    /// When the handshake has to be there.
     pub(super) handshake_deadline: Instant,
     pub(super) jobs: Jobs,
-    /// Leave to hold what a client reads: see [`MOST_READS`].
+    /// Permits to make large results: see [`MOST_READS`].
     pub(super) reads: Arc<Semaphore>,
-    /// A notification was dropped, and the log says so: once is enough for what a client may do a thousand times a second.
+    /// Whether a dropped notification was logged. Once is enough: a client may send thousands in a second.
     pub(super) has_dropped: bool,
-    /// Subscribes that wait for the tail to come back, and how many snapshots are being made: nothing is pulled meanwhile.
+    /// Subscribe requests that wait for the log reader to become idle. Nothing is read from the log meanwhile.
     pub(super) pending_subscribes: Vec<(Job, SubscribeRequest)>,
     pub(super) snapshots_in_progress: usize,
-    /// Channels that were left while their snapshot was being made.
+    /// Channels that the client unsubscribed from while their snapshots were being made.
     pub(super) unsubscribed: Vec<Arc<str>>,
     pub(super) delayed: Option<DelayedDelta>,
     pub(super) unsent: UnsentMessages,
-    /// What is sent to the client is paid for with this.
+    /// The memory for what is sent to the client.
     pub(super) memory: AnswerMemory,
-    /// Pays for pulling more than the floor at once, and when that pull began.
+    /// The reservation for reading more than the floor at once, and when it was made.
     pull: Option<(Reservation, Instant)>,
-    /// The last pull brought something, so there may be more.
+    /// Whether the last read from the log returned entries, so that there may be more.
     pub(super) is_behind: bool,
-    /// Pays for the long action that is pulled next.
+    /// The reservation for the long action that is read next.
     pub(super) reserved: Option<Reservation>,
-    /// A long action for which there is no memory yet. Nothing is pulled meanwhile.
+    /// A long action for which there is no memory yet. Nothing is read from the log meanwhile.
     pub(super) blocked: Option<BlockedAction>,
-    /// Others wait for memory.
+    /// Whether others wait for memory.
     under_pressure: watch::Receiver<bool>,
     pub(super) ending: Option<EndReason>,
-    /// Parts of long messages that pass, either way.
+    /// Noted whenever a part of a long message passes in either direction.
     pub(super) activity: Activity,
-    /// What was sent by reference.
+    /// What was sent by reference on this connection.
     pub(super) references: ReferenceStats,
     gauges: ConnectionGauges,
     stop: watch::Receiver<bool>,
@@ -93,21 +93,20 @@ struct EarlyMessage {
     grant: Option<Grant>,
 }
 
-/// A client that has introduced itself.
+/// A client whose handshake is done.
 pub(super) struct IdentifiedClient {
     pub(super) info: Arc<ClientInfo>,
     pub(super) reader: LogReader,
     pub(super) orders: mpsc::Receiver<HostMessage>,
-    /// Who waits for the client's answers, by the id of the request.
+    /// Those who wait for answers of the client, by the id of the request.
     pub(super) asked: HashMap<u64, oneshot::Sender<Result<Bytes, MethodError>>>,
     pub(super) registration: Registration,
-    /// The answer to its handshake.
+    /// The ticket of the answer to its handshake.
     pub(super) handshake_answer: Ticket,
     pub(super) _presence: PresenceGuard,
 }
 
-/// Tells the methods that a client is here, and when it is dropped that it is gone: also where a connection is cut off in
-/// the middle.
+/// Reports to the methods that a client connected, and when dropped that it disconnected, however the connection ended.
 pub(super) struct PresenceGuard {
     methods: Arc<dyn Methods>,
     info: Arc<ClientInfo>,
@@ -171,7 +170,7 @@ impl Connection {
         })
     }
 
-    /// Serves the client until the connection ends, and says how.
+    /// Serves the client until the connection ends; returns why it ended.
     pub(super) async fn run(mut self: Box<Self>) -> EndReason {
         loop {
             self.settle();
@@ -199,7 +198,7 @@ impl Connection {
         }
     }
 
-    /// Begins what can begin now.
+    /// Starts whatever can start now: early messages, dispatches, snapshots, a read from the log.
     fn settle(&mut self) {
         if self.ending.is_some() {
             return;
@@ -226,7 +225,7 @@ impl Connection {
                 self.begin_snapshot(job, request);
             }
         } else if self.snapshots_in_progress == 0 && client.reader.is_idle() && self.blocked.is_none() {
-            // Who has caught up needs nothing: what comes is little at a time.
+            // A connection that has caught up needs no reservation: it reads little at a time.
             let config = &self.shared.config;
             if !self.is_behind {
                 self.pull = None;
@@ -275,7 +274,7 @@ impl Connection {
         }
     }
 
-    /// What waits here now.
+    /// How much waits on this connection now.
     fn depths(&self) -> QueueDepths {
         let (unsent, unsent_bytes) = (self.unsent.len(), self.unsent.bytes);
         QueueDepths { unsent, unsent_bytes, calls: self.jobs.running(), waiting: self.jobs.waiting() }
@@ -297,7 +296,7 @@ impl Connection {
             self.flush();
         }
         if let Some((_, begun)) = self.pull.as_mut().filter(|(_, begun)| *begun + PULL_TIME <= now) {
-            // Nothing is there any more, so nothing has to be paid for. What is there comes again.
+            // The log has nothing more: interrupting the read gives the reservation back.
             *begun = now;
             if let Some(client) = &mut self.client {
                 client.reader.interrupt();
@@ -312,7 +311,7 @@ impl Connection {
         }
     }
 
-    /// For how long the client may take nothing: not for long if much waits for it, and others wait for the memory of that.
+    /// How long the client may read nothing. Shorter if much waits for it while others wait for that memory.
     fn stall_time(&self) -> Duration {
         let config = &self.shared.config;
         let is_much = to_u64(self.unsent.bytes) > config.memory.floor_bytes;
@@ -323,7 +322,7 @@ impl Connection {
         }
     }
 
-    /// An action is too long for what memory there is: nothing is pulled until there is enough.
+    /// Stops reading the log until there is memory for this long action.
     pub(super) fn block(&mut self, entry: &Entry) {
         let (memory, bytes) = (self.memory.clone(), SharedActions::cost(entry.body.len()));
         let shared = Arc::clone(&self.shared);
@@ -343,7 +342,7 @@ impl Connection {
         self.blocked = Some(BlockedAction { reserving: Box::pin(reserving) });
     }
 
-    /// There is memory for the action, or somebody else has paid for it; or there was none in time.
+    /// Ends the wait for memory: it is reserved, another connection shares the action, or the time is over.
     fn unblock(&mut self, reserved: Result<Option<Reservation>, NoMemory>) {
         self.blocked = None;
         match reserved {
@@ -352,7 +351,7 @@ impl Connection {
         }
     }
 
-    /// Ends the connection, for this reason.
+    /// Closes the connection for this reason. A later reason is ignored.
     pub(super) fn end(&mut self, end: EndReason) {
         if self.ending.is_none() {
             self.driver.handle(Input::Close(end.as_close()));
@@ -360,7 +359,7 @@ impl Connection {
         }
     }
 
-    /// The connection is over: one line, and counters by name.
+    /// Logs and counts the end of the connection, by the name of its reason.
     fn closed(&mut self, reason: CloseReason) -> EndReason {
         let end = self.ending.take().unwrap_or(EndReason::Link(reason));
         let (counts, machine) = (&self.shared.counts, self.driver.machine());
@@ -399,8 +398,8 @@ impl Connection {
         end
     }
 
-    /// Which frames the client may send, now that it is known whether it segments. One that does not may send a whole
-    /// message in one frame, and whoever the door let in pays for it until it is whole.
+    /// The frames that the client may send, once it is known whether it segments. A client that does not may send a whole
+    /// message in one frame, which is charged to its principal until it is whole.
     pub(super) fn intake(&self) -> Intake {
         let (limits, whole) = (self.shared.config.limits, self.shared.config.max_whole_frame_bytes);
         match (self.driver.machine().peer(), self.principal.as_deref()) {
@@ -421,7 +420,7 @@ pub(super) struct BlockedAction {
     reserving: Pin<Box<dyn Future<Output = Result<Option<Reservation>, NoMemory>> + Send>>,
 }
 
-/// When there is memory for what is blocked, or was none in time; never, if nothing is. Cancel-safe.
+/// Resolves when there is memory for the blocked action, or was none in time; never, if no action is blocked. Cancel-safe.
 async fn reserved(blocked: &mut Option<BlockedAction>) -> Result<Option<Reservation>, NoMemory> {
     match blocked {
         Some(blocked) => blocked.reserving.as_mut().await,
@@ -435,14 +434,14 @@ async fn stopped(stop: &mut watch::Receiver<bool>) {
     drop(stop.wait_for(|stop| *stop).await);
 }
 
-/// What happens to a client that is present.
+/// What happens to a client whose handshake is done.
 enum ClientEvent {
     Pulled(Result<Vec<Entry>, ReadError>),
     HostMessage(HostMessage),
     Fenced,
 }
 
-/// The next thing. Cancel-safe.
+/// The next event of the client. Cancel-safe.
 async fn next_client_event(client: &mut Option<IdentifiedClient>, has_room: bool) -> ClientEvent {
     let Some(IdentifiedClient { reader, orders, registration, .. }) = client else { return pending().await };
     tokio::select! {

@@ -1,4 +1,4 @@
-//! How connections end, by name, and how often each name occurred.
+//! Why connections end, each reason with a name, and counters by name.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -15,13 +15,13 @@ use crate::log::{ReadError, Seq};
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum EndReason {
-    /// The client or its link closed, or a rule of the wire was broken.
+    /// The client or its link closed, or the client broke a rule of the protocol.
     #[error("{0}")]
     Link(CloseReason),
-    /// The same client has come in anew: the newest link wins.
+    /// The same client has connected again: the newest link wins.
     #[error("the same clientId has connected again: only the newest connection stays")]
     Fenced,
-    /// The client took nothing for so long, while so much waited for it.
+    /// The client read nothing for too long while messages waited for it.
     #[error("the client has read nothing for {} s while {bytes} bytes wait for it", after.as_secs())]
     Stalled {
         /// Bytes of messages that it has not taken.
@@ -29,7 +29,7 @@ pub enum EndReason {
         /// For how long.
         after: Duration,
     },
-    /// The client is so many seqs behind the log.
+    /// The client is too far behind the log.
     #[error("the client is {behind} entries behind the log, the limit is {limit}: reconnect for a snapshot")]
     Lagging {
         /// How far behind it is.
@@ -37,32 +37,32 @@ pub enum EndReason {
         /// How far it may be.
         limit: Seq,
     },
-    /// What the client would have had to get next is trimmed.
+    /// The next entries for the client were trimmed.
     #[error("the log has dropped entries that the client has not read yet: reconnect for a snapshot")]
     Trimmed,
-    /// A channel that the client follows began anew, or lost turns that it may not have: only a snapshot shows it.
+    /// A channel that the client follows began anew, or lost turns that the client may not have: it needs a snapshot.
     #[error("a channel that the client follows was replaced: reconnect for a snapshot")]
     Reset,
-    /// Nobody introduced themselves in time.
+    /// No handshake came in time.
     #[error("no initialize or reconnect request came within {} s", .0.as_secs())]
     NoHandshake(Duration),
-    /// The client sent a message that cannot be taken, and to which there is no answer: it has no usable id, or is a
-    /// `dispatchAction` without a readable origin. Silence would leave the client waiting, or with a state of its own.
+    /// The client sent an invalid message to which no answer is possible: it has no usable id, or is a `dispatchAction` without
+    /// a readable origin. Ignoring it would leave the client waiting, or with a state that nobody else has.
     #[error("{0}")]
     Invalid(String),
-    /// No version that the client offers is spoken here.
+    /// The client offers no protocol version that the host supports.
     #[error("no protocol version in common")]
     Version,
     /// The log cannot be read.
     #[error("{0}")]
     Log(ReadError),
-    /// Something that should not happen here did; the log has more.
+    /// An internal error; the log lines of the host say more.
     #[error("an internal error of the host: its log has more")]
     Internal,
-    /// There was no memory in time for what the client would have had to get next.
+    /// There was no memory in time for the next message to the client.
     #[error("{0}")]
     NoMemory(NoMemory),
-    /// There are as many connections as there may be.
+    /// The limit of connections is reached.
     #[error("the host has as many connections as it allows: try again later")]
     Full,
     /// The host stops.
@@ -109,7 +109,7 @@ impl EndReason {
         }
     }
 
-    /// The reason as a machine has it.
+    /// The same reason for the machine that closes the connection.
     pub(super) fn as_close(&self) -> CloseReason {
         match self {
             Self::Link(reason) => reason.clone(),
@@ -119,18 +119,18 @@ impl EndReason {
     }
 }
 
-/// How often each named thing has happened, over all connections of an endpoint.
+/// How often each named event has happened, over all connections of an endpoint.
 #[derive(Debug, Default)]
 pub struct Counters(Mutex<BTreeMap<&'static str, u64>>);
 
 impl Counters {
-    /// How often this has happened.
+    /// How often this event has happened.
     #[must_use]
     pub fn get(&self, name: &str) -> u64 {
         self.with(|counts| counts.get(name).copied().unwrap_or(0))
     }
 
-    /// Everything that has happened, by name.
+    /// All counters, by name.
     #[must_use]
     pub fn all(&self) -> Vec<(&'static str, u64)> {
         self.with(|counts| counts.iter().map(|(name, count)| (*name, *count)).collect())

@@ -1,4 +1,4 @@
-//! The handshake: `initialize` and `reconnect`, from params to a result and a feed that goes on where it ends.
+//! The handshake: `initialize` and `reconnect`, from their params to a result and a log reader that continues where it ends.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -26,21 +26,21 @@ use crate::error::MethodError;
 use crate::log::{Channels, ReadError, Seq};
 use crate::size::to_u64;
 
-/// The longest client id, and the longest of the other names that a client has for itself.
+/// The longest client id, name, version and locale of a client.
 const MAX_ID: usize = 256;
 
-/// A client that is welcome.
+/// A handshake that succeeded.
 pub(super) struct HandshakeResult {
     /// The answer.
     pub(super) result: Message,
-    /// What goes right behind it.
+    /// Notifications that follow the answer directly.
     pub(super) notices: Vec<Message>,
     pub(super) reader: LogReader,
-    /// What is in the answer by reference.
+    /// What the answer contains by reference.
     pub(super) references: ReferenceStats,
     pub(super) identity: ClientIdentity,
     pub(super) lease: ClientLease,
-    /// Whether it has told all of that, or comes back and has told it before.
+    /// Whether the client initialized, rather than reconnected: only then is the identity complete.
     pub(super) is_new: bool,
 }
 
@@ -70,7 +70,7 @@ pub(super) async fn initialize(
     let channels = distinct(params.initial_subscriptions.unwrap_or_default());
     let (count, limit) = (channels.len(), shared.config.max_subscriptions);
     if count > limit {
-        // The result has no place for those that would be left out.
+        // The result of `initialize` has no member for channels that are left out.
         let why = format!("initialSubscriptions names {count} channels, and a client may follow {limit} at most");
         return Err(MethodError::new(INVALID_PARAMS, why));
     }
@@ -103,8 +103,8 @@ pub(super) async fn initialize(
     })
 }
 
-/// Answers `reconnect`: with all that was missed, if that is at most half of what the client takes in one message; else
-/// with snapshots.
+/// Answers `reconnect`: with everything that the client missed, if that is at most half of its message limit; else with
+/// snapshots.
 pub(super) async fn reconnect(
     shared: &EndpointInner,
     principal: Option<Arc<str>>,
@@ -118,7 +118,7 @@ pub(super) async fn reconnect(
     let lease = shared.clients.acquire_lease(principal, identity.id.clone()).await;
     let at = shared.log.bounds().await.map_err(|error| unreadable(&error))?.last;
     let channels: Vec<Arc<str>> = params.subscriptions.into_iter().map(Into::into).collect();
-    // A seq that was never the log's end comes from another log, or from a life of this one that a backup has undone.
+    // A seq that was never the end of the log comes from another log, or from entries that a restored backup does not have.
     let after = Seq::try_from(params.last_seen_server_seq).ok().filter(|after| shared.log.lag(*after).is_some());
     let replayed = match after {
         Some(after) => replay(shared, memory, after, &channels, message_limits).await?,
@@ -131,7 +131,7 @@ pub(super) async fn reconnect(
     Ok(HandshakeResult { result, notices, reader, references, identity, lease, is_new: false })
 }
 
-/// The answer to a client that comes back.
+/// The answer to a client that reconnects.
 struct Resumed {
     result: Message,
     notices: Vec<Message>,
@@ -151,7 +151,7 @@ async fn replay(
         match shared.snapshot_source.size_of(channel, View::FULL).await {
             Ok(_) if there.len() < shared.config.max_subscriptions => there.push(channel.clone()),
             Ok(_) | Err(SnapshotError::NotFound) => missing.push(channel.clone()),
-            // What cannot be shown may still be replayed.
+            // A channel without a snapshot may still be replayed.
             Err(SnapshotError::Failed(_) | SnapshotError::NoMemory(_)) => there.push(channel.clone()),
         }
     }
@@ -165,13 +165,14 @@ async fn replay(
         None => result,
     };
     shared.traffic.replay_bytes.observe(to_u64(result.len()));
-    // Which turns the client has is not known any more.
+    // It is no longer known which turns the client has.
     let known = |channel| (channel, Subscription { known: after, is_windowed: true, ..Subscription::default() });
     let reader = LogReader::new(tail, there.into_iter().map(known).collect());
     Ok(Some(Resumed { result, notices, reader, references }))
 }
 
-/// The types have no `missing` beside snapshots; clients take what is not shown for missing, and ours reads the field.
+/// The official types have no `missing` beside snapshots: official clients take channels without a snapshot as missing, and
+/// our client reads the member.
 async fn snapshots(
     shared: &EndpointInner,
     memory: &AnswerMemory,
@@ -187,8 +188,8 @@ async fn snapshots(
     Ok(Resumed { result, notices: Vec::new(), reader, references: snapshots.references })
 }
 
-/// A feed that goes on behind snapshots, each of which knows everything up to `at` at least; and the seq up to which all of
-/// them do.
+/// A log reader that continues after the snapshots, each of which contains everything up to `at` at least; and the seq up to
+/// which all of them do.
 fn follow(shared: &EndpointInner, snapshots: &SnapshotSet, at: Seq) -> (LogReader, Seq) {
     let known = |snapshot: &ChannelSnapshot| snapshot.from_seq.max(at);
     let seq = snapshots.taken.iter().map(|taken| known(&taken.snapshot)).min().unwrap_or(at);
@@ -204,7 +205,7 @@ fn follow(shared: &EndpointInner, snapshots: &SnapshotSet, at: Seq) -> (LogReade
     (LogReader::new(tail, subscriptions), seq)
 }
 
-/// The end of an object, with what cannot be followed.
+/// The end of an object, with the channels that are missing.
 fn end(missing: &[Arc<str>]) -> String {
     let names: Vec<&str> = missing.iter().map(|name| &**name).collect();
     format!(r#","missing":{}}}"#, json!(names))
@@ -218,7 +219,7 @@ fn joined(front: String, middle: Vec<Bytes>, end: String) -> Message {
     [Bytes::from(front)].into_iter().chain(middle).chain([Bytes::from(end)]).collect()
 }
 
-/// What the endpoint says of itself, as the end of an object.
+/// The endpoint's description of itself, as the end of an object.
 fn welcome(shared: &EndpointInner) -> String {
     let text = serde_json::to_string(&shared.config.welcome).unwrap_or_default();
     match text.strip_prefix('{') {
@@ -235,7 +236,7 @@ fn client_id(id: &str) -> Result<Arc<str>, MethodError> {
     Ok(id.into())
 }
 
-/// Whether what a client says of itself is as short as that is: it is remembered when the client is gone.
+/// Refuses long names: the identity of a client is remembered after the client is gone.
 fn short(field: &str, text: &str) -> Result<(), MethodError> {
     if text.len() <= MAX_ID {
         return Ok(());
@@ -244,7 +245,7 @@ fn short(field: &str, text: &str) -> Result<(), MethodError> {
     Err(MethodError::new(INVALID_PARAMS, why))
 }
 
-/// The names without repetitions, in their order.
+/// The names without duplicates, in their order.
 fn distinct(names: Vec<String>) -> Vec<Arc<str>> {
     let mut seen = HashSet::new();
     names.into_iter().map(Arc::from).filter(|name: &Arc<str>| seen.insert(Arc::clone(name))).collect()

@@ -1,4 +1,4 @@
-//! A link until somebody has introduced themselves: little may come in, and what the client offers is read as it passes.
+//! A link with a byte limit until the handshake is done; it also reads the limits that the client names in its handshake.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -12,14 +12,14 @@ use futures_sink::Sink;
 
 use super::traffic::Traffic;
 
-/// A link that takes little before it is opened.
+/// A link that accepts few bytes before the handshake is done.
 pub(super) struct HandshakeLink {
     link: BoxLink,
-    /// What has come so far; `None` when the limit no longer holds.
+    /// Bytes that have arrived so far; `None` when the handshake is done and the limit no longer applies.
     came: Option<u64>,
     limit: u64,
-    /// The longest message that the client says it takes. The machine hides this from us, and knows it only when the
-    /// answer passes.
+    /// The longest message that the client says it takes. The machine removes this from the params, and uses it only when
+    /// the answer passes.
     offered: Option<u64>,
     /// The longest frame that the client says it takes.
     frame_limit: Option<u64>,
@@ -29,12 +29,12 @@ pub(super) struct HandshakeLink {
 impl HandshakeLink {
     pub(super) fn new(link: BoxLink, limit: u64, traffic: Arc<Traffic>) -> Self {
         let mut link = Self { link, came: Some(0), limit, offered: None, frame_limit: None, traffic };
-        // Not even in the link's own buffers is there more.
+        // The limit also applies to the buffers of the link.
         link.set_intake(Intake { max_frame_bytes: limit, account: None });
         link
     }
 
-    /// The client has introduced itself: from now on these frames may come.
+    /// The handshake is done: from now on the link accepts these frames.
     pub(super) fn open(&mut self, intake: Intake) {
         self.came = None;
         self.set_intake(intake);
@@ -73,7 +73,7 @@ impl HandshakeLink {
             let span = found.get(i)?.span;
             frame.get(usize::try_from(span.start).ok()?..usize::try_from(span.end).ok()?)
         };
-        // Whoever tries again says all of it again.
+        // A second attempt names all limits again.
         if matches!(text(0), Some(br#""initialize""# | br#""reconnect""#)) {
             let number = |i| text(i).and_then(|text| json::number(text).to_u64());
             (self.offered, self.frame_limit) = (number(1), number(2));
@@ -82,7 +82,7 @@ impl HandshakeLink {
     }
 }
 
-/// All of it is the link's own.
+/// Delegates everything to the inner link.
 impl Link for HandshakeLink {
     fn capacity(&self) -> Capacity {
         self.link.capacity()
@@ -111,7 +111,7 @@ impl Stream for HandshakeLink {
                 self.traffic.received.frame(bytes.len());
                 Some(self.note(&bytes).map(|()| Arrival::Frame { bytes, meta }))
             }
-            // A client that says nothing more has left.
+            // A client that closes its direction has left.
             Some(Ok(Arrival::Ended)) => Some(Ok(Arrival::Closed { code: 1000, text: String::new() })),
             other => other,
         })

@@ -1,4 +1,4 @@
-//! What comes of what a client wanted: a handshake, a snapshot, an answer, an action.
+//! The results of jobs: a handshake, a snapshot, an answer, a dispatched action.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use super::wire;
 use crate::error::MethodError;
 
 impl Connection {
-    /// A job is done; or broke, without an outcome.
+    /// Handles the output of a job; `None` if the job panicked.
     pub(super) fn done(&mut self, job: Job, done: Option<JobOutput>) {
         let broke = || MethodError::new(INTERNAL_ERROR, "an internal error of the host: its log has more");
         match (job.kind, done) {
@@ -38,7 +38,7 @@ impl Connection {
             (JobKind::Dispatch(_), _) => self.end(EndReason::Internal),
             (JobKind::Call { .. }, Some(JobOutput::Called(reply, leave))) => {
                 self.replied(job.id.as_ref(), reply);
-                // It counts among the answers that wait now, and another may be read.
+                // The answer counts as unsent from now on, so another large result may be made.
                 drop(leave);
             }
             (JobKind::Call { .. }, _) => self.answer(job.id.as_ref(), Err(broke())),

@@ -1,4 +1,4 @@
-//! What a connection has under way for its client: answers that are being made, and actions that wait their turn.
+//! What a connection does for its client: requests under way, and actions that wait for their turn.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -16,15 +16,15 @@ use super::snapshot_source::SnapshotError;
 use crate::error::MethodError;
 use crate::log::BoxFuture;
 
-/// Something that the client wants.
+/// A request of the client that is under way or waits.
 #[derive(Debug)]
 pub(super) struct Job {
-    /// The id of its request, if it wants an answer.
+    /// The id of the request, if it wants an answer.
     pub(super) id: Option<Bytes>,
     pub(super) kind: JobKind,
     /// Bytes of the request.
     pub(super) bytes: usize,
-    /// What pays for them, if they are many.
+    /// The memory of a long request.
     pub(super) grant: Option<Arc<Grant>>,
 }
 
@@ -33,13 +33,13 @@ pub(super) enum JobKind {
     Greet,
     Subscribe(SubscribeRequest),
     Call {
-        /// Whether a later action may depend on it.
+        /// Whether a later action may depend on the call.
         writes: bool,
     },
     Dispatch(ActionHeader),
 }
 
-/// A channel that is to be followed.
+/// The params of a `subscribe`.
 #[derive(Debug, Clone)]
 pub(super) struct SubscribeRequest {
     pub(super) channel: Arc<str>,
@@ -47,60 +47,60 @@ pub(super) struct SubscribeRequest {
     pub(super) latency: Duration,
 }
 
-/// An action as the client wrote it.
+/// An action that waits to be dispatched, as the client wrote it.
 #[derive(Debug)]
 pub(super) struct PendingAction {
     pub(super) header: ActionHeader,
     pub(super) action: Bytes,
-    /// What pays for it, if it is long.
+    /// The memory of a long action.
     pub(super) grant: Option<Arc<Grant>>,
 }
 
-/// What is known of an action while it is carried out, when nobody may have its text any more.
+/// What is kept of an action while it is dispatched, when its text may be gone.
 #[derive(Debug, Clone)]
 pub(super) struct ActionHeader {
     pub(super) channel: String,
     pub(super) client_seq: i64,
-    /// Whether it answers or cancels something: it waits for nothing but what came before it for its own channel.
+    /// Whether it answers or cancels something: then it waits only for earlier actions of its own channel.
     pub(super) is_urgent: bool,
 }
 
-/// What became of an action.
+/// What became of a dispatched action.
 pub(super) enum DispatchOutcome {
-    /// It is in the log, from where its sender learns of it like everybody else.
+    /// It is in the log, from where its sender gets it like everybody else.
     Logged,
     /// It goes back to its sender alone.
     Rejected { error: DispatchError, action: Bytes },
-    /// Nothing: a newer link of the client is coming in, and acts in its name.
+    /// It was not dispatched: a newer link of the client has come.
     Superseded,
-    /// What carried it out panicked.
+    /// Dispatching it panicked.
     Broke,
 }
 
-/// How a job came out.
+/// The output of a job.
 pub(super) enum JobOutput {
     HandshakeResult(Result<Box<HandshakeResult>, MethodError>),
     SubscribeSnapshot(Result<SubscribeSnapshot, SnapshotError>),
-    /// With the leave to hold what was read, until it is taken up.
+    /// With the permit for a large result, until the result is sent.
     Called(Result<Reply, MethodError>, Option<OwnedSemaphorePermit>),
     Dispatched(DispatchOutcome),
 }
 
-/// Jobs under way. Dropping it gives them up.
+/// The jobs under way. Dropping this aborts them.
 #[derive(Default)]
 pub(super) struct Jobs {
     set: JoinSet<JobOutput>,
     running: HashMap<Id, (u64, Job)>,
-    /// Actions that wait for those before them.
+    /// Actions that wait for earlier ones.
     waiting: VecDeque<(u64, Job, PendingAction)>,
     bytes: usize,
-    /// Of these, the bytes that nothing pays for.
+    /// Those of them that have no grant.
     unreserved: usize,
     count: u64,
 }
 
 impl Jobs {
-    /// How many are under way.
+    /// How many jobs are under way.
     pub(super) fn running(&self) -> usize {
         self.running.len()
     }
@@ -115,27 +115,27 @@ impl Jobs {
         self.bytes
     }
 
-    /// Bytes of the requests under way that nothing pays for.
+    /// Bytes of requests under way that have no grant.
     pub(super) const fn unreserved_bytes(&self) -> usize {
         self.unreserved
     }
 
-    /// Begins a job.
+    /// Starts a job.
     pub(super) fn start(&mut self, job: Job, future: impl Future<Output = JobOutput> + Send + 'static) {
         self.note(&job);
         self.run(self.count, job, future);
     }
 
-    /// An action waits for its turn.
+    /// Queues an action.
     pub(super) fn wait(&mut self, job: Job, pending: PendingAction) {
         self.note(&job);
         self.waiting.push_back((self.count, job, pending));
     }
 
-    /// Begins the next action whose turn it is, if there is one.
+    /// Starts the next action whose turn it is, if there is one.
     ///
-    /// An action waits for those before it, and for writes that were asked for before it. One that answers or cancels
-    /// something waits only for those of its own channel: the host waits for it, or is to stop.
+    /// An action waits for earlier actions, and for earlier calls that write. An urgent one waits only for those of its own
+    /// channel: the host waits for its answer, or is to stop something.
     pub(super) fn next_dispatch(&mut self, begin: impl FnOnce(PendingAction) -> BoxFuture<'static, JobOutput>) -> bool {
         let Some(next) = self.next_place() else { return false };
         let Some((place, job, pending)) = self.waiting.remove(next) else { return false };
@@ -143,7 +143,7 @@ impl Jobs {
         true
     }
 
-    /// Where the action waits whose turn it is.
+    /// The index of the waiting action whose turn it is.
     fn next_place(&self) -> Option<usize> {
         let is_first = self.waiting.front().is_some_and(|(place, _, pending)| {
             !self.running.values().any(|(before, job)| match &job.kind {
@@ -167,7 +167,7 @@ impl Jobs {
         ahead.find(|(at, (_, _, pending))| !has_before(*at, &pending.header.channel)).map(|(at, _)| at)
     }
 
-    /// The next one that is done; without an outcome if it broke. `None` when none is under way. Cancel-safe.
+    /// The next job that is done, with its output unless it panicked. `None` when none is under way. Cancel-safe.
     pub(super) async fn next(&mut self) -> Option<(Job, Option<JobOutput>)> {
         let joined = self.set.join_next_with_id().await?;
         let (id, done) = match joined {
@@ -196,12 +196,12 @@ impl Jobs {
     }
 }
 
-/// Whether a method may give much.
+/// Whether the result of a method may be large.
 pub(super) fn reads(method: &str) -> bool {
     ["resourceRead", "resourceList", "fetchTurns", "listSessions", "completions"].contains(&method)
 }
 
-/// Whether a later action may depend on what a method does.
+/// Whether a later action may depend on the effect of a method.
 pub(super) fn writes(method: &str) -> bool {
     let prefixes = ["create", "dispose", "move"];
     let names = [

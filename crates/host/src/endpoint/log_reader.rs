@@ -1,4 +1,4 @@
-//! What a connection pulls from the log: its channels, and a tail that is lent out while it waits.
+//! What a connection reads from the log: its subscriptions, and a tail that a pending read owns while it waits.
 
 use std::collections::HashMap;
 use std::future::pending;
@@ -10,33 +10,33 @@ use tokio::sync::oneshot;
 
 use crate::log::{Channels, Entry, ReadError, Seq, Tail};
 
-/// A channel that a client follows.
+/// A client's subscription to a channel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Subscription {
-    /// Everything up to this seq is known to the client already, from a snapshot.
+    /// The client has everything up to this seq, from a snapshot or from entries that were sent.
     pub(super) known: Seq,
-    /// How long its deltas may wait for more of their kind.
+    /// How long its deltas may be delayed, so that later ones are merged into them.
     pub(super) latency: Duration,
-    /// The client may not have all turns of it.
+    /// Whether the client may have only the last turns of the chat.
     pub(super) is_windowed: bool,
 }
 
-/// The channels that a client follows.
+/// The subscriptions of a client, by channel.
 pub(super) type Subscriptions = HashMap<Arc<str>, Subscription>;
 
-/// A tail with its subscriptions.
+/// Reads the entries of the subscribed channels.
 pub(super) struct LogReader {
     subscriptions: Subscriptions,
     pull: Pull,
-    /// Everything up to here was pulled or passed over.
+    /// Everything up to here was read or skipped.
     position: Seq,
-    /// What is followed has changed while the tail was away.
+    /// Whether the subscriptions changed while a pending read owned the tail.
     stale: bool,
 }
 
 enum Pull {
     Idle(Box<dyn Tail>),
-    /// The tail is with a future that waits for entries. Dropping `interrupt` brings it back.
+    /// A future that waits for entries owns the tail. Dropping `interrupt` ends it early.
     PendingRead {
         waiting: PendingRead,
         interrupt: Option<oneshot::Sender<()>>,
@@ -52,7 +52,7 @@ impl LogReader {
         Self { subscriptions, position: tail.position(), pull: Pull::Idle(tail), stale: false }
     }
 
-    /// Everything up to here was pulled or passed over.
+    /// Everything up to here was read or skipped.
     pub(super) const fn position(&self) -> Seq {
         self.position
     }
@@ -61,12 +61,12 @@ impl LogReader {
         &self.subscriptions
     }
 
-    /// The tail is here, and the position stands still until [`begin`](Self::begin).
+    /// Whether no read is pending: the position stays the same until [`begin`](Self::begin).
     pub(super) const fn is_idle(&self) -> bool {
         matches!(self.pull, Pull::Idle(_))
     }
 
-    /// Begins to wait for entries, up to `max_bytes` of them, if there is anything to follow.
+    /// Begins to read entries, up to `max_bytes` of them, if there are subscriptions.
     pub(super) fn begin(&mut self, max_bytes: usize) {
         if self.subscriptions.is_empty() {
             return;
@@ -87,14 +87,14 @@ impl LogReader {
         });
     }
 
-    /// Brings the tail back, soon: [`pulled`](Self::pulled) then returns what it has, or nothing.
+    /// Ends a pending read soon: [`pulled`](Self::pulled) then returns what was read, or nothing.
     pub(super) fn interrupt(&mut self) {
         if let Pull::PendingRead { interrupt, .. } = &mut self.pull {
             *interrupt = None;
         }
     }
 
-    /// The next entries; never, while idle. Cancel-safe.
+    /// The entries of the pending read; never resolves while idle. Cancel-safe.
     pub(super) async fn pulled(&mut self) -> Pulled {
         let Pull::PendingRead { waiting, .. } = &mut self.pull else { return pending().await };
         let (tail, pulled) = waiting.await;
@@ -106,7 +106,7 @@ impl LogReader {
         pulled
     }
 
-    /// Goes back to before an entry: it and all behind it are pulled again. The tail must be idle.
+    /// Goes back to before an entry: it and all later ones are read again. The reader must be idle.
     pub(super) fn rewind(&mut self, seq: Seq) {
         if let Pull::Idle(tail) = &mut self.pull {
             self.position = seq.saturating_sub(1);
@@ -114,12 +114,12 @@ impl LogReader {
         }
     }
 
-    /// Whether a client still has to hear of an entry.
+    /// Whether the client still has to get an entry.
     pub(super) fn wants(&self, entry: &Entry) -> bool {
         self.subscriptions.get(&entry.channel).is_some_and(|subscription| entry.seq > subscription.known)
     }
 
-    /// The subscription for which a client still has to hear of an entry. It is known from then on.
+    /// Marks an entry as delivered; returns its subscription, or `None` if the client does not need the entry.
     pub(super) fn mark_delivered(&mut self, entry: &Entry) -> Option<Subscription> {
         let subscription = self.subscriptions.get_mut(&entry.channel)?;
         (entry.seq > subscription.known).then(|| {
@@ -128,12 +128,12 @@ impl LogReader {
         })
     }
 
-    /// Follows a channel from behind what is known of it. The tail must be idle.
+    /// Subscribes to a channel, after the seq that the client has. The reader must be idle.
     pub(super) fn follow(&mut self, channel: Arc<str>, subscription: Subscription) {
         let is_first = self.subscriptions.is_empty();
         self.subscriptions.insert(channel, subscription);
         self.tell();
-        // What nobody followed does not have to be passed over.
+        // Without subscriptions nothing before this seq is needed.
         if let Pull::Idle(tail) = &mut self.pull
             && is_first
             && subscription.known > tail.position()
@@ -143,14 +143,14 @@ impl LogReader {
         }
     }
 
-    /// Follows a channel no more. What is pulled of it until the tail is back is passed over.
+    /// Unsubscribes from a channel. Its entries in a pending read are skipped.
     pub(super) fn leave(&mut self, channel: &str) {
         if self.subscriptions.remove(channel).is_some() {
             self.tell();
         }
     }
 
-    /// Says what is followed, if the tail is here; else when it is back.
+    /// Sets the channels of the tail: now, or when the pending read has ended.
     fn tell(&mut self) {
         if let Pull::Idle(tail) = &mut self.pull {
             tail.follow(Channels::only(self.subscriptions.keys().cloned()));

@@ -1,28 +1,28 @@
 //! The memory that connections may use, and who may wait for whom.
 //!
-//! Every byte that a connection holds belongs to one of four shares, each of which is a [`Budget`] or a semaphore of its
-//! own:
+//! Every byte that a connection holds belongs to one of four shares. Each share is a [`Budget`] or a semaphore of its own:
 //!
 //! - **frames**: frames that are arriving in the links;
-//! - **incoming**: messages that are arriving, and requests from then on until their work is done and their last copy is
-//!   gone. The grant of an arriving message goes on with its [`Job`](super::jobs::Job);
-//! - **work**: how many bytes of large requests are parsed, checked and logged at the same time. A request of this size has
-//!   up to four copies then: its text, what was parsed, the entry of the log, and what the state makes of it;
-//! - **outgoing**: answers, snapshots and actions, until the link has written them. They are paid for before they are made,
-//!   and the payment goes with their bytes ([`Message::with_owner`]), so it ends where the last copy does. What many clients
-//!   get is paid for once.
+//! - **incoming**: messages that are arriving, and requests until their work is done and their last copy is gone. The grant
+//!   of an arriving message stays with its [`Job`](super::jobs::Job);
+//! - **work**: large requests that are parsed, checked and logged at the same time. Such a request then has up to four
+//!   copies: its text, the parsed value, the entry of the log, and the state;
+//! - **outgoing**: answers, snapshots and actions, until the link has written them. Their memory is reserved before they are
+//!   made, and the reservation is attached to their bytes ([`Message::with_owner`]), so it ends with the last copy. What many
+//!   clients get is reserved once.
 //!
-//! Each connection has a floor in each share: small messages never wait. What is larger than a whole share takes all of it,
-//! alone.
+//! Each connection has a floor in each share, so small messages never wait. A message that is larger than a whole share waits
+//! until it has the share alone.
 //!
 //! # Nobody waits for ever
 //!
-//! A frame waits for the frames of others, which arrive or are evicted. A message waits for *incoming*, holding no part of it.
-//! A request waits for *work*, holding *incoming*; whoever has *work* waits for the log and the state alone, never for a peer
-//! and never for another share. An answer waits for *outgoing* holding its request, which is small, or has been let go of; who
-//! holds *outgoing* waits for its own peer to read. So the only waiting on a peer is for *outgoing*, and that is bounded
-//! twice: a client that takes nothing is closed early while others wait ([`OutgoingMemory::under_pressure`]), and who has waited for
-//! [`MemoryConfig::wait`] gets an error or a close that says so (1013).
+//! A frame waits for the frames of others, which arrive or are evicted. A message waits for *incoming*, and holds no part of
+//! it. A request waits for *work*, and holds *incoming*; a request that holds *work* waits only for the log and the state,
+//! never for a peer and never for another share. An answer waits for *outgoing*, and holds at most its own request, which is
+//! small or already released; a holder of *outgoing* waits for its own peer to read. So *outgoing* is the only share that
+//! waits for a peer, and this wait is bounded twice: a client that reads nothing is closed early while others wait
+//! ([`OutgoingMemory::under_pressure`]), and an answer that has waited for [`MemoryConfig::wait`] becomes an error, or a
+//! close that says so (1013).
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex};
@@ -38,25 +38,25 @@ use super::receive::BUSY;
 use crate::error::MethodError;
 use crate::lock::lock;
 
-/// The `reason` of an error for which there was no memory.
+/// The `reason` in the `data` of an error for which there was no memory.
 const NO_MEMORY: &str = "noMemory";
 
-/// What connections may hold beside the messages that are arriving, which have the [`Budget`] of their endpoint.
+/// What connections may hold, apart from messages that are arriving: those have the [`Budget`] of the endpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MemoryConfig {
     /// Bytes of frames that are arriving, on all links together. 16 MiB.
     pub frame_bytes: u64,
     /// Bytes of large requests that are worked on at the same time; one may be larger. 32 MiB.
     pub work_bytes: u64,
-    /// Bytes of answers, snapshots and actions on their way out, by all connections together. 96 MiB.
+    /// Bytes of unsent answers, snapshots and actions, over all connections. 96 MiB.
     pub outgoing_bytes: u64,
-    /// The same, by all connections of one principal together. 96 MiB.
+    /// The same, over all connections of one principal. 96 MiB.
     pub principal_bytes: u64,
-    /// What each connection may hold of each of these without asking. 64 KiB.
+    /// What each connection may hold of each share without waiting. 64 KiB.
     pub floor_bytes: u64,
     /// How long an answer may wait for memory before its request fails. 30 s.
     pub wait: Duration,
-    /// How long an answer waits before clients are closed that take nothing; and for how long they may take nothing then. 3 s.
+    /// How long an answer waits before clients that read nothing are closed, and how long they may read nothing then. 3 s.
     pub patience: Duration,
 }
 
@@ -78,9 +78,9 @@ impl Default for MemoryConfig {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error("no memory for {bytes} bytes to this client in {} s: other answers are not read; ask again later", waited.as_secs())]
 pub struct NoMemory {
-    /// What was asked for.
+    /// The bytes that were needed.
     pub bytes: u64,
-    /// How long it was waited for.
+    /// How long the answer waited.
     pub waited: Duration,
 }
 
@@ -93,14 +93,14 @@ impl From<NoMemory> for MethodError {
 }
 
 impl NoMemory {
-    /// What the `data` of such an error says.
+    /// Reads such an error back from its `data`.
     pub(super) fn of(data: &Value) -> Option<Self> {
         let waited = data["waitedMs"].as_u64().filter(|_| data["reason"] == NO_MEMORY)?;
         Some(Self { bytes: data["size"].as_u64()?, waited: Duration::from_millis(waited) })
     }
 }
 
-/// How many requests are worked on, by their bytes.
+/// Limits the bytes of large requests that are worked on at the same time.
 #[derive(Debug)]
 pub(super) struct WorkLimit {
     free: Arc<Semaphore>,
@@ -115,7 +115,7 @@ impl WorkLimit {
         Self { free: Arc::new(Semaphore::new(usize::try_from(all).unwrap_or(usize::MAX))), all, floor }
     }
 
-    /// Waits until a request of so many bytes may be worked on, in the order of asking. A small one need not ask.
+    /// Waits until a request of so many bytes may be worked on, first come, first served. A small one needs no permit.
     pub(super) async fn begin(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
         if bytes <= self.floor {
             return None;
@@ -125,7 +125,7 @@ impl WorkLimit {
     }
 }
 
-/// The share of what is on its way out. Cloning shares it.
+/// The share of outgoing messages. Cloning shares it.
 #[derive(Debug, Clone)]
 pub(super) struct OutgoingMemory(Arc<OutgoingInner>);
 
@@ -135,13 +135,13 @@ struct OutgoingInner {
     wait: Duration,
     patience: Duration,
     queue: Mutex<WaitQueue>,
-    /// Changes when something was let go of, and when there is a snapshot that others may share.
+    /// Changes when memory is released, and when there is a snapshot that others may share.
     changed: watch::Sender<()>,
-    /// Whether somebody has waited for longer than [`MemoryConfig::patience`].
+    /// Whether an answer has waited for longer than [`MemoryConfig::patience`].
     under_pressure: watch::Sender<bool>,
 }
 
-/// Who waits, in the order of asking. Each principal has a queue of its own, because its quota may be what it waits for.
+/// The waiting answers, in their order. Each principal has a queue of its own, because it may be waiting for its own quota.
 #[derive(Debug, Default)]
 struct WaitQueue {
     waiting: HashMap<Option<Arc<str>>, BTreeSet<u64>>,
@@ -165,13 +165,13 @@ impl OutgoingMemory {
         }))
     }
 
-    /// What one connection may hold.
+    /// The memory of one connection.
     pub(super) fn account(&self, principal: Option<Arc<str>>) -> AnswerMemory {
         let account = Arc::new(self.0.budget.account(principal.as_deref()));
         AnswerMemory { outgoing: self.clone(), account, principal }
     }
 
-    /// Whether somebody has waited for longer than [`MemoryConfig::patience`]: then clients go that take nothing.
+    /// Whether an answer has waited for longer than [`MemoryConfig::patience`]: then clients that read nothing are closed.
     pub(super) fn under_pressure(&self) -> watch::Receiver<bool> {
         self.0.under_pressure.subscribe()
     }
@@ -181,13 +181,13 @@ impl OutgoingMemory {
         self.0.budget.held()
     }
 
-    /// Wakes those who wait: there is something that they may share.
+    /// Wakes the waiting answers: memory was released, or there is something to share.
     pub(super) fn wake(&self) {
         self.0.changed.send_replace(());
     }
 }
 
-/// The memory that answers to one client may take, until the link has written them. Cloning shares it.
+/// The memory for answers to one client, until the link has written them. Cloning shares it.
 #[derive(Debug, Clone)]
 pub struct AnswerMemory {
     outgoing: OutgoingMemory,
@@ -196,7 +196,7 @@ pub struct AnswerMemory {
 }
 
 impl AnswerMemory {
-    /// Waits for memory for so many bytes, in the order of asking.
+    /// Waits for memory for so many bytes, first come, first served.
     pub(crate) async fn reserve(&self, bytes: usize) -> Result<Reservation, NoMemory> {
         let mut turn = self.turn();
         loop {
@@ -207,7 +207,7 @@ impl AnswerMemory {
         }
     }
 
-    /// A place in the order of asking.
+    /// A place in the queue.
     pub(super) fn turn(&self) -> WaitTicket {
         let inner = &self.outgoing.0;
         let mut queue = lock(&inner.queue);
@@ -218,20 +218,20 @@ impl AnswerMemory {
         WaitTicket { memory: self.clone(), ticket, begun: Instant::now(), changed: inner.changed.subscribe() }
     }
 
-    /// Memory for so many bytes, if there is some now.
+    /// Reserves so many bytes if they are free now.
     pub(super) fn try_reserve(&self, bytes: usize) -> Option<Reservation> {
         let config = self.outgoing.0.budget.config();
         let most = config.floor_bytes.saturating_add(config.process_bytes.min(config.principal_bytes));
         let bytes = u64::try_from(bytes).unwrap_or(u64::MAX).min(most);
         let schedule = Schedule { started: Instant::now().into_std(), timeout: Duration::MAX };
         let mut grant = self.account.reserve(bytes, schedule).ok()?;
-        // It is not on its way in, and never has to go.
+        // It is complete from the beginning, so the budget never evicts it.
         grant.complete(bytes);
         Some(Reservation { grant: Some(grant), outgoing: self.outgoing.clone() })
     }
 }
 
-/// A place in the order of asking, until it is dropped.
+/// A place in the queue for outgoing memory, until it is dropped.
 #[derive(Debug)]
 pub(super) struct WaitTicket {
     memory: AnswerMemory,
@@ -241,7 +241,7 @@ pub(super) struct WaitTicket {
 }
 
 impl WaitTicket {
-    /// Memory for so many bytes, if there is some now and nobody has asked before; or if it is within the floor.
+    /// Reserves so many bytes if they are free now and nobody is earlier in the queue, or if they are within the floor.
     pub(super) fn try_reserve(&mut self, bytes: usize) -> Option<Reservation> {
         self.changed.mark_unchanged();
         let queue = lock(&self.memory.outgoing.0.queue);
@@ -253,15 +253,15 @@ impl WaitTicket {
         if is_first || is_small { self.memory.try_reserve(bytes) } else { None }
     }
 
-    /// As [`try_reserve`](Self::try_reserve), for the rest of something of which so much is paid for. If nobody else holds
-    /// anything, it is let pass.
+    /// As [`try_reserve`](Self::try_reserve), for the rest of an answer that has reserved `own` bytes before. If nobody else
+    /// holds anything, the rest passes without a reservation.
     pub(super) fn try_reserve_beside(&mut self, bytes: usize, own: u64) -> Option<Reservation> {
         let reservation = self.try_reserve(bytes);
         let is_alone = || own > 0 && self.memory.outgoing.0.budget.used() <= own;
         reservation.or_else(|| is_alone().then(|| Reservation { grant: None, outgoing: self.memory.outgoing.clone() }))
     }
 
-    /// Waits until something has changed since the last attempt.
+    /// Waits until memory was released since the last attempt.
     pub(super) async fn wait(&mut self, bytes: usize) -> Result<(), NoMemory> {
         let inner = Arc::clone(&self.memory.outgoing.0);
         let (end, patience) = (self.begun + inner.wait, self.begun + inner.patience);
@@ -294,13 +294,13 @@ impl Drop for WaitTicket {
         if is_last {
             inner.under_pressure.send_if_modified(std::mem::take);
         } else {
-            // It is the next one's turn.
+            // The next one in the queue may try.
             self.memory.outgoing.wake();
         }
     }
 }
 
-/// Memory that is set aside for something on its way out. Dropping it gives the memory back.
+/// Memory that is reserved for an outgoing message. Dropping it releases the memory.
 #[derive(Debug)]
 pub(crate) struct Reservation {
     grant: Option<Grant>,
@@ -308,7 +308,7 @@ pub(crate) struct Reservation {
 }
 
 impl Reservation {
-    /// Gives back what is set aside beyond so many bytes.
+    /// Releases what is reserved beyond so many bytes.
     pub(crate) fn shrink(&mut self, bytes: usize) {
         let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
         if let Some(grant) = self.grant.as_mut().filter(|grant| grant.bytes() > bytes) {
@@ -317,7 +317,7 @@ impl Reservation {
         }
     }
 
-    /// The message, which is what was paid for: when the last byte of it is let go of, so is the memory.
+    /// Attaches the reservation to its message: it ends when the last byte of the message is dropped.
     pub(crate) fn attach(mut self, message: &Message) -> Message {
         self.shrink(message.len());
         message.with_owner(&Arc::new(self))

@@ -1,4 +1,4 @@
-//! What a client takes in one message, and what is sent by reference because it does not take the whole.
+//! The longest message that a client takes, and sending content by reference to a client that cannot take the whole.
 
 use std::sync::Mutex;
 use std::sync::atomic::Ordering::Relaxed;
@@ -18,24 +18,24 @@ use crate::log::Seq;
 use crate::size::{to_u64, to_usize};
 use crate::state::by_reference;
 
-/// What a client takes in one message.
+/// How long a message to a client may be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct MessageLimits {
-    /// More than this cannot be sent: what it has said, or what its link can carry.
+    /// The limit that the client named, or what its link can carry. Nothing longer can be sent.
     pub(super) max: u64,
-    /// What is planned with: less, if it has said nothing and its link can carry anything.
+    /// The limit for replays and snapshots: smaller than `max` if the client named no limit.
     pub(super) assumed: u64,
 }
 
-/// The last action that was made to fit, for others who take as much: where there is one cap, it is everybody's.
+/// The last action that was reduced to a limit, for other clients with the same limit: often all clients have the same one.
 #[derive(Debug, Default)]
 pub(super) struct LastReducedAction(Mutex<Option<(Seq, u64, Bytes, ReferenceStats)>>);
 
-/// What is longer is made anew for each: it is for somebody who takes much, and they are few.
+/// Longer reduced actions are not remembered: clients with such a large limit are few.
 const MOST_KEPT: usize = 256 << 10;
 
 impl LastReducedAction {
-    /// The body of an entry, so that a message with it is no longer than `most`; `None` if that cannot be.
+    /// The body of an entry, reduced so that its message is no longer than `most`; `None` if that is impossible.
     fn fit(&self, channel: &str, seq: Seq, body: &Bytes, most: u64) -> Option<(Bytes, ReferenceStats)> {
         if let Some((known, limit, body, references)) = &*lock(&self.0)
             && (*known, *limit) == (seq, most)
@@ -52,19 +52,20 @@ impl LastReducedAction {
 }
 
 impl Connection {
-    /// What the client takes.
+    /// The message limits of the client.
     pub(super) fn message_limits(&self) -> MessageLimits {
         let said = self.driver.machine().peer().map(|peer| peer.max_message_bytes).or(self.driver.link().offered());
         let most = said.unwrap_or(self.driver.link().capacity().cap);
         MessageLimits { max: most, assumed: said.unwrap_or(self.shared.config.assumed_message_bytes.min(most)) }
     }
 
-    /// Sends an action; by reference what is large in it, if the client cannot take the whole.
+    /// Sends an action, with its large content by reference if the client cannot take the whole.
     pub(super) fn act(&mut self, channel: &str, seq: Seq, body: &Bytes) {
         let (message, most) = (wire::action(seq, body), self.message_limits().max);
         let last_reduced = &self.shared.last_reduced;
         let reduced = if to_u64(message.len()) > most { last_reduced.fit(channel, seq, body, most) } else { None };
-        // What cannot be made to fit ends the connection by name, and the client comes back to a snapshot that does.
+        // If it cannot be reduced enough, the machine closes the connection with a named reason, and the client reconnects to a
+        // snapshot that fits.
         let message = match reduced {
             Some((body, references)) => {
                 self.by_reference(references, most);
@@ -75,7 +76,7 @@ impl Connection {
         self.send(message);
     }
 
-    /// An action for this client alone, which the client can take.
+    /// The message of an action that is for this client alone, reduced to its limit.
     pub(super) fn aside(&mut self, channel: &str, action: &Message) -> Result<Message, MethodError> {
         let seq = self.client.as_ref().map_or(0, |client| client.reader.position());
         let (message, most) = (wire::aside(seq, channel, action), self.message_limits().max);
@@ -91,7 +92,7 @@ impl Connection {
         Ok(wire::aside(seq, channel, &reduced.text))
     }
 
-    /// Something goes to the client by reference.
+    /// Counts and logs content that is sent by reference.
     pub(super) fn by_reference(&mut self, references: ReferenceStats, limit: u64) {
         if references.count == 0 {
             return;
@@ -104,19 +105,19 @@ impl Connection {
                 limit,
                 references = references.count,
                 bytes = references.bytes,
-                "what the client cannot take goes by reference"
+                "content is sent by reference: it is longer than the client's message limit"
             );
         }
         self.references = self.references.and(references);
     }
 }
 
-/// What is left for the body of an entry.
+/// The longest body of an entry in a message of this length.
 pub(super) fn body_limit(most: u64) -> usize {
     to_usize(most.saturating_sub(wire::ENVELOPE))
 }
 
-/// The answer in place of one that the client cannot take.
+/// The error in place of an answer that is longer than the client's limit.
 pub(super) fn too_large(size: u64, limit: u64) -> MethodError {
     let data = json!({"reason": "messageTooLarge", "size": size, "limit": limit});
     MethodError::new(MESSAGE_TOO_LARGE, "MessageTooLarge").with_data(data)

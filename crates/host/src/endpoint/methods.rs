@@ -1,4 +1,4 @@
-//! What the host does for a client beyond its own connection, and what it learns of the client for that.
+//! The interface between connections and the host: what the host does for a client, and what it knows of the client.
 
 use std::sync::Arc;
 
@@ -16,9 +16,9 @@ use crate::error::MethodError;
 use crate::log::BoxFuture;
 use crate::mismatch;
 
-/// What the host can do for a client beyond its own connection.
+/// What the host does for its clients.
 pub trait Methods: Send + Sync + 'static {
-    /// Answers a request. Calls of one client run at the same time, and are given up when its link ends.
+    /// Answers a request. Calls of one client run concurrently, and are dropped when its link ends.
     fn call<'a>(
         &'a self,
         client: &'a ClientInfo,
@@ -26,55 +26,55 @@ pub trait Methods: Send + Sync + 'static {
         params: RawParams,
     ) -> BoxFuture<'a, Result<Reply, MethodError>>;
 
-    /// Checks a client's action and puts it into the log, from where its sender learns of it like everybody else. Actions
-    /// of one client come one after the other, in its order, and after the writes that it asked for before. What is refused
-    /// is given back.
+    /// Checks a client's action and appends it to the log, from where its sender gets it like everybody else. Actions of one
+    /// client come one after the other, in its order, and after the writes that it requested before. A rejected action is
+    /// returned.
     fn dispatch<'a>(
         &'a self,
         client: &'a ClientInfo,
         dispatched: Dispatched,
     ) -> BoxFuture<'a, Result<(), RejectedAction>>;
 
-    /// A client has come in, on a connection of its own: comes first, and [`disconnected`](Self::disconnected) last. A client that comes
-    /// back may be here before its old connection is gone; [`ClientInfo::connection`] tells them apart. Like the three
-    /// below, this must return at once.
+    /// A client has connected. This is the first call for a connection, and [`disconnected`](Self::disconnected) the last one.
+    /// A client may reconnect before its old connection has ended; [`ClientInfo::connection`] tells the two apart. Like the
+    /// three below, this must return at once.
     fn connected(&self, _client: &ClientInfo) {}
 
-    /// A client follows this channel from now on.
+    /// A client is subscribed to this channel from now on.
     fn subscribed(&self, _client: &ClientInfo, _channel: &str) {}
 
-    /// A client has said that it does not follow this channel any more; it may never have.
+    /// A client has unsubscribed from this channel, to which it may never have been subscribed.
     fn unsubscribed(&self, _client: &ClientInfo, _channel: &str) {}
 
-    /// A connection has ended, and with it all that it followed. Its client may come back.
+    /// A connection has ended, and with it its subscriptions. Its client may reconnect.
     fn disconnected(&self, _client: &ClientInfo) {}
 }
 
-/// What a request is answered with.
+/// The answer to a request.
 #[derive(Debug, Clone)]
 pub struct Reply {
     /// The JSON of the `result`.
     pub result: Message,
-    /// An action on this channel that is for who asked alone, and comes before the answer: the JSON of it. It is in no
-    /// log, and has no place in the order.
+    /// The JSON of an action on this channel that only the asking client gets, before the answer. It is not in the log, and has
+    /// no place in the order.
     pub before: Option<(Arc<str>, Message)>,
-    /// Whether there was memory for all of it before it was made, and its bytes carry it.
+    /// Whether its memory was reserved before it was made, and the reservation is attached to its bytes.
     pub(crate) is_reserved: bool,
 }
 
 impl Reply {
-    /// A result that carries what pays for it.
+    /// A result with its reservation attached.
     pub(crate) fn reserved(result: &Message, reservation: Reservation) -> Self {
         Self { result: reservation.attach(result), before: None, is_reserved: true }
     }
 
-    /// Bytes that are still to be paid for.
+    /// Bytes that are not reserved yet.
     pub(super) fn unreserved_bytes(&self) -> usize {
         let before = self.before.as_ref().map_or(0, |(_, action)| action.len());
         if self.is_reserved { 0 } else { before.saturating_add(self.result.len()) }
     }
 
-    /// Pays for them.
+    /// Attaches a reservation to them.
     pub(super) fn with_reservation(self, reservation: Reservation) -> Self {
         let reservation = Arc::new(reservation);
         let result = self.result.with_owner(&reservation);
@@ -92,33 +92,33 @@ impl From<Message> for Reply {
 /// The answer to a method that is not offered.
 #[must_use]
 pub fn not_offered(method: &str) -> MethodError {
-    // The name is the peer's: no more of it than a method can have.
+    // The client chose the name: no more of it is repeated than a method name can have.
     let name: String = method.chars().take(64).collect();
     MethodError::new(METHOD_NOT_FOUND, format!("this host has no method {name:?}"))
 }
 
-/// Who a client is, once it has introduced itself.
+/// What is known of a client since its handshake.
 #[derive(Debug, Clone)]
 pub struct ClientInfo {
     /// The id that it gave.
     pub id: Arc<str>,
     /// The number of its connection: no other of this endpoint has the same.
     pub connection: u64,
-    /// Under which name it came through the door.
+    /// The principal that the listener authenticated.
     pub principal: Option<Arc<str>>,
-    /// The version that is spoken. `reconnect` names none: then that of before, or the newest if that is forgotten.
+    /// The protocol version. A `reconnect` names none: then it is that of `initialize`, or the newest if that is forgotten.
     pub version: String,
-    /// What program it says it is. A `reconnect` does not repeat it, and long after it may be forgotten.
+    /// What program it says it is. A `reconnect` does not repeat it, and the host may have forgotten it.
     pub implementation: Option<Implementation>,
-    /// The language that it wants. A `reconnect` does not repeat it, and long after it may be forgotten.
+    /// The language that it wants. A `reconnect` does not repeat it, and the host may have forgotten it.
     pub locale: Option<String>,
-    /// What it can do. A `reconnect` does not repeat it, and long after it may be forgotten.
+    /// What it can do. A `reconnect` does not repeat it, and the host may have forgotten it.
     pub capabilities: Option<ClientCapabilities>,
     /// The longest message that it takes.
     pub message_bytes: u64,
-    /// The way to it.
+    /// For requests and notifications to it.
     pub handle: ClientHandle,
-    /// What answers to it may take.
+    /// The memory for answers to it.
     pub memory: AnswerMemory,
 }
 
@@ -143,7 +143,7 @@ impl RawParams {
     /// # Errors
     /// `InvalidParams`, with what is wrong.
     pub fn parse<T: DeserializeOwned>(&self) -> Result<T, MethodError> {
-        // A look for the field takes longer, and only a text that does not fit is looked at again.
+        // Finding the field takes longer, so it is done only for a text that does not fit.
         serde_json::from_slice(&self.0).map_err(|_| {
             let why = mismatch::describe::<T>(&self.0).unwrap_or_else(|| "they do not fit the method".to_owned());
             MethodError::new(INVALID_PARAMS, format!("invalid params: {why}"))
@@ -156,7 +156,7 @@ impl RawParams {
 pub struct Dispatched {
     /// The channel that it is for.
     pub channel: String,
-    /// The client's own number for it. They begin anew with each connection: nothing is known by them.
+    /// The client's own number for it. The numbers start again with each connection, so they identify nothing.
     pub client_seq: i64,
     /// The action.
     pub action: StateAction,
@@ -165,14 +165,14 @@ pub struct Dispatched {
 }
 
 impl Dispatched {
-    /// What its envelope says of where it comes from.
+    /// The `origin` of its envelope.
     #[must_use]
     pub fn origin(&self, client: &ClientInfo) -> ActionOrigin {
         ActionOrigin { client_id: client.id.to_string(), client_seq: self.client_seq }
     }
 }
 
-/// An action that was not taken, and why.
+/// An action that was rejected, and why.
 #[derive(Debug, Clone)]
 pub struct RejectedAction {
     /// Why.
@@ -181,8 +181,8 @@ pub struct RejectedAction {
     pub action: Box<StateAction>,
 }
 
-/// Why an action was not taken. The client gets it back with the reason as its `rejectionReason`; where it was dispatched
-/// by a request, the request fails with the code too.
+/// Why an action was rejected. The client gets it back with this as its `rejectionReason`; if it was dispatched by a request,
+/// the request fails with the code too.
 #[derive(Debug, Clone, PartialEq, Error)]
 #[error("{}", .0.message)]
 pub struct DispatchError(MethodError);

@@ -1,4 +1,4 @@
-//! What a client says: requests, actions, and answers to what it was asked.
+//! What a client sends: requests, notifications, actions, and answers to requests of the host.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -33,27 +33,25 @@ use crate::exact;
 use crate::long_work::long_work;
 use crate::mismatch;
 
-/// What a client is told that asks too much at once. JSON-RPC leaves the code to servers, and AHP has none for it.
+/// The error code for a client that asks too much at once. JSON-RPC leaves it to servers, and AHP has none for it.
 pub(super) const BUSY: i32 = -32000;
 
-/// Answers up to here are not paid for: there are no more of them than requests under way.
+/// Answers up to this length need no reservation: there are no more of them than requests under way.
 const SHORT_ANSWER: usize = 512;
 
-/// How long a long action is paid for at most while the state saves and forgets what it has no room for.
+/// How long the memory of a long action stays reserved at most while the state saves and evicts channels.
 const SETTLE_TIME: Duration = Duration::from_secs(10);
 
-/// The shortest frames that a client may want. Around its data a segment has up to 170 bytes; with less than this, a
+/// The smallest frame limit that a client may name. A segment has up to 170 bytes around its data; with a smaller limit, a
 /// snapshot of some megabytes would need more segments than a group may have.
 const MIN_CLIENT_FRAME: u64 = 256;
 
-/// How deep the params of a request, and an action, may be nested. Snapshots and replays nest what they carry about a dozen
-/// levels deeper, and official clients take 128: so whatever is in the state can be read by everybody.
+/// How deep the params of a request, and an action, may be nested. Snapshots and replays add about a dozen levels, and
+/// official clients parse 128: so every client can read everything that is in the state.
 const MAX_NESTING: u32 = 64;
 
 impl Connection {
-    /// The client said something.
-    ///
-    /// What pays for a long message goes with all that is cut out of it.
+    /// Handles a message of the client. The grant of a long message is attached to everything that is sliced out of it.
     pub(super) fn message(&mut self, message: &Message, envelope: &Envelope, grant: Option<Grant>) {
         let mut incoming = Incoming::new(message, envelope);
         if let Some(invalid_because) = incoming.invalid_because {
@@ -69,8 +67,8 @@ impl Connection {
         }
     }
 
-    /// The client said something that is no JSON-RPC. We never answer with `id: null`, because nobody could tell what to;
-    /// where there is no id to answer to, the close says what is wrong.
+    /// Handles a message that is no JSON-RPC. We never answer with `id: null`, because the client could not tell what was
+    /// answered. Without an id, the close reason says what is wrong.
     fn reject_invalid(&mut self, id: Option<&Bytes>, invalid_because: &str) {
         self.shared.counts.add("endpoint-invalid-messages", 1);
         match id {
@@ -83,7 +81,7 @@ impl Connection {
         let depth = Message::from(params.text().clone()).check_depth(MAX_NESTING);
         let result = match method {
             "ping" => Ok(Some(null())),
-            // Of an action this is said where it is dispatched: what its client has of it has to be taken back.
+            // For an action, `dispatch` checks this: the client has to get the action back.
             _ if depth.is_err() && method != "dispatchAction" => {
                 let depth = depth.err().unwrap_or_default();
                 let why = format!("invalid params: nested {depth} levels deep, the limit is {MAX_NESTING}");
@@ -119,14 +117,14 @@ impl Connection {
         };
         if let Err(error) = taken {
             self.shared.counts.add("endpoint-notifications-dropped", 1);
-            // The client may have applied the action already, and would have a state that nobody else has.
+            // The client may have applied the action already, and would keep a state that nobody else has.
             if method == "dispatchAction" && self.client.is_some() {
                 return self.end(EndReason::Invalid(format!("dispatchAction: {}", error.message)));
             }
             if std::mem::replace(&mut self.has_dropped, true) {
                 debug!(bytes, code = error.code, "a notification of a client was dropped");
             } else {
-                // Not its words: they may be the client's own.
+                // The message of the error is left out: it may contain the client's own words.
                 let code = error.code;
                 warn!(
                     bytes,
@@ -136,7 +134,7 @@ impl Connection {
         }
     }
 
-    /// The client answers a request of ours.
+    /// Handles the client's answer to a request of the host.
     fn answered(&mut self, incoming: Incoming, info: &RequestInfo) {
         let asked = incoming.number().and_then(|id| self.client.as_mut()?.asked.remove(&id));
         let Some(asked) = asked else {
@@ -147,14 +145,14 @@ impl Connection {
             (Some(result), None) => Ok(info.with_grant(result)),
             (_, error) => Err(failure(error.as_deref().unwrap_or_default())),
         };
-        // Nobody may wait any more.
+        // Whoever asked may have stopped waiting.
         drop(asked.send(answer));
     }
 
     fn greet(&mut self, id: Bytes, method: &str, params: RawParams, info: RequestInfo) {
         if let Some(limit) = self.driver.link().frame_limit().filter(|limit| *limit < MIN_CLIENT_FRAME) {
             let why = format!("maxIncomingFrameBytes is {limit}, and must be {MIN_CLIENT_FRAME} at least");
-            // A refused initialize goes out whole; what answers a reconnect would have to keep to the limit.
+            // A refused `initialize` is answered in one frame; the answer to a `reconnect` would have to keep to the limit.
             return match method {
                 "initialize" => self.answer(Some(&id), Err(MethodError::new(INVALID_PARAMS, why))),
                 _ => self.end(EndReason::Invalid(why)),
@@ -195,7 +193,7 @@ impl Connection {
         Ok(())
     }
 
-    /// The position stands still now: a snapshot from there on is asked for.
+    /// Begins to make a snapshot. The log reader is idle, so its position does not change meanwhile.
     pub(super) fn begin_snapshot(&mut self, job: Job, request: SubscribeRequest) {
         let Some(client) = &self.client else { return };
         let (shared, at_least, most) = (Arc::clone(&self.shared), client.reader.position(), self.message_limits().max);
@@ -209,7 +207,7 @@ impl Connection {
         });
     }
 
-    /// A snapshot is there: from it on the channel is followed.
+    /// Subscribes the client from its snapshot on, and answers its request.
     pub(super) fn shown(
         &mut self,
         id: Option<&Bytes>,
@@ -243,7 +241,7 @@ impl Connection {
             client.reader.leave(&channel);
             self.shared.methods.unsubscribed(&client.info, &channel);
         }
-        // A snapshot of it may be on its way; those who asked are answered, and nothing follows.
+        // A snapshot of the channel may be in progress: its request is answered, but does not subscribe the client.
         if !self.unsubscribed.contains(&channel) && self.unsubscribed.len() < self.shared.config.max_subscriptions {
             self.unsubscribed.push(channel);
         }
@@ -266,7 +264,7 @@ impl Connection {
             };
             let permit = shared.work.begin(bytes).await;
             let reply = methods.call(&client, &method, params).await;
-            // Who waits for memory for an answer holds up no other work.
+            // Waiting for memory must not hold up other work.
             drop(permit);
             let reply = match reply {
                 Ok(reply) if reply.unreserved_bytes() > SHORT_ANSWER => {
@@ -303,7 +301,7 @@ impl Connection {
             #[serde(borrow)]
             action: &'a RawValue,
         }
-        /// For what is said of params that do not fit.
+        /// The same, for the error message about params that do not fit.
         #[derive(Deserialize)]
         #[serde(rename_all = "camelCase")]
         struct Owned {
@@ -331,13 +329,13 @@ impl Connection {
         let header = ActionHeader { channel: read.channel, client_seq, is_urgent: is_urgent(&info, &action) };
         if let Err(depth) = Message::from(action.clone()).check_depth(MAX_NESTING) {
             let why = format!("the action is nested {depth} levels deep, the limit is {MAX_NESTING}");
-            // Its client has to be able to read what it gets back.
+            // The client has to be able to parse what it gets back.
             let action = wire::pruned(&action, MAX_NESTING);
             self.refused(id.as_ref(), &header, &action, MethodError::new(INVALID_PARAMS, why));
             return Ok(());
         }
         let most = self.shared.config.max_dispatches;
-        // What answers or cancels something is not refused because others wait.
+        // An urgent action is not rejected because others wait.
         if self.jobs.waiting() >= if header.is_urgent { most.saturating_mul(2) } else { most } {
             let (waiting, limit) = (self.jobs.waiting(), self.shared.config.max_dispatches);
             let why = format!("{waiting} actions of this client wait already, the limit is {limit}: wait for answers");
@@ -349,7 +347,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Begins the actions whose turn it is.
+    /// Starts the actions whose turn it is.
     pub(super) fn begin_dispatches(&mut self) {
         while self.begin_dispatch() {}
     }
@@ -369,7 +367,7 @@ impl Connection {
         })
     }
 
-    /// What became of an action.
+    /// Answers the client when its action was logged or rejected.
     pub(super) fn dispatched(&mut self, id: Option<&Bytes>, header: &ActionHeader, outcome: DispatchOutcome) {
         match outcome {
             DispatchOutcome::Logged => self.answer(id, Ok(null())),
@@ -379,7 +377,7 @@ impl Connection {
         }
     }
 
-    /// Gives an action back to its sender alone.
+    /// Sends an action back to its sender alone.
     fn refused(&mut self, id: Option<&Bytes>, header: &ActionHeader, action: &Bytes, error: MethodError) {
         let Some(client) = &self.client else { return };
         self.shared.counts.add("endpoint-actions-refused", 1);
@@ -398,8 +396,8 @@ fn is_urgent(info: &RequestInfo, action: &[u8]) -> bool {
     action.len() <= MAX_URGENT && info.action_type.as_deref().is_some_and(may_pass)
 }
 
-/// Reads an action and has it carried out. Of a long one there are as few copies as can be: its text goes when it was read,
-/// and is written anew if the client gets it back. What pays for it is kept until the state has room again.
+/// Parses an action and dispatches it. To have few copies of a long one, its text is dropped when it is parsed, and written
+/// again if the client gets it back. Its memory stays reserved until the state has evicted what exceeds its limit.
 async fn dispatch(
     shared: Arc<EndpointInner>,
     methods: Arc<dyn Methods>,
@@ -435,7 +433,7 @@ async fn dispatch(
     outcome
 }
 
-/// An action that is JSON, and no action to our reader.
+/// Rejects an action that is valid JSON but cannot be parsed as an action.
 fn unreadable(action: Bytes) -> DispatchOutcome {
     let error = DispatchError::new("the action is nested too deeply, or has a number that is out of range");
     DispatchOutcome::Rejected { error, action }
@@ -447,12 +445,12 @@ struct RequestInfo {
     bytes: usize,
     /// The type of the action that it dispatches.
     action_type: Option<String>,
-    /// `None` for a short one.
+    /// The memory of a long request.
     grant: Option<Arc<Grant>>,
 }
 
 impl RequestInfo {
-    /// A part of the request, or a copy of one: it is paid for as long as it is there.
+    /// Attaches the grant to a part of the request, or a copy of one, for as long as that lives.
     fn with_grant(&self, part: Bytes) -> Bytes {
         match &self.grant {
             Some(grant) => Message::from(part).with_owner(grant).to_bytes(),
@@ -479,7 +477,7 @@ fn enclosed(snapshot: &ChannelSnapshot) -> Message {
     parts.chain([Bytes::from_static(b"}")]).collect()
 }
 
-/// What the client says went wrong.
+/// The error of a client's answer.
 fn failure(text: &[u8]) -> MethodError {
     match serde_json::from_slice::<JsonRpcError>(text) {
         Ok(JsonRpcError { code, message, data }) => MethodError { code, message, data },

@@ -1,4 +1,4 @@
-//! What a client can be given: a replay of what it missed, or snapshots that fit what it takes.
+//! What a client gets when it connects: a replay of what it missed, or snapshots that fit its message limit.
 
 use std::sync::Arc;
 
@@ -16,22 +16,22 @@ use crate::log::{Channels, Entry, EntryKind, Seq, Tail};
 use crate::size::{to_u64, to_usize};
 use crate::state::by_reference::{self, ReducedText};
 
-/// Bytes around snapshots and between them that nobody counts.
+/// Bytes around snapshots and between them, which are not counted one by one.
 const SLACK: u64 = 4096;
-/// How much of the log is read in one step. Each is a way to another thread and back.
+/// How much of the log is read in one step. Each step goes to another thread and back.
 const PAGE: usize = 1 << 20;
-/// How much is read before there is memory for it.
+/// How much is read without a reservation.
 const FIRST_PAGE: usize = 48 << 10;
-/// What an action in a replay has around it.
+/// Bytes around an action in a replay.
 const ITEM: u64 = 32;
 
-/// Snapshots that together fit what a client takes.
+/// Snapshots that together fit the message limit of a client.
 #[derive(Debug, Default)]
 pub(super) struct SnapshotSet {
     pub(super) taken: Vec<TakenSnapshot>,
-    /// Channels that are not there, or for which there is no room even in part.
+    /// Channels that do not exist, or do not fit even when reduced.
     pub(super) missing: Vec<Arc<str>>,
-    /// What is in them by reference.
+    /// What they contain by reference.
     pub(super) references: ReferenceStats,
 }
 
@@ -40,22 +40,22 @@ pub(super) struct SnapshotSet {
 pub(super) struct TakenSnapshot {
     pub(super) channel: Arc<str>,
     pub(super) snapshot: ChannelSnapshot,
-    /// It is cut to the last turns.
+    /// Whether it has only the last turns.
     pub(super) is_windowed: bool,
 }
 
-/// A channel that is wanted, in the view that is chosen for it.
+/// A channel that the client requested, with the view that is chosen for it.
 struct RequestedChannel {
     channel: Arc<str>,
     view: View,
     bytes: u64,
-    /// It was made to fit already.
+    /// Its reduced snapshot, if the whole one does not fit.
     reduced: Option<ReducedSnapshot>,
 }
 
 impl SnapshotSet {
-    /// Takes snapshots of these channels. If all of them are more than `limit`, the largest are cut to their last turns; if
-    /// they still are, what is large in the largest goes by reference; and if they still are, the largest are left out.
+    /// Takes snapshots of these channels. If they are longer than `limit` together, the largest are cut to their last turns; if
+    /// that is not enough, the largest get their large content by reference; if that is not enough, the largest are left out.
     ///
     /// # Errors
     /// There was no memory for them in time.
@@ -116,7 +116,7 @@ impl SnapshotSet {
         requested
     }
 
-    /// Cuts the largest to their last turns, until all fit.
+    /// Cuts the largest to their last turns until all fit.
     async fn cut(&mut self, shared: &EndpointInner, requested: &mut [RequestedChannel], max_bytes: u64) {
         let window = View::window(shared.config.window_turns);
         for at in 0..requested.len() {
@@ -133,7 +133,7 @@ impl SnapshotSet {
         }
     }
 
-    /// Makes the largest fit what the others leave, or an equal share; those that cannot be are left out.
+    /// Reduces the largest to what the others leave free, or to an equal share; leaves out those that cannot be reduced enough.
     async fn reduce_largest(
         &mut self,
         shared: &EndpointInner,
@@ -166,7 +166,7 @@ impl SnapshotSet {
             warn!(
                 bytes = large.bytes,
                 limit = max_bytes,
-                "a channel is left out of an answer: its snapshot is larger than what the client takes"
+                "a channel is left out of an answer: its snapshot is larger than the client's message limit"
             );
             self.missing.push(large.channel);
         }
@@ -175,7 +175,7 @@ impl SnapshotSet {
 
     fn miss(&mut self, channel: Arc<str>, error: &SnapshotError) {
         if let SnapshotError::Failed(error) = error {
-            warn!(code = error.code, "a channel cannot be shown: {error}");
+            warn!(code = error.code, "no snapshot of a channel: {error}");
         }
         self.missing.push(channel);
     }
@@ -187,13 +187,13 @@ pub(super) struct SubscribeSnapshot {
     pub(super) snapshot: ChannelSnapshot,
     /// What is in it by reference.
     pub(super) references: ReferenceStats,
-    /// It has only the last turns.
+    /// Whether it has only the last turns.
     pub(super) is_windowed: bool,
 }
 
 impl SubscribeSnapshot {
-    /// Takes a snapshot of a channel. If that is more than `limit`, it is cut to the last turns; if it still is, what is large
-    /// goes by reference; and if it still is, there is none.
+    /// Takes a snapshot of a channel. If it is longer than `limit`, it is cut to its last turns; if that is not enough, its
+    /// large content goes by reference; if that is not enough, this fails.
     pub(super) async fn take(
         shared: &EndpointInner,
         memory: &AnswerMemory,
@@ -224,26 +224,26 @@ impl SubscribeSnapshot {
     }
 }
 
-/// What a client missed.
+/// The entries that a client missed.
 pub(super) struct Replay {
-    /// Envelopes.
+    /// The actions.
     pub(super) actions: ActionList,
-    /// Notifications that are no actions: they have no place in the answer, and follow it.
+    /// Notifications that are no actions. The answer has no member for them, so they follow it.
     pub(super) notices: Vec<Message>,
-    /// What is in them by reference.
+    /// What they contain by reference.
     pub(super) references: ReferenceStats,
-    /// Goes on where the replay ends.
+    /// Continues where the replay ends.
     pub(super) tail: Box<dyn Tail>,
-    /// What pays for it, if it is long.
+    /// The memory of a long replay.
     pub(super) reservation: Option<Reservation>,
 }
 
 impl Replay {
-    /// Reads what was missed since `after`; `None` if that is more than half of what the client takes in one message, more than
-    /// the configured count, not all there, or no longer all that there is to say. What the client could not have taken
-    /// alone goes by reference, and counts as what is left of it.
+    /// Reads the entries since `after`. `None` if a replay is impossible: they are longer than half of the client's message
+    /// limit, more than the configured count, partly trimmed, or contain something that only a snapshot can show. An action
+    /// that is longer than the client's limit by itself goes by reference, and counts with its reduced length.
     ///
-    /// A little is read as it is; before more is, there is memory for all that it can become.
+    /// The first page is read without a reservation; for more, the memory of the longest possible replay is reserved.
     ///
     /// # Errors
     /// There was no memory for it in time.
@@ -278,7 +278,7 @@ impl Replay {
         Ok(Some(replay))
     }
 
-    /// Reads up to so many bytes, beside the last entry; whether that was all. `None` as above.
+    /// Reads up to so many bytes, plus the last entry; returns whether that was all. `None` as above.
     async fn read_some(
         mut self,
         shared: &EndpointInner,
@@ -321,7 +321,7 @@ impl Replay {
     }
 }
 
-/// A snapshot in at most so many bytes, if there is one, when there is memory for it.
+/// A snapshot that is reduced to so many bytes, when there is memory for it; `None` if it cannot be reduced that far.
 async fn fitted(
     shared: &EndpointInner,
     memory: &AnswerMemory,
@@ -348,7 +348,7 @@ async fn fitted(
     }))
 }
 
-/// An action in at most so many bytes. It is large, and has a thread of its own.
+/// An action that is reduced to so many bytes. It is large, so a blocking thread does it.
 async fn reduced_entry(entry: &Entry, max_bytes: u64) -> Option<ReducedText> {
     let (channel, body) = (Arc::clone(&entry.channel), entry.body.clone());
     let reduced = tokio::task::spawn_blocking(move || by_reference::entry(&channel, &body, to_usize(max_bytes)));

@@ -1,4 +1,4 @@
-//! What a connection sends, how much of it the client has yet to take, and what it pulls to send next.
+//! What a connection sends: answers, entries of the log, and messages of the host; and how much of it is unsent.
 
 use std::collections::HashMap;
 
@@ -19,15 +19,15 @@ use super::wire;
 use crate::error::MethodError;
 use crate::log::{Entry, EntryKind, ReadError};
 
-/// Messages that the machine has and the link has not.
+/// Messages that the machine has accepted and the link has not sent yet.
 #[derive(Debug)]
 pub(super) struct UnsentMessages {
     unsent: HashMap<Ticket, usize>,
     pub(super) bytes: usize,
     tickets: u64,
-    /// When the client last took anything, or last had nothing to take.
+    /// When the link last sent anything, or last had nothing to send.
     pub(super) moved_at: Instant,
-    /// After this message the connection ends.
+    /// The connection ends after this message, for this reason.
     pub(super) last: Option<(Ticket, EndReason)>,
 }
 
@@ -36,12 +36,12 @@ impl UnsentMessages {
         Self { unsent: HashMap::new(), bytes: 0, tickets: 0, moved_at: now, last: None }
     }
 
-    /// Whether the client has taken everything.
+    /// Whether everything is sent.
     pub(super) fn is_empty(&self) -> bool {
         self.unsent.is_empty()
     }
 
-    /// How many messages the client has yet to take.
+    /// How many messages are unsent.
     pub(super) fn len(&self) -> usize {
         self.unsent.len()
     }
@@ -64,7 +64,7 @@ impl UnsentMessages {
 }
 
 impl Connection {
-    /// Sends a message. The machine gives it its place.
+    /// Gives a message to the machine, which orders it.
     pub(super) fn send(&mut self, message: Message) -> Ticket {
         let ticket = self.unsent.begin(message.len());
         self.driver.handle(Input::send(ticket, message));
@@ -78,7 +78,7 @@ impl Connection {
             Ok(result) => wire::response(id, &result),
             Err(error) => {
                 self.shared.counts.add("endpoint-error-answers", 1);
-                // Not its words: they may name what is the client's own.
+                // The message of the error is left out: it may contain the client's own words.
                 debug!(code = error.code, "a request failed");
                 wire::failure(id, &error)
             }
@@ -86,7 +86,7 @@ impl Connection {
         self.send(message);
     }
 
-    /// A message is on the link.
+    /// The link has sent a message.
     pub(super) fn sent(&mut self, ticket: Ticket) {
         self.unsent.settle(ticket);
         self.unsent.moved_at = Instant::now();
@@ -95,7 +95,8 @@ impl Connection {
         }
     }
 
-    /// A message cannot be sent. A request has been answered by the machine, an action has ended the connection.
+    /// A message cannot be sent. If it was an answer, the machine has answered with an error; if it was an action, the machine
+    /// closes the connection.
     pub(super) fn not_sent(&mut self, ticket: Ticket, error: &SendError) {
         self.unsent.settle(ticket);
         if self.ending.is_some() || *error == SendError::Disconnected {
@@ -107,14 +108,14 @@ impl Connection {
         if let Some(waiter) = client.asked.remove(&ticket.0) {
             drop(waiter.send(Err(MethodError::new(INTERNAL_ERROR, error.to_string()))));
         }
-        // The client knows nothing of what it would have followed, and may try the other handshake.
+        // The client did not get the answer to its handshake, and may try the other kind of handshake.
         if client.handshake_answer == ticket {
             self.client = None;
             self.handshake_deadline = Instant::now() + self.shared.config.hello_time;
         }
     }
 
-    /// Sends what was pulled, as far as the client does not know it.
+    /// Sends the entries that were read, except for those that the client has.
     pub(super) fn pulled(&mut self, pulled: Result<Vec<Entry>, ReadError>) {
         let entries = match pulled {
             Ok(entries) => entries,
@@ -141,7 +142,7 @@ impl Connection {
             let Some(Subscription { latency, is_windowed, .. }) = subscription else { continue };
             match entry.kind {
                 EntryKind::SideChat | EntryKind::Unknown => {}
-                // If it begins anew, that is another one.
+                // If the channel begins anew, the client has to subscribe again.
                 EntryKind::Closed => {
                     if let Some(client) = &mut self.client {
                         client.reader.leave(&entry.channel);
@@ -149,7 +150,7 @@ impl Connection {
                     }
                 }
                 EntryKind::Initial => return self.end(EndReason::Reset),
-                // What is left of the chat may be what the client has not seen: it comes again, to a snapshot.
+                // The turn that remains may be one that the client does not have: it needs a snapshot.
                 EntryKind::Action if is_windowed && is_truncation(&entry) => return self.end(EndReason::Reset),
                 EntryKind::Notification => {
                     self.flush();
@@ -180,7 +181,7 @@ impl Connection {
         }
     }
 
-    /// Sends what waited for more of its kind. Whatever has a place in the order goes behind it.
+    /// Sends the delayed delta. Everything that has a place in the order has to come after it.
     pub(super) fn flush(&mut self) {
         if let Some(delayed) = self.delayed.take() {
             let (seq, body) = delayed.into_entry();
@@ -188,7 +189,7 @@ impl Connection {
         }
     }
 
-    /// The host asks or tells the client something.
+    /// Sends a request or a notification of the host.
     pub(super) fn order(&mut self, order: HostMessage) {
         let HostMessage { method, params, answer } = order;
         let id = self.unsent.tickets.saturating_add(1);
@@ -197,7 +198,7 @@ impl Connection {
         }
         let ticket = self.send(wire::request(answer.as_ref().map(|_| id), &method, &params));
         if let (Some(client), Some(answer)) = (&mut self.client, answer) {
-            // Those who gave up waiting do not count against the bound.
+            // Requests that nobody waits for any more do not count against the limit.
             if client.asked.len() >= self.shared.config.max_asks {
                 client.asked.retain(|_, waiter| !waiter.is_closed());
             }

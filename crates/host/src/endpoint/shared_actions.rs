@@ -1,4 +1,4 @@
-//! Long actions that are on their way to clients: one copy of each for all who get it, paid for once.
+//! Long actions that are being sent: one copy of each for all clients that get it, with one memory reservation.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, Weak};
@@ -11,14 +11,14 @@ use super::shared_encodings;
 use crate::lock::lock;
 use crate::log::{Entry, Seq};
 
-/// A shorter one is within what a connection may pull: see [`Connection::pull_bytes`](super::connection::Connection).
+/// Shorter actions fit into what a connection may read from the log without a reservation.
 pub(super) const MIN_SHARED_ACTION: usize = 64 << 10;
 
-/// The long entries that somebody is sending.
+/// The long entries that some connection is sending.
 #[derive(Debug, Default)]
 pub(super) struct SharedActions(Mutex<BTreeMap<Seq, Weak<SharedBody>>>);
 
-/// An entry's body, as long as somebody has any of it.
+/// The body of an entry, for as long as somebody holds any of its bytes.
 #[derive(Debug)]
 struct SharedBody {
     body: Bytes,
@@ -26,7 +26,7 @@ struct SharedBody {
 }
 
 impl SharedActions {
-    /// The body of an entry for one client, if it is short, or if somebody gets it already, or if there is memory for it.
+    /// The body of an entry for one client, if it is short, if it is shared already, or if there is memory for it.
     pub(super) fn body(&self, memory: &AnswerMemory, entry: &Entry) -> Option<Bytes> {
         if entry.body.len() <= MIN_SHARED_ACTION {
             return Some(entry.body.clone());
@@ -38,18 +38,18 @@ impl SharedActions {
         Some(self.add(entry.seq, entry.body.clone(), reservation))
     }
 
-    /// What the body of a long entry costs that goes to many: its bytes, and what they are coded to.
+    /// Bytes to reserve for the body of a long entry that many clients get: its own, and its base64 encoding.
     pub(super) const fn cost(len: usize) -> usize {
         if len <= shared_encodings::MAX_SHARED { len.saturating_add(len.div_ceil(3).saturating_mul(4)) } else { len }
     }
 
-    /// The body of an entry that somebody gets already.
+    /// The body of an entry that some connection is sending.
     pub(super) fn shared(&self, seq: Seq) -> Option<Bytes> {
         let reserved = lock(&self.0).get(&seq).and_then(Weak::upgrade)?;
         Some(owned(&reserved))
     }
 
-    /// From now on an entry is shared.
+    /// Shares the body of an entry from now on.
     pub(super) fn add(&self, seq: Seq, body: Bytes, reservation: Reservation) -> Bytes {
         let reserved = Arc::new(SharedBody { body, _reservation: reservation });
         let mut entries = lock(&self.0);

@@ -1,4 +1,4 @@
-//! Large messages that go to many clients at about the same time: coded once for all of them.
+//! Large messages that go to many clients at about the same time: encoded once for all of them.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, Weak};
@@ -8,20 +8,20 @@ use breakbulk_proto::{Message, SharedMessage};
 use crate::lock::lock;
 use crate::log::Seq;
 
-/// What is shorter is coded sooner than it is looked up.
+/// Shorter messages are encoded faster than they are looked up.
 const MIN_SHARED: usize = 64 << 10;
-/// Of what is longer, a client that is slow would keep too much text for others who are long done.
+/// Longer messages are not shared: a slow client would keep too much encoded text in memory.
 pub(super) const MAX_SHARED: usize = 4 << 20;
-/// How many messages are looked back on.
+/// How many messages are remembered.
 const MAX_REMEMBERED: usize = 8;
 
-/// The last large messages, as long as somebody is sending them.
+/// The last large messages, for as long as some connection is sending them.
 #[derive(Debug, Default)]
 pub(super) struct SharedEncodings(Mutex<VecDeque<(Seq, Weak<SharedMessage>)>>);
 
 impl SharedEncodings {
-    /// The message that brings an entry, for one more client. Those after the first share what it is coded to: a client
-    /// alone has no use for the memory.
+    /// The message of an entry, for one more client. From the second client on they share its encoding; for a single client
+    /// the memory would be wasted.
     pub(super) fn join(&self, seq: Seq, message: Message) -> Message {
         if !(MIN_SHARED..=MAX_SHARED).contains(&message.len()) {
             return message;

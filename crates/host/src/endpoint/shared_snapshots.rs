@@ -1,4 +1,4 @@
-//! Snapshots that are on their way to clients: one of a state for all who ask for it, made once and paid for once.
+//! Snapshots that are being sent: one of each state for all clients that ask for it, made once and with one reservation.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, Weak};
@@ -13,37 +13,37 @@ use crate::lock::lock;
 use crate::log::Seq;
 use crate::size::to_usize;
 
-/// A smaller one is made for each client: looking for it would cost as much.
+/// Smaller snapshots are made for each client: looking them up would cost as much.
 const MIN_SHARED_SNAPSHOT: u64 = 32 << 10;
-/// Parts up to this long are copied into larger ones: each client has a list of the parts.
+/// Parts up to this length are copied into larger pieces, because each client has a list of all parts.
 const SHORT: usize = 4 << 10;
-/// About how long those larger ones are.
+/// The length of these pieces, about.
 const PIECE: usize = 64 << 10;
 
-/// The snapshots that somebody has, by channel and view.
+/// The snapshots that some connection is sending, by channel and view.
 #[derive(Debug, Default)]
 pub(super) struct SharedSnapshots(Mutex<HashMap<(Arc<str>, View), CacheEntry>>);
 
 #[derive(Debug)]
 enum CacheEntry {
-    /// Somebody makes it.
+    /// Somebody is making the snapshot.
     InProgress,
     Ready(Weak<CachedSnapshot>),
 }
 
-/// A snapshot, as long as somebody has any of its bytes.
+/// A snapshot, for as long as somebody holds any of its bytes.
 #[derive(Debug)]
 struct CachedSnapshot {
     snapshot: ChannelSnapshot,
-    /// The last entry of the channel that is in it.
+    /// The last entry of the channel that the snapshot contains.
     version: Seq,
     _reservation: Option<Reservation>,
 }
 
 impl SharedSnapshots {
-    /// A snapshot of a channel after everything up to `at_least`: one that another client gets too, or a new one when there
-    /// is memory for it. `already_reserved` is what was paid for the same answer before: if nobody else holds anything, the rest of it is
-    /// let pass, or an answer that is larger than all memory would wait for itself.
+    /// A snapshot of a channel that contains everything up to `at_least`: one that another client gets too, or a new one when
+    /// there is memory for it. `already_reserved` is what the same answer has reserved before: if nobody else holds anything,
+    /// the rest needs no reservation, because an answer that is larger than all memory would wait for itself.
     pub(super) async fn take(
         shared: &EndpointInner,
         memory: &AnswerMemory,
@@ -110,10 +110,10 @@ enum Lookup {
     Wait,
 }
 
-/// A snapshot that is being made. If it is dropped before that is done, somebody else may try.
+/// A snapshot that is being made. If this is dropped before the snapshot is finished, somebody else may make it.
 struct InProgress<'a> {
     shared: &'a EndpointInner,
-    /// Under which others find it; `None` if they do not.
+    /// Where others find it; `None` if it is not shared.
     key: Option<(Arc<str>, View)>,
 }
 
@@ -128,7 +128,7 @@ impl InProgress<'_> {
         reservation.shrink(snapshot.body.len());
         let cached = CachedSnapshot { snapshot, version: version.unwrap_or(0), _reservation: Some(reservation) };
         let cached = Arc::new(cached);
-        // What was seen of the channel before may not be all that is in it: then it is found by nobody, and does no harm.
+        // The snapshot may contain later entries than `version`. Then nobody finds it under that version, which does no harm.
         if let Some(key) = self.key.take() {
             lock(&self.shared.snapshots.0).insert(key, CacheEntry::Ready(Arc::downgrade(&cached)));
             self.shared.outgoing.wake();
@@ -147,7 +147,7 @@ impl Drop for InProgress<'_> {
 }
 
 impl CachedSnapshot {
-    /// For one client. Where nothing has happened on the channel since it was made, it is as good as one from now.
+    /// The snapshot for one client. If nothing has happened on the channel since it was made, it counts as one of `at_least`.
     fn snapshot(self: &Arc<Self>, at_least: Seq) -> ChannelSnapshot {
         let ChannelSnapshot { from_seq, body } = &self.snapshot;
         let body = body.with_owner(self);
@@ -166,7 +166,7 @@ fn end(from_seq: Seq) -> String {
     format!(r#","fromSeq":{from_seq}}}"#)
 }
 
-/// The same text, with many short parts in few long ones. The last part stays as it is.
+/// The same text, with its short parts copied into few pieces. The last part stays as it is.
 fn coalesced(body: &Message) -> Message {
     let Some((last, before)) = body.parts().split_last() else { return body.clone() };
     let (mut parts, mut open) = (Vec::new(), BytesMut::new());

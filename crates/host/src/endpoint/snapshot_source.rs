@@ -1,4 +1,4 @@
-//! What a connection asks of the state: a channel as it is, whole or in part.
+//! Where connections get snapshots from: the state, or a substitute in tests.
 
 use thiserror::Error;
 
@@ -8,9 +8,9 @@ use crate::log::{BoxFuture, Seq};
 pub use crate::state::{ChannelSnapshot, ReducedSnapshot, ReferenceStats, View};
 use crate::state::{State, StateError, by_reference};
 
-/// Shows channels as they are.
+/// Makes snapshots of channels.
 pub trait SnapshotSource: Send + Sync + 'static {
-    /// A channel's state after everything up to `at_least`, or later.
+    /// A snapshot of a channel that contains everything up to `at_least`, or more.
     fn snapshot<'a>(
         &'a self,
         channel: &'a str,
@@ -18,11 +18,11 @@ pub trait SnapshotSource: Send + Sync + 'static {
         at_least: Seq,
     ) -> BoxFuture<'a, Result<ChannelSnapshot, SnapshotError>>;
 
-    /// How long the text of such a snapshot would be, about; it is not made for this.
+    /// About how long the text of such a snapshot is. The snapshot is not made for this.
     fn size_of<'a>(&'a self, channel: &'a str, view: View) -> BoxFuture<'a, Result<u64, SnapshotError>>;
 
-    /// A channel's state in at most `max_bytes` bytes: what is large is by reference, and there may be fewer turns than `view` has.
-    /// `None` if there is no such text.
+    /// A snapshot of at most `max_bytes`: large content is by reference, and there may be fewer turns than `view` has. `None`
+    /// if the state cannot be reduced to that length.
     fn reduced_snapshot<'a>(
         &'a self,
         channel: &'a str,
@@ -41,28 +41,28 @@ pub trait SnapshotSource: Send + Sync + 'static {
         })
     }
 
-    /// Waits until channels in memory take no more than they may.
+    /// Waits until the channels in memory are within their limit.
     fn settled(&self) -> BoxFuture<'_, ()> {
         Box::pin(async {})
     }
 
-    /// The seq of the last entry of a channel in its state, when that has everything up to `at_least`: while it stays the
-    /// same, so does the snapshot. `None` if that is not known.
+    /// The seq of the last entry in a channel's state, once the state contains everything up to `at_least`. While it stays the
+    /// same, so does the snapshot. `None` if it is unknown.
     fn version<'a>(&'a self, _channel: &'a str, _at_least: Seq) -> BoxFuture<'a, Result<Option<Seq>, SnapshotError>> {
         Box::pin(async { Ok(None) })
     }
 }
 
-/// Why a channel cannot be shown.
+/// Why there is no snapshot of a channel.
 #[derive(Debug, Clone, PartialEq, Error)]
 pub enum SnapshotError {
     /// There is no such channel, or not any more.
     #[error("no such channel")]
     NotFound,
-    /// It is there, and cannot be shown.
+    /// The channel exists, but the snapshot failed.
     #[error(transparent)]
     Failed(#[from] MethodError),
-    /// There was no memory for it in time.
+    /// There was no memory for the snapshot in time.
     #[error(transparent)]
     NoMemory(#[from] NoMemory),
 }

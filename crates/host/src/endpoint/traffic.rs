@@ -1,4 +1,4 @@
-//! What passes through all connections of an endpoint, counted as it does.
+//! Counters and gauges over all connections of an endpoint.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,28 +10,28 @@ use super::end_reason::Counters;
 use crate::log::Histogram;
 use crate::size::to_u64;
 
-/// Counters over all connections. All only grow, except for the gauges that say so.
+/// Counters over all connections. They only grow, except for those that are marked as gauges.
 #[derive(Debug, Default)]
 pub struct Traffic {
     /// Connections that were made.
     pub connections: AtomicU64,
-    /// Gauge: those that are open, also of clients that have not introduced themselves yet.
+    /// Gauge: connections that are open, also those before their handshake.
     pub open: AtomicU64,
     /// How connections ended, by the name of the reason.
     pub ends: Counters,
     /// Rules that clients broke, by name.
     pub violations: Counters,
-    /// What came from clients.
+    /// What clients sent.
     pub received: Direction,
-    /// What went to clients.
+    /// What was sent to clients.
     pub sent: Direction,
-    /// Gauge: messages that wait to go out.
+    /// Gauge: messages that are not sent yet.
     pub unsent: AtomicU64,
     /// Gauge: their bytes.
     pub unsent_bytes: AtomicU64,
     /// Gauge: requests of clients that are under way.
     pub calls: AtomicU64,
-    /// Gauge: actions of clients that wait for those before them.
+    /// Gauge: actions of clients that wait for earlier ones.
     pub waiting: AtomicU64,
     /// Contents that were sent by reference.
     pub references: AtomicU64,
@@ -45,7 +45,7 @@ pub struct Traffic {
     pub snapshot_bytes: Histogram,
 }
 
-/// One direction.
+/// The traffic of one direction.
 #[derive(Debug, Default)]
 pub struct Direction {
     /// Frames.
@@ -66,7 +66,7 @@ impl Direction {
         self.frame_bytes.fetch_add(to_u64(bytes), Relaxed);
     }
 
-    /// A message has passed, the last frame of which had so many before it.
+    /// Counts a message, whose last frame came after so many others of it.
     fn message(&self, before: u64) {
         self.messages.fetch_add(1, Relaxed);
         if before > 0 {
@@ -76,16 +76,16 @@ impl Direction {
     }
 }
 
-/// One connection's part in it. When it is dropped, the gauges forget it.
+/// What one connection contributes to the gauges. Dropping it takes that back.
 #[derive(Debug)]
 pub(super) struct ConnectionGauges {
     traffic: Arc<Traffic>,
     shown: QueueDepths,
-    /// Messages that are on their way, and how many frames of each have passed.
+    /// Messages that are partly sent or received, and how many of their frames have passed.
     passing: HashMap<Subject, u64>,
 }
 
-/// What waits on a connection.
+/// How much waits on a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct QueueDepths {
     pub(super) unsent: usize,
@@ -101,7 +101,7 @@ impl ConnectionGauges {
         Self { traffic, shown: QueueDepths::default(), passing: HashMap::new() }
     }
 
-    /// Shows what waits now.
+    /// Updates the gauges.
     pub(super) fn show(&mut self, depths: QueueDepths) {
         if depths == self.shown {
             return;
@@ -122,7 +122,7 @@ impl ConnectionGauges {
         }
     }
 
-    /// Notes what a machine says of its messages.
+    /// Counts messages by the events of the machine.
     pub(super) fn note(&mut self, event: &Event) {
         match event {
             Event::Progress(progress) => {

@@ -1,4 +1,4 @@
-//! Messages as ropes: what a client is told, with the log's own bytes in it; and what it says, taken apart.
+//! The JSON texts of messages: those to a client are ropes that share the log's bytes; those from a client are taken apart.
 
 use std::borrow::Cow;
 
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use crate::error::MethodError;
 use crate::log::Seq;
 
-/// More than what stands around the body of an entry in the message that brings it.
+/// An upper bound for the bytes around the body of an entry in its message.
 pub(super) const ENVELOPE: u64 = 128;
 
 /// An `action` notification.
@@ -25,8 +25,8 @@ pub(super) fn notice(body: &Bytes) -> Message {
     [Bytes::from_static(br#"{"jsonrpc":"2.0","#), rest(body)].into_iter().collect()
 }
 
-/// An action that was not taken, back to who dispatched it. `seq` is what the client has got so far: it takes no place of
-/// its own in the order.
+/// A rejected action, for the client that dispatched it. `seq` is the last one that the client got: a rejected action has no
+/// place in the order.
 pub(super) fn rejection(seq: Seq, channel: &str, action: &Bytes, origin: &ActionOrigin, reason: &str) -> Message {
     let front = format!(
         r#"{{"jsonrpc":"2.0","method":"action","params":{{"serverSeq":{seq},"channel":{},"action":"#,
@@ -70,7 +70,7 @@ pub(super) fn pruned(text: &[u8], limit: u32) -> Bytes {
     out.into()
 }
 
-/// An action for one client. `seq` is what the client has got so far: it takes no place of its own in the order.
+/// An action for one client alone. `seq` is the last one that the client got: such an action has no place in the order.
 pub(super) fn aside(seq: Seq, channel: &str, action: &Message) -> Message {
     let front = format!(
         r#"{{"jsonrpc":"2.0","method":"action","params":{{"serverSeq":{seq},"channel":{},"action":"#,
@@ -80,7 +80,7 @@ pub(super) fn aside(seq: Seq, channel: &str, action: &Message) -> Message {
     parts.chain([Bytes::from_static(b"}}")]).collect()
 }
 
-/// A request or, without an id, a notification of ours.
+/// A request of the host or, without an id, a notification.
 pub(super) fn request(id: Option<u64>, method: &str, params: &Message) -> Message {
     let id = id.map(|id| format!(r#""id":{id},"#)).unwrap_or_default();
     let front = format!(r#"{{"jsonrpc":"2.0",{id}"method":{},"params":"#, Value::from(method));
@@ -103,7 +103,7 @@ pub(super) fn failure(id: &Bytes, error: &MethodError) -> Message {
     Message::from(format!(r#"{{"jsonrpc":"2.0","id":{id},"error":{object}}}"#))
 }
 
-/// Texts with commas between them, in brackets.
+/// A JSON array of these texts.
 pub(super) fn list<I: IntoIterator<Item = Bytes>>(items: impl IntoIterator<Item = I>) -> Vec<Bytes> {
     let mut parts = vec![Bytes::from_static(b"[")];
     for (n, item) in items.into_iter().enumerate() {
@@ -144,7 +144,7 @@ impl Incoming {
         let invalid_because = match (envelope.method_value(), &method, id.map(|id| id.kind)) {
             (Some(_), None, _) => Some("method must be a string"),
             (Some(_), Some(_), None | Some(ValueKind::String | ValueKind::Number)) => None,
-            // Many write it into a notification; as a request it could not be answered.
+            // Many clients write a null id into a notification. A request with one could not be answered.
             (Some(_), Some(method), Some(ValueKind::Null)) if is_notification(method) => None,
             (Some(_), Some(_), Some(_)) => Some("the id of a request must be a string or a number"),
             (None, ..) if envelope.result().or(envelope.error()).is_none() => {
@@ -174,7 +174,7 @@ fn is_notification(method: &str) -> bool {
     matches!(method, "dispatchAction" | "unsubscribe")
 }
 
-/// A part of a message: shared if it lies in one piece, copied else.
+/// A part of a message: shared if the message is one piece, else copied.
 fn slice(message: &Message, span: Span) -> Bytes {
     if let [only] = message.parts()
         && let (Ok(start), Ok(end)) = (usize::try_from(span.start), usize::try_from(span.end))
@@ -186,7 +186,7 @@ fn slice(message: &Message, span: Span) -> Bytes {
     Bytes::from(message.read(span).into_owned())
 }
 
-/// An object without its first brace.
+/// An object without its opening brace.
 fn rest(body: &Bytes) -> Bytes {
     body.slice(body.len().min(1)..)
 }

@@ -9,20 +9,20 @@ use bytes::Bytes;
 
 use super::Seq;
 
-/// Entries that are appended together, under conditions that all hold or nothing is done.
+/// Entries that are appended together: all of them if all conditions hold, else none.
 #[derive(Debug, Clone)]
 pub struct Batch {
-    /// By which a repeated batch is known.
+    /// Identifies the batch when it is repeated.
     pub id: BatchId,
-    /// Channels that exist from this batch on, each with the session that it belongs to. Opening one again is nothing;
-    /// with another session it is refused.
+    /// Channels that exist from this batch on, each with the session that it belongs to. Opening one again has no effect; with
+    /// another session it is refused.
     pub open: Vec<(Arc<str>, Option<Arc<str>>)>,
     /// What is appended, in this order.
     pub entries: Vec<NewEntry>,
     /// The seq that each of these channels must end with; 0 for one without entries.
     pub expect: Vec<(Arc<str>, Seq)>,
-    /// Whose it is: a client, say. Sources take turns, so that one with much to append does not keep others waiting.
-    /// Without one, its [channel](Batch::channel) is its source.
+    /// Who appends it, a client for example. Sources take turns, so that one with much to append does not delay others.
+    /// Without a source, the [channel](Batch::channel) is the source.
     pub source: Option<Arc<str>>,
 }
 
@@ -52,7 +52,7 @@ impl Batch {
         self.push(NewEntry::new(channel, body))
     }
 
-    /// Adds an entry that was made with more care.
+    /// Adds an entry with its options.
     #[must_use]
     pub fn push(mut self, entry: NewEntry) -> Self {
         self.entries.push(entry);
@@ -66,14 +66,14 @@ impl Batch {
         self
     }
 
-    /// Says whose it is.
+    /// Sets the source.
     #[must_use]
     pub fn from_source(mut self, source: impl Into<Arc<str>>) -> Self {
         self.source = Some(source.into());
         self
     }
 
-    /// Whose it is.
+    /// The source, or the channel if there is none.
     #[must_use]
     pub fn source(&self) -> Arc<str> {
         self.source.clone().unwrap_or_else(|| self.channel())
@@ -107,15 +107,15 @@ pub struct NewEntry {
     pub channel: Arc<str>,
     /// Raw JSON.
     pub body: Bytes,
-    /// The session that an entry on a shared channel speaks of, so that it goes when that session is erased.
+    /// The session that an entry on a shared channel is about: it is removed when that session is erased.
     pub about: Option<Arc<str>>,
-    /// An entry with a part is a delta: while it waits for the disk, it and the next one on its channel become one entry
-    /// if that has the same part. Whatever must be equal for two deltas to merge belongs into the part.
+    /// An entry with a part is a delta: while it waits for the disk, it is merged with the next entry of its channel if that has
+    /// the same part. The part contains everything that must be equal for two deltas to be merged.
     pub part: Option<Arc<str>>,
 }
 
 impl NewEntry {
-    /// An entry of its own.
+    /// An entry that is not merged with others.
     #[must_use]
     pub fn new(channel: impl Into<Arc<str>>, body: impl Into<Bytes>) -> Self {
         Self { channel: channel.into(), body: body.into(), about: None, part: None }
@@ -148,8 +148,8 @@ impl<F: Fn(&[Bytes]) -> Option<Bytes> + Send + Sync + 'static> Merge for F {
     }
 }
 
-/// By which a batch is known when it comes again. Begins with the time, so that ids that are near in time are near in the
-/// store, and old ones can be forgotten.
+/// Identifies a batch when it is repeated. It begins with the time, so that recent ids are together in the store and old ones
+/// can be removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BatchId(u128);
 
@@ -161,7 +161,7 @@ impl BatchId {
     #[must_use]
     pub fn new() -> Self {
         let mut random = [0; 16];
-        // Without randomness the address of a local still differs between threads, and the time between calls.
+        // Without random bytes, the time and the process id have to do.
         if getrandom::fill(&mut random).is_err() {
             let nanos = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_nanos());
             random = (nanos ^ u128::from(std::process::id()).rotate_left(64)).to_be_bytes();

@@ -1,4 +1,4 @@
-//! What goes wrong with a log, one variant for each thing that a caller does about it.
+//! Errors of a log, one variant for each reaction of a caller.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ pub enum AppendError {
         channel: Arc<str>,
         /// What the batch expects.
         expected: Seq,
-        /// What is.
+        /// Its last seq.
         last: Seq,
     },
     /// A channel was never opened, or was erased. Nothing was appended.
@@ -35,13 +35,13 @@ pub enum AppendError {
         /// What they may have.
         limit: usize,
     },
-    /// There is no room. Nothing was appended; the same batch may be tried again.
+    /// The disk is full. Nothing was appended; the same batch may be tried again.
     #[error("the disk of the log is full: free some space there, or erase sessions")]
     Full,
     /// Another writer has taken over. Nothing was appended, and nothing will be.
     #[error("another writer has taken over the log")]
     Fenced,
-    /// It may have been appended or not. Appending the same batch again tells, and never appends it twice.
+    /// It may have been appended or not. Appending the same batch again finds out, and never appends it twice.
     #[error("not known whether it was appended")]
     Unknown,
     /// The log is closed. Nothing was appended.
@@ -49,17 +49,17 @@ pub enum AppendError {
     Closed,
 }
 
-/// Why nothing, or no more, can be read.
+/// Why nothing (more) can be read.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum ReadError {
-    /// What was asked for is in part gone. A position of `first - 1` or later can be followed.
+    /// Some of the requested entries are trimmed. A position of `first - 1` or later can be followed.
     #[error("trimmed: the log begins at {first}")]
     Trimmed {
         /// From here on everything is there.
         first: Seq,
     },
-    /// A record is not what was written. Everything before it can be read, and what comes after can be asked for.
+    /// A record is not what was written. Everything before it can be read, and everything after it can be requested.
     #[error("{0} is damaged")]
     Damaged(DamagedRecord),
     /// The store cannot be read.
@@ -94,7 +94,7 @@ pub enum DamagedRecord {
         /// Its index.
         index: u64,
     },
-    /// Somewhere after this entry the store itself is broken.
+    /// The store itself is broken somewhere after this entry.
     #[error("the store after entry {seq}")]
     After {
         /// The last entry that could be read; 0 if none.
@@ -102,7 +102,7 @@ pub enum DamagedRecord {
     },
 }
 
-/// Why something other than an append was not done.
+/// Why a write other than an append failed.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum WriteError {
@@ -121,16 +121,16 @@ pub enum WriteError {
         /// What it claims.
         seq: Seq,
     },
-    /// No saved snapshot stands for what would go. Saved is one at this seq, if any.
+    /// No saved snapshot covers the entries that would be removed.
     #[error("no saved snapshot covers the entries to remove")]
     NoSnapshot {
-        /// Where the saved one is; 0 if there is none.
+        /// The seq of the saved snapshot; 0 if there is none.
         saved: Seq,
     },
     /// A row's index is 2^32 or more.
     #[error("row {0} is past the last index")]
     RowIndex(u64),
-    /// There is no room.
+    /// The disk is full.
     #[error("the disk of the log is full: free some space there, or erase sessions")]
     Full,
     /// Another writer has taken over.
@@ -161,13 +161,13 @@ pub enum OpenError {
         /// The latest known.
         known: i64,
     },
-    /// The file is something else.
+    /// The file is not a log.
     #[error("{} is not a log", .0.display())]
     NotALog(PathBuf),
-    /// There is nothing to read.
+    /// There is no log to read.
     #[error("{} has no log", .0.display())]
     Missing(PathBuf),
-    /// The store has no room.
+    /// The disk of the store is full.
     #[error("cannot open {}: its disk is full; free 32 MiB there", .0.display())]
     Full(PathBuf),
     /// The store does not open.

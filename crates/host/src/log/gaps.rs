@@ -1,32 +1,32 @@
-//! Gaps in the order of seqs: between the last one of a log's life and the first one of its next life.
+//! Gaps in the order of seqs: between the last seq of one run of the log and the first seq of the next run.
 //!
-//! A life is the time from one opening for writing to the next. Each begins far above all seqs that former lives can have
-//! handed out, also those that a restored backup knows nothing of. So a client's cursor from such a life falls into a gap,
-//! and is never taken for a position of this log.
+//! A run is the time from one opening for writing to the next. Each run begins far above all seqs that earlier runs can have
+//! assigned, also those that a restored backup does not contain. So a client's position from a lost run falls into a gap, and
+//! is never taken for a position of this log.
 
 use super::Seq;
 
 /// JSON numbers are exact up to here.
 const MAX_SEQ: Seq = (1 << 53) - 1;
 
-/// The clock is not believed beyond this: what remains is for logs that are ahead of their clock.
+/// Later readings of the clock are ignored: the rest of the numbers is for logs that are ahead of their clock.
 const MAX_CLOCK: Seq = MAX_SEQ - (1 << 45);
 
-/// What a log passes over whose clock is behind it: more than it hands out between two backups.
+/// How many seqs a run skips if its clock is behind the log: more than a log assigns between two backups.
 const JUMP: Seq = 1 << 24;
 
-/// How far chance carries it beyond that, at most.
+/// The largest random number of seqs that are skipped in addition.
 const SPREAD: Seq = 1 << 26;
 
-/// Seqs that no life of the log has used, or that it no longer has.
+/// Seqs that no run of the log has used, or whose entries it has lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Gap {
     /// The last seq before it; 0 if it is at the beginning.
     pub after: Seq,
-    /// The first seq behind it.
+    /// The first seq after it.
     pub next: Seq,
-    /// If seqs after `after` are known to have been acknowledged here, the highest: the log was restored from a backup, or
-    /// lost its end.
+    /// The highest seq after `after` that is known to have been acknowledged here, if any: the log was restored from a backup, or
+    /// has lost its end.
     pub lost: Option<Seq>,
 }
 
@@ -43,13 +43,13 @@ impl Gaps {
         Self { known_from, gaps }
     }
 
-    /// A new life begins at `next` in a log that ends with `after`.
+    /// Adds the gap before a new run.
     pub(super) fn add(&mut self, gap: Gap) {
         self.gaps.retain(|before| before.after != gap.after);
         self.gaps.push(gap);
     }
 
-    /// The first seq of the present life.
+    /// The gap before the present run.
     pub(super) fn newest(&self) -> Option<Gap> {
         self.gaps.last().copied()
     }
@@ -62,7 +62,7 @@ impl Gaps {
     /// beyond the end.
     pub(super) fn lag(&self, after: Seq, last: Seq) -> Option<u64> {
         let mut behind = last.checked_sub(after).filter(|_| after >= self.known_from)?;
-        // The newest life may not have used any yet.
+        // The present run may not have used any seq yet.
         for gap in self.gaps.iter().rev().filter(|gap| gap.after < last) {
             if gap.next <= after {
                 break;
@@ -76,22 +76,22 @@ impl Gaps {
     }
 }
 
-/// Where a new life begins, if `used` is the highest seq that is known to have been used.
+/// The first seq of a new run, if `used` is the highest seq that is known to have been used.
 ///
-/// The clock counts 2^20 to a second, which is more than any log appends, so seqs do not outrun it: a log that is opened
-/// later begins above all that was handed out before, however much of that it still has. A log that is ahead of its clock
-/// (which was set back, or once stood in the future) passes over more than it can have handed out since its last backup,
-/// and then by chance over some more, so that two restores of one backup begin apart: there a cursor of the one is taken for
-/// one of the other with a probability of the entries handed out over 2^26.
+/// The clock counts 2^20 a second, which is more than any log appends, so seqs do not overtake it: a later run begins above all
+/// seqs that were assigned before, however many of their entries the log still has. A log that is ahead of its clock (which
+/// was set back, or once showed a future time) skips more seqs than it can have assigned since its last backup, and then a
+/// random number of further ones, so that two restores of one backup begin at different seqs. There, a position of the one is
+/// mistaken for one of the other with a probability of the entries assigned over 2^26.
 ///
-/// What this cannot tell apart are lives that began with the same log at the same reading of the clock.
+/// Two runs that began with the same log at the same reading of the clock cannot be told apart.
 pub(super) fn first_of_run(used: Seq, clock: Seq, random: u64) -> Seq {
     if used < clock && clock <= MAX_CLOCK {
         return clock;
     }
     let next = used.saturating_add(1);
     let jumped = next.saturating_add(JUMP).saturating_add(random % SPREAD);
-    // At the end of all numbers nothing can be passed over. That takes four years of a start each second.
+    // At the end of the numbers nothing can be skipped. It takes four years of one start a second to get there.
     if jumped <= MAX_SEQ { jumped } else { next }
 }
 

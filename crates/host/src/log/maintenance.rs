@@ -1,21 +1,21 @@
-//! Keeping house: how long things are kept, how the log is, what a walk through all of it found.
+//! Maintenance of a log: retention, health, and the report of a verification.
 
 use std::fmt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::{DamagedRecord, Gap, Seq};
 
-/// What is kept. Whatever it says, nothing goes that no saved snapshot stands for; the default keeps everything.
+/// What is retained. Entries that no saved snapshot covers are always retained; the default retains everything.
 ///
-/// A client whose position is before what is kept hears [`ReadError::Trimmed`](super::ReadError::Trimmed) on the
-/// channels in question, and takes a snapshot instead.
+/// A client whose position is before what is retained gets [`ReadError::Trimmed`](super::ReadError::Trimmed) for its channels,
+/// and takes snapshots instead.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RetentionPolicy {
-    /// Entries that are older than this go.
+    /// Entries that are older than this are removed.
     pub max_age: Option<Duration>,
-    /// The oldest entries go until the store uses no more than this.
+    /// The oldest entries are removed until the store uses no more than this.
     pub max_bytes: Option<u64>,
-    /// A batch that comes again is known for at least this long.
+    /// A repeated batch is recognized for at least this long.
     pub ids_for: Duration,
 }
 
@@ -27,32 +27,32 @@ impl Default for RetentionPolicy {
 }
 
 impl RetentionPolicy {
-    /// Whether anything may go from a store that uses so many bytes, so that snapshots are of use; 0 if that is not known.
+    /// Whether anything may be removed from a store that uses so many bytes (0 if unknown), so that snapshots are worth saving.
     #[must_use]
     pub fn wants_snapshots(&self, used: u64) -> bool {
         self.max_age.is_some() || self.max_bytes.is_some_and(|most| used == 0 || used > most)
     }
 }
 
-/// Whether the log acknowledges.
+/// Whether the log acknowledges appends.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LogHealth {
     /// It does.
     Good,
-    /// The store has no room. Appends are refused with [`Full`](super::AppendError::Full); the log tries again by itself.
+    /// The disk is full. Appends are refused with [`Full`](super::AppendError::Full); the log tries again by itself.
     Full,
-    /// Writing failed. Appends are refused with [`Unknown`](super::AppendError::Unknown) until the log has been opened
-    /// again and looked through, which it does by itself.
+    /// Writing failed. Appends are refused with [`Unknown`](super::AppendError::Unknown) until the log has opened and checked the
+    /// store again, which it does by itself.
     Failed {
         /// What the store said.
         reason: String,
     },
-    /// The store was opened again, and does not have what was acknowledged. Only a person can decide what to do.
+    /// The store was opened again, and lacks acknowledged entries. A person has to decide what to do.
     Lost {
         /// The first acknowledged entry that is not there as it was written.
         seq: Seq,
     },
-    /// Another writer has taken over. Nothing brings this one back.
+    /// Another writer has taken over. This log does not write again.
     Fenced,
     /// It was closed.
     Closed,
@@ -86,30 +86,30 @@ impl LogHealth {
     }
 }
 
-/// What a walk through the whole log found.
+/// What a verification of the whole log found.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Report {
-    /// Entries that are as they were written.
+    /// Intact entries.
     pub entries: u64,
-    /// Rows that are.
+    /// Intact rows.
     pub rows: u64,
-    /// Snapshots that are.
+    /// Intact snapshots.
     pub snapshots: u64,
-    /// Bytes of all of these.
+    /// Bytes of all intact records.
     pub bytes: u64,
-    /// Those that are not.
+    /// Damaged records.
     pub damaged: Vec<DamagedRecord>,
-    /// What else is wrong with the store, in its own words.
+    /// Other faults of the store, as it reports them.
     pub faults: Vec<String>,
-    /// The highest seq that was acknowledged in this place, if the log now ends before it: a backup has taken its place, or
-    /// it has lost its end. Nobody has opened it for writing since.
+    /// The highest seq that was acknowledged in this directory, if the log ends before it: the log was replaced by a backup, or
+    /// has lost its end. It has not been opened for writing since.
     pub missing_end: Option<Seq>,
-    /// Gaps in which entries are missing for such a reason, from which the log has gone on.
+    /// Gaps in which entries are missing for such a reason, after which the log was continued.
     pub lost: Vec<Gap>,
 }
 
 impl Report {
-    /// Whether everything is as it was written. A log that was restored and has gone on is.
+    /// Whether everything is intact. A log that was restored and continued counts as intact.
     #[must_use]
     pub fn is_clean(&self) -> bool {
         self.damaged.is_empty() && self.faults.is_empty() && self.missing_end.is_none()

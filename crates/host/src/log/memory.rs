@@ -1,4 +1,4 @@
-//! A log in memory, for tests: the same laws, but for the first. It is also the model that other logs are checked against.
+//! A log in memory, for tests. It keeps all laws but the first, and is the model that other logs are checked against.
 
 mod state;
 
@@ -14,7 +14,7 @@ use super::{
 };
 use crate::lock::lock;
 
-/// A log that is gone with its last handle. Nothing in it is kept, so nothing waits.
+/// A log that is dropped with its last handle. Nothing is stored, so nothing waits.
 #[derive(Debug, Clone)]
 pub struct MemoryLog {
     inner: Arc<MemoryInner>,
@@ -43,14 +43,14 @@ impl MemoryLog {
         }
     }
 
-    /// Begins a new life at this seq, as a log does that is opened again.
+    /// Begins a new run at this seq, as a log does when it is opened again.
     pub fn begin_run_at(&self, next: Seq) {
         let mut state = self.inner.state();
         let after = state.last;
         state.gaps.add(Gap { after, next, lost: None });
     }
 
-    /// From now on every append is refused like this, or no longer; so that a test can see what its caller does.
+    /// Makes every append fail with this error from now on, or succeed again with `None`, to test the callers.
     pub fn refuse(&self, error: Option<AppendError>) {
         let health = match &error {
             None => LogHealth::Good,

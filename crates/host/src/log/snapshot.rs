@@ -1,4 +1,4 @@
-//! What stands for a channel's past: a snapshot, and rows that are encoded once.
+//! What replaces a channel's old entries: a snapshot, and rows that are encoded once.
 
 use std::sync::Arc;
 
@@ -6,15 +6,15 @@ use bytes::Bytes;
 
 use super::Seq;
 
-/// Bytes that the host puts before the JSON of a row: its place among the others, of no use elsewhere.
+/// Bytes before the JSON of a row: its offset among the others, which only the host uses.
 pub(crate) const ROW_HEADER: usize = 8;
 
-/// The state of a channel after a seq, as some version of the reducers made it.
+/// The state of a channel after an entry, as one version of the reducers made it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Snapshot {
-    /// The entry after which the state is this. The channel's later entries lead from here to the present.
+    /// The last entry that the state contains. Later entries of the channel apply to it.
     pub seq: Seq,
-    /// Which reducers made it. Others may not understand it.
+    /// The version of the reducers that made it. Other versions may not be able to read it.
     pub version: String,
     /// The state, without what is in rows.
     pub body: Bytes,
@@ -22,9 +22,9 @@ pub struct Snapshot {
 
 /// What is saved for a channel in one step.
 ///
-/// Rows are what never changes again (completed turns), each encoded when it was complete: a snapshot of a long chat is
-/// a join of its body and its rows. Rows may be saved before the snapshot that counts on them; a follower that starts
-/// from an older snapshot makes the same rows again.
+/// Rows contain what never changes again (completed turns), each encoded when it was complete: a snapshot of a long chat is a
+/// join of its body and its rows. Rows may be saved before the snapshot that refers to them; a follower that starts from an
+/// older snapshot makes the same rows again.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Save {
     /// The channel's URI. It must be open.

@@ -1,8 +1,8 @@
 //! The embedded log: one SQLite file, one writer thread, readers on connections of their own.
 //!
-//! The writer has no timer. What queued up while the last transaction waited for the disk is the next one; a caller
-//! alone waits for one sync, and a thousand callers share it. Readers take the newest entries from memory, all the same
-//! bytes, and older ones from the file, a page at a time.
+//! The writer has no timer: what was queued while the last transaction waited for the disk is the next transaction. A single
+//! caller waits for one sync, and a thousand callers share one. Readers get the newest entries from memory, without copies,
+//! and older ones from the file, a page at a time.
 
 mod acknowledged;
 mod admission;
@@ -56,7 +56,7 @@ use super::{
 #[derive(Clone)]
 pub struct SqliteLog {
     shared: Arc<SqliteInner>,
-    // The writer holds `shared`, so it is this that ends with the last handle.
+    // The writer thread holds `shared` too, so only this is dropped with the last handle.
     _guard: Arc<CloseOnDrop>,
 }
 
@@ -82,7 +82,7 @@ impl Drop for CloseOnDrop {
 }
 
 impl SqliteLog {
-    /// Opens the log in a directory for writing, or makes one. A log of an older version is brought to the present one.
+    /// Opens the log in a directory for writing, or makes one. A log of an older version is migrated.
     ///
     /// # Errors
     /// Another writer has it, it is of a later version, or the files do not open.
@@ -100,8 +100,8 @@ impl SqliteLog {
             .unwrap_or_else(|error| Err(OpenError::Store { path, source: error.into() }))
     }
 
-    /// Opens the log in a directory for reading only, also while a host writes to it. It shows what is there now, and
-    /// every write is refused.
+    /// Opens the log in a directory for reading only, also while a host writes to it. It shows the present entries, and
+    /// refuses every write.
     ///
     /// # Errors
     /// There is no log, it is of another version, or the files do not open.
@@ -124,15 +124,15 @@ impl SqliteLog {
             .unwrap_or_else(|error| Err(OpenError::Store { path, source: error.into() }))
     }
 
-    /// Waits for what is queued, then closes. Another writer can open it when this returns.
+    /// Closes the log after what is queued is written. Another writer can open it when this returns.
     pub async fn close(&self) {
         self.shared.queue.close();
         let mut health = self.shared.health.subscribe();
         drop(health.wait_for(|health| *health == LogHealth::Closed).await);
     }
 
-    /// Gives back to the disk what trimming and erasing freed. Appends wait meanwhile, and as much room as the log has is
-    /// needed beside it: best done while no host runs.
+    /// Returns the space that trimming and erasing freed to the disk. Appends wait meanwhile, and as much free space as the log
+    /// takes is needed: best done while no host runs.
     ///
     /// # Errors
     /// There is no room, or writing failed.
@@ -140,7 +140,7 @@ impl SqliteLog {
         self.shared.ask(|reply| ExclusiveJob::Compact { reply }).await
     }
 
-    /// As [`verify`](Log::verify), and says now and then how many bytes of about how many it has seen.
+    /// As [`verify`](Log::verify), and reports its progress: bytes verified, and bytes in all, about.
     ///
     /// # Errors
     /// The store cannot be read.
@@ -161,7 +161,7 @@ impl SqliteLog {
         self.shared.readers.run(usage::all).await
     }
 
-    /// The seq that the present life of the log began with, or would have, if it has none yet.
+    /// The first seq of the present run of the log, used or not.
     #[must_use]
     pub fn first_of_run(&self) -> Seq {
         self.shared.recent().gaps().newest().map_or(1, |gap| gap.next)
@@ -196,7 +196,7 @@ impl SqliteInner {
         self.recent.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Says that nothing is acknowledged for now. Whoever hears of a failure finds this said already.
+    /// Sets the health to this failure. To be called before any caller gets an error, so that both agree.
     fn announce(&self, failure: &Failure) {
         self.health.send_replace(match failure {
             Failure::Full => LogHealth::Full,
@@ -214,7 +214,7 @@ impl SqliteInner {
         if !self.queue.append(batch, reply).await {
             return Err(AppendError::Closed);
         }
-        // A writer that ends without an answer leaves the outcome open.
+        // If the writer thread ended without an answer, the outcome is unknown.
         let answer = answer.await.unwrap_or(Err(AppendError::Unknown));
         self.metrics.append_us.observe_time(begun.elapsed());
         answer
@@ -318,7 +318,7 @@ impl Log for SqliteLog {
     }
 }
 
-/// Why a file did not open, in our words.
+/// The error of a file that does not open.
 fn opening(path: &Path, error: rusqlite::Error) -> OpenError {
     match error.sqlite_error_code() {
         Some(rusqlite::ErrorCode::NotADatabase) => OpenError::NotALog(path.to_path_buf()),

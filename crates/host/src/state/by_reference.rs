@@ -1,17 +1,17 @@
-//! Large content by reference, for one peer that cannot take the whole: a pure projection of a text.
+//! Replaces large content by references, for one client that cannot take the whole text.
 //!
-//! The log and the state stay whole. What one peer gets instead of a long text, image or attachment is a reference of the
-//! protocol, whose URI any client gives to `resourceRead`. The longest go first, and no more of them than must.
+//! The log and the state stay whole. Instead of a long text, image or attachment the client gets a reference of the protocol,
+//! whose URI it can read with `resourceRead`. The longest contents are replaced first, and no more of them than necessary.
 //!
 //! | Inline | By reference |
 //! |---|---|
 //! | a block of a tool's result, `text` or `embeddedResource` | the block `resource` |
 //! | the input of a tool call, a string | a content reference |
 //! | an attachment of a message, `embeddedResource` | the attachment `resource` |
-//! | a part of an answer, `markdown` | the part `contentRef`, and behind it a `markdown` of the same id, empty: deltas find it |
+//! | a part of an answer, `markdown` | the part `contentRef`, and after it an empty `markdown` with the same id, for later deltas |
 //!
 //! The protocol has no reference for anything else: deltas, reasoning, texts of messages, `structuredContent`, `_meta`,
-//! terminals, annotations. What a changeset or an edit has of files is by reference already.
+//! terminals, annotations. Changesets and edits refer to files by reference already.
 
 mod candidates;
 mod fields;
@@ -25,16 +25,16 @@ use bytes::Bytes;
 use self::candidates::{Candidate, Candidates};
 pub(crate) use self::reference::{Reference, SCHEME, Version};
 
-/// A text that has become short enough.
+/// A text that was reduced to a limit.
 #[derive(Debug, Clone)]
 pub(crate) struct ReducedText {
-    /// What is left of it: its own bytes around the references.
+    /// The text with its references. Everything else shares the bytes of the whole text.
     pub(crate) text: Message,
-    /// What is not.
+    /// What it contains by reference.
     pub(crate) references: ReferenceStats,
 }
 
-/// What was sent by reference.
+/// How much was sent by reference.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ReferenceStats {
     /// How many contents.
@@ -44,45 +44,45 @@ pub struct ReferenceStats {
 }
 
 impl ReferenceStats {
-    /// With these too.
+    /// The sum of both.
     #[must_use]
     pub const fn and(self, other: Self) -> Self {
         Self { count: self.count.saturating_add(other.count), bytes: self.bytes.saturating_add(other.bytes) }
     }
 }
 
-/// The body of an entry that is an action, in at most `max_bytes` bytes; `None` if that cannot be.
+/// The body of an entry that is an action, in at most `max_bytes` bytes; `None` if that is impossible.
 pub(crate) fn entry(channel: &str, body: &Bytes, max_bytes: usize) -> Option<ReducedText> {
     fit(body, max_bytes, Candidates::of_entry(channel, body)?)
 }
 
-/// An action, in at most `max_bytes` bytes; `None` if that cannot be.
+/// An action, in at most `max_bytes` bytes; `None` if that is impossible.
 pub(crate) fn action(channel: &str, text: &Bytes, max_bytes: usize) -> Option<ReducedText> {
     fit(text, max_bytes, Candidates::of_action(channel, text)?)
 }
 
-/// The JSON of a snapshot, in at most `max_bytes` bytes; `None` if that cannot be.
+/// The JSON of a snapshot, in at most `max_bytes` bytes; `None` if that is impossible.
 pub(crate) fn snapshot(channel: &str, text: &Bytes, max_bytes: usize) -> Option<ReducedText> {
     fit(text, max_bytes, Candidates::of_snapshot(channel, text)?)
 }
 
-/// The state of a channel, in at most `max_bytes` bytes; `None` if that cannot be.
+/// The state of a channel, in at most `max_bytes` bytes; `None` if that is impossible.
 pub(super) fn state(channel: &str, text: &Bytes, max_bytes: usize) -> Option<ReducedText> {
     fit(text, max_bytes, Candidates::of_state(channel, text)?)
 }
 
-/// A completed turn, in at most `max_bytes` bytes; `None` if that cannot be.
+/// A completed turn, in at most `max_bytes` bytes; `None` if that is impossible.
 pub(super) fn turn(channel: &str, text: &Bytes, max_bytes: usize) -> Option<ReducedText> {
     fit(text, max_bytes, Candidates::of_turn(channel, text)?)
 }
 
-/// Puts references into a text, in place of the longest contents first, until it fits.
+/// Replaces contents of a text by references, the longest first, until the text fits.
 fn fit(text: &Bytes, max_bytes: usize, mut candidates: Vec<Candidate<'_>>) -> Option<ReducedText> {
     let mut references = ReferenceStats::default();
     if text.len() <= max_bytes {
         return Some(ReducedText { text: Message::from(text.clone()), references });
     }
-    // What cannot be enough is not tried.
+    // If replacing everything is not enough, nothing is tried.
     let most: usize = candidates.iter().map(|candidate| candidate.raw.len()).sum();
     if text.len().saturating_sub(most) > max_bytes {
         return None;

@@ -1,4 +1,4 @@
-//! The channels that are in memory.
+//! The cache of channels in memory.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -15,7 +15,7 @@ use super::{StateConfig, StateError};
 use crate::lock::lock;
 use crate::log::{Log, Seq};
 
-/// A channel, held: nobody else sees or changes it meanwhile.
+/// Exclusive access to a channel in the cache.
 pub(super) type ChannelGuard = OwnedMappedMutexGuard<SlotState, Channel>;
 
 /// All channels that are in memory, and the log that they come from.
@@ -23,44 +23,44 @@ pub(super) struct ChannelCache {
     pub(super) log: Arc<dyn Log>,
     pub(super) config: StateConfig,
     slots: Mutex<HashMap<Arc<str>, Arc<CacheSlot>>>,
-    /// About what all of them take.
+    /// About how many bytes all channels take.
     weight: AtomicUsize,
-    /// They take less than before.
+    /// Notified when they take less than before.
     lighter: Notify,
     position: watch::Sender<Position>,
     clock: AtomicU64,
-    /// Some channel is due to be saved, or memory is short.
+    /// Notified when a channel is due to be saved, or the channels take too much memory.
     pub(super) work: Notify,
-    /// Saving is one after the other: what a save takes from a channel is known to be kept when the next one begins.
+    /// Serializes saves: the outcome of one is known before the next one begins.
     pub(super) saving: AsyncMutex<()>,
 }
 
 /// How far the follower is.
 #[derive(Debug, Clone, Copy)]
 struct Position {
-    /// Everything up to here is in the channels that are in memory.
+    /// The channels in memory contain everything up to here.
     seq: Seq,
-    /// Nothing more will come.
+    /// Whether the log is closed.
     is_last: bool,
 }
 
-/// A place for a channel.
+/// The slot of a channel.
 #[derive(Debug)]
 pub(super) struct CacheSlot {
     pub(super) uri: Arc<str>,
     cell: Arc<AsyncMutex<SlotState>>,
     used: AtomicU64,
     weight: AtomicUsize,
-    /// To be saved when there is time.
+    /// Whether the channel is due to be saved.
     pub(super) due: AtomicBool,
 }
 
 #[derive(Debug)]
 pub(super) enum SlotState {
-    /// Nobody has loaded it yet.
+    /// Not loaded yet.
     Empty,
     Full(Box<Channel>),
-    /// Another slot has taken its place, or none.
+    /// Evicted. The cache has another slot for the channel, or none.
     Gone,
 }
 
@@ -90,12 +90,12 @@ impl ChannelCache {
         self.position.send_modify(|there| there.seq = position);
     }
 
-    /// The log is closed: nobody waits any longer.
+    /// Ends all waits: the log is closed.
     pub(super) fn stop(&self) {
         self.position.send_modify(|there| there.is_last = true);
     }
 
-    /// Waits until all is here that anybody can have seen by now.
+    /// Waits until the state contains everything that is in the log now.
     pub(super) async fn catch_up(&self) -> Result<(), StateError> {
         self.reached(self.log.bounds().await?.last).await
     }
@@ -106,15 +106,15 @@ impl ChannelCache {
         there.ok().filter(|there| there.seq >= seq).map(drop).ok_or(StateError::Closed)
     }
 
-    /// Brings a channel up to a seq that the log has, without waiting for the follower: it may be behind with what others
-    /// have written.
+    /// Brings a channel up to a seq that the log has, without waiting for the follower, which may be behind because of other
+    /// channels.
     ///
-    /// Must not be given up half-way: a channel that has taken half of an entry is wrong.
+    /// Must not be cancelled: a channel with half of an entry applied is wrong.
     pub(super) async fn catch_up_channel(&self, uri: &str, seq: Seq) -> Result<(), StateError> {
         for _ in 0..2 {
             let mut guard = match self.lock(uri).await {
                 Ok(guard) => guard,
-                // Whoever looks at it will hear.
+                // The next read of the channel returns the error.
                 Err(StateError::NotFound) => return Ok(()),
                 Err(error) => return Err(error),
             };
@@ -128,14 +128,14 @@ impl ChannelCache {
                 self.update_weight(&guard, is_due);
                 return Ok(());
             }
-            // It was trimmed meanwhile, or cannot be read on: loading it again tells.
+            // It was trimmed meanwhile, or cannot be read: loading it again returns the error.
             drop(guard);
             self.forget(uri).await;
         }
         self.lock(uri).await.map(drop)
     }
 
-    /// A channel, from memory or from the log.
+    /// Locks a channel, and loads it from the log if it is not in memory.
     pub(super) async fn lock(&self, uri: &str) -> Result<ChannelGuard, StateError> {
         loop {
             let slot = self.slot(uri);
@@ -164,12 +164,12 @@ impl ChannelCache {
         if matches!(guard.state()?, SnapshotState::Chat(_)) { Ok(guard) } else { Err(StateError::NotAChat) }
     }
 
-    /// A channel if it is in memory.
+    /// Locks a channel if it is in memory.
     pub(super) async fn lock_if_loaded(&self, slot: &CacheSlot) -> Option<ChannelGuard> {
         OwnedMutexGuard::try_map(slot.cell.clone().lock_owned().await, SlotState::full).ok()
     }
 
-    /// Says how much a channel takes now, and whether it is due to be saved.
+    /// Updates how much a channel takes, and marks it as due to be saved.
     pub(super) fn update_weight(&self, guard: &ChannelGuard, is_due: bool) {
         let Some(slot) = self.slots().get(&guard.uri).cloned() else { return };
         self.weigh(&slot, guard);
@@ -181,7 +181,7 @@ impl ChannelCache {
     fn weigh(&self, slot: &CacheSlot, channel: &Channel) {
         let weight = channel.weight();
         let before = slot.weight.swap(weight, Relaxed);
-        // Sums wrap, and so does their difference.
+        // Wrapping: the difference may be negative.
         self.weight.fetch_add(weight.wrapping_sub(before), Relaxed);
         if self.weight() > self.config.max_bytes {
             self.work.notify_one();
@@ -190,7 +190,7 @@ impl ChannelCache {
         }
     }
 
-    /// Waits until all together take no more than they may.
+    /// Waits until the channels are within their limit.
     pub(super) async fn settled(&self) {
         loop {
             let mut lighter = pin!(self.lighter.notified());
@@ -206,7 +206,7 @@ impl ChannelCache {
         self.weight.load(Relaxed)
     }
 
-    /// Forgets a channel. What was not saved comes from the log again.
+    /// Evicts a channel. What was not saved is read from the log again.
     pub(super) async fn forget(&self, uri: &str) {
         let slot = self.slots().get(uri).cloned();
         if let Some(slot) = slot {
@@ -214,7 +214,7 @@ impl ChannelCache {
         }
     }
 
-    /// Forgets a channel that is saved and was not used meanwhile; whether it did.
+    /// Evicts a channel if it is saved and not in use; returns whether it did.
     pub(super) fn evict_if_saved(&self, slot: &CacheSlot) -> bool {
         let Ok(mut cell) = slot.cell.try_lock() else { return false };
         let is_saved = matches!(&*cell, SlotState::Full(channel) if channel.is_saved());
@@ -224,7 +224,7 @@ impl ChannelCache {
         is_saved
     }
 
-    /// Forgets everything.
+    /// Evicts all channels.
     pub(super) async fn forget_all(&self) {
         for slot in self.all() {
             self.remove(&slot, &mut *slot.cell.lock().await);

@@ -1,4 +1,4 @@
-//! The catalogue of sessions: what `listSessions` answers from.
+//! The catalogue of sessions, from which `listSessions` is answered.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use ahp_types::state::SessionSummary;
 use super::StateError;
 use super::entry::CatalogueNotification;
 
-/// All sessions that were added and not removed, by URI.
+/// The sessions, by URI.
 #[derive(Debug, Default)]
 pub(super) struct Catalogue(BTreeMap<String, SessionSummary>);
 
@@ -40,8 +40,8 @@ impl Catalogue {
         }
     }
 
-    /// A page, the most recently modified session first. A cursor is the place behind the last session of a page, so
-    /// that pages neither repeat nor leave out a session that has not changed meanwhile.
+    /// A page, the most recently modified session first. A cursor is the position after the last session of a page, so that
+    /// pages neither repeat nor skip a session that has not changed meanwhile.
     pub(super) fn page(&self, params: &ListSessionsParams, most: usize) -> Result<ListSessionsResult, StateError> {
         let after = params.cursor.as_deref().map(Cursor::read).transpose()?;
         let mut found: Vec<Cursor<'_>> = self.0.values().map(Cursor::of).collect();
@@ -55,7 +55,7 @@ impl Catalogue {
     }
 }
 
-/// Where a session is in the list.
+/// The position of a session in the list.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Cursor<'a> {
     modified: std::cmp::Reverse<&'a str>,
@@ -78,7 +78,7 @@ impl<'a> Cursor<'a> {
     }
 }
 
-/// Writes what is given and leaves the rest. Identity never changes.
+/// Sets the given fields and leaves the others. Provider, URI and creation time never change.
 fn change(summary: &mut SessionSummary, changes: PartialSessionSummary) {
     let PartialSessionSummary {
         title,

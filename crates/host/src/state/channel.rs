@@ -1,8 +1,8 @@
-//! One channel in memory: what the official reducers made of its entries.
+//! One channel in memory: the state that the official reducers made from its entries.
 //!
-//! A chat is kept without its completed turns. Four kinds of actions touch those, and each is given what it needs:
-//! the end of a turn adds one, a resumed turn takes the last one back, a truncation needs the number of one, and older
-//! turns that are loaded need to know the ids that are there.
+//! A chat is in memory without its completed turns. Four kinds of actions need those, and each gets just what it needs: the
+//! end of a turn adds one, a resumed turn takes the last one back, a truncation needs the number of one, and loading older
+//! turns needs the ids of those that exist.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -27,29 +27,29 @@ use super::turns::{RowSpan, TurnRows};
 use super::{StateError, run_blocking};
 use crate::log::{Bytes, DamagedRecord, Entry, Log, Save, Seq};
 
-/// Which reducers make the states. A saved one of another version is not used where the entries are still there.
+/// The version of the reducers. A saved state of another version is not used if its entries still exist.
 pub(super) const VERSION: &str = "ahp 1.0.0";
 
 /// A channel in memory.
 #[derive(Debug)]
 pub(super) struct Channel {
     pub(super) uri: Arc<str>,
-    /// A chat's has no turns. None before the channel begins, and after it is closed.
+    /// That of a chat has no completed turns. `None` before the channel begins, and after it is closed.
     pub(super) state: Option<SnapshotState>,
     pub(super) turns: TurnRows,
-    /// The root's.
+    /// Used by the root channel only.
     pub(super) catalogue: Catalogue,
-    /// The last entry of the channel that is in this state.
+    /// The last entry of the channel that the state contains.
     pub(super) seq: Seq,
-    /// Everything up to here is in this state, whatever the follower has come to.
+    /// The state contains everything up to here, even if the follower is behind.
     pub(super) reached: Seq,
-    /// Where the store itself is broken, or the channel's beginning is: this state is that before it, and stays so.
+    /// Set if the store itself or the channel's first entry is damaged: the state is that before the damage, and stays so.
     pub(super) damaged: Option<DamagedRecord>,
-    /// The turn that is going on has a notice of a damaged entry, which may have been its end.
+    /// Whether the active turn has a notice of a damaged entry, which may have been the end of the turn.
     is_turn_uncertain: bool,
-    /// The saved state is that after this entry.
+    /// The last entry that the saved state contains.
     saved: Seq,
-    /// Bytes of the state when it was last encoded, and of the actions that it has taken since.
+    /// Bytes of the state when it was last encoded, and of the actions since then.
     base: usize,
     since: usize,
 }
@@ -73,7 +73,7 @@ impl Channel {
         }
     }
 
-    /// Takes an entry, if it is a later one. Its text goes when it was read: the reducers make copies of what is in it.
+    /// Applies an entry, unless the state contains it. Its text is dropped as soon as it is parsed: the reducers copy it.
     pub(super) async fn apply(&mut self, log: &dyn Log, entry: Entry) -> Result<(), StateError> {
         let Entry { seq, kind, body, .. } = entry;
         if seq <= self.seq || self.damaged.is_some() {
@@ -94,8 +94,7 @@ impl Channel {
         Ok(())
     }
 
-    /// Goes on behind an entry that is not what was written. In a chat a notice says so: in the turn that is going on, or
-    /// as a turn of its own.
+    /// Skips a damaged entry. In a chat a notice says so: in the active turn, or as a turn of its own.
     pub(super) fn skip_damaged(&mut self, seq: Seq) -> Result<(), StateError> {
         if let Some(SnapshotState::Chat(chat)) = &mut self.state {
             let text = format!(
@@ -123,24 +122,24 @@ impl Channel {
         self.state.as_ref().ok_or(StateError::NotFound)
     }
 
-    /// About how many bytes this takes.
+    /// About how many bytes this takes in memory.
     pub(super) fn weight(&self) -> usize {
-        // Even an empty one has a name, a lock and a place in a table.
+        // Even an empty channel has a name, a lock and a slot in the cache.
         const LEAST: usize = 1 << 10;
         LEAST + self.base + self.since + self.turns.unsaved_row_bytes()
     }
 
-    /// Bytes of actions that replaying would cost.
+    /// Bytes of the actions that would have to be replayed.
     pub(super) const fn unsaved_bytes(&self) -> usize {
         self.since
     }
 
-    /// Whether the log has a snapshot of just this.
+    /// Whether the saved state is the present one.
     pub(super) fn is_saved(&self) -> bool {
         self.saved == self.seq || self.damaged.is_some()
     }
 
-    /// What is saved now.
+    /// What is to be saved now.
     pub(super) fn save(&mut self) -> Result<(Save, Option<u64>), StateError> {
         let state = self.state.as_ref();
         let sessions = matches!(state, Some(SnapshotState::Root(_))).then(|| self.catalogue.all());
@@ -152,13 +151,13 @@ impl Channel {
         Ok(self.turns.save(Save::new(self.uri.clone()).snapshot(self.seq, VERSION, body)))
     }
 
-    /// What was to be saved is.
+    /// Notes that it was saved.
     pub(super) fn settle(&mut self, seq: Seq, rows: &[(u64, Bytes)]) {
         self.saved = seq;
         self.turns.settle(rows);
     }
 
-    /// Takes a saved state.
+    /// Restores a saved state.
     pub(super) fn restore(&mut self, seq: Seq, body: &[u8]) -> Result<(), StateError> {
         let saved: Saved<&RawValue, SideChats, Vec<_>> = serde_json::from_slice(body)?;
         let state = saved.kind.zip(saved.state).map(|(kind, state)| kind.decode(state.get()));
@@ -178,14 +177,14 @@ impl Channel {
         Ok(())
     }
 
-    /// Nothing is there any more but what side chats know. What follows, if anything, is a beginning.
+    /// Drops everything except what side chats know.
     async fn close(&mut self, log: &dyn Log) -> Result<(), StateError> {
         self.turns.clear(log, &self.uri).await?;
         self.state = None;
         Ok(())
     }
 
-    /// From now on a side chat knows the turns up to this one, as they are; or, without one, nothing.
+    /// Records that a side chat knows the turns up to this one as they are now; or, without a turn, that it knows none.
     async fn side_chat(&mut self, log: &dyn Log, side: String, turn: Option<String>) -> Result<(), StateError> {
         self.turns.release(&side);
         let (Some(turn), Some(SnapshotState::Chat(chat))) = (turn, &self.state) else { return Ok(()) };
@@ -196,7 +195,7 @@ impl Channel {
         } else if let Some(row) = self.turns.find_last(log, &self.uri, &turn).await? {
             self.turns.keep(side, row.number + 1, None);
         } else {
-            warn!("a side chat is about no turn and knows nothing");
+            warn!("a side chat names a turn that does not exist, and knows no turns");
         }
         Ok(())
     }
@@ -206,13 +205,13 @@ impl Channel {
         let (weight, is_turn_uncertain) = (self.weight(), self.is_turn_uncertain);
         let (uri, turns) = (&*self.uri, &mut self.turns);
         let Some(state) = &mut self.state else {
-            warn!("an entry of the log is for a channel that does not exist, and is skipped");
+            warn!("an action is for a channel that has not begun, and is skipped");
             return Ok(());
         };
         match (&mut *state, action) {
             (SnapshotState::Chat(chat), A::ChatTurnStarted(_)) if is_turn_uncertain => {
                 self.is_turn_uncertain = false;
-                // Its end is what is missing: there is no other way to keep it.
+                // The damaged entry was the end of the turn: the turn is kept as it is.
                 if let Some(turn) = chat.active_turn.as_ref().map(unfinished_as_turn) {
                     let offset = turns.next_offset();
                     turns.push(run_blocking(weight, move || encode(offset, &turn)).await??);
@@ -241,7 +240,7 @@ impl Channel {
                 }
                 Some(id) => {
                     let Some(side_chats) = turns.find(log, uri, id).await? else { return Ok(()) };
-                    // The reducer looks at its id only.
+                    // The reducer only looks at its id.
                     chat.turns.push(placeholder_turn(id));
                     run(state, action);
                     take_turns(state);
@@ -269,7 +268,7 @@ struct Saved<T, K, S> {
     state: Option<T>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     turns: Option<RowSpan>,
-    /// Also of a closed one.
+    /// Also of a closed channel.
     #[serde(default = "Option::default", skip_serializing_if = "Option::is_none")]
     side_chats: Option<K>,
     #[serde(default = "Option::default", skip_serializing_if = "Option::is_none")]
@@ -291,12 +290,12 @@ fn chat(state: &mut SnapshotState) -> Option<&mut ChatState> {
     }
 }
 
-/// The turns that a reducer left; none stay.
+/// Takes the turns out of a chat's state.
 fn take_turns(state: &mut SnapshotState) -> Vec<Turn> {
     chat(state).map(|chat| std::mem::take(&mut chat.turns)).unwrap_or_default()
 }
 
-/// The loaded turns that are not there already, as the reducer would find.
+/// The loaded turns without those that the chat has: the reducer would skip them.
 async fn without_known(
     loaded: &ChatTurnsLoadedAction,
     turns: &TurnRows,
@@ -314,7 +313,7 @@ async fn without_known(
     Ok(ChatTurnsLoadedAction { turns: new, turns_next_cursor: loaded.turns_next_cursor.clone() })
 }
 
-/// What there is of a turn that is not over, as one that is. Of all ends, it is most like one that was stopped.
+/// The active turn as a completed one. Its state is `cancelled`, which comes closest.
 fn unfinished_as_turn(turn: &ActiveTurn) -> Turn {
     Turn {
         id: turn.id.clone(),
@@ -327,12 +326,12 @@ fn unfinished_as_turn(turn: &ActiveTurn) -> Turn {
     }
 }
 
-/// A turn of which only the id matters.
+/// A turn with this id and nothing else.
 fn placeholder_turn(id: &str) -> Turn {
     notice(id.to_owned(), String::new())
 }
 
-/// A turn in which the host tells something.
+/// A turn that is a notice of the host.
 pub(super) fn notice(id: String, text: String) -> Turn {
     let message = ahp_types::state::Message {
         text,

@@ -1,4 +1,4 @@
-//! Reads what was sent by reference, from where the state has it now.
+//! Reads content that was sent by reference, from where it is in the state now.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -19,19 +19,19 @@ use super::{StateError, run_blocking};
 use crate::log::Log;
 use crate::long_work::BLOCKING_BYTES;
 
-/// A content, as it is inline.
+/// A content as it is written inline.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Content {
     /// The text, or base64.
     pub data: String,
-    /// Which of them.
+    /// Whether `data` is base64.
     pub is_base64: bool,
     /// Its MIME type.
     pub content_type: String,
 }
 
 impl Content {
-    /// As a client gets it, who may prefer an encoding.
+    /// The answer to `resourceRead`, in the encoding that the client prefers if that is possible.
     #[must_use]
     pub fn encoded(self, encoding: Option<&ContentEncoding>) -> ResourceReadResult {
         let Self { data, is_base64, content_type } = self;
@@ -70,7 +70,7 @@ impl Content {
         }
     }
 
-    /// What a reference was made to, if that is still it, or what it began with.
+    /// The content that the reference was made for. If the content has grown since, its beginning; `None` if it has changed.
     fn checked(mut self, reference: &Reference) -> Option<Self> {
         let Some(version) = reference.version else { return Some(self) };
         let may_have_grown = matches!(reference.steps.last(), Some(("text", _)));
@@ -81,9 +81,9 @@ impl Content {
     }
 }
 
-/// What a reference names.
+/// Finds the content that a reference names.
 pub(super) async fn content(cache: &ChannelCache, reference: Reference) -> Result<Content, StateError> {
-    // Whoever was shown it may be ahead of the state.
+    // The client that got the reference may be ahead of the state.
     cache.catch_up().await?;
     let guard = cache.lock(&reference.channel).await?;
     let Some(SnapshotState::Chat(chat)) = &guard.state else { return Err(StateError::NotFound) };
@@ -95,7 +95,7 @@ pub(super) async fn content(cache: &ChannelCache, reference: Reference) -> Resul
     in_rows(&*cache.log, &rows, &unsaved, reference).await
 }
 
-/// What a reference names in these rows of its chat.
+/// Finds the content that a reference names in these rows of its chat.
 pub(super) async fn in_rows(
     log: &dyn Log,
     rows: &[Range<u64>],
@@ -106,7 +106,7 @@ pub(super) async fn in_rows(
     let mut found = None;
     for rows in rows.iter().rev() {
         found = match find_last(log, &reference.channel, rows.clone(), unsaved, turn).await {
-            // It was truncated while it was looked for.
+            // The chat was truncated meanwhile.
             Err(StateError::Gone) => return Err(StateError::NotFound),
             found => found?,
         };
@@ -123,7 +123,7 @@ pub(super) async fn in_rows(
     run_blocking(BLOCKING_BYTES, look).await?
 }
 
-/// What is in a chat beside its completed turns.
+/// Finds a content in a chat, outside of its completed turns.
 fn in_chat(chat: &ChatState, path: &[(&str, &str)]) -> Option<Content> {
     match path {
         [("draft", n)] => Content::of_attachment(chat.draft.as_ref()?, n),
@@ -180,7 +180,7 @@ fn in_call(call: &ToolCallState, id: &str, path: &[(&str, &str)]) -> Option<Cont
     }
 }
 
-/// What a URI names in a chat that is all in memory.
+/// Finds a content in a chat that is in memory with all its turns.
 #[cfg(test)]
 pub(super) fn in_whole_chat(chat: &ChatState, uri: &str) -> Option<Content> {
     let reference = Reference::read(uri)?;

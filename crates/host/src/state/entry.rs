@@ -1,8 +1,8 @@
 //! The bodies of entries: written here, and parsed for the reducers. [`EntryKind`](crate::log::EntryKind) lists their forms.
 //!
-//! AHP has no action that makes or ends a channel, so the first entry of one is its initial state. Connections pass it over:
-//! nobody follows a channel before it exists, and a later one (the root's, when a host starts with another
-//! configuration) is for those who come with a snapshot.
+//! AHP has no action that makes or ends a channel, so the first entry of a channel is its initial state. Nobody is subscribed
+//! to a channel before it exists. If a channel begins anew (the root does, when a host starts with another configuration),
+//! its clients are closed and reconnect to a snapshot.
 
 use std::borrow::Cow;
 
@@ -54,7 +54,7 @@ pub fn closed(channel: &str) -> serde_json::Result<Bytes> {
     serde_json::to_vec(&serde_json::json!({ "channel": channel, "closed": true })).map(Into::into)
 }
 
-/// The body of an entry on a chat of which a side chat knows everything up to a turn from now on; without one, nothing.
+/// The body of an entry on a chat: from now on a side chat knows the chat up to this turn; without a turn, nothing of it.
 ///
 /// # Errors
 /// Never: names have a JSON.
@@ -92,22 +92,22 @@ const CHANGED: &str = "root/sessionSummaryChanged";
 /// A change of the catalogue of sessions.
 #[derive(Debug, Clone, PartialEq)]
 pub enum CatalogueNotification {
-    /// There is a new one.
+    /// A session was added.
     Added(Box<SessionAddedParams>),
-    /// One is gone.
+    /// A session was removed.
     Removed(SessionRemovedParams),
-    /// What is said of one has changed.
+    /// The summary of a session has changed.
     Changed(Box<SessionSummaryChangedParams>),
 }
 
-/// A state with its kind.
+/// A state with the kind of its channel.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Initial<T> {
     pub(super) kind: ChannelKind,
     pub(super) state: T,
 }
 
-/// A side chat, and the turn that it is about.
+/// A side chat, and the last turn that it knows.
 #[derive(Debug, Serialize, Deserialize)]
 struct SideChat<T> {
     chat: T,

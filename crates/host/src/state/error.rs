@@ -1,4 +1,4 @@
-//! Why the state does not answer.
+//! Why the state cannot answer.
 
 use ahp_types::errors::{ahp_error_codes, json_rpc_error_codes};
 use thiserror::Error;
@@ -6,30 +6,30 @@ use thiserror::Error;
 use crate::error::MethodError;
 use crate::log::{DamagedRecord, ReadError, WriteError};
 
-/// Why the state does not answer, one variant for each thing that a caller does about it.
+/// Why the state cannot answer, one variant for each reaction of a caller.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum StateError {
     /// There is no such channel.
     #[error("there is no such channel")]
     NotFound,
-    /// The channel has no turns: it is no chat.
+    /// The channel is no chat, so it has no turns.
     #[error("the channel is not a chat")]
     NotAChat,
-    /// The cursor is not one of ours, or what it points to is gone.
+    /// The cursor is not one of this host, or what it points to no longer exists.
     #[error("the cursor is not one that this host gave, or what it points to is gone")]
     Cursor,
-    /// A record that is needed is not what was written. The channel is answered for as it was before that record where it
-    /// can be, and takes no more actions.
+    /// A record that is needed is damaged. Snapshots show the channel as it was before that record where possible; it takes no
+    /// more actions.
     #[error("{0} is damaged")]
     Damaged(DamagedRecord),
-    /// A saved state or row cannot be read, or is not where it should be: this is a bug.
+    /// A saved state or row is missing or cannot be parsed: this is a bug.
     #[error("a saved snapshot or turn cannot be read: the log of the host is inconsistent")]
     Gone,
     /// The log cannot be read now.
     #[error("the log cannot be read: {0}")]
     Log(String),
-    /// The log has no room for what the state must save before it can answer.
+    /// The log has no space for what the state has to save before it can answer.
     #[error("the log is full")]
     Full,
     /// The log is closed.
@@ -65,7 +65,7 @@ impl From<ReadError> for StateError {
         match error {
             ReadError::Damaged(record) => Self::Damaged(record),
             ReadError::Closed => Self::Closed,
-            // Only what a saved snapshot stands for is trimmed, and we begin at a snapshot.
+            // Only entries before a saved snapshot are trimmed, and the state begins at a snapshot.
             ReadError::Trimmed { .. } => Self::Gone,
             ReadError::Store(reason) => Self::Log(reason),
         }

@@ -1,4 +1,4 @@
-//! The follower: takes every entry of the log to its channel.
+//! The follower: applies every entry of the log to its channel.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use super::StateError;
 use super::cache::ChannelCache;
 use crate::log::{Channels, DamagedRecord, Entry, ReadError, Seq};
 
-/// How long to wait before a store that cannot be read is asked again.
+/// How long to wait before a log that cannot be read is read again.
 const PAUSE: Duration = Duration::from_millis(200);
 
 /// Follows the log from `after` on until it is closed.
@@ -23,7 +23,7 @@ pub(super) async fn follow(cache: Arc<ChannelCache>, after: Seq) {
                 }
                 cache.advance_to(tail.position());
             }
-            // Whichever channel it was on: that one finds out when it is loaded again, and the others lose nothing.
+            // It is not known which channel it is on. That channel notices when it is loaded again; the others lose nothing.
             Err(ReadError::Damaged(DamagedRecord::Entry { seq })) => {
                 error!(seq, "an entry is damaged; all channels are loaded again");
                 cache.forget_all().await;
@@ -44,12 +44,12 @@ pub(super) async fn follow(cache: Arc<ChannelCache>, after: Seq) {
     }
 }
 
-/// Takes an entry to its channel, which may have it already.
+/// Applies an entry to its channel, which may contain it already.
 async fn take(cache: &ChannelCache, entry: Entry) {
     let (seq, channel) = (entry.seq, Arc::clone(&entry.channel));
     let mut guard = match cache.lock(&channel).await {
         Ok(guard) => guard,
-        // It was erased meanwhile, or whoever asks for it will hear why it cannot be read.
+        // It was erased meanwhile. Other errors are returned to whoever reads the channel.
         Err(StateError::NotFound) => return,
         Err(error) => return warn!(%channel, %error, "a channel cannot be loaded"),
     };
@@ -63,7 +63,7 @@ async fn take(cache: &ChannelCache, entry: Entry) {
     cache.update_weight(&guard, is_due);
 }
 
-/// A timer would need a part of the runtime that a library should not ask for.
+/// Sleeps on a blocking thread, because the runtime of the caller may have no timer.
 async fn pause() {
     drop(tokio::task::spawn_blocking(|| std::thread::sleep(PAUSE)).await);
 }

@@ -1,4 +1,4 @@
-//! The past of a conversation, for whoever has to know it: the completed turns of a chat, read when they are needed.
+//! The completed turns of a chat for its agent, read page by page when they are needed.
 
 use std::fmt;
 use std::ops::Range;
@@ -13,15 +13,15 @@ use super::rows::{self, Row};
 use super::side_chats::KnownTurns;
 use super::{StateError, run_blocking};
 
-/// Turns of a chat that follow each other, from its first one on; by default none.
+/// Consecutive turns of a chat, from its first one on; by default none.
 ///
-/// It says which turns they are, and holds none of them: a chat may be far larger than memory. Turns that the chat gets
-/// later are not among them. Once any of them is taken back, what it reads is an error, or a turn that came later; but
-/// what a side chat knows is never taken back.
+/// It holds no turns, only which ones they are: a chat may be far larger than memory. Later turns of the chat are not among
+/// them. If the chat removes any of them, reading returns an error or a later turn; but turns that a side chat knows are
+/// never removed.
 #[derive(Clone, Default)]
 pub struct History(Option<TurnRange>);
 
-/// Turns of a chat.
+/// Some turns of a chat.
 #[derive(Clone)]
 struct TurnRange {
     cache: Arc<ChannelCache>,
@@ -31,9 +31,9 @@ struct TurnRange {
 
 #[derive(Clone)]
 enum Selection {
-    /// Completed ones that the chat has, by the numbers of their rows.
+    /// Completed turns of the chat, by their row numbers.
     Completed(Range<u64>),
-    /// All that a side chat knows.
+    /// All turns that a side chat knows.
     KnownTurns { side: Arc<str>, count: u64, is_unfinished: bool },
 }
 
@@ -53,21 +53,21 @@ impl History {
         self.len() == 0
     }
 
-    /// Whether the last of them was not over when a side chat was made about it. Then its answer is what there was of it by
-    /// that time, calls may be under way in it, and it says of itself that it was cancelled: there is no other word for it.
+    /// Whether the last turn was still active when a side chat was made about it. Then it has the answer as it was at that
+    /// time, may contain tool calls that are not done, and its state is `cancelled`, because the protocol has no better one.
     #[must_use]
     pub fn is_unfinished(&self) -> bool {
         matches!(&self.0, Some(TurnRange { selection: Selection::KnownTurns { is_unfinished: true, .. }, .. }))
     }
 
-    /// The turns from this one on, of which the oldest is 0: as many as have `max_bytes` bytes of JSON together, and one at
-    /// least. None where none is left.
+    /// The turns from this one on, of which the oldest is 0: as many as fit `max_bytes` of JSON, and at least one. Empty at the
+    /// end.
     ///
-    /// Of a turn that alone has more, what is large is by reference, wherever the protocol has references;
-    /// [`content`](Self::content) reads them. If that is not enough, it comes whole.
+    /// A turn that is longer by itself has its large content by reference, wherever the protocol has references;
+    /// [`content`](Self::content) reads them. If that is not enough, the turn is returned whole.
     ///
     /// # Errors
-    /// When turns cannot be read, or were taken back.
+    /// When turns cannot be read, or were removed.
     pub async fn page(&self, from: u64, max_bytes: usize) -> Result<Vec<Turn>, StateError> {
         let Some(turns) = &self.0 else { return Ok(Vec::new()) };
         let (page, chat) = (turns.page(from, max_bytes).await?, Arc::clone(&turns.chat));
@@ -75,10 +75,10 @@ impl History {
         parsed(page, read).await
     }
 
-    /// What a reference in one of these turns names.
+    /// The content that a reference in one of these turns names.
     ///
     /// # Errors
-    /// [`StateError::NotFound`] when it names nothing of this chat, or what was there is not there any more.
+    /// [`StateError::NotFound`] when it names nothing in this chat, or its content no longer exists.
     pub async fn content(&self, uri: &str) -> Result<Content, StateError> {
         let turns = self.0.as_ref().ok_or(StateError::NotFound)?;
         let reference = Reference::read(uri).filter(|reference| *reference.channel == *turns.chat);
@@ -96,7 +96,7 @@ impl History {
         Ok(is_in(&guard, turn).then(|| Self::of(cache, &guard, Selection::Completed(guard.turns.range()))))
     }
 
-    /// The completed turns of a chat up to this one, which may be the one that it is in; `None` if it is neither.
+    /// The completed turns of a chat up to this one, which may be the active one; `None` if there is no such turn.
     pub(super) async fn through(cache: &Arc<ChannelCache>, chat: &str, turn: &str) -> Result<Option<Self>, StateError> {
         let guard = cache.lock_chat(chat).await?;
         let all = guard.turns.range();
@@ -107,7 +107,7 @@ impl History {
         Ok(end.map(|end| Self::of(cache, &guard, Selection::Completed(all.start..end))))
     }
 
-    /// What a side chat knows of a chat, even of one that is no more.
+    /// The turns that a side chat knows of a chat, even of a closed one.
     pub(super) async fn beside(cache: &Arc<ChannelCache>, chat: &str, side: &str) -> Result<Self, StateError> {
         let guard = match cache.lock(chat).await {
             Err(StateError::NotFound) => return Ok(Self::default()),
@@ -129,7 +129,7 @@ impl History {
         turns.page(last, 0).await?.first().map(Row::id).transpose()
     }
 
-    /// All of them, as they are.
+    /// All turns, whole.
     pub(crate) async fn whole(&self) -> Result<Vec<Turn>, StateError> {
         let Some(turns) = &self.0 else { return Ok(Vec::new()) };
         let (guard, wanted) = turns.lock().await?;
@@ -142,7 +142,7 @@ impl History {
         parsed(found, |row| row.turn()).await
     }
 
-    /// Whether these are the turns of an earlier one, and one more.
+    /// Whether these are the turns of `earlier` and one more.
     pub(crate) fn follows(&self, earlier: &Self) -> bool {
         let (Some(now), Some(before)) = (&self.0, &earlier.0) else { return false };
         let (Selection::Completed(rows), Selection::Completed(earlier)) = (&now.selection, &before.selection) else {
@@ -153,7 +153,7 @@ impl History {
 }
 
 impl TurnRange {
-    /// Those from this one on that have so many bytes together, and one at least.
+    /// The rows from this one on that fit so many bytes, and at least one.
     async fn page(&self, from: u64, max_bytes: usize) -> Result<Vec<Row>, StateError> {
         let (guard, rows) = self.lock().await?;
         let Some(wanted) = rest(&rows, from) else { return Ok(Vec::new()) };
@@ -169,7 +169,7 @@ impl TurnRange {
         Ok(found)
     }
 
-    /// The chat, if all of these are still there, and the numbers of their rows.
+    /// The locked chat and the row numbers of these turns, if the chat still has all of them.
     async fn lock(&self) -> Result<(ChannelGuard, Vec<Range<u64>>), StateError> {
         match &self.selection {
             Selection::Completed(rows) => {
@@ -188,7 +188,7 @@ impl TurnRange {
     }
 }
 
-/// The numbers of rows that follow each other directly, from this place on.
+/// The row numbers from this position on, up to the end of a consecutive range.
 fn rest(rows: &[Range<u64>], mut from: u64) -> Option<Range<u64>> {
     for rows in rows {
         match from.checked_sub(len(rows)) {

@@ -9,7 +9,7 @@ use ahp_types::actions::StateAction;
 use ahp_types::state::{RootState, SnapshotState};
 use serde::{Deserialize, Serialize};
 
-/// What a channel is. Its URI does not tell: clients choose those of sessions and chats.
+/// The kind of a channel. It cannot be told from the URI, because clients choose the URIs of sessions and chats.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum ChannelKind {
@@ -53,7 +53,7 @@ impl ChannelKind {
         }
     }
 
-    /// Reads a state of this kind. The union itself is untagged, so that what it reads from text is a guess.
+    /// Parses a state of this kind. The union itself is untagged, so parsing it without the kind would be a guess.
     pub(super) fn decode(self, text: &str) -> serde_json::Result<SnapshotState> {
         Ok(match self {
             Self::Root => SnapshotState::Root(serde_json::from_str(text)?),
@@ -70,7 +70,7 @@ impl ChannelKind {
     }
 }
 
-/// What an official reducer makes of an action.
+/// Applies an action with the official reducer.
 pub(super) fn reduce(state: &mut SnapshotState, action: &StateAction) -> ReduceOutcome {
     match state {
         SnapshotState::Root(state) => apply_action_to_root(state, action),
@@ -86,7 +86,7 @@ pub(super) fn reduce(state: &mut SnapshotState, action: &StateAction) -> ReduceO
     }
 }
 
-/// The root before anything was said about it.
+/// The root before its first entry.
 pub(super) fn empty_root() -> SnapshotState {
     let root = RootState { agents: Vec::new(), active_sessions: None, terminals: None, config: None, meta: None };
     SnapshotState::Root(Box::new(root))

@@ -1,4 +1,4 @@
-//! Brings a channel from the log into memory: its saved snapshot, and the entries after that.
+//! Loads a channel from the log: its saved snapshot, and the entries after that.
 
 use std::sync::Arc;
 
@@ -10,25 +10,25 @@ use super::kind::empty_root;
 use super::turns::TurnRows;
 use crate::log::{DamagedRecord, Log, ReadError, Seq, Snapshot};
 
-/// What is read at once.
+/// How many bytes are read at once.
 const PAGE: usize = 1 << 20;
 
-/// After every seq; a store may count in signed numbers.
+/// Larger than every seq, and representable as a signed number.
 const END: Seq = 1 << 62;
 
 /// A channel as the log has it now.
 ///
-/// A snapshot of other reducers is not used: the channel is replayed from its first entry. Where that was trimmed there
-/// is nothing else to begin with, and the snapshot is used anyway, with a warning. A damaged snapshot is like none.
+/// A snapshot of another version of the reducers is not used: the channel is replayed from its first entry. If that was
+/// trimmed, the snapshot is used anyway, with a warning. A damaged snapshot counts as none.
 ///
-/// A damaged entry is passed over, and shown where it was; see [`Channel::skip_damaged`]. Where the store itself is broken,
-/// the channel is in memory as it was before, and takes no more actions.
+/// A damaged entry is skipped, and a notice takes its place; see [`Channel::skip_damaged`]. If the store itself is broken, the
+/// channel keeps the state before that, and takes no more actions.
 pub(super) async fn load(log: &dyn Log, uri: &Arc<str>) -> Result<Channel, StateError> {
     let (usable, other) = match log.snapshot(uri).await {
         Ok(Some(snapshot)) if snapshot.version == VERSION => (Some(snapshot), None),
         Ok(other) => (None, other),
         Err(ReadError::Damaged(record)) => {
-            warn!(channel = %uri, %record, "a damaged snapshot is passed over");
+            warn!(channel = %uri, %record, "a damaged snapshot is skipped");
             (None, None)
         }
         Err(error) => return Err(error.into()),
@@ -41,11 +41,11 @@ pub(super) async fn load(log: &dyn Log, uri: &Arc<str>) -> Result<Channel, State
     Ok(channel)
 }
 
-/// A channel without a snapshot that these reducers made.
+/// A channel without a usable snapshot.
 async fn first(log: &dyn Log, uri: &Arc<str>, other: Option<Snapshot>) -> Result<Channel, StateError> {
     match (log.read(uri, 1..END, 1).await, other) {
         (Err(ReadError::Trimmed { .. }), Some(snapshot)) => {
-            warn!(channel = %uri, version = snapshot.version, "a snapshot of other reducers is used: its past is trimmed");
+            warn!(channel = %uri, version = snapshot.version, "a snapshot of another version of the reducers is used: the entries before it are trimmed");
             restored(uri, &snapshot)
         }
         (Err(ReadError::Trimmed { .. }), None) => {
@@ -53,7 +53,7 @@ async fn first(log: &dyn Log, uri: &Arc<str>, other: Option<Snapshot>) -> Result
         }
         (_, other) => {
             if let Some(snapshot) = other {
-                warn!(channel = %uri, version = snapshot.version, "a snapshot of other reducers is passed over");
+                warn!(channel = %uri, version = snapshot.version, "a snapshot of another version of the reducers is skipped");
             }
             let mut channel = Channel::new(uri.clone(), TurnRows::from_scratch());
             channel.state = (**uri == *ahp_types::ROOT_RESOURCE_URI).then(empty_root);
@@ -68,7 +68,7 @@ fn restored(uri: &Arc<str>, snapshot: &Snapshot) -> Result<Channel, StateError> 
     Ok(channel)
 }
 
-/// Takes all later entries that the log has now.
+/// Applies all later entries that the log has now.
 pub(super) async fn replay(log: &dyn Log, channel: &mut Channel) -> Result<(), StateError> {
     let uri = channel.uri.clone();
     loop {
@@ -76,7 +76,7 @@ pub(super) async fn replay(log: &dyn Log, channel: &mut Channel) -> Result<(), S
             Ok(page) if page.is_empty() => return Ok(()),
             Ok(page) => page,
             Err(ReadError::Damaged(DamagedRecord::Entry { seq })) if channel.state.is_some() && seq > channel.seq => {
-                warn!(channel = %uri, seq, "a damaged entry is passed over");
+                warn!(channel = %uri, seq, "a damaged entry is skipped");
                 channel.skip_damaged(seq)?;
                 continue;
             }

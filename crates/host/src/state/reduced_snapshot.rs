@@ -1,4 +1,4 @@
-//! A snapshot for somebody who takes little: large content by reference, and of the last turns as many as fit.
+//! Snapshots for a client with a small message limit: large content by reference, and as many of the last turns as fit.
 
 use super::by_reference::{self, ReferenceStats};
 use super::cache::ChannelCache;
@@ -6,20 +6,20 @@ use super::rows::rows;
 use super::snapshot::{ChannelSnapshot, SnapshotParts, TRIES, View};
 use super::{StateError, run_blocking};
 
-/// Bytes around the state beside the channel's name: they are counted, not measured.
+/// An upper bound for the bytes around the state, apart from the channel's name.
 const AROUND: usize = 256;
 
-/// When so much was read, no older turns are looked for: references are cheap to send, and not to make.
+/// After reading so much, no older turns are added: references are cheap to send, but not to make.
 const MOST_READ: usize = 64 << 20;
 
-/// A snapshot that was made to fit.
+/// A snapshot that was reduced to a limit.
 #[derive(Debug, Clone)]
 pub struct ReducedSnapshot {
     /// The snapshot.
     pub snapshot: ChannelSnapshot,
-    /// What is in it by reference.
+    /// What it contains by reference.
     pub references: ReferenceStats,
-    /// Older turns are left out.
+    /// Whether older turns are left out.
     pub is_windowed: bool,
 }
 
@@ -32,7 +32,7 @@ pub(super) async fn reduced_snapshot(
     for attempt in 0..=TRIES {
         let (guard, parts) = SnapshotParts::take(cache, channel, view).await?;
         let (epoch, first) = (parts.epoch, guard.turns.range().start);
-        // Whoever truncates that often waits.
+        // The chat is truncated so often that it stays locked this time.
         let guard = (attempt == TRIES).then_some(guard);
         let made = make(cache, channel, parts, first, max_bytes).await;
         if guard.is_some() || cache.lock(channel).await?.turns.epoch() == epoch {
@@ -42,8 +42,8 @@ pub(super) async fn reduced_snapshot(
     Err(StateError::Gone)
 }
 
-/// The state takes up to half of the room if it can be made that short, and each turn, from the newest on, up to a quarter of
-/// what is left: a little of the past is worth more than all of the present.
+/// The state without turns gets up to half of the bytes if it can be reduced that far, and each turn, from the newest on, up to
+/// a quarter of what is left: so there is room for several turns.
 async fn make(
     cache: &ChannelCache,
     channel: &str,
@@ -64,7 +64,7 @@ async fn make(
         let mut found = rows(&*cache.log, channel, number..number + 1, parts.unsaved.clone()).await?;
         let Some(row) = found.pop() else { return Err(StateError::Gone) };
         read += row.text.len();
-        // And a comma.
+        // For the comma.
         left = left.saturating_sub(1);
         let (name, text) = (channel.to_owned(), row.text.clone());
         let make =
@@ -74,7 +74,7 @@ async fn make(
         references = references.and(turn.references);
         turns.push(row.with_text(turn.text.to_bytes()));
     }
-    // Without any turn, a client could not follow one that is resumed.
+    // A client without any turn could not apply `chat/turnResume`.
     if turns.is_empty() && !parts.rows.is_empty() {
         return Ok(None);
     }

@@ -1,4 +1,4 @@
-//! Rows, each a turn encoded once: its offset in the text that all rows of a chat would be, and its JSON.
+//! Rows of the log, each with a completed turn: its JSON, and its offset in the text that all rows of the chat would form.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -13,10 +13,10 @@ use super::StateError;
 use super::channel::notice;
 use crate::log::{DamagedRecord, Log, ROW_HEADER, ReadError};
 
-/// What is read at once while many rows are gone through.
+/// How many bytes are read at once when many rows are scanned.
 pub(super) const PAGE: usize = 1 << 20;
 
-/// How many turns are looked at together, from the newest on.
+/// How many turns are searched in one step, from the newest on.
 const STEP: u64 = 16;
 
 /// A row, read.
@@ -29,7 +29,7 @@ pub(super) struct Row {
 }
 
 impl Row {
-    /// The offset behind it.
+    /// The offset after its last byte.
     pub(super) fn end(&self) -> i64 {
         self.offset + i64::try_from(self.text.len()).unwrap_or(i64::MAX)
     }
@@ -39,7 +39,7 @@ impl Row {
         self.offset
     }
 
-    /// The same with another text of the turn.
+    /// The same row with another text.
     pub(super) fn with_text(self, text: Bytes) -> Self {
         Self { text, ..self }
     }
@@ -54,7 +54,7 @@ impl Row {
         Ok(id.into_owned())
     }
 
-    /// As it was encoded.
+    /// The row as the log stores it.
     pub(super) fn encoded(&self) -> Bytes {
         let mut row = BytesMut::with_capacity(ROW_HEADER + self.text.len());
         row.put_i64_le(self.offset);
@@ -68,7 +68,7 @@ impl Row {
     }
 }
 
-/// Calls `look` with each row of a range and its turn's id, from the oldest on, until it has seen enough.
+/// Calls `look` with each row of a range and the id of its turn, from the oldest on, until it returns true.
 pub(super) async fn scan(
     log: &dyn Log,
     channel: &str,
@@ -90,7 +90,7 @@ pub(super) async fn scan(
     Ok(())
 }
 
-/// The last row of a range whose turn has this id, looked for from the newest on: what is asked for is rarely old.
+/// The last row of a range whose turn has this id. The search begins with the newest row, because old ones are rarely wanted.
 pub(super) async fn find_last(
     log: &dyn Log,
     channel: &str,
@@ -132,7 +132,7 @@ pub(super) async fn rows(
     Ok(all)
 }
 
-/// Some rows from the beginning of a range, at least one.
+/// The first rows of a range, at least one.
 pub(super) async fn page(
     log: &dyn Log,
     channel: &str,
@@ -162,10 +162,10 @@ pub(super) async fn page(
     Ok(page)
 }
 
-/// What stands in place of a turn whose row is not what was written. The rows beside it tell where it was, about; sizes
-/// that are made from that are wrong by the difference of the texts.
+/// A notice in place of a turn whose row is damaged. Its offset comes from the neighbouring rows, so sizes that are computed
+/// from it differ by the difference of the two texts.
 async fn damaged(log: &dyn Log, channel: &str, number: u64) -> Result<Row, StateError> {
-    warn!(channel, number, "a turn is damaged, and shown as such");
+    warn!(channel, number, "a turn is damaged, and replaced by a notice");
     let text = format!("A turn cannot be shown: row {number} of this chat is damaged in the host's log.");
     let text = Bytes::from(serde_json::to_vec(&notice(format!("damaged-row-{number}"), text))?);
     let beside = |number: u64| async move {

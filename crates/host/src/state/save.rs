@@ -1,4 +1,4 @@
-//! Saves channels and forgets those that nobody uses.
+//! Saves channels, and evicts those that are not used when memory is short.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -11,7 +11,7 @@ use super::cache::{ChannelCache, ChannelGuard};
 use crate::log::Save;
 use crate::long_work::BLOCKING_BYTES;
 
-/// Saves what is due and makes room, whenever there is something to do.
+/// Saves the channels that are due and evicts others, whenever there is something to do.
 pub(super) async fn run(cache: Arc<ChannelCache>) {
     loop {
         cache.work.notified().await;
@@ -41,7 +41,7 @@ pub(super) async fn save_all(cache: &ChannelCache) -> Result<(), StateError> {
     Ok(())
 }
 
-/// Saves and forgets the least recently used channels until the others fit.
+/// Saves and evicts the least recently used channels until the others fit the limit.
 async fn evict(cache: &ChannelCache) {
     for slot in cache.all() {
         if cache.weight() <= cache.config.max_bytes {
@@ -57,7 +57,7 @@ async fn evict(cache: &ChannelCache) {
     }
 }
 
-/// Saves a channel if it has changed. It is free while the log writes.
+/// Saves a channel if it has changed. The channel is unlocked while the log writes.
 async fn save_guarded(cache: &ChannelCache, guard: ChannelGuard) -> Result<(), StateError> {
     let uri = guard.uri.clone();
     drop(guard);

@@ -1,28 +1,28 @@
-//! What side chats know of a chat: which of its rows, and copies of those that the chat itself no longer has.
+//! Which turns of a chat its side chats know: rows of the chat, and copies of rows that the chat has lost.
 //!
-//! A row is copied when the chat loses it, and not before: until then both read the same. So a side chat costs nothing for
-//! the turns that it knows, and neither a truncation nor the end of the chat takes any of them from it.
+//! A row is copied only when the chat loses it; until then both read the same row. So the turns that a side chat knows cost
+//! nothing at first, and neither a truncation nor the end of the chat removes any of them.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
-/// What all side chats of a chat know of it.
+/// What all side chats of a chat know. Field names are part of the saved state.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(super) struct SideChats {
-    /// By the side chat's name.
+    /// By the URI of the side chat.
     known: BTreeMap<String, KnownTurns>,
-    /// The number of the next copy. They begin far below the rows of the chat itself.
+    /// The row number of the next copy. Copies have lower numbers than the rows of the chat.
     next: u64,
 }
 
-/// What one side chat knows: rows of the chat, and then copies.
+/// The turns that one side chat knows: rows of the chat, then copies.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct KnownTurns {
     shared: Range<u64>,
     copies: Vec<Range<u64>>,
-    /// The last of them was not over when the side chat was made.
+    /// Whether the last turn was still active when the side chat was made.
     pub(super) is_unfinished: bool,
 }
 
@@ -40,8 +40,8 @@ impl SideChats {
         self.known.get(side)
     }
 
-    /// A side chat knows these rows of the chat. If there is a turn that is not over, it comes after them, and the number of
-    /// its row is the answer.
+    /// Records that a side chat knows these rows of the chat. If the last turn is still active, it comes after them as a copy,
+    /// whose row number is returned.
     pub(super) fn insert(&mut self, side: String, shared: Range<u64>, is_unfinished: bool) -> Option<u64> {
         let number = is_unfinished.then(|| self.take(1));
         let copies = number.map(|number| number..number + 1).into_iter().collect();
@@ -49,7 +49,7 @@ impl SideChats {
         number
     }
 
-    /// A side chat is no more; the numbers of copies that nobody knows now.
+    /// Removes a side chat; returns the numbers of copies that no other side chat knows.
     pub(super) fn remove(&mut self, side: &str) -> Vec<u64> {
         let Some(gone) = self.known.remove(side) else { return Vec::new() };
         let others = self.known.values().flat_map(|known| &known.copies);
@@ -60,13 +60,13 @@ impl SideChats {
             .collect()
     }
 
-    /// Which rows of the chat from this one on somebody knows.
+    /// The rows from `end` on that some side chat knows.
     pub(super) fn beyond(&self, end: u64) -> Option<Range<u64>> {
         let theirs = self.known.values().filter_map(|known| known.beyond(end));
         theirs.reduce(|all, theirs| all.start.min(theirs.start)..all.end.max(theirs.end))
     }
 
-    /// The chat loses these rows, which are copied; the number of the first copy.
+    /// Records that the chat loses these rows and that they are copied; returns the number of the first copy.
     pub(super) fn copied(&mut self, lost: &Range<u64>) -> u64 {
         let first = self.take(lost.end - lost.start);
         for known in self.known.values_mut() {
@@ -78,7 +78,7 @@ impl SideChats {
         first
     }
 
-    /// The side chats that know any row of the chat from this one on.
+    /// The side chats that know any row from `end` on.
     pub(super) fn side_chats_with(&self, end: u64) -> Vec<String> {
         let known = self.known.iter().filter(|(_, known)| known.beyond(end).is_some());
         known.map(|(side, _)| side.clone()).collect()
@@ -92,7 +92,7 @@ impl SideChats {
 }
 
 impl KnownTurns {
-    /// All its rows, in order.
+    /// The numbers of all rows, in order.
     pub(super) fn rows(&self) -> Vec<Range<u64>> {
         [&self.shared].into_iter().chain(&self.copies).filter(|rows| !rows.is_empty()).cloned().collect()
     }

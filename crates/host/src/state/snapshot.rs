@@ -1,4 +1,4 @@
-//! Snapshots and pages of turns: texts that are joined from stored rows.
+//! Snapshots and pages of turns, joined from stored rows.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -18,19 +18,18 @@ use super::{StateError, run_blocking};
 use crate::exact;
 use crate::log::Seq;
 
-/// How often rows are read beside a chat that is truncated meanwhile, before it is held.
+/// How often rows are read without a lock. If the chat is truncated each time, it is locked for the last attempt.
 pub(super) const TRIES: usize = 3;
 
 /// What a client wants to see of a channel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct View {
-    /// The last so many completed turns of a chat, and one at least; all without it. Where older ones are left out, the
-    /// state has `turnsNextCursor`.
+    /// How many of the last completed turns of a chat, at least one; `None` for all. If older ones are left out, the state has
+    /// `turnsNextCursor`.
     ///
-    /// Three actions speak of turns that such a client may not have. Before `chat/truncated` it needs the turn that
-    /// stays, see [`fetch_turn`](super::State::fetch_turn). A `chat/turnsLoaded` from the log is not for it: what is
-    /// before its window comes when it asks. And at `chat/turnResume` without any turn in its window it needs a new
-    /// snapshot.
+    /// Three actions refer to turns that such a client may not have. Before `chat/truncated` it needs the turn that remains,
+    /// see [`fetch_turn`](super::State::fetch_turn). A `chat/turnsLoaded` from the log is not for it: it fetches older turns
+    /// itself. And before `chat/turnResume`, a client without any turn needs a new snapshot.
     pub turns: Option<u64>,
 }
 
@@ -48,7 +47,7 @@ impl View {
 /// A channel's state as a client gets it.
 #[derive(Debug, Clone)]
 pub struct ChannelSnapshot {
-    /// Everything up to here is in it. Actions with later seqs lead on from it.
+    /// The state contains everything up to here. Actions with later seqs apply to it.
     pub from_seq: Seq,
     /// The JSON of an [`ahp_types::state::Snapshot`].
     pub body: Message,
@@ -60,9 +59,9 @@ pub struct TurnsPage {
     /// The JSON of the action `chat/turnsLoaded`. It is for the client that asked, and never in the log: others have
     /// windows of their own.
     pub action: Message,
-    /// The last entry of the chat that the turns come from.
+    /// The last entry of the chat when the turns were read.
     pub seq: Seq,
-    /// Where the client's window begins with these: the cursor of the first of them, also where nothing is older.
+    /// The cursor of the first of these turns, even if no older ones exist.
     pub begins: String,
 }
 
@@ -78,7 +77,7 @@ pub(super) async fn snapshot(cache: &ChannelCache, channel: &str, view: View) ->
             return Ok(parts.join(channel, found?));
         }
     }
-    // Whoever truncates that often waits.
+    // The chat is truncated so often that it is locked now.
     let (_held, parts) = SnapshotParts::take(cache, channel, view).await?;
     let found = rows(&*cache.log, channel, parts.rows.clone(), parts.unsaved.clone()).await?;
     Ok(parts.join(channel, found))
@@ -133,7 +132,7 @@ pub(super) async fn fetch_one(
 }
 
 impl TurnsPage {
-    /// Turns that follow each other; none is no page.
+    /// A page of consecutive turns; `None` without any.
     fn new(guard: &ChannelGuard, turns: Vec<Row>) -> Option<Self> {
         let first = turns.first()?.number;
         let next = if first > guard.turns.range().start { Some(cursor(first)) } else { own_cursor(guard) };
@@ -144,12 +143,12 @@ impl TurnsPage {
     }
 }
 
-/// What is seen of a channel at one moment.
+/// The parts of a snapshot: the state's text at one moment, and the rows that belong into it.
 pub(super) struct SnapshotParts {
     from_seq: Seq,
     /// The state's JSON, a chat's without turns.
     pub(super) text: Bytes,
-    /// Where a chat's turns belong: inside these brackets.
+    /// The position of the brackets into which a chat's turns belong.
     brackets: Option<usize>,
     pub(super) next: Option<String>,
     pub(super) rows: Range<u64>,
@@ -165,7 +164,7 @@ impl SnapshotParts {
         view: View,
     ) -> Result<(ChannelGuard, Self), StateError> {
         let guard = cache.lock(channel).await?;
-        // What is in memory has everything up to the follower's position, and perhaps more.
+        // A channel in memory contains everything up to the follower's position, and perhaps more.
         let reached = if guard.damaged.is_some() { 0 } else { cache.position().max(guard.reached) };
         run_blocking(guard.weight(), move || Self::of(guard, view, reached)).await?
     }
@@ -191,7 +190,7 @@ impl SnapshotParts {
         Ok((guard, Self { from_seq, text: text.into(), brackets, next, rows, unsaved, span, epoch }))
     }
 
-    /// The same with another text of the state, and from another row on.
+    /// The same with another text of the state, and beginning with another row.
     pub(super) fn with(self, text: Bytes, begins: u64) -> Result<Self, StateError> {
         let brackets = self.brackets.map(|_| find_turns(&text)).transpose()?;
         let next = if begins > self.rows.start { Some(cursor(begins)) } else { self.next };
@@ -214,13 +213,13 @@ impl SnapshotParts {
     }
 }
 
-/// Texts with commas between.
+/// The texts of rows, with commas between them.
 fn joined(rows: Vec<Row>) -> impl Iterator<Item = Bytes> {
     let comma = |at| if at == 0 { Bytes::new() } else { Bytes::from_static(b",") };
     rows.into_iter().enumerate().flat_map(move |(at, row)| [comma(at), row.text])
 }
 
-/// A cursor that is passed on from outside, where older turns are that this host does not have.
+/// The cursor in the chat's own state, for older turns that this host does not have.
 fn own_cursor(guard: &ChannelGuard) -> Option<String> {
     match &guard.state {
         Some(SnapshotState::Chat(chat)) => chat.turns_next_cursor.clone(),
@@ -232,7 +231,7 @@ fn next_cursor(cursor: Option<&str>) -> String {
     cursor.map_or_else(String::new, |cursor| format!(r#","turnsNextCursor":{}"#, serde_json::Value::from(cursor)))
 }
 
-/// Turns before this row.
+/// The cursor for the turns before this row.
 fn cursor(row: u64) -> String {
     format!("before-{row:x}")
 }
@@ -241,7 +240,7 @@ fn read_cursor(text: &str) -> Option<u64> {
     u64::from_str_radix(text.strip_prefix("before-")?, 16).ok()
 }
 
-/// Where a chat's empty list of turns is in its text.
+/// The position of the empty list of turns in a chat's text.
 fn find_turns(text: &[u8]) -> Result<usize, StateError> {
     struct Find<'a>(&'a [u8]);
     impl<'a> Visitor<'a> for Find<'a> {

@@ -1,9 +1,9 @@
-//! The completed turns of a chat: rows of the log, each encoded once.
+//! The completed turns of a chat, as rows of the log that are each encoded once.
 //!
-//! A row is numbered, and turns are prepended as well as appended, so numbers begin in the middle. It has an offset in
-//! the text that all rows together would be: the size of any window is the difference of two offsets.
+//! Rows are numbered from the middle of the range, because turns are prepended as well as appended. Each row has its offset
+//! in the text that all rows would form, so the size of any range of turns is the difference of two offsets.
 //!
-//! In memory is only what the log does not have yet. Of those that it has, the state knows how many there are.
+//! Only rows that the log does not have yet are in memory. Of the others the state knows only their numbers.
 //!
 //! What side chats know of the chat are rows too, see [`SideChats`].
 
@@ -22,27 +22,27 @@ use super::rows::{PAGE, Row, at_offset, encode, find_last, page, rows, scan, tex
 use super::side_chats::SideChats;
 use crate::log::{Log, Save};
 
-/// The number of a chat's first row: in the middle of what the log can number.
+/// The number of a chat's first row: the middle of the numbers that the log allows.
 const MIDDLE: u64 = 1 << 31;
 
-/// Where a chat's turns are.
+/// The rows of a chat's completed turns.
 #[derive(Debug)]
 pub(super) struct TurnRows {
     span: RowSpan,
     side_chats: SideChats,
     unsaved: BTreeMap<u64, Bytes>,
-    /// Rows from here on are in the log and are no longer ours.
+    /// Rows of the log from here on are outdated, and have to be removed at the next save.
     stale: Option<u64>,
-    /// Another one whenever a row was taken away. While it is the same, rows that were seen are still there.
+    /// Changes whenever a row is removed. While it is the same, all rows that were seen still exist.
     epoch: u64,
 }
 
-/// Numbers and offsets of the rows; what a snapshot says of them.
+/// The numbers and offsets of the rows. Part of the saved state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct RowSpan {
     first: u64,
     end: u64,
-    /// The offset of the first row, and that behind the last. Rows that were prepended have negative ones.
+    /// The offset of the first row, and the one after the last. Prepended rows have negative offsets.
     from: i64,
     to: i64,
 }
@@ -52,12 +52,12 @@ impl TurnRows {
         Self::at(RowSpan::default(), SideChats::default())
     }
 
-    /// Turns that the log has.
+    /// Rows that the log has.
     pub(super) fn at(span: RowSpan, side_chats: SideChats) -> Self {
         Self { span, side_chats, unsaved: BTreeMap::new(), stale: None, epoch: next_epoch() }
     }
 
-    /// Turns of a replay from the beginning: whatever rows the log has are not these.
+    /// No rows yet, for a replay from the first entry: all rows of the log are outdated.
     pub(super) fn from_scratch() -> Self {
         Self { stale: Some(0), ..Self::new() }
     }
@@ -66,7 +66,7 @@ impl TurnRows {
         self.span
     }
 
-    /// While it is the same, there are no new rows.
+    /// Changes whenever there is a new row.
     pub(super) const fn extent(&self) -> (RowSpan, u64) {
         (self.span, self.side_chats.next())
     }
@@ -84,17 +84,17 @@ impl TurnRows {
         self.span.first..self.span.end
     }
 
-    /// Bytes that are only in memory.
+    /// Bytes of the rows that the log does not have yet.
     pub(super) fn unsaved_row_bytes(&self) -> usize {
         self.unsaved.values().map(Bytes::len).sum()
     }
 
-    /// Those of `range` that the log does not have yet.
+    /// The rows of `range` that the log does not have yet.
     pub(super) fn unsaved(&self, range: Range<u64>) -> BTreeMap<u64, Bytes> {
         self.unsaved.range(range).map(|(number, row)| (*number, row.clone())).collect()
     }
 
-    /// Where the next row begins.
+    /// The offset of the next row.
     pub(super) const fn next_offset(&self) -> i64 {
         self.span.to
     }
@@ -106,7 +106,7 @@ impl TurnRows {
         self.span.end += 1;
     }
 
-    /// Puts older turns before all others; the last of them is the latest.
+    /// Puts older turns before all others. The last of them is the newest.
     pub(super) fn prepend(&mut self, turns: &[Turn]) -> serde_json::Result<()> {
         for turn in turns.iter().rev() {
             let row = encode(0, turn)?;
@@ -117,18 +117,18 @@ impl TurnRows {
         Ok(())
     }
 
-    /// A side chat knows the turns before the row `end`, and then the one of this row, which is not over.
+    /// Records that a side chat knows the turns before the row `end`, and then the active turn if one is given.
     pub(super) fn keep(&mut self, side: String, end: u64, unfinished: Option<Bytes>) {
         let number = self.side_chats.insert(side, self.span.first..end, unfinished.is_some());
         self.unsaved.extend(number.zip(unfinished));
     }
 
-    /// A side chat is no more. Copies that only it had are empty from now on.
+    /// Removes a side chat. Copies that only it knew become empty rows.
     pub(super) fn release(&mut self, side: &str) {
         self.unsaved.extend(self.side_chats.remove(side).into_iter().map(|number| (number, Bytes::new())));
     }
 
-    /// Takes away the rows from `end` on, which begin at the offset `to`. Who knows any of them keeps them.
+    /// Removes the rows from `end` on, which begin at the offset `to`. Those that side chats know are copied first.
     pub(super) async fn cut(&mut self, log: &dyn Log, channel: &str, end: u64, to: i64) -> Result<(), StateError> {
         if end >= self.span.end {
             return Ok(());
@@ -145,16 +145,16 @@ impl TurnRows {
         self.cut(log, channel, self.span.first, self.span.from).await
     }
 
-    /// Copies the rows from `end` on that side chats know.
+    /// Copies the rows from `end` on that side chats know, so that they survive.
     async fn copy(&mut self, log: &dyn Log, channel: &str, end: u64) -> Result<(), StateError> {
         let Some(known) = self.side_chats.beyond(end) else { return Ok(()) };
         let mut copies = Vec::new();
         while let Some(at) = Some(known.start + copies.len() as u64).filter(|at| *at < known.end) {
             match page(log, channel, at..known.end, &self.unsaved, PAGE).await {
                 Ok(page) => copies.extend(page.iter().map(Row::encoded)),
-                // What nobody can read is not worth the chat.
+                // A row that cannot be read must not make the whole chat unusable.
                 Err(StateError::Damaged(record)) => {
-                    warn!(channel, %record, "what is lost with it is not kept for side chats: it is damaged");
+                    warn!(channel, %record, "side chats lose turns of a chat: their rows are damaged");
                     self.side_chats.side_chats_with(end).iter().for_each(|side| self.release(side));
                     return Ok(());
                 }
@@ -166,7 +166,7 @@ impl TurnRows {
         Ok(())
     }
 
-    /// Adds what the log does not have to what is saved. Until [`settle`](Turns::settle) says how that went, it stays.
+    /// Adds the rows that the log does not have to a save. They stay in memory until [`settle`](TurnRows::settle).
     pub(super) fn save(&mut self, mut save: Save) -> (Save, Option<u64>) {
         let stale = self.stale.take();
         if let Some(from) = stale {
@@ -176,7 +176,7 @@ impl TurnRows {
         (save, stale)
     }
 
-    /// What was saved is in the log now, but for what has changed meanwhile.
+    /// Drops the rows that were saved, except for those that have changed meanwhile.
     pub(super) fn settle(&mut self, saved: &[(u64, Bytes)]) {
         for (number, row) in saved {
             if self.unsaved.get(number).is_some_and(|unsaved| unsaved.as_ptr() == row.as_ptr()) {
@@ -185,7 +185,7 @@ impl TurnRows {
         }
     }
 
-    /// Nothing was saved: what is stale in the log still is.
+    /// Notes that a save failed: the outdated rows are still in the log.
     pub(super) fn unsettle(&mut self, stale: Option<u64>) {
         self.stale = [self.stale, stale].into_iter().flatten().min();
     }
@@ -203,7 +203,7 @@ impl TurnRows {
         self.row(log, channel, self.span.end - 1).await.map(Some)
     }
 
-    /// Calls `look` with each row's number, its end and its turn's id, from the oldest on, until it has seen enough.
+    /// Calls `look` with each row and the id of its turn, from the oldest on, until it returns true.
     pub(super) async fn scan(
         &self,
         log: &dyn Log,
@@ -213,7 +213,7 @@ impl TurnRows {
         scan(log, channel, self.range(), &self.unsaved, look).await
     }
 
-    /// The first row whose turn has this id, as the reducer finds it.
+    /// The first row whose turn has this id: the one that the reducer would find.
     pub(super) async fn find(&self, log: &dyn Log, channel: &str, turn: &str) -> Result<Option<Row>, StateError> {
         let mut found = None;
         let look = |row: &Row, id: Cow<'_, str>| {
@@ -237,18 +237,18 @@ impl Default for RowSpan {
 }
 
 impl RowSpan {
-    /// Where a window of the last so many turns begins. It has one at least: that is the turn which can be resumed.
+    /// The number of the first row among the last so many turns. At least one, because the last turn may be resumed.
     pub(super) fn window(&self, turns: Option<u64>) -> u64 {
         turns.map_or(self.first, |turns| self.end.saturating_sub(turns.max(1)).max(self.first))
     }
 
-    /// Bytes of all texts from this row on.
+    /// Bytes of all turns from this row on.
     pub(super) fn bytes_from(&self, row: &Row) -> u64 {
         u64::try_from(self.to - row.start()).unwrap_or(0)
     }
 }
 
-/// No two are the same, so that a chat that was forgotten and loaded again is not taken for what it was.
+/// Every value is new, so that a chat that was evicted and loaded again is not taken for the same.
 fn next_epoch() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     NEXT.fetch_add(1, Relaxed)

@@ -1,4 +1,4 @@
-//! What a log in memory holds, and its laws in their plainest form.
+//! The contents of a log in memory, and the laws in their simplest form.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Bound;
@@ -162,7 +162,7 @@ impl MemoryState {
     }
 }
 
-/// As many as fit, and at least one.
+/// As many items as fit, and at least one.
 pub(super) fn fill<T: Sized + Weigh>(items: impl Iterator<Item = T>, max_bytes: usize) -> Vec<T> {
     let (mut page, mut bytes) = (Vec::new(), 0);
     for item in items {
@@ -175,7 +175,7 @@ pub(super) fn fill<T: Sized + Weigh>(items: impl Iterator<Item = T>, max_bytes: 
     page
 }
 
-/// What counts against a page's limit.
+/// How much an item counts against the limit of a page.
 pub(super) trait Weigh {
     fn weight(&self) -> usize;
 }

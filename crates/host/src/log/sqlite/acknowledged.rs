@@ -1,8 +1,8 @@
-//! The highest seq that was acknowledged in a directory, in a file of its own beside the database.
+//! The highest seq that was acknowledged in a directory, in a file beside the database.
 //!
-//! By it a database is found to end sooner than it did: because a backup took its place, or because the end of its
-//! write-ahead log is missing. It is written after each commit and not synced, so that it costs nothing; after a power cut
-//! it may be behind, never ahead.
+//! It shows that a database ends earlier than it did: because it was replaced by a backup, or because the end of its
+//! write-ahead log is missing. It is written after each commit and not synced, so that it costs nothing; after a power cut it
+//! may be too low, never too high.
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom, Write};
@@ -13,7 +13,7 @@ use super::files::{LogFiles, private};
 /// As many digits as the longest seq has, so that writing never changes the file's length.
 const DIGITS: usize = 20;
 
-/// The file; none where it cannot be opened, and then nothing is known.
+/// The file; `None` if it cannot be opened, and then nothing is known.
 pub(super) struct AcknowledgedFile(Option<File>);
 
 impl AcknowledgedFile {
@@ -21,12 +21,12 @@ impl AcknowledgedFile {
         Self(private(&files.mark()).ok())
     }
 
-    /// What the file says. One that was not written whole says nothing.
+    /// The seq in the file; `None` if the file is incomplete.
     pub(super) fn read(&self) -> Option<Seq> {
         read(self.0.as_ref()?)
     }
 
-    /// What the file of a log says that somebody else may be writing to.
+    /// The seq in the file of a log that another process may be writing to.
     pub(super) fn look(files: &LogFiles) -> Option<Seq> {
         read(&File::open(files.mark()).ok()?)
     }
@@ -34,7 +34,7 @@ impl AcknowledgedFile {
     pub(super) fn write(&self, seq: Seq) {
         let Some(mut file) = self.0.as_ref() else { return };
         let text = format!("{seq:0DIGITS$}\n");
-        // It only helps to notice what else would go unnoticed; nothing depends on it.
+        // Errors are ignored: the file only helps to notice lost entries, and nothing else depends on it.
         drop(file.seek(SeekFrom::Start(0)).and_then(|_| file.write_all(text.as_bytes())));
     }
 }

@@ -1,7 +1,7 @@
-//! How much may wait for the writer: bounded in bytes, in all and for each source, small batches apart from large ones.
+//! How many bytes may wait for the writer: limits in all and for each source, for small batches apart from large ones.
 //!
-//! So a source with much to append waits for itself, and never in front of others: small batches have a share of their own,
-//! and of each source only a part of all bytes wait at a time. Batches of one source and channel are let in in their order.
+//! So a source with much to append waits only for itself: small batches have a share of their own, and each source may use
+//! only a part of all bytes. Batches of one source and channel are admitted in their order.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -11,11 +11,11 @@ use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard, OwnedSemaphorePermit, Se
 use super::super::Batch;
 use crate::lock::lock;
 
-/// What an entry costs beside its body, about.
+/// About what an entry costs in addition to its body.
 const ENTRY: usize = 256;
 /// A batch up to this counts against the share of small ones.
 const SMALL: usize = 64 << 10;
-/// How many sources are remembered before those without anything waiting are forgotten.
+/// With more sources than this, those that have nothing waiting are removed.
 const SOURCES: usize = 64;
 
 /// What a batch costs: its bytes, about.
@@ -29,10 +29,10 @@ pub(super) struct AdmissionControl {
     sources: Mutex<HashMap<Arc<str>, Arc<Source>>>,
 }
 
-/// What a source has waiting.
+/// The limits of one source.
 struct Source {
     shares: Shares,
-    /// Held by the batch of a channel that is next to be let in.
+    /// Locked by the batch of a channel that is admitted next.
     channels: Mutex<HashMap<Arc<str>, Arc<AsyncMutex<()>>>>,
 }
 
@@ -47,14 +47,14 @@ struct Limit {
     most: u32,
 }
 
-/// A batch that was let in, until it is answered.
+/// The permits of a batch, until it is answered.
 pub(super) struct AdmissionPermit {
     _of_all: OwnedSemaphorePermit,
     _of_source: OwnedSemaphorePermit,
     _source: Arc<Source>,
 }
 
-/// The place of a batch before later ones of its source and channel, until it is in the queue.
+/// Keeps later batches of the same source and channel back, until this one is in the queue.
 pub(super) struct OrderGuard {
     _guard: OwnedMutexGuard<()>,
 }
@@ -64,8 +64,8 @@ impl AdmissionControl {
         Self { all: Shares::new(max_bytes), sources: Mutex::default() }
     }
 
-    /// Waits until a batch may wait for the writer; one that is larger than its limit waits alone. `None` if the log is
-    /// closed.
+    /// Waits until a batch may enter the queue. One that is larger than its limit enters when nothing else waits. `None` if the
+    /// log is closed.
     pub(super) async fn acquire(&self, batch: &Batch) -> Option<(OrderGuard, AdmissionPermit)> {
         let (source, cost) = (self.source(batch.source()), cost(batch));
         let order = OrderGuard { _guard: source.channel(batch.channel()).lock_owned().await };
@@ -79,7 +79,7 @@ impl AdmissionControl {
         lock(&self.sources).values().for_each(|source| source.shares.close());
     }
 
-    /// Bytes that wait, about.
+    /// About how many bytes wait.
     pub(super) fn used(&self) -> u64 {
         self.all.small.used().saturating_add(self.all.large.used())
     }

@@ -1,13 +1,13 @@
-//! Which batches the log knows, as far as that can be said without asking the store.
+//! The newest batch ids, to tell a new batch from a repeated one without a query.
 
 use std::collections::BTreeSet;
 
 use super::super::BatchId;
 
-/// How many ids are held: some seconds of a busy host, in about half a megabyte.
+/// How many ids are kept: those of some seconds of a busy host, in about half a megabyte.
 const MOST: usize = 16_384;
 
-/// The newest ids. An id that the store has is one of these, or not above the floor.
+/// The newest ids. Every id in the store is one of these, or not above the floor.
 #[derive(Debug)]
 pub(super) struct BatchIds {
     floor: BatchId,
@@ -20,8 +20,7 @@ impl BatchIds {
         Self { floor: highest, newest: BTreeSet::new() }
     }
 
-    /// Whether the store may have this id. A new one begins with the time, so that for it the answer is mostly no, and
-    /// nobody has to look.
+    /// Whether the store may have this id. A new id begins with the present time, so that the answer is mostly no.
     pub(super) fn may_know(&self, id: BatchId) -> bool {
         id <= self.floor || self.newest.contains(&id)
     }

@@ -1,19 +1,19 @@
-//! Long texts into rows without copies of them: SQLite makes two of all that a statement is given.
+//! Writes long bodies into rows without copies: SQLite makes two copies of every value that is bound to a statement.
 
 use rusqlite::types::{ToSql, ToSqlOutput, ValueRef};
 use rusqlite::{Connection, MAIN_DB};
 
-/// A text up to this is given to the statement.
+/// A body up to this length is bound to the statement.
 const SHORT: usize = 1 << 20;
 /// How much is written at once.
 const STEP: usize = 256 << 10;
 
-/// What a statement is given in place of a text: the text, or as many zeroes.
+/// The value that is bound for a body: the body, or as many zeroes.
 pub(super) fn blob_value(text: &[u8]) -> BlobValue<'_> {
     BlobValue(text)
 }
 
-/// Writes a text over the zeroes, if that is what the statement was given.
+/// Writes a body over the zeroes, if zeroes were bound for it.
 pub(super) fn fill(connection: &Connection, table: &str, row: i64, text: &[u8]) -> rusqlite::Result<()> {
     if text.len() <= SHORT {
         return Ok(());
@@ -25,7 +25,7 @@ pub(super) fn fill(connection: &Connection, table: &str, row: i64, text: &[u8]) 
     blob.close()
 }
 
-/// A text, or the place of one.
+/// A body, or zeroes in its place.
 pub(super) struct BlobValue<'a>(&'a [u8]);
 
 impl ToSql for BlobValue<'_> {

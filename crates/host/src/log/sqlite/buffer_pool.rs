@@ -1,18 +1,18 @@
-//! Memory that small bodies share, and that is used again when their readers are done with it. A replay would otherwise
-//! spend as much time on getting memory from the system and giving it back as on reading.
+//! Buffers that small bodies are copied into, and that are reused when nobody holds any of their bodies. Without them, a replay
+//! would spend as much time on allocating memory as on reading.
 
 use std::collections::VecDeque;
 
 use bytes::{Bytes, BytesMut};
 
-/// A body up to this long shares memory.
+/// A body up to this length shares a buffer with others.
 const SMALL: usize = 4 << 10;
-/// What bodies share: who keeps one of them keeps no more than this of the others.
+/// The length of a buffer: whoever keeps one body keeps no more than this alive.
 const LEN: usize = 32 << 10;
-/// How many of these are remembered: a page of a megabyte.
+/// How many buffers are tracked: enough for a page of a megabyte.
 const MOST: usize = 34;
 
-/// Pieces of memory: one that is being filled, and those that are lent to readers.
+/// A buffer that is being filled, and those that readers use.
 #[derive(Debug)]
 pub(super) struct BufferPool {
     free: BytesMut,
@@ -20,7 +20,7 @@ pub(super) struct BufferPool {
 }
 
 impl BufferPool {
-    /// A copy.
+    /// Copies a body.
     pub(super) fn copy(&mut self, body: &[u8]) -> Bytes {
         if body.len() > SMALL {
             return Bytes::copy_from_slice(body);
@@ -32,13 +32,13 @@ impl BufferPool {
         self.free.split().freeze()
     }
 
-    /// Goes on with the oldest piece that nobody uses any more, or a new one.
+    /// Continues with the oldest buffer if nobody uses it any more, else with a new one.
     fn turn(&mut self) {
         let unused = self.lent.front_mut().is_some_and(|oldest| oldest.try_reclaim(LEN));
         let next = if unused { self.lent.pop_front() } else { None };
         let next = next.unwrap_or_else(|| BytesMut::with_capacity(LEN));
         if self.lent.len() == MOST {
-            // Somebody keeps it for longer: it is theirs.
+            // Somebody keeps it for long: it is no longer tracked.
             self.lent.pop_front();
         }
         self.lent.push_back(std::mem::replace(&mut self.free, next));

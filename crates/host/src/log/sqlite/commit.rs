@@ -1,4 +1,4 @@
-//! One transaction: which of the batches that wait go in, as which entries, and what each caller hears.
+//! One transaction: which of the waiting batches are appended, as which entries, and what each caller gets.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use super::insert::{self, BatchRecord, EntryRecord};
 use super::pieces::{self, StoredPieces};
 use super::record;
 
-/// A merged entry is closed at this size: a reader who waits for it should not wait for more.
+/// The longest merged entry: readers should not wait for more.
 const MERGED_BYTES: usize = 256 << 10;
 
 /// An open transaction.
@@ -22,9 +22,9 @@ pub(super) struct Commit<'a> {
     db: &'a mut Db,
     metrics: &'a Metrics,
     pending: Vec<PendingEntry>,
-    /// The last line of each channel.
+    /// The index of each channel's last pending entry.
     last_of_channel: HashMap<i64, usize>,
-    /// Batches that are in this transaction.
+    /// The batches in this transaction, with the indices of their outcomes.
     accepted: HashMap<BatchId, usize>,
     outcomes: Vec<BatchOutcome>,
     opened: Vec<(i64, Arc<str>)>,
@@ -34,32 +34,32 @@ pub(super) struct Commit<'a> {
 pub(super) struct Committed {
     pub(super) entries: Vec<Entry>,
     pub(super) opened: Vec<(i64, Arc<str>)>,
-    /// One for each batch, in their order.
+    /// One result for each batch, in their order.
     pub(super) answers: Vec<Result<Vec<Seq>, AppendError>>,
 }
 
-/// An entry, or several if they do not merge.
+/// An entry to be written, or several deltas that may be merged into one.
 struct PendingEntry {
     channel: i64,
     uri: Arc<str>,
     about: Option<Arc<str>>,
     part: Option<Arc<str>>,
     bodies: Vec<Bytes>,
-    /// Where its only body is already.
+    /// Where its only body is stored already.
     stored: Option<StoredPieces>,
     bytes: usize,
     seqs: Vec<Seq>,
 }
 
-/// What a batch hears, as far as it is known before seqs are.
+/// The outcome of a batch, before seqs are assigned.
 enum BatchOutcome {
-    /// The line of each entry, and which of the line's bodies it is.
+    /// For each entry, the index of its pending entry and of its body in there.
     New(BatchId, Vec<(usize, usize)>),
-    /// The same as an earlier one.
+    /// The same as an earlier outcome of this transaction.
     Like(usize),
-    /// What the log knows already.
+    /// The batch is in the log already.
     Known(Vec<Seq>),
-    /// A channel that got a line in this very transaction.
+    /// A channel that the batch has expectations for got an entry in this transaction.
     Overtaken {
         channel: Arc<str>,
         expected: Seq,
@@ -76,7 +76,7 @@ impl<'a> Commit<'a> {
         Ok(Self { db, metrics, pending, last_of_channel, accepted, outcomes: Vec::new(), opened: Vec::new() })
     }
 
-    /// Takes a batch in, or knows why not. Some of its bodies may be stored already.
+    /// Adds a batch to the transaction, or records why not. Some of its bodies may be stored already.
     pub(super) fn add(&mut self, batch: Batch, stored: &[Option<StoredPieces>]) -> Result<(), Failure> {
         let outcome = match self.known(batch.id)?.or_else(|| self.rejection(&batch)) {
             Some(outcome) => {
@@ -89,7 +89,7 @@ impl<'a> Commit<'a> {
         Ok(())
     }
 
-    /// Whether a batch would be taken in now. Ends the transaction.
+    /// Whether a batch would be accepted now. Rolls the transaction back.
     pub(super) fn would_take(mut self, batch: &Batch) -> Result<bool, Failure> {
         let takes = self.known(batch.id)?.or_else(|| self.rejection(batch)).is_none();
         self.db.connection.execute_batch("ROLLBACK")?;
@@ -143,7 +143,7 @@ impl<'a> Commit<'a> {
         }
         let mut places = Vec::with_capacity(batch.entries.len());
         for (at, entry) in batch.entries.into_iter().enumerate() {
-            // Whether it is open was looked at before.
+            // Whether the channel is open was checked before.
             let Some(channel) = self.db.channels.get(&entry.channel) else { continue };
             let (id, uri) = (channel.id, channel.uri.clone());
             places.push(self.add_entry(id, uri, entry, stored.get(at).copied().flatten()));
@@ -164,7 +164,7 @@ impl<'a> Commit<'a> {
         Ok(())
     }
 
-    /// Makes an entry a line of its own, or a part of the channel's last one.
+    /// Adds an entry, or adds it to the channel's last pending entry if the two may be merged.
     fn add_entry(
         &mut self,
         channel: i64,
@@ -226,7 +226,7 @@ impl<'a> Commit<'a> {
         Ok(Ok(()))
     }
 
-    /// Writes all lines and makes them durable.
+    /// Writes all pending entries and makes them durable.
     pub(super) fn finish(mut self) -> Result<Committed, Failure> {
         self.db.at_ms = self.db.at_ms.max(now_ms());
         let entries = self.write_pending()?;
@@ -259,7 +259,7 @@ impl<'a> Commit<'a> {
                 BatchOutcome::Refused(error) => Err(error),
             });
         }
-        // The table is sorted so, too: each goes behind the one before.
+        // In the order of the table, so that each one is inserted after the one before.
         batches.sort_unstable_by_key(|batch| batch.id);
         insert::all(&self.db.connection, &batches)?;
         self.db.commit(self.metrics)?;
@@ -289,7 +289,7 @@ impl<'a> Commit<'a> {
                 pending.push(at);
                 entries.push(Entry::new(seq, at_ms, pending_entry.uri.clone(), body));
             }
-            // Deltas that became one share its seq.
+            // Merged deltas share one seq.
             pending_entry.seqs.resize(deltas, self.db.last);
             if let Some(channel) = self.db.channels.get_mut(&pending_entry.uri) {
                 channel.last = self.db.last;

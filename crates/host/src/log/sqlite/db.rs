@@ -1,4 +1,4 @@
-//! The writer's connection: how it is opened, how a transaction begins and ends, and what it keeps in mind.
+//! The writer's connection to the database: opening it, beginning and ending transactions, and cached facts.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -19,10 +19,10 @@ use super::{Options, schema};
 /// How long to wait for another connection's lock. Readers hold theirs for one page.
 const BUSY: Duration = Duration::from_secs(5);
 
-/// How many gaps are known. A position from before them gets a snapshot.
+/// How many gaps are stored. A client with a position before the oldest one gets snapshots.
 const MAX_GAPS: u64 = 4_096;
 
-/// Why a transaction did not end well. The connection is not used again.
+/// Why a transaction failed. The connection is not used again.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Failure {
     Full,
@@ -79,13 +79,13 @@ pub(super) struct ChannelRecord {
     pub(super) snapshot: Seq,
 }
 
-/// The connection, and what would be slow to ask it each time. After a failure all of it is thrown away.
+/// The connection, and facts that would be slow to query each time. After a failure all of it is dropped.
 pub(super) struct Db {
     pub(super) connection: Connection,
     pub(super) channels: HashMap<Arc<str>, ChannelRecord>,
     /// The highest seq that was ever used.
     pub(super) last: Seq,
-    /// The next one, which may be far above.
+    /// The next seq, which may be far above.
     pub(super) next: Seq,
     pub(super) gaps: Gaps,
     mark: AcknowledgedFile,
@@ -97,7 +97,7 @@ pub(super) struct Db {
 }
 
 impl Db {
-    /// Opens or makes the database, and brings it to the present version.
+    /// Opens or makes the database, and migrates it to the present version.
     pub(super) fn open(files: &LogFiles, options: &Options) -> Result<Self, OpenError> {
         let path = files.database();
         let failed = |error: std::io::Error| match Failure::from(error) {
@@ -110,7 +110,7 @@ impl Db {
         let mut connection = Connection::open_with_flags(&path, flags).map_err(|error| super::opening(&path, error))?;
         let found = schema::check(&connection, &path)?;
         Self::set_up(&mut connection, options, found).map_err(|error| super::opening(&path, error))?;
-        // Not before: of a database without pages SQLite removes the write-ahead log when it opens it.
+        // Not earlier: when SQLite opens a database without pages, it removes the write-ahead log.
         files.lengthen_wal(options.wal_bytes).map_err(failed)?;
         let mut db = Self {
             connection,
@@ -131,20 +131,20 @@ impl Db {
 
     fn set_up(connection: &mut Connection, options: &Options, found: i64) -> rusqlite::Result<()> {
         connection.busy_timeout(BUSY)?;
-        // A close must not write: it may come because writing failed.
+        // Closing must not write, because it may happen after a write failed.
         connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
         if found == 0 {
-            // So that room can be given back to the disk where there is none to spare.
+            // So that space can be returned to a disk that is full.
             connection.pragma_update(None, "auto_vacuum", "INCREMENTAL")?;
         }
         connection.pragma_update_and_check(None, "journal_mode", "WAL", |_| Ok(()))?;
         connection.pragma_update(None, "synchronous", if options.sabotage.no_sync { "OFF" } else { "FULL" })?;
         connection.pragma_update(None, "fullfsync", true)?;
         connection.pragma_update(None, "checkpoint_fullfsync", true)?;
-        // We do it ourselves: SQLite would not tell when it fails.
+        // The writer makes checkpoints itself, because SQLite does not report it when one fails.
         connection.pragma_update_and_check(None, "wal_autocheckpoint", 0, |_| Ok(()))?;
         connection.pragma_update(None, "foreign_keys", false)?;
-        // What is deleted is overwritten, so that an erased session is nowhere in the file.
+        // Deleted data is overwritten, so that nothing of an erased session remains in the file.
         connection.pragma_update_and_check(None, "secure_delete", true, |_| Ok(()))?;
         connection.set_prepared_statement_cache_capacity(64);
         schema::migrate(connection, found)?;
@@ -194,7 +194,7 @@ impl Db {
         epoch.query_row([], |row| row.get(0))
     }
 
-    /// Fences every writer before this one, and begins a new life above all seqs that former ones have handed out.
+    /// Fences every earlier writer, and begins a new run above all seqs that earlier runs have assigned.
     pub(super) fn take_over(&mut self) -> Result<u64, Failure> {
         self.connection.execute_batch("BEGIN IMMEDIATE")?;
         self.connection.execute("UPDATE meta SET value = value + 1 WHERE key = 'epoch'", [])?;
@@ -213,13 +213,13 @@ impl Db {
     }
 
     fn begin_run(&self) -> rusqlite::Result<Gap> {
-        // A gap behind which nothing was used becomes longer.
+        // If the last run has used no seq, its gap is extended.
         let before = self.gaps.newest().filter(|gap| gap.after == self.last);
         let (marked, lost) = (self.mark.read(), before.and_then(|gap| gap.lost));
         let lost = marked.max(lost).filter(|seq| *seq > self.last);
         let used = self.last.max(lost.unwrap_or(0)).max(before.map_or(0, |gap| gap.next));
         let (clock, random) = match self.options.sabotage.clock.load(Relaxed) {
-            // Without randomness the time is as good as it gets.
+            // Without random bytes, the time has to do.
             0 => (gaps::clock(), getrandom::u64().unwrap_or_else(|_| gaps::clock())),
             clock => (clock, 0),
         };
@@ -235,12 +235,12 @@ impl Db {
         Ok(gap)
     }
 
-    /// Notes, beside the database, that everything up to the last seq was acknowledged.
+    /// Records in a separate file that everything up to the last seq was acknowledged.
     pub(super) fn note_acknowledged(&mut self) {
         self.mark.write(self.last);
     }
 
-    /// Writes something, to know that writing works, for the same writer as before.
+    /// Continues as the same writer as before, and writes something to check that writing works.
     pub(super) fn resume(&mut self, epoch: u64) -> Result<(), Failure> {
         self.epoch = epoch;
         self.begin()?;
@@ -254,7 +254,7 @@ impl Db {
         if self.stored_epoch()? == self.epoch { Ok(()) } else { Err(Failure::Fenced) }
     }
 
-    /// Ends a transaction: returns when it is durable.
+    /// Commits the transaction: returns when it is durable.
     pub(super) fn commit(&self, metrics: &Metrics) -> Result<(), Failure> {
         let begun = Instant::now();
         let sabotage = &self.options.sabotage;
@@ -269,18 +269,18 @@ impl Db {
         Ok(())
     }
 
-    /// Moves what is in the write-ahead log into the database, if that has grown to its length.
+    /// Makes a checkpoint if the write-ahead log is nearly as long as it may be.
     pub(super) fn checkpoint_if_long(&self, metrics: &Metrics) -> Result<(), Failure> {
         let mut pages = self.connection.prepare_cached("PRAGMA wal_checkpoint(NOOP)")?;
         let pages: u64 = pages.query_row([], |row| row.get(1)).or_else(none_is(0))?;
-        // A frame is a page and its head. A quarter is left for what a large transaction needs beyond.
+        // A WAL frame is a page and its header. A quarter is left for a large transaction.
         if pages.saturating_mul(4_120) < self.options.wal_bytes / 4 * 3 {
             return Ok(());
         }
         self.checkpoint("PASSIVE", metrics).map(drop)
     }
 
-    /// Moves what is in the write-ahead log into the database; whether all of it could be.
+    /// Makes a checkpoint; returns whether all of the write-ahead log was moved into the database.
     pub(super) fn checkpoint(&self, mode: &str, metrics: &Metrics) -> Result<bool, Failure> {
         let begun = Instant::now();
         let sql = format!("PRAGMA wal_checkpoint({mode})");
@@ -291,7 +291,7 @@ impl Db {
         Ok(busy == 0)
     }
 
-    /// Empties the write-ahead log, so that nothing of the past is in it, and lengthens it again.
+    /// Empties the write-ahead log, so that no old data is in it, and preallocates it again.
     pub(super) fn truncate_wal(&self, metrics: &Metrics) -> Result<bool, Failure> {
         let done = self.checkpoint("TRUNCATE", metrics)?;
         if done {
@@ -300,14 +300,14 @@ impl Db {
         Ok(done)
     }
 
-    /// Gives free pages back to the disk. A log of an older version is copied for that, and needs as much room as it has.
+    /// Returns free pages to the disk. A log of an older version is copied for that, and needs as much space as it takes.
     pub(super) fn compact(&self, metrics: &Metrics) -> Result<(), Failure> {
         const INCREMENTAL: i64 = 2;
         let mode: i64 = self.connection.pragma_query_value(None, "auto_vacuum", |row| row.get(0))?;
         if mode == INCREMENTAL {
             let free = || self.connection.pragma_query_value(None, "freelist_count", |row| row.get::<_, u64>(0));
             let mut before = u64::MAX;
-            // In steps that fit the write-ahead log.
+            // In steps that fit into the write-ahead log.
             while (1..before).contains(&free()?) {
                 before = free()?;
                 let mut step = self.connection.prepare("PRAGMA incremental_vacuum(500)")?;
@@ -323,8 +323,8 @@ impl Db {
         self.truncate_wal(metrics).map(drop)
     }
 
-    /// Makes so many bytes of the database free pages, while the disk has room for them: from then on they are there for this
-    /// log and for nobody else. As far as that goes: a disk may be full sooner.
+    /// Allocates so many bytes of free pages in the database, so that no other program can take the space. Stops early if the
+    /// disk is full.
     pub(super) fn reserve_free_pages(&self, bytes: u64, metrics: &Metrics) {
         const STEP: u64 = 1 << 20;
         let free = self.used().map_or(0, |(all, used)| all.saturating_sub(used));
@@ -335,7 +335,7 @@ impl Db {
                 break;
             }
         }
-        // What stays because this fails is removed when the log is opened next: it belongs to no entry.
+        // If this fails, the next opening of the log removes them: they belong to no entry.
         drop(self.connection.execute("DELETE FROM piece WHERE id < 0", []));
         drop(self.checkpoint("PASSIVE", metrics));
     }
@@ -361,7 +361,7 @@ pub(super) fn open_reader(path: &Path) -> rusqlite::Result<Connection> {
     Ok(connection)
 }
 
-/// The gaps that the database knows.
+/// Reads the gaps from the database.
 pub(super) fn load_gaps(connection: &Connection) -> rusqlite::Result<Gaps> {
     let is_there = "SELECT count(*) FROM sqlite_schema WHERE name = 'gap'";
     if connection.query_row(is_there, [], |row| row.get::<_, u64>(0))? == 0 {
@@ -377,7 +377,7 @@ pub(super) fn load_gaps(connection: &Connection) -> rusqlite::Result<Gaps> {
     Ok(Gaps::new(from, all.collect::<rusqlite::Result<_>>()?))
 }
 
-/// Takes a query without rows for this value.
+/// Turns the error of a query without rows into this value.
 pub(super) fn none_is<T>(value: T) -> impl FnOnce(rusqlite::Error) -> rusqlite::Result<T> {
     |error| match error {
         rusqlite::Error::QueryReturnedNoRows => Ok(value),

@@ -1,4 +1,4 @@
-//! The log as JSON Lines, for people and other programs: what it is, its channels, their rows, then all entries in order.
+//! Exports the log as JSON Lines, for people and other programs: a header, the channels with their rows, then all entries.
 
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use super::{SqliteLog, schema};
 /// Bytes of bodies that are held at a time.
 const PAGE: usize = 1 << 20;
 
-/// Why an export ended early. What was written up to then is true.
+/// Why an export ended early. What was written until then is correct.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ExportError {
@@ -26,7 +26,7 @@ pub enum ExportError {
     Write(#[from] io::Error),
 }
 
-/// One line. A body is JSON as it is in the log, on one line; one that is not JSON is shown as text.
+/// One line. A body is the JSON of the log on one line; if it is no JSON, its text.
 #[derive(Serialize)]
 #[serde(untagged)]
 enum ExportLine<'a> {
@@ -48,7 +48,7 @@ enum ExportLine<'a> {
         channel: &'a str,
         body: ExportBody<'a>,
     },
-    /// A record that is not what was written, in its place.
+    /// In place of a damaged record.
     Damaged {
         damaged: String,
     },
@@ -164,7 +164,7 @@ impl SqliteLog {
             };
             after = page.1;
             for Entry { seq, at_ms, channel, body: bytes, .. } in &page.0 {
-                // What is trimmed may not be gone yet.
+                // Trimmed entries may not be removed yet.
                 if firsts.get(channel).is_some_and(|first| first <= seq) {
                     write(to, &ExportLine::Entry { seq: *seq, at: *at_ms, channel, body: body(bytes) })?;
                 }
@@ -180,7 +180,7 @@ fn write(to: &mut (dyn Write + Send), line: &ExportLine<'_>) -> io::Result<()> {
     to.write_all(&text)
 }
 
-/// The JSON of a row, which the host begins with a header that is of no use elsewhere.
+/// The JSON of a row, without the header that only the host uses.
 fn row_body(row: &Bytes) -> ExportBody<'_> {
     let text = match body(row) {
         text @ ExportBody::Text { .. } => text,
@@ -195,7 +195,7 @@ fn row_body(row: &Bytes) -> ExportBody<'_> {
 fn body(bytes: &[u8]) -> ExportBody<'_> {
     match serde_json::from_slice::<&RawValue>(bytes) {
         Ok(json) if !json.get().contains(['\n', '\r']) => ExportBody::Json(json),
-        // Between tokens only: inside a string JSON has no raw line breaks.
+        // JSON has raw line breaks only between tokens, never inside strings.
         Ok(json) => match RawValue::from_string(json.get().replace(['\n', '\r'], " ")) {
             Ok(json) => ExportBody::OneLine(json),
             Err(_) => ExportBody::Json(json),

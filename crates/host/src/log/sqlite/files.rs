@@ -1,4 +1,4 @@
-//! The files of a log: a lock, the database, and a write-ahead log that is as long as it will ever need to be.
+//! The files of a log: a lock, the database, a preallocated write-ahead log, and a reserve of disk space.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Seek, SeekFrom, Write};
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use super::super::OpenError;
 
-/// Where the files are.
+/// The directory of the files.
 #[derive(Debug, Clone)]
 pub(super) struct LogFiles {
     dir: PathBuf,
@@ -25,8 +25,8 @@ impl LogFiles {
         self.dir.join("log.db-wal")
     }
 
-    /// The file that has the highest seq acknowledged in this directory. It is no part of the database, so that a restored
-    /// database does not bring it back to what it was.
+    /// The file with the highest seq that was acknowledged in this directory. It is separate from the database, so that a
+    /// restored backup of the database does not reset it.
     pub(super) fn mark(&self) -> PathBuf {
         self.dir.join("log.mark")
     }
@@ -35,7 +35,7 @@ impl LogFiles {
         self.dir.join("log.reserve")
     }
 
-    /// Takes up so many bytes for later, if twice as many are free; whether they are there.
+    /// Allocates the reserve, if twice as many bytes are free; returns whether it exists.
     pub(super) fn make_reserve(&self, len: u64) -> bool {
         let path = self.reserve();
         if std::fs::metadata(&path).map_or(0, |file| file.len()) == len {
@@ -49,12 +49,12 @@ impl LogFiles {
         made
     }
 
-    /// Gives back what was taken up; whether there was anything.
+    /// Releases the reserve; returns whether there was one.
     pub(super) fn give_up_reserve(&self) -> bool {
         std::fs::remove_file(self.reserve()).is_ok()
     }
 
-    /// Makes the directory and takes the lock. The lock lasts as long as the file does, and ends with the process.
+    /// Makes the directory and takes the lock, which lasts until the file is closed or the process ends.
     pub(super) fn lock(&self) -> Result<File, OpenError> {
         let failed = |source: io::Error| OpenError::Store { path: self.dir.clone(), source: source.into() };
         create_dir(&self.dir).map_err(failed)?;
@@ -66,10 +66,10 @@ impl LogFiles {
         }
     }
 
-    /// Lengthens the write-ahead log with zeros. A commit then overwrites, and its sync need not wait for the file's
-    /// new length. SQLite ends at the first frame whose checksum is wrong, and zeros are such a frame.
+    /// Extends the write-ahead log with zeros, so that a commit overwrites bytes and its sync need not update the length of the
+    /// file. SQLite stops reading at the first frame with a wrong checksum, and zeros are such a frame.
     ///
-    /// To be called with no transaction open. SQLite locks the other two files, so opening this one ends no lock.
+    /// To be called while no transaction is open. SQLite locks the other two files, so opening this one releases no lock.
     pub(super) fn lengthen_wal(&self, len: u64) -> io::Result<()> {
         let mut file = private(&self.wal())?;
         let mut now = file.seek(SeekFrom::End(0))?;
@@ -84,8 +84,8 @@ impl LogFiles {
         file.sync_all()
     }
 
-    /// Makes the database's file, so that it and those that SQLite puts beside it are for their owner only. To be called
-    /// while no connection is open.
+    /// Makes the file of the database with permissions for its owner only. SQLite gives its other files the same permissions.
+    /// To be called while no connection is open.
     pub(super) fn make_database(&self) -> io::Result<()> {
         match self.database().exists() {
             true => Ok(()),
@@ -98,13 +98,13 @@ impl LogFiles {
         sync_dir(&self.dir)
     }
 
-    /// Asks the system to forget what it holds of the files in memory, so that what is read next comes from the disk.
-    /// To be called while no connection is open: closing a file ends SQLite's locks on it.
+    /// Asks the system to drop its cache of the files, so that the next reads come from the disk. To be called while no
+    /// connection is open: closing a file releases SQLite's locks on it.
     pub(super) fn forget_cached(&self) {
         for path in [self.database(), self.wal()] {
             #[cfg(target_os = "linux")]
             if let Ok(file) = File::open(&path) {
-                // Advice: the kernel may decline, and then we compare with what it holds.
+                // The kernel may ignore this. Then the check reads its cache.
                 rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).ok();
             }
             #[cfg(not(target_os = "linux"))]
@@ -113,7 +113,7 @@ impl LogFiles {
     }
 }
 
-/// What is free on the disk of a directory, for us.
+/// Free bytes on the disk of a directory.
 fn free_bytes(dir: &Path) -> Option<u64> {
     #[cfg(unix)]
     return rustix::fs::statvfs(dir).ok().map(|disk| disk.f_bavail.saturating_mul(disk.f_frsize));
@@ -121,7 +121,7 @@ fn free_bytes(dir: &Path) -> Option<u64> {
     return None::<u64>.filter(|_| dir.is_dir());
 }
 
-/// Gives a file this length, in blocks that are really its own.
+/// Gives a file this length, with blocks that are really allocated.
 fn take_up(mut file: &File, len: u64) -> io::Result<()> {
     file.set_len(0)?;
     #[cfg(target_os = "linux")]
@@ -139,7 +139,7 @@ fn take_up(mut file: &File, len: u64) -> io::Result<()> {
 
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
-/// Opens a file that only its owner may read, and makes it if need be.
+/// Opens or makes a file that only its owner may read.
 pub(super) fn private(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.create(true).read(true).write(true).truncate(false);
@@ -148,7 +148,7 @@ pub(super) fn private(path: &Path) -> io::Result<File> {
     options.open(path)
 }
 
-/// Makes a directory that only its owner may look into, and makes its name durable.
+/// Makes a directory that only its owner may read, and makes its name durable.
 fn create_dir(dir: &Path) -> io::Result<()> {
     if dir.is_dir() {
         return Ok(());
@@ -165,6 +165,6 @@ fn create_dir(dir: &Path) -> io::Result<()> {
 }
 
 fn sync_dir(dir: &Path) -> io::Result<()> {
-    // Elsewhere a directory cannot be opened, and its names are durable without.
+    // On other systems a directory cannot be opened, and its names are durable anyway.
     if cfg!(unix) { File::open(dir)?.sync_all() } else { Ok(()) }
 }

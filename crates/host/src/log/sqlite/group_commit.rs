@@ -1,4 +1,4 @@
-//! Jobs that share a transaction: made durable together, shown together, each answered on its own.
+//! Group commit: jobs that share a transaction become durable and visible together, and each gets its own answer.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -12,16 +12,16 @@ use super::pieces::{
 };
 use super::queue::{Append, ExclusiveJob, SharedJob};
 
-/// What a transaction has beside its jobs, of a batch that is written in pieces.
+/// What a transaction contains of a batch that is written in pieces.
 pub(super) enum Large<'a> {
     None,
     /// The next piece.
     Piece(&'a mut StagedBatch),
-    /// The batch itself, whose long bodies are stored.
+    /// The batch itself. Its long bodies are stored already.
     Last(Append, Vec<Option<StoredPieces>>),
 }
 
-/// Makes jobs durable in one transaction, shows them, answers them.
+/// Writes jobs in one transaction, makes their entries visible, and answers the callers.
 pub(super) fn group_commit(
     db: &mut Db,
     shared: &SqliteInner,
@@ -126,7 +126,7 @@ fn count(shared: &SqliteInner, answer: &Result<Vec<Seq>, AppendError>) {
     };
 }
 
-/// Answers a job that is not done.
+/// Answers a job with a failure.
 pub(super) fn refuse(job: SharedJob, failure: &Failure) {
     match job {
         SharedJob::Append(Append { reply, .. }) => drop(reply.send(Err(failure.into()))),
@@ -134,7 +134,7 @@ pub(super) fn refuse(job: SharedJob, failure: &Failure) {
     }
 }
 
-/// Answers one that shares no transaction.
+/// Answers an exclusive job with a failure.
 pub(super) fn refuse_exclusive(job: ExclusiveJob, failure: &Failure) {
     match job {
         ExclusiveJob::Compact { reply } => drop(reply.send(Err(failure.into()))),

@@ -1,5 +1,5 @@
-//! Rows into tables, many with one statement: its place in the tree is kept from one row to the next, and the next row
-//! mostly goes beside the last.
+//! Inserts many rows with one statement: SQLite keeps its position in the tree from one row to the next, and consecutive rows
+//! are mostly neighbours.
 
 use std::sync::LazyLock;
 
@@ -11,21 +11,21 @@ use super::record;
 
 /// Rows of one statement.
 const ROWS: usize = 32;
-/// And bytes of them, beside the first: SQLite copies what it is given.
+/// And bytes of them: SQLite copies all values that are bound.
 const BYTES: usize = 256 << 10;
 
-/// A record, as its table has it.
+/// A row of a table.
 pub(super) trait Record {
-    /// Inserts one.
+    /// The statement that inserts one.
     const ONE: &'static str;
 
-    /// Inserts as many as one statement does.
+    /// The statement that inserts [`ROWS`] of them.
     fn many() -> &'static str;
 
     /// Bytes that are copied, about.
     fn bytes(&self) -> usize;
 
-    /// Gives the statement its columns, from the first one on.
+    /// Binds the columns, in their order.
     fn bind(&self, to: &mut Columns<'_, '_>) -> rusqlite::Result<()>;
 }
 
@@ -36,7 +36,7 @@ pub(super) struct EntryRecord<'a> {
     pub(super) at_ms: u64,
     pub(super) about: Option<&'a str>,
     pub(super) body: &'a [u8],
-    /// Where the body is already.
+    /// Where the body is stored already.
     pub(super) stored: Option<StoredPieces>,
 }
 
@@ -111,7 +111,7 @@ fn repeated(values: &str) -> String {
     values.repeat(ROWS - 1)
 }
 
-/// The columns of a statement's rows, one after the other.
+/// Binds the columns of a statement's rows, one after the other.
 pub(super) struct Columns<'a, 'c> {
     of: &'a mut CachedStatement<'c>,
     bound: usize,

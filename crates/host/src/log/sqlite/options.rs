@@ -1,4 +1,4 @@
-//! How a log is opened.
+//! The options of a log.
 
 use std::fmt;
 use std::sync::Arc;
@@ -14,16 +14,16 @@ pub struct Options {
     pub merge: Option<Arc<dyn Merge>>,
     /// The largest batch. 256 MiB: more than the largest message of any peer.
     pub max_batch_bytes: usize,
-    /// What may wait for the disk; further appends wait for room. A larger batch waits alone.
+    /// Bytes of batches that may wait for the disk; further appends wait before the queue. A larger batch waits alone.
     pub max_queued_bytes: usize,
-    /// What readers share of the newest entries.
+    /// Bytes of the newest entries that readers share in memory.
     pub recent_bytes: usize,
     /// The length of the write-ahead log. Shorter means more checkpoints; 8 MiB are some thousand small commits.
     pub wal_bytes: u64,
-    /// Bytes beside the log that are given up when the disk is full, so that it can still be opened, erased from and made
-    /// smaller. Made again when twice as much is free. 0 for none.
+    /// Bytes of disk space that are reserved beside the log, and released when the disk is full, so that the log can still be
+    /// opened, erased from and compacted. Reserved again when twice as much is free. 0 for none.
     pub reserve_bytes: u64,
-    /// How many pages are read at the same time.
+    /// How many reads run at the same time.
     pub readers: usize,
     #[doc(hidden)]
     pub sabotage: Sabotage,
@@ -68,7 +68,7 @@ impl fmt::Debug for Options {
     }
 }
 
-/// What tests break, to prove that they would notice.
+/// Faults that tests inject, to prove that they would notice them.
 #[doc(hidden)]
 #[derive(Debug, Clone, Default)]
 pub struct Sabotage {
@@ -80,6 +80,6 @@ pub struct Sabotage {
     pub fail_after_commit: Arc<AtomicBool>,
     /// The database may have no more pages than this; 0 for any number. Looked at when it is opened.
     pub max_pages: Arc<AtomicU32>,
-    /// What the clock shows when a log is opened, 2^20 to a second, and chance is left out; 0 for the real time.
+    /// The reading of the clock when a log is opened, 2^20 a second, without the random part; 0 for the real time.
     pub clock: Arc<AtomicU64>,
 }

@@ -1,8 +1,8 @@
-//! Long bodies, written in pieces: one transaction each, so that nobody waits for all of a long body.
+//! Long bodies are written in pieces, one transaction each, so that other batches do not wait for a whole long body.
 //!
-//! The pieces of a body are rows of their own table, by `stage << 16 | index`. Its entry, which comes last and makes it
-//! visible, has the number `stage << 16 | count` in place of the body. Pieces without an entry are remains of a batch
-//! that was refused or cut off by a crash; nobody reads them, and they are removed.
+//! The pieces of a body are rows of a separate table, by `stage << 16 | index`. The entry is written last and makes the body
+//! visible; it has the number `stage << 16 | count` in place of the body. Pieces without an entry remain from a batch that
+//! was refused or interrupted by a crash; nobody reads them, and they are removed.
 
 use bytes::Bytes;
 use rusqlite::types::ValueRef;
@@ -15,9 +15,9 @@ use super::shared_bodies::SharedBodies;
 
 /// Bytes of one piece.
 const PIECE: usize = 512 << 10;
-/// Bytes that are set aside before a body is read: those that are not set aside may be moved.
+/// The most bytes that are allocated before a body is read. Beyond that the buffer grows.
 const MOST_AHEAD: usize = 64 << 20;
-/// A body up to this is not taken apart.
+/// A body up to this length is not split.
 pub(super) const WHOLE: usize = 64 << 10;
 
 /// The SQL for the length of an entry's body.
@@ -30,7 +30,7 @@ pub(super) const BODY_LENGTH: &str = "CASE typeof(entry.body) WHEN 'integer' THE
 pub(super) struct StagedBatch {
     append: Append,
     stored: Vec<Option<StoredPieces>>,
-    /// The entry and the byte that are next.
+    /// The entry and the byte where the next piece begins.
     entry: usize,
     from: usize,
 }
@@ -43,7 +43,7 @@ pub(super) struct StoredPieces {
 }
 
 impl StoredPieces {
-    /// What stands in place of the body.
+    /// The number in place of the body.
     pub(super) const fn number(self) -> i64 {
         self.stage << 16 | self.count
     }
@@ -58,7 +58,7 @@ impl StagedBatch {
     /// Whether there is a piece left to write.
     pub(super) fn has_more(&mut self) -> bool {
         while let Some(entry) = self.append.batch.entries.get(self.entry) {
-            // Deltas may be merged, and have to be whole.
+            // Deltas are not split, because they may be merged.
             if entry.body.len() > WHOLE && entry.part.is_none() && self.from < entry.body.len() {
                 return true;
             }
@@ -87,7 +87,7 @@ impl StagedBatch {
         Ok(())
     }
 
-    /// The batch, and where the bodies of its entries are that were written.
+    /// The batch, and where its long bodies are stored.
     pub(super) fn finish(self) -> (Append, Vec<Option<StoredPieces>>) {
         (self.append, self.stored)
     }
@@ -117,7 +117,7 @@ pub(super) fn sweep(connection: &Connection) -> rusqlite::Result<()> {
     remove(connection, &stored)
 }
 
-/// The body of an entry: what is in its row, or its pieces. One of which pieces are missing has another checksum.
+/// The body of an entry, from its row or from its pieces. If pieces are missing, the checksum is wrong.
 pub(super) enum EntryBody<'a> {
     Row(&'a [u8]),
     Pieces(Bytes),
@@ -137,8 +137,8 @@ pub(super) fn is_long(row: &Row<'_>, column: usize) -> rusqlite::Result<bool> {
     Ok(matches!(row.get_ref(column)?, ValueRef::Integer(_)))
 }
 
-/// Reads the body in a column of a row. A long one that somebody holds already may be `shared` by its seq; to know what is in
-/// the file, share nothing.
+/// Reads the body in a column of a row. With `shared`, a long body that is in memory already is shared by its seq; without, it
+/// is always read from the file.
 pub(super) fn body<'a>(
     connection: &Connection,
     row: &'a Row<'_>,

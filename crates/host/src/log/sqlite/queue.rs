@@ -1,4 +1,4 @@
-//! What waits for the writer: bounded in bytes, taken a bounded transaction at a time, each source in its turn.
+//! The queue of the writer: bounded in bytes, taken one bounded transaction at a time, with sources in turns.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -11,34 +11,34 @@ use super::admission::{self, AdmissionControl, AdmissionPermit};
 use super::round_robin::{CostedQueue, Fifo, NextCost, RoundRobin};
 use crate::lock::lock;
 
-/// A transaction has no more than this many jobs, so that the first of them does not wait for ever.
+/// The most jobs of a transaction, so that the first of them does not wait long.
 const MAX_JOBS: usize = 4096;
-/// Nor more bytes than this, beside the first job: what comes meanwhile waits for all of it.
+/// The most bytes of a transaction apart from its first job: later jobs wait for all of it.
 const MAX_BYTES: usize = 1 << 20;
 /// A job of more bytes than this is written in pieces.
 pub(super) const MIN_LARGE_JOB: usize = 2 << 20;
 
-/// The source of what the state saves.
+/// The source of saves.
 const SAVES: &str = "saves";
 
-/// Where an answer goes.
+/// Sends the answer to a caller.
 pub(super) type ReplySender<T> = oneshot::Sender<Result<T, WriteError>>;
 
-/// A batch that waits, and who waits for it.
+/// A batch that waits, with its caller.
 pub(super) struct Append {
     pub(super) batch: Batch,
     pub(super) admitted: AdmissionPermit,
     pub(super) reply: oneshot::Sender<Result<Vec<Seq>, AppendError>>,
 }
 
-/// Something for the writer to do that can share a transaction with others.
+/// A job that can share a transaction with others.
 pub(super) enum SharedJob {
     Append(Append),
     Save { save: Save, reply: ReplySender<()> },
 }
 
 impl SharedJob {
-    /// Bytes, about.
+    /// About how many bytes it has.
     pub(super) fn cost(&self) -> usize {
         match self {
             Self::Append(append) => admission::cost(&append.batch),
@@ -52,7 +52,7 @@ fn cost_of(save: &Save) -> usize {
     rows.saturating_add(save.snapshot.as_ref().map_or(0, |snapshot| snapshot.body.len()))
 }
 
-/// Something that shares no transaction.
+/// A job that shares no transaction.
 pub(super) enum ExclusiveJob {
     Trim { channel: Arc<str>, before: Seq, reply: ReplySender<u64> },
     Retain { policy: RetentionPolicy, reply: ReplySender<u64> },
@@ -60,7 +60,7 @@ pub(super) enum ExclusiveJob {
     Compact { reply: ReplySender<()> },
 }
 
-/// What the writer takes at once.
+/// What the writer takes from the queue at once.
 pub(super) enum QueueItem {
     /// Jobs that share a transaction.
     Jobs(Vec<SharedJob>),
@@ -69,15 +69,15 @@ pub(super) enum QueueItem {
     ExclusiveJob(ExclusiveJob),
     /// Nothing for now.
     Idle,
-    /// Nothing, and nothing will come.
+    /// Nothing, and the queue is closed.
     Closed,
 }
 
-/// Whether a batch may be taken that is written in pieces.
+/// Which items may be taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum TakeMode {
     All,
-    /// One is being written.
+    /// No batch that is written in pieces, because another one is being written.
     NoLarge,
 }
 
@@ -91,10 +91,10 @@ pub(super) struct Queue {
 struct QueueState {
     shared: RoundRobin<Arc<str>, RoundRobin<Arc<str>, Fifo<SharedJob>>>,
     exclusive: VecDeque<ExclusiveJob>,
-    /// What shares a transaction was taken last: it is the others' turn.
+    /// Whether shared jobs were taken last, so that it is the turn of an exclusive one.
     is_turn_of_exclusive: bool,
     closed: bool,
-    /// The writer waits to be woken.
+    /// Whether the writer sleeps and has to be woken.
     is_writer_asleep: bool,
 }
 
@@ -103,7 +103,7 @@ impl Queue {
         Self { state: Mutex::default(), wake: Condvar::new(), admission: AdmissionControl::new(max_bytes) }
     }
 
-    /// Puts a batch in when there is room for it; whether it will be looked at.
+    /// Adds a batch when it is admitted; returns false if the queue is closed.
     pub(super) async fn append(&self, batch: Batch, reply: oneshot::Sender<Result<Vec<Seq>, AppendError>>) -> bool {
         let Some((order, admitted)) = self.admission.acquire(&batch).await else { return false };
         let (source, channel, cost) = (batch.source(), batch.channel(), admission::cost(&batch));
@@ -115,7 +115,7 @@ impl Queue {
         pushed
     }
 
-    /// Whether it will be looked at.
+    /// Adds a job; returns false if the queue is closed.
     pub(super) fn save(&self, save: Save, reply: ReplySender<()>) -> bool {
         let cost = cost_of(&save);
         self.push(|state| {
@@ -124,7 +124,7 @@ impl Queue {
         })
     }
 
-    /// Whether it will be looked at.
+    /// Adds a job; returns false if the queue is closed.
     pub(super) fn exclusive(&self, job: ExclusiveJob) -> bool {
         self.push(|state| state.exclusive.push_back(job))
     }
@@ -135,7 +135,7 @@ impl Queue {
             return false;
         }
         add(&mut state);
-        // The writer looks before it sleeps.
+        // The writer checks the queue before it sleeps.
         let wakes = std::mem::take(&mut state.is_writer_asleep);
         drop(state);
         if wakes {
@@ -144,14 +144,14 @@ impl Queue {
         true
     }
 
-    /// Takes nothing more. What is queued will still be done.
+    /// Closes the queue. What is queued is still done.
     pub(super) fn close(&self) {
         self.state().closed = true;
         self.admission.close();
         self.wake.notify_all();
     }
 
-    /// What comes next: waits for it, for so long at most.
+    /// The next item. Waits for it, at most for so long.
     pub(super) fn take(&self, wait: Option<Duration>, take: TakeMode) -> QueueItem {
         let mut state = self.state();
         loop {
@@ -171,7 +171,7 @@ impl Queue {
         }
     }
 
-    /// Bytes of what waits, about.
+    /// About how many bytes wait.
     pub(super) fn used(&self) -> u64 {
         self.admission.used()
     }

@@ -1,4 +1,4 @@
-//! Reading from the file, one bounded page at a time, each record compared with its checksum.
+//! Reads from the file, one bounded page at a time, and compares each record with its checksum.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -15,17 +15,17 @@ use super::pieces::{self, EntryBody};
 use super::shared_bodies::SharedBodies;
 use super::{db, record};
 
-/// How many entries of other channels a page may pass over.
+/// How many entries one page may scan, wanted or not.
 const MAX_SCANNED: usize = 10_000;
 
-/// One connection that reads.
+/// A connection for reading.
 pub(super) struct Reader {
     pub(super) connection: Connection,
     buffers: RefCell<BufferPool>,
     long_bodies: SharedBodies,
 }
 
-/// The last seq, the channels' names, what is trimmed of each, and the gaps.
+/// The last seq, the names of the channels, their trimmed seqs, and the gaps.
 pub(super) type Outline = (Seq, HashMap<i64, Arc<str>>, HashMap<Arc<str>, Seq>, Gaps);
 
 impl Reader {
@@ -33,7 +33,7 @@ impl Reader {
         Self { connection, buffers: RefCell::default(), long_bodies }
     }
 
-    /// What readers must know of the whole log.
+    /// What readers have to know of the whole log.
     pub(super) fn outline(&self) -> rusqlite::Result<Outline> {
         let (mut names, mut trims) = (HashMap::new(), HashMap::new());
         let mut all = self.connection.prepare("SELECT id, uri, trimmed FROM channel WHERE NOT erased")?;
@@ -54,8 +54,8 @@ impl Reader {
         self.connection.query_row(last, [], |row| row.get(0))
     }
 
-    /// Entries after a position up to a seq, and the position after them. The name of a channel says whether its entries
-    /// are wanted.
+    /// Entries after a position up to a seq, and the position after them. `name` says whether the entries of a channel are
+    /// wanted.
     pub(super) fn page(
         &self,
         (after, upto): (Seq, Seq),
@@ -104,7 +104,7 @@ impl Reader {
                 Ok(None) => return Ok((page, position, true)),
                 Err(error) => return after_damage(page, position, damaged(error, position)),
             };
-            // A long body begins a page of its own: it is not read to find out that it does not fit.
+            // A long body begins a new page, so that it is not read only to find that it does not fit.
             if !page.is_empty() && pieces::is_long(row, 5).map_err(store)? {
                 break;
             }
@@ -136,7 +136,7 @@ impl Reader {
         let uri = match names.wanted(channel) {
             ChannelFilter::Yes(uri) => Some(uri.clone()),
             ChannelFilter::No => return Ok(Read { seq, entry: None }),
-            // Erased; unless it is the number itself that is damaged.
+            // The channel was erased, unless its number is damaged: the checksum decides.
             ChannelFilter::Unknown => None,
         };
         let (at_ms, crc): (u64, u32) = (row.get(2).map_err(broken)?, row.get(3).map_err(broken)?);
@@ -238,7 +238,7 @@ pub(super) enum ChannelFilter {
     Unknown,
 }
 
-/// Asks for a channel once, as long as its entries follow each other.
+/// Remembers the last channel, because consecutive entries are often of the same one.
 struct Names<F> {
     name: F,
     last: Option<(i64, ChannelFilter)>,
@@ -252,18 +252,18 @@ impl<F: Fn(i64) -> ChannelFilter> Names<F> {
     }
 }
 
-/// A row of the table: an entry, or one that is not wanted.
+/// A row of the table; without an entry if it is not wanted.
 struct Read {
     seq: Seq,
     entry: Option<Entry>,
 }
 
-/// What was read before the damage is served first; who asks again hears of it.
+/// Returns what was read before the damage. The next read returns the error.
 fn after_damage(page: Vec<Entry>, position: Seq, error: ReadError) -> Result<(Vec<Entry>, Seq, bool), ReadError> {
     if page.is_empty() { Err(error) } else { Ok((page, position, false)) }
 }
 
-/// What the store says while it walks: that it is broken, or that it cannot be read now.
+/// An error of the store while reading: it is broken, or cannot be read now.
 fn damaged(error: rusqlite::Error, seq: Seq) -> ReadError {
     match error.sqlite_error_code() {
         Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => ReadError::Damaged(DamagedRecord::After { seq }),
@@ -271,7 +271,7 @@ fn damaged(error: rusqlite::Error, seq: Seq) -> ReadError {
     }
 }
 
-/// The store's numbers end sooner than ours, and no seq comes near either.
+/// SQLite's numbers are signed. No seq comes near the limit.
 fn storable(seq: Seq) -> i64 {
     i64::try_from(seq).unwrap_or(i64::MAX)
 }

@@ -1,4 +1,4 @@
-//! Connections for reading: a few, each lent for one page, away from the async runtime.
+//! A pool of connections for reading. Each read uses one of them on a blocking thread.
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
@@ -14,10 +14,10 @@ use super::shared_bodies::SharedBodies;
 use super::{SqliteInner, db, opening, schema};
 use crate::lock::lock;
 
-/// How long a page may take to end before the file is opened again without waiting for it.
+/// How long to wait for running reads before the file is opened again without waiting for them.
 const DRAIN: Duration = Duration::from_secs(2);
 
-/// Connections for reading.
+/// The pool of connections for reading.
 pub(super) struct ReaderPool {
     path: PathBuf,
     turns: Arc<Semaphore>,
@@ -27,14 +27,14 @@ pub(super) struct ReaderPool {
     damaged: Damaged,
 }
 
-/// Records that were found damaged, each once, and their number for all to see.
+/// The damaged records that were found, each counted once.
 #[derive(Clone)]
 struct Damaged {
     found: Arc<Mutex<HashSet<DamagedRecord>>>,
     count: Arc<AtomicU64>,
 }
 
-/// How many damaged records are told apart. Where there are more, the number does not matter.
+/// The most damaged records that are counted. With more, the exact number does not matter.
 const MOST_DAMAGED: usize = 10_000;
 
 impl Damaged {
@@ -48,7 +48,7 @@ impl Damaged {
 }
 
 impl ReaderPool {
-    /// For a file, at most so many at a time; what is found damaged is counted there.
+    /// A pool of at most so many connections to a file. Damaged records are counted in `damaged`.
     pub(super) fn new(path: PathBuf, count: usize, damaged: Arc<AtomicU64>, long_bodies: SharedBodies) -> Self {
         let count = count.max(1);
         let damaged = Damaged { found: Arc::default(), count: damaged };
@@ -73,7 +73,7 @@ impl ReaderPool {
             if let Err(ReadError::Damaged(record)) = &result {
                 damaged.note(record);
             }
-            // After an error of the store the connection may hold what is no longer true.
+            // After an error of the store the connection may have outdated pages.
             if !matches!(result, Err(ReadError::Store(_))) {
                 lock(&idle).push(reader);
             }
@@ -83,7 +83,7 @@ impl ReaderPool {
         tokio::task::spawn_blocking(read).await.unwrap_or_else(|error| Err(ReadError::Store(error.to_string())))
     }
 
-    /// Closes all connections, when their pages are read, and returns what keeps new ones from being opened.
+    /// Waits for running reads and closes all connections. While the returned permit lives, no new ones are opened.
     pub(super) fn pause(&self) -> Option<tokio::sync::OwnedSemaphorePermit> {
         let all = u32::try_from(self.count).unwrap_or(u32::MAX);
         let begun = std::time::Instant::now();
@@ -98,14 +98,14 @@ impl ReaderPool {
         turns
     }
 
-    /// Fills what readers share, for a log without a writer.
+    /// Loads what readers share, for a log without a writer.
     pub(super) fn load(&self, shared: &SqliteInner, path: &Path) -> Result<(), OpenError> {
         let connection = db::open_reader(path).map_err(|error| opening(path, error))?;
         let found = schema::check(&connection, path)?;
         if found == 0 {
             return Err(OpenError::Missing(path.to_path_buf()));
         }
-        // Version 2 only has no gaps yet.
+        // Version 2 can be read: it only has no gaps.
         if found < 2 {
             let source = format!("version {found} has to be opened for writing once").into();
             return Err(OpenError::Store { path: path.to_path_buf(), source });

@@ -1,5 +1,5 @@
-//! The newest entries, shared by all readers, and what readers must know before they read: what was trimmed, and the
-//! names of channels.
+//! The newest entries, shared by all readers; and what readers have to know before they read: trims, gaps, and the names of
+//! channels.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::super::gaps::Gaps;
 use super::super::{Channels, Entry, ReadError, Seq};
 
-/// A window on the end of the log. Every durable entry after `after` is in it.
+/// The entries at the end of the log: all durable entries after `after`.
 #[derive(Debug, Default)]
 pub(super) struct RecentEntries {
     entries: VecDeque<Entry>,
@@ -20,21 +20,21 @@ pub(super) struct RecentEntries {
     gaps: Gaps,
 }
 
-/// What a reader finds in the window.
+/// What a reader finds among the recent entries.
 pub(super) enum RecentLookup {
     /// Entries, perhaps none, and the position after them.
     Page(Vec<Entry>, Seq),
-    /// The reader is behind the window, and has to look in the file.
+    /// The reader is too far behind, and has to read the file.
     Behind,
 }
 
 impl RecentEntries {
-    /// An empty window at the end of a log, which holds up to `max_bytes` of bodies, and at least one entry.
+    /// No entries. It holds up to `max_bytes` of bodies, and at least one entry.
     pub(super) fn new(max_bytes: usize) -> Self {
         Self { max_bytes, ..Self::default() }
     }
 
-    /// Forgets everything: the log was opened, and ends at `after`.
+    /// Removes everything: the log was opened, and ends at `after`.
     pub(super) fn reset(
         &mut self,
         after: Seq,
@@ -51,7 +51,7 @@ impl RecentEntries {
         self.trims = trims;
     }
 
-    /// Adds what is durable now. What no longer fits goes, but never the newest.
+    /// Adds entries that are durable now. Old ones that no longer fit are removed, but never the newest one.
     pub(super) fn push(&mut self, entries: impl IntoIterator<Item = Entry>) {
         for entry in entries {
             self.bytes += entry.body.len();
@@ -72,7 +72,7 @@ impl RecentEntries {
         self.bytes
     }
 
-    /// All that is in the window, oldest first.
+    /// All recent entries, oldest first.
     pub(super) fn entries(&self) -> impl Iterator<Item = &Entry> {
         self.entries.iter()
     }
@@ -114,15 +114,15 @@ impl RecentEntries {
         self.highest_trim + 1
     }
 
-    /// Says that a channel is trimmed up to a seq. To be called before the entries go, so that a reader who misses them
-    /// in the file hears of it.
+    /// Records that a channel is trimmed up to a seq. To be called before the entries are removed, so that a reader that misses
+    /// them in the file gets an error.
     pub(super) fn trim(&mut self, channel: &Arc<str>, seq: Seq) {
         let trimmed = self.trims.entry(channel.clone()).or_default();
         *trimmed = seq.max(*trimmed);
         self.highest_trim = seq.max(self.highest_trim);
     }
 
-    /// A channel's name is known to readers from now on.
+    /// Adds the name of a channel.
     pub(super) fn name(&mut self, id: i64, channel: Arc<str>) {
         self.names.insert(id, channel);
     }
@@ -131,7 +131,7 @@ impl RecentEntries {
         self.names.get(&id).cloned()
     }
 
-    /// Forgets channels and entries that are erased.
+    /// Removes erased channels and entries.
     pub(super) fn erase(&mut self, channels: &[(i64, Arc<str>)], seqs: &HashSet<Seq>) {
         let uris: HashSet<&str> = channels.iter().map(|(_, uri)| &**uri).collect();
         self.entries.retain(|entry| !uris.contains(&*entry.channel) && !seqs.contains(&entry.seq));

@@ -1,10 +1,10 @@
-//! How a record is written: its checksum, a batch's seqs, a row's key.
+//! The format of records: checksums, the seqs of a batch, the key of a row.
 
 use rusqlite::types::ValueRef;
 
 use super::super::Seq;
 
-/// The checksum of an entry. It covers everything that a reader is told.
+/// The checksum of an entry. It covers everything that readers get.
 pub(super) fn entry_sum(seq: Seq, channel: i64, at_ms: u64, about: Option<&str>, body: &[u8]) -> u32 {
     let mut head = [0; 24];
     let numbers = [seq.to_le_bytes(), channel.to_le_bytes(), at_ms.to_le_bytes()];
@@ -29,7 +29,7 @@ pub(super) fn snapshot_sum(channel: i64, seq: Seq, version: &str, body: &[u8]) -
     crc32c::crc32c_append(crc, body)
 }
 
-/// A column's bytes. What is neither text nor blob is no body, and its checksum will say so.
+/// The bytes of a column. A value that is neither text nor blob gives none, so its checksum is wrong.
 pub(super) fn blob(value: ValueRef<'_>) -> &[u8] {
     match value {
         ValueRef::Blob(bytes) | ValueRef::Text(bytes) => bytes,
@@ -47,11 +47,11 @@ pub(super) fn row_index(key: i64) -> u64 {
     u64::from_le_bytes(key.to_le_bytes()) & u64::from(u32::MAX)
 }
 
-/// A batch's seqs: the first, then the distance to each next, seven bits a byte.
+/// The seqs of a batch: the first one, then the distance to each next one, with seven bits a byte.
 pub(super) fn pack(seqs: &[Seq]) -> Vec<u8> {
     let (mut bytes, mut before) = (Vec::with_capacity(seqs.len() + 4), 0);
     for seq in seqs {
-        // Merged deltas may lie before one another: the sign is in the lowest bit.
+        // Seqs may descend, because merged deltas share an earlier one: the lowest bit is the sign.
         let mut left = if *seq >= before { (seq - before) << 1 } else { (before - seq) << 1 | 1 };
         while left >= 0x80 {
             bytes.push((left & 0x7F | 0x80) as u8);

@@ -1,4 +1,4 @@
-//! What takes long and can wait: trimming and erasing, a bounded step between any two transactions.
+//! Trimming and erasing: removals that run in bounded steps between transactions.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
@@ -11,14 +11,14 @@ use super::pieces::BODY_LENGTH;
 use super::queue::{ExclusiveJob, ReplySender};
 use super::{SqliteInner, record};
 
-/// A step removes no more records than this, nor more bytes beside the first: appends wait for it.
+/// A step removes no more records than this, and no more bytes apart from its first record: appends wait for each step.
 const STEP_RECORDS: u64 = 1_000;
 const STEP_BYTES: u64 = 4 << 20;
 
-/// Something that is being removed.
+/// A removal that is under way.
 pub(super) struct Removal {
     steps: VecDeque<RemovalStep>,
-    /// The session that is gone when all cuts are made.
+    /// The session that is erased when all steps are done.
     session: Option<Arc<str>>,
     removed: u64,
     reply: Option<ReplySender<u64>>,
@@ -38,7 +38,7 @@ impl Removal {
     }
 }
 
-/// Does a job that shares no transaction, or begins it.
+/// Does an exclusive job, or begins its removal.
 pub(super) fn start(db: &mut Db, shared: &SqliteInner, job: ExclusiveJob) -> Result<Option<Removal>, Failure> {
     match job {
         ExclusiveJob::Trim { channel, before, reply } => answered(shared, reply, trim(db, shared, &channel, before)),
@@ -55,7 +55,7 @@ pub(super) fn start(db: &mut Db, shared: &SqliteInner, job: ExclusiveJob) -> Res
     }
 }
 
-/// Gives the chore its caller, or tells the caller why there is none.
+/// Attaches the caller to its removal, or answers why there is none.
 fn answered(
     shared: &SqliteInner,
     reply: ReplySender<u64>,
@@ -88,7 +88,7 @@ fn trim(
     record_trims(db, shared, &[(uri.clone(), before)]).map(Ok)
 }
 
-/// Says, durably and to all readers, that entries are gone, before they go.
+/// Records trims in the store and for readers, before any entry is removed.
 fn record_trims(db: &mut Db, shared: &SqliteInner, steps: &[(Arc<str>, Seq)]) -> Result<Removal, Failure> {
     let mut removal = Removal { steps: VecDeque::new(), session: None, removed: 0, reply: None };
     db.begin()?;
@@ -108,7 +108,7 @@ fn record_trims(db: &mut Db, shared: &SqliteInner, steps: &[(Arc<str>, Seq)]) ->
     Ok(removal)
 }
 
-/// A seq is never used twice, even when the entries that had the last ones are gone.
+/// Stores the next seq, so that no seq is used twice even if the last entries are removed.
 fn store_next_seq(db: &Db) -> Result<(), Failure> {
     let sql = "UPDATE meta SET value = max(value, ?1) WHERE key = 'next'";
     db.connection.prepare_cached(sql)?.execute([db.last + 1])?;
@@ -134,7 +134,7 @@ fn retain(db: &mut Db, shared: &SqliteInner, policy: RetentionPolicy) -> Result<
     Ok(Ok(removal))
 }
 
-/// The first entry that is not older than a time. Times ascend with seqs, so halving finds it.
+/// The first entry that is not older than a time, by binary search: times ascend with seqs.
 fn first_since(db: &Db, at_ms: u64) -> Result<Seq, Failure> {
     let mut query = db.connection.prepare("SELECT at FROM entry WHERE seq >= ?1 ORDER BY seq LIMIT 1")?;
     let (mut low, mut high) = (0, db.next);
@@ -149,7 +149,7 @@ fn first_since(db: &Db, at_ms: u64) -> Result<Seq, Failure> {
     Ok(low)
 }
 
-/// The first entry that stays when the oldest go until the store uses no more than `most`.
+/// The first entry that remains if the oldest are removed until the store uses no more than `most`.
 fn first_within(db: &Db, most: u64) -> Result<Seq, Failure> {
     let mut excess = db.used()?.1.saturating_sub(most);
     let mut query = db.connection.prepare(&format!(
@@ -173,8 +173,8 @@ fn erase(db: &mut Db, shared: &SqliteInner, session: Arc<str>) -> Result<Result<
     let gone: Vec<_> = db.channels.values().filter(is_meant).map(|channel| (channel.id, channel.uri.clone())).collect();
     db.begin()?;
     for (id, _) in &gone {
-        // The name is free at once, and gone from the table with the next checkpoint. What is erased together belongs
-        // together from here on, so that an erasure that a crash interrupts is known by its name.
+        // The name can be used again at once. All channels of an erasure get its name as their session, so that an erasure that
+        // a crash interrupted can be continued.
         let sql = "UPDATE channel SET erased = 1, uri = 'erased:' || id, session = ?2 WHERE id = ?1";
         db.connection.prepare_cached(sql)?.execute((id, &session))?;
     }
@@ -189,7 +189,7 @@ fn erase(db: &mut Db, shared: &SqliteInner, session: Arc<str>) -> Result<Result<
     erasure(db, session, db.last).map(Ok)
 }
 
-/// What is left of an erasure, from what the store knows of it.
+/// The remaining steps of an erasure, from the tables.
 fn erasure(db: &Db, session: Arc<str>, upto: Seq) -> Result<Removal, Failure> {
     let mut query = db.connection.prepare("SELECT id FROM channel WHERE session = ?1 AND erased")?;
     let ids = query.query_map([&session], |row| row.get(0))?.collect::<rusqlite::Result<Vec<i64>>>()?;
@@ -207,7 +207,7 @@ pub(super) fn unfinished(db: &Db) -> Result<VecDeque<Removal>, Failure> {
     all.into_iter().map(|(session, upto)| erasure(db, session, upto)).collect()
 }
 
-/// One step of the first chore.
+/// Does one step of the first removal.
 pub(super) fn step(db: &mut Db, shared: &SqliteInner, removals: &mut VecDeque<Removal>) -> Result<(), Failure> {
     let Some(removal) = removals.front_mut() else { return Ok(()) };
     if let Some(cut) = removal.steps.front() {
@@ -226,7 +226,7 @@ pub(super) fn step(db: &mut Db, shared: &SqliteInner, removals: &mut VecDeque<Re
     if let Some(session) = &removal.session
         && !forget(db, shared, session)?
     {
-        // A reader holds on to the old state: again, at the next turn.
+        // A reader still uses the old state: try again at the next step.
         return Ok(());
     }
     if let Some(removal) = removals.pop_front()
@@ -249,7 +249,7 @@ fn forget(db: &Db, shared: &SqliteInner, session: &Arc<str>) -> Result<bool, Fai
     db.truncate_wal(&shared.metrics)
 }
 
-/// Removes some records; how many entries went, or `None` when nothing is left.
+/// Removes some records; returns how many entries were removed, or `None` when nothing is left.
 fn remove_some(db: &mut Db, cut: &RemovalStep) -> Result<Option<u64>, Failure> {
     match cut {
         RemovalStep::Entries { channel, upto } => {

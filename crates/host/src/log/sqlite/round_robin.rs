@@ -1,36 +1,36 @@
-//! Whose turn it is: deficit round robin over sources, and within each source over its channels.
+//! Deficit round robin over sources, and within each source over its channels.
 //!
-//! A lane that had nothing waiting is served first, once. After that it takes turns with the others, and in each turn may
-//! have [`QUANTUM`] bytes more. So somebody with one small batch now and then waits for nobody, and somebody with
-//! gigabytes gets as much as others leave. Within a lane the order of arrival is kept.
+//! A lane that had nothing waiting is served first, once. After that it takes turns with the others, and each turn allows it
+//! [`QUANTUM`] more bytes. So a source with an occasional small batch does not wait for others, and a source with gigabytes
+//! gets what others leave. Items of one lane keep their order.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::Hash;
 
-/// Bytes that a lane may have in each of its turns.
+/// Bytes that each turn allows a lane.
 pub(super) const QUANTUM: usize = 64 << 10;
 
-/// What waits in order.
+/// A queue whose items have costs.
 pub(super) trait CostedQueue {
     type Item;
 
-    /// What the next item costs, if that is at most `most`.
+    /// The cost of the next item, if it is at most `most`.
     fn next_cost(&mut self, most: usize) -> NextCost;
 
-    /// Takes the item whose cost was just told.
+    /// Takes the item whose cost was returned last.
     fn take(&mut self) -> Option<Self::Item>;
 }
 
-/// What a line has to say about its next item.
+/// The cost of a queue's next item.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum NextCost {
     Empty,
-    /// It costs more than was asked for.
+    /// It costs more than allowed.
     TooLarge,
     Costs(usize),
 }
 
-/// Items in the order in which they came, each with its cost.
+/// Items in the order in which they were added, each with its cost.
 #[derive(Debug)]
 pub(super) struct Fifo<T>(VecDeque<(usize, T)>);
 
@@ -62,20 +62,20 @@ impl<T> CostedQueue for Fifo<T> {
     }
 }
 
-/// Lines that take turns.
+/// Queues that take turns.
 #[derive(Debug)]
 pub(super) struct RoundRobin<K, L> {
     lanes: HashMap<K, Lane<L>>,
-    /// Lanes that had nothing waiting: first served.
+    /// Lanes that had nothing waiting. They are served first.
     new_lanes: VecDeque<K>,
-    /// All others. One that has become empty stays for one turn, so that it does not come first again at once.
+    /// All other lanes. An empty one stays for one turn, so that it is not new again at once.
     served_lanes: VecDeque<K>,
 }
 
 #[derive(Debug)]
 struct Lane<L> {
     queue: L,
-    /// Bytes that it may still have before its next turn.
+    /// Bytes that it may still take before its next turn.
     deficit: usize,
 }
 
@@ -86,7 +86,7 @@ impl<K, L> Default for RoundRobin<K, L> {
 }
 
 impl<K: Clone + Eq + Hash, L: CostedQueue + Default> RoundRobin<K, L> {
-    /// The line of a key, to which something will be added.
+    /// The queue of a key, to which the caller adds something.
     pub(super) fn queue(&mut self, key: &K) -> &mut L {
         let new_lanes = &mut self.new_lanes;
         let lane = self.lanes.entry(key.clone()).or_insert_with(|| {
@@ -100,7 +100,7 @@ impl<K: Clone + Eq + Hash, L: CostedQueue + Default> RoundRobin<K, L> {
 impl<K: Clone + Eq + Hash, L: CostedQueue> CostedQueue for RoundRobin<K, L> {
     type Item = L::Item;
 
-    /// Turns until somebody can have their next item. What is told stays true until something is added or taken.
+    /// Gives turns until some lane may take its next item. The result is valid until an item is added or taken.
     fn next_cost(&mut self, most: usize) -> NextCost {
         let mut too_large = false;
         loop {

@@ -1,4 +1,4 @@
-//! The tables, their version, and the way from older versions to the present one.
+//! The tables, their version, and the migration from older versions.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use super::record;
 /// The present version.
 pub(super) const VERSION: i64 = 3;
 
-/// Marks the file as ours: "BBlk".
+/// Marks the file as a log: "BBlk".
 const APPLICATION: i64 = 0x4242_6C6B;
 
 /// Version 1, as it was. Never changes again.
@@ -18,7 +18,7 @@ const APPLICATION: i64 = 0x4242_6C6B;
 /// - `entry.channel` has an index, in which SQLite keeps the seq, too: a channel is read in order.
 /// - `batch` is sorted by id, and ids begin with the time: a new one goes to the end.
 /// - `part` holds rows by `channel << 32 | index`: a range of rows is a range of the table.
-/// - `channel.trimmed` is the highest seq that was trimmed; `channel.removed` the highest that went in any way.
+/// - `channel.trimmed` is the highest seq that was trimmed; `channel.removed` the highest that was removed for any reason.
 /// - `meta` has `epoch`, the number of the writer, and `next`, below which seqs were used and removed.
 const V1: &str = "
 CREATE TABLE meta (key TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;
@@ -61,12 +61,12 @@ CREATE TABLE erasing (session TEXT PRIMARY KEY, upto INTEGER NOT NULL) WITHOUT R
 ALTER TABLE channel ADD COLUMN erased INTEGER NOT NULL DEFAULT 0;
 ";
 
-/// Version 3: gaps between the lives of the log, and bodies in pieces.
+/// Version 3: gaps between the runs of the log, and bodies in pieces.
 ///
 /// - `gap.lost` is the highest seq that is known to have been acknowledged in it, or 0; `meta` has `gaps_from`, below which
 ///   gaps have been forgotten.
-/// - A long body is in `piece`, written by and by before its entry is: `entry.body` is a number then, see `pieces.rs`. Its
-///   pieces go when it does.
+/// - The pieces of a long body are in `piece`, written before its entry: `entry.body` is a number then, see `pieces.rs`. They
+///   are deleted with the entry.
 const V3: &str = "
 CREATE TABLE gap (after INTEGER PRIMARY KEY, next INTEGER NOT NULL, lost INTEGER NOT NULL);
 INSERT INTO meta VALUES ('gaps_from', 0);
@@ -94,7 +94,7 @@ pub(super) fn check(connection: &Connection, path: &Path) -> Result<i64, OpenErr
     Ok(found)
 }
 
-/// Brings a log of any older version, also of none, to the present one: all of the way or not at all.
+/// Migrates a log of any older version, or an empty file, to the present version, in one transaction.
 pub(super) fn migrate(connection: &mut Connection, found: i64) -> rusqlite::Result<()> {
     if found == VERSION {
         return Ok(());

@@ -1,6 +1,5 @@
-//! One copy of each long body for all who read it at the same time: the follower of the state, that of the agents, and
-//! every client come to a new entry at about the same time, and a long one is not in [`RecentEntries`](super::recent::Recent) for
-//! long.
+//! One copy of each long body for all who read it at the same time. The state, the agents and all clients read a new entry at
+//! about the same time, and a long one does not stay in [`RecentEntries`](super::recent::RecentEntries) for long.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, Weak};
@@ -10,13 +9,13 @@ use bytes::Bytes;
 use super::super::Seq;
 use crate::lock::lock;
 
-/// Long bodies that somebody holds, by the seq of their entry. Cloning shares it.
+/// The long bodies that somebody holds, by the seqs of their entries. Cloning shares it.
 #[derive(Debug, Clone, Default)]
 pub(super) struct SharedBodies(Arc<Mutex<HashMap<Seq, Weak<Bytes>>>>);
 
 impl SharedBodies {
-    /// The body of an entry: the one that somebody holds, or else what `read` gives. Long bodies are read one at a time, so
-    /// that two who want the same one do not both read it.
+    /// The body of an entry, shared if somebody holds it, else read with `read`. Long bodies are read one at a time, so that two
+    /// readers do not both read the same one.
     pub(super) fn get_or_read<E>(&self, seq: Seq, read: impl FnOnce() -> Result<Bytes, E>) -> Result<Bytes, E> {
         let mut held = lock(&self.0);
         if let Some(body) = held.get(&seq).and_then(Weak::upgrade) {
@@ -26,7 +25,7 @@ impl SharedBodies {
         Ok(insert(&mut held, seq, body))
     }
 
-    /// Shares a body from now on with those who read it later.
+    /// Shares a body with those who read it later.
     pub(super) fn share(&self, seq: Seq, body: Bytes) -> Bytes {
         insert(&mut lock(&self.0), seq, body)
     }

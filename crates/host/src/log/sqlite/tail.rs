@@ -1,4 +1,4 @@
-//! A position that moves: from memory while it is near the end, from the file while it is not.
+//! A tail: reads from memory while it is near the end of the log, else from the file.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -60,7 +60,7 @@ impl SqliteTail {
         };
         let page = shared.readers.run(move |reader| reader.page((after, last), max_bytes, name)).await;
         shared.metrics.pages_read.fetch_add(1, Relaxed);
-        // What was trimmed while we read is missing in the page.
+        // If entries were trimmed meanwhile, the page may lack them.
         self.shared.recent().check(self.after, &self.channels)?;
         page
     }

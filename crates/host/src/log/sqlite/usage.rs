@@ -1,4 +1,4 @@
-//! How much each channel has in the log.
+//! How much space each channel takes in the log.
 
 use std::collections::HashMap;
 use std::ops::RangeInclusive;
@@ -7,12 +7,12 @@ use super::super::{ChannelInfo, ReadError, Seq};
 use super::pieces::BODY_LENGTH;
 use super::reader::{Reader, store};
 
-/// How much a channel has in the log.
+/// How much space a channel takes in the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Usage {
     /// The channel.
     pub info: ChannelInfo,
-    /// Entries that are there.
+    /// Number of entries.
     pub entries: u64,
     /// Bytes of their bodies.
     pub bytes: u64,
@@ -24,7 +24,7 @@ pub struct Usage {
     pub rows: u64,
 }
 
-/// What the table of entries says of one channel.
+/// The sums of one channel's entries.
 #[derive(Debug, Clone, Copy)]
 struct Sum {
     entries: u64,
@@ -33,7 +33,7 @@ struct Sum {
     times: (u64, u64),
 }
 
-/// Walks through all entries and rows, without their bodies.
+/// Sums up all entries and rows, without reading their bodies.
 pub(super) fn all(reader: &Reader) -> Result<Vec<Usage>, ReadError> {
     let infos = reader.channels(None)?;
     let sql = format!(

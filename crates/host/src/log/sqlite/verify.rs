@@ -1,4 +1,4 @@
-//! A walk through everything: is each record what was written, and does the store itself hold together?
+//! Verifies every record against its checksum, and the integrity of the store itself.
 
 use rusqlite::Row;
 
@@ -8,14 +8,14 @@ use super::files::LogFiles;
 use super::reader::{Reader, store};
 use super::{db, pieces, record};
 
-/// Records that are looked at in one view of the file: the writer can recycle its log in between.
+/// Records that are verified in one read transaction: between two, the writer can reuse its write-ahead log.
 const STEP: usize = 1_000;
 
-/// Looks at every record, and says now and then how many bytes it has seen.
+/// Verifies every record, and reports its progress in bytes.
 pub(super) fn walk(reader: &Reader, files: &LogFiles, mut seen: impl FnMut(u64)) -> Result<Report, ReadError> {
     let mut report = Report::default();
     ends(reader, files, &mut report).map_err(store)?;
-    // It walks trees and indices: what it says is for people.
+    // It checks trees and indices. Its messages are for people.
     let check = reader.connection.prepare("PRAGMA integrity_check(100)").and_then(|mut check| {
         let lines = check.query_map([], |row| row.get::<_, String>(0))?;
         lines.collect::<rusqlite::Result<Vec<_>>>()
@@ -25,16 +25,16 @@ pub(super) fn walk(reader: &Reader, files: &LogFiles, mut seen: impl FnMut(u64))
         Err(error) => report.faults.push(error.to_string()),
     }
     entries(reader, &mut report, &mut seen)?;
-    // The entries come first for everybody; what cannot be walked beside them is one more fault.
+    // Entries matter most. If snapshots or rows cannot be read, that is one more fault.
     if let Err(error) = snapshots(reader, &mut report).and_then(|()| rows(reader, &mut report, &mut seen)) {
         report.faults.push(error.to_string());
     }
     Ok(report)
 }
 
-/// Compares the log's end with what was acknowledged.
+/// Compares the end of the log with what was acknowledged.
 fn ends(reader: &Reader, files: &LogFiles, report: &mut Report) -> rusqlite::Result<()> {
-    // First what was acknowledged: a host may append meanwhile.
+    // The acknowledged seq is read first, because a host may append meanwhile.
     let marked = AcknowledgedFile::look(files);
     let (last, gaps) = (reader.last()?, db::load_gaps(&reader.connection)?);
     let told = gaps.newest().filter(|gap| gap.after == last).and_then(|gap| gap.lost);
@@ -54,7 +54,7 @@ fn entries(reader: &Reader, report: &mut Report, seen: &mut impl FnMut(u64)) -> 
                 Ok(Some(row)) => row,
                 Ok(None) => break,
                 Err(error) => {
-                    // The tree is broken: what is behind cannot be reached.
+                    // The tree is broken: later entries cannot be reached.
                     report.damaged.push(DamagedRecord::After { seq: after });
                     report.faults.push(error.to_string());
                     return Ok(());
@@ -76,7 +76,7 @@ fn entries(reader: &Reader, report: &mut Report, seen: &mut impl FnMut(u64)) -> 
     }
 }
 
-/// The length of a body, if the entry is what was written.
+/// The length of a body, if its entry is intact.
 fn entry_len(reader: &Reader, row: &Row<'_>) -> Option<u64> {
     let (seq, channel, at, crc): (Seq, i64, u64, u32) =
         (row.get(0).ok()?, row.get(1).ok()?, row.get(2).ok()?, row.get(3).ok()?);

@@ -1,4 +1,4 @@
-//! The writer's thread: takes what queued up, makes it durable, shows it, answers. And what it does when that fails.
+//! The writer thread: takes jobs from the queue, makes them durable and visible, answers them; and recovers from failures.
 
 use std::collections::{HashMap, VecDeque};
 use std::fs::File;
@@ -16,7 +16,7 @@ use super::queue::{Append, ExclusiveJob, QueueItem, SharedJob, TakeMode};
 use super::removal::{self, Removal};
 use super::{SqliteInner, record};
 
-/// The wait before a second attempt to open the store again, and the longest between later ones.
+/// The wait before the second attempt to reopen the store, and the longest wait between later ones.
 const FIRST_WAIT: Duration = Duration::from_millis(50);
 const LONGEST_WAIT: Duration = Duration::from_secs(2);
 
@@ -26,7 +26,7 @@ pub(super) fn start(shared: &Arc<SqliteInner>, files: LogFiles, lock: File) -> R
     let failed = |source: Box<dyn std::error::Error + Send + Sync>| OpenError::Store { path: path.clone(), source };
     let open = || {
         let mut db = Db::open(&files, &shared.options)?;
-        // Its sync also makes durable what a killed writer had written and not synced: it is visible from now on.
+        // Its sync also makes durable what a killed writer wrote without a sync: that is visible from now on.
         let epoch = db.take_over().map_err(|failure| match failure {
             Failure::Full => OpenError::Full(path.clone()),
             failure => failed(format!("{failure:?}").into()),
@@ -43,7 +43,7 @@ pub(super) fn start(shared: &Arc<SqliteInner>, files: LogFiles, lock: File) -> R
     };
     files.sync_names().map_err(|error| failed(error.into()))?;
     if let Err(error) = pieces::sweep(&db.connection) {
-        tracing::warn!(%error, "remains of a batch that was cut off stay in the log until it is opened again");
+        tracing::warn!(%error, "pieces of an interrupted batch stay in the log until it is opened again");
     }
     let removals = removal::unfinished(&db).map_err(|failure| failed(format!("{failure:?}").into()))?;
     show(shared, &db);
@@ -68,7 +68,7 @@ pub(super) fn start(shared: &Arc<SqliteInner>, files: LogFiles, lock: File) -> R
     Ok(())
 }
 
-/// What is true when the thread ends, however it ends: the lock is free, and nobody waits in vain.
+/// Releases the lock and fails all waiting jobs when the thread ends, even by a panic.
 struct CloseOnExit {
     shared: Arc<SqliteInner>,
     lock: Option<File>,
@@ -92,28 +92,28 @@ struct Writer {
     epoch: u64,
     state: StoreState,
     removals: VecDeque<Removal>,
-    /// The batch that is being written in pieces. There is none while the store is down.
+    /// The batch that is being written in pieces. `None` while the store is down.
     staging: Option<Box<StagedBatch>>,
     reserve: Reserve,
 }
 
-/// Bytes on the disk that are kept for the time when it is full: in a file of their own, and then as free pages of the
-/// database, where nobody else can take them. While the database has fewer free than that, only little is appended, so that
-/// sessions can be erased and the log be made smaller.
+/// Disk space that is reserved for a full disk: first as a file, then as free pages of the database, where no other program can
+/// take them. While the database has fewer free pages than that, only little is appended, so that sessions can still be erased
+/// and the log compacted.
 struct Reserve {
     bytes: u64,
     is_there: bool,
-    /// Bytes that may still be appended without it.
+    /// Bytes that may still be appended while the reserve is released.
     allowance: usize,
-    /// When to look whether there is room for it again.
+    /// When to check whether the reserve can be made again.
     look: Instant,
 }
 
-/// What may be appended while the reserve is given up: enough for some thousand small batches.
+/// What may be appended while the reserve is released: enough for some thousand small batches.
 const ALLOWANCE: usize = 4 << 20;
-/// Of which each is at most this long.
+/// The longest of these batches.
 const SMALL: usize = 64 << 10;
-/// How often a full disk is looked at.
+/// How often a full disk is checked.
 const LOOK: Duration = Duration::from_secs(2);
 
 impl Reserve {
@@ -123,7 +123,7 @@ impl Reserve {
         Self { bytes, is_there, allowance: ALLOWANCE, look: Instant::now() + LOOK }
     }
 
-    /// What the database holds of it when it is given up. The rest is for what that takes.
+    /// How much of it becomes free pages of the database. Allocating them needs the rest.
     const fn held(&self) -> u64 {
         Self::part_of(self.bytes)
     }
@@ -144,13 +144,13 @@ impl Reserve {
 
 enum StoreState {
     Up(Box<Db>),
-    /// Nothing is acknowledged until the store has been opened again.
+    /// Nothing is acknowledged until the store is open again.
     Down {
         failure: Failure,
         retry: Instant,
         wait: Duration,
     },
-    /// It will not be.
+    /// The store is not opened again.
     Over(Failure),
 }
 
@@ -173,7 +173,7 @@ impl Writer {
                 QueueItem::Jobs(jobs) => self.work(jobs),
                 QueueItem::Large(append) => self.begin_large(append),
                 QueueItem::ExclusiveJob(job) => self.exclusive(job),
-                // Nobody else has anything to write: the next piece.
+                // No other jobs wait: write the next piece.
                 QueueItem::Idle | QueueItem::Closed if self.staging.is_some() => self.work(Vec::new()),
                 QueueItem::Idle => {}
                 QueueItem::Closed if matches!(self.state, StoreState::Up(_)) && !self.removals.is_empty() => {}
@@ -181,19 +181,19 @@ impl Writer {
             }
         }
         if let StoreState::Up(db) = &self.state {
-            // All is durable already; this makes the next start short. If it fails, the next start does it.
+            // Everything is durable already. This makes the next start faster; if it fails, the next start does it.
             drop(db.checkpoint("PASSIVE", &self.shared.metrics));
         }
     }
 
-    /// Whether the disk is full, so that what is left has to be kept for what makes room.
+    /// Whether the disk is full, so that the remaining space has to be kept for erasing and compacting.
     fn is_short(&self) -> bool {
         let StoreState::Up(db) = &self.state else { return false };
         let free = || db.used().map_or(0, |(all, used)| all.saturating_sub(used));
         !self.reserve.is_there && free() < self.reserve.bytes
     }
 
-    /// Makes the reserve again if there is room for it, and says whether the log is full.
+    /// Makes the reserve again if the disk has space for it, and updates the health.
     fn look_at_reserve(&mut self) {
         if !self.reserve.is_there && self.reserve.look <= Instant::now() {
             self.reserve = Reserve::new(&self.files, &self.shared.options);
@@ -212,7 +212,7 @@ impl Writer {
         }
     }
 
-    /// Something may have given room back to the disk: it is taken again before others take it.
+    /// A job may have freed disk space: reserves it before other programs take it.
     fn reclaim_reserve(&mut self) {
         self.reserve.look = Instant::now();
         self.look_at_reserve();
@@ -223,7 +223,7 @@ impl Writer {
         }
     }
 
-    /// Refuses what is too much for a disk that is full.
+    /// Refuses jobs that are too large for a full disk; returns the others.
     fn refuse_excess(&mut self, jobs: Vec<SharedJob>) -> Vec<SharedJob> {
         if !self.is_short() {
             return jobs;
@@ -260,7 +260,7 @@ impl Writer {
         }
     }
 
-    /// Begins to write a large batch in pieces, unless that is in vain.
+    /// Begins to write a large batch in pieces, unless it would be refused.
     fn begin_large(&mut self, append: Append) {
         let is_short = self.is_short();
         let takes = match &mut self.state {
@@ -280,8 +280,8 @@ impl Writer {
         }
     }
 
-    /// Does or begins something that shares no transaction. A large batch begins anew after it: what it has written may
-    /// belong to a session that is erased now.
+    /// Does or begins an exclusive job. A large batch starts again after it, because its pieces may belong to a session that is
+    /// erased now.
     fn exclusive(&mut self, job: ExclusiveJob) {
         let db = match &mut self.state {
             StoreState::Up(db) => db,
@@ -317,7 +317,7 @@ impl Writer {
         }
     }
 
-    /// One step of what can wait.
+    /// Does one step of a removal, a checkpoint, or a recovery.
     fn upkeep(&mut self) {
         let done = match &mut self.state {
             StoreState::Up(db) => {
@@ -339,7 +339,7 @@ impl Writer {
         }
     }
 
-    /// Stops acknowledging. The connection is dropped with whatever it had open.
+    /// Stops acknowledging. The connection is dropped with its open transaction.
     fn fail(&mut self, failure: Failure) {
         self.shared.metrics.failures.fetch_add(1, Relaxed);
         tracing::error!(?failure, "the log stops acknowledging");
@@ -356,9 +356,9 @@ impl Writer {
         };
     }
 
-    /// Opens the store again, and looks whether everything acknowledged is there. A sync that failed is never repeated:
-    /// the system may have dropped what it could not write, and would say that all is well. Instead all that the
-    /// write-ahead log has is written anew, into the database.
+    /// Reopens the store, and checks whether it has everything that was acknowledged. A sync that failed is never repeated: the
+    /// system may have dropped what it could not write, and would then report success. Instead the whole write-ahead log is
+    /// written again, into the database.
     fn recover(&mut self, wait: Duration) {
         let readers = self.shared.readers.pause();
         if readers.is_some() {
@@ -415,17 +415,17 @@ impl Writer {
         })?;
         db.resume(self.epoch)?;
         if !db.truncate_wal(&self.shared.metrics)? {
-            return Err(Failure::Store("a reader holds on to the old state".into()));
+            return Err(Failure::Store("a reader still uses the old write-ahead log".into()));
         }
         if let Err(error) = pieces::sweep(&db.connection) {
-            tracing::warn!(%error, "remains of a batch that was cut off stay in the log until it is opened again");
+            tracing::warn!(%error, "pieces of an interrupted batch stay in the log until it is opened again");
         }
         let removals = removal::unfinished(&db)?;
         Ok((db, removals))
     }
 }
 
-/// Shows readers the log as it was opened.
+/// Resets what readers share to the log as it was opened.
 fn show(shared: &SqliteInner, db: &Db) {
     let names = db.channels.values().map(|channel| (channel.id, channel.uri.clone())).collect();
     let trimmed = db.channels.values().filter(|channel| channel.trimmed > 0);
@@ -435,7 +435,7 @@ fn show(shared: &SqliteInner, db: &Db) {
     shared.metrics.store_bytes.store(db.used().map_or(0, |(bytes, _)| bytes), Relaxed);
 }
 
-/// The first acknowledged entry that the store does not have as it was written, of those still in memory.
+/// The first acknowledged entry that the store lacks or has damaged, among those that are still in memory.
 fn lost(db: &Db, shared: &SqliteInner) -> Result<Option<Seq>, Failure> {
     let last = *shared.last.borrow();
     let mut query = db.connection.prepare("SELECT channel, at, crc, about, body FROM entry WHERE seq = ?1")?;

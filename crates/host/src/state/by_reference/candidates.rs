@@ -1,6 +1,6 @@
-//! Finds in a text what may be sent by reference, and where that is in the state.
+//! Finds the contents of a text that may be sent by reference, and their paths in the state.
 //!
-//! One pass over what is long, one more over each thing that is found.
+//! The text is parsed once, and each long content that is found once more.
 
 use std::borrow::Cow;
 
@@ -15,20 +15,20 @@ use super::shapes::{
     TurnShape, TypeShape,
 };
 
-/// What is shorter gains nothing: a reference has about this length.
+/// Shorter contents are not replaced: a reference has about this length.
 const SHORT: usize = 256;
 
-/// Something that may be sent by reference.
+/// A content that may be sent by reference.
 #[derive(Debug)]
 pub(super) struct Candidate<'a> {
     pub(super) kind: CandidateKind,
-    /// The value that the reference takes the place of, inside of the text.
+    /// The value in the text that the reference replaces.
     pub(super) raw: &'a str,
     channel: Cow<'a, str>,
     steps: Vec<PathStep>,
 }
 
-/// What something is.
+/// The kind of a content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum CandidateKind {
     /// A block of a tool's result.
@@ -42,13 +42,13 @@ pub(super) enum CandidateKind {
 }
 
 impl Candidate<'_> {
-    /// The URI under which it can be read.
+    /// The URI by which it can be read.
     pub(super) fn uri(&self, version: Option<Version>) -> String {
         Reference { channel: self.channel.to_string(), steps: self.steps.clone(), version }.to_string()
     }
 }
 
-/// What was found so far, on this way.
+/// The contents found so far.
 pub(super) struct Candidates<'a> {
     channel: Cow<'a, str>,
     found: Vec<Candidate<'a>>,
@@ -135,7 +135,7 @@ impl<'a> Candidates<'a> {
         Some(())
     }
 
-    /// Fields of chats and sessions; other kinds of channels have none of these.
+    /// Looks at the members of chats and sessions; other kinds of channels have none of them.
     fn state(&mut self, state: StateShape<'a>) {
         state.turns.into_iter().flatten().chain(state.active_turn).for_each(|turn| self.turn(turn));
         for PendingShape { id, message } in state.queued_messages.into_iter().flatten().chain(state.steering_message) {
@@ -172,7 +172,7 @@ impl<'a> Candidates<'a> {
         self.message(&path, "suggestion", tool.user_suggestion.unwrap_or_default());
     }
 
-    /// What a session shows of a chat is where the chat has it.
+    /// A tool call that a session shows is found in the state of its chat.
     fn needed(&mut self, request: RequestShape<'a>) {
         let (Some(chat), Some(turn), Some(tool)) = (request.chat, request.turn_id, request.tool_call) else { return };
         let own = std::mem::replace(&mut self.channel, chat);

@@ -1,9 +1,9 @@
-//! What each action has that may be sent by reference: one row each.
+//! Which member of each action may be sent by reference: one row for each action.
 
-/// Where in an action something is that has a form by reference.
+/// The member of an action that has a form by reference.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ContentField {
-    /// Nothing: whatever is large in it, the protocol has no reference for.
+    /// None: the protocol has no reference for anything large in it.
     Nothing,
     /// `result.content`: blocks of a tool's result.
     Result,
@@ -11,15 +11,15 @@ pub(super) enum ContentField {
     Content,
     /// `toolInput`.
     Input,
-    /// `message`, that of the turn.
+    /// `message`, of a turn.
     Message,
-    /// `message`, that waits under an id.
+    /// `message`, of a pending message with an id.
     Pending,
     /// `draft`.
     Draft,
     /// `userSuggestion`, of a tool call.
     Suggestion,
-    /// `part`: a tool call as it is. A `markdown` stays: deltas must find it, and one action cannot add two parts.
+    /// `part`, if it is a tool call. A `markdown` part stays: later deltas need it, and one action cannot add two parts.
     Part,
     /// `turns`.
     Turns,
@@ -27,7 +27,7 @@ pub(super) enum ContentField {
     Needed,
 }
 
-/// What an action of this type has; nothing, if it is of a later version of the protocol.
+/// The member for an action of this type; `Nothing` for types of a later version of the protocol.
 pub(super) fn content_field(name: &str) -> ContentField {
     CONTENT_FIELDS
         .iter()

@@ -1,41 +1,41 @@
-//! Where a content is: a URI that stays good for as long as the content is in the state.
+//! References to content: URIs that are valid for as long as the content is in the state.
 //!
 //! ```text
 //! ahp-content:/channel=ahp-chat%3A%2F1/turn=t1/call=c1/content=0?bytes=5000000&crc=9a71bb4c
 //! ```
 //!
-//! It names a place in the state, not in the log: entries are trimmed, turns are not. The version says what was there, and
-//! whatever has taken its place since is not given out in its name.
+//! A reference names a path in the state, not an entry of the log: entries are trimmed, turns are not. Its version identifies
+//! the content, so that other content at the same path is not returned.
 
 use std::fmt;
 
 use crate::percent;
 
-/// What the URIs begin with. Clients cannot publish anything under `ahp-`.
+/// The scheme of the URIs. Clients cannot publish anything under `ahp-`.
 pub(crate) const SCHEME: &str = "ahp-content:/";
 
-/// A reference, taken apart.
+/// A parsed reference.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Reference {
     pub(crate) channel: String,
-    /// The way from the channel's state to the content.
+    /// The path from the channel's state to the content.
     pub(crate) steps: Vec<PathStep>,
-    /// What was there; none for what may change there, the input of a tool call.
+    /// The version of the content. `None` for the input of a tool call, which may change.
     pub(crate) version: Option<Version>,
 }
 
-/// One step: a kind of thing, and which of them.
+/// One step of the path: the kind of an element, and which one.
 pub(crate) type PathStep = (&'static str, String);
 
-/// All kinds of things, so that a step that was read is one of these.
+/// All kinds of elements. Others are not parsed.
 const KINDS: [&str; 9] = ["turn", "call", "content", "input", "text", "attachment", "suggestion", "pending", "draft"];
 
-/// Which of all that were ever in a place.
+/// Identifies one content among all that were ever at a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Version {
-    /// How long it is. Of a text that has grown, so much from its beginning.
+    /// Its length. If the text has grown since, this many bytes from its beginning.
     pub(crate) bytes: usize,
-    /// Its CRC-32C. Nobody gains anything by a collision: whoever can write to a place can read it.
+    /// Its CRC-32C. A collision helps nobody: whoever can write at a path can also read it.
     crc: u32,
 }
 
@@ -63,7 +63,7 @@ impl fmt::Display for Reference {
 }
 
 impl Reference {
-    /// Reads a URI; `None` if it is none of ours.
+    /// Parses a URI; `None` if it is no reference of this host.
     pub(crate) fn read(uri: &str) -> Option<Self> {
         let rest = uri.strip_prefix(SCHEME)?;
         let (path, query) = rest.split_once('?').map_or((rest, None), |(path, query)| (path, Some(query)));
@@ -84,7 +84,7 @@ impl Reference {
         Some(Self { channel, steps, version })
     }
 
-    /// The way, to be matched.
+    /// The path, in a form for pattern matching.
     pub(crate) fn path(&self) -> Vec<(&'static str, &str)> {
         self.steps.iter().map(|(kind, which)| (*kind, which.as_str())).collect()
     }

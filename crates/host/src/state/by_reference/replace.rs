@@ -1,4 +1,4 @@
-//! One content becomes a reference of the protocol.
+//! Makes the reference of the protocol that replaces a content.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -12,7 +12,7 @@ use super::candidates::{Candidate, CandidateKind};
 use super::reference::Version;
 use crate::size::to_u64;
 
-/// What takes the place of a content.
+/// The JSON that replaces a content.
 #[derive(Debug)]
 pub(super) struct Replacement {
     pub(super) json: String,
@@ -20,7 +20,7 @@ pub(super) struct Replacement {
     pub(super) bytes: u64,
 }
 
-/// The reference to a content; `None` if it is of a kind that has none, or is a reference already.
+/// The replacement of a content; `None` if the protocol has no reference for it, or it is one already.
 pub(super) fn replacement(candidate: &Candidate<'_>) -> Option<Replacement> {
     match candidate.kind {
         CandidateKind::Block => block(candidate),
@@ -45,14 +45,14 @@ fn block(candidate: &Candidate<'_>) -> Option<Replacement> {
     })
 }
 
-/// What an input is may change until the call is confirmed, and its place with it: so it has no version, and no nonce.
+/// The input of a call may change until the call is confirmed, so its reference has no version and no nonce.
 fn input(candidate: &Candidate<'_>) -> Option<Replacement> {
     let content = Text::read(candidate.raw)?;
     let reference = json!({"uri": candidate.uri(None), "sizeHint": content.len(), "contentType": "text/plain"});
     Some(Replacement { json: reference.to_string(), bytes: to_u64(content.len()) })
 }
 
-/// All else that is said of it stays.
+/// All other members of the attachment stay.
 fn attachment(candidate: &Candidate<'_>) -> Option<Replacement> {
     let members = Members::read(candidate.raw)?;
     if members.text("type")? != "embeddedResource" {
@@ -67,7 +67,7 @@ fn attachment(candidate: &Candidate<'_>) -> Option<Replacement> {
     Some(Replacement { json, ..replacement })
 }
 
-/// A part by reference has no id. Behind it is an empty one that has, so that what is added later finds its place.
+/// A `contentRef` part has no id. An empty `markdown` part with the id follows it, so that later deltas find it.
 fn part(candidate: &Candidate<'_>) -> Option<Replacement> {
     let members = Members::read(candidate.raw)?;
     let (id, content) = (members.text("id")?, members.text("content")?);
@@ -76,8 +76,8 @@ fn part(candidate: &Candidate<'_>) -> Option<Replacement> {
     Some(Replacement { json: format!("{},{rest}", replacement.json), ..replacement })
 }
 
-/// An object with this tag and the fields of a content reference. The version is that of the content as it was inline:
-/// what is in base64 is not decoded for that.
+/// An object with this tag and the members of a content reference. The version is computed from the content as it is written:
+/// base64 is not decoded.
 fn referring(candidate: &Candidate<'_>, tag: (&str, &str), content: &str, size: usize, kind: &str) -> Replacement {
     let version = Version::of(content.as_bytes());
     let (name, value) = tag;
@@ -86,12 +86,12 @@ fn referring(candidate: &Candidate<'_>, tag: (&str, &str), content: &str, size: 
     Replacement { json: object.to_string(), bytes: to_u64(content.len()) }
 }
 
-/// About how long something in base64 is.
+/// The decoded length of a base64 text, about.
 const fn decoded(base64: &str) -> usize {
     base64.len() / 4 * 3
 }
 
-/// The members of an object as they are written. No deeper.
+/// The members of an object, with their values unparsed.
 struct Members<'a>(Vec<(Cow<'a, str>, &'a RawValue)>);
 
 impl<'a> Members<'a> {

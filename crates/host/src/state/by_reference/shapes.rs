@@ -1,6 +1,6 @@
-//! The shapes of actions and states, as far as something may be sent by reference.
+//! The JSON shapes of actions and states, as far as they contain something that may be sent by reference.
 //!
-//! What is not named here is passed over without recursion, however deep it is, and what is large is not copied.
+//! Other members are skipped without recursion, however deep they are, and large values are not copied.
 
 use std::borrow::Cow;
 

@@ -119,33 +119,30 @@ impl Endpoint {
         config: EndpointConfig,
         budget: Budget,
     ) -> Self {
-        let (negotiated, clients, counts) = (Negotiated::default(), Clients::default(), Counters::default());
-        let (work, outgoing) = (WorkLimit::new(&config.memory), OutgoingMemory::new(&config.memory));
         let frames = Budget::new(BudgetConfig {
             process_bytes: config.memory.frame_bytes.max(config.limits.max_frame_bytes),
             principal_bytes: config.memory.frame_bytes.max(config.limits.max_frame_bytes),
             floor_bytes: config.memory.floor_bytes,
         });
-        let (traffic, last_reduced, stop) = (Arc::default(), LastReducedAction::default(), watch::Sender::new(false));
         Self(Arc::new(EndpointInner {
             log,
             snapshot_source,
             methods,
+            work: WorkLimit::new(&config.memory),
+            outgoing: OutgoingMemory::new(&config.memory),
             config,
             budget,
             frames,
-            work,
-            outgoing,
             snapshots: SharedSnapshots::default(),
             actions: SharedActions::default(),
-            negotiated,
-            clients,
-            counts,
-            traffic,
-            last_reduced,
+            negotiated: Negotiated::default(),
+            clients: Clients::default(),
+            counts: Counters::default(),
+            traffic: Arc::default(),
+            last_reduced: LastReducedAction::default(),
             shared_encodings: SharedEncodings::default(),
             log_limit: LogLimit::default(),
-            stop,
+            stop: watch::Sender::new(false),
         }))
     }
 

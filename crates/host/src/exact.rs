@@ -1,10 +1,11 @@
-//! JSON in memory that it fills: a text that grows as it is written may hold twice its length, and three times while it moves.
+//! JSON in exactly allocated memory. A buffer that grows while JSON is written may take twice the length of the text, and three
+//! times while it is moved.
 
 use std::io::{self, Write};
 
 use serde::Serialize;
 
-/// Up to here a text may grow as it is written: it is written once, not twice.
+/// Up to this length the buffer may grow, so that the JSON is written only once.
 const SMALL: usize = 256 << 10;
 
 /// The JSON of a value.
@@ -13,14 +14,14 @@ pub(crate) fn to_vec(value: &impl Serialize) -> serde_json::Result<Vec<u8>> {
     serde_json::to_writer(&mut text, value)?;
     let Measured { mut text, len } = text;
     if len > text.len() {
-        // It is written again, into a place of its length.
+        // It is written again, into a buffer of the right length.
         text = Vec::with_capacity(len);
         serde_json::to_writer(&mut text, value)?;
     }
     Ok(text)
 }
 
-/// The beginning of a text, and the length of all of it.
+/// Measures a text, and keeps it while it is short.
 struct Measured {
     text: Vec<u8>,
     len: usize,

@@ -1,9 +1,9 @@
-//! Who may dispatch what, on which channel, in which state.
+//! Which actions a client may dispatch, on which channel and in which state.
 //!
-//! The host asks the gate before it appends a client's action, with the state at some seq of the channel, and appends
-//! with that seq expected. A refused action goes back to the client that dispatched it, and to nobody else, as an
-//! envelope with `rejectionReason`: [`refused`]. It is not in the log. An action on a channel that does not exist is
-//! refused before the gate is asked.
+//! The host calls [`check`] before it appends a client's action, with the channel's state at some seq, and appends only if the
+//! channel still ends at that seq. A rejected action goes back to the client that dispatched it, and to nobody else, as an
+//! envelope with `rejectionReason`: [`refused`]. It is not logged. An action on a channel that does not exist is rejected
+//! before that.
 //!
 //! [`ACTION_RULES`] is the whole table, one row for each action, from what `ahp-types` says of it. Where that says nothing of
 //! clients, an action is the host's.
@@ -24,32 +24,32 @@ pub use table::{ACTION_RULES, ActionRule, Dispatcher, explain, rule_of};
 use crate::log::Seq;
 use crate::state::ChannelKind;
 
-/// Who dispatches.
+/// The client that dispatches.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Client {
     /// The `clientId` of its handshake.
     pub id: String,
 }
 
-/// What a check looks at.
+/// What a check depends on.
 #[derive(Debug, Clone, Copy)]
 pub struct GateContext<'a> {
     /// The state of the channel that the action is for; a chat's without completed turns.
     pub state: &'a SnapshotState,
     /// The session that the channel belongs to, or is.
     pub session: Option<&'a SessionState>,
-    /// The root, for what agents can do.
+    /// The root, for the capabilities of agents.
     pub root: Option<&'a RootState>,
-    /// The chat's last turn, if it can be resumed; needed for `chat/turnResume` only.
+    /// The chat's last turn, if it can be resumed; only needed for `chat/turnResume`.
     pub resumable: Option<&'a str>,
     /// What this host offers.
     pub features: Features,
 }
 
-/// What a host may offer to clients beside the rest.
+/// The optional features that a host may offer to clients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Features {
-    /// The changeset in question has a mark for reviewed files.
+    /// Files of the changeset can be marked as reviewed.
     pub review: bool,
     /// Automations can be created.
     pub automation_creation: bool,
@@ -91,7 +91,7 @@ pub fn check(client: &Client, action: &StateAction, context: &GateContext<'_>) -
     }
 }
 
-/// What the client hears: its own action, with the reason. The seq is the last that it may know of.
+/// The envelope that a client gets for a rejected action. `seq` is the last one that the client may have.
 #[must_use]
 pub fn refused(client: &Client, dispatched: DispatchActionParams, seq: Seq, why: &Rejection) -> ActionEnvelope {
     let DispatchActionParams { channel, client_seq, action } = dispatched;
@@ -99,7 +99,7 @@ pub fn refused(client: &Client, dispatched: DispatchActionParams, seq: Seq, why:
     ActionEnvelope { channel, action, server_seq: seq, origin, rejection_reason: Some(why.to_string()) }
 }
 
-/// Whether new values change, or as all of them leave out, only properties that may be changed.
+/// Checks that only mutable properties are changed, or left out if `new` has all values.
 fn only_mutable(
     new: &JsonObject,
     is_all: bool,

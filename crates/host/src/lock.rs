@@ -1,9 +1,9 @@
-//! Locks that a panic elsewhere does not spoil.
+//! Mutexes that stay usable after a panic of another thread.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Locks, also after somebody has panicked who held it: nothing in this host is left half done under a lock, so that what is
-/// behind it is whole at any time.
+/// Locks a mutex, even if a thread panicked while it held the lock. No code of this host leaves data half changed under a lock,
+/// so the data is always consistent.
 pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,11 +1,11 @@
-//! Says which field of a client's JSON does not fit its type, without repeating what the client wrote there.
+//! Describes which field of a client's JSON does not fit its type, without repeating the client's value.
 
 use serde::de::DeserializeOwned;
 
-/// The longest path that is repeated: keys of a map are the client's own.
+/// The longest path in a message: the client may have chosen its keys.
 const MAX_PATH_CHARS: usize = 64;
 
-/// What is wrong with a text that was to be a `T`; `None` if nothing is. For messages such as
+/// Describes why a text is not a `T`; `None` if it is one. For messages such as
 /// `the field "claim.clientId" is missing`.
 pub(crate) fn describe<T: DeserializeOwned>(text: &[u8]) -> Option<String> {
     let mut json = serde_json::Deserializer::from_slice(text);
@@ -21,8 +21,7 @@ pub(crate) fn describe<T: DeserializeOwned>(text: &[u8]) -> Option<String> {
     Some(words(&path, &error.to_string()))
 }
 
-/// The words for an error of serde at a path. Errors quote the value that they are about, so no more of them is kept than
-/// what was expected.
+/// The description of a serde error at a path. Serde quotes the value, so only what was expected is taken from its message.
 fn words(path: &str, error: &str) -> String {
     let error = error.rsplit_once(" at line ").map_or(error, |(error, _)| error);
     if let Some(name) = error.strip_prefix("missing field `").and_then(|rest| rest.strip_suffix('`')) {
@@ -30,7 +29,7 @@ fn words(path: &str, error: &str) -> String {
         return format!("the field {} is missing", quoted(&whole));
     }
     let subject = if path.is_empty() { "the value".to_owned() } else { format!("the field {}", quoted(path)) };
-    // What was expected stands behind the value, which may itself have these words in it.
+    // What was expected comes after the value, which may contain the same words.
     match error.rsplit_once(", expected ") {
         Some((_, expected)) if error.starts_with("unknown variant") => {
             format!("{subject} must be {}", expected.replace('`', "\""))

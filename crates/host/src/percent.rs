@@ -1,16 +1,16 @@
-//! Percent escapes: what stands for itself in the URIs of this host, and a reading that guesses nothing.
+//! Percent escapes in the URIs of this host, and a strict decoder.
 
 use std::borrow::Cow;
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, PercentEncode, percent_decode_str, percent_encode};
 
-/// What is escaped in a name: all but letters, digits and what is unreserved in RFC 3986.
+/// What is escaped in a name: everything except letters, digits and the unreserved characters of RFC 3986.
 const NAME: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
-/// The same in a name that is put together with dots.
+/// The same, in a name that is joined to others with dots.
 const PART: &AsciiSet = &NAME.add(b'.').add(b'~');
 
-/// What is escaped in a path: all but RFC 3986's `pchar` without the characters that some parsers treat in their own way.
+/// What is escaped in a path: everything except the `pchar` of RFC 3986, without those that some parsers treat specially.
 const PATH: &AsciiSet = &NAME
     .remove(b'/')
     .remove(b'!')
@@ -25,22 +25,22 @@ const PATH: &AsciiSet = &NAME
     .remove(b'=')
     .remove(b'@');
 
-/// A name that stands between any other characters.
+/// A name that may stand next to any other character.
 pub(crate) fn name(text: &str) -> PercentEncode<'_> {
     percent_encode(text.as_bytes(), NAME)
 }
 
-/// A name that stands between dots.
+/// A name that is joined to others with dots.
 pub(crate) fn part(text: &str) -> PercentEncode<'_> {
     percent_encode(text.as_bytes(), PART)
 }
 
-/// A path, whose slashes are slashes. Its names are bytes.
+/// A path. Its slashes stay; its names are bytes.
 pub(crate) fn path(bytes: &[u8]) -> PercentEncode<'_> {
     percent_encode(bytes, PATH)
 }
 
-/// What an escaped text stands for; `None` where a `%` has no two hexadecimal digits after it.
+/// Decodes a text; `None` if a `%` is not followed by two hexadecimal digits.
 pub(crate) fn read(text: &str) -> Option<Cow<'_, [u8]>> {
     let is_whole =
         |after: &str| after.as_bytes().get(..2).is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit));

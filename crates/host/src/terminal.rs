@@ -1,19 +1,19 @@
 //! Terminals: programs on real ptys, as terminal channels.
 //!
-//! A terminal begins in two steps, because its channel must have an initial state in the log before its program can
-//! write: [`Terminals::prepare`] checks the request and says what that state is, [`Prepared::start`] runs the program.
-//! What the program writes becomes `terminal/data`. While the log is busy, output queues up to a bound and then the pty
-//! is not read, so that the program waits: nothing is dropped and nothing grows.
+//! A terminal begins in two steps, because its channel needs an initial state in the log before its program can write:
+//! [`Terminals::prepare`] checks the request and returns that state, [`Prepared::start`] runs the program. The output of the
+//! program becomes `terminal/data`. While the log is busy, output is buffered up to a limit; then the pty is not read, so that
+//! the program waits. Nothing is dropped.
 //!
-//! What a client dispatches comes in two steps too: [`Terminals::accept`] says whether it may be logged, and
-//! [`AcceptedAction::perform`] carries it out when it is.
+//! An action of a client takes two steps too: [`Terminals::accept`] checks whether it may be logged, and
+//! [`AcceptedAction::perform`] carries it out once it is in the log.
 //!
-//! The protocol's reducer never forgets output. So when a terminal's content has grown to
-//! [`TerminalConfig::max_scrollback_bytes`], it is cleared, and a line that says how much is gone and its last lines are sent
-//! again, in one batch. The log forgets as well: what is no longer in the content goes from it, step by step ([`Act::trim`]).
+//! The protocol's reducer never removes output. So when a terminal's content has grown to
+//! [`TerminalConfig::max_scrollback_bytes`], one batch clears it and sends its last lines again, after a line that says how
+//! much is gone. Entries whose output is no longer in the content are trimmed from the log, step by step ([`Act::trim`]).
 //!
-//! A program that nobody [watches](Terminals::watched) is read slowly, and waits; one that somebody does is read as fast as
-//! [`TerminalConfig::watched_rate`] allows. Either may first write for a few seconds as fast as it can.
+//! The output of a program that nobody [watches](Terminals::set_watched) is read slowly, so that the program waits; that of a
+//! watched program is read as fast as [`TerminalConfig::watched_rate`] allows. Both may write a few seconds' worth at once.
 
 mod claim;
 mod client_actions;
@@ -48,30 +48,30 @@ use crate::log::{AppendError, Seq};
 /// What terminals may cost, and what they run.
 #[derive(Debug, Clone)]
 pub struct TerminalConfig {
-    /// Where terminals may begin. The first is where one without a `cwd` does.
+    /// The directories in which terminals may start. One without a `cwd` starts in the first.
     pub roots: Vec<PathBuf>,
     /// The program and its arguments. By default the user's shell.
     pub command: Vec<OsString>,
     /// Set in the program's environment beside what the host itself has.
     pub env: Vec<(OsString, OsString)>,
-    /// Further variables of the host that the program does not see: all whose names begin with one of these. By default
-    /// none; those that begin with `BREAKBULK_`, where a token may stand, it never sees.
+    /// Prefixes of environment variables that the program does not get. By default none. Variables that begin with
+    /// `BREAKBULK_` are never passed on, because they may contain a token.
     pub hidden_env: Vec<String>,
-    /// Terminals at a time, exited ones that nobody disposed of included. By default 64.
+    /// The most terminals, including exited ones that nobody disposed of. By default 64.
     pub max_terminals: usize,
-    /// Output that waits for the log; beyond it the program waits. By default 256 KiB.
+    /// Bytes of output that may wait for the log; with more, the program waits. By default 256 KiB.
     pub max_pending_bytes: usize,
-    /// Input that waits for the program; beyond it input is refused. By default 4 MiB.
+    /// Bytes of input that may wait for the program; more is rejected. By default 4 MiB.
     pub max_input_bytes: u32,
-    /// Output that goes to the log in a second while nobody watches; beyond it the program waits. By default 64 KiB.
+    /// Bytes of output that are logged in a second while nobody watches; with more, the program waits. By default 64 KiB.
     pub unwatched_rate: u64,
-    /// The same while somebody does. By default 4 MiB.
+    /// The same while somebody watches. By default 4 MiB.
     pub watched_rate: u64,
-    /// Content at which old output is let go. By default 1 MiB.
+    /// The most bytes of content; then old output is removed. By default 1 MiB.
     pub max_scrollback_bytes: usize,
-    /// How much of it stays then. By default 256 KiB.
+    /// How much of the content remains then. By default 256 KiB.
     pub kept_scrollback_bytes: usize,
-    /// What a program gets between the hangup and the kill when its terminal is disposed of. By default 500 ms.
+    /// The time between the hangup and the kill when a terminal is disposed of. By default 500 ms.
     pub hangup_grace: Duration,
 }
 
@@ -106,7 +106,7 @@ pub enum TerminalError {
     /// The channel is taken.
     #[error("terminal {0} exists")]
     Exists(String),
-    /// Not a channel that a terminal can have.
+    /// The URI is not one of a terminal.
     #[error("{0:?} is not the URI of a terminal")]
     BadChannel(String),
     /// The limit of terminals is reached.
@@ -121,7 +121,7 @@ pub enum TerminalError {
     /// The working directory is outside of the roots.
     #[error("cwd is outside of the roots")]
     Outside,
-    /// A size that no terminal has.
+    /// The size is invalid.
     #[error("{cols} columns and {rows} rows are not a valid size")]
     BadSize {
         /// Columns asked for.
@@ -132,7 +132,7 @@ pub enum TerminalError {
     /// The program does not start.
     #[error("cannot start the program: {0}")]
     Start(String),
-    /// The log did not take it.
+    /// The log refused an action.
     #[error(transparent)]
     Log(#[from] AppendError),
 }
@@ -162,7 +162,7 @@ pub struct Terminals {
     list: Arc<Registry>,
 }
 
-/// A terminal whose channel may be opened now. Dropped without a [start](Prepared::start), it never was.
+/// A terminal whose channel may be opened now. If it is dropped without a [start](Prepared::start), its name is free again.
 #[must_use]
 pub struct Prepared {
     list: Arc<Registry>,
@@ -178,9 +178,9 @@ impl Terminals {
         Self { list: Arc::new(Registry::new(act, config)) }
     }
 
-    /// Checks a `createTerminal` and keeps its channel free for it.
+    /// Checks a `createTerminal` and reserves its channel.
     ///
-    /// Whether a session that it names as holder exists is for the caller to know.
+    /// The caller checks whether a session that claims the terminal exists.
     pub async fn prepare(&self, params: CreateTerminalParams) -> Result<Prepared, TerminalError> {
         if !is_channel(&params.channel) {
             return Err(TerminalError::BadChannel(params.channel));
@@ -193,11 +193,11 @@ impl Terminals {
         Ok(Prepared { list: self.list.clone(), terminal, dir, started: false })
     }
 
-    /// Kills the terminal's program, with all that it started on this terminal, and takes it off the list.
+    /// Kills the terminal's program and everything that it started on this terminal, and removes the terminal from the list.
     pub async fn dispose(&self, channel: &str) -> Result<(), TerminalError> {
         let terminal = self.list.find(channel).ok_or_else(|| TerminalError::NotFound(channel.to_owned()))?;
         let list = self.list.clone();
-        // A caller that goes away does not leave it half done.
+        // On a task of its own, so that it is completed even if the caller is dropped.
         let disposed = tokio::spawn(async move {
             terminal.stop().await;
             list.remove(&terminal.channel).await
@@ -205,7 +205,7 @@ impl Terminals {
         Ok(disposed.await.unwrap_or(Err(AppendError::Closed))?)
     }
 
-    /// Says whether this action may be logged now, and reserves what carrying it out needs.
+    /// Checks whether this action may be logged now, and reserves what it needs to be carried out.
     pub fn accept(
         &self,
         who: &Holder,
@@ -216,14 +216,14 @@ impl Terminals {
         client_actions::accept(&self.list, terminal, who, action)
     }
 
-    /// Nobody holds the terminals of this holder any more: logs it, and lets anybody claim them.
+    /// Releases the terminals of this holder: logs that nobody holds them, so that anybody may claim them.
     pub async fn release(&self, holder: &Holder) -> Result<(), AppendError> {
         self.list.release(holder).await
     }
 
-    /// Says whether anybody watches a terminal, which nobody does at first.
-    pub fn watched(&self, channel: &str, is_watched: bool) {
-        self.list.watched(channel, is_watched);
+    /// Sets whether anybody watches a terminal. At first nobody does.
+    pub fn set_watched(&self, channel: &str, is_watched: bool) {
+        self.list.set_watched(channel, is_watched);
     }
 
     /// An action that was [admitted](Self::admit) is in the log: what of the channel may go from there now, if something may.
@@ -232,7 +232,7 @@ impl Terminals {
         self.list.find(channel)?.logged(seq, 0, &self.list.config)
     }
 
-    /// Tells the root channel which terminals there are. For a host that begins: those of its last life are gone.
+    /// Logs the list of terminals on the root channel. For a host that starts: the terminals of its last run are gone.
     pub async fn announce(&self) -> Result<(), TerminalError> {
         Ok(self.list.announce().await?)
     }
@@ -254,7 +254,7 @@ impl Terminals {
             Some(uri) => path_of(uri)?,
             None => roots.first().cloned().ok_or(TerminalError::Outside)?,
         };
-        // A file system may be slow; the runtime is not.
+        // A slow file system must not block the runtime.
         let found = tokio::task::spawn_blocking(move || inside(&asked, &roots)).await;
         found.unwrap_or(Err(TerminalError::Outside))
     }
@@ -279,10 +279,10 @@ impl Prepared {
         self.terminal.initial()
     }
 
-    /// Runs the program and tells the root channel of the terminal. The channel must be open by now.
+    /// Runs the program and logs the new list of terminals. The channel must be open by now.
     pub async fn start(mut self) -> Result<(), TerminalError> {
         let program = Program::start(&self.list.config, &self.dir, self.terminal.shown().size)?;
-        // A caller that goes away does not leave it half done.
+        // On a task of its own, so that it is completed even if the caller is dropped.
         let started = tokio::spawn(async move {
             self.terminal.show(|shown| shown.announced = true);
             self.list.announce().await?;
@@ -306,25 +306,25 @@ impl Drop for Prepared {
 const DEFAULT_COLS: i64 = 80;
 const DEFAULT_ROWS: i64 = 24;
 
-/// A size that a pty can have: larger ones only cost the program memory.
+/// Checks a size. Larger ones would only cost the program memory.
 fn size_of(cols: i64, rows: i64) -> Result<(u16, u16), TerminalError> {
     const MOST: u16 = 4096;
     let valid = |value: i64| u16::try_from(value).ok().filter(|value| (1..=MOST).contains(value));
     valid(cols).zip(valid(rows)).ok_or(TerminalError::BadSize { cols, rows })
 }
 
-/// Clients choose the channel's name; it must be a URI of a terminal, and no longer than names are.
+/// Clients choose the URI of a terminal; it must have the right scheme and a reasonable length.
 fn is_channel(uri: &str) -> bool {
     uri.strip_prefix("ahp-terminal:/")
         .is_some_and(|name| (1..=200).contains(&name.len()) && name.bytes().all(|byte| byte.is_ascii_graphic()))
 }
 
-/// Where a directory really is, if that is a directory inside of the roots. Touches the file system.
+/// Resolves a directory, if it is inside of the roots. Touches the file system.
 pub(crate) fn inside(dir: &Path, roots: &[PathBuf]) -> Result<PathBuf, TerminalError> {
     let real_roots: Vec<_> = roots.iter().filter_map(|root| root.canonicalize().ok()).collect();
     let is_inside = |path: &Path| real_roots.iter().chain(roots).any(|root| path.starts_with(root));
     let real = dir.canonicalize();
-    // Whether something outside exists is not told.
+    // The error must not reveal whether something outside of the roots exists.
     if !is_inside(real.as_deref().unwrap_or(dir)) {
         return Err(TerminalError::Outside);
     }

@@ -45,14 +45,13 @@ const MAX_SINGLE: usize = 64;
 
 impl ChangesetTracker {
     pub(super) fn new(channel: String, tree: WorkTree, act: Arc<dyn Act>, config: &ChangesConfig) -> Self {
-        let (files, reported) = (Mutex::default(), tokio::sync::Mutex::new(Reported::Nothing));
         Self {
             channel,
             tree,
             act,
             config: config.clone(),
-            files,
-            reported,
+            files: Mutex::default(),
+            reported: tokio::sync::Mutex::new(Reported::Nothing),
             rounds: AtomicU64::new(0),
             revision: AtomicU64::new(0),
         }

@@ -12,7 +12,7 @@ use thiserror::Error;
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::task::JoinError;
 
-use super::handshake::ClientIdentity;
+use super::handshake::{ClientIdentity, HandshakeMethod};
 use crate::error::MethodError;
 use crate::lock::lock;
 
@@ -105,13 +105,14 @@ impl Clients {
         &self,
         principal: Option<Arc<str>>,
         identity: ClientIdentity,
-        is_new: bool,
+        method: HandshakeMethod,
     ) -> ClientIdentity {
         let key = (principal, identity.id.clone());
         self.with(|table| {
             let place = table.known.iter().position(|(known, _)| *known == key);
             let before = place.and_then(|place| table.known.remove(place));
-            let known = before.map(|(_, before)| before).filter(|_| !is_new).unwrap_or(identity);
+            let known =
+                before.map(|(_, before)| before).filter(|_| method == HandshakeMethod::Reconnect).unwrap_or(identity);
             if table.known.len() >= MAX_KNOWN {
                 table.known.pop_front();
             }
@@ -184,7 +185,7 @@ impl Drop for Registration {
 /// Sends requests and notifications to a client, for as long as its link lives. Cloning shares it.
 #[derive(Debug, Clone)]
 pub struct ClientHandle {
-    orders: mpsc::Sender<HostMessage>,
+    host_messages: mpsc::Sender<HostMessage>,
     permits: Arc<Semaphore>,
     /// Noted whenever a part of a long message passes.
     activity: Activity,
@@ -216,8 +217,8 @@ impl ClientHandle {
         time: AnswerTimeouts,
         activity: Activity,
     ) -> (Self, mpsc::Receiver<HostMessage>) {
-        let (orders, taken) = mpsc::channel(DEPTH);
-        (Self { orders, permits: Arc::new(Semaphore::new(max_asks)), activity, time }, taken)
+        let (host_messages, taken) = mpsc::channel(DEPTH);
+        (Self { host_messages, permits: Arc::new(Semaphore::new(max_asks)), activity, time }, taken)
     }
 
     /// Sends a request to the client; returns the JSON of its `result`. Waits while too many requests are under way.
@@ -238,8 +239,8 @@ impl ClientHandle {
         let asking = async {
             let _permit = self.permits.acquire().await.map_err(|_| AskError::Disconnected)?;
             let (answer, answered) = oneshot::channel();
-            let order = HostMessage { method: method.to_owned(), params, answer: Some(answer) };
-            self.orders.send(order).await.map_err(|_| AskError::Disconnected)?;
+            let message = HostMessage { method: method.to_owned(), params, answer: Some(answer) };
+            self.host_messages.send(message).await.map_err(|_| AskError::Disconnected)?;
             answered.await.map_err(|_| AskError::Disconnected)?.map_err(AskError::Refused)
         };
         let AnswerTimeouts { silent, most } = self.time;
@@ -252,14 +253,14 @@ impl ClientHandle {
     /// The link is gone.
     pub async fn notify(&self, method: &str, params: &impl Serialize) -> Result<(), AskError> {
         let text = serde_json::to_vec(params).map_err(|error| AskError::Params(error.to_string()))?;
-        let order = HostMessage { method: method.to_owned(), params: Message::from(text), answer: None };
-        self.orders.send(order).await.map_err(|_| AskError::Disconnected)
+        let message = HostMessage { method: method.to_owned(), params: Message::from(text), answer: None };
+        self.host_messages.send(message).await.map_err(|_| AskError::Disconnected)
     }
 
     /// Whether its link is gone.
     #[must_use]
     pub fn is_closed(&self) -> bool {
-        self.orders.is_closed()
+        self.host_messages.is_closed()
     }
 }
 

@@ -46,12 +46,9 @@ pub(super) struct Connection {
     pub(super) principal: Option<Arc<str>>,
     /// The client, once its handshake is done.
     pub(super) client: Option<IdentifiedClient>,
-    /// Whether a handshake is under way.
-    pub(super) is_in_handshake: bool,
+    pub(super) handshake: HandshakePhase,
     /// Messages that arrived while the handshake was under way. Nothing more is read then, so they are few.
     early_messages: VecDeque<EarlyMessage>,
-    /// When the handshake has to be there.
-    pub(super) handshake_deadline: Instant,
     pub(super) jobs: Jobs,
     /// Permits to make large results: see [`MOST_READS`].
     pub(super) reads: Arc<Semaphore>,
@@ -85,6 +82,50 @@ pub(super) struct Connection {
     stop: watch::Receiver<bool>,
 }
 
+/// How far the handshake is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum HandshakePhase {
+    /// The client has to send its handshake by this time.
+    Awaited {
+        deadline: Instant,
+    },
+    /// The answer is being made. If it fails, the client may try again until the deadline.
+    Running {
+        deadline: Instant,
+    },
+    Done,
+}
+
+impl HandshakePhase {
+    const fn is_running(self) -> bool {
+        matches!(self, Self::Running { .. })
+    }
+
+    /// When the connection is closed if the client has not sent its handshake.
+    const fn deadline(self) -> Option<Instant> {
+        match self {
+            Self::Awaited { deadline } => Some(deadline),
+            Self::Running { .. } | Self::Done => None,
+        }
+    }
+
+    /// The phase after the client has sent its handshake.
+    pub(super) const fn started(self) -> Self {
+        match self {
+            Self::Awaited { deadline } => Self::Running { deadline },
+            other => other,
+        }
+    }
+
+    /// The phase after the handshake was refused.
+    pub(super) const fn failed(self) -> Self {
+        match self {
+            Self::Running { deadline } => Self::Awaited { deadline },
+            other => other,
+        }
+    }
+}
+
 /// A message that arrived while the handshake was under way.
 struct EarlyMessage {
     message: Message,
@@ -97,7 +138,7 @@ struct EarlyMessage {
 pub(super) struct IdentifiedClient {
     pub(super) info: Arc<ClientInfo>,
     pub(super) reader: LogReader,
-    pub(super) orders: mpsc::Receiver<HostMessage>,
+    pub(super) host_messages: mpsc::Receiver<HostMessage>,
     /// Those who wait for answers of the client, by the id of the request.
     pub(super) asked: HashMap<u64, oneshot::Sender<Result<Bytes, MethodError>>>,
     pub(super) registration: Registration,
@@ -143,9 +184,8 @@ impl Connection {
         Ok(Self {
             driver,
             client: None,
-            is_in_handshake: false,
+            handshake: HandshakePhase::Awaited { deadline: now + shared.config.hello_time },
             early_messages: VecDeque::new(),
-            handshake_deadline: now + shared.config.hello_time,
             jobs: Jobs::default(),
             reads: Arc::new(Semaphore::new(MOST_READS)),
             pending_subscribes: Vec::new(),
@@ -186,10 +226,10 @@ impl Connection {
                 },
                 event = next_client_event(&mut self.client, has_room), if is_open => match event {
                     ClientEvent::Pulled(pulled) => self.pulled(pulled),
-                    ClientEvent::HostMessage(order) => self.order(order),
+                    ClientEvent::HostMessage(message) => self.send_host_message(message),
                     ClientEvent::Fenced => self.end(EndReason::Fenced),
                 },
-                Some((job, done)) = self.jobs.next(), if takes_answers => self.done(job, done),
+                Some((job, done)) = self.jobs.next(), if takes_answers => self.finish_job(job, done),
                 reserved = reserved(&mut self.blocked), if is_open => self.unblock(reserved),
                 _ = self.under_pressure.changed(), if is_open => {}
                 () = sleep_until(due), if is_open => self.late(),
@@ -203,7 +243,7 @@ impl Connection {
         if self.ending.is_some() {
             return;
         }
-        while !self.is_in_handshake
+        while !self.handshake.is_running()
             && let Some(EarlyMessage { message, envelope, grant }) = self.early_messages.pop_front()
         {
             self.message(&message, &envelope, grant);
@@ -211,7 +251,7 @@ impl Connection {
         self.begin_dispatches();
         let is_much = self.jobs.bytes() > self.shared.config.max_request_bytes;
         let is_over_floor = to_u64(self.jobs.unreserved_bytes()) > self.shared.config.memory.floor_bytes;
-        self.driver.set_reading(!self.is_in_handshake && !is_much && !is_over_floor);
+        self.driver.set_reading(!self.handshake.is_running() && !is_much && !is_over_floor);
         if self.snapshots_in_progress == 0 && self.pending_subscribes.is_empty() {
             self.unsubscribed.clear();
         }
@@ -253,7 +293,7 @@ impl Connection {
             Event::Message { message, envelope, .. } => {
                 let grant = self.driver.machine_mut().take_grant();
                 let grant = grant.or_else(|| self.driver.link_mut().receive_memory()?.take_last());
-                if self.is_in_handshake {
+                if self.handshake.is_running() {
                     self.early_messages.push_back(EarlyMessage { message, envelope, grant });
                 } else {
                     long_work(message.len(), || self.message(&message, &envelope, grant));
@@ -282,12 +322,12 @@ impl Connection {
 
     /// The next moment at which something is due.
     fn due(&self) -> Instant {
-        let handshake_answer = (self.client.is_none() && !self.is_in_handshake).then_some(self.handshake_deadline);
+        let handshake = self.handshake.deadline();
         let stall = (!self.unsent.is_empty()).then(|| self.unsent.moved_at + self.stall_time());
         let delayed = self.delayed.as_ref().map(DelayedDelta::due);
         let pull = self.pull.as_ref().map(|(_, begun)| *begun + PULL_TIME);
         let far = Instant::now() + self.shared.config.stall_time;
-        [handshake_answer, stall, delayed, pull].into_iter().flatten().min().unwrap_or(far)
+        [handshake, stall, delayed, pull].into_iter().flatten().min().unwrap_or(far)
     }
 
     fn late(&mut self) {
@@ -306,7 +346,7 @@ impl Connection {
         if !self.unsent.is_empty() && after >= self.stall_time() {
             return self.end(EndReason::Stalled { bytes: self.unsent.bytes, after });
         }
-        if self.client.is_none() && !self.is_in_handshake && self.handshake_deadline <= now {
+        if self.handshake.deadline().is_some_and(|deadline| deadline <= now) {
             self.end(EndReason::NoHandshake(self.shared.config.hello_time));
         }
     }
@@ -443,10 +483,10 @@ enum ClientEvent {
 
 /// The next event of the client. Cancel-safe.
 async fn next_client_event(client: &mut Option<IdentifiedClient>, has_room: bool) -> ClientEvent {
-    let Some(IdentifiedClient { reader, orders, registration, .. }) = client else { return pending().await };
+    let Some(IdentifiedClient { reader, host_messages, registration, .. }) = client else { return pending().await };
     tokio::select! {
         () = registration.fenced() => ClientEvent::Fenced,
         pulled = reader.pulled() => ClientEvent::Pulled(pulled),
-        Some(order) = orders.recv(), if has_room => ClientEvent::HostMessage(order),
+        Some(message) = host_messages.recv(), if has_room => ClientEvent::HostMessage(message),
     }
 }

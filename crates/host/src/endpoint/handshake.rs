@@ -29,6 +29,13 @@ use crate::size::to_u64;
 /// The longest client id, name, version and locale of a client.
 const MAX_ID: usize = 256;
 
+/// The two kinds of handshake.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum HandshakeMethod {
+    Initialize,
+    Reconnect,
+}
+
 /// A handshake that succeeded.
 pub(super) struct HandshakeResult {
     /// The answer.
@@ -40,8 +47,8 @@ pub(super) struct HandshakeResult {
     pub(super) references: ReferenceStats,
     pub(super) identity: ClientIdentity,
     pub(super) lease: ClientLease,
-    /// Whether the client initialized, rather than reconnected: only then is the identity complete.
-    pub(super) is_new: bool,
+    /// A reconnecting client does not repeat its identity.
+    pub(super) method: HandshakeMethod,
 }
 
 /// What a client says of itself.
@@ -99,7 +106,7 @@ pub(super) async fn initialize(
         references: snapshots.references,
         identity,
         lease,
-        is_new: true,
+        method: HandshakeMethod::Initialize,
     })
 }
 
@@ -128,7 +135,7 @@ pub(super) async fn reconnect(
         Some(replayed) => replayed,
         None => snapshots(shared, memory, &channels, at, message_limits.assumed).await?,
     };
-    Ok(HandshakeResult { result, notices, reader, references, identity, lease, is_new: false })
+    Ok(HandshakeResult { result, notices, reader, references, identity, lease, method: HandshakeMethod::Reconnect })
 }
 
 /// The answer to a client that reconnects.

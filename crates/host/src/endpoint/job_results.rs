@@ -9,7 +9,7 @@ use bytes::Bytes;
 use tracing::info;
 
 use super::clients::{AnswerTimeouts, ClientHandle};
-use super::connection::{Connection, IdentifiedClient, PresenceGuard};
+use super::connection::{Connection, HandshakePhase, IdentifiedClient, PresenceGuard};
 use super::end_reason::EndReason;
 use super::handshake::HandshakeResult;
 use super::jobs::{Job, JobKind, JobOutput};
@@ -20,23 +20,23 @@ use crate::error::MethodError;
 
 impl Connection {
     /// Handles the output of a job; `None` if the job panicked.
-    pub(super) fn done(&mut self, job: Job, done: Option<JobOutput>) {
+    pub(super) fn finish_job(&mut self, job: Job, done: Option<JobOutput>) {
         let broke = || MethodError::new(INTERNAL_ERROR, "an internal error of the host: its log has more");
         match (job.kind, done) {
-            (_, Some(JobOutput::HandshakeResult(Ok(greeted)))) => self.greeted(job.id, *greeted),
-            (_, Some(JobOutput::HandshakeResult(Err(error)))) => self.not_greeted(job.id, error),
-            (JobKind::Greet, _) => self.end(EndReason::Internal),
+            (_, Some(JobOutput::Handshake(Ok(handshake)))) => self.finish_handshake(job.id, *handshake),
+            (_, Some(JobOutput::Handshake(Err(error)))) => self.fail_handshake(job.id, error),
+            (JobKind::Handshake, _) => self.end(EndReason::Internal),
             (JobKind::Subscribe(request), done) => {
                 self.snapshots_in_progress = self.snapshots_in_progress.saturating_sub(1);
-                let shown =
-                    if let Some(JobOutput::SubscribeSnapshot(shown)) = done { shown } else { Err(broke().into()) };
-                self.shown(job.id.as_ref(), &request, shown);
+                let snapshot =
+                    if let Some(JobOutput::Snapshot(snapshot)) = done { snapshot } else { Err(broke().into()) };
+                self.finish_subscribe(job.id.as_ref(), &request, snapshot);
             }
-            (JobKind::Dispatch(header), Some(JobOutput::Dispatched(outcome))) => {
+            (JobKind::Dispatch(header), Some(JobOutput::Dispatch(outcome))) => {
                 self.dispatched(job.id.as_ref(), &header, outcome);
             }
             (JobKind::Dispatch(_), _) => self.end(EndReason::Internal),
-            (JobKind::Call { .. }, Some(JobOutput::Called(reply, leave))) => {
+            (JobKind::Call { .. }, Some(JobOutput::Call(reply, leave))) => {
                 self.replied(job.id.as_ref(), reply);
                 // The answer counts as unsent from now on, so another large result may be made.
                 drop(leave);
@@ -48,7 +48,7 @@ impl Connection {
     fn replied(&mut self, id: Option<&Bytes>, reply: Result<Reply, MethodError>) {
         let result = reply.and_then(|Reply { result, before, .. }| {
             if let Some((channel, action)) = before {
-                let action = self.aside(&channel, &action)?;
+                let action = self.private_action(&channel, &action)?;
                 self.flush();
                 self.send(action);
             }
@@ -57,15 +57,16 @@ impl Connection {
         self.answer(id, result);
     }
 
-    fn greeted(&mut self, id: Option<Bytes>, greeted: HandshakeResult) {
-        self.is_in_handshake = false;
-        let HandshakeResult { result, notices, reader, references, identity, lease, is_new } = greeted;
+    fn finish_handshake(&mut self, id: Option<Bytes>, handshake: HandshakeResult) {
+        self.handshake = HandshakePhase::Done;
+        let HandshakeResult { result, notices, reader, references, identity, lease, method } = handshake;
         let message_limits = self.message_limits();
-        self.by_reference(references, message_limits.max);
-        let identity = self.shared.clients.remember(self.principal.clone(), identity, is_new);
+        self.note_references(references, message_limits.max);
+        let identity = self.shared.clients.remember(self.principal.clone(), identity, method);
         let (silent, max_asks) = (self.shared.config.ask_time, self.shared.config.max_asks);
         let most = silent.saturating_add(self.shared.config.limits.group_timeout().saturating_mul(2));
-        let (handle, orders) = ClientHandle::new(max_asks, AnswerTimeouts { silent, most }, self.activity.clone());
+        let (handle, host_messages) =
+            ClientHandle::new(max_asks, AnswerTimeouts { silent, most }, self.activity.clone());
         let registration = self.shared.clients.register(lease, handle.clone());
         let info = ClientInfo {
             id: identity.id,
@@ -91,15 +92,22 @@ impl Connection {
         let (info, asked) = (Arc::new(info), HashMap::new());
         let presence = PresenceGuard::begin(Arc::clone(&self.shared.methods), &info);
         reader.subscriptions().keys().for_each(|channel| self.shared.methods.subscribed(&info, channel));
-        self.client =
-            Some(IdentifiedClient { info, reader, orders, asked, registration, handshake_answer, _presence: presence });
+        self.client = Some(IdentifiedClient {
+            info,
+            reader,
+            host_messages,
+            asked,
+            registration,
+            handshake_answer,
+            _presence: presence,
+        });
         for notice in notices {
             self.send(notice);
         }
     }
 
-    fn not_greeted(&mut self, id: Option<Bytes>, error: MethodError) {
-        self.is_in_handshake = false;
+    fn fail_handshake(&mut self, id: Option<Bytes>, error: MethodError) {
+        self.handshake = self.handshake.failed();
         let end = match &error {
             MethodError { code: UNSUPPORTED_PROTOCOL_VERSION, .. } => Some(EndReason::Version),
             MethodError { data: Some(data), .. } => NoMemory::of(data).map(EndReason::NoMemory),

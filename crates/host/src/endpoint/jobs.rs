@@ -30,7 +30,7 @@ pub(super) struct Job {
 
 #[derive(Debug)]
 pub(super) enum JobKind {
-    Greet,
+    Handshake,
     Subscribe(SubscribeRequest),
     Call {
         /// Whether a later action may depend on the call.
@@ -79,11 +79,11 @@ pub(super) enum DispatchOutcome {
 
 /// The output of a job.
 pub(super) enum JobOutput {
-    HandshakeResult(Result<Box<HandshakeResult>, MethodError>),
-    SubscribeSnapshot(Result<SubscribeSnapshot, SnapshotError>),
+    Handshake(Result<Box<HandshakeResult>, MethodError>),
+    Snapshot(Result<SubscribeSnapshot, SnapshotError>),
     /// With the permit for a large result, until the result is sent.
-    Called(Result<Reply, MethodError>, Option<OwnedSemaphorePermit>),
-    Dispatched(DispatchOutcome),
+    Call(Result<Reply, MethodError>, Option<OwnedSemaphorePermit>),
+    Dispatch(DispatchOutcome),
 }
 
 /// The jobs under way. Dropping this aborts them.
@@ -149,7 +149,7 @@ impl Jobs {
             !self.running.values().any(|(before, job)| match &job.kind {
                 JobKind::Dispatch(running) => !running.is_urgent || running.channel == pending.header.channel,
                 JobKind::Call { writes } => *writes && before < place,
-                JobKind::Greet | JobKind::Subscribe(_) => false,
+                JobKind::Handshake | JobKind::Subscribe(_) => false,
             })
         });
         if is_first {

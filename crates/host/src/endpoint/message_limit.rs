@@ -29,7 +29,16 @@ pub(super) struct MessageLimits {
 
 /// The last action that was reduced to a limit, for other clients with the same limit: often all clients have the same one.
 #[derive(Debug, Default)]
-pub(super) struct LastReducedAction(Mutex<Option<(Seq, u64, Bytes, ReferenceStats)>>);
+pub(super) struct LastReducedAction(Mutex<Option<ReducedAction>>);
+
+/// The body of an action that was reduced to a limit.
+#[derive(Debug)]
+struct ReducedAction {
+    seq: Seq,
+    limit: u64,
+    body: Bytes,
+    references: ReferenceStats,
+}
 
 /// Longer reduced actions are not remembered: clients with such a large limit are few.
 const MOST_KEPT: usize = 256 << 10;
@@ -37,15 +46,15 @@ const MOST_KEPT: usize = 256 << 10;
 impl LastReducedAction {
     /// The body of an entry, reduced so that its message is no longer than `most`; `None` if that is impossible.
     fn fit(&self, channel: &str, seq: Seq, body: &Bytes, most: u64) -> Option<(Bytes, ReferenceStats)> {
-        if let Some((known, limit, body, references)) = &*lock(&self.0)
-            && (*known, *limit) == (seq, most)
+        if let Some(last) = &*lock(&self.0)
+            && (last.seq, last.limit) == (seq, most)
         {
-            return Some((body.clone(), *references));
+            return Some((last.body.clone(), last.references));
         }
         let reduced = by_reference::entry(channel, body, body_limit(most))?;
         let (body, references) = (reduced.text.to_bytes(), reduced.references);
         if body.len() <= MOST_KEPT {
-            *lock(&self.0) = Some((seq, most, body.clone(), references));
+            *lock(&self.0) = Some(ReducedAction { seq, limit: most, body: body.clone(), references });
         }
         Some((body, references))
     }
@@ -60,7 +69,7 @@ impl Connection {
     }
 
     /// Sends an action, with its large content by reference if the client cannot take the whole.
-    pub(super) fn act(&mut self, channel: &str, seq: Seq, body: &Bytes) {
+    pub(super) fn send_action(&mut self, channel: &str, seq: Seq, body: &Bytes) {
         let (message, most) = (wire::action(seq, body), self.message_limits().max);
         let last_reduced = &self.shared.last_reduced;
         let reduced = if to_u64(message.len()) > most { last_reduced.fit(channel, seq, body, most) } else { None };
@@ -68,7 +77,7 @@ impl Connection {
         // snapshot that fits.
         let message = match reduced {
             Some((body, references)) => {
-                self.by_reference(references, most);
+                self.note_references(references, most);
                 wire::action(seq, &body)
             }
             None => self.shared.shared_encodings.join(seq, message),
@@ -77,9 +86,9 @@ impl Connection {
     }
 
     /// The message of an action that is for this client alone, reduced to its limit.
-    pub(super) fn aside(&mut self, channel: &str, action: &Message) -> Result<Message, MethodError> {
+    pub(super) fn private_action(&mut self, channel: &str, action: &Message) -> Result<Message, MethodError> {
         let seq = self.client.as_ref().map_or(0, |client| client.reader.position());
-        let (message, most) = (wire::aside(seq, channel, action), self.message_limits().max);
+        let (message, most) = (wire::private_action(seq, channel, action), self.message_limits().max);
         let size = to_u64(message.len());
         if size <= most {
             return Ok(message);
@@ -88,12 +97,12 @@ impl Connection {
         let max_bytes = to_usize(most.saturating_sub(around));
         let reduced =
             by_reference::action(channel, &action.to_bytes(), max_bytes).ok_or_else(|| too_large(size, most))?;
-        self.by_reference(reduced.references, most);
-        Ok(wire::aside(seq, channel, &reduced.text))
+        self.note_references(reduced.references, most);
+        Ok(wire::private_action(seq, channel, &reduced.text))
     }
 
     /// Counts and logs content that is sent by reference.
-    pub(super) fn by_reference(&mut self, references: ReferenceStats, limit: u64) {
+    pub(super) fn note_references(&mut self, references: ReferenceStats, limit: u64) {
         if references.count == 0 {
             return;
         }

@@ -21,7 +21,7 @@ use tracing::{debug, warn};
 use super::EndpointInner;
 use super::connection::Connection;
 use super::end_reason::EndReason;
-use super::handshake;
+use super::handshake::{self, HandshakeMethod};
 use super::jobs::{self, ActionHeader, DispatchOutcome, Job, JobKind, JobOutput, PendingAction, SubscribeRequest};
 use super::log_reader::Subscription;
 use super::methods::{ClientInfo, DispatchError, Dispatched, Methods, RawParams, RejectedAction};
@@ -90,8 +90,12 @@ impl Connection {
             "initialize" | "reconnect" if self.client.is_some() => {
                 Err(invalid("the handshake is done already on this connection"))
             }
-            "initialize" | "reconnect" => {
-                self.greet(id.clone(), method, params, info);
+            "initialize" => {
+                self.begin_handshake(id.clone(), HandshakeMethod::Initialize, params, info);
+                Ok(None)
+            }
+            "reconnect" => {
+                self.begin_handshake(id.clone(), HandshakeMethod::Reconnect, params, info);
                 Ok(None)
             }
             _ if self.client.is_none() => Err(invalid("no handshake yet: send initialize or reconnect first")),
@@ -149,26 +153,28 @@ impl Connection {
         drop(asked.send(answer));
     }
 
-    fn greet(&mut self, id: Bytes, method: &str, params: RawParams, info: RequestInfo) {
+    fn begin_handshake(&mut self, id: Bytes, method: HandshakeMethod, params: RawParams, info: RequestInfo) {
         if let Some(limit) = self.driver.link().frame_limit().filter(|limit| *limit < MIN_CLIENT_FRAME) {
             let why = format!("maxIncomingFrameBytes is {limit}, and must be {MIN_CLIENT_FRAME} at least");
             // A refused `initialize` is answered in one frame; the answer to a `reconnect` would have to keep to the limit.
             return match method {
-                "initialize" => self.answer(Some(&id), Err(MethodError::new(INVALID_PARAMS, why))),
-                _ => self.end(EndReason::Invalid(why)),
+                HandshakeMethod::Initialize => self.answer(Some(&id), Err(MethodError::new(INVALID_PARAMS, why))),
+                HandshakeMethod::Reconnect => self.end(EndReason::Invalid(why)),
             };
         }
-        self.is_in_handshake = true;
+        self.handshake = self.handshake.started();
         let (shared, message_limits) = (Arc::clone(&self.shared), self.message_limits());
-        let (principal, is_new) = (self.principal.clone(), method == "initialize");
-        let memory = self.memory.clone();
-        self.jobs.start(info.job(Some(id), JobKind::Greet), async move {
-            let greeted = if is_new {
-                handshake::initialize(&shared, principal, params, message_limits, &memory).await
-            } else {
-                handshake::reconnect(&shared, principal, params, message_limits, &memory).await
+        let (principal, memory) = (self.principal.clone(), self.memory.clone());
+        self.jobs.start(info.job(Some(id), JobKind::Handshake), async move {
+            let result = match method {
+                HandshakeMethod::Initialize => {
+                    handshake::initialize(&shared, principal, params, message_limits, &memory).await
+                }
+                HandshakeMethod::Reconnect => {
+                    handshake::reconnect(&shared, principal, params, message_limits, &memory).await
+                }
             };
-            JobOutput::HandshakeResult(greeted.map(Box::new))
+            JobOutput::Handshake(result.map(Box::new))
         });
     }
 
@@ -201,37 +207,35 @@ impl Connection {
         self.snapshots_in_progress = self.snapshots_in_progress.saturating_add(1);
         let memory = self.memory.clone();
         self.jobs.start(job, async move {
-            JobOutput::SubscribeSnapshot(
-                SubscribeSnapshot::take(&shared, &memory, &request.channel, view, at_least, most).await,
-            )
+            JobOutput::Snapshot(SubscribeSnapshot::take(&shared, &memory, &request.channel, view, at_least, most).await)
         });
     }
 
     /// Subscribes the client from its snapshot on, and answers its request.
-    pub(super) fn shown(
+    pub(super) fn finish_subscribe(
         &mut self,
         id: Option<&Bytes>,
         request: &SubscribeRequest,
-        shown: Result<SubscribeSnapshot, SnapshotError>,
+        taken: Result<SubscribeSnapshot, SnapshotError>,
     ) {
         self.flush();
-        let result = shown.map_err(|error| match error {
+        let result = taken.map_err(|error| match error {
             SnapshotError::NotFound => MethodError::new(NOT_FOUND, "there is no such channel"),
             SnapshotError::Failed(error) => error,
             SnapshotError::NoMemory(error) => error.into(),
         });
-        let was_left = self.unsubscribed.contains(&request.channel);
-        if let (Ok(shown), Some(client), false) = (&result, &mut self.client, was_left) {
-            let known = shown.snapshot.from_seq.max(client.reader.position());
-            let is_windowed = shown.is_windowed;
+        let was_unsubscribed = self.unsubscribed.contains(&request.channel);
+        if let (Ok(taken), Some(client), false) = (&result, &mut self.client, was_unsubscribed) {
+            let known = taken.snapshot.from_seq.max(client.reader.position());
+            let is_windowed = taken.is_windowed;
             let subscription = Subscription { known, latency: request.latency, is_windowed };
             client.reader.follow(request.channel.clone(), subscription);
             self.shared.methods.subscribed(&client.info, &request.channel);
         }
-        if let Ok(shown) = &result {
-            self.by_reference(shown.references, self.message_limits().max);
+        if let Ok(taken) = &result {
+            self.note_references(taken.references, self.message_limits().max);
         }
-        self.answer(id, result.map(|shown| enclosed(&shown.snapshot)));
+        self.answer(id, result.map(|taken| enclosed(&taken.snapshot)));
     }
 
     fn unsubscribe(&mut self, params: &RawParams) -> Result<(), MethodError> {
@@ -273,7 +277,7 @@ impl Connection {
                 }
                 reply => reply,
             };
-            JobOutput::Called(reply, leave)
+            JobOutput::Call(reply, leave)
         });
         Ok(())
     }
@@ -359,9 +363,9 @@ impl Connection {
         self.jobs.next_dispatch(|pending| {
             Box::pin(async move {
                 match lease.run_if_current(dispatch(shared, methods, client, pending)).await {
-                    Ok(Some(outcome)) => JobOutput::Dispatched(outcome),
-                    Ok(None) => JobOutput::Dispatched(DispatchOutcome::Superseded),
-                    Err(_) => JobOutput::Dispatched(DispatchOutcome::Broke),
+                    Ok(Some(outcome)) => JobOutput::Dispatch(outcome),
+                    Ok(None) => JobOutput::Dispatch(DispatchOutcome::Superseded),
+                    Err(_) => JobOutput::Dispatch(DispatchOutcome::Broke),
                 }
             })
         })

@@ -10,7 +10,7 @@ use tracing::{debug, warn};
 
 use super::clients::HostMessage;
 use super::coalesce::DelayedDelta;
-use super::connection::Connection;
+use super::connection::{Connection, HandshakePhase};
 use super::end_reason::EndReason;
 use super::log_reader::Subscription;
 use super::resume::is_truncation;
@@ -111,7 +111,8 @@ impl Connection {
         // The client did not get the answer to its handshake, and may try the other kind of handshake.
         if client.handshake_answer == ticket {
             self.client = None;
-            self.handshake_deadline = Instant::now() + self.shared.config.hello_time;
+            let deadline = Instant::now() + self.shared.config.hello_time;
+            self.handshake = HandshakePhase::Awaited { deadline };
         }
     }
 
@@ -162,7 +163,7 @@ impl Connection {
                         self.delay(delayed);
                     } else {
                         self.flush();
-                        self.act(&entry.channel, entry.seq, &entry.body);
+                        self.send_action(&entry.channel, entry.seq, &entry.body);
                     }
                 }
             }
@@ -190,8 +191,8 @@ impl Connection {
     }
 
     /// Sends a request or a notification of the host.
-    pub(super) fn order(&mut self, order: HostMessage) {
-        let HostMessage { method, params, answer } = order;
+    pub(super) fn send_host_message(&mut self, message: HostMessage) {
+        let HostMessage { method, params, answer } = message;
         let id = self.unsent.tickets.saturating_add(1);
         if answer.is_none() {
             self.flush();

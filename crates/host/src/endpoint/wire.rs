@@ -71,7 +71,7 @@ pub(super) fn pruned(text: &[u8], limit: u32) -> Bytes {
 }
 
 /// An action for one client alone. `seq` is the last one that the client got: such an action has no place in the order.
-pub(super) fn aside(seq: Seq, channel: &str, action: &Message) -> Message {
+pub(super) fn private_action(seq: Seq, channel: &str, action: &Message) -> Message {
     let front = format!(
         r#"{{"jsonrpc":"2.0","method":"action","params":{{"serverSeq":{seq},"channel":{},"action":"#,
         Value::from(channel)

@@ -1,4 +1,4 @@
-//! One row for each action.
+//! The table of actions: one rule for each.
 
 use ahp_types::actions::StateAction;
 use serde::de::DeserializeOwned;
@@ -7,12 +7,12 @@ use serde_json::Value;
 use crate::mismatch;
 use crate::state::ChannelKind;
 
-/// What is known of an action without looking at any state.
+/// What is known of an action without any state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ActionRule {
     /// The action's `type`.
     pub name: &'static str,
-    /// The channels that it is for.
+    /// The kind of channels that it is for.
     pub kind: ChannelKind,
     /// Who may dispatch it.
     pub dispatcher: Dispatcher,
@@ -67,7 +67,7 @@ pub fn explain(unknown: &Value) -> String {
     if let Some(why) = mismatch(name, unknown.to_string().as_bytes()) {
         return format!("invalid action {name}: {why}");
     }
-    // The name is the peer's: no more of it than a type can have.
+    // The client chose the name: no more of it is repeated than a type can have.
     let name: String = name.chars().take(64).collect();
     format!("this host does not know the action {name:?}")
 }

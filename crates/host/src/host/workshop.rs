@@ -143,7 +143,7 @@ impl Workshop {
     pub(crate) fn follows(self: &Arc<Self>, client: &ClientInfo, channel: &str) {
         if viewers::is_passing(channel) {
             self.viewers.follows(client, channel);
-            self.terminals.watched(channel, true);
+            self.terminals.set_watched(channel, true);
         }
         if watches::is_watch(channel) {
             self.follow_watch(client, channel);
@@ -158,7 +158,7 @@ impl Workshop {
     /// A client has said that it does not follow this channel any more.
     pub(crate) fn left(&self, client: &ClientInfo, channel: &str) {
         if self.viewers.left(client, channel) {
-            self.terminals.watched(channel, false);
+            self.terminals.set_watched(channel, false);
         }
         self.watches.left(client, channel);
         self.followed.left(client, channel);
@@ -169,7 +169,7 @@ impl Workshop {
         self.people.gone(client);
         self.release_if_gone(&client.id);
         for channel in self.viewers.gone(client) {
-            self.terminals.watched(&channel, false);
+            self.terminals.set_watched(&channel, false);
         }
         self.watches.gone(client);
         self.followed.gone(client);

@@ -32,13 +32,12 @@ impl MemoryLog {
     /// An empty log.
     #[must_use]
     pub fn new() -> Self {
-        let (state, metrics) = (Mutex::default(), Metrics::default());
         Self {
             inner: Arc::new(MemoryInner {
-                state,
+                state: Mutex::default(),
                 last: watch::Sender::new(0),
                 health: watch::Sender::new(LogHealth::Good),
-                metrics,
+                metrics: Metrics::default(),
             }),
         }
     }

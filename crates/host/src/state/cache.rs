@@ -66,17 +66,14 @@ pub(super) enum SlotState {
 
 impl ChannelCache {
     pub(super) fn new(log: Arc<dyn Log>, config: StateConfig, position: Seq) -> Self {
-        let (slots, clock) = (Mutex::default(), AtomicU64::new(0));
-        let position = watch::Sender::new(Position { seq: position, is_last: false });
-        let weight = AtomicUsize::new(0);
         Self {
             log,
             config,
-            slots,
-            weight,
+            slots: Mutex::default(),
+            weight: AtomicUsize::new(0),
             lighter: Notify::new(),
-            position,
-            clock,
+            position: watch::Sender::new(Position { seq: position, is_last: false }),
+            clock: AtomicU64::new(0),
             work: Notify::new(),
             saving: AsyncMutex::default(),
         }

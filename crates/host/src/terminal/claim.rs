@@ -1,4 +1,4 @@
-//! Who may do what with a terminal.
+//! Who may act on a terminal: claims and their checks.
 
 use ahp_types::actions::StateAction;
 use ahp_types::state::{TerminalClaim, TerminalClientClaim};
@@ -25,13 +25,13 @@ impl Holder {
     }
 }
 
-/// The claim of nobody. The protocol has none, and a client without an id does not exist: so everybody who follows the
-/// terminal sees that it is free.
+/// The claim of a free terminal: that of a client with an empty id. The protocol has no other way to show all clients that
+/// nobody holds the terminal.
 pub(crate) fn nobody() -> TerminalClaim {
     TerminalClaim::Client(TerminalClientClaim { client_id: String::new() })
 }
 
-/// Whether anybody may claim the terminal: the client that held it is gone.
+/// Whether the terminal is free, so that anybody may claim it.
 pub(crate) fn is_free(claim: &TerminalClaim) -> bool {
     matches!(claim, TerminalClaim::Client(claim) if claim.client_id.is_empty())
 }
@@ -76,7 +76,8 @@ pub enum TerminalRejection {
     NotForClients,
 }
 
-/// Whether `who` may dispatch this at all. Anyone may rename a terminal, as the protocol has it; the rest is its holder's.
+/// Checks whether `who` may dispatch this. Everybody may rename a terminal, as the protocol says; only its holder may do the
+/// rest.
 pub(super) fn check(who: &Holder, claim: &TerminalClaim, action: &StateAction) -> Result<(), TerminalRejection> {
     match action {
         StateAction::TerminalTitleChanged(_) => Ok(()),
@@ -92,7 +93,7 @@ pub(super) fn check(who: &Holder, claim: &TerminalClaim, action: &StateAction) -
     }
 }
 
-/// A title as it is shown: without control characters, and no longer than anyone reads.
+/// Makes a title valid: without control characters, and of limited length.
 pub(super) fn title(text: &str) -> String {
     const LONGEST: usize = 256;
     text.chars().filter(|char| !char.is_control()).take(LONGEST).collect()

@@ -1,4 +1,4 @@
-//! What a client dispatches on a terminal: whether it may be logged, and what it does then.
+//! Actions of clients on a terminal: whether one may be logged, and its effect.
 
 use std::sync::Arc;
 
@@ -13,10 +13,10 @@ use super::size_of;
 use crate::lock::lock;
 use crate::log::AppendError;
 
-/// What a client asks of a program.
+/// A request of a client to a program.
 pub(super) struct ProgramRequest {
     pub(super) command: ProgramCommand,
-    /// Of the input that may wait.
+    /// Its share of the input that may wait.
     pub(super) share: OwnedSemaphorePermit,
 }
 
@@ -38,7 +38,7 @@ enum ActionEffect {
     ProgramRequest(ProgramRequest),
     Claim(TerminalClaim),
     Title(String),
-    /// The reducer does it all.
+    /// The reducer does everything.
     Nothing,
 }
 
@@ -46,7 +46,7 @@ impl AcceptedAction {
     /// Carries it out. To be called when the action is in the log.
     pub async fn perform(self) -> Result<(), AppendError> {
         match self.effect {
-            // A program that has just ended reads nothing any more.
+            // If the program has just ended, nobody receives it.
             ActionEffect::ProgramRequest(order) => {
                 drop(self.terminal.requests.send(order));
                 return Ok(());
@@ -59,7 +59,7 @@ impl AcceptedAction {
     }
 }
 
-/// The least that an order counts for, so that a million empty ones are not free.
+/// The least bytes that a request counts as, so that a million empty ones are bounded too.
 const ORDER_COST: usize = 64;
 
 pub(super) fn accept(
@@ -91,7 +91,7 @@ pub(super) fn accept(
             order(ProgramCommand::Resize(Size::new(rows, cols)), 0)?
         }
         StateAction::TerminalCleared(_) => match order(ProgramCommand::Clear, 0) {
-            // After the end nothing counts the content any more.
+            // After the program's end the content is not counted any more.
             Err(TerminalRejection::Exited) => ActionEffect::Nothing,
             other => other?,
         },

@@ -1,18 +1,18 @@
-//! Where output is cut: never inside a character, and not inside an escape sequence that ends soon.
+//! Decodes output to text without splitting characters or short escape sequences, and finds titles and directories in it.
 
 use std::path::PathBuf;
 
 use super::claim;
 use crate::files::path_of;
 
-/// Makes text of bytes as they come.
+/// Decodes bytes to text as they arrive.
 #[derive(Debug, Default)]
 pub(super) struct OutputDecoder {
-    /// The beginning of a character or of a sequence whose end has not come.
+    /// The beginning of an incomplete character or escape sequence.
     held: Vec<u8>,
 }
 
-/// Text that may be sent, and what it says beside what it shows.
+/// Text that may be sent, and the title and directory that its escape sequences set.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct DecodedOutput {
     pub(super) text: String,
@@ -22,14 +22,14 @@ pub(super) struct DecodedOutput {
     pub(super) cwd: Option<PathBuf>,
 }
 
-/// An unfinished sequence that is longer than this is cut: an image, most likely.
+/// An incomplete sequence that is longer than this is not held back: it is probably an image.
 const MAX_HELD: usize = 4096;
 
 const ESC: u8 = 0x1b;
 const BEL: u8 = 0x07;
 
 impl OutputDecoder {
-    /// Takes bytes, returns what is complete. Bytes that are no text become U+FFFD.
+    /// Takes bytes, returns the complete text. Invalid bytes become U+FFFD.
     pub(super) fn push(&mut self, bytes: &[u8]) -> DecodedOutput {
         let mut all = std::mem::take(&mut self.held);
         all.extend_from_slice(bytes);
@@ -41,7 +41,7 @@ impl OutputDecoder {
         cut
     }
 
-    /// What is left when no more comes.
+    /// What is left at the end of the output.
     pub(super) fn finish(&mut self) -> DecodedOutput {
         DecodedOutput { text: text_of(std::mem::take(&mut self.held)), ..DecodedOutput::default() }
     }
@@ -51,7 +51,7 @@ fn text_of(bytes: Vec<u8>) -> String {
     String::from_utf8(bytes).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
 }
 
-/// The length of what ends outside of a sequence; notes what sequences say.
+/// The length up to which all sequences are complete; records what they set.
 fn whole(bytes: &[u8], cut: &mut DecodedOutput) -> usize {
     let mut at = 0;
     while let Some(start) = bytes[at..].iter().position(|&byte| byte == ESC).map(|found| at + found) {

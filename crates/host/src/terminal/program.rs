@@ -1,4 +1,4 @@
-//! A program on a pty, and everything that it starts there.
+//! A program on a pty, and all processes that it starts there.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -16,7 +16,7 @@ use tokio::time::timeout;
 
 use super::{TerminalConfig, TerminalError};
 
-/// A running program. Dropped, it is killed with all that it started on its terminal.
+/// A running program. When dropped, it is killed with all processes that it started on its terminal.
 pub(super) struct Program {
     pub(super) read: OwnedReadPty,
     pub(super) write: OwnedWritePty,
@@ -28,7 +28,7 @@ pub(super) struct ProcessGroup {
     child: Child,
 }
 
-/// A killed process that is still there after this is stuck in the kernel; it is left to itself.
+/// After this time, a killed process that still exists is stuck in the kernel and is not waited for.
 const STUCK: Duration = Duration::from_secs(5);
 
 impl Program {
@@ -55,14 +55,14 @@ impl Program {
         Ok(Self { read, write, group: ProcessGroup { child } })
     }
 
-    /// Hangs up, as when a window is closed; kills what is left after a grace.
+    /// Sends a hangup, as when a window is closed; kills what is left after the grace period.
     pub(super) async fn hang_up(mut self, grace: Duration) {
         self.group.signal(Signal::HUP);
-        // A stopped process does not hear anything else.
+        // A stopped process receives nothing else.
         self.group.signal(Signal::CONT);
         let drained = async {
             let mut unread = [0; 4096];
-            // What it writes at the end has no reader any more, but must not hold it up.
+            // Its last output is discarded, but reading it lets the program end.
             while self.read.read(&mut unread).await.is_ok_and(|read| read > 0) {}
         };
         drop(timeout(grace, drained).await);
@@ -83,7 +83,7 @@ impl ProcessGroup {
         (!path.as_os_str().as_encoded_bytes().ends_with(b" (deleted)")).then_some(path)
     }
 
-    /// While the leader has not been waited for, its number is nobody else's, and so are those of its groups.
+    /// While the leader has not been waited for, no other process can have its id, or those of its groups.
     fn leader(&self) -> Option<Pid> {
         Pid::from_raw(i32::try_from(self.child.id()?).ok()?)
     }
@@ -95,7 +95,7 @@ impl ProcessGroup {
         }
     }
 
-    /// Twice and once more, since a process may have been made while the list was read.
+    /// Three times, because a process may have started while the list was read.
     fn kill(&self) {
         for _ in 0..3 {
             self.signal(Signal::KILL);

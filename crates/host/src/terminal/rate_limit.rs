@@ -1,15 +1,15 @@
-//! How fast a program's output may go to the log.
+//! Limits how fast a program's output is logged.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// So many seconds' worth of output may go at once, after a time without.
+/// So many seconds' worth of output may be logged at once after a pause.
 const BURST: f64 = 4.0;
-/// The longest that is waited before the rate is looked at again.
+/// The longest wait in seconds before the rate is checked again.
 const LOOK: f64 = 1.0;
 
-/// What may go to the log now: it grows with time, and what goes is taken from it.
+/// A token bucket: the credit grows with time, and logged bytes are subtracted.
 #[derive(Debug)]
 pub(super) struct RateLimit {
     credit: f64,
@@ -21,7 +21,7 @@ impl RateLimit {
         Self { credit: count(rate) * BURST, at: now }
     }
 
-    /// When to ask again; `None` if more may go now.
+    /// When to try again; `None` if more may be logged now.
     pub(super) fn wait(&mut self, rate: u64, now: Instant) -> Option<Instant> {
         let rate = count(rate);
         let passed = now.saturating_duration_since(self.at).as_secs_f64();
@@ -29,7 +29,7 @@ impl RateLimit {
         (self.credit <= 0.0).then(|| now + Duration::from_secs_f64((1.0 - self.credit / rate).min(LOOK)))
     }
 
-    /// So much has gone. A piece goes as a whole, and is waited for afterwards.
+    /// Subtracts logged bytes. A piece is logged as a whole, so the credit may become negative.
     pub(super) fn spend(&mut self, bytes: usize) {
         self.credit -= count(u64::try_from(bytes).unwrap_or(u64::MAX));
     }

@@ -1,4 +1,4 @@
-//! The terminals that there are, and how they tell of themselves.
+//! The terminals of a host, and their list on the root channel.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -22,7 +22,7 @@ pub(super) struct Registry {
     pub(super) config: TerminalConfig,
     act: Arc<dyn Act>,
     terminal: Mutex<BTreeMap<String, Arc<Terminal>>>,
-    /// Held while a list is on its way to the log, so that a later list is later there.
+    /// Locked while a list is appended, so that lists are logged in order.
     root: tokio::sync::Mutex<()>,
 }
 
@@ -31,7 +31,7 @@ pub(super) struct Terminal {
     pub(super) channel: String,
     pub(super) cwd: String,
     shown: Mutex<TerminalView>,
-    /// Bytes of input that may still wait. Set when the program starts.
+    /// Limits the bytes of input that wait. Set when the program starts.
     pub(super) input: Mutex<Option<Arc<Semaphore>>>,
     pub(super) requests: mpsc::UnboundedSender<ProgramRequest>,
     pub(super) waiting: Mutex<Option<mpsc::UnboundedReceiver<ProgramRequest>>>,
@@ -41,14 +41,14 @@ pub(super) struct Terminal {
     pub(super) task: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// What changes and is shown of a terminal.
+/// The properties of a terminal that clients see and that change.
 #[derive(Debug, Clone)]
 pub(super) struct TerminalView {
     pub(super) title: String,
     pub(super) claim: TerminalClaim,
     pub(super) lifecycle: TerminalLifecycleState,
     pub(super) size: (u16, u16),
-    /// Whether clients have heard of it.
+    /// Whether it is in the list of terminals.
     pub(super) announced: bool,
 }
 
@@ -57,7 +57,7 @@ impl Registry {
         Self { config, act, terminal: Mutex::default(), root: tokio::sync::Mutex::default() }
     }
 
-    /// Takes the channel's name for this terminal.
+    /// Reserves the channel's name for this terminal.
     pub(super) fn reserve(&self, terminal: &Arc<Terminal>) -> Result<(), TerminalError> {
         let mut all = lock(&self.terminal);
         if all.contains_key(&terminal.channel) {
@@ -74,13 +74,13 @@ impl Registry {
         lock(&self.terminal).get(channel).filter(|terminal| terminal.shown().announced).cloned()
     }
 
-    pub(super) fn watched(&self, channel: &str, is_watched: bool) {
+    pub(super) fn set_watched(&self, channel: &str, is_watched: bool) {
         if let Some(terminal) = lock(&self.terminal).get(channel) {
             terminal.watched.send_replace(is_watched);
         }
     }
 
-    /// Gives the name back.
+    /// Releases the name.
     pub(super) fn forget(&self, channel: &str) {
         lock(&self.terminal).remove(channel);
     }
@@ -94,17 +94,17 @@ impl Registry {
         lock(&self.terminal).values().filter_map(|terminal| terminal.info()).collect()
     }
 
-    /// Logs these.
+    /// Appends these actions.
     pub(super) async fn log(&self, actions: Vec<(String, StateAction)>) -> Result<Vec<Seq>, AppendError> {
         self.act.act(actions).await
     }
 
-    /// What a channel has up to this seq may go.
+    /// Trims a channel up to this seq.
     pub(super) async fn trim(&self, channel: &str, upto: Seq) {
         self.act.trim(channel, upto).await;
     }
 
-    /// Logs these together with the list as it is now.
+    /// Appends these actions together with the present list.
     pub(super) async fn log_with_list(&self, mut actions: Vec<(String, StateAction)>) -> Result<Vec<Seq>, AppendError> {
         let _order = self.root.lock().await;
         let list = RootTerminalsChangedAction { terminals: self.infos() };
@@ -112,12 +112,12 @@ impl Registry {
         self.log(actions).await
     }
 
-    /// Tells the root channel of the list as it is now.
+    /// Appends the present list to the root channel.
     pub(super) async fn announce(&self) -> Result<(), AppendError> {
         self.log_with_list(Vec::new()).await.map(drop)
     }
 
-    /// Takes their claims from this holder, and logs that. If the log does not take it, the claims stay.
+    /// Removes the claims of this holder, and logs that. If appending fails, the claims stay.
     pub(super) async fn release(&self, holder: &Holder) -> Result<(), AppendError> {
         let is_held = |terminal: &&Arc<Terminal>| terminal.info().is_some_and(|info| holder.holds(&info.claim));
         let held: Vec<_> = lock(&self.terminal).values().filter(is_held).cloned().collect();
@@ -139,17 +139,17 @@ impl Registry {
 
     pub(super) async fn stop(&self) {
         let all: Vec<_> = std::mem::take(&mut *lock(&self.terminal)).into_values().collect();
-        // All are told before any is waited for, so that their graces run together.
+        // All are told to stop before the first is waited for, so that their grace periods overlap.
         all.iter().for_each(|terminal| terminal.tell_to_stop());
         for terminal in all {
             terminal.stop().await;
         }
     }
 
-    /// Ends every task; each kills its program as it goes.
+    /// Aborts every task. Each kills its program when it is dropped.
     pub(super) fn abort(&self) {
         for terminal in lock(&self.terminal).values() {
-            // One that is only just starting has no task yet.
+            // A terminal that is just starting has no task yet.
             terminal.tell_to_stop();
             if let Some(task) = lock(&terminal.task).take() {
                 task.abort();
@@ -200,11 +200,11 @@ impl Terminal {
         change(&mut lock(&self.shown));
     }
 
-    /// An action of this terminal, with so much text, is in the log; what may go from it now, if something may.
+    /// Notes that an action with so much text is in the log; returns the seq up to which the channel may be trimmed, if any.
     pub(super) fn logged(&self, seq: Seq, bytes: usize, config: &TerminalConfig) -> Option<Seq> {
         const LEAST: usize = 64 << 10;
         let step = u64::try_from(config.max_scrollback_bytes.max(LEAST)).unwrap_or(u64::MAX);
-        // Who watches may be a little behind.
+        // Clients that watch may be a little behind.
         let step = if *self.watched.borrow() { step.saturating_mul(4) } else { step };
         lock(&self.ledger).add(seq, bytes, step)
     }

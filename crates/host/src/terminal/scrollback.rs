@@ -1,4 +1,4 @@
-//! How much output a terminal's content holds, and its last lines.
+//! Counts the content of a terminal, and keeps its last lines.
 
 /// Counts a terminal's content and keeps its end.
 #[derive(Debug)]
@@ -12,13 +12,13 @@ pub(super) struct Scrollback {
 }
 
 impl Scrollback {
-    /// Content grows to `max` bytes and is then cut to its last `kept`, which are at most half of it.
+    /// Content may grow to `max` bytes and is then cut to its last `kept` bytes, at most half of `max`.
     pub(super) fn new(max: usize, kept: usize) -> Self {
         Self { max, kept: kept.min(max / 2), content: 0, total: 0, tail: String::new() }
     }
 
-    /// Adds output. If that is too much, returns what the content is to be: a line that says how much is gone, the last lines
-    /// before it, and it.
+    /// Adds output. If the content becomes too long, returns the new content: a line that says how much is gone, the last lines,
+    /// and the output.
     pub(super) fn add(&mut self, text: &str) -> Option<String> {
         self.content = self.content.saturating_add(text.len());
         self.total = self.total.saturating_add(text.len());
@@ -27,7 +27,7 @@ impl Scrollback {
             self.content = again.len();
         }
         self.tail.push_str(text);
-        // Cutting at twice the length makes the copies rare.
+        // Cutting only at twice the length makes copies rare.
         if self.tail.len() > self.kept.saturating_mul(2) {
             self.tail.drain(..last(&self.tail, self.kept));
         }
@@ -35,7 +35,7 @@ impl Scrollback {
     }
 
     fn again(&self, text: &str) -> String {
-        // Of a text that is too long by itself, the end.
+        // If the output is too long by itself, only its end remains.
         let text = if text.len() > self.max { &text[last(text, self.kept)..] } else { text };
         let room = self.kept.min(self.max.saturating_sub(text.len()));
         let before = &self.tail[last(&self.tail, room)..];
@@ -43,7 +43,7 @@ impl Scrollback {
         format!("[… {gone} bytes of earlier output are gone]\r\n{before}{text}")
     }
 
-    /// Somebody cleared the content.
+    /// Notes that the content was cleared.
     pub(super) fn clear(&mut self) {
         (self.content, self.total) = (0, 0);
         self.tail.clear();

@@ -1,4 +1,4 @@
-//! What goes between a program, its orders and the log.
+//! The task of a terminal: passes input to the program, and its output to the log.
 
 use std::path::PathBuf;
 use std::process::ExitStatus;
@@ -65,7 +65,7 @@ async fn serve(
     program.hang_up(config.hangup_grace).await;
 }
 
-/// Carries out orders. Never ends: a program that reads no more may still write.
+/// Handles requests. Never ends: a program that no longer reads may still write.
 async fn input(
     write: &mut OwnedWritePty,
     mut requests: mpsc::UnboundedReceiver<ProgramRequest>,
@@ -103,23 +103,23 @@ struct Output<'a> {
     end: ExitStage,
 }
 
-/// How far a program has come.
+/// How far the end of a program is.
 #[derive(Debug, Clone, Copy)]
 enum ExitStage {
     NotYet,
-    /// The pty has no more, but the program may live on without it.
+    /// The pty is closed, but the program still runs.
     Silent,
-    /// The program has ended; what is still in the pty is read until then.
+    /// The program has ended; the rest of its output is read until this time.
     Exited(ExitStatus, Instant),
     /// Both.
     Over(ExitStatus),
 }
 
-/// What other processes write after the program's end is waited for this long, where the system does not hang up itself.
+/// How long output of other processes is read after the program's end, where the system does not hang up itself.
 const DRAIN: Duration = Duration::from_secs(1);
 /// One read.
 const READ: usize = 16 << 10;
-/// A full log is asked again after this.
+/// The wait before a full log is tried again.
 const FULL: Duration = Duration::from_secs(1);
 
 impl Output<'_> {
@@ -138,7 +138,7 @@ impl Output<'_> {
         }
     }
 
-    /// Waits until more may go to the log, and reads on meanwhile as far as it may. The last of it does not wait.
+    /// Waits until the rate limit allows more, and reads on meanwhile up to the buffer limit. The last output does not wait.
     async fn paced(&mut self) {
         let (config, mut watched) = (&self.list.config, self.terminal.watched.subscribe());
         loop {
@@ -156,7 +156,7 @@ impl Output<'_> {
         }
     }
 
-    /// Logs, and reads on meanwhile as far as it may.
+    /// Appends actions, and reads on meanwhile up to the buffer limit.
     async fn log(&mut self, (actions, listed): (Vec<(String, StateAction)>, bool)) -> Result<(), AppendError> {
         if actions.is_empty() {
             return Ok(());
@@ -171,7 +171,7 @@ impl Output<'_> {
                     false => list.log(actions.clone()).await,
                 };
                 match answer {
-                    // The program waits as long as the log does.
+                    // While the log is full, the program waits.
                     Err(AppendError::Full) => sleep(FULL).await,
                     other => return other,
                 }
@@ -188,7 +188,7 @@ impl Output<'_> {
         Ok(())
     }
 
-    /// Does something, and reads on as far as it may.
+    /// Waits for `work`, and reads on meanwhile up to the buffer limit.
     async fn meanwhile<T>(&mut self, work: impl Future<Output = T>) -> T {
         let most = self.list.config.max_pending_bytes;
         tokio::pin!(work);
@@ -201,7 +201,7 @@ impl Output<'_> {
         }
     }
 
-    /// Waits for one thing to happen: some output, or an end. Loses nothing when dropped.
+    /// Waits for some output, or for an end. Cancel-safe.
     async fn more(&mut self) {
         let Self { read, group, pending, end, .. } = self;
         match *end {
@@ -227,7 +227,7 @@ impl Output<'_> {
         }
     }
 
-    /// Makes actions of what is pending; says whether the list of terminals changes with them.
+    /// Makes actions of the pending output; returns whether the list of terminals changes with them.
     fn compose(&mut self) -> (Vec<(String, StateAction)>, bool) {
         let DecodedOutput { text, title, cwd } = self.decoder.push(&self.pending);
         self.pending.clear();
@@ -237,7 +237,7 @@ impl Output<'_> {
             self.terminal.show(|shown| shown.title.clone_from(title));
             actions.push(StateAction::TerminalTitleChanged(TerminalTitleChangedAction { title: title.clone() }));
         }
-        // The system knows better than the program's output; but not every system does.
+        // The system's answer is more reliable than the program's output, but not every system has one.
         if let Some(cwd) = self.group.cwd().or(cwd).filter(|cwd| Some(cwd) != self.cwd.as_ref()) {
             let first = self.cwd.is_none() && uri_of(&cwd) == self.terminal.cwd;
             if !first {

@@ -47,7 +47,7 @@ impl Bench {
         let prepared = terminals.prepare(params(CHANNEL)).await.unwrap();
         let initial = prepared.state();
         prepared.start().await.unwrap();
-        terminals.watched(CHANNEL, true);
+        terminals.set_watched(CHANNEL, true);
         Self { dir, sink, terminals, initial }
     }
 

@@ -57,7 +57,7 @@ impl Workshop {
                 return Err(error.into());
             }
             // Somebody may have been faster.
-            this.terminals.watched(&channel, this.viewers.any(&channel));
+            this.terminals.set_watched(&channel, this.viewers.any(&channel));
             this.release_if_gone(&id);
             Ok(Message::from("null"))
         })

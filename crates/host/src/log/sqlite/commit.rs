@@ -72,8 +72,15 @@ impl<'a> Commit<'a> {
     /// Begins a transaction.
     pub(super) fn begin(db: &'a mut Db, metrics: &'a Metrics) -> Result<Self, Failure> {
         db.begin()?;
-        let (pending, last_of_channel, accepted) = (Vec::new(), HashMap::new(), HashMap::new());
-        Ok(Self { db, metrics, pending, last_of_channel, accepted, outcomes: Vec::new(), opened: Vec::new() })
+        Ok(Self {
+            db,
+            metrics,
+            pending: Vec::new(),
+            last_of_channel: HashMap::new(),
+            accepted: HashMap::new(),
+            outcomes: Vec::new(),
+            opened: Vec::new(),
+        })
     }
 
     /// Adds a batch to the transaction, or records why not. Some of its bodies may be stored already.

@@ -81,6 +81,14 @@ pub(super) enum TakeMode {
     NoLarge,
 }
 
+/// Which jobs are taken next: shared and exclusive ones alternate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+enum Turn {
+    #[default]
+    Shared,
+    Exclusive,
+}
+
 pub(super) struct Queue {
     state: Mutex<QueueState>,
     wake: Condvar,
@@ -91,8 +99,7 @@ pub(super) struct Queue {
 struct QueueState {
     shared: RoundRobin<Arc<str>, RoundRobin<Arc<str>, Fifo<SharedJob>>>,
     exclusive: VecDeque<ExclusiveJob>,
-    /// Whether shared jobs were taken last, so that it is the turn of an exclusive one.
-    is_turn_of_exclusive: bool,
+    turn: Turn,
     closed: bool,
     /// Whether the writer sleeps and has to be woken.
     is_writer_asleep: bool,
@@ -183,8 +190,10 @@ impl Queue {
 
 impl QueueState {
     fn next(&mut self, take: TakeMode) -> QueueItem {
-        let is_turn_of_exclusive = std::mem::replace(&mut self.is_turn_of_exclusive, false);
-        if is_turn_of_exclusive && let Some(job) = self.exclusive.pop_front() {
+        let turn = std::mem::take(&mut self.turn);
+        if turn == Turn::Exclusive
+            && let Some(job) = self.exclusive.pop_front()
+        {
             return QueueItem::ExclusiveJob(job);
         }
         let most = if take == TakeMode::All { usize::MAX } else { MIN_LARGE_JOB };
@@ -196,7 +205,7 @@ impl QueueState {
         {
             match job {
                 SharedJob::Append(append) if cost > MIN_LARGE_JOB => {
-                    self.is_turn_of_exclusive = true;
+                    self.turn = Turn::Exclusive;
                     return QueueItem::Large(append);
                 }
                 job => jobs.push(job),
@@ -204,7 +213,7 @@ impl QueueState {
             bytes = bytes.saturating_add(cost);
         }
         if !jobs.is_empty() {
-            self.is_turn_of_exclusive = true;
+            self.turn = Turn::Exclusive;
             return QueueItem::Jobs(jobs);
         }
         match self.exclusive.pop_front() {

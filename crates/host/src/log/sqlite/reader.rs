@@ -25,8 +25,16 @@ pub(super) struct Reader {
     long_bodies: SharedBodies,
 }
 
-/// The last seq, the names of the channels, their trimmed seqs, and the gaps.
-pub(super) type Outline = (Seq, HashMap<i64, Arc<str>>, HashMap<Arc<str>, Seq>, Gaps);
+/// What readers have to know of the whole log before they read.
+pub(super) struct Outline {
+    /// The highest seq that was ever used.
+    pub(super) last: Seq,
+    /// The names of the channels.
+    pub(super) names: HashMap<i64, Arc<str>>,
+    /// The highest trimmed seq of each channel that was trimmed.
+    pub(super) trims: HashMap<Arc<str>, Seq>,
+    pub(super) gaps: Gaps,
+}
 
 impl Reader {
     pub(super) fn new(connection: Connection, long_bodies: SharedBodies) -> Self {
@@ -45,7 +53,7 @@ impl Reader {
                 trims.insert(uri, trimmed);
             }
         }
-        Ok((self.last()?, names, trims, db::load_gaps(&self.connection)?))
+        Ok(Outline { last: self.last()?, names, trims, gaps: db::load_gaps(&self.connection)? })
     }
 
     /// The highest seq that was ever used.

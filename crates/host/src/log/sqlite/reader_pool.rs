@@ -111,8 +111,9 @@ impl ReaderPool {
             return Err(OpenError::Store { path: path.to_path_buf(), source });
         }
         let reader = Reader::new(connection, self.long_bodies.clone());
-        let (last, names, trims, gaps) = reader.outline().map_err(|error| opening(path, error))?;
-        shared.recent_mut().reset(last, names, trims, gaps);
+        let outline = reader.outline().map_err(|error| opening(path, error))?;
+        let last = outline.last;
+        shared.recent_mut().reset(outline);
         shared.last.send_replace(last);
         Ok(())
     }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use super::super::gaps::Gaps;
 use super::super::{Channels, Entry, ReadError, Seq};
+use super::reader::Outline;
 
 /// The entries at the end of the log: all durable entries after `after`.
 #[derive(Debug, Default)]
@@ -34,18 +35,13 @@ impl RecentEntries {
         Self { max_bytes, ..Self::default() }
     }
 
-    /// Removes everything: the log was opened, and ends at `after`.
-    pub(super) fn reset(
-        &mut self,
-        after: Seq,
-        names: HashMap<i64, Arc<str>>,
-        trims: HashMap<Arc<str>, Seq>,
-        gaps: Gaps,
-    ) {
+    /// Removes everything: the log was opened.
+    pub(super) fn reset(&mut self, outline: Outline) {
+        let Outline { last, names, trims, gaps } = outline;
         self.gaps = gaps;
         self.entries.clear();
         self.bytes = 0;
-        self.after = after;
+        self.after = last;
         self.names = names;
         self.highest_trim = trims.values().copied().max().unwrap_or(0);
         self.trims = trims;

@@ -17,12 +17,21 @@ pub(super) struct SqliteTail {
     channels: Channels,
 }
 
+/// What a read does at the end of the log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum AtEnd {
+    /// Waits for an entry.
+    Wait,
+    /// Returns without entries.
+    Return,
+}
+
 impl SqliteTail {
     pub(super) fn new(shared: Arc<SqliteInner>, after: Seq, channels: Channels) -> Self {
         Self { last: shared.last.subscribe(), shared, after, channels }
     }
 
-    async fn pull(&mut self, max_bytes: usize, wait: bool) -> Result<Vec<Entry>, ReadError> {
+    async fn pull(&mut self, max_bytes: usize, at_end: AtEnd) -> Result<Vec<Entry>, ReadError> {
         loop {
             let last = *self.last.borrow_and_update();
             let (page, position) = match self.look(max_bytes)? {
@@ -31,7 +40,7 @@ impl SqliteTail {
             };
             let moved = position > self.after;
             self.after = position;
-            if !page.is_empty() || !moved && !wait {
+            if !page.is_empty() || !moved && at_end == AtEnd::Return {
                 return Ok(page);
             }
             if !moved && self.last.changed().await.is_err() {
@@ -68,11 +77,11 @@ impl SqliteTail {
 
 impl Tail for SqliteTail {
     fn next(&mut self, max_bytes: usize) -> BoxFuture<'_, Result<Vec<Entry>, ReadError>> {
-        Box::pin(self.pull(max_bytes, true))
+        Box::pin(self.pull(max_bytes, AtEnd::Wait))
     }
 
     fn ready(&mut self, max_bytes: usize) -> BoxFuture<'_, Result<Vec<Entry>, ReadError>> {
-        Box::pin(self.pull(max_bytes, false))
+        Box::pin(self.pull(max_bytes, AtEnd::Return))
     }
 
     fn position(&self) -> Seq {

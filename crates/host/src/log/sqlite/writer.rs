@@ -13,6 +13,7 @@ use super::files::LogFiles;
 use super::group_commit::{Large, group_commit, refuse, refuse_exclusive};
 use super::pieces::{self, StagedBatch};
 use super::queue::{Append, ExclusiveJob, QueueItem, SharedJob, TakeMode};
+use super::reader::Outline;
 use super::removal::{self, Removal};
 use super::{SqliteInner, record};
 
@@ -430,7 +431,7 @@ fn show(shared: &SqliteInner, db: &Db) {
     let names = db.channels.values().map(|channel| (channel.id, channel.uri.clone())).collect();
     let trimmed = db.channels.values().filter(|channel| channel.trimmed > 0);
     let trims: HashMap<_, _> = trimmed.map(|channel| (channel.uri.clone(), channel.trimmed)).collect();
-    shared.recent_mut().reset(db.last, names, trims, db.gaps.clone());
+    shared.recent_mut().reset(Outline { last: db.last, names, trims, gaps: db.gaps.clone() });
     shared.last.send_replace(db.last);
     shared.metrics.store_bytes.store(db.used().map_or(0, |(bytes, _)| bytes), Relaxed);
 }

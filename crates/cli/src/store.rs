@@ -6,9 +6,9 @@ use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use breakbulk_host::host::{erase, save_all};
-use breakbulk_host::log::{Channels, DamagedRecord, ExportError, Log, Options, ReadError, Seq, SqliteLog};
-use breakbulk_host::state::{State, StateConfig};
+use breakbulk_host::log::sqlite::{ExportError, Options, SqliteLog};
+use breakbulk_host::log::{Channels, DamagedRecord, Log, ReadError, Seq};
+use breakbulk_host::maintenance::{self, UnsavedChannel, erase, save_all};
 
 use self::print::Titles;
 use crate::args::{CompactArgs, EraseArgs, ExportArgs, ListArgs, LogCommand, ShowArgs};
@@ -55,8 +55,7 @@ async fn list(args: ListArgs) -> Result<(), Error> {
 /// log can be looked at all the same.
 async fn titles(log: &SqliteLog) -> Titles {
     let log: Arc<dyn Log> = Arc::new(log.clone());
-    let sessions = async { State::open(log, StateConfig::default()).await?.sessions_with(|_| true).await };
-    let sessions = sessions.await.unwrap_or_default();
+    let sessions = maintenance::sessions(&log).await.unwrap_or_default();
     sessions.into_iter().map(|summary| (summary.resource, summary.title)).collect()
 }
 
@@ -145,7 +144,7 @@ async fn compact(args: CompactArgs) -> Result<(), Error> {
     if policy.wants_snapshots(before) {
         let shared: Arc<dyn Log> = Arc::new(log.clone());
         let unsaved = save_all(&shared).await.map_err(|error| Error::Host(error.to_string()))?;
-        for (channel, error) in unsaved {
+        for UnsavedChannel { channel, error } in unsaved {
             note(&format!("no entries of {channel} are removed, because it cannot be saved: {error}"));
         }
     }

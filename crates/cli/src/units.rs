@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use breakbulk_host::files::iso_8601;
+use breakbulk_host::iso_8601;
 
 /// A number of bytes: `999 B`, `12.3 kB`, `4.5 MB`.
 pub(crate) fn size(bytes: u64) -> String {

@@ -6,8 +6,9 @@ mod common;
 use std::path::Path;
 
 use ahp_types::ROOT_RESOURCE_URI as ROOT;
-use breakbulk_host::log::{Batch, Log, NewEntry, Options, SqliteLog};
-use breakbulk_host::state::{SnapshotState, entry};
+use breakbulk_host::log::sqlite::{Options, SqliteLog};
+use breakbulk_host::log::{Batch, Log, NewEntry};
+use breakbulk_host::test_support::state::{SnapshotState, entry};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 

@@ -9,7 +9,8 @@ use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
-use breakbulk_host::log::{Batch, Log, Options, SqliteLog};
+use breakbulk_host::log::sqlite::{Options, SqliteLog};
+use breakbulk_host::log::{Batch, Log};
 use prometheus::Page;
 use serde_json::Value;
 use tempfile::TempDir;

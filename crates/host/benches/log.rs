@@ -10,7 +10,8 @@ use std::io::{Seek, SeekFrom, Write};
 use std::path::Path;
 use std::time::Instant;
 
-use breakbulk_host::log::{Batch, Bytes, Channels, Log, Options, SqliteLog};
+use breakbulk_host::log::sqlite::{Options, SqliteLog};
+use breakbulk_host::log::{Batch, Bytes, Channels, Log};
 use rusqlite::{Connection, OpenFlags};
 use tokio::runtime::Runtime;
 

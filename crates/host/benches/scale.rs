@@ -1,6 +1,6 @@
 //! How a host does with much: many clients, a long log, a long chat. As ratios where there is something to compare with.
 //!
-//! `cargo bench -p breakbulk-host --bench scale -- idle` measures one of them. All together take about two minutes.
+//! `cargo bench -p breakbulk-host --all-features --bench scale -- idle` measures one of them. All together take about two minutes.
 #![expect(clippy::unwrap_used, reason = "a bench may fail by panicking")]
 
 #[path = "common/chat.rs"]

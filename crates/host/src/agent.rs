@@ -2,7 +2,7 @@
 //!
 //! An [`Agent`] is a program that can hold conversations; each chat has a [`Conversation`] of its own. What a conversation
 //! is told comes as calls, what it says comes out of an [`EventStream`], which makes it well formed whatever the agent does
-//! (see [`breakbulk_lifecycle`]). A [`Translator`] stands between the two and the chat's channel: it turns logged actions
+//! (see [`breakbulk_lifecycle`]). A `Translator` stands between the two and the chat's channel: it turns logged actions
 //! of clients into what the agent is told, and events into actions.
 //!
 //! ```text
@@ -29,11 +29,11 @@
 //! ([`Event::Resumable`](breakbulk_lifecycle::Event::Resumable)), and is given it ([`Start::token`]) if that turn is still
 //! the last one.
 
-mod actions;
-mod clock;
+pub(crate) mod actions;
+pub(crate) mod clock;
 pub mod demo;
 mod events;
-mod merge;
+pub(crate) mod merge;
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -44,10 +44,11 @@ use ahp_types::errors::{ahp_error_codes, json_rpc_error_codes};
 use ahp_types::state::{AgentInfo, Message, SessionConfigSchema, SideChatSelection};
 use breakbulk_lifecycle::{Answer as Verdict, Id};
 
-pub use self::actions::{Command, Reaction, Step, SubAgentChat, Translator};
-pub use self::clock::{Clock, RealClock};
+pub(crate) use self::actions::{Command, Reaction, Step, SubAgentChat, Translator};
+pub(crate) use self::clock::{Clock, RealClock};
 pub use self::events::{EventSender, EventStream, EventsConfig, NoListener, events};
-pub use self::merge::{merge_actions, part_of};
+pub use self::merge::merge_actions;
+pub(crate) use self::merge::part_of;
 use crate::log::BoxFuture;
 pub use crate::state::History;
 

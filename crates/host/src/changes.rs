@@ -31,7 +31,7 @@ use thiserror::Error;
 
 use self::changeset::ChangesetTracker;
 use self::work_tree::WorkTree;
-use crate::act::Act;
+use crate::action_sink::ActionSink;
 use crate::error::MethodError;
 use crate::lock::lock;
 use crate::log::AppendError;
@@ -183,7 +183,7 @@ impl From<ChangesError> for MethodError {
 
 /// The changesets of a host.
 pub struct Changes {
-    act: Arc<dyn Act>,
+    act: Arc<dyn ActionSink>,
     config: ChangesConfig,
     changesets: Mutex<HashMap<String, Arc<ChangesetTracker>>>,
 }
@@ -202,7 +202,7 @@ pub struct Opened {
 impl Changes {
     /// No changesets yet. Their actions go to `act`.
     #[must_use]
-    pub fn new(act: Arc<dyn Act>, config: ChangesConfig) -> Self {
+    pub fn new(act: Arc<dyn ActionSink>, config: ChangesConfig) -> Self {
         Self { act, config, changesets: Mutex::default() }
     }
 

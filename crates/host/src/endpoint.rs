@@ -18,8 +18,8 @@
 //!
 //! # What a client cannot take
 //!
-//! A client that cannot take a whole action or snapshot gets the large content by reference ([`ReducedSnapshot`], and
-//! [`State::content`](crate::state::State::content)); other clients get it whole. If an action is too long even so, the
+//! A client that cannot take a whole action or snapshot gets the large content by reference (`state/reduced_snapshot.rs`,
+//! `state/content.rs`); other clients get it whole. If an action is too long even so, the
 //! endpoint closes the connection with a named reason, and the client reconnects to a snapshot with fewer turns, or finds
 //! the channel in `missing`.
 //!
@@ -39,16 +39,16 @@ mod handshake_link;
 mod job_results;
 mod jobs;
 mod log_reader;
-mod memory;
+pub(crate) mod memory;
 mod message_limit;
-mod methods;
+pub(crate) mod methods;
 mod receive;
 mod resume;
 mod send;
 mod shared_actions;
 mod shared_encodings;
 mod shared_snapshots;
-mod snapshot_source;
+pub(crate) mod snapshot_source;
 mod traffic;
 mod wire;
 
@@ -65,18 +65,17 @@ pub use self::clients::{AskError, ClientHandle, Clients};
 pub use self::config::{EndpointConfig, Welcome};
 use self::connection::Connection;
 pub use self::end_reason::{Counters, EndReason};
-pub use self::memory::{AnswerMemory, MemoryConfig, NoMemory};
+pub(crate) use self::memory::AnswerMemory;
+pub use self::memory::MemoryConfig;
 use self::memory::{OutgoingMemory, WorkLimit};
 use self::message_limit::LastReducedAction;
-pub use self::methods::{
+pub(crate) use self::methods::{
     ClientInfo, DispatchError, Dispatched, Methods, RawParams, RejectedAction, Reply, not_offered,
 };
 use self::shared_actions::SharedActions;
 use self::shared_encodings::SharedEncodings;
 use self::shared_snapshots::SharedSnapshots;
-pub use self::snapshot_source::{
-    ChannelSnapshot, ReducedSnapshot, ReferenceStats, SnapshotError, SnapshotSource, View,
-};
+use self::snapshot_source::SnapshotSource;
 pub use self::traffic::{Direction, Traffic};
 use crate::log::Log;
 
@@ -112,7 +111,7 @@ pub(crate) struct EndpointInner {
 impl Endpoint {
     /// An endpoint that serves the entries of `log`. Messages that are arriving are charged to `budget`.
     #[must_use]
-    pub fn new(
+    pub(crate) fn new(
         log: Arc<dyn Log>,
         snapshot_source: Arc<dyn SnapshotSource>,
         methods: Arc<dyn Methods>,

@@ -1,4 +1,4 @@
-//! Whether a host can do its work: the log acknowledges and can be read, and each agent could begin.
+//! Whether a host can do its work: the log can be written and read, and each agent could start.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -14,40 +14,41 @@ use crate::agent::Agent;
 use crate::log::{Log, ReadError, Seq};
 
 /// How long each check may take. They run at the same time.
-const PATIENCE: Duration = Duration::from_secs(2);
+const CHECK_TIME: Duration = Duration::from_secs(2);
 
-/// What was checked, and how it is.
+/// The result of a health check.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Health {
+pub struct HostHealth {
     /// The log first, then the agents.
-    pub checks: Vec<Check>,
-    /// Records of the log that were found damaged so far. All others are served.
+    pub checks: Vec<HealthCheck>,
+    /// How many damaged records of the log were found so far. All others are served.
     pub damaged_records: u64,
 }
 
-/// One thing that was checked.
+/// The check of the log or of an agent.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Check {
+pub struct HealthCheck {
     /// `log`, or `agent:` and its name.
     pub name: String,
-    /// What is wrong, if anything: for whoever runs the host.
+    /// What is wrong, if anything, for whoever runs the host.
     pub failure: Option<String>,
 }
 
-impl Health {
+impl HostHealth {
     /// Checks the log and all agents.
     pub(crate) async fn check(log: &dyn Log, agents: &[Arc<dyn Agent>]) -> Self {
         let mut asked = tokio::task::JoinSet::new();
         for (at, agent) in agents.iter().enumerate() {
             let agent = Arc::clone(agent);
             asked.spawn(async move {
-                (at, in_time(async { agent.check().await.map_err(|error| error.to_string()) }).await)
+                (at, within_check_time(async { agent.check().await.map_err(|error| error.to_string()) }).await)
             });
         }
-        let mut checks = vec![Check { name: "log".to_owned(), failure: in_time(check_log(log)).await.err() }];
+        let mut checks =
+            vec![HealthCheck { name: "log".to_owned(), failure: within_check_time(check_log(log)).await.err() }];
         let names = agents.iter().map(|agent| format!("agent:{}", agent.name()));
-        // One that panics gives no answer.
-        checks.extend(names.map(|name| Check { name, failure: Some("it gives no answer".to_owned()) }));
+        // The check of an agent that panics gives no answer.
+        checks.extend(names.map(|name| HealthCheck { name, failure: Some("it gives no answer".to_owned()) }));
         while let Some(done) = asked.join_next().await {
             if let Ok((at, result)) = done
                 && let Some(check) = checks.get_mut(at.saturating_add(1))
@@ -67,17 +68,17 @@ impl Health {
         Self { checks, damaged_records }
     }
 
-    /// Whether it can do its work. It can, where records are damaged.
+    /// Whether the host can do its work. It can, even if records are damaged.
     #[must_use]
     pub fn is_good(&self) -> bool {
         self.checks.iter().all(|check| check.failure.is_none())
     }
 
-    /// What anybody may know: which checks there are, and whether each holds.
+    /// What everybody may know: the names of the checks, and whether each has passed.
     #[must_use]
     pub fn to_json(&self) -> Value {
         let word = |good| if good { "ok" } else { "failed" };
-        let one = |check: &Check| (check.name.clone(), Value::from(word(check.failure.is_none())));
+        let one = |check: &HealthCheck| (check.name.clone(), Value::from(word(check.failure.is_none())));
         let checks: Map<String, Value> = self.checks.iter().map(one).collect();
         let mut all = json!({ "status": word(self.is_good()), "checks": checks });
         if self.damaged_records > 0 {
@@ -90,11 +91,11 @@ impl Health {
     }
 }
 
-async fn in_time(work: impl Future<Output = Result<(), String>>) -> Result<(), String> {
-    timeout(PATIENCE, work).await.unwrap_or_else(|_| Err(format!("no answer in {} s", PATIENCE.as_secs())))
+async fn within_check_time(work: impl Future<Output = Result<(), String>>) -> Result<(), String> {
+    timeout(CHECK_TIME, work).await.unwrap_or_else(|_| Err(format!("no answer in {} s", CHECK_TIME.as_secs())))
 }
 
-/// It acknowledges, and its newest entry on the root can be read from where it is kept.
+/// Checks that the log can be written, and that the newest entry of the root channel can be read.
 async fn check_log(log: &dyn Log) -> Result<(), String> {
     let health = log.health().borrow().clone();
     if !health.is_good() {
@@ -102,7 +103,7 @@ async fn check_log(log: &dyn Log) -> Result<(), String> {
     }
     let bounds = log.bounds().await.map_err(|error| error.to_string())?;
     match log.read(ROOT_RESOURCE_URI, bounds.last..Seq::MAX, 1).await {
-        // What is trimmed is not lost.
+        // A trimmed entry is in a snapshot.
         Ok(_) | Err(ReadError::Trimmed { .. }) => Ok(()),
         Err(error) => Err(error.to_string()),
     }
@@ -116,9 +117,10 @@ mod tests {
     use super::*;
     use crate::agent::demo::Demo;
     use crate::agent::{AgentError, Start, Started};
-    use crate::log::{BoxFuture, MemoryLog, Options, SqliteLog};
+    use crate::log::sqlite::{Options, SqliteLog};
+    use crate::log::{BoxFuture, MemoryLog};
 
-    /// An agent that answers a check after a while, or never, or with a failure.
+    /// An agent whose check succeeds, fails, or never answers (`None`).
     struct Stub(&'static str, Option<Result<(), AgentError>>);
 
     impl Agent for Stub {
@@ -145,9 +147,9 @@ mod tests {
         }
     }
 
-    async fn check(agents: Vec<Stub>) -> Health {
+    async fn check(agents: Vec<Stub>) -> HostHealth {
         let agents: Vec<_> = agents.into_iter().map(|agent| Arc::new(agent) as Arc<dyn Agent>).collect();
-        Health::check(&MemoryLog::new(), &agents).await
+        HostHealth::check(&MemoryLog::new(), &agents).await
     }
 
     #[tokio::test]
@@ -161,9 +163,9 @@ mod tests {
     async fn a_log_that_acknowledges_nothing_is_not_well() {
         let dir = tempfile::tempdir().unwrap();
         let log = SqliteLog::open(dir.path(), Options::default()).await.unwrap();
-        assert!(Health::check(&log, &[]).await.is_good());
+        assert!(HostHealth::check(&log, &[]).await.is_good());
         log.close().await;
-        let health = Health::check(&log, &[]).await;
+        let health = HostHealth::check(&log, &[]).await;
         assert_eq!(health.to_json(), json!({ "status": "failed", "checks": { "log": "failed" } }));
     }
 
@@ -178,11 +180,11 @@ mod tests {
         disk.execute("UPDATE entry SET crc = crc + 1 WHERE seq = ?1", [seqs[0]]).unwrap();
         drop(disk);
         let log = SqliteLog::open(dir.path(), Options::default()).await.unwrap();
-        assert_eq!(Health::check(&log, &[]).await.to_json()["status"], "ok");
+        assert_eq!(HostHealth::check(&log, &[]).await.to_json()["status"], "ok");
         for _ in 0..3 {
             assert!(log.read("c", 0..Seq::MAX, 9).await.is_err());
         }
-        let health = Health::check(&log, &[]).await;
+        let health = HostHealth::check(&log, &[]).await;
         assert!(health.is_good());
         let expected = json!({ "status": "degraded", "checks": { "log": "ok" }, "damagedRecords": 1 });
         assert_eq!(health.to_json(), expected);

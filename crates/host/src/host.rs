@@ -1,27 +1,28 @@
-//! The host: puts the rooms together. Sessions and chats are made and disposed of here.
+//! The host: opens a log, connects the services, serves clients and stops.
 //!
 //! ```text
-//!  client ─▶ Endpoint ─▶ Front ─┬─ calls ──▶ sessions, chats, settings, Workshop (files, terminals, changesets)
-//!                               └─ actions ─▶ gate ─▶ Desk ─▶ LOG ─▶ Conduct ─▶ agents
-//!                                                     ▲                 │
-//!                                                     └──── actions ◀───┘
+//!  client ─▶ Endpoint ─▶ Router ─┬─ calls ──▶ sessions, chats, Workspace (files, terminals, changesets)
+//!               ▲                └─ actions ─▶ gate ─▶ LogWriter ─▶ LOG ─▶ AgentRunner ─▶ agents
+//!               └── pulls ◀─────────────────────────────────────────┘ ▲         │
+//!                                                                     └─ LogWriter ◀─ actions
 //! ```
 
-mod attendance;
+mod active_clients;
+mod agent_runner;
+mod channel_sessions;
 mod chats;
-mod conduct;
-mod config;
-mod desk;
+pub mod config;
 mod dispatch;
-mod front;
-mod homes;
+mod log_writer;
+pub mod maintenance;
 mod names;
 mod restore;
-mod retain;
+mod retention;
+mod router;
+mod services;
+mod session_config;
 mod sessions;
-mod settings;
-mod upkeep;
-mod workshop;
+mod workspace;
 
 use std::fmt;
 use std::sync::Arc;
@@ -33,41 +34,42 @@ use breakbulk_proto::Budget;
 use thiserror::Error;
 use tracing::warn;
 
-use self::conduct::Conduct;
-pub use self::config::HostConfig;
-use self::desk::{Desk, Sheet};
-use self::front::{Agents, Front, Rooms};
-use self::retain::Retainer;
-pub use self::upkeep::{Unsaved, erase, save_all};
-use self::workshop::Workshop;
+use self::active_clients::ActiveClients;
+use self::agent_runner::AgentRunner;
+use self::config::HostConfig;
+use self::log_writer::{LogWriter, Transaction};
+use self::retention::RetentionTask;
+use self::router::Router;
+use self::services::{AgentList, Services};
+use self::workspace::Workspace;
 use crate::agent::Agent;
 use crate::endpoint::Endpoint;
 use crate::error::MethodError;
 use crate::files::RootError;
-use crate::health::Health;
+use crate::health::HostHealth;
 use crate::log::Log;
 use crate::metrics;
 use crate::state::{State, StateError};
 
 /// An agent host. Cloning shares it. Serve clients with [`endpoint`](Self::endpoint); end with [`stop`](Self::stop).
 #[derive(Clone)]
-pub struct Host(Arc<House>);
+pub struct Host(Arc<HostParts>);
 
-struct House {
+struct HostParts {
     log: Arc<dyn Log>,
     agents: Vec<Arc<dyn Agent>>,
-    retainer: Retainer,
-    desk: Arc<Desk>,
-    conduct: Arc<Conduct>,
-    workshop: Arc<Workshop>,
+    retention: RetentionTask,
+    log_writer: Arc<LogWriter>,
+    agent_runner: Arc<AgentRunner>,
+    workspace: Arc<Workspace>,
     endpoint: Endpoint,
 }
 
 impl Host {
-    /// Opens a host on a log, with these agents; the first is who answers when a client names none.
+    /// Starts a host on a log, with these agents. The first agent is the one for sessions that name none.
     ///
     /// # Errors
-    /// A root is no directory, the log cannot be read, or does not take what a host begins with.
+    /// A root is not a directory, or the log cannot be read or written.
     pub async fn start(
         log: Arc<dyn Log>,
         agents: Vec<Arc<dyn Agent>>,
@@ -75,82 +77,84 @@ impl Host {
         budget: Budget,
     ) -> Result<Self, StartError> {
         let state = State::open(Arc::clone(&log), config.state).await?;
-        let desk = Arc::new(Desk::new(Arc::clone(&log), Arc::clone(&state)));
-        let workshop = Arc::new(Workshop::new(Arc::clone(&desk), &config)?);
-        let conduct = Arc::new(Conduct::new(Arc::clone(&desk), agents.clone(), Arc::clone(&workshop)));
-        begin(&desk, &agents).await?;
-        workshop.begin().await?;
-        conduct.begin().await?;
-        let grace = config.files.watch_grace;
-        let rooms = Rooms::new(
-            Arc::clone(&desk),
-            Agents::new(agents.clone()),
-            Arc::clone(&conduct),
-            Arc::clone(&workshop),
-            grace,
-        );
-        let front = Front::new(Arc::new(rooms));
-        let endpoint = Endpoint::new(Arc::clone(&log), state, Arc::new(front), config.endpoint, budget);
-        let retainer = Retainer::begin(Arc::clone(&desk), config.retention, config.retain_every);
-        Ok(Self(Arc::new(House { log, agents, retainer, desk, conduct, workshop, endpoint })))
+        let log_writer = Arc::new(LogWriter::new(Arc::clone(&log), Arc::clone(&state)));
+        let workspace = Arc::new(Workspace::new(Arc::clone(&log_writer), &config)?);
+        let agent_runner = Arc::new(AgentRunner::new(Arc::clone(&log_writer), agents.clone(), Arc::clone(&workspace)));
+        update_root(&log_writer, &agents).await?;
+        workspace.start().await?;
+        agent_runner.start().await?;
+        let services = Services {
+            log_writer: Arc::clone(&log_writer),
+            agents: AgentList::new(agents.clone()),
+            agent_runner: Arc::clone(&agent_runner),
+            workspace: Arc::clone(&workspace),
+            active_clients: ActiveClients::new(),
+            grace: config.files.watch_grace,
+        };
+        let router = Router::new(Arc::new(services));
+        let endpoint = Endpoint::new(Arc::clone(&log), state, Arc::new(router), config.endpoint, budget);
+        let retention = RetentionTask::start(Arc::clone(&log_writer), config.retention, config.retain_every);
+        Ok(Self(Arc::new(HostParts { log, agents, retention, log_writer, agent_runner, workspace, endpoint })))
     }
 
-    /// Where clients are served.
+    /// Serves clients: one [`serve`](Endpoint::serve) for each connection.
     #[must_use]
     pub fn endpoint(&self) -> &Endpoint {
         &self.0.endpoint
     }
 
-    /// Whether it can do its work: looks at the log, and asks each agent.
-    pub async fn health(&self) -> Health {
-        Health::check(&*self.0.log, &self.0.agents).await
+    /// Checks whether the host can do its work: whether the log works, and each agent.
+    pub async fn health(&self) -> HostHealth {
+        HostHealth::check(&*self.0.log, &self.0.agents).await
     }
 
-    /// What it does and how it is, in the text format of Prometheus.
+    /// The metrics page, in the text format of Prometheus.
     #[must_use]
     pub fn metrics(&self) -> String {
-        let (terminals, watches) = self.0.workshop.counts();
-        let state = self.0.desk.state();
-        let rooms = metrics::Rooms { terminals, watches, state_bytes: state.weight(), position: state.position() };
-        metrics::text(&self.0.endpoint, self.0.log.metrics(), &rooms)
+        let (terminals, watches) = self.0.workspace.counts();
+        let state = self.0.log_writer.state();
+        let gauges =
+            metrics::HostGauges { terminals, watches, state_bytes: state.weight(), position: state.position() };
+        metrics::text(&self.0.endpoint, self.0.log.metrics(), &gauges)
     }
 
-    /// Stops: clients are told to come again later, agents and terminals end, and what is in memory is saved.
+    /// Stops: closes connections so that clients reconnect later, ends agents and terminals, and saves the state.
     pub async fn stop(&self) {
         self.0.endpoint.stop();
-        self.0.retainer.stop();
-        self.0.conduct.stop().await;
-        self.0.workshop.stop().await;
-        if let Err(error) = self.0.desk.state().close().await {
-            warn!("what is in memory was not saved, and is made again from the log: {error}");
+        self.0.retention.stop();
+        self.0.agent_runner.stop().await;
+        self.0.workspace.stop().await;
+        if let Err(error) = self.0.log_writer.state().close().await {
+            warn!("the state was not saved; the next start builds it from the log: {error}");
         }
     }
 }
 
-/// The root says which agents there are now, and how many sessions. A new log has none yet.
-async fn begin(desk: &Desk, agents: &[Arc<dyn Agent>]) -> Result<(), MethodError> {
+/// Logs which agents there are now and how many sessions, if the root channel does not show that yet. Opens the root
+/// channel in a new log.
+async fn update_root(log_writer: &LogWriter, agents: &[Arc<dyn Agent>]) -> Result<(), MethodError> {
     let agents: Vec<AgentInfo> = agents.iter().map(|agent| agent.info()).collect();
-    let listed = i64::try_from(desk.state().sessions_with(|_| true).await?.len()).unwrap_or(i64::MAX);
-    let look = |state: &SnapshotState, seq| match state {
+    let listed = i64::try_from(log_writer.state().sessions_with(|_| true).await?.len()).unwrap_or(i64::MAX);
+    let compare = |state: &SnapshotState, seq| match state {
         SnapshotState::Root(root) if seq > 0 => Some((root.agents == agents, root.active_sessions == Some(listed))),
         _ => None,
     };
-    let sheet = match desk.look(ROOT_RESOURCE_URI, look).await? {
+    let transaction = match log_writer.read(ROOT_RESOURCE_URI, compare).await? {
         Some((true, true)) => return Ok(()),
         Some((knows_agents, has_counted)) => {
             let changed = StateAction::RootAgentsChanged(RootAgentsChangedAction { agents });
             let changed = (!knows_agents).then_some(changed);
             let counted = (!has_counted).then(|| sessions::active_sessions(listed));
             let all = changed.into_iter().chain(counted);
-            all.fold(Sheet::new(), |sheet, action| sheet.action(ROOT_RESOURCE_URI, &action))
+            all.fold(Transaction::new(), |transaction, action| transaction.action(ROOT_RESOURCE_URI, &action))
         }
         None => {
             let root =
                 RootState { agents, active_sessions: Some(0), terminals: Some(Vec::new()), config: None, meta: None };
-            Sheet::new().open(ROOT_RESOURCE_URI, None, &SnapshotState::Root(Box::new(root)))
+            Transaction::new().open(ROOT_RESOURCE_URI, None, &SnapshotState::Root(Box::new(root)))
         }
     };
-    desk.put_seen(sheet).await.map(drop)
+    log_writer.append_and_apply(transaction).await.map(drop)
 }
 
 impl fmt::Debug for Host {
@@ -159,7 +163,7 @@ impl fmt::Debug for Host {
     }
 }
 
-/// Why a host does not start.
+/// Why a host did not start.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum StartError {
@@ -169,7 +173,7 @@ pub enum StartError {
     /// The log cannot be read.
     #[error(transparent)]
     State(#[from] StateError),
-    /// The log does not take what a host begins with.
+    /// The log does not take the first entries of the host.
     #[error("{0}")]
     Log(#[from] MethodError),
 }

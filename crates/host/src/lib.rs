@@ -1,25 +1,32 @@
-//! An agent host whose log outlives everything: every action is ordered and kept before any client sees it.
+//! An agent host as a library. It serves clients of the Agent Host Protocol (AHP), runs agents for them, and keeps
+//! everything in a durable log: an action is on disk before any client sees it, so a client that reconnects finds exactly
+//! what it had seen.
 //!
-//! [`log`] is the ground that the rest stands on: one durable order over all channels, from which connections pull.
-//! [`state`] follows it with the official reducers, and [`gate`] says what a client may add to it.
-//! [`files`] reads, writes and watches what lies inside the roots, and nothing else.
-//! [`terminal`], [`changes`] and [`customize`] are rooms: each turns one thing of the outside world into actions.
-//! [`agent`] is what an agent is to a host, with a demo of one.
-//! [`endpoint`] serves clients: one AHP connection each, pulling from the log at its own pace.
-//! [`Host`] puts the rooms together. [`health`] says whether it can do its work.
+//! | To | Use |
+//! |---|---|
+//! | run a host | [`Host::start`] with a log, agents, a [`HostConfig`] and a memory budget; then [`Host::endpoint`] for each connection |
+//! | add an agent of your own | the [`agent::Agent`] and [`agent::Conversation`] traits |
+//! | try it without an agent of your own | [`agent::demo::Demo`] |
+//! | keep the log in a file | [`log::sqlite::SqliteLog`] |
+//! | keep the log elsewhere, or in memory for a test | the [`log::Log`] trait, [`log::MemoryLog`] |
+//! | set limits and directories | [`HostConfig`] and the types in [`config`] |
+//! | tell whether it works | [`Host::health`], [`Host::metrics`] |
+//! | erase sessions from a log that no host uses | [`maintenance`] |
 //!
-//! A program with a host of its own needs a log, agents, and a door:
+//! # A host in a few lines
+//!
+//! It needs a log, agents, and a listener that admits clients:
 //!
 //! ```no_run
 //! # use std::sync::Arc;
 //! # use breakbulk::{AccessPolicy, ListenConfig, Listener, Token};
 //! # use breakbulk_host::agent::{Agent, demo::Demo, merge_actions};
-//! # use breakbulk_host::log::{Options, SqliteLog};
+//! # use breakbulk_host::log::sqlite::{Options, SqliteLog};
 //! # use breakbulk_host::{Host, HostConfig};
 //! # use breakbulk_proto::Budget;
 //! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let mut options = Options::default();
-//! options.merge = Some(Arc::new(merge_actions)); // deltas that wait for the disk become one
+//! options.merge = Some(Arc::new(merge_actions)); // deltas that wait for the disk are merged into one entry
 //! let log = Arc::new(SqliteLog::open("data", options).await?);
 //! let agents: Vec<Arc<dyn Agent>> = vec![Arc::new(Demo::default())]; // or your own
 //! let host = Host::start(log, agents, HostConfig::new(["project"]), Budget::default()).await?;
@@ -35,18 +42,34 @@
 //! }
 //! # }
 //! ```
+//!
+//! # How it works
+//!
+//! The [log](mod@log) holds one order of entries over all channels. The state follows the log with the official reducers.
+//! Each connection pulls from the log at its own pace, so a slow client costs no memory. What a client dispatches is
+//! checked against the state, appended to the log, and only then shown to anybody, also to the agent.
 
-pub mod act;
+#![cfg_attr(
+    not(feature = "test-support"),
+    expect(
+        dead_code,
+        unreachable_pub,
+        unused_imports,
+        reason = "some items of private modules are there for `test_support` alone"
+    )
+)]
+
+mod action_sink;
 pub mod agent;
-pub mod changes;
-pub mod customize;
+mod changes;
+mod customize;
 pub mod endpoint;
-pub mod error;
+mod error;
 mod exact;
-pub mod files;
-pub mod gate;
-pub mod health;
-pub mod host;
+mod files;
+mod gate;
+mod health;
+mod host;
 mod lock;
 pub mod log;
 mod long_work;
@@ -54,7 +77,14 @@ mod metrics;
 mod mismatch;
 mod percent;
 mod size;
-pub mod state;
-pub mod terminal;
+mod state;
+mod terminal;
+#[cfg(feature = "test-support")]
+#[doc(hidden)]
+pub mod test_support;
 
-pub use host::{Host, HostConfig, StartError};
+pub use error::MethodError;
+pub use files::{RootError, iso_8601};
+pub use health::{HealthCheck, HostHealth};
+pub use host::{Host, StartError, config, config::HostConfig, maintenance};
+pub use state::StateError;

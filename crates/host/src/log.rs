@@ -24,7 +24,7 @@
 //!
 //! # What an implementation owes its users
 //!
-//! [`SqliteLog`] is the embedded log, and [`MemoryLog`] the one for tests. Another one (over a cluster, say) has to keep these
+//! [`SqliteLog`](sqlite::SqliteLog) is the embedded log, and [`MemoryLog`] the one for tests. Another one (over a cluster, say) has to keep these
 //! laws; `tests/log/model.rs` compares two logs step by step.
 //!
 //! 1. **Acknowledged means kept.** [`append`](Log::append) returns `Ok` only when the batch would survive a power cut.
@@ -61,7 +61,7 @@ mod maintenance;
 mod memory;
 mod metrics;
 mod snapshot;
-mod sqlite;
+pub mod sqlite;
 
 use std::ops::Range;
 use std::pin::Pin;
@@ -76,9 +76,6 @@ pub use memory::MemoryLog;
 pub use metrics::{Histogram, Metrics};
 pub(crate) use snapshot::ROW_HEADER;
 pub use snapshot::{Rows, Save, Snapshot};
-#[doc(hidden)]
-pub use sqlite::Sabotage;
-pub use sqlite::{ExportError, Options, SqliteLog, Usage};
 use tokio::sync::watch;
 
 /// Bytes that are shared instead of copied.

@@ -1,4 +1,4 @@
-//! What a host does and how it is, in the text format of Prometheus.
+//! The metrics page of a host, in the text format of Prometheus.
 
 use std::fmt::{self, Display, Write};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -6,31 +6,31 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use crate::endpoint::{Counters, Direction, Endpoint, Traffic};
 use crate::log::{Histogram, Metrics, Seq};
 
-/// What the rooms have now.
+/// Numbers of the host that are not counters of its endpoint or its log.
 #[derive(Debug, Default)]
-pub(crate) struct Rooms {
+pub(crate) struct HostGauges {
     pub(crate) terminals: usize,
     pub(crate) watches: usize,
-    /// What channels in memory take.
+    /// How much memory the state of channels takes.
     pub(crate) state_bytes: usize,
-    /// How far the state has followed the log.
+    /// The seq up to which the state has followed the log.
     pub(crate) position: Seq,
 }
 
-/// All of it.
-pub(crate) fn text(endpoint: &Endpoint, log: &Metrics, rooms: &Rooms) -> String {
-    let mut page = Page::default();
+/// The whole page.
+pub(crate) fn text(endpoint: &Endpoint, log: &Metrics, gauges: &HostGauges) -> String {
+    let mut page = MetricsPage::default();
     let version = [("version", env!("CARGO_PKG_VERSION"))];
     page.family("breakbulk_build_info", "gauge", "Which program this is.").sample(&version, 1);
     connections(&mut page, endpoint);
     traffic(&mut page, endpoint.traffic());
-    memory(&mut page, endpoint, rooms);
+    memory(&mut page, endpoint, gauges);
     writing(&mut page, log);
     reading(&mut page, log);
     page.0
 }
 
-fn connections(page: &mut Page, endpoint: &Endpoint) {
+fn connections(page: &mut MetricsPage, endpoint: &Endpoint) {
     let traffic = endpoint.traffic();
     page.gauge("breakbulk_connections", "Open connections.", traffic.open.load(Relaxed));
     page.gauge("breakbulk_clients", "Clients that have introduced themselves.", endpoint.clients().len());
@@ -40,8 +40,8 @@ fn connections(page: &mut Page, endpoint: &Endpoint) {
     page.named("breakbulk_events_total", "What else has happened on connections.", "name", endpoint.counts());
 }
 
-fn traffic(page: &mut Page, traffic: &Traffic) {
-    let ways = |page: &mut Page, name, help, count: fn(&Direction) -> &AtomicU64| {
+fn traffic(page: &mut MetricsPage, traffic: &Traffic) {
+    let ways = |page: &mut MetricsPage, name, help, count: fn(&Direction) -> &AtomicU64| {
         page.family(name, "counter", help)
             .sample(&[("direction", "in")], count(&traffic.received).load(Relaxed))
             .sample(&[("direction", "out")], count(&traffic.sent).load(Relaxed));
@@ -64,7 +64,7 @@ fn traffic(page: &mut Page, traffic: &Traffic) {
     page.histogram("breakbulk_reconnect_snapshot_bytes", help, &traffic.snapshot_bytes, ONE, 8..31);
 }
 
-fn memory(page: &mut Page, endpoint: &Endpoint, rooms: &Rooms) {
+fn memory(page: &mut MetricsPage, endpoint: &Endpoint, gauges: &HostGauges) {
     let budget = endpoint.budget();
     let help = "Bytes that messages hold which arrive, and requests until they are done.";
     page.gauge("breakbulk_budget_held_bytes", help, budget.held());
@@ -75,19 +75,23 @@ fn memory(page: &mut Page, endpoint: &Endpoint, rooms: &Rooms) {
         "Bytes that are reserved beyond what each connection has.",
         budget.used(),
     );
-    page.gauge("breakbulk_state_bytes", "What channels in memory take.", rooms.state_bytes);
-    page.gauge("breakbulk_state_seq", "Up to which seq the state has followed the log.", rooms.position);
-    page.gauge("breakbulk_terminals", "Terminals.", rooms.terminals);
-    page.gauge("breakbulk_watches", "Watches of files.", rooms.watches);
+    page.gauge("breakbulk_state_bytes", "What channels in memory take.", gauges.state_bytes);
+    page.gauge("breakbulk_state_seq", "Up to which seq the state has followed the log.", gauges.position);
+    page.gauge("breakbulk_terminals", "Terminals.", gauges.terminals);
+    page.gauge("breakbulk_watches", "Watches of files.", gauges.watches);
 }
 
-fn writing(page: &mut Page, log: &Metrics) {
+fn writing(page: &mut MetricsPage, log: &Metrics) {
     page.counter("breakbulk_log_batches_total", "Batches that were acknowledged.", &log.batches);
     page.counter("breakbulk_log_entries_total", "Entries that were written.", &log.entries);
     page.counter("breakbulk_log_bytes_total", "Bytes of their bodies.", &log.bytes);
     page.counter("breakbulk_log_merged_total", "Deltas that became part of the one before.", &log.merged);
     page.counter("breakbulk_log_repeated_total", "Batches that came again.", &log.repeated);
-    page.counter("breakbulk_log_conflicts_total", "Batches that somebody was faster than.", &log.conflicts);
+    page.counter(
+        "breakbulk_log_conflicts_total",
+        "Batches that were refused because another append came first.",
+        &log.conflicts,
+    );
     page.counter("breakbulk_log_failures_total", "Times that the store failed or was full.", &log.failures);
     page.counter("breakbulk_log_recoveries_total", "Times that it was opened again and found good.", &log.recoveries);
     page.counter("breakbulk_log_checkpoints_total", "Checkpoints of the write-ahead log.", &log.checkpoints);
@@ -104,7 +108,7 @@ fn writing(page: &mut Page, log: &Metrics) {
     page.histogram("breakbulk_log_checkpoint_seconds", "One checkpoint.", &log.checkpoint_us, MICRO, 5..27);
 }
 
-fn reading(page: &mut Page, log: &Metrics) {
+fn reading(page: &mut MetricsPage, log: &Metrics) {
     page.family("breakbulk_log_pages_total", "counter", "Pages that readers took.")
         .sample(&[("from", "memory")], log.pages_shared.load(Relaxed))
         .sample(&[("from", "file")], log.pages_read.load(Relaxed));
@@ -114,15 +118,15 @@ fn reading(page: &mut Page, log: &Metrics) {
     page.gauge("breakbulk_log_store_bytes", "Bytes of the log's file.", log.store_bytes.load(Relaxed));
 }
 
-/// What a histogram's values are to be divided by.
+/// The units that values of histograms are divided by.
 const ONE: f64 = 1.0;
 const MICRO: f64 = 1_000_000.0;
 
-/// Families, each once, with their samples below them.
+/// A page: each family once, with its samples below it.
 #[derive(Debug, Default)]
-struct Page(String);
+struct MetricsPage(String);
 
-impl Page {
+impl MetricsPage {
     fn family<'a>(&'a mut self, name: &'a str, kind: &str, help: &str) -> Family<'a> {
         self.line(format_args!("# HELP {name} {help}"));
         self.line(format_args!("# TYPE {name} {kind}"));
@@ -137,7 +141,7 @@ impl Page {
         self.family(name, "counter", help).sample(&[], value.load(Relaxed));
     }
 
-    /// One sample for each name that occurred.
+    /// Adds a counter with one sample for each name that occurred.
     fn named(&mut self, name: &str, help: &str, label: &str, counts: &Counters) {
         let mut family = self.family(name, "counter", help);
         for (value, count) in counts.all() {
@@ -145,7 +149,8 @@ impl Page {
         }
     }
 
-    /// The buckets of these magnitudes; what is below is in the first, and what is above in none but the last.
+    /// Adds a histogram with the buckets of these magnitudes. Smaller values are in the first of them, larger ones only in
+    /// `+Inf`.
     fn histogram(&mut self, name: &str, help: &str, histogram: &Histogram, unit: f64, shown: std::ops::Range<u32>) {
         self.family(name, "histogram", help);
         let counts = histogram.counts();
@@ -153,7 +158,7 @@ impl Page {
         for (magnitude, count) in (0_u32..).zip(counts) {
             below = below.saturating_add(count);
             if shown.contains(&magnitude) {
-                // The largest whole number in the bucket.
+                // The largest integer in the bucket.
                 let most = f64::from(1_u32.checked_shl(magnitude).unwrap_or(u32::MAX).saturating_sub(1)) / unit;
                 self.line(format_args!("{name}_bucket{{le=\"{most}\"}} {below}"));
             }
@@ -171,7 +176,7 @@ impl Page {
 
 /// A family that is being written.
 struct Family<'a> {
-    page: &'a mut Page,
+    page: &'a mut MetricsPage,
     name: &'a str,
 }
 
@@ -184,7 +189,7 @@ impl Family<'_> {
     }
 }
 
-/// A label's value as the format has it.
+/// Escapes the value of a label.
 fn escaped(value: &str) -> String {
     value.replace('\\', r"\\").replace('"', "\\\"").replace('\n', r"\n")
 }
@@ -195,14 +200,14 @@ mod tests {
 
     #[test]
     fn labels_are_escaped() {
-        let mut page = Page::default();
+        let mut page = MetricsPage::default();
         page.family("x_total", "counter", "X.").sample(&[("a", "b\"c\\d\ne"), ("f", "g")], 1);
         assert_eq!(page.0, "# HELP x_total X.\n# TYPE x_total counter\nx_total{a=\"b\\\"c\\\\d\\ne\",f=\"g\"} 1\n");
     }
 
     #[test]
     fn buckets_are_cumulative_and_the_last_has_all() {
-        let (mut page, histogram) = (Page::default(), Histogram::default());
+        let (mut page, histogram) = (MetricsPage::default(), Histogram::default());
         [1, 2, 3, 900, 5_000_000].into_iter().for_each(|value| histogram.observe(value));
         page.histogram("x", "X.", &histogram, MICRO, 1..4);
         let lines: Vec<&str> = page.0.lines().skip(2).collect();

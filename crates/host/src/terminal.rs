@@ -10,7 +10,7 @@
 //!
 //! The protocol's reducer never removes output. So when a terminal's content has grown to
 //! [`TerminalConfig::max_scrollback_bytes`], one batch clears it and sends its last lines again, after a line that says how
-//! much is gone. Entries whose output is no longer in the content are trimmed from the log, step by step ([`Act::trim`]).
+//! much is gone. Entries whose output is no longer in the content are trimmed from the log, step by step ([`ActionSink::trim`]).
 //!
 //! The output of a program that nobody [watches](Terminals::set_watched) is read slowly, so that the program waits; that of a
 //! watched program is read as fast as [`TerminalConfig::watched_rate`] allows. Both may write a few seconds' worth at once.
@@ -40,7 +40,7 @@ pub use self::claim::{Holder, TerminalRejection};
 pub use self::client_actions::AcceptedAction;
 use self::program::Program;
 use self::registry::{Registry, Terminal};
-use crate::act::Act;
+use crate::action_sink::ActionSink;
 use crate::error::MethodError;
 use crate::files::{UriError, path_of, uri_of};
 use crate::log::{AppendError, Seq};
@@ -174,7 +174,7 @@ pub struct Prepared {
 impl Terminals {
     /// No terminals yet. Their actions go to `act`.
     #[must_use]
-    pub fn new(act: Arc<dyn Act>, config: TerminalConfig) -> Self {
+    pub fn new(act: Arc<dyn ActionSink>, config: TerminalConfig) -> Self {
         Self { list: Arc::new(Registry::new(act, config)) }
     }
 

@@ -8,8 +8,9 @@ mod common;
 
 use std::sync::Arc;
 
-use breakbulk_host::log::{Batch, Log, Options, Seq, SqliteLog};
-use breakbulk_host::state::{StateConfig, entry};
+use breakbulk_host::log::sqlite::{Options, SqliteLog};
+use breakbulk_host::log::{Batch, Log, Seq};
+use breakbulk_host::test_support::state::{StateConfig, entry};
 
 use crate::common::*;
 

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use ahp_types::commands::CreateResourceWatchParams;
-use breakbulk_host::files::{FileError, Files, FilesConfig, uri_of};
+use breakbulk_host::test_support::files::{FileError, Files, FilesConfig, uri_of};
 use tokio::time::timeout;
 
 /// Longer than any machine needs.

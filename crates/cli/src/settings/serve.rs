@@ -8,7 +8,8 @@ use breakbulk::address::Size;
 use breakbulk::{Address, Dialect, Route, Transport};
 use breakbulk_host::HostConfig;
 use breakbulk_host::agent::demo::DemoConfig;
-use breakbulk_host::log::{Options, RetentionPolicy};
+use breakbulk_host::log::RetentionPolicy;
+use breakbulk_host::log::sqlite::Options;
 use breakbulk_proto::ahp::Role;
 
 use super::kinds::{Count, Dir};

@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::time::{Duration, UNIX_EPOCH};
 
-use breakbulk_host::files::iso_8601;
-use breakbulk_host::log::{Entry, Report, Usage};
+use breakbulk_host::iso_8601;
+use breakbulk_host::log::sqlite::Usage;
+use breakbulk_host::log::{Entry, Report};
 use serde_json::{Value, json};
 
 use crate::config::print_json;

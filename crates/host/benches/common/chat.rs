@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use breakbulk_host::log::{Batch, Log};
-use breakbulk_host::state::{SnapshotState, entry};
+use breakbulk_host::test_support::state::{SnapshotState, entry};
 use serde_json::{Value, json};
 
 use crate::host::Host;

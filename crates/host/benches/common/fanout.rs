@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use breakbulk::{Dialect, Driver, Setup};
 use breakbulk_host::log::{Batch, Bytes, Log};
-use breakbulk_host::state::{SnapshotState, entry};
+use breakbulk_host::test_support::state::{SnapshotState, entry};
 use breakbulk_proto::ahp::Role;
 use breakbulk_proto::{Budget, Input, Limits, Message, Ticket};
 use serde_json::{Value, json};

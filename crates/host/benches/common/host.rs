@@ -7,13 +7,14 @@ use std::time::Duration;
 
 use breakbulk::link::{Keepalive, WebSocketConfig};
 use breakbulk::{AccessPolicy, ListenConfig, Listener};
-use breakbulk_host::endpoint::{
-    ClientInfo, DispatchError, Dispatched, Endpoint, EndpointConfig, Methods, RawParams, RejectedAction, Reply,
-    not_offered,
+use breakbulk_host::MethodError;
+use breakbulk_host::log::BoxFuture;
+use breakbulk_host::log::sqlite::{Options, SqliteLog};
+use breakbulk_host::test_support::endpoint::{
+    ClientInfo, DispatchError, Dispatched, EndpointConfig, Methods, RawParams, RejectedAction, Reply, not_offered,
 };
-use breakbulk_host::error::MethodError;
-use breakbulk_host::log::{BoxFuture, Options, SqliteLog};
-use breakbulk_host::state::{State, StateConfig};
+use breakbulk_host::test_support::new_endpoint;
+use breakbulk_host::test_support::state::{State, StateConfig};
 use breakbulk_proto::Budget;
 
 /// After so much silence a client is asked whether it is there. Less than usual, so that a bench sees it happen.
@@ -32,7 +33,7 @@ impl Host {
         let log = Arc::new(SqliteLog::open(dir, Options::default()).await.unwrap());
         let state = State::open(log.clone(), StateConfig::default()).await.unwrap();
         let (views, config) = (state.clone(), EndpointConfig::default());
-        let endpoint = Endpoint::new(log.clone(), views, Arc::new(Nothing), config, Budget::default());
+        let endpoint = new_endpoint(log.clone(), views, Arc::new(Nothing), config, Budget::default());
         let mut listener = listener().await;
         let address = listener.local_address();
         tokio::spawn(async move {

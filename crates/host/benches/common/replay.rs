@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use breakbulk::{Dialect, Driver, Setup};
-use breakbulk_host::log::{Bytes, Log, Seq, SqliteLog};
+use breakbulk_host::log::sqlite::SqliteLog;
+use breakbulk_host::log::{Bytes, Log, Seq};
 use breakbulk_proto::ahp::Role;
 use breakbulk_proto::{Budget, Event, Input, Limits, Message, Ticket};
 use serde_json::json;

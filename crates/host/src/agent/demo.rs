@@ -42,7 +42,7 @@ impl Demo {
 
     /// A demo whose pace is that of a clock.
     #[must_use]
-    pub fn with_clock(config: DemoConfig, clock: Arc<dyn Clock>) -> Self {
+    pub(crate) fn with_clock(config: DemoConfig, clock: Arc<dyn Clock>) -> Self {
         Self { config, clock }
     }
 }

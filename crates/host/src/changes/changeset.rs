@@ -14,13 +14,13 @@ use bytes::Bytes;
 use super::operations::{self, Operation};
 use super::work_tree::{ChangedFile, WorkTree};
 use super::{ChangesConfig, ChangesError};
-use crate::act::Act;
+use crate::action_sink::ActionSink;
 use crate::lock::lock;
 
 pub(super) struct ChangesetTracker {
     channel: String,
     tree: WorkTree,
-    act: Arc<dyn Act>,
+    act: Arc<dyn ActionSink>,
     config: ChangesConfig,
     /// The files as they were last logged.
     files: Mutex<Arc<Vec<ChangedFile>>>,
@@ -44,7 +44,7 @@ enum Reported {
 const MAX_SINGLE: usize = 64;
 
 impl ChangesetTracker {
-    pub(super) fn new(channel: String, tree: WorkTree, act: Arc<dyn Act>, config: &ChangesConfig) -> Self {
+    pub(super) fn new(channel: String, tree: WorkTree, act: Arc<dyn ActionSink>, config: &ChangesConfig) -> Self {
         Self {
             channel,
             tree,
@@ -136,7 +136,7 @@ impl ChangesetTracker {
             return Ok(());
         }
         let actions = actions.into_iter().map(|action| (self.channel.clone(), action)).collect();
-        Ok(self.act.act(actions).await.map(drop)?)
+        Ok(self.act.append_actions(actions).await.map(drop)?)
     }
 
     fn files(&self) -> Arc<Vec<ChangedFile>> {

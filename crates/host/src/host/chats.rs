@@ -1,4 +1,4 @@
-//! Chats: made, empty or from another one; and disposed of.
+//! Makes chats (empty, forks, side chats), disposes of them, and reads their older turns.
 
 use ahp_types::ROOT_RESOURCE_URI;
 use ahp_types::actions::{
@@ -14,8 +14,8 @@ use ahp_types::state::{
     SessionStatus, SnapshotState, Turn,
 };
 
-use super::desk::{Sheet, not_kept};
-use super::front::Rooms;
+use super::log_writer::{Transaction, append_error};
+use super::services::Services;
 use super::{names, restore};
 use crate::endpoint::{ClientInfo, Reply};
 use crate::error::MethodError;
@@ -23,38 +23,38 @@ use crate::files::time;
 use crate::log::{AppendError, Seq};
 use crate::state::entry::CatalogueNotification;
 
-/// What a chat is called until somebody says something in it.
+/// The title of a chat before its first prompt.
 pub(crate) const UNTITLED: &str = "New chat";
 
-/// More than what stands around the turns of a page in the message that brings it.
-const AROUND: u64 = 1024;
+/// More than the envelope of the message that carries a page of turns.
+const ENVELOPE_BYTES: u64 = 1024;
 
-/// A chat that is about to be.
+/// A chat that is about to be made.
 #[derive(Debug)]
-pub(crate) struct Plan {
+pub(crate) struct NewChat {
     pub(crate) uri: String,
     pub(crate) title: String,
     pub(crate) origin: ChatOrigin,
     pub(crate) directories: Option<Vec<String>>,
     pub(crate) turns: Vec<Turn>,
-    pub(crate) about: Option<About>,
+    pub(crate) side_chat_of: Option<SideChatSource>,
 }
 
-/// What a side chat is about: a chat up to a turn, as it is after this entry.
+/// The chat that a side chat is about, up to a turn, as of a seq of that chat.
 #[derive(Debug)]
-pub(crate) struct About {
+pub(crate) struct SideChatSource {
     chat: String,
     turn: String,
     seq: Seq,
 }
 
-impl Plan {
-    /// An empty one.
+impl NewChat {
+    /// An empty chat.
     pub(crate) fn new(uri: String, origin: ChatOrigin) -> Self {
-        Self { uri, title: UNTITLED.to_owned(), origin, directories: None, turns: Vec::new(), about: None }
+        Self { uri, title: UNTITLED.to_owned(), origin, directories: None, turns: Vec::new(), side_chat_of: None }
     }
 
-    /// What its channel begins with.
+    /// The first state of its channel.
     pub(crate) fn state(&self, now: &str) -> ChatState {
         ChatState {
             resource: self.uri.clone(),
@@ -80,7 +80,7 @@ impl Plan {
         }
     }
 
-    /// What its session says of it.
+    /// Its summary in the list of its session.
     pub(crate) fn summary(&self, now: &str) -> ChatSummary {
         ChatSummary {
             resource: self.uri.clone(),
@@ -97,7 +97,7 @@ impl Plan {
     }
 }
 
-/// What the catalogue says of a chat.
+/// The part of a chat's summary that the catalogue shows.
 pub(crate) fn compact(summary: &ChatSummary) -> SessionChatSummary {
     SessionChatSummary {
         resource: summary.resource.clone(),
@@ -110,10 +110,10 @@ pub(crate) fn compact(summary: &ChatSummary) -> SessionChatSummary {
 }
 
 /// Answers `createChat`.
-pub(super) async fn create(rooms: &Rooms, params: CreateChatParams) -> Result<(), MethodError> {
+pub(super) async fn create(services: &Services, params: CreateChatParams) -> Result<(), MethodError> {
     let CreateChatParams { channel: session, chat, mut initial_message, source, working_directories, .. } = params;
     if let Some(message) = &mut initial_message {
-        restore::message(rooms, message).await?;
+        restore::message(services, message).await?;
     }
     names::chat(&chat)?;
     if initial_message.as_ref().is_some_and(|message| message.origin.kind != MessageKind::User) {
@@ -124,89 +124,92 @@ pub(super) async fn create(rooms: &Rooms, params: CreateChatParams) -> Result<()
     }
     let (now, turn) = (time::now(), names::new_id());
     let make = || async {
-        let (facts, seq) = Facts::of(rooms, &session).await?;
-        if rooms.desk.has(&chat).await? {
+        let (facts, seq) = SessionFacts::of(services, &session).await?;
+        if services.log_writer.has(&chat).await? {
             return Err(MethodError::new(ALREADY_EXISTS, "a chat with this URI exists already"));
         }
-        let plan = facts.plan(rooms, chat.clone(), source.as_ref(), working_directories.as_ref()).await?;
-        let added = StateAction::SessionChatAdded(SessionChatAddedAction { summary: plan.summary(&now) });
-        let sheet = Sheet::new().expect(&session, seq).open(&chat, Some(&session), &as_state(&plan, &now));
-        let mut sheet = sheet.action(&*session, &added);
-        if let Some(About { chat: of, turn, seq }) = &plan.about {
-            // Nothing comes between what was looked at and what the side chat knows.
-            sheet = sheet.expect(of, *seq).beside(of, &chat, Some(turn));
+        let new_chat = facts.new_chat(services, chat.clone(), source.as_ref(), working_directories.as_ref()).await?;
+        let added = StateAction::SessionChatAdded(SessionChatAddedAction { summary: new_chat.summary(&now) });
+        let transaction =
+            Transaction::new().expect(&session, seq).open(&chat, Some(&session), &as_state(&new_chat, &now));
+        let mut transaction = transaction.action(&*session, &added);
+        if let Some(SideChatSource { chat: of, turn, seq }) = &new_chat.side_chat_of {
+            // The other chat must not change between the reading above and this transaction.
+            transaction = transaction.expect(of, *seq).side_chat(of, &chat, Some(turn));
         }
-        let summaries = facts.chats.iter().map(compact).chain([compact(&plan.summary(&now))]);
-        sheet = sheet.notice(&session, &listed(&session, summaries.collect(), facts.default_chat.clone(), &now));
+        let summaries = facts.chats.iter().map(compact).chain([compact(&new_chat.summary(&now))]);
+        transaction = transaction
+            .notice(&session, &summary_notice(&session, summaries.collect(), facts.default_chat.clone(), &now));
         if let Some(message) = &initial_message {
-            sheet = sheet.action(&*chat, &begun(&turn, &now, message.clone()));
+            transaction = transaction.action(&*chat, &turn_started(&turn, &now, message.clone()));
         }
-        Ok(sheet)
+        Ok(transaction)
     };
     let refuse = |error| match error {
         AppendError::OtherSession(_) => MethodError::new(ALREADY_EXISTS, "a channel of another session has this URI"),
-        error => not_kept(error),
+        error => append_error(error),
     };
-    rooms.desk.decide(make, refuse).await.map(drop)
+    services.log_writer.transact(make, refuse).await.map(drop)
 }
 
 /// Answers `disposeChat`.
-pub(super) async fn dispose(rooms: &Rooms, params: DisposeChatParams) -> Result<(), MethodError> {
+pub(super) async fn dispose(services: &Services, params: DisposeChatParams) -> Result<(), MethodError> {
     let chat = params.channel;
     let not_found = || MethodError::new(NOT_FOUND, "there is no such chat");
-    let session = rooms.desk.session_of(&chat).await?.filter(|session| **session != *chat).ok_or_else(not_found)?;
-    let origin = rooms.desk.chat(&chat, |chat, _| chat.origin.clone()).await?.ok_or_else(not_found)?;
-    rooms.conduct.close(&chat).await;
+    let session =
+        services.log_writer.session_of(&chat).await?.filter(|session| **session != *chat).ok_or_else(not_found)?;
+    let origin = services.log_writer.chat(&chat, |chat, _| chat.origin.clone()).await?.ok_or_else(not_found)?;
+    services.agent_runner.close(&chat).await;
     let make = || async {
-        let (facts, seq) = Facts::of(rooms, &session).await?;
+        let (facts, seq) = SessionFacts::of(services, &session).await?;
         if !facts.chats.iter().any(|summary| summary.resource == chat) {
             return Err(not_found());
         }
         let rest: Vec<_> = facts.chats.iter().filter(|summary| summary.resource != chat).collect();
         let removed = StateAction::SessionChatRemoved(SessionChatRemovedAction { chat: chat.clone() });
-        let mut sheet = Sheet::new().expect(&session, seq).action(&*session, &removed);
+        let mut transaction = Transaction::new().expect(&session, seq).action(&*session, &removed);
         let mut default_chat = facts.default_chat.clone();
         if default_chat.as_ref() == Some(&chat) {
             default_chat = rest.first().map(|summary| summary.resource.clone());
             let changed = SessionDefaultChatChangedAction { default_chat: default_chat.clone() };
-            sheet = sheet.action(&*session, &StateAction::SessionDefaultChatChanged(changed));
+            transaction = transaction.action(&*session, &StateAction::SessionDefaultChatChanged(changed));
         }
         if let Some(ChatOrigin::SideChat { chat: of, .. }) = &origin {
-            sheet = sheet.beside(of, &chat, None);
+            transaction = transaction.side_chat(of, &chat, None);
         }
         let summaries = rest.into_iter().map(compact).collect();
-        let notice = listed(&session, summaries, default_chat, &time::now());
-        Ok(sheet.notice(&session, &notice).close(&chat))
+        let notice = summary_notice(&session, summaries, default_chat, &time::now());
+        Ok(transaction.notice(&session, &notice).close(&chat))
     };
-    rooms.desk.decide(make, not_kept).await.map(drop)
+    services.log_writer.transact(make, append_error).await.map(drop)
 }
 
-/// Answers `fetchTurns`: who asked gets the turns as an action that nobody else gets, and then an empty answer.
+/// Answers `fetchTurns`: the client gets the turns as an action that only it receives, and then an empty result.
 pub(super) async fn fetch_turns(
-    rooms: &Rooms,
+    services: &Services,
     client: &ClientInfo,
     params: FetchTurnsParams,
 ) -> Result<Reply, MethodError> {
-    let room = usize::try_from(client.message_bytes.saturating_sub(AROUND)).unwrap_or(usize::MAX);
-    let state = rooms.desk.state();
-    let payment = client.memory.reserve(state.turns_page_bytes().min(room)).await?;
-    let page = state.fetch_turns_within(&params.channel, params.cursor.as_deref(), room).await?;
+    let max_bytes = usize::try_from(client.message_bytes.saturating_sub(ENVELOPE_BYTES)).unwrap_or(usize::MAX);
+    let state = services.log_writer.state();
+    let payment = client.memory.reserve(state.turns_page_bytes().min(max_bytes)).await?;
+    let page = state.fetch_turns_within(&params.channel, params.cursor.as_deref(), max_bytes).await?;
     let before = page.map(|page| (params.channel.into(), payment.attach(&page.action)));
     Ok(Reply { before, is_reserved: true, ..Reply::from(breakbulk_proto::Message::from("{}")) })
 }
 
-/// What has to be known of a session to change its list of chats.
-struct Facts {
+/// What changes of a session's list of chats depend on.
+struct SessionFacts {
     provider: String,
     directories: Option<Vec<String>>,
     chats: Vec<ChatSummary>,
     default_chat: Option<String>,
 }
 
-impl Facts {
-    async fn of(rooms: &Rooms, session: &str) -> Result<(Self, Seq), MethodError> {
+impl SessionFacts {
+    async fn of(services: &Services, session: &str) -> Result<(Self, Seq), MethodError> {
         let not_found = || MethodError::new(SESSION_NOT_FOUND, "there is no such session");
-        rooms.desk.session(session, |session, seq| (Self::new(session), seq)).await?.ok_or_else(not_found)
+        services.log_writer.session(session, |session, seq| (Self::new(session), seq)).await?.ok_or_else(not_found)
     }
 
     fn new(session: &SessionState) -> Self {
@@ -218,38 +221,38 @@ impl Facts {
         }
     }
 
-    async fn plan(
+    async fn new_chat(
         &self,
-        rooms: &Rooms,
+        services: &Services,
         uri: String,
         source: Option<&ChatSource>,
         directories: Option<&Vec<String>>,
-    ) -> Result<Plan, MethodError> {
-        let agent = rooms.agents.find(Some(&self.provider))?.info();
+    ) -> Result<NewChat, MethodError> {
+        let agent = services.agents.find(Some(&self.provider))?.info();
         self.check(&agent, source)?;
         let directories = directories.map(|wanted| self.subset(&agent, wanted)).transpose()?;
         let of_session = |chat: &str| self.chats.iter().find(|summary| summary.resource == chat);
         let no_chat = || MethodError::new(NOT_FOUND, "the session has no such chat");
         match source {
-            None => Ok(Plan { directories, ..Plan::new(uri, ChatOrigin::User) }),
+            None => Ok(NewChat { directories, ..NewChat::new(uri, ChatOrigin::User) }),
             Some(ChatSource::Fork(from)) => {
                 let source = of_session(&from.chat).ok_or_else(no_chat)?;
-                let turns = turns_through(rooms, &from.chat, &from.turn_id).await?;
+                let turns = turns_through(services, &from.chat, &from.turn_id).await?;
                 let origin = ChatOrigin::Fork { chat: from.chat.clone(), turn_id: from.turn_id.clone() };
                 let (title, directories) = (source.title.clone(), source.working_directories.clone());
-                Ok(Plan { uri, title, origin, directories, turns, about: None })
+                Ok(NewChat { uri, title, origin, directories, turns, side_chat_of: None })
             }
             Some(ChatSource::SideChat(from)) => {
                 of_session(&from.chat).ok_or_else(no_chat)?;
                 if from.selection.as_ref().is_some_and(|selection| selection.text.is_empty()) {
                     return Err(MethodError::new(INVALID_PARAMS, "source.selection.text is empty"));
                 }
-                let seq = rooms.desk.chat(&from.chat, |_, seq| seq).await?.ok_or_else(no_chat)?;
-                rooms.desk.state().history_through(&from.chat, &from.turn_id).await?.ok_or_else(no_turn)?;
+                let seq = services.log_writer.chat(&from.chat, |_, seq| seq).await?.ok_or_else(no_chat)?;
+                services.log_writer.state().history_through(&from.chat, &from.turn_id).await?.ok_or_else(no_turn)?;
                 let (chat, turn_id) = (from.chat.clone(), from.turn_id.clone());
-                let about = Some(About { chat: chat.clone(), turn: turn_id.clone(), seq });
+                let side_chat_of = Some(SideChatSource { chat: chat.clone(), turn: turn_id.clone(), seq });
                 let origin = ChatOrigin::SideChat { chat, turn_id, selection: from.selection.clone() };
-                Ok(Plan { directories, about, ..Plan::new(uri, origin) })
+                Ok(NewChat { directories, side_chat_of, ..NewChat::new(uri, origin) })
             }
             Some(ChatSource::Unknown(_)) => {
                 Err(MethodError::new(INVALID_PARAMS, "source.kind is not one that this host knows"))
@@ -257,7 +260,7 @@ impl Facts {
         }
     }
 
-    /// Whether the agent can do this.
+    /// Fails if the agent does not support this kind of chat.
     fn check(&self, agent: &AgentInfo, source: Option<&ChatSource>) -> Result<(), MethodError> {
         let can = agent.capabilities.as_ref().and_then(|capabilities| capabilities.multiple_chats.as_ref());
         let offered = match source {
@@ -294,9 +297,9 @@ impl Facts {
     }
 }
 
-/// The turns of a chat up to this one, which is complete.
-async fn turns_through(rooms: &Rooms, chat: &str, turn: &str) -> Result<Vec<Turn>, MethodError> {
-    let history = rooms.desk.state().history_through(chat, turn).await?.ok_or_else(no_turn)?;
+/// The turns of a chat up to this one, which has to be complete.
+async fn turns_through(services: &Services, chat: &str, turn: &str) -> Result<Vec<Turn>, MethodError> {
+    let history = services.log_writer.state().history_through(chat, turn).await?.ok_or_else(no_turn)?;
     let turns = history.whole().await?;
     if turns.last().is_some_and(|last| last.id == turn) { Ok(turns) } else { Err(no_turn()) }
 }
@@ -305,18 +308,18 @@ fn no_turn() -> MethodError {
     MethodError::new(NOT_FOUND, "the chat has no such turn")
 }
 
-fn as_state(plan: &Plan, now: &str) -> SnapshotState {
-    SnapshotState::Chat(Box::new(plan.state(now)))
+fn as_state(new_chat: &NewChat, now: &str) -> SnapshotState {
+    SnapshotState::Chat(Box::new(new_chat.state(now)))
 }
 
-fn begun(turn: &str, now: &str, message: Message) -> StateAction {
+fn turn_started(turn: &str, now: &str, message: Message) -> StateAction {
     let (turn_id, started_at) = (turn.to_owned(), now.to_owned());
     let started = ChatTurnStartedAction { turn_id, started_at, message, queued_message_id: None, meta: None };
     StateAction::ChatTurnStarted(started)
 }
 
-/// The catalogue hears of a new list of chats.
-fn listed(
+/// The change of the catalogue that shows a new list of chats.
+fn summary_notice(
     session: &str,
     chats: Vec<SessionChatSummary>,
     default_chat: Option<String>,

@@ -1,23 +1,25 @@
-//! What a host may use, and for what.
+//! The limits of a host and of each of its parts.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::changes::ChangesConfig;
-use crate::customize::{CompleteConfig, CustomizeConfig, TRIGGERS};
-use crate::endpoint::EndpointConfig;
-use crate::files::{FilesConfig, uri_of};
-use crate::log::RetentionPolicy;
-use crate::state::StateConfig;
-use crate::terminal::TerminalConfig;
+pub use crate::changes::ChangesConfig;
+use crate::customize::TRIGGERS;
+pub use crate::customize::{CompleteConfig, CustomizeConfig};
+pub use crate::endpoint::{EndpointConfig, MemoryConfig, Welcome};
+pub use crate::files::FilesConfig;
+use crate::files::uri_of;
+pub use crate::log::RetentionPolicy;
+pub use crate::state::StateConfig;
+pub use crate::terminal::TerminalConfig;
 
-/// What a host may use, and for what: one group of limits for each room.
+/// The directories that a host works in, and its limits: one group for each part of the host.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct HostConfig {
     /// Connections.
     pub endpoint: EndpointConfig,
-    /// What channels in memory take.
+    /// How much memory the state of channels takes.
     pub state: StateConfig,
     /// Files, and the roots that they are in.
     pub files: FilesConfig,
@@ -31,13 +33,13 @@ pub struct HostConfig {
     pub complete: CompleteConfig,
     /// How long entries are kept. By default until the log uses 4 GiB.
     pub retention: RetentionPolicy,
-    /// How often to look for what is not. 10 minutes.
+    /// How often entries that are not kept any longer are trimmed. 10 minutes.
     pub retain_every: Duration,
 }
 
 impl HostConfig {
-    /// The defaults, with these roots: the directories that agents, terminals and clients may work in. The first is where
-    /// a session begins that names none.
+    /// The defaults, with these roots: the directories that agents, terminals and clients may work in. A session that names
+    /// no directory works in the first one.
     pub fn new(roots: impl IntoIterator<Item = impl Into<PathBuf>>) -> Self {
         let roots: Vec<PathBuf> = roots.into_iter().map(Into::into).collect();
         let mut endpoint = EndpointConfig::default();

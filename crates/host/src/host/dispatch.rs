@@ -1,4 +1,4 @@
-//! What clients dispatch: checked against the state, logged, and followed up.
+//! Actions that clients dispatch: checked against the state, logged, and followed up.
 
 use std::sync::Arc;
 
@@ -8,9 +8,9 @@ use ahp_types::errors::ahp_error_codes::NOT_FOUND;
 use ahp_types::notifications::{PartialSessionSummary, SessionSummaryChangedParams};
 use ahp_types::state::{AnnotationsSummary, RootState, SessionState, SnapshotState};
 
-use super::conduct::summarize;
-use super::desk::{Sheet, not_kept};
-use super::front::Rooms;
+use super::agent_runner::summarize;
+use super::log_writer::{Transaction, append_error};
+use super::services::Services;
 use super::{names, restore};
 use crate::endpoint::{ClientInfo, DispatchError, Dispatched};
 use crate::error::MethodError;
@@ -20,64 +20,65 @@ use crate::long_work::long_work;
 use crate::state::StateError;
 use crate::state::entry::CatalogueNotification;
 
-/// Takes an action into the log, or says why not.
+/// Checks an action and logs it.
 pub(super) async fn dispatch(
-    rooms: &Rooms,
+    services: &Services,
     client: &ClientInfo,
     dispatched: &Dispatched,
-) -> Result<Logged, DispatchError> {
+) -> Result<LoggedDispatch, DispatchError> {
     names::action(&dispatched.action)?;
-    let restored = restore::action(rooms, &dispatched.action).await?;
+    let restored = restore::action(services, &dispatched.action).await?;
     let (channel, action) = (&dispatched.channel, restored.as_ref().unwrap_or(&dispatched.action));
     let origin = dispatched.origin(client);
     if let Some(directory) = new_directory(action) {
-        rooms.is_directory(directory).await?;
+        services.check_directory(directory).await?;
     }
-    let session = rooms.desk.session_of(channel).await.map_err(MethodError::from)?;
+    let session = services.log_writer.session_of(channel).await.map_err(MethodError::from)?;
     let look_failed = |error| match error {
         StateError::NotFound => no_channel(channel),
         error => error.into(),
     };
     let make = || async {
-        let context = Context::of(rooms, session.as_deref(), channel, action).await.map_err(look_failed)?;
+        let context = CheckContext::of(services, session.as_deref(), channel, action).await.map_err(look_failed)?;
         let who = Client { id: client.id.to_string() };
-        let seq = rooms.desk.look(channel, |state, seq| context.check(&who, action, state).map(|()| seq)).await;
+        let seq =
+            services.log_writer.read(channel, |state, seq| context.check(&who, action, state).map(|()| seq)).await;
         let seq: Seq = seq.map_err(look_failed)??;
-        let sheet = Sheet::new().by(client).expect(channel, seq);
-        Ok(long_work(dispatched.bytes, || sheet.dispatched(channel, action, &origin)))
+        let transaction = Transaction::new().by(client).expect(channel, seq);
+        Ok(long_work(dispatched.bytes, || transaction.dispatched(channel, action, &origin)))
     };
-    // The channel, and what checks look at beside it.
+    // The channels that the checks read.
     let seen: Vec<&str> = [&**channel, ROOT_RESOURCE_URI].into_iter().chain(session.as_deref()).collect();
-    let seqs = rooms.desk.decide_on(&seen, make, not_kept).await?;
+    let seqs = services.log_writer.transact_on(&seen, make, append_error).await?;
     if let (Some(session), StateAction::SessionActiveClientSet(_)) = (&session, action) {
-        rooms.attendance.note(client, session);
+        services.active_clients.add(client, session);
     }
-    Ok(Logged {
+    Ok(LoggedDispatch {
         channel: channel.clone(),
         seq: seqs.last().copied().unwrap_or(0),
         session,
-        changes: Changes::of(action),
+        changes: SummaryUpdate::of(action),
     })
 }
 
-/// An action that is in the log.
-pub(super) struct Logged {
+/// An action of a client that is logged.
+pub(super) struct LoggedDispatch {
     channel: String,
     seq: Seq,
     /// The session that its channel belongs to.
     session: Option<Arc<str>>,
-    changes: Changes,
+    changes: SummaryUpdate,
 }
 
-/// What an action changes of what is shown of its session elsewhere.
-enum Changes {
+/// What an action changes in the summary of its session.
+enum SummaryUpdate {
     Summary,
     Directories,
     Annotations,
     Nothing,
 }
 
-impl Changes {
+impl SummaryUpdate {
     const fn of(action: &StateAction) -> Self {
         use StateAction as A;
         match action {
@@ -95,70 +96,79 @@ impl Changes {
     }
 }
 
-impl Logged {
-    /// Waits until the state has the action, tells the catalogue what has changed of its session, and looks at new
-    /// directories. What is missed here, the next change of the session brings.
-    pub(super) async fn follow_up(self, rooms: &Rooms) {
+impl LoggedDispatch {
+    /// Waits until the state has applied the action, updates the summary of its session in the catalogue, and has new
+    /// directories scanned. If this fails, the next change of the session catches up.
+    pub(super) async fn follow_up(self, services: &Services) {
         let Self { channel, seq, session, changes } = self;
-        if let Err(error) = rooms.desk.state().reached_on(&channel, seq).await {
+        if let Err(error) = services.log_writer.state().reached_on(&channel, seq).await {
             return tracing::warn!(%error, "the state does not take an action of a client");
         }
         let Some(session) = session else { return };
-        let of_session = || rooms.desk.look(&session, |state, _| of_session(state));
+        let of_session = || services.log_writer.read(&session, |state, _| of_session(state));
         let changes = match changes {
-            Changes::Summary => of_session().await,
-            Changes::Directories => {
-                rooms.workshop.opened(&session);
+            SummaryUpdate::Summary => of_session().await,
+            SummaryUpdate::Directories => {
+                services.workspace.session_changed(&session);
                 of_session().await
             }
-            Changes::Annotations => rooms.desk.look(&channel, |state, _| of_annotations(&channel, state)).await,
-            Changes::Nothing => return,
+            SummaryUpdate::Annotations => {
+                services.log_writer.read(&channel, |state, _| of_annotations(&channel, state)).await
+            }
+            SummaryUpdate::Nothing => return,
         };
         let Ok(Some(changes)) = changes else { return };
         let channel = ROOT_RESOURCE_URI.to_owned();
         let params = SessionSummaryChangedParams { channel, session: session.to_string(), changes };
-        if let Err(error) =
-            rooms.desk.put(Sheet::new().notice(&session, &CatalogueNotification::Changed(Box::new(params)))).await
+        if let Err(error) = services
+            .log_writer
+            .append(Transaction::new().notice(&session, &CatalogueNotification::Changed(Box::new(params))))
+            .await
         {
-            tracing::warn!("the list of sessions could not be told of a change: {error}");
+            tracing::warn!("a change of a session could not be logged in the catalogue: {error}");
         }
     }
 }
 
-/// An action is for a channel that never was, or is no more. The protocol leaves open what the client hears; silence would
-/// leave it with a state that nobody else has.
+/// The error for an action on a channel that does not exist. The protocol requires no answer; but without one the client
+/// would keep a state that nobody else has.
 pub(super) fn no_channel(channel: &str) -> MethodError {
-    // The name is the client's: no more of it than a channel can have.
+    // The client chose the name: no more of it is repeated than the name of a channel can have.
     let channel: String = channel.chars().take(256).collect();
     MethodError::new(NOT_FOUND, format!("there is no channel {channel:?}"))
 }
 
-/// What a check looks at beside the channel itself.
+/// The state of other channels that a check reads.
 #[derive(Default)]
-struct Context {
+struct CheckContext {
     session: Option<SessionState>,
     root: Option<RootState>,
     resumable: Option<String>,
 }
 
-impl Context {
-    async fn of(rooms: &Rooms, session: Option<&str>, channel: &str, action: &StateAction) -> Result<Self, StateError> {
+impl CheckContext {
+    async fn of(
+        services: &Services,
+        session: Option<&str>,
+        channel: &str,
+        action: &StateAction,
+    ) -> Result<Self, StateError> {
         let Some(session) = session else { return Ok(Self::default()) };
-        let root = rooms.desk.look(ROOT_RESOURCE_URI, |state, _| match state {
+        let root = services.log_writer.read(ROOT_RESOURCE_URI, |state, _| match state {
             SnapshotState::Root(root) => {
                 Some(RootState { terminals: None, config: None, meta: None, ..(**root).clone() })
             }
             _ => None,
         });
-        let light = rooms.desk.look(session, |state, _| match state {
-            SnapshotState::Session(session) => Some(light(session)),
+        let without_large_parts = services.log_writer.read(session, |state, _| match state {
+            SnapshotState::Session(session) => Some(without_large_parts(session)),
             _ => None,
         });
         let resumable = match action {
-            StateAction::ChatTurnResume(_) => rooms.desk.state().resumable(channel).await?,
+            StateAction::ChatTurnResume(_) => services.log_writer.state().resumable(channel).await?,
             _ => None,
         };
-        Ok(Self { session: light.await?, root: root.await?, resumable })
+        Ok(Self { session: without_large_parts.await?, root: root.await?, resumable })
     }
 
     fn check(&self, client: &Client, action: &StateAction, state: &SnapshotState) -> Result<(), gate::Rejection> {
@@ -175,8 +185,8 @@ impl Context {
     }
 }
 
-/// What checks look at, without what can be large.
-fn light(session: &SessionState) -> SessionState {
+/// The parts of a session that checks read, without those that can be large.
+fn without_large_parts(session: &SessionState) -> SessionState {
     SessionState {
         provider: session.provider.clone(),
         title: String::new(),
@@ -200,7 +210,7 @@ fn light(session: &SessionState) -> SessionState {
     }
 }
 
-/// The directory that an action would let an agent into.
+/// The directory that an action would add to a session.
 fn new_directory(action: &StateAction) -> Option<&str> {
     match action {
         StateAction::SessionWorkingDirectorySet(action) => Some(&action.directory),

@@ -7,8 +7,8 @@ use ahp_types::state::{Annotation, SessionActiveClient};
 use crate::error::MethodError;
 use crate::log::BatchId;
 
-/// The longest name. Each entry of a channel has it in its body.
-const MOST: usize = 256;
+/// The longest name, in bytes. Each entry of a channel has it in its body.
+const MAX_NAME_BYTES: usize = 256;
 
 /// The most characters of a title, or of a client's name for itself. The list of sessions has them all, and everybody who
 /// follows the root gets each that changes.
@@ -17,17 +17,17 @@ const MAX_TITLE_CHARS: usize = 1024;
 /// The longest id that a client chooses, in bytes. Each delta of a turn repeats the id of the turn.
 const MAX_ID_BYTES: usize = 256;
 
-/// Whether a client may give this name to a session.
+/// Fails if a client may not give this name to a session.
 pub(crate) fn session(uri: &str) -> Result<(), MethodError> {
     check(uri, "ahp-session")
 }
 
-/// Whether a client may give this name to a chat.
+/// Fails if a client may not give this name to a chat.
 pub(crate) fn chat(uri: &str) -> Result<(), MethodError> {
     check(uri, "ahp-chat")
 }
 
-/// Whether the titles and ids that a client has chosen for an action are of a length that all others can bear.
+/// Fails if a title or id that a client has chosen for an action is too long.
 pub(crate) fn action(action: &StateAction) -> Result<(), MethodError> {
     use StateAction as A;
     match action {
@@ -41,7 +41,7 @@ pub(crate) fn action(action: &StateAction) -> Result<(), MethodError> {
     }
 }
 
-/// Whether a client's name for itself is of such a length.
+/// Fails if a client's name for itself is too long.
 pub(crate) fn active_client(active: &SessionActiveClient) -> Result<(), MethodError> {
     active.display_name.as_deref().map_or(Ok(()), |name| title("activeClient.displayName", name))
 }
@@ -66,17 +66,17 @@ fn id(field: &str, id: &str) -> Result<(), MethodError> {
     Err(MethodError::new(INVALID_PARAMS, format!("{field} has {} bytes, the limit is {MAX_ID_BYTES}", id.len())))
 }
 
-/// A name that nobody has.
+/// A new name for a chat.
 pub(crate) fn new_chat() -> String {
     format!("ahp-chat:/{}", new_id())
 }
 
-/// An id that nobody has.
+/// A new id.
 pub(crate) fn new_id() -> String {
     BatchId::new().to_string()
 }
 
-/// A URI of this scheme, or of one that means nothing else to us.
+/// Fails unless this is a URI of this scheme, or of one that the host does not use otherwise.
 fn check(uri: &str, own: &str) -> Result<(), MethodError> {
     let (scheme, rest) = uri.split_once(':').unwrap_or_default();
     let is_scheme = scheme.starts_with(|first: char| first.is_ascii_alphabetic())
@@ -84,10 +84,10 @@ fn check(uri: &str, own: &str) -> Result<(), MethodError> {
     let is_free = scheme == own || !(scheme.starts_with("ahp") || scheme == "file");
     let is_plain = rest.bytes().all(|byte| byte.is_ascii_graphic());
     let has_name = !rest.trim_matches('/').is_empty();
-    if is_scheme && is_free && is_plain && has_name && uri.len() <= MOST {
+    if is_scheme && is_free && is_plain && has_name && uri.len() <= MAX_NAME_BYTES {
         return Ok(());
     }
-    let wanted = format!("the channel must be a URI such as {own}:/NAME, with {MOST} bytes at most");
+    let wanted = format!("the channel must be a URI such as {own}:/NAME, with {MAX_NAME_BYTES} bytes at most");
     Err(MethodError::new(INVALID_PARAMS, wanted))
 }
 
@@ -100,7 +100,7 @@ mod tests {
         for uri in ["ahp-session:/1", "copilot:/a-b", "x:y", "ahp-session:///a/b"] {
             assert!(session(uri).is_ok(), "{uri}");
         }
-        let long = format!("ahp-session:/{}", "x".repeat(MOST));
+        let long = format!("ahp-session:/{}", "x".repeat(MAX_NAME_BYTES));
         for uri in
             ["", "ahp-session:/", "ahp-chat:/1", "ahp-root://", "file:///a", "/a", "1:/a", "a b:/c", "x:/ä", &long]
         {

@@ -1,4 +1,4 @@
-//! Sessions: made, listed, disposed of.
+//! Makes sessions and disposes of them.
 
 use ahp_types::ROOT_RESOURCE_URI;
 use ahp_types::actions::{RootActiveSessionsChangedAction, StateAction};
@@ -12,10 +12,10 @@ use ahp_types::state::{
 };
 use tracing::warn;
 
-use super::chats::{self, Plan};
-use super::desk::{Desk, Sheet, not_kept};
-use super::front::Rooms;
-use super::{names, settings};
+use super::chats::{self, NewChat};
+use super::log_writer::{LogWriter, Transaction, append_error};
+use super::services::Services;
+use super::{names, session_config};
 use crate::endpoint::ClientInfo;
 use crate::error::MethodError;
 use crate::files::time;
@@ -23,19 +23,23 @@ use crate::log::{AppendError, WriteError};
 use crate::state::StateError;
 use crate::state::entry::CatalogueNotification;
 
-/// What a session is called until somebody says something in it.
+/// The title of a session before its first prompt.
 pub(crate) const UNTITLED: &str = "New session";
 
-/// Answers `createSession`: a session with an empty chat, in one piece.
-pub(super) async fn create(rooms: &Rooms, client: &ClientInfo, params: CreateSessionParams) -> Result<(), MethodError> {
+/// Answers `createSession`: makes a session with an empty chat, in one transaction.
+pub(super) async fn create(
+    services: &Services,
+    client: &ClientInfo,
+    params: CreateSessionParams,
+) -> Result<(), MethodError> {
     let session = params.channel;
     names::session(&session)?;
-    let agent = rooms.agents.find(params.provider.as_deref())?;
-    let directories = rooms.directories(&agent.info(), params.working_directories).await?;
-    let config = settings::chosen(&**agent, params.config.unwrap_or_default())?;
-    let active = params.active_client.map(|active| is_it(client, active)).transpose()?;
-    let chat = Plan::new(names::new_chat(), ChatOrigin::User);
-    let made = Made { provider: agent.name().to_owned(), directories, config, active, now: time::now() };
+    let agent = services.agents.find(params.provider.as_deref())?;
+    let directories = services.working_directories(&agent.info(), params.working_directories).await?;
+    let config = session_config::with_defaults(&**agent, params.config.unwrap_or_default())?;
+    let active = params.active_client.map(|active| check_active_client(client, active)).transpose()?;
+    let chat = NewChat::new(names::new_chat(), ChatOrigin::User);
+    let new_session = NewSession { provider: agent.name().to_owned(), directories, config, active, now: time::now() };
     let exists = || {
         MethodError::new(
             SESSION_ALREADY_EXISTS,
@@ -43,77 +47,78 @@ pub(super) async fn create(rooms: &Rooms, client: &ClientInfo, params: CreateSes
         )
     };
     let make = || async {
-        let (root, count) = count(&rooms.desk).await?;
-        if rooms.desk.has(&session).await? {
+        let (root, count) = session_count(&services.log_writer).await?;
+        if services.log_writer.has(&session).await? {
             return Err(exists());
         }
-        let sheet = made.sheet(&session, &chat).expect(ROOT_RESOURCE_URI, root).expect(&session, 0);
-        Ok(sheet.action(ROOT_RESOURCE_URI, &active_sessions(count.saturating_add(1))))
+        let transaction = new_session.transaction(&session, &chat).expect(ROOT_RESOURCE_URI, root).expect(&session, 0);
+        Ok(transaction.action(ROOT_RESOURCE_URI, &active_sessions(count.saturating_add(1))))
     };
     let refuse = |error| match error {
-        // A name that was erased is not given again.
+        // The name of an erased session cannot be used again.
         AppendError::OtherSession(_) | AppendError::NotOpen(_) => exists(),
-        error => not_kept(error),
+        error => append_error(error),
     };
-    rooms.desk.decide(make, refuse).await?;
-    if made.active.is_some() {
-        rooms.attendance.note(client, &session);
+    services.log_writer.transact(make, refuse).await?;
+    if new_session.active.is_some() {
+        services.active_clients.add(client, &session);
     }
-    rooms.workshop.opened(&session);
+    services.workspace.session_changed(&session);
     Ok(())
 }
 
-/// Answers `disposeSession`: nothing of it is left, in the log neither.
-pub(super) async fn dispose(rooms: &Rooms, params: DisposeSessionParams) -> Result<(), MethodError> {
+/// Answers `disposeSession`: erases the session, from the log too.
+pub(super) async fn dispose(services: &Services, params: DisposeSessionParams) -> Result<(), MethodError> {
     let session = params.channel;
     let not_found = || MethodError::new(SESSION_NOT_FOUND, "there is no such session");
-    let listed = rooms.desk.state().session(&session).await?;
-    let channels = rooms.desk.log().channels(Some(&session)).await.map_err(StateError::from)?;
-    // One that is not listed any more, but still there, was disposed of when the host was killed.
+    let listed = services.log_writer.state().session(&session).await?;
+    let channels = services.log_writer.log().channels(Some(&session)).await.map_err(StateError::from)?;
+    // A session that is in the log but not listed was being disposed of when the host was killed.
     if listed.is_none() && channels.is_empty() {
         return Err(not_found());
     }
-    // Nobody finds it any more, and then what runs for it ends.
+    // The session is removed from the catalogue before everything that runs for it ends.
     let make = || async {
-        let (root, count) = count(&rooms.desk).await?;
-        if rooms.desk.state().session(&session).await?.is_none() {
+        let (root, count) = session_count(&services.log_writer).await?;
+        if services.log_writer.state().session(&session).await?.is_none() {
             return Err(not_found());
         }
         let params = SessionRemovedParams { channel: ROOT_RESOURCE_URI.to_owned(), session: session.clone() };
-        let sheet =
-            Sheet::new().expect(ROOT_RESOURCE_URI, root).notice(&session, &CatalogueNotification::Removed(params));
-        Ok(sheet.action(ROOT_RESOURCE_URI, &active_sessions(count.saturating_sub(1))))
+        let transaction = Transaction::new()
+            .expect(ROOT_RESOURCE_URI, root)
+            .notice(&session, &CatalogueNotification::Removed(params));
+        Ok(transaction.action(ROOT_RESOURCE_URI, &active_sessions(count.saturating_sub(1))))
     };
     if listed.is_some() {
-        rooms.desk.decide(make, not_kept).await?;
+        services.log_writer.transact(make, append_error).await?;
     }
-    for chat in rooms.chats_of(&session, listed.as_ref()).await {
-        rooms.conduct.close(&chat).await;
+    for chat in services.chats_of(&session, listed.as_ref()).await {
+        services.agent_runner.close(&chat).await;
     }
-    rooms.workshop.closed(&session).await;
-    rooms.attendance.forget(&session);
-    close_channels(rooms, &session).await;
-    rooms.desk.state().forget(&session).await?;
+    services.workspace.session_disposed(&session).await;
+    services.active_clients.forget_session(&session);
+    close_channels(services, &session).await;
+    services.log_writer.state().forget(&session).await?;
     let not_erased = |error| match error {
         WriteError::Full => MethodError::log_full(),
         error => {
             MethodError::new(INTERNAL_ERROR, format!("the session is gone, but not erased from the disk: {error}"))
         }
     };
-    rooms.desk.log().erase(&session).await.map(drop).map_err(not_erased)
+    services.log_writer.log().erase(&session).await.map(drop).map_err(not_erased)
 }
 
-/// Says to all who follow a channel of a session that there is nothing more to follow.
-async fn close_channels(rooms: &Rooms, session: &str) {
-    let Ok(channels) = rooms.desk.log().channels(Some(session)).await else { return };
-    let sheet = channels.iter().fold(Sheet::new(), |sheet, info| sheet.close(&info.channel));
-    if let Err(error) = rooms.desk.put_seen(sheet).await {
-        warn!("clients could not be told that a session was disposed of: {error}");
+/// Closes the channels of a session, so that their followers are told.
+async fn close_channels(services: &Services, session: &str) {
+    let Ok(channels) = services.log_writer.log().channels(Some(session)).await else { return };
+    let transaction = channels.iter().fold(Transaction::new(), |transaction, info| transaction.close(&info.channel));
+    if let Err(error) = services.log_writer.append_and_apply(transaction).await {
+        warn!("the channels of a disposed session could not be closed: {error}");
     }
 }
 
-/// What is known of a session that is about to be.
-struct Made {
+/// A session that is about to be made.
+struct NewSession {
     provider: String,
     directories: Vec<String>,
     config: SessionConfigState,
@@ -121,8 +126,9 @@ struct Made {
     now: String,
 }
 
-impl Made {
-    fn sheet(&self, session: &str, chat: &Plan) -> Sheet {
+impl NewSession {
+    /// The entries that open its channels and list it.
+    fn transaction(&self, session: &str, chat: &NewChat) -> Transaction {
         let annotations = annotations(session);
         let summary = SessionAddedParams {
             channel: ROOT_RESOURCE_URI.to_owned(),
@@ -130,13 +136,14 @@ impl Made {
         };
         let empty = SnapshotState::Annotations(Box::new(AnnotationsState { annotations: Vec::new() }));
         let state = SnapshotState::Session(Box::new(self.state(chat, annotations.clone())));
-        let sheet = Sheet::new().open(session, Some(session), &state);
-        let sheet = sheet.open(&annotations.resource, Some(session), &empty);
-        let sheet = sheet.open(&chat.uri, Some(session), &SnapshotState::Chat(Box::new(chat.state(&self.now))));
-        sheet.notice(session, &CatalogueNotification::Added(Box::new(summary)))
+        let transaction = Transaction::new().open(session, Some(session), &state);
+        let transaction = transaction.open(&annotations.resource, Some(session), &empty);
+        let transaction =
+            transaction.open(&chat.uri, Some(session), &SnapshotState::Chat(Box::new(chat.state(&self.now))));
+        transaction.notice(session, &CatalogueNotification::Added(Box::new(summary)))
     }
 
-    fn state(&self, chat: &Plan, annotations: AnnotationsSummary) -> SessionState {
+    fn state(&self, chat: &NewChat, annotations: AnnotationsSummary) -> SessionState {
         SessionState {
             provider: self.provider.clone(),
             title: UNTITLED.to_owned(),
@@ -160,7 +167,7 @@ impl Made {
         }
     }
 
-    fn summary(&self, session: &str, chat: &Plan, annotations: AnnotationsSummary) -> SessionSummary {
+    fn summary(&self, session: &str, chat: &NewChat, annotations: AnnotationsSummary) -> SessionSummary {
         SessionSummary {
             provider: self.provider.clone(),
             title: UNTITLED.to_owned(),
@@ -185,21 +192,21 @@ fn annotations(session: &str) -> AnnotationsSummary {
     AnnotationsSummary { resource: format!("{session}/annotations"), annotation_count: 0, entry_count: 0 }
 }
 
-/// How many sessions there are, as of this seq of the root.
-pub(super) async fn count(desk: &Desk) -> Result<(u64, i64), StateError> {
-    let look = |state: &SnapshotState, seq| match state {
+/// The seq of the root channel, and how many sessions it counts.
+pub(super) async fn session_count(log_writer: &LogWriter) -> Result<(u64, i64), StateError> {
+    let count = |state: &SnapshotState, seq| match state {
         SnapshotState::Root(root) => (seq, root.active_sessions.unwrap_or(0)),
         _ => (seq, 0),
     };
-    desk.look(ROOT_RESOURCE_URI, look).await
+    log_writer.read(ROOT_RESOURCE_URI, count).await
 }
 
 pub(super) fn active_sessions(active_sessions: i64) -> StateAction {
     StateAction::RootActiveSessionsChanged(RootActiveSessionsChangedAction { active_sessions })
 }
 
-/// A client speaks for itself.
-fn is_it(client: &ClientInfo, active: SessionActiveClient) -> Result<SessionActiveClient, MethodError> {
+/// Fails if a client names another client than itself as active, or itself with too long a name.
+fn check_active_client(client: &ClientInfo, active: SessionActiveClient) -> Result<SessionActiveClient, MethodError> {
     if *active.client_id == *client.id {
         names::active_client(&active)?;
         return Ok(active);

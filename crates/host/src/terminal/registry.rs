@@ -14,13 +14,13 @@ use tokio::task::JoinHandle;
 use super::claim::{self, Holder};
 use super::client_actions::ProgramRequest;
 use super::{TerminalConfig, TerminalError};
-use crate::act::{Act, Ledger};
+use crate::action_sink::{ActionSink, TrimSchedule};
 use crate::lock::lock;
 use crate::log::{AppendError, Seq};
 
 pub(super) struct Registry {
     pub(super) config: TerminalConfig,
-    act: Arc<dyn Act>,
+    act: Arc<dyn ActionSink>,
     terminal: Mutex<BTreeMap<String, Arc<Terminal>>>,
     /// Locked while a list is appended, so that lists are logged in order.
     root: tokio::sync::Mutex<()>,
@@ -37,7 +37,7 @@ pub(super) struct Terminal {
     pub(super) waiting: Mutex<Option<mpsc::UnboundedReceiver<ProgramRequest>>>,
     pub(super) stopped: watch::Sender<bool>,
     pub(super) watched: watch::Sender<bool>,
-    ledger: Mutex<Ledger>,
+    ledger: Mutex<TrimSchedule>,
     pub(super) task: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -53,7 +53,7 @@ pub(super) struct TerminalView {
 }
 
 impl Registry {
-    pub(super) fn new(act: Arc<dyn Act>, config: TerminalConfig) -> Self {
+    pub(super) fn new(act: Arc<dyn ActionSink>, config: TerminalConfig) -> Self {
         Self { config, act, terminal: Mutex::default(), root: tokio::sync::Mutex::default() }
     }
 
@@ -96,7 +96,7 @@ impl Registry {
 
     /// Appends these actions.
     pub(super) async fn log(&self, actions: Vec<(String, StateAction)>) -> Result<Vec<Seq>, AppendError> {
-        self.act.act(actions).await
+        self.act.append_actions(actions).await
     }
 
     /// Trims a channel up to this seq.

@@ -1,4 +1,4 @@
-//! A turn that is stopped, at every point, by anybody.
+//! A turn can be cancelled after any event, by a client or by the host.
 
 use std::time::Duration;
 
@@ -8,9 +8,9 @@ use breakbulk_host::agent::{AgentError, EventsConfig};
 use breakbulk_lifecycle::{Answer, Event, Outcome};
 use tempfile::tempdir;
 
-use crate::harness::{Reply, Stage, prompt};
+use crate::test_agent::{Reply, Stage, prompt};
 
-/// Scripts with all that can be open when they are stopped.
+/// Scripts that together have every kind of open block and call.
 const PROMPTS: [&str; 4] = ["/think", "/fail", "/big 1KB", "/tools 2"];
 
 #[tokio::test]

@@ -3,8 +3,8 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use breakbulk_host::agent::Clock;
 use breakbulk_host::log::BoxFuture;
+use breakbulk_host::test_support::agent::Clock;
 
 /// Time that passes only when somebody waits.
 #[derive(Debug, Default)]

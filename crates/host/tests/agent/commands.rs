@@ -1,4 +1,4 @@
-//! Commands that do not behave.
+//! Commands of the demo agent that run too long, write too much, or leave processes behind.
 
 use std::fs;
 use std::path::Path;
@@ -9,9 +9,9 @@ use breakbulk_host::agent::demo::DemoConfig;
 use breakbulk_lifecycle::Event;
 use tempfile::tempdir;
 
-use crate::harness::{Reply, Stage, calls};
+use crate::test_agent::{Reply, Stage, calls};
 
-/// Starts a process in the background that would stay, and says its number in a file.
+/// A command that leaves a process behind, and writes its id to a file.
 const LEAVES_ONE_BEHIND: &str = "sh -c 'sleep 600 & echo $! > number.part; mv number.part number";
 
 #[tokio::test]
@@ -95,7 +95,7 @@ async fn a_command_runs_in_the_working_directory_without_shell_input_or_secrets(
     assert!(!environment.contains("CARGO"), "{environment}");
 }
 
-/// Waits until the process that was left behind is no more.
+/// Waits until the process that was left behind has ended.
 fn is_gone(directory: &Path) {
     let number = fs::read_to_string(directory.join("number")).unwrap();
     let stat = format!("/proc/{}/stat", number.trim());

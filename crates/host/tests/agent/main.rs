@@ -1,11 +1,11 @@
-//! Agents: the demo's scripts, and what becomes of events on a chat's channel.
+//! Agents: the scripts of the demo agent, and the translation of events into actions.
 #![expect(clippy::unwrap_used, reason = "a test may fail by panicking")]
 
 mod cancel;
 mod clock;
 mod commands;
-mod harness;
 mod merge;
 mod queue;
 mod scripts;
+mod test_agent;
 mod translate;

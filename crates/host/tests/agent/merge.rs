@@ -1,10 +1,10 @@
-//! Deltas that are merged do what they did one by one.
+//! Merged deltas have the same effect as single ones.
 
 use ahp_types::actions::{
     ChatDeltaAction, ChatReasoningAction, ChatToolCallContentChangedAction, ChatToolCallDeltaAction, StateAction,
 };
 use ahp_types::state::{ToolResultContent, ToolResultTextContent};
-use breakbulk_host::agent::{merge_actions, part_of};
+use breakbulk_host::test_support::agent::{merge_actions, part_of};
 use bytes::Bytes;
 use proptest::prelude::*;
 use serde_json::{Value, json};

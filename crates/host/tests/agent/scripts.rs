@@ -1,4 +1,4 @@
-//! What each script does, as a client sees it.
+//! What each script of the demo agent does, as a client sees it.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -11,7 +11,7 @@ use breakbulk_host::agent::{Agent, AgentError};
 use breakbulk_lifecycle::Event;
 use tempfile::tempdir;
 
-use crate::harness::{Reply, Stage, calls, start, text};
+use crate::test_agent::{Reply, Stage, calls, start, text};
 
 /// One prompt for every script.
 const PROMPTS: [&str; 10] = [
@@ -89,7 +89,7 @@ async fn a_command_waits_for_an_answer_and_its_output_is_the_result() {
     assert!(!directory.path().join("made").exists());
 
     let (chat, turn, tool) = stage.screen.asked().remove(0);
-    stage.client(&chat, crate::harness::confirmed(&turn, &tool, &Reply::Allow).unwrap()).await;
+    stage.client(&chat, crate::test_agent::confirmed(&turn, &tool, &Reply::Allow).unwrap()).await;
     while stage.next(&Reply::Nothing).await {}
     let turn = stage.screen.last_turn();
     let [ToolCallState::Completed(call)] = calls(&turn.response_parts)[..] else { panic!("{turn:?}") };
@@ -205,7 +205,7 @@ async fn several_calls_may_be_answered_in_any_order() {
     }
     let replies = [Reply::Allow, Reply::Deny, Reply::Allow];
     for ((chat, turn, tool), reply) in stage.screen.asked().into_iter().rev().zip(&replies) {
-        stage.client(&chat, crate::harness::confirmed(&turn, &tool, reply).unwrap()).await;
+        stage.client(&chat, crate::test_agent::confirmed(&turn, &tool, reply).unwrap()).await;
     }
     while stage.next(&Reply::Nothing).await {}
     let turn = stage.screen.last_turn();

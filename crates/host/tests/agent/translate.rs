@@ -1,4 +1,4 @@
-//! Whatever an agent says and clients do, every action has its place.
+//! Whatever an agent says and clients do, the reducers never find an action out of place.
 
 #[path = "../../../lifecycle/tests/said/mod.rs"]
 mod said;
@@ -9,12 +9,12 @@ use ahp_types::actions::{ChatTurnCancelledAction, StateAction};
 use ahp_types::state::{
     ChatState, ResponsePart, ToolCallConfirmationReason, ToolCallState, ToolResultContent, TurnState,
 };
-use breakbulk_host::agent::{Command, Step, Translator};
+use breakbulk_host::test_support::agent::{Command, Step, Translator};
 use breakbulk_lifecycle::{Answer, Ask, BlockKind, Call, Ending, Event, Failure, Formed, Outcome, ToolResult, Writer};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-use crate::harness::{CHAT, Reply, SESSION, Screen, calls, confirmed, text, turn_started};
+use crate::test_agent::{CHAT, Reply, SESSION, Screen, calls, confirmed, text, turn_started};
 
 /// What a client does after an event.
 #[derive(Debug, Clone, Copy)]
@@ -205,7 +205,7 @@ fn a_late_answer_is_told_to_nobody() {
     let (_, turn, tool) = play.screen.asked().pop().unwrap();
     play.say(Event::ToolAnswered { tool: "a".into(), answer: Answer::Withdrawn });
     let heard = play.translator.client(CHAT, confirmed(&turn, &tool, &Reply::Allow).unwrap(), Duration::ZERO);
-    assert_eq!(heard, breakbulk_host::agent::Reaction::default());
+    assert_eq!(heard, breakbulk_host::test_support::agent::Reaction::default());
 }
 
 #[test]

@@ -3,9 +3,11 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use breakbulk_host::endpoint::{Endpoint, EndpointConfig};
-use breakbulk_host::log::{Log, Options, SqliteLog};
-use breakbulk_host::state::{State, StateConfig};
+use breakbulk_host::endpoint::EndpointConfig;
+use breakbulk_host::log::Log;
+use breakbulk_host::log::sqlite::{Options, SqliteLog};
+use breakbulk_host::test_support::new_endpoint;
+use breakbulk_host::test_support::state::{State, StateConfig};
 use breakbulk_proto::Budget;
 use serde_json::json;
 
@@ -18,7 +20,7 @@ async fn open(dir: &Path) -> (World, Arc<SqliteLog>, Arc<State>) {
     let state = State::open(log.clone(), StateConfig::default()).await.unwrap();
     let mut world = World::over(log.clone(), EndpointConfig::default());
     let (views, methods) = (state.clone(), world.desk.clone());
-    world.endpoint = Endpoint::new(log.clone(), views, methods, EndpointConfig::default(), Budget::default());
+    world.endpoint = new_endpoint(log.clone(), views, methods, EndpointConfig::default(), Budget::default());
     (world, log, state)
 }
 

@@ -5,11 +5,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use breakbulk_host::endpoint::{EndReason, Endpoint, EndpointConfig};
+use breakbulk_host::endpoint::{EndReason, EndpointConfig};
 use breakbulk_host::log::{
     AppendError, Batch, Bounds, BoxFuture, Bytes, ChannelInfo, Channels, Entry, Log, LogHealth, MemoryLog, Metrics,
     ReadError, Report, RetentionPolicy, Rows, Save, Seq, Snapshot, Tail, WriteError,
 };
+use breakbulk_host::test_support::new_endpoint;
 use breakbulk_proto::{Budget, CloseReason};
 use serde_json::json;
 use tokio::sync::watch;
@@ -263,7 +264,7 @@ async fn endless(config: EndpointConfig) -> (World, watch::Sender<Seq>, Arc<Atom
         Bytes::from(json!({"channel": A, "action": {"type": "terminal/data", "data": "x".repeat(900)}}).to_string());
     let (last, handed, len) = (watch::Sender::new(3), Arc::new(AtomicUsize::new(0)), body.len());
     let log = Arc::new(Endless { inner, last: last.clone(), handed: handed.clone(), body });
-    world.endpoint = Endpoint::new(log, world.views.clone(), world.desk.clone(), config, Budget::default());
+    world.endpoint = new_endpoint(log, world.views.clone(), world.desk.clone(), config, Budget::default());
     (world, last, handed, len)
 }
 

@@ -9,12 +9,13 @@ use ahp::reducers::{apply_action_to_chat, apply_action_to_terminal};
 use ahp_types::actions::StateAction;
 use ahp_types::state::SnapshotState;
 use breakbulk::link::{self, InProcessLink};
-use breakbulk_host::endpoint::{
+use breakbulk_host::MethodError;
+use breakbulk_host::log::{Batch, BoxFuture, Channels, Log, MemoryLog, Seq, Tail};
+use breakbulk_host::test_support::endpoint::{
     ChannelSnapshot, ClientInfo, DispatchError, Dispatched, EndReason, Endpoint, EndpointConfig, Methods, RawParams,
     RejectedAction, Reply, SnapshotError, SnapshotSource, View, not_offered,
 };
-use breakbulk_host::error::MethodError;
-use breakbulk_host::log::{Batch, BoxFuture, Channels, Log, MemoryLog, Seq, Tail};
+use breakbulk_host::test_support::new_endpoint;
 use breakbulk_proto::{Budget, Capacity, Message};
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
@@ -49,7 +50,7 @@ impl World {
     pub(crate) fn over(log: Arc<dyn Log>, config: EndpointConfig) -> Self {
         let views = Arc::new(Reduced::new(&*log));
         let desk = Arc::new(Desk::new(log.clone()));
-        let endpoint = Endpoint::new(log.clone(), views.clone(), desk.clone(), config, Budget::default());
+        let endpoint = new_endpoint(log.clone(), views.clone(), desk.clone(), config, Budget::default());
         Self { log, views, desk, endpoint }
     }
 

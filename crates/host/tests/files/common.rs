@@ -7,7 +7,7 @@ use ahp_types::commands::{
     ResourceMoveParams, ResourceReadParams, ResourceReadResult, ResourceResolveParams, ResourceResolveResult,
     ResourceWriteMode, ResourceWriteParams,
 };
-use breakbulk_host::files::{FileError, Files, FilesConfig, uri_of};
+use breakbulk_host::test_support::files::{FileError, Files, FilesConfig, uri_of};
 use tempfile::TempDir;
 
 pub(crate) const SECRET: &str = "the secret outside";

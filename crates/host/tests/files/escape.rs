@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use breakbulk_host::files::{FileError, Files, FilesConfig, uri_of};
+use breakbulk_host::test_support::files::{FileError, Files, FilesConfig, uri_of};
 
 use crate::common::{Place, SECRET, read_params, write_params};
 

@@ -1,7 +1,7 @@
 //! Listing, resolving, making directories.
 
 use ahp_types::commands::ResourceType;
-use breakbulk_host::files::FileError;
+use breakbulk_host::test_support::files::FileError;
 
 use crate::common::{Place, make_fifo};
 

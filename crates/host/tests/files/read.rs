@@ -5,7 +5,7 @@ use std::time::Duration;
 use ahp_types::commands::ContentEncoding;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use breakbulk_host::files::FileError;
+use breakbulk_host::test_support::files::FileError;
 
 use crate::common::{Place, make_fifo, read_params};
 
@@ -106,7 +106,7 @@ async fn pipes_and_devices_are_refused_at_once() {
 
 #[tokio::test]
 async fn codes_are_those_of_the_protocol() {
-    use breakbulk_host::error::MethodError;
+    use breakbulk_host::MethodError;
     let place = Place::new();
     place.put("one/a", "");
     let code = |error: FileError| MethodError::from(error).code;

@@ -2,7 +2,7 @@
 
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
-use breakbulk_host::files::{FileError, Files, FilesConfig};
+use breakbulk_host::test_support::files::{FileError, Files, FilesConfig};
 
 use crate::common::{Place, make_fifo};
 
@@ -248,7 +248,7 @@ async fn a_move_to_another_file_system_keeps_everything() {
         };
         files.rename(params).await.map(|_| ())
     };
-    let there = |name| breakbulk_host::files::uri_of(&other.path().join(name));
+    let there = |name| breakbulk_host::test_support::files::uri_of(&other.path().join(name));
     std::fs::create_dir_all(other.path().join("tree/old")).unwrap();
     assert_eq!(rename(place.uri("one/tree"), there("tree"), true).await, Err(FileError::AlreadyExists));
     rename(place.uri("one/tree"), there("tree"), false).await.unwrap();

@@ -7,7 +7,7 @@ use ahp_types::actions::StateAction;
 use ahp_types::commands::CreateResourceWatchParams;
 use ahp_types::state::ResourceChangeType::{Added, Deleted, Updated};
 use ahp_types::state::{ResourceChange, ResourceChangeType};
-use breakbulk_host::files::{FileError, Watch};
+use breakbulk_host::test_support::files::{FileError, Watch};
 use serde_json::{Value, json};
 
 use crate::common::{Place, root};

@@ -5,7 +5,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use ahp_types::commands::{ContentEncoding, ResourceWriteMode, ResourceWriteParams};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use breakbulk_host::files::FileError;
+use breakbulk_host::test_support::files::FileError;
 
 use crate::common::{Place, write_params};
 

@@ -5,9 +5,9 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use crate::common::{CHAT, all, arc, body, chat, fill, join, open, small, texts, until};
+use breakbulk_host::log::sqlite::{Options, SqliteLog};
 use breakbulk_host::log::{
-    AppendError, Batch, Bytes, Channels, Log, LogHealth, NewEntry, OpenError, Options, ReadError, Save, SqliteLog,
-    WriteError,
+    AppendError, Batch, Bytes, Channels, Log, LogHealth, NewEntry, OpenError, ReadError, Save, WriteError,
 };
 
 #[tokio::test]

@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use breakbulk_host::log::{Batch, Bytes, Channels, Entry, Log, LogHealth, Options, ReadError, Seq, SqliteLog};
+use breakbulk_host::log::sqlite::{Options, SqliteLog};
+use breakbulk_host::log::{Batch, Bytes, Channels, Entry, Log, LogHealth, ReadError, Seq};
 
 pub(crate) const CHAT: &str = "ahp-chat:/1";
 pub(crate) const SESSION: &str = "ahp-session:/1";

@@ -9,7 +9,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use breakbulk_host::log::{AppendError, Batch, Bytes, Channels, Log, OpenError, Options, SqliteLog};
+use breakbulk_host::log::sqlite::{Options, SqliteLog};
+use breakbulk_host::log::{AppendError, Batch, Bytes, Channels, Log, OpenError};
 
 use crate::common::{all, body, small};
 

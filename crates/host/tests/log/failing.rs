@@ -2,7 +2,8 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use breakbulk_host::log::{AppendError, Batch, Log, LogHealth, Save, SqliteLog, WriteError};
+use breakbulk_host::log::sqlite::SqliteLog;
+use breakbulk_host::log::{AppendError, Batch, Log, LogHealth, Save, WriteError};
 
 use crate::common::{CHAT, SESSION, body, chat, fill, small, texts, until};
 

@@ -6,7 +6,8 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use breakbulk_host::log::{AppendError, Batch, Channels, Log, LogHealth, Options, SqliteLog};
+use breakbulk_host::log::sqlite::{Options, SqliteLog};
+use breakbulk_host::log::{AppendError, Batch, Channels, Log, LogHealth};
 
 use crate::common::{all, body, until};
 

@@ -3,7 +3,8 @@
 use std::path::Path;
 use std::sync::atomic::Ordering::Relaxed;
 
-use breakbulk_host::log::{AppendError, Batch, Channels, Log, LogHealth, Save, SqliteLog};
+use breakbulk_host::log::sqlite::SqliteLog;
+use breakbulk_host::log::{AppendError, Batch, Channels, Log, LogHealth, Save};
 
 use crate::common::{CHAT, SESSION, all, body, chat, join, open, small, texts, until};
 

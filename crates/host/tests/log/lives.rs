@@ -3,7 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::Relaxed;
 
-use breakbulk_host::log::{Batch, Log, Options, Seq, SqliteLog};
+use breakbulk_host::log::sqlite::{Options, SqliteLog};
+use breakbulk_host::log::{Batch, Log, Seq};
 
 use crate::common::{CHAT, fill, small};
 

@@ -2,9 +2,10 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
+use breakbulk_host::log::sqlite::{Options, SqliteLog};
 use breakbulk_host::log::{
-    AppendError, Batch, Bounds, ChannelInfo, Channels, Entry, Log, LogHealth, MemoryLog, NewEntry, Options, ReadError,
-    RetentionPolicy, Rows, Save, Seq, Snapshot, SqliteLog,
+    AppendError, Batch, Bounds, ChannelInfo, Channels, Entry, Log, LogHealth, MemoryLog, NewEntry, ReadError,
+    RetentionPolicy, Rows, Save, Seq, Snapshot,
 };
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};

@@ -3,9 +3,9 @@
 use std::path::Path;
 use std::time::Duration;
 
+use breakbulk_host::log::sqlite::SqliteLog;
 use breakbulk_host::log::{
-    AppendError, Batch, Channels, DamagedRecord, Log, NewEntry, OpenError, ReadError, RetentionPolicy, Save, SqliteLog,
-    WriteError,
+    AppendError, Batch, Channels, DamagedRecord, Log, NewEntry, OpenError, ReadError, RetentionPolicy, Save, WriteError,
 };
 
 use crate::common::{CHAT, SESSION, all, arc, body, chat, fill, open, small, texts};

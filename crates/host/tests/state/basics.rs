@@ -5,8 +5,8 @@ use std::sync::Arc;
 use ahp_types::notifications::{SessionAddedParams, SessionRemovedParams, SessionSummaryChangedParams};
 use ahp_types::state::SnapshotState;
 use breakbulk_host::log::{Batch, Log, MemoryLog};
-use breakbulk_host::state::entry::{self, CatalogueNotification};
-use breakbulk_host::state::{StateConfig, StateError};
+use breakbulk_host::test_support::state::entry::{self, CatalogueNotification};
+use breakbulk_host::test_support::state::{StateConfig, StateError};
 use serde_json::json;
 
 use crate::common::*;

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use ahp_types::state::{MessageKind, ResponsePart, Turn};
-use breakbulk_host::log::{Batch, Log, MemoryLog, Options, SqliteLog};
-use breakbulk_host::state::{History, State, StateConfig, StateError, entry};
+use breakbulk_host::log::sqlite::{Options, SqliteLog};
+use breakbulk_host::log::{Batch, Log, MemoryLog};
+use breakbulk_host::test_support::state::{History, State, StateConfig, StateError, entry};
 use serde_json::json;
 
 use crate::common::*;

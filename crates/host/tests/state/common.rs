@@ -6,7 +6,7 @@ use ahp_types::actions::StateAction;
 use ahp_types::commands::ListSessionsParams;
 use ahp_types::state::{SessionSummary, SnapshotState};
 use breakbulk_host::log::{Batch, Log, Seq};
-use breakbulk_host::state::{ChannelKind, ChannelSnapshot, State, StateConfig, View, entry};
+use breakbulk_host::test_support::state::{ChannelKind, ChannelSnapshot, State, StateConfig, View, entry};
 use serde_json::{Value, json};
 
 pub(crate) const ROOT: &str = "ahp-root://";

@@ -6,8 +6,9 @@ use std::sync::Arc;
 use ahp::reducers::apply_action_to_chat;
 use ahp_types::actions::StateAction;
 use ahp_types::state::{ChatState, SnapshotState, Turn};
-use breakbulk_host::log::{Batch, Log, MemoryLog, Options, Seq, SqliteLog};
-use breakbulk_host::state::{State, StateConfig, TurnsPage, View, entry};
+use breakbulk_host::log::sqlite::{Options, SqliteLog};
+use breakbulk_host::log::{Batch, Log, MemoryLog, Seq};
+use breakbulk_host::test_support::state::{State, StateConfig, TurnsPage, View, entry};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 

@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
-use breakbulk_host::log::{Log, MemoryLog, Options, Save, SqliteLog};
-use breakbulk_host::state::StateConfig;
+use breakbulk_host::log::sqlite::{Options, SqliteLog};
+use breakbulk_host::log::{Log, MemoryLog, Save};
+use breakbulk_host::test_support::state::StateConfig;
 use rusqlite::Connection;
 use serde_json::json;
 

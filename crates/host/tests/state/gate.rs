@@ -5,8 +5,8 @@ use std::collections::HashSet;
 use ahp_types::actions::{ActionType, StateAction};
 use ahp_types::commands::DispatchActionParams;
 use ahp_types::state::{RootState, SessionState, SnapshotState};
-use breakbulk_host::gate::{self, ACTION_RULES, Client, Dispatcher, Features, GateContext, Rejection};
-use breakbulk_host::state::ChannelKind;
+use breakbulk_host::test_support::gate::{self, ACTION_RULES, Client, Dispatcher, Features, GateContext, Rejection};
+use breakbulk_host::test_support::state::ChannelKind;
 use serde_json::{Value, json};
 
 use crate::common::*;

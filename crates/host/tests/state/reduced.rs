@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use ahp_types::state::ChatState;
 use breakbulk_host::log::{Log, MemoryLog, Seq};
-use breakbulk_host::state::{State, StateConfig, StateError};
+use breakbulk_host::test_support::state::{State, StateConfig, StateError};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 

@@ -6,9 +6,10 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::Duration;
 
+use breakbulk_host::log::sqlite::{Options, SqliteLog};
 use breakbulk_host::log::{
     AppendError, Batch, Bounds, BoxFuture, ChannelInfo, Channels, Entry, Log, LogHealth, MemoryLog, Metrics, OpenError,
-    Options, ReadError, Report, RetentionPolicy, Rows, Save, Seq, Snapshot, SqliteLog, Tail, WriteError,
+    ReadError, Report, RetentionPolicy, Rows, Save, Seq, Snapshot, Tail, WriteError,
 };
 use tempfile::TempDir;
 use tokio::sync::watch;

@@ -11,8 +11,8 @@ use ahp_types::actions::StateAction;
 use ahp_types::commands::{ChangesetOperationTarget, InvokeChangesetOperationParams};
 use ahp_types::errors::{ahp_error_codes, json_rpc_error_codes};
 use ahp_types::state::{ChangesetFile, ChangesetState, ChangesetStatus, TextPosition, TextRange};
-use breakbulk_host::changes::{Changes, ChangesConfig, ChangesError};
-use breakbulk_host::files::uri_of;
+use breakbulk_host::test_support::changes::{Changes, ChangesConfig, ChangesError};
+use breakbulk_host::test_support::files::uri_of;
 use tempfile::TempDir;
 
 use crate::sink::Sink;

@@ -10,8 +10,8 @@ use ahp_types::errors::json_rpc_error_codes;
 use ahp_types::state::{
     ChildCustomization, Customization, CustomizationEnablement, CustomizationLoadState, MessageAttachment, SessionState,
 };
-use breakbulk_host::customize::{CompleteConfig, CustomizeConfig, complete, find, keep_enablement};
-use breakbulk_host::files::uri_of;
+use breakbulk_host::test_support::customize::{CompleteConfig, CustomizeConfig, complete, find, keep_enablement};
+use breakbulk_host::test_support::files::uri_of;
 use tempfile::TempDir;
 
 fn workspace(files: &[(&str, &str)]) -> TempDir {

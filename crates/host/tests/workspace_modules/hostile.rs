@@ -6,7 +6,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use breakbulk_host::changes::{Changes, ChangesConfig, ChangesError};
+use breakbulk_host::test_support::changes::{Changes, ChangesConfig, ChangesError};
 use tempfile::TempDir;
 
 use crate::changes::{Bench, facts, git, meta, repository, script, write};

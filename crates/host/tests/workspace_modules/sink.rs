@@ -4,8 +4,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use ahp_types::actions::StateAction;
-use breakbulk_host::act::Act;
 use breakbulk_host::log::{AppendError, BoxFuture, Seq};
+use breakbulk_host::test_support::action_sink::ActionSink;
 use tokio::sync::{Semaphore, watch};
 use tokio::time::timeout;
 
@@ -66,8 +66,11 @@ impl Sink {
     }
 }
 
-impl Act for Sink {
-    fn act<'a>(&'a self, actions: Vec<(String, StateAction)>) -> BoxFuture<'a, Result<Vec<Seq>, AppendError>> {
+impl ActionSink for Sink {
+    fn append_actions<'a>(
+        &'a self,
+        actions: Vec<(String, StateAction)>,
+    ) -> BoxFuture<'a, Result<Vec<Seq>, AppendError>> {
         Box::pin(async move {
             drop(self.open.acquire().await.unwrap());
             if let Some(refusal) = self.refusal.lock().unwrap().clone() {

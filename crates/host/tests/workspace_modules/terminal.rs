@@ -16,9 +16,9 @@ use ahp_types::state::{
     RootState, TerminalClaim, TerminalClientClaim, TerminalContentPart, TerminalInfo, TerminalLifecycleState,
     TerminalState,
 };
-use breakbulk_host::files::uri_of;
 use breakbulk_host::log::AppendError;
-use breakbulk_host::terminal::{Holder, TerminalConfig, TerminalRejection, Terminals};
+use breakbulk_host::test_support::files::uri_of;
+use breakbulk_host::test_support::terminal::{Holder, TerminalConfig, TerminalRejection, Terminals};
 use tempfile::TempDir;
 
 use crate::sink::{LONG, Sink};

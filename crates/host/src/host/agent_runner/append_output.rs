@@ -1,0 +1,188 @@
+//! Appends what an agent says to the log, and reacts to it: summaries change, turns end, sub-agents get chats.
+
+use std::sync::Arc;
+
+use ahp_types::actions::{ChatResponsePartAction, ChatTurnStartedAction, SessionChatAddedAction, StateAction};
+use ahp_types::state::{
+    ChatInteractivity, ChatOrigin, Message, MessageKind, MessageOrigin, ResponsePart, SessionStatus, SnapshotState,
+    SystemNotificationResponsePart,
+};
+use tracing::warn;
+
+use super::super::chats::NewChat;
+use super::super::log_writer::Transaction;
+use super::chat_task::{ChatTask, TurnEnd};
+use super::summaries::title_of;
+use super::task_writer::{TaskStopped, WriteFailure};
+use crate::agent::{Step, SubAgentChat};
+use crate::files::time;
+use crate::log::Seq;
+
+/// From this size on, actions are encoded on a thread that may block.
+const BLOCKING_BYTES: usize = 128 << 10;
+
+impl ChatTask {
+    /// Appends these actions, in one transaction if the log takes that. `bytes` is about the size of all.
+    pub(super) async fn append(&mut self, actions: &mut Vec<Step>, bytes: usize) -> Result<(), TaskStopped> {
+        if actions.is_empty() {
+            return Ok(());
+        }
+        let actions = std::mem::take(actions);
+        let mut effects = Effects::of(&actions, self);
+        for worker in actions.iter().filter_map(as_worker) {
+            self.context.tasks.add_worker(&worker.chat, &self.uri);
+        }
+        let actions = Arc::new(actions);
+        let seq = match self.write(&actions, 0..actions.len(), bytes).await {
+            Err(WriteFailure::TooLarge) => self.write_each(&actions, bytes).await?,
+            written => written.map_err(|_| TaskStopped)?,
+        };
+        if effects.changed_chats.is_empty() {
+            return Ok(());
+        }
+        self.writer.applied(seq).await?;
+        if let Some(end) = effects.turn_end {
+            self.context.tasks.forget_workers(&self.uri);
+            // `turn_ended` updates the summary of this chat.
+            effects.changed_chats.retain(|chat| *chat != self.uri);
+            self.update_summaries(&effects.changed_chats, None).await?;
+            return self.turn_ended(end).await;
+        }
+        self.update_summaries(&effects.changed_chats, None).await
+    }
+
+    /// Writes a range of the actions in one transaction.
+    async fn write(
+        &self,
+        actions: &Arc<Vec<Step>>,
+        range: std::ops::Range<usize>,
+        bytes: usize,
+    ) -> Result<Seq, WriteFailure> {
+        let (actions, session) = (Arc::clone(actions), Arc::clone(&self.session));
+        let make = move || {
+            let actions = actions.get(range).unwrap_or_default().iter();
+            actions.fold(Transaction::new(), |transaction, action| add(transaction, &session, action))
+        };
+        let transaction = match bytes < BLOCKING_BYTES {
+            true => make(),
+            false => tokio::task::spawn_blocking(make).await.map_err(|_| WriteFailure::Stopped)?,
+        };
+        self.writer.write(transaction).await
+    }
+
+    /// Writes each action in a transaction of its own. One that is too large even so is left out, and the chat says so.
+    async fn write_each(&self, actions: &Arc<Vec<Step>>, bytes: usize) -> Result<Seq, TaskStopped> {
+        let mut last = 0;
+        for at in 0..actions.len() {
+            match self.write(actions, at..at + 1, bytes).await {
+                Ok(seq) => last = seq,
+                Err(WriteFailure::TooLarge) => {
+                    warn!(chat = %self.uri, bytes, "something that an agent said is too large for the log and left out");
+                    let Some(turn) = &self.turn else { continue };
+                    let transaction = Transaction::new().action(Arc::clone(&self.uri), &left_out(turn));
+                    last = self.writer.write(transaction).await.map_err(|_| TaskStopped)?;
+                }
+                Err(_) => return Err(TaskStopped),
+            }
+        }
+        Ok(last)
+    }
+}
+
+/// What follows from actions when they are in the log.
+struct Effects {
+    /// Chats whose summaries change.
+    changed_chats: Vec<Arc<str>>,
+    /// How the chat's turn ends, if it does.
+    turn_end: Option<TurnEnd>,
+}
+
+impl Effects {
+    fn of(actions: &[Step], chat: &ChatTask) -> Self {
+        use StateAction as A;
+        let mut effects = Self { changed_chats: Vec::new(), turn_end: None };
+        for action in actions {
+            let (channel, end) = match action {
+                Step::Open(worker) => (&worker.chat, None),
+                Step::Act { channel, action } => match &**action {
+                    A::ChatToolCallReady(_) | A::ChatToolCallConfirmed(_) => (channel, None),
+                    A::ChatTurnComplete(action) => (channel, Some((&action.turn_id, TurnEnd::Completed))),
+                    A::ChatTurnCancelled(action) => (channel, Some((&action.turn_id, TurnEnd::Aborted))),
+                    A::ChatError(action) => (channel, Some((&action.turn_id, TurnEnd::Aborted))),
+                    _ => continue,
+                },
+                _ => continue,
+            };
+            if !effects.changed_chats.contains(channel) {
+                effects.changed_chats.push(Arc::clone(channel));
+            }
+            if let Some((turn, end)) = end
+                && *channel == chat.uri
+                && chat.turn.as_ref() == Some(turn)
+            {
+                effects.turn_end = Some(end);
+            }
+        }
+        effects
+    }
+}
+
+/// Adds an action of the agent to a transaction.
+fn add(transaction: Transaction, session: &Arc<str>, act: &Step) -> Transaction {
+    match act {
+        Step::Act { channel, action } => transaction.action(Arc::clone(channel), action),
+        Step::Open(worker) => open(transaction, session, worker),
+        Step::Tell(_) | Step::Remember { .. } => transaction,
+    }
+}
+
+/// Opens a read-only chat that shows the work of a sub-agent.
+fn open(transaction: Transaction, session: &Arc<str>, worker: &SubAgentChat) -> Transaction {
+    let now = time::now();
+    let origin = ChatOrigin::Tool { chat: worker.parent.to_string(), tool_call_id: worker.tool.to_string() };
+    let mut plan = NewChat::new(worker.chat.to_string(), origin);
+    let name = Some(worker.name.as_str()).filter(|name| !name.is_empty());
+    if let Some(title) = name.map(str::to_owned).or_else(|| title_of(&worker.task)) {
+        plan.title = title;
+    }
+    let (mut state, mut summary) = (plan.state(&now), plan.summary(&now));
+    state.interactivity = Some(ChatInteractivity::ReadOnly);
+    summary.interactivity = Some(ChatInteractivity::ReadOnly);
+    summary.status = SessionStatus::InProgress.bits();
+    let started = ChatTurnStartedAction {
+        turn_id: worker.turn.to_string(),
+        started_at: now,
+        message: message(&worker.task),
+        queued_message_id: None,
+        meta: None,
+    };
+    transaction
+        .open(&worker.chat, Some(session), &SnapshotState::Chat(Box::new(state)))
+        .action(Arc::clone(session), &StateAction::SessionChatAdded(SessionChatAddedAction { summary }))
+        .action(Arc::clone(&worker.chat), &StateAction::ChatTurnStarted(started))
+}
+
+/// The prompt that a tool call gives to its sub-agent.
+fn message(text: &str) -> Message {
+    Message {
+        text: text.to_owned(),
+        origin: MessageOrigin { kind: MessageKind::Tool },
+        attachments: None,
+        model: None,
+        agent: None,
+        meta: None,
+    }
+}
+
+fn left_out(turn: &str) -> StateAction {
+    let text = "Something that the agent said here is too large to be kept, and was left out.";
+    let part = ResponsePart::SystemNotification(SystemNotificationResponsePart { content: text.into(), meta: None });
+    StateAction::ChatResponsePart(ChatResponsePartAction { turn_id: turn.to_owned(), part, meta: None })
+}
+
+const fn as_worker(act: &Step) -> Option<&SubAgentChat> {
+    match act {
+        Step::Open(worker) => Some(worker),
+        _ => None,
+    }
+}

@@ -1,0 +1,96 @@
+//! The services that answer clients: the log writer, the agents and their runner, the workspace, the active clients.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use ahp_types::commands::{ResourceResolveParams, ResourceType};
+use ahp_types::errors::ahp_error_codes::{NOT_FOUND, PROVIDER_NOT_FOUND};
+use ahp_types::state::{AgentInfo, SessionState, SessionSummary};
+
+use super::active_clients::ActiveClients;
+use super::agent_runner::AgentRunner;
+use super::log_writer::LogWriter;
+use super::workspace::Workspace;
+use crate::agent::Agent;
+use crate::error::MethodError;
+
+/// What the methods of the host work with.
+pub(crate) struct Services {
+    pub(super) log_writer: Arc<LogWriter>,
+    pub(super) agents: AgentList,
+    pub(super) agent_runner: Arc<AgentRunner>,
+    pub(super) workspace: Arc<Workspace>,
+    pub(super) active_clients: ActiveClients,
+    /// How long a client that lost its link has to come back.
+    pub(super) grace: Duration,
+}
+
+impl Services {
+    /// The chats of a session, also if it is no longer in the catalogue.
+    pub(super) async fn chats_of(&self, session: &str, summary: Option<&SessionSummary>) -> Vec<String> {
+        let read =
+            |session: &SessionState, _| session.chats.iter().map(|chat| chat.resource.clone()).collect::<Vec<_>>();
+        let listed = || {
+            let chats = summary.and_then(|summary| summary.chats.as_ref()).into_iter().flatten();
+            chats.map(|chat| chat.resource.clone()).collect()
+        };
+        self.log_writer.session(session, read).await.ok().flatten().unwrap_or_else(listed)
+    }
+
+    /// The working directories of a new session: those that the client asked for, if they are inside of the roots, and only
+    /// the first of them if the agent supports one only; without any, the first root.
+    pub(super) async fn working_directories(
+        &self,
+        agent: &AgentInfo,
+        wanted: Option<Vec<String>>,
+    ) -> Result<Vec<String>, MethodError> {
+        let mut wanted =
+            wanted.filter(|wanted| !wanted.is_empty()).unwrap_or_else(|| vec![self.workspace.files().first_root()]);
+        let takes_many = agent.capabilities.as_ref().is_some_and(|can| can.multiple_working_directories.is_some());
+        if !takes_many {
+            wanted.truncate(1);
+        }
+        for directory in &wanted {
+            self.check_directory(directory).await?;
+        }
+        Ok(wanted)
+    }
+
+    /// Fails if this is not a directory inside of the roots.
+    pub(super) async fn check_directory(&self, uri: &str) -> Result<(), MethodError> {
+        let params = ResourceResolveParams {
+            channel: ahp_types::ROOT_RESOURCE_URI.to_owned(),
+            meta: None,
+            uri: uri.to_owned(),
+            follow_symlinks: Some(true),
+        };
+        match self.workspace.files().resolve(params).await?.r#type {
+            ResourceType::Directory => Ok(()),
+            _ => Err(MethodError::new(NOT_FOUND, "the working directory is a file, not a directory")),
+        }
+    }
+}
+
+/// The agents of a host.
+pub(crate) struct AgentList(Vec<Arc<dyn Agent>>);
+
+impl AgentList {
+    pub(super) const fn new(agents: Vec<Arc<dyn Agent>>) -> Self {
+        Self(agents)
+    }
+
+    /// The agent with this name; without a name, the first one.
+    pub(super) fn find(&self, provider: Option<&str>) -> Result<&Arc<dyn Agent>, MethodError> {
+        let found = match provider {
+            Some(name) => self.0.iter().find(|agent| agent.name() == name),
+            None => self.0.first(),
+        };
+        found.ok_or_else(|| {
+            MethodError::new(PROVIDER_NOT_FOUND, "there is no such agent here: the root channel lists those that are")
+        })
+    }
+
+    pub(super) fn all(&self) -> impl Iterator<Item = &Arc<dyn Agent>> {
+        self.0.iter()
+    }
+}

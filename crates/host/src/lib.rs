@@ -5,7 +5,7 @@
 //! | To | Use |
 //! |---|---|
 //! | run a host | [`Host::start`] with a log, agents, a [`HostConfig`] and a memory budget; then [`Host::endpoint`] for each connection |
-//! | add an agent of your own | the [`agent::Agent`] and [`agent::Conversation`] traits |
+//! | add an agent of your own | the [`agent::Agent`] and [`agent::Conversation`] traits; `examples/own_agent.rs` is a small one |
 //! | try it without an agent of your own | [`agent::demo::Demo`] |
 //! | keep the log in a file | [`log::sqlite::SqliteLog`] |
 //! | keep the log elsewhere, or in memory for a test | the [`log::Log`] trait, [`log::MemoryLog`] |

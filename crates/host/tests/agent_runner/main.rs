@@ -4,7 +4,11 @@
 mod agent_memory;
 #[path = "../agent/clock.rs"]
 mod clock;
+#[path = "../../examples/own_agent.rs"]
+#[expect(dead_code, reason = "the tests start a host of their own")]
+mod example;
 mod failures;
+mod own_agent;
 mod restart;
 mod scripted_agent;
 mod side_chats;

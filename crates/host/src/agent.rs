@@ -1,9 +1,9 @@
-//! Agents: what one is to a host.
+//! The interface between a host and its agents.
 //!
-//! An [`Agent`] is a program that can hold conversations; each chat has a [`Conversation`] of its own. What a conversation
-//! is told comes as calls, what it says comes out of an [`EventStream`], which makes it well formed whatever the agent does
-//! (see [`breakbulk_lifecycle`]). A `Translator` stands between the two and the chat's channel: it turns logged actions
-//! of clients into what the agent is told, and events into actions.
+//! An [`Agent`] is a program that can hold conversations; each chat has a [`Conversation`] of its own. The host calls the
+//! conversation, and reads its events from an [`EventStream`], which makes them well formed whatever the agent does (see
+//! [`breakbulk_lifecycle`]). A `Translator` connects both to the chat's channel: it turns logged actions of clients into
+//! commands for the agent, and events into actions.
 //!
 //! ```text
 //!  client ─▶ gate ─▶ LOG ─▶ Translator::client ─▶ Command ─▶ Conversation
@@ -11,23 +11,23 @@
 //!                     └──── Step ◀─ Translator::event ◀─ EventStream (Writer)
 //! ```
 //!
-//! One task per chat should do both, in the order of the log: then the translator's view of each call is that of the log.
+//! One task per chat should do both, in the order of the log, so that the translator sees each tool call as the log does.
 //!
 //! # What an agent knows
 //!
-//! **An agent knows exactly the turns that its chat shows**, no fewer and no more. It is given them when a conversation
-//! begins ([`Start::history`]), and each later one as it is told of it ([`Conversation::send`]). Whenever the chat shows
-//! something else, the conversation is ended, and the next turn begins another one, with the turns that are there by then:
-//! after turns were taken back, after one that the agent was never told of, after a crash of the agent or of the host. A
-//! fork begins with the turns that were copied into it. To an adapter all of these are one case, a start with a history.
+//! **An agent knows exactly the turns that its chat shows.** It gets them when a conversation begins ([`Start::history`]), and
+//! each later one with [`Conversation::send`]. Whenever the chat shows something else, the host ends the conversation, and
+//! the next turn begins another one with the turns that exist then: after turns were removed, after a turn that the agent was
+//! never told of, after a crash of the agent or of the host. A fork begins with the turns that were copied into it. For an
+//! adapter all of these are one case: a start with a history.
 //!
-//! **A side chat's agent also knows what the chat is about** ([`Start::side_chat`]): the turns of the other chat up to the one
-//! that it was opened from, as they were at that moment, with what there was of the answer if that turn was still going
-//! on; and the text that was selected.
+//! **The agent of a side chat also knows what the side chat is about** ([`Start::side_chat`]): the turns of the other chat up to
+//! the one that it was opened from, as they were at that moment, with the answer so far if that turn was still active; and
+//! the text that was selected.
 //!
-//! An agent may have a quicker way back than to be told all of it: it gives a token in each turn
-//! ([`Event::Resumable`](breakbulk_lifecycle::Event::Resumable)), and is given it ([`Start::token`]) if that turn is still
-//! the last one.
+//! An agent that can restore a conversation itself gives a token in each turn
+//! ([`Event::Resumable`](breakbulk_lifecycle::Event::Resumable)), and gets it back ([`Start::token`]) if that turn is still the
+//! last one.
 
 pub(crate) mod actions;
 pub(crate) mod clock;
@@ -57,27 +57,27 @@ pub trait Agent: Send + Sync + 'static {
     /// The provider id, by which a client asks for this agent.
     fn name(&self) -> &str;
 
-    /// What clients are told about it in the root state.
+    /// Its description in the root state.
     fn info(&self) -> AgentInfo;
 
     /// Begins a conversation, with what the agent is to know.
     fn start(&self, start: Start) -> BoxFuture<'_, Result<Started, AgentError>>;
 
-    /// Whether it could begin a conversation now. Quick, and without effect: a health check calls it.
+    /// Whether it could begin a conversation now. Fast and without side effects: health checks call it.
     fn check(&self) -> BoxFuture<'_, Result<(), AgentError>>;
 
-    /// What can be configured for a session with it, given what was chosen so far. By default nothing.
+    /// The options of a session with it, given the choices so far. By default none.
     fn options(&self, _chosen: &JsonObject) -> SessionConfigSchema {
         SessionConfigSchema { r#type: "object".to_owned(), properties: HashMap::new(), required: None }
     }
 
-    /// Values of an option that has too many to list, for what somebody has typed. By default none.
+    /// Completions for the value of an option, for what the user has typed. By default none.
     fn complete<'a>(&'a self, _option: &'a str, _typed: &'a str) -> BoxFuture<'a, Vec<SessionConfigValueItem>> {
         Box::pin(async { Vec::new() })
     }
 
-    /// Takes a token for one of the protected resources that [`info`](Self::info) names; without one, what it had is
-    /// revoked. By default there are none to take one for.
+    /// Sets the token for one of the protected resources that [`info`](Self::info) names, or revokes it without one. By default
+    /// there are no protected resources.
     fn authenticate<'a>(
         &'a self,
         _resource: &'a str,
@@ -94,22 +94,21 @@ pub struct Start {
     pub session: String,
     /// The chat's URI.
     pub chat: String,
-    /// Where the agent may work: absolute directories, the first of which is its own.
+    /// The absolute directories in which the agent may work. The first is its working directory.
     pub directories: Vec<PathBuf>,
-    /// What was configured for the session.
+    /// The options of the session.
     pub config: JsonObject,
-    /// What the agent knows: the turns of the chat before the one that it is told of next, also those that failed or were
-    /// cancelled. They are read page by page, within as much memory as the adapter wants to spend.
+    /// What the agent knows: the turns of the chat before the next one, including those that failed or were cancelled. They are
+    /// read page by page, so that the adapter decides how much memory they take.
     pub history: History,
-    /// The token that the agent gave in the last of these turns. It is another way to the same memory: whoever cannot use it
-    /// takes the history. Without it, nothing is to be remembered but that.
+    /// The token that the agent gave in the last of these turns. It stands for the same history: an agent that cannot use it
+    /// takes the history. Without a token, the agent must remember nothing else.
     pub token: Option<String>,
-    /// For a side chat, and only for one: what it is about. It is no part of this conversation.
+    /// For a side chat only: what it is about. It is no part of this conversation.
     pub side_chat: Option<SideChatContext>,
 }
 
-/// What a side chat is about. It is the same whenever a conversation begins there: nothing that happens to the other chat
-/// after the side chat was made adds to it, changes it or takes anything away.
+/// What a side chat is about. It never changes: later changes of the other chat do not affect it.
 #[derive(Debug, Clone)]
 pub struct SideChatContext {
     /// The turns of the chat that it was opened from, up to the one that it is about. That one may have been
@@ -127,21 +126,20 @@ pub struct Started {
     pub events: EventStream,
 }
 
-/// A conversation with an agent. Dropping it ends the agent's part at once, with all that it runs.
+/// A conversation with an agent. Dropping it stops the agent's work at once, with everything that it runs.
 ///
-/// Calls answer when the agent has taken them, not when it has done them: that is said by events. None of them waits for
-/// events to be taken.
+/// Calls resolve when the agent has accepted them; events report when they are done. No call waits until events are read.
 pub trait Conversation: Send + Sync + 'static {
-    /// Begins a turn. From now on the agent knows it, however it ends.
+    /// Begins a turn. From now on the agent knows this turn, however it ends.
     fn send(&self, prompt: Prompt) -> BoxFuture<'_, Result<(), AgentError>>;
 
-    /// Stops a turn. The agent still says how it ended. A turn that is over is nothing to stop.
+    /// Stops a turn. The agent still reports how it ended. Has no effect on a turn that has ended.
     fn cancel(&self, turn: Id) -> BoxFuture<'_, Result<(), AgentError>>;
 
-    /// Answers what was asked about a call.
+    /// Answers a question about a tool call.
     fn answer(&self, tool: Id, answer: Verdict) -> BoxFuture<'_, Result<(), AgentError>>;
 
-    /// Ends the conversation: stops what runs, and answers when nothing is left.
+    /// Ends the conversation: stops everything that runs, and resolves when nothing is left.
     fn dispose(&self) -> BoxFuture<'_, ()>;
 }
 
@@ -154,13 +152,13 @@ pub struct Prompt {
     pub message: Message,
 }
 
-/// Why an agent did not do as told.
+/// Why an agent did not do what it was asked.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AgentError {
     /// It cannot be started, or not be reached.
     #[error("the agent is not available: {0}")]
     Unavailable(String),
-    /// A directory that it should work in is none.
+    /// A working directory cannot be used.
     #[error("the agent cannot work in {}: {reason}", .directory.display())]
     Directory {
         /// The directory.

@@ -1,12 +1,11 @@
 //! Changesets: what differs from the last commit in a session's working directory.
 //!
-//! A directory in a git work tree has one changeset, its uncommitted changes; one outside of any has none. Contents are
-//! never in it, only references: the file itself for what is now, and `CHANNEL/blob/NAME` for what was, which
-//! [`Changes::read`] answers. It is computed by [`Changes::refresh`], when somebody asks and when an agent's turn has
-//! ended; only what differs from the last time is logged.
+//! A directory in a git work tree has one changeset, its uncommitted changes; other directories have none. It contains no file
+//! contents, only references: the file itself for the present content, and `CHANNEL/blob/NAME` for the old content, which
+//! [`Changes::read`] returns. [`Changes::refresh`] computes it; only differences from the last time are logged.
 //!
-//! The work is done by the `git` program, which never sees the repository's configuration, runs nothing that it names, and
-//! writes nothing but into a directory of the host's own: see `changes/git.rs`.
+//! The `git` program does the work. It never reads the repository's configuration, runs no program that the repository names,
+//! and writes only into a directory of the host: see `changes/git.rs`.
 
 mod changeset;
 mod directory;
@@ -39,20 +38,20 @@ use crate::log::AppendError;
 /// What changesets may cost.
 #[derive(Debug, Clone)]
 pub struct ChangesConfig {
-    /// The git program. By default `git`, wherever the host's `PATH` has it. It runs without a `PATH`.
+    /// The git program. By default `git`, found in the host's `PATH`. It runs without a `PATH`.
     pub git: OsString,
     /// The directories that clients may write to. Git's own files are kept elsewhere. By default none.
     pub roots: Vec<PathBuf>,
-    /// Where git's own files are kept while it runs: the first of these directories that is there and is inside of no root.
-    /// By default the system's for temporary files, `/var/tmp`, `XDG_RUNTIME_DIR` and `/dev/shm`.
+    /// Where git's own files are while it runs: the first of these directories that exists and is outside of all roots. By
+    /// default the system's temporary directory, `/var/tmp`, `XDG_RUNTIME_DIR` and `/dev/shm`.
     pub scratch: Vec<PathBuf>,
     /// How long one run of it may take. By default 20 s.
     pub timeout: Duration,
     /// What one run may write. By default 64 MiB.
     pub max_output_bytes: usize,
-    /// Files in one changeset. With more, it has none and says why. By default 10,000.
+    /// The most files in a changeset. With more, it has an error and no files. By default 10,000.
     pub max_files: usize,
-    /// Bytes of new files that are read to count their lines. By default 32 MiB; what is beyond has no counts.
+    /// Bytes of new files that are read to count their lines. By default 32 MiB; further files have no counts.
     pub max_counted_bytes: u64,
     /// The largest contents that are read from before a change. By default 64 MiB.
     pub max_blob_bytes: usize,
@@ -81,7 +80,7 @@ impl Default for ChangesConfig {
 }
 
 impl ChangesConfig {
-    /// A new directory that no client can reach, and that goes when it is dropped. Touches the file system.
+    /// A new directory that no client can reach, removed on drop. Touches the file system.
     fn scratch(&self) -> Result<TempDir, ChangesError> {
         let roots: Vec<_> = self.roots.iter().filter_map(|root| root.canonicalize().ok()).collect();
         let places = self.scratch.iter().filter_map(|place| place.canonicalize().ok());
@@ -230,13 +229,13 @@ impl Changes {
         Ok(Some(Opened { channel, entry, state }))
     }
 
-    /// Looks at the work tree again and logs what is new; returns the counts. What cannot be computed becomes the
-    /// changeset's error, and is returned too.
+    /// Compares the work tree again and logs the differences; returns the counts. If this fails, the changeset shows the error,
+    /// which is returned too.
     pub async fn refresh(&self, channel: &str) -> Result<ChangesSummary, ChangesError> {
         self.changeset(channel)?.refresh().await
     }
 
-    /// How often something new was found since the changeset was opened; 0 if it is not.
+    /// How often the changeset has changed since it was opened; 0 if it is not open.
     #[must_use]
     pub fn revision(&self, channel: &str) -> u64 {
         self.changeset(channel).map_or(0, |changeset| changeset.revision())
@@ -249,7 +248,7 @@ impl Changes {
     ) -> Result<InvokeChangesetOperationResult, ChangesError> {
         let changeset = self.changeset(&params.channel)?;
         let target = operations::target(&params.operation_id, params.target)?;
-        // A caller that goes away does not leave it half done.
+        // On a task of its own, so that it is completed even if the caller is dropped.
         let invoked = tokio::spawn(async move { changeset.invoke(target).await });
         invoked.await.unwrap_or_else(|error| Err(ChangesError::Failed(error.to_string())))?;
         Ok(InvokeChangesetOperationResult::default())
@@ -261,7 +260,7 @@ impl Changes {
         uri.rsplit_once("/blob/").is_some_and(|(channel, _)| self.changesets().contains_key(channel))
     }
 
-    /// Contents as they were before a change, by the URI that the changeset has for them.
+    /// The old contents of a file, by the URI in the changeset.
     pub async fn read(&self, uri: &str) -> Result<Bytes, ChangesError> {
         let missing = || ChangesError::NotFound(uri.to_owned());
         let (channel, name) = uri.rsplit_once("/blob/").ok_or_else(missing)?;

@@ -1,4 +1,4 @@
-//! What the workspace itself brings: customizations for agents, and files to complete a message with.
+//! Customizations for agents that the workspace contains, and completion of file names in messages.
 //!
 //! [`find`] walks the working directories for instructions (`AGENTS.md`, `CLAUDE.md`, `.github/copilot-instructions.md`,
 //! `*.instructions.md`), skills (`skills/NAME/SKILL.md`) and MCP servers (`.mcp.json`), and makes of them what
@@ -17,7 +17,7 @@ use ahp_types::state::{ChildCustomization, Customization, CustomizationEnablemen
 
 pub use self::complete::{CompleteConfig, CompleteError, TRIGGERS, complete};
 
-/// How far the search for customizations goes.
+/// The limits of the search for customizations.
 #[derive(Debug, Clone)]
 pub struct CustomizeConfig {
     /// Directories below each working directory. By default 8 deep.
@@ -44,16 +44,16 @@ impl Default for CustomizeConfig {
     }
 }
 
-/// The customizations in these directories. What a limit leaves out shows as a warning on the directory.
+/// The customizations in these directories. If a limit is reached, the directory has a warning.
 ///
 /// Their order and ids are the same each time, so that two lists can be compared.
 pub async fn find(dirs: Vec<PathBuf>, config: CustomizeConfig) -> Vec<Customization> {
     let search = move || dirs.iter().flat_map(|dir| classify::search(dir, &config)).collect();
-    // The closure has no reason to panic; if it does, nothing was found.
+    // If the closure panics, which it should not, nothing was found.
     tokio::task::spawn_blocking(search).await.unwrap_or_default()
 }
 
-/// Gives customizations that were found anew the enablement that they had before. What was not there is enabled.
+/// Copies the enablement of customizations from an earlier search. New ones are enabled.
 pub fn keep_enablement(found: &mut [Customization], before: &[Customization]) {
     let mut choices = Enablement::default();
     before.iter().for_each(|customization| choices.note(customization));

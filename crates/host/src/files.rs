@@ -1,16 +1,16 @@
-//! Files for clients: the `resource*` methods inside of the configured roots, and watching what changes there.
+//! Files for clients: the `resource*` methods inside of the configured roots, and watches on what changes there.
 //!
-//! A client names files by `file:` URIs. Wherever such a URI leads, through `..`, through escapes, through symbolic links
-//! that change while we look: nothing outside of the [roots](FilesConfig::roots) is read, written, listed, or admitted to
-//! exist. Links inside of the roots work, from one root to another too, absolute or relative.
+//! A client names files by `file:` URIs. Whatever such a URI contains (`..`, escapes, symbolic links that change meanwhile),
+//! nothing outside of the [roots](FilesConfig::roots) is read, written or listed, and no answer reveals whether it exists.
+//! Links inside of the roots work, also from one root to another, absolute or relative.
 //!
-//! - **No check before use.** A path is walked name by name from a root that is held open, and each link is read and
-//!   followed by this module. What is opened in the end is a name in a directory that is held.
-//! - **Writes are whole.** Content is written beside its place, synced, and renamed; owner and permissions stay. Only what
-//!   is appended goes to the file in place, so that no other program that appends loses anything. Where the owner could
-//!   not be kept the content is replaced in place. Other hard links of a replaced file keep the old content.
+//! - **No check before use.** A path is resolved name by name from an open root directory, and this module follows each link
+//!   itself. What is opened in the end is a name in an open directory.
+//! - **Writes are atomic.** Content is written to a temporary file, synced, and renamed; owner and permissions stay. Appending
+//!   writes to the file itself, so that other programs that append lose nothing. If the owner cannot be kept, the content is
+//!   replaced in place. Other hard links of a replaced file keep the old content.
 //! - **Devices, pipes and sockets are refused** before they are opened, and never waited for.
-//! - **Links are not followed by what deletes or moves**: the link itself goes.
+//! - **Deleting and moving do not follow links**: they affect the link itself.
 //! - **Everything is bounded** by [`FilesConfig`], and file systems are only touched on threads that may block.
 //!
 //! ```
@@ -67,7 +67,7 @@ pub use watch::Watch;
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct FilesConfig {
-    /// The directories that clients may use. Each must exist; it stays the same one, whatever its name comes to mean.
+    /// The directories that clients may use. Each must exist, and is opened once: renaming it has no effect.
     pub roots: Vec<PathBuf>,
     /// The largest file that is read. 64 MiB: twice the 30 MB that a client must be able to have, and a bit.
     pub max_read_bytes: u64,
@@ -75,27 +75,27 @@ pub struct FilesConfig {
     pub max_write_bytes: u64,
     /// The most entries of one directory that are listed. 50,000.
     pub max_list_entries: usize,
-    /// The most bytes that one copy makes, or that a write keeps of an old file. 4 GiB.
+    /// The most bytes of one copy, or of the old content that a write keeps. 4 GiB.
     pub max_copy_bytes: u64,
-    /// The most files and directories that one copy makes. 100,000.
+    /// The most files and directories of one copy. 100,000.
     pub max_copy_entries: usize,
-    /// The deepest tree that is copied, deleted or watched. Each level holds two files open. 100.
+    /// The deepest tree that is copied, deleted or watched. Each level keeps two files open. 100.
     pub max_depth: usize,
-    /// Operations at once; others wait. Bounds memory to about this many times the largest read or write. 8.
+    /// Operations at the same time; others wait. They take about this many times the largest read or write in memory. 8.
     pub max_at_once: usize,
-    /// Watches at once. All of them together take one of the system's instances (Linux has 128 for each user). 128.
+    /// Watches at the same time. They share one inotify instance (Linux has 128 for each user). 128.
     pub max_watches: usize,
     /// The most files and directories that one watch looks at. 100,000.
     pub max_watch_entries: usize,
     /// The most changes in one action. 1,000.
     pub max_watch_changes: usize,
-    /// How long a client that lost its link has to come back before its watches end, it is active in no session, and
-    /// others may claim its terminals. A watch that has only just been asked for has as long to be followed. One that
-    /// all have left by `unsubscribe` ends at once. 60 s.
+    /// How long a client that lost its link may take to reconnect before its watches end, it is no longer active in its
+    /// sessions, and others may claim its terminals. A new watch waits as long for its first subscriber. A watch that all
+    /// clients have unsubscribed from ends at once. 60 s.
     pub watch_grace: Duration,
-    /// Changes are reported when there was none for this long. 100 ms.
+    /// Changes are reported after this long without a further one. 100 ms.
     pub watch_quiet: Duration,
-    /// And at the latest after this. 1 s.
+    /// The longest delay of a report. 1 s.
     pub watch_longest: Duration,
 }
 
@@ -127,7 +127,7 @@ impl FilesConfig {
 
 /// The files of the roots. Clones share everything.
 ///
-/// Each method must be called on a tokio runtime. Dropping its future leaves the operation to end on its own.
+/// Each method must be called on a tokio runtime. Dropping its future does not cancel the operation.
 #[derive(Debug, Clone)]
 pub struct Files(Arc<FilesInner>);
 
@@ -157,19 +157,19 @@ impl Files {
         })))
     }
 
-    /// The first root, by URI. The empty text if there is none.
+    /// The URI of the first root; empty if there is none.
     #[must_use]
     pub fn first_root(&self) -> String {
         self.0.config.roots.first().map(|root| uri_of(root)).unwrap_or_default()
     }
 
-    /// `resourceRead`. Without an encoding asked for, text comes as UTF-8 and everything else as base64. What is not UTF-8
-    /// comes as base64 whatever was asked for, as the protocol demands.
+    /// `resourceRead`. Without a requested encoding, text is returned as UTF-8 and everything else as base64. What is not UTF-8
+    /// is always returned as base64, as the protocol demands.
     pub async fn read(&self, params: ResourceReadParams) -> Result<ResourceReadResult, FileError> {
         self.read_within(params, u64::MAX).await
     }
 
-    /// As [`read`](Self::read), of a file that has no more bytes than this.
+    /// As [`read`](Self::read), with a limit for the length of the file.
     pub(crate) async fn read_within(
         &self,
         params: ResourceReadParams,
@@ -178,7 +178,7 @@ impl Files {
         self.run(move |shared| read::read(&shared.roots, shared.config.max_read_bytes.min(max_bytes), &params)).await
     }
 
-    /// How many bytes `resourceRead` would find now.
+    /// The present length of a file.
     pub(crate) async fn size_of(&self, uri: String) -> Result<u64, FileError> {
         self.run(move |shared| read::size_of(&shared.roots, shared.config.max_read_bytes, &uri)).await
     }
@@ -219,7 +219,7 @@ impl Files {
         self.run(move |shared| relocate::rename(&shared.relocation(), &params)).await
     }
 
-    /// `resourceResolve`. A file has an etag once its last change is a tick of the clock ago, which this waits for.
+    /// `resourceResolve`. Waits until the last change of the file is one tick of the clock ago, so that its etag is unique.
     pub async fn resolve(&self, params: ResourceResolveParams) -> Result<ResourceResolveResult, FileError> {
         self.run(move |shared| inspect::resolve(&shared.roots, &params)).await
     }
@@ -233,7 +233,7 @@ impl Files {
         .await
     }
 
-    /// `createResourceWatch`: begins to watch. The changes come from [`Watch::next`], for as long as the watch is held.
+    /// `createResourceWatch`: begins to watch. [`Watch::next`] returns the changes. Dropping the watch ends it.
     pub async fn watch(&self, params: CreateResourceWatchParams) -> Result<Watch, FileError> {
         let limit = self.0.config.max_watches;
         let permit =
@@ -262,7 +262,7 @@ impl FilesInner {
     }
 }
 
-/// Does something that may block, when its turn has come.
+/// Runs blocking work when one of the operations at the same time is free.
 async fn run<T: Send + 'static>(
     shared: &Arc<FilesInner>,
     work: impl FnOnce(&FilesInner) -> Result<T, FileError> + Send + 'static,

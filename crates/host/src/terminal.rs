@@ -226,7 +226,8 @@ impl Terminals {
         self.list.set_watched(channel, is_watched);
     }
 
-    /// An action that was [admitted](Self::admit) is in the log: what of the channel may go from there now, if something may.
+    /// Notes that an [accepted](Self::accept) action is in the log; returns the seq up to which the channel may be trimmed now,
+    /// if any.
     #[must_use]
     pub fn logged(&self, channel: &str, seq: Seq) -> Option<Seq> {
         self.list.find(channel)?.logged(seq, 0, &self.list.config)

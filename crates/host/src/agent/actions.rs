@@ -1,5 +1,4 @@
-//! Between an agent and a chat's channel: events become actions, and logged actions of clients become what the agent is
-//! told.
+//! Translates between an agent and a chat's channel: events become actions, and logged actions of clients become commands.
 //!
 //! | Event | Action |
 //! |---|---|
@@ -13,8 +12,8 @@
 //! | a sub-agent begins, ends | [`Step::Open`], `chat/turnComplete` there |
 //! | usage, notice, end of the turn | `chat/usage`, `chat/responsePart`, `chat/turnComplete`, `…Cancelled`, `chat/error` |
 //!
-//! AHP has no end of a block or of a message. Other protocols do, and are made from the same log. So both are marked by an
-//! action that changes nothing: an empty delta whose `_meta` has `{"breakbulk":{"ended":"block"}}`, or `"message"`. The
+//! AHP has no action for the end of a block or of a message. Other protocols need it, and are produced from the same log. So both are
+//! marked by an action without effect: an empty delta whose `_meta` has `{"breakbulk":{"ended":"block"}}`, or `"message"`. The
 //! first action of each part names its message in `_meta` too.
 
 mod convert;
@@ -41,21 +40,21 @@ pub use self::step::{Command, Reaction, Step, SubAgentChat};
 use self::tools::ToolCall;
 use super::Prompt;
 
-/// Turns what happens in one chat into what the other side needs. No IO and no clock: time is an argument.
+/// Translates events and actions of one chat. It has no IO and no clock: time is an argument.
 ///
-/// Holds what is known of one turn.
+/// It holds what is known of one turn.
 #[derive(Debug)]
 pub struct Translator {
     session: Arc<str>,
     chat: Arc<str>,
-    /// Where each speaker is heard: the agent itself, and sub-agents by the call that began them.
+    /// The channel of each speaker: the agent itself, and sub-agents by the call that began them.
     turn_channels: HashMap<Option<Id>, TurnChannel>,
     messages: HashMap<Id, OpenMessage>,
     parts: HashMap<(Id, Id), OpenPart>,
     tools: HashMap<Id, ToolCall>,
     /// Parts so far.
     count: u64,
-    /// The turn that the agent works on, from when it was told to until it says that it is over.
+    /// The turn that the agent works on, from when it was sent until the agent reports its end.
     busy: Option<Id>,
     /// The last turn that the agent was told of.
     told: Option<Id>,
@@ -63,7 +62,7 @@ pub struct Translator {
     next: Option<(TurnChannel, Prompt)>,
 }
 
-/// Where a speaker is heard.
+/// The channel and turn in which a speaker's output appears.
 #[derive(Debug, Clone)]
 struct TurnChannel {
     channel: Arc<str>,
@@ -103,8 +102,8 @@ impl Translator {
         }
     }
 
-    /// Takes an action that somebody else has put into the log, on the chat's channel or on that of one of its sub-agents:
-    /// what the agent is to be told, and what else is to be done.
+    /// Handles a logged action of a client, on the chat's channel or on that of a sub-agent: returns the command for the agent,
+    /// and what else is to be done.
     pub fn client(&mut self, channel: &str, action: StateAction, now: Duration) -> Reaction {
         match action {
             StateAction::ChatTurnStarted(action) if *channel == *self.chat => {
@@ -119,10 +118,10 @@ impl Translator {
         }
     }
 
-    /// Takes what the agent has said: what is to be done, in this order.
+    /// Handles an event of the agent: returns what is to be done, in this order.
     ///
-    /// A turn that nobody has begun in the chat, or that a client has cancelled, is not heard. A turn that began in the chat
-    /// while the agent was still ending another is [told](Step::Tell) to it when it is free.
+    /// Events of a turn that nobody began in the chat, or that a client cancelled, are ignored. A turn that began in the chat
+    /// while the agent was still ending another one is [sent](Step::Tell) to the agent when it is free.
     #[must_use]
     pub fn event(&mut self, event: Formed, now: Duration) -> Vec<Step> {
         let mut steps = Vec::new();
@@ -157,7 +156,7 @@ impl Translator {
         steps
     }
 
-    /// The agent has not taken a turn: it ends as if the agent had said so.
+    /// The agent has refused a turn: the turn ends as failed.
     #[must_use]
     pub fn refused(&mut self, turn: &Id, failure: Failure, now: Duration) -> Vec<Step> {
         let mut steps = Vec::new();
@@ -196,7 +195,7 @@ impl Translator {
         else {
             return;
         };
-        // What is redacted is not for people to see, and an empty delta would be taken for a mark.
+        // Redacted text must not be shown, and an empty delta would be taken for an end mark.
         if part.kind != BlockType::Redacted && !text.is_empty() {
             turn_channel.act(part.delta(turn_channel, text, None), steps);
         }
@@ -246,7 +245,7 @@ impl Translator {
         steps.extend(self.send_next().map(Step::Tell));
     }
 
-    /// Begins the turn that waits, if the agent is free.
+    /// Sends the waiting turn, if the agent is free.
     fn send_next(&mut self) -> Option<Command> {
         let (turn_channel, prompt) = self.next.take_if(|_| self.busy.is_none())?;
         self.forget();
@@ -271,7 +270,7 @@ impl Translator {
         };
         let steps = self.withdraw_all(&agent);
         self.turn_channels.remove(&agent);
-        // A sub-agent cannot be stopped alone: it is heard no more, and goes on.
+        // A sub-agent cannot be stopped alone: its output is ignored from now on.
         let command = agent.is_none().then(|| Command::Cancel { turn: turn.into() });
         Reaction { command, steps }
     }
@@ -316,7 +315,7 @@ impl TurnChannel {
 }
 
 impl OpenPart {
-    /// An action that appends to it. With nothing to append, it only carries its `_meta`.
+    /// An action that appends to this part. With empty content it only carries its `_meta`.
     fn delta(&self, turn_channel: &TurnChannel, content: String, meta: Option<JsonObject>) -> StateAction {
         let (turn_id, part_id) = (turn_channel.turn.to_string(), self.id.clone());
         match self.kind {
@@ -335,7 +334,7 @@ impl OpenPart {
     }
 }
 
-/// What this host says beside the protocol, under its own name.
+/// The `_meta` of this host, under its own name.
 fn meta(ours: &serde_json::Value) -> JsonObject {
     JsonObject::from_iter([("breakbulk".to_owned(), ours.clone())])
 }

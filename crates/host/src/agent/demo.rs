@@ -1,8 +1,8 @@
 //! The built-in demo: an agent that follows a script, so that everything can be seen without an account.
 //!
-//! It is no model, and says so wherever a person sees it. What it says depends on its seed, the turn and the prompt alone;
-//! with `/recall` also on the turns before it, which it takes from [`Start::history`] as any agent does.
-//! It runs and writes only what somebody has allowed, and only in its working directory.
+//! It is no model, and says so wherever a person sees it. Its answers depend only on its seed, the turn and the prompt; with
+//! `/recall` also on earlier turns, which it gets from [`Start::history`] like any agent. It runs and writes only what the
+//! user has allowed, and only in its working directory.
 
 mod config;
 mod conversation;

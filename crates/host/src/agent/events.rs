@@ -1,11 +1,11 @@
-//! What an agent says, on its way to the host: bounded in bytes, and well formed at the far end.
+//! The queue of events from an agent to the host: bounded in bytes, and well formed at the receiving end.
 
 use std::sync::Arc;
 
 use breakbulk_lifecycle::{Event, Failure, Formed, Id, Outcome, Writer};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
-/// How much an agent may say before somebody listens.
+/// How many events may wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EventsConfig {
     /// Bytes that may wait; one event of any size always fits. 4 MiB: a burst of deltas, not a history.
@@ -24,46 +24,46 @@ impl Default for EventsConfig {
 #[must_use]
 pub fn events(config: EventsConfig) -> (EventSender, EventStream) {
     let (sender, receiver) = mpsc::channel(config.max_events.max(1) as usize);
-    let room = Arc::new(Semaphore::new(config.max_bytes.max(1) as usize));
-    let sender = EventSender { sender, room, max_bytes: config.max_bytes.max(1) };
+    let free_bytes = Arc::new(Semaphore::new(config.max_bytes.max(1) as usize));
+    let sender = EventSender { sender, free_bytes, max_bytes: config.max_bytes.max(1) };
     (sender, EventStream { receiver, writer: Writer::new() })
 }
 
-/// Where an agent's adapter puts what the agent says, in any order.
+/// Takes the events of an agent, in any order.
 #[derive(Debug, Clone)]
 pub struct EventSender {
     sender: mpsc::Sender<Queued>,
-    room: Arc<Semaphore>,
+    free_bytes: Arc<Semaphore>,
     max_bytes: u32,
 }
 
-/// An event, and the room that it takes.
+/// An event with its share of the bytes that may wait.
 type Queued = (Event, OwnedSemaphorePermit);
 
-/// Nobody listens any more.
+/// The receiver is gone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("nobody listens to the agent any more")]
 pub struct NoListener;
 
 impl EventSender {
-    /// Puts an event into the queue, when there is room.
+    /// Adds an event to the queue. Waits while the queue is full.
     ///
     /// # Errors
-    /// Nobody listens any more.
+    /// The receiver is gone.
     pub async fn send(&self, event: Event) -> Result<(), NoListener> {
-        let room = Arc::clone(&self.room).acquire_many_owned(self.weight(&event));
-        let room = tokio::select! {
-            room = room => room.map_err(|_closed| NoListener)?,
+        let permit = Arc::clone(&self.free_bytes).acquire_many_owned(self.weight(&event));
+        let permit = tokio::select! {
+            permit = permit => permit.map_err(|_closed| NoListener)?,
             () = self.sender.closed() => return Err(NoListener),
         };
-        self.sender.send((event, room)).await.map_err(|_closed| NoListener)
+        self.sender.send((event, permit)).await.map_err(|_closed| NoListener)
     }
 
-    /// Puts an event into the queue if there is room now; says whether it did. For an agent that has no time to wait.
+    /// Adds an event to the queue if it is not full; returns whether it did. For an agent that cannot wait.
     #[must_use]
     pub fn try_send(&self, event: Event) -> bool {
-        let room = Arc::clone(&self.room).try_acquire_many_owned(self.weight(&event));
-        room.is_ok_and(|room| self.sender.try_send((event, room)).is_ok())
+        let permit = Arc::clone(&self.free_bytes).try_acquire_many_owned(self.weight(&event));
+        permit.is_ok_and(|permit| self.sender.try_send((event, permit)).is_ok())
     }
 
     fn weight(&self, event: &Event) -> u32 {
@@ -71,7 +71,7 @@ impl EventSender {
     }
 }
 
-/// What an agent says, well formed. When all senders are gone in the middle of a turn, that turn has failed.
+/// The well-formed events of an agent. If all senders are dropped in the middle of a turn, the turn has failed.
 #[derive(Debug)]
 pub struct EventStream {
     receiver: mpsc::Receiver<Queued>,
@@ -85,7 +85,7 @@ impl EventStream {
             if let Some(formed) = self.writer.poll() {
                 return Some(formed);
             }
-            let Some((event, _room)) = self.receiver.recv().await else {
+            let Some((event, _permit)) = self.receiver.recv().await else {
                 self.writer.end(ended());
                 return self.writer.poll();
             };
@@ -93,18 +93,18 @@ impl EventStream {
         }
     }
 
-    /// The next event that is there already, so that whoever listens can take what has queued up in one piece.
+    /// The next event that is queued already, so that the receiver can take all queued events at once.
     pub fn ready(&mut self) -> Option<Formed> {
         loop {
             if let Some(formed) = self.writer.poll() {
                 return Some(formed);
             }
-            let (event, _room) = self.receiver.try_recv().ok()?;
+            let (event, _permit) = self.receiver.try_recv().ok()?;
             self.writer.write(event);
         }
     }
 
-    /// What the agent itself calls a call of the open turn: another name, if it has used one twice.
+    /// The agent's own id of a tool call in the open turn. It differs if the agent used an id twice.
     #[must_use]
     pub fn given(&self, tool: &Id) -> Option<Id> {
         self.writer.given(tool)

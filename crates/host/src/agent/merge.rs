@@ -1,4 +1,4 @@
-//! Deltas that wait for the disk become one.
+//! Merges deltas that wait for the disk.
 
 use ahp_types::actions::StateAction;
 use bytes::Bytes;
@@ -26,8 +26,7 @@ pub fn part_of(action: &StateAction) -> Option<String> {
     }
 }
 
-/// One body for several of one part, as they are in the log: deltas are joined, of outputs the last one counts. None if
-/// that is not what they are.
+/// Merges several bodies of one part: deltas are joined, of outputs the last one is kept. `None` if they cannot be merged.
 #[must_use]
 pub fn merge_actions(bodies: &[Bytes]) -> Option<Bytes> {
     let (last, before) = bodies.split_last()?;
@@ -39,7 +38,7 @@ pub fn merge_actions(bodies: &[Bytes]) -> Option<Bytes> {
     if last_body.action.content.get().starts_with('[') {
         return Some(last.clone());
     }
-    // Strings are joined as they are written: what is escaped stays so.
+    // Strings are joined in their escaped form.
     let mut content = String::with_capacity(bodies.iter().map(Bytes::len).sum());
     content.push('"');
     for body in before.iter().chain([&last_body]) {
@@ -51,13 +50,12 @@ pub fn merge_actions(bodies: &[Bytes]) -> Option<Bytes> {
     serde_json::to_vec(&MergeableBody { action, ..last_body }).ok().map(Bytes::from)
 }
 
-/// Turn ids are the clients' own, so nothing in them may look like what is between.
+/// Clients choose turn ids, so the length makes the key unambiguous.
 fn key(kind: &str, turn: &str, part: &str) -> String {
     format!("{kind} {} {turn} {part}", turn.len())
 }
 
-/// An action of the kinds that are merged, as the log has it. Anything more that it may hold keeps it from being merged, and
-/// so does a client that it comes from.
+/// An action of the kinds that are merged. An action with other members, or with an origin, is not merged.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct MergeableBody<'a> {

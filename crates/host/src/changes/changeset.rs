@@ -1,4 +1,4 @@
-//! One changeset: what clients know of it, and how it catches up.
+//! One changeset: what was logged of it, and how it is refreshed.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -24,7 +24,7 @@ pub(super) struct ChangesetTracker {
     config: ChangesConfig,
     /// The files as they were last logged.
     files: Mutex<Arc<Vec<ChangedFile>>>,
-    /// Held by whoever computes or operates.
+    /// Locked by whoever computes or operates.
     reported: tokio::sync::Mutex<Reported>,
     /// Computations that have begun.
     rounds: AtomicU64,
@@ -32,7 +32,7 @@ pub(super) struct ChangesetTracker {
     revision: AtomicU64,
 }
 
-/// What clients have been told.
+/// What was logged last.
 #[derive(Debug, Clone, PartialEq)]
 enum Reported {
     Nothing,
@@ -40,7 +40,7 @@ enum Reported {
     Failed(ChangesError),
 }
 
-/// More changes than this at once are sent as a new list.
+/// With more changes than this at once, the whole list is logged again.
 const MAX_SINGLE: usize = 64;
 
 impl ChangesetTracker {
@@ -57,7 +57,7 @@ impl ChangesetTracker {
         }
     }
 
-    /// Those who ask while others wait share one computation: the next that begins.
+    /// Callers that wait at the same time share one computation: the next one that begins.
     pub(super) async fn refresh(&self) -> Result<ChangesSummary, ChangesError> {
         let begun = self.rounds.load(Ordering::SeqCst);
         let mut reported = self.reported.lock().await;
@@ -76,7 +76,7 @@ impl ChangesetTracker {
 
     pub(super) async fn invoke(&self, target: Operation) -> Result<(), ChangesError> {
         let mut reported = self.reported.lock().await;
-        // What a client has seen may be old: the target is looked up in what is.
+        // The client may have seen an old list: the target is looked up in the present one.
         self.catch_up(&mut reported).await?;
         let chosen = operations::choose(&target, &self.files())?;
         self.log(vec![status(target.operation(), ChangesetOperationStatus::Running, None)]).await?;
@@ -86,7 +86,7 @@ impl ChangesetTracker {
             Err(error) => status(target.operation(), ChangesetOperationStatus::Error, Some(error)),
         };
         self.log(vec![after]).await?;
-        // Half of it may have been done.
+        // A failed operation may be partly done.
         let caught_up = self.catch_up(&mut reported).await;
         outcome.and(caught_up.map(drop))
     }
@@ -144,7 +144,7 @@ impl ChangesetTracker {
     }
 }
 
-/// What makes the new list of the old one.
+/// The actions that lead from the old list to the new one.
 fn revision(reported: &Reported, old: &[ChangedFile], new: &[ChangedFile]) -> Vec<StateAction> {
     let ready = ChangesetStatusChangedAction { status: ChangesetStatus::Ready, error: None };
     let ready = (*reported != Reported::Files).then_some(StateAction::ChangesetStatusChanged(ready));

@@ -1,4 +1,4 @@
-//! Directories that are held open: whatever their names come to mean, what is read and written stays in them.
+//! Open directories: reading and writing stays inside of them, even if their names are changed.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{File, FileTimes};
@@ -16,14 +16,14 @@ use rustix::io::Errno;
 
 use crate::files::{FILE, HOLD, hold_in, staging_name};
 
-/// A directory that is held open.
+/// An open directory.
 #[derive(Debug)]
 pub(super) struct OpenDirectory {
     dir: OwnedFd,
     path: PathBuf,
 }
 
-/// What a name stands for.
+/// What has a name.
 #[derive(Debug)]
 pub(super) enum FileOrLink {
     /// A file, open for reading.
@@ -33,18 +33,18 @@ pub(super) enum FileOrLink {
 }
 
 impl OpenDirectory {
-    /// Holds the directory at a path that has no symbolic links. If it has one by now, it is not followed.
+    /// Opens the directory at a path without symbolic links. If there is one now, this fails.
     pub(super) fn at(path: &Path) -> io::Result<Self> {
         let root = Self { dir: open("/", HOLD, Mode::empty())?, path: "/".into() };
         root.below(path.strip_prefix("/").map_err(io::Error::other)?)
     }
 
-    /// Where it was when it was found.
+    /// Its path when it was opened.
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Holds a directory below this one. No name on the way may be a symbolic link.
+    /// Opens a directory below this one. Fails if a name on the way is a symbolic link.
     pub(super) fn below(&self, path: &Path) -> io::Result<Self> {
         let mut dir = self.dir.try_clone()?;
         for name in names(path)? {
@@ -119,7 +119,7 @@ impl OpenDirectory {
         Ok(found)
     }
 
-    /// Puts a file of at most `most` bytes, or a link, at a path below, in one step for all who look. Returns its size.
+    /// Puts a file of at most `most` bytes, or a link, at a path below, atomically. Returns its size.
     pub(super) fn install(&self, path: &Path, thing: FileOrLink, most: u64) -> io::Result<u64> {
         let (above, name) = split(path)?;
         let above = self.make_below(above)?;
@@ -127,7 +127,7 @@ impl OpenDirectory {
         let made = above.make(&new, thing, most);
         let made = made.and_then(|size| Ok(renameat(&above.dir, &new, &above.dir, name).map(|()| size)?));
         if made.is_err() {
-            // What is not in its place is not left behind; mostly there is nothing.
+            // The temporary file is removed, if it exists.
             _ = unlinkat(&above.dir, &new, AtFlags::empty());
         }
         made
@@ -173,7 +173,7 @@ impl OpenDirectory {
         }
     }
 
-    /// Takes a lock of git's kind: a file beside the real one, which others see, and which becomes the real one.
+    /// Takes a lock as git does: a file beside the real one, which then replaces it.
     pub(super) fn lock(&self, name: &str) -> io::Result<GitLock> {
         let lock = OsString::from(format!("{name}.lock"));
         let file = self.create(&lock)?;
@@ -181,7 +181,7 @@ impl OpenDirectory {
     }
 }
 
-/// A file that is written under a lock. Dropped before it is done, the old one stays.
+/// A file that is written under a lock. If it is dropped before it is finished, the old file stays.
 pub(super) struct GitLock {
     directory: OpenDirectory,
     name: OsString,

@@ -1,17 +1,17 @@
 //! The `git` program, in repositories that may be hostile.
 //!
 //! A repository's configuration can name programs: hooks, a file system monitor, filters, diffs, a transport for missing
-//! objects; and whoever may write files may change it while git looks. So git never sees it. Each [`Git`] is a repository of
-//! the host's own, made anew in a directory outside of the roots, with a configuration that the host has written:
+//! objects; and a client that may write files may change it while git runs. So git never reads it. Each [`Git`] is a new
+//! repository of the host, in a directory outside of the roots, with a configuration that the host has written:
 //!
 //! - The index and the patterns (`info/exclude`, `info/attributes`) are copies. The commit that is checked out is found by
 //!   [`Repository`], not by git. Objects are read where they are, as an alternate.
-//! - Of the configuration, the repository's and the user's, a few values are handed on that say how files are compared
-//!   ([`Settings`]). Filters that attributes name are defined nowhere, so they do not run; Git LFS is one.
-//! - Git writes only into that directory. What is to change in the repository and in the work tree is taken from there and
-//!   installed by [`OpenDirectory`](super::directory::Held), which follows no link.
-//! - Git finds no program by name, not even itself, so it cannot start a git in a submodule, which would read that one's
-//!   configuration. Nor does it fetch anything.
+//! - A few values of the repository's and the user's configuration are passed on, which say how files are compared
+//!   ([`Settings`]). Filters that attributes name are not defined, so they do not run; Git LFS is one.
+//! - Git writes only into that directory. Changes for the repository and the work tree are installed from there by
+//!   [`OpenDirectory`](super::directory::OpenDirectory), which follows no link.
+//! - Git finds no program by name, not even itself, so it cannot start git in a submodule, which would read the submodule's
+//!   configuration. It fetches nothing.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -36,7 +36,7 @@ pub(super) struct Git {
     program: PathBuf,
     /// The repository whose data it is.
     repository: Arc<Repository>,
-    /// The host's own repository. It goes with the last that uses it.
+    /// The host's own repository, removed with its last user.
     scratch: Arc<TempDir>,
     settings: Arc<Settings>,
     work: WorkTreeSource,
@@ -59,7 +59,7 @@ enum Reads {
     User,
 }
 
-/// What each run is told: nothing is executed, and nothing is fetched.
+/// The settings of each run: nothing is executed, and nothing is fetched.
 const SAFE: [(&str, &str); 10] = [
     ("core.fsmonitor", "false"),
     ("core.hooksPath", "/dev/null"),
@@ -73,7 +73,7 @@ const SAFE: [(&str, &str); 10] = [
     ("submodule.recurse", "false"),
 ];
 
-/// In the host's own repository: where there is no program, and copies of files.
+/// Directories in the host's own repository: an empty one as `PATH`, and one for copies of files.
 const EMPTY: &str = "empty";
 const COPIES: &str = "work";
 
@@ -238,7 +238,7 @@ impl Git {
     }
 }
 
-/// Where the git program is. Git itself is told of no place where programs are.
+/// Finds the git program. Git itself runs without a `PATH`.
 fn program(git: &OsStr) -> Result<PathBuf, ChangesError> {
     if git.as_bytes().contains(&b'/') {
         return Ok(git.into());
@@ -264,19 +264,19 @@ fn quoted(path: &OsStr) -> Vec<u8> {
     quoted
 }
 
-/// Does what touches a file system where that may take a while.
+/// Runs file system work on a blocking thread.
 pub(super) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, ChangesError> + Send + 'static,
 ) -> Result<T, ChangesError> {
     tokio::task::spawn_blocking(work).await.unwrap_or_else(|error| Err(ChangesError::Failed(error.to_string())))
 }
 
-/// A git that runs. Dropped, it is killed with all that it started.
+/// A running git. When dropped, it is killed with everything that it started.
 struct Running {
     child: Child,
 }
 
-/// What git says of a failure is for people; more than this is not read by any.
+/// The most bytes of git's error message that are kept.
 const MAX_COMPLAINT: u64 = 4096;
 
 impl Running {
@@ -286,7 +286,7 @@ impl Running {
             return Err(ChangesError::NoGit("no pipes".into()));
         };
         let feed = async move {
-            // A git that has heard enough closes its end.
+            // Git may close its standard input early.
             drop(stdin.write_all(&input).await);
         };
         let read = async {
@@ -302,7 +302,7 @@ impl Running {
         let complain = async {
             let mut complaint = Vec::new();
             drop((&mut stderr).take(MAX_COMPLAINT).read_to_end(&mut complaint).await);
-            // The rest is read too, or git would wait.
+            // The rest is read too, so that git does not block.
             drop(tokio::io::copy(&mut stderr, &mut tokio::io::sink()).await);
             String::from_utf8_lossy(&complaint).trim().to_owned()
         };

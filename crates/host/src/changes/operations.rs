@@ -1,4 +1,4 @@
-//! What a client may do with changes: stage, unstage, discard.
+//! The operations on changes: stage, unstage, discard.
 
 use std::collections::BTreeSet;
 use std::os::unix::ffi::OsStrExt;
@@ -51,7 +51,7 @@ impl OperationKind {
         let (label, icon, scopes, confirmation) = match self {
             Self::Stage => ("Stage", "add", vec![Changeset, Resource], None),
             Self::Unstage => ("Unstage", "remove", vec![Changeset, Resource], None),
-            // What was never committed is gone for good: one file at a time, and only after a question.
+            // Discarded changes cannot be recovered: one file at a time, and only after a confirmation.
             Self::Discard => ("Discard", "discard", vec![Resource], Some("Discard all changes in this file?".into())),
         };
         ChangesetOperation {
@@ -73,7 +73,7 @@ pub(super) fn operations() -> Vec<ChangesetOperation> {
     OperationKind::ALL.into_iter().map(OperationKind::operation).collect()
 }
 
-/// What a request asks for, if there is such a thing.
+/// The operation that a request names, if it exists.
 pub(super) fn target(id: &str, target: Option<ChangesetOperationTarget>) -> Result<Operation, ChangesError> {
     let kind = OperationKind::ALL.into_iter().find(|kind| kind.id() == id);
     let kind = kind.ok_or_else(|| ChangesError::NoOperation(id.to_owned()))?;
@@ -113,23 +113,23 @@ pub(super) async fn run(
     }
 }
 
-/// One operation. Git works on copies, in the host's own repository; what comes of it is installed from there.
+/// One run of an operation. Git works on copies in the host's own repository; the results are installed from there.
 struct OperationRun {
     git: Git,
     max_bytes: u64,
 }
 
-/// The index, while it is ours to change.
+/// The locked index.
 struct Index {
     lock: GitLock,
-    /// By this, git knows which files it has to look at again: an index that looks newer would hide changes.
+    /// The old modification time: with a newer one, git would not notice recent changes of files.
     modified: Option<SystemTime>,
 }
 
 impl OperationRun {
     async fn stage(&self, changes: &[Change]) -> Result<(), ChangesError> {
         let changes = changes.iter().filter(|change| change.staged != Staged::All);
-        // Of a renamed file the old path is in the index no more.
+        // The old path of a renamed file is no longer in the index.
         let before = |change: &'_ Change| change.before.as_ref().map(|(path, _)| path.clone());
         let paths: Vec<_> =
             changes.filter_map(|change| change.after.clone().or_else(|| before(change))).map(path).collect();
@@ -173,7 +173,7 @@ impl OperationRun {
 
     /// Runs git on these paths.
     async fn on(&self, git: &Git, command: &[&str], paths: &[PathBuf]) -> Result<(), ChangesError> {
-        // Without a path git would take all of them.
+        // Without a path git would use all of them.
         if paths.is_empty() {
             return Ok(());
         }
@@ -181,7 +181,7 @@ impl OperationRun {
         git.run_with(arguments, listed(paths), MAX_ANSWER).await.map(drop)
     }
 
-    /// Since no filter runs, a file that needs one would be stored, or restored, as something else.
+    /// Refuses files that need a filter: no filter runs, so they would be stored or restored with wrong contents.
     async fn unfiltered(&self, paths: &[PathBuf]) -> Result<(), ChangesError> {
         let most = paths.iter().map(|path| path.as_os_str().len() + MAX_ATTRIBUTE).sum();
         let reported = self.git.run_with(["check-attr", "-z", "--stdin", "filter"], listed(paths), most).await?;
@@ -193,7 +193,7 @@ impl OperationRun {
         }
     }
 
-    /// Takes the index for a change, as git does, and copies it as it is then.
+    /// Locks the index as git does, and copies it.
     async fn lock(&self) -> Result<Index, ChangesError> {
         let git = self.git.clone();
         blocking(move || {
@@ -232,8 +232,8 @@ fn listed(paths: &[PathBuf]) -> Vec<u8> {
     paths.iter().map(|path| path.as_os_str().as_bytes()).collect::<Vec<_>>().join(&0)
 }
 
-/// Copies these files of the work tree for git, and the attributes that are for them. Those that are not there are not in the
-/// copy either, which is how git learns of it.
+/// Copies these files of the work tree for git, and the attributes that apply to them. A removed file is not in the copy, so
+/// git sees that it is removed.
 fn copy_files(git: &Git, paths: &[PathBuf], most: u64) -> Result<(), ChangesError> {
     let top = &git.repository().top;
     let copies = OpenDirectory::at(&git.copies()).map_err(ChangesError::unreadable)?;
@@ -265,7 +265,7 @@ fn copy_attributes(git: &Git, paths: &[PathBuf]) -> Result<(), ChangesError> {
     Ok(())
 }
 
-/// Makes these paths of the work tree what git has made of the copies.
+/// Installs the results of git in the work tree.
 fn install_files(git: &Git, paths: &[PathBuf]) -> Result<(), ChangesError> {
     let top = &git.repository().top;
     let install = || {
@@ -298,7 +298,7 @@ fn install_objects(git: &Git) -> std::io::Result<()> {
             found.push(Path::new(&dir.file_name()).join(object?.file_name()));
         }
     }
-    // A pack is there before its index says so.
+    // Packs are installed before their indices.
     found.sort_by_key(|path| path.extension().is_some_and(|extension| extension == "idx"));
     for path in found {
         objects.install(&path, FileOrLink::File(std::fs::File::open(made.join(&path))?), u64::MAX)?;
@@ -306,7 +306,7 @@ fn install_objects(git: &Git) -> std::io::Result<()> {
     Ok(())
 }
 
-/// These commands say nothing that matters.
+/// The output of these commands is ignored.
 const MAX_ANSWER: usize = 1 << 20;
 /// The longest that an answer on one attribute is beside its path.
 const MAX_ATTRIBUTE: usize = 1024;

@@ -1,4 +1,4 @@
-//! A repository as data: where it is, what it is set to, and which commit is checked out. Read without running anything.
+//! Reads a repository without running git: its location, its settings, and the commit that is checked out.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::FileTimes;
@@ -8,14 +8,14 @@ use std::path::{Path, PathBuf};
 
 use super::directory::{FileOrLink, OpenDirectory};
 
-/// A work tree and the repository that it belongs to, held open.
+/// A work tree and its repository, kept open.
 #[derive(Debug)]
 pub(super) struct Repository {
     /// The top of the work tree.
     pub(super) top: OpenDirectory,
-    /// What is this work tree's own: its index and its `HEAD`.
+    /// The directory with the index and `HEAD` of this work tree.
     pub(super) own: OpenDirectory,
-    /// What all work trees of the repository share; the same as `own` in most.
+    /// The directory that all work trees of the repository share; mostly the same as `own`.
     pub(super) common: OpenDirectory,
 }
 
@@ -103,8 +103,7 @@ impl Repository {
         Ok(found.map(|(object, _)| object.to_owned()).filter(|object| is_object(object)))
     }
 
-    /// Copies the index and what belongs to it into this directory, with their times: by these, git knows which files it has
-    /// to look at again.
+    /// Copies the index and its parts into this directory, with their modification times, which git uses to find changed files.
     pub(super) fn copy_index(&self, to: &Path) -> io::Result<()> {
         let shared = self.own.names_with("sharedindex.", MAX_SHARED)?;
         for name in shared.iter().map(OsString::as_os_str).chain([OsStr::new("index")]) {
@@ -149,7 +148,7 @@ fn none(reason: &str) -> io::Error {
     io::Error::new(io::ErrorKind::NotFound, reason)
 }
 
-/// What a repository, and the user, say of how files are compared. Nothing here names a program.
+/// The settings of a repository and its user that say how files are compared. None of them names a program.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Settings {
     /// Handed to git.

@@ -1,4 +1,4 @@
-//! A work tree's changes, as files of a changeset.
+//! The changes of a work tree, as files of a changeset.
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::OsStr;
@@ -22,7 +22,7 @@ use crate::files::uri_of;
 pub(super) struct WorkTree {
     /// Where paths begin.
     top: PathBuf,
-    /// What is looked at; the top itself or below it.
+    /// The directory of the changeset: the top itself, or one below it.
     dir: PathBuf,
 }
 
@@ -99,8 +99,8 @@ impl WorkTree {
 const EMPTY: &str = "4b825dc642cb6eb9a060e54bf8d69288fbee4904";
 const EMPTY_SHA256: &str = "6ef19b41225c5369f1c104d45d8d85efa9b057b53b14b4b9b939dd74decc5321";
 
-/// What a diff pairs as a rename, a status may not. So lines are counted without, and where there are renames, once more
-/// with them.
+/// A diff may detect other renames than a status. So lines are counted without renames, and if there are some, once more with
+/// them.
 async fn counts(git: &Git, below: &Path, renamed: bool) -> Result<LineCounts, ChangesError> {
     let commit = git.run(["rev-parse", "--quiet", "--verify", "HEAD^{commit}"]).await;
     let base = match commit {
@@ -189,7 +189,7 @@ impl<B: Fn(&str) -> String> ChangeFacts<'_, B> {
                 return counted.copied();
             }
         }
-        // Of a rename that the diff does not see, all of the old and all of the new file.
+        // For a rename that the diff does not detect: all lines of the old and of the new file.
         let mut parts = change.paths().into_iter().filter_map(|path| self.counts.plain.get(path));
         let first = *parts.next()?;
         Some(

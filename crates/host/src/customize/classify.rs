@@ -1,4 +1,4 @@
-//! Which files are customizations, and how they hang together.
+//! Finds out which files are customizations, and groups them by directory.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -33,7 +33,7 @@ pub(super) fn search(dir: &Path, config: &CustomizeConfig) -> Vec<Customization>
     classified.into_list(&root, cut.as_deref())
 }
 
-/// What has been found, by the directory and the kind that it is listed under.
+/// The customizations found so far, by directory and kind.
 #[derive(Default)]
 struct Classified {
     rules: BTreeMap<PathBuf, Vec<ChildCustomization>>,
@@ -58,7 +58,7 @@ impl Classified {
             self.skills.entry(skills.to_owned()).or_default().push(skill(parent, &entry.path, &front_matter()));
             self.count += 1;
         } else if name == ".mcp.json" && parent == root {
-            // One byte more than may be tells a file that is too large.
+            // One byte more than the limit shows that the file is too large.
             let manifest =
                 head(entry, config.max_manifest_bytes + 1).filter(|text| text.len() <= config.max_manifest_bytes);
             self.servers = manifest.map(|manifest| servers(&uri_of(&entry.path), &manifest)).unwrap_or_default();

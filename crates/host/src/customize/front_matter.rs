@@ -7,7 +7,7 @@ pub(super) struct FrontMatter {
 }
 
 impl FrontMatter {
-    /// Reads what stands between the first two `---` lines. Without a second, or with more than it was given, nothing.
+    /// Parses the text between the first two `---` lines; empty if there is no second one.
     pub(super) fn of(text: &str) -> Self {
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
         let mut lines = text.lines().map(str::trim_end);
@@ -58,7 +58,7 @@ fn values(value: &str, block: &[&str]) -> Vec<String> {
             lines().filter_map(|line| line.strip_prefix('-')).map(plain).collect()
         }
         None if block.is_empty() => Vec::new(),
-        // Text may go on in the lines below.
+        // The text may continue in the lines below.
         _ => vec![plain([value, &joined(" ")].join(" ").trim())],
     }
 }

@@ -1,4 +1,4 @@
-//! A bounded walk through a directory, near things first.
+//! A bounded breadth-first walk through a directory.
 
 use std::collections::{HashSet, VecDeque};
 use std::ffi::OsStr;
@@ -14,27 +14,27 @@ pub(super) struct DirectoryWalk {
     root: PathBuf,
     queue: VecDeque<(PathBuf, usize)>,
     found: VecDeque<WalkEntry>,
-    /// Directories that were entered, by their real names: a link may lead back.
+    /// The real paths of directories that were entered, because links may form cycles.
     entered: HashSet<PathBuf>,
     max_depth: usize,
     left: usize,
-    /// Whether a limit kept something out.
+    /// Whether a limit was reached.
     pub(super) cut: bool,
 }
 
-/// Something that the walk met.
+/// A file or directory of the walk.
 #[derive(Debug, Clone)]
 pub(super) struct WalkEntry {
-    /// Where it was met.
+    /// Its path in the walk.
     pub(super) path: PathBuf,
-    /// Where it really is.
+    /// Its path without symbolic links.
     pub(super) real: PathBuf,
     pub(super) is_dir: bool,
 }
 
-/// Directories that hold nothing of the user's own writing.
+/// Directories without files that the user wrote.
 const SKIPPED: [&str; 6] = [".git", ".hg", ".svn", ".venv", "__pycache__", "node_modules"];
-/// A directory with this in it holds what can be made again.
+/// Marks a directory as a cache, which is skipped.
 const CACHE_TAG: &str = "CACHEDIR.TAG";
 
 impl DirectoryWalk {
@@ -90,7 +90,7 @@ impl DirectoryWalk {
         }
     }
 
-    /// What is there; `None` for what is neither file nor directory, and for what is really outside.
+    /// The file or directory at a path; `None` for anything else, and for links that lead outside.
     fn look(&self, path: PathBuf) -> Option<WalkEntry> {
         let mut facts = path.symlink_metadata().ok()?;
         let real = if facts.is_symlink() {
@@ -119,7 +119,7 @@ impl Iterator for DirectoryWalk {
     }
 }
 
-/// The beginning of a file, as text. A link that took its place meanwhile is not followed, a pipe not waited for.
+/// The beginning of a file, as text. If it was replaced by a link or a pipe meanwhile, this fails without blocking.
 pub(super) fn head(entry: &WalkEntry, max_bytes: usize) -> Option<String> {
     let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().try_into().ok()?;
     let file = OpenOptions::new().read(true).custom_flags(flags).open(&entry.real).ok()?;

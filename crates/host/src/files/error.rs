@@ -1,4 +1,4 @@
-//! What goes wrong with files, one variant for each thing that a caller does about it.
+//! Errors of files, one variant for each reaction of a caller.
 
 use std::path::PathBuf;
 
@@ -10,7 +10,7 @@ use thiserror::Error;
 use super::uri::UriError;
 use crate::error::MethodError;
 
-/// Why a resource method did not do what it was asked.
+/// Why a resource method failed.
 ///
 /// [`code`](Self::code) and [`data`](Self::data) are what a client gets, with the text of this error as the message. No
 /// variant says anything about a path outside of the roots, not even whether it exists.
@@ -35,7 +35,7 @@ pub enum FileError {
     /// A device, a pipe or a socket. None is ever opened.
     #[error("a device, pipe or socket, not a regular file")]
     Special,
-    /// Something is there, and the caller did not want to replace it.
+    /// Something exists there, and the caller did not want to replace it.
     #[error("already exists")]
     AlreadyExists,
     /// The file is no longer the one that `ifMatch` names.
@@ -93,10 +93,10 @@ pub enum FileError {
         /// What is allowed.
         limit: usize,
     },
-    /// More symbolic links on one path than anybody needs, or one that changes faster than it can be followed.
+    /// Too many symbolic links on one path, or one that changes faster than it can be followed.
     #[error("too many symbolic links")]
     Links,
-    /// No room on the disk.
+    /// The disk is full.
     #[error("the disk of the host is full")]
     Full,
     /// Changes cannot be watched: the system has no more watches to give.

@@ -1,4 +1,4 @@
-//! What is there: entries of a directory, and what is known about one of them.
+//! Lists directories, and resolves a path to its metadata.
 
 use std::fs::{File, FileType, Metadata};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -15,14 +15,13 @@ use super::roots::{FinalLink, LISTING, Roots, names_in};
 use super::time::iso_8601;
 use super::uri::{path_of, uri_of};
 
-/// A file system's clock ticks at least this often: what changed longer ago than this has another time than what changes
-/// from now on.
+/// The longest tick of a file system's clock: a file that changed longer ago than this gets another time when it changes again.
 const TICK: Duration = Duration::from_millis(20);
 
 pub(super) fn list(roots: &Roots, limit: usize, params: &ResourceListParams) -> Result<ResourceListResult, FileError> {
     let path = path_of(&params.uri)?;
     let (dir, resolved) = match roots.open_at(&path, FinalLink::Follow, LISTING) {
-        // It is there, as the walk found its parent; but is it no directory, or nothing?
+        // Its parent exists. Either nothing has this name, or it is no directory.
         Err(FileError::NotFound) if exists(roots, &path) => return Err(FileError::NotADirectory),
         result => result?,
     };
@@ -54,7 +53,7 @@ pub(super) fn resolve(roots: &Roots, params: &ResourceResolveParams) -> Result<R
     })
 }
 
-/// What is true of a file until anything about it changes.
+/// A tag that changes whenever the file changes.
 pub(super) fn etag(metadata: &Metadata) -> String {
     format!(
         "{:x}-{:x}-{:x}-{:x}.{:x}-{:x}.{:x}",
@@ -70,8 +69,8 @@ pub(super) fn etag(metadata: &Metadata) -> String {
 
 /// Metadata and an etag that no later change can share.
 ///
-/// Two changes in one tick of the file system's clock look the same, so we wait until the last one is a tick ago. A file
-/// that never rests has no etag.
+/// Two changes in one tick of the file system's clock look the same, so this waits until the last one is a tick ago. A file
+/// that changes all the time has no etag.
 fn settled(file: &File) -> Result<(Metadata, Option<String>), FileError> {
     for _ in 0..3 {
         let metadata = file.metadata()?;
@@ -110,7 +109,7 @@ pub(super) fn type_of(found: FileType) -> Result<ResourceType, FileError> {
     })
 }
 
-/// A link to a directory in the roots counts; one that leads out of them, or nowhere, does not.
+/// Whether a path is a directory, or a link to one inside of the roots.
 fn leads_to_directory(roots: &Roots, path: &Path) -> bool {
     metadata_of(roots, path).is_ok_and(|metadata| metadata.is_dir())
 }

@@ -6,10 +6,10 @@ use std::sync::{Mutex, MutexGuard};
 
 use crate::lock::lock;
 
-/// Paths share these. More only means that fewer strangers wait for each other.
+/// Paths share these locks by their hashes. With more locks, fewer unrelated paths wait for each other.
 const LOCKS: usize = 64;
 
-/// Guards against our own writers. Other programs on the machine are not held back by it.
+/// Serializes our own writers. Other programs are not affected.
 #[derive(Debug)]
 pub(super) struct Locks {
     locks: [Mutex<()>; LOCKS],
@@ -26,7 +26,7 @@ impl Locks {
         self.lock(self.index(real))
     }
 
-    /// For two paths. Always in the same order, so that two callers cannot wait for each other.
+    /// Locks two paths, always in the same order, so that two callers cannot deadlock.
     pub(super) fn two(&self, one: &Path, other: &Path) -> [Option<MutexGuard<'_, ()>>; 2] {
         let (one, other) = (self.index(one), self.index(other));
         let first = self.lock(one.min(other));
@@ -38,7 +38,7 @@ impl Locks {
     }
 
     fn lock(&self, index: usize) -> Option<MutexGuard<'_, ()>> {
-        // There is nothing behind the lock that a panic could have left half done.
+        // The lock protects no data that a panic could have left inconsistent.
         self.locks.get(index).map(lock)
     }
 }

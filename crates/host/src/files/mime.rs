@@ -1,8 +1,8 @@
-//! What kind of content a file has, as far as that is plain to see.
+//! MIME types of files, from their content and name.
 
 use std::path::Path;
 
-/// The MIME type by how the content begins, then by name, then by whether it is text.
+/// The MIME type: from the beginning of the content, else from the name, else from whether it is text.
 pub(super) fn mime_type(path: &Path, bytes: &[u8], is_text: bool) -> &'static str {
     mime_by_start(bytes).or_else(|| mime_by_name(path)).unwrap_or(if is_text {
         "text/plain"
@@ -11,7 +11,7 @@ pub(super) fn mime_type(path: &Path, bytes: &[u8], is_text: bool) -> &'static st
     })
 }
 
-/// The MIME type by the end of the name.
+/// The MIME type from the file name extension.
 pub(super) fn mime_by_name(path: &Path) -> Option<&'static str> {
     let end = path.extension()?.to_str()?.to_ascii_lowercase();
     Some(match end.as_str() {

@@ -28,12 +28,12 @@ pub(super) fn size_of(roots: &Roots, limit: u64, uri: &str) -> Result<u64, FileE
     if size > limit { Err(FileError::TooLarge { size, limit }) } else { Ok(size) }
 }
 
-/// Contents as a client gets them; what kind they are is seen from the name and from themselves.
+/// The answer to `resourceRead` for these contents.
 pub(crate) fn encoded(name: &Path, bytes: Vec<u8>, encoding: Option<&ContentEncoding>) -> ResourceReadResult {
     let asked_for_text = encoding == Some(&ContentEncoding::Utf8);
     let text = match encoding {
         Some(ContentEncoding::Base64) => Err(bytes),
-        // NUL bytes are valid UTF-8 and no text: unless asked for, they go as what they are, in a sixth of the room.
+        // NUL bytes are valid UTF-8 but no text. Unless text was requested, base64 is used: JSON escapes need six bytes for a NUL.
         _ if !asked_for_text && bytes.contains(&0) => Err(bytes),
         _ => String::from_utf8(bytes).map_err(std::string::FromUtf8Error::into_bytes),
     };
@@ -51,8 +51,8 @@ pub(crate) fn encoded(name: &Path, bytes: Vec<u8>, encoding: Option<&ContentEnco
     }
 }
 
-/// Opens a file for reading. What is not a file is not opened; if it became something else in between, that was opened
-/// without waiting for it, and nothing is read.
+/// Opens a file for reading. Anything else is not opened. If the file was replaced by something else in between, that is
+/// opened without blocking, and not read.
 pub(super) fn open(roots: &Roots, path: &Path) -> Result<(File, super::roots::ResolvedPath), FileError> {
     let resolved = roots.find(path, FinalLink::Follow)?;
     only_file(&resolved.hold()?)?;
@@ -68,7 +68,7 @@ pub(super) fn only_file(file: &File) -> Result<(), FileError> {
     if found.is_dir() { Err(FileError::IsDirectory) } else { Ok(()) }
 }
 
-/// All of a file, but never more than `limit`, however it grows meanwhile.
+/// The whole file, but never more than `limit` bytes, even if it grows meanwhile.
 fn contents(file: &File, limit: u64) -> Result<Vec<u8>, FileError> {
     let size = file.metadata()?.len();
     if size > limit {

@@ -76,7 +76,8 @@ pub(super) fn delete(
     Ok(ResourceDeleteResult {})
 }
 
-/// Checks what can be known before anything is touched. `false`: source and destination are one, and nothing is to do.
+/// Checks everything that can be checked before anything is changed. Returns `false` if source and destination are the same, so
+/// that nothing is to be done.
 fn ready(roots: &Roots, from: &ResolvedPath, to: &ResolvedPath, replace: bool) -> Result<bool, FileError> {
     let from_is_directory = is_directory(&from.dir, &from.name)?;
     let to_is_directory = match is_directory(&to.dir, &to.name) {
@@ -102,7 +103,7 @@ fn ready(roots: &Roots, from: &ResolvedPath, to: &ResolvedPath, replace: bool) -
     }
 }
 
-/// Copies beside the destination, then puts the whole in its place.
+/// Copies to a temporary name beside the destination, then renames it.
 fn copy_by_stage(
     context: &RelocateContext<'_>,
     from: &ResolvedPath,

@@ -1,4 +1,4 @@
-//! The directories that clients may use, and where in them a path leads.
+//! The root directories that clients may use, and resolving paths inside of them.
 
 use std::ffi::OsString;
 use std::os::fd::OwnedFd;
@@ -10,20 +10,20 @@ use rustix::io::Errno;
 use super::error::{FileError, RootError};
 use super::walk::PathWalk;
 
-/// Enough to hold a directory and to look things up in it.
+/// Flags to open a directory only for lookups in it.
 pub(crate) const HOLD: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
-/// For files. `NONBLOCK`: a pipe that was put there a moment ago must not hold us up.
+/// Flags for files. `NONBLOCK`: opening a pipe that was just put there must not block.
 pub(crate) const FILE: OFlags = OFlags::NOFOLLOW.union(OFlags::NONBLOCK).union(OFlags::NOCTTY).union(OFlags::CLOEXEC);
 
-/// For the entries of a directory.
+/// Flags to read the entries of a directory.
 pub(super) const LISTING: OFlags =
     OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
-/// How often a path is looked up again when its last name became a symbolic link in between.
+/// How often a path is resolved again because its last name became a symbolic link in between.
 const TRIES: u32 = 16;
 
-/// The configured roots, each held open: whatever happens to the names above them, they stay what they were at the start.
+/// The configured roots, each kept open: renaming the directories above them has no effect.
 #[derive(Debug)]
 pub(super) struct Roots(pub(super) Vec<Root>);
 
@@ -40,16 +40,16 @@ pub(super) struct Root {
 /// What to do when the last name of a path is a symbolic link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum FinalLink {
-    /// Go where it points.
+    /// Follow it.
     Follow,
-    /// Mean the link itself.
+    /// Use the link itself.
     Keep,
 }
 
-/// Where a path leads: a name in a directory that is held open. Whether anything has that name is not said.
+/// A resolved path: a name in an open directory. Nothing may exist under that name.
 #[derive(Debug)]
 pub(super) struct ResolvedPath {
-    /// Held, never looked up again by its path.
+    /// The open directory. It is never looked up again by its path.
     pub(super) dir: OwnedFd,
     /// One name; `.` for a root itself.
     pub(super) name: OsString,
@@ -70,13 +70,13 @@ impl Roots {
             .map(Self)
     }
 
-    /// Finds the place that `path` names. Every directory on the way is opened by name from the one before, and every
-    /// symbolic link is read and followed by us, so nothing that happens meanwhile can lead out of the roots.
+    /// Resolves `path`. Every directory on the way is opened by name from the one before, and every symbolic link is read and
+    /// followed here, so that no change meanwhile can lead out of the roots.
     pub(super) fn find(&self, path: &Path, last: FinalLink) -> Result<ResolvedPath, FileError> {
         PathWalk::new(self, path, last).finish()
     }
 
-    /// Opens what `path` names. It is never a symbolic link, unless `flags` are for holding one.
+    /// Opens what `path` names. It is never a symbolic link, unless `flags` allow one.
     pub(super) fn open_at(
         &self,
         path: &Path,
@@ -86,7 +86,7 @@ impl Roots {
         for _ in 0..TRIES {
             let resolved = self.find(path, last)?;
             match resolved.open(flags) {
-                // A link appeared where none was: the way to it has to be found again.
+                // A link has just appeared there: the path has to be resolved again.
                 Err(Errno::LOOP) if last == FinalLink::Follow => {}
                 result => return Ok((result?, resolved)),
             }
@@ -94,13 +94,13 @@ impl Roots {
         Err(FileError::Links)
     }
 
-    /// Makes a directory and those above it. One that is there is fine.
+    /// Makes a directory and those above it, unless they exist.
     pub(super) fn make_dirs(&self, path: &Path) -> Result<(), FileError> {
         let resolved = PathWalk::new(self, path, FinalLink::Follow).making().finish()?;
         if resolved.is_root {
             return Ok(());
         }
-        // A link that points nowhere is in the way: what it names is not for us to make.
+        // A dangling link is in the way: its target is not created.
         if !resolved.linked {
             match rustix::fs::mkdirat(&resolved.dir, &resolved.name, Mode::from_raw_mode(0o777)) {
                 Ok(()) => return Ok(()),
@@ -135,7 +135,7 @@ impl ResolvedPath {
         openat(&self.dir, &self.name, flags, Mode::empty())
     }
 
-    /// Holds what is here, a symbolic link too, without opening it.
+    /// Opens what is here, even a symbolic link, without access to its content.
     pub(super) fn hold(&self) -> Result<std::fs::File, Errno> {
         self.open(OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC).map(Into::into)
     }
@@ -159,7 +159,7 @@ pub(super) fn names_in(dir: OwnedFd, limit: usize) -> Result<Vec<OsString>, File
     Ok(names)
 }
 
-/// Opens a directory by one name in a directory that is held.
+/// Opens a directory by its name in an open directory.
 pub(crate) fn hold_in(dir: &OwnedFd, name: &std::ffi::OsStr) -> Result<OwnedFd, Errno> {
     openat(dir, name, HOLD, Mode::empty())
 }

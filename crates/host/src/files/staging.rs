@@ -1,4 +1,4 @@
-//! A new file or directory beside the place where it belongs, until it is whole.
+//! New files and directories under a temporary name beside their destination, until they are complete.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -16,20 +16,20 @@ use super::tree::{CopyLimits, remove};
 const PREFIX: &str = ".breakbulk-";
 const SUFFIX: &str = ".tmp";
 
-/// A name that nothing else has, removed with what is there unless it found its place.
+/// A temporary name. Whatever has it is removed on drop, unless it was moved to its destination.
 ///
-/// After a crash such a name can stay behind. It is safe to delete.
+/// A crash may leave a file with such a name behind. It is safe to delete.
 #[derive(Debug)]
 pub(super) struct StagedEntry {
     dir: OwnedFd,
     name: OsString,
     copy_limits: CopyLimits,
-    /// Whether what has this name is ours to remove.
+    /// Whether to remove it on drop.
     is_ours: bool,
 }
 
 impl StagedEntry {
-    /// A free name in the directory of `resolved`.
+    /// A new temporary name in the directory of `resolved`.
     pub(super) fn beside(resolved: &ResolvedPath, copy_limits: CopyLimits) -> Result<Self, FileError> {
         let name = staging_name().map_err(|error| FileError::System(error.to_string()))?;
         Ok(Self { dir: resolved.dir.try_clone()?, name, copy_limits, is_ours: true })
@@ -49,7 +49,7 @@ impl StagedEntry {
         &self.name
     }
 
-    /// Puts what is here where it belongs, in one step for all who look.
+    /// Moves it to its destination atomically.
     pub(super) fn install(self, resolved: &ResolvedPath, replace: bool) -> Result<(), FileError> {
         match move_into_place(&self.dir, &self.name, resolved, replace, self.copy_limits)? {
             true => Ok(()),
@@ -60,7 +60,7 @@ impl StagedEntry {
 
 impl Drop for StagedEntry {
     fn drop(&mut self) {
-        // Mostly there is nothing any more.
+        // Mostly it was moved already.
         if self.is_ours
             && let Err(error) = remove(&self.dir, &self.name, self.copy_limits.depth)
             && error != FileError::NotFound
@@ -77,7 +77,7 @@ pub(crate) fn staging_name() -> Result<OsString, getrandom::Error> {
     Ok(format!("{PREFIX}{:016x}{SUFFIX}", u64::from_le_bytes(random)).into())
 }
 
-/// Whether a name is one of ours, on its way to its place.
+/// Whether a name is a temporary name of this module.
 pub(super) fn is_staging_name(name: &OsStr) -> bool {
     let middle = name.to_str().and_then(|name| name.strip_prefix(PREFIX)?.strip_suffix(SUFFIX));
     middle.is_some_and(|middle| middle.len() == 16 && middle.bytes().all(|byte| byte.is_ascii_hexdigit()))
@@ -85,8 +85,8 @@ pub(super) fn is_staging_name(name: &OsStr) -> bool {
 
 /// Moves a name to `resolved`, over what is there or only if nothing is.
 ///
-/// A file replaces a file and a directory a directory; nothing replaces another kind of thing. `false`: it is on another
-/// file system, and has to be copied.
+/// A file replaces only a file, and a directory only a directory. Returns `false` if the destination is on another file
+/// system, so that it has to be copied.
 pub(super) fn move_into_place(
     dir: &OwnedFd,
     name: &OsStr,
@@ -114,7 +114,7 @@ fn move_to_free_name(dir: &OwnedFd, name: &OsStr, resolved: &ResolvedPath) -> Re
         Err(Errno::INVAL | Errno::NOSYS | Errno::NOTSUP) => {}
         Err(errno) => return Err(errno.into()),
     }
-    // This file system cannot say "only if nothing is there". A link to a file can.
+    // This file system cannot rename without replacing. A hard link to a file fails if the name exists.
     if !is_directory(dir, name)? {
         linkat(dir, name, &resolved.dir, &resolved.name, AtFlags::empty())?;
         unlinkat(dir, name, AtFlags::empty())?;
@@ -127,7 +127,7 @@ fn move_to_free_name(dir: &OwnedFd, name: &OsStr, resolved: &ResolvedPath) -> Re
     }
 }
 
-/// A directory with something in it steps aside, and goes when the other is in its place.
+/// Renames a directory that is not empty to a temporary name, and removes it when the other is in its place.
 fn replace_tree(
     dir: &OwnedFd,
     name: &OsStr,

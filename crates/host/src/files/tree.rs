@@ -1,4 +1,4 @@
-//! Whole trees: copied without following links, removed without following links.
+//! Copies and removes whole trees, without following links.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{File, FileTimes};
@@ -16,15 +16,15 @@ use rustix::io::Errno;
 use super::error::FileError;
 use super::roots::{FILE, HOLD, LISTING, hold_in, names_in};
 
-/// Names of one directory that are held in memory while they are removed.
+/// How many names of one directory are read at a time while it is removed.
 const AT_A_TIME: usize = 1024;
 
-/// What a copy may come to, and how deep any tree may be.
+/// The limits of a copy, and the deepest tree.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct CopyLimits {
     pub(super) entries: usize,
     pub(super) bytes: u64,
-    /// Levels, since each holds files open.
+    /// Levels: each keeps files open.
     pub(super) depth: usize,
 }
 
@@ -38,7 +38,7 @@ pub(super) fn remove(dir: &OwnedFd, name: &OsStr, max_depth: usize) -> Result<()
 
 fn remove_level(dir: &OwnedFd, name: &OsStr, depth: usize) -> Result<(), FileError> {
     match unlinkat(dir, name, AtFlags::empty()) {
-        // Linux says the first of a directory, POSIX the second, which may also mean what it says.
+        // For a directory, Linux returns the first and POSIX the second, which may also mean a missing permission.
         Err(Errno::ISDIR | Errno::PERM) => {}
         result => return Ok(result?),
     }
@@ -56,7 +56,7 @@ fn remove_level(dir: &OwnedFd, name: &OsStr, depth: usize) -> Result<(), FileErr
         }
         for name in names {
             match remove_level(&inner, &name, depth) {
-                // Somebody else was faster.
+                // It was removed meanwhile.
                 Ok(()) | Err(FileError::NotFound) => {}
                 Err(error) => return Err(error),
             }
@@ -75,12 +75,12 @@ pub(super) fn copy(
     Copy { copy_limits, left: copy_limits, keep }.entry(from, to, copy_limits.depth)
 }
 
-/// What a copy has in common with what it is made from.
+/// What a copy preserves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Preserve {
-    /// The permissions: it is a new thing.
+    /// The permissions, for a new copy.
     Mode,
-    /// Permissions, times, and where we may the owner: it is the same thing in another place.
+    /// Permissions, times, and the owner where that is allowed, for a move to another file system.
     All,
 }
 
@@ -141,7 +141,7 @@ impl Copy {
         })?;
         for name in names {
             match self.entry((&held, &name), (&copy, &name), depth) {
-                // It went away since we read its name.
+                // It was removed since its name was read.
                 Ok(()) | Err(FileError::NotFound) => {}
                 Err(error) => return Err(error),
             }
@@ -152,7 +152,7 @@ impl Copy {
     fn copy_metadata(&self, source: &File, copy: &File) -> Result<(), FileError> {
         let metadata = source.metadata()?;
         if self.keep == Preserve::All {
-            // Only the superuser can give things away; without that, the copy is ours.
+            // Only the superuser may change the owner. Otherwise the copy belongs to this process.
             _ = fchown(copy, Some(Uid::from_raw(metadata.uid())), Some(Gid::from_raw(metadata.gid())));
         }
         fchmod(copy, Mode::from_raw_mode(metadata.mode() & 0o777))?;

@@ -1,4 +1,4 @@
-//! File URIs and paths: one percent-decoding, one spelling, nothing ambiguous.
+//! File URIs and paths: decoded once, in one unambiguous form.
 
 use std::borrow::Cow;
 use std::ffi::OsString;
@@ -16,7 +16,7 @@ pub enum UriError {
     /// Another scheme, or none.
     #[error("not a file: URI")]
     NotFile,
-    /// A host is named. Files of other machines are not here, and `localhost` is one name too many for this one.
+    /// It has a host. Files of other machines are not served, and `localhost` would be a second name for the same file.
     #[error("a file URI with a host")]
     Host,
     /// The path does not begin with a slash.
@@ -38,9 +38,9 @@ pub enum UriError {
 
 /// The path that a file URI names: absolute, decoded once, without `.`, `..`, doubled or trailing slashes.
 ///
-/// Dot segments are resolved in the text, as for any URI, before anything looks at a disk; `..` at the top stays there.
-/// Names are bytes: what is not UTF-8 comes back from [`uri_of`] as it went in. A path is no permission: see
-/// [`Files`](super::Files) for where it may lead.
+/// Dot segments are resolved in the text, as for any URI, before the file system is used; `..` at the top has no effect. Names
+/// are bytes: [`uri_of`] returns names that are not UTF-8 unchanged. A path is no permission: [`Files`](super::Files) checks
+/// where it may lead.
 ///
 /// ```
 /// # use breakbulk_host::files::path_of;

@@ -1,7 +1,7 @@
-//! One way down a path, name by name, with every symbolic link in our own hands.
+//! Resolves a path name by name, and follows every symbolic link itself.
 //!
-//! `openat2` with `RESOLVE_BENEATH` would do the same inside of one root, and would refuse every absolute link. Links
-//! from one root to another, and absolute ones to where a client may go anyway, are common in work trees, so we walk.
+//! `openat2` with `RESOLVE_BENEATH` would do the same inside of one root, but refuses all absolute links. Links from one root
+//! to another, and absolute links to allowed places, are common in work trees.
 
 use std::ffi::{OsStr, OsString};
 use std::os::fd::OwnedFd;
@@ -17,26 +17,26 @@ use super::roots::{FinalLink, ResolvedPath, Root, Roots, hold_in};
 /// Links on one path, as many as Linux follows.
 const MAX_LINKS: u32 = 40;
 
-/// How often one name is looked at again when it changes between a directory and a link.
+/// How often one name is tried again because it changes between a directory and a link.
 const MAX_TRIES: u32 = 16;
 
 pub(super) struct PathWalk<'a> {
     roots: &'a Roots,
     here: WalkPosition<'a>,
-    /// Names to go, the next one last.
+    /// The remaining names, the next one last.
     todo: Vec<OsString>,
-    /// While more names than this are to go, they were written in a link.
+    /// While more names than this remain, they come from a link.
     link_floor: usize,
     links: u32,
     last: FinalLink,
     making: bool,
 }
 
-/// Where the walk stands.
+/// The present position.
 enum WalkPosition<'a> {
-    /// Not in a root (yet). Nothing is looked up here: names only add up until they are those of a root.
+    /// Not in a root (yet). Nothing is looked up: names are only joined until they are the path of a root.
     Above(PathBuf),
-    /// In a root: the names of real directories below it, and the last of them, held.
+    /// In a root: the names of the directories below it, and the last of them, open.
     In { root: &'a Root, names: Vec<OsString>, dir: OwnedFd },
 }
 
@@ -81,7 +81,7 @@ impl<'a> PathWalk<'a> {
         self.end()
     }
 
-    /// Stands at a path above; if that is a root, in it.
+    /// Continues at a path; if that is a root, in the root.
     fn enter(&mut self, path: PathBuf) -> Result<(), FileError> {
         self.here = match self.roots.0.iter().find(|root| root.given == path || root.real == path) {
             Some(root) => WalkPosition::In { root, names: Vec::new(), dir: root.dir.try_clone()? },
@@ -90,7 +90,7 @@ impl<'a> PathWalk<'a> {
         Ok(())
     }
 
-    /// `..`, which only links contain: to the real parent, found again from the root.
+    /// Goes up for a `..`, which only links contain: opens the real parent again from the root.
     fn up(&mut self) -> Result<(), FileError> {
         let WalkPosition::In { root, names, dir } = &mut self.here else { return Ok(()) };
         if names.pop().is_some() {
@@ -102,7 +102,7 @@ impl<'a> PathWalk<'a> {
         self.enter(above)
     }
 
-    /// One name down. The last one is not opened: what is there is the caller's affair.
+    /// Goes down by one name. The last one is not opened: the caller does that.
     fn down(&mut self, name: OsString) -> Result<Option<ResolvedPath>, FileError> {
         let WalkPosition::In { root, names, dir } = &mut self.here else { return Ok(None) };
         let is_last = self.todo.is_empty();
@@ -128,7 +128,7 @@ impl<'a> PathWalk<'a> {
             match readlinkat(&*dir, &name, Vec::new()) {
                 Ok(target) => return self.follow(OsStr::from_bytes(target.as_bytes())).map(|()| None),
                 Err(Errno::INVAL | Errno::NOENT) if is_last => break,
-                // It is no link now. If it is a directory by now, the next round opens it.
+                // It is no link any more. If it is a directory now, the next attempt opens it.
                 Err(Errno::INVAL) if is_file(dir, &name) && self.making => return Err(FileError::AlreadyExists),
                 Err(Errno::INVAL) if is_file(dir, &name) => return Err(FileError::NotFound),
                 Err(Errno::INVAL) => {}
@@ -145,7 +145,7 @@ impl<'a> PathWalk<'a> {
         Ok(Some(ResolvedPath { dir: dir.try_clone()?, name, real, is_root: false, linked }))
     }
 
-    /// Puts a link's target before what is still to go.
+    /// Puts a link's target before the remaining names.
     fn follow(&mut self, target: &OsStr) -> Result<(), FileError> {
         self.links += 1;
         if self.links > MAX_LINKS {
@@ -178,7 +178,7 @@ impl<'a> PathWalk<'a> {
     }
 }
 
-/// Goes down real directories; a name that is none any more is not found.
+/// Opens nested directories; fails if one of them was replaced.
 fn reopen(root: &Root, names: &[OsString]) -> Result<OwnedFd, FileError> {
     let mut dir = root.dir.try_clone()?;
     for name in names {

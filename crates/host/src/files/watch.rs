@@ -1,9 +1,9 @@
-//! Watching what changes under a URI.
+//! Watches on files and directories.
 //!
-//! What the operating system reports only says *where to look*. What a client hears is the difference between what was
-//! there and what is there, found by the same walk as everything else here: a change is never missed because a queue ran
-//! over, a file that was replaced is `updated` however its program did that, files in a directory that appeared are found
-//! even if they were there before anybody watched it, and no name from outside of the roots can be heard.
+//! Reports of the operating system only say *where to look*. A client gets the difference between what was there and what is
+//! there now, found by the same path resolution as everywhere here. So no change is missed because a queue overflowed; a
+//! replaced file is `updated` however its program did that; files in a new directory are found even if they existed before
+//! the directory was watched; and no name outside of the roots is reported.
 
 mod filter;
 mod reports;
@@ -35,12 +35,12 @@ use crate::lock::lock;
 /// A running watch. Dropping it ends it.
 ///
 /// The host subscribes a client to [`channel`](Self::channel) and puts each action that [`next`](Self::next) returns on it.
-/// While nobody asks, changes add up as names to look at, and past a bound as one mark to look at everything.
+/// While nobody calls it, changes accumulate as paths to check; beyond a limit, everything is checked.
 #[derive(Debug)]
 pub struct Watch {
     channel: String,
     state: ResourceWatchState,
-    /// As the client wrote it: changes are reported under this path.
+    /// The path as the client wrote it. Changes are reported under it.
     asked: PathBuf,
     shared: Arc<FilesInner>,
     reports: Arc<ReportQueue>,
@@ -49,7 +49,7 @@ pub struct Watch {
     _permit: OwnedSemaphorePermit,
 }
 
-/// Changes that were found and not yet handed out, relative to what is watched.
+/// Changes that were found and not yet returned, relative to the watched path.
 #[derive(Debug, Default)]
 struct FoundChanges(Mutex<VecDeque<(PathBuf, ResourceChangeType)>>);
 
@@ -120,7 +120,7 @@ impl Watch {
             let look = move |shared: &FilesInner| {
                 let changes = lock(&tracker).look(&shared.roots, reports.take());
                 lock(&ready.0).extend(changes);
-                // Whoever asked may be gone; the next one must not wait for what is here.
+                // If the caller was dropped, the next one must not wait for these changes.
                 reports.wake();
                 Ok(())
             };
@@ -128,7 +128,7 @@ impl Watch {
         }
     }
 
-    /// Waits until nothing has changed for a while, but not for ever.
+    /// Waits until nothing changes for a while, up to a limit.
     async fn quiet(&self) {
         let config = &self.shared.config;
         let latest = Instant::now() + config.watch_longest;
@@ -160,7 +160,7 @@ impl Watch {
 impl Drop for Watch {
     fn drop(&mut self) {
         let tracker = self.tracker.take();
-        // To give back what the system lent takes a while.
+        // Removing the system's watches takes a while.
         if let Ok(runtime) = Handle::try_current() {
             runtime.spawn_blocking(move || drop(tracker));
         }

@@ -1,4 +1,4 @@
-//! Writing a file, so that others see the old content or the new and nothing in between.
+//! Writes a file, so that readers see either the old content or the new.
 
 use std::fs::{File, Metadata};
 use std::io::{Read, Seek, SeekFrom, Write};
@@ -19,10 +19,10 @@ use super::staging::StagedEntry;
 use super::tree::CopyLimits;
 use super::uri::path_of;
 
-/// How often a path is looked up again when a symbolic link appears at its end.
+/// How often a path is resolved again because a symbolic link appears at its end.
 const TRIES: u32 = 16;
 
-/// Read and write for all whom the process's umask allows.
+/// Read and write for everybody, as far as the umask allows.
 const NEW_FILE: u32 = 0o666;
 
 /// What a write needs to know of the host.
@@ -44,7 +44,7 @@ pub(super) fn write(context: &WriteContext<'_>, params: ResourceWriteParams) -> 
         bytes: decode(params.data, params.encoding, context.max_bytes)?,
         copy_limits: context.copy_limits,
     };
-    // Who wants a new file does not want one behind a link that is already there.
+    // A new file is not created through an existing link.
     let last = if create_only { FinalLink::Keep } else { FinalLink::Follow };
     for _ in 0..TRIES {
         let resolved = context.roots.find(&path, last)?;
@@ -58,7 +58,7 @@ pub(super) fn write(context: &WriteContext<'_>, params: ResourceWriteParams) -> 
 }
 
 fn decode(data: String, encoding: ContentEncoding, limit: u64) -> Result<Vec<u8>, FileError> {
-    // Of base64, a lower bound of what it decodes to: enough to refuse before decoding.
+    // For base64 a lower bound of the decoded length, so that too much is refused before decoding.
     let least = match encoding {
         ContentEncoding::Utf8 => data.len(),
         ContentEncoding::Base64 => (data.len() / 4).saturating_sub(1) * 3,
@@ -109,7 +109,7 @@ impl WriteJob {
         self.replace(resolved, old, &metadata, before, after)
     }
 
-    /// What is there, opened for writing: who may not write to a file may not replace it either.
+    /// Opens the existing file for writing: without the permission to write it, it must not be replaced either.
     fn existing(&self, resolved: &ResolvedPath) -> Result<Option<File>, FileError> {
         let held = match resolved.hold() {
             Err(Errno::NOENT) => return Ok(None),
@@ -123,7 +123,7 @@ impl WriteJob {
             return Err(FileError::AlreadyExists);
         }
         only_file(&held)?;
-        // Of a full overwrite nothing is read, so that works where reading is not allowed.
+        // A full overwrite reads nothing, so it needs no permission to read.
         let whole = self.mode == ResourceWriteMode::Truncate && self.position == 0;
         let file = File::from(resolved.open(FILE | if whole { OFlags::WRONLY } else { OFlags::RDWR })?);
         only_file(&file)?;
@@ -161,7 +161,7 @@ impl WriteJob {
         stage.install(resolved, !self.create_only)
     }
 
-    /// At the end, in place: others that append to the same file, in this process or not, lose nothing.
+    /// Appends to the file itself, so that others that append to it at the same time lose nothing.
     fn append(&self, resolved: &ResolvedPath) -> Result<(), FileError> {
         let flags = FILE | OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE;
         let mut file = File::from(openat(&resolved.dir, &resolved.name, flags, Mode::from_raw_mode(NEW_FILE))?);
@@ -189,12 +189,12 @@ impl WriteJob {
         std::io::copy(&mut (&old).take(after), &mut new)?;
         let is_like_old = copy_owner_and_mode(&new, metadata)?;
         new.sync_data()?;
-        // Writing took a while.
+        // The file may have changed while the new content was written.
         self.check_match(&resolved.hold()?.metadata()?)?;
         if is_like_old {
             return stage.install(resolved, true);
         }
-        // It belongs to somebody else and has to go on doing so: the content moves, the file stays.
+        // It belongs to another user and has to stay theirs: the content is copied into the existing file.
         new.seek(SeekFrom::Start(0))?;
         old.seek(SeekFrom::Start(0))?;
         let size = std::io::copy(&mut new, &mut old)?;
@@ -203,7 +203,7 @@ impl WriteJob {
     }
 }
 
-/// Gives a new file the owner and the permissions of an old one; says whether that worked.
+/// Gives a new file the owner and the permissions of an old one; returns false if the owner cannot be set.
 fn copy_owner_and_mode(new: &File, old: &Metadata) -> Result<bool, FileError> {
     let own = new.metadata()?;
     if (own.uid(), own.gid()) != (old.uid(), old.gid()) {
@@ -212,7 +212,7 @@ fn copy_owner_and_mode(new: &File, old: &Metadata) -> Result<bool, FileError> {
             result => result?,
         }
     }
-    // Without the bits that lend rights: a write takes them from a file, too.
+    // Without setuid and setgid: writing to a file removes them too.
     fchmod(new, Mode::from_raw_mode(old.mode() & 0o777))?;
     Ok(true)
 }

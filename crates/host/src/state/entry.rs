@@ -1,4 +1,4 @@
-//! The bodies of entries: written here, and parsed for the reducers. [`EntryKind`](crate::log::EntryKind) lists their forms.
+//! The bodies of entries: written here, and parsed for the reducers. [`EntryKind`] lists their forms.
 //!
 //! AHP has no action that makes or ends a channel, so the first entry of a channel is its initial state. Nobody is subscribed
 //! to a channel before it exists. If a channel begins anew (the root does, when a host starts with another configuration),

@@ -26,7 +26,8 @@ pub(super) enum ProgramCommand {
     Clear,
 }
 
-/// An action of a client that may be logged. Dropped without being [performed](Admitted::perform), it had no effect.
+/// An action of a client that may be logged. If it is dropped without being [performed](AcceptedAction::perform), it has no
+/// effect.
 #[must_use]
 pub struct AcceptedAction {
     list: Arc<Registry>,

@@ -37,8 +37,8 @@ impl Scrollback {
     fn again(&self, text: &str) -> String {
         // If the output is too long by itself, only its end remains.
         let text = if text.len() > self.max { &text[last(text, self.kept)..] } else { text };
-        let room = self.kept.min(self.max.saturating_sub(text.len()));
-        let before = &self.tail[last(&self.tail, room)..];
+        let kept = self.kept.min(self.max.saturating_sub(text.len()));
+        let before = &self.tail[last(&self.tail, kept)..];
         let gone = self.total.saturating_sub(before.len()).saturating_sub(text.len());
         format!("[… {gone} bytes of earlier output are gone]\r\n{before}{text}")
     }

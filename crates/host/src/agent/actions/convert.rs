@@ -1,4 +1,4 @@
-//! The words of an agent in those of AHP.
+//! Converts values of agent events to those of AHP.
 
 use ahp_types::state::{
     ConfirmationOption, ConfirmationOptionKind, ContentRef, FileEditDiffStats, FileEditSide, ToolCallResult,

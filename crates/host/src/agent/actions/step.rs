@@ -1,4 +1,4 @@
-//! What a translator asks others to do.
+//! What a translator asks the host to do.
 
 use std::sync::Arc;
 
@@ -7,10 +7,10 @@ use breakbulk_lifecycle::{Answer, Id};
 
 use crate::agent::Prompt;
 
-/// Something to be done in the host, in the order in which it came.
+/// Something that the host has to do, in this order.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Step {
-    /// Put an action into the log. [`part_of`](crate::agent::part_of) says with which others it may be merged.
+    /// Append an action to the log. [`part_of`](crate::agent::part_of) says with which others it may be merged.
     Act {
         /// The channel.
         channel: Arc<str>,
@@ -19,9 +19,9 @@ pub enum Step {
     },
     /// Make a chat for a sub-agent, and begin a turn in it.
     Open(SubAgentChat),
-    /// Tell the agent.
+    /// Send a command to the agent.
     Tell(Command),
-    /// Keep the token with which the agent can be brought back to the end of this turn.
+    /// Store the token with which the agent can resume after this turn.
     Remember {
         /// The token.
         token: String,
@@ -47,7 +47,7 @@ pub struct SubAgentChat {
     pub task: String,
 }
 
-/// What an agent is to be told.
+/// A command for the agent.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Command {
     /// Begin a turn.
@@ -57,8 +57,8 @@ pub enum Command {
         /// The turn.
         turn: Id,
     },
-    /// Somebody has answered. The agent may know the call under
-    /// [another name](crate::agent::EventStream::given).
+    /// Pass on an answer about a tool call. The agent may know the call by
+    /// [another id](crate::agent::EventStream::given).
     Answer {
         /// The call.
         tool: Id,
@@ -67,10 +67,10 @@ pub enum Command {
     },
 }
 
-/// What follows from an action that somebody else has put into the log.
+/// What follows from a logged action of a client.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Reaction {
-    /// What the agent is to be told.
+    /// The command for the agent.
     pub command: Option<Command>,
     /// What else is to be done.
     pub steps: Vec<Step>,

@@ -1,4 +1,4 @@
-//! The life of a call on its chat's channel: streaming, awaiting an answer, running, over.
+//! Tool calls on a chat's channel: streaming, awaiting an answer, running, over.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,7 +19,7 @@ use super::step::{Command, Reaction, Step, SubAgentChat};
 use super::{Translator, TurnChannel, convert};
 use crate::percent;
 
-/// What is known of a call.
+/// What is known of a tool call.
 #[derive(Debug)]
 pub(super) struct ToolCall {
     call: Call,
@@ -32,7 +32,7 @@ pub(super) struct ToolCall {
     worker: Option<ToolResultContent>,
 }
 
-/// Where the call is for those who see the channel.
+/// The stage of a call as clients see it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum CallStage {
     Streaming,
@@ -85,7 +85,7 @@ impl Translator {
         steps.push(on(&self.session, StateAction::SessionInputNeededSet(needed)));
     }
 
-    /// What a client has answered is in the log already. This is for an agent that knows the answer by itself.
+    /// An answer of a client is in the log already. This is for an agent that has decided by itself.
     pub(super) fn tool_answered(&mut self, tool: &Id, answer: Answer, steps: &mut Vec<Step>) {
         let Some((tool, turn_channel)) = call_and_channel(&mut self.tools, &self.turn_channels, tool) else { return };
         if tool.stage != CallStage::Pending {
@@ -142,7 +142,7 @@ impl Translator {
         }
     }
 
-    /// A sub-agent is heard in a chat of its own, to which its call points.
+    /// Opens a chat for a sub-agent, to which its call refers.
     pub(super) fn agent_started(&mut self, id: Id, name: String, task: String, now: Duration, steps: &mut Vec<Step>) {
         let Some((tool, turn_channel)) = call_and_channel(&mut self.tools, &self.turn_channels, &id) else { return };
         let chat: Arc<str> = worker_uri(&turn_channel.channel, &turn_channel.turn, &id).into();
@@ -207,7 +207,7 @@ impl Translator {
 }
 
 impl ToolCall {
-    /// Its input is whole. Without more said, that leads to a question.
+    /// The action that its input is complete. Without further fields, clients are asked to confirm the call.
     fn ready(&self, turn_channel: &TurnChannel) -> ChatToolCallReadyAction {
         ChatToolCallReadyAction {
             turn_id: turn_channel.turn.to_string(),
@@ -299,7 +299,7 @@ impl ToolCall {
     }
 }
 
-/// A call, and where it is seen, if it is.
+/// A call and its channel, if clients can see it.
 fn call_and_channel<'a>(
     tools: &'a mut std::collections::HashMap<Id, ToolCall>,
     turn_channels: &'a std::collections::HashMap<Option<Id>, TurnChannel>,
@@ -324,7 +324,7 @@ fn on(channel: &Arc<str>, action: StateAction) -> Step {
     Step::Act { channel: Arc::clone(channel), action: Box::new(action) }
 }
 
-/// The name under which the session waits for an answer.
+/// The id of the session's request for input.
 fn request_id(turn_channel: &TurnChannel, tool: &Id) -> String {
     format!("{}#{}#{tool}", turn_channel.channel, turn_channel.turn)
 }

@@ -15,7 +15,7 @@ use crate::agent::{AgentError, Clock, Conversation, EventSender, Prompt, Start, 
 use crate::lock::lock;
 use crate::log::BoxFuture;
 
-/// What may wait for the task. It takes what comes even while it works, so there is never much.
+/// Commands that may wait for the task. It takes them even while it works, so few ever wait.
 const WAITING: usize = 16;
 
 /// Answers that may wait for a script: more than it can ask for.
@@ -54,13 +54,13 @@ async fn directory(start: Start) -> Result<PathBuf, AgentError> {
     }
 }
 
-/// A conversation, from the host's side. Its task ends with it.
+/// The host's side of a conversation. Dropping it ends the task.
 struct DemoConversation {
     commands: mpsc::Sender<DemoCommand>,
     task: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// Something that the task is told, and where it says whether it does it.
+/// A command for the task, and where it replies.
 struct DemoCommand {
     kind: CommandKind,
     reply: oneshot::Sender<Result<(), AgentError>>,
@@ -119,7 +119,7 @@ impl Drop for DemoConversation {
     }
 }
 
-/// A conversation, from the demo's side.
+/// The demo's side of a conversation.
 struct DemoTask {
     config: DemoConfig,
     directory: PathBuf,
@@ -151,7 +151,7 @@ impl DemoTask {
         }
     }
 
-    /// Works on a turn; says whether to go on after it.
+    /// Works on a turn; returns whether the conversation continues.
     async fn turn(&mut self, prompt: Prompt) -> bool {
         let turn = prompt.turn;
         let (answers, answered) = mpsc::channel(ANSWERS);
@@ -201,8 +201,7 @@ impl DemoTask {
         false
     }
 
-    /// Says the last word of a turn; says whether to go on after it. Who tells us something meanwhile need not wait until
-    /// there is room for it.
+    /// Sends the last event of a turn; returns whether the conversation continues. Commands are answered while the queue is full.
     async fn finish(&mut self, ended: Event) -> bool {
         let events = self.events.clone();
         let mut sent = std::pin::pin!(events.send(ended));

@@ -1,4 +1,4 @@
-//! How the demo speaks: piece by piece, at a pace.
+//! The output of a script: events, piece by piece, at a pace.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -13,7 +13,7 @@ use super::text::{Random, hash, pieces};
 use super::{DemoConfig, NAME};
 use crate::agent::{Clock, EventSender, NoListener};
 
-/// Says what a script wants said, in one turn.
+/// Emits the events of a script, for one turn.
 pub(super) struct ScriptOutput {
     pub(super) config: DemoConfig,
     /// Where commands run and files are written.
@@ -23,9 +23,9 @@ pub(super) struct ScriptOutput {
     events: EventSender,
     clock: Arc<dyn Clock>,
     answers: mpsc::Receiver<(Id, Answer)>,
-    /// What was answered before anybody waited for it.
+    /// Answers that arrived before the script waited for them.
     answered: HashMap<Id, Answer>,
-    /// Begins all names of this turn.
+    /// The prefix of all ids of this turn.
     stem: String,
     message: Id,
     messages: u32,
@@ -34,7 +34,7 @@ pub(super) struct ScriptOutput {
     pieces: u64,
 }
 
-/// Why a script does not go on.
+/// Why a script ends early.
 #[derive(Debug)]
 pub(super) enum ScriptEnd {
     /// Nobody listens.
@@ -161,7 +161,7 @@ impl ScriptOutput {
         self.emit(Event::ToolEnded { tool, ending: Ending::Cancelled { reason } }).await
     }
 
-    /// What the turn would have cost: what was read, in words of four bytes, and the pieces that were said.
+    /// Emits an invented usage: four bytes of the prompt, and each piece of output, count as one token.
     pub(super) async fn usage(&self, prompt_bytes: usize) -> Result<(), ScriptEnd> {
         let input_tokens = u64::try_from(prompt_bytes / 4).ok();
         let output_tokens = Some(self.pieces);

@@ -1,4 +1,4 @@
-//! What the demo remembers of its conversation: enough to say how much that is.
+//! What the demo remembers of its conversation, for `/recall`.
 
 use ahp_types::state::{Message, ResponsePart, Turn};
 

@@ -94,9 +94,9 @@ async fn gather(reader: &mut pipe::Receiver, output: &mut Vec<u8>, max_bytes: us
             Ok(0) | Err(_) => return None,
             Ok(length) => length,
         };
-        let room = max_bytes.saturating_sub(output.len());
-        output.extend_from_slice(buffer.get(..length.min(room)).unwrap_or_default());
-        if length > room {
+        let free = max_bytes.saturating_sub(output.len());
+        output.extend_from_slice(buffer.get(..length.min(free)).unwrap_or_default());
+        if length > free {
             return Some(LimitReached::Bytes);
         }
     }

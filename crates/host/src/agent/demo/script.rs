@@ -1,10 +1,10 @@
-//! What a prompt asks the demo for.
+//! Parses a prompt: which script it asks for.
 
 use breakbulk::address::Size;
 
 use super::DemoConfig;
 
-/// A prompt, understood.
+/// A parsed prompt.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct ParsedPrompt {
     pub(super) is_slow: bool,
@@ -52,7 +52,7 @@ const SOME_TOOLS: u32 = 3;
 const SOME_BYTES: u64 = 1_000_000;
 
 impl ParsedPrompt {
-    /// Understands a prompt. Whatever is no wish is talk.
+    /// Parses a prompt. One that is no command is echoed.
     pub(super) fn read(prompt: &str, config: &DemoConfig) -> Self {
         let (mut word, mut rest) = first_word(prompt);
         let mut is_slow = false;

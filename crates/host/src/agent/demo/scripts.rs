@@ -1,4 +1,4 @@
-//! The scripts.
+//! The scripts of the demo.
 
 use ahp_types::state::Message;
 use breakbulk_lifecycle::{Answer, Content, Failure, Id, ToolResult};
@@ -10,7 +10,7 @@ use super::script::{HELP, ParsedPrompt, Script};
 use super::text::{self, quoted};
 use super::{edit, run};
 
-/// Plays what a prompt asks for, with what was known before it.
+/// Runs the script that a prompt asks for.
 pub(super) async fn perform(
     mut output: ScriptOutput,
     turn: Id,
@@ -123,7 +123,7 @@ async fn ask_command(output: &ScriptOutput, tool: &Id, argv: &[String]) -> Resul
     output.ask(tool, "Demo: run a command", format!("The demo wants to run {} in {place}", shown(argv))).await
 }
 
-/// Runs a command if that is allowed; says whether it did what it was to do.
+/// Runs a command if the user allows it; returns whether it succeeded.
 async fn answered_command(output: &mut ScriptOutput, tool: Id, argv: Vec<String>) -> Result<bool, ScriptEnd> {
     let Some(edited) = allowed(output, &tool).await? else { return Ok(false) };
     let argv = match edited.map(|input| input_argv(&input)) {
@@ -192,7 +192,7 @@ async fn written(output: &mut ScriptOutput, tool: Id, file: &str, text: &str) ->
     Ok(success)
 }
 
-/// Waits for the answer. If it allows the call, that runs now, with another input if somebody has edited it.
+/// Waits for the user's answer. If the call is allowed, starts it; returns the input if the user has edited it.
 async fn allowed(output: &mut ScriptOutput, tool: &Id) -> Result<Option<Option<String>>, ScriptEnd> {
     match output.answer(tool).await? {
         Answer::Allowed { input, .. } => {

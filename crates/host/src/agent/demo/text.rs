@@ -1,4 +1,4 @@
-//! Chance that is always the same, and text made of it.
+//! Deterministic random numbers, and text made from them.
 
 /// A generator of numbers that depend on its seed alone (SplitMix64).
 #[derive(Debug, Clone)]

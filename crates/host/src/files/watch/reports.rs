@@ -1,4 +1,4 @@
-//! Where to look, as reported by the operating system.
+//! The paths that the operating system has reported since the last look.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -8,26 +8,26 @@ use crate::lock::lock;
 use notify::{Event, EventKind};
 use tokio::sync::Notify;
 
-/// Paths that are remembered one by one. With more, everything is looked at.
+/// The most paths that are kept. With more, everything is checked.
 const MAX_PATHS: usize = 10_000;
 
-/// What was touched since the last look.
+/// Collects reports until the next look.
 #[derive(Debug)]
 pub(super) struct ReportQueue {
-    /// What is watched; other paths are not for us.
+    /// The watched path. Other paths are ignored.
     real: PathBuf,
     touched: Mutex<Touched>,
     changed: Notify,
 }
 
-/// Where to look.
+/// The paths to check.
 #[derive(Debug, Default)]
 pub(super) struct Touched {
-    /// Here something came, went or was renamed.
+    /// Something was created, removed or renamed here.
     pub(super) paths: BTreeSet<PathBuf>,
-    /// Here content or attributes changed.
+    /// Content or attributes changed here.
     pub(super) modified: BTreeSet<PathBuf>,
-    /// Everywhere: reports were lost.
+    /// Whether everything has to be checked, because reports were lost.
     pub(super) all: bool,
 }
 
@@ -41,7 +41,7 @@ impl ReportQueue {
         event.paths.iter().any(|path| path.starts_with(&self.real))
     }
 
-    /// Takes a report. Never waits.
+    /// Adds a report. Never blocks.
     pub(super) fn put(&self, report: notify::Result<Event>) {
         let mut touched = lock(&self.touched);
         match report {
@@ -77,7 +77,7 @@ impl ReportQueue {
         std::mem::take(&mut *lock(&self.touched))
     }
 
-    /// Returns when something was put or woken since this last returned.
+    /// Resolves when there was a report or a wake since it last resolved.
     pub(super) async fn changed(&self) {
         self.changed.notified().await;
     }

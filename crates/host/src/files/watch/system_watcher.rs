@@ -1,9 +1,9 @@
-//! What the system watches for all watches together, through one of its instances.
+//! The system's watcher, which all watches share.
 //!
-//! Linux lends 128 instances to each user. So all watches share one, and each directory in it is there for those who want
-//! it. The system knows a directory by its inode and we by its name, and one directory may come to have another name: so
-//! each is known here by both, and whoever finds that a name is gone ends the watch on it for everybody, before the same
-//! directory is watched under its new name. The others find the same when they look.
+//! Linux has 128 inotify instances for each user, so all watches share one, and each directory in it is there for one or more
+//! of them. The system knows a directory by its inode, and we by its name, and a directory may be renamed. So both are stored:
+//! whoever finds that a name is gone ends the system's watch on it for everybody, before the same directory is watched under
+//! its new name. The other watches find the same when they look.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -16,17 +16,17 @@ use super::reports::ReportQueue;
 use crate::files::error::FileError;
 use crate::lock::lock;
 
-/// The system's watches.
+/// The shared watcher.
 #[derive(Default)]
 pub(in crate::files) struct SystemWatcher {
-    /// Who hears reports. The thread that brings them takes this lock, and no other.
+    /// The receivers of reports. The thread of the watcher takes only this lock.
     queues: Arc<Mutex<Vec<Arc<ReportQueue>>>>,
     watched: Mutex<WatchedDirs>,
 }
 
 #[derive(Default)]
 struct WatchedDirs {
-    /// Made for the first watch.
+    /// Created for the first watch.
     watcher: Option<RecommendedWatcher>,
     dirs: HashMap<PathBuf, Dir>,
     count: u64,
@@ -36,11 +36,11 @@ struct WatchedDirs {
 struct Dir {
     inode: u64,
     wanted_by: HashSet<u64>,
-    /// Somebody has found it gone. It may be back under this name before the others have looked.
+    /// Whether a watch has found it gone. It may exist again before the other watches have looked.
     is_gone: bool,
 }
 
-/// One watch's part in the hub.
+/// The handle of one watch.
 #[derive(Debug)]
 pub(super) struct WatcherHandle {
     system_watcher: Arc<SystemWatcher>,
@@ -49,7 +49,7 @@ pub(super) struct WatcherHandle {
 }
 
 impl SystemWatcher {
-    /// From now on this inbox gets the reports that are for it.
+    /// Registers a receiver of reports.
     pub(super) fn join(self: &Arc<Self>, reports: &Arc<ReportQueue>) -> Result<WatcherHandle, FileError> {
         let mut watched = lock(&self.watched);
         if watched.watcher.is_none() {
@@ -68,8 +68,8 @@ impl SystemWatcher {
 }
 
 impl WatcherHandle {
-    /// Watches a directory; not what is in its directories. To do so again does no harm, and helps where the system has
-    /// given up a watch on its own.
+    /// Watches a directory, without its subdirectories. Doing so again does no harm, and helps if the system has dropped the
+    /// watch.
     pub(super) fn watch(&self, path: &Path, inode: u64) -> Result<(), FileError> {
         let mut watched = lock(&self.system_watcher.watched);
         let WatchedDirs { watcher: Some(watcher), dirs, .. } = &mut *watched else { return Ok(()) };
@@ -80,7 +80,7 @@ impl WatcherHandle {
             }
             other => {
                 if other.is_some_and(|dir| !dir.is_gone) {
-                    // Mostly the system has given it up already.
+                    // Mostly the system has dropped it already.
                     _ = watcher.unwatch(path);
                 }
                 let dir = Dir { inode, wanted_by: HashSet::from([self.id]), is_gone: false };
@@ -95,12 +95,12 @@ impl WatcherHandle {
         watching
     }
 
-    /// The directory does not have this name any more.
+    /// Notes that the directory no longer has this name.
     pub(super) fn gone(&self, path: &Path, inode: u64) {
         self.leave(path, inode, true);
     }
 
-    /// The directory may be there; we have no more use for it.
+    /// Ends the interest of this watch in a directory, which may still exist.
     pub(super) fn release(&self, path: &Path, inode: u64) {
         self.leave(path, inode, false);
     }
@@ -132,7 +132,7 @@ impl fmt::Debug for SystemWatcher {
     }
 }
 
-/// What no path can be told of is for everybody.
+/// Passes a report on. A report without paths is for everybody.
 fn tell(queues: &[Arc<ReportQueue>], report: &notify::Result<Event>) {
     for reports in queues {
         match report {

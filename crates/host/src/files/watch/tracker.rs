@@ -1,4 +1,4 @@
-//! What is there, compared with what was.
+//! Compares the files under a watch with what they were.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -16,26 +16,26 @@ use crate::files::error::FileError;
 use crate::files::roots::{FinalLink, LISTING, ResolvedPath, Roots, names_in};
 use crate::files::staging::is_staging_name;
 
-/// Changes by path, relative to what is watched.
+/// Changes by path, relative to the watched path.
 pub(super) type PathChanges = BTreeMap<PathBuf, ResourceChangeType>;
 
-/// All that a watch has seen, and the system's watches on the directories among it.
+/// The files that a watch has seen, with the system's watches on the directories among them.
 pub(super) struct Tracker {
     real: PathBuf,
     recursive: bool,
     filter: Filter,
-    /// By real path: what is in a directory comes right after it.
+    /// By real path: the entries of a directory follow it directly.
     seen: BTreeMap<PathBuf, FileStamp>,
     max_entries: usize,
     max_depth: usize,
-    /// Not all is seen: there is too much, or the system refused a watch.
+    /// Set if not everything is seen: there are too many files, or the system refused a watch.
     partial: Option<FileError>,
     watcher_handle: WatcherHandle,
-    /// The directory above what is watched, with its inode: of a thing that is replaced or comes back, only that one hears.
+    /// The parent of the watched path, with its inode: only its watch reports that the path was replaced or created again.
     above: Option<(PathBuf, u64)>,
 }
 
-/// What tells one state of a file from another.
+/// Changes whenever a file changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct FileStamp {
     is_dir: bool,
@@ -45,7 +45,7 @@ struct FileStamp {
 }
 
 impl Tracker {
-    /// Sees everything once; all of this counts as known.
+    /// Scans everything once. What is found counts as known.
     pub(super) fn begin(
         shared: &FilesInner,
         resolved: &ResolvedPath,
@@ -80,7 +80,7 @@ impl Tracker {
         }
     }
 
-    /// Looks where something was touched; returns what is different from last time.
+    /// Checks the reported paths; returns what has changed since the last look.
     pub(super) fn look(&mut self, roots: &Roots, touched: Touched) -> PathChanges {
         let mut changes = PathChanges::new();
         let mut paths: BTreeSet<PathBuf> = &touched.paths | &touched.modified;
@@ -89,8 +89,8 @@ impl Tracker {
             paths.insert(self.real.clone());
         }
         paths.retain(|path| self.is_ours(path));
-        // First what went. A directory that has another name now has the same watch in the system, and giving up the
-        // old name after taking the new one would end both.
+        // Removed names first. A renamed directory has the same watch in the system, and releasing the old name after watching
+        // the new one would end both.
         for path in &paths {
             if self.seen.get(path).is_some_and(|old| stamp(roots, path).is_none_or(|new| !old.is_same(&new))) {
                 self.forget(path, &mut changes);
@@ -109,7 +109,7 @@ impl Tracker {
         changes
     }
 
-    /// A directory that went and came back before anybody looked is the same to us, and the system has let go of it.
+    /// Watches a directory again: it may have been removed and created before this look, and then the system has dropped it.
     fn watch_again(&mut self, path: &Path) {
         let below = self.seen.range(path.to_owned()..).take_while(|(below, _)| below.starts_with(path));
         for (path, seen) in below.filter(|(path, seen)| seen.is_dir && (self.recursive || **path == self.real)) {
@@ -134,7 +134,7 @@ impl Tracker {
         }
     }
 
-    /// Takes in what is new at this path, with all below.
+    /// Adds what is new at this path and below.
     fn discover(&mut self, roots: &Roots, path: &Path, changes: &mut PathChanges) {
         let (Some(new), relative) = (stamp(roots, path), self.relative(path)) else { return };
         let wanted = self.filter.wants(&relative);
@@ -151,7 +151,7 @@ impl Tracker {
             changes.insert(relative, if was_there { ResourceChangeType::Updated } else { ResourceChangeType::Added });
         }
         if new.is_dir && (self.recursive || path == self.real) {
-            // Before its entries are read, so that none can come in between.
+            // Before its entries are read, so that none is missed.
             if let Err(error) = self.watcher_handle.watch(path, new.inode) {
                 self.partial = Some(error);
             }
@@ -179,12 +179,12 @@ impl Tracker {
                 }
             }
             Err(error @ (FileError::TooMany { .. } | FileError::TooDeep { .. })) => self.partial = Some(error),
-            // It is gone, or not for us to read.
+            // It was removed, or cannot be read.
             Err(_) => {}
         }
     }
 
-    /// Gives up what was at this path and below.
+    /// Removes what was at this path and below.
     fn forget(&mut self, path: &Path, changes: &mut PathChanges) {
         let gone: Vec<_> = self
             .seen
@@ -214,7 +214,7 @@ impl Tracker {
     }
 }
 
-/// One call of the system for each directory: not for a thread of the runtime.
+/// Makes one system call for each directory, so it must not run on a thread of the runtime.
 impl Drop for Tracker {
     fn drop(&mut self) {
         let dirs = self.seen.iter().filter(|(_, seen)| seen.is_dir).map(|(path, seen)| (path, seen.inode));
@@ -230,17 +230,17 @@ impl fmt::Debug for Tracker {
 }
 
 impl FileStamp {
-    /// Whether the one is the other after a change, not something else with its name. Files are often replaced as a whole.
+    /// Whether both are the same file or directory. Files count as the same even if they were replaced.
     fn is_same(&self, new: &Self) -> bool {
         self.is_dir == new.is_dir && (!self.is_dir || self.inode == new.inode)
     }
 }
 
-/// What is at a real path now; a link is seen as a link.
+/// The stamp of what is at a real path now. Links are not followed.
 fn stamp(roots: &Roots, path: &Path) -> Option<FileStamp> {
     let resolved = roots.find(path, FinalLink::Keep).ok()?;
     let metadata = resolved.hold().ok()?.metadata().ok()?;
-    // A directory on the way became a link: what is behind it is elsewhere.
+    // If a directory on the way became a link, the path leads elsewhere.
     (resolved.real == path).then(|| FileStamp {
         is_dir: metadata.is_dir(),
         inode: metadata.ino(),

@@ -18,7 +18,7 @@ pub(super) struct AcknowledgedFile(Option<File>);
 
 impl AcknowledgedFile {
     pub(super) fn open(files: &LogFiles) -> Self {
-        Self(private(&files.mark()).ok())
+        Self(private(&files.acknowledged_file()).ok())
     }
 
     /// The seq in the file; `None` if the file is incomplete.
@@ -28,7 +28,7 @@ impl AcknowledgedFile {
 
     /// The seq in the file of a log that another process may be writing to.
     pub(super) fn look(files: &LogFiles) -> Option<Seq> {
-        read(&File::open(files.mark()).ok()?)
+        read(&File::open(files.acknowledged_file()).ok()?)
     }
 
     pub(super) fn write(&self, seq: Seq) {

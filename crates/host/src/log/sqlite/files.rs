@@ -27,7 +27,7 @@ impl LogFiles {
 
     /// The file with the highest seq that was acknowledged in this directory. It is separate from the database, so that a
     /// restored backup of the database does not reset it.
-    pub(super) fn mark(&self) -> PathBuf {
+    pub(super) fn acknowledged_file(&self) -> PathBuf {
         self.dir.join("log.mark")
     }
 

@@ -103,7 +103,7 @@ struct Writer {
 /// and the log compacted.
 struct Reserve {
     bytes: u64,
-    is_there: bool,
+    exists: bool,
     /// Bytes that may still be appended while the reserve is released.
     allowance: usize,
     /// When to check whether the reserve can be made again.
@@ -120,12 +120,12 @@ const LOOK: Duration = Duration::from_secs(2);
 impl Reserve {
     fn new(files: &LogFiles, options: &super::Options) -> Self {
         let bytes = options.reserve_bytes;
-        let is_there = bytes == 0 || files.make_reserve(bytes);
-        Self { bytes, is_there, allowance: ALLOWANCE, look: Instant::now() + LOOK }
+        let exists = bytes == 0 || files.make_reserve(bytes);
+        Self { bytes, exists, allowance: ALLOWANCE, look: Instant::now() + LOOK }
     }
 
     /// How much of it becomes free pages of the database. Allocating them needs the rest.
-    const fn held(&self) -> u64 {
+    const fn page_bytes(&self) -> u64 {
         Self::part_of(self.bytes)
     }
 
@@ -161,7 +161,7 @@ impl Writer {
             self.upkeep();
             let wait = match &self.state {
                 StoreState::Up(_) if self.removals.is_empty() && self.staging.is_none() => {
-                    (!self.reserve.is_there).then(|| self.reserve.look.saturating_duration_since(Instant::now()))
+                    (!self.reserve.exists).then(|| self.reserve.look.saturating_duration_since(Instant::now()))
                 }
                 StoreState::Up(_) => Some(Duration::ZERO),
                 StoreState::Down { retry, .. } => Some(retry.saturating_duration_since(Instant::now())),
@@ -191,12 +191,12 @@ impl Writer {
     fn is_short(&self) -> bool {
         let StoreState::Up(db) = &self.state else { return false };
         let free = || db.used().map_or(0, |(all, used)| all.saturating_sub(used));
-        !self.reserve.is_there && free() < self.reserve.bytes
+        !self.reserve.exists && free() < self.reserve.bytes
     }
 
     /// Makes the reserve again if the disk has space for it, and updates the health.
     fn look_at_reserve(&mut self) {
-        if !self.reserve.is_there && self.reserve.look <= Instant::now() {
+        if !self.reserve.exists && self.reserve.look <= Instant::now() {
             self.reserve = Reserve::new(&self.files, &self.shared.options);
         }
         if matches!(self.state, StoreState::Up(_)) {
@@ -218,9 +218,9 @@ impl Writer {
         self.reserve.look = Instant::now();
         self.look_at_reserve();
         if let StoreState::Up(db) = &self.state
-            && !self.reserve.is_there
+            && !self.reserve.exists
         {
-            db.reserve_free_pages(self.reserve.held(), &self.shared.metrics);
+            db.reserve_free_pages(self.reserve.page_bytes(), &self.shared.metrics);
         }
     }
 
@@ -302,7 +302,7 @@ impl Writer {
         };
         match (done, large) {
             (Ok(()), large) => {
-                if !self.reserve.is_there {
+                if !self.reserve.exists {
                     self.reclaim_reserve();
                 }
                 if let Some((append, _)) = large {
@@ -324,7 +324,7 @@ impl Writer {
             StoreState::Up(db) => {
                 let step = removal::step(db, &self.shared, &mut self.removals);
                 let done = step.and_then(|()| db.checkpoint_if_long(&self.shared.metrics));
-                if !self.reserve.is_there {
+                if !self.reserve.exists {
                     self.look_at_reserve();
                 }
                 done
@@ -368,11 +368,11 @@ impl Writer {
         let is_full = matches!(self.state, StoreState::Down { failure: Failure::Full, .. });
         let mut reopened = self.reopen();
         if (is_full || matches!(reopened, Err(Failure::Full))) && self.files.give_up_reserve() {
-            self.reserve.is_there = false;
+            self.reserve.exists = false;
             self.reserve.look = Instant::now();
             reopened = reopened.or_else(|_| self.reopen());
             if let Ok((db, _)) = &reopened {
-                db.reserve_free_pages(self.reserve.held(), &self.shared.metrics);
+                db.reserve_free_pages(self.reserve.page_bytes(), &self.shared.metrics);
             }
         }
         match reopened {

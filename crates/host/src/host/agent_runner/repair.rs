@@ -156,7 +156,7 @@ async fn recently_started(log: &dyn Log, last: Seq) -> Result<BTreeSet<Arc<str>>
         match tail.ready(PAGE_BYTES).await {
             Ok(page) if page.is_empty() => return Ok(found),
             Ok(page) => {
-                let turns = page.into_iter().filter(|entry| classify(&entry) == EntryClass::TurnStarted);
+                let turns = page.into_iter().filter(|entry| classify(entry) == EntryClass::TurnStarted);
                 found.extend(turns.map(|entry| entry.channel));
             }
             Err(ReadError::Trimmed { first }) => tail.seek(first.saturating_sub(1)),

@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use ahp_types::state::AgentInfo;
-use breakbulk::{Door, ListenConfig, Listener, Token};
+use breakbulk::{AccessPolicy, ListenConfig, Listener, Token};
 use breakbulk_host::agent::{
     Agent, AgentError, Conversation, EventSender, EventsConfig, Prompt, Start, Started, events,
 };
@@ -35,7 +35,7 @@ pub(crate) async fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     let token = Token::generate()?;
     let address = format!("ws://127.0.0.1:4140/#token={}", token.reveal());
-    let listen = ListenConfig::new("127.0.0.1:4140".parse()?, Door::with_token(token));
+    let listen = ListenConfig::new("127.0.0.1:4140".parse()?, AccessPolicy::with_token(token));
     let mut listener = Listener::bind(listen).await?;
     println!("breakbulk chat '{address}'");
     loop {

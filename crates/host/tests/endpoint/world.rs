@@ -79,7 +79,12 @@ impl World {
         self.link_of(cap, depth, Some("someone"))
     }
 
-    pub(crate) fn link_of(&self, cap: u64, depth: usize, principal: Option<&str>) -> (InProcessLink, JoinHandle<EndReason>) {
+    pub(crate) fn link_of(
+        &self,
+        cap: u64,
+        depth: usize,
+        principal: Option<&str>,
+    ) -> (InProcessLink, JoinHandle<EndReason>) {
         let (near, far) = link::pair(&Capacity::of(cap), depth);
         let (endpoint, principal) = (self.endpoint.clone(), principal.map(Into::into));
         (near, tokio::spawn(async move { endpoint.serve(far, principal).await }))

@@ -17,6 +17,8 @@ mod work_tree;
 
 use std::collections::HashMap;
 use std::ffi::OsString;
+use std::fs::Permissions;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -25,6 +27,8 @@ use ahp_types::commands::{InvokeChangesetOperationParams, InvokeChangesetOperati
 use ahp_types::errors::{ahp_error_codes, json_rpc_error_codes};
 use ahp_types::state::{ChangesSummary, Changeset, ChangesetCapabilities, ChangesetState, ChangesetStatus, ErrorInfo};
 use bytes::Bytes;
+use rustix::io::Errno;
+use rustix::process::{Pid, test_kill_process};
 use tempfile::TempDir;
 use thiserror::Error;
 
@@ -34,6 +38,9 @@ use crate::action_sink::ActionSink;
 use crate::error::MethodError;
 use crate::lock::lock;
 use crate::log::AppendError;
+
+/// What the names of directories for git's own files begin with, before the process's id.
+const SCRATCH: &str = "breakbulk-git-";
 
 /// What changesets may cost.
 #[derive(Debug, Clone)]
@@ -80,14 +87,39 @@ impl Default for ChangesConfig {
 }
 
 impl ChangesConfig {
-    /// A new directory that no client can reach, removed on drop. Touches the file system.
+    /// A new directory that no client and no other user can reach, removed on drop. Its name contains the id of this process, so
+    /// that a later host knows whether it is still in use. Touches the file system.
     fn scratch(&self) -> Result<TempDir, ChangesError> {
+        let prefix = format!("{SCRATCH}{}-", std::process::id());
+        let private = || Permissions::from_mode(0o700);
+        let mut made = self
+            .scratch_places()
+            .into_iter()
+            .filter_map(|place| tempfile::Builder::new().prefix(&prefix).permissions(private()).tempdir_in(place).ok());
+        made.next().ok_or(ChangesError::NoScratch)
+    }
+
+    /// Where git's own files may be kept: outside of all roots.
+    fn scratch_places(&self) -> Vec<PathBuf> {
         let roots: Vec<_> = self.roots.iter().filter_map(|root| root.canonicalize().ok()).collect();
         let places = self.scratch.iter().filter_map(|place| place.canonicalize().ok());
-        let places = places.filter(|place| !roots.iter().any(|root| place.starts_with(root)));
-        let mut made =
-            places.filter_map(|place| tempfile::Builder::new().prefix("breakbulk-git-").tempdir_in(place).ok());
-        made.next().ok_or(ChangesError::NoScratch)
+        places.filter(|place| !roots.iter().any(|root| place.starts_with(root))).collect()
+    }
+
+    /// Removes what hosts have left behind that were killed: directories of ours whose process is gone. Touches the file system.
+    fn remove_abandoned_scratch(&self) {
+        let user = rustix::process::geteuid().as_raw();
+        for entry in self.scratch_places().iter().filter_map(|place| place.read_dir().ok()).flatten().flatten() {
+            let name = entry.file_name();
+            let process = name.to_str().and_then(|name| name.strip_prefix(SCRATCH)?.split('-').next()?.parse().ok());
+            let is_ours = entry.metadata().is_ok_and(|found| found.is_dir() && found.uid() == user);
+            let is_gone =
+                process.and_then(Pid::from_raw).is_some_and(|process| test_kill_process(process) == Err(Errno::SRCH));
+            if is_ours && is_gone {
+                // What cannot be removed now is found again at the next start.
+                _ = std::fs::remove_dir_all(entry.path());
+            }
+        }
     }
 }
 
@@ -122,8 +154,8 @@ pub enum ChangesError {
     #[error("the repository: {0}")]
     Unreadable(String),
     /// Another git is at work.
-    #[error("index.lock exists: another git is at work in the repository, or one has ended without removing it")]
-    Locked,
+    #[error("another git is at work in the repository; if none is, one was killed: remove {}", .0.display())]
+    Locked(PathBuf),
     /// Git says no.
     #[error("git: {0}")]
     Failed(String),
@@ -199,9 +231,10 @@ pub struct Opened {
 }
 
 impl Changes {
-    /// No changesets yet. Their actions go to `act`.
+    /// No changesets yet. Their actions go to `act`. Removes what hosts that were killed have left of git's own files.
     #[must_use]
     pub fn new(act: Arc<dyn ActionSink>, config: ChangesConfig) -> Self {
+        config.remove_abandoned_scratch();
         Self { act, config, changesets: Mutex::default() }
     }
 

@@ -5,7 +5,8 @@
 //! repository of the host, in a directory outside of the roots, with a configuration that the host has written:
 //!
 //! - The index and the patterns (`info/exclude`, `info/attributes`) are copies. The commit that is checked out is found by
-//!   [`Repository`], not by git. Objects are read where they are, as an alternate.
+//!   [`Repository`], not by git. Objects are read where they are, through links to the directories that hold them:
+//!   git sees no `info/alternates` of the repository, which could name any other repository.
 //! - A few values of the repository's and the user's configuration are passed on, which say how files are compared
 //!   ([`Settings`]). Filters that attributes name are not defined, so they do not run; Git LFS is one.
 //! - Git writes only into that directory. Changes for the repository and the work tree are installed from there by
@@ -76,6 +77,8 @@ const SAFE: [(&str, &str); 10] = [
 /// Directories in the host's own repository: an empty one as `PATH`, and one for copies of files.
 const EMPTY: &str = "empty";
 const COPIES: &str = "work";
+/// In the same place, with a number: links to directories of objects.
+const LINKED: &str = "objects-";
 
 impl Git {
     /// Git for the work tree whose top is here.
@@ -102,7 +105,7 @@ impl Git {
     /// Makes the host's own repository, without settings; returns those that the real one has.
     fn prepare(config: &ChangesConfig, top: &Path) -> Result<(Self, [Vec<u8>; 2]), ChangesError> {
         let program = program(&config.git)?;
-        let repository = Repository::open(top).map_err(ChangesError::unreadable)?;
+        let repository = Repository::open(top, &config.roots).map_err(ChangesError::unreadable)?;
         let texts = repository.settings().map_err(ChangesError::unreadable)?;
         let scratch = config.scratch()?;
         for name in [EMPTY, COPIES] {
@@ -125,8 +128,13 @@ impl Git {
         for name in ["refs", "info", "objects", "objects/info"] {
             std::fs::create_dir(own.join(name))?;
         }
-        let objects = self.repository.common.path().join("objects");
-        std::fs::write(own.join("objects/info/alternates"), quoted(objects.as_os_str()))?;
+        let mut alternates = Vec::new();
+        for (n, objects) in self.repository.objects.iter().enumerate() {
+            let linked = own.join(format!("{LINKED}{n}"));
+            link_objects(objects, &linked)?;
+            alternates.extend(quoted(linked.as_os_str()));
+        }
+        std::fs::write(own.join("objects/info/alternates"), alternates)?;
         self.repository.copy_index(own)?;
         self.repository.copy_patterns(&own.join("info"))?;
         let head = self.repository.head()?;
@@ -248,6 +256,17 @@ fn program(git: &OsStr) -> Result<PathBuf, ChangesError> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let found = std::env::split_paths(&path).filter(|dir| dir.is_absolute()).map(|dir| dir.join(git)).find(is_program);
     found.ok_or_else(|| ChangesError::NoGit(format!("no {} in PATH", git.display())))
+}
+
+/// Makes a directory of objects that leads to those in another, and has none of its lists. Those that are not there yet are
+/// linked too, because another program may be writing objects meanwhile.
+fn link_objects(objects: &Path, linked: &Path) -> std::io::Result<()> {
+    std::fs::create_dir(linked)?;
+    let names = (0..=u8::MAX).map(|first| format!("{first:02x}")).chain(["pack".to_owned()]);
+    for name in names {
+        std::os::unix::fs::symlink(objects.join(&name), linked.join(&name))?;
+    }
+    Ok(())
 }
 
 /// A path as git reads it in a list of alternates.

@@ -198,7 +198,9 @@ impl OperationRun {
         let git = self.git.clone();
         blocking(move || {
             let lock = git.repository().own.lock("index").map_err(|error| match error.kind() {
-                std::io::ErrorKind::AlreadyExists => ChangesError::Locked,
+                std::io::ErrorKind::AlreadyExists => {
+                    ChangesError::Locked(git.repository().own.path().join("index.lock"))
+                }
                 _ => ChangesError::unreadable(error),
             })?;
             git.repository().copy_index(git.own()).map_err(ChangesError::unreadable)?;

@@ -1,10 +1,17 @@
 //! Reads a repository without running git: its location, its settings, and the commit that is checked out.
+//!
+//! Clients may write inside the roots, and so they may write the files by which git finds the rest of a repository: `.git`,
+//! `commondir`, `objects/info/alternates`. Such a file is followed to a directory outside of all roots only if that directory
+//! names this work tree in turn, as git does for linked work trees and submodules. No client can write there. Otherwise a
+//! client could read and change every repository that the host's user can.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::FileTimes;
 use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
+
+use tracing::warn;
 
 use super::directory::{FileOrLink, OpenDirectory};
 
@@ -17,6 +24,8 @@ pub(super) struct Repository {
     pub(super) own: OpenDirectory,
     /// The directory that all work trees of the repository share; mostly the same as `own`.
     pub(super) common: OpenDirectory,
+    /// Where its objects are: its own, and those of other repositories that it uses.
+    pub(super) objects: Vec<PathBuf>,
 }
 
 /// The largest file that is read for its settings or patterns.
@@ -29,6 +38,8 @@ const MAX_INDEX: u64 = 512 << 20;
 const MAX_SHARED: usize = 16;
 /// Refs that name refs.
 const MAX_HOPS: usize = 5;
+/// Other repositories whose objects one uses, and theirs in turn.
+const MAX_ALTERNATES: usize = 32;
 
 impl Repository {
     /// The work tree that a directory is in, if it is in one: its top and the directory, without symbolic links.
@@ -38,32 +49,55 @@ impl Repository {
         if !roots.is_empty() && !roots.iter().any(is_inside) {
             return None;
         }
-        let top = dir.ancestors().find(|above| Self::open(above).is_ok())?;
-        Some((top.to_owned(), dir.clone()))
+        for above in dir.ancestors() {
+            match Self::open(above, roots) {
+                Ok(_) => return Some((above.to_owned(), dir.clone())),
+                Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                    warn!(top = %above.display(), "a repository has no changesets: {error}");
+                    return None;
+                }
+                Err(_) => {}
+            }
+        }
+        None
     }
 
-    /// Opens the repository of the work tree whose top is here.
-    pub(super) fn open(top: &Path) -> io::Result<Self> {
+    /// Opens the repository of the work tree whose top is here. Clients may write to `roots`.
+    pub(super) fn open(top: &Path, roots: &[PathBuf]) -> io::Result<Self> {
+        let roots = Roots::new(roots);
         let top = OpenDirectory::at(top)?;
         let own = match top.below(Path::new(".git")) {
             Ok(own) => own,
             // A file that names the place, or a link to it.
-            Err(_) => match top.look(Path::new(".git"))? {
-                Some(FileOrLink::Link(target)) => resolved(top.path(), &target)?,
-                Some(FileOrLink::File(_)) => {
-                    let text = top.read(".git", MAX_TEXT)?.unwrap_or_default();
-                    let named = text.strip_prefix(b"gitdir: ").ok_or_else(|| none("no gitdir in .git"))?;
-                    resolved(top.path(), line(named))?
+            Err(_) => {
+                let own = match top.look(Path::new(".git"))? {
+                    Some(FileOrLink::Link(target)) => resolved(top.path(), &target)?,
+                    Some(FileOrLink::File(_)) => {
+                        let text = top.read(".git", MAX_TEXT)?.unwrap_or_default();
+                        let named = text.strip_prefix(b"gitdir: ").ok_or_else(|| none("no gitdir in .git"))?;
+                        resolved(top.path(), line(named))?
+                    }
+                    None => return Err(none("no .git")),
+                };
+                if roots.leads_out(top.path(), own.path()) && !names_work_tree(&own, top.path())? {
+                    return Err(outside(own.path()));
                 }
-                None => return Err(none("no .git")),
-            },
+                own
+            }
         };
         let common = match own.read("commondir", MAX_TEXT)? {
             Some(named) => resolved(own.path(), line(&named))?,
             None => own.below(Path::new(""))?,
         };
+        if roots.leads_out(own.path(), common.path()) {
+            return Err(outside(common.path()));
+        }
         let is_repository = own.look(Path::new("HEAD"))?.is_some() && common.path().join("objects").is_dir();
-        if is_repository { Ok(Self { top, own, common }) } else { Err(none("no repository")) }
+        if !is_repository {
+            return Err(none("no repository"));
+        }
+        let objects = object_directories(&common, &roots)?;
+        Ok(Self { top, own, common, objects })
     }
 
     /// Whether this is a work tree beside the repository's first one.
@@ -129,6 +163,72 @@ impl Repository {
         }
         Ok(())
     }
+}
+
+/// The directories that clients may write to, without symbolic links.
+struct Roots(Vec<PathBuf>);
+
+impl Roots {
+    fn new(roots: &[PathBuf]) -> Self {
+        Self(roots.iter().filter_map(|root| root.canonicalize().ok()).collect())
+    }
+
+    fn contain(&self, path: &Path) -> bool {
+        self.0.iter().any(|root| path.starts_with(root))
+    }
+
+    /// Whether a path that a file in `from` names lies outside, though a client may have written that file.
+    fn leads_out(&self, from: &Path, to: &Path) -> bool {
+        self.contain(from) && !self.contain(to)
+    }
+}
+
+/// Whether a repository's own data names this work tree: as that of a linked work tree does, or of a submodule.
+fn names_work_tree(own: &OpenDirectory, top: &Path) -> io::Result<bool> {
+    if let Some(linked) = own.read("gitdir", MAX_TEXT)? {
+        let named = own.path().join(line(&linked));
+        return Ok(named.parent().and_then(|named| named.canonicalize().ok()).is_some_and(|named| named == top));
+    }
+    let config = own.read("config", MAX_TEXT)?.unwrap_or_default();
+    let config = String::from_utf8_lossy(&config);
+    let values = config.lines().filter_map(|line| line.trim().strip_prefix("worktree"));
+    let mut values =
+        values.filter_map(|rest| rest.trim_start().strip_prefix('=')).map(|value| value.trim().trim_matches('"'));
+    Ok(values.any(|value| own.path().join(value).canonicalize().is_ok_and(|named| named == top)))
+}
+
+/// Where a repository's objects are. What `info/alternates` names is followed here and not by git, which would follow it
+/// anywhere.
+fn object_directories(common: &OpenDirectory, roots: &Roots) -> io::Result<Vec<PathBuf>> {
+    let mut found = vec![common.path().join("objects").canonicalize()?];
+    if roots.leads_out(common.path(), &found[0]) {
+        return Err(outside(&found[0]));
+    }
+    let mut next = 0;
+    while let Some(objects) = found.get(next).cloned() {
+        next += 1;
+        let text = match OpenDirectory::at(&objects).and_then(|dir| dir.read("info/alternates", MAX_TEXT)) {
+            Ok(text) => text.unwrap_or_default(),
+            // Of a repository that is gone, others find nothing, as git does.
+            Err(_) => continue,
+        };
+        let lines = text.split(|&byte| byte == b'\n').filter(|line| !line.is_empty() && !line.starts_with(b"#"));
+        for named in lines.filter_map(|named| objects.join(OsStr::from_bytes(named)).canonicalize().ok()) {
+            let is_new = !found.contains(&named) && found.len() < MAX_ALTERNATES;
+            if is_new && named.is_dir() && !roots.leads_out(&objects, &named) {
+                found.push(named);
+            }
+        }
+    }
+    Ok(found)
+}
+
+fn outside(path: &Path) -> io::Error {
+    let path = path.display();
+    io::Error::new(
+        io::ErrorKind::PermissionDenied,
+        format!("its data is at {path}, outside of all roots, and does not name this work tree"),
+    )
 }
 
 /// The directory that a file in another one names.

@@ -373,3 +373,94 @@ async fn a_change_within_the_second_of_an_operation_is_seen() {
         assert!(status.lines().all(|line| line.as_bytes()[1] == b'M') && status.lines().count() == 2, "{status}");
     }
 }
+
+/// A repository outside of the roots, with one committed file; and a root beside it.
+fn outside_and_root() -> (TempDir, TempDir) {
+    (repository(&[("secret", b"outside\n")]), tempfile::tempdir().unwrap())
+}
+
+fn config_with_root(root: &Path) -> ChangesConfig {
+    ChangesConfig { roots: vec![root.to_owned()], ..ChangesConfig::default() }
+}
+
+#[tokio::test]
+async fn no_file_that_a_client_can_write_leads_to_a_repository_outside_of_the_roots() {
+    let (outside, root) = outside_and_root();
+    let data = outside.path().join(".git");
+    let by_file = root.path().join("by-file");
+    write(&by_file.join(".git"), format!("gitdir: {}\n", data.display()));
+    let by_common = root.path().join("by-common");
+    write(&by_common.join(".git/HEAD"), "ref: refs/heads/main\n");
+    write(&by_common.join(".git/commondir"), format!("{}\n", data.display()));
+    let changes = Changes::new(Sink::new(), config_with_root(root.path()));
+    for (nth, place) in [by_file, by_common].iter().enumerate() {
+        assert_eq!(changes.open("ahp-session:/1", nth, place).await, Ok(None), "{}", place.display());
+    }
+}
+
+#[tokio::test]
+async fn objects_of_a_repository_outside_of_the_roots_are_not_read_through_alternates() {
+    let (outside, root) = outside_and_root();
+    let commit = git(outside.path(), &["rev-parse", "HEAD"]);
+    let top = root.path().join("borrower");
+    write(&top.join(".git/HEAD"), commit);
+    std::fs::create_dir_all(top.join(".git/refs")).unwrap();
+    let objects = outside.path().join(".git/objects");
+    write(&top.join(".git/objects/info/alternates"), format!("{}\n", objects.display()));
+    let changes = Changes::new(Sink::new(), config_with_root(root.path()));
+    let opened = changes.open("ahp-session:/1", 0, &top).await.unwrap().unwrap();
+    assert!(matches!(changes.refresh(&opened.channel).await, Err(ChangesError::Failed(_))), "the commit is not found");
+    // A repository inside of the roots may be borrowed from, and one outside may borrow from anywhere.
+    let lender = root.path().join("lender");
+    git(root.path(), &["clone", "-q", outside.path().to_str().unwrap(), "lender"]);
+    write(&top.join(".git/objects/info/alternates"), format!("{}\n", lender.join(".git/objects").display()));
+    let summary = changes.refresh(&opened.channel).await.unwrap();
+    assert_eq!((summary.files, summary.deletions), (Some(1), Some(1)), "the file is not in the work tree");
+}
+
+#[tokio::test]
+async fn a_work_tree_of_a_repository_outside_of_the_roots_has_a_changeset_if_the_repository_names_it() {
+    let (outside, root) = outside_and_root();
+    let linked = root.path().join("linked");
+    git(outside.path(), &["worktree", "add", "-q", linked.to_str().unwrap()]);
+    write(&linked.join("secret"), "3\n4\n");
+    let modules = outside.path().join(".git/modules/sub");
+    let sub = root.path().join("sub");
+    std::fs::create_dir_all(&modules).unwrap();
+    std::fs::create_dir(&sub).unwrap();
+    git(&sub, &["init", "-q", "--separate-git-dir", modules.to_str().unwrap()]);
+    git(&modules, &["config", "core.worktree", sub.to_str().unwrap()]);
+    write(&sub.join("new"), "3\n4\n");
+    let inner = outside.path().join("inner");
+    write(&inner.join("new"), "3\n4\n");
+    let config = ChangesConfig { roots: vec![root.path().to_owned(), inner.clone()], ..ChangesConfig::default() };
+    let changes = Changes::new(Sink::new(), config);
+    for (nth, place) in [linked, sub, inner].iter().enumerate() {
+        let opened = changes.open("ahp-session:/1", nth, place).await.unwrap().unwrap();
+        let summary = changes.refresh(&opened.channel).await.unwrap();
+        assert_eq!((summary.files, summary.additions), (Some(1), Some(2)), "{}", place.display());
+    }
+}
+
+#[tokio::test]
+async fn files_of_git_are_private_and_those_of_a_host_that_was_killed_are_removed() {
+    let place = tempfile::tempdir().unwrap();
+    // No process has this id: it is beyond what Linux gives out.
+    let abandoned = place.path().join("breakbulk-git-2147483646-x");
+    write(&abandoned.join("work/secret"), "secret\n");
+    let used = place.path().join(format!("breakbulk-git-{}-x", std::process::id()));
+    std::fs::create_dir(&used).unwrap();
+    // A git that shows the mode of the directory that it works in.
+    let shows = place.path().join("shows-mode");
+    script(&shows, "/usr/bin/stat -c %a \"$GIT_DIR\" >&2; exit 1");
+    let config = ChangesConfig {
+        scratch: vec![place.path().to_owned()],
+        git: shows.into_os_string(),
+        ..ChangesConfig::default()
+    };
+    let changes = Changes::new(Sink::new(), config);
+    assert!(!abandoned.exists() && used.exists());
+    let dir = changed();
+    let opened = changes.open("ahp-session:/1", 0, dir.path()).await;
+    assert_eq!(opened, Err(ChangesError::Failed("700".into())));
+}

@@ -37,7 +37,7 @@ pub(crate) const ABNORMAL: u16 = 1006;
 pub struct Driver<L, M> {
     link: L,
     machine: M,
-    phase: Phase,
+    phase: DriverPhase,
     input: InputState,
     output: OutputState,
     /// Large messages that the machine is sending, kept so that they are freed in the background.
@@ -66,7 +66,7 @@ pub struct Driver<L, M> {
 
 /// How far the end of the connection has come.
 #[derive(Debug)]
-enum Phase {
+enum DriverPhase {
     Open,
     /// The machine is closed, and the link gets its close. The caller gets the reason when that is done.
     Closing(CloseReason),
@@ -110,7 +110,7 @@ impl<L: Link, M: Machine> Driver<L, M> {
         Self {
             link,
             machine,
-            phase: Phase::Open,
+            phase: DriverPhase::Open,
             input: InputState::Open,
             output: OutputState::Open,
             sending: SendingMessages::default(),
@@ -221,14 +221,14 @@ impl<L: Link, M: Machine> Driver<L, M> {
     /// Sets the time at which a close is given up at the latest, however slow the peer is.
     pub fn set_latest(&mut self, latest: tokio::time::Instant) {
         self.close_deadline = Some(latest);
-        if matches!(self.phase, Phase::Closing(_)) && self.timer.deadline() > latest {
+        if matches!(self.phase, DriverPhase::Closing(_)) && self.timer.deadline() > latest {
             self.timer.as_mut().reset(latest);
         }
     }
 
     /// After the end: whether the time was up before the link had all that was sent.
     pub const fn has_unsent(&self) -> bool {
-        matches!(self.phase, Phase::Closed)
+        matches!(self.phase, DriverPhase::Closed)
             && !self.broken
             && (self.unflushed || !matches!(self.output, OutputState::CloseSent))
     }
@@ -253,7 +253,7 @@ impl<L: Link, M: Machine> Driver<L, M> {
     pub fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Event>> {
         self.pause(!self.reading);
         loop {
-            let is_open = matches!(self.phase, Phase::Open);
+            let is_open = matches!(self.phase, DriverPhase::Open);
             let wrote = is_open && self.poll_write(cx).unwrap_or_else(|error| self.fail(error));
             // After writing, because a message that cannot be sent is an event and no frame.
             let event = self.machine.poll_event().inspect(|event| self.sending.note_event(event));
@@ -265,7 +265,7 @@ impl<L: Link, M: Machine> Driver<L, M> {
                 }
                 None => {}
             }
-            if !matches!(self.phase, Phase::Open) {
+            if !matches!(self.phase, DriverPhase::Open) {
                 return self.poll_end(cx);
             }
             // What had arrived is drained before the machine acts on the time.
@@ -395,7 +395,7 @@ impl<L: Link, M: Machine> Driver<L, M> {
     /// The machine has closed. The link has a while to bring the close to the peer.
     fn begin_to_close(&mut self, reason: CloseReason) {
         self.begin_to_wait();
-        self.phase = Phase::Closing(reason);
+        self.phase = DriverPhase::Closing(reason);
     }
 
     fn begin_to_wait(&mut self) {
@@ -405,13 +405,13 @@ impl<L: Link, M: Machine> Driver<L, M> {
     }
 
     fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<Option<Event>> {
-        if matches!(self.phase, Phase::Closed) {
+        if matches!(self.phase, DriverPhase::Closed) {
             return Poll::Ready(None);
         }
         ready!(self.poll_close(cx));
-        match std::mem::replace(&mut self.phase, Phase::Closed) {
-            Phase::Closing(reason) => Poll::Ready(Some(Event::Closed(reason))),
-            Phase::Open | Phase::Closed => Poll::Ready(None),
+        match std::mem::replace(&mut self.phase, DriverPhase::Closed) {
+            DriverPhase::Closing(reason) => Poll::Ready(Some(Event::Closed(reason))),
+            DriverPhase::Open | DriverPhase::Closed => Poll::Ready(None),
         }
     }
 

@@ -45,7 +45,7 @@ const BUSY: i64 = -32000;
 pub(super) struct LiveConnection<'a, L> {
     core: &'a mut Core,
     driver: Driver<L, Connection>,
-    phase: Phase,
+    phase: ConnectionPhase,
     /// Requests that wait for their answers, by id.
     requests: HashMap<u64, PendingRequest>,
     in_flight: InFlight,
@@ -58,7 +58,7 @@ pub(super) struct LiveConnection<'a, L> {
 
 /// Where a connection is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Phase {
+enum ConnectionPhase {
     /// The host has yet to answer the handshake.
     Handshake,
     Live,
@@ -105,7 +105,7 @@ impl<'a, L: Link> LiveConnection<'a, L> {
             driver: Driver::new(link, Connection::new(config, account)),
             deadline: after(core.config.connect_timeout),
             core,
-            phase: Phase::Handshake,
+            phase: ConnectionPhase::Handshake,
             requests: HashMap::new(),
             in_flight: InFlight::default(),
             handshake: Handshake::Unanswered { early: Vec::new(), early_bytes: 0 },
@@ -133,25 +133,25 @@ impl<'a, L: Link> LiveConnection<'a, L> {
                 Some(reply) = self.core.replies.recv() => self.reply(reply),
                 command = self.core.commands.recv(), if takes_commands => self.command(command),
                 () = sleep_until(self.deadline), if is_timed => self.too_late(),
-                () = self.core.stop.cancelled(), if matches!(self.phase, Phase::Handshake | Phase::Live) => self.stop(),
+                () = self.core.stop.cancelled(), if matches!(self.phase, ConnectionPhase::Handshake | ConnectionPhase::Live) => self.stop(),
             }
         }
     }
 
     /// Brings everything up to date after an event: sends more, notes the cursor, changes the state.
     fn advance(&mut self, is_fed: bool) {
-        if matches!(self.phase, Phase::Live | Phase::Stopping { .. }) {
+        if matches!(self.phase, ConnectionPhase::Live | ConnectionPhase::Stopping { .. }) {
             self.core.session.cursor = self.driver.machine().cursor().or(self.core.session.cursor);
             self.hand_over();
         }
-        if self.phase == Phase::Live && is_fed && self.live_since.is_none() {
+        if self.phase == ConnectionPhase::Live && is_fed && self.live_since.is_none() {
             self.live_since = Some(Instant::now());
             self.core.say(State::Live);
         }
         // A link that closes may lose the last messages that it took. So all actions have to be echoed before it is closed.
         let is_idle =
             self.in_flight.is_empty() && self.core.session.unconfirmed.is_empty() && self.core.pending.is_empty();
-        if is_idle && self.phase == (Phase::Stopping { drained: true }) {
+        if is_idle && self.phase == (ConnectionPhase::Stopping { drained: true }) {
             self.close(CloseReason::Normal);
         }
     }
@@ -173,7 +173,7 @@ impl<'a, L: Link> LiveConnection<'a, L> {
 
     /// Whether commands can be taken from the channel now.
     fn takes_commands(&self) -> bool {
-        let is_open = matches!(self.phase, Phase::Live | Phase::Stopping { drained: false });
+        let is_open = matches!(self.phase, ConnectionPhase::Live | ConnectionPhase::Stopping { drained: false });
         is_open && self.core.pending.len() < MAX_PENDING
     }
 
@@ -181,9 +181,9 @@ impl<'a, L: Link> LiveConnection<'a, L> {
     /// because the driver has a deadline of its own for that.
     const fn is_timed(&self, is_fed: bool) -> bool {
         match self.phase {
-            Phase::Handshake => is_fed,
-            Phase::Stopping { .. } => true,
-            Phase::Live | Phase::Closing => false,
+            ConnectionPhase::Handshake => is_fed,
+            ConnectionPhase::Stopping { .. } => true,
+            ConnectionPhase::Live | ConnectionPhase::Closing => false,
         }
     }
 
@@ -253,7 +253,8 @@ impl<'a, L: Link> LiveConnection<'a, L> {
             Some(PendingRequest::Request(answer)) => drop(answer.send(outcome)),
             Some(PendingRequest::Subscribe(channel)) => self.core.session.subscribed(&channel, outcome),
             // The link is being closed. The next connection begins with a handshake of its own.
-            Some(PendingRequest::Initialize | PendingRequest::Reconnect) if self.phase != Phase::Handshake => {}
+            Some(PendingRequest::Initialize | PendingRequest::Reconnect)
+                if self.phase != ConnectionPhase::Handshake => {}
             Some(PendingRequest::Initialize) => self.initialized(outcome, ordinal),
             Some(PendingRequest::Reconnect) => self.reconnected(outcome, ordinal),
             None => debug!(id, "an answer that nobody waits for"),
@@ -263,7 +264,7 @@ impl<'a, L: Link> LiveConnection<'a, L> {
     /// Takes a command: to be done in turn, or at once if it need not wait for others.
     fn command(&mut self, command: Option<Command>) {
         match command {
-            None => self.phase = Phase::Stopping { drained: true },
+            None => self.phase = ConnectionPhase::Stopping { drained: true },
             Some(Command::Request(request)) if request.order == SendOrder::Free => self.request(request),
             Some(Command::Dispatch(dispatched)) if self.goes_ahead(&dispatched) => {
                 let (purpose, text) = (Purpose::Action(dispatched.client_seq), dispatched.text());
@@ -378,13 +379,13 @@ impl<'a, L: Link> LiveConnection<'a, L> {
 
     /// Something has arrived or left, so the handshake makes progress: its deadline begins anew.
     fn put_off(&mut self) {
-        if self.phase == Phase::Handshake {
+        if self.phase == ConnectionPhase::Handshake {
             self.deadline = after(self.core.config.connect_timeout);
         }
     }
 
     fn too_late(&mut self) {
-        if self.phase == Phase::Handshake {
+        if self.phase == ConnectionPhase::Handshake {
             info!("the handshake was not answered in time");
         }
         self.close(CloseReason::Normal);
@@ -393,8 +394,8 @@ impl<'a, L: Link> LiveConnection<'a, L> {
     /// The client is being closed: takes no new commands, and sends the earlier ones first.
     fn stop(&mut self) {
         self.core.commands.close();
-        if self.phase == Phase::Live {
-            self.phase = Phase::Stopping { drained: false };
+        if self.phase == ConnectionPhase::Live {
+            self.phase = ConnectionPhase::Stopping { drained: false };
             self.deadline = after(CLOSE_TIME);
         } else {
             self.close(CloseReason::Normal);
@@ -402,8 +403,8 @@ impl<'a, L: Link> LiveConnection<'a, L> {
     }
 
     fn close(&mut self, reason: CloseReason) {
-        if self.phase != Phase::Closing {
-            self.phase = Phase::Closing;
+        if self.phase != ConnectionPhase::Closing {
+            self.phase = ConnectionPhase::Closing;
             self.driver.handle(Input::Close(reason));
         }
     }

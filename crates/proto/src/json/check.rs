@@ -2,7 +2,7 @@
 
 use thiserror::Error;
 
-use super::input::{Input, Nest};
+use super::input::{Nest, ScanInput};
 use super::key::Capture;
 use super::text::{hex, short_escape};
 use super::visit::{ValueKind, Visit};
@@ -62,8 +62,14 @@ impl<V: Visit> Scanner<V> {
 
     /// A checker that refuses an array or object inside of `max_depth` others.
     pub fn with_max_depth(visit: V, max_depth: u32) -> Self {
-        let (state, nest, capture) = (State::Value, Nest::new(max_depth), Capture::default());
-        Self { visit, offset: 0, state, nest, capture, error: None }
+        Self {
+            visit,
+            offset: 0,
+            state: State::Value,
+            nest: Nest::new(max_depth),
+            capture: Capture::default(),
+            error: None,
+        }
     }
 
     /// Bytes found good so far.
@@ -91,7 +97,7 @@ impl<V: Visit> Scanner<V> {
         if let Some(error) = self.error {
             return Err(error);
         }
-        let mut input = Input { bytes, at: 0 };
+        let mut input = ScanInput { bytes, at: 0 };
         let result = self.run(&mut input);
         self.offset = self.offset_of(&input);
         self.error = result.err().map(|fault| JsonError { fault, offset: self.offset });
@@ -104,7 +110,7 @@ impl<V: Visit> Scanner<V> {
             return Err(error);
         }
         if let State::Number(Part::Zero | Part::Digits | Part::Fraction | Part::Exponent) = self.state {
-            self.state = self.end(&Input { bytes: &[], at: 0 });
+            self.state = self.end(&ScanInput { bytes: &[], at: 0 });
         }
         if self.state == State::Done {
             Ok(self.visit)
@@ -117,7 +123,7 @@ impl<V: Visit> Scanner<V> {
     ///
     /// Each state takes as much as it can: a whole token, and after a key its colon too. All that is not rare is inlined
     /// here, so that `input` stays in registers.
-    fn run(&mut self, input: &mut Input<'_>) -> Result<(), Fault> {
+    fn run(&mut self, input: &mut ScanInput<'_>) -> Result<(), Fault> {
         let mut state = self.state;
         while let Some(byte) = input.peek() {
             state = match state {
@@ -138,12 +144,12 @@ impl<V: Visit> Scanner<V> {
     }
 
     #[inline(always)]
-    fn value(&mut self, input: &mut Input<'_>, state: State, byte: u8) -> Result<State, Fault> {
+    fn value(&mut self, input: &mut ScanInput<'_>, state: State, byte: u8) -> Result<State, Fault> {
         match byte {
             b'"' => {
                 self.begin(input, ValueKind::String);
                 input.skip(1);
-                self.text(input, Role::Value)
+                self.text(input, StringUse::Value)
             }
             b'{' => {
                 self.begin(input, ValueKind::Object);
@@ -183,12 +189,12 @@ impl<V: Visit> Scanner<V> {
     }
 
     #[inline(always)]
-    fn key(&mut self, input: &mut Input<'_>, state: State, byte: u8) -> Result<State, Fault> {
+    fn key(&mut self, input: &mut ScanInput<'_>, state: State, byte: u8) -> Result<State, Fault> {
         match byte {
             b'"' => {
                 input.skip(1);
                 self.capture.clear();
-                self.text(input, Role::Key)
+                self.text(input, StringUse::Key)
             }
             b'}' if state == State::Member => Ok(self.close(input)),
             _ => input.skip_space(byte, state),
@@ -196,7 +202,7 @@ impl<V: Visit> Scanner<V> {
     }
 
     #[inline(always)]
-    fn colon(&mut self, input: &mut Input<'_>, byte: u8) -> Result<State, Fault> {
+    fn colon(&mut self, input: &mut ScanInput<'_>, byte: u8) -> Result<State, Fault> {
         match byte {
             b':' => {
                 input.skip(1);
@@ -207,7 +213,7 @@ impl<V: Visit> Scanner<V> {
     }
 
     #[inline(always)]
-    fn next(&mut self, input: &mut Input<'_>, byte: u8) -> Result<State, Fault> {
+    fn next(&mut self, input: &mut ScanInput<'_>, byte: u8) -> Result<State, Fault> {
         let object = self.nest.in_object();
         match byte {
             b',' => {
@@ -224,7 +230,7 @@ impl<V: Visit> Scanner<V> {
         }
     }
 
-    fn done(&mut self, input: &mut Input<'_>, byte: u8) -> Result<State, Fault> {
+    fn done(&mut self, input: &mut ScanInput<'_>, byte: u8) -> Result<State, Fault> {
         match byte {
             b'"' | b'{' | b'[' | b'-' | b'0'..=b'9' | b't' | b'f' | b'n' => Err(Fault::SecondValue),
             _ => input.skip_space(byte, State::Done),
@@ -232,22 +238,22 @@ impl<V: Visit> Scanner<V> {
     }
 
     #[inline(always)]
-    fn text(&mut self, input: &mut Input<'_>, role: Role) -> Result<State, Fault> {
+    fn text(&mut self, input: &mut ScanInput<'_>, role: StringUse) -> Result<State, Fault> {
         loop {
             let run = input.take_plain();
             match input.peek() {
                 Some(b'"') => {
                     input.skip(1);
                     return Ok(match role {
-                        Role::Key => self.end_key(input, run),
-                        Role::Value => self.end(input),
+                        StringUse::Key => self.end_key(input, run),
+                        StringUse::Value => self.end(input),
                     });
                 }
                 Some(b'\\') => {
                     self.gather(role, run);
                     input.skip(1);
                     match input.peek() {
-                        Some(byte) if role == Role::Value && byte != b'u' => self.escape(input, role, byte)?,
+                        Some(byte) if role == StringUse::Value && byte != b'u' => self.escape(input, role, byte)?,
                         _ => return Ok(State::Escape(role)),
                     };
                 }
@@ -261,7 +267,7 @@ impl<V: Visit> Scanner<V> {
     }
 
     #[inline(always)]
-    fn escape(&mut self, input: &mut Input<'_>, role: Role, byte: u8) -> Result<State, Fault> {
+    fn escape(&mut self, input: &mut ScanInput<'_>, role: StringUse, byte: u8) -> Result<State, Fault> {
         if byte != b'u' && short_escape(byte).is_none() {
             return Err(Fault::Syntax);
         }
@@ -270,7 +276,7 @@ impl<V: Visit> Scanner<V> {
         Ok(if byte == b'u' { State::Hex(role, 4) } else { State::Text(role) })
     }
 
-    fn hex(&mut self, input: &mut Input<'_>, role: Role, left: u8, byte: u8) -> Result<State, Fault> {
+    fn hex(&mut self, input: &mut ScanInput<'_>, role: StringUse, left: u8, byte: u8) -> Result<State, Fault> {
         hex(byte).ok_or(Fault::Syntax)?;
         input.skip(1);
         self.gather(role, &[byte]);
@@ -278,7 +284,7 @@ impl<V: Visit> Scanner<V> {
     }
 
     #[inline(always)]
-    fn word(&mut self, input: &mut Input<'_>, word: ValueKind) -> Result<State, Fault> {
+    fn word(&mut self, input: &mut ScanInput<'_>, word: ValueKind) -> Result<State, Fault> {
         self.begin(input, word);
         let text = text_of(word);
         if input.rest().starts_with(text) {
@@ -290,7 +296,7 @@ impl<V: Visit> Scanner<V> {
 
     /// A word that is wrong or lies across pieces.
     #[cold]
-    fn rest_of_word(&mut self, input: &mut Input<'_>, word: ValueKind, mut at: u8) -> Result<State, Fault> {
+    fn rest_of_word(&mut self, input: &mut ScanInput<'_>, word: ValueKind, mut at: u8) -> Result<State, Fault> {
         while let Some(&want) = text_of(word).get(usize::from(at)) {
             match input.peek() {
                 Some(byte) if byte == want => input.skip(1),
@@ -303,7 +309,7 @@ impl<V: Visit> Scanner<V> {
     }
 
     #[inline(always)]
-    fn number(&mut self, input: &mut Input<'_>, mut part: Part) -> Result<State, Fault> {
+    fn number(&mut self, input: &mut ScanInput<'_>, mut part: Part) -> Result<State, Fault> {
         loop {
             if matches!(part, Part::Digits | Part::Fraction | Part::Exponent) {
                 input.skip_digits();
@@ -328,7 +334,7 @@ impl<V: Visit> Scanner<V> {
 
     /// A container ends at this byte.
     #[inline(always)]
-    fn close(&mut self, input: &mut Input<'_>) -> State {
+    fn close(&mut self, input: &mut ScanInput<'_>) -> State {
         input.skip(1);
         self.nest.pop();
         self.end(input)
@@ -341,7 +347,7 @@ impl<V: Visit> Scanner<V> {
     }
 
     #[inline(always)]
-    fn begin(&mut self, input: &Input<'_>, kind: ValueKind) {
+    fn begin(&mut self, input: &ScanInput<'_>, kind: ValueKind) {
         if self.is_shown() {
             self.show_begin(self.offset_of(input), kind);
         }
@@ -353,7 +359,7 @@ impl<V: Visit> Scanner<V> {
     }
 
     #[inline(always)]
-    fn end(&mut self, input: &Input<'_>) -> State {
+    fn end(&mut self, input: &ScanInput<'_>) -> State {
         if self.is_shown() {
             self.show_end(self.offset_of(input));
         }
@@ -367,7 +373,7 @@ impl<V: Visit> Scanner<V> {
 
     /// A key ended with `run`; its colon is taken too if it follows at once.
     #[inline(always)]
-    fn end_key(&mut self, input: &mut Input<'_>, run: &[u8]) -> State {
+    fn end_key(&mut self, input: &mut ScanInput<'_>, run: &[u8]) -> State {
         if self.is_shown() {
             self.show_key(run);
         }
@@ -390,14 +396,14 @@ impl<V: Visit> Scanner<V> {
 
     /// Adds to the captured key, if we are in one that the visitor sees.
     #[inline(always)]
-    fn gather(&mut self, role: Role, raw: &[u8]) {
-        if role == Role::Key && self.is_shown() {
+    fn gather(&mut self, role: StringUse, raw: &[u8]) {
+        if role == StringUse::Key && self.is_shown() {
             self.capture.extend(raw);
         }
     }
 
     #[inline(always)]
-    fn offset_of(&self, input: &Input<'_>) -> u64 {
+    fn offset_of(&self, input: &ScanInput<'_>) -> u64 {
         self.offset.saturating_add(len64(input.at))
     }
 }
@@ -429,11 +435,11 @@ pub(super) enum State {
     /// After the root value: white space.
     Done,
     /// The rest of a string.
-    Text(Role),
+    Text(StringUse),
     /// After a backslash.
-    Escape(Role),
+    Escape(StringUse),
     /// So many hex digits.
-    Hex(Role, u8),
+    Hex(StringUse, u8),
     /// The rest of a word, of which so many bytes came.
     Word(ValueKind, u8),
     /// The rest of a number.
@@ -442,7 +448,7 @@ pub(super) enum State {
 
 /// What a string is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Role {
+pub(super) enum StringUse {
     Key,
     Value,
 }

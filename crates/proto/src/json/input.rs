@@ -4,12 +4,12 @@ use super::check::{Fault, State};
 use super::special::plain_len;
 
 /// A piece, and how far it was read.
-pub(super) struct Input<'a> {
+pub(super) struct ScanInput<'a> {
     pub(super) bytes: &'a [u8],
     pub(super) at: usize,
 }
 
-impl<'a> Input<'a> {
+impl<'a> ScanInput<'a> {
     #[inline(always)]
     pub(super) fn peek(&self) -> Option<u8> {
         self.bytes.get(self.at).copied()

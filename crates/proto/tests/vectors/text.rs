@@ -111,7 +111,7 @@ impl std::fmt::Debug for Text {
 
 /// A text as an error message shows it: short.
 pub(super) fn shown(bytes: &[u8]) -> String {
-    const MOST: usize = 300;
-    let text = String::from_utf8_lossy(bytes.get(..MOST).unwrap_or(bytes)).into_owned();
-    if bytes.len() > MOST { format!("{text}… ({} bytes)", bytes.len()) } else { text }
+    const MAX_SHOWN: usize = 300;
+    let text = String::from_utf8_lossy(bytes.get(..MAX_SHOWN).unwrap_or(bytes)).into_owned();
+    if bytes.len() > MAX_SHOWN { format!("{text}… ({} bytes)", bytes.len()) } else { text }
 }

@@ -3,7 +3,7 @@
 use breakbulk_proto::{CloseReason, Lane, Message};
 use tracing::{info, warn};
 
-use super::{Handshake, LiveConnection, PROTOCOL_ERROR, PendingRequest, Phase};
+use super::{ConnectionPhase, Handshake, LiveConnection, PROTOCOL_ERROR, PendingRequest};
 use crate::client::error::RequestError;
 use crate::client::state::Reason;
 use crate::client::wire::{self, InitializeResult, ReconnectResult};
@@ -66,7 +66,7 @@ impl<L: Link> LiveConnection<'_, L> {
     /// The handshake is done, and everything up to `seq` is known. What came before the answer is handled now.
     fn begin(&mut self, ordinal: u64, seq: u64) {
         self.driver.machine_mut().note_seq(ordinal, seq);
-        self.phase = Phase::Live;
+        self.phase = ConnectionPhase::Live;
         if let Handshake::Unanswered { early, .. } = std::mem::replace(&mut self.handshake, Handshake::Done) {
             early.into_iter().for_each(|incoming| self.heard(incoming));
         }

@@ -192,7 +192,7 @@ pub enum BlockType {
     ToolInput,
 }
 
-/// Tokens of a turn, as far as they are known.
+/// Tokens and cost of a turn, as far as they are known.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Usage {
     /// Tokens read.
@@ -203,6 +203,8 @@ pub struct Usage {
     pub cache_read_tokens: Option<u64>,
     /// The model.
     pub model: Option<String>,
+    /// What it cost in millionths of a US dollar, as the agent's program reckons.
+    pub cost_micros: Option<u64>,
 }
 
 /// How a turn ended.

@@ -49,6 +49,7 @@
 #![warn(clippy::indexing_slicing, clippy::arithmetic_side_effects, clippy::as_conversions)]
 
 mod check;
+pub mod claude;
 mod event;
 mod id;
 mod tool;

@@ -166,7 +166,7 @@ impl ScriptOutput {
         let input_tokens = u64::try_from(prompt_bytes / 4).ok();
         let output_tokens = Some(self.pieces);
         let model = Some(NAME.to_owned());
-        self.emit(Event::Usage(Usage { input_tokens, output_tokens, cache_read_tokens: None, model })).await
+        self.emit(Event::Usage(Usage { input_tokens, output_tokens, model, ..Usage::default() })).await
     }
 
     async fn speak(&mut self, kind: BlockKind, text: &str) -> Result<Id, ScriptEnd> {

@@ -1,0 +1,878 @@
+//! One turn: its speakers, their messages, and their calls.
+//!
+//! The model's stream says everything first, and an `assistant` line says each block again when it is whole. What was
+//! streamed is not said twice; what was not, because the program was told not to stream, because it never streams its
+//! sub-agents, or because a line was lost, is said from the `assistant` line, once. To tell which is which, each block
+//! keeps the length and a hash of what was said of it.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use super::counts::Counts;
+use super::results;
+use super::wire::{self, Blocks, Line, Maybe, StreamEvent, Structured, Text, Tokens, Word};
+use crate::{BlockKind, BlockType, Call, Ending, Event, Failure, Id, Outcome, ToolResult, Usage};
+
+/// The state of one turn. Grows with the number of its messages, blocks and calls, not with what they say, but for the
+/// inputs of calls that are not whole yet.
+#[derive(Debug)]
+pub(super) struct Turn {
+    pub(super) id: Id,
+    pub(super) origin: Origin,
+    /// Whether somebody has asked the program to stop it.
+    pub(super) is_interrupted: bool,
+    /// The token that was given in this turn.
+    pub(super) token: Option<String>,
+    /// The kind of the last API error that was told as a message.
+    pub(super) error: Option<String>,
+    /// Whether the agent itself has said any text.
+    has_spoken: bool,
+    messages: Vec<Message>,
+    by_id: HashMap<Id, usize>,
+    /// The message that each speaker says now: the agent itself, and sub-agents by their calls.
+    main: Option<usize>,
+    workers: HashMap<Id, usize>,
+    calls: HashMap<Id, CallState>,
+    /// Calls that background tasks belong to.
+    tasks: HashMap<String, Id>,
+    /// UUIDs of the whole messages that came.
+    told: HashSet<Box<str>>,
+    /// Of the messages that are over.
+    tokens: Total,
+    model: Option<String>,
+    /// Bytes of inputs that are not whole.
+    held: usize,
+}
+
+/// Who has begun a turn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Origin {
+    /// A prompt of ours.
+    Prompt,
+    /// The program itself.
+    Program,
+}
+
+#[derive(Debug)]
+struct Message {
+    id: Id,
+    blocks: Vec<Block>,
+    tokens: Tokens,
+}
+
+#[derive(Debug)]
+struct Block {
+    id: Id,
+    /// Its place in the model's stream; none if it was not streamed.
+    index: Option<u64>,
+    kind: BlockType,
+    stage: Stage,
+    /// Whether an `assistant` line has told it whole.
+    is_told: bool,
+    said: Said,
+    input: Option<Input>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    Open,
+    Ended,
+}
+
+/// The input of a call, until its block ends.
+#[derive(Debug)]
+struct Input {
+    call: Id,
+    /// What was streamed of it; none if that was over the limit.
+    streamed: Option<String>,
+    /// What an `assistant` line said that it is.
+    whole: Option<String>,
+}
+
+/// What was said of a block: enough to recognize it when it is said again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Said {
+    len: usize,
+    hash: u64,
+}
+
+impl Said {
+    const NOTHING: Self = Self { len: 0, hash: 0xcbf2_9ce4_8422_2325 };
+
+    /// FNV-1a: cheap for the few bytes of a delta, and the same however the text was cut.
+    fn add(&mut self, text: &str) {
+        self.len = self.len.saturating_add(text.len());
+        for byte in text.bytes() {
+            self.hash = (self.hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+        }
+    }
+
+    fn of(text: &str) -> Self {
+        let mut said = Self::NOTHING;
+        said.add(text);
+        said
+    }
+}
+
+#[derive(Debug)]
+struct CallState {
+    title: String,
+    /// The block of its input: message and block.
+    input: Option<(usize, usize)>,
+    worker: Worker,
+    progress: Progress,
+}
+
+#[derive(Debug)]
+enum Progress {
+    Open,
+    Running,
+    /// The program has told its result, but its sub-agent goes on in the background.
+    Background(Ending),
+    Ended,
+}
+
+/// The sub-agent of a call.
+#[derive(Debug, Default)]
+enum Worker {
+    #[default]
+    None,
+    /// The call's input says that there will be one.
+    Expected {
+        name: String,
+        task: String,
+    },
+    Working,
+}
+
+/// Tokens of a turn.
+#[derive(Debug, Clone, Copy, Default)]
+struct Total {
+    input: u64,
+    output: u64,
+    cache_read: u64,
+}
+
+impl Total {
+    fn of(tokens: Tokens) -> Self {
+        let Maybe(input) = tokens.input_tokens;
+        let Maybe(created) = tokens.cache_creation_input_tokens;
+        Self {
+            input: input.unwrap_or(0).saturating_add(created.unwrap_or(0)),
+            output: tokens.output_tokens.0.unwrap_or(0),
+            cache_read: tokens.cache_read_input_tokens.0.unwrap_or(0),
+        }
+    }
+
+    fn add(&mut self, other: Self) {
+        self.input = self.input.saturating_add(other.input);
+        self.output = self.output.saturating_add(other.output);
+        self.cache_read = self.cache_read.saturating_add(other.cache_read);
+    }
+}
+
+/// Where events go, and what else a turn needs of its conversation.
+pub(super) struct Out<'a> {
+    pub(super) events: &'a mut VecDeque<Event>,
+    pub(super) counts: &'a mut Counts,
+    /// Bytes of input that a turn may hold.
+    pub(super) max_input_bytes: usize,
+}
+
+impl Out<'_> {
+    fn push(&mut self, event: Event) {
+        self.events.push_back(event);
+    }
+}
+
+impl Turn {
+    pub(super) fn new(id: Id, origin: Origin, is_interrupted: bool) -> Self {
+        Self {
+            id,
+            origin,
+            is_interrupted,
+            token: None,
+            error: None,
+            has_spoken: false,
+            messages: Vec::new(),
+            by_id: HashMap::new(),
+            main: None,
+            workers: HashMap::new(),
+            calls: HashMap::new(),
+            tasks: HashMap::new(),
+            told: HashSet::new(),
+            tokens: Total::default(),
+            model: None,
+            held: 0,
+        }
+    }
+
+    pub(super) const fn has_spoken(&self) -> bool {
+        self.has_spoken
+    }
+
+    pub(super) fn knows(&self, tool: &str) -> bool {
+        self.calls.contains_key(tool)
+    }
+
+    /// Takes an event of the model's stream.
+    pub(super) fn streamed(&mut self, line: &Line<'_>, event: StreamEvent<'_>, out: &mut Out<'_>) {
+        let agent = line.parent_tool_use_id.get();
+        match event.kind.as_str() {
+            "content_block_delta" => {
+                if let Some(delta) = event.delta {
+                    let message = self.streaming(line, agent, out);
+                    self.delta(message, event.index, delta, agent, out);
+                }
+            }
+            "content_block_start" => {
+                let block = event.content_block.and_then(wire::parse::<wire::Block<'_>>);
+                if let Some(block) = block {
+                    let message = self.streaming(line, agent, out);
+                    self.block_started(message, event.index, &block, agent, out);
+                }
+            }
+            "content_block_stop" => {
+                if let Some(message) = self.current(line, agent) {
+                    self.block_stopped(message, event.index, out);
+                }
+            }
+            "message_start" => {
+                let message = event.message.and_then(wire::parse::<wire::Message<'_>>);
+                let Some(message) = message else { return out.counts.ignore("stream_event/message_start") };
+                let at = self.message(message.id.get().or(line.api_message_id.get()), agent, out);
+                self.count(at, message.usage);
+                if agent.is_none() {
+                    self.model = message.model.to_owned().or_else(|| self.model.take());
+                }
+            }
+            "message_delta" => {
+                if let Some(message) = self.current(line, agent) {
+                    self.count(message, event.usage);
+                }
+            }
+            "message_stop" => self.message_stopped(line, agent, out),
+            other => out.counts.ignore_within("stream_event", other),
+        }
+    }
+
+    /// Takes a message that is told whole: as a rule one block of it.
+    pub(super) fn told(&mut self, line: &Line<'_>, message: &wire::Message<'_>, out: &mut Out<'_>) {
+        if let Some(uuid) = line.uuid.get()
+            && !self.told.insert(uuid.into())
+        {
+            return;
+        }
+        let agent = line.parent_tool_use_id.get();
+        let at = self.message(message.id.get().or(line.uuid.get()), agent, out);
+        match message.content.and_then(Blocks::read) {
+            Some(Blocks::Text(Text(text))) => self.told_words(at, BlockType::Text, &text, agent, out),
+            Some(Blocks::List(blocks)) => {
+                for raw in blocks {
+                    match wire::parse::<wire::Block<'_>>(raw) {
+                        Some(block) => self.told_block(at, &block, agent, out),
+                        None => out.counts.ignore("block/malformed"),
+                    }
+                }
+            }
+            None => {}
+        }
+    }
+
+    /// Takes a message to the agent: results of its calls.
+    pub(super) fn results(
+        &mut self,
+        line: &Line<'_>,
+        message: &wire::Message<'_>,
+        user: &wire::UserLine<'_>,
+        out: &mut Out<'_>,
+    ) {
+        let content = message.content.and_then(Blocks::read);
+        if let Some(agent) = line.parent_tool_use_id.get() {
+            // The first message to a sub-agent is its task.
+            let task = match &content {
+                Some(Blocks::Text(Text(text))) => text.to_string(),
+                _ => String::new(),
+            };
+            self.worker_started(agent, &task, out);
+        }
+        let Some(Blocks::List(blocks)) = content else { return };
+        // What a tool says for programs stands beside the blocks, so it is known whose it is only if there is one.
+        let structured = if blocks.len() == 1 { user.tool_use_result.0.as_ref() } else { None };
+        for block in blocks.into_iter().filter_map(wire::parse::<wire::Block<'_>>) {
+            if !is_result(&block.kind) {
+                out.counts.ignore_within("user", block.kind.as_str());
+                continue;
+            }
+            let Maybe(metas) = &user.tool_result_meta;
+            let is_it = |meta: &&wire::ResultMeta<'_>| meta.id == block.tool_use_id;
+            let meta = metas.iter().flatten().find(is_it);
+            let never_ran = meta.is_some_and(|meta| meta.non_execution_kind.get().is_some());
+            self.result(&block, structured, never_ran, out);
+        }
+    }
+
+    /// A call runs.
+    pub(super) fn tool_runs(&mut self, tool: &str, out: &mut Out<'_>) {
+        let Some((tool, _)) = self.calls.get_key_value(tool) else { return };
+        let tool = tool.clone();
+        self.finish_input(&tool, None, out);
+        if let Some(state) = self.calls.get_mut(&tool)
+            && matches!(state.progress, Progress::Open)
+        {
+            state.progress = Progress::Running;
+            out.push(Event::ToolStarted { tool });
+        }
+    }
+
+    /// Brings a call to where it can be asked about. One that nobody has told of yet begins now.
+    pub(super) fn tool_asked(&mut self, tool: &Id, name: &str, input: &RawValue, out: &mut Out<'_>) {
+        if self.calls.contains_key(tool) {
+            return self.finish_input(tool, Some(input.get()), out);
+        }
+        let message = self.message(None, None, out);
+        self.whole_call(message, tool.clone(), name, Some(input), out);
+    }
+
+    /// Whether a call is over, so that nothing can be asked about it.
+    pub(super) fn is_over(&self, tool: &str) -> bool {
+        self.calls.get(tool).is_some_and(|state| matches!(state.progress, Progress::Ended))
+    }
+
+    /// A background task belongs to a call.
+    pub(super) fn task_started(&mut self, task: &str, tool: &str) {
+        if let Some((tool, _)) = self.calls.get_key_value(tool) {
+            self.tasks.insert(task.to_owned(), tool.clone());
+        }
+    }
+
+    /// A background task is over. If its call has been waiting for that, the call is over too.
+    pub(super) fn task_ended(&mut self, line: &wire::SystemLine<'_>, out: &mut Out<'_>) {
+        let of_task = || self.tasks.get(line.task_id.as_str()).map(|tool| &**tool);
+        let Some(tool) = line.tool_use_id.get().or_else(of_task) else { return };
+        let Some((tool, state)) = self.calls.get_key_value(tool) else { return };
+        let Progress::Background(launched) = &state.progress else { return };
+        let tool = tool.clone();
+        let summary = line.summary.0.as_ref().map(|Text(text)| text.to_string()).filter(|text| !text.is_empty());
+        let ending = match (line.status.as_str(), summary) {
+            ("stopped", reason) => Ending::Cancelled { reason },
+            ("failed", reason) => {
+                let error = reason.unwrap_or_else(|| "The background task failed.".to_owned());
+                Ending::Done(ToolResult::failed(format!("{} failed", state.title), error))
+            }
+            (_, Some(text)) => Ending::Done(ToolResult::text(format!("Ran {}", state.title), text)),
+            (_, None) => launched.clone(),
+        };
+        self.tool_ended(&tool, ending, out);
+    }
+
+    /// The program has told that these calls were denied: those that it left open never ran.
+    pub(super) fn denied(&mut self, denials: &[wire::Denial<'_>], out: &mut Out<'_>) {
+        for denial in denials {
+            let Some((tool, state)) = self.calls.get_key_value(denial.tool_use_id.as_str()) else { continue };
+            if matches!(state.progress, Progress::Open) {
+                let tool = tool.clone();
+                self.tool_ended(&tool, Ending::Cancelled { reason: Some("Permission was denied.".to_owned()) }, out);
+            }
+        }
+    }
+
+    /// The turn ends: calls that go on in the background end for those who follow the turn. Gives their names.
+    pub(super) fn leave_background(&mut self, out: &mut Out<'_>) -> Vec<Id> {
+        let left = self.calls.iter().filter(|(_, state)| matches!(state.progress, Progress::Background(_)));
+        let mut left: Vec<Id> = left.map(|(tool, _)| tool.clone()).collect();
+        left.sort_unstable();
+        for tool in &left {
+            let Some(state) = self.calls.get_mut(tool) else { continue };
+            let summary = format!("Left {} running in the background", state.title);
+            let Progress::Background(ending) = std::mem::replace(&mut state.progress, Progress::Running) else {
+                continue;
+            };
+            let ending = match ending {
+                Ending::Done(result) => Ending::Done(ToolResult { summary, ..result }),
+                ending @ Ending::Cancelled { .. } => ending,
+            };
+            self.tool_ended(tool, ending, out);
+        }
+        left
+    }
+
+    /// Says something that nobody has streamed.
+    pub(super) fn say(&mut self, text: &str, out: &mut Out<'_>) {
+        let message = self.message(None, None, out);
+        self.whole_words(message, BlockType::Text, text, out);
+    }
+
+    /// What the turn has cost so far: what its messages add up to, or what the program says if that is more.
+    pub(super) fn usage(&self, told: Maybe<Tokens>, cost_micros: Option<u64>) -> Usage {
+        let Maybe(told) = told;
+        let told = Total::of(told.unwrap_or_default());
+        let mut total = self.tokens;
+        if let Some(message) = self.main.and_then(|at| self.messages.get(at)) {
+            total.add(Total::of(message.tokens));
+        }
+        Usage {
+            input_tokens: Some(total.input.max(told.input)),
+            output_tokens: Some(total.output.max(told.output)),
+            cache_read_tokens: Some(total.cache_read.max(told.cache_read)),
+            model: self.model.clone(),
+            cost_micros,
+        }
+    }
+
+    /// The message that a streamed line belongs to. It begins if it is unknown.
+    fn streaming(&mut self, line: &Line<'_>, agent: Option<&str>, out: &mut Out<'_>) -> usize {
+        match self.current(line, agent) {
+            Some(at) => at,
+            None => self.message(line.api_message_id.get(), agent, out),
+        }
+    }
+
+    /// The message that a streamed line belongs to: the one that it names, else the one that its speaker says now.
+    fn current(&self, line: &Line<'_>, agent: Option<&str>) -> Option<usize> {
+        let now = match agent {
+            None => self.main,
+            Some(agent) => self.workers.get(agent).copied(),
+        };
+        let Some(name) = line.api_message_id.get() else { return now };
+        let is_it = |at: &usize| self.messages.get(*at).is_some_and(|message| *message.id == *name);
+        now.filter(is_it).or_else(|| self.by_id.get(name).copied())
+    }
+
+    /// The message of this name, which its speaker says from now on. Without a name it is a message of its own.
+    fn message(&mut self, name: Option<&str>, agent: Option<&str>, out: &mut Out<'_>) -> usize {
+        if let Some(agent) = agent {
+            self.worker_started(agent, "", out);
+        }
+        let known = name.and_then(|name| self.by_id.get(name).copied());
+        let at = known.unwrap_or_else(|| {
+            let at = self.messages.len();
+            let id = name.map_or_else(|| Id::from(format!("{}-m{at}", self.id)), Id::from);
+            self.by_id.insert(id.clone(), at);
+            self.messages.push(Message { id: id.clone(), blocks: Vec::new(), tokens: Tokens::default() });
+            out.push(Event::MessageStarted { message: id, agent: agent.map(Id::from) });
+            at
+        });
+        let before = match agent {
+            None => self.main.replace(at),
+            Some(agent) => self.workers.insert(agent.into(), at),
+        };
+        if agent.is_none() && before != Some(at) {
+            self.settle(before);
+        }
+        at
+    }
+
+    fn block_started(
+        &mut self,
+        message: usize,
+        index: u64,
+        block: &wire::Block<'_>,
+        agent: Option<&str>,
+        out: &mut Out<'_>,
+    ) {
+        let (kind, text) = match block.kind.as_str() {
+            "text" => (BlockKind::Text, block.text.as_ref()),
+            "thinking" => (BlockKind::Thinking, block.thinking.as_ref()),
+            "redacted_thinking" => (BlockKind::Redacted, None),
+            _ if is_call(&block.kind) => {
+                let Some(tool) = block.id.get() else { return out.counts.ignore("block/unnamed") };
+                // It was told before, whole: nothing of it is new.
+                if self.calls.contains_key(tool) {
+                    return;
+                }
+                (BlockKind::ToolInput(call(tool, &block.name)), None)
+            }
+            _ if is_result(&block.kind) => return self.result(block, None, false, out),
+            other => return out.counts.ignore_within("block", other),
+        };
+        let kind_of = kind.kind();
+        self.open_block(message, Some(index), kind, out);
+        if let Some(Text(text)) = text.filter(|Text(text)| !text.is_empty()) {
+            self.words(message, index, kind_of, text.clone().into_owned(), agent, out);
+        }
+    }
+
+    fn delta(&mut self, message: usize, index: u64, delta: wire::Delta<'_>, agent: Option<&str>, out: &mut Out<'_>) {
+        match delta.kind.as_str() {
+            "text_delta" => {
+                if let Some(Text(text)) = delta.text {
+                    self.words(message, index, BlockType::Text, text.into_owned(), agent, out);
+                }
+            }
+            "thinking_delta" => {
+                if let Some(Text(text)) = delta.thinking {
+                    self.words(message, index, BlockType::Thinking, text.into_owned(), agent, out);
+                }
+            }
+            "input_json_delta" => {
+                if let Some(Text(text)) = delta.partial_json {
+                    self.hold(message, index, &text, out);
+                }
+            }
+            other => out.counts.ignore_within("delta", other),
+        }
+    }
+
+    /// More words of a block. It begins if it is not open.
+    fn words(
+        &mut self,
+        message: usize,
+        index: u64,
+        kind: BlockType,
+        text: String,
+        agent: Option<&str>,
+        out: &mut Out<'_>,
+    ) {
+        let at = match self.open_at(message, index, kind) {
+            Some(at) => at,
+            None => {
+                let begun = if kind == BlockType::Thinking { BlockKind::Thinking } else { BlockKind::Text };
+                self.open_block(message, Some(index), begun, out)
+            }
+        };
+        let Some(message) = self.messages.get_mut(message) else { return };
+        let Some(block) = message.blocks.get_mut(at) else { return };
+        block.said.add(&text);
+        self.has_spoken |= agent.is_none() && kind == BlockType::Text;
+        out.push(Event::BlockDelta { message: message.id.clone(), block: block.id.clone(), kind, text });
+    }
+
+    /// Holds more of a call's input, until it is whole.
+    fn hold(&mut self, message: usize, index: u64, text: &str, out: &mut Out<'_>) {
+        let at = self.open_at(message, index, BlockType::ToolInput);
+        let input = at.and_then(|at| self.messages.get_mut(message)?.blocks.get_mut(at)?.input.as_mut());
+        let Some(input) = input else { return out.counts.ignore("delta/input_json_delta") };
+        let Some(streamed) = &mut input.streamed else { return };
+        if self.held.saturating_add(text.len()) > out.max_input_bytes {
+            self.held = self.held.saturating_sub(streamed.len());
+            input.streamed = None;
+            out.counts.inputs_cut = out.counts.inputs_cut.saturating_add(1);
+            return;
+        }
+        self.held = self.held.saturating_add(text.len());
+        streamed.push_str(text);
+    }
+
+    fn block_stopped(&mut self, message: usize, index: u64, out: &mut Out<'_>) {
+        let blocks = self.messages.get(message).map_or(&[][..], |message| &message.blocks);
+        let is_it = |block: &Block| block.index == Some(index) && block.stage == Stage::Open;
+        if let Some(at) = blocks.iter().rposition(is_it) {
+            self.end_block(message, at, None, out);
+        }
+    }
+
+    fn message_stopped(&mut self, line: &Line<'_>, agent: Option<&str>, out: &mut Out<'_>) {
+        let Some(at) = self.current(line, agent) else { return };
+        let open = |block: &Block| block.stage == Stage::Open;
+        while let Some(block) = self.messages.get(at).and_then(|message| message.blocks.iter().position(open)) {
+            self.end_block(at, block, None, out);
+        }
+        let Some(message) = self.messages.get(at) else { return };
+        out.push(Event::MessageEnded { message: message.id.clone() });
+        if agent.is_none() {
+            let usage = self.usage(Maybe(None), None);
+            out.push(Event::Usage(usage));
+        }
+    }
+
+    fn told_block(&mut self, message: usize, block: &wire::Block<'_>, agent: Option<&str>, out: &mut Out<'_>) {
+        match block.kind.as_str() {
+            "text" => {
+                let text = block.text.as_ref().map_or("", |Text(text)| text);
+                self.told_words(message, BlockType::Text, text, agent, out);
+            }
+            "thinking" => {
+                let text = block.thinking.as_ref().map_or("", |Text(text)| text);
+                self.told_words(message, BlockType::Thinking, text, agent, out);
+            }
+            "redacted_thinking" => {
+                if self.untold(message, BlockType::Redacted).is_none() {
+                    self.whole_words(message, BlockType::Redacted, "", out);
+                }
+            }
+            _ if is_call(&block.kind) => {
+                let Some(tool) = block.id.get() else { return out.counts.ignore("block/unnamed") };
+                self.told_call(message, tool, block, out);
+            }
+            _ if is_result(&block.kind) => self.result(block, None, false, out),
+            other => out.counts.ignore_within("block", other),
+        }
+    }
+
+    /// A block of words is told whole. What was streamed of it is not said again.
+    fn told_words(&mut self, message: usize, kind: BlockType, text: &str, agent: Option<&str>, out: &mut Out<'_>) {
+        let Some(at) = self.untold(message, kind) else {
+            self.has_spoken |= agent.is_none() && kind == BlockType::Text && !text.is_empty();
+            return self.whole_words(message, kind, text, out);
+        };
+        let Some(message) = self.messages.get_mut(message) else { return };
+        let Some(block) = message.blocks.get_mut(at) else { return };
+        let Some((head, rest)) = text.split_at_checked(block.said.len) else {
+            out.counts.differing = out.counts.differing.saturating_add(1);
+            return;
+        };
+        if Said::of(head) != block.said || (block.stage == Stage::Ended && !rest.is_empty()) {
+            out.counts.differing = out.counts.differing.saturating_add(1);
+        } else if !rest.is_empty() {
+            block.said.add(rest);
+            let (message, block) = (message.id.clone(), block.id.clone());
+            out.push(Event::BlockDelta { message, block, kind, text: rest.to_owned() });
+        }
+    }
+
+    fn told_call(&mut self, message: usize, tool: &str, block: &wire::Block<'_>, out: &mut Out<'_>) {
+        let Some(state) = self.calls.get(tool) else {
+            return self.whole_call(message, tool.into(), block.name.as_str(), block.input, out);
+        };
+        let held = state.input.and_then(|(message, at)| self.messages.get_mut(message)?.blocks.get_mut(at));
+        if let Some(Block { stage: Stage::Open, input: Some(input), .. }) = held {
+            input.whole = block.input.map(|raw| raw.get().to_owned());
+        }
+    }
+
+    /// The first block of a kind that was streamed and is not told whole yet. It is from now on.
+    fn untold(&mut self, message: usize, kind: BlockType) -> Option<usize> {
+        let blocks = &mut self.messages.get_mut(message)?.blocks;
+        let at = blocks.iter().position(|block| block.kind == kind && block.index.is_some() && !block.is_told)?;
+        blocks.get_mut(at)?.is_told = true;
+        Some(at)
+    }
+
+    fn whole_words(&mut self, message: usize, kind: BlockType, text: &str, out: &mut Out<'_>) {
+        let begun = match kind {
+            BlockType::Thinking => BlockKind::Thinking,
+            BlockType::Redacted => BlockKind::Redacted,
+            BlockType::Text | BlockType::ToolInput => BlockKind::Text,
+        };
+        let at = self.open_block(message, None, begun, out);
+        let Some(said) = self.messages.get(message) else { return };
+        if let Some(block) = said.blocks.get(at)
+            && !text.is_empty()
+        {
+            let (message, block) = (said.id.clone(), block.id.clone());
+            out.push(Event::BlockDelta { message, block, kind, text: text.to_owned() });
+        }
+        self.end_block(message, at, None, out);
+    }
+
+    fn whole_call(&mut self, message: usize, tool: Id, name: &str, input: Option<&RawValue>, out: &mut Out<'_>) {
+        let call = Call::new(tool, name, name);
+        let at = self.open_block(message, None, BlockKind::ToolInput(call), out);
+        self.end_block(message, at, input.map(RawValue::get), out);
+    }
+
+    /// Begins a block. Its name is its place, so that it is the same whether it was streamed or told whole; in a message
+    /// that has both kinds, the ones that are told whole have names of their own.
+    fn open_block(&mut self, message: usize, index: Option<u64>, kind: BlockKind, out: &mut Out<'_>) -> usize {
+        let Some(said) = self.messages.get_mut(message) else { return 0 };
+        let at = said.blocks.len();
+        let id = match index {
+            Some(index) => Id::from(index.to_string()),
+            None if said.blocks.iter().any(|block| block.index.is_some()) => Id::from(format!("w{at}")),
+            None => Id::from(at.to_string()),
+        };
+        let input = match &kind {
+            BlockKind::ToolInput(call) => {
+                let state = CallState {
+                    title: call.title.clone(),
+                    input: Some((message, at)),
+                    worker: Worker::None,
+                    progress: Progress::Open,
+                };
+                self.calls.insert(call.tool.clone(), state);
+                Some(Input { call: call.tool.clone(), streamed: Some(String::new()), whole: None })
+            }
+            _ => None,
+        };
+        let block = Block {
+            id: id.clone(),
+            index,
+            kind: kind.kind(),
+            stage: Stage::Open,
+            is_told: false,
+            said: Said::NOTHING,
+            input,
+        };
+        said.blocks.push(block);
+        out.push(Event::BlockStarted { message: said.id.clone(), block: id, kind });
+        at
+    }
+
+    /// Ends a block that is open. `input` is the whole input of a call, if it is known by now.
+    fn end_block(&mut self, message: usize, at: usize, input: Option<&str>, out: &mut Out<'_>) {
+        let Some(said) = self.messages.get_mut(message) else { return };
+        let Some(block) = said.blocks.get_mut(at).filter(|block| block.stage == Stage::Open) else { return };
+        block.stage = Stage::Ended;
+        let held = block.input.take();
+        let (message, block) = (said.id.clone(), block.id.clone());
+        let Some(held) = held else { return out.push(Event::BlockEnded { message, block, input: None }) };
+        self.held = self.held.saturating_sub(held.streamed.as_ref().map_or(0, String::len));
+        let input = input.map(str::to_owned).or(held.whole).or_else(|| whole_input(held.streamed?));
+        if let Some(state) = self.calls.get_mut(&held.call) {
+            state.input = None;
+            state.worker = Worker::expected(&state.title, input.as_deref());
+        }
+        out.push(Event::BlockEnded { message, block, input });
+    }
+
+    /// The input of a call is whole, whatever the stream says about it later.
+    fn finish_input(&mut self, tool: &Id, input: Option<&str>, out: &mut Out<'_>) {
+        if let Some((message, at)) = self.calls.get(tool).and_then(|state| state.input) {
+            self.end_block(message, at, input, out);
+        }
+    }
+
+    /// A sub-agent is heard: it works.
+    fn worker_started(&mut self, tool: &str, task: &str, out: &mut Out<'_>) {
+        let Some((tool, state)) = self.calls.get_key_value(tool) else { return };
+        if matches!(state.worker, Worker::Working) || matches!(state.progress, Progress::Ended) {
+            return;
+        }
+        let tool = tool.clone();
+        self.finish_input(&tool, None, out);
+        let Some(state) = self.calls.get_mut(&tool) else { return };
+        let (name, task) = match std::mem::replace(&mut state.worker, Worker::Working) {
+            Worker::Expected { name, task } => (name, task),
+            Worker::None | Worker::Working => (String::new(), task.to_owned()),
+        };
+        if matches!(state.progress, Progress::Open) {
+            state.progress = Progress::Running;
+            out.push(Event::ToolStarted { tool: tool.clone() });
+        }
+        out.push(Event::AgentStarted { tool, name, task });
+    }
+
+    /// Takes the result of a call.
+    fn result(
+        &mut self,
+        block: &wire::Block<'_>,
+        structured: Option<&Structured<'_>>,
+        never_ran: bool,
+        out: &mut Out<'_>,
+    ) {
+        let Some((tool, state)) = self.calls.get_key_value(block.tool_use_id.as_str()) else {
+            return out.counts.ignore("user/tool_result");
+        };
+        let tool = tool.clone();
+        let ending = results::ending(&state.title, block, structured, never_ran);
+        match structured {
+            Some(structured) if structured.status.as_str() == "async_launched" => {
+                self.left_to_background(&tool, structured, ending, out);
+            }
+            _ => self.tool_ended(&tool, ending, out),
+        }
+    }
+
+    /// A call has set a sub-agent to work in the background: it is over when that is, or when the turn is.
+    fn left_to_background(&mut self, tool: &Id, structured: &Structured<'_>, ending: Ending, out: &mut Out<'_>) {
+        if self.is_over(tool) {
+            return;
+        }
+        self.worker_started(tool, "", out);
+        if let Some(task) = structured.agent_id.get() {
+            self.task_started(task, tool);
+        }
+        if let Ending::Done(result) = &ending {
+            out.push(Event::ToolOutput { tool: tool.clone(), content: result.content.clone() });
+        }
+        if let Some(state) = self.calls.get_mut(tool) {
+            state.progress = Progress::Background(ending);
+        }
+    }
+
+    fn tool_ended(&mut self, tool: &Id, ending: Ending, out: &mut Out<'_>) {
+        self.finish_input(tool, None, out);
+        let Some(state) = self.calls.get_mut(tool) else { return };
+        if matches!(state.progress, Progress::Ended) {
+            return;
+        }
+        state.progress = Progress::Ended;
+        if matches!(state.worker, Worker::Working) {
+            let outcome = match &ending {
+                Ending::Done(ToolResult { success: false, error, .. }) => {
+                    Outcome::Failed(Failure::new("agentFailed", error.clone().unwrap_or_default()))
+                }
+                Ending::Done(_) => Outcome::Complete,
+                Ending::Cancelled { .. } => Outcome::Cancelled,
+            };
+            out.push(Event::AgentEnded { tool: tool.clone(), outcome });
+        }
+        self.workers.remove(tool);
+        out.push(Event::ToolEnded { tool: tool.clone(), ending });
+    }
+
+    /// The open block at a place.
+    fn open_at(&self, message: usize, index: u64, kind: BlockType) -> Option<usize> {
+        let blocks = &self.messages.get(message)?.blocks;
+        blocks.iter().rposition(|block| block.index == Some(index) && block.kind == kind && block.stage == Stage::Open)
+    }
+
+    /// Takes what the model says a message has cost. Later numbers stand for earlier ones.
+    fn count(&mut self, message: usize, tokens: Maybe<Tokens>) {
+        let (Some(message), Maybe(Some(news))) = (self.messages.get_mut(message), tokens) else { return };
+        let tokens = &mut message.tokens;
+        for (field, news) in [
+            (&mut tokens.input_tokens, news.input_tokens),
+            (&mut tokens.output_tokens, news.output_tokens),
+            (&mut tokens.cache_creation_input_tokens, news.cache_creation_input_tokens),
+            (&mut tokens.cache_read_input_tokens, news.cache_read_input_tokens),
+        ] {
+            field.0 = news.0.or(field.0);
+        }
+    }
+
+    /// What a message has cost is in the total.
+    fn settle(&mut self, message: Option<usize>) {
+        if let Some(message) = message.and_then(|at| self.messages.get_mut(at)) {
+            self.tokens.add(Total::of(std::mem::take(&mut message.tokens)));
+        }
+    }
+}
+
+impl Worker {
+    /// What the input of a call says about the sub-agent that it begins, if the tool is one that begins them.
+    fn expected(title: &str, input: Option<&str>) -> Self {
+        #[derive(Deserialize)]
+        struct Task<'a> {
+            #[serde(default, borrow)]
+            subagent_type: Word<'a>,
+            #[serde(default, borrow)]
+            prompt: Maybe<Text<'a>>,
+            #[serde(default, borrow)]
+            description: Maybe<Text<'a>>,
+        }
+        if !matches!(title, "Task" | "Agent") {
+            return Self::None;
+        }
+        let Some(task) = input.and_then(|input| serde_json::from_str::<Task<'_>>(input).ok()) else {
+            return Self::None;
+        };
+        let told = task.prompt.0.or(task.description.0).map_or_else(String::new, |Text(text)| text.into_owned());
+        Self::Expected { name: task.subagent_type.to_owned().unwrap_or_default(), task: told }
+    }
+}
+
+fn call(tool: &str, name: &Word<'_>) -> Call {
+    let name = name.get().unwrap_or("tool");
+    Call::new(tool, name, name)
+}
+
+/// Whether a block is a call: the program's own tools, and those that run where the model does.
+fn is_call(kind: &Word<'_>) -> bool {
+    kind.as_str().ends_with("tool_use")
+}
+
+fn is_result(kind: &Word<'_>) -> bool {
+    kind.as_str().ends_with("tool_result")
+}
+
+/// What was streamed of an input, if it is whole. A tool that takes nothing streams nothing.
+fn whole_input(streamed: String) -> Option<String> {
+    if streamed.trim().is_empty() {
+        return Some("{}".to_owned());
+    }
+    serde_json::from_str::<&RawValue>(&streamed).is_ok().then_some(streamed)
+}

@@ -52,7 +52,9 @@ mod check;
 pub mod claude;
 mod event;
 mod id;
+pub mod projection;
 mod tool;
+pub mod v2;
 mod writer;
 
 pub use check::{Checker, Violation};

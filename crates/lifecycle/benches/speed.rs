@@ -1,0 +1,2 @@
+//! How fast.
+fn main() {}

@@ -1,0 +1,43 @@
+//! Where a client that comes back goes on.
+
+/// What is kept of the log, for the channels of one session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Kept {
+    /// Everything after this seq is kept; 0 if nothing was ever dropped.
+    pub after: u64,
+    /// The highest seq of the log.
+    pub last: u64,
+}
+
+/// A client's `lastSeq`, compared with what is kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Cursor(pub Option<u64>);
+
+/// What a client that comes back is given.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Start {
+    /// The events of all entries after this seq.
+    Replay {
+        /// The client's `lastSeq`.
+        after: u64,
+    },
+    /// A snapshot: the client has nothing.
+    Fresh,
+    /// A snapshot: the client names a seq that this log never had, so it comes from another log.
+    Future,
+    /// A snapshot: some of what the client missed is not kept any more.
+    Trimmed,
+}
+
+impl Cursor {
+    /// What the client is given.
+    #[must_use]
+    pub const fn start(self, kept: Kept) -> Start {
+        match self.0 {
+            None => Start::Fresh,
+            Some(after) if after > kept.last => Start::Future,
+            Some(after) if after < kept.after => Start::Trimmed,
+            Some(after) => Start::Replay { after },
+        }
+    }
+}

@@ -1,0 +1,177 @@
+//! A client that leaves and comes back holds what one holds that never left.
+
+use breakbulk_lifecycle::projection::Change;
+use breakbulk_lifecycle::v2::wire::Event;
+use breakbulk_lifecycle::v2::{Block, Config, MessageState, Model, Projector};
+use proptest::collection::vec;
+use proptest::prelude::*;
+use proptest::sample::Index;
+
+use crate::agent::deeds;
+use crate::grammar::Grammar;
+use crate::oracle::{of_ahp, of_model};
+use crate::properties::begun;
+use crate::world::{CHAT, World, apply, config};
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(256))]
+
+    #[test]
+    fn a_cut_between_any_two_events_is_mended_by_what_comes_after_last_seq(
+        deeds in deeds(), cut in any::<Index>(), again in any::<Index>(),
+    ) {
+        let world = begun(deeds);
+        let all: Vec<Event> = world.events().into_iter().flatten().collect();
+        let stayed = model(&all);
+        let mut left = model(&all[..cut.index(all.len())]);
+        // Twice, the second time while it catches up.
+        for cut in [again.index(all.len()), all.len()] {
+            let after = left.last_seq().unwrap_or(0);
+            let missed = replay(&world, after);
+            prop_assert!(missed.iter().all(|event| event.seq > after));
+            let missed_by_all: Vec<&Event> = all.iter().filter(|event| event.seq > after).collect();
+            prop_assert_eq!(missed.iter().collect::<Vec<_>>(), missed_by_all);
+            missed.iter().take(cut).for_each(|event| {
+                left.apply(event);
+            });
+        }
+        prop_assert_eq!(left.state(), stayed.state());
+        prop_assert_eq!(left.last_seq(), stayed.last_seq());
+    }
+
+    #[test]
+    fn a_snapshot_after_any_entry_is_what_a_client_holds_that_saw_everything(
+        deeds in deeds(), cut in any::<Index>(), max_event_bytes in 1_200_usize..3_000,
+    ) {
+        let world = begun(deeds);
+        let cut = cut.index(world.log.len());
+        let small = Config { max_event_bytes, ..config() };
+        for config in [config(), small] {
+            let mut projector = Projector::new(config);
+            let (mut stayed, mut came) = (Model::new("s1"), Model::new("s1"));
+            for (at, entry) in world.log.iter().enumerate() {
+                for event in apply(&mut projector, entry) {
+                    stayed.apply(&event);
+                    if at > cut {
+                        prop_assert!(came.apply(&event));
+                    }
+                }
+                if at == cut {
+                    let mut grammar = Grammar::of_snapshot();
+                    for event in world.then[at].snapshot(&projector) {
+                        grammar.check(&event);
+                        prop_assert!(came.apply(&event));
+                    }
+                }
+                if at >= cut {
+                    prop_assert_eq!(known(came.state()), known(stayed.state()));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_snapshot_cut_off_anywhere_and_asked_for_again_is_whole(
+        deeds in deeds(), cut in any::<Index>(),
+    ) {
+        let world = begun(deeds);
+        let events = world.now.snapshot(&world.projector());
+        let whole = model(&events);
+        let mut cut_off = model(&events[..cut.index(events.len())]);
+        prop_assert_eq!(cut_off.last_seq(), None);
+        events.iter().for_each(|event| {
+            cut_off.apply(event);
+        });
+        prop_assert_eq!(cut_off.state(), whole.state());
+        prop_assert_eq!(cut_off.last_seq(), Some(world.now.seq));
+    }
+
+    #[test]
+    fn a_projector_that_knows_only_the_state_shows_what_the_reducers_hold_from_there_on(
+        deeds in deeds(), cut in any::<Index>(),
+    ) {
+        let world = begun(deeds);
+        let cut = 1 + cut.index(world.log.len() - 1);
+        let mut projector = world.then[cut].resume(config());
+        let mut came = Model::new("s1");
+        world.then[cut].snapshot(&projector).iter().for_each(|event| {
+            came.apply(event);
+        });
+        for (entry, state) in world.log.iter().zip(&world.then).skip(cut) {
+            if entry.seq > world.then[cut].seq {
+                apply(&mut projector, entry).iter().for_each(|event| {
+            came.apply(event);
+        });
+            }
+            let ahp = of_ahp(state);
+            prop_assert_eq!(of_model(came.state(), &ahp), ahp);
+            let runs = state.chats[CHAT].active_turn.is_some();
+            prop_assert_eq!(came.state().running, runs);
+            if !runs {
+                prop_assert!(came.state().current.is_none());
+            }
+        }
+    }
+
+    #[test]
+    fn an_event_that_comes_twice_changes_nothing(
+        deeds in deeds(), twice in vec((any::<Index>(), any::<Index>()), 0..20),
+    ) {
+        let world = begun(deeds);
+        let mut all: Vec<Event> = world.then[1].snapshot(&world.then[1].resume(config()));
+        all.extend(replay(&world, world.then[1].seq));
+        let once = model(&all);
+        let mut often = Model::new("s1");
+        for (at, event) in all.iter().enumerate() {
+            often.apply(event);
+            for (_, which) in twice.iter().filter(|(when, _)| when.index(all.len()) == at) {
+                let before = often.state().clone();
+                prop_assert!(!often.apply(&all[which.index(at + 1)]));
+                prop_assert_eq!(&before, often.state());
+            }
+        }
+        prop_assert_eq!(often.state(), once.state());
+    }
+}
+
+fn model(events: &[Event]) -> Model {
+    let mut model = Model::new("s1");
+    events.iter().for_each(|event| {
+        model.apply(event);
+    });
+    model
+}
+
+/// What a host does for a client that comes back: it takes the state at the last point before `after` at which nothing was
+/// open but a turn that had just begun, takes the entries since, and sends what comes after.
+fn replay(world: &World, after: u64) -> Vec<Event> {
+    let known = world.then.iter().zip(&world.log).rposition(|(state, entry)| {
+        let is_boundary = matches!(&entry.change, Change::Action(action) if Projector::is_boundary(action));
+        let is_quiet = state.chats.iter().all(|(uri, chat)| uri == CHAT || chat.active_turn.is_none());
+        state.seq <= after && is_boundary && *entry.channel == *CHAT && is_quiet
+    });
+    let mut projector = match known {
+        Some(at) => world.then[at].resume(config()),
+        None => Projector::new(config()),
+    };
+    let rest = world.log.iter().skip(known.map_or(0, |at| at + 1));
+    rest.flat_map(|entry| apply(&mut projector, entry)).filter(|event| event.seq > after).collect()
+}
+
+/// What a client holds, without inputs of calls that never were ready: AHP's state drops those when the turn ends, so a
+/// snapshot cannot have them.
+fn known(state: &MessageState) -> MessageState {
+    fn strip(blocks: &mut [Block]) {
+        for block in blocks {
+            if let Some(tool) = &mut block.tool
+                && tool.outcome.as_ref().is_some_and(|outcome| outcome.result == "The call was stopped.")
+            {
+                tool.input = None;
+            }
+            strip(&mut block.blocks);
+        }
+    }
+    let mut state = state.clone();
+    state.messages.iter_mut().chain(&mut state.current).for_each(|message| strip(&mut message.blocks));
+    state
+}

@@ -48,7 +48,7 @@ mod wire;
 use std::collections::VecDeque;
 
 use self::control::{Controls, RequestLine};
-use self::info::Initialized;
+use self::info::{Changed, Initialized};
 use self::permission::{Asked, Asks};
 use self::prompt::{Place, Prompts, UserLine};
 use self::turn::{Origin, Out, Turn};
@@ -63,6 +63,10 @@ pub use self::permission::{
     AnswerError, CHOICE_ALWAYS, CHOICE_DENY, CHOICE_MODE, CHOICE_ONCE, CHOICE_STOP, Permission,
 };
 pub use self::prompt::{Part, Priority, Prompt};
+
+/// The kind of failure of a turn that the program gave up before it began anything: it has had no effect. So it ends when
+/// there is nothing to resume under the token that the program was given.
+pub const NOT_STARTED: &str = "notStarted";
 
 /// Calls that outlived their turns, of which we remember the names: a background agent or two, not a history.
 const MAX_OUTLIVED: usize = 256;
@@ -272,6 +276,9 @@ impl Conversation {
         let line = self.asks.answer(tool, &answer)?;
         self.lines.push_back(line);
         let allows = answer.allows();
+        if matches!(&answer, Answer::Denied { choice: Some(choice), .. } if choice == CHOICE_STOP) {
+            self.in_turn(|turn, _| turn.is_interrupted = true);
+        }
         self.events.push_back(Event::ToolAnswered { tool: tool.clone(), answer });
         if allows {
             self.in_turn(|turn, out| turn.tool_runs(tool, out));
@@ -496,8 +503,14 @@ impl Conversation {
                 }
                 self.note_mode(before);
             }
-            (Control::SetPermissionMode(mode), Ok(_)) => self.mode(mode),
-            (Control::SetModel(Some(model)), Ok(_)) => self.info.model = Some(model.clone()),
+            (Control::SetPermissionMode(mode), Ok(_)) => {
+                let changed = response.response.and_then(wire::parse::<Changed<'_>>).unwrap_or_default();
+                self.mode(changed.mode.get().unwrap_or(mode));
+            }
+            (Control::SetModel(model), Ok(_)) => {
+                let changed = response.response.and_then(wire::parse::<Changed<'_>>).unwrap_or_default();
+                self.info.model = changed.model.to_owned().or_else(|| model.clone()).or(self.info.model.take());
+            }
             (Control::CancelPrompt { uuid }, Ok(Reply::PromptCancelled(true))) => self.settle(uuid, Settled::TakenBack),
             _ => {}
         }
@@ -525,9 +538,13 @@ impl Conversation {
             }
             "task_started" => {
                 let system = system()?;
-                if let (Some(turn), Some(task)) = (&mut self.turn, system.task_id.get()) {
-                    turn.task_started(task, system.tool_use_id.as_str());
-                }
+                let is_asked = self.is_asked(system.tool_use_id.as_str());
+                self.in_turn(|turn, out| {
+                    turn.task_started(&system, out);
+                    if !is_asked {
+                        turn.tool_runs(system.tool_use_id.as_str(), out);
+                    }
+                });
             }
             "task_notification" => {
                 let system = system()?;
@@ -552,16 +569,13 @@ impl Conversation {
             let Some(pending) = self.prompts.take(named) else { return Some(self.ignored("result")) };
             self.start_turn(pending.turn, Origin::Prompt, pending.is_interrupted);
         }
-        if let Some(session) = result.session_id.to_owned() {
+        // Before it has told about itself, the program has not begun: what it was to resume is not there, for one.
+        let has_begun = self.info.session.is_some() || result.num_turns.0 != Some(0);
+        if let Some(session) = result.session_id.to_owned().filter(|_| has_begun) {
             self.info.session = Some(session);
         }
         self.give_token();
-        let cost_micros = result.total_cost_usd.0.map(|total| {
-            // The program adds up from its start.
-            let total = micros(total);
-            let before = std::mem::replace(&mut self.cost_micros, total);
-            total.saturating_sub(before)
-        });
+        let cost_micros = self.cost_of(&result);
         let subtype = line.subtype.as_str();
         let is_error = result.is_error.0.unwrap_or(subtype != "success");
         let said = result.result.0.as_ref().map_or("", |Text(text)| text);
@@ -575,7 +589,9 @@ impl Conversation {
         {
             Outcome::Cancelled
         } else {
-            Outcome::Failed(failure(turn.error.as_deref(), subtype, said, result.errors))
+            let told = turn.error.as_deref().filter(|error| *error != "unknown").or(result.api_error_type.get());
+            let kind = told.or((!has_begun).then_some(NOT_STARTED)).unwrap_or(subtype);
+            Outcome::Failed(failure(kind, said, result.errors))
         };
         let report = Report {
             turn: turn.id.clone(),
@@ -599,6 +615,16 @@ impl Conversation {
         Some(Received::Taken)
     }
 
+    /// What a turn has cost. The total runs on over turns, and in newer versions over resumed conversations too; those
+    /// also tell what is new in it.
+    fn cost_of(&mut self, result: &wire::ResultLine<'_>) -> Option<u64> {
+        let total = micros(result.total_cost_usd.0?);
+        let before = std::mem::replace(&mut self.cost_micros, total);
+        let Maybe(models) = &result.models;
+        let new = models.as_ref().map(|models| models.values().filter_map(|model| model.cost_usd.0).sum());
+        Some(new.map_or(total.saturating_sub(before), micros))
+    }
+
     fn lifecycle(&mut self, text: &str) -> Option<Received> {
         let line: wire::LifecycleLine<'_> = serde_json::from_str(text).ok()?;
         let uuid = line.command_uuid.get()?;
@@ -619,10 +645,14 @@ impl Conversation {
         let line: wire::ProgressLine<'_> = serde_json::from_str(text).ok()?;
         let tool = line.tool_use_id.get()?;
         // A call that somebody is asked about runs when the answer is given, whatever the program shows meanwhile.
-        if !self.asks.tools().any(|asked| **asked == *tool) {
+        if !self.is_asked(tool) {
             self.in_turn(|turn, out| turn.tool_runs(tool, out));
         }
         Some(Received::Taken)
+    }
+
+    fn is_asked(&self, tool: &str) -> bool {
+        self.asks.tools().any(|asked| **asked == *tool)
     }
 
     fn ignored(&mut self, name: &str) -> Received {
@@ -792,9 +822,8 @@ impl Denial {
 }
 
 /// Why a turn failed, in the program's words.
-fn failure(error: Option<&str>, subtype: &str, said: &str, Maybe(errors): Maybe<Vec<Text<'_>>>) -> Failure {
-    let named = error.or(Some(subtype).filter(|subtype| *subtype != "success"));
-    let kind = named.filter(|kind| counts::is_plain(kind)).unwrap_or("agentError");
+fn failure(kind: &str, said: &str, Maybe(errors): Maybe<Vec<Text<'_>>>) -> Failure {
+    let kind = Some(kind).filter(|kind| counts::is_plain(kind) && *kind != "success").unwrap_or("agentError");
     let errors = errors.unwrap_or_default().iter().map(|Text(text)| &**text).collect::<Vec<_>>().join("\n");
     let message = [said, errors.as_str()].into_iter().find(|text| !text.is_empty());
     Failure::new(kind, message.map_or_else(|| format!("The agent's program gave up: {kind}."), str::to_owned))

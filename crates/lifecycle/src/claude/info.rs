@@ -62,6 +62,15 @@ pub(super) struct Initialized<'a> {
     models: Maybe<Vec<WireModel<'a>>>,
 }
 
+/// The answer to a change of the mode or of the model: what it is now.
+#[derive(Debug, Default, Deserialize)]
+pub(super) struct Changed<'a> {
+    #[serde(default, borrow)]
+    pub(super) mode: Word<'a>,
+    #[serde(default, borrow)]
+    pub(super) model: Word<'a>,
+}
+
 #[derive(Debug, Deserialize)]
 struct WireCommand<'a> {
     #[serde(default, borrow)]

@@ -135,12 +135,22 @@ impl Asked {
             text.as_ref().map(|Text(text)| text.to_string()).filter(|text| !text.trim().is_empty())
         };
         let title = said(&wire.title).unwrap_or_else(|| format!("Allow {name}?"));
-        let reason = said(&wire.description).or_else(|| said(&wire.decision_reason));
+        let reason = said(&wire.description).or_else(|| said(&wire.decision_reason)).or_else(|| self.purpose());
         let mut message = reason.unwrap_or_else(|| format!("The agent wants to use {name}."));
         if let Some(path) = said(&wire.blocked_path) {
             message.push_str(&format!(" (reaches {path})"));
         }
         Ask { title, message, editable: true, choices: self.choices() }
+    }
+
+    /// What the call is for, as its input says; old versions say it nowhere else.
+    fn purpose(&self) -> Option<String> {
+        #[derive(Deserialize)]
+        struct Purpose<'a> {
+            #[serde(default, borrow)]
+            description: Word<'a>,
+        }
+        wire::parse::<Purpose<'_>>(&self.input)?.description.to_owned()
     }
 
     fn choices(&self) -> Vec<Choice> {

@@ -16,7 +16,8 @@ use crate::Id;
 pub struct Prompt {
     /// The turn that it begins.
     pub turn: Id,
-    /// The prompt's name for the program: a UUID that was never used before.
+    /// The prompt's name for the program: a UUID that was never used in this conversation, also before it was resumed. The
+    /// program drops a prompt whose UUID it knows, without a word.
     pub uuid: String,
     /// When it is to be taken, if the program is working; the program decides if this is left open.
     pub priority: Option<Priority>,

@@ -35,7 +35,7 @@ pub(super) struct Turn {
     main: Option<usize>,
     workers: HashMap<Id, usize>,
     calls: HashMap<Id, CallState>,
-    /// Calls that background tasks belong to.
+    /// Calls by the tasks that they began.
     tasks: HashMap<String, Id>,
     /// UUIDs of the whole messages that came.
     told: HashSet<Box<str>>,
@@ -341,10 +341,14 @@ impl Turn {
         self.calls.get(tool).is_some_and(|state| matches!(state.progress, Progress::Ended))
     }
 
-    /// A background task belongs to a call.
-    pub(super) fn task_started(&mut self, task: &str, tool: &str) {
-        if let Some((tool, _)) = self.calls.get_key_value(tool) {
-            self.tasks.insert(task.to_owned(), tool.clone());
+    /// A task has begun. If it is a sub-agent, then that works now.
+    pub(super) fn task_started(&mut self, line: &wire::SystemLine<'_>, out: &mut Out<'_>) {
+        let Some(tool) = line.tool_use_id.get() else { return };
+        if let Some(task) = line.task_id.get() {
+            self.note_task(task, tool);
+        }
+        if line.subagent_type.get().is_some() {
+            self.worker_started(tool, "", out);
         }
     }
 
@@ -773,13 +777,19 @@ impl Turn {
         }
         self.worker_started(tool, "", out);
         if let Some(task) = structured.agent_id.get() {
-            self.task_started(task, tool);
+            self.note_task(task, tool);
         }
         if let Ending::Done(result) = &ending {
             out.push(Event::ToolOutput { tool: tool.clone(), content: result.content.clone() });
         }
         if let Some(state) = self.calls.get_mut(tool) {
             state.progress = Progress::Background(ending);
+        }
+    }
+
+    fn note_task(&mut self, task: &str, tool: &str) {
+        if let Some((tool, _)) = self.calls.get_key_value(tool) {
+            self.tasks.insert(task.to_owned(), tool.clone());
         }
     }
 

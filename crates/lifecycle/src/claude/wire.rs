@@ -5,6 +5,7 @@
 //! it has an unknown form. Nothing is read into a tree: nesting of any depth is skipped by a loop, not by recursion.
 
 use std::borrow::Cow;
+use std::collections::HashMap;
 use std::fmt;
 
 use serde::Deserialize;
@@ -201,6 +202,8 @@ pub(super) struct SystemLine<'a> {
     #[serde(default, borrow)]
     pub(super) tool_use_id: Word<'a>,
     #[serde(default, borrow)]
+    pub(super) subagent_type: Word<'a>,
+    #[serde(default, borrow)]
     pub(super) status: Word<'a>,
     #[serde(default, borrow)]
     pub(super) summary: Maybe<Text<'a>>,
@@ -229,10 +232,23 @@ pub(super) struct ResultLine<'a> {
     pub(super) usage: Maybe<Tokens>,
     #[serde(default)]
     pub(super) total_cost_usd: Maybe<f64>,
+    #[serde(rename = "model_usage_since_last_result", default)]
+    pub(super) models: Maybe<HashMap<String, ModelUsage>>,
+    #[serde(default)]
+    pub(super) num_turns: Maybe<u64>,
+    #[serde(default, borrow)]
+    pub(super) api_error_type: Word<'a>,
     #[serde(default, borrow)]
     pub(super) permission_denials: Maybe<Vec<Denial<'a>>>,
     #[serde(default, borrow)]
     pub(super) user_message_uuids: Maybe<Vec<Text<'a>>>,
+}
+
+/// What one model has cost in a turn.
+#[derive(Debug, Deserialize)]
+pub(super) struct ModelUsage {
+    #[serde(rename = "costUSD", default)]
+    pub(super) cost_usd: Maybe<f64>,
 }
 
 /// A call that was not allowed.

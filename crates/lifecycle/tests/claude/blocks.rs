@@ -9,7 +9,7 @@ use crate::lines::{
     assistant, block_start, block_stop, call_block, call_start, delta, event, init, input_delta, message_start,
     message_stop, of_agent, result, text_block, text_delta, text_start, tool_result,
 };
-use crate::replay::{Player, Step, recordings};
+use crate::replay::{Player, Step, plain, recordings};
 
 #[test]
 fn a_block_that_was_streamed_is_not_said_again() {
@@ -44,7 +44,7 @@ fn a_block_that_was_never_streamed_is_said_whole_and_once() {
 
 #[test]
 fn a_recording_without_partial_messages_gives_the_same_words_and_calls() {
-    for recording in recordings() {
+    for recording in recordings().into_iter().filter(|recording| recording.name != "interrupt-2.0.30") {
         let whole = Player::play(&recording.steps).host.finish();
         let is_partial = |step: &Step| matches!(step, Step::Said(line) if line.contains(r#""type":"stream_event""#));
         let mut player = Player::new();
@@ -62,7 +62,7 @@ fn a_recording_without_partial_messages_gives_the_same_words_and_calls() {
 
 #[test]
 fn a_recording_without_whole_messages_gives_the_same_events() {
-    for recording in recordings() {
+    for recording in plain() {
         let whole = Player::play(&recording.steps).host.finish();
         let is_whole = |step: &Step| matches!(step, Step::Said(line) if line.starts_with(r#"{"type":"assistant""#));
         let mut player = Player::new();
@@ -261,6 +261,9 @@ fn tools_that_run_where_the_model_does_are_calls_too() {
 #[test]
 fn progress_of_a_call_says_that_it_runs_once() {
     let mut host = called("a");
+    let begun = json!({ "type": "system", "subtype": "task_started", "task_id": "b1", "tool_use_id": "a" });
+    host.hear(&begun);
+    assert!(host.shown().contains(&"call a runs"));
     let progress =
         json!({ "type": "tool_progress", "tool_use_id": "a", "tool_name": "Bash", "elapsed_time_seconds": 3 });
     host.hear_all(&[progress.clone(), progress, tool_result("a", json!("out"), false), result()]);

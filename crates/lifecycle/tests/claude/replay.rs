@@ -23,19 +23,34 @@ pub(crate) enum Step {
     Said(&'static str),
 }
 
+macro_rules! recording {
+    ($name:literal) => {
+        read(
+            $name,
+            include_str!(concat!("../../fixtures/", $name, ".ndjson")),
+            include_str!(concat!("../../fixtures/", $name, ".events.txt")),
+        )
+    };
+}
+
 pub(crate) fn recordings() -> Vec<Recording> {
-    vec![
-        read(
-            "tools-2.1.325",
-            include_str!("../../fixtures/tools-2.1.325.ndjson"),
-            include_str!("../../fixtures/tools-2.1.325.events.txt"),
-        ),
-        read(
-            "queue-and-interrupt-2.1.325",
-            include_str!("../../fixtures/queue-and-interrupt-2.1.325.ndjson"),
-            include_str!("../../fixtures/queue-and-interrupt-2.1.325.events.txt"),
-        ),
-    ]
+    let mut all = plain();
+    all.extend([
+        recording!("subagent-2.1.326"),
+        recording!("background-2.1.326"),
+        recording!("withdrawn-2.1.326"),
+        recording!("folded-2.1.326"),
+        recording!("errors-2.1.326"),
+        recording!("tools-2.0.30"),
+        // This version does not tell an interrupted message again.
+        recording!("interrupt-2.0.30"),
+    ]);
+    all
+}
+
+/// The recordings in which everything is both streamed and told whole.
+pub(crate) fn plain() -> Vec<Recording> {
+    vec![recording!("tools-2.1.325"), recording!("queue-and-interrupt-2.1.325")]
 }
 
 fn read(name: &'static str, text: &'static str, golden: &'static str) -> Recording {

@@ -1,13 +1,16 @@
 //! Turns: whose they are, how they begin and end, and what they cost.
 
-use breakbulk_lifecycle::claude::{Control, ControlError, ExitReason, Part, Priority, Prompt, Reply, Signal};
-use breakbulk_lifecycle::{BlockType, Event, Failure, Outcome};
+use breakbulk_lifecycle::claude::{
+    CHOICE_STOP, Control, ControlError, ExitReason, NOT_STARTED, Part, Priority, Prompt, Reply, Signal,
+};
+use breakbulk_lifecycle::{Answer, BlockType, Event, Failure, Outcome};
 use serde_json::{Value, json};
 
 use crate::blocks::words;
 use crate::host::Host;
 use crate::lines::{
-    assistant, failed, init, lifecycle, message_start, message_stop, result, text_block, text_delta, text_start,
+    assistant, can_use_tool, failed, init, lifecycle, message_start, message_stop, result, text_block, text_delta,
+    text_start,
 };
 
 #[test]
@@ -186,6 +189,16 @@ fn a_turn_that_failed_says_why() {
 }
 
 #[test]
+fn a_denial_that_stops_the_turn_cancels_it() {
+    let mut host = Host::prompted();
+    host.hear(&can_use_tool("r1", "a"));
+    let choice = Some(CHOICE_STOP.to_owned());
+    host.claude.answer(&"a".into(), Answer::Denied { reason: None, choice }).expect("it is asked");
+    host.hear(&failed("error_during_execution"));
+    assert_eq!(host.finish().outcome("t1"), Some(&Outcome::Cancelled));
+}
+
+#[test]
 fn an_api_error_is_told_as_a_message_and_fails_the_turn_by_its_name() {
     let mut host = Host::prompted();
     let mut told = assistant("e", "a1", json!([text_block("API Error: 429")]));
@@ -205,6 +218,19 @@ fn a_result_before_any_other_line_ends_the_turn_of_its_prompt() {
     host.hear(&failed("error_during_execution"));
     let host = host.finish();
     assert!(matches!(host.outcome("t1"), Some(Outcome::Failed(_))));
+}
+
+#[test]
+fn a_conversation_that_cannot_be_resumed_fails_as_one_that_never_started_and_gives_no_token() {
+    let mut host = Host::prompted();
+    let mut ended = failed("error_during_execution");
+    ended["num_turns"] = json!(0);
+    ended["errors"] = json!(["No conversation found with session ID: s0"]);
+    host.hear(&ended);
+    let host = host.finish();
+    let failure = Failure::new(NOT_STARTED, "No conversation found with session ID: s0");
+    assert_eq!(host.outcome("t1"), Some(&Outcome::Failed(failure)));
+    assert!(!host.events.iter().any(|event| matches!(event, Event::Resumable { .. })));
 }
 
 #[test]
@@ -234,6 +260,15 @@ fn a_turn_costs_what_the_program_has_spent_since_the_turn_before() {
         })
         .collect();
     assert_eq!(costs, [250_000, 500_000]);
+}
+
+#[test]
+fn what_a_resumed_conversation_has_cost_before_is_not_counted_again() {
+    let mut host = Host::prompted();
+    let mut ended = result();
+    ended["model_usage_since_last_result"] = json!({ "m-1": { "costUSD": 0.05 }, "m-2": { "costUSD": 0.01 } });
+    host.hear_all(&[init(), ended]);
+    assert!(host.finish().shown().iter().any(|line| line.contains(" 60000 micro-dollars")));
 }
 
 #[test]
@@ -335,6 +370,9 @@ fn each_request_is_matched_to_its_own_answer() {
     let models = json!([{ "value": "m-2", "displayName": "Two", "description": "the second" }]);
     let commands = json!([{ "name": "cost", "description": "What it cost", "argumentHint": "" }]);
     host.hear(&replied(initialize.as_str(), json!({ "models": models, "commands": commands })));
+    let own_choice = host.claude.request(Control::SetModel(None));
+    host.hear(&replied(own_choice.as_str(), json!({ "model": "m-3" })));
+    assert_eq!(host.claude.info().model.as_deref(), Some("m-3"));
     let error = json!({ "subtype": "error", "request_id": model.as_str(), "error": "no such model" });
     host.hear(&json!({ "type": "control_response", "response": error }));
     host.hear(&replied(mode.as_str(), json!({ "mode": "plan" })));
@@ -348,10 +386,18 @@ fn each_request_is_matched_to_its_own_answer() {
         })
         .collect();
     let refused = ControlError::Refused("no such model".into());
-    assert_eq!(replies, [(&initialize, Ok(Reply::Done)), (&model, Err(refused)), (&mode, Ok(Reply::Done))]);
+    assert_eq!(
+        replies,
+        [
+            (&initialize, Ok(Reply::Done)),
+            (&own_choice, Ok(Reply::Done)),
+            (&model, Err(refused)),
+            (&mode, Ok(Reply::Done))
+        ]
+    );
     let info = host.claude.info();
     assert_eq!(info.permission_mode.as_deref(), Some("plan"));
-    assert_eq!(info.model, None);
+    assert_eq!(info.model.as_deref(), Some("m-3"));
     assert_eq!(info.models.first().map(|model| model.value.as_str()), Some("m-2"));
     assert_eq!(info.commands.first().map(|command| command.name.as_str()), Some("cost"));
     assert_eq!(host.claude.counts().ignored_times("control_response"), 1);

@@ -31,7 +31,7 @@
 //! that was handed over gets exactly one turn: if the program answers it within another turn, takes it back or ends before
 //! it begins, its turn begins and ends with nothing but that said. Nothing is inferred from silence.
 //!
-//! **What is held**: names and a few numbers for each block and call of the turn, the inputs of calls that are not whole
+//! **What is held**: names and a few numbers for each block and call of the turn ([`Limits::max_parts`]), the inputs of calls that are not whole
 //! ([`Limits::max_input_bytes`]), and the inputs of calls that somebody is asked about ([`Limits::max_asks`]). How long a
 //! line may be is the reader's affair; it [says](Conversation::skip_line) which lines it has left out.
 
@@ -78,11 +78,13 @@ pub struct Limits {
     pub max_input_bytes: usize,
     /// Calls that may be asked about at the same time; more are refused. 256: sub-agents ask side by side, but not so many.
     pub max_asks: usize,
+    /// Messages, blocks and calls of one turn; more are left out. 131,072: days of work, and some 50 MB.
+    pub max_parts: usize,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { max_input_bytes: 64 << 20, max_asks: 256 }
+        Self { max_input_bytes: 64 << 20, max_asks: 256, max_parts: 1 << 17 }
     }
 }
 
@@ -464,6 +466,10 @@ impl Conversation {
         let permission = asked.permission(tool.clone(), wire);
         let input = wire.input?;
         self.in_turn(|turn, out| turn.tool_asked(&tool, name, input, out));
+        if !self.turn.as_ref()?.knows(&tool) {
+            self.lines.push_back(asked.deny("The turn has too many calls."));
+            return Some(());
+        }
         self.events.push_back(Event::ToolAsked { tool: tool.clone(), ask: permission.ask.clone() });
         if let Some(replaced) = self.asks.insert(tool.clone(), asked) {
             self.lines.push_back(replaced.deny("A newer request about the same call has replaced this one."));
@@ -706,7 +712,7 @@ impl Conversation {
     }
 
     fn end_turn(&mut self, outcome: Outcome) {
-        let left = self.in_turn(Turn::leave_background).unwrap_or_default();
+        let left = self.in_turn(Turn::close).unwrap_or_default();
         for tool in left {
             if self.outlived.len() >= MAX_OUTLIVED {
                 self.outlived.pop_front();
@@ -804,8 +810,12 @@ impl Conversation {
 
     fn in_turn<T>(&mut self, act: impl FnOnce(&mut Turn, &mut Out<'_>) -> T) -> Option<T> {
         let turn = self.turn.as_mut()?;
-        let mut out =
-            Out { events: &mut self.events, counts: &mut self.counts, max_input_bytes: self.limits.max_input_bytes };
+        let mut out = Out {
+            events: &mut self.events,
+            counts: &mut self.counts,
+            max_input_bytes: self.limits.max_input_bytes,
+            max_parts: self.limits.max_parts,
+        };
         Some(act(turn, &mut out))
     }
 

@@ -22,6 +22,8 @@ pub struct Counts {
     pub oversized: u64,
     /// Calls whose input was over the limit.
     pub inputs_cut: u64,
+    /// Messages, blocks and calls that were over the limit of a turn.
+    pub parts_cut: u64,
     /// Blocks that the program's summary told otherwise than its stream. What was streamed stands.
     pub differing: u64,
     /// What sub-agents said after their call was over.

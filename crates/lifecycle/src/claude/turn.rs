@@ -15,6 +15,9 @@ use super::results;
 use super::wire::{self, Blocks, Line, Maybe, StreamEvent, Structured, Text, Tokens, Word};
 use crate::{BlockKind, BlockType, Call, Ending, Event, Failure, Id, Outcome, ToolResult, Usage};
 
+/// Blocks that a message may have. Real ones have a few; looking one up goes through all.
+const MAX_BLOCKS: usize = 1_024;
+
 /// The state of one turn. Grows with the number of its messages, blocks and calls, not with what they say, but for the
 /// inputs of calls that are not whole yet.
 #[derive(Debug)]
@@ -44,6 +47,8 @@ pub(super) struct Turn {
     model: Option<String>,
     /// Bytes of inputs that are not whole.
     held: usize,
+    /// Messages, blocks, calls and other names that are remembered.
+    parts: usize,
 }
 
 /// Who has begun a turn.
@@ -59,6 +64,8 @@ pub(super) enum Origin {
 struct Message {
     id: Id,
     blocks: Vec<Block>,
+    /// Streamed blocks that no `assistant` line has told yet.
+    untold: usize,
     tokens: Tokens,
 }
 
@@ -179,6 +186,8 @@ pub(super) struct Out<'a> {
     pub(super) counts: &'a mut Counts,
     /// Bytes of input that a turn may hold.
     pub(super) max_input_bytes: usize,
+    /// Messages, blocks and calls that a turn may have.
+    pub(super) max_parts: usize,
 }
 
 impl Out<'_> {
@@ -206,6 +215,7 @@ impl Turn {
             tokens: Total::default(),
             model: None,
             held: 0,
+            parts: 0,
         }
     }
 
@@ -222,15 +232,16 @@ impl Turn {
         let agent = line.parent_tool_use_id.get();
         match event.kind.as_str() {
             "content_block_delta" => {
-                if let Some(delta) = event.delta {
-                    let message = self.streaming(line, agent, out);
+                if let Some(delta) = event.delta
+                    && let Some(message) = self.streaming(line, agent, out)
+                {
                     self.delta(message, event.index, delta, agent, out);
                 }
             }
             "content_block_start" => {
-                let block = event.content_block.and_then(wire::parse::<wire::Block<'_>>);
-                if let Some(block) = block {
-                    let message = self.streaming(line, agent, out);
+                if let Some(block) = event.content_block.and_then(wire::parse::<wire::Block<'_>>)
+                    && let Some(message) = self.streaming(line, agent, out)
+                {
                     self.block_started(message, event.index, &block, agent, out);
                 }
             }
@@ -242,7 +253,8 @@ impl Turn {
             "message_start" => {
                 let message = event.message.and_then(wire::parse::<wire::Message<'_>>);
                 let Some(message) = message else { return out.counts.ignore("stream_event/message_start") };
-                let at = self.message(message.id.get().or(line.api_message_id.get()), agent, out);
+                let name = message.id.get().or(line.api_message_id.get());
+                let Some(at) = self.message(name, agent, out) else { return };
                 self.count(at, message.usage);
                 if agent.is_none() {
                     self.model = message.model.to_owned().or_else(|| self.model.take());
@@ -260,13 +272,14 @@ impl Turn {
 
     /// Takes a message that is told whole: as a rule one block of it.
     pub(super) fn told(&mut self, line: &Line<'_>, message: &wire::Message<'_>, out: &mut Out<'_>) {
-        if let Some(uuid) = line.uuid.get()
-            && !self.told.insert(uuid.into())
-        {
-            return;
-        }
         let agent = line.parent_tool_use_id.get();
-        let at = self.message(message.id.get().or(line.uuid.get()), agent, out);
+        if let Some(uuid) = line.uuid.get() {
+            if self.told.contains(uuid) || !self.take_part(out) {
+                return;
+            }
+            self.told.insert(uuid.into());
+        }
+        let Some(at) = self.message(message.id.get().or(line.uuid.get()), agent, out) else { return };
         match message.content.and_then(Blocks::read) {
             Some(Blocks::Text(Text(text))) => self.told_words(at, BlockType::Text, &text, agent, out),
             Some(Blocks::List(blocks)) => {
@@ -332,8 +345,9 @@ impl Turn {
         if self.calls.contains_key(tool) {
             return self.finish_input(tool, Some(input.get()), out);
         }
-        let message = self.message(None, None, out);
-        self.whole_call(message, tool.clone(), name, Some(input), out);
+        if let Some(message) = self.message(None, None, out) {
+            self.whole_call(message, tool.clone(), name, Some(input), out);
+        }
     }
 
     /// Whether a call is over, so that nothing can be asked about it.
@@ -345,7 +359,7 @@ impl Turn {
     pub(super) fn task_started(&mut self, line: &wire::SystemLine<'_>, out: &mut Out<'_>) {
         let Some(tool) = line.tool_use_id.get() else { return };
         if let Some(task) = line.task_id.get() {
-            self.note_task(task, tool);
+            self.note_task(task, tool, out);
         }
         if line.subagent_type.get().is_some() {
             self.worker_started(tool, "", out);
@@ -383,8 +397,12 @@ impl Turn {
         }
     }
 
-    /// The turn ends: calls that go on in the background end for those who follow the turn. Gives their names.
-    pub(super) fn leave_background(&mut self, out: &mut Out<'_>) -> Vec<Id> {
+    /// The turn ends: blocks end with what is known of them, and calls that go on in the background end for those who
+    /// follow the turn. Gives the names of these.
+    pub(super) fn close(&mut self, out: &mut Out<'_>) -> Vec<Id> {
+        let mut open: Vec<usize> = self.main.into_iter().chain(self.workers.values().copied()).collect();
+        open.sort_unstable();
+        open.into_iter().for_each(|message| self.end_blocks(message, out));
         let left = self.calls.iter().filter(|(_, state)| matches!(state.progress, Progress::Background(_)));
         let mut left: Vec<Id> = left.map(|(tool, _)| tool.clone()).collect();
         left.sort_unstable();
@@ -405,8 +423,9 @@ impl Turn {
 
     /// Says something that nobody has streamed.
     pub(super) fn say(&mut self, text: &str, out: &mut Out<'_>) {
-        let message = self.message(None, None, out);
-        self.whole_words(message, BlockType::Text, text, out);
+        if let Some(message) = self.message(None, None, out) {
+            self.whole_words(message, BlockType::Text, text, out);
+        }
     }
 
     /// What the turn has cost so far: what its messages add up to, or what the program says if that is more.
@@ -427,11 +446,8 @@ impl Turn {
     }
 
     /// The message that a streamed line belongs to. It begins if it is unknown.
-    fn streaming(&mut self, line: &Line<'_>, agent: Option<&str>, out: &mut Out<'_>) -> usize {
-        match self.current(line, agent) {
-            Some(at) => at,
-            None => self.message(line.api_message_id.get(), agent, out),
-        }
+    fn streaming(&mut self, line: &Line<'_>, agent: Option<&str>, out: &mut Out<'_>) -> Option<usize> {
+        self.current(line, agent).or_else(|| self.message(line.api_message_id.get(), agent, out))
     }
 
     /// The message that a streamed line belongs to: the one that it names, else the one that its speaker says now.
@@ -445,28 +461,44 @@ impl Turn {
         now.filter(is_it).or_else(|| self.by_id.get(name).copied())
     }
 
-    /// The message of this name, which its speaker says from now on. Without a name it is a message of its own.
-    fn message(&mut self, name: Option<&str>, agent: Option<&str>, out: &mut Out<'_>) -> usize {
+    /// The message of this name, which its speaker says from now on. Without a name it is a message of its own. None if the
+    /// turn has no room for it.
+    fn message(&mut self, name: Option<&str>, agent: Option<&str>, out: &mut Out<'_>) -> Option<usize> {
+        let known = name.and_then(|name| self.by_id.get(name).copied());
+        if known.is_none() && !self.take_part(out) {
+            return None;
+        }
         if let Some(agent) = agent {
             self.worker_started(agent, "", out);
         }
-        let known = name.and_then(|name| self.by_id.get(name).copied());
-        let at = known.unwrap_or_else(|| {
-            let at = self.messages.len();
-            let id = name.map_or_else(|| Id::from(format!("{}-m{at}", self.id)), Id::from);
-            self.by_id.insert(id.clone(), at);
-            self.messages.push(Message { id: id.clone(), blocks: Vec::new(), tokens: Tokens::default() });
-            out.push(Event::MessageStarted { message: id, agent: agent.map(Id::from) });
-            at
-        });
+        let at = known.unwrap_or(self.messages.len());
         let before = match agent {
             None => self.main.replace(at),
             Some(agent) => self.workers.insert(agent.into(), at),
         };
-        if agent.is_none() && before != Some(at) {
-            self.settle(before);
+        if let Some(before) = before.filter(|before| *before != at) {
+            self.end_blocks(before, out);
+            if agent.is_none() {
+                self.settle(before);
+            }
         }
-        at
+        if known.is_none() {
+            let id = name.map_or_else(|| Id::from(format!("{}-m{at}", self.id)), Id::from);
+            self.by_id.insert(id.clone(), at);
+            self.messages.push(Message { id: id.clone(), blocks: Vec::new(), untold: 0, tokens: Tokens::default() });
+            out.push(Event::MessageStarted { message: id, agent: agent.map(Id::from) });
+        }
+        Some(at)
+    }
+
+    /// Takes room for one more message, block or name. Says whether there was any.
+    const fn take_part(&mut self, out: &mut Out<'_>) -> bool {
+        if self.parts >= out.max_parts {
+            out.counts.parts_cut = out.counts.parts_cut.saturating_add(1);
+            return false;
+        }
+        self.parts = self.parts.saturating_add(1);
+        true
     }
 
     fn block_started(
@@ -493,7 +525,7 @@ impl Turn {
             other => return out.counts.ignore_within("block", other),
         };
         let kind_of = kind.kind();
-        self.open_block(message, Some(index), kind, out);
+        let Some(_) = self.open_block(message, Some(index), kind, out) else { return };
         if let Some(Text(text)) = text.filter(|Text(text)| !text.is_empty()) {
             self.words(message, index, kind_of, text.clone().into_owned(), agent, out);
         }
@@ -534,7 +566,8 @@ impl Turn {
             Some(at) => at,
             None => {
                 let begun = if kind == BlockType::Thinking { BlockKind::Thinking } else { BlockKind::Text };
-                self.open_block(message, Some(index), begun, out)
+                let Some(at) = self.open_block(message, Some(index), begun, out) else { return };
+                at
             }
         };
         let Some(message) = self.messages.get_mut(message) else { return };
@@ -570,10 +603,7 @@ impl Turn {
 
     fn message_stopped(&mut self, line: &Line<'_>, agent: Option<&str>, out: &mut Out<'_>) {
         let Some(at) = self.current(line, agent) else { return };
-        let open = |block: &Block| block.stage == Stage::Open;
-        while let Some(block) = self.messages.get(at).and_then(|message| message.blocks.iter().position(open)) {
-            self.end_block(at, block, None, out);
-        }
+        self.end_blocks(at, out);
         let Some(message) = self.messages.get(at) else { return };
         out.push(Event::MessageEnded { message: message.id.clone() });
         if agent.is_none() {
@@ -639,9 +669,10 @@ impl Turn {
 
     /// The first block of a kind that was streamed and is not told whole yet. It is from now on.
     fn untold(&mut self, message: usize, kind: BlockType) -> Option<usize> {
-        let blocks = &mut self.messages.get_mut(message)?.blocks;
+        let Message { blocks, untold, .. } = self.messages.get_mut(message).filter(|message| message.untold > 0)?;
         let at = blocks.iter().position(|block| block.kind == kind && block.index.is_some() && !block.is_told)?;
         blocks.get_mut(at)?.is_told = true;
+        *untold = untold.saturating_sub(1);
         Some(at)
     }
 
@@ -651,7 +682,7 @@ impl Turn {
             BlockType::Redacted => BlockKind::Redacted,
             BlockType::Text | BlockType::ToolInput => BlockKind::Text,
         };
-        let at = self.open_block(message, None, begun, out);
+        let Some(at) = self.open_block(message, None, begun, out) else { return };
         let Some(said) = self.messages.get(message) else { return };
         if let Some(block) = said.blocks.get(at)
             && !text.is_empty()
@@ -663,16 +694,25 @@ impl Turn {
     }
 
     fn whole_call(&mut self, message: usize, tool: Id, name: &str, input: Option<&RawValue>, out: &mut Out<'_>) {
+        let name = if name.is_empty() { "tool" } else { name };
         let call = Call::new(tool, name, name);
-        let at = self.open_block(message, None, BlockKind::ToolInput(call), out);
-        self.end_block(message, at, input.map(RawValue::get), out);
+        if let Some(at) = self.open_block(message, None, BlockKind::ToolInput(call), out) {
+            self.end_block(message, at, input.map(RawValue::get), out);
+        }
     }
 
     /// Begins a block. Its name is its place, so that it is the same whether it was streamed or told whole; in a message
-    /// that has both kinds, the ones that are told whole have names of their own.
-    fn open_block(&mut self, message: usize, index: Option<u64>, kind: BlockKind, out: &mut Out<'_>) -> usize {
-        let Some(said) = self.messages.get_mut(message) else { return 0 };
-        let at = said.blocks.len();
+    /// that has both kinds, the ones that are told whole have names of their own. None if there is no room for it.
+    fn open_block(&mut self, message: usize, index: Option<u64>, kind: BlockKind, out: &mut Out<'_>) -> Option<usize> {
+        let at = self.messages.get(message)?.blocks.len();
+        if at >= MAX_BLOCKS {
+            out.counts.parts_cut = out.counts.parts_cut.saturating_add(1);
+            return None;
+        }
+        if !self.take_part(out) {
+            return None;
+        }
+        let said = self.messages.get_mut(message)?;
         let id = match index {
             Some(index) => Id::from(index.to_string()),
             None if said.blocks.iter().any(|block| block.index.is_some()) => Id::from(format!("w{at}")),
@@ -701,8 +741,19 @@ impl Turn {
             input,
         };
         said.blocks.push(block);
+        if index.is_some() && !matches!(kind, BlockKind::ToolInput(_)) {
+            said.untold = said.untold.saturating_add(1);
+        }
         out.push(Event::BlockStarted { message: said.id.clone(), block: id, kind });
-        at
+        Some(at)
+    }
+
+    /// Ends the open blocks of a message, with the inputs of calls as far as they are whole.
+    fn end_blocks(&mut self, message: usize, out: &mut Out<'_>) {
+        let blocks = self.messages.get(message).map_or(0, |message| message.blocks.len());
+        for at in 0..blocks {
+            self.end_block(message, at, None, out);
+        }
     }
 
     /// Ends a block that is open. `input` is the whole input of a call, if it is known by now.
@@ -777,7 +828,7 @@ impl Turn {
         }
         self.worker_started(tool, "", out);
         if let Some(task) = structured.agent_id.get() {
-            self.note_task(task, tool);
+            self.note_task(task, tool, out);
         }
         if let Ending::Done(result) = &ending {
             out.push(Event::ToolOutput { tool: tool.clone(), content: result.content.clone() });
@@ -787,8 +838,11 @@ impl Turn {
         }
     }
 
-    fn note_task(&mut self, task: &str, tool: &str) {
-        if let Some((tool, _)) = self.calls.get_key_value(tool) {
+    fn note_task(&mut self, task: &str, tool: &str, out: &mut Out<'_>) {
+        if self.calls.contains_key(tool)
+            && self.take_part(out)
+            && let Some((tool, _)) = self.calls.get_key_value(tool)
+        {
             self.tasks.insert(task.to_owned(), tool.clone());
         }
     }
@@ -800,7 +854,11 @@ impl Turn {
             return;
         }
         state.progress = Progress::Ended;
-        if matches!(state.worker, Worker::Working) {
+        let is_worker = matches!(state.worker, Worker::Working);
+        if let Some(message) = self.workers.remove(tool) {
+            self.end_blocks(message, out);
+        }
+        if is_worker {
             let outcome = match &ending {
                 Ending::Done(ToolResult { success: false, error, .. }) => {
                     Outcome::Failed(Failure::new("agentFailed", error.clone().unwrap_or_default()))
@@ -810,7 +868,6 @@ impl Turn {
             };
             out.push(Event::AgentEnded { tool: tool.clone(), outcome });
         }
-        self.workers.remove(tool);
         out.push(Event::ToolEnded { tool: tool.clone(), ending });
     }
 
@@ -835,8 +892,8 @@ impl Turn {
     }
 
     /// What a message has cost is in the total.
-    fn settle(&mut self, message: Option<usize>) {
-        if let Some(message) = message.and_then(|at| self.messages.get_mut(at)) {
+    fn settle(&mut self, message: usize) {
+        if let Some(message) = self.messages.get_mut(message) {
             self.tokens.add(Total::of(std::mem::take(&mut message.tokens)));
         }
     }

@@ -6,8 +6,8 @@ use serde_json::json;
 
 use crate::host::Host;
 use crate::lines::{
-    assistant, block_start, block_stop, call_block, call_start, delta, event, init, input_delta, message_start,
-    message_stop, of_agent, result, text_block, text_delta, text_start, tool_result,
+    assistant, block_start, block_stop, call_block, call_start, can_use_tool, delta, event, init, input_delta,
+    message_start, message_stop, of_agent, result, text_block, text_delta, text_start, tool_result,
 };
 use crate::replay::{Player, Step, plain, recordings};
 
@@ -127,6 +127,37 @@ fn an_input_over_the_limit_is_not_held_but_taken_from_the_whole_message() {
     ]);
     assert_eq!(host.claude.counts().inputs_cut, 1);
     assert_eq!(inputs(&host.finish()), ["{\"x\":1}"]);
+}
+
+#[test]
+fn an_input_that_was_told_whole_is_kept_when_its_block_never_stops() {
+    for next in [message_start("n"), result()] {
+        let mut host = Host::prompted();
+        let told = assistant("m", "a1", json!([call_block("a", "Bash", json!({ "x": 1 }))]));
+        host.hear_all(&[message_start("m"), call_start(0, "a"), input_delta(0, "{\"x\""), told, next]);
+        assert_eq!(inputs(&host.finish()), ["{\"x\":1}"]);
+    }
+}
+
+#[test]
+fn messages_blocks_and_calls_over_the_limit_are_left_out_and_counted() {
+    let mut host = Host::with_limits(Limits { max_parts: 5, ..Limits::default() });
+    let blocks = json!([text_block("1"), text_block("2"), text_block("3"), text_block("4")]);
+    host.hear_all(&[assistant("m", "a1", blocks), assistant("n", "a2", json!([text_block("5")]))]);
+    host.hear_all(&[message_start("o"), text_delta(0, "6"), can_use_tool("r1", "a"), result()]);
+    assert!(host.claude.counts().parts_cut > 0);
+    assert_eq!(words(&host, BlockType::Text), "123");
+    assert_eq!(host.written.last().map(|line| &line["response"]["response"]["behavior"]), Some(&json!("deny")));
+    assert_eq!(host.finish().strays(), 0);
+}
+
+#[test]
+fn a_message_of_very_many_blocks_takes_no_more_time_than_it_has_bytes() {
+    let mut host = Host::prompted();
+    let blocks: Vec<_> = (0..300_000).map(|_| json!({ "type": "text", "text": "" })).collect();
+    host.hear_all(&[assistant("m", "a1", json!(blocks)), result()]);
+    assert_eq!(host.claude.counts().parts_cut, 300_000 - 1_024);
+    host.finish();
 }
 
 #[test]

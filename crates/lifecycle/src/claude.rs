@@ -50,7 +50,7 @@ use std::collections::VecDeque;
 use self::control::{Controls, RequestLine};
 use self::info::{Changed, Initialized};
 use self::permission::{Asked, Asks};
-use self::prompt::{Place, Prompts, UserLine};
+use self::prompt::{Pending, Place, Prompts, UserLine};
 use self::turn::{Origin, Out, Turn};
 use self::wire::{Line, Maybe, Text};
 use crate::{Answer, Event, Failure, Id, Outcome, Usage};
@@ -212,13 +212,22 @@ enum Phase {
     Ended,
 }
 
-/// What became of a prompt that gets no work of its own.
+/// What became of a prompt, as the program's queue has it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Settled {
-    /// It was answered within another turn.
+    /// It was answered, within its own turn or another.
     Answered,
-    /// It was taken back.
+    /// It was taken back or stopped.
     TakenBack,
+}
+
+impl Settled {
+    const fn outcome(self) -> Outcome {
+        match self {
+            Self::Answered => Outcome::Complete,
+            Self::TakenBack => Outcome::Cancelled,
+        }
+    }
 }
 
 impl Conversation {
@@ -303,6 +312,7 @@ impl Conversation {
         let received = read.and_then(|(text, line)| self.take(text, &line));
         received.unwrap_or_else(|| {
             self.counts.malformed = self.counts.malformed.saturating_add(1);
+            self.lose_line();
             Received::Malformed { bytes: line.len() }
         })
     }
@@ -310,6 +320,7 @@ impl Conversation {
     /// Says that the reader has left out a line, because it was over its limit.
     pub fn skip_line(&mut self) {
         self.counts.oversized = self.counts.oversized.saturating_add(1);
+        self.lose_line();
     }
 
     /// The program has ended: the open turn ends, each prompt that it never began gets a turn that says so, and what it
@@ -534,7 +545,7 @@ impl Conversation {
                 self.info.refresh(system);
                 // Some versions write this when they start. It begins a turn only if there is a prompt for it.
                 if let Some(pending) = self.turn.is_none().then(|| self.prompts.take(&[])).flatten() {
-                    self.start_turn(pending.turn, Origin::Prompt, pending.is_interrupted);
+                    self.start_prompted(pending);
                 }
                 self.give_token();
             }
@@ -573,7 +584,7 @@ impl Conversation {
         if self.turn.is_none() {
             let named = result.user_message_uuids.0.as_deref().unwrap_or_default();
             let Some(pending) = self.prompts.take(named) else { return Some(self.ignored("result")) };
-            self.start_turn(pending.turn, Origin::Prompt, pending.is_interrupted);
+            self.start_prompted(pending);
         }
         // Before it has told about itself, the program has not begun: what it was to resume is not there, for one.
         let has_begun = self.info.session.is_some() || result.num_turns.0 != Some(0);
@@ -688,13 +699,18 @@ impl Conversation {
             return;
         }
         match self.prompts.take(named) {
-            Some(pending) => self.start_turn(pending.turn, Origin::Prompt, pending.is_interrupted),
+            Some(pending) => self.start_prompted(pending),
             None => {
                 let turn = self.made_name("t");
                 self.start_turn(turn, Origin::Program, false);
             }
         }
         self.give_token();
+    }
+
+    fn start_prompted(&mut self, pending: Pending) {
+        let Pending { turn, uuid, is_interrupted, .. } = pending;
+        self.start_turn(turn, Origin::Prompt { uuid }, is_interrupted);
     }
 
     fn start_turn(&mut self, turn: Id, origin: Origin, is_interrupted: bool) {
@@ -743,8 +759,17 @@ impl Conversation {
         }
     }
 
-    /// A prompt gets no work of its own. It gets its turn all the same, so that nobody waits for it.
+    fn lose_line(&mut self) {
+        self.in_turn(|turn, _| turn.has_lost_lines = true);
+    }
+
+    /// The program is done with a prompt. If it gets no work of its own, it gets its turn all the same, so that nobody waits
+    /// for it. If its turn is open, the result is still to come, or was in a line that was lost.
     fn settle(&mut self, uuid: &str, settled: Settled) {
+        let is_its = |turn: &Turn| matches!(&turn.origin, Origin::Prompt { uuid: of } if of == uuid);
+        if self.turn.as_ref().is_some_and(|turn| turn.has_lost_lines && is_its(turn)) {
+            return self.end_turn(settled.outcome());
+        }
         let Some(pending) = self.prompts.remove(uuid) else { return };
         if self.turn.is_some() {
             self.settled.push_back((pending.turn, settled));
@@ -754,18 +779,15 @@ impl Conversation {
     }
 
     fn settled_turn(&mut self, turn: Id, settled: Settled) {
-        self.start_turn(turn.clone(), Origin::Prompt, false);
-        self.give_token();
-        self.turn = None;
-        let outcome = match settled {
-            Settled::Answered => {
-                let text = "The agent has answered this prompt within the turn before it.".to_owned();
-                self.events.push_back(Event::Notice { text });
-                Outcome::Complete
-            }
-            Settled::TakenBack => Outcome::Cancelled,
-        };
-        self.events.push_back(Event::TurnEnded { turn, outcome });
+        self.events.push_back(Event::TurnStarted { turn: turn.clone() });
+        if let Some(token) = self.info.session.clone() {
+            self.events.push_back(Event::Resumable { token });
+        }
+        if settled == Settled::Answered {
+            let text = "The agent has answered this prompt within the turn before it.".to_owned();
+            self.events.push_back(Event::Notice { text });
+        }
+        self.events.push_back(Event::TurnEnded { turn, outcome: settled.outcome() });
     }
 
     /// The program has ended, and with it the prompts that it never began.

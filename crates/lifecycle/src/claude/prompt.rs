@@ -128,7 +128,7 @@ pub(super) struct Prompts(VecDeque<Pending>);
 #[derive(Debug)]
 pub(super) struct Pending {
     pub(super) turn: Id,
-    uuid: String,
+    pub(super) uuid: String,
     priority: Option<Priority>,
     pub(super) place: Place,
     /// Whether somebody wanted it stopped before it began.

@@ -26,6 +26,8 @@ pub(super) struct Turn {
     pub(super) origin: Origin,
     /// Whether somebody has asked the program to stop it.
     pub(super) is_interrupted: bool,
+    /// Whether a line was lost since it began: its result may have been in that.
+    pub(super) has_lost_lines: bool,
     /// The token that was given in this turn.
     pub(super) token: Option<String>,
     /// The kind of the last API error that was told as a message.
@@ -52,10 +54,13 @@ pub(super) struct Turn {
 }
 
 /// Who has begun a turn.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Origin {
     /// A prompt of ours.
-    Prompt,
+    Prompt {
+        /// The program's name for it.
+        uuid: String,
+    },
     /// The program itself.
     Program,
 }
@@ -202,6 +207,7 @@ impl Turn {
             id,
             origin,
             is_interrupted,
+            has_lost_lines: false,
             token: None,
             error: None,
             has_spoken: false,

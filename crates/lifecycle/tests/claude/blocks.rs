@@ -83,11 +83,27 @@ fn what_a_lost_delta_would_have_said_is_added_when_the_block_is_told_whole() {
 
 #[test]
 fn a_block_that_is_told_otherwise_than_it_was_streamed_stays_as_it_was_streamed_and_is_counted() {
+    for (streamed, told) in [("lo", "Hällo"), ("Jel", "Hello"), ("Hello there", "Hello")] {
+        let mut host = Host::prompted();
+        let whole = assistant("m", "a1", json!([text_block(told)]));
+        host.hear_all(&[message_start("m"), text_start(0), text_delta(0, streamed), whole, block_stop(0), result()]);
+        assert_eq!(host.claude.counts().differing, 1, "{told}");
+        assert_eq!(words(&host.finish(), BlockType::Text), streamed);
+    }
+}
+
+#[test]
+fn several_blocks_of_one_kind_are_each_recognized() {
     let mut host = Host::prompted();
-    let told = assistant("m", "a1", json!([text_block("Hällo")]));
-    host.hear_all(&[message_start("m"), text_start(0), text_delta(0, "lo"), told, block_stop(0), result()]);
-    assert_eq!(host.claude.counts().differing, 1);
-    assert_eq!(words(&host.finish(), BlockType::Text), "lo");
+    host.hear(&message_start("m"));
+    for (index, text) in ["one ", "two ", "three"].into_iter().enumerate() {
+        let index = u64::try_from(index).expect("it is small");
+        let told = assistant("m", text, json!([text_block(text)]));
+        host.hear_all(&[text_start(index), text_delta(index, text), told, block_stop(index)]);
+    }
+    host.hear_all(&[message_stop(), result()]);
+    assert_eq!(host.claude.counts().differing, 0);
+    assert_eq!(words(&host.finish(), BlockType::Text), "one two three");
 }
 
 #[test]

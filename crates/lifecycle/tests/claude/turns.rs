@@ -121,6 +121,21 @@ fn a_prompt_that_was_answered_within_another_turn_gets_a_turn_that_says_so() {
 }
 
 #[test]
+fn a_turn_whose_result_was_lost_ends_when_the_program_is_done_with_its_prompt() {
+    for is_lost in [true, false] {
+        let mut host = Host::prompted();
+        host.hear_all(&[lifecycle("u1", "started"), init()]);
+        if is_lost {
+            host.claude.skip_line();
+        }
+        host.hear(&lifecycle("u1", "completed"));
+        assert_eq!(host.outcome("t1"), is_lost.then_some(&Outcome::Complete));
+        host.hear(&result());
+        assert_eq!(host.finish().outcome("t1"), Some(&Outcome::Complete));
+    }
+}
+
+#[test]
 fn a_prompt_that_was_taken_back_gets_a_cancelled_turn() {
     for by_lifecycle in [true, false] {
         let mut host = Host::prompted();

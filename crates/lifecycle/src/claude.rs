@@ -543,10 +543,7 @@ impl Conversation {
                 let system = system()?;
                 self.mode(system.permission_mode.as_str());
                 self.info.refresh(system);
-                // Some versions write this when they start. It begins a turn only if there is a prompt for it.
-                if let Some(pending) = self.turn.is_none().then(|| self.prompts.take(&[])).flatten() {
-                    self.start_prompted(pending);
-                }
+                self.begin_prompted();
                 self.give_token();
             }
             "status" => {
@@ -706,6 +703,21 @@ impl Conversation {
             }
         }
         self.give_token();
+    }
+
+    /// The program begins a turn, and says so. Some versions also say it when they start, so it is a turn only if there is a
+    /// prompt for it. A turn that is open without a prompt, because a sub-agent in the background has asked something, is
+    /// over then.
+    fn begin_prompted(&mut self) {
+        if self.turn.as_ref().is_some_and(|turn| turn.origin != Origin::Program) {
+            return;
+        }
+        if let Some(pending) = self.prompts.take(&[]) {
+            if self.turn.is_some() {
+                self.end_turn(Outcome::Complete);
+            }
+            self.start_prompted(pending);
+        }
     }
 
     fn start_prompted(&mut self, pending: Pending) {

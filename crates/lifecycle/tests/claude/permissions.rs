@@ -1,12 +1,14 @@
 //! Permissions: wanted, given, denied, withdrawn.
 
 use breakbulk_lifecycle::claude::{AnswerError, CHOICE_ALWAYS, CHOICE_STOP, Control, Limits, Received, Signal};
-use breakbulk_lifecycle::{Answer, Event};
+use breakbulk_lifecycle::{Answer, Event, Outcome};
 use serde_json::{Value, json};
 
 use crate::blocks::called;
 use crate::host::Host;
-use crate::lines::{assistant, call_block, call_start, can_use_tool, input_delta, message_start, result, tool_result};
+use crate::lines::{
+    assistant, call_block, call_start, can_use_tool, init, input_delta, message_start, result, tool_result,
+};
 
 #[test]
 fn a_permission_is_asked_and_the_answer_goes_back_with_the_input() {
@@ -188,7 +190,13 @@ fn a_permission_outside_of_a_turn_begins_one() {
     host.hear(&can_use_tool("r1", "a"));
     assert_eq!(host.claude.turn(), Some(&"run-t1".into()));
     assert_eq!(host.claude.asked().count(), 1);
-    host.finish();
+    // The next prompt has a turn of its own all the same.
+    host.send("t1", "u1");
+    host.hear_all(&[init(), result()]);
+    let host = host.finish();
+    assert_eq!(host.strays(), 0);
+    assert_eq!(host.outcome("run-t1"), Some(&Outcome::Complete));
+    assert_eq!(host.outcome("t1"), Some(&Outcome::Complete));
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! Where a client that comes back goes on.
 
+use super::wire::SnapshotReason;
+
 /// What is kept of the log, for the channels of one session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Kept {
@@ -38,6 +40,19 @@ impl Cursor {
             Some(after) if after > kept.last => Start::Future,
             Some(after) if after < kept.after => Start::Trimmed,
             Some(after) => Start::Replay { after },
+        }
+    }
+}
+
+impl Start {
+    /// Why the client gets a snapshot, if it does: what `reattached` says.
+    #[must_use]
+    pub const fn reason(self) -> Option<SnapshotReason> {
+        match self {
+            Self::Replay { .. } => None,
+            Self::Fresh => Some(SnapshotReason::Fresh),
+            Self::Future => Some(SnapshotReason::Future),
+            Self::Trimmed => Some(SnapshotReason::Trimmed),
         }
     }
 }

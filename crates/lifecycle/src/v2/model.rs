@@ -244,6 +244,7 @@ impl Model {
                 (state.is_worktree, state.mode) = (*worktree, mode.clone());
                 (state.has_earlier, state.ended) = (*has_earlier, false);
             }
+            Body::SessionId {} => state.ended = false,
             Body::PermissionRequest {
                 perm_id,
                 tool_name,

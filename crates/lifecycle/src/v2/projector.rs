@@ -220,18 +220,18 @@ impl Projector {
 
     /// For a session that is there already; the next entry to apply is the one after the snapshot.
     ///
-    /// While a turn runs, the state does not say which of its blocks and messages have ended: this is known exactly only to a
-    /// projector that was made where no turn ran, and has taken the entries since. See [`is_boundary`](Self::is_boundary).
+    /// While a turn runs, the state does not say which of its blocks and messages have ended. Whoever has the entries since
+    /// the turn began does better with [`rewind`](Self::rewind).
     #[must_use]
     pub fn resume(config: Config, snapshot: &Snapshot<'_>) -> Self {
         let mut this = Self::new(config);
         this.ts = snapshot.at_ms;
         this.mode = this.mode_in(snapshot.session.config.as_ref().map(|config| &config.values));
-        if is_stopped(snapshot.session.meta.as_ref()) {
-            this.life = Life::Stopped;
-        }
         if let Some(chat) = (snapshot.chat)(&this.config.chat) {
             this.take(chat);
+        }
+        if is_stopped(snapshot.session.meta.as_ref()) && this.main.turn.is_none() {
+            this.life = Life::Stopped;
         }
         this.take_workers(snapshot);
         for request in snapshot.session.input_needed.iter().flatten() {
@@ -246,8 +246,74 @@ impl Projector {
         this
     }
 
-    /// Whether nothing of a turn is open after this entry of the main chat, so that a projector which begins there, with an
-    /// empty turn, is exact: a turn began, or ended.
+    /// For a session that is there already, as it was before the first of these entries: all that were logged between a
+    /// [boundary](Self::is_boundary) of the main chat and the snapshot, the boundary included. They are the next ones to
+    /// apply.
+    ///
+    /// So a client that comes back with a `lastSeq` gets exactly what it missed: the boundary is the last one up to
+    /// `lastSeq`, all entries are applied, and only events with a higher seq are sent. It also knows better than
+    /// [`resume`](Self::resume) what is open now. What it cannot know is how much of a sub-agent was open that went on
+    /// after its turn had been cancelled, the texts of prompts that waited before and were taken back since, and the
+    /// order of prompts that were changed while they waited: whether it got there is said by [`agrees`](Self::agrees).
+    #[must_use]
+    pub fn rewind(config: Config, now: &Snapshot<'_>, since: &[Entry]) -> Self {
+        let mut this = Self::new(config);
+        this.mode = this.mode_in(now.session.config.as_ref().map(|config| &config.values));
+        if let Some(chat) = (now.chat)(&this.config.chat) {
+            this.take(chat);
+        }
+        this.main.turn = None;
+        this.undo(since);
+        this
+    }
+
+    /// Whether this projector, which has taken all entries up to the snapshot, knows the queue and the mode as they are. If
+    /// one that was [rewound](Self::rewind) does not, its client needs a snapshot.
+    #[must_use]
+    pub fn agrees(&self, now: &Snapshot<'_>) -> bool {
+        let (mut queue, mut mode) = (Vec::new(), None);
+        if let Some(chat) = (now.chat)(&self.config.chat) {
+            queue.extend(chat.steering_message.iter().chain(chat.queued_messages.iter().flatten()).map(queued));
+        }
+        if let Some(config) = &now.session.config {
+            mode = self.mode_in(Some(&config.values));
+        }
+        self.waiting() == queue && self.mode == mode
+    }
+
+    /// Takes back what these entries did to turns, queue and mode.
+    fn undo(&mut self, since: &[Entry]) {
+        let mut consumed: Vec<QueuedPrompt> = Vec::new();
+        let mut is_set: Vec<&str> = Vec::new();
+        for entry in since {
+            let Change::Action(action) = &entry.change else { continue };
+            let is_new = |id: &str, consumed: &[QueuedPrompt], is_set: &[&str]| {
+                !is_set.contains(&id) && !consumed.iter().any(|known| known.id == id)
+            };
+            match &**action {
+                StateAction::SessionConfigChanged(a) if self.mode_in(Some(&a.config)).is_some() => self.mode = None,
+                _ if *entry.channel != *self.config.chat => {}
+                StateAction::ChatTurnStarted(a) => {
+                    self.turns.retain(|known| **known != *a.turn_id);
+                    if let Some(id) = a.queued_message_id.as_ref().filter(|id| is_new(id, &consumed, &is_set)) {
+                        consumed.push(queued(&PendingMessage { id: id.clone(), message: a.message.clone() }));
+                    }
+                }
+                StateAction::ChatPendingMessageSet(a) => is_set.push(&a.id),
+                StateAction::ChatPendingMessageRemoved(a) if is_new(&a.id, &consumed, &is_set) => {
+                    consumed.push(QueuedPrompt { id: a.id.clone(), prompt: String::new(), client_msg_id: None });
+                }
+                // The turns that were taken back are not known any more.
+                StateAction::ChatTruncated(_) => self.has_earlier = true,
+                _ => {}
+            }
+        }
+        self.steering.take_if(|prompt| is_set.contains(&prompt.id.as_str()));
+        self.queue.retain(|prompt| !is_set.contains(&prompt.id.as_str()));
+        self.queue.splice(0..0, consumed);
+    }
+
+    /// Whether nothing of a turn is open before this entry of the main chat or after it: a turn begins, or ends.
     #[must_use]
     pub const fn is_boundary(action: &StateAction) -> bool {
         matches!(
@@ -436,6 +502,9 @@ impl Projector {
         if let Some(before) = self.main.turn.as_ref().map(|turn| turn.id.clone()) {
             self.turn_ended(channel, &before, &Outcome::CANCELLED, out);
         }
+        if self.life == Life::Stopped {
+            self.reopen(out);
+        }
         // A sub-agent that is done is known from the state.
         self.workers.retain(|_, chat| chat.turn.is_some());
         if let Some(id) = &action.queued_message_id {
@@ -584,11 +653,17 @@ impl Projector {
     fn meta_changed(&mut self, meta: Option<&JsonObject>, out: &mut Out<'_>) {
         match (self.life, is_stopped(meta)) {
             (Life::Open, true) => self.end(Life::Stopped, out),
-            (Life::Stopped, false) => {
-                self.life = Life::Open;
-                out.push(Body::SessionId {});
-            }
+            (Life::Stopped, false) => self.reopen(out),
             _ => {}
+        }
+    }
+
+    /// A session that was stopped goes on.
+    fn reopen(&mut self, out: &mut Out<'_>) {
+        self.life = Life::Open;
+        out.push(Body::SessionId {});
+        if !self.waiting().is_empty() {
+            self.queue_changed(Vec::new(), out);
         }
     }
 
@@ -618,7 +693,6 @@ impl Projector {
             self.turn_ended(&Arc::clone(&self.config.chat), &turn, &Outcome::CANCELLED, out);
         }
         self.resolve(|_| true, Decision::Deny, out);
-        (self.steering, self.queue) = (None, Vec::new());
         out.push(Body::SessionEnd {});
     }
 

@@ -22,6 +22,8 @@ pub(crate) enum Deed {
     Cancel,
     /// A client answers what is asked about a call.
     Answer { tool: String, approved: bool, input: Option<String> },
+    /// A client queues a prompt, or takes it back.
+    Queue { id: &'static str, takes_back: bool },
 }
 
 /// What may happen: anything in any order, but often enough what belongs together.
@@ -38,6 +40,8 @@ fn steps() -> impl Strategy<Value = Vec<Deed>> {
         1 => Just(vec![Deed::Cancel]),
         4 => (tool(), any::<bool>(), input)
             .prop_map(|(tool, approved, input)| vec![Deed::Answer { tool: tool.to_owned(), approved, input }]),
+        2 => (prop::sample::select(&["q", "r", "s"][..]), prop::bool::weighted(0.2))
+            .prop_map(|(id, takes_back)| vec![Deed::Queue { id, takes_back }]),
         8 => spoken().prop_map(|events| events.into_iter().map(Deed::Said).collect()),
         8 => called().prop_map(|events| events.into_iter().map(Deed::Said).collect()),
     ]
@@ -92,6 +96,19 @@ pub(crate) fn world(deeds: &[Deed]) -> World {
             Deed::Said(event) => host.writer.write(event.clone()),
             Deed::Cancel => host.cancel(),
             Deed::Answer { tool, approved, input } => host.answer(tool, *approved, input.as_deref()),
+            Deed::Queue { id, takes_back: false } => host.put(
+                CHAT,
+                json!({"type": "chat/pendingMessageSet", "kind": "queued", "id": id,
+                    "message": {"text": format!("{id} later"), "origin": {"kind": "user"}}}),
+            ),
+            // The host refuses to take back what does not wait.
+            Deed::Queue { id, takes_back: true } => {
+                let waiting = host.world.now.chats[CHAT].queued_messages.iter().flatten();
+                if !waiting.map(|prompt| prompt.id.as_str()).any(|known| known == *id) {
+                    continue;
+                }
+                host.put(CHAT, json!({"type": "chat/pendingMessageRemoved", "kind": "queued", "id": id}));
+            }
         }
         host.take();
     }
@@ -201,7 +218,13 @@ impl Host {
                 self.turns += 1;
                 let turn = format!("{turn}{}", self.turns);
                 self.turn = Talk::default();
-                self.put(CHAT, crate::world::actions::turn(&turn, "a prompt"));
+                let mut begun = crate::world::actions::turn(&turn, "a prompt");
+                let waiting = self.world.now.chats[CHAT].queued_messages.as_ref().map(|waiting| waiting[0].clone());
+                if let Some(first) = waiting {
+                    begun["queuedMessageId"] = json!(first.id);
+                    begun["message"] = serde_json::to_value(first.message).unwrap();
+                }
+                self.put(CHAT, begun);
                 self.turn.lanes.insert(None, Lane { channel: CHAT.to_owned(), turn });
             }
             Event::MessageStarted { message, agent } => {

@@ -139,6 +139,15 @@ impl State {
         self.with(|snapshot| Projector::resume(config, snapshot))
     }
 
+    /// A projector that knows this state and the entries that led to it.
+    pub(crate) fn rewind(&self, since: &[Entry]) -> Projector {
+        self.with(|snapshot| Projector::rewind(config(), snapshot, since))
+    }
+
+    pub(crate) fn agrees(&self, projector: &Projector) -> bool {
+        self.with(|snapshot| projector.agrees(snapshot))
+    }
+
     fn with<T>(&self, look: impl FnOnce(&Snapshot<'_>) -> T) -> T {
         look(&Snapshot {
             seq: self.seq,

@@ -1,5 +1,6 @@
 //! Commands of a client.
 
+use ahp_types::state::{ConfirmationOption, ConfirmationOptionKind};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -163,6 +164,16 @@ impl Decision {
     #[must_use]
     pub const fn allows(self) -> bool {
         !matches!(self, Self::Deny)
+    }
+
+    /// The first of these options that means just this; none where the answer is plainly yes or no, or where "always" is
+    /// not offered.
+    #[must_use]
+    pub fn choose(self, options: &[ConfirmationOption]) -> Option<&str> {
+        let means_it = |option: &&ConfirmationOption| {
+            Self::of(option.kind == ConfirmationOptionKind::Approve, Some(&option.id)) == self
+        };
+        options.iter().find(means_it).map(|option| option.id.as_str())
     }
 }
 

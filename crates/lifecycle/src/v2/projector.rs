@@ -155,8 +155,18 @@ impl Config {
         text.len() <= self.max_text() / 6 || text::encoded_len(text) <= self.max_text()
     }
 
+    /// How long a text may be that is cut: in JSON it fits into an event, whatever it holds.
+    fn max_cut(&self) -> usize {
+        self.max_result_bytes.min(self.max_text() / 6)
+    }
+
+    /// The beginning of a text that is no more than explanation.
+    fn short(&self, text: &str) -> String {
+        text::cut(text, self.max_cut() / 4).to_owned()
+    }
+
     fn cut(&self, text: String, source: &Source<'_>) -> Cut {
-        let max = self.max_result_bytes.min(self.max_text() / 6);
+        let max = self.max_cut();
         if text.len() <= max {
             return Cut { text, bytes: None, url: None };
         }
@@ -301,7 +311,12 @@ impl Projector {
                 }
                 StateAction::ChatPendingMessageSet(a) => is_set.push(&a.id),
                 StateAction::ChatPendingMessageRemoved(a) if is_new(&a.id, &consumed, &is_set) => {
-                    consumed.push(QueuedPrompt { id: a.id.clone(), prompt: String::new(), client_msg_id: None });
+                    consumed.push(QueuedPrompt {
+                        id: a.id.clone(),
+                        prompt: String::new(),
+                        client_msg_id: None,
+                        truncated: true,
+                    });
                 }
                 // The turns that were taken back are not known any more.
                 StateAction::ChatTruncated(_) => self.has_earlier = true,
@@ -376,7 +391,8 @@ impl Projector {
             StateAction::SessionMetaChanged(action) => self.meta_changed(action.meta.as_ref(), out),
             StateAction::SessionReady(_) => out.push(Body::SessionId {}),
             StateAction::SessionCreationFailed(action) => {
-                out.push(Body::Error { error: action.error.message, error_type: Some(action.error.error_type) });
+                let error = self.config.short(&action.error.message);
+                out.push(Body::Error { error, error_type: Some(action.error.error_type) });
                 self.end(Life::Closed, out);
             }
             _ => {}
@@ -432,7 +448,7 @@ impl Projector {
             StateAction::ChatTurnComplete(a) => self.turn_ended(channel, &a.turn_id, &Outcome::COMPLETE, out),
             StateAction::ChatTurnCancelled(a) => self.turn_ended(channel, &a.turn_id, &Outcome::CANCELLED, out),
             StateAction::ChatError(a) => {
-                let (error, error_type) = (Some(a.part.error.message), Some(a.part.error.error_type));
+                let (error, error_type) = (Some(config.short(&a.part.error.message)), Some(a.part.error.error_type));
                 let outcome = Outcome { outcome: TurnOutcome::Error, error, error_type };
                 self.turn_ended(channel, &a.turn_id, &outcome, out);
                 if is_main && a.part.resumable == Some(true) {
@@ -579,8 +595,15 @@ impl Projector {
         }
     }
 
-    fn queue_changed(&self, returned: Vec<QueuedPrompt>, out: &mut Out<'_>) {
-        out.push(Body::QueueChanged { queue: self.waiting(), returned });
+    fn queue_changed(&self, mut returned: Vec<QueuedPrompt>, out: &mut Out<'_>) {
+        let mut queue = self.waiting();
+        // So much each that all fit together.
+        let max = self.config.max_cut() / queue.len().saturating_add(returned.len()).max(1);
+        for prompt in queue.iter_mut().chain(&mut returned).filter(|prompt| prompt.prompt.len() > max) {
+            prompt.prompt = text::cut(&prompt.prompt, max).to_owned();
+            prompt.truncated = true;
+        }
+        out.push(Body::QueueChanged { queue, returned });
     }
 
     /// The prompts that wait, in the order in which they will run.
@@ -734,7 +757,8 @@ impl Projector {
 
     fn permission(&self, pending: &Pending, call: &ToolCallPendingConfirmationState) -> Body {
         let input = text::input(call.tool_input.as_ref()).unwrap_or_default();
-        let max = self.config.max_result_bytes.min(self.config.max_text() / 6);
+        // The rest of the event needs as much at most.
+        let max = self.config.max_cut() / 2;
         let truncated = input.len() > max;
         let whole = || text::object(input).unwrap_or_else(|| Value::String(input.to_owned()));
         let tool_input = if truncated { Value::String(text::cut(input, max).to_owned()) } else { whole() };
@@ -746,7 +770,7 @@ impl Projector {
                 decision: Decision::of(allows, Some(&option.id)),
             }
         });
-        let said = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
+        let said = |text: &str| Some(text::cut(text, max / 4).to_owned()).filter(|text| !text.is_empty());
         Body::PermissionRequest {
             perm_id: pending.id.clone(),
             tool_name: call.tool_name.clone(),
@@ -834,6 +858,7 @@ fn queued(message: &PendingMessage) -> QueuedPrompt {
         id: message.id.clone(),
         prompt: message.message.text.clone(),
         client_msg_id: client_msg_id(&message.message).map(str::to_owned),
+        truncated: false,
     }
 }
 

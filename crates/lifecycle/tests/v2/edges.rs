@@ -1,6 +1,6 @@
 //! The specification's rules and its table of edge cases, one test each; and orders that only a log can show.
 
-use breakbulk_lifecycle::projection::Change;
+use breakbulk_lifecycle::projection::{Change, worker_chat};
 use breakbulk_lifecycle::v2::wire::{Body, Decision, Event, SessionState, SnapshotReason};
 use breakbulk_lifecycle::v2::{Config, Cursor, Kept, Model, PERMISSION_MS, Source, Start};
 use serde_json::{Value, json};
@@ -304,6 +304,10 @@ fn no_event_is_larger_than_the_frame_and_the_pieces_are_the_whole() {
     world.chat(turn("t", &long)).chat(text("t", "m/0")).chat(delta("t", "m/0", &long));
     world.chat(call("t", "m", "a")).chat(input("t", "a", &long)).chat(input_ended("t", "m", "a", "block"));
     world.chat(asks("t", "a", &long)).json(SESSION, needed(CHAT, "t", "a", &long));
+    for id in ["1", "2"] {
+        world.chat(json!({"type": "chat/pendingMessageSet", "kind": "queued", "id": id,
+            "message": {"text": long, "origin": {"kind": "user"}}}));
+    }
     let small = Config { max_event_bytes: 8 << 10, ..config() };
     let live: Vec<Event> = world.events_with(small.clone()).into_iter().flatten().collect();
     let snapshot = world.now.snapshot(&world.now.resume(small));
@@ -494,4 +498,32 @@ fn an_answer_takes_the_option_that_means_it() {
     assert_eq!(Decision::Deny.choose(&options), Some("reject_always"));
     assert_eq!(Decision::Always.choose(&options[1..]), None);
     assert!(Decision::Always.allows() && !Decision::Deny.allows());
+}
+
+#[test]
+fn sub_agents_are_shown_to_a_depth_that_any_json_reader_can_read() {
+    let mut world = World::new();
+    world.chat(turn("t0", "p")).chat(call("t0", "m0", "a0")).chat(runs("t0", "a0", "{}"));
+    let (mut chat, mut turn_id) = (CHAT.to_owned(), "t0".to_owned());
+    for depth in 1..40 {
+        let tool = format!("a{}", depth - 1);
+        let worker = worker_chat(&chat, &turn_id, &tool);
+        world.worker(&worker, &chat, &tool);
+        world.json(&worker, turn(&tool, "task")).json(&worker, call(&tool, &format!("m{depth}"), &format!("a{depth}")));
+        world.json(&worker, runs(&tool, &format!("a{depth}"), "{}"));
+        (chat, turn_id) = (worker, tool);
+    }
+    let live = model(&world);
+    let mut came = Model::new("s1");
+    for event in world.now.snapshot(&world.projector()) {
+        let text = serde_json::to_string(&event).unwrap();
+        came.apply(&serde_json::from_str(&text).unwrap());
+    }
+    assert_eq!(came.state(), live.state());
+    let mut blocks = &live.state().current.as_ref().unwrap().blocks;
+    let mut depth = 0;
+    while let Some(block) = blocks.first() {
+        (blocks, depth) = (&block.blocks, depth + 1);
+    }
+    assert_eq!(depth, 33);
 }

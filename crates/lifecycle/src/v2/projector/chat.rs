@@ -134,7 +134,7 @@ impl Chat {
                 turn.delta(at, part.content, config, out);
             }
             ResponsePart::SystemNotification(part) if parent.is_none() => {
-                out.push(Body::Notice { text: part.content.as_text().to_owned() });
+                out.push(Body::Notice { text: config.short(part.content.as_text()) });
             }
             // The host makes calls by an action of their own; the others are nothing that an agent says.
             _ => {}
@@ -617,7 +617,7 @@ pub(super) fn call_end(
 ) {
     let (input, long) = match input {
         // Twice, as text and as an object.
-        Some(input) if input.len() > config.max_text() / 4 => (None, Some(input)),
+        Some(input) if !config.fits(&input) || text::encoded_len(&input) > config.max_text() / 2 => (None, Some(input)),
         input => (input, None),
     };
     if let Some(long) = long {

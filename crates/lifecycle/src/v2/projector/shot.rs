@@ -29,9 +29,8 @@ pub(super) fn tell(projector: &Projector, snapshot: &Snapshot<'_>, out: &mut Out
             out.push(projector.permission(pending, call));
         }
     }
-    let queue = projector.waiting();
-    if !queue.is_empty() {
-        out.push(Body::QueueChanged { queue, returned: Vec::new() });
+    if !projector.waiting().is_empty() {
+        projector.queue_changed(Vec::new(), out);
     }
     let is_over = projector.life != Life::Open;
     let state = if is_over { SessionState::Idle } else { projector.state() };
@@ -64,7 +63,7 @@ fn finished(projector: &Projector, turn: &AhpTurn, find: Find<'_>, out: &mut Out
         TurnState::Cancelled => Outcome::CANCELLED,
         TurnState::Error => Outcome {
             outcome: TurnOutcome::Error,
-            error: error.map(|error| error.message.clone()),
+            error: error.map(|error| projector.config.short(&error.message)),
             error_type: error.map(|error| error.error_type.clone()),
         },
     };
@@ -89,7 +88,7 @@ fn messages(
     }
     for part in parts {
         if let ResponsePart::SystemNotification(part) = part {
-            out.push(Body::Notice { text: part.content.as_text().to_owned() });
+            out.push(Body::Notice { text: projector.config.short(part.content.as_text()) });
         }
     }
 }

@@ -358,6 +358,9 @@ pub struct QueuedPrompt {
     /// The id that the client gave to it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub client_msg_id: Option<String>,
+    /// Whether `prompt` is cut.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub truncated: bool,
 }
 
 /// What a session is doing.

@@ -622,7 +622,6 @@ impl Conversation {
             }
             turn.denied(&denials, out);
         });
-        self.forget_ended_asks();
         self.events.push_back(Event::Usage(usage));
         self.end_turn(outcome);
         self.signals.push_back(Signal::Reported(Box::new(report)));

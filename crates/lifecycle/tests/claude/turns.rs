@@ -187,6 +187,15 @@ fn an_interrupt_before_the_first_line_cancels_the_turn_that_is_about_to_begin() 
 }
 
 #[test]
+fn a_turn_that_the_program_itself_aborted_is_cancelled() {
+    let mut host = Host::prompted();
+    let mut ended = failed("error_during_execution");
+    ended["terminal_reason"] = json!("aborted_streaming");
+    host.hear_all(&[init(), ended]);
+    assert_eq!(host.finish().outcome("t1"), Some(&Outcome::Cancelled));
+}
+
+#[test]
 fn a_turn_that_completes_although_it_was_interrupted_is_complete() {
     let mut host = Host::prompted();
     host.hear(&init());

@@ -598,7 +598,8 @@ impl Projector {
     fn queue_changed(&self, mut returned: Vec<QueuedPrompt>, out: &mut Out<'_>) {
         let mut queue = self.waiting();
         // So much each that all fit together.
-        let max = self.config.max_cut() / queue.len().saturating_add(returned.len()).max(1);
+        let count = queue.len().saturating_add(returned.len());
+        let max = self.config.max_cut().checked_div(count).unwrap_or(0);
         for prompt in queue.iter_mut().chain(&mut returned).filter(|prompt| prompt.prompt.len() > max) {
             prompt.prompt = text::cut(&prompt.prompt, max).to_owned();
             prompt.truncated = true;

@@ -217,7 +217,7 @@ impl OperationRun {
             install_objects(&git)?;
             match std::fs::read(git.own().join("index")) {
                 Ok(contents) => index.lock.finish(&contents, index.modified),
-                // There was none, and there is none.
+                // There was no index before, and git made none.
                 Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
                 Err(error) => Err(error),
             }

@@ -90,13 +90,13 @@ pub struct Welcome {
     /// What program this is.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub server_info: Option<Implementation>,
-    /// Where a client may begin to look for files.
+    /// The directory in which a client may start to browse files.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub default_directory: Option<String>,
-    /// After which a client may ask for completions.
+    /// The characters after which a client may ask for completions.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub completion_trigger_characters: Option<Vec<String>>,
-    /// What makes a command of a message.
+    /// The prefix that makes a message a terminal command.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub terminal_command_prefix: Option<String>,
     /// Channels of telemetry.

@@ -1,10 +1,10 @@
-//! What the host shows of its log: counters and times that anybody may read at any time.
+//! Counters and times of a log, for metrics.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-/// Counters of one log. All only grow, except for the gauges that say so.
+/// Counters of one log. They only grow, except for those that are marked as gauges.
 #[derive(Debug, Default)]
 pub struct Metrics {
     /// Batches that were acknowledged.
@@ -15,7 +15,7 @@ pub struct Metrics {
     pub bytes: AtomicU64,
     /// Deltas that became part of the entry before them.
     pub merged: AtomicU64,
-    /// Batches that came again.
+    /// Batches that were repeated.
     pub repeated: AtomicU64,
     /// Batches that were refused with [`Conflict`](super::AppendError::Conflict).
     pub conflicts: AtomicU64,
@@ -31,7 +31,7 @@ pub struct Metrics {
     pub pages_read: AtomicU64,
     /// Entries that were trimmed or erased.
     pub removed: AtomicU64,
-    /// Gauge: records that readers found not to be what was written, each once.
+    /// Gauge: damaged records that readers found, each counted once.
     pub damaged: Arc<AtomicU64>,
     /// Gauge: bytes of batches that wait.
     pub queued_bytes: AtomicU64,

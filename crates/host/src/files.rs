@@ -15,7 +15,7 @@
 //!
 //! ```
 //! # use ahp_types::commands::ResourceReadParams;
-//! # use breakbulk_host::files::{Files, FilesConfig, uri_of};
+//! # use breakbulk_host::test_support::files::{Files, FilesConfig, uri_of};
 //! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # let dir = tempfile::tempdir()?;
 //! std::fs::write(dir.path().join("a.txt"), "hello")?;

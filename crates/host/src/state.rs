@@ -10,7 +10,7 @@
 //! ```
 //! # use std::sync::Arc;
 //! # use breakbulk_host::log::{Batch, Log, MemoryLog};
-//! # use breakbulk_host::state::{State, StateConfig, View, entry};
+//! # use breakbulk_host::test_support::state::{State, StateConfig, View, entry};
 //! # use ahp_types::state::SnapshotState;
 //! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let log: Arc<dyn Log> = Arc::new(MemoryLog::new());

@@ -43,9 +43,9 @@ pub enum UriError {
 /// where it may lead.
 ///
 /// ```
-/// # use breakbulk_host::files::path_of;
+/// # use breakbulk_host::test_support::files::path_of;
 /// assert_eq!(path_of("file:///srv/a%20b/../c")?, std::path::Path::new("/srv/c"));
-/// # Ok::<(), breakbulk_host::files::UriError>(())
+/// # Ok::<(), breakbulk_host::test_support::files::UriError>(())
 /// ```
 pub fn path_of(uri: &str) -> Result<PathBuf, UriError> {
     let (scheme, rest) = uri.split_once(':').ok_or(UriError::NotFile)?;
@@ -76,7 +76,7 @@ pub fn path_of(uri: &str) -> Result<PathBuf, UriError> {
 /// The URI of a path. A relative one is taken from `/`.
 ///
 /// ```
-/// # use breakbulk_host::files::uri_of;
+/// # use breakbulk_host::test_support::files::uri_of;
 /// assert_eq!(uri_of("/srv/a b".as_ref()), "file:///srv/a%20b");
 /// ```
 #[must_use]

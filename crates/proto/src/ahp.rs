@@ -33,13 +33,14 @@ use self::handshake::Agreement;
 use self::order::{MAX_REQUESTS, Requests};
 use self::receive::{Incoming, ReceivedFrame, Receiver};
 use self::send::{MessageClass, Sender, UnsentMessage};
-use self::wire::{ACTION_AT, CHANNEL_AT, Codec, Control, PATH_COUNT, PATHS};
+use self::wire::{ACTION_AT, CANCELLED_AT, CHANNEL_AT, Codec, Control, PATH_COUNT, PATHS};
 use crate::budget::{Account, Grant};
 use crate::envelope::Kind;
 use crate::error::{CloseReason, Counters, Over, SendError, Violation};
 use crate::event_queue::EventQueue;
 use crate::limits::Limits;
 use crate::machine::{Event, Input, Lane, Machine, Meta, Progress, Subject, Ticket, Transmit};
+use crate::mcp_order;
 use crate::message::{Message, len64};
 use crate::outgoing::{Outgoing, Scan, too_late};
 use crate::queue::Order;
@@ -318,13 +319,14 @@ impl Connection {
             }
             let order = OrderClass::of(self.role, scan.envelope.kind(), &method).in_lane(channel.as_deref());
             let action = rpc::string(&message, scan.paths.get(ACTION_AT)).filter(|_| method == order::DISPATCH);
-            let passes = self.role == Role::Client && action.is_some_and(|action| order::may_pass(&action));
+            let passes = self.role == Role::Client && order::passes_other_channels(&method, action.as_deref());
             // It may overtake others only if it fits one frame. Otherwise a later message for its channel could overtake it. Whether it
             // fits is known only when the peer's limits are.
             let theirs = self.agreement.theirs.filter(|_| !self.agreement.is_waiting());
             let is_short = !self.agreement.is_waiting() && self.sender.fits(&message, theirs);
             if passes && is_short && !self.sender.has_unfinished(order) { Order::Free } else { order }
         };
+        let bond = mcp_order::bond(&message, &scan.envelope, CANCELLED_AT.map(|at| scan.paths.get(at)));
         let class = match &*method {
             "" => MessageClass::Response,
             "initialize" | "reconnect" => MessageClass::Handshake,
@@ -342,7 +344,7 @@ impl Connection {
             edit.map_or_else(|| message.clone(), |edit| edit.apply(&message)),
             Meta::default(),
         );
-        if let Some(refused) = self.sender.push(out, class, order) {
+        if let Some(refused) = self.sender.push(out, class, order, bond) {
             self.refuse(refused);
         }
     }
@@ -481,6 +483,10 @@ fn is_enough(scan: &Scan<PATH_COUNT>, message: &Message) -> bool {
         return in_channel
             && (is_long || scan.paths.get(ACTION_AT).is_some_and(|kind| kind.span.end > kind.span.start));
     }
-    let is_seen = in_channel && method.is_some_and(|method| !order::is_tracked(&method));
+    // A cancel has to be read to its end. So has a request without its id in front, because a cancel may name it.
+    let is_seen = method.is_some_and(|method| {
+        let is_known = scan.envelope.has_id() || order::is_notification(&method);
+        in_channel && is_known && !order::is_tracked(&method) && !mcp_order::is_cancel(&method)
+    });
     is_seen || scan.envelope.is_final()
 }

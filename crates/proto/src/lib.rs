@@ -73,6 +73,7 @@ pub mod json;
 mod limits;
 mod line;
 mod machine;
+mod mcp_order;
 mod message;
 mod outgoing;
 mod pace;

@@ -11,9 +11,10 @@ use crate::event_queue::EventQueue;
 use crate::json::{self, Compactor, Path, Paths, Scanner};
 use crate::limits::Limits;
 use crate::machine::{Capacity, Event, Input, Lane, Measure, Meta, Progress, Subject, Tag, Ticket, Transmit};
+use crate::mcp_order::{self, IN_ORDER};
 use crate::message::{Message, MessageReader, len64};
 use crate::plain::Framing;
-use crate::queue::{LaneKey, Order, Queue};
+use crate::queue::{Bond, Order, Queue};
 use crate::rpc;
 use crate::salvage::Salvage;
 
@@ -21,8 +22,6 @@ use crate::salvage::Salvage;
 const FIRST_SCAN: usize = 512;
 /// How many error answers may wait, to requests of the peer that were not valid messages. When so many wait, it is not read.
 const MAX_ANSWERS: usize = 64;
-/// The lane of all messages that are not free.
-const IN_ORDER: Order = Order::Ordered(LaneKey(0));
 
 /// A message that waits to be sent.
 #[derive(Debug)]
@@ -83,7 +82,8 @@ pub(crate) fn too_late(input: Input, events: &mut EventQueue) {
     }
 }
 
-/// Messages that wait, and those in flight as a group `G`: in order, except those marked free. For dialects without lanes.
+/// Messages that wait, and those in flight as a group `G`: in order, except those marked free and those that may
+/// [pass](mcp_order). For dialects without lanes.
 #[derive(Debug)]
 pub(crate) struct SendQueue<G> {
     pub(crate) limits: Limits,
@@ -120,14 +120,20 @@ impl<G> SendQueue<G> {
         self.answers.len() < MAX_ANSWERS
     }
 
-    /// Accepts a message of the application, or refuses it.
-    pub(crate) fn accept(&mut self, ticket: Ticket, message: Message, lane: Lane, meta: Meta, events: &mut EventQueue) {
-        let Some(message) = sendable(message.clone(), self.framing) else {
+    /// Accepts a message of the application, or refuses it. `short` is the longest message that goes in one frame. `None` if each goes
+    /// in one: then none passes another.
+    pub(crate) fn accept(
+        &mut self,
+        (ticket, message, lane, meta): (Ticket, Message, Lane, Meta),
+        short: Option<u64>,
+        events: &mut EventQueue,
+    ) {
+        let Some((message, order, bond)) = sendable(message.clone(), self.framing, short) else {
             return self.refuse(Outgoing::new(Some(ticket), message, meta), SendError::NotJsonRpc, events);
         };
         // These dialects do not tell what the peer takes. What we take ourselves is the best guess.
         let (size, limit) = (len64(message.len()), self.limits.max_message_bytes);
-        let order = if lane == Lane::Free { Order::Free } else { IN_ORDER };
+        let order = if lane == Lane::Free { Order::Free } else { order };
         let out = Outgoing::new(Some(ticket), message, meta);
         let accepted = if events.is_closed() {
             Err((out, SendError::Disconnected))
@@ -136,7 +142,7 @@ impl<G> SendQueue<G> {
         } else if let Err(error) = check_depth(&out.message, self.limits.max_depth) {
             Err((out, error))
         } else {
-            self.queue.push(out, size, order)
+            self.queue.push(out, size, order, bond)
         };
         if let Err((out, error)) = accepted {
             self.refuse(out, error, events);
@@ -150,7 +156,7 @@ impl<G> SendQueue<G> {
             && !events.is_closed()
         {
             let size = len64(answer.message.len());
-            let _ = self.queue.push(answer, size, Order::Barrier);
+            let _ = self.queue.push(answer, size, Order::Barrier, Bond::None);
         }
     }
 
@@ -260,23 +266,36 @@ pub(crate) fn group_name(seed: &[u8; 32], n: u64) -> u128 {
     hash.first_chunk().map_or(0, |front| u128::from_be_bytes(*front))
 }
 
-/// The message as it is sent, if its front and its end are those of a JSON-RPC message. The application vouches for what lies
-/// between, so that is not scanned. The exception: on a link of lines, a message with raw line ends is checked whole, and its
-/// white space is removed.
-fn sendable(message: Message, framing: Framing) -> Option<Message> {
+/// The message as it is sent, its order and its bond, if its front and its end are those of a JSON-RPC message. The application
+/// vouches for what lies between, so that is not scanned. The exception: on a link of lines, a message with raw line ends is checked
+/// whole, and its white space is removed. `short` is as in [`SendQueue::accept`].
+fn sendable(message: Message, framing: Framing, short: Option<u64>) -> Option<(Message, Order, Bond)> {
     // No branches, so that many bytes are compared at once.
     let breaks = |block: &[u8]| block.iter().fold(0, |any, &b| any | u8::from(b == b'\n') | u8::from(b == b'\r')) != 0;
-    if framing == Framing::Lines && message.slices().any(breaks) {
+    let message = if framing == Framing::Lines && message.slices().any(breaks) {
         check(&message, u32::MAX).ok()?;
         let mut line = Vec::with_capacity(message.len());
         let mut compactor = Compactor::default();
         message.slices().for_each(|part| compactor.feed(&mut line, part));
-        return Some(Message::from(line));
-    }
-    let scan = Scan::new(&message, &ENVELOPE, |scan| scan.envelope.has_kind()).ok()?;
+        Message::from(line)
+    } else {
+        message
+    };
+    let enough = |scan: &Scan<{ mcp_order::PATHS.len() }>| match short {
+        Some(_) => mcp_order::is_enough(scan, &message),
+        None => scan.envelope.has_kind(),
+    };
+    let scan = Scan::new(&message, &mcp_order::PATHS, enough).ok()?;
     let last = message.parts().last().and_then(|part| part.last())?;
     let ends = *last == b'}' || last.is_ascii_whitespace();
-    (ends && (!scan.whole || scan.envelope.is_valid(&message, &scan.paths))).then_some(message)
+    if !ends || (scan.whole && !scan.envelope.is_valid(&message, &scan.paths)) {
+        return None;
+    }
+    let Some(short) = short else { return Some((message, IN_ORDER, Bond::None)) };
+    let [.., request_id, id] = std::array::from_fn::<_, { mcp_order::PATHS.len() }, _>(|i| scan.paths.get(i));
+    let bond = mcp_order::bond(&message, &scan.envelope, [request_id, id]);
+    let order = mcp_order::order(&message, &scan.envelope, len64(message.len()) <= short);
+    Some((message, order, bond))
 }
 
 #[cfg(test)]
@@ -286,7 +305,7 @@ mod tests {
     fn waiting(texts: &[&'static str]) -> (SendQueue<Outgoing>, EventQueue) {
         let (mut waiting, mut events) = (SendQueue::new(Limits::default(), Framing::Lines), EventQueue::default());
         for text in texts {
-            waiting.accept(Ticket(1), Message::from(*text), Lane::Auto, Meta::default(), &mut events);
+            waiting.accept((Ticket(1), Message::from(*text), Lane::Auto, Meta::default()), None, &mut events);
         }
         (waiting, events)
     }
@@ -337,7 +356,7 @@ mod tests {
         let no_kind = long(r#"{"jsonrpc":"2.0","text":""#, "\"}");
         for text in texts.into_iter().chain([cut_off, broken, no_kind]) {
             let (mut waiting, mut events) = waiting(&[]);
-            waiting.accept(Ticket(1), text.clone().into(), Lane::Auto, Meta::default(), &mut events);
+            waiting.accept((Ticket(1), text.clone().into(), Lane::Auto, Meta::default()), None, &mut events);
             assert!(!waiting.queue.has_waiting(), "{}", &text[..text.len().min(60)]);
             assert!(matches!(events.poll_event(), Some(Event::SendFailed { error: SendError::NotJsonRpc, .. })));
         }
@@ -379,7 +398,7 @@ mod tests {
         let (mut waiting, mut events) = waiting(&[answer, answer]);
         events.close(crate::error::CloseReason::Normal);
         waiting.abandon(|out| out, &mut events);
-        waiting.accept(Ticket(2), answer.into(), Lane::Auto, Meta::default(), &mut events);
+        waiting.accept((Ticket(2), answer.into(), Lane::Auto, Meta::default()), None, &mut events);
         assert_eq!(events.counters().count("send-disconnected"), 3);
         assert!(!waiting.queue.has_waiting());
     }

@@ -134,7 +134,7 @@ impl Machine for Connection {
     fn handle(&mut self, input: Input, _: Instant) {
         match input {
             Input::Send { ticket, message, lane, meta } => {
-                self.outgoing.accept(ticket, message, lane, meta, &mut self.events);
+                self.outgoing.accept((ticket, message, lane, meta), None, &mut self.events);
             }
             _ if self.events.is_closed() => {}
             Input::Frame { bytes, meta } => self.receive(bytes, meta).unwrap_or_else(|why| self.close(why.into())),

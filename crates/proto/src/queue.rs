@@ -1,9 +1,10 @@
 //! Decides what is sent next: order across lanes, slots for groups, deadlines, small messages before the rest of large ones.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
 use crate::error::{Over, SendError};
+use crate::rpc::IdKey;
 
 /// How many bytes of small messages may be sent before a large one gets its turn: about one segment on a busy link.
 pub(crate) const SMALL_RUN: u64 = 64 << 10;
@@ -26,6 +27,17 @@ impl Order {
     pub(crate) const fn is_ordered(self) -> bool {
         matches!(self, Self::Ordered(_) | Self::Barrier)
     }
+}
+
+/// How a message is bound to a request. A cancel never passes the request that it names, whatever its [`Order`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Bond {
+    /// To none.
+    None,
+    /// It is the request with this id.
+    Request(IdKey),
+    /// It cancels the request with this id.
+    Cancels(IdKey),
 }
 
 /// Messages that must stay in order with each other have the same key.
@@ -57,6 +69,8 @@ pub(crate) enum Fit {
 pub(crate) struct Entry<T> {
     pub(crate) rank: Rank,
     bytes: u64,
+    /// The request that it waits for, if it cancels one that is not sent yet: its id, and its acceptance number.
+    after: Option<(IdKey, u64)>,
     pub(crate) item: T,
 }
 
@@ -65,6 +79,8 @@ pub(crate) struct Entry<T> {
 pub(crate) struct Rank {
     accepted: u64,
     pub(crate) order: Order,
+    /// Its id, if it is a request.
+    request: Option<IdKey>,
 }
 
 /// A message of which some segments have gone.
@@ -96,6 +112,8 @@ pub(crate) struct Queue<T, G> {
     flights: Vec<InFlight<G>>,
     /// The acceptance numbers of barriers that have not finished, oldest first.
     barriers: VecDeque<u64>,
+    /// The acceptance numbers of requests that have not been sent whole.
+    requests: HashMap<IdKey, u64>,
     queued_bytes: u64,
     max_queued_bytes: u64,
     accepted: u64,
@@ -111,6 +129,7 @@ impl<T, G> Queue<T, G> {
             free: VecDeque::new(),
             flights: Vec::new(),
             barriers: VecDeque::new(),
+            requests: HashMap::new(),
             queued_bytes: 0,
             max_queued_bytes,
             accepted: 0,
@@ -120,15 +139,21 @@ impl<T, G> Queue<T, G> {
     }
 
     /// Accepts a message of `bytes` bytes. Barriers are exempt from the limit, because without them no connection comes up.
-    pub(crate) fn push(&mut self, item: T, bytes: u64, order: Order) -> Result<(), (T, SendError)> {
+    pub(crate) fn push(&mut self, item: T, bytes: u64, order: Order, bond: Bond) -> Result<(), (T, SendError)> {
         let queued = self.queued_bytes.saturating_add(bytes);
         if queued > self.max_queued_bytes && order != Order::Barrier {
             return Err((item, SendError::QueueFull(Over { size: bytes, limit: self.max_queued_bytes })));
         }
         self.queued_bytes = queued;
         self.accepted = self.accepted.saturating_add(1);
-        let rank = Rank { accepted: self.accepted, order };
-        let entry = Entry { rank, bytes, item };
+        let (request, after) = match bond {
+            Bond::None => (None, None),
+            Bond::Request(id) => (Some(id), None),
+            Bond::Cancels(id) => (None, self.requests.get(&id).map(|accepted| (id, *accepted))),
+        };
+        let rank = Rank { accepted: self.accepted, order, request };
+        self.requests.extend(request.map(|id| (id, rank.accepted)));
+        let entry = Entry { rank, bytes, after, item };
         match order {
             Order::Urgent => self.urgent.push_back(entry),
             Order::Free => self.free.push_back(entry),
@@ -145,7 +170,8 @@ impl<T, G> Queue<T, G> {
     pub(crate) fn push_first(&mut self, item: T, bytes: u64, order: Order) {
         self.queued_bytes = self.queued_bytes.saturating_add(bytes);
         self.accepted = self.accepted.saturating_add(1);
-        self.ordered.push_front(Entry { rank: Rank { accepted: self.accepted, order }, bytes, item });
+        let rank = Rank { accepted: self.accepted, order, request: None };
+        self.ordered.push_front(Entry { rank, bytes, after: None, item });
     }
 
     /// What is sent next. At most `slots` groups are in flight at once.
@@ -159,6 +185,7 @@ impl<T, G> Queue<T, G> {
         if let Some(entry) = self.urgent.pop_front() {
             if fit(&entry.item) == Fit::Frame {
                 self.queued_bytes = self.queued_bytes.saturating_sub(entry.bytes);
+                self.settle(entry.rank);
                 return Some(Pick::Start(entry));
             }
             self.free.push_front(entry);
@@ -196,6 +223,9 @@ impl<T, G> Queue<T, G> {
     /// A message that was picked is done: it went in one frame, its group has finished, or it was refused.
     pub(crate) fn settle(&mut self, rank: Rank) {
         self.barriers.retain(|barrier| *barrier != rank.accepted);
+        if let Some(id) = rank.request.filter(|id| self.requests.get(id) == Some(&rank.accepted)) {
+            self.requests.remove(&id);
+        }
     }
 
     /// The group in flight at `place`, for its next segment.
@@ -250,6 +280,7 @@ impl<T, G> Queue<T, G> {
         waiting.sort_by_key(|entry| entry.rank.accepted);
         let flights = self.flights.drain(..).map(|flight| flight.group).collect();
         self.barriers.clear();
+        self.requests.clear();
         self.queued_bytes = 0;
         (waiting.into_iter().map(|entry| entry.item).collect(), flights)
     }
@@ -268,13 +299,20 @@ impl<T, G> Queue<T, G> {
         self.barriers.front().is_none_or(|barrier| entry.rank.accepted <= *barrier)
     }
 
+    /// Whether it cancels a request that has not been sent whole.
+    fn waits_for_request(&self, entry: &Entry<T>) -> bool {
+        entry.after.is_some_and(|(id, accepted)| self.requests.get(&id) == Some(&accepted))
+    }
+
     /// The position of the oldest message that may start and needs `want`.
     fn oldest(&self, head: Option<(Fit, u64)>, want: Fit, fit: impl Fn(&T) -> Fit) -> Option<Position> {
         let free = self
             .free
             .iter()
             .enumerate()
-            .find(|(_, entry)| self.passes_barriers(entry) && fit(&entry.item) == want)
+            .find(|(_, entry)| {
+                self.passes_barriers(entry) && fit(&entry.item) == want && !self.waits_for_request(entry)
+            })
             .map(|(i, entry)| (entry.rank.accepted, Position::Free(i)));
         let head = head.filter(|(fit, _)| *fit == want).map(|(_, accepted)| (accepted, Position::Ordered));
         free.into_iter().chain(head).min_by_key(|(accepted, _)| *accepted).map(|(_, place)| place)

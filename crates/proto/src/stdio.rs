@@ -40,7 +40,9 @@ impl Config {
 
 /// One end of a pipe.
 ///
-/// Messages leave in the order in which they were sent, except those marked free. A line or a group that is not valid, or for which
+/// Messages leave in the order in which they were sent, except those marked free and those that may pass the rest of a long one: a
+/// `ping`; a response or a `notifications/progress` that fits a line; and a cancel, which passes all but the request that it names.
+/// A line or a group that is not valid, or for which
 /// the budget has no memory, fails by itself: nothing that the peer writes closes the connection. A message that is arriving is given
 /// up when nothing of it has come for 30 s, and in any case after the same part of the group timeout as its length is of the longest
 /// message. If it was meant as a request, the peer gets an error as its answer; if as an answer, the caller here does.
@@ -75,7 +77,7 @@ impl Machine for Connection {
     fn handle(&mut self, input: Input, now: Instant) {
         match input {
             Input::Send { ticket, message, lane, meta } => {
-                self.sender.outgoing.accept(ticket, message, lane, meta, &mut self.events);
+                self.sender.accept((ticket, message, lane, meta), &mut self.events);
             }
             _ if self.events.is_closed() => {}
             Input::Frame { bytes, meta } => {

@@ -1,10 +1,12 @@
-//! Which messages must stay in order. [`OrderClass::of`] is the only place that decides it.
+//! Which messages must stay in order. [`OrderClass::of`] is the only place that decides it, and [`passes_other_channels`] what of a
+//! client passes a large message all the same.
 
 use std::collections::HashMap;
 
 use super::handshake::Role;
 use super::negotiate::Chunking;
 use crate::envelope::Kind;
+use crate::mcp_order::is_cancel;
 use crate::queue::{Finish, LaneKey, Order};
 use crate::recent::hash_of;
 use crate::rpc::IdKey;
@@ -22,6 +24,7 @@ pub(super) const DISPATCH: &str = "dispatchAction";
 /// | From | Message | Class |
 /// |---|---|---|
 /// | either | `ping`, and the response to one | `Urgent` |
+/// | either | the notifications `$/cancelRequest` and `notifications/cancelled` | `Free`, but after the request that they name |
 /// | server | the notifications `action` and `root/…` | `State` |
 /// | server | any other notification | `InOrder` |
 /// | server | the responses to `subscribe`, `fetchTurns` and `listSessions` | `State` |
@@ -31,9 +34,15 @@ pub(super) const DISPATCH: &str = "dispatchAction";
 /// | client | any other notification, and requests | `InOrder` |
 /// | client | responses | `Free` |
 ///
-/// There is one exception, which depends on more than the method: a client's `dispatchAction` that
-/// [answers or cancels](may_pass) something goes like `Free` if it fits one frame and no earlier message for its channel is
-/// still on its way.
+/// There is one exception, which depends on more than the method. Of what a client sends in order, these go like `Free` if they fit
+/// one frame and no earlier message for their own channel is still on its way:
+///
+/// - a `dispatchAction` that answers, cancels, or is typed into a terminal: [`may_pass`] has the list of action types;
+/// - `completions`, because somebody is typing, and a suggestion that misses the newest file does no harm.
+///
+/// Everything else of a client waits for what was sent before it. That holds for reads, too: `resourceRead`, `listSessions` and
+/// `fetchTurns` have to show what the writes, the new sessions and the changes of turns before them have done, and those may be
+/// for another channel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum OrderClass {
     /// Waits for nothing.
@@ -54,6 +63,7 @@ impl OrderClass {
     pub fn of(from: Role, kind: Kind, method: &str) -> Self {
         match (from, kind, method) {
             (_, _, "ping") => Self::Urgent,
+            (_, Kind::Notification, method) if is_cancel(method) => Self::Free,
             (Role::Server, Kind::Notification, "action") => Self::State,
             (Role::Server, Kind::Notification, method) if method.starts_with("root/") => Self::State,
             (Role::Server, Kind::Notification, _) => Self::InOrder,
@@ -124,10 +134,25 @@ pub(super) fn is_tracked(method: &str) -> bool {
     OrderClass::of(Role::Server, Kind::Response, method) != OrderClass::Free
 }
 
-/// Whether an action of a client's, by its type, answers a question of the host's or cancels something, so that it may pass the
-/// rest of a long message: the host waits for it, or is to stop.
+/// Whether a notification has this method, so that no id follows.
+pub(super) fn is_notification(method: &str) -> bool {
+    matches!(method, "action" | DISPATCH | "unsubscribe") || method.starts_with("root/")
+}
+
+/// Whether a client's message may pass the rest of a long one for another channel, by its method and the type of its action.
+pub(super) fn passes_other_channels(method: &str, action: Option<&str>) -> bool {
+    match method {
+        DISPATCH => action.is_some_and(may_pass),
+        method => method == "completions",
+    }
+}
+
+/// Whether an action of a client's, by its type, may pass the rest of a long message for another channel: it answers a question of
+/// the host's, which waits for it; it cancels something, which is to stop; or somebody types it into a terminal and waits for the
+/// echo.
 ///
-/// It does not pass what was sent for its own channel before it: a turn is not cancelled before it has begun.
+/// It does not pass what was sent for its own channel before it: a turn is not cancelled before it has begun, and a terminal gets
+/// its input in order.
 #[must_use]
 pub fn may_pass(action: &str) -> bool {
     matches!(
@@ -139,6 +164,8 @@ pub fn may_pass(action: &str) -> bool {
             | "chat/inputAnswerChanged"
             | "chat/inputCompleted"
             | "automationRun/cancelRequested"
+            | "terminal/input"
+            | "terminal/resized"
     )
 }
 
@@ -179,6 +206,8 @@ mod tests {
             (Client, Notification, "dispatchAction", Is::State),
             (Client, Request, "dispatchAction", Is::InOrder),
             (Client, Notification, "unsubscribe", Is::InOrder),
+            (Client, Notification, "$/cancelRequest", Is::Free),
+            (Server, Notification, "notifications/cancelled", Is::Free),
             (Client, Request, "initialize", Is::InOrder),
             (Client, Request, "resourceWrite", Is::InOrder),
             (Client, Response, "subscribe", Is::Free),
@@ -206,13 +235,19 @@ mod tests {
     }
 
     #[test]
-    fn what_answers_or_cancels_may_pass_and_what_begins_or_changes_may_not() {
-        for action in ["chat/turnCancelled", "chat/toolCallConfirmed", "chat/inputCompleted"] {
-            assert!(may_pass(action), "{action}");
+    fn what_answers_cancels_or_is_typed_may_pass_and_what_begins_or_changes_may_not() {
+        let actions = ["chat/turnCancelled", "chat/toolCallConfirmed", "chat/inputCompleted", "terminal/input"];
+        for action in actions.into_iter().chain(["terminal/resized"]) {
+            assert!(passes_other_channels(DISPATCH, Some(action)), "{action}");
+            assert!(!passes_other_channels("resourceWrite", Some(action)), "{action}");
         }
-        for action in ["chat/turnStarted", "chat/toolCallContentChanged", "terminal/input", "session/configChanged", ""]
+        for action in ["chat/turnStarted", "chat/toolCallContentChanged", "terminal/claimed", "session/configChanged", ""]
         {
-            assert!(!may_pass(action), "{action}");
+            assert!(!passes_other_channels(DISPATCH, Some(action)), "{action}");
+        }
+        assert!(passes_other_channels("completions", None));
+        for read in ["resourceRead", "listSessions", "fetchTurns"] {
+            assert!(!passes_other_channels(read, None), "{read}");
         }
     }
 

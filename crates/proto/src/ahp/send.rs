@@ -14,7 +14,7 @@ use crate::machine::{Capacity, Measure, Tag, Transmit};
 use crate::message::{Message, MessageReader, len64};
 use crate::outgoing::{Outgoing, check_depth, group_name, measure};
 use crate::pace::Pace;
-use crate::queue::{Fit, Order, Pick, Queue};
+use crate::queue::{Bond, Fit, Order, Pick, Queue};
 
 /// On a slow link, segments are so short that about this many pass in a second, so that other messages get their turn.
 const SEGMENTS_PER_SECOND: u64 = 20;
@@ -123,7 +123,13 @@ impl Sender {
     }
 
     /// Accepts a message, or refuses it.
-    pub(super) fn push(&mut self, out: Outgoing, class: MessageClass, order: Order) -> Option<UnsentMessage> {
+    pub(super) fn push(
+        &mut self,
+        out: Outgoing,
+        class: MessageClass,
+        order: Order,
+        bond: Bond,
+    ) -> Option<UnsentMessage> {
         let measure = measure(&out.message, &self.link);
         let item = QueuedMessage { out, class, measure };
         if let Err(error) = check_depth(&item.out.message, self.max_depth) {
@@ -133,7 +139,7 @@ impl Sender {
             self.queue.push_first(item, measure.bytes, order);
             return None;
         }
-        self.queue.push(item, measure.bytes, order).err().map(|(item, error)| UnsentMessage { item, order, error })
+        self.queue.push(item, measure.bytes, order, bond).err().map(|(item, error)| UnsentMessage { item, order, error })
     }
 
     /// The next frame. `theirs` are the limits of the peer. `waiting` is true while the handshake that tells them is not answered.

@@ -15,6 +15,7 @@ use crate::envelope::{AhpMembers, ENVELOPE, Envelope, is_version_2};
 use crate::error::{Over, SendError, Violation};
 use crate::json::{self, Found, Number, Path, Paths, ValueKind};
 use crate::machine::Capacity;
+use crate::mcp_order::CANCELLED;
 use crate::message::{Message, MessageReader, len_usize, len64};
 use crate::outgoing::largest;
 use crate::rpc;
@@ -256,7 +257,7 @@ pub(crate) fn decoded_len(data: &[u8]) -> u64 {
 }
 
 /// What is searched for in each message: the envelope, the params of a segment, and what decides the order of a message.
-pub(crate) const PATH_COUNT: usize = 16;
+pub(crate) const PATH_COUNT: usize = 18;
 pub(crate) static PATHS: [Path; PATH_COUNT] = [
     ENVELOPE[0],
     ENVELOPE[1],
@@ -274,6 +275,8 @@ pub(crate) static PATHS: [Path; PATH_COUNT] = [
     &["params", "origin", "clientId"],
     &["params", "origin", "clientSeq"],
     &["params", "rejectionReason"],
+    CANCELLED[0],
+    CANCELLED[1],
 ];
 const GROUP_ID_AT: usize = 6;
 const INDEX_AT: usize = 7;
@@ -285,6 +288,8 @@ pub(crate) const ACTION_AT: usize = 12;
 const ORIGIN_CLIENT_AT: usize = 13;
 const ORIGIN_SEQ_AT: usize = 14;
 const REJECTION_AT: usize = 15;
+/// Where a cancel names its request.
+pub(crate) const CANCELLED_AT: [usize; 2] = [16, 17];
 
 /// What was found in the params of a message with this method.
 pub(crate) fn members(message: &Message, paths: &Paths<PATH_COUNT>, method: &str) -> AhpMembers {

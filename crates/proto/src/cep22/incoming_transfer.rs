@@ -12,7 +12,7 @@ use crate::machine::{Meta, Progress, Subject};
 use crate::message::{len_usize, len64};
 
 use super::Config;
-use super::wire::{PATHS, ParsedMessage, Start, hex};
+use super::wire::{PATH_COUNT, PATHS, ParsedMessage, Start, hex};
 
 /// What a chunk that waits for an earlier one costs beside its bytes: its entry in the table.
 const HELD_COST: u64 = 64;
@@ -46,7 +46,7 @@ pub(super) struct IncomingTransfer {
     /// How many bytes have come, held ones included.
     bytes: u64,
     window: usize,
-    assembly: Assembly<17>,
+    assembly: Assembly<PATH_COUNT>,
     hash: Sha256,
     /// Chunks that wait for an earlier one, by `progress`.
     held: BTreeMap<u64, Vec<u8>>,

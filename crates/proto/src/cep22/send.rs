@@ -1,6 +1,6 @@
-//! The sending half: control frames first, then whole messages, then transfers in turn.
+//! The sending half: control frames first, then whole messages, then transfers in turn. A cancel waits for the request that it names.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ use crate::error::{Over, SendError};
 use crate::machine::{Capacity, Event, Measure, Meta, Receipt, Refusal, Tag, Ticket, Transmit};
 use crate::message::{Message, len64};
 use crate::outgoing::{Outgoing, check_depth, measure};
-use crate::queue::SMALL_RUN;
+use crate::queue::{Bond, SMALL_RUN};
 
 use super::cut::Plan;
 use super::outgoing_message::OutgoingMessage;
@@ -44,6 +44,11 @@ pub(super) struct SendQueues {
     large: VecDeque<Box<OutgoingMessage>>,
     /// Transfers that have begun. The first has waited longest for its turn.
     pub(super) begun: VecDeque<Box<OutgoingMessage>>,
+    /// Requests of which not all frames have been handed to the link.
+    unsent_requests: HashSet<Key>,
+    /// Cancels that wait for such a request, whose key is beside them. A request that the link refuses later is not waited for: its
+    /// cancel may have been sent by then.
+    held_cancels: VecDeque<(Key, Box<OutgoingMessage>)>,
     /// Whole messages that the link has and has not acknowledged, if it acknowledges frames.
     unconfirmed: VecDeque<Box<OutgoingMessage>>,
     pauses: u32,
@@ -102,6 +107,10 @@ impl Connection {
             }),
             None => None,
         };
+        let cancelled = match text.bond() {
+            Bond::Cancels(id) => Some(Key::of(&meta.peer, id)),
+            Bond::None | Bond::Request(_) => None,
+        };
         let (size, limit) = (len64(text.message.len()), self.config.limits.max_queued_bytes);
         let item = OutgoingMessage::new(Outgoing::new(Some(ticket), text.message, meta), token, request);
         self.queues.bytes = self.queues.bytes.saturating_add(size);
@@ -110,6 +119,10 @@ impl Connection {
                 return self.unsent(item, SendError::QueueFull(Over { size, limit }));
             }
         }
+        if let Some(request) = cancelled.filter(|request| self.queues.unsent_requests.contains(request)) {
+            return self.queues.held_cancels.push_back((request, item));
+        }
+        self.queues.unsent_requests.extend(request);
         // A message that can be a transfer does not have to be tried whole, except after a while, to see whether the limit still holds.
         let cap = self.queues.learned.filter(|_| item.token.is_some() && self.read < self.queues.again_at);
         self.queue(item, cap);
@@ -218,8 +231,10 @@ impl Connection {
 
     /// Fails everything that is not sent.
     pub(super) fn disconnect(&mut self) {
-        let SendQueues { first, whole, large, begun, unconfirmed, .. } = std::mem::take(&mut self.queues);
-        for item in [unconfirmed, first, whole, begun, large].into_iter().flatten() {
+        let SendQueues { first, whole, large, begun, held_cancels, unconfirmed, .. } =
+            std::mem::take(&mut self.queues);
+        let cancels = held_cancels.into_iter().map(|(_, item)| item);
+        for item in [unconfirmed, first, whole, begun, large].into_iter().flatten().chain(cancels) {
             self.unsent(item, SendError::Disconnected);
         }
     }
@@ -304,11 +319,23 @@ impl Connection {
         } else if item.plan.is_some() {
             self.queues.begun.push_back(item);
         } else {
+            let request = item.request;
             self.queues.unconfirmed.push_back(item);
+            self.release_cancels(request);
             if self.queues.unconfirmed.len() > MAX_UNCONFIRMED {
                 self.assume_oldest_sent();
             }
         }
+    }
+
+    /// A request has been handed to the link, or is not sent at all: its cancels no longer wait.
+    fn release_cancels(&mut self, request: Option<Key>) {
+        let Some(request) = request.filter(|request| self.queues.unsent_requests.remove(request)) else { return };
+        let (free, held) =
+            std::mem::take(&mut self.queues.held_cancels).into_iter().partition(|(named, _)| *named == request);
+        self.queues.held_cancels = held;
+        let free: VecDeque<(Key, Box<OutgoingMessage>)> = free;
+        free.into_iter().for_each(|(_, item)| self.queue(item, None));
     }
 
     /// The link, as if its cap were at most `cap`.
@@ -362,9 +389,11 @@ impl Connection {
             let about = item.what.meta.about.clone().or_else(|| item.began.clone());
             self.control(bytes, Meta { about, ..item.what.meta.clone() });
         }
+        let request = item.request;
         if let Some(instead) = item.what.fail(error, &mut self.events) {
             self.control(instead.message, instead.meta);
         }
+        self.release_cancels(request);
     }
 
     /// Assumes that the oldest unacknowledged message was sent. Returns whether there was one.
@@ -377,5 +406,6 @@ impl Connection {
         if let Some(ticket) = item.what.ticket {
             self.events.push(Event::Sent { ticket });
         }
+        self.release_cancels(item.request);
     }
 }

@@ -9,11 +9,14 @@ use sha2::{Digest, Sha256};
 use crate::envelope::{ENVELOPE, Envelope, Kind};
 use crate::error::Violation;
 use crate::json::{self, Number, Path, Paths, Span, ValueKind};
+use crate::mcp_order::{self, CANCELLED};
 use crate::message::Message;
 use crate::outgoing::Scan;
+use crate::queue::Bond;
 
-/// What is searched for in every frame and message: the envelope, then the members of a transfer frame.
-pub(super) static PATHS: [Path; 17] = [
+pub(super) const PATH_COUNT: usize = 19;
+/// What is searched for in every frame and message: the envelope, then the members of a transfer frame, then those of a cancel.
+pub(super) static PATHS: [Path; PATH_COUNT] = [
     ENVELOPE[0],
     ENVELOPE[1],
     ENVELOPE[2],
@@ -31,6 +34,8 @@ pub(super) static PATHS: [Path; 17] = [
     &["params", "cvm", "completionMode"],
     &["params", "_meta"],
     &["params", "_meta", "progressToken"],
+    CANCELLED[0],
+    CANCELLED[1],
 ];
 const PARAMS: usize = 3;
 /// The token of a progress notification.
@@ -48,6 +53,9 @@ const META: usize = 15;
 /// The token with which a request allows transfers.
 pub(super) const OWN_TOKEN: usize = 16;
 
+/// Where a cancel names its request.
+const CANCELLED_AT: [usize; 2] = [17, 18];
+
 /// The longest token or id that we remember, in bytes. A longer one counts as none, so that peers cannot make us store much.
 pub(super) const MAX_TOKEN: usize = 256;
 
@@ -55,7 +63,7 @@ pub(super) const MAX_TOKEN: usize = 256;
 pub(super) struct ParsedMessage {
     pub(super) message: Message,
     pub(super) envelope: Envelope,
-    pub(super) paths: Paths<17>,
+    pub(super) paths: Paths<PATH_COUNT>,
 }
 
 impl ParsedMessage {
@@ -64,7 +72,7 @@ impl ParsedMessage {
     /// # Errors
     /// What was read is not one JSON object, or a key of the envelope comes twice.
     pub(super) fn to_send(message: Message) -> Result<Self, Violation> {
-        let enough = |scan: &Scan<17>| scan.envelope.has_id() && scan.envelope.kind() == Kind::Response;
+        let enough = |scan: &Scan<PATH_COUNT>| scan.envelope.has_id() && scan.envelope.kind() == Kind::Response;
         let Scan { envelope, paths, .. } = Scan::new(&message, &PATHS, enough)?;
         Ok(Self { message, envelope, paths })
     }
@@ -76,6 +84,11 @@ impl ParsedMessage {
     pub(super) fn arrived(message: Message, max_depth: u32) -> Result<Self, Violation> {
         let Scan { envelope, paths, .. } = Scan::within(&message, &PATHS, max_depth, |_| false)?;
         Ok(Self { message: message.checked(max_depth), envelope, paths })
+    }
+
+    /// How it is bound to a request: it is one, or it cancels one.
+    pub(super) fn bond(&self) -> Bond {
+        mcp_order::bond(&self.message, &self.envelope, CANCELLED_AT.map(|at| self.paths.get(at)))
     }
 
     /// Whether this is `notifications/progress`.

@@ -21,7 +21,7 @@ impl Bench {
 
     fn push(&mut self, items: &[(char, Order)]) {
         for (item, order) in items {
-            self.queue.push(*item, 10, *order).unwrap();
+            self.queue.push(*item, 10, *order, Bond::None).unwrap();
         }
     }
 
@@ -137,7 +137,7 @@ fn a_stream_of_small_messages_does_not_starve_a_large_one() {
     let mut bench = Bench::new(8, Finish::PerLane);
     bench.push(&[('X', A)]);
     for _ in 0..4 {
-        bench.queue.push('b', SMALL_RUN, B).unwrap();
+        bench.queue.push('b', SMALL_RUN, B, Bond::None).unwrap();
     }
     assert_eq!(bench.drain(), "X b. X b. X. b. b.");
 }
@@ -186,11 +186,11 @@ fn nothing_lands_at_a_place_that_no_flight_has() {
 #[test]
 fn the_queue_is_bounded_in_bytes_except_for_barriers() {
     let mut queue: Queue<char, ()> = Queue::new(25);
-    queue.push('a', 10, A).unwrap();
-    queue.push('b', 15, Order::Free).unwrap();
-    let (item, error) = queue.push('c', 1, Order::Urgent).unwrap_err();
+    queue.push('a', 10, A, Bond::None).unwrap();
+    queue.push('b', 15, Order::Free, Bond::None).unwrap();
+    let (item, error) = queue.push('c', 1, Order::Urgent, Bond::None).unwrap_err();
     assert_eq!((item, error), ('c', SendError::QueueFull(Over { size: 1, limit: 25 })));
-    queue.push('r', 99, Order::Barrier).unwrap();
+    queue.push('r', 99, Order::Barrier, Bond::None).unwrap();
     let now = Instant::now();
     let pick = |queue: &mut Queue<char, ()>| match queue.pick(now, 1, Finish::PerLane, |_| Fit::Frame) {
         Some(Pick::Start(entry)) => {
@@ -200,7 +200,7 @@ fn the_queue_is_bounded_in_bytes_except_for_barriers() {
         other => panic!("{other:?}"),
     };
     assert_eq!([pick(&mut queue), pick(&mut queue), pick(&mut queue)], ['a', 'b', 'r']);
-    queue.push('c', 25, A).unwrap();
+    queue.push('c', 25, A, Bond::None).unwrap();
 }
 
 #[test]
@@ -209,8 +209,8 @@ fn a_handshake_goes_before_what_waits_for_it_and_past_the_limit() {
     bench.push(&[('?', A), ('b', A)]);
     bench.queue.push_first('h', 2 << 20, A);
     assert_eq!(bench.drain(), "h.");
-    assert!(bench.queue.push('c', 1 << 20, A).is_err());
-    bench.queue.push('c', (1 << 20) - 20, A).unwrap();
+    assert!(bench.queue.push('c', 1 << 20, A, Bond::None).is_err());
+    bench.queue.push('c', (1 << 20) - 20, A, Bond::None).unwrap();
 }
 
 #[test]
@@ -230,7 +230,7 @@ fn clear_returns_what_waited_in_order_and_what_was_under_way() {
 fn a_look_at_what_waits_is_not_taken_for_each_small_message() {
     let mut queue: Queue<u32, ()> = Queue::new(u64::MAX);
     for n in 0..10_000 {
-        queue.push(n, 100, Order::Free).unwrap();
+        queue.push(n, 100, Order::Free, Bond::None).unwrap();
     }
     let looks = std::cell::Cell::new(0_u32);
     let fit = |_: &u32| {

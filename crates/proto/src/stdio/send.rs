@@ -9,8 +9,8 @@ use super::MAX_TOTAL;
 use crate::error::{Over, SendError};
 use crate::event_queue::EventQueue;
 use crate::limits::Limits;
-use crate::machine::{Capacity, Transmit};
-use crate::message::{MessageReader, len_usize, len64};
+use crate::machine::{Capacity, Lane, Meta, Ticket, Transmit};
+use crate::message::{Message, MessageReader, len_usize, len64};
 use crate::outgoing::{Outgoing, SendQueue, group_name, largest};
 use crate::plain::Framing;
 use crate::queue::{Finish, Fit, Pick};
@@ -47,6 +47,11 @@ impl Sender {
     pub(super) fn fit_to(&mut self, link: &Capacity) -> bool {
         self.line = largest(link, MAX_LINE, |bytes| bytes.saturating_mul(MAX_ESCAPED));
         self.outgoing.queue.flights().all(|group| group.step <= step(self.line))
+    }
+
+    /// Accepts a message of the application, or refuses it.
+    pub(super) fn accept(&mut self, send: (Ticket, Message, Lane, Meta), events: &mut EventQueue) {
+        self.outgoing.accept(send, Some(self.line.min(MAX_RAW)), events);
     }
 
     /// The next line.
@@ -143,8 +148,7 @@ fn uuid(id: u128) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::machine::{Lane, Meta, Overhead, Ticket};
-    use crate::message::Message;
+    use crate::machine::Overhead;
 
     fn data(line: &Transmit) -> &[u8] {
         let Transmit::Frame { bytes, .. } = line else { panic!("{line:?}") };
@@ -163,7 +167,7 @@ mod tests {
                 let mut sender = Sender::new(Limits::default(), [7; 32]);
                 sender.line = step + MAX_HEADER + MAX_CHAR - 1;
                 let mut events = EventQueue::default();
-                sender.outgoing.accept(Ticket(1), message.clone(), Lane::Auto, Meta::default(), &mut events);
+                sender.accept((Ticket(1), message.clone(), Lane::Auto, Meta::default()), &mut events);
                 let mut joined = String::new();
                 let mut count = 0;
                 while let Some(line) = sender.transmit(Instant::now(), &mut events) {

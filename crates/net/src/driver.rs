@@ -337,7 +337,7 @@ impl<L: Link, M: Machine> Driver<L, M> {
                 if matches!(self.input, InputState::Open) {
                     self.input = InputState::Ended;
                 }
-                return true;
+                Input::EndOfInput
             }
             Poll::Ready(Some(Ok(Arrival::Exited { code, text }))) => {
                 self.input = InputState::Exited { text };

@@ -197,7 +197,11 @@ async fn the_peers_close_comes_up_with_its_code_and_text_and_is_answered() {
 async fn our_close_goes_out_with_its_code_and_text() {
     for (reason, code, text) in [
         (CloseReason::Restart, 1012, "restarting"),
-        (CloseReason::GroupExpired, 4408, "a group expired while later messages wait for it"),
+        (
+            CloseReason::GroupExpired { received: 1500, limit: None },
+            4408,
+            "a message was not finished within the time for a group: 1,500 bytes had come",
+        ),
         (CloseReason::Peer { code: 1006 }, 1014, "the other side has ended"),
         (CloseReason::Program(3999, "so it is".into()), 3999, "so it is"),
     ] {

@@ -22,7 +22,6 @@ mod send;
 mod tests;
 mod wire;
 
-use std::collections::VecDeque;
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
@@ -36,13 +35,14 @@ use self::send::{MessageClass, Sender, UnsentMessage};
 use self::wire::{ACTION_AT, CANCELLED_AT, CHANNEL_AT, Codec, Control, PATH_COUNT, PATHS};
 use crate::budget::{Account, Grant};
 use crate::envelope::Kind;
-use crate::error::{CloseReason, Counters, Over, SendError, Violation};
+use crate::error::{CloseReason, Counters, SendError, Violation};
 use crate::event_queue::EventQueue;
 use crate::limits::Limits;
 use crate::machine::{Event, Input, Lane, Machine, Meta, Progress, Subject, Ticket, Transmit};
 use crate::mcp_order;
 use crate::message::{Message, len64};
 use crate::outgoing::{Outgoing, Scan, too_late};
+use crate::parked::ParkedFrames;
 use crate::queue::Order;
 use crate::rpc;
 
@@ -54,8 +54,6 @@ pub use self::order::{OrderClass, may_pass};
 
 /// How often the budget is asked again for memory: often, compared with any group timeout.
 const RETRY: Duration = Duration::from_millis(100);
-/// What a frame that waits for memory costs beside its bytes: its entry in the list.
-const PARKED_COST: u64 = 64;
 
 /// In a longer message, the type of the action is not searched for to its end.
 const LONG: usize = 64 << 10;
@@ -111,9 +109,7 @@ pub struct Connection {
     grant: Option<Grant>,
     paused: bool,
     /// Frames that wait for memory. The first of them begins a group.
-    parked: VecDeque<Bytes>,
-    /// What the parked frames take.
-    parked_bytes: u64,
+    parked: ParkedFrames,
     /// When to ask the budget for their memory again.
     retry_at: Option<Instant>,
     /// When the machine last got an input.
@@ -142,8 +138,7 @@ impl Connection {
             charge,
             grant: None,
             paused: false,
-            parked: VecDeque::new(),
-            parked_bytes: 0,
+            parked: ParkedFrames::default(),
             retry_at: None,
             heard: None,
             sender: Sender::new(role, &limits, seed),
@@ -188,22 +183,19 @@ impl Connection {
         if self.parked.is_empty() && self.take_frame(&frame, now) {
             return;
         }
-        let limit = self.receiver.longest_message();
-        self.parked_bytes = self.parked_bytes.saturating_add(len64(frame.len())).saturating_add(PARKED_COST);
-        if !self.parked.is_empty() && self.parked_bytes > limit {
-            return self.close(CloseReason::Unwanted(Over { size: self.parked_bytes, limit }));
+        match self.parked.push(frame, Meta::default(), self.receiver.longest_message()) {
+            Ok(()) => self.run_clock(now),
+            Err(reason) => self.close(reason),
         }
-        self.parked.push_back(frame);
-        self.run_clock(now);
     }
 
     /// Takes parked frames, as far as the budget has memory for them.
     fn retry(&mut self, now: Instant) {
-        while let Some(frame) = self.parked.pop_front() {
+        while let Some(frame) = self.parked.first() {
             if !self.take_frame(&frame, now) {
-                return self.parked.push_front(frame);
+                return;
             }
-            self.parked_bytes = self.parked_bytes.saturating_sub(len64(frame.len())).saturating_sub(PARKED_COST);
+            self.parked.pop();
         }
         self.run_clock(now);
     }
@@ -292,8 +284,9 @@ impl Connection {
         for (ordinal, received) in self.receiver.sweep(now) {
             self.events.count("group-expired");
             self.events.push(Event::Expired { ordinal, received });
-            if let Err(reason) = self.arrivals.expire(ordinal) {
-                return self.close(reason);
+            if self.arrivals.expire(ordinal) {
+                let limit = Some(self.receiver.group_timeout());
+                return self.close(CloseReason::GroupExpired { received, limit });
             }
         }
     }
@@ -386,8 +379,7 @@ impl Connection {
         }
         self.receiver.clear();
         self.arrivals.clear();
-        self.parked.clear();
-        self.parked_bytes = 0;
+        self.parked = ParkedFrames::default();
         self.sender.abandon(&mut self.events);
         self.events.close(reason);
     }
@@ -414,7 +406,8 @@ impl Machine for Connection {
             }
             Input::Send { ticket, message, lane, .. } => self.send(ticket, message, lane),
             Input::Close(reason) => self.close(reason),
-            Input::Acked { .. } => {}
+            // A message that is not whole never settles, so a client that resumes gets it again.
+            Input::Acked { .. } | Input::EndOfInput => {}
         }
         if self.parked.is_empty() {
             self.retry_at = None;

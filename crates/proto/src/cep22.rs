@@ -142,6 +142,7 @@ impl Machine for Connection {
                 self.sweep_arrivals();
                 self.sweep_departures();
             }
+            Input::EndOfInput => self.end_arrivals(),
             Input::Close(reason) => {
                 self.disconnect();
                 self.arriving.clear();

@@ -1,5 +1,7 @@
 //! What can go wrong, with one named variant per rule: what the peer did wrong, what we cannot send, and why a link closes.
 
+use std::time::Duration;
+
 use strum::IntoStaticStr;
 use thiserror::Error;
 
@@ -48,10 +50,10 @@ pub enum Violation {
     #[error("frame is not JSON: {0}")]
     FrameNotJson(JsonError),
     /// A frame or a message is JSON, but nested deeper than we accept, which is this deep.
-    #[error("nested deeper than {0} levels")]
+    #[error("nested deeper than {0} levels (max_nesting)")]
     TooDeep(u32),
     /// A frame is JSON, but not an object.
-    #[error("frame is not a JSON-RPC object")]
+    #[error("a message is one JSON object; batches are not accepted")]
     FrameNotObject,
     /// A key of the envelope or of a segment's params comes twice.
     #[error("key {0:?} comes twice")]
@@ -131,8 +133,8 @@ pub enum Violation {
     /// A reassembled message is not one JSON value.
     #[error("reassembled message is not JSON: {0}")]
     MessageNotJson(JsonError),
-    /// A reassembled message is no JSON-RPC request, response or notification.
-    #[error("reassembled message is not JSON-RPC")]
+    /// A message, reassembled or in a single frame, is no JSON-RPC request, response or notification.
+    #[error("not a JSON-RPC 2.0 request, response or notification")]
     MessageNotJsonRpc,
     /// A reassembled message is itself a segment.
     #[error("reassembled message is a segment")]
@@ -194,6 +196,9 @@ pub enum Violation {
     /// The transfer took too long. This many bytes had come.
     #[error("transfer timed out with {0} bytes received")]
     TimedOut(u64),
+    /// The input ended before the rest of the transfer. This many bytes had come.
+    #[error("the input ended with {0} bytes of the transfer received")]
+    InputEnded(u64),
     /// The budget has no memory for a message of this many bytes.
     #[error("no room for {0} bytes")]
     NoRoom(u64),
@@ -203,7 +208,7 @@ pub enum Violation {
     #[error("line of {} bytes is over the limit of {}", .0.size, .0.limit)]
     LineTooLong(Over),
     /// A line was meant as a message, and is not valid.
-    #[error("line {line}, of {bytes} bytes, is no message: {why}")]
+    #[error("line {line}, of {bytes} bytes, is no message: {why}{}", left_words(*left))]
     BadLine {
         /// The number of the line. The first is 1, and blank lines are not counted.
         line: u64,
@@ -214,6 +219,8 @@ pub enum Violation {
         /// Whether everyone who waits for an answer gets an error: the peer, or the caller here by the reply in the event. If not, the
         /// message is lost without anyone knowing.
         answered: bool,
+        /// How many messages of a long batch were left without an answer, because too many came before them.
+        left: u64,
     },
     /// A frame's index is not below its total, or its total is zero or too large.
     #[error("frame {index} of {total}")]
@@ -251,7 +258,7 @@ impl Violation {
         }
     }
 
-    /// Whether this is a rule for every frame, and not only for segments.
+    /// Whether this is a rule for every message, and not only for segments.
     const fn is_of_frame(&self) -> bool {
         matches!(
             self,
@@ -261,6 +268,7 @@ impl Violation {
                 | Self::FrameNotObject
                 | Self::TooDeep(_)
                 | Self::DuplicateKey(_)
+                | Self::MessageNotJsonRpc
                 | Self::TooManyRequests(_)
                 | Self::LineTooLong(_)
                 | Self::BadLine { .. }
@@ -280,7 +288,7 @@ pub enum LineFault {
     #[error("{0}")]
     NotJson(JsonError),
     /// It is nested deeper than we accept, which is this deep.
-    #[error("nested deeper than {0} levels")]
+    #[error("nested deeper than {0} levels (max_nesting)")]
     TooDeep(u32),
     /// It is a batch, which MCP and AHP do not have.
     #[error("a batch; messages have to come one by one")]
@@ -288,6 +296,14 @@ pub enum LineFault {
     /// It is not exactly one JSON-RPC 2.0 request, response or notification.
     #[error("not a JSON-RPC 2.0 request, response or notification")]
     NotJsonRpc,
+    /// It began a message in frames, and the input ended before the last of them.
+    #[error("the input ended before the rest of its message")]
+    Unfinished,
+}
+
+/// What is said of the messages of a batch that got no answer.
+fn left_words(left: u64) -> String {
+    if left == 0 { String::new() } else { format!("; {left} of its messages are not answered") }
 }
 
 /// Why a message of ours was not sent.
@@ -321,7 +337,7 @@ pub enum SendError {
     TooManySegments(Over),
     /// At the measured rate of the link, it would take longer than the receiver's group timeout.
     #[error(
-        "message of {size} bytes needs {needed_ms} ms at the measured {rate} bytes/s, and the peer allows {limit_ms}"
+        "message of {size} bytes needs {needed_ms} ms at the measured {rate} bytes/s, and the peer allows {limit_ms} ms (its groupTimeoutMs)"
     )]
     TooSlow {
         /// Bytes of the message.
@@ -400,8 +416,13 @@ pub enum CloseReason {
     #[error("{} bytes wait for an unfinished group, the limit is {}", .0.size, .0.limit)]
     HeldTooMuch(Over),
     /// A group expired, and with start-order delivery nothing can be delivered after it.
-    #[error("a group expired while later messages wait for it")]
-    GroupExpired,
+    #[error("{}", expired_words(*received, *limit))]
+    GroupExpired {
+        /// How many bytes of its message had come.
+        received: u64,
+        /// How long a group may take, if that is known.
+        limit: Option<Duration>,
+    },
     /// An ordered message cannot be sent. If it were skipped, the state of the peer would diverge.
     #[error("an action cannot be sent: {0}")]
     Unsendable(SendError),
@@ -429,7 +450,7 @@ impl CloseReason {
             Self::Violation(Violation::FrameTooLarge { .. }) => 1009,
             Self::Violation(_) => 4400,
             Self::NoRoom { .. } | Self::Unwanted(_) | Self::Evicted | Self::HeldTooMuch { .. } => 1013,
-            Self::GroupExpired => 4408,
+            Self::GroupExpired { .. } => 4408,
             // Here the reason is not the size.
             Self::Unsendable(SendError::NotJsonRpc | SendError::TooDeep { .. }) => 4422,
             Self::Unsendable(_) | Self::CapShrank => 4413,
@@ -442,6 +463,9 @@ impl CloseReason {
     pub fn text(&self) -> String {
         let mut text = match self {
             Self::Violation(Violation::FrameTooLarge(_)) => self.to_string(),
+            Self::Violation(
+                violation @ (Violation::FrameNotObject | Violation::TooDeep(_) | Violation::MessageNotJsonRpc),
+            ) => format!("invalid message: {violation}"),
             Self::Violation(violation) if violation.is_of_frame() => format!("invalid message: {}", violation.name()),
             Self::Violation(violation) => format!("invalid messageSegment: {}", violation.name()),
             // A gateway passes this to its other side, which is not the peer that closed.
@@ -460,6 +484,19 @@ impl CloseReason {
             other => other.into(),
         }
     }
+}
+
+/// How far a message had come when it was given up.
+fn expired_words(received: u64, limit: Option<Duration>) -> String {
+    let limit = limit.map(|limit| format!(" ({limit:?})")).unwrap_or_default();
+    format!("a message was not finished within the time for a group{limit}: {} bytes had come", grouped(received))
+}
+
+/// A number with a comma between thousands.
+fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let groups: Vec<_> = digits.as_bytes().rchunks(3).rev().map(String::from_utf8_lossy).collect();
+    groups.join(",")
 }
 
 /// How a peer closed. The code 1006 is never in a close frame: it means that there was none.
@@ -510,8 +547,18 @@ mod tests {
         assert_eq!((violation.code(), violation.text().as_str()), (4400, "invalid messageSegment: group-id-empty"));
         // What breaks a rule of every frame, on a link without segments too, is not said to be a segment.
         let plain = CloseReason::Violation(Violation::FrameNotObject);
-        assert_eq!((plain.code(), plain.text().as_str()), (4400, "invalid message: frame-not-object"));
-        assert_eq!(CloseReason::Violation(Violation::TooDeep(9)).text(), "invalid message: too-deep");
+        assert_eq!((plain.code(), plain.text().as_str()), (4400, "invalid message: a message is one JSON object; batches are not accepted"));
+        for (violation, text) in [
+            (Violation::TooDeep(9), "invalid message: nested deeper than 9 levels (max_nesting)"),
+            (Violation::MessageNotJsonRpc, "invalid message: not a JSON-RPC 2.0 request, response or notification"),
+            (Violation::FrameNotUtf8, "invalid message: frame-not-utf8"),
+        ] {
+            assert_eq!(CloseReason::Violation(violation).text(), text);
+        }
+        let expired = |received, limit| CloseReason::GroupExpired { received, limit }.text();
+        let words = "a message was not finished within the time for a group";
+        assert_eq!(expired(931_893, Some(Duration::from_secs(5))), format!("{words} (5s): 931,893 bytes had come"));
+        assert_eq!(expired(12, None), format!("{words}: 12 bytes had come"));
         // No character is cut.
         let own = CloseReason::Program(4412, "é".repeat(100));
         assert_eq!((own.code(), own.text()), (4412, "é".repeat(61)));

@@ -77,6 +77,7 @@ mod mcp_order;
 mod message;
 mod outgoing;
 mod pace;
+mod parked;
 pub mod plain;
 mod queue;
 mod recent;

@@ -5,11 +5,11 @@ use bytes::Bytes;
 use crate::envelope::Envelope;
 use crate::error::{LineFault, Violation};
 use crate::event_queue::EventQueue;
-use crate::machine::Event;
+use crate::machine::{Event, Meta};
 use crate::message::{Message, len64};
 use crate::outgoing::check;
 use crate::rpc;
-use crate::salvage::Salvage;
+use crate::salvage::SalvagedLine;
 
 /// Some programs begin their output with it. RFC 8259 allows readers to ignore it.
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
@@ -20,7 +20,7 @@ pub(crate) enum Line {
     /// A whole message.
     Message(Message, Box<Envelope>),
     /// Meant as a message, or as a batch of several, and not valid.
-    Bad(LineFault, Vec<Salvage>),
+    Bad(LineFault, SalvagedLine),
     /// Something else.
     Log(Bytes),
 }
@@ -35,8 +35,8 @@ impl Line {
             Err(violation) => violation,
         };
         let text = message.to_bytes();
-        let meant = Salvage::read(&text);
-        if meant.is_empty() {
+        let meant = SalvagedLine::read(&text);
+        if meant.found.is_empty() {
             return Self::Log(line.clone());
         }
         let fault = match violation {
@@ -50,26 +50,39 @@ impl Line {
     }
 }
 
-/// Reports a line that was meant as a message and is not valid. The events have the errors for callers here. Returns the error
-/// answers for the peer.
+/// Reports a line that was meant as a message and is not valid: one failure, with the error for the first caller here. The errors for
+/// other callers, whose answers were in the same batch, follow as messages. Returns the error answers for the peer.
 pub(crate) fn report(
     (line, bytes): (u64, &Bytes),
-    (why, meant): (LineFault, &[Salvage]),
+    (why, meant): (LineFault, &SalvagedLine),
     mut ordinal: impl FnMut() -> u64,
     events: &mut EventQueue,
 ) -> Vec<Message> {
-    let answered = meant.iter().all(|meant| meant.id.is_some());
-    let violation = Violation::BadLine { line, bytes: len64(bytes.len()), why, answered };
-    let (asked, told): (Vec<_>, Vec<_>) = meant.iter().partition(|meant| meant.is_asked());
-    let mut replies: Vec<_> =
-        told.iter().filter_map(|told| Some(rpc::receive_failed(told.id.as_ref()?, &violation))).collect();
-    events.count(violation.name());
-    // There is an event even if no caller here waits for an answer.
-    let last = replies.pop();
-    for reply in replies.into_iter().map(Some).chain([last]) {
-        events.push(Event::ReceiveFailed { ordinal: ordinal(), violation: violation.clone(), reply });
-    }
+    let SalvagedLine { found, left } = meant;
+    let answered = *left == 0 && found.iter().all(|meant| meant.id.is_some());
+    let violation = Violation::BadLine { line, bytes: len64(bytes.len()), why, answered, left: *left };
+    let (asked, told): (Vec<_>, Vec<_>) = found.iter().partition(|meant| meant.is_asked());
+    let replies = told.iter().filter_map(|told| Some(rpc::receive_failed(told.id.as_ref()?, &violation)));
+    fail_callers(&violation, replies, &mut ordinal, events);
     asked.iter().filter_map(|asked| Some(rpc::refused(asked.id.as_ref()?, &violation))).collect()
+}
+
+/// Reports one failure, with the first of the error responses for callers here. The others follow as messages, because an event has
+/// one reply.
+pub(crate) fn fail_callers(
+    violation: &Violation,
+    replies: impl IntoIterator<Item = Message>,
+    mut ordinal: impl FnMut() -> u64,
+    events: &mut EventQueue,
+) {
+    let mut replies = replies.into_iter();
+    events.receive_failed(ordinal(), violation.clone(), replies.next());
+    for message in replies {
+        if let Ok(envelope) = Envelope::of(&message) {
+            let (envelope, meta) = (Box::new(envelope), Meta::default());
+            events.push(Event::Message { message, envelope, ordinal: ordinal(), meta });
+        }
+    }
 }
 
 #[cfg(test)]
@@ -100,8 +113,8 @@ mod tests {
             (br#"{"jsonrpc":"2.0","id":1,"id":1,"method":"m"}"#, "line-not-json-rpc"),
         ] {
             let Line::Bad(why, meant) = read(line) else { panic!("{name}") };
-            let name_of = Violation::BadLine { line: 1, bytes: 2, why, answered: true }.name();
-            assert_eq!((name_of, meant.len(), meant[0].is_asked()), (name, 1, true));
+            let name_of = Violation::BadLine { line: 1, bytes: 2, why, answered: true, left: 0 }.name();
+            assert_eq!((name_of, meant.found.len(), meant.found[0].is_asked()), (name, 1, true));
         }
         for line in [&b"ready"[..], b"caf\xe9", br#"{"level":"info"}"#, b"\xef\xbb\xbfready"] {
             assert!(matches!(read(line), Line::Log(log) if log == line));
@@ -121,14 +134,15 @@ mod tests {
         assert!(
             text(&answers[0]).starts_with(r#"{"jsonrpc":"2.0","id":1,"error":{"code":-32600,"message":"line 7, of "#)
         );
-        for (ordinal, id) in [(0, "a"), (1, "b")] {
-            let Some(Event::ReceiveFailed { ordinal: got, violation, reply: Some(reply) }) = events.poll_event() else {
-                panic!("{id}")
-            };
-            assert_eq!((got, violation.name()), (ordinal, "line-batch"));
+        let [Some(Event::ReceiveFailed { ordinal: 0, violation, reply: Some(first) }), Some(Event::Message { ordinal: 1, message: second, envelope, .. }), None] =
+            std::array::from_fn(|_| events.poll_event())
+        else {
+            panic!("not one failure and one message")
+        };
+        assert_eq!((violation.name(), envelope.kind()), ("line-batch", crate::envelope::Kind::Response));
+        for (id, reply) in [("a", first), ("b", second)] {
             assert!(text(&reply).starts_with(&format!(r#"{{"jsonrpc":"2.0","id":"{id}","error":{{"code":-32603"#)));
         }
-        assert!(events.poll_event().is_none());
         assert_eq!(events.counters().count("line-batch"), 1);
     }
 

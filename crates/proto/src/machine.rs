@@ -26,8 +26,8 @@ use crate::message::Message;
 /// |---|---|
 /// | messages to send, until their last frame is polled | [`max_queued_bytes`](crate::LimitsConfig::max_queued_bytes), a handshake and its answer beside it |
 /// | messages that came in one frame, until they are polled | what the driver passes in between polls; poll until there is no event |
-/// | a frame that begins a message for which the budget has no memory, and the frames after it | see [`wants_frames`](Self::wants_frames) |
-/// | error answers for the peer | 64 on a pipe; when so many wait, nothing is read |
+/// | frames that are passed in while none are wanted | the longest message: see [`wants_frames`](Self::wants_frames) |
+/// | error answers for the peer | `stdio`, and `plain` on lines: when 64 wait, nothing is read; the last line before that may be a batch, which adds up to 4,096. `cep22`: 1,024, and more are dropped and counted. `ahp`: one for each request of the peer whose answer cannot be sent |
 ///
 /// What a poll returns belongs to the driver, and is no longer counted.
 pub trait Machine {
@@ -56,8 +56,9 @@ pub trait Machine {
     /// Whether to go on reading frames. `false` while the budget has no memory for a message that has begun, or while the peer does
     /// not take its answers. It may change after a timeout, and when frames have left.
     ///
-    /// A driver may have read frames already, so those that are passed in all the same are kept with the one that waits for
-    /// memory. If they come to more than the longest message, the connection is closed ([`CloseReason::Unwanted`]).
+    /// A driver may have read frames already, so those that are passed in all the same are kept until frames are wanted again. If they
+    /// come to more than the longest message, the connection is closed ([`CloseReason::Unwanted`]). That holds in every dialect; in
+    /// `cep22`, and in `plain` without lines, frames are always wanted.
     #[must_use]
     fn wants_frames(&self) -> bool;
 
@@ -152,6 +153,9 @@ pub enum Input {
     Paused(bool),
     /// The time that [`Machine::poll_timeout`] returned has come, and all frames that had arrived were passed in.
     Timeout,
+    /// The peer sends nothing more, and still takes what we send: the input of a pipe has ended. A message of which the rest is missing
+    /// fails. In `ahp` nothing happens: such a message never settles, and a client that resumes gets it again.
+    EndOfInput,
     /// The application sends a message.
     Send {
         /// The caller's name for it, repeated in events.
@@ -201,7 +205,9 @@ pub enum Transmit {
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub enum Event {
-    /// A message arrived, whole and checked.
+    /// A message arrived, whole and checked. Or several answers to requests of ours came in one batch, which is refused: then the
+    /// error response for the first caller is in the [`ReceiveFailed`](Self::ReceiveFailed), and those for the others follow as
+    /// messages.
     Message {
         /// The message.
         message: Message,

@@ -13,6 +13,7 @@ use crate::line::{self, Line};
 use crate::machine::{Capacity, Event, Input, Machine, Meta, Transmit};
 use crate::message::{Message, len64};
 use crate::outgoing::{Outgoing, Scan, SendQueue, check, measure};
+use crate::parked::ParkedFrames;
 use crate::queue::{Finish, Fit, Pick};
 
 /// How far the id of a message is searched for, with [`Check::Front`].
@@ -67,6 +68,7 @@ pub struct Connection {
     outgoing: SendQueue<Outgoing>,
     ordinals: u64,
     lines: u64,
+    parked: ParkedFrames,
     events: EventQueue,
 }
 
@@ -80,7 +82,28 @@ impl Connection {
             outgoing: SendQueue::new(config.limits, config.framing),
             ordinals: 0,
             lines: 0,
+            parked: ParkedFrames::default(),
             events: EventQueue::default(),
+        }
+    }
+
+    /// Takes a frame, or keeps it until frames are wanted again.
+    fn frame(&mut self, bytes: Bytes, meta: Meta) {
+        if self.wants_frames() {
+            return self.receive(bytes, meta).unwrap_or_else(|why| self.close(why.into()));
+        }
+        if let Err(reason) = self.parked.push(bytes, meta, self.outgoing.limits.max_message_bytes) {
+            self.close(reason);
+        }
+    }
+
+    /// Takes the frames that were kept, as far as frames are wanted.
+    fn take_parked(&mut self) {
+        while self.outgoing.may_read()
+            && !self.events.is_closed()
+            && let Some((bytes, meta)) = self.parked.pop()
+        {
+            self.receive(bytes, meta).unwrap_or_else(|why| self.close(why.into()));
         }
     }
 
@@ -126,6 +149,7 @@ impl Connection {
 
     fn close(&mut self, reason: CloseReason) {
         self.events.close(reason);
+        self.parked = ParkedFrames::default();
         self.outgoing.abandon(|out| out, &mut self.events);
     }
 }
@@ -137,15 +161,16 @@ impl Machine for Connection {
                 self.outgoing.accept((ticket, message, lane, meta), None, &mut self.events);
             }
             _ if self.events.is_closed() => {}
-            Input::Frame { bytes, meta } => self.receive(bytes, meta).unwrap_or_else(|why| self.close(why.into())),
+            Input::Frame { bytes, meta } => self.frame(bytes, meta),
             Input::Capacity(link) => self.link = link,
             Input::Close(reason) => self.close(reason),
-            Input::Acked { .. } | Input::Paused(_) | Input::Timeout => {}
+            Input::Acked { .. } | Input::Paused(_) | Input::Timeout | Input::EndOfInput => {}
         }
     }
 
     fn poll_transmit(&mut self, now: Instant) -> Option<Transmit> {
         while let Some(answer) = self.outgoing.next_answer() {
+            self.take_parked();
             let message = answer.message.clone();
             if self.link.fits(measure(&message, &self.link)) {
                 let (tag, done) = (self.outgoing.last_tag.next(), message.len());
@@ -178,7 +203,7 @@ impl Machine for Connection {
     fn wake_with(&mut self, _: &Waker) {}
 
     fn wants_frames(&self) -> bool {
-        self.outgoing.may_read()
+        self.outgoing.may_read() && self.parked.is_empty()
     }
 
     fn counters(&self) -> &Counters {

@@ -84,7 +84,7 @@ pub(crate) fn refused(id: &[u8], violation: &Violation) -> Message {
         | Violation::MessageNotJson(_)
         | Violation::FrameNotUtf8
         | Violation::FrameNotJson(_)
-        | Violation::BadLine { why: LineFault::NotUtf8 | LineFault::NotJson(_), .. } => PARSE_ERROR,
+        | Violation::BadLine { why: LineFault::NotUtf8 | LineFault::NotJson(_) | LineFault::Unfinished, .. } => PARSE_ERROR,
         Violation::MessageNotJsonRpc
         | Violation::DuplicateKey(_)
         | Violation::TooDeep(_)

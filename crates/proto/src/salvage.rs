@@ -11,8 +11,9 @@ use crate::message::Message;
 
 /// A request with a longer id is not answered.
 pub(crate) const MAX_ID: usize = 256;
-/// How many messages of one batch are answered.
-const MAX_BATCH: usize = 256;
+/// How many messages of one batch are answered. A batch may have a million in a line of 20 MB, and an answer is ten times as long
+/// as a short request.
+const MAX_BATCH: usize = 4096;
 
 /// What a damaged message was meant as.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -22,6 +23,29 @@ pub(crate) struct Salvage {
     pub(crate) id: Option<Bytes>,
 }
 
+/// What a damaged line was meant as: a message, or a batch of them.
+#[derive(Debug, Default)]
+pub(crate) struct SalvagedLine {
+    /// The first messages. Empty if nothing suggests a message: then the text is for the log.
+    pub(crate) found: Vec<Salvage>,
+    /// How many more there are.
+    pub(crate) left: u64,
+}
+
+impl SalvagedLine {
+    pub(crate) fn read(text: &[u8]) -> Self {
+        let member_depth = match text.trim_ascii_start().first() {
+            Some(b'{') => 1,
+            Some(b'[') => 2,
+            _ => return Self::default(),
+        };
+        let (members_seen, line) = (Members::default(), Self::default());
+        let mut reader = SalvageReader { text, at: 0, depth: 0, member_depth, members_seen, line };
+        reader.run();
+        reader.line
+    }
+}
+
 impl Salvage {
     /// What the envelope of a message says. Perhaps only the front of the message has come.
     pub(crate) fn of(envelope: &Envelope, front: &Message) -> Self {
@@ -29,17 +53,9 @@ impl Salvage {
         Self { kind: envelope.kind(), id }
     }
 
-    /// What a text was meant as. A batch has several entries. Empty if nothing suggests a message: then the text is for the log.
+    /// What a text was meant as. A batch has several entries.
     pub(crate) fn read(text: &[u8]) -> Vec<Self> {
-        let member_depth = match text.trim_ascii_start().first() {
-            Some(b'{') => 1,
-            Some(b'[') => 2,
-            _ => return Vec::new(),
-        };
-        let mut reader =
-            SalvageReader { text, at: 0, depth: 0, member_depth, members_seen: Members::default(), found: Vec::new() };
-        reader.run();
-        reader.found
+        SalvagedLine::read(text).found
     }
 
     /// Whether its sender waits for an answer.
@@ -61,7 +77,7 @@ struct SalvageReader<'a> {
     /// The depth of the members of a message: 1, or 2 in a batch.
     member_depth: usize,
     members_seen: Members<'a>,
-    found: Vec<Salvage>,
+    line: SalvagedLine,
 }
 
 /// The members of one message that were found.
@@ -129,8 +145,13 @@ impl<'a> SalvageReader<'a> {
         };
         // Programs also log JSON objects, and a `method` may be that of a web request.
         let is_meant = has_version || matches!(kind, Kind::Request | Kind::Response);
-        if is_meant && self.found.len() < MAX_BATCH {
-            self.found.push(Salvage { kind, id: id.map(Bytes::copy_from_slice) });
+        if !is_meant {
+            return;
+        }
+        if self.line.found.len() < MAX_BATCH {
+            self.line.found.push(Salvage { kind, id: id.map(Bytes::copy_from_slice) });
+        } else {
+            self.line.left = self.line.left.saturating_add(1);
         }
     }
 
@@ -224,7 +245,8 @@ mod tests {
         let want = [(Kind::Request, Some("1".into())), (Kind::Notification, None), (Kind::Response, Some("2".into()))];
         assert_eq!(read(text), want);
         let many = format!("[{}]", vec![r#"{"id":1,"method":"m"}"#; 9000].join(","));
-        assert_eq!(read(many.as_bytes()).len(), MAX_BATCH);
+        let line = SalvagedLine::read(many.as_bytes());
+        assert_eq!((line.found.len(), line.left), (MAX_BATCH, 9000 - MAX_BATCH as u64));
     }
 
     #[test]

@@ -8,13 +8,16 @@ mod send;
 use std::task::Waker;
 use std::time::Instant;
 
+use bytes::Bytes;
+
 use self::receive::Receiver;
 use self::send::Sender;
 use crate::budget::Account;
 use crate::error::{CloseReason, Counters};
 use crate::event_queue::EventQueue;
 use crate::limits::Limits;
-use crate::machine::{Event, Input, Machine, Transmit};
+use crate::machine::{Event, Input, Machine, Meta, Transmit};
+use crate::parked::ParkedFrames;
 
 /// The most frames of one message, in either direction. That is about 57 GiB, and any index has at most 6 digits.
 const MAX_TOTAL: u32 = 1_000_000;
@@ -45,12 +48,23 @@ impl Config {
 /// A line or a group that is not valid, or for which
 /// the budget has no memory, fails by itself: nothing that the peer writes closes the connection. A message that is arriving is given
 /// up when nothing of it has come for 30 s, and in any case after the same part of the group timeout as its length is of the longest
-/// message. If it was meant as a request, the peer gets an error as its answer; if as an answer, the caller here does.
+/// message. At the end of the input, every message that is arriving is
+/// given up. If it was meant as a request, the peer gets an error as its answer; if as an answer, the caller here does.
 #[derive(Debug)]
 pub struct Connection {
     sender: Sender,
     receiver: Receiver,
+    parked: ParkedFrames,
+    input: InputState,
     events: EventQueue,
+}
+
+/// Whether more lines may come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum InputState {
+    Open,
+    /// None will come, but some may be parked.
+    Ended,
 }
 
 impl Connection {
@@ -58,7 +72,13 @@ impl Connection {
     #[must_use]
     pub fn new(config: Config, account: Account) -> Self {
         let receiver = Receiver::new(config.limits, config.max_line_bytes, account);
-        Self { sender: Sender::new(config.limits, config.seed), receiver, events: EventQueue::default() }
+        Self {
+            sender: Sender::new(config.limits, config.seed),
+            receiver,
+            parked: ParkedFrames::default(),
+            input: InputState::Open,
+            events: EventQueue::default(),
+        }
     }
 
     /// Queues the error answers that the receiver made for the peer.
@@ -66,7 +86,37 @@ impl Connection {
         self.sender.outgoing.answer(self.receiver.replies.drain(..));
     }
 
+    /// Takes a line, or keeps it until lines are wanted again.
+    fn line(&mut self, bytes: Bytes, meta: Meta, now: Instant) {
+        if !self.wants_frames() {
+            let limit = self.sender.outgoing.limits.max_message_bytes;
+            return self.parked.push(bytes, meta, limit).unwrap_or_else(|reason| self.close(reason));
+        }
+        self.receiver.line(bytes, meta, now, &mut self.events);
+        self.answer();
+    }
+
+    /// Takes the lines that were kept, as far as lines are wanted. If no more will come, unfinished messages fail.
+    fn take_parked(&mut self, now: Instant) {
+        while self.sender.outgoing.may_read()
+            && let Some((bytes, meta)) = self.parked.pop()
+        {
+            self.receiver.line(bytes, meta, now, &mut self.events);
+            self.answer();
+        }
+        if self.input == InputState::Ended && self.parked.is_empty() {
+            self.receiver.end(&mut self.events);
+            self.answer();
+        }
+    }
+
     fn close(&mut self, reason: CloseReason) {
+        // What the peer had begun is lost, because the peer has ended. If we end the connection, we no longer want it.
+        if matches!(reason, CloseReason::Peer { .. }) {
+            self.receiver.end(&mut self.events);
+            self.receiver.replies.clear();
+        }
+        self.parked = ParkedFrames::default();
         self.events.close(reason);
         self.sender.outgoing.abandon(|group| group.out, &mut self.events);
         self.receiver.groups.clear();
@@ -80,9 +130,10 @@ impl Machine for Connection {
                 self.sender.accept((ticket, message, lane, meta), &mut self.events);
             }
             _ if self.events.is_closed() => {}
-            Input::Frame { bytes, meta } => {
-                self.receiver.line(bytes, meta, now, &mut self.events);
-                self.answer();
+            Input::Frame { bytes, meta } => self.line(bytes, meta, now),
+            Input::EndOfInput => {
+                self.input = InputState::Ended;
+                self.take_parked(now);
             }
             Input::Capacity(link) => {
                 if !self.sender.fit_to(&link) {
@@ -101,6 +152,7 @@ impl Machine for Connection {
 
     fn poll_transmit(&mut self, now: Instant) -> Option<Transmit> {
         let line = self.sender.transmit(now, &mut self.events);
+        self.take_parked(now);
         line.or_else(|| self.events.poll_transmit_close().map(Transmit::Close))
     }
 
@@ -117,7 +169,7 @@ impl Machine for Connection {
     }
 
     fn wants_frames(&self) -> bool {
-        self.sender.outgoing.may_read()
+        self.sender.outgoing.may_read() && self.parked.is_empty()
     }
 
     fn counters(&self) -> &Counters {

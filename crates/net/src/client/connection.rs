@@ -204,7 +204,7 @@ impl<'a, L: Link> LiveConnection<'a, L> {
             MachineEvent::Progress(_) => self.core.activity.note(),
             MachineEvent::Expired { received, .. } => {
                 warn!(received, "an unfinished message was given up: the host is asked for it again");
-                self.close(CloseReason::GroupExpired);
+                self.close(CloseReason::GroupExpired { received, limit: None });
             }
             _ => {}
         }

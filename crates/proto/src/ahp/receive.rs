@@ -181,6 +181,11 @@ impl Receiver {
         self.limits.max_message_bytes
     }
 
+    /// How long a group may take.
+    pub(super) fn group_timeout(&self) -> Duration {
+        self.limits.group_timeout()
+    }
+
     /// Drops all groups.
     pub(super) fn clear(&mut self) {
         self.groups = Vec::new();

@@ -7,6 +7,7 @@ use bytes::Bytes;
 use crate::envelope::Kind;
 use crate::error::{Over, Violation};
 use crate::json;
+use crate::line;
 use crate::machine::{Event, Meta};
 use crate::message::{Edit, len64};
 use crate::rpc::{self, IdKey};
@@ -32,25 +33,25 @@ impl Connection {
         }
     }
 
-    /// A frame is not a valid message. If it was meant as a request, its sender gets an error; if as an answer, the caller here does.
+    /// A frame is not a valid message, and may be a batch. If it was meant as a request, its sender gets an error; if as an answer, the
+    /// caller here does.
     fn refuse(&mut self, bytes: &[u8], meta: &Meta, violation: Violation) {
-        let meant = Salvage::read(bytes).into_iter().next();
-        let named = meant.and_then(|meant| Some((meant.kind, meant.id?)));
-        let mut reply = None;
-        match named {
-            // A caller that already has an answer gets no second one.
-            Some((Kind::Response, id)) => {
-                let is_first = self.records.answer(Key::of(&meta.peer, IdKey::of(&id))) != Some(false);
-                reply = is_first.then(|| rpc::receive_failed(&id, &violation));
-            }
-            Some((_, id)) => {
+        let mut replies = Vec::new();
+        for Salvage { kind, id } in Salvage::read(bytes) {
+            let Some(id) = id else { continue };
+            if kind == Kind::Response {
+                // A caller that already has an answer gets no second one.
+                if self.records.answer(Key::of(&meta.peer, IdKey::of(&id))) != Some(false) {
+                    replies.push(rpc::receive_failed(&id, &violation));
+                }
+            } else {
                 let Meta { peer, id: about, .. } = meta.clone();
                 self.control(rpc::refused(&id, &violation), Meta { peer, about, ..Meta::default() });
             }
-            None => {}
         }
-        let ordinal = self.next_ordinal();
-        self.events.receive_failed(ordinal, violation, reply);
+        let ordinals = &mut self.ordinal;
+        let next = || std::mem::replace(ordinals, ordinals.saturating_add(1));
+        line::fail_callers(&violation, replies, next, &mut self.events);
     }
 
     /// Gives up transfers that took too long, and those that the budget evicted.
@@ -59,6 +60,14 @@ impl Connection {
         let mut lost: Vec<_> = self.arriving.iter().filter_map(lost).collect();
         lost.sort_unstable_by_key(|(ordinal, ..)| *ordinal);
         lost.into_iter().for_each(|(_, key, violation)| self.fail_transfer(key, violation));
+    }
+
+    /// The input has ended: no transfer that is arriving can finish.
+    pub(super) fn end_arrivals(&mut self) {
+        let open = |(key, open): (&Key, &IncomingTransfer)| (open.header.ordinal, *key, open.progress().done);
+        let mut open: Vec<_> = self.arriving.iter().map(open).collect();
+        open.sort_unstable_by_key(|(ordinal, ..)| *ordinal);
+        open.into_iter().for_each(|(_, key, received)| self.fail_transfer(key, Violation::InputEnded(received)));
     }
 
     fn read_frame(&mut self, bytes: Bytes, meta: &Meta, now: Instant) -> Result<(), Violation> {

@@ -11,7 +11,7 @@ use crate::assembly::{Assembled, Assembly};
 use crate::budget::{Account, Schedule};
 use crate::clock::ReadClock;
 use crate::envelope::{ENVELOPE, Envelope, Kind};
-use crate::error::{Differs, Over, Violation};
+use crate::error::{Differs, LineFault, Over, Violation};
 use crate::event_queue::EventQueue;
 use crate::limits::Limits;
 use crate::line::{self, Line};
@@ -115,6 +115,16 @@ impl Receiver {
         }
     }
 
+    /// The input has ended: gives up all groups.
+    pub(super) fn end(&mut self, events: &mut EventQueue) {
+        for group in std::mem::take(&mut self.groups) {
+            let (bytes, answered) = (group.received(), group.caller.is_some());
+            let why = LineFault::Unfinished;
+            let violation = Violation::BadLine { line: group.line, bytes, why, answered, left: 0 };
+            self.fail(group.caller, violation, Some(group.ordinal), events);
+        }
+    }
+
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
         // An evicted group is dropped at once.
         let evicted = self.heard.filter(|_| self.groups.iter().any(|group| group.assembly.is_evicted()));
@@ -191,6 +201,7 @@ impl Receiver {
         self.groups.push(IncomingGroup {
             id: frame.id,
             ordinal,
+            line: self.lines,
             meta,
             soft: started.saturating_add(soft),
             hard: started.saturating_add(schedule.timeout.max(soft)),
@@ -217,6 +228,8 @@ impl Receiver {
 pub(super) struct IncomingGroup {
     id: u128,
     ordinal: u64,
+    /// The number of the line that began it.
+    line: u64,
     meta: Meta,
     /// When it is given up unless more of it comes, by the clock that stops while we do not read.
     soft: Duration,

@@ -138,6 +138,7 @@ impl<'a> Driver<'a> {
             Step::Wait(millis) => self.now += Duration::from_millis(*millis),
             Step::Sleep(millis) => self.sleep(self.now + Duration::from_millis(*millis)),
             Step::Timeout(_) => self.handle(Input::Timeout),
+            Step::EndOfInput(_) => self.handle(Input::EndOfInput),
             Step::Pause(paused) => self.handle(Input::Paused(*paused)),
             Step::Close(spec) => self.handle(Input::Close(close(*spec))),
             Step::Ack(spec) => self.ack(spec)?,

@@ -45,6 +45,8 @@ pub(super) enum Step {
     Sleep(u64),
     /// The driver acts on a timeout now.
     Timeout(Now),
+    /// The peer sends nothing more.
+    EndOfInput(Now),
     /// The driver stops reading, or goes on.
     Pause(bool),
     /// The application or the link closes.

@@ -41,7 +41,7 @@ fn what_is_fed_while_nothing_is_wanted_waits_and_is_bounded_by_name() {
     let (mut connection, _rest, now) = crowded();
     (0..200).for_each(|index| connection.handle(Input::frame(segment(index)), now));
     let Some(Transmit::Close(reason)) = connection.poll_transmit(now) else { panic!("all of it is kept") };
-    assert!(matches!(reason, CloseReason::Unwanted(Over { limit: 100_000, .. })), "{reason}");
+    assert!(matches!(reason, CloseReason::Unwanted(crate::error::Over { limit: 100_000, .. })), "{reason}");
     assert_eq!((reason.code(), reason.name()), (1013, "close-unwanted"));
 }
 
@@ -67,7 +67,7 @@ fn an_open_group_needs_the_driver_at_its_deadline_and_not_before() {
     connection.handle(Input::Paused(false), now + 3 * SECOND);
     assert_eq!(connection.poll_timeout(), Some(due + 2 * SECOND));
     connection.handle(Input::Timeout, due + 2 * SECOND);
-    assert!(events(&mut connection).iter().any(|event| matches!(event, Event::Closed(CloseReason::GroupExpired))));
+    assert!(events(&mut connection).iter().any(|event| matches!(event, Event::Closed(CloseReason::GroupExpired { .. }))));
 }
 
 #[derive(Default)]

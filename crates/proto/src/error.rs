@@ -335,7 +335,8 @@ pub enum SendError {
     /// The frame cap is so small that a segment does not fit, or that there would be too many segments.
     #[error("message of {} bytes would need more than {} segments at this frame cap", .0.size, .0.limit)]
     TooManySegments(Over),
-    /// At the measured rate of the link, it would take longer than the receiver's group timeout.
+    /// At the measured rate of the link, it would take longer than the receiver's group timeout. The same message may pass later: when
+    /// the rate is no longer used, or as soon as a smaller message shows that the link is faster.
     #[error(
         "message of {size} bytes needs {needed_ms} ms at the measured {rate} bytes/s, and the peer allows {limit_ms} ms (its groupTimeoutMs)"
     )]
@@ -348,6 +349,8 @@ pub enum SendError {
         limit_ms: u64,
         /// Measured bytes a second.
         rate: u64,
+        /// How long the rate is used, unless a faster one is measured before.
+        retry_after_ms: u64,
     },
     /// The queue is full.
     #[error("message of {} bytes does not fit the send queue of {}", .0.size, .0.limit)]
@@ -540,6 +543,7 @@ mod tests {
             needed_ms: u64::MAX,
             limit_ms: u64::MAX,
             rate: u64::MAX,
+            retry_after_ms: u64::MAX,
         });
         assert!(reason.text().len() <= 123);
         assert!(reason.text().starts_with("an action cannot be sent"));
@@ -547,7 +551,10 @@ mod tests {
         assert_eq!((violation.code(), violation.text().as_str()), (4400, "invalid messageSegment: group-id-empty"));
         // What breaks a rule of every frame, on a link without segments too, is not said to be a segment.
         let plain = CloseReason::Violation(Violation::FrameNotObject);
-        assert_eq!((plain.code(), plain.text().as_str()), (4400, "invalid message: a message is one JSON object; batches are not accepted"));
+        assert_eq!(
+            (plain.code(), plain.text().as_str()),
+            (4400, "invalid message: a message is one JSON object; batches are not accepted")
+        );
         for (violation, text) in [
             (Violation::TooDeep(9), "invalid message: nested deeper than 9 levels (max_nesting)"),
             (Violation::MessageNotJsonRpc, "invalid message: not a JSON-RPC 2.0 request, response or notification"),

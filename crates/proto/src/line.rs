@@ -134,8 +134,11 @@ mod tests {
         assert!(
             text(&answers[0]).starts_with(r#"{"jsonrpc":"2.0","id":1,"error":{"code":-32600,"message":"line 7, of "#)
         );
-        let [Some(Event::ReceiveFailed { ordinal: 0, violation, reply: Some(first) }), Some(Event::Message { ordinal: 1, message: second, envelope, .. }), None] =
-            std::array::from_fn(|_| events.poll_event())
+        let [
+            Some(Event::ReceiveFailed { ordinal: 0, violation, reply: Some(first) }),
+            Some(Event::Message { ordinal: 1, message: second, envelope, .. }),
+            None,
+        ] = std::array::from_fn(|_| events.poll_event())
         else {
             panic!("not one failure and one message")
         };

@@ -26,16 +26,8 @@ use crate::rpc::IdKey;
 pub(crate) const CANCELLED: [Path; 2] = [&["params", "requestId"], &["params", "id"]];
 
 /// What is searched for in a message to send: the envelope, then [`CANCELLED`].
-pub(crate) static PATHS: [Path; 8] = [
-    ENVELOPE[0],
-    ENVELOPE[1],
-    ENVELOPE[2],
-    ENVELOPE[3],
-    ENVELOPE[4],
-    ENVELOPE[5],
-    CANCELLED[0],
-    CANCELLED[1],
-];
+pub(crate) static PATHS: [Path; 8] =
+    [ENVELOPE[0], ENVELOPE[1], ENVELOPE[2], ENVELOPE[3], ENVELOPE[4], ENVELOPE[5], CANCELLED[0], CANCELLED[1]];
 
 /// The order of all messages that keep their place.
 pub(crate) const IN_ORDER: Order = Order::Ordered(LaneKey(0));

@@ -84,7 +84,9 @@ pub(crate) fn refused(id: &[u8], violation: &Violation) -> Message {
         | Violation::MessageNotJson(_)
         | Violation::FrameNotUtf8
         | Violation::FrameNotJson(_)
-        | Violation::BadLine { why: LineFault::NotUtf8 | LineFault::NotJson(_) | LineFault::Unfinished, .. } => PARSE_ERROR,
+        | Violation::BadLine { why: LineFault::NotUtf8 | LineFault::NotJson(_) | LineFault::Unfinished, .. } => {
+            PARSE_ERROR
+        }
         Violation::MessageNotJsonRpc
         | Violation::DuplicateKey(_)
         | Violation::TooDeep(_)
@@ -103,9 +105,9 @@ pub(crate) fn send_failed(id: &[u8], error: &SendError) -> Message {
     let says_more = matches!(error, SendError::NoToken(_) | SendError::TooSlow { .. });
     let why = if says_more { error.to_string() } else { "MessageTooLarge".into() };
     let pace = match error {
-        SendError::TooSlow { needed_ms, limit_ms, rate, .. } => {
-            format!(r#","bytesPerSecond":{rate},"neededMs":{needed_ms},"limitMs":{limit_ms}"#)
-        }
+        SendError::TooSlow { needed_ms, limit_ms, rate, retry_after_ms, .. } => format!(
+            r#","bytesPerSecond":{rate},"neededMs":{needed_ms},"limitMs":{limit_ms},"retryAfterMs":{retry_after_ms}"#
+        ),
         _ => String::new(),
     };
     let data = format!(r#"{{"reason":"messageTooLarge","size":{},"limit":{}{pace}}}"#, over.size, over.limit);

@@ -235,16 +235,39 @@ fn what_a_peer_with_less_time_cannot_take_is_begun_on_one_link_only_and_each_cal
     second.run();
     assert_eq!(second.directions[0].carried, before, "nothing of it is sent");
     let failed = second.failed(0);
-    let [(SendError::TooSlow { size, needed_ms, limit_ms, rate }, Some(reply))] = &failed[..] else {
+    let [(SendError::TooSlow { size, needed_ms, limit_ms, rate, retry_after_ms }, Some(reply))] = &failed[..] else {
         panic!("{failed:?}")
     };
     assert_eq!((*size, *limit_ms), (request(2, SIZE).len() as u64, 30_000));
     assert!((290_000..310_000).contains(rate) && (125_000..145_000).contains(needed_ms), "{rate} {needed_ms}");
+    assert!((1..=240_000).contains(retry_after_ms), "{retry_after_ms}");
+    assert!(reply.contains(&format!(r#""retryAfterMs":{retry_after_ms}"#)), "{reply}");
     assert!(reply.contains(&format!("{rate} bytes/s")) && reply.contains(&format!("{needed_ms} ms")), "{reply}");
     // The link lives, and what can finish in time passes.
     second.send(0, 3, request(3, 3_000_000));
     second.run();
     assert_eq!(second.arrived(1).last(), Some(&request(3, 3_000_000).len()));
+}
+
+#[test]
+fn a_link_that_is_fast_again_takes_a_long_message_once_a_smaller_one_has_passed() {
+    let memories = [Negotiated::default(), Negotiated::default()];
+    let mut first = to_impatient_server(&memories, 300_000, Instant::now());
+    first.send(0, 2, request(2, SIZE));
+    first.run();
+    let mut second = to_impatient_server(&memories, 50_000_000, first.now);
+    second.send(0, 2, request(2, SIZE));
+    second.run();
+    assert!(matches!(second.failed(0)[..], [(SendError::TooSlow { .. }, Some(_))]), "nothing has shown it yet");
+    second.send(0, 3, request(3, 700_000));
+    second.run();
+    // The next link to the same peer knows it.
+    let mut third = to_impatient_server(&memories, 50_000_000, second.now);
+    for world in [&mut second, &mut third] {
+        world.send(0, 4, request(4, SIZE));
+        world.run();
+        assert_eq!(world.arrived(1).last(), Some(&request(4, SIZE).len()));
+    }
 }
 
 #[test]

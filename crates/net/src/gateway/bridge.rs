@@ -498,7 +498,7 @@ mod tests {
         for error in long.into_iter().chain([deep, SendError::NotJsonRpc]) {
             assert!(is_permanent(&error), "{error}");
         }
-        let slow = SendError::TooSlow { size: 2, needed_ms: 2000, limit_ms: 1, rate: 1 };
+        let slow = SendError::TooSlow { size: 2, needed_ms: 2000, limit_ms: 1, rate: 1, retry_after_ms: 1 };
         for error in [slow, SendError::QueueFull(over), SendError::Disconnected] {
             assert!(!is_permanent(&error), "{error}");
         }

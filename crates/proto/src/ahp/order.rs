@@ -241,7 +241,8 @@ mod tests {
             assert!(passes_other_channels(DISPATCH, Some(action)), "{action}");
             assert!(!passes_other_channels("resourceWrite", Some(action)), "{action}");
         }
-        for action in ["chat/turnStarted", "chat/toolCallContentChanged", "terminal/claimed", "session/configChanged", ""]
+        for action in
+            ["chat/turnStarted", "chat/toolCallContentChanged", "terminal/claimed", "session/configChanged", ""]
         {
             assert!(!passes_other_channels(DISPATCH, Some(action)), "{action}");
         }

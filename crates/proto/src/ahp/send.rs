@@ -13,7 +13,7 @@ use crate::limits::{Limits, MIN_FRAME_BYTES};
 use crate::machine::{Capacity, Measure, Tag, Transmit};
 use crate::message::{Message, MessageReader, len64};
 use crate::outgoing::{Outgoing, check_depth, group_name, measure};
-use crate::pace::Pace;
+use crate::pace::{Pace, Rate};
 use crate::queue::{Bond, Fit, Order, Pick, Queue};
 
 /// On a slow link, segments are so short that about this many pass in a second, so that other messages get their turn.
@@ -139,7 +139,11 @@ impl Sender {
             self.queue.push_first(item, measure.bytes, order);
             return None;
         }
-        self.queue.push(item, measure.bytes, order, bond).err().map(|(item, error)| UnsentMessage { item, order, error })
+        self.queue.push(item, measure.bytes, order, bond).err().map(|(item, error)| UnsentMessage {
+            item,
+            order,
+            error,
+        })
     }
 
     /// The next frame. `theirs` are the limits of the peer. `waiting` is true while the handshake that tells them is not answered.
@@ -177,7 +181,7 @@ impl Sender {
             }
         };
         let Some(pick) = self.queue.pick(now, slots, finish, fit) else {
-            self.pace.idle();
+            self.pace.idle(now);
             return None;
         };
         match pick {
@@ -257,12 +261,13 @@ impl Sender {
         let longest = if is_lively || self.queue.has_waiting() { SHARED_FRAME } else { LONG_FRAME };
         let chosen = slow.map_or(longest, |n| n.clamp(SLOW_FRAME, longest)).min(largest);
         let plan = Plan::new(size, chosen).or_else(|_| Plan::new(size, largest))?;
-        if let Some(rate) = rate {
+        if let Some((Rate { bytes: rate, .. }, left)) = self.pace.believed(now) {
             let wire_bytes = plan.total.saturating_mul(plan.longest_frame());
             let limit_ms = u64::try_from(theirs.group_timeout.as_millis()).unwrap_or(u64::MAX);
             let needed_ms = wire_bytes.saturating_mul(1000).checked_div(rate).unwrap_or(u64::MAX);
             if needed_ms > limit_ms {
-                return Err(SendError::TooSlow { size, needed_ms, limit_ms, rate });
+                let retry_after_ms = u64::try_from(left.as_millis()).unwrap_or(u64::MAX);
+                return Err(SendError::TooSlow { size, needed_ms, limit_ms, rate, retry_after_ms });
             }
         }
         Ok((plan, theirs.group_timeout))

@@ -231,8 +231,7 @@ impl Connection {
 
     /// Fails everything that is not sent.
     pub(super) fn disconnect(&mut self) {
-        let SendQueues { first, whole, large, begun, held_cancels, unconfirmed, .. } =
-            std::mem::take(&mut self.queues);
+        let SendQueues { first, whole, large, begun, held_cancels, unconfirmed, .. } = std::mem::take(&mut self.queues);
         let cancels = held_cancels.into_iter().map(|(_, item)| item);
         for item in [unconfirmed, first, whole, begun, large].into_iter().flatten().chain(cancels) {
             self.unsent(item, SendError::Disconnected);

@@ -67,7 +67,9 @@ fn an_open_group_needs_the_driver_at_its_deadline_and_not_before() {
     connection.handle(Input::Paused(false), now + 3 * SECOND);
     assert_eq!(connection.poll_timeout(), Some(due + 2 * SECOND));
     connection.handle(Input::Timeout, due + 2 * SECOND);
-    assert!(events(&mut connection).iter().any(|event| matches!(event, Event::Closed(CloseReason::GroupExpired { .. }))));
+    assert!(
+        events(&mut connection).iter().any(|event| matches!(event, Event::Closed(CloseReason::GroupExpired { .. })))
+    );
 }
 
 #[derive(Default)]

@@ -108,7 +108,7 @@ pub struct Connection {
     /// The memory of the message that was polled last, until the next poll.
     grant: Option<Grant>,
     paused: bool,
-    /// Frames that wait for memory. The first of them begins a group.
+    /// Frames that wait for memory, or until answers of ours have left. In the first case the first of them begins a group.
     parked: ParkedFrames,
     /// When to ask the budget for their memory again.
     retry_at: Option<Instant>,
@@ -180,7 +180,7 @@ impl Connection {
     }
 
     fn frame(&mut self, frame: Bytes, now: Instant) {
-        if self.parked.is_empty() && self.take_frame(&frame, now) {
+        if self.wants_frames() && self.take_frame(&frame, now) {
             return;
         }
         match self.parked.push(frame, Meta::default(), self.receiver.longest_message()) {
@@ -189,9 +189,11 @@ impl Connection {
         }
     }
 
-    /// Takes parked frames, as far as the budget has memory for them.
+    /// Takes parked frames, as far as the budget has memory for them and the peer takes our answers.
     fn retry(&mut self, now: Instant) {
-        while let Some(frame) = self.parked.first() {
+        while self.sender.may_read()
+            && let Some(frame) = self.parked.first()
+        {
             if !self.take_frame(&frame, now) {
                 return;
             }
@@ -422,9 +424,13 @@ impl Machine for Connection {
         }
         while !self.events.is_closed() {
             let (theirs, waiting) = (self.agreement.theirs, self.agreement.is_waiting());
+            let could_read = self.sender.may_read();
             let polled = self.sender.poll((theirs, waiting), &mut self.codec, now, &mut self.events);
             if let Some(rate) = self.sender.pace.news() {
                 self.agreement.note_rate(rate);
+            }
+            if !could_read && self.sender.may_read() {
+                self.retry(now);
             }
             match polled? {
                 Ok(frame) => return Some(frame),
@@ -458,7 +464,7 @@ impl Machine for Connection {
     }
 
     fn wants_frames(&self) -> bool {
-        self.parked.is_empty()
+        self.parked.is_empty() && self.sender.may_read()
     }
 
     fn counters(&self) -> &Counters {

@@ -27,7 +27,7 @@ use crate::message::Message;
 /// | messages to send, until their last frame is polled | [`max_queued_bytes`](crate::LimitsConfig::max_queued_bytes), a handshake and its answer beside it |
 /// | messages that came in one frame, until they are polled | what the driver passes in between polls; poll until there is no event |
 /// | frames that are passed in while none are wanted | the longest message: see [`wants_frames`](Self::wants_frames) |
-/// | error answers for the peer | `stdio`, and `plain` on lines: when 64 wait, nothing is read; the last line before that may be a batch, which adds up to 4,096. `cep22`: 1,024, and more are dropped and counted. `ahp`: one for each request of the peer whose answer cannot be sent |
+/// | error answers for the peer | when 64 wait, nothing is read. On lines, the last line before that may be a batch, which adds up to 4,096. In `cep22` 1,024 may wait, and more are dropped and counted |
 ///
 /// What a poll returns belongs to the driver, and is no longer counted.
 pub trait Machine {
@@ -58,7 +58,7 @@ pub trait Machine {
     ///
     /// A driver may have read frames already, so those that are passed in all the same are kept until frames are wanted again. If they
     /// come to more than the longest message, the connection is closed ([`CloseReason::Unwanted`]). That holds in every dialect; in
-    /// `cep22`, and in `plain` without lines, frames are always wanted.
+    /// `cep22`, frames are always wanted.
     #[must_use]
     fn wants_frames(&self) -> bool;
 

@@ -20,8 +20,9 @@ use crate::salvage::Salvage;
 
 /// How many bytes of a message are scanned first: enough for the envelope of most.
 const FIRST_SCAN: usize = 512;
-/// How many error answers may wait, to requests of the peer that were not valid messages. When so many wait, it is not read.
-const MAX_ANSWERS: usize = 64;
+/// How many error answers of our own may wait, to requests of the peer that were not valid, or whose answers could not be sent. When so
+/// many wait, it is not read.
+pub(crate) const MAX_ANSWERS: usize = 64;
 
 /// A message that waits to be sent.
 #[derive(Debug)]
@@ -115,9 +116,9 @@ impl<G> SendQueue<G> {
         self.answers.pop_front()
     }
 
-    /// Whether the peer may be read: not while many of these error answers wait, because it does not read them.
+    /// Whether the peer may be read: not while many error answers of our own wait, because it does not read them.
     pub(crate) fn may_read(&self) -> bool {
-        self.answers.len() < MAX_ANSWERS
+        self.answers.len().saturating_add(self.queue.barriers()) < MAX_ANSWERS
     }
 
     /// Accepts a message of the application, or refuses it. `short` is the longest message that goes in one frame. `None` if each goes

@@ -87,6 +87,29 @@ impl Connection {
         }
     }
 
+    /// The next frame to send.
+    fn next_frame(&mut self, now: Instant) -> Option<Transmit> {
+        while let Some(answer) = self.outgoing.next_answer() {
+            let message = answer.message.clone();
+            if self.link.fits(measure(&message, &self.link)) {
+                let (tag, done) = (self.outgoing.last_tag.next(), message.len());
+                return Some(answer.frame(tag, message, done, &mut self.events));
+            }
+            self.events.count("answer-too-large");
+        }
+        while let Some(Pick::Start(entry)) = self.outgoing.queue.pick(now, 0, Finish::InOrder, |_| Fit::Frame) {
+            let message = &entry.item.message;
+            if self.link.fits(measure(message, &self.link)) {
+                let (tag, bytes, done) = (self.outgoing.last_tag.next(), message.clone(), message.len());
+                return Some(entry.item.frame(tag, bytes, done, &mut self.events));
+            }
+            // The error that the peer gets in its place goes to the end of the queue, as if it had been sent now.
+            let error = SendError::NoSegments(Over { size: len64(message.len()), limit: self.link.cap });
+            self.outgoing.refuse(entry.item, error, &mut self.events);
+        }
+        None
+    }
+
     /// Takes a frame, or keeps it until frames are wanted again.
     fn frame(&mut self, bytes: Bytes, meta: Meta) {
         if self.wants_frames() {
@@ -169,26 +192,9 @@ impl Machine for Connection {
     }
 
     fn poll_transmit(&mut self, now: Instant) -> Option<Transmit> {
-        while let Some(answer) = self.outgoing.next_answer() {
-            self.take_parked();
-            let message = answer.message.clone();
-            if self.link.fits(measure(&message, &self.link)) {
-                let (tag, done) = (self.outgoing.last_tag.next(), message.len());
-                return Some(answer.frame(tag, message, done, &mut self.events));
-            }
-            self.events.count("answer-too-large");
-        }
-        while let Some(Pick::Start(entry)) = self.outgoing.queue.pick(now, 0, Finish::InOrder, |_| Fit::Frame) {
-            let message = &entry.item.message;
-            if self.link.fits(measure(message, &self.link)) {
-                let (tag, bytes, done) = (self.outgoing.last_tag.next(), message.clone(), message.len());
-                return Some(entry.item.frame(tag, bytes, done, &mut self.events));
-            }
-            // The error that the peer gets in its place goes to the end of the queue, as if it had been sent now.
-            let error = SendError::NoSegments(Over { size: len64(message.len()), limit: self.link.cap });
-            self.outgoing.refuse(entry.item, error, &mut self.events);
-        }
-        self.events.poll_transmit_close().map(Transmit::Close)
+        let frame = self.next_frame(now);
+        self.take_parked();
+        frame.or_else(|| self.events.poll_transmit_close().map(Transmit::Close))
     }
 
     fn poll_event(&mut self) -> Option<Event> {

@@ -263,9 +263,9 @@ impl<T, G> Queue<T, G> {
         self.flights.iter().filter_map(|flight| flight.due).min()
     }
 
-    /// Whether a barrier has not finished.
-    pub(crate) fn has_barrier(&self) -> bool {
-        !self.barriers.is_empty()
+    /// How many barriers have not finished.
+    pub(crate) fn barriers(&self) -> usize {
+        self.barriers.len()
     }
 
     /// All groups in flight.

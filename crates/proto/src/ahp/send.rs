@@ -12,7 +12,7 @@ use crate::event_queue::EventQueue;
 use crate::limits::{Limits, MIN_FRAME_BYTES};
 use crate::machine::{Capacity, Measure, Tag, Transmit};
 use crate::message::{Message, MessageReader, len64};
-use crate::outgoing::{Outgoing, check_depth, group_name, measure};
+use crate::outgoing::{MAX_ANSWERS, Outgoing, check_depth, group_name, measure};
 use crate::pace::{Pace, Rate};
 use crate::queue::{Bond, Fit, Order, Pick, Queue};
 
@@ -100,6 +100,11 @@ impl Sender {
         }
     }
 
+    /// Whether the peer may be read: not while many error answers of our own wait, because it does not read them.
+    pub(super) fn may_read(&self) -> bool {
+        self.answers.len() < MAX_ANSWERS
+    }
+
     /// Whether an earlier message of this order was not sent whole yet.
     pub(super) fn has_unfinished(&self, order: Order) -> bool {
         self.queue.has_unfinished(order)
@@ -154,7 +159,7 @@ impl Sender {
         now: Instant,
         events: &mut EventQueue,
     ) -> Option<Result<Transmit, UnsentMessage>> {
-        if !self.queue.has_barrier()
+        if self.queue.barriers() == 0
             && let Some(answer) = self.answers.pop_front()
         {
             return Some(Ok(self.whole(&answer, now, events)));

@@ -70,6 +70,8 @@ struct Joiner<'a, W> {
     now: Instant,
     /// Messages that have begun: bytes so far, and in all as far as one can tell.
     open: BTreeMap<u64, (u64, u64)>,
+    /// The last line that was refused. What the machine then makes of it are errors for callers, of whom there are none here.
+    refused_line: Option<u64>,
     /// The first line that belongs to no transfer, and how many there are.
     strays: Option<(u64, u64)>,
     /// The transfer that this is about, if not about all.
@@ -88,6 +90,7 @@ impl<'a, W: Write> Joiner<'a, W> {
             messages: 0,
             now: Instant::now(),
             open: BTreeMap::new(),
+            refused_line: None,
             strays: None,
             wanted: plan.token().map(Wanted::new),
             output,
@@ -144,6 +147,7 @@ impl<'a, W: Write> Joiner<'a, W> {
 
     fn event(&mut self, event: Event, line: (u64, Option<u64>)) -> Result<(), Error> {
         match event {
+            Event::Message { .. } if self.refused_line == Some(line.0) => {}
             Event::Message { message, ordinal, .. } => {
                 let is_whole = self.open.remove(&ordinal).is_none();
                 self.message(&message, is_whole, line)?;
@@ -155,6 +159,7 @@ impl<'a, W: Write> Joiner<'a, W> {
             }
             Event::ReceiveFailed { ordinal, violation, .. } => {
                 self.open.remove(&ordinal);
+                self.refused_line = Some(line.0);
                 self.broken(line, &violation);
             }
             Event::Line(_) => {

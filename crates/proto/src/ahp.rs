@@ -32,7 +32,7 @@ use self::handshake::Agreement;
 use self::order::{MAX_REQUESTS, Requests};
 use self::receive::{Incoming, ReceivedFrame, Receiver};
 use self::send::{MessageClass, Sender, UnsentMessage};
-use self::wire::{ACTION_AT, CANCELLED_AT, CHANNEL_AT, Codec, Control, PATH_COUNT, PATHS};
+use self::wire::{ACTION_AT, CANCELLED_AT, CHANNEL_AT, Codec, Control, SEND_PATH_COUNT, SEND_PATHS};
 use crate::budget::{Account, Grant};
 use crate::envelope::Kind;
 use crate::error::{CloseReason, Counters, SendError, Violation};
@@ -295,7 +295,7 @@ impl Connection {
 
     /// Accepts a message of ours. If it belongs to the handshake, our limits are written into it. Then it waits for its turn.
     fn send(&mut self, ticket: Ticket, message: Message, lane: Lane) {
-        let scan = Scan::new(&message, &PATHS, |scan| is_enough(scan, &message)).ok();
+        let scan = Scan::new(&message, &SEND_PATHS, |scan| is_enough(scan, &message)).ok();
         let Some(scan) = scan.filter(|scan| !scan.whole || scan.envelope.is_valid(&message, &scan.paths)) else {
             let out = Outgoing::new(Some(ticket), message, Meta::default());
             let is_alone = lane == Lane::Free;
@@ -473,7 +473,7 @@ impl Machine for Connection {
 }
 
 /// Whether enough of a message was scanned to know its order: its id, or its channel if the id does not matter.
-fn is_enough(scan: &Scan<PATH_COUNT>, message: &Message) -> bool {
+fn is_enough(scan: &Scan<SEND_PATH_COUNT>, message: &Message) -> bool {
     let method = scan.envelope.method(message);
     let in_channel = rpc::string(message, scan.paths.get(CHANNEL_AT)).is_some();
     if method.as_ref().is_some_and(|method| method == order::DISPATCH) {

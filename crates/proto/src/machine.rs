@@ -27,7 +27,7 @@ use crate::message::Message;
 /// | messages to send, until their last frame is polled | [`max_queued_bytes`](crate::LimitsConfig::max_queued_bytes), a handshake and its answer beside it |
 /// | messages that came in one frame, until they are polled | what the driver passes in between polls; poll until there is no event |
 /// | frames that are passed in while none are wanted | the longest message: see [`wants_frames`](Self::wants_frames) |
-/// | error answers for the peer | when 64 wait, nothing is read. On lines, the last line before that may be a batch, which adds up to 4,096. In `cep22` 1,024 may wait, and more are dropped and counted |
+/// | error answers for the peer | when 64 wait, nothing is read. On lines, the last line before that may be a batch, which adds up to 1,024 of about 200 bytes each. In `cep22` 1,024 may wait, and more are dropped and counted |
 ///
 /// What a poll returns belongs to the driver, and is no longer counted.
 pub trait Machine {

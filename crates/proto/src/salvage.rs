@@ -13,7 +13,7 @@ use crate::message::Message;
 pub(crate) const MAX_ID: usize = 256;
 /// How many messages of one batch are answered. A batch may have a million in a line of 20 MB, and an answer is ten times as long
 /// as a short request.
-const MAX_BATCH: usize = 4096;
+const MAX_BATCH: usize = 1024;
 
 /// What a damaged message was meant as.
 #[derive(Debug, Clone, PartialEq, Eq)]

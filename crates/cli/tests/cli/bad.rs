@@ -21,7 +21,7 @@ fn bad_ahp_input_is_named_with_its_line() {
     let segment = |params: &str| format!(r#"{{"jsonrpc":"2.0","method":"ahp/messageSegment","params":{params}}}"#);
     for (bad, want) in [
         ("hello".into(), "frame is not JSON: not JSON at byte 0 [frame-not-json]"),
-        ("[]".into(), "frame is not a JSON-RPC object [frame-not-object]"),
+        ("[]".into(), "a message is one JSON object; batches are not accepted [frame-not-object]"),
         (
             segment(r#"{"groupId":"g","index":0,"total":2,"data":"*"}"#),
             "data is not canonical base64 [data-not-base64]",

@@ -257,7 +257,7 @@ pub(crate) fn decoded_len(data: &[u8]) -> u64 {
 }
 
 /// What is searched for in each message: the envelope, the params of a segment, and what decides the order of a message.
-pub(crate) const PATH_COUNT: usize = 18;
+pub(crate) const PATH_COUNT: usize = 16;
 pub(crate) static PATHS: [Path; PATH_COUNT] = [
     ENVELOPE[0],
     ENVELOPE[1],
@@ -275,9 +275,16 @@ pub(crate) static PATHS: [Path; PATH_COUNT] = [
     &["params", "origin", "clientId"],
     &["params", "origin", "clientSeq"],
     &["params", "rejectionReason"],
-    CANCELLED[0],
-    CANCELLED[1],
 ];
+/// What is searched for in a message to send: the same, and the request that a cancel names. A group that is arriving needs less
+/// memory without it.
+pub(crate) const SEND_PATH_COUNT: usize = PATH_COUNT + 2;
+pub(crate) static SEND_PATHS: [Path; SEND_PATH_COUNT] = {
+    let mut paths = [CANCELLED[0]; SEND_PATH_COUNT];
+    paths.split_at_mut(PATH_COUNT).0.copy_from_slice(&PATHS);
+    paths[PATH_COUNT + 1] = CANCELLED[1];
+    paths
+};
 const GROUP_ID_AT: usize = 6;
 const INDEX_AT: usize = 7;
 const TOTAL_AT: usize = 8;

@@ -23,8 +23,8 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use breakbulk_proto::ahp::Charge;
-use breakbulk_proto::plain::Check;
-use breakbulk_proto::{BudgetConfig, CloseReason, Kind, LimitsError, Message};
+use breakbulk_proto::plain::{Check, Framing};
+use breakbulk_proto::{BudgetConfig, CloseReason, Kind, Limits, LimitsConfig, LimitsError, Message};
 
 use self::bridge::Bridge;
 use self::frame_limits::FrameLimits;
@@ -51,6 +51,8 @@ pub use self::upstream::Upstream;
 #[derive(Debug)]
 pub struct Gateway {
     setups: Pair<Setup>,
+    /// How deep a message that is sent on may be nested.
+    max_depth: u32,
     memory: GatewayMemory,
     records: Records,
     drain_timeout: Duration,
@@ -62,6 +64,11 @@ const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Clients at once. Each may be a process of its own.
 const MAX_CLIENTS: usize = 256;
+
+/// How deep a message may be nested that is received in frames or segments: the most that limits allow. What is nested deeper than
+/// is sent on can then be answered, replaced or left out, and does not close the link on which it came. A line needs no such
+/// exception, because a line that is refused closes nothing.
+const MAX_RECEIVED_DEPTH: u32 = 1 << 24;
 
 /// What is remembered across connections.
 #[derive(Debug, Default)]
@@ -123,6 +130,8 @@ pub struct Outcome {
     pub near: SideOutcome,
     /// The side of the host.
     pub far: SideOutcome,
+    /// The side that closed first. The other was closed because of it, if not for the same reason.
+    pub closed_first: SideId,
     /// What was given up.
     pub losses: Losses,
 }
@@ -196,7 +205,9 @@ impl Gateway {
     /// The budget has no room for the longest message from each side at the same time.
     pub fn new(mut near: Setup, mut far: Setup, budget: BudgetConfig) -> Result<Self, LimitsError> {
         let (memory, [near_limits, far_limits]) = GatewayMemory::prove([&near, &far], budget)?;
-        (near.limits, far.limits) = (near_limits, far_limits);
+        let max_depth = near_limits.max_depth.min(far_limits.max_depth);
+        near.limits = received_limits(&near, near_limits)?;
+        far.limits = received_limits(&far, far_limits)?;
         // The gateway charges a message until it has left.
         (near.charge, far.charge) = (Charge::UntilDone, Charge::UntilDone);
         // Whoever puts segments together checks all of a message; nobody else has to, as with one that a program sends.
@@ -206,6 +217,7 @@ impl Gateway {
         far.hides_chunking = true;
         Ok(Self {
             setups: Pair { near, far },
+            max_depth,
             memory,
             records: Records::default(),
             drain_timeout: DRAIN_TIMEOUT,
@@ -324,6 +336,17 @@ impl Gateway {
     fn ledger(&self, to: SideId, principal: Option<&str>) -> Ledger {
         Ledger::new(self.memory.messages[to.other().index()].account(principal))
     }
+}
+
+/// The limits of the machine of a side, whose setup is this one.
+fn received_limits(setup: &Setup, limits: Limits) -> Result<Limits, LimitsError> {
+    let takes_lines = setup.dialect == Dialect::Stdio || setup.framing == Framing::Lines;
+    if takes_lines {
+        return Ok(limits);
+    }
+    // The gateway's own budget has been proven to be enough.
+    let enough = BudgetConfig { process_bytes: u64::MAX, principal_bytes: u64::MAX, ..BudgetConfig::default() };
+    Limits::prove(LimitsConfig { max_depth: MAX_RECEIVED_DEPTH, ..*limits }, &enough)
 }
 
 impl Records {

@@ -10,8 +10,8 @@ use tokio::time::{Instant, sleep_until};
 use tracing::{debug, info, warn};
 
 use breakbulk_proto::{
-    Capacity, CloseReason, Event, Input, Limits, Machine, Message, Meta, Over, Progress, SendError, Subject, Ticket,
-    Transmit, Violation, plain,
+    BudgetConfig, Capacity, CloseReason, Event, Input, Kind, Limits, LimitsConfig, Machine, Message, Meta, Over,
+    Progress, SendError, Subject, Ticket, Transmit, Violation, plain,
 };
 
 use super::frame_limits::{PeerClose, Verdict};
@@ -33,6 +33,8 @@ use crate::log_limit::LogLimit;
 const BAD_GATEWAY: u16 = 1014;
 /// The code for "come again".
 const RESTART: u16 = CloseReason::Restart.code();
+/// What a log line adds that is about a message which is nested too deep.
+const RAISE_NESTING: &str = " (max_nesting); raise it on both bridges";
 /// The longest part of a stray line that the log shows.
 const MAX_SHOWN_BYTES: usize = 400;
 
@@ -53,6 +55,8 @@ pub(super) struct Bridge<'a> {
     records: &'a Records,
     /// How long a draining bridge waits when nothing moves, and what is under way may take when the program stops.
     drain_timeout: Duration,
+    /// How deep a message that is sent on may be nested.
+    max_depth: u32,
     /// The setting that says how long frames of each side may be.
     frame_settings: Pair<&'static str>,
     /// Bounds the log lines about single messages.
@@ -60,6 +64,10 @@ pub(super) struct Bridge<'a> {
     watcher: Option<Watcher>,
     /// The side that is polled first, the next time.
     turn: SideId,
+    /// Messages to each side that its link was closed before.
+    cut_off: Pair<u64>,
+    /// The side that has closed first.
+    closed_first: Option<SideId>,
     losses: Losses,
 }
 
@@ -100,10 +108,13 @@ impl<'a> Bridge<'a> {
             names,
             records: &gateway.records,
             drain_timeout: gateway.drain_timeout,
+            max_depth: gateway.max_depth,
             frame_settings: gateway.setups.as_ref().map(Setup::max_frame_setting),
             log_limit: LogLimit::default(),
             watcher,
             turn: SideId::Near,
+            cut_off: Pair::default(),
+            closed_first: None,
             losses: Losses::default(),
         }
     }
@@ -136,7 +147,7 @@ impl<'a> Bridge<'a> {
         }
         let gone = || SideOutcome { reason: CloseReason::Peer { code: ABNORMAL }, description: String::new() };
         let Pair { near, far } = self.sides.map(|side| side.into_outcome().unwrap_or_else(gone));
-        Outcome { near, far, losses: self.losses }
+        Outcome { near, far, closed_first: self.closed_first.unwrap_or(SideId::Near), losses: self.losses }
     }
 
     /// What happens next on either side. A side is read only while there is room for what it sends.
@@ -243,9 +254,11 @@ impl<'a> Bridge<'a> {
         }
         self.pending.note(from, &transit.parsed);
         let size = transit.parsed.len();
-        if self.reuse.is_some() && self.sides[to].is_closed() {
+        // Callers of the host have been answered with errors, or soon will be.
+        let is_too_late = from == SideId::Far && self.phase.is_closing() && transit.parsed.kind() == Kind::Response;
+        if self.sides[to].is_closed() || is_too_late {
             let method = transit.parsed.method();
-            debug!(to = to.name(), size, method = method.as_deref(), "dropped: nobody is there any more");
+            debug!(to = to.name(), size, method = method.as_deref(), "dropped: nobody waits for it any more");
             drop(method);
             return transit.discard();
         }
@@ -259,6 +272,9 @@ impl<'a> Bridge<'a> {
                 );
             }
             return;
+        }
+        if transit.parsed.message.check_depth(self.max_depth).is_err() {
+            return self.refuse(to, &transit, u64::MAX);
         }
         if let Some(limit) = self.records.frame_limits.refuses(&self.names[to], len64(size)) {
             return self.refuse(to, &transit, limit);
@@ -278,9 +294,12 @@ impl<'a> Bridge<'a> {
         self.send(to, transit, Meta::default());
     }
 
-    /// Refuses a message that its receiver would close its link at: as a machine does whose link takes no more than `limit`.
+    /// Refuses a message that its receiver would close its link at, or that is nested too deep: as a machine does whose link takes
+    /// no more than `limit`.
     fn refuse(&mut self, to: SideId, transit: &Transit, limit: u64) {
-        let mut machine = plain::Connection::new(plain::Config::new(Limits::default()));
+        let config = LimitsConfig { max_depth: self.max_depth, ..LimitsConfig::default() };
+        let limits = Limits::prove(config, &BudgetConfig::default()).unwrap_or_default();
+        let mut machine = plain::Connection::new(plain::Config::new(limits));
         machine.handle(Input::Capacity(Capacity::of(limit)), now());
         machine.handle(Input::send(Ticket(0), transit.parsed.message.clone()), now());
         while let Some(Transmit::Frame { bytes, .. }) = machine.poll_transmit(now()) {
@@ -308,7 +327,7 @@ impl<'a> Bridge<'a> {
 
     /// A message to side `at` was not sent.
     fn on_send_failed(&mut self, at: SideId, ticket: Ticket, error: &SendError, reply: Option<Message>) {
-        if *error == SendError::Disconnected {
+        if *error == SendError::Disconnected && self.reuse.is_some() {
             self.pending.note_cut_message(at);
         }
         if let Some(transit) = self.ledgers[at].remove(ticket) {
@@ -321,23 +340,29 @@ impl<'a> Bridge<'a> {
         let parsed = &transit.parsed;
         let (size, method) = (parsed.len(), parsed.method());
         let method = method.as_deref();
-        let reply = reply.map(ParsedMessage::own).inspect(|reply| self.pending.note(at, reply));
+        let is_cut_off = *error == SendError::Disconnected;
+        // What a host owes that has ended is answered in one place, with the reason of its end.
+        let is_answered_later =
+            |reply: &ParsedMessage| is_cut_off && at == SideId::Far && self.pending.awaits(SideId::Far, reply);
+        let reply = reply.map(ParsedMessage::own).filter(|reply| !is_answered_later(reply));
+        reply.iter().for_each(|reply| self.pending.note(at, reply));
         let from = at.other();
         if self.sides[from].is_closed() {
             return debug!(to = at.name(), size, method, "a message was not sent: {error}");
         }
         self.records.count(error.name());
-        let rule = error.name();
-        match self.log_limit.permit(rule) {
-            Some(permit) => {
-                let left_out = permit.left_out();
-                warn!(to = at.name(), size, method, rule, left_out, "a message was not sent: {error}");
-            }
-            None => debug!(to = at.name(), size, method, rule, "a message was not sent: {error}"),
+        let (to, rule) = (at.name(), error.name());
+        // The log has one line for all that are cut off.
+        let permit = if is_cut_off { None } else { self.log_limit.permit(rule) };
+        self.cut_off[at] = self.cut_off[at].saturating_add(u64::from(is_cut_off));
+        let setting = if matches!(error, SendError::TooDeep { .. }) { RAISE_NESTING } else { "" };
+        match permit.map(|permit| permit.left_out()) {
+            Some(left_out) => warn!(to, size, method, rule, left_out, "a message was not sent: {error}{setting}"),
+            None => debug!(to, size, method, rule, "a message was not sent: {error}{setting}"),
         }
         reply.into_iter().for_each(|reply| self.send_reply(from, reply));
         // A side that has closed says so itself.
-        if *error != SendError::Disconnected && parsed.carries_state(from) {
+        if !is_cut_off && parsed.carries_state(from) {
             if is_permanent(error) {
                 self.records.unsendable.remember(&self.names.near, &parsed.message);
             }
@@ -369,6 +394,8 @@ impl<'a> Bridge<'a> {
         self.ledgers[at].flushed();
         let description = self.sides[at].note_closed(reason.clone());
         info!(side = at.name(), code = reason.code(), "ended: {description}");
+        self.closed_first.get_or_insert(at);
+        self.log_cut_off(at);
         match &reason {
             CloseReason::Violation(Violation::FrameTooLarge(Over { size, limit })) => {
                 let setting = self.frame_settings[at];
@@ -389,11 +416,36 @@ impl<'a> Bridge<'a> {
             return;
         }
         let reason = if self.sides[at].is_closed_at_frame_limit() {
-            CloseReason::Peer { code: RESTART }
+            CloseReason::Program(RESTART, "a frame limit was just learned: connect again".into())
         } else {
-            self.unanswered_close().unwrap_or_else(|| close_for_other_side(at, &reason))
+            self.unanswered_close().unwrap_or_else(|| self.close_for_other_side(at, &reason))
         };
         self.drain_after_close(at, reason);
+    }
+
+    /// Why the other side is closed when side `at` has closed for this reason. Its peer is told how that was, unless that is of no
+    /// interest.
+    fn close_for_other_side(&self, at: SideId, reason: &CloseReason) -> CloseReason {
+        let who = match at {
+            SideId::Near => "client",
+            SideId::Far => "host",
+        };
+        match close_code_for_other_side(at, reason) {
+            // Whoever sent a message that cannot be sent on has to know it.
+            None => reason.clone(),
+            Some(code @ (1000 | 1001)) => CloseReason::Peer { code },
+            Some(code) => CloseReason::Program(code, self.sides[at].end_for_other_side(who)),
+        }
+    }
+
+    /// Logs how many messages to side `at`, which has just closed, were not sent whole before.
+    fn log_cut_off(&mut self, at: SideId) {
+        let (side, messages) = (at.name(), std::mem::take(&mut self.cut_off[at]));
+        match at {
+            _ if messages == 0 => {}
+            SideId::Near => info!(side, messages, "the client left before it had taken all messages"),
+            SideId::Far => warn!(side, messages, "the host ended before it had taken all messages"),
+        }
     }
 
     /// Tells the machine of a side how long frames may be, as far as is known of its peer.
@@ -460,12 +512,11 @@ const fn is_permanent(error: &SendError) -> bool {
     )
 }
 
-/// Why the other side is closed when side `at` has closed for this reason: the table "Close codes across a gateway" in
-/// `docs/design/net.md`.
-fn close_for_other_side(at: SideId, reason: &CloseReason) -> CloseReason {
-    let code = match reason {
-        // Whoever sent a message that cannot be sent on has to know it.
-        CloseReason::Unsendable(_) => return reason.clone(),
+/// The code with which the other side is closed when side `at` has closed for this reason: the table "Close codes across a
+/// gateway" in `docs/design/net.md`. None if it is closed for the same reason.
+const fn close_code_for_other_side(at: SideId, reason: &CloseReason) -> Option<u16> {
+    Some(match reason {
+        CloseReason::Unsendable(_) => return None,
         CloseReason::Peer { code: 1005 } => 1000,
         // The other side is not to blame for the rule that this one broke.
         CloseReason::Violation(_) | CloseReason::Peer { code: ABNORMAL | 1015 } => match at {
@@ -473,8 +524,7 @@ fn close_for_other_side(at: SideId, reason: &CloseReason) -> CloseReason {
             SideId::Far => BAD_GATEWAY,
         },
         reason => reason.code(),
-    };
-    CloseReason::Peer { code }
+    })
 }
 
 #[cfg(test)]

@@ -6,19 +6,21 @@
 //!
 //! [`BridgePhase::on`] is this table. An empty cell means that nothing changes.
 //!
-//! | Event | Open | Draining | Stopping | Closing |
-//! |---|---|---|---|---|
-//! | a side half-closes | → Draining | | | |
-//! | a side closes | → Draining | | | |
-//! | a client closes, and the next client gets its host | → Draining, for the answer timeout | drain for the answer timeout, or less | stop after the answer timeout, or earlier | |
-//! | the host's input ends | | wait for the host | | |
-//! | the program stops | → Stopping | → Stopping | | |
-//! | both sides are idle | | close both, → Closing | close both, → Closing | |
-//! | the time is up | | give up, → Closing | give up, → Closing | |
-//! | the time for responses is up | | end the host's input | | |
-//! | the host's input cannot be ended | | give up, → Closing | | |
+//! | Event | Open | Draining | Stopping | Answering | Closing |
+//! |---|---|---|---|---|---|
+//! | a side half-closes | → Draining | | | | |
+//! | a side closes | → Draining | | | | |
+//! | a client closes, and the next client gets its host | → Draining, for the answer timeout | drain for the answer timeout, or less | stop after the answer timeout, or earlier | | |
+//! | the host's input ends | | wait for the host | | | |
+//! | the program stops | → Stopping | → Stopping | | | |
+//! | both sides are idle | | close both, → Closing | close both, → Closing | close both, → Closing | |
+//! | the time is up | | give up, → Closing | give up, → Closing | close both, → Closing | |
+//! | the time for responses is up | | end the host's input | | | |
+//! | the host's input cannot be ended | | give up, → Closing | | | |
+//! | the client gets errors for what the host owes | | | | | → Answering |
 //!
-//! To give up means to count what is under way as lost, and to close both sides.
+//! To give up means to count what is under way as lost, and to close both sides. Whenever both sides are closed while the host
+//! still owes responses, only the host's side is closed at first: the client takes its errors, and then its close.
 //!
 //! # What a draining bridge waits for
 //!
@@ -56,6 +58,9 @@ pub(super) enum BridgePhase {
     },
     /// The program stops. What is under way has until then to finish; then both sides are closed with 1012.
     Stopping { until: Instant },
+    /// The host's side has been told to close. The client has until then to take errors for what the host owes; then its side is
+    /// closed, too, for this reason.
+    Answering { reason: CloseReason, until: Instant },
     /// Both sides have been told to close, for this reason.
     Closing(CloseReason),
 }
@@ -132,6 +137,8 @@ pub(super) enum LifecycleEvent {
     TimeIsUp,
     /// The host cannot be told that nothing more comes.
     CannotEndHostInput,
+    /// The client was sent errors for what the host owes, before its close.
+    Answered { until: Instant },
 }
 
 /// What the bridge has to do.
@@ -184,8 +191,10 @@ impl BridgePhase {
             }
             (LifecycleEvent::HostInputEnded, Self::Draining { host_input, .. }) => *host_input = HostInput::Ended,
             (LifecycleEvent::Stopped { until }, Self::Open | Self::Draining { .. }) => *self = Self::Stopping { until },
-            (LifecycleEvent::Idle, Self::Draining { .. } | Self::Stopping { .. }) => {
-                return Action::Close(self.close());
+            (LifecycleEvent::Idle, Self::Draining { .. } | Self::Stopping { .. } | Self::Answering { .. })
+            | (LifecycleEvent::TimeIsUp, Self::Answering { .. }) => return Action::Close(self.close()),
+            (LifecycleEvent::Answered { until }, Self::Closing(reason)) => {
+                *self = Self::Answering { reason: reason.clone(), until };
             }
             (LifecycleEvent::TimeIsUp, Self::Draining { wait: Wait::Responses { .. }, .. }) => {
                 return Action::EndHostInput;
@@ -195,7 +204,8 @@ impl BridgePhase {
             // The first end decides, and a bridge that is open waits for nothing.
             (LifecycleEvent::HalfClosed { .. } | LifecycleEvent::Closed { .. }, _)
             | (LifecycleEvent::HostInputEnded | LifecycleEvent::CannotEndHostInput, _)
-            | (LifecycleEvent::Stopped { .. }, Self::Stopping { .. } | Self::Closing(_))
+            | (LifecycleEvent::Answered { .. }, _)
+            | (LifecycleEvent::Stopped { .. }, Self::Stopping { .. } | Self::Answering { .. } | Self::Closing(_))
             | (LifecycleEvent::Idle | LifecycleEvent::TimeIsUp, Self::Open | Self::Closing(_)) => {}
         }
         Action::None
@@ -219,7 +229,7 @@ impl BridgePhase {
     pub(super) fn is_time_up(&mut self, observed: Observed, drain_timeout: Duration) -> bool {
         let wait = match self {
             Self::Open | Self::Closing(_) => return false,
-            Self::Stopping { .. } => return true,
+            Self::Stopping { .. } | Self::Answering { .. } => return true,
             Self::Draining { wait, .. } => wait,
         };
         match wait {
@@ -251,7 +261,7 @@ impl BridgePhase {
     pub(super) fn deadline(&self) -> Option<Instant> {
         match self {
             Self::Open | Self::Closing(_) => None,
-            Self::Stopping { until } => Some(*until),
+            Self::Stopping { until } | Self::Answering { until, .. } => Some(*until),
             Self::Draining { wait, .. } => match wait {
                 Wait::Until(until) | Wait::Responses { until, .. } => Some(*until),
                 Wait::Host => None,
@@ -262,12 +272,17 @@ impl BridgePhase {
 
     /// Whether the program stops.
     pub(super) const fn is_stopping(&self) -> bool {
-        matches!(self, Self::Stopping { .. } | Self::Closing(CloseReason::Restart))
+        matches!(
+            self,
+            Self::Stopping { .. }
+                | Self::Answering { reason: CloseReason::Restart, .. }
+                | Self::Closing(CloseReason::Restart)
+        )
     }
 
-    /// Whether both sides have been told to close.
+    /// Whether the host's side has been told to close, and the client's side has or soon will be.
     pub(super) const fn is_closing(&self) -> bool {
-        matches!(self, Self::Closing(_))
+        matches!(self, Self::Answering { .. } | Self::Closing(_))
     }
 
     /// Whether the bridge drains, and has told the host that nothing more comes.
@@ -279,7 +294,9 @@ impl BridgePhase {
         let (close_time, host_input) = match self {
             Self::Draining { wait: Wait::Progress { .. }, host_input, .. } => (CloseTime::Short, *host_input),
             Self::Draining { host_input, .. } => (CloseTime::Usual, *host_input),
-            Self::Open | Self::Stopping { .. } | Self::Closing(_) => (CloseTime::Usual, HostInput::Open),
+            Self::Open | Self::Stopping { .. } | Self::Answering { .. } | Self::Closing(_) => {
+                (CloseTime::Usual, HostInput::Open)
+            }
         };
         Action::GiveUp { reason: self.close(), close_time, host_input }
     }
@@ -287,7 +304,7 @@ impl BridgePhase {
     /// Goes on to the last phase; returns the reason.
     fn close(&mut self) -> CloseReason {
         let reason = match self {
-            Self::Draining { reason, .. } | Self::Closing(reason) => reason.clone(),
+            Self::Draining { reason, .. } | Self::Answering { reason, .. } | Self::Closing(reason) => reason.clone(),
             Self::Open | Self::Stopping { .. } => CloseReason::Restart,
         };
         *self = Self::Closing(reason.clone());
@@ -344,16 +361,20 @@ mod tests {
         let idle = || LifecycleEvent::Idle;
         let time_is_up = || LifecycleEvent::TimeIsUp;
         let cannot_end = || LifecycleEvent::CannotEndHostInput;
+        let answered = || LifecycleEvent::Answered { until: at(2) };
+        let answering = || BridgePhase::Answering { reason: REASON, until: at(2) };
         let table = [
             // A side half-closes.
             (half_closed(), open(), begun(progress), Action::None),
             (half_closed(), draining(responses), draining(responses), Action::None),
             (half_closed(), stopping(6), stopping(6), Action::None),
+            (half_closed(), answering(), answering(), Action::None),
             (half_closed(), closing(), closing(), Action::None),
             // A side closes.
             (closed(None), open(), begun(progress), Action::None),
             (closed(None), draining(responses), draining(responses), Action::None),
             (closed(None), stopping(6), stopping(6), Action::None),
+            (closed(None), answering(), answering(), Action::None),
             (closed(None), closing(), closing(), Action::None),
             // A client closes, and the next client gets its host.
             (closed(Some(at(3))), open(), begun(Wait::Until(at(3))), Action::None),
@@ -363,21 +384,25 @@ mod tests {
             (closed(Some(at(8))), draining(Wait::Host), draining(Wait::Until(at(8))), Action::None),
             (closed(Some(at(3))), stopping(6), stopping(3), Action::None),
             (closed(Some(at(8))), stopping(6), stopping(6), Action::None),
+            (closed(Some(at(3))), answering(), answering(), Action::None),
             (closed(Some(at(3))), closing(), closing(), Action::None),
             // The host's input ends.
             (input_ended(), open(), open(), Action::None),
             (input_ended(), draining(responses), draining_without_input(responses), Action::None),
             (input_ended(), stopping(6), stopping(6), Action::None),
+            (input_ended(), answering(), answering(), Action::None),
             (input_ended(), closing(), closing(), Action::None),
             // The program stops.
             (stopped(), open(), stopping(5), Action::None),
             (stopped(), draining(Wait::Host), stopping(5), Action::None),
             (stopped(), stopping(6), stopping(6), Action::None),
+            (stopped(), answering(), answering(), Action::None),
             (stopped(), closing(), closing(), Action::None),
             // Both sides are idle.
             (idle(), open(), open(), Action::None),
             (idle(), draining(progress), closing(), Action::Close(REASON)),
             (idle(), stopping(6), restarting(), Action::Close(CloseReason::Restart)),
+            (idle(), answering(), closing(), Action::Close(REASON)),
             (idle(), closing(), closing(), Action::None),
             // The time is up.
             (time_is_up(), open(), open(), Action::None),
@@ -390,6 +415,7 @@ mod tests {
             ),
             (time_is_up(), draining(Wait::Until(at(1))), closing(), give_up(REASON, CloseTime::Usual, HostInput::Open)),
             (time_is_up(), stopping(6), restarting(), give_up(CloseReason::Restart, CloseTime::Usual, HostInput::Open)),
+            (time_is_up(), answering(), closing(), Action::Close(REASON)),
             (time_is_up(), closing(), closing(), Action::None),
             // The time for responses is up.
             (time_is_up(), draining(responses), draining(responses), Action::EndHostInput),
@@ -397,7 +423,14 @@ mod tests {
             (cannot_end(), open(), open(), Action::None),
             (cannot_end(), draining(responses), closing(), give_up(REASON, CloseTime::Usual, HostInput::Open)),
             (cannot_end(), stopping(6), stopping(6), Action::None),
+            (cannot_end(), answering(), answering(), Action::None),
             (cannot_end(), closing(), closing(), Action::None),
+            // The client gets errors for what the host owes.
+            (answered(), open(), open(), Action::None),
+            (answered(), draining(responses), draining(responses), Action::None),
+            (answered(), stopping(6), stopping(6), Action::None),
+            (answered(), answering(), answering(), Action::None),
+            (answered(), closing(), answering(), Action::None),
         ];
         for (event, before, want, want_action) in table {
             let mut phase = before.clone();

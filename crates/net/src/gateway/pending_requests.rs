@@ -37,28 +37,74 @@ pub(super) enum AfterCancel {
 /// Requests that one side has yet to respond to.
 #[derive(Debug, Default)]
 struct Pending {
-    /// How many there are of each id.
-    ids: HashMap<Id, u32>,
+    ids: HashMap<Id, SameId>,
     /// How many there are in all.
     count: u64,
     /// Whether there may be one more, of which nobody will know when it is answered.
     may_have_more: bool,
 }
 
-/// The error that is sent in place of a response.
+/// Requests with one id.
 #[derive(Debug, Clone, Copy)]
+struct SameId {
+    /// How many there are.
+    count: u32,
+    /// What the last of them asks for.
+    purpose: Purpose,
+}
+
+/// What a request asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Purpose {
+    /// To begin, to resume, or to follow a channel. Clients take an error for the host's refusal, and a close for a reason to ask
+    /// again on the next link.
+    Resume,
+    /// Anything else.
+    Other,
+}
+
+/// Which requests are answered with an error when their receiver has ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Answered {
+    All,
+    /// All but those that the sender repeats on its next link. The close of this link tells it to.
+    NotResumed,
+}
+
+/// What becomes of requests whose receiver has ended.
+#[derive(Debug)]
+pub(super) struct Failed {
+    /// The error responses for those who sent them.
+    pub(super) responses: Vec<Message>,
+    /// How many cannot be answered, because their ids are not known.
+    pub(super) unknown: u64,
+}
+
+/// The error that is sent in place of a response.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct ErrorReply {
     /// What happened, for a person.
-    pub(super) message: &'static str,
+    pub(super) message: String,
     /// The same, by name.
     pub(super) reason: &'static str,
+    /// The code with which the link was closed, if that says more.
+    pub(super) close_code: Option<u16>,
 }
 
 impl ErrorReply {
+    pub(super) fn new(reason: &'static str, message: impl Into<String>) -> Self {
+        Self { message: message.into(), reason, close_code: None }
+    }
+
     /// The side that should have responded is gone.
-    pub(super) const DISCONNECTED: Self = Self { message: "disconnected", reason: "send-disconnected" };
+    pub(super) fn disconnected() -> Self {
+        Self::new("send-disconnected", "disconnected")
+    }
+
     /// The host has ended in good order, without having responded.
-    pub(super) const HOST_ENDED: Self = Self { message: "the host ended before it answered", reason: "host-ended" };
+    pub(super) fn host_ended() -> Self {
+        Self::new("host-ended", "the host ended before it answered")
+    }
 }
 
 /// An id by its value: `1` and `1.0` are one, as are `"a"` and `"\u0061"`.
@@ -82,7 +128,11 @@ impl PendingRequests {
         let id = parsed.id().map(|span| Id::of(&parsed.message, span));
         let is_cancellation = || parsed.is_final() && parsed.method().as_deref() == Some(CANCELLED);
         match parsed.kind() {
-            Kind::Request => self.to[from.other()].add(id.unwrap_or(Id::Unknown)),
+            Kind::Request => {
+                let is_resumed = matches!(parsed.method().as_deref(), Some("initialize" | "reconnect" | "subscribe"));
+                let purpose = if is_resumed { Purpose::Resume } else { Purpose::Other };
+                self.to[from.other()].add(id.unwrap_or(Id::Unknown), purpose);
+            }
             Kind::Response => id.into_iter().for_each(|id| self.to[from].remove(id)),
             Kind::Notification if is_cancellation() => self.cancel(from, &parsed.message),
             // It may be a request.
@@ -102,6 +152,12 @@ impl PendingRequests {
         count.saturating_add(u64::from(*may_have_more))
     }
 
+    /// Whether side `to` has yet to respond to a request with the id of this response.
+    pub(super) fn awaits(&self, to: SideId, response: &ParsedMessage) -> bool {
+        let id = response.id().map(|span| Id::of(&response.message, span));
+        id.is_some_and(|id| id != Id::Unknown && self.to[to].ids.contains_key(&id))
+    }
+
     /// Side `from` wants no response any more to a request of its.
     fn cancel(&mut self, from: SideId, message: &Message) {
         let found = json::find(message.slices(), &CANCELLED_ID).ok().and_then(|paths| paths.get(0));
@@ -119,27 +175,32 @@ impl PendingRequests {
         self.to[to].may_have_more = true;
     }
 
-    /// Ends all requests to a side that will not respond; returns the error responses for those who sent them.
-    pub(super) fn fail_all(&mut self, to: SideId, error: ErrorReply) -> Vec<Message> {
-        let failed = std::mem::take(&mut self.to[to]);
-        failed.ids.into_keys().filter_map(|id| error.response(&id)).collect()
+    /// Ends all requests to a side that will not respond.
+    pub(super) fn fail_all(&mut self, to: SideId, error: &ErrorReply, answered: Answered) -> Failed {
+        let Pending { ids, may_have_more, .. } = std::mem::take(&mut self.to[to]);
+        let unknown = ids.get(&Id::Unknown).map_or(0, |same| same.count.into());
+        let is_answered = |same: &SameId| answered == Answered::All || same.purpose == Purpose::Other;
+        let responses =
+            ids.iter().filter(|(_, same)| is_answered(same)).filter_map(|(id, _)| error.response(id)).collect();
+        Failed { responses, unknown: u64::from(may_have_more).saturating_add(unknown) }
     }
 }
 
 impl Pending {
-    fn add(&mut self, id: Id) {
+    fn add(&mut self, id: Id, purpose: Purpose) {
         let is_known = self.ids.len() < MAX_IDS || self.ids.contains_key(&id);
-        let count = self.ids.entry(if is_known { id } else { Id::Unknown }).or_default();
-        *count = count.saturating_add(1);
+        let id = if is_known { id } else { Id::Unknown };
+        let same = self.ids.entry(id).or_insert(SameId { count: 0, purpose });
+        *same = SameId { count: same.count.saturating_add(1), purpose };
         self.count = self.count.saturating_add(1);
     }
 
     fn remove(&mut self, id: Id) {
         let id = if self.ids.contains_key(&id) { id } else { Id::Unknown };
-        let Some(count) = self.ids.get_mut(&id) else { return };
-        *count = count.saturating_sub(1);
+        let Some(same) = self.ids.get_mut(&id) else { return };
+        same.count = same.count.saturating_sub(1);
         self.count = self.count.saturating_sub(1);
-        if *count == 0 {
+        if same.count == 0 {
             self.ids.remove(&id);
         }
     }
@@ -147,12 +208,14 @@ impl Pending {
 
 impl ErrorReply {
     /// The response to the request with this id, if the id is known.
-    fn response(self, id: &Id) -> Option<Message> {
-        let Self { message, reason } = self;
+    fn response(&self, id: &Id) -> Option<Message> {
+        let Self { message, reason, close_code } = self;
         let mut text = br#"{"jsonrpc":"2.0","id":"#.to_vec();
         id.write(&mut text)?;
-        let error = format!(r#","error":{{"code":-32603,"message":"{message}","data":{{"reason":"{reason}"}}}}}}"#);
-        text.extend_from_slice(error.as_bytes());
+        text.extend_from_slice(br#","error":{"code":-32603,"message":""#);
+        json::escape_into(&mut text, message.as_bytes());
+        let code = close_code.map(|code| format!(r#","closeCode":{code}"#)).unwrap_or_default();
+        text.extend_from_slice(format!(r#"","data":{{"reason":"{reason}"{code}}}}}}}"#).as_bytes());
         Some(Message::from(text))
     }
 }
@@ -313,12 +376,42 @@ mod tests {
         for id in ["7", r#""a\"b""#, "1.5"] {
             let mut pending = pending();
             note(&mut pending, FAR, format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"m"}}"#));
-            let answers = pending.fail_all(NEAR, ErrorReply::DISCONNECTED);
+            let answers = pending.fail_all(NEAR, &ErrorReply::disconnected(), Answered::All).responses;
             let want =
                 format!(r#"{{"jsonrpc":"2.0","id":{id},"error":{{"code":-32603,"message":"disconnected","data":"#);
             assert!(answers.len() == 1 && answers[0].to_bytes().starts_with(want.as_bytes()), "{answers:?}");
             assert!(serde_json::from_slice::<serde_json::Value>(&answers[0].to_bytes()).is_ok());
-            assert!(!pending.has_any(NEAR) && pending.fail_all(NEAR, ErrorReply::DISCONNECTED).is_empty());
+            let again = pending.fail_all(NEAR, &ErrorReply::disconnected(), Answered::All);
+            assert!(!pending.has_any(NEAR) && again.responses.is_empty());
         }
+    }
+
+    #[test]
+    fn what_a_client_repeats_on_its_next_link_gets_no_error_where_the_close_says_so() {
+        for (method, is_resumed) in
+            [("initialize", true), ("reconnect", true), ("subscribe", true), ("listSessions", false)]
+        {
+            for answered in [Answered::All, Answered::NotResumed] {
+                let mut pending = pending();
+                note(&mut pending, NEAR, format!(r#"{{"jsonrpc":"2.0","id":1,"method":"{method}"}}"#));
+                let failed = pending.fail_all(FAR, &ErrorReply::host_ended(), answered);
+                let is_answered = answered == Answered::All || !is_resumed;
+                assert_eq!((failed.responses.len(), failed.unknown), (usize::from(is_answered), 0), "{method}");
+                assert!(!pending.has_any(FAR));
+            }
+        }
+    }
+
+    #[test]
+    fn an_error_has_the_words_of_a_peer_escaped_and_the_requests_without_a_known_id_are_counted() {
+        let mut pending = pending();
+        note(&mut pending, NEAR, r#"{"jsonrpc":"2.0","id":1,"method":"m"}"#);
+        note(&mut pending, NEAR, format!(r#"{{"jsonrpc":"2.0","id":"{}","method":"m"}}"#, "i".repeat(300)));
+        let error = ErrorReply { close_code: Some(4123), ..ErrorReply::new("host-closed", "it says \"why\"\n") };
+        let Failed { responses, unknown } = pending.fail_all(FAR, &error, Answered::All);
+        assert_eq!((responses.len(), unknown), (1, 1));
+        let response: serde_json::Value = serde_json::from_slice(&responses[0].to_bytes()).unwrap();
+        assert_eq!(response["error"]["message"], "it says \"why\"\n");
+        assert_eq!(response["error"]["data"], serde_json::json!({"reason": "host-closed", "closeCode": 4123}));
     }
 }

@@ -13,7 +13,7 @@ use breakbulk_proto::CloseReason;
 use super::downstream::{Downstream, NewClient};
 use super::upstream::Upstream;
 use super::waiting_client::WaitingClient;
-use super::{Gateway, Losses, Outcome, SideOutcome, Watcher};
+use super::{Gateway, Losses, Outcome, SideId, SideOutcome, Watcher};
 use crate::dial::DialError;
 
 /// Clients that are being told to come again later. One more is simply disconnected.
@@ -141,7 +141,8 @@ async fn refuse(near: WaitingClient, reason: CloseReason) -> Served {
     near.refuse(reason.clone()).await;
     let description = reason.to_string();
     let far = SideOutcome { reason: CloseReason::Normal, description: "it was not connected to".into() };
-    Served::Ended(Outcome { near: SideOutcome { reason, description }, far, losses: Losses::default() })
+    let near = SideOutcome { reason, description };
+    Served::Ended(Outcome { near, far, closed_first: SideId::Near, losses: Losses::default() })
 }
 
 /// Notes how a client's connection went. A panic is not forgotten because of later clients.
@@ -156,7 +157,8 @@ fn note_served(last: &mut Option<Served>, served: Result<Served, JoinError>) {
 }
 
 impl Outcome {
-    /// The side that is to blame, if one is: a violation first, then any other close that is not an ordinary one.
+    /// The side that is to blame, if one is: a violation first, then any other close that is not an ordinary one, and the side
+    /// that closed first before the one that was closed because of it.
     #[must_use]
     pub fn failure(&self) -> Option<&SideOutcome> {
         let is_ordinary = |reason: &CloseReason| {
@@ -166,7 +168,10 @@ impl Outcome {
             )
         };
         let is_violation = |reason: &CloseReason| matches!(reason, CloseReason::Violation(_));
-        let both = [&self.near, &self.far];
+        let both = match self.closed_first {
+            SideId::Near => [&self.near, &self.far],
+            SideId::Far => [&self.far, &self.near],
+        };
         let violation = both.into_iter().find(|side| is_violation(&side.reason));
         violation.or_else(|| both.into_iter().find(|side| !is_ordinary(&side.reason)))
     }

@@ -2,15 +2,16 @@
 
 use std::task::{Context, Poll};
 
-use breakbulk_proto::{CloseReason, Event, Input, Lane, Message, Meta, Ticket};
+use breakbulk_proto::{CloseReason, Event, Input, Lane, Message, Meta, Ticket, Violation};
 
 use super::SideOutcome;
 use super::ledger::ArrivalMemory;
 use super::observed_link::ObservedLink;
+use super::pending_requests::ErrorReply;
 use crate::dialect::{AnyMachine, Dialect};
-use crate::driver::Driver;
+use crate::driver::{ABNORMAL, Driver};
 use crate::len64;
-use crate::link::{BoxLink, HalfClose, Link, NextFrame, ReceiveMemory};
+use crate::link::{BoxLink, HalfClose, Link, LinkError, NextFrame, ReceiveMemory};
 use crate::memory::is_segmented;
 
 /// One side of a bridge.
@@ -107,6 +108,39 @@ impl Side {
         let outcome = SideOutcome { reason, description };
         self.state = SideState::Closed { outcome, was_half_closed };
         self.outcome().map_or("", |outcome| &outcome.description)
+    }
+
+    /// How it has closed, for the peer of the other side, which calls it `who`. What the peer said as it closed is in it, escaped.
+    pub(super) fn end_for_other_side(&self, who: &str) -> String {
+        let Some(SideOutcome { reason, description }) = self.outcome() else { return String::new() };
+        match (reason, self.driver.close_text()) {
+            (CloseReason::Peer { code }, Some("")) => format!("the {who} closed with {code}"),
+            (CloseReason::Peer { code }, Some(text)) => format!("the {who} closed with {code}: {text:?}"),
+            (CloseReason::Peer { code: ABNORMAL }, None) => format!("the {who} is disconnected: {description}"),
+            (CloseReason::Peer { .. }, None) => format!("the {who} ended: {description}"),
+            (reason, _) => format!("the link to the {who} was closed: {reason}"),
+        }
+    }
+
+    /// The error for those who wait for a response of the host, which is this side and has closed.
+    pub(super) fn error_for_callers(&self) -> ErrorReply {
+        let Some(outcome) = self.outcome() else { return ErrorReply::host_ended() };
+        let is_silent = matches!(self.driver.failure(), Some(LinkError::Silent(_)));
+        let reason = match &outcome.reason {
+            CloseReason::Normal | CloseReason::Peer { code: 1000 | 1005 } => return ErrorReply::host_ended(),
+            CloseReason::Peer { .. } if self.driver.has_exited() => return ErrorReply::host_ended(),
+            CloseReason::Peer { code: ABNORMAL } if is_silent => "timed-out",
+            CloseReason::Peer { code: ABNORMAL } => "disconnected",
+            CloseReason::Peer { .. } => "host-closed",
+            CloseReason::GroupExpired => "timed-out",
+            CloseReason::Violation(
+                Violation::FrameTooLarge(_) | Violation::MessageTooLarge(_) | Violation::LineTooLong(_),
+            ) => "too-large",
+            CloseReason::Unsendable(error) => error.name(),
+            reason => reason.name(),
+        };
+        let close_code = (reason == "host-closed").then(|| outcome.reason.code());
+        ErrorReply { close_code, ..ErrorReply::new(reason, self.end_for_other_side("host")) }
     }
 
     /// Whether its link has ended.

@@ -111,7 +111,9 @@ async fn a_host_that_cannot_be_told_of_the_end_has_a_minute_for_each_answer_and_
         while !matches!(host.driver.next().await, Some(Event::Sent { .. })) {}
     }
     while !matches!(host.driver.next().await, Some(Event::Closed(_)) | None) {}
-    assert_eq!(client.await.unwrap().len(), 2);
+    let heard = client.await.unwrap();
+    assert_eq!(heard.iter().filter(|line| line.contains("\"timed-out\"")).count(), 2, "{heard:?}");
+    assert_eq!(heard.len(), 4);
     let lost = ended.await.unwrap().losses;
     assert_eq!((lost.answers, lost.messages), (2, 0));
 }
@@ -141,7 +143,8 @@ async fn a_slow_reader_gets_what_the_host_has_said_also_when_an_answer_never_com
     };
     let host = async { while !matches!(host.driver.next().await, Some(Event::Closed(_)) | None) {} };
     let (ended, (), got) = tokio::join!(ended, host, reader);
-    assert_eq!((got, ended.unwrap().losses.answers), (answer.len() + 1, 1));
+    assert!(got > answer.len(), "and an error for the other request: {got}");
+    assert_eq!(ended.unwrap().losses.answers, 1);
 }
 
 #[tokio::test(start_paused = true)]
@@ -287,7 +290,7 @@ async fn what_a_child_owes_that_exits_is_answered_with_errors_and_the_close_says
             "the host ended with 1 request unanswered",
         ),
         // This code says it by itself.
-        ("read -r a; read -r b; exit 3", vec![first, second], 1011, "the other side has ended"),
+        ("read -r a; read -r b; exit 3", vec![first, second], 1011, "the host ended: sh exited with status 3"),
     ] {
         let command = ["sh", "-c", script, one].map(str::to_owned).to_vec();
         let far = Exec::spawn(&ExecConfig::new(command, Capacity::of(u64::MAX), 32 << 20)).unwrap();

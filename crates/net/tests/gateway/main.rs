@@ -4,6 +4,7 @@
 mod ending;
 mod kept;
 mod memory;
+mod owed;
 mod principals;
 mod relay;
 mod world;

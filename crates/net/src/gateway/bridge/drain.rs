@@ -10,11 +10,13 @@ use breakbulk_proto::CloseReason;
 
 use super::{BAD_GATEWAY, Bridge, BridgePhase, LifecycleEvent, ParsedMessage, Side, SideId};
 use crate::gateway::lifecycle::{Action, CloseTime, HostActivity, HostInput, Observed, Wait};
-use crate::gateway::pending_requests::ErrorReply;
+use crate::gateway::pending_requests::{Answered, ErrorReply, Failed};
 use crate::link::Link;
 
 /// How much longer a side has to take its close when the program stops, or when it has taken nothing for long.
 const CLOSE_GRACE: Duration = Duration::from_secs(1);
+/// How long a client has to take errors in place of the responses that are given up, before it gets its close.
+const ERRORS_GRACE: Duration = Duration::from_millis(500);
 
 impl Bridge<'_> {
     /// The program stops: both sides are closed when nothing is under way any more, at the latest after the drain timeout.
@@ -53,8 +55,15 @@ impl Bridge<'_> {
         self.respond_for_host();
         self.respond_for_client();
         self.update_lease();
-        if matches!(self.phase, BridgePhase::Open | BridgePhase::Closing(_)) {
-            return;
+        match self.phase {
+            BridgePhase::Open | BridgePhase::Closing(_) => return,
+            BridgePhase::Answering { .. } => {
+                if self.sides.near.is_closed() || self.ledgers.near.has_sent_all() {
+                    self.advance(LifecycleEvent::Idle);
+                }
+                return;
+            }
+            BridgePhase::Draining { .. } | BridgePhase::Stopping { .. } => {}
         }
         self.pass_on_half_close();
         self.phase.choose_wait(self.observed(), self.drain_timeout);
@@ -146,9 +155,24 @@ impl Bridge<'_> {
         }
     }
 
+    /// Closes both sides. A client that waits for responses gets errors in their place before its close.
     fn close_both(&mut self, reason: &CloseReason) {
         self.note_lost_answers();
-        self.sides.iter_mut().filter(|side| !side.is_closed()).for_each(|side| side.close(reason.clone()));
+        let is_owed = self.pending.has_any(SideId::Far) && !self.sides.near.is_closed();
+        if is_owed {
+            let error = match self.phase.is_stopping() {
+                true => ErrorReply::new("restarting", "the bridge stops, and the host has not answered"),
+                false => ErrorReply::new("timed-out", "the host did not answer in time"),
+            };
+            self.fail_requests(SideId::Far, &error);
+            self.advance(LifecycleEvent::Answered { until: Instant::now() + ERRORS_GRACE });
+        }
+        let closed = if is_owed { &[SideId::Far][..] } else { &SideId::BOTH };
+        for at in closed {
+            if !self.sides[*at].is_closed() {
+                self.sides[*at].close(reason.clone());
+            }
+        }
     }
 
     fn close_at_latest(&mut self, latest: Instant) {
@@ -174,13 +198,16 @@ impl Bridge<'_> {
         far.has_half_closed() || is_normal || (far.is_closed() && far.driver.has_exited())
     }
 
-    /// Responds with errors in place of a host that has ended: nobody else will.
+    /// Responds with errors in place of a host that has ended, however it has: nobody else will.
     fn respond_for_host(&mut self) {
-        if self.sides.near.is_closed() || !self.pending.has_any(SideId::Far) || !self.has_host_ended_well() {
+        let (near, far) = (&self.sides.near, &self.sides.far);
+        if near.is_closed() || far.is_open() || !self.pending.has_any(SideId::Far) {
             return;
         }
         self.note_lost_answers();
-        self.fail_requests(SideId::Far, ErrorReply::HOST_ENDED);
+        let error =
+            self.sides.far.outcome().map_or_else(ErrorReply::host_ended, |_| self.sides.far.error_for_callers());
+        self.fail_requests(SideId::Far, &error);
     }
 
     /// Responds with errors in place of a client that cannot any more. A host that closes with its client gets none.
@@ -188,13 +215,23 @@ impl Bridge<'_> {
         let (near, far) = (&self.sides.near, &self.sides.far);
         let cannot_respond = near.has_half_closed() || (near.is_closed() && self.reuse.is_some());
         if cannot_respond && !far.is_closed() {
-            self.fail_requests(SideId::Near, ErrorReply::DISCONNECTED);
+            self.fail_requests(SideId::Near, &ErrorReply::disconnected());
         }
     }
 
     /// Ends all requests to side `to` with errors, which go to those who sent them.
-    fn fail_requests(&mut self, to: SideId, error: ErrorReply) {
-        let responses = self.pending.fail_all(to, error);
+    fn fail_requests(&mut self, to: SideId, error: &ErrorReply) {
+        // Such a client is told by the close to begin again, and takes an error for the host's last word.
+        let resumes = to == SideId::Far && self.names.near.is_introduced() && !self.sides.near.can_half_close();
+        let answered = if resumes { Answered::NotResumed } else { Answered::All };
+        let Failed { responses, unknown } = self.pending.fail_all(to, error, answered);
+        let (side, errors) = (to.name(), responses.len());
+        if errors > 0 {
+            info!(side, errors, reason = error.reason, "requests to it are answered with errors: {}", error.message);
+        }
+        if unknown > 0 {
+            warn!(side, requests = unknown, "requests to it cannot be answered with errors: their ids are not known");
+        }
         responses.into_iter().for_each(|response| self.send_reply(to.other(), ParsedMessage::own(response)));
     }
 
@@ -244,7 +281,9 @@ impl Bridge<'_> {
     fn waits_for_responses(&self) -> bool {
         let (near, far) = (&self.sides.near, &self.sides.far);
         let next_client_comes = self.reuse.is_some() && !self.phase.is_stopping();
-        let is_awaited = if near.is_closed() { next_client_comes } else { near.has_half_closed() };
+        // A program that stops waits only for what has begun to come.
+        let is_awaited =
+            if near.is_closed() { next_client_comes } else { near.has_half_closed() && !self.phase.is_stopping() };
         is_awaited && far.is_open() && self.pending.has_any(SideId::Far)
     }
 

@@ -1,9 +1,10 @@
 //! Frame limits that peers did not declare: learned from how their links close, and remembered across connections.
 //!
-//! Evidence is a close with 1009, or three closes in a row, each within two seconds of the same message. Then the peer's
-//! frame limit becomes half of the frame at which it closed, 16 KiB at least. It is doubled again after 16 MiB have passed,
-//! or after ten minutes; a limit that was doubled too early needs twice as many bytes the next time, so a peer with a real
-//! limit is not closed again and again. A wrong guess costs smaller frames and nothing else, so no more proof is asked for.
+//! Evidence is a close with 1009, or three closes in a row, each within two seconds of the same message. If a cap is declared
+//! for the peer, only the 1009 counts. Then the peer's frame limit becomes half of the frame at which it closed, 16 KiB at least.
+//! It is forgotten after 16 MiB have passed, or after ten minutes. If that was too early, the next evidence brings the same limit
+//! back at once, and it then takes twice as many bytes, so a peer with a real limit is not closed again and again. A wrong guess
+//! costs smaller frames for a while and nothing else, so no more proof is asked for.
 //!
 //! Where smaller frames are no help, a message is refused instead, for ten minutes: where the peer cannot reassemble, and
 //! where a frame of 16 KiB was too long. There a wrong guess would cost a message, so only a 1009 counts.
@@ -21,9 +22,9 @@ use crate::driver::now;
 
 /// The smallest frame limit that is tried. A relay that takes less than this takes no agent's messages.
 const FLOOR: u64 = 16 << 10;
-/// How long a limit holds before twice as much is tried, and how long messages are refused.
+/// How long a limit holds, and how long messages are refused.
 const RESTORE_TIME: Duration = Duration::from_secs(600);
-/// How many bytes pass before twice as much is tried.
+/// How many bytes pass before a limit is forgotten.
 const RESTORE_BYTES: u64 = 16 << 20;
 /// The most that this grows to, each time that it turns out to be too early.
 const MAX_RESTORE_BYTES: u64 = 256 << 20;
@@ -47,12 +48,13 @@ pub(super) struct FrameLimits(Mutex<HashMap<PeerName, PeerRecord>>);
 /// What was learned about one peer.
 #[derive(Debug)]
 struct PeerRecord {
-    learned: Option<Learned>,
+    /// The frame limit that was learned.
+    limit: Option<u64>,
     /// The closes in a row that followed the same message.
     row: Option<Row>,
     /// Messages that are refused.
     refused: Option<RefusedMessages>,
-    /// Bytes that have passed since the limit last changed, and how many have to before it is doubled.
+    /// Bytes that have passed since the limit last changed, and how many have to before it is forgotten.
     passed_bytes: u64,
     restore_bytes: u64,
     last_change: LimitChange,
@@ -65,16 +67,8 @@ struct PeerRecord {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum LimitChange {
     Halved,
-    /// It was doubled because enough bytes had passed. If it is halved next, that was too early.
-    Doubled,
-}
-
-/// A frame limit that was learned.
-#[derive(Debug, Clone, Copy)]
-struct Learned {
-    limit: u64,
-    /// The frame at which the peer first closed: with this limit, nothing is left of what was learned.
-    original: u64,
+    /// This limit was forgotten because enough bytes had passed. If there is evidence again, that was too early.
+    Forgotten(u64),
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -110,6 +104,8 @@ pub(super) struct PeerClose {
     pub(super) reassembles: bool,
     /// The frame that the close may be because of.
     pub(super) frame: Option<LongFrame>,
+    /// The cap that is declared for the peer, if one is.
+    pub(super) declared_cap: Option<u64>,
 }
 
 /// What a close means for a peer's frame limit.
@@ -134,7 +130,7 @@ pub(super) enum Verdict {
 
 impl Verdict {
     /// Logs what was learned about the peer of a side.
-    pub(super) fn log(self, side: SideId, peer: &PeerName) {
+    pub(super) fn log(self, side: SideId, peer: &PeerName, declared_cap: Option<u64>) {
         let address = match side {
             SideId::Near => "listen",
             SideId::Far => "connect",
@@ -143,11 +139,13 @@ impl Verdict {
         match self {
             Self::Ordinary | Self::Known => {}
             Self::Halved { from, to, is_first: true } => {
+                let advice = declared_cap.map_or_else(
+                    || format!("if you know its limit, declare it with ?cap=BYTES in the address to {address}"),
+                    |cap| format!("its declared cap of {cap} seems too high"),
+                );
                 warn!(
                     side,
-                    %peer, from, to,
-                    "this peer closes at frames of {from} bytes: they are now at most {to}; if you know its limit, \
-                     declare it with ?cap=BYTES in the address to {address}"
+                    %peer, from, to, "this peer closes at frames of {from} bytes: they are now at most {to}; {advice}"
                 );
             }
             Self::Halved { from, to, is_first: false } => {
@@ -171,7 +169,7 @@ impl FrameLimits {
         let mut peers = self.lock();
         let Some(peer) = peers.get_mut(name) else { return u64::MAX };
         peer.restore();
-        peer.learned.map_or(u64::MAX, |learned| learned.limit)
+        peer.limit.unwrap_or(u64::MAX)
     }
 
     /// If a message of this length is refused: how long one may be that would be sent.
@@ -207,7 +205,7 @@ impl FrameLimits {
 impl PeerRecord {
     fn new() -> Self {
         Self {
-            learned: None,
+            limit: None,
             row: None,
             refused: None,
             passed_bytes: 0,
@@ -218,7 +216,7 @@ impl PeerRecord {
         }
     }
 
-    /// Doubles the limit if its time is over, or enough has passed.
+    /// Forgets the limit if its time is over, or enough has passed.
     fn restore(&mut self) {
         let is_over = |since| now().saturating_duration_since(since) >= RESTORE_TIME;
         self.refused = self.refused.filter(|refused| !is_over(refused.since));
@@ -227,18 +225,19 @@ impl PeerRecord {
             self.restore_bytes = RESTORE_BYTES;
             self.last_change = LimitChange::Halved;
         }
-        if is_old || (self.learned.is_some() && self.passed_bytes >= self.restore_bytes) {
-            let doubled = |learned: Learned| Learned { limit: learned.limit.saturating_mul(2), ..learned };
-            self.learned = self.learned.map(doubled).filter(|learned| learned.limit < learned.original);
-            if !is_old {
-                self.last_change = LimitChange::Doubled;
-            }
+        if is_old {
+            self.limit = None;
+            self.changed = now();
+        } else if self.passed_bytes >= self.restore_bytes
+            && let Some(limit) = self.limit.take()
+        {
+            self.last_change = LimitChange::Forgotten(limit);
             self.passed_bytes = 0;
             self.changed = now();
         }
     }
 
-    fn learn(&mut self, PeerClose { code, reassembles, frame }: PeerClose) -> Verdict {
+    fn learn(&mut self, PeerClose { code, reassembles, frame, declared_cap }: PeerClose) -> Verdict {
         let row = self.row.take();
         if code == TOO_BIG {
             let frame = frame.filter(|frame| frame.message > SHORT_MESSAGE);
@@ -253,7 +252,7 @@ impl PeerRecord {
         }
         // A frame of the floor has no half.
         let Some(frame) = frame.filter(|frame| reassembles && frame.frame > FLOOR) else { return Verdict::Ordinary };
-        if OTHER_CAUSES.contains(&code) {
+        if OTHER_CAUSES.contains(&code) || declared_cap.is_some() {
             return Verdict::Ordinary;
         }
         let before = row.filter(|row| row.message.abs_diff(frame.message) <= SAME_MESSAGE);
@@ -264,15 +263,15 @@ impl PeerRecord {
 
     /// Frames of this length do not pass: from now on they are half as long.
     fn halve(&mut self, frame: u64) -> Verdict {
-        let to = (frame / 2).max(FLOOR);
-        if self.learned.is_some_and(|learned| learned.limit <= to) {
+        let mut to = (frame / 2).max(FLOOR);
+        if self.limit.is_some_and(|limit| limit <= to) {
             return Verdict::Known;
         }
-        let original = self.learned.map_or(frame, |learned| learned.original.max(frame));
-        self.learned = Some(Learned { limit: to, original });
-        if std::mem::replace(&mut self.last_change, LimitChange::Halved) == LimitChange::Doubled {
+        if let LimitChange::Forgotten(before) = std::mem::replace(&mut self.last_change, LimitChange::Halved) {
+            to = to.min(before);
             self.restore_bytes = self.restore_bytes.saturating_mul(2).min(MAX_RESTORE_BYTES);
         }
+        self.limit = Some(to);
         self.passed_bytes = 0;
         self.changed = now();
         let is_first = std::mem::replace(&mut self.report, Report::Made) == Report::Due;
@@ -302,12 +301,12 @@ mod tests {
 
     /// A peer that can reassemble closes with this code right after a frame.
     fn close(code: u16, frame: u64, message: u64) -> PeerClose {
-        PeerClose { code, reassembles: true, frame: Some(LongFrame::new(frame, message)) }
+        PeerClose { frame: Some(LongFrame::new(frame, message)), ..quiet(code) }
     }
 
     /// A peer closes when no long frame was sent lately.
     const fn quiet(code: u16) -> PeerClose {
-        PeerClose { code, reassembles: true, frame: None }
+        PeerClose { code, reassembles: true, frame: None, declared_cap: None }
     }
 
     const fn first(from: u64) -> Verdict {
@@ -415,19 +414,25 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_limit_is_doubled_after_ten_minutes() {
+    async fn a_limit_is_forgotten_after_ten_minutes() {
         let limits = FrameLimits::default();
         limits.learn(&name("p"), close(1009, BIG, MESSAGE));
         limits.learn(&name("p"), close(1009, BIG / 2, MESSAGE));
         assert_eq!(limits.limit(&name("p")), BIG / 4);
         tokio::time::advance(RESTORE_TIME).await;
-        assert_eq!((limits.limit(&name("p")), limits.limit(&name("p"))), (BIG / 2, BIG / 2));
-        tokio::time::advance(RESTORE_TIME).await;
         assert_eq!(limits.limit(&name("p")), u64::MAX);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_limit_is_doubled_after_16_mib_and_one_that_was_doubled_too_early_takes_longer() {
+    async fn where_a_cap_is_declared_only_a_1009_counts() {
+        let limits = FrameLimits::default();
+        let declared = |code| PeerClose { declared_cap: Some(BIG), ..close(code, BIG, MESSAGE) };
+        assert!((0..50).all(|_| limits.learn(&name("p"), declared(1006)) == Verdict::Ordinary));
+        assert_eq!(limits.learn(&name("p"), declared(1009)), first(BIG));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_limit_is_forgotten_after_16_mib_and_if_that_was_too_early_it_is_back_at_once_for_longer() {
         let limits = FrameLimits::default();
         let needed = |limits: &FrameLimits, peer| {
             let before = limits.limit(&name(peer));
@@ -442,10 +447,14 @@ mod tests {
             assert_eq!(limits.limit(&name("p")), BIG / 2);
             assert_eq!(needed(&limits, "p"), mib);
         }
-        // A doubling that was right does not make the next one later.
-        limits.learn(&name("q"), close(1009, BIG / 2, MESSAGE));
-        limits.learn(&name("q"), close(1009, BIG / 4, MESSAGE));
-        assert_eq!((needed(&limits, "q"), needed(&limits, "q")), (16, 16));
+        // Three closes have shown it, and one is enough the next time.
+        for frame in [BIG, BIG / 2, BIG / 4] {
+            limits.learn(&name("q"), close(1009, frame, MESSAGE));
+        }
+        assert_eq!((limits.limit(&name("q")), needed(&limits, "q")), (BIG / 8, 16));
+        assert_eq!(limits.limit(&name("q")), u64::MAX);
+        limits.learn(&name("q"), close(1009, BIG, MESSAGE));
+        assert_eq!(limits.limit(&name("q")), BIG / 8);
         // After ten quiet minutes it begins anew.
         limits.learn(&name("p"), close(1009, BIG, MESSAGE));
         tokio::time::advance(RESTORE_TIME).await;

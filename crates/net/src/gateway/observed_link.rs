@@ -5,6 +5,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use futures_core::Stream;
 use futures_sink::Sink;
 
@@ -17,6 +18,9 @@ use crate::link::{Arrival, Intake, Link, LinkError, LinkStatus, ReceiveMemory};
 
 /// How much longer a later segment of a message may be: its number has more digits.
 const DIGITS: u64 = 16;
+
+/// A response without result and error is no longer than this, with the longest id that is remembered.
+const MAX_SHORT_FRAME: usize = 512;
 
 /// How soon a peer closes its link after a frame that is longer than it takes.
 const SOON: Duration = Duration::from_secs(2);
@@ -33,6 +37,8 @@ pub(super) struct ObservedLink<L> {
     end: LinkEnd,
     /// What was read before there was a host.
     ahead: ReadAhead,
+    /// The frame that came last, if it is short.
+    last_short_frame: Option<Bytes>,
 }
 
 /// Who has closed a link first.
@@ -77,7 +83,15 @@ impl LongFrame {
 impl<L> ObservedLink<L> {
     /// A link on which frames may be as long as `limit`, and as the link takes.
     pub(super) fn new(link: L, limit: u64) -> Self {
-        Self { link, limit, longest: None, message: 0, end: LinkEnd::Open, ahead: ReadAhead::default() }
+        Self {
+            link,
+            limit,
+            longest: None,
+            message: 0,
+            end: LinkEnd::Open,
+            ahead: ReadAhead::default(),
+            last_short_frame: None,
+        }
     }
 
     /// What was read ahead.
@@ -94,6 +108,11 @@ impl<L> ObservedLink<L> {
     /// Frames may be as long as this from now on, and as the link takes.
     pub(super) const fn set_limit(&mut self, limit: u64) {
         self.limit = limit;
+    }
+
+    /// The frame that came last, if it is short: for what a machine refuses and does not hand on.
+    pub(super) const fn last_short_frame(&self) -> Option<&Bytes> {
+        self.last_short_frame.as_ref()
     }
 
     /// A message of this length is about to be sent.
@@ -144,6 +163,11 @@ impl<L: Link> ObservedLink<L> {
         if let Some(memory) = self.link.receive_memory() {
             memory.set_intake(intake);
         }
+    }
+
+    /// The cap that is declared for the peer, if one is.
+    pub(super) fn declared_cap(&self) -> Option<u64> {
+        Some(self.link.capacity().cap).filter(|cap| *cap != u64::MAX)
     }
 
     /// Gives back the memory of the frame that came last.
@@ -204,6 +228,9 @@ impl<L: Link> Stream for ObservedLink<L> {
             // What we refuse, we close for.
             Poll::Ready(Some(Err(LinkError::FrameTooLarge(_) | LinkError::NoRoom(_)))) => self.note_our_close(),
             Poll::Ready(Some(Err(_)) | None) => self.note_peer_close(ABNORMAL),
+            Poll::Ready(Some(Ok(Arrival::Frame { bytes, .. }))) => {
+                self.last_short_frame = Some(bytes).filter(|bytes| bytes.len() <= MAX_SHORT_FRAME).cloned();
+            }
             _ => {}
         }
         next

@@ -158,6 +158,12 @@ impl PendingRequests {
         id.is_some_and(|id| id != Id::Unknown && self.to[to].ids.contains_key(&id))
     }
 
+    /// The error response to a request to side `to` that waits for a response, if the message has its id.
+    pub(super) fn reply(&self, to: SideId, message: &ParsedMessage, error: &ErrorReply) -> Option<Message> {
+        let id = Id::of(&message.message, message.id()?);
+        if self.to[to].ids.contains_key(&id) { error.response(&id) } else { None }
+    }
+
     /// Side `from` wants no response any more to a request of its.
     fn cancel(&mut self, from: SideId, message: &Message) {
         let found = json::find(message.slices(), &CANCELLED_ID).ok().and_then(|paths| paths.get(0));

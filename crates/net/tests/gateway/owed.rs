@@ -319,3 +319,25 @@ async fn a_client_that_comes_again_has_nothing_answered_twice() {
         assert_eq!(reasons(&heard), [(2, "disconnected")]);
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_without_result_and_error_becomes_an_error_for_its_caller() {
+    let setup = |role| {
+        let mut setup = Setup::new(Dialect::Plain, role, Limits::default());
+        setup.framing = Framing::Lines;
+        setup
+    };
+    let gateway = Arc::new(Gateway::new(setup(Role::Server), setup(Role::Client), BudgetConfig::default()).unwrap());
+    let ((client, near), (mut host, far)) = (pipe(32 << 20), pipe(32 << 20));
+    join(&gateway, near, far);
+    let mut client = BufReader::new(client);
+    client.write_all(b"{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"m\"}\n").await.unwrap();
+    host.read_exact(&mut [0; 38]).await.unwrap();
+    // Nobody has asked the first.
+    host.write_all(b"{\"jsonrpc\":\"2.0\",\"id\":7}\n{\"jsonrpc\":\"2.0\",\"id\":1}\n").await.unwrap();
+    let mut heard = String::new();
+    client.read_line(&mut heard).await.unwrap();
+    let heard: Value = heard.parse().unwrap();
+    assert_eq!((&heard["id"], &heard["error"]["code"]), (&1.into(), &(-32603).into()));
+    assert_eq!(heard["error"]["data"]["reason"], "not-json-rpc");
+}

@@ -17,7 +17,8 @@ use tokio::time::{Instant, Sleep};
 
 use crate::world::{App, INITIALIZE, WELCOME, gateways, join, join_as, plain_gateway, request};
 
-const DECLARED: u64 = 900_000;
+/// The longest frame that each gateway takes.
+const MAX_FRAME: u64 = 900_000;
 
 /// What makes a way close.
 #[derive(Clone, Copy)]
@@ -141,7 +142,8 @@ fn connect_as(
 ) -> (App, App) {
     let any = Capacity::of(u64::MAX);
     let ((client, near), (far, host)) = (link::pair(&any, 4), link::pair(&any, 4));
-    let (left, right) = link::pair(&Capacity::of(DECLARED), 4);
+    // The gateways tell each other how long frames may be; nobody has declared a cap of the way between them.
+    let (left, right) = link::pair(&Capacity::of(u64::MAX), 4);
     let trapped = |link, here| {
         let trap = if here == place { trap } else { Trap::Never };
         Trapped::new(link, trap)
@@ -165,7 +167,7 @@ async fn pass(from: &mut App, to: &mut App, message: Message) -> Result<(), Clos
 
 /// How often a client must connect until a message of `len` bytes, its own or its host's, has passed.
 async fn connects_until_served(place: Where, trap: Trap, len: usize) -> usize {
-    let (beside_client, beside_host) = gateways(DECLARED);
+    let (beside_client, beside_host) = gateways(MAX_FRAME);
     let gateways = [beside_client, beside_host];
     for connects in 1..20 {
         let (mut client, mut host) = connect(&gateways, place, trap);
@@ -185,7 +187,7 @@ async fn connects_until_served(place: Where, trap: Trap, len: usize) -> usize {
 
 #[tokio::test]
 async fn a_peer_with_an_undeclared_cap_is_served_within_five_reconnects() {
-    // Segments of 192 KiB pass the first at once; what fits one declared frame does not. The last needs two halves.
+    // Segments of 192 KiB pass the first at once; what fits one frame does not. The last needs two halves.
     for (bytes, len, sizes) in [(300_000, 3_000_000, 0), (300_000, 880_000, 1), (60_000, 3_000_000, 2)] {
         for place in [Where::ToHost, Where::ToClient] {
             for says in [true, false] {
@@ -222,7 +224,7 @@ async fn a_host_that_crashes_at_the_first_message_of_each_connection_is_sent_it_
 
 #[tokio::test]
 async fn a_short_message_at_which_a_peer_says_that_it_is_too_long_is_answered_with_an_error() {
-    let (beside_client, beside_host) = gateways(DECLARED);
+    let (beside_client, beside_host) = gateways(MAX_FRAME);
     let gateways = [beside_client, beside_host];
     for connects in 1..=3 {
         let (mut client, mut host) = connect(&gateways, Where::ToHost, Trap::Cap { bytes: 8_000, says: true });
@@ -256,7 +258,7 @@ fn dice() -> impl FnMut(u64) -> u64 {
 async fn a_message_that_is_sent_again_after_each_random_cut_passes_all_the_while() {
     let mut roll = dice();
     for place in [Where::ToHost, Where::ToClient] {
-        let (beside_client, beside_host) = gateways(DECLARED);
+        let (beside_client, beside_host) = gateways(MAX_FRAME);
         let gateways = [beside_client, beside_host];
         let action = format!(r#"{{"jsonrpc":"2.0","method":"action","params":["{}"]}}"#, "a".repeat(3_000_000));
         let mut passed = [0; 5];
@@ -277,7 +279,7 @@ async fn a_message_that_is_sent_again_after_each_random_cut_passes_all_the_while
 #[tokio::test]
 async fn a_link_that_is_cut_at_random_is_served_all_the_while_and_its_frames_are_halved_a_few_times_only() {
     let mut roll = dice();
-    let (beside_client, beside_host) = gateways(DECLARED);
+    let (beside_client, beside_host) = gateways(MAX_FRAME);
     let gateways = [beside_client, beside_host];
     let mut passed = [0; 5];
     for cut in 0..50 {
@@ -305,7 +307,7 @@ async fn a_link_that_is_cut_at_random_is_served_all_the_while_and_its_frames_are
 
 #[tokio::test]
 async fn after_16_mib_frames_have_their_full_length_again_on_the_same_link() {
-    let (beside_client, beside_host) = gateways(DECLARED);
+    let (beside_client, beside_host) = gateways(MAX_FRAME);
     let gateways = [beside_client, beside_host];
     for trap in [Trap::After(3), Trap::After(3), Trap::After(3), Trap::Never, Trap::Cap { bytes: 190_000, says: true }]
     {
@@ -323,7 +325,7 @@ async fn after_16_mib_frames_have_their_full_length_again_on_the_same_link() {
 
 #[tokio::test]
 async fn a_peer_with_a_real_limit_is_not_closed_again_after_every_16_mib() {
-    let (beside_client, beside_host) = gateways(DECLARED);
+    let (beside_client, beside_host) = gateways(MAX_FRAME);
     let gateways = [beside_client, beside_host];
     let (mut closes, mut passed) = (0, 0);
     while passed < 100 {
@@ -341,7 +343,7 @@ async fn a_peer_with_a_real_limit_is_not_closed_again_after_every_16_mib() {
 
 #[tokio::test]
 async fn a_client_that_calls_itself_like_another_does_not_shrink_the_frames_of_that_one() {
-    let (beside_client, beside_host) = gateways(DECLARED);
+    let (beside_client, beside_host) = gateways(MAX_FRAME);
     let gateways = [beside_client, beside_host];
     let trap = Trap::Cap { bytes: 190_000, says: true };
     for (principal, passes) in [("token:1", false), ("token:1", true), ("token:2", false)] {
@@ -356,7 +358,7 @@ async fn a_client_that_calls_itself_like_another_does_not_shrink_the_frames_of_t
 
 #[tokio::test]
 async fn a_client_that_is_closed_because_the_way_to_its_host_was_cut_is_sent_as_long_frames_as_before() {
-    let (beside_client, beside_host) = gateways(DECLARED);
+    let (beside_client, beside_host) = gateways(MAX_FRAME);
     let gateways = [beside_client, beside_host];
     let large = || request("\"of the host\"", 60_000);
     for trap in [Trap::After(1), Trap::After(1), Trap::Never] {
@@ -372,7 +374,7 @@ async fn a_client_that_is_closed_because_the_way_to_its_host_was_cut_is_sent_as_
 
 #[tokio::test]
 async fn a_message_that_even_the_smallest_frames_do_not_carry_is_answered_with_an_error() {
-    let (beside_client, beside_host) = gateways(DECLARED);
+    let (beside_client, beside_host) = gateways(MAX_FRAME);
     let gateways = [beside_client, beside_host];
     for connects in 1..12 {
         let (mut client, mut host) = connect(&gateways, Where::ToHost, Trap::Cap { bytes: 10_000, says: true });
@@ -393,4 +395,21 @@ async fn a_message_that_even_the_smallest_frames_do_not_carry_is_answered_with_a
         }
     }
     panic!("never answered");
+}
+
+#[tokio::test]
+async fn where_a_cap_is_declared_random_cuts_do_not_shrink_frames() {
+    let (beside_client, beside_host) = gateways(MAX_FRAME);
+    for cut in 0..6 {
+        let any = Capacity::of(u64::MAX);
+        let ((client, near), (far, host)) = (link::pair(&any, 4), link::pair(&any, 4));
+        let (left, right) = link::pair(&Capacity::of(MAX_FRAME), 4);
+        join(&beside_client, near, Trapped::new(left, Trap::AfterBytes(500_000 + 100_000 * cut)));
+        join(&beside_host, right, far);
+        let (mut client, mut host) = (App::new(client, Role::Client), App::new(host, Role::Server));
+        pass(&mut client, &mut host, Message::from(INITIALIZE)).await.unwrap();
+        pass(&mut host, &mut client, Message::from(WELCOME)).await.unwrap();
+        pass(&mut client, &mut host, request("2", 3_000_000)).await.unwrap_err();
+    }
+    assert_eq!(beside_client.counts().get("frame-limit-halved"), None);
 }

@@ -48,7 +48,7 @@ pub(super) struct Bridge<'a> {
     pending: PendingRequests,
     /// Set if the next client gets the host of this one.
     reuse: Option<Reuse>,
-    /// How sure the bridge has to be of what a message is.
+    /// How sure the bridge has to be of what a message of the host is.
     certainty: Certainty,
     /// The names under which the peers are remembered.
     names: Pair<PeerName>,
@@ -94,7 +94,7 @@ impl<'a> Bridge<'a> {
         watcher: Option<Watcher>,
     ) -> Self {
         sides.iter_mut().for_each(|side| side.driver.set_patient(true));
-        // Where nobody waits for responses, and nobody is told what passes, the front of a message will do.
+        // Where nobody waits for responses to the host, and nobody is told what passes, the front of its message will do.
         let is_awaited = sides.iter().any(Side::can_half_close) || reuse.is_some();
         let certainty = if is_awaited || watcher.is_some() { Certainty::Final } else { Certainty::Front };
         let after_cancel = if reuse.is_some() { AfterCancel::StillPending } else { AfterCancel::Forgotten };
@@ -214,7 +214,9 @@ impl<'a> Bridge<'a> {
             Event::Message { message, envelope, ordinal, meta } => {
                 let arriving = self.ledgers[to].finish_arriving(ordinal);
                 let memory = self.sides[at].take_memory(len64(message.len()));
-                let parsed = ParsedMessage::received(message, envelope, self.certainty);
+                // A client has to be answered if its host ends.
+                let certainty = if at == SideId::Near { Certainty::Final } else { self.certainty };
+                let parsed = ParsedMessage::received(message, envelope, certainty);
                 let transit = self.ledgers[to].record(parsed, arriving, memory);
                 self.forward(at, transit, meta);
             }

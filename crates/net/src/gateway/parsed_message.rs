@@ -18,7 +18,8 @@ static CLIENT_ID: [Path; 1] = [&["params", "clientId"]];
 /// How sure a bridge has to be of what a message is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Certainty {
-    /// What its front says will do. Many peers write the id last, after megabytes of params: then it is a guess.
+    /// What its front says will do, unless it is a response. Many peers write the id last, after megabytes of params: then it is a
+    /// guess.
     Front,
     /// The message is read for as long as it takes to be sure.
     Final,
@@ -37,7 +38,9 @@ pub(super) struct ParsedMessage {
 impl ParsedMessage {
     /// A message as a machine gives it. It is read again only if the machine has not read enough for the `certainty` wanted.
     pub(super) fn received(message: Message, mut envelope: Box<Envelope>, certainty: Certainty) -> Self {
-        let may_guess = certainty == Certainty::Front && message.len() > FRONT_BYTES;
+        // A response has no method.
+        let may_guess =
+            certainty == Certainty::Front && message.len() > FRONT_BYTES && envelope.method_value().is_some();
         if !may_guess {
             read_on(&message, &mut envelope);
         }
@@ -202,6 +205,13 @@ mod tests {
         assert_eq!(cut.id(), None, "an id that is not whole is none");
         let short = received(format!(r#"{{"method":"m","params":["{}"],"id":1}}"#, "x".repeat(3500)), Certainty::Front);
         assert!(short.is_final() && short.kind() == Kind::Request, "of a short message all is read");
+    }
+
+    #[test]
+    fn a_response_is_read_until_its_id_is_known() {
+        let text = format!(r#"{{"result":"{}","jsonrpc":"2.0","id":7}}"#, "x".repeat(3_000_000));
+        let response = received(text, Certainty::Front);
+        assert!(response.is_final() && response.kind() == Kind::Response && response.id().is_some());
     }
 
     #[test]

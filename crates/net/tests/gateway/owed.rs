@@ -191,6 +191,24 @@ async fn an_ahp_client_gets_errors_but_for_what_it_repeats_on_its_next_link() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_id_behind_megabytes_of_params_counts_and_one_that_was_answered_does_not() {
+    let ((client, near), (far, host)) = (duplex(1 << 20), duplex(1 << 20));
+    let config = WebSocketConfig::default();
+    join(&gateways(CAP).0, WebSocket::server(near, &config), WebSocket::client(far, &config));
+    let mut client = App::new(WebSocket::client(client, &config), Role::Client);
+    let mut host = App::new(WebSocket::server(host, &config), Role::Server);
+    let long = "x".repeat(10_000);
+    for id in 1..=2 {
+        client.send(format!(r#"{{"method":"m","params":["{long}"],"jsonrpc":"2.0","id":{id}}}"#));
+        tokio::select! { asked = host.next() => asked.unwrap(), end = client.next() => panic!("{end:?}") };
+    }
+    host.send(format!(r#"{{"result":"{long}","jsonrpc":"2.0","id":1}}"#));
+    tokio::select! { heard = client.next() => heard.unwrap(), end = host.next() => panic!("{end:?}") };
+    drop(host);
+    assert_eq!(reasons(&hear(&mut client).await.0), [(2, "disconnected")]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_program_that_stops_answers_what_the_host_has_not_begun_to_answer_at_once() {
     for half_closes in [false, true] {
         let (client, near) = pipe(32 << 20);

@@ -460,8 +460,8 @@ impl<'a> Bridge<'a> {
         let (side, messages) = (at.name(), std::mem::take(&mut self.cut_off[at]));
         match at {
             _ if messages == 0 => {}
-            SideId::Near => info!(side, messages, "the client left before it had taken all messages"),
-            SideId::Far => warn!(side, messages, "the host ended before it had taken all messages"),
+            SideId::Near => info!(side, messages, "the link ended before the client had taken all messages"),
+            SideId::Far => warn!(side, messages, "the link ended before the host had taken all messages"),
         }
     }
 

@@ -115,6 +115,8 @@ impl Side {
         let Some(SideOutcome { reason, description }) = self.outcome() else { return String::new() };
         match (reason, self.driver.close_text()) {
             (CloseReason::Peer { code }, Some("")) => format!("the {who} closed with {code}"),
+            // Another gateway, which says in these words what it has seen.
+            (CloseReason::Peer { .. }, Some(text)) if is_of_gateway(text, who) => text.to_owned(),
             (CloseReason::Peer { code }, Some(text)) => format!("the {who} closed with {code}: {text:?}"),
             (CloseReason::Peer { code: ABNORMAL }, None) => format!("the {who} is disconnected: {description}"),
             (CloseReason::Peer { .. }, None) => format!("the {who} ended: {description}"),
@@ -199,6 +201,12 @@ impl Side {
     }
 }
 
+/// Whether the text of a close is one of [`Side::end_for_other_side`], and safe to show.
+fn is_of_gateway(text: &str, who: &str) -> bool {
+    let end = text.strip_prefix("the ").and_then(|rest| rest.strip_prefix(who));
+    end.is_some_and(|end| end.starts_with(' ')) && !text.contains(char::is_control)
+}
+
 #[cfg(test)]
 mod tests {
     use breakbulk_proto::ahp::Role;
@@ -222,6 +230,22 @@ mod tests {
     async fn end(side: &mut Side) -> String {
         let Some(Event::Closed(reason)) = side.driver.next().await else { panic!("it does not end") };
         side.note_closed(reason).to_owned()
+    }
+
+    #[tokio::test]
+    async fn the_other_side_is_told_once_how_this_one_ended_through_any_number_of_gateways() {
+        let [once, odd] = ["the host closed with 4123: \"why\"", "the host \u{1b}[2J"];
+        for (said, told) in [
+            ("why", once),
+            (once, once),
+            (odd, "the host closed with 4123: \"the host \\u{1b}[2J\""),
+            ("", "the host closed with 4123"),
+        ] {
+            let (mut side, mut peer) = self::side();
+            peer.send(Transmit::Close(CloseReason::Program(4123, said.into()))).await.expect("a link");
+            end(&mut side).await;
+            assert_eq!(side.end_for_other_side("host"), told);
+        }
     }
 
     #[tokio::test]

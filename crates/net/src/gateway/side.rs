@@ -134,7 +134,7 @@ impl Side {
             CloseReason::Peer { code: ABNORMAL } if is_silent => "timed-out",
             CloseReason::Peer { code: ABNORMAL } => "disconnected",
             CloseReason::Peer { .. } => "host-closed",
-            CloseReason::GroupExpired => "timed-out",
+            CloseReason::GroupExpired { .. } => "timed-out",
             CloseReason::Violation(
                 Violation::FrameTooLarge(_) | Violation::MessageTooLarge(_) | Violation::LineTooLong(_),
             ) => "too-large",

@@ -4,7 +4,7 @@ mod input;
 mod output;
 mod screen;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::time::{Duration, SystemTime};
 
 use breakbulk::client::{Client, Config, ConnectError, Event, Events, RequestError, State};
@@ -88,6 +88,8 @@ const OFFERED: usize = 20;
 const HISTORY: usize = 5;
 /// Bytes of randomness in what we call ourselves, our sessions and our turns.
 const ID_BYTES: usize = 8;
+/// How many different failures to connect are told while there is no connection.
+const MAX_FAILURES: usize = 16;
 /// A drop that is over sooner is not worth a word before it is.
 const SHORT_DROP: Duration = Duration::from_millis(500);
 
@@ -116,6 +118,8 @@ struct Chat {
     chat: String,
     /// Our prompt that is under way.
     prompt: Option<Prompt>,
+    /// What the line is for that was asked for last.
+    reading: Reading,
     /// The call about which the person is being asked.
     asked: Option<String>,
     /// Calls about which they are to be asked next, and the questions.
@@ -123,9 +127,21 @@ struct Chat {
     /// Prompts that came before they were asked for.
     lines: VecDeque<String>,
     link: LinkState,
+    /// Why attempts to connect failed, as far as that was told since the last connection.
+    told_failures: BTreeSet<String>,
     /// Whether the input is at its end.
     is_over: bool,
-    has_failed: bool,
+    /// Why a turn of ours failed, if one did.
+    failure: Option<String>,
+}
+
+/// What a line is for that somebody may be typing. Nothing can take back the wish to read it, so an answer may come to a
+/// question that is no longer open.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Reading {
+    Prompt,
+    /// Whether this call may run.
+    Question(String),
 }
 
 /// A turn that we have asked for.
@@ -139,6 +155,8 @@ struct Prompt {
 /// What the person knows of the connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum LinkState {
+    /// There was no connection yet.
+    Opening,
     Up,
     /// It is gone, which may pass before it is worth a word.
     Dropped(tokio::time::Instant),
@@ -181,10 +199,11 @@ impl Chat {
         config.limits = settings.route.setup.limits;
         config.budget = Budget::new(settings.link.budget);
         config.retry_cap = Duration::from_secs(5);
+        config.connect_timeout = settings.link.connect_timeout;
         let info = json!({"name": "breakbulk-chat", "version": env!("CARGO_PKG_VERSION")});
         config.introduction.insert("clientInfo".to_owned(), info);
         let (client, events) = Client::start(connect, config);
-        Ok(Self {
+        let mut chat = Self {
             state: client.state(),
             client,
             events,
@@ -196,13 +215,39 @@ impl Chat {
             session: String::new(),
             chat: String::new(),
             prompt: None,
+            reading: Reading::Prompt,
             asked: None,
             questions: VecDeque::new(),
             lines: VecDeque::new(),
-            link: LinkState::Up,
+            link: LinkState::Opening,
+            told_failures: BTreeSet::new(),
             is_over: false,
-            has_failed: false,
-        })
+            failure: None,
+        };
+        chat.await_start().await?;
+        Ok(chat)
+    }
+
+    /// Waits for the first handshake. Whoever waits is told why it fails; a script is not kept waiting.
+    async fn await_start(&mut self) -> Result<(), Error> {
+        loop {
+            tokio::select! {
+                event = self.events.next() => match event {
+                    Some(event) => {
+                        let is_started = matches!(event, Event::Started { .. });
+                        self.backlog.push_back(event);
+                        if is_started {
+                            self.link = LinkState::Up;
+                            self.told_failures.clear();
+                            return Ok(());
+                        }
+                    }
+                    None => return Err(self.closed()),
+                },
+                Ok(()) = self.state.changed() => self.state_changed()?,
+                signal = self.signals.next() => return Err(Error::Interrupted(signal)),
+            }
+        }
     }
 
     /// The whole conversation.
@@ -231,14 +276,17 @@ impl Chat {
             }
         }
         self.output.end_line(&mut self.input)?;
-        if self.has_failed && !self.input.is_terminal { Err(Error::Answered) } else { Ok(()) }
+        match self.failure.take() {
+            Some(failure) if !self.input.is_terminal => Err(Error::Turn(failure)),
+            _ => Ok(()),
+        }
     }
 
     /// Asks for the next line if there is something to be typed now.
     fn ask_for_more(&mut self) -> Result<Flow, Error> {
         self.ask_next()?;
-        if self.asked.is_some() {
-            self.input.ask("Allow it? [y/n] ");
+        if let Some(call) = self.asked.clone() {
+            self.read("Allow it? [y/n] ", Reading::Question(call));
             return Ok(Flow::On);
         }
         if self.prompt.is_some() || self.screen.turn().is_some() && !self.input.is_terminal {
@@ -249,9 +297,17 @@ impl Chat {
         }
         if self.lines.is_empty() && !self.input.is_asked() {
             self.output.end_line(&mut self.input)?;
-            self.input.ask("> ");
+            self.read("> ", Reading::Prompt);
         }
         Ok(Flow::On)
+    }
+
+    /// Asks for a line, unless one is asked for already.
+    fn read(&mut self, prompt: &str, reading: Reading) {
+        if !self.input.is_asked() {
+            self.input.ask(prompt);
+            self.reading = reading;
+        }
     }
 
     /// Shows the next question, if none is open: one at a time, so that it is clear what an answer is to.
@@ -302,18 +358,17 @@ impl Chat {
 
     async fn take(&mut self, next: Next, settings: &ChatSettings) -> Result<Flow, Error> {
         match next {
-            Next::Event(Some(event)) => self.event(event).await,
+            Next::Event(Some(event)) => self.event(event, settings).await,
             Next::Event(None) => Err(self.closed()),
             Next::Typed(typed) => self.typed(typed, settings).await,
             Next::Interrupt => self.interrupt().await,
             Next::Terminate => Ok(Flow::Leave),
             Next::StateChanged => {
-                self.state_changed();
+                self.state_changed()?;
                 Ok(Flow::On)
             }
             Next::DropLasts => {
-                self.link = LinkState::Announced;
-                self.note("Disconnected; reconnecting …")?;
+                self.announce_drop()?;
                 Ok(Flow::On)
             }
         }
@@ -334,6 +389,13 @@ impl Chat {
     }
 
     async fn typed(&mut self, typed: Typed, settings: &ChatSettings) -> Result<Flow, Error> {
+        let reading = std::mem::replace(&mut self.reading, Reading::Prompt);
+        if let (Typed::Line(line), Reading::Question(call)) = (&typed, &reading)
+            && self.asked.as_ref() != Some(call)
+        {
+            let line = line.clone();
+            return self.late_answer(&line, settings).await;
+        }
         let was_asked = self.asked.take();
         match (typed, was_asked) {
             (Typed::Line(line), Some(call)) => self.answer(call, &line).await,
@@ -369,11 +431,7 @@ impl Chat {
                 None => self.note("The agent is not answering.")?,
             },
             ":new" => self.enter(None, settings.agent.as_deref()).await?,
-            ":sessions" => match self.choose().await? {
-                Chosen::Existing(session) => self.enter(Some(session), None).await?,
-                Chosen::New => self.enter(None, settings.agent.as_deref()).await?,
-                Chosen::Nothing => return Ok(Flow::Leave),
-            },
+            ":sessions" => return self.choose_and_enter(settings).await,
             command if command.starts_with(':') => {
                 self.note(&format!("There is no command {command:?}; :help lists them."))?;
             }
@@ -400,21 +458,40 @@ impl Chat {
     /// What a person says to the question whether a call may run. From a pipe, what is neither yes nor no is the next
     /// prompt, and the call is denied.
     async fn answer(&mut self, call: String, line: &str) -> Result<Flow, Error> {
-        let approved = match line.trim().to_ascii_lowercase().as_str() {
-            "y" | "yes" | "allow" | "approve" => true,
-            "n" | "no" | "deny" => false,
-            _ if self.input.is_terminal => {
+        let approved = match approval(line) {
+            Some(approved) => approved,
+            None if self.input.is_terminal => {
                 self.note("Please say y (allow it) or n (deny it).")?;
                 self.asked = Some(call);
                 return Ok(Flow::On);
             }
-            _ => {
+            None => {
                 self.lines.push_back(line.to_owned());
                 false
             }
         };
         self.confirm(&call, approved).await?;
         Ok(Flow::On)
+    }
+
+    /// A line that was asked for by a question which is no longer open. An answer is to that question alone: it is neither a
+    /// prompt nor an answer to the next question.
+    async fn late_answer(&mut self, line: &str, settings: &ChatSettings) -> Result<Flow, Error> {
+        match approval(line) {
+            _ if line.trim().is_empty() => {}
+            Some(_) => self.note("That question is no longer open: your answer was not sent.")?,
+            None if self.asked.is_none() => return self.line(line, settings).await,
+            None if self.input.is_terminal => self.note("Please answer the question first.")?,
+            None => self.lines.push_back(line.to_owned()),
+        }
+        Ok(Flow::On)
+    }
+
+    /// The question that is open needs no answer any more.
+    fn withdraw_question(&mut self, why: &str) -> Result<(), Error> {
+        self.asked = None;
+        let hint = if self.input.is_terminal && self.input.is_asked() { " Press Enter to go on." } else { "" };
+        self.note(&format!("{why}: the question is withdrawn.{hint}"))
     }
 
     async fn confirm(&mut self, call: &str, approved: bool) -> Result<(), Error> {
@@ -433,7 +510,7 @@ impl Chat {
         self.client.dispatch(&self.chat, action.to_string()).await.map_err(|_| self.closed())
     }
 
-    async fn event(&mut self, event: Event) -> Result<Flow, Error> {
+    async fn event(&mut self, event: Event, settings: &ChatSettings) -> Result<Flow, Error> {
         match event {
             Event::Action { channel, own, envelope, .. } if channel == self.chat => {
                 let envelope: Value = parsed(&envelope);
@@ -448,14 +525,13 @@ impl Chat {
                 let pieces = self.screen.snapshot(&parsed(&snapshot)["state"], 0);
                 self.show(pieces)?;
             }
-            Event::Resumed => self.back("Connected again; nothing is lost.")?,
-            Event::Started { .. } => self.back("Connected again; the host gave new snapshots.")?,
+            Event::Resumed | Event::Started { .. } => self.connected_again()?,
             Event::Lost(lost) => {
                 self.note("What was sent last may not have arrived: look at the answer before you repeat it.")?;
-                self.refused(Some(lost.client_seq), "")?;
+                self.not_done(Some(lost.client_seq), "the prompt may not have arrived");
             }
-            Event::Missing { channels } if channels.contains(&self.chat) => {
-                return Err(Error::Host(format!("the session {} is gone", self.session)));
+            Event::Missing { channels } if channels.contains(&self.chat) || channels.contains(&self.session) => {
+                return self.session_gone(settings).await;
             }
             _ => {}
         }
@@ -464,24 +540,57 @@ impl Chat {
 
     /// An action of ours did not come about.
     fn refused(&mut self, own: Option<u64>, reason: &str) -> Result<(), Error> {
-        if !reason.is_empty() {
-            self.note(&format!("The host refused it: {reason}"))?;
-        }
+        self.note(&format!("The host refused it: {reason}"))?;
+        self.not_done(own, &format!("the host refused it: {reason}"));
+        Ok(())
+    }
+
+    /// If this action was our prompt, there will be no answer.
+    fn not_done(&mut self, own: Option<u64>, why: &str) {
         if self.prompt.as_ref().is_some_and(|prompt| own == Some(prompt.number)) {
             self.prompt = None;
             self.screen.give_up();
-            self.has_failed = true;
+            self.failure = Some(why.to_owned());
         }
-        Ok(())
+    }
+
+    /// The session is gone. A person chooses another one.
+    async fn session_gone(&mut self, settings: &ChatSettings) -> Result<Flow, Error> {
+        let gone = format!("the session {} is gone", self.session);
+        if !self.input.is_terminal {
+            return Err(Error::Host(gone));
+        }
+        self.note(&format!("{}.", gone.replacen('t', "T", 1)))?;
+        self.choose_and_enter(settings).await
+    }
+
+    async fn choose_and_enter(&mut self, settings: &ChatSettings) -> Result<Flow, Error> {
+        match self.choose().await? {
+            Chosen::Existing(session) => self.enter(Some(session), None).await?,
+            Chosen::New => self.enter(None, settings.agent.as_deref()).await?,
+            Chosen::Nothing => return Ok(Flow::Leave),
+        }
+        Ok(Flow::On)
     }
 
     fn show(&mut self, pieces: Vec<Piece>) -> Result<(), Error> {
         for piece in pieces {
             match &piece {
                 Piece::End(ending) => {
-                    self.has_failed |= self.prompt.is_some() && matches!(ending, Ending::Failed(_));
-                    (self.prompt, self.asked) = (None, None);
+                    if let (Some(_), Ending::Failed(why)) = (self.prompt.take(), ending) {
+                        self.failure = Some(why.clone());
+                    }
                     self.questions.clear();
+                    if self.asked.is_some() {
+                        self.withdraw_question("The turn has ended")?;
+                    }
+                }
+                Piece::Tool { call, status, .. } if self.asked.as_ref() == Some(call) => {
+                    self.withdraw_question(match *status {
+                        "denied" => "Another client denied it",
+                        "cancelled" => "It was cancelled",
+                        _ => "Another client allowed it",
+                    })?;
                 }
                 // Who follows somebody else's turn may allow its calls as well.
                 Piece::Confirm { .. } => {
@@ -492,24 +601,41 @@ impl Chat {
             }
             self.output.show(&piece, &mut self.input)?;
         }
-        if self.asked.as_ref().is_some_and(|call| !self.screen.is_asked(call)) {
-            self.asked = None;
+        Ok(())
+    }
+
+    fn state_changed(&mut self) -> Result<(), Error> {
+        let State::Connecting { failure, .. } = self.state.borrow_and_update().clone() else { return Ok(()) };
+        if self.link == LinkState::Up {
+            self.link = LinkState::Dropped(tokio::time::Instant::now());
+        }
+        failure.map_or(Ok(()), |why| self.attempt_failed(why))
+    }
+
+    /// An attempt to connect has failed: says why, once for each cause.
+    fn attempt_failed(&mut self, why: String) -> Result<(), Error> {
+        match self.link {
+            LinkState::Opening if !self.input.is_terminal => return Err(Error::Host(format!("cannot connect: {why}"))),
+            LinkState::Dropped(_) => self.announce_drop()?,
+            LinkState::Opening | LinkState::Up | LinkState::Announced => {}
+        }
+        if self.told_failures.len() < MAX_FAILURES && self.told_failures.insert(why.clone()) {
+            self.note(&format!("Cannot connect: {why}; trying again"))?;
         }
         Ok(())
     }
 
-    fn state_changed(&mut self) {
-        let is_up = matches!(*self.state.borrow_and_update(), State::Live | State::Replaying | State::Closed(_));
-        if !is_up && self.link == LinkState::Up {
-            self.link = LinkState::Dropped(tokio::time::Instant::now());
-        }
+    fn announce_drop(&mut self) -> Result<(), Error> {
+        self.link = LinkState::Announced;
+        self.note("Disconnected; reconnecting …")
     }
 
     /// The connection is back, which is worth a word if its loss was.
-    fn back(&mut self, text: &str) -> Result<(), Error> {
+    fn connected_again(&mut self) -> Result<(), Error> {
+        self.told_failures.clear();
         match std::mem::replace(&mut self.link, LinkState::Up) {
-            LinkState::Announced | LinkState::Dropped(_) => self.note(text),
-            LinkState::Up => Ok(()),
+            LinkState::Announced | LinkState::Dropped(_) => self.note("Connected again."),
+            LinkState::Opening | LinkState::Up => Ok(()),
         }
     }
 
@@ -520,6 +646,9 @@ impl Chat {
     /// Why there is no client any more.
     fn closed(&self) -> Error {
         match &*self.state.borrow() {
+            State::Closed(reason) if self.link == LinkState::Opening => {
+                Error::Host(format!("cannot connect: {reason}"))
+            }
             State::Closed(reason) => Error::Host(format!("the conversation has ended: {reason}")),
             _ => Error::Host("the conversation has ended".to_owned()),
         }
@@ -540,6 +669,7 @@ impl Chat {
                     Some(event) => self.backlog.push_back(event),
                     None => return Err(self.closed()),
                 },
+                Ok(()) = self.state.changed() => self.state_changed()?,
                 signal = self.signals.next() => return Err(Error::Interrupted(signal)),
             }
         }
@@ -571,6 +701,7 @@ impl Chat {
                     Some(event) => self.backlog.push_back(event),
                     None => return Err(self.closed()),
                 },
+                Ok(()) = self.state.changed() => self.state_changed()?,
                 signal = self.signals.next() => return Err(Error::Interrupted(signal)),
             }
         }
@@ -584,6 +715,8 @@ impl Chat {
             }
             self.screen = Screen::default();
             self.backlog.clear();
+            self.questions.clear();
+            (self.prompt, self.asked) = (None, None);
         }
         let is_new = session.is_none();
         self.session = match session {
@@ -656,7 +789,12 @@ impl Chat {
             self.note(&line)?;
         }
         loop {
-            self.input.ask(&format!("Session [1-{}, Enter for a new one]: ", sessions.len()));
+            let prompt = format!("Session [1-{}, Enter for a new one]: ", sessions.len());
+            if self.input.is_asked() {
+                // Somebody is typing already, behind another prompt.
+                self.note(prompt.trim_end())?;
+            }
+            self.read(&prompt, Reading::Prompt);
             let typed = tokio::select! {
                 typed = self.input.next() => typed,
                 _ = self.signals.next() => return Ok(Chosen::Nothing),
@@ -672,6 +810,15 @@ impl Chat {
                 None => self.note(&format!("There is no session {line:?}."))?,
             }
         }
+    }
+}
+
+/// What a line says to the question whether a call may run, if anything.
+fn approval(line: &str) -> Option<bool> {
+    match line.trim().to_ascii_lowercase().as_str() {
+        "y" | "yes" | "allow" | "approve" => Some(true),
+        "n" | "no" | "deny" => Some(false),
+        _ => None,
     }
 }
 

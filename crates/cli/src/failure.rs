@@ -51,6 +51,8 @@ pub(crate) enum Error {
     NoAnswer(Duration),
     /// The answer is an error, and was printed.
     Answered,
+    /// A turn of a script failed, and why.
+    Turn(String),
     /// This signal came before the answer.
     Interrupted(Signal),
     /// Not all that was begun was brought to its end, and the log has said what.
@@ -76,7 +78,12 @@ impl Error {
             Self::Closed(..) => 4,
             Self::Reading(_) | Self::Output(_) | Self::File(..) | Self::Writing(..) => 1,
             Self::Random(_) | Self::Runtime(_) | Self::Dial(_) | Self::Listen(_) => 1,
-            Self::NotSent(_) | Self::NoAnswer(_) | Self::Answered | Self::Host(_) | Self::Damaged(_) => 1,
+            Self::NotSent(_)
+            | Self::NoAnswer(_)
+            | Self::Answered
+            | Self::Turn(_)
+            | Self::Host(_)
+            | Self::Damaged(_) => 1,
             Self::Lost(_) | Self::Bug => 1,
             Self::Interrupted(signal) => signal.status(),
             Self::Bridge { error, .. } => error.status(),
@@ -111,6 +118,7 @@ impl fmt::Display for Error {
             Self::NotSent(error) => write!(f, "not sent: {error} [{}]", error.name()),
             Self::NoAnswer(time) => write!(f, "no answer after {} s", time.as_secs_f32()),
             Self::Answered => f.write_str("the answer is an error"),
+            Self::Turn(why) => write!(f, "the turn failed: {why}"),
             Self::Interrupted(signal) => write!(f, "{signal} before the answer came"),
             Self::Lost(Losses { messages, answers, .. }) => {
                 write!(f, "lost messages: {messages}; lost answers: {answers}")

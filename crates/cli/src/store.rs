@@ -153,9 +153,8 @@ async fn compact(args: CompactArgs) -> Result<(), Error> {
     log.close().await;
     let mut out = output();
     let (before, now) = (units::size(before), units::size(length(&dir)));
-    writeln!(out, "{trimmed} entries trimmed; {before} before, {now} now")
-        .and_then(|()| out.flush())
-        .map_err(Error::Output)
+    let trimmed = units::count(trimmed, "entry", "entries");
+    writeln!(out, "{trimmed} trimmed; {before} before, {now} now").and_then(|()| out.flush()).map_err(Error::Output)
 }
 
 async fn remove(args: EraseArgs) -> Result<(), Error> {
@@ -177,7 +176,8 @@ async fn remove(args: EraseArgs) -> Result<(), Error> {
     };
     let mut out = output();
     let what = if name == ROOT { "the past of " } else { "" };
-    writeln!(out, "{what}{name} is gone, with {entries} entries").and_then(|()| out.flush()).map_err(Error::Output)
+    let entries = units::count(entries, "entry", "entries");
+    writeln!(out, "{what}{name} is gone, with {entries}").and_then(|()| out.flush()).map_err(Error::Output)
 }
 
 /// Reads the settings; where the log is.

@@ -206,7 +206,7 @@ const fn kind(kind: Kind) -> &'static str {
 
 /// A peer's name for something, without what a terminal would obey.
 fn plain(name: &str) -> String {
-    if name.contains(char::is_control) { name.escape_debug().to_string() } else { name.to_owned() }
+    if name.contains(units::is_obeyed) { name.escape_debug().to_string() } else { name.to_owned() }
 }
 
 #[cfg(test)]

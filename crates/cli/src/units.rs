@@ -20,6 +20,18 @@ pub(crate) fn time(took: Duration) -> String {
     if seconds < 1.0 { format!("{:.1} ms", seconds * 1e3) } else { format!("{seconds:.2} s") }
 }
 
+/// So many of something: `1 entry`, `2 entries`.
+pub(crate) fn count(number: u64, one: &str, many: &str) -> String {
+    format!("{number} {}", if number == 1 { one } else { many })
+}
+
+/// Whether a terminal does something at this character instead of showing it: controls, and those that change the direction
+/// of writing, with which a text can look like another one.
+pub(crate) fn is_obeyed(c: char) -> bool {
+    let is_bidi = matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    c.is_control() || is_bidi
+}
+
 /// A moment in UTC: `2026-01-15T12:34:56.789Z`.
 pub(crate) fn moment(at: SystemTime) -> String {
     iso_8601(at).unwrap_or_else(|| "-".to_owned())

@@ -121,6 +121,8 @@ fn a_session_goes_on_where_it_was_and_a_failed_turn_is_a_failure() {
     assert!(!fresh.contains("My name is Ada"), "{fresh}");
     let failed = chat(dir.path(), &host.address, &[], "/fail\n");
     assert_eq!((failed.status.code(), text(&failed).contains("(failed: ")), (Some(1), true), "{failed:?}");
+    let why = String::from_utf8_lossy(&failed.stderr).into_owned();
+    assert!(why.contains("breakbulk: the turn failed: "), "{why}");
     let unknown = chat(dir.path(), &host.address, &["--session", "nothing-like-it"], "");
     assert_eq!(unknown.status.code(), Some(2), "{unknown:?}");
     let agent = chat(dir.path(), &host.address, &["--agent", "nobody"], "Hi\n");
@@ -143,6 +145,8 @@ fn programs_get_objects() {
     let tool = objects.iter().find(|object| object["status"] == "completed").unwrap();
     assert_eq!(tool["call"], confirm["call"]);
     assert_eq!(objects.last().unwrap()["state"], "complete");
+    let empty = objects.iter().find(|object| object["content"] == "");
+    assert_eq!(empty, None);
     assert_eq!(std::fs::read_to_string(dir.path().join("root/a.txt")).unwrap(), "hello\n");
 }
 
@@ -195,13 +199,15 @@ impl Printed {
 struct Live {
     child: Child,
     out: Printed,
+    notes: Printed,
 }
 
 impl Live {
     fn start(dir: &Path, address: &str) -> Self {
         let mut child = breakbulk(dir, &["chat", address]).spawn().unwrap();
         let out = Printed::by(child.stdout.take().unwrap());
-        Self { child, out }
+        let notes = Printed::by(child.stderr.take().unwrap());
+        Self { child, out, notes }
     }
 
     fn say(&mut self, line: &str) {
@@ -216,9 +222,7 @@ impl Live {
     fn end(mut self) -> (String, String, Option<i32>) {
         drop(self.child.stdin.take());
         let printed = self.out.finish();
-        let mut errors = String::new();
-        self.child.stderr.take().unwrap().read_to_string(&mut errors).unwrap();
-        (printed, errors, self.child.wait().unwrap().code())
+        (printed, self.notes.finish(), self.child.wait().unwrap().code())
     }
 }
 
@@ -268,11 +272,15 @@ fn a_drop_in_the_middle_of_an_answer_is_told_and_nothing_of_it_is_lost_or_repeat
     live.say(prompt);
     live.out.until("demo");
     first.kill();
+    live.notes.until("breakbulk: Disconnected; reconnecting …\n");
+    live.notes.until("refused the connection: nobody listens there; trying again\n");
     let _second = bridge(address.strip_prefix("ws://").unwrap());
     let (printed, notes, status) = live.end();
     assert_eq!(status, Some(0), "{notes}");
     assert_eq!(printed, whole);
-    assert!(notes.contains("Connected again; nothing is lost."), "{notes}");
+    assert!(notes.contains("breakbulk: Connected again.\n"), "{notes}");
+    // Each cause is told once, however often it is the cause.
+    assert_eq!(notes.matches("Cannot connect: ").count(), 1, "{notes}");
 }
 
 #[test]
@@ -285,6 +293,120 @@ fn who_cannot_connect_is_told_why_at_once() {
     assert_eq!((refused.status.code(), errors.contains("401")), (Some(1), true), "{errors}");
     let plain = chat(dir.path(), &format!("{bare}?dialect=plain"), &[], "");
     assert_eq!(plain.status.code(), Some(2), "{plain:?}");
+}
+
+/// What a host that is not there does with its clients.
+#[derive(Clone, Copy)]
+enum Pretence {
+    /// It says nothing.
+    Silent,
+    /// It answers the first request with an error.
+    Refuses,
+    /// It hangs up.
+    HangsUp,
+}
+
+/// Something that takes connections and is no host. Every line is a message there.
+fn pretend(dir: &Path, pretence: Pretence) -> String {
+    let path = dir.join("pretence.sock");
+    let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+    std::thread::spawn(move || {
+        let mut open = Vec::new();
+        while let Ok((mut stream, _)) = listener.accept() {
+            match pretence {
+                Pretence::HangsUp => continue,
+                Pretence::Silent => {}
+                Pretence::Refuses => {
+                    let mut line = String::new();
+                    BufReader::new(stream.try_clone().unwrap()).read_line(&mut line).unwrap();
+                    let id = serde_json::from_str::<Value>(&line).unwrap()["id"].clone();
+                    let error = serde_json::json!({"code": -32000, "message": "closed for lunch"});
+                    let answer = serde_json::json!({"jsonrpc": "2.0", "id": id, "error": error});
+                    writeln!(stream, "{answer}").unwrap();
+                }
+            }
+            open.push(stream);
+        }
+    });
+    format!("unix:{}", path.display())
+}
+
+#[test]
+fn a_script_is_told_at_once_why_the_first_handshake_failed() {
+    for (pretence, want) in [
+        (Pretence::Silent, "cannot connect: the handshake was not answered within 1 s"),
+        (Pretence::Refuses, "cannot connect: the host refused to begin: closed for lunch (-32000)"),
+        (Pretence::HangsUp, "cannot connect: "),
+    ] {
+        let dir = place();
+        let address = pretend(dir.path(), pretence);
+        let output = chat(dir.path(), &address, &["--new", "--connect-timeout", "1s"], "Hi\n");
+        let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!((output.status.code(), errors.contains(want)), (Some(1), true), "{errors}");
+        assert_eq!(errors.lines().count(), 1, "{errors}");
+    }
+}
+
+#[test]
+fn a_person_is_told_why_the_first_handshake_failed_while_it_is_tried_again() {
+    let dir = place();
+    let address = pretend(dir.path(), Pretence::Refuses);
+    let mut person = Person::sit_down(dir.path(), &address);
+    let why = "Cannot connect: the host refused to begin: closed for lunch (-32000); trying again";
+    person.screen.until(why);
+    std::fs::remove_file(dir.path().join("pretence.sock")).unwrap();
+    // It is tried again, and there is another cause now.
+    person.screen.until("cannot be reached");
+    assert_eq!(person.screen.text().matches(why).count(), 1, "{}", person.screen.text());
+}
+
+#[test]
+fn a_question_that_somebody_else_answered_is_withdrawn() {
+    let dir = place();
+    let host = Server::host(dir.path(), &[]);
+    let mut asking = Person::sit_down(dir.path(), &host.address);
+    asking.screen.until("> ");
+    let mut other = Person::start(dir.path(), &host.address, &["--session", "last"]);
+    other.screen.until("> ");
+    for (answer, said, made) in [("y\r", "allowed", true), ("n\r", "denied", false)] {
+        asking.press(&format!("/run touch {said}\r"));
+        asking.screen.until("Allow it? [y/n] ");
+        other.screen.until("? Demo: run a command");
+        other.press(answer);
+        asking.screen.until(&format!("Another client {said} it: the question is withdrawn."));
+        // Too late, and no prompt either.
+        asking.press("y\r");
+        asking.screen.until("your answer was not sent");
+        asking.screen.until("> ");
+        assert_eq!(dir.path().join("root").join(said).exists(), made);
+    }
+    let recalled = text(&chat(dir.path(), &host.address, &["--session", "last"], "/recall\n"));
+    assert!(recalled.contains("touch denied") && !recalled.contains("\"y\""), "{recalled}");
+}
+
+#[test]
+fn whose_session_is_gone_chooses_another_and_a_script_ends() {
+    let dir = place();
+    let mut host = Server::host(dir.path(), &["--token", "0123456789abcdef"]);
+    let address = format!("{}#token=0123456789abcdef", host.address);
+    let mut person = Person::sit_down(dir.path(), &address);
+    person.screen.until("> ");
+    let mut live = Live::start(dir.path(), &address);
+    live.say("Hello");
+    live.out.until("Hello");
+    host.kill();
+    std::fs::remove_dir_all(dir.path().join("data")).unwrap();
+    let listen = host.address.strip_prefix("ws://").unwrap().to_owned();
+    let args = ["serve", "--data", "data", "--root", "root", "--token", "0123456789abcdef", "--listen"];
+    let _host = Server::start(dir.path(), &[&args[..], &[&listen]].concat());
+    live.notes.until("is gone");
+    let (_, notes, status) = live.end();
+    assert_eq!(status, Some(1), "{notes}");
+    person.screen.until("Connected again.");
+    person.screen.until("is gone.");
+    person.screen.until("New session");
+    person.press("Still there?\r");
+    person.screen.until("I am the");
 }
 
 /// A terminal that is read in a thread of its own.
@@ -305,10 +427,15 @@ struct Person {
 
 impl Person {
     fn sit_down(dir: &Path, address: &str) -> Self {
+        Self::start(dir, address, &["--new"])
+    }
+
+    fn start(dir: &Path, address: &str, more: &[&str]) -> Self {
         let (terminal, other_end) = pty_process::blocking::open().unwrap();
         terminal.resize(pty_process::Size::new(40, 100)).unwrap();
         let command = pty_process::blocking::Command::new(env!("CARGO_BIN_EXE_breakbulk"));
-        let command = command.args(["chat", address, "--new"]).current_dir(dir).env_clear().env("TERM", "xterm");
+        let command =
+            command.args([&["chat", address], more].concat()).current_dir(dir).env_clear().env("TERM", "xterm");
         let child = command.spawn(other_end).unwrap();
         let terminal = Arc::new(terminal);
         let screen = Printed::by(Terminal(Arc::clone(&terminal)));

@@ -200,7 +200,7 @@ fn all_that_is_listed_can_be_erased() {
     );
     for channel in passing {
         let gone = printed(dir.path(), &["erase", channel, "--yes"]);
-        assert_eq!(gone, format!("{channel} is gone, with 1 entries\n"));
+        assert_eq!(gone, format!("{channel} is gone, with 1 entry\n"));
         assert!(!printed(dir.path(), &["list"]).contains(channel));
     }
     for session in [ONE, TWO] {

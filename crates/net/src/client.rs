@@ -106,7 +106,8 @@ impl Client {
         let (commands, command_queue) = mpsc::channel(MAX_COMMANDS);
         let (events, event_queue) = mpsc::channel(config.max_events.max(1));
         let (reply_to, replies) = mpsc::channel(MAX_UNANSWERED);
-        let (state_sender, state) = watch::channel(State::Connecting { attempt: 1, after: Duration::ZERO });
+        let (state_sender, state) =
+            watch::channel(State::Connecting { attempt: 1, after: Duration::ZERO, failure: None });
         let stop = CancellationToken::new();
         let activity = Activity::default();
         let inner = Inner {

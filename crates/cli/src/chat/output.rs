@@ -9,6 +9,7 @@ use super::input::Input;
 use super::screen::{Ending, Piece};
 use crate::args::Format;
 use crate::failure::Error;
+use crate::units;
 
 /// Where a conversation is printed.
 pub(super) struct Output {
@@ -62,7 +63,7 @@ impl Output {
 
     pub(super) fn show(&mut self, piece: &Piece, input: &mut Input) -> Result<(), Error> {
         if self.format == Format::Json {
-            return self.object(&self.as_json(piece));
+            return self.as_json(piece).map_or(Ok(()), |object| self.object(&object));
         }
         match piece {
             Piece::Text(text) => self.stream(Open::Text, text, input),
@@ -79,7 +80,7 @@ impl Output {
                 self.line(&format!("{mark} {}", plain(text)), input)
             }
             Piece::Confirm { text, .. } => self.line(&format!("? {}", plain(text)), input),
-            Piece::End(Ending::Complete) => self.end_line(input),
+            Piece::Break | Piece::End(Ending::Complete) => self.end_line(input),
             Piece::End(Ending::Cancelled) => self.line("(interrupted)", input),
             Piece::End(Ending::Failed(why)) => self.line(&format!("(failed: {})", plain(why)), input),
             Piece::Note(text) if self.is_terminal => self.line(&self.dim.apply_to(plain(text)).to_string(), input),
@@ -146,9 +147,11 @@ impl Output {
         println(&object.to_string())
     }
 
-    fn as_json(&self, piece: &Piece) -> Value {
+    /// What programs get of it, if anything.
+    fn as_json(&self, piece: &Piece) -> Option<Value> {
         let turn = &self.turn;
-        match piece {
+        let object = match piece {
+            Piece::Break => return None,
             Piece::Prompt(text) => json!({"type": "prompt", "text": text}),
             Piece::Text(content) => json!({"type": "text", "turn": turn, "content": content}),
             Piece::Reasoning(content) => json!({"type": "reasoning", "turn": turn, "content": content}),
@@ -160,18 +163,19 @@ impl Output {
             Piece::End(Ending::Cancelled) => json!({"type": "end", "turn": turn, "state": "cancelled"}),
             Piece::End(Ending::Failed(why)) => json!({"type": "end", "turn": turn, "state": "error", "error": why}),
             Piece::Note(text) => json!({"type": "note", "text": text}),
-        }
+        };
+        Some(object)
     }
 }
 
 /// A host's or an agent's text, without what a terminal would obey.
 fn plain(text: &str) -> String {
-    text.chars().filter(|c| matches!(c, '\n' | '\t') || !c.is_control()).collect()
+    text.chars().filter(|c| matches!(c, '\n' | '\t') || !units::is_obeyed(*c)).collect()
 }
 
 /// The same, on one line.
 pub(super) fn on_one_line(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+    text.chars().map(|c| if units::is_obeyed(c) { ' ' } else { c }).collect()
 }
 
 fn println(text: &str) -> Result<(), Error> {
@@ -191,5 +195,7 @@ mod tests {
     fn a_text_moves_no_cursor() {
         assert_eq!(plain("a\u{1b}[31mb\n\tc\u{9b}2J\r"), "a[31mb\n\tc2J");
         assert_eq!(on_one_line("a\nb\u{7}"), "a b ");
+        assert_eq!(plain("rm \u{202e}txt.\u{2066}x\u{200f}"), "rm txt.x");
+        assert_eq!(on_one_line("a\u{202e}b"), "a b");
     }
 }

@@ -16,6 +16,8 @@ pub(super) enum Piece {
     Text(String),
     /// What the agent thinks. It may end anywhere.
     Reasoning(String),
+    /// The text that follows does not continue the text before: it is another part of the answer.
+    Break,
     /// A whole line about a tool call.
     Tool { call: String, status: &'static str, text: String },
     /// A tool call waits for an answer.
@@ -40,6 +42,8 @@ pub(super) struct Screen {
     turn: Option<String>,
     /// Bytes of each text that were shown.
     shown: HashMap<String, usize>,
+    /// The part whose text was shown last.
+    last_part: Option<String>,
     calls: HashMap<String, Call>,
 }
 
@@ -47,6 +51,8 @@ pub(super) struct Screen {
 struct Call {
     /// What it is called.
     name: String,
+    /// What it is to do. Only some actions repeat it.
+    message: String,
     stage: Stage,
 }
 
@@ -173,12 +179,10 @@ impl Screen {
         match part["kind"].as_str().unwrap_or_default() {
             kind @ ("markdown" | "reasoning") => {
                 let (id, content) = (text_of(&part["id"]), text_of(&part["content"]));
-                let shown = self.shown.entry(id).or_default();
+                let shown = self.shown.entry(id.clone()).or_default();
                 let rest = content.get(*shown..).unwrap_or_default().to_owned();
                 *shown = content.len().max(*shown);
-                if !rest.is_empty() {
-                    out.push(if kind == "reasoning" { Piece::Reasoning(rest) } else { Piece::Text(rest) });
-                }
+                self.stream(id, if kind == "reasoning" { Piece::Reasoning(rest) } else { Piece::Text(rest) }, out);
             }
             "toolCall" => self.call(&part["toolCall"], out),
             "systemNotification" => out.push(Piece::Note(text_of(&part["content"]))),
@@ -187,10 +191,22 @@ impl Screen {
     }
 
     fn text(&mut self, action: &Value, is_reasoning: bool, out: &mut Vec<Piece>) {
-        let content = text_of(&action["content"]);
-        let shown = self.shown.entry(text_of(&action["partId"])).or_default();
+        let (id, content) = (text_of(&action["partId"]), text_of(&action["content"]));
+        let shown = self.shown.entry(id.clone()).or_default();
         *shown = shown.saturating_add(content.len());
-        out.push(if is_reasoning { Piece::Reasoning(content) } else { Piece::Text(content) });
+        self.stream(id, if is_reasoning { Piece::Reasoning(content) } else { Piece::Text(content) }, out);
+    }
+
+    /// Shows new text of a part, if there is any.
+    fn stream(&mut self, part: String, piece: Piece, out: &mut Vec<Piece>) {
+        if matches!(&piece, Piece::Text(text) | Piece::Reasoning(text) if text.is_empty()) {
+            return;
+        }
+        if self.last_part.as_ref().is_some_and(|last| *last != part) {
+            out.push(Piece::Break);
+        }
+        self.last_part = Some(part);
+        out.push(piece);
     }
 
     /// A tool call in some state, shown if it has come further.
@@ -199,6 +215,9 @@ impl Screen {
         let call = self.calls.entry(id.clone()).or_default();
         if let Some(name) = state["displayName"].as_str() {
             call.name = name.to_owned();
+        }
+        if !state["invocationMessage"].is_null() {
+            call.message = text_of(&state["invocationMessage"]);
         }
         let stage = match state["status"].as_str().unwrap_or_default() {
             "pending-confirmation" => Stage::Asked,
@@ -211,11 +230,11 @@ impl Screen {
         if stage <= before {
             return;
         }
-        let name = call.name.clone();
-        let message = text_of(&state["invocationMessage"]);
+        let (name, message) = (call.name.clone(), call.message.clone());
         match state["status"].as_str().unwrap_or_default() {
             "pending-confirmation" => out.push(Piece::Confirm { call: id, text: format!("{name}: {message}") }),
-            "running" if before < Stage::Asked => {
+            // What we allowed ourselves was at this stage already.
+            "running" => {
                 out.push(Piece::Tool { call: id, status: "running", text: format!("{name}: {message}") });
             }
             "completed" => out.push(completed(id, state)),
@@ -350,6 +369,31 @@ mod tests {
         let result = json!({"success": true, "pastTenseMessage": "Ran ls", "content": content});
         let done = Piece::Tool { call: "c".to_owned(), status: "completed", text: "Ran ls\n    a\n    b".to_owned() };
         assert_eq!(screen.action(&action("toolCallComplete", json!({"toolCallId": "c", "result": result}))), [done]);
+    }
+
+    #[test]
+    fn a_call_that_somebody_else_allowed_is_shown_as_running() {
+        let mut screen = Screen::default();
+        screen.begin("t");
+        let ready = json!({"toolCallId": "c", "displayName": "Run", "invocationMessage": "ls"});
+        screen.action(&action("toolCallReady", ready));
+        let confirmed = json!({"toolCallId": "c", "approved": true});
+        let running = Piece::Tool { call: "c".to_owned(), status: "running", text: "Run: ls".to_owned() };
+        assert_eq!(screen.action(&action("toolCallConfirmed", confirmed)), [running]);
+        assert!(!screen.is_asked("c"));
+    }
+
+    #[test]
+    fn between_two_parts_is_a_break_and_empty_texts_are_left_out() {
+        let mut screen = Screen::default();
+        screen.begin("t");
+        let empty = json!({"kind": "markdown", "id": "p", "content": ""});
+        assert_eq!(screen.action(&action("responsePart", json!({ "part": empty }))), []);
+        assert_eq!(screen.action(&action("delta", json!({"partId": "p", "content": ""}))), []);
+        let (one, two) = (Piece::Text("one".to_owned()), Piece::Text("two".to_owned()));
+        assert_eq!(screen.action(&action("delta", json!({"partId": "p", "content": "one"}))), [one.clone()]);
+        assert_eq!(screen.action(&action("delta", json!({"partId": "p", "content": "one"}))), [one]);
+        assert_eq!(screen.action(&action("delta", json!({"partId": "q", "content": "two"}))), [Piece::Break, two]);
     }
 
     #[test]

@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 
 use crate::config::print_json;
 use crate::failure::Error;
+use crate::units;
 
 /// How much of a body a person sees.
 const WIDEST_BODY: usize = 120;
@@ -64,7 +65,7 @@ fn cells(usage: &Usage, titles: &Titles) -> [String; 9] {
 
 /// The beginning of a text, without what a terminal would obey.
 fn on_one_line(text: &str, widest: usize) -> String {
-    let mut shown: String = text.chars().take(widest).map(|c| if c.is_control() { ' ' } else { c }).collect();
+    let mut shown: String = text.chars().take(widest).map(|c| if units::is_obeyed(c) { ' ' } else { c }).collect();
     if text.chars().nth(widest).is_some() {
         shown.push('…');
     }

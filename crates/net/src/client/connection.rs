@@ -17,7 +17,7 @@ use super::command::{Command, Request, ResponseSender, SendOrder};
 use super::error::RequestError;
 use super::event::{Event, LossReason};
 use super::responder::{Reply, Responder};
-use super::run::{ConnectionEnd, Core};
+use super::run::{ConnectionEnd, Core, Next};
 use super::state::{Reason, State};
 use super::unconfirmed::Dispatched;
 use super::wire::{self, Incoming};
@@ -53,7 +53,10 @@ pub(super) struct LiveConnection<'a, L> {
     /// When the handshake, or the close, has taken too long.
     deadline: Instant,
     live_since: Option<Instant>,
-    for_good: Option<Reason>,
+    /// What follows the end of the connection, if the handshake has decided that.
+    next: Option<Next>,
+    /// Why the handshake failed, where the end of the link does not say it.
+    failure: Option<String>,
 }
 
 /// Where a connection is.
@@ -110,7 +113,8 @@ impl<'a, L: Link> LiveConnection<'a, L> {
             in_flight: InFlight::default(),
             handshake: Handshake::Unanswered { early: Vec::new(), early_bytes: 0 },
             live_since: None,
-            for_good: None,
+            next: None,
+            failure: None,
         })
     }
 
@@ -362,8 +366,7 @@ impl<'a, L: Link> LiveConnection<'a, L> {
                 }
                 Some(PendingRequest::Request(answer)) => drop(answer.send(Err(RequestError::Unsendable(error)))),
                 Some(PendingRequest::Initialize | PendingRequest::Reconnect) => {
-                    info!("the handshake was not sent: {error}");
-                    self.close(CloseReason::Normal);
+                    self.fail(format!("the handshake was not sent: {error}"), CloseReason::Normal);
                 }
                 // The channel is still wanted. The next connection subscribes to it.
                 Some(PendingRequest::Subscribe(_)) | None => {}
@@ -386,9 +389,11 @@ impl<'a, L: Link> LiveConnection<'a, L> {
 
     fn too_late(&mut self) {
         if self.phase == ConnectionPhase::Handshake {
-            info!("the handshake was not answered in time");
+            let limit = self.core.config.connect_timeout.as_secs_f32();
+            self.fail(format!("the handshake was not answered within {limit} s"), CloseReason::Normal);
+        } else {
+            self.close(CloseReason::Normal);
         }
-        self.close(CloseReason::Normal);
     }
 
     /// The client is being closed: takes no new commands, and sends the earlier ones first.
@@ -400,6 +405,13 @@ impl<'a, L: Link> LiveConnection<'a, L> {
         } else {
             self.close(CloseReason::Normal);
         }
+    }
+
+    /// The handshake has failed.
+    fn fail(&mut self, why: String, reason: CloseReason) {
+        info!("{why}");
+        self.failure = Some(why);
+        self.close(reason);
     }
 
     fn close(&mut self, reason: CloseReason) {
@@ -418,14 +430,24 @@ impl<'a, L: Link> LiveConnection<'a, L> {
         }
         let lost = self.core.session.unconfirmed.disconnected(reason.code());
         self.core.session.lose(lost);
-        let lived = self.live_since.map_or(Duration::ZERO, |since| since.elapsed());
+        let lived = self.live_since.map(|since| since.elapsed());
         info!(code = reason.code(), lived = ?lived, "disconnected: {reason}");
         let never = match reason {
-            CloseReason::Peer { code } if self.core.config.never.contains(code) => Some(Reason::Peer { code: *code }),
+            CloseReason::Peer { code } if self.core.config.never.contains(code) => {
+                Some(Next::Never(Reason::Peer { code: *code }))
+            }
             _ => None,
         };
-        let asked = self.core.stop.is_cancelled().then_some(Reason::Asked);
-        ConnectionEnd { for_good: self.for_good.or(never).or(asked), lived }
+        let asked = self.core.stop.is_cancelled().then_some(Next::Never(Reason::Asked));
+        let next = match self.next {
+            Some(next @ Next::Never(_)) => next,
+            decided => never.or(asked).or(decided).unwrap_or(Next::Wait),
+        };
+        let failure = match (lived, &next) {
+            (Some(_), _) | (None, Next::AtOnce) => None,
+            (None, _) => Some(self.failure.unwrap_or_else(|| self.driver.describe_end(reason))),
+        };
+        ConnectionEnd { next, lived, failure }
     }
 }
 

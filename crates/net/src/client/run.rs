@@ -55,10 +55,22 @@ pub(super) struct Core {
 /// How a connection ended.
 #[derive(Debug)]
 pub(super) struct ConnectionEnd {
-    /// Why the client ends, if it does.
-    pub(super) for_good: Option<Reason>,
-    /// How long it was live.
-    pub(super) lived: Duration,
+    pub(super) next: Next,
+    /// How long it was live; `None` if it never was.
+    pub(super) lived: Option<Duration>,
+    /// Why it never was live, if so.
+    pub(super) failure: Option<String>,
+}
+
+/// What follows the end of a connection.
+#[derive(Debug)]
+pub(super) enum Next {
+    /// The next attempt, after a wait.
+    Wait,
+    /// The next attempt at once: the host answered, and wants another handshake on another link.
+    AtOnce,
+    /// No other connection.
+    Never(Reason),
 }
 
 impl<C: Connect> Task<C> {
@@ -74,8 +86,9 @@ impl<C: Connect> Task<C> {
         let mut backoff = Backoff::new(config.retry_base, config.retry_cap, seed);
         let (steady_after, open_in) = (config.steady_after, config.connect_timeout);
         let (mut attempt, mut after) = (1_u32, Duration::ZERO);
+        let mut failure = None;
         loop {
-            self.core.say(State::Connecting { attempt, after });
+            self.core.say(State::Connecting { attempt, after, failure: failure.take() });
             let link = tokio::select! {
                 link = open(&mut self.connect, after, open_in) => link,
                 never = self.core.session.feed.keep_flushing() => match never {},
@@ -85,18 +98,24 @@ impl<C: Connect> Task<C> {
             match link {
                 Ok(link) => {
                     let ended = self.connection(link).await;
-                    if let Some(reason) = ended.for_good {
-                        return reason;
-                    }
-                    if ended.lived >= steady_after {
+                    if ended.lived.is_some_and(|lived| lived >= steady_after) {
                         backoff.reset();
                         attempt = 1;
                     }
+                    failure = ended.failure;
+                    after = match ended.next {
+                        Next::Wait => backoff.draw(),
+                        Next::AtOnce => Duration::ZERO,
+                        Next::Never(reason) => return reason,
+                    };
                 }
                 Err(ConnectError::Never(error)) => return Reason::Refused(error.to_string()),
-                Err(ConnectError::Again(error)) => info!("no connection: {error}"),
+                Err(ConnectError::Again(error)) => {
+                    info!("no connection: {error}");
+                    failure = Some(error.to_string());
+                    after = backoff.draw();
+                }
             }
-            after = backoff.draw();
         }
     }
 
@@ -105,7 +124,8 @@ impl<C: Connect> Task<C> {
             Ok(live) => live.run().await,
             Err(error) => {
                 warn!("the system gave no random bytes: {error}");
-                ConnectionEnd { for_good: None, lived: Duration::ZERO }
+                let failure = Some(format!("the system gave no random bytes: {error}"));
+                ConnectionEnd { next: Next::Wait, lived: None, failure }
             }
         }
     }

@@ -18,7 +18,7 @@ use super::wire::{ActionEnvelope, InitializeResult, ReconnectResult, SeqUse, Sna
 pub(super) struct Session {
     client_id: String,
     resend: bool,
-    /// The seq to resume from; `None` before the first `initialize`.
+    /// The seq to resume from; `None` before the first `initialize`, and when the host has refused to resume.
     pub(super) cursor: Option<u64>,
     applied: Applied,
     channels: BTreeMap<String, Channel>,

@@ -14,6 +14,8 @@ pub enum State {
         attempt: u32,
         /// The wait before it.
         after: Duration,
+        /// Why the attempt before it failed; `None` if there was none, or if it led to a connection.
+        failure: Option<String>,
     },
     /// The link is open, and the handshake is under way.
     Replaying,

@@ -204,7 +204,9 @@ impl State {
             return self.answers.push(message);
         };
         let params = &message["params"];
-        if matches!(method, "initialize" | "reconnect") {
+        let is_handshake = matches!(method, "initialize" | "reconnect");
+        let is_repeated = is_handshake && self.current == number;
+        if is_handshake {
             self.current = self.current.max(number);
         }
         // What the old connection still brings after a new one has begun does not count.
@@ -220,6 +222,8 @@ impl State {
             return;
         }
         let answer = match method {
+            // As most hosts do: one handshake a link, however it went.
+            _ if is_repeated => Err(-32600),
             "initialize" => self.initialize(params),
             "reconnect" => self.reconnect(params),
             "subscribe" => self.subscribe(params),

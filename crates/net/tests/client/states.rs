@@ -139,6 +139,35 @@ async fn a_host_that_is_not_ready_yet_is_asked_again() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn the_state_says_why_the_attempt_before_failed() {
+    let failure = |client: &Client| {
+        let mut states = client.state();
+        async move {
+            let seen = states.wait_for(|state| matches!(state, State::Connecting { failure: Some(_), .. })).await;
+            let State::Connecting { failure, .. } = seen.unwrap().clone() else { panic!() };
+            failure.unwrap()
+        }
+    };
+    let line = Line::default();
+    line.host.set(|knobs| knobs.initialize_error = Some(-32000));
+    let (client, _events) = line.client(&[]);
+    assert_eq!(failure(&client).await, "the host refused to begin: no (-32000)");
+    line.host.set(|knobs| knobs.initialize_error = None);
+    live(&client).await;
+    // A connection that was live has not failed.
+    line.host.cut();
+    let dropped = state(&client, |state| *state != State::Live).await;
+    assert!(matches!(dropped, State::Connecting { failure: None, .. }), "{dropped:?}");
+    let line = Line::default();
+    line.host.set(|knobs| knobs.silence("initialize"));
+    let (client, _events) = line.client(&[]);
+    assert_eq!(failure(&client).await, "the handshake was not answered within 30 s");
+    let refused = || async { Err::<InProcessLink, _>(ConnectError::again("nobody there")) };
+    let (client, _events) = Client::start(refused, Config::new("me"));
+    assert_eq!(failure(&client).await, "nobody there");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_close_lets_go_what_was_asked_before_it() {
     let line = Line::default();
     let (client, mut events) = line.client(&[CHAT]);

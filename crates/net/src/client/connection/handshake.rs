@@ -5,6 +5,7 @@ use tracing::{info, warn};
 
 use super::{ConnectionPhase, Handshake, LiveConnection, PROTOCOL_ERROR, PendingRequest};
 use crate::client::error::RequestError;
+use crate::client::run::Next;
 use crate::client::state::Reason;
 use crate::client::wire::{self, InitializeResult, ReconnectResult};
 use crate::link::Link;
@@ -40,8 +41,10 @@ impl<L: Link> LiveConnection<'_, L> {
             },
             Err(RequestError::Remote { code, message, .. }) => {
                 warn!(code, "the host refused to begin");
-                self.for_good = (code == UNSUPPORTED_VERSION).then_some(Reason::Rejected { code, message });
-                self.close(CloseReason::Normal);
+                let rejected = Reason::Rejected { code, message };
+                let why = rejected.to_string();
+                self.next = (code == UNSUPPORTED_VERSION).then_some(Next::Never(rejected));
+                self.fail(why, CloseReason::Normal);
             }
             Err(_) => self.close(CloseReason::Normal),
         }
@@ -58,7 +61,10 @@ impl<L: Link> LiveConnection<'_, L> {
             },
             Err(error) => {
                 info!("the host does not resume: {error}");
-                self.initialize();
+                // Most hosts take one handshake a link, so a new conversation begins on another one.
+                self.core.session.cursor = None;
+                self.next = Some(Next::AtOnce);
+                self.close(CloseReason::Normal);
             }
         }
     }
@@ -78,6 +84,6 @@ impl<L: Link> LiveConnection<'_, L> {
     fn nonsense(&mut self, method: &'static str) {
         warn!(method, "the host's answer makes no sense");
         let text = format!("the answer to {method} makes no sense");
-        self.close(CloseReason::Program(PROTOCOL_ERROR, text));
+        self.fail(text.clone(), CloseReason::Program(PROTOCOL_ERROR, text));
     }
 }

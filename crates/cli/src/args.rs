@@ -203,5 +203,5 @@ Examples:
 
 Exit status:
   0  every line was a message or part of one, and all were printed
-  1  failure: reading or writing
+  1  failure: reading or writing; or frames of another dialect were not joined
   2  bad arguments or input; with --token, no frame has it and nothing was printed";

@@ -31,6 +31,11 @@ pub(crate) fn prove_all(configuration: &Configuration) -> Result<Vec<Named>, Err
         let settings = || {
             layers.only_in_file(["listen", "connect"])?;
             let settings = Settings::read(layers)?;
+            for (key, is_set) in [("listen", settings.listen.is_some()), ("connect", settings.connect.is_some())] {
+                if !is_set {
+                    return Err(SettingError::MissingOfBridge { key });
+                }
+            }
             check_files(&settings, layers)?;
             BridgeSettings::prove(settings, layers)
         };
@@ -52,7 +57,9 @@ pub(crate) fn prove_all(configuration: &Configuration) -> Result<Vec<Named>, Err
 pub(crate) fn run(settings: BridgeSettings) -> Result<(), Error> {
     runtime::run(async {
         let stop = stopped_by_signals()?;
-        Bridge::open(settings, None).await?.serve(stop, || None).await
+        let bridge = Bridge::open(settings).await?;
+        bridge.say_where(None);
+        bridge.serve(stop, || None).await
     })
 }
 
@@ -62,8 +69,11 @@ pub(crate) fn run_all(bridges: Vec<Named>) -> Result<(), Error> {
         let stop = stopped_by_signals()?;
         let mut opened = Vec::new();
         for Named { name, settings } in bridges {
-            let bridge = Bridge::open(settings, Some(&name)).await.map_err(|error| named(&name, error))?;
+            let bridge = Bridge::open(settings).await.map_err(|error| named(&name, error))?;
             opened.push((name, bridge));
+        }
+        for (name, bridge) in &opened {
+            bridge.say_where(Some(name));
         }
         let mut running = JoinSet::new();
         for (name, bridge) in opened {
@@ -108,11 +118,13 @@ pub(crate) struct Bridge {
     upstream: Upstream,
     /// Whether there is one client, who was there from the start and decides how this ends.
     is_single: bool,
+    /// What a person must know to come in.
+    notes: Vec<String>,
 }
 
 impl Bridge {
-    /// Opens both ends, and says where clients come in.
-    pub(crate) async fn open(settings: BridgeSettings, name: Option<&str>) -> Result<Self, Error> {
+    /// Opens both ends.
+    pub(crate) async fn open(settings: BridgeSettings) -> Result<Self, Error> {
         let BridgeSettings { near, far, keep, door, link, max_connections, shutdown_timeout } = settings;
         let gateway = Gateway::new(near.setup.clone(), far.setup.clone(), link.budget)
             .map_err(|error| Error::Arguments(error.to_string()))?;
@@ -120,13 +132,17 @@ impl Bridge {
         let upstream = open::upstream(&far, &link, keep)?;
         let pages = BridgePages(Arc::clone(&gateway));
         let (downstream, notes) = open::downstream(&near, &door, &link, pages).await?;
-        for note in notes {
-            log::say(Level::INFO, &name.map_or_else(|| note.clone(), |name| format!("bridge {name}: {note}")));
-        }
         if keep && !matches!(far.address.transport, Transport::Exec(_)) {
             tracing::warn!("--keep has no effect here: only the command of an exec: address can outlive a connection");
         }
-        Ok(Self { gateway, downstream, upstream, is_single: near.address.transport.is_single() })
+        Ok(Self { gateway, downstream, upstream, is_single: near.address.transport.is_single(), notes })
+    }
+
+    /// Says where clients come in.
+    pub(crate) fn say_where(&self, name: Option<&str>) {
+        for note in &self.notes {
+            log::say(Level::INFO, &name.map_or_else(|| note.clone(), |name| format!("bridge {name}: {note}")));
+        }
     }
 
     /// Takes clients from one end to the other. `watch` makes a watcher for each client.

@@ -17,10 +17,10 @@ use self::input::{Input, Typed};
 use self::output::Output;
 use self::screen::{Ending, Piece, Screen};
 use crate::args::{ChatOptions, Format};
-use crate::failure::Error;
+use crate::failure::{Error, no_link};
 use crate::open;
 use crate::runtime;
-use crate::settings::{Layers, LinkSettings, Origin, Settings, USUAL, to_peer};
+use crate::settings::{Layers, LinkSettings, Origin, PATH, Settings, USUAL, in_full, to_peer};
 use crate::shutdown::{Signal, Signals};
 use crate::units;
 
@@ -46,7 +46,8 @@ enum Choice {
 
 impl ChatSettings {
     pub(crate) fn prove(args: ChatOptions, mut settings: Settings, mut layers: Layers) -> Result<Self, Error> {
-        layers.put("connect", args.url.as_deref().unwrap_or(USUAL), Origin::Argument("URL"));
+        let url = args.url.as_deref().map_or_else(|| USUAL.to_owned(), with_path);
+        layers.put("connect", &url, Origin::Argument("URL"));
         settings.connect = layers.read("connect")?;
         if let Some(connect) = &mut settings.connect {
             connect.dialect = connect.dialect.or(settings.dialect).or(Some(Dialect::Ahp));
@@ -92,6 +93,9 @@ const ID_BYTES: usize = 8;
 const MAX_FAILURES: usize = 16;
 /// A drop that is over sooner is not worth a word before it is.
 const SHORT_DROP: Duration = Duration::from_millis(500);
+
+const NEEDS_TOKEN: &str = "the host needs its token: use the address that `serve` printed, with #token=TOKEN at its end, or set \
+                           BREAKBULK_TOKEN and give no address";
 
 const HELP: &str = "\
 Every line that you type is a prompt, except these:
@@ -185,7 +189,8 @@ impl Chat {
     async fn connect(settings: &ChatSettings, signals: Signals, input: Input, output: Output) -> Result<Self, Error> {
         let (dialer, address) = (open::dialer(&settings.route, &settings.link), settings.route.address.clone());
         // Who cannot connect at all wants to know why, and not to wait.
-        let mut first: Option<BoxLink> = Some(dialer.dial(&address).await.map_err(Error::Dial)?);
+        let mut first: Option<BoxLink> =
+            Some(dialer.dial(&address).await.map_err(|error| no_link(error, NEEDS_TOKEN))?);
         let connect = move || {
             let (first, dialer, address) = (first.take(), dialer.clone(), address.clone());
             async move {
@@ -286,7 +291,8 @@ impl Chat {
     fn ask_for_more(&mut self) -> Result<Flow, Error> {
         self.ask_next()?;
         if let Some(call) = self.asked.clone() {
-            self.read("Allow it? [y/n] ", Reading::Question(call));
+            // The question itself stands above: a prompt of its own would stay when somebody else answers.
+            self.read("> ", Reading::Question(call));
             return Ok(Flow::On);
         }
         if self.prompt.is_some() || self.screen.turn().is_some() && !self.input.is_terminal {
@@ -490,8 +496,7 @@ impl Chat {
     /// The question that is open needs no answer any more.
     fn withdraw_question(&mut self, why: &str) -> Result<(), Error> {
         self.asked = None;
-        let hint = if self.input.is_terminal && self.input.is_asked() { " Press Enter to go on." } else { "" };
-        self.note(&format!("{why}: the question is withdrawn.{hint}"))
+        self.note(&format!("{why}: the question is withdrawn."))
     }
 
     async fn confirm(&mut self, call: &str, approved: bool) -> Result<(), Error> {
@@ -727,7 +732,9 @@ impl Chat {
                 if let Some(agent) = agent {
                     params["provider"] = json!(agent);
                 }
-                self.request("createSession", params).await?;
+                if let Err(error) = self.request("createSession", params).await {
+                    return Err(self.refused_agent(agent).await.unwrap_or(error));
+                }
                 session
             }
         };
@@ -743,6 +750,17 @@ impl Chat {
         let history = if is_new || !self.input.is_terminal { 0 } else { HISTORY };
         let pieces = self.screen.snapshot(&state, history);
         self.show(pieces)
+    }
+
+    /// If the host does not have the agent that was asked for: which ones it has.
+    async fn refused_agent(&mut self, agent: Option<&str>) -> Option<Error> {
+        let agent = agent?;
+        let root = self.follow("ahp-root://").await.ok()?;
+        let agents = root["agents"].as_array()?;
+        let names: Vec<String> =
+            agents.iter().filter_map(|agent| agent["provider"].as_str()).map(output::on_one_line).collect();
+        let is_known = names.iter().any(|name| name == agent);
+        (!is_known).then(|| Error::Host(format!("--agent {agent:?}: the host has: {}", names.join(", "))))
     }
 
     /// The sessions of the host, the most recently used first.
@@ -829,6 +847,21 @@ enum Chosen {
     Nothing,
 }
 
+/// An address in full. Where a WebSocket's has no path, it is that of a host.
+fn with_path(url: &str) -> String {
+    let url = in_full(url);
+    let scheme = ["ws://", "wss://"]
+        .iter()
+        .find(|scheme| url.get(..scheme.len()).is_some_and(|front| front.eq_ignore_ascii_case(scheme)));
+    let Some(front) = scheme.map(|scheme| scheme.len()) else { return url };
+    let end =
+        url.get(front..).and_then(|rest| rest.find(['/', '?', '#'])).map_or(url.len(), |at| at.saturating_add(front));
+    match url.split_at_checked(end) {
+        Some((authority, rest)) if !rest.starts_with('/') => format!("{authority}{PATH}{rest}"),
+        _ => url,
+    }
+}
+
 fn failed(method: &str, error: &RequestError) -> Error {
     Error::Host(format!("{method}: {error}"))
 }
@@ -842,4 +875,25 @@ fn random() -> Result<String, Error> {
     let mut bytes = [0; ID_BYTES];
     getrandom::fill(&mut bytes).map_err(Error::Random)?;
     Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_without_a_path_is_that_of_a_host() {
+        for (typed, meant) in [
+            ("h:1", "ws://h:1/ahp"),
+            (":4140", "ws://127.0.0.1:4140/ahp"),
+            ("ws://h:1", "ws://h:1/ahp"),
+            ("wss://h?cap=1M#token=x", "wss://h/ahp?cap=1M#token=x"),
+            ("ws://h:1#token=x", "ws://h:1/ahp#token=x"),
+            ("ws://h:1/", "ws://h:1/"),
+            ("ws://h:1/agent", "ws://h:1/agent"),
+            ("unix:/s", "unix:/s"),
+        ] {
+            assert_eq!(with_path(typed), meant);
+        }
+    }
 }

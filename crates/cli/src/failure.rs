@@ -11,6 +11,7 @@ use breakbulk_proto::{CloseReason, SendError};
 
 use crate::settings::SettingError;
 use crate::shutdown::Signal;
+use crate::units;
 
 /// Why the program ends before its work is done.
 #[derive(Debug)]
@@ -23,6 +24,8 @@ pub(crate) enum Error {
     Input(Failure),
     /// The input broke rules that standard error has named already.
     Reported,
+    /// The input has frames of this dialect, which were passed on as messages.
+    OtherDialect(&'static str),
     /// Reading failed.
     Reading(io::Error),
     /// Writing failed.
@@ -39,10 +42,16 @@ pub(crate) enum Error {
     Closed(CloseReason, String),
     /// There is no link to the peer.
     Dial(DialError),
+    /// The peer wants a token, or another one, and how to give it.
+    Token(DialError, &'static str),
     /// The host, or its log, does not do it.
     Host(String),
     /// So many records of the log are damaged, and were named.
     Damaged(usize),
+    /// Entries of the log are missing, and it was said which.
+    MissingEntries,
+    /// The file of the log is damaged, and it was said how.
+    DamagedFile,
     /// Nobody can be let in.
     Listen(String),
     /// The request could not be sent.
@@ -77,17 +86,25 @@ impl Error {
             Self::Closed(CloseReason::Violation(_), _) => 3,
             Self::Closed(..) => 4,
             Self::Reading(_) | Self::Output(_) | Self::File(..) | Self::Writing(..) => 1,
-            Self::Random(_) | Self::Runtime(_) | Self::Dial(_) | Self::Listen(_) => 1,
+            Self::Random(_) | Self::Runtime(_) | Self::Dial(_) | Self::Token(..) | Self::Listen(_) => 1,
             Self::NotSent(_)
             | Self::NoAnswer(_)
             | Self::Answered
             | Self::Turn(_)
             | Self::Host(_)
             | Self::Damaged(_) => 1,
-            Self::Lost(_) | Self::Bug => 1,
+            Self::OtherDialect(_) | Self::MissingEntries | Self::DamagedFile | Self::Lost(_) | Self::Bug => 1,
             Self::Interrupted(signal) => signal.status(),
             Self::Bridge { error, .. } => error.status(),
         }
+    }
+}
+
+/// There is no link. Where a token is missing, `hint` says how to give it.
+pub(crate) fn no_link(error: DialError, hint: &'static str) -> Error {
+    match error {
+        DialError::Status { status: 401, .. } => Error::Token(error, hint),
+        error => Error::Dial(error),
     }
 }
 
@@ -104,6 +121,12 @@ impl fmt::Display for Error {
             Self::Setting(error) => error.fmt(f),
             Self::Input(failure) => failure.fmt(f),
             Self::Reported => f.write_str("bad input"),
+            Self::OtherDialect(dialect) => {
+                write!(
+                    f,
+                    "the input has frames of the dialect {dialect}, which were not joined: use --dialect {dialect}"
+                )
+            }
             Self::Reading(error) => write!(f, "cannot read standard input: {error}"),
             Self::Output(error) => write!(f, "cannot write standard output: {error}"),
             Self::File(path, error) => write!(f, "cannot read {}: {error}", path.display()),
@@ -112,16 +135,25 @@ impl fmt::Display for Error {
             Self::Runtime(error) => write!(f, "cannot start: {error}"),
             Self::Closed(reason, how) => write!(f, "disconnected: {how} [{}]", reason.name()),
             Self::Dial(error) => write!(f, "cannot connect: {error}"),
+            Self::Token(error, hint) => write!(f, "cannot connect: {error}; {hint}"),
             Self::Listen(why) | Self::Host(why) => f.write_str(why),
             Self::Damaged(1) => f.write_str("one record is damaged"),
             Self::Damaged(count) => write!(f, "{count} records are damaged"),
+            Self::MissingEntries => f.write_str("entries are missing"),
+            Self::DamagedFile => {
+                f.write_str("the file is damaged: restore a backup, or save what is whole with `breakbulk log export`")
+            }
             Self::NotSent(error) => write!(f, "not sent: {error} [{}]", error.name()),
             Self::NoAnswer(time) => write!(f, "no answer after {} s", time.as_secs_f32()),
             Self::Answered => f.write_str("the answer is an error"),
             Self::Turn(why) => write!(f, "the turn failed: {why}"),
             Self::Interrupted(signal) => write!(f, "{signal} before the answer came"),
             Self::Lost(Losses { messages, answers, .. }) => {
-                write!(f, "lost messages: {messages}; lost answers: {answers}")
+                let lost = [(*messages, "message", "messages"), (*answers, "answer", "answers")];
+                let lost = lost.iter().filter(|(count, ..)| *count > 0);
+                let lost: Vec<String> = lost.map(|(count, one, many)| units::count(*count, one, many)).collect();
+                let verb = if messages.saturating_add(*answers) == 1 { "was" } else { "were" };
+                write!(f, "{} {verb} lost: see the warning above", lost.join(" and "))
             }
             Self::Bridge { name, error } => write!(f, "bridge {name:?}: {error}"),
             Self::Bug => f.write_str("a connection was lost by a bug in this program"),

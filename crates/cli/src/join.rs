@@ -77,6 +77,8 @@ struct Joiner<'a, W> {
     /// The transfer that this is about, if not about all.
     wanted: Option<Wanted<'a>>,
     output: W,
+    /// The dialect of frames that were passed on as messages, because they are of another one than ours.
+    other_dialect: Option<&'static str>,
     failed: bool,
     is_over: bool,
 }
@@ -94,6 +96,7 @@ impl<'a, W: Write> Joiner<'a, W> {
             strays: None,
             wanted: plan.token().map(Wanted::new),
             output,
+            other_dialect: None,
             failed: false,
             is_over: false,
         }
@@ -190,6 +193,9 @@ impl<'a, W: Write> Joiner<'a, W> {
             self.broken(line, &violation);
             return Ok(());
         }
+        if is_whole && self.other_dialect.is_none() {
+            self.other_dialect = self.plan.is_frame_of(message);
+        }
         self.messages += 1;
         let parts: Vec<_> = message.slices().collect();
         print_line(&mut self.output, parts.iter().copied()).map_err(Error::Output)
@@ -210,7 +216,11 @@ impl<'a, W: Write> Joiner<'a, W> {
             self.failed |= self.messages == 0;
             self.bar.say(Failure { line: None, text, rule: "token-not-found" });
         }
-        if self.failed { Err(Error::Reported) } else { Ok(()) }
+        match self.other_dialect {
+            _ if self.failed => Err(Error::Reported),
+            Some(dialect) => Err(Error::OtherDialect(dialect)),
+            None => Ok(()),
+        }
     }
 
     fn unfinished(&mut self, last_line: u64) {

@@ -66,7 +66,9 @@ fn main() -> ExitCode {
 fn run(args: Args) -> Result<(), Error> {
     match args.command {
         Command::Serve(args) => {
-            let (settings, configuration) = prepare(args.settings)?;
+            let configuration = Configuration::load(args.settings)?;
+            settings::check_scheme(&configuration.layers)?;
+            let settings = start(&configuration)?;
             serve::run(ServeSettings::prove(settings, &configuration)?, args.format)
         }
         Command::Log(args) => store::run(args.command),

@@ -6,6 +6,8 @@ use breakbulk_proto::{
     Budget, BudgetConfig, Capacity, Input, Limits, LimitsConfig, Machine, Message, Over, Violation, ahp, cep22, stdio,
 };
 
+use breakbulk_proto::json::{self, Path};
+
 use crate::args::{Dialect, JoinArgs, SplitArgs, WireArgs};
 use crate::cep22 as tokens;
 use crate::failure::Error;
@@ -95,6 +97,32 @@ impl Plan {
         let mut seed = [0; 32];
         getrandom::fill(&mut seed).map_err(Error::Random)?;
         Ok(Self { side, dialect: wire.dialect, limits, budget: Budget::new(budget), cap, token: wire.token, seed })
+    }
+
+    /// Whether the cap is smaller than those that are enough for every message.
+    pub(crate) fn is_cap_small(&self) -> bool {
+        self.cap.is_some_and(|cap| !FRAME_LIMITS.contains(&cap))
+    }
+
+    /// Why the cap is not enough.
+    pub(crate) fn refused_cap(&self) -> String {
+        let (least, most) = (FRAME_LIMITS.start(), FRAME_LIMITS.end());
+        let cap = self.cap.unwrap_or_default();
+        format!("--cap {cap} is too small for this message: allowed as a cap are {least} to {most} bytes")
+    }
+
+    /// The dialect whose frame a whole message is, if that is another one than ours.
+    pub(crate) fn is_frame_of(&self, message: &Message) -> Option<&'static str> {
+        static PATHS: [Path; 2] = [&["method"], &["params", "cvm"]];
+        let found = json::find(message.slices(), &PATHS).ok()?;
+        let method = message.read(found.get(0)?.span);
+        match self.dialect {
+            Dialect::Cep22 | Dialect::Stdio if &*method == br#""ahp/messageSegment""# => Some("ahp"),
+            Dialect::Ahp | Dialect::Stdio if &*method == br#""notifications/progress""# => {
+                found.get(1).map(|_| "cep22")
+            }
+            _ => None,
+        }
     }
 
     /// The limits.

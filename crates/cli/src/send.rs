@@ -14,10 +14,10 @@ use serde::de::IgnoredAny;
 
 use crate::args::RequestArgs;
 use crate::bar::Bar;
-use crate::failure::{Error, Failure};
+use crate::failure::{Error, Failure, no_link};
 use crate::open;
 use crate::runtime;
-use crate::settings::{Layers, LinkSettings, Origin, PATH, Settings, to_peer};
+use crate::settings::{Layers, LinkSettings, Origin, PATH, Settings, in_full, to_peer};
 use crate::shutdown::{self, Signal};
 
 /// What `send` does.
@@ -46,6 +46,9 @@ enum Greeting {
     Mcp,
 }
 
+const NEEDS_TOKEN: &str = "the peer needs its token: use the address that `serve`, `bridge` or `tap` printed, with #token=TOKEN \
+                           at its end, or --header 'Authorization: Bearer TOKEN' (or BREAKBULK_HEADER)";
+
 /// The id of the one request.
 const ID: u32 = 1;
 /// What the machine calls the request, and whatever else we say.
@@ -59,7 +62,7 @@ impl SendSettings {
         if args.method.is_empty() {
             return Err(Error::Arguments("--method is empty: allowed is the name of a method".into()));
         }
-        layers.put("connect", &args.url, Origin::Argument("URL"));
+        layers.put("connect", &in_full(&args.url), Origin::Argument("URL"));
         settings.connect = layers.read("connect")?;
         if let Some(connect) = settings.connect.as_mut().filter(|connect| !args.mcp && is_host(connect)) {
             connect.dialect = connect.dialect.or(settings.dialect).or(Some(Dialect::Ahp));
@@ -202,7 +205,8 @@ impl Conversation {
     /// Connects.
     async fn begin(settings: &SendSettings) -> Result<Self, Error> {
         let route = &settings.route;
-        let link = open::dialer(route, &settings.link).dial(&route.address).await.map_err(Error::Dial)?;
+        let link = open::dialer(route, &settings.link).dial(&route.address).await;
+        let link = link.map_err(|error| no_link(error, NEEDS_TOKEN))?;
         let account = Budget::new(settings.link.budget).account(Some("the peer"));
         let machine = route.setup.machine(account).map_err(Error::Random)?;
         Ok(Self { driver: Driver::new(link, machine), greeting: settings.greeting })

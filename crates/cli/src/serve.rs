@@ -2,6 +2,7 @@
 
 mod manager;
 
+use std::ffi::OsStr;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -82,6 +83,7 @@ impl Server {
         };
         let Means { host: mut config, mut store, demo } = means;
         let roots = config.files.roots.clone();
+        let shell = config.terminals.command.first().cloned();
         config.endpoint.limits = route.setup.limits;
         config.endpoint.max_whole_frame_bytes = is_capped.then(|| route.max_frame_bytes());
         store.merge = Some(Arc::new(merge_actions));
@@ -105,6 +107,9 @@ impl Server {
         };
         info!(data = %data.display(), "the log is open");
         warn_of_data_in(&roots, &data);
+        if let Some(why) = shell.as_deref().and_then(why_no_program) {
+            warn!("{why}: terminals cannot be started; see --shell");
+        }
         let (clients, turned_away) = (JoinSet::new(), JoinSet::new());
         let log_limit = LogLimit::default();
         Ok(Self { log, host, listener, admission, clients, turned_away, log_limit, max_connections, shutdown_timeout })
@@ -244,6 +249,17 @@ fn warn_of_data_in(roots: &[PathBuf], data: &Path) {
         let (root, data) = (root.display(), data.display());
         warn!(%root, %data, "the data directory is inside a root: clients can read and remove the log");
     }
+}
+
+/// Why a program cannot be started, as far as one can tell without starting it.
+fn why_no_program(program: &OsStr) -> Option<String> {
+    let (path, name) = (Path::new(program), program.display());
+    if path.components().count() > 1 {
+        return (!path.is_file()).then(|| format!("there is no file {name}"));
+    }
+    let dirs = std::env::var_os("PATH").unwrap_or_default();
+    let is_found = std::env::split_paths(&dirs).any(|dir| dir.join(path).is_file());
+    (!is_found).then(|| format!("{name} is not in PATH"))
 }
 
 /// A connection is a file. What the system lets us have of them is usually far more than it begins with.

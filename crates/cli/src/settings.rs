@@ -26,15 +26,15 @@ pub(crate) use self::configuration::Configuration;
 pub(crate) use self::error::SettingError;
 pub(crate) use self::flags::{Bridge, Everything, Peer, Scope, Serve, SettingsArgs, Stored, Tap, Upkeep};
 pub(crate) use self::host::HostSettings;
-pub(crate) use self::kinds::LogLevel;
 use self::kinds::{Count, Fingerprint, Header, Host, Listen, Secret, WebOrigin};
+pub(crate) use self::kinds::{LogLevel, in_full};
 pub(crate) use self::layers::{Layers, Origin};
 pub(crate) use self::names::{AgentName, LogFormat, Proxy, Roots};
 pub(crate) use self::proof::{
     BridgeSettings, Certificate, Door, Identity, Key, LinkSettings, LogSettings, REMOTE, ServerTls, Trust, check,
     check_files, to_peer,
 };
-pub(crate) use self::serve::{Means, PATH, ServeSettings, USUAL, data, retention};
+pub(crate) use self::serve::{Means, PATH, ServeSettings, USUAL, check_scheme, data, retention};
 use self::table::settings;
 pub(crate) use self::table::{Group, Setting};
 use self::value::Field;

@@ -3,7 +3,7 @@
 use std::io::{self, BufRead, Read as _, Write};
 use std::time::Instant;
 
-use breakbulk_proto::{Event, Input, Machine, Message, Ticket, Transmit, Violation};
+use breakbulk_proto::{Event, Input, Machine, Message, SendError, Ticket, Transmit, Violation};
 use bytes::Bytes;
 
 use crate::bar::Bar;
@@ -15,6 +15,10 @@ use crate::rpc;
 /// Splits the one message of `input`.
 pub(crate) fn run(plan: &Plan, input: impl BufRead, mut output: impl Write, bar: &Bar) -> Result<(), Error> {
     let (first, message) = read(plan, input)?;
+    if message.is_empty() {
+        let text = "standard input is empty: one JSON-RPC message is expected".to_owned();
+        return Err(Error::Input(Failure { line: None, text, rule: "input-empty" }));
+    }
     check(plan, first, &message)?;
     bar.expect(message.len() as u64);
 
@@ -28,17 +32,20 @@ pub(crate) fn run(plan: &Plan, input: impl BufRead, mut output: impl Write, bar:
     loop {
         // What failed is in the events before a frame: an answer to the peer is no part of the message.
         let transmit = machine.poll_transmit(now);
-        pass_events(machine.as_mut(), bar)?;
+        pass_events(plan, machine.as_mut(), bar)?;
         let Some(Transmit::Frame { bytes, .. }) = transmit else { break };
         print_line(&mut output, [&bytes.to_bytes()[..]]).map_err(Error::Output)?;
     }
     output.flush().map_err(Error::Output)
 }
 
-fn pass_events(machine: &mut dyn Machine, bar: &Bar) -> Result<(), Error> {
+fn pass_events(plan: &Plan, machine: &mut dyn Machine, bar: &Bar) -> Result<(), Error> {
     while let Some(event) = machine.poll_event() {
         match event {
             Event::Progress(progress) => bar.reach(progress.done),
+            Event::SendFailed { error: SendError::TooManySegments(_), .. } if plan.is_cap_small() => {
+                return Err(Error::Arguments(plan.refused_cap()));
+            }
             Event::SendFailed { error, .. } => {
                 return Err(Error::Input(Failure { line: None, text: error.to_string(), rule: error.name() }));
             }

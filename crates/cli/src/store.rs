@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use breakbulk_host::log::sqlite::{ExportError, Options, SqliteLog};
-use breakbulk_host::log::{Channels, DamagedRecord, Log, ReadError, Seq};
+use breakbulk_host::log::{Channels, DamagedRecord, Log, OpenError, ReadError, Seq};
 use breakbulk_host::maintenance::{self, UnsavedChannel, erase, save_all};
 
 use self::print::Titles;
@@ -101,8 +101,9 @@ async fn verify(dir: &Path) -> Result<(), Error> {
     };
     let report = log.verify_with(seen).await.map_err(unread)?;
     print::report(&report, output())?;
-    let missing = usize::from(report.missing_end.is_some());
-    match report.damaged.len().saturating_add(report.faults.len()).saturating_add(missing) {
+    match report.damaged.len() {
+        _ if !report.faults.is_empty() => Err(Error::DamagedFile),
+        0 if report.missing_end.is_some() => Err(Error::MissingEntries),
         0 => Ok(()),
         count => Err(Error::Damaged(count)),
     }
@@ -141,10 +142,12 @@ async fn compact(args: CompactArgs) -> Result<(), Error> {
     let policy = settings::retention(&configuration.layers)?;
     let log = open_for_writing(&dir).await?;
     let before = length(&dir);
+    let mut is_complete = true;
     if policy.wants_snapshots(before) {
         let shared: Arc<dyn Log> = Arc::new(log.clone());
         let unsaved = save_all(&shared).await.map_err(|error| Error::Host(error.to_string()))?;
         for UnsavedChannel { channel, error } in unsaved {
+            is_complete = false;
             note(&format!("no entries of {channel} are removed, because it cannot be saved: {error}"));
         }
     }
@@ -154,7 +157,12 @@ async fn compact(args: CompactArgs) -> Result<(), Error> {
     let mut out = output();
     let (before, now) = (units::size(before), units::size(length(&dir)));
     let trimmed = units::count(trimmed, "entry", "entries");
-    writeln!(out, "{trimmed} trimmed; {before} before, {now} now").and_then(|()| out.flush()).map_err(Error::Output)
+    writeln!(out, "{trimmed} trimmed; {before} before, {now} now").and_then(|()| out.flush()).map_err(Error::Output)?;
+    if is_complete {
+        Ok(())
+    } else {
+        Err(Error::Host("not every channel was trimmed: see above, then run it again".to_owned()))
+    }
 }
 
 async fn remove(args: EraseArgs) -> Result<(), Error> {
@@ -189,7 +197,13 @@ fn data<S: Scope>(args: SettingsArgs<S>) -> Result<(Configuration, PathBuf), Err
 
 /// Opens a log that a host may be writing to.
 async fn open(dir: &Path) -> Result<SqliteLog, Error> {
-    SqliteLog::open_for_reading(dir).await.map_err(unopened)
+    SqliteLog::open_for_reading(dir).await.map_err(|error| match error {
+        OpenError::Missing(path) => {
+            let dir = path.parent().unwrap_or(&path);
+            Error::Host(format!("{} has no log; is --data the directory of the host?", dir.display()))
+        }
+        error => unopened(error),
+    })
 }
 
 /// Opens a log that no host has. Nothing is made where there is none.
@@ -203,7 +217,9 @@ fn no_session(session: &str, dir: &Path) -> Error {
 }
 
 fn unread(error: ReadError) -> Error {
-    Error::Host(error.to_string())
+    let text = error.to_string();
+    // What SQLite says of a page that it cannot make sense of.
+    if text.contains("database disk image is malformed") { Error::DamagedFile } else { Error::Host(text) }
 }
 
 /// Bytes of the log's file.

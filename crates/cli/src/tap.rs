@@ -18,7 +18,7 @@ use crate::args::TapOptions;
 use crate::bridge::Bridge;
 use crate::failure::Error;
 use crate::runtime;
-use crate::settings::{BridgeSettings, Layers, Origin, Settings};
+use crate::settings::{BridgeSettings, Layers, Origin, Settings, in_full};
 use crate::shutdown;
 use crate::units;
 
@@ -45,7 +45,7 @@ enum Output {
 impl TapSettings {
     pub(crate) fn prove(args: TapOptions, mut settings: Settings, mut layers: Layers) -> Result<Self, Error> {
         layers.put("listen", &args.listen, Origin::Flag("--listen".into()));
-        layers.put("connect", &args.url, Origin::Argument("URL"));
+        layers.put("connect", &in_full(&args.url), Origin::Argument("URL"));
         (settings.listen, settings.connect) = (layers.read("listen")?, layers.read("connect")?);
         let max_message_bytes = settings.max_message.0;
         let bridge = BridgeSettings::prove(settings, &layers)?;
@@ -91,7 +91,9 @@ pub(crate) fn run(settings: TapSettings) -> Result<(), Error> {
             stopping.cancel();
             tracing::info!("{signal}: stopping when open work is finished");
         });
-        Bridge::open(settings.bridge, None).await?.serve(stop, watch).await
+        let bridge = Bridge::open(settings.bridge).await?;
+        bridge.say_where(None);
+        bridge.serve(stop, watch).await
     })
 }
 

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
+use breakbulk::address::Size;
 use breakbulk_host::iso_8601;
 
 /// A number of bytes: `999 B`, `12.3 kB`, `4.5 MB`.
@@ -12,6 +13,12 @@ pub(crate) fn size(bytes: u64) -> String {
         1_000_000..1_000_000_000 => format!("{:.1} MB", bytes as f64 / 1e6),
         _ => format!("{:.1} GB", bytes as f64 / 1e9),
     }
+}
+
+/// A number of bytes as a setting has it: `32MiB`, or `1062204 bytes` where no unit is exact.
+pub(crate) fn bytes(bytes: u64) -> String {
+    let text = Size(bytes).to_string();
+    if text.ends_with(|last: char| last.is_ascii_digit()) { format!("{text} bytes") } else { text }
 }
 
 /// A time: `1.5 ms`, `2.34 s`.

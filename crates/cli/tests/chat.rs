@@ -127,6 +127,8 @@ fn a_session_goes_on_where_it_was_and_a_failed_turn_is_a_failure() {
     assert_eq!(unknown.status.code(), Some(2), "{unknown:?}");
     let agent = chat(dir.path(), &host.address, &["--agent", "nobody"], "Hi\n");
     assert_eq!(agent.status.code(), Some(1), "{agent:?}");
+    let errors = String::from_utf8_lossy(&agent.stderr).into_owned();
+    assert!(errors.ends_with("breakbulk: --agent \"nobody\": the host has: demo\n"), "{errors}");
 }
 
 #[test]
@@ -291,8 +293,47 @@ fn who_cannot_connect_is_told_why_at_once() {
     let refused = chat(dir.path(), bare, &[], "Hi\n");
     let errors = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert_eq!((refused.status.code(), errors.contains("401")), (Some(1), true), "{errors}");
+    assert!(
+        errors.contains("the host needs its token: use the address that `serve` printed, with #token="),
+        "{errors}"
+    );
+    let sent = breakbulk(dir.path(), &["send", bare, "--method", "ping"]).output().unwrap();
+    let errors = String::from_utf8_lossy(&sent.stderr).into_owned();
+    assert!(errors.contains("the peer needs its token: ") && !errors.contains("BREAKBULK_TOKEN"), "{errors}");
     let plain = chat(dir.path(), &format!("{bare}?dialect=plain"), &[], "");
     assert_eq!(plain.status.code(), Some(2), "{plain:?}");
+}
+
+#[test]
+fn an_address_without_scheme_or_path_is_that_of_a_host() {
+    let dir = place();
+    let host = Server::host(dir.path(), &[]);
+    let (bare, token) = host.address.split_once("/ahp#").unwrap();
+    let place = bare.strip_prefix("ws://").unwrap();
+    for address in [format!("{place}#{token}"), format!("{bare}#{token}"), format!("{place}/ahp#{token}")] {
+        let output = chat(dir.path(), &address, &["--new"], "Hello\n");
+        assert!(output.status.success(), "{address}: {output:?}");
+    }
+    let sent = breakbulk(dir.path(), &["send", &format!("{place}/ahp#{token}"), "--method", "ping"]).output().unwrap();
+    assert!(sent.status.success(), "{sent:?}");
+    let lost = breakbulk(dir.path(), &["send", &format!("{place}#{token}"), "--method", "ping"]).output().unwrap();
+    let errors = String::from_utf8_lossy(&lost.stderr).into_owned();
+    assert!(errors.contains("There is no WebSocket at this path. It is at /ahp."), "{errors}");
+    let wrong = breakbulk(dir.path(), &["chat", "foo"]).output().unwrap();
+    let errors = String::from_utf8_lossy(&wrong.stderr).into_owned();
+    assert!(errors.starts_with("breakbulk: URL is \"foo\" (argument): unknown scheme"), "{errors}");
+}
+
+#[test]
+fn a_shell_that_is_not_there_is_told_at_the_start() {
+    let dir = place();
+    std::fs::create_dir_all(dir.path().join("root")).unwrap();
+    let args = ["serve", "--data", "data", "--root", "root", "--listen", ":0", "--shell", "/nonexistent/shell"];
+    let mut child = breakbulk(dir.path(), &args).spawn().unwrap();
+    let mut errors = Printed::by(child.stderr.take().unwrap());
+    errors.until("there is no file /nonexistent/shell: terminals cannot be started; see --shell");
+    drop(child.kill());
+    drop(child.wait());
 }
 
 /// What a host that is not there does with its clients.
@@ -370,7 +411,7 @@ fn a_question_that_somebody_else_answered_is_withdrawn() {
     other.screen.until("> ");
     for (answer, said, made) in [("y\r", "allowed", true), ("n\r", "denied", false)] {
         asking.press(&format!("/run touch {said}\r"));
-        asking.screen.until("Allow it? [y/n] ");
+        asking.screen.until("Allow it? [y/n]");
         other.screen.until("? Demo: run a command");
         other.press(answer);
         asking.screen.until(&format!("Another client {said} it: the question is withdrawn."));
@@ -461,7 +502,7 @@ fn at_a_terminal_one_is_asked_interrupts_and_sees_what_others_do_in_whole_lines(
     let mut person = Person::sit_down(dir.path(), &host.address);
     person.screen.until("> ");
     person.press("/run touch made\r");
-    person.screen.until("Allow it? [y/n] ");
+    person.screen.until("Allow it? [y/n]");
     person.press("perhaps\r");
     person.screen.until("Please say y");
     person.press("y\r");

@@ -125,7 +125,12 @@ fn a_listening_address_may_be_a_port_alone_and_an_unknown_scheme_names_the_likel
             ["--connect", "localhost:9000"],
             "connect is \"localhost:9000\" (flag --connect): unknown scheme \"localhost\"; did you mean ws://localhost:9000 ? ",
         ),
-        (["--connect", "htp"], "connect is \"htp\" (flag --connect): unknown scheme \"htp\"; did you mean ws://htp ? "),
+        (["--connect", "htp"], "connect is \"htp\" (flag --connect): unknown scheme \"htp\"; "),
+        (["--listen", "4140"], "listen is \"4140\" (flag --listen): unknown scheme \"4140\"; did you mean :4140 ? "),
+        (
+            ["--connect", "npx -y server"],
+            "connect is \"npx -y server\" (flag --connect): unknown scheme \"npx\"; did you mean exec:npx -y server ? ",
+        ),
     ] {
         let output = breakbulk(dir.path(), &[], &[&["config"], &args[..]].concat());
         assert_refused(&output, &format!("{want}{allowed}"));
@@ -283,11 +288,12 @@ fn what_would_be_ignored_is_refused() {
     let run = |args: &[&str]| breakbulk(dir.path(), &[], args);
     assert_refused(
         &run(&["bridge", "--listen", "ws://127.0.0.1:0/a?x=1", "--connect", "exec:true"]),
-        "listen is \"ws://127.0.0.1:0/a?x=1\" (flag --listen): allowed in its query are cap, dialect and preset",
+        "listen is \"ws://127.0.0.1:0/a?x=1\" (flag --listen): unknown option \"x\" in the address; allowed are cap, dialect \
+         and preset",
     );
     assert_refused(
         &run(&["tap", "stdio:", "--listen", "stdio:"]),
-        "listen (flag --listen) and connect (argument URL) cannot both be stdio:",
+        "listen (flag --listen) and URL (argument) cannot both be stdio:",
     );
 }
 
@@ -337,5 +343,5 @@ fn what_a_bridge_does_not_start_with_is_told_by_config_in_the_same_words() {
     let alone = ["config", "--listen", too_small];
     assert_refused(&breakbulk(dir.path(), &[], &alone), &format!("listen is \"{too_small}\" (flag --listen): {few}"));
     let send = ["send", too_small, "--method", "m"];
-    assert_refused(&breakbulk(dir.path(), &[], &send), &format!("connect is \"{too_small}\" (argument URL): {few}"));
+    assert_refused(&breakbulk(dir.path(), &[], &send), &format!("URL is \"{too_small}\" (argument): {few}"));
 }

@@ -144,6 +144,35 @@ fn a_good_log_is_verified_and_damage_is_named_with_its_seq() {
 }
 
 #[test]
+fn missing_entries_and_a_damaged_file_are_called_so() {
+    let dir = made();
+    printed(dir.path(), &["compact"]);
+    let path = dir.path().join("log.db");
+    let backup = std::fs::read(&path).unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let log = SqliteLog::open(dir.path(), options()).await.unwrap();
+        log.append(Batch::new().entry("test:/chat", "{}")).await.unwrap();
+        log.close().await;
+    });
+    for rest in ["log.db-wal", "log.db-shm"] {
+        drop(std::fs::remove_file(dir.path().join(rest)));
+    }
+    std::fs::write(&path, &backup).unwrap();
+    let (status, out, error) = log(dir.path(), &["verify"]);
+    assert_eq!((status, error.as_str()), (Some(1), "breakbulk: entries are missing\n"), "{out}");
+    assert!(out.contains("\nmissing: seqs up to "), "{out}");
+    // A page of the table of entries that is none.
+    let mut bytes = backup;
+    let at = bytes.windows(8).position(|window| window == b"{\"n\":50,").unwrap() / 4096 * 4096;
+    bytes[at..at + 16].fill(0xff);
+    std::fs::write(&path, bytes).unwrap();
+    let (status, out, error) = log(dir.path(), &["verify"]);
+    let want = "breakbulk: the file is damaged: restore a backup, or save what is whole with `breakbulk log export`\n";
+    assert_eq!((status, error.as_str()), (Some(1), want), "{out}");
+}
+
+#[test]
 fn what_is_no_longer_kept_goes_and_what_it_made_stays() {
     let dir = tempfile::tempdir().unwrap();
     let terminal = "ahp-terminal:/1";
@@ -177,6 +206,22 @@ fn what_is_no_longer_kept_goes_and_what_it_made_stays() {
     assert_eq!((status, out.as_str(), error.as_str()), (Some(0), "", "breakbulk: entries before 52 were trimmed\n"));
     let snapshot = objects(&printed(dir.path(), &["export"]));
     assert_eq!(snapshot[1]["snapshot"]["seq"], 51, "{snapshot:?}");
+}
+
+#[test]
+fn compact_fails_if_a_channel_could_not_be_trimmed() {
+    let dir = made();
+    printed(dir.path(), &["compact"]);
+    let path = dir.path().join("log.db");
+    let mut bytes = std::fs::read(&path).unwrap();
+    let at = bytes.windows(30).position(|window| window.starts_with(b"{\"n\":50,\"secret\":\"needle\"")).unwrap();
+    bytes[at + 18] ^= 1;
+    std::fs::write(&path, bytes).unwrap();
+    let (status, out, error) = log(dir.path(), &["compact", "--keep-for", "1ms"]);
+    assert_eq!(status, Some(1), "{out} {error}");
+    assert!(error.contains("no entries of test:/chat are removed, because it cannot be saved: "), "{error}");
+    assert!(error.ends_with("breakbulk: not every channel was trimmed: see above, then run it again\n"), "{error}");
+    assert!(out.contains(" trimmed; "), "{out}");
 }
 
 #[test]
@@ -243,7 +288,8 @@ fn nothing_is_made_where_there_is_no_log() {
     for args in [&["list"][..], &["verify"], &["export"], &["show", "x"], &["compact"], &["erase", "x", "--yes"]] {
         let (status, out, error) = log(dir.path(), args);
         assert_eq!((status, out.as_str()), (Some(1), ""), "{args:?}");
-        assert!(error.ends_with("log.db has no log\n"), "{error}");
+        let want = format!("{} has no log; is --data the directory of the host?\n", dir.path().display());
+        assert!(error.ends_with(&want), "{error}");
     }
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
 }

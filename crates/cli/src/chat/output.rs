@@ -79,6 +79,9 @@ impl Output {
                 };
                 self.line(&format!("{mark} {}", plain(text)), input)
             }
+            Piece::Confirm { text, .. } if self.is_terminal => {
+                self.line(&format!("? {}\nAllow it? [y/n]", plain(text)), input)
+            }
             Piece::Confirm { text, .. } => self.line(&format!("? {}", plain(text)), input),
             Piece::Break | Piece::End(Ending::Complete) => self.end_line(input),
             Piece::End(Ending::Cancelled) => self.line("(interrupted)", input),

@@ -35,6 +35,9 @@ pub(crate) enum SettingError {
     /// A command needs it.
     #[error("{key} is not set: give --{flag}, {variable}, or {key} in the file")]
     Missing { key: &'static str, flag: String, variable: String },
+    /// A bridge of the file needs it.
+    #[error("{key} is not set: write {key} = \"ADDRESS\" into that [[bridge]]")]
+    MissingOfBridge { key: &'static str },
     /// Two settings contradict each other.
     #[error("{} ({}) and {} ({}) {why}", one.0, one.1, other.0, other.1)]
     Together { one: (&'static str, Origin), other: (&'static str, Origin), why: &'static str },

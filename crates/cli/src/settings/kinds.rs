@@ -289,16 +289,7 @@ impl Value for Listen {
     }
 
     fn parse(text: &str) -> Result<Self, String> {
-        let address: Address = match in_short(text) {
-            Some(whole) => Address::parse(&whole)?,
-            None => text.parse().map_err(|error| match error {
-                // A port has to be named: without one it would be 80, which is rarely free to have.
-                AddressError::UnknownScheme { scheme, likely: Some(likely) } if !text.contains([':', '/']) => {
-                    AddressError::UnknownScheme { scheme, likely: Some(format!("{likely}:0")) }.to_string()
-                }
-                error => error.to_string(),
-            })?,
-        };
+        let address = Self::address(text).map_err(|error| error.to_string())?;
         if address.token.is_some() {
             return Err("the token of clients is set with token, not in the address".to_owned());
         }
@@ -308,6 +299,30 @@ impl Value for Listen {
     fn text(&self) -> String {
         self.0.to_string()
     }
+}
+
+impl Listen {
+    /// The address that a text stands for.
+    pub(super) fn address(text: &str) -> Result<Address, AddressError> {
+        let is_port = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+        in_full(text).parse().map_err(|error| match error {
+            AddressError::UnknownScheme { scheme, likely: Some(_) } if is_port => {
+                AddressError::UnknownScheme { scheme, likely: Some(format!(":{text}")) }
+            }
+            // A port has to be named: without one it would be 80, which is rarely free to have.
+            AddressError::UnknownScheme { scheme, likely: Some(likely) }
+                if likely.starts_with("ws") && !text.contains([':', '/']) =>
+            {
+                AddressError::UnknownScheme { scheme, likely: Some(format!("{likely}:0")) }
+            }
+            error => error,
+        })
+    }
+}
+
+/// An address in full: HOST:PORT and :PORT are short for a WebSocket's.
+pub(crate) fn in_full(text: &str) -> String {
+    in_short(text).unwrap_or_else(|| text.to_owned())
 }
 
 /// The address that HOST:PORT or :PORT stands for, perhaps with a path and options. Without a host it is loopback.

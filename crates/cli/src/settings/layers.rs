@@ -41,7 +41,7 @@ impl fmt::Display for Origin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Flag(flag) => write!(f, "flag {flag}"),
-            Self::Argument(name) => write!(f, "argument {name}"),
+            Self::Argument(_) => f.write_str("argument"),
             Self::Environment(variable) => f.write_str(variable),
             Self::File { path, line } => write!(f, "file {}:{line}", path.display()),
             Self::Default => f.write_str("default"),
@@ -110,11 +110,25 @@ impl Layers {
         self.refused(key, Bad { text: shown.map(|shown| shown.lines.join(", ")), why })
     }
 
-    fn refused(&self, key: &'static str, Bad { text, why }: Bad) -> SettingError {
-        let origin = self.origin(key);
+    /// A text that is no value of its setting.
+    pub(super) fn refused(&self, key: &'static str, Bad { text, why }: Bad) -> SettingError {
+        let (key, origin) = (self.name(key), self.origin(key));
         match text {
             Some(value) => SettingError::Value { key, value, origin, why },
             None => SettingError::Hidden { key, origin, why },
+        }
+    }
+
+    /// The one text that a setting was given, if it was.
+    pub(super) fn text(&self, key: &str) -> Option<&str> {
+        self.texts(key).first().map(String::as_str)
+    }
+
+    /// What people call the setting: an argument without dashes has the name that help gives it.
+    pub(super) fn name(&self, key: &'static str) -> &'static str {
+        match self.origin(key) {
+            Origin::Argument(name) => name,
+            _ => key,
         }
     }
 

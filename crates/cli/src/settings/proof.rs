@@ -11,7 +11,9 @@ use http::HeaderMap;
 
 use super::kinds::{Fingerprint, Header, Host, LogLevel, Secret, WebOrigin};
 use super::names::{LogFormat, Proxy, Roots};
+use super::serve::check_query;
 use super::{HostSettings, Layers, Means, Origin, SettingError, Settings, find};
+use crate::units;
 
 /// What `bridge` does.
 #[derive(Debug)]
@@ -131,17 +133,16 @@ impl BridgeSettings {
         if listen.transport.is_stdio() && connect.transport.is_stdio() {
             return Err(together(layers, "listen", "connect", "cannot both be stdio:"));
         }
-        if let Transport::WebSocket { target, .. } = &listen.transport
-            && target.contains('?')
-        {
-            return Err(layers.refuse("listen", "allowed in its query are cap, dialect and preset".into()));
+        if let Transport::WebSocket { target, .. } = &listen.transport {
+            check_query(target).map_err(|why| layers.refuse("listen", why))?;
         }
         let (keep, shutdown_timeout) = (settings.keep, settings.shutdown_timeout.0);
         let max_connections = connections(&settings, MAX_CONNECTIONS);
         let door = Door::prove(&settings, Some(&listen), layers)?;
         let (far, link) = to_peer(settings, layers)?;
         let near = link.route(listen, Role::Server).map_err(|why| layers.refuse("listen", why))?;
-        Gateway::check_memory(&near.setup, &far.setup, link.budget).map_err(|error| no_memory(&error, layers))?;
+        let fits = |budget| Gateway::check_memory(&near.setup, &far.setup, budget);
+        fits(link.budget).map_err(|error| no_memory(&error, layers, link.budget, |budget| fits(budget).is_ok()))?;
         Ok(Self { near, far, keep, door, link, max_connections, shutdown_timeout })
     }
 
@@ -196,7 +197,12 @@ impl Door {
 }
 
 impl LinkSettings {
-    pub(crate) fn prove(settings: Settings, layers: &Layers) -> Result<Self, SettingError> {
+    /// `usable` says how much of the memory arriving messages may take.
+    pub(crate) fn prove(
+        settings: Settings,
+        layers: &Layers,
+        usable: impl Fn(u64) -> u64,
+    ) -> Result<Self, SettingError> {
         let trust = match (settings.tls_fingerprint, settings.insecure) {
             (Some(_), true) => return Err(together(layers, "tls_fingerprint", "insecure", "cannot be used together")),
             (Some(fingerprint), false) => Trust::Fingerprint(fingerprint),
@@ -214,7 +220,7 @@ impl LinkSettings {
             ));
         }
         let budget = BudgetConfig {
-            process_bytes: settings.memory.0,
+            process_bytes: usable(settings.memory.0),
             principal_bytes: settings.memory_per_token.0,
             floor_bytes: settings.memory_per_connection.0,
         };
@@ -229,7 +235,12 @@ impl LinkSettings {
             max_queued_bytes: settings.max_queued.0,
             max_held_bytes: settings.max_held.0,
         };
-        let limits = Limits::prove(limits, &budget).map_err(|error| limit(&error, layers))?;
+        let whole = BudgetConfig { process_bytes: settings.memory.0, ..budget };
+        let fits = |budget: BudgetConfig| {
+            let budget = BudgetConfig { process_bytes: usable(budget.process_bytes), ..budget };
+            Limits::prove(limits, &budget).is_ok()
+        };
+        let limits = Limits::prove(limits, &budget).map_err(|error| limit(&error, layers, whole, fits))?;
         Ok(Self {
             limits,
             budget,
@@ -256,7 +267,7 @@ impl LinkSettings {
 pub(crate) fn to_peer(settings: Settings, layers: &Layers) -> Result<(Route, LinkSettings), SettingError> {
     let connect = settings.connect.clone().ok_or_else(|| missing("connect"))?;
     let (connect, capped_by) = towards_peer(connect, "connect", &settings);
-    let link = LinkSettings::prove(settings, layers)?;
+    let link = LinkSettings::prove(settings, layers, |memory| memory)?;
     let route = link.route(connect, Role::Client).map_err(|why| layers.refuse(capped_by, why))?;
     Ok((route, link))
 }
@@ -272,7 +283,7 @@ pub(crate) fn check(settings: Settings, layers: &Layers) -> Result<(), SettingEr
     // What is said about a peer holds or not, whoever that will be.
     let peer = settings.connect.clone().or_else(|| "stdio:".parse().ok());
     let far = peer.map(|peer| towards_peer(peer, "connect", &settings));
-    let link = LinkSettings::prove(settings, layers)?;
+    let link = LinkSettings::prove(settings, layers, |memory| memory)?;
     for (address, key) in near.into_iter().chain(far) {
         link.route(address, Role::Client).map_err(|why| layers.refuse(key, why))?;
     }
@@ -327,7 +338,12 @@ pub(crate) fn check_files(settings: &Settings, layers: &Layers) -> Result<(), Se
 }
 
 /// A limit that does not hold, under the name that it has here.
-fn limit(error: &LimitsError, layers: &Layers) -> SettingError {
+fn limit(
+    error: &LimitsError,
+    layers: &Layers,
+    budget: BudgetConfig,
+    fits: impl Fn(BudgetConfig) -> bool,
+) -> SettingError {
     let name = error.key.trim_end_matches("_bytes").trim_end_matches("_ms");
     let unit = if error.key.ends_with("_bytes") {
         " bytes"
@@ -344,38 +360,72 @@ fn limit(error: &LimitsError, layers: &Layers) -> SettingError {
     // Of two that do not fit, it is the one that somebody gave.
     match key {
         "max_frame" if !is_given("max_frame") => {
-            return layers.refuse("max_message", format!("allowed are {least} bytes and more"));
+            return layers.refuse("max_message", format!("allowed are {} and more", units::bytes(least)));
         }
         "max_message" if !is_given("max_message") && error.value < least => {
             return layers
-                .refuse("max_frame", format!("allowed are up to {} bytes, which is max_message", error.value));
+                .refuse("max_frame", format!("allowed are up to {}, which is max_message", units::bytes(error.value)));
         }
-        "max_message" if !is_given("max_message") => {
-            let key = if is_given("memory") { "memory" } else { "memory_per_token" };
-            return layers
-                .refuse(key, format!("too small for a message of {} bytes, which is max_message", error.value));
-        }
+        "max_message" if !is_given("max_message") => return too_little(error.value, "", layers, budget, fits),
         _ => {}
     }
     let allowed = match key {
-        "max_message" if error.value < least => format!("allowed are {least}{unit} and more, because of max_frame"),
-        "max_message" => format!("allowed are up to {most}{unit}, because of memory and memory_per_token"),
+        "max_message" if error.value < least => {
+            format!("allowed are {} and more, because of max_frame", units::bytes(least))
+        }
+        "max_message" => {
+            format!("allowed are up to {}, because of memory and memory_per_token", units::bytes(most))
+        }
         _ => format!("allowed are {least} to {most}{unit}"),
     };
     layers.refuse(key, allowed)
 }
 
 /// A bridge has no memory for the longest message of each direction. Named is the setting that somebody gave.
-fn no_memory(error: &LimitsError, layers: &Layers) -> SettingError {
-    let is_given = |key| layers.origin(key) != Origin::Default;
-    if is_given("max_message") {
+fn no_memory(
+    error: &LimitsError,
+    layers: &Layers,
+    budget: BudgetConfig,
+    fits: impl Fn(BudgetConfig) -> bool,
+) -> SettingError {
+    if layers.origin("max_message") != Origin::Default {
         let why = "because memory and memory_per_token must hold one message from each side at the same time";
-        return layers.refuse("max_message", format!("allowed are up to {} bytes, {why}", error.max));
+        return layers.refuse("max_message", format!("allowed are up to {}, {why}", units::bytes(error.max)));
     }
-    let key = if is_given("memory") { "memory" } else { "memory_per_token" };
-    let why = format!("a message of {} bytes, which is max_message, from each side at the same time", error.value);
-    layers.refuse(key, format!("it must hold {why}"))
+    too_little(error.value, " and one message from each side may arrive at the same time", layers, budget, fits)
 }
+
+/// There is too little memory for messages of `max_message` bytes: says how much is needed. Of two settings that do not
+/// suffice, it is the one that somebody gave.
+fn too_little(
+    max_message: u64,
+    also: &str,
+    layers: &Layers,
+    budget: BudgetConfig,
+    fits: impl Fn(BudgetConfig) -> bool,
+) -> SettingError {
+    let key = if layers.origin("memory") == Origin::Default { "memory_per_token" } else { "memory" };
+    // The other one may be too small as well; that is told when this one suffices.
+    let with = |mebibytes: u64| {
+        let bytes = mebibytes.saturating_mul(1 << 20);
+        match key {
+            "memory" => BudgetConfig { process_bytes: bytes, principal_bytes: u64::MAX >> 8, ..budget },
+            _ => BudgetConfig { process_bytes: u64::MAX >> 8, principal_bytes: bytes, ..budget },
+        }
+    };
+    let (mut too_few, mut enough) = (0_u64, MOST_MEBIBYTES);
+    while enough.saturating_sub(too_few) > 1 {
+        let middle = too_few.midpoint(enough);
+        if fits(with(middle)) { enough = middle } else { too_few = middle }
+    }
+    let needed = if enough == MOST_MEBIBYTES { "more memory".to_owned() } else { format!("at least {enough}MiB") };
+    let max_message = units::bytes(max_message);
+    let why = format!("max_message is {max_message}{also}: raise {key}, or lower max_message");
+    layers.refuse(key, format!("it needs {needed}, because {why}"))
+}
+
+/// More memory than any machine has.
+const MOST_MEBIBYTES: u64 = 1 << 30;
 
 fn identity(
     certificate: &Option<PathBuf>,
@@ -397,5 +447,6 @@ pub(super) fn missing(key: &'static str) -> SettingError {
 }
 
 pub(super) fn together(layers: &Layers, one: &'static str, other: &'static str, why: &'static str) -> SettingError {
-    SettingError::Together { one: (one, layers.origin(one)), other: (other, layers.origin(other)), why }
+    let named = |key| (layers.name(key), layers.origin(key));
+    SettingError::Together { one: named(one), other: named(other), why }
 }

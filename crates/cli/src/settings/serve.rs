@@ -5,16 +5,17 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use breakbulk::address::Size;
-use breakbulk::{Address, Dialect, Route, Transport};
+use breakbulk::{Address, AddressError, Dialect, Route, Transport};
 use breakbulk_host::HostConfig;
 use breakbulk_host::agent::demo::DemoConfig;
 use breakbulk_host::log::RetentionPolicy;
 use breakbulk_host::log::sqlite::Options;
 use breakbulk_proto::ahp::Role;
 
-use super::kinds::{Count, Dir};
+use super::kinds::{Count, Dir, Listen};
 use super::names::AgentName;
 use super::proof::{Door, LinkSettings, connections, missing, towards_peer};
+use super::value::{Bad, Value as _};
 use super::{Configuration, HostSettings, Layers, SettingError, Settings};
 use crate::span::Span;
 
@@ -55,26 +56,24 @@ pub(crate) struct Means {
 }
 
 impl ServeSettings {
-    pub(crate) fn prove(mut settings: Settings, configuration: &Configuration) -> Result<Self, SettingError> {
+    pub(crate) fn prove(settings: Settings, configuration: &Configuration) -> Result<Self, SettingError> {
         let layers = &configuration.layers;
         let host = HostSettings::read(layers)?;
         let listen = match &settings.listen {
             Some(listen) => listen.0.clone(),
             None => USUAL.parse().map_err(|_| missing("listen"))?,
         };
-        check_way(&listen).map_err(|why| layers.refuse("listen", why.into()))?;
+        check_transport(&listen).map_err(|why| layers.refuse("listen", why))?;
         let (mut listen, capped_by) = towards_peer(listen, "listen", &settings);
         listen.dialect = Some(Dialect::Ahp);
         let roots = roots(&host.root).map_err(|why| layers.refuse("root", why))?;
         let mut means = Means::prove(&host, roots, layers)?;
-        let shares = Shares::of(settings.memory.0);
-        shares.apply(&mut means, &settings);
-        settings.memory = Size(shares.incoming);
+        Shares::of(settings.memory.0).apply(&mut means, &settings);
         let door = Door::prove(&settings, Some(&listen), layers)?;
         let shutdown_timeout = settings.shutdown_timeout.0;
         let max_connections = connections(&settings, MAX_CONNECTIONS);
         let is_capped = listen.cap.is_some() || settings.max_frame.is_some();
-        let link = LinkSettings::prove(settings, layers)?;
+        let link = LinkSettings::prove(settings, layers, |memory| Shares::of(memory).incoming)?;
         Ok(Self {
             route: link.route(listen, Role::Server).map_err(|why| layers.refuse(capped_by, why))?,
             door,
@@ -148,15 +147,45 @@ pub(crate) fn retention(layers: &Layers) -> Result<RetentionPolicy, SettingError
     Ok(Means::prove(&host, Vec::new(), layers)?.host.retention)
 }
 
+/// Refuses a listening address of an unknown scheme with what a host can do, which is less than a bridge can.
+pub(crate) fn check_scheme(layers: &Layers) -> Result<(), SettingError> {
+    let Some(text) = layers.text("listen") else { return Ok(()) };
+    let Err(AddressError::UnknownScheme { scheme, likely }) = Listen::address(text) else { return Ok(()) };
+    let likely = likely.filter(|likely| likely.starts_with("ws") || likely.starts_with(':'));
+    let hint = likely.map(|likely| format!("did you mean {likely} ? ")).unwrap_or_default();
+    let shown = Listen::may_show(text).then(|| text.to_owned());
+    Err(layers.refused("listen", Bad { text: shown, why: format!("unknown scheme {scheme:?}; {hint}{SCHEMES}") }))
+}
+
+/// The addresses that a host can listen on.
+const SCHEMES: &str = "allowed are ws://HOST:PORT and wss://HOST:PORT";
+
 /// A host serves WebSockets, all at one path.
-fn check_way(listen: &Address) -> Result<(), &'static str> {
+fn check_transport(listen: &Address) -> Result<(), String> {
     match &listen.transport {
         Transport::WebSocket { .. } if listen.dialect.is_some_and(|dialect| dialect != Dialect::Ahp) => {
-            Err("allowed is the dialect ahp, or none")
+            Err("allowed is the dialect ahp, or none".to_owned())
         }
-        Transport::WebSocket { target, .. } if matches!(target.as_str(), "/" | PATH) => Ok(()),
-        Transport::WebSocket { .. } => Err("allowed is the path /ahp, or none"),
-        _ => Err("allowed are ws://HOST:PORT and wss://HOST:PORT"),
+        Transport::WebSocket { target, .. } => {
+            check_query(target)?;
+            if matches!(target.as_str(), "/" | PATH) {
+                Ok(())
+            } else {
+                Err("allowed is the path /ahp, or none".to_owned())
+            }
+        }
+        _ => Err(SCHEMES.to_owned()),
+    }
+}
+
+/// Whether the query of a listening address has nothing but our options, which are taken out of it already.
+pub(super) fn check_query(target: &str) -> Result<(), String> {
+    match target.split_once('?') {
+        Some((_, query)) => {
+            let name = query.split(['&', '=']).find(|part| !part.is_empty()).unwrap_or_default();
+            Err(AddressError::unknown_option(name).to_string())
+        }
+        None => Ok(()),
     }
 }
 
@@ -289,6 +318,21 @@ mod tests {
     #[test]
     fn what_a_host_cannot_do_is_refused() {
         for (text, want) in [
+            (
+                "listen = 'ws://127.0.0.1:0?capp=1'",
+                "listen (file b.toml:1) is invalid: unknown option \"capp\" in the address; did you mean cap? allowed are \
+                 cap, dialect and preset",
+            ),
+            (
+                "listen = 'ws://127.0.0.1:0?x=1'",
+                "listen is \"ws://127.0.0.1:0/?x=1\" (file b.toml:1): unknown option \"x\" in the address; allowed are cap, \
+                 dialect and preset",
+            ),
+            (
+                "memory = '40MiB'",
+                "memory is \"40MiB\" (file b.toml:1): it needs at least 52MiB, because max_message is 32MiB: raise memory, or \
+                 lower max_message",
+            ),
             (
                 "listen = 'stdio:'",
                 "listen is \"stdio:\" (file b.toml:1): allowed are ws://HOST:PORT and wss://HOST:PORT",

@@ -39,7 +39,7 @@ fn bridge(text: &str) -> Result<BridgeSettings, String> {
 fn link(text: &str) -> Result<LinkSettings, String> {
     let layers = from_file(text);
     let settings = Settings::read(&layers).map_err(|error| error.to_string())?;
-    LinkSettings::prove(settings, &layers).map_err(|error| error.to_string())
+    LinkSettings::prove(settings, &layers, |memory| memory).map_err(|error| error.to_string())
 }
 
 #[test]
@@ -205,16 +205,14 @@ fn limits_that_do_not_hold_are_named_as_they_were_written() {
         ),
         (
             "max_frame = '2M'\nmax_message = '1M'",
-            "max_message is \"1M\" (file b.toml:2): allowed are 2000000 bytes and more, because of max_frame",
+            "max_message is \"1M\" (file b.toml:2): allowed are 2M and more, because of max_frame",
         ),
         ("max_message = 1", "max_message is \"1\" (file b.toml:1): allowed are 512 bytes and more"),
-        (
-            "max_frame = '1GiB'",
-            "max_frame is \"1GiB\" (file b.toml:1): allowed are up to 33554432 bytes, which is max_message",
-        ),
+        ("max_frame = '1GiB'", "max_frame is \"1GiB\" (file b.toml:1): allowed are up to 32MiB, which is max_message"),
         (
             "memory = '1M'",
-            "memory is \"1M\" (file b.toml:1): too small for a message of 33554432 bytes, which is max_message",
+            "memory is \"1M\" (file b.toml:1): it needs at least 32MiB, because max_message is 32MiB: raise memory, or lower \
+             max_message",
         ),
         (
             "ping_interval = '30s'",
@@ -230,11 +228,11 @@ fn limits_that_do_not_hold_are_named_as_they_were_written() {
 fn a_bridge_without_memory_for_the_longest_message_each_way_is_refused() {
     let bridge =
         |more| bridge(&format!("listen = 'ws://127.0.0.1:0'\nconnect = 'ws://127.0.0.1:1'\n{more}")).map(|_| ());
-    assert_eq!(bridge("memory = '65MiB'"), Ok(()));
+    assert_eq!(bridge("memory = '64MiB'"), Ok(()));
     assert_eq!(
         bridge("memory = '60MiB'").unwrap_err(),
-        "memory is \"60MiB\" (file b.toml:3): it must hold a message of 33554432 bytes, which is max_message, from each \
-         side at the same time"
+        "memory is \"60MiB\" (file b.toml:3): it needs at least 64MiB, because max_message is 32MiB and one message from \
+         each side may arrive at the same time: raise memory, or lower max_message"
     );
     assert_eq!(
         bridge("max_message = '10M'\nmemory_per_token = '16M'").unwrap_err(),

@@ -10,6 +10,9 @@ use crate::listen::TokenError;
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum AddressError {
+    /// There is no text at all.
+    #[error("no address; allowed are ws://HOST:PORT, wss://HOST:PORT, unix:PATH, stdio: and exec:COMMAND")]
+    Empty,
     /// It begins with no scheme that we know.
     #[error(
         "unknown scheme {scheme:?}; {}allowed are ws://HOST:PORT, wss://HOST:PORT, unix:PATH, stdio: and exec:COMMAND",
@@ -57,8 +60,16 @@ pub enum AddressError {
     #[error("the command of exec: ends inside quotes or after a backslash")]
     OpenQuote,
     /// An option that is not ours.
-    #[error("unknown option {0:?}: allowed are cap, dialect and preset")]
-    UnknownOption(String),
+    #[error(
+        "unknown option {name:?} in the address; {}allowed are cap, dialect and preset",
+        likely.map(|likely| format!("did you mean {likely}? ")).unwrap_or_default()
+    )]
+    UnknownOption {
+        /// Its name.
+        name: String,
+        /// The option that was probably meant.
+        likely: Option<&'static str>,
+    },
     /// An option that is there twice.
     #[error("the option {0:?} is given twice")]
     RepeatedOption(&'static str),
@@ -76,4 +87,12 @@ pub enum AddressError {
     /// A preset that we do not have.
     #[error("unknown preset {0:?}: allowed are {known}", known = super::options::preset_names())]
     Preset(String),
+}
+
+impl AddressError {
+    /// Refuses an option by its name, and says which one was probably meant.
+    #[must_use]
+    pub fn unknown_option(name: &str) -> Self {
+        Self::UnknownOption { name: name.to_owned(), likely: super::options::likely(name) }
+    }
 }

@@ -22,7 +22,7 @@ impl Options {
         for part in query.split('&').filter(|part| !part.is_empty()) {
             if !options.take(part)? {
                 let name = part.split_once('=').map_or(part, |(name, _)| name);
-                return Err(AddressError::UnknownOption(name.to_owned()));
+                return Err(AddressError::unknown_option(name));
             }
         }
         Ok(options)
@@ -71,6 +71,28 @@ impl fmt::Display for Options {
             None => Ok(()),
         }
     }
+}
+
+/// The option that was probably meant by a name that is none: one with a letter too many, or two letters exchanged. No more
+/// than that, because a name may be the peer's own: `reset` and `map` are not ours.
+pub(super) fn likely(name: &str) -> Option<&'static str> {
+    let is_meant = |option: &str| {
+        let letters: Vec<char> = name.chars().collect();
+        let without = |left_out: usize| -> String {
+            letters.iter().enumerate().filter(|(at, _)| *at != left_out).map(|(_, letter)| letter).collect()
+        };
+        let exchanged = |at: usize| -> String {
+            let mut letters = letters.clone();
+            letters.swap(at, at + 1);
+            letters.into_iter().collect()
+        };
+        match letters.len() {
+            len if len == option.len() + 1 => (0..len).any(|at| without(at) == option),
+            len if len == option.len() => (0..len - 1).any(|at| exchanged(at) == option),
+            _ => false,
+        }
+    };
+    ["cap", "dialect", "preset"].into_iter().find(|option| is_meant(option))
 }
 
 /// All names, for an error that says what is allowed.

@@ -104,8 +104,11 @@ pub(super) fn parse(text: &str) -> Result<(Transport, Options, Option<Token>), A
     let unknown =
         |name: &str| AddressError::UnknownScheme { scheme: name.chars().take(32).collect(), likely: likely(text) };
     let without_token = |(transport, options)| (transport, options, None);
+    if text.trim().is_empty() {
+        return Err(AddressError::Empty);
+    }
     let Some((name, rest)) = text.split_once(':') else {
-        return Err(unknown(text.split(['?', '@', '/']).next().unwrap_or_default()));
+        return Err(unknown(text.split(['?', '@', '/', ' ']).next().unwrap_or_default()));
     };
     match (name.to_ascii_lowercase().as_str(), rest.strip_prefix("//")) {
         ("ws", Some(rest)) => web_socket(false, rest),
@@ -114,18 +117,33 @@ pub(super) fn parse(text: &str) -> Result<(Transport, Options, Option<Token>), A
         ("unix", _) => unix(rest).map(without_token),
         ("stdio", _) => stdio(rest).map(without_token),
         ("exec", _) => exec(rest).map(without_token),
-        _ => Err(unknown(name.split(['?', '@', '/']).next().unwrap_or_default())),
+        _ => Err(unknown(name.split(['?', '@', '/', ' ']).next().unwrap_or_default())),
     }
 }
 
 /// What was probably meant by an address without a scheme of ours. Nothing that follows the host is repeated: it may be
 /// a secret.
 fn likely(text: &str) -> Option<String> {
+    if let Some((program, _)) = text.split_once(char::is_whitespace) {
+        let is_program = !program.is_empty() && !program.contains("://");
+        let words = shell_words::split(text).ok().filter(|_| is_program && !text.contains(['=', '@']))?;
+        return Some(format!("exec:{}", shell_words::join(mask::command(&words))));
+    }
     if text.starts_with(['/', '.', '~']) {
         return Some(format!("unix:{}", text.split('?').next()?));
     }
-    if let "stdio" | "-" = text {
-        return Some("stdio:".to_owned());
+    match text {
+        "stdio" | "stdin" | "stdout" | "-" => return Some("stdio:".to_owned()),
+        "exec" => return Some("exec:COMMAND".to_owned()),
+        "unix" => return Some("unix:PATH".to_owned()),
+        _ => {}
+    }
+    if text.bytes().all(|byte| byte.is_ascii_digit()) {
+        return port(text).ok().map(|port| format!("ws://127.0.0.1:{port}"));
+    }
+    // A word alone is a mistyped name of something else as often as a host.
+    if !text.contains(['.', ':', '/', '[']) && text != "localhost" {
+        return None;
     }
     let (scheme, rest) = text.split_once("://").unwrap_or_else(|| match text.split_once(':') {
         Some((scheme @ ("ws" | "wss"), rest)) => (scheme, rest),
@@ -198,6 +216,11 @@ fn target(text: &str) -> Result<(String, Options), AddressError> {
     let mut between = '?';
     for part in query.into_iter().flat_map(|query| query.split('&')) {
         if !options.take(part)? {
+            // The peer would never miss it, and the cap would not hold.
+            let name = part.split_once('=').map_or(part, |(name, _)| name);
+            if super::options::likely(name).is_some() {
+                return Err(AddressError::unknown_option(name));
+            }
             target.push(between);
             target.push_str(part);
             between = '&';

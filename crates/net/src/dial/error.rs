@@ -186,7 +186,8 @@ fn hint(error: &rustls::Error) -> &'static str {
     use rustls::Error as Tls;
     match error {
         Tls::InvalidCertificate(CertificateError::UnknownIssuer | CertificateError::BadSignature) => {
-            "; no authority that we trust has signed its certificate: name its CA file, or pin its fingerprint"
+            "; no authority that we trust has signed its certificate: name its CA file (--tls-ca FILE), \
+             or pin its fingerprint (--tls-fingerprint sha256:HEX)"
         }
         Tls::InvalidCertificate(CertificateError::ApplicationVerificationFailure) => {
             "; its certificate does not have the pinned fingerprint: it was renewed, or this is another server"
@@ -207,7 +208,10 @@ fn hint(error: &rustls::Error) -> &'static str {
             | AlertDescription::DecryptError
             | AlertDescription::UnknownCA
             | AlertDescription::CertificateUnknown,
-        ) => "; it requires a client certificate that it trusts",
+        ) => {
+            "; it requires a client certificate that it trusts: name it and its key (--tls-client-cert FILE, \
+             --tls-client-key FILE)"
+        }
         _ => "",
     }
 }

@@ -11,6 +11,7 @@ use tracing::{Instrument, error, info, info_span, warn};
 use breakbulk_proto::CloseReason;
 
 use super::downstream::{Downstream, NewClient};
+use super::stats::LOG_INTERVAL;
 use super::upstream::Upstream;
 use super::waiting_client::WaitingClient;
 use super::{Gateway, Losses, Outcome, SideId, SideOutcome, Watcher};
@@ -53,13 +54,26 @@ impl Gateway {
         let (mut clients, mut refusals) = (JoinSet::new(), JoinSet::new());
         let mut last = None;
         let mut number = 0_u64;
+        // When refusals are logged that came too soon after others.
+        let mut log_rest_at: Option<tokio::time::Instant> = None;
         loop {
+            let rest_is_due = async {
+                match log_rest_at {
+                    Some(at) => tokio::time::sleep_until(at).await,
+                    None => std::future::pending().await,
+                }
+            };
             tokio::select! {
                 () = stop.cancelled() => break,
                 Some(served) = clients.join_next() => note_served(&mut last, served),
                 Some(_) = refusals.join_next() => {}
+                () = rest_is_due => {
+                    log_rest_at = None;
+                    self.log_refusals(self.records.stats.take_unlogged_refusals(Instant::now()));
+                }
                 client = downstream.accept() => match client {
                     Some(client) if clients.len() >= self.max_clients => {
+                        log_rest_at.get_or_insert_with(|| tokio::time::Instant::now() + LOG_INTERVAL);
                         let Some(reason) = self.note_refusal(refusals.len()) else { continue };
                         let gateway = Arc::clone(self);
                         let refusal = async move { gateway.refuse(client.endpoint, reason).await };
@@ -79,6 +93,7 @@ impl Gateway {
             }
         }
         drop(downstream);
+        self.log_refusals(self.records.stats.take_unlogged_refusals(Instant::now()));
         while let Some(served) = clients.join_next().await {
             note_served(&mut last, served);
         }
@@ -92,11 +107,16 @@ impl Gateway {
     fn note_refusal(&self, refusals: usize) -> Option<CloseReason> {
         self.records.count("too-many-clients");
         let limit = self.max_clients;
-        if let Some(refused) = self.records.stats.refuse(Instant::now()) {
-            warn!(limit, refused, "too many clients (max_connections): those that come are told to come later");
-        }
+        self.log_refusals(self.records.stats.refuse(Instant::now()));
         let text = format!("too many clients: {limit} are here (max_connections)");
         (refusals < MAX_REFUSALS).then_some(CloseReason::Program(TRY_AGAIN, text))
+    }
+
+    fn log_refusals(&self, refused: Option<u64>) {
+        if let Some(refused) = refused {
+            let limit = self.max_clients;
+            warn!(limit, refused, "too many clients (max_connections): those that come are told to come later");
+        }
     }
 
     async fn serve_client(

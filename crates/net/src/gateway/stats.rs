@@ -64,7 +64,7 @@ struct RefusalLog {
 }
 
 /// Refusals are logged no more often than this: whoever causes them must not fill the log.
-const LOG_INTERVAL: Duration = Duration::from_secs(10);
+pub(super) const LOG_INTERVAL: Duration = Duration::from_secs(10);
 
 impl StatsCounters {
     /// Counts a client as connected until the returned guard is dropped.
@@ -84,6 +84,14 @@ impl StatsCounters {
         }
         log.last_logged = Some(now);
         Some(std::mem::take(&mut log.unlogged))
+    }
+
+    /// How many refusals were not logged yet, if any. They count as logged from now on.
+    pub(super) fn take_unlogged_refusals(&self, now: Instant) -> Option<u64> {
+        let mut log = self.refusals.lock().unwrap_or_else(PoisonError::into_inner);
+        let unlogged = Some(std::mem::take(&mut log.unlogged)).filter(|unlogged| *unlogged > 0)?;
+        log.last_logged = Some(now);
+        Some(unlogged)
     }
 
     /// The host was reached for a client, or was not.
@@ -138,6 +146,10 @@ mod tests {
         assert_eq!(logged, [1]);
         assert_eq!(counters.refuse(now + LOG_INTERVAL), Some(1_000));
         assert_eq!(counters.stats().refused, 1_001);
+        // What came last is told, too.
+        assert_eq!(counters.take_unlogged_refusals(now + LOG_INTERVAL), None);
+        assert_eq!(counters.refuse(now + LOG_INTERVAL), None);
+        assert_eq!(counters.take_unlogged_refusals(now + LOG_INTERVAL), Some(1));
     }
 
     #[test]

@@ -146,12 +146,12 @@ impl HttpServer {
                 return line(refused.status(), refused.text(&head));
             }
         };
-        if self.path.as_ref().is_some_and(|path| head.uri.path() != path) {
+        if let Some(own) = self.path.as_ref().filter(|path| head.uri.path() != **path) {
             if let Some(permit) = self.log.permit("path") {
                 let (path, left_out) = (&self.path, permit.left_out());
                 tracing::info!(peer = %context.peer, path, left_out, "a client was refused: the WebSocket is at another path");
             }
-            return line(StatusCode::NOT_FOUND, "There is no WebSocket at this path.\n");
+            return line(StatusCode::NOT_FOUND, format!("There is no WebSocket at this path. It is at {own}.\n"));
         }
         let Some(mut response) = upgrade(&head) else {
             return line(StatusCode::BAD_REQUEST, "That is no WebSocket handshake of version 13.\n");

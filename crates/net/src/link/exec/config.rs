@@ -43,7 +43,7 @@ pub enum ExecError {
     #[error("the command is empty")]
     NoCommand,
     /// The system did not start it.
-    #[error("cannot start {command}: {source}")]
+    #[error("cannot start {command}: {}", why_not_started(command, source))]
     Start {
         /// The program.
         command: String,
@@ -58,4 +58,13 @@ pub enum ExecError {
         /// How.
         exit: Exit,
     },
+}
+
+/// Why a program was not started, where the system's words would not say which file is missing.
+fn why_not_started(command: &str, source: &io::Error) -> String {
+    match source.kind() {
+        io::ErrorKind::NotFound if command.contains('/') => format!("there is no file {command}"),
+        io::ErrorKind::NotFound => format!("{command} is not in PATH"),
+        _ => source.to_string(),
+    }
 }

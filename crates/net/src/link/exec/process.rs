@@ -178,7 +178,7 @@ fn wait(pid: Pid, name: &str, state: &watch::Sender<ProcessState>) {
         }
     };
     if exit.is_success() {
-        tracing::info!(target: "breakbulk::exec", command = name, "{exit}");
+        tracing::debug!(target: "breakbulk::exec", command = name, "{exit}");
     } else {
         tracing::warn!(target: "breakbulk::exec", command = name, "{exit}");
     }

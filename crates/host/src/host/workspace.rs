@@ -85,10 +85,11 @@ impl Workspace {
         })
     }
 
-    /// Logs that the terminals of an earlier run of the host have exited. Changesets are opened when a client asks for them,
+    /// Erases the terminals and watches of an earlier run of the host. Changesets are opened when a client asks for them,
     /// so a host with a thousand sessions starts as fast as one with none.
     pub(crate) async fn start(self: &Arc<Self>) -> Result<(), StartError> {
-        Ok(self.mark_lost_terminals().await?)
+        self.erase_left_channels().await?;
+        Ok(self.clear_terminal_list().await?)
     }
 
     /// Answers a method of the workspace; `None` if it is a method of another service.

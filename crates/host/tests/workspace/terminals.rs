@@ -153,19 +153,24 @@ async fn a_program_that_does_not_start_leaves_no_terminal() {
 }
 
 #[tokio::test]
-async fn the_terminals_of_an_earlier_life_have_exited() {
+async fn the_terminals_of_an_earlier_run_are_erased_and_their_names_are_free() {
     let mut host = TestHost::new().await;
-    {
-        let mut client = host.client("c").await;
-        create(&mut client, &of_client("c")).await.unwrap();
-    }
     for _ in 0..2 {
         host.restart().await;
         let mut client = host.client("c").await;
-        assert_eq!(client.subscribe(TERMINAL).await["lifecycle"]["status"], "exited");
+        {
+            let mut client = host.client("c").await;
+            create(&mut client, &of_client("c")).await.unwrap();
+            client.subscribe(TERMINAL).await;
+            client.dispatch(TERMINAL, 1, input("echo the se''cret\r"));
+            client.output("the secret").await;
+        }
+        assert_eq!(client.fails("subscribe", json!({"channel": TERMINAL})).await, -32008);
+        assert_eq!(client.fails("disposeTerminal", json!({"channel": TERMINAL})).await, -32008);
+        assert_eq!(host.channels("ahp-terminal:").await, [""; 0]);
+        assert!(!host.logged(TERMINAL).await.contains("the secret"));
         assert_eq!(client.subscribe(ROOT).await["terminals"], json!([]));
     }
-    assert_eq!(host.logged(TERMINAL).await.matches("terminal/exited").count(), 1);
 }
 
 #[tokio::test]

@@ -93,6 +93,12 @@ impl TestHost {
         self.log.append(Batch::new().entry(channel, body)).await.unwrap();
     }
 
+    /// The channels in the log whose URIs begin so.
+    pub(crate) async fn channels(&self, start: &str) -> Vec<String> {
+        let all = self.log.channels(None).await.unwrap();
+        all.into_iter().map(|info| info.channel.to_string()).filter(|channel| channel.starts_with(start)).collect()
+    }
+
     /// A client that has initialized.
     pub(crate) async fn client(&self, id: &str) -> Client {
         let mut client = self.link();

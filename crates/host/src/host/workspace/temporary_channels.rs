@@ -1,8 +1,10 @@
 //! Temporary channels: those of terminals and watches. They are erased from the log when they are closed.
 //!
 //! Nobody needs such a channel afterwards. What a program wrote may be secret, and a log that kept it would grow without
-//! end. So when a terminal is disposed of, or a watch ends, its followers are told, and then its channel is erased. If the
-//! host ends in between, the channel is erased at the next start.
+//! end. So when a terminal is disposed of, or a watch ends, its followers are told, and then its channel is erased.
+//!
+//! No terminal and no watch outlives the host that made it. So a host erases at its start all temporary channels that it
+//! finds in the log, however the host before it ended.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex};
@@ -14,7 +16,9 @@ use tracing::warn;
 
 use super::Workspace;
 use crate::endpoint::ClientInfo;
+use crate::error::MethodError;
 use crate::lock::lock;
+use crate::state::StateError;
 
 /// The prefixes of the URIs of temporary channels.
 pub(in crate::host) const TEMPORARY_CHANNELS: &[&str] = &["ahp-terminal:", "ahp-resource-watch:"];
@@ -87,6 +91,20 @@ pub(super) struct PendingErasures {
 }
 
 impl Workspace {
+    /// Erases the channels that an earlier run of the host left. Called before the first client can connect.
+    pub(super) async fn erase_left_channels(&self) -> Result<(), MethodError> {
+        for info in self.log_writer.log().channels(None).await.map_err(StateError::from)? {
+            if !is_temporary(&info.channel) {
+                continue;
+            }
+            // Everything else works without this, so the host starts nevertheless.
+            if let Err(error) = self.log_writer.erase(&info.channel).await {
+                warn!(channel = %info.channel, %error, "a channel of an earlier run stays in the log until the next start");
+            }
+        }
+        Ok(())
+    }
+
     /// Erases a closed channel when its followers have been told. Returns at once.
     pub(super) fn erase_soon(self: &Arc<Self>, channel: &str) {
         lock(&self.pending_erasures.names).insert(channel.to_owned());

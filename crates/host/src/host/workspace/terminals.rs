@@ -17,8 +17,6 @@ use ahp_types::state::{SnapshotState, TerminalClaim, TerminalInfo, TerminalLifec
 use breakbulk_proto::Message;
 use tracing::warn;
 
-use super::temporary_channels::is_temporary;
-use super::watches::is_watch;
 use super::{Workspace, run_to_end};
 use crate::action_sink::ActionSink as _;
 use crate::endpoint::{ClientInfo, DispatchError, Dispatched, RawParams};
@@ -26,7 +24,6 @@ use crate::error::MethodError;
 use crate::gate;
 use crate::host::dispatch::no_channel;
 use crate::host::log_writer::{Transaction, append_error};
-use crate::log::EntryKind;
 use crate::state::StateError;
 use crate::terminal::{Holder, TerminalError};
 
@@ -46,7 +43,7 @@ impl Workspace {
             let state = SnapshotState::Terminal(Box::new(prepared.state()));
             // A disposed terminal of this name may not be erased yet.
             this.erase_closed(&channel).await;
-            // The name is reserved among the running terminals, but one of an earlier run of the host may have it.
+            // The name is reserved among the running terminals, but one whose channel could not be closed or erased may have it.
             if this.log_writer.has(&channel).await? {
                 return Err(MethodError::new(ALREADY_EXISTS, format!("there is a terminal {channel} already")));
             }
@@ -80,8 +77,8 @@ impl Workspace {
         let this = Arc::clone(self);
         run_to_end(async move {
             match this.terminals.dispose(&channel).await {
-                // It is a terminal of an earlier run of the host.
-                Err(TerminalError::NotFound(_)) if this.is_exited_terminal(&channel).await => {}
+                // It was disposed of before, but the log did not take that.
+                Err(TerminalError::NotFound(_)) if this.is_unclosed_terminal(&channel).await => {}
                 disposed => disposed?,
             }
             this.close_terminal(&channel).await;
@@ -159,22 +156,9 @@ impl Workspace {
         });
     }
 
-    /// Logs that the terminals of an earlier run of the host have exited, on their channels and in the root's list.
-    pub(super) async fn mark_lost_terminals(self: &Arc<Self>) -> Result<(), MethodError> {
+    /// Empties the root's list of terminals if an earlier run of the host left some in it.
+    pub(super) async fn clear_terminal_list(&self) -> Result<(), MethodError> {
         self.log_writer.append(Transaction::new().ensure_open(ROOT_RESOURCE_URI)).await.map_err(append_error)?;
-        for info in self.log_writer.log().channels(None).await.map_err(StateError::from)? {
-            if !is_temporary(&info.channel) {
-                continue;
-            }
-            // The last entry of most says that they have exited, so their state need not be loaded.
-            match self.last_entry(&info.channel, info.last).await {
-                // The host ended before the channel was erased.
-                LastEntry::Closed => self.erase_soon(&info.channel),
-                LastEntry::Exited => {}
-                LastEntry::Other if is_watch(&info.channel) => {}
-                LastEntry::Other => self.mark_exited(&info.channel).await,
-            }
-        }
         let listed = self.log_writer.read(ROOT_RESOURCE_URI, |state, _| match state {
             SnapshotState::Root(root) => root.terminals.as_ref().is_some_and(|terminals| !terminals.is_empty()),
             _ => false,
@@ -222,18 +206,8 @@ impl Workspace {
         self.terminals.infos().into_iter().find(|info| info.resource == channel)
     }
 
-    /// What the last entry of a channel says.
-    async fn last_entry(&self, channel: &str, last: u64) -> LastEntry {
-        let read = self.log_writer.log().read(channel, last..last.saturating_add(1), 1).await.unwrap_or_default();
-        match read.last() {
-            Some(entry) if entry.kind == EntryKind::Closed => LastEntry::Closed,
-            Some(entry) if entry.action_type().as_deref() == Some("terminal/exited") => LastEntry::Exited,
-            _ => LastEntry::Other,
-        }
-    }
-
-    /// Whether this is a terminal whose program has ended with an earlier run of the host.
-    async fn is_exited_terminal(&self, channel: &str) -> bool {
+    /// Whether this is a terminal without a program, whose channel could not be closed when it was disposed of.
+    async fn is_unclosed_terminal(&self, channel: &str) -> bool {
         let is_terminal = |state: &SnapshotState, _| matches!(state, SnapshotState::Terminal(_));
         self.terminal(channel).is_none() && self.log_writer.read(channel, is_terminal).await.unwrap_or(false)
     }
@@ -268,13 +242,4 @@ impl Workspace {
 
 fn refusal(reason: impl std::fmt::Display) -> DispatchError {
     DispatchError::new(reason.to_string())
-}
-
-/// What the last entry of a channel says.
-enum LastEntry {
-    /// The channel is closed.
-    Closed,
-    /// A terminal's program has ended.
-    Exited,
-    Other,
 }

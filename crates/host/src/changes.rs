@@ -208,7 +208,10 @@ impl ChangesError {
 
 impl From<ChangesError> for MethodError {
     fn from(error: ChangesError) -> Self {
-        Self::new(error.code(), error.to_string())
+        match error {
+            ChangesError::Log(AppendError::Full) => Self::log_full(),
+            error => Self::new(error.code(), error.to_string()),
+        }
     }
 }
 

@@ -153,7 +153,10 @@ impl TerminalError {
 
 impl From<TerminalError> for MethodError {
     fn from(error: TerminalError) -> Self {
-        Self::new(error.code(), error.to_string())
+        match error {
+            TerminalError::Log(AppendError::Full) => Self::log_full(),
+            error => Self::new(error.code(), error.to_string()),
+        }
     }
 }
 

@@ -16,9 +16,12 @@ use ahp_types::state::{
     RootState, TerminalClaim, TerminalClientClaim, TerminalContentPart, TerminalInfo, TerminalLifecycleState,
     TerminalState,
 };
+use breakbulk_host::MethodError;
 use breakbulk_host::log::AppendError;
+use breakbulk_host::test_support::changes::ChangesError;
 use breakbulk_host::test_support::files::uri_of;
-use breakbulk_host::test_support::terminal::{Holder, TerminalConfig, TerminalRejection, Terminals};
+use breakbulk_host::test_support::terminal::{Holder, TerminalConfig, TerminalError, TerminalRejection, Terminals};
+use serde_json::json;
 use tempfile::TempDir;
 
 use crate::sink::{LONG, Sink};
@@ -414,6 +417,13 @@ async fn each_bad_request_has_its_code() {
     drop(second);
     bench.terminals.prepare(params("ahp-terminal:/3")).await.unwrap().start().await.unwrap();
     assert_eq!(bench.listed().len(), 2);
+}
+
+#[test]
+fn a_full_log_is_the_same_error_for_terminals_and_changesets_as_elsewhere() {
+    let full = Some(json!({"reason": "logFull"}));
+    assert_eq!(MethodError::from(TerminalError::Log(AppendError::Full)).data, full);
+    assert_eq!(MethodError::from(ChangesError::Log(AppendError::Full)).data, full);
 }
 
 #[tokio::test]

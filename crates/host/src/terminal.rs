@@ -35,6 +35,7 @@ use ahp_types::errors::{ahp_error_codes, json_rpc_error_codes};
 use ahp_types::state::{TerminalInfo, TerminalState};
 use thiserror::Error;
 
+use self::claim::MAX_TITLE_CHARS;
 pub(crate) use self::claim::is_free;
 pub use self::claim::{Holder, TerminalRejection};
 pub use self::client_actions::AcceptedAction;
@@ -129,6 +130,12 @@ pub enum TerminalError {
         /// Rows asked for.
         rows: i64,
     },
+    /// The name is too long, or has control characters.
+    #[error("name has {chars} characters: the limit is {MAX_TITLE_CHARS}, and control characters are not allowed")]
+    BadName {
+        /// How many characters it has.
+        chars: usize,
+    },
     /// The program does not start.
     #[error("cannot start the program: {0}")]
     Start(String),
@@ -145,7 +152,9 @@ impl TerminalError {
             Self::NotFound(_) | Self::NoDirectory(_) => ahp_error_codes::NOT_FOUND,
             Self::Exists(_) => ahp_error_codes::ALREADY_EXISTS,
             Self::Outside => ahp_error_codes::PERMISSION_DENIED,
-            Self::BadChannel(_) | Self::BadCwd(_) | Self::BadSize { .. } => json_rpc_error_codes::INVALID_PARAMS,
+            Self::BadChannel(_) | Self::BadCwd(_) | Self::BadSize { .. } | Self::BadName { .. } => {
+                json_rpc_error_codes::INVALID_PARAMS
+            }
             Self::TooMany(_) | Self::Start(_) | Self::Log(_) => json_rpc_error_codes::INTERNAL_ERROR,
         }
     }
@@ -189,8 +198,11 @@ impl Terminals {
             return Err(TerminalError::BadChannel(params.channel));
         }
         let size = size_of(params.cols.unwrap_or(DEFAULT_COLS), params.rows.unwrap_or(DEFAULT_ROWS))?;
+        let title = params.name.unwrap_or_else(|| "Terminal".to_owned());
+        if !claim::is_title(&title) {
+            return Err(TerminalError::BadName { chars: title.chars().count() });
+        }
         let dir = self.directory(params.cwd.as_deref()).await?;
-        let title = claim::title(params.name.as_deref().unwrap_or("Terminal"));
         let terminal = Arc::new(Terminal::new(params.channel, title, params.claim, uri_of(&dir), size));
         self.list.reserve(&terminal)?;
         Ok(Prepared { list: self.list.clone(), terminal, dir, started: false })

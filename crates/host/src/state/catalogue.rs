@@ -47,8 +47,12 @@ impl Catalogue {
         let mut found: Vec<Cursor<'_>> = self.0.values().map(Cursor::of).collect();
         found.retain(|cursor| after.is_none_or(|after| after < *cursor));
         found.sort_unstable();
-        let limit = params.limit.and_then(|limit| usize::try_from(limit).ok()).filter(|limit| *limit > 0);
-        let page = found.get(..limit.unwrap_or(most).min(most)).unwrap_or(&found);
+        let limit = match params.limit {
+            Some(..=0) => return Err(StateError::Limit),
+            Some(limit) => usize::try_from(limit).unwrap_or(most).min(most),
+            None => most,
+        };
+        let page = found.get(..limit).unwrap_or(&found);
         let next_cursor = page.last().filter(|_| page.len() < found.len()).map(Cursor::write);
         let items = page.iter().filter_map(|cursor| self.0.get(cursor.session)).cloned().collect();
         Ok(ListSessionsResult { next_cursor, items })

@@ -19,6 +19,9 @@ pub enum StateError {
     /// The cursor is not one of this host, or what it points to no longer exists.
     #[error("the cursor is not one that this host gave, or what it points to is gone")]
     Cursor,
+    /// A list of no entries, or of fewer, was asked for.
+    #[error("limit must be at least 1")]
+    Limit,
     /// A record that is needed is damaged. Snapshots show the channel as it was before that record where possible; it takes no
     /// more actions.
     #[error("{0} is damaged")]
@@ -43,7 +46,7 @@ impl StateError {
     pub const fn code(&self) -> i32 {
         match self {
             Self::NotFound => ahp_error_codes::NOT_FOUND,
-            Self::NotAChat | Self::Cursor => json_rpc_error_codes::INVALID_PARAMS,
+            Self::NotAChat | Self::Cursor | Self::Limit => json_rpc_error_codes::INVALID_PARAMS,
             Self::Damaged(_) | Self::Gone | Self::Log(_) | Self::Full | Self::Closed => {
                 json_rpc_error_codes::INTERNAL_ERROR
             }

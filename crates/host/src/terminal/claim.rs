@@ -69,7 +69,7 @@ pub enum TerminalRejection {
         rows: i64,
     },
     /// A title with control characters, or longer than anyone reads.
-    #[error("a title has at most 256 characters, and no control characters")]
+    #[error("title has at most {MAX_TITLE_CHARS} characters, and no control characters")]
     BadTitle,
     /// Only the host says this.
     #[error("only the host dispatches this action")]
@@ -93,10 +93,17 @@ pub(super) fn check(who: &Holder, claim: &TerminalClaim, action: &StateAction) -
     }
 }
 
-/// Makes a title valid: without control characters, and of limited length.
+/// The most characters of a terminal's title. The list of terminals has them all, and everybody who follows the root gets it.
+pub(super) const MAX_TITLE_CHARS: usize = 256;
+
+/// Makes a title valid that a program has set: without control characters, and of limited length.
 pub(super) fn title(text: &str) -> String {
-    const LONGEST: usize = 256;
-    text.chars().filter(|char| !char.is_control()).take(LONGEST).collect()
+    text.chars().filter(|char| !char.is_control()).take(MAX_TITLE_CHARS).collect()
+}
+
+/// Whether a client may give a terminal this title.
+pub(super) fn is_title(text: &str) -> bool {
+    title(text) == text
 }
 
 #[cfg(test)]

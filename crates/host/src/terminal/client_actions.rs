@@ -97,7 +97,7 @@ pub(super) fn accept(
             other => other?,
         },
         StateAction::TerminalClaimed(claimed) => ActionEffect::Claim(claimed.claim.clone()),
-        StateAction::TerminalTitleChanged(changed) if claim::title(&changed.title) != changed.title => {
+        StateAction::TerminalTitleChanged(changed) if !claim::is_title(&changed.title) => {
             return Err(TerminalRejection::BadTitle);
         }
         StateAction::TerminalTitleChanged(changed) => ActionEffect::Title(changed.title.clone()),

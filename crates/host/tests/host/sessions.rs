@@ -16,6 +16,16 @@ async fn list(client: &mut Raw) -> Vec<String> {
 }
 
 #[tokio::test]
+async fn a_page_of_the_list_has_at_least_one_session() {
+    let host = TestHost::new().await;
+    let (mut client, _) = host.with_session("c").await;
+    for limit in [0, -1] {
+        let refused = client.call("listSessions", json!({"channel": "ahp-root://", "limit": limit})).await;
+        assert_eq!(refused.unwrap_err()["message"], "limit must be at least 1");
+    }
+}
+
+#[tokio::test]
 async fn a_new_session_is_ready_has_a_chat_and_is_announced_to_all() {
     let host = TestHost::new().await;
     let mut other = host.client("other").await;

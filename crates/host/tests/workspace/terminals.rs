@@ -117,6 +117,8 @@ async fn each_failure_of_a_terminal_has_its_code() {
         (with("cwd", json!("file:///etc")), -32009),
         (with("cwd", json!(host.uri("nowhere"))), -32008),
         (with("cols", json!(0)), -32602),
+        (with("name", json!("n".repeat(257))), -32602),
+        (with("name", json!("two\nlines")), -32602),
         (with("channel", json!("ahp-session:/1")), -32602),
         (json!({"channel": TERMINAL}), -32602),
     ];
@@ -156,8 +158,6 @@ async fn a_program_that_does_not_start_leaves_no_terminal() {
 async fn the_terminals_of_an_earlier_run_are_erased_and_their_names_are_free() {
     let mut host = TestHost::new().await;
     for _ in 0..2 {
-        host.restart().await;
-        let mut client = host.client("c").await;
         {
             let mut client = host.client("c").await;
             create(&mut client, &of_client("c")).await.unwrap();
@@ -165,10 +165,12 @@ async fn the_terminals_of_an_earlier_run_are_erased_and_their_names_are_free() {
             client.dispatch(TERMINAL, 1, input("echo the se''cret\r"));
             client.output("the secret").await;
         }
-        assert_eq!(client.fails("subscribe", json!({"channel": TERMINAL})).await, -32008);
-        assert_eq!(client.fails("disposeTerminal", json!({"channel": TERMINAL})).await, -32008);
+        host.restart().await;
         assert_eq!(host.channels("ahp-terminal:").await, [""; 0]);
         assert!(!host.logged(TERMINAL).await.contains("the secret"));
+        let mut client = host.client("c").await;
+        assert_eq!(client.fails("subscribe", json!({"channel": TERMINAL})).await, -32008);
+        assert_eq!(client.fails("disposeTerminal", json!({"channel": TERMINAL})).await, -32008);
         assert_eq!(client.subscribe(ROOT).await["terminals"], json!([]));
     }
 }

@@ -23,12 +23,24 @@ pub(super) struct HandshakeLink {
     offered: Option<u64>,
     /// The longest frame that the client says it takes.
     frame_limit: Option<u64>,
+    /// A chunking capability that is not valid, and so counts as none.
+    invalid_chunking: Option<InvalidChunking>,
     traffic: Arc<Traffic>,
+}
+
+/// What is wrong with a client's chunking capability.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct InvalidChunking {
+    /// The id that the client gives itself, or the beginning of a long one.
+    pub(super) client: String,
+    /// The field that is missing, or has a value that is not valid.
+    pub(super) field: &'static str,
 }
 
 impl HandshakeLink {
     pub(super) fn new(link: BoxLink, limit: u64, traffic: Arc<Traffic>) -> Self {
-        let mut link = Self { link, came: Some(0), limit, offered: None, frame_limit: None, traffic };
+        let mut link =
+            Self { link, came: Some(0), limit, offered: None, frame_limit: None, invalid_chunking: None, traffic };
         // The limit also applies to the buffers of the link.
         link.set_intake(Intake { max_frame_bytes: limit, account: None });
         link
@@ -56,11 +68,20 @@ impl HandshakeLink {
         self.frame_limit
     }
 
+    /// What is wrong with the chunking capability of the last handshake that the client sent. Returned once.
+    pub(super) fn take_invalid_chunking(&mut self) -> Option<InvalidChunking> {
+        self.invalid_chunking.take()
+    }
+
     fn note(&mut self, frame: &[u8]) -> Result<(), LinkError> {
-        static PATHS: [Path; 3] = [
+        static PATHS: [Path; 7] = [
             &["method"],
             &["params", "capabilities", "chunking", "maxIncomingMessageBytes"],
             &["params", "capabilities", "chunking", "maxIncomingFrameBytes"],
+            &["params", "capabilities", "chunking"],
+            &["params", "capabilities", "chunking", "maxIncomingGroups"],
+            &["params", "capabilities", "chunking", "groupTimeoutMs"],
+            &["params", "clientId"],
         ];
         let Some(came) = self.came else { return Ok(()) };
         let size = came.saturating_add(u64::try_from(frame.len()).unwrap_or(u64::MAX));
@@ -77,9 +98,43 @@ impl HandshakeLink {
         if matches!(text(0), Some(br#""initialize""# | br#""reconnect""#)) {
             let number = |i| text(i).and_then(|text| json::number(text).to_u64());
             (self.offered, self.frame_limit) = (number(1), number(2));
+            let field = match text(3) {
+                None | Some(b"null") => None,
+                Some(_) => invalid_field(text(2), text(1), text(4), text(5)),
+            };
+            let client = || text(6).and_then(json::string).unwrap_or_default().chars().take(MAX_CLIENT_CHARS).collect();
+            self.invalid_chunking = field.map(|field| InvalidChunking { client: client(), field });
         }
         Ok(())
     }
+}
+
+/// How much of a client's id is logged before the id is checked.
+const MAX_CLIENT_CHARS: usize = 64;
+
+/// The first field because of which a chunking capability is not valid: both sizes must be there and positive, a message is not
+/// shorter than a frame, and what else is there must be positive. This is the rule by which the machine ignores it.
+fn invalid_field(
+    frame: Option<&[u8]>,
+    message: Option<&[u8]>,
+    groups: Option<&[u8]>,
+    timeout: Option<&[u8]>,
+) -> Option<&'static str> {
+    let positive = |text: &[u8]| match json::number(text) {
+        json::Number::Int(value) if value > 0 => Some(u64::try_from(value).unwrap_or(u64::MAX)),
+        json::Number::Huge { negative: false } => Some(u64::MAX),
+        _ => None,
+    };
+    let is_invalid = |text: Option<&[u8]>| text.is_some_and(|text| positive(text).is_none());
+    let Some(frame) = frame.and_then(positive) else { return Some("maxIncomingFrameBytes") };
+    match message.and_then(positive) {
+        Some(message) if message >= frame => {}
+        _ => return Some("maxIncomingMessageBytes"),
+    }
+    if is_invalid(groups) {
+        return Some("maxIncomingGroups");
+    }
+    is_invalid(timeout).then_some("groupTimeoutMs")
 }
 
 /// Delegates everything to the inner link.
@@ -189,6 +244,32 @@ mod tests {
     fn press(other: &Account) {
         let schedule = Schedule { started: Instant::now().into_std(), timeout: SOON };
         assert!(other.reserve(MB as u64, schedule).is_err());
+    }
+
+    #[tokio::test]
+    async fn a_chunking_capability_that_is_not_valid_is_noticed_with_its_field_and_client() {
+        let cases = [
+            ("", None),
+            (r#","capabilities":{"chunking":null}"#, None),
+            (r#","capabilities":{"chunking":{"maxIncomingFrameBytes":1000,"maxIncomingMessageBytes":1000}}"#, None),
+            (r#","capabilities":{"chunking":1}"#, Some("maxIncomingFrameBytes")),
+            (r#","capabilities":{"chunking":{"maxIncomingFrameBytes":1000}}"#, Some("maxIncomingMessageBytes")),
+            (
+                r#","capabilities":{"chunking":{"maxIncomingFrameBytes":1000,"maxIncomingMessageBytes":999}}"#,
+                Some("maxIncomingMessageBytes"),
+            ),
+            (r#","capabilities":{"chunking":{"maxIncomingFrameBytes":"x"}}"#, Some("maxIncomingFrameBytes")),
+            (r#","capabilities":{"chunking":{"maxIncomingFrameBytes":-1}}"#, Some("maxIncomingFrameBytes")),
+            (r#","capabilities":{"chunking":{"maxIncomingFrameBytes":1.5}}"#, Some("maxIncomingFrameBytes")),
+        ];
+        for (capabilities, field) in cases {
+            let (ours, _peer) = breakbulk::link::pair(&Capacity::of(1 << 20), 16);
+            let mut link = HandshakeLink::new(Box::new(ours), 1000, Arc::default());
+            let frame = format!(r#"{{"method":"initialize","params":{{"clientId":"c"{capabilities}}}}}"#);
+            link.note(frame.as_bytes()).expect("a short frame");
+            let expected = field.map(|field| InvalidChunking { client: "c".to_owned(), field });
+            assert_eq!(link.take_invalid_chunking(), expected, "{capabilities}");
+        }
     }
 
     #[tokio::test]

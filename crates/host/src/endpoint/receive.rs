@@ -22,6 +22,7 @@ use super::EndpointInner;
 use super::connection::Connection;
 use super::end_reason::EndReason;
 use super::handshake::{self, HandshakeMethod};
+use super::handshake_link::InvalidChunking;
 use super::jobs::{self, ActionHeader, DispatchOutcome, Job, JobKind, JobOutput, PendingAction, SubscribeRequest};
 use super::log_reader::Subscription;
 use super::methods::{ClientInfo, DispatchError, Dispatched, Methods, RawParams, RejectedAction};
@@ -170,6 +171,16 @@ impl Connection {
                 HandshakeMethod::Initialize => {
                     handshake::initialize(&shared, principal, params, message_limits, &memory).await
                 }
+        if let Some(InvalidChunking { client, field }) = self.driver.link_mut().take_invalid_chunking()
+            && let Some(permit) = self.shared.log_limit.permit("invalid-chunking")
+        {
+            warn!(
+                client,
+                field,
+                left_out = permit.left_out(),
+                "the chunking capability of a client is not valid and counts as none: messages are not segmented for it"
+            );
+        }
                 HandshakeMethod::Reconnect => {
                     handshake::reconnect(&shared, principal, params, message_limits, &memory).await
                 }

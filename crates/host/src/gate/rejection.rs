@@ -78,6 +78,9 @@ pub enum Rejection {
     /// A chat or session works somewhere.
     #[error("the last working directory cannot be removed: add another one first")]
     LastDirectory,
+    /// A chat of the session works only there.
+    #[error("the directory is the only one of a chat of this session: give that chat another one first")]
+    OnlyDirectoryOfChat,
     /// A client speaks for itself only.
     #[error("clientId must be that of this client: each changes its own entry only")]
     NotYou,

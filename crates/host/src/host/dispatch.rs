@@ -6,7 +6,7 @@ use ahp_types::ROOT_RESOURCE_URI;
 use ahp_types::actions::StateAction;
 use ahp_types::errors::ahp_error_codes::NOT_FOUND;
 use ahp_types::notifications::{PartialSessionSummary, SessionSummaryChangedParams};
-use ahp_types::state::{AnnotationsSummary, RootState, SessionState, SnapshotState};
+use ahp_types::state::{AnnotationsSummary, ChatState, RootState, SessionState, SnapshotState};
 
 use super::agent_runner::summarize;
 use super::log_writer::{Transaction, append_error};
@@ -44,7 +44,12 @@ pub(super) async fn dispatch(
         let seq =
             services.log_writer.read(channel, |state, seq| context.check(&who, action, state).map(|()| seq)).await;
         let seq: Seq = seq.map_err(look_failed)??;
-        let transaction = Transaction::new().by(client).expect(channel, seq);
+        let mut transaction = Transaction::new().by(client).expect(channel, seq);
+        if let StateAction::SessionWorkingDirectoryRemoved(removed) = action {
+            for (chat, seq) in chats_beside(services, channel, &removed.directory).await? {
+                transaction = transaction.expect(&chat, seq);
+            }
+        }
         Ok(long_work(dispatched.bytes, || transaction.dispatched(channel, action, &origin)))
     };
     // The channels that the checks read.
@@ -208,6 +213,25 @@ fn without_large_parts(session: &SessionState) -> SessionState {
         input_needed: None,
         meta: None,
     }
+}
+
+/// The chats that have chosen this directory of their session among others, with their seqs: the directory can be removed from
+/// the session as long as they do not change. Fails if a chat has chosen no other one.
+async fn chats_beside(services: &Services, session: &str, directory: &str) -> Result<Vec<(String, Seq)>, MethodError> {
+    let chats = |session: &SessionState, _| session.chats.iter().map(|chat| chat.resource.clone()).collect::<Vec<_>>();
+    let mut beside = Vec::new();
+    for chat in services.log_writer.session(session, chats).await?.unwrap_or_default() {
+        let chosen = |chat: &ChatState, seq| (chat.working_directories.clone().unwrap_or_default(), seq);
+        let Some((chosen, seq)) = services.log_writer.chat(&chat, chosen).await? else { continue };
+        if !chosen.iter().any(|chosen| chosen == directory) {
+            continue;
+        }
+        if chosen.iter().all(|chosen| chosen == directory) {
+            return Err(gate::Rejection::OnlyDirectoryOfChat.into());
+        }
+        beside.push((chat, seq));
+    }
+    Ok(beside)
 }
 
 /// The directory that an action would add to a session.

@@ -221,6 +221,15 @@ async fn the_last_working_directory_of_a_chat_or_a_session_stays() {
         let params = json!({"channel": channel, "clientSeq": 2, "action": {"type": kind, "directory": directory}});
         assert_eq!(client.call("dispatchAction", params).await, Ok(Value::Null), "{kind}");
     }
+    // The session has another one, but the chat has not.
+    let action = json!({"type": "session/workingDirectoryRemoved", "directory": host.path("b")});
+    let params = json!({"channel": SESSION, "clientSeq": 3, "action": action});
+    let error = client.call("dispatchAction", params).await.unwrap_err();
+    assert_eq!(
+        error["message"],
+        "the directory is the only one of a chat of this session: give that chat another one first"
+    );
+    assert_eq!(state(&mut client, SESSION).await["workingDirectories"], json!([host.uri(), host.path("b")]));
     let empty = json!({"channel": SESSION, "chat": "ahp-chat:/empty", "workingDirectories": []});
     let error = client.call("createChat", empty).await.unwrap_err();
     assert!(error["message"].as_str().unwrap().starts_with("workingDirectories is empty"), "{error}");

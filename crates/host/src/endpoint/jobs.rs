@@ -201,6 +201,38 @@ pub(super) fn reads(method: &str) -> bool {
     ["resourceRead", "resourceList", "fetchTurns", "listSessions", "completions"].contains(&method)
 }
 
+/// Whether this is the name of a request of the protocol.
+pub(super) fn is_request(method: &str) -> bool {
+    const OTHERS: [&str; 12] = [
+        "initialize",
+        "reconnect",
+        "ping",
+        "subscribe",
+        "listSessions",
+        "fetchTurns",
+        "authenticate",
+        "completions",
+        "resolveSessionConfig",
+        "sessionConfigCompletions",
+        "invokeChangesetOperation",
+        "createResourceWatch",
+    ];
+    const SESSIONS: [&str; 6] =
+        ["createSession", "disposeSession", "createChat", "disposeChat", "createTerminal", "disposeTerminal"];
+    const FILES: [&str; 9] = [
+        "resourceRead",
+        "resourceWrite",
+        "resourceList",
+        "resourceCopy",
+        "resourceMove",
+        "resourceDelete",
+        "resourceMkdir",
+        "resourceResolve",
+        "resourceRequest",
+    ];
+    OTHERS.contains(&method) || SESSIONS.contains(&method) || FILES.contains(&method)
+}
+
 /// Whether a later action may depend on the effect of a method.
 pub(super) fn writes(method: &str) -> bool {
     let prefixes = ["create", "dispose", "move"];

@@ -47,6 +47,9 @@ const SETTLE_TIME: Duration = Duration::from_secs(10);
 /// snapshot of some megabytes would need more segments than a group may have.
 const MIN_CLIENT_FRAME: u64 = 256;
 
+/// How much of the name of a channel that does not exist is repeated to the client.
+const MAX_CHANNEL_CHARS: usize = 256;
+
 /// How deep the params of a request, and an action, may be nested. Snapshots and replays add about a dozen levels, and
 /// official clients parse 128: so every client can read everything that is in the state.
 const MAX_NESTING: u32 = 64;
@@ -129,11 +132,16 @@ impl Connection {
             if std::mem::replace(&mut self.has_dropped, true) {
                 debug!(bytes, code = error.code, "a notification of a client was dropped");
             } else {
-                // The message of the error is left out: it may contain the client's own words.
-                let code = error.code;
+                // The message of the error is left out, and an unknown method too: they may contain the client's own words.
+                let (code, known) = (error.code, jobs::is_request(method));
+                let (method, method_bytes) = (known.then_some(method), (!known).then_some(method.len()));
+                let cause = if known { " because this method is a request and needs an id" } else { "" };
                 warn!(
                     bytes,
-                    code, "a notification of a client was dropped: later ones of this connection are counted only"
+                    code,
+                    method,
+                    method_bytes,
+                    "a notification of a client was dropped{cause}: later ones of this connection are counted only"
                 );
             }
         }
@@ -163,14 +171,6 @@ impl Connection {
                 HandshakeMethod::Reconnect => self.end(EndReason::Invalid(why)),
             };
         }
-        self.handshake = self.handshake.started();
-        let (shared, message_limits) = (Arc::clone(&self.shared), self.message_limits());
-        let (principal, memory) = (self.principal.clone(), self.memory.clone());
-        self.jobs.start(info.job(Some(id), JobKind::Handshake), async move {
-            let result = match method {
-                HandshakeMethod::Initialize => {
-                    handshake::initialize(&shared, principal, params, message_limits, &memory).await
-                }
         if let Some(InvalidChunking { client, field }) = self.driver.link_mut().take_invalid_chunking()
             && let Some(permit) = self.shared.log_limit.permit("invalid-chunking")
         {
@@ -181,6 +181,14 @@ impl Connection {
                 "the chunking capability of a client is not valid and counts as none: messages are not segmented for it"
             );
         }
+        self.handshake = self.handshake.started();
+        let (shared, message_limits) = (Arc::clone(&self.shared), self.message_limits());
+        let (principal, memory) = (self.principal.clone(), self.memory.clone());
+        self.jobs.start(info.job(Some(id), JobKind::Handshake), async move {
+            let result = match method {
+                HandshakeMethod::Initialize => {
+                    handshake::initialize(&shared, principal, params, message_limits, &memory).await
+                }
                 HandshakeMethod::Reconnect => {
                     handshake::reconnect(&shared, principal, params, message_limits, &memory).await
                 }
@@ -231,7 +239,11 @@ impl Connection {
     ) {
         self.flush();
         let result = taken.map_err(|error| match error {
-            SnapshotError::NotFound => MethodError::new(NOT_FOUND, "there is no such channel"),
+            SnapshotError::NotFound => {
+                // The client chose the name: no more of it is repeated than the name of a channel can have.
+                let channel: String = request.channel.chars().take(MAX_CHANNEL_CHARS).collect();
+                MethodError::new(NOT_FOUND, format!("there is no channel {channel:?}"))
+            }
             SnapshotError::Failed(error) => error,
             SnapshotError::NoMemory(error) => error.into(),
         });

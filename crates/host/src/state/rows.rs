@@ -3,8 +3,10 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::sync::LazyLock;
 
 use ahp_types::state::Turn;
+use breakbulk::LogLimit;
 use bytes::{BufMut, Bytes, BytesMut};
 use serde::Deserialize;
 use tracing::warn;
@@ -162,11 +164,17 @@ pub(super) async fn page(
     Ok(page)
 }
 
+/// Bounds the warnings of damaged turns: each client that looks at such a turn causes several.
+static WARNINGS: LazyLock<LogLimit> = LazyLock::new(LogLimit::default);
+
 /// A notice in place of a turn whose row is damaged. Its offset comes from the neighbouring rows, so sizes that are computed
 /// from it differ by the difference of the two texts.
 async fn damaged(log: &dyn Log, channel: &str, number: u64) -> Result<Row, StateError> {
-    warn!(channel, number, "a turn is damaged, and replaced by a notice");
-    let text = format!("A turn cannot be shown: row {number} of this chat is damaged in the host's log.");
+    if let Some(permit) = WARNINGS.permit("damaged-turn") {
+        warn!(channel, number, left_out = permit.left_out(), "a turn is damaged, and replaced by a notice");
+    }
+    let text = "This turn cannot be shown: its record in the host's log is damaged. `breakbulk log verify` names it."
+        .to_owned();
     let text = Bytes::from(serde_json::to_vec(&notice(format!("damaged-row-{number}"), text))?);
     let beside = |number: u64| async move {
         let read = log.rows(channel, number..number.saturating_add(1), usize::MAX).await.ok()?;

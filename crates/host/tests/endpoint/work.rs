@@ -35,7 +35,11 @@ async fn a_subscription_begins_with_a_snapshot_and_ends_with_unsubscribe() {
     client.subscribe(B).await;
     let heard = world.data(B, "heard").await;
     assert_eq!(client.action().await.0, heard);
-    assert_eq!(client.call("subscribe", json!({"channel": "ahp-terminal:/none"})).await.unwrap_err()["code"], -32008);
+    let error = client.call("subscribe", json!({"channel": "ahp-terminal:/none"})).await.unwrap_err();
+    assert_eq!(
+        (&error["code"], &error["message"]),
+        (&json!(-32008), &json!("there is no channel \"ahp-terminal:/none\""))
+    );
     assert_eq!(client.call("subscribe", json!({})).await.unwrap_err()["code"], -32602);
 }
 

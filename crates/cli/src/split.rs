@@ -17,7 +17,7 @@ pub(crate) fn run(plan: &Plan, input: impl BufRead, mut output: impl Write, bar:
     let (first, message) = read(plan, input)?;
     if message.is_empty() {
         let text = "standard input is empty: one JSON-RPC message is expected".to_owned();
-        return Err(Error::Input(Failure { line: None, text, rule: "input-empty" }));
+        return Err(Error::Input(Failure { line: None, text, rule: "message-not-json" }));
     }
     check(plan, first, &message)?;
     bar.expect(message.len() as u64);
@@ -43,8 +43,8 @@ fn pass_events(plan: &Plan, machine: &mut dyn Machine, bar: &Bar) -> Result<(), 
     while let Some(event) = machine.poll_event() {
         match event {
             Event::Progress(progress) => bar.reach(progress.done),
-            Event::SendFailed { error: SendError::TooManySegments(_), .. } if plan.is_cap_small() => {
-                return Err(Error::Arguments(plan.refused_cap()));
+            Event::SendFailed { error: error @ SendError::TooManySegments(_), .. } if plan.is_cap_small() => {
+                return Err(Error::Input(Failure { line: None, text: plan.refused_cap(), rule: error.name() }));
             }
             Event::SendFailed { error, .. } => {
                 return Err(Error::Input(Failure { line: None, text: error.to_string(), rule: error.name() }));

@@ -391,7 +391,10 @@ mod tests {
         assert_eq!(screen.action(&action("responsePart", json!({ "part": empty }))), []);
         assert_eq!(screen.action(&action("delta", json!({"partId": "p", "content": ""}))), []);
         let (one, two) = (Piece::Text("one".to_owned()), Piece::Text("two".to_owned()));
-        assert_eq!(screen.action(&action("delta", json!({"partId": "p", "content": "one"}))), [one.clone()]);
+        assert_eq!(
+            screen.action(&action("delta", json!({"partId": "p", "content": "one"}))),
+            std::slice::from_ref(&one)
+        );
         assert_eq!(screen.action(&action("delta", json!({"partId": "p", "content": "one"}))), [one]);
         assert_eq!(screen.action(&action("delta", json!({"partId": "q", "content": "two"}))), [Piece::Break, two]);
     }

@@ -127,7 +127,7 @@ async fn in_place_of_a_damaged_row_is_a_turn_that_says_so() {
     let shown = ids(&chat);
     assert!(shown[0].starts_with("damaged-row-") && shown[1..] == ["b", "c"], "{shown:?}");
     let told = chat["turns"][0]["message"]["text"].as_str().unwrap();
-    assert!(told.contains("is damaged in the host's log"), "{told}");
+    assert!(told.contains("its record in the host's log is damaged"), "{told}");
     // What does not fit whole is measured without it, about.
     assert!(state.size_of(CHAT, ALL).await.unwrap() > 100);
     turn(&*log, "d", 10).await;

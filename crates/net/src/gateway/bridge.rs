@@ -496,7 +496,7 @@ impl<'a> Bridge<'a> {
         let is_anyone = !reassembles && at == SideId::Near && !self.names.near.is_introduced();
         let frame = close.frame.filter(|_| !is_anyone);
         let declared_cap = self.sides[at].driver.link().declared_cap();
-        let close = PeerClose { code: close.code, reassembles, frame, declared_cap };
+        let close = PeerClose { code: close.code, reassembles, frame };
         let verdict = self.records.frame_limits.learn(&self.names[at], close);
         match verdict {
             Verdict::Halved { .. } => self.records.count("frame-limit-halved"),

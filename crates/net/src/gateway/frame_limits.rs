@@ -1,7 +1,7 @@
 //! Frame limits that peers did not declare: learned from how their links close, and remembered across connections.
 //!
-//! Evidence is a close with 1009, or three closes in a row, each within two seconds of the same message. If a cap is declared
-//! for the peer, only the 1009 counts. Then the peer's frame limit becomes half of the frame at which it closed, 16 KiB at least.
+//! Evidence is a close with 1009, or three closes in a row, each within two seconds of the same message. Then the peer's frame
+//! limit becomes half of the frame at which it closed, 16 KiB at least.
 //! It is forgotten after 16 MiB have passed, or after ten minutes. If that was too early, the next evidence brings the same limit
 //! back at once, and it then takes twice as many bytes, so a peer with a real limit is not closed again and again. A wrong guess
 //! costs smaller frames for a while and nothing else, so no more proof is asked for.
@@ -104,8 +104,6 @@ pub(super) struct PeerClose {
     pub(super) reassembles: bool,
     /// The frame that the close may be because of.
     pub(super) frame: Option<LongFrame>,
-    /// The cap that is declared for the peer, if one is.
-    pub(super) declared_cap: Option<u64>,
 }
 
 /// What a close means for a peer's frame limit.
@@ -237,7 +235,7 @@ impl PeerRecord {
         }
     }
 
-    fn learn(&mut self, PeerClose { code, reassembles, frame, declared_cap }: PeerClose) -> Verdict {
+    fn learn(&mut self, PeerClose { code, reassembles, frame }: PeerClose) -> Verdict {
         let row = self.row.take();
         if code == TOO_BIG {
             let frame = frame.filter(|frame| frame.message > SHORT_MESSAGE);
@@ -252,7 +250,7 @@ impl PeerRecord {
         }
         // A frame of the floor has no half.
         let Some(frame) = frame.filter(|frame| reassembles && frame.frame > FLOOR) else { return Verdict::Ordinary };
-        if OTHER_CAUSES.contains(&code) || declared_cap.is_some() {
+        if OTHER_CAUSES.contains(&code) {
             return Verdict::Ordinary;
         }
         let before = row.filter(|row| row.message.abs_diff(frame.message) <= SAME_MESSAGE);
@@ -306,7 +304,7 @@ mod tests {
 
     /// A peer closes when no long frame was sent lately.
     const fn quiet(code: u16) -> PeerClose {
-        PeerClose { code, reassembles: true, frame: None, declared_cap: None }
+        PeerClose { code, reassembles: true, frame: None }
     }
 
     const fn first(from: u64) -> Verdict {
@@ -421,14 +419,6 @@ mod tests {
         assert_eq!(limits.limit(&name("p")), BIG / 4);
         tokio::time::advance(RESTORE_TIME).await;
         assert_eq!(limits.limit(&name("p")), u64::MAX);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn where_a_cap_is_declared_only_a_1009_counts() {
-        let limits = FrameLimits::default();
-        let declared = |code| PeerClose { declared_cap: Some(BIG), ..close(code, BIG, MESSAGE) };
-        assert!((0..50).all(|_| limits.learn(&name("p"), declared(1006)) == Verdict::Ordinary));
-        assert_eq!(limits.learn(&name("p"), declared(1009)), first(BIG));
     }
 
     #[tokio::test(start_paused = true)]

@@ -396,20 +396,3 @@ async fn a_message_that_even_the_smallest_frames_do_not_carry_is_answered_with_a
     }
     panic!("never answered");
 }
-
-#[tokio::test]
-async fn where_a_cap_is_declared_random_cuts_do_not_shrink_frames() {
-    let (beside_client, beside_host) = gateways(MAX_FRAME);
-    for cut in 0..6 {
-        let any = Capacity::of(u64::MAX);
-        let ((client, near), (far, host)) = (link::pair(&any, 4), link::pair(&any, 4));
-        let (left, right) = link::pair(&Capacity::of(MAX_FRAME), 4);
-        join(&beside_client, near, Trapped::new(left, Trap::AfterBytes(500_000 + 100_000 * cut)));
-        join(&beside_host, right, far);
-        let (mut client, mut host) = (App::new(client, Role::Client), App::new(host, Role::Server));
-        pass(&mut client, &mut host, Message::from(INITIALIZE)).await.unwrap();
-        pass(&mut host, &mut client, Message::from(WELCOME)).await.unwrap();
-        pass(&mut client, &mut host, request("2", 3_000_000)).await.unwrap_err();
-    }
-    assert_eq!(beside_client.counts().get("frame-limit-halved"), None);
-}

@@ -3,8 +3,13 @@
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use super::super::OpenError;
+
+/// How often, and after which pause, a lock is tried that another process holds: half a second in all.
+const LOCK_ATTEMPTS: u32 = 20;
+const LOCK_PAUSE: Duration = Duration::from_millis(25);
 
 /// The directory of the files.
 #[derive(Debug, Clone)]
@@ -54,16 +59,21 @@ impl LogFiles {
         std::fs::remove_file(self.reserve()).is_ok()
     }
 
-    /// Makes the directory and takes the lock, which lasts until the file is closed or the process ends.
+    /// Makes the directory and takes the lock, which lasts until the file is closed or the process ends. Waits for a moment if
+    /// the lock is taken: a process that was just started holds the locks of its parent until it runs its own program, and a host
+    /// that was just killed may not be gone yet.
     pub(super) fn lock(&self) -> Result<File, OpenError> {
         let failed = |source: io::Error| OpenError::Store { path: self.dir.clone(), source: source.into() };
         create_dir(&self.dir).map_err(failed)?;
         let file = private(&self.dir.join("log.lock")).map_err(failed)?;
-        match file.try_lock() {
-            Ok(()) => Ok(file),
-            Err(TryLockError::WouldBlock) => Err(OpenError::InUse(self.dir.clone())),
-            Err(TryLockError::Error(error)) => Err(failed(error)),
+        for _ in 0..LOCK_ATTEMPTS {
+            match file.try_lock() {
+                Ok(()) => return Ok(file),
+                Err(TryLockError::WouldBlock) => std::thread::sleep(LOCK_PAUSE),
+                Err(TryLockError::Error(error)) => return Err(failed(error)),
+            }
         }
+        Err(OpenError::InUse(self.dir.clone()))
     }
 
     /// Extends the write-ahead log with zeros, so that a commit overwrites bytes and its sync need not update the length of the

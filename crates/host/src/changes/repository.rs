@@ -293,11 +293,11 @@ impl Settings {
             let key = String::from_utf8_lossy(parts.next().unwrap_or_default()).into_owned();
             // A key without a value is true.
             let value = parts.next().unwrap_or(b"true");
-            self.changeset(key, value, whose);
+            self.set(key, value, whose);
         }
     }
 
-    fn changeset(&mut self, key: String, value: &[u8], whose: Whose) {
+    fn set(&mut self, key: String, value: &[u8], whose: Whose) {
         let plain = String::from_utf8_lossy(value).to_ascii_lowercase();
         let plain = match plain.as_str() {
             "yes" | "on" | "1" => "true",

@@ -66,6 +66,12 @@ struct HostParts {
 }
 
 impl Host {
+    /// Waits until no scan for changes and customizations runs and none is requested.
+    #[cfg(feature = "test-support")]
+    pub async fn scans_ended(&self) {
+        self.0.workspace.scans_ended().await;
+    }
+
     /// Starts a host on a log, with these agents. The first agent is the one for sessions that name none.
     ///
     /// # Errors

@@ -141,6 +141,14 @@ impl Workspace {
         self.connected_clients.add(client);
     }
 
+    /// Waits until no scan runs and none is requested.
+    #[cfg(feature = "test-support")]
+    pub(crate) async fn scans_ended(&self) {
+        while !self.scan_queue.is_idle() {
+            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+        }
+    }
+
     /// A client has subscribed to a channel.
     pub(crate) fn client_subscribed(self: &Arc<Self>, client: &ClientInfo, channel: &str) {
         if temporary_channels::is_temporary(channel) {

@@ -169,12 +169,12 @@ async fn nobody_looks_at_what_nobody_follows() {
     let (host, mut client) = repository().await;
     open(&mut client).await;
     client.unsubscribe(CHANGES).await;
-    // What was asked for is looked at; then it is quiet.
-    tokio::time::sleep(std::time::Duration::from_millis(500)).await;
+    // The scans that were requested before it end.
+    host.inner.scans_ended().await;
     let before = host.logged(CHANGES).await;
     let write = json!({"channel": SESSION, "uri": host.uri("b.txt"), "data": "b\n", "encoding": "utf-8"});
     client.call("resourceWrite", write).await.unwrap();
-    tokio::time::sleep(std::time::Duration::from_millis(500)).await;
+    host.inner.scans_ended().await;
     assert_eq!(host.logged(CHANGES).await, before);
 }
 

@@ -79,6 +79,12 @@ impl ScanQueue {
         lock(&self.sessions).get(session).is_some_and(|scans| scans.is_scanned.load(Ordering::Relaxed))
     }
 
+    /// Whether no scan runs and none is requested.
+    #[cfg(feature = "test-support")]
+    pub(super) fn is_idle(&self) -> bool {
+        lock(&self.sessions).values().all(|scans| lock(&scans.requests).worker != ScanWorker::Running)
+    }
+
     /// Begins the next scan of a session, if one is requested.
     fn begin_next(&self, session: &str, scans: &Arc<SessionScans>) -> Option<(ScanScope, ScanRun)> {
         let mut sessions = lock(&self.sessions);

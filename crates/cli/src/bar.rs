@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use indicatif::{BinaryBytes, MultiProgress, ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 
-/// Below this there is nothing to wait for.
+/// Shorter messages are done too soon for a bar.
 const WORTH_SHOWING: u64 = 1 << 20;
 
 // With a word before it, this is never wider than 80 columns.
@@ -47,7 +47,7 @@ impl Bar {
         Self(bar(input_length()))
     }
 
-    /// Says how many bytes are to come in all. The time before that does not count.
+    /// Sets the total number of bytes. The rate is measured from this call on.
     pub(crate) fn expect(&self, total: u64) {
         if total >= WORTH_SHOWING && self.0.length() != Some(total) {
             self.0.reset_elapsed();
@@ -56,7 +56,7 @@ impl Bar {
         }
     }
 
-    /// Says how many bytes have passed. Where it is not known how many come, the time before the first ones does not count.
+    /// Sets how many bytes have passed. If the total is not known, the rate is measured from the first bytes on.
     pub(crate) fn reach(&self, done: u64) {
         if self.0.length().is_none() && self.0.position() == 0 {
             self.0.reset_elapsed();
@@ -77,7 +77,7 @@ impl Bar {
     }
 
     fn say_to(&self, mut out: impl Write, text: impl fmt::Display) {
-        // Nothing is left to tell it to when standard error is gone.
+        // If standard error is closed, nobody can read it.
         self.0.suspend(|| drop(writeln!(out, "breakbulk: {text}")));
     }
 
@@ -120,12 +120,12 @@ fn columns() -> u16 {
 fn style(template: &str) -> ProgressStyle {
     let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
     style.with_key("rate", |state: &ProgressState, out: &mut dyn fmt::Write| {
-        // What cannot be shown is not missed.
+        // If it cannot be written, the bar has no rate.
         let _ = out.write_str(&rate(state.pos(), state.elapsed()));
     })
 }
 
-/// How fast so many bytes have passed on the whole. At first nothing: some were there at once, which says little.
+/// The average rate. Empty at first: bytes that were there at once would give a wrong rate.
 fn rate(bytes: u64, elapsed: Duration) -> String {
     match elapsed.as_millis() {
         ..1000 => String::new(),
@@ -155,17 +155,17 @@ mod tests {
     use indicatif::TermLike;
     use std::sync::{Arc, Mutex};
 
-    /// A terminal that keeps all that was ever on it, and knows what is on its last line.
+    /// A fake terminal that records everything that was written to it, and knows its last line.
     #[derive(Debug, Clone)]
-    struct Paper(Arc<Mutex<Vec<String>>>, Arc<Mutex<String>>, u16);
+    struct FakeTerminal(Arc<Mutex<Vec<String>>>, Arc<Mutex<String>>, u16);
 
-    impl Default for Paper {
+    impl Default for FakeTerminal {
         fn default() -> Self {
             Self::of(80)
         }
     }
 
-    impl TermLike for Paper {
+    impl TermLike for FakeTerminal {
         fn width(&self) -> u16 {
             self.2
         }
@@ -209,7 +209,7 @@ mod tests {
         }
     }
 
-    impl Paper {
+    impl FakeTerminal {
         fn of(columns: u16) -> Self {
             Self(Arc::default(), Arc::default(), columns)
         }
@@ -225,7 +225,7 @@ mod tests {
     }
 
     /// What a program prints beside the bar: each line must find an empty one.
-    impl Write for Paper {
+    impl Write for FakeTerminal {
         fn write(&mut self, text: &[u8]) -> io::Result<usize> {
             let line = String::from_utf8_lossy(text);
             self.0.lock().unwrap().push(format!("{}{line}", self.1.lock().unwrap()));
@@ -239,42 +239,42 @@ mod tests {
 
     #[test]
     fn what_is_said_stands_on_a_line_of_its_own() {
-        let paper = Paper::default();
+        let terminal = FakeTerminal::default();
         let bar = ProgressBar::new(2 << 20).with_style(style(LENGTH_KNOWN));
-        bar.set_draw_target(ProgressDrawTarget::term_like(Box::new(paper.clone())));
+        bar.set_draw_target(ProgressDrawTarget::term_like(Box::new(terminal.clone())));
         let bar = Bar(bar);
         bar.reach(1 << 20);
-        assert!(paper.1.lock().unwrap().contains("1.00 MiB/2.00 MiB"), "{paper:?}");
-        let mut said = io::LineWriter::new(paper.clone());
+        assert!(terminal.1.lock().unwrap().contains("1.00 MiB/2.00 MiB"), "{terminal:?}");
+        let mut said = io::LineWriter::new(terminal.clone());
         bar.say_to(&mut said, "line 3: a group begins twice");
-        assert!(paper.lines().contains(&"breakbulk: line 3: a group begins twice\n".to_owned()), "{paper:?}");
-        // And the bar is there again.
-        assert!(paper.1.lock().unwrap().contains("1.00 MiB/2.00 MiB"), "{paper:?}");
+        assert!(terminal.lines().contains(&"breakbulk: line 3: a group begins twice\n".to_owned()), "{terminal:?}");
+        // The bar is drawn again.
+        assert!(terminal.1.lock().unwrap().contains("1.00 MiB/2.00 MiB"), "{terminal:?}");
     }
 
     #[test]
     fn a_short_message_shows_nothing() {
-        let paper = Paper::default();
-        let [there, back] = paper.bars();
+        let terminal = FakeTerminal::default();
+        let [there, back] = terminal.bars();
         for bar in [&there, &back] {
             bar.expect(WORTH_SHOWING - 1);
             bar.reach(1000);
             bar.fill();
         }
         drop((there, back));
-        assert_eq!(paper.lines(), Vec::<String>::new());
+        assert_eq!(terminal.lines(), Vec::<String>::new());
     }
 
     #[test]
     fn a_long_message_has_a_bar_from_the_start_that_fits_a_line_and_fills() {
-        let paper = Paper::default();
-        let [there, _back] = paper.bars();
+        let terminal = FakeTerminal::default();
+        let [there, _back] = terminal.bars();
         for done in [0, 900 << 10, 1000 << 10] {
             there.expect(1023 << 20);
             there.reach(done << 10);
         }
         there.fill();
-        let lines = paper.lines();
+        let lines = terminal.lines();
         let is_bar = |line: &String| line.starts_with("sent      ") && line.contains("/1023.00 MiB");
         assert!(!lines.is_empty() && lines.iter().all(|line| is_bar(line) && line.chars().count() <= 80), "{lines:?}");
         assert!(lines.last().unwrap().contains("1023.00 MiB/1023.00 MiB"), "{lines:?}");
@@ -283,13 +283,13 @@ mod tests {
     #[test]
     fn a_bar_fits_a_narrow_terminal() {
         for columns in [40, 60, 79, 80] {
-            let paper = Paper::of(columns);
+            let terminal = FakeTerminal::of(columns);
             let bar = ProgressBar::new(1023 << 20).with_style(style(length_known(columns)));
-            bar.set_draw_target(ProgressDrawTarget::term_like(Box::new(paper.clone())));
+            bar.set_draw_target(ProgressDrawTarget::term_like(Box::new(terminal.clone())));
             let bar = Bar(bar.with_message("received  "));
             bar.0.set_elapsed(Duration::from_secs(2));
             bar.reach(1022 << 20);
-            let lines = paper.lines();
+            let lines = terminal.lines();
             let fits = |line: &String| line.contains("MiB/1023.00 MiB") && line.chars().count() <= columns.into();
             assert!(!lines.is_empty() && lines.iter().all(fits), "{columns}: {lines:?}");
         }

@@ -1,4 +1,4 @@
-//! `breakbulk bridge`: messages between two ends, each in its own wire form. Several bridges may be one process.
+//! `breakbulk bridge`: carries messages between two sides, each in its own dialect. One process may run several bridges.
 
 mod pages;
 
@@ -18,14 +18,14 @@ use crate::runtime;
 use crate::settings::{BridgeSettings, Configuration, SettingError, Settings, check_files};
 use crate::shutdown;
 
-/// A bridge that one process has among others.
+/// One of several bridges in a process.
 #[derive(Debug)]
 pub(crate) struct Named {
     name: String,
     settings: BridgeSettings,
 }
 
-/// Proves the settings of each bridge that the file names.
+/// Validates the settings of each bridge in the configuration file.
 pub(crate) fn prove_all(configuration: &Configuration) -> Result<Vec<Named>, Error> {
     let bridges = configuration.bridges.iter().map(|(name, layers)| {
         let settings = || {
@@ -83,7 +83,7 @@ pub(crate) fn run_all(bridges: Vec<Named>) -> Result<(), Error> {
         }
         let mut first = Ok(());
         while let Some(ended) = running.join_next().await {
-            // The others go on; which one has failed is said at once, and by the status at the end.
+            // The other bridges go on. The failure is logged now, and the exit status shows it at the end.
             let ended = ended.unwrap_or(Err(Error::Bug));
             if let Err(error) = &ended {
                 tracing::error!("{error}");
@@ -111,19 +111,19 @@ fn named(name: &str, error: Error) -> Error {
     Error::Bridge { name: name.to_owned(), error: Box::new(error) }
 }
 
-/// A bridge that clients can come to.
+/// A bridge that is ready to accept clients.
 pub(crate) struct Bridge {
     gateway: Arc<Gateway>,
     downstream: Downstream,
     upstream: Upstream,
-    /// Whether there is one client, who was there from the start and decides how this ends.
+    /// Whether the only client is our standard input, so that the bridge ends with it and has its exit status.
     is_single: bool,
     /// What a person must know to come in.
     notes: Vec<String>,
 }
 
 impl Bridge {
-    /// Opens both ends.
+    /// Opens both sides.
     pub(crate) async fn open(settings: BridgeSettings) -> Result<Self, Error> {
         let BridgeSettings { near, far, keep, door, link, max_connections, shutdown_timeout } = settings;
         let gateway = Gateway::new(near.setup.clone(), far.setup.clone(), link.budget)
@@ -138,14 +138,14 @@ impl Bridge {
         Ok(Self { gateway, downstream, upstream, is_single: near.address.transport.is_single(), notes })
     }
 
-    /// Says where clients come in.
+    /// Prints the address to which clients connect.
     pub(crate) fn say_where(&self, name: Option<&str>) {
         for note in &self.notes {
             log::say(Level::INFO, &name.map_or_else(|| note.clone(), |name| format!("bridge {name}: {note}")));
         }
     }
 
-    /// Takes clients from one end to the other. `watch` makes a watcher for each client.
+    /// Serves clients until `stop` is cancelled. `watch` makes a watcher for each client.
     pub(crate) async fn serve(self, stop: CancellationToken, watch: impl Fn() -> Option<Watcher>) -> Result<(), Error> {
         match self.gateway.serve(self.downstream, self.upstream, stop, watch).await {
             Some(Served::Panicked) => Err(Error::Bug),

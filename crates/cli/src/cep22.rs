@@ -1,4 +1,4 @@
-//! What `cep22` needs to know beside the message: which request's token a transfer goes under.
+//! Progress tokens of `cep22` transfers, for `split` and `join`.
 
 use std::collections::BTreeSet;
 
@@ -24,7 +24,7 @@ pub(crate) fn prelude(message: &Message, token: &str) -> Result<Option<Input>, E
     }
 }
 
-/// The one transfer that is wanted, and which others there are.
+/// The transfer that was asked for, and the tokens of others that were seen.
 #[derive(Debug)]
 pub(crate) struct Wanted<'a> {
     token: &'a str,
@@ -53,7 +53,7 @@ impl<'a> Wanted<'a> {
         true
     }
 
-    /// What there is in place of the transfer, if no frame belongs to it.
+    /// If no frame belongs to the transfer: which other transfers there are.
     pub(crate) fn lack(&self) -> Option<String> {
         let tokens: Vec<_> = self.others.iter().take(SHOWN_TOKENS).map(|raw| shown(raw)).collect();
         let more = if self.others.len() > SHOWN_TOKENS { " and more" } else { "" };
@@ -85,7 +85,7 @@ fn token_of(frame: &[u8]) -> Option<&[u8]> {
     frame.get(usize::try_from(span.start).ok()?..usize::try_from(span.end).ok()?)
 }
 
-/// How often a machine has passed over a frame that belongs to no open transfer.
+/// How many frames the machine has ignored because they belong to no open transfer.
 pub(crate) fn stray_frames(counters: &Counters) -> u64 {
     ["part-of-no-transfer", "part-without-token", "part-unknown"].iter().map(|name| counters.count(name)).sum()
 }

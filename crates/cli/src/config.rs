@@ -1,4 +1,4 @@
-//! `breakbulk config`: each setting, what it is, and where that comes from.
+//! `breakbulk config`: prints each setting, its value, and where the value comes from.
 
 use std::io::{self, Write};
 
@@ -10,14 +10,14 @@ use crate::bridge;
 use crate::failure::Error;
 use crate::settings::{Configuration, Layers, Origin, Setting, SettingError, Settings, Shown, all, check, check_files};
 
-/// A longer value pushes its neighbour aside instead of making every line long.
+/// A longer value shifts the rest of its own line only.
 const WIDEST_VALUE: usize = 34;
 
 /// Prints all settings.
 pub(crate) fn run(args: ConfigArgs, output: impl Write) -> Result<(), Error> {
     let configuration = Configuration::load(args.settings)?;
-    for variable in &configuration.strangers {
-        // A platform may set such a variable, so it is no mistake. A misspelt one is worth a word.
+    for variable in &configuration.unknown_variables {
+        // A platform may set such a variable, so it is no error; but it may be a misspelt setting.
         let _ = writeln!(io::stderr(), "breakbulk: {variable} is not a setting; ignored");
     }
     let report = Report::new(&configuration)?;
@@ -42,7 +42,7 @@ struct Row {
     bridge: Option<String>,
     key: &'static str,
     value: Option<Shown>,
-    /// What it means that there is no value.
+    /// What is printed in place of a value that is not set.
     unset: &'static str,
     origin: Origin,
 }
@@ -61,7 +61,7 @@ impl Report {
         for setting in all() {
             rows.push(row(None, layers, setting)?);
         }
-        // Of each bridge, what is not as for all.
+        // For each bridge, the settings that differ from the common ones.
         for (name, of_bridge) in &configuration.bridges {
             for setting in all().filter(|setting| of_bridge.origin(setting.key) != layers.origin(setting.key)) {
                 rows.push(row(Some(name), of_bridge, setting)?);

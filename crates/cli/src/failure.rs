@@ -1,4 +1,4 @@
-//! What can go wrong, as one line for a person.
+//! The errors of the program, each as one line for a person, and their exit status.
 
 use std::fmt;
 use std::io;
@@ -16,9 +16,9 @@ use crate::units;
 /// Why the program ends before its work is done.
 #[derive(Debug)]
 pub(crate) enum Error {
-    /// An argument does not hold.
+    /// An argument is invalid.
     Arguments(String),
-    /// A setting does not hold.
+    /// A setting is invalid.
     Setting(SettingError),
     /// The input broke a rule.
     Input(Failure),
@@ -44,7 +44,7 @@ pub(crate) enum Error {
     Dial(DialError),
     /// The peer wants a token, or another one, and how to give it.
     Token(DialError, &'static str),
-    /// The host, or its log, does not do it.
+    /// The host or its log has failed.
     Host(String),
     /// So many records of the log are damaged, and were named.
     Damaged(usize),
@@ -52,7 +52,7 @@ pub(crate) enum Error {
     MissingEntries,
     /// The file of the log is damaged, and it was said how.
     DamagedFile,
-    /// Nobody can be let in.
+    /// Listening for clients failed.
     Listen(String),
     /// The request could not be sent.
     NotSent(SendError),
@@ -64,7 +64,7 @@ pub(crate) enum Error {
     Turn(String),
     /// This signal came before the answer.
     Interrupted(Signal),
-    /// Not all that was begun was brought to its end, and the log has said what.
+    /// Messages were lost, and the log says which.
     Lost(Losses),
     /// One of several bridges has failed.
     Bridge {
@@ -73,12 +73,12 @@ pub(crate) enum Error {
         /// Why.
         error: Box<Error>,
     },
-    /// A part of the program has failed in a way that it never should.
+    /// A bug in this program.
     Bug,
 }
 
 impl Error {
-    /// The exit status: 2 where the caller is to blame, 3 where the peer is, 4 where the way between them is, and 128 and the
+    /// The exit status: 2 if the caller caused it, 3 if the peer did, 4 if the link did, and 128 plus the
     /// number of the signal where one cut it short.
     pub(crate) const fn status(&self) -> u8 {
         match self {

@@ -70,7 +70,7 @@ struct Joiner<'a, W> {
     now: Instant,
     /// Messages that have begun: bytes so far, and in all as far as one can tell.
     open: BTreeMap<u64, (u64, u64)>,
-    /// The last line that was refused. What the machine then makes of it are errors for callers, of whom there are none here.
+    /// The last line that was refused. The error answers that the machine makes for it are not printed: there is no caller here.
     refused_line: Option<u64>,
     /// The first line that belongs to no transfer, and how many there are.
     strays: Option<(u64, u64)>,
@@ -102,7 +102,7 @@ impl<'a, W: Write> Joiner<'a, W> {
         }
     }
 
-    /// Whether a broken rule has ended it all.
+    /// Whether a violation has ended the work.
     const fn is_over(&self) -> bool {
         self.is_over
     }
@@ -125,7 +125,7 @@ impl<'a, W: Write> Joiner<'a, W> {
         while let Some(event) = self.machine.poll_event() {
             self.event(event, (number, Some(size)))?;
         }
-        // Answers to the sender: nobody is there to get them.
+        // Answers to the sender are dropped: there is no sender.
         while self.machine.poll_transmit(self.now).is_some() {}
         if self.messages > before {
             self.output.flush().map_err(Error::Output)?;
@@ -138,7 +138,7 @@ impl<'a, W: Write> Joiner<'a, W> {
         self.fail(line, text, self.plan.line_rule());
     }
 
-    /// Ends what a line that is too long belongs to, and nothing else. That the line is bad has been said.
+    /// Fails the message that a line which is too long belongs to. The line itself was reported before.
     fn give_up(&mut self, front: Vec<u8>) {
         if self.plan.too_long() == Ends::Group {
             self.machine.handle(Input::frame(front), self.now);
@@ -182,13 +182,13 @@ impl<'a, W: Write> Joiner<'a, W> {
     }
 
     fn message(&mut self, message: &Message, is_whole: bool, line: (u64, Option<u64>)) -> Result<(), Error> {
-        // Nobody answers what was recorded, and a machine takes only so many requests that wait for their answers.
+        // A machine holds a limited number of unanswered requests, and nobody answers recorded ones. So we do.
         if self.plan.counts_requests()
             && let Some(answer) = rpc::answer(message)
         {
             self.machine.handle(Input::send(Ticket(0), answer), self.now);
         }
-        // Machines check what came in parts; what came on one line, not all of them.
+        // Every machine checks messages that came in segments, but not every one those that came in one frame.
         if is_whole && let Some(violation) = rpc::flaw(&message.to_bytes(), self.plan.limits()) {
             self.broken(line, &violation);
             return Ok(());
@@ -201,13 +201,13 @@ impl<'a, W: Write> Joiner<'a, W> {
         print_line(&mut self.output, parts.iter().copied()).map_err(Error::Output)
     }
 
-    /// Says what is unfinished, unless a broken rule has been named as the end of it all.
+    /// Reports unfinished messages, unless a violation has ended the work.
     fn end(mut self, last_line: u64) -> Result<(), Error> {
         self.output.flush().map_err(Error::Output)?;
         if !self.is_over {
             self.unfinished(last_line);
         }
-        // What follows a failed transfer is stray too, and needs no second line.
+        // The frames after a failed transfer belong to no transfer either; that needs no second report.
         if let Some((first, count)) = self.strays.filter(|_| !self.failed) {
             let text = format!("the first of {count} frames that belong to no open transfer");
             self.fail((first, None), text, "part-of-no-transfer");
@@ -237,7 +237,7 @@ impl<'a, W: Write> Joiner<'a, W> {
 
     fn broken(&mut self, line: (u64, Option<u64>), violation: &Violation) {
         let text = match violation {
-            // It need not have come in parts.
+            // The message may have come in one frame.
             Violation::MessageNotJsonRpc => "JSON, but not a JSON-RPC message".into(),
             // The line is named in front already.
             Violation::BadLine { why, .. } => format!("not a message: {why}"),

@@ -5,7 +5,7 @@ use std::io::{self, BufRead, Read as _};
 /// How much of a line that is too long is passed over at once.
 const SKIPPED: u64 = 1 << 16;
 
-/// Reads lines and knows where it is.
+/// Reads lines, and counts lines and bytes.
 #[derive(Debug)]
 pub(crate) struct Lines<R> {
     input: R,

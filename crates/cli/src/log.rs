@@ -15,11 +15,11 @@ use crate::settings::{LogFormat, LogSettings};
 /// How log lines look, once that is known.
 static FORMAT: OnceLock<LogFormat> = OnceLock::new();
 
-/// Tells a person, on standard error and whatever the level, what is not for the log alone: where we listen, or why we end.
+/// Prints to standard error, whatever the log level, what a person has to know: where we listen, or why we end.
 /// For programs it is an object, like every other line there.
 pub(crate) fn say(level: Level, text: &str) {
     let line = line(FORMAT.get().copied().unwrap_or(LogFormat::Text), level, text);
-    // Nobody reads it when this fails.
+    // If this fails, nobody reads standard error.
     let _ = writeln!(io::stderr(), "{line}");
 }
 
@@ -57,7 +57,7 @@ where
     let log = tracing_subscriber::fmt()
         .with_env_filter(settings.level.filter())
         .with_writer(writer)
-        // Whoever reads the log may go away. What cannot be logged then is told to nobody, and above all not by a panic.
+        // If standard error is closed, log lines are dropped; they must not cause a panic.
         .log_internal_errors(false)
         .with_ansi(colours && settings.format == LogFormat::Text);
     match settings.format {
@@ -66,12 +66,12 @@ where
     }
 }
 
-/// Colours are for people, and for those who did not refuse them (no-color.org).
+/// Colours are used in a terminal, unless NO_COLOR is set (no-color.org).
 fn is_colourful() -> bool {
     io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }
 
-/// The time of day, in UTC: a person who looks at a log knows the date.
+/// The time of day in UTC, without the date, to keep lines short.
 struct Clock;
 
 impl FormatTime for Clock {

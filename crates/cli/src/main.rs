@@ -53,7 +53,7 @@ static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 fn main() -> ExitCode {
     match run(Args::typed()) {
         Ok(()) => ExitCode::SUCCESS,
-        // Whoever read our output has had enough.
+        // The reader of our output has closed it, such as `head`.
         Err(Error::Output(error)) if error.kind() == ErrorKind::BrokenPipe => ExitCode::SUCCESS,
         Err(Error::Reported) => ExitCode::from(2),
         Err(error) => {
@@ -89,7 +89,7 @@ fn run(args: Args) -> Result<(), Error> {
         }
         Command::Chat(ChatArgs { chat: args, settings }) => {
             let mut configuration = Configuration::load(settings)?;
-            // Who talks with somebody does not want to read a log beside it.
+            // A log would be mixed into the conversation.
             if configuration.layers.origin("log_level") == Origin::Default {
                 configuration.layers.put("log_level", "error", Origin::Default);
             }

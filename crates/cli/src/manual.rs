@@ -1,4 +1,4 @@
-//! `breakbulk completions` and `breakbulk man`: what the program knows about itself, for shells and for `man`.
+//! `breakbulk completions` and `breakbulk man`: completion scripts and manual pages.
 
 use std::io::Write;
 use std::path::Path;

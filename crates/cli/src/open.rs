@@ -1,4 +1,4 @@
-//! Opens links as the settings say: dialers, listeners, and the door between them and everyone else.
+//! Makes dialers and listeners from the settings, with the access policy of a listener.
 
 use std::net::SocketAddr;
 
@@ -13,7 +13,7 @@ use crate::failure::Error;
 use crate::pages::{self, Subject};
 use crate::settings::{self, Certificate, Key, LinkSettings, Proxy, Roots, Trust};
 
-/// What dials a route.
+/// The dialer for a route.
 pub(crate) fn dialer(route: &Route, link: &LinkSettings) -> Dialer {
     Dialer {
         headers: link.headers.clone(),
@@ -39,7 +39,7 @@ pub(crate) fn upstream(route: &Route, link: &LinkSettings, keep: bool) -> Result
     Ok(upstream)
 }
 
-/// Where the clients of a gateway come from, with pages about it, and what a person must know to connect.
+/// The listening side of a gateway, with its HTTP pages, and what a person has to know to connect.
 pub(crate) async fn downstream(
     route: &Route,
     door: &settings::Door,
@@ -49,7 +49,7 @@ pub(crate) async fn downstream(
     match &route.address.transport {
         Transport::WebSocket { host, port, target, .. } => {
             let place = (host.as_str(), *port);
-            // An address without a path is any path.
+            // An address without a path accepts every path.
             let path = Some(target.as_str()).filter(|path| *path != "/");
             let more = |config: &mut ListenConfig| {
                 config.path = path.map(str::to_owned);
@@ -76,14 +76,14 @@ pub(crate) async fn downstream(
     }
 }
 
-/// What a person must know to come in.
+/// What a person has to know to connect.
 pub(crate) struct Admission {
     pub(crate) scheme: &'static str,
-    /// What a client must show, if anything.
+    /// The token that a client must send, if any.
     pub(crate) token: Option<Token>,
-    /// Whether the token was made for this run, so that nobody has it yet.
+    /// Whether the token was generated for this run, so it has to be printed.
     pub(crate) is_new: bool,
-    /// Of a certificate that was made for this run.
+    /// The fingerprint of a certificate that was generated for this run.
     fingerprint: Option<tls::Fingerprint>,
 }
 
@@ -132,7 +132,7 @@ pub(crate) async fn listener(
     Ok((listener, Admission { scheme, token, is_new: door.key == Key::Made, fingerprint }))
 }
 
-/// Who is let in, and with which token.
+/// The access policy, and the token that clients must send.
 fn access_policy(door: &settings::Door) -> Result<(AccessPolicy, Option<Token>), Error> {
     let token = match &door.key {
         Key::Nothing => None,

@@ -1,4 +1,4 @@
-//! What a listener answers beside its WebSocket: whether the program behind it is well, and what it does.
+//! The HTTP pages of a listener: `/healthz` and `/metrics`.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -11,27 +11,27 @@ use http::{HeaderValue, Method, Response, StatusCode};
 use http_body_util::{BodyExt, Full};
 use tokio::sync::Mutex;
 
-/// Anyone may ask how we are; so we look no more often than this.
+/// Anyone may request the health page, so health is checked no more often than this.
 const FRESH: Duration = Duration::from_millis(500);
 
-/// What pages are about: a host, or a bridge.
+/// A host or a bridge that reports its health and metrics.
 pub(crate) trait Subject: Send + Sync + 'static {
-    /// How it is.
+    /// Its health now.
     fn health(&self) -> impl Future<Output = Health> + Send;
 
-    /// What it does, as Prometheus reads it.
+    /// Its metrics, in the text format of Prometheus.
     fn metrics(&self) -> String;
 }
 
-/// How the subject of pages is.
+/// The health of a host or bridge.
 #[derive(Debug, Clone)]
 pub(crate) struct Health {
     pub(crate) is_good: bool,
-    /// As JSON. Anyone may read it, so it has names only.
+    /// As JSON. Anyone may read it, so it contains names only, no addresses and no errors.
     pub(crate) text: String,
 }
 
-/// The pages about a subject, whose WebSockets are at this path, or at any.
+/// The pages of a host or bridge whose WebSockets are at this path, or at any path.
 pub(crate) fn all(subject: impl Subject, path: Option<String>) -> Pages {
     let site = Arc::new(Site { subject, path, seen: Mutex::new(None) });
     Pages::new(move |request, is_admitted| {
@@ -105,10 +105,10 @@ fn with(mut response: Response<BoxBody>, name: HeaderName, value: &'static str) 
 mod tests {
     use super::*;
 
-    /// As well as it says.
-    struct Well(bool);
+    /// A bridge whose health is given.
+    struct FixedHealth(bool);
 
-    impl Subject for Well {
+    impl Subject for FixedHealth {
         async fn health(&self) -> Health {
             Health { is_good: self.0, text: "{}".to_owned() }
         }
@@ -121,7 +121,7 @@ mod tests {
     #[tokio::test]
     async fn metrics_are_for_those_with_the_token_or_on_this_machine() {
         let site = |path: Option<&str>, is_good| Site {
-            subject: Well(is_good),
+            subject: FixedHealth(is_good),
             path: path.map(str::to_owned),
             seen: Mutex::new(None),
         };

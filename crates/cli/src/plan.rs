@@ -1,4 +1,4 @@
-//! Arguments as proven: limits that hold together, and a machine for the dialect.
+//! The validated arguments of `split` and `join`: consistent limits, and a machine for the dialect.
 
 use std::time::Duration;
 
@@ -20,12 +20,12 @@ const DEFAULT_CEP22_CAP: u64 = 48_000;
 const MAX_CHUNKS: u64 = 1_000_000;
 /// No clock runs here: nothing expires while we wait for input.
 const FOREVER: Duration = Duration::from_secs(24 * 60 * 60);
-/// A line's end, where it counts.
+/// The bytes of a line end, where a limit includes it.
 const LINE_END: u64 = 1;
-/// The least and the most that a frame limit may be.
+/// The allowed range of a frame limit.
 const FRAME_LIMITS: std::ops::RangeInclusive<u64> = 512..=u32::MAX as u64;
 
-/// What to do, proven.
+/// What `split` or `join` does, validated.
 #[derive(Debug)]
 pub(crate) struct Plan {
     side: Side,
@@ -43,14 +43,14 @@ enum Side {
     Joins,
 }
 
-/// What ends with a line that is too long.
+/// What fails when a line is too long.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ends {
-    /// Everything, as a link would close.
+    /// The whole input, as a link would be closed.
     All,
-    /// The line alone. What it belongs to lacks it.
+    /// The line alone. The message that it belongs to stays incomplete.
     Line,
-    /// The group that the line belongs to. The front of the line tells the machine.
+    /// The group that the line belongs to. The machine finds the group from the beginning of the line.
     Group,
 }
 
@@ -78,7 +78,7 @@ impl Plan {
         let max_message_bytes = wire.max_message.0;
         let cap = wire.cap.map(|cap| cap.0);
         let max_groups = LimitsConfig::default().max_groups;
-        // What a sender may have open at once fits: memory itself grows only with what arrives.
+        // Enough for all groups that a sender may have open. Memory is allocated only as bytes arrive.
         let room = max_message_bytes.saturating_add(max_message_bytes >> 10).saturating_add(1 << 20);
         let room = room.saturating_mul(max_groups.into());
         let budget = BudgetConfig { process_bytes: room, principal_bytes: room, floor_bytes: 0 };
@@ -144,7 +144,7 @@ impl Plan {
         }
     }
 
-    /// What a line is to a machine: without the `\r` of a line end, which the machine for pipes strips itself.
+    /// A line as a frame for the machine: without a trailing `\r`, which the machine for pipes strips itself.
     pub(crate) fn frame(&self, mut line: Vec<u8>) -> Vec<u8> {
         if self.dialect != Dialect::Stdio {
             line.pop_if(|last| *last == b'\r');
@@ -152,7 +152,7 @@ impl Plan {
         line
     }
 
-    /// What a longer line ends.
+    /// What fails when a line is longer.
     pub(crate) const fn too_long(&self) -> Ends {
         match self.dialect {
             Dialect::Ahp => Ends::All,
@@ -169,7 +169,7 @@ impl Plan {
         }
     }
 
-    /// A machine that has seen nothing yet.
+    /// A new machine.
     pub(crate) fn machine(&self) -> Box<dyn Machine> {
         let account = self.budget.account(Some("input"));
         match self.dialect {
@@ -179,7 +179,7 @@ impl Plan {
         }
     }
 
-    /// What a machine must know before it splits `message`.
+    /// What has to be fed to a machine before it splits `message`.
     pub(crate) fn prelude(&self, message: &Message) -> Result<Vec<Input>, Error> {
         let capacity = match self.dialect {
             Dialect::Ahp => None,
@@ -190,7 +190,7 @@ impl Plan {
         Ok(capacity.map(Input::Capacity).into_iter().chain(asked).collect())
     }
 
-    /// The transfer that this is about, if not about all.
+    /// The only transfer to read; without it, all are read.
     pub(crate) fn token(&self) -> Option<&str> {
         self.token.as_deref()
     }

@@ -1,4 +1,4 @@
-//! `breakbulk presets`: the ways whose caps are known.
+//! `breakbulk presets`: the services whose frame limits are known.
 
 use std::io::Write;
 

@@ -1,4 +1,4 @@
-//! What a text is as JSON-RPC: one message or not, and what answers it.
+//! Checks that a text is exactly one JSON-RPC message, and makes empty answers.
 
 use std::time::Instant;
 
@@ -6,7 +6,7 @@ use breakbulk_proto::json::{self, Path};
 use breakbulk_proto::{CloseReason, Event, Input, Limits, Machine, Message, Violation, plain};
 use bytes::Bytes;
 
-/// Why a text is not exactly one JSON-RPC message, if so. A connection without segments checks the same of a frame.
+/// Why a text is not exactly one JSON-RPC message; `None` if it is. A plain connection checks each frame in the same way.
 pub(crate) fn flaw(text: &Bytes, limits: Limits) -> Option<Violation> {
     let mut plain = plain::Connection::new(plain::Config::new(limits));
     plain.handle(Input::frame(text.clone()), Instant::now());

@@ -6,8 +6,8 @@ use tokio::runtime::Builder;
 
 use crate::failure::Error;
 
-/// Runs `work` to its end. What it left behind, such as a thread that waits for standard input, does not hold us up, and
-/// child processes are not left behind.
+/// Runs `work` to its end. A thread that still waits for standard input does not delay the exit, and child processes are
+/// killed.
 pub(crate) fn run(work: impl Future<Output = Result<(), Error>>) -> Result<(), Error> {
     let runtime = Builder::new_multi_thread().enable_all().build().map_err(Error::Runtime)?;
     let result = runtime.block_on(work);

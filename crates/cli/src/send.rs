@@ -26,7 +26,7 @@ pub(crate) struct SendSettings {
     pub(crate) route: Route,
     /// The request, whole; its id is [`ID`].
     pub(crate) request: Bytes,
-    /// What goes before it.
+    /// The handshake before it.
     greeting: Greeting,
     /// How long to wait for the answer.
     pub(crate) timeout: Option<Duration>,
@@ -35,14 +35,14 @@ pub(crate) struct SendSettings {
     pub(crate) link: LinkSettings,
 }
 
-/// How we introduce ourselves before the request.
+/// The handshake before the request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Greeting {
-    /// Not at all.
+    /// None.
     Nothing,
-    /// As an AHP client: how much a peer takes is part of its answer to `initialize`.
+    /// That of an AHP client: the answer to `initialize` contains the limits of the peer.
     Ahp,
-    /// As an MCP client, in the three steps that strict servers want.
+    /// That of an MCP client, in the three steps that strict servers require.
     Mcp,
 }
 
@@ -51,10 +51,10 @@ const NEEDS_TOKEN: &str = "the peer needs its token: use the address that `serve
 
 /// The id of the one request.
 const ID: u32 = 1;
-/// What the machine calls the request, and whatever else we say.
+/// The ticket of the request and of all other messages that we send.
 const REQUEST: Ticket = Ticket(0);
 const BESIDE: Ticket = Ticket(1);
-/// The id of what introduces us to an MCP server, which wants every id once.
+/// The id of the handshake with an MCP server, which accepts every id only once.
 const GREETING_ID: u32 = 0;
 
 impl SendSettings {
@@ -95,7 +95,7 @@ pub(crate) fn run(settings: SendSettings) -> Result<(), Error> {
     })
 }
 
-/// Why there will be no answer, as soon as that is known.
+/// Waits until the timeout or a signal ends the wait for the answer.
 async fn cut_short(timeout: Option<Duration>, shutdown: impl Future<Output = Signal>) -> Error {
     let late = async {
         match timeout {
@@ -110,7 +110,7 @@ async fn cut_short(timeout: Option<Duration>, shutdown: impl Future<Output = Sig
     }
 }
 
-/// Connects and asks; however that goes, the peer is told of the end.
+/// Connects, and sends the request. In every case the link is closed properly at the end.
 async fn ask(settings: &SendSettings, cut_short: impl Future<Output = Error>) -> Result<Message, Error> {
     let mut cut_short = pin!(cut_short);
     let mut conversation = tokio::select! {
@@ -125,7 +125,7 @@ async fn ask(settings: &SendSettings, cut_short: impl Future<Output = Error>) ->
     answer
 }
 
-/// Prints what the answer is about.
+/// Prints the result or the error of the answer.
 fn print(message: &Message, raw: bool) -> Result<(), Error> {
     let answer = Answer::read(message);
     let part = if raw { None } else { answer.error.or(answer.result) };
@@ -135,13 +135,13 @@ fn print(message: &Message, raw: bool) -> Result<(), Error> {
     if answer.error.is_some() { Err(Error::Answered) } else { Ok(()) }
 }
 
-/// Who we are, to a host.
+/// The `initialize` request for a host.
 const HELLO: &str = concat!(
     r#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"channel":"ahp-root://","#,
     r#""protocolVersions":["1.0.0","0.9.0"],"clientId":"breakbulk-send"}}"#
 );
 
-/// Who we are, to an MCP server.
+/// The `initialize` request for an MCP server.
 const MCP_HELLO: &str = concat!(
     r#"{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{},"#,
     r#""clientInfo":{"name":"breakbulk-send","version":""#,
@@ -152,7 +152,7 @@ const MCP_INITIALIZED: &str = r#"{"jsonrpc":"2.0","method":"notifications/initia
 /// The server knows no such method.
 const METHOD_NOT_FOUND: i128 = -32601;
 
-/// Where an answer's parts lie.
+/// The parts of an answer.
 struct Answer {
     result: Option<Found>,
     error: Option<Found>,
@@ -170,7 +170,7 @@ impl Answer {
         };
         let number = |found: Found| json::number(&message.read(found.span));
         let id = paths.get(0).filter(|_| paths.get(1).is_none()).map(number);
-        // Many write `null` for an error that is none.
+        // Some peers write `"error": null` in a successful response.
         let error = paths.get(3).filter(|error| error.kind != json::ValueKind::Null);
         Self { result: paths.get(2), error, id, code: paths.get(4).map(number) }
     }
@@ -180,7 +180,7 @@ impl Answer {
     }
 }
 
-/// What an MCP client owes a server that asks it something: an answer to a ping, and a refusal of all else.
+/// The answer to a request of an MCP server: an empty result for a ping, and an error for everything else.
 fn owed(message: &Message) -> Option<Message> {
     static PATHS: [Path; 2] = [&["id"], &["method"]];
     let paths = json::find(message.slices(), &PATHS).ok()?;
@@ -212,7 +212,7 @@ impl Conversation {
         Ok(Self { driver: Driver::new(link, machine), greeting: settings.greeting })
     }
 
-    /// Introduces us where that is needed, and asks.
+    /// Does the handshake if there is one, and sends the request.
     async fn hold(&mut self, settings: &SendSettings) -> Result<Message, Error> {
         match self.greeting {
             Greeting::Nothing => {}
@@ -235,13 +235,13 @@ impl Conversation {
         self.ask(settings.request.clone().into(), ID).await
     }
 
-    /// Sends a request with this id; gives its answer. Whatever else the peer says is passed over, unless it wants an
-    /// answer of an MCP client.
+    /// Sends a request with this id; returns its answer. Other messages of the peer are ignored; an MCP server's requests
+    /// are answered.
     async fn ask(&mut self, request: Message, id: u32) -> Result<Message, Error> {
         let size = u64::try_from(request.len()).unwrap_or(u64::MAX);
         self.driver.handle(Input::send(REQUEST, request));
         let (mut bars, before) = (Bars::new(), self.driver.link().status().moved);
-        let mut glances = tokio::time::interval(GLANCE);
+        let mut glances = tokio::time::interval(PROGRESS_INTERVAL);
         loop {
             if self.driver.has_ended() {
                 let how = "the peer ended its output before it answered";
@@ -250,7 +250,7 @@ impl Conversation {
             let event = tokio::select! {
                 event = self.driver.next() => event,
                 _ = glances.tick() => {
-                    bars.glance(before, self.driver.link().status().moved);
+                    bars.show_link(before, self.driver.link().status().moved);
                     continue;
                 }
             };
@@ -283,23 +283,23 @@ impl Conversation {
         }
     }
 
-    /// Closes, so that the peer need not guess.
+    /// Closes the link, so that the peer knows that we have ended.
     async fn end(mut self) {
         self.driver.handle(Input::Close(CloseReason::Normal));
         while !matches!(self.driver.next().await, None | Some(Event::Closed(_))) {}
     }
 }
 
-/// How often we look how far a message has come that is one frame.
-const GLANCE: Duration = Duration::from_millis(100);
+/// How often the progress of a message in a single frame is updated.
+const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
 
 /// A progress bar for each direction of one request.
 struct Bars {
     there: Bar,
     back: Bar,
-    /// Bytes that went out in one frame: only the link knows how far they have come.
+    /// The bytes of a request that is a single frame: only the link knows how many of them it has sent.
     whole: Option<u64>,
-    /// The machine knows how much has come.
+    /// Whether the machine reports the progress of the answer.
     counted: bool,
 }
 
@@ -309,7 +309,7 @@ impl Bars {
         Self { there, back, whole: None, counted: false }
     }
 
-    /// The machine says how far a message has come.
+    /// Shows the progress that the machine reports.
     fn show(&mut self, Progress { subject, done, total }: Progress) {
         let is_in = matches!(subject, Subject::Incoming(_));
         let bar = if is_in { &self.back } else { &self.there };
@@ -318,8 +318,8 @@ impl Bars {
         self.counted |= is_in;
     }
 
-    /// The link says how far everything has come, from `before` on.
-    fn glance(&self, before: Moved, now: Moved) {
+    /// Shows the progress that the link reports, counted from `before` on.
+    fn show_link(&self, before: Moved, now: Moved) {
         if let Some(total) = self.whole {
             self.there.reach(now.outward.saturating_sub(before.outward).min(total));
         }
@@ -347,7 +347,7 @@ fn request(method: &str, params: Option<&str>) -> Bytes {
     [&head, before, params, "}"].concat().into()
 }
 
-/// The params, proven to be what JSON-RPC has there.
+/// The params, checked to be a JSON object or array.
 fn params(inline: Option<String>, file: Option<PathBuf>, input: impl Read) -> Result<Option<String>, Error> {
     let (text, name) = match (inline, file) {
         (Some(text), _) => (text.into_bytes(), "--params".to_owned()),
@@ -393,13 +393,13 @@ mod tests {
     fn of_a_message_in_one_frame_the_link_tells_how_far_it_is() {
         let mut bars = Bars::new();
         let (before, at) = (Moved { inward: 100, outward: 200 }, |inward, outward| Moved { inward, outward });
-        bars.glance(before, at(100, 300));
+        bars.show_link(before, at(100, 300));
         assert_eq!(positions(&bars), (0, 0));
         bars.sent(9 * MB);
-        bars.glance(before, at(100, 200 + 4 * MB));
+        bars.show_link(before, at(100, 200 + 4 * MB));
         assert_eq!(positions(&bars), (4 * MB, 0));
         // With what frames add, more has gone than the message is long.
-        bars.glance(before, at(100 + 2 * MB, 250 + 9 * MB));
+        bars.show_link(before, at(100 + 2 * MB, 250 + 9 * MB));
         assert_eq!(positions(&bars), (9 * MB, 2 * MB));
     }
 
@@ -409,7 +409,7 @@ mod tests {
         for (subject, done) in [(Subject::Outgoing(Ticket(0)), 2 * MB), (Subject::Incoming(0), MB)] {
             bars.show(Progress { subject, done, total: 3 * MB });
         }
-        bars.glance(Moved::default(), Moved { inward: 8 * MB, outward: 8 * MB });
+        bars.show_link(Moved::default(), Moved { inward: 8 * MB, outward: 8 * MB });
         assert_eq!(positions(&bars), (2 * MB, MB));
         bars.sent(3 * MB);
         assert_eq!(positions(&bars), (3 * MB, MB));

@@ -1,4 +1,4 @@
-//! The end, when a person or a supervisor asks for it: politely the first time, at once the second.
+//! Shutdown signals: the first one asks for an orderly shutdown, a second one ends the program at once.
 
 use std::fmt;
 use std::future::Future;
@@ -7,7 +7,7 @@ use std::io;
 /// The exit status after a second signal: what shells give for SIGINT.
 const INTERRUPTED: i32 = 130;
 
-/// What asked for the end.
+/// The signal that asked for a shutdown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Signal {
     /// SIGINT, or Ctrl-C.
@@ -58,7 +58,7 @@ pub(crate) fn requested() -> io::Result<impl Future<Output = Signal> + Send + 's
         });
         name
     });
-    // The task ends early only with its runtime.
+    // The task ends without a signal only if its runtime ends.
     Ok(async move { first.await.unwrap_or(Signal::Terminate) })
 }
 
@@ -95,13 +95,13 @@ impl Signals {
         }
     }
 
-    /// A terminal that goes away may say so twice: that is no second wish.
+    /// A terminal that is closed may send SIGHUP twice, so SIGHUP never counts as the second signal.
     async fn again(&mut self) {
         while self.next().await == Signal::Hangup {}
     }
 }
 
-/// Whether SIGHUP was ignored before we came, as `nohup` does. Where that cannot be known, it was not.
+/// Whether SIGHUP was ignored when we were started, as by `nohup`. If that cannot be found out, it was not.
 #[cfg(unix)]
 fn ignores_hangup() -> bool {
     const HANGUP: u64 = 1;

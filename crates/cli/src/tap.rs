@@ -141,7 +141,7 @@ fn text(line: &Line) -> String {
         SideId::Far => "→",
         SideId::Near => "←",
     };
-    // A day has one date, and a line little room.
+    // Lines are short, so they have the time of day without the date.
     let moment = units::moment(line.at);
     let time = moment.split_once('T').map_or(&*moment, |(_, time)| time);
     let what = match (&line.method, &line.answers, line.error) {
@@ -174,7 +174,7 @@ fn json(line: &Line) -> String {
         SideId::Near => "client",
     };
     let micros = |time: std::time::Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
-    // A message that we cannot read to the end has an id that is no JSON.
+    // The id of a message that we cannot read to its end may not be JSON.
     let id: Option<serde_json::Value> = line.id.as_deref().and_then(|id| serde_json::from_str(id).ok());
     serde_json::json!({
         "at": units::moment(line.at),
@@ -206,9 +206,9 @@ const fn kind(kind: Kind) -> &'static str {
     }
 }
 
-/// A peer's name for something, without what a terminal would obey.
+/// A name that a peer gave, without characters that control a terminal.
 fn plain(name: &str) -> String {
-    if name.contains(units::is_obeyed) { name.escape_debug().to_string() } else { name.to_owned() }
+    if name.contains(units::is_terminal_control) { name.escape_debug().to_string() } else { name.to_owned() }
 }
 
 #[cfg(test)]

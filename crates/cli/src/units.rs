@@ -32,9 +32,9 @@ pub(crate) fn count(number: u64, one: &str, many: &str) -> String {
     format!("{number} {}", if number == 1 { one } else { many })
 }
 
-/// Whether a terminal does something at this character instead of showing it: controls, and those that change the direction
-/// of writing, with which a text can look like another one.
-pub(crate) fn is_obeyed(c: char) -> bool {
+/// Whether this character controls a terminal instead of being shown: control characters, and those that change the
+/// direction of writing, with which a text can be made to look like another one.
+pub(crate) fn is_terminal_control(c: char) -> bool {
     let is_bidi = matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
     c.is_control() || is_bidi
 }

@@ -173,12 +173,12 @@ impl Output {
 
 /// A host's or an agent's text, without what a terminal would obey.
 fn plain(text: &str) -> String {
-    text.chars().filter(|c| matches!(c, '\n' | '\t') || !units::is_obeyed(*c)).collect()
+    text.chars().filter(|c| matches!(c, '\n' | '\t') || !units::is_terminal_control(*c)).collect()
 }
 
 /// The same, on one line.
 pub(super) fn on_one_line(text: &str) -> String {
-    text.chars().map(|c| if units::is_obeyed(c) { ' ' } else { c }).collect()
+    text.chars().map(|c| if units::is_terminal_control(c) { ' ' } else { c }).collect()
 }
 
 fn println(text: &str) -> Result<(), Error> {

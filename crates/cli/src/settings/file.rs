@@ -42,7 +42,7 @@ impl File {
             Some((path.into(), Origin::Environment(Environment::CONFIG.into())))
         });
         let is_named = named.is_some();
-        let Some((path, origin)) = named.or_else(|| Some((environment.usual_file()?, Origin::Default))) else {
+        let Some((path, origin)) = named.or_else(|| Some((environment.default_file()?, Origin::Default))) else {
             return Ok(None);
         };
         match std::fs::read_to_string(&path) {

@@ -11,7 +11,7 @@ use super::flags::Typed;
 use super::value::{Arity, Bad, Field, Shown};
 use super::{Setting, all, find};
 
-/// What each setting is, as text, and where it comes from.
+/// The value of each setting, as text, and where it comes from.
 #[derive(Debug)]
 pub(crate) struct Layers(BTreeMap<&'static str, Layered>);
 
@@ -33,7 +33,7 @@ pub(crate) enum Origin {
     Environment(String),
     /// A line of the file.
     File { path: PathBuf, line: usize },
-    /// Nobody said anything.
+    /// The built-in default.
     Default,
 }
 
@@ -152,7 +152,7 @@ fn split(text: &str, setting: &Setting) -> Vec<String> {
     }
 }
 
-/// The environment, as far as it concerns us. An empty variable is as good as none.
+/// The environment variables that the program reads. An empty variable counts as not set.
 #[derive(Debug, Default)]
 pub(crate) struct Environment(BTreeMap<String, String>);
 
@@ -162,8 +162,8 @@ impl Environment {
     /// Names the file.
     pub(crate) const CONFIG: &str = "BREAKBULK_CONFIG";
 
-    /// Say where people keep their files.
-    const HOMES: [&str; 3] = ["XDG_CONFIG_HOME", "XDG_DATA_HOME", "HOME"];
+    /// The variables that name the directories of the user.
+    const HOME_VARIABLES: [&str; 3] = ["XDG_CONFIG_HOME", "XDG_DATA_HOME", "HOME"];
 
     /// Takes our variables out of `all`.
     pub(crate) fn new(all: impl IntoIterator<Item = (OsString, OsString)>) -> Result<Self, SettingError> {
@@ -171,7 +171,7 @@ impl Environment {
         for (variable, value) in all {
             let Ok(variable) = variable.into_string() else { continue };
             let is_ours = variable.starts_with(Self::PREFIX);
-            if value.is_empty() || !(is_ours || Self::HOMES.contains(&&*variable)) {
+            if value.is_empty() || !(is_ours || Self::HOME_VARIABLES.contains(&&*variable)) {
                 continue;
             }
             match value.into_string() {
@@ -188,19 +188,19 @@ impl Environment {
         self.0.get(variable).map(String::as_str)
     }
 
-    /// Variables that look like ours and are not.
-    pub(crate) fn strangers(&self) -> impl Iterator<Item = &str> {
+    /// Variables that begin with our prefix and are no settings.
+    pub(crate) fn unknown_variables(&self) -> impl Iterator<Item = &str> {
         let known = |name: &str| name == Self::CONFIG || all().any(|setting| setting.variable() == name);
         self.0.keys().map(String::as_str).filter(move |name| name.starts_with(Self::PREFIX) && !known(name))
     }
 
-    /// Where the file is looked for if nobody names one.
-    pub(crate) fn usual_file(&self) -> Option<PathBuf> {
+    /// The default place of the configuration file.
+    pub(crate) fn default_file(&self) -> Option<PathBuf> {
         Some(self.base("XDG_CONFIG_HOME", ".config")?.join("breakbulk/config.toml"))
     }
 
-    /// Where a host keeps its data if nobody says where.
-    pub(crate) fn usual_data(&self) -> Option<PathBuf> {
+    /// The default data directory of a host.
+    pub(crate) fn default_data(&self) -> Option<PathBuf> {
         Some(self.base("XDG_DATA_HOME", ".local/share")?.join("breakbulk"))
     }
 

@@ -1,4 +1,4 @@
-//! Settings as proven: what a command needs, so that no two parts of it contradict each other.
+//! Validated settings: what each command needs, with no two settings that contradict each other.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -32,7 +32,7 @@ pub(crate) struct BridgeSettings {
     pub(crate) shutdown_timeout: Duration,
 }
 
-/// Clients of a bridge at once, if nobody says how many: each may be a process.
+/// The default limit of clients of a bridge: each may be a process.
 const MAX_CONNECTIONS: usize = 256;
 
 /// How many connections there may be at once.
@@ -40,7 +40,7 @@ pub(super) fn connections(settings: &Settings, usual: usize) -> usize {
     settings.max_connections.map_or(usual, |count| usize::try_from(count.0).unwrap_or(usize::MAX))
 }
 
-/// Who may come in.
+/// Who may connect to a listener.
 #[derive(Debug)]
 pub(crate) struct Door {
     pub(crate) key: Key,
@@ -52,18 +52,18 @@ pub(crate) struct Door {
     pub(crate) tls: Option<ServerTls>,
 }
 
-/// What a client must show.
+/// How a client authenticates.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Key {
-    /// A token that is made at start and printed.
+    /// With a token that is generated at start and printed.
     Made,
-    /// This token.
+    /// With this token.
     Token(Secret),
-    /// Nothing: everyone who can reach the port comes in.
+    /// Not at all: everyone who can reach the port may connect.
     Nothing,
 }
 
-/// How a listening end proves who it is.
+/// The TLS settings of a listener.
 #[derive(Debug)]
 pub(crate) struct ServerTls {
     pub(crate) certificate: Certificate,
@@ -71,7 +71,7 @@ pub(crate) struct ServerTls {
     pub(crate) client_ca: Option<PathBuf>,
 }
 
-/// What a listening end shows.
+/// The certificate of a listener.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Certificate {
     /// One that is made at start, and whose fingerprint is printed.
@@ -95,14 +95,14 @@ pub(crate) struct LinkSettings {
     pub(crate) headers: HeaderMap,
     pub(crate) proxy: Proxy,
     pub(crate) trust: Trust,
-    /// What we show to a peer that asks.
+    /// Our certificate, for a peer that requests one.
     pub(crate) identity: Option<Identity>,
     pub(crate) connect_timeout: Duration,
     pub(crate) ping_interval: Duration,
     pub(crate) idle_timeout: Duration,
 }
 
-/// Which certificates of a peer we believe.
+/// Which certificates of a peer we trust.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Trust {
     /// Those that these signed.
@@ -179,7 +179,7 @@ impl Door {
             (None, true) => {
                 return Err(layers.refuse("listen", "wss: needs tls_cert and tls_key, or tls_self_signed".into()));
             }
-            // Someone who asked for TLS must not get a port without it.
+            // Who has configured a certificate must not get a port without TLS.
             (Some(_), false) if listen.is_some_and(|listen| listen.transport.is_web_socket()) => {
                 return Err(layers.refuse("listen", "a certificate is set, so it must be wss:".into()));
             }
@@ -254,7 +254,7 @@ impl LinkSettings {
         })
     }
 
-    /// The way to an address, with limits that hold there; or what is allowed.
+    /// The route to an address, with its limits; or what is allowed.
     pub(super) fn route(&self, address: Address, role: Role) -> Result<Route, String> {
         Route::prove(address, role, self.limits, &self.budget).map_err(|error| match error.key {
             "max_frame_bytes" => format!("allowed as a cap are {} to {} bytes", error.min, error.max),
@@ -263,7 +263,7 @@ impl LinkSettings {
     }
 }
 
-/// The way to the peer that we connect to.
+/// The route to the peer that we connect to.
 pub(crate) fn to_peer(settings: Settings, layers: &Layers) -> Result<(Route, LinkSettings), SettingError> {
     let connect = settings.connect.clone().ok_or_else(|| missing("connect"))?;
     let (connect, capped_by) = towards_peer(connect, "connect", &settings);
@@ -272,7 +272,7 @@ pub(crate) fn to_peer(settings: Settings, layers: &Layers) -> Result<(Route, Lin
     Ok((route, link))
 }
 
-/// Whether settings hold together, as far as they are set: `breakbulk config` wants to know no more.
+/// Checks that the settings do not contradict each other, for `breakbulk config`.
 pub(crate) fn check(settings: Settings, layers: &Layers) -> Result<(), SettingError> {
     Means::prove(&HostSettings::read(layers)?, Vec::new(), layers)?;
     if settings.listen.is_some() && settings.connect.is_some() {
@@ -280,7 +280,7 @@ pub(crate) fn check(settings: Settings, layers: &Layers) -> Result<(), SettingEr
     }
     Door::prove(&settings, None, layers)?;
     let near = settings.listen.clone().map(|listen| (listen.0, "listen"));
-    // What is said about a peer holds or not, whoever that will be.
+    // Settings about a peer are checked even if no peer is named.
     let peer = settings.connect.clone().or_else(|| "stdio:".parse().ok());
     let far = peer.map(|peer| towards_peer(peer, "connect", &settings));
     let link = LinkSettings::prove(settings, layers, |memory| memory)?;
@@ -357,7 +357,7 @@ fn limit(
     let key = find(name).map_or(error.key, |setting| setting.key);
     let (least, most) = (error.min, error.max);
     let is_given = |key| layers.origin(key) != Origin::Default;
-    // Of two that do not fit, it is the one that somebody gave.
+    // If two settings contradict each other, the error names the one that was set.
     match key {
         "max_frame" if !is_given("max_frame") => {
             return layers.refuse("max_message", format!("allowed are {} and more", units::bytes(least)));

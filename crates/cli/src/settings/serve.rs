@@ -138,7 +138,7 @@ impl Shares {
 /// Where a host's data is.
 pub(crate) fn data(configuration: &Configuration) -> Result<PathBuf, SettingError> {
     let named = HostSettings::read(&configuration.layers)?.data;
-    named.map(|dir| dir.0).or_else(|| configuration.usual_data.clone()).ok_or_else(|| missing("data"))
+    named.map(|dir| dir.0).or_else(|| configuration.default_data.clone()).ok_or_else(|| missing("data"))
 }
 
 /// How long things are kept, for who tidies up.
@@ -262,9 +262,9 @@ mod tests {
     fn configuration(text: &str) -> Configuration {
         let environment = Environment::new([("XDG_DATA_HOME".into(), "/d".into())]).unwrap();
         let layers = Layers::new(Vec::new(), &environment, File::parse("b.toml".into(), text).unwrap());
-        let usual_data = environment.usual_data();
-        let (bridges, strangers) = (Vec::new(), Vec::new());
-        Configuration { layers, bridges, usual_data, file: None, file_origin: Origin::Default, strangers }
+        let default_data = environment.default_data();
+        let (bridges, unknown_variables) = (Vec::new(), Vec::new());
+        Configuration { layers, bridges, default_data, file: None, file_origin: Origin::Default, unknown_variables }
     }
 
     fn serve(text: &str) -> Result<ServeSettings, String> {

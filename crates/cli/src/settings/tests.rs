@@ -96,16 +96,16 @@ fn an_empty_variable_is_none_and_a_strange_one_is_noticed() {
     let environment =
         environment(&[("BREAKBULK_CAP", ""), ("BREAKBULK_CPA", "1"), ("BREAKBULK_CONFIG", "x"), ("A", "b")]);
     assert_eq!(environment.get("BREAKBULK_CAP"), None);
-    assert_eq!(environment.strangers().collect::<Vec<_>>(), ["BREAKBULK_CPA"]);
+    assert_eq!(environment.unknown_variables().collect::<Vec<_>>(), ["BREAKBULK_CPA"]);
 }
 
 #[test]
 fn the_usual_file_is_in_the_directory_for_configuration() {
-    let usual = |pairs: &[(&str, &str)]| environment(pairs).usual_file();
+    let usual = |pairs: &[(&str, &str)]| environment(pairs).default_file();
     assert_eq!(usual(&[("XDG_CONFIG_HOME", "/x"), ("HOME", "/h")]), Some("/x/breakbulk/config.toml".into()));
     assert_eq!(usual(&[("XDG_CONFIG_HOME", "x"), ("HOME", "/h")]), Some("/h/.config/breakbulk/config.toml".into()));
     assert_eq!(usual(&[]), None);
-    let data = |pairs: &[(&str, &str)]| environment(pairs).usual_data();
+    let data = |pairs: &[(&str, &str)]| environment(pairs).default_data();
     assert_eq!(data(&[("XDG_DATA_HOME", "/x"), ("HOME", "/h")]), Some("/x/breakbulk".into()));
     assert_eq!(data(&[("HOME", "/h")]), Some("/h/.local/share/breakbulk".into()));
 }

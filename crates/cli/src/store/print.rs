@@ -65,7 +65,8 @@ fn cells(usage: &Usage, titles: &Titles) -> [String; 9] {
 
 /// The beginning of a text, without what a terminal would obey.
 fn on_one_line(text: &str, widest: usize) -> String {
-    let mut shown: String = text.chars().take(widest).map(|c| if units::is_obeyed(c) { ' ' } else { c }).collect();
+    let mut shown: String =
+        text.chars().take(widest).map(|c| if units::is_terminal_control(c) { ' ' } else { c }).collect();
     if text.chars().nth(widest).is_some() {
         shown.push('…');
     }

@@ -1,12 +1,12 @@
 //! Whatever an agent says, in whatever order, what comes out is well formed.
 
-mod said;
+mod generated_events;
 
 use breakbulk_lifecycle::{BlockType, Checker, Event, Id, Outcome, Writer};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-use self::said::event;
+use self::generated_events::event;
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(600))]

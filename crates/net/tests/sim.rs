@@ -6,20 +6,20 @@
 #![expect(clippy::unwrap_used, reason = "a test may fail by panicking")]
 
 mod sim {
-    pub(crate) mod asks;
     pub(crate) mod client;
-    pub(crate) mod desk;
+    pub(crate) mod client_messages;
     pub(crate) mod faults;
     pub(crate) mod gate;
     pub(crate) mod host;
     pub(crate) mod line;
-    pub(crate) mod meddler;
     pub(crate) mod memory;
+    pub(crate) mod model_host;
     pub(crate) mod plan;
     pub(crate) mod prove;
+    pub(crate) mod sabotaged_link;
     pub(crate) mod saboteur;
     pub(crate) mod saboteurs;
-    pub(crate) mod scene;
+    pub(crate) mod shared;
     pub(crate) mod trouble;
     pub(crate) mod wire;
     pub(crate) mod world;

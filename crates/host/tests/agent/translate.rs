@@ -1,7 +1,7 @@
 //! Whatever an agent says and clients do, the reducers never find an action out of place.
 
-#[path = "../../../lifecycle/tests/said/mod.rs"]
-mod said;
+#[path = "../../../lifecycle/tests/generated_events/mod.rs"]
+mod generated_events;
 
 use std::time::Duration;
 
@@ -33,7 +33,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
     #[test]
-    fn every_action_is_applied_whatever_the_agent_says(said in vec((said::event(), act()), 0..80)) {
+    fn every_action_is_applied_whatever_the_agent_says(said in vec((generated_events::event(), act()), 0..80)) {
         let mut play = Play::new();
         for (event, act) in said {
             play.say(event);

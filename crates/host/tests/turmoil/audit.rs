@@ -1,18 +1,23 @@
-//! The sums: the log against what was dispatched, what was told, and what everybody makes of it.
+//! Compares the log with what was dispatched, what clients received, and what state each of them has.
 
 use std::collections::{BTreeMap, HashMap};
 
 use ahp_types::state::SnapshotState;
 
+use crate::sim::client_run::{ClientRun, Fate};
+use crate::sim::final_log::{Channel, FinalLog};
 use crate::sim::follower::{Followed, Step, comparable};
 use crate::sim::ledger::Ledger;
-use crate::sim::told::{Fate, Life};
-use crate::sim::truth::{Channel, Truth};
 
 /// Compares everything with the log.
-pub(crate) fn audit(truth: &Truth, lives: &[Life], shown: &BTreeMap<String, SnapshotState>, ledger: &mut Ledger) {
-    dispatched(truth, lives, ledger);
-    for life in lives {
+pub(crate) fn audit(
+    truth: &FinalLog,
+    runs: &[ClientRun],
+    shown: &BTreeMap<String, SnapshotState>,
+    ledger: &mut Ledger,
+) {
+    dispatched(truth, runs, ledger);
+    for life in runs {
         for (name, followed) in &life.follower.channels {
             let who = format!("{} on {name}", life.id);
             told(&who, life, followed, &truth.channels[name], ledger);
@@ -31,10 +36,10 @@ pub(crate) fn audit(truth: &Truth, lives: &[Life], shown: &BTreeMap<String, Snap
 }
 
 /// What was dispatched is in the log as its sender knows it, at most once, and in the order in which it was dispatched.
-fn dispatched(truth: &Truth, lives: &[Life], ledger: &mut Ledger) {
+fn dispatched(truth: &FinalLog, runs: &[ClientRun], ledger: &mut Ledger) {
     let mut logged: HashMap<(&str, u64), u32> = HashMap::new();
     let mut last: HashMap<&str, u64> = HashMap::new();
-    let by_id: HashMap<_, _> = lives.iter().map(|life| (&*life.id, life)).collect();
+    let by_id: HashMap<_, _> = runs.iter().map(|life| (&*life.id, life)).collect();
     for (id, number, text) in &truth.dispatched {
         *logged.entry((id, *number)).or_default() += 1;
         let before = last.entry(id).or_default();
@@ -50,7 +55,7 @@ fn dispatched(truth: &Truth, lives: &[Life], ledger: &mut Ledger) {
             None => ledger.altered(format!("{id}: {number} is in the log, and was never dispatched")),
         }
     }
-    for life in lives {
+    for life in runs {
         for (number, own) in &life.dispatched {
             let times = logged.get(&(&*life.id, *number)).copied().unwrap_or(0);
             let about = format!("{}: {number}, whose fate is {:?}, is in the log {times} times", life.id, own.fate);
@@ -66,7 +71,7 @@ fn dispatched(truth: &Truth, lives: &[Life], ledger: &mut Ledger) {
 }
 
 /// What somebody was told of a channel is what the log has: each action once and in order, but for what a state held.
-fn told(who: &str, life: &Life, followed: &Followed, channel: &Channel, ledger: &mut Ledger) {
+fn told(who: &str, life: &ClientRun, followed: &Followed, channel: &Channel, ledger: &mut Ledger) {
     let mut position = 0;
     let actions = &channel.actions;
     let next_after = |seq: u64| actions.partition_point(|action| action.seq <= seq);

@@ -1,4 +1,4 @@
-//! The last client: asks the host what it shows when everything is at rest.
+//! The last client: reads what the host shows when nothing happens any more.
 
 use std::sync::Arc;
 
@@ -7,19 +7,19 @@ use breakbulk_proto::Budget;
 
 use crate::sim::author::dial;
 use crate::sim::follower::Follower;
-use crate::sim::scene::Scene;
+use crate::sim::shared::Shared;
 
 /// Takes a snapshot of every channel.
-pub(crate) async fn ask(scene: Arc<Scene>) -> turmoil::Result {
+pub(crate) async fn ask(shared: Arc<Shared>) -> turmoil::Result {
     let mut config = Config::new("auditor");
-    config.subscriptions = scene.plan.channels();
+    config.subscriptions = shared.plan.channels();
     config.subscriptions.push("ahp-root://".into());
-    (config.limits, config.budget) = (scene.plan.limits(), Budget::new(scene.plan.budget()));
+    (config.limits, config.budget) = (shared.plan.limits(), Budget::new(shared.plan.budget()));
     let count = config.subscriptions.len();
-    let dialing = Arc::clone(&scene);
+    let dialing = Arc::clone(&shared);
     let dial = move || {
-        let scene = Arc::clone(&dialing);
-        async move { dial(&scene).await }
+        let shared = Arc::clone(&dialing);
+        async move { dial(&shared).await }
     };
     let (_client, mut events) = Client::start(dial, config);
     let mut follower = Follower::default();
@@ -29,6 +29,6 @@ pub(crate) async fn ask(scene: Arc<Scene>) -> turmoil::Result {
         }
     }
     let shown = follower.channels.into_iter().map(|(name, followed)| (name, followed.state)).collect();
-    scene.facts().shown = Some(shown);
+    shared.facts().shown = Some(shown);
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! A client that dispatches and follows, with the client of this house: it comes back by itself.
+//! A client that dispatches and follows, made with our own `Client`: it reconnects by itself.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,11 +9,11 @@ use serde_json::json;
 use tokio::time::{sleep, timeout};
 use turmoil::net::TcpStream;
 
-use crate::sim::act;
+use crate::sim::actions;
+use crate::sim::client_run::{Dispatched, Fate};
 use crate::sim::host::{HOST, PORT};
 use crate::sim::ledger::digest;
-use crate::sim::scene::{ClientLink, Scene};
-use crate::sim::told::{Dispatched, Fate};
+use crate::sim::shared::{ClientLink, Shared};
 
 /// How long a connection may take to come up.
 pub(crate) const DIAL_TIME: Duration = Duration::from_secs(2);
@@ -21,33 +21,33 @@ pub(crate) const DIAL_TIME: Duration = Duration::from_secs(2);
 const EXISTS: [i64; 2] = [-32003, -32010];
 
 /// Lives until it crashes.
-pub(crate) async fn live(scene: Arc<Scene>, at: usize) -> turmoil::Result {
-    let mut wanted = scene.plan.channels();
+pub(crate) async fn live(shared: Arc<Shared>, at: usize) -> turmoil::Result {
+    let mut wanted = shared.plan.channels();
     wanted.push("ahp-root://".into());
-    let life = scene.born(at, wanted, false);
-    let config = config(&scene, life);
-    let dialing = Arc::clone(&scene);
+    let life = shared.born(at, wanted, false);
+    let config = config(&shared, life);
+    let dialing = Arc::clone(&shared);
     let dial = move || {
-        let scene = Arc::clone(&dialing);
-        async move { dial(&scene).await }
+        let shared = Arc::clone(&dialing);
+        async move { dial(&shared).await }
     };
     let (client, events) = Client::start(dial, config);
-    let author = Author { scene, at, life };
-    tokio::task::spawn_local(begin(Arc::clone(&author.scene), client.clone(), at));
+    let author = Author { shared, at, life };
+    tokio::task::spawn_local(begin(Arc::clone(&author.shared), client.clone(), at));
     author.work(client, events).await
 }
 
-pub(crate) async fn dial(scene: &Scene) -> Result<ClientLink, ConnectError> {
+pub(crate) async fn dial(shared: &Shared) -> Result<ClientLink, ConnectError> {
     let dialed = timeout(DIAL_TIME, TcpStream::connect((HOST, PORT))).await;
     let io = dialed.map_err(ConnectError::again)??;
-    Ok(scene.link("author", io))
+    Ok(shared.link("author", io))
 }
 
-fn config(scene: &Scene, life: usize) -> Config {
-    let facts = &mut *scene.facts();
-    let mut config = Config::new(facts.lives[life].id.clone());
-    config.limits = scene.plan.limits();
-    config.budget = Budget::new(scene.plan.budget());
+fn config(shared: &Shared, life: usize) -> Config {
+    let facts = &mut *shared.facts();
+    let mut config = Config::new(facts.runs[life].id.clone());
+    config.limits = shared.plan.limits();
+    config.budget = Budget::new(shared.plan.budget());
     config.seed = Some(facts.rng.next());
     (config.retry_base, config.retry_cap) = (Duration::from_millis(50), Duration::from_secs(1));
     config.connect_timeout = Duration::from_secs(5);
@@ -56,20 +56,20 @@ fn config(scene: &Scene, life: usize) -> Config {
 }
 
 /// Makes what is not there yet, and follows all of it. Nothing of that is given up.
-async fn begin(scene: Arc<Scene>, client: Client, at: usize) {
-    for n in 0..scene.plan.sessions {
+async fn begin(shared: Arc<Shared>, client: Client, at: usize) {
+    for n in 0..shared.plan.sessions {
         let session = format!("ahp-session:/{n}");
         insist(|| client.request("createSession", json!({"channel": session}).to_string())).await;
         let chat = json!({"channel": session, "chat": format!("ahp-chat:/{n}")}).to_string();
         insist(|| client.request("createChat", chat.clone())).await;
     }
-    scene.facts().is_founded = true;
+    shared.facts().is_founded = true;
     insist(|| client.subscribe("ahp-root://")).await;
-    for channel in scene.plan.channels() {
+    for channel in shared.plan.channels() {
         insist(|| client.subscribe(&channel)).await;
     }
-    scene.facts().clients[at].is_ready = true;
-    scene.bell.notify_waiters();
+    shared.facts().clients[at].is_ready = true;
+    shared.changed.notify_waiters();
 }
 
 async fn insist<T, F: Future<Output = Result<T, RequestError>>>(ask: impl Fn() -> F) {
@@ -83,7 +83,7 @@ async fn insist<T, F: Future<Output = Result<T, RequestError>>>(ask: impl Fn() -
 }
 
 struct Author {
-    scene: Arc<Scene>,
+    shared: Arc<Shared>,
     at: usize,
     life: usize,
 }
@@ -92,11 +92,11 @@ impl Author {
     async fn work(self, client: Client, mut events: Events) -> turmoil::Result {
         loop {
             self.dispatch(&client).await;
-            let stall = self.scene.facts().clients[self.at].stall.take();
+            let stall = self.shared.facts().clients[self.at].stall.take();
             sleep(stall.unwrap_or_default()).await;
             tokio::select! {
                 event = events.next() => self.hear(event.ok_or_else(|| self.ended(&client))?),
-                () = self.scene.bell.notified() => {}
+                () = self.shared.changed.notified() => {}
             }
         }
     }
@@ -105,25 +105,25 @@ impl Author {
     async fn dispatch(&self, client: &Client) {
         loop {
             let (channel, action, text) = {
-                let facts = &mut *self.scene.facts();
+                let facts = &mut *self.shared.facts();
                 let client = &mut facts.clients[self.at];
                 let next = if client.is_ready { client.todo.pop_front() } else { None };
                 let Some((channel, len)) = next else { return };
                 let name = format!("#{}", facts.number());
                 let text = format!("{name} {}", facts.rng.text(len));
-                let action = act::carrying(&channel, &name, &text).to_string();
+                let action = actions::with_text(&channel, &name, &text).to_string();
                 facts.tally.one("actions dispatched");
                 (channel, action, digest(text.as_bytes()))
             };
             let number = client.dispatch(&channel, action).await.unwrap();
             let dispatched = Dispatched { text, fate: Fate::Open };
-            self.scene.facts().lives[self.life].dispatched.insert(number, dispatched);
+            self.shared.facts().runs[self.life].dispatched.insert(number, dispatched);
         }
     }
 
     fn hear(&self, event: Event) {
-        let facts = &mut *self.scene.facts();
-        let told = &mut facts.lives[self.life];
+        let facts = &mut *self.shared.facts();
+        let told = &mut facts.runs[self.life];
         match event {
             Event::Started { .. } => told.follower.channels.values_mut().for_each(|followed| followed.is_void = true),
             Event::Snapshot { snapshot, .. } => drop(told.follower.snapshot(&snapshot.to_bytes())),

@@ -1,4 +1,4 @@
-//! What goes wrong, and how it ends: ways, wires, readers and programs.
+//! Faults and how they end: of links, sockets, readers and programs.
 
 use std::time::Duration;
 
@@ -27,10 +27,10 @@ impl World {
 
     fn disturb_ways(&mut self) {
         let client = name(self.rng.below(self.clients() as u64) as usize);
-        let Self { sim, scene, rng, now, plan, trouble, .. } = self;
+        let Self { sim, shared, rng, now, plan, trouble, .. } = self;
         let measure = Measure { partition: 5000, hold: 2500, hold_permille: 4 };
         let happened = trouble.disturb_way(sim, *now, (HOST, &client), &mut plan.faults, measure, rng);
-        let tally = &mut scene.facts().tally;
+        let tally = &mut shared.facts().tally;
         happened.into_iter().for_each(|what| tally.one(what));
     }
 
@@ -41,7 +41,7 @@ impl World {
         if !happens(&mut self.plan.faults.resets, permille, &mut self.rng) {
             return;
         }
-        let facts = &mut *self.scene.facts();
+        let facts = &mut *self.shared.facts();
         let whose = self.rng.chance(50).then_some(WATCHER);
         let fuses = facts.fuses(whose);
         if let Some(fuse) = fuses.get(self.rng.below(fuses.len() as u64) as usize) {
@@ -54,7 +54,7 @@ impl World {
 
     /// A client reads nothing for a while, or opens a second link.
     fn disturb_clients(&mut self) {
-        let (rng, facts) = (&mut self.rng, &mut *self.scene.facts());
+        let (rng, facts) = (&mut self.rng, &mut *self.shared.facts());
         let at = rng.below(facts.clients.len() as u64) as usize;
         if happens(&mut self.plan.faults.stalls, 6, rng) {
             facts.tally.one("readers stalled");
@@ -63,7 +63,7 @@ impl World {
         if at >= self.plan.authors && happens(&mut self.plan.faults.moves, 10, rng) {
             facts.clients[at].moves = true;
         }
-        self.scene.bell.notify_waiters();
+        self.shared.changed.notify_waiters();
     }
 
     /// A program ends without a word, and is started again.
@@ -74,11 +74,11 @@ impl World {
         let at = self.rng.below(self.clients() as u64) as usize;
         let is_host = self.rng.chance(60);
         let program = if is_host { HOST.to_owned() } else { name(at) };
-        let Self { sim, scene, rng, now, trouble, .. } = self;
+        let Self { sim, shared, rng, now, trouble, .. } = self;
         if !trouble.crash(sim, *now, &program, rng) {
             return;
         }
-        let facts = &mut *scene.facts();
+        let facts = &mut *shared.facts();
         facts.tally.one(if is_host { "crashes of the host" } else { "crashes of a client" });
         if !is_host {
             facts.crashed(at);

@@ -12,34 +12,34 @@ use breakbulk_proto::{Budget, CloseReason};
 use turmoil::net::TcpListener;
 
 use crate::sim::agent;
-use crate::sim::scene::Scene;
+use crate::sim::shared::Shared;
 
 pub(crate) const HOST: &str = "host";
 pub(crate) const PORT: u16 = 9000;
 
 /// Serves clients for ever.
-pub(crate) async fn serve(scene: Arc<Scene>) -> turmoil::Result {
-    let log = scene.store.open(&scene).await?;
-    let mut config = HostConfig::new([scene.store.root()]);
-    config.endpoint = scene.plan.endpoint(config.endpoint);
+pub(crate) async fn serve(shared: Arc<Shared>) -> turmoil::Result {
+    let log = shared.store.open(&shared).await?;
+    let mut config = HostConfig::new([shared.store.root()]);
+    config.endpoint = shared.plan.endpoint(config.endpoint);
     let demo: Arc<dyn Agent> = Arc::new(Demo::new(DemoConfig::default()));
-    let host = Host::start(Arc::clone(&log), vec![demo], config, Budget::new(scene.plan.budget())).await?;
-    tokio::task::spawn_local(agent::speak(Arc::clone(&scene), log));
+    let host = Host::start(Arc::clone(&log), vec![demo], config, Budget::new(shared.plan.budget())).await?;
+    tokio::task::spawn_local(agent::speak(Arc::clone(&shared), log));
     let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, PORT)).await?;
     loop {
         let (io, _) = listener.accept().await?;
-        let link = WebSocket::server(scene.wire(HOST, io), &scene.plan.link());
-        let (endpoint, scene) = (host.endpoint().clone(), Arc::clone(&scene));
+        let link = WebSocket::server(shared.wire(HOST, io), &shared.plan.link());
+        let (endpoint, shared) = (host.endpoint().clone(), Arc::clone(&shared));
         tokio::spawn(async move {
             let end = endpoint.serve(link, Some("everybody".into())).await;
-            note(&scene, &end);
+            note(&shared, &end);
         });
     }
 }
 
 /// Nobody here breaks a rule, so nobody may be accused.
-fn note(scene: &Scene, end: &EndReason) {
-    let facts = &mut *scene.facts();
+fn note(shared: &Shared, end: &EndReason) {
+    let facts = &mut *shared.facts();
     facts.tally.one(end.name());
     match end {
         EndReason::Link(CloseReason::Violation(violation)) => {

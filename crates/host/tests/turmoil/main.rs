@@ -9,21 +9,21 @@
 
 #[path = "."]
 mod sim {
-    pub(crate) mod act;
+    pub(crate) mod actions;
     pub(crate) mod agent;
     pub(crate) mod audit;
     pub(crate) mod auditor;
     pub(crate) mod author;
+    pub(crate) mod client_run;
     pub(crate) mod faults;
+    pub(crate) mod final_log;
     pub(crate) mod follower;
-    pub(crate) mod heard;
     pub(crate) mod host;
     pub(crate) mod plan;
+    pub(crate) mod received;
     pub(crate) mod saboteurs;
-    pub(crate) mod scene;
+    pub(crate) mod shared;
     pub(crate) mod store;
-    pub(crate) mod told;
-    pub(crate) mod truth;
     pub(crate) mod watcher;
     pub(crate) mod world;
 
@@ -31,8 +31,6 @@ mod sim {
     #[path = "../../../proto/tests/sim/ledger.rs"]
     #[expect(dead_code, reason = "the books here are of entries, not of messages")]
     pub(crate) mod ledger;
-    #[path = "../../../net/tests/sim/meddler.rs"]
-    pub(crate) mod meddler;
     #[path = "../../../net/tests/sim/prove.rs"]
     pub(crate) mod prove;
     #[path = "../../../proto/tests/sim/rng.rs"]
@@ -40,6 +38,8 @@ mod sim {
     pub(crate) mod rng;
     #[path = "../../../proto/tests/sim/runs.rs"]
     pub(crate) mod runs;
+    #[path = "../../../net/tests/sim/sabotaged_link.rs"]
+    pub(crate) mod sabotaged_link;
     #[path = "../../../net/tests/sim/saboteur.rs"]
     pub(crate) mod saboteur;
     #[path = "../../../proto/tests/sim/segment.rs"]

@@ -16,7 +16,7 @@ use tokio::sync::watch;
 use tokio::time::sleep;
 
 use crate::sim::plan::{Plan, Sabotage};
-use crate::sim::scene::Scene;
+use crate::sim::shared::Shared;
 
 /// A moment of real time.
 const MOMENT: Duration = Duration::from_millis(1);
@@ -43,12 +43,12 @@ impl Store {
     }
 
     /// Opens the log for a host.
-    pub(crate) async fn open(&self, scene: &Arc<Scene>) -> turmoil::Result<Arc<dyn Log>> {
+    pub(crate) async fn open(&self, shared: &Arc<Shared>) -> turmoil::Result<Arc<dyn Log>> {
         if self.sabotage == Some(Sabotage::LostAppend) {
             self.forget_last().await;
         }
         let inner = self.bare().await?;
-        Ok(Arc::new(Slow { inner, scene: Arc::clone(scene) }))
+        Ok(Arc::new(Slow { inner, shared: Arc::clone(shared) }))
     }
 
     /// All entries, in order.
@@ -95,25 +95,25 @@ impl Store {
 /// A log that takes its time. What was asked of it is done also if nobody waits for it any more, unless the host crashes.
 struct Slow {
     inner: Arc<dyn Log>,
-    scene: Arc<Scene>,
+    shared: Arc<Shared>,
 }
 
 impl Log for Slow {
     fn append(&self, batch: Batch) -> BoxFuture<'_, Result<Vec<Seq>, AppendError>> {
-        let (inner, scene) = (Arc::clone(&self.inner), Arc::clone(&self.scene));
+        let (inner, shared) = (Arc::clone(&self.inner), Arc::clone(&self.shared));
         let appended = tokio::spawn(async move {
-            let most = scene.plan.slow_log;
-            let [before, after] = [(); 2].map(|()| scene.facts().rng.millis(0, most));
+            let most = shared.plan.slow_log;
+            let [before, after] = [(); 2].map(|()| shared.facts().rng.millis(0, most));
             sleep(before).await;
             let done = stop_the_clock();
             let appended = inner.append(batch.clone()).await;
             drop(done);
-            if appended.is_ok() && scene.plan.sabotage == Some(Sabotage::DoubleAppend) && is_dispatched(&batch) {
+            if appended.is_ok() && shared.plan.sabotage == Some(Sabotage::DoubleAppend) && is_dispatched(&batch) {
                 let again = batch.entries.iter().cloned().fold(Batch::new(), Batch::push);
                 inner.append(again).await?;
             }
-            if appended.is_ok() && scene.plan.sabotage == Some(Sabotage::LostAppend) {
-                scene.store.taken.lock().unwrap().push(batch);
+            if appended.is_ok() && shared.plan.sabotage == Some(Sabotage::LostAppend) {
+                shared.store.taken.lock().unwrap().push(batch);
             }
             sleep(after).await;
             appended

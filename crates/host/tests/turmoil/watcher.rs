@@ -14,9 +14,9 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 use turmoil::net::TcpStream;
 
 use crate::sim::author::DIAL_TIME;
-use crate::sim::heard::{Answer, Heard, Resumed, ShotOf, Welcome};
 use crate::sim::host::{HOST, PORT};
-use crate::sim::scene::{ClientLink, Scene};
+use crate::sim::received::{Answer, Received, Resumed, SnapshotOf, Welcome};
+use crate::sim::shared::{ClientLink, Shared};
 
 type Line = Driver<ClientLink, AnyMachine>;
 
@@ -26,15 +26,15 @@ pub(crate) const WATCHER: &str = "watcher";
 const FENCED: u16 = 4409;
 
 /// Lives until it crashes.
-pub(crate) async fn live(scene: Arc<Scene>, at: usize) -> turmoil::Result {
-    while !scene.facts().is_founded {
+pub(crate) async fn live(shared: Arc<Shared>, at: usize) -> turmoil::Result {
+    while !shared.facts().is_founded {
         sleep(Duration::from_millis(20)).await;
     }
-    let late = scene.facts().rng.millis(0, 800);
+    let late = shared.facts().rng.millis(0, 800);
     sleep(late).await;
-    let mut watcher = Watcher::born(scene, at);
+    let mut watcher = Watcher::born(shared, at);
     loop {
-        let pause = watcher.scene.facts().rng.millis(0, 300);
+        let pause = watcher.shared.facts().rng.millis(0, 300);
         sleep(pause).await;
         if let Ok(Ok(io)) = timeout(DIAL_TIME, TcpStream::connect((HOST, PORT))).await {
             watcher.talk(io).await;
@@ -43,7 +43,7 @@ pub(crate) async fn live(scene: Arc<Scene>, at: usize) -> turmoil::Result {
 }
 
 struct Watcher {
-    scene: Arc<Scene>,
+    shared: Arc<Shared>,
     at: usize,
     life: usize,
     id: String,
@@ -90,11 +90,11 @@ impl Talk {
 }
 
 impl Watcher {
-    fn born(scene: Arc<Scene>, at: usize) -> Self {
+    fn born(shared: Arc<Shared>, at: usize) -> Self {
         let terms = {
-            let facts = &mut *scene.facts();
+            let facts = &mut *shared.facts();
             let mut terms = HashMap::new();
-            for channel in scene.plan.channels() {
+            for channel in shared.plan.channels() {
                 let mut params = json!({"channel": channel});
                 if facts.rng.chance(50) {
                     facts.tally.one("windows");
@@ -107,18 +107,18 @@ impl Watcher {
             }
             terms
         };
-        let life = scene.born(at, scene.plan.channels(), true);
-        let id = scene.facts().lives[life].id.clone();
-        let budget = Budget::new(scene.plan.budget());
-        Self { scene, at, life, id, terms, negotiated: Negotiated::default(), budget, cursor: None }
+        let life = shared.born(at, shared.plan.channels(), true);
+        let id = shared.facts().runs[life].id.clone();
+        let budget = Budget::new(shared.plan.budget());
+        Self { shared, at, life, id, terms, negotiated: Negotiated::default(), budget, cursor: None }
     }
 
     /// One connection, until it ends or until there is to be another.
     async fn talk(&mut self, io: TcpStream) {
-        let mut setup = Setup::new(Dialect::Ahp, Role::Client, self.scene.plan.limits());
+        let mut setup = Setup::new(Dialect::Ahp, Role::Client, self.shared.plan.limits());
         setup.negotiated = self.negotiated.clone();
         let machine = setup.machine(self.budget.account(Some("host"))).unwrap();
-        let line = Driver::new(self.scene.link(WATCHER, io), machine);
+        let line = Driver::new(self.shared.link(WATCHER, io), machine);
         let mut talk = Talk { line, asked: HashMap::new(), is_greeted: false, open: BTreeSet::new(), deaf_until: None };
         self.greet(&mut talk);
         loop {
@@ -134,7 +134,7 @@ impl Watcher {
                     Some(event) => self.event(&mut talk, event),
                     None => return self.closed(&talk, &CloseReason::Normal),
                 },
-                () = self.scene.bell.notified() => {}
+                () = self.shared.changed.notified() => {}
                 () = sleep_until(deaf), if is_deaf => {
                     talk.deaf_until = None;
                     talk.line.set_reading(true);
@@ -149,7 +149,7 @@ impl Watcher {
             let params = json!({"channel": "ahp-root://", "clientId": id, "protocolVersions": ["1.0.0"]});
             return talk.ask(Asked::Initialize, "initialize", &params);
         };
-        let followed: Vec<_> = self.scene.facts().lives[self.life].follower.channels.keys().cloned().collect();
+        let followed: Vec<_> = self.shared.facts().runs[self.life].follower.channels.keys().cloned().collect();
         let params =
             json!({"channel": "ahp-root://", "clientId": id, "lastSeenServerSeq": cursor, "subscriptions": followed});
         talk.ask(Asked::Reconnect, "reconnect", &params);
@@ -158,7 +158,7 @@ impl Watcher {
     /// Follows what is not followed yet.
     fn subscribe(&self, talk: &mut Talk) {
         for (channel, params) in &self.terms {
-            let is_followed = self.scene.facts().lives[self.life].follower.channels.contains_key(channel);
+            let is_followed = self.shared.facts().runs[self.life].follower.channels.contains_key(channel);
             if !is_followed {
                 talk.ask(Asked::Subscribe, "subscribe", params);
             }
@@ -166,17 +166,17 @@ impl Watcher {
     }
 
     fn is_to_move(&self) -> bool {
-        std::mem::take(&mut self.scene.facts().clients[self.at].moves)
+        std::mem::take(&mut self.shared.facts().clients[self.at].moves)
     }
 
     /// The older link stays, and hears on, until the host closes it.
     fn leave_open(&self, mut talk: Talk) {
-        self.scene.facts().tally.one("moves to a second link");
-        let scene = Arc::clone(&self.scene);
+        self.shared.facts().tally.one("moves to a second link");
+        let shared = Arc::clone(&self.shared);
         tokio::task::spawn_local(async move {
             while let Some(event) = talk.line.next().await {
                 if let Event::Closed(reason) = event {
-                    scene.facts().tally.add("older links fenced", (reason.code() == FENCED).into());
+                    shared.facts().tally.add("older links fenced", (reason.code() == FENCED).into());
                     return;
                 }
             }
@@ -184,7 +184,7 @@ impl Watcher {
     }
 
     fn stall(&self, talk: &mut Talk) {
-        if let Some(time) = self.scene.facts().clients[self.at].stall.take() {
+        if let Some(time) = self.shared.facts().clients[self.at].stall.take() {
             talk.deaf_until = Some(Instant::now() + time);
             talk.line.set_reading(false);
         }
@@ -205,10 +205,10 @@ impl Watcher {
     }
 
     fn message(&mut self, talk: &mut Talk, text: &Bytes, ordinal: u64) {
-        match Heard::read(text) {
-            Heard::Action(envelope) => self.scene.facts().heard(self.life, envelope),
-            Heard::Notice => {}
-            Heard::Answer(id, answer) => {
+        match Received::read(text) {
+            Received::Action(envelope) => self.shared.facts().heard(self.life, envelope),
+            Received::Notice => {}
+            Received::Answer(id, answer) => {
                 let Some(asked) = talk.asked.get(&id) else { panic!("an answer to nothing") };
                 match (asked, answer) {
                     (Asked::Initialize, Answer::Result(result)) => {
@@ -220,12 +220,12 @@ impl Watcher {
                         self.greeted(talk, ordinal, seq);
                     }
                     (Asked::Subscribe, Answer::Result(result)) => {
-                        let ShotOf { snapshot } = serde_json::from_str(result).unwrap();
-                        self.scene.facts().lives[self.life].follower.snapshot(snapshot.get().as_bytes());
+                        let SnapshotOf { snapshot } = serde_json::from_str(result).unwrap();
+                        self.shared.facts().runs[self.life].follower.snapshot(snapshot.get().as_bytes());
                         self.note_ready();
                     }
                     (_, Answer::Error) => {
-                        self.scene.facts().ledger.lost(format!("{}: the host refuses {text:?}", self.id));
+                        self.shared.facts().ledger.lost(format!("{}: the host refuses {text:?}", self.id));
                     }
                 }
             }
@@ -241,14 +241,14 @@ impl Watcher {
 
     /// The host says what was missed. Returns the seq up to which everything is known.
     fn resumed(&self, resumed: &Resumed<'_>) -> u64 {
-        let facts = &mut *self.scene.facts();
+        let facts = &mut *self.shared.facts();
         let cursor = self.cursor.unwrap_or_default();
         if !resumed.missing.is_empty() {
             facts.ledger.lost(format!("{}: the host no longer offers {:?}", self.id, resumed.missing));
         }
         if let Some(snapshots) = &resumed.snapshots {
             facts.tally.one("snapshots instead of replays");
-            let follower = &mut facts.lives[self.life].follower;
+            let follower = &mut facts.runs[self.life].follower;
             return snapshots
                 .iter()
                 .map(|snapshot| follower.snapshot(snapshot.get().as_bytes()))
@@ -258,10 +258,10 @@ impl Watcher {
         facts.tally.one("replays");
         let mut highest = cursor;
         for action in &resumed.actions {
-            let (channel, seq) = Heard::place(action.get());
+            let (channel, seq) = Received::place(action.get());
             highest = highest.max(seq);
             // It may have passed another that did not arrive, or its channel may have come with a later snapshot.
-            let known = facts.lives[self.life].follower.position(&channel);
+            let known = facts.runs[self.life].follower.position(&channel);
             if known.is_some_and(|known| known >= seq) {
                 facts.tally.one("actions skipped as applied");
             } else {
@@ -272,13 +272,13 @@ impl Watcher {
     }
 
     fn note_ready(&self) {
-        let facts = &mut *self.scene.facts();
-        let is_ready = facts.lives[self.life].follower.channels.len() == self.terms.len();
+        let facts = &mut *self.shared.facts();
+        let is_ready = facts.runs[self.life].follower.channels.len() == self.terms.len();
         facts.clients[self.at].is_ready = is_ready;
     }
 
     fn closed(&self, talk: &Talk, reason: &CloseReason) {
-        let facts = &mut *self.scene.facts();
+        let facts = &mut *self.shared.facts();
         facts.tally.one("drops");
         facts.tally.add("drops inside a group", (!talk.open.is_empty()).into());
         if let CloseReason::Violation(violation) = reason {

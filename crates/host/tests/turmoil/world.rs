@@ -7,15 +7,15 @@ use std::time::Duration;
 use turmoil::Sim;
 
 use crate::sim::audit::audit;
+use crate::sim::final_log::FinalLog;
 use crate::sim::host::{self, HOST};
 use crate::sim::ledger::Counts;
 use crate::sim::plan::Plan;
 use crate::sim::rng::Rng;
-use crate::sim::scene::Scene;
+use crate::sim::shared::Shared;
 use crate::sim::tally::Tally;
 use crate::sim::trace::trace;
 use crate::sim::trouble::Trouble;
-use crate::sim::truth::Truth;
 use crate::sim::{auditor, author, watcher};
 
 /// How much time passes in a step.
@@ -51,7 +51,7 @@ pub(crate) fn name(at: usize) -> String {
 /// A world under way.
 pub(crate) struct World {
     pub(crate) sim: Sim<'static>,
-    pub(crate) scene: Arc<Scene>,
+    pub(crate) shared: Arc<Shared>,
     pub(crate) rng: Rng,
     pub(crate) now: Duration,
     /// Faults to come.
@@ -80,21 +80,21 @@ impl World {
             .min_message_latency(Duration::from_millis(1))
             .max_message_latency(Duration::from_millis(rng.range(4, 40)));
         let mut sim = builder.build();
-        let scene = Arc::new(Scene::new(plan.clone(), &mut rng));
-        count(&scene);
-        let on = Arc::clone(&scene);
+        let shared = Arc::new(Shared::new(plan.clone(), &mut rng));
+        count(&shared);
+        let on = Arc::clone(&shared);
         sim.host(HOST, move || host::serve(Arc::clone(&on)));
         for at in 0..plan.authors {
-            let on = Arc::clone(&scene);
+            let on = Arc::clone(&shared);
             sim.host(name(at), move || author::live(Arc::clone(&on), at));
         }
         for at in plan.authors..plan.authors + plan.watchers {
-            let on = Arc::clone(&scene);
+            let on = Arc::clone(&shared);
             sim.host(name(at), move || watcher::live(Arc::clone(&on), at));
         }
         let (now, operations) = (Duration::ZERO, plan.operations);
         let (trouble, is_calm, moved, quiet) = (Trouble::default(), false, 0, Duration::ZERO);
-        Self { sim, scene, rng, now, plan, trouble, operations, next_operation: now, is_calm, moved, quiet }
+        Self { sim, shared, rng, now, plan, trouble, operations, next_operation: now, is_calm, moved, quiet }
     }
 
     /// How many clients there are.
@@ -113,7 +113,7 @@ impl World {
         self.trouble.mend(&mut self.sim, self.now, self.now);
         self.sim.step().expect("no program ends");
         self.now += TICK;
-        let moved = self.scene.moved();
+        let moved = self.shared.moved();
         let is_still = std::mem::replace(&mut self.moved, moved) == moved;
         let is_at_rest = self.is_calm && is_still && self.is_at_rest();
         self.quiet = if is_at_rest { self.quiet + TICK } else { Duration::ZERO };
@@ -121,7 +121,7 @@ impl World {
 
     /// Somebody has something to do. Until all sessions are there, that is to make them.
     fn operate(&mut self) {
-        let facts = &mut *self.scene.facts();
+        let facts = &mut *self.shared.facts();
         if !facts.is_founded {
             return;
         }
@@ -139,47 +139,47 @@ impl World {
                 facts.clients[at].todo.push_back((channel, len));
             }
         }
-        self.scene.bell.notify_waiters();
+        self.shared.changed.notify_waiters();
     }
 
     fn is_at_rest(&self) -> bool {
-        let facts = self.scene.facts();
-        let is_at_rest = |client: &crate::sim::scene::Client| client.is_ready && client.todo.is_empty();
+        let facts = self.shared.facts();
+        let is_at_rest = |client: &crate::sim::shared::Client| client.is_ready && client.todo.is_empty();
         facts.turns.is_empty() && facts.clients.iter().all(is_at_rest)
     }
 
     /// Asks the host what there is, and draws the sums.
     fn finish(mut self) -> Outcome {
         if self.now >= MAX_TIME {
-            let facts = &mut *self.scene.facts();
+            let facts = &mut *self.shared.facts();
             let note = format!("the world did not come to rest: {:?}, {:?}", facts.clients, facts.turns);
             facts.ledger.lost(note);
         } else {
-            let on = Arc::clone(&self.scene);
+            let on = Arc::clone(&self.shared);
             self.sim.client("auditor", auditor::ask(on));
-            while self.scene.facts().shown.is_none() {
+            while self.shared.facts().shown.is_none() {
                 self.sim.step().expect("no program ends");
             }
         }
-        let Self { sim, scene, now, .. } = self;
+        let Self { sim, shared, now, .. } = self;
         drop(sim);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        let truth = Truth::read(&runtime.block_on(scene.store.entries()).unwrap());
-        let facts = &mut *scene.facts();
+        let truth = FinalLog::read(&runtime.block_on(shared.store.entries()).unwrap());
+        let facts = &mut *shared.facts();
         let shown = facts.shown.take().unwrap_or_else(BTreeMap::new);
-        audit(&truth, &facts.lives, &shown, &mut facts.ledger);
+        audit(&truth, &facts.runs, &shown, &mut facts.ledger);
         facts.tally.add("simulated seconds", now.as_secs());
-        facts.tally.add("bytes moved", scene.moved());
+        facts.tally.add("bytes moved", shared.moved());
         let ledger = std::mem::take(&mut facts.ledger);
         Outcome { counts: ledger.counts, notes: ledger.notes, tally: std::mem::take(&mut facts.tally) }
     }
 }
 
 /// Counts what kind of world this is.
-fn count(scene: &Scene) {
-    let tally = &mut scene.facts().tally;
-    tally.add("runs on a disk", scene.plan.on_disk.into());
-    tally.one(match scene.plan.cap {
+fn count(shared: &Shared) {
+    let tally = &mut shared.facts().tally;
+    tally.add("runs on a disk", shared.plan.on_disk.into());
+    tally.one(match shared.plan.cap {
         Some(65_536) => "runs with a cap of 65536",
         Some(_) => "runs with a cap of 900000",
         None => "runs without a cap",

@@ -35,8 +35,8 @@ fn steps() -> impl Strategy<Value = Vec<Deed>> {
     let input = option::of("[x-z]{2}");
     let within_a_turn = |event: &Event| !matches!(event, Event::TurnStarted { .. } | Event::TurnEnded { .. });
     prop_oneof![
-        12 => crate::said::event().prop_filter("within a turn", within_a_turn).prop_map(|event| vec![Deed::Said(event)]),
-        1 => crate::said::event().prop_map(|event| vec![Deed::Said(event)]),
+        12 => crate::generated_events::event().prop_filter("within a turn", within_a_turn).prop_map(|event| vec![Deed::Said(event)]),
+        1 => crate::generated_events::event().prop_map(|event| vec![Deed::Said(event)]),
         1 => Just(vec![Deed::Cancel]),
         4 => (tool(), any::<bool>(), input)
             .prop_map(|(tool, approved, input)| vec![Deed::Answer { tool: tool.to_owned(), approved, input }]),

@@ -4,12 +4,12 @@
 mod agent;
 mod cuts;
 mod edges;
+#[path = "../generated_events/mod.rs"]
+mod generated_events;
 mod golden;
 mod grammar;
 mod model;
 mod oracle;
 mod properties;
-#[path = "../said/mod.rs"]
-mod said;
 mod wire;
 mod world;

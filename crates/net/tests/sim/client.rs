@@ -11,53 +11,53 @@ use turmoil::net::TcpStream;
 use crate::sim::gate::OUTER;
 use crate::sim::host::{CAPPED_PORT, HOST, PLAIN_PORT};
 use crate::sim::line::{Heard, Line};
-use crate::sim::meddler::Meddler;
 use crate::sim::plan::Mode;
 use crate::sim::rng::Rng;
-use crate::sim::scene::Scene;
+use crate::sim::sabotaged_link::SabotagedLink;
+use crate::sim::shared::Shared;
 use crate::sim::wire::Wire;
 
 /// How long a connection may take to come up.
 pub(crate) const DIAL_TIME: Duration = Duration::from_secs(2);
 
 /// Lives for ever.
-pub(crate) async fn live(scene: Rc<Scene>, at: usize) -> turmoil::Result {
+pub(crate) async fn live(shared: Rc<Shared>, at: usize) -> turmoil::Result {
     loop {
         // It may have been started again in the middle of something.
-        let pause = scene.facts.borrow_mut().client_down(at);
+        let pause = shared.facts.borrow_mut().client_down(at);
         sleep(pause).await;
-        let place = if scene.plan.modes[at] == Mode::Plain { (OUTER, PLAIN_PORT) } else { (HOST, CAPPED_PORT) };
+        let place = if shared.plan.modes[at] == Mode::Plain { (OUTER, PLAIN_PORT) } else { (HOST, CAPPED_PORT) };
         if let Ok(Ok(io)) = timeout(DIAL_TIME, TcpStream::connect(place)).await {
-            talk(&scene, at, io).await?;
+            talk(&shared, at, io).await?;
         }
     }
 }
 
-async fn talk(scene: &Rc<Scene>, at: usize, io: TcpStream) -> turmoil::Result {
+async fn talk(shared: &Rc<Shared>, at: usize, io: TcpStream) -> turmoil::Result {
     let (address, peer) = (io.local_addr()?, io.peer_addr()?);
-    let link = link(io, scene, at);
-    let (setup, account) = scene.facts.borrow().clients[at].setup(&scene.plan);
+    let link = link(io, shared, at);
+    let (setup, account) = shared.facts.borrow().clients[at].setup(&shared.plan);
     let driver = Driver::new(link, setup.machine(account)?);
-    let id = scene.facts.borrow_mut().connected(at, address);
-    let mut line = Line::near(driver, scene, peer, id);
-    let hello = scene.facts.borrow_mut().client_greets(at);
+    let id = shared.facts.borrow_mut().connected(at, address);
+    let mut line = Line::near(driver, shared, peer, id);
+    let hello = shared.facts.borrow_mut().client_greets(at);
     line.send(hello);
     loop {
-        let outs = scene.facts.borrow_mut().client_wants(at);
+        let outs = shared.facts.borrow_mut().client_wants(at);
         for out in outs {
             line.send(out);
         }
         match line.next().await {
             Heard::News | Heard::Sent(_) => {}
             Heard::Message { text, ordinal } => {
-                let out = scene.facts.borrow_mut().client_hears(at, &text, ordinal, line.driver.machine_mut());
+                let out = shared.facts.borrow_mut().client_hears(at, &text, ordinal, line.driver.machine_mut());
                 if let Some(out) = out {
                     line.send(out);
                 }
             }
             Heard::Failed { reply, .. } => {
                 if let Some(reply) = reply {
-                    scene.facts.borrow_mut().client_failed(at, &reply);
+                    shared.facts.borrow_mut().client_failed(at, &reply);
                 }
             }
             Heard::Closed => return Ok(()),
@@ -65,11 +65,11 @@ async fn talk(scene: &Rc<Scene>, at: usize, io: TcpStream) -> turmoil::Result {
     }
 }
 
-fn link(io: TcpStream, scene: &Scene, at: usize) -> Meddler<WebSocket<Wire>> {
-    let facts = &mut *scene.facts.borrow_mut();
+fn link(io: TcpStream, shared: &Shared, at: usize) -> SabotagedLink<WebSocket<Wire>> {
+    let facts = &mut *shared.facts.borrow_mut();
     let client = &mut facts.clients[at];
     let (name, mode, seed) = (client.name.clone(), client.mode, client.rng.next());
-    let wire = facts.wire(&name, io, &scene.plan);
-    let config = if mode == Mode::Plain { scene.plan.plain() } else { scene.plan.capped() };
-    Meddler::new(WebSocket::client(wire, &config), scene.plan.sabotage, Rng::new(seed))
+    let wire = facts.wire(&name, io, &shared.plan);
+    let config = if mode == Mode::Plain { shared.plan.plain() } else { shared.plan.capped() };
+    SabotagedLink::new(WebSocket::client(wire, &config), shared.plan.sabotage, Rng::new(seed))
 }

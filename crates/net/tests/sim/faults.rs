@@ -1,4 +1,4 @@
-//! What goes wrong, and how it ends: ways, wires, readers and programs.
+//! Faults and how they end: of links, sockets, readers and programs.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use crate::sim::gate::{INNER, OUTER};
 use crate::sim::host::HOST;
 use crate::sim::memory::Client;
 use crate::sim::plan::Mode;
-use crate::sim::scene::{DOWN, Stall, UP};
+use crate::sim::shared::{DOWN, Stall, UP};
 use crate::sim::trace::trace;
 use crate::sim::trouble::{Measure, happens};
 use crate::sim::world::World;
@@ -54,7 +54,7 @@ impl World {
     }
 
     fn aim(&self) -> Aim {
-        let facts = self.scene.facts.borrow();
+        let facts = self.shared.facts.borrow();
         let is_inside = |client: &Client| client.link.is_some_and(|id| facts.inside.contains(&id));
         let ahead = facts.clients.iter().position(Client::is_ahead);
         let inside = facts.clients.iter().position(is_inside);
@@ -69,10 +69,10 @@ impl World {
             Aim::Anywhere => (self.rng.below(ways.len() as u64) as usize, 1),
         };
         let (a, b) = ways[at].clone();
-        let Self { sim, scene, rng, now, plan, trouble, .. } = self;
+        let Self { sim, shared, rng, now, plan, trouble, .. } = self;
         let measure = Measure { partition: 4000, hold: 1500, hold_permille: 4 * more };
         let happened = trouble.disturb_way(sim, *now, (&a, &b), &mut plan.faults, measure, rng);
-        let tally = &mut scene.facts.borrow_mut().books.tally;
+        let tally = &mut shared.facts.borrow_mut().books.tally;
         happened.into_iter().for_each(|what| tally.one(what));
     }
 
@@ -87,7 +87,7 @@ impl World {
         if !happens(&mut self.plan.faults.resets, permille, &mut self.rng) {
             return;
         }
-        let facts = &mut *self.scene.facts.borrow_mut();
+        let facts = &mut *self.shared.facts.borrow_mut();
         let whose = whose.map(|at| facts.clients[at].name.clone());
         let fuses = facts.fuses(whose.as_deref());
         if let Some(fuse) = fuses.get(self.rng.below(fuses.len() as u64) as usize) {
@@ -100,7 +100,7 @@ impl World {
 
     /// One end stops for a while, or all of the host's do.
     fn disturb_ends(&mut self) {
-        let (rng, facts) = (&mut self.rng, &mut *self.scene.facts.borrow_mut());
+        let (rng, facts) = (&mut self.rng, &mut *self.shared.facts.borrow_mut());
         let links = facts.whole_links();
         if links.is_empty() {
             return;
@@ -110,13 +110,13 @@ impl World {
             let (time, is_deaf) = (rng.millis(50, 5000), rng.chance(50));
             facts.books.tally.one(if is_deaf { "readers stalled" } else { "ends paused" });
             facts.stalls.insert((id, way), if is_deaf { Stall::Deaf(time) } else { Stall::Still(time) });
-            self.scene.ring();
+            self.shared.ring();
         }
         if happens(&mut self.plan.faults.pauses, 3, rng) {
             facts.books.tally.one("host paused");
             let time = rng.millis(50, 5000);
             facts.stalls.extend(links.iter().map(|id| ((*id, DOWN), Stall::Still(time))));
-            self.scene.ring();
+            self.shared.ring();
         }
     }
 
@@ -131,9 +131,9 @@ impl World {
             1 => (format!("client-{}", self.rng.below(clients)), "crashes of a client"),
             n => (if n == 2 { INNER } else { OUTER }.to_owned(), "crashes of a gateway"),
         };
-        let Self { sim, scene, rng, now, trouble, .. } = self;
+        let Self { sim, shared, rng, now, trouble, .. } = self;
         if trouble.crash(sim, *now, &name, rng) {
-            scene.facts.borrow_mut().books.tally.one(what);
+            shared.facts.borrow_mut().books.tally.one(what);
         }
     }
 }

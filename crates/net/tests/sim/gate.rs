@@ -14,7 +14,7 @@ use turmoil::net::{TcpListener, TcpStream};
 use crate::sim::client::DIAL_TIME;
 use crate::sim::host::{CAPPED_PORT, HOST, PLAIN_PORT, limits};
 use crate::sim::plan::{Plan, Sabotage};
-use crate::sim::scene::Scene;
+use crate::sim::shared::Shared;
 
 /// The gateway beside the clients.
 pub(crate) const OUTER: &str = "outer";
@@ -56,18 +56,18 @@ impl Place {
 }
 
 /// A gateway's program: each connection that comes in gets one of its own that leads on.
-pub(crate) async fn stand(scene: Rc<Scene>, place: Place) -> turmoil::Result {
+pub(crate) async fn stand(shared: Rc<Shared>, place: Place) -> turmoil::Result {
     let port = if place == Place::Outer { PLAIN_PORT } else { CAPPED_PORT };
     let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)).await?;
     let [near, far] = place.dialects();
-    let near = setup(near, Role::Server, &scene.plan);
-    let far = setup(far, Role::Client, &scene.plan);
-    let gateway = Rc::new(Gateway::new(near, far, scene.plan.gateway_budget()).expect("memory enough"));
-    scene.facts.borrow_mut().gateways.push(Rc::clone(&gateway));
+    let near = setup(near, Role::Server, &shared.plan);
+    let far = setup(far, Role::Client, &shared.plan);
+    let gateway = Rc::new(Gateway::new(near, far, shared.plan.gateway_budget()).expect("memory enough"));
+    shared.facts.borrow_mut().gateways.push(Rc::clone(&gateway));
     loop {
         let (io, from) = listener.accept().await?;
-        let (scene, gateway) = (Rc::clone(&scene), Rc::clone(&gateway));
-        tokio::task::spawn_local(async move { join(&scene, &gateway, place, io, from).await });
+        let (shared, gateway) = (Rc::clone(&shared), Rc::clone(&gateway));
+        tokio::task::spawn_local(async move { join(&shared, &gateway, place, io, from).await });
     }
 }
 
@@ -82,20 +82,20 @@ fn setup(dialect: Dialect, role: Role, plan: &Plan) -> Setup {
     setup
 }
 
-async fn join(scene: &Scene, gateway: &Gateway, place: Place, io: TcpStream, from: SocketAddr) {
+async fn join(shared: &Shared, gateway: &Gateway, place: Place, io: TcpStream, from: SocketAddr) {
     let [near, far] = place.dialects();
-    let config = |dialect| if dialect == Dialect::Ahp { scene.plan.capped() } else { scene.plan.plain() };
-    let wire = |io| scene.facts.borrow_mut().wire(place.name(), io, &scene.plan);
+    let config = |dialect| if dialect == Dialect::Ahp { shared.plan.capped() } else { shared.plan.plain() };
+    let wire = |io| shared.facts.borrow_mut().wire(place.name(), io, &shared.plan);
     let near = Endpoint::new(WebSocket::server(wire(io), &config(near)), from.ip().to_string());
     let Ok(Ok(onward)) = timeout(DIAL_TIME, TcpStream::connect(place.leads_to())).await else {
         gateway.refuse(near, CloseReason::Peer { code: BAD_GATEWAY }).await;
         return;
     };
     let Ok(own) = onward.local_addr() else { return };
-    scene.facts.borrow_mut().led_on(from, own);
+    shared.facts.borrow_mut().led_on(from, own);
     let far = Endpoint::new(WebSocket::client(wire(onward), &config(far)), place.leads_to().0);
     let ended = gateway.join(near, far, Some("everyone"), std::future::pending(), None).await;
-    let mut facts = scene.facts.borrow_mut();
+    let mut facts = shared.facts.borrow_mut();
     for reason in ended.iter().flat_map(|ended| [&ended.near.reason, &ended.far.reason]) {
         facts.books.tally.one("gateway sides ended");
         if let CloseReason::Violation(violation) = reason {

@@ -11,13 +11,13 @@ use bytes::Bytes;
 use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::sim::ledger::Lane;
-use crate::sim::meddler::Meddler;
-use crate::sim::scene::{DOWN, Scene, Stall, UP, tell};
+use crate::sim::sabotaged_link::SabotagedLink;
+use crate::sim::shared::{DOWN, Shared, Stall, UP, tell};
 use crate::sim::trace::front;
 use crate::sim::wire::Wire;
 
 /// The driver of this simulation: nothing in it is a model.
-pub(crate) type Real = Driver<Meddler<WebSocket<Wire>>, AnyMachine>;
+pub(crate) type Real = Driver<SabotagedLink<WebSocket<Wire>>, AnyMachine>;
 
 /// A message that an application hands to its machine.
 #[derive(Debug)]
@@ -47,7 +47,7 @@ pub(crate) enum Heard {
 /// One end of a connection.
 pub(crate) struct Line {
     pub(crate) driver: Real,
-    scene: Rc<Scene>,
+    shared: Rc<Shared>,
     /// The direction that this end sends in.
     way: usize,
     peer: SocketAddr,
@@ -61,36 +61,36 @@ pub(crate) struct Line {
     /// Messages of which a part has arrived.
     open: BTreeSet<u64>,
     has_expired: bool,
-    /// The host's desk, which goes with its line.
-    desk: Option<u64>,
+    /// The host's connection, which goes with its line.
+    connection: Option<u64>,
 }
 
 impl Line {
     /// A client's end.
-    pub(crate) fn near(driver: Real, scene: &Rc<Scene>, peer: SocketAddr, id: u64) -> Self {
-        Self::new(driver, scene, peer, UP, (Some(id), None))
+    pub(crate) fn near(driver: Real, shared: &Rc<Shared>, peer: SocketAddr, id: u64) -> Self {
+        Self::new(driver, shared, peer, UP, (Some(id), None))
     }
 
-    /// The host's end, of which `desk` is kept as long as the line is.
-    pub(crate) fn far(driver: Real, scene: &Rc<Scene>, peer: SocketAddr, desk: u64) -> Self {
-        Self::new(driver, scene, peer, DOWN, (None, Some(desk)))
+    /// The host's end, of which `connection` is kept as long as the line is.
+    pub(crate) fn far(driver: Real, shared: &Rc<Shared>, peer: SocketAddr, connection: u64) -> Self {
+        Self::new(driver, shared, peer, DOWN, (None, Some(connection)))
     }
 
     fn new(
         driver: Real,
-        scene: &Rc<Scene>,
+        shared: &Rc<Shared>,
         peer: SocketAddr,
         way: usize,
-        (id, desk): (Option<u64>, Option<u64>),
+        (id, connection): (Option<u64>, Option<u64>),
     ) -> Self {
-        let (scene, open) = (Rc::clone(scene), BTreeSet::new());
+        let (shared, open) = (Rc::clone(shared), BTreeSet::new());
         Self {
             driver,
-            scene,
+            shared,
             way,
             peer,
             id,
-            desk,
+            connection,
             tickets: 0,
             rings: 0,
             deaf_until: None,
@@ -104,7 +104,7 @@ impl Line {
     pub(crate) fn send(&mut self, out: Out) -> u64 {
         self.tickets += 1;
         if let Some(id) = self.id {
-            let ledger = &mut self.scene.facts.borrow_mut().books.ledger;
+            let ledger = &mut self.shared.facts.borrow_mut().books.ledger;
             ledger.handed((id, self.way), self.tickets, out.lane, out.text.as_bytes());
         }
         tell(|| format!("{} sends {} {}", self.about(), self.tickets, front(out.text.as_bytes())));
@@ -116,12 +116,12 @@ impl Line {
     pub(crate) async fn next(&mut self) -> Heard {
         loop {
             self.stall().await;
-            let scene = Rc::clone(&self.scene);
+            let shared = Rc::clone(&self.shared);
             let (deaf, is_deaf) = (self.deaf_until.unwrap_or_else(Instant::now), self.deaf_until.is_some());
             let event = tokio::select! {
                 biased;
                 event = self.driver.next() => event,
-                () = scene.rung(&mut self.rings) => return Heard::News,
+                () = shared.rung(&mut self.rings) => return Heard::News,
                 () = sleep_until(deaf), if is_deaf => {
                     self.deaf_until = None;
                     self.driver.set_reading(true);
@@ -139,7 +139,7 @@ impl Line {
     /// Stops for a while, if it was told to.
     async fn stall(&mut self) {
         let Some(id) = self.id else { return };
-        let stall = self.scene.facts.borrow_mut().stalls.remove(&(id, self.way));
+        let stall = self.shared.facts.borrow_mut().stalls.remove(&(id, self.way));
         stall.into_iter().for_each(|stall| tell(|| format!("{} stops: {stall:?}", self.about())));
         match stall {
             Some(Stall::Still(time)) => {
@@ -157,7 +157,7 @@ impl Line {
     }
 
     fn note_stalled(&mut self, is_stalled: bool) {
-        let stalled = &mut self.scene.facts.borrow_mut().stalled;
+        let stalled = &mut self.shared.facts.borrow_mut().stalled;
         *stalled -= u32::from(std::mem::replace(&mut self.is_stalled, is_stalled));
         *stalled += u32::from(is_stalled);
     }
@@ -181,7 +181,7 @@ impl Line {
             Event::Expired { ordinal, .. } => {
                 self.has_expired = true;
                 self.note_open(|open| open.remove(&ordinal));
-                self.scene.facts.borrow_mut().books.tally.one("groups expired");
+                self.shared.facts.borrow_mut().books.tally.one("groups expired");
                 None
             }
             Event::Closed(reason) => {
@@ -200,7 +200,7 @@ impl Line {
     fn arrived(&mut self, text: &Bytes, ordinal: u64) {
         tell(|| format!("{} hears {ordinal} {}", self.about(), front(text)));
         self.note_open(|open| open.remove(&ordinal));
-        let mut facts = self.scene.facts.borrow_mut();
+        let mut facts = self.shared.facts.borrow_mut();
         if self.id.is_none() {
             self.id = facts.link_of(self.peer);
             self.id.into_iter().for_each(|id| facts.came(id));
@@ -216,7 +216,7 @@ impl Line {
     }
 
     fn failed(&self, ticket: u64, error: &SendError) {
-        let mut facts = self.scene.facts.borrow_mut();
+        let mut facts = self.shared.facts.borrow_mut();
         facts.books.tally.one(error.name());
         if let Some(id) = self.id {
             facts.books.ledger.failed((id, self.way), ticket);
@@ -229,7 +229,7 @@ impl Line {
     fn note_open(&mut self, change: impl FnOnce(&mut BTreeSet<u64>) -> bool) {
         change(&mut self.open);
         let Some(id) = self.id.filter(|_| self.way == UP) else { return };
-        let inside = &mut self.scene.facts.borrow_mut().inside;
+        let inside = &mut self.shared.facts.borrow_mut().inside;
         if self.open.is_empty() {
             inside.remove(&id)
         } else {
@@ -240,7 +240,7 @@ impl Line {
     /// Nobody here breaks a rule, so nobody may be accused; only a segment of a group that expired comes too late.
     fn closed(&self, reason: &CloseReason) {
         tell(|| format!("{} closed: {reason}, {:?}", self.about(), self.driver.failure()));
-        let mut facts = self.scene.facts.borrow_mut();
+        let mut facts = self.shared.facts.borrow_mut();
         facts.books.tally.one(reason.name());
         facts.books.tally.one("drops");
         facts.books.tally.add("drops inside a group", (!self.open.is_empty()).into());
@@ -262,9 +262,9 @@ impl Line {
 impl Drop for Line {
     fn drop(&mut self) {
         // A panic may have left the facts borrowed; then it is told, and not this.
-        let Ok(mut facts) = self.scene.facts.try_borrow_mut() else { return };
-        if let Some(desk) = self.desk.take() {
-            facts.stand_up(desk);
+        let Ok(mut facts) = self.shared.facts.try_borrow_mut() else { return };
+        if let Some(connection) = self.connection.take() {
+            facts.stand_up(connection);
         }
         if let Some(id) = self.id.take() {
             facts.went(id, self.way);

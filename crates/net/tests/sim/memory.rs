@@ -15,7 +15,7 @@ use crate::sim::line::Out;
 use crate::sim::log::{Log, State, unhex};
 use crate::sim::plan::{Mode, Plan, Sabotage};
 use crate::sim::rng::Rng;
-use crate::sim::scene::{Books, Facts};
+use crate::sim::shared::{Books, Facts};
 
 /// A client, whatever its connections.
 #[derive(Debug)]

@@ -1,4 +1,4 @@
-//! Trouble that passes: ways between programs are disturbed, programs end without a word, and all of it is mended later.
+//! Temporary faults: links are disturbed, programs crash, and all of it is repaired later.
 
 use std::time::Duration;
 

@@ -12,7 +12,7 @@ use crate::sim::ledger::Counts;
 use crate::sim::memory::Deed;
 use crate::sim::plan::{Mode, Plan};
 use crate::sim::rng::Rng;
-use crate::sim::scene::Scene;
+use crate::sim::shared::Shared;
 use crate::sim::tally::Tally;
 use crate::sim::trace::trace;
 use crate::sim::trouble::Trouble;
@@ -48,7 +48,7 @@ pub(crate) fn run(plan: Plan) -> Outcome {
 /// A world under way.
 pub(crate) struct World {
     pub(crate) sim: Sim<'static>,
-    pub(crate) scene: Rc<Scene>,
+    pub(crate) shared: Rc<Shared>,
     pub(crate) rng: Rng,
     pub(crate) now: Duration,
     /// Faults to come.
@@ -79,23 +79,23 @@ impl World {
             .fail_rate(if plan.faults.lossy { 0.000_5 } else { 0.0 })
             .repair_rate(0.05);
         let mut sim = builder.build();
-        let scene = Rc::new(Scene::new(plan.clone(), &mut rng));
-        scene.facts.borrow_mut().books.tally.add("runs with lossy ways", plan.faults.lossy.into());
-        let on = Rc::clone(&scene);
+        let shared = Rc::new(Shared::new(plan.clone(), &mut rng));
+        shared.facts.borrow_mut().books.tally.add("runs with lossy ways", plan.faults.lossy.into());
+        let on = Rc::clone(&shared);
         sim.host(HOST, move || host::serve(Rc::clone(&on)));
         if plan.modes.contains(&Mode::Plain) {
             for place in [Place::Inner, Place::Outer] {
-                let on = Rc::clone(&scene);
+                let on = Rc::clone(&shared);
                 sim.host(place.name(), move || gate::stand(Rc::clone(&on), place));
             }
         }
         for at in 0..plan.modes.len() {
-            let on = Rc::clone(&scene);
+            let on = Rc::clone(&shared);
             sim.host(format!("client-{at}"), move || client::live(Rc::clone(&on), at));
         }
         let (now, quiet, operations) = (Duration::ZERO, Duration::ZERO, plan.operations);
         let trouble = Trouble::default();
-        Self { sim, scene, rng, now, plan, trouble, operations, next_operation: now, calm: false, moved: 0, quiet }
+        Self { sim, shared, rng, now, plan, trouble, operations, next_operation: now, calm: false, moved: 0, quiet }
     }
 
     fn step(&mut self) {
@@ -109,7 +109,7 @@ impl World {
         self.trouble.mend(&mut self.sim, self.now, self.now);
         self.sim.step().expect("no program ends");
         self.now += TICK;
-        let moved = self.scene.facts.borrow().moved();
+        let moved = self.shared.facts.borrow().moved();
         let is_still = std::mem::replace(&mut self.moved, moved) == moved;
         let is_at_rest = self.calm && is_still && self.is_at_rest();
         self.quiet = if is_at_rest { self.quiet + TICK } else { Duration::ZERO };
@@ -122,14 +122,14 @@ impl World {
             let pause = if self.rng.chance(40) { Duration::ZERO } else { self.rng.millis(0, self.plan.slowest) };
             self.next_operation = self.now + pause;
             let len = self.plan.text_len(&mut self.rng);
-            let facts = &mut *self.scene.facts.borrow_mut();
+            let facts = &mut *self.shared.facts.borrow_mut();
             let channel = facts.host.channels[self.rng.below(self.plan.channels as u64) as usize].clone();
             match self.rng.below(20) {
                 0..12 => facts.act(&channel, self.rng.text(len)),
                 12..14 => {
-                    let ready: Vec<_> = facts.desks.values_mut().filter(|desk| desk.is_ready()).collect();
+                    let ready: Vec<_> = facts.desks.values_mut().filter(|connection| connection.is_ready()).collect();
                     let at = self.rng.below(ready.len() as u64) as usize;
-                    ready.into_iter().skip(at).take(1).for_each(|desk| desk.todo.push_back(len));
+                    ready.into_iter().skip(at).take(1).for_each(|connection| connection.todo.push_back(len));
                 }
                 other => {
                     let at = self.rng.below(facts.clients.len() as u64) as usize;
@@ -146,32 +146,32 @@ impl World {
                     }
                 }
             }
-            self.scene.ring();
+            self.shared.ring();
         }
     }
 
     fn is_at_rest(&self) -> bool {
-        let facts = self.scene.facts.borrow();
+        let facts = self.shared.facts.borrow();
         let (links, are_whole) = facts.links();
         let count = facts.clients.len();
         are_whole
             && links == count
             && facts.desks.len() == count
             && facts.clients.iter().all(|client| client.is_at_rest())
-            && facts.desks.values().all(|desk| desk.is_level(facts.log.seq))
+            && facts.desks.values().all(|connection| connection.is_level(facts.log.seq))
             && facts.stalls.is_empty()
             && facts.stalled == 0
     }
 
     /// Draws the sums.
     fn finish(self) -> Outcome {
-        let Self { sim, scene, now, .. } = self;
+        let Self { sim, shared, now, .. } = self;
         {
-            let facts = &mut *scene.facts.borrow_mut();
+            let facts = &mut *shared.facts.borrow_mut();
             let ledger = &mut facts.books.ledger;
             if now >= MAX_TIME {
                 let clients = facts.clients.iter().filter(|client| !client.is_at_rest());
-                let desks = facts.desks.values().filter(|desk| !desk.is_level(facts.log.seq));
+                let desks = facts.desks.values().filter(|connection| !connection.is_level(facts.log.seq));
                 let busy: Vec<_> = clients.map(|it| it.about()).chain(desks.map(|it| format!("{it:?}"))).collect();
                 ledger.lost(format!("the world did not come to rest at {}: {}", facts.log.seq, busy.join("; ")));
             } else {
@@ -185,7 +185,7 @@ impl World {
             }
         }
         drop(sim);
-        let facts = &mut *scene.facts.borrow_mut();
+        let facts = &mut *shared.facts.borrow_mut();
         let held = facts.held();
         check_memory(held, "after everything is gone", &mut facts.books.ledger);
         facts.books.tally.add("simulated seconds", now.as_secs());

@@ -1,12 +1,12 @@
-//! What the model client says: its handshake, what its user wants, and what it answers.
+//! The messages of the model client: its handshake, its requests, and its answers.
 
 use serde_json::Value;
 
-use crate::sim::desk::ROOT;
 use crate::sim::ledger::Lane;
 use crate::sim::line::Out;
 use crate::sim::memory::{Ask, Client, Deed, Stage};
-use crate::sim::scene::Books;
+use crate::sim::model_host::ROOT;
+use crate::sim::shared::Books;
 
 impl Client {
     pub(super) fn connect(&mut self, books: &mut Books) -> Out {

@@ -1,4 +1,4 @@
-//! Events that an agent might say, of few names, so that they meet.
+//! Generates events of an agent, with few different ids, so that they refer to each other.
 
 use breakbulk_lifecycle::{
     Answer, Ask, BlockKind, BlockType, Call, Content, Ending, Event, Failure, Id, Outcome, ToolResult, Usage,

@@ -1,4 +1,4 @@
-//! What everyone in a run shares: the log, the ledger, and who is connected to whom.
+//! What all programs of a simulation share: the log, the ledger, and who is connected to whom.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,10 +13,10 @@ use breakbulk_proto::Budget;
 use tokio::sync::Notify;
 use turmoil::net::TcpStream;
 
-use crate::sim::desk::{Desk, Host};
 use crate::sim::ledger::{Ledger, Strictness};
 use crate::sim::log::Log;
 use crate::sim::memory::Client;
+use crate::sim::model_host::{Host, HostConnection};
 use crate::sim::plan::{Mode, Plan};
 use crate::sim::rng::Rng;
 use crate::sim::tally::Tally;
@@ -29,7 +29,7 @@ pub(crate) const UP: usize = 0;
 pub(crate) const DOWN: usize = 1;
 
 /// A run, as its programs see it.
-pub(crate) struct Scene {
+pub(crate) struct Shared {
     pub(crate) plan: Plan,
     pub(crate) facts: RefCell<Facts>,
     /// Rings when something happened that somebody may have waited for.
@@ -45,7 +45,7 @@ pub(crate) struct Facts {
     pub(crate) host: Host,
     pub(crate) clients: Vec<Client>,
     /// The host's side of each of its connections.
-    pub(crate) desks: BTreeMap<u64, Desk>,
+    pub(crate) desks: BTreeMap<u64, HostConnection>,
     /// All budgets there ever were.
     pub(crate) budgets: Vec<Budget>,
     /// All gateways there ever were.
@@ -128,7 +128,7 @@ struct Ways {
     aliases: BTreeMap<SocketAddr, SocketAddr>,
 }
 
-impl Scene {
+impl Shared {
     pub(crate) fn new(plan: Plan, rng: &mut Rng) -> Self {
         let host = Host::new(&plan, Rng::new(rng.next()));
         let mut facts = Facts {

@@ -1,9 +1,9 @@
-//! What is said in a world: actions with a text of their own on each kind of channel.
+//! Makes actions that carry a text, for each kind of channel, and reads that text again.
 
 use serde_json::{Value, json};
 
 /// An action that carries this text on this channel. `name` is unique.
-pub(crate) fn carrying(channel: &str, name: &str, text: &str) -> Value {
+pub(crate) fn with_text(channel: &str, name: &str, text: &str) -> Value {
     if let Some(session) = channel.strip_suffix("/annotations") {
         let chat = session.replace("session", "chat");
         let entry = json!({"id": "e", "text": text, "author": {"kind": "user"}, "createdAt": "2026-01-01T00:00:00Z"});
@@ -19,7 +19,7 @@ pub(crate) fn carrying(channel: &str, name: &str, text: &str) -> Value {
 }
 
 /// The text that an action carries.
-pub(crate) fn carried(action: &Value) -> Option<&str> {
+pub(crate) fn text_of(action: &Value) -> Option<&str> {
     let at = match action["type"].as_str()? {
         "annotations/set" => &action["annotation"]["entries"][0]["text"],
         "chat/draftChanged" => &action["draft"]["text"],

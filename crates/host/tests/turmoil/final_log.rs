@@ -1,4 +1,4 @@
-//! What the log says in the end: the actions of each channel, what the reducers make of them, and whose they are.
+//! The log at the end: the actions of each channel, the state that the reducers make of them, and who dispatched them.
 
 use std::collections::BTreeMap;
 
@@ -6,13 +6,13 @@ use ahp_types::state::SnapshotState;
 use breakbulk_host::log::Entry;
 use serde_json::Value;
 
-use crate::sim::act;
+use crate::sim::actions;
 use crate::sim::follower::{decode, reduce};
 use crate::sim::ledger::{Digest, digest};
 
 /// What the log says.
 #[derive(Debug, Default)]
-pub(crate) struct Truth {
+pub(crate) struct FinalLog {
     pub(crate) channels: BTreeMap<String, Channel>,
     /// Actions of clients, in order: whose, their number, and the digest of their text.
     pub(crate) dispatched: Vec<(String, u64, Digest)>,
@@ -34,7 +34,7 @@ pub(crate) struct Action {
     pub(crate) is_delta: bool,
 }
 
-impl Truth {
+impl FinalLog {
     pub(crate) fn read(entries: &[Entry]) -> Self {
         let mut truth = Self::default();
         for entry in entries {
@@ -53,7 +53,7 @@ impl Truth {
         if let (Some(client), Some(number)) =
             (body["origin"]["clientId"].as_str(), body["origin"]["clientSeq"].as_u64())
         {
-            let text = digest(act::carried(action).unwrap_or_default().as_bytes());
+            let text = digest(actions::text_of(action).unwrap_or_default().as_bytes());
             self.dispatched.push((client.to_owned(), number, text));
         }
         let channel = self.channels.get_mut(&*entry.channel).expect("a channel begins with its state");

@@ -1,4 +1,4 @@
-//! The model host's mind: a log that outlives everything, and a desk for each connection that reads it.
+//! The model host: a log that outlives its connections, and the state of each connection that reads it.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -10,7 +10,7 @@ use crate::sim::line::Out;
 use crate::sim::log::hex;
 use crate::sim::plan::Plan;
 use crate::sim::rng::Rng;
-use crate::sim::scene::Facts;
+use crate::sim::shared::Facts;
 
 pub(crate) const ROOT: &str = "ahp-root://";
 
@@ -31,7 +31,7 @@ pub(crate) struct Host {
 
 /// The host's side of one connection.
 #[derive(Debug, Default)]
-pub(crate) struct Desk {
+pub(crate) struct HostConnection {
     /// Everything up to here has been handed to the machine, as far as the client follows it.
     position: u64,
     follows: BTreeSet<String>,
@@ -59,7 +59,7 @@ impl Host {
     }
 }
 
-impl Desk {
+impl HostConnection {
     pub(crate) fn handed(&mut self, ticket: u64, size: u64, is_handshake: bool) {
         self.under_way.insert(ticket, (size, is_handshake));
     }
@@ -93,36 +93,36 @@ impl Facts {
 
     pub(crate) fn sit_down(&mut self) -> u64 {
         self.host.ids += 1;
-        self.desks.insert(self.host.ids, Desk::default());
+        self.desks.insert(self.host.ids, HostConnection::default());
         self.host.ids
     }
 
     /// A connection of the host's is gone: what was asked on it is not answered any more.
-    pub(crate) fn stand_up(&mut self, desk: u64) {
-        let desk = self.desks.remove(&desk).unwrap_or_default();
-        self.books.rejected(desk.asked.len());
+    pub(crate) fn stand_up(&mut self, connection: u64) {
+        let connection = self.desks.remove(&connection).unwrap_or_default();
+        self.books.rejected(connection.asked.len());
     }
 
-    pub(crate) fn desk(&mut self, desk: u64) -> &mut Desk {
-        self.desks.get_mut(&desk).expect("a desk stays as long as its line")
+    pub(crate) fn connection(&mut self, connection: u64) -> &mut HostConnection {
+        self.desks.get_mut(&connection).expect("a connection stays as long as its line")
     }
 
     /// The next thing to say without being asked: an action, if there is room for it, or else a request.
     pub(crate) fn pull(&mut self, at: u64, to_the_end: bool) -> Option<Answer> {
-        let desk = self.desks.get_mut(&at).filter(|desk| desk.ready)?;
-        if to_the_end || desk.waiting_bytes() <= self.host.window {
-            for action in self.log.after(desk.position) {
-                desk.position = action.seq;
-                if desk.follows.contains(&action.channel) {
+        let connection = self.desks.get_mut(&at).filter(|connection| connection.ready)?;
+        if to_the_end || connection.waiting_bytes() <= self.host.window {
+            for action in self.log.after(connection.position) {
+                connection.position = action.seq;
+                if connection.follows.contains(&action.channel) {
                     let text = format!(r#"{{"jsonrpc":"2.0","method":"action","params":{}}}"#, action.envelope(false));
                     return Some(Answer::new(text, Lane::Named(action.channel.clone())));
                 }
             }
         }
-        let size = desk.todo.pop_front()?;
+        let size = connection.todo.pop_front()?;
         self.host.ids += 1;
         let n = self.host.ids;
-        desk.asked.insert(n);
+        connection.asked.insert(n);
         self.books.asked("requests of the host");
         let params = format!(r#"{{"channel":"{ROOT}","size":{size}}}"#);
         let text = format!(r#"{{"jsonrpc":"2.0","id":{n},"method":"resourceRead","params":{params}}}"#);
@@ -147,7 +147,7 @@ impl Facts {
             }
             Some("subscribe") => {
                 let mut answers: Vec<_> = std::iter::from_fn(|| self.pull(at, true)).collect();
-                self.desk(at).follows.insert(channel.into());
+                self.connection(at).follows.insert(channel.into());
                 self.books.tally.one("subscribe snapshots");
                 let result = format!(r#"{{"snapshot":{}}}"#, self.snapshot(at, channel));
                 answers.push(Answer::new(answer(result), Lane::Named(channel.into())));
@@ -163,7 +163,7 @@ impl Facts {
             }
             Some(_) => vec![Answer::new(answer("{}".into()), Lane::Free)],
             None => {
-                let was_asked = id.as_u64().is_some_and(|id| self.desk(at).asked.remove(&id));
+                let was_asked = id.as_u64().is_some_and(|id| self.connection(at).asked.remove(&id));
                 self.books
                     .answered(was_asked, || format!("the host heard an answer to {id}, which it does not wait for"));
                 Vec::new()
@@ -173,14 +173,14 @@ impl Facts {
 
     /// A message could not be sent. A client whose handshake is not answered knows nothing of what comes next.
     pub(crate) fn host_failed(&mut self, at: u64, ticket: u64, reply: Option<&[u8]>) {
-        let desk = self.desk(at);
-        if let Some((_, true)) = desk.under_way.remove(&ticket) {
-            desk.ready = false;
+        let connection = self.connection(at);
+        if let Some((_, true)) = connection.under_way.remove(&ticket) {
+            connection.ready = false;
         }
         let Some(reply) = reply else { return };
         let reply: Value = serde_json::from_slice(reply).expect("a reply is JSON");
         let id = reply["id"].as_u64().unwrap_or(0);
-        let was_asked = self.desk(at).asked.remove(&id);
+        let was_asked = self.connection(at).asked.remove(&id);
         self.books.refused(was_asked, || format!("the host heard that {id} failed, which it does not wait for"));
     }
 
@@ -211,18 +211,18 @@ impl Facts {
     fn seat(&mut self, at: u64, params: &Value, key: &str) {
         let seq = self.log.seq;
         let channels = params[key].as_array().into_iter().flatten().filter_map(Value::as_str);
-        let desk = self.desk(at);
-        desk.follows = channels.map(str::to_owned).collect();
-        (desk.position, desk.ready) = (seq, true);
+        let connection = self.connection(at);
+        connection.follows = channels.map(str::to_owned).collect();
+        (connection.position, connection.ready) = (seq, true);
     }
 
     fn snapshots(&mut self, at: u64) -> String {
-        let follows: Vec<_> = self.desk(at).follows.iter().cloned().collect();
+        let follows: Vec<_> = self.connection(at).follows.iter().cloned().collect();
         follows.iter().map(|channel| self.snapshot(at, channel)).collect::<Vec<_>>().join(",")
     }
 
     fn snapshot(&mut self, at: u64, channel: &str) -> String {
-        let from = self.desk(at).position;
+        let from = self.connection(at).position;
         let len = self.host.rng.pick(&[0, 0, 100, 2000, self.host.max_pad]);
         let pad = self.host.rng.text(len);
         let state = self.log.state(channel, from);

@@ -1,4 +1,4 @@
-//! The life of a client, from its start to its crash or to the end of the world: what it was told, and what it dispatched.
+//! One run of a client, from its start to its crash or to the end: what it received, and what it dispatched.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use crate::sim::ledger::Digest;
 
 /// One life of a client.
 #[derive(Debug, Default)]
-pub(crate) struct Life {
+pub(crate) struct ClientRun {
     pub(crate) id: String,
     pub(crate) follower: Follower,
     /// What it dispatched, by number.

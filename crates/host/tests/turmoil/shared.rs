@@ -1,4 +1,4 @@
-//! What all programs of a world share, and what outlives their crashes.
+//! What all programs of a simulation share. It outlives their crashes.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,24 +10,24 @@ use breakbulk::link::WebSocket;
 use tokio::sync::Notify;
 use turmoil::net::TcpStream;
 
+use crate::sim::client_run::ClientRun;
 use crate::sim::ledger::Ledger;
-use crate::sim::meddler::Meddler;
 use crate::sim::plan::Plan;
 use crate::sim::rng::Rng;
+use crate::sim::sabotaged_link::SabotagedLink;
 use crate::sim::store::Store;
 use crate::sim::tally::Tally;
-use crate::sim::told::Life;
 use crate::sim::wire::{Fuse, Wire};
 
 /// A client's link.
-pub(crate) type ClientLink = Meddler<WebSocket<Wire>>;
+pub(crate) type ClientLink = SabotagedLink<WebSocket<Wire>>;
 
 /// What all programs of a world share.
-pub(crate) struct Scene {
+pub(crate) struct Shared {
     pub(crate) plan: Plan,
     pub(crate) store: Store,
     /// Rings when there is something to do.
-    pub(crate) bell: Notify,
+    pub(crate) changed: Notify,
     facts: Mutex<Facts>,
     /// Bytes that wires have brought so far.
     moved: Arc<AtomicU64>,
@@ -37,7 +37,7 @@ pub(crate) struct Facts {
     pub(crate) rng: Rng,
     pub(crate) ledger: Ledger,
     pub(crate) tally: Tally,
-    pub(crate) lives: Vec<Life>,
+    pub(crate) runs: Vec<ClientRun>,
     /// By client: what it still has to do or to suffer, and how it is.
     pub(crate) clients: Vec<Client>,
     /// The chats in which the agent still has to speak.
@@ -50,7 +50,7 @@ pub(crate) struct Facts {
     numbers: u64,
 }
 
-/// A client, beyond its lives.
+/// A client, beyond its runs.
 #[derive(Debug, Default)]
 pub(crate) struct Client {
     /// The present life.
@@ -64,14 +64,14 @@ pub(crate) struct Client {
     pub(crate) is_ready: bool,
 }
 
-impl Scene {
+impl Shared {
     pub(crate) fn new(plan: Plan, rng: &mut Rng) -> Self {
         let clients = (0..plan.authors + plan.watchers).map(|_| Client::default()).collect();
         let facts = Facts {
             rng: Rng::new(rng.next()),
             ledger: Ledger::default(),
             tally: Tally::default(),
-            lives: Vec::new(),
+            runs: Vec::new(),
             clients,
             turns: VecDeque::new(),
             is_founded: false,
@@ -80,7 +80,7 @@ impl Scene {
             numbers: 0,
         };
         let store = Store::new(&plan);
-        Self { plan, store, bell: Notify::new(), facts: Mutex::new(facts), moved: Arc::default() }
+        Self { plan, store, changed: Notify::new(), facts: Mutex::new(facts), moved: Arc::default() }
     }
 
     /// What is known. Nobody keeps it while they wait for something.
@@ -106,15 +106,15 @@ impl Scene {
     pub(crate) fn link(&self, whose: &str, io: TcpStream) -> ClientLink {
         let seed = self.facts().rng.next();
         let link = WebSocket::client(self.wire(whose, io), &self.plan.link());
-        Meddler::new(link, self.plan.sabotage, Rng::new(seed))
+        SabotagedLink::new(link, self.plan.sabotage, Rng::new(seed))
     }
 
     /// A client begins to live, anew if it crashed: the number of its life.
     pub(crate) fn born(&self, at: usize, wanted: Vec<String>, has_terms: bool) -> usize {
         let facts = &mut *self.facts();
-        let number = facts.lives.len();
+        let number = facts.runs.len();
         let id = format!("client-{at}-{number}");
-        facts.lives.push(Life { id, wanted, has_terms, ..Life::default() });
+        facts.runs.push(ClientRun { id, wanted, has_terms, ..ClientRun::default() });
         facts.clients[at].life = Some(number);
         number
     }
@@ -131,7 +131,7 @@ impl Facts {
     pub(crate) fn crashed(&mut self, at: usize) {
         self.clients[at].is_ready = false;
         if let Some(life) = self.clients[at].life.take() {
-            self.lives[life].is_over = true;
+            self.runs[life].is_over = true;
         }
     }
 
@@ -143,7 +143,7 @@ impl Facts {
 
     /// A client hears an action that it may have dispatched itself.
     pub(crate) fn heard(&mut self, life: usize, envelope: &[u8]) {
-        let told = &mut self.lives[life];
+        let told = &mut self.runs[life];
         if let Err(note) = told.follower.action(envelope) {
             self.ledger.altered(format!("{}: {note}", told.id));
         }

@@ -1,10 +1,10 @@
-//! What a watcher hears, taken apart without a tree.
+//! Reads the messages that a watcher receives, without building a JSON tree.
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
 /// A message from the host.
-pub(crate) enum Heard<'a> {
+pub(crate) enum Received<'a> {
     /// The envelope of an action.
     Action(&'a [u8]),
     /// A notification without a place in the order.
@@ -45,12 +45,12 @@ pub(crate) struct Resumed<'a> {
 
 /// The result of `subscribe`.
 #[derive(Deserialize)]
-pub(crate) struct ShotOf<'a> {
+pub(crate) struct SnapshotOf<'a> {
     #[serde(borrow)]
     pub(crate) snapshot: &'a RawValue,
 }
 
-impl<'a> Heard<'a> {
+impl<'a> Received<'a> {
     pub(crate) fn read(text: &'a [u8]) -> Self {
         let Envelope { id, method, params, result } = serde_json::from_slice(text).unwrap();
         match (id, method, params) {

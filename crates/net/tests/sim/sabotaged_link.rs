@@ -1,4 +1,4 @@
-//! A link with a saboteur in it: one action on its way to a client is lost, repeated, altered, or comes too late.
+//! A link that sabotages one action on its way to a client: it is lost, repeated, altered or delayed.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -17,7 +17,7 @@ use crate::sim::segment::{self, Segment};
 const ACTION: &[u8] = br#"{"jsonrpc":"2.0","method":"action""#;
 
 /// A link. Honest, unless there is a sabotage.
-pub(crate) struct Meddler<L> {
+pub(crate) struct SabotagedLink<L> {
     link: L,
     sabotage: Option<Sabotage>,
     rng: Rng,
@@ -29,7 +29,7 @@ pub(crate) struct Meddler<L> {
     ready: VecDeque<Arrival>,
 }
 
-impl<L> Meddler<L> {
+impl<L> SabotagedLink<L> {
     pub(crate) fn new(link: L, sabotage: Option<Sabotage>, rng: Rng) -> Self {
         Self { link, sabotage, rng, acted: false, dropping: None, waiting: None, ready: VecDeque::new() }
     }
@@ -86,7 +86,7 @@ fn alter(frame: &Bytes) -> Bytes {
     bytes.into()
 }
 
-impl<L: Link> Link for Meddler<L> {
+impl<L: Link> Link for SabotagedLink<L> {
     fn capacity(&self) -> Capacity {
         self.link.capacity()
     }
@@ -104,7 +104,7 @@ impl<L: Link> Link for Meddler<L> {
     }
 }
 
-impl<L: Link> Stream for Meddler<L> {
+impl<L: Link> Stream for SabotagedLink<L> {
     type Item = Result<Arrival, LinkError>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
@@ -120,7 +120,7 @@ impl<L: Link> Stream for Meddler<L> {
     }
 }
 
-impl<L: Link> Sink<Transmit> for Meddler<L> {
+impl<L: Link> Sink<Transmit> for SabotagedLink<L> {
     type Error = LinkError;
 
     fn poll_ready(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), LinkError>> {

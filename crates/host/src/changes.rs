@@ -151,7 +151,7 @@ pub enum ChangesError {
     #[error("git needs a writable directory for its own files, outside of all roots; set TMPDIR to one")]
     NoScratch,
     /// The repository cannot be read, or not be written to.
-    #[error("the repository: {0}")]
+    #[error("the repository cannot be used: {0}")]
     Unreadable(String),
     /// Another git is at work.
     #[error("another git is at work in the repository; if none is, one was killed: remove {}", .0.display())]
@@ -163,9 +163,9 @@ pub enum ChangesError {
     #[error("git took longer than {0:?}")]
     Slow(Duration),
     /// Git wrote too much, or contents are too large.
-    #[error("more than {limit} bytes")]
+    #[error("the output of git or the content of a file is over the limit of {limit} bytes")]
     TooLarge {
-        /// What may be.
+        /// The most that is allowed.
         limit: usize,
     },
     /// Too many files differ.
@@ -193,7 +193,7 @@ impl ChangesError {
         }
     }
 
-    /// Of an error that a file system has.
+    /// Makes an error of one of the file system.
     #[expect(clippy::needless_pass_by_value, reason = "for map_err")]
     fn unreadable(error: std::io::Error) -> Self {
         Self::Unreadable(error.to_string())

@@ -89,10 +89,6 @@ pub struct FilesConfig {
     pub max_watch_entries: usize,
     /// The most changes in one action. 1,000.
     pub max_watch_changes: usize,
-    /// How long a client that lost its link may take to reconnect before its watches end, it is no longer active in its
-    /// sessions, and others may claim its terminals. A new watch waits as long for its first subscriber. A watch that all
-    /// clients have unsubscribed from ends at once. 60 s.
-    pub watch_grace: Duration,
     /// Changes are reported after this long without a further one. 100 ms.
     pub watch_quiet: Duration,
     /// The longest delay of a report. 1 s.
@@ -114,7 +110,6 @@ impl FilesConfig {
             max_watches: 128,
             max_watch_entries: 100_000,
             max_watch_changes: 1_000,
-            watch_grace: Duration::from_mins(1),
             watch_quiet: Duration::from_millis(100),
             watch_longest: Duration::from_secs(1),
         }

@@ -95,7 +95,7 @@ impl Host {
             agent_runner: Arc::clone(&agent_runner),
             workspace: Arc::clone(&workspace),
             active_clients: ActiveClients::new(),
-            grace: config.files.watch_grace,
+            grace: config.reconnect_grace,
         };
         let router = Router::new(Arc::new(services));
         let endpoint = Endpoint::new(Arc::clone(&log), state, Arc::new(router), config.endpoint, budget);

@@ -65,13 +65,13 @@ pub enum Violation {
     /// A call has one sub-agent at most.
     #[error("a second sub-agent of one call")]
     AgentAgain,
-    /// A speaker ends after its messages.
+    /// A turn or sub-agent must not end before its messages have ended.
     #[error("a turn or sub-agent ends before its messages")]
     MessageLeftOpen,
-    /// A speaker ends after its calls.
+    /// A turn or sub-agent must not end before its calls have ended.
     #[error("a turn or sub-agent ends before its calls")]
     ToolLeftOpen,
-    /// A call ends after its sub-agent.
+    /// A call must not end before its sub-agent has ended.
     #[error("a call ends before its sub-agent")]
     AgentLeftOpen,
 }

@@ -64,7 +64,7 @@ pub enum Violation {
 
     // `ahp`: one segment.
     /// A segment came although we never advertised chunking.
-    #[error("segment without an invitation")]
+    #[error("a segment came, but chunking was never advertised")]
     UninvitedSegment,
     /// A segment has an `id`, so it is not a notification.
     #[error("segment with an id")]

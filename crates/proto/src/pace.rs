@@ -30,7 +30,7 @@ pub(crate) struct Rate {
     /// Bytes a second.
     pub(crate) bytes: u64,
     pub(crate) measured: Instant,
-    /// How many bytes the buffers of the link took in the first moment.
+    /// How many bytes the link took at once, before its buffers were full.
     pub(crate) buffered: u64,
 }
 

@@ -263,7 +263,7 @@ impl<T, G> Queue<T, G> {
         self.flights.iter().filter_map(|flight| flight.due).min()
     }
 
-    /// How many barriers have not finished.
+    /// How many [`Order::Barrier`] messages (answers to handshakes) have not been sent completely.
     pub(crate) fn barriers(&self) -> usize {
         self.barriers.len()
     }

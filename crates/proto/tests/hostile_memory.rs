@@ -237,7 +237,7 @@ fn held_back(len: usize, frame: fn(&str) -> Bytes) -> Option<String> {
     flood.end()
 }
 
-/// A frame in memory of its own.
+/// A frame in an allocation of its own, of exactly its length.
 fn exact(text: &str) -> Bytes {
     Bytes::copy_from_slice(text.as_bytes())
 }

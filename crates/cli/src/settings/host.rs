@@ -128,7 +128,7 @@ host_settings! {
         /// How long a watch waits at most while changes go on.
         watch_longest: Span = "1s" => host.files.watch_longest;
         /// How long a disconnected client has to reconnect before it loses its watches, sessions and terminals.
-        watch_grace: Span = "1m" => host.files.watch_grace;
+        reconnect_grace: Span = "1m" => host.reconnect_grace;
     }
     Changes {
         /// The git program. It runs without a PATH.

@@ -1,4 +1,4 @@
-//! The kinds of values that settings have, beside those with a few names.
+//! Types of the values of settings: secrets, headers, sizes, addresses. Those with a fixed list of names are in `names.rs`.
 
 use std::fmt;
 use std::path::PathBuf;

@@ -8,9 +8,9 @@ mod config;
 mod conversation;
 mod edit;
 mod output;
+mod prompt;
 mod recall;
 mod run;
-mod script;
 mod scripts;
 mod text;
 

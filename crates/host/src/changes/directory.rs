@@ -28,7 +28,7 @@ pub(super) struct OpenDirectory {
 pub(super) enum FileOrLink {
     /// A file, open for reading.
     File(File),
-    /// A symbolic link, as it is written.
+    /// The target of a symbolic link, not resolved.
     Link(OsString),
 }
 

@@ -53,7 +53,7 @@ impl Repository {
             match Self::open(above, roots) {
                 Ok(_) => return Some((above.to_owned(), dir.clone())),
                 Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-                    warn!(top = %above.display(), "a repository has no changesets: {error}");
+                    warn!(top = %above.display(), "no changesets are made for this repository, because it cannot be opened: {error}");
                     return None;
                 }
                 Err(_) => {}

@@ -172,7 +172,7 @@ fn servers(uri: &str, manifest: &str) -> Vec<Customization> {
     let manifest: Value = match serde_json::from_str(manifest) {
         Ok(manifest) => manifest,
         Err(error) => {
-            tracing::warn!(uri, %error, "an .mcp.json is not read");
+            tracing::warn!(uri, %error, "an .mcp.json is ignored, because it is not valid JSON");
             return Vec::new();
         }
     };

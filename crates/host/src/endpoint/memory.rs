@@ -76,7 +76,7 @@ impl Default for MemoryConfig {
 
 /// There was no memory for an answer in time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
-#[error("no memory for {bytes} bytes to this client in {} s: other answers are not read; ask again later", waited.as_secs())]
+#[error("this answer of {bytes} bytes waited {} s for memory, because clients do not read earlier answers; try again later", waited.as_secs())]
 pub struct NoMemory {
     /// The bytes that were needed.
     pub bytes: u64,

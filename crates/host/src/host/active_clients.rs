@@ -1,4 +1,4 @@
-//! Keeps the active clients of sessions true: a client that is gone is removed from them.
+//! Keeps each session's list of active clients up to date: a client that is gone is removed from it.
 //!
 //! A session's state lists its active clients. A client that unsubscribes is removed at once; a client that loses its link
 //! has some time to come back; and those that an earlier run of the host listed have the same time after the start.

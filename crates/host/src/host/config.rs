@@ -31,6 +31,10 @@ pub struct HostConfig {
     pub customize: CustomizeConfig,
     /// Completions.
     pub complete: CompleteConfig,
+    /// How long a client that lost its link may take to reconnect before its watches end, it is no longer active in its
+    /// sessions, and others may claim its terminals. A new watch waits as long for its first subscriber. A watch that all
+    /// clients have unsubscribed from ends at once. 60 s.
+    pub reconnect_grace: Duration,
     /// How long entries are kept. By default until the log uses 4 GiB.
     pub retention: RetentionPolicy,
     /// How often entries that are not kept any longer are trimmed. 10 minutes.
@@ -53,6 +57,7 @@ impl HostConfig {
             changes: ChangesConfig { roots, ..ChangesConfig::default() },
             customize: CustomizeConfig::default(),
             complete: CompleteConfig::default(),
+            reconnect_grace: Duration::from_mins(1),
             retention: RetentionPolicy { max_bytes: Some(4 << 30), ..RetentionPolicy::default() },
             retain_every: Duration::from_mins(10),
         }

@@ -28,7 +28,7 @@ pub(super) async fn load(log: &dyn Log, uri: &Arc<str>) -> Result<Channel, State
         Ok(Some(snapshot)) if snapshot.version == VERSION => (Some(snapshot), None),
         Ok(other) => (None, other),
         Err(ReadError::Damaged(record)) => {
-            warn!(channel = %uri, %record, "a damaged snapshot is skipped");
+            warn!(channel = %uri, %record, "a snapshot is damaged; the state is computed from the entries that the log still has");
             (None, None)
         }
         Err(error) => return Err(error.into()),

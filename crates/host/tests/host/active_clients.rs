@@ -11,7 +11,7 @@ use super::test_host::{SESSION, TestHost, action_of, state};
 const GRACE: Duration = Duration::from_millis(700);
 
 fn short(config: &mut HostConfig) {
-    config.files.watch_grace = GRACE;
+    config.reconnect_grace = GRACE;
 }
 
 async fn become_active(client: &mut Raw, id: &str) {

@@ -178,7 +178,7 @@ async fn the_terminals_of_an_earlier_run_are_erased_and_their_names_are_free() {
 #[tokio::test]
 async fn a_terminal_whose_client_does_not_come_back_is_free_for_others() {
     let grace = Duration::from_millis(300);
-    let host = TestHost::with(|config| config.files.watch_grace = grace).await;
+    let host = TestHost::with(|config| config.reconnect_grace = grace).await;
     let (mut holder, mut other) = (host.client("holder").await, host.client("other").await);
     create(&mut holder, &of_client("holder")).await.unwrap();
     other.subscribe(TERMINAL).await;

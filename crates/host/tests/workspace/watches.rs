@@ -81,7 +81,7 @@ async fn a_client_that_comes_back_in_time_misses_nothing() {
 async fn a_client_that_does_not_come_back_loses_its_watch() {
     let host = TestHost::with(|config| {
         config.files.max_watches = 1;
-        config.files.watch_grace = Duration::from_millis(20);
+        config.reconnect_grace = Duration::from_millis(20);
     })
     .await;
     let mut client = host.client("c").await;
@@ -104,7 +104,7 @@ async fn a_client_that_does_not_come_back_loses_its_watch() {
 async fn a_watch_that_nobody_ever_follows_ends() {
     let host = TestHost::with(|config| {
         config.files.max_watches = 1;
-        config.files.watch_grace = Duration::from_millis(20);
+        config.reconnect_grace = Duration::from_millis(20);
     })
     .await;
     let mut client = host.client("c").await;

@@ -74,8 +74,8 @@ pub(super) enum Wait {
     Responses { pending: u64, moved: u64, until: Instant },
     /// The host, which knows that nothing more comes.
     Host,
-    /// Everything that is under way, until this time unless something moves. That is looked at again at `next_check`, by a
-    /// comparison with `moved`, which is the [`Observed::moved`] of the last check.
+    /// Everything that is under way. `until` is put off whenever bytes have moved since the last check; the next check is at
+    /// `next_check`. `moved` is the [`Observed::moved`] of the last check.
     Progress { moved: u64, until: Instant, next_check: Instant },
 }
 
@@ -257,7 +257,7 @@ impl BridgePhase {
         }
     }
 
-    /// When there is something to decide.
+    /// When this phase has to be looked at again, even if nothing happens until then.
     pub(super) fn deadline(&self) -> Option<Instant> {
         match self {
             Self::Open | Self::Closing(_) => None,

@@ -79,7 +79,7 @@ pub(crate) struct Faults {
     pub(crate) pauses: u32,
     /// Groups have less time than slow links need.
     pub(crate) hurried: bool,
-    /// The link's cap shrinks under way.
+    /// How many times the cap of a link shrinks during the run.
     pub(crate) shrinks: u32,
 }
 

@@ -1,4 +1,4 @@
-//! What a translator asks the host to do.
+//! The steps into which the events of an agent are translated: what the host has to do.
 
 use std::sync::Arc;
 

@@ -5,8 +5,8 @@ use breakbulk_lifecycle::{Answer, Content, Failure, Id, ToolResult};
 use serde_json::{Value, json};
 
 use super::output::{ScriptEnd, ScriptOutput};
+use super::prompt::{HELP, ParsedPrompt, Script};
 use super::recall::Recall;
-use super::script::{HELP, ParsedPrompt, Script};
 use super::text::{self, quoted};
 use super::{edit, run};
 

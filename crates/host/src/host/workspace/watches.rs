@@ -1,13 +1,13 @@
 //! Watches of files: who follows each, and when it ends.
 //!
 //! A watch lasts as long as somebody follows its channel. When the last follower has unsubscribed, it ends at once. A client
-//! that lost its link, or has just created the watch, has some time to subscribe: [`FilesConfig::watch_grace`].
+//! that lost its link, or has just created the watch, has some time to subscribe: [`HostConfig::reconnect_grace`].
 //!
 //! The channel's state says what is watched. So a watch that has ended because the log did not take what it saw can begin
 //! again when somebody follows its channel. It first reports that everything may have changed. The watches of an earlier run
 //! of the host are gone.
 //!
-//! [`FilesConfig::watch_grace`]: crate::files::FilesConfig::watch_grace
+//! [`HostConfig::reconnect_grace`]: crate::HostConfig::reconnect_grace
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex};

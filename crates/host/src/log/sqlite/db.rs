@@ -205,7 +205,7 @@ impl Db {
             tracing::error!(
                 last = self.last,
                 lost,
-                "the log ends before what was acknowledged here: it was restored from a backup, or has lost its end"
+                "entries after `last`, up to `lost`, were acknowledged in this directory and are not in the log: it was restored from a backup, or has lost its end"
             );
         }
         self.epoch = self.stored_epoch()?;

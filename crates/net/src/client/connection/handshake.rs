@@ -82,8 +82,8 @@ impl<L: Link> LiveConnection<'_, L> {
     }
 
     fn nonsense(&mut self, method: &'static str) {
-        warn!(method, "the host's answer makes no sense");
-        let text = format!("the answer to {method} makes no sense");
+        warn!(method, "the host's answer does not have the expected form; the connection is closed");
+        let text = format!("the answer to {method} does not have the expected form");
         self.fail(text.clone(), CloseReason::Program(PROTOCOL_ERROR, text));
     }
 }

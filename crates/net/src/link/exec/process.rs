@@ -235,7 +235,7 @@ fn pipes(stdin: Option<ChildStdin>, stdout: Option<ChildStdout>, config: &ExecCo
     Ok(Lines::new(reader, PipeWriter::new(stdin)?, config.capacity.clone(), config.max_frame_bytes))
 }
 
-/// A thread that logs to where its maker does.
+/// Starts a thread that uses the tracing subscriber of its caller.
 fn thread(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
     let log = dispatcher::get_default(Clone::clone);
     thread::Builder::new().name(name.to_owned()).spawn(move || dispatcher::with_default(&log, work))

@@ -48,6 +48,7 @@
 //! No runtime, no clock, no IO.
 #![warn(clippy::indexing_slicing, clippy::arithmetic_side_effects, clippy::as_conversions)]
 
+pub mod acp;
 mod check;
 pub mod claude;
 mod event;

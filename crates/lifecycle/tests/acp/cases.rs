@@ -1,0 +1,282 @@
+//! Each rule of the translator as a case.
+
+use agent_client_protocol_schema::v1::{RequestPermissionOutcome, StopReason};
+use breakbulk_lifecycle::acp::Signal;
+use breakbulk_lifecycle::{Answer, BlockType, Content, Ending, Event, Outcome};
+use serde_json::{Value, json};
+
+use super::Host;
+
+fn text(text: &str) -> Value {
+    json!({"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": text}})
+}
+
+fn text_of(message: &str, text: &str) -> Value {
+    let content = json!({"type": "text", "text": text});
+    json!({"sessionUpdate": "agent_message_chunk", "messageId": message, "content": content})
+}
+
+fn thought(text: &str) -> Value {
+    json!({"sessionUpdate": "agent_thought_chunk", "content": {"type": "text", "text": text}})
+}
+
+fn call(id: &str) -> Value {
+    json!({"sessionUpdate": "tool_call", "toolCallId": id, "title": "Write a.txt", "kind": "edit", "rawInput": {"path": "a.txt"}})
+}
+
+fn update(id: &str, fields: Value) -> Value {
+    let mut update = json!({"sessionUpdate": "tool_call_update", "toolCallId": id});
+    let fields = fields.as_object().expect("fields").clone();
+    update.as_object_mut().expect("an object").extend(fields);
+    update
+}
+
+fn permission(id: &str) -> Value {
+    json!({"sessionId": "s", "toolCall": {"toolCallId": id, "title": "Write a.txt"}, "options": [
+        {"optionId": "y", "name": "Yes", "kind": "allow_once"},
+        {"optionId": "all", "name": "Yes, all", "kind": "allow_always"},
+        {"optionId": "n", "name": "No", "kind": "reject_once"},
+    ]})
+}
+
+/// One short word for each event.
+fn outline(host: &Host) -> Vec<String> {
+    let word = |event: &Event| match event {
+        Event::TurnStarted { turn } => format!("turn {turn}"),
+        Event::MessageStarted { message, .. } => format!("message {message}"),
+        Event::BlockStarted { block, kind, .. } => format!("block {block} {:?}", kind.kind()),
+        Event::BlockDelta { block, text, .. } => format!("delta {block} {text}"),
+        Event::BlockEnded { block, input, .. } => format!("end {block} {}", input.as_deref().unwrap_or("-")),
+        Event::MessageEnded { message } => format!("end {message}"),
+        Event::ToolAsked { tool, ask } => {
+            format!("asked {tool} {:?}", ask.choices.iter().map(|choice| &*choice.id).collect::<Vec<_>>())
+        }
+        Event::ToolAnswered { tool, answer } => format!("answered {tool} {}", answer.allows()),
+        Event::ToolStarted { tool } => format!("started {tool}"),
+        Event::ToolOutput { tool, content } => format!("output {tool} {}", content.len()),
+        Event::ToolEnded { tool, ending: Ending::Done(result) } => format!("done {tool} {}", result.success),
+        Event::ToolEnded { tool, ending: Ending::Cancelled { .. } } => format!("cancelled {tool}"),
+        Event::TurnEnded { outcome: Outcome::Failed(failure), .. } => format!("failed {}", failure.kind),
+        Event::TurnEnded { outcome, .. } => format!("{outcome:?}"),
+        other => format!("{other:?}"),
+    };
+    host.events.iter().map(word).collect()
+}
+
+#[test]
+fn a_block_ends_when_the_kind_of_chunk_changes() {
+    let mut host = Host::prompted();
+    host.updates(&[thought("hm"), thought("m"), text("Hello"), text(" you")]);
+    host.end(StopReason::EndTurn);
+    host.assert_well_formed();
+    assert_eq!(
+        outline(&host),
+        [
+            "turn t1",
+            "message t1-m1",
+            "block 0 Thinking",
+            "delta 0 hm",
+            "delta 0 m",
+            "end 0 -",
+            "block 1 Text",
+            "delta 1 Hello",
+            "delta 1  you",
+            "end 1 -",
+            "end t1-m1",
+            "Complete",
+        ]
+    );
+}
+
+#[test]
+fn a_message_ends_when_the_message_id_changes_and_after_a_call() {
+    let mut host = Host::prompted();
+    host.updates(&[
+        text_of("a", "1"),
+        text_of("b", "2"),
+        call("c"),
+        update("c", json!({"status": "completed"})),
+        text("3"),
+    ]);
+    host.end(StopReason::EndTurn);
+    host.assert_well_formed();
+    let starts = host.events.iter().filter(|event| matches!(event, Event::MessageStarted { .. })).count();
+    assert_eq!(starts, 3, "{:?}", outline(&host));
+}
+
+#[test]
+fn a_call_streams_its_output_and_ends_with_its_result() {
+    let mut host = Host::prompted();
+    let content = json!([{"type": "content", "content": {"type": "text", "text": "ok"}},
+        {"type": "diff", "path": "/w/a b.txt", "oldText": "1\n2\n", "newText": "1\n3\n4\n"}]);
+    host.updates(&[
+        call("c"),
+        update("c", json!({"status": "in_progress"})),
+        update("c", json!({"content": content})),
+        update("c", json!({"status": "completed"})),
+        update("c", json!({"status": "failed"})),
+    ]);
+    host.end(StopReason::EndTurn);
+    host.assert_well_formed();
+    assert_eq!(
+        outline(&host),
+        [
+            "turn t1",
+            "message t1-m1",
+            "block 0 ToolInput",
+            "end 0 {\"path\":\"a.txt\"}",
+            "started c",
+            "output c 2",
+            "done c true",
+            "end t1-m1",
+            "Complete",
+        ]
+    );
+    let edit = Content::Edit { uri: "file:///w/a%20b.txt".into(), added: 2, removed: 1 };
+    assert!(
+        host.events.iter().any(|event| matches!(event,
+        Event::ToolEnded { ending: Ending::Done(result), .. } if result.content[1] == edit)),
+        "{:?}",
+        host.events
+    );
+}
+
+#[test]
+fn a_failed_call_says_what_the_agent_said() {
+    let mut host = Host::prompted();
+    host.updates(&[call("c"), update("c", json!({"status": "failed", "rawOutput": "no such file"}))]);
+    host.end(StopReason::EndTurn);
+    assert!(host.events.iter().any(|event| matches!(event, Event::ToolEnded { ending: Ending::Done(result), .. }
+        if !result.success && result.error.as_deref() == Some("no such file"))));
+}
+
+#[test]
+fn an_answer_is_the_option_of_the_agent_that_means_it() {
+    for (answer, option) in [
+        (Answer::yes(), Some("y")),
+        (Answer::Allowed { input: None, choice: Some("always:all".into()) }, Some("all")),
+        (Answer::no(), Some("n")),
+        (Answer::Denied { reason: None, choice: Some("y".into()) }, Some("n")),
+        (Answer::Withdrawn, None),
+    ] {
+        let mut host = Host::prompted();
+        host.update(&call("c"));
+        assert!(host.ask(&permission("c")));
+        let outcome = host.acp.answer(&"c".into(), &answer);
+        let chosen = match outcome {
+            Some(RequestPermissionOutcome::Selected(selected)) => Some(selected.option_id.0.to_string()),
+            Some(RequestPermissionOutcome::Cancelled) => None,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(chosen.as_deref(), option, "{answer:?}");
+        assert_eq!(host.acp.answer(&"c".into(), &answer), None, "it is answered once");
+        host.drain();
+        host.end(StopReason::EndTurn);
+        host.assert_well_formed();
+        assert!(outline(&host).contains(&r#"asked c ["y", "always:all", "n"]"#.to_owned()));
+    }
+}
+
+#[test]
+fn a_permission_for_a_call_that_was_never_announced_announces_it() {
+    let mut host = Host::prompted();
+    assert!(host.ask(&permission("new")));
+    host.end(StopReason::Cancelled);
+    host.assert_well_formed();
+    assert!(outline(&host).iter().any(|word| word.starts_with("asked new")));
+    assert_eq!(outline(&host).last().map(String::as_str), Some("Cancelled"));
+}
+
+#[test]
+fn a_plan_is_a_call_whose_output_is_the_plan() {
+    let mut host = Host::prompted();
+    let plan = |status: &str| json!({"sessionUpdate": "plan", "entries": [{"content": "Read", "priority": "high", "status": status}]});
+    host.updates(&[plan("pending"), text("..."), plan("completed")]);
+    host.end(StopReason::EndTurn);
+    host.assert_well_formed();
+    let last = host.events.iter().rev().find_map(|event| match event {
+        Event::ToolEnded { ending: Ending::Done(result), .. } => Some(result.content.clone()),
+        _ => None,
+    });
+    assert_eq!(last, Some(vec![Content::Text("- [x] Read".into())]));
+}
+
+#[test]
+fn what_comes_without_a_prompt_is_dropped_and_counted() {
+    let mut host = Host::new();
+    host.updates(&[text("old"), call("c")]);
+    assert!(!host.ask(&permission("c")));
+    assert_eq!((host.raw.len(), host.acp.strays()), (0, 3));
+    let commands = json!({"sessionUpdate": "available_commands_update", "availableCommands": [{"name": "plan", "description": "Plans."}]});
+    host.updates(&[commands, json!({"sessionUpdate": "current_mode_update", "currentModeId": "code"})]);
+    assert!(matches!(&host.signals[..], [Signal::Commands(commands), Signal::ModeChanged { mode }]
+        if commands.len() == 1 && mode == "code"));
+}
+
+#[test]
+fn every_stop_reason_has_its_outcome() {
+    for (reason, outcome) in [
+        (StopReason::EndTurn, "Complete"),
+        (StopReason::Cancelled, "Cancelled"),
+        (StopReason::MaxTokens, "failed maxTokens"),
+        (StopReason::MaxTurnRequests, "failed maxTurnRequests"),
+        (StopReason::Refusal, "failed refused"),
+    ] {
+        let mut host = Host::prompted();
+        host.update(&text("x"));
+        host.end(reason);
+        host.assert_well_formed();
+        assert_eq!(outline(&host).last().map(String::as_str), Some(outcome));
+    }
+}
+
+#[test]
+fn a_prompt_while_one_is_open_ends_that_one() {
+    let mut host = Host::prompted();
+    host.updates(&[text("x"), call("c")]);
+    host.acp.begin("t2".into());
+    host.update(&text("y"));
+    host.crash();
+    host.assert_well_formed();
+    let outline = outline(&host);
+    assert!(
+        outline.contains(&"Cancelled".to_owned()) && outline.contains(&"failed agentEnded".to_owned()),
+        "{outline:?}"
+    );
+}
+
+#[test]
+fn cost_is_that_of_the_turn() {
+    let mut host = Host::prompted();
+    let usage = |amount: f64| json!({"sessionUpdate": "usage_update", "used": 1, "size": 2, "cost": {"amount": amount, "currency": "USD"}});
+    host.update(&usage(0.5));
+    host.end(StopReason::EndTurn);
+    host.acp.begin("t2".into());
+    host.update(&usage(0.75));
+    host.end(StopReason::EndTurn);
+    let costs: Vec<_> = host
+        .events
+        .iter()
+        .filter_map(|event| match event {
+            Event::Usage(usage) => usage.cost_micros,
+            _ => None,
+        })
+        .collect();
+    assert_eq!(costs, [500_000, 250_000]);
+}
+
+#[test]
+fn thinking_is_no_text() {
+    let mut host = Host::prompted();
+    host.updates(&[thought("a"), text("b")]);
+    host.end(StopReason::EndTurn);
+    let kinds: Vec<_> = host
+        .events
+        .iter()
+        .filter_map(|event| match event {
+            Event::BlockDelta { kind, text, .. } => Some((*kind, text.as_str())),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(kinds, [(BlockType::Thinking, "a"), (BlockType::Text, "b")]);
+}

@@ -20,8 +20,11 @@
 //! | commands, mode, options, title | a [`Signal`] |
 //! | what comes while no prompt is open | dropped and counted: an agent that loads a session tells its history again |
 //!
+//! A [`Connection`] is one run of such an agent: it opens the session, and has a [`Translator`] for its updates.
+//!
 //! No runtime, no clock, no IO. Held are the names and inputs of the calls of one turn ([`Limits`]).
 
+mod connection;
 mod content;
 mod permission;
 
@@ -34,6 +37,9 @@ use agent_client_protocol_schema::v1::{
 };
 use serde_json::Value;
 
+pub use self::connection::{
+    Connection, HostRequest, Offers, Opened, Opening, PromptError, Received, RpcError, Signal as ConnectionSignal,
+};
 use self::permission::Options;
 use crate::{Answer, BlockKind, BlockType, Call, Content, Ending, Event, Failure, Id, Outcome, ToolResult, Usage};
 
@@ -253,6 +259,18 @@ impl Translator {
         let outcome = self.asks.remove(tool)?.outcome(answer);
         self.events.push_back(Event::ToolAnswered { tool: tool.clone(), answer: answer.clone() });
         Some(outcome)
+    }
+
+    /// An event of the connection itself, in the order of the others.
+    pub(super) fn push(&mut self, event: Event) {
+        self.events.push_back(event);
+    }
+
+    /// Something for people. Outside of a turn it is dropped.
+    pub(super) fn notice(&mut self, text: String) {
+        if self.turn.is_some() {
+            self.events.push_back(Event::Notice { text });
+        }
     }
 
     fn finish(&mut self, outcome: Outcome) {

@@ -1,6 +1,7 @@
 //! The translator of ACP: each of its rules as a case, and any updates in any order.
 
 mod cases;
+mod connection;
 mod properties;
 
 use agent_client_protocol_schema::v1::{RequestPermissionRequest, SessionUpdate, StopReason};

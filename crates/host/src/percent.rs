@@ -7,9 +7,6 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, PercentEncode, percent_decode
 /// What is escaped in a name: everything except letters, digits and the unreserved characters of RFC 3986.
 const NAME: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
-/// The same, in a name that is joined to others with dots.
-const PART: &AsciiSet = &NAME.add(b'.').add(b'~');
-
 /// What is escaped in a path: everything except the `pchar` of RFC 3986, without those that some parsers treat specially.
 const PATH: &AsciiSet = &NAME
     .remove(b'/')
@@ -28,11 +25,6 @@ const PATH: &AsciiSet = &NAME
 /// A name that may stand next to any other character.
 pub(crate) fn name(text: &str) -> PercentEncode<'_> {
     percent_encode(text.as_bytes(), NAME)
-}
-
-/// A name that is joined to others with dots.
-pub(crate) fn part(text: &str) -> PercentEncode<'_> {
-    percent_encode(text.as_bytes(), PART)
 }
 
 /// A path. Its slashes stay; its names are bytes.
@@ -57,10 +49,6 @@ mod tests {
     fn what_stands_for_itself_depends_on_where_it_is() {
         let text = "aZ9-._~/!$&'()*+,=@:%?#[] é\0";
         assert_eq!(name(text).to_string(), "aZ9-._~%2F%21%24%26%27%28%29%2A%2B%2C%3D%40%3A%25%3F%23%5B%5D%20%C3%A9%00");
-        assert_eq!(
-            part(text).to_string(),
-            "aZ9-%2E_%7E%2F%21%24%26%27%28%29%2A%2B%2C%3D%40%3A%25%3F%23%5B%5D%20%C3%A9%00"
-        );
         assert_eq!(path(text.as_bytes()).to_string(), "aZ9-._~/!$&'()*+,=@%3A%25%3F%23%5B%5D%20%C3%A9%00");
     }
 
@@ -77,8 +65,7 @@ mod tests {
         fn what_was_escaped_comes_back(bytes: Vec<u8>, text: String) {
             let back = |escaped: PercentEncode<'_>| read(&escaped.to_string()).map(Cow::into_owned);
             prop_assert_eq!(back(path(&bytes)), Some(bytes.clone()));
-            prop_assert_eq!(back(name(&text)), Some(text.clone().into_bytes()));
-            prop_assert_eq!(back(part(&text)), Some(text.into_bytes()));
+            prop_assert_eq!(back(name(&text)), Some(text.into_bytes()));
         }
     }
 }

@@ -13,8 +13,11 @@
 //! | usage, notice, end of the turn | `chat/usage`, `chat/responsePart`, `chat/turnComplete`, `…Cancelled`, `chat/error` |
 //!
 //! AHP has no action for the end of a block or of a message. Other protocols need it, and are produced from the same log. So both are
-//! marked by an action without effect: an empty delta whose `_meta` has `{"breakbulk":{"ended":"block"}}`, or `"message"`. The
-//! first action of each part names its message in `_meta` too.
+//! marked by an action that changes no text: an empty delta whose `_meta` has `{"breakbulk":{"ended":"block"}}`, or
+//! `"message"`. The input of a call that came in one piece is in that mark. The first action of each part names its message in
+//! `_meta` too, and the ids of text and reasoning parts are [made](part_id) from it.
+//!
+//! Names of messages and calls are the agent's own. An adapter makes them such that none comes again in a later turn.
 
 mod convert;
 mod step;
@@ -33,6 +36,7 @@ use ahp_types::state::{
     ErrorInfo, ErrorResponsePart, MarkdownResponsePart, ReasoningResponsePart, ResponsePart,
     SystemNotificationResponsePart,
 };
+use breakbulk_lifecycle::projection::part_id;
 use breakbulk_lifecycle::{BlockKind, BlockType, Event, Failure, Formed, Id, Outcome, Usage};
 use serde_json::json;
 
@@ -83,6 +87,8 @@ struct OpenMessage {
 struct OpenPart {
     kind: BlockType,
     id: String,
+    /// Whether a delta of it was logged.
+    has_streamed: bool,
 }
 
 impl Translator {
@@ -171,10 +177,10 @@ impl Translator {
         let agent = open.agent.clone();
         let id = match &kind {
             BlockKind::ToolInput(call) => call.tool.to_string(),
-            _ => format!("{message}/{}", self.count),
+            kind => part_id(&message, self.count, kind.kind()),
         };
         self.count += 1;
-        let part = OpenPart { kind: kind.kind(), id: id.clone() };
+        let part = OpenPart { kind: kind.kind(), id: id.clone(), has_streamed: false };
         open.last = Some(part.clone());
         self.parts.insert((message.clone(), block), part);
         let meta = meta(&json!({ "message": *message }));
@@ -190,13 +196,16 @@ impl Translator {
         turn_channel.act(StateAction::ChatResponsePart(action), steps);
     }
 
-    fn block_delta(&self, message: Id, block: Id, text: String, steps: &mut Vec<Step>) {
-        let (Some(turn_channel), Some(part)) = (self.turn_channel_of(&message), self.parts.get(&(message, block)))
+    fn block_delta(&mut self, message: Id, block: Id, text: String, steps: &mut Vec<Step>) {
+        let Some(open) = self.messages.get(&message) else { return };
+        let (Some(turn_channel), Some(part)) =
+            (self.turn_channels.get(&open.agent), self.parts.get_mut(&(message, block)))
         else {
             return;
         };
         // Redacted text must not be shown, and an empty delta would be taken for an end mark.
         if part.kind != BlockType::Redacted && !text.is_empty() {
+            part.has_streamed = true;
             turn_channel.act(part.delta(turn_channel, text, None), steps);
         }
     }
@@ -204,12 +213,14 @@ impl Translator {
     fn block_ended(&mut self, message: Id, block: Id, input: Option<String>, steps: &mut Vec<Step>) {
         let turn_channel = self.turn_channel_of(&message).cloned();
         let Some(part) = self.parts.remove(&(message.clone(), block)) else { return };
+        // An input that came in one piece is shown with the mark: else nobody could see it before the call is ready.
+        let unseen = input.clone().filter(|_| part.kind == BlockType::ToolInput && !part.has_streamed);
         if let (Some(tool), Some(input)) = (self.tools.get_mut(part.id.as_str()), input) {
             tool.input = Some(input);
         }
         if let Some(turn_channel) = turn_channel {
             let meta = meta(&json!({ "message": *message, "ended": "block" }));
-            turn_channel.act(part.delta(&turn_channel, String::new(), Some(meta)), steps);
+            turn_channel.act(part.delta(&turn_channel, unseen.unwrap_or_default(), Some(meta)), steps);
         }
     }
 

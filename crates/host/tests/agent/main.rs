@@ -5,7 +5,13 @@ mod cancel;
 mod clock;
 mod commands;
 mod merge;
+#[path = "../../../lifecycle/tests/v2/oracle.rs"]
+mod oracle;
+mod projection;
 mod queue;
 mod scripts;
 mod test_agent;
 mod translate;
+#[expect(dead_code, reason = "shared with the tests of v2, which need more of it")]
+#[path = "../../../lifecycle/tests/v2/world.rs"]
+mod world;

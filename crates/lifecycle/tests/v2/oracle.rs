@@ -79,8 +79,9 @@ fn called(state: &State, chat: &str, turn: &str, call: &ToolCallState) -> (Strin
         ToolCallState::Completed(call) => {
             let content = json["content"].as_array().into_iter().flatten();
             let content: Vec<&str> = content.filter_map(|content| content["text"].as_str()).collect();
-            let error = json["error"]["message"].as_str().unwrap_or_default();
-            let said = if content.is_empty() { error.to_owned() } else { content.join("\n") };
+            // A result without content says at least what was done.
+            let other = json["error"]["message"].as_str().or_else(|| json["pastTenseMessage"].as_str());
+            let said = if content.is_empty() { other.unwrap_or_default().to_owned() } else { content.join("\n") };
             (whole(&call.tool_input), Some((said, !call.success)))
         }
         ToolCallState::Cancelled(call) => {

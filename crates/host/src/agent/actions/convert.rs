@@ -14,7 +14,7 @@ pub(super) fn usage(usage: Usage) -> UsageInfo {
         output_tokens: usage.output_tokens.map(number),
         cache_read_tokens: usage.cache_read_tokens.map(number),
         model: usage.model,
-        meta: None,
+        meta: usage.cost_micros.map(|cost| super::meta(&json!({ "costMicros": cost }))),
     }
 }
 

@@ -13,11 +13,11 @@ use ahp_types::state::{
     ToolCallConfirmationState, ToolCallPendingConfirmationState, ToolInput, ToolResultContent,
     ToolResultSubagentContent,
 };
+use breakbulk_lifecycle::projection::worker_chat;
 use breakbulk_lifecycle::{Answer, Ask, Call, Content, Ending, Id, Outcome, ToolResult};
 
 use super::step::{Command, Reaction, Step, SubAgentChat};
 use super::{Translator, TurnChannel, convert};
-use crate::percent;
 
 /// What is known of a tool call.
 #[derive(Debug)]
@@ -145,7 +145,7 @@ impl Translator {
     /// Opens a chat for a sub-agent, to which its call refers.
     pub(super) fn agent_started(&mut self, id: Id, name: String, task: String, now: Duration, steps: &mut Vec<Step>) {
         let Some((tool, turn_channel)) = call_and_channel(&mut self.tools, &self.turn_channels, &id) else { return };
-        let chat: Arc<str> = worker_uri(&turn_channel.channel, &turn_channel.turn, &id).into();
+        let chat: Arc<str> = worker_chat(&turn_channel.channel, &turn_channel.turn, &id).into();
         let described = |text: &String| Some(text.clone()).filter(|text| !text.is_empty());
         tool.worker = Some(ToolResultContent::Subagent(ToolResultSubagentContent {
             resource: chat.to_string(),
@@ -332,9 +332,4 @@ fn request_id(turn_channel: &TurnChannel, tool: &Id) -> String {
 fn input_not_needed(session: &Arc<str>, turn_channel: &TurnChannel, tool: &ToolCall) -> Step {
     let id = request_id(turn_channel, &tool.call.tool);
     on(session, StateAction::SessionInputNeededRemoved(SessionInputNeededRemovedAction { id }))
-}
-
-/// A chat beside another, one for each turn and call.
-fn worker_uri(chat: &str, turn: &Id, tool: &Id) -> String {
-    format!("{chat}.{}.{}", percent::part(turn), percent::part(tool))
 }

@@ -32,8 +32,10 @@
 pub(crate) mod actions;
 pub(crate) mod clock;
 pub mod demo;
+mod directory;
 mod events;
 pub(crate) mod merge;
+pub(crate) mod process;
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -49,6 +51,8 @@ pub(crate) use self::clock::{Clock, RealClock};
 pub use self::events::{EventSender, EventStream, EventsConfig, NoListener, events};
 pub use self::merge::merge_actions;
 pub(crate) use self::merge::part_of;
+pub use self::process::ProcessLimits;
+pub use self::process::program::find_program;
 use crate::log::BoxFuture;
 pub use crate::state::History;
 

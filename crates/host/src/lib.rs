@@ -76,6 +76,7 @@ mod long_work;
 mod metrics;
 mod mismatch;
 mod percent;
+mod process_group;
 mod size;
 mod state;
 mod terminal;

@@ -11,6 +11,7 @@ use super::DemoConfig;
 use super::output::{ScriptEnd, ScriptOutput};
 use super::recall::Recall;
 use super::scripts::perform;
+use crate::agent::directory::working_directory;
 use crate::agent::{AgentError, Clock, Conversation, EventSender, Prompt, Start, Started, events};
 use crate::lock::lock;
 use crate::log::BoxFuture;
@@ -25,33 +26,13 @@ const ANSWERS: usize = 1_024;
 pub(super) async fn start(config: DemoConfig, clock: Arc<dyn Clock>, start: Start) -> Result<Started, AgentError> {
     let recall = Recall::of(&start.history, start.side_chat.as_ref()).await;
     let recall = recall.map_err(|error| AgentError::Unavailable(error.to_string()))?;
-    let directory = directory(start).await?;
+    let directory = working_directory(&start.directories).await?;
     let (sender, stream) = events(config.events);
     let (commands, receiver) = mpsc::channel(WAITING);
     let task = DemoTask { config, directory, recall, clock, events: sender, commands: receiver };
     let task = tokio::spawn(task.work());
     let conversation = Box::new(DemoConversation { commands, task: Mutex::new(Some(task)) });
     Ok(Started { conversation, events: stream })
-}
-
-/// The first directory, as it really is.
-async fn directory(start: Start) -> Result<PathBuf, AgentError> {
-    let Some(directory) = start.directories.into_iter().next() else {
-        let reason = "no working directory was given".to_owned();
-        return Err(AgentError::Directory { directory: PathBuf::new(), reason });
-    };
-    let real = {
-        let directory = directory.clone();
-        tokio::task::spawn_blocking(move || {
-            let real = directory.canonicalize()?;
-            if real.is_dir() { Ok(real) } else { Err(std::io::Error::from(std::io::ErrorKind::NotADirectory)) }
-        })
-    };
-    match real.await {
-        Ok(Ok(real)) => Ok(real),
-        Ok(Err(error)) => Err(AgentError::Directory { directory, reason: error.to_string() }),
-        Err(error) => Err(AgentError::Unavailable(error.to_string())),
-    }
 }
 
 /// The host's side of a conversation. Dropping it ends the task.

@@ -3,20 +3,16 @@
 use std::io;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
-use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::{Arc, Mutex};
+use std::process::{Command, ExitStatus, Stdio};
 use std::time::Duration;
 
 use breakbulk::environment;
 use breakbulk_lifecycle::{Content, ToolResult};
-use rustix::io::Errno;
-use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
 use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe;
-use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 
-use crate::lock::lock;
+use crate::process_group::{Exited, ProcessGroup};
 
 /// What a command may use.
 #[derive(Debug, Clone, Copy)]
@@ -102,77 +98,18 @@ async fn gather(reader: &mut pipe::Receiver, output: &mut Vec<u8>, max_bytes: us
     }
 }
 
-/// How a command exited, once it has. Nothing of its group is left then.
-type Exited = oneshot::Receiver<Option<ExitStatus>>;
-
-fn spawn(argv: &[String], directory: &Path) -> io::Result<(CommandGroup, io::PipeReader, Exited)> {
+fn spawn(argv: &[String], directory: &Path) -> io::Result<(ProcessGroup, io::PipeReader, Exited)> {
     let (program, arguments) = argv.split_first().ok_or(io::ErrorKind::InvalidInput)?;
     let (reader, writer) = io::pipe()?;
     let mut command = Command::new(program);
     command.args(arguments).current_dir(directory).process_group(0);
     command.env_clear().env("TERM", "dumb").envs(environment::inherited_only(&KEPT));
     command.stdin(Stdio::null()).stdout(writer.try_clone()?).stderr(writer);
-    let mut child = command.spawn()?;
+    let child = command.spawn()?;
     // It holds our ends of the pipe.
     drop(command);
-    let pid = Pid::from_child(&child);
-    let group = CommandGroup { pid, is_over: Arc::new(Mutex::new(false)) };
-    let (sender, exited) = oneshot::channel();
-    let waiter = {
-        let is_over = Arc::clone(&group.is_over);
-        let (tell, told) = std::sync::mpsc::channel::<Child>();
-        let waiter = std::thread::Builder::new().name("demo-wait".into()).spawn(move || {
-            if let Ok(child) = told.recv() {
-                // Nobody may want to know any more.
-                let _ = sender.send(wait(child, pid, &is_over));
-            }
-        });
-        waiter.map(|_detached| tell)
-    };
-    match waiter {
-        Ok(tell) => {
-            let _ = tell.send(child);
-            Ok((group, reader, exited))
-        }
-        Err(error) => {
-            group.kill();
-            let _ = child.wait();
-            *lock(&group.is_over) = true;
-            Err(error)
-        }
-    }
-}
-
-/// Waits for a command, and ends what it left behind. Until it is reaped, its number, which is that of its group too,
-/// cannot be another's.
-fn wait(mut child: Child, pid: Pid, is_over: &Mutex<bool>) -> Option<ExitStatus> {
-    while let Err(Errno::INTR) = waitid(WaitId::Pid(pid), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT) {}
-    let mut is_over = lock(is_over);
-    let _ = kill_process_group(pid, Signal::KILL);
-    *is_over = true;
-    child.wait().ok()
-}
-
-/// The processes of a command. Killed when this is dropped.
-struct CommandGroup {
-    pid: Pid,
-    /// Whether its number is no longer its own.
-    is_over: Arc<Mutex<bool>>,
-}
-
-impl CommandGroup {
-    fn kill(&self) {
-        if !*lock(&self.is_over) {
-            // What is gone needs no signal.
-            let _ = kill_process_group(self.pid, Signal::KILL);
-        }
-    }
-}
-
-impl Drop for CommandGroup {
-    fn drop(&mut self) {
-        self.kill();
-    }
+    let (group, exited) = ProcessGroup::new(child, None)?;
+    Ok((group, reader, exited))
 }
 
 impl CommandOutput {

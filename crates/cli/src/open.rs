@@ -52,8 +52,8 @@ pub(crate) async fn downstream(
             // An address without a path accepts every path.
             let path = Some(target.as_str()).filter(|path| *path != "/");
             let more = |config: &mut ListenConfig| {
-                config.path = path.map(str::to_owned);
-                config.pages = Some(pages::all(pages, config.path.clone()));
+                config.paths.extend(path.map(str::to_owned));
+                config.pages = Some(pages::all(pages, config.paths.clone()));
             };
             let (listener, admission) = listener(place, door, web_socket(route, link), more).await?;
             let (scheme, path) = (admission.scheme, path.unwrap_or_default());

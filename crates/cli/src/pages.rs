@@ -31,9 +31,9 @@ pub(crate) struct Health {
     pub(crate) text: String,
 }
 
-/// The pages of a host or bridge whose WebSockets are at this path, or at any path.
-pub(crate) fn all(subject: impl Subject, path: Option<String>) -> Pages {
-    let site = Arc::new(Site { subject, path, seen: Mutex::new(None) });
+/// The pages of a host or bridge whose WebSockets are at these paths, or at any path if there are none.
+pub(crate) fn all(subject: impl Subject, paths: Vec<String>) -> Pages {
+    let site = Arc::new(Site { subject, paths, seen: Mutex::new(None) });
     Pages::new(move |request, is_admitted| {
         let (site, method, path) = (Arc::clone(&site), request.method().clone(), request.uri().path().to_owned());
         let is_here = request.extensions().get::<Peer>().is_some_and(|peer| peer.0.to_canonical().is_loopback());
@@ -43,7 +43,7 @@ pub(crate) fn all(subject: impl Subject, path: Option<String>) -> Pages {
 
 struct Site<S> {
     subject: S,
-    path: Option<String>,
+    paths: Vec<String>,
     seen: Mutex<Option<(Instant, Health)>>,
 }
 
@@ -63,7 +63,7 @@ impl<S: Subject> Site<S> {
                 let text = "A token is needed, as Authorization: Bearer TOKEN or as ?token=TOKEN.\n";
                 with(line(StatusCode::UNAUTHORIZED, text), WWW_AUTHENTICATE, "Bearer")
             }
-            path if self.path.as_deref().is_none_or(|own| own == path) => {
+            path if self.paths.is_empty() || self.paths.iter().any(|own| own == path) => {
                 line(StatusCode::UPGRADE_REQUIRED, "There is nothing here but a WebSocket.\n")
             }
             _ => line(StatusCode::NOT_FOUND, "There is nothing here.\n"),
@@ -122,7 +122,7 @@ mod tests {
     async fn metrics_are_for_those_with_the_token_or_on_this_machine() {
         let site = |path: Option<&str>, is_good| Site {
             subject: FixedHealth(is_good),
-            path: path.map(str::to_owned),
+            paths: path.iter().map(|path| (*path).to_owned()).collect(),
             seen: Mutex::new(None),
         };
         let (host, anywhere, ill) = (site(Some("/ahp"), true), site(None, true), site(None, false));

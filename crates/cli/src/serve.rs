@@ -93,9 +93,9 @@ impl Server {
         });
         let begun = Host::start(Arc::new(log.clone()), agents.collect(), config, Budget::new(link.budget)).await;
         let host = begun.map_err(|error| Error::Host(format!("the host cannot start: {error}")))?;
-        let pages = pages::all(host.clone(), Some(PATH.to_owned()));
+        let pages = pages::all(host.clone(), vec![PATH.to_owned()]);
         let listening = open::listener((&name, port), &door, open::web_socket(&route, &link), |config| {
-            (config.path, config.pages) = (Some(PATH.to_owned()), Some(pages));
+            (config.paths, config.pages) = (vec![PATH.to_owned()], Some(pages));
         });
         let (listener, admission) = match listening.await {
             Ok(listening) => listening,

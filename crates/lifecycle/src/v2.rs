@@ -15,8 +15,7 @@
 //!    takes the `seq` of an event as its `lastSeq` only when the event does not say `more`: so it can only be cut off
 //!    between two entries. A client that was cut off elsewhere gets the entry again and ignores what it knows.
 //! 3. **A snapshot replaces.** `session_start` with `snapshot` is the first of the events that rebuild a client from
-//!    nothing. They all have the seq of the snapshot, so the same rule holds: a client that was cut off in between asks
-//!    again.
+//!    nothing. All of them but the last say `more`, so the same rule holds: a client that was cut off in between asks again.
 //!
 //! # How a host uses it
 //!
@@ -51,7 +50,8 @@
 //!    [boundary](Projector::is_boundary) of the main chat: [`Projector::rewind`] with the present state and the entries since,
 //!    and all of these applied without being sent. Where the log does not reach back so far, [`Projector::resume`].
 //! 2. **A client without a `lastSeq`** gets [`Projector::snapshot`](crate::projection::Projection::snapshot), made between two
-//!    entries, and from then on what [`apply`](crate::projection::Projection::apply) gives.
+//!    entries, and from then on what [`apply`](crate::projection::Projection::apply) gives. Where the history is long, the
+//!    same in pieces: [`Projector::snapshot_head`].
 //! 3. **A client with a `lastSeq`** for which [`Cursor::start`] says [`Start::Replay`] gets what a projector of its own makes:
 //!    rewound to the last boundary up to `lastSeq`, all entries since applied, and only events after `lastSeq` sent. If it
 //!    does not [agree](Projector::agrees) with the state in the end, nothing is sent but a snapshot.
@@ -63,7 +63,7 @@ pub mod wire;
 
 pub use cursor::{Cursor, Kept, Start};
 pub use model::{Author, Block, Message, MessageState, Model, Permission, Tool, ToolOutcome};
-pub use projector::{Config, Projector, Source};
+pub use projector::{Config, Projector, SnapshotPieces, Source, WaitingPermission};
 
 /// How long a permission waits for an answer, in milliseconds: 120 s. Then it is denied.
 pub const PERMISSION_MS: u64 = 120_000;

@@ -41,8 +41,9 @@ pub struct ListenConfig {
     pub access: AccessPolicy,
     /// TLS, if the links are `wss`.
     pub tls: Option<ServerTls>,
-    /// The only path at which there are WebSockets, such as `/ahp`. `None` for any path.
-    pub path: Option<String>,
+    /// The paths at which there are WebSockets, such as `/ahp`. None for any path. [`Accepted::target`] says which one a client
+    /// asked for.
+    pub paths: Vec<String>,
     /// What answers requests that do not ask for a WebSocket. `None` if they get an error.
     pub pages: Option<Pages>,
     /// How long a client may take for the TLS handshake, and then again for its request. 10 s.
@@ -63,7 +64,7 @@ impl ListenConfig {
             allow_remote: false,
             access,
             tls: None,
-            path: None,
+            paths: Vec::new(),
             pages: None,
             handshake_timeout: Duration::from_secs(10),
             max_handshakes: 256,
@@ -108,6 +109,14 @@ pub struct Accepted {
     pub protocol: Option<HeaderValue>,
 }
 
+impl Accepted {
+    /// The path that it requested.
+    #[must_use]
+    pub fn path(&self) -> &str {
+        self.target.split_once('?').map_or(&*self.target, |(path, _)| path)
+    }
+}
+
 /// Accepts links.
 ///
 /// Each handshake runs in a task of its own, so a slow or silent client does not delay others. Dropping the listener ends unfinished
@@ -140,7 +149,7 @@ impl Listener {
         let local = tcp.local_addr().map_err(failed)?;
         let server = HttpServer {
             access: config.access,
-            path: config.path,
+            paths: config.paths,
             pages: config.pages,
             timeout: config.handshake_timeout,
             is_tls: tls.is_some(),

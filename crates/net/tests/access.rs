@@ -240,13 +240,16 @@ async fn pages_share_the_port_and_learn_whether_the_token_was_shown() {
 
 #[tokio::test]
 async fn with_a_path_there_are_web_sockets_nowhere_else() {
-    let mut site = Site::with(|config| config.path = Some("/ahp".into())).await;
+    let mut site = Site::with(|config| config.paths = vec!["/ahp".into(), "/v2".into()]).await;
     for target in ["/", "/ahp/", "/AHP", "//ahp", "/x?y=/ahp"] {
         assert_eq!(site.status(target, &bearer(TOKEN)).await, 404, "{target}");
     }
     assert_eq!(site.status("/elsewhere", "").await, 401, "a stranger does not learn which paths there are");
     assert_eq!(site.status(&format!("/ahp?token={TOKEN}"), "").await, 101);
-    assert_eq!(site.next().await.target, "/ahp");
+    let accepted = site.next().await;
+    assert_eq!((&*accepted.target, accepted.path()), ("/ahp", "/ahp"));
+    assert_eq!(site.status(&format!("/v2?x=1&token={TOKEN}"), "").await, 101);
+    assert_eq!(site.next().await.path(), "/v2");
 }
 
 #[tokio::test]

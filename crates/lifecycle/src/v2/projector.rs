@@ -14,7 +14,7 @@ use ahp_types::common::JsonObject;
 use ahp_types::state::{
     ActiveTurn, ChatOrigin, ChatState, Message, MessageAttachment, PendingMessage, PendingMessageKind,
     SessionInputRequest, SessionLifecycle, SessionState as AhpSession, SessionToolConfirmationRequest, SnapshotState,
-    ToolCallConfirmationState, ToolCallPendingConfirmationState, UsageInfo,
+    ToolCallConfirmationState, ToolCallPendingConfirmationState, Turn as AhpTurn, UsageInfo,
 };
 use serde_json::Value;
 
@@ -49,6 +49,8 @@ pub struct Config {
     pub max_result_bytes: usize,
     /// Longer snapshots go out as a head and deltas, and longer deltas in pieces. 256 KiB.
     pub max_event_bytes: usize,
+    /// How long a permission waits for an answer, in milliseconds. 120 s.
+    pub permission_ms: u64,
     /// Where the whole of something is that is cut.
     pub url: Arc<dyn Fn(&Source<'_>) -> String + Send + Sync>,
 }
@@ -99,6 +101,32 @@ pub struct Projector {
     life: Life,
 }
 
+/// How far a snapshot that is told in pieces has come.
+#[derive(Debug)]
+pub struct SnapshotPieces {
+    seq: u64,
+    ts: u64,
+    /// How many events were told.
+    sub: u32,
+    /// The mode that the head told.
+    mode: Option<String>,
+}
+
+/// A permission that waits for an answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WaitingPermission<'a> {
+    /// By which answers name it.
+    pub perm_id: &'a Id,
+    /// The chat of the call.
+    pub chat: &'a str,
+    /// The turn of the call.
+    pub turn: &'a str,
+    /// The call.
+    pub tool: &'a str,
+    /// When nobody may answer any more, in milliseconds since 1970.
+    pub expires_at: u64,
+}
+
 /// Where a session is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Life {
@@ -140,6 +168,7 @@ impl Config {
             mode_option: "mode".to_owned(),
             max_result_bytes: 64 << 10,
             max_event_bytes: 256 << 10,
+            permission_ms: PERMISSION_MS,
             url: Arc::new(|_| String::new()),
         }
     }
@@ -355,6 +384,53 @@ impl Projector {
     #[must_use]
     pub const fn is_over(&self) -> bool {
         !matches!(self.life, Life::Open)
+    }
+
+    /// The permissions that wait for an answer.
+    pub fn permissions(&self) -> impl Iterator<Item = WaitingPermission<'_>> {
+        self.pending.iter().map(|pending| WaitingPermission {
+            perm_id: &pending.id,
+            chat: &pending.chat,
+            turn: &pending.turn,
+            tool: &pending.tool,
+            expires_at: pending.asked_at.saturating_add(self.config.permission_ms),
+        })
+    }
+
+    /// Begins a snapshot that is told in pieces, for a history that is too long for memory: this head, then
+    /// [all turns that are over](Self::snapshot_turns) from the first on, then [the rest](Self::snapshot_rest). The log may
+    /// go on meanwhile. All events but the last say `more`, so a client that is cut off in between asks again.
+    #[must_use]
+    pub fn snapshot_head(&self, session: &AhpSession, seq: u64, at_ms: u64, out: &mut Vec<Event>) -> SnapshotPieces {
+        let ts = self.ts.max(at_ms);
+        let mut told = Out::new(out, seq, ts, self.config.session_id.clone());
+        shot::head(self, session, false, &mut told);
+        SnapshotPieces { seq, ts, sub: told.more_follow(), mode: self.mode.clone() }
+    }
+
+    /// Tells the next turns that are over. `chat` finds the chats of their sub-agents, by URI and with all turns.
+    pub fn snapshot_turns<'a>(
+        &self,
+        pieces: &mut SnapshotPieces,
+        turns: &[AhpTurn],
+        chat: &'a dyn Fn(&str) -> Option<&'a ChatState>,
+        out: &mut Vec<Event>,
+    ) {
+        let mut told = Out::after(pieces.sub, out, pieces.seq, pieces.ts, self.config.session_id.clone());
+        shot::past(self, turns, chat, &mut told);
+        pieces.sub = told.more_follow();
+    }
+
+    /// Tells the rest: the turn that runs and what waits. The main chat's state in the snapshot must hold no turn that was
+    /// told before. The snapshot must be of the last entry that this projector took, and not older than the head.
+    pub fn snapshot_rest(&self, pieces: SnapshotPieces, snapshot: &Snapshot<'_>, out: &mut Vec<Event>) {
+        let SnapshotPieces { ts, sub, mode, .. } = pieces;
+        let ts = ts.max(self.ts).max(snapshot.at_ms);
+        let mut told = Out::after(sub, out, snapshot.seq, ts, self.config.session_id.clone());
+        if let Some(mode) = self.mode.clone().filter(|now| mode.as_ref() != Some(now)) {
+            told.push(Body::ModeChanged { mode });
+        }
+        shot::present(self, snapshot, &mut told);
     }
 
     fn session_action(&mut self, action: StateAction, at_ms: u64, out: &mut Out<'_>) {
@@ -781,7 +857,7 @@ impl Projector {
             display_name: said(&call.display_name),
             tier: None,
             tool_id: Id::from(call.tool_call_id.as_str()),
-            expires_at: pending.asked_at.saturating_add(PERMISSION_MS),
+            expires_at: pending.asked_at.saturating_add(self.config.permission_ms),
             options: options.collect(),
             truncated,
         }

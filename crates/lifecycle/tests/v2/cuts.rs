@@ -88,6 +88,39 @@ proptest! {
     }
 
     #[test]
+    fn a_snapshot_in_pieces_while_the_log_goes_on_is_what_a_client_holds_that_saw_everything(
+        deeds in deeds(), begun_at in any::<Index>(), page in 1_usize..4,
+    ) {
+        let world = begun(deeds);
+        let at = begun_at.index(world.log.len());
+        let mut projector = Projector::new(config());
+        let stayed = model(&world.events().into_iter().flatten().collect::<Vec<_>>());
+        let mut events = Vec::new();
+        let (before, after) = world.log.split_at(at + 1);
+        before.iter().for_each(|entry| drop(apply(&mut projector, entry)));
+        let head = &world.then[at];
+        let mut pieces = projector.snapshot_head(&head.session, head.seq, head.at_ms, &mut events);
+        // What is over by the end is told; turns that are taken back meanwhile would need a new beginning.
+        prop_assume!(!after.iter().any(|entry| matches!(&entry.change, Change::Action(action)
+            if matches!(**action, ahp_types::actions::StateAction::ChatTruncated(_)
+                | ahp_types::actions::StateAction::ChatTurnResume(_)))));
+        after.iter().for_each(|entry| drop(apply(&mut projector, entry)));
+        let chats = &world.now.chats;
+        for turns in chats[CHAT].turns.chunks(page) {
+            projector.snapshot_turns(&mut pieces, turns, &|uri| chats.get(uri), &mut events);
+        }
+        let mut now = world.now.clone();
+        now.chats.get_mut(CHAT).unwrap().turns.clear();
+        now.with(|snapshot| projector.snapshot_rest(pieces, snapshot, &mut events));
+        let (last, others) = events.split_last().unwrap();
+        prop_assert!(!last.more && others.iter().all(|event| event.more));
+        prop_assert!(events.is_sorted_by(|a, b| (a.seq, a.sub) < (b.seq, b.sub) && a.ts <= b.ts));
+        let came = model(&events);
+        prop_assert_eq!(known(came.state()), known(stayed.state()));
+        prop_assert_eq!(came.last_seq(), Some(world.now.seq));
+    }
+
+    #[test]
     fn a_snapshot_cut_off_anywhere_and_asked_for_again_is_whole(
         deeds in deeds(), cut in any::<Index>(),
     ) {

@@ -148,7 +148,7 @@ impl State {
         self.with(|snapshot| projector.agrees(snapshot))
     }
 
-    fn with<T>(&self, look: impl FnOnce(&Snapshot<'_>) -> T) -> T {
+    pub(crate) fn with<T>(&self, look: impl FnOnce(&Snapshot<'_>) -> T) -> T {
         look(&Snapshot {
             seq: self.seq,
             at_ms: self.at_ms,

@@ -63,7 +63,7 @@ pub struct Peer(pub IpAddr);
 #[derive(Debug)]
 pub(super) struct HttpServer {
     pub(super) access: AccessPolicy,
-    pub(super) path: Option<String>,
+    pub(super) paths: Vec<String>,
     pub(super) pages: Option<Pages>,
     pub(super) timeout: Duration,
     pub(super) is_tls: bool,
@@ -146,10 +146,11 @@ impl HttpServer {
                 return line(refused.status(), refused.text(&head));
             }
         };
-        if let Some(own) = self.path.as_ref().filter(|path| head.uri.path() != **path) {
+        if !self.paths.is_empty() && !self.paths.iter().any(|path| head.uri.path() == path) {
+            let own = self.paths.join(" and ");
             if let Some(permit) = self.log.permit("path") {
-                let (path, left_out) = (&self.path, permit.left_out());
-                tracing::info!(peer = %context.peer, path, left_out, "a client was refused: the WebSocket is at another path");
+                let left_out = permit.left_out();
+                tracing::info!(peer = %context.peer, path = own, left_out, "a client was refused: the WebSocket is at another path");
             }
             return line(StatusCode::NOT_FOUND, format!("There is no WebSocket at this path. It is at {own}.\n"));
         }

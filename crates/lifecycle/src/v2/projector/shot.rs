@@ -1,7 +1,7 @@
 //! A snapshot: what AHP's state holds, as events for a client that has nothing.
 
 use ahp_types::state::{
-    ActiveTurn, ChatState, ResponsePart, SessionLifecycle, ToolCallState, ToolResultContent, Turn as AhpTurn, TurnState,
+    ActiveTurn, ChatState, ResponsePart, SessionLifecycle, SessionState, ToolCallState, ToolResultContent, Turn as AhpTurn, TurnState,
 };
 
 use super::chat::{self, CallView, Turn, block_id, identity};
@@ -9,17 +9,38 @@ use super::out::Out;
 use super::{Life, MAX_DEPTH, Outcome, Projector, Source, confirmation, text, usage};
 use crate::Id;
 use crate::projection::{Snapshot, worker_chat};
-use crate::v2::wire::{Body, SessionState, SnapshotBlock, SnapshotTool, TurnOutcome};
+use crate::v2::wire::{Body, SessionState as Doing, SnapshotBlock, SnapshotTool, TurnOutcome};
 
 /// Finds a chat's state by its URI.
-type Find<'a> = &'a dyn Fn(&str) -> Option<&'a ChatState>;
+pub(super) type Find<'a> = &'a dyn Fn(&str) -> Option<&'a ChatState>;
 
 /// Tells all of a session.
 pub(super) fn tell(projector: &Projector, snapshot: &Snapshot<'_>, out: &mut Out<'_>) {
-    out.push(projector.session_start(snapshot.session, true));
-    if snapshot.session.lifecycle == SessionLifecycle::Ready {
+    head(projector, snapshot.session, projector.has_earlier, out);
+    present(projector, snapshot, out);
+}
+
+/// Tells that a snapshot begins.
+pub(super) fn head(projector: &Projector, session: &SessionState, earlier: bool, out: &mut Out<'_>) {
+    let mut start = projector.session_start(session, true);
+    if let Body::SessionStart { has_earlier, .. } = &mut start {
+        *has_earlier = earlier;
+    }
+    out.push(start);
+    if session.lifecycle == SessionLifecycle::Ready {
         out.push(Body::SessionId {});
     }
+}
+
+/// Tells turns that are over.
+pub(super) fn past(projector: &Projector, turns: &[AhpTurn], find: Find<'_>, out: &mut Out<'_>) {
+    for turn in turns {
+        finished(projector, turn, find, out);
+    }
+}
+
+/// Tells the turns that the snapshot holds, and what waits.
+pub(super) fn present(projector: &Projector, snapshot: &Snapshot<'_>, out: &mut Out<'_>) {
     if let Some(chat) = (snapshot.chat)(&projector.config.chat) {
         turns(projector, chat, snapshot.chat, out);
     }
@@ -33,7 +54,7 @@ pub(super) fn tell(projector: &Projector, snapshot: &Snapshot<'_>, out: &mut Out
         projector.queue_changed(Vec::new(), out);
     }
     let is_over = projector.life != Life::Open;
-    let state = if is_over { SessionState::Idle } else { projector.state() };
+    let state = if is_over { Doing::Idle } else { projector.state() };
     out.push(Body::SessionState { state });
     if is_over {
         out.push(Body::SessionEnd {});
@@ -42,9 +63,7 @@ pub(super) fn tell(projector: &Projector, snapshot: &Snapshot<'_>, out: &mut Out
 
 /// Tells the turns of the main chat.
 pub(super) fn turns(projector: &Projector, chat: &ChatState, find: Find<'_>, out: &mut Out<'_>) {
-    for turn in &chat.turns {
-        finished(projector, turn, find, out);
-    }
+    past(projector, &chat.turns, find, out);
     if let Some(ActiveTurn { id, message, response_parts, .. }) = &chat.active_turn {
         out.push(projector.user_message(id, message));
         messages(projector, id, response_parts, projector.main.turn.as_ref(), find, out);

@@ -36,6 +36,7 @@ mod directory;
 mod events;
 pub(crate) mod merge;
 pub(crate) mod process;
+mod services;
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -53,6 +54,8 @@ pub use self::merge::merge_actions;
 pub(crate) use self::merge::part_of;
 pub use self::process::ProcessLimits;
 pub use self::process::program::find_program;
+pub(crate) use self::services::AgentServices;
+pub use self::services::{HostServices, ServiceError, TerminalCommand, TerminalExit, TerminalOutput};
 use crate::log::BoxFuture;
 pub use crate::state::History;
 
@@ -108,6 +111,8 @@ pub struct Start {
     /// The token that the agent gave in the last of these turns. It stands for the same history: an agent that cannot use it
     /// takes the history. Without a token, the agent must remember nothing else.
     pub token: Option<String>,
+    /// What the host does for the agent, if the agent wants its host to read files and to run commands.
+    pub services: HostServices,
     /// For a side chat only: what it is about. It is no part of this conversation.
     pub side_chat: Option<SideChatContext>,
 }

@@ -174,12 +174,22 @@ pub struct Terminals {
     list: Arc<Registry>,
 }
 
+/// What a terminal runs, if not the configured command.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct TerminalProgram {
+    /// The program and its arguments. They reach the program as they are, without a shell.
+    pub(crate) command: Vec<OsString>,
+    /// Set in the program's environment beside what every terminal has.
+    pub(crate) env: Vec<(OsString, OsString)>,
+}
+
 /// A terminal whose channel may be opened now. If it is dropped without a [start](Prepared::start), its name is free again.
 #[must_use]
 pub struct Prepared {
     list: Arc<Registry>,
     terminal: Arc<Terminal>,
     dir: PathBuf,
+    program: Option<TerminalProgram>,
     started: bool,
 }
 
@@ -194,6 +204,15 @@ impl Terminals {
     ///
     /// The caller checks whether a session that claims the terminal exists.
     pub async fn prepare(&self, params: CreateTerminalParams) -> Result<Prepared, TerminalError> {
+        self.prepare_program(params, None).await
+    }
+
+    /// As [`prepare`](Self::prepare), for a terminal that runs this program instead of the configured one.
+    pub(crate) async fn prepare_program(
+        &self,
+        params: CreateTerminalParams,
+        program: Option<TerminalProgram>,
+    ) -> Result<Prepared, TerminalError> {
         if !is_channel(&params.channel) {
             return Err(TerminalError::BadChannel(params.channel));
         }
@@ -205,7 +224,7 @@ impl Terminals {
         let dir = self.directory(params.cwd.as_deref()).await?;
         let terminal = Arc::new(Terminal::new(params.channel, title, params.claim, uri_of(&dir), size));
         self.list.reserve(&terminal)?;
-        Ok(Prepared { list: self.list.clone(), terminal, dir, started: false })
+        Ok(Prepared { list: self.list.clone(), terminal, dir, program, started: false })
     }
 
     /// Kills the terminal's program and everything that it started on this terminal, and removes the terminal from the list.
@@ -218,6 +237,23 @@ impl Terminals {
             list.remove(&terminal.channel).await
         });
         Ok(disposed.await.unwrap_or(Err(AppendError::Closed))?)
+    }
+
+    /// Waits until the program of a terminal has exited and that is in the log. Returns at once if there is no such terminal.
+    pub(crate) async fn exited(&self, channel: &str) {
+        let Some(terminal) = self.list.find(channel) else { return };
+        let (mut exited, mut stopped) = (terminal.exited.subscribe(), terminal.stopped.subscribe());
+        tokio::select! {
+            _ = exited.wait_for(|is_exited| *is_exited) => {}
+            _ = stopped.wait_for(|is_stopped| *is_stopped) => {}
+        }
+    }
+
+    /// Kills the program of a terminal. The terminal stays, and says that it has exited.
+    pub(crate) fn kill(&self, channel: &str) {
+        if let Some(terminal) = self.list.find(channel) {
+            terminal.kill.notify_one();
+        }
     }
 
     /// Checks whether this action may be logged now, and reserves what it needs to be carried out.
@@ -297,7 +333,7 @@ impl Prepared {
 
     /// Runs the program and logs the new list of terminals. The channel must be open by now.
     pub async fn start(mut self) -> Result<(), TerminalError> {
-        let program = Program::start(&self.list.config, &self.dir, self.terminal.shown().size)?;
+        let program = Program::start(&self.list.config, self.program.as_ref(), &self.dir, self.terminal.shown().size)?;
         // On a task of its own, so that it is completed even if the caller is dropped.
         let started = tokio::spawn(async move {
             self.terminal.show(|shown| shown.announced = true);

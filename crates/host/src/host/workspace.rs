@@ -1,5 +1,6 @@
 //! The workspace: files, terminals, watches, changesets and customizations inside the roots, behind their methods.
 
+mod agent_services;
 mod changed_files;
 mod connected_clients;
 mod directories;

@@ -14,7 +14,7 @@ use tokio::io::AsyncReadExt;
 use tokio::process::Child;
 use tokio::time::timeout;
 
-use super::{TerminalConfig, TerminalError};
+use super::{TerminalConfig, TerminalError, TerminalProgram};
 
 /// A running program. When dropped, it is killed with all processes that it started on its terminal.
 pub(super) struct Program {
@@ -32,10 +32,18 @@ pub(super) struct ProcessGroup {
 const STUCK: Duration = Duration::from_secs(5);
 
 impl Program {
-    pub(super) fn start(config: &TerminalConfig, dir: &Path, (cols, rows): (u16, u16)) -> Result<Self, TerminalError> {
+    /// Starts this program, or the configured one.
+    pub(super) fn start(
+        config: &TerminalConfig,
+        program: Option<&TerminalProgram>,
+        dir: &Path,
+        (cols, rows): (u16, u16),
+    ) -> Result<Self, TerminalError> {
+        let command = program.map_or(&config.command, |program| &program.command);
+        let env = program.map_or(&[][..], |program| &program.env);
         let start = |error: pty_process::Error| TerminalError::Start(error.to_string());
         let (name, arguments) =
-            config.command.split_first().ok_or_else(|| TerminalError::Start("no command is configured".into()))?;
+            command.split_first().ok_or_else(|| TerminalError::Start("no command is configured".into()))?;
         let (pty, pts) = pty_process::open().map_err(start)?;
         pty.resize(Size::new(rows, cols)).map_err(start)?;
         let is_hidden = |name: &OsStr| {
@@ -49,7 +57,7 @@ impl Program {
             .envs(inherited)
             .env("PWD", dir)
             .env("TERM", "xterm-256color")
-            .envs(config.env.iter().cloned());
+            .envs(config.env.iter().chain(env).cloned());
         let child = command.spawn(pts).map_err(start)?;
         let (read, write) = pty.into_split();
         Ok(Self { read, write, group: ProcessGroup { child } })
@@ -95,8 +103,10 @@ impl ProcessGroup {
         }
     }
 
+    /// Kills the program and all that it has started on its terminal.
+    ///
     /// Three times, because a process may have started while the list was read.
-    fn kill(&self) {
+    pub(super) fn kill(&self) {
         for _ in 0..3 {
             self.signal(Signal::KILL);
         }

@@ -8,7 +8,7 @@ use ahp_types::actions::{RootTerminalsChangedAction, StateAction, TerminalClaime
 use ahp_types::state::{
     TerminalClaim, TerminalInfo, TerminalLifecycleState, TerminalRunningLifecycleState, TerminalState,
 };
-use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::sync::{Notify, Semaphore, mpsc, watch};
 use tokio::task::JoinHandle;
 
 use super::claim::{self, Holder};
@@ -37,6 +37,10 @@ pub(super) struct Terminal {
     pub(super) waiting: Mutex<Option<mpsc::UnboundedReceiver<ProgramRequest>>>,
     pub(super) stopped: watch::Sender<bool>,
     pub(super) watched: watch::Sender<bool>,
+    /// Whether the program has exited, and that is in the log.
+    pub(super) exited: watch::Sender<bool>,
+    /// Notified when the program is to be killed.
+    pub(super) kill: Notify,
     ledger: Mutex<TrimSchedule>,
     pub(super) task: Mutex<Option<JoinHandle<()>>>,
 }
@@ -171,6 +175,8 @@ impl Terminal {
             waiting: Mutex::new(Some(waiting)),
             stopped: watch::Sender::new(false),
             watched: watch::Sender::new(false),
+            exited: watch::Sender::new(false),
+            kill: Notify::new(),
             ledger: Mutex::default(),
             task: Mutex::default(),
         }

@@ -63,6 +63,8 @@ async fn serve(
         tracing::warn!(channel = terminal.channel, %error, "a terminal is killed: the log does not take its output");
     }
     program.hang_up(config.hangup_grace).await;
+    // Also if the log did not take it: nobody waits for ever.
+    terminal.exited.send_replace(true);
 }
 
 /// Handles requests. Never ends: a program that no longer reads may still write.
@@ -203,18 +205,22 @@ impl Output<'_> {
 
     /// Waits for some output, or for an end. Cancel-safe.
     async fn more(&mut self) {
-        let Self { read, group, pending, end, .. } = self;
+        let Self { read, group, pending, end, terminal, .. } = self;
         match *end {
             ExitStage::NotYet => {
                 pending.reserve(READ);
                 tokio::select! {
                     read = read.read_buf(pending) => if !read.is_ok_and(|read| read > 0) { *end = ExitStage::Silent },
                     Ok(status) = group.wait() => *end = ExitStage::Exited(status, Instant::now() + DRAIN),
+                    () = terminal.kill.notified() => group.kill(),
                 }
             }
-            ExitStage::Silent => match group.wait().await {
-                Ok(status) => *end = ExitStage::Over(status),
-                Err(_) => std::future::pending().await,
+            ExitStage::Silent => tokio::select! {
+                waited = group.wait() => match waited {
+                    Ok(status) => *end = ExitStage::Over(status),
+                    Err(_) => std::future::pending().await,
+                },
+                () = terminal.kill.notified() => group.kill(),
             },
             ExitStage::Exited(status, until) => {
                 pending.reserve(READ);
@@ -265,7 +271,9 @@ impl Output<'_> {
         self.terminal.show(|shown| shown.lifecycle = lifecycle);
         actions.push(StateAction::TerminalExited(TerminalExitedAction { exit_code }));
         let actions = self.addressed(actions);
-        self.log((actions, true)).await
+        self.log((actions, true)).await?;
+        self.terminal.exited.send_replace(true);
+        Ok(())
     }
 
     fn addressed(&self, actions: Vec<StateAction>) -> Vec<(String, StateAction)> {

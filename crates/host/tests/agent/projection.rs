@@ -1,7 +1,7 @@
 //! What the translator logs is enough for other protocols: v2's model, made from the log alone, holds what AHP's state holds.
 
-#[path = "../../../lifecycle/tests/said/mod.rs"]
-mod said;
+#[path = "../../../lifecycle/tests/generated_events/mod.rs"]
+mod generated_events;
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -36,7 +36,7 @@ fn act() -> impl Strategy<Value = Act> {
 /// Some turns, each with what the agent says in it.
 fn turns() -> impl Strategy<Value = Vec<Vec<(Event, Act)>>> {
     let within_a_turn = |event: &Event| !matches!(event, Event::TurnStarted { .. } | Event::TurnEnded { .. });
-    vec(vec((said::event().prop_filter("within a turn", within_a_turn), act()), 0..40), 1..4)
+    vec(vec((generated_events::event().prop_filter("within a turn", within_a_turn), act()), 0..40), 1..4)
 }
 
 proptest! {

@@ -13,7 +13,8 @@ use ahp_types::state::{
 };
 use breakbulk_host::agent::demo::DemoConfig;
 use breakbulk_host::test_support::agent::{
-    Agent, Clock, Command, Conversation, EventStream, History, Prompt, Reaction, Start, Started, Step, Translator,
+    Agent, Clock, Command, Conversation, EventStream, History, HostServices, Prompt, Reaction, Start, Started, Step,
+    Translator,
 };
 use breakbulk_host::test_support::demo_with_clock;
 use breakbulk_lifecycle::{Checker, Event, Formed};
@@ -201,6 +202,7 @@ pub(crate) fn start(directory: &Path) -> Start {
         config: serde_json::Map::new(),
         history: History::default(),
         token: None,
+        services: HostServices::default(),
         side_chat: None,
     }
 }

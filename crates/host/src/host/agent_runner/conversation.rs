@@ -88,7 +88,9 @@ pub(super) async fn start(
         let is_stale = kept.is_some() && token.is_none();
         let (directories, config) = (directories(there, subset), config(there));
         let (session, chat) = (session.to_string(), chat.to_string());
-        (there.provider.clone(), is_stale, Start { session, chat, directories, config, history, token, side_chat })
+        let services = context.workspace.services(&session, &chat, directories.first().cloned());
+        let start = Start { session, chat, directories, config, history, token, services, side_chat };
+        (there.provider.clone(), is_stale, start)
     };
     let (provider, is_stale, start) =
         context.log_writer.session(session, read).await.map_err(unavailable)?.ok_or_else(no_chat)?;

@@ -25,7 +25,7 @@ use crate::gate;
 use crate::host::dispatch::no_channel;
 use crate::host::log_writer::{Transaction, append_error};
 use crate::state::StateError;
-use crate::terminal::{Holder, TerminalError};
+use crate::terminal::{Holder, TerminalError, TerminalProgram};
 
 impl Workspace {
     /// `createTerminal`. The name of a terminal that was disposed of is free again.
@@ -36,9 +36,21 @@ impl Workspace {
     ) -> Result<Message, MethodError> {
         let params: CreateTerminalParams = params.parse()?;
         self.check_claim(client, &params.claim).await?;
-        let (this, id) = (Arc::clone(self), Arc::clone(&client.id));
+        self.open_terminal(params, None, Some(Arc::clone(&client.id))).await?;
+        Ok(Message::from("null"))
+    }
+
+    /// Opens the channel of a terminal, and runs this program on it, or the configured one. A client that has asked for it may
+    /// be gone when it is done.
+    pub(super) async fn open_terminal(
+        self: &Arc<Self>,
+        params: CreateTerminalParams,
+        program: Option<TerminalProgram>,
+        client: Option<Arc<str>>,
+    ) -> Result<(), MethodError> {
+        let this = Arc::clone(self);
         run_to_end(async move {
-            let prepared = this.terminals.prepare(params).await?;
+            let prepared = this.terminals.prepare_program(params, program).await?;
             let channel = prepared.channel().to_owned();
             let state = SnapshotState::Terminal(Box::new(prepared.state()));
             // A disposed terminal of this name may not be erased yet.
@@ -55,8 +67,10 @@ impl Workspace {
             }
             // A client may have subscribed before the terminal was started.
             this.terminals.set_watched(&channel, this.channel_followers.has(&channel));
-            this.release_if_gone(&id);
-            Ok(Message::from("null"))
+            if let Some(client) = client {
+                this.release_if_gone(&client);
+            }
+            Ok(())
         })
         .await
     }
@@ -74,6 +88,12 @@ impl Workspace {
         {
             return Err(MethodError::new(PERMISSION_DENIED, "the terminal is held by another client"));
         }
+        self.end_terminal(channel).await?;
+        Ok(Message::from("null"))
+    }
+
+    /// Ends a terminal: its program is killed, and its channel closed.
+    pub(super) async fn end_terminal(self: &Arc<Self>, channel: String) -> Result<(), MethodError> {
         let this = Arc::clone(self);
         run_to_end(async move {
             match this.terminals.dispose(&channel).await {
@@ -82,7 +102,7 @@ impl Workspace {
                 disposed => disposed?,
             }
             this.close_terminal(&channel).await;
-            Ok(Message::from("null"))
+            Ok(())
         })
         .await
     }

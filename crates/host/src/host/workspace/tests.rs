@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use super::Workspace;
+use crate::agent::{ServiceError, TerminalCommand, TerminalExit};
 use crate::files::uri_of;
 use crate::host::HostConfig;
 use crate::host::log_writer::{LogWriter, Transaction};
@@ -169,5 +170,54 @@ async fn a_session_that_is_gone_has_no_terminals_and_nothing_is_logged_for_it() 
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     assert!(test.log.channels(Some(SESSION)).await?.is_empty());
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_agent_reads_and_writes_files_inside_of_the_roots_only() -> TestResult {
+    let test = TestWorkspace::new().await?;
+    let services = test.workspace.services(SESSION, "ahp-chat:/1", None);
+    let file = test.dir.path().join("new/a.txt");
+    services.write_file(file.clone(), "one\ntwo\n".to_owned()).await?;
+    assert_eq!(services.read_file(file).await?, "one\ntwo\n");
+    let missing = services.read_file(test.dir.path().join("none")).await;
+    assert!(matches!(missing, Err(ServiceError::NotFound(_))), "{missing:?}");
+    let outside = tempfile::tempdir()?;
+    for path in [outside.path().join("b"), test.dir.path().join("../b")] {
+        assert!(services.write_file(path.clone(), "x".to_owned()).await.is_err());
+        assert!(services.read_file(path.clone()).await.is_err());
+        assert!(!path.exists());
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_agent_runs_commands_in_terminals_that_clients_see() -> TestResult {
+    let test = TestWorkspace::new().await?;
+    let directory = Some(test.dir.path().to_owned());
+    let services = test.workspace.services(SESSION, "ahp-chat:/1", directory.clone());
+    let command = |script: &str| TerminalCommand {
+        command: ["/bin/sh", "-c", script].map(Into::into).to_vec(),
+        env: vec![("GREETING".into(), "hello".into())],
+        directory: None,
+    };
+    let terminal = services.create_terminal(command("echo $GREETING; exit 3")).await?;
+    let claims = test.workspace.terminals.infos();
+    assert!(matches!(&claims[0].claim, TerminalClaim::Session(claim) if claim.session == SESSION), "{claims:?}");
+    assert_eq!(services.wait_for_exit(&terminal).await?, TerminalExit { code: Some(3) });
+    let output = services.terminal_output(&terminal).await?;
+    assert_eq!((output.text.trim(), output.exit), ("hello", Some(TerminalExit { code: Some(3) })));
+    services.release_terminal(&terminal).await?;
+    assert!(test.workspace.terminals.infos().is_empty());
+
+    let endless = services.create_terminal(command("trap '' TERM HUP; while true; do sleep 1; done")).await?;
+    assert_eq!(services.terminal_output(&endless).await?.exit, None);
+    services.kill_terminal(&endless).await?;
+    assert_eq!(services.wait_for_exit(&endless).await?, TerminalExit { code: None });
+    // The terminals of one chat are not those of another.
+    let other = test.workspace.services(SESSION, "ahp-chat:/2", directory);
+    assert!(matches!(other.terminal_output(&endless).await, Err(ServiceError::NotFound(_))));
+    let outside = TerminalCommand { directory: Some("/".into()), ..command("true") };
+    assert!(matches!(services.create_terminal(outside).await, Err(ServiceError::Denied(_))));
     Ok(())
 }

@@ -1,7 +1,8 @@
 //! A snapshot: what AHP's state holds, as events for a client that has nothing.
 
 use ahp_types::state::{
-    ActiveTurn, ChatState, ResponsePart, SessionLifecycle, SessionState, ToolCallState, ToolResultContent, Turn as AhpTurn, TurnState,
+    ActiveTurn, ChatState, ResponsePart, SessionLifecycle, SessionState, ToolCallState, ToolResultContent,
+    Turn as AhpTurn, TurnState,
 };
 
 use super::chat::{self, CallView, Turn, block_id, identity};

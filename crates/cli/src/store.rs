@@ -25,6 +25,9 @@ const ROOT: &str = "ahp-root://";
 /// Bytes of bodies that are held at a time.
 const PAGE: usize = 1 << 20;
 
+/// How many damaged records an export names on standard error. Its output names all of them.
+const MAX_NAMED: usize = 20;
+
 /// Does what a command asks for.
 pub(crate) fn run(command: LogCommand) -> Result<(), Error> {
     runtime::run(async {
@@ -131,7 +134,10 @@ async fn export(args: ExportArgs) -> Result<(), Error> {
         error => Error::Host(error.to_string()),
     })?;
     flushed?;
-    match usize::try_from(damaged).unwrap_or(usize::MAX) {
+    for record in damaged.iter().take(MAX_NAMED) {
+        note(&format!("{record} is damaged, and left out"));
+    }
+    match damaged.len() {
         0 => Ok(()),
         count => Err(Error::Damaged(count)),
     }

@@ -27,7 +27,7 @@
 //! # When the log is damaged or trimmed
 //!
 //! - A damaged entry is skipped. In a chat, a notice of the host takes its place: in the active turn, or as a turn of its
-//!   own. A channel whose first entry is damaged, or that is in a broken part of the store, keeps the state before the damage
+//!   own. A channel whose first entry is damaged, or whose entries cannot be found any more, keeps the state before the damage
 //!   and takes no more actions: [`read`](State::read) returns [`StateError::Damaged`].
 //! - A damaged snapshot is skipped; the channel is replayed from its first entry. If that was trimmed, the channel is lost:
 //!   [`StateError::Damaged`].

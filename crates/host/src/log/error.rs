@@ -94,12 +94,32 @@ pub enum DamagedRecord {
         /// Its index.
         index: u64,
     },
-    /// The store itself is broken somewhere after this entry.
-    #[error("the store after entry {seq}")]
+    /// All entries with these seqs, whatever their channels: a part of the file cannot be read.
+    #[error("the part of the file with entries {first} to {last}")]
+    Entries {
+        /// The first seq that may be lost.
+        first: Seq,
+        /// The last one.
+        last: Seq,
+    },
+    /// All entries of one channel after this one: a part of the file cannot be read.
+    #[error("the part of the file after entry {seq}")]
     After {
         /// The last entry that could be read; 0 if none.
         seq: Seq,
     },
+}
+
+impl DamagedRecord {
+    /// The position after which a follower of the log can continue; `None` if this is no entry.
+    #[must_use]
+    pub const fn end(&self) -> Option<Seq> {
+        match self {
+            Self::Entry { seq } => Some(*seq),
+            Self::Entries { last, .. } => Some(*last),
+            Self::Snapshot { .. } | Self::Row { .. } | Self::After { .. } => None,
+        }
+    }
 }
 
 /// Why a write other than an append failed.
@@ -136,6 +156,9 @@ pub enum WriteError {
     /// Another writer has taken over.
     #[error("another writer has taken over the log")]
     Fenced,
+    /// A part of the file cannot be read. The log copies itself without that part, and can then be asked again.
+    #[error("a part of the log cannot be read, and it is copied without that part: try it again")]
+    Unreadable,
     /// It may have been done or not. Doing it again is harmless.
     #[error("not known whether it was done")]
     Unknown,
@@ -170,6 +193,15 @@ pub enum OpenError {
     /// The disk of the store is full.
     #[error("cannot open {}: its disk is full; free 32 MiB there", .0.display())]
     Full(PathBuf),
+    /// A part of the file that is needed cannot be read.
+    #[error(
+        "a part of {} cannot be read: restore a backup, or save what can be read with `breakbulk log export` and start with an empty directory",
+        path.display()
+    )]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+    },
     /// The store does not open.
     #[error("{}: {source}", path.display())]
     Store {

@@ -14,6 +14,7 @@ mod db;
 mod export;
 mod files;
 mod group_commit;
+mod holes;
 mod insert;
 mod options;
 mod pieces;
@@ -24,6 +25,7 @@ mod recent;
 mod record;
 mod removal;
 mod round_robin;
+mod salvage;
 mod schema;
 mod shared_bodies;
 mod tail;
@@ -201,7 +203,7 @@ impl SqliteInner {
         self.health.send_replace(match failure {
             Failure::Full => LogHealth::Full,
             Failure::Fenced => LogHealth::Fenced,
-            Failure::Store(reason) => LogHealth::Failed { reason: reason.clone() },
+            Failure::Unreadable(reason) | Failure::Store(reason) => LogHealth::Failed { reason: reason.clone() },
         });
     }
 
@@ -228,7 +230,22 @@ impl SqliteInner {
         answer.await.unwrap_or(Err(WriteError::Unknown))
     }
 
+    /// Does an exclusive job; once more if it met a part of the file that cannot be read, after the log was copied without it.
     async fn ask<T>(
+        &self,
+        job: impl Fn(oneshot::Sender<Result<T, WriteError>>) -> ExclusiveJob,
+    ) -> Result<T, WriteError> {
+        let mut health = self.health.subscribe();
+        match self.ask_once(&job).await {
+            Err(WriteError::Unreadable) => {
+                drop(health.wait_for(|health| !matches!(health, LogHealth::Failed { .. })).await);
+                self.ask_once(&job).await
+            }
+            done => done,
+        }
+    }
+
+    async fn ask_once<T>(
         &self,
         job: impl FnOnce(oneshot::Sender<Result<T, WriteError>>) -> ExclusiveJob,
     ) -> Result<T, WriteError> {
@@ -323,6 +340,7 @@ fn opening(path: &Path, error: rusqlite::Error) -> OpenError {
     match error.sqlite_error_code() {
         Some(rusqlite::ErrorCode::NotADatabase) => OpenError::NotALog(path.to_path_buf()),
         Some(rusqlite::ErrorCode::DiskFull) => OpenError::Full(path.to_path_buf()),
+        Some(rusqlite::ErrorCode::DatabaseCorrupt) => OpenError::Damaged { path: path.to_path_buf() },
         _ => OpenError::Store { path: path.to_path_buf(), source: error.into() },
     }
 }

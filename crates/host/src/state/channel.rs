@@ -45,6 +45,8 @@ pub(super) struct Channel {
     pub(super) reached: Seq,
     /// Set if the store itself or the channel's first entry is damaged: the state is that before the damage, and stays so.
     pub(super) damaged: Option<DamagedRecord>,
+    /// The last damaged entry that was skipped.
+    damage_noticed_at: Option<Seq>,
     /// Whether the active turn has a notice of a damaged entry, which may have been the end of the turn.
     is_turn_uncertain: bool,
     /// The last entry that the saved state contains.
@@ -66,6 +68,7 @@ impl Channel {
             seq: 0,
             reached: 0,
             damaged: None,
+            damage_noticed_at: None,
             is_turn_uncertain: false,
             saved: 0,
             base: 0,
@@ -94,11 +97,15 @@ impl Channel {
         Ok(())
     }
 
-    /// Skips a damaged entry. In a chat a notice says so: in the active turn, or as a turn of its own.
+    /// Skips a damaged entry. In a chat a notice says so: in the active turn, or as a turn of its own. Damaged entries in a row
+    /// have one notice.
     pub(super) fn skip_damaged(&mut self, seq: Seq) -> Result<(), StateError> {
-        if let Some(SnapshotState::Chat(chat)) = &mut self.state {
+        let follows_damage = self.damage_noticed_at == Some(self.seq);
+        if let Some(SnapshotState::Chat(chat)) = &mut self.state
+            && !follows_damage
+        {
             let text = format!(
-                "Something is missing here: entry {seq} of the host's log is damaged. What follows may depend on it."
+                "Something is missing here: the host's log is damaged at entry {seq}. What follows may depend on it."
             );
             match &mut chat.active_turn {
                 Some(turn) => {
@@ -113,7 +120,7 @@ impl Channel {
                 }
             }
         }
-        self.seq = seq;
+        (self.seq, self.damage_noticed_at) = (seq, Some(seq));
         Ok(())
     }
 

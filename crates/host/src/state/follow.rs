@@ -7,7 +7,7 @@ use tracing::{error, warn};
 
 use super::StateError;
 use super::cache::ChannelCache;
-use crate::log::{Channels, DamagedRecord, Entry, ReadError, Seq};
+use crate::log::{Channels, Entry, ReadError, Seq};
 
 /// How long to wait before a log that cannot be read is read again.
 const PAUSE: Duration = Duration::from_millis(200);
@@ -23,12 +23,12 @@ pub(super) async fn follow(cache: Arc<ChannelCache>, after: Seq) {
                 }
                 cache.advance_to(tail.position());
             }
-            // It is not known which channel it is on. That channel notices when it is loaded again; the others lose nothing.
-            Err(ReadError::Damaged(DamagedRecord::Entry { seq })) => {
-                error!(seq, "an entry is damaged; all channels are loaded again");
+            // It is not known which channels have it. They notice when they are loaded again; the others lose nothing.
+            Err(ReadError::Damaged(record)) if let Some(end) = record.end() => {
+                error!(%record, "the log is damaged; all channels are loaded again");
                 cache.forget_all().await;
-                tail.seek(seq);
-                cache.advance_to(seq);
+                tail.seek(end);
+                cache.advance_to(end);
             }
             Err(ReadError::Trimmed { first }) => {
                 warn!(first, "trimmed while it was followed; all channels are loaded again");

@@ -10,4 +10,5 @@ mod full;
 mod large;
 mod lives;
 mod model;
+mod pages;
 mod upkeep;

@@ -167,7 +167,7 @@ async fn a_damaged_entry_is_named_and_everything_before_it_is_served() {
 }
 
 #[tokio::test]
-async fn a_broken_page_is_reported_with_the_last_entry_before_it() {
+async fn a_broken_page_is_reported_with_the_seqs_on_it() {
     let dir = tempfile::tempdir().unwrap();
     let log = open(&dir).await;
     fill(&log, CHAT, 1_000, 500).await;
@@ -184,11 +184,13 @@ async fn a_broken_page_is_reported_with_the_last_entry_before_it() {
             break error;
         }
     };
-    let ReadError::Damaged(DamagedRecord::After { seq }) = error else { panic!("{error}") };
-    assert_eq!(seq, tail.position());
-    assert!((590..=601).contains(&seq), "{seq}");
+    let ReadError::Damaged(DamagedRecord::Entries { first, last }) = error else { panic!("{error}") };
+    assert_eq!(first, tail.position() + 1);
+    assert!(first <= 601 && last >= 601 && last - first < 10, "{first} to {last}");
+    tail.seek(last);
+    assert_eq!(tail.next(1).await.unwrap()[0].seq, last + 1);
     let report = log.verify().await.unwrap();
-    assert!(!report.faults.is_empty() && report.entries == seq);
+    assert!(!report.faults.is_empty() && report.entries == 1_000 - (last + 1 - first));
 }
 
 fn damage(file: &Path, from: &str, to: &str) {

@@ -58,7 +58,7 @@ async fn a_damaged_entry_is_passed_over_and_shown_in_its_chat_which_goes_on() {
         (2, &json!("x".repeat(10)), &json!("systemNotification"))
     );
     let told = parts[1]["content"].as_str().unwrap();
-    assert!(told.contains(&format!("entry {bad} of the host's log is damaged")), "{told}");
+    assert!(told.contains(&format!("the host's log is damaged at entry {bad}")), "{told}");
     // It takes actions, and keeps what it shows when it is saved and loaded again.
     assert_eq!(state.read(CHAT, |_, seq| seq).await, Ok(entries[9].seq));
     turn(&*log, "d", 10).await;

@@ -9,7 +9,7 @@ use super::RunnerContext;
 use super::entry_class::{EntryClass, classify};
 use super::task_registry::TaskRegistry;
 use crate::host::workspace::TEMPORARY_CHANNELS;
-use crate::log::{Channels, DamagedRecord, Entry, ReadError, Seq};
+use crate::log::{Channels, Entry, ReadError, Seq};
 
 /// How many bytes are read from the log at once.
 const PAGE_BYTES: usize = 1 << 20;
@@ -24,9 +24,9 @@ pub(super) async fn follow(context: Arc<RunnerContext>, after: Seq) {
         match tail.next(PAGE_BYTES).await {
             Ok(page) => page.into_iter().for_each(|entry| deliver(&context, entry)),
             Err(ReadError::Closed) => return,
-            Err(ReadError::Damaged(DamagedRecord::Entry { seq })) => {
-                error!(seq, "an entry is damaged; if it was for an agent, the agent misses it");
-                tail.seek(seq);
+            Err(ReadError::Damaged(record)) if let Some(end) = record.end() => {
+                error!(%record, "the log is damaged; if something there was for an agent, the agent misses it");
+                tail.seek(end);
             }
             Err(ReadError::Trimmed { first }) => {
                 warn!(first, "the log dropped entries before agents were told of them");

@@ -17,7 +17,7 @@ use super::entry_class::{EntryClass, classify};
 use super::task_writer::{TaskStopped, TaskWriter, if_readable};
 use super::{RunnerContext, summaries};
 use crate::host::workspace::TEMPORARY_CHANNELS;
-use crate::log::{AppendError, Channels, DamagedRecord, Log, ReadError, Seq};
+use crate::log::{AppendError, Channels, Log, ReadError, Seq};
 use crate::state::StateError;
 
 /// How many of the last entries are searched for turns that started just before a crash: far more than are logged between
@@ -160,7 +160,7 @@ async fn recently_started(log: &dyn Log, last: Seq) -> Result<BTreeSet<Arc<str>>
                 found.extend(turns.map(|entry| entry.channel));
             }
             Err(ReadError::Trimmed { first }) => tail.seek(first.saturating_sub(1)),
-            Err(ReadError::Damaged(DamagedRecord::Entry { seq })) => tail.seek(seq),
+            Err(ReadError::Damaged(record)) if let Some(end) = record.end() => tail.seek(end),
             Err(ReadError::Closed) => return Err(StateError::Closed),
             Err(error) => {
                 warn!(%error, "the log could not be read to its end: turns that a crash left open may stay open");

@@ -14,7 +14,7 @@ use super::super::{AppendError, BatchId, Gap, Metrics, OpenError, Seq, WriteErro
 use super::acknowledged::AcknowledgedFile;
 use super::batch_ids::BatchIds;
 use super::files::LogFiles;
-use super::{Options, schema};
+use super::{Options, salvage, schema};
 
 /// How long to wait for another connection's lock. Readers hold theirs for one page.
 const BUSY: Duration = Duration::from_secs(5);
@@ -27,6 +27,8 @@ const MAX_GAPS: u64 = 4_096;
 pub(super) enum Failure {
     Full,
     Fenced,
+    /// A part of the file cannot be read.
+    Unreadable(String),
     Store(String),
 }
 
@@ -34,6 +36,7 @@ impl From<rusqlite::Error> for Failure {
     fn from(error: rusqlite::Error) -> Self {
         match error.sqlite_error_code() {
             Some(ErrorCode::DiskFull) => Self::Full,
+            Some(ErrorCode::DatabaseCorrupt) => Self::Unreadable(error.to_string()),
             _ => Self::Store(error.to_string()),
         }
     }
@@ -53,7 +56,7 @@ impl From<&Failure> for AppendError {
         match failure {
             Failure::Full => Self::Full,
             Failure::Fenced => Self::Fenced,
-            Failure::Store(_) => Self::Unknown,
+            Failure::Unreadable(_) | Failure::Store(_) => Self::Unknown,
         }
     }
 }
@@ -63,6 +66,7 @@ impl From<&Failure> for WriteError {
         match failure {
             Failure::Full => Self::Full,
             Failure::Fenced => Self::Fenced,
+            Failure::Unreadable(_) => Self::Unreadable,
             Failure::Store(_) => Self::Unknown,
         }
     }
@@ -97,12 +101,28 @@ pub(super) struct Db {
 }
 
 impl Db {
+    /// As [`open`](Self::open). If a part of the file that the writer needs cannot be read, the database is first replaced by a
+    /// copy without that part.
+    pub(super) fn open_or_salvage(files: &LogFiles, options: &Options) -> Result<Self, OpenError> {
+        match Self::open(files, options) {
+            Err(OpenError::Damaged { .. }) => Self::open_salvaged(files, options),
+            opened => opened,
+        }
+    }
+
+    /// Replaces the database by a copy of what can be read, and opens that.
+    pub(super) fn open_salvaged(files: &LogFiles, options: &Options) -> Result<Self, OpenError> {
+        salvage::salvage(files).map_err(|error| super::opening(&files.database(), error))?;
+        Self::open(files, options)
+    }
+
     /// Opens or makes the database, and migrates it to the present version.
     pub(super) fn open(files: &LogFiles, options: &Options) -> Result<Self, OpenError> {
         let path = files.database();
         let failed = |error: std::io::Error| match Failure::from(error) {
             Failure::Full => OpenError::Full(path.clone()),
             Failure::Fenced => OpenError::InUse(path.clone()),
+            Failure::Unreadable(_) => OpenError::Damaged { path: path.clone() },
             Failure::Store(reason) => OpenError::Store { path: path.clone(), source: reason.into() },
         };
         files.make_database().map_err(failed)?;

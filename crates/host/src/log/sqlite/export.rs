@@ -82,11 +82,15 @@ enum ExportBody<'a> {
 impl SqliteLog {
     /// Writes the log, or some channels of it, as JSON Lines. Entries that are appended meanwhile are left out.
     ///
-    /// In place of a damaged record is a line that names it; returns how many there are.
+    /// In place of a damaged record, or of entries that cannot be read, is a line that names them; returns all of these.
     ///
     /// # Errors
-    /// The store is broken (everything before that has been written), or the lines cannot be written.
-    pub async fn export(&self, channels: Channels, to: &mut (dyn Write + Send)) -> Result<u64, ExportError> {
+    /// Something else cannot be read (everything before that has been written), or the lines cannot be written.
+    pub async fn export(
+        &self,
+        channels: Channels,
+        to: &mut (dyn Write + Send),
+    ) -> Result<Vec<DamagedRecord>, ExportError> {
         let bounds = self.bounds().await?;
         write(
             to,
@@ -94,19 +98,24 @@ impl SqliteLog {
         )?;
         let mut infos = self.channels(None).await?;
         infos.retain(|info| channels.contains(&info.channel));
-        let mut damaged = 0;
+        let mut damaged = Vec::new();
         for info in &infos {
-            damaged += self.export_channel(info, to).await?;
+            self.export_channel(info, to, &mut damaged).await?;
         }
-        Ok(damaged + self.export_entries(&infos, bounds.last, to).await?)
+        self.export_entries(&infos, bounds.last, to, &mut damaged).await?;
+        Ok(damaged)
     }
 
-    async fn export_channel(&self, info: &ChannelInfo, to: &mut (dyn Write + Send)) -> Result<u64, ExportError> {
-        let mut damaged = 0;
+    async fn export_channel(
+        &self,
+        info: &ChannelInfo,
+        to: &mut (dyn Write + Send),
+        damaged: &mut Vec<DamagedRecord>,
+    ) -> Result<(), ExportError> {
         let snapshot = match self.snapshot(&info.channel).await {
             Err(ReadError::Damaged(record)) => {
-                damaged += 1;
                 write(to, &ExportLine::Damaged { damaged: record.to_string() })?;
+                damaged.push(record);
                 None
             }
             snapshot => snapshot?,
@@ -120,13 +129,14 @@ impl SqliteLog {
         loop {
             let page = match self.rows(channel, from..u64::MAX, PAGE).await {
                 Err(ReadError::Damaged(record @ DamagedRecord::Row { index, .. })) => {
-                    (damaged, from) = (damaged + 1, index + 1);
+                    from = index + 1;
                     write(to, &ExportLine::Damaged { damaged: record.to_string() })?;
+                    damaged.push(record);
                     continue;
                 }
                 page => page?,
             };
-            let Some((end, _)) = page.rows.last() else { return Ok(damaged) };
+            let Some((end, _)) = page.rows.last() else { return Ok(()) };
             from = end + 1;
             for (index, row) in &page.rows {
                 write(to, &ExportLine::Row { channel, row: *index, body: row_body(row) })?;
@@ -139,10 +149,11 @@ impl SqliteLog {
         infos: &[ChannelInfo],
         last: Seq,
         to: &mut (dyn Write + Send),
-    ) -> Result<u64, ExportError> {
+        damaged: &mut Vec<DamagedRecord>,
+    ) -> Result<(), ExportError> {
         let firsts: Arc<std::collections::HashMap<Arc<str>, Seq>> =
             Arc::new(infos.iter().map(|info| (info.channel.clone(), info.first)).collect());
-        let (mut after, mut damaged) = (0, 0);
+        let mut after = 0;
         while after < last {
             let (shared, wanted) = (self.shared.clone(), firsts.clone());
             let name = move |id| match shared.recent().channel(id) {
@@ -151,9 +162,10 @@ impl SqliteLog {
                 None => ChannelFilter::Unknown,
             };
             let page = match self.shared.readers.run(move |reader| reader.page((after, last), PAGE, name)).await {
-                Err(ReadError::Damaged(record @ DamagedRecord::Entry { seq })) => {
-                    (damaged, after) = (damaged + 1, seq);
+                Err(ReadError::Damaged(record)) if let Some(end) = record.end() => {
+                    after = end;
                     write(to, &ExportLine::Damaged { damaged: record.to_string() })?;
+                    damaged.push(record);
                     continue;
                 }
                 Err(error) => {
@@ -170,7 +182,7 @@ impl SqliteLog {
                 }
             }
         }
-        Ok(damaged)
+        Ok(())
     }
 }
 

@@ -26,6 +26,25 @@ impl LogFiles {
         self.dir.join("log.db")
     }
 
+    /// A file beside the database.
+    pub(super) fn beside(&self, name: &str) -> PathBuf {
+        self.dir.join(name)
+    }
+
+    /// Puts a new database in the place of the present one, which gets another name. At every moment there is a database. To be
+    /// called while no connection is open, and with an empty write-ahead log.
+    pub(super) fn replace_database(&self, new: &Path, old_becomes: &Path) -> io::Result<()> {
+        File::open(new)?.sync_all()?;
+        // Not every file system has hard links.
+        std::fs::hard_link(self.database(), old_becomes)
+            .or_else(|_| std::fs::copy(self.database(), old_becomes).map(drop))?;
+        for name in ["log.db-wal", "log.db-shm"] {
+            drop(std::fs::remove_file(self.beside(name)));
+        }
+        std::fs::rename(new, self.database())?;
+        self.sync_names()
+    }
+
     fn wal(&self) -> PathBuf {
         self.dir.join("log.db-wal")
     }

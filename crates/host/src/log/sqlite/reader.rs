@@ -6,11 +6,12 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use rusqlite::{Connection, ErrorCode};
+use rusqlite::Connection;
 
 use super::super::gaps::Gaps;
 use super::super::{ChannelInfo, DamagedRecord, Entry, ReadError, Rows, Seq, Snapshot};
 use super::buffer_pool::BufferPool;
+use super::holes::{self, Hole};
 use super::pieces::{self, EntryBody};
 use super::shared_bodies::SharedBodies;
 use super::{db, record};
@@ -58,8 +59,16 @@ impl Reader {
 
     /// The highest seq that was ever used.
     pub(super) fn last(&self) -> rusqlite::Result<Seq> {
-        let last = "SELECT max((SELECT coalesce(max(seq), 0) FROM entry), value - 1) FROM meta WHERE key = 'next'";
-        self.connection.query_row(last, [], |row| row.get(0))
+        let read = |sql| self.connection.query_row(sql, [], |row| row.get::<_, Seq>(0));
+        let last = match read("SELECT coalesce(max(seq), 0) FROM entry") {
+            // The last page of the table cannot be read. An index has the seqs, too.
+            Err(error) if holes::is_corrupt(&error) => read(
+                "SELECT coalesce(max((SELECT max(seq) FROM entry INDEXED BY entry_channel WHERE channel = c.id)), 0)
+                 FROM channel c",
+            )?,
+            last => last?,
+        };
+        Ok(last.max(read("SELECT value FROM meta WHERE key = 'next'")?.saturating_sub(1)))
     }
 
     /// Entries after a position up to a seq, and the position after them. `name` says whether the entries of a channel are
@@ -70,11 +79,39 @@ impl Reader {
         max_bytes: usize,
         name: impl Fn(i64) -> ChannelFilter,
     ) -> Result<(Vec<Entry>, Seq), ReadError> {
-        let sql = "SELECT seq, channel, at, crc, about, body FROM entry WHERE seq > ?1 AND seq <= ?2 ORDER BY seq";
-        self.entries(sql, (storable(after), storable(upto)), after, max_bytes, name).map(|(page, position, ended)| {
+        let sql = "SELECT seq, channel, at, crc, about, body FROM entry WHERE seq >= ?1 AND seq <= ?2 ORDER BY seq";
+        let lost = |position| self.lost_after(position, upto);
+        // Not "after": that would search for the seq before, which may be on a page that cannot be read.
+        let from = storable(after.saturating_add(1));
+        let found = self.entries(sql, (from, storable(upto)), after, max_bytes, name, lost);
+        found.map(|(page, position, ended)| {
             let position = if ended { upto.max(after) } else { position };
             (page, position)
         })
+    }
+
+    /// What cannot be read between a position, where a scan failed, and a seq.
+    pub(super) fn lost_after(&self, position: Seq, upto: Seq) -> Result<DamagedRecord, ReadError> {
+        let seq = |key: i64| Seq::try_from(key).unwrap_or(0);
+        let first = position.saturating_add(1);
+        Ok(match holes::find(&self.connection, holes::ENTRIES, storable(position)).map_err(store)? {
+            Hole::Row(key) => DamagedRecord::Entry { seq: seq(key) },
+            Hole::Before(key) => {
+                DamagedRecord::Entries { first, last: seq(key).saturating_sub(1).min(upto).max(first) }
+            }
+            Hole::ToEnd => DamagedRecord::Entries { first, last: upto.max(first) },
+        })
+    }
+
+    /// The next entry of a channel after a position, where a scan failed: an index knows it, without the table.
+    fn lost_of_channel(&self, channel: i64, position: Seq) -> Result<DamagedRecord, ReadError> {
+        let sql = "SELECT seq FROM entry INDEXED BY entry_channel WHERE channel = ?1 AND seq > ?2 ORDER BY seq LIMIT 1";
+        let next = self.connection.query_row(sql, (channel, storable(position)), |row| row.get(0));
+        match next {
+            Ok(seq) => Ok(DamagedRecord::Entry { seq }),
+            Err(error) if holes::is_corrupt(&error) => Ok(DamagedRecord::After { seq: position }),
+            Err(error) => Err(store(error)),
+        }
     }
 
     /// Entries of one channel.
@@ -91,7 +128,8 @@ impl Reader {
         let sql = "SELECT seq, channel, at, crc, about, body FROM entry
                    WHERE channel = ?1 AND seq >= ?2 AND seq < ?3 ORDER BY seq";
         let (params, after) = ((id, storable(range.start), storable(range.end)), range.start.saturating_sub(1));
-        Ok(self.entries(sql, params, after, max_bytes, |_| ChannelFilter::Yes(uri.clone()))?.0)
+        let lost = |position| self.lost_of_channel(id, position);
+        Ok(self.entries(sql, params, after, max_bytes, |_| ChannelFilter::Yes(uri.clone()), lost)?.0)
     }
 
     fn entries(
@@ -101,6 +139,7 @@ impl Reader {
         after: Seq,
         max_bytes: usize,
         name: impl Fn(i64) -> ChannelFilter,
+        lost: impl Fn(Seq) -> Result<DamagedRecord, ReadError>,
     ) -> Result<(Vec<Entry>, Seq, bool), ReadError> {
         let mut query = self.connection.prepare_cached(sql).map_err(store)?;
         let mut rows = query.query(params).map_err(store)?;
@@ -110,7 +149,10 @@ impl Reader {
             let row = match rows.next() {
                 Ok(Some(row)) => row,
                 Ok(None) => return Ok((page, position, true)),
-                Err(error) => return after_damage(page, position, damaged(error, position)),
+                // What was read before is returned first. The next read begins here, and returns the error.
+                Err(_) if !page.is_empty() => return Ok((page, position, false)),
+                Err(error) if holes::is_corrupt(&error) => return Err(ReadError::Damaged(lost(position)?)),
+                Err(error) => return Err(store(error)),
             };
             // A long body begins a new page, so that it is not read only to find that it does not fit.
             if !page.is_empty() && pieces::is_long(row, 5).map_err(store)? {
@@ -126,7 +168,8 @@ impl Reader {
                     page.push(entry);
                     position = seq;
                 }
-                Err(error) => return after_damage(page, position, error),
+                Err(_) if !page.is_empty() => return Ok((page, position, false)),
+                Err(error) => return Err(error),
             }
         }
         Ok((page, position, false))
@@ -150,7 +193,7 @@ impl Reader {
         let (at_ms, crc): (u64, u32) = (row.get(2).map_err(broken)?, row.get(3).map_err(broken)?);
         let about = row.get_ref(4).and_then(|about| Ok(about.as_str_or_null()?)).map_err(broken)?;
         let body = pieces::body(&self.connection, row, 5, Some((&self.long_bodies, seq)))
-            .map_err(|error| damaged(error, seq.saturating_sub(1)))?;
+            .map_err(|error| if holes::is_corrupt(&error) { broken(error) } else { store(error) })?;
         if record::entry_sum(seq, channel, at_ms, about, body.bytes()) != crc {
             return Err(ReadError::Damaged(DamagedRecord::Entry { seq }));
         }
@@ -264,19 +307,6 @@ impl<F: Fn(i64) -> ChannelFilter> Names<F> {
 struct Read {
     seq: Seq,
     entry: Option<Entry>,
-}
-
-/// Returns what was read before the damage. The next read returns the error.
-fn after_damage(page: Vec<Entry>, position: Seq, error: ReadError) -> Result<(Vec<Entry>, Seq, bool), ReadError> {
-    if page.is_empty() { Err(error) } else { Ok((page, position, false)) }
-}
-
-/// An error of the store while reading: it is broken, or cannot be read now.
-fn damaged(error: rusqlite::Error, seq: Seq) -> ReadError {
-    match error.sqlite_error_code() {
-        Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => ReadError::Damaged(DamagedRecord::After { seq }),
-        _ => store(error),
-    }
 }
 
 /// SQLite's numbers are signed. No seq comes near the limit.

@@ -6,7 +6,7 @@ use super::super::{DamagedRecord, ReadError, Report, Seq};
 use super::acknowledged::AcknowledgedFile;
 use super::files::LogFiles;
 use super::reader::{Reader, store};
-use super::{db, pieces, record};
+use super::{db, holes, pieces, record};
 
 /// Records that are verified in one read transaction: between two, the writer can reuse its write-ahead log.
 const STEP: usize = 1_000;
@@ -44,21 +44,24 @@ fn ends(reader: &Reader, files: &LogFiles, report: &mut Report) -> rusqlite::Res
 }
 
 fn entries(reader: &Reader, report: &mut Report, seen: &mut impl FnMut(u64)) -> Result<(), ReadError> {
-    let sql = "SELECT seq, channel, at, crc, about, body FROM entry WHERE seq > ?1 ORDER BY seq LIMIT ?2";
+    let sql = "SELECT seq, channel, at, crc, about, body FROM entry WHERE seq >= ?1 ORDER BY seq LIMIT ?2";
     let mut query = reader.connection.prepare(sql).map_err(store)?;
+    let last = reader.last().map_err(store)?;
     let mut after: Seq = 0;
     loop {
-        let (begin, mut rows) = (after, query.query((after, STEP as u64)).map_err(store)?);
+        let (begin, mut rows) = (after, query.query((after.saturating_add(1), STEP as u64)).map_err(store)?);
         loop {
             let row = match rows.next() {
                 Ok(Some(row)) => row,
                 Ok(None) => break,
-                Err(error) => {
-                    // The tree is broken: later entries cannot be reached.
-                    report.damaged.push(DamagedRecord::After { seq: after });
-                    report.faults.push(error.to_string());
-                    return Ok(());
+                Err(error) if holes::is_corrupt(&error) && after >= last => return Ok(()),
+                Err(error) if holes::is_corrupt(&error) => {
+                    let lost = reader.lost_after(after, last.max(after))?;
+                    after = lost.end().unwrap_or(last).max(after);
+                    report.damaged.push(lost);
+                    break;
                 }
+                Err(error) => return Err(store(error)),
             };
             after = row.get(0).map_err(store)?;
             match entry_len(reader, row) {

@@ -25,13 +25,15 @@ const LONGEST_WAIT: Duration = Duration::from_secs(2);
 pub(super) fn start(shared: &Arc<SqliteInner>, files: LogFiles, lock: File) -> Result<(), OpenError> {
     let path = files.database();
     let failed = |source: Box<dyn std::error::Error + Send + Sync>| OpenError::Store { path: path.clone(), source };
+    let unusable = |failure| match failure {
+        Failure::Full => OpenError::Full(path.clone()),
+        Failure::Unreadable(_) => OpenError::Damaged { path: path.clone() },
+        failure => failed(format!("{failure:?}").into()),
+    };
     let open = || {
-        let mut db = Db::open(&files, &shared.options)?;
+        let mut db = Db::open_or_salvage(&files, &shared.options)?;
         // Its sync also makes durable what a killed writer wrote without a sync: that is visible from now on.
-        let epoch = db.take_over().map_err(|failure| match failure {
-            Failure::Full => OpenError::Full(path.clone()),
-            failure => failed(format!("{failure:?}").into()),
-        })?;
+        let epoch = db.take_over().map_err(unusable)?;
         Ok((db, epoch))
     };
     let (db, epoch) = match open() {
@@ -46,7 +48,7 @@ pub(super) fn start(shared: &Arc<SqliteInner>, files: LogFiles, lock: File) -> R
     if let Err(error) = pieces::sweep(&db.connection) {
         tracing::warn!(%error, "pieces of an interrupted batch stay in the log until it is opened again");
     }
-    let removals = removal::unfinished(&db).map_err(|failure| failed(format!("{failure:?}").into()))?;
+    let removals = removal::unfinished(&db).map_err(unusable)?;
     show(shared, &db);
     let reserve = Reserve::new(&files, &shared.options);
     let mut writer = Writer {
@@ -410,7 +412,9 @@ impl Writer {
     }
 
     fn reopen(&self) -> Result<(Db, VecDeque<Removal>), Failure> {
-        let mut db = Db::open(&self.files, &self.shared.options).map_err(|error| match error {
+        let is_unreadable = matches!(self.state, StoreState::Down { failure: Failure::Unreadable(_), .. });
+        let open = if is_unreadable { Db::open_salvaged } else { Db::open_or_salvage };
+        let mut db = open(&self.files, &self.shared.options).map_err(|error| match error {
             OpenError::Full(_) => Failure::Full,
             error => Failure::Store(error.to_string()),
         })?;
@@ -443,10 +447,10 @@ fn lost(db: &Db, shared: &SqliteInner) -> Result<Option<Seq>, Failure> {
     for entry in shared.recent().entries() {
         let Some(channel) = db.channels.get(&entry.channel) else { continue };
         let same = query.query_row([entry.seq], |row| {
-            let (id, at, crc): (i64, u64, u32) = (row.get(0)?, row.get(1)?, row.get(2)?);
+            let (id, at, crc): (i64, u64, i64) = (row.get(0)?, row.get(1)?, row.get(2)?);
             let (about, body): (Option<String>, _) = (row.get(3)?, pieces::body(&db.connection, row, 4, None)?);
             let sum = record::entry_sum(entry.seq, id, at, about.as_deref(), body.bytes());
-            Ok(id == channel.id && crc == sum && *body.bytes() == *entry.body)
+            Ok(id == channel.id && crc == i64::from(sum) && *body.bytes() == *entry.body)
         });
         let same = same.or_else(super::db::none_is(entry.seq <= channel.trimmed))?;
         if !same {

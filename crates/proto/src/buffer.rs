@@ -1,5 +1,6 @@
 //! Gathers segments into a message, in blocks that grow with what has arrived, never with what was declared.
 
+use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
@@ -11,13 +12,17 @@ const MIN_BLOCK: usize = 256;
 /// The largest block: large enough that blocks are few, small enough that the allocator reuses them.
 const MAX_BLOCK: usize = 1 << 20;
 
-/// How many of the largest blocks are kept for the next messages, at most.
+/// The smallest block that is kept for the next messages. The allocator keeps smaller ones itself.
+const MIN_POOLED: usize = 64 << 10;
+/// How many blocks are kept for the next messages, at most.
 const MAX_POOLED: usize = 16;
 
-/// Blocks of dropped messages, kept for the next ones, because fresh pages cost more than decoding. Cloning shares the pool.
+/// Blocks of dropped messages, kept for the next ones, because fresh pages cost more than decoding. A peer's segments are equally long,
+/// so the same sizes come again. Cloning shares the pool.
 #[derive(Debug, Clone)]
 pub(crate) struct BlockPool {
-    blocks: Arc<Mutex<Vec<Vec<u8>>>>,
+    /// Oldest first.
+    blocks: Arc<Mutex<VecDeque<Vec<u8>>>>,
     max_blocks: usize,
 }
 
@@ -28,15 +33,18 @@ impl BlockPool {
         Self { blocks: Arc::default(), max_blocks }
     }
 
-    fn take(&self) -> Option<Vec<u8>> {
-        self.blocks.lock().unwrap_or_else(PoisonError::into_inner).pop()
+    /// A block of exactly `size` bytes, if there is one.
+    fn take(&self, size: usize) -> Option<Vec<u8>> {
+        let mut blocks = self.blocks.lock().unwrap_or_else(PoisonError::into_inner);
+        let newest = blocks.iter().rposition(|block| block.capacity() == size)?;
+        blocks.remove(newest)
     }
 
-    fn put(&self, block: Vec<u8>) {
+    /// Keeps a block. Returns the oldest one if there are too many, so that the caller frees it without the lock.
+    fn put(&self, block: Vec<u8>) -> Option<Vec<u8>> {
         let mut blocks = self.blocks.lock().unwrap_or_else(PoisonError::into_inner);
-        if blocks.len() < self.max_blocks {
-            blocks.push(block);
-        }
+        blocks.push_back(block);
+        if blocks.len() > self.max_blocks { blocks.pop_front() } else { None }
     }
 }
 
@@ -44,6 +52,11 @@ impl Default for BlockPool {
     fn default() -> Self {
         Self { blocks: Arc::default(), max_blocks: MAX_POOLED }
     }
+}
+
+/// Whether blocks of this size are kept for the next messages.
+fn is_pooled(size: usize) -> bool {
+    (MIN_POOLED..=MAX_BLOCK).contains(&size)
 }
 
 /// One block. Only the bytes before `filled` count; what follows is left over from an earlier message, or not allocated yet.
@@ -75,8 +88,8 @@ impl AsRef<[u8]> for Block {
 
 impl Drop for Block {
     fn drop(&mut self) {
-        if self.bytes.capacity() == MAX_BLOCK {
-            self.pool.put(std::mem::take(&mut self.bytes));
+        if is_pooled(self.bytes.capacity()) {
+            drop(self.pool.put(std::mem::take(&mut self.bytes)));
         }
     }
 }
@@ -130,7 +143,7 @@ impl Buffer {
         if size == 0 {
             return;
         }
-        let pooled = if size == MAX_BLOCK { self.pool.take() } else { None };
+        let pooled = if is_pooled(size) { self.pool.take(size) } else { None };
         let bytes = pooled.unwrap_or_else(|| Vec::with_capacity(size));
         self.capacity = self.capacity.saturating_add(bytes.capacity());
         self.blocks.push(Block { bytes, filled: 0, pool: self.pool.clone() });
@@ -265,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn the_largest_blocks_are_used_again_and_stale_bytes_never_show() {
+    fn large_blocks_are_used_again_and_stale_bytes_never_show() {
         let pool = BlockPool::default();
         let message = |byte: u8| {
             let mut buffer = Buffer::pooled(pool.clone());
@@ -273,10 +286,11 @@ mod tests {
             buffer.into_message()
         };
         let first = message(1);
-        let places: Vec<_> = first.parts().iter().filter(|part| part.len() == MAX_BLOCK).map(|p| p.as_ptr()).collect();
-        assert_eq!((places.len(), pool.blocks.lock().unwrap().len()), (3, 0));
+        let places: Vec<_> = first.parts().iter().filter(|part| part.len() >= MIN_POOLED).map(|p| p.as_ptr()).collect();
+        assert!(places.len() > 4 && pool.blocks.lock().unwrap().is_empty());
         drop(first);
-        assert_eq!(pool.blocks.lock().unwrap().len(), 4);
+        // The last block is pooled too, although little of it was filled.
+        assert_eq!(pool.blocks.lock().unwrap().len(), places.len() + 1);
         let second = message(2);
         assert!(places.iter().all(|place| second.parts().iter().any(|part| part.as_ptr() == *place)));
         assert!(second.slices().flatten().all(|byte| *byte == 2));

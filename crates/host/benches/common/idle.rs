@@ -39,7 +39,7 @@ pub(crate) fn run(runtime: &Runtime) {
     assert!(all.try_join_next().is_none(), "all are there");
     let each = (after.resident - before.resident) / count as f64 / 1024.0;
     let peak = (after.peak - before.resident) / count as f64 / 1024.0;
-    table::row(&format!("{count} idle connections: KiB each"), each, ..=40.0);
+    table::row(&format!("{count} idle connections: KiB each"), each, ..=24.0);
     table::row(&format!("{count} idle connections: KiB each, at the peak"), peak, ..);
 }
 

@@ -150,8 +150,7 @@ impl Endpoint {
     /// principal may hold little, and may not send frames that are longer than a segment. Dropping the future cuts the link.
     pub async fn serve(&self, link: impl Link + 'static, principal: Option<Arc<str>>) -> EndReason {
         match Connection::new(Arc::clone(&self.0), Box::new(link), principal) {
-            // A future contains its argument and its own copy of it. Boxed, neither is a whole connection.
-            Ok(connection) => Box::new(connection).run().await,
+            Ok(connection) => connection.run().await,
             Err(cause) => {
                 error!("cannot serve a connection: the system gives no random bytes: {cause}");
                 EndReason::Internal
@@ -164,7 +163,7 @@ impl Endpoint {
         match Connection::new(Arc::clone(&self.0), Box::new(link), None) {
             Ok(mut connection) => {
                 connection.end(EndReason::Full);
-                Box::new(connection).run().await
+                connection.run().await
             }
             Err(_) => EndReason::Internal,
         }

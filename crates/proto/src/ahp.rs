@@ -32,7 +32,7 @@ use self::handshake::Agreement;
 use self::order::{MAX_REQUESTS, Requests};
 use self::receive::{Incoming, ReceivedFrame, Receiver};
 use self::send::{MessageClass, Sender, UnsentMessage};
-use self::wire::{ACTION_AT, CANCELLED_AT, CHANNEL_AT, Codec, Control, SEND_PATH_COUNT, SEND_PATHS};
+use self::wire::{ACTION_AT, CANCELLED_AT, CHANNEL_AT, Control, SEND_PATH_COUNT, SEND_PATHS};
 use crate::budget::{Account, Grant};
 use crate::envelope::Kind;
 use crate::error::{CloseReason, Counters, SendError, Violation};
@@ -119,7 +119,6 @@ pub struct Connection {
     peer_requests: Requests,
     /// Requests of ours that the peer has not answered.
     own_requests: Requests,
-    codec: Codec,
     events: EventQueue,
 }
 
@@ -144,7 +143,6 @@ impl Connection {
             sender: Sender::new(role, &limits, seed),
             peer_requests: Requests::answered_by(role),
             own_requests: Requests::answered_by(role.peer()),
-            codec: Codec::new(),
             events: EventQueue::default(),
         }
     }
@@ -205,7 +203,7 @@ impl Connection {
     /// Takes a frame. Returns false if the budget has no memory for the group that it begins. Then reading stops until it has.
     fn take_frame(&mut self, frame: &Bytes, now: Instant) -> bool {
         let (arrivals, invitation) = (&mut self.arrivals, self.agreement.invitation);
-        let taken = self.receiver.frame(frame, invitation, &mut self.codec, now, || arrivals.begin());
+        let taken = self.receiver.frame(frame, invitation, now, || arrivals.begin());
         match taken {
             Err(reason) => self.close(reason),
             Ok(ReceivedFrame::OutOfBudget) => return false,
@@ -425,7 +423,7 @@ impl Machine for Connection {
         while !self.events.is_closed() {
             let (theirs, waiting) = (self.agreement.theirs, self.agreement.is_waiting());
             let could_read = self.sender.may_read();
-            let polled = self.sender.poll((theirs, waiting), &mut self.codec, now, &mut self.events);
+            let polled = self.sender.poll((theirs, waiting), now, &mut self.events);
             if let Some(rate) = self.sender.pace.news() {
                 self.agreement.note_rate(rate);
             }

@@ -101,16 +101,14 @@ impl<const N: usize> Assembly<N> {
         Ok(())
     }
 
-    /// Appends `len` bytes that `fill` writes, if it returns true and they continue a valid message. `scratch` is as in
-    /// [`Buffer::write`].
-    pub(crate) fn write(
+    /// Appends `len` bytes that `fill` writes, if it returns true and they continue a valid message. `len` is at most `MAX`.
+    pub(crate) fn write<const MAX: usize>(
         &mut self,
         len: usize,
-        scratch: &mut [u8],
         fill: impl FnOnce(&mut [u8]) -> bool,
     ) -> Result<bool, Violation> {
         let Self { buffer, utf8, scanner, .. } = self;
-        let written = buffer.write(len, scratch, |place| {
+        let written = buffer.write::<MAX, _>(len, |place| {
             if fill(place) { check(utf8, scanner, place).map(|()| true) } else { Ok(false) }
         });
         self.grant.note_progress(self.len(), self.now);

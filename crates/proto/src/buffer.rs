@@ -170,14 +170,14 @@ impl Buffer {
     }
 
     /// Appends `len` bytes that `write` fills in. They count only if it returns true. If they fit the current block, `write` fills
-    /// the block itself, else `scratch`, which must be at least `len` long.
-    pub(crate) fn write<E>(
+    /// the block itself, else memory on the stack, from which they are copied. `len` is at most `MAX`.
+    pub(crate) fn write<const MAX: usize, E>(
         &mut self,
         len: usize,
-        scratch: &mut [u8],
         write: impl FnOnce(&mut [u8]) -> Result<bool, E>,
     ) -> Result<bool, E> {
         let Some(block) = self.blocks.get_mut(self.filling).filter(|block| block.free() >= len) else {
+            let mut scratch = [0; MAX];
             let place = scratch.get_mut(..len).unwrap_or_default();
             let written = write(place)?;
             if written {
@@ -262,16 +262,15 @@ mod tests {
     #[test]
     fn what_is_written_in_place_counts_only_if_it_is_good() {
         let mut buffer = Buffer::default();
-        let mut scratch = [0; 300];
         buffer.add_block(400);
         for (round, good) in [true, false, true, false, true].into_iter().enumerate() {
-            let written = buffer.write(300, &mut scratch, |place| {
+            let written = buffer.write::<300, _>(300, |place| {
                 place.fill(round as u8);
                 Ok::<_, ()>(good)
             });
             assert_eq!(written, Ok(good));
         }
-        assert_eq!(buffer.write(9, &mut scratch, |_| Err(7)), Err(7));
+        assert_eq!(buffer.write::<300, _>(9, |_| Err(7)), Err(7));
         assert_eq!(buffer.len(), 900);
         let want: Vec<u8> = [[0; 300], [2; 300], [4; 300]].concat();
         assert_eq!(buffer.into_message().to_bytes(), want);

@@ -293,10 +293,18 @@ impl MessageReader {
         &[]
     }
 
+    /// Passes over the next `len` bytes.
+    pub(crate) fn skip(&mut self, len: usize) {
+        let end = self.done.saturating_add(len).min(self.message.len);
+        while self.done < end {
+            self.run(end.saturating_sub(self.done));
+        }
+    }
+
     /// Calls `sink` with slices that together are the next `len` bytes. Each but the last has a length that is a multiple of `unit`, and
-    /// none is longer than `scratch`. A slice that crosses from one piece to the next is copied into `scratch`.
-    pub(crate) fn take(&mut self, len: usize, unit: usize, scratch: &mut [u8], mut sink: impl FnMut(&[u8])) {
-        let full = scratch.len().saturating_sub(scratch.len().checked_rem(unit).unwrap_or(0));
+    /// none is longer than `MAX`. A slice that crosses from one piece to the next is copied onto the stack.
+    pub(crate) fn take<const MAX: usize>(&mut self, len: usize, unit: usize, mut sink: impl FnMut(&[u8])) {
+        let full = MAX.saturating_sub(MAX.checked_rem(unit).unwrap_or(0));
         let mut left = len.min(self.left());
         while left > 0 {
             let want = left.min(full);
@@ -306,6 +314,7 @@ impl MessageReader {
                 sink(run);
                 continue;
             }
+            let mut scratch = [0; MAX];
             let mut place = scratch.get_mut(..want).unwrap_or_default();
             let mut got = place.write(run);
             while !place.is_empty() && got.is_ok_and(|got| got > 0) {
@@ -362,19 +371,32 @@ mod tests {
 
     #[test]
     fn take_gives_runs_in_whole_units_across_pieces() {
-        let message = rope(&["a", "bcdefg", "hi", "jklmnopq"]);
-        for scratch_len in [3, 4, 7, 64] {
-            let mut reader = MessageReader::new(message.clone());
-            let mut scratch = vec![0; scratch_len];
+        fn assert_runs<const MAX: usize>() {
+            let mut reader = MessageReader::new(rope(&["a", "bcdefg", "hi", "jklmnopq"]));
             let mut runs = Vec::new();
-            reader.take(10, 3, &mut scratch, |run| runs.push(run.to_vec()));
+            reader.take::<MAX>(10, 3, |run| runs.push(run.to_vec()));
             assert!(runs.iter().rev().skip(1).all(|run| run.len() % 3 == 0), "{runs:?}");
+            assert!(runs.iter().all(|run| run.len() <= MAX), "{runs:?}");
             assert_eq!(runs.concat(), b"abcdefghij");
             assert_eq!((reader.done(), reader.left()), (10, 7));
             runs.clear();
-            reader.take(99, 3, &mut scratch, |run| runs.push(run.to_vec()));
+            reader.take::<MAX>(99, 3, |run| runs.push(run.to_vec()));
             assert_eq!(runs.concat(), b"klmnopq");
         }
+        assert_runs::<3>();
+        assert_runs::<4>();
+        assert_runs::<7>();
+        assert_runs::<64>();
+    }
+
+    #[test]
+    fn skip_passes_over_pieces_and_stops_at_the_end() {
+        let mut reader = MessageReader::new(rope(&["abc", "def", "ghi"]));
+        reader.skip(0);
+        reader.skip(4);
+        assert_eq!((reader.done(), reader.run(9)), (4, &b"ef"[..]));
+        reader.skip(99);
+        assert_eq!((reader.done(), reader.left()), (9, 0));
     }
 
     #[test]

@@ -185,7 +185,8 @@ impl Drop for Registration {
 /// Sends requests and notifications to a client, for as long as its link lives. Cloning shares it.
 #[derive(Debug, Clone)]
 pub struct ClientHandle {
-    host_messages: mpsc::Sender<HostMessage>,
+    /// Boxed, because the channel has memory for 32 of them from its beginning.
+    host_messages: mpsc::Sender<Box<HostMessage>>,
     permits: Arc<Semaphore>,
     /// Noted whenever a part of a long message passes.
     activity: Activity,
@@ -216,7 +217,7 @@ impl ClientHandle {
         max_asks: usize,
         time: AnswerTimeouts,
         activity: Activity,
-    ) -> (Self, mpsc::Receiver<HostMessage>) {
+    ) -> (Self, mpsc::Receiver<Box<HostMessage>>) {
         let (host_messages, taken) = mpsc::channel(DEPTH);
         (Self { host_messages, permits: Arc::new(Semaphore::new(max_asks)), activity, time }, taken)
     }
@@ -240,7 +241,7 @@ impl ClientHandle {
             let _permit = self.permits.acquire().await.map_err(|_| AskError::Disconnected)?;
             let (answer, answered) = oneshot::channel();
             let message = HostMessage { method: method.to_owned(), params, answer: Some(answer) };
-            self.host_messages.send(message).await.map_err(|_| AskError::Disconnected)?;
+            self.host_messages.send(Box::new(message)).await.map_err(|_| AskError::Disconnected)?;
             answered.await.map_err(|_| AskError::Disconnected)?.map_err(AskError::Refused)
         };
         let AnswerTimeouts { silent, most } = self.time;
@@ -254,7 +255,7 @@ impl ClientHandle {
     pub async fn notify(&self, method: &str, params: &impl Serialize) -> Result<(), AskError> {
         let text = serde_json::to_vec(params).map_err(|error| AskError::Params(error.to_string()))?;
         let message = HostMessage { method: method.to_owned(), params: Message::from(text), answer: None };
-        self.host_messages.send(message).await.map_err(|_| AskError::Disconnected)
+        self.host_messages.send(Box::new(message)).await.map_err(|_| AskError::Disconnected)
     }
 
     /// Whether its link is gone.

@@ -138,7 +138,7 @@ struct EarlyMessage {
 pub(super) struct IdentifiedClient {
     pub(super) info: Arc<ClientInfo>,
     pub(super) reader: LogReader,
-    pub(super) host_messages: mpsc::Receiver<HostMessage>,
+    pub(super) host_messages: mpsc::Receiver<Box<HostMessage>>,
     /// Those who wait for answers of the client, by the id of the request.
     pub(super) asked: HashMap<u64, oneshot::Sender<Result<Bytes, MethodError>>>,
     pub(super) registration: Registration,
@@ -167,11 +167,12 @@ impl Drop for PresenceGuard {
 }
 
 impl Connection {
+    /// Boxed, so that the task that serves it has no place for a whole connection beside it.
     pub(super) fn new(
         shared: Arc<EndpointInner>,
         link: BoxLink,
         principal: Option<Arc<str>>,
-    ) -> Result<Self, getrandom::Error> {
+    ) -> Result<Box<Self>, getrandom::Error> {
         let mut seed = [0; 32];
         getrandom::fill(&mut seed)?;
         let mut config = ahp::Config::new(Role::Server, shared.config.limits, seed);
@@ -181,7 +182,7 @@ impl Connection {
         let driver =
             Driver::new(HandshakeLink::new(link, shared.config.max_hello_bytes, Arc::clone(&shared.traffic)), machine);
         let now = Instant::now();
-        Ok(Self {
+        Ok(Box::new(Self {
             driver,
             client: None,
             handshake: HandshakePhase::Awaited { deadline: now + shared.config.hello_time },
@@ -207,7 +208,7 @@ impl Connection {
             stop: shared.stop.subscribe(),
             principal,
             shared,
-        })
+        }))
     }
 
     /// Serves the client until the connection ends; returns why it ended.
@@ -226,7 +227,7 @@ impl Connection {
                 },
                 event = next_client_event(&mut self.client, has_room), if is_open => match event {
                     ClientEvent::Pulled(pulled) => self.pulled(pulled),
-                    ClientEvent::HostMessage(message) => self.send_host_message(message),
+                    ClientEvent::HostMessage(message) => self.send_host_message(*message),
                     ClientEvent::Fenced => self.end(EndReason::Fenced),
                 },
                 Some((job, done)) = self.jobs.next(), if takes_answers => self.finish_job(job, done),
@@ -477,7 +478,7 @@ async fn stopped(stop: &mut watch::Receiver<bool>) {
 /// What happens to a client whose handshake is done.
 enum ClientEvent {
     Pulled(Result<Vec<Entry>, ReadError>),
-    HostMessage(HostMessage),
+    HostMessage(Box<HostMessage>),
     Fenced,
 }
 

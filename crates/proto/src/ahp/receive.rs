@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 
 use super::handshake::Invitation;
-use super::wire::{self, Codec, Control, PATH_COUNT, PATHS, Segment};
+use super::wire::{self, Control, PATH_COUNT, PATHS, Segment};
 use crate::assembly::{Assembled, Assembly};
 use crate::budget::{Account, GROUP_COST, Grant, Schedule};
 use crate::clock::ReadClock;
@@ -60,7 +60,6 @@ impl Receiver {
         &mut self,
         frame: &Bytes,
         invitation: Invitation,
-        codec: &mut Codec,
         now: Instant,
         begin: impl FnOnce() -> u64,
     ) -> Result<ReceivedFrame, CloseReason> {
@@ -71,7 +70,7 @@ impl Receiver {
         };
         Over::check(len64(frame.len()), limit).map_err(Violation::FrameTooLarge)?;
         if is_invited && let Some(segment) = Segment::recognise(frame) {
-            return self.segment(&segment, Some(frame), codec, now, begin);
+            return self.segment(&segment, Some(frame), now, begin);
         }
         let max_depth = self.limits.max_depth;
         let message = Message::from(frame.clone()).checked(max_depth);
@@ -83,7 +82,7 @@ impl Receiver {
             return Err(CloseReason::Violation(Violation::UninvitedSegment));
         }
         let segment = Segment::parse(&message, &paths, &envelope)?;
-        self.segment(&segment, None, codec, now, begin)
+        self.segment(&segment, None, now, begin)
     }
 
     /// Adds a segment to its group. `frame` is the frame of a segment that was only recognised by its template, and not parsed.
@@ -91,7 +90,6 @@ impl Receiver {
         &mut self,
         segment: &Segment<'_>,
         frame: Option<&Bytes>,
-        codec: &mut Codec,
         now: Instant,
         begin: impl FnOnce() -> u64,
     ) -> Result<ReceivedFrame, CloseReason> {
@@ -113,7 +111,7 @@ impl Receiver {
         let group = self.groups.get_mut(place).ok_or(Violation::GroupUnknown(index))?;
         group.expect(index, total)?;
         group.reserve(len, segment.data()?, limit, now)?;
-        group.append(segment, frame, codec)?;
+        group.append(segment, frame)?;
         Over::check(group.assembly.len(), limit).map_err(Violation::MessageTooLarge)?;
         let ordinal = group.ordinal;
         let (received, expected) = (group.assembly.len(), group.expected_len().min(limit));
@@ -222,10 +220,10 @@ impl IncomingGroup {
         reserved.map_err(|full| CloseReason::NoRoom(full.bytes))
     }
 
-    fn append(&mut self, segment: &Segment<'_>, frame: Option<&Bytes>, codec: &mut Codec) -> Result<(), Violation> {
+    fn append(&mut self, segment: &Segment<'_>, frame: Option<&Bytes>) -> Result<(), Violation> {
         let max_depth = self.assembly.max_depth();
         let data = segment.data()?;
-        let Err(done) = codec.decode(data, &mut self.assembly)? else {
+        let Err(done) = wire::decode(data, &mut self.assembly)? else {
             return Ok(());
         };
         // A frame that was only recognised may have escapes in its data, or more members after it. What was decoded so far had
@@ -235,7 +233,7 @@ impl IncomingGroup {
         let (paths, envelope) = rpc::read_frame(&message, &PATHS, max_depth)?;
         let parsed = Segment::parse(&message, &paths, &envelope)?;
         let rest = parsed.data()?.get(done..).unwrap_or_default();
-        codec.decode(rest, &mut self.assembly)?.map_err(|_| Violation::DataNotBase64)
+        wire::decode(rest, &mut self.assembly)?.map_err(|_| Violation::DataNotBase64)
     }
 
     /// The length of the whole message, if all segments are as long as the first.

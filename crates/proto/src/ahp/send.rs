@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use super::handshake::Role;
 use super::negotiate::Chunking;
 use super::order;
-use super::wire::{self, Codec, Plan};
+use super::wire::{self, Plan, SegmentWriter};
 use crate::error::{Over, SendError};
 use crate::event_queue::EventQueue;
 use crate::limits::{Limits, MIN_FRAME_BYTES};
@@ -71,6 +71,7 @@ pub(super) struct UnsentMessage {
 #[derive(Debug)]
 pub(super) struct Sender {
     queue: Queue<QueuedMessage, OutgoingGroup>,
+    writer: SegmentWriter,
     /// Error answers in place of responses that cannot be sent. They are sent before everything else.
     pub(super) answers: VecDeque<Outgoing>,
     pub(super) pace: Pace,
@@ -88,6 +89,7 @@ impl Sender {
     pub(super) fn new(role: Role, limits: &Limits, seed: [u8; 32]) -> Self {
         Self {
             queue: Queue::new(limits.max_queued_bytes),
+            writer: SegmentWriter::default(),
             answers: VecDeque::new(),
             pace: Pace::default(),
             short: [None; 2],
@@ -155,7 +157,6 @@ impl Sender {
     pub(super) fn poll(
         &mut self,
         (theirs, waiting): (Option<Chunking>, bool),
-        codec: &mut Codec,
         now: Instant,
         events: &mut EventQueue,
     ) -> Option<Result<Transmit, UnsentMessage>> {
@@ -190,13 +191,13 @@ impl Sender {
             return None;
         };
         match pick {
-            Pick::Continue(place) => self.advance(place, codec, now, events).map(Ok),
+            Pick::Continue(place) => self.advance(place, now, events).map(Ok),
             Pick::Start(entry) if fit(&entry.item) == Fit::Frame => Some(Ok(self.whole(&entry.item.out, now, events))),
             Pick::Start(entry) => match self.plan(&entry.item, theirs, now) {
                 Ok((plan, timeout)) => {
                     let group = self.group(entry.item.out, plan);
                     let place = self.queue.begin_group(entry.rank, group, now, timeout);
-                    self.advance(place, codec, now, events).map(Ok)
+                    self.advance(place, now, events).map(Ok)
                 }
                 Err(error) => {
                     self.queue.settle(entry.rank);
@@ -225,10 +226,10 @@ impl Sender {
     }
 
     /// The next segment of a group in flight.
-    fn advance(&mut self, place: usize, codec: &mut Codec, now: Instant, events: &mut EventQueue) -> Option<Transmit> {
+    fn advance(&mut self, place: usize, now: Instant, events: &mut EventQueue) -> Option<Transmit> {
         let tag = self.last_tag.next();
         let group = self.queue.flight(place)?;
-        let bytes = codec.write(group.id, group.index, group.plan, &mut group.reader);
+        let bytes = self.writer.write(group.id, group.index, group.plan, &mut group.reader);
         group.index = group.index.saturating_add(1);
         self.pace.frame(len64(bytes.len()), now);
         let frame = group.out.frame(tag, bytes, group.reader.done(), events);

@@ -86,21 +86,17 @@ pub(crate) fn largest_frame(peer: u64, link: &Capacity) -> u64 {
     largest(link, peer, |bytes| bytes.saturating_add(QUOTES))
 }
 
-/// Encodes and decodes segments. Base64 is done a piece at a time, so that the pieces stay in the first-level cache.
-pub(crate) struct Codec {
-    scratch: Box<[u8]>,
-    frame: BytesMut,
-}
-
-/// Bytes encoded or decoded at once: a multiple of 3, about a third of a first-level cache.
+/// Bytes encoded or decoded at once: a multiple of 3, about a third of a first-level cache, where they stay meanwhile.
 const PIECE: usize = 12 << 10;
 const CODED_PIECE: usize = 16 << 10;
 
-impl Codec {
-    pub(crate) fn new() -> Self {
-        Self { scratch: vec![0; PIECE].into(), frame: BytesMut::new() }
-    }
+/// Writes segment frames.
+#[derive(Default)]
+pub(crate) struct SegmentWriter {
+    frame: BytesMut,
+}
 
+impl SegmentWriter {
     /// The segment frame with the next bytes of `reader`; its group id is `id` in hex.
     pub(crate) fn write(&mut self, id: u128, index: u64, plan: Plan, reader: &mut MessageReader) -> Message {
         let (len, total) = (len_usize(plan.size).min(reader.left()), plan.total);
@@ -108,7 +104,7 @@ impl Codec {
         if let Some(text) = reader.message().coded(|message| self.encode_whole(message)).cloned() {
             let range = encoded_len(reader.done())..encoded_len(reader.done().saturating_add(len));
             let data = text.slice_ref(text.get(range).unwrap_or_default());
-            reader.take(len, 1, &mut self.scratch, |_| {});
+            reader.skip(len);
             return [front.to_string().into(), data, Bytes::from_static(TAIL.as_bytes())].into_iter().collect();
         }
         // If the link has dropped the last frame, this uses its memory again.
@@ -125,7 +121,7 @@ impl Codec {
     /// Adds the next bytes of `reader` to the frame, as base64.
     fn encode(&mut self, len: usize, reader: &mut MessageReader) {
         let frame = &mut self.frame;
-        reader.take(len, 3, &mut self.scratch, |run| {
+        reader.take::<PIECE>(len, 3, |run| {
             let at = frame.len();
             frame.resize(at.saturating_add(encoded_len(run.len())), 0);
             let written = FAST.encode_slice(run, frame.get_mut(at..).unwrap_or_default());
@@ -140,35 +136,31 @@ impl Codec {
         self.encode(message.len(), &mut MessageReader::new(message.clone()));
         std::mem::take(&mut self.frame).freeze()
     }
+}
 
-    /// Decodes canonical base64 into a message. If a piece is not canonical, returns how many characters were decoded before it.
-    pub(crate) fn decode<const N: usize>(
-        &mut self,
-        data: &[u8],
-        into: &mut Assembly<N>,
-    ) -> Result<Result<(), usize>, Violation> {
-        let mut done = 0_usize;
-        let mut pieces = data.chunks(CODED_PIECE).peekable();
-        while let Some(piece) = pieces.next() {
-            // Only the last piece may have padding, which makes it stand for fewer bytes.
-            let len = if pieces.peek().is_some() { PIECE } else { len_usize(decoded_len(piece)) };
-            if !into.write(len, &mut self.scratch, |place| decode(piece, place) == Some(place.len()))? {
-                return Ok(Err(done));
-            }
-            done = done.saturating_add(piece.len());
+/// Decodes canonical base64 into a message. If a piece is not canonical, returns how many characters were decoded before it.
+pub(crate) fn decode<const N: usize>(data: &[u8], into: &mut Assembly<N>) -> Result<Result<(), usize>, Violation> {
+    let mut done = 0_usize;
+    let mut pieces = data.chunks(CODED_PIECE).peekable();
+    while let Some(piece) = pieces.next() {
+        // Only the last piece may have padding, which makes it stand for fewer bytes.
+        let len = if pieces.peek().is_some() { PIECE } else { len_usize(decoded_len(piece)) };
+        if !into.write::<PIECE>(len, |place| decode_piece(piece, place) == Some(place.len()))? {
+            return Ok(Err(done));
         }
-        Ok(Ok(()))
+        done = done.saturating_add(piece.len());
     }
+    Ok(Ok(()))
 }
 
 /// Decodes one piece. If it has padding, the strict decoder does it, because that also refuses stray bits before the padding.
-fn decode(piece: &[u8], place: &mut [u8]) -> Option<usize> {
+fn decode_piece(piece: &[u8], place: &mut [u8]) -> Option<usize> {
     if piece.ends_with(b"=") { STRICT.decode_slice(piece, place).ok() } else { FAST.decode_slice(piece, place).ok() }
 }
 
-impl std::fmt::Debug for Codec {
+impl std::fmt::Debug for SegmentWriter {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Codec")
+        f.write_str("SegmentWriter")
     }
 }
 
@@ -182,7 +174,7 @@ pub(crate) struct Segment<'a> {
 }
 
 impl<'a> Segment<'a> {
-    /// Recognises a segment that is written exactly as [`Codec::write`] writes it, without reading its data. If the data turns out
+    /// Recognises a segment that is written exactly as [`SegmentWriter::write`] writes it, without reading its data. If the data turns out
     /// to be base64, the frame is what it seems. If not, only [`parse`](Self::parse) can tell.
     pub(crate) fn recognise(frame: &'a [u8]) -> Option<Self> {
         let rest = frame.strip_prefix(HEAD.as_bytes())?;
@@ -349,11 +341,11 @@ mod tests {
     use crate::message::SharedMessage;
 
     /// Decodes a text that is inside a JSON string.
-    fn decode(codec: &mut Codec, data: &[u8]) -> (Result<(), usize>, u64) {
+    fn decode_string(data: &[u8]) -> (Result<(), usize>, u64) {
         let schedule = Schedule { started: Instant::now(), timeout: Duration::from_secs(1) };
         let mut into = Assembly::begin(&Budget::default().account(None), 1, 9, schedule, &PATHS).unwrap();
         into.push(b"\"").unwrap();
-        let done = codec.decode(data, &mut into).unwrap();
+        let done = decode(data, &mut into).unwrap();
         (done, into.len() - 1)
     }
 
@@ -364,18 +356,18 @@ mod tests {
     fn frames(message: Message, frame: u64) -> Vec<Message> {
         let plan = Plan::new(message.len() as u64, frame).unwrap();
         let mut reader = MessageReader::new(message);
-        let mut codec = Codec::new();
+        let mut writer = SegmentWriter::default();
         let id = u128::from_be_bytes([0xab; 16]);
-        (0..plan.total).map(|index| codec.write(id, index, plan, &mut reader)).collect()
+        (0..plan.total).map(|index| writer.write(id, index, plan, &mut reader)).collect()
     }
 
     #[test]
     fn memory_of_a_frame_is_kept_for_the_next_and_let_go_of_with_the_last() {
         let message = Message::from("x".repeat(1_000));
         let plan = Plan::new(1_000, 600).unwrap();
-        let (mut reader, mut codec) = (MessageReader::new(message), Codec::new());
+        let (mut reader, mut writer) = (MessageReader::new(message), SegmentWriter::default());
         let alone: Vec<bool> =
-            (0..plan.total).map(|index| codec.write(7, index, plan, &mut reader).parts()[0].is_unique()).collect();
+            (0..plan.total).map(|index| writer.write(7, index, plan, &mut reader).parts()[0].is_unique()).collect();
         assert_eq!(alone, [false, false, true]);
     }
 
@@ -428,7 +420,7 @@ mod tests {
 
     #[test]
     fn what_is_coded_is_not_shown() {
-        assert_eq!(format!("{:?}", Codec::new()), "Codec");
+        assert_eq!(format!("{:?}", SegmentWriter::default()), "SegmentWriter");
     }
 
     #[test]
@@ -477,19 +469,18 @@ mod tests {
 
     #[test]
     fn decoding_stops_at_the_first_piece_that_is_not_canonical() {
-        let mut codec = Codec::new();
-        assert_eq!(decode(&mut codec, b"QUJD"), (Ok(()), 3));
-        assert_eq!(decode(&mut codec, b""), (Ok(()), 0));
+        assert_eq!(decode_string(b"QUJD"), (Ok(()), 3));
+        assert_eq!(decode_string(b""), (Ok(()), 0));
         for bad in ["QUJ", "QUJDRA", "QUJDRA=", "QUJDRB==", "QUJD\n", "Q UJD", "QQ==QQ==", "QU-_", "=", "===="] {
-            assert_eq!(decode(&mut codec, bad.as_bytes()).0, Err(0), "{bad}");
+            assert_eq!(decode_string(bad.as_bytes()).0, Err(0), "{bad}");
         }
         let mut long = b"QUJD".repeat(CODED_PIECE / 2);
-        assert_eq!(decode(&mut codec, &long).1, PIECE as u64 * 2);
+        assert_eq!(decode_string(&long).1, PIECE as u64 * 2);
         long[CODED_PIECE - 1] = b'=';
-        assert_eq!(decode(&mut codec, &long).0, Err(0));
+        assert_eq!(decode_string(&long).0, Err(0));
         long[CODED_PIECE - 1] = b'D';
         long[CODED_PIECE + 5] = b'\\';
-        assert_eq!(decode(&mut codec, &long).0, Err(CODED_PIECE));
+        assert_eq!(decode_string(&long).0, Err(CODED_PIECE));
     }
 
     #[test]
@@ -517,7 +508,7 @@ mod tests {
             text.get_mut(at).into_iter().for_each(|place| *place = byte);
             let mut places = [(); 2].map(|()| vec![0; len_usize(decoded_len(&text))]);
             let strict = STRICT.decode_slice(&text, &mut places[0]).ok();
-            prop_assert_eq!(super::decode(&text, &mut places[1]), strict);
+            prop_assert_eq!(decode_piece(&text, &mut places[1]), strict);
             prop_assert!(strict.is_none() || places[0] == places[1]);
         }
 
@@ -531,7 +522,7 @@ mod tests {
             let Some(recognised) = Segment::recognise(&frame) else { return Ok(()) };
             let data = recognised.data().unwrap();
             let mut piece = vec![0; data.len()];
-            let canonical = super::decode(data, &mut piece).is_some();
+            let canonical = decode_piece(data, &mut piece).is_some();
             if canonical {
                 prop_assert_eq!(parsed(&frame), proven(&recognised));
             }

@@ -148,6 +148,12 @@ pub trait Conversation: Send + Sync + 'static {
     /// Answers a question about a tool call.
     fn answer(&self, tool: Id, answer: Verdict) -> BoxFuture<'_, Result<(), AgentError>>;
 
+    /// Applies the options of the session, which have changed. An agent that can apply them only at the next turn does so then. By
+    /// default they have an effect only on the next conversation.
+    fn configure(&self, _config: JsonObject) -> BoxFuture<'_, Result<(), AgentError>> {
+        Box::pin(async { Ok(()) })
+    }
+
     /// Ends the conversation: stops everything that runs, and resolves when nothing is left.
     fn dispose(&self) -> BoxFuture<'_, ()>;
 }

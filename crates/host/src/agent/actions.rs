@@ -10,6 +10,7 @@
 //! | a call runs without having been asked about | `chat/toolCallReady` (`not-needed`) |
 //! | output, end of a call | `chat/toolCallContentChanged`, `chat/toolCallComplete` |
 //! | a sub-agent begins, ends | [`Step::Open`], `chat/turnComplete` there |
+//! | a turn begins that nobody asked for | [`Step::Begin`], which is `chat/turnStarted` with a message of the agent |
 //! | usage, notice, end of the turn | `chat/usage`, `chat/responsePart`, `chat/turnComplete`, `…Cancelled`, `chat/error` |
 //!
 //! AHP has no action for the end of a block or of a message. Other protocols need it, and are produced from the same log. So both are
@@ -62,6 +63,8 @@ pub struct Translator {
     busy: Option<Id>,
     /// The last turn that the agent was told of.
     told: Option<Id>,
+    /// A turn that the agent began by itself after it was told of another one. It is not shown.
+    unseen: Option<Id>,
     /// A turn that began in the chat while the agent was still ending a cancelled one.
     next: Option<(TurnChannel, Prompt)>,
 }
@@ -104,6 +107,7 @@ impl Translator {
             count: 0,
             busy: None,
             told: None,
+            unseen: None,
             next: None,
         }
     }
@@ -126,18 +130,20 @@ impl Translator {
 
     /// Handles an event of the agent: returns what is to be done, in this order.
     ///
-    /// Events of a turn that nobody began in the chat, or that a client cancelled, are ignored. A turn that began in the chat
-    /// while the agent was still ending another one is [sent](Step::Tell) to the agent when it is free.
+    /// A turn that the agent begins by itself [begins](Step::Begin) in the chat too, unless the agent was told of another one, which
+    /// is open there already: then its events are ignored, like those of a turn that a client cancelled. A turn that began in
+    /// the chat while the agent was still ending another one is [sent](Step::Tell) to the agent when it is free.
     #[must_use]
     pub fn event(&mut self, event: Formed, now: Duration) -> Vec<Step> {
         let mut steps = Vec::new();
         match event.into_event() {
-            Event::TurnStarted { turn } => {
-                self.busy = Some(turn.clone());
-                if self.turn_channels.get(&None).is_some_and(|turn_channel| turn_channel.turn != turn) {
-                    self.turn_channels.clear();
-                }
+            Event::TurnStarted { turn } => self.turn_started(turn, now, &mut steps),
+            Event::TurnEnded { turn, .. } if self.unseen.as_ref() == Some(&turn) => self.unseen = None,
+            Event::TurnEnded { outcome, .. } => self.turn_ended(outcome, now, &mut steps),
+            Event::Resumable { token } => {
+                steps.extend(self.told.clone().map(|turn| Step::Remember { token, turn }));
             }
+            _ if self.unseen.is_some() => {}
             Event::MessageStarted { message, agent } => {
                 self.messages.insert(message, OpenMessage { agent, last: None });
             }
@@ -154,12 +160,17 @@ impl Translator {
             Event::AgentEnded { tool, outcome } => self.agent_ended(tool, outcome, now, &mut steps),
             Event::Usage(usage) => self.usage(usage, &mut steps),
             Event::Notice { text } => self.notice(text, &mut steps),
-            Event::Resumable { token } => {
-                steps.extend(self.told.clone().map(|turn| Step::Remember { token, turn }));
-            }
-            Event::TurnEnded { outcome, .. } => self.turn_ended(outcome, now, &mut steps),
         }
         steps
+    }
+
+    /// A turn that the agent began by itself could not begin in the chat: it is not shown.
+    pub fn not_begun(&mut self, turn: &Id) {
+        if self.busy.as_ref() == Some(turn) {
+            self.forget();
+            // The agent knows a turn that the chat does not show: no token stands for what the chat shows.
+            self.told = None;
+        }
     }
 
     /// The agent has refused a turn: the turn ends as failed.
@@ -170,6 +181,20 @@ impl Translator {
             self.turn_ended(Outcome::Failed(failure), now, &mut steps);
         }
         steps
+    }
+
+    fn turn_started(&mut self, turn: Id, now: Duration, steps: &mut Vec<Step>) {
+        match &self.busy {
+            Some(told) if *told == turn => self.unseen = None,
+            Some(_) => self.unseen = Some(turn),
+            None => {
+                self.forget();
+                (self.busy, self.told) = (Some(turn.clone()), Some(turn.clone()));
+                let turn_channel = TurnChannel { channel: Arc::clone(&self.chat), turn: turn.clone(), began: now };
+                self.turn_channels.insert(None, turn_channel);
+                steps.push(Step::Begin { turn });
+            }
+        }
     }
 
     fn block_started(&mut self, message: Id, block: Id, kind: BlockKind, steps: &mut Vec<Step>) {

@@ -9,6 +9,8 @@ mod merge;
 mod oracle;
 mod projection;
 mod queue;
+#[path = "../../../lifecycle/tests/generated_events/mod.rs"]
+mod generated_events;
 mod scripts;
 mod test_agent;
 mod translate;

@@ -1,8 +1,5 @@
 //! What the translator logs is enough for other protocols: v2's model, made from the log alone, holds what AHP's state holds.
 
-#[path = "../../../lifecycle/tests/generated_events/mod.rs"]
-mod generated_events;
-
 use std::collections::HashMap;
 use std::time::Duration;
 
@@ -17,6 +14,7 @@ use proptest::prelude::*;
 use serde_json::Value;
 
 use crate::oracle::{of_ahp, of_model};
+use crate::generated_events;
 use crate::test_agent::{Reply, confirmed, turn_started};
 use crate::world::{CHAT, SESSION, World, apply, config};
 
@@ -124,6 +122,7 @@ impl Host {
                     self.world.worker(&worker.chat, &worker.parent, &worker.tool);
                     self.world.act(&worker.chat, turn_started(&worker.turn, &worker.task));
                 }
+                Step::Begin { turn } => self.world.act(CHAT, turn_started(&turn, "by itself")),
                 Step::Tell(_) | Step::Remember { .. } => {}
             }
         }
@@ -204,7 +203,7 @@ fn renamed(event: Event, turn: usize) -> Event {
     }
 }
 
-/// Plays a recording of the Claude Code program. Its turns begin in the chat when they begin in the program.
+/// Plays a recording of the Claude Code program. The turns of prompts begin in the chat when they begin in the program.
 fn recorded(text: &str) -> Host {
     let mut host = Host::new();
     let mut claude = claude::Conversation::new("c", Limits::default());
@@ -220,7 +219,9 @@ fn recorded(text: &str) -> Host {
             }
         }
         while let Some(event) = claude.poll_event() {
-            if let Event::TurnStarted { turn } = &event {
+            if let Event::TurnStarted { turn } = &event
+                && turn.starts_with("turn-")
+            {
                 host.client(CHAT, turn_started(turn, "go"));
             }
             host.say(event);

@@ -76,6 +76,7 @@ impl Screen {
                 self.chats.insert(worker.chat.to_string(), chat(&worker.chat));
                 self.apply(&worker.chat, &turn_started(&worker.turn, &worker.task));
             }
+            Step::Begin { turn } => self.apply(CHAT, &turn_started(turn, "by itself")),
             Step::Tell(_) | Step::Remember { .. } => {}
         }
     }

@@ -1,8 +1,5 @@
 //! Whatever an agent says and clients do, the reducers never find an action out of place.
 
-#[path = "../../../lifecycle/tests/generated_events/mod.rs"]
-mod generated_events;
-
 use std::time::Duration;
 
 use ahp_types::actions::{ChatTurnCancelledAction, StateAction};
@@ -14,6 +11,7 @@ use breakbulk_lifecycle::{Answer, Ask, BlockKind, Call, Ending, Event, Failure, 
 use proptest::collection::vec;
 use proptest::prelude::*;
 
+use crate::generated_events;
 use crate::test_agent::{CHAT, Reply, SESSION, Screen, calls, confirmed, text, turn_started};
 
 /// What a client does after an event.
@@ -242,10 +240,45 @@ fn a_turn_that_the_agent_does_not_take_ends_with_an_error() {
 }
 
 #[test]
-fn a_turn_that_nobody_began_is_not_heard() {
+fn a_turn_that_the_agent_begins_by_itself_is_a_turn_of_the_chat() {
     let mut play = Play::new();
     play.writer.write(Event::TurnStarted { turn: "own".into() });
     play.writer.write(Event::text("m", "0", "hm"));
     play.end();
-    assert!(play.screen.actions.is_empty());
+    let turns = &play.chat().turns;
+    assert_eq!((turns[0].id.as_str(), text(&turns[0].response_parts).as_str()), ("own", "hm"));
+}
+
+#[test]
+fn a_turn_that_the_agent_begins_while_a_prompt_waits_is_not_shown_and_the_prompt_is_answered() {
+    let mut play = Play::new();
+    play.client(CHAT, turn_started("asked", "go"));
+    for (turn, said) in [("own", "hm"), ("asked", "yes")] {
+        play.writer.write(Event::TurnStarted { turn: turn.into() });
+        play.writer.write(Event::text(said, "0", said));
+        play.writer.write(Event::TurnEnded { turn: turn.into(), outcome: Outcome::Complete });
+    }
+    play.drain();
+    let turns = &play.chat().turns;
+    assert_eq!(turns.len(), 1);
+    assert_eq!((turns[0].id.as_str(), text(&turns[0].response_parts).as_str()), ("asked", "yes"));
+    assert_eq!(turns[0].state, TurnState::Complete);
+}
+
+#[test]
+fn a_turn_that_could_not_begin_in_the_chat_is_not_shown() {
+    let mut play = Play::new();
+    play.writer.write(Event::TurnStarted { turn: "own".into() });
+    let steps = play.translator.event(play.writer.poll().unwrap(), Duration::ZERO);
+    assert!(matches!(&steps[..], [Step::Begin { .. }]));
+    play.translator.not_begun(&"own".into());
+    // A client was faster: its turn waits for the end of the agent's.
+    play.client(CHAT, turn_started("asked", "go"));
+    play.say(Event::text("m", "0", "hm"));
+    play.say(Event::TurnEnded { turn: "own".into(), outcome: Outcome::Complete });
+    play.writer.write(Event::TurnStarted { turn: "asked".into() });
+    play.say(Event::text("n", "0", "yes"));
+    play.end();
+    let turns = &play.chat().turns;
+    assert_eq!((turns.len(), text(&turns[0].response_parts).as_str()), (1, "yes"));
 }

@@ -17,6 +17,12 @@ pub enum Step {
         /// The action.
         action: Box<StateAction>,
     },
+    /// Begin a turn in the chat that the agent has begun by itself. If a client has just begun another one there,
+    /// [`Translator::not_begun`](super::Translator::not_begun) has to hear of it before the next event.
+    Begin {
+        /// The turn.
+        turn: Id,
+    },
     /// Make a chat for a sub-agent, and begin a turn in it.
     Open(SubAgentChat),
     /// Send a command to the agent.

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use ahp_types::common::JsonObject;
 use breakbulk_lifecycle::{Answer as Verdict, Event, Formed, Id};
 use tokio::time::{Instant, timeout};
 use tracing::{debug, warn};
@@ -68,6 +69,12 @@ impl AgentHandle {
         Ok(())
     }
 
+    /// The agent has begun a turn by itself, in a chat that shows this history before it.
+    pub(super) fn began(&mut self, turn: Id, history: History) {
+        self.known = Some(history);
+        self.open_turn = Some(turn);
+    }
+
     /// Cancels a turn.
     pub(super) async fn cancel(&mut self, turn: Id) {
         self.drop_at = self.open_turn.is_some().then(|| Instant::now() + CANCEL_TIME);
@@ -83,6 +90,14 @@ impl AgentHandle {
         let Some(tool) = started.events.given(tool) else { return };
         let called = call(&self.chat, started.conversation.answer(tool, answer)).await;
         self.check_called(called);
+    }
+
+    /// Tells the agent that the options of the session are these now.
+    pub(super) async fn configure(&mut self, config: JsonObject) {
+        if let Some(started) = &self.started {
+            let called = call(&self.chat, started.conversation.configure(config)).await;
+            self.check_called(called);
+        }
     }
 
     /// The next event; `None` when the agent has ended. Never resolves without an agent. Dropping the future loses nothing.

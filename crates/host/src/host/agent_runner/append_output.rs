@@ -132,7 +132,7 @@ fn add(transaction: Transaction, session: &Arc<str>, act: &Step) -> Transaction 
     match act {
         Step::Act { channel, action } => transaction.action(Arc::clone(channel), action),
         Step::Open(worker) => open(transaction, session, worker),
-        Step::Tell(_) | Step::Remember { .. } => transaction,
+        Step::Begin { .. } | Step::Tell(_) | Step::Remember { .. } => transaction,
     }
 }
 

@@ -7,15 +7,15 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use ahp_types::actions::{ChatTurnCancelledAction, ChatTurnStartedAction, StateAction};
-use breakbulk_lifecycle::{Failure, Formed};
+use breakbulk_lifecycle::{Failure, Formed, Id};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
-use tracing::warn;
+use tracing::{debug, warn};
 
 use super::agent_handle::{AgentHandle, END_TIME};
 use super::conversation::{self, ChatLocation, ChatRole, ResumeToken};
 use super::entry_class::{self, EntryClass, LoggedAction, classify};
-use super::pending_messages::{TurnSource, start_next_turn};
+use super::pending_messages::{TurnSource, start_agent_turn, start_next_turn};
 use super::task_writer::{StopRequest, TaskStopped, TaskWriter, if_readable};
 use super::{RunnerContext, repair, summaries};
 use crate::agent::{AgentError, Clock, Command, History, Prompt, Reaction, Step, Translator};
@@ -173,7 +173,10 @@ impl ChatTask {
         let is_own = *channel == *self.uri;
         let has_agent = self.role == ChatRole::Conversation;
         match action {
+            // The agent began it, and knows it already.
+            StateAction::ChatTurnStarted(action) if is_own && self.turn.as_ref() == Some(&action.turn_id) => Ok(()),
             StateAction::ChatTurnStarted(action) if is_own && has_agent => self.turn_started(action).await,
+            StateAction::SessionConfigChanged(_) => self.config_changed(&channel).await,
             _ if !is_by_client => Ok(()),
             StateAction::ChatTurnCancelled(action) => {
                 let ends_turn = is_own && self.turn.as_ref() == Some(&action.turn_id);
@@ -196,6 +199,17 @@ impl ChatTask {
             // The state of the chat has it now: read, archived, working directories.
             _ => self.update_summaries(&[channel], None).await,
         }
+    }
+
+    /// The options of a session have changed. If it is this chat's, its agent hears of it.
+    async fn config_changed(&mut self, session: &str) -> Result<(), TaskStopped> {
+        if *session == *self.session
+            && let Some(config) = conversation::read_config(&self.context.log_writer, session).await
+        {
+            let writer = self.writer.clone();
+            writer.unless_stopped(self.agent.configure(config)).await?;
+        }
+        Ok(())
     }
 
     /// A turn was started. If it is over already, the agent does not hear of it.
@@ -245,8 +259,11 @@ impl ChatTask {
         while let Some(event) = next {
             bytes = bytes.saturating_add(event.weight());
             count += 1;
-            steps.extend(self.translator.event(event, now));
-            let takes_more = bytes < MAX_APPEND_BYTES && count < MAX_APPEND_EVENTS;
+            let new = self.translator.event(event, now);
+            // What comes after the beginning of a turn depends on whether it can begin.
+            let begins = new.iter().any(|step| matches!(step, Step::Begin { .. }));
+            steps.extend(new);
+            let takes_more = !begins && bytes < MAX_APPEND_BYTES && count < MAX_APPEND_EVENTS;
             next = if takes_more { self.agent.ready() } else { None };
         }
         self.carry_out(steps, bytes).await
@@ -266,6 +283,13 @@ impl ChatTask {
         while let Some(step) = steps.pop_front() {
             match step {
                 Step::Act { .. } | Step::Open(_) => actions.push(step),
+                Step::Begin { turn } => {
+                    self.append(&mut actions, bytes).await?;
+                    if !self.begin_agent_turn(&turn).await? {
+                        debug!(chat = %self.uri, "an agent began a turn by itself while a client began another; it is not shown");
+                        self.translator.not_begun(&turn);
+                    }
+                }
                 Step::Tell(command) => {
                     self.append(&mut actions, bytes).await?;
                     for step in self.tell(command).await?.into_iter().rev() {
@@ -281,6 +305,20 @@ impl ChatTask {
             }
         }
         self.append(&mut actions, bytes).await
+    }
+
+    /// Begins a turn that the agent has begun by itself; returns whether the chat shows it.
+    async fn begin_agent_turn(&mut self, turn: &Id) -> Result<bool, TaskStopped> {
+        if !start_agent_turn(&self.context.log_writer, &self.writer, &self.uri, turn).await? {
+            return Ok(false);
+        }
+        // None if a client has cancelled it already.
+        let Some(history) = self.history_before(turn).await? else { return Ok(false) };
+        self.turn = Some(turn.to_string());
+        self.history = history.clone();
+        self.agent.began(turn.clone(), history);
+        self.update_summaries(&[Arc::clone(&self.uri)], None).await?;
+        Ok(true)
     }
 
     /// Sends a command to the agent; returns the steps that follow if the agent does not take it.

@@ -120,6 +120,11 @@ fn directories(session: &SessionState, subset: Option<Vec<String>>) -> Vec<PathB
     directories.iter().filter_map(|uri| path_of(uri).ok()).collect()
 }
 
+/// The options of a session now; `None` if they cannot be read, which a later call will do.
+pub(super) async fn read_config(log_writer: &LogWriter, session: &str) -> Option<JsonObject> {
+    log_writer.session(session, |session, _| config(session)).await.ok().flatten()
+}
+
 fn config(session: &SessionState) -> JsonObject {
     session.config.as_ref().map(|config| config.values.clone()).unwrap_or_default()
 }

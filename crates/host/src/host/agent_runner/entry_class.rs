@@ -18,6 +18,8 @@ pub(super) enum EntryClass {
     ChannelEdge,
     /// A turn was started in a chat, by a client or by the host.
     TurnStarted,
+    /// The options of a session were changed.
+    ConfigChanged,
     /// Another action that matters if a client has dispatched it.
     ClientAction,
     /// An entry that does not matter.
@@ -36,6 +38,7 @@ pub(super) fn classify(entry: &Entry) -> EntryClass {
 fn class_of_action(name: &str) -> EntryClass {
     match name {
         "chat/turnStarted" => EntryClass::TurnStarted,
+        "session/configChanged" => EntryClass::ConfigChanged,
         "chat/turnCancelled"
         | "chat/toolCallConfirmed"
         | "chat/truncated"

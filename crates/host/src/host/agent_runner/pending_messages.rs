@@ -1,7 +1,7 @@
-//! Messages that wait for the end of a turn: when the agent has completed it, the first of them starts the next turn.
+//! Turns that no client starts: of messages that waited for the end of a turn, and of the agent itself.
 
 use ahp_types::actions::{ChatTurnStartedAction, StateAction};
-use ahp_types::state::{ChatState, PendingMessage};
+use ahp_types::state::{ChatState, Message, MessageKind, MessageOrigin, PendingMessage};
 
 use super::super::log_writer::{LogWriter, Transaction};
 use super::super::names;
@@ -41,6 +41,42 @@ pub(super) async fn start_next_turn(
         }))
     };
     writer.transact(make).await.map(drop)
+}
+
+/// Logs the start of a turn that the agent has begun by itself; returns whether it did. It does not if a turn is open.
+pub(super) async fn start_agent_turn(
+    log_writer: &LogWriter,
+    writer: &TaskWriter,
+    chat: &str,
+    turn: &str,
+) -> Result<bool, TaskStopped> {
+    let make = || async {
+        let read = |chat: &ChatState, seq| chat.active_turn.is_none().then_some(seq);
+        let seq = if_readable(log_writer.chat(chat, read).await)?.flatten();
+        Ok(seq.map(|seq| {
+            let started = ChatTurnStartedAction {
+                turn_id: turn.to_owned(),
+                started_at: time::now(),
+                message: agent_message(),
+                queued_message_id: None,
+                meta: None,
+            };
+            Transaction::new().expect(chat, seq).action(chat, &StateAction::ChatTurnStarted(started))
+        }))
+    };
+    writer.transact(make).await.map(|seq| seq.is_some())
+}
+
+/// What stands where a user's message stands in other turns.
+fn agent_message() -> Message {
+    Message {
+        text: "The agent has begun this turn by itself.".to_owned(),
+        origin: MessageOrigin { kind: MessageKind::Agent },
+        attachments: None,
+        model: None,
+        agent: None,
+        meta: None,
+    }
 }
 
 fn next(chat: &ChatState, which: TurnSource) -> Option<&PendingMessage> {

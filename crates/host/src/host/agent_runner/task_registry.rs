@@ -63,6 +63,15 @@ impl TaskRegistry {
         drop(task.inbox.try_send(entry));
     }
 
+    /// Passes an entry of a session's channel to all tasks that there are. Each knows whether the session is its own; few sessions
+    /// change their options, so that is cheaper than to keep a list.
+    pub(super) fn announce(&self, entry: &Entry) {
+        for task in self.state().tasks.values() {
+            // A task that is stuck is replaced when its chat has something to say, and reads the options then.
+            drop(task.inbox.try_send(entry.clone()));
+        }
+    }
+
     /// A channel was opened, maybe with the name of one that was disposed of, or it was closed and nothing more comes from
     /// it: its entries are no longer ignored.
     pub(super) fn reset_closed(&self, channel: &str) {

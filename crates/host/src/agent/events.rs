@@ -59,6 +59,21 @@ impl EventSender {
         self.sender.send((event, permit)).await.map_err(|_closed| NoListener)
     }
 
+    /// Waits until the queue has space for this event. Dropping the future loses nothing, so an agent can wait for other things at
+    /// the same time.
+    ///
+    /// # Errors
+    /// The receiver is gone.
+    pub async fn reserve(&self, event: &Event) -> Result<Reservation<'_>, NoListener> {
+        let permit = Arc::clone(&self.free_bytes).acquire_many_owned(self.weight(event));
+        let permit = tokio::select! {
+            permit = permit => permit.map_err(|_closed| NoListener)?,
+            () = self.sender.closed() => return Err(NoListener),
+        };
+        let slot = self.sender.reserve().await.map_err(|_closed| NoListener)?;
+        Ok(Reservation { slot, permit })
+    }
+
     /// Adds an event to the queue if it is not full; returns whether it did. For an agent that cannot wait.
     #[must_use]
     pub fn try_send(&self, event: Event) -> bool {
@@ -68,6 +83,20 @@ impl EventSender {
 
     fn weight(&self, event: &Event) -> u32 {
         u32::try_from(event.weight()).unwrap_or(u32::MAX).min(self.max_bytes)
+    }
+}
+
+/// Space in the queue for one event.
+#[derive(Debug)]
+pub struct Reservation<'a> {
+    slot: mpsc::Permit<'a, Queued>,
+    permit: OwnedSemaphorePermit,
+}
+
+impl Reservation<'_> {
+    /// Adds the event to the queue.
+    pub fn send(self, event: Event) {
+        self.slot.send((event, self.permit));
     }
 }
 

@@ -356,6 +356,11 @@ impl Process {
         self.noise = 0;
     }
 
+    /// Whether it has ended, or was killed and is about to end.
+    pub(crate) fn is_ending(&self) -> bool {
+        self.phase != Phase::Running || lock(&self.verdict).is_some()
+    }
+
     /// Kills the program, with everything that it has started. Its end is read as usual.
     pub(crate) fn kill(&mut self, why: End) {
         lock(&self.verdict).get_or_insert(why);
@@ -552,4 +557,5 @@ fn count(bytes: usize) -> u64 {
 }
 
 #[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "a test may fail by panicking")]
 mod tests;

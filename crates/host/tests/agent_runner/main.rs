@@ -2,6 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "a test may fail by panicking")]
 
 mod agent_memory;
+mod claude;
 #[path = "../agent/clock.rs"]
 mod clock;
 #[path = "../../examples/own_agent.rs"]

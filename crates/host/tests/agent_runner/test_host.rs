@@ -60,6 +60,7 @@ impl TestHost {
         let chats = [CHAT, OTHER].map(summary);
         let session = json!({"provider": host.provider().await, "title": "New session", "status": 1,
             "lifecycle": "ready", "activeClients": [], "chats": chats, "defaultChat": CHAT,
+            "config": {"schema": {"type": "object", "properties": {}}, "values": {}},
             "workingDirectories": [uri_of(host.directory.path())], "_meta": {"git": "kept"}});
         let listed = json!({"resource": SESSION, "provider": "demo", "title": "New session", "status": 1,
             "createdAt": NOW, "modifiedAt": NOW});

@@ -73,6 +73,7 @@ fn pages_of(list: &[ProcessInfo], leader: i32) -> u64 {
 }
 
 #[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "a test may fail by panicking")]
 mod tests {
     use super::*;
 

@@ -23,6 +23,7 @@ fn is_program(file: &Path) -> bool {
 }
 
 #[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "a test may fail by panicking")]
 mod tests {
     use super::*;
 

@@ -1,0 +1,587 @@
+//! A conversation with the program: one task that owns the process, and passes on what it says and what it is told.
+
+use std::collections::{HashSet, VecDeque};
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+
+use ahp_types::common::JsonObject;
+use breakbulk_lifecycle::claude::{
+    self, AnswerError, Control, ExitReason, Launch, Model, NOT_STARTED, Priority, Received, Signal,
+};
+use breakbulk_lifecycle::{Answer as Verdict, Event, Id, Outcome};
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinHandle;
+use tracing::{debug, warn};
+
+use super::{Choices, ClaudeConfig, INHERITED, history, prompt};
+use crate::agent::directory::working_directory;
+use crate::agent::process::{End, Expectation, Output, Process, ProcessCommand};
+use crate::agent::{AgentError, Conversation, EventSender, Prompt, Start, Started, events};
+use crate::lock::lock;
+use crate::log::{BatchId, BoxFuture};
+
+/// Commands that may wait for the task. It takes them whatever else it waits for, so few ever wait.
+const WAITING: usize = 16;
+
+/// Begins a conversation: starts the program.
+pub(super) async fn start(
+    config: Arc<ClaudeConfig>,
+    models: Arc<Mutex<Vec<Model>>>,
+    start: Start,
+) -> Result<Started, AgentError> {
+    let directories = match (start.directories.as_slice(), &config.directory) {
+        ([], Some(directory)) => std::slice::from_ref(directory),
+        (directories, _) => directories,
+    };
+    let launcher = Launcher {
+        directory: working_directory(directories).await?,
+        others: directories.iter().skip(1).cloned().collect(),
+        config: Arc::clone(&config),
+    };
+    let choices = Choices::read(&start.config, &config);
+    let run = launcher.launch(start.token.clone(), choices.clone()).await?;
+    let (sender, stream) = events(config.events);
+    let (commands, receiver) = mpsc::channel(WAITING);
+    let opening = if start.token.is_some() { Opening::Resumed } else { Opening::New };
+    let task = ClaudeTask {
+        launcher,
+        models,
+        start,
+        choices,
+        commands: receiver,
+        events: sender,
+        ready: VecDeque::new(),
+        run,
+        opening,
+    };
+    let task = tokio::spawn(task.work());
+    let conversation = Box::new(ClaudeConversation { commands, task: Mutex::new(Some(task)) });
+    Ok(Started { conversation, events: stream })
+}
+
+/// The host's side of a conversation. Dropping it ends the task, and with it the program.
+struct ClaudeConversation {
+    commands: mpsc::Sender<ClaudeCommand>,
+    task: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// A command for the task, and where it replies.
+struct ClaudeCommand {
+    kind: CommandKind,
+    reply: oneshot::Sender<Result<(), AgentError>>,
+}
+
+enum CommandKind {
+    Send(Prompt),
+    Cancel(Id),
+    Answer(Id, Verdict),
+    Configure(JsonObject),
+    Dispose,
+}
+
+impl ClaudeConversation {
+    fn tell(&self, kind: CommandKind) -> BoxFuture<'_, Result<(), AgentError>> {
+        Box::pin(async move {
+            let (reply, answer) = oneshot::channel();
+            self.commands.send(ClaudeCommand { kind, reply }).await.map_err(|_ended| AgentError::Ended)?;
+            answer.await.unwrap_or(Err(AgentError::Ended))
+        })
+    }
+}
+
+impl Conversation for ClaudeConversation {
+    fn send(&self, prompt: Prompt) -> BoxFuture<'_, Result<(), AgentError>> {
+        self.tell(CommandKind::Send(prompt))
+    }
+
+    fn cancel(&self, turn: Id) -> BoxFuture<'_, Result<(), AgentError>> {
+        self.tell(CommandKind::Cancel(turn))
+    }
+
+    fn answer(&self, tool: Id, answer: Verdict) -> BoxFuture<'_, Result<(), AgentError>> {
+        self.tell(CommandKind::Answer(tool, answer))
+    }
+
+    fn configure(&self, config: JsonObject) -> BoxFuture<'_, Result<(), AgentError>> {
+        self.tell(CommandKind::Configure(config))
+    }
+
+    fn dispose(&self) -> BoxFuture<'_, ()> {
+        Box::pin(async move {
+            // One that has ended already needs no telling.
+            let _ = self.tell(CommandKind::Dispose).await;
+            let task = lock(&self.task).take();
+            if let Some(task) = task {
+                let _ = task.await;
+            }
+        })
+    }
+}
+
+impl Drop for ClaudeConversation {
+    fn drop(&mut self) {
+        if let Some(task) = lock(&self.task).take() {
+            task.abort();
+        }
+    }
+}
+
+/// Starts the program.
+struct Launcher {
+    config: Arc<ClaudeConfig>,
+    directory: PathBuf,
+    /// Other directories that the agent may work in.
+    others: Vec<PathBuf>,
+}
+
+impl Launcher {
+    async fn launch(&self, token: Option<String>, choices: Choices) -> Result<Run, AgentError> {
+        let launch = Launch { resume: token, model: choices.model.clone(), permission_mode: choices.mode.clone() };
+        let ours = launch.arguments().map_err(|error| AgentError::Unavailable(error.to_string()))?;
+        let (program, fixed) = match self.config.command.split_first() {
+            Some((program, fixed)) => (program.clone(), fixed),
+            None => return Err(AgentError::Unavailable("no command is configured".to_owned())),
+        };
+        let mut arguments: Vec<OsString> = fixed.to_vec();
+        arguments.extend(ours.into_iter().map(OsString::from));
+        for directory in &self.others {
+            arguments.extend(["--add-dir".into(), directory.clone().into_os_string()]);
+        }
+        let shown = program.display().to_string();
+        let command = ProcessCommand {
+            program,
+            arguments,
+            directory: self.directory.clone(),
+            inherit: INHERITED.iter().map(|name| (*name).to_owned()).chain(self.config.inherit.clone()).collect(),
+            env: self.config.env.clone(),
+        };
+        let process = Process::start(command, self.config.process.clone()).await;
+        let process =
+            process.map_err(|error| AgentError::Unavailable(format!("{shown} cannot be started: {error}")))?;
+        let mut claude = claude::Conversation::new(BatchId::new().to_string(), self.config.conversation);
+        claude.request(Control::Initialize);
+        Ok(Run { process, claude, applied: choices, phase: RunPhase::Starting, cancelled: None, tools: HashSet::new() })
+    }
+}
+
+/// One run of the program.
+struct Run {
+    process: Process,
+    claude: claude::Conversation,
+    /// The choices that the program knows.
+    applied: Choices,
+    phase: RunPhase,
+    /// The turn that the program was told to stop.
+    cancelled: Option<Id>,
+    /// The calls that run.
+    tools: HashSet<Id>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum RunPhase {
+    /// It has not written a line.
+    Starting,
+    /// It has.
+    Started,
+    /// It has ended.
+    Over,
+}
+
+/// How far the conversation has begun.
+enum Opening {
+    /// The program was started without a memory: the first prompt tells it the earlier turns.
+    New,
+    /// The program was started with a token, and has no prompt yet.
+    Resumed,
+    /// It has its first prompt, and may say that it knows nothing under that token. Until it has begun, its events are held back.
+    Trying { prompt: Box<Prompt>, held: Vec<Event> },
+    /// It has begun.
+    Begun,
+}
+
+/// What became of an event.
+enum Passed {
+    /// It goes to the host.
+    On,
+    /// It is held back, or left out.
+    Held,
+    /// The program has nothing under its token, and has not begun.
+    NotStarted,
+}
+
+/// The program's side of a conversation.
+struct ClaudeTask {
+    launcher: Launcher,
+    models: Arc<Mutex<Vec<Model>>>,
+    start: Start,
+    /// What the session wants.
+    choices: Choices,
+    commands: mpsc::Receiver<ClaudeCommand>,
+    events: EventSender,
+    /// Events that go to the host next. While there are any, the program is not read.
+    ready: VecDeque<Event>,
+    run: Run,
+    opening: Opening,
+}
+
+/// What the task waits for.
+enum Wake {
+    Command(ClaudeCommand),
+    Output(Output),
+    /// An event has gone to the host.
+    Sent,
+    /// The host is gone.
+    Alone,
+}
+
+/// Whether the conversation continues.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Next {
+    GoOn,
+    End,
+}
+
+impl ClaudeTask {
+    async fn work(mut self) {
+        loop {
+            if self.pass_on().await == Next::End {
+                return;
+            }
+            let Self { commands, events, ready, run, .. } = &mut self;
+            let wake = match ready.front() {
+                Some(event) => tokio::select! {
+                    command = commands.recv() => command.map_or(Wake::Alone, Wake::Command),
+                    reserved = events.reserve(event) => match (reserved, ready.pop_front()) {
+                        (Ok(reservation), Some(event)) => {
+                            reservation.send(event);
+                            Wake::Sent
+                        }
+                        _ => Wake::Alone,
+                    },
+                },
+                None => tokio::select! {
+                    command = commands.recv() => command.map_or(Wake::Alone, Wake::Command),
+                    output = run.process.read() => Wake::Output(output),
+                },
+            };
+            let next = match wake {
+                Wake::Sent => Next::GoOn,
+                Wake::Alone => Next::End,
+                Wake::Command(command) => self.command(command).await,
+                Wake::Output(output) => self.output(output).await,
+            };
+            if next == Next::End {
+                return;
+            }
+        }
+    }
+
+    /// Passes on what the translator has for the program and for the host.
+    async fn pass_on(&mut self) -> Next {
+        while let Some(line) = self.run.claude.poll_line() {
+            if self.run.process.write(line).is_err() {
+                self.run.process.kill(End::Deaf);
+            }
+        }
+        while let Some(signal) = self.run.claude.poll_signal() {
+            self.signal(signal);
+        }
+        while let Some(event) = self.run.claude.poll_event() {
+            self.note(&event);
+            match self.pass(&event) {
+                Passed::On => self.ready.push_back(event),
+                Passed::Held => {}
+                Passed::NotStarted => return self.begin_anew().await,
+            }
+        }
+        self.run.process.expect(self.expectation());
+        let is_over = self.run.phase == RunPhase::Over && self.ready.is_empty();
+        if is_over { Next::End } else { Next::GoOn }
+    }
+
+    /// Keeps what decides how long the program may be silent.
+    fn note(&mut self, event: &Event) {
+        match event {
+            Event::ToolStarted { tool } => drop(self.run.tools.insert(tool.clone())),
+            Event::ToolEnded { tool, .. } => drop(self.run.tools.remove(tool)),
+            Event::TurnEnded { turn, .. } => {
+                self.run.tools.clear();
+                self.run.cancelled.take_if(|cancelled| cancelled == turn);
+            }
+            _ => {}
+        }
+    }
+
+    fn pass(&mut self, event: &Event) -> Passed {
+        let Opening::Trying { held, .. } = &mut self.opening else { return Passed::On };
+        match event {
+            Event::TurnStarted { .. } | Event::Usage(_) => {
+                held.push(event.clone());
+                Passed::Held
+            }
+            Event::TurnEnded { outcome: Outcome::Failed(failure), .. } if failure.kind == NOT_STARTED => {
+                Passed::NotStarted
+            }
+            _ => {
+                self.ready.extend(held.drain(..));
+                self.opening = Opening::Begun;
+                Passed::On
+            }
+        }
+    }
+
+    /// Starts the program once more, without the token that it does not know, and gives it the prompt that it has not taken.
+    async fn begin_anew(&mut self) -> Next {
+        let Opening::Trying { prompt, .. } = std::mem::replace(&mut self.opening, Opening::New) else {
+            return Next::GoOn;
+        };
+        warn!(chat = %self.start.chat, "the agent's program does not know the conversation any more: it is told the history");
+        let turn = prompt.turn.clone();
+        let sent = match self.launcher.launch(None, self.choices.clone()).await {
+            Ok(run) => {
+                self.run = run;
+                self.send(*prompt).await
+            }
+            Err(error) => Err(error),
+        };
+        match sent {
+            // What there is to write and to say is passed on in the next round.
+            Ok(()) => Next::GoOn,
+            Err(error) => {
+                let failure = breakbulk_lifecycle::Failure::new("agentUnavailable", error.to_string());
+                self.run.phase = RunPhase::Over;
+                self.ready.push_back(Event::TurnStarted { turn: turn.clone() });
+                self.ready.push_back(Event::TurnEnded { turn, outcome: Outcome::Failed(failure) });
+                Next::GoOn
+            }
+        }
+    }
+
+    fn expectation(&self) -> Expectation {
+        let Run { claude, phase, cancelled, tools, .. } = &self.run;
+        let works = claude.turn().is_some() || claude.waiting().next().is_some();
+        if *phase == RunPhase::Starting {
+            Expectation::Start
+        } else if !works {
+            Expectation::Idle
+        } else if cancelled.is_some() {
+            Expectation::Cancelled
+        } else if claude.asked().next().is_some() || !tools.is_empty() {
+            Expectation::Nothing
+        } else {
+            Expectation::Output
+        }
+    }
+
+    fn signal(&self, signal: Signal) {
+        match signal {
+            Signal::Replied { control: Control::Initialize, reply: Ok(_), .. } => {
+                let models = &self.run.claude.info().models;
+                if !models.is_empty() {
+                    lock(&self.models).clone_from(models);
+                }
+            }
+            Signal::Replied { control, reply: Err(error), .. } => {
+                debug!(chat = %self.start.chat, ?control, %error, "the agent's program has not done what it was asked");
+            }
+            Signal::Refused { subtype } => {
+                debug!(chat = %self.start.chat, subtype, "the agent's program asked for something that is not offered");
+            }
+            // The same is told by events.
+            Signal::Permission(_)
+            | Signal::Withdrawn { .. }
+            | Signal::Replied { .. }
+            | Signal::ModeChanged { .. }
+            | Signal::Reported(_) => {}
+        }
+    }
+
+    async fn output(&mut self, output: Output) -> Next {
+        match output {
+            Output::Line(line) => {
+                // An empty line, and what a program prints before it begins, do not say that it works.
+                match self.run.claude.receive(&line) {
+                    Received::Taken => {
+                        self.run.phase = RunPhase::Started;
+                        self.run.process.understood();
+                    }
+                    Received::Ignored => {}
+                    Received::Malformed { bytes } => {
+                        warn!(chat = %self.start.chat, bytes, "a line of an agent's program cannot be read and is skipped");
+                    }
+                }
+            }
+            Output::Skipped { bytes } => {
+                let limit = self.launcher.config.process.max_line_bytes;
+                warn!(chat = %self.start.chat, bytes, limit, "a line of an agent's program is too long and is skipped");
+                self.run.claude.skip_line();
+            }
+            Output::Ended(end) => self.ended(end).await,
+        }
+        Next::GoOn
+    }
+
+    /// The program has ended.
+    async fn ended(&mut self, end: End) {
+        if self.run.phase == RunPhase::Over {
+            return;
+        }
+        // Some versions say only to people that there is nothing to resume, and exit before they have begun.
+        let has_begun = self.run.claude.info().session.is_some();
+        if matches!(self.opening, Opening::Trying { .. }) && !has_begun && matches!(end, End::Exited(code) if code != 0)
+        {
+            self.begin_anew().await;
+            return;
+        }
+        let reason = match &end {
+            End::Idle(_) | End::NotCancelled(_) => ExitReason::Stopped,
+            end => ExitReason::Failed(end.failure(&self.run.process.stderr().await)),
+        };
+        match &end {
+            End::Exited(0) | End::Idle(_) => {
+                debug!(chat = %self.start.chat, end = end.kind(), "an agent's program has ended")
+            }
+            _ => warn!(chat = %self.start.chat, end = end.kind(), "an agent's program has ended"),
+        }
+        self.run.phase = RunPhase::Over;
+        self.run.claude.end(reason);
+    }
+
+    async fn command(&mut self, ClaudeCommand { kind, reply }: ClaudeCommand) -> Next {
+        let answer = match kind {
+            CommandKind::Dispose => {
+                self.dispose().await;
+                let _ = reply.send(Ok(()));
+                return Next::End;
+            }
+            _ if self.run.phase == RunPhase::Over => Err(AgentError::Ended),
+            // It was idle for too long, or has just died: the prompt begins another conversation.
+            CommandKind::Send(_) if self.run.process.is_ending() => Err(AgentError::Ended),
+            CommandKind::Send(_) if self.is_busy() => Err(AgentError::Busy),
+            CommandKind::Send(prompt) => self.send(prompt).await,
+            CommandKind::Cancel(turn) => {
+                self.cancel(turn);
+                Ok(())
+            }
+            CommandKind::Answer(tool, answer) => self.answer(&tool, answer),
+            CommandKind::Configure(options) => {
+                self.choices = Choices::read(&options, &self.launcher.config);
+                self.apply_mode();
+                Ok(())
+            }
+        };
+        // Whoever asked may have stopped waiting.
+        let _ = reply.send(answer);
+        Next::GoOn
+    }
+
+    fn is_busy(&self) -> bool {
+        self.run.claude.turn().is_some() || self.run.claude.waiting().next().is_some()
+    }
+
+    /// Hands a prompt over.
+    async fn send(&mut self, prompt: Prompt) -> Result<(), AgentError> {
+        self.apply_mode();
+        self.apply_model(prompt.message.model.as_ref().map(|model| model.id.clone()));
+        let mut preamble = None;
+        match self.opening {
+            Opening::New => {
+                let told = history::preamble(&self.start, self.launcher.config.max_history_bytes).await;
+                preamble = told.map_err(|error| AgentError::Unavailable(error.to_string()))?;
+                self.opening = Opening::Begun;
+            }
+            Opening::Resumed => {
+                self.opening = Opening::Trying { prompt: Box::new(prompt.clone()), held: Vec::new() };
+            }
+            Opening::Trying { .. } | Opening::Begun => {}
+        }
+        let Prompt { turn, message } = prompt;
+        let content = prompt::parts(message, preamble);
+        // The host sends a prompt when the agent is free. If the program has just begun something by itself, the prompt gets a turn
+        // of its own after that.
+        self.run.claude.send(claude::Prompt { turn, uuid: uuid(), priority: Some(Priority::Later), content });
+        Ok(())
+    }
+
+    fn apply_mode(&mut self) {
+        // Compared with what it was asked for last, not with the mode that it has: a person may have changed that in an answer.
+        if self.run.applied.mode != self.choices.mode
+            && let Some(wanted) = self.choices.mode.clone()
+        {
+            self.run.applied.mode = Some(wanted.clone());
+            self.run.claude.request(Control::SetPermissionMode(wanted));
+        }
+    }
+
+    fn apply_model(&mut self, of_message: Option<String>) {
+        let wanted = of_message.or_else(|| self.choices.model.clone());
+        if self.run.applied.model != wanted {
+            self.run.applied.model.clone_from(&wanted);
+            self.run.claude.request(Control::SetModel(wanted));
+        }
+    }
+
+    fn cancel(&mut self, turn: Id) {
+        let claude = &mut self.run.claude;
+        let is_its = claude.turn() == Some(&turn) || claude.waiting().any(|waiting| *waiting == turn);
+        if is_its && self.run.cancelled.as_ref() != Some(&turn) {
+            self.run.cancelled = Some(turn);
+            claude.request(Control::Interrupt);
+        }
+    }
+
+    fn answer(&mut self, tool: &Id, answer: Verdict) -> Result<(), AgentError> {
+        match self.run.claude.answer(tool, answer) {
+            Ok(()) => Ok(()),
+            Err(AnswerError::NotAsked) => Err(AgentError::NotAsked),
+            // The program must not wait for ever, nor run what nobody has seen.
+            Err(AnswerError::NotAnObject) => {
+                let reason = Some("The edited input is not a JSON object.".to_owned());
+                let denied = self.run.claude.answer(tool, Verdict::Denied { reason, choice: None });
+                denied.map_err(|_| AgentError::NotAsked)
+            }
+        }
+    }
+
+    /// Ends the program, and says what that means for its turn.
+    async fn dispose(&mut self) {
+        self.run.claude.end(ExitReason::Stopped);
+        self.run.phase = RunPhase::Over;
+        while let Some(event) = self.run.claude.poll_event() {
+            self.ready.push_back(event);
+        }
+        // Whoever disposes need not listen. If there is no space, the end of the stream says that it is over.
+        while let Some(event) = self.ready.pop_front() {
+            if !self.events.try_send(event) {
+                break;
+            }
+        }
+        self.run.process.stop().await;
+    }
+}
+
+/// A random UUID: the program drops a prompt whose UUID it knows, without a word.
+fn uuid() -> String {
+    // Version 4, variant 1.
+    let bits = (u128::from_be_bytes(BatchId::new().to_bytes()) & !(0xf000 << 64) & !(0xc000 << 48))
+        | (0x4000 << 64)
+        | (0x8000 << 48);
+    let hex = format!("{bits:032x}");
+    let part = |range: std::ops::Range<usize>| hex.get(range).unwrap_or_default();
+    [part(0..8), part(8..12), part(12..16), part(16..20), part(20..32)].join("-")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_uuid_has_its_version_and_never_comes_again() {
+        let (one, other) = (uuid(), uuid());
+        assert_ne!(one, other);
+        let parts: Vec<&str> = one.split('-').collect();
+        assert_eq!(parts.iter().map(|part| part.len()).collect::<Vec<_>>(), [8, 4, 4, 4, 12]);
+        assert!(parts[2].starts_with('4') && "89ab".contains(&parts[3][..1]), "{one}");
+    }
+}

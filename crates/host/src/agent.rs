@@ -29,12 +29,14 @@
 //! ([`Event::Resumable`](breakbulk_lifecycle::Event::Resumable)), and gets it back ([`Start::token`]) if that turn is still the
 //! last one.
 
+pub mod acp;
 pub(crate) mod actions;
 pub mod claude;
 pub(crate) mod clock;
 pub mod demo;
 mod directory;
 mod events;
+mod history;
 pub(crate) mod merge;
 pub(crate) mod process;
 mod services;
@@ -45,7 +47,7 @@ use std::path::PathBuf;
 use ahp_types::commands::SessionConfigValueItem;
 use ahp_types::common::JsonObject;
 use ahp_types::errors::{ahp_error_codes, json_rpc_error_codes};
-use ahp_types::state::{AgentInfo, Message, SessionConfigSchema, SideChatSelection};
+use ahp_types::state::{AgentInfo, Message, SessionConfigPropertySchema, SessionConfigSchema, SideChatSelection};
 use breakbulk_lifecycle::{Answer as Verdict, Id};
 
 pub(crate) use self::actions::{Command, Reaction, Step, SubAgentChat, Translator};
@@ -203,5 +205,27 @@ impl AgentError {
             Self::Directory { .. } => ahp_error_codes::NOT_FOUND,
             Self::Unavailable(_) | Self::Ended => json_rpc_error_codes::INTERNAL_ERROR,
         }
+    }
+}
+
+/// An option that is a text, and may be changed later.
+fn option(title: &str, description: &str) -> SessionConfigPropertySchema {
+    SessionConfigPropertySchema {
+        r#type: "string".to_owned(),
+        title: title.to_owned(),
+        description: Some(description.to_owned()),
+        default: None,
+        r#enum: None,
+        enum_labels: None,
+        enum_descriptions: None,
+        read_only: None,
+        items: None,
+        min_items: None,
+        max_items: None,
+        properties: None,
+        required: None,
+        additional_properties: None,
+        enum_dynamic: None,
+        session_mutable: Some(true),
     }
 }

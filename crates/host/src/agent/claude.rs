@@ -15,7 +15,6 @@
 //! another conversation, which resumes.
 
 mod conversation;
-mod history;
 mod prompt;
 
 use std::collections::HashMap;
@@ -33,7 +32,7 @@ use serde_json::{Value, json};
 
 use super::process::ProcessLimits;
 use super::process::program::find_program;
-use super::{Agent, AgentError, EventsConfig, Start, Started};
+use super::{Agent, AgentError, EventsConfig, Start, Started, option};
 use crate::lock::lock;
 use crate::log::BoxFuture;
 
@@ -195,28 +194,6 @@ impl Agent for Claude {
         };
         let properties = HashMap::from([(MODE.to_owned(), mode), (MODEL.to_owned(), model)]);
         SessionConfigSchema { r#type: "object".to_owned(), properties, required: None }
-    }
-}
-
-/// An option that is a text, and may be changed later.
-fn option(title: &str, description: &str) -> SessionConfigPropertySchema {
-    SessionConfigPropertySchema {
-        r#type: "string".to_owned(),
-        title: title.to_owned(),
-        description: Some(description.to_owned()),
-        default: None,
-        r#enum: None,
-        enum_labels: None,
-        enum_descriptions: None,
-        read_only: None,
-        items: None,
-        min_items: None,
-        max_items: None,
-        properties: None,
-        required: None,
-        additional_properties: None,
-        enum_dynamic: None,
-        session_mutable: Some(true),
     }
 }
 

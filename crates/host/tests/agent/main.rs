@@ -4,13 +4,13 @@
 mod cancel;
 mod clock;
 mod commands;
+#[path = "../../../lifecycle/tests/generated_events/mod.rs"]
+mod generated_events;
 mod merge;
 #[path = "../../../lifecycle/tests/v2/oracle.rs"]
 mod oracle;
 mod projection;
 mod queue;
-#[path = "../../../lifecycle/tests/generated_events/mod.rs"]
-mod generated_events;
 mod scripts;
 mod test_agent;
 mod translate;

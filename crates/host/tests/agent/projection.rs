@@ -13,8 +13,8 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use serde_json::Value;
 
-use crate::oracle::{of_ahp, of_model};
 use crate::generated_events;
+use crate::oracle::{of_ahp, of_model};
 use crate::test_agent::{Reply, confirmed, turn_started};
 use crate::world::{CHAT, SESSION, World, apply, config};
 

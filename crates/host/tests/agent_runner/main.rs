@@ -1,6 +1,7 @@
 //! The agent runner: logged actions of clients reach agents, and what agents say is logged.
 #![expect(clippy::unwrap_used, reason = "a test may fail by panicking")]
 
+mod acp;
 mod agent_memory;
 mod claude;
 #[path = "../agent/clock.rs"]

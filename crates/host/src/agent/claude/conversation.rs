@@ -14,10 +14,10 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tracing::{debug, warn};
 
-use super::{Choices, ClaudeConfig, INHERITED, history, prompt};
+use super::{Choices, ClaudeConfig, INHERITED, prompt};
 use crate::agent::directory::working_directory;
 use crate::agent::process::{End, Expectation, Output, Process, ProcessCommand};
-use crate::agent::{AgentError, Conversation, EventSender, Prompt, Start, Started, events};
+use crate::agent::{AgentError, Conversation, EventSender, Prompt, Start, Started, events, history};
 use crate::lock::lock;
 use crate::log::{BatchId, BoxFuture};
 

@@ -1,0 +1,469 @@
+//! A conversation with an ACP agent: one task that owns the process, and passes on what it says and what it is told.
+
+use std::collections::{HashSet, VecDeque};
+use std::sync::{Arc, Mutex};
+
+use ahp_types::common::JsonObject;
+use breakbulk_lifecycle::acp::{
+    Connection, ConnectionSignal, Offers, Opened, Opening, PromptError, Received, RpcError, Signal,
+};
+use breakbulk_lifecycle::{Answer as Verdict, Event, Failure, Id};
+use serde_json::Value;
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::{JoinHandle, JoinSet};
+use tracing::{debug, warn};
+
+use super::{AcpConfig, Choices, Known, prompt, requests};
+use crate::agent::directory::working_directory;
+use crate::agent::process::{End, Expectation, Output, Process, ProcessCommand};
+use crate::agent::{AgentError, Conversation, EventSender, HostServices, Prompt, Start, Started, events, history};
+use crate::lock::lock;
+use crate::log::BoxFuture;
+
+/// Commands that may wait for the task. It takes them whatever else it waits for, so few ever wait.
+const WAITING: usize = 16;
+
+/// Begins a conversation: starts the program and opens a session.
+pub(super) async fn start(
+    config: Arc<AcpConfig>,
+    known: Arc<Mutex<Known>>,
+    start: Start,
+) -> Result<Started, AgentError> {
+    let directories = match (start.directories.as_slice(), &config.directory) {
+        ([], Some(directory)) => std::slice::from_ref(directory),
+        (directories, _) => directories,
+    };
+    let directory = working_directory(directories).await?;
+    let offers = Offers { files: start.services.are_offered(), terminals: start.services.are_offered() };
+    let opening = Opening {
+        cwd: directory.clone(),
+        additional_directories: directories.iter().skip(1).cloned().collect(),
+        resume: start.token.clone(),
+        auth_method: config.auth_method.clone(),
+        offers,
+    };
+    let (program, arguments) = match config.command.split_first() {
+        Some((program, arguments)) => (program.clone(), arguments.to_vec()),
+        None => return Err(AgentError::Unavailable("no command is configured".to_owned())),
+    };
+    let shown = program.display().to_string();
+    let (inherit, env) = (config.inherit.clone(), config.env.clone());
+    let command = ProcessCommand { program, arguments, directory, inherit, env };
+    let process = Process::start(command, config.process.clone()).await;
+    let process = process.map_err(|error| AgentError::Unavailable(format!("{shown} cannot be started: {error}")))?;
+    let (sender, stream) = events(config.events);
+    let (commands, receiver) = mpsc::channel(WAITING);
+    let mut task = AcpTask {
+        choices: Choices::read(&start.config, &config),
+        applied: Choices::default(),
+        connection: Connection::new(opening, config.conversation),
+        config,
+        known,
+        start,
+        commands: receiver,
+        events: sender,
+        ready: VecDeque::new(),
+        process,
+        phase: RunPhase::Opening,
+        knows_history: false,
+        turn: None,
+        cancelled: None,
+        open_calls: HashSet::new(),
+        requests: JoinSet::new(),
+    };
+    task.open().await?;
+    let task = tokio::spawn(task.work());
+    let conversation = Box::new(AcpConversation { commands, task: Mutex::new(Some(task)) });
+    Ok(Started { conversation, events: stream })
+}
+
+/// The host's side of a conversation. Dropping it ends the task, and with it the program.
+struct AcpConversation {
+    commands: mpsc::Sender<AcpCommand>,
+    task: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// A command for the task, and where it replies.
+struct AcpCommand {
+    kind: CommandKind,
+    reply: oneshot::Sender<Result<(), AgentError>>,
+}
+
+enum CommandKind {
+    Send(Prompt),
+    Cancel(Id),
+    Answer(Id, Verdict),
+    Configure(JsonObject),
+    Dispose,
+}
+
+impl AcpConversation {
+    fn tell(&self, kind: CommandKind) -> BoxFuture<'_, Result<(), AgentError>> {
+        Box::pin(async move {
+            let (reply, answer) = oneshot::channel();
+            self.commands.send(AcpCommand { kind, reply }).await.map_err(|_ended| AgentError::Ended)?;
+            answer.await.unwrap_or(Err(AgentError::Ended))
+        })
+    }
+}
+
+impl Conversation for AcpConversation {
+    fn send(&self, prompt: Prompt) -> BoxFuture<'_, Result<(), AgentError>> {
+        self.tell(CommandKind::Send(prompt))
+    }
+
+    fn cancel(&self, turn: Id) -> BoxFuture<'_, Result<(), AgentError>> {
+        self.tell(CommandKind::Cancel(turn))
+    }
+
+    fn answer(&self, tool: Id, answer: Verdict) -> BoxFuture<'_, Result<(), AgentError>> {
+        self.tell(CommandKind::Answer(tool, answer))
+    }
+
+    fn configure(&self, config: JsonObject) -> BoxFuture<'_, Result<(), AgentError>> {
+        self.tell(CommandKind::Configure(config))
+    }
+
+    fn dispose(&self) -> BoxFuture<'_, ()> {
+        Box::pin(async move {
+            // One that has ended already needs no telling.
+            let _ = self.tell(CommandKind::Dispose).await;
+            let task = lock(&self.task).take();
+            if let Some(task) = task {
+                let _ = task.await;
+            }
+        })
+    }
+}
+
+impl Drop for AcpConversation {
+    fn drop(&mut self) {
+        if let Some(task) = lock(&self.task).take() {
+            task.abort();
+        }
+    }
+}
+
+/// The program's side of a conversation.
+struct AcpTask {
+    config: Arc<AcpConfig>,
+    known: Arc<Mutex<Known>>,
+    start: Start,
+    /// What the session wants.
+    choices: Choices,
+    /// What the program was told of it.
+    applied: Choices,
+    commands: mpsc::Receiver<AcpCommand>,
+    events: EventSender,
+    /// Events that go to the host next. While there are any, the program is not read.
+    ready: VecDeque<Event>,
+    process: Process,
+    connection: Connection,
+    phase: RunPhase,
+    /// Whether the agent knows the earlier turns.
+    knows_history: bool,
+    /// The prompt that the agent works on.
+    turn: Option<Id>,
+    /// The turn that the agent was told to stop.
+    cancelled: Option<Id>,
+    /// Calls that run, and calls about which somebody is asked: meanwhile the program may be silent.
+    open_calls: HashSet<Id>,
+    /// What the host does for the agent.
+    requests: JoinSet<(u64, Result<Value, RpcError>)>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum RunPhase {
+    /// No session is open yet.
+    Opening,
+    Open,
+    /// The program has ended.
+    Over,
+}
+
+/// What the task waits for.
+enum Wake {
+    Command(AcpCommand),
+    Output(Output),
+    /// The host has done what the agent asked for.
+    Performed(u64, Result<Value, RpcError>),
+    /// An event has gone to the host.
+    Sent,
+    /// The host is gone.
+    Alone,
+}
+
+/// Whether the conversation continues.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Next {
+    GoOn,
+    End,
+}
+
+impl AcpTask {
+    /// Opens a session.
+    async fn open(&mut self) -> Result<(), AgentError> {
+        loop {
+            self.write_lines();
+            while let Some(signal) = self.connection.poll_signal() {
+                match signal {
+                    ConnectionSignal::Opened(opened) => {
+                        self.opened(*opened);
+                        return Ok(());
+                    }
+                    ConnectionSignal::NotOpened(failure) => return Err(AgentError::Unavailable(failure.message)),
+                    other => self.signal(other),
+                }
+            }
+            match self.process.read().await {
+                Output::Ended(end) => {
+                    let failure = end.failure(&self.process.stderr().await);
+                    return Err(AgentError::Unavailable(failure.message));
+                }
+                output => self.read(output).await,
+            }
+        }
+    }
+
+    fn opened(&mut self, opened: Opened) {
+        let Opened { remembers, modes, options, agent, .. } = opened;
+        debug!(chat = %self.start.chat, agent = ?agent.map(|agent| agent.name), remembers, "an ACP session is open");
+        self.phase = RunPhase::Open;
+        self.knows_history = remembers;
+        let mut known = lock(&self.known);
+        (known.modes, known.options) = (modes, options);
+        drop(known);
+        self.apply(None);
+    }
+
+    async fn work(mut self) {
+        loop {
+            if self.pass_on() == Next::End {
+                return;
+            }
+            let Self { commands, events, ready, process, requests, .. } = &mut self;
+            let wake = match ready.front() {
+                Some(event) => tokio::select! {
+                    command = commands.recv() => command.map_or(Wake::Alone, Wake::Command),
+                    reserved = events.reserve(event) => match (reserved, ready.pop_front()) {
+                        (Ok(reservation), Some(event)) => {
+                            reservation.send(event);
+                            Wake::Sent
+                        }
+                        _ => Wake::Alone,
+                    },
+                },
+                None => tokio::select! {
+                    command = commands.recv() => command.map_or(Wake::Alone, Wake::Command),
+                    output = process.read() => Wake::Output(output),
+                    Some(Ok((request, response))) = requests.join_next() => Wake::Performed(request, response),
+                },
+            };
+            match wake {
+                Wake::Sent => {}
+                Wake::Alone => return,
+                Wake::Command(command) => {
+                    if self.command(command).await == Next::End {
+                        return;
+                    }
+                }
+                Wake::Output(output) => self.read(output).await,
+                Wake::Performed(request, response) => self.connection.respond(request, response),
+            }
+        }
+    }
+
+    fn write_lines(&mut self) {
+        while let Some(line) = self.connection.poll_line() {
+            if self.process.write(line).is_err() {
+                self.process.kill(End::Deaf);
+            }
+        }
+    }
+
+    /// Passes on what the connection has for the program and for the host.
+    fn pass_on(&mut self) -> Next {
+        self.write_lines();
+        while let Some(signal) = self.connection.poll_signal() {
+            self.signal(signal);
+        }
+        while let Some(event) = self.connection.poll_event() {
+            self.note(&event);
+            self.ready.push_back(event);
+        }
+        self.process.expect(self.expectation());
+        let is_over = self.phase == RunPhase::Over && self.ready.is_empty();
+        if is_over { Next::End } else { Next::GoOn }
+    }
+
+    /// Keeps what decides how long the program may be silent.
+    fn note(&mut self, event: &Event) {
+        match event {
+            Event::ToolStarted { tool } | Event::ToolAsked { tool, .. } => {
+                self.open_calls.insert(tool.clone());
+            }
+            Event::ToolEnded { tool, .. } | Event::ToolAnswered { tool, .. } => {
+                self.open_calls.remove(tool);
+            }
+            Event::TurnEnded { turn, .. } => {
+                self.open_calls.clear();
+                self.turn.take_if(|open| open == turn);
+                self.cancelled.take_if(|cancelled| cancelled == turn);
+            }
+            _ => {}
+        }
+    }
+
+    fn expectation(&self) -> Expectation {
+        if self.phase == RunPhase::Opening {
+            Expectation::Start
+        } else if self.turn.is_none() {
+            Expectation::Idle
+        } else if self.cancelled.is_some() {
+            Expectation::Cancelled
+        } else if !self.open_calls.is_empty() || !self.requests.is_empty() {
+            Expectation::Nothing
+        } else {
+            Expectation::Output
+        }
+    }
+
+    fn signal(&mut self, signal: ConnectionSignal) {
+        match signal {
+            ConnectionSignal::Request { request, wanted } => {
+                let services: HostServices = self.start.services.clone();
+                self.requests.spawn(async move { (request, requests::perform(services, *wanted).await) });
+            }
+            ConnectionSignal::Session(Signal::Commands(commands)) => lock(&self.known).commands = commands,
+            ConnectionSignal::Session(Signal::Options(options)) => lock(&self.known).options = options,
+            ConnectionSignal::Session(Signal::ModeChanged { mode }) => self.applied.mode = Some(mode),
+            // The host names sessions itself. The others come only while a session is opened.
+            ConnectionSignal::Session(Signal::Title(_))
+            | ConnectionSignal::Opened(_)
+            | ConnectionSignal::NotOpened(_) => {}
+        }
+    }
+
+    async fn read(&mut self, output: Output) {
+        let chat = &self.start.chat;
+        match output {
+            Output::Line(line) => match self.connection.receive(&line) {
+                Received::Taken => self.process.understood(),
+                Received::Ignored => {}
+                Received::Malformed { bytes } => {
+                    warn!(%chat, bytes, "a line of an agent's program cannot be read and is skipped");
+                }
+            },
+            Output::Skipped { bytes } => {
+                let limit = self.config.process.max_line_bytes;
+                warn!(%chat, bytes, limit, "a line of an agent's program is too long and is skipped");
+            }
+            Output::Ended(end) => self.ended(&end).await,
+        }
+    }
+
+    /// The program has ended.
+    async fn ended(&mut self, end: &End) {
+        if self.phase == RunPhase::Over {
+            return;
+        }
+        match end {
+            End::Exited(0) | End::Idle(_) => {
+                debug!(chat = %self.start.chat, end = end.kind(), "an agent's program has ended");
+            }
+            _ => warn!(chat = %self.start.chat, end = end.kind(), "an agent's program has ended"),
+        }
+        self.phase = RunPhase::Over;
+        let failure = end.failure(&self.process.stderr().await);
+        self.connection.end(failure);
+    }
+
+    async fn command(&mut self, AcpCommand { kind, reply }: AcpCommand) -> Next {
+        let answer = match kind {
+            CommandKind::Dispose => {
+                self.dispose().await;
+                let _ = reply.send(Ok(()));
+                return Next::End;
+            }
+            _ if self.phase == RunPhase::Over => Err(AgentError::Ended),
+            // It was idle for too long, or has just died: the prompt begins another conversation.
+            CommandKind::Send(_) if self.process.is_ending() => Err(AgentError::Ended),
+            CommandKind::Send(prompt) => self.send(prompt).await,
+            CommandKind::Cancel(turn) => {
+                self.cancel(turn);
+                Ok(())
+            }
+            CommandKind::Answer(tool, answer) => {
+                self.connection.answer(&tool, &answer).then_some(()).ok_or(AgentError::NotAsked)
+            }
+            CommandKind::Configure(options) => {
+                self.choices = Choices::read(&options, &self.config);
+                self.apply(None);
+                Ok(())
+            }
+        };
+        // Whoever asked may have stopped waiting.
+        let _ = reply.send(answer);
+        Next::GoOn
+    }
+
+    async fn send(&mut self, prompt: Prompt) -> Result<(), AgentError> {
+        if self.turn.is_some() {
+            return Err(AgentError::Busy);
+        }
+        let Prompt { turn, message } = prompt;
+        self.apply(message.model.as_ref().map(|model| model.id.clone()));
+        let mut preamble = None;
+        if !std::mem::replace(&mut self.knows_history, true) {
+            let told = history::preamble(&self.start, self.config.max_history_bytes).await;
+            preamble = told.map_err(|error| AgentError::Unavailable(error.to_string()))?;
+        }
+        let blocks = prompt::blocks(message, preamble);
+        self.connection.send(turn.clone(), blocks).map_err(|error| match error {
+            PromptError::Busy => AgentError::Busy,
+            PromptError::NotOpen => AgentError::Ended,
+        })?;
+        self.turn = Some(turn);
+        Ok(())
+    }
+
+    /// Tells the agent which mode and model the session wants, where that has changed.
+    fn apply(&mut self, model_of_message: Option<String>) {
+        let model = model_of_message.or_else(|| self.choices.model.clone());
+        if let Some(mode) = self.choices.mode.clone().filter(|mode| self.applied.mode.as_ref() != Some(mode)) {
+            if !self.connection.set_mode(&mode) {
+                warn!(chat = %self.start.chat, mode, "the agent has no such mode");
+            }
+            self.applied.mode = Some(mode);
+        }
+        if let Some(model) = model.filter(|model| self.applied.model.as_ref() != Some(model)) {
+            if !self.connection.set_model(&model) {
+                warn!(chat = %self.start.chat, model, "the agent does not let its host choose a model");
+            }
+            self.applied.model = Some(model);
+        }
+    }
+
+    fn cancel(&mut self, turn: Id) {
+        if self.turn.as_ref() == Some(&turn) && self.cancelled.as_ref() != Some(&turn) {
+            self.cancelled = Some(turn);
+            self.connection.cancel();
+        }
+    }
+
+    /// Ends the program, and says what that means for its turn.
+    async fn dispose(&mut self) {
+        self.connection.end(Failure::new("stopped", "The conversation was ended."));
+        self.phase = RunPhase::Over;
+        while let Some(event) = self.connection.poll_event() {
+            self.ready.push_back(event);
+        }
+        // Whoever disposes need not listen. If there is no space, the end of the stream says that it is over.
+        while let Some(event) = self.ready.pop_front() {
+            if !self.events.try_send(event) {
+                break;
+            }
+        }
+        self.process.stop().await;
+    }
+}

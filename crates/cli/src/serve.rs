@@ -10,8 +10,9 @@ use std::time::{Duration, Instant};
 
 use breakbulk::{Accepted, Listener, LogLimit, Transport};
 use breakbulk_host::Host;
+use breakbulk_host::agent::claude::Claude;
 use breakbulk_host::agent::demo::Demo;
-use breakbulk_host::agent::{Agent, merge_actions};
+use breakbulk_host::agent::{Agent, find_program, merge_actions};
 use breakbulk_host::log::sqlite::{Options, SqliteLog};
 use breakbulk_host::log::{Log, LogHealth, OpenError};
 use breakbulk_proto::Budget;
@@ -26,7 +27,7 @@ use crate::log::say;
 use crate::open::{self, Admission};
 use crate::pages::{self, Health as Condition, Subject};
 use crate::runtime;
-use crate::settings::{AgentName, Means, PATH, ServeSettings};
+use crate::settings::{AgentSettings, Means, PATH, ServeSettings};
 use crate::shutdown;
 
 /// Clients that are being told to come again later. One more is simply cut.
@@ -88,8 +89,10 @@ impl Server {
         config.endpoint.max_whole_frame_bytes = is_capped.then(|| route.max_frame_bytes());
         store.merge = Some(Arc::new(merge_actions));
         let log = open_log(&data, store).await?;
+        let offered = agents.iter().map(AgentSettings::description).collect::<Vec<_>>().join(", ");
         let agents = agents.into_iter().map(|agent| match agent {
-            AgentName::Demo => Arc::new(Demo::new(demo)) as Arc<dyn Agent>,
+            AgentSettings::Demo => Arc::new(Demo::new(demo)) as Arc<dyn Agent>,
+            AgentSettings::Claude(config) => Arc::new(Claude::new(*config)) as Arc<dyn Agent>,
         });
         let begun = Host::start(Arc::new(log.clone()), agents.collect(), config, Budget::new(link.budget)).await;
         let host = begun.map_err(|error| Error::Host(format!("the host cannot start: {error}")))?;
@@ -106,6 +109,7 @@ impl Server {
             }
         };
         info!(data = %data.display(), "the log is open");
+        info!("agents: {offered}");
         warn_of_data_in(&roots, &data);
         if let Some(why) = shell.as_deref().and_then(why_no_program) {
             warn!("{why}: terminals cannot be started; see --shell");
@@ -253,13 +257,12 @@ fn warn_of_data_in(roots: &[PathBuf], data: &Path) {
 
 /// Why a program cannot be started, as far as one can tell without starting it.
 fn why_no_program(program: &OsStr) -> Option<String> {
-    let (path, name) = (Path::new(program), program.display());
-    if path.components().count() > 1 {
-        return (!path.is_file()).then(|| format!("there is no file {name}"));
+    if find_program(program).is_some() {
+        return None;
     }
-    let dirs = std::env::var_os("PATH").unwrap_or_default();
-    let is_found = std::env::split_paths(&dirs).any(|dir| dir.join(path).is_file());
-    (!is_found).then(|| format!("{name} is not in PATH"))
+    let name = program.display();
+    let is_path = Path::new(program).components().count() > 1;
+    Some(if is_path { format!("there is no file {name}") } else { format!("{name} is not in PATH") })
 }
 
 /// A connection is a file. What the system lets us have of them is usually far more than it begins with.

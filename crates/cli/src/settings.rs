@@ -3,6 +3,7 @@
 //! Flags, environment variables, the keys of the file, what `breakbulk config` prints and the tables in
 //! `docs/configuration.md` all follow from [`all`].
 
+mod agents;
 mod configuration;
 mod error;
 mod file;
@@ -22,6 +23,7 @@ use breakbulk::Preset;
 use breakbulk::address::Size;
 use breakbulk::{Address, Dialect};
 
+pub(crate) use self::agents::AgentSettings;
 pub(crate) use self::configuration::Configuration;
 pub(crate) use self::error::SettingError;
 pub(crate) use self::flags::{Bridge, Everything, Peer, Scope, Serve, SettingsArgs, Stored, Tap, Upkeep};
@@ -29,7 +31,7 @@ pub(crate) use self::host::HostSettings;
 use self::kinds::{Count, Fingerprint, Header, Host, Listen, Secret, WebOrigin};
 pub(crate) use self::kinds::{LogLevel, in_full};
 pub(crate) use self::layers::{Layers, Origin};
-pub(crate) use self::names::{AgentName, LogFormat, Proxy, Roots};
+pub(crate) use self::names::{LogFormat, Proxy, Roots};
 pub(crate) use self::proof::{
     BridgeSettings, Certificate, Door, Identity, Key, LinkSettings, LogSettings, REMOTE, ServerTls, Trust, check,
     check_files, to_peer,

@@ -382,7 +382,14 @@ fn what_does_not_hold_is_one_line_and_status_2() {
             "max_hello is \"64Q\" (flag --max-hello): not a number of bytes; allowed are such as",
         ),
         (&["--keep-for", "soon"], "keep_for is \"soon\" (flag --keep-for): allowed is a whole number and a unit"),
-        (&["--agent", "other"], "agent is \"other\" (flag --agent): allowed are demo"),
+        (
+            &["--agent", "other"],
+            "agent is \"other\" (flag --agent): allowed are demo, claude, claude:COMMAND, acp:COMMAND",
+        ),
+        (
+            &["--agent", "acp:x"],
+            "agent is \"acp:x\" (flag --agent): agents of the Agent Client Protocol (acp:) are not in",
+        ),
         (&["--root", "nowhere"], "root is \"nowhere\" (flag --root): nowhere: "),
         (
             &["--listen", "unix:s"],

@@ -149,6 +149,10 @@ Examples:
           a host for this directory, with the demo agent
   breakbulk serve --root ~/src/one --root ~/src/two --keep-for 30d
           for two directories; actions older than 30 days are removed
+  breakbulk serve --agent claude
+          with the Claude Code program that is in PATH
+  breakbulk serve --agent demo --agent work=claude:'/opt/claude/bin/claude'
+          two agents side by side; clients choose by name
   breakbulk serve --listen 'ws://127.0.0.1:4140?cap=900000'
           behind a relay that caps frames
   breakbulk serve --listen ws://127.0.0.1:0 --format json

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use super::agents::AgentTable;
 use super::error::SettingError;
 use super::file::File;
 use super::flags::{Scope, SettingsArgs};
@@ -13,6 +14,8 @@ pub(crate) struct Configuration {
     pub(crate) layers: Layers,
     /// The bridges that the file names, and the settings that hold for each.
     pub(crate) bridges: Vec<(String, Layers)>,
+    /// The agents that the file describes.
+    pub(crate) agents: Vec<AgentTable>,
     pub(crate) file: Option<PathBuf>,
     /// Who named the file.
     pub(crate) file_origin: Origin,
@@ -32,11 +35,13 @@ impl Configuration {
         let (typed, file) = (args.typed(), file.unwrap_or_default());
         let of_bridge = |table| Layers::new(typed.clone(), &environment, file.of_bridge(table));
         let bridges = file.bridges.iter().map(|table| (table.name.clone(), of_bridge(table))).collect();
+        let agents = file.agents.clone();
         let layers = Layers::new(typed, &environment, file);
         let default_data = environment.default_data();
         Ok(Self {
             layers,
             bridges,
+            agents,
             default_data,
             file: path,
             file_origin: file_origin.unwrap_or(Origin::Default),

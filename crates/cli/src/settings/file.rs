@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
+use super::agents::AgentTable;
 use super::error::SettingError;
 use super::flags::{Bridge, Scope};
 use super::layers::{Environment, Origin};
@@ -19,6 +20,8 @@ pub(crate) struct File {
     pub(crate) values: Values,
     /// The `[[bridge]]` tables, in their order.
     pub(crate) bridges: Vec<Table>,
+    /// The `[[agent]]` tables, in their order.
+    pub(crate) agents: Vec<AgentTable>,
 }
 
 /// For each key its line and its texts.
@@ -63,26 +66,33 @@ impl File {
                 return Err(SettingError::Syntax { path, line, why });
             }
         };
-        let (mut values, mut bridges) = (Vec::new(), Vec::new());
+        let (mut values, mut bridges, mut agents) = (Vec::new(), Vec::new(), Vec::new());
         for (key, value) in &table {
             if key.get_ref() == BRIDGE {
                 bridges = tables(key.span().start, value.get_ref(), &place)?;
+            } else if let Some(found) = agent_tables(key.get_ref(), value.get_ref()) {
+                for (at, table) in found {
+                    agents.push(AgentTable::read(at, table, |at| place.origin(at))?);
+                }
             } else {
                 values.push(place.value(key, value)?);
             }
         }
-        Ok(Self { path, values, bridges })
+        Ok(Self { path, values, bridges, agents })
     }
 
     /// What the file says of one of its bridges: its own table, and below that the top level.
     pub(crate) fn of_bridge(&self, table: &Table) -> Self {
         let values = table.values.iter().chain(&self.values).cloned().collect();
-        Self { path: self.path.clone(), values, bridges: Vec::new() }
+        Self { path: self.path.clone(), values, bridges: Vec::new(), agents: Vec::new() }
     }
 }
 
 /// The key of the tables of bridges.
 const BRIDGE: &str = "bridge";
+
+/// The key of the tables of agents.
+const AGENT: &str = "agent";
 
 /// The text of a file, for whoever says where something is wrong in it.
 struct Place<'a> {
@@ -158,6 +168,16 @@ fn tables(at: usize, value: &DeValue<'_>, place: &Place<'_>) -> Result<Vec<Table
         tables.push(table);
     }
     Ok(tables)
+}
+
+/// The `[[agent]]` tables, if that is what the key is about: a list of names is a setting like others.
+fn agent_tables<'a, 'b>(key: &str, value: &'a DeValue<'b>) -> Option<Vec<(usize, &'a DeTable<'b>)>> {
+    let DeValue::Array(array) = value else { return None };
+    let table = |item: &'a Spanned<DeValue<'b>>| match item.get_ref() {
+        DeValue::Table(table) => Some((item.span().start, table)),
+        _ => None,
+    };
+    if key == AGENT && !array.is_empty() { array.iter().map(table).collect() } else { None }
 }
 
 /// Whether a setting may differ from bridge to bridge: the log is the whole program's.

@@ -6,8 +6,8 @@ use std::path::PathBuf;
 
 use breakbulk::address::Size;
 
+use super::agents::AgentChoice;
 use super::kinds::{Count, Dir};
-use super::names::AgentName;
 use super::serve::{Means, Set};
 use super::table::{Group, Setting, settings};
 use super::value::Field;
@@ -43,10 +43,12 @@ host_settings! {
         /// A session that names no directory begins in the first. Clients can read and write files only in these directories,
         /// but terminals and approved commands have all the rights of this program.
         root: Vec<Dir> = "the current directory";
-        /// The agent that answers. So far there is only demo, which follows a script and needs no account.
+        /// An agent that answers: demo, claude, claude:COMMAND, or the name of an [[agent]] of the file.
         ///
-        /// May be given several times; the first answers when a client names none.
-        agent: Vec<AgentName> = "demo";
+        /// demo follows a script and needs no account. claude is the Claude Code program. With NAME= before it, clients know it
+        /// by that name. May be given several times; the first answers when a client names none. If none is named, a host has all
+        /// [[agent]] tables of the file; without those, demo and what is found in PATH.
+        agent: Vec<AgentChoice> = "demo, and what is found in PATH";
     }
     Connections {
         /// How many bytes a client may send before its initialize or reconnect request is complete.

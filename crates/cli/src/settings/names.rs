@@ -37,14 +37,6 @@ pub(crate) enum Proxy {
     None,
 }
 
-/// An agent that a host can have.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Display, EnumString, VariantNames)]
-#[strum(serialize_all = "lowercase")]
-pub(crate) enum AgentName {
-    /// A scripted one.
-    Demo,
-}
-
 /// A type with a name for each of its values.
 macro_rules! names {
     ($($kind:ty, $name:literal;)+) => {$(
@@ -71,5 +63,4 @@ names! {
     LogFormat, "FORMAT";
     Roots, "ROOTS";
     Proxy, "PROXY";
-    AgentName, "AGENT";
 }

@@ -12,8 +12,8 @@ use breakbulk_host::log::RetentionPolicy;
 use breakbulk_host::log::sqlite::Options;
 use breakbulk_proto::ahp::Role;
 
+use super::agents::AgentSettings;
 use super::kinds::{Count, Dir, Listen};
-use super::names::AgentName;
 use super::proof::{Door, LinkSettings, connections, missing, towards_peer};
 use super::value::{Bad, Value as _};
 use super::{Configuration, HostSettings, Layers, SettingError, Settings};
@@ -41,7 +41,7 @@ pub(crate) struct ServeSettings {
     /// Where the log is.
     pub(crate) data: PathBuf,
     /// At least one.
-    pub(crate) agents: Vec<AgentName>,
+    pub(crate) agents: Vec<AgentSettings>,
     pub(crate) means: Means,
     /// How long connections may take to finish at the end.
     pub(crate) shutdown_timeout: Duration,
@@ -81,7 +81,7 @@ impl ServeSettings {
             is_capped,
             max_connections,
             data: data(configuration)?,
-            agents: if host.agent.is_empty() { vec![AgentName::Demo] } else { host.agent },
+            agents: AgentSettings::prove(host.agent, &configuration.agents, layers)?,
             means,
             shutdown_timeout,
         })
@@ -261,10 +261,13 @@ mod tests {
 
     fn configuration(text: &str) -> Configuration {
         let environment = Environment::new([("XDG_DATA_HOME".into(), "/d".into())]).unwrap();
-        let layers = Layers::new(Vec::new(), &environment, File::parse("b.toml".into(), text).unwrap());
+        let file = File::parse("b.toml".into(), text).unwrap();
+        let agents = file.agents.clone();
+        let layers = Layers::new(Vec::new(), &environment, file);
         let default_data = environment.default_data();
         let (bridges, unknown_variables) = (Vec::new(), Vec::new());
-        Configuration { layers, bridges, default_data, file: None, file_origin: Origin::Default, unknown_variables }
+        let (file, file_origin) = (None, Origin::Default);
+        Configuration { layers, bridges, agents, default_data, file, file_origin, unknown_variables }
     }
 
     fn serve(text: &str) -> Result<ServeSettings, String> {
@@ -287,7 +290,7 @@ mod tests {
         let serve = serve("").unwrap();
         assert_eq!(serve.route.address.to_string(), format!("{USUAL}?dialect=ahp"));
         assert_eq!(serve.data, Path::new("/d/breakbulk"));
-        assert_eq!(serve.agents, [AgentName::Demo]);
+        assert_eq!(serve.agents.first(), Some(&AgentSettings::Demo));
         assert_eq!(serve.means.host.files.roots, [std::env::current_dir().unwrap().canonicalize().unwrap()]);
         assert_eq!((serve.max_connections, serve.is_capped), (16_384, false));
     }
@@ -303,6 +306,32 @@ mod tests {
         assert_eq!((host.retention.max_bytes, host.terminals.max_input_bytes), (Some(1_000_000_000), 1_000_000));
         assert_eq!((host.terminals.command, host.changes.git), (vec!["/bin/zsh".into()], "/opt/git".into()));
         assert_eq!((serve.route.address.cap, host.terminals.max_terminals), (Some(65_536), 0));
+    }
+
+    #[test]
+    fn agents_come_from_the_tables_of_the_file_and_are_chosen_by_name() {
+        let tables = "[[agent]]\nname = 'work'\nkind = 'claude'\ncommand = ['/opt/claude', '--x']\ncwd = '/w'\nmode = 'plan'\n\
+                      model = 'opus'\ninherit = ['AWS_*']\nenv = { A = 'b' }\n[[agent]]\nkind = 'demo'\n";
+        let agents = serve(tables).unwrap().agents;
+        assert_eq!(agents.iter().map(AgentSettings::name).collect::<Vec<_>>(), ["work", "demo"]);
+        let AgentSettings::Claude(config) = &agents[0] else { panic!("{agents:?}") };
+        assert_eq!(config.command, ["/opt/claude", "--x"]);
+        assert_eq!(
+            (config.directory.as_deref(), config.permission_mode.as_deref()),
+            (Some(Path::new("/w")), Some("plan"))
+        );
+        assert_eq!((config.model.as_deref(), &config.inherit[..]), (Some("opus"), &["AWS_*".to_owned()][..]));
+        assert_eq!(config.env, [("A".to_owned(), "b".to_owned())]);
+        for (text, want) in [
+            ("[[agent]]\nname = 'a'", "agent is \"a\" (file b.toml:1): it needs a kind: demo, claude or acp"),
+            ("[[agent]]\nkind = 'gpt'", "kind is \"gpt\" (file b.toml:2): allowed are demo, claude, acp"),
+            ("[[agent]]\nkind = 1", "kind is of type integer (file b.toml:2): allowed is a string"),
+            ("[[agent]]\nkindd = 'demo'", "unknown key \"kindd\" (file b.toml:2); did you mean kind?"),
+        ] {
+            assert_eq!(File::parse("b.toml".into(), text).unwrap_err().to_string(), want);
+        }
+        let two = "[[agent]]\nkind = 'claude'\n[[agent]]\nkind = 'claude'";
+        assert!(serve(two).unwrap_err().contains("two agents are called \"claude\""));
     }
 
     #[test]
@@ -339,7 +368,20 @@ mod tests {
             ),
             ("listen = 'ws://h:1/x'", "listen is \"ws://h:1/x\" (file b.toml:1): allowed is the path /ahp, or none"),
             ("cap = 100", "cap is \"100\" (file b.toml:1): allowed as a cap are 512 to 4294967295 bytes"),
-            ("agent = ['gpt']", "agent is \"gpt\" (file b.toml:1): allowed are demo"),
+            (
+                "agent = ['gpt']",
+                "agent is \"gpt\" (file b.toml:1): allowed are demo, claude, claude:COMMAND, acp:COMMAND, each with NAME= before \
+                 it, and the name of an [[agent]] of the file",
+            ),
+            (
+                "agent = [\"acp:'opencode acp'\"]",
+                "agent is \"acp:'opencode acp'\" (file b.toml:1): agents of the Agent Client Protocol (acp:) are not in this build",
+            ),
+            (
+                "agent = ['claude', 'claude:other']",
+                "agent is \"claude, claude:other\" (file b.toml:1): two agents are called \"claude\": write NAME= before one of \
+                 them",
+            ),
             ("max_calls = 0", "max_calls is \"0\" (file b.toml:1): allowed is a whole number of 1 or more"),
             ("max_hello = '0'", "max_hello is \"0\" (file b.toml:1): at least 1 byte is needed"),
             ("terminal_input = '4GiB'", "terminal_input is \"4GiB\" (file b.toml:1): allowed are up to 4294967295"),

@@ -1,6 +1,6 @@
 //! A conversation with the program: one task that owns the process, and passes on what it says and what it is told.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
@@ -9,7 +9,7 @@ use ahp_types::common::JsonObject;
 use breakbulk_lifecycle::claude::{
     self, AnswerError, Control, ExitReason, Launch, Model, NOT_STARTED, Priority, Received, Signal,
 };
-use breakbulk_lifecycle::{Answer as Verdict, Event, Id, Outcome};
+use breakbulk_lifecycle::{Answer as Verdict, BlockKind, Event, Failure, Id, Outcome};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tracing::{debug, warn};
@@ -161,7 +161,15 @@ impl Launcher {
             process.map_err(|error| AgentError::Unavailable(format!("{shown} cannot be started: {error}")))?;
         let mut claude = claude::Conversation::new(BatchId::new().to_string(), self.config.conversation);
         claude.request(Control::Initialize);
-        Ok(Run { process, claude, applied: choices, phase: RunPhase::Starting, cancelled: None, tools: HashSet::new() })
+        Ok(Run {
+            process,
+            claude,
+            applied: choices,
+            phase: RunPhase::Starting,
+            cancelled: None,
+            inputs: HashMap::new(),
+            tools: HashSet::new(),
+        })
     }
 }
 
@@ -174,7 +182,9 @@ struct Run {
     phase: RunPhase,
     /// The turn that the program was told to stop.
     cancelled: Option<Id>,
-    /// The calls that run.
+    /// Calls whose input is not whole, by their blocks.
+    inputs: HashMap<(Id, Id), Id>,
+    /// Calls that may run: the program does not say when one begins about which it asked nothing.
     tools: HashSet<Id>,
 }
 
@@ -279,6 +289,15 @@ impl ClaudeTask {
 
     /// Passes on what the translator has for the program and for the host.
     async fn pass_on(&mut self) -> Next {
+        while let Some(event) = self.run.claude.poll_event() {
+            self.note(&event);
+            match self.pass(&event) {
+                Passed::On => self.ready.push_back(event),
+                Passed::Held => {}
+                Passed::NotStarted => self.begin_anew().await,
+            }
+        }
+        // After the events: one of them may have started the program once more, and there is something to write to that one.
         while let Some(line) = self.run.claude.poll_line() {
             if self.run.process.write(line).is_err() {
                 self.run.process.kill(End::Deaf);
@@ -286,14 +305,6 @@ impl ClaudeTask {
         }
         while let Some(signal) = self.run.claude.poll_signal() {
             self.signal(signal);
-        }
-        while let Some(event) = self.run.claude.poll_event() {
-            self.note(&event);
-            match self.pass(&event) {
-                Passed::On => self.ready.push_back(event),
-                Passed::Held => {}
-                Passed::NotStarted => return self.begin_anew().await,
-            }
         }
         self.run.process.expect(self.expectation());
         let is_over = self.run.phase == RunPhase::Over && self.ready.is_empty();
@@ -303,9 +314,17 @@ impl ClaudeTask {
     /// Keeps what decides how long the program may be silent.
     fn note(&mut self, event: &Event) {
         match event {
+            Event::BlockStarted { message, block, kind: BlockKind::ToolInput(call) } => {
+                self.run.inputs.insert((message.clone(), block.clone()), call.tool.clone());
+            }
+            Event::BlockEnded { message, block, .. } => {
+                let whole = self.run.inputs.remove(&(message.clone(), block.clone()));
+                self.run.tools.extend(whole);
+            }
             Event::ToolStarted { tool } => drop(self.run.tools.insert(tool.clone())),
             Event::ToolEnded { tool, .. } => drop(self.run.tools.remove(tool)),
             Event::TurnEnded { turn, .. } => {
+                self.run.inputs.clear();
                 self.run.tools.clear();
                 self.run.cancelled.take_if(|cancelled| cancelled == turn);
             }
@@ -332,10 +351,8 @@ impl ClaudeTask {
     }
 
     /// Starts the program once more, without the token that it does not know, and gives it the prompt that it has not taken.
-    async fn begin_anew(&mut self) -> Next {
-        let Opening::Trying { prompt, .. } = std::mem::replace(&mut self.opening, Opening::New) else {
-            return Next::GoOn;
-        };
+    async fn begin_anew(&mut self) {
+        let Opening::Trying { prompt, .. } = std::mem::replace(&mut self.opening, Opening::New) else { return };
         warn!(chat = %self.start.chat, "the agent's program does not know the conversation any more: it is told the history");
         let turn = prompt.turn.clone();
         let sent = match self.launcher.launch(None, self.choices.clone()).await {
@@ -345,16 +362,11 @@ impl ClaudeTask {
             }
             Err(error) => Err(error),
         };
-        match sent {
-            // What there is to write and to say is passed on in the next round.
-            Ok(()) => Next::GoOn,
-            Err(error) => {
-                let failure = breakbulk_lifecycle::Failure::new("agentUnavailable", error.to_string());
-                self.run.phase = RunPhase::Over;
-                self.ready.push_back(Event::TurnStarted { turn: turn.clone() });
-                self.ready.push_back(Event::TurnEnded { turn, outcome: Outcome::Failed(failure) });
-                Next::GoOn
-            }
+        if let Err(error) = sent {
+            let failure = Failure::new("agentUnavailable", error.to_string());
+            self.run.phase = RunPhase::Over;
+            self.ready.push_back(Event::TurnStarted { turn: turn.clone() });
+            self.ready.push_back(Event::TurnEnded { turn, outcome: Outcome::Failed(failure) });
         }
     }
 

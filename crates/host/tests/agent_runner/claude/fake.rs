@@ -15,9 +15,10 @@
 //! | `!!! children` | starts processes, some of which leave its group, and tells their ids in the file `children` |
 
 use std::collections::HashMap;
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
 use std::io::{BufRead, Write};
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use breakbulk_host::agent::ProcessLimits;
@@ -46,7 +47,7 @@ impl Fake {
     pub(super) fn config(&self) -> ClaudeConfig {
         // A shell keeps the arguments that only the real program understands, and starts the fake without them.
         let script = "printf '%s\\n' \"$*\" >> \"$FAKE_CLAUDE_FOLDER/arguments\"; \
-                      exec \"$FAKE_CLAUDE_PROGRAM\" --ignored --exact --nocapture claude::fake::the_program";
+                      exec \"$FAKE_CLAUDE_PROGRAM\" --ignored --exact --nocapture claude::fake::the_program 3>&1 >/dev/null";
         let program = std::env::current_exe().unwrap().to_str().unwrap().to_owned();
         let folder = self.folder.path().to_str().unwrap().to_owned();
         ClaudeConfig {
@@ -137,19 +138,24 @@ pub(super) fn interrupted() -> String {
 
 /// A call in a message, about which the program asks, with a rule to allow from now on.
 pub(super) fn asks(tool: &str) -> String {
-    let event = |event: Value| json!({"type": "stream_event", "event": event, "parent_tool_use_id": null});
-    let lines = [
-        event(json!({"type": "content_block_start", "index": 1,
-            "content_block": {"type": "tool_use", "id": tool, "name": "Bash", "input": {}}})),
-        event(json!({"type": "content_block_delta", "index": 1,
-            "delta": {"type": "input_json_delta", "partial_json": "{\"command\":\"ls\"}"}})),
-        event(json!({"type": "content_block_stop", "index": 1})),
-        json!({"type": "control_request", "request_id": format!("ask-{tool}"), "request": {"subtype": "can_use_tool",
+    let asked = json!({"type": "control_request", "request_id": format!("ask-{tool}"), "request": {"subtype": "can_use_tool",
             "tool_name": "Bash", "input": {"command": "ls"}, "tool_use_id": tool,
-            "permission_suggestions": [{"type": "addRules", "rules": [{"toolName": "Bash"}], "behavior": "allow"}]}}),
-    ];
+            "permission_suggestions": [{"type": "addRules", "rules": [{"toolName": "Bash"}], "behavior": "allow"}]}});
     let wanted = json!({"type": "control_response", "response": {"request_id": format!("ask-{tool}")}});
-    format!("{}>>> {wanted}\n", lines.iter().map(|line| format!("<<< {line}\n")).collect::<String>())
+    format!("{}<<< {}\n>>> {wanted}\n", calls(tool), asked)
+}
+
+/// A call in a message.
+pub(super) fn calls(tool: &str) -> String {
+    let events = [
+        json!({"type": "content_block_start", "index": 1,
+            "content_block": {"type": "tool_use", "id": tool, "name": "Bash", "input": {}}}),
+        json!({"type": "content_block_delta", "index": 1,
+            "delta": {"type": "input_json_delta", "partial_json": "{\"command\":\"ls\"}"}}),
+        json!({"type": "content_block_stop", "index": 1}),
+    ];
+    let lines = events.map(|event| json!({"type": "stream_event", "event": event, "parent_tool_use_id": null}));
+    lines.iter().map(|line| format!("<<< {line}\n")).collect()
 }
 
 pub(super) fn tool_result(tool: &str, text: &str, is_error: bool) -> String {
@@ -324,10 +330,12 @@ fn append(file: &Path, line: &str) {
     file.write_all(format!("{line}\n").as_bytes()).unwrap();
 }
 
-/// Writes to the standard output, past the test harness. If nobody reads any more, the program is to end.
+/// Writes to what was the standard output: what stands there now is for the test harness, which has something to say too. If nobody
+/// reads any more, the program is to end.
 fn put(bytes: &[u8]) {
-    let mut out = std::io::stdout().lock();
-    if out.write_all(bytes).and_then(|()| out.flush()).is_err() {
+    static OUTPUT: OnceLock<File> = OnceLock::new();
+    let mut out = OUTPUT.get_or_init(|| OpenOptions::new().write(true).open("/dev/fd/3").unwrap());
+    if out.write_all(bytes).is_err() {
         std::process::exit(1);
     }
 }

@@ -7,7 +7,7 @@ use breakbulk_host::agent::ProcessLimits;
 use breakbulk_host::agent::claude::{Claude, ClaudeConfig};
 use serde_json::Value;
 
-use super::fake::{FIRST, Fake, NEXT, asks, closed, opened, result, turn};
+use super::fake::{FIRST, Fake, NEXT, asks, calls, closed, interrupted, opened, result, turn};
 use super::turns::host;
 use crate::test_host::{CHAT, OTHER, TestHost, text};
 
@@ -84,6 +84,18 @@ async fn a_program_that_hangs_is_killed_after_a_while_but_not_while_a_person_is_
     host.answer(false).await;
     let (kind, _) = error(&host.turns(CHAT, 1).await[0]);
     assert_eq!(kind, "agentSilent");
+}
+
+#[tokio::test]
+async fn a_tool_about_which_nobody_was_asked_may_take_any_time() {
+    let short = Duration::from_millis(300);
+    let fake = Fake::new(&[&format!("{FIRST}{}{}{}", opened("a", "I th"), calls("t1"), interrupted())]);
+    let host = limited(&fake, |limits| limits.silence = short).await;
+    host.prompt(CHAT, "1", "Hi").await;
+    host.until(CHAT, |chat| chat["activeTurn"].to_string().contains("\"t1\"")).await;
+    tokio::time::sleep(short * 4).await;
+    host.cancel(CHAT, "1").await;
+    assert_eq!(host.turns(CHAT, 1).await[0]["state"], "cancelled");
 }
 
 #[tokio::test]

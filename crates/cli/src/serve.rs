@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use breakbulk::{Accepted, Listener, LogLimit, Transport};
 use breakbulk_host::Host;
+use breakbulk_host::agent::acp::Acp;
 use breakbulk_host::agent::claude::Claude;
 use breakbulk_host::agent::demo::Demo;
 use breakbulk_host::agent::{Agent, find_program, merge_actions};
@@ -93,6 +94,7 @@ impl Server {
         let agents = agents.into_iter().map(|agent| match agent {
             AgentSettings::Demo => Arc::new(Demo::new(demo)) as Arc<dyn Agent>,
             AgentSettings::Claude(config) => Arc::new(Claude::new(*config)) as Arc<dyn Agent>,
+            AgentSettings::Acp(config) => Arc::new(Acp::new(*config)) as Arc<dyn Agent>,
         });
         let begun = Host::start(Arc::new(log.clone()), agents.collect(), config, Budget::new(link.budget)).await;
         let host = begun.map_err(|error| Error::Host(format!("the host cannot start: {error}")))?;

@@ -6,6 +6,7 @@
 use std::ffi::OsStr;
 use std::path::PathBuf;
 
+use breakbulk_host::agent::acp::AcpConfig;
 use breakbulk_host::agent::claude::ClaudeConfig;
 use breakbulk_host::agent::find_program;
 use strum::{Display, EnumString, VariantNames};
@@ -97,6 +98,7 @@ pub(crate) struct AgentTable {
     pub(crate) cwd: Option<PathBuf>,
     pub(crate) mode: Option<String>,
     pub(crate) model: Option<String>,
+    pub(crate) auth_method: Option<String>,
 }
 
 impl AgentTable {
@@ -117,6 +119,7 @@ impl AgentTable {
             cwd: None,
             mode: None,
             model: None,
+            auth_method: None,
         };
         for (key, value) in found {
             let origin = origin(key.span().start);
@@ -162,6 +165,7 @@ impl AgentTable {
                 "cwd" => table.cwd = Some(text("cwd")?.into()),
                 "mode" => table.mode = Some(text("mode")?),
                 "model" => table.model = Some(text("model")?),
+                "auth_method" => table.auth_method = Some(text("auth_method")?),
                 other => {
                     return Err(SettingError::Unknown { key: other.to_owned(), near: near(other), origin });
                 }
@@ -188,7 +192,19 @@ pub(crate) enum AgentSettings {
     Demo,
     /// The Claude Code program.
     Claude(Box<ClaudeConfig>),
+    /// A program that speaks the Agent Client Protocol.
+    Acp(Box<AcpConfig>),
 }
+
+/// Programs that are known to speak the Agent Client Protocol, and the arguments with which they do.
+const KNOWN_ACP: [&[&str]; 6] = [
+    &["opencode", "acp"],
+    &["gemini", "--experimental-acp"],
+    &["goose", "acp"],
+    &["codex-acp"],
+    &["claude-agent-acp"],
+    &["elizacp", "acp"],
+];
 
 impl AgentSettings {
     /// The agents of a host, at least one. The first answers when a client names none.
@@ -233,27 +249,33 @@ impl AgentSettings {
         match self {
             Self::Demo => "demo",
             Self::Claude(config) => &config.name,
+            Self::Acp(config) => &config.name,
         }
     }
 
     /// What it is, for who starts the host.
     pub(crate) fn description(&self) -> String {
-        match self {
-            Self::Demo => "demo (a script, needs no account)".to_owned(),
-            Self::Claude(config) => {
-                let program = config.command.first().map(|program| program.as_os_str()).unwrap_or_default();
-                match find_program(program) {
-                    Some(path) => format!("{} ({})", config.name, path.display()),
-                    None => format!("{} (there is no program {})", config.name, program.display()),
-                }
-            }
+        let command = match self {
+            Self::Demo => return "demo (a script, needs no account)".to_owned(),
+            Self::Claude(config) => &config.command,
+            Self::Acp(config) => &config.command,
+        };
+        let program = command.first().map(|program| program.as_os_str()).unwrap_or_default();
+        match find_program(program) {
+            Some(path) => format!("{} ({})", self.name(), path.display()),
+            None => format!("{} (there is no program {})", self.name(), program.display()),
         }
     }
 
     /// The demo, and what is found in `PATH`. The demo comes first: nothing that costs money answers unless somebody asks for it.
     fn found() -> Vec<Self> {
         let claude = find_program(OsStr::new("claude")).map(|_| Self::Claude(Box::default()));
-        std::iter::once(Self::Demo).chain(claude).collect()
+        let known = KNOWN_ACP.iter().filter_map(|command| {
+            let program = command.first()?;
+            find_program(OsStr::new(program))?;
+            Some(Self::Acp(Box::new(AcpConfig::new(*program, command.iter().map(Into::into).collect()))))
+        });
+        std::iter::once(Self::Demo).chain(claude).chain(known).collect()
     }
 
     fn described(name: Option<String>, kind: AgentKind, command: Vec<String>) -> Result<Self, String> {
@@ -268,6 +290,7 @@ impl AgentSettings {
             cwd: None,
             mode: None,
             model: None,
+            auth_method: None,
         };
         Self::of_table(&table)
     }
@@ -288,7 +311,16 @@ impl AgentSettings {
                 config.model.clone_from(&table.model);
                 Ok(Self::Claude(Box::new(config)))
             }
-            AgentKind::Acp => Err("agents of the Agent Client Protocol (acp:) are not in this build".to_owned()),
+            AgentKind::Acp => {
+                let mut config = AcpConfig::new(&table.name, table.command.iter().map(Into::into).collect());
+                config.env.clone_from(&table.env);
+                config.inherit.clone_from(&table.inherit);
+                config.directory.clone_from(&table.cwd);
+                config.mode.clone_from(&table.mode);
+                config.model.clone_from(&table.model);
+                config.auth_method.clone_from(&table.auth_method);
+                Ok(Self::Acp(Box::new(config)))
+            }
         }
     }
 }
@@ -345,7 +377,7 @@ fn texts(value: &DeValue<'_>) -> Option<Vec<String>> {
 
 /// The key of a table that was probably meant.
 fn near(key: &str) -> Option<&'static str> {
-    const KEYS: [&str; 8] = ["name", "kind", "command", "env", "inherit", "cwd", "mode", "model"];
+    const KEYS: [&str; 9] = ["name", "kind", "command", "env", "inherit", "cwd", "mode", "model", "auth_method"];
     const ALIKE: f64 = 0.6;
     let likeness = |known: &&str| strsim::normalized_damerau_levenshtein(known, key);
     let best = KEYS.into_iter().max_by(|one, other| likeness(one).total_cmp(&likeness(other)))?;

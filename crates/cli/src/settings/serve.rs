@@ -322,6 +322,10 @@ mod tests {
         );
         assert_eq!((config.model.as_deref(), &config.inherit[..]), (Some("opus"), &["AWS_*".to_owned()][..]));
         assert_eq!(config.env, [("A".to_owned(), "b".to_owned())]);
+        let acp = serve("[[agent]]\nkind = 'acp'\ncommand = 'opencode acp'\nauth_method = 'key'").unwrap().agents;
+        let AgentSettings::Acp(config) = &acp[0] else { panic!("{acp:?}") };
+        assert_eq!((&*config.name, config.auth_method.as_deref()), ("opencode", Some("key")));
+        assert_eq!(config.command, ["opencode", "acp"]);
         for (text, want) in [
             ("[[agent]]\nname = 'a'", "agent is \"a\" (file b.toml:1): it needs a kind: demo, claude or acp"),
             ("[[agent]]\nkind = 'gpt'", "kind is \"gpt\" (file b.toml:2): allowed are demo, claude, acp"),
@@ -372,10 +376,6 @@ mod tests {
                 "agent = ['gpt']",
                 "agent is \"gpt\" (file b.toml:1): allowed are demo, claude, claude:COMMAND, acp:COMMAND, each with NAME= before \
                  it, and the name of an [[agent]] of the file",
-            ),
-            (
-                "agent = [\"acp:'opencode acp'\"]",
-                "agent is \"acp:'opencode acp'\" (file b.toml:1): agents of the Agent Client Protocol (acp:) are not in this build",
             ),
             (
                 "agent = ['claude', 'claude:other']",

@@ -183,7 +183,7 @@ enum RunPhase {
 
 /// What the task waits for.
 enum Wake {
-    Command(AcpCommand),
+    Command(Box<AcpCommand>),
     Output(Output),
     /// The host has done what the agent asked for.
     Performed(u64, Result<Value, RpcError>),
@@ -244,7 +244,7 @@ impl AcpTask {
             let Self { commands, events, ready, process, requests, .. } = &mut self;
             let wake = match ready.front() {
                 Some(event) => tokio::select! {
-                    command = commands.recv() => command.map_or(Wake::Alone, Wake::Command),
+                    command = commands.recv() => command.map_or(Wake::Alone, |command| Wake::Command(Box::new(command))),
                     reserved = events.reserve(event) => match (reserved, ready.pop_front()) {
                         (Ok(reservation), Some(event)) => {
                             reservation.send(event);
@@ -254,7 +254,7 @@ impl AcpTask {
                     },
                 },
                 None => tokio::select! {
-                    command = commands.recv() => command.map_or(Wake::Alone, Wake::Command),
+                    command = commands.recv() => command.map_or(Wake::Alone, |command| Wake::Command(Box::new(command))),
                     output = process.read() => Wake::Output(output),
                     Some(Ok((request, response))) = requests.join_next() => Wake::Performed(request, response),
                 },
@@ -263,7 +263,7 @@ impl AcpTask {
                 Wake::Sent => {}
                 Wake::Alone => return,
                 Wake::Command(command) => {
-                    if self.command(command).await == Next::End {
+                    if self.command(*command).await == Next::End {
                         return;
                     }
                 }

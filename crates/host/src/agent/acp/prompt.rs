@@ -55,6 +55,7 @@ fn resource(label: String, contents: String, mime: Option<String>) -> ContentBlo
 }
 
 #[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "a test may fail by panicking")]
 mod tests {
     use serde_json::{Value, json};
 

@@ -237,7 +237,7 @@ struct ClaudeTask {
 
 /// What the task waits for.
 enum Wake {
-    Command(ClaudeCommand),
+    Command(Box<ClaudeCommand>),
     Output(Output),
     /// An event has gone to the host.
     Sent,
@@ -261,7 +261,7 @@ impl ClaudeTask {
             let Self { commands, events, ready, run, .. } = &mut self;
             let wake = match ready.front() {
                 Some(event) => tokio::select! {
-                    command = commands.recv() => command.map_or(Wake::Alone, Wake::Command),
+                    command = commands.recv() => command.map_or(Wake::Alone, |command| Wake::Command(Box::new(command))),
                     reserved = events.reserve(event) => match (reserved, ready.pop_front()) {
                         (Ok(reservation), Some(event)) => {
                             reservation.send(event);
@@ -271,14 +271,14 @@ impl ClaudeTask {
                     },
                 },
                 None => tokio::select! {
-                    command = commands.recv() => command.map_or(Wake::Alone, Wake::Command),
+                    command = commands.recv() => command.map_or(Wake::Alone, |command| Wake::Command(Box::new(command))),
                     output = run.process.read() => Wake::Output(output),
                 },
             };
             let next = match wake {
                 Wake::Sent => Next::GoOn,
                 Wake::Alone => Next::End,
-                Wake::Command(command) => self.command(command).await,
+                Wake::Command(command) => self.command(*command).await,
                 Wake::Output(output) => self.output(output).await,
             };
             if next == Next::End {

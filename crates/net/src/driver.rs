@@ -178,7 +178,7 @@ impl<L: Link, M: Machine> Driver<L, M> {
             InputState::Open | InputState::Ended => {}
         }
         match (&self.failure, reason) {
-            (Some(error @ LinkError::Silent(_)), _) => format!("closed by us: {error}"),
+            (Some(LinkError::Silent(_)), reason) => format!("closed by us: {reason}"),
             (Some(error), _) => error.to_string(),
             (None, CloseReason::Peer { code: ABNORMAL }) => reason.to_string(),
             (None, CloseReason::Peer { code }) => format!("closed by us with code {code}, as the other side ended"),
@@ -447,6 +447,7 @@ impl<L: Link, M: Machine> Driver<L, M> {
         let reason = match error {
             LinkError::FrameTooLarge(over) => Violation::FrameTooLarge(over).into(),
             LinkError::NoRoom(bytes) => CloseReason::NoRoom(bytes),
+            LinkError::Silent(silence) => CloseReason::Idle(silence),
             _ => CloseReason::Peer { code: ABNORMAL },
         };
         // A link that refuses what its peer sends can still send a close.

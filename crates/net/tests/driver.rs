@@ -205,10 +205,12 @@ async fn the_words_for_an_end_say_who_ended_it() {
         (None, "the link ended without a close"),
     ];
     for (arrival, words) in ends {
+        let is_silent = matches!(&arrival, Some(Err(LinkError::Silent(_))));
         let mut arrival = Some(arrival);
         let mut driver = Driver::new(Saying(move || arrival.take().flatten()), connection(Role::Client));
         let Some(Event::Closed(reason)) = driver.next().await else { panic!("{words}") };
         assert_eq!(driver.describe_end(&reason), words);
+        assert_eq!(reason.name(), if is_silent { "close-idle" } else { "close-peer" });
     }
 }
 

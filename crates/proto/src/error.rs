@@ -438,6 +438,9 @@ pub enum CloseReason {
         /// Its close code; 1006 when there was none.
         code: u16,
     },
+    /// The peer has sent nothing for so long that the link was given up.
+    #[error("the peer has been silent for {} s", .0.as_secs())]
+    Idle(Duration),
     /// A reason of the program: the close code that the peer gets, and the text with it.
     #[error("{1}")]
     Program(u16, String),
@@ -458,6 +461,8 @@ impl CloseReason {
             Self::Unsendable(SendError::NotJsonRpc | SendError::TooDeep { .. }) => 4422,
             Self::Unsendable(_) | Self::CapShrank => 4413,
             Self::Peer { code } | Self::Program(code, _) => *code,
+            // The peer gets no close: it does not read.
+            Self::Idle(_) => 1006,
         }
     }
 

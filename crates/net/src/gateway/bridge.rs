@@ -537,7 +537,7 @@ const fn close_code_for_other_side(at: SideId, reason: &CloseReason) -> Option<u
         CloseReason::Unsendable(_) => return None,
         CloseReason::Peer { code: 1005 } => 1000,
         // The other side is not to blame for the rule that this one broke.
-        CloseReason::Violation(_) | CloseReason::Peer { code: ABNORMAL | 1015 } => match at {
+        CloseReason::Violation(_) | CloseReason::Idle(_) | CloseReason::Peer { code: ABNORMAL | 1015 } => match at {
             SideId::Near => 1001,
             SideId::Far => BAD_GATEWAY,
         },

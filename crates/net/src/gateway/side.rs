@@ -11,7 +11,7 @@ use super::pending_requests::ErrorReply;
 use crate::dialect::{AnyMachine, Dialect};
 use crate::driver::{ABNORMAL, Driver};
 use crate::len64;
-use crate::link::{BoxLink, HalfClose, Link, LinkError, NextFrame, ReceiveMemory};
+use crate::link::{BoxLink, HalfClose, Link, NextFrame, ReceiveMemory};
 use crate::memory::is_segmented;
 
 /// One side of a bridge.
@@ -118,7 +118,9 @@ impl Side {
             // Another gateway, which says in these words what it has seen.
             (CloseReason::Peer { .. }, Some(text)) if is_of_gateway(text, who) => text.to_owned(),
             (CloseReason::Peer { code }, Some(text)) => format!("the {who} closed with {code}: {text:?}"),
-            (CloseReason::Peer { code: ABNORMAL }, None) => format!("the {who} is disconnected: {description}"),
+            (CloseReason::Peer { code: ABNORMAL } | CloseReason::Idle(_), _) => {
+                format!("the {who} is disconnected: {description}")
+            }
             (CloseReason::Peer { .. }, None) => format!("the {who} ended: {description}"),
             (reason, _) => format!("the link to the {who} was closed: {reason}"),
         }
@@ -127,14 +129,12 @@ impl Side {
     /// The error for those who wait for a response of the host, which is this side and has closed.
     pub(super) fn error_for_callers(&self) -> ErrorReply {
         let Some(outcome) = self.outcome() else { return ErrorReply::host_ended() };
-        let is_silent = matches!(self.driver.failure(), Some(LinkError::Silent(_)));
         let reason = match &outcome.reason {
             CloseReason::Normal | CloseReason::Peer { code: 1000 | 1005 } => return ErrorReply::host_ended(),
             CloseReason::Peer { .. } if self.driver.has_exited() => return ErrorReply::host_ended(),
-            CloseReason::Peer { code: ABNORMAL } if is_silent => "timed-out",
             CloseReason::Peer { code: ABNORMAL } => "disconnected",
             CloseReason::Peer { .. } => "host-closed",
-            CloseReason::GroupExpired { .. } => "timed-out",
+            CloseReason::GroupExpired { .. } | CloseReason::Idle(_) => "timed-out",
             CloseReason::Violation(
                 Violation::FrameTooLarge(_) | Violation::MessageTooLarge(_) | Violation::LineTooLong(_),
             ) => "too-large",

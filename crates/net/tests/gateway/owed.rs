@@ -11,7 +11,7 @@ use breakbulk_proto::{BudgetConfig, Capacity, CloseReason, Input, Limits, Limits
 use serde_json::Value;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader, DuplexStream, duplex, split};
 
-use crate::world::{App, CAP, INITIALIZE, WELCOME, World, gateways, join, join_until, plain_gateway};
+use crate::world::{App, CAP, INITIALIZE, WELCOME, World, gateways, gateways_of, join, join_until, plain_gateway};
 
 fn asked(id: usize, method: &str) -> Message {
     format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"{method}"}}"#).into()
@@ -155,6 +155,38 @@ async fn a_host_that_falls_silent_leaves_errors() {
     let (heard, code, text) = hear(&mut client).await;
     assert_eq!((reasons(&heard), code), (vec![(1, "timed-out")], 1014));
     assert!(text.contains("silent for 4 s"), "{text}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_host_that_stops_in_the_middle_of_a_message_leaves_errors_that_say_so() {
+    let config = LimitsConfig {
+        max_frame_bytes: CAP,
+        group_timeout: Some(Duration::from_secs(5)),
+        grace: Duration::ZERO,
+        ..LimitsConfig::default()
+    };
+    let (gateway, _) = gateways_of(Limits::prove(config, &BudgetConfig::default()).unwrap());
+    let ((client, near), (far, host)) =
+        (link::pair(&Capacity::of(u64::MAX), 4), link::pair(&Capacity::of(u64::MAX), 4));
+    join(&gateway, near, far);
+    let (mut client, mut host) = (App::new(client, Role::Client), App::new(host, Role::Server));
+    client.send(INITIALIZE);
+    let host = tokio::spawn(async move {
+        host.next().await.unwrap();
+        host.send(WELCOME);
+        for _ in 0..2 {
+            host.next().await.unwrap();
+        }
+        // The front of an action: what comes after it may depend on it, so the link is given up.
+        let segment = r#"{"jsonrpc":"2.0","method":"ahp/messageSegment","params":{"groupId":"g","index":0,"total":2,"data":"eyJqc29ucnBjIjoiMi4wIiwibWV0aG9kIjoiYWN0aW9uIiwi"}}"#;
+        host.send_as_it_is(segment).await;
+        host.end().await
+    });
+    client.next().await.unwrap();
+    (2..=3).for_each(|id| client.send(asked(id, "m")));
+    let (heard, _, _) = hear(&mut client).await;
+    assert_eq!(reasons(&heard), [(2, "timed-out"), (3, "timed-out")]);
+    assert_eq!(host.await.unwrap().code(), 4408);
 }
 
 /// A client on a WebSocket, and a host that has read its requests.

@@ -97,7 +97,11 @@ impl Bridge<'_> {
     pub(super) fn unanswered_close(&self) -> Option<CloseReason> {
         let (near, far) = (&self.sides.near, &self.sides.far);
         let far_reason = far.outcome().map(|outcome| &outcome.reason);
-        let is_failure = matches!(far_reason, Some(CloseReason::Peer { code }) if !matches!(code, 1000 | 1005));
+        let is_failure = match far_reason {
+            Some(CloseReason::Peer { code }) => !matches!(code, 1000 | 1005),
+            Some(CloseReason::Idle(_)) => true,
+            _ => false,
+        };
         let sees_code = !near.is_closed() && !near.can_half_close();
         let answers = self.pending.count(SideId::Far);
         if !sees_code || is_failure || answers == 0 || !self.has_host_ended_well() {

@@ -79,10 +79,11 @@ impl<'a> GateContext<'a> {
 pub fn check(client: &Client, action: &StateAction, context: &GateContext<'_>) -> Result<(), Rejection> {
     let rule = rule_of(action).ok_or(Rejection::Unknown)?;
     if rule.dispatcher == Dispatcher::Host {
-        return Err(Rejection::OnlyTheHost);
+        return Err(only_the_host(action));
     }
-    if rule.kind != ChannelKind::of(context.state) {
-        return Err(Rejection::WrongChannel);
+    let found = ChannelKind::of(context.state);
+    if rule.kind != found {
+        return Err(Rejection::WrongChannel { action: rule.name, wanted: rule.kind, found });
     }
     match context.state {
         SnapshotState::Chat(chat) => chat::check(client, action, chat, context),
@@ -108,7 +109,20 @@ fn only_mutable(
 ) -> Result<(), Rejection> {
     let changed = new.iter().filter(|(key, value)| old.get(*key) != Some(value)).map(|(key, _)| key);
     let dropped = old.keys().filter(|key| is_all && !new.contains_key(*key));
-    if changed.chain(dropped).all(|key| is_mutable(key)) { Ok(()) } else { Err(Rejection::FixedProperty) }
+    match changed.chain(dropped).find(|key| !is_mutable(key)) {
+        Some(name) => Err(Rejection::FixedProperty { name: shortened(name) }),
+        None => Ok(()),
+    }
+}
+
+/// The beginning of a name that a client chose.
+fn shortened(name: &str) -> String {
+    const MAX_NAME: usize = 64;
+    if name.len() <= MAX_NAME { name.to_owned() } else { format!("{}…", &name[..name.floor_char_boundary(MAX_NAME)]) }
+}
+
+fn only_the_host(action: &StateAction) -> Rejection {
+    rule_of(action).map_or(Rejection::Unknown, |rule| Rejection::OnlyTheHost { action: rule.name })
 }
 
 fn require_feature(require_feature: bool) -> Result<(), Rejection> {

@@ -66,7 +66,7 @@ pub(super) fn check(
         }
         // Any client may, at any time.
         A::ChatQueuedMessagesReordered(_) | A::ChatIsReadChanged(_) | A::ChatIsArchivedChanged(_) => Ok(()),
-        _ => Err(Rejection::OnlyTheHost),
+        _ => Err(super::only_the_host(action)),
     }
 }
 

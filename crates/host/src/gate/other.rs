@@ -22,7 +22,7 @@ pub(super) fn check(client: &Client, action: &StateAction, context: &GateContext
                 matches!(run.lifecycle, AutomationRunLifecycle::Pending(_) | AutomationRunLifecycle::Running(_));
             require_feature(context.features.run_cancellation && can_end)
         }
-        _ => Err(Rejection::OnlyTheHost),
+        _ => Err(super::only_the_host(action)),
     }
 }
 
@@ -40,7 +40,7 @@ fn terminal(client: &Client, action: &StateAction, state: &TerminalState) -> Res
             TerminalClaim::Client(_) | TerminalClaim::Session(_) => Err(Rejection::NotYourTerminal),
         },
         A::TerminalTitleChanged(_) | A::TerminalCleared(_) => Ok(()),
-        _ => Err(Rejection::OnlyTheHost),
+        _ => Err(super::only_the_host(action)),
     }
 }
 
@@ -53,7 +53,7 @@ fn running(state: &TerminalState) -> Result<(), Rejection> {
 
 /// Properties that are known and not fixed.
 fn config(a: &RootConfigChangedAction, root: &RootState) -> Result<(), Rejection> {
-    let config = root.config.as_ref().ok_or(Rejection::FixedProperty)?;
+    let config = root.config.as_ref().ok_or(Rejection::NoConfig)?;
     let is_mutable =
         |key: &str| config.schema.properties.get(key).is_some_and(|property| property.read_only != Some(true));
     only_mutable(&a.config, a.replace == Some(true), &config.values, is_mutable)
@@ -69,7 +69,7 @@ fn annotations(action: &StateAction, state: &AnnotationsState) -> Result<(), Rej
             annotation.is_some_and(|annotation| annotation.entries.iter().all(|entry| entry.id == a.entry_id))
         }
         A::AnnotationsUpdated(_) | A::AnnotationsRemoved(_) | A::AnnotationsEntrySet(_) => false,
-        _ => return Err(Rejection::OnlyTheHost),
+        _ => return Err(super::only_the_host(action)),
     };
     if empty { Err(Rejection::EmptyAnnotation) } else { Ok(()) }
 }
@@ -88,6 +88,6 @@ fn automations(action: &StateAction, state: &AutomationState, context: &GateCont
         }
         A::AutomationUpdateRequested(a) => can(&a.resource, AutomationOperation::Update),
         A::AutomationRemoved(a) => can(&a.resource, AutomationOperation::Remove),
-        _ => Err(Rejection::OnlyTheHost),
+        _ => Err(super::only_the_host(action)),
     }
 }

@@ -4,20 +4,31 @@ use ahp_types::errors::json_rpc_error_codes::INVALID_REQUEST;
 use thiserror::Error;
 
 use crate::error::MethodError;
+use crate::state::ChannelKind;
 
 /// Why an action is refused. What it says is for people: `rejectionReason` is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum Rejection {
     /// No such action is known here.
     #[error("this host does not know the action")]
     Unknown,
     /// Clients do not dispatch this one.
-    #[error("only the host dispatches this action")]
-    OnlyTheHost,
+    #[error("only the host dispatches {action}")]
+    OnlyTheHost {
+        /// The action's type.
+        action: &'static str,
+    },
     /// The action is for another kind of channel.
-    #[error("this action is for another kind of channel")]
-    WrongChannel,
+    #[error("{action} is not for this kind of channel: {wanted:?} is needed, and this is {found:?}")]
+    WrongChannel {
+        /// The action's type.
+        action: &'static str,
+        /// The kind of channels that it is for.
+        wanted: ChannelKind,
+        /// The kind of this channel.
+        found: ChannelKind,
+    },
     /// The session is not ready, or its creation failed.
     #[error("the session is not ready")]
     NotReady,
@@ -85,8 +96,14 @@ pub enum Rejection {
     #[error("clientId must be that of this client: each changes its own entry only")]
     NotYou,
     /// There is no such property, or it is fixed.
-    #[error("the config names a property that does not exist or cannot be changed")]
-    FixedProperty,
+    #[error("the config's property {name:?} does not exist or cannot be changed")]
+    FixedProperty {
+        /// The property.
+        name: String,
+    },
+    /// There is nothing that can be set.
+    #[error("there is no config here that can be changed")]
+    NoConfig,
     /// Another holds the terminal.
     #[error("another client or session holds the terminal")]
     NotYourTerminal,

@@ -41,7 +41,7 @@ pub(super) fn check(
         A::SessionMcpServerStartRequested(_)
         | A::SessionMcpServerStopRequested(_)
         | A::SessionMcpServerBackgroundRequested(_) => require_feature(context.features.mcp_servers),
-        _ => Err(Rejection::OnlyTheHost),
+        _ => Err(super::only_the_host(action)),
     }
 }
 
@@ -68,7 +68,7 @@ fn is_primary(session: &SessionState, directory: &str) -> bool {
 
 /// Only what may be changed in a running session is, also when all values are replaced.
 fn config(a: &SessionConfigChangedAction, session: &SessionState) -> Result<(), Rejection> {
-    let config = session.config.as_ref().ok_or(Rejection::FixedProperty)?;
+    let config = session.config.as_ref().ok_or(Rejection::NoConfig)?;
     let is_mutable =
         |key: &str| config.schema.properties.get(key).is_some_and(|property| property.session_mutable == Some(true));
     only_mutable(&a.config, a.replace == Some(true), &config.values, is_mutable)

@@ -91,8 +91,18 @@ fn clients_dispatch_what_the_protocol_lets_them() {
 
 #[test]
 fn what_is_the_hosts_or_of_another_channel_or_unknown_is_refused() {
-    assert_eq!(try_on(&chat(), json!({"type": "chat/activityChanged"})), Err(Rejection::OnlyTheHost));
-    assert_eq!(try_on(&chat(), json!({"type": "session/titleChanged", "title": "x"})), Err(Rejection::WrongChannel));
+    assert_eq!(
+        try_on(&chat(), json!({"type": "chat/activityChanged"})),
+        Err(Rejection::OnlyTheHost { action: "chat/activityChanged" })
+    );
+    assert_eq!(
+        try_on(&chat(), json!({"type": "session/titleChanged", "title": "x"})),
+        Err(Rejection::WrongChannel {
+            action: "session/titleChanged",
+            wanted: ChannelKind::Session,
+            found: ChannelKind::Chat
+        })
+    );
     assert_eq!(try_on(&chat(), json!({"type": "chat/later"})), Err(Rejection::Unknown));
     // A known action that lacks a field is no known action.
     assert_eq!(try_on(&chat(), json!({"type": "chat/turnStarted"})), Err(Rejection::Unknown));
@@ -215,11 +225,20 @@ fn only_properties_that_may_change_in_a_session_do() {
     let change =
         |config: Value, replace: bool| json!({"type": "session/configChanged", "config": config, "replace": replace});
     assert_eq!(try_on(&state, change(json!({"free": "y"}), false)), Ok(()));
-    assert_eq!(try_on(&state, change(json!({"fixed": "y"}), false)), Err(Rejection::FixedProperty));
-    assert_eq!(try_on(&state, change(json!({"other": "y"}), false)), Err(Rejection::FixedProperty));
-    assert_eq!(try_on(&state, change(json!({"free": "y"}), true)), Err(Rejection::FixedProperty));
+    assert_eq!(
+        try_on(&state, change(json!({"fixed": "y"}), false)),
+        Err(Rejection::FixedProperty { name: "fixed".into() })
+    );
+    assert_eq!(
+        try_on(&state, change(json!({"other": "y"}), false)),
+        Err(Rejection::FixedProperty { name: "other".into() })
+    );
+    assert_eq!(
+        try_on(&state, change(json!({"free": "y"}), true)),
+        Err(Rejection::FixedProperty { name: "fixed".into() })
+    );
     assert_eq!(try_on(&state, change(json!({"fixed": "x"}), true)), Ok(()));
-    assert_eq!(try_on(&session(), change(json!({}), false)), Err(Rejection::FixedProperty));
+    assert_eq!(try_on(&session(), change(json!({}), false)), Err(Rejection::NoConfig));
 }
 
 #[test]

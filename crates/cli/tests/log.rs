@@ -145,6 +145,22 @@ fn a_good_log_is_verified_and_damage_is_named_with_its_seq() {
 }
 
 #[test]
+fn a_channel_that_cannot_be_saved_because_of_damage_makes_compacting_fail() {
+    let dir = made();
+    printed(dir.path(), &["compact"]);
+    let path = dir.path().join("log.db");
+    let mut bytes = std::fs::read(&path).unwrap();
+    // The first entry of the chat: without it there is nothing to save.
+    let at = bytes.windows(30).position(|window| window.starts_with(b"{\"n\":0,\"secret\":\"needle\"")).unwrap();
+    bytes[at + 18] ^= 1;
+    std::fs::write(&path, bytes).unwrap();
+    std::thread::sleep(std::time::Duration::from_millis(20));
+    let (status, out, error) = log(dir.path(), &["compact", "--keep-for", "1ms"]);
+    assert_eq!(status, Some(1), "{out}{error}");
+    assert!(error.contains("no entries of test:/chat are removed, because it cannot be saved"), "{error}");
+}
+
+#[test]
 fn missing_entries_and_a_damaged_file_are_called_so() {
     let dir = made();
     printed(dir.path(), &["compact"]);

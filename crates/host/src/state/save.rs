@@ -28,7 +28,11 @@ pub(super) async fn run(cache: Arc<ChannelCache>) {
 
 /// Saves a channel.
 pub(super) async fn save(cache: &ChannelCache, channel: &str) -> Result<(), StateError> {
-    save_guarded(cache, cache.lock(channel).await?).await
+    let guard = cache.lock(channel).await?;
+    if let Some(record) = &guard.damaged {
+        return Err(StateError::Damaged(record.clone()));
+    }
+    save_guarded(cache, guard).await
 }
 
 /// Saves all channels that are in memory.

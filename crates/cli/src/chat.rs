@@ -85,6 +85,8 @@ pub(crate) fn run(settings: ChatSettings) -> Result<(), Error> {
 
 /// How many sessions are offered to choose from.
 const OFFERED: usize = 20;
+/// The channel of the host itself.
+const ROOT: &str = "ahp-root://";
 /// How many turns of a session are shown to who comes back to it.
 const HISTORY: usize = 5;
 /// Bytes of randomness in what we call ourselves, our sessions and our turns.
@@ -118,6 +120,8 @@ struct Chat {
     input: Input,
     output: Output,
     screen: Screen,
+    /// The state of the root channel when the conversation began.
+    root: Value,
     session: String,
     chat: String,
     /// Our prompt that is under way.
@@ -217,6 +221,7 @@ impl Chat {
             input,
             output,
             screen: Screen::default(),
+            root: Value::Null,
             session: String::new(),
             chat: String::new(),
             prompt: None,
@@ -257,6 +262,11 @@ impl Chat {
 
     /// The whole conversation.
     async fn hold(&mut self, settings: &ChatSettings) -> Result<(), Error> {
+        // There the host says when another client disposes of a session. Chatting works without it.
+        self.root = match self.follow(ROOT).await {
+            Err(error @ Error::Interrupted(_)) => return Err(error),
+            followed => followed.unwrap_or_default(),
+        };
         let session = match &settings.choice {
             Choice::New => None,
             Choice::Existing(name) => Some(self.find(name).await?),
@@ -535,6 +545,11 @@ impl Chat {
                 self.note("What was sent last may not have arrived: look at the answer before you repeat it.")?;
                 self.not_done(Some(lost.client_seq), "the prompt may not have arrived");
             }
+            Event::Notification { method, params }
+                if method == "root/sessionRemoved" && parsed(&params)["session"] == *self.session =>
+            {
+                return self.session_gone(settings).await;
+            }
             Event::Missing { channels } if channels.contains(&self.chat) || channels.contains(&self.session) => {
                 return self.session_gone(settings).await;
             }
@@ -755,8 +770,7 @@ impl Chat {
     /// If the host does not have the agent that was asked for: which ones it has.
     async fn refused_agent(&mut self, agent: Option<&str>) -> Option<Error> {
         let agent = agent?;
-        let root = self.follow("ahp-root://").await.ok()?;
-        let agents = root["agents"].as_array()?;
+        let agents = self.root["agents"].as_array()?;
         let names: Vec<String> =
             agents.iter().filter_map(|agent| agent["provider"].as_str()).map(output::on_one_line).collect();
         let is_known = names.iter().any(|name| name == agent);
@@ -765,7 +779,7 @@ impl Chat {
 
     /// The sessions of the host, the most recently used first.
     async fn sessions(&mut self) -> Result<Vec<Value>, Error> {
-        let mut listed = self.request("listSessions", json!({"channel": "ahp-root://"})).await?;
+        let mut listed = self.request("listSessions", json!({"channel": ROOT})).await?;
         match listed["items"].take() {
             Value::Array(items) => Ok(items),
             _ => Ok(Vec::new()),

@@ -450,6 +450,30 @@ fn whose_session_is_gone_chooses_another_and_a_script_ends() {
     person.screen.until("I am the");
 }
 
+#[test]
+fn that_another_client_disposes_of_the_session_is_said_when_it_happens() {
+    let dir = place();
+    let host = Server::host(dir.path(), &[]);
+    let mut live = Live::start(dir.path(), &host.address);
+    live.say("Hello");
+    live.out.until("Hello");
+    let send = |method: &str, params: &str| {
+        let sent =
+            breakbulk(dir.path(), &["send", &host.address, "--method", method, "--params", params]).output().unwrap();
+        assert!(sent.status.success(), "{sent:?}");
+        serde_json::from_slice::<Value>(&sent.stdout).unwrap_or_default()
+    };
+    let mut person = Person::start(dir.path(), &host.address, &["--session", "last"]);
+    person.screen.until("> ");
+    let listed = send("listSessions", r#"{"channel":"ahp-root://"}"#);
+    let session = listed["items"][0]["resource"].as_str().expect("a session");
+    send("disposeSession", &format!(r#"{{"channel":"{session}"}}"#));
+    live.notes.until("is gone");
+    let (_, notes, status) = live.end();
+    assert_eq!(status, Some(1), "{notes}");
+    person.screen.until("is gone.");
+}
+
 /// A terminal that is read in a thread of its own.
 struct Terminal(Arc<pty_process::blocking::Pty>);
 

@@ -322,6 +322,8 @@ impl ClaudeTask {
                 self.run.tools.extend(whole);
             }
             Event::ToolStarted { tool } => drop(self.run.tools.insert(tool.clone())),
+            // A call that was denied does not run: the program has to go on.
+            Event::ToolAnswered { tool, answer } if !answer.allows() => drop(self.run.tools.remove(tool)),
             Event::ToolEnded { tool, .. } => drop(self.run.tools.remove(tool)),
             Event::TurnEnded { turn, .. } => {
                 self.run.inputs.clear();

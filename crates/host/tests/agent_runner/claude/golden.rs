@@ -97,10 +97,24 @@ async fn transcript(host: &TestHost) -> String {
                     action[name] = json!("…");
                 }
             }
-            lines.push(format!("{chat} {action}"));
+            lines.push(format!("{chat} {}", sorted(action)));
         }
     }
     format!("{}\n", lines.join("\n"))
+}
+
+/// The same with the keys of objects in order: whether they keep their own depends on features of other crates.
+fn sorted(value: Value) -> Value {
+    match value {
+        Value::Object(object) => {
+            let mut members: Vec<(String, Value)> =
+                object.into_iter().map(|(key, value)| (key, sorted(value))).collect();
+            members.sort_by(|one, other| one.0.cmp(&other.0));
+            Value::Object(members.into_iter().collect())
+        }
+        Value::Array(items) => Value::Array(items.into_iter().map(sorted).collect()),
+        other => other,
+    }
 }
 
 #[tokio::test]

@@ -193,6 +193,15 @@ impl Endpoint {
         &self.0.budget
     }
 
+    /// The memory for what is sent to one client of a principal, whatever protocol it speaks.
+    pub(crate) fn answer_memory(&self, principal: Option<Arc<str>>) -> AnswerMemory {
+        self.0.outgoing.account(principal)
+    }
+
+    pub(crate) fn shared_traffic(&self) -> &Arc<Traffic> {
+        &self.0.traffic
+    }
+
     /// Bytes of outgoing messages that connections hold, with their floors.
     #[must_use]
     pub fn outgoing_bytes(&self) -> u64 {

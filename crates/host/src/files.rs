@@ -53,7 +53,7 @@ use ahp_types::commands::{
 };
 pub use error::{FileError, RootError};
 use locks::Locks;
-pub(crate) use read::encoded;
+pub(crate) use read::{OpenFile, encoded};
 use roots::Roots;
 pub(crate) use roots::{FILE, HOLD, hold_in};
 pub(crate) use staging::staging_name;
@@ -171,6 +171,11 @@ impl Files {
         max_bytes: u64,
     ) -> Result<ResourceReadResult, FileError> {
         self.run(move |shared| read::read(&shared.roots, shared.config.max_read_bytes.min(max_bytes), &params)).await
+    }
+
+    /// Opens a file for reading in pieces, however long it is.
+    pub(crate) async fn open(&self, uri: String) -> Result<OpenFile, FileError> {
+        self.run(move |shared| read::open_uri(&shared.roots, &uri)).await
     }
 
     /// The present length of a file.

@@ -37,12 +37,15 @@ use tracing::warn;
 use self::active_clients::ActiveClients;
 use self::agent_runner::AgentRunner;
 use self::config::HostConfig;
-use self::log_writer::{LogWriter, Transaction};
+pub(crate) use self::log_writer::{LogWriter, Transaction, append_error};
+pub(crate) use self::names::new_id;
 use self::retention::RetentionTask;
 use self::router::Router;
-use self::services::{AgentList, Services};
+use self::services::AgentList;
+pub(crate) use self::services::Services;
 use self::workspace::Workspace;
 use crate::agent::Agent;
+use crate::content::{self, ContentError, ContentReader};
 use crate::endpoint::Endpoint;
 use crate::error::MethodError;
 use crate::files::RootError;
@@ -50,6 +53,7 @@ use crate::health::HostHealth;
 use crate::log::Log;
 use crate::metrics;
 use crate::state::{State, StateError};
+use crate::v2::V2;
 
 /// An agent host. Cloning shares it. Serve clients with [`endpoint`](Self::endpoint); end with [`stop`](Self::stop).
 #[derive(Clone)]
@@ -62,7 +66,9 @@ struct HostParts {
     log_writer: Arc<LogWriter>,
     agent_runner: Arc<AgentRunner>,
     workspace: Arc<Workspace>,
+    services: Arc<Services>,
     endpoint: Endpoint,
+    v2: V2,
 }
 
 impl Host {
@@ -95,18 +101,45 @@ impl Host {
             agent_runner: Arc::clone(&agent_runner),
             workspace: Arc::clone(&workspace),
             active_clients: ActiveClients::new(),
+            feeds: Arc::default(),
             grace: config.reconnect_grace,
         };
-        let router = Router::new(Arc::new(services));
+        let services = Arc::new(services);
+        let router = Router::new(Arc::clone(&services));
         let endpoint = Endpoint::new(Arc::clone(&log), state, Arc::new(router), config.endpoint, budget);
+        let v2 = V2::new(Arc::clone(&services), endpoint.clone(), config.v2);
         let retention = RetentionTask::start(Arc::clone(&log_writer), config.retention, config.retain_every);
-        Ok(Self(Arc::new(HostParts { log, agents, retention, log_writer, agent_runner, workspace, endpoint })))
+        Ok(Self(Arc::new(HostParts {
+            log,
+            agents,
+            retention,
+            log_writer,
+            agent_runner,
+            workspace,
+            services,
+            endpoint,
+            v2,
+        })))
     }
 
     /// Serves clients: one [`serve`](Endpoint::serve) for each connection.
     #[must_use]
     pub fn endpoint(&self) -> &Endpoint {
         &self.0.endpoint
+    }
+
+    /// Serves clients of message protocol v2: one [`serve`](V2::serve) for each connection.
+    #[must_use]
+    pub fn v2(&self) -> &V2 {
+        &self.0.v2
+    }
+
+    /// The content at a path of a URL, for the principal that asks for it. See the [module](crate::content) for the paths.
+    ///
+    /// # Errors
+    /// When there is no such content, or it cannot be read now.
+    pub async fn content(&self, path: &str, principal: Option<Arc<str>>) -> Result<ContentReader, ContentError> {
+        content::find(&self.0.services, &self.0.endpoint.answer_memory(principal), path).await
     }
 
     /// Checks whether the host can do its work: whether the log works, and each agent.
@@ -121,12 +154,13 @@ impl Host {
         let state = self.0.log_writer.state();
         let gauges =
             metrics::HostGauges { terminals, watches, state_bytes: state.weight(), position: state.position() };
-        metrics::text(&self.0.endpoint, self.0.log.metrics(), &gauges)
+        metrics::text(&self.0.endpoint, &self.0.v2, self.0.log.metrics(), &gauges)
     }
 
     /// Stops: closes connections so that clients reconnect later, ends agents and terminals, and saves the state.
     pub async fn stop(&self) {
         self.0.endpoint.stop();
+        self.0.v2.stop();
         self.0.retention.stop();
         self.0.agent_runner.stop().await;
         self.0.workspace.stop().await;

@@ -62,6 +62,7 @@
 mod action_sink;
 pub mod agent;
 mod changes;
+pub mod content;
 mod customize;
 pub mod endpoint;
 mod error;
@@ -83,6 +84,7 @@ mod terminal;
 #[cfg(feature = "test-support")]
 #[doc(hidden)]
 pub mod test_support;
+pub mod v2;
 
 pub use error::MethodError;
 pub use files::{RootError, iso_8601};

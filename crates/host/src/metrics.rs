@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crate::endpoint::{Counters, Direction, Endpoint, Traffic};
 use crate::log::{Histogram, Metrics, Seq};
+use crate::v2::V2;
 
 /// Numbers of the host that are not counters of its endpoint or its log.
 #[derive(Debug, Default)]
@@ -18,11 +19,15 @@ pub(crate) struct HostGauges {
 }
 
 /// The whole page.
-pub(crate) fn text(endpoint: &Endpoint, log: &Metrics, gauges: &HostGauges) -> String {
+pub(crate) fn text(endpoint: &Endpoint, v2: &V2, log: &Metrics, gauges: &HostGauges) -> String {
     let mut page = MetricsPage::default();
     let version = [("version", env!("CARGO_PKG_VERSION"))];
     page.family("breakbulk_build_info", "gauge", "Which program this is.").sample(&version, 1);
     connections(&mut page, endpoint);
+    page.gauge("breakbulk_v2_clients", "Clients of message protocol v2 that have said hello.", v2.clients());
+    page.gauge("breakbulk_v2_watches", "Sessions that they watch, counted once for each client.", v2.watches());
+    page.gauge("breakbulk_v2_feeds", "Sessions that at least one of them watches.", v2.feeds());
+    page.named("breakbulk_v2_events_total", "What has happened on their connections.", "name", v2.counts());
     traffic(&mut page, endpoint.traffic());
     memory(&mut page, endpoint, gauges);
     writing(&mut page, log);

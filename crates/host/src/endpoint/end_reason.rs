@@ -110,7 +110,7 @@ impl EndReason {
     }
 
     /// The same reason for the machine that closes the connection.
-    pub(super) fn as_close(&self) -> CloseReason {
+    pub(crate) fn as_close(&self) -> CloseReason {
         match self {
             Self::Link(reason) => reason.clone(),
             Self::Reset | Self::Stopping => CloseReason::Restart,
@@ -136,7 +136,7 @@ impl Counters {
         self.with(|counts| counts.iter().map(|(name, count)| (*name, *count)).collect())
     }
 
-    pub(super) fn add(&self, name: &'static str, times: u64) {
+    pub(crate) fn add(&self, name: &'static str, times: u64) {
         self.with(|counts| {
             let count = counts.entry(name).or_default();
             *count = count.saturating_add(times);

@@ -166,7 +166,7 @@ impl OutgoingMemory {
     }
 
     /// The memory of one connection.
-    pub(super) fn account(&self, principal: Option<Arc<str>>) -> AnswerMemory {
+    pub(crate) fn account(&self, principal: Option<Arc<str>>) -> AnswerMemory {
         let account = Arc::new(self.0.budget.account(principal.as_deref()));
         AnswerMemory { outgoing: self.clone(), account, principal }
     }
@@ -219,7 +219,7 @@ impl AnswerMemory {
     }
 
     /// Reserves so many bytes if they are free now.
-    pub(super) fn try_reserve(&self, bytes: usize) -> Option<Reservation> {
+    pub(crate) fn try_reserve(&self, bytes: usize) -> Option<Reservation> {
         let config = self.outgoing.0.budget.config();
         let most = config.floor_bytes.saturating_add(config.process_bytes.min(config.principal_bytes));
         let bytes = u64::try_from(bytes).unwrap_or(u64::MAX).min(most);

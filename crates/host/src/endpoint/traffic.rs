@@ -61,7 +61,7 @@ pub struct Direction {
 }
 
 impl Direction {
-    pub(super) fn frame(&self, bytes: usize) {
+    pub(crate) fn frame(&self, bytes: usize) {
         self.frames.fetch_add(1, Relaxed);
         self.frame_bytes.fetch_add(to_u64(bytes), Relaxed);
     }

@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
+use std::time::SystemTime;
 
 use ahp_types::commands::{ContentEncoding, ResourceReadParams, ResourceReadResult};
 use base64::Engine as _;
@@ -19,6 +20,23 @@ pub(super) fn read(roots: &Roots, limit: u64, params: &ResourceReadParams) -> Re
     let path = path_of(&params.uri)?;
     let (file, resolved) = open(roots, &path)?;
     Ok(encoded(&resolved.real, contents(&file, limit)?, params.encoding.as_ref()))
+}
+
+/// Opens a file for reading in pieces.
+pub(super) fn open_uri(roots: &Roots, uri: &str) -> Result<OpenFile, FileError> {
+    let (file, resolved) = open(roots, &path_of(uri)?)?;
+    let metadata = file.metadata()?;
+    let content_type = mime_type(&resolved.real, b"", true).to_owned();
+    Ok(OpenFile { size: metadata.len(), modified: metadata.modified().ok(), content_type, file })
+}
+
+/// A file that is open for reading.
+#[derive(Debug)]
+pub(crate) struct OpenFile {
+    pub(crate) file: File,
+    pub(crate) size: u64,
+    pub(crate) modified: Option<SystemTime>,
+    pub(crate) content_type: String,
 }
 
 /// How long a file is.

@@ -12,6 +12,7 @@ use crate::files::uri_of;
 pub use crate::log::RetentionPolicy;
 pub use crate::state::StateConfig;
 pub use crate::terminal::TerminalConfig;
+pub use crate::v2::V2Config;
 
 /// The directories that a host works in, and its limits: one group for each part of the host.
 #[derive(Debug, Clone)]
@@ -19,6 +20,8 @@ pub use crate::terminal::TerminalConfig;
 pub struct HostConfig {
     /// Connections.
     pub endpoint: EndpointConfig,
+    /// Connections of message protocol v2.
+    pub v2: V2Config,
     /// How much memory the state of channels takes.
     pub state: StateConfig,
     /// Files, and the roots that they are in.
@@ -51,6 +54,7 @@ impl HostConfig {
         endpoint.welcome.completion_trigger_characters = Some(TRIGGERS.iter().map(char::to_string).collect());
         Self {
             endpoint,
+            v2: V2Config::default(),
             state: StateConfig::default(),
             files: FilesConfig::new(roots.clone()),
             terminals: TerminalConfig::new(roots.clone()),

@@ -339,6 +339,19 @@ impl Transaction {
         self
     }
 
+    /// As [`by`](Self::by), for a client of another protocol.
+    pub(crate) fn by_client(mut self, principal: Option<&str>, client: &str) -> Self {
+        let principal = principal.unwrap_or_default();
+        self.0 = self.0.from_source(format!("client:{}:{principal}:{client}", principal.len()));
+        self
+    }
+
+    /// Adds a record of the host to a channel of a session that clients cannot subscribe to. Opens the channel if need be.
+    pub(crate) fn record(mut self, channel: &str, session: &str, body: Bytes) -> Self {
+        self.0 = self.0.open(channel, Some(session));
+        self.push(NewEntry::new(channel, body))
+    }
+
     /// The channels that it has entries for.
     fn channels(&self) -> BTreeSet<Arc<str>> {
         self.0.entries.iter().map(|entry| Arc::clone(&entry.channel)).collect()

@@ -3,16 +3,19 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ahp_types::commands::{ResourceResolveParams, ResourceType};
+use ahp_types::commands::{CreateSessionParams, ResourceResolveParams, ResourceType};
 use ahp_types::errors::ahp_error_codes::{NOT_FOUND, PROVIDER_NOT_FOUND};
 use ahp_types::state::{AgentInfo, SessionState, SessionSummary};
 
 use super::active_clients::ActiveClients;
 use super::agent_runner::AgentRunner;
 use super::log_writer::LogWriter;
+use super::sessions;
 use super::workspace::Workspace;
 use crate::agent::Agent;
 use crate::error::MethodError;
+use crate::files::{FileError, OpenFile};
+use crate::v2::Feeds;
 
 /// What the methods of the host work with.
 pub(crate) struct Services {
@@ -21,11 +24,31 @@ pub(crate) struct Services {
     pub(super) agent_runner: Arc<AgentRunner>,
     pub(super) workspace: Arc<Workspace>,
     pub(super) active_clients: ActiveClients,
+    /// What v2 clients are told of sessions.
+    pub(super) feeds: Arc<Feeds>,
     /// How long a client that lost its link has to come back.
     pub(super) grace: Duration,
 }
 
 impl Services {
+    pub(crate) const fn feeds(&self) -> &Arc<Feeds> {
+        &self.feeds
+    }
+
+    pub(crate) const fn log_writer(&self) -> &Arc<LogWriter> {
+        &self.log_writer
+    }
+
+    /// Opens a file inside of the roots for reading in pieces.
+    pub(crate) async fn open_file(&self, uri: String) -> Result<OpenFile, FileError> {
+        self.workspace.files().open(uri).await
+    }
+
+    /// Makes a session with an empty chat.
+    pub(crate) async fn make_session(&self, params: CreateSessionParams) -> Result<(), MethodError> {
+        sessions::make(self, params, None).await
+    }
+
     /// The chats of a session, also if it is no longer in the catalogue.
     pub(super) async fn chats_of(&self, session: &str, summary: Option<&SessionSummary>) -> Vec<String> {
         let read =

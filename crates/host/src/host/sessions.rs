@@ -19,25 +19,39 @@ use super::{names, session_config};
 use crate::endpoint::ClientInfo;
 use crate::error::MethodError;
 use crate::files::time;
-use crate::log::{AppendError, WriteError};
+use crate::log::{AppendError, Seq, WriteError};
 use crate::state::StateError;
 use crate::state::entry::CatalogueNotification;
 
 /// The title of a session before its first prompt.
 pub(crate) const UNTITLED: &str = "New session";
 
-/// Answers `createSession`: makes a session with an empty chat, in one transaction.
+/// Answers `createSession`.
 pub(super) async fn create(
     services: &Services,
     client: &ClientInfo,
+    mut params: CreateSessionParams,
+) -> Result<(), MethodError> {
+    let active = params.active_client.take().map(|active| check_active_client(client, active)).transpose()?;
+    let (session, is_active) = (params.channel.clone(), active.is_some());
+    make(services, params, active).await?;
+    if is_active {
+        services.active_clients.add(client, &session);
+    }
+    Ok(())
+}
+
+/// Makes a session with an empty chat, in one transaction.
+pub(crate) async fn make(
+    services: &Services,
     params: CreateSessionParams,
+    active: Option<SessionActiveClient>,
 ) -> Result<(), MethodError> {
     let session = params.channel;
     names::session(&session)?;
     let agent = services.agents.find(params.provider.as_deref())?;
     let directories = services.working_directories(&agent.info(), params.working_directories).await?;
     let config = session_config::with_defaults(&**agent, params.config.unwrap_or_default())?;
-    let active = params.active_client.map(|active| check_active_client(client, active)).transpose()?;
     let chat = NewChat::new(names::new_chat(), ChatOrigin::User);
     let new_session = NewSession { provider: agent.name().to_owned(), directories, config, active, now: time::now() };
     let exists = || {
@@ -60,9 +74,6 @@ pub(super) async fn create(
         error => append_error(error),
     };
     services.log_writer.transact(make, refuse).await?;
-    if new_session.active.is_some() {
-        services.active_clients.add(client, &session);
-    }
     services.workspace.session_changed(&session);
     Ok(())
 }
@@ -97,7 +108,8 @@ pub(super) async fn dispose(services: &Services, params: DisposeSessionParams) -
     }
     services.workspace.session_disposed(&session).await;
     services.active_clients.forget_session(&session);
-    close_channels(services, &session).await;
+    let closed = close_channels(services, &session).await;
+    services.feeds.reached(&session, closed).await;
     services.log_writer.state().forget(&session).await?;
     let not_erased = |error| match error {
         WriteError::Full => MethodError::log_full(),
@@ -108,12 +120,20 @@ pub(super) async fn dispose(services: &Services, params: DisposeSessionParams) -
     services.log_writer.log().erase(&session).await.map(drop).map_err(not_erased)
 }
 
-/// Closes the channels of a session, so that their followers are told.
-async fn close_channels(services: &Services, session: &str) {
-    let Ok(channels) = services.log_writer.log().channels(Some(session)).await else { return };
+/// Closes the channels of a session, so that their followers are told; returns the last entry.
+async fn close_channels(services: &Services, session: &str) -> Seq {
+    let Ok(channels) = services.log_writer.log().channels(Some(session)).await else { return 0 };
     let transaction = channels.iter().fold(Transaction::new(), |transaction, info| transaction.close(&info.channel));
-    if let Err(error) = services.log_writer.append_and_apply(transaction).await {
-        warn!("the channels of a disposed session could not be closed: {error}");
+    match services.log_writer.append_and_apply(transaction).await {
+        Ok(seqs) => {
+            // That of the session itself: its followers need no other.
+            let at = channels.iter().position(|info| *info.channel == *session);
+            at.and_then(|at| seqs.get(at).copied()).unwrap_or(0)
+        }
+        Err(error) => {
+            warn!("the channels of a disposed session could not be closed: {error}");
+            0
+        }
     }
 }
 

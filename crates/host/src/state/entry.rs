@@ -5,10 +5,12 @@
 //! its clients are closed and reconnect to a snapshot.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 
 use ahp_types::actions::{ActionOrigin, StateAction};
 use ahp_types::notifications::{SessionAddedParams, SessionRemovedParams, SessionSummaryChangedParams};
 use ahp_types::state::SnapshotState;
+use breakbulk_lifecycle::projection;
 use bytes::Bytes;
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
@@ -16,7 +18,7 @@ use serde_json::value::RawValue;
 
 use super::kind::ChannelKind;
 use crate::exact;
-use crate::log::EntryKind;
+use crate::log::{Entry, EntryKind};
 
 /// The body of an action.
 ///
@@ -163,6 +165,17 @@ impl ParsedEntry {
             EntryKind::Unknown => Self::NoEffect,
         })
     }
+}
+
+/// An entry as projections take it; `None` if it changes no state, or cannot be read.
+pub(crate) fn projected(entry: &Entry) -> Option<projection::Entry> {
+    let change = match ParsedEntry::read(entry.kind, &entry.body) {
+        Ok(ParsedEntry::Initial(state)) => projection::Change::Initial(state),
+        Ok(ParsedEntry::Closed) => projection::Change::Closed,
+        Ok(ParsedEntry::Action(action)) => projection::Change::Action(action),
+        _ => return None,
+    };
+    Some(projection::Entry { seq: entry.seq, at_ms: entry.at_ms, channel: Arc::clone(&entry.channel), change })
 }
 
 #[derive(Deserialize)]

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use ahp_types::actions::{ChatToolCallConfirmedAction, ChatTurnStartedAction, StateAction};
 use ahp_types::common::JsonObject;
 use ahp_types::state::{
-    ActiveTurn, ChatOrigin, ChatState, Message, MessageAttachment, PendingMessage, PendingMessageKind,
+    ActiveTurn, ChatOrigin, ChatState, Message, MessageAttachment, PendingMessage, PendingMessageKind, ResponsePart,
     SessionInputRequest, SessionLifecycle, SessionState as AhpSession, SessionToolConfirmationRequest, SnapshotState,
     ToolCallConfirmationState, ToolCallPendingConfirmationState, Turn as AhpTurn, UsageInfo,
 };
@@ -890,6 +890,17 @@ impl Pending {
             asked_at,
         }
     }
+}
+
+/// The whole result of the call with this id among the parts of a turn: what an event holds, or the beginning of it.
+#[must_use]
+pub fn result_text(parts: &[ResponsePart], tool: &str) -> Option<String> {
+    let mut calls = parts.iter().filter_map(|part| match part {
+        ResponsePart::ToolCall(part) => Some(&part.tool_call),
+        _ => None,
+    });
+    let call = calls.find(|call| chat::CallView::of(call).is_some_and(|view| view.tool == tool))?;
+    shot::result_of(call).map(|(text, _)| text)
 }
 
 /// How a turn ended.

@@ -186,20 +186,7 @@ impl Reader<'_, '_> {
     fn tool(&self, chat: &str, turn: &str, state: &ToolCallState, done: bool) -> Option<SnapshotTool> {
         let view = CallView::of(state)?;
         let input = view.input.filter(|input| done && !input.is_empty());
-        let result = match state {
-            ToolCallState::Completed(state) => {
-                let text = text::result(state.content.as_ref(), state.error.as_ref(), &state.past_tense_message);
-                Some((text, !state.success))
-            }
-            ToolCallState::PendingResultConfirmation(state) => {
-                let text = text::result(state.content.as_ref(), state.error.as_ref(), &state.past_tense_message);
-                Some((text, !state.success))
-            }
-            ToolCallState::Cancelled(state) => {
-                Some((text::cancelled(state.reason, state.reason_message.as_ref()), true))
-            }
-            _ => None,
-        };
+        let result = result_of(state);
         let mut tool = SnapshotTool {
             tool_name: view.name.to_owned(),
             tool_id: Id::from(view.tool),
@@ -315,6 +302,22 @@ impl Reader<'_, '_> {
                 out.push(Body::MessageEnd { message_id: message });
             }
         }
+    }
+}
+
+/// What came of a call as one text, and whether it failed; `None` while it runs.
+pub(super) fn result_of(state: &ToolCallState) -> Option<(String, bool)> {
+    match state {
+        ToolCallState::Completed(state) => {
+            let text = text::result(state.content.as_ref(), state.error.as_ref(), &state.past_tense_message);
+            Some((text, !state.success))
+        }
+        ToolCallState::PendingResultConfirmation(state) => {
+            let text = text::result(state.content.as_ref(), state.error.as_ref(), &state.past_tense_message);
+            Some((text, !state.success))
+        }
+        ToolCallState::Cancelled(state) => Some((text::cancelled(state.reason, state.reason_message.as_ref()), true)),
+        _ => None,
     }
 }
 

@@ -1,0 +1,165 @@
+//! Serves clients of message protocol v2: one WebSocket each, with JSON texts as `breakbulk_lifecycle::v2::wire` has them.
+//!
+//! ```text
+//!  link ─▶ Connection ─▶ commands ─▶ gate ─▶ LogWriter ─▶ LOG ─▶ Feed (one for each watched session: a projector)
+//!   ▲          ▲                                           │       │
+//!   └──────────┴── Watcher (one for each watch) ◀──────────┴───────┘
+//! ```
+//!
+//! v2 is a projection of the log. Commands become the same logged actions that AHP clients dispatch, so clients of both
+//! protocols see the same session. A watcher **pulls**: it has a position in the log, and is given what comes after it, from
+//! the feed if that holds it, else by a projector of its own. So a client that is slow and one that comes back are the same
+//! case, and neither costs memory.
+
+mod clients;
+mod commands;
+mod config;
+mod connection;
+mod done_commands;
+mod feed;
+mod moment;
+mod permissions;
+mod reader;
+mod rewind;
+mod snapshot;
+mod watcher;
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use breakbulk::{Link, LogLimit};
+use breakbulk_lifecycle::v2::{Config, Source};
+use breakbulk_proto::Budget;
+use tokio::sync::watch;
+
+use self::clients::Clients;
+use self::commands::MODE_OPTION;
+pub use self::config::V2Config;
+use self::connection::Connection;
+use self::done_commands::DoneCommands;
+pub(crate) use self::feed::Feeds;
+use self::moment::{SessionContext, session_state};
+use self::permissions::PermissionTimers;
+use crate::endpoint::{AnswerMemory, Counters, EndReason, Endpoint, Traffic};
+use crate::host::Services;
+use crate::percent;
+use crate::state::StateError;
+
+/// Serves clients of message protocol v2. Cloning shares it.
+#[derive(Clone)]
+pub struct V2(Arc<V2Inner>);
+
+/// What all connections share.
+struct V2Inner {
+    services: Arc<Services>,
+    config: V2Config,
+    endpoint: Endpoint,
+    /// For commands that are arriving.
+    budget: Budget,
+    /// For the events that feeds hold.
+    memory: AnswerMemory,
+    feeds: Arc<Feeds>,
+    timers: Arc<PermissionTimers>,
+    done: DoneCommands,
+    clients: Arc<Clients>,
+    counts: Counters,
+    traffic: Arc<Traffic>,
+    watches: AtomicU64,
+    log_limit: LogLimit,
+    stop: watch::Sender<bool>,
+}
+
+impl V2 {
+    pub(crate) fn new(services: Arc<Services>, endpoint: Endpoint, config: V2Config) -> Self {
+        let (log_writer, feeds) = (services.log_writer(), Arc::clone(services.feeds()));
+        Self(Arc::new(V2Inner {
+            timers: Arc::new(PermissionTimers::new(Arc::clone(log_writer))),
+            done: DoneCommands::new(Arc::clone(log_writer.log())),
+            budget: endpoint.budget().clone(),
+            memory: endpoint.answer_memory(None),
+            traffic: Arc::clone(endpoint.shared_traffic()),
+            services,
+            config,
+            endpoint,
+            feeds,
+            clients: Arc::default(),
+            counts: Counters::default(),
+            watches: AtomicU64::new(0),
+            log_limit: LogLimit::default(),
+            stop: watch::Sender::new(false),
+        }))
+    }
+
+    /// Serves a client until its connection ends; returns why it ended. The principal is the one that the listener
+    /// authenticated. Dropping the future cuts the link.
+    pub async fn serve(&self, link: impl Link + 'static, principal: Option<Arc<str>>) -> EndReason {
+        Box::new(Connection::new(Arc::clone(&self.0), Box::new(link), principal)).run().await
+    }
+
+    /// Closes a link because there are too many connections; returns why it ended.
+    pub async fn turn_away(&self, link: impl Link + 'static) -> EndReason {
+        Box::new(Connection::new(Arc::clone(&self.0), Box::new(link), None)).close(EndReason::Full).await
+    }
+
+    /// How often each named event has happened: how connections ended, what was refused.
+    #[must_use]
+    pub fn counts(&self) -> &Counters {
+        &self.0.counts
+    }
+
+    /// How many clients are connected.
+    #[must_use]
+    pub fn clients(&self) -> usize {
+        self.0.clients.len()
+    }
+
+    /// How many sessions are watched, each counted once for each connection that watches it.
+    #[must_use]
+    pub fn watches(&self) -> u64 {
+        self.0.watches.load(Relaxed)
+    }
+
+    /// How many sessions are watched.
+    #[must_use]
+    pub fn feeds(&self) -> usize {
+        self.0.feeds.len()
+    }
+
+    /// Closes all connections, and each later one at once: clients may try again later.
+    pub fn stop(&self) {
+        self.0.stop.send_replace(true);
+    }
+}
+
+impl V2Inner {
+    /// What is needed to project a session.
+    async fn context_of(&self, session: &str) -> Result<SessionContext, StateError> {
+        let log_writer = self.services.log_writer();
+        let (state, _) = session_state(log_writer.state(), session).await?;
+        let chat = state.default_chat.ok_or(StateError::NotFound)?;
+        let mut config = Config::new(session, session, chat);
+        config.mode_option = MODE_OPTION.to_owned();
+        config.max_event_bytes = self.config.max_event_bytes;
+        config.max_result_bytes = self.config.max_result_bytes;
+        config.permission_ms = u64::try_from(self.config.permission_time.as_millis()).unwrap_or(u64::MAX);
+        config.url = Arc::new(url_of);
+        Ok(SessionContext { log: Arc::clone(log_writer.log()), state: Arc::clone(log_writer.state()), config })
+    }
+}
+
+/// Where the whole of something is that is cut.
+fn url_of(source: &Source<'_>) -> String {
+    match source {
+        Source::Result { chat, turn, tool } => {
+            format!("/content/result/{}/{}/{}", percent::name(chat), percent::name(turn), percent::name(tool))
+        }
+        Source::Prompt { chat, turn } => format!("/content/prompt/{}/{}", percent::name(chat), percent::name(turn)),
+    }
+}
+
+impl fmt::Debug for V2 {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("V2").field("clients", &self.clients()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,70 @@
+//! Long histories, long results, and sessions that end.
+
+use breakbulk_lifecycle::v2::wire::{Body, ConnectionEvent, SnapshotReason};
+
+use crate::world::{DemoWithMode, TestHost, assert_same};
+
+/// Disposes of a session, as an AHP client does.
+pub(crate) async fn dispose(host: &TestHost, session: &str) {
+    host.ahp_call("disposeSession", serde_json::json!({"channel": session})).await;
+}
+
+#[tokio::test]
+async fn a_history_comes_in_pages_and_is_whole() {
+    let host = TestHost::new(DemoWithMode::quick()).await;
+    let (mut client, session) = host.opened().await;
+    for turn in 0..30 {
+        client.turn(&session, "/big 20000", &format!("{turn}")).await;
+    }
+    let fresh = host.watcher(&session).await;
+    assert_same(fresh.state(&session), client.state(&session));
+    let events = fresh.events(&session);
+    let (last, others) = events.split_last().unwrap();
+    assert!(!last.more && others.iter().all(|event| event.more));
+}
+
+#[tokio::test]
+async fn a_long_result_is_cut_and_says_where_the_whole_is() {
+    let host = TestHost::new(DemoWithMode::quick()).await;
+    let (mut client, session) = host.opened().await;
+    client.send(&session, "/big 300000", "1").await;
+    let result = client.event(|body| matches!(body, Body::ToolResult { .. })).await;
+    let Body::ToolResult { result, truncated, bytes, url, .. } = result.body else { panic!() };
+    assert!(truncated && result.len() <= 64 << 10 && bytes.unwrap() >= 300_000, "{} of {bytes:?}", result.len());
+    assert!(url.unwrap().starts_with("/content/result/"));
+}
+
+#[tokio::test]
+async fn no_frame_is_longer_than_the_limit() {
+    let host = TestHost::with(DemoWithMode::quick(), |config| config.v2.max_event_bytes = 4_000).await;
+    let (mut client, session) = host.opened().await;
+    client.turn(&session, &format!("say {}", "much ".repeat(4_000)), "1").await;
+    let fresh = host.watcher(&session).await;
+    for event in client.events(&session).into_iter().chain(fresh.events(&session)) {
+        let bytes = serde_json::to_vec(event).unwrap().len();
+        assert!(bytes <= 4_000, "{bytes}");
+    }
+    assert_same(fresh.state(&session), client.state(&session));
+}
+
+#[tokio::test]
+async fn a_cursor_older_than_what_is_kept_gets_a_snapshot_and_is_told_so() {
+    let host = TestHost::new(DemoWithMode::quick()).await;
+    let (mut client, session) = host.opened().await;
+    let first = client.model(&session).last_seq();
+    for turn in ["1", "2", "3"] {
+        client.turn(&session, "hello", turn).await;
+    }
+    host.trim(&host.chat_of(&session).await).await;
+    // The feed of another watcher would still hold it.
+    let (stayed, host) = (client.state(&session).clone(), host.crash(DemoWithMode::quick()).await);
+    let mut back = host.client().await;
+    let ConnectionEvent::Reattached { snapshot, .. } = back.watch(&session, first).await else { panic!() };
+    assert_eq!(snapshot, Some(SnapshotReason::Trimmed));
+    back.until(|back| back.model(&session).last_seq().is_some()).await;
+    assert_eq!(*back.state(&session), stayed);
+    // It goes on as it should.
+    back.turn(&session, "hello", "4").await;
+    let fresh = host.watcher(&session).await;
+    assert_same(fresh.state(&session), back.state(&session));
+}

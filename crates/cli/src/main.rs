@@ -7,6 +7,7 @@ mod bridge;
 mod cep22;
 mod chat;
 mod config;
+mod content;
 mod failure;
 mod join;
 mod lines;

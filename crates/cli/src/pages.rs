@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use breakbulk::listen::{BoxBody, Pages, Peer};
 use bytes::Bytes;
 use http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderName, WWW_AUTHENTICATE};
-use http::{HeaderValue, Method, Response, StatusCode};
+use http::{HeaderMap, HeaderValue, Method, Response, StatusCode};
 use http_body_util::{BodyExt, Full};
 use tokio::sync::Mutex;
 
@@ -16,6 +16,14 @@ const FRESH: Duration = Duration::from_millis(500);
 
 /// A host or a bridge that reports its health and metrics.
 pub(crate) trait Subject: Send + Sync + 'static {
+    /// Answers a request for its content at this path, which follows `/content/`. `None` if it has none.
+    fn content(
+        &self,
+        method: &Method,
+        path: &str,
+        headers: &HeaderMap,
+    ) -> impl Future<Output = Option<Response<BoxBody>>> + Send;
+
     /// Its health now.
     fn health(&self) -> impl Future<Output = Health> + Send;
 
@@ -37,7 +45,15 @@ pub(crate) fn all(subject: impl Subject, paths: Vec<String>) -> Pages {
     Pages::new(move |request, is_admitted| {
         let (site, method, path) = (Arc::clone(&site), request.method().clone(), request.uri().path().to_owned());
         let is_here = request.extensions().get::<Peer>().is_some_and(|peer| peer.0.to_canonical().is_loopback());
-        async move { site.answer(&method, &path, is_admitted || is_here).await }
+        async move {
+            // Content is for those with the token only, also on this machine.
+            if let Some(content) = path.strip_prefix("/content/").filter(|_| is_admitted && is_reading(&method))
+                && let Some(answer) = site.subject.content(&method, content, request.headers()).await
+            {
+                return answer;
+            }
+            site.answer(&method, &path, is_admitted || is_here, is_admitted).await
+        }
     })
 }
 
@@ -48,8 +64,8 @@ struct Site<S> {
 }
 
 impl<S: Subject> Site<S> {
-    async fn answer(&self, method: &Method, path: &str, is_trusted: bool) -> Response<BoxBody> {
-        let is_reading = matches!(*method, Method::GET | Method::HEAD);
+    async fn answer(&self, method: &Method, path: &str, is_trusted: bool, is_admitted: bool) -> Response<BoxBody> {
+        let is_reading = is_reading(method);
         match path {
             "/healthz" | "/metrics" if !is_reading => {
                 with(line(StatusCode::METHOD_NOT_ALLOWED, "Only GET and HEAD.\n"), ALLOW, "GET, HEAD")
@@ -59,10 +75,8 @@ impl<S: Subject> Site<S> {
                 let response = page(StatusCode::OK, self.subject.metrics());
                 with(response, CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")
             }
-            "/metrics" => {
-                let text = "A token is needed, as Authorization: Bearer TOKEN or as ?token=TOKEN.\n";
-                with(line(StatusCode::UNAUTHORIZED, text), WWW_AUTHENTICATE, "Bearer")
-            }
+            "/metrics" => needs_token(),
+            path if path.starts_with("/content/") && !is_admitted => needs_token(),
             path if self.paths.is_empty() || self.paths.iter().any(|own| own == path) => {
                 line(StatusCode::UPGRADE_REQUIRED, "There is nothing here but a WebSocket.\n")
             }
@@ -84,6 +98,15 @@ impl<S: Subject> Site<S> {
         let status = if health.is_good { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
         with(page(status, format!("{}\n", health.text)), CONTENT_TYPE, "application/json")
     }
+}
+
+fn needs_token() -> Response<BoxBody> {
+    let text = "A token is needed, as Authorization: Bearer TOKEN or as ?token=TOKEN.\n";
+    with(line(StatusCode::UNAUTHORIZED, text), WWW_AUTHENTICATE, "Bearer")
+}
+
+const fn is_reading(method: &Method) -> bool {
+    matches!(*method, Method::GET | Method::HEAD)
 }
 
 fn line(status: StatusCode, text: &'static str) -> Response<BoxBody> {
@@ -109,6 +132,10 @@ mod tests {
     struct FixedHealth(bool);
 
     impl Subject for FixedHealth {
+        async fn content(&self, _: &Method, _: &str, _: &HeaderMap) -> Option<Response<BoxBody>> {
+            None
+        }
+
         async fn health(&self) -> Health {
             Health { is_good: self.0, text: "{}".to_owned() }
         }
@@ -135,11 +162,13 @@ mod tests {
             (&host, Method::DELETE, "/healthz", true, 405),
             (&host, Method::GET, "/ahp", true, 426),
             (&host, Method::GET, "/", true, 404),
+            (&host, Method::GET, "/content/file/x", false, 401),
+            (&host, Method::GET, "/content/file/x", true, 404),
             (&anywhere, Method::GET, "/", true, 426),
             (&anywhere, Method::GET, "/metrics", false, 401),
             (&ill, Method::GET, "/healthz", false, 503),
         ] {
-            let answer = site.answer(&method, path, is_trusted).await;
+            let answer = site.answer(&method, path, is_trusted, is_trusted).await;
             assert_eq!(answer.status().as_u16(), status, "{method} {path}");
         }
     }

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use breakbulk::listen::BoxBody;
 use breakbulk::{Accepted, Listener, LogLimit, Transport};
 use breakbulk_host::Host;
 use breakbulk_host::agent::acp::Acp;
@@ -17,18 +18,20 @@ use breakbulk_host::agent::{Agent, find_program, merge_actions};
 use breakbulk_host::log::sqlite::{Options, SqliteLog};
 use breakbulk_host::log::{Log, LogHealth, OpenError};
 use breakbulk_proto::Budget;
+use http::{HeaderMap, Method, Response};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tracing::{Level, debug, error, info, warn};
 
 use crate::args::Format;
+use crate::content;
 use crate::failure::Error;
 use crate::log::say;
 use crate::open::{self, Admission};
 use crate::pages::{self, Health as Condition, Subject};
 use crate::runtime;
-use crate::settings::{AgentSettings, Means, PATH, ServeSettings};
+use crate::settings::{AgentSettings, Means, PATH, ServeSettings, V2_PATH};
 use crate::shutdown;
 
 /// Clients that are being told to come again later. One more is simply cut.
@@ -87,6 +90,10 @@ impl Server {
         let roots = config.files.roots.clone();
         let shell = config.terminals.command.first().cloned();
         config.endpoint.limits = route.setup.limits;
+        if is_capped {
+            let cap = usize::try_from(route.max_frame_bytes()).unwrap_or(usize::MAX);
+            config.v2.max_event_bytes = config.v2.max_event_bytes.min(cap);
+        }
         config.endpoint.max_whole_frame_bytes = is_capped.then(|| route.max_frame_bytes());
         store.merge = Some(Arc::new(merge_actions));
         let log = open_log(&data, store).await?;
@@ -98,9 +105,10 @@ impl Server {
         });
         let begun = Host::start(Arc::new(log.clone()), agents.collect(), config, Budget::new(link.budget)).await;
         let host = begun.map_err(|error| Error::Host(format!("the host cannot start: {error}")))?;
-        let pages = pages::all(host.clone(), vec![PATH.to_owned()]);
+        let paths = vec![PATH.to_owned(), V2_PATH.to_owned()];
+        let pages = pages::all(host.clone(), paths.clone());
         let listening = open::listener((&name, port), &door, open::web_socket(&route, &link), |config| {
-            (config.paths, config.pages) = (vec![PATH.to_owned()], Some(pages));
+            (config.paths, config.pages) = (paths, Some(pages));
         });
         let (listener, admission) = match listening.await {
             Ok(listening) => listening,
@@ -130,7 +138,9 @@ impl Server {
                 // For programs of any sort: few of them know what to do with a fragment.
                 let token = token.as_ref().map(breakbulk::Token::reveal);
                 let with_token = token.map(|token| format!("{address}?token={}", open::escaped(token)));
-                let ready = serde_json::json!({ "ahp": with_token.as_ref().unwrap_or(&address), "token": token });
+                let v2 = with_token.as_ref().unwrap_or(&address).replacen(PATH, V2_PATH, 1);
+                let ready =
+                    serde_json::json!({ "ahp": with_token.as_ref().unwrap_or(&address), "v2": v2, "token": token });
                 let mut out = io::stdout().lock();
                 writeln!(out, "{ready}").and_then(|()| out.flush()).map_err(Error::Output)?;
             }
@@ -154,13 +164,20 @@ impl Server {
         }
     }
 
-    fn take(&mut self, Accepted { link, peer, principal, .. }: Accepted) {
+    fn take(&mut self, accepted: Accepted) {
+        let is_v2 = accepted.path() == V2_PATH;
+        let Accepted { link, peer, principal, .. } = accepted;
         let host = self.host.clone();
         // Behind a door without a lock all are as good as one.
         let principal = principal.or_else(|| Some(Arc::from(ANYONE)));
         if self.clients.len() < self.max_connections {
             debug!(%peer, "a connection is accepted");
-            self.clients.spawn(async move { drop(host.endpoint().serve(link, principal).await) });
+            self.clients.spawn(async move {
+                drop(match is_v2 {
+                    true => host.v2().serve(link, principal).await,
+                    false => host.endpoint().serve(link, principal).await,
+                });
+            });
             return;
         }
         if let Some(permit) = self.log_limit.permit("connections") {
@@ -168,7 +185,15 @@ impl Server {
             warn!(%peer, limit, left_out, "too many connections: one more is closed with 1013 (try again later)");
         }
         if self.turned_away.len() < MAX_TURNED_AWAY {
-            self.turned_away.spawn(async move { drop(timeout(FAREWELL, host.endpoint().turn_away(link)).await) });
+            self.turned_away.spawn(async move {
+                let turned_away = async {
+                    match is_v2 {
+                        true => host.v2().turn_away(link).await,
+                        false => host.endpoint().turn_away(link).await,
+                    }
+                };
+                drop(timeout(FAREWELL, turned_away).await);
+            });
         }
     }
 
@@ -190,6 +215,10 @@ impl Server {
 }
 
 impl Subject for Host {
+    async fn content(&self, method: &Method, path: &str, headers: &HeaderMap) -> Option<Response<BoxBody>> {
+        Some(content::answer(self, method, path, headers).await)
+    }
+
     async fn health(&self) -> Condition {
         let health = Host::health(self).await;
         Condition { is_good: health.is_good(), text: health.to_json().to_string() }

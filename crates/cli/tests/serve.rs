@@ -161,7 +161,15 @@ fn strangers_pages_and_names_stay_outside_and_there_is_one_path() {
     for target in ["/", "/ahp/", "/healthz", "/x"] {
         assert_eq!(host.knock(target, &bearer), 404, "{target}");
     }
-    for (target, status) in [("/", 404), ("/ahp", 426), ("/x", 404), ("/healthz", 200), ("/metrics", 200)] {
+    for (target, status) in [
+        ("/", 404),
+        ("/ahp", 426),
+        ("/v2", 426),
+        ("/content/file/x", 401),
+        ("/x", 404),
+        ("/healthz", 200),
+        ("/metrics", 200),
+    ] {
         assert_eq!(host.http(target, "").0, status, "{target}");
         assert_eq!(host.http(target, "Host: evil.example\r\n").0, 421, "{target}");
         assert_eq!(host.http(target, "Origin: https://evil.example\r\n").0, 403, "{target}");

@@ -5,6 +5,8 @@ use std::sync::Arc;
 
 use breakbulk::Gateway;
 use breakbulk::gateway::Stats;
+use breakbulk::listen::BoxBody;
+use http::{HeaderMap, Method, Response};
 
 use crate::pages::{Health, Subject};
 
@@ -12,6 +14,10 @@ use crate::pages::{Health, Subject};
 pub(crate) struct BridgePages(pub(crate) Arc<Gateway>);
 
 impl Subject for BridgePages {
+    async fn content(&self, _: &Method, _: &str, _: &HeaderMap) -> Option<Response<BoxBody>> {
+        None
+    }
+
     async fn health(&self) -> Health {
         let is_good = !self.0.stats().is_host_down;
         let word = if is_good { "ok" } else { "failed" };

@@ -28,6 +28,9 @@ const MAX_CONNECTIONS: usize = 16_384;
 /// The path of the AHP endpoint.
 pub(crate) const PATH: &str = "/ahp";
 
+/// Where clients of message protocol v2 connect.
+pub(crate) const V2_PATH: &str = "/v2";
+
 /// What `serve` does.
 #[derive(Debug)]
 pub(crate) struct ServeSettings {

@@ -7,7 +7,7 @@ use ahp_types::actions::StateAction;
 use ahp_types::state::ChatOrigin;
 use breakbulk_lifecycle::projection::{Change, Entry};
 
-use crate::log::{self, Channels, DamagedRecord, Log, ReadError, Seq, Tail};
+use crate::log::{self, Channels, Log, ReadError, Seq, Tail};
 use crate::long_work::long_work;
 use crate::state::entry::projected;
 
@@ -73,8 +73,8 @@ impl SessionReader {
             Wait::Never => self.tail.ready(max_bytes).await,
         };
         let page = match read {
-            Err(ReadError::Damaged(DamagedRecord::Entry { seq })) => {
-                self.tail.seek(seq);
+            Err(ReadError::Damaged(record)) if let Some(end) = record.end() => {
+                self.tail.seek(end);
                 return Ok(Page { entries: Vec::new(), is_end: false });
             }
             page => page?,

@@ -14,6 +14,9 @@ use http::{HeaderMap, HeaderValue, Method, Response, StatusCode};
 use http_body_util::channel::Channel;
 use http_body_util::{BodyExt, Empty, Full};
 
+/// Whose quota the memory counts against. Without a principal a reader may hold next to nothing, and a long result would wait for ever.
+const PRINCIPAL: &str = "content";
+
 /// What a request asks for of content that is there.
 #[derive(Debug, PartialEq, Eq)]
 enum Wanted {
@@ -27,7 +30,7 @@ enum Wanted {
 
 /// Answers a request for the content at this path, which follows `/content/`.
 pub(crate) async fn answer(host: &Host, method: &Method, path: &str, headers: &HeaderMap) -> Response<BoxBody> {
-    let content = match host.content(path, None).await {
+    let content = match host.content(path, Some(PRINCIPAL.into())).await {
         Ok(content) => content,
         Err(error) => {
             let status = match error {

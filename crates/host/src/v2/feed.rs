@@ -153,7 +153,7 @@ impl Feed {
         let upto = context.log.bounds().await?.last;
         context.state.reached_on(&context.config.session, upto).await?;
         context.state.reached_on(&context.config.chat, upto).await?;
-        let (Rewound { projector, mut reader }, moment) = match rewind(&context, upto).await? {
+        let (Rewound { projector, mut reader, complete_after }, moment) = match rewind(&context, upto).await? {
             Rewind::Done(rewound) => (*rewound, None),
             Rewind::Trimmed | Rewind::Uncertain => {
                 let (rewound, moment) = resume(&context).await?;
@@ -167,7 +167,7 @@ impl Feed {
             events: VecDeque::new(),
             bytes: 0,
             max_bytes: if reservation.is_some() { MAX_BYTES } else { FLOOR_BYTES },
-            after: begun_after,
+            after: complete_after,
             applied: begun_after,
             applied_on: moment.map(|moment| moment.seqs.into_iter().collect()).unwrap_or_default(),
             begun_after,

@@ -37,6 +37,9 @@ const NEEDED: [&str; 6] = [
 pub(super) struct Rewound {
     pub(super) projector: Projector,
     pub(super) reader: SessionReader,
+    /// Events of entries after this one are complete. Those of a boundary itself may not be: where it ends a turn, the projector
+    /// has not seen that turn.
+    pub(super) complete_after: Seq,
 }
 
 /// Whether a projector could be rewound.
@@ -58,7 +61,7 @@ pub(super) async fn rewind(context: &SessionContext, upto: Seq) -> Result<Rewind
         Boundary::At(seq) => seq,
         Boundary::Beginning => {
             let (projector, reader) = (Projector::new(config.clone()), SessionReader::new(log, channels, 0));
-            return Ok(Rewind::Done(Box::new(Rewound { projector, reader })));
+            return Ok(Rewind::Done(Box::new(Rewound { projector, reader, complete_after: 0 })));
         }
         Boundary::Trimmed => return Ok(Rewind::Trimmed),
     };
@@ -80,7 +83,7 @@ pub(super) async fn rewind(context: &SessionContext, upto: Seq) -> Result<Rewind
         return Ok(Rewind::Uncertain);
     }
     let reader = SessionReader::new(log, channels, boundary.saturating_sub(1));
-    Ok(Rewind::Done(Box::new(Rewound { projector: rewound, reader })))
+    Ok(Rewind::Done(Box::new(Rewound { projector: rewound, reader, complete_after: boundary })))
 }
 
 /// A projector that knows only the present state: it takes the blocks of the running turn for open.
@@ -96,7 +99,8 @@ pub(super) async fn resume(context: &SessionContext) -> Result<(Rewound, Moment)
         at_ms = last.first().map_or(at_ms, |entry| at_ms.max(entry.at_ms));
     }
     let projector = moment.snapshot(seq, at_ms, |snapshot| Projector::resume(config.clone(), snapshot));
-    Ok((Rewound { projector, reader: SessionReader::new(log, channels, seq) }, moment))
+    let reader = SessionReader::new(log, channels, seq);
+    Ok((Rewound { projector, reader, complete_after: seq }, moment))
 }
 
 /// Where a turn of the main chat begins or ends.

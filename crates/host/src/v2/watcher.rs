@@ -114,7 +114,7 @@ impl Watcher {
                 }
             },
             Phase::Replay { rewound, after } => {
-                let Rewound { projector, reader } = &mut **rewound;
+                let Rewound { projector, reader, .. } = &mut **rewound;
                 let page = reader.next(PAGE_BYTES, Wait::Never).await.map_err(StateError::from)?;
                 let mut events = Vec::new();
                 for entry in page.entries {

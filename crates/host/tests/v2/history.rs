@@ -31,7 +31,20 @@ async fn a_long_result_is_cut_and_says_where_the_whole_is() {
     let result = client.event(|body| matches!(body, Body::ToolResult { .. })).await;
     let Body::ToolResult { result, truncated, bytes, url, .. } = result.body else { panic!() };
     assert!(truncated && result.len() <= 64 << 10 && bytes.unwrap() >= 300_000, "{} of {bytes:?}", result.len());
-    assert!(url.unwrap().starts_with("/content/result/"));
+    let url = url.unwrap();
+    let read_whole = async || {
+        let content = host.host.content(url.strip_prefix("/content/").unwrap(), Some("reader".into())).await.unwrap();
+        let mut whole = Vec::new();
+        while (whole.len() as u64) < content.size() {
+            whole.extend_from_slice(&content.read(whole.len() as u64..content.size()).await.unwrap());
+        }
+        (String::from_utf8(whole).unwrap(), content.etag().to_owned())
+    };
+    let (whole, etag) = read_whole().await;
+    assert!(whole.len() as u64 == bytes.unwrap() && whole.starts_with(&result));
+    // The same when the turn is over.
+    client.turn_ended(&session, "1").await;
+    assert_eq!(read_whole().await, (whole, etag));
 }
 
 #[tokio::test]

@@ -144,14 +144,14 @@ fn one_client_too_many_is_told_so_by_name_and_counted_and_the_log_is_not_filled(
 fn a_bridge_says_how_it_is_to_anyone_and_what_it_does_to_who_may_know() {
     let bridge = Running::start(&["bridge", "--listen", ":0/agent", "--connect", NOBODY], 1);
     let url = &bridge.urls[0];
-    assert_eq!(get(url, "/healthz"), (200, "{\"checks\":{\"host\":\"ok\"},\"status\":\"ok\"}\n".to_owned()));
+    assert_eq!(get(url, "/healthz"), (200, "{\"status\":\"ok\",\"checks\":{\"host\":\"ok\"}}\n".to_owned()));
     // We are on the same machine. Others need the token; that rule is tested where pages are.
     assert_eq!(get(url, "/metrics").0, 200);
     assert_eq!((get(url, "/agent").0, get(url, "/").0), (426, 404));
     assert_eq!(run(&["send", url, "--method", "m"]).status.code(), Some(4));
     // What was seen a moment ago is told again.
     let begun = Instant::now();
-    let ill = (503, "{\"checks\":{\"host\":\"failed\"},\"status\":\"failed\"}\n".to_owned());
+    let ill = (503, "{\"status\":\"failed\",\"checks\":{\"host\":\"failed\"}}\n".to_owned());
     while get(url, "/healthz") != ill {
         assert!(begun.elapsed() < Duration::from_secs(60), "it does not notice");
     }

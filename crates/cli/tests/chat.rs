@@ -318,7 +318,7 @@ fn an_address_without_scheme_or_path_is_that_of_a_host() {
     assert!(sent.status.success(), "{sent:?}");
     let lost = breakbulk(dir.path(), &["send", &format!("{place}#{token}"), "--method", "ping"]).output().unwrap();
     let errors = String::from_utf8_lossy(&lost.stderr).into_owned();
-    assert!(errors.contains("There is no WebSocket at this path. It is at /ahp."), "{errors}");
+    assert!(errors.contains("There is no WebSocket at this path. It is at /ahp and /v2."), "{errors}");
     let wrong = breakbulk(dir.path(), &["chat", "foo"]).output().unwrap();
     let errors = String::from_utf8_lossy(&wrong.stderr).into_owned();
     assert!(errors.starts_with("breakbulk: URL is \"foo\" (argument): unknown scheme"), "{errors}");

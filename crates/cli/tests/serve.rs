@@ -394,10 +394,7 @@ fn what_does_not_hold_is_one_line_and_status_2() {
             &["--agent", "other"],
             "agent is \"other\" (flag --agent): allowed are demo, claude, claude:COMMAND, acp:COMMAND",
         ),
-        (
-            &["--agent", "acp:x"],
-            "agent is \"acp:x\" (flag --agent): agents of the Agent Client Protocol (acp:) are not in",
-        ),
+        (&["--agent", "acp:"], "agent is \"acp:\" (flag --agent): acp needs a command, such as acp:'opencode acp'"),
         (&["--root", "nowhere"], "root is \"nowhere\" (flag --root): nowhere: "),
         (
             &["--listen", "unix:s"],

@@ -178,8 +178,6 @@ impl Envelope {
         let [_, method, id, params, result, error] = std::array::from_fn(|i| paths.get(i));
         // Many write `null` for what is not there.
         let is_there = |found: &Found| found.kind != ValueKind::Null;
-        // An answer that has only an error of `null` is not valid, but whoever waits for it has to hear so.
-        let has_null_error = error.as_ref().is_some_and(|error| !is_there(error));
         let (params, error) = (params.filter(is_there), error.filter(is_there));
         let result = result.filter(|result| (error.is_none() && method.is_none()) || is_there(result));
         let is_named = id.is_some_and(|id| matches!(id.kind, ValueKind::String | ValueKind::Number));
@@ -187,7 +185,6 @@ impl Envelope {
             (Some(_), _) if is_named => Kind::Request,
             (Some(_), _) => Kind::Notification,
             (None, Some(_)) if id.is_some() => Kind::Response,
-            (None, None) if id.is_some() && method.is_none() && has_null_error => Kind::Response,
             _ => Kind::Other,
         };
         let (extent, ahp) = (Extent::Whole, AhpMembers::default());

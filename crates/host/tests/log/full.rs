@@ -103,6 +103,42 @@ async fn a_log_on_a_full_disk_opens_is_read_erased_from_and_made_smaller() {
 }
 
 #[tokio::test]
+async fn a_log_that_took_all_that_a_full_disk_lets_it_take_still_opens_and_is_erased_from() {
+    let Some(disk) = Disk::new("64m") else {
+        println!("skipped: no file system can be mounted here; run it as root");
+        return;
+    };
+    let log = SqliteLog::open(disk.log(), Options::default()).await.unwrap();
+    for session in ["one", "two"] {
+        log.append(Batch::new().open(format!("{session}-chat"), Some(session))).await.unwrap();
+        for n in 0..4 {
+            log.append(Batch::new().entry(format!("{session}-chat"), body(n, 1 << 20))).await.unwrap();
+        }
+    }
+    disk.fill();
+    // Too large for what is left, then small ones until no more are taken.
+    let mut appended = 8;
+    assert_eq!(log.append(Batch::new().entry("one-chat", body(0, 6 << 20))).await, Err(AppendError::Full));
+    for n in 0..10_000 {
+        match log.append(Batch::new().entry("two-chat", body(n, 20_000))).await {
+            Ok(_) => appended += 1,
+            Err(AppendError::Full) if appended > 8 => break,
+            Err(error) => assert_eq!(error, AppendError::Full),
+        }
+    }
+    // As when the host is killed: nothing is moved out of the write-ahead log. Other programs take what is left.
+    log.close().await;
+    disk.fill();
+    let log = SqliteLog::open(disk.log(), Options::default()).await.unwrap();
+    assert_eq!(all(&log, 0, Channels::All).await.unwrap().len(), appended);
+    log.append(Batch::new().entry("one-chat", "small")).await.unwrap();
+    assert_eq!(log.erase("one").await, Ok(5));
+    log.compact().await.unwrap();
+    assert!(log.verify().await.unwrap().is_clean());
+    disk.clear();
+}
+
+#[tokio::test]
 async fn a_log_is_compacted_in_place_with_hardly_any_room_beside_it() {
     let Some(disk) = Disk::new("64m") else {
         println!("skipped: no file system can be mounted here; run it as root");

@@ -311,6 +311,19 @@ impl Db {
         Ok(busy == 0)
     }
 
+    /// Moves the write-ahead log into the database, so that the next transaction begins at its start: on a full disk it cannot
+    /// grow. Takes the last part of the reserve if the database has to be lengthened for that.
+    pub(super) fn rewind_wal(&self, metrics: &Metrics) -> Result<(), Failure> {
+        match self.checkpoint("PASSIVE", metrics) {
+            Err(Failure::Full) if self.files.give_up_last_reserve() => {
+                let done = self.checkpoint("PASSIVE", metrics);
+                self.files.make_last_reserve();
+                done.map(drop)
+            }
+            done => done.map(drop),
+        }
+    }
+
     /// Empties the write-ahead log, so that no old data is in it, and preallocates it again.
     pub(super) fn truncate_wal(&self, metrics: &Metrics) -> Result<bool, Failure> {
         let done = self.checkpoint("TRUNCATE", metrics)?;
@@ -348,16 +361,24 @@ impl Db {
     pub(super) fn reserve_free_pages(&self, bytes: u64, metrics: &Metrics) {
         const STEP: u64 = 1 << 20;
         let free = self.used().map_or(0, |(all, used)| all.saturating_sub(used));
-        for n in 0..bytes.saturating_sub(free) / STEP {
+        if free >= bytes {
+            return;
+        }
+        drop(self.checkpoint("PASSIVE", metrics));
+        // Pages that are free already are taken first, so all of them have to be asked for.
+        for n in 0..bytes / STEP {
             let id = (-1_i64).saturating_sub_unsigned(n);
             let insert = self.connection.execute("INSERT INTO piece VALUES (?1, zeroblob(?2))", (id, STEP));
             if insert.is_err() || self.checkpoint("PASSIVE", metrics).is_err() {
                 break;
             }
         }
-        // If this fails, the next opening of the log removes them: they belong to no entry.
-        drop(self.connection.execute("DELETE FROM piece WHERE id < 0", []));
-        drop(self.checkpoint("PASSIVE", metrics));
+        // One by one, because what is deleted is overwritten, and the write-ahead log may not be able to grow. If this fails, the
+        // next opening of the log removes them: they belong to no entry.
+        for n in 0..bytes / STEP {
+            drop(self.connection.execute("DELETE FROM piece WHERE id = ?1", [(-1_i64).saturating_sub_unsigned(n)]));
+            drop(self.checkpoint("PASSIVE", metrics));
+        }
     }
 
     /// Bytes of the database, and those of them in use.

@@ -73,9 +73,35 @@ impl LogFiles {
         made
     }
 
-    /// Releases the reserve; returns whether there was one.
+    /// Releases the reserve, but for its last part; returns whether there was one.
     pub(super) fn give_up_reserve(&self) -> bool {
-        std::fs::remove_file(self.reserve()).is_ok()
+        let is_given_up = std::fs::remove_file(self.reserve()).is_ok();
+        if is_given_up {
+            self.make_last_reserve();
+        }
+        is_given_up
+    }
+
+    /// The part of the reserve that stays when the rest is given up: a checkpoint may have to lengthen the database by a few
+    /// pages, also where it has free ones.
+    fn last_reserve(&self) -> PathBuf {
+        self.dir.join("log.reserve.last")
+    }
+
+    /// Allocates the last part of the reserve, if the disk has space for it.
+    pub(super) fn make_last_reserve(&self) {
+        const LEN: u64 = 1 << 20;
+        let path = self.last_reserve();
+        if std::fs::metadata(&path).map_or(0, |file| file.len()) != LEN
+            && private(&path).and_then(|file| take_up(&file, LEN)).is_err()
+        {
+            drop(std::fs::remove_file(&path));
+        }
+    }
+
+    /// Releases the last part of the reserve; returns whether there was one.
+    pub(super) fn give_up_last_reserve(&self) -> bool {
+        std::fs::remove_file(self.last_reserve()).is_ok()
     }
 
     /// Makes the directory and takes the lock, which lasts until the file is closed or the process ends. Waits for a moment if

@@ -9,6 +9,8 @@ use rusqlite::types::ValueRef;
 use rusqlite::{Connection, Row};
 
 use super::super::Seq;
+use super::super::metrics::Metrics;
+use super::db::{Db, Failure};
 use super::queue::Append;
 use super::record;
 use super::shared_bodies::SharedBodies;
@@ -107,14 +109,18 @@ pub(super) fn remove(connection: &Connection, stored: &[Option<StoredPieces>]) -
     Ok(())
 }
 
-/// Removes pieces that no entry has. To be called when the log is opened: nothing is being written then.
-pub(super) fn sweep(connection: &Connection) -> rusqlite::Result<()> {
-    let sql = "SELECT DISTINCT id >> 16 FROM piece EXCEPT
-               SELECT body >> 16 FROM entry WHERE typeof(body) = 'integer'";
-    let mut orphans = connection.prepare(sql)?;
+/// Removes pieces that no entry has, one by one: what is deleted is overwritten, and the write-ahead log may not be able to
+/// grow. To be called when the log is opened: nothing is being written then.
+pub(super) fn sweep(db: &Db, metrics: &Metrics) -> Result<(), Failure> {
+    let sql = "SELECT id FROM piece WHERE id >> 16 NOT IN (
+               SELECT body >> 16 FROM entry WHERE typeof(body) = 'integer')";
+    let mut orphans = db.connection.prepare(sql)?;
     let orphans = orphans.query_map([], |row| row.get(0))?.collect::<rusqlite::Result<Vec<i64>>>()?;
-    let stored: Vec<_> = orphans.into_iter().map(|stage| Some(StoredPieces { stage, count: 0 })).collect();
-    remove(connection, &stored)
+    for id in orphans {
+        db.connection.execute("DELETE FROM piece WHERE id = ?1", [id])?;
+        db.checkpoint_if_long(metrics)?;
+    }
+    Ok(())
 }
 
 /// The body of an entry, from its row or from its pieces. If pieces are missing, the checksum is wrong.

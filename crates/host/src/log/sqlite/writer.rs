@@ -32,6 +32,11 @@ pub(super) fn start(shared: &Arc<SqliteInner>, files: LogFiles, lock: File) -> R
     };
     let open = || {
         let mut db = Db::open_or_salvage(&files, &shared.options)?;
+        // A writer that was killed leaves a write-ahead log that only grows, which needs space on the disk. Once all of it is in
+        // the database, the next transaction begins at its start. If this fails, the disk may still have that space.
+        if let Err(failure) = db.rewind_wal(&shared.metrics) {
+            tracing::debug!(?failure, "the write-ahead log of an earlier run stays as it is");
+        }
         // Its sync also makes durable what a killed writer wrote without a sync: that is visible from now on.
         let epoch = db.take_over().map_err(unusable)?;
         Ok((db, epoch))
@@ -45,8 +50,8 @@ pub(super) fn start(shared: &Arc<SqliteInner>, files: LogFiles, lock: File) -> R
         opened => opened?,
     };
     files.sync_names().map_err(|error| failed(error.into()))?;
-    if let Err(error) = pieces::sweep(&db.connection) {
-        tracing::warn!(%error, "pieces of an interrupted batch stay in the log until it is opened again");
+    if let Err(failure) = pieces::sweep(&db, &shared.metrics) {
+        tracing::warn!(?failure, "pieces of an interrupted batch stay in the log until it is opened again");
     }
     let removals = removal::unfinished(&db).map_err(unusable)?;
     show(shared, &db);
@@ -123,6 +128,9 @@ impl Reserve {
     fn new(files: &LogFiles, options: &super::Options) -> Self {
         let bytes = options.reserve_bytes;
         let exists = bytes == 0 || files.make_reserve(bytes);
+        if bytes > 0 {
+            files.make_last_reserve();
+        }
         Self { bytes, exists, allowance: ALLOWANCE, look: Instant::now() + LOOK }
     }
 
@@ -324,7 +332,12 @@ impl Writer {
     fn upkeep(&mut self) {
         let done = match &mut self.state {
             StoreState::Up(db) => {
-                let step = removal::step(db, &self.shared, &mut self.removals);
+                // A step may write more than the write-ahead log has left, and on a full disk that cannot grow.
+                let ready = match self.reserve.exists || self.removals.is_empty() {
+                    true => Ok(()),
+                    false => db.rewind_wal(&self.shared.metrics),
+                };
+                let step = ready.and_then(|()| removal::step(db, &self.shared, &mut self.removals));
                 let done = step.and_then(|()| db.checkpoint_if_long(&self.shared.metrics));
                 if !self.reserve.exists {
                     self.look_at_reserve();
@@ -422,8 +435,8 @@ impl Writer {
         if !db.truncate_wal(&self.shared.metrics)? {
             return Err(Failure::Store("a reader still uses the old write-ahead log".into()));
         }
-        if let Err(error) = pieces::sweep(&db.connection) {
-            tracing::warn!(%error, "pieces of an interrupted batch stay in the log until it is opened again");
+        if let Err(failure) = pieces::sweep(&db, &self.shared.metrics) {
+            tracing::warn!(?failure, "pieces of an interrupted batch stay in the log until it is opened again");
         }
         let removals = removal::unfinished(&db)?;
         Ok((db, removals))

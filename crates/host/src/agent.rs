@@ -40,6 +40,7 @@ mod history;
 pub(crate) mod merge;
 pub(crate) mod process;
 mod services;
+mod task_conversation;
 
 use std::collections::HashMap;
 use std::path::PathBuf;

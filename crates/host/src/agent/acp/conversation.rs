@@ -3,25 +3,21 @@
 use std::collections::{HashSet, VecDeque};
 use std::sync::{Arc, Mutex};
 
-use ahp_types::common::JsonObject;
 use breakbulk_lifecycle::acp::{
     Connection, ConnectionSignal, Offers, Opened, Opening, PromptError, Received, RpcError, Signal,
 };
-use breakbulk_lifecycle::{Answer as Verdict, Event, Failure, Id};
+use breakbulk_lifecycle::{Event, Failure, Id};
 use serde_json::Value;
-use tokio::sync::{mpsc, oneshot};
-use tokio::task::{JoinHandle, JoinSet};
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
 use tracing::{debug, warn};
 
 use super::{AcpConfig, Choices, Known, prompt, requests};
 use crate::agent::directory::working_directory;
 use crate::agent::process::{End, Expectation, Output, Process, ProcessCommand};
-use crate::agent::{AgentError, Conversation, EventSender, HostServices, Prompt, Start, Started, events, history};
+use crate::agent::task_conversation::{CommandKind, TaskCommand, TaskConversation, command_queue};
+use crate::agent::{AgentError, EventSender, HostServices, Prompt, Start, Started, events, history};
 use crate::lock::lock;
-use crate::log::BoxFuture;
-
-/// Commands that may wait for the task. It takes them whatever else it waits for, so few ever wait.
-const WAITING: usize = 16;
 
 /// Begins a conversation: starts the program and opens a session.
 pub(super) async fn start(
@@ -52,7 +48,7 @@ pub(super) async fn start(
     let process = Process::start(command, config.process.clone()).await;
     let process = process.map_err(|error| AgentError::Unavailable(format!("{shown} cannot be started: {error}")))?;
     let (sender, stream) = events(config.events);
-    let (commands, receiver) = mpsc::channel(WAITING);
+    let (commands, receiver) = command_queue();
     let mut task = AcpTask {
         choices: Choices::read(&start.config, &config),
         applied: Choices::default(),
@@ -73,75 +69,8 @@ pub(super) async fn start(
     };
     task.open().await?;
     let task = tokio::spawn(task.work());
-    let conversation = Box::new(AcpConversation { commands, task: Mutex::new(Some(task)) });
+    let conversation = Box::new(TaskConversation::new(commands, task));
     Ok(Started { conversation, events: stream })
-}
-
-/// The host's side of a conversation. Dropping it ends the task, and with it the program.
-struct AcpConversation {
-    commands: mpsc::Sender<AcpCommand>,
-    task: Mutex<Option<JoinHandle<()>>>,
-}
-
-/// A command for the task, and where it replies.
-struct AcpCommand {
-    kind: CommandKind,
-    reply: oneshot::Sender<Result<(), AgentError>>,
-}
-
-enum CommandKind {
-    Send(Prompt),
-    Cancel(Id),
-    Answer(Id, Verdict),
-    Configure(JsonObject),
-    Dispose,
-}
-
-impl AcpConversation {
-    fn tell(&self, kind: CommandKind) -> BoxFuture<'_, Result<(), AgentError>> {
-        Box::pin(async move {
-            let (reply, answer) = oneshot::channel();
-            self.commands.send(AcpCommand { kind, reply }).await.map_err(|_ended| AgentError::Ended)?;
-            answer.await.unwrap_or(Err(AgentError::Ended))
-        })
-    }
-}
-
-impl Conversation for AcpConversation {
-    fn send(&self, prompt: Prompt) -> BoxFuture<'_, Result<(), AgentError>> {
-        self.tell(CommandKind::Send(prompt))
-    }
-
-    fn cancel(&self, turn: Id) -> BoxFuture<'_, Result<(), AgentError>> {
-        self.tell(CommandKind::Cancel(turn))
-    }
-
-    fn answer(&self, tool: Id, answer: Verdict) -> BoxFuture<'_, Result<(), AgentError>> {
-        self.tell(CommandKind::Answer(tool, answer))
-    }
-
-    fn configure(&self, config: JsonObject) -> BoxFuture<'_, Result<(), AgentError>> {
-        self.tell(CommandKind::Configure(config))
-    }
-
-    fn dispose(&self) -> BoxFuture<'_, ()> {
-        Box::pin(async move {
-            // One that has ended already needs no telling.
-            let _ = self.tell(CommandKind::Dispose).await;
-            let task = lock(&self.task).take();
-            if let Some(task) = task {
-                let _ = task.await;
-            }
-        })
-    }
-}
-
-impl Drop for AcpConversation {
-    fn drop(&mut self) {
-        if let Some(task) = lock(&self.task).take() {
-            task.abort();
-        }
-    }
 }
 
 /// The program's side of a conversation.
@@ -153,7 +82,7 @@ struct AcpTask {
     choices: Choices,
     /// What the program was told of it.
     applied: Choices,
-    commands: mpsc::Receiver<AcpCommand>,
+    commands: mpsc::Receiver<TaskCommand>,
     events: EventSender,
     /// Events that go to the host next. While there are any, the program is not read.
     ready: VecDeque<Event>,
@@ -183,7 +112,7 @@ enum RunPhase {
 
 /// What the task waits for.
 enum Wake {
-    Command(Box<AcpCommand>),
+    Command(Box<TaskCommand>),
     Output(Output),
     /// The host has done what the agent asked for.
     Performed(u64, Result<Value, RpcError>),
@@ -378,7 +307,7 @@ impl AcpTask {
         self.connection.end(failure);
     }
 
-    async fn command(&mut self, AcpCommand { kind, reply }: AcpCommand) -> Next {
+    async fn command(&mut self, TaskCommand { kind, reply }: TaskCommand) -> Next {
         let answer = match kind {
             CommandKind::Dispose => {
                 self.dispose().await;

@@ -5,24 +5,20 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
-use ahp_types::common::JsonObject;
 use breakbulk_lifecycle::claude::{
     self, AnswerError, Control, ExitReason, Launch, Model, NOT_STARTED, Priority, Received, Signal,
 };
 use breakbulk_lifecycle::{Answer as Verdict, BlockKind, Event, Failure, Id, Outcome};
-use tokio::sync::{mpsc, oneshot};
-use tokio::task::JoinHandle;
+use tokio::sync::mpsc;
 use tracing::{debug, warn};
 
 use super::{Choices, ClaudeConfig, INHERITED, prompt};
 use crate::agent::directory::working_directory;
 use crate::agent::process::{End, Expectation, Output, Process, ProcessCommand};
-use crate::agent::{AgentError, Conversation, EventSender, Prompt, Start, Started, events, history};
+use crate::agent::task_conversation::{CommandKind, TaskCommand, TaskConversation, command_queue};
+use crate::agent::{AgentError, EventSender, Prompt, Start, Started, events, history};
 use crate::lock::lock;
-use crate::log::{BatchId, BoxFuture};
-
-/// Commands that may wait for the task. It takes them whatever else it waits for, so few ever wait.
-const WAITING: usize = 16;
+use crate::log::BatchId;
 
 /// Begins a conversation: starts the program.
 pub(super) async fn start(
@@ -42,7 +38,7 @@ pub(super) async fn start(
     let choices = Choices::read(&start.config, &config);
     let run = launcher.launch(start.token.clone(), choices.clone()).await?;
     let (sender, stream) = events(config.events);
-    let (commands, receiver) = mpsc::channel(WAITING);
+    let (commands, receiver) = command_queue();
     let opening = if start.token.is_some() { Opening::Resumed } else { Opening::New };
     let task = ClaudeTask {
         launcher,
@@ -56,75 +52,8 @@ pub(super) async fn start(
         opening,
     };
     let task = tokio::spawn(task.work());
-    let conversation = Box::new(ClaudeConversation { commands, task: Mutex::new(Some(task)) });
+    let conversation = Box::new(TaskConversation::new(commands, task));
     Ok(Started { conversation, events: stream })
-}
-
-/// The host's side of a conversation. Dropping it ends the task, and with it the program.
-struct ClaudeConversation {
-    commands: mpsc::Sender<ClaudeCommand>,
-    task: Mutex<Option<JoinHandle<()>>>,
-}
-
-/// A command for the task, and where it replies.
-struct ClaudeCommand {
-    kind: CommandKind,
-    reply: oneshot::Sender<Result<(), AgentError>>,
-}
-
-enum CommandKind {
-    Send(Prompt),
-    Cancel(Id),
-    Answer(Id, Verdict),
-    Configure(JsonObject),
-    Dispose,
-}
-
-impl ClaudeConversation {
-    fn tell(&self, kind: CommandKind) -> BoxFuture<'_, Result<(), AgentError>> {
-        Box::pin(async move {
-            let (reply, answer) = oneshot::channel();
-            self.commands.send(ClaudeCommand { kind, reply }).await.map_err(|_ended| AgentError::Ended)?;
-            answer.await.unwrap_or(Err(AgentError::Ended))
-        })
-    }
-}
-
-impl Conversation for ClaudeConversation {
-    fn send(&self, prompt: Prompt) -> BoxFuture<'_, Result<(), AgentError>> {
-        self.tell(CommandKind::Send(prompt))
-    }
-
-    fn cancel(&self, turn: Id) -> BoxFuture<'_, Result<(), AgentError>> {
-        self.tell(CommandKind::Cancel(turn))
-    }
-
-    fn answer(&self, tool: Id, answer: Verdict) -> BoxFuture<'_, Result<(), AgentError>> {
-        self.tell(CommandKind::Answer(tool, answer))
-    }
-
-    fn configure(&self, config: JsonObject) -> BoxFuture<'_, Result<(), AgentError>> {
-        self.tell(CommandKind::Configure(config))
-    }
-
-    fn dispose(&self) -> BoxFuture<'_, ()> {
-        Box::pin(async move {
-            // One that has ended already needs no telling.
-            let _ = self.tell(CommandKind::Dispose).await;
-            let task = lock(&self.task).take();
-            if let Some(task) = task {
-                let _ = task.await;
-            }
-        })
-    }
-}
-
-impl Drop for ClaudeConversation {
-    fn drop(&mut self) {
-        if let Some(task) = lock(&self.task).take() {
-            task.abort();
-        }
-    }
 }
 
 /// Starts the program.
@@ -227,7 +156,7 @@ struct ClaudeTask {
     start: Start,
     /// What the session wants.
     choices: Choices,
-    commands: mpsc::Receiver<ClaudeCommand>,
+    commands: mpsc::Receiver<TaskCommand>,
     events: EventSender,
     /// Events that go to the host next. While there are any, the program is not read.
     ready: VecDeque<Event>,
@@ -237,7 +166,7 @@ struct ClaudeTask {
 
 /// What the task waits for.
 enum Wake {
-    Command(Box<ClaudeCommand>),
+    Command(Box<TaskCommand>),
     Output(Output),
     /// An event has gone to the host.
     Sent,
@@ -462,7 +391,7 @@ impl ClaudeTask {
         self.run.claude.end(reason);
     }
 
-    async fn command(&mut self, ClaudeCommand { kind, reply }: ClaudeCommand) -> Next {
+    async fn command(&mut self, TaskCommand { kind, reply }: TaskCommand) -> Next {
         let answer = match kind {
             CommandKind::Dispose => {
                 self.dispose().await;

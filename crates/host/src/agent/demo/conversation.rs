@@ -1,23 +1,18 @@
 //! A conversation with the demo: one task that works on one turn at a time.
 
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
-use breakbulk_lifecycle::{Answer as Verdict, Event, Id, Outcome};
-use tokio::sync::{mpsc, oneshot};
-use tokio::task::JoinHandle;
+use breakbulk_lifecycle::{Event, Outcome};
+use tokio::sync::mpsc;
 
 use super::DemoConfig;
 use super::output::{ScriptEnd, ScriptOutput};
 use super::recall::Recall;
 use super::scripts::perform;
 use crate::agent::directory::working_directory;
-use crate::agent::{AgentError, Clock, Conversation, EventSender, Prompt, Start, Started, events};
-use crate::lock::lock;
-use crate::log::BoxFuture;
-
-/// Commands that may wait for the task. It takes them even while it works, so few ever wait.
-const WAITING: usize = 16;
+use crate::agent::task_conversation::{CommandKind, TaskCommand, TaskConversation, command_queue};
+use crate::agent::{AgentError, Clock, EventSender, Prompt, Start, Started, events};
 
 /// Answers that may wait for a script: more than it can ask for.
 const ANSWERS: usize = 1_024;
@@ -28,76 +23,11 @@ pub(super) async fn start(config: DemoConfig, clock: Arc<dyn Clock>, start: Star
     let recall = recall.map_err(|error| AgentError::Unavailable(error.to_string()))?;
     let directory = working_directory(&start.directories).await?;
     let (sender, stream) = events(config.events);
-    let (commands, receiver) = mpsc::channel(WAITING);
+    let (commands, receiver) = command_queue();
     let task = DemoTask { config, directory, recall, clock, events: sender, commands: receiver };
     let task = tokio::spawn(task.work());
-    let conversation = Box::new(DemoConversation { commands, task: Mutex::new(Some(task)) });
+    let conversation = Box::new(TaskConversation::new(commands, task));
     Ok(Started { conversation, events: stream })
-}
-
-/// The host's side of a conversation. Dropping it ends the task.
-struct DemoConversation {
-    commands: mpsc::Sender<DemoCommand>,
-    task: Mutex<Option<JoinHandle<()>>>,
-}
-
-/// A command for the task, and where it replies.
-struct DemoCommand {
-    kind: CommandKind,
-    reply: oneshot::Sender<Result<(), AgentError>>,
-}
-
-enum CommandKind {
-    Send(Prompt),
-    Cancel(Id),
-    Answer(Id, Verdict),
-    Dispose,
-}
-
-impl DemoConversation {
-    fn tell(&self, kind: CommandKind) -> BoxFuture<'_, Result<(), AgentError>> {
-        Box::pin(async move {
-            let (reply, answer) = oneshot::channel();
-            self.commands.send(DemoCommand { kind, reply }).await.map_err(|_ended| AgentError::Ended)?;
-            answer.await.unwrap_or(Err(AgentError::Ended))
-        })
-    }
-
-    fn take_task(&self) -> Option<JoinHandle<()>> {
-        lock(&self.task).take()
-    }
-}
-
-impl Conversation for DemoConversation {
-    fn send(&self, prompt: Prompt) -> BoxFuture<'_, Result<(), AgentError>> {
-        self.tell(CommandKind::Send(prompt))
-    }
-
-    fn cancel(&self, turn: Id) -> BoxFuture<'_, Result<(), AgentError>> {
-        self.tell(CommandKind::Cancel(turn))
-    }
-
-    fn answer(&self, tool: Id, answer: Verdict) -> BoxFuture<'_, Result<(), AgentError>> {
-        self.tell(CommandKind::Answer(tool, answer))
-    }
-
-    fn dispose(&self) -> BoxFuture<'_, ()> {
-        Box::pin(async move {
-            // One that has ended already needs no telling.
-            let _ = self.tell(CommandKind::Dispose).await;
-            if let Some(task) = self.take_task() {
-                let _ = task.await;
-            }
-        })
-    }
-}
-
-impl Drop for DemoConversation {
-    fn drop(&mut self) {
-        if let Some(task) = self.take_task() {
-            task.abort();
-        }
-    }
 }
 
 /// The demo's side of a conversation.
@@ -107,15 +37,15 @@ struct DemoTask {
     recall: Recall,
     clock: Arc<dyn Clock>,
     events: EventSender,
-    commands: mpsc::Receiver<DemoCommand>,
+    commands: mpsc::Receiver<TaskCommand>,
 }
 
 impl DemoTask {
     async fn work(mut self) {
-        while let Some(DemoCommand { kind, reply }) = self.commands.recv().await {
+        while let Some(TaskCommand { kind, reply }) = self.commands.recv().await {
             let (answer, prompt) = match kind {
                 CommandKind::Send(prompt) => (Ok(()), Some(prompt)),
-                CommandKind::Cancel(_) => (Ok(()), None),
+                CommandKind::Cancel(_) | CommandKind::Configure(_) => (Ok(()), None),
                 CommandKind::Answer(..) => (Err(AgentError::NotAsked), None),
                 CommandKind::Dispose => {
                     let _ = reply.send(Ok(()));
@@ -144,7 +74,7 @@ impl DemoTask {
         let mut script = Box::pin(perform(output, turn.clone(), prompt.message, before));
         let mut goes_on = true;
         let outcome = loop {
-            let DemoCommand { kind, reply } = tokio::select! {
+            let TaskCommand { kind, reply } = tokio::select! {
                 done = &mut script => break match done {
                     Ok(()) => Outcome::Complete,
                     Err(ScriptEnd::Failed(failure)) => Outcome::Failed(failure),
@@ -158,6 +88,7 @@ impl DemoTask {
             let (answer, stops) = match kind {
                 CommandKind::Send(_) => (Err(AgentError::Busy), false),
                 CommandKind::Cancel(of) => (Ok(()), of == turn),
+                CommandKind::Configure(_) => (Ok(()), false),
                 CommandKind::Answer(tool, answer) => {
                     (answers.try_send((tool, answer)).map_err(|_full| AgentError::NotAsked), false)
                 }
@@ -187,7 +118,7 @@ impl DemoTask {
         let events = self.events.clone();
         let mut sent = std::pin::pin!(events.send(ended));
         loop {
-            let DemoCommand { kind, reply } = tokio::select! {
+            let TaskCommand { kind, reply } = tokio::select! {
                 // First: who has heard that the turn is over may begin the next one.
                 biased;
                 sent = &mut sent => return sent.is_ok(),
@@ -200,7 +131,7 @@ impl DemoTask {
             let _ = reply.send(match kind {
                 CommandKind::Send(_) => Err(AgentError::Busy),
                 CommandKind::Answer(..) => Err(AgentError::NotAsked),
-                CommandKind::Cancel(_) | CommandKind::Dispose => Ok(()),
+                CommandKind::Cancel(_) | CommandKind::Configure(_) | CommandKind::Dispose => Ok(()),
             });
             if is_over {
                 return false;

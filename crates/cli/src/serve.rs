@@ -31,7 +31,7 @@ use crate::log::say;
 use crate::open::{self, Admission};
 use crate::pages::{self, Health as Condition, Subject};
 use crate::runtime;
-use crate::settings::{AgentSettings, Means, PATH, ServeSettings, V2_PATH};
+use crate::settings::{AgentSettings, HostLimits, PATH, ServeSettings, V2_PATH};
 use crate::shutdown;
 
 /// Clients that are being told to come again later. One more is simply cut.
@@ -81,12 +81,12 @@ struct Server {
 
 impl Server {
     async fn start(settings: ServeSettings) -> Result<Self, Error> {
-        let ServeSettings { route, door, link, is_capped, data, agents, means, .. } = settings;
+        let ServeSettings { route, door, link, is_capped, data, agents, limits, .. } = settings;
         let ServeSettings { max_connections, shutdown_timeout, .. } = settings;
         let Transport::WebSocket { host: name, port, .. } = route.address.transport.clone() else {
             return Err(Error::Listen("a host can listen on ws: and wss: only".into()));
         };
-        let Means { host: mut config, mut store, demo } = means;
+        let HostLimits { host: mut config, mut store, demo, .. } = limits;
         let roots = config.files.roots.clone();
         let shell = config.terminals.command.first().cloned();
         config.endpoint.limits = route.setup.limits;

@@ -36,7 +36,7 @@ pub(crate) use self::proof::{
     BridgeSettings, Certificate, Door, Identity, Key, LinkSettings, LogSettings, REMOTE, ServerTls, Trust, check,
     check_files, to_peer,
 };
-pub(crate) use self::serve::{Means, PATH, ServeSettings, USUAL, V2_PATH, check_scheme, data, retention};
+pub(crate) use self::serve::{HostLimits, PATH, ServeSettings, USUAL, V2_PATH, check_scheme, data, retention};
 use self::table::settings;
 pub(crate) use self::table::{Group, Setting};
 use self::value::Field;

@@ -6,6 +6,7 @@
 use std::ffi::OsStr;
 use std::path::PathBuf;
 
+use breakbulk_host::agent::ProcessLimits;
 use breakbulk_host::agent::acp::AcpConfig;
 use breakbulk_host::agent::claude::ClaudeConfig;
 use breakbulk_host::agent::find_program;
@@ -207,12 +208,25 @@ const KNOWN_ACP: [&[&str]; 6] = [
 ];
 
 impl AgentSettings {
-    /// The agents of a host, at least one. The first answers when a client names none.
+    /// The agents of a host, at least one. The first answers when a client names none. `process` limits each that is a program.
     pub(crate) fn prove(
         chosen: Vec<AgentChoice>,
         tables: &[AgentTable],
+        process: &ProcessLimits,
         layers: &Layers,
     ) -> Result<Vec<Self>, SettingError> {
+        let mut agents = Self::chosen(chosen, tables, layers)?;
+        for agent in &mut agents {
+            match agent {
+                Self::Demo => {}
+                Self::Claude(config) => config.process.clone_from(process),
+                Self::Acp(config) => config.process.clone_from(process),
+            }
+        }
+        Ok(agents)
+    }
+
+    fn chosen(chosen: Vec<AgentChoice>, tables: &[AgentTable], layers: &Layers) -> Result<Vec<Self>, SettingError> {
         let refuse = |why: String| layers.refuse("agent", why);
         let mut agents: Vec<Self> = Vec::new();
         if chosen.is_empty() {

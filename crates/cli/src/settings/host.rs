@@ -8,7 +8,7 @@ use breakbulk::address::Size;
 
 use super::agents::AgentChoice;
 use super::kinds::{Count, Dir};
-use super::serve::{Means, Set};
+use super::serve::{HostLimits, Set};
 use super::table::{Group, Setting, settings};
 use super::value::Field;
 use super::{Layers, SettingError};
@@ -23,9 +23,9 @@ macro_rules! host_settings {
 
         impl HostSettings {
             /// Puts each limit into its place.
-            pub(super) fn apply(&self, means: &mut Means, layers: &Layers) -> Result<(), SettingError> {
+            pub(super) fn apply(&self, limits: &mut HostLimits, layers: &Layers) -> Result<(), SettingError> {
                 $($($(
-                    Set::set(&self.$key, &mut means.$($place).+)
+                    Set::set(&self.$key, &mut limits.$($place).+)
                         .map_err(|why| layers.refuse(stringify!($key), why))?;
                 )?)+)+
                 Ok(())
@@ -205,6 +205,24 @@ host_settings! {
         keep_ids: Span = "1d" => host.retention.ids_for;
         /// How often to check for actions to remove.
         retain_every: Span = "10m" => host.retain_every;
+    }
+    Agents {
+        /// How long an agent's program may take to write its first line. At most 10m.
+        agent_start_timeout: Span = "1m" => process.start;
+        /// How long it may write nothing in the middle of a turn, unless it waits for an answer or runs a tool.
+        agent_silence_timeout: Span = "10m" => process.silence;
+        /// How long it may take to stop a turn that is cancelled. Then it is killed. At most 20s.
+        agent_cancel_timeout: Span = "10s" => process.cancel;
+        /// How long it may run without a turn. Then it is ended; the next prompt starts it again.
+        agent_idle_timeout: Span = "30m" => process.idle;
+        /// How much memory it and everything that it has started may use. Beyond that, it is killed.
+        agent_memory: Size = "8GiB" => process.max_memory_bytes;
+        /// The longest line that is read from it. Longer ones are skipped and logged.
+        agent_max_line: Size = "32MiB" => process.max_line_bytes;
+        /// How much may wait to be read by it, such as a prompt with images.
+        agent_max_input: Size = "64MiB" => process.max_input_bytes;
+        /// How long a permission request that a v2 client was told of waits for an answer. Then it is denied.
+        permission_timeout: Span = "2m" => host.v2.permission_time;
     }
     Demo {
         /// The seed of the demo agent's random choices.

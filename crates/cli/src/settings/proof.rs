@@ -12,7 +12,7 @@ use http::HeaderMap;
 use super::kinds::{Fingerprint, Header, Host, LogLevel, Secret, WebOrigin};
 use super::names::{LogFormat, Proxy, Roots};
 use super::serve::check_query;
-use super::{HostSettings, Layers, Means, Origin, SettingError, Settings, find};
+use super::{HostLimits, HostSettings, Layers, Origin, SettingError, Settings, find};
 use crate::units;
 
 /// What `bridge` does.
@@ -274,7 +274,7 @@ pub(crate) fn to_peer(settings: Settings, layers: &Layers) -> Result<(Route, Lin
 
 /// Checks that the settings do not contradict each other, for `breakbulk config`.
 pub(crate) fn check(settings: Settings, layers: &Layers) -> Result<(), SettingError> {
-    Means::prove(&HostSettings::read(layers)?, Vec::new(), layers)?;
+    HostLimits::prove(&HostSettings::read(layers)?, Vec::new(), layers)?;
     if settings.listen.is_some() && settings.connect.is_some() {
         return BridgeSettings::prove(settings, layers).map(drop);
     }

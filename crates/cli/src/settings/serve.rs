@@ -7,6 +7,7 @@ use std::time::Duration;
 use breakbulk::address::Size;
 use breakbulk::{Address, AddressError, Dialect, Route, Transport};
 use breakbulk_host::HostConfig;
+use breakbulk_host::agent::ProcessLimits;
 use breakbulk_host::agent::demo::DemoConfig;
 use breakbulk_host::log::RetentionPolicy;
 use breakbulk_host::log::sqlite::Options;
@@ -45,17 +46,19 @@ pub(crate) struct ServeSettings {
     pub(crate) data: PathBuf,
     /// At least one.
     pub(crate) agents: Vec<AgentSettings>,
-    pub(crate) means: Means,
+    pub(crate) limits: HostLimits,
     /// How long connections may take to finish at the end.
     pub(crate) shutdown_timeout: Duration,
 }
 
-/// What a host may use: each limit of each of its rooms.
+/// The limits of a host, of its log and of its agents.
 #[derive(Debug)]
-pub(crate) struct Means {
+pub(crate) struct HostLimits {
     pub(crate) host: HostConfig,
     pub(crate) store: Options,
     pub(crate) demo: DemoConfig,
+    /// Of each agent that is a program.
+    pub(crate) process: ProcessLimits,
 }
 
 impl ServeSettings {
@@ -70,8 +73,8 @@ impl ServeSettings {
         let (mut listen, capped_by) = towards_peer(listen, "listen", &settings);
         listen.dialect = Some(Dialect::Ahp);
         let roots = roots(&host.root).map_err(|why| layers.refuse("root", why))?;
-        let mut means = Means::prove(&host, roots, layers)?;
-        Shares::of(settings.memory.0).apply(&mut means, &settings);
+        let mut limits = HostLimits::prove(&host, roots, layers)?;
+        Shares::of(settings.memory.0).apply(&mut limits, &settings);
         let door = Door::prove(&settings, Some(&listen), layers)?;
         let shutdown_timeout = settings.shutdown_timeout.0;
         let max_connections = connections(&settings, MAX_CONNECTIONS);
@@ -84,25 +87,39 @@ impl ServeSettings {
             is_capped,
             max_connections,
             data: data(configuration)?,
-            agents: AgentSettings::prove(host.agent, &configuration.agents, layers)?,
-            means,
+            agents: AgentSettings::prove(host.agent, &configuration.agents, &limits.process, layers)?,
+            limits,
             shutdown_timeout,
         })
     }
 }
 
-impl Means {
+impl HostLimits {
     /// The library's own limits, with what the settings say.
     pub(super) fn prove(host: &HostSettings, roots: Vec<PathBuf>, layers: &Layers) -> Result<Self, SettingError> {
-        let mut means = Self { host: HostConfig::new(roots), store: Options::default(), demo: DemoConfig::default() };
-        host.apply(&mut means, layers)?;
-        let (kept, most) = (means.host.terminals.kept_scrollback_bytes, means.host.terminals.max_scrollback_bytes);
+        let mut limits = Self {
+            host: HostConfig::new(roots),
+            store: Options::default(),
+            demo: DemoConfig::default(),
+            process: ProcessLimits::default(),
+        };
+        host.apply(&mut limits, layers)?;
+        // The host itself waits no longer for any agent.
+        for (key, time, most) in [
+            ("agent_start_timeout", limits.process.start, Span(Duration::from_secs(600))),
+            ("agent_cancel_timeout", limits.process.cancel, Span(Duration::from_secs(20))),
+        ] {
+            if time > most.0 {
+                return Err(layers.refuse(key, format!("allowed are up to {}", most.text())));
+            }
+        }
+        let (kept, most) = (limits.host.terminals.kept_scrollback_bytes, limits.host.terminals.max_scrollback_bytes);
         if kept > most {
             return Err(
                 layers.refuse("kept_scrollback", format!("allowed are up to {most} bytes, because of scrollback"))
             );
         }
-        Ok(means)
+        Ok(limits)
     }
 }
 
@@ -126,15 +143,15 @@ impl Shares {
         Self { incoming: part * 20, outgoing: part * 5, small: part, state: part * 4, work: part * 2 }
     }
 
-    fn apply(&self, means: &mut Means, settings: &Settings) {
+    fn apply(&self, limits: &mut HostLimits, settings: &Settings) {
         let narrow = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
-        let memory = &mut means.host.endpoint.memory;
+        let memory = &mut limits.host.endpoint.memory;
         (memory.outgoing_bytes, memory.work_bytes, memory.frame_bytes) = (self.outgoing, self.work, self.small);
         memory.principal_bytes = settings.memory_per_token.0;
         memory.floor_bytes = settings.memory_per_connection.0;
-        means.host.state.max_bytes = means.host.state.max_bytes.min(narrow(self.state));
-        means.store.recent_bytes = means.store.recent_bytes.min(narrow(self.small));
-        means.store.max_queued_bytes = means.store.max_queued_bytes.min(narrow(self.small));
+        limits.host.state.max_bytes = limits.host.state.max_bytes.min(narrow(self.state));
+        limits.store.recent_bytes = limits.store.recent_bytes.min(narrow(self.small));
+        limits.store.max_queued_bytes = limits.store.max_queued_bytes.min(narrow(self.small));
     }
 }
 
@@ -147,7 +164,7 @@ pub(crate) fn data(configuration: &Configuration) -> Result<PathBuf, SettingErro
 /// How long things are kept, for who tidies up.
 pub(crate) fn retention(layers: &Layers) -> Result<RetentionPolicy, SettingError> {
     let host = HostSettings::read(layers)?;
-    Ok(Means::prove(&host, Vec::new(), layers)?.host.retention)
+    Ok(HostLimits::prove(&host, Vec::new(), layers)?.host.retention)
 }
 
 /// Refuses a listening address of an unknown scheme with what a host can do, which is less than a bridge can.
@@ -282,10 +299,11 @@ mod tests {
     #[test]
     fn the_defaults_are_those_of_the_library() {
         let layers = configuration("").layers;
-        let means = Means::prove(&HostSettings::read(&layers).unwrap(), vec!["/r".into()], &layers).unwrap();
-        assert_eq!(format!("{:?}", means.host), format!("{:?}", HostConfig::new(["/r"])));
-        assert_eq!(format!("{:?}", means.store), format!("{:?}", Options::default()));
-        assert_eq!(format!("{:?}", means.demo), format!("{:?}", DemoConfig::default()));
+        let limits = HostLimits::prove(&HostSettings::read(&layers).unwrap(), vec!["/r".into()], &layers).unwrap();
+        assert_eq!(format!("{:?}", limits.host), format!("{:?}", HostConfig::new(["/r"])));
+        assert_eq!(format!("{:?}", limits.store), format!("{:?}", Options::default()));
+        assert_eq!(format!("{:?}", limits.demo), format!("{:?}", DemoConfig::default()));
+        assert_eq!(limits.process, ProcessLimits::default());
     }
 
     #[test]
@@ -294,21 +312,34 @@ mod tests {
         assert_eq!(serve.route.address.to_string(), format!("{USUAL}?dialect=ahp"));
         assert_eq!(serve.data, Path::new("/d/breakbulk"));
         assert_eq!(serve.agents.first(), Some(&AgentSettings::Demo));
-        assert_eq!(serve.means.host.files.roots, [std::env::current_dir().unwrap().canonicalize().unwrap()]);
+        assert_eq!(serve.limits.host.files.roots, [std::env::current_dir().unwrap().canonicalize().unwrap()]);
         assert_eq!((serve.max_connections, serve.is_capped), (16_384, false));
     }
 
     #[test]
     fn limits_reach_their_places() {
         let text = "max_hello = '1KiB'\nkeep_for = '30d'\nkeep_bytes = '1G'\nshell = '/bin/zsh'\ngit = '/opt/git'\n\
+                    agent_memory = '1G'\nagent_idle_timeout = '5m'\npermission_timeout = '1h'\n\
                     store_readers = 2\ndemo_big = '5M'\nterminal_input = '1M'\ncap = '64KiB'\nmax_terminals = 0";
         let serve = serve(text).unwrap();
-        let Means { host, store, demo } = serve.means;
+        let HostLimits { host, store, demo, process } = serve.limits;
         assert_eq!((host.endpoint.max_hello_bytes, store.readers, demo.max_big_bytes), (1024, 2, 5_000_000));
         assert_eq!(host.retention.max_age, Some(Duration::from_secs(30 * 86_400)));
         assert_eq!((host.retention.max_bytes, host.terminals.max_input_bytes), (Some(1_000_000_000), 1_000_000));
         assert_eq!((host.terminals.command, host.changes.git), (vec!["/bin/zsh".into()], "/opt/git".into()));
         assert_eq!((serve.route.address.cap, host.terminals.max_terminals), (Some(65_536), 0));
+        assert_eq!((process.max_memory_bytes, process.idle), (1_000_000_000, Duration::from_secs(300)));
+        assert_eq!(host.v2.permission_time, Duration::from_secs(3600));
+        let agents = ["[[agent]]\nkind = 'claude'", "[[agent]]\nkind = 'acp'\ncommand = 'x'"];
+        for agent in agents {
+            let limited = self::serve(&format!("agent_memory = '1G'\n{agent}")).unwrap().agents;
+            let memory = match &limited[0] {
+                AgentSettings::Claude(config) => config.process.max_memory_bytes,
+                AgentSettings::Acp(config) => config.process.max_memory_bytes,
+                AgentSettings::Demo => panic!("the demo is no program"),
+            };
+            assert_eq!(memory, 1_000_000_000, "{agent}");
+        }
     }
 
     #[test]
@@ -388,6 +419,8 @@ mod tests {
             ("max_calls = 0", "max_calls is \"0\" (file b.toml:1): allowed is a whole number of 1 or more"),
             ("max_hello = '0'", "max_hello is \"0\" (file b.toml:1): at least 1 byte is needed"),
             ("terminal_input = '4GiB'", "terminal_input is \"4GiB\" (file b.toml:1): allowed are up to 4294967295"),
+            ("agent_start_timeout = '11m'", "agent_start_timeout is \"11m\" (file b.toml:1): allowed are up to 10m"),
+            ("agent_cancel_timeout = '21s'", "agent_cancel_timeout is \"21s\" (file b.toml:1): allowed are up to 20s"),
             (
                 "scrollback = '1k'",
                 "kept_scrollback is \"256KiB\" (default): allowed are up to 1000 bytes, because of scrollback",

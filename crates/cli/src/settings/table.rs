@@ -38,6 +38,7 @@ pub(crate) enum Group {
     State,
     Store,
     Retention,
+    Agents,
     Demo,
 }
 

@@ -18,8 +18,8 @@ use crate::files::path_of;
 use crate::log::Seq;
 use crate::state::StateError;
 
-/// How long an agent may take to start.
-const START_TIME: Duration = Duration::from_secs(60);
+/// How long an agent may take to start. Agents that are programs have a shorter limit of their own, which can be set.
+const START_TIME: Duration = Duration::from_secs(600);
 
 /// Resume tokens are stored in the session's `_meta`:
 /// `{"breakbulk":{"resume":{"<chat>":{"token":"<token>","turn":"<turn>"}}}}`. The official reducer keeps it, it is erased with
@@ -100,7 +100,7 @@ pub(super) async fn start(
     }
     let agent = context.agents.iter().find(|agent| agent.name() == provider);
     let agent = agent.ok_or_else(|| AgentError::Unavailable(format!("there is no agent {provider} here")))?;
-    let late = |_| AgentError::Unavailable("it did not start within 60 s".to_owned());
+    let late = |_| AgentError::Unavailable("it did not start within 10 min".to_owned());
     tokio::time::timeout(START_TIME, agent.start(start)).await.map_err(late)?
 }
 

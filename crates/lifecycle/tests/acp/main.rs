@@ -3,6 +3,7 @@
 mod cases;
 mod connection;
 mod properties;
+mod recordings;
 
 use agent_client_protocol_schema::v1::{RequestPermissionRequest, SessionUpdate, StopReason};
 use breakbulk_lifecycle::acp::{Limits, Signal, Translator};

@@ -191,7 +191,7 @@ enum Flow {
 
 impl Chat {
     async fn connect(settings: &ChatSettings, signals: Signals, input: Input, output: Output) -> Result<Self, Error> {
-        let (dialer, address) = (open::dialer(&settings.route, &settings.link), settings.route.address.clone());
+        let (dialer, address) = (open::dialer(&settings.route, &settings.link)?, settings.route.address.clone());
         // Who cannot connect at all wants to know why, and not to wait.
         let mut first: Option<BoxLink> =
             Some(dialer.dial(&address).await.map_err(|error| no_link(error, NEEDS_TOKEN))?);

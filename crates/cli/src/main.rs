@@ -8,6 +8,7 @@ mod cep22;
 mod chat;
 mod config;
 mod content;
+mod external;
 mod failure;
 mod join;
 mod lines;

@@ -9,13 +9,14 @@ use breakbulk::tls::{self, ClientTls, ServerTls};
 use breakbulk::{AccessPolicy, Dialer, ListenConfig, Listener, Route, Token, Transport};
 use breakbulk_proto::Capacity;
 
+use crate::external;
 use crate::failure::Error;
 use crate::pages::{self, Subject};
 use crate::settings::{self, Certificate, Key, LinkSettings, Proxy, Roots, Trust};
 
 /// The dialer for a route.
-pub(crate) fn dialer(route: &Route, link: &LinkSettings) -> Dialer {
-    Dialer {
+pub(crate) fn dialer(route: &Route, link: &LinkSettings) -> Result<Dialer, Error> {
+    Ok(Dialer {
         headers: link.headers.clone(),
         tls: client_tls(link),
         timeout: link.connect_timeout,
@@ -24,13 +25,14 @@ pub(crate) fn dialer(route: &Route, link: &LinkSettings) -> Dialer {
             Proxy::None => ProxyChoice::Never,
         },
         link: web_socket(route, link),
+        connector: external::connector(route, link)?,
         ..Dialer::default()
-    }
+    })
 }
 
 /// The host of a gateway.
 pub(crate) fn upstream(route: &Route, link: &LinkSettings, keep: bool) -> Result<Upstream, Error> {
-    let mut upstream = Upstream::new(dialer(route, link), route.address.clone());
+    let mut upstream = Upstream::new(dialer(route, link)?, route.address.clone());
     if let (true, Transport::Exec(command)) = (keep, &route.address.transport) {
         let capacity = Capacity::of(route.address.cap.unwrap_or(u64::MAX));
         let config = ExecConfig::new(command.clone(), capacity, route.max_frame_bytes());
@@ -67,8 +69,12 @@ pub(crate) async fn downstream(
             let notes = vec![format!("listening on unix:{}", path.display())];
             Ok((Downstream::Unix { listener, cap, max_frame_bytes }, notes))
         }
+        Transport::External { .. } => {
+            let (acceptor, notes) = external::acceptor(route, link).await?;
+            Ok((Downstream::External(acceptor), notes))
+        }
         _ => {
-            let link = dialer(route, link).dial(&route.address).await.map_err(Error::Dial)?;
+            let link = dialer(route, link)?.dial(&route.address).await.map_err(Error::Dial)?;
             let is_stdio = route.address.transport.is_stdio();
             let name = if is_stdio { "standard input".to_owned() } else { route.address.to_string() };
             Ok((Downstream::Once(Some(Endpoint::new(link, name))), Vec::new()))
@@ -154,7 +160,7 @@ pub(crate) fn web_socket(route: &Route, link: &LinkSettings) -> WebSocketConfig 
     let keepalive = Keepalive { ping_after: link.ping_interval, dead_after: link.idle_timeout };
     WebSocketConfig {
         max_frame_bytes: route.max_frame_bytes(),
-        cap: route.address.cap.unwrap_or(u64::MAX),
+        cap: route.address.effective_cap().unwrap_or(u64::MAX),
         keepalive: Some(keepalive),
         ..WebSocketConfig::default()
     }

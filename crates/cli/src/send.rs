@@ -205,7 +205,7 @@ impl Conversation {
     /// Connects.
     async fn begin(settings: &SendSettings) -> Result<Self, Error> {
         let route = &settings.route;
-        let link = open::dialer(route, &settings.link).dial(&route.address).await;
+        let link = open::dialer(route, &settings.link)?.dial(&route.address).await;
         let link = link.map_err(|error| no_link(error, NEEDS_TOKEN))?;
         let account = Budget::new(settings.link.budget).account(Some("the peer"));
         let machine = route.setup.machine(account).map_err(Error::Random)?;

@@ -1,4 +1,4 @@
-//! Where a link begins or ends, as typed and as proven: `ws://host:port`, `stdio:`, `exec:COMMAND`, `unix:PATH`.
+//! Where a link begins or ends, as typed and as proven: `ws://host:port`, `stdio:`, `exec:COMMAND`, `unix:PATH`, `webpubsub:…`.
 
 mod error;
 mod mask;
@@ -61,7 +61,17 @@ impl Address {
         match (self.dialect, &self.transport) {
             (Some(dialect), _) => dialect,
             (None, Transport::WebSocket { .. }) if self.cap.is_some() => Dialect::Ahp,
+            (None, Transport::External { scheme, .. }) => scheme.dialect,
             (None, _) => Dialect::Plain,
+        }
+    }
+
+    /// The cap that was named, or else the one of the transport's scheme, if it has one.
+    #[must_use]
+    pub const fn effective_cap(&self) -> Option<u64> {
+        match (self.cap, &self.transport) {
+            (None, Transport::External { scheme, .. }) => scheme.cap,
+            (cap, _) => cap,
         }
     }
 

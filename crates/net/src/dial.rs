@@ -6,6 +6,7 @@ mod proxy;
 mod tcp;
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use ::http::header::{self, HeaderMap, HeaderName, HeaderValue};
@@ -23,6 +24,7 @@ use self::http::{Exchanged, exchange};
 use self::proxy::Proxy;
 pub use self::proxy::ProxyChoice;
 use crate::address::{Address, Transport};
+use crate::external::{Connector, LinkRequest};
 use crate::link::{BoxLink, Exec, ExecConfig, Key, WebSocket, WebSocketConfig, accept_for, stdio, unix};
 use crate::listen::Token;
 use crate::tls::ClientTls;
@@ -42,6 +44,8 @@ pub struct Dialer {
     pub proxy: ProxyChoice,
     /// Settings of the link. A cap in the address takes precedence. The longest frame holds for all transports.
     pub link: WebSocketConfig,
+    /// What opens links to addresses of a scheme that another crate provides. Without one, they cannot be dialed.
+    pub connector: Option<Arc<dyn Connector>>,
 }
 
 impl Default for Dialer {
@@ -53,6 +57,7 @@ impl Default for Dialer {
             timeout: Duration::from_secs(15),
             proxy: ProxyChoice::Environment,
             link: WebSocketConfig::default(),
+            connector: None,
         }
     }
 }
@@ -94,7 +99,7 @@ impl Dialer {
     }
 
     async fn reach_address(&self, address: &Address) -> Result<BoxLink, DialError> {
-        let cap = address.cap.unwrap_or(self.link.cap);
+        let cap = address.effective_cap().unwrap_or(self.link.cap);
         let (capacity, max) = (Capacity::of(cap), self.link.max_frame_bytes);
         let Transport::WebSocket { tls, host, port, target } = &address.transport else {
             return match &address.transport {
@@ -104,6 +109,14 @@ impl Dialer {
                 }
                 Transport::Exec(command) => {
                     Ok(Box::new(Exec::spawn(&ExecConfig::new(command.clone(), capacity, max))?))
+                }
+                Transport::External { scheme, .. } => {
+                    let connector = self.connector.as_ref().ok_or(DialError::NoConnector(scheme.name))?;
+                    let request = LinkRequest { cap, max_frame_bytes: max };
+                    match tokio::time::timeout(self.timeout, connector.connect(request)).await {
+                        Ok(dialed) => dialed,
+                        Err(_) => Err(DialError::TimedOut(self.timeout)),
+                    }
                 }
                 _ => Ok(Box::new(stdio(capacity, max).map_err(DialError::Stdio)?)),
             };
@@ -187,7 +200,7 @@ impl fmt::Debug for Dialer {
             .field("timeout", &self.timeout)
             .field("proxy", &self.proxy)
             .field("link", &self.link)
-            .finish()
+            .finish_non_exhaustive()
     }
 }
 

@@ -12,6 +12,7 @@
 //! | connect to an address such as `wss://…?cap=900000`, `unix:PATH` or `exec:COMMAND` | [`Address`] and [`Dialer`] |
 //! | accept WebSockets from clients with a token | [`Listener`], [`ListenConfig`] and [`AccessPolicy`] |
 //! | write a peer of your own | [`Setup::machine`] and [`Driver`] on any [`Link`] |
+//! | add a transport with a scheme of its own, such as a relay | [`external`] |
 //! | write a link of your own | the trait [`Link`]; [`link::Lines`] makes one of any stream of bytes |
 //!
 //! `examples/` has a program for each of the first three. This one is a peer of its own: both ends of a link that takes frames of
@@ -59,6 +60,7 @@ pub mod dial;
 mod dialect;
 mod driver;
 pub mod environment;
+pub mod external;
 pub mod gateway;
 pub mod link;
 pub mod listen;

@@ -25,15 +25,15 @@ impl Route {
     pub fn prove(address: Address, role: Role, limits: Limits, budget: &BudgetConfig) -> Result<Self, LimitsError> {
         let dialect = address.effective_dialect();
         let mut limits = limits;
-        if let Some(cap) = address.cap {
+        if let Some(cap) = address.effective_cap() {
             let max_frame_bytes = cap.min(limits.max_message_bytes);
             let capped = Limits::prove(LimitsConfig { max_frame_bytes, ..*limits }, budget)?;
             // In other dialects whole messages are accepted, whatever the cap for frames that we send.
             limits = if matches!(dialect, Dialect::Ahp | Dialect::Cep22) { capped } else { limits };
         }
         let mut setup = Setup::new(dialect, role, limits);
-        setup.is_capped = address.cap.is_some_and(|cap| cap <= limits.max_message_bytes);
-        if !address.transport.is_web_socket() {
+        setup.is_capped = address.effective_cap().is_some_and(|cap| cap <= limits.max_message_bytes);
+        if !address.transport.carries_frames() {
             setup.framing = Framing::Lines;
         }
         Ok(Self { address, setup })

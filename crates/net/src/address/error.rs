@@ -56,6 +56,14 @@ pub enum AddressError {
     /// `exec:` without a command.
     #[error("exec: needs a command, such as exec:my-server --flag")]
     NoCommand,
+    /// Nothing follows the scheme of a transport of another crate.
+    #[error("{scheme}: needs an address, such as {form}")]
+    NoTarget {
+        /// The scheme.
+        scheme: &'static str,
+        /// How its addresses look.
+        form: &'static str,
+    },
     /// The command ends inside quotes.
     #[error("the command of exec: ends inside quotes or after a backslash")]
     OpenQuote,

@@ -1,5 +1,6 @@
 //! What is shown in place of a secret.
 
+use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 use url::form_urlencoded;
 
 /// Stands for what is not shown.
@@ -38,6 +39,29 @@ pub(super) fn command(words: &[String]) -> Vec<String> {
     words.iter().map(mask).collect()
 }
 
+/// Settings that are joined by semicolons, as in a connection string, with the values of secret ones masked; and an address of a
+/// WebSocket, with the values of secret parameters masked.
+pub(super) fn settings(text: &str) -> String {
+    let parts = text.split(';').map(|part| match part.split_once('=') {
+        Some((name, value)) if !value.is_empty() && is_secret(name) => format!("{name}={MASK}"),
+        _ => part.to_owned(),
+    });
+    parts.collect::<Vec<_>>().join(";")
+}
+
+/// An option as it stands in a query, with its value masked if it is a secret.
+pub(super) fn option(name: &str, value: &str) -> String {
+    let escaped = |text: &str| utf8_percent_encode(text, OPTION).to_string();
+    match value {
+        "" => escaped(name),
+        _ if is_secret(name) => format!("{}={MASK}", escaped(name)),
+        value => format!("{}={}", escaped(name), escaped(value)),
+    }
+}
+
+/// What may not stand as it is in the name or the value of an option.
+const OPTION: &AsciiSet = &CONTROLS.add(b' ').add(b'%').add(b'&').add(b'=').add(b'?').add(b'#');
+
 /// The name is looked at as the peer will read it, so that escapes hide nothing.
 fn parameter(part: &str) -> String {
     match (form_urlencoded::parse(part.as_bytes()).next(), part.split_once('=')) {
@@ -72,6 +96,13 @@ mod tests {
         ] {
             assert_eq!(target(written), shown);
         }
+    }
+
+    #[test]
+    fn the_key_of_a_connection_string_is_masked() {
+        let shown = settings("Endpoint=https://h.example;AccessKey=c2VjcmV0=;Version=1.0;");
+        assert_eq!(shown, "Endpoint=https://h.example;AccessKey=…;Version=1.0;");
+        assert_eq!((option("access_token", "x"), option("hub", "a&b")), ("access_token=…".into(), "hub=a%26b".into()));
     }
 
     #[test]

@@ -10,6 +10,7 @@ use url::Host;
 use super::error::AddressError;
 use super::mask;
 use super::options::Options;
+use crate::external::Scheme;
 use crate::listen::{Token, TokenError};
 
 /// What carries the frames. Its `Debug` shows no secrets.
@@ -33,6 +34,15 @@ pub enum Transport {
     Stdio,
     /// The standard input and output of a child process, on which each line is a frame.
     Exec(Vec<String>),
+    /// A transport whose links another crate provides.
+    External {
+        /// Its scheme.
+        scheme: &'static Scheme,
+        /// What stands between the scheme and the query. It may contain secrets.
+        target: String,
+        /// The parameters of the query that are not our own options, in order and unescaped.
+        options: Vec<(String, String)>,
+    },
 }
 
 impl Transport {
@@ -52,6 +62,12 @@ impl Transport {
     #[must_use]
     pub const fn is_tls(&self) -> bool {
         matches!(self, Self::WebSocket { tls: true, .. })
+    }
+
+    /// Whether it carries frames as they are, so that a frame may contain line ends.
+    #[must_use]
+    pub const fn carries_frames(&self) -> bool {
+        matches!(self, Self::WebSocket { .. } | Self::External { .. })
     }
 
     /// Whether it leads to a single peer, which is there from the start.
@@ -88,6 +104,15 @@ impl Transport {
                 }
                 f.write_str(&shell_words::join(mask::command(words)))
             }
+            Self::External { scheme, target, options: own } => {
+                write!(f, "{}:{}", scheme.name, mask::settings(target))?;
+                let mut between = '?';
+                for (name, value) in own {
+                    write!(f, "{between}{}", mask::option(name, value))?;
+                    between = '&';
+                }
+                write_query(options, between, f)
+            }
         }
     }
 }
@@ -117,6 +142,7 @@ pub(super) fn parse(text: &str) -> Result<(Transport, Options, Option<Token>), A
         ("unix", _) => unix(rest).map(without_token),
         ("stdio", _) => stdio(rest).map(without_token),
         ("exec", _) => exec(rest).map(without_token),
+        (name, _) if let Some(scheme) = Scheme::find(name) => external(scheme, rest).map(without_token),
         _ => Err(unknown(name.split(['?', '@', '/', ' ']).next().unwrap_or_default())),
     }
 }
@@ -264,6 +290,30 @@ fn exec(rest: &str) -> Result<(Transport, Options), AddressError> {
         Some(program) if !program.is_empty() => Ok((Transport::Exec(words), options)),
         _ => Err(AddressError::NoCommand),
     }
+}
+
+/// The target ends at the first question mark.
+fn external(scheme: &'static Scheme, rest: &str) -> Result<(Transport, Options), AddressError> {
+    let (target, query) = rest.split_once('?').unwrap_or((rest, ""));
+    if target.is_empty() {
+        return Err(AddressError::NoTarget { scheme: scheme.name, form: scheme.form });
+    }
+    let (mut options, mut own) = (Options::default(), Vec::new());
+    for part in query.split('&').filter(|part| !part.is_empty()) {
+        if options.take(part)? {
+            continue;
+        }
+        let (name, value) = part.split_once('=').unwrap_or((part, ""));
+        if super::options::likely(name).is_some() {
+            return Err(AddressError::unknown_option(name));
+        }
+        own.push((unescaped(name), unescaped(value)));
+    }
+    Ok((Transport::External { scheme, target: target.to_owned(), options: own }, options))
+}
+
+fn unescaped(text: &str) -> String {
+    percent_decode_str(text).decode_utf8_lossy().into_owned()
 }
 
 const fn default_port(tls: bool) -> u16 {

@@ -29,6 +29,18 @@ pub enum DialError {
     /// Standard input and output cannot be used.
     #[error("standard input and output cannot be used: {0}")]
     Stdio(io::Error),
+    /// This program has nothing that opens links to addresses of this scheme.
+    #[error("links of the scheme {0:?} cannot be opened here")]
+    NoConnector(&'static str),
+    /// A transport that another crate provides could not open a link.
+    #[error("{scheme}: {cause}")]
+    External {
+        /// Its scheme.
+        scheme: &'static str,
+        /// Why. Shows no secrets.
+        #[source]
+        cause: Box<dyn Error + Send + Sync>,
+    },
     /// A name has no address.
     #[error("{host} cannot be resolved: {source}")]
     NotResolved {

@@ -4,6 +4,7 @@ use breakbulk_proto::Capacity;
 use http::HeaderValue;
 
 use super::Endpoint;
+use crate::external::{Acceptor, ExternalPeer};
 use crate::link::unix;
 use crate::listen::{Accepted, Listener};
 
@@ -26,6 +27,8 @@ pub enum Downstream {
         /// The longest frame that we take.
         max_frame_bytes: u64,
     },
+    /// By a transport that another crate provides.
+    External(Box<dyn Acceptor>),
     /// One client, who is there already.
     Once(Option<Endpoint>),
 }
@@ -65,6 +68,15 @@ impl Downstream {
                 }
                 tokio::time::sleep(ACCEPT_RETRY).await;
             },
+            Self::External(acceptor) => {
+                let ExternalPeer { link, name, principal } =
+                    std::future::poll_fn(|cx| acceptor.poll_accept(cx)).await?;
+                let endpoint = Endpoint::new(link, name);
+                Some(match principal.as_deref() {
+                    Some(principal) => NewClient::new(endpoint.proven(principal), principal),
+                    None => NewClient::new(endpoint, ANYONE),
+                })
+            }
             Self::Once(endpoint) => Some(NewClient::new(endpoint.take()?, ANYONE)),
         }
     }

@@ -88,9 +88,9 @@ async def relay(to, max_size, tls=None):
         await sink.close(source.close_code if source.close_code in range(1000, 1004) else 1011)
         return frames, longest
 
-    async def handle(near):
-        async with connect(to, max_size=max_size, proxy=None) as far:
-            there, back = await asyncio.gather(carry(near, far), carry(far, near))
+    async def handle(client):
+        async with connect(to, max_size=max_size, proxy=None) as server:
+            there, back = await asyncio.gather(carry(client, server), carry(server, client))
         say("relayed", frames=[there[0], back[0]], longest=[there[1], back[1]])
 
     server = await serve(handle, "127.0.0.1", 0, max_size=max_size, ssl=secured(ssl.Purpose.CLIENT_AUTH, tls))

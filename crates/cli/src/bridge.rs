@@ -125,17 +125,25 @@ pub(crate) struct Bridge {
 impl Bridge {
     /// Opens both sides.
     pub(crate) async fn open(settings: BridgeSettings) -> Result<Self, Error> {
-        let BridgeSettings { near, far, keep, door, link, max_connections, shutdown_timeout } = settings;
-        let gateway = Gateway::new(near.setup.clone(), far.setup.clone(), link.budget)
+        let BridgeSettings {
+            downstream: listen,
+            upstream: connect,
+            keep,
+            access,
+            link,
+            max_connections,
+            shutdown_timeout,
+        } = settings;
+        let gateway = Gateway::new(listen.setup.clone(), connect.setup.clone(), link.budget)
             .map_err(|error| Error::Arguments(error.to_string()))?;
         let gateway = Arc::new(gateway.with_drain_timeout(shutdown_timeout).with_max_clients(max_connections));
-        let upstream = open::upstream(&far, &link, keep)?;
+        let upstream = open::upstream(&connect, &link, keep)?;
         let pages = BridgePages(Arc::clone(&gateway));
-        let (downstream, notes) = open::downstream(&near, &door, &link, pages).await?;
-        if keep && !matches!(far.address.transport, Transport::Exec(_)) {
+        let (downstream, notes) = open::downstream(&listen, &access, &link, pages).await?;
+        if keep && !matches!(connect.address.transport, Transport::Exec(_)) {
             tracing::warn!("--keep has no effect here: only the command of an exec: address can outlive a connection");
         }
-        Ok(Self { gateway, downstream, upstream, is_single: near.address.transport.is_single(), notes })
+        Ok(Self { gateway, downstream, upstream, is_single: listen.address.transport.is_single(), notes })
     }
 
     /// Prints the address to which clients connect.

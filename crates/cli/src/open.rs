@@ -44,7 +44,7 @@ pub(crate) fn upstream(route: &Route, link: &LinkSettings, keep: bool) -> Result
 /// The listening side of a gateway, with its HTTP pages, and what a person has to know to connect.
 pub(crate) async fn downstream(
     route: &Route,
-    door: &settings::Door,
+    access: &settings::Access,
     link: &LinkSettings,
     pages: impl Subject,
 ) -> Result<(Downstream, Vec<String>), Error> {
@@ -57,7 +57,7 @@ pub(crate) async fn downstream(
                 config.paths.extend(path.map(str::to_owned));
                 config.pages = Some(pages::all(pages, config.paths.clone()));
             };
-            let (listener, admission) = listener(place, door, web_socket(route, link), more).await?;
+            let (listener, admission) = listener(place, access, web_socket(route, link), more).await?;
             let (scheme, path) = (admission.scheme, path.unwrap_or_default());
             let notes = admission.notes(&format!("{scheme}://{}{path}", listener.local_address()));
             Ok((Downstream::WebSocket(Box::new(listener)), notes))
@@ -116,17 +116,17 @@ pub(crate) fn escaped(token: &str) -> String {
 /// Listens for WebSockets at a host and port. `more` says what else is served there.
 pub(crate) async fn listener(
     (host, port): (&str, u16),
-    door: &settings::Door,
+    access: &settings::Access,
     link: WebSocketConfig,
     more: impl FnOnce(&mut ListenConfig),
 ) -> Result<(Listener, Admission), Error> {
-    let (access, token) = access_policy(door)?;
-    let mut config = ListenConfig::new(resolve(host, port).await?, access);
-    config.allow_remote = door.bind_any;
+    let (policy, token) = access_policy(access)?;
+    let mut config = ListenConfig::new(resolve(host, port).await?, policy);
+    config.allow_remote = access.bind_any;
     config.link = link;
-    config.tls = door.tls.as_ref().map(|tls| server_tls(tls, host)).transpose()?;
+    config.tls = access.tls.as_ref().map(|tls| server_tls(tls, host)).transpose()?;
     more(&mut config);
-    let fingerprint = config.tls.as_ref().and_then(|tls| match door.tls.as_ref()?.certificate {
+    let fingerprint = config.tls.as_ref().and_then(|tls| match access.tls.as_ref()?.certificate {
         Certificate::Made => Some(tls.fingerprint()),
         Certificate::Files(_) => None,
     });
@@ -134,20 +134,20 @@ pub(crate) async fn listener(
         breakbulk::ListenError::Remote(address) => Error::Arguments(format!("{address} {}", settings::REMOTE)),
         error => Error::Listen(error.to_string()),
     })?;
-    let scheme = if door.tls.is_some() { "wss" } else { "ws" };
-    Ok((listener, Admission { scheme, token, is_new: door.key == Key::Made, fingerprint }))
+    let scheme = if access.tls.is_some() { "wss" } else { "ws" };
+    Ok((listener, Admission { scheme, token, is_new: access.key == Key::Made, fingerprint }))
 }
 
 /// The access policy, and the token that clients must send.
-fn access_policy(door: &settings::Door) -> Result<(AccessPolicy, Option<Token>), Error> {
-    let token = match &door.key {
+fn access_policy(access: &settings::Access) -> Result<(AccessPolicy, Option<Token>), Error> {
+    let token = match &access.key {
         Key::Nothing => None,
         Key::Token(secret) => Some(secret.reveal().parse().map_err(|why| Error::Arguments(format!("token: {why}")))?),
         Key::Made => Some(Token::generate().map_err(Error::Random)?),
     };
     let policy = token.clone().map_or_else(AccessPolicy::open, AccessPolicy::with_token);
-    let policy = door.origins.iter().fold(policy, |policy, origin| policy.allow_origin(&origin.0));
-    Ok((door.hosts.iter().fold(policy, |policy, host| policy.allow_host(&host.0)), token))
+    let policy = access.origins.iter().fold(policy, |policy, origin| policy.allow_origin(&origin.0));
+    Ok((access.hosts.iter().fold(policy, |policy, host| policy.allow_host(&host.0)), token))
 }
 
 async fn resolve(host: &str, port: u16) -> Result<SocketAddr, Error> {

@@ -81,7 +81,7 @@ struct Server {
 
 impl Server {
     async fn start(settings: ServeSettings) -> Result<Self, Error> {
-        let ServeSettings { route, door, link, is_capped, data, agents, limits, .. } = settings;
+        let ServeSettings { route, access, link, is_capped, data, agents, limits, .. } = settings;
         let ServeSettings { max_connections, shutdown_timeout, .. } = settings;
         let Transport::WebSocket { host: name, port, .. } = route.address.transport.clone() else {
             return Err(Error::Listen("a host can listen on ws: and wss: only".into()));
@@ -107,7 +107,7 @@ impl Server {
         let host = begun.map_err(|error| Error::Host(format!("the host cannot start: {error}")))?;
         let paths = vec![PATH.to_owned(), V2_PATH.to_owned()];
         let pages = pages::all(host.clone(), paths.clone());
-        let listening = open::listener((&name, port), &door, open::web_socket(&route, &link), |config| {
+        let listening = open::listener((&name, port), &access, open::web_socket(&route, &link), |config| {
             (config.paths, config.pages) = (paths, Some(pages));
         });
         let (listener, admission) = match listening.await {
@@ -168,7 +168,7 @@ impl Server {
         let is_v2 = accepted.path() == V2_PATH;
         let Accepted { link, peer, principal, .. } = accepted;
         let host = self.host.clone();
-        // Behind a door without a lock all are as good as one.
+        // Without a token all clients are one principal.
         let principal = principal.or_else(|| Some(Arc::from(ANYONE)));
         if self.clients.len() < self.max_connections {
             debug!(%peer, "a connection is accepted");

@@ -33,7 +33,7 @@ pub(crate) use self::kinds::{LogLevel, in_full};
 pub(crate) use self::layers::{Layers, Origin};
 pub(crate) use self::names::{LogFormat, Proxy, Roots};
 pub(crate) use self::proof::{
-    BridgeSettings, Certificate, Door, Identity, Key, LinkSettings, LogSettings, REMOTE, ServerTls, Trust, check,
+    Access, BridgeSettings, Certificate, Identity, Key, LinkSettings, LogSettings, REMOTE, ServerTls, Trust, check,
     check_files, to_peer,
 };
 pub(crate) use self::serve::{HostLimits, PATH, ServeSettings, USUAL, V2_PATH, check_scheme, data, retention};

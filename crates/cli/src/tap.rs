@@ -49,7 +49,8 @@ impl TapSettings {
         (settings.listen, settings.connect) = (layers.read("listen")?, layers.read("connect")?);
         let max_message_bytes = settings.max_message.0;
         let bridge = BridgeSettings::prove(settings, &layers)?;
-        let is_on_stdio = bridge.near.address.transport.is_stdio() || bridge.far.address.transport.is_stdio();
+        let is_on_stdio =
+            bridge.downstream.address.transport.is_stdio() || bridge.upstream.address.transport.is_stdio();
         let output = match args.output {
             Some(path) => Output::File(path),
             None if is_on_stdio => Output::Stderr,
@@ -138,8 +139,8 @@ const HEAD: &str =
 /// For a person.
 fn text(line: &Line) -> String {
     let arrow = match line.to {
-        SideId::Far => "→",
-        SideId::Near => "←",
+        SideId::Upstream => "→",
+        SideId::Downstream => "←",
     };
     // Lines are short, so they have the time of day without the date.
     let moment = units::moment(line.at);
@@ -170,8 +171,8 @@ fn text(line: &Line) -> String {
 
 fn json(line: &Line) -> String {
     let to = match line.to {
-        SideId::Far => "host",
-        SideId::Near => "client",
+        SideId::Upstream => "host",
+        SideId::Downstream => "client",
     };
     let micros = |time: std::time::Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
     // The id of a message that we cannot read to its end may not be JSON.

@@ -122,7 +122,7 @@ fn a_request_of_megabytes_goes_through_two_bridges_in_small_frames() {
 }
 
 #[test]
-fn the_door_needs_a_token_and_says_so() {
+fn a_listener_needs_a_token_and_says_so() {
     let mut child = breakbulk(&["bridge", "--listen", "ws://127.0.0.1:0", "--connect", SERVER]).spawn().unwrap();
     let mut errors = BufReader::new(child.stderr.take().unwrap()).lines();
     let printed = errors.next().unwrap().unwrap().replace("breakbulk: listening on ", "");

@@ -129,7 +129,7 @@ fn place() -> TempDir {
 }
 
 #[test]
-fn it_says_where_it_is_and_the_token_opens_the_door() {
+fn it_says_where_it_is_and_the_token_admits() {
     let dir = place();
     let host = Host::start(dir.path(), &[]);
     let bare = host.url.split('?').next().unwrap().to_owned();

@@ -33,8 +33,8 @@
 //!
 //! let token = Token::generate()?;
 //! println!("ws://127.0.0.1:4140/?token={}", token.reveal());
-//! let door = AccessPolicy::with_token(token);
-//! let mut listener = Listener::bind(ListenConfig::new("127.0.0.1:4140".parse()?, door)).await?;
+//! let access = AccessPolicy::with_token(token);
+//! let mut listener = Listener::bind(ListenConfig::new("127.0.0.1:4140".parse()?, access)).await?;
 //! loop {
 //!     let client = listener.accept().await;
 //!     let endpoint = host.endpoint().clone();

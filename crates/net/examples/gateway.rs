@@ -19,16 +19,16 @@ const CAP: u64 = 64 << 10;
 
 #[tokio::main(flavor = "current_thread")]
 pub(crate) async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let (client_link, near) = link::pair(&Capacity::of(CAP), 8);
-    let (far, host_link) = link::pair(&Capacity::of(u64::MAX), 8);
+    let (client_link, downstream) = link::pair(&Capacity::of(CAP), 8);
+    let (upstream, host_link) = link::pair(&Capacity::of(u64::MAX), 8);
 
     // Towards clients the gateway is a server that speaks in segments; towards the host it is a plain client.
     let near_setup = Setup::new(Dialect::Ahp, Role::Server, Limits::default());
     let far_setup = Setup::new(Dialect::Plain, Role::Client, Limits::default());
     let gateway = Gateway::new(near_setup, far_setup, BudgetConfig::default())?;
     tokio::spawn(async move {
-        let (near, far) = (Endpoint::new(near, "the client"), Endpoint::new(far, "the host"));
-        gateway.join(near, far, Some("someone"), pending(), Some(Box::new(print))).await
+        let (downstream, upstream) = (Endpoint::new(downstream, "the client"), Endpoint::new(upstream, "the host"));
+        gateway.join(downstream, upstream, Some("someone"), pending(), Some(Box::new(print))).await
     });
 
     let account = || Budget::default().account(Some("example"));
@@ -48,7 +48,7 @@ pub(crate) async fn main() -> Result<(), Box<dyn std::error::Error>> {
 
 /// Prints a message that has passed the gateway.
 fn print(passed: Passed) {
-    let (to, frames) = (if passed.to == SideId::Far { "host" } else { "client" }, passed.frames);
+    let (to, frames) = (if passed.to == SideId::Upstream { "host" } else { "client" }, passed.frames);
     let name = passed.method.as_deref().unwrap_or("the response");
     println!(
         "to the {to}: {name}, {} bytes, came in {} frame(s) and left in {}",

@@ -446,12 +446,12 @@ impl<L: Link, M: Machine> Driver<L, M> {
     fn fail(&mut self, error: LinkError) -> bool {
         let reason = match error {
             LinkError::FrameTooLarge(over) => Violation::FrameTooLarge(over).into(),
-            LinkError::NoRoom(bytes) => CloseReason::NoRoom(bytes),
+            LinkError::OverBudget(bytes) => CloseReason::OverBudget(bytes),
             LinkError::Silent(silence) => CloseReason::Idle(silence),
             _ => CloseReason::Peer { code: ABNORMAL },
         };
         // A link that refuses what its peer sends can still send a close.
-        let is_refusal = matches!(reason, CloseReason::Violation(_) | CloseReason::NoRoom(_));
+        let is_refusal = matches!(reason, CloseReason::Violation(_) | CloseReason::OverBudget(_));
         self.broken |= !is_refusal && !matches!(error, LinkError::Protocol(_) | LinkError::NotUtf8);
         if !is_refusal {
             self.failure.get_or_insert(error);

@@ -127,9 +127,9 @@ impl Endpoint {
 #[non_exhaustive]
 pub struct Outcome {
     /// The side of the client.
-    pub near: SideOutcome,
+    pub downstream: SideOutcome,
     /// The side of the host.
-    pub far: SideOutcome,
+    pub upstream: SideOutcome,
     /// The side that closed first. The other was closed because of it, if not for the same reason.
     pub closed_first: SideId,
     /// What was given up.
@@ -203,20 +203,20 @@ impl Gateway {
     ///
     /// # Errors
     /// The budget has no room for the longest message from each side at the same time.
-    pub fn new(mut near: Setup, mut far: Setup, budget: BudgetConfig) -> Result<Self, LimitsError> {
-        let (memory, [near_limits, far_limits]) = GatewayMemory::prove([&near, &far], budget)?;
-        let max_depth = near_limits.max_depth.min(far_limits.max_depth);
-        near.limits = received_limits(&near, near_limits)?;
-        far.limits = received_limits(&far, far_limits)?;
+    pub fn new(mut downstream: Setup, mut upstream: Setup, budget: BudgetConfig) -> Result<Self, LimitsError> {
+        let (memory, [downstream_limits, upstream_limits]) = GatewayMemory::prove([&downstream, &upstream], budget)?;
+        let max_depth = downstream_limits.max_depth.min(upstream_limits.max_depth);
+        downstream.limits = received_limits(&downstream, downstream_limits)?;
+        upstream.limits = received_limits(&upstream, upstream_limits)?;
         // The gateway charges a message until it has left.
-        (near.charge, far.charge) = (Charge::UntilDone, Charge::UntilDone);
+        (downstream.charge, upstream.charge) = (Charge::UntilDone, Charge::UntilDone);
         // Whoever puts segments together checks all of a message; nobody else has to, as with one that a program sends.
         let check = |receiver: Dialect| if receiver == Dialect::Plain { Check::Whole } else { Check::Front };
-        (near.check, far.check) = (check(far.dialect), check(near.dialect));
+        (downstream.check, upstream.check) = (check(upstream.dialect), check(downstream.dialect));
         // What a link takes is negotiated on that link: with a client that is not asked there, nothing is.
-        far.hides_chunking = true;
+        upstream.hides_chunking = true;
         Ok(Self {
-            setups: Pair { near, far },
+            setups: Pair { downstream, upstream },
             max_depth,
             memory,
             records: Records::default(),
@@ -229,8 +229,8 @@ impl Gateway {
     ///
     /// # Errors
     /// It would not.
-    pub fn check_memory(near: &Setup, far: &Setup, budget: BudgetConfig) -> Result<(), LimitsError> {
-        GatewayMemory::prove([near, far], budget).map(drop)
+    pub fn check_memory(downstream: &Setup, upstream: &Setup, budget: BudgetConfig) -> Result<(), LimitsError> {
+        GatewayMemory::prove([downstream, upstream], budget).map(drop)
     }
 
     /// The same, with this long for what is under way to finish at the end. 5 s.
@@ -255,18 +255,18 @@ impl Gateway {
     /// The system gave no random bytes.
     pub async fn join(
         &self,
-        near: Endpoint,
-        far: Endpoint,
+        downstream: Endpoint,
+        upstream: Endpoint,
         principal: Option<&str>,
         stop: impl Future<Output = ()>,
         watcher: Option<Watcher>,
     ) -> Result<Outcome, getrandom::Error> {
-        self.bridge(self.admit(near), far, principal, stop, watcher).await
+        self.bridge(self.admit(downstream), upstream, principal, stop, watcher).await
     }
 
     /// Closes the link of a client that gets no host.
-    pub async fn refuse(&self, near: Endpoint, reason: CloseReason) {
-        self.admit(near).refuse(reason).await;
+    pub async fn refuse(&self, downstream: Endpoint, reason: CloseReason) {
+        self.admit(downstream).refuse(reason).await;
     }
 
     /// Bytes that are held for all connections, as far as they are charged to anybody.
@@ -288,10 +288,10 @@ impl Gateway {
     }
 
     /// Lets a client wait for its host. Meanwhile it takes up no memory that others share.
-    fn admit(&self, near: Endpoint) -> WaitingClient {
-        let (mut link, name) = self.observe(near);
-        let setup = &self.setups.near;
-        let account = Some(self.memory.frames_of(SideId::Near.index(), setup.dialect, None));
+    fn admit(&self, downstream: Endpoint) -> WaitingClient {
+        let (mut link, name) = self.observe(downstream);
+        let setup = &self.setups.downstream;
+        let account = Some(self.memory.frames_of(SideId::Downstream.index(), setup.dialect, None));
         link.set_intake(Intake { max_frame_bytes: setup.max_frame_bytes(), account });
         WaitingClient { link, name }
     }
@@ -299,18 +299,21 @@ impl Gateway {
     /// Joins a client and its host until both have closed.
     async fn bridge(
         &self,
-        near: WaitingClient,
-        far: Endpoint,
+        downstream: WaitingClient,
+        upstream: Endpoint,
         principal: Option<&str>,
         stop: impl Future<Output = ()>,
         watcher: Option<Watcher>,
     ) -> Result<Outcome, getrandom::Error> {
-        let reuse = far.reuse.clone();
-        let (far, far_name) = self.observe(far);
-        let sides =
-            Pair { near: self.side(SideId::Near, near.link, principal)?, far: self.side(SideId::Far, far, principal)? };
-        let ledgers = Pair { near: SideId::Near, far: SideId::Far }.map(|to| self.ledger(to, principal));
-        let names = Pair { near: near.name, far: far_name };
+        let reuse = upstream.reuse.clone();
+        let (upstream, upstream_name) = self.observe(upstream);
+        let sides = Pair {
+            downstream: self.side(SideId::Downstream, downstream.link, principal)?,
+            upstream: self.side(SideId::Upstream, upstream, principal)?,
+        };
+        let ledgers =
+            Pair { downstream: SideId::Downstream, upstream: SideId::Upstream }.map(|to| self.ledger(to, principal));
+        let names = Pair { downstream: downstream.name, upstream: upstream_name };
         Ok(Bridge::new(sides, ledgers, names, self, reuse, watcher).run(stop).await)
     }
 

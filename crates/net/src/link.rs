@@ -192,7 +192,7 @@ pub enum LinkError {
     FrameTooLarge(Over),
     /// The budget evicted a frame of this many bytes.
     #[error("no memory for a frame of {0} bytes")]
-    NoRoom(u64),
+    OverBudget(u64),
     /// A text frame is not UTF-8. The peer is told 1007.
     #[error("a text frame is not UTF-8")]
     NotUtf8,

@@ -231,7 +231,7 @@ impl FrameMemory {
             self.state = FrameState::Evicted(frame.bytes());
         }
         match self.state {
-            FrameState::Evicted(bytes) => Some(LinkError::NoRoom(bytes)),
+            FrameState::Evicted(bytes) => Some(LinkError::OverBudget(bytes)),
             FrameState::Granted | FrameState::Waiting => None,
         }
     }
@@ -299,12 +299,12 @@ impl GatewayMemory {
     pub(crate) fn prove(setups: [&Setup; 2], budget: BudgetConfig) -> Result<(Self, [Limits; 2]), LimitsError> {
         let messages = setups.map(|setup| budget.reserve_for(setup.limits.max_message_bytes));
         let frames = setups.map(frames_reserve);
-        let ([near, far], [near_frames, far_frames]) = (messages, frames);
-        let reserved = [near, far, near_frames, far_frames];
+        let ([downstream, upstream], [downstream_frames, upstream_frames]) = (messages, frames);
+        let reserved = [downstream, upstream, downstream_frames, upstream_frames];
         let all = reserved.iter().fold(0_u64, |sum, bytes| sum.saturating_add(*bytes));
         let most = budget.process_bytes.min(budget.principal_bytes);
         if all > most {
-            let setup = if near >= far { setups[0] } else { setups[1] };
+            let setup = if downstream >= upstream { setups[0] } else { setups[1] };
             return Err(LimitsError {
                 key: "max_message_bytes",
                 value: setup.limits.max_message_bytes,
@@ -322,8 +322,8 @@ impl GatewayMemory {
             Limits::prove(*setups[at].limits, &share)
         });
         let [near_limits, far_limits] = limits;
-        let [near, far, near_frames, far_frames] = Budget::split(budget, reserved);
-        let memory = Self { messages: [near, far], frames: [near_frames, far_frames] };
+        let [downstream, upstream, downstream_frames, upstream_frames] = Budget::split(budget, reserved);
+        let memory = Self { messages: [downstream, upstream], frames: [downstream_frames, upstream_frames] };
         Ok((memory, [near_limits?, far_limits?]))
     }
 

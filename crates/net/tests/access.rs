@@ -1,4 +1,4 @@
-//! The door: who is let in, what the others are told, and that nobody's handshake holds up another's.
+//! Admission: who may connect, what the others are told, and that nobody's handshake holds up another's.
 #![expect(clippy::unwrap_used, reason = "a test may fail by panicking")]
 
 use std::net::SocketAddr;
@@ -89,7 +89,7 @@ fn bearer(token: &str) -> String {
 }
 
 #[tokio::test]
-async fn the_token_opens_the_door_as_a_header_and_as_a_query() {
+async fn the_token_admits_as_a_header_and_as_a_query() {
     let mut site = Site::new().await;
     let (status, answer, _stream) = site.answer(&site.handshake("/a/b?x=1", &bearer(TOKEN))).await;
     assert_eq!(status, 101);
@@ -185,7 +185,7 @@ async fn a_client_on_a_forwarded_port_is_told_how_the_server_would_let_it_in() {
 }
 
 #[tokio::test]
-async fn an_open_door_lets_in_without_a_name_but_no_pages_of_strangers() {
+async fn a_listener_without_a_token_admits_without_a_name_but_no_pages_of_strangers() {
     let mut site = Site::with(|config| config.access = AccessPolicy::open()).await;
     assert_eq!(site.status("/", "").await, 101);
     assert_eq!(site.next().await.principal, None);

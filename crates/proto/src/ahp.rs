@@ -268,7 +268,7 @@ impl Connection {
             // Copied, because the frame may be a slice of a much larger buffer, which would not be freed.
             finished.message = Message::from(finished.message.to_bytes().to_vec());
             if finished.grant.is_none() {
-                return self.close(CloseReason::NoRoom(size));
+                return self.close(CloseReason::OverBudget(size));
             }
         }
         if let Err(reason) = self.arrivals.finish(ordinal, finished, |event| self.events.push(event)) {

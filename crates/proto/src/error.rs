@@ -200,8 +200,8 @@ pub enum Violation {
     #[error("the input ended with {0} bytes of the transfer received")]
     InputEnded(u64),
     /// The budget has no memory for a message of this many bytes.
-    #[error("no room for {0} bytes")]
-    NoRoom(u64),
+    #[error("no memory for {0} bytes")]
+    OverBudget(u64),
 
     // `stdio`: one line.
     /// A line is longer than we accept.
@@ -407,10 +407,10 @@ pub enum CloseReason {
     #[error("{0}")]
     Violation(#[from] Violation),
     /// The budget has no memory for a message of this many bytes that the peer began.
-    #[error("no room for a message of {0} bytes")]
-    NoRoom(u64),
+    #[error("no memory for a message of {0} bytes")]
+    OverBudget(u64),
     /// Too many frames came while the machine wanted none, because the budget had no memory for a message that had begun.
-    #[error("{} bytes of frames came while there was no room, the limit is {}", .0.size, .0.limit)]
+    #[error("{} bytes of frames came while there was no memory for them, the limit is {}", .0.size, .0.limit)]
     Unwanted(Over),
     /// The budget evicted a group of this connection, because others needed the memory.
     #[error("a group was given up under memory pressure")]
@@ -455,7 +455,7 @@ impl CloseReason {
             Self::Restart => 1012,
             Self::Violation(Violation::FrameTooLarge { .. }) => 1009,
             Self::Violation(_) => 4400,
-            Self::NoRoom { .. } | Self::Unwanted(_) | Self::Evicted | Self::HeldTooMuch { .. } => 1013,
+            Self::OverBudget { .. } | Self::Unwanted(_) | Self::Evicted | Self::HeldTooMuch { .. } => 1013,
             Self::GroupExpired { .. } => 4408,
             // Here the reason is not the size.
             Self::Unsendable(SendError::NotJsonRpc | SendError::TooDeep { .. }) => 4422,

@@ -55,7 +55,7 @@ const HAPPENS: [&str; 40] = [
     "requests of the host",
     "steps without room",
     "close-group-expired",
-    "close-no-room",
+    "close-over-budget",
     "close-evicted",
     "close-held-too-much",
     "close-unsendable",

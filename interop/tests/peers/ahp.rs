@@ -15,7 +15,7 @@ const SIZES: [usize; 3] = [MB, 17 * MB, 30 * MB];
 #[tokio::test(flavor = "multi_thread")]
 async fn thirty_megabytes_pass_both_ways_through_two_bridges_and_no_frame_between_them_is_over_the_cap() {
     let world = World::new([]).await;
-    let client = client_on(WebSocketTransport::connect(&world.near.url).await.unwrap()).await;
+    let client = client_on(WebSocketTransport::connect(&world.client_bridge.url).await.unwrap()).await;
     for size in SIZES {
         passes_to_the_host(&world, &client, size).await;
         passes_to_the_client(&world, &client, size).await;
@@ -39,7 +39,7 @@ async fn without_us_seventeen_megabytes_from_the_host_end_the_client() {
 #[tokio::test(flavor = "multi_thread")]
 async fn thirty_megabytes_pass_both_ways_to_a_client_that_segments_itself() {
     let world = World::listening("ws://127.0.0.1:0?cap=300000", []).await;
-    let transport = WebSocketTransport::connect(&world.near.url).await.unwrap();
+    let transport = WebSocketTransport::connect(&world.client_bridge.url).await.unwrap();
     let client = client_on(Segmented::new(transport, Limits::default(), Negotiated::default())).await;
     for size in SIZES {
         passes_to_the_host(&world, &client, size).await;

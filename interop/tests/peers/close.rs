@@ -106,11 +106,11 @@ fn a_host_that_cannot_be_reached_is_1014_to_the_client() {
 #[test]
 fn codes_pass_two_bridges_and_the_capped_link_between_them() {
     let (mut host, url) = Peer::listening(NodeWs);
-    let far = Bridge::open("ws://127.0.0.1:0?cap=900000", &url);
-    let near = Bridge::open("ws://127.0.0.1:0", &format!("{}?cap=900000", far.url));
+    let host_bridge = Bridge::open("ws://127.0.0.1:0?cap=900000", &url);
+    let client_bridge = Bridge::open("ws://127.0.0.1:0", &format!("{}?cap=900000", host_bridge.url));
     let mut client = Peer::start(PythonWebsockets);
     for (id, code) in (1..).zip(CODES) {
-        client.connect(id, &near.url);
+        client.connect(id, &client_bridge.url);
         exchange(id, &mut client, &mut host);
         if id % 2 == 0 {
             host.close(id, code, "done");
@@ -145,17 +145,17 @@ fn a_bridge_that_is_killed_leaves_both_sides_with_1006() {
 #[test]
 fn a_killed_bridge_behind_another_is_1014_to_the_client_and_a_new_one_serves_again() {
     let (mut host, url) = Peer::listening(NodeWs);
-    let mut far = Bridge::open("ws://127.0.0.1:0?cap=900000", &url);
-    let near = Bridge::open("ws://127.0.0.1:0", &format!("{}?cap=900000", far.url));
+    let mut host_bridge = Bridge::open("ws://127.0.0.1:0?cap=900000", &url);
+    let client_bridge = Bridge::open("ws://127.0.0.1:0", &format!("{}?cap=900000", host_bridge.url));
     let mut client = Peer::start(NodeWs);
-    client.connect(1, &near.url);
+    client.connect(1, &client_bridge.url);
     exchange(1, &mut client, &mut host);
-    far.signal("KILL");
+    host_bridge.signal("KILL");
     assert_eq!((client.closed(1), host.closed(1)), (1014, 1006));
-    far.wait();
-    let far = Bridge::open(&format!("{}?cap=900000", far.url), &url);
-    client.connect(2, &near.url);
+    host_bridge.wait();
+    let host_bridge = Bridge::open(&format!("{}?cap=900000", host_bridge.url), &url);
+    client.connect(2, &client_bridge.url);
     exchange(2, &mut client, &mut host);
-    assert!(near.log().contains("1006"), "the log says what happened");
-    drop(far);
+    assert!(client_bridge.log().contains("1006"), "the log says what happened");
+    drop(host_bridge);
 }

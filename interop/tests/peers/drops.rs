@@ -32,7 +32,7 @@ async fn twenty_drops_lose_duplicate_reorder_and_alter_nothing() {
     let (events, mut states) = (client.events(), client.host_events());
     // To this client a seq of 0 is no cursor: it would begin anew. What was published before is in its first snapshot.
     world.host.publish(CHANNELS[0], "before");
-    client.add_host(config(&world.near.url)).await.unwrap();
+    client.add_host(config(&world.client_bridge.url)).await.unwrap();
     while !matches!(soon(states.recv()).await.unwrap(), HostEvent::Connected { .. }) {}
 
     let (written, ()) = tokio::join!(write_until_quiet(&world, &client), publish_until_quiet(&world, &mut dice));

@@ -3,10 +3,10 @@
 //! `cargo xtask interop` installs the peers and runs these.
 #![expect(clippy::unwrap_used, reason = "a test may fail by panicking")]
 
+mod access;
 mod ahp;
 mod authority;
 mod close;
-mod door;
 mod driver;
 mod drops;
 // The model host is the one that the machine itself is tested with.

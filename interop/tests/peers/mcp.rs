@@ -40,10 +40,11 @@ async fn a_client_that_keeps_its_own_limit_of_10_mib_takes_nine_megabytes_and_no
 async fn call(how: Value, measured: Option<&str>) -> Value {
     let program = breakbulk();
     let server = format!("node {}", quoted(&file("node/mcp_server.mjs")));
-    let far = format!("{program} bridge --listen stdio:?dialect=stdio --connect {}", quoted(&format!("exec:{server}")));
+    let host_bridge =
+        format!("{program} bridge --listen stdio:?dialect=stdio --connect {}", quoted(&format!("exec:{server}")));
     let between = match measured {
-        Some(path) => format!("node {} {} {far}", quoted(&file("node/measure.mjs")), quoted(path)),
-        None => far,
+        Some(path) => format!("node {} {} {host_bridge}", quoted(&file("node/measure.mjs")), quoted(path)),
+        None => host_bridge,
     };
     let output = Command::from(node())
         .args([&file("node/mcp_client.mjs"), &how.to_string()])

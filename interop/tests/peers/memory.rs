@@ -26,8 +26,8 @@ type Socket = WebSocketStream<TcpStream>;
 
 /// Two bridges, and a host that sends so many messages of a megabyte to whoever asks, and counts those that it gets.
 struct Pair {
-    near: Bridge,
-    far: Bridge,
+    client_bridge: Bridge,
+    host_bridge: Bridge,
     relay: Relay,
 }
 
@@ -39,17 +39,17 @@ impl Pair {
                 tokio::spawn(async move { serve(server::accept(stream).await.unwrap()).await });
             }
         });
-        let far = Bridge::open(&format!("ws://127.0.0.1:0?cap={CAP}"), &url);
-        let relay = Relay::to(&far.url, []).await;
-        let near = Bridge::open("ws://127.0.0.1:0", &format!("{}?cap={CAP}", relay.url));
-        Self { near, far, relay }
+        let host_bridge = Bridge::open(&format!("ws://127.0.0.1:0?cap={CAP}"), &url);
+        let relay = Relay::to(&host_bridge.url, []).await;
+        let client_bridge = Bridge::open("ws://127.0.0.1:0", &format!("{}?cap={CAP}", relay.url));
+        Self { client_bridge, host_bridge, relay }
     }
 
     /// A client that has said hello, so that both bridges know what the other takes, and asked for so many messages.
     async fn client(&self, asks_for: usize) -> Socket {
-        let stream = TcpStream::connect(self.near.url.strip_prefix("ws://").unwrap()).await.unwrap();
+        let stream = TcpStream::connect(self.client_bridge.url.strip_prefix("ws://").unwrap()).await.unwrap();
         let (mut socket, _) =
-            client_async_with_config(&self.near.url, stream, Some(server::unlimited())).await.unwrap();
+            client_async_with_config(&self.client_bridge.url, stream, Some(server::unlimited())).await.unwrap();
         say(&mut socket, HELLO).await;
         assert!(hear(&mut socket).await.contains("protocolVersion"));
         say(&mut socket, &format!(r#"{{"jsonrpc":"2.0","method":"x/ask","params":[{asks_for}]}}"#)).await;
@@ -72,7 +72,7 @@ async fn a_thousand_messages_of_a_megabyte_pass_each_way_within_64_mb_and_twice_
         assert_eq!(hear(&mut socket).await, r#"{"jsonrpc":"2.0","id":2,"result":1000}"#);
     };
     soon(whole).await;
-    for (name, bridge) in [("near", &pair.near), ("far", &pair.far)] {
+    for (name, bridge) in [("beside the client", &pair.client_bridge), ("beside the host", &pair.host_bridge)] {
         println!("{name}: at most {:.1} MB", bridge.peak() as f64 / MB as f64);
         assert!(bridge.peak() < PEAK + 2 * SIZE as u64, "{name}: {} bytes", bridge.peak());
     }
@@ -100,7 +100,7 @@ async fn a_slow_and_a_stalled_reader_hold_up_nobody_else_and_memory_stays_bounde
     })
     .await;
     assert!(!reading.is_finished(), "the slow reader is still there");
-    for (name, bridge) in [("near", &pair.near), ("far", &pair.far)] {
+    for (name, bridge) in [("beside the client", &pair.client_bridge), ("beside the host", &pair.host_bridge)] {
         println!("{name}: at most {:.1} MB beside slow readers", bridge.peak() as f64 / MB as f64);
         // Each of the three has its own floor of waiting bytes; 400 MB wait for the slow ones in all.
         assert!(bridge.peak() < 2 * PEAK, "{name}: {} bytes", bridge.peak());

@@ -25,14 +25,14 @@ fn a_host_on_tls_is_reached_through_a_proxy_in_frames_of_64_kib() {
     let authority = Authority::new();
     let tls = authority.sign(&[NAME]).for_peers(None);
     let (mut host, url) = Peer::listening(NodeWs);
-    let far = Bridge::open("ws://127.0.0.1:0?cap=65536", &url);
-    let deed = json!({"do": "relay", "to": far.url, "max_size": 65_536, "tls": tls});
+    let host_bridge = Bridge::open("ws://127.0.0.1:0?cap=65536", &url);
+    let deed = json!({"do": "relay", "to": host_bridge.url, "max_size": 65_536, "tls": tls});
     let (mut relay, port) = Peer::listening_so(PythonWebsockets, &deed);
     let (variables, ca) = ([("HTTPS_PROXY", &*proxy.url)], authority.file());
     let connect = format!("wss://{NAME}:{port}?cap=65536");
-    let near = Bridge::start_in(&variables, "ws://127.0.0.1:0", &connect, &["--no-auth", "--tls-ca", &ca]);
+    let client_bridge = Bridge::start_in(&variables, "ws://127.0.0.1:0", &connect, &["--no-auth", "--tls-ca", &ca]);
     let mut client = Peer::start(NodeWs);
-    client.connect(1, &near.url);
+    client.connect(1, &client_bridge.url);
     pass_capped(&mut client, &mut host, &mut relay);
     assert_eq!(proxy.asked(), json!({"event": "asked", "method": "CONNECT", "host": NAME, "port": port}));
 }

@@ -43,11 +43,11 @@ impl Relay {
         let seen = Arc::new(Seen { plan: Mutex::new(plan.into_iter().collect()), ..Seen::default() });
         let shared = Arc::clone(&seen);
         tokio::spawn(async move {
-            while let Ok((near, _)) = listener.accept().await {
+            while let Ok((client, _)) = listener.accept().await {
                 let (seen, target) = (Arc::clone(&shared), target.clone());
                 tokio::spawn(async move {
-                    if let Ok(far) = TcpStream::connect(target).await {
-                        seen.relay(near, far).await;
+                    if let Ok(server) = TcpStream::connect(target).await {
+                        seen.relay(client, server).await;
                     }
                 });
             }
@@ -77,15 +77,15 @@ impl Relay {
 }
 
 impl Seen {
-    async fn relay(&self, near: TcpStream, far: TcpStream) {
+    async fn relay(&self, client: TcpStream, server: TcpStream) {
         let cut = self.plan.lock().unwrap().pop_front();
         // What is cut is gone at once, with a reset, and not after a polite goodbye.
         if cut.is_some() {
-            [&near, &far].into_iter().for_each(|socket| socket.set_zero_linger().unwrap());
+            [&client, &server].into_iter().for_each(|socket| socket.set_zero_linger().unwrap());
         }
         let left = AtomicU64::new(cut.map_or(u64::MAX, |cut| cut.bytes));
         let spent = Notify::new();
-        let ((near_in, near_out), (far_in, far_out)) = (near.into_split(), far.into_split());
+        let ((from_client, to_client), (from_server, to_server)) = (client.into_split(), server.into_split());
         let time = async {
             match cut {
                 Some(cut) => tokio::time::sleep(cut.time).await,
@@ -93,7 +93,10 @@ impl Seen {
             }
         };
         let both = async {
-            tokio::join!(self.pass(near_in, far_out, &left, &spent), self.pass(far_in, near_out, &left, &spent));
+            tokio::join!(
+                self.pass(from_client, to_server, &left, &spent),
+                self.pass(from_server, to_client, &left, &spent)
+            );
         };
         let is_cut = tokio::select! {
             () = both => cut.is_some(),

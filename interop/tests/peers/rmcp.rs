@@ -78,9 +78,9 @@ async fn a_bridge_and_a_server_behind_a_killed_bridge_end() {
 
 /// A client on plain lines, then a bridge, chunked stdio, and a bridge before the server.
 async fn behind_two_bridges(longest_line: Option<usize>, server: &str) -> (Client, Child) {
-    let far = format!("{} bridge --listen stdio:?dialect=stdio --connect 'exec:{server}'", breakbulk());
+    let host_bridge = format!("{} bridge --listen stdio:?dialect=stdio --connect 'exec:{server}'", breakbulk());
     let mut bridge = Command::from(command());
-    bridge.args(["bridge", "--listen", "stdio:", "--connect", &format!("exec:?dialect=stdio {far}")]);
+    bridge.args(["bridge", "--listen", "stdio:", "--connect", &format!("exec:?dialect=stdio {host_bridge}")]);
     let mut bridge =
         bridge.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true).spawn().unwrap();
     let mut transport = AsyncRwTransport::new(bridge.stdout.take().unwrap(), bridge.stdin.take().unwrap());

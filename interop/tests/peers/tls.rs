@@ -67,16 +67,16 @@ fn this_machines_own_authorities_are_trusted_unless_only_those_built_in_are() {
 #[test]
 fn a_certificate_made_at_the_start_is_trusted_by_its_fingerprint_alone() {
     let (mut host, url) = Peer::listening(NodeWs);
-    let far = Bridge::start("wss://127.0.0.1:0", &url, &["--no-auth", "--tls-self-signed"]);
-    let said = far.says("certificate made for this run: ");
+    let host_bridge = Bridge::start("wss://127.0.0.1:0", &url, &["--no-auth", "--tls-self-signed"]);
+    let said = host_bridge.says("certificate made for this run: ");
     let pin = said.rsplit(' ').next().unwrap();
-    let near = Bridge::start("ws://127.0.0.1:0", &far.url, &["--no-auth", "--tls-fingerprint", pin]);
+    let client_bridge = Bridge::start("ws://127.0.0.1:0", &host_bridge.url, &["--no-auth", "--tls-fingerprint", pin]);
     let mut client = Peer::start(NodeWs);
-    client.connect(1, &near.url);
+    client.connect(1, &client_bridge.url);
     passes(&mut client, &mut host, 1000);
     let other = format!("sha256:{}", "0f".repeat(32));
-    is_not_reached(&far.url, &["--tls-fingerprint", &other], "it was renewed, or this is another server");
-    is_not_reached(&far.url, &[], "no authority that we trust has signed its certificate");
+    is_not_reached(&host_bridge.url, &["--tls-fingerprint", &other], "it was renewed, or this is another server");
+    is_not_reached(&host_bridge.url, &[], "no authority that we trust has signed its certificate");
 }
 
 #[test]
@@ -147,13 +147,13 @@ fn five_megabytes_pass_both_ways_through_a_relay_on_tls_that_takes_64_kib() {
     let authority = Authority::new();
     let tls = authority.sign(&["localhost"]).for_peers(None);
     let (mut host, url) = Peer::listening(NodeWs);
-    let far = Bridge::open(&format!("ws://127.0.0.1:0?cap={CAP}"), &url);
-    let deed = json!({"do": "relay", "to": far.url, "max_size": CAP, "tls": tls});
+    let host_bridge = Bridge::open(&format!("ws://127.0.0.1:0?cap={CAP}"), &url);
+    let deed = json!({"do": "relay", "to": host_bridge.url, "max_size": CAP, "tls": tls});
     let (mut relay, port) = Peer::listening_so(PythonWebsockets, &deed);
     let connect = format!("wss://localhost:{port}?cap={CAP}");
-    let near = Bridge::start("ws://127.0.0.1:0", &connect, &["--no-auth", "--tls-ca", &authority.file()]);
+    let client_bridge = Bridge::start("ws://127.0.0.1:0", &connect, &["--no-auth", "--tls-ca", &authority.file()]);
     let mut client = Peer::start(PythonWebsockets);
-    client.connect(1, &near.url);
+    client.connect(1, &client_bridge.url);
     pass_capped(&mut client, &mut host, &mut relay);
 }
 

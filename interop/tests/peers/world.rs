@@ -20,10 +20,10 @@ pub(crate) struct World {
     /// Where the host listens.
     pub(crate) server: String,
     /// Beside the host. It lives as long as the rest.
-    _far: Bridge,
+    _host_bridge: Bridge,
     pub(crate) relay: Relay,
     /// Beside the client.
-    pub(crate) near: Bridge,
+    pub(crate) client_bridge: Bridge,
 }
 
 impl World {
@@ -36,10 +36,10 @@ impl World {
     pub(crate) async fn listening(listen: &str, plan: impl IntoIterator<Item = Cut>) -> Self {
         let host = Host::default();
         let server = server::serve(&host).await;
-        let far = Bridge::open(&format!("ws://127.0.0.1:0?cap={CAP}"), &server);
-        let relay = Relay::to(&far.url, plan).await;
-        let near = Bridge::open(listen, &format!("{}?cap={CAP}", relay.url));
-        Self { host, server, _far: far, relay, near }
+        let host_bridge = Bridge::open(&format!("ws://127.0.0.1:0?cap={CAP}"), &server);
+        let relay = Relay::to(&host_bridge.url, plan).await;
+        let client_bridge = Bridge::open(listen, &format!("{}?cap={CAP}", relay.url));
+        Self { host, server, _host_bridge: host_bridge, relay, client_bridge }
     }
 
     /// Asserts that no frame between the bridges was longer than it may be, and that large messages went through.

@@ -19,12 +19,12 @@ use crate::units;
 #[derive(Debug)]
 pub(crate) struct BridgeSettings {
     /// From the clients.
-    pub(crate) near: Route,
+    pub(crate) downstream: Route,
     /// To the host.
-    pub(crate) far: Route,
+    pub(crate) upstream: Route,
     /// Whether the command of an `exec:` address outlives a connection.
     pub(crate) keep: bool,
-    pub(crate) door: Door,
+    pub(crate) access: Access,
     pub(crate) link: LinkSettings,
     /// Clients at once.
     pub(crate) max_connections: usize,
@@ -42,7 +42,7 @@ pub(super) fn connections(settings: &Settings, usual: usize) -> usize {
 
 /// Who may connect to a listener.
 #[derive(Debug)]
-pub(crate) struct Door {
+pub(crate) struct Access {
     pub(crate) key: Key,
     /// Whether other machines may connect.
     pub(crate) bind_any: bool,
@@ -138,24 +138,24 @@ impl BridgeSettings {
         }
         let (keep, shutdown_timeout) = (settings.keep, settings.shutdown_timeout.0);
         let max_connections = connections(&settings, MAX_CONNECTIONS);
-        let door = Door::prove(&settings, Some(&listen), layers)?;
-        let (far, link) = to_peer(settings, layers)?;
-        let near = link.route(listen, Role::Server).map_err(|why| layers.refuse("listen", why))?;
-        let fits = |budget| Gateway::check_memory(&near.setup, &far.setup, budget);
+        let access = Access::prove(&settings, Some(&listen), layers)?;
+        let (upstream, link) = to_peer(settings, layers)?;
+        let downstream = link.route(listen, Role::Server).map_err(|why| layers.refuse("listen", why))?;
+        let fits = |budget| Gateway::check_memory(&downstream.setup, &upstream.setup, budget);
         fits(link.budget).map_err(|error| no_memory(&error, layers, link.budget, |budget| fits(budget).is_ok()))?;
-        Ok(Self { near, far, keep, door, link, max_connections, shutdown_timeout })
+        Ok(Self { downstream, upstream, keep, access, link, max_connections, shutdown_timeout })
     }
 
     /// Whether one of its ends is our own standard input and output.
     pub(crate) const fn uses_stdio(&self) -> bool {
-        self.near.address.transport.is_stdio() || self.far.address.transport.is_stdio()
+        self.downstream.address.transport.is_stdio() || self.upstream.address.transport.is_stdio()
     }
 }
 
 /// Why an address is refused that is not loopback. A name is known to be none only when it is resolved.
 pub(crate) const REMOTE: &str = "can be reached from other machines: listen on 127.0.0.1, or add --bind-any";
 
-impl Door {
+impl Access {
     pub(super) fn prove(settings: &Settings, listen: Option<&Address>, layers: &Layers) -> Result<Self, SettingError> {
         let key = match (&settings.token, settings.no_auth) {
             (Some(_), true) => return Err(together(layers, "token", "no_auth", "cannot be used together")),
@@ -278,13 +278,13 @@ pub(crate) fn check(settings: Settings, layers: &Layers) -> Result<(), SettingEr
     if settings.listen.is_some() && settings.connect.is_some() {
         return BridgeSettings::prove(settings, layers).map(drop);
     }
-    Door::prove(&settings, None, layers)?;
-    let near = settings.listen.clone().map(|listen| (listen.0, "listen"));
+    Access::prove(&settings, None, layers)?;
+    let downstream = settings.listen.clone().map(|listen| (listen.0, "listen"));
     // Settings about a peer are checked even if no peer is named.
     let peer = settings.connect.clone().or_else(|| "stdio:".parse().ok());
-    let far = peer.map(|peer| towards_peer(peer, "connect", &settings));
+    let upstream = peer.map(|peer| towards_peer(peer, "connect", &settings));
     let link = LinkSettings::prove(settings, layers, |memory| memory)?;
-    for (address, key) in near.into_iter().chain(far) {
+    for (address, key) in downstream.into_iter().chain(upstream) {
         link.route(address, Role::Client).map_err(|why| layers.refuse(key, why))?;
     }
     Ok(())

@@ -15,7 +15,7 @@ use breakbulk_proto::ahp::Role;
 
 use super::agents::AgentSettings;
 use super::kinds::{Count, Dir, Listen};
-use super::proof::{Door, LinkSettings, connections, missing, towards_peer};
+use super::proof::{Access, LinkSettings, connections, missing, towards_peer};
 use super::value::{Bad, Value as _};
 use super::{Configuration, HostSettings, Layers, SettingError, Settings};
 use crate::span::Span;
@@ -37,7 +37,7 @@ pub(crate) const V2_PATH: &str = "/v2";
 pub(crate) struct ServeSettings {
     /// From the clients, by a WebSocket.
     pub(crate) route: Route,
-    pub(crate) door: Door,
+    pub(crate) access: Access,
     pub(crate) link: LinkSettings,
     /// Whether somebody said how long frames may be. Else a client that does not segment sends what it likes in one.
     pub(crate) is_capped: bool,
@@ -75,14 +75,14 @@ impl ServeSettings {
         let roots = roots(&host.root).map_err(|why| layers.refuse("root", why))?;
         let mut limits = HostLimits::prove(&host, roots, layers)?;
         Shares::of(settings.memory.0).apply(&mut limits, &settings);
-        let door = Door::prove(&settings, Some(&listen), layers)?;
+        let access = Access::prove(&settings, Some(&listen), layers)?;
         let shutdown_timeout = settings.shutdown_timeout.0;
         let max_connections = connections(&settings, MAX_CONNECTIONS);
         let is_capped = listen.cap.is_some() || settings.max_frame.is_some();
         let link = LinkSettings::prove(settings, layers, |memory| Shares::of(memory).incoming)?;
         Ok(Self {
             route: link.route(listen, Role::Server).map_err(|why| layers.refuse(capped_by, why))?,
-            door,
+            access,
             link,
             is_capped,
             max_connections,

@@ -122,18 +122,19 @@ fn a_bridge_needs_two_ends() {
 
 #[test]
 fn a_cap_from_outside_is_for_the_peer_unless_its_address_has_one() {
-    let connect = |text: &str| bridge(&format!("listen = 'ws://h:1'\n{text}")).unwrap().far.address;
+    let connect = |text: &str| bridge(&format!("listen = 'ws://h:1'\n{text}")).unwrap().upstream.address;
     let plain = connect("connect = 'ws://h:2'\npreset = 'nostr'\ndialect = 'cep22'");
     assert_eq!((plain.cap, plain.dialect), (Preset::find("nostr").map(|preset| preset.cap), Some(Dialect::Cep22)));
     assert_eq!(connect("connect = 'ws://h:2'\npreset = 'nostr'\ncap = '1k'").cap, Some(1000));
     let own = connect("connect = 'ws://h:2?cap=5k&dialect=ahp'\ncap = '1k'\ndialect = 'cep22'\npreset = 'nostr'");
     assert_eq!((own.cap, own.dialect, own.preset), (Some(5000), Some(Dialect::Ahp), None));
-    assert_eq!(bridge("listen = 'ws://h:1'\nconnect = 'ws://h:2'\ncap = '1k'").unwrap().near.address.cap, None);
+    assert_eq!(bridge("listen = 'ws://h:1'\nconnect = 'ws://h:2'\ncap = '1k'").unwrap().downstream.address.cap, None);
 }
 
 #[test]
-fn a_door_has_one_key() {
-    let key = |text: &str| bridge(&format!("listen = 'ws://h:1'\nconnect = 'ws://h:2'\n{text}")).map(|it| it.door.key);
+fn a_listener_authenticates_in_one_way() {
+    let key =
+        |text: &str| bridge(&format!("listen = 'ws://h:1'\nconnect = 'ws://h:2'\n{text}")).map(|it| it.access.key);
     assert_eq!(key(""), Ok(Key::Made));
     let token = "0123456789abcdef";
     assert_eq!(key(&format!("token = '{token}'")), Ok(Key::Token(Secret::parse(token).unwrap())));
@@ -145,10 +146,10 @@ fn a_door_has_one_key() {
 }
 
 #[test]
-fn a_door_with_tls_has_one_certificate() {
+fn a_listener_with_tls_has_one_certificate() {
     let tls = |listen: &str, text: &str| {
         let bridge = bridge(&format!("listen = '{listen}'\nconnect = 'ws://h:2'\n{text}"));
-        bridge.map(|bridge| bridge.door.tls.map(|tls| tls.certificate))
+        bridge.map(|bridge| bridge.access.tls.map(|tls| tls.certificate))
     };
     let files = Identity { certificate: "c".into(), key: "k".into() };
     assert_eq!(tls("wss://h:1/", "tls_self_signed = true"), Ok(Some(Certificate::Made)));

@@ -75,7 +75,7 @@ impl Follower {
     /// The line for what has passed; `None` if that is part of a message whose rest is to come.
     pub(super) fn follow(&mut self, passed: Passed) -> Option<Line> {
         let now = Instant::now();
-        let is_to_host = passed.to == SideId::Far;
+        let is_to_host = passed.to == SideId::Upstream;
         let [to_host, to_client] = &mut self.groups;
         let groups = if is_to_host { to_host } else { to_client };
         if passed.method.as_deref() == Some(SEGMENT)
@@ -118,7 +118,7 @@ impl Follower {
         if kind == Kind::Request && matches!(method.as_deref(), Some("initialize" | "reconnect")) {
             self.client_id = text(4).or_else(|| self.client_id.take());
         }
-        let is_to_host = to == SideId::Far;
+        let is_to_host = to == SideId::Upstream;
         let mut asked = None;
         match (kind, &id, &method) {
             (Kind::Request, Some(id), Some(method)) if self.asked.len() < MAX_ASKED => {
@@ -160,19 +160,20 @@ mod tests {
     fn an_answer_names_what_it_answers_and_how_long_that_took() {
         let mut follower = Follower::new(7, 1 << 20);
         let mut line = |to, text: &str| follower.follow(passed(to, text)).unwrap();
-        let hello = line(SideId::Far, r#"{"jsonrpc":"2.0","id":"a","method":"initialize","params":{"clientId":"me"}}"#);
+        let hello =
+            line(SideId::Upstream, r#"{"jsonrpc":"2.0","id":"a","method":"initialize","params":{"clientId":"me"}}"#);
         assert_eq!(
             (hello.kind, hello.client_id.as_deref(), hello.id.as_deref()),
             (Kind::Request, Some("me"), Some("\"a\""))
         );
         // The other side has ids of its own.
-        let asked = line(SideId::Near, r#"{"jsonrpc":"2.0","id":"a","method":"roots/list"}"#);
+        let asked = line(SideId::Downstream, r#"{"jsonrpc":"2.0","id":"a","method":"roots/list"}"#);
         assert_eq!((asked.kind, asked.latency), (Kind::Request, None));
-        let answer = line(SideId::Near, r#"{"jsonrpc":"2.0","id":"a","result":{}}"#);
+        let answer = line(SideId::Downstream, r#"{"jsonrpc":"2.0","id":"a","result":{}}"#);
         assert_eq!((answer.answers.as_deref(), answer.latency.is_some()), (Some("initialize"), true));
-        let refused = line(SideId::Far, r#"{"jsonrpc":"2.0","id":"a","error":{"code":-32601,"message":"no"}}"#);
+        let refused = line(SideId::Upstream, r#"{"jsonrpc":"2.0","id":"a","error":{"code":-32601,"message":"no"}}"#);
         assert_eq!((refused.answers.as_deref(), refused.error), (Some("roots/list"), Some(-32601)));
-        assert_eq!(line(SideId::Near, r#"{"jsonrpc":"2.0","id":"a","result":{}}"#).latency, None);
+        assert_eq!(line(SideId::Downstream, r#"{"jsonrpc":"2.0","id":"a","result":{}}"#).latency, None);
     }
 
     #[test]
@@ -180,7 +181,7 @@ mod tests {
         let mut follower = Follower::new(1, 1 << 20);
         let text =
             r#"{"jsonrpc":"2.0","method":"action","params":{"channel":"ahp-chat:/1","action":{"type":"chat/delta"}}}"#;
-        let line = follower.follow(passed(SideId::Near, text)).unwrap();
+        let line = follower.follow(passed(SideId::Downstream, text)).unwrap();
         assert_eq!((line.kind, line.method.as_deref()), (Kind::Notification, Some("action")));
         assert_eq!((line.action.as_deref(), line.channel.as_deref()), (Some("chat/delta"), Some("ahp-chat:/1")));
     }

@@ -14,7 +14,7 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
-use crate::host::HostDoor;
+use crate::host::HostAccess;
 use crate::reading::{Entry, Trail};
 
 /// How long a host may take for anything.
@@ -42,10 +42,10 @@ struct Wire<'a> {
 
 impl Raw {
     /// `None` if there is no host.
-    pub(crate) async fn open(door: &HostDoor) -> Option<Self> {
-        let link = door.open().await.ok()?;
+    pub(crate) async fn open(access: &HostAccess) -> Option<Self> {
+        let link = access.open().await.ok()?;
         let machine =
-            Setup::new(Dialect::Ahp, Role::Client, door.limits()).machine(Budget::default().account(Some("host")));
+            Setup::new(Dialect::Ahp, Role::Client, access.limits()).machine(Budget::default().account(Some("host")));
         Some(Self { driver: Driver::new(link, machine.unwrap()), ids: 0, backlog: VecDeque::new(), end: None })
     }
 
@@ -156,7 +156,7 @@ pub(crate) fn seq_of(envelope: &str) -> u64 {
 /// Who listens: what it was shown, and what the official reducers make of it.
 pub(crate) struct Follower {
     id: String,
-    door: HostDoor,
+    access: HostAccess,
     channels: Vec<String>,
     states: BTreeMap<String, SnapshotState>,
     seen: u64,
@@ -165,12 +165,12 @@ pub(crate) struct Follower {
 
 impl Follower {
     /// Comes in for the first time.
-    pub(crate) async fn new(id: &str, door: HostDoor, channels: &[String]) -> Self {
-        let mut raw = Raw::open(&door).await.unwrap();
+    pub(crate) async fn new(id: &str, access: HostAccess, channels: &[String]) -> Self {
+        let mut raw = Raw::open(&access).await.unwrap();
         let greeting = raw.initialize(id, channels).await.unwrap();
         let mut follower = Self {
             id: id.to_owned(),
-            door,
+            access,
             channels: channels.to_vec(),
             states: BTreeMap::new(),
             seen: greeting["serverSeq"].as_u64().unwrap(),
@@ -187,7 +187,7 @@ impl Follower {
 
     /// Comes back and listens until the host dies, or until it has seen this seq. Says when it is back.
     pub(crate) async fn follow(&mut self, until: u64, back: oneshot::Sender<()>) -> Result<(), String> {
-        let Some(mut raw) = Raw::open(&self.door).await else { return Ok(()) };
+        let Some(mut raw) = Raw::open(&self.access).await else { return Ok(()) };
         let Some(missed) = raw.missed(&self.id, self.seen, &self.channels).await else { return Ok(()) };
         for envelope in missed? {
             self.take(&envelope)?;
@@ -217,7 +217,7 @@ impl Follower {
 
     /// Whether its states are those of fresh snapshots.
     pub(crate) async fn compare(&self) -> Result<(), String> {
-        let mut raw = Raw::open(&self.door).await.unwrap();
+        let mut raw = Raw::open(&self.access).await.unwrap();
         let greeting = raw.initialize("fresh", &self.channels).await.unwrap();
         let snapshots = greeting["snapshots"].as_array().unwrap();
         for (channel, state) in &self.states {

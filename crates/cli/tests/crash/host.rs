@@ -60,9 +60,9 @@ impl Home {
         if output.status.success() { Ok(()) } else { Err(said(&output.stdout) + &said(&output.stderr)) }
     }
 
-    /// The way to whichever host lives.
-    pub(crate) fn door(&self, cap: Option<u64>) -> HostDoor {
-        HostDoor { address: self.address.clone(), cap }
+    /// How to reach whichever host lives.
+    pub(crate) fn access(&self, cap: Option<u64>) -> HostAccess {
+        HostAccess { address: self.address.clone(), cap }
     }
 
     pub(crate) fn root(&self) -> PathBuf {
@@ -98,14 +98,14 @@ impl Drop for Host {
     }
 }
 
-/// The way to whichever host lives, through a cap or without one.
+/// How to reach whichever host lives, through a cap or without one.
 #[derive(Debug, Clone)]
-pub(crate) struct HostDoor {
+pub(crate) struct HostAccess {
     address: Arc<Mutex<String>>,
     cap: Option<u64>,
 }
 
-impl HostDoor {
+impl HostAccess {
     /// What a client takes there.
     pub(crate) fn limits(&self) -> Limits {
         self.route("ws://127.0.0.1:1/ahp").setup.limits

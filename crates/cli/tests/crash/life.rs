@@ -104,7 +104,7 @@ impl Life {
     async fn begin(plan: Plan) -> Self {
         let home = Home::new();
         let host = block_in_place(|| home.start(&[]));
-        let mut raw = Raw::open(&home.door(None)).await.unwrap();
+        let mut raw = Raw::open(&home.access(None)).await.unwrap();
         raw.initialize("founder", &[]).await.unwrap();
         raw.call("createSession", json!({"channel": SESSION})).await.unwrap().unwrap();
         let session = raw.subscribe(SESSION).await.unwrap()["state"].take();
@@ -115,8 +115,8 @@ impl Life {
             file: format!("file://{}", home.root().join("f").display()),
         };
         let channels = channels(&place);
-        let capped = Follower::new("capped-follower", home.door(Some(SMALL_CAP)), &channels).await;
-        let followers = vec![capped, Follower::new("follower", home.door(None), &channels).await];
+        let capped = Follower::new("capped-follower", home.access(Some(SMALL_CAP)), &channels).await;
+        let followers = vec![capped, Follower::new("follower", home.access(None), &channels).await];
         host.kill();
         let mut life = Self {
             plan,
@@ -143,7 +143,7 @@ impl Life {
     fn enter(&mut self, id: String, work: Work, cap: Option<u64>) {
         let chance = self.chance.split(self.writers.len() as u64 + self.gone.len() as u64);
         let shared = (self.ledger.clone(), self.phase.subscribe());
-        self.writers.push(Writer::start(id, work, self.home.door(cap), &self.place, chance, shared));
+        self.writers.push(Writer::start(id, work, self.home.access(cap), &self.place, chance, shared));
     }
 
     async fn round(&mut self, round: u64) -> Result<String, String> {
@@ -226,7 +226,7 @@ impl Life {
         if self.replayed_to >= self.log.last {
             return Ok(());
         }
-        let (mut raw, channels) = (Raw::open(&self.home.door(None)).await.unwrap(), channels(&self.place));
+        let (mut raw, channels) = (Raw::open(&self.home.access(None)).await.unwrap(), channels(&self.place));
         let missed = raw.missed("reader", self.replayed_to, &channels).await.ok_or_else(|| raw.end())??;
         let mut entries = Vec::new();
         for envelope in missed {

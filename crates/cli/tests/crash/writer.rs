@@ -11,7 +11,7 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use crate::chance::Chance;
-use crate::host::HostDoor;
+use crate::host::HostAccess;
 use crate::ledger::Ledger;
 use crate::reading::{Entry, Trail, Turn, digest};
 
@@ -71,19 +71,19 @@ impl Writer {
     pub(crate) fn start(
         id: String,
         work: Work,
-        door: HostDoor,
+        access: HostAccess,
         place: &Place,
         chance: Chance,
         (ledger, phase): (Arc<Mutex<Ledger>>, watch::Receiver<Phase>),
     ) -> Self {
         let mut config = Config::new(id.clone());
         config.subscriptions = vec![place.annotations.clone(), place.chat.clone()];
-        config.limits = door.limits();
+        config.limits = access.limits();
         (config.retry_base, config.retry_cap) = (Duration::from_millis(20), Duration::from_millis(60));
         let (client, events) = Client::start(
             move || {
-                let door = door.clone();
-                async move { door.open().await }
+                let access = access.clone();
+                async move { access.open().await }
             },
             config,
         );

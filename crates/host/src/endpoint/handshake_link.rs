@@ -307,6 +307,6 @@ mod tests {
         tokio::time::advance(3 * SOON).await;
         press(&other);
         let gone = timeout(SOON, poll_fn(|cx| memory(&mut link).poll_evicted(cx))).await;
-        assert!(matches!(gone, Ok(LinkError::NoRoom(_))), "{gone:?}");
+        assert!(matches!(gone, Ok(LinkError::OverBudget(_))), "{gone:?}");
     }
 }

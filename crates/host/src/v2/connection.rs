@@ -570,7 +570,7 @@ fn lost(error: &LinkError) -> EndReason {
     debug!(%error, "a link failed");
     EndReason::Link(match error {
         LinkError::FrameTooLarge(over) => Violation::FrameTooLarge(*over).into(),
-        LinkError::NoRoom(bytes) => CloseReason::NoRoom(*bytes),
+        LinkError::OverBudget(bytes) => CloseReason::OverBudget(*bytes),
         _ => CloseReason::Peer { code: NO_CLOSE },
     })
 }

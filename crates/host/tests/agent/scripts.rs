@@ -154,13 +154,18 @@ async fn no_edit_leaves_the_working_directory() {
     let (directory, outside) = (tempdir().unwrap(), tempdir().unwrap());
     let work = directory.path().join("work");
     fs::create_dir(&work).unwrap();
-    symlink(outside.path(), work.join("door")).unwrap();
+    symlink(outside.path(), work.join("shortcut")).unwrap();
     fs::write(outside.path().join("target"), "safe").unwrap();
     symlink(outside.path().join("target"), work.join("link")).unwrap();
     let absolute = format!("/edit {}/x text", outside.path().display());
-    for prompt in
-        ["/edit ../x text", "/edit door/x text", "/edit link text", "/edit a/../../x text", "/edit . text", &absolute]
-    {
+    for prompt in [
+        "/edit ../x text",
+        "/edit shortcut/x text",
+        "/edit link text",
+        "/edit a/../../x text",
+        "/edit . text",
+        &absolute,
+    ] {
         let mut stage = Stage::new(&work).await;
         stage.play(prompt, &Reply::Allow).await;
         let [ToolCallState::Completed(call)] = calls(&stage.screen.last_turn().response_parts)[..] else { panic!() };

@@ -42,13 +42,13 @@ fn behind_bridges(host: &TestHost) -> Raw {
         Gateway::new(setup(Dialect::Ahp, Role::Server), setup(Dialect::Plain, Role::Client), BudgetConfig::default())
             .unwrap();
     let any = Capacity::of(u64::MAX);
-    let (client, near) = link::pair(&any, 4);
+    let (client, downstream) = link::pair(&any, 4);
     let (left, right) = link::pair(&Capacity::of(65_536), 4);
-    let (far, host_side) = link::pair(&any, 4);
-    for (gateway, near, far) in [(client_bridge, near, left), (host_bridge, right, far)] {
+    let (upstream, host_side) = link::pair(&any, 4);
+    for (gateway, downstream, upstream) in [(client_bridge, downstream, left), (host_bridge, right, upstream)] {
         let gateway = Arc::new(gateway);
         tokio::spawn(async move {
-            let ends = (Endpoint::new(near, "near"), Endpoint::new(far, "far"));
+            let ends = (Endpoint::new(downstream, "downstream"), Endpoint::new(upstream, "upstream"));
             gateway.join(ends.0, ends.1, Some("someone"), std::future::pending(), None).await
         });
     }

@@ -13,7 +13,7 @@ pub(crate) struct Official {
 }
 
 impl Official {
-    /// A way whose far end parses what it gets, as the official client does, or leaves it as it is.
+    /// A pair of transports whose receiving end parses what it gets, as the official client does, or leaves it as it is.
     pub(crate) async fn new(parses: bool) -> Self {
         let (mut client, mut host) = ends().await;
         let (orders, mut ordered) = unbounded_channel();

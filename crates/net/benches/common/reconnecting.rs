@@ -20,9 +20,9 @@ pub(crate) struct Followed {
 impl Followed {
     /// A client whose handshake is done, over frames of at most `cap`.
     pub(crate) async fn new(cap: u64) -> Self {
-        let (near, far) = sockets(cap, straight).await;
-        let mut host = Peer::new(far, fresh_machine(Dialect::Ahp, Role::Server, cap));
-        let mut link = Some(near);
+        let (client, host) = sockets(cap, straight).await;
+        let mut host = Peer::new(host, fresh_machine(Dialect::Ahp, Role::Server, cap));
+        let mut link = Some(client);
         let connect = move || {
             let link = link.take().ok_or_else(|| ConnectError::never("the link has ended"));
             async move { link }

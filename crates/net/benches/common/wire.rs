@@ -72,22 +72,25 @@ impl Wire {
         cap: u64,
         by: impl AsyncFnOnce(SocketAddr) -> SocketAddr,
     ) -> Self {
-        let (near, far) = sockets(cap, by).await;
+        let (sending, receiving) = sockets(cap, by).await;
         let other = if role == Role::Client { Role::Server } else { Role::Client };
-        Self { from: Peer::new(near, machine(dialect, role, cap)), to: Peer::new(far, machine(dialect, other, cap)) }
+        Self {
+            from: Peer::new(sending, machine(dialect, role, cap)),
+            to: Peer::new(receiving, machine(dialect, other, cap)),
+        }
     }
 
     /// A wire through two gateways: plain to them, in segments between them. What the second puts together it checks, as
     /// the end of a direct wire does; `twice` if the host checks it once more.
     pub(crate) async fn bridged(cap: u64, twice: bool) -> Self {
         let max = 64 << 20;
-        let (client, near) = sockets(max, straight).await;
+        let (client, downstream) = sockets(max, straight).await;
         let (left, right) = sockets(cap, straight).await;
-        let (far, host) = sockets(max, straight).await;
+        let (upstream, host) = sockets(max, straight).await;
         let setup = |dialect, role, cap| Setup::new(dialect, role, limits(cap));
         let (plain, segmented) = (|role| setup(Dialect::Plain, role, max), |role| setup(Dialect::Ahp, role, cap));
-        join(gateway(plain(Role::Server), segmented(Role::Client)), near, left);
-        join(gateway(segmented(Role::Server), plain(Role::Client)), right, far);
+        join(gateway(plain(Role::Server), segmented(Role::Client)), downstream, left);
+        join(gateway(segmented(Role::Server), plain(Role::Client)), right, upstream);
         let end = |role| {
             let mut setup = plain(role);
             setup.check = if twice { Check::Whole } else { Check::Front };
@@ -114,10 +117,10 @@ const INITIALIZE: &str = r#"{"jsonrpc":"2.0","id":1,"method":"initialize","param
 pub(crate) const WELCOME: &str =
     r#"{"jsonrpc":"2.0","id":1,"result":{"protocolVersion":"1.0.0","serverSeq":0,"snapshots":[]}}"#;
 
-fn join(gateway: Gateway, near: impl Link + 'static, far: impl Link + 'static) {
+fn join(gateway: Gateway, downstream: impl Link + 'static, upstream: impl Link + 'static) {
     tokio::spawn(async move {
-        let (near, far) = (Endpoint::new(near, "near"), Endpoint::new(far, "far"));
-        gateway.join(near, far, Some("bench"), std::future::pending(), None).await
+        let (downstream, upstream) = (Endpoint::new(downstream, "downstream"), Endpoint::new(upstream, "upstream"));
+        gateway.join(downstream, upstream, Some("bench"), std::future::pending(), None).await
     });
 }
 
@@ -163,6 +166,6 @@ pub(crate) async fn sockets(
     (WebSocket::client(client, &config), WebSocket::server(server, &config))
 }
 
-fn gateway(near: Setup, far: Setup) -> Gateway {
-    Gateway::new(near, far, BudgetConfig::default()).expect("memory enough")
+fn gateway(downstream: Setup, upstream: Setup) -> Gateway {
+    Gateway::new(downstream, upstream, BudgetConfig::default()).expect("memory enough")
 }

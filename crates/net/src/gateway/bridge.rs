@@ -112,7 +112,7 @@ impl<'a> Bridge<'a> {
             frame_settings: gateway.setups.as_ref().map(Setup::max_frame_setting),
             log_limit: LogLimit::default(),
             watcher,
-            turn: SideId::Near,
+            turn: SideId::Downstream,
             cut_off: Pair::default(),
             closed_first: None,
             losses: Losses::default(),
@@ -146,8 +146,13 @@ impl<'a> Bridge<'a> {
             warn!(rule, left_out, "there were more messages like those in the log");
         }
         let gone = || SideOutcome { reason: CloseReason::Peer { code: ABNORMAL }, description: String::new() };
-        let Pair { near, far } = self.sides.map(|side| side.into_outcome().unwrap_or_else(gone));
-        Outcome { near, far, closed_first: self.closed_first.unwrap_or(SideId::Near), losses: self.losses }
+        let Pair { downstream, upstream } = self.sides.map(|side| side.into_outcome().unwrap_or_else(gone));
+        Outcome {
+            downstream,
+            upstream,
+            closed_first: self.closed_first.unwrap_or(SideId::Downstream),
+            losses: self.losses,
+        }
     }
 
     /// What happens next on either side. A side is read only while there is room for what it sends.
@@ -215,7 +220,7 @@ impl<'a> Bridge<'a> {
                 let arriving = self.ledgers[to].finish_arriving(ordinal);
                 let memory = self.sides[at].take_memory(len64(message.len()));
                 // A client has to be answered if its host ends.
-                let certainty = if at == SideId::Near { Certainty::Final } else { self.certainty };
+                let certainty = if at == SideId::Downstream { Certainty::Final } else { self.certainty };
                 let parsed = ParsedMessage::received(message, envelope, certainty);
                 let transit = self.ledgers[to].record(parsed, arriving, memory);
                 self.forward(at, transit, meta);
@@ -248,23 +253,24 @@ impl<'a> Bridge<'a> {
     /// Sends a message of side `from` to the other side.
     fn forward(&mut self, from: SideId, transit: Transit, meta: Meta) {
         let to = from.other();
-        if from == SideId::Near
+        if from == SideId::Downstream
             && let Some(client) = transit.parsed.client_id()
         {
-            self.names.near.introduce(&client);
-            self.apply_frame_limit(SideId::Near);
+            self.names.downstream.introduce(&client);
+            self.apply_frame_limit(SideId::Downstream);
         }
         self.pending.note(from, &transit.parsed);
         let size = transit.parsed.len();
         // Callers of the host have been answered with errors, or soon will be.
-        let is_too_late = from == SideId::Far && self.phase.is_closing() && transit.parsed.kind() == Kind::Response;
+        let is_too_late =
+            from == SideId::Upstream && self.phase.is_closing() && transit.parsed.kind() == Kind::Response;
         if self.sides[to].is_closed() || is_too_late {
             let method = transit.parsed.method();
             debug!(to = to.name(), size, method = method.as_deref(), "dropped: nobody waits for it any more");
             drop(method);
             return transit.discard();
         }
-        if self.records.unsendable.contains(&self.names.near, &transit.parsed.message) {
+        if self.records.unsendable.contains(&self.names.downstream, &transit.parsed.message) {
             self.records.count("dropped-unsendable");
             if let Some(permit) = self.log_limit.permit("dropped-unsendable") {
                 let left_out = permit.left_out();
@@ -344,8 +350,9 @@ impl<'a> Bridge<'a> {
         let method = method.as_deref();
         let is_cut_off = *error == SendError::Disconnected;
         // What a host owes that has ended is answered in one place, with the reason of its end.
-        let is_answered_later =
-            |reply: &ParsedMessage| is_cut_off && at == SideId::Far && self.pending.awaits(SideId::Far, reply);
+        let is_answered_later = |reply: &ParsedMessage| {
+            is_cut_off && at == SideId::Upstream && self.pending.awaits(SideId::Upstream, reply)
+        };
         let reply = reply.map(ParsedMessage::own).filter(|reply| !is_answered_later(reply));
         reply.iter().for_each(|reply| self.pending.note(at, reply));
         let from = at.other();
@@ -366,7 +373,7 @@ impl<'a> Bridge<'a> {
         // A side that has closed says so itself.
         if !is_cut_off && parsed.carries_state(from) {
             if is_permanent(error) {
-                self.records.unsendable.remember(&self.names.near, &parsed.message);
+                self.records.unsendable.remember(&self.names.downstream, &parsed.message);
             }
             self.sides[at].close(CloseReason::Unsendable(error.clone()));
         }
@@ -421,11 +428,8 @@ impl<'a> Bridge<'a> {
                     size, limit, "it sent a frame of {size} bytes, and {setting} allows {limit} bytes"
                 );
             }
-            CloseReason::Evicted | CloseReason::NoRoom(_) => {
-                warn!(
-                    side = at.name(),
-                    "there was no room for all that memory and memory_per_token allow: it had to go"
-                );
+            CloseReason::Evicted | CloseReason::OverBudget(_) => {
+                warn!(side = at.name(), "it needed more memory than memory and memory_per_token allow, and was closed");
             }
             _ => {}
         }
@@ -444,8 +448,8 @@ impl<'a> Bridge<'a> {
     /// interest.
     fn close_for_other_side(&self, at: SideId, reason: &CloseReason) -> CloseReason {
         let who = match at {
-            SideId::Near => "client",
-            SideId::Far => "host",
+            SideId::Downstream => "client",
+            SideId::Upstream => "host",
         };
         match close_code_for_other_side(at, reason) {
             // Whoever sent a message that cannot be sent on has to know it.
@@ -460,8 +464,8 @@ impl<'a> Bridge<'a> {
         let (side, messages) = (at.name(), std::mem::take(&mut self.cut_off[at]));
         match at {
             _ if messages == 0 => {}
-            SideId::Near => info!(side, messages, "the link ended before the client had taken all messages"),
-            SideId::Far => warn!(side, messages, "the link ended before the host had taken all messages"),
+            SideId::Downstream => info!(side, messages, "the link ended before the client had taken all messages"),
+            SideId::Upstream => warn!(side, messages, "the link ended before the host had taken all messages"),
         }
     }
 
@@ -493,7 +497,7 @@ impl<'a> Bridge<'a> {
         let Some(close) = self.sides[at].driver.link_mut().take_peer_close() else { return };
         let reassembles = self.sides[at].driver.machine().splits();
         // Messages are refused because of what one client has shown, and not because of others at the same place.
-        let is_anyone = !reassembles && at == SideId::Near && !self.names.near.is_introduced();
+        let is_anyone = !reassembles && at == SideId::Downstream && !self.names.downstream.is_introduced();
         let frame = close.frame.filter(|_| !is_anyone);
         let declared_cap = self.sides[at].driver.link().declared_cap();
         let close = PeerClose { code: close.code, reassembles, frame };
@@ -538,8 +542,8 @@ const fn close_code_for_other_side(at: SideId, reason: &CloseReason) -> Option<u
         CloseReason::Peer { code: 1005 } => 1000,
         // The other side is not to blame for the rule that this one broke.
         CloseReason::Violation(_) | CloseReason::Idle(_) | CloseReason::Peer { code: ABNORMAL | 1015 } => match at {
-            SideId::Near => 1001,
-            SideId::Far => BAD_GATEWAY,
+            SideId::Downstream => 1001,
+            SideId::Upstream => BAD_GATEWAY,
         },
         reason => reason.code(),
     })

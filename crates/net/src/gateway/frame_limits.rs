@@ -130,8 +130,8 @@ impl Verdict {
     /// Logs what was learned about the peer of a side.
     pub(super) fn log(self, side: SideId, peer: &PeerName, declared_cap: Option<u64>) {
         let address = match side {
-            SideId::Near => "listen",
-            SideId::Far => "connect",
+            SideId::Downstream => "listen",
+            SideId::Upstream => "connect",
         };
         let side = side.name();
         match self {

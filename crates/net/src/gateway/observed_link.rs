@@ -226,7 +226,7 @@ impl<L: Link> Stream for ObservedLink<L> {
                 self.note_peer_close(*code)
             }
             // What we refuse, we close for.
-            Poll::Ready(Some(Err(LinkError::FrameTooLarge(_) | LinkError::NoRoom(_)))) => self.note_our_close(),
+            Poll::Ready(Some(Err(LinkError::FrameTooLarge(_) | LinkError::OverBudget(_)))) => self.note_our_close(),
             Poll::Ready(Some(Err(_)) | None) => self.note_peer_close(ABNORMAL),
             Poll::Ready(Some(Ok(Arrival::Frame { bytes, .. }))) => {
                 self.last_short_frame = Some(bytes).filter(|bytes| bytes.len() <= MAX_SHORT_FRAME).cloned();

@@ -104,8 +104,8 @@ impl ParsedMessage {
         // The method may stand at the end.
         read_on(&self.message, &mut envelope);
         let role = match from {
-            SideId::Near => Role::Client,
-            SideId::Far => Role::Server,
+            SideId::Downstream => Role::Client,
+            SideId::Upstream => Role::Server,
         };
         let method = envelope.method(&self.message).unwrap_or_default();
         envelope.kind() == Kind::Notification && OrderClass::of(role, Kind::Notification, &method).carries_state()
@@ -173,10 +173,12 @@ mod tests {
             let text = format!(r#"{{"jsonrpc":"2.0",{id}"method":"{method}","params":{{}}}}"#);
             received(text, Certainty::Front).carries_state(from)
         };
-        assert!(carries_state(SideId::Far, "action", "") && carries_state(SideId::Far, "root/sessionAdded", ""));
-        assert!(carries_state(SideId::Near, "dispatchAction", ""));
-        assert!(!carries_state(SideId::Near, "dispatchAction", r#""id":1,"#), "a request is answered");
-        assert!(!carries_state(SideId::Far, "ping", ""));
+        assert!(
+            carries_state(SideId::Upstream, "action", "") && carries_state(SideId::Upstream, "root/sessionAdded", "")
+        );
+        assert!(carries_state(SideId::Downstream, "dispatchAction", ""));
+        assert!(!carries_state(SideId::Downstream, "dispatchAction", r#""id":1,"#), "a request is answered");
+        assert!(!carries_state(SideId::Upstream, "ping", ""));
     }
 
     #[test]
@@ -184,7 +186,7 @@ mod tests {
         let long = "x".repeat(3_000_000);
         let message =
             received(format!(r#"{{"params":["{long}"],"jsonrpc":"2.0","method":"action"}}"#), Certainty::Front);
-        assert!(message.carries_state(SideId::Far));
+        assert!(message.carries_state(SideId::Upstream));
     }
 
     #[test]
@@ -217,7 +219,7 @@ mod tests {
     #[test]
     fn of_a_message_that_breaks_off_the_front_counts() {
         let message = received(format!(r#"{{"method":"action","params":["{}"#, "x".repeat(10_000)), Certainty::Final);
-        assert!(message.is_final() && message.kind() == Kind::Notification && message.carries_state(SideId::Far));
+        assert!(message.is_final() && message.kind() == Kind::Notification && message.carries_state(SideId::Upstream));
         assert_eq!(message.method().as_deref(), Some("action"));
     }
 }

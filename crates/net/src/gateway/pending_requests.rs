@@ -264,8 +264,8 @@ mod tests {
     use super::*;
     use crate::gateway::parsed_message::Certainty;
 
-    const NEAR: SideId = SideId::Near;
-    const FAR: SideId = SideId::Far;
+    const DOWNSTREAM: SideId = SideId::Downstream;
+    const UPSTREAM: SideId = SideId::Upstream;
 
     fn pending() -> PendingRequests {
         PendingRequests::new(AfterCancel::Forgotten)
@@ -288,13 +288,13 @@ mod tests {
     fn a_request_is_pending_until_its_id_is_answered_however_that_is_spelled() {
         for (asked, answered) in [("1", "1.0"), ("\"a\"", "\"\\u0061\""), ("1.5", "1.5"), ("-3", "-3")] {
             let mut pending = pending();
-            note(&mut pending, NEAR, format!(r#"{{"jsonrpc":"2.0","id":{asked},"method":"m"}}"#));
-            note(&mut pending, FAR, r#"{"jsonrpc":"2.0","id":"1","result":1}"#);
-            note(&mut pending, FAR, r#"{"jsonrpc":"2.0","id":null,"error":{}}"#);
-            note(&mut pending, NEAR, format!(r#"{{"jsonrpc":"2.0","id":{asked},"result":1}}"#));
-            assert!(pending.has_any(FAR) && !pending.has_any(NEAR), "{asked}");
-            note(&mut pending, FAR, format!(r#"{{"jsonrpc":"2.0","id":{answered},"error":{{}}}}"#));
-            assert!(!pending.has_any(FAR), "{asked}");
+            note(&mut pending, DOWNSTREAM, format!(r#"{{"jsonrpc":"2.0","id":{asked},"method":"m"}}"#));
+            note(&mut pending, UPSTREAM, r#"{"jsonrpc":"2.0","id":"1","result":1}"#);
+            note(&mut pending, UPSTREAM, r#"{"jsonrpc":"2.0","id":null,"error":{}}"#);
+            note(&mut pending, DOWNSTREAM, format!(r#"{{"jsonrpc":"2.0","id":{asked},"result":1}}"#));
+            assert!(pending.has_any(UPSTREAM) && !pending.has_any(DOWNSTREAM), "{asked}");
+            note(&mut pending, UPSTREAM, format!(r#"{{"jsonrpc":"2.0","id":{answered},"error":{{}}}}"#));
+            assert!(!pending.has_any(UPSTREAM), "{asked}");
         }
     }
 
@@ -302,23 +302,23 @@ mod tests {
     fn an_id_counts_also_after_megabytes() {
         let mut pending = pending();
         let long = "x".repeat(3_000_000);
-        note(&mut pending, NEAR, format!(r#"{{"method":"m","params":["{long}"],"jsonrpc":"2.0","id":7}}"#));
-        assert!(pending.has_any(FAR));
-        note(&mut pending, FAR, format!(r#"{{"result":"{long}","jsonrpc":"2.0","id":8}}"#));
-        note(&mut pending, FAR, format!(r#"{{"method":"m","params":["{long}"],"jsonrpc":"2.0"}}"#));
-        assert!(pending.has_any(FAR) && !pending.has_any(NEAR));
-        note(&mut pending, FAR, format!(r#"{{"result":"{long}","jsonrpc":"2.0","id":7}}"#));
-        assert!(!pending.has_any(FAR));
+        note(&mut pending, DOWNSTREAM, format!(r#"{{"method":"m","params":["{long}"],"jsonrpc":"2.0","id":7}}"#));
+        assert!(pending.has_any(UPSTREAM));
+        note(&mut pending, UPSTREAM, format!(r#"{{"result":"{long}","jsonrpc":"2.0","id":8}}"#));
+        note(&mut pending, UPSTREAM, format!(r#"{{"method":"m","params":["{long}"],"jsonrpc":"2.0"}}"#));
+        assert!(pending.has_any(UPSTREAM) && !pending.has_any(DOWNSTREAM));
+        note(&mut pending, UPSTREAM, format!(r#"{{"result":"{long}","jsonrpc":"2.0","id":7}}"#));
+        assert!(!pending.has_any(UPSTREAM));
     }
 
     #[test]
     fn an_id_that_is_used_twice_is_pending_twice() {
         let mut pending = pending();
         for _ in 0..2 {
-            note(&mut pending, NEAR, r#"{"jsonrpc":"2.0","id":1,"method":"m"}"#);
+            note(&mut pending, DOWNSTREAM, r#"{"jsonrpc":"2.0","id":1,"method":"m"}"#);
         }
-        note(&mut pending, FAR, r#"{"jsonrpc":"2.0","id":1,"result":1}"#);
-        assert!(pending.has_any(FAR));
+        note(&mut pending, UPSTREAM, r#"{"jsonrpc":"2.0","id":1,"result":1}"#);
+        assert!(pending.has_any(UPSTREAM));
     }
 
     #[test]
@@ -330,37 +330,37 @@ mod tests {
         };
         let request = r#"{"jsonrpc":"2.0","id":"a","method":"m"}"#;
         let mut pending = pending();
-        note(&mut pending, NEAR, request);
+        note(&mut pending, DOWNSTREAM, request);
         // Another id, the other side's, none.
-        note(&mut pending, NEAR, cancel("1"));
-        note(&mut pending, FAR, cancel("\"a\""));
-        note(&mut pending, NEAR, r#"{"jsonrpc":"2.0","method":"notifications/cancelled"}"#);
-        assert!(pending.has_any(FAR));
-        note(&mut pending, NEAR, cancel("\"\\u0061\""));
-        assert!(!pending.has_any(FAR) && pending.count(FAR) == 0);
+        note(&mut pending, DOWNSTREAM, cancel("1"));
+        note(&mut pending, UPSTREAM, cancel("\"a\""));
+        note(&mut pending, DOWNSTREAM, r#"{"jsonrpc":"2.0","method":"notifications/cancelled"}"#);
+        assert!(pending.has_any(UPSTREAM));
+        note(&mut pending, DOWNSTREAM, cancel("\"\\u0061\""));
+        assert!(!pending.has_any(UPSTREAM) && pending.count(UPSTREAM) == 0);
         let mut kept = PendingRequests::new(AfterCancel::StillPending);
-        note(&mut kept, NEAR, request);
-        note(&mut kept, NEAR, cancel("\"a\""));
-        assert!(kept.has_any(FAR) && kept.count(FAR) == 1);
+        note(&mut kept, DOWNSTREAM, request);
+        note(&mut kept, DOWNSTREAM, cancel("\"a\""));
+        assert!(kept.has_any(UPSTREAM) && kept.count(UPSTREAM) == 1);
     }
 
     #[test]
     fn a_request_whose_id_is_not_remembered_is_counted() {
         let mut pending = pending();
         let id = "i".repeat(300);
-        note(&mut pending, NEAR, format!(r#"{{"jsonrpc":"2.0","id":"{id}","method":"m"}}"#));
-        assert!(pending.has_any(FAR));
-        note(&mut pending, FAR, format!(r#"{{"jsonrpc":"2.0","id":"{id}","result":1}}"#));
-        assert!(!pending.has_any(FAR));
+        note(&mut pending, DOWNSTREAM, format!(r#"{{"jsonrpc":"2.0","id":"{id}","method":"m"}}"#));
+        assert!(pending.has_any(UPSTREAM));
+        note(&mut pending, UPSTREAM, format!(r#"{{"jsonrpc":"2.0","id":"{id}","result":1}}"#));
+        assert!(!pending.has_any(UPSTREAM));
         for n in 0..MAX_IDS + 2 {
-            note(&mut pending, NEAR, format!(r#"{{"jsonrpc":"2.0","id":{n},"method":"m"}}"#));
+            note(&mut pending, DOWNSTREAM, format!(r#"{{"jsonrpc":"2.0","id":{n},"method":"m"}}"#));
         }
-        assert!(pending.to[FAR].ids.len() <= MAX_IDS + 1);
+        assert!(pending.to[UPSTREAM].ids.len() <= MAX_IDS + 1);
         for n in (0..MAX_IDS + 2).rev() {
-            assert!(pending.has_any(FAR), "{n}");
-            note(&mut pending, FAR, format!(r#"{{"jsonrpc":"2.0","id":{n},"result":1}}"#));
+            assert!(pending.has_any(UPSTREAM), "{n}");
+            note(&mut pending, UPSTREAM, format!(r#"{{"jsonrpc":"2.0","id":{n},"result":1}}"#));
         }
-        assert!(!pending.has_any(FAR));
+        assert!(!pending.has_any(UPSTREAM));
     }
 
     #[test]
@@ -368,9 +368,9 @@ mod tests {
         let long = "x".repeat(10_000);
         let is_pending = |text: &str| {
             let mut pending = pending();
-            note_with(Certainty::Front, &mut pending, NEAR, text.to_owned().into());
-            note(&mut pending, FAR, r#"{"jsonrpc":"2.0","id":1,"result":1}"#);
-            pending.has_any(FAR)
+            note_with(Certainty::Front, &mut pending, DOWNSTREAM, text.to_owned().into());
+            note(&mut pending, UPSTREAM, r#"{"jsonrpc":"2.0","id":1,"result":1}"#);
+            pending.has_any(UPSTREAM)
         };
         assert!(is_pending(&format!(r#"{{"method":"m","params":["{long}"],"jsonrpc":"2.0","id":1}}"#)));
         assert!(!is_pending(&format!(r#"{{"jsonrpc":"2.0","id":1,"method":"m","params":["{long}"]}}"#)));
@@ -381,14 +381,14 @@ mod tests {
     fn a_request_to_a_side_that_is_gone_gets_one_error_response() {
         for id in ["7", r#""a\"b""#, "1.5"] {
             let mut pending = pending();
-            note(&mut pending, FAR, format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"m"}}"#));
-            let answers = pending.fail_all(NEAR, &ErrorReply::disconnected(), Answered::All).responses;
+            note(&mut pending, UPSTREAM, format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"m"}}"#));
+            let answers = pending.fail_all(DOWNSTREAM, &ErrorReply::disconnected(), Answered::All).responses;
             let want =
                 format!(r#"{{"jsonrpc":"2.0","id":{id},"error":{{"code":-32603,"message":"disconnected","data":"#);
             assert!(answers.len() == 1 && answers[0].to_bytes().starts_with(want.as_bytes()), "{answers:?}");
             assert!(serde_json::from_slice::<serde_json::Value>(&answers[0].to_bytes()).is_ok());
-            let again = pending.fail_all(NEAR, &ErrorReply::disconnected(), Answered::All);
-            assert!(!pending.has_any(NEAR) && again.responses.is_empty());
+            let again = pending.fail_all(DOWNSTREAM, &ErrorReply::disconnected(), Answered::All);
+            assert!(!pending.has_any(DOWNSTREAM) && again.responses.is_empty());
         }
     }
 
@@ -399,11 +399,11 @@ mod tests {
         {
             for answered in [Answered::All, Answered::NotResumed] {
                 let mut pending = pending();
-                note(&mut pending, NEAR, format!(r#"{{"jsonrpc":"2.0","id":1,"method":"{method}"}}"#));
-                let failed = pending.fail_all(FAR, &ErrorReply::host_ended(), answered);
+                note(&mut pending, DOWNSTREAM, format!(r#"{{"jsonrpc":"2.0","id":1,"method":"{method}"}}"#));
+                let failed = pending.fail_all(UPSTREAM, &ErrorReply::host_ended(), answered);
                 let is_answered = answered == Answered::All || !is_resumed;
                 assert_eq!((failed.responses.len(), failed.unknown), (usize::from(is_answered), 0), "{method}");
-                assert!(!pending.has_any(FAR));
+                assert!(!pending.has_any(UPSTREAM));
             }
         }
     }
@@ -411,10 +411,10 @@ mod tests {
     #[test]
     fn an_error_has_the_words_of_a_peer_escaped_and_the_requests_without_a_known_id_are_counted() {
         let mut pending = pending();
-        note(&mut pending, NEAR, r#"{"jsonrpc":"2.0","id":1,"method":"m"}"#);
-        note(&mut pending, NEAR, format!(r#"{{"jsonrpc":"2.0","id":"{}","method":"m"}}"#, "i".repeat(300)));
+        note(&mut pending, DOWNSTREAM, r#"{"jsonrpc":"2.0","id":1,"method":"m"}"#);
+        note(&mut pending, DOWNSTREAM, format!(r#"{{"jsonrpc":"2.0","id":"{}","method":"m"}}"#, "i".repeat(300)));
         let error = ErrorReply { close_code: Some(4123), ..ErrorReply::new("host-closed", "it says \"why\"\n") };
-        let Failed { responses, unknown } = pending.fail_all(FAR, &error, Answered::All);
+        let Failed { responses, unknown } = pending.fail_all(UPSTREAM, &error, Answered::All);
         assert_eq!((responses.len(), unknown), (1, 1));
         let response: serde_json::Value = serde_json::from_slice(&responses[0].to_bytes()).unwrap();
         assert_eq!(response["error"]["message"], "it says \"why\"\n");

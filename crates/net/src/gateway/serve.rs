@@ -129,27 +129,27 @@ impl Gateway {
         let _connected = self.records.stats.note_client();
         let host = upstream.address.to_string();
         info!(client = endpoint.name, host, "a client has come in");
-        let mut near = self.admit(endpoint);
-        let far = tokio::select! {
+        let mut downstream = self.admit(endpoint);
+        let upstream = tokio::select! {
             biased;
-            () = stop.cancelled() => return refuse(near, CloseReason::Restart).await,
+            () = stop.cancelled() => return refuse(downstream, CloseReason::Restart).await,
             opened = upstream.open(protocol) => opened,
-            reason = near.left() => {
+            reason = downstream.left() => {
                 info!(code = reason.code(), "the client has left before its host was there, and had said nothing");
-                return refuse(near, reason).await;
+                return refuse(downstream, reason).await;
             }
         };
-        self.records.stats.note_dial(far.is_ok());
-        let far = match far {
-            Ok(far) => far,
+        self.records.stats.note_dial(upstream.is_ok());
+        let upstream = match upstream {
+            Ok(upstream) => upstream,
             Err(cause) => {
                 error!(host, "the host cannot be reached: {cause}");
-                near.refuse(CloseReason::Program(BAD_GATEWAY, "the host cannot be reached".into())).await;
+                downstream.refuse(CloseReason::Program(BAD_GATEWAY, "the host cannot be reached".into())).await;
                 return Served::Unreachable(cause);
             }
         };
         let stop = async move { stop.cancelled().await };
-        match self.bridge(near, far, Some(&principal), stop, watcher).await {
+        match self.bridge(downstream, upstream, Some(&principal), stop, watcher).await {
             Ok(outcome) => Served::Ended(outcome),
             Err(error) => Served::Random(error),
         }
@@ -157,12 +157,12 @@ impl Gateway {
 }
 
 /// Closes the link of a client that was never connected to its host.
-async fn refuse(near: WaitingClient, reason: CloseReason) -> Served {
-    near.refuse(reason.clone()).await;
+async fn refuse(downstream: WaitingClient, reason: CloseReason) -> Served {
+    downstream.refuse(reason.clone()).await;
     let description = reason.to_string();
-    let far = SideOutcome { reason: CloseReason::Normal, description: "it was not connected to".into() };
-    let near = SideOutcome { reason, description };
-    Served::Ended(Outcome { near, far, closed_first: SideId::Near, losses: Losses::default() })
+    let upstream = SideOutcome { reason: CloseReason::Normal, description: "it was not connected to".into() };
+    let downstream = SideOutcome { reason, description };
+    Served::Ended(Outcome { downstream, upstream, closed_first: SideId::Downstream, losses: Losses::default() })
 }
 
 /// Notes how a client's connection went. A panic is not forgotten because of later clients.
@@ -189,8 +189,8 @@ impl Outcome {
         };
         let is_violation = |reason: &CloseReason| matches!(reason, CloseReason::Violation(_));
         let both = match self.closed_first {
-            SideId::Near => [&self.near, &self.far],
-            SideId::Far => [&self.far, &self.near],
+            SideId::Downstream => [&self.downstream, &self.upstream],
+            SideId::Upstream => [&self.upstream, &self.downstream],
         };
         let violation = both.into_iter().find(|side| is_violation(&side.reason));
         violation.or_else(|| both.into_iter().find(|side| !is_ordinary(&side.reason)))

@@ -219,10 +219,10 @@ mod tests {
 
     /// A side and its peer.
     fn side() -> (Side, InProcessLink) {
-        let (near, peer) = link::pair(&Capacity::of(1_000_000), 4);
+        let (downstream, peer) = link::pair(&Capacity::of(1_000_000), 4);
         let machine =
             Setup::new(Dialect::Plain, Role::Server, Limits::default()).machine(Budget::default().account(None));
-        let link: BoxLink = Box::new(near);
+        let link: BoxLink = Box::new(downstream);
         let driver = Driver::new(ObservedLink::new(link, u64::MAX), machine.expect("random bytes"));
         (Side::new(driver, Dialect::Plain), peer)
     }

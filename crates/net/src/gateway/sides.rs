@@ -6,21 +6,21 @@ use std::ops::{Index, IndexMut};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SideId {
     /// The side of the client.
-    Near,
+    Downstream,
     /// The side of the host.
-    Far,
+    Upstream,
 }
 
 impl SideId {
     /// Both sides.
-    pub(crate) const BOTH: [Self; 2] = [Self::Near, Self::Far];
+    pub(crate) const BOTH: [Self; 2] = [Self::Downstream, Self::Upstream];
 
     /// The other side.
     #[must_use]
     pub const fn other(self) -> Self {
         match self {
-            Self::Near => Self::Far,
-            Self::Far => Self::Near,
+            Self::Downstream => Self::Upstream,
+            Self::Upstream => Self::Downstream,
         }
     }
 
@@ -28,16 +28,16 @@ impl SideId {
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
-            Self::Near => "near",
-            Self::Far => "far",
+            Self::Downstream => "downstream",
+            Self::Upstream => "upstream",
         }
     }
 
     /// Its place in an array that has the client's side first.
     pub(crate) const fn index(self) -> usize {
         match self {
-            Self::Near => 0,
-            Self::Far => 1,
+            Self::Downstream => 0,
+            Self::Upstream => 1,
         }
     }
 }
@@ -45,29 +45,29 @@ impl SideId {
 /// A value for each side.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Pair<T> {
-    pub(super) near: T,
-    pub(super) far: T,
+    pub(super) downstream: T,
+    pub(super) upstream: T,
 }
 
 impl<T> Pair<T> {
     /// What `of` makes of each value.
     pub(super) fn map<U>(self, mut of: impl FnMut(T) -> U) -> Pair<U> {
-        Pair { near: of(self.near), far: of(self.far) }
+        Pair { downstream: of(self.downstream), upstream: of(self.upstream) }
     }
 
     /// Both values.
     pub(super) fn as_ref(&self) -> Pair<&T> {
-        Pair { near: &self.near, far: &self.far }
+        Pair { downstream: &self.downstream, upstream: &self.upstream }
     }
 
     /// Both values, the client's first.
     pub(super) fn iter(&self) -> impl Iterator<Item = &T> {
-        [&self.near, &self.far].into_iter()
+        [&self.downstream, &self.upstream].into_iter()
     }
 
     /// Both values, to be changed.
     pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
-        [&mut self.near, &mut self.far].into_iter()
+        [&mut self.downstream, &mut self.upstream].into_iter()
     }
 }
 
@@ -76,8 +76,8 @@ impl<T> Index<SideId> for Pair<T> {
 
     fn index(&self, side: SideId) -> &T {
         match side {
-            SideId::Near => &self.near,
-            SideId::Far => &self.far,
+            SideId::Downstream => &self.downstream,
+            SideId::Upstream => &self.upstream,
         }
     }
 }
@@ -85,8 +85,8 @@ impl<T> Index<SideId> for Pair<T> {
 impl<T> IndexMut<SideId> for Pair<T> {
     fn index_mut(&mut self, side: SideId) -> &mut T {
         match side {
-            SideId::Near => &mut self.near,
-            SideId::Far => &mut self.far,
+            SideId::Downstream => &mut self.downstream,
+            SideId::Upstream => &mut self.upstream,
         }
     }
 }

@@ -110,7 +110,7 @@ impl StatsCounters {
     }
 
     pub(super) fn stats(&self) -> Stats {
-        let Pair { near, far } = self
+        let Pair { downstream, upstream } = self
             .traffic
             .as_ref()
             .map(|counters| Traffic { messages: counters.messages.load(Relaxed), bytes: counters.bytes.load(Relaxed) });
@@ -119,8 +119,8 @@ impl StatsCounters {
             accepted: self.accepted.load(Relaxed),
             refused: self.refused.load(Relaxed),
             unreachable: self.unreachable.load(Relaxed),
-            to_clients: near,
-            to_host: far,
+            to_clients: downstream,
+            to_host: upstream,
             is_host_down: self.is_host_down.load(Relaxed),
         }
     }

@@ -114,7 +114,7 @@ mod tests {
         let gateway = Gateway::new(plain(Role::Server), plain(Role::Client), budget).expect("memory enough");
         let (peer, ours) = duplex(4 << 20);
         let link = WebSocket::server(ours, &WebSocketConfig { keepalive: None, ..WebSocketConfig::default() });
-        (gateway.admit(Endpoint::new(link, "near")), peer, gateway)
+        (gateway.admit(Endpoint::new(link, "a client")), peer, gateway)
     }
 
     /// A client's frame, masked with zeros.
@@ -205,7 +205,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_client_that_breaks_a_rule_is_told_so_when_its_host_is_there() {
         let (mut waiting, mut peer, gateway) = client();
-        let limit = gateway.setups.near.max_frame_bytes();
+        let limit = gateway.setups.downstream.max_frame_bytes();
         peer.write_all(&[&[TEXT, 0x80 | 127][..], &(limit + 1).to_be_bytes(), &[0; 4]].concat()).await.expect("a link");
         assert!(waits(&mut waiting).await);
         let arrival = waiting.link.next().await;

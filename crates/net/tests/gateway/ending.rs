@@ -31,15 +31,15 @@ fn pipe() -> (DuplexStream, impl Link + 'static) {
     (ours, Lines::new(reader, writer, Capacity::of(u64::MAX), 32 << 20))
 }
 
-fn join(near: impl Link + 'static, far: impl Link + 'static) -> JoinHandle<Outcome> {
-    join_for(near, far, Duration::MAX)
+fn join(downstream: impl Link + 'static, upstream: impl Link + 'static) -> JoinHandle<Outcome> {
+    join_for(downstream, upstream, Duration::MAX)
 }
 
 /// Joins two links, and stops after a while.
-fn join_for(near: impl Link + 'static, far: impl Link + 'static, time: Duration) -> JoinHandle<Outcome> {
+fn join_for(downstream: impl Link + 'static, upstream: impl Link + 'static, time: Duration) -> JoinHandle<Outcome> {
     let plain = |role| Setup::new(Dialect::Plain, role, Limits::default());
     let gateway = Arc::new(Gateway::new(plain(Role::Server), plain(Role::Client), BudgetConfig::default()).unwrap());
-    join_until(&gateway, near, far, sleep(time))
+    join_until(&gateway, downstream, upstream, sleep(time))
 }
 
 /// A client that sends these lines and nothing more, and reads what it gets to its end.
@@ -58,8 +58,8 @@ async fn client(pipe: DuplexStream, lines: &[&str]) -> Vec<String> {
 
 #[tokio::test(start_paused = true)]
 async fn a_host_that_knows_of_the_end_answers_when_it_likes() {
-    let ((client_end, near), (host, far)) = (pipe(), pipe());
-    let ended = join(near, far);
+    let ((client_end, downstream), (host, upstream)) = (pipe(), pipe());
+    let ended = join(downstream, upstream);
     let host = tokio::spawn(async move {
         let (reader, mut writer) = split(host);
         let mut lines = BufReader::new(reader).lines();
@@ -76,8 +76,8 @@ async fn a_host_that_knows_of_the_end_answers_when_it_likes() {
 
 #[tokio::test(start_paused = true)]
 async fn a_host_that_has_not_answered_yet_does_not_lose_its_input_at_once() {
-    let ((client_end, near), (host, far)) = (pipe(), pipe());
-    join(near, far);
+    let ((client_end, downstream), (host, upstream)) = (pipe(), pipe());
+    join(downstream, upstream);
     let host = tokio::spawn(async move {
         let (reader, mut writer) = split(host);
         let mut lines = BufReader::new(reader).lines();
@@ -96,9 +96,9 @@ async fn a_host_that_has_not_answered_yet_does_not_lose_its_input_at_once() {
 
 #[tokio::test(start_paused = true)]
 async fn a_host_that_cannot_be_told_of_the_end_has_a_minute_for_each_answer_and_the_rest_counts_as_lost() {
-    let (client_end, near) = pipe();
-    let (far, host) = link::pair(&Capacity::of(u64::MAX), 4);
-    let (ended, mut host) = (join(near, far), App::new(host, Role::Server));
+    let (client_end, downstream) = pipe();
+    let (upstream, host) = link::pair(&Capacity::of(u64::MAX), 4);
+    let (ended, mut host) = (join(downstream, upstream), App::new(host, Role::Server));
     let requests: Vec<String> = (1..=4).map(|id| REQUEST.replace('1', &id.to_string())).collect();
     let client =
         tokio::spawn(async move { client(client_end, &requests.iter().map(String::as_str).collect::<Vec<_>>()).await });
@@ -120,9 +120,9 @@ async fn a_host_that_cannot_be_told_of_the_end_has_a_minute_for_each_answer_and_
 
 #[tokio::test(start_paused = true)]
 async fn a_slow_reader_gets_what_the_host_has_said_also_when_an_answer_never_comes() {
-    let (client, near) = pipe();
-    let (far, host) = link::pair(&Capacity::of(u64::MAX), 4);
-    let (ended, mut host) = (join(near, far), App::new(host, Role::Server));
+    let (client, downstream) = pipe();
+    let (upstream, host) = link::pair(&Capacity::of(u64::MAX), 4);
+    let (ended, mut host) = (join(downstream, upstream), App::new(host, Role::Server));
     let (mut reader, mut writer) = split(client);
     writer.write_all(format!("{REQUEST}\n{}\n", REQUEST.replace('1', "2")).as_bytes()).await.unwrap();
     writer.shutdown().await.unwrap();
@@ -149,8 +149,8 @@ async fn a_slow_reader_gets_what_the_host_has_said_also_when_an_answer_never_com
 
 #[tokio::test(start_paused = true)]
 async fn a_host_that_owes_nothing_may_go_on_after_the_end_until_it_is_silent() {
-    let ((client_end, near), (mut host, far)) = (pipe(), pipe());
-    let ended = join(near, far);
+    let ((client_end, downstream), (mut host, upstream)) = (pipe(), pipe());
+    let ended = join(downstream, upstream);
     let host = tokio::spawn(async move {
         for _ in 0..10 {
             sleep(seconds(4)).await;
@@ -181,9 +181,9 @@ async fn sip(pipe: &mut DuplexStream, pause: Duration, most: usize) -> usize {
 
 /// A host that says something long and leaves, in front of a client that reads so much, until the gateway stops.
 async fn long_farewell(most: usize, stop: Duration) -> (usize, Outcome) {
-    let (mut client, near) = pipe();
-    let (far, host) = link::pair(&Capacity::of(u64::MAX), 4);
-    let (ended, mut host) = (join_for(near, far, stop), App::new(host, Role::Server));
+    let (mut client, downstream) = pipe();
+    let (upstream, host) = link::pair(&Capacity::of(u64::MAX), 4);
+    let (ended, mut host) = (join_for(downstream, upstream, stop), App::new(host, Role::Server));
     host.send(format!(r#"{{"jsonrpc":"2.0","method":"m","params":["{}"]}}"#, "x".repeat(1_000_000)));
     while !matches!(host.driver.next().await, Some(Event::Sent { .. })) {}
     host.driver.handle(Input::Close(CloseReason::Normal));
@@ -214,9 +214,9 @@ async fn a_program_that_stops_does_not_wait_for_a_slow_reader() {
 
 #[tokio::test(start_paused = true)]
 async fn a_program_that_stops_is_gone_a_second_after_the_time_for_it() {
-    let (_client, near) = pipe();
-    let (far, host) = link::pair(&Capacity::of(u64::MAX), 4);
-    let (ended, mut host) = (join_for(near, far, seconds(10)), App::new(host, Role::Server));
+    let (_client, downstream) = pipe();
+    let (upstream, host) = link::pair(&Capacity::of(u64::MAX), 4);
+    let (ended, mut host) = (join_for(downstream, upstream, seconds(10)), App::new(host, Role::Server));
     host.send(format!(r#"{{"jsonrpc":"2.0","method":"m","params":["{}"]}}"#, "x".repeat(1_000_000)));
     let began = Instant::now();
     let (ended, _) = tokio::join!(ended, host.end());
@@ -226,9 +226,9 @@ async fn a_program_that_stops_is_gone_a_second_after_the_time_for_it() {
 
 #[tokio::test(start_paused = true)]
 async fn nor_does_it_wait_longer_for_a_reader_that_went_on_just_before() {
-    let (mut client, near) = pipe();
-    let (far, host) = link::pair(&Capacity::of(u64::MAX), 4);
-    let (ended, mut host) = (join_for(near, far, seconds(10)), App::new(host, Role::Server));
+    let (mut client, downstream) = pipe();
+    let (upstream, host) = link::pair(&Capacity::of(u64::MAX), 4);
+    let (ended, mut host) = (join_for(downstream, upstream, seconds(10)), App::new(host, Role::Server));
     let large = format!(r#"{{"jsonrpc":"2.0","method":"m","params":["{}"]}}"#, "x".repeat(1_000_000));
     (0..2).for_each(|_| host.send(large.clone()));
     let began = Instant::now();
@@ -243,8 +243,8 @@ async fn nor_does_it_wait_longer_for_a_reader_that_went_on_just_before() {
 
 #[tokio::test(start_paused = true)]
 async fn a_host_that_leaves_without_an_answer_leaves_a_loss_and_an_error_in_its_place() {
-    let ((client_end, near), (host, far)) = (pipe(), pipe());
-    let ended = join(near, far);
+    let ((client_end, downstream), (host, upstream)) = (pipe(), pipe());
+    let ended = join(downstream, upstream);
     let host = tokio::spawn(async move {
         let mut host = BufReader::new(host);
         host.read_line(&mut String::new()).await.unwrap();
@@ -257,9 +257,9 @@ async fn a_host_that_leaves_without_an_answer_leaves_a_loss_and_an_error_in_its_
 }
 
 /// A client on a WebSocket asks twice through a gateway; what it is answered, and how its link ends.
-async fn ask_twice(far: impl Link + 'static) -> (Vec<String>, CloseReason, Option<String>) {
+async fn ask_twice(upstream: impl Link + 'static) -> (Vec<String>, CloseReason, Option<String>) {
     let (ours, theirs) = duplex(64 << 10);
-    join(WebSocket::server(theirs, &WebSocketConfig::default()), far);
+    join(WebSocket::server(theirs, &WebSocketConfig::default()), upstream);
     let mut client = App::new(WebSocket::client(ours, &WebSocketConfig::default()), Role::Client);
     client.send(REQUEST);
     client.send(REQUEST.replace('1', "2"));
@@ -293,8 +293,8 @@ async fn what_a_child_owes_that_exits_is_answered_with_errors_and_the_close_says
         ("read -r a; read -r b; exit 3", vec![first, second], 1011, "the host ended: sh exited with status 3"),
     ] {
         let command = ["sh", "-c", script, one].map(str::to_owned).to_vec();
-        let far = Exec::spawn(&ExecConfig::new(command, Capacity::of(u64::MAX), 32 << 20)).unwrap();
-        let (mut heard, reason, words) = ask_twice(far).await;
+        let upstream = Exec::spawn(&ExecConfig::new(command, Capacity::of(u64::MAX), 32 << 20)).unwrap();
+        let (mut heard, reason, words) = ask_twice(upstream).await;
         heard.sort();
         let mut answers = answers;
         answers.sort();

@@ -47,22 +47,24 @@ impl Shop {
     }
 
     fn of(dialect: Dialect, script: &str) -> Self {
-        let near = Setup::new(Dialect::Plain, Role::Server, Limits::default());
-        let mut far = Setup::new(dialect, Role::Client, Limits::default());
-        far.framing = breakbulk_proto::plain::Framing::Lines;
+        let downstream = Setup::new(Dialect::Plain, Role::Server, Limits::default());
+        let mut upstream = Setup::new(dialect, Role::Client, Limits::default());
+        upstream.framing = breakbulk_proto::plain::Framing::Lines;
         let command = ["sh", "-c", script].map(str::to_owned).to_vec();
         let child = Child::spawn(&ExecConfig::new(command, Capacity::of(u64::MAX), 1 << 20)).unwrap();
-        Self { gateway: Arc::new(Gateway::new(near, far, BudgetConfig::default()).unwrap()), child }
+        Self { gateway: Arc::new(Gateway::new(downstream, upstream, BudgetConfig::default()).unwrap()), child }
     }
 
     /// The next client, as soon as the child is free.
     async fn client(&self, patience: Duration) -> (App, JoinHandle<Outcome>) {
-        let (client, near) = link::pair(&Capacity::of(u64::MAX), 4);
+        let (client, downstream) = link::pair(&Capacity::of(u64::MAX), 4);
         let link = tokio::time::timeout(LONG, self.child.link()).await.unwrap().unwrap();
-        let far = Endpoint::child(link, "child", patience);
-        let (gateway, near) = (Arc::clone(&self.gateway), Endpoint::new(near, "near"));
+        let upstream = Endpoint::child(link, "child", patience);
+        let (gateway, downstream) = (Arc::clone(&self.gateway), Endpoint::new(downstream, "downstream"));
         let ended =
-            tokio::spawn(async move { gateway.join(near, far, Some("someone"), pending(), None).await.unwrap() });
+            tokio::spawn(
+                async move { gateway.join(downstream, upstream, Some("someone"), pending(), None).await.unwrap() },
+            );
         (App::new(client, Role::Client), ended)
     }
 }
@@ -111,7 +113,7 @@ async fn a_child_that_has_exited_is_started_anew_for_the_next_client() {
     let (mut first, ended) = shop.client(LONG).await;
     let (child, _) = ask(&mut first, "exit").await;
     assert_eq!(first.end().await.code(), 1011);
-    assert_eq!(ended.await.unwrap().far.reason, CloseReason::Peer { code: 1011 });
+    assert_eq!(ended.await.unwrap().upstream.reason, CloseReason::Peer { code: 1011 });
     let (mut second, _) = shop.client(LONG).await;
     let (other, n) = ask(&mut second, "m").await;
     assert!(other != child && n == 1, "{child} and {other}, {n}");

@@ -108,9 +108,9 @@ async fn a_program_that_stops_finishes_what_is_under_way_and_says_that_it_restar
     const MESSAGES: usize = 30;
     let (gateway, _) = gateways(CAP);
     let any = Capacity::of(u64::MAX);
-    let ((client, near), (far, host)) = (link::pair(&any, 4), link::pair(&any, 4));
+    let ((client, downstream), (upstream, host)) = (link::pair(&any, 4), link::pair(&any, 4));
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
-    let ended = join_until(&gateway, near, far, async { stopped.await.unwrap() });
+    let ended = join_until(&gateway, downstream, upstream, async { stopped.await.unwrap() });
     let (mut client, mut host) = (App::new(client, Role::Client), App::new(host, Role::Server));
     let asked = |n: usize| Message::from(format!(r#"{{"jsonrpc":"2.0","id":{n},"method":"m"}}"#));
     (0..MESSAGES).for_each(|n| client.send(asked(n)));
@@ -121,9 +121,9 @@ async fn a_program_that_stops_finishes_what_is_under_way_and_says_that_it_restar
     for n in 0..MESSAGES {
         assert_eq!(host.next().await.unwrap(), asked(n));
     }
-    let (near, far) = tokio::join!(client.end(), host.end());
-    assert_eq!((near.code(), far.code()), (1012, 1012));
-    assert_eq!(ended.await.unwrap().near.reason, CloseReason::Restart);
+    let (downstream, upstream) = tokio::join!(client.end(), host.end());
+    assert_eq!((downstream.code(), upstream.code()), (1012, 1012));
+    assert_eq!(ended.await.unwrap().downstream.reason, CloseReason::Restart);
 }
 
 #[tokio::test]
@@ -132,19 +132,19 @@ async fn what_one_side_did_wrong_is_not_told_to_the_other() {
     let gateway = plain_gateway(Limits::prove(config, &BudgetConfig::default()).unwrap(), BudgetConfig::default());
     let (mut client, mut host) = joined(&gateway, u64::MAX);
     client.send(request("1", 2 << 20));
-    let (near, far) = tokio::join!(client.end(), host.end());
-    assert_eq!((near.code(), far.code()), (1009, 1001));
+    let (downstream, upstream) = tokio::join!(client.end(), host.end());
+    assert_eq!((downstream.code(), upstream.code()), (1009, 1001));
     let (mut client, mut host) = joined(&gateway, u64::MAX);
     host.send(request("1", 2 << 20));
-    let (near, far) = tokio::join!(client.end(), host.end());
-    assert_eq!((near.code(), far.code()), (1014, 1009));
+    let (downstream, upstream) = tokio::join!(client.end(), host.end());
+    assert_eq!((downstream.code(), upstream.code()), (1014, 1009));
 }
 
 /// A client, and a host behind a link of this cap.
 fn joined(gateway: &Arc<Gateway>, cap: u64) -> (App, App) {
-    let (client, near) = link::pair(&Capacity::of(u64::MAX), 4);
-    let (far, host) = link::pair(&Capacity::of(cap), 4);
-    join(gateway, near, far);
+    let (client, downstream) = link::pair(&Capacity::of(u64::MAX), 4);
+    let (upstream, host) = link::pair(&Capacity::of(cap), 4);
+    join(gateway, downstream, upstream);
     (App::new(client, Role::Client), App::new(host, Role::Server))
 }
 
@@ -159,8 +159,8 @@ async fn a_prompt_that_the_host_cannot_take_closes_both_links_once_by_name_and_i
             let (mut client, mut host) = joined(&gateway, 1000);
             client.send(prompt.clone());
             if round == 0 {
-                let (near, far) = tokio::join!(client.end(), host.end());
-                assert_eq!((near.code(), far.code()), (4413, 4413));
+                let (downstream, upstream) = tokio::join!(client.end(), host.end());
+                assert_eq!((downstream.code(), upstream.code()), (4413, 4413));
                 let why = client.driver.close_text().unwrap();
                 assert!(why.starts_with("an action cannot be sent: message of 5"), "{why}");
             } else {
@@ -184,8 +184,8 @@ async fn closes_once(limits: Limits, bad: String, why: &str) {
         world.greet().await;
         world.host.send_as_it_is(&bad).await;
         if round == 0 {
-            let (near, far) = tokio::join!(world.client.end(), world.host.end());
-            assert_eq!((near.code(), far.code()), (4422, 4422), "{near} {far}");
+            let (downstream, upstream) = tokio::join!(world.client.end(), world.host.end());
+            assert_eq!((downstream.code(), upstream.code()), (4422, 4422), "{downstream} {upstream}");
             let text = world.host.driver.close_text().unwrap();
             assert!(text.contains(why), "{text}");
         } else {
@@ -227,9 +227,9 @@ async fn what_arrived_in_one_piece_and_as_deep_as_is_taken_goes_on() {
 /// The host's gateway speaks to a client that takes no segments, over a link of this cap.
 fn capped_client(cap: u64) -> (App, App) {
     let (_, gateway) = gateways(CAP);
-    let (client, near) = link::pair(&Capacity::of(cap), 4);
-    let (far, host) = link::pair(&Capacity::of(u64::MAX), 4);
-    join(&gateway, near, far);
+    let (client, downstream) = link::pair(&Capacity::of(cap), 4);
+    let (upstream, host) = link::pair(&Capacity::of(u64::MAX), 4);
+    join(&gateway, downstream, upstream);
     (App::new(client, Role::Client), App::new(host, Role::Server))
 }
 
@@ -272,8 +272,8 @@ async fn an_action_that_the_peer_cannot_take_closes_its_link_once_and_is_then_le
         world.greet().await;
         world.host.send(huge.clone());
         if round == 0 {
-            let (near, _) = tokio::join!(world.client.end(), world.host.end());
-            assert_eq!(near.code(), 4413, "{near}");
+            let (downstream, _) = tokio::join!(world.client.end(), world.host.end());
+            assert_eq!(downstream.code(), 4413, "{downstream}");
         } else {
             world.host.send(action(10));
             assert_eq!(world.client_hears().await, Message::from(action(10)), "round {round}");
@@ -308,15 +308,15 @@ async fn a_slow_reader_stops_what_comes_to_it_and_nobody_else() {
 #[tokio::test]
 async fn large_requests_and_answers_pass_over_cep22_both_ways_before_any_has_had_a_token() {
     let setup = |dialect, role| Setup::new(dialect, role, limits(CAP));
-    let gateway = |near, far| Arc::new(Gateway::new(near, far, BudgetConfig::default()).unwrap());
+    let gateway = |downstream, upstream| Arc::new(Gateway::new(downstream, upstream, BudgetConfig::default()).unwrap());
     let beside_client = gateway(setup(Dialect::Plain, Role::Server), setup(Dialect::Cep22, Role::Client));
     let beside_host = gateway(setup(Dialect::Cep22, Role::Server), setup(Dialect::Plain, Role::Client));
     let any = Capacity::of(u64::MAX);
-    let ((client, near), (far, host)) = (link::pair(&any, 4), link::pair(&any, 4));
+    let ((client, downstream), (upstream, host)) = (link::pair(&any, 4), link::pair(&any, 4));
     let (left, right) = tokio::io::duplex(64 << 10);
     let config = WebSocketConfig { max_frame_bytes: CAP, cap: CAP, ..WebSocketConfig::default() };
-    join(&beside_client, near, WebSocket::client(left, &config));
-    join(&beside_host, WebSocket::server(right, &config), far);
+    join(&beside_client, downstream, WebSocket::client(left, &config));
+    join(&beside_host, WebSocket::server(right, &config), upstream);
     let (mut client, mut host) = (App::new(client, Role::Client), App::new(host, Role::Server));
     client.send(r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{}}"#);
     tokio::select! { asked = host.next() => asked.unwrap(), end = client.next() => panic!("{end:?}") };
@@ -348,9 +348,9 @@ async fn a_client_that_knows_of_segments_is_not_told_of_those_on_another_link() 
 
 /// Begins as many large messages as it may, and finishes none.
 async fn hog(gateway: &Arc<Gateway>) -> App {
-    let (mut client, near) = link::pair(&Capacity::of(CAP), 4);
-    let (far, host) = link::pair(&Capacity::of(u64::MAX), 4);
-    join_as("a hog", gateway, near, far, std::future::pending());
+    let (mut client, downstream) = link::pair(&Capacity::of(CAP), 4);
+    let (upstream, host) = link::pair(&Capacity::of(u64::MAX), 4);
+    join_as("a hog", gateway, downstream, upstream, std::future::pending());
     let mut host = App::new(host, Role::Server);
     let limits = r#""chunking":{"maxIncomingFrameBytes":65536,"maxIncomingMessageBytes":1000000}"#;
     let hello = INITIALIZE.replace(r#""clientId":"me""#, &format!(r#""clientId":"hog","capabilities":{{{limits}}}"#));

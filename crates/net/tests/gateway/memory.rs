@@ -13,12 +13,10 @@ use futures_util::{SinkExt, StreamExt};
 use tokio::io::{AsyncWriteExt, DuplexStream, duplex};
 use tokio::task::JoinHandle;
 
-use crate::world::{App, INITIALIZE, WELCOME, join, join_until, plain_gateway, request};
+use crate::world::{App, HANGS, INITIALIZE, WELCOME, join, join_until, plain_gateway, request};
 
 const MB: usize = 1_000_000;
 const FLOOR: u64 = 64 << 10;
-/// Longer than anything here takes on a busy machine.
-const LONG: Duration = Duration::from_secs(60);
 
 /// The longest message.
 const LONGEST: usize = 2 * MB;
@@ -65,7 +63,7 @@ async fn until(is_so: impl Fn() -> bool) {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     };
-    tokio::time::timeout(LONG, wait).await.expect("in a minute");
+    tokio::time::timeout(HANGS, wait).await.expect("what is waited for");
 }
 
 #[tokio::test]
@@ -79,9 +77,9 @@ async fn nor_do_those_of_links_that_take_segments() {
     // go on with one.
     let memory = memory(10 * MB);
     let limits = limits_of(LONGEST, LONGEST, &memory);
-    let (near, far) =
+    let (downstream, upstream) =
         (Setup::new(Dialect::Ahp, Role::Server, limits), Setup::new(Dialect::Plain, Role::Client, limits));
-    frames_that_are_not_whole(Arc::new(Gateway::new(near, far, memory).unwrap())).await;
+    frames_that_are_not_whole(Arc::new(Gateway::new(downstream, upstream, memory).unwrap())).await;
 }
 
 /// Eight clients send a frame of a megabyte each, but for its end, to a gateway with room for four.
@@ -90,9 +88,9 @@ async fn frames_that_are_not_whole(gateway: Arc<Gateway>) {
     let (mut hosts, mut clients) = (Vec::new(), Vec::new());
     let ((go_on, gone_on), taken) = (tokio::sync::watch::channel(false), Arc::new(AtomicUsize::new(0)));
     for _ in 0..8 {
-        let (mut client, near) = socket();
-        let (far, host) = link::pair(&Capacity::of(u64::MAX), 4);
-        join(&gateway, near, far);
+        let (mut client, downstream) = socket();
+        let (upstream, host) = link::pair(&Capacity::of(u64::MAX), 4);
+        join(&gateway, downstream, upstream);
         hosts.push(App::new(host, Role::Server));
         let (bytes, mut gone_on, taken) = (frame(&large, true), gone_on.clone(), Arc::clone(&taken));
         clients.push(tokio::spawn(async move {
@@ -135,12 +133,12 @@ async fn all_clients_of_an_uncapped_pair_are_served_although_their_messages_do_n
     let answer = Message::from(format!(r#"{{"jsonrpc":"2.0","id":1,"result":"{}"}}"#, "x".repeat(IN_TWO_FRAMES)));
     let mut served = Vec::new();
     for _ in 0..CLIENTS {
-        let (client, near) = link::pair(&any, 1);
+        let (client, downstream) = link::pair(&any, 1);
         let (left, right) = duplex(64 << 10);
-        let (far, host) = link::pair(&any, 1);
+        let (upstream, host) = link::pair(&any, 1);
         let socket = WebSocketConfig { keepalive: None, ..WebSocketConfig::default() };
-        join(&beside_clients, near, WebSocket::client(left, &socket));
-        join(&beside_hosts, WebSocket::server(right, &socket), far);
+        join(&beside_clients, downstream, WebSocket::client(left, &socket));
+        join(&beside_hosts, WebSocket::server(right, &socket), upstream);
         let (large, answer) = (large.clone(), answer.clone());
         served.push(tokio::spawn(async move {
             let (mut client, mut host) = (App::new(client, Role::Client), App::new(host, Role::Server));
@@ -165,9 +163,9 @@ async fn what_clients_do_not_read_takes_no_more_than_there_is_and_all_arrives_in
     let (gateway, large) = (gateway(), request("1", MB / 2));
     let mut pairs = Vec::new();
     for _ in 0..4 {
-        let (client, near) = socket();
-        let (far, host) = link::pair(&Capacity::of(u64::MAX), 1);
-        join(&gateway, near, far);
+        let (client, downstream) = socket();
+        let (upstream, host) = link::pair(&Capacity::of(u64::MAX), 1);
+        join(&gateway, downstream, upstream);
         let mut host = App::new(host, Role::Server);
         (0..MESSAGES).for_each(|_| host.send(large.clone()));
         // The hosts speak all the while.
@@ -193,12 +191,12 @@ fn one_line(len: usize) -> Message {
 /// A host on a pipe that says this through a gateway, and counts what was taken of it.
 fn speak(
     gateway: &Arc<Gateway>,
-    near: WebSocket<DuplexStream>,
+    downstream: WebSocket<DuplexStream>,
     message: &Message,
     taken: &Arc<AtomicUsize>,
 ) -> JoinHandle<DuplexStream> {
-    let (mut host, far) = duplex(1024);
-    join(gateway, near, Lines::new(far, tokio::io::sink(), Capacity::of(u64::MAX), 0));
+    let (mut host, upstream) = duplex(1024);
+    join(gateway, downstream, Lines::new(upstream, tokio::io::sink(), Capacity::of(u64::MAX), 0));
     let (line, taken) = ([&message.to_bytes()[..], b"\n"].concat(), Arc::clone(taken));
     tokio::spawn(async move {
         for part in line.chunks(1000) {
@@ -214,8 +212,8 @@ async fn what_a_link_has_taken_and_not_written_keeps_its_memory() {
     // Two megabytes for each direction.
     let (gateway, large) = (gateway_with(2 * LONGEST), one_line(MB + MB / 2));
     let [none, taken] = [(); 2].map(|()| Arc::new(AtomicUsize::new(0)));
-    let ((mut one, near), (mut two, other)) = (socket(), socket());
-    let first = speak(&gateway, near, &large, &none).await.unwrap();
+    let ((mut one, downstream), (mut two, other)) = (socket(), socket());
+    let first = speak(&gateway, downstream, &large, &none).await.unwrap();
     tokio::time::sleep(Duration::from_secs(1)).await;
     let second = speak(&gateway, other, &large, &taken);
     tokio::time::sleep(Duration::from_secs(10)).await;
@@ -234,7 +232,7 @@ async fn gateways_against_each_other(frame: usize, memory: BudgetConfig) {
     const MESSAGES: usize = 3;
     let limits = limits_of(frame, MB, &memory);
     let setup = |dialect, role| Setup::new(dialect, role, limits);
-    let gateway = |near, far| Arc::new(Gateway::new(near, far, memory).unwrap());
+    let gateway = |downstream, upstream| Arc::new(Gateway::new(downstream, upstream, memory).unwrap());
     let beside_clients = gateway(setup(Dialect::Plain, Role::Server), setup(Dialect::Ahp, Role::Client));
     let beside_hosts = gateway(setup(Dialect::Ahp, Role::Server), setup(Dialect::Plain, Role::Client));
     let any = WebSocketConfig { keepalive: None, ..WebSocketConfig::default() };
@@ -242,9 +240,9 @@ async fn gateways_against_each_other(frame: usize, memory: BudgetConfig) {
     let large = request("7", MB - MB / 10);
     let mut pairs = Vec::new();
     for _ in 0..PAIRS {
-        let [(client, near), (left, right), (far, host)] = [(); 3].map(|()| duplex(64 << 10));
-        join(&beside_clients, WebSocket::server(near, &any), WebSocket::client(left, &capped));
-        join(&beside_hosts, WebSocket::server(right, &capped), WebSocket::client(far, &any));
+        let [(client, downstream), (left, right), (upstream, host)] = [(); 3].map(|()| duplex(64 << 10));
+        join(&beside_clients, WebSocket::server(downstream, &any), WebSocket::client(left, &capped));
+        join(&beside_hosts, WebSocket::server(right, &capped), WebSocket::client(upstream, &any));
         let mut client = App::new(WebSocket::client(client, &any), Role::Client);
         let mut host = App::new(WebSocket::server(host, &any), Role::Server);
         let large = large.clone();
@@ -301,10 +299,10 @@ async fn segmented(gateway: &Arc<Gateway>) -> (InProcessLink, WebSocket<DuplexSt
     const CHUNKING: &str =
         r#""capabilities":{"chunking":{"maxIncomingFrameBytes":300000,"maxIncomingMessageBytes":1000000}}"#;
     let config = WebSocketConfig { keepalive: None, ..WebSocketConfig::default() };
-    let (mut client, near) = link::pair(&Capacity::of(u64::MAX), 4);
-    let (far, host) = duplex(1 << 20);
+    let (mut client, downstream) = link::pair(&Capacity::of(u64::MAX), 4);
+    let (upstream, host) = duplex(1 << 20);
     let mut host = WebSocket::server(host, &config);
-    join(gateway, near, WebSocket::client(far, &config));
+    join(gateway, downstream, WebSocket::client(upstream, &config));
     say(&mut client, INITIALIZE.into()).await;
     assert!(matches!(host.next().await, Some(Ok(Arrival::Frame { .. }))));
     say(&mut host, WELCOME.replace(r#""snapshots":[]"#, &format!(r#""snapshots":[],{CHUNKING}"#))).await;
@@ -329,9 +327,9 @@ async fn segments_that_begin_a_message_do_not_keep_out_the_rest_of_another() {
     // Enough for one message of this length from the hosts, and, beside the floors, for five segments.
     let memory = memory(2 * MB + 600_000);
     let limits = limits_of(300_000, MB, &memory);
-    let (near, far) =
+    let (downstream, upstream) =
         (Setup::new(Dialect::Plain, Role::Server, limits), Setup::new(Dialect::Ahp, Role::Client, limits));
-    let gateway = Arc::new(Gateway::new(near, far, memory).unwrap());
+    let gateway = Arc::new(Gateway::new(downstream, upstream, memory).unwrap());
     let mut pairs = Vec::new();
     for _ in 0..7 {
         let (client, mut host) = segmented(&gateway).await;
@@ -345,7 +343,7 @@ async fn segments_that_begin_a_message_do_not_keep_out_the_rest_of_another() {
                 say(host, segment(index)).await;
             }
         };
-        let (arrival, ()) = tokio::time::timeout(LONG, async { tokio::join!(client.next(), says) }).await.unwrap();
+        let (arrival, ()) = tokio::time::timeout(HANGS, async { tokio::join!(client.next(), says) }).await.unwrap();
         assert!(matches!(&arrival, Some(Ok(Arrival::Frame { bytes, .. })) if bytes.len() == 750_030), "{arrival:?}");
     }
 }
@@ -368,8 +366,8 @@ async fn a_message_for_each_of_many_who_do_not_read_takes_no_more_than_there_is_
     let (gateway, large) = (gateway(), one_line(MB));
     let (taken, mut pairs) = (Arc::new(AtomicUsize::new(0)), Vec::new());
     for _ in 0..CLIENTS {
-        let (client, near) = socket();
-        pairs.push((client, speak(&gateway, near, &large, &taken)));
+        let (client, downstream) = socket();
+        pairs.push((client, speak(&gateway, downstream, &large, &taken)));
     }
     // When nothing moves any more, the four megabytes of this direction are taken, but for those that a line needs to begin.
     tokio::time::sleep(Duration::from_secs(10)).await;
@@ -387,11 +385,11 @@ async fn a_message_for_each_of_many_who_do_not_read_takes_no_more_than_there_is_
 #[tokio::test(start_paused = true)]
 async fn a_program_that_stops_waits_for_the_rest_of_a_frame_that_has_begun() {
     let gateway = gateway();
-    let (client, near) = link::pair(&Capacity::of(u64::MAX), 4);
-    let (mut host, far) = duplex(1024);
+    let (client, downstream) = link::pair(&Capacity::of(u64::MAX), 4);
+    let (mut host, upstream) = duplex(1024);
     let config = WebSocketConfig { keepalive: None, ..WebSocketConfig::default() };
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
-    join_until(&gateway, near, WebSocket::client(far, &config), async { stopped.await.unwrap() });
+    join_until(&gateway, downstream, WebSocket::client(upstream, &config), async { stopped.await.unwrap() });
     let (mut client, last) = (App::new(client, Role::Client), request("1", 200_000));
     let bytes = frame(&last, false);
     let (half, rest) = bytes.split_at(bytes.len() / 2);

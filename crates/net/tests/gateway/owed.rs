@@ -55,9 +55,9 @@ async fn a_host_that_closes_with_any_code_or_is_gone_leaves_an_error_for_each_re
         (Some((4123, "of the \u{1b} moon")), 4123, "host-closed", r#"the host closed with 4123: "of the \u{1b} moon""#),
         (None, 1014, "disconnected", "the host is disconnected: "),
     ] {
-        let ((client, near), (far, host)) =
+        let ((client, downstream), (upstream, host)) =
             (link::pair(&Capacity::of(u64::MAX), 4), link::pair(&Capacity::of(u64::MAX), 4));
-        join(&any(), near, far);
+        join(&any(), downstream, upstream);
         let (mut client, mut host) = (App::new(client, Role::Client), App::new(host, Role::Server));
         (1..=2).for_each(|id| client.send(asked(id, "m")));
         let host = tokio::spawn(async move {
@@ -81,9 +81,9 @@ async fn a_host_that_closes_with_any_code_or_is_gone_leaves_an_error_for_each_re
 
 #[tokio::test(start_paused = true)]
 async fn of_three_hundred_requests_before_a_drop_each_gets_one_error() {
-    let ((client, near), (far, host)) =
+    let ((client, downstream), (upstream, host)) =
         (link::pair(&Capacity::of(u64::MAX), 4), link::pair(&Capacity::of(u64::MAX), 4));
-    join(&any(), near, far);
+    join(&any(), downstream, upstream);
     let (mut client, mut host) = (App::new(client, Role::Client), App::new(host, Role::Server));
     (0..300).for_each(|id| client.send(asked(id, "m")));
     tokio::spawn(async move {
@@ -99,9 +99,9 @@ async fn of_three_hundred_requests_before_a_drop_each_gets_one_error() {
 
 #[tokio::test(start_paused = true)]
 async fn a_client_on_a_pipe_hears_of_a_host_that_is_gone() {
-    let (mut client, near) = pipe(32 << 20);
-    let (far, host) = link::pair(&Capacity::of(u64::MAX), 4);
-    let ended = join(&any(), near, far);
+    let (mut client, downstream) = pipe(32 << 20);
+    let (upstream, host) = link::pair(&Capacity::of(u64::MAX), 4);
+    let ended = join(&any(), downstream, upstream);
     let mut host = App::new(host, Role::Server);
     client.write_all(b"{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"m\"}\n").await.unwrap();
     host.next().await.unwrap();
@@ -122,8 +122,8 @@ async fn a_line_that_is_longer_than_a_message_may_be_leaves_errors() {
         setup
     };
     let gateway = Arc::new(Gateway::new(setup(Role::Server), setup(Role::Client), BudgetConfig::default()).unwrap());
-    let ((mut client, near), (host, far)) = (pipe(1 << 20), pipe(1 << 20));
-    let ended = join(&gateway, near, far);
+    let ((mut client, downstream), (host, upstream)) = (pipe(1 << 20), pipe(1 << 20));
+    let ended = join(&gateway, downstream, upstream);
     for id in 1..=2 {
         client.write_all(format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},\"method\":\"m\"}}\n").as_bytes()).await.unwrap();
     }
@@ -145,11 +145,11 @@ async fn a_line_that_is_longer_than_a_message_may_be_leaves_errors() {
 
 #[tokio::test(start_paused = true)]
 async fn a_host_that_falls_silent_leaves_errors() {
-    let (client, near) = link::pair(&Capacity::of(u64::MAX), 4);
+    let (client, downstream) = link::pair(&Capacity::of(u64::MAX), 4);
     let (ours, _silent) = duplex(1 << 20);
     let keepalive = Keepalive::within(Duration::from_secs(4));
     let config = WebSocketConfig { keepalive: Some(keepalive), ..WebSocketConfig::default() };
-    join(&any(), near, WebSocket::client(ours, &config));
+    join(&any(), downstream, WebSocket::client(ours, &config));
     let mut client = App::new(client, Role::Client);
     client.send(asked(1, "m"));
     let (heard, code, text) = hear(&mut client).await;
@@ -166,9 +166,9 @@ async fn a_host_that_stops_in_the_middle_of_a_message_leaves_errors_that_say_so(
         ..LimitsConfig::default()
     };
     let (gateway, _) = gateways_of(Limits::prove(config, &BudgetConfig::default()).unwrap());
-    let ((client, near), (far, host)) =
+    let ((client, downstream), (upstream, host)) =
         (link::pair(&Capacity::of(u64::MAX), 4), link::pair(&Capacity::of(u64::MAX), 4));
-    join(&gateway, near, far);
+    join(&gateway, downstream, upstream);
     let (mut client, mut host) = (App::new(client, Role::Client), App::new(host, Role::Server));
     client.send(INITIALIZE);
     let host = tokio::spawn(async move {
@@ -192,8 +192,8 @@ async fn a_host_that_stops_in_the_middle_of_a_message_leaves_errors_that_say_so(
 /// A client on a WebSocket, and a host that has read its requests.
 async fn asks(requests: &[Message]) -> (App<WebSocket<DuplexStream>>, App<InProcessLink>) {
     let (ours, theirs) = duplex(1 << 20);
-    let (far, host) = link::pair(&Capacity::of(u64::MAX), 4);
-    join(&any(), WebSocket::server(theirs, &WebSocketConfig::default()), far);
+    let (upstream, host) = link::pair(&Capacity::of(u64::MAX), 4);
+    join(&any(), WebSocket::server(theirs, &WebSocketConfig::default()), upstream);
     let mut client = App::new(WebSocket::client(ours, &WebSocketConfig::default()), Role::Client);
     let mut host = App::new(host, Role::Server);
     for request in requests {
@@ -224,9 +224,9 @@ async fn an_ahp_client_gets_errors_but_for_what_it_repeats_on_its_next_link() {
 
 #[tokio::test(start_paused = true)]
 async fn an_id_behind_megabytes_of_params_counts_and_one_that_was_answered_does_not() {
-    let ((client, near), (far, host)) = (duplex(1 << 20), duplex(1 << 20));
+    let ((client, downstream), (upstream, host)) = (duplex(1 << 20), duplex(1 << 20));
     let config = WebSocketConfig::default();
-    join(&gateways(CAP).0, WebSocket::server(near, &config), WebSocket::client(far, &config));
+    join(&gateways(CAP).0, WebSocket::server(downstream, &config), WebSocket::client(upstream, &config));
     let mut client = App::new(WebSocket::client(client, &config), Role::Client);
     let mut host = App::new(WebSocket::server(host, &config), Role::Server);
     let long = "x".repeat(10_000);
@@ -243,10 +243,10 @@ async fn an_id_behind_megabytes_of_params_counts_and_one_that_was_answered_does_
 #[tokio::test(start_paused = true)]
 async fn a_program_that_stops_answers_what_the_host_has_not_begun_to_answer_at_once() {
     for half_closes in [false, true] {
-        let (client, near) = pipe(32 << 20);
-        let (far, host) = link::pair(&Capacity::of(u64::MAX), 4);
+        let (client, downstream) = pipe(32 << 20);
+        let (upstream, host) = link::pair(&Capacity::of(u64::MAX), 4);
         let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
-        let ended = join_until(&any(), near, far, async { stopped.await.unwrap() });
+        let ended = join_until(&any(), downstream, upstream, async { stopped.await.unwrap() });
         let mut host = App::new(host, Role::Server);
         let (mut reader, mut writer) = split(client);
         writer.write_all(b"{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"m\"}\n").await.unwrap();
@@ -284,9 +284,9 @@ fn shallow(max_depth: u32, cap: u64) -> Limits {
 async fn between_plain_links_what_is_nested_too_deep_is_answered_replaced_or_closes_once() {
     let gateway = plain_gateway(shallow(1000, 900_000), BudgetConfig::default());
     let connect = || {
-        let ((client, near), (far, host)) =
+        let ((client, downstream), (upstream, host)) =
             (link::pair(&Capacity::of(u64::MAX), 4), link::pair(&Capacity::of(u64::MAX), 4));
-        join(&gateway, near, far);
+        join(&gateway, downstream, upstream);
         (App::new(client, Role::Client), App::new(host, Role::Server))
     };
     let deep = nested(5000);
@@ -306,8 +306,8 @@ async fn between_plain_links_what_is_nested_too_deep_is_answered_replaced_or_clo
         let (mut client, mut host) = connect();
         host.send(action(&deep));
         if round == 0 {
-            let (near, far) = tokio::join!(client.end(), host.end());
-            assert_eq!((near.code(), far.code()), (4422, 4422));
+            let (downstream, upstream) = tokio::join!(client.end(), host.end());
+            assert_eq!((downstream.code(), upstream.code()), (4422, 4422));
         } else {
             host.send(action("1"));
             let heard =
@@ -321,13 +321,14 @@ async fn between_plain_links_what_is_nested_too_deep_is_answered_replaced_or_clo
 /// Each gateway has its own limit; the one beside the client takes less than the one beside the host, or more.
 #[tokio::test(start_paused = true)]
 async fn gateways_with_different_limits_of_nesting_do_not_loop() {
-    for (near_depth, far_depth) in [(1000, 1_000_000), (1_000_000, 1000)] {
+    for (client_depth, host_depth) in [(1000, 1_000_000), (1_000_000, 1000)] {
         let setup = |dialect, role, depth| Setup::new(dialect, role, shallow(depth, CAP));
-        let gateway = |near, far| Arc::new(Gateway::new(near, far, BudgetConfig::default()).unwrap());
+        let gateway =
+            |downstream, upstream| Arc::new(Gateway::new(downstream, upstream, BudgetConfig::default()).unwrap());
         let beside_client =
-            gateway(setup(Dialect::Plain, Role::Server, near_depth), setup(Dialect::Ahp, Role::Client, near_depth));
+            gateway(setup(Dialect::Plain, Role::Server, client_depth), setup(Dialect::Ahp, Role::Client, client_depth));
         let beside_host =
-            gateway(setup(Dialect::Ahp, Role::Server, far_depth), setup(Dialect::Plain, Role::Client, far_depth));
+            gateway(setup(Dialect::Ahp, Role::Server, host_depth), setup(Dialect::Plain, Role::Client, host_depth));
         let action = |x: &str| {
             Message::from(format!(
                 r#"{{"jsonrpc":"2.0","method":"action","params":{{"channel":"c","serverSeq":7,"x":{x}}}}}"#
@@ -338,8 +339,8 @@ async fn gateways_with_different_limits_of_nesting_do_not_loop() {
             world.greet().await;
             world.host.send(action(&nested(5000)));
             if round == 0 {
-                let (near, far) = tokio::join!(world.client.end(), world.host.end());
-                assert_eq!((near.code(), far.code()), (4422, 4422), "{near} {far}");
+                let (downstream, upstream) = tokio::join!(world.client.end(), world.host.end());
+                assert_eq!((downstream.code(), upstream.code()), (4422, 4422), "{downstream} {upstream}");
             } else {
                 world.host.send(action("1"));
                 assert_eq!(world.client_hears().await, action("1"), "round {round}");
@@ -378,8 +379,8 @@ async fn an_answer_without_result_and_error_becomes_an_error_for_its_caller() {
         setup
     };
     let gateway = Arc::new(Gateway::new(setup(Role::Server), setup(Role::Client), BudgetConfig::default()).unwrap());
-    let ((client, near), (mut host, far)) = (pipe(32 << 20), pipe(32 << 20));
-    join(&gateway, near, far);
+    let ((client, downstream), (mut host, upstream)) = (pipe(32 << 20), pipe(32 << 20));
+    join(&gateway, downstream, upstream);
     let mut client = BufReader::new(client);
     client.write_all(b"{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"m\"}\n").await.unwrap();
     host.read_exact(&mut [0; 38]).await.unwrap();

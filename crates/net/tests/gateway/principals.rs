@@ -31,17 +31,17 @@ fn gateway() -> Arc<Gateway> {
         ..LimitsConfig::default()
     };
     let limits = Limits::prove(limits, &config).unwrap();
-    let (near, far) =
+    let (downstream, upstream) =
         (Setup::new(Dialect::Plain, Role::Server, limits), Setup::new(Dialect::Ahp, Role::Client, limits));
-    Arc::new(Gateway::new(near, far, config).unwrap())
+    Arc::new(Gateway::new(downstream, upstream, config).unwrap())
 }
 
 /// A client that has introduced itself and reads nothing, and its host, which knows what the gateway takes.
 async fn guest(gateway: &Arc<Gateway>, principal: &'static str) -> (DuplexStream, InProcessLink) {
-    let (mut client, near) = duplex(64 << 10);
+    let (mut client, downstream) = duplex(64 << 10);
     let config = WebSocketConfig { keepalive: None, ..WebSocketConfig::default() };
-    let (far, mut host) = link::pair(&Capacity::of(3 * MB as u64), 1);
-    join_as(principal, gateway, WebSocket::server(near, &config), far, pending());
+    let (upstream, mut host) = link::pair(&Capacity::of(3 * MB as u64), 1);
+    join_as(principal, gateway, WebSocket::server(downstream, &config), upstream, pending());
     let head = [0x81, 0x80 | 126, 0, u8::try_from(INITIALIZE.len()).unwrap(), 0, 0, 0, 0];
     client.write_all(&[&head, INITIALIZE.as_bytes()].concat()).await.unwrap();
     assert!(matches!(host.next().await, Some(Ok(Arrival::Frame { .. }))));

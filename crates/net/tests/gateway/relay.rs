@@ -141,15 +141,15 @@ fn connect_as(
     trap: Trap,
 ) -> (App, App) {
     let any = Capacity::of(u64::MAX);
-    let ((client, near), (far, host)) = (link::pair(&any, 4), link::pair(&any, 4));
+    let ((client, downstream), (upstream, host)) = (link::pair(&any, 4), link::pair(&any, 4));
     // The gateways tell each other how long frames may be; nobody has declared a cap of the way between them.
     let (left, right) = link::pair(&Capacity::of(u64::MAX), 4);
     let trapped = |link, here| {
         let trap = if here == place { trap } else { Trap::Never };
         Trapped::new(link, trap)
     };
-    join_as(principal, beside_client, near, trapped(left, Where::ToHost), pending());
-    join_as(principal, beside_host, trapped(right, Where::ToClient), far, pending());
+    join_as(principal, beside_client, downstream, trapped(left, Where::ToHost), pending());
+    join_as(principal, beside_host, trapped(right, Where::ToClient), upstream, pending());
     (App::new(client, Role::Client), App::new(host, Role::Server))
 }
 
@@ -213,9 +213,9 @@ async fn a_host_that_crashes_at_the_first_message_of_each_connection_is_sent_it_
     let gateway = plain_gateway(Limits::default(), BudgetConfig::default());
     for connects in 0..12 {
         let trap = if connects < 10 { Trap::After(0) } else { Trap::Never };
-        let (client, near) = link::pair(&Capacity::of(u64::MAX), 4);
-        let (far, host) = link::pair(&Capacity::of(u64::MAX), 4);
-        join(&gateway, near, Trapped::new(far, trap));
+        let (client, downstream) = link::pair(&Capacity::of(u64::MAX), 4);
+        let (upstream, host) = link::pair(&Capacity::of(u64::MAX), 4);
+        join(&gateway, downstream, Trapped::new(upstream, trap));
         let (mut client, mut host) = (App::new(client, Role::Client), App::new(host, Role::Server));
         let passed = pass(&mut client, &mut host, request("1", 40_000)).await;
         assert_eq!(passed.is_ok(), connects >= 10, "{connects}");

@@ -23,6 +23,9 @@ use tokio::task::JoinHandle;
 /// The cap between the two gateways.
 pub(crate) const CAP: u64 = 65_536;
 
+/// Whoever waits this long waits for nothing. On a busy machine, several hundred megabytes take minutes.
+pub(crate) const HANGS: Duration = Duration::from_secs(600);
+
 pub(crate) const INITIALIZE: &str = r#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"channel":"ahp-root://","protocolVersions":["1.0.0"],"clientId":"me"}}"#;
 pub(crate) const WELCOME: &str =
     r#"{"jsonrpc":"2.0","id":1,"result":{"protocolVersion":"1.0.0","serverSeq":0,"snapshots":[]}}"#;
@@ -89,7 +92,7 @@ impl<L: Link> App<L> {
                 }
             }
         };
-        tokio::time::timeout(Duration::from_secs(60), next).await.expect("in a minute")
+        tokio::time::timeout(HANGS, next).await.expect("an event")
     }
 
     /// Keeps the link going until it has ended.
@@ -117,24 +120,24 @@ impl World {
 
     pub(crate) fn with(beside_client: &Arc<Gateway>, beside_host: &Arc<Gateway>, cap: u64) -> Self {
         let any = Capacity::of(u64::MAX);
-        let (client, near) = link::pair(&any, 4);
+        let (client, downstream) = link::pair(&any, 4);
         let (left, right) = link::pair(&Capacity::of(cap), 4);
-        let (far, host) = link::pair(&any, 4);
+        let (upstream, host) = link::pair(&any, 4);
         let longest = Arc::new(AtomicU64::new(0));
         let spy = |link| Spy { link, longest: longest.clone() };
-        join(beside_client, near, spy(left));
-        join(beside_host, spy(right), far);
+        join(beside_client, downstream, spy(left));
+        join(beside_host, spy(right), upstream);
         Self { client: App::new(client, Role::Client), host: App::new(host, Role::Server), longest }
     }
 
     /// The same, with a way between the gateways that takes so many bytes a second.
     pub(crate) fn slow(beside_client: &Arc<Gateway>, beside_host: &Arc<Gateway>, cap: u64, rate: u32) -> Self {
         let (any, capped) = (Capacity::of(u64::MAX), Capacity::of(cap));
-        let (client, near) = link::pair(&any, 4);
+        let (client, downstream) = link::pair(&any, 4);
         let ((left, before), (after, right)) = (link::pair(&capped, 1), link::pair(&capped, 1));
-        let (far, host) = link::pair(&any, 4);
-        join(beside_client, near, left);
-        join(beside_host, right, far);
+        let (upstream, host) = link::pair(&any, 4);
+        join(beside_client, downstream, left);
+        join(beside_host, right, upstream);
         tokio::spawn(async move {
             let ((to_left, from_left), (to_right, from_right)) = (before.split(), after.split());
             tokio::join!(pass(from_left, to_right, rate), pass(from_right, to_left, rate));
@@ -179,29 +182,36 @@ async fn pass(mut from: SplitStream<InProcessLink>, mut to: SplitSink<InProcessL
     }
 }
 
-pub(crate) fn join(gateway: &Arc<Gateway>, near: impl Link + 'static, far: impl Link + 'static) -> JoinHandle<Outcome> {
-    join_until(gateway, near, far, std::future::pending())
+pub(crate) fn join(
+    gateway: &Arc<Gateway>,
+    downstream: impl Link + 'static,
+    upstream: impl Link + 'static,
+) -> JoinHandle<Outcome> {
+    join_until(gateway, downstream, upstream, std::future::pending())
 }
 
 pub(crate) fn join_until(
     gateway: &Arc<Gateway>,
-    near: impl Link + 'static,
-    far: impl Link + 'static,
+    downstream: impl Link + 'static,
+    upstream: impl Link + 'static,
     stop: impl Future<Output = ()> + Send + 'static,
 ) -> JoinHandle<Outcome> {
-    join_as("someone", gateway, near, far, stop)
+    join_as("someone", gateway, downstream, upstream, stop)
 }
 
 pub(crate) fn join_as(
     principal: &'static str,
     gateway: &Arc<Gateway>,
-    near: impl Link + 'static,
-    far: impl Link + 'static,
+    downstream: impl Link + 'static,
+    upstream: impl Link + 'static,
     stop: impl Future<Output = ()> + Send + 'static,
 ) -> JoinHandle<Outcome> {
-    let (gateway, near, far) =
-        (gateway.clone(), Endpoint::new(near, "near").proven(principal), Endpoint::new(far, "far"));
-    tokio::spawn(async move { gateway.join(near, far, Some(principal), stop, None).await.unwrap() })
+    let (gateway, downstream, upstream) = (
+        gateway.clone(),
+        Endpoint::new(downstream, "downstream").proven(principal),
+        Endpoint::new(upstream, "upstream"),
+    );
+    tokio::spawn(async move { gateway.join(downstream, upstream, Some(principal), stop, None).await.unwrap() })
 }
 
 /// A request of about `len` bytes, with spelling that a gateway must not touch.

@@ -160,7 +160,7 @@ async fn a_line_that_stands_still_goes_when_others_need_its_room() {
     });
     nothing_arrives(&mut busy).await;
     let gone = timeout(SOON, idle.next()).await.unwrap().unwrap().unwrap_err();
-    assert!(matches!(gone, LinkError::NoRoom(_)), "{gone}");
+    assert!(matches!(gone, LinkError::OverBudget(_)), "{gone}");
     drop(idle);
     assert_eq!(arrives(&mut busy).await, 2 * MB + 100_000);
     writes.await.unwrap();

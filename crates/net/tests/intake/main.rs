@@ -63,5 +63,5 @@ async fn assert_goes_untaken(link: &mut impl Link, other: &Account, bytes: usize
     let schedule = Schedule { started: Instant::now().into_std(), timeout: SOON };
     assert!(other.reserve(bytes as u64, schedule).is_err());
     let gone = timeout(SOON, poll_fn(|cx| memory.poll_evicted(cx))).await.unwrap();
-    assert!(matches!(gone, LinkError::NoRoom(_)), "{gone}");
+    assert!(matches!(gone, LinkError::OverBudget(_)), "{gone}");
 }

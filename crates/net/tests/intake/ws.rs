@@ -141,7 +141,7 @@ async fn a_frame_that_stands_still_goes_when_others_need_its_room() {
     two.write_all(&frame(FINAL | TEXT, MB)).await.unwrap();
     nothing_arrives(&mut busy).await;
     let gone = timeout(SOON, idle.next()).await.unwrap().unwrap().unwrap_err();
-    assert!(matches!(gone, LinkError::NoRoom(bytes) if bytes == 2 * MB as u64), "{gone}");
+    assert!(matches!(gone, LinkError::OverBudget(bytes) if bytes == 2 * MB as u64), "{gone}");
     drop(idle);
     assert_eq!(arrives(&mut busy).await, MB);
 }

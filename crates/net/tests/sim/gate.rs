@@ -59,10 +59,10 @@ impl Place {
 pub(crate) async fn stand(shared: Rc<Shared>, place: Place) -> turmoil::Result {
     let port = if place == Place::Outer { PLAIN_PORT } else { CAPPED_PORT };
     let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)).await?;
-    let [near, far] = place.dialects();
-    let near = setup(near, Role::Server, &shared.plan);
-    let far = setup(far, Role::Client, &shared.plan);
-    let gateway = Rc::new(Gateway::new(near, far, shared.plan.gateway_budget()).expect("memory enough"));
+    let [downstream, upstream] = place.dialects();
+    let downstream = setup(downstream, Role::Server, &shared.plan);
+    let upstream = setup(upstream, Role::Client, &shared.plan);
+    let gateway = Rc::new(Gateway::new(downstream, upstream, shared.plan.gateway_budget()).expect("memory enough"));
     shared.facts.borrow_mut().gateways.push(Rc::clone(&gateway));
     loop {
         let (io, from) = listener.accept().await?;
@@ -83,20 +83,20 @@ fn setup(dialect: Dialect, role: Role, plan: &Plan) -> Setup {
 }
 
 async fn join(shared: &Shared, gateway: &Gateway, place: Place, io: TcpStream, from: SocketAddr) {
-    let [near, far] = place.dialects();
+    let [downstream, upstream] = place.dialects();
     let config = |dialect| if dialect == Dialect::Ahp { shared.plan.capped() } else { shared.plan.plain() };
     let wire = |io| shared.facts.borrow_mut().wire(place.name(), io, &shared.plan);
-    let near = Endpoint::new(WebSocket::server(wire(io), &config(near)), from.ip().to_string());
+    let downstream = Endpoint::new(WebSocket::server(wire(io), &config(downstream)), from.ip().to_string());
     let Ok(Ok(onward)) = timeout(DIAL_TIME, TcpStream::connect(place.leads_to())).await else {
-        gateway.refuse(near, CloseReason::Peer { code: BAD_GATEWAY }).await;
+        gateway.refuse(downstream, CloseReason::Peer { code: BAD_GATEWAY }).await;
         return;
     };
     let Ok(own) = onward.local_addr() else { return };
     shared.facts.borrow_mut().led_on(from, own);
-    let far = Endpoint::new(WebSocket::client(wire(onward), &config(far)), place.leads_to().0);
-    let ended = gateway.join(near, far, Some("everyone"), std::future::pending(), None).await;
+    let upstream = Endpoint::new(WebSocket::client(wire(onward), &config(upstream)), place.leads_to().0);
+    let ended = gateway.join(downstream, upstream, Some("everyone"), std::future::pending(), None).await;
     let mut facts = shared.facts.borrow_mut();
-    for reason in ended.iter().flat_map(|ended| [&ended.near.reason, &ended.far.reason]) {
+    for reason in ended.iter().flat_map(|ended| [&ended.downstream.reason, &ended.upstream.reason]) {
         facts.books.tally.one("gateway sides ended");
         if let CloseReason::Violation(violation) = reason {
             facts.books.ledger.altered(format!("a gateway accuses an honest peer: {violation}"));

@@ -139,7 +139,7 @@ impl Receiver {
         match Assembly::begin(&self.account, declared, self.limits.max_depth, schedule, &PATHS) {
             Ok(assembly) => Ok(Some(assembly)),
             Err(full) if self.groups.is_empty() && self.account.could_grant(full.bytes) => Ok(None),
-            Err(full) => Err(CloseReason::NoRoom(full.bytes)),
+            Err(full) => Err(CloseReason::OverBudget(full.bytes)),
         }
     }
 
@@ -217,7 +217,7 @@ impl IncomingGroup {
         let left = limit.saturating_sub(self.assembly.len());
         let rest = if after == 0 || rest >= len { rest.min(left) } else { left };
         let reserved = self.assembly.reserve(len_usize(len), Some(len_usize(rest)), 0, now);
-        reserved.map_err(|full| CloseReason::NoRoom(full.bytes))
+        reserved.map_err(|full| CloseReason::OverBudget(full.bytes))
     }
 
     fn append(&mut self, segment: &Segment<'_>, frame: Option<&Bytes>) -> Result<(), Violation> {

@@ -71,7 +71,7 @@ impl IncomingTransfer {
         let time = config.limits.time_for(start.bytes);
         let schedule = Schedule { started: now, timeout: time };
         let assembly = Assembly::begin(account, start.bytes, config.limits.max_depth, schedule, &PATHS);
-        let assembly = assembly.map_err(|_| Violation::NoRoom(start.bytes))?;
+        let assembly = assembly.map_err(|_| Violation::OverBudget(start.bytes))?;
         let first = header.highest;
         Ok(Self {
             header,
@@ -160,7 +160,7 @@ impl IncomingTransfer {
         if self.due() <= read {
             return Some(Violation::TimedOut(self.bytes));
         }
-        self.assembly.is_evicted().then_some(Violation::NoRoom(self.start.bytes))
+        self.assembly.is_evicted().then_some(Violation::OverBudget(self.start.bytes))
     }
 
     /// Whether the budget has evicted it.
@@ -213,7 +213,7 @@ impl IncomingTransfer {
         let held = self.held.values().fold(0, cost);
         let rest = len_usize(self.start.bytes.saturating_sub(self.assembly.len()));
         if self.assembly.is_evicted() || self.assembly.reserve(len, Some(rest), held, now).is_err() {
-            return Err(Violation::NoRoom(self.start.bytes));
+            return Err(Violation::OverBudget(self.start.bytes));
         }
         Ok(())
     }

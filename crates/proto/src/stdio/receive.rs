@@ -103,7 +103,7 @@ impl Receiver {
             self.ended.insert(group.id, ());
             let received = group.received();
             if group.assembly.is_evicted() {
-                self.fail(group.caller, Violation::NoRoom(received), Some(group.ordinal), events);
+                self.fail(group.caller, Violation::OverBudget(received), Some(group.ordinal), events);
                 continue;
             }
             events.count("group-expired");
@@ -194,7 +194,7 @@ impl Receiver {
         let declared = len64(frame.data.len()).saturating_mul(total.into()).min(self.limits.max_message_bytes);
         let schedule = Schedule { started: now, timeout: self.limits.time_for(declared) };
         let assembly = Assembly::begin(&self.account, declared, self.limits.max_depth, schedule, &ENVELOPE)
-            .map_err(|_| Violation::NoRoom(declared))?;
+            .map_err(|_| Violation::OverBudget(declared))?;
         self.heard = Some(now);
         let (soft, grace) = (self.limits.progress_timeout(), self.limits.grace);
         let (started, ordinal) = (self.clock.read(now), self.ordinal());
@@ -320,7 +320,7 @@ impl IncomingGroup {
         let rest = self.declared.saturating_mul(after).checked_div(self.total.into()).map_or(0, len_usize);
         let rest = (after == 0 || rest >= len).then_some(rest);
         let size = self.received().saturating_add(len64(len));
-        self.assembly.reserve(len, rest, beside, now).map_err(|_| Violation::NoRoom(size))
+        self.assembly.reserve(len, rest, beside, now).map_err(|_| Violation::OverBudget(size))
     }
 }
 

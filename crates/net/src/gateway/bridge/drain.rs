@@ -33,13 +33,13 @@ impl Bridge<'_> {
 
     /// Side `at` has closed, and the other has not, which is closed for this reason in the end.
     pub(super) fn drain_after_close(&mut self, at: SideId, reason: CloseReason) {
-        let reuse = self.reuse.as_ref().filter(|_| at == SideId::Near);
+        let reuse = self.reuse.as_ref().filter(|_| at == SideId::Downstream);
         let answer_deadline = reuse.map(|reuse| Instant::now() + reuse.answer_timeout);
         let wait = Wait::progress(self.observed(), self.drain_timeout);
         self.advance(LifecycleEvent::Closed { reason, wait, answer_deadline });
-        if answer_deadline.is_some() && !self.phase.is_closing() && self.pending.has_any(SideId::Far) {
+        if answer_deadline.is_some() && !self.phase.is_closing() && self.pending.has_any(SideId::Upstream) {
             info!(
-                side = SideId::Far.name(),
+                side = SideId::Upstream.name(),
                 "the client is gone: what it would have been answered is waited for, and dropped"
             );
         }
@@ -58,7 +58,7 @@ impl Bridge<'_> {
         match self.phase {
             BridgePhase::Open | BridgePhase::Closing(_) => return,
             BridgePhase::Answering { .. } => {
-                if self.sides.near.is_closed() || self.ledgers.near.has_sent_all() {
+                if self.sides.downstream.is_closed() || self.ledgers.downstream.has_sent_all() {
                     self.advance(LifecycleEvent::Idle);
                 }
                 return;
@@ -68,7 +68,7 @@ impl Bridge<'_> {
         self.pass_on_half_close();
         self.phase.choose_wait(self.observed(), self.drain_timeout);
         let is_waiting = self.waits_for_responses() || self.waits_for_host_to_end();
-        if !is_waiting && self.is_idle(SideId::Near) && self.is_idle(SideId::Far) {
+        if !is_waiting && self.is_idle(SideId::Downstream) && self.is_idle(SideId::Upstream) {
             self.advance(LifecycleEvent::Idle);
         }
     }
@@ -87,7 +87,7 @@ impl Bridge<'_> {
                 self.losses.messages = self.losses.messages.saturating_add(1);
                 warn!(side = at.name(), "it did not take all that was sent to it in time: the rest is lost");
             }
-        } else if at == SideId::Far {
+        } else if at == SideId::Upstream {
             self.note_lost_answers();
         }
     }
@@ -95,15 +95,15 @@ impl Bridge<'_> {
     /// The close that tells a client that its host has ended without all responses. None if the host's own close code tells so,
     /// or if the client's link has no codes.
     pub(super) fn unanswered_close(&self) -> Option<CloseReason> {
-        let (near, far) = (&self.sides.near, &self.sides.far);
-        let far_reason = far.outcome().map(|outcome| &outcome.reason);
-        let is_failure = match far_reason {
+        let (downstream, upstream) = (&self.sides.downstream, &self.sides.upstream);
+        let upstream_reason = upstream.outcome().map(|outcome| &outcome.reason);
+        let is_failure = match upstream_reason {
             Some(CloseReason::Peer { code }) => !matches!(code, 1000 | 1005),
             Some(CloseReason::Idle(_)) => true,
             _ => false,
         };
-        let sees_code = !near.is_closed() && !near.can_half_close();
-        let answers = self.pending.count(SideId::Far);
+        let sees_code = !downstream.is_closed() && !downstream.can_half_close();
+        let answers = self.pending.count(SideId::Upstream);
         if !sees_code || is_failure || answers == 0 || !self.has_host_ended_well() {
             return None;
         }
@@ -133,8 +133,8 @@ impl Bridge<'_> {
         if self.phase.has_ended_host_input() {
             return true;
         }
-        let far = &mut self.sides.far;
-        let is_ended = !far.is_closed() && self.ledgers.far.has_sent_all() && far.driver.end_output();
+        let upstream = &mut self.sides.upstream;
+        let is_ended = !upstream.is_closed() && self.ledgers.upstream.has_sent_all() && upstream.driver.end_output();
         if is_ended {
             self.advance(LifecycleEvent::HostInputEnded);
         }
@@ -146,8 +146,8 @@ impl Bridge<'_> {
         if close_time == CloseTime::Short {
             self.close_at_latest(Instant::now() + CLOSE_GRACE);
         }
-        if host_input == HostInput::Ended && self.sides.far.is_open() {
-            let side = SideId::Far.name();
+        if host_input == HostInput::Ended && self.sides.upstream.is_open() {
+            let side = SideId::Upstream.name();
             warn!(side, "it did not end by itself when it was told that nothing more comes, and is ended");
         }
         for at in SideId::BOTH {
@@ -162,16 +162,16 @@ impl Bridge<'_> {
     /// Closes both sides. A client that waits for responses gets errors in their place before its close.
     fn close_both(&mut self, reason: &CloseReason) {
         self.note_lost_answers();
-        let is_owed = self.pending.has_any(SideId::Far) && !self.sides.near.is_closed();
+        let is_owed = self.pending.has_any(SideId::Upstream) && !self.sides.downstream.is_closed();
         if is_owed {
             let error = match self.phase.is_stopping() {
                 true => ErrorReply::new("restarting", "the bridge stops, and the host has not answered"),
                 false => ErrorReply::new("timed-out", "the host did not answer in time"),
             };
-            self.fail_requests(SideId::Far, &error);
+            self.fail_requests(SideId::Upstream, &error);
             self.advance(LifecycleEvent::Answered { until: Instant::now() + ERRORS_GRACE });
         }
-        let closed = if is_owed { &[SideId::Far][..] } else { &SideId::BOTH };
+        let closed = if is_owed { &[SideId::Upstream][..] } else { &SideId::BOTH };
         for at in closed {
             if !self.sides[*at].is_closed() {
                 self.sides[*at].close(reason.clone());
@@ -185,48 +185,52 @@ impl Bridge<'_> {
 
     /// The host ends. Counts the responses that a client waits for in vain and cannot know of: the end of a pipe has no code.
     fn note_lost_answers(&mut self) {
-        let (near, far) = (&self.sides.near, &self.sides.far);
-        let is_awaited = !near.is_closed() && near.can_half_close() && !far.is_closed();
-        let answers = self.pending.count(SideId::Far);
+        let (downstream, upstream) = (&self.sides.downstream, &self.sides.upstream);
+        let is_awaited = !downstream.is_closed() && downstream.can_half_close() && !upstream.is_closed();
+        let answers = self.pending.count(SideId::Upstream);
         if is_awaited && answers > 0 && !self.phase.is_stopping() {
             self.losses.answers = self.losses.answers.saturating_add(answers);
-            warn!(side = SideId::Far.name(), answers, "the host has not answered all that it was asked");
+            warn!(side = SideId::Upstream.name(), answers, "the host has not answered all that it was asked");
         }
     }
 
     /// Whether the host has closed in good order, or sends nothing more: then it looks to its client as if all were well.
     fn has_host_ended_well(&self) -> bool {
-        let far = &self.sides.far;
-        let reason = far.outcome().map(|outcome| &outcome.reason);
+        let upstream = &self.sides.upstream;
+        let reason = upstream.outcome().map(|outcome| &outcome.reason);
         let is_normal = matches!(reason, Some(CloseReason::Peer { code: 1000 | 1005 }));
-        far.has_half_closed() || is_normal || (far.is_closed() && far.driver.has_exited())
+        upstream.has_half_closed() || is_normal || (upstream.is_closed() && upstream.driver.has_exited())
     }
 
     /// Responds with errors in place of a host that has ended, however it has: nobody else will.
     fn respond_for_host(&mut self) {
-        let (near, far) = (&self.sides.near, &self.sides.far);
-        if near.is_closed() || far.is_open() || !self.pending.has_any(SideId::Far) {
+        let (downstream, upstream) = (&self.sides.downstream, &self.sides.upstream);
+        if downstream.is_closed() || upstream.is_open() || !self.pending.has_any(SideId::Upstream) {
             return;
         }
         self.note_lost_answers();
-        let error =
-            self.sides.far.outcome().map_or_else(ErrorReply::host_ended, |_| self.sides.far.error_for_callers());
-        self.fail_requests(SideId::Far, &error);
+        let error = self
+            .sides
+            .upstream
+            .outcome()
+            .map_or_else(ErrorReply::host_ended, |_| self.sides.upstream.error_for_callers());
+        self.fail_requests(SideId::Upstream, &error);
     }
 
     /// Responds with errors in place of a client that cannot any more. A host that closes with its client gets none.
     fn respond_for_client(&mut self) {
-        let (near, far) = (&self.sides.near, &self.sides.far);
-        let cannot_respond = near.has_half_closed() || (near.is_closed() && self.reuse.is_some());
-        if cannot_respond && !far.is_closed() {
-            self.fail_requests(SideId::Near, &ErrorReply::disconnected());
+        let (downstream, upstream) = (&self.sides.downstream, &self.sides.upstream);
+        let cannot_respond = downstream.has_half_closed() || (downstream.is_closed() && self.reuse.is_some());
+        if cannot_respond && !upstream.is_closed() {
+            self.fail_requests(SideId::Downstream, &ErrorReply::disconnected());
         }
     }
 
     /// Ends all requests to side `to` with errors, which go to those who sent them.
     fn fail_requests(&mut self, to: SideId, error: &ErrorReply) {
         // Such a client is told by the close to begin again, and takes an error for the host's last word.
-        let resumes = to == SideId::Far && self.names.near.is_introduced() && !self.sides.near.can_half_close();
+        let resumes =
+            to == SideId::Upstream && self.names.downstream.is_introduced() && !self.sides.downstream.can_half_close();
         let answered = if resumes { Answered::NotResumed } else { Answered::All };
         let Failed { responses, unknown } = self.pending.fail_all(to, error, answered);
         let (side, errors) = (to.name(), responses.len());
@@ -242,9 +246,11 @@ impl Bridge<'_> {
     /// Keeps a host that goes to the next client busy until it is done with this one.
     fn update_lease(&mut self) {
         if let Some(reuse) = &self.reuse
-            && !self.sides.far.is_closed()
+            && !self.sides.upstream.is_closed()
         {
-            reuse.lease.set_busy(self.pending.has_any(SideId::Far) || !self.has_nothing_under_way(SideId::Far));
+            reuse
+                .lease
+                .set_busy(self.pending.has_any(SideId::Upstream) || !self.has_nothing_under_way(SideId::Upstream));
         }
     }
 
@@ -252,7 +258,7 @@ impl Bridge<'_> {
     /// doing when their input ends.
     fn pass_on_half_close(&mut self) {
         if matches!(self.phase, BridgePhase::Draining { .. })
-            && !self.sides.near.is_open()
+            && !self.sides.downstream.is_open()
             && !self.waits_for_responses()
         {
             self.end_host_input();
@@ -260,9 +266,9 @@ impl Bridge<'_> {
     }
 
     fn observed(&self) -> Observed {
-        let awaited_responses = if self.waits_for_responses() { self.pending.count(SideId::Far) } else { 0 };
-        let is_writing = self.ledgers.near.is_arriving() || self.sides.far.is_amid_frame();
-        let host = match (self.ledgers.far.has_sent_all(), is_writing) {
+        let awaited_responses = if self.waits_for_responses() { self.pending.count(SideId::Upstream) } else { 0 };
+        let is_writing = self.ledgers.downstream.is_arriving() || self.sides.upstream.is_amid_frame();
+        let host = match (self.ledgers.upstream.has_sent_all(), is_writing) {
             (false, _) => HostActivity::Reading,
             (true, true) => HostActivity::Writing,
             (true, false) => HostActivity::Quiet,
@@ -278,22 +284,25 @@ impl Bridge<'_> {
             let inward = if peer.is_closed() { 0 } else { moved.inward };
             if side.is_closed() { 0 } else { inward.saturating_add(moved.outward) }
         };
-        moved(SideId::Near).saturating_add(moved(SideId::Far))
+        moved(SideId::Downstream).saturating_add(moved(SideId::Upstream))
     }
 
     /// Whether the end waits for responses of the host: the client waits for them, or the next client comes after them.
     fn waits_for_responses(&self) -> bool {
-        let (near, far) = (&self.sides.near, &self.sides.far);
+        let (downstream, upstream) = (&self.sides.downstream, &self.sides.upstream);
         let next_client_comes = self.reuse.is_some() && !self.phase.is_stopping();
         // A program that stops waits only for what has begun to come.
-        let is_awaited =
-            if near.is_closed() { next_client_comes } else { near.has_half_closed() && !self.phase.is_stopping() };
-        is_awaited && far.is_open() && self.pending.has_any(SideId::Far)
+        let is_awaited = if downstream.is_closed() {
+            next_client_comes
+        } else {
+            downstream.has_half_closed() && !self.phase.is_stopping()
+        };
+        is_awaited && upstream.is_open() && self.pending.has_any(SideId::Upstream)
     }
 
     /// Whether the end waits for a host that was told that nothing more comes, and has not ended by itself yet.
     fn waits_for_host_to_end(&self) -> bool {
-        self.phase.has_ended_host_input() && self.sides.far.is_open()
+        self.phase.has_ended_host_input() && self.sides.upstream.is_open()
     }
 
     /// Whether side `at` has nothing under way that the end has to wait for.
@@ -302,7 +311,7 @@ impl Bridge<'_> {
         match (side.is_closed(), peer.is_closed()) {
             (true, _) => true,
             // Half a message would be left to the next client.
-            (false, true) if at == SideId::Far && self.reuse.is_some() => self.has_nothing_under_way(at),
+            (false, true) if at == SideId::Upstream && self.reuse.is_some() => self.has_nothing_under_way(at),
             (false, true) => self.ledgers[at].has_sent_all(),
             (false, false) => self.has_nothing_under_way(at),
         }

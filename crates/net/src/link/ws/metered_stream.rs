@@ -238,8 +238,8 @@ impl<S: AsyncWrite + Unpin> MeteredStream<S> {
             if let Poll::Ready(Ok(written)) = outcome {
                 moved.outward = moved.outward.saturating_add(len64(*written));
             }
-            let had_no_room = std::mem::replace(is_full, outcome.is_pending());
-            if had_no_room && matches!(outcome, Poll::Ready(Ok(_))) {
+            let was_full = std::mem::replace(is_full, outcome.is_pending());
+            if was_full && matches!(outcome, Poll::Ready(Ok(_))) {
                 *signs_of_life = signs_of_life.wrapping_add(1);
             }
         });

@@ -97,7 +97,7 @@ fn declared_sizes_are_set_aside_and_given_back_and_never_allocated() {
     end.take(declare("b"));
     assert!(budget.held() > 28 << 20);
     end.take(declare("c"));
-    assert_eq!(end.broken(), Violation::NoRoom(14 << 20));
+    assert_eq!(end.broken(), Violation::OverBudget(14 << 20));
     assert_eq!(end.kinds(), ["accept", "accept", "abort"]);
     end.take(abort(&json!("a")));
     end.events();
@@ -197,7 +197,7 @@ fn a_transfer_that_has_to_make_room_does_so_at_once() {
     end.put(Input::Paused(true));
     end.now = end.machine.poll_timeout().unwrap();
     end.put(Input::Timeout);
-    assert_eq!(end.broken(), Violation::NoRoom(30 << 20));
+    assert_eq!(end.broken(), Violation::OverBudget(30 << 20));
     assert!(other.reserve(18 << 20, schedule(end.now)).is_ok());
     assert_eq!(end.machine.poll_timeout(), None);
 }

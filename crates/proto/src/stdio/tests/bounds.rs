@@ -94,7 +94,7 @@ fn frames_ahead_of_a_gap_are_counted_and_bounded() {
         .events()
         .into_iter()
         .find_map(|event| if let Event::ReceiveFailed { violation, .. } = event { Some(violation) } else { None });
-    assert!(matches!(failed, Some(Violation::NoRoom { .. })), "{failed:?}");
+    assert!(matches!(failed, Some(Violation::OverBudget { .. })), "{failed:?}");
     assert_eq!(budget.held(), 0);
 }
 
@@ -104,7 +104,7 @@ fn without_room_a_group_fails_alone_and_reading_goes_on() {
     let mut end = Endpoint::with(LimitsConfig::default(), &budget);
     end.receive(frame(ID, 0, 100, &"x".repeat(1000)));
     let (ordinal, violation, reply) = end.failure();
-    assert_eq!((ordinal, violation, reply), (0, Violation::NoRoom(100_000), None));
+    assert_eq!((ordinal, violation, reply), (0, Violation::OverBudget(100_000), None));
     assert!(end.machine.wants_frames());
     end.receive(note(50));
     end.receive(frame(ID, 1, 100, "late"));
@@ -127,7 +127,7 @@ fn a_group_that_has_to_make_room_fails_alone() {
     let _some = other.reserve(10_000, schedule).unwrap();
     assert!(other.reserve(100_000, schedule).is_err());
     end.handle(Input::Timeout);
-    assert_eq!(end.failure().1, Violation::NoRoom(1000));
+    assert_eq!(end.failure().1, Violation::OverBudget(1000));
     assert!(other.reserve(100_000, schedule).is_ok());
 }
 

@@ -1,4 +1,4 @@
-//! The door of a bridge, as other people's clients meet it: who is refused, and how they hear of it.
+//! Admission at a bridge, with other people's clients: who is refused, and with which status.
 
 use serde_json::{Value, json};
 

@@ -2,18 +2,31 @@
 
 use std::collections::VecDeque;
 
+use crate::envelope::Envelope;
 use crate::error::{CloseReason, Counters, SendError, Violation};
-use crate::machine::{Event, Progress, Subject, Ticket};
-use crate::message::Message;
+use crate::error_responses::ErrorResponses;
+use crate::machine::{Event, Meta, Progress, Subject, Ticket};
+use crate::message::{Message, len64};
 
 /// Events that wait for the driver to poll them. Every dialect has one.
 #[derive(Debug, Default)]
 pub(crate) struct EventQueue {
-    events: VecDeque<Event>,
+    events: VecDeque<Waiting>,
     /// At most one per message, oldest first.
     progress: VecDeque<Progress>,
     close: Option<Close>,
     counters: Counters,
+}
+
+/// What waits to be polled.
+#[derive(Debug)]
+enum Waiting {
+    Event(Event),
+    /// Error responses for callers here, each of which is a message. The first has this ordinal.
+    Callers {
+        ordinal: u64,
+        errors: ErrorResponses,
+    },
 }
 
 /// A close, and who has yet to be told of it.
@@ -27,18 +40,26 @@ impl EventQueue {
     /// Adds an event. If it ends a message, progress of that message is dropped. Once the application has polled `Closed`,
     /// the only events are failures of messages that it sends after that: every ticket gets its `Sent` or `SendFailed`.
     pub(crate) fn push(&mut self, event: Event) {
-        let is_over = self.close.as_ref().is_some_and(|close| close.for_application.is_none());
-        if is_over && !matches!(event, Event::SendFailed { .. }) {
+        if self.is_over() && !matches!(event, Event::SendFailed { .. }) {
             return;
         }
         if let Some(ended) = ends(&event) {
             self.progress.retain(|progress| progress.subject != ended);
         }
+        self.enqueue(Waiting::Event(event));
+    }
+
+    fn enqueue(&mut self, waiting: Waiting) {
         // Most connections never have more than one event waiting, and are idle most of the time.
         if self.events.capacity() == 0 {
             self.events.reserve_exact(1);
         }
-        self.events.push_back(event);
+        self.events.push_back(waiting);
+    }
+
+    /// Whether the application has polled `Closed`.
+    fn is_over(&self) -> bool {
+        self.close.as_ref().is_some_and(|close| close.for_application.is_none())
     }
 
     /// Reports how far a message has come. Replaces an earlier report that was not polled yet.
@@ -69,6 +90,17 @@ impl EventQueue {
         self.push(Event::ReceiveFailed { ordinal, violation, reply });
     }
 
+    /// Reports and counts answers that failed together: one failure, with the error for the first caller here. The errors for the
+    /// others follow as messages, because an event has one reply. `ordinals` is the next ordinal; each event takes one.
+    pub(crate) fn callers_failed(&mut self, ordinals: &mut u64, violation: Violation, mut errors: ErrorResponses) {
+        self.receive_failed(*ordinals, violation, errors.next());
+        let (ordinal, count) = (ordinals.saturating_add(1), len64(errors.len()));
+        *ordinals = ordinal.saturating_add(count);
+        if count > 0 && !self.is_over() {
+            self.enqueue(Waiting::Callers { ordinal, errors });
+        }
+    }
+
     /// Ends the connection. The first reason stays.
     pub(crate) fn close(&mut self, reason: CloseReason) {
         if self.is_closed() {
@@ -91,9 +123,25 @@ impl EventQueue {
 
     /// The next event: those that happened, in order, then progress, then the close.
     pub(crate) fn poll_event(&mut self) -> Option<Event> {
-        let event = self.events.pop_front();
+        let event = self.poll_waiting();
         let event = event.or_else(|| self.progress.pop_front().map(Event::Progress));
         event.or_else(|| self.close.as_mut()?.for_application.take().map(Event::Closed))
+    }
+
+    fn poll_waiting(&mut self) -> Option<Event> {
+        loop {
+            let (ordinal, mut errors) = match self.events.pop_front()? {
+                Waiting::Event(event) => return Some(event),
+                Waiting::Callers { ordinal, errors } => (ordinal, errors),
+            };
+            let Some(message) = errors.next() else { continue };
+            if errors.len() > 0 {
+                self.events.push_front(Waiting::Callers { ordinal: ordinal.saturating_add(1), errors });
+            }
+            if let Ok(envelope) = Envelope::of(&message) {
+                return Some(Event::Message { message, envelope: Box::new(envelope), ordinal, meta: Meta::default() });
+            }
+        }
     }
 
     /// How often each named reason occurred.
@@ -116,7 +164,6 @@ const fn ends(event: &Event) -> Option<Subject> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::envelope::Envelope;
 
     fn outgoing(ticket: u64, done: u64) -> Progress {
         Progress { subject: Subject::Outgoing(Ticket(ticket)), done, total: 9 }

@@ -68,6 +68,7 @@ pub mod cep22;
 mod clock;
 mod envelope;
 mod error;
+mod error_responses;
 mod event_queue;
 pub mod json;
 mod limits;

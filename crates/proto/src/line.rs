@@ -4,12 +4,11 @@ use bytes::Bytes;
 
 use crate::envelope::Envelope;
 use crate::error::{LineFault, Violation};
+use crate::error_responses::{ErrorResponses, Recipient};
 use crate::event_queue::EventQueue;
-use crate::machine::{Event, Meta};
 use crate::message::{Message, len64};
 use crate::outgoing::check;
-use crate::rpc;
-use crate::salvage::SalvagedLine;
+use crate::salvage::{Salvage, SalvagedLine};
 
 /// Some programs begin their output with it. RFC 8259 allows readers to ignore it.
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
@@ -50,44 +49,26 @@ impl Line {
     }
 }
 
-/// Reports a line that was meant as a message and is not valid: one failure, with the error for the first caller here. The errors for
-/// other callers, whose answers were in the same batch, follow as messages. Returns the error answers for the peer.
+/// Reports a line that was meant as a message and is not valid, with errors for the callers here that it answers. Returns the error
+/// responses for the peer. `ordinals` is the next ordinal.
 pub(crate) fn report(
     (line, bytes): (u64, &Bytes),
     (why, meant): (LineFault, &SalvagedLine),
-    mut ordinal: impl FnMut() -> u64,
+    ordinals: &mut u64,
     events: &mut EventQueue,
-) -> Vec<Message> {
+) -> ErrorResponses {
     let SalvagedLine { found, left } = meant;
     let answered = *left == 0 && found.iter().all(|meant| meant.id.is_some());
     let violation = Violation::BadLine { line, bytes: len64(bytes.len()), why, answered, left: *left };
-    let (asked, told): (Vec<_>, Vec<_>) = found.iter().partition(|meant| meant.is_asked());
-    let replies = told.iter().filter_map(|told| Some(rpc::receive_failed(told.id.as_ref()?, &violation)));
-    fail_callers(&violation, replies, &mut ordinal, events);
-    asked.iter().filter_map(|asked| Some(rpc::refused(asked.id.as_ref()?, &violation))).collect()
-}
-
-/// Reports one failure, with the first of the error responses for callers here. The others follow as messages, because an event has
-/// one reply.
-pub(crate) fn fail_callers(
-    violation: &Violation,
-    replies: impl IntoIterator<Item = Message>,
-    mut ordinal: impl FnMut() -> u64,
-    events: &mut EventQueue,
-) {
-    let mut replies = replies.into_iter();
-    events.receive_failed(ordinal(), violation.clone(), replies.next());
-    for message in replies {
-        if let Ok(envelope) = Envelope::of(&message) {
-            let (envelope, meta) = (Box::new(envelope), Meta::default());
-            events.push(Event::Message { message, envelope, ordinal: ordinal(), meta });
-        }
-    }
+    let callers = ErrorResponses::new(Recipient::Caller, violation.clone(), found.iter().filter_map(Salvage::answered));
+    events.callers_failed(ordinals, violation.clone(), callers);
+    ErrorResponses::new(Recipient::Peer, violation, found.iter().filter_map(Salvage::asked))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::machine::Event;
 
     fn read(line: &[u8]) -> Line {
         Line::read(&Bytes::copy_from_slice(line), 20)
@@ -114,7 +95,7 @@ mod tests {
         ] {
             let Line::Bad(why, meant) = read(line) else { panic!("{name}") };
             let name_of = Violation::BadLine { line: 1, bytes: 2, why, answered: true, left: 0 }.name();
-            assert_eq!((name_of, meant.found.len(), meant.found[0].is_asked()), (name, 1, true));
+            assert_eq!((name_of, meant.found.len(), meant.found[0].asked().is_some()), (name, 1, true));
         }
         for line in [&b"ready"[..], b"caf\xe9", br#"{"level":"info"}"#, b"\xef\xbb\xbfready"] {
             assert!(matches!(read(line), Line::Log(log) if log == line));
@@ -127,8 +108,9 @@ mod tests {
             br#"[{"jsonrpc":"2.0","id":1,"method":"m"},{"jsonrpc":"2.0","id":"a","result":1},{"jsonrpc":"2.0","id":"b","error":{}}]"#,
         );
         let Line::Bad(why, meant) = read(&line) else { panic!("no batch") };
-        let (mut events, mut ordinals) = (EventQueue::default(), 0..);
-        let answers = report((7, &line), (why, &meant), || ordinals.next().unwrap(), &mut events);
+        let (mut events, mut ordinals) = (EventQueue::default(), 0);
+        let answers: Vec<_> = report((7, &line), (why, &meant), &mut ordinals, &mut events).collect();
+        assert_eq!(ordinals, 2);
         let text = |message: &Message| String::from_utf8(message.to_bytes().to_vec()).unwrap();
         assert_eq!(answers.len(), 1);
         assert!(
@@ -150,11 +132,30 @@ mod tests {
     }
 
     #[test]
+    fn who_may_wait_for_a_message_that_is_neither_request_nor_answer_hears() {
+        let told = |line: &'static [u8]| {
+            let line = Bytes::from_static(line);
+            let Line::Bad(why, meant) = read(&line) else { panic!("no message") };
+            let mut events = EventQueue::default();
+            let peer = report((1, &line), (why, &meant), &mut 0, &mut events).count();
+            let Some(Event::ReceiveFailed { reply, .. }) = events.poll_event() else { panic!("not told") };
+            (peer, reply.is_some())
+        };
+        assert_eq!(told(br#"{"jsonrpc":"2.0","id":1,"error":null}"#), (0, true), "an answer");
+        assert_eq!(
+            told(br#"{"jsonrpc":"2.0","id":1}"#),
+            (1, true),
+            "an answer whose result was left out, or a request"
+        );
+        assert_eq!(told(br#"{"jsonrpc":"2.0","id":1,"method":"m","params":1}"#), (1, false), "a request");
+    }
+
+    #[test]
     fn what_nobody_waits_for_is_told_as_lost() {
         let line = Bytes::from_static(br#"{"jsonrpc":"2.0","method":"m","params":NaN}"#);
         let Line::Bad(why, meant) = read(&line) else { panic!("a message") };
         let mut events = EventQueue::default();
-        assert!(report((1, &line), (why, &meant), || 0, &mut events).is_empty());
+        assert!(report((1, &line), (why, &meant), &mut 0, &mut events).next().is_none());
         let Some(Event::ReceiveFailed { violation: Violation::BadLine { answered: false, .. }, reply: None, .. }) =
             events.poll_event()
         else {

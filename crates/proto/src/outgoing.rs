@@ -7,6 +7,7 @@ use sha2::{Digest, Sha256};
 
 use crate::envelope::{ENVELOPE, Envelope, Kind};
 use crate::error::{Over, SendError, Violation};
+use crate::error_responses::ErrorResponses;
 use crate::event_queue::EventQueue;
 use crate::json::{self, Compactor, Path, Paths, Scanner};
 use crate::limits::Limits;
@@ -91,7 +92,7 @@ pub(crate) struct SendQueue<G> {
     pub(crate) framing: Framing,
     pub(crate) queue: Queue<Outgoing, G>,
     /// Error answers to requests of the peer that were not valid, or were given up. They are sent before everything else.
-    answers: VecDeque<Outgoing>,
+    answers: VecDeque<ErrorResponses>,
     pub(crate) last_tag: Tag,
 }
 
@@ -107,18 +108,26 @@ impl<G> SendQueue<G> {
     }
 
     /// Queues error answers to requests of the peer that were not valid, or were given up.
-    pub(crate) fn answer(&mut self, answers: impl IntoIterator<Item = Message>) {
-        self.answers.extend(answers.into_iter().map(|answer| Outgoing::new(None, answer, Meta::default())));
+    pub(crate) fn answer(&mut self, answers: ErrorResponses) {
+        if answers.len() > 0 {
+            self.answers.push_back(answers);
+        }
     }
 
     /// The next of these error answers.
     pub(crate) fn next_answer(&mut self) -> Option<Outgoing> {
-        self.answers.pop_front()
+        let answers = self.answers.front_mut()?;
+        let answer = answers.next();
+        if answers.len() == 0 {
+            self.answers.pop_front();
+        }
+        answer.map(|answer| Outgoing::new(None, answer, Meta::default()))
     }
 
     /// Whether the peer may be read: not while many error answers of our own wait, because it does not read them.
     pub(crate) fn may_read(&self) -> bool {
-        self.answers.len().saturating_add(self.queue.barriers()) < MAX_ANSWERS
+        let answers = self.answers.iter().fold(0_usize, |sum, answers| sum.saturating_add(answers.len()));
+        answers.saturating_add(self.queue.barriers()) < MAX_ANSWERS
     }
 
     /// Accepts a message of the application, or refuses it. `short` is the longest message that goes in one frame. `None` if each goes

@@ -155,7 +155,7 @@ impl Connection {
             Line::Message(message, envelope) => self.deliver(message, envelope, meta),
             Line::Bad(why, meant) => {
                 let (ordinals, line) = (&mut self.ordinals, (self.lines, bytes));
-                let answers = line::report(line, (why, &meant), || next(ordinals), &mut self.events);
+                let answers = line::report(line, (why, &meant), ordinals, &mut self.events);
                 self.outgoing.answer(answers);
             }
             Line::Log(line) => {

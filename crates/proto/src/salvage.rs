@@ -58,9 +58,15 @@ impl Salvage {
         SalvagedLine::read(text).found
     }
 
-    /// Whether its sender waits for an answer.
-    pub(crate) const fn is_asked(&self) -> bool {
-        self.id.is_some() && !matches!(self.kind, Kind::Response)
+    /// The id by which its sender may wait for an answer.
+    pub(crate) fn asked(&self) -> Option<&[u8]> {
+        self.id.as_deref().filter(|_| self.kind != Kind::Response)
+    }
+
+    /// The id of the request here that it may answer. A message with an id, and with neither a method nor an answer, may be either: a
+    /// program that leaves out a result that is undefined writes such answers.
+    pub(crate) fn answered(&self) -> Option<&[u8]> {
+        self.id.as_deref().filter(|_| matches!(self.kind, Kind::Response | Kind::Other))
     }
 }
 
@@ -86,6 +92,7 @@ struct Members<'a> {
     has_version: bool,
     has_method: bool,
     has_answer: bool,
+    has_null_error: bool,
     id: Option<&'a [u8]>,
 }
 
@@ -126,17 +133,21 @@ impl<'a> SalvageReader<'a> {
         };
         match json::string(key).as_deref() {
             Some("jsonrpc") => self.members_seen.has_version = true,
-            Some("method") => self.members_seen.has_method = json::string(value).is_some(),
+            Some("method") => self.members_seen.has_method = true,
             // If a key comes twice the last one counts, as in parsers that allow that.
             Some("id") => self.members_seen.id = is_id(value).then_some(value),
             Some("result") => self.members_seen.has_answer = true,
-            Some("error") => self.members_seen.has_answer |= value != b"null",
+            Some("error") if value == b"null" => self.members_seen.has_null_error = true,
+            Some("error") => self.members_seen.has_answer = true,
             _ => {}
         }
     }
 
     fn finish(&mut self) {
-        let Members { has_version, has_method, has_answer, id } = std::mem::take(&mut self.members_seen);
+        let Members { has_version, has_method, has_answer, has_null_error, id } =
+            std::mem::take(&mut self.members_seen);
+        // Programs also log objects in which `error` is null.
+        let has_answer = has_answer || (has_version && has_null_error);
         let kind = match id {
             Some(_) if has_method => Kind::Request,
             Some(_) if has_answer => Kind::Response,
@@ -229,6 +240,7 @@ mod tests {
             (br#"{"id":5,"result":1}"#, response("5")),
             (br#"{"result":null,"error":null,"id":6}"#, response("6")),
             (br#"{"id":5,"m\u0065thod":"m"}"#, request("5")),
+            (br#"{"jsonrpc":"2.0","id":7,"error":null}"#, response("7")),
             (br#"{"jsonrpc":"2.0","id":8}"#, vec![(Kind::Other, Some("8".into()))]),
             (br#"{"jsonrpc":"2.0","id":null,"method":"m","params":NaN}"#, vec![(Kind::Notification, None)]),
             (br#"{"jsonrpc":"2.0","id":{},"method":"m"}"#, vec![(Kind::Notification, None)]),
@@ -256,6 +268,7 @@ mod tests {
             r#"sent {"jsonrpc":"2.0","id":1,"method":"m"}"#,
             r#"{"level":"info","msg":"{\"jsonrpc\":1}"}"#,
             r#"{"level":"warn","id":7}"#,
+            r#"{"level":"warn","id":7,"error":null}"#,
             r#"{"method":"GET","path":"/","status":200}"#,
             "[1,2]",
             "[info] ready",

@@ -83,7 +83,7 @@ impl Connection {
 
     /// Queues the error answers that the receiver made for the peer.
     fn answer(&mut self) {
-        self.sender.outgoing.answer(self.receiver.replies.drain(..));
+        self.receiver.replies.drain(..).for_each(|answers| self.sender.outgoing.answer(answers));
     }
 
     /// Takes a line, or keeps it until lines are wanted again.

@@ -35,7 +35,8 @@ const GROUP: u64 = 3072;
 /// - the pieces in which base64 is coded, 28 KiB, and an empty machine's own tables: about 40 KiB in all;
 /// - `ahp`: 4,096 requests that wait for an answer, some 50 bytes each in a table that is at most half empty: 400 KiB;
 /// - `cep22`: 5 tables of at most 2,048 entries, the largest of some 350 bytes (a token and an id of 256): 1 MiB;
-/// - `stdio`: the names of 4,096 ended groups: 64 KiB.
+/// - `stdio`: the names of 4,096 ended groups: 64 KiB;
+/// - without segments, on pipes, and in `cep22`: the ids of the requests of two batches whose answers wait: 514 KiB.
 const ALLOWANCE: u64 = 1 << 20;
 /// What a budget keeps of blocks that messages have let go of: 16 of 1 MiB. Only messages of more than 2 MiB have any.
 const POOLED: u64 = 16 << 20;
@@ -163,6 +164,18 @@ fn floods() -> Vec<Flooding> {
         flood("lines in falling order, one byte each", falling_lines),
         flood("lines of uneven lengths", uneven_lines),
         flood("bad lines with ever new names", bad_lines),
+        flood("batches of requests with long ids, whose answers are not taken", || {
+            unread_batches(Flood::stdio, r#"{"jsonrpc":"2.0","id":ID,"method":"m"}"#)
+        }),
+        flood("batches of answers with long ids, whose errors are not taken", || {
+            unread_batches(Flood::stdio, r#"{"jsonrpc":"2.0","id":ID,"result":1}"#)
+        }),
+        flood("batches of requests with long ids in events, whose answers are not taken", || {
+            unread_batches(
+                || Flood::cep22(|limits| limits.max_frame_bytes = 1 << 20),
+                r#"{"jsonrpc":"2.0","id":ID,"method":"m"}"#,
+            )
+        }),
     ]
 }
 
@@ -384,6 +397,20 @@ struct Flood {
     closed: bool,
     messages: u64,
     expired: u64,
+}
+
+/// Two batches; of what the machine then has to say nothing is taken.
+fn unread_batches(flood: fn() -> Flood, message: &str) -> Option<String> {
+    let message = message.replace("ID", &format!("\"{:i>254}\"", 1));
+    let batch = format!("[{}]", vec![message; 1024].join(","));
+    let mut flood = flood();
+    for n in 0..2 {
+        let meta = Meta { id: Some(n.to_string().into()), ..Meta::default() };
+        flood.scale.feed(batch.len());
+        flood.machine.handle(Input::Frame { bytes: exact(&batch), meta }, flood.now);
+        flood.scale.weigh(&flood.budget);
+    }
+    flood.end()
 }
 
 impl Flood {

@@ -10,8 +10,8 @@ use tokio::time::{Instant, sleep_until};
 use tracing::{debug, info, warn};
 
 use breakbulk_proto::{
-    BudgetConfig, Capacity, CloseReason, Event, Input, Kind, Limits, LimitsConfig, LineFault, Machine, Message, Meta,
-    Over, Progress, SendError, Subject, Ticket, Transmit, Violation, plain,
+    BudgetConfig, Capacity, CloseReason, Event, Input, Kind, Limits, LimitsConfig, Machine, Message, Meta, Over,
+    Progress, SendError, Subject, Ticket, Transmit, Violation, plain,
 };
 
 use super::frame_limits::{PeerClose, Verdict};
@@ -19,7 +19,7 @@ use super::ledger::{ArrivalMemory, Arriving, Ledger, Transit};
 use super::lifecycle::{BridgePhase, LifecycleEvent};
 use super::parsed_message::{Certainty, ParsedMessage};
 use super::peer_name::PeerName;
-use super::pending_requests::{AfterCancel, ErrorReply, PendingRequests};
+use super::pending_requests::{AfterCancel, PendingRequests};
 use super::side::Side;
 use super::sides::{Pair, SideId};
 use super::{Gateway, Losses, Outcome, Passed, Records, Reuse, SideOutcome, Watcher};
@@ -381,7 +381,6 @@ impl<'a> Bridge<'a> {
 
     /// A message of side `at` broke a rule, and the side lives. If it was a response, the other side gets an error in its place.
     fn on_receive_failed(&mut self, at: SideId, violation: &Violation, reply: Option<Message>) {
-        let reply = reply.or_else(|| self.reply_for_empty_response(at, violation));
         let rule = violation.name();
         if let Some(permit) = self.log_limit.permit(rule) {
             let left_out = permit.left_out();
@@ -390,24 +389,12 @@ impl<'a> Bridge<'a> {
         if let Violation::BadLine { answered: false, .. } = violation {
             self.losses.messages = self.losses.messages.saturating_add(1);
         }
-        if let Some(reply) = reply.map(ParsedMessage::own) {
+        // The machine guesses from the message alone that it was meant as a response.
+        let reply = reply.map(ParsedMessage::own).filter(|reply| self.pending.may_await(at, reply));
+        if let Some(reply) = reply {
             self.pending.note(at, &reply);
             self.send_reply(at.other(), reply);
         }
-    }
-
-    /// If what side `at` has just sent has the id of a request that waits for a response, and neither a result nor an error: the
-    /// error for the caller. The machine cannot know that it was meant as a response.
-    fn reply_for_empty_response(&self, at: SideId, violation: &Violation) -> Option<Message> {
-        if !matches!(violation, Violation::BadLine { why: LineFault::NotJsonRpc, .. }) {
-            return None;
-        }
-        let line = ParsedMessage::own(self.sides[at].driver.link().last_short_frame()?.clone().into());
-        if line.kind() != Kind::Other || line.has_method() {
-            return None;
-        }
-        let error = ErrorReply::new("not-json-rpc", "the host's answer is not JSON-RPC: it has no result and no error");
-        self.pending.reply(at, &line, &error)
     }
 
     /// A side has closed: the other is closed when what is under way is finished.

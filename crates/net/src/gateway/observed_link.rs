@@ -5,7 +5,6 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
 use futures_core::Stream;
 use futures_sink::Sink;
 
@@ -18,9 +17,6 @@ use crate::link::{Arrival, Intake, Link, LinkError, LinkStatus, ReceiveMemory};
 
 /// How much longer a later segment of a message may be: its number has more digits.
 const DIGITS: u64 = 16;
-
-/// A response without result and error is no longer than this, with the longest id that is remembered.
-const MAX_SHORT_FRAME: usize = 512;
 
 /// How soon a peer closes its link after a frame that is longer than it takes.
 const SOON: Duration = Duration::from_secs(2);
@@ -37,8 +33,6 @@ pub(super) struct ObservedLink<L> {
     end: LinkEnd,
     /// What was read before there was a host.
     ahead: ReadAhead,
-    /// The frame that came last, if it is short.
-    last_short_frame: Option<Bytes>,
 }
 
 /// Who has closed a link first.
@@ -83,15 +77,7 @@ impl LongFrame {
 impl<L> ObservedLink<L> {
     /// A link on which frames may be as long as `limit`, and as the link takes.
     pub(super) fn new(link: L, limit: u64) -> Self {
-        Self {
-            link,
-            limit,
-            longest: None,
-            message: 0,
-            end: LinkEnd::Open,
-            ahead: ReadAhead::default(),
-            last_short_frame: None,
-        }
+        Self { link, limit, longest: None, message: 0, end: LinkEnd::Open, ahead: ReadAhead::default() }
     }
 
     /// What was read ahead.
@@ -108,11 +94,6 @@ impl<L> ObservedLink<L> {
     /// Frames may be as long as this from now on, and as the link takes.
     pub(super) const fn set_limit(&mut self, limit: u64) {
         self.limit = limit;
-    }
-
-    /// The frame that came last, if it is short: for what a machine refuses and does not hand on.
-    pub(super) const fn last_short_frame(&self) -> Option<&Bytes> {
-        self.last_short_frame.as_ref()
     }
 
     /// A message of this length is about to be sent.
@@ -228,9 +209,6 @@ impl<L: Link> Stream for ObservedLink<L> {
             // What we refuse, we close for.
             Poll::Ready(Some(Err(LinkError::FrameTooLarge(_) | LinkError::OverBudget(_)))) => self.note_our_close(),
             Poll::Ready(Some(Err(_)) | None) => self.note_peer_close(ABNORMAL),
-            Poll::Ready(Some(Ok(Arrival::Frame { bytes, .. }))) => {
-                self.last_short_frame = Some(bytes).filter(|bytes| bytes.len() <= MAX_SHORT_FRAME).cloned();
-            }
             _ => {}
         }
         next

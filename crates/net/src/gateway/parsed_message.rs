@@ -75,11 +75,6 @@ impl ParsedMessage {
         self.short_string(method.span)
     }
 
-    /// Whether it has a method, of whatever type.
-    pub(super) fn has_method(&self) -> bool {
-        self.envelope.as_ref().is_some_and(|envelope| envelope.method_value().is_some())
-    }
-
     /// Where its id lies, if it has one by which it can be answered.
     pub(super) fn id(&self) -> Option<Span> {
         let id = self.envelope.as_ref()?.id_value()?;

@@ -158,10 +158,10 @@ impl PendingRequests {
         id.is_some_and(|id| id != Id::Unknown && self.to[to].ids.contains_key(&id))
     }
 
-    /// The error response to a request to side `to` that waits for a response, if the message has its id.
-    pub(super) fn reply(&self, to: SideId, message: &ParsedMessage, error: &ErrorReply) -> Option<Message> {
-        let id = Id::of(&message.message, message.id()?);
-        if self.to[to].ids.contains_key(&id) { error.response(&id) } else { None }
+    /// The same, or there are requests to it whose ids are not known.
+    pub(super) fn may_await(&self, to: SideId, response: &ParsedMessage) -> bool {
+        let pending = &self.to[to];
+        pending.may_have_more || pending.ids.contains_key(&Id::Unknown) || self.awaits(to, response)
     }
 
     /// Side `from` wants no response any more to a request of its.

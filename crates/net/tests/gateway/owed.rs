@@ -379,16 +379,32 @@ async fn an_answer_without_result_and_error_becomes_an_error_for_its_caller() {
         setup
     };
     let gateway = Arc::new(Gateway::new(setup(Role::Server), setup(Role::Client), BudgetConfig::default()).unwrap());
-    let ((client, downstream), (mut host, upstream)) = (pipe(32 << 20), pipe(32 << 20));
+    let ((client, downstream), (host, upstream)) = (pipe(32 << 20), pipe(32 << 20));
     join(&gateway, downstream, upstream);
     let mut client = BufReader::new(client);
-    client.write_all(b"{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"m\"}\n").await.unwrap();
-    host.read_exact(&mut [0; 38]).await.unwrap();
-    // Nobody has asked the first.
-    host.write_all(b"{\"jsonrpc\":\"2.0\",\"id\":7}\n{\"jsonrpc\":\"2.0\",\"id\":1}\n").await.unwrap();
-    let mut heard = String::new();
-    client.read_line(&mut heard).await.unwrap();
-    let heard: Value = heard.parse().unwrap();
-    assert_eq!((&heard["id"], &heard["error"]["code"]), (&1.into(), &(-32603).into()));
-    assert_eq!(heard["error"]["data"]["reason"], "not-json-rpc");
+    let mut host = BufReader::new(host);
+    for answer in ["{\"jsonrpc\":\"2.0\",\"id\":ID}\n", "{\"jsonrpc\":\"2.0\",\"id\":ID,\"error\":null}\n"] {
+        client.write_all(b"{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"m\"}\n").await.unwrap();
+        while !line(&mut host).await.contains(r#""method":"m""#) {}
+        // Nobody has asked the first.
+        for id in ["7", "1"] {
+            host.write_all(answer.replace("ID", id).as_bytes()).await.unwrap();
+        }
+        let heard: Value = line(&mut client).await.parse().unwrap();
+        assert_eq!((&heard["id"], &heard["error"]["code"]), (&1.into(), &(-32603).into()), "{answer}");
+        assert_eq!(heard["error"]["data"]["reason"], "line-not-json-rpc");
+    }
+    // What could also be a request is answered. What can only be an answer is not.
+    host.write_all(b"{\"jsonrpc\":\"2.0\",\"id\":9,\"method\":\"n\"}\n").await.unwrap();
+    assert!(line(&mut client).await.contains(r#""method":"n""#));
+    client.write_all(b"{\"jsonrpc\":\"2.0\",\"id\":9,\"error\":null}\n").await.unwrap();
+    let heard: Value = line(&mut host).await.parse().unwrap();
+    assert_eq!((&heard["id"], &heard["error"]["code"]), (&9.into(), &(-32603).into()));
+}
+
+/// The next line.
+async fn line(from: &mut BufReader<impl tokio::io::AsyncRead + Unpin>) -> String {
+    let mut line = String::new();
+    from.read_line(&mut line).await.unwrap();
+    line
 }

@@ -6,11 +6,11 @@ use bytes::Bytes;
 
 use crate::envelope::Kind;
 use crate::error::{Over, Violation};
+use crate::error_responses::{ErrorResponses, Recipient};
 use crate::json;
-use crate::line;
 use crate::machine::{Event, Meta};
 use crate::message::{Edit, len64};
-use crate::rpc::{self, IdKey};
+use crate::rpc::IdKey;
 use crate::salvage::Salvage;
 
 use super::Connection;
@@ -36,22 +36,25 @@ impl Connection {
     /// A frame is not a valid message, and may be a batch. If it was meant as a request, its sender gets an error; if as an answer, the
     /// caller here does.
     fn refuse(&mut self, bytes: &[u8], meta: &Meta, violation: Violation) {
-        let mut replies = Vec::new();
+        let (mut callers, mut refused) = (Vec::new(), Vec::new());
         for Salvage { kind, id } in Salvage::read(bytes) {
             let Some(id) = id else { continue };
-            if kind == Kind::Response {
+            let waits = match kind {
+                Kind::Request | Kind::Notification => None,
+                Kind::Response | Kind::Other => self.records.answer(Key::of(&meta.peer, IdKey::of(&id))),
+            };
+            match (kind, waits) {
                 // A caller that already has an answer gets no second one.
-                if self.records.answer(Key::of(&meta.peer, IdKey::of(&id))) != Some(false) {
-                    replies.push(rpc::receive_failed(&id, &violation));
-                }
-            } else {
-                let Meta { peer, id: about, .. } = meta.clone();
-                self.control(rpc::refused(&id, &violation), Meta { peer, about, ..Meta::default() });
+                (_, Some(false)) => {}
+                (Kind::Response, _) | (_, Some(true)) => callers.push(id),
+                _ => refused.push(id),
             }
         }
-        let ordinals = &mut self.ordinal;
-        let next = || std::mem::replace(ordinals, ordinals.saturating_add(1));
-        line::fail_callers(&violation, replies, next, &mut self.events);
+        let errors =
+            |recipient, ids: &[Bytes]| ErrorResponses::new(recipient, violation.clone(), ids.iter().map(|id| &id[..]));
+        let (callers, refused) = (errors(Recipient::Caller, &callers), errors(Recipient::Peer, &refused));
+        self.refuse_requests(refused, meta);
+        self.events.callers_failed(&mut self.ordinal, violation, callers);
     }
 
     /// Gives up transfers that took too long, and those that the budget evicted.

@@ -8,6 +8,7 @@ use bytes::Bytes;
 
 use crate::envelope::Kind;
 use crate::error::{Over, SendError};
+use crate::error_responses::ErrorResponses;
 use crate::machine::{Capacity, Event, Measure, Meta, Receipt, Refusal, Tag, Ticket, Transmit};
 use crate::message::{Message, len64};
 use crate::outgoing::{Outgoing, check_depth, measure};
@@ -39,6 +40,8 @@ const MAX_PAUSES: u32 = 12;
 pub(super) struct SendQueues {
     /// Control frames, and whole messages that were refused only because we were too fast.
     first: VecDeque<Box<OutgoingMessage>>,
+    /// Error responses to requests of peers that were not valid, with where each peer gets them.
+    refusals: VecDeque<(ErrorResponses, Meta)>,
     whole: VecDeque<Box<OutgoingMessage>>,
     /// Messages that are too large for a frame, and have not begun.
     large: VecDeque<Box<OutgoingMessage>>,
@@ -70,8 +73,20 @@ pub(super) struct SendQueues {
 impl SendQueues {
     /// The next message that goes whole.
     fn small(&mut self) -> Option<Box<OutgoingMessage>> {
-        let item = self.first.pop_front().or_else(|| self.whole.pop_front())?;
+        let item = self.first.pop_front().or_else(|| self.refusal()).or_else(|| self.whole.pop_front())?;
         self.small_run = self.small_run.saturating_add(item.len());
+        Some(item)
+    }
+
+    /// The next error response to a request of a peer.
+    fn refusal(&mut self) -> Option<Box<OutgoingMessage>> {
+        let (responses, meta) = self.refusals.front_mut()?;
+        let what = Outgoing::new(None, responses.next()?, meta.clone());
+        if responses.len() == 0 {
+            self.refusals.pop_front();
+        }
+        let item = OutgoingMessage::new(what, None, None);
+        self.bytes = self.bytes.saturating_add(item.len());
         Some(item)
     }
 
@@ -138,6 +153,18 @@ impl Connection {
         let item = OutgoingMessage::new(Outgoing::new(None, message, meta), None, None);
         self.queues.bytes = self.queues.bytes.saturating_add(item.len());
         self.queues.first.push_back(item);
+    }
+
+    /// Answers requests of a peer that were not valid.
+    pub(super) fn refuse_requests(&mut self, responses: ErrorResponses, meta: &Meta) {
+        let waiting = self.queues.refusals.iter().fold(0_usize, |sum, (more, _)| sum.saturating_add(more.len()));
+        if waiting >= MAX_CONTROL {
+            return self.events.count("control-dropped");
+        }
+        if responses.len() > 0 {
+            let Meta { peer, id: about, .. } = meta.clone();
+            self.queues.refusals.push_back((responses, Meta { peer, about, ..Meta::default() }));
+        }
     }
 
     /// The next frame. No frame exceeds the link's cap, which may have shrunk: then a whole message becomes a transfer, but a

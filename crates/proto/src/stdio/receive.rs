@@ -12,6 +12,7 @@ use crate::budget::{Account, Schedule};
 use crate::clock::ReadClock;
 use crate::envelope::{ENVELOPE, Envelope, Kind};
 use crate::error::{Differs, LineFault, Over, Violation};
+use crate::error_responses::{ErrorResponses, Recipient};
 use crate::event_queue::EventQueue;
 use crate::limits::Limits;
 use crate::line::{self, Line};
@@ -40,7 +41,7 @@ pub(super) struct Receiver {
     ordinals: u64,
     lines: u64,
     /// Error responses for the peer, to requests of it that were given up.
-    pub(super) replies: Vec<Message>,
+    pub(super) replies: Vec<ErrorResponses>,
     /// Measures the age of groups. Stopped while we do not read.
     pub(super) clock: ReadClock,
     /// When the last group began.
@@ -85,8 +86,7 @@ impl Receiver {
             }
             Line::Bad(why, meant) => {
                 let number = self.lines;
-                let answers = line::report((number, &line), (why, &meant), || self.ordinal(), events);
-                self.replies.extend(answers);
+                self.replies.push(line::report((number, &line), (why, &meant), &mut self.ordinals, events));
             }
             Line::Log(line) => {
                 events.count("line-that-is-no-message");
@@ -176,7 +176,7 @@ impl Receiver {
         let reply = match &caller {
             Some(Caller::Ours(id)) => Some(rpc::receive_failed(id, &violation)),
             Some(Caller::Peer(id)) => {
-                self.replies.push(rpc::refused(id, &violation));
+                self.replies.push(ErrorResponses::new(Recipient::Peer, violation.clone(), [&id[..]]));
                 None
             }
             None => None,

@@ -32,7 +32,7 @@ pub(crate) fn install() -> Result<(), Failure> {
 }
 
 /// Does `install` unless it was done for exactly this list, of which a copy is kept.
-fn once(list: &Path, copy: &Path, install: impl FnOnce() -> Result<(), Failure>) -> Result<(), Failure> {
+pub(crate) fn once(list: &Path, copy: &Path, install: impl FnOnce() -> Result<(), Failure>) -> Result<(), Failure> {
     let failed = |path: &Path, error| Failure::Failed(format!("cannot use {}: {error}", path.display()));
     let wanted = fs::read(list).map_err(|error| failed(list, error))?;
     if fs::read(copy).is_ok_and(|installed| installed == wanted) {

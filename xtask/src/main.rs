@@ -8,6 +8,7 @@ mod fuzz;
 mod interop;
 mod mutants;
 mod run;
+mod segments;
 mod sim;
 mod slow;
 mod test;
@@ -23,6 +24,7 @@ cargo xtask COMMAND
 
   test                               installs what tests need, then runs them all; what CI runs
   interop                            runs the tests against other people's clients and servers alone
+  segments [--seeds N] [--from S]    runs the tests of the TypeScript package alone, with N seeded networks
   sim --seeds N [--from S]           simulates N seeded networks, from seed S on
   crash --rounds N [--seed S]        kills a host under load N times, and checks the log after each
   attack                             attacks a host with little memory, and prints what that did to it
@@ -38,6 +40,7 @@ fn main() -> ExitCode {
     let result = match args.command().as_deref() {
         Some("test") => args.end().and_then(|()| test::run()),
         Some("interop") => args.end().and_then(|()| interop::run()),
+        Some("segments") => segments::run(args),
         Some("sim") => sim::run(args),
         Some("crash") => crash::run(args),
         Some("attack") => args.end().and_then(|()| attack::run()),

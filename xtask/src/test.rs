@@ -1,7 +1,7 @@
 //! `cargo xtask test`: everything that must hold before a change is kept.
 
 use crate::run::{Failure, Steps, cargo, must};
-use crate::{interop, tools};
+use crate::{interop, segments, tools};
 
 pub(crate) fn run() -> Result<(), Failure> {
     let mut steps = Steps::default();
@@ -21,7 +21,7 @@ fn all(steps: &mut Steps) -> Result<(), Failure> {
         tools::component("clippy", "clippy --version")?;
         tools::subcommand("deny")
     })?;
-    steps.step("peers", interop::install)?;
+    steps.step("peers", || interop::install().and_then(|()| segments::install()))?;
     steps.step("format", || must(&mut cargo("fmt --all --check")))?;
     steps.step("lints", || must(&mut cargo("clippy --workspace --all-targets --all-features -- -D warnings")))?;
     steps.step("dependencies", || {
@@ -29,6 +29,7 @@ fn all(steps: &mut Steps) -> Result<(), Failure> {
         must(&mut cargo("deny check licenses bans sources"))
     })?;
     steps.step("tests", || must(&mut cargo("test --workspace --all-features")))?;
+    steps.step("segments", || segments::test(None, None))?;
     steps.step("documentation", || {
         must(cargo("doc --workspace --all-features --no-deps").env("RUSTDOCFLAGS", "-D warnings"))
     })

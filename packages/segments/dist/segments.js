@@ -1,0 +1,2460 @@
+// src/budget.ts
+var STEP = 16 << 10;
+var STANDSTILL = 3e4;
+var ReadClock = class {
+  #counted = 0;
+  #since = null;
+  #paused = false;
+  /** The time on the clock. */
+  read(now2) {
+    if (!this.#paused) this.#since ??= now2;
+    return this.#counted + (this.#since === null ? 0 : now2 - this.#since);
+  }
+  /** Stops the clock, or starts it again. */
+  pause(paused, now2) {
+    this.#counted = this.read(now2);
+    this.#since = paused ? null : now2;
+    this.#paused = paused;
+  }
+  /** When the clock will show `reading`, if it is not stopped before; `null` while it is stopped. */
+  when(reading) {
+    return this.#since === null ? null : this.#since + reading - this.#counted;
+  }
+};
+var Budget = class {
+  limits;
+  #accounts = /* @__PURE__ */ new Set();
+  #groups = /* @__PURE__ */ new Set();
+  constructor(limits = {}) {
+    this.limits = { process: 512 << 20, principal: 320 << 20, floor: 64 << 10, ...limits };
+  }
+  /** Bytes that all connections hold, floors counted. */
+  held() {
+    let sum = 0;
+    for (const account of this.#accounts) sum += account.held;
+    return sum;
+  }
+  /** The account of one connection. Without a principal there is only the floor. */
+  account(principal) {
+    return new Account(this, principal);
+  }
+  /** Bytes of a principal, or of all, beyond the floors. */
+  #drawn(principal) {
+    let sum = 0;
+    for (const account of this.#accounts) {
+      if (principal === void 0 || account.principal === principal) sum += this.#beyond(account.held);
+    }
+    return sum;
+  }
+  #beyond(held) {
+    return Math.max(0, held - this.limits.floor);
+  }
+  /** Adds to what an account holds. Without room it returns false, and marks a group of another account for eviction. */
+  hold(account, bytes, now2) {
+    const held = account.held + bytes;
+    const draw = this.#beyond(held) - this.#beyond(account.held);
+    if (draw > 0) {
+      const { principal } = account;
+      if (principal === void 0 || this.#drawn(principal) + draw > this.limits.principal) return false;
+      const missing = this.#drawn() + draw - this.limits.process;
+      if (missing > 0) {
+        this.#evict(account, missing, now2);
+        return false;
+      }
+    }
+    this.set(account, held);
+    return true;
+  }
+  /** Sets what an account holds. */
+  set(account, held) {
+    account.held = held;
+    if (held) this.#accounts.add(account);
+    else this.#accounts.delete(account);
+  }
+  track(grant, isOpen) {
+    if (isOpen) this.#groups.add(grant);
+    else this.#groups.delete(grant);
+  }
+  /** Marks the group that has stood still longest, else the one furthest behind its schedule whose owner is over its fair part. */
+  #evict(asking, missing, now2) {
+    let going = 0;
+    for (const grant of this.#groups) if (grant.evicted) going += grant.bytes;
+    if (going >= missing) return;
+    const owners = /* @__PURE__ */ new Set([asking.principal]);
+    for (const account of this.#accounts) if (this.#beyond(account.held)) owners.add(account.principal);
+    const fair = this.limits.process / owners.size;
+    let worst = null;
+    let most = 0;
+    const consider = (grant, badness) => {
+      if (badness > most) [worst, most] = [grant, badness];
+    };
+    const others = [...this.#groups].filter((grant) => !grant.evicted && grant.account !== asking);
+    for (const grant of others) consider(grant, grant.standstill(now2));
+    if (!worst) {
+      for (const grant of others) {
+        const { principal } = grant.account;
+        if (principal !== void 0 && this.#drawn(principal) > fair) consider(grant, grant.behind(now2));
+      }
+    }
+    worst?.evict();
+  }
+};
+var Account = class {
+  constructor(budget, principal) {
+    this.budget = budget;
+    this.principal = principal;
+  }
+  budget;
+  principal;
+  held = 0;
+  clock = new ReadClock();
+  /** Called when a group of this account is marked for eviction. */
+  onevict = null;
+  /** Reserves bytes for a group; `null` without room. */
+  reserve(bytes, schedule) {
+    return this.budget.hold(this, bytes, schedule.started) ? new Grant(this, bytes, schedule) : null;
+  }
+  /** Whether bytes could be reserved if nobody held anything. */
+  could(bytes) {
+    const { process, principal, floor } = this.budget.limits;
+    return bytes <= floor + (this.principal === void 0 ? 0 : Math.min(principal, process));
+  }
+};
+var Grant = class {
+  constructor(account, bytes, schedule) {
+    this.account = account;
+    this.bytes = bytes;
+    this.schedule = schedule;
+    this.#started = this.#progressAt = account.clock.read(schedule.started);
+    this.#progress = 0;
+    account.budget.track(this, true);
+  }
+  account;
+  bytes;
+  schedule;
+  evicted = false;
+  #received = 0;
+  #progress;
+  #progressAt;
+  #started;
+  /** Reports how much has arrived. */
+  note(received, now2) {
+    this.#received = received;
+    if (received >= this.#progress + STEP) {
+      this.#progress = received;
+      this.#progressAt = this.account.clock.read(now2);
+    }
+  }
+  /** Grows to so many bytes in all. Returns false without room. */
+  grow(bytes, now2) {
+    if (bytes <= this.bytes) return true;
+    if (!this.account.budget.hold(this.account, bytes - this.bytes, now2)) return false;
+    this.bytes = bytes;
+    return true;
+  }
+  /** The message is complete: what is reserved beyond `bytes` is given back, and the rest is never evicted. */
+  complete(bytes = 0) {
+    const { budget } = this.account;
+    budget.track(this, false);
+    if (bytes < this.bytes) {
+      budget.set(this.account, this.account.held - this.bytes + bytes);
+      this.bytes = bytes;
+    }
+  }
+  evict() {
+    this.evicted = true;
+    this.account.onevict?.();
+  }
+  /** How long there was no progress, if that is too long, else 0. */
+  standstill(now2) {
+    const time = this.account.clock.read(now2) - this.#progressAt;
+    return time >= STANDSTILL ? time : 0;
+  }
+  /** How many bytes are missing, compared with an even pace. Time in which the connection was not read counts half. */
+  behind(now2) {
+    const age = (this.account.clock.read(now2) - this.#started + now2 - this.schedule.started) / 2;
+    const part = Math.min(1, age / Math.max(this.schedule.timeout, 1e-3));
+    return Math.floor(this.bytes * part) - this.#received;
+  }
+};
+
+// src/json.ts
+var WANTED = new Set(
+  "jsonrpc method id params result error params.groupId params.index params.total params.data params.channel params.serverSeq params.requestId params.id params.action params.action.type params.clientId result.clientId params.protocolVersions result.protocolVersion params.capabilities params.capabilities.chunking result.capabilities result.capabilities.chunking".split(" ")
+);
+var isSpace = (byte) => byte === 32 || byte === 10 || byte === 13 || byte === 9;
+var isDigit = (byte) => byte >= 48 && byte <= 57;
+var Scanner = class {
+  constructor(maxDepth = Infinity) {
+    this.maxDepth = maxDepth;
+  }
+  maxDepth;
+  /** The first value of each member that was looked for. */
+  found = /* @__PURE__ */ new Map();
+  /** Members that came more than once. */
+  repeated = /* @__PURE__ */ new Set();
+  /** What sort of value the whole text is. */
+  root = null;
+  /** What is wrong, and at which byte. */
+  fault = null;
+  offset = 0;
+  /** How deep it was nested at most. */
+  deepest = 0;
+  #state = 0 /* Value */;
+  #depth = 0;
+  /** A bit for each level: whether it is an object. */
+  #nest = new Uint8Array(8);
+  /** For the first levels, the member that we are in, if it is looked for. */
+  #live = ["", null, null, null];
+  #inKey = false;
+  /** Whether this key may be one that is looked for. */
+  #keepsKey = false;
+  /** The key that we are in, as far as it came in earlier pieces. */
+  #key = [];
+  #word = "";
+  #wordAt = 0;
+  /** Checks the next piece. Returns false if the text is not JSON. */
+  feed(bytes) {
+    if (this.fault) return false;
+    const base = this.offset;
+    const length = bytes.length;
+    let state = this.#state;
+    let at = 0;
+    while (at < length) {
+      const byte = bytes[at];
+      switch (state) {
+        case 7 /* Text */: {
+          const from = at;
+          let next = byte;
+          while (next >= 32 && next !== 34 && next !== 92 && ++at < length) next = bytes[at];
+          if (this.#keepsKey) this.#gather(bytes, from, at);
+          if (at === length) break;
+          if (next < 32) return this.#fail("syntax", base + at);
+          at++;
+          if (next === 92) state = 8 /* Escape */;
+          else if (!this.#inKey) state = this.#end(base + at);
+          else {
+            if (this.#depth < 4) this.#endKey();
+            this.#keepsKey = false;
+            state = 4 /* Colon */;
+          }
+          break;
+        }
+        case 0 /* Value */:
+        case 1 /* Element */:
+          if (isSpace(byte)) at++;
+          else if (byte === 34) {
+            this.#begin(3 /* String */, base + at++);
+            this.#inKey = false;
+            state = 7 /* Text */;
+          } else if (byte === 123 || byte === 91) {
+            const isObject = byte === 123;
+            this.#begin(isObject ? 5 /* Object */ : 4 /* Array */, base + at);
+            if (this.#depth >= this.maxDepth) return this.#fail("too_deep", base + at);
+            this.#push(isObject);
+            at++;
+            state = isObject ? 2 /* Member */ : 1 /* Element */;
+          } else if (byte === 93 && state === 1 /* Element */) state = this.#close(base + ++at);
+          else if (byte === 45 || isDigit(byte)) {
+            this.#begin(2 /* Number */, base + at++);
+            state = byte === 45 ? 11 /* Minus */ : byte === 48 ? 12 /* Zero */ : 13 /* Digits */;
+          } else if (byte === 116 || byte === 102 || byte === 110) {
+            this.#begin(byte === 110 ? 0 /* Null */ : 1 /* Boolean */, base + at);
+            this.#word = byte === 116 ? "true" : byte === 102 ? "false" : "null";
+            this.#wordAt = 0;
+            state = 10 /* Word */;
+          } else return this.#fail("syntax", base + at);
+          break;
+        case 2 /* Member */:
+        case 3 /* Key */:
+          if (byte === 34) {
+            this.#inKey = true;
+            this.#keepsKey = this.#depth < 4 && this.#live[this.#depth - 1] !== null;
+            this.#key.length = 0;
+            at++;
+            state = 7 /* Text */;
+          } else if (byte === 125 && state === 2 /* Member */) state = this.#close(base + ++at);
+          else if (isSpace(byte)) at++;
+          else return this.#fail("syntax", base + at);
+          break;
+        case 4 /* Colon */:
+          if (byte === 58) state = 0 /* Value */;
+          else if (!isSpace(byte)) return this.#fail("syntax", base + at);
+          at++;
+          break;
+        case 5 /* Next */: {
+          const inObject = this.#inObject();
+          if (byte === 44) {
+            at++;
+            state = inObject ? 3 /* Key */ : 0 /* Value */;
+          } else if (byte === (inObject ? 125 : 93)) state = this.#close(base + ++at);
+          else if (isSpace(byte)) at++;
+          else return this.#fail("syntax", base + at);
+          break;
+        }
+        case 6 /* Done */:
+          if (!isSpace(byte)) {
+            const begins = isDigit(byte) || '"{[-tfn'.includes(String.fromCharCode(byte));
+            return this.#fail(begins ? "second_value" : "syntax", base + at);
+          }
+          at++;
+          break;
+        case 8 /* Escape */:
+          if (!'"\\/bfnrtu'.includes(String.fromCharCode(byte))) return this.#fail("syntax", base + at);
+          if (this.#keepsKey && this.#key.length < 250) this.#key.push(92, byte);
+          this.#wordAt = 4;
+          at++;
+          state = byte === 117 ? 9 /* Hex */ : 7 /* Text */;
+          break;
+        case 9 /* Hex */:
+          if (!isDigit(byte) && !((byte | 32) >= 97 && (byte | 32) <= 102)) return this.#fail("syntax", base + at);
+          if (this.#keepsKey && this.#key.length < 250) this.#key.push(byte);
+          at++;
+          if (--this.#wordAt === 0) state = 7 /* Text */;
+          break;
+        case 10 /* Word */:
+          if (byte !== this.#word.charCodeAt(this.#wordAt)) return this.#fail("syntax", base + at);
+          at++;
+          if (++this.#wordAt === this.#word.length) state = this.#end(base + at);
+          break;
+        default: {
+          const next = afterDigit(state, byte);
+          if (next === null) return this.#fail("syntax", base + at);
+          if (next === 5 /* Next */) state = this.#end(base + at);
+          else {
+            at++;
+            state = next;
+          }
+        }
+      }
+    }
+    this.#state = state;
+    this.offset = base + length;
+    return true;
+  }
+  /** Whether exactly one value came. */
+  finish() {
+    if (this.fault) return false;
+    const state = this.#state;
+    const isNumber = state === 12 /* Zero */ || state === 13 /* Digits */ || state === 15 /* Fraction */ || state === 18 /* Exponent */;
+    if (isNumber) this.#state = this.#end(this.offset);
+    return this.#state === 6 /* Done */ || this.#fail("unfinished", this.offset);
+  }
+  #fail(fault, offset) {
+    this.fault = fault;
+    this.offset = offset;
+    return false;
+  }
+  #inObject() {
+    const level = this.#depth - 1;
+    return (this.#nest[level >> 3] >> (level & 7) & 1) === 1;
+  }
+  #push(isObject) {
+    const level = this.#depth++;
+    if (this.#depth > this.deepest) this.deepest = this.#depth;
+    if (level >> 3 >= this.#nest.length) {
+      const grown = new Uint8Array(this.#nest.length * 2);
+      grown.set(this.#nest);
+      this.#nest = grown;
+    }
+    const bit = 1 << (level & 7);
+    if (isObject) this.#nest[level >> 3] |= bit;
+    else this.#nest[level >> 3] &= ~bit;
+    if (level < 3) this.#live[level + 1] = null;
+  }
+  #begin(kind, start) {
+    const depth = this.#depth;
+    if (depth > 3) return;
+    if (depth === 0) this.root = kind;
+    const member = this.#live[depth];
+    if (!member) return;
+    if (this.found.has(member)) this.repeated.add(member);
+    else this.found.set(member, { kind, start, end: -1 });
+  }
+  /** A value ends before the byte at `end`. */
+  #end(end) {
+    const depth = this.#depth;
+    if (depth === 0) return 6 /* Done */;
+    const member = depth < 4 && this.#live[depth];
+    const found = member && this.found.get(member);
+    if (found && found.end < 0) found.end = end;
+    return 5 /* Next */;
+  }
+  #close(end) {
+    this.#depth--;
+    return this.#end(end);
+  }
+  /** Keeps a part of a key. Longer ones than any that is looked for are only kept in part. */
+  #gather(bytes, from, to) {
+    for (let at = from; at < to && this.#key.length < 250; at++) this.#key.push(bytes[at]);
+  }
+  #endKey() {
+    const depth = this.#depth;
+    const parent = this.#live[depth - 1];
+    this.#live[depth] = null;
+    if (!this.#keepsKey) return;
+    const raw = String.fromCharCode(...this.#key);
+    let key = raw;
+    if (raw.includes("\\")) key = this.#key.length < 240 ? unescape(raw) : null;
+    const path = depth === 1 ? key : `${parent}.${key}`;
+    if (key !== null && path !== null && WANTED.has(path) && path.split(".").length === depth) this.#live[depth] = path;
+  }
+};
+function unescape(inside) {
+  try {
+    return JSON.parse(`"${inside}"`);
+  } catch {
+    return null;
+  }
+}
+function afterDigit(state, byte) {
+  const digit = isDigit(byte);
+  const isE = (byte | 32) === 101;
+  switch (state) {
+    case 11 /* Minus */:
+      return byte === 48 ? 12 /* Zero */ : digit ? 13 /* Digits */ : null;
+    case 12 /* Zero */:
+    case 13 /* Digits */:
+      if (digit) return state === 13 /* Digits */ ? state : null;
+      return byte === 46 ? 14 /* Point */ : isE ? 16 /* E */ : 5 /* Next */;
+    case 14 /* Point */:
+      return digit ? 15 /* Fraction */ : null;
+    case 15 /* Fraction */:
+      return digit ? state : isE ? 16 /* E */ : 5 /* Next */;
+    case 16 /* E */:
+      if (byte === 43 || byte === 45) return 17 /* Sign */;
+      return digit ? 18 /* Exponent */ : null;
+    case 17 /* Sign */:
+      return digit ? 18 /* Exponent */ : null;
+    default:
+      return digit ? state : 5 /* Next */;
+  }
+}
+function readString(raw) {
+  if (raw[0] !== '"') return null;
+  try {
+    const text = JSON.parse(raw);
+    return /\p{Cs}/u.test(text) ? null : text;
+  } catch {
+    return null;
+  }
+}
+function readNumber(raw) {
+  const parts = /^(-?)(0|[1-9]\d*)(?:\.(\d+))?(?:[eE]([+-]?\d+))?$/.exec(raw);
+  if (!parts) return null;
+  const [, sign, whole, fraction = "", exponent = "0"] = parts;
+  const digits = (whole + fraction).replace(/^0+/, "");
+  let end = digits.length;
+  while (end > 0 && digits[end - 1] === "0") end--;
+  const significant = digits.slice(0, end);
+  if (!significant) return 0n;
+  const power = Number(exponent) - fraction.length + digits.length - significant.length;
+  if (power < 0) return "fraction";
+  if (significant.length + power > 38) return sign ? "huge_negative" : "huge";
+  return BigInt(sign + significant + "0".repeat(power));
+}
+
+// src/bytes.ts
+var Buffer = globalThis.Buffer;
+var fromBase64 = Uint8Array.fromBase64;
+var encoder = new TextEncoder();
+var decoder = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true });
+var ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+var encode = (text) => encoder.encode(text);
+var scratch = new Uint8Array(48 << 10);
+function encodeBriefly(text) {
+  if (text.length * 3 > scratch.length) return encode(text);
+  return scratch.subarray(0, encoder.encodeInto(text, scratch).written);
+}
+var utf8Length = (text) => Buffer ? Buffer.byteLength(text) : encodeBriefly(text).length;
+function decode(bytes) {
+  try {
+    return decoder.decode(bytes);
+  } catch {
+    return null;
+  }
+}
+function unfinished(bytes) {
+  for (let back = 1; back <= 3 && back <= bytes.length; back++) {
+    const byte = bytes[bytes.length - back];
+    if ((byte & 192) !== 128) return (byte >= 240 ? 4 : byte >= 224 ? 3 : byte >= 192 ? 2 : 1) > back ? back : 0;
+  }
+  return 0;
+}
+var decodedLength = (data) => Math.ceil(data.length / 4) * 3 - padding(data);
+var padding = (data) => data.endsWith("==") ? 2 : data.endsWith("=") ? 1 : 0;
+function decodeBase64(data) {
+  const length = decodedLength(data);
+  const pad = padding(data);
+  if (data.length % 4) return null;
+  if (pad) {
+    const last = ALPHABET.indexOf(data[data.length - pad - 1]);
+    if (last < 0 || last & (pad === 1 ? 3 : 15)) return null;
+  }
+  if (Buffer) {
+    const bytes = Buffer.allocUnsafe(length);
+    const whole = bytes.write(data, "base64") === length;
+    return whole && !data.includes("-") && !data.includes("_") ? bytes : null;
+  }
+  if (fromBase64) {
+    try {
+      const bytes = fromBase64(data, { lastChunkHandling: "strict" });
+      return bytes.length === length ? bytes : null;
+    } catch {
+      return null;
+    }
+  }
+  return decodeByTable(data, length);
+}
+var VALUES = new Uint8Array(128).fill(64);
+for (let value = 0; value < 64; value++) VALUES[ALPHABET.charCodeAt(value)] = value;
+function decodeByTable(data, length) {
+  const bytes = new Uint8Array(length);
+  const characters = data.length - padding(data);
+  let bits = 0;
+  let bad = 0;
+  for (let at = 0, to = 0; at < characters; at++) {
+    const code = data.charCodeAt(at);
+    const value = code < 128 ? VALUES[code] : 64;
+    bad |= value & 64;
+    bits = bits << 6 | value;
+    if (at & 3) bytes[to++] = bits >> 6 - 2 * (at & 3);
+  }
+  return bad ? null : bytes;
+}
+function encodeBase64(bytes) {
+  if (Buffer) return Buffer.from(bytes.buffer, bytes.byteOffset, bytes.length).toString("base64");
+  const native = bytes.toBase64;
+  if (native) return native.call(bytes);
+  let binary = "";
+  for (let at = 0; at < bytes.length; at += 8192) binary += String.fromCharCode(...bytes.subarray(at, at + 8192));
+  return btoa(binary);
+}
+
+// src/message.ts
+var ENVELOPE = ["jsonrpc", "method", "id", "params", "result", "error"];
+var Message = class {
+  constructor(text, size, scan2) {
+    this.text = text;
+    this.size = size;
+    this.scan = scan2;
+    const method = this.#there("method");
+    const id = scan2.found.get("id");
+    const named = id?.kind === 3 /* String */ || id?.kind === 2 /* Number */;
+    this.method = this.string("method") ?? "";
+    this.id = id && named ? this.raw(id) : null;
+    const outcome = this.#result() ?? this.#there("error");
+    if (method?.kind === 3 /* String */) this.kind = named ? "request" : "notification";
+    else this.kind = outcome && id ? "response" : "other";
+  }
+  text;
+  size;
+  scan;
+  #bytes = null;
+  kind;
+  /** Empty if it has none. */
+  method;
+  /** The id as it is written; `null` when no answer is possible. */
+  id;
+  /** The key of the envelope that comes twice, if any does. */
+  repeated() {
+    return ENVELOPE.find((key) => this.scan.repeated.has(key));
+  }
+  /** Whether it is exactly one JSON-RPC 2.0 request, response or notification. */
+  isValid() {
+    const { found } = this.scan;
+    const id = found.get("id")?.kind;
+    const params = this.#there("params")?.kind;
+    const error2 = this.#there("error");
+    const result = this.#result();
+    const idOk = id === void 0 || id === 3 /* String */ || id === 2 /* Number */ || id === 0 /* Null */;
+    const shape = this.kind === "response" ? !result !== !error2 && (!error2 || error2.kind === 5 /* Object */) : this.kind !== "other" && !result && !error2 && (params === void 0 || params === 5 /* Object */ || params === 4 /* Array */);
+    return shape && idOk && this.string("jsonrpc") === "2.0";
+  }
+  /** The error member, unless it is `null`. */
+  isError() {
+    return this.#there("error") !== void 0;
+  }
+  /** A member that is a string. */
+  string(member) {
+    const found = this.scan.found.get(member);
+    return found?.kind === 3 /* String */ ? readString(this.raw(found)) : null;
+  }
+  /** A member that is a number. */
+  number(member) {
+    const found = this.scan.found.get(member);
+    return found?.kind === 2 /* Number */ ? readNumber(this.raw(found)) : null;
+  }
+  /** A value as it is written. */
+  raw({ start, end }) {
+    if (this.text.length === this.size) return this.text.slice(start, end);
+    return decode(this.#encoded().subarray(start, end)) ?? "";
+  }
+  /** Where a byte lies in the text. */
+  at(offset) {
+    if (this.text.length === this.size) return offset;
+    return decode(this.#encoded().subarray(0, offset))?.length ?? 0;
+  }
+  #encoded() {
+    return this.#bytes ??= encode(this.text);
+  }
+  /** A member, unless it is `null`, which many write for what is not there. */
+  #there(member) {
+    const found = this.scan.found.get(member);
+    return found?.kind === 0 /* Null */ ? void 0 : found;
+  }
+  /** `null` is a result, unless there is an error or a method. */
+  #result() {
+    const { found } = this.scan;
+    const none = this.#there("error") ?? found.get("method");
+    return none ? this.#there("result") : found.get("result");
+  }
+};
+function scan(text, maxDepth) {
+  const bytes = encodeBriefly(text);
+  const scanner = new Scanner(maxDepth);
+  if (scanner.feed(bytes)) scanner.finish();
+  return { scanner, size: bytes.length };
+}
+function jsonFault({ fault, offset }) {
+  const why = fault === "second_value" ? "a second JSON value" : fault === "unfinished" ? "the JSON text ends too early" : "not JSON";
+  return `${why} at byte ${offset}`;
+}
+function idKey(raw) {
+  const text = readString(raw);
+  if (text !== null) return brief(`"${text}`);
+  const number = readNumber(raw);
+  return brief(typeof number === "bigint" ? String(number) : `?${raw}`);
+}
+function brief(text) {
+  if (text.length <= 64) return text;
+  let [one, two] = [2166136261, 461845907];
+  for (let at = 0; at < text.length; at++) {
+    one = Math.imul(one ^ text.charCodeAt(at), 16777619);
+    two = Math.imul(two + text.charCodeAt(at), 2246822507) ^ two >>> 13;
+  }
+  return `#${text.length}.${one}.${two}`;
+}
+
+// src/handshake.ts
+var Negotiated = class {
+  #clients = /* @__PURE__ */ new Map();
+  agreed(client) {
+    return client !== null && this.#clients.get(client)?.agreed || null;
+  }
+  rate(client) {
+    return client !== null && this.#clients.get(client)?.rate || null;
+  }
+  remember(client, what) {
+    if (client === null) return;
+    const before = this.#clients.get(client);
+    this.#clients.delete(client);
+    this.#clients.set(client, { ...before, ...what });
+    if (this.#clients.size > 2048) for (const oldest of this.#clients.keys()) return void this.#clients.delete(oldest);
+  }
+};
+var Agreement = class {
+  constructor(role, ours, theirs, negotiated, count) {
+    this.role = role;
+    this.ours = ours;
+    this.theirs = theirs;
+    this.negotiated = negotiated;
+    this.count = count;
+    this.invitation = theirs ? "segments" : role === "server" ? "either" : "none";
+  }
+  role;
+  ours;
+  theirs;
+  negotiated;
+  count;
+  invitation;
+  #pending = null;
+  #client = null;
+  /** Whether the peer's limits are not known until the handshake is answered. */
+  get isWaiting() {
+    return this.#pending !== null && (this.role === "client" || this.#pending.isInitialize);
+  }
+  /** The rate of earlier links to this client. */
+  get rate() {
+    return this.negotiated.rate(this.#client);
+  }
+  noteRate(rate) {
+    this.negotiated.remember(this.#client, { rate });
+  }
+  /** The handshake request could not be sent, so no answer will come. */
+  withdraw() {
+    this.#pending = null;
+  }
+  /** Looks at a message. Returns its text as it has to be, or `null` if it does not belong to the handshake. */
+  pass(from, message) {
+    const { method, id } = message;
+    if (id === null) return null;
+    if (from === "server") return method ? null : this.#response(message, idKey(id));
+    return /^(initialize|reconnect)$/.test(method) ? this.#request(message, idKey(id)) : null;
+  }
+  #request(message, id) {
+    const isInitialize = message.method === "initialize";
+    const handshake = new Handshake(message, "params");
+    const name = message.string("params.clientId");
+    const client = this.#client = name === null ? null : brief(name);
+    const remembered = isInitialize ? null : this.negotiated.agreed(client);
+    const version = isInitialize ? handshake.offersVersion : remembered?.version ?? true;
+    const known = remembered?.theirs ?? null;
+    this.#pending = { id, isInitialize, client, offered: null, wanted: handshake.isThere, version };
+    if (this.role === "client") {
+      this.invitation = version ? "segments" : "none";
+      this.theirs = known;
+      return version ? handshake.with(this.ours) : handshake.without();
+    }
+    if (handshake.isInvalid) this.count("invalid-capability");
+    this.#pending.offered = version ? handshake.theirs ?? known : null;
+    this.theirs = isInitialize ? null : this.#pending.offered;
+    return handshake.without();
+  }
+  #response(message, id) {
+    const pending = this.#pending;
+    if (pending?.id !== id) return null;
+    this.#pending = null;
+    if (message.isError()) return null;
+    const handshake = new Handshake(message, "result");
+    const version = pending.version && (!pending.isInitialize || handshake.hasVersion);
+    let text;
+    if (this.role === "client") {
+      if (handshake.isInvalid) this.count("invalid-capability");
+      this.invitation = version ? "segments" : "none";
+      this.theirs = version ? handshake.theirs ?? this.theirs : null;
+      text = pending.wanted ? null : handshake.without();
+    } else {
+      this.theirs = version ? pending.offered : null;
+      this.invitation = this.theirs ? "segments" : "none";
+      text = this.theirs ? handshake.with(this.ours) : handshake.without();
+    }
+    this.negotiated.remember(pending.client, { agreed: { theirs: this.theirs, version } });
+    return text;
+  }
+};
+var LONGEST = 4096;
+var Handshake = class {
+  constructor(message, body) {
+    this.message = message;
+    this.body = body;
+    this.#chunking = this.#find(".capabilities.chunking");
+    this.theirs = parsed(this.#json(".capabilities.chunking"));
+  }
+  message;
+  body;
+  theirs;
+  #chunking;
+  get isThere() {
+    return this.#chunking !== void 0;
+  }
+  /** Whether there is a capability that is not valid. */
+  get isInvalid() {
+    return !this.theirs && this.#chunking !== void 0 && this.#chunking.kind !== 0 /* Null */;
+  }
+  /** Whether any version that the client offers has chunking. */
+  get offersVersion() {
+    const versions = this.#json(".protocolVersions");
+    return Array.isArray(versions) && versions.some(hasChunking);
+  }
+  /** Whether the negotiated version has chunking. */
+  get hasVersion() {
+    return hasChunking(this.message.string("result.protocolVersion"));
+  }
+  /** The text with our capability in it. */
+  with(ours) {
+    const chunking = JSON.stringify({
+      maxIncomingFrameBytes: ours.maxFrameBytes,
+      maxIncomingMessageBytes: ours.maxMessageBytes,
+      maxIncomingGroups: ours.maxGroups,
+      groupTimeoutMs: ours.groupTimeoutMs,
+      settledCursor: ours.settledCursor
+    });
+    if (this.#chunking) return this.#replace(this.#chunking, chunking);
+    const capabilities = this.#find(".capabilities");
+    const body = this.#find("");
+    if (capabilities?.kind === 5 /* Object */) return this.#insert(capabilities, `"chunking":${chunking}`);
+    if (capabilities) return this.#replace(capabilities, `{"chunking":${chunking}}`);
+    if (body?.kind === 5 /* Object */) return this.#insert(body, `"capabilities":{"chunking":${chunking}}`);
+    return this.message.text;
+  }
+  /** The text without the capability, and without `capabilities` if nothing else is in it. */
+  without() {
+    if (!this.#chunking) return this.message.text;
+    const own = this.#member(this.#chunking);
+    const all = this.#find(".capabilities");
+    const { start, end } = own.isOnly && all ? this.#member(all) : own;
+    return this.message.text.slice(0, start) + this.message.text.slice(end);
+  }
+  #find(path) {
+    return this.message.scan.found.get(this.body + path);
+  }
+  #json(path) {
+    const found = this.#find(path);
+    return found && found.end - found.start <= LONGEST ? JSON.parse(this.message.raw(found)) : void 0;
+  }
+  #replace({ start, end }, text) {
+    const whole = this.message.text;
+    return whole.slice(0, this.message.at(start)) + text + whole.slice(this.message.at(end));
+  }
+  /** Adds a member at the front of an object. */
+  #insert({ start }, member) {
+    const { text } = this.message;
+    const at = this.message.at(start) + 1;
+    let next = at;
+    while (/\s/.test(text[next])) next++;
+    return `${text.slice(0, at)}${member}${text[next] === "}" ? "" : ","}${text.slice(at)}`;
+  }
+  /** A member by its value: its key, its value and one comma, if there is one. */
+  #member(value) {
+    const { text } = this.message;
+    const back = (at) => {
+      while (/\s/.test(text[at - 1])) at--;
+      return at;
+    };
+    let end = this.message.at(value.end);
+    const colon = back(this.message.at(value.start)) - 1;
+    const quote = text.lastIndexOf('"', back(colon) - 2);
+    let start = back(quote);
+    let after = end;
+    while (/\s/.test(text[after])) after++;
+    if (text[start - 1] === ",") return { start: start - 1, end, isOnly: false };
+    const isOnly = text[after] !== ",";
+    start = quote;
+    if (!isOnly) end = after + 1;
+    return { start, end, isOnly };
+  }
+};
+function parsed(value) {
+  if (typeof value !== "object" || value === null) return null;
+  const members = value;
+  const positive = (key, otherwise = 0) => {
+    const number = members[key] === void 0 ? otherwise : members[key];
+    const most = Math.min(typeof number === "number" ? number : 0, 2 ** 64);
+    return most > 0 && Number.isInteger(most) ? most : 0;
+  };
+  const chunking = {
+    maxFrameBytes: positive("maxIncomingFrameBytes"),
+    maxMessageBytes: positive("maxIncomingMessageBytes"),
+    maxGroups: positive("maxIncomingGroups", 8),
+    groupTimeoutMs: positive("groupTimeoutMs", 3e4),
+    settledCursor: members.settledCursor === true
+  };
+  const { maxFrameBytes, maxMessageBytes, maxGroups, groupTimeoutMs } = chunking;
+  return maxFrameBytes && maxGroups && groupTimeoutMs && maxMessageBytes >= maxFrameBytes ? chunking : null;
+}
+function hasChunking(version) {
+  if (typeof version !== "string") return false;
+  const [major, minor = 0] = version.split(/[.+-]/).map((part) => /^\d+$/.test(part) ? Number(part) : -1);
+  return major > 0 || major === 0 && minor >= 3;
+}
+
+// src/arrivals.ts
+var Arrivals = class {
+  constructor(delivery, maxHeldBytes) {
+    this.delivery = delivery;
+    this.maxHeldBytes = maxHeldBytes;
+  }
+  delivery;
+  maxHeldBytes;
+  #next = 0;
+  /** Messages that have begun and are not delivered, in order. */
+  #open = /* @__PURE__ */ new Set();
+  /** Messages that have begun and are not finished, in order. */
+  #unfinished = /* @__PURE__ */ new Set();
+  /** Messages that have finished, and wait for earlier ones. */
+  #held = [];
+  #heldBytes = 0;
+  /** For each message that blocks others, the highest seq that was delivered after it. */
+  #waiting = /* @__PURE__ */ new Map();
+  /** The highest seq among settled messages. */
+  cursor = null;
+  /** A message begins. Returns its ordinal. */
+  begin() {
+    this.#open.add(this.#next);
+    this.#unfinished.add(this.#next);
+    return this.#next++;
+  }
+  /** The first ordinal that is not settled. */
+  get settled() {
+    return first(this.#open) ?? this.#next;
+  }
+  /** Whether a message has to wait for one that began before it. */
+  mustHold(ordinal, isOrdered2) {
+    return this.delivery === "start-order" && isOrdered2 && (first(this.#unfinished) ?? ordinal) < ordinal;
+  }
+  /** A message has finished. Returns those that may be delivered now, or how many bytes would be held if that is too much. */
+  finish(message) {
+    this.#unfinished.delete(message.ordinal);
+    const ready = [];
+    if (this.mustHold(message.ordinal, message.isOrdered)) {
+      if (this.#heldBytes + message.size > this.maxHeldBytes) return this.#heldBytes + message.size;
+      this.#heldBytes += message.size;
+      this.#held.push(message);
+    } else ready.push(message);
+    const oldest = first(this.#unfinished) ?? Infinity;
+    const released = this.#held.filter(({ ordinal }) => ordinal < oldest);
+    if (released.length) {
+      this.#held = this.#held.filter(({ ordinal }) => ordinal > oldest);
+      for (const { size } of released) this.#heldBytes -= size;
+      ready.push(...released.sort((a, b) => a.ordinal - b.ordinal));
+    }
+    return ready;
+  }
+  /** A message is given up. Returns whether the link has to close, because nothing could be delivered after it. */
+  expire(ordinal) {
+    this.#unfinished.delete(ordinal);
+    return this.delivery === "start-order";
+  }
+  /** The application has this message. */
+  delivered(ordinal, seq) {
+    if (!this.#open.delete(ordinal)) return;
+    const behind = this.#waiting.get(ordinal) ?? null;
+    this.#waiting.delete(ordinal);
+    this.note(ordinal, behind !== null && (seq === null || behind > seq) ? behind : seq);
+  }
+  /** A delivered message turns out to carry a seq. */
+  note(ordinal, seq) {
+    if (seq === null) return;
+    let blocker = null;
+    for (const open of this.#open) {
+      if (open >= ordinal) break;
+      blocker = open;
+    }
+    if (blocker === null) {
+      if (this.cursor === null || seq > this.cursor) this.cursor = seq;
+    } else if (seq > (this.#waiting.get(blocker) ?? -1n)) this.#waiting.set(blocker, seq);
+  }
+  /** Drops the messages that are held back. After a close they are not delivered. */
+  clear() {
+    for (const { grant } of this.#held) grant?.complete();
+    this.#held = [];
+    this.#heldBytes = 0;
+  }
+};
+function first(ordinals) {
+  for (const ordinal of ordinals) return ordinal;
+  return void 0;
+}
+
+// src/order.ts
+var isOrdered = (order) => order === "barrier" || order[0] === "=";
+var MAX_REQUESTS = 4096;
+var isCancel = (method) => method === "$/cancelRequest" || method === "notifications/cancelled";
+var carriesState = (from, kind, method) => from === "client" ? kind === "notification" && method === "dispatchAction" : kind === "notification" ? method === "action" || method.startsWith("root/") : kind === "response" && /^(initialize|reconnect|subscribe|fetchTurns|listSessions)$/.test(method);
+function orderOf(from, kind, method, channel) {
+  if (method === "ping") return "urgent";
+  if (kind === "notification" && isCancel(method)) return "free";
+  if (from === "server" && kind === "response" && /^(initialize|reconnect)$/.test(method)) return "barrier";
+  const inOrder = carriesState(from, kind, method) || kind === "notification" || from === "client" && kind === "request";
+  return inOrder ? `=${brief(channel ?? "\0")}` : "free";
+}
+var PASSING = new Set(
+  "chat/turnCancelled chat/toolCallConfirmed chat/toolCallResultConfirmed chat/toolCallComplete chat/inputAnswerChanged chat/inputCompleted automationRun/cancelRequested terminal/input terminal/resized".split(" ")
+);
+function mayPass(message) {
+  const { method } = message;
+  return method === "completions" || method === "dispatchAction" && PASSING.has(message.string("params.action.type") ?? "");
+}
+function cancelled(message) {
+  if (message.kind !== "notification" || !isCancel(message.method)) return null;
+  const found = message.scan.found.get(message.method === "$/cancelRequest" ? "params.id" : "params.requestId");
+  return found ? idKey(message.raw(found)) : null;
+}
+var Requests = class {
+  /** Who answers them. */
+  constructor(answeredBy) {
+    this.answeredBy = answeredBy;
+  }
+  answeredBy;
+  #waiting = /* @__PURE__ */ new Map();
+  /** Notes a request. Returns false if too many wait. */
+  note(message) {
+    if (message.id === null) return true;
+    const order = orderOf(this.answeredBy, "response", message.method, message.string("params.channel"));
+    if (order === "free") return true;
+    const key = idKey(message.id);
+    if (this.#waiting.size >= MAX_REQUESTS && !this.#waiting.has(key)) return false;
+    this.#waiting.set(key, order);
+    return true;
+  }
+  /** The order of the answer to a request, which waits no longer. */
+  answer(id) {
+    const key = id === null ? "" : idKey(id);
+    const order = this.#waiting.get(key) ?? "free";
+    this.#waiting.delete(key);
+    return order;
+  }
+};
+
+// src/reasons.ts
+var reason = (name, code, because, text = because) => ({
+  name,
+  code,
+  because,
+  text: text.slice(0, 123)
+});
+var violation = (name, because) => reason(name, 4400, because, `invalid messageSegment: ${name}`);
+var invalid = (name, because, text = name) => reason(name, 4400, because, `invalid message: ${text}`);
+var frameTooLarge = (size, limit) => reason("frame-too-large", 1009, `frame of ${size} bytes is over the limit of ${limit}`);
+var notRpc = "not a JSON-RPC 2.0 request, response or notification";
+var noBatch = "a message is one JSON object; batches are not accepted";
+var broken = {
+  frameTooLarge,
+  frameNotUtf8: invalid("frame-not-utf8", "frame is not UTF-8"),
+  frameNotJson: (why) => invalid("frame-not-json", `frame is not JSON: ${why}`),
+  tooDeep: (limit) => {
+    const because = `nested deeper than ${limit} levels (max_nesting)`;
+    return invalid("too-deep", because, because);
+  },
+  frameNotObject: invalid("frame-not-object", noBatch, noBatch),
+  duplicateKey: (key) => invalid("duplicate-key", `key "${key}" comes twice`),
+  tooManyRequests: (limit) => invalid("too-many-requests", `more than ${limit} requests wait for an answer`),
+  messageNotRpc: invalid("message-not-json-rpc", notRpc, notRpc),
+  messageTooLarge: (size, limit) => violation("message-too-large", `message of at least ${size} bytes is over the limit of ${limit}`),
+  messageNotUtf8: violation("message-not-utf8", "reassembled message is not UTF-8"),
+  messageNotJson: (why) => violation("message-not-json", `reassembled message is not JSON: ${why}`)
+};
+var closed = {
+  noRoom: (size) => reason("close-no-room", 1013, `no room for a message of ${size} bytes`),
+  unwanted: (size, limit) => reason("close-unwanted", 1013, `${size} bytes of frames came while there was no room, the limit is ${limit}`),
+  evicted: reason("close-evicted", 1013, "a group was given up under memory pressure"),
+  heldTooMuch: (size, limit) => reason("close-held-too-much", 1013, `${size} bytes wait for an unfinished group, the limit is ${limit}`),
+  groupExpired: (received, limit) => reason(
+    "close-group-expired",
+    4408,
+    `a message was not finished within the time for a group (${limit} ms): ${received} bytes had come`
+  ),
+  unsendable: ({ name, because }) => reason("close-unsendable", /json|deep/.test(name) ? 4422 : 4413, `an action cannot be sent: ${because}`),
+  capShrank: reason("close-cap-shrank", 4413, "the frame cap shrank below a started group's segments"),
+  /** The application closes. */
+  own: (code, text) => reason(code === 1e3 ? "close-normal" : code === 1012 ? "close-restart" : "close-program", code, text, text),
+  peer: (code) => reason("close-peer", code, code === 1006 ? "the link ended without a close" : `closed by the peer with code ${code}`)
+};
+var error = (name, because, over, more) => ({
+  name: `send-${name}`,
+  because,
+  over,
+  more
+});
+var unsent = {
+  notRpc: error("not-json-rpc", "not a JSON-RPC message"),
+  tooDeep: (depth, limit) => error("too-deep", `message is nested ${depth} levels deep, the limit is ${limit}`),
+  noSegments: (size, limit) => error(
+    "no-segments",
+    `message of ${size} bytes does not fit a frame of ${limit}, and the peer does not take segments`,
+    [size, limit]
+  ),
+  tooLarge: (size, limit) => error("too-large", `message of ${size} bytes is over the peer's limit of ${limit}`, [size, limit]),
+  tooManySegments: (size) => error("too-many-segments", `message of ${size} bytes would need more than 65535 segments at this frame cap`, [
+    size,
+    65535
+  ]),
+  tooSlow: (size, needed, limit, rate, retry) => error(
+    "too-slow",
+    `message of ${size} bytes needs ${needed} ms at the measured ${rate} bytes/s, and the peer allows ${limit} ms (its groupTimeoutMs)`,
+    [size, Math.floor(rate * limit / 1e3)],
+    `,"bytesPerSecond":${rate},"neededMs":${needed},"limitMs":${limit},"retryAfterMs":${retry}`
+  ),
+  queueFull: (size, limit) => error("queue-full", `message of ${size} bytes does not fit the send queue of ${limit}`),
+  disconnected: error("disconnected", "disconnected")
+};
+function errorResponse(id, { name, because, over, more }) {
+  const message = JSON.stringify(over && !more ? "MessageTooLarge" : because);
+  const data = over ? `{"reason":"messageTooLarge","size":${over[0]},"limit":${over[1]}${more ?? ""}}` : `{"reason":"${name}"}`;
+  return `{"jsonrpc":"2.0","id":${id},"error":{"code":${over ? -32011 : -32603},"message":${message},"data":${data}}}`;
+}
+
+// src/limits.ts
+var DAY = 864e5;
+function checked(given, budget) {
+  const limits = {
+    maxFrameBytes: 4 << 20,
+    maxMessageBytes: 32 << 20,
+    maxDepth: 1e6,
+    maxGroups: 8,
+    groupTimeoutMs: 0,
+    graceMs: 5e3,
+    maxQueuedBytes: 128 << 20,
+    maxHeldBytes: 64 << 20
+  };
+  for (const key of Object.keys(limits)) limits[key] = given[key] ?? limits[key];
+  limits.groupTimeoutMs ||= Math.min(Math.max(Math.ceil(limits.maxMessageBytes / (64 << 10)) * 1e3, 3e4), 6e5);
+  const largest = budget.floor + Math.min(budget.principal, budget.process);
+  const range = (key, min, max) => {
+    const value = limits[key];
+    if (!(value >= min && value <= max)) throw new RangeError(`${key} is ${value}; it must be from ${min} to ${max}`);
+  };
+  range("maxFrameBytes", 512, 2 ** 32 - 1);
+  range("maxMessageBytes", limits.maxFrameBytes, largest - Math.floor(largest / 4096) - 3072);
+  range("maxDepth", 16, 1 << 24);
+  range("maxGroups", 1, 1024);
+  range("groupTimeoutMs", 1, DAY);
+  range("graceMs", 0, DAY);
+  range("maxQueuedBytes", 1, Infinity);
+  range("maxHeldBytes", 1, Infinity);
+  limits.maxGroups = Math.min(limits.maxGroups, Math.floor(largest / groupCost(limits.maxMessageBytes)));
+  return limits;
+}
+var GROUP_COST = 2048;
+var groupCost = (bytes) => bytes + Math.floor(bytes / 4096) + 1024 + GROUP_COST;
+var timeFor = (limits, bytes) => Math.min(limits.groupTimeoutMs, limits.groupTimeoutMs * bytes / limits.maxMessageBytes);
+
+// src/receive.ts
+var SEGMENT = "ahp/messageSegment";
+var Closing = class {
+  constructor(reason2) {
+    this.reason = reason2;
+  }
+  reason;
+};
+function fail(name, because) {
+  throw new Closing(violation(name, because));
+}
+var Receiver = class {
+  constructor(limits, account) {
+    this.limits = limits;
+    this.account = account;
+  }
+  limits;
+  account;
+  #groups = /* @__PURE__ */ new Map();
+  /**
+   * Takes a frame; throws a `Closing` if it breaks a rule. `null` if the budget has no room for the group that it begins: then it
+   * has to be passed in again later. `begin` gives an ordinal to a group.
+   */
+  frame(frame, invitation, now2, begin) {
+    const { maxFrameBytes, maxMessageBytes, maxDepth } = this.limits;
+    const limit = invitation === "segments" ? maxFrameBytes : maxMessageBytes;
+    const checkSize = (size2) => {
+      if (size2 > limit) throw new Closing(broken.frameTooLarge(size2, limit));
+    };
+    if (frame.length > limit) checkSize(typeof frame === "string" ? utf8Length(frame) : frame.length);
+    const text = typeof frame === "string" ? frame : textOf(frame);
+    const segment = invitation === "none" ? null : recognise(text);
+    if (segment) return this.#segment(segment, now2, begin);
+    const { scanner, size } = scan(text, maxDepth);
+    checkSize(size);
+    if (scanner.fault === "too_deep") throw new Closing(broken.tooDeep(maxDepth));
+    if (scanner.fault) throw new Closing(broken.frameNotJson(jsonFault(scanner)));
+    if (scanner.root !== 5 /* Object */) throw new Closing(broken.frameNotObject);
+    const message = new Message(text, size, scanner);
+    checkKeys(message.repeated());
+    if (message.method !== SEGMENT) return { message, grant: null, segment: null };
+    if (invitation === "none") fail("uninvited-segment", "a segment came, but chunking was never advertised");
+    return this.#segment(parse(message), now2, begin);
+  }
+  #segment(segment, now2, begin) {
+    const { groupId, data } = segment;
+    const { maxMessageBytes } = this.limits;
+    let group = this.#groups.get(groupId);
+    if (group && segment.index === 0n) fail("group-in-flight", "a group begins twice");
+    const [index, total] = numbers(segment);
+    if (data === null) fail("data-missing", "data is missing");
+    const length = decodedLength(data);
+    if (!group) {
+      const grant = this.#admit(index, total, length, now2);
+      if (!grant) return null;
+      group = new Group(begin(), total, length, this.account.clock.read(now2), grant, this.limits.maxDepth);
+      this.#groups.set(groupId, group);
+    }
+    group.append(index, total, data, length, maxMessageBytes, now2);
+    const { ordinal, size } = group;
+    const expected = Math.min(size + length0(group), maxMessageBytes);
+    const isLast = group.next === total;
+    if (isLast) this.#groups.delete(groupId);
+    try {
+      const message = isLast ? group.finish() : null;
+      return { message, grant: isLast ? group.grant : null, segment: { ordinal, received: size, expected } };
+    } catch (closing) {
+      group.grant.complete();
+      throw closing;
+    }
+  }
+  /** Begins a group, and reserves what it declares. */
+  #admit(index, total, length, now2) {
+    if (index !== 0) fail("group-unknown", `segment ${index} of a group that is not open`);
+    const { maxGroups, maxMessageBytes } = this.limits;
+    if (this.#groups.size >= maxGroups) fail("too-many-groups", `more than ${maxGroups} groups are open`);
+    const declared = Math.min(length * total, maxMessageBytes);
+    const cost = groupCost(declared);
+    const grant = this.account.reserve(cost, { started: now2, timeout: timeFor(this.limits, declared) });
+    if (!grant && (this.#groups.size > 0 || !this.account.could(cost))) throw new Closing(closed.noRoom(cost));
+    return grant;
+  }
+  /** Reserves memory for a whole message that has to wait. */
+  hold(size, now2) {
+    const bytes = size + GROUP_COST;
+    const grant = this.account.reserve(bytes, { started: now2, timeout: timeFor(this.limits, bytes) });
+    grant?.complete(bytes);
+    return grant;
+  }
+  /** Drops groups that took longer than allowed. Returns the ordinal of each, and how much had arrived. */
+  sweep(now2) {
+    const swept = [];
+    const reading = this.account.clock.read(now2);
+    for (const [id, group] of this.#groups) {
+      if (reading - group.started < this.#sweepAfter) continue;
+      this.#groups.delete(id);
+      group.grant.complete();
+      swept.push([group.ordinal, group.size]);
+    }
+    return swept;
+  }
+  /** Whether the budget has evicted a group. */
+  get isEvicted() {
+    for (const { grant } of this.#groups.values()) if (grant.evicted) return true;
+    return false;
+  }
+  /** When the oldest group will be too old, if we go on reading until then. */
+  get due() {
+    const oldest = Math.min(...[...this.#groups.values()].map(({ started }) => started));
+    return oldest === Infinity ? null : this.account.clock.when(oldest + this.#sweepAfter);
+  }
+  /** Drops all groups. */
+  clear() {
+    for (const { grant } of this.#groups.values()) grant.complete();
+    this.#groups.clear();
+  }
+  get #sweepAfter() {
+    return this.limits.groupTimeoutMs + this.limits.graceMs;
+  }
+};
+var Group = class {
+  constructor(ordinal, total, firstLength, started, grant, maxDepth) {
+    this.ordinal = ordinal;
+    this.total = total;
+    this.firstLength = firstLength;
+    this.started = started;
+    this.grant = grant;
+    this.#scanner = new Scanner(maxDepth);
+  }
+  ordinal;
+  total;
+  firstLength;
+  started;
+  grant;
+  size = 0;
+  next = 0;
+  #scanner;
+  #text = "";
+  /** The beginning of a character whose rest comes with the next segment. */
+  #rest = null;
+  append(index, total, data, length, limit, now2) {
+    if (total !== this.total) fail("total-changed", `total ${total} where the group has ${this.total}`);
+    if (index !== this.next) fail("index-out-of-order", `index ${index} where ${this.next} was due`);
+    this.next++;
+    const size = this.size + length;
+    if (size > limit) throw new Closing(broken.messageTooLarge(size, limit));
+    const cost = size + (this.#scanner.deepest >> 3) + GROUP_COST;
+    if (!this.grant.grow(cost, now2)) throw new Closing(closed.noRoom(cost));
+    const bytes = decodeBase64(data);
+    if (!bytes) return fail("data-not-base64", "data is not canonical base64");
+    this.size = size;
+    this.grant.note(size, now2);
+    const text = this.#decode(bytes);
+    if (text === null) throw new Closing(broken.messageNotUtf8);
+    if (!this.#scanner.feed(bytes)) throw this.#notJson();
+    this.#text += text;
+  }
+  /** The message, if it is exactly one JSON-RPC request, response or notification. */
+  finish() {
+    if (this.#rest) throw new Closing(broken.messageNotUtf8);
+    if (!this.#scanner.finish()) throw this.#notJson();
+    if (this.#scanner.root !== 5 /* Object */) throw new Closing(broken.messageNotRpc);
+    const message = new Message(this.#text, this.size, this.#scanner);
+    checkKeys(message.repeated());
+    if (!message.isValid()) throw new Closing(broken.messageNotRpc);
+    if (message.method === SEGMENT) fail("nested-segment", "reassembled message is a segment");
+    this.grant.complete(this.size + GROUP_COST);
+    return message;
+  }
+  /** The whole characters that have arrived. */
+  #decode(bytes) {
+    let all = bytes;
+    if (this.#rest) {
+      all = new Uint8Array(this.#rest.length + bytes.length);
+      all.set(this.#rest);
+      all.set(bytes, this.#rest.length);
+    }
+    const rest = unfinished(all);
+    this.#rest = rest ? all.slice(all.length - rest) : null;
+    return decode(rest ? all.subarray(0, all.length - rest) : all);
+  }
+  #notJson() {
+    const { fault, maxDepth } = this.#scanner;
+    return new Closing(fault === "too_deep" ? broken.tooDeep(maxDepth) : broken.messageNotJson(jsonFault(this.#scanner)));
+  }
+};
+var length0 = ({ firstLength, total, next }) => firstLength * (total - next);
+var HEAD = '{"jsonrpc":"2.0","method":"ahp/messageSegment","params":{"groupId":"';
+var INTEGER = "(0|[1-9]\\d{0,9})";
+var FRONT = new RegExp(`^([ !#-[\\]-~]{1,128})","index":${INTEGER},"total":${INTEGER},"data":"`);
+function recognise(frame) {
+  if (!frame.startsWith(HEAD) || !frame.endsWith('"}}')) return null;
+  const front = FRONT.exec(frame.slice(HEAD.length, HEAD.length + 190));
+  if (!front) return null;
+  const data = frame.slice(HEAD.length + front[0].length, -3);
+  if (data.includes('"') || data.includes("\\")) return null;
+  return { groupId: front[1], index: BigInt(front[2]), total: BigInt(front[3]), data };
+}
+function parse(message) {
+  const { found, repeated } = message.scan;
+  if (found.has("id")) fail("segment-with-id", "segment with an id");
+  if (message.string("jsonrpc") !== "2.0") fail("segment-not-json-rpc", 'segment without jsonrpc "2.0"');
+  if (found.get("params")?.kind !== 5 /* Object */) fail("segment-params-not-object", "segment params are not an object");
+  checkKeys(["groupId", "index", "total", "data"].find((key) => repeated.has(`params.${key}`)));
+  const groupId = message.string("params.groupId");
+  if (groupId === null) return fail("group-id-missing", "groupId is missing");
+  if (!groupId) fail("group-id-empty", "groupId is empty");
+  const length = utf8Length(groupId);
+  if (length > 128) fail("group-id-too-long", `groupId of ${length} bytes is over 128`);
+  const index = message.number("params.index");
+  const total = message.number("params.total");
+  return { groupId, index, total, data: message.string("params.data") };
+}
+function numbers({ index, total }) {
+  if (typeof index !== "bigint" || index < 0n || index >= 1n << 31n) {
+    fail("index-invalid", "index is not a non-negative integer below 2^31");
+  }
+  if (total === null || total === "fraction") return fail("total-invalid", "total is not an integer");
+  if (typeof total !== "bigint" || total < 1n || total >= 65536n) {
+    fail("total-out-of-range", "total is not from 1 to 65,535");
+  }
+  if (index >= total) fail("index-beyond-total", `index ${index} is not below total ${total}`);
+  return [Number(index), Number(total)];
+}
+function checkKeys(twice) {
+  if (twice !== void 0) throw new Closing(broken.duplicateKey(twice));
+}
+function textOf(frame) {
+  const text = decode(frame);
+  if (text !== null) return text;
+  const scanner = new Scanner();
+  const rest = unfinished(frame);
+  if (rest && decode(frame.subarray(0, frame.length - rest)) !== null && !scanner.feed(frame)) {
+    throw new Closing(broken.frameNotJson(jsonFault(scanner)));
+  }
+  throw new Closing(broken.frameNotUtf8);
+}
+
+// src/pace.ts
+var WINDOW = 2e3;
+var SAMPLE = 64 << 10;
+var BELIEVED = 3e5;
+var FIRST_MOMENT = 100;
+var rateOf = (bytes, time) => Math.max(1, Math.floor(bytes * 1e3 / Math.max(time, 1e-3)));
+var Pace = class {
+  #remembered = null;
+  #news = false;
+  /** When the link got the last frame, and its length. */
+  #last = null;
+  #taken = 0;
+  #time = 0;
+  /** The frame that took longest: a peer that stops for a while is not slow. */
+  #slowest = [0, 0];
+  /** What the link has taken since it was last idle. */
+  #run = null;
+  /** The last two rates, and when they were measured. */
+  #rates = null;
+  #buffered = 0;
+  /** The rate that is used, and for how much longer. */
+  believed(now2) {
+    const rate = this.#measured() ?? this.#remembered;
+    const left = rate ? BELIEVED - (now2 - rate.measured) : 0;
+    return rate && left > 0 ? { rate, left } : null;
+  }
+  /** Sets the rate that was measured on an earlier link to this peer. */
+  recall(rate) {
+    this.#remembered = rate ?? this.#remembered;
+  }
+  /** The rate, if a new one was measured since the last call. */
+  news() {
+    const rate = this.#news ? this.#measured() : null;
+    this.#news = false;
+    return rate;
+  }
+  /** The link asked for a frame, and gets one of so many bytes: it has taken the one before. */
+  frame(bytes, now2) {
+    this.#run ??= { started: now2, taken: 0, atOnce: 0 };
+    if (this.#last) {
+      const [at, taken2] = this.#last;
+      this.#ran(taken2, now2);
+      this.#taken += taken2;
+      this.#time += now2 - at;
+      if (now2 - at > this.#slowest[1]) this.#slowest = [taken2, now2 - at];
+    }
+    this.#last = [now2, bytes];
+    let [taken, time] = [this.#taken, this.#time];
+    const [slowestBytes, slowestTime] = this.#slowest;
+    if (slowestTime >= (time - slowestTime) * 4) [taken, time] = [taken - slowestBytes, time - slowestTime];
+    if (time >= WINDOW && taken >= SAMPLE) {
+      const measured = rateOf(taken, time);
+      const atOnce = this.#run.atOnce - Math.floor(measured * FIRST_MOMENT / 1e3);
+      this.#restart([this.#rates?.[1] ?? null, [measured, now2]], Math.max(0, atOnce));
+    }
+    this.#noticeSpeed(now2);
+  }
+  /** The link asked for a frame and there was none: it has taken the last one. */
+  idle(now2) {
+    if (this.#last) {
+      this.#ran(this.#last[1], now2);
+      this.#noticeSpeed(now2);
+    }
+    this.#last = this.#run = null;
+    this.#taken = this.#time = 0;
+    this.#slowest = [0, 0];
+  }
+  /** The higher of the last two rates. */
+  #measured() {
+    const [before, last] = this.#rates ?? [];
+    return before && last ? { bytes: Math.max(before[0], last[0]), measured: last[1], buffered: this.#buffered } : null;
+  }
+  #ran(bytes, now2) {
+    if (!this.#run) return;
+    this.#run.taken += bytes;
+    if (now2 - this.#run.started <= FIRST_MOMENT) this.#run.atOnce = this.#run.taken;
+  }
+  /** If the link has become much faster than the rate that is used, the new rate is used at once. */
+  #noticeSpeed(now2) {
+    const believed = this.believed(now2)?.rate;
+    if (!this.#run || !believed) return;
+    const beyond = this.#run.taken - believed.buffered;
+    if (beyond < Math.max(SAMPLE, believed.buffered / 2)) return;
+    const measured = rateOf(beyond, now2 - this.#run.started);
+    if (measured >= believed.bytes * 2) {
+      this.#restart(
+        [
+          [measured, now2],
+          [measured, now2]
+        ],
+        believed.buffered
+      );
+    }
+  }
+  #restart(rates, buffered) {
+    this.#rates = rates;
+    this.#buffered = buffered;
+    this.#news = true;
+    this.#taken = this.#time = 0;
+    this.#slowest = [0, 0];
+  }
+};
+
+// src/queue.ts
+var SMALL_RUN = 64 << 10;
+var Queue = class {
+  constructor(maxBytes) {
+    this.maxBytes = maxBytes;
+  }
+  maxBytes;
+  #urgent = [];
+  #ordered = [];
+  #free = [];
+  #flights = [];
+  #barriers = [];
+  #requests = /* @__PURE__ */ new Map();
+  #accepted = 0;
+  #turns = 0;
+  #smallRun = 0;
+  queuedBytes = 0;
+  /** Accepts a message. Returns false if there is no room. Barriers are exempt: without them no connection comes up. */
+  push(item, bytes, order, request, cancels) {
+    if (this.queuedBytes + bytes > this.maxBytes && order !== "barrier") return false;
+    this.queuedBytes += bytes;
+    const after = cancels !== null && this.#requests.get(cancels) || null;
+    const entry = { order, item, bytes, request, after, accepted: ++this.#accepted };
+    if (request !== null) this.#requests.set(request, entry);
+    if (order === "urgent") this.#urgent.push(entry);
+    else if (order === "free") this.#free.push(entry);
+    else this.#ordered.push(entry);
+    if (order === "barrier") this.#barriers.push(entry);
+    return true;
+  }
+  /** Accepts a handshake: ahead of all ordered messages, which wait for it, and exempt from the limit. */
+  pushFirst(item, bytes, order) {
+    this.queuedBytes += bytes;
+    this.#ordered.unshift({ order, item, bytes, request: null, after: null, accepted: ++this.#accepted });
+  }
+  /** What is sent next: a message that starts, or a group that goes on. At most `slots` groups are in flight. */
+  pick(now2, slots, inLanes, fit) {
+    const urgent = this.#urgent.shift();
+    if (urgent) {
+      if (fit(urgent.item) === "frame") return { start: this.#taken(urgent, true) };
+      this.#free.unshift(urgent);
+    }
+    const head = this.#head(inLanes);
+    const headFit = head && fit(head.item);
+    const oldest = (want) => {
+      const ready = (entry) => this.#passesBarriers(entry) && fit(entry.item) === want && !(entry.after && this.#requests.get(entry.after.request ?? "") === entry.after);
+      const free = this.#free.find(ready);
+      if (!head || headFit !== want) return free ?? null;
+      return free && free.accepted < head.accepted ? free : head;
+    };
+    const small = oldest("frame");
+    if (!small || this.#smallRun >= SMALL_RUN) {
+      this.#smallRun = 0;
+      const late = this.#flights.filter((flight) => flight.lateAt <= now2);
+      const first2 = (flights, by) => flights.reduce((least, flight) => flight[by] < least[by] ? flight : least);
+      if (late.length) return { go: first2(late, "lateAt").group };
+      const large = this.#flights.length < slots && oldest("group");
+      if (large) return { start: this.#taken(this.#remove(large), false) };
+      if (this.#flights.length) {
+        const next = first2(this.#flights, "turn");
+        next.turn = ++this.#turns;
+        return { go: next.group };
+      }
+    }
+    if (!small) return null;
+    this.#smallRun += small.bytes;
+    return { start: this.#taken(this.#remove(small), true) };
+  }
+  /** A message that was picked is now in flight as a group. */
+  begin(entry, group, now2, timeout) {
+    this.#flights.push({ entry, group, lateAt: now2 + timeout / 2, due: now2 + timeout, turn: ++this.#turns });
+  }
+  /** A group has sent its last segment. */
+  finish(group) {
+    const at = this.#flights.findIndex((flight2) => flight2.group === group);
+    const [flight] = this.#flights.splice(at, 1);
+    if (flight) this.settle(flight.entry);
+  }
+  /** A message that was picked is done: sent, or refused. */
+  settle(entry) {
+    if (entry.order === "barrier") this.#barriers = this.#barriers.filter((barrier) => barrier !== entry);
+    if (entry.request !== null && this.#requests.get(entry.request) === entry) this.#requests.delete(entry.request);
+  }
+  /** Whether an ordered message of this order waits, or is in flight. */
+  hasUnfinished(order) {
+    return this.#ordered.some((entry) => entry.order === order) || this.#flights.some(({ entry }) => entry.order === order);
+  }
+  get hasWaiting() {
+    return this.#ordered.length + this.#free.length + this.#urgent.length > 0;
+  }
+  get hasBarriers() {
+    return this.#barriers.length > 0;
+  }
+  /** All groups in flight. */
+  get groups() {
+    return this.#flights.map(({ group }) => group);
+  }
+  /** All messages that wait, in the order of acceptance. */
+  get waiting() {
+    const entries = [...this.#urgent, ...this.#ordered, ...this.#free].sort((a, b) => a.accepted - b.accepted);
+    return entries.map(({ item }) => item);
+  }
+  /** The earliest time at which a group in flight has to be finished. */
+  get due() {
+    return Math.min(...this.#flights.map(({ due }) => due));
+  }
+  clear() {
+    this.#urgent = [];
+    this.#ordered = [];
+    this.#free = [];
+    this.#flights = [];
+    this.#barriers = [];
+    this.#requests.clear();
+    this.queuedBytes = 0;
+  }
+  #taken(entry, isWhole) {
+    this.queuedBytes -= entry.bytes;
+    if (isWhole) this.settle(entry);
+    return entry;
+  }
+  #remove(entry) {
+    if (this.#ordered[0] === entry) this.#ordered.shift();
+    else this.#free.splice(this.#free.indexOf(entry), 1);
+    return entry;
+  }
+  /** The first ordered message, if it may start. */
+  #head(inLanes) {
+    const head = this.#ordered[0];
+    if (!head || !this.#passesBarriers(head)) return null;
+    const blocks = ({ entry }) => inLanes ? entry.order === head.order : isOrdered(entry.order);
+    return this.#flights.some(blocks) ? null : head;
+  }
+  #passesBarriers(entry) {
+    const [barrier] = this.#barriers;
+    return !barrier || entry.accepted <= barrier.accepted;
+  }
+};
+
+// src/send.ts
+var SEGMENTS_PER_SECOND = 20;
+var SLOW_FRAME = 16 << 10;
+var LONG_FRAME = 192 << 10;
+var SHARED_FRAME = 64 << 10;
+var LIVELY = 500;
+var ANY_PEER = 512;
+var MAX_ANSWERS = 64;
+var HEAD2 = '{"jsonrpc":"2.0","method":"ahp/messageSegment","params":{"groupId":"';
+var INDEX = '","index":';
+var TOTAL = ',"total":';
+var DATA = ',"data":"';
+var TAIL = '"}}';
+var FIXED = HEAD2.length + 32 + INDEX.length + TOTAL.length + DATA.length + TAIL.length;
+var QUOTES = 22;
+function plan(length, frame) {
+  for (let digits = 1; digits <= 5; digits++) {
+    const size = Math.floor((frame - FIXED - digits * 2) / 4) * 3;
+    const total = Math.max(1, Math.ceil(length / size));
+    if (size > 0 && total < 65536 && String(total).length <= digits) return { size, total };
+  }
+  return null;
+}
+var longestFrame = ({ size, total }) => FIXED + String(total).length * 2 + Math.ceil(size / 3) * 4;
+var Sender = class {
+  constructor(role, limits) {
+    this.role = role;
+    this.#queue = new Queue(limits.maxQueuedBytes);
+  }
+  role;
+  #queue;
+  /** Error answers in place of responses that cannot be sent. They are sent before everything else. */
+  answers = [];
+  pace = new Pace();
+  /** When the last two messages without segments were sent. */
+  #short = [-Infinity, -Infinity];
+  link = { cap: Infinity };
+  get mayRead() {
+    return this.answers.length < MAX_ANSWERS;
+  }
+  get queuedBytes() {
+    return this.#queue.queuedBytes;
+  }
+  hasUnfinished(order) {
+    return this.#queue.hasUnfinished(order);
+  }
+  /** Whether the segments of the groups in flight still fit the frame limits. They cannot be cut again. */
+  canGoOn(theirs) {
+    const { groups } = this.#queue;
+    if (!groups.length) return true;
+    const largest = this.#largest(theirs?.maxFrameBytes ?? Infinity);
+    return groups.every((group) => longestFrame(group.plan) <= largest);
+  }
+  /** Whether a message fits one frame. */
+  fits({ text, size }, theirs) {
+    if (theirs && size > theirs.maxFrameBytes) return false;
+    const { cap, overhead } = this.link;
+    return size + (overhead ? overhead(size, utf8Length(JSON.stringify(text)) - 2) : 0) <= cap;
+  }
+  /** Accepts a message, or says why not. */
+  push(out, order, request, cancels) {
+    if (out.class === "handshake") {
+      this.#queue.pushFirst(out, out.size, order);
+      return null;
+    }
+    const isAccepted = this.#queue.push(out, out.size, order, request, cancels);
+    return isAccepted ? null : unsent.queueFull(out.size, this.#queue.maxBytes);
+  }
+  /** The next frame. `theirs` are the limits of the peer; `isWaiting` while the handshake that tells them is not answered. */
+  poll(theirs, isWaiting, now2) {
+    if (!this.#queue.hasBarriers) {
+      const answer = this.answers.shift();
+      if (answer) return this.#whole(answer, now2);
+    }
+    const spare = this.#spare(now2);
+    const fit = (out2) => {
+      const canWait = out2.class === "response" ? this.role === "server" : out2.class !== "handshake";
+      if (isWaiting && canWait && out2.size > ANY_PEER) return "wait";
+      if (this.fits(out2, theirs)) return "frame";
+      return out2.size > spare ? "wait" : "group";
+    };
+    const inLanes = this.role === "server" && theirs?.settledCursor === true;
+    const picked = this.#queue.pick(now2, theirs?.maxGroups ?? 1, inLanes, fit);
+    if (!picked) {
+      this.pace.idle(now2);
+      return null;
+    }
+    if ("go" in picked) return this.#advance(picked.go, now2);
+    const entry = picked.start;
+    const out = entry.item;
+    if (fit(out) === "frame") return this.#whole(out, now2);
+    const cut = this.#plan(out, theirs, now2);
+    if ("name" in cut) {
+      this.#queue.settle(entry);
+      return { out, order: entry.order, error: cut };
+    }
+    const group = { out, entry, bytes: encode(out.text), name: randomName(), plan: cut, index: 0 };
+    out.text = "";
+    this.#queue.begin(entry, group, now2, theirs?.groupTimeoutMs ?? 0);
+    return this.#advance(group, now2);
+  }
+  /** Drops everything that was not sent whole, and returns it. */
+  abandon() {
+    this.answers.length = 0;
+    const all = [...this.#queue.groups.map(({ out }) => out), ...this.#queue.waiting];
+    this.#queue.clear();
+    return all;
+  }
+  /** The longest segment frame that fits the peer's cap and the link's. */
+  #largest(limit) {
+    const { cap, overhead } = this.link;
+    let high = Math.min(limit, cap, 2 ** 32);
+    let low = 0;
+    if (!overhead) return high;
+    while (low < high) {
+      const bytes = Math.ceil((low + high) / 2);
+      if (bytes + overhead(bytes, bytes + QUOTES) <= cap) low = bytes;
+      else high = bytes - 1;
+    }
+    return low;
+  }
+  #whole(out, now2) {
+    this.pace.frame(out.size, now2);
+    this.#short = [this.#short[1], now2];
+    return { frame: out.text, out, done: out.size };
+  }
+  /** The next segment of a group. */
+  #advance(group, now2) {
+    const { out, bytes, name, plan: plan2, index } = group;
+    const done = Math.min((index + 1) * plan2.size, out.size);
+    const data = encodeBase64(bytes.subarray(index * plan2.size, done));
+    const frame = `${HEAD2}${name}${INDEX}${index}${TOTAL}${plan2.total}${DATA}${data}${TAIL}`;
+    this.pace.frame(frame.length, now2);
+    if (++group.index >= plan2.total) this.#queue.finish(group);
+    return { frame, out, done };
+  }
+  /** How long a message may be that starts now, so that all groups in flight still finish in time. */
+  #spare(now2) {
+    const { groups, due } = this.#queue;
+    const believed = this.pace.believed(now2);
+    if (!believed || due === Infinity) return Infinity;
+    const left = Math.floor(Math.max(0, due - now2) / 1e3);
+    const underWay = groups.reduce((sum, { out, plan: plan2, index }) => sum + Math.max(0, out.size - index * plan2.size), 0);
+    return Math.floor(believed.rate.bytes * left * 2 / 3) - underWay;
+  }
+  /** How a message that does not fit a frame is cut, or why it cannot be sent. */
+  #plan(out, theirs, now2) {
+    const { size } = out;
+    if (!theirs || out.class === "segment") return unsent.noSegments(size, this.link.cap);
+    if (size > theirs.maxMessageBytes) return unsent.tooLarge(size, theirs.maxMessageBytes);
+    const largest = this.#largest(theirs.maxFrameBytes);
+    const believed = this.pace.believed(now2);
+    const isLively = now2 - this.#short[0] < LIVELY;
+    const longest = isLively || this.#queue.hasWaiting ? SHARED_FRAME : LONG_FRAME;
+    const slow = believed ? Math.max(SLOW_FRAME, Math.floor(believed.rate.bytes / SEGMENTS_PER_SECOND)) : longest;
+    const cut = plan(size, Math.min(slow, longest, largest)) ?? plan(size, largest);
+    if (!cut) return unsent.tooManySegments(size);
+    if (believed) {
+      const { rate, left } = believed;
+      const needed = Math.floor(cut.total * longestFrame(cut) * 1e3 / rate.bytes);
+      const limit = theirs.groupTimeoutMs;
+      if (needed > limit) return unsent.tooSlow(size, needed, limit, rate.bytes, Math.floor(left));
+    }
+    return cut;
+  }
+};
+function randomName() {
+  const bytes = crypto.getRandomValues(new Uint8Array(16));
+  return Array.from(bytes, (byte) => byte.toString(16).padStart(2, "0")).join("");
+}
+
+// src/connection.ts
+var RETRY = 100;
+var VOUCHED = 512;
+var Connection = class {
+  counters = /* @__PURE__ */ new Map();
+  #role;
+  #account;
+  #maxDepth;
+  #maxParkedBytes;
+  #agreement;
+  #receiver;
+  #arrivals;
+  #sender;
+  #peerRequests;
+  #ownRequests;
+  #paused = false;
+  /** Frames that wait for memory, or until answers of ours have left. */
+  #parked = [];
+  #parkedBytes = 0;
+  #retryAt = null;
+  #events = [];
+  /** The newest progress of each message. */
+  #progress = /* @__PURE__ */ new Map();
+  /** Why it has closed, and who has yet to be told. */
+  reason = null;
+  #toTell = { link: false, application: false };
+  constructor({ role, limits, delivery, negotiated, account, agreed }) {
+    this.#role = role;
+    this.#account = account;
+    this.#maxDepth = limits.maxDepth;
+    this.#maxParkedBytes = limits.maxMessageBytes;
+    const { maxFrameBytes, maxMessageBytes, maxGroups, groupTimeoutMs } = limits;
+    const ours = { maxFrameBytes, maxMessageBytes, maxGroups, groupTimeoutMs, settledCursor: true };
+    this.#agreement = new Agreement(role, ours, agreed, negotiated, (name) => this.#count(name));
+    this.#receiver = new Receiver(limits, account);
+    this.#arrivals = new Arrivals(delivery, limits.maxHeldBytes);
+    this.#sender = new Sender(role, limits);
+    this.#peerRequests = new Requests(role);
+    this.#ownRequests = new Requests(role === "client" ? "server" : "client");
+  }
+  /** What we take. */
+  get ours() {
+    return this.#agreement.ours;
+  }
+  /** What the peer takes; `null` while it takes no segments. */
+  get peer() {
+    return this.#agreement.theirs;
+  }
+  /** The first ordinal that is not settled. */
+  get settled() {
+    return this.#arrivals.settled;
+  }
+  /** The seq to resume from. */
+  get cursor() {
+    return this.#arrivals.cursor;
+  }
+  /** Notes that a delivered message brought the application up to a seq. */
+  noteSeq(ordinal, seq) {
+    this.#arrivals.note(ordinal, seq);
+  }
+  /** Whether frames should be read. Those that are passed in all the same wait, within a bound. */
+  get wantsFrames() {
+    return !this.#parked.length && this.#sender.mayRead;
+  }
+  /** Bytes of messages that wait to be sent. */
+  get queuedBytes() {
+    return this.#sender.queuedBytes;
+  }
+  /** Bytes a second that the link takes; `null` if that is not known. */
+  rate(now2) {
+    return this.#sender.pace.believed(now2)?.rate.bytes ?? null;
+  }
+  /** A frame has arrived. */
+  frame(frame, now2) {
+    if (this.reason || this.wantsFrames && this.#take(frame, now2)) return;
+    this.#parkedBytes += frame.length + 64;
+    if (this.#parked.length && this.#parkedBytes > this.#maxParkedBytes) {
+      return this.close(closed.unwanted(this.#parkedBytes, this.#maxParkedBytes));
+    }
+    if (this.reason) return;
+    this.#parked.push(frame);
+    this.#retryAt ??= now2 + RETRY;
+    this.#runClock(now2);
+  }
+  /** The link says how much it takes. */
+  capacity(link) {
+    this.#sender.link = link;
+  }
+  /** The driver has stopped reading, or reads again. */
+  pause(paused, now2) {
+    this.#paused = paused;
+    this.#runClock(now2);
+  }
+  /** A timeout was due. */
+  timeout(now2) {
+    if (this.reason) return;
+    if (this.#retryAt !== null && this.#retryAt <= now2) this.#retry(now2);
+    if (this.#receiver.isEvicted) return this.close(closed.evicted);
+    for (const [ordinal, received] of this.#receiver.sweep(now2)) {
+      this.#count("group-expired");
+      this.#push({ type: "expired", ordinal, received }, `in${ordinal}`);
+      if (this.#arrivals.expire(ordinal)) return this.close(closed.groupExpired(received, this.ours.groupTimeoutMs));
+    }
+  }
+  /** The application sends a message; `isFree` if it may pass others, and they it. */
+  send(ticket, text, isFree = false) {
+    const { scanner, size } = scan(text);
+    const message = scanner.fault || scanner.root !== 5 /* Object */ ? null : new Message(text, size, scanner);
+    const { kind = "other", id = null, method = "" } = message ?? {};
+    const name = method === SEGMENT ? "segment" : /^(initialize|reconnect)$/.test(method) ? "handshake" : "ordinary";
+    const out = { ticket, text, size, kind, id, class: method ? name : "response" };
+    if (this.reason) return void this.#fail(out, unsent.disconnected);
+    const isSound = message && !message.repeated() && (size > VOUCHED || message.isValid());
+    if (!isSound) return this.#giveUp(out, !isFree, unsent.notRpc);
+    const natural = this.#orderOf(message);
+    const request = kind === "request" && id !== null ? idKey(id) : null;
+    const edited = this.#pass(this.#role, message);
+    const order = isFree && natural !== "barrier" ? "free" : natural;
+    const sent = edited === null ? out : { ...out, text: edited, size: utf8Length(edited) };
+    const tooDeep = scanner.deepest > this.#maxDepth ? unsent.tooDeep(scanner.deepest, this.#maxDepth) : null;
+    const error2 = tooDeep ?? this.#sender.push(sent, order, request, cancelled(message));
+    if (error2) this.#refuse(sent, order, error2);
+  }
+  /** Ends the connection. Nothing more is sent or delivered. The first reason stays. */
+  close(reason2) {
+    if (this.reason) return;
+    this.reason = reason2;
+    this.#toTell = { link: true, application: true };
+    this.#count(reason2.name);
+    this.#receiver.clear();
+    this.#arrivals.clear();
+    this.#progress.clear();
+    this.#parked = [];
+    this.#retryAt = null;
+    for (const out of this.#sender.abandon()) this.#fail(out, unsent.disconnected);
+  }
+  /** The next frame for the link, or the reason to close it. */
+  pollTransmit(now2) {
+    if (!this.reason && !this.#sender.canGoOn(this.peer)) this.close(closed.capShrank);
+    while (!this.reason) {
+      const couldRead = this.#sender.mayRead;
+      const polled = this.#sender.poll(this.peer, this.#agreement.isWaiting, now2);
+      const rate = this.#sender.pace.news();
+      if (rate) this.#agreement.noteRate(rate);
+      if (!couldRead && this.#sender.mayRead) this.#retry(now2);
+      if (!polled) return this.#tellLink();
+      if ("error" in polled) {
+        this.#refuse(polled.out, polled.order, polled.error);
+        continue;
+      }
+      const { frame, done, out } = polled;
+      if (out.ticket !== null) {
+        const { ticket: id, size: total } = out;
+        if (done >= total) this.#push({ type: "sent", ticket: id }, `out${id}`);
+        else this.#progress.set(`out${id}`, { type: "progress", direction: "out", id, done, total });
+      }
+      return { frame };
+    }
+    return this.#tellLink();
+  }
+  /** The next event: those that happened, in order, then progress, then the close. */
+  pollEvent() {
+    const next = this.#events.shift();
+    if (next) {
+      next.grant?.complete();
+      if (next.event.type === "message") this.#arrivals.delivered(next.event.ordinal, next.event.seq);
+      return next.event;
+    }
+    for (const [key, progress] of this.#progress) {
+      this.#progress.delete(key);
+      return progress;
+    }
+    if (!this.reason || !this.#toTell.application) return null;
+    this.#toTell.application = false;
+    return { type: "closed", reason: this.reason };
+  }
+  /** When `timeout` has to be called. */
+  pollTimeout() {
+    if (this.reason) return null;
+    if (this.#receiver.isEvicted) return 0;
+    const due = this.#receiver.due;
+    return due === null || this.#retryAt === null ? due ?? this.#retryAt : Math.min(due, this.#retryAt);
+  }
+  /** Takes parked frames, as far as there is memory for them and the peer takes our answers. */
+  #retry(now2) {
+    while (this.#sender.mayRead && this.#parked.length) {
+      const [frame] = this.#parked;
+      if (!this.#take(frame, now2)) break;
+      if (this.reason) return;
+      this.#parked.shift();
+      this.#parkedBytes -= frame.length + 64;
+    }
+    this.#retryAt = this.#parked.length ? now2 + RETRY : null;
+    this.#runClock(now2);
+  }
+  #runClock(now2) {
+    this.#account.clock.pause(this.#paused || this.#parked.length > 0, now2);
+  }
+  /** Takes a frame. Returns false if there is no memory for the group that it begins. */
+  #take(frame, now2) {
+    try {
+      const received = this.#receiver.frame(frame, this.#agreement.invitation, now2, () => this.#arrivals.begin());
+      if (!received) return false;
+      const { message, grant, segment } = received;
+      if (segment && !message) {
+        const { ordinal: id, received: done, expected: total } = segment;
+        this.#progress.set(`in${id}`, { type: "progress", direction: "in", id, done, total });
+      }
+      if (message) this.#message(segment?.ordinal ?? this.#arrivals.begin(), message, grant, now2);
+    } catch (closing) {
+      if (!(closing instanceof Closing)) throw closing;
+      this.close(closing.reason);
+    }
+    return true;
+  }
+  /** A message has arrived whole. */
+  #message(ordinal, message, given, now2) {
+    const { kind, method } = message;
+    const from = this.#role === "client" ? "server" : "client";
+    if (kind === "request" && !this.#peerRequests.note(message)) {
+      given?.complete();
+      return this.close(broken.tooManyRequests(MAX_REQUESTS));
+    }
+    const isState = kind === "response" ? isOrdered(this.#ownRequests.answer(message.id)) : carriesState(from, kind, method);
+    const isHeldBack = from === "server" && isState;
+    const number = method === "action" ? message.number("params.serverSeq") : null;
+    const seq = typeof number === "bigint" && number >= 0n && number < 1n << 64n ? number : null;
+    const text = this.#pass(from, message) ?? message.text;
+    let grant = given;
+    if (!grant && this.#arrivals.mustHold(ordinal, isHeldBack)) {
+      grant = this.#receiver.hold(message.size, now2);
+      if (!grant) return this.close(closed.noRoom(message.size));
+    }
+    const finished = { ordinal, text, size: message.size, seq, isOrdered: isHeldBack, grant };
+    const ready = this.#arrivals.finish(finished);
+    if (typeof ready === "number") {
+      grant?.complete();
+      return this.close(closed.heldTooMuch(ready, this.#arrivals.maxHeldBytes));
+    }
+    for (const { ordinal: id, text: text2, seq: seq2, grant: grant2 } of ready) {
+      this.#push({ type: "message", text: text2, ordinal: id, seq: seq2 }, `in${id}`, grant2);
+    }
+  }
+  #orderOf(message) {
+    const { kind, method, id } = message;
+    if (!method) return this.#peerRequests.answer(id);
+    if (kind === "request") this.#ownRequests.note(message);
+    const order = orderOf(this.#role, kind, method, message.string("params.channel"));
+    if (this.#role === "server" || !mayPass(message) || this.#agreement.isWaiting) return order;
+    return this.#sender.fits(message, this.peer) && !this.#sender.hasUnfinished(order) ? "free" : order;
+  }
+  #pass(from, message) {
+    const edited = this.#agreement.pass(from, message);
+    if (edited !== null) this.#sender.pace.recall(this.#agreement.rate);
+    return edited;
+  }
+  /** A message that was queued cannot be sent. */
+  #refuse(out, order, error2) {
+    if (out.class === "handshake") this.#agreement.withdraw();
+    this.#giveUp(out, isOrdered(order), error2);
+  }
+  /** A message cannot be sent. If it is one that a client's state depends on, the link closes. */
+  #giveUp(out, inOrder, error2) {
+    this.#fail(out, error2);
+    const diverges = out.kind === "notification" || out.kind === "other" && out.id === null;
+    if (this.#role === "server" && inOrder && diverges) this.close(closed.unsendable(error2));
+  }
+  /** A request fails here, and in place of a response the peer gets an error. */
+  #fail(out, error2) {
+    const { ticket, kind, id, text } = out;
+    this.#count(error2.name);
+    if (ticket === null) return;
+    const answer = id === null ? null : errorResponse(id, error2);
+    const reply = kind === "request" ? answer : null;
+    this.#push({ type: "failed", ticket, error: error2, reply, text }, `out${ticket}`);
+    if (answer === null || reply !== null || this.reason) return;
+    const instead = { ...out, ticket: null, text: answer, size: utf8Length(answer) };
+    if (this.#sender.fits(instead, this.peer)) this.#sender.answers.push(instead);
+    else this.#count("answer-too-large");
+  }
+  #tellLink() {
+    if (!this.reason || !this.#toTell.link) return null;
+    this.#toTell.link = false;
+    return { close: this.reason };
+  }
+  /** Adds an event that ends a message, whose progress is dropped. */
+  #push(event, ends, grant = null) {
+    this.#progress.delete(ends);
+    this.#events.push({ event, grant });
+  }
+  #count(name) {
+    this.counters.set(name, (this.counters.get(name) ?? 0) + 1);
+  }
+};
+
+// src/link.ts
+var CONNECTING = 0;
+var OPEN = 1;
+var CLOSING = 2;
+var CLOSED = 3;
+function socketLink(socket, events) {
+  const more = socket;
+  socket.binaryType = "arraybuffer";
+  socket.addEventListener("open", () => events.opened());
+  socket.addEventListener("error", (event) => events.failed(event));
+  socket.addEventListener(
+    "message",
+    ({ data }) => events.frame(typeof data === "string" ? data : new Uint8Array(data))
+  );
+  socket.addEventListener(
+    "close",
+    (event) => events.closed(event.code, event.reason, event.wasClean)
+  );
+  return {
+    get readyState() {
+      return socket.readyState;
+    },
+    get bufferedAmount() {
+      return socket.bufferedAmount;
+    },
+    // The npm class calls back when a frame was written. Others ignore it.
+    send: (frame) => more.send(frame, events.drained),
+    close(code, reason2) {
+      try {
+        socket.close(code, reason2);
+      } catch {
+        socket.close(3e3 + code, reason2);
+      }
+    },
+    pause: (paused) => paused ? more.pause?.() : more.resume?.()
+  };
+}
+function duplexLink({ readable, writable }, events) {
+  const reader = readable.getReader();
+  const writer = writable.getWriter();
+  let state = OPEN;
+  let waiting = 0;
+  let resume = null;
+  let paused = null;
+  const end = (code, reason2) => {
+    if (state === CLOSED) return;
+    state = CLOSED;
+    events.closed(code, reason2, code !== 1006);
+  };
+  const read = async () => {
+    for (; ; ) {
+      await paused;
+      const { value, done } = await reader.read();
+      if (done) return;
+      events.frame(value);
+    }
+  };
+  queueMicrotask(() => {
+    events.opened();
+    read().then(
+      () => end(1e3, ""),
+      () => end(1006, "")
+    );
+  });
+  return {
+    get readyState() {
+      return state;
+    },
+    get bufferedAmount() {
+      return waiting;
+    },
+    send(frame) {
+      waiting += frame.length;
+      writer.write(frame).then(
+        () => {
+          waiting -= frame.length;
+          events.drained();
+        },
+        () => end(1006, "")
+      );
+    },
+    close(code, reason2) {
+      if (state === OPEN) state = CLOSING;
+      const closing = Promise.allSettled([writer.close(), reader.cancel()]);
+      void closing.then(() => end(code, reason2));
+    },
+    pause(isPaused) {
+      if (isPaused) paused ??= new Promise((done) => resume = done);
+      else {
+        resume?.();
+        paused = resume = null;
+      }
+    }
+  };
+}
+
+// src/socket.ts
+var MOST_BUFFERED = 256 << 10;
+var LEAST_BUFFERED = 16 << 10;
+var POLL = 4;
+var FLUSH = 1e4;
+var LATE = 1e3;
+var memories = /* @__PURE__ */ new Map();
+function memoryOf(url) {
+  const [address] = url.split(/[?#]/);
+  const memory = memories.get(address) ?? new Negotiated();
+  if (!address) return memory;
+  memories.delete(address);
+  memories.set(address, memory);
+  if (memories.size > 64) for (const oldest of memories.keys()) return memories.delete(oldest), memory;
+  return memory;
+}
+var Segmented = class extends EventTarget {
+  CONNECTING = CONNECTING;
+  OPEN = OPEN;
+  CLOSING = CLOSING;
+  CLOSED = CLOSED;
+  binaryType = "blob";
+  url;
+  traffic = { framesIn: 0, charsIn: 0, framesOut: 0, charsOut: 0 };
+  #socket;
+  #link;
+  #connection;
+  #handlers = {};
+  /** Listeners that were added with `on`, and what was registered for them. */
+  #wrapped = /* @__PURE__ */ new Map();
+  /** Large messages of which progress was told. */
+  #large = /* @__PURE__ */ new Set();
+  #tickets = 0;
+  /** The ordinal of the message that is being delivered. */
+  #ordinal = 0;
+  #isBusy = false;
+  #isPaused = false;
+  #poll = null;
+  #timer = null;
+  #due = null;
+  /** The close that waits until everything is sent. */
+  #closing = null;
+  #flush = null;
+  /** Whether the link has ended, and whether the application was told so. */
+  #hasEnded = false;
+  #isOver = false;
+  constructor(socket, options) {
+    super();
+    const { role = "client", delivery = "start-order", agreed = null, link, principal = "" } = options;
+    const isDuplex = "readable" in socket;
+    this.#socket = isDuplex ? {} : socket;
+    this.url = this.#socket.url ?? "";
+    const budget = options.budget ?? new Budget();
+    const account = budget.account(principal);
+    account.onevict = () => queueMicrotask(() => this.#timeout());
+    const negotiated = options.negotiated ?? memoryOf(this.url);
+    const limits = checked(options, budget.limits);
+    this.#connection = new Connection({ role, limits, delivery, agreed, negotiated, account });
+    if (link) this.#connection.capacity(link);
+    const events = {
+      opened: () => {
+        this.#dispatch(new Event("open"));
+        this.#run();
+      },
+      frame: (frame) => {
+        this.traffic.framesIn++;
+        this.traffic.charsIn += frame.length;
+        this.#connection.frame(frame, now());
+        this.#run();
+      },
+      drained: () => this.#run(),
+      failed: () => this.#dispatch(new Event("error")),
+      closed: (code, reason2, wasClean) => {
+        this.#hasEnded = true;
+        this.#connection.close(closed.peer(code));
+        this.#run();
+        this.#end(code, reason2, wasClean);
+      }
+    };
+    this.#link = isDuplex ? duplexLink(socket, events) : socketLink(socket, events);
+  }
+  get readyState() {
+    const state = this.#link.readyState;
+    return this.#isOver ? CLOSED : state === OPEN && (this.#closing || this.#connection.reason) ? CLOSING : state;
+  }
+  get protocol() {
+    return this.#socket.protocol ?? "";
+  }
+  get extensions() {
+    return this.#socket.extensions ?? "";
+  }
+  get bufferedAmount() {
+    return this.#connection.queuedBytes + this.#link.bufferedAmount;
+  }
+  get ours() {
+    return this.#connection.ours;
+  }
+  get peer() {
+    return this.#connection.peer;
+  }
+  get cursor() {
+    const { cursor } = this.#connection;
+    return cursor === null ? null : Number(cursor);
+  }
+  get counters() {
+    return Object.fromEntries(this.#connection.counters);
+  }
+  get closeReason() {
+    return this.#connection.reason;
+  }
+  get onopen() {
+    return this.#handlers.open ?? null;
+  }
+  set onopen(handler) {
+    this.#handle("open", handler);
+  }
+  get onmessage() {
+    return this.#handlers.message ?? null;
+  }
+  set onmessage(handler) {
+    this.#handle("message", handler);
+  }
+  get onerror() {
+    return this.#handlers.error ?? null;
+  }
+  set onerror(handler) {
+    this.#handle("error", handler);
+  }
+  get onclose() {
+    return this.#handlers.close ?? null;
+  }
+  set onclose(handler) {
+    this.#handle("close", handler);
+  }
+  send(message, { free = false } = {}) {
+    this.#connection.send(++this.#tickets, String(message), free || false);
+    this.#run();
+  }
+  close(code = 1e3, reason2 = "") {
+    if (this.#closing || this.#connection.reason) return;
+    this.#closing = closed.own(code, reason2);
+    if (this.#link.readyState === CONNECTING) this.#connection.close(this.#closing);
+    else this.#flush = setTimeout(() => this.#finish(), FLUSH);
+    this.#run();
+  }
+  noteSeq(seq) {
+    this.#connection.noteSeq(this.#ordinal, BigInt(seq));
+  }
+  on(type, listener) {
+    return this.#on(type, listener, false);
+  }
+  once(type, listener) {
+    return this.#on(type, listener, true);
+  }
+  off(type, listener) {
+    super.removeEventListener(type, this.#wrapped.get(listener) ?? null);
+    this.#wrapped.delete(listener);
+    return this;
+  }
+  #on(type, listener, once) {
+    const wrapped = (event) => {
+      if (event instanceof MessageEvent) listener(event.data, false);
+      else if (event instanceof CustomEvent) listener(event.detail);
+      else if (type === "close") listener(event.code, event.reason);
+      else listener(event);
+    };
+    this.#wrapped.set(listener, wrapped);
+    super.addEventListener(type, wrapped, { once });
+    return this;
+  }
+  #handle(type, handler) {
+    const before = this.#handlers[type];
+    if (before) super.removeEventListener(type, before);
+    this.#handlers[type] = handler;
+    if (handler) super.addEventListener(type, handler);
+  }
+  #dispatch(event) {
+    this.dispatchEvent(event);
+  }
+  /** Gives the link what it takes and the application what there is. Listeners may send more meanwhile. */
+  #run() {
+    if (this.#isBusy) return;
+    this.#isBusy = true;
+    try {
+      for (let hasMore = true; hasMore; ) {
+        hasMore = this.#transmit();
+        for (let event = this.#connection.pollEvent(); event; event = this.#connection.pollEvent()) {
+          hasMore = true;
+          this.#tell(event);
+        }
+      }
+    } finally {
+      this.#isBusy = false;
+    }
+    const isPaused = !this.#connection.wantsFrames && !this.#connection.reason;
+    if (isPaused !== this.#isPaused) this.#link.pause(this.#isPaused = isPaused);
+    this.#arm(0);
+  }
+  /** Sends as many frames as the link takes. Returns whether there may be events because of that. */
+  #transmit() {
+    let hasSent = false;
+    while (this.#link.readyState === OPEN || this.#connection.reason) {
+      const time = now();
+      const rate = this.#connection.rate(time);
+      const most = rate ? Math.max(LEAST_BUFFERED, Math.min(MOST_BUFFERED, rate / 20)) : MOST_BUFFERED;
+      if (this.#link.bufferedAmount >= most && !this.#connection.reason) {
+        this.#poll ??= setTimeout(() => {
+          this.#poll = null;
+          this.#run();
+        }, POLL);
+        break;
+      }
+      const transmit = this.#connection.pollTransmit(time);
+      if (!transmit) {
+        this.#finish();
+        if (!this.#connection.reason) break;
+        const last = this.#connection.pollTransmit(time);
+        if (last && "close" in last) this.#closeLink(last.close);
+        break;
+      }
+      hasSent = true;
+      if ("close" in transmit) {
+        this.#closeLink(transmit.close);
+        break;
+      }
+      this.traffic.framesOut++;
+      this.traffic.charsOut += transmit.frame.length;
+      this.#link.send(transmit.frame);
+    }
+    return hasSent;
+  }
+  /** Everything was sent, or waited too long: the close that waits goes on. */
+  #finish() {
+    if (!this.#closing || this.#connection.reason) return;
+    this.#connection.close(this.#closing);
+    this.#run();
+  }
+  #closeLink({ code, text }) {
+    if (this.#link.readyState < CLOSING) this.#link.close(code === 1006 ? 1e3 : code, text);
+  }
+  #tell(event) {
+    const detail = (type, detail2) => this.#dispatch(new CustomEvent(type, { detail: detail2 }));
+    const done = (direction, id) => {
+      if (this.#large.delete(direction + id)) detail("done", { direction, id });
+    };
+    switch (event.type) {
+      case "message":
+        done("in", event.ordinal);
+        this.#ordinal = event.ordinal;
+        this.#dispatch(new MessageEvent("message", { data: event.text }));
+        break;
+      case "sent":
+        done("out", event.ticket);
+        break;
+      case "failed":
+        detail("sendfailed", { name: event.error.name, because: event.error.because, text: event.text });
+        if (event.reply !== null) this.#dispatch(new MessageEvent("message", { data: event.reply }));
+        break;
+      case "expired":
+        detail("expired", { id: event.ordinal, received: event.received });
+        break;
+      case "progress": {
+        const { direction, id, done: done2, total } = event;
+        this.#large.add(direction + id);
+        detail("progress", { direction, id, done: done2, total });
+        break;
+      }
+      case "closed":
+        if (event.reason !== this.#closing && !this.#hasEnded) this.#end(event.reason.code, event.reason.text, false);
+    }
+  }
+  #end(code, reason2, wasClean) {
+    if (this.#isOver) return;
+    this.#isOver = true;
+    for (const timer of [this.#poll, this.#timer, this.#flush]) if (timer !== null) clearTimeout(timer);
+    this.#dispatch(Object.assign(new Event("close"), { code, reason: reason2, wasClean }));
+  }
+  /** Sets the timer for the next timeout. */
+  #arm(least) {
+    const due = this.#isOver ? null : this.#connection.pollTimeout();
+    if (due === this.#due && !least) return;
+    this.#due = due;
+    if (this.#timer !== null) clearTimeout(this.#timer);
+    if (due === null) return;
+    this.#timer = setTimeout(() => this.#timeout(), Math.max(least, due - now()));
+    this.#timer.unref?.();
+  }
+  #timeout() {
+    const time = now();
+    const due = this.#due;
+    this.#due = null;
+    if (due && time - due > LATE) {
+      this.#connection.pause(true, due);
+      this.#connection.pause(this.#isPaused, time);
+      return this.#arm(50);
+    }
+    this.#connection.timeout(time);
+    this.#run();
+  }
+};
+var now = () => performance.now();
+
+// src/index.ts
+function segmented(socket, options = {}) {
+  return new Segmented(socket, options);
+}
+function sharedBudget(limits = {}) {
+  return new Budget(limits);
+}
+function negotiationMemory() {
+  return new Negotiated();
+}
+export {
+  negotiationMemory,
+  segmented,
+  sharedBudget
+};

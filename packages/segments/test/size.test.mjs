@@ -1,0 +1,35 @@
+// What is published: its size, its types, and what is in the package.
+import assert from 'node:assert/strict';
+import { execFileSync } from 'node:child_process';
+import { readFileSync } from 'node:fs';
+import { test } from 'node:test';
+import { fileURLToPath } from 'node:url';
+import { gzipSync } from 'node:zlib';
+import { transform } from 'esbuild';
+
+const here = (path) => fileURLToPath(new URL(path, import.meta.url));
+
+test('minified and compressed it is under 18 KB', async () => {
+  const { code } = await transform(readFileSync(here('../dist/segments.js'), 'utf8'), { minify: true, target: 'es2022' });
+  const compressed = gzipSync(code, { level: 9 }).length;
+  console.log(`segments: ${code.length} bytes minified, ${compressed} compressed`);
+  assert.ok(compressed < 18_000, `${compressed} bytes`);
+});
+
+test('it imports nothing', () => {
+  assert.doesNotMatch(readFileSync(here('../dist/segments.js'), 'utf8'), /^import |\bimport\(|\brequire\(/m);
+});
+
+test('the package has the module, its types, its licenses and its README', () => {
+  const packed = execFileSync('npm', ['pack', '--dry-run', '--json', '--ignore-scripts'], { cwd: here('..'), stdio: ['ignore', 'pipe', 'ignore'] });
+  // Newer versions of npm print an object by name, older ones a list.
+  const [{ files }] = Object.values(JSON.parse(packed));
+  assert.deepEqual(files.map(({ path }) => path).sort(), [
+    'LICENSE-APACHE',
+    'LICENSE-MIT',
+    'README.md',
+    'dist/segments.d.ts',
+    'dist/segments.js',
+    'package.json',
+  ]);
+});

@@ -49,7 +49,7 @@ var Budget = class {
   #beyond(held) {
     return Math.max(0, held - this.limits.floor);
   }
-  /** Adds to what an account holds. Without room it returns false, and marks a group of another account for eviction. */
+  /** Adds to what an account holds. Returns false if they are not available, and marks a group of another account for eviction. */
   hold(account, bytes, now2) {
     const held = account.held + bytes;
     const draw = this.#beyond(held) - this.#beyond(account.held);
@@ -110,7 +110,7 @@ var Account = class {
   clock = new ReadClock();
   /** Called when a group of this account is marked for eviction. */
   onevict = null;
-  /** Reserves bytes for a group; `null` without room. */
+  /** Reserves bytes for a group; `null` if they are not available. */
   reserve(bytes, schedule) {
     return this.budget.hold(this, bytes, schedule.started) ? new Grant(this, bytes, schedule) : null;
   }
@@ -145,7 +145,7 @@ var Grant = class {
       this.#progressAt = this.account.clock.read(now2);
     }
   }
-  /** Grows to so many bytes in all. Returns false without room. */
+  /** Grows to so many bytes in all. Returns false if they are not available. */
   grow(bytes, now2) {
     if (bytes <= this.bytes) return true;
     if (!this.account.budget.hold(this.account, bytes - this.bytes, now2)) return false;
@@ -1016,8 +1016,8 @@ var broken = {
   messageNotJson: (why) => violation("message-not-json", `reassembled message is not JSON: ${why}`)
 };
 var closed = {
-  noRoom: (size) => reason("close-no-room", 1013, `no room for a message of ${size} bytes`),
-  unwanted: (size, limit) => reason("close-unwanted", 1013, `${size} bytes of frames came while there was no room, the limit is ${limit}`),
+  overBudget: (size) => reason("close-over-budget", 1013, `no memory for a message of ${size} bytes`),
+  unwanted: (size, limit) => reason("close-unwanted", 1013, `${size} bytes of frames came while there was no memory for them, the limit is ${limit}`),
   evicted: reason("close-evicted", 1013, "a group was given up under memory pressure"),
   heldTooMuch: (size, limit) => reason("close-held-too-much", 1013, `${size} bytes wait for an unfinished group, the limit is ${limit}`),
   groupExpired: (received, limit) => reason(
@@ -1120,7 +1120,7 @@ var Receiver = class {
   account;
   #groups = /* @__PURE__ */ new Map();
   /**
-   * Takes a frame; throws a `Closing` if it breaks a rule. `null` if the budget has no room for the group that it begins: then it
+   * Takes a frame; throws a `Closing` if it breaks a rule. `null` if the budget has no memory for the group that it begins: then it
    * has to be passed in again later. `begin` gives an ordinal to a group.
    */
   frame(frame, invitation, now2, begin) {
@@ -1179,7 +1179,7 @@ var Receiver = class {
     const declared = Math.min(length * total, maxMessageBytes);
     const cost = groupCost(declared);
     const grant = this.account.reserve(cost, { started: now2, timeout: timeFor(this.limits, declared) });
-    if (!grant && (this.#groups.size > 0 || !this.account.could(cost))) throw new Closing(closed.noRoom(cost));
+    if (!grant && (this.#groups.size > 0 || !this.account.could(cost))) throw new Closing(closed.overBudget(cost));
     return grant;
   }
   /** Reserves memory for a whole message that has to wait. */
@@ -1247,7 +1247,7 @@ var Group = class {
     const size = this.size + length;
     if (size > limit) throw new Closing(broken.messageTooLarge(size, limit));
     const cost = size + (this.#scanner.deepest >> 3) + GROUP_COST;
-    if (!this.grant.grow(cost, now2)) throw new Closing(closed.noRoom(cost));
+    if (!this.grant.grow(cost, now2)) throw new Closing(closed.overBudget(cost));
     const bytes = decodeBase64(data);
     if (!bytes) return fail("data-not-base64", "data is not canonical base64");
     this.size = size;
@@ -1458,7 +1458,7 @@ var Queue = class {
   #turns = 0;
   #smallRun = 0;
   queuedBytes = 0;
-  /** Accepts a message. Returns false if there is no room. Barriers are exempt: without them no connection comes up. */
+  /** Accepts a message. Returns false if the queue is full. Barriers are exempt: without them no connection comes up. */
   push(item, bytes, order, request, cancels) {
     if (this.queuedBytes + bytes > this.maxBytes && order !== "barrier") return false;
     this.queuedBytes += bytes;
@@ -1981,7 +1981,7 @@ var Connection = class {
     let grant = given;
     if (!grant && this.#arrivals.mustHold(ordinal, isHeldBack)) {
       grant = this.#receiver.hold(message.size, now2);
-      if (!grant) return this.close(closed.noRoom(message.size));
+      if (!grant) return this.close(closed.overBudget(message.size));
     }
     const finished = { ordinal, text, size: message.size, seq, isOrdered: isHeldBack, grant };
     const ready = this.#arrivals.finish(finished);

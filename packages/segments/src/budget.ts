@@ -72,7 +72,7 @@ export class Budget {
     return Math.max(0, held - this.limits.floor);
   }
 
-  /** Adds to what an account holds. Without room it returns false, and marks a group of another account for eviction. */
+  /** Adds to what an account holds. Returns false if they are not available, and marks a group of another account for eviction. */
   hold(account: Account, bytes: number, now: number): boolean {
     const held = account.held + bytes;
     const draw = this.#beyond(held) - this.#beyond(account.held);
@@ -138,7 +138,7 @@ export class Account {
     readonly principal?: string,
   ) {}
 
-  /** Reserves bytes for a group; `null` without room. */
+  /** Reserves bytes for a group; `null` if they are not available. */
   reserve(bytes: number, schedule: Schedule): Grant | null {
     return this.budget.hold(this, bytes, schedule.started) ? new Grant(this, bytes, schedule) : null;
   }
@@ -177,7 +177,7 @@ export class Grant {
     }
   }
 
-  /** Grows to so many bytes in all. Returns false without room. */
+  /** Grows to so many bytes in all. Returns false if they are not available. */
   grow(bytes: number, now: number): boolean {
     if (bytes <= this.bytes) return true;
     if (!this.account.budget.hold(this.account, bytes - this.bytes, now)) return false;

@@ -302,7 +302,7 @@ export class Connection {
     let grant = given;
     if (!grant && this.#arrivals.mustHold(ordinal, isHeldBack)) {
       grant = this.#receiver.hold(message.size, now);
-      if (!grant) return this.close(closed.noRoom(message.size));
+      if (!grant) return this.close(closed.overBudget(message.size));
     }
     const finished: Finished = { ordinal, text, size: message.size, seq, isOrdered: isHeldBack, grant };
     const ready = this.#arrivals.finish(finished);

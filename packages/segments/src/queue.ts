@@ -43,7 +43,7 @@ export class Queue<T, G> {
 
   constructor(readonly maxBytes: number) {}
 
-  /** Accepts a message. Returns false if there is no room. Barriers are exempt: without them no connection comes up. */
+  /** Accepts a message. Returns false if the queue is full. Barriers are exempt: without them no connection comes up. */
   push(item: T, bytes: number, order: Order, request: string | null, cancels: string | null): boolean {
     if (this.queuedBytes + bytes > this.maxBytes && order !== 'barrier') return false;
     this.queuedBytes += bytes;

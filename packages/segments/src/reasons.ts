@@ -53,9 +53,9 @@ export const broken = {
 };
 
 export const closed = {
-  noRoom: (size: number) => reason('close-no-room', 1013, `no room for a message of ${size} bytes`),
+  overBudget: (size: number) => reason('close-over-budget', 1013, `no memory for a message of ${size} bytes`),
   unwanted: (size: number, limit: number) =>
-    reason('close-unwanted', 1013, `${size} bytes of frames came while there was no room, the limit is ${limit}`),
+    reason('close-unwanted', 1013, `${size} bytes of frames came while there was no memory for them, the limit is ${limit}`),
   evicted: reason('close-evicted', 1013, 'a group was given up under memory pressure'),
   heldTooMuch: (size: number, limit: number) =>
     reason('close-held-too-much', 1013, `${size} bytes wait for an unfinished group, the limit is ${limit}`),

@@ -45,7 +45,7 @@ export class Receiver {
   ) {}
 
   /**
-   * Takes a frame; throws a `Closing` if it breaks a rule. `null` if the budget has no room for the group that it begins: then it
+   * Takes a frame; throws a `Closing` if it breaks a rule. `null` if the budget has no memory for the group that it begins: then it
    * has to be passed in again later. `begin` gives an ordinal to a group.
    */
   frame(frame: string | Uint8Array, invitation: Invitation, now: number, begin: () => number): Received | null {
@@ -107,7 +107,7 @@ export class Receiver {
     const declared = Math.min(length * total, maxMessageBytes);
     const cost = groupCost(declared);
     const grant = this.account.reserve(cost, { started: now, timeout: timeFor(this.limits, declared) });
-    if (!grant && (this.#groups.size > 0 || !this.account.could(cost))) throw new Closing(closed.noRoom(cost));
+    if (!grant && (this.#groups.size > 0 || !this.account.could(cost))) throw new Closing(closed.overBudget(cost));
     return grant;
   }
 
@@ -183,7 +183,7 @@ class Group {
     if (size > limit) throw new Closing(broken.messageTooLarge(size, limit));
     // What the scanner holds for each open array and object is a bit.
     const cost = size + (this.#scanner.deepest >> 3) + GROUP_COST;
-    if (!this.grant.grow(cost, now)) throw new Closing(closed.noRoom(cost));
+    if (!this.grant.grow(cost, now)) throw new Closing(closed.overBudget(cost));
     const bytes = decodeBase64(data);
     if (!bytes) return fail('data-not-base64', 'data is not canonical base64');
     this.size = size;

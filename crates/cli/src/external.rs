@@ -4,22 +4,42 @@ use std::sync::Arc;
 
 use breakbulk::external::{Acceptor, Connector, Scheme};
 use breakbulk::{Route, Transport};
+use breakbulk_nostr::{NostrAcceptor, NostrAddress, NostrConnector, NostrError};
 
 use crate::failure::Error;
+use crate::open;
 use crate::settings::LinkSettings;
 
 /// What dials the address of a route, if a crate other than the network library's provides its links.
-pub(crate) fn connector(route: &Route, _link: &LinkSettings) -> Result<Option<Arc<dyn Connector>>, Error> {
-    let Transport::External { scheme, .. } = &route.address.transport else { return Ok(None) };
-    Err(unknown(scheme))
+pub(crate) fn connector(route: &Route, link: &LinkSettings) -> Result<Option<Arc<dyn Connector>>, Error> {
+    let Transport::External { scheme, target, options } = &route.address.transport else { return Ok(None) };
+    match scheme.name {
+        "nostr" => {
+            let address = NostrAddress::parse(target, options).map_err(|error| nostr_error(&error.into()))?;
+            let connector = NostrConnector::new(address, open::socket_dialer(route, link));
+            Ok(Some(Arc::new(connector.map_err(|error| nostr_error(&error))?)))
+        }
+        _ => Err(unknown(scheme)),
+    }
 }
 
 /// What accepts peers at the address of a route, and what a person has to know to connect.
-pub(crate) async fn acceptor(route: &Route, _link: &LinkSettings) -> Result<(Box<dyn Acceptor>, Vec<String>), Error> {
-    match &route.address.transport {
-        Transport::External { scheme, .. } => Err(unknown(scheme)),
-        _ => Err(Error::Bug),
+pub(crate) async fn acceptor(route: &Route, link: &LinkSettings) -> Result<(Box<dyn Acceptor>, Vec<String>), Error> {
+    let Transport::External { scheme, target, options } = &route.address.transport else { return Err(Error::Bug) };
+    match scheme.name {
+        "nostr" => {
+            let address = NostrAddress::parse(target, options).map_err(|error| nostr_error(&error.into()))?;
+            let cap = route.address.effective_cap().unwrap_or(u64::MAX);
+            let opened = NostrAcceptor::new(address, open::socket_dialer(route, link), cap).await;
+            let (acceptor, notes) = opened.map_err(|error| nostr_error(&error))?;
+            Ok((Box::new(acceptor), notes))
+        }
+        _ => Err(unknown(scheme)),
     }
+}
+
+fn nostr_error(error: &NostrError) -> Error {
+    Error::Arguments(error.to_string())
 }
 
 /// A scheme that this program was built without.

@@ -16,7 +16,12 @@ use crate::settings::{self, Certificate, Key, LinkSettings, Proxy, Roots, Trust}
 
 /// The dialer for a route.
 pub(crate) fn dialer(route: &Route, link: &LinkSettings) -> Result<Dialer, Error> {
-    Ok(Dialer {
+    Ok(Dialer { connector: external::connector(route, link)?, ..socket_dialer(route, link) })
+}
+
+/// The dialer for the sockets of a route, for crates that provide links of their own over them.
+pub(crate) fn socket_dialer(route: &Route, link: &LinkSettings) -> Dialer {
+    Dialer {
         headers: link.headers.clone(),
         tls: client_tls(link),
         timeout: link.connect_timeout,
@@ -25,9 +30,8 @@ pub(crate) fn dialer(route: &Route, link: &LinkSettings) -> Result<Dialer, Error
             Proxy::None => ProxyChoice::Never,
         },
         link: web_socket(route, link),
-        connector: external::connector(route, link)?,
         ..Dialer::default()
-    })
+    }
 }
 
 /// The host of a gateway.

@@ -1,6 +1,7 @@
 //! Opens a link to an address.
 
 mod error;
+mod fetch;
 mod http;
 mod proxy;
 mod tcp;

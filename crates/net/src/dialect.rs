@@ -20,6 +20,17 @@ pub enum Dialect {
     Plain,
 }
 
+/// What a link tells beside the frames of its peer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Feedback {
+    /// Nothing.
+    #[default]
+    None,
+    /// Whether each of our frames was [taken](crate::Arrival::Acked), and by the tags of frames what their senders
+    /// [support](breakbulk_proto::Meta::supports_parts). As on Nostr.
+    Full,
+}
+
 /// The settings of a machine.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
@@ -44,6 +55,8 @@ pub struct Setup {
     pub is_capped: bool,
     /// How long a message that came in segments is charged to the machine's account (`ahp`).
     pub charge: ahp::Charge,
+    /// What the link tells beside frames (`cep22`).
+    pub feedback: Feedback,
 }
 
 impl Setup {
@@ -61,6 +74,7 @@ impl Setup {
             hides_chunking: false,
             is_capped: false,
             charge: ahp::Charge::default(),
+            feedback: Feedback::None,
         }
     }
 
@@ -106,8 +120,9 @@ impl Setup {
             Dialect::Cep22 => {
                 let config = cep22::Config {
                     limits: self.limits,
-                    // Our links have no tags by which peers tell that they take transfers. Who chooses this dialect says so.
-                    known_support: true,
+                    // On links without tags, who chooses this dialect says that the peer takes transfers.
+                    known_support: self.feedback == Feedback::None,
+                    acks: self.feedback == Feedback::Full,
                     // The application may know nothing of tokens. A host sends requests, too.
                     inject_tokens: true,
                     seed: seed.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes)),

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use crate::dial::DialError;
-use crate::dialect::Dialect;
+use crate::dialect::{Dialect, Feedback};
 use crate::link::BoxLink;
 
 /// What is known about a scheme before its crate is asked.
@@ -26,17 +26,27 @@ pub struct Scheme {
     pub dialect: Dialect,
     /// The longest frame if none is named, with what the transport adds to it.
     pub cap: Option<u64>,
+    /// What its links tell beside frames.
+    pub feedback: Feedback,
 }
 
 impl Scheme {
     /// All schemes.
     pub const ALL: [Self; 2] = [
-        Self { name: "nostr", form: "nostr:wss://RELAY?key=FILE", dialect: Dialect::Cep22, cap: Some(65_536) },
+        Self {
+            name: "nostr",
+            form: "nostr:wss://RELAY?key=FILE",
+            dialect: Dialect::Cep22,
+            // Most relays take events of 64 KiB, and a little less is a margin.
+            cap: Some(60_000),
+            feedback: Feedback::Full,
+        },
         Self {
             name: "webpubsub",
             form: "webpubsub:'Endpoint=…;AccessKey=…;Version=1.0;'?hub=NAME",
             dialect: Dialect::Ahp,
             cap: Some(1_000_000),
+            feedback: Feedback::None,
         },
     ];
 
@@ -65,6 +75,14 @@ pub struct LinkRequest {
     pub cap: u64,
     /// The longest frame that we accept.
     pub max_frame_bytes: u64,
+}
+
+impl LinkRequest {
+    /// A request for a link with this cap, on which frames of at most `max_frame_bytes` are accepted.
+    #[must_use]
+    pub const fn new(cap: u64, max_frame_bytes: u64) -> Self {
+        Self { cap, max_frame_bytes }
+    }
 }
 
 /// Accepts peers that come in through a transport. When it is dropped, no more come; links that it has brought live on.

@@ -78,7 +78,7 @@ pub use activity::Activity;
 pub use address::{Address, AddressError, Transport};
 pub use client::Client;
 pub use dial::{DialError, Dialer};
-pub use dialect::{AnyMachine, Dialect, Setup};
+pub use dialect::{AnyMachine, Dialect, Feedback, Setup};
 pub use driver::Driver;
 pub use gateway::Gateway;
 pub use link::{Arrival, BoxLink, HalfClose, Intake, Link, LinkError, LinkStatus, Moved, NextFrame, ReceiveMemory};

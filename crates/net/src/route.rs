@@ -4,8 +4,8 @@ use breakbulk_proto::ahp::Role;
 use breakbulk_proto::plain::Framing;
 use breakbulk_proto::{BudgetConfig, Limits, LimitsConfig, LimitsError};
 
-use crate::address::Address;
-use crate::dialect::{Dialect, Setup};
+use crate::address::{Address, Transport};
+use crate::dialect::{Dialect, Feedback, Setup};
 
 /// An address, and the settings of the machine for it.
 #[derive(Debug, Clone)]
@@ -24,14 +24,21 @@ impl Route {
     /// The cap is out of bounds, or over the longest message.
     pub fn prove(address: Address, role: Role, limits: Limits, budget: &BudgetConfig) -> Result<Self, LimitsError> {
         let dialect = address.effective_dialect();
+        let feedback = match &address.transport {
+            Transport::External { scheme, .. } => scheme.feedback,
+            _ => Feedback::None,
+        };
         let mut limits = limits;
         if let Some(cap) = address.effective_cap() {
             let max_frame_bytes = cap.min(limits.max_message_bytes);
             let capped = Limits::prove(LimitsConfig { max_frame_bytes, ..*limits }, budget)?;
-            // In other dialects whole messages are accepted, whatever the cap for frames that we send.
-            limits = if matches!(dialect, Dialect::Ahp | Dialect::Cep22) { capped } else { limits };
+            // In other dialects whole messages are accepted, whatever the cap for frames that we send. So they are on links whose peers
+            // choose the length of their frames by what the relays take.
+            let is_told = dialect == Dialect::Ahp || dialect == Dialect::Cep22 && feedback == Feedback::None;
+            limits = if is_told { capped } else { limits };
         }
         let mut setup = Setup::new(dialect, role, limits);
+        setup.feedback = feedback;
         setup.is_capped = address.effective_cap().is_some_and(|cap| cap <= limits.max_message_bytes);
         if !address.transport.carries_frames() {
             setup.framing = Framing::Lines;

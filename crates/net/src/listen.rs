@@ -21,7 +21,7 @@ use tokio_rustls::TlsAcceptor;
 
 pub use self::access::AccessPolicy;
 use self::http::{Admitted, HttpServer, Upgraded};
-pub use self::http::{BoxBody, Pages, Peer};
+pub use self::http::{BoxBody, Gate, Granted, Pages, Peer};
 pub use self::token::{Token, TokenError};
 use crate::link::{BoxLink, WebSocket, WebSocketConfig, tune};
 use crate::log_limit::LogLimit;
@@ -39,6 +39,8 @@ pub struct ListenConfig {
     pub allow_remote: bool,
     /// Who may connect.
     pub access: AccessPolicy,
+    /// What decides about WebSockets in place of `access`, for servers whose clients prove who they are in another way.
+    pub gate: Option<Gate>,
     /// TLS, if the links are `wss`.
     pub tls: Option<ServerTls>,
     /// The paths at which there are WebSockets, such as `/ahp`. None for any path. [`Accepted::target`] says which one a client
@@ -63,6 +65,7 @@ impl ListenConfig {
             address,
             allow_remote: false,
             access,
+            gate: None,
             tls: None,
             paths: Vec::new(),
             pages: None,
@@ -107,6 +110,8 @@ pub struct Accepted {
     pub target: String,
     /// The WebSocket subprotocol that it was granted: the first of those that it offered, if any.
     pub protocol: Option<HeaderValue>,
+    /// What the gate noted about the client.
+    pub extensions: ::http::Extensions,
 }
 
 impl Accepted {
@@ -149,6 +154,7 @@ impl Listener {
         let local = tcp.local_addr().map_err(failed)?;
         let server = HttpServer {
             access: config.access,
+            gate: config.gate,
             paths: config.paths,
             pages: config.pages,
             timeout: config.handshake_timeout,
@@ -292,7 +298,7 @@ fn accepted<S>(
 where
     S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Send + Unpin + 'static,
 {
-    let Upgraded { io, ahead, admitted: Admitted { principal, target, protocol } } = upgraded;
+    let Upgraded { io, ahead, admitted: Admitted { principal, target, protocol, extensions } } = upgraded;
     let link = Box::new(WebSocket::server_with(io, ahead, link));
-    Accepted { link, peer, principal: principal.or(certificate), target, protocol }
+    Accepted { link, peer, principal: principal.or(certificate), target, protocol, extensions }
 }

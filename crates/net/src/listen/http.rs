@@ -55,6 +55,37 @@ impl fmt::Debug for Pages {
     }
 }
 
+/// Decides about requests for a WebSocket in place of the access policy, for servers whose clients prove who they are in their own way.
+/// Neither the token nor the host name nor the origin is checked for them; pages are requested without admission.
+#[derive(Clone)]
+pub struct Gate(Arc<dyn Fn(&Parts, Peer) -> Result<Granted, Response<BoxBody>> + Send + Sync>);
+
+/// What a [`Gate`] grants to a client.
+#[derive(Debug, Clone, Default)]
+pub struct Granted {
+    /// The principal to which its bytes are charged.
+    pub principal: Option<Arc<str>>,
+    /// The WebSocket subprotocol, which must be one that the client offered.
+    pub protocol: Option<HeaderValue>,
+    /// What the server wants to know about the client when it is accepted.
+    pub extensions: http::Extensions,
+}
+
+impl Gate {
+    /// Decides by calling `decide(request, peer)`.
+    pub fn new(
+        decide: impl Fn(&Parts, Peer) -> Result<Granted, Response<BoxBody>> + Send + Sync + 'static,
+    ) -> Self {
+        Self(Arc::new(decide))
+    }
+}
+
+impl fmt::Debug for Gate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Gate")
+    }
+}
+
 /// The address from which a request for a page comes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Peer(pub IpAddr);
@@ -63,6 +94,8 @@ pub struct Peer(pub IpAddr);
 #[derive(Debug)]
 pub(super) struct HttpServer {
     pub(super) access: AccessPolicy,
+    /// What decides about WebSockets in place of the policy.
+    pub(super) gate: Option<Gate>,
     pub(super) paths: Vec<String>,
     pub(super) pages: Option<Pages>,
     pub(super) timeout: Duration,
@@ -85,6 +118,7 @@ pub(super) struct Admitted {
     pub(super) target: String,
     /// The subprotocol that it was granted.
     pub(super) protocol: Option<HeaderValue>,
+    pub(super) extensions: http::Extensions,
 }
 
 /// Serves HTTP on a connection until it becomes a WebSocket, or ends.
@@ -134,9 +168,10 @@ impl HttpServer {
         if !asks_for_upgrade(&head) {
             return self.page(Request::from_parts(head, body), &context).await;
         }
-        let principal = match self.access.admit(&head, &context) {
-            Ok(principal) => principal,
-            Err(refused) => {
+        let granted = match self.grant(&head, &context) {
+            Ok(granted) => granted,
+            Err(Refused::ByGate(response)) => return *response,
+            Err(Refused::ByPolicy(refused)) => {
                 if let Some(permit) = self.log.permit(refused.name()) {
                     let (shown, left_out) = (refused.shown(&head), permit.left_out());
                     let (reason, hint) = (refused.name(), refused.hint());
@@ -157,13 +192,22 @@ impl HttpServer {
         let Some(mut response) = upgrade(&head) else {
             return line(StatusCode::BAD_REQUEST, "That is no WebSocket handshake of version 13.\n");
         };
-        let protocol = first_protocol(&head.headers);
+        let Granted { principal, protocol, extensions } = granted;
         if let Some(protocol) = &protocol {
             response.headers_mut().insert(header::SEC_WEBSOCKET_PROTOCOL, protocol.clone());
         }
-        let admitted = Admitted { principal, target: target_without_token(&head), protocol };
+        let admitted = Admitted { principal, target: target_without_token(&head), protocol, extensions };
         *slot.lock().unwrap_or_else(PoisonError::into_inner) = Some(admitted);
         response
+    }
+
+    /// What a request for a WebSocket is granted.
+    fn grant(&self, head: &Parts, context: &RequestContext) -> Result<Granted, Refused> {
+        if let Some(Gate(decide)) = &self.gate {
+            return decide(head, Peer(context.peer)).map_err(|response| Refused::ByGate(Box::new(response)));
+        }
+        let principal = self.access.admit(head, context).map_err(Refused::ByPolicy)?;
+        Ok(Granted { principal, protocol: first_protocol(&head.headers), ..Granted::default() })
     }
 
     async fn page(&self, request: Request<Incoming>, context: &RequestContext) -> Response<BoxBody> {
@@ -174,6 +218,9 @@ impl HttpServer {
         };
         let (mut head, body) = request.into_parts();
         head.extensions.insert(Peer(context.peer));
+        if self.gate.is_some() {
+            return (pages.0)(Request::from_parts(head, body), false).await;
+        }
         let is_admitted = match self.access.admit(&head, context) {
             Ok(_) => true,
             Err(refused @ (AccessError::Host | AccessError::Origin)) => {
@@ -186,6 +233,12 @@ impl HttpServer {
         };
         (pages.0)(Request::from_parts(head, body), is_admitted).await
     }
+}
+
+/// Why a request for a WebSocket is refused.
+enum Refused {
+    ByGate(Box<Response<BoxBody>>),
+    ByPolicy(AccessError),
 }
 
 /// A response of one line, after which the connection is closed.

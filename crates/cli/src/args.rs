@@ -2,6 +2,7 @@
 
 mod host;
 mod network;
+mod relay;
 
 use std::path::PathBuf;
 
@@ -15,6 +16,7 @@ pub(crate) use self::host::{
 pub(crate) use self::network::{
     BridgeArgs, ChatArgs, ChatOptions, ConfigArgs, RequestArgs, SendArgs, TapArgs, TapOptions,
 };
+pub(crate) use self::relay::{RelayArgs, RelayOptions};
 
 /// Carry agent messages of any size over links that limit the size of frames.
 ///
@@ -43,6 +45,7 @@ pub(crate) enum Command {
     Chat(ChatArgs),
     Log(LogArgs),
     Bridge(BridgeArgs),
+    Relay(RelayArgs),
     Send(SendArgs),
     Tap(TapArgs),
     Split(SplitArgs),

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use breakbulk::external::{Acceptor, Connector, Scheme};
 use breakbulk::{Route, Transport};
 use breakbulk_nostr::{NostrAcceptor, NostrAddress, NostrConnector, NostrError};
+use breakbulk_webpubsub::link::{WebPubSubAcceptor, WebPubSubAddress, WebPubSubConnector};
 
 use crate::failure::Error;
 use crate::open;
@@ -18,6 +19,10 @@ pub(crate) fn connector(route: &Route, link: &LinkSettings) -> Result<Option<Arc
             let address = NostrAddress::parse(target, options).map_err(|error| nostr_error(&error.into()))?;
             let connector = NostrConnector::new(address, open::socket_dialer(route, link));
             Ok(Some(Arc::new(connector.map_err(|error| nostr_error(&error))?)))
+        }
+        "webpubsub" => {
+            let connector = WebPubSubConnector::new(web_pub_sub(route)?, open::socket_dialer(route, link));
+            Ok(Some(Arc::new(connector.map_err(Error::Random)?)))
         }
         _ => Err(unknown(scheme)),
     }
@@ -34,12 +39,24 @@ pub(crate) async fn acceptor(route: &Route, link: &LinkSettings) -> Result<(Box<
             let (acceptor, notes) = opened.map_err(|error| nostr_error(&error))?;
             Ok((Box::new(acceptor), notes))
         }
+        "webpubsub" => {
+            let address = web_pub_sub(route)?;
+            let note = format!("waiting for clients in the hub {} as {}", address.hub(), address.host());
+            let (dialer, cap) = (open::socket_dialer(route, link), route.address.effective_cap());
+            let acceptor = WebPubSubAcceptor::start(address, &dialer, cap.unwrap_or(u64::MAX)).await;
+            Ok((Box::new(acceptor.map_err(Error::Dial)?), vec![note]))
+        }
         _ => Err(unknown(scheme)),
     }
 }
 
 fn nostr_error(error: &NostrError) -> Error {
     Error::Arguments(error.to_string())
+}
+
+fn web_pub_sub(route: &Route) -> Result<WebPubSubAddress, Error> {
+    let address = WebPubSubAddress::try_from(&route.address);
+    address.map_err(|error| Error::Arguments(format!("{}: {error}", route.address)))
 }
 
 /// A scheme that this program was built without.

@@ -18,6 +18,7 @@ mod open;
 mod pages;
 mod plan;
 mod presets;
+mod relay;
 mod rpc;
 mod runtime;
 mod send;
@@ -35,14 +36,14 @@ use std::process::ExitCode;
 
 use tracing::Level;
 
-use crate::args::{Args, ChatArgs, Command, TapArgs};
+use crate::args::{Args, ChatArgs, Command, RelayArgs, TapArgs};
 use crate::bar::Bar;
 use crate::chat::ChatSettings;
 use crate::failure::Error;
 use crate::plan::Plan;
 use crate::send::SendSettings;
 use crate::settings::{
-    BridgeSettings, Configuration, LogSettings, Origin, Scope, ServeSettings, Settings, SettingsArgs,
+    BridgeSettings, Configuration, LogSettings, Origin, RelaySettings, Scope, ServeSettings, Settings, SettingsArgs,
 };
 use crate::tap::TapSettings;
 
@@ -80,6 +81,10 @@ fn run(args: Args) -> Result<(), Error> {
                 return bridge::run(BridgeSettings::prove(settings, &configuration.layers)?);
             }
             bridge::run_all(bridge::prove_all(&configuration)?)
+        }
+        Command::Relay(RelayArgs { relay: options, settings }) => {
+            let (settings, Configuration { layers, .. }) = prepare(settings)?;
+            relay::run(options, RelaySettings::prove(&settings, &layers)?)
         }
         Command::Send(args) => {
             let (settings, Configuration { layers, .. }) = prepare(args.settings)?;

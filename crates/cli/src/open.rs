@@ -104,10 +104,15 @@ impl Admission {
         let token = self.token.as_ref().filter(|_| self.is_new);
         let token = token.map(|token| format!("#token={}", escaped(token.reveal()))).unwrap_or_default();
         let address = format!("listening on {address}{token}");
-        let made = self.fingerprint.as_ref().map(|print| format!("certificate made for this run: {print}"));
+        let made = self.certificate_note();
         let open = "no token is required: every program and user that can reach the port can connect";
         let open = self.token.is_none().then(|| open.to_owned());
         [address].into_iter().chain(made).chain(open).collect()
+    }
+
+    /// The fingerprint of a certificate that was made for this run.
+    pub(crate) fn certificate_note(&self) -> Option<String> {
+        self.fingerprint.as_ref().map(|print| format!("certificate made for this run: {print}"))
     }
 }
 

@@ -15,3 +15,21 @@ pub(crate) fn run(work: impl Future<Output = Result<(), Error>>) -> Result<(), E
     breakbulk::link::kill_children();
     result
 }
+
+/// A connection is a file. What the system lets us have of them is usually far more than it begins with.
+#[cfg(unix)]
+pub(crate) fn raise_file_limit() {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+
+    // More than anybody needs; some programs in a terminal look at each file that they might have.
+    const ENOUGH: u64 = 1 << 20;
+    let mut limit = getrlimit(Resource::Nofile);
+    let most = limit.maximum.unwrap_or(ENOUGH).min(ENOUGH);
+    limit.current = limit.current.map(|current| current.max(most));
+    if let Err(error) = setrlimit(Resource::Nofile, limit) {
+        tracing::warn!("the limit of open files stays as it is: {error}");
+    }
+}
+
+#[cfg(not(unix))]
+pub(crate) const fn raise_file_limit() {}

@@ -45,7 +45,7 @@ const LAST_BREATH: Duration = Duration::from_secs(1);
 
 /// Serves until it is told to stop, or until another host has taken over the log.
 pub(crate) fn run(settings: ServeSettings, format: Format) -> Result<(), Error> {
-    raise_file_limit();
+    runtime::raise_file_limit();
     runtime::run(async move {
         let shutdown = shutdown::requested().map_err(Error::Runtime)?;
         let mut server = Server::start(settings).await?;
@@ -295,24 +295,6 @@ fn why_no_program(program: &OsStr) -> Option<String> {
     let is_path = Path::new(program).components().count() > 1;
     Some(if is_path { format!("there is no file {name}") } else { format!("{name} is not in PATH") })
 }
-
-/// A connection is a file. What the system lets us have of them is usually far more than it begins with.
-#[cfg(unix)]
-fn raise_file_limit() {
-    use rustix::process::{Resource, getrlimit, setrlimit};
-
-    // More than anybody needs; some programs in a terminal look at each file that they might have.
-    const ENOUGH: u64 = 1 << 20;
-    let mut limit = getrlimit(Resource::Nofile);
-    let most = limit.maximum.unwrap_or(ENOUGH).min(ENOUGH);
-    limit.current = limit.current.map(|current| current.max(most));
-    if let Err(error) = setrlimit(Resource::Nofile, limit) {
-        warn!("the limit of open files stays as it is: {error}");
-    }
-}
-
-#[cfg(not(unix))]
-const fn raise_file_limit() {}
 
 #[cfg(test)]
 mod tests {

@@ -13,6 +13,7 @@ mod kinds;
 mod layers;
 mod names;
 mod proof;
+mod relay;
 mod serve;
 mod table;
 mod value;
@@ -26,7 +27,7 @@ use breakbulk::{Address, Dialect};
 pub(crate) use self::agents::AgentSettings;
 pub(crate) use self::configuration::Configuration;
 pub(crate) use self::error::SettingError;
-pub(crate) use self::flags::{Bridge, Everything, Peer, Scope, Serve, SettingsArgs, Stored, Tap, Upkeep};
+pub(crate) use self::flags::{Bridge, Everything, Peer, Relay, Scope, Serve, SettingsArgs, Stored, Tap, Upkeep};
 pub(crate) use self::host::HostSettings;
 use self::kinds::{Count, Fingerprint, Header, Host, Listen, Secret, WebOrigin};
 pub(crate) use self::kinds::{LogLevel, in_full};
@@ -36,6 +37,10 @@ pub(crate) use self::proof::{
     Access, BridgeSettings, Certificate, Identity, Key, LinkSettings, LogSettings, REMOTE, ServerTls, Trust, check,
     check_files, to_peer,
 };
+pub(crate) use self::relay::RelaySettings;
+
+/// The variable with the access key of a relay.
+pub(crate) const ACCESS_KEY_VARIABLE: &str = layers::Environment::ACCESS_KEY;
 pub(crate) use self::serve::{HostLimits, PATH, ServeSettings, USUAL, V2_PATH, check_scheme, data, retention};
 use self::table::settings;
 pub(crate) use self::table::{Group, Setting};

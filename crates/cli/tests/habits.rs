@@ -10,8 +10,21 @@ use serde_json::Value;
 
 use common::text;
 
-const COMMANDS: [&str; 12] =
-    ["serve", "chat", "log", "bridge", "send", "tap", "split", "join", "presets", "config", "completions", "man"];
+const COMMANDS: [&str; 13] = [
+    "serve",
+    "chat",
+    "log",
+    "bridge",
+    "relay",
+    "send",
+    "tap",
+    "split",
+    "join",
+    "presets",
+    "config",
+    "completions",
+    "man",
+];
 
 const LOG_COMMANDS: [&str; 6] = ["list", "show", "verify", "export", "compact", "erase"];
 

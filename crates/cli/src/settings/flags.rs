@@ -51,6 +51,12 @@ scopes! {
         Group::Limits | Group::Time => !matches!(setting.key, "connect_timeout" | "max_held"),
         _ => true,
     };
+    /// Those of a relay.
+    Relay => |setting| match setting.group {
+        Group::Listening => setting.key == "bind_any" || setting.key.starts_with("tls_"),
+        Group::Log => true,
+        _ => matches!(setting.key, "listen" | "cap" | "memory" | "max_connections" | "ping_interval" | "idle_timeout"),
+    };
     /// Those of who reads a host's data.
     Stored => |setting| setting.key == "data" || setting.group == Group::Log;
     /// Those of who tidies it up.

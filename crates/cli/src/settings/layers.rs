@@ -161,6 +161,8 @@ impl Environment {
     pub(crate) const PREFIX: &str = "BREAKBULK_";
     /// Names the file.
     pub(crate) const CONFIG: &str = "BREAKBULK_CONFIG";
+    /// The variable with the access key of a relay, which is no setting, so that nothing prints it.
+    pub(crate) const ACCESS_KEY: &str = "BREAKBULK_ACCESS_KEY";
 
     /// The variables that name the directories of the user.
     const HOME_VARIABLES: [&str; 3] = ["XDG_CONFIG_HOME", "XDG_DATA_HOME", "HOME"];
@@ -190,7 +192,9 @@ impl Environment {
 
     /// Variables that begin with our prefix and are no settings.
     pub(crate) fn unknown_variables(&self) -> impl Iterator<Item = &str> {
-        let known = |name: &str| name == Self::CONFIG || all().any(|setting| setting.variable() == name);
+        let known = |name: &str| {
+            [Self::CONFIG, Self::ACCESS_KEY].contains(&name) || all().any(|setting| setting.variable() == name)
+        };
         self.0.keys().map(String::as_str).filter(move |name| name.starts_with(Self::PREFIX) && !known(name))
     }
 

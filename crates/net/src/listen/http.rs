@@ -73,9 +73,7 @@ pub struct Granted {
 
 impl Gate {
     /// Decides by calling `decide(request, peer)`.
-    pub fn new(
-        decide: impl Fn(&Parts, Peer) -> Result<Granted, Response<BoxBody>> + Send + Sync + 'static,
-    ) -> Self {
+    pub fn new(decide: impl Fn(&Parts, Peer) -> Result<Granted, Response<BoxBody>> + Send + Sync + 'static) -> Self {
         Self(Arc::new(decide))
     }
 }

@@ -33,7 +33,7 @@ pub use self::stats::RelayStats;
 
 use self::client::Subprotocol;
 use self::hub::{Hub, Hubs};
-use self::page::problem;
+use self::page::Problem;
 use self::stats::Counters;
 use crate::token::{Claims, TokenError, unix_time};
 use crate::wire::{CONNECTION_ID, RECONNECTION_TOKEN, RELIABLE, SIMPLE};
@@ -77,8 +77,8 @@ impl Relay {
         let relay = self.clone();
         Gate::new(move |head, _| {
             let (admission, protocol) = relay.admit(head).map_err(|refused| {
-                relay.0.counters.refuse(refused.reason);
-                problem(refused.status, refused.reason, &refused.message)
+                relay.0.counters.refuse(refused.code());
+                Box::new(refused.into_response())
             })?;
             let principal = match &admission {
                 Admission::New { claims, .. } => claims.sub.as_deref().map(Arc::from),
@@ -132,7 +132,7 @@ impl Relay {
         self.0.hubs.all_clients().iter().filter(|client| client.cut()).count()
     }
 
-    fn admit(&self, head: &Parts) -> Result<(Admission, &'static str), Refused> {
+    fn admit(&self, head: &Parts) -> Result<(Admission, &'static str), Problem> {
         let uri = &head.uri;
         let query: Vec<_> = form_urlencoded::parse(uri.query().unwrap_or_default().as_bytes()).collect();
         let parameter = |name: &str| query.iter().find(|(key, _)| key == name).map(|(_, value)| value.to_string());
@@ -143,11 +143,11 @@ impl Relay {
             None => String::new(),
         };
         if !Hub::may_be_called(&hub) {
-            return Err(Refused::new(StatusCode::NOT_FOUND, "no-hub", "A hub is at /client/hubs/NAME."));
+            return Err(Problem::new(StatusCode::NOT_FOUND, "no-hub", "A hub is at /client/hubs/NAME."));
         }
         let (subprotocol, protocol) = offered(head).ok_or_else(|| {
             let message = format!("A client has to offer the subprotocol {RELIABLE} or {SIMPLE}.");
-            Refused::new(StatusCode::BAD_REQUEST, "no-subprotocol", message)
+            Problem::new(StatusCode::BAD_REQUEST, "no-subprotocol", message)
         })?;
         if let (Some(connection), Some(token), Subprotocol::Reliable) =
             (parameter(CONNECTION_ID), parameter(RECONNECTION_TOKEN), subprotocol)
@@ -164,22 +164,8 @@ impl Relay {
                 error => Err(error),
             })
         });
-        let claims = claims.map_err(|error| Refused::new(StatusCode::UNAUTHORIZED, "token", error.to_string()))?;
+        let claims = claims.map_err(|error| Problem::new(StatusCode::UNAUTHORIZED, "token", error.to_string()))?;
         Ok((Admission::New { hub, subprotocol, claims: Arc::new(claims) }, protocol))
-    }
-}
-
-/// Why a client may not connect.
-struct Refused {
-    status: StatusCode,
-    /// For metrics.
-    reason: &'static str,
-    message: String,
-}
-
-impl Refused {
-    fn new(status: StatusCode, reason: &'static str, message: impl Into<String>) -> Self {
-        Self { status, reason, message: message.into() }
     }
 }
 

@@ -20,7 +20,7 @@ fn frame(number: usize, len: usize) -> String {
 /// Sends frames of many sizes, and reads as many, at the same time.
 async fn exchange(link: BoxLink, count: usize) -> BoxLink {
     let (mut sink, mut stream) = link.split();
-    let sizes = |number: usize| if number % 10 == 0 { 600_000 } else { number * 37 % 5_000 };
+    let sizes = |number: usize| if number.is_multiple_of(10) { 600_000 } else { number * 37 % 5_000 };
     let sending = async {
         for number in 0..count {
             let text = frame(number, sizes(number));

@@ -58,7 +58,9 @@ impl fmt::Debug for Pages {
 /// Decides about requests for a WebSocket in place of the access policy, for servers whose clients prove who they are in their own way.
 /// Neither the token nor the host name nor the origin is checked for them; pages are requested without admission.
 #[derive(Clone)]
-pub struct Gate(Arc<dyn Fn(&Parts, Peer) -> Result<Granted, Response<BoxBody>> + Send + Sync>);
+pub struct Gate(Arc<Decide>);
+
+type Decide = dyn Fn(&Parts, Peer) -> Result<Granted, Box<Response<BoxBody>>> + Send + Sync;
 
 /// What a [`Gate`] grants to a client.
 #[derive(Debug, Clone, Default)]
@@ -73,7 +75,9 @@ pub struct Granted {
 
 impl Gate {
     /// Decides by calling `decide(request, peer)`.
-    pub fn new(decide: impl Fn(&Parts, Peer) -> Result<Granted, Response<BoxBody>> + Send + Sync + 'static) -> Self {
+    pub fn new(
+        decide: impl Fn(&Parts, Peer) -> Result<Granted, Box<Response<BoxBody>>> + Send + Sync + 'static,
+    ) -> Self {
         Self(Arc::new(decide))
     }
 }
@@ -202,7 +206,7 @@ impl HttpServer {
     /// What a request for a WebSocket is granted.
     fn grant(&self, head: &Parts, context: &RequestContext) -> Result<Granted, Refused> {
         if let Some(Gate(decide)) = &self.gate {
-            return decide(head, Peer(context.peer)).map_err(|response| Refused::ByGate(Box::new(response)));
+            return decide(head, Peer(context.peer)).map_err(Refused::ByGate);
         }
         let principal = self.access.admit(head, context).map_err(Refused::ByPolicy)?;
         Ok(Granted { principal, protocol: first_protocol(&head.headers), ..Granted::default() })

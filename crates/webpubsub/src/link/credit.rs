@@ -248,8 +248,7 @@ mod tests {
         credit.ask(1, cost(900_000));
         let mut sent = 0;
         loop {
-            granted =
-                credit.poll().into_iter().filter(|(peer, _)| *peer == 1).map(|(_, to)| to).last().unwrap_or(granted);
+            granted = credit.poll().into_iter().rfind(|(peer, _)| *peer == 1).map_or(granted, |(_, to)| to);
             if sent + cost(900_000) > granted {
                 break;
             }

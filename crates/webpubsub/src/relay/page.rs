@@ -29,13 +29,37 @@ pub(super) fn json(value: &serde_json::Value) -> Response<BoxBody> {
 }
 
 /// What is wrong with a request, as the service says it.
-pub(super) fn problem(status: StatusCode, code: &'static str, message: &str) -> Response<BoxBody> {
-    let body = serde_json::json!({ "code": code, "message": message });
-    let mut response = response(status, "application/json; charset=utf-8", body.to_string());
-    let headers = response.headers_mut();
-    headers.insert(HeaderName::from_static("x-ms-error-code"), HeaderValue::from_static(code));
-    if status == StatusCode::UNAUTHORIZED {
-        headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+#[derive(Debug)]
+pub(super) struct Problem {
+    status: StatusCode,
+    code: &'static str,
+    message: String,
+}
+
+impl Problem {
+    pub(super) fn new(status: StatusCode, code: &'static str, message: impl Into<String>) -> Self {
+        Self { status, code, message: message.into() }
     }
-    response
+
+    /// A request that is wrong in itself.
+    pub(super) fn bad_request(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, "BadRequest", message)
+    }
+
+    /// Its name.
+    pub(super) const fn code(&self) -> &'static str {
+        self.code
+    }
+
+    pub(super) fn into_response(self) -> Response<BoxBody> {
+        let Self { status, code, message } = self;
+        let body = serde_json::json!({ "code": code, "message": message });
+        let mut response = response(status, "application/json; charset=utf-8", body.to_string());
+        let headers = response.headers_mut();
+        headers.insert(HeaderName::from_static("x-ms-error-code"), HeaderValue::from_static(code));
+        if status == StatusCode::UNAUTHORIZED {
+            headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        response
+    }
 }

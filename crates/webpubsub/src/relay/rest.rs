@@ -12,7 +12,7 @@ use url::form_urlencoded;
 
 use super::client::{Client, Closed, Published};
 use super::hub::{Hub, NoMemory, Target};
-use super::page::{empty, json, problem, response};
+use super::page::{Problem, empty, json, response};
 use super::permissions::Permission;
 use super::{Relay, bearer};
 use crate::token::{Claims, TokenError, unix_time};
@@ -23,8 +23,7 @@ const TOKEN_MINUTES: u64 = 60;
 /// Permissions for single groups that one client may have.
 const MAX_NAMED_PERMISSIONS: usize = 4_096;
 
-/// A response, or the one that says what is wrong.
-type Answer = Result<Response<BoxBody>, Response<BoxBody>>;
+type Answer = Result<Response<BoxBody>, Problem>;
 
 /// Answers a request.
 pub(super) async fn answer(relay: &Relay, request: Request<Incoming>) -> Response<BoxBody> {
@@ -34,9 +33,10 @@ pub(super) async fn answer(relay: &Relay, request: Request<Incoming>) -> Respons
         "/healthz" | "/api/health" if is_reading => response(StatusCode::OK, "text/plain; charset=utf-8", "ok\n"),
         "/metrics" if is_reading => metrics(relay, &head),
         path if path.starts_with("/api/hubs/") => match call(relay, &head, body).await {
-            Ok(answer) | Err(answer) => answer,
+            Ok(answer) => answer,
+            Err(problem) => problem.into_response(),
         },
-        _ => problem(StatusCode::NOT_FOUND, "NotFound", "There is nothing at this path."),
+        _ => Problem::new(StatusCode::NOT_FOUND, "NotFound", "There is nothing at this path.").into_response(),
     }
 }
 
@@ -45,7 +45,7 @@ fn metrics(relay: &Relay, head: &Parts) -> Response<BoxBody> {
     let is_here = head.extensions.get::<Peer>().is_some_and(|peer| peer.0.to_canonical().is_loopback());
     match is_here || authorized(relay, head).is_ok() {
         true => response(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", relay.stats().to_prometheus()),
-        false => problem(StatusCode::UNAUTHORIZED, "Unauthorized", &TokenError::Missing.to_string()),
+        false => unauthorized(TokenError::Missing).into_response(),
     }
 }
 
@@ -66,15 +66,15 @@ struct Call<'a> {
 async fn call(relay: &Relay, head: &Parts, body: Incoming) -> Answer {
     authorized(relay, head).map_err(|error| {
         relay.0.counters.refuse("token");
-        problem(StatusCode::UNAUTHORIZED, "Unauthorized", &error.to_string())
+        unauthorized(error)
     })?;
     let path = head.uri.path().strip_prefix("/api/hubs/").unwrap_or_default();
     let unescaped = |part: &str| percent_decode_str(part).decode_utf8().map(std::borrow::Cow::into_owned);
     let parts: Result<Vec<String>, _> = path.split('/').map(unescaped).collect();
-    let parts = parts.map_err(|_| bad("The path is not UTF-8."))?;
+    let parts = parts.map_err(|_| Problem::bad_request("The path is not UTF-8."))?;
     let parts: Vec<&str> = parts.iter().map(String::as_str).collect();
     let Some((hub_name, rest)) = parts.split_first().filter(|(name, _)| Hub::may_be_called(name)) else {
-        return Err(bad("The name of the hub is not valid."));
+        return Err(Problem::bad_request("The name of the hub is not valid."));
     };
     let query = form_urlencoded::parse(head.uri.query().unwrap_or_default().as_bytes()).into_owned().collect();
     let hub = relay.0.hubs.get(hub_name);
@@ -103,14 +103,14 @@ async fn call(relay: &Relay, head: &Parts, body: Incoming) -> Answer {
         (&Method::POST, [":generateToken"]) => Ok(call.generate_token()),
         (&Method::POST, [":addToGroups" | ":removeFromGroups"]) => {
             let message = "Filters are not supported here.";
-            Err(problem(StatusCode::NOT_IMPLEMENTED, "NotImplemented", message))
+            Err(Problem::new(StatusCode::NOT_IMPLEMENTED, "NotImplemented", message))
         }
-        _ => Err(problem(StatusCode::NOT_FOUND, "NotFound", "There is no such operation.")),
+        _ => Err(Problem::new(StatusCode::NOT_FOUND, "NotFound", "There is no such operation.")),
     }
 }
 
-fn bad(message: &str) -> Response<BoxBody> {
-    problem(StatusCode::BAD_REQUEST, "BadRequest", message)
+fn unauthorized(error: TokenError) -> Problem {
+    Problem::new(StatusCode::UNAUTHORIZED, "Unauthorized", error.to_string())
 }
 
 impl Call<'_> {
@@ -123,24 +123,26 @@ impl Call<'_> {
     }
 
     /// Every version since the first has the operations that there are here.
-    fn check_version(&self) -> Result<(), Response<BoxBody>> {
-        let version = self.parameter("api-version").ok_or_else(|| bad("The parameter api-version is missing."))?;
+    fn check_version(&self) -> Result<(), Problem> {
+        let version = self
+            .parameter("api-version")
+            .ok_or_else(|| Problem::bad_request("The parameter api-version is missing."))?;
         let date = version.strip_suffix("-preview").unwrap_or(version);
         let mut parts = date.split('-').map(|part| (part.len(), part.parse::<u32>().ok()));
         let is_date = matches!(
             (parts.next(), parts.next(), parts.next(), parts.next()),
             (Some((4, Some(2021..))), Some((2, Some(1..=12))), Some((2, Some(1..=31))), None)
         );
-        if is_date { Ok(()) } else { Err(bad("The api-version is not supported.")) }
+        if is_date { Ok(()) } else { Err(Problem::bad_request("The api-version is not supported.")) }
     }
 
     async fn send(&self, target: Target<'_>, head: &Parts, body: Incoming) -> Answer {
         if self.parameter("filter").is_some() {
-            return Err(problem(StatusCode::NOT_IMPLEMENTED, "NotImplemented", "Filters are not supported here."));
+            return Err(Problem::new(StatusCode::NOT_IMPLEMENTED, "NotImplemented", "Filters are not supported here."));
         }
         let limit = usize::try_from(self.relay.0.config.cap).unwrap_or(usize::MAX);
         let body = Limited::new(body, limit).collect().await.map_err(|_| {
-            problem(StatusCode::PAYLOAD_TOO_LARGE, "PayloadTooLarge", "The message is larger than a frame may be.")
+            Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "PayloadTooLarge", "The message is larger than a frame may be.")
         })?;
         let (data_type, data) = payload(head, body.to_bytes())?;
         let group = match target {
@@ -153,7 +155,11 @@ impl Call<'_> {
         let shared = &self.relay.0;
         let delivered = shared.hubs.deliver(shared, &self.hub_name, &self.hub, target, &message, is_excluded);
         delivered.map(|()| empty(StatusCode::ACCEPTED)).map_err(|NoMemory| {
-            problem(StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailable", "There is no memory for the message now.")
+            Problem::new(
+                StatusCode::SERVICE_UNAVAILABLE,
+                "ServiceUnavailable",
+                "There is no memory for the message now.",
+            )
         })
     }
 
@@ -198,12 +204,12 @@ impl Call<'_> {
         Ok(empty(StatusCode::OK))
     }
 
-    fn join(&self, group: &str, client: &std::sync::Arc<Client>) -> Result<(), Response<BoxBody>> {
+    fn join(&self, group: &str, client: &std::sync::Arc<Client>) -> Result<(), Problem> {
         if group.is_empty() || group.chars().nth(wire::MAX_GROUP_CHARS).is_some() {
-            return Err(bad("The name of a group has 1 to 1,024 characters."));
+            return Err(Problem::bad_request("The name of a group has 1 to 1,024 characters."));
         }
         let joined = self.hub.join(client, group, self.relay.0.config.max_groups);
-        joined.then_some(()).ok_or_else(|| bad("The connection is in too many groups."))
+        joined.then_some(()).ok_or_else(|| Problem::bad_request("The connection is in too many groups."))
     }
 
     fn leave(&self, target: Target<'_>, group: Option<&str>) -> Response<BoxBody> {
@@ -217,7 +223,8 @@ impl Call<'_> {
     }
 
     fn permission(&self, method: &Method, permission: &str, id: &str) -> Answer {
-        let permission = Permission::find(permission).ok_or_else(|| bad("There is no such permission."))?;
+        let permission =
+            Permission::find(permission).ok_or_else(|| Problem::bad_request("There is no such permission."))?;
         let (client, group) = (self.hub.client(id), self.parameter("targetName"));
         match (method, client) {
             (&Method::DELETE, client) => {
@@ -233,13 +240,13 @@ impl Call<'_> {
             (&Method::PUT, Some(client)) => {
                 let permissions = &mut client.lock().permissions;
                 if permissions.named() >= MAX_NAMED_PERMISSIONS {
-                    return Err(bad("The connection has too many permissions."));
+                    return Err(Problem::bad_request("The connection has too many permissions."));
                 }
                 permissions.grant(permission, group);
                 Ok(empty(StatusCode::OK))
             }
             (&Method::PUT, None) => Err(no_connection()),
-            _ => Err(problem(StatusCode::METHOD_NOT_ALLOWED, "MethodNotAllowed", "Only PUT, HEAD and DELETE.")),
+            _ => Err(Problem::new(StatusCode::METHOD_NOT_ALLOWED, "MethodNotAllowed", "Only PUT, HEAD and DELETE.")),
         }
     }
 
@@ -261,29 +268,29 @@ impl Call<'_> {
     }
 }
 
-fn no_connection() -> Response<BoxBody> {
-    problem(StatusCode::NOT_FOUND, "Error.Connection.NotExisted", "The connection does not exist.")
+fn no_connection() -> Problem {
+    Problem::new(StatusCode::NOT_FOUND, "Error.Connection.NotExisted", "The connection does not exist.")
 }
 
 /// A body as the payload of a message, by its content type.
-fn payload(head: &Parts, body: Bytes) -> Result<(DataType, Bytes), Response<BoxBody>> {
+fn payload(head: &Parts, body: Bytes) -> Result<(DataType, Bytes), Problem> {
     use base64::Engine as _;
     let content_type = head.headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let content_type = content_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
     match content_type.as_str() {
         "application/json" => {
             let is_json = serde_json::from_slice::<&serde_json::value::RawValue>(&body).is_ok();
-            if is_json { Ok((DataType::Json, body)) } else { Err(bad("The body is not JSON.")) }
+            if is_json { Ok((DataType::Json, body)) } else { Err(Problem::bad_request("The body is not JSON.")) }
         }
         "text/plain" => {
-            let text = std::str::from_utf8(&body).map_err(|_| bad("The body is not UTF-8."))?;
+            let text = std::str::from_utf8(&body).map_err(|_| Problem::bad_request("The body is not UTF-8."))?;
             Ok((DataType::Text, wire::quoted(text).into()))
         }
         "application/octet-stream" => {
             let text = base64::engine::general_purpose::STANDARD.encode(&body);
             Ok((DataType::Binary, format!("\"{text}\"").into()))
         }
-        _ => Err(problem(
+        _ => Err(Problem::new(
             StatusCode::UNSUPPORTED_MEDIA_TYPE,
             "UnsupportedMediaType",
             "A message is application/json, text/plain or application/octet-stream.",

@@ -6,10 +6,12 @@ use std::ffi::OsStr;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
+use breakbulk::external::{Acceptor, ExternalPeer};
 use breakbulk::listen::BoxBody;
-use breakbulk::{Accepted, Listener, LogLimit, Transport};
+use breakbulk::{Accepted, BoxLink, Listener, LogLimit, Transport};
 use breakbulk_host::Host;
 use breakbulk_host::agent::acp::Acp;
 use breakbulk_host::agent::claude::Claude;
@@ -26,6 +28,7 @@ use tracing::{Level, debug, error, info, warn};
 
 use crate::args::Format;
 use crate::content;
+use crate::external;
 use crate::failure::Error;
 use crate::log::say;
 use crate::open::{self, Admission};
@@ -71,6 +74,8 @@ struct Server {
     log: SqliteLog,
     host: Host,
     listener: Listener,
+    /// Relays through which clients come.
+    relays: Vec<Box<dyn Acceptor>>,
     admission: Admission,
     clients: JoinSet<()>,
     turned_away: JoinSet<()>,
@@ -81,7 +86,7 @@ struct Server {
 
 impl Server {
     async fn start(settings: ServeSettings) -> Result<Self, Error> {
-        let ServeSettings { route, access, link, is_capped, data, agents, limits, .. } = settings;
+        let ServeSettings { route, via, access, link, is_capped, data, agents, limits, .. } = settings;
         let ServeSettings { max_connections, shutdown_timeout, .. } = settings;
         let Transport::WebSocket { host: name, port, .. } = route.address.transport.clone() else {
             return Err(Error::Listen("a host can listen on ws: and wss: only".into()));
@@ -110,8 +115,18 @@ impl Server {
         let listening = open::listener((&name, port), &access, open::web_socket(&route, &link), |config| {
             (config.paths, config.pages) = (paths, Some(pages));
         });
-        let (listener, admission) = match listening.await {
-            Ok(listening) => listening,
+        let opened = async {
+            let (listener, admission) = listening.await?;
+            let mut relays = Vec::new();
+            for route in &via {
+                let (acceptor, notes) = external::acceptor(route, &link).await?;
+                notes.iter().for_each(|note| info!("{note}"));
+                relays.push(acceptor);
+            }
+            Ok((listener, admission, relays))
+        };
+        let (listener, admission, relays) = match opened.await {
+            Ok(opened) => opened,
             Err(error) => {
                 host.stop().await;
                 log.close().await;
@@ -126,7 +141,18 @@ impl Server {
         }
         let (clients, turned_away) = (JoinSet::new(), JoinSet::new());
         let log_limit = LogLimit::default();
-        Ok(Self { log, host, listener, admission, clients, turned_away, log_limit, max_connections, shutdown_timeout })
+        Ok(Self {
+            log,
+            host,
+            listener,
+            relays,
+            admission,
+            clients,
+            turned_away,
+            log_limit,
+            max_connections,
+            shutdown_timeout,
+        })
     }
 
     /// Says where it listens, and what a client must show.
@@ -158,6 +184,7 @@ impl Server {
         loop {
             tokio::select! {
                 accepted = self.listener.accept() => self.take(accepted),
+                peer = accept_any(&mut self.relays) => self.take_external(peer),
                 Some(_) = self.clients.join_next() => {}
                 Some(_) = self.turned_away.join_next() => {}
             }
@@ -167,11 +194,20 @@ impl Server {
     fn take(&mut self, accepted: Accepted) {
         let is_v2 = accepted.path() == V2_PATH;
         let Accepted { link, peer, principal, .. } = accepted;
+        self.take_link(link, &peer.to_string(), principal, is_v2);
+    }
+
+    /// A client has come through a relay. There it speaks AHP.
+    fn take_external(&mut self, ExternalPeer { link, name, principal }: ExternalPeer) {
+        self.take_link(link, &name, principal, false);
+    }
+
+    fn take_link(&mut self, link: BoxLink, peer: &str, principal: Option<Arc<str>>, is_v2: bool) {
         let host = self.host.clone();
         // Without a token all clients are one principal.
         let principal = principal.or_else(|| Some(Arc::from(ANYONE)));
         if self.clients.len() < self.max_connections {
-            debug!(%peer, "a connection is accepted");
+            debug!(peer, "a connection is accepted");
             self.clients.spawn(async move {
                 drop(match is_v2 {
                     true => host.v2().serve(link, principal).await,
@@ -182,7 +218,7 @@ impl Server {
         }
         if let Some(permit) = self.log_limit.permit("connections") {
             let (limit, left_out) = (self.max_connections, permit.left_out());
-            warn!(%peer, limit, left_out, "too many connections: one more is closed with 1013 (try again later)");
+            warn!(peer, limit, left_out, "too many connections: one more is closed with 1013 (try again later)");
         }
         if self.turned_away.len() < MAX_TURNED_AWAY {
             self.turned_away.spawn(async move {
@@ -199,8 +235,8 @@ impl Server {
 
     /// Lets nobody in any more, tells clients to come again, waits for them a while, and closes the log.
     async fn stop(self) {
-        let Self { log, host, listener, mut clients, shutdown_timeout, .. } = self;
-        drop(listener);
+        let Self { log, host, listener, relays, mut clients, shutdown_timeout, .. } = self;
+        drop((listener, relays));
         let end = async {
             host.stop().await;
             while clients.join_next().await.is_some() {}
@@ -212,6 +248,28 @@ impl Server {
         drop(host);
         log.close().await;
     }
+}
+
+/// The next client that comes through any of the relays. If there are none, nobody ever comes.
+async fn accept_any(relays: &mut Vec<Box<dyn Acceptor>>) -> ExternalPeer {
+    std::future::poll_fn(|cx| {
+        let mut accepted = None;
+        relays.retain_mut(|relay| {
+            if accepted.is_some() {
+                return true;
+            }
+            match relay.poll_accept(cx) {
+                Poll::Pending => true,
+                Poll::Ready(Some(peer)) => {
+                    accepted = Some(peer);
+                    true
+                }
+                Poll::Ready(None) => false,
+            }
+        });
+        accepted.map_or(Poll::Pending, Poll::Ready)
+    })
+    .await
 }
 
 impl Subject for Host {

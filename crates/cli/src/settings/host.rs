@@ -4,6 +4,7 @@
 
 use std::path::PathBuf;
 
+use breakbulk::Address;
 use breakbulk::address::Size;
 
 use super::agents::AgentChoice;
@@ -51,6 +52,11 @@ host_settings! {
         agent: Vec<AgentChoice> = "demo, and what is found in PATH";
     }
     Connections {
+        /// A relay through which clients can also come. May be given several times.
+        ///
+        /// The form is webpubsub:'CONNECTION STRING'?hub=NAME; `breakbulk relay` prints a connection string. Who has the connection string, or a token for the hub, can use the host. Several hosts in one hub need names:
+        /// &host=NAME.
+        via: Vec<Address> = "none";
         /// How many bytes a client may send before its initialize or reconnect request is complete.
         max_hello: Size = "64KiB" => host.endpoint.max_hello_bytes;
         /// How long a client may take to send its initialize or reconnect request.

@@ -37,6 +37,8 @@ pub(crate) const V2_PATH: &str = "/v2";
 pub(crate) struct ServeSettings {
     /// From the clients, by a WebSocket.
     pub(crate) route: Route,
+    /// From the clients, through relays.
+    pub(crate) via: Vec<Route>,
     pub(crate) access: Access,
     pub(crate) link: LinkSettings,
     /// Whether somebody said how long frames may be. Else a client that does not segment sends what it likes in one.
@@ -72,6 +74,8 @@ impl ServeSettings {
         check_transport(&listen).map_err(|why| layers.refuse("listen", why))?;
         let (mut listen, capped_by) = towards_peer(listen, "listen", &settings);
         listen.dialect = Some(Dialect::Ahp);
+        let via = host.via.iter().map(via_relay).collect::<Result<Vec<_>, _>>();
+        let via = via.map_err(|why| layers.refuse("via", why))?;
         let roots = roots(&host.root).map_err(|why| layers.refuse("root", why))?;
         let mut limits = HostLimits::prove(&host, roots, layers)?;
         Shares::of(settings.memory.0).apply(&mut limits, &settings);
@@ -80,8 +84,11 @@ impl ServeSettings {
         let max_connections = connections(&settings, MAX_CONNECTIONS);
         let is_capped = listen.cap.is_some() || settings.max_frame.is_some();
         let link = LinkSettings::prove(settings, layers, |memory| Shares::of(memory).incoming)?;
+        let via = via.into_iter().map(|address| link.route(address, Role::Server));
+        let via = via.collect::<Result<_, _>>().map_err(|why| layers.refuse("via", why))?;
         Ok(Self {
             route: link.route(listen, Role::Server).map_err(|why| layers.refuse(capped_by, why))?,
+            via,
             access,
             link,
             is_capped,
@@ -196,6 +203,20 @@ fn check_transport(listen: &Address) -> Result<(), String> {
         }
         _ => Err(SCHEMES.to_owned()),
     }
+}
+
+/// An address of a relay, in the wire form that a host speaks.
+fn via_relay(address: &Address) -> Result<Address, String> {
+    match &address.transport {
+        Transport::External { scheme, .. } if scheme.name == "webpubsub" => {}
+        _ => return Err("allowed is webpubsub:'CONNECTION STRING'?hub=NAME".to_owned()),
+    }
+    if address.dialect.is_some_and(|dialect| dialect != Dialect::Ahp) {
+        return Err("allowed is the dialect ahp, or none".to_owned());
+    }
+    let mut address = address.clone();
+    address.dialect = Some(Dialect::Ahp);
+    Ok(address)
 }
 
 /// Whether the query of a listening address has nothing but our options, which are taken out of it already.

@@ -14,7 +14,7 @@ pub(crate) fn run(mut args: Args) -> Result<(), Failure> {
     let from: Option<u64> = args.value("--from")?;
     args.end()?;
     install()?;
-    must(&mut cargo("test -p breakbulk-proto --all-features --test vectors"))?;
+    must(&mut cargo("test --workspace --all-features --test vectors"))?;
     test(seeds, from)
 }
 
@@ -31,7 +31,8 @@ pub(crate) fn install() -> Result<(), Failure> {
 /// Checks that the committed build is what the sources make, runs the tests against the machine and the program of this tree, and compares
 /// how many vectors ran with what the Rust test has counted.
 pub(crate) fn test(seeds: Option<u64>, from: Option<u64>) -> Result<(), Failure> {
-    must(&mut cargo("build -p breakbulk-cli -p breakbulk-interop --bins"))?;
+    // As `cargo xtask test` has built the programs before, this builds nothing then.
+    must(&mut cargo("test --workspace --all-features --no-run --test cli --test peers"))?;
     let package = root().join("packages/segments");
     let mut tests = Command::new("npm");
     tests.args(["test", "--silent"]).current_dir(&package);

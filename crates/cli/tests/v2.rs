@@ -16,8 +16,13 @@ struct Host {
 
 impl Host {
     fn start(dir: &Path) -> Self {
+        Self::with(dir, &[])
+    }
+
+    fn with(dir: &Path, options: &[&str]) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_breakbulk"));
         command.args(["serve", "--data", "data", "--listen", "ws://127.0.0.1:0", "--format", "json"]);
+        command.args(options);
         command.current_dir(dir).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
         command.env_clear().env("PATH", std::env::var_os("PATH").unwrap_or_default());
         let mut child = command.spawn().unwrap();
@@ -71,10 +76,57 @@ fn a_file_is_read_by_range_and_has_a_tag() {
     assert!(head.starts_with("http/1.1 304") && body.is_empty(), "{head}");
     let (head, _) = host.get(&target, "Range: bytes=300000-\r\n");
     assert!(head.starts_with("http/1.1 416"), "{head}");
+    // What is no range of these bytes is the whole or 416, and never anything else.
+    let many = format!("bytes={}", "0-0,".repeat(2_000));
+    for range in [
+        "bytes=18446744073709551615-",
+        "bytes=0-18446744073709551616",
+        "bytes=-18446744073709551615",
+        "bytes=--5",
+        "bytes=5",
+        "bytes=9-1",
+        "bytes=\u{fc}-",
+        "octets=0-1",
+        &many,
+    ] {
+        let (head, body) = host.get(&target, &format!("Range: {range}\r\n"));
+        let is_whole = body == content && (head.starts_with("http/1.1 200") || head.contains("bytes 0-299999/300000"));
+        let is_refused = ["http/1.1 416", "http/1.1 400", "http/1.1 431"].iter().any(|status| head.starts_with(status));
+        assert!(is_whole || is_refused, "{}: {head}", &range[..range.len().min(40)]);
+    }
     for outside in ["/content/file/etc/passwd", "/content/file/../x", "/content/result/a/b/c", "/content/x"] {
         let (head, _) = host.get(outside, "");
         assert!(head.starts_with("http/1.1 404"), "{outside}: {head}");
     }
+}
+
+#[test]
+fn a_command_over_max_message_closes_with_1009_and_the_limit_is_told_before() {
+    if Command::new("node").arg("--version").output().is_err() {
+        eprintln!("skipped: node is not installed");
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let root = dir.path().canonicalize().unwrap();
+    let host = Host::with(&root, &["--max-message", "5MB", "--max-frame", "1MB"]);
+    let script = "const socket = new WebSocket(process.argv.at(-1));
+        socket.onopen = () => socket.send(JSON.stringify({ type: 'hello', protocolVersion: 2 }));
+        socket.onmessage = ({ data }) => {
+          const event = JSON.parse(data);
+          if (event.type === 'client_id') {
+            console.log(event.maxCommandBytes);
+            socket.send(JSON.stringify({ type: 'send', sessionId: 's', clientMsgId: '1', prompt: 'x'.repeat(4_900_000) }));
+          } else {
+            console.log(event.type, event.command);
+            socket.send(JSON.stringify({ type: 'send', sessionId: 's', clientMsgId: '1', prompt: 'x'.repeat(5_000_000) }));
+          }
+        };
+        socket.onclose = ({ code }) => console.log(code);";
+    std::fs::write(root.join("long.mjs"), script).unwrap();
+    let mut node = Command::new("node");
+    let output =
+        node.args(["--experimental-websocket", "long.mjs", host.address()]).current_dir(&root).output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "5000000\nerror send\n1009\n");
 }
 
 #[test]

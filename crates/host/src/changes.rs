@@ -33,6 +33,7 @@ use tempfile::TempDir;
 use thiserror::Error;
 
 use self::changeset::ChangesetTracker;
+use self::repository::Repository;
 use self::work_tree::WorkTree;
 use crate::action_sink::ActionSink;
 use crate::error::MethodError;
@@ -233,12 +234,32 @@ pub struct Opened {
     pub state: ChangesetState,
 }
 
+/// What a directory has checked out.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct CheckedOut {
+    /// The branch; `None` outside of a work tree, and where a commit is checked out instead.
+    pub branch: Option<String>,
+    /// Whether the work tree is one beside the repository's first.
+    pub is_linked: bool,
+}
+
 impl Changes {
     /// No changesets yet. Their actions go to `act`. Removes what hosts that were killed have left of git's own files.
     #[must_use]
     pub fn new(act: Arc<dyn ActionSink>, config: ChangesConfig) -> Self {
         config.remove_abandoned_scratch();
         Self { act, config, changesets: Mutex::default() }
+    }
+
+    /// What a directory has checked out. Nothing, if that cannot be read.
+    pub async fn checked_out(&self, dir: PathBuf) -> CheckedOut {
+        let roots = self.config.roots.clone();
+        let look = move || {
+            let (top, _) = Repository::find(&dir, &roots)?;
+            let repository = Repository::open(&top, &roots).ok()?;
+            Some(CheckedOut { branch: repository.branch().ok()?, is_linked: repository.is_linked() })
+        };
+        tokio::task::spawn_blocking(look).await.ok().flatten().unwrap_or_default()
     }
 
     /// Opens the changeset of a session's `nth` working directory; `None` if that is in no work tree. Its channel is to be

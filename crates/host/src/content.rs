@@ -6,33 +6,36 @@
 //! | `result/CHAT/TURN/CALL` | the whole result of a call |
 //! | `prompt/CHAT/TURN` | all that a person has said |
 //!
-//! A file is never held in memory. A result or prompt is part of a turn, which the log has in one record: it is held once while
-//! it is sent, inside the budget for what is sent.
+//! Nothing is held in memory while it is sent but the piece that is next: a file is read by range, a text of a turn that is over
+//! from its record in the log ([`turn_text`]), and a text of the running turn from the state of its chat, which has it anyway.
 
+mod turn_text;
+
+use std::borrow::Cow;
 use std::io;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::time::UNIX_EPOCH;
 
-use breakbulk_lifecycle::v2::result_text;
+use ahp_types::state::{Message, ResponsePart};
+use breakbulk_lifecycle::v2::result_pieces;
 use bytes::Bytes;
-use sha2::{Digest, Sha256};
 use thiserror::Error;
+use tokio::sync::OnceCell;
 
+use self::turn_text::TurnText;
 use crate::endpoint::AnswerMemory;
-use crate::endpoint::memory::{NoMemory, Reservation};
+use crate::endpoint::memory::NoMemory;
 use crate::error::MethodError;
 use crate::files::{FileError, OpenFile};
 use crate::host::Services;
 use crate::percent;
-use crate::state::StateError;
+use crate::size::to_u64;
+use crate::state::{State, StateError};
 
 /// The most bytes that are read at once.
 const PIECE_BYTES: u64 = 64 << 10;
-
-/// A text takes about so many times its length in memory while it is found: in its record, parsed, and as a copy.
-const TEXT_COPIES: usize = 3;
 
 /// Content that can be read.
 #[derive(Debug)]
@@ -46,7 +49,26 @@ pub struct ContentReader {
 #[derive(Debug)]
 enum Source {
     File(Arc<std::fs::File>),
-    Text { text: Bytes, _reservation: Reservation },
+    Text(Box<TextSource>),
+}
+
+/// A text of a turn.
+#[derive(Debug)]
+struct TextSource {
+    state: Arc<State>,
+    memory: AnswerMemory,
+    name: TextName,
+    /// Where it is, once the turn is over.
+    completed: OnceCell<TurnText>,
+}
+
+/// Which text of a turn.
+#[derive(Debug, Clone)]
+struct TextName {
+    chat: String,
+    turn: String,
+    /// The call whose result it is; without one, it is what a person has said.
+    call: Option<String>,
 }
 
 /// Why there is no such content.
@@ -65,6 +87,14 @@ pub enum ContentError {
 }
 
 impl ContentReader {
+    /// A file that is open.
+    pub(crate) fn of_file(file: OpenFile) -> Self {
+        let OpenFile { file, size, modified, content_type } = file;
+        let since = modified.and_then(|modified| modified.duration_since(UNIX_EPOCH).ok()).unwrap_or_default();
+        let etag = format!("\"{:x}-{size:x}\"", since.as_nanos());
+        Self { size, etag, content_type, source: Source::File(Arc::new(file)) }
+    }
+
     /// How long it is.
     #[must_use]
     pub const fn size(&self) -> u64 {
@@ -91,10 +121,7 @@ impl ContentReader {
         let end = range.end.min(range.start.saturating_add(PIECE_BYTES)).min(self.size);
         let wanted = end.saturating_sub(range.start);
         match &self.source {
-            Source::Text { text, .. } => {
-                let at = |place: u64| usize::try_from(place).unwrap_or(usize::MAX).min(text.len());
-                Ok(text.slice(at(range.start)..at(end).max(at(range.start))))
-            }
+            Source::Text(source) => source.read(range.start..end).await.map_err(io::Error::other),
             Source::File(file) => {
                 let file = Arc::clone(file);
                 let read = move || {
@@ -119,18 +146,11 @@ pub(crate) async fn find(
     let names: Option<Vec<String>> = rest.split('/').map(name).collect();
     let names = names.ok_or(ContentError::NotFound)?;
     match (kind, &*names) {
-        ("file", _) => file(services.open_file(format!("file:///{rest}")).await?),
+        ("file", _) => Ok(ContentReader::of_file(services.open_file(format!("file:///{rest}")).await?)),
         ("result", [chat, turn, call]) => text(services, memory, chat, turn, Some(call.clone())).await,
         ("prompt", [chat, turn]) => text(services, memory, chat, turn, None).await,
         _ => Err(ContentError::NotFound),
     }
-}
-
-fn file(file: OpenFile) -> Result<ContentReader, ContentError> {
-    let OpenFile { file, size, modified, content_type } = file;
-    let since = modified.and_then(|modified| modified.duration_since(UNIX_EPOCH).ok()).unwrap_or_default();
-    let etag = format!("\"{:x}-{size:x}\"", since.as_nanos());
-    Ok(ContentReader { size, etag, content_type, source: Source::File(Arc::new(file)) })
 }
 
 /// The result of a call, or what a person has said.
@@ -141,32 +161,90 @@ async fn text(
     turn: &str,
     call: Option<String>,
 ) -> Result<ContentReader, ContentError> {
-    let state = services.log_writer().state();
-    // How long it is, before it is copied.
-    let named = call.clone();
-    let size_of = move |message: &_, parts: &_| find_text(message, parts, named.as_deref()).map(|text| text.len());
-    let size = state.read_turn(chat, turn, size_of).await?.flatten().ok_or(ContentError::NotFound)?;
-    let mut reservation = memory.reserve(size.saturating_mul(TEXT_COPIES)).await?;
-    let copy = move |message: &_, parts: &_| find_text(message, parts, call.as_deref());
-    let text = state.read_turn(chat, turn, copy).await?.flatten().ok_or(ContentError::NotFound)?;
-    reservation.shrink(text.len());
-    let text = Bytes::from(text);
-    let digest = Sha256::digest(&text);
-    let etag = digest.iter().take(16).fold("\"".to_owned(), |tag, byte| format!("{tag}{byte:02x}")) + "\"";
-    let size = u64::try_from(text.len()).unwrap_or(u64::MAX);
+    let state = Arc::clone(services.log_writer().state());
+    state.catch_up().await?;
+    let name = TextName { chat: chat.to_owned(), turn: turn.to_owned(), call };
+    let source = TextSource { state, memory: memory.clone(), name, completed: OnceCell::new() };
+    let (size, crc) = match source.measure_active().await? {
+        Some(measured) => measured,
+        None => {
+            let text = source.completed().await?;
+            (text.size(), text.crc())
+        }
+    };
     let content_type = "text/plain".to_owned();
-    Ok(ContentReader { size, etag, content_type, source: Source::Text { text, _reservation: reservation } })
+    Ok(ContentReader {
+        size,
+        etag: format!("\"{size:x}-{crc:08x}\""),
+        content_type,
+        source: Source::Text(Box::new(source)),
+    })
 }
 
-fn find_text(
-    message: &ahp_types::state::Message,
-    parts: &[ahp_types::state::ResponsePart],
-    call: Option<&str>,
-) -> Option<String> {
-    match call {
-        Some(call) => result_text(parts, call),
-        None => Some(message.text.clone()),
+impl TextSource {
+    /// The length and the CRC-32C of the text; `None` if its turn does not run.
+    async fn measure_active(&self) -> Result<Option<(u64, u32)>, ContentError> {
+        let TextName { chat, turn, call } = &self.name;
+        let measure = |message: &Message, parts: &[ResponsePart]| {
+            let pieces = text_pieces(message, parts, call.as_deref())?;
+            let mut measured = (0_u64, 0);
+            for piece in pieces {
+                measured = (
+                    measured.0.saturating_add(to_u64(piece.len())),
+                    crc32c::crc32c_append(measured.1, piece.as_bytes()),
+                );
+            }
+            Some(measured)
+        };
+        let measured = self.state.read_active_turn(chat, turn, measure).await?;
+        measured.map(|measured| measured.ok_or(ContentError::NotFound)).transpose()
     }
+
+    /// Some bytes of the text, at least one if there are any.
+    async fn read(&self, range: Range<u64>) -> Result<Bytes, ContentError> {
+        if !self.completed.initialized() {
+            let TextName { chat, turn, call } = &self.name;
+            let wanted = range.clone();
+            let cut = |message: &Message, parts: &[ResponsePart]| {
+                text_pieces(message, parts, call.as_deref()).map(|pieces| cut_out(&pieces, wanted))
+            };
+            if let Some(bytes) = self.state.read_active_turn(chat, turn, cut).await? {
+                return bytes.ok_or(ContentError::NotFound);
+            }
+        }
+        self.completed().await?.read(range).await
+    }
+
+    async fn completed(&self) -> Result<&TurnText, ContentError> {
+        let find = || async {
+            let TextName { chat, turn, call } = self.name.clone();
+            let find = move |message: &Message, parts: &[ResponsePart]| {
+                text_pieces(message, parts, call.as_deref()).map(|pieces| pieces.concat())
+            };
+            TurnText::find(&self.state, &self.memory, &chat, &turn, find).await
+        };
+        self.completed.get_or_try_init(find).await
+    }
+}
+
+/// A text of a turn, in pieces that follow each other.
+fn text_pieces<'a>(message: &'a Message, parts: &'a [ResponsePart], call: Option<&str>) -> Option<Vec<Cow<'a, str>>> {
+    match call {
+        Some(call) => result_pieces(parts, call),
+        None => Some(vec![Cow::Borrowed(&message.text)]),
+    }
+}
+
+/// A range of a text that is in pieces.
+fn cut_out(pieces: &[Cow<'_, str>], range: Range<u64>) -> Bytes {
+    let (mut found, mut begin) = (Vec::new(), 0_u64);
+    for piece in pieces {
+        let end = begin.saturating_add(to_u64(piece.len()));
+        let at = |place: u64| usize::try_from(place.clamp(begin, end).saturating_sub(begin)).unwrap_or(usize::MAX);
+        found.extend_from_slice(piece.as_bytes().get(at(range.start)..at(range.end)).unwrap_or_default());
+        begin = end;
+    }
+    Bytes::from(found)
 }
 
 fn name(segment: &str) -> Option<String> {

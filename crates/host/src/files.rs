@@ -178,6 +178,11 @@ impl Files {
         self.run(move |shared| read::open_uri(&shared.roots, &uri)).await
     }
 
+    /// The most bytes of a file that are read at once.
+    pub(crate) fn max_read_bytes(&self) -> u64 {
+        self.0.config.max_read_bytes
+    }
+
     /// The present length of a file.
     pub(crate) async fn size_of(&self, uri: String) -> Result<u64, FileError> {
         self.run(move |shared| read::size_of(&shared.roots, shared.config.max_read_bytes, &uri)).await

@@ -143,6 +143,15 @@ pub trait Log: Send + Sync + 'static {
         max_bytes: usize,
     ) -> BoxFuture<'a, Result<Rows, ReadError>>;
 
+    /// Some bytes of one encoded row, for a reader that does not want all of it in memory: fewer than asked for at its end, none
+    /// after it, and `None` if there is no such row. They are not compared with the row's checksum, which is one for all of it.
+    fn row_bytes<'a>(
+        &'a self,
+        channel: &'a str,
+        index: u64,
+        range: Range<usize>,
+    ) -> BoxFuture<'a, Result<Option<Bytes>, ReadError>>;
+
     /// Removes a channel's entries before the seq `before`; returns how many. Refused unless a saved snapshot covers all of
     /// them.
     fn trim<'a>(&'a self, channel: &'a str, before: Seq) -> BoxFuture<'a, Result<u64, WriteError>>;

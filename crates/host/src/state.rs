@@ -66,7 +66,7 @@ pub use content::Content;
 pub use error::StateError;
 pub use history::History;
 pub use kind::ChannelKind;
-pub(crate) use moment::ChatMoment;
+pub(crate) use moment::{ChatMoment, TurnRow};
 pub use reduced_snapshot::ReducedSnapshot;
 pub use snapshot::{ChannelSnapshot, TurnsPage, View};
 use tokio::task::JoinHandle;

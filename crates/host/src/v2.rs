@@ -41,10 +41,14 @@ use self::done_commands::DoneCommands;
 pub(crate) use self::feed::Feeds;
 use self::moment::{SessionContext, session_state};
 use self::permissions::PermissionTimers;
+use crate::changes::CheckedOut;
 use crate::endpoint::{AnswerMemory, Counters, EndReason, Endpoint, Traffic};
 use crate::host::Services;
 use crate::percent;
 use crate::state::StateError;
+
+/// Whose quota the memory of feeds counts against. Without a principal they would have no more than one connection's floor.
+const FEEDS: &str = "v2 feeds";
 
 /// Serves clients of message protocol v2. Cloning shares it.
 #[derive(Clone)]
@@ -77,7 +81,7 @@ impl V2 {
             timers: Arc::new(PermissionTimers::new(Arc::clone(log_writer))),
             done: DoneCommands::new(Arc::clone(log_writer.log())),
             budget: endpoint.budget().clone(),
-            memory: endpoint.answer_memory(None),
+            memory: endpoint.answer_memory(Some(FEEDS.into())),
             traffic: Arc::clone(endpoint.shared_traffic()),
             services,
             config,
@@ -139,6 +143,10 @@ impl V2Inner {
         let (state, _) = session_state(log_writer.state(), session).await?;
         let chat = state.default_chat.ok_or(StateError::NotFound)?;
         let mut config = Config::new(session, session, chat);
+        if let Some(directory) = state.working_directories.iter().flatten().next() {
+            let CheckedOut { branch, is_linked } = self.services.checked_out(directory).await;
+            (config.branch, config.worktree) = (branch, is_linked);
+        }
         config.mode_option = MODE_OPTION.to_owned();
         config.max_event_bytes = self.config.max_event_bytes;
         config.max_result_bytes = self.config.max_result_bytes;

@@ -10,8 +10,8 @@ use crate::{Answer, BlockKind, BlockType, Ending, Event, Id};
 #[derive(Debug, Default)]
 pub struct Checker {
     turn: Option<Id>,
-    messages: HashMap<Id, Message>,
-    tools: HashMap<Id, Tool>,
+    messages: HashMap<Id, CheckedMessage>,
+    tools: HashMap<Id, CheckedCall>,
 }
 
 /// A rule of the grammar that an event breaks.
@@ -77,28 +77,28 @@ pub enum Violation {
 }
 
 #[derive(Debug)]
-struct Message {
+struct CheckedMessage {
     agent: Option<Id>,
     is_open: bool,
-    blocks: HashMap<Id, Block>,
+    blocks: HashMap<Id, CheckedBlock>,
 }
 
 #[derive(Debug)]
-struct Block {
+struct CheckedBlock {
     kind: BlockType,
     tool: Option<Id>,
     is_open: bool,
 }
 
 #[derive(Debug)]
-struct Tool {
+struct CheckedCall {
     agent: Option<Id>,
-    stage: Stage,
+    phase: CheckedPhase,
     worker: Worker,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Stage {
+enum CheckedPhase {
     Input,
     Ready,
     Asked { running: bool },
@@ -144,20 +144,26 @@ impl Checker {
             Event::BlockDelta { message, block, kind, .. } => self.block_delta(message, block, *kind),
             Event::BlockEnded { message, block, input } => self.block_ended(message, block, input.is_some()),
             Event::MessageEnded { message } => self.message_ended(message),
-            Event::ToolAsked { tool, .. } => self.step(tool, |stage| match stage {
-                Stage::Ready | Stage::Asked { running: false } => Some(Stage::Asked { running: false }),
-                Stage::Running | Stage::Asked { running: true } => Some(Stage::Asked { running: true }),
+            Event::ToolAsked { tool, .. } => self.step(tool, |phase| match phase {
+                CheckedPhase::Ready | CheckedPhase::Asked { running: false } => {
+                    Some(CheckedPhase::Asked { running: false })
+                }
+                CheckedPhase::Running | CheckedPhase::Asked { running: true } => {
+                    Some(CheckedPhase::Asked { running: true })
+                }
                 _ => None,
             }),
-            Event::ToolAnswered { tool, answer } => self.step(tool, |stage| match (stage, answer) {
-                (Stage::Asked { running: true }, Answer::Allowed { .. }) => Some(Stage::Running),
-                (Stage::Asked { running: false }, Answer::Allowed { .. }) => Some(Stage::Ready),
-                (Stage::Asked { .. }, _) => Some(Stage::Refused),
+            Event::ToolAnswered { tool, answer } => self.step(tool, |phase| match (phase, answer) {
+                (CheckedPhase::Asked { running: true }, Answer::Allowed { .. }) => Some(CheckedPhase::Running),
+                (CheckedPhase::Asked { running: false }, Answer::Allowed { .. }) => Some(CheckedPhase::Ready),
+                (CheckedPhase::Asked { .. }, _) => Some(CheckedPhase::Refused),
                 _ => None,
             }),
-            Event::ToolStarted { tool } => self.step(tool, |stage| (stage == Stage::Ready).then_some(Stage::Running)),
+            Event::ToolStarted { tool } => {
+                self.step(tool, |phase| (phase == CheckedPhase::Ready).then_some(CheckedPhase::Running))
+            }
             Event::ToolOutput { tool, .. } => {
-                self.step(tool, |stage| (stage == Stage::Running).then_some(Stage::Running))
+                self.step(tool, |phase| (phase == CheckedPhase::Running).then_some(CheckedPhase::Running))
             }
             Event::ToolEnded { tool, ending } => self.tool_ended(tool, ending),
             Event::AgentStarted { tool, .. } => self.agent_started(tool),
@@ -182,7 +188,7 @@ impl Checker {
         if self.messages.values().any(|message| message.is_open) {
             return Err(Violation::MessageLeftOpen);
         }
-        if self.tools.values().any(|tool| tool.stage != Stage::Ended) {
+        if self.tools.values().any(|tool| tool.phase != CheckedPhase::Ended) {
             return Err(Violation::ToolLeftOpen);
         }
         self.turn = None;
@@ -201,7 +207,7 @@ impl Checker {
         if self.messages.values().any(|message| message.is_open && message.agent.as_ref() == agent) {
             return Err(Violation::TwoMessages);
         }
-        let begun = Message { agent: agent.cloned(), is_open: true, blocks: HashMap::new() };
+        let begun = CheckedMessage { agent: agent.cloned(), is_open: true, blocks: HashMap::new() };
         self.messages.insert(message.clone(), begun);
         Ok(())
     }
@@ -225,9 +231,12 @@ impl Checker {
             _ => None,
         };
         let agent = holder.agent.clone();
-        holder.blocks.insert(block.clone(), Block { kind: kind.kind(), tool: tool.clone(), is_open: true });
+        holder.blocks.insert(block.clone(), CheckedBlock { kind: kind.kind(), tool: tool.clone(), is_open: true });
         if let Some(tool) = tool
-            && self.tools.insert(tool, Tool { agent, stage: Stage::Input, worker: Worker::None }).is_some()
+            && self
+                .tools
+                .insert(tool, CheckedCall { agent, phase: CheckedPhase::Input, worker: Worker::None })
+                .is_some()
         {
             return Err(Violation::ToolAgain);
         }
@@ -248,21 +257,23 @@ impl Checker {
             return Err(Violation::WrongInput);
         }
         let Some(tool) = block.tool.clone() else { return Ok(()) };
-        self.step(&tool, |stage| (stage == Stage::Input).then_some(Stage::Ready))
+        self.step(&tool, |phase| (phase == CheckedPhase::Input).then_some(CheckedPhase::Ready))
     }
 
     fn tool_ended(&mut self, tool: &Id, ending: &Ending) -> Result<(), Violation> {
         if self.tool(tool)?.worker == Worker::Open {
             return Err(Violation::AgentLeftOpen);
         }
-        self.step(tool, |stage| match (stage, ending) {
-            (Stage::Running, _) | (Stage::Ready | Stage::Refused, Ending::Cancelled { .. }) => Some(Stage::Ended),
+        self.step(tool, |phase| match (phase, ending) {
+            (CheckedPhase::Running, _) | (CheckedPhase::Ready | CheckedPhase::Refused, Ending::Cancelled { .. }) => {
+                Some(CheckedPhase::Ended)
+            }
             _ => None,
         })
     }
 
     fn agent_started(&mut self, tool: &Id) -> Result<(), Violation> {
-        self.step(tool, |stage| (stage == Stage::Running).then_some(Stage::Running))?;
+        self.step(tool, |phase| (phase == CheckedPhase::Running).then_some(CheckedPhase::Running))?;
         let tool = self.tool(tool)?;
         if tool.worker != Worker::None {
             return Err(Violation::AgentAgain);
@@ -278,28 +289,28 @@ impl Checker {
         if self.messages.values().any(|message| message.is_open && message.agent.as_ref() == Some(tool)) {
             return Err(Violation::MessageLeftOpen);
         }
-        if self.tools.values().any(|other| other.stage != Stage::Ended && other.agent.as_ref() == Some(tool)) {
+        if self.tools.values().any(|other| other.phase != CheckedPhase::Ended && other.agent.as_ref() == Some(tool)) {
             return Err(Violation::ToolLeftOpen);
         }
         self.tool(tool)?.worker = Worker::Ended;
         Ok(())
     }
 
-    fn step(&mut self, tool: &Id, next: impl FnOnce(Stage) -> Option<Stage>) -> Result<(), Violation> {
+    fn step(&mut self, tool: &Id, next: impl FnOnce(CheckedPhase) -> Option<CheckedPhase>) -> Result<(), Violation> {
         let tool = self.tool(tool)?;
-        tool.stage = next(tool.stage).ok_or(Violation::ToolNotThere)?;
+        tool.phase = next(tool.phase).ok_or(Violation::ToolNotThere)?;
         Ok(())
     }
 
-    fn tool(&mut self, tool: &Id) -> Result<&mut Tool, Violation> {
+    fn tool(&mut self, tool: &Id) -> Result<&mut CheckedCall, Violation> {
         self.tools.get_mut(tool).ok_or(Violation::UnknownTool)
     }
 
-    fn message(&mut self, message: &Id) -> Result<&mut Message, Violation> {
+    fn message(&mut self, message: &Id) -> Result<&mut CheckedMessage, Violation> {
         self.messages.get_mut(message).filter(|message| message.is_open).ok_or(Violation::MessageNotOpen)
     }
 
-    fn block(&mut self, message: &Id, block: &Id) -> Result<&mut Block, Violation> {
+    fn block(&mut self, message: &Id, block: &Id) -> Result<&mut CheckedBlock, Violation> {
         let message = self.message(message)?;
         message.blocks.get_mut(block).filter(|block| block.is_open).ok_or(Violation::BlockNotOpen)
     }

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::ops::Deref;
 
 use self::calls::Calls;
-use self::words::Words;
+use self::words::OpenMessages;
 use crate::{Ending, Event, Id, Outcome};
 
 /// An event in its right place. Only a [`Writer`] makes one.
@@ -37,7 +37,7 @@ impl Deref for Formed {
 #[derive(Debug, Default)]
 pub struct Writer {
     out: Out,
-    turn: Option<Turn>,
+    turn: Option<OpenTurn>,
     strays: u64,
 }
 
@@ -53,9 +53,9 @@ impl Out {
 
 /// What is known of the open turn.
 #[derive(Debug)]
-struct Turn {
+struct OpenTurn {
     id: Id,
-    words: Words,
+    words: OpenMessages,
     calls: Calls,
 }
 
@@ -123,7 +123,7 @@ impl Writer {
             return Err(Stray);
         }
         self.end(Outcome::Cancelled);
-        self.turn = Some(Turn { id: turn.clone(), words: Words::default(), calls: Calls::default() });
+        self.turn = Some(OpenTurn { id: turn.clone(), words: OpenMessages::default(), calls: Calls::default() });
         self.out.push(Event::TurnStarted { turn });
         Ok(())
     }
@@ -138,7 +138,7 @@ impl Writer {
     }
 }
 
-impl Turn {
+impl OpenTurn {
     fn write(&mut self, event: Event, out: &mut Out) -> Result<(), Stray> {
         let Self { words, calls, .. } = self;
         match event {

@@ -33,6 +33,7 @@ mod connection;
 mod error;
 mod event;
 mod event_feed;
+mod resource;
 mod responder;
 mod run;
 mod session;
@@ -63,6 +64,7 @@ pub use self::config::Config;
 pub use self::connect::{Connect, ConnectError};
 pub use self::error::{DispatchError, RequestError};
 pub use self::event::{Event, Events, LossReason, LostAction};
+pub use self::resource::{ReadResourceError, ResourceReader};
 pub use self::responder::Responder;
 pub use self::state::{Reason, State};
 

@@ -159,6 +159,7 @@ impl Shares {
         limits.host.state.max_bytes = limits.host.state.max_bytes.min(narrow(self.state));
         limits.store.recent_bytes = limits.store.recent_bytes.min(narrow(self.small));
         limits.store.max_queued_bytes = limits.store.max_queued_bytes.min(narrow(self.small));
+        limits.host.v2.commands.max_bytes = narrow(settings.max_message.0);
     }
 }
 

@@ -112,6 +112,14 @@ impl Repository {
         Ok([shared, own])
     }
 
+    /// The branch that is checked out; `None` if a commit is, and not a branch.
+    pub(super) fn branch(&self) -> io::Result<Option<String>> {
+        let text = self.own.read("HEAD", MAX_TEXT)?.unwrap_or_default();
+        let text = String::from_utf8_lossy(&text);
+        let name = text.strip_prefix("ref:").and_then(|name| name.trim().strip_prefix("refs/heads/"));
+        Ok(name.map(str::to_owned))
+    }
+
     /// The name of the commit that is checked out; `None` before the first one.
     pub(super) fn head(&self) -> io::Result<Option<String>> {
         let mut name = "HEAD".to_owned();

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::time::Duration;
 
-use breakbulk_proto::CloseReason;
+use breakbulk_proto::{CloseReason, Over};
 use thiserror::Error;
 
 use super::memory::NoMemory;
@@ -43,6 +43,9 @@ pub enum EndReason {
     /// A channel that the client follows began anew, or lost turns that the client may not have: it needs a snapshot.
     #[error("a channel that the client follows was replaced: reconnect for a snapshot")]
     Reset,
+    /// A command of message protocol v2 is too long. The limit is the program's setting `max_message`.
+    #[error("a command of {} bytes is over max_message, which is {} bytes", .0.size, .0.limit)]
+    CommandTooLong(Over),
     /// No handshake came in time.
     #[error("no initialize or reconnect request came within {} s", .0.as_secs())]
     NoHandshake(Duration),
@@ -81,6 +84,7 @@ impl EndReason {
             Self::Lagging { .. } => "endpoint-lagging",
             Self::Trimmed => "endpoint-trimmed",
             Self::Reset => "endpoint-reset",
+            Self::CommandTooLong(_) => "v2-command-too-long",
             Self::NoHandshake(_) => "endpoint-no-handshake",
             Self::Invalid(_) => "endpoint-invalid-message",
             Self::Version => "endpoint-version",
@@ -100,6 +104,7 @@ impl EndReason {
             Self::Fenced => 4409,
             Self::Stalled { .. } => 4410,
             Self::Lagging { .. } | Self::Trimmed => 4411,
+            Self::CommandTooLong(_) => 1009,
             Self::NoHandshake(_) => 4412,
             Self::Full | Self::NoMemory(_) => 1013,
             Self::Invalid(_) => 4400,

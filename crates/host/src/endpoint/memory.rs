@@ -218,6 +218,14 @@ impl AnswerMemory {
         WaitTicket { memory: self.clone(), ticket, begun: Instant::now(), changed: inner.changed.subscribe() }
     }
 
+    /// Reserves so many bytes for something that can do without them: only while three quarters of all memory are free, so that
+    /// no answer has to wait for it.
+    pub(crate) fn try_reserve_spare(&self, bytes: usize) -> Option<Reservation> {
+        let budget = &self.outgoing.0.budget;
+        let used = budget.used().saturating_add(u64::try_from(bytes).unwrap_or(u64::MAX));
+        if used > budget.config().process_bytes / 4 { None } else { self.try_reserve(bytes) }
+    }
+
     /// Reserves so many bytes if they are free now.
     pub(crate) fn try_reserve(&self, bytes: usize) -> Option<Reservation> {
         let config = self.outgoing.0.budget.config();

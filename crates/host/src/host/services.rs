@@ -9,10 +9,11 @@ use ahp_types::state::{AgentInfo, SessionState, SessionSummary};
 
 use super::active_clients::ActiveClients;
 use super::agent_runner::AgentRunner;
-use super::log_writer::LogWriter;
+use super::log_writer::{LogWriter, Transaction};
 use super::sessions;
 use super::workspace::Workspace;
 use crate::agent::Agent;
+use crate::changes::CheckedOut;
 use crate::error::MethodError;
 use crate::files::{FileError, OpenFile};
 use crate::v2::Feeds;
@@ -44,9 +45,18 @@ impl Services {
         self.workspace.files().open(uri).await
     }
 
-    /// Makes a session with an empty chat.
-    pub(crate) async fn make_session(&self, params: CreateSessionParams) -> Result<(), MethodError> {
-        sessions::make(self, params, None).await
+    /// What a directory has checked out.
+    pub(crate) async fn checked_out(&self, uri: &str) -> CheckedOut {
+        self.workspace.checked_out(uri).await
+    }
+
+    /// Makes a session with an empty chat, in one transaction, to which `add` adds entries.
+    pub(crate) async fn make_session(
+        &self,
+        params: CreateSessionParams,
+        add: &(dyn Fn(Transaction) -> Transaction + Sync),
+    ) -> Result<(), MethodError> {
+        sessions::make(self, params, None, add).await
     }
 
     /// The chats of a session, also if it is no longer in the catalogue.

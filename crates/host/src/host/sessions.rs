@@ -34,18 +34,19 @@ pub(super) async fn create(
 ) -> Result<(), MethodError> {
     let active = params.active_client.take().map(|active| check_active_client(client, active)).transpose()?;
     let (session, is_active) = (params.channel.clone(), active.is_some());
-    make(services, params, active).await?;
+    make(services, params, active, &|transaction| transaction).await?;
     if is_active {
         services.active_clients.add(client, &session);
     }
     Ok(())
 }
 
-/// Makes a session with an empty chat, in one transaction.
+/// Makes a session with an empty chat, in one transaction. `add` adds entries to it.
 pub(crate) async fn make(
     services: &Services,
     params: CreateSessionParams,
     active: Option<SessionActiveClient>,
+    add: &(dyn Fn(Transaction) -> Transaction + Sync),
 ) -> Result<(), MethodError> {
     let session = params.channel;
     names::session(&session)?;
@@ -66,7 +67,7 @@ pub(crate) async fn make(
             return Err(exists());
         }
         let transaction = new_session.transaction(&session, &chat).expect(ROOT_RESOURCE_URI, root).expect(&session, 0);
-        Ok(transaction.action(ROOT_RESOURCE_URI, &active_sessions(count.saturating_add(1))))
+        Ok(add(transaction.action(ROOT_RESOURCE_URI, &active_sessions(count.saturating_add(1)))))
     };
     let refuse = |error| match error {
         // The name of an erased session cannot be used again.

@@ -1,6 +1,7 @@
 //! The workspace: files, terminals, watches, changesets and customizations inside the roots, behind their methods.
 
 mod agent_services;
+mod byte_range;
 mod changed_files;
 mod connected_clients;
 mod directories;
@@ -32,12 +33,12 @@ use self::temporary_channels::{ChannelFollowers, PendingErasures};
 use self::watches::Watches;
 use super::log_writer::LogWriter;
 use super::{HostConfig, StartError};
-use crate::changes::Changes;
+use crate::changes::{Changes, CheckedOut};
 use crate::customize::{CompleteConfig, CustomizeConfig};
 use crate::endpoint::{ClientInfo, DispatchError, Dispatched, RawParams, Reply};
 use crate::error::MethodError;
 use crate::exact;
-use crate::files::Files;
+use crate::files::{Files, path_of};
 use crate::lock::lock;
 use crate::terminal::Terminals;
 
@@ -91,6 +92,14 @@ impl Workspace {
     pub(crate) async fn start(self: &Arc<Self>) -> Result<(), StartError> {
         self.erase_left_channels().await?;
         Ok(self.clear_terminal_list().await?)
+    }
+
+    /// What a directory has checked out. Nothing, if it is no directory of this host.
+    pub(crate) async fn checked_out(&self, uri: &str) -> CheckedOut {
+        match path_of(uri) {
+            Ok(path) => self.changes.checked_out(path).await,
+            Err(_) => CheckedOut::default(),
+        }
     }
 
     /// Answers a method of the workspace; `None` if it is a method of another service.

@@ -150,6 +150,17 @@ impl Log for MemoryLog {
         ready(Ok(Rows { rows, total: channel.rows.last_key_value().map_or(0, |(index, _)| index + 1) }))
     }
 
+    fn row_bytes<'a>(
+        &'a self,
+        channel: &'a str,
+        index: u64,
+        range: Range<usize>,
+    ) -> BoxFuture<'a, Result<Option<bytes::Bytes>, ReadError>> {
+        let state = self.inner.state();
+        let row = state.channels.get(channel).and_then(|channel| channel.rows.get(&index));
+        ready(Ok(row.map(|row| row.slice(range.start.min(row.len())..range.end.min(row.len())))))
+    }
+
     fn trim<'a>(&'a self, channel: &'a str, before: Seq) -> BoxFuture<'a, Result<u64, WriteError>> {
         ready(self.inner.state().trim(channel, before))
     }

@@ -310,6 +310,16 @@ impl Log for SqliteLog {
         Box::pin(self.shared.readers.run(move |reader| reader.rows(&channel, range, max_bytes)))
     }
 
+    fn row_bytes<'a>(
+        &'a self,
+        channel: &'a str,
+        index: u64,
+        range: Range<usize>,
+    ) -> BoxFuture<'a, Result<Option<bytes::Bytes>, ReadError>> {
+        let channel: Arc<str> = channel.into();
+        Box::pin(self.shared.readers.run(move |reader| reader.row_bytes(&channel, index, range)))
+    }
+
     fn trim<'a>(&'a self, channel: &'a str, before: Seq) -> BoxFuture<'a, Result<u64, WriteError>> {
         Box::pin(self.shared.ask(move |reply| ExclusiveJob::Trim { channel: channel.into(), before, reply }))
     }

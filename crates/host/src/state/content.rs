@@ -47,6 +47,13 @@ impl Content {
         ResourceReadResult { data, encoding, content_type: Some(content_type) }
     }
 
+    /// Its bytes and its MIME type. What says that it is base64 and is not, is returned as it is.
+    pub(crate) fn into_bytes(self) -> (Vec<u8>, String) {
+        let Self { data, is_base64, content_type } = self;
+        let decoded = if is_base64 { STANDARD.decode(&data).ok() } else { None };
+        (decoded.unwrap_or_else(|| data.into_bytes()), content_type)
+    }
+
     fn text(data: &str, content_type: &str) -> Self {
         Self { data: data.to_owned(), is_base64: false, content_type: content_type.to_owned() }
     }

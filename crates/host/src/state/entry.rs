@@ -168,7 +168,8 @@ impl ParsedEntry {
 }
 
 /// An entry as projections take it; `None` if it changes no state, or cannot be read.
-pub(crate) fn projected(entry: &Entry) -> Option<projection::Entry> {
+#[must_use]
+pub fn projected(entry: &Entry) -> Option<projection::Entry> {
     let change = match ParsedEntry::read(entry.kind, &entry.body) {
         Ok(ParsedEntry::Initial(state)) => projection::Change::Initial(state),
         Ok(ParsedEntry::Closed) => projection::Change::Closed,

@@ -3,11 +3,11 @@
 use std::ops::Range;
 
 use ahp_types::state::{ChatState, Message, ResponsePart, SnapshotState, Turn};
+use bytes::Bytes;
 
 use super::rows::{Row, page, rows};
 use super::{State, StateError, run_blocking};
-use crate::log::Seq;
-use crate::long_work::BLOCKING_BYTES;
+use crate::log::{ROW_HEADER, Seq};
 
 /// What was read of a chat, and where the chat was then.
 #[derive(Debug)]
@@ -21,6 +21,17 @@ pub(crate) struct ChatMoment<T> {
     /// Changes when rows may have been removed.
     pub(crate) epoch: u64,
 }
+
+/// Where a completed turn is in its chat.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct TurnRow {
+    number: u64,
+    /// While the chat has this epoch, the row is that of the turn.
+    epoch: u64,
+}
+
+/// How much of a row is read to see which turn it is: its id comes first.
+const HEAD: usize = 4 << 10;
 
 impl State {
     /// Reads a chat, and which rows hold its completed turns.
@@ -73,23 +84,59 @@ impl State {
         if is_same { parsed(found).await.map(Some) } else { Ok(None) }
     }
 
-    /// Reads a turn of a chat, whether it is over or runs; `None` if there is no such turn.
-    pub(crate) async fn read_turn<T: Send + 'static>(
+    /// Reads the running turn of a chat; `None` if it is another one, or none.
+    pub(crate) async fn read_active_turn<T>(
         &self,
         chat: &str,
         turn: &str,
-        read: impl FnOnce(&Message, &[ResponsePart]) -> T + Send + 'static,
+        read: impl FnOnce(&Message, &[ResponsePart]) -> T,
     ) -> Result<Option<T>, StateError> {
-        self.cache.catch_up().await?;
         let guard = self.cache.lock_chat(chat).await?;
         let SnapshotState::Chat(state) = guard.state()? else { return Err(StateError::NotAChat) };
-        if let Some(active) = state.active_turn.as_ref().filter(|active| active.id == turn) {
-            return Ok(Some(read(&active.message, &active.response_parts)));
-        }
-        let Some(row) = guard.turns.find_last(&*self.cache.log, chat, turn).await? else { return Ok(None) };
+        let active = state.active_turn.as_ref().filter(|active| active.id == turn);
+        Ok(active.map(|active| read(&active.message, &active.response_parts)))
+    }
+
+    /// Where the JSON of a completed turn is. Of long turns only the beginning is read for that.
+    pub(crate) async fn find_row(&self, chat: &str, turn: &str) -> Result<Option<TurnRow>, StateError> {
+        self.cache.catch_up().await?;
+        let guard = self.cache.lock_chat(chat).await?;
+        let (range, epoch) = (guard.turns.range(), guard.turns.epoch());
+        let unsaved = guard.turns.unsaved(range.clone());
         drop(guard);
-        let look = move || row.turn().map(|turn| read(&turn.message, &turn.response_parts));
-        Ok(Some(run_blocking(BLOCKING_BYTES, look).await??))
+        for number in range.rev() {
+            let head = match unsaved.get(&number) {
+                Some(row) => Some(row.slice(ROW_HEADER.min(row.len())..)),
+                None => self.cache.log.row_bytes(chat, number, ROW_HEADER..ROW_HEADER.saturating_add(HEAD)).await?,
+            };
+            if head.is_some_and(|head| begins_turn(&head, turn)) {
+                return Ok(Some(TurnRow { number, epoch }));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Some bytes of the JSON of a completed turn; none after its end. `None` if rows may have been removed since it was found.
+    pub(crate) async fn row_bytes(
+        &self,
+        chat: &str,
+        row: TurnRow,
+        range: Range<usize>,
+    ) -> Result<Option<Bytes>, StateError> {
+        let TurnRow { number, epoch } = row;
+        let guard = self.cache.lock_chat(chat).await?;
+        if guard.turns.epoch() != epoch {
+            return Ok(None);
+        }
+        let place = ROW_HEADER.saturating_add(range.start)..ROW_HEADER.saturating_add(range.end);
+        let unsaved = guard.turns.unsaved(number..number.saturating_add(1)).remove(&number);
+        drop(guard);
+        let bytes = match unsaved {
+            Some(row) => Some(row.slice(place.start.min(row.len())..place.end.min(row.len()))),
+            None => self.cache.log.row_bytes(chat, number, place).await?,
+        };
+        let is_same = self.cache.lock_chat(chat).await?.turns.epoch() == epoch;
+        Ok(bytes.filter(|_| is_same))
     }
 
     /// A chat with all of its completed turns.
@@ -104,6 +151,13 @@ impl State {
         state.turns = parsed(found).await?;
         Ok(ChatMoment { read: state, seq, rows: range, epoch })
     }
+}
+
+/// Whether the JSON of a turn begins so, and has this id. The host writes the id first.
+fn begins_turn(head: &[u8], turn: &str) -> bool {
+    let rest = head.strip_prefix(br#"{"id":"#);
+    let id = rest.and_then(|rest| serde_json::Deserializer::from_slice(rest).into_iter::<String>().next()?.ok());
+    id.is_some_and(|id| id == turn)
 }
 
 async fn parsed(rows: Vec<Row>) -> Result<Vec<Turn>, StateError> {

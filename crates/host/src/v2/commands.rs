@@ -85,7 +85,7 @@ impl From<StateError> for NotDone {
 }
 
 /// What is to happen in a session.
-enum Wish<'a> {
+enum Intent<'a> {
     /// Say something: now, or when the running turn is over.
     Say(Message),
     /// Cancel the running turn, empty the queue, and say something.
@@ -112,39 +112,56 @@ impl V2Inner {
                 self.open(caller, wanted, client_msg_id.as_deref()).await
             }
             Command::Send(prompt) | Command::Queue(prompt) => {
-                let once = OnceCommand::new(&prompt.session_id, &prompt.client_msg_id, &Payload::of(prompt));
-                let wish = Wish::Say(message(prompt));
-                self.wish(caller, &prompt.session_id, prompt.mode.as_deref(), &wish, Some(&once)).await
+                let once = OnceCommand::new(&prompt.session_id, &prompt.client_msg_id, &PromptContent::of(prompt));
+                let intent = Intent::Say(message(prompt));
+                self.intent(caller, &prompt.session_id, prompt.mode.as_deref(), &intent, Some(&once)).await
             }
             Command::Interrupt { session_id, prompt, client_msg_id } => {
                 let once = OnceCommand::new(session_id, client_msg_id, &("interrupt", prompt));
                 let said = prompt.as_ref().map(|text| said(text.clone(), client_msg_id, None, Vec::new()));
-                self.wish(caller, session_id, None, &Wish::Interrupt(said), Some(&once)).await
+                self.intent(caller, session_id, None, &Intent::Interrupt(said), Some(&once)).await
             }
-            Command::Stop { session_id } => self.wish(caller, session_id, None, &Wish::Stop, None).await,
-            Command::SetMode { session_id, mode } => self.wish(caller, session_id, Some(mode), &Wish::Mode, None).await,
+            Command::Stop { session_id } => self.intent(caller, session_id, None, &Intent::Stop, None).await,
+            Command::SetMode { session_id, mode } => {
+                self.intent(caller, session_id, Some(mode), &Intent::Mode, None).await
+            }
             Command::PermissionResponse { perm_id, decision, answers } => {
                 let session = self.session_that_asks(perm_id, watched).await?;
-                let wish = Wish::Answer { permission: perm_id, decision: *decision, answers: answers.as_ref() };
-                self.wish(caller, &session, None, &wish, None).await
+                let intent = Intent::Answer { permission: perm_id, decision: *decision, answers: answers.as_ref() };
+                self.intent(caller, &session, None, &intent, None).await
             }
             _ => Err(NotDone::refused("it is not for the host")),
         }
     }
 
-    /// The sessions, the last used first, as many as fit an event.
-    pub(super) async fn list(&self) -> Result<Vec<SessionInfo>, StateError> {
-        const FRAME: usize = 256; // The names of the fields, times, states.
-        let params = json!({ "channel": ahp_types::ROOT_RESOURCE_URI });
-        let params: ListSessionsParams = serde_json::from_value(params)?;
-        let all = self.services.log_writer().state().sessions(&params).await?;
-        let mut bytes = 0_usize;
-        let fits = |info: &SessionInfo| {
-            let own = info.session_id.len().saturating_add(info.title.len()).saturating_add(info.cwd.len());
-            bytes = bytes.saturating_add(own).saturating_add(FRAME);
-            bytes <= self.config.max_event_bytes
-        };
-        Ok(all.items.into_iter().map(listed).take_while(fits).collect())
+    /// A page of the sessions, the last used first: as many as fit an event, and where the next page begins.
+    pub(super) async fn list(
+        &self,
+        cursor: Option<String>,
+        limit: Option<u64>,
+    ) -> Result<(Vec<SessionInfo>, Option<String>), StateError> {
+        // What the event has beside the sessions: its type and the cursor.
+        const ENVELOPE: usize = 1 << 10;
+        let params = json!({ "channel": ahp_types::ROOT_RESOURCE_URI, "cursor": cursor });
+        let mut params: ListSessionsParams = serde_json::from_value(params)?;
+        params.limit = limit.map(|limit| i64::try_from(limit).unwrap_or(i64::MAX));
+        let room = self.config.max_event_bytes.saturating_sub(ENVELOPE);
+        loop {
+            let page = self.services.log_writer().state().sessions(&params).await?;
+            let sessions: Vec<SessionInfo> = page.items.into_iter().map(listed).collect();
+            let mut bytes = 0_usize;
+            let fits = |info: &&SessionInfo| {
+                let own = crate::exact::to_vec(info).map_or(0, |text| text.len().saturating_add(1));
+                bytes = bytes.saturating_add(own);
+                bytes <= room
+            };
+            let fitting = sessions.iter().take_while(fits).count();
+            if fitting == sessions.len() || sessions.len() == 1 {
+                return Ok((sessions, page.next_cursor));
+            }
+            // A shorter page has the cursor of its own end.
+            params.limit = Some(i64::try_from(fitting.max(1)).unwrap_or(i64::MAX));
+        }
     }
 
     async fn open(
@@ -162,6 +179,7 @@ impl V2Inner {
             None => new_id(),
         };
         let session = format!("ahp-session:/v2-{name}");
+        let once = client_msg_id.map(|id| OnceCommand::that_makes(&session, id, &wanted));
         let directory = uri_of(wanted.cwd.as_ref());
         let options = [(MODE_OPTION, wanted.mode), (MODEL_OPTION, wanted.model)];
         let chosen = options.into_iter().filter_map(|(name, value)| Some((name.to_owned(), json!(value?))));
@@ -169,18 +187,22 @@ impl V2Inner {
         let params = json!({ "channel": session, "provider": wanted.agent, "workingDirectories": [directory],
             "config": config });
         let params: CreateSessionParams = serde_json::from_value(params).map_err(StateError::from)?;
-        let repeated = match self.services.make_session(params).await {
-            Ok(()) => false,
-            Err(error) if error.code == SESSION_ALREADY_EXISTS && client_msg_id.is_some() => {
-                let (state, _) = session_state(self.services.log_writer().state(), &session).await?;
-                let is_same = state.provider == wanted.agent
-                    && state.working_directories.iter().flatten().next() == Some(&directory);
-                if !is_same {
-                    return Err(another());
+        let recorded = |transaction| match &once {
+            Some(once) => once.record(transaction, 0, AckOutcome::Done),
+            None => transaction,
+        };
+        let repeated = match (self.services.make_session(params, &recorded).await, &once) {
+            (Ok(()), _) => false,
+            (Err(error), Some(once)) if error.code == SESSION_ALREADY_EXISTS => {
+                let is_there = self.services.log_writer().has(&session).await?;
+                match self.done.find(once).await.map_err(StateError::from)? {
+                    Before::Done(_) if is_there => true,
+                    Before::Other => return Err(another()),
+                    // It is being disposed of, or an AHP client has made it.
+                    Before::Done(_) | Before::NotDone(_) => return Err(error.into()),
                 }
-                true
             }
-            Err(error) => return Err(error.into()),
+            (Err(error), _) => return Err(error.into()),
         };
         Ok(Performed { outcome: AckOutcome::Done, session, repeated })
     }
@@ -198,20 +220,20 @@ impl V2Inner {
         ))
     }
 
-    /// Logs what a wish means in the state that the session is in.
-    async fn wish(
+    /// Logs what an intent means in the state that the session is in.
+    async fn intent(
         &self,
         caller: &Caller,
         session: &str,
         mode: Option<&str>,
-        wish: &Wish<'_>,
+        intent: &Intent<'_>,
         once: Option<&OnceCommand>,
     ) -> Result<Performed, NotDone> {
         let log_writer = self.services.log_writer();
         let (state, _) = session_state(log_writer.state(), session).await?;
         let chat = state.default_chat.clone().ok_or_else(|| NotDone::refused("the session has no chat"))?;
-        let asked = match wish {
-            Wish::Answer { permission, .. } => asked_call(&state, permission).map(|(chat, ..)| chat),
+        let asked = match intent {
+            Intent::Answer { permission, .. } => asked_call(&state, permission).map(|(chat, ..)| chat),
             _ => None,
         };
         let chat = asked.unwrap_or(chat);
@@ -227,9 +249,9 @@ impl V2Inner {
             };
             let (state, session_seq) = session_state(log_writer.state(), session).await?;
             let moment = log_writer.state().chat_moment(&chat, without_texts).await?;
-            let mut plan = Plan::new(caller, session, &chat, &state, moment.read);
+            let mut plan = TransactionPlan::new(caller, session, &chat, &state, moment.read);
             plan.mode(mode)?;
-            let done = plan.wish(wish, &turn)?;
+            let done = plan.intent(intent, &turn)?;
             *crate::lock::lock(&outcome) = done;
             let transaction = plan.transaction(session_seq, moment.seq);
             match records {
@@ -248,6 +270,7 @@ impl V2Inner {
 }
 
 /// A session that is to be made.
+#[derive(serde::Serialize)]
 struct NewSession<'a> {
     agent: &'a str,
     cwd: &'a str,
@@ -255,18 +278,24 @@ struct NewSession<'a> {
     mode: Option<&'a str>,
 }
 
-/// What a prompt says, but for where it goes: `send` and `queue` mean the same.
+/// What makes two prompts with one `clientMsgId` the same: `send` and `queue` mean the same.
 #[derive(serde::Serialize)]
-struct Payload<'a>(&'a str, &'a [Image], Option<&'a str>, Option<&'a str>);
+struct PromptContent<'a> {
+    prompt: &'a str,
+    images: &'a [Image],
+    model: Option<&'a str>,
+    mode: Option<&'a str>,
+}
 
-impl<'a> Payload<'a> {
+impl<'a> PromptContent<'a> {
     fn of(prompt: &'a Prompt) -> Self {
-        Self(&prompt.prompt, &prompt.images, prompt.model.as_deref(), prompt.mode.as_deref())
+        let Prompt { prompt, images, model, mode, .. } = prompt;
+        Self { prompt, images, model: model.as_deref(), mode: mode.as_deref() }
     }
 }
 
-/// The actions that a wish becomes, each checked against the state that the ones before lead to.
-struct Plan<'a> {
+/// The actions that an intent becomes, each checked against the state that the ones before lead to.
+struct TransactionPlan<'a> {
     caller: &'a Caller,
     session: &'a str,
     chat: &'a str,
@@ -278,7 +307,7 @@ struct Plan<'a> {
     meta: Option<JsonObject>,
 }
 
-impl<'a> Plan<'a> {
+impl<'a> TransactionPlan<'a> {
     fn new(caller: &'a Caller, session: &'a str, chat: &'a str, state: &'a SessionState, then: ChatState) -> Self {
         let then = SnapshotState::Chat(Box::new(then));
         Self { caller, session, chat, state, then, actions: Vec::new(), meta: None }
@@ -300,26 +329,26 @@ impl<'a> Plan<'a> {
         Ok(())
     }
 
-    fn wish(&mut self, wish: &Wish<'_>, turn: &str) -> Result<AckOutcome, NotDone> {
-        match wish {
-            Wish::Say(message) if self.running().is_some() => {
+    fn intent(&mut self, intent: &Intent<'_>, turn: &str) -> Result<AckOutcome, NotDone> {
+        match intent {
+            Intent::Say(message) if self.running().is_some() => {
                 let (kind, id) = (PendingMessageKind::Queued, turn.to_owned());
                 let set = ChatPendingMessageSetAction { kind, id, message: message.clone() };
                 self.act(StateAction::ChatPendingMessageSet(set))?;
                 Ok(AckOutcome::Queued)
             }
-            Wish::Say(message) => self.start(message.clone(), turn),
-            Wish::Interrupt(message) => {
+            Intent::Say(message) => self.start(message.clone(), turn),
+            Intent::Interrupt(message) => {
                 self.clear()?;
                 message.clone().map_or(Ok(AckOutcome::Done), |message| self.start(message, turn))
             }
-            Wish::Stop => {
+            Intent::Stop => {
                 self.clear()?;
                 self.set_ended(true);
                 Ok(AckOutcome::Done)
             }
-            Wish::Mode => Ok(AckOutcome::Done),
-            Wish::Answer { permission, decision, answers } => self.answer(permission, *decision, *answers),
+            Intent::Mode => Ok(AckOutcome::Done),
+            Intent::Answer { permission, decision, answers } => self.answer(permission, *decision, *answers),
         }
     }
 

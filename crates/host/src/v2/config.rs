@@ -9,7 +9,7 @@ use breakbulk_lifecycle::v2::wire::CommandLimits;
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct V2Config {
-    /// How much a command may hold.
+    /// How much a command may hold. `breakbulk serve` sets its length to `max_message`.
     pub commands: CommandLimits,
     /// How long a client may take for its first command. 10 s.
     pub hello_time: Duration,

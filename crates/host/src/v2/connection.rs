@@ -1,7 +1,8 @@
 //! One v2 connection: commands in, events out.
 //!
-//! A connection holds one command, one page of events, and the answers to commands. It reads no further command while one is
-//! at work or answers wait, and takes no further page before the last one is written. Everything else waits in the log.
+//! A connection holds two commands, one page of events, and the answers to commands. While a command is at work or answers
+//! wait, the next one is held; until there is one, the link is read, because that is how a silent peer is noticed. No further
+//! page is taken before the last one is written. Everything else waits in the log.
 
 use std::collections::{HashMap, VecDeque};
 use std::future::poll_fn;
@@ -13,7 +14,7 @@ use std::time::Duration;
 
 use breakbulk::{Arrival, BoxLink, Intake, Link, LinkError};
 use breakbulk_lifecycle::v2::wire::{Command, ConnectionEvent, Outgoing, Refusal, SessionState};
-use breakbulk_proto::{CloseReason, Grant, Message, Meta, Tag, Transmit, Violation};
+use breakbulk_proto::{CloseReason, Grant, Message, Meta, Tag, Transmit};
 use bytes::Bytes;
 use futures_core::Stream;
 use futures_sink::Sink;
@@ -57,6 +58,8 @@ pub(super) struct Connection {
     /// When the link last moved while something was to be written, and how far it was.
     moved: (Instant, u64),
     command: Option<BoxFuture<'static, Answer>>,
+    /// The command that is next.
+    held: Option<HeldCommand>,
     watches: HashMap<Arc<str>, Watch>,
     tasks: JoinSet<()>,
     /// Pages of events. Watchers make one only when it can be taken.
@@ -65,6 +68,12 @@ pub(super) struct Connection {
     last_watch: u64,
     timer: Pin<Box<Sleep>>,
     stop: BoxFuture<'static, ()>,
+}
+
+/// A command that waits until the one before it is done, with the memory that it arrived in.
+struct HeldCommand {
+    text: Bytes,
+    grant: Option<Grant>,
 }
 
 /// A client that has said hello.
@@ -127,6 +136,7 @@ impl Connection {
             unsent_bytes: 0,
             moved: (now, 0),
             command: None,
+            held: None,
             watches: HashMap::new(),
             tasks: JoinSet::new(),
             pages,
@@ -142,6 +152,7 @@ impl Connection {
     pub(super) async fn run(mut self: Box<Self>) -> EndReason {
         let end = loop {
             while self.tasks.try_join_next().is_some() {}
+            self.take_held();
             self.set_timer();
             let end = match poll_fn(|cx| self.poll_step(cx)).await {
                 Step::Arrived(arrived) => self.arrived(arrived),
@@ -159,6 +170,10 @@ impl Connection {
                 break end;
             }
         };
+        // A client may send a command and close at once.
+        if let Some(command) = self.command.take().filter(|_| matches!(end, EndReason::Link(_))) {
+            drop(tokio::time::timeout(CLOSE_TIME, command).await);
+        }
         self.close(end).await
     }
 
@@ -205,7 +220,7 @@ impl Connection {
         if let Err(error) = self.write(cx) {
             return Poll::Ready(Step::Failed(error));
         }
-        if self.command.is_none() && self.unsent_bytes <= MAX_ANSWER_BYTES {
+        if self.held.is_none() {
             if let Poll::Ready(arrived) = Pin::new(&mut self.link).poll_next(cx) {
                 return Poll::Ready(Step::Arrived(arrived));
             }
@@ -276,7 +291,7 @@ impl Connection {
                 self.shared.traffic.received.messages.fetch_add(1, Relaxed);
                 // The bytes stay charged until the command is done.
                 let grant = self.link.receive_memory().and_then(|memory| memory.take_last());
-                self.receive(&bytes, grant);
+                self.held = Some(HeldCommand { text: bytes, grant });
                 None
             }
             Some(Ok(Arrival::Closed { code, .. } | Arrival::Exited { code, .. })) => {
@@ -284,6 +299,16 @@ impl Connection {
             }
             Some(Ok(Arrival::Ended)) => Some(EndReason::Link(CloseReason::Normal)),
             Some(Ok(Arrival::Acked { .. })) => None,
+        }
+    }
+
+    /// Takes the held command, if nothing is at work and few answers wait.
+    fn take_held(&mut self) {
+        if self.command.is_none()
+            && self.unsent_bytes <= MAX_ANSWER_BYTES
+            && let Some(HeldCommand { text, grant }) = self.held.take()
+        {
+            self.receive(&text, grant);
         }
     }
 
@@ -303,11 +328,11 @@ impl Connection {
             (Command::Hello { .. }, None) => {
                 let client_id = new_id();
                 self.identify(client_id.as_str().into());
-                self.tell(ConnectionEvent::ClientId { client_id });
+                self.tell_id(client_id);
             }
             (Command::Hello { .. }, Some(Identity { caller, .. })) => {
                 let client_id = caller.client.to_string();
-                self.tell(ConnectionEvent::ClientId { client_id });
+                self.tell_id(client_id);
             }
             (Command::Reattach { client_id, sessions }, _) => {
                 self.identify(client_id.as_str().into());
@@ -370,6 +395,11 @@ impl Connection {
         let principal = self.principal.clone();
         let registration = self.shared.clients.register(principal.clone(), Arc::clone(&client));
         self.client = Some(Identity { caller: Caller { client, principal }, registration });
+    }
+
+    fn tell_id(&mut self, client_id: String) {
+        let max_command_bytes = Some(to_u64(self.shared.config.commands.max_bytes));
+        self.tell(ConnectionEvent::ClientId { client_id, max_command_bytes });
     }
 
     fn refuse(&mut self, command: &Command, error: String) {
@@ -484,9 +514,9 @@ async fn perform(
         Answer { says: vec![Outgoing::Refusal(refusal)], joined: Vec::new() }
     };
     match command {
-        Command::List {} => match shared.list().await {
-            Ok(sessions) => {
-                let says = vec![Outgoing::Connection(ConnectionEvent::Sessions { sessions })];
+        Command::List { cursor, limit } => match shared.list(cursor, limit).await {
+            Ok((sessions, next_cursor)) => {
+                let says = vec![Outgoing::Connection(ConnectionEvent::Sessions { sessions, next_cursor })];
                 Answer { says, joined: Vec::new() }
             }
             Err(error) => refuse(&error.to_string()),
@@ -568,9 +598,12 @@ fn too_many(limit: usize) -> String {
 
 fn lost(error: &LinkError) -> EndReason {
     debug!(%error, "a link failed");
+    if let LinkError::FrameTooLarge(over) = error {
+        return EndReason::CommandTooLong(*over);
+    }
     EndReason::Link(match error {
-        LinkError::FrameTooLarge(over) => Violation::FrameTooLarge(*over).into(),
         LinkError::OverBudget(bytes) => CloseReason::OverBudget(*bytes),
+        LinkError::Silent(silence) => CloseReason::Idle(*silence),
         _ => CloseReason::Peer { code: NO_CLOSE },
     })
 }

@@ -42,6 +42,8 @@ type SharedKnown = Arc<AsyncMutex<Known>>;
 struct Known {
     /// Everything up to here was read.
     read: Seq,
+    /// The command that has made the session. It is never forgotten: it may come again at each start of a client.
+    opened: Option<(Fingerprint, Done)>,
     done: HashMap<Fingerprint, Done>,
     order: VecDeque<Fingerprint>,
 }
@@ -62,6 +64,7 @@ pub(super) struct OnceCommand {
     session: Arc<str>,
     id: String,
     payload: Fingerprint,
+    makes_session: bool,
 }
 
 /// Whether a command was done before.
@@ -87,13 +90,21 @@ struct DoneRecord {
     client_msg_id: String,
     payload: String,
     outcome: AckOutcome,
+    /// Whether the command has made the session.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    makes_session: bool,
 }
 
 impl OnceCommand {
     /// A command of a session with the id that the client gave to it, and everything that it says.
     pub(super) fn new(session: &str, id: &str, payload: &impl Serialize) -> Self {
         let payload = serde_json::to_vec(payload).unwrap_or_default();
-        Self { session: session.into(), id: id.to_owned(), payload: fingerprint(&payload) }
+        Self { session: session.into(), id: id.to_owned(), payload: fingerprint(&payload), makes_session: false }
+    }
+
+    /// The command that makes a session. Its id is its own, also if a later command of the session has the same.
+    pub(super) fn that_makes(session: &str, id: &str, payload: &impl Serialize) -> Self {
+        Self { makes_session: true, ..Self::new(session, id, payload) }
     }
 
     /// The channel of the session's records. Its scheme is one that clients cannot use.
@@ -104,7 +115,12 @@ impl OnceCommand {
     /// Adds the record that the command is done, unless another one was added since `seq`.
     pub(super) fn record(&self, transaction: Transaction, seq: Seq, outcome: AckOutcome) -> Transaction {
         let channel = self.channel();
-        let done = DoneRecord { client_msg_id: self.id.clone(), payload: hex(self.payload), outcome };
+        let done = DoneRecord {
+            client_msg_id: self.id.clone(),
+            payload: hex(self.payload),
+            outcome,
+            makes_session: self.makes_session,
+        };
         let body = serde_json::to_vec(&Record { channel: channel.clone(), done }).unwrap_or_default();
         transaction.expect(&channel, seq).record(&channel, &self.session, Bytes::from(body))
     }
@@ -120,7 +136,12 @@ impl DoneCommands {
         let known = self.of(&command.session);
         let mut known = known.lock().await;
         known.read_on(&*self.log, &command.channel()).await?;
-        Ok(match known.done.get(&fingerprint(command.id.as_bytes())) {
+        let id = fingerprint(command.id.as_bytes());
+        let done = match command.makes_session {
+            true => known.opened.as_ref().filter(|(opened, _)| *opened == id).map(|(_, done)| done),
+            false => known.done.get(&id),
+        };
+        Ok(match done {
             None => Before::NotDone(known.read),
             Some(done) if done.payload == command.payload => Before::Done(done.outcome),
             Some(_) => Before::Other,
@@ -158,7 +179,12 @@ impl Known {
                 let Ok(Record { done, .. }) = serde_json::from_slice(&entry.body) else { continue };
                 let Some(payload) = unhex(&done.payload) else { continue };
                 let id = fingerprint(done.client_msg_id.as_bytes());
-                if self.done.insert(id, Done { payload, outcome: done.outcome }).is_none() {
+                let known = Done { payload, outcome: done.outcome };
+                if done.makes_session {
+                    // What is known from before was of a session with the same name that was disposed of.
+                    (self.done, self.order) = Default::default();
+                    self.opened = Some((id, known));
+                } else if self.done.insert(id, known).is_none() {
                     self.order.push_back(id);
                 }
             }

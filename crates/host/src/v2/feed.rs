@@ -30,9 +30,10 @@ use crate::state::StateError;
 /// How many bytes a feed reads from the log at once.
 const READ_BYTES: usize = 64 << 10;
 
-/// The bytes of events that a feed holds if there is memory for them, and those that it may always hold.
-const MAX_BYTES: usize = 256 << 10;
-const FLOOR_BYTES: usize = 48 << 10;
+/// The bytes of events that a feed may always hold, by how much it asks for more when it has more, and how often.
+const FLOOR_BYTES: usize = 64 << 10;
+const STEP_BYTES: usize = 64 << 10;
+const MAX_STEPS: usize = 3;
 
 /// How long the erasing of a session waits for its feed.
 const ERASE_WAIT: Duration = Duration::from_secs(1);
@@ -88,7 +89,7 @@ pub(super) struct Feed {
     /// Changes when there are new events.
     moved: watch::Sender<()>,
     task: Mutex<Option<AbortHandle>>,
-    _memory: Option<Reservation>,
+    memory: AnswerMemory,
 }
 
 struct Inner {
@@ -96,7 +97,8 @@ struct Inner {
     /// The events that are held, by entry.
     events: VecDeque<EntryEvents>,
     bytes: usize,
-    max_bytes: usize,
+    /// The memory for what is held beyond the floor.
+    reservations: Vec<Reservation>,
     /// Events of entries after this one are held.
     after: Seq,
     /// The last entry that the projector has taken.
@@ -160,13 +162,12 @@ impl Feed {
                 (rewound, Some(moment))
             }
         };
-        let reservation = memory.try_reserve(MAX_BYTES);
         let begun_after = reader.position();
         let inner = Inner {
             projector,
             events: VecDeque::new(),
             bytes: 0,
-            max_bytes: if reservation.is_some() { MAX_BYTES } else { FLOOR_BYTES },
+            reservations: Vec::new(),
             after: complete_after,
             applied: begun_after,
             applied_on: moment.map(|moment| moment.seqs.into_iter().collect()).unwrap_or_default(),
@@ -177,7 +178,7 @@ impl Feed {
             inner: Mutex::new(inner),
             moved: watch::Sender::new(()),
             task: Mutex::default(),
-            _memory: reservation,
+            memory: memory.clone(),
         });
         loop {
             let page = reader.next(READ_BYTES, Wait::Never).await?;
@@ -204,7 +205,7 @@ impl Feed {
             let events = encoded(&told);
             told.clear();
             if !events.is_empty() {
-                inner.hold(seq, events);
+                inner.hold(seq, events, &self.memory);
             }
         }
         drop(inner);
@@ -291,15 +292,24 @@ impl Feed {
 }
 
 impl Inner {
-    fn hold(&mut self, seq: Seq, events: Vec<Bytes>) {
+    /// Holds events, and drops the oldest that there is no memory for.
+    fn hold(&mut self, seq: Seq, events: Vec<Bytes>, memory: &AnswerMemory) {
         let bytes = events.iter().map(Bytes::len).sum();
         self.events.push_back(EntryEvents { seq, events, bytes });
         self.bytes = self.bytes.saturating_add(bytes);
-        while self.bytes > self.max_bytes && self.events.len() > 1 {
+        while self.bytes > self.max_bytes() && self.reservations.len() < MAX_STEPS {
+            let Some(reservation) = memory.try_reserve_spare(STEP_BYTES) else { break };
+            self.reservations.push(reservation);
+        }
+        while self.bytes > self.max_bytes() && self.events.len() > 1 {
             let Some(oldest) = self.events.pop_front() else { break };
             self.bytes = self.bytes.saturating_sub(oldest.bytes);
             self.after = oldest.seq;
         }
+    }
+
+    fn max_bytes(&self) -> usize {
+        FLOOR_BYTES.saturating_add(self.reservations.len().saturating_mul(STEP_BYTES))
     }
 }
 

@@ -165,7 +165,7 @@ impl Host {
             for event in apply(&mut projector, entry) {
                 assert!(model.apply(&event), "{event:?}");
             }
-            let ahp = of_ahp(state);
+            let ahp = of_ahp(&state.chats, CHAT);
             assert_eq!(of_model(model.state(), &ahp), ahp, "after {entry:?}");
             let runs = state.chats.get(CHAT).is_some_and(|chat| chat.active_turn.is_some());
             assert_eq!(model.state().running, runs);

@@ -104,7 +104,7 @@ async fn an_action_larger_than_the_client_takes_closes_by_name_and_the_client_co
     plain.initialize("me", &[A, B]).await;
     world.data(A, &"x".repeat(100_000)).await;
     assert_eq!(plain.code().await, 4413);
-    assert!(matches!(soon(ended).await.unwrap(), EndReason::Link(CloseReason::Unsendable { .. })));
+    assert!(matches!(soon(ended).await.unwrap(), EndReason::Link(CloseReason::Unsendable(_))));
     let mut plain = Raw::plain(world.link(65_536, 4).0);
     let result = plain.reconnect("me", 3, &[A, B]).await;
     assert_eq!((&result["type"], &result["missing"]), (&json!("snapshot"), &json!([A])));
@@ -229,6 +229,15 @@ impl Log for Endless {
 
     fn rows<'a>(&'a self, channel: &'a str, range: Range<u64>, max: usize) -> BoxFuture<'a, Result<Rows, ReadError>> {
         self.inner.rows(channel, range, max)
+    }
+
+    fn row_bytes<'a>(
+        &'a self,
+        channel: &'a str,
+        index: u64,
+        range: Range<usize>,
+    ) -> BoxFuture<'a, Result<Option<Bytes>, ReadError>> {
+        self.inner.row_bytes(channel, index, range)
     }
 
     fn trim<'a>(&'a self, channel: &'a str, before: Seq) -> BoxFuture<'a, Result<u64, WriteError>> {

@@ -300,3 +300,67 @@ async fn the_official_client_behind_a_cap_reads_what_it_is_given_by_reference() 
     let read: ResourceReadResult = soon(client.request("resourceRead", params)).await.unwrap();
     assert_eq!((read.data, read.content_type.as_deref()), ("b".repeat(50_000), Some("text/plain")));
 }
+
+#[tokio::test]
+async fn a_client_that_takes_little_reads_a_long_content_in_parts() {
+    let host = TestHost::on_disk().await;
+    let (mut large, chat) = host.with_session("large").await;
+    large.subscribe(&chat).await;
+    let mut plain = host.plain();
+    plain.initialize("plain", &[&chat]).await;
+    let whole = say(&mut large, &chat, "t", "/big 1MB").await["text"].as_str().unwrap().to_owned();
+    let action = action_of(&mut plain, "chat/toolCallComplete").await["action"].clone();
+    let uri = action["result"]["content"][0]["uri"].as_str().unwrap().to_owned();
+    let mut read = String::new();
+    loop {
+        let range = json!({"offset": read.len(), "length": 40_000});
+        let params = json!({"channel": chat, "uri": uri, "_meta": {"breakbulk": {"range": range}}});
+        let part = plain.call("resourceRead", params).await.unwrap();
+        let told = &part["_meta"]["breakbulk"]["range"];
+        assert_eq!((&told["offset"], &told["size"]), (&json!(read.len()), &json!(whole.len())), "{told}");
+        assert_eq!(part["encoding"], "utf-8");
+        read.push_str(part["data"].as_str().unwrap());
+        if told["length"] == 0 {
+            break;
+        }
+    }
+    assert!(read == whole);
+    let beyond = json!({"channel": chat, "uri": uri, "_meta": {"breakbulk": {"range": {"offset": 0, "length": 0}}}});
+    assert_eq!(plain.call("resourceRead", beyond).await.unwrap_err()["code"], -32602);
+}
+
+#[tokio::test]
+async fn our_client_reads_a_resource_of_any_size_and_notices_that_it_has_changed() {
+    use breakbulk::client::{Client, Config, ConnectError, ReadResourceError};
+    let host = TestHost::on_disk().await;
+    let endpoint = host.inner.endpoint().clone();
+    let dial = move || {
+        let endpoint = endpoint.clone();
+        async move {
+            let (near, far) = link::pair(&Capacity::of(1 << 20), 64);
+            tokio::spawn(async move { endpoint.serve(far, Some("someone".into())).await });
+            Ok::<_, ConnectError>(near)
+        }
+    };
+    let (client, _events) = Client::start(dial, Config::new("reader"));
+    // Longer than what the host reads at once.
+    let content: Vec<u8> = (0..70_u32 << 20).map(|at| (at % 251) as u8).collect();
+    let path = host.root.path().join("large");
+    std::fs::write(&path, &content).unwrap();
+    let uri = breakbulk_host::test_support::files::uri_of(&path);
+    let mut reader = client.read_resource("ahp-root://", &uri).with_part_bytes(8 << 20);
+    let mut read = Vec::new();
+    while let Some(part) = soon(reader.next()).await.unwrap() {
+        assert!(part.len() <= 8 << 20);
+        read.extend_from_slice(&part);
+    }
+    assert!(read == content);
+    let mut reader = client.read_resource("ahp-root://", &uri);
+    assert!(soon(reader.next()).await.unwrap().is_some());
+    std::fs::write(&path, "short").unwrap();
+    assert_eq!(soon(reader.next()).await, Err(ReadResourceError::Changed));
+    std::fs::write(&path, "").unwrap();
+    assert_eq!(soon(client.read_resource("ahp-root://", &uri).next()).await, Ok(None));
+    let missing = soon(client.read_resource("ahp-root://", format!("{uri}-not")).next()).await;
+    assert!(matches!(missing, Err(ReadResourceError::Request(_))), "{missing:?}");
+}

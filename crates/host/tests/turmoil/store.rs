@@ -163,6 +163,15 @@ impl Log for Slow {
         self.inner.rows(channel, range, max_bytes)
     }
 
+    fn row_bytes<'a>(
+        &'a self,
+        channel: &'a str,
+        index: u64,
+        range: Range<usize>,
+    ) -> BoxFuture<'a, Result<Option<bytes::Bytes>, ReadError>> {
+        self.inner.row_bytes(channel, index, range)
+    }
+
     fn trim<'a>(&'a self, channel: &'a str, before: Seq) -> BoxFuture<'a, Result<u64, WriteError>> {
         self.inner.trim(channel, before)
     }

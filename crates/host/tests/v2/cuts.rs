@@ -1,14 +1,19 @@
 //! A client that was cut off anywhere and comes back holds what one holds that never left.
 
-use breakbulk_lifecycle::v2::Model;
+use ahp::reducers::{ReduceOutcome, apply_action_to_chat};
+use ahp_types::state::SnapshotState;
+use breakbulk_host::log::Channels;
+use breakbulk_host::test_support::state::entry::projected;
+use breakbulk_lifecycle::projection::{Change, Projection};
 use breakbulk_lifecycle::v2::wire::{Body, Event, Outgoing};
+use breakbulk_lifecycle::v2::{Config, Model, Projector};
 use serde_json::json;
 
+use crate::oracle::{Chats, of_ahp, of_model};
 use crate::world::{Client, DemoWithMode, TestHost, assert_same};
 
 /// A session in which much happens, and a client that saw everything.
-async fn eventful() -> (TestHost, Client, String) {
-    let host = TestHost::new(DemoWithMode::quick()).await;
+async fn eventful(host: TestHost) -> (TestHost, Client, String) {
     let (mut client, session) = host.opened().await;
     client.turn(&session, "hello", "1").await;
     client.send(&session, "/tools 2", "2").await;
@@ -31,7 +36,16 @@ async fn eventful() -> (TestHost, Client, String) {
 
 #[tokio::test]
 async fn a_cut_after_any_event_is_mended_by_a_reattach() {
-    let (host, stayed, session) = eventful().await;
+    cut_after_each_event(TestHost::new(DemoWithMode::quick()).await).await;
+}
+
+#[tokio::test]
+async fn a_cut_after_any_event_is_mended_by_a_reattach_where_the_log_is_on_the_disk() {
+    cut_after_each_event(TestHost::durable(DemoWithMode::quick()).await).await;
+}
+
+async fn cut_after_each_event(host: TestHost) {
+    let (host, stayed, session) = eventful(host).await;
     let all: Vec<Event> = stayed.events(&session).into_iter().cloned().collect();
     let mut back = host.client().await;
     for cut in 0..=all.len() {
@@ -58,8 +72,17 @@ async fn a_cut_after_any_event_is_mended_by_a_reattach() {
 }
 
 #[tokio::test]
-async fn the_same_holds_after_a_restart_of_the_host() {
-    let (host, stayed, session) = eventful().await;
+async fn a_cut_after_any_event_is_mended_after_a_restart_of_the_host() {
+    cut_after_each_event_and_restart(TestHost::new(DemoWithMode::quick()).await).await;
+}
+
+#[tokio::test]
+async fn a_cut_after_any_event_is_mended_after_a_restart_of_the_host_whose_log_is_on_the_disk() {
+    cut_after_each_event_and_restart(TestHost::durable(DemoWithMode::quick()).await).await;
+}
+
+async fn cut_after_each_event_and_restart(host: TestHost) {
+    let (host, stayed, session) = eventful(host).await;
     let all: Vec<Event> = stayed.events(&session).into_iter().cloned().collect();
     let host = host.crash(DemoWithMode::quick()).await;
     let mut back = host.client().await;
@@ -75,6 +98,45 @@ async fn the_same_holds_after_a_restart_of_the_host() {
         back.until(|back| back.model(&session).last_seq() >= wanted).await;
         assert_same(back.state(&session), stayed.state(&session));
     }
+}
+
+#[tokio::test]
+async fn after_each_entry_of_a_log_on_the_disk_the_model_holds_what_the_official_reducers_hold() {
+    let (host, stayed, session) = eventful(TestHost::durable(DemoWithMode::quick()).await).await;
+    let chat = host.chat_of(&session).await;
+    let mut projector = Projector::new(Config::new(session.as_str(), session.as_str(), chat.as_str()));
+    let (mut model, mut chats, mut tail) =
+        (Model::new(session.as_str()), Chats::new(), host.log.tail(0, Channels::All));
+    let mut compared = 0;
+    loop {
+        let page = tail.ready(1 << 20).await.unwrap();
+        if page.is_empty() {
+            break;
+        }
+        for entry in page.iter().filter_map(projected) {
+            match (&entry.change, chats.get_mut(&*entry.channel)) {
+                (Change::Initial(SnapshotState::Chat(state)), _) => {
+                    chats.insert(entry.channel.to_string(), (**state).clone());
+                }
+                (Change::Action(action), Some(chat)) => {
+                    let outcome = apply_action_to_chat(chat, action);
+                    assert!(
+                        matches!(outcome, ReduceOutcome::Applied | ReduceOutcome::NoOp),
+                        "{outcome:?} of {action:?}"
+                    );
+                }
+                _ => {}
+            }
+            let mut events = Vec::new();
+            projector.apply(entry, &mut events);
+            events.iter().for_each(|event| assert!(model.apply(event)));
+            let ahp = of_ahp(&chats, &chat);
+            assert_eq!(of_model(model.state(), &ahp), ahp);
+            compared += 1;
+        }
+    }
+    assert!(compared > 50, "{compared}");
+    assert_same(model.state(), stayed.state(&session));
 }
 
 #[tokio::test]

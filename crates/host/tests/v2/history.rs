@@ -32,19 +32,70 @@ async fn a_long_result_is_cut_and_says_where_the_whole_is() {
     let Body::ToolResult { result, truncated, bytes, url, .. } = result.body else { panic!() };
     assert!(truncated && result.len() <= 64 << 10 && bytes.unwrap() >= 300_000, "{} of {bytes:?}", result.len());
     let url = url.unwrap();
-    let read_whole = async || {
-        let content = host.host.content(url.strip_prefix("/content/").unwrap(), Some("reader".into())).await.unwrap();
-        let mut whole = Vec::new();
-        while (whole.len() as u64) < content.size() {
-            whole.extend_from_slice(&content.read(whole.len() as u64..content.size()).await.unwrap());
-        }
-        (String::from_utf8(whole).unwrap(), content.etag().to_owned())
-    };
-    let (whole, etag) = read_whole().await;
+    let (whole, etag) = read_content(&host, &url).await;
     assert!(whole.len() as u64 == bytes.unwrap() && whole.starts_with(&result));
     // The same when the turn is over.
     client.turn_ended(&session, "1").await;
-    assert_eq!(read_whole().await, (whole, etag));
+    assert_eq!(read_content(&host, &url).await, (whole, etag));
+}
+
+/// All of a content, and its tag. No piece of it is long.
+async fn read_content(host: &TestHost, url: &str) -> (String, String) {
+    let content = host.host.content(url.strip_prefix("/content/").unwrap(), Some("reader".into())).await.unwrap();
+    let mut whole = Vec::new();
+    while (whole.len() as u64) < content.size() {
+        let piece = content.read(whole.len() as u64..content.size()).await.unwrap();
+        assert!(!piece.is_empty() && piece.len() <= 64 << 10, "{}", piece.len());
+        whole.extend_from_slice(&piece);
+    }
+    assert!(content.read(content.size()..u64::MAX).await.unwrap().is_empty());
+    (String::from_utf8(whole).unwrap(), content.etag().to_owned())
+}
+
+#[tokio::test]
+async fn long_results_and_prompts_are_read_in_pieces_from_memory_and_from_the_disk() {
+    let host = TestHost::durable(DemoWithMode::quick()).await;
+    let (mut client, session) = host.opened().await;
+    let prompt = format!("say \"{}\" \u{1F6A2}\n", "漢字 and text ".repeat(20_000));
+    client.turn(&session, &prompt, "1").await;
+    for number in 2..5 {
+        client.turn(&session, "/big 3000000", &number.to_string()).await;
+    }
+    let events = client.events(&session);
+    let urls: Vec<(String, u64)> = events
+        .iter()
+        .filter_map(|event| match &event.body {
+            Body::ToolResult { url, bytes, .. } | Body::UserMessage { url, bytes, .. } => url.clone().zip(*bytes),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(urls.len(), 4);
+    let mut before = Vec::new();
+    for (url, bytes) in &urls {
+        let (whole, etag) = read_content(&host, url).await;
+        assert_eq!(whole.len() as u64, *bytes);
+        before.push((whole, etag));
+    }
+    assert_eq!(before[0].0, prompt);
+    // Any range is that of the whole, wherever pieces of the record end.
+    let content = host.host.content(urls[1].0.strip_prefix("/content/").unwrap(), Some("reader".into())).await.unwrap();
+    for start in [0, 1, 65_535, 65_536, 1_048_575, 2_999_999] {
+        let piece = content.read(start..start + 10).await.unwrap();
+        let start = usize::try_from(start).unwrap();
+        assert_eq!(piece, before[1].0.as_bytes()[start..start + piece.len()]);
+    }
+    // The records are on the disk now.
+    let host = host.crash(DemoWithMode::quick()).await;
+    let chat = host.chat_of(&session).await;
+    let state = breakbulk_host::test_support::state::State::open(host.log.clone(), Default::default()).await.unwrap();
+    state.save(&chat).await.unwrap();
+    let host = host.crash(DemoWithMode::quick()).await;
+    for ((url, _), known) in urls.iter().zip(&before) {
+        assert!(read_content(&host, url).await == *known, "{url}");
+    }
+    for missing in ["result/x/y/z", "prompt/x/y", "result/x/y", "other/x"] {
+        assert!(host.host.content(missing, Some("reader".into())).await.is_err(), "{missing}");
+    }
 }
 
 #[tokio::test]

@@ -7,5 +7,8 @@ mod clock;
 mod commands;
 mod cuts;
 mod events;
+mod heartbeats;
 mod history;
+#[path = "../../../lifecycle/tests/v2/oracle.rs"]
+mod oracle;
 mod world;

@@ -10,8 +10,9 @@ use ahp_types::state::{AgentInfo, SessionConfigSchema};
 use breakbulk::link::{self, InProcessLink};
 use breakbulk::{Arrival, Dialect, Driver, Setup};
 use breakbulk_host::agent::demo::{Demo, DemoConfig};
-use breakbulk_host::agent::{Agent, AgentError, Start, Started};
+use breakbulk_host::agent::{Agent, AgentError, Start, Started, merge_actions};
 use breakbulk_host::endpoint::EndReason;
+use breakbulk_host::log::sqlite::{Options, SqliteLog};
 use breakbulk_host::log::{BoxFuture, Log, MemoryLog};
 use breakbulk_host::test_support::demo_with_clock;
 use breakbulk_host::test_support::state::{State, StateConfig, View};
@@ -42,6 +43,12 @@ impl DemoWithMode {
     /// One that never waits.
     pub(crate) fn quick() -> Arc<dyn Agent> {
         Arc::new(Self(demo_with_clock(DemoConfig::default(), Arc::new(QuickClock::default()))))
+    }
+
+    /// One that says something each second after `/slow`.
+    pub(crate) fn steady() -> Arc<dyn Agent> {
+        let (pace, slow_pace) = (Duration::from_millis(1), Duration::from_secs(1));
+        Arc::new(Self(Demo::new(DemoConfig { pace, slow_pace, ..DemoConfig::default() })))
     }
 
     /// One that takes its time after `/slow`.
@@ -77,6 +84,8 @@ impl Agent for DemoWithMode {
 
 pub(crate) struct TestHost {
     pub(crate) log: Arc<dyn Log>,
+    /// The same, if it is on the disk.
+    durable: Option<SqliteLog>,
     pub(crate) host: Host,
     directory: Arc<tempfile::TempDir>,
 }
@@ -88,11 +97,19 @@ impl TestHost {
 
     pub(crate) async fn with(agent: Arc<dyn Agent>, change: impl FnOnce(&mut HostConfig)) -> Self {
         let directory = Arc::new(tempfile::tempdir().unwrap());
-        Self::start(Arc::new(MemoryLog::new()), directory, agent, change).await
+        Self::start(Arc::new(MemoryLog::new()), None, directory, agent, change).await
+    }
+
+    /// A host whose log is on the disk.
+    pub(crate) async fn durable(agent: Arc<dyn Agent>) -> Self {
+        let directory = Arc::new(tempfile::tempdir().unwrap());
+        let log = open_log(directory.path()).await;
+        Self::start(Arc::new(log.clone()), Some(log), directory, agent, |_| {}).await
     }
 
     async fn start(
         log: Arc<dyn Log>,
+        durable: Option<SqliteLog>,
         directory: Arc<tempfile::TempDir>,
         agent: Arc<dyn Agent>,
         change: impl FnOnce(&mut HostConfig),
@@ -100,14 +117,18 @@ impl TestHost {
         let mut config = HostConfig::new([directory.path()]);
         change(&mut config);
         let host = Host::start(Arc::clone(&log), vec![agent], config, Budget::default()).await.unwrap();
-        Self { log, host, directory }
+        Self { log, durable, host, directory }
     }
 
-    /// Drops the host without stopping it, and starts another one on the same log.
+    /// Drops the host without stopping it, and starts another one on the same log, which is read from the disk if it is there.
     pub(crate) async fn crash(self, agent: Arc<dyn Agent>) -> Self {
-        let Self { log, host, directory } = self;
+        let Self { log, durable, host, directory } = self;
         drop(host);
-        Self::start(log, directory, agent, |_| {}).await
+        let Some(durable) = durable else { return Self::start(log, None, directory, agent, |_| {}).await };
+        durable.close().await;
+        drop((log, durable));
+        let log = open_log(directory.path()).await;
+        Self::start(Arc::new(log.clone()), Some(log), directory, agent, |_| {}).await
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -192,6 +213,13 @@ impl TestHost {
     pub(crate) async fn chat_of(&self, session: &str) -> String {
         self.ahp(session).await["defaultChat"].as_str().unwrap().to_owned()
     }
+}
+
+/// As the program opens it. Its directory is beside the one of the session.
+async fn open_log(directory: &Path) -> SqliteLog {
+    let mut options = Options::default();
+    options.merge = Some(Arc::new(merge_actions));
+    SqliteLog::open(&directory.join("log"), options).await.unwrap()
 }
 
 /// Fails with the first difference between two states.
@@ -293,7 +321,7 @@ impl Client {
 
     pub(crate) async fn hello(&mut self) {
         self.say(json!({"type": "hello", "protocolVersion": 2})).await;
-        let ConnectionEvent::ClientId { client_id } = self.answer().await else { panic!("no client_id") };
+        let ConnectionEvent::ClientId { client_id, .. } = self.answer().await else { panic!("no client_id") };
         self.id = client_id;
     }
 

@@ -2,9 +2,10 @@
 
 mod chat;
 mod out;
-mod shot;
+mod snapshot;
 mod text;
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
@@ -18,7 +19,7 @@ use ahp_types::state::{
 };
 use serde_json::Value;
 
-use self::chat::{Chat, Turn};
+use self::chat::{Chat, RunningTurn};
 use self::out::Out;
 use super::PERMISSION_MS;
 use super::wire::{
@@ -231,7 +232,7 @@ impl Projection for Projector {
 
     fn snapshot(&self, snapshot: &Snapshot<'_>, out: &mut Vec<Event>) {
         let ts = self.ts.max(snapshot.at_ms);
-        shot::tell(self, snapshot, &mut Out::new(out, snapshot.seq, ts, self.config.session_id.clone()));
+        snapshot::tell(self, snapshot, &mut Out::new(out, snapshot.seq, ts, self.config.session_id.clone()));
     }
 }
 
@@ -404,7 +405,7 @@ impl Projector {
     pub fn snapshot_head(&self, session: &AhpSession, seq: u64, at_ms: u64, out: &mut Vec<Event>) -> SnapshotPieces {
         let ts = self.ts.max(at_ms);
         let mut told = Out::new(out, seq, ts, self.config.session_id.clone());
-        shot::head(self, session, false, &mut told);
+        snapshot::head(self, session, false, &mut told);
         SnapshotPieces { seq, ts, sub: told.more_follow(), mode: self.mode.clone() }
     }
 
@@ -417,7 +418,7 @@ impl Projector {
         out: &mut Vec<Event>,
     ) {
         let mut told = Out::after(pieces.sub, out, pieces.seq, pieces.ts, self.config.session_id.clone());
-        shot::past(self, turns, chat, &mut told);
+        snapshot::past(self, turns, chat, &mut told);
         pieces.sub = told.more_follow();
     }
 
@@ -430,7 +431,7 @@ impl Projector {
         if let Some(mode) = self.mode.clone().filter(|now| mode.as_ref() != Some(now)) {
             told.push(Body::ModeChanged { mode });
         }
-        shot::present(self, snapshot, &mut told);
+        snapshot::present(self, snapshot, &mut told);
     }
 
     fn session_action(&mut self, action: StateAction, at_ms: u64, out: &mut Out<'_>) {
@@ -544,7 +545,7 @@ impl Projector {
                 let is_it = self.main.turn.is_none() && self.resumable.as_ref().is_some_and(|id| **id == *a.turn_id);
                 if let Some(id) = self.resumable.take_if(|_| is_it) {
                     self.turns.pop();
-                    self.main.turn = Some(Turn::new(id));
+                    self.main.turn = Some(RunningTurn::new(id));
                 }
             }
             StateAction::ChatTruncated(a) => self.truncated(a.turn_id.as_deref(), out),
@@ -583,7 +584,7 @@ impl Projector {
     }
 
     fn turn_started(&mut self, channel: &str, action: ChatTurnStartedAction, out: &mut Out<'_>) {
-        let turn = Turn::new(Id::from(action.turn_id.as_str()));
+        let turn = RunningTurn::new(Id::from(action.turn_id.as_str()));
         if *channel != *self.config.chat {
             if let Some(chat) = self.workers.get_mut(channel) {
                 chat.end_turn(&self.config, out);
@@ -702,7 +703,7 @@ impl Projector {
     fn begin_chat(&mut self, channel: &Arc<str>, state: &ChatState, out: &mut Out<'_>) {
         if **channel == *self.config.chat {
             self.take(state);
-            shot::turns(self, state, &|_| None, out);
+            snapshot::turns(self, state, &|_| None, out);
             self.told = SessionState::Idle;
             self.settle(out);
         } else if let Some(ChatOrigin::Tool { chat, tool_call_id }) = &state.origin {
@@ -714,7 +715,7 @@ impl Projector {
     fn take(&mut self, state: &ChatState) {
         self.turns = state.turns.iter().map(|turn| Id::from(turn.id.as_str())).collect();
         self.has_earlier = state.turns_next_cursor.is_some();
-        self.main.turn = state.active_turn.as_ref().map(Turn::of);
+        self.main.turn = state.active_turn.as_ref().map(RunningTurn::of);
         if let (Some(turn), Some(active)) = (&mut self.main.turn, &state.active_turn) {
             turn.usage = active.usage.as_ref().map(usage);
         }
@@ -745,7 +746,7 @@ impl Projector {
         let around = if is_main { Some(self.main.depth) } else { self.workers.get(parent).map(|chat| chat.depth) };
         let Some(depth) = around.filter(|depth| *depth < MAX_DEPTH) else { return false };
         let mut chat = Chat::new(Id::from(Arc::clone(uri)), Some(Id::from(tool)), depth.saturating_add(1));
-        chat.turn = turn.map(Turn::of);
+        chat.turn = turn.map(RunningTurn::of);
         self.workers.insert(Arc::clone(uri), chat);
         true
     }
@@ -892,15 +893,16 @@ impl Pending {
     }
 }
 
-/// The whole result of the call with this id among the parts of a turn: what an event holds, or the beginning of it.
+/// The whole result of the call with this id among the parts of a turn: what an event holds, or the beginning of it. It comes in
+/// pieces that follow each other, without a copy of what is long.
 #[must_use]
-pub fn result_text(parts: &[ResponsePart], tool: &str) -> Option<String> {
+pub fn result_pieces<'a>(parts: &'a [ResponsePart], tool: &str) -> Option<Vec<Cow<'a, str>>> {
     let mut calls = parts.iter().filter_map(|part| match part {
         ResponsePart::ToolCall(part) => Some(&part.tool_call),
         _ => None,
     });
     let call = calls.find(|call| chat::CallView::of(call).is_some_and(|view| view.tool == tool))?;
-    shot::result_of(call).map(|(text, _)| text)
+    snapshot::result_pieces(call).map(|(pieces, _)| pieces)
 }
 
 /// How a turn ended.

@@ -9,26 +9,26 @@ use crate::{Answer, Ask, Call, Content, Ending, Event, Id, Outcome};
 /// All calls of a turn, in the order in which they began.
 #[derive(Debug, Default)]
 pub(super) struct Calls {
-    all: Vec<State>,
+    all: Vec<TrackedCall>,
     /// The newest call of each name that the agent gave.
     by_name: HashMap<Id, usize>,
     names: Names,
 }
 
 #[derive(Debug)]
-struct State {
+struct TrackedCall {
     /// As the agent calls it.
     given: Id,
     /// As we do.
     name: Id,
     /// The call whose sub-agent made this one.
     agent: Option<usize>,
-    stage: Stage,
+    phase: CallPhase,
     worker: Worker,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Stage {
+enum CallPhase {
     /// Its input is being said.
     Input,
     /// Its input is whole.
@@ -57,7 +57,13 @@ impl Calls {
         self.by_name.insert(call.tool.clone(), at);
         let given = call.tool.clone();
         call.tool = self.names.fresh(&given);
-        self.all.push(State { given, name: call.tool.clone(), agent, stage: Stage::Input, worker: Worker::None });
+        self.all.push(TrackedCall {
+            given,
+            name: call.tool.clone(),
+            agent,
+            phase: CallPhase::Input,
+            worker: Worker::None,
+        });
         at
     }
 
@@ -65,7 +71,7 @@ impl Calls {
     pub(super) fn find(&self, given: &Id) -> Result<usize, Stray> {
         let at = *self.by_name.get(given).ok_or(Stray)?;
         let state = self.all.get(at).ok_or(Stray)?;
-        (state.stage != Stage::Ended).then_some(at).ok_or(Stray)
+        (state.phase != CallPhase::Ended).then_some(at).ok_or(Stray)
     }
 
     /// What the agent calls it.
@@ -80,18 +86,18 @@ impl Calls {
     /// Its input is whole.
     pub(super) fn ready(&mut self, at: usize) {
         if let Some(state) = self.all.get_mut(at)
-            && state.stage == Stage::Input
+            && state.phase == CallPhase::Input
         {
-            state.stage = Stage::Ready;
+            state.phase = CallPhase::Ready;
         }
     }
 
     pub(super) fn ask(&mut self, at: usize, ask: Ask, out: &mut Out) -> Result<(), Stray> {
         let state = self.state(at)?;
-        state.stage = match state.stage {
-            Stage::Refused => return Err(Stray),
-            Stage::Running | Stage::Asked { running: true } => Stage::Asked { running: true },
-            _ => Stage::Asked { running: false },
+        state.phase = match state.phase {
+            CallPhase::Refused => return Err(Stray),
+            CallPhase::Running | CallPhase::Asked { running: true } => CallPhase::Asked { running: true },
+            _ => CallPhase::Asked { running: false },
         };
         out.push(Event::ToolAsked { tool: state.name.clone(), ask });
         Ok(())
@@ -100,10 +106,10 @@ impl Calls {
     /// Answers what was asked.
     pub(super) fn answer(&mut self, at: usize, answer: Answer, out: &mut Out) -> Result<(), Stray> {
         let state = self.state(at)?;
-        state.stage = match state.stage {
-            Stage::Asked { .. } if !answer.allows() => Stage::Refused,
-            Stage::Asked { running: true } => Stage::Running,
-            Stage::Asked { running: false } => Stage::Ready,
+        state.phase = match state.phase {
+            CallPhase::Asked { .. } if !answer.allows() => CallPhase::Refused,
+            CallPhase::Asked { running: true } => CallPhase::Running,
+            CallPhase::Asked { running: false } => CallPhase::Ready,
             _ => return Err(Stray),
         };
         out.push(Event::ToolAnswered { tool: state.name.clone(), answer });
@@ -118,7 +124,7 @@ impl Calls {
 
     /// It runs. If somebody was still asked, then the agent knows the answer.
     pub(super) fn start(&mut self, at: usize, out: &mut Out) -> Result<(), Stray> {
-        if self.state(at)?.stage == Stage::Running {
+        if self.state(at)?.phase == CallPhase::Running {
             return Err(Stray);
         }
         self.run(at, out)
@@ -126,7 +132,7 @@ impl Calls {
 
     /// Output means that it runs, but not that somebody has allowed it: some agents show a preview while they ask.
     pub(super) fn output(&mut self, at: usize, content: Vec<Content>, out: &mut Out) -> Result<(), Stray> {
-        if is_asked(self.state(at)?.stage) {
+        if is_asked(self.state(at)?.phase) {
             return Err(Stray);
         }
         self.run(at, out)?;
@@ -137,9 +143,9 @@ impl Calls {
     /// Brings a call to where it may end, and says how it does. One that was refused has not run, and neither has one that
     /// fails while somebody is asked.
     pub(super) fn prepare_end(&mut self, at: usize, ending: Ending, out: &mut Out) -> Result<Ending, Stray> {
-        let stage = self.state(at)?.stage;
+        let phase = self.state(at)?.phase;
         match ending {
-            Ending::Done(result) if stage == Stage::Refused || (is_asked(stage) && !result.success) => {
+            Ending::Done(result) if phase == CallPhase::Refused || (is_asked(phase) && !result.success) => {
                 self.withdraw(at, out);
                 Ok(Ending::Cancelled { reason: Some(result.error.unwrap_or(result.summary)) })
             }
@@ -153,7 +159,7 @@ impl Calls {
 
     pub(super) fn end(&mut self, at: usize, ending: Ending, out: &mut Out) {
         let Ok(state) = self.state(at) else { return };
-        state.stage = Stage::Ended;
+        state.phase = CallPhase::Ended;
         out.push(Event::ToolEnded { tool: state.name.clone(), ending });
     }
 
@@ -187,7 +193,7 @@ impl Calls {
         let mut below = BTreeSet::new();
         for (at, state) in self.all.iter().enumerate() {
             let is_below = state.agent == speaker || state.agent.is_some_and(|agent| below.contains(&agent));
-            if is_below && state.stage != Stage::Ended {
+            if is_below && state.phase != CallPhase::Ended {
                 below.insert(at);
             }
         }
@@ -196,15 +202,15 @@ impl Calls {
 
     /// Brings a call that may run to where it runs.
     fn run(&mut self, at: usize, out: &mut Out) -> Result<(), Stray> {
-        if is_asked(self.state(at)?.stage) {
+        if is_asked(self.state(at)?.phase) {
             self.answer(at, Answer::yes(), out)?;
         }
         let state = self.state(at)?;
-        match state.stage {
-            Stage::Refused => return Err(Stray),
-            Stage::Running => {}
+        match state.phase {
+            CallPhase::Refused => return Err(Stray),
+            CallPhase::Running => {}
             _ => {
-                state.stage = Stage::Running;
+                state.phase = CallPhase::Running;
                 out.push(Event::ToolStarted { tool: state.name.clone() });
             }
         }
@@ -212,11 +218,11 @@ impl Calls {
     }
 
     /// A call that is not over.
-    fn state(&mut self, at: usize) -> Result<&mut State, Stray> {
-        self.all.get_mut(at).filter(|state| state.stage != Stage::Ended).ok_or(Stray)
+    fn state(&mut self, at: usize) -> Result<&mut TrackedCall, Stray> {
+        self.all.get_mut(at).filter(|state| state.phase != CallPhase::Ended).ok_or(Stray)
     }
 }
 
-const fn is_asked(stage: Stage) -> bool {
-    matches!(stage, Stage::Asked { .. })
+const fn is_asked(phase: CallPhase) -> bool {
+    matches!(phase, CallPhase::Asked { .. })
 }

@@ -7,25 +7,25 @@ use crate::{BlockKind, BlockType, Event, Id};
 
 /// The open messages: one for each speaker at most, so there are few.
 #[derive(Debug, Default)]
-pub(super) struct Words {
-    open: Vec<Message>,
+pub(super) struct OpenMessages {
+    open: Vec<OpenMessage>,
     names: Names,
 }
 
 #[derive(Debug)]
-struct Message {
+struct OpenMessage {
     /// As the agent calls it.
     given: Id,
     /// As we do.
     name: Id,
     /// The call whose sub-agent speaks.
     agent: Option<usize>,
-    blocks: Vec<Block>,
+    blocks: Vec<OpenBlock>,
     names: Names,
 }
 
 #[derive(Debug)]
-struct Block {
+struct OpenBlock {
     given: Id,
     name: Id,
     kind: BlockType,
@@ -33,7 +33,7 @@ struct Block {
     input: Option<(usize, String)>,
 }
 
-impl Words {
+impl OpenMessages {
     /// Begins a message. What its speaker was saying ends.
     pub(super) fn start(
         &mut self,
@@ -75,7 +75,7 @@ impl Words {
             BlockType::Redacted => Some(BlockKind::Redacted),
             BlockType::ToolInput => None,
         };
-        let is_open = |message: &Message| message.given_block(&block).is_some_and(|block| block.kind == kind);
+        let is_open = |message: &OpenMessage| message.given_block(&block).is_some_and(|block| block.kind == kind);
         match begun {
             Some(begun) if !self.open.iter().any(|open| open.given == *message && is_open(open)) => {
                 self.start_block(message, block.clone(), begun, calls, out);
@@ -110,7 +110,7 @@ impl Words {
     /// Ends the input of a call, if it is still being said.
     pub(super) fn end_input(&mut self, call: usize, calls: &mut Calls, out: &mut Out) {
         for message in &mut self.open {
-            let is_it = |block: &Block| block.input.as_ref().is_some_and(|(of, _)| *of == call);
+            let is_it = |block: &OpenBlock| block.input.as_ref().is_some_and(|(of, _)| *of == call);
             if let Some(at) = message.blocks.iter().position(is_it) {
                 return message.end_block(at, None, calls, out);
             }
@@ -132,7 +132,7 @@ impl Words {
     }
 
     /// The open message that the agent calls so; it begins if there is none.
-    fn message(&mut self, given: &Id, calls: &mut Calls, out: &mut Out) -> &mut Message {
+    fn message(&mut self, given: &Id, calls: &mut Calls, out: &mut Out) -> &mut OpenMessage {
         let at = match self.open.iter().position(|message| message.given == *given) {
             Some(at) => at,
             None => self.begin(given.clone(), None, calls, out),
@@ -146,17 +146,17 @@ impl Words {
         self.end_all(|speaker| speaker == agent, calls, out);
         let name = self.names.fresh(&given);
         out.push(Event::MessageStarted { message: name.clone(), agent: agent.and_then(|at| calls.name(at)) });
-        self.open.push(Message { given, name, agent, blocks: Vec::new(), names: Names::default() });
+        self.open.push(OpenMessage { given, name, agent, blocks: Vec::new(), names: Names::default() });
         self.open.len().saturating_sub(1)
     }
 }
 
-impl Message {
+impl OpenMessage {
     fn find(&self, given: &Id) -> Option<usize> {
         self.blocks.iter().position(|block| block.given == *given)
     }
 
-    fn given_block(&self, given: &Id) -> Option<&Block> {
+    fn given_block(&self, given: &Id) -> Option<&OpenBlock> {
         self.blocks.iter().find(|block| block.given == *given)
     }
 
@@ -166,7 +166,7 @@ impl Message {
             BlockKind::ToolInput(call) => Some((calls.begin(call, self.agent), String::new())),
             _ => None,
         };
-        self.blocks.push(Block { given, name: name.clone(), kind: kind.kind(), input });
+        self.blocks.push(OpenBlock { given, name: name.clone(), kind: kind.kind(), input });
         out.push(Event::BlockStarted { message: self.name.clone(), block: name, kind });
     }
 
@@ -182,7 +182,7 @@ impl Message {
     }
 }
 
-impl Block {
+impl OpenBlock {
     fn end(self, message: &Id, input: Option<String>, calls: &mut Calls, out: &mut Out) {
         let input = self.input.map(|(call, said)| {
             calls.ready(call);

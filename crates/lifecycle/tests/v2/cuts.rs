@@ -153,7 +153,7 @@ proptest! {
             came.apply(event);
         });
             }
-            let ahp = of_ahp(state);
+            let ahp = of_ahp(&state.chats, CHAT);
             prop_assert_eq!(of_model(came.state(), &ahp), ahp);
             let runs = state.chats[CHAT].active_turn.is_some();
             prop_assert_eq!(came.state().running, runs);

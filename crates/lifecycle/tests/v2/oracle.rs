@@ -1,11 +1,14 @@
 //! What AHP's state and v2's model hold, in one form, so that they can be compared.
 
+use std::collections::BTreeMap;
+
 use ahp_types::state::{ChatState, ResponsePart, ToolCallState, ToolInput};
 use breakbulk_lifecycle::BlockType;
 use breakbulk_lifecycle::projection::worker_chat;
 use breakbulk_lifecycle::v2::{Block, MessageState};
 
-use crate::world::{CHAT, State};
+/// The chats of a session, by URI.
+pub(crate) type Chats = BTreeMap<String, ChatState>;
 
 /// A message: by whom, and what it holds.
 #[derive(Debug, PartialEq)]
@@ -33,15 +36,15 @@ struct Called {
     result: Option<(String, bool)>,
 }
 
-/// What a client of AHP sees.
-pub(crate) fn of_ahp(state: &State) -> Vec<Said> {
-    let Some(chat) = state.chats.get(CHAT) else { return Vec::new() };
+/// What a client of AHP sees of a session with these chats, of which this is the main one.
+pub(crate) fn of_ahp(chats: &Chats, main: &str) -> Vec<Said> {
+    let Some(chat) = chats.get(main) else { return Vec::new() };
     let over = chat.turns.iter().map(|turn| (&turn.id, &turn.message, &turn.response_parts));
     let active = chat.active_turn.iter().map(|turn| (&turn.id, &turn.message, &turn.response_parts));
     let mut said = Vec::new();
     for (turn, message, parts) in over.chain(active) {
         said.push(Said { id: turn.clone(), blocks: vec![words(true, &message.text)] });
-        for (message, piece) in pieces(state, CHAT, turn, parts) {
+        for (message, piece) in pieces(chats, main, turn, parts) {
             match said.iter_mut().rev().find(|said| said.id == message) {
                 Some(said) => said.blocks.push(piece),
                 None => said.push(Said { id: message, blocks: vec![piece] }),
@@ -55,18 +58,18 @@ fn words(is_text: bool, text: &str) -> Piece {
     Piece { is_text, is_call: false, text: text.to_owned(), call: None, blocks: Vec::new() }
 }
 
-fn pieces(state: &State, chat: &str, turn: &str, parts: &[ResponsePart]) -> Vec<(String, Piece)> {
+fn pieces(chats: &Chats, chat: &str, turn: &str, parts: &[ResponsePart]) -> Vec<(String, Piece)> {
     let of_id = |id: &str| id.rsplit_once('/').unwrap().0.to_owned();
     let pieces = parts.iter().filter_map(|part| match part {
         ResponsePart::Markdown(part) => Some((of_id(&part.id), words(true, &part.content))),
         ResponsePart::Reasoning(part) => Some((of_id(&part.id), words(false, &part.content))),
-        ResponsePart::ToolCall(part) => Some(called(state, chat, turn, &part.tool_call)),
+        ResponsePart::ToolCall(part) => Some(called(chats, chat, turn, &part.tool_call)),
         _ => None,
     });
     pieces.collect()
 }
 
-fn called(state: &State, chat: &str, turn: &str, call: &ToolCallState) -> (String, Piece) {
+fn called(chats: &Chats, chat: &str, turn: &str, call: &ToolCallState) -> (String, Piece) {
     let json = serde_json::to_value(call).unwrap();
     let text = |name: &str| json[name].as_str().unwrap().to_owned();
     let whole = |input: &Option<ToolInput>| match input {
@@ -92,17 +95,17 @@ fn called(state: &State, chat: &str, turn: &str, call: &ToolCallState) -> (Strin
         _ => (None, None),
     };
     let id = text("toolCallId");
-    let blocks = state.chats.get(&worker_chat(chat, turn, &id)).map(|child| nested(state, child)).unwrap_or_default();
+    let blocks = chats.get(&worker_chat(chat, turn, &id)).map(|child| nested(chats, child)).unwrap_or_default();
     let call = Called { name: text("toolName"), id, input, result };
     let message = json["_meta"]["breakbulk"]["message"].as_str().unwrap().to_owned();
     (message, Piece { is_text: false, is_call: true, text: String::new(), call: Some(call), blocks })
 }
 
-fn nested(state: &State, child: &ChatState) -> Vec<Piece> {
+fn nested(chats: &Chats, child: &ChatState) -> Vec<Piece> {
     let over = child.turns.iter().map(|turn| (&turn.id, &turn.response_parts));
     let active = child.active_turn.iter().map(|turn| (&turn.id, &turn.response_parts));
     over.chain(active)
-        .flat_map(|(turn, parts)| pieces(state, &child.resource, turn, parts))
+        .flat_map(|(turn, parts)| pieces(chats, &child.resource, turn, parts))
         .map(|(_, piece)| piece)
         .collect()
 }

@@ -22,7 +22,7 @@ proptest! {
             for event in apply(&mut projector, entry) {
                 prop_assert!(model.apply(&event));
             }
-            let ahp = of_ahp(state);
+            let ahp = of_ahp(&state.chats, CHAT);
             prop_assert_eq!(of_model(model.state(), &ahp), ahp, "after {:?}", entry);
             let runs = state.chats.get(CHAT).is_some_and(|chat| chat.active_turn.is_some());
             prop_assert_eq!(model.state().running, runs);

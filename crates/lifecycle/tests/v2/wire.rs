@@ -58,13 +58,13 @@ fn events() -> Vec<Value> {
 
 fn connection_events() -> Vec<Value> {
     vec![
-        json!({"type": "client_id", "clientId": "c"}),
+        json!({"type": "client_id", "clientId": "c", "maxCommandBytes": 5}),
         json!({"type": "reattached", "clientId": "c", "sessionId": "s", "running": true, "state": "running"}),
         json!({"type": "reattached", "clientId": "c", "sessionId": "s", "running": false, "state": "idle",
             "ended": true, "snapshot": "future"}),
         json!({"type": "reattach_failed", "clientId": "c", "sessionId": "s", "reason": "no such session"}),
         json!({"type": "sessions", "sessions": [{"sessionId": "s", "title": "t", "agent": "demo", "cwd": "/a",
-            "state": "idle", "modifiedAt": "2026-01-01T00:00:00Z"}]}),
+            "state": "idle", "modifiedAt": "2026-01-01T00:00:00Z"}], "nextCursor": "after"}),
         json!({"type": "ack", "command": "send", "clientMsgId": "m", "sessionId": "s", "outcome": "queued",
             "repeated": true}),
         json!({"type": "pong"}),
@@ -75,7 +75,8 @@ fn commands() -> Vec<Value> {
     vec![
         json!({"type": "hello", "protocolVersion": 2}),
         json!({"type": "list"}),
-        json!({"type": "open", "agent": "claude", "cwd": "/a", "model": "m", "mode": "plan"}),
+        json!({"type": "list", "cursor": "after", "limit": 5}),
+        json!({"type": "open", "agent": "claude", "cwd": "/a", "model": "m", "mode": "plan", "clientMsgId": "c"}),
         json!({"type": "watch", "sessionId": "s", "lastSeq": 7}),
         json!({"type": "unwatch", "sessionId": "s"}),
         json!({"type": "send", "sessionId": "s", "prompt": "", "clientMsgId": "c",
@@ -180,6 +181,7 @@ fn every_command_is_read_and_written() {
 fn a_malformed_command_is_refused_with_its_name_and_the_field() {
     for value in commands() {
         let required = |field: &str| match value["type"].as_str().unwrap() {
+            "list" => false,
             "open" => !["model", "mode", "clientMsgId"].contains(&field),
             "permission_response" => field != "answers",
             "interrupt" => field != "prompt",
@@ -260,4 +262,26 @@ fn a_refusal_is_an_error_that_names_the_command_and_has_no_place_in_a_session() 
 
 fn read(text: &str) -> Result<Command, CommandError> {
     Command::read(text.as_bytes(), &CommandLimits::default())
+}
+
+/// The rows of the tables in docs/v2.md whose first cell names one of these types, each with its other cells.
+fn documented(name: &str) -> Vec<String> {
+    let text = include_str!("../../../../docs/v2.md");
+    let rows = text.lines().filter_map(|line| line.strip_prefix("| ")?.split_once(" | "));
+    let name = format!("`{name}`");
+    rows.filter(|(first, _)| first.split(", ").any(|known| known == name)).map(|(_, rest)| rest.to_owned()).collect()
+}
+
+#[test]
+fn the_documentation_names_every_command_and_event_with_every_field() {
+    for value in events().iter().chain(&connection_events()).chain(&commands()) {
+        let name = value["type"].as_str().unwrap();
+        let rows = documented(name);
+        assert_eq!(rows.len(), 1, "docs/v2.md has one row for {name}");
+        let fields = rows[0].split(" | ").next().unwrap();
+        for (field, _) in value.as_object().unwrap().iter().filter(|(field, _)| *field != "type") {
+            let is_named = ["", "?"].iter().any(|mark| fields.contains(&format!("`{field}{mark}`")));
+            assert!(is_named, "docs/v2.md does not name {field} of {name}");
+        }
+    }
 }

@@ -2,7 +2,6 @@
 #![expect(clippy::unwrap_used, reason = "a test may fail by panicking")]
 
 mod actions;
-mod bridge;
 mod host;
 mod line;
 mod prompts;

@@ -10,19 +10,19 @@ use breakbulk_proto::Message;
 use serde::Deserialize;
 use serde_json::json;
 
+use super::byte_range::{ByteRange, ContentPart};
 use super::connected_clients::{self, ConnectedClient};
 use super::{Workspace, json, large_json, parsed, run_to_end, session_scan};
+use crate::content::ContentReader;
 use crate::endpoint::{AnswerMemory, AskError, ClientInfo, RawParams, Reply};
 use crate::error::MethodError;
 use crate::files::{FileError, encoded};
+use crate::size::to_u64;
 use crate::state::by_reference;
 
 /// The methods that change files.
 const CHANGING_METHODS: [&str; 5] =
     ["resourceWrite", "resourceCopy", "resourceDelete", "resourceMove", "resourceMkdir"];
-
-/// How many bytes of a URI an error shows.
-const MAX_SHOWN_URI: usize = 512;
 
 /// The URIs in the params of these methods.
 #[derive(Deserialize)]
@@ -60,7 +60,6 @@ impl Workspace {
             Ok(Some(owner)) => ask(owner, method, params).await.map(Reply::from),
             Ok(None) => {
                 let answer = self.resource_of_host(client, method, params).await;
-                let answer = answer.map_err(|error| about(error, params));
                 if CHANGING_METHODS.contains(&method) && answer.is_ok() {
                     self.note_changed_files(params).await;
                 }
@@ -141,6 +140,8 @@ impl Workspace {
     /// thread does not stop when the client disconnects, so the reservation must last as long.
     async fn read(self: &Arc<Self>, memory: &AnswerMemory, params: ResourceReadParams) -> Result<Reply, MethodError> {
         let this = Arc::clone(self);
+        let range = ByteRange::of(params.meta.as_ref())?;
+        let most = self.files.max_read_bytes();
         if params.uri.starts_with(by_reference::SCHEME) {
             // Content is found only if its length is the one in the reference.
             let version = by_reference::Reference::read(&params.uri).map(|reference| reference.version);
@@ -148,8 +149,15 @@ impl Workspace {
             let payment = memory.reserve(read_cost(size)).await?;
             return run_to_end(async move {
                 let content = this.log_writer.state().content(&params.uri).await?;
-                let answer = super::blocking(move || json(&content.encoded(params.encoding.as_ref()))).await?;
-                Ok(Reply::reserved(&answer, payment))
+                let encoding = params.encoding;
+                let answer = super::blocking(move || match range {
+                    None => json(&content.encoded(encoding.as_ref())),
+                    Some(range) => {
+                        let (bytes, content_type) = content.into_bytes();
+                        json(&ContentPart::of(&bytes, range, most, content_type).answer(encoding.as_ref()))
+                    }
+                });
+                Ok(Reply::reserved(&answer.await?, payment))
             })
             .await;
         }
@@ -161,10 +169,19 @@ impl Workspace {
             let payment = memory.reserve(usize::MAX).await?;
             return run_to_end(async move {
                 let bytes = this.changes.read(&params.uri).await?;
-                let encode = move || json(&encoded(Path::new(""), bytes.into(), params.encoding.as_ref()));
+                let encode = move || match range {
+                    None => json(&encoded(Path::new(""), bytes.into(), params.encoding.as_ref())),
+                    Some(range) => {
+                        let content_type = "application/octet-stream".to_owned();
+                        json(&ContentPart::of(&bytes, range, most, content_type).answer(params.encoding.as_ref()))
+                    }
+                };
                 Ok(Reply::reserved(&super::blocking(encode).await?, payment))
             })
             .await;
+        }
+        if let Some(range) = range {
+            return self.read_range(memory, params, range).await;
         }
         loop {
             let size = self.files.size_of(params.uri.clone()).await?;
@@ -182,6 +199,36 @@ impl Workspace {
                 return Ok(reply);
             }
         }
+    }
+
+    /// A part of a file, however long the file is. No more of it is in memory.
+    async fn read_range(
+        self: &Arc<Self>,
+        memory: &AnswerMemory,
+        params: ResourceReadParams,
+        range: ByteRange,
+    ) -> Result<Reply, MethodError> {
+        let content = ContentReader::of_file(self.files.open(params.uri).await?);
+        let wanted = range.within(content.size(), self.files.max_read_bytes());
+        let payment = memory.reserve(read_cost(wanted.end.saturating_sub(wanted.start))).await?;
+        run_to_end(async move {
+            let (mut bytes, mut at) = (Vec::new(), wanted.start);
+            while at < wanted.end {
+                let piece = content.read(at..wanted.end).await.map_err(FileError::from)?;
+                if piece.is_empty() {
+                    // The file has become shorter.
+                    break;
+                }
+                at = at.saturating_add(to_u64(piece.len()));
+                bytes.extend_from_slice(&piece);
+            }
+            let (etag, content_type) = (Some(content.etag().to_owned()), content.content_type().to_owned());
+            let part = ContentPart { offset: wanted.start, bytes, size: content.size(), etag, content_type };
+            let encoding = params.encoding;
+            let answer = super::blocking(move || json(&part.answer(encoding.as_ref()))).await?;
+            Ok(Reply::reserved(&answer, payment))
+        })
+        .await
     }
 
     /// `resourceRequest`: access inside of the roots is always granted, and outside of them never.
@@ -202,20 +249,6 @@ impl Workspace {
             Err(error) => Err(error.into()),
         }
     }
-}
-
-/// The error, with the URIs that it is about.
-fn about(error: MethodError, params: &RawParams) -> MethodError {
-    let Ok(ResourceParams { uri, source, destination, .. }) = params.parse() else { return error };
-    let mut message = error.message;
-    for (name, uri) in [("", uri), ("source ", source), ("destination ", destination)] {
-        let Some(uri) = uri.filter(|uri| !message.contains(uri.as_str())) else { continue };
-        let shown = uri.get(..uri.floor_char_boundary(MAX_SHOWN_URI)).unwrap_or_default();
-        let rest = if shown.len() < uri.len() { "…" } else { "" };
-        let separator = if name == "destination " { ", " } else { ": " };
-        message.push_str(&format!("{separator}{name}{}{rest}", shown.escape_debug()));
-    }
-    MethodError { message, ..error }
 }
 
 /// The memory for reading so many bytes and answering with them: base64 is a third longer, and is in memory twice while

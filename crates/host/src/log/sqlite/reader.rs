@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use rusqlite::Connection;
+use rusqlite::{Connection, MAIN_DB};
 
 use super::super::gaps::Gaps;
 use super::super::{ChannelInfo, DamagedRecord, Entry, ReadError, Rows, Seq, Snapshot};
@@ -254,6 +254,27 @@ impl Reader {
             rows.push((index, Bytes::copy_from_slice(body)));
         }
         Ok(Rows { rows, total })
+    }
+
+    /// Some bytes of a row. Only the pages that they are on are read, and those before.
+    pub(super) fn row_bytes(
+        &self,
+        uri: &Arc<str>,
+        index: u64,
+        range: Range<usize>,
+    ) -> Result<Option<Bytes>, ReadError> {
+        let view = self.connection.unchecked_transaction().map_err(store)?;
+        let sql = "SELECT part.id FROM part, channel WHERE uri = ?1 AND NOT erased AND part.id = channel.id << 32 | ?2";
+        let key = view.prepare_cached(sql).and_then(|mut key| {
+            let found = key.query_row((uri, index.min(u64::from(u32::MAX))), |row| row.get::<_, i64>(0).map(Some));
+            found.or_else(db::none_is(None))
+        });
+        let Some(key) = key.map_err(store)? else { return Ok(None) };
+        let blob = view.blob_open(MAIN_DB, "part", "body", key, true).map_err(store)?;
+        let (start, end) = (range.start.min(blob.len()), range.end.min(blob.len()));
+        let mut bytes = vec![0; end.saturating_sub(start)];
+        blob.read_at_exact(&mut bytes, start).map_err(store)?;
+        Ok(Some(bytes.into()))
     }
 
     /// Bytes of the database.

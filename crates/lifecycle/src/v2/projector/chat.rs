@@ -27,15 +27,15 @@ pub(super) struct Chat {
     pub(super) parent: Option<Id>,
     /// How many calls are around it.
     pub(super) depth: u32,
-    pub(super) turn: Option<Turn>,
+    pub(super) turn: Option<RunningTurn>,
 }
 
 /// The running turn of a chat.
 #[derive(Debug)]
-pub(super) struct Turn {
+pub(super) struct RunningTurn {
     pub(super) id: Id,
-    messages: Vec<Spoken>,
-    parts: Vec<Part>,
+    messages: Vec<MessageProgress>,
+    parts: Vec<TurnBlock>,
     /// The place of each part by its id.
     index: HashMap<String, usize>,
     /// The place of the part that was changed last: most often it is the next one too.
@@ -47,7 +47,7 @@ pub(super) struct Turn {
 
 /// A message.
 #[derive(Debug)]
-struct Spoken {
+struct MessageProgress {
     id: Id,
     blocks: u32,
     open: u32,
@@ -65,29 +65,29 @@ enum Phase {
 
 /// A block.
 #[derive(Debug)]
-struct Part {
+struct TurnBlock {
     id: String,
     message: usize,
     block: Id,
     kind: BlockType,
     is_open: bool,
-    call: Option<Box<Call>>,
+    call: Option<Box<CallProgress>>,
 }
 
 /// A block that begins.
-struct Begun {
+struct NewBlock {
     message: Id,
     id: String,
     kind: BlockType,
-    call: Option<Box<Call>>,
+    call: Option<Box<CallProgress>>,
 }
 
 /// A call.
 #[derive(Debug)]
-struct Call {
+struct CallProgress {
     tool: Id,
     name: String,
-    stage: Stage,
+    status: CallStatus,
     /// What there is of the input, until the block ends.
     input: String,
     /// Which input the client was told.
@@ -96,7 +96,7 @@ struct Call {
 
 /// Where a call is, as AHP's reducer has it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Stage {
+enum CallStatus {
     Streaming,
     Pending,
     Running,
@@ -111,7 +111,7 @@ impl Chat {
     }
 
     /// The running turn, if it is this one.
-    pub(super) fn turn(&mut self, id: &str) -> Option<&mut Turn> {
+    pub(super) fn turn(&mut self, id: &str) -> Option<&mut RunningTurn> {
         self.turn.as_mut().filter(|turn| *turn.id == *id)
     }
 
@@ -122,14 +122,14 @@ impl Chat {
         match part {
             ResponsePart::Markdown(part) => {
                 let message = turn.message_id(message_of(&part.id));
-                let new = Begun { message, id: part.id, kind: BlockType::Text, call: None };
+                let new = NewBlock { message, id: part.id, kind: BlockType::Text, call: None };
                 let at = turn.begin(new, parent, config, out);
                 turn.delta(at, part.content, config, out);
             }
             ResponsePart::Reasoning(part) => {
                 let kind = if is_redacted(&part.id) { BlockType::Redacted } else { BlockType::Thinking };
                 let message = turn.message_id(message_of(&part.id));
-                let new = Begun { message, id: part.id, kind, call: None };
+                let new = NewBlock { message, id: part.id, kind, call: None };
                 let at = turn.begin(new, parent, config, out);
                 turn.delta(at, part.content, config, out);
             }
@@ -147,13 +147,19 @@ impl Chat {
         let Some(turn) = self.turn.as_mut().filter(|turn| *turn.id == *action.turn_id) else { return };
         let message = turn.message_id(ours(action.meta.as_ref(), "message").and_then(serde_json::Value::as_str));
         let tool = Id::from(action.tool_call_id.as_str());
-        let call = Call { tool, name: action.tool_name, stage: Stage::Streaming, input: String::new(), told: None };
+        let call = CallProgress {
+            tool,
+            name: action.tool_name,
+            status: CallStatus::Streaming,
+            input: String::new(),
+            told: None,
+        };
         let (id, call) = (action.tool_call_id, Some(Box::new(call)));
-        turn.begin(Begun { message, id, kind: BlockType::ToolInput, call }, parent, config, out);
+        turn.begin(NewBlock { message, id, kind: BlockType::ToolInput, call }, parent, config, out);
     }
 
     /// Ends everything that is open in the running turn, and the turn.
-    pub(super) fn end_turn(&mut self, config: &Config, out: &mut Out<'_>) -> Option<Turn> {
+    pub(super) fn end_turn(&mut self, config: &Config, out: &mut Out<'_>) -> Option<RunningTurn> {
         let mut turn = self.turn.take()?;
         turn.flush(config, out);
         turn.stop_calls(out);
@@ -161,7 +167,7 @@ impl Chat {
     }
 }
 
-impl Turn {
+impl RunningTurn {
     pub(super) fn new(id: Id) -> Self {
         Self {
             id,
@@ -184,23 +190,23 @@ impl Turn {
             let Some(Identity { id, message, kind }) = identity(part) else { continue };
             let message = turn.message_id(message);
             let call = match part {
-                ResponsePart::ToolCall(part) => Call::of(&part.tool_call),
+                ResponsePart::ToolCall(part) => CallProgress::of(&part.tool_call),
                 _ => None,
             };
             let is_open = match &call {
-                Some(call) => call.told.is_none() && call.stage == Stage::Streaming,
+                Some(call) => call.told.is_none() && call.status == CallStatus::Streaming,
                 None => Some(at) == last,
             };
             let message = turn.enter(message);
             turn.add(message, id.to_owned(), kind, call.map(Box::new), is_open);
             if ended(meta_of(part)) == Some("message")
-                && let Some(spoken) = turn.messages.get_mut(message)
+                && let Some(known) = turn.messages.get_mut(message)
             {
-                spoken.phase = if spoken.open == 0 { Phase::Ended } else { Phase::Deferred };
+                known.phase = if known.open == 0 { Phase::Ended } else { Phase::Deferred };
             }
         }
         let count = turn.messages.len();
-        turn.messages.iter_mut().take(count.saturating_sub(1)).for_each(|spoken| spoken.phase = Phase::Ended);
+        turn.messages.iter_mut().take(count.saturating_sub(1)).for_each(|known| known.phase = Phase::Ended);
         turn
     }
 
@@ -226,7 +232,7 @@ impl Turn {
     pub(super) fn input(&mut self, action: &ChatToolCallDeltaAction, config: &Config, out: &mut Out<'_>) {
         let Some(at) = self.find(&action.tool_call_id) else { return };
         if let (Some(call), Some(content)) = (self.call(at), &action.content)
-            && call.stage == Stage::Streaming
+            && call.status == CallStatus::Streaming
         {
             call.input.push_str(content);
         }
@@ -237,10 +243,10 @@ impl Turn {
     pub(super) fn ready(&mut self, action: &ChatToolCallReadyAction, config: &Config, out: &mut Out<'_>) {
         let Some(at) = self.find(&action.tool_call_id) else { return };
         let Some(call) = self.call(at) else { return };
-        if matches!(call.stage, Stage::Over | Stage::Reviewed) {
+        if matches!(call.status, CallStatus::Over | CallStatus::Reviewed) {
             return;
         }
-        call.stage = if action.confirmed.is_some() { Stage::Running } else { Stage::Pending };
+        call.status = if action.confirmed.is_some() { CallStatus::Running } else { CallStatus::Pending };
         if let Some(input) = text::input(action.tool_input.as_ref()) {
             input.clone_into(&mut call.input);
             self.restate(at, config, out);
@@ -251,13 +257,13 @@ impl Turn {
     /// A call that is asked about is answered.
     pub(super) fn confirmed(&mut self, action: &ChatToolCallConfirmedAction, config: &Config, out: &mut Out<'_>) {
         let Some(at) = self.find(&action.tool_call_id) else { return };
-        let Some(call) = self.call(at).filter(|call| call.stage == Stage::Pending) else { return };
+        let Some(call) = self.call(at).filter(|call| call.status == CallStatus::Pending) else { return };
         if !action.approved {
             let reason = action.reason.unwrap_or(ToolCallCancellationReason::Denied);
             self.cancel(at, reason, action.reason_message.as_ref(), out);
             return;
         }
-        call.stage = Stage::Running;
+        call.status = CallStatus::Running;
         if let Some(input) = &action.edited_tool_input {
             call.input.clone_from(input);
             self.restate(at, config, out);
@@ -273,11 +279,12 @@ impl Turn {
         out: &mut Out<'_>,
     ) {
         let Some(at) = self.find(&action.tool_call_id) else { return };
-        let Some(call) = self.call(at).filter(|call| matches!(call.stage, Stage::Running | Stage::Pending)) else {
+        let Some(call) = self.call(at).filter(|call| matches!(call.status, CallStatus::Running | CallStatus::Pending))
+        else {
             return;
         };
         let is_reviewed = action.requires_result_confirmation == Some(true);
-        call.stage = if is_reviewed { Stage::Reviewed } else { Stage::Over };
+        call.status = if is_reviewed { CallStatus::Reviewed } else { CallStatus::Over };
         self.end_block(at, config, out);
         let result = &action.result;
         let text = text::result(result.content.as_ref(), result.error.as_ref(), &result.past_tense_message);
@@ -297,8 +304,8 @@ impl Turn {
     /// The result of a call is confirmed, or not.
     pub(super) fn reviewed(&mut self, action: &ChatToolCallResultConfirmedAction, out: &mut Out<'_>) {
         let Some(at) = self.find(&action.tool_call_id) else { return };
-        let Some(call) = self.call(at).filter(|call| call.stage == Stage::Reviewed) else { return };
-        call.stage = Stage::Over;
+        let Some(call) = self.call(at).filter(|call| call.status == CallStatus::Reviewed) else { return };
+        call.status = CallStatus::Over;
         if !action.approved {
             self.cancel(at, ToolCallCancellationReason::ResultDenied, None, out);
         }
@@ -311,28 +318,28 @@ impl Turn {
 
     /// Whether a message has ended, as far as the client was told.
     pub(super) fn has_message_ended(&self, message: &str) -> bool {
-        let known = self.messages.iter().rev().find(|spoken| *spoken.id == *message);
-        known.is_none_or(|spoken| spoken.phase == Phase::Ended)
+        let known = self.messages.iter().rev().find(|known| *known.id == *message);
+        known.is_none_or(|known| known.phase == Phase::Ended)
     }
 
     /// Whether a call waits for an answer.
     pub(super) fn is_pending(&self, tool: &str) -> bool {
         let part = self.index.get(tool).and_then(|at| self.parts.get(*at));
-        part.and_then(|part| part.call.as_ref()).is_some_and(|call| call.stage == Stage::Pending)
+        part.and_then(|part| part.call.as_ref()).is_some_and(|call| call.status == CallStatus::Pending)
     }
 
     /// The message of a part that names one, or else that of the part before it.
     fn message_id(&self, named: Option<&str>) -> Id {
         match named {
             Some(message) => Id::from(message),
-            None => self.messages.last().map_or_else(|| self.id.clone(), |spoken| spoken.id.clone()),
+            None => self.messages.last().map_or_else(|| self.id.clone(), |known| known.id.clone()),
         }
     }
 
     /// Begins a block, and its message if that is new; which ends the one before.
-    fn begin(&mut self, new: Begun, parent: Option<&Id>, config: &Config, out: &mut Out<'_>) -> usize {
-        let Begun { message, id, kind, call } = new;
-        if !self.messages.iter().any(|spoken| spoken.id == message) {
+    fn begin(&mut self, new: NewBlock, parent: Option<&Id>, config: &Config, out: &mut Out<'_>) -> usize {
+        let NewBlock { message, id, kind, call } = new;
+        if !self.messages.iter().any(|known| known.id == message) {
             self.flush(config, out);
             out.push(Body::MessageStart { message_id: message.clone(), parent_tool_id: parent.cloned() });
         }
@@ -348,17 +355,24 @@ impl Turn {
 
     /// The place of a message, which is made if there is none.
     fn enter(&mut self, id: Id) -> usize {
-        self.messages.iter().rposition(|spoken| spoken.id == id).unwrap_or_else(|| {
-            self.messages.push(Spoken { id, blocks: 0, open: 0, phase: Phase::Open });
+        self.messages.iter().rposition(|known| known.id == id).unwrap_or_else(|| {
+            self.messages.push(MessageProgress { id, blocks: 0, open: 0, phase: Phase::Open });
             self.messages.len().saturating_sub(1)
         })
     }
 
-    fn add(&mut self, message: usize, id: String, kind: BlockType, call: Option<Box<Call>>, is_open: bool) -> usize {
-        let number = self.messages.get_mut(message).map_or(0, |spoken| {
-            spoken.open = spoken.open.saturating_add(u32::from(is_open));
-            let number = spoken.blocks;
-            spoken.blocks = number.saturating_add(1);
+    fn add(
+        &mut self,
+        message: usize,
+        id: String,
+        kind: BlockType,
+        call: Option<Box<CallProgress>>,
+        is_open: bool,
+    ) -> usize {
+        let number = self.messages.get_mut(message).map_or(0, |known| {
+            known.open = known.open.saturating_add(u32::from(is_open));
+            let number = known.blocks;
+            known.blocks = number.saturating_add(1);
             number
         });
         let at = self.parts.len();
@@ -367,7 +381,7 @@ impl Turn {
         if is_open {
             self.open.push(at);
         }
-        self.parts.push(Part { id, message, block: block_id(number), kind, is_open, call });
+        self.parts.push(TurnBlock { id, message, block: block_id(number), kind, is_open, call });
         at
     }
 
@@ -381,7 +395,8 @@ impl Turn {
         match ended(meta) {
             Some("block") => {
                 // A call whose input is not there yet: it comes when the call is ready.
-                let is_held = self.call(at).is_some_and(|call| call.stage == Stage::Streaming && call.input.is_empty());
+                let is_held =
+                    self.call(at).is_some_and(|call| call.status == CallStatus::Streaming && call.input.is_empty());
                 if !is_held {
                     self.end_block(at, config, out);
                 }
@@ -401,24 +416,24 @@ impl Turn {
         part.is_open = false;
         self.open.retain(|open| *open != at);
         let message = part.message;
-        let Some(spoken) = self.messages.get_mut(message) else { return };
-        spoken.open = spoken.open.saturating_sub(1);
-        let is_last = spoken.open == 0 && spoken.phase == Phase::Deferred;
-        tell_end(&spoken.id, part, config, out);
+        let Some(known) = self.messages.get_mut(message) else { return };
+        known.open = known.open.saturating_sub(1);
+        let is_last = known.open == 0 && known.phase == Phase::Deferred;
+        tell_end(&known.id, part, config, out);
         if is_last {
-            spoken.phase = Phase::Ended;
-            out.push(Body::MessageEnd { message_id: spoken.id.clone() });
+            known.phase = Phase::Ended;
+            out.push(Body::MessageEnd { message_id: known.id.clone() });
         }
     }
 
     fn end_message(&mut self, at: usize, out: &mut Out<'_>) {
-        let Some(spoken) = self.messages.get_mut(at).filter(|spoken| spoken.phase == Phase::Open) else { return };
-        if spoken.open > 0 {
-            spoken.phase = Phase::Deferred;
+        let Some(known) = self.messages.get_mut(at).filter(|known| known.phase == Phase::Open) else { return };
+        if known.open > 0 {
+            known.phase = Phase::Deferred;
             return;
         }
-        spoken.phase = Phase::Ended;
-        out.push(Body::MessageEnd { message_id: spoken.id.clone() });
+        known.phase = Phase::Ended;
+        out.push(Body::MessageEnd { message_id: known.id.clone() });
     }
 
     /// A call's block has ended, and its input is another one now.
@@ -450,7 +465,7 @@ impl Turn {
         out: &mut Out<'_>,
     ) {
         if let Some(call) = self.call(at) {
-            call.stage = Stage::Over;
+            call.status = CallStatus::Over;
         }
         let Some((message_id, tool_id)) = self.names(at) else { return };
         out.push(Body::ToolResult {
@@ -467,7 +482,7 @@ impl Turn {
     /// The turn is over: calls that have no result get one that says so, as AHP's reducer has it.
     fn stop_calls(&mut self, out: &mut Out<'_>) {
         for at in 0..self.parts.len() {
-            if self.call(at).is_some_and(|call| call.stage != Stage::Over) {
+            if self.call(at).is_some_and(|call| call.status != CallStatus::Over) {
                 self.cancel(at, ToolCallCancellationReason::Skipped, None, out);
             }
         }
@@ -481,7 +496,7 @@ impl Turn {
         Some(self.recent)
     }
 
-    fn call(&mut self, at: usize) -> Option<&mut Call> {
+    fn call(&mut self, at: usize) -> Option<&mut CallProgress> {
         self.parts.get_mut(at)?.call.as_deref_mut()
     }
 
@@ -492,22 +507,22 @@ impl Turn {
     }
 }
 
-impl Call {
+impl CallProgress {
     fn of(state: &ToolCallState) -> Option<Self> {
         let view = CallView::of(state)?;
-        let stage = match state {
-            ToolCallState::Streaming(_) => Stage::Streaming,
-            ToolCallState::PendingConfirmation(_) => Stage::Pending,
-            ToolCallState::PendingResultConfirmation(_) => Stage::Reviewed,
-            ToolCallState::Completed(_) | ToolCallState::Cancelled(_) => Stage::Over,
-            _ => Stage::Running,
+        let status = match state {
+            ToolCallState::Streaming(_) => CallStatus::Streaming,
+            ToolCallState::PendingConfirmation(_) => CallStatus::Pending,
+            ToolCallState::PendingResultConfirmation(_) => CallStatus::Reviewed,
+            ToolCallState::Completed(_) | ToolCallState::Cancelled(_) => CallStatus::Over,
+            _ => CallStatus::Running,
         };
         let input = view.input.unwrap_or_default();
-        let is_whole = stage != Stage::Streaming || (ended(view.meta).is_some() && !input.is_empty());
+        let is_whole = status != CallStatus::Streaming || (ended(view.meta).is_some() && !input.is_empty());
         Some(Self {
             tool: Id::from(view.tool),
             name: view.name.to_owned(),
-            stage,
+            status,
             input: if is_whole { String::new() } else { input.to_owned() },
             told: is_whole.then(|| digest(input)),
         })
@@ -634,7 +649,7 @@ pub(super) fn call_end(
     });
 }
 
-fn tell_end(message: &Id, part: &mut Part, config: &Config, out: &mut Out<'_>) {
+fn tell_end(message: &Id, part: &mut TurnBlock, config: &Config, out: &mut Out<'_>) {
     match &mut part.call {
         Some(call) => {
             let input = std::mem::take(&mut call.input);

@@ -1,5 +1,7 @@
 //! Texts: what a result reads like, and how long texts are cut.
 
+use std::borrow::Cow;
+
 use ahp_types::common::StringOrMarkdown;
 use ahp_types::state::{ToolCallCancellationReason, ToolInput, ToolResultContent};
 use serde_json::Value;
@@ -10,27 +12,35 @@ pub(super) fn result(
     error: Option<&Value>,
     summary: &StringOrMarkdown,
 ) -> String {
-    let mut text = String::new();
-    for piece in content.into_iter().flatten() {
-        let Some(piece) = content_text(piece) else { continue };
-        if !text.is_empty() {
-            text.push('\n');
+    result_pieces(content, error, summary).concat()
+}
+
+/// The same in pieces that follow each other, without a copy of what is long.
+pub(super) fn result_pieces<'a>(
+    content: Option<&'a Vec<ToolResultContent>>,
+    error: Option<&'a Value>,
+    summary: &'a StringOrMarkdown,
+) -> Vec<Cow<'a, str>> {
+    let mut pieces: Vec<Cow<'a, str>> = Vec::new();
+    for piece in content.into_iter().flatten().filter_map(content_text) {
+        if pieces.iter().any(|before| !before.is_empty()) {
+            pieces.push(Cow::Borrowed("\n"));
         }
-        text.push_str(&piece);
+        pieces.push(piece);
     }
-    if text.is_empty() {
-        let error = error.map(|error| error.get("message").unwrap_or(error));
-        text = match error {
-            Some(Value::String(message)) => message.clone(),
-            Some(error) => error.to_string(),
-            None => summary.as_text().to_owned(),
-        };
+    if pieces.iter().any(|piece| !piece.is_empty()) {
+        return pieces;
     }
-    text
+    let error = error.map(|error| error.get("message").unwrap_or(error));
+    vec![match error {
+        Some(Value::String(message)) => Cow::Borrowed(message),
+        Some(error) => Cow::Owned(error.to_string()),
+        None => Cow::Borrowed(summary.as_text()),
+    }]
 }
 
 /// What is not text is named. A sub-agent is shown by its own blocks.
-fn content_text(content: &ToolResultContent) -> Option<std::borrow::Cow<'_, str>> {
+fn content_text(content: &ToolResultContent) -> Option<Cow<'_, str>> {
     Some(match content {
         ToolResultContent::Text(content) => content.text.as_str().into(),
         ToolResultContent::EmbeddedResource(content) => format!("[{}]", content.content_type).into(),

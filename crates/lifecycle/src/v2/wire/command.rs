@@ -15,8 +15,15 @@ pub enum Command {
         /// The version of the protocol that the client speaks.
         protocol_version: u64,
     },
-    /// Which sessions are there?
-    List {},
+    /// Which sessions are there? They come in pages.
+    List {
+        /// The `nextCursor` of the page before; the first page without it.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        cursor: Option<String>,
+        /// How many sessions the page may have, at most.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        limit: Option<u64>,
+    },
     /// Makes a session.
     Open {
         /// The agent's provider id.
@@ -292,7 +299,7 @@ impl Command {
         let fields = |command| Fields { command, object, limits };
         match name.as_str() {
             "hello" => fields("hello").hello(),
-            "list" => Ok(Self::List {}),
+            "list" => fields("list").list(),
             "open" => fields("open").open(),
             "watch" => fields("watch").watch(),
             "unwatch" => Ok(Self::Unwatch { session_id: fields("unwatch").name("sessionId")? }),
@@ -313,7 +320,7 @@ impl Command {
     pub const fn name(&self) -> &'static str {
         match self {
             Self::Hello { .. } => "hello",
-            Self::List {} => "list",
+            Self::List { .. } => "list",
             Self::Open { .. } => "open",
             Self::Watch { .. } => "watch",
             Self::Unwatch { .. } => "unwatch",
@@ -354,6 +361,14 @@ impl Fields<'_> {
             return Err(self.wrong("protocolVersion", "2"));
         }
         Ok(Command::Hello { protocol_version })
+    }
+
+    fn list(mut self) -> Result<Command, CommandError> {
+        let (cursor, limit) = (self.optional_name("cursor")?, self.number("limit")?);
+        if limit == Some(0) {
+            return Err(self.wrong("limit", "at least 1"));
+        }
+        Ok(Command::List { cursor, limit })
     }
 
     fn open(mut self) -> Result<Command, CommandError> {

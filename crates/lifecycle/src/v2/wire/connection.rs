@@ -16,6 +16,9 @@ pub enum ConnectionEvent {
     ClientId {
         /// The id.
         client_id: String,
+        /// How long a command may be. A longer one closes the connection.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        max_command_bytes: Option<u64>,
     },
     /// A client that came back is attached to a session again. The session's events follow.
     Reattached {
@@ -46,10 +49,13 @@ pub enum ConnectionEvent {
         /// Why, for people.
         reason: String,
     },
-    /// The answer to `list`.
+    /// The answer to `list`: a page.
     Sessions {
         /// The sessions, the last used first.
         sessions: Vec<SessionInfo>,
+        /// With which `cursor` the next page is asked for; none at the end.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        next_cursor: Option<String>,
     },
     /// A command is done, and will not be done again under the same `clientMsgId`.
     Ack {

@@ -1,11 +1,13 @@
 //! A snapshot: what AHP's state holds, as events for a client that has nothing.
 
+use std::borrow::Cow;
+
 use ahp_types::state::{
     ActiveTurn, ChatState, ResponsePart, SessionLifecycle, SessionState, ToolCallState, ToolResultContent,
     Turn as AhpTurn, TurnState,
 };
 
-use super::chat::{self, CallView, Turn, block_id, identity};
+use super::chat::{self, CallView, RunningTurn, block_id, identity};
 use super::out::Out;
 use super::{Life, MAX_DEPTH, Outcome, Projector, Source, confirmation, text, usage};
 use crate::Id;
@@ -95,12 +97,12 @@ fn messages(
     projector: &Projector,
     turn: &str,
     parts: &[ResponsePart],
-    live: Option<&Turn>,
+    live: Option<&RunningTurn>,
     find: Find<'_>,
     out: &mut Out<'_>,
 ) {
     let live = live.filter(|live| *live.id == *turn);
-    let reader = Reader { projector, find };
+    let reader = SnapshotReader { projector, find };
     let chat = &projector.config.chat;
     for (message, blocks) in grouped(reader.blocks(chat, turn, parts, live, 0)) {
         let has_ended = live.is_none_or(|live| live.has_message_ended(&message));
@@ -126,19 +128,19 @@ fn grouped(blocks: Vec<(Id, SnapshotBlock)>) -> Vec<(Id, Vec<SnapshotBlock>)> {
 }
 
 /// Reads states of chats.
-struct Reader<'p, 'a> {
+struct SnapshotReader<'p, 'a> {
     projector: &'p Projector,
     find: Find<'a>,
 }
 
-impl Reader<'_, '_> {
+impl SnapshotReader<'_, '_> {
     /// The parts of a turn as blocks, each with its message.
     fn blocks(
         &self,
         chat: &str,
         turn: &str,
         parts: &[ResponsePart],
-        live: Option<&Turn>,
+        live: Option<&RunningTurn>,
         depth: u32,
     ) -> Vec<(Id, SnapshotBlock)> {
         let mut blocks: Vec<(Id, SnapshotBlock)> = Vec::new();
@@ -306,17 +308,24 @@ impl Reader<'_, '_> {
 }
 
 /// What came of a call as one text, and whether it failed; `None` while it runs.
-pub(super) fn result_of(state: &ToolCallState) -> Option<(String, bool)> {
+fn result_of(state: &ToolCallState) -> Option<(String, bool)> {
+    result_pieces(state).map(|(pieces, is_error)| (pieces.concat(), is_error))
+}
+
+/// The same in pieces that follow each other.
+pub(super) fn result_pieces(state: &ToolCallState) -> Option<(Vec<Cow<'_, str>>, bool)> {
     match state {
         ToolCallState::Completed(state) => {
-            let text = text::result(state.content.as_ref(), state.error.as_ref(), &state.past_tense_message);
-            Some((text, !state.success))
+            let pieces = text::result_pieces(state.content.as_ref(), state.error.as_ref(), &state.past_tense_message);
+            Some((pieces, !state.success))
         }
         ToolCallState::PendingResultConfirmation(state) => {
-            let text = text::result(state.content.as_ref(), state.error.as_ref(), &state.past_tense_message);
-            Some((text, !state.success))
+            let pieces = text::result_pieces(state.content.as_ref(), state.error.as_ref(), &state.past_tense_message);
+            Some((pieces, !state.success))
         }
-        ToolCallState::Cancelled(state) => Some((text::cancelled(state.reason, state.reason_message.as_ref()), true)),
+        ToolCallState::Cancelled(state) => {
+            Some((vec![Cow::Owned(text::cancelled(state.reason, state.reason_message.as_ref()))], true))
+        }
         _ => None,
     }
 }

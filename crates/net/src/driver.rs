@@ -317,6 +317,10 @@ impl<L: Link, M: Machine> Driver<L, M> {
     fn poll_read(&mut self, cx: &mut Context<'_>) -> bool {
         let wants_frames = self.machine.wants_frames();
         if !self.reading || self.has_ended() || !wants_frames {
+            if let Poll::Ready((tag, result)) = self.link.poll_acked(cx) {
+                self.machine.handle(Input::Acked { tag, result }, now());
+                return true;
+            }
             // All events are taken. So the machine still has the last frame only if it had no memory for it.
             let Some(memory) = self.link.receive_memory() else { return false };
             if wants_frames {

@@ -81,7 +81,9 @@ pub use dial::{DialError, Dialer};
 pub use dialect::{AnyMachine, Dialect, Feedback, Setup};
 pub use driver::Driver;
 pub use gateway::Gateway;
-pub use link::{Arrival, BoxLink, HalfClose, Intake, Link, LinkError, LinkStatus, Moved, NextFrame, ReceiveMemory};
+pub use link::{
+    Acked, Arrival, BoxLink, HalfClose, Intake, Link, LinkError, LinkStatus, Moved, NextFrame, ReceiveMemory,
+};
 pub use listen::{Accepted, AccessPolicy, ListenConfig, ListenError, Listener, Token};
 pub use log_limit::{LogLimit, LogPermit};
 pub use preset::Preset;

@@ -41,10 +41,18 @@ pub trait Link: Stream<Item = Result<Arrival, LinkError>> + Sink<Transmit, Error
     /// elsewhere in the process.
     fn receive_memory(&mut self) -> Option<&mut dyn ReceiveMemory>;
 
+    /// The next report of whether the link took a frame of ours, for callers that read no frames now; those that read get it as
+    /// [`Arrival::Acked`]. Pending for ever on links that do not report that. If reports came only with frames, two sides that each
+    /// wait for the other to read would wait for ever.
+    fn poll_acked(&mut self, cx: &mut Context<'_>) -> Poll<Acked>;
+
     /// Ends our direction, and goes on reading. The peer sees the end of its input when everything that the link has taken is written.
     /// After that the link takes only a close. Returns false if the link cannot do that: pipes can, WebSockets cannot.
     fn end_output(&mut self) -> bool;
 }
+
+/// Whether a link took a frame of ours: taken, with a receipt; or refused.
+pub type Acked = (Tag, Result<Receipt, Refusal>);
 
 /// The state of a link. The default is that of a link on which nothing has moved, and whose directions can end separately.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -135,6 +143,10 @@ impl Link for BoxLink {
 
     fn receive_memory(&mut self) -> Option<&mut dyn ReceiveMemory> {
         (**self).receive_memory()
+    }
+
+    fn poll_acked(&mut self, cx: &mut Context<'_>) -> Poll<Acked> {
+        (**self).poll_acked(cx)
     }
 
     fn end_output(&mut self) -> bool {

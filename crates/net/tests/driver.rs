@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use breakbulk::Driver;
-use breakbulk::link::{self, Arrival, Link, LinkError, LinkStatus, ReceiveMemory, WebSocket, WebSocketConfig};
+use breakbulk::link::{self, Acked, Arrival, Link, LinkError, LinkStatus, ReceiveMemory, WebSocket, WebSocketConfig};
 use breakbulk_proto::ahp::{Chunking, Config, Connection, Role};
 use breakbulk_proto::{
     Budget, BudgetConfig, Capacity, CloseReason, Event, Input, Limits, LimitsConfig, Machine, Message, Meta, Tag,
@@ -290,6 +290,10 @@ impl<F: FnMut() -> Option<Result<Arrival, LinkError>> + Send + Unpin> Link for S
 
     fn receive_memory(&mut self) -> Option<&mut dyn ReceiveMemory> {
         None
+    }
+
+    fn poll_acked(&mut self, _: &mut Context<'_>) -> Poll<Acked> {
+        Poll::Pending
     }
 
     fn end_output(&mut self) -> bool {

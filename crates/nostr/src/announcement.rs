@@ -5,7 +5,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-use breakbulk::{Arrival, BoxLink, Link, LinkError, LinkStatus, ReceiveMemory};
+use breakbulk::{Acked, Arrival, BoxLink, Link, LinkError, LinkStatus, ReceiveMemory};
 use breakbulk_proto::{Capacity, Meta, Receipt, Transmit};
 use bytes::Bytes;
 use futures_core::Stream;
@@ -157,6 +157,10 @@ impl Link for AskingLink {
 
     fn receive_memory(&mut self) -> Option<&mut dyn ReceiveMemory> {
         None
+    }
+
+    fn poll_acked(&mut self, _: &mut Context<'_>) -> Poll<Acked> {
+        Poll::Pending
     }
 
     fn end_output(&mut self) -> bool {

@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll};
 
-use breakbulk_proto::{Receipt, Refusal, Tag};
+use breakbulk::Acked;
 use tokio::sync::mpsc;
 
 use crate::event::Incoming;
@@ -18,10 +19,6 @@ const MESSAGE_COST: usize = 512;
 #[derive(Debug)]
 pub(crate) enum Item {
     Message(Incoming),
-    Acked {
-        tag: Tag,
-        result: Result<Receipt, Refusal>,
-    },
     /// The session is over, for this reason.
     End(&'static str),
 }
@@ -30,6 +27,7 @@ pub(crate) enum Item {
 #[derive(Debug, Clone)]
 pub(crate) struct InboxSender {
     items: mpsc::UnboundedSender<Item>,
+    acked: mpsc::UnboundedSender<Acked>,
     held: Arc<AtomicUsize>,
 }
 
@@ -37,6 +35,8 @@ pub(crate) struct InboxSender {
 #[derive(Debug)]
 pub(crate) struct Inbox {
     items: mpsc::UnboundedReceiver<Item>,
+    /// Apart from the messages, because a link that is not read still has to know what became of its frames.
+    acked: mpsc::UnboundedReceiver<Acked>,
     held: Arc<AtomicUsize>,
 }
 
@@ -45,9 +45,11 @@ pub(crate) struct Inbox {
 pub(crate) struct Full;
 
 pub(crate) fn inbox() -> (InboxSender, Inbox) {
-    let (sender, items) = mpsc::unbounded_channel();
+    let (items_sender, items) = mpsc::unbounded_channel();
+    let (acked_sender, acked) = mpsc::unbounded_channel();
     let held = Arc::<AtomicUsize>::default();
-    (InboxSender { items: sender, held: Arc::clone(&held) }, Inbox { items, held })
+    let sender = InboxSender { items: items_sender, acked: acked_sender, held: Arc::clone(&held) };
+    (sender, Inbox { items, acked, held })
 }
 
 impl InboxSender {
@@ -64,8 +66,8 @@ impl InboxSender {
     }
 
     /// Reports what became of a frame. There are never more reports than frames of the link under way.
-    pub(crate) fn acked(&self, tag: Tag, result: Result<Receipt, Refusal>) {
-        let _ = self.items.send(Item::Acked { tag, result });
+    pub(crate) fn acked(&self, acked: Acked) {
+        let _ = self.acked.send(acked);
     }
 
     /// Ends the session.
@@ -80,7 +82,16 @@ impl InboxSender {
 }
 
 impl Inbox {
-    pub(crate) fn poll(&mut self, cx: &mut std::task::Context<'_>) -> std::task::Poll<Option<Item>> {
+    /// What became of a frame.
+    pub(crate) fn poll_acked(&mut self, cx: &mut Context<'_>) -> Poll<Acked> {
+        match self.acked.poll_recv(cx) {
+            Poll::Ready(Some(acked)) => Poll::Ready(acked),
+            Poll::Ready(None) | Poll::Pending => Poll::Pending,
+        }
+    }
+
+    /// The next message, or the end.
+    pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Item>> {
         self.items.poll_recv(cx).map(|item| {
             if let Some(Item::Message(message)) = &item {
                 self.held.fetch_sub(message.text.len() + MESSAGE_COST, Ordering::Relaxed);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::task::{Context, Poll, ready};
 
-use breakbulk::{Arrival, HalfClose, Link, LinkError, LinkStatus, Moved, ReceiveMemory};
+use breakbulk::{Acked, Arrival, HalfClose, Link, LinkError, LinkStatus, Moved, ReceiveMemory};
 use breakbulk_proto::{Capacity, Envelope, Kind, Message, Meta, Refusal, Tag, Transmit};
 use futures_core::Stream;
 use futures_sink::Sink;
@@ -22,7 +22,7 @@ use crate::publication::Publication;
 const MAX_UNDER_WAY: usize = 64;
 /// How many of our own events are remembered, to know which answers are for this link.
 const PUBLISHED: usize = 4096;
-/// How long the front of a frame is in which the method of a request is looked for.
+/// The close code for an ordinary end.
 const NORMAL: u16 = 1000;
 
 /// The link to one peer. Several links may share the relays and the key.
@@ -36,8 +36,8 @@ pub(crate) struct NostrLink {
     seal: Arc<AtomicU8>,
     supports: Vec<nostr::Tag>,
     capacity: Capacity,
+    /// Frames of which it is not known what became of them.
     under_way: usize,
-    /// Receipts that were not polled yet, in the order in which they came.
     moved: Moved,
     /// Our last events, the oldest first.
     published: VecDeque<EventId>,
@@ -133,10 +133,10 @@ impl NostrLink {
         // The first frame of each message says what we support. A peer that has forgotten us learns it again.
         let supports = if meta.supports_parts { self.supports.as_slice() } else { &[] };
         let text = bytes.to_bytes();
-        let Ok(text) = std::str::from_utf8(&text) else { return self.sender.acked(tag, Err(Refusal::Other)) };
+        let Ok(text) = std::str::from_utf8(&text) else { return self.sender.acked((tag, Err(Refusal::Other))) };
         let keys = &self.pool.shared.keys;
         let made = Outgoing::message(keys, self.peer, text, about.as_ref(), supports, self.current_seal());
-        let Ok(event) = made else { return self.sender.acked(tag, Err(Refusal::TooLarge)) };
+        let Ok(event) = made else { return self.sender.acked((tag, Err(Refusal::TooLarge))) };
         // Known before it is published: the answer may be faster than the relay's confirmation.
         if self.published.len() >= PUBLISHED {
             self.published.pop_front();
@@ -174,6 +174,12 @@ impl Link for NostrLink {
         None
     }
 
+    fn poll_acked(&mut self, cx: &mut Context<'_>) -> Poll<Acked> {
+        let acked = ready!(self.inbox.poll_acked(cx));
+        self.under_way = self.under_way.saturating_sub(1);
+        Poll::Ready(acked)
+    }
+
     fn end_output(&mut self) -> bool {
         false
     }
@@ -186,16 +192,15 @@ impl Stream for NostrLink {
         if self.phase == Phase::Ended {
             return Poll::Ready(None);
         }
+        if let Poll::Ready((tag, result)) = self.poll_acked(cx) {
+            return Poll::Ready(Some(Ok(Arrival::Acked { tag, result })));
+        }
         loop {
             match ready!(self.inbox.poll(cx)) {
                 Some(Item::Message(message)) => {
                     if let Some(arrival) = self.note(message) {
                         return Poll::Ready(Some(Ok(arrival)));
                     }
-                }
-                Some(Item::Acked { tag, result }) => {
-                    self.under_way = self.under_way.saturating_sub(1);
-                    return Poll::Ready(Some(Ok(Arrival::Acked { tag, result })));
                 }
                 Some(Item::End(why)) => {
                     self.phase = Phase::Ended;
@@ -233,11 +238,7 @@ impl Sink<Transmit> for NostrLink {
     /// Waits until the relays have what is under way.
     fn poll_close(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), LinkError>> {
         while self.under_way > 0 {
-            match ready!(self.inbox.poll(cx)) {
-                Some(Item::Acked { .. }) => self.under_way = self.under_way.saturating_sub(1),
-                Some(Item::Message(_) | Item::End(_)) => {}
-                None => break,
-            }
+            let _ = ready!(self.poll_acked(cx));
         }
         self.phase = Phase::Ended;
         Poll::Ready(Ok(()))

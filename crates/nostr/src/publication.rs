@@ -70,7 +70,7 @@ impl Publication {
             Err(verdict.refusal)
         };
         if let Some((inbox, tag)) = &self.report {
-            inbox.acked(*tag, result);
+            inbox.acked((*tag, result));
         }
     }
 }

@@ -359,9 +359,10 @@ impl Connection {
             let (kind, id) = out.named();
             kind == Kind::Notification || (kind == Kind::Other && id.is_none())
         };
-        self.fail(out, error.clone());
-        if diverges {
-            self.close(CloseReason::Unsendable(error));
+        let reason = diverges.then(|| CloseReason::unsendable(&out.message, error.clone()));
+        self.fail(out, error);
+        if let Some(reason) = reason {
+            self.close(reason);
         }
     }
 

@@ -6,6 +6,8 @@ use strum::IntoStaticStr;
 use thiserror::Error;
 
 use crate::json::{Fault, JsonError};
+use crate::message::Message;
+use crate::outgoing::describe;
 
 /// A size, and the limit that it is over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -327,7 +329,7 @@ pub enum SendError {
         limit: u32,
     },
     /// It does not fit a frame, and the peer cannot reassemble.
-    #[error("message of {} bytes does not fit a frame of {}, and the peer does not take segments", .0.size, .0.limit)]
+    #[error("message of {} bytes does not fit a frame of {}, and the peer takes no segments", .0.size, .0.limit)]
     NoSegments(Over),
     /// It is longer than the peer accepts.
     #[error("message of {} bytes is over the peer's limit of {}", .0.size, .0.limit)]
@@ -427,8 +429,13 @@ pub enum CloseReason {
         limit: Option<Duration>,
     },
     /// An ordered message cannot be sent. If it were skipped, the state of the peer would diverge.
-    #[error("an action cannot be sent: {0}")]
-    Unsendable(SendError),
+    #[error("{message} cannot be sent: {error}")]
+    Unsendable {
+        /// What it is: the type of an action, or a method.
+        message: Box<str>,
+        /// Why it cannot be sent.
+        error: SendError,
+    },
     /// The link's cap shrank below the segments of a group in flight.
     #[error("the frame cap shrank below a started group's segments")]
     CapShrank,
@@ -447,6 +454,12 @@ pub enum CloseReason {
 }
 
 impl CloseReason {
+    /// This message, which is ordered, cannot be sent.
+    #[must_use]
+    pub fn unsendable(message: &Message, error: SendError) -> Self {
+        Self::Unsendable { message: describe(message).into(), error }
+    }
+
     /// The WebSocket close code.
     #[must_use]
     pub const fn code(&self) -> u16 {
@@ -458,8 +471,8 @@ impl CloseReason {
             Self::OverBudget { .. } | Self::Unwanted(_) | Self::Evicted | Self::HeldTooMuch { .. } => 1013,
             Self::GroupExpired { .. } => 4408,
             // Here the reason is not the size.
-            Self::Unsendable(SendError::NotJsonRpc | SendError::TooDeep { .. }) => 4422,
-            Self::Unsendable(_) | Self::CapShrank => 4413,
+            Self::Unsendable { error: SendError::NotJsonRpc | SendError::TooDeep { .. }, .. } => 4422,
+            Self::Unsendable { .. } | Self::CapShrank => 4413,
             Self::Peer { code } | Self::Program(code, _) => *code,
             // The peer gets no close: it does not read.
             Self::Idle(_) => 1006,
@@ -543,13 +556,14 @@ mod tests {
 
     #[test]
     fn a_close_text_fits_a_close_frame() {
-        let reason = CloseReason::Unsendable(SendError::TooSlow {
+        let error = SendError::TooSlow {
             size: u64::MAX,
             needed_ms: u64::MAX,
             limit_ms: u64::MAX,
             rate: u64::MAX,
             retry_after_ms: u64::MAX,
-        });
+        };
+        let reason = CloseReason::unsendable(&Message::from("?"), error);
         assert!(reason.text().len() <= 123);
         assert!(reason.text().starts_with("an action cannot be sent"));
         let violation = CloseReason::Violation(Violation::GroupIdEmpty);

@@ -1,5 +1,6 @@
 //! Messages to send: what their front says, the queue in which they wait, and who gets an error when one is not sent.
 
+use std::borrow::Cow;
 use std::collections::VecDeque;
 
 use bytes::Bytes;
@@ -230,6 +231,29 @@ impl<const N: usize> Scan<N> {
     }
 }
 
+/// What a message is called in errors: the type of its action, or its method. A peer may have chosen them, so only what looks like a
+/// name is shown.
+pub(crate) fn describe(message: &Message) -> String {
+    static PATHS: [Path; ENVELOPE.len() + 1] = {
+        let mut paths: [Path; ENVELOPE.len() + 1] = [&["params", "action", "type"]; ENVELOPE.len() + 1];
+        paths.split_at_mut(ENVELOPE.len()).0.copy_from_slice(&ENVELOPE);
+        paths
+    };
+    let type_of = |scan: &Scan<{ PATHS.len() }>| rpc::string(message, scan.paths.get(ENVELOPE.len()));
+    let enough = |scan: &Scan<{ PATHS.len() }>| scan.envelope.method(message).is_some() && type_of(scan).is_some();
+    let is_name = |name: &str| {
+        let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/$_-.".contains(&byte);
+        (1..=64).contains(&name.len()) && name.bytes().all(is_plain)
+    };
+    let Ok(scan) = Scan::new(message, &PATHS, enough) else { return "an action".to_owned() };
+    if let Some(kind) = type_of(&scan).filter(|kind| is_name(kind)) {
+        return format!("the action {kind}");
+    }
+    let is_action = |method: &str| matches!(method, "action" | "dispatchAction");
+    let method = scan.envelope.method(message).filter(|name| is_name(name) && !is_action(name));
+    method.map_or_else(|| "an action".to_owned(), Cow::into_owned)
+}
+
 /// Reads the envelope of a message that arrived in one frame.
 ///
 /// # Errors
@@ -369,6 +393,28 @@ mod tests {
             waiting.accept((Ticket(1), text.clone().into(), Lane::Auto, Meta::default()), None, &mut events);
             assert!(!waiting.queue.has_waiting(), "{}", &text[..text.len().min(60)]);
             assert!(matches!(events.poll_event(), Some(Event::SendFailed { error: SendError::NotJsonRpc, .. })));
+        }
+    }
+
+    #[test]
+    fn an_error_calls_an_action_by_its_type_and_anything_else_by_its_method() {
+        let long = "x".repeat(9000);
+        let deep = format!("{}{}", "[".repeat(9000), "]".repeat(9000));
+        for (text, name) in [
+            (
+                r#"{"jsonrpc":"2.0","method":"action","params":{"action":{"type":"chat/delta"}}}"#.to_owned(),
+                "the action chat/delta",
+            ),
+            (
+                format!(r#"{{"params":{{"action":{{"x":{deep},"type":"chat/\u0064elta"}}}},"method":"action"}}"#),
+                "the action chat/delta",
+            ),
+            (format!(r#"{{"method":"root/sessionAdded","params":{{"x":"{long}"}}}}"#), "root/sessionAdded"),
+            (r#"{"method":"action","params":{"action":{"type":"\n[31m"}}}"#.to_owned(), "an action"),
+            (format!(r#"{{"method":"{long}"}}"#), "an action"),
+            ("{".to_owned(), "an action"),
+        ] {
+            assert_eq!(describe(&Message::from(text.clone())), name, "{}", &text[..text.len().min(90)]);
         }
     }
 

@@ -345,7 +345,10 @@ async fn an_action_too_large_for_a_client_without_segments_closes_the_link_with_
     assert!(soon(events.recv()).await.unwrap().is_none(), "the client sees a closed link and not a later action");
     let closed = world.host_tape.record().closed;
     assert!(
-        matches!(closed[..], [CloseReason::Unsendable(SendError::NoSegments(Over { limit: 65_536, .. }))]),
+        matches!(
+            closed[..],
+            [CloseReason::Unsendable { error: SendError::NoSegments(Over { limit: 65_536, .. }), .. }]
+        ),
         "{closed:?}"
     );
 }

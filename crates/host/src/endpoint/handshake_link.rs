@@ -4,7 +4,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-use breakbulk::{Arrival, BoxLink, Intake, Link, LinkError, LinkStatus, ReceiveMemory};
+use breakbulk::{Acked, Arrival, BoxLink, Intake, Link, LinkError, LinkStatus, ReceiveMemory};
 use breakbulk_proto::json::{self, Path};
 use breakbulk_proto::{Capacity, Over, Transmit};
 use futures_core::Stream;
@@ -149,6 +149,10 @@ impl Link for HandshakeLink {
 
     fn receive_memory(&mut self) -> Option<&mut dyn ReceiveMemory> {
         self.link.receive_memory()
+    }
+
+    fn poll_acked(&mut self, cx: &mut Context<'_>) -> Poll<Acked> {
+        self.link.poll_acked(cx)
     }
 
     fn end_output(&mut self) -> bool {

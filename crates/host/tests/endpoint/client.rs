@@ -9,7 +9,7 @@ use std::task::{Context, Poll};
 use ahp_types::actions::StateAction;
 use ahp_types::state::SnapshotState;
 use breakbulk::link::InProcessLink;
-use breakbulk::{AnyMachine, Arrival, Dialect, Driver, Link, LinkError, LinkStatus, ReceiveMemory, Setup};
+use breakbulk::{Acked, AnyMachine, Arrival, Dialect, Driver, Link, LinkError, LinkStatus, ReceiveMemory, Setup};
 use breakbulk_proto::ahp::{Delivery, Negotiated, Role};
 use breakbulk_proto::{Budget, Capacity, CloseReason, Event, Input, Limits, Ticket, Transmit};
 use futures_core::Stream;
@@ -35,6 +35,10 @@ impl Link for Cut {
 
     fn receive_memory(&mut self) -> Option<&mut dyn ReceiveMemory> {
         self.link.receive_memory()
+    }
+
+    fn poll_acked(&mut self, cx: &mut Context<'_>) -> Poll<Acked> {
+        self.link.poll_acked(cx)
     }
 
     fn end_output(&mut self) -> bool {

@@ -104,7 +104,7 @@ async fn an_action_larger_than_the_client_takes_closes_by_name_and_the_client_co
     plain.initialize("me", &[A, B]).await;
     world.data(A, &"x".repeat(100_000)).await;
     assert_eq!(plain.code().await, 4413);
-    assert!(matches!(soon(ended).await.unwrap(), EndReason::Link(CloseReason::Unsendable(_))));
+    assert!(matches!(soon(ended).await.unwrap(), EndReason::Link(CloseReason::Unsendable { .. })));
     let mut plain = Raw::plain(world.link(65_536, 4).0);
     let result = plain.reconnect("me", 3, &[A, B]).await;
     assert_eq!((&result["type"], &result["missing"]), (&json!("snapshot"), &json!([A])));

@@ -50,6 +50,22 @@ async fn each_failure_of_a_file_has_its_code() {
 }
 
 #[tokio::test]
+async fn an_error_of_a_file_names_it() {
+    let host = TestHost::new().await;
+    host.write("there", "");
+    let mut client = host.client("c").await;
+    let (missing, other) = (host.uri("missing"), host.uri("other"));
+    let error = client.call("resourceRead", json!({"channel": ROOT, "uri": missing})).await.unwrap_err();
+    assert_eq!(error["message"], format!("not found: {missing}"));
+    let copy = json!({"channel": ROOT, "source": missing, "destination": other});
+    let error = client.call("resourceCopy", copy).await.unwrap_err();
+    assert_eq!(error["message"], format!("not found: source {missing}, destination {other}"));
+    let long = host.uri(&"x".repeat(5000));
+    let error = client.call("resourceRead", json!({"channel": ROOT, "uri": long})).await.unwrap_err();
+    assert_eq!(error["message"], format!("not found: {}…", &long[..512]));
+}
+
+#[tokio::test]
 async fn access_is_granted_inside_of_the_roots_and_denied_outside() {
     let host = TestHost::new().await;
     host.write("there", "");

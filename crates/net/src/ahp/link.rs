@@ -14,7 +14,7 @@ use tracing::debug;
 use breakbulk_proto::{Capacity, CloseReason, Meta, Tag, Transmit};
 
 use super::{bytes, text};
-use crate::link::{Arrival, InProcessLink, Link, LinkError, LinkStatus, ReceiveMemory, pair};
+use crate::link::{Acked, Arrival, InProcessLink, Link, LinkError, LinkStatus, ReceiveMemory, pair};
 
 /// The close code for the end of a transport without an error: a close without a code.
 const CLOSED: u16 = 1005;
@@ -68,6 +68,10 @@ impl Link for TransportLink {
 
     fn receive_memory(&mut self) -> Option<&mut dyn ReceiveMemory> {
         self.near.receive_memory()
+    }
+
+    fn poll_acked(&mut self, cx: &mut Context<'_>) -> Poll<Acked> {
+        self.near.poll_acked(cx)
     }
 
     fn end_output(&mut self) -> bool {

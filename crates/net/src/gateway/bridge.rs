@@ -375,7 +375,7 @@ impl<'a> Bridge<'a> {
             if is_permanent(error) {
                 self.records.unsendable.remember(&self.names.downstream, &parsed.message);
             }
-            self.sides[at].close(CloseReason::Unsendable(error.clone()));
+            self.sides[at].close(CloseReason::unsendable(&parsed.message, error.clone()));
         }
     }
 
@@ -525,7 +525,7 @@ const fn is_permanent(error: &SendError) -> bool {
 /// gateway" in `docs/design/net.md`. None if it is closed for the same reason.
 const fn close_code_for_other_side(at: SideId, reason: &CloseReason) -> Option<u16> {
     Some(match reason {
-        CloseReason::Unsendable(_) => return None,
+        CloseReason::Unsendable { .. } => return None,
         CloseReason::Peer { code: 1005 } => 1000,
         // The other side is not to blame for the rule that this one broke.
         CloseReason::Violation(_) | CloseReason::Idle(_) | CloseReason::Peer { code: ABNORMAL | 1015 } => match at {

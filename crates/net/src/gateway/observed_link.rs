@@ -13,7 +13,7 @@ use breakbulk_proto::{Capacity, Transmit};
 use super::frame_limits::TOO_BIG;
 use super::waiting_client::ReadAhead;
 use crate::driver::{ABNORMAL, now};
-use crate::link::{Arrival, Intake, Link, LinkError, LinkStatus, ReceiveMemory};
+use crate::link::{Acked, Arrival, Intake, Link, LinkError, LinkStatus, ReceiveMemory};
 
 /// How much longer a later segment of a message may be: its number has more digits.
 const DIGITS: u64 = 16;
@@ -183,6 +183,10 @@ impl<L: Link> Link for ObservedLink<L> {
 
     fn receive_memory(&mut self) -> Option<&mut dyn ReceiveMemory> {
         self.link.receive_memory()
+    }
+
+    fn poll_acked(&mut self, cx: &mut Context<'_>) -> Poll<Acked> {
+        self.link.poll_acked(cx)
     }
 
     fn end_output(&mut self) -> bool {

@@ -138,7 +138,7 @@ impl Side {
             CloseReason::Violation(
                 Violation::FrameTooLarge(_) | Violation::MessageTooLarge(_) | Violation::LineTooLong(_),
             ) => "too-large",
-            CloseReason::Unsendable(error) => error.name(),
+            CloseReason::Unsendable { error, .. } => error.name(),
             reason => reason.name(),
         };
         let close_code = (reason == "host-closed").then(|| outcome.reason.code());

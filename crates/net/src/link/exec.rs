@@ -26,7 +26,7 @@ use breakbulk_proto::{Capacity, Transmit};
 
 use self::process::Process;
 use super::lines::{Lines, PipeWriter};
-use super::{Arrival, Link, LinkError, LinkStatus, Moved, ReceiveMemory};
+use super::{Acked, Arrival, Link, LinkError, LinkStatus, Moved, ReceiveMemory};
 
 pub use self::child::{Child, Lease};
 pub use self::config::{ExecConfig, ExecError};
@@ -233,6 +233,10 @@ impl Link for Exec {
 
     fn receive_memory(&mut self) -> Option<&mut dyn ReceiveMemory> {
         self.pipes.as_mut()?.receive_memory()
+    }
+
+    fn poll_acked(&mut self, _: &mut Context<'_>) -> Poll<Acked> {
+        Poll::Pending
     }
 
     /// Not for a child that has more links to come.

@@ -10,7 +10,7 @@ use tokio_util::sync::PollSender;
 
 use breakbulk_proto::{Capacity, Transmit};
 
-use super::{Arrival, Link, LinkError, LinkStatus, Moved, ReceiveMemory};
+use super::{Acked, Arrival, Link, LinkError, LinkStatus, Moved, ReceiveMemory};
 use crate::len64;
 
 /// One end of a link inside the process. When it is dropped, the other end sees an end without a close.
@@ -46,6 +46,10 @@ impl Link for InProcessLink {
 
     fn receive_memory(&mut self) -> Option<&mut dyn ReceiveMemory> {
         None
+    }
+
+    fn poll_acked(&mut self, _: &mut Context<'_>) -> Poll<Acked> {
+        Poll::Pending
     }
 
     fn end_output(&mut self) -> bool {

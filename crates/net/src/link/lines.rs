@@ -17,7 +17,7 @@ use breakbulk_proto::{Capacity, Grant, Meta, Transmit};
 
 use self::read::LineReader;
 use self::write::LineWriter;
-use super::{Arrival, HalfClose, Intake, Link, LinkError, LinkStatus, Moved, NextFrame, ReceiveMemory};
+use super::{Acked, Arrival, HalfClose, Intake, Link, LinkError, LinkStatus, Moved, NextFrame, ReceiveMemory};
 
 pub(super) use self::pipe::PipeWriter;
 
@@ -101,6 +101,10 @@ impl<R: AsyncRead + Unpin + Send, W: AsyncWrite + Unpin + Send> Link for Lines<R
 
     fn receive_memory(&mut self) -> Option<&mut dyn ReceiveMemory> {
         Some(self)
+    }
+
+    fn poll_acked(&mut self, _: &mut Context<'_>) -> Poll<Acked> {
+        Poll::Pending
     }
 
     fn end_output(&mut self) -> bool {

@@ -32,7 +32,7 @@ pub(crate) use self::key::{Key, accept_for};
 use self::metered_stream::MeteredStream;
 pub use self::tcp::tune;
 use self::write_batch::WriteBatch;
-use super::{Arrival, HalfClose, Intake, Link, LinkError, LinkStatus, NextFrame, ReceiveMemory};
+use super::{Acked, Arrival, HalfClose, Intake, Link, LinkError, LinkStatus, NextFrame, ReceiveMemory};
 use crate::len64;
 use crate::memory::FrameMemory;
 
@@ -268,6 +268,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Link for WebSocket<S> {
 
     fn receive_memory(&mut self) -> Option<&mut dyn ReceiveMemory> {
         Some(self)
+    }
+
+    fn poll_acked(&mut self, _: &mut Context<'_>) -> Poll<Acked> {
+        Poll::Pending
     }
 
     /// A WebSocket cannot end one direction.

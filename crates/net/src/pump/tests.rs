@@ -10,7 +10,7 @@ use breakbulk_proto::{Budget, Capacity, Limits, Transmit};
 
 use super::*;
 use crate::dialect::{AnyMachine, Dialect};
-use crate::link::{Arrival, InProcessLink, LinkError, LinkStatus, ReceiveMemory, pair};
+use crate::link::{Acked, Arrival, InProcessLink, LinkError, LinkStatus, ReceiveMemory, pair};
 
 /// Messages pass as they are, on a link with room for one frame each way.
 fn open(max_unsent: u64) -> (Port, InProcessLink) {
@@ -165,6 +165,10 @@ impl Link for HalfOpen {
 
     fn receive_memory(&mut self) -> Option<&mut dyn ReceiveMemory> {
         self.0.receive_memory()
+    }
+
+    fn poll_acked(&mut self, cx: &mut Context<'_>) -> Poll<Acked> {
+        self.0.poll_acked(cx)
     }
 
     fn end_output(&mut self) -> bool {

@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 
 use breakbulk::client::{Client, Config, ConnectError, Event, Events, State};
 use breakbulk::link::{self, InProcessLink};
-use breakbulk::{Arrival, Link, LinkError, LinkStatus, ReceiveMemory};
+use breakbulk::{Acked, Arrival, Link, LinkError, LinkStatus, ReceiveMemory};
 use breakbulk_proto::{Capacity, CloseReason, Tag, Transmit};
 use futures_core::Stream;
 use futures_sink::Sink;
@@ -165,6 +165,10 @@ impl Link for Breaking {
 
     fn receive_memory(&mut self) -> Option<&mut dyn ReceiveMemory> {
         None
+    }
+
+    fn poll_acked(&mut self, _: &mut Context<'_>) -> Poll<Acked> {
+        Poll::Pending
     }
 
     fn end_output(&mut self) -> bool {

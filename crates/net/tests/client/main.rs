@@ -2,6 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "a test may fail by panicking")]
 
 mod actions;
+mod bridge;
 mod host;
 mod line;
 mod prompts;

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use breakbulk::gateway::Gateway;
 use breakbulk::link::{self, InProcessLink};
-use breakbulk::{Arrival, Link, LinkError, LinkStatus, ReceiveMemory};
+use breakbulk::{Acked, Arrival, Link, LinkError, LinkStatus, ReceiveMemory};
 use breakbulk_proto::ahp::Role;
 use breakbulk_proto::{BudgetConfig, Capacity, CloseReason, Limits, Message, Transmit};
 use futures_core::Stream;
@@ -65,6 +65,10 @@ impl Link for Trapped {
 
     fn receive_memory(&mut self) -> Option<&mut dyn ReceiveMemory> {
         self.link.receive_memory()
+    }
+
+    fn poll_acked(&mut self, cx: &mut Context<'_>) -> Poll<Acked> {
+        self.link.poll_acked(cx)
     }
 
     fn end_output(&mut self) -> bool {

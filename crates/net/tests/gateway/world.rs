@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use breakbulk::gateway::{Endpoint, Gateway, Outcome};
 use breakbulk::link::{self, InProcessLink};
-use breakbulk::{AnyMachine, Arrival, Dialect, Driver, Link, LinkError, LinkStatus, ReceiveMemory, Setup};
+use breakbulk::{Acked, AnyMachine, Arrival, Dialect, Driver, Link, LinkError, LinkStatus, ReceiveMemory, Setup};
 use breakbulk_proto::ahp::Role;
 use breakbulk_proto::{
     Budget, BudgetConfig, Capacity, CloseReason, Event, Input, Limits, LimitsConfig, Message, Meta, Tag, Ticket,
@@ -240,6 +240,10 @@ impl<L: Link> Link for Spy<L> {
 
     fn receive_memory(&mut self) -> Option<&mut dyn ReceiveMemory> {
         self.link.receive_memory()
+    }
+
+    fn poll_acked(&mut self, cx: &mut Context<'_>) -> Poll<Acked> {
+        self.link.poll_acked(cx)
     }
 
     fn end_output(&mut self) -> bool {

@@ -4,7 +4,7 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 
-use breakbulk::{Arrival, Link, LinkError, LinkStatus, ReceiveMemory};
+use breakbulk::{Acked, Arrival, Link, LinkError, LinkStatus, ReceiveMemory};
 use breakbulk_proto::{Capacity, Transmit};
 use futures_core::Stream;
 use futures_sink::Sink;
@@ -75,6 +75,10 @@ impl<L: Link> Link for RecordedLink<L> {
 
     fn receive_memory(&mut self) -> Option<&mut dyn ReceiveMemory> {
         self.link.receive_memory()
+    }
+
+    fn poll_acked(&mut self, cx: &mut Context<'_>) -> Poll<Acked> {
+        self.link.poll_acked(cx)
     }
 
     fn end_output(&mut self) -> bool {

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-use breakbulk::{Arrival, Link, LinkError, LinkStatus, ReceiveMemory};
+use breakbulk::{Acked, Arrival, Link, LinkError, LinkStatus, ReceiveMemory};
 use breakbulk_proto::{Capacity, Transmit};
 use bytes::Bytes;
 use futures_core::Stream;
@@ -97,6 +97,10 @@ impl<L: Link> Link for SabotagedLink<L> {
 
     fn receive_memory(&mut self) -> Option<&mut dyn ReceiveMemory> {
         self.link.receive_memory()
+    }
+
+    fn poll_acked(&mut self, cx: &mut Context<'_>) -> Poll<Acked> {
+        self.link.poll_acked(cx)
     }
 
     fn end_output(&mut self) -> bool {

@@ -76,3 +76,14 @@ async fn the_first_frames_tell_what_is_supported_and_answers_name_the_event_that
     assert_eq!((tags(answer, "e")[0][1].clone(), tags(answer, "p").len()), (end["id"].clone(), 1));
     assert_eq!(tags(answer, "support_oversized_transfer").len(), 1);
 }
+
+/// Two sides of a bridge may each wait for the other to read. What is under way has to leave all the same.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_link_that_is_not_read_goes_on_sending_beyond_the_window() {
+    let relay = Relay::start(Manner::default()).await;
+    let server = Server::start(&relay.url(), &[]).await;
+    let mut client = Client::connect(&relay.url(), &server.key, &[("encryption", "off")]).await;
+    client.put("x").await.unwrap();
+    let id = client.send_unread("put", serde_json::json!({"text": "x".repeat(2_500_000)})).await;
+    assert_eq!(client.answer(id).await.unwrap()["len"], 2_500_000);
+}

@@ -124,6 +124,24 @@ impl Client {
         self.next
     }
 
+    /// Sends a request while nothing is read, and waits until it has left whole.
+    pub(crate) async fn send_unread(&mut self, method: &str, params: Value) -> u64 {
+        self.driver.set_reading(false);
+        let id = self.ask(method, params);
+        let sent = timeout(PATIENCE, async {
+            loop {
+                match self.driver.next().await.expect("the link is open") {
+                    Event::Sent { ticket } if ticket == Ticket(id) => return,
+                    Event::SendFailed { error, .. } => panic!("{error}"),
+                    _ => {}
+                }
+            }
+        });
+        sent.await.expect("the request leaves");
+        self.driver.set_reading(true);
+        id
+    }
+
     /// The answer to a request: its result, or the name of the error that stands for it.
     pub(crate) async fn answer(&mut self, id: u64) -> Result<Value, String> {
         let answer = timeout(PATIENCE, async {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use breakbulk::link::{Link, LinkStatus, Moved, ReceiveMemory};
-use breakbulk::{Arrival, HalfClose, LinkError};
+use breakbulk::{Acked, Arrival, HalfClose, LinkError};
 use breakbulk_proto::{Capacity, Measure, Meta, Overhead, Transmit};
 use futures_core::Stream;
 use futures_sink::Sink;
@@ -55,6 +55,10 @@ impl Link for PeerLink {
     /// Frames were made elsewhere in the process: the task has them whole, and bounds them.
     fn receive_memory(&mut self) -> Option<&mut dyn ReceiveMemory> {
         None
+    }
+
+    fn poll_acked(&mut self, _: &mut Context<'_>) -> Poll<Acked> {
+        Poll::Pending
     }
 
     fn end_output(&mut self) -> bool {

@@ -24,6 +24,9 @@ use crate::state::by_reference;
 const CHANGING_METHODS: [&str; 5] =
     ["resourceWrite", "resourceCopy", "resourceDelete", "resourceMove", "resourceMkdir"];
 
+/// How many bytes of a URI an error shows.
+const MAX_SHOWN_URI: usize = 512;
+
 /// The URIs in the params of these methods.
 #[derive(Deserialize)]
 struct ResourceParams {
@@ -60,6 +63,7 @@ impl Workspace {
             Ok(Some(owner)) => ask(owner, method, params).await.map(Reply::from),
             Ok(None) => {
                 let answer = self.resource_of_host(client, method, params).await;
+                let answer = answer.map_err(|error| about(error, params));
                 if CHANGING_METHODS.contains(&method) && answer.is_ok() {
                     self.note_changed_files(params).await;
                 }
@@ -249,6 +253,20 @@ impl Workspace {
             Err(error) => Err(error.into()),
         }
     }
+}
+
+/// The error, with the URIs that it is about.
+fn about(error: MethodError, params: &RawParams) -> MethodError {
+    let Ok(ResourceParams { uri, source, destination, .. }) = params.parse() else { return error };
+    let mut message = error.message;
+    for (name, uri) in [("", uri), ("source ", source), ("destination ", destination)] {
+        let Some(uri) = uri.filter(|uri| !message.contains(uri.as_str())) else { continue };
+        let shown = uri.get(..uri.floor_char_boundary(MAX_SHOWN_URI)).unwrap_or_default();
+        let rest = if shown.len() < uri.len() { "…" } else { "" };
+        let separator = if name == "destination " { ", " } else { ": " };
+        message.push_str(&format!("{separator}{name}{}{rest}", shown.escape_debug()));
+    }
+    MethodError { message, ..error }
 }
 
 /// The memory for reading so many bytes and answering with them: base64 is a third longer, and is in memory twice while

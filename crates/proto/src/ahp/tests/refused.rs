@@ -46,7 +46,8 @@ fn an_action_that_is_nested_too_deep_closes_by_that_name() {
         panic!("{events:?}")
     };
     assert_eq!(*error, too_deep);
-    assert_eq!((reason, reason.code()), (&CloseReason::Unsendable(too_deep), 4422));
+    let unsendable = CloseReason::Unsendable { message: "an action".into(), error: too_deep };
+    assert_eq!((reason, reason.code()), (&unsendable, 4422));
     assert_eq!(reason.text(), "an action cannot be sent: message is nested 140 levels deep, the limit is 100");
 }
 
@@ -113,7 +114,7 @@ fn an_action_that_is_no_message_closes_and_is_not_skipped() {
             pass(&mut server, &mut client, now);
         }
         assert_eq!(messages(&mut client).len(), 1, "{bad}");
-        let closed = CloseReason::Unsendable(SendError::NotJsonRpc);
+        let closed = CloseReason::unsendable(&"".into(), SendError::NotJsonRpc);
         assert_eq!(closed.code(), 4422);
         let events = events(&mut server);
         let failed = |event: &Event| match event {

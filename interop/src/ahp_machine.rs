@@ -4,13 +4,14 @@
 //! caller is the network and the clock. `ahp-machine ws` listens for WebSockets on 127.0.0.1, prints its port, answers handshakes, and
 //! sends messages of any size to whoever asks for them.
 
+use std::collections::HashMap;
 use std::error::Error;
 use std::io::{BufRead, Write};
 use std::time::{Duration, Instant};
 
 use breakbulk_proto::ahp::{Config, Connection, Negotiated, Role};
 use breakbulk_proto::{
-    Budget, BudgetConfig, Capacity, CloseReason, Event, Input, Limits, LimitsConfig, Machine, Message, Ticket, Transmit,
+    Budget, BudgetConfig, Capacity, Event, Input, Limits, LimitsConfig, Machine, Message, Ticket, Transmit,
 };
 use bytes::Bytes;
 use futures_util::{SinkExt, StreamExt};
@@ -152,11 +153,8 @@ async fn listen() -> Result<(), Box<dyn Error>> {
     println!("{}", listener.local_addr()?.port());
     loop {
         let (stream, _) = listener.accept().await?;
-        tokio::spawn(async move {
-            if let Err(error) = serve(stream).await {
-                eprintln!("ahp-machine: {error}");
-            }
-        });
+        // A client that goes away in the middle is no failure of ours.
+        tokio::spawn(async move { drop(serve(stream).await) });
     }
 }
 
@@ -167,18 +165,18 @@ async fn serve(stream: TcpStream) -> Result<(), tungstenite::Error> {
     let mut socket = tokio_tungstenite::accept_async_with_config(stream, Some(config)).await?;
     let limits = LimitsConfig { max_frame_bytes: 900_000, ..LimitsConfig::default() };
     let Ok(mut connection) = machine(limits, &Negotiated::default()) else { return Ok(()) };
-    let mut tickets = 0;
+    let (mut tickets, mut given) = (0, HashMap::new());
     while let Some(frame) = socket.next().await {
         let input = match frame? {
             tungstenite::Message::Text(text) => Input::frame(Bytes::from(text)),
             tungstenite::Message::Binary(bytes) => Input::frame(bytes),
-            tungstenite::Message::Close(_) => Input::Close(CloseReason::Normal),
+            // A close is answered by the socket itself.
             _ => continue,
         };
         connection.handle(input, Instant::now());
         while let Some(event) = connection.poll_event() {
             let Event::Message { message, .. } = event else { continue };
-            for answer in answers(&message.to_bytes()) {
+            if let Some(answer) = answer(&message.to_bytes(), &mut given) {
                 tickets += 1;
                 connection.handle(Input::send(Ticket(tickets), answer), Instant::now());
             }
@@ -199,19 +197,22 @@ async fn serve(stream: TcpStream) -> Result<(), tungstenite::Error> {
     Ok(())
 }
 
-fn answers(message: &[u8]) -> Vec<String> {
-    let Ok(request) = serde_json::from_slice::<Value>(message) else { return Vec::new() };
-    let result = match request["method"].as_str() {
-        Some("initialize" | "reconnect") => json!({"protocolVersion": "1.0.0", "serverSeq": 0, "snapshots": []}),
-        Some("give") => {
-            let (length, kind) = (request["params"]["length"].as_u64(), request["params"]["kind"].as_str());
-            content(usize::try_from(length.unwrap_or(0)).unwrap_or(0), kind.unwrap_or("code"))
+/// The answer to a request. What was given once is kept, so that a bench does not measure how it is made.
+fn answer(message: &[u8], given: &mut HashMap<String, String>) -> Option<String> {
+    let request = serde_json::from_slice::<Value>(message).ok()?;
+    let params = &request["params"];
+    let result = match request["method"].as_str()? {
+        "initialize" | "reconnect" => r#"{"protocolVersion":"1.0.0","serverSeq":0,"snapshots":[]}"#.to_owned(),
+        "give" => {
+            let length = usize::try_from(params["length"].as_u64()?).ok()?;
+            let make = || content(length, params["kind"].as_str().unwrap_or("code")).to_string();
+            given.entry(params.to_string()).or_insert_with(make).clone()
         }
         // What was sent comes back.
-        Some("echo") => request["params"].clone(),
-        _ => return Vec::new(),
+        "echo" => params.to_string(),
+        _ => return None,
     };
-    vec![json!({"jsonrpc": "2.0", "id": request["id"], "result": result}).to_string()]
+    Some(format!(r#"{{"jsonrpc":"2.0","id":{},"result":{result}}}"#, request["id"]))
 }
 
 /// What a tool may give: lines of code as one text, or many small objects.

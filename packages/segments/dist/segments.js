@@ -182,6 +182,16 @@ var Grant = class {
 var WANTED = new Set(
   "jsonrpc method id params result error params.groupId params.index params.total params.data params.channel params.serverSeq params.requestId params.id params.action params.action.type params.clientId result.clientId params.protocolVersions result.protocolVersion params.capabilities params.capabilities.chunking result.capabilities result.capabilities.chunking".split(" ")
 );
+var PLAIN = new Uint8Array(256).fill(1, 32);
+PLAIN[34] = PLAIN[92] = 0;
+var SHORT_ESCAPES = new Uint8Array(256);
+for (const letter of '"\\/bfnrt') SHORT_ESCAPES[letter.charCodeAt(0)] = 1;
+function plainEnd(bytes, at) {
+  const fourth = bytes.length - 3;
+  while (at < fourth && PLAIN[bytes[at]] & PLAIN[bytes[at + 1]] & PLAIN[bytes[at + 2]] & PLAIN[bytes[at + 3]]) at += 4;
+  while (at < bytes.length && PLAIN[bytes[at]] === 1) at++;
+  return at;
+}
 var isSpace = (byte) => byte === 32 || byte === 10 || byte === 13 || byte === 9;
 var isDigit = (byte) => byte >= 48 && byte <= 57;
 var Scanner = class {
@@ -225,8 +235,11 @@ var Scanner = class {
       switch (state) {
         case 7 /* Text */: {
           const from = at;
-          let next = byte;
-          while (next >= 32 && next !== 34 && next !== 92 && ++at < length) next = bytes[at];
+          at = plainEnd(bytes, at);
+          while (!this.#inKey && at + 1 < length && bytes[at] === 92 && SHORT_ESCAPES[bytes[at + 1]] === 1) {
+            at = plainEnd(bytes, at + 2);
+          }
+          const next = at < length ? bytes[at] : 0;
           if (this.#keepsKey) this.#gather(bytes, from, at);
           if (at === length) break;
           if (next < 32) return this.#fail("syntax", base + at);
@@ -300,7 +313,7 @@ var Scanner = class {
           at++;
           break;
         case 8 /* Escape */:
-          if (!'"\\/bfnrtu'.includes(String.fromCharCode(byte))) return this.#fail("syntax", base + at);
+          if (SHORT_ESCAPES[byte] !== 1 && byte !== 117) return this.#fail("syntax", base + at);
           if (this.#keepsKey && this.#key.length < 250) this.#key.push(92, byte);
           this.#wordAt = 4;
           at++;
@@ -456,7 +469,6 @@ function readNumber(raw) {
 
 // src/bytes.ts
 var Buffer = globalThis.Buffer;
-var fromBase64 = Uint8Array.fromBase64;
 var encoder = new TextEncoder();
 var decoder = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true });
 var ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
@@ -483,49 +495,62 @@ function unfinished(bytes) {
 }
 var decodedLength = (data) => Math.ceil(data.length / 4) * 3 - padding(data);
 var padding = (data) => data.endsWith("==") ? 2 : data.endsWith("=") ? 1 : 0;
-function decodeBase64(data) {
+var allocate = (length) => Buffer ? Buffer.allocUnsafe(length) : new Uint8Array(length);
+function decodeBase64(data, into, at) {
   const length = decodedLength(data);
+  if (data.length % 4) return false;
   const pad = padding(data);
-  if (data.length % 4) return null;
   if (pad) {
     const last = ALPHABET.indexOf(data[data.length - pad - 1]);
-    if (last < 0 || last & (pad === 1 ? 3 : 15)) return null;
+    if (last < 0 || last & (pad === 1 ? 3 : 15)) return false;
   }
   if (Buffer) {
-    const bytes = Buffer.allocUnsafe(length);
-    const whole = bytes.write(data, "base64") === length;
-    return whole && !data.includes("-") && !data.includes("_") ? bytes : null;
+    const isWhole = into.write(data, at, length, "base64") === length;
+    return isWhole && !data.includes("-") && !data.includes("_");
   }
-  if (fromBase64) {
-    try {
-      const bytes = fromBase64(data, { lastChunkHandling: "strict" });
-      return bytes.length === length ? bytes : null;
-    } catch {
-      return null;
-    }
+  const place = into.subarray(at, at + length);
+  if (!place.setFromBase64) return decodeByTable(data, into, at);
+  try {
+    return place.setFromBase64(data, { lastChunkHandling: "strict" }).written === length;
+  } catch {
+    return false;
   }
-  return decodeByTable(data, length);
 }
-var VALUES = new Uint8Array(128).fill(64);
-for (let value = 0; value < 64; value++) VALUES[ALPHABET.charCodeAt(value)] = value;
-function decodeByTable(data, length) {
-  const bytes = new Uint8Array(length);
-  const characters = data.length - padding(data);
+var NOTHING = 1 << 24;
+var TABLES = [18, 12, 6, 0].map((shift) => {
+  const table = new Int32Array(256).fill(NOTHING);
+  for (let value = 0; value < 64; value++) table[ALPHABET.charCodeAt(value)] = value << shift;
+  return table;
+});
+function decodeByTable(text, into, start) {
+  const [first2, second, third, fourth] = TABLES;
+  const pad = padding(text);
+  const data = encode(text);
+  const whole = pad ? data.length - 4 : data.length;
   let bits = 0;
-  let bad = 0;
-  for (let at = 0, to = 0; at < characters; at++) {
-    const code = data.charCodeAt(at);
-    const value = code < 128 ? VALUES[code] : 64;
-    bad |= value & 64;
-    bits = bits << 6 | value;
-    if (at & 3) bytes[to++] = bits >> 6 - 2 * (at & 3);
+  let to = start;
+  let from = 0;
+  for (; from < whole; from += 4) {
+    const group = first2[data[from]] | second[data[from + 1]] | third[data[from + 2]] | fourth[data[from + 3]];
+    bits |= group;
+    into[to] = group >> 16;
+    into[to + 1] = group >> 8;
+    into[to + 2] = group;
+    to += 3;
   }
-  return bad ? null : bytes;
+  if (pad) {
+    const group = first2[data[from]] | second[data[from + 1]] | (pad === 1 ? third[data[from + 2]] : 0);
+    if (group & (pad === 1 ? 255 : 65535)) return false;
+    bits |= group;
+    into[to] = group >> 16;
+    if (pad === 1) into[to + 1] = group >> 8;
+  }
+  return bits < NOTHING;
 }
 function encodeBase64(bytes) {
   if (Buffer) return Buffer.from(bytes.buffer, bytes.byteOffset, bytes.length).toString("base64");
-  const native = bytes.toBase64;
-  if (native) return native.call(bytes);
+  const own = bytes.toBase64?.();
+  if (own !== void 0) return own;
   let binary = "";
   for (let at = 0; at < bytes.length; at += 8192) binary += String.fromCharCode(...bytes.subarray(at, at + 8192));
   return btoa(binary);
@@ -534,10 +559,11 @@ function encodeBase64(bytes) {
 // src/message.ts
 var ENVELOPE = ["jsonrpc", "method", "id", "params", "result", "error"];
 var Message = class {
-  constructor(text, size, scan2) {
+  constructor(text, size, scan2, bytes = null) {
     this.text = text;
     this.size = size;
     this.scan = scan2;
+    this.bytes = bytes;
     const method = this.#there("method");
     const id = scan2.found.get("id");
     const named = id?.kind === 3 /* String */ || id?.kind === 2 /* Number */;
@@ -550,7 +576,7 @@ var Message = class {
   text;
   size;
   scan;
-  #bytes = null;
+  bytes;
   kind;
   /** Empty if it has none. */
   method;
@@ -587,7 +613,7 @@ var Message = class {
   }
   /** A value as it is written. */
   raw({ start, end }) {
-    if (this.text.length === this.size) return this.text.slice(start, end);
+    if (this.text.length === this.size && !this.bytes) return this.text.slice(start, end);
     return decode(this.#encoded().subarray(start, end)) ?? "";
   }
   /** Where a byte lies in the text. */
@@ -596,7 +622,7 @@ var Message = class {
     return decode(this.#encoded().subarray(0, offset))?.length ?? 0;
   }
   #encoded() {
-    return this.#bytes ??= encode(this.text);
+    return this.bytes ??= encode(this.text);
   }
   /** A member, unless it is `null`, which many write for what is not there. */
   #there(member) {
@@ -1237,9 +1263,8 @@ var Group = class {
   size = 0;
   next = 0;
   #scanner;
-  #text = "";
-  /** The beginning of a character whose rest comes with the next segment. */
-  #rest = null;
+  /** Grows with what has arrived, never with what was declared. */
+  #bytes = allocate(0);
   append(index, total, data, length, limit, now2) {
     if (total !== this.total) fail("total-changed", `total ${total} where the group has ${this.total}`);
     if (index !== this.next) fail("index-out-of-order", `index ${index} where ${this.next} was due`);
@@ -1248,55 +1273,56 @@ var Group = class {
     if (size > limit) throw new Closing(broken.messageTooLarge(size, limit));
     const cost = size + (this.#scanner.deepest >> 3) + GROUP_COST;
     if (!this.grant.grow(cost, now2)) throw new Closing(closed.overBudget(cost));
-    const bytes = decodeBase64(data);
-    if (!bytes) return fail("data-not-base64", "data is not canonical base64");
+    this.#reserve(size, limit);
+    if (!decodeBase64(data, this.#bytes, this.size)) fail("data-not-base64", "data is not canonical base64");
+    const isJson = this.#scanner.feed(this.#bytes.subarray(this.size, size));
     this.size = size;
     this.grant.note(size, now2);
-    const text = this.#decode(bytes);
-    if (text === null) throw new Closing(broken.messageNotUtf8);
-    if (!this.#scanner.feed(bytes)) throw this.#notJson();
-    this.#text += text;
+    if (!isJson) throw this.#notJson();
   }
   /** The message, if it is exactly one JSON-RPC request, response or notification. */
   finish() {
-    if (this.#rest) throw new Closing(broken.messageNotUtf8);
+    const bytes = this.#bytes.subarray(0, this.size);
+    const text = decode(bytes);
+    if (text === null) throw new Closing(broken.messageNotUtf8);
     if (!this.#scanner.finish()) throw this.#notJson();
     if (this.#scanner.root !== 5 /* Object */) throw new Closing(broken.messageNotRpc);
-    const message = new Message(this.#text, this.size, this.#scanner);
+    const message = new Message(text, this.size, this.#scanner, bytes);
     checkKeys(message.repeated());
     if (!message.isValid()) throw new Closing(broken.messageNotRpc);
     if (message.method === SEGMENT) fail("nested-segment", "reassembled message is a segment");
     this.grant.complete(this.size + GROUP_COST);
     return message;
   }
-  /** The whole characters that have arrived. */
-  #decode(bytes) {
-    let all = bytes;
-    if (this.#rest) {
-      all = new Uint8Array(this.#rest.length + bytes.length);
-      all.set(this.#rest);
-      all.set(bytes, this.#rest.length);
-    }
-    const rest = unfinished(all);
-    this.#rest = rest ? all.slice(all.length - rest) : null;
-    return decode(rest ? all.subarray(0, all.length - rest) : all);
+  /** Allocates memory for `size` bytes. At most twice as many, and no more than the rest may need. */
+  #reserve(size, limit) {
+    if (size <= this.#bytes.length) return;
+    const rest = Math.max(0, this.total - this.next) * this.firstLength;
+    const grown = allocate(Math.max(size, Math.min(size * 2, size + rest, limit)));
+    grown.set(this.#bytes.subarray(0, this.size));
+    this.#bytes = grown;
   }
   #notJson() {
     const { fault, maxDepth } = this.#scanner;
+    const text = this.#bytes.subarray(0, this.size);
+    const isUtf8 = decode(text.subarray(0, this.size - unfinished(text))) !== null;
+    if (!isUtf8) return new Closing(broken.messageNotUtf8);
     return new Closing(fault === "too_deep" ? broken.tooDeep(maxDepth) : broken.messageNotJson(jsonFault(this.#scanner)));
   }
 };
 var length0 = ({ firstLength, total, next }) => firstLength * (total - next);
-var HEAD = '{"jsonrpc":"2.0","method":"ahp/messageSegment","params":{"groupId":"';
 var INTEGER = "(0|[1-9]\\d{0,9})";
-var FRONT = new RegExp(`^([ !#-[\\]-~]{1,128})","index":${INTEGER},"total":${INTEGER},"data":"`);
+var FRONT = new RegExp(
+  `^{"jsonrpc":"2\\.0","method":"${SEGMENT}","params":{"groupId":"([ !#-[\\]-~]{1,128})","index":${INTEGER},"total":${INTEGER},"data":"`
+);
+var LONGEST_FRONT = 256;
 function recognise(frame) {
-  if (!frame.startsWith(HEAD) || !frame.endsWith('"}}')) return null;
-  const front = FRONT.exec(frame.slice(HEAD.length, HEAD.length + 190));
-  if (!front) return null;
-  const data = frame.slice(HEAD.length + front[0].length, -3);
+  const front = FRONT.exec(frame.slice(0, LONGEST_FRONT));
+  if (!front || !frame.endsWith('"}}')) return null;
+  const [{ length }, groupId, index, total] = front;
+  const data = frame.slice(length, -3);
   if (data.includes('"') || data.includes("\\")) return null;
-  return { groupId: front[1], index: BigInt(front[2]), total: BigInt(front[3]), data };
+  return { groupId, index: BigInt(index), total: BigInt(total), data };
 }
 function parse(message) {
   const { found, repeated } = message.scan;
@@ -1587,12 +1613,12 @@ var SHARED_FRAME = 64 << 10;
 var LIVELY = 500;
 var ANY_PEER = 512;
 var MAX_ANSWERS = 64;
-var HEAD2 = '{"jsonrpc":"2.0","method":"ahp/messageSegment","params":{"groupId":"';
+var HEAD = '{"jsonrpc":"2.0","method":"ahp/messageSegment","params":{"groupId":"';
 var INDEX = '","index":';
 var TOTAL = ',"total":';
 var DATA = ',"data":"';
 var TAIL = '"}}';
-var FIXED = HEAD2.length + 32 + INDEX.length + TOTAL.length + DATA.length + TAIL.length;
+var FIXED = HEAD.length + 32 + INDEX.length + TOTAL.length + DATA.length + TAIL.length;
 var QUOTES = 22;
 function plan(length, frame) {
   for (let digits = 1; digits <= 5; digits++) {
@@ -1710,7 +1736,7 @@ var Sender = class {
     const { out, bytes, name, plan: plan2, index } = group;
     const done = Math.min((index + 1) * plan2.size, out.size);
     const data = encodeBase64(bytes.subarray(index * plan2.size, done));
-    const frame = `${HEAD2}${name}${INDEX}${index}${TOTAL}${plan2.total}${DATA}${data}${TAIL}`;
+    const frame = `${HEAD}${name}${INDEX}${index}${TOTAL}${plan2.total}${DATA}${data}${TAIL}`;
     this.pace.frame(frame.length, now2);
     if (++group.index >= plan2.total) this.#queue.finish(group);
     return { frame, out, done };
@@ -2053,12 +2079,12 @@ var CLOSED = 3;
 function socketLink(socket, events) {
   const more = socket;
   socket.binaryType = "arraybuffer";
-  socket.addEventListener("open", () => events.opened());
-  socket.addEventListener("error", (event) => events.failed(event));
   socket.addEventListener(
     "message",
     ({ data }) => events.frame(typeof data === "string" ? data : new Uint8Array(data))
   );
+  socket.addEventListener("open", () => events.opened());
+  socket.addEventListener("error", (event) => events.failed(event));
   socket.addEventListener(
     "close",
     (event) => events.closed(event.code, event.reason, event.wasClean)

@@ -1,7 +1,7 @@
 // UTF-8 and base64 by the fastest means that the platform has.
 
 interface NodeBuffer extends Uint8Array {
-  write(text: string, encoding: 'base64'): number;
+  write(text: string, offset: number, length: number, encoding: 'base64'): number;
   toString(encoding?: 'base64'): string;
 }
 
@@ -17,9 +17,10 @@ const Buffer = (
 ).Buffer;
 
 /** What newer browsers have, and older type libraries do not know. */
-const fromBase64 = (
-  Uint8Array as unknown as { fromBase64?(text: string, options: { lastChunkHandling: 'strict' }): Uint8Array }
-).fromBase64;
+interface Base64Array extends Uint8Array {
+  setFromBase64?(text: string, options: { lastChunkHandling: 'strict' }): { written: number };
+  toBase64?(): string;
+}
 
 const encoder = new TextEncoder();
 const decoder = new TextDecoder('utf-8', { fatal: true, ignoreBOM: true });
@@ -58,62 +59,82 @@ export function unfinished(bytes: Uint8Array): number {
   return 0;
 }
 
-/** How many bytes canonical base64 of this text stands for. */
+/** How many bytes canonical base64 stands for. */
 export const decodedLength = (data: string): number => Math.ceil(data.length / 4) * 3 - padding(data);
 
 const padding = (data: string): number => (data.endsWith('==') ? 2 : data.endsWith('=') ? 1 : 0);
 
-/** The bytes of canonical base64; `null` if it is not canonical: any other character, padding or stray bits. */
-export function decodeBase64(data: string): Uint8Array | null {
+/** Memory whose content is not defined. */
+export const allocate = (length: number): Uint8Array =>
+  Buffer ? Buffer.allocUnsafe(length) : new Uint8Array(length);
+
+/**
+ * Decodes canonical base64 to `into`, which was allocated here, from `at` on. Returns false if it is not canonical: any other
+ * character, padding or stray bits.
+ */
+export function decodeBase64(data: string, into: Uint8Array, at: number): boolean {
   const length = decodedLength(data);
+  if (data.length % 4) return false;
   const pad = padding(data);
-  if (data.length % 4) return null;
   if (pad) {
     const last = ALPHABET.indexOf(data[data.length - pad - 1]);
-    if (last < 0 || last & (pad === 1 ? 3 : 15)) return null;
+    if (last < 0 || last & (pad === 1 ? 3 : 15)) return false;
   }
+  // Takes the URL alphabet too, and leaves out characters of no alphabet, so that less is written.
   if (Buffer) {
-    // Takes the URL alphabet too, and leaves out characters of no alphabet, so that less is written.
-    const bytes = Buffer.allocUnsafe(length);
-    const whole = bytes.write(data, 'base64') === length;
-    return whole && !data.includes('-') && !data.includes('_') ? bytes : null;
+    const isWhole = (into as NodeBuffer).write(data, at, length, 'base64') === length;
+    return isWhole && !data.includes('-') && !data.includes('_');
   }
-  if (fromBase64) {
-    try {
-      // Leaves out white space.
-      const bytes = fromBase64(data, { lastChunkHandling: 'strict' });
-      return bytes.length === length ? bytes : null;
-    } catch {
-      return null;
-    }
+  const place: Base64Array = into.subarray(at, at + length);
+  if (!place.setFromBase64) return decodeByTable(data, into, at);
+  try {
+    // Leaves out white space.
+    return place.setFromBase64(data, { lastChunkHandling: 'strict' }).written === length;
+  } catch {
+    return false;
   }
-  return decodeByTable(data, length);
 }
 
-const VALUES = new Uint8Array(128).fill(64);
-for (let value = 0; value < 64; value++) VALUES[ALPHABET.charCodeAt(value)] = value;
+/** For each place in a group of four characters, what a character stands for there. A bit above all others says: nothing. */
+const NOTHING = 1 << 24;
+const TABLES = [18, 12, 6, 0].map((shift) => {
+  const table = new Int32Array(256).fill(NOTHING);
+  for (let value = 0; value < 64; value++) table[ALPHABET.charCodeAt(value)] = value << shift;
+  return table;
+});
 
 /** For platforms without a decoder that is fast and strict. */
-export function decodeByTable(data: string, length: number): Uint8Array | null {
-  const bytes = new Uint8Array(length);
-  const characters = data.length - padding(data);
+export function decodeByTable(text: string, into: Uint8Array, start: number): boolean {
+  const [first, second, third, fourth] = TABLES;
+  const pad = padding(text);
+  const data = encode(text);
+  const whole = pad ? data.length - 4 : data.length;
   let bits = 0;
-  let bad = 0;
-  for (let at = 0, to = 0; at < characters; at++) {
-    const code = data.charCodeAt(at);
-    const value = code < 128 ? VALUES[code] : 64;
-    bad |= value & 64;
-    bits = (bits << 6) | value;
-    if (at & 3) bytes[to++] = bits >> (6 - 2 * (at & 3));
+  let to = start;
+  let from = 0;
+  for (; from < whole; from += 4) {
+    const group = first[data[from]] | second[data[from + 1]] | third[data[from + 2]] | fourth[data[from + 3]];
+    bits |= group;
+    into[to] = group >> 16;
+    into[to + 1] = group >> 8;
+    into[to + 2] = group;
+    to += 3;
   }
-  return bad ? null : bytes;
+  if (pad) {
+    const group = first[data[from]] | second[data[from + 1]] | (pad === 1 ? third[data[from + 2]] : 0);
+    if (group & (pad === 1 ? 0xff : 0xffff)) return false;
+    bits |= group;
+    into[to] = group >> 16;
+    if (pad === 1) into[to + 1] = group >> 8;
+  }
+  return bits < NOTHING;
 }
 
 /** Canonical base64. */
 export function encodeBase64(bytes: Uint8Array): string {
   if (Buffer) return Buffer.from(bytes.buffer, bytes.byteOffset, bytes.length).toString('base64');
-  const native = (bytes as { toBase64?(): string }).toBase64;
-  if (native) return native.call(bytes);
+  const own = (bytes as Base64Array).toBase64?.();
+  if (own !== undefined) return own;
   let binary = '';
   for (let at = 0; at < bytes.length; at += 8192) binary += String.fromCharCode(...bytes.subarray(at, at + 8192));
   return btoa(binary);

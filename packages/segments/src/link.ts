@@ -26,16 +26,22 @@ export const OPEN = 1;
 export const CLOSING = 2;
 export const CLOSED = 3;
 
+/** What only the npm class has. */
+interface WsSocket {
+  pause?(): void;
+  resume?(): void;
+  send(data: string, drained: () => void): void;
+}
+
 /** A WebSocket. */
 export function socketLink(socket: WebSocketLike, events: LinkEvents): Link {
-  type Pausable = { pause?(): void; resume?(): void; send(data: string, drained: () => void): void };
-  const more = socket as unknown as Pausable;
+  const more = socket as unknown as WsSocket;
   socket.binaryType = 'arraybuffer';
-  socket.addEventListener('open', () => events.opened());
-  socket.addEventListener('error', (event: Event) => events.failed(event));
   socket.addEventListener('message', ({ data }: { data: string | ArrayBuffer }) =>
     events.frame(typeof data === 'string' ? data : new Uint8Array(data)),
   );
+  socket.addEventListener('open', () => events.opened());
+  socket.addEventListener('error', (event: Event) => events.failed(event));
   socket.addEventListener('close', (event: { code: number; reason: string; wasClean: boolean }) =>
     events.closed(event.code, event.reason, event.wasClean),
   );

@@ -9,7 +9,6 @@ const ENVELOPE = ['jsonrpc', 'method', 'id', 'params', 'result', 'error'];
 
 /** A text that was scanned: one JSON object. */
 export class Message {
-  #bytes: Uint8Array | null = null;
   readonly kind: MessageKind;
   /** Empty if it has none. */
   readonly method: string;
@@ -21,6 +20,8 @@ export class Message {
     /** Its length as UTF-8. */
     readonly size: number,
     readonly scan: Scanner,
+    /** The text as UTF-8, if that is there. It is made when it is needed. */
+    private bytes: Uint8Array | null = null,
   ) {
     const method = this.#there('method');
     const id = scan.found.get('id');
@@ -74,7 +75,7 @@ export class Message {
 
   /** A value as it is written. */
   raw({ start, end }: Found): string {
-    if (this.text.length === this.size) return this.text.slice(start, end);
+    if (this.text.length === this.size && !this.bytes) return this.text.slice(start, end);
     return decode(this.#encoded().subarray(start, end)) ?? '';
   }
 
@@ -85,7 +86,7 @@ export class Message {
   }
 
   #encoded(): Uint8Array {
-    return (this.#bytes ??= encode(this.text));
+    return (this.bytes ??= encode(this.text));
   }
 
   /** A member, unless it is `null`, which many write for what is not there. */

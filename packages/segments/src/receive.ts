@@ -2,7 +2,7 @@
 
 import type { CloseReason, Limits } from './api.js';
 import type { Account, Grant } from './budget.js';
-import { decode, decodeBase64, decodedLength, unfinished, utf8Length } from './bytes.js';
+import { allocate, decode, decodeBase64, decodedLength, unfinished, utf8Length } from './bytes.js';
 import type { Invitation } from './handshake.js';
 import { Kind, type readNumber, Scanner } from './json.js';
 import { GROUP_COST, groupCost, timeFor } from './limits.js';
@@ -160,9 +160,8 @@ class Group {
   size = 0;
   next = 0;
   readonly #scanner: Scanner;
-  #text = '';
-  /** The beginning of a character whose rest comes with the next segment. */
-  #rest: Uint8Array | null = null;
+  /** Grows with what has arrived, never with what was declared. */
+  #bytes = allocate(0);
 
   constructor(
     readonly ordinal: number,
@@ -184,22 +183,22 @@ class Group {
     // What the scanner holds for each open array and object is a bit.
     const cost = size + (this.#scanner.deepest >> 3) + GROUP_COST;
     if (!this.grant.grow(cost, now)) throw new Closing(closed.overBudget(cost));
-    const bytes = decodeBase64(data);
-    if (!bytes) return fail('data-not-base64', 'data is not canonical base64');
+    this.#reserve(size, limit);
+    if (!decodeBase64(data, this.#bytes, this.size)) fail('data-not-base64', 'data is not canonical base64');
+    const isJson = this.#scanner.feed(this.#bytes.subarray(this.size, size));
     this.size = size;
     this.grant.note(size, now);
-    const text = this.#decode(bytes);
-    if (text === null) throw new Closing(broken.messageNotUtf8);
-    if (!this.#scanner.feed(bytes)) throw this.#notJson();
-    this.#text += text;
+    if (!isJson) throw this.#notJson();
   }
 
   /** The message, if it is exactly one JSON-RPC request, response or notification. */
   finish(): Message {
-    if (this.#rest) throw new Closing(broken.messageNotUtf8);
+    const bytes = this.#bytes.subarray(0, this.size);
+    const text = decode(bytes);
+    if (text === null) throw new Closing(broken.messageNotUtf8);
     if (!this.#scanner.finish()) throw this.#notJson();
     if (this.#scanner.root !== Kind.Object) throw new Closing(broken.messageNotRpc);
-    const message = new Message(this.#text, this.size, this.#scanner);
+    const message = new Message(text, this.size, this.#scanner, bytes);
     checkKeys(message.repeated());
     if (!message.isValid()) throw new Closing(broken.messageNotRpc);
     if (message.method === SEGMENT) fail('nested-segment', 'reassembled message is a segment');
@@ -207,43 +206,45 @@ class Group {
     return message;
   }
 
-  /** The whole characters that have arrived. */
-  #decode(bytes: Uint8Array): string | null {
-    let all = bytes;
-    if (this.#rest) {
-      all = new Uint8Array(this.#rest.length + bytes.length);
-      all.set(this.#rest);
-      all.set(bytes, this.#rest.length);
-    }
-    const rest = unfinished(all);
-    this.#rest = rest ? all.slice(all.length - rest) : null;
-    return decode(rest ? all.subarray(0, all.length - rest) : all);
+  /** Allocates memory for `size` bytes. At most twice as many, and no more than the rest may need. */
+  #reserve(size: number, limit: number): void {
+    if (size <= this.#bytes.length) return;
+    const rest = Math.max(0, this.total - this.next) * this.firstLength;
+    const grown = allocate(Math.max(size, Math.min(size * 2, size + rest, limit)));
+    grown.set(this.#bytes.subarray(0, this.size));
+    this.#bytes = grown;
   }
 
   #notJson(): Closing {
     const { fault, maxDepth } = this.#scanner;
+    const text = this.#bytes.subarray(0, this.size);
+    const isUtf8 = decode(text.subarray(0, this.size - unfinished(text))) !== null;
+    if (!isUtf8) return new Closing(broken.messageNotUtf8);
     return new Closing(fault === 'too_deep' ? broken.tooDeep(maxDepth) : broken.messageNotJson(jsonFault(this.#scanner)));
   }
 }
 
 const length0 = ({ firstLength, total, next }: Group): number => firstLength * (total - next);
 
-const HEAD = '{"jsonrpc":"2.0","method":"ahp/messageSegment","params":{"groupId":"';
 const INTEGER = '(0|[1-9]\\d{0,9})';
 // A group id of printable characters that need no escape.
-const FRONT = new RegExp(`^([ !#-[\\]-~]{1,128})","index":${INTEGER},"total":${INTEGER},"data":"`);
+const FRONT = new RegExp(
+  `^{"jsonrpc":"2\\.0","method":"${SEGMENT}","params":{"groupId":"([ !#-[\\]-~]{1,128})","index":${INTEGER},"total":${INTEGER},"data":"`,
+);
+/** The longest front: longer numbers are not recognised, and parsed. */
+const LONGEST_FRONT = 256;
 
 /**
  * Recognises a segment that is written exactly as we write it, without reading its data: if that turns out to be base64, the frame is
  * what it seems.
  */
 function recognise(frame: string): Segment | null {
-  if (!frame.startsWith(HEAD) || !frame.endsWith('"}}')) return null;
-  const front = FRONT.exec(frame.slice(HEAD.length, HEAD.length + 190));
-  if (!front) return null;
-  const data = frame.slice(HEAD.length + front[0].length, -3);
+  const front = FRONT.exec(frame.slice(0, LONGEST_FRONT));
+  if (!front || !frame.endsWith('"}}')) return null;
+  const [{ length }, groupId, index, total] = front;
+  const data = frame.slice(length, -3);
   if (data.includes('"') || data.includes('\\')) return null;
-  return { groupId: front[1], index: BigInt(front[2]), total: BigInt(front[3]), data };
+  return { groupId, index: BigInt(index), total: BigInt(total), data };
 }
 
 /** Reads a segment in any legal spelling. */

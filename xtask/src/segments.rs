@@ -18,10 +18,11 @@ pub(crate) fn run(mut args: Args) -> Result<(), Failure> {
     test(seeds, from)
 }
 
-/// Installs what the tests need: npm packages.
+/// Installs what the tests need: npm packages, and a browser.
 pub(crate) fn install() -> Result<(), Failure> {
     tools::system("node", "nodejs")?;
     tools::system("npm", "npm")?;
+    tools::system("chromium", "chromium")?;
     let package = root().join("packages/segments");
     once(&package.join("package-lock.json"), &package.join("node_modules/.installed"), || {
         must(Command::new("npm").arg("ci").current_dir(&package))

@@ -1051,7 +1051,7 @@ var closed = {
     4408,
     `a message was not finished within the time for a group (${limit} ms): ${received} bytes had come`
   ),
-  unsendable: ({ name, because }) => reason("close-unsendable", /json|deep/.test(name) ? 4422 : 4413, `an action cannot be sent: ${because}`),
+  unsendable: (called, { name, because }) => reason("close-unsendable", /json|deep/.test(name) ? 4422 : 4413, `${called} cannot be sent: ${because}`),
   capShrank: reason("close-cap-shrank", 4413, "the frame cap shrank below a started group's segments"),
   /** The application closes. */
   own: (code, text) => reason(code === 1e3 ? "close-normal" : code === 1012 ? "close-restart" : "close-program", code, text, text),
@@ -1068,7 +1068,7 @@ var unsent = {
   tooDeep: (depth, limit) => error("too-deep", `message is nested ${depth} levels deep, the limit is ${limit}`),
   noSegments: (size, limit) => error(
     "no-segments",
-    `message of ${size} bytes does not fit a frame of ${limit}, and the peer does not take segments`,
+    `message of ${size} bytes does not fit a frame of ${limit}, and the peer takes no segments`,
     [size, limit]
   ),
   tooLarge: (size, limit) => error("too-large", `message of ${size} bytes is over the peer's limit of ${limit}`, [size, limit]),
@@ -1886,7 +1886,8 @@ var Connection = class {
     const message = scanner.fault || scanner.root !== 5 /* Object */ ? null : new Message(text, size, scanner);
     const { kind = "other", id = null, method = "" } = message ?? {};
     const name = method === SEGMENT ? "segment" : /^(initialize|reconnect)$/.test(method) ? "handshake" : "ordinary";
-    const out = { ticket, text, size, kind, id, class: method ? name : "response" };
+    const called = message ? nameOf(message) : "an action";
+    const out = { ticket, text, size, kind, id, called, class: method ? name : "response" };
     if (this.reason) return void this.#fail(out, unsent.disconnected);
     const isSound = message && !message.repeated() && (size > VOUCHED || message.isValid());
     if (!isSound) return this.#giveUp(out, !isFree, unsent.notRpc);
@@ -2041,7 +2042,7 @@ var Connection = class {
   #giveUp(out, inOrder, error2) {
     this.#fail(out, error2);
     const diverges = out.kind === "notification" || out.kind === "other" && out.id === null;
-    if (this.#role === "server" && inOrder && diverges) this.close(closed.unsendable(error2));
+    if (this.#role === "server" && inOrder && diverges) this.close(closed.unsendable(out.called, error2));
   }
   /** A request fails here, and in place of a response the peer gets an error. */
   #fail(out, error2) {
@@ -2070,6 +2071,12 @@ var Connection = class {
     this.counters.set(name, (this.counters.get(name) ?? 0) + 1);
   }
 };
+function nameOf(message) {
+  const isName = (name) => /^[\w/$.-]{1,64}$/.test(name);
+  const type = message.string("params.action.type") ?? "";
+  if (isName(type)) return `the action ${type}`;
+  return isName(message.method) && !/^(action|dispatchAction)$/.test(message.method) ? message.method : "an action";
+}
 
 // src/link.ts
 var CONNECTING = 0;

@@ -172,7 +172,8 @@ export class Connection {
     const message = scanner.fault || scanner.root !== Kind.Object ? null : new Message(text, size, scanner);
     const { kind = 'other', id = null, method = '' } = message ?? {};
     const name = method === SEGMENT ? 'segment' : /^(initialize|reconnect)$/.test(method) ? 'handshake' : 'ordinary';
-    const out = { ticket, text, size, kind, id, class: method ? name : 'response' } as const;
+    const called = message ? nameOf(message) : 'an action';
+    const out = { ticket, text, size, kind, id, called, class: method ? name : 'response' } as const;
     if (this.reason) return void this.#fail(out, unsent.disconnected);
     // The application vouches for a long message.
     const isSound = message && !message.repeated() && (size > VOUCHED || message.isValid());
@@ -341,7 +342,7 @@ export class Connection {
   #giveUp(out: Outgoing, inOrder: boolean, error: SendError): void {
     this.#fail(out, error);
     const diverges = out.kind === 'notification' || (out.kind === 'other' && out.id === null);
-    if (this.#role === 'server' && inOrder && diverges) this.close(closed.unsendable(error));
+    if (this.#role === 'server' && inOrder && diverges) this.close(closed.unsendable(out.called, error));
   }
 
   /** A request fails here, and in place of a response the peer gets an error. */
@@ -374,4 +375,12 @@ export class Connection {
   #count(name: string): void {
     this.counters.set(name, (this.counters.get(name) ?? 0) + 1);
   }
+}
+
+/** What a message is called in errors: by the type of its action, or by its method, if that looks like a name. */
+function nameOf(message: Message): string {
+  const isName = (name: string): boolean => /^[\w/$.-]{1,64}$/.test(name);
+  const type = message.string('params.action.type') ?? '';
+  if (isName(type)) return `the action ${type}`;
+  return isName(message.method) && !/^(action|dispatchAction)$/.test(message.method) ? message.method : 'an action';
 }

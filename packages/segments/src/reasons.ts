@@ -65,8 +65,8 @@ export const closed = {
       4408,
       `a message was not finished within the time for a group (${limit} ms): ${received} bytes had come`,
     ),
-  unsendable: ({ name, because }: SendError) =>
-    reason('close-unsendable', /json|deep/.test(name) ? 4422 : 4413, `an action cannot be sent: ${because}`),
+  unsendable: (called: string, { name, because }: SendError) =>
+    reason('close-unsendable', /json|deep/.test(name) ? 4422 : 4413, `${called} cannot be sent: ${because}`),
   capShrank: reason('close-cap-shrank', 4413, "the frame cap shrank below a started group's segments"),
   /** The application closes. */
   own: (code: number, text: string) =>
@@ -89,7 +89,7 @@ export const unsent = {
   noSegments: (size: number, limit: number) =>
     error(
       'no-segments',
-      `message of ${size} bytes does not fit a frame of ${limit}, and the peer does not take segments`,
+      `message of ${size} bytes does not fit a frame of ${limit}, and the peer takes no segments`,
       [size, limit],
     ),
   tooLarge: (size: number, limit: number) =>

@@ -32,6 +32,8 @@ export interface Outgoing {
   readonly kind: MessageKind;
   /** The id as it is written, if it can be answered. */
   readonly id: string | null;
+  /** What it is called in errors. */
+  readonly called: string;
   readonly class: 'ordinary' | 'handshake' | 'segment' | 'response';
 }
 

@@ -130,6 +130,12 @@ export interface SegmentedEvents {
     }>;
     sendfailed: CustomEvent<SendFailedDetail>;
 }
+export interface SendOptions {
+    /** The message may pass others, and be passed. */
+    free?: boolean;
+}
+/** As in the npm `ws` class: called when the message was handed to the socket whole, or why it was not. */
+export type SendCallback = (error?: Error) => void;
 /** What a client uses of a WebSocket, for whole messages; and what more can be known. */
 export interface SegmentedSocket {
     readonly CONNECTING: 0;
@@ -148,10 +154,8 @@ export interface SegmentedSocket {
     onmessage: ((event: SegmentedEvents['message']) => void) | null;
     onerror: ((event: SegmentedEvents['error']) => void) | null;
     onclose: ((event: SegmentedEvents['close']) => void) | null;
-    /** Sends one JSON-RPC message of any size. `free`: it may pass others, and be passed. */
-    send(message: string, options?: {
-        free?: boolean;
-    }): void;
+    /** Sends one JSON-RPC message of any size. */
+    send(message: string, options?: SendOptions | SendCallback, callback?: SendCallback): void;
     /** Sends what waits, and closes. */
     close(code?: number, reason?: string): void;
     addEventListener<K extends keyof SegmentedEvents>(type: K, listener: (event: SegmentedEvents[K]) => void, options?: boolean | AddEventListenerOptions): void;

@@ -2204,6 +2204,8 @@ var Segmented = class extends EventTarget {
   #handlers = {};
   /** Listeners that were added with `on`, and what was registered for them. */
   #wrapped = /* @__PURE__ */ new Map();
+  /** Who wants to know when a message was sent. */
+  #callbacks = /* @__PURE__ */ new Map();
   /** Large messages of which progress was told. */
   #large = /* @__PURE__ */ new Set();
   #tickets = 0;
@@ -2308,8 +2310,12 @@ var Segmented = class extends EventTarget {
   set onclose(handler) {
     this.#handle("close", handler);
   }
-  send(message, { free = false } = {}) {
-    this.#connection.send(++this.#tickets, String(message), free || false);
+  send(message, options = {}, callback) {
+    const isCallback = typeof options === "function";
+    const done = isCallback ? options : callback;
+    if (done) this.#callbacks.set(++this.#tickets, done);
+    else this.#tickets++;
+    this.#connection.send(this.#tickets, String(message), !isCallback && options.free === true);
     this.#run();
   }
   close(code = 1e3, reason2 = "") {
@@ -2427,8 +2433,10 @@ var Segmented = class extends EventTarget {
         break;
       case "sent":
         done("out", event.ticket);
+        this.#callBack(event.ticket);
         break;
       case "failed":
+        this.#callBack(event.ticket, new Error(event.error.because));
         detail("sendfailed", { name: event.error.name, because: event.error.because, text: event.text });
         if (event.reply !== null) this.#dispatch(new MessageEvent("message", { data: event.reply }));
         break;
@@ -2444,6 +2452,11 @@ var Segmented = class extends EventTarget {
       case "closed":
         if (event.reason !== this.#closing && !this.#hasEnded) this.#end(event.reason.code, event.reason.text, false);
     }
+  }
+  #callBack(ticket, error2) {
+    const callback = this.#callbacks.get(ticket);
+    this.#callbacks.delete(ticket);
+    callback?.(error2);
   }
   #end(code, reason2, wasClean) {
     if (this.#isOver) return;

@@ -4,6 +4,8 @@ import type {
   Chunking,
   CloseReason,
   Options,
+  SendCallback,
+  SendOptions,
   SegmentedEvents,
   SegmentedSocket,
   TextDuplex,
@@ -59,6 +61,8 @@ export class Segmented extends EventTarget implements Omit<SegmentedSocket, List
   readonly #handlers: { [K in Type]?: ((event: SegmentedEvents[K]) => void) | null } = {};
   /** Listeners that were added with `on`, and what was registered for them. */
   readonly #wrapped = new Map<Listener, (event: Event) => void>();
+  /** Who wants to know when a message was sent. */
+  readonly #callbacks = new Map<number, SendCallback>();
   /** Large messages of which progress was told. */
   readonly #large = new Set<string>();
   #tickets = 0;
@@ -182,8 +186,12 @@ export class Segmented extends EventTarget implements Omit<SegmentedSocket, List
     this.#handle('close', handler);
   }
 
-  send(message: string, { free = false }: { free?: boolean } = {}): void {
-    this.#connection.send(++this.#tickets, String(message), free || false);
+  send(message: string, options: SendOptions | SendCallback = {}, callback?: SendCallback): void {
+    const isCallback = typeof options === 'function';
+    const done = isCallback ? options : callback;
+    if (done) this.#callbacks.set(++this.#tickets, done);
+    else this.#tickets++;
+    this.#connection.send(this.#tickets, String(message), !isCallback && options.free === true);
     this.#run();
   }
 
@@ -314,8 +322,10 @@ export class Segmented extends EventTarget implements Omit<SegmentedSocket, List
         break;
       case 'sent':
         done('out', event.ticket);
+        this.#callBack(event.ticket);
         break;
       case 'failed':
+        this.#callBack(event.ticket, new Error(event.error.because));
         detail('sendfailed', { name: event.error.name, because: event.error.because, text: event.text });
         if (event.reply !== null) this.#dispatch(new MessageEvent('message', { data: event.reply }));
         break;
@@ -332,6 +342,12 @@ export class Segmented extends EventTarget implements Omit<SegmentedSocket, List
         // What the application asked for ends when the link has ended.
         if (event.reason !== this.#closing && !this.#hasEnded) this.#end(event.reason.code, event.reason.text, false);
     }
+  }
+
+  #callBack(ticket: number, error?: Error): void {
+    const callback = this.#callbacks.get(ticket);
+    this.#callbacks.delete(ticket);
+    callback?.(error);
   }
 
   #end(code: number, reason: string, wasClean: boolean): void {

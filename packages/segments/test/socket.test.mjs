@@ -1,6 +1,8 @@
 // The socket that applications see: over the npm `ws` class and over a duplex of strings, with both ends in this process.
 import assert from 'node:assert/strict';
+import { execFile } from 'node:child_process';
 import { test } from 'node:test';
+import { fileURLToPath } from 'node:url';
 import * as ws from 'ws';
 import { segmented, sharedBudget } from '../dist/segments.js';
 import { big, duplexes, messages, sockets, text } from './pair.mjs';
@@ -47,13 +49,16 @@ test('a request that is too large for the peer is answered here', async () => {
   const { near, far } = await connected(SMALL, { maxFrameBytes: 4096, maxMessageBytes: 10_000 });
   const failed = new Promise((done) => near.addEventListener('sendfailed', done));
   const answered = messages(near, 1);
-  near.send(text({ id: 7, method: 'resourceWrite', params: { data: 'x'.repeat(20_000) } }));
+  const called = [];
+  near.send(text({ id: 6, method: 'ping' }), (error) => called.push(error));
+  near.send(text({ id: 7, method: 'resourceWrite', params: { data: 'x'.repeat(20_000) } }), {}, (error) => called.push(error.message));
   assert.equal((await failed).detail.name, 'send-too-large');
   const [answer] = (await answered).map((one) => JSON.parse(one));
   assert.equal(answer.id, 7);
   assert.equal(answer.error.code, -32011);
   assert.equal(answer.error.data.limit, 10_000);
   assert.deepEqual(near.counters, { 'send-too-large': 1 });
+  assert.deepEqual(called, [undefined, `message of ${20_000 + 70} bytes is over the peer's limit of 10000`]);
   far.close();
 });
 
@@ -181,4 +186,20 @@ test('the settled cursor waits for messages that are unfinished', async () => {
     [6, null],
     [5, 6],
   ]);
+});
+
+test("it wraps Node's own WebSocket", async () => {
+  const server = new ws.WebSocketServer({ host: '127.0.0.1', port: 0 });
+  await new Promise((done) => server.on('listening', done));
+  server.on('connection', (socket) => {
+    const far = segmented(socket, { role: 'server', ...SMALL });
+    far.onmessage = ({ data }) => far.send(JSON.parse(data).id === 1 ? welcome : data);
+  });
+  const child = fileURLToPath(new URL('./node-socket.mjs', import.meta.url));
+  const flags = globalThis.WebSocket ? [] : ['--experimental-websocket', '--no-warnings'];
+  const printed = await new Promise((done, failed) =>
+    execFile(process.execPath, [...flags, child, `ws://127.0.0.1:${server.address().port}/`], (error, out) => (error ? failed(error) : done(out))),
+  );
+  assert.equal(printed, '1000 true\n');
+  server.close();
 });

@@ -7,6 +7,7 @@ mod crash;
 mod fuzz;
 mod interop;
 mod mutants;
+mod relayed;
 mod run;
 mod segments;
 mod sim;
@@ -28,6 +29,7 @@ cargo xtask COMMAND
   sim --seeds N [--from S]           simulates N seeded networks, from seed S on
   crash --rounds N [--seed S]        kills a host under load N times, and checks the log after each
   attack                             attacks a host with little memory, and prints what that did to it
+  relayed [--drops N] [--seed S]     cuts N connections through a Web PubSub relay, 100 by default, and counts losses
   slow                               sends 30 MB over real sockets of 1 MB/s, both ways; takes a minute
   fuzz [--seconds N] [--target T]    fuzzes each target (or T) for N seconds, 60 by default
   mutants [--file F] [--shard K/N]   breaks the code in small ways; each break must fail a test
@@ -44,6 +46,7 @@ fn main() -> ExitCode {
         Some("sim") => sim::run(args),
         Some("crash") => crash::run(args),
         Some("attack") => args.end().and_then(|()| attack::run()),
+        Some("relayed") => relayed::run(args),
         Some("slow") => args.end().and_then(|()| slow::run()),
         Some("fuzz") => fuzz::run(args),
         Some("mutants") => mutants::run(args),

@@ -126,10 +126,17 @@ impl Relay {
         self.0.counters.stats(&self.0.hubs)
     }
 
-    /// Cuts the WebSocket of every connected client, as a network would: without a close. They may come back. Returns how many there
-    /// were. For tests and for trying out recovery.
-    pub fn cut_all(&self) -> usize {
-        self.0.hubs.all_clients().iter().filter(|client| client.cut()).count()
+    /// The ids of the clients that have a WebSocket, in no order.
+    #[must_use]
+    pub fn connected(&self) -> Vec<String> {
+        let clients = self.0.hubs.all_clients();
+        clients.iter().filter(|client| client.is_connected()).map(|client| client.id.to_string()).collect()
+    }
+
+    /// Cuts the WebSockets of the clients that `pick` names by their ids, as a network would: without a close. They may come back. Returns
+    /// how many there were. For tests, and for trying out recovery.
+    pub fn cut(&self, pick: impl Fn(&str) -> bool) -> usize {
+        self.0.hubs.all_clients().iter().filter(|client| pick(&client.id) && client.cut()).count()
     }
 
     fn admit(&self, head: &Parts) -> Result<(Admission, &'static str), Problem> {

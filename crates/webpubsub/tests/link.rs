@@ -63,7 +63,7 @@ async fn nothing_is_lost_or_repeated_while_all_connections_are_cut_again_and_aga
     let cutting = async {
         for _ in 0..8 {
             tokio::time::sleep(Duration::from_millis(150)).await;
-            relay.relay.cut_all();
+            relay.relay.cut(|_| true);
         }
     };
     let work = async { tokio::join!(exchange(client.unwrap(), 150), exchange(accepted.link, 150)) };
@@ -131,7 +131,7 @@ async fn a_connection_that_cannot_be_recovered_ends_its_links_and_new_ones_work(
     let relay = Running::start(|config| config.keep = Duration::ZERO).await;
     let mut host = relay.host("").await;
     let (client, accepted) = tokio::join!(relay.dial(""), accept(&mut host));
-    relay.relay.cut_all();
+    relay.relay.cut(|_| true);
     let (mut client, mut accepted) = (client.unwrap(), accepted.link);
     assert!(within(client.next()).await.unwrap().is_err());
     assert!(within(accepted.next()).await.unwrap().is_err());

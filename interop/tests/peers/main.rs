@@ -26,6 +26,7 @@ mod serve;
 mod server;
 mod text;
 mod tls;
+mod web_pubsub;
 mod world;
 
 use std::time::Duration;

@@ -1,11 +1,11 @@
 //! The host that `breakbulk serve` runs, and clients that nobody here wrote: a whole session, drops, kills.
 
-mod guest;
+pub(crate) mod guest;
 mod large;
 mod memory;
 mod multi;
-mod place;
+pub(crate) mod place;
 mod python;
 mod resume;
 mod session;
-mod way;
+pub(crate) mod way;

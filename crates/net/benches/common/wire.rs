@@ -131,7 +131,7 @@ pub(crate) fn fresh_machine(dialect: Dialect, role: Role, cap: u64) -> AnyMachin
 }
 
 /// A machine that knows beforehand what its peer takes.
-fn machine(dialect: Dialect, role: Role, cap: u64) -> AnyMachine {
+pub(crate) fn machine(dialect: Dialect, role: Role, cap: u64) -> AnyMachine {
     let account = Budget::default().account(Some("bench"));
     if dialect != Dialect::Ahp {
         return fresh_machine(dialect, role, cap);

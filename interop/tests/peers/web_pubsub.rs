@@ -1,0 +1,6 @@
+//! Web PubSub: the official client and service SDKs against our relay, and the whole way from an agent host to the official AHP client
+//! through it.
+
+mod relay;
+mod sdk;
+mod through;

@@ -16,6 +16,7 @@ use common::text;
 
 const ONE: &str = "ahp-session:/one";
 const TWO: &str = "ahp-session:/two";
+const CHAT: &str = "ahp-chat:/1";
 
 /// A log with a root, two sessions and a chat of a hundred entries.
 fn made() -> TempDir {
@@ -145,19 +146,64 @@ fn a_good_log_is_verified_and_damage_is_named_with_its_seq() {
 }
 
 #[test]
-fn a_channel_that_cannot_be_saved_because_of_damage_makes_compacting_fail() {
-    let dir = made();
-    printed(dir.path(), &["compact"]);
-    let path = dir.path().join("log.db");
-    let mut bytes = std::fs::read(&path).unwrap();
-    // The first entry of the chat: without it there is nothing to save.
-    let at = bytes.windows(30).position(|window| window.starts_with(b"{\"n\":0,\"secret\":\"needle\"")).unwrap();
-    bytes[at + 18] ^= 1;
-    std::fs::write(&path, bytes).unwrap();
-    std::thread::sleep(std::time::Duration::from_millis(20));
-    let (status, out, error) = log(dir.path(), &["compact", "--keep-for", "1ms"]);
-    assert_eq!(status, Some(1), "{out}{error}");
-    assert!(error.contains("no entries of test:/chat are removed, because it cannot be saved"), "{error}");
+fn a_channel_whose_first_entry_is_damaged_is_not_trimmed_and_makes_compacting_fail() {
+    // New, and after an earlier channel of the same name has ended.
+    for was_used_before in [false, true] {
+        let dir = tempfile::tempdir().unwrap();
+        let first = chat_of_ten_turns(dir.path(), was_used_before);
+        // Into the file, where a bit can be turned.
+        printed(dir.path(), &["compact"]);
+        let path = dir.path().join("log.db");
+        let whole = std::fs::read(&path).unwrap();
+        let mut bytes = whole.clone();
+        let at = whole.windows(6).position(|window| window == b"needle").unwrap();
+        bytes[at] ^= 1;
+        std::fs::write(&path, bytes).unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        let (status, out, error) = log(dir.path(), &["compact", "--keep-for", "1ms"]);
+        assert_eq!(status, Some(1), "{out}{error}");
+        assert!(out.starts_with("0 entries trimmed; "), "{out}");
+        let why = format!("no entries of {CHAT} are removed, because it cannot be saved: entry {first} is damaged\n");
+        assert!(error.contains(&why), "{error}");
+        // The same log without the damage is trimmed.
+        for rest in ["log.db-wal", "log.db-shm"] {
+            let _ = std::fs::remove_file(dir.path().join(rest));
+        }
+        std::fs::write(&path, whole).unwrap();
+        let all = first + 20;
+        let out = printed(dir.path(), &["compact", "--keep-for", "1ms"]);
+        assert!(out.starts_with(&format!("{all} entries trimmed; ")), "{out}");
+    }
+}
+
+/// A log with a chat of ten turns; the seq of its first entry.
+fn chat_of_ten_turns(dir: &Path, was_used_before: bool) -> u64 {
+    let time = "2026-01-01T00:00:00.000Z";
+    let initial = |title: &str| {
+        let state = json!({"resource": CHAT, "title": title, "status": 1, "modifiedAt": time, "turns": []});
+        entry::initial(CHAT, &SnapshotState::Chat(serde_json::from_value(state).unwrap())).unwrap()
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let log = SqliteLog::open(dir, options()).await.unwrap();
+        let mut batch = Batch::new().open(CHAT, None);
+        if was_used_before {
+            batch = batch.entry(CHAT, initial("earlier")).entry(CHAT, entry::closed(CHAT).unwrap());
+        }
+        let seqs = log.append(batch.entry(CHAT, initial("needle"))).await.unwrap();
+        for n in 0..10 {
+            let message = json!({"text": "go on", "origin": {"kind": "user"}});
+            let begin =
+                json!({"type": "chat/turnStarted", "turnId": n.to_string(), "startedAt": time, "message": message});
+            let end = json!({"type": "chat/turnComplete", "turnId": n.to_string(), "duration": 5});
+            for action in [begin, end] {
+                let action = serde_json::from_value(action).unwrap();
+                log.append(Batch::new().entry(CHAT, entry::action(CHAT, &action, None).unwrap())).await.unwrap();
+            }
+        }
+        log.close().await;
+        *seqs.last().unwrap()
+    })
 }
 
 #[test]

@@ -8,6 +8,7 @@ use tracing::warn;
 
 use super::StateError;
 use super::cache::{ChannelCache, ChannelGuard};
+use super::load::load;
 use crate::log::Save;
 use crate::long_work::BLOCKING_BYTES;
 
@@ -28,7 +29,14 @@ pub(super) async fn run(cache: Arc<ChannelCache>) {
 
 /// Saves a channel.
 pub(super) async fn save(cache: &ChannelCache, channel: &str) -> Result<(), StateError> {
-    let guard = cache.lock(channel).await?;
+    let guard = match cache.lock(channel).await {
+        // A channel has no state either if its first entry is damaged.
+        Err(StateError::NotFound) => {
+            let damaged = load(&*cache.log, &channel.into()).await?.damaged;
+            return Err(damaged.map_or(StateError::NotFound, StateError::Damaged));
+        }
+        guard => guard?,
+    };
     if let Some(record) = &guard.damaged {
         return Err(StateError::Damaged(record.clone()));
     }

@@ -21,6 +21,24 @@ pub(crate) fn to_vec(value: &impl Serialize) -> serde_json::Result<Vec<u8>> {
     Ok(text)
 }
 
+/// The length of the JSON of a value, which is not kept.
+pub(crate) fn len(value: &impl Serialize) -> usize {
+    struct Length(usize);
+    impl Write for Length {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0 = self.0.saturating_add(bytes.len());
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+    let mut length = Length(0);
+    // What cannot be written as JSON is not logged either.
+    serde_json::to_writer(&mut length, value).map_or(0, |()| length.0)
+}
+
 /// Measures a text, and keeps it while it is short.
 struct Measured {
     text: Vec<u8>,

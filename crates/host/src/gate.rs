@@ -18,6 +18,7 @@ use ahp_types::actions::{ActionEnvelope, ActionOrigin, StateAction};
 use ahp_types::commands::DispatchActionParams;
 use ahp_types::common::JsonObject;
 use ahp_types::state::{RootState, SessionState, SnapshotState};
+pub use chat::{MAX_QUEUED_BYTES, MAX_QUEUED_MESSAGES};
 pub use rejection::Rejection;
 pub use table::{ACTION_RULES, ActionRule, Dispatcher, explain, rule_of};
 

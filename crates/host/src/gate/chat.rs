@@ -4,8 +4,8 @@ use std::collections::HashMap;
 
 use ahp::reducers::{ReduceOutcome, apply_action_to_chat};
 use ahp_types::actions::{
-    ChatInputCompletedAction, ChatToolCallCompleteAction, ChatToolCallConfirmedAction, ChatTurnCompleteAction,
-    ChatTurnStartedAction, StateAction,
+    ChatInputCompletedAction, ChatPendingMessageSetAction, ChatToolCallCompleteAction, ChatToolCallConfirmedAction,
+    ChatTurnCompleteAction, ChatTurnStartedAction, StateAction,
 };
 use ahp_types::state::{
     ChatInputAnswer, ChatInputQuestion, ChatInputRequest, ChatInputResponseKind, ChatInteractivity, ChatState, Message,
@@ -15,9 +15,17 @@ use ahp_types::state::{
 
 use super::session::{directories, not_the_last};
 use super::{Client, GateContext, Rejection};
+use crate::exact;
 
 /// A year: longer than any turn.
 const LONGEST_TURN_MS: i64 = 365 * 24 * 60 * 60 * 1000;
+
+/// The most messages that wait in a chat: more than a person types ahead. Each of them is in the chat's state, and in every
+/// snapshot of it.
+pub const MAX_QUEUED_MESSAGES: usize = 256;
+
+/// The most bytes of them, as JSON. One message alone may be longer, up to the longest that a client may send.
+pub const MAX_QUEUED_BYTES: usize = 32 << 20;
 
 pub(super) fn check(
     client: &Client,
@@ -44,7 +52,8 @@ pub(super) fn check(
         },
         A::ChatPendingMessageSet(a) => {
             writable(chat)?;
-            by_the_user(&a.message)
+            by_the_user(&a.message)?;
+            queue_has_room(a, chat)
         }
         A::ChatPendingMessageRemoved(a) => pending(chat, &a.kind, &a.id),
         A::ChatDraftChanged(a) => a.draft.as_ref().map_or(Ok(()), by_the_user),
@@ -192,6 +201,24 @@ fn pending(chat: &ChatState, kind: &PendingMessageKind, id: &str) -> Result<(), 
         PendingMessageKind::Queued => chat.queued_messages.iter().flatten().any(is_it),
     };
     if found { Ok(()) } else { Err(Rejection::NoPendingMessage) }
+}
+
+/// Whether the messages that wait are within their limits with this one. A steering message replaces the one before it.
+fn queue_has_room(a: &ChatPendingMessageSetAction, chat: &ChatState) -> Result<(), Rejection> {
+    if a.kind != PendingMessageKind::Queued {
+        return Ok(());
+    }
+    let others = || chat.queued_messages.iter().flatten().filter(|message| message.id != a.id);
+    let count = others().count();
+    if count >= MAX_QUEUED_MESSAGES {
+        return Err(Rejection::QueueFull);
+    }
+    let bytes = others().map(|message| exact::len(&message.message)).fold(0, usize::saturating_add);
+    let new = exact::len(&a.message);
+    if count > 0 && bytes.saturating_add(new) > MAX_QUEUED_BYTES {
+        return Err(Rejection::QueueTooLong { bytes, new });
+    }
+    Ok(())
 }
 
 fn active(chat: &ChatState, turn: &str) -> Result<(), Rejection> {

@@ -3,6 +3,7 @@
 use ahp_types::errors::json_rpc_error_codes::INVALID_REQUEST;
 use thiserror::Error;
 
+use super::chat::{MAX_QUEUED_BYTES, MAX_QUEUED_MESSAGES};
 use crate::error::MethodError;
 use crate::state::ChannelKind;
 
@@ -77,6 +78,22 @@ pub enum Rejection {
     /// No such message waits.
     #[error("no pending message has this id")]
     NoPendingMessage,
+    /// As many messages wait as may.
+    #[error(
+        "{MAX_QUEUED_MESSAGES} messages wait in this chat already, which is the limit: remove one, or wait for a turn to end"
+    )]
+    QueueFull,
+    /// The messages that wait would be too long together.
+    #[error(
+        "the messages that wait in this chat have {bytes} bytes and this one has {new}, the limit is {MAX_QUEUED_BYTES}: \
+         remove one, or wait for a turn to end"
+    )]
+    QueueTooLong {
+        /// The bytes of those that wait.
+        bytes: usize,
+        /// The bytes of the new one.
+        new: usize,
+    },
     /// The agent works in one directory.
     #[error("the agent does not offer several working directories")]
     OneDirectory,

@@ -5,7 +5,9 @@ use std::collections::HashSet;
 use ahp_types::actions::{ActionType, StateAction};
 use ahp_types::commands::DispatchActionParams;
 use ahp_types::state::{RootState, SessionState, SnapshotState};
-use breakbulk_host::test_support::gate::{self, ACTION_RULES, Client, Dispatcher, Features, GateContext, Rejection};
+use breakbulk_host::test_support::gate::{
+    self, ACTION_RULES, Client, Dispatcher, Features, GateContext, MAX_QUEUED_BYTES, MAX_QUEUED_MESSAGES, Rejection,
+};
 use breakbulk_host::test_support::state::ChannelKind;
 use serde_json::{Value, json};
 
@@ -106,6 +108,42 @@ fn what_is_the_hosts_or_of_another_channel_or_unknown_is_refused() {
     assert_eq!(try_on(&chat(), json!({"type": "chat/later"})), Err(Rejection::Unknown));
     // A known action that lacks a field is no known action.
     assert_eq!(try_on(&chat(), json!({"type": "chat/turnStarted"})), Err(Rejection::Unknown));
+}
+
+fn queued(id: usize, text: &str) -> Value {
+    json!({"id": id.to_string(), "message": message(text)})
+}
+
+fn queue(kind: &str, id: usize, text: &str) -> Value {
+    json!({"type": "chat/pendingMessageSet", "kind": kind, "id": id.to_string(), "message": message(text)})
+}
+
+#[test]
+fn the_messages_that_wait_in_a_chat_are_limited_in_number() {
+    let of = |count| {
+        let waiting: Vec<_> = (0..count).map(|id| queued(id, "x")).collect();
+        with(&in_turn(json!([])), json!({"queuedMessages": waiting}))
+    };
+    assert_eq!(try_on(&of(MAX_QUEUED_MESSAGES - 1), queue("queued", 1_000, "x")), Ok(()));
+    let full = of(MAX_QUEUED_MESSAGES);
+    assert_eq!(try_on(&full, queue("queued", 1_000, "x")), Err(Rejection::QueueFull));
+    // One that waits can be changed; a steering message is not in the queue.
+    assert_eq!(try_on(&full, queue("queued", 7, "y")), Ok(()));
+    assert_eq!(try_on(&full, queue("steering", 1_000, "x")), Ok(()));
+}
+
+#[test]
+fn the_messages_that_wait_in_a_chat_are_limited_in_bytes_and_one_alone_is_not() {
+    let long = "x".repeat(MAX_QUEUED_BYTES / 2);
+    let waiting = with(&in_turn(json!([])), json!({"queuedMessages": [queued(1, &long)]}));
+    assert_eq!(try_on(&waiting, queue("queued", 2, &long[100..])), Ok(()));
+    let Err(Rejection::QueueTooLong { bytes, new }) = try_on(&waiting, queue("queued", 2, &long)) else {
+        panic!("it is too long")
+    };
+    assert!(bytes > long.len() && new == bytes, "{bytes} {new}");
+    assert_eq!(try_on(&waiting, queue("queued", 1, &long)), Ok(()), "in place of the one that waits");
+    let alone = "x".repeat(MAX_QUEUED_BYTES + 1);
+    assert_eq!(try_on(&in_turn(json!([])), queue("queued", 1, &alone)), Ok(()));
 }
 
 #[test]

@@ -110,6 +110,8 @@ fn writing(page: &mut MetricsPage, log: &Metrics) {
     page.histogram("breakbulk_log_append_seconds", help, &log.append_us, MICRO, 5..27);
     page.histogram("breakbulk_log_commit_seconds", "One commit with its sync.", &log.commit_us, MICRO, 5..27);
     page.histogram("breakbulk_log_commit_batches", "Batches in one commit.", &log.commit_batches, ONE, 0..15);
+    let help = "Syncs of the disk for which a batch of at most 64 KiB waited, with its own.";
+    page.histogram("breakbulk_log_small_append_syncs", help, &log.small_append_syncs, ONE, 1..9);
     page.histogram("breakbulk_log_checkpoint_seconds", "One checkpoint.", &log.checkpoint_us, MICRO, 5..27);
 }
 

@@ -45,6 +45,10 @@ pub struct Metrics {
     pub commit_us: Histogram,
     /// Batches in one commit.
     pub commit_batches: Histogram,
+    /// Syncs of the disk: one for a commit, two for a checkpoint.
+    pub syncs: Arc<AtomicU64>,
+    /// The syncs for which a batch of at most 64 KiB waited in the queue, with the one under way and its own.
+    pub small_append_syncs: Histogram,
     /// One checkpoint, in microseconds.
     pub checkpoint_us: Histogram,
 }

@@ -178,7 +178,7 @@ impl SqliteInner {
     fn new(files: &LogFiles, options: Options) -> Self {
         let (metrics, long_bodies) = (Metrics::default(), SharedBodies::default());
         Self {
-            queue: Queue::new(options.max_queued_bytes),
+            queue: Queue::new(options.max_queued_bytes, metrics.syncs.clone()),
             recent: RwLock::new(RecentEntries::new(options.recent_bytes)),
             last: watch::Sender::new(0),
             health: watch::Sender::new(LogHealth::Good),

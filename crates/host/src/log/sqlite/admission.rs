@@ -14,7 +14,7 @@ use crate::lock::lock;
 /// About what an entry costs in addition to its body.
 const ENTRY: usize = 256;
 /// A batch up to this counts against the share of small ones.
-const SMALL: usize = 64 << 10;
+pub(super) const SMALL: usize = 64 << 10;
 /// With more sources than this, those that have nothing waiting are removed.
 const SOURCES: usize = 64;
 

@@ -286,6 +286,7 @@ impl Db {
             return Err(Failure::Store("sabotaged after the commit".into()));
         }
         metrics.commit_us.observe_time(begun.elapsed());
+        metrics.syncs.fetch_add(1, Relaxed);
         Ok(())
     }
 
@@ -306,6 +307,8 @@ impl Db {
         let sql = format!("PRAGMA wal_checkpoint({mode})");
         let busy: i64 = self.connection.query_row(&sql, [], |row| row.get(0))?;
         metrics.checkpoints.fetch_add(1, Relaxed);
+        // Of the write-ahead log, and of the database.
+        metrics.syncs.fetch_add(2, Relaxed);
         metrics.checkpoint_us.observe_time(begun.elapsed());
         metrics.store_bytes.store(self.used()?.0, Relaxed);
         Ok(busy == 0)

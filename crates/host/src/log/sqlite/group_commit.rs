@@ -4,13 +4,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::super::{AppendError, Batch, Entry, Save, Seq, WriteError};
-use super::SqliteInner;
 use super::commit::{Commit, Committed};
 use super::db::{Db, Failure};
 use super::pieces::{
     self, {StagedBatch, StoredPieces},
 };
 use super::queue::{Append, ExclusiveJob, SharedJob};
+use super::{SqliteInner, admission};
 
 /// What a transaction contains of a batch that is written in pieces.
 pub(super) enum Large<'a> {
@@ -31,9 +31,10 @@ pub(super) fn group_commit(
     let (mut items, mut appends, mut saves) = (Vec::with_capacity(jobs.len() + 1), Vec::new(), Vec::new());
     for job in jobs {
         match job {
-            SharedJob::Append(Append { batch, admitted, reply }) => {
+            SharedJob::Append(Append { batch, admitted, reply, syncs_before }) => {
+                let small_since = (admission::cost(&batch) <= admission::SMALL).then_some(syncs_before);
                 items.push(GroupItem::Append(batch, Vec::new()));
-                appends.push((reply, admitted));
+                appends.push((reply, admitted, small_since));
             }
             SharedJob::Save { save, reply } => {
                 items.push(GroupItem::Save(save));
@@ -44,17 +45,21 @@ pub(super) fn group_commit(
     let piece = match large {
         Large::None => None,
         Large::Piece(staging) => Some(staging),
-        Large::Last(Append { batch, admitted, reply }, stored) => {
+        Large::Last(Append { batch, admitted, reply, syncs_before: _ }, stored) => {
             items.push(GroupItem::Append(batch, stored));
-            appends.push((reply, admitted));
+            appends.push((reply, admitted, None));
             None
         }
     };
     match transact(db, shared, items, piece) {
         Ok((committed, saved)) => {
             publish(shared, committed.opened, committed.entries);
-            for ((reply, _admitted), answer) in appends.into_iter().zip(committed.answers) {
+            let syncs = shared.metrics.syncs.load(Relaxed);
+            for ((reply, _admitted, small_since), answer) in appends.into_iter().zip(committed.answers) {
                 count(shared, &answer);
+                if let Some(before) = small_since {
+                    shared.metrics.small_append_syncs.observe(syncs.saturating_sub(before));
+                }
                 drop(reply.send(answer));
             }
             saves.into_iter().zip(saved).for_each(|(reply, answer)| drop(reply.send(answer)));
@@ -62,7 +67,7 @@ pub(super) fn group_commit(
         }
         Err(failure) => {
             shared.announce(&failure);
-            appends.into_iter().for_each(|(reply, _)| drop(reply.send(Err((&failure).into()))));
+            appends.into_iter().for_each(|(reply, ..)| drop(reply.send(Err((&failure).into()))));
             saves.into_iter().for_each(|reply| drop(reply.send(Err((&failure).into()))));
             Err(failure)
         }

@@ -1,6 +1,8 @@
 //! The queue of the writer: bounded in bytes, taken one bounded transaction at a time, with sources in turns.
 
 use std::collections::VecDeque;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -29,6 +31,8 @@ pub(super) struct Append {
     pub(super) batch: Batch,
     pub(super) admitted: AdmissionPermit,
     pub(super) reply: oneshot::Sender<Result<Vec<Seq>, AppendError>>,
+    /// How many syncs there had been when it entered the queue.
+    pub(super) syncs_before: u64,
 }
 
 /// A job that can share a transaction with others.
@@ -93,6 +97,8 @@ pub(super) struct Queue {
     state: Mutex<QueueState>,
     wake: Condvar,
     admission: AdmissionControl,
+    /// [`Metrics::syncs`](super::super::Metrics::syncs).
+    syncs: Arc<AtomicU64>,
 }
 
 #[derive(Default)]
@@ -106,8 +112,8 @@ struct QueueState {
 }
 
 impl Queue {
-    pub(super) fn new(max_bytes: usize) -> Self {
-        Self { state: Mutex::default(), wake: Condvar::new(), admission: AdmissionControl::new(max_bytes) }
+    pub(super) fn new(max_bytes: usize, syncs: Arc<AtomicU64>) -> Self {
+        Self { state: Mutex::default(), wake: Condvar::new(), admission: AdmissionControl::new(max_bytes), syncs }
     }
 
     /// Adds a batch when it is admitted; returns false if the queue is closed.
@@ -115,7 +121,9 @@ impl Queue {
         let Some((order, admitted)) = self.admission.acquire(&batch).await else { return false };
         let (source, channel, cost) = (batch.source(), batch.channel(), admission::cost(&batch));
         let pushed = self.push(|state| {
-            let job = SharedJob::Append(Append { batch, admitted, reply });
+            // While the queue is locked, the writer takes nothing from it.
+            let syncs_before = self.syncs.load(Relaxed);
+            let job = SharedJob::Append(Append { batch, admitted, reply, syncs_before });
             state.shared.queue(&source).queue(&channel).push(cost, job);
         });
         drop(order);
@@ -230,7 +238,7 @@ mod tests {
 
     /// The queue of a log, filled without waiting: each batch as its source, its channel and its bytes.
     async fn filled(batches: &[(&str, &str, usize)]) -> Queue {
-        let queue = Queue::new(1 << 30);
+        let queue = Queue::new(1 << 30, Arc::default());
         for (source, channel, bytes) in batches {
             let batch = Batch::new().from_source(*source).entry(*channel, vec![b'x'; *bytes]);
             assert!(queue.append(batch, oneshot::channel().0).await);

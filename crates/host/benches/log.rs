@@ -8,7 +8,7 @@ mod table;
 use std::fs::{File, OpenOptions};
 use std::io::{Seek, SeekFrom, Write};
 use std::path::Path;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use breakbulk_host::log::sqlite::{Options, SqliteLog};
 use breakbulk_host::log::{Batch, Bytes, Channels, Log};
@@ -96,13 +96,12 @@ async fn callers(log: &SqliteLog, body: &Bytes, callers: usize, each: usize) {
     }
 }
 
-/// A small append now and then, while others append all the time, over one alone: what most of them wait for.
+/// A small append now and then, while others append all the time: what most of them wait for, over a sync of a plain file
+/// on the same disk at the same time. How many syncs of the log each waits for is counted, too.
 fn beside(runtime: &Runtime, load: &str, sources: usize, each: usize, len: usize) {
     let dir = tempfile::tempdir().unwrap();
     let (log, small, bulk) = (open(runtime, dir.path()), body(SMALL), body(len));
-    let alone: Vec<f64> = (0..100)
-        .map(|_| time(|| drop(runtime.block_on(log.append(Batch::new().entry(CHAT, small.clone()))).unwrap())))
-        .collect();
+    let mut file = plain(dir.path(), "fixed", 16 << 20);
     let tasks: Vec<_> = (0..sources)
         .flat_map(|source| std::iter::repeat_n(source, each))
         .map(|source| {
@@ -116,21 +115,30 @@ fn beside(runtime: &Runtime, load: &str, sources: usize, each: usize, len: usize
             })
         })
         .collect();
-    std::thread::sleep(std::time::Duration::from_millis(300));
-    let mut times: Vec<f64> = (0..rounds() * 10)
-        .map(|_| {
+    std::thread::sleep(Duration::from_millis(300));
+    let mut times: Vec<[f64; 2]> = (0..rounds() * 10)
+        .map(|round| {
+            if round % 50 == 0 {
+                file.seek(SeekFrom::Start(0)).unwrap();
+            }
+            let alone = time(|| sync(&mut file, &small));
             let batch = Batch::new().from_source("person").entry(CHAT, small.clone());
             let waited = time(|| drop(runtime.block_on(log.append(batch)).unwrap()));
-            std::thread::sleep(std::time::Duration::from_millis(5));
-            waited
+            std::thread::sleep(Duration::from_millis(5));
+            [waited, alone]
         })
         .collect();
     tasks.iter().for_each(tokio::task::JoinHandle::abort);
-    times.sort_by(f64::total_cmp);
-    let (alone, most) = (median(alone), times[times.len() * 99 / 100]);
-    table::row(&format!("ms for one append beside {load}, median"), median(times.clone()) * 1e3, ..);
+    let alone = median(times.iter().map(|times| times[1]).collect());
+    times.sort_by(|a, b| f64::total_cmp(&a[0], &b[0]));
+    let most = times[times.len() * 99 / 100][0];
+    let counts = log.metrics().small_append_syncs.counts();
+    let syncs = counts.iter().rposition(|count| *count > 0).map_or(0.0, |bucket| 2_f64.powi(bucket as i32) - 1.0);
+    table::row(&format!("ms for one append beside {load}, median"), times[times.len() / 2][0] * 1e3, ..);
     table::row(&format!("ms for one append beside {load}, 99 of 100"), most * 1e3, ..);
-    table::row(&format!("one append beside {load}, 99 of 100, over one alone"), most / alone, ..=20.0);
+    table::row(&format!("ms for fdatasync of a plain file beside {load}, median"), alone * 1e3, ..);
+    table::row(&format!("one append beside {load}, 99 of 100, over fdatasync of a plain file"), most / alone, ..=20.0);
+    table::row(&format!("syncs for which a small append beside {load} waited, at most"), syncs, ..=7.0);
 }
 
 /// A tail that replays 10,000 entries from the file, and a channel read from its beginning, over reading those rows from

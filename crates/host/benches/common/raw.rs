@@ -13,6 +13,8 @@ const BUFFER: usize = 64 << 10;
 /// Enough of a frame to find the numbers of a segment.
 const FRONT: usize = 160;
 const TEXT: u8 = 1;
+const PING: u8 = 9;
+const PONG: u8 = 10;
 
 /// One client.
 pub(crate) struct Raw {
@@ -61,6 +63,10 @@ impl Raw {
             let long = self.front(2 + wide).await.iter().skip(2).fold(0, |len, byte| len << 8 | u64::from(*byte));
             let len = if wide == 0 { u64::from(short) } else { long };
             self.skip(2 + wide as u64).await;
+            if first & 0x0F == PING {
+                self.answer_ping(len as u8).await;
+                continue;
+            }
             let is_last = is_last(self.front(FRONT.min(len as usize)).await);
             self.skip(len).await;
             if first & 0x0F == TEXT {
@@ -70,6 +76,14 @@ impl Raw {
                 }
             }
         }
+    }
+
+    /// Who does not answer pings is taken for gone, and closed. Masked with nothing.
+    async fn answer_ping(&mut self, len: u8) {
+        let text = self.front(usize::from(len)).await.to_vec();
+        self.skip(u64::from(len)).await;
+        let pong = [&[0x80 | PONG, 0x80 | len, 0, 0, 0, 0], &*text].concat();
+        self.stream.write_all(&pong).await.unwrap();
     }
 
     /// The next so many bytes, as far as there are as many.

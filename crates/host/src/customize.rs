@@ -15,7 +15,7 @@ use std::path::PathBuf;
 
 use ahp_types::state::{ChildCustomization, Customization, CustomizationEnablement};
 
-pub use self::complete::{CompleteConfig, CompleteError, TRIGGERS, complete};
+pub use self::complete::{CompleteConfig, TRIGGERS, complete};
 
 /// The limits of the search for customizations.
 #[derive(Debug, Clone)]

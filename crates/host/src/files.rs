@@ -247,12 +247,6 @@ impl Files {
         self.run(move |_| Watch::begin(shared, permit, params)).await
     }
 
-    /// How many watches there are.
-    #[must_use]
-    pub fn watches(&self) -> usize {
-        self.0.config.max_watches.saturating_sub(self.0.watches.available_permits())
-    }
-
     async fn run<T: Send + 'static>(
         &self,
         work: impl FnOnce(&FilesInner) -> Result<T, FileError> + Send + 'static,

@@ -2,10 +2,10 @@
 //!
 //! The host calls [`check`] before it appends a client's action, with the channel's state at some seq, and appends only if the
 //! channel still ends at that seq. A rejected action goes back to the client that dispatched it, and to nobody else, as an
-//! envelope with `rejectionReason`: [`refused`]. It is not logged. An action on a channel that does not exist is rejected
+//! envelope with `rejectionReason`. It is not logged. An action on a channel that does not exist is rejected
 //! before that.
 //!
-//! [`ACTION_RULES`] is the whole table, one row for each action, from what `ahp-types` says of it. Where that says nothing of
+//! `ACTION_RULES` in `gate/table.rs` is the whole table, one row for each action, from what `ahp-types` says of it. Where that says nothing of
 //! clients, an action is the host's.
 
 mod chat;
@@ -14,15 +14,16 @@ mod rejection;
 mod session;
 mod table;
 
-use ahp_types::actions::{ActionEnvelope, ActionOrigin, StateAction};
-use ahp_types::commands::DispatchActionParams;
+use ahp_types::actions::StateAction;
 use ahp_types::common::JsonObject;
 use ahp_types::state::{RootState, SessionState, SnapshotState};
+#[cfg(feature = "test-support")]
 pub use chat::{MAX_QUEUED_BYTES, MAX_QUEUED_MESSAGES};
 pub use rejection::Rejection;
-pub use table::{ACTION_RULES, ActionRule, Dispatcher, explain, rule_of};
+#[cfg(feature = "test-support")]
+pub use table::{ACTION_RULES, ActionRule};
+pub use table::{Dispatcher, explain, rule_of};
 
-use crate::log::Seq;
 use crate::state::ChannelKind;
 
 /// The client that dispatches.
@@ -91,14 +92,6 @@ pub fn check(client: &Client, action: &StateAction, context: &GateContext<'_>) -
         SnapshotState::Session(session) => session::check(client, action, session, context),
         _ => other::check(client, action, context),
     }
-}
-
-/// The envelope that a client gets for a rejected action. `seq` is the last one that the client may have.
-#[must_use]
-pub fn refused(client: &Client, dispatched: DispatchActionParams, seq: Seq, why: &Rejection) -> ActionEnvelope {
-    let DispatchActionParams { channel, client_seq, action } = dispatched;
-    let origin = Some(ActionOrigin { client_id: client.id.clone(), client_seq });
-    ActionEnvelope { channel, action, server_seq: seq, origin, rejection_reason: Some(why.to_string()) }
 }
 
 /// Checks that only mutable properties are changed, or left out if `new` has all values.

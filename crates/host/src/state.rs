@@ -285,23 +285,15 @@ impl State {
         snapshot::size_of(&self.cache, channel, view).await
     }
 
-    /// The turns before a cursor, as the action that adds them to the state of the client that asked. The result of
-    /// `fetchTurns` itself is empty.
+    /// The turns before a cursor, as the action that adds them to the state of the client that asked, with no more than so many
+    /// bytes, unless one turn alone has more. The result of `fetchTurns` itself is empty.
     ///
     /// `None` without a cursor, or when no turns are before it: the state has all turns, and only the client's cursor says which
     /// of them it lacks.
     ///
     /// # Errors
     /// When there is no such chat, when the cursor is not one of its, or when a turn cannot be read.
-    pub async fn fetch_turns(&self, channel: &str, cursor: Option<&str>) -> Result<Option<TurnsPage>, StateError> {
-        self.fetch_turns_within(channel, cursor, usize::MAX).await
-    }
-
-    /// As [`fetch_turns`](Self::fetch_turns), with no more than so many bytes, unless one turn alone has more.
-    ///
-    /// # Errors
-    /// As [`fetch_turns`](Self::fetch_turns).
-    pub async fn fetch_turns_within(
+    pub async fn fetch_turns(
         &self,
         channel: &str,
         cursor: Option<&str>,
@@ -313,18 +305,6 @@ impl State {
     /// The most bytes of the turns on one page, unless one turn alone has more.
     pub(crate) fn turns_page_bytes(&self) -> usize {
         self.cache.config.turns_page_bytes
-    }
-
-    /// One turn, as the action that adds it; `None` if the chat has no turn with this id.
-    ///
-    /// A truncation names the turn that remains. A client that has only later turns needs this turn first, or its reducer
-    /// ignores the truncation. If the page's `seq` is later than the truncation, it may have a later version of the turn: then
-    /// the client needs a new snapshot.
-    ///
-    /// # Errors
-    /// When there is no such chat, or when a turn cannot be read.
-    pub async fn fetch_turn(&self, channel: &str, turn: &str) -> Result<Option<TurnsPage>, StateError> {
-        snapshot::fetch_one(&self.cache, channel, turn).await
     }
 
     /// Saves the present state of a channel, so that the log may be trimmed up to there.

@@ -36,8 +36,9 @@ use ahp_types::state::{TerminalInfo, TerminalState};
 use thiserror::Error;
 
 use self::claim::MAX_TITLE_CHARS;
+pub use self::claim::TerminalRejection;
 pub(crate) use self::claim::is_free;
-pub use self::claim::{Holder, TerminalRejection};
+pub(crate) use self::claim::is_of_client;
 pub use self::client_actions::AcceptedAction;
 use self::program::Program;
 use self::registry::{Registry, Terminal};
@@ -200,14 +201,15 @@ impl Terminals {
         Self { list: Arc::new(Registry::new(act, config)) }
     }
 
-    /// Checks a `createTerminal` and reserves its channel.
-    ///
-    /// The caller checks whether a session that claims the terminal exists.
+    /// As [`prepare_program`](Self::prepare_program), with the configured program.
+    #[cfg(any(test, feature = "test-support"))]
     pub async fn prepare(&self, params: CreateTerminalParams) -> Result<Prepared, TerminalError> {
         self.prepare_program(params, None).await
     }
 
-    /// As [`prepare`](Self::prepare), for a terminal that runs this program instead of the configured one.
+    /// Checks a `createTerminal` and reserves its channel. The terminal runs this program, or the configured one.
+    ///
+    /// The caller checks whether a session that claims the terminal exists.
     pub(crate) async fn prepare_program(
         &self,
         params: CreateTerminalParams,
@@ -256,20 +258,20 @@ impl Terminals {
         }
     }
 
-    /// Checks whether this action may be logged now, and reserves what it needs to be carried out.
+    /// Checks whether this action of a client may be logged now, and reserves what it needs to be carried out.
     pub fn accept(
         &self,
-        who: &Holder,
+        client: &str,
         channel: &str,
         action: &StateAction,
     ) -> Result<AcceptedAction, TerminalRejection> {
         let terminal = self.list.find(channel).ok_or(TerminalRejection::NoTerminal)?;
-        client_actions::accept(&self.list, terminal, who, action)
+        client_actions::accept(&self.list, terminal, client, action)
     }
 
-    /// Releases the terminals of this holder: logs that nobody holds them, so that anybody may claim them.
-    pub async fn release(&self, holder: &Holder) -> Result<(), AppendError> {
-        self.list.release(holder).await
+    /// Releases the terminals of this client: logs that nobody holds them, so that anybody may claim them.
+    pub async fn release(&self, client: &str) -> Result<(), AppendError> {
+        self.list.release(client).await
     }
 
     /// Sets whether anybody watches a terminal. At first nobody does.

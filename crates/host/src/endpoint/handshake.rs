@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use ahp_types::PROTOCOL_VERSION;
-use ahp_types::commands::{ClientCapabilities, Implementation, InitializeParams, ReconnectParams};
+use ahp_types::commands::{InitializeParams, ReconnectParams};
 use ahp_types::errors::UnsupportedProtocolVersionErrorData;
 use ahp_types::errors::ahp_error_codes::UNSUPPORTED_PROTOCOL_VERSION;
 use ahp_types::errors::json_rpc_error_codes::{INTERNAL_ERROR, INVALID_PARAMS};
@@ -56,9 +56,6 @@ pub(super) struct HandshakeResult {
 pub(super) struct ClientIdentity {
     pub(super) id: Arc<str>,
     pub(super) version: String,
-    pub(super) implementation: Option<Implementation>,
-    pub(super) locale: Option<String>,
-    pub(super) capabilities: Option<ClientCapabilities>,
 }
 
 /// Answers `initialize`.
@@ -86,13 +83,7 @@ pub(super) async fn initialize(
         names.into_iter().flatten().try_for_each(|name| short("clientInfo", name))?;
     }
     params.locale.iter().try_for_each(|locale| short("locale", locale))?;
-    let identity = ClientIdentity {
-        id: client_id(&params.client_id)?,
-        version,
-        implementation: params.client_info,
-        locale: params.locale,
-        capabilities: params.capabilities,
-    };
+    let identity = ClientIdentity { id: client_id(&params.client_id)?, version };
     let lease = shared.clients.acquire_lease(principal, identity.id.clone()).await;
     let at = shared.log.bounds().await.map_err(|error| unreadable(&error))?.last;
     let snapshots = SnapshotSet::take(shared, memory, &channels, at, message_limits.assumed).await?;
@@ -121,7 +112,7 @@ pub(super) async fn reconnect(
 ) -> Result<HandshakeResult, MethodError> {
     let params: ReconnectParams = params.parse()?;
     let (id, version) = (client_id(&params.client_id)?, PROTOCOL_VERSION.to_owned());
-    let identity = ClientIdentity { id, version, ..ClientIdentity::default() };
+    let identity = ClientIdentity { id, version };
     let lease = shared.clients.acquire_lease(principal, identity.id.clone()).await;
     let at = shared.log.bounds().await.map_err(|error| unreadable(&error))?.last;
     let channels: Vec<Arc<str>> = params.subscriptions.into_iter().map(Into::into).collect();

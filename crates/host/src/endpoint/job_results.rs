@@ -73,9 +73,6 @@ impl Connection {
             connection: registration.generation(),
             principal: self.principal.clone(),
             version: identity.version,
-            implementation: identity.implementation,
-            locale: identity.locale,
-            capabilities: identity.capabilities,
             message_bytes: message_limits.max,
             handle,
             memory: self.memory.clone(),
@@ -84,6 +81,7 @@ impl Connection {
             bytes = result.len(),
             channels = reader.subscriptions().len(),
             seq = reader.position(),
+            version = %info.version,
             "a client has come in"
         );
         let handshake_answer = self.send(wire::response(&id.unwrap_or_default(), &result));

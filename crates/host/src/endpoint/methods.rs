@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use ahp_types::actions::{ActionOrigin, StateAction};
-use ahp_types::commands::{ClientCapabilities, Implementation};
 use ahp_types::errors::json_rpc_error_codes::{INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND};
 use breakbulk_proto::Message;
 use bytes::Bytes;
@@ -108,12 +107,6 @@ pub struct ClientInfo {
     pub principal: Option<Arc<str>>,
     /// The protocol version. A `reconnect` names none: then it is that of `initialize`, or the newest if that is forgotten.
     pub version: String,
-    /// What program it says it is. A `reconnect` does not repeat it, and the host may have forgotten it.
-    pub implementation: Option<Implementation>,
-    /// The language that it wants. A `reconnect` does not repeat it, and the host may have forgotten it.
-    pub locale: Option<String>,
-    /// What it can do. A `reconnect` does not repeat it, and the host may have forgotten it.
-    pub capabilities: Option<ClientCapabilities>,
     /// The longest message that it takes.
     pub message_bytes: u64,
     /// For requests and notifications to it.

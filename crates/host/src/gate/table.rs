@@ -31,6 +31,7 @@ pub enum Dispatcher {
 macro_rules! action_rules {
     ($($variant:ident $name:literal $kind:ident $dispatcher:ident;)*) => {
         /// The whole table.
+        #[cfg(feature = "test-support")]
         pub const ACTION_RULES: &[ActionRule] = &[$(ActionRule { name: $name, kind: ChannelKind::$kind, dispatcher: Dispatcher::$dispatcher }),*];
 
         /// The row of an action; `None` for one of a later version of the protocol.

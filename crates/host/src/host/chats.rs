@@ -193,7 +193,7 @@ pub(super) async fn fetch_turns(
     let max_bytes = usize::try_from(client.message_bytes.saturating_sub(ENVELOPE_BYTES)).unwrap_or(usize::MAX);
     let state = services.log_writer.state();
     let payment = client.memory.reserve(state.turns_page_bytes().min(max_bytes)).await?;
-    let page = state.fetch_turns_within(&params.channel, params.cursor.as_deref(), max_bytes).await?;
+    let page = state.fetch_turns(&params.channel, params.cursor.as_deref(), max_bytes).await?;
     let before = page.map(|page| (params.channel.into(), payment.attach(&page.action)));
     Ok(Reply { before, is_reserved: true, ..Reply::from(breakbulk_proto::Message::from("{}")) })
 }

@@ -59,10 +59,6 @@ pub struct TurnsPage {
     /// The JSON of the action `chat/turnsLoaded`. It is for the client that asked, and never in the log: others have
     /// windows of their own.
     pub action: Message,
-    /// The last entry of the chat when the turns were read.
-    pub seq: Seq,
-    /// The cursor of the first of these turns, even if no older ones exist.
-    pub begins: String,
 }
 
 pub(super) async fn snapshot(cache: &ChannelCache, channel: &str, view: View) -> Result<ChannelSnapshot, StateError> {
@@ -121,16 +117,6 @@ pub(super) async fn fetch(
     Ok(TurnsPage::new(&guard, page))
 }
 
-pub(super) async fn fetch_one(
-    cache: &ChannelCache,
-    channel: &str,
-    turn: &str,
-) -> Result<Option<TurnsPage>, StateError> {
-    let guard = cache.lock_chat(channel).await?;
-    let found = guard.turns.find(&*cache.log, channel, turn).await?;
-    Ok(TurnsPage::new(&guard, found.into_iter().collect()))
-}
-
 impl TurnsPage {
     /// A page of consecutive turns; `None` without any.
     fn new(guard: &ChannelGuard, turns: Vec<Row>) -> Option<Self> {
@@ -139,7 +125,7 @@ impl TurnsPage {
         let before = Bytes::from_static(br#"{"type":"chat/turnsLoaded","turns":["#);
         let after = format!("]{}}}", next_cursor(next.as_deref()));
         let action = [before].into_iter().chain(joined(turns)).chain([after.into()]).collect();
-        Some(Self { action, seq: guard.seq, begins: cursor(first) })
+        Some(Self { action })
     }
 }
 

@@ -4,25 +4,9 @@ use ahp_types::actions::StateAction;
 use ahp_types::state::{TerminalClaim, TerminalClientClaim};
 use thiserror::Error;
 
-/// Who acts on a terminal.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Holder {
-    /// A client, by its id.
-    Client(String),
-    /// A session, by its URI: an agent types.
-    Session(String),
-}
-
-impl Holder {
-    /// Whether the claim is theirs. A session's claim is the session's, whatever turn or tool call it names.
-    #[must_use]
-    pub fn holds(&self, claim: &TerminalClaim) -> bool {
-        match (self, claim) {
-            (Self::Client(id), TerminalClaim::Client(claim)) => *id == claim.client_id,
-            (Self::Session(uri), TerminalClaim::Session(claim)) => *uri == claim.session,
-            _ => false,
-        }
-    }
+/// Whether the claim is that of the client with this id. A session's claim is no client's.
+pub(crate) fn is_of_client(claim: &TerminalClaim, id: &str) -> bool {
+    matches!(claim, TerminalClaim::Client(claim) if claim.client_id == id)
 }
 
 /// The claim of a free terminal: that of a client with an empty id. The protocol has no other way to show all clients that
@@ -76,9 +60,9 @@ pub enum TerminalRejection {
     NotForClients,
 }
 
-/// Checks whether `who` may dispatch this. Everybody may rename a terminal, as the protocol says; only its holder may do the
+/// Checks whether a client may dispatch this. Everybody may rename a terminal, as the protocol says; only its holder may do the
 /// rest.
-pub(super) fn check(who: &Holder, claim: &TerminalClaim, action: &StateAction) -> Result<(), TerminalRejection> {
+pub(super) fn check(client: &str, claim: &TerminalClaim, action: &StateAction) -> Result<(), TerminalRejection> {
     match action {
         StateAction::TerminalTitleChanged(_) => Ok(()),
         StateAction::TerminalClaimed(_) if is_free(claim) => Ok(()),
@@ -87,7 +71,7 @@ pub(super) fn check(who: &Holder, claim: &TerminalClaim, action: &StateAction) -
         | StateAction::TerminalClaimed(_)
         | StateAction::TerminalCleared(_) => {
             let refusal = if is_free(claim) { TerminalRejection::Unclaimed } else { TerminalRejection::NotHolder };
-            who.holds(claim).then_some(()).ok_or(refusal)
+            is_of_client(claim, client).then_some(()).ok_or(refusal)
         }
         _ => Err(TerminalRejection::NotForClients),
     }
@@ -119,19 +103,16 @@ mod tests {
         let rename = StateAction::TerminalTitleChanged(TerminalTitleChangedAction { title: "x".into() });
         let data = StateAction::TerminalData(TerminalDataAction { data: "x".into() });
         let claim = TerminalClaim::Client(TerminalClientClaim { client_id: "a".into() });
-        let (a, b) = (Holder::Client("a".into()), Holder::Client("b".into()));
-        assert_eq!(check(&a, &claim, &input), Ok(()));
-        assert_eq!(check(&b, &claim, &input), Err(TerminalRejection::NotHolder));
-        assert_eq!(check(&b, &claim, &rename), Ok(()));
-        assert_eq!(check(&a, &claim, &data), Err(TerminalRejection::NotForClients));
-        let session = Holder::Session("ahp-session:/1".into());
+        assert_eq!(check("a", &claim, &input), Ok(()));
+        assert_eq!(check("b", &claim, &input), Err(TerminalRejection::NotHolder));
+        assert_eq!(check("b", &claim, &rename), Ok(()));
+        assert_eq!(check("a", &claim, &data), Err(TerminalRejection::NotForClients));
         let claim = TerminalClaim::Session(TerminalSessionClaim {
             session: "ahp-session:/1".into(),
             chat: "ahp-chat:/1".into(),
             turn_id: None,
             tool_call_id: None,
         });
-        assert_eq!(check(&session, &claim, &input), Ok(()));
-        assert_eq!(check(&a, &claim, &input), Err(TerminalRejection::NotHolder));
+        assert_eq!(check("a", &claim, &input), Err(TerminalRejection::NotHolder));
     }
 }

@@ -7,7 +7,7 @@ use ahp_types::state::{TerminalClaim, TerminalLifecycleState};
 use pty_process::Size;
 use tokio::sync::OwnedSemaphorePermit;
 
-use super::claim::{self, Holder, TerminalRejection};
+use super::claim::{self, TerminalRejection};
 use super::registry::{Registry, Terminal};
 use super::size_of;
 use crate::lock::lock;
@@ -66,11 +66,11 @@ const ORDER_COST: usize = 64;
 pub(super) fn accept(
     list: &Arc<Registry>,
     terminal: Arc<Terminal>,
-    who: &Holder,
+    client: &str,
     action: &StateAction,
 ) -> Result<AcceptedAction, TerminalRejection> {
     let shown = terminal.shown();
-    claim::check(who, &shown.claim, action)?;
+    claim::check(client, &shown.claim, action)?;
     let order = |command: ProgramCommand, bytes: usize| {
         let running = matches!(shown.lifecycle, TerminalLifecycleState::Running(_));
         let input = lock(&terminal.input).clone().filter(|_| running).ok_or(TerminalRejection::Exited)?;

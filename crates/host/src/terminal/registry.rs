@@ -11,7 +11,7 @@ use ahp_types::state::{
 use tokio::sync::{Notify, Semaphore, mpsc, watch};
 use tokio::task::JoinHandle;
 
-use super::claim::{self, Holder};
+use super::claim;
 use super::client_actions::ProgramRequest;
 use super::{TerminalConfig, TerminalError};
 use crate::action_sink::{ActionSink, TrimSchedule};
@@ -121,9 +121,10 @@ impl Registry {
         self.log_with_list(Vec::new()).await.map(drop)
     }
 
-    /// Removes the claims of this holder, and logs that. If appending fails, the claims stay.
-    pub(super) async fn release(&self, holder: &Holder) -> Result<(), AppendError> {
-        let is_held = |terminal: &&Arc<Terminal>| terminal.info().is_some_and(|info| holder.holds(&info.claim));
+    /// Removes the claims of this client, and logs that. If appending fails, the claims stay.
+    pub(super) async fn release(&self, client: &str) -> Result<(), AppendError> {
+        let is_held =
+            |terminal: &&Arc<Terminal>| terminal.info().is_some_and(|info| claim::is_of_client(&info.claim, client));
         let held: Vec<_> = lock(&self.terminal).values().filter(is_held).cloned().collect();
         if held.is_empty() {
             return Ok(());

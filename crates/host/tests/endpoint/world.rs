@@ -299,7 +299,7 @@ impl Methods for Desk {
                     self.note(method);
                     Ok(Message::from("{}"))
                 }
-                "whoAmI" => Ok(Message::from(json!([client.version, client.locale]).to_string())),
+                "whoAmI" => Ok(Message::from(json!(client.version).to_string())),
                 "resourceRead" => Ok(Message::from(json!("x".repeat(3_000_000)).to_string())),
                 "askBack" => {
                     let asked = client.handle.ask("resourceRead", &json!({"uri": "client:/x"})).await;

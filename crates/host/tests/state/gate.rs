@@ -3,7 +3,6 @@
 use std::collections::HashSet;
 
 use ahp_types::actions::{ActionType, StateAction};
-use ahp_types::commands::DispatchActionParams;
 use ahp_types::state::{RootState, SessionState, SnapshotState};
 use breakbulk_host::test_support::gate::{
     self, ACTION_RULES, Client, Dispatcher, Features, GateContext, MAX_QUEUED_BYTES, MAX_QUEUED_MESSAGES, Rejection,
@@ -302,14 +301,4 @@ fn an_annotation_keeps_an_entry_and_a_review_needs_to_be_offered() {
     assert_eq!(try_on(&changes, review.clone()), Err(Rejection::NotOffered));
     let features = Features { review: true, ..Features::default() };
     assert_eq!(try_with(&GateContext { features, ..GateContext::of(&changes) }, review), Ok(()));
-}
-
-#[test]
-fn a_refused_action_goes_back_with_its_origin_and_a_reason() {
-    let action: StateAction = serde_json::from_value(started("t")).unwrap();
-    let dispatched = DispatchActionParams { channel: CHAT.into(), client_seq: 7, action };
-    let envelope = gate::refused(&me(), dispatched, 3, &Rejection::TurnInProgress);
-    let text = serde_json::to_value(&envelope).unwrap();
-    assert_eq!(text["rejectionReason"], json!("a turn is in progress"));
-    assert_eq!((&text["origin"], &text["serverSeq"]), (&json!({"clientId": "me", "clientSeq": 7}), &json!(3)));
 }

@@ -105,7 +105,7 @@ async fn the_pages_before_a_tight_window_are_within_what_is_taken() {
     let windowed = seen(&state, &*log, CHAT, last(1)).await;
     let mut cursor = windowed["turnsNextCursor"].as_str().map(str::to_owned);
     let mut pages = Vec::new();
-    while let Some(page) = state.fetch_turns_within(CHAT, cursor.as_deref(), 1500).await.unwrap() {
+    while let Some(page) = state.fetch_turns(CHAT, cursor.as_deref(), 1500).await.unwrap() {
         let page: Value = serde_json::from_slice(&page.action.to_bytes()).unwrap();
         pages.push(ids(&page).join(" "));
         cursor = page["turnsNextCursor"].as_str().map(str::to_owned);

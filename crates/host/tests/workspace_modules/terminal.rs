@@ -20,7 +20,7 @@ use breakbulk_host::MethodError;
 use breakbulk_host::log::AppendError;
 use breakbulk_host::test_support::changes::ChangesError;
 use breakbulk_host::test_support::files::uri_of;
-use breakbulk_host::test_support::terminal::{Holder, TerminalConfig, TerminalError, TerminalRejection, Terminals};
+use breakbulk_host::test_support::terminal::{TerminalConfig, TerminalError, TerminalRejection, Terminals};
 use serde_json::json;
 use tempfile::TempDir;
 
@@ -81,7 +81,7 @@ impl Bench {
     }
 
     async fn dispatch(&self, who: &str, action: StateAction) -> Result<(), TerminalRejection> {
-        let admitted = self.terminals.accept(&Holder::Client(who.into()), CHANNEL, &action)?;
+        let admitted = self.terminals.accept(who, CHANNEL, &action)?;
         admitted.perform().await.unwrap();
         Ok(())
     }
@@ -351,7 +351,7 @@ async fn input_that_the_program_does_not_read_is_bounded() {
     // What is not performed takes nothing.
     for _ in 0..10 {
         let action = input(&"x".repeat(40_000));
-        drop(bench.terminals.accept(&Holder::Client("me".into()), CHANNEL, &action).unwrap());
+        drop(bench.terminals.accept("me", CHANNEL, &action).unwrap());
     }
 }
 

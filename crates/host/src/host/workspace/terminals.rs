@@ -25,7 +25,7 @@ use crate::gate;
 use crate::host::dispatch::no_channel;
 use crate::host::log_writer::{Transaction, append_error};
 use crate::state::StateError;
-use crate::terminal::{Holder, TerminalError, TerminalProgram};
+use crate::terminal::{TerminalError, TerminalProgram, is_of_client};
 
 impl Workspace {
     /// `createTerminal`. The name of a terminal that was disposed of is free again.
@@ -130,8 +130,7 @@ impl Workspace {
         }
         // No seq is expected of the channel: a program that writes without end would always be faster. The terminal itself
         // admits the action instead.
-        let admitted =
-            self.terminals.accept(&Holder::Client(client.id.to_string()), channel, action).map_err(refusal)?;
+        let admitted = self.terminals.accept(&client.id, channel, action).map_err(refusal)?;
         let logged = match action {
             StateAction::TerminalInput(_) => &StateAction::TerminalInput(TerminalInputAction { data: String::new() }),
             other => other,
@@ -154,8 +153,7 @@ impl Workspace {
 
     /// Releases the terminals of a client that is not connected and does not come back in time. Returns at once.
     pub(super) fn release_if_gone(self: &Arc<Self>, id: &Arc<str>) {
-        let holder = Holder::Client(id.to_string());
-        if self.connected_clients.has(id) || !self.terminals.infos().iter().any(|info| holder.holds(&info.claim)) {
+        if self.connected_clients.has(id) || !self.terminals.infos().iter().any(|info| is_of_client(&info.claim, id)) {
             return;
         }
         let (this, id, grace) = (Arc::downgrade(self), Arc::clone(id), self.grace);
@@ -168,7 +166,7 @@ impl Workspace {
                 }
                 // Like a claim, it is checked, logged and carried out before the next one.
                 let _order = this.terminal_order.lock().await;
-                match this.terminals.release(&holder).await {
+                match this.terminals.release(&id).await {
                     Ok(()) => return,
                     Err(error) => warn!(%error, "a client that is gone still holds a terminal; the host tries again"),
                 }

@@ -150,7 +150,7 @@ impl V2Inner {
         config.mode_option = MODE_OPTION.to_owned();
         config.max_event_bytes = self.config.max_event_bytes;
         config.max_result_bytes = self.config.max_result_bytes;
-        config.permission_ms = u64::try_from(self.config.permission_time.as_millis()).unwrap_or(u64::MAX);
+        config.permission_timeout_ms = u64::try_from(self.config.permission_timeout.as_millis()).unwrap_or(u64::MAX);
         config.url = Arc::new(url_of);
         Ok(SessionContext { log: Arc::clone(log_writer.log()), state: Arc::clone(log_writer.state()), config })
     }

@@ -66,4 +66,4 @@ pub use model::{Author, Block, Message, MessageState, Model, Permission, Tool, T
 pub use projector::{Config, Projector, SnapshotPieces, Source, WaitingPermission, result_pieces};
 
 /// How long a permission waits for an answer, in milliseconds: 120 s. Then it is denied.
-pub const PERMISSION_MS: u64 = 120_000;
+pub const PERMISSION_TIMEOUT_MS: u64 = 120_000;

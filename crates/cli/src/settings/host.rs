@@ -228,7 +228,7 @@ host_settings! {
         /// How much may wait to be read by it, such as a prompt with images.
         agent_max_input: Size = "64MiB" => process.max_input_bytes;
         /// How long a permission request that a v2 client was told of waits for an answer. Then it is denied.
-        permission_timeout: Span = "2m" => host.v2.permission_time;
+        permission_timeout: Span = "2m" => host.v2.permission_timeout;
     }
     Demo {
         /// The seed of the demo agent's random choices.

@@ -9,6 +9,7 @@ use breakbulk::{Address, AddressError, Dialect, Route, Transport};
 use breakbulk_host::HostConfig;
 use breakbulk_host::agent::ProcessLimits;
 use breakbulk_host::agent::demo::DemoConfig;
+use breakbulk_host::config::{MAX_AGENT_CANCEL, MAX_AGENT_START};
 use breakbulk_host::log::RetentionPolicy;
 use breakbulk_host::log::sqlite::Options;
 use breakbulk_proto::ahp::Role;
@@ -113,8 +114,8 @@ impl HostLimits {
         host.apply(&mut limits, layers)?;
         // The host itself waits no longer for any agent.
         for (key, time, most) in [
-            ("agent_start_timeout", limits.process.start, Span(Duration::from_secs(600))),
-            ("agent_cancel_timeout", limits.process.cancel, Span(Duration::from_secs(20))),
+            ("agent_start_timeout", limits.process.start, Span(MAX_AGENT_START)),
+            ("agent_cancel_timeout", limits.process.cancel, Span(MAX_AGENT_CANCEL)),
         ] {
             if time > most.0 {
                 return Err(layers.refuse(key, format!("allowed are up to {}", most.text())));
@@ -351,7 +352,7 @@ mod tests {
         assert_eq!((host.terminals.command, host.changes.git), (vec!["/bin/zsh".into()], "/opt/git".into()));
         assert_eq!((serve.route.address.cap, host.terminals.max_terminals), (Some(65_536), 0));
         assert_eq!((process.max_memory_bytes, process.idle), (1_000_000_000, Duration::from_secs(300)));
-        assert_eq!(host.v2.permission_time, Duration::from_secs(3600));
+        assert_eq!(host.v2.permission_timeout, Duration::from_secs(3600));
         let agents = ["[[agent]]\nkind = 'claude'", "[[agent]]\nkind = 'acp'\ncommand = 'x'"];
         for agent in agents {
             let limited = self::serve(&format!("agent_memory = '1G'\n{agent}")).unwrap().agents;

@@ -14,6 +14,7 @@ use ahp_types::state::{
     SessionStatus, SnapshotState, Turn,
 };
 
+use super::dispatch::no_channel;
 use super::log_writer::{Transaction, append_error};
 use super::services::Services;
 use super::{names, restore};
@@ -21,6 +22,7 @@ use crate::endpoint::{ClientInfo, Reply};
 use crate::error::MethodError;
 use crate::files::time;
 use crate::log::{AppendError, Seq};
+use crate::state::StateError;
 use crate::state::entry::CatalogueNotification;
 
 /// The title of a chat before its first prompt.
@@ -193,7 +195,10 @@ pub(super) async fn fetch_turns(
     let max_bytes = usize::try_from(client.message_bytes.saturating_sub(ENVELOPE_BYTES)).unwrap_or(usize::MAX);
     let state = services.log_writer.state();
     let payment = client.memory.reserve(state.turns_page_bytes().min(max_bytes)).await?;
-    let page = state.fetch_turns(&params.channel, params.cursor.as_deref(), max_bytes).await?;
+    let page = state
+        .fetch_turns(&params.channel, params.cursor.as_deref(), max_bytes)
+        .await
+        .map_err(|error| if error == StateError::NotFound { no_channel(&params.channel) } else { error.into() })?;
     let before = page.map(|page| (params.channel.into(), payment.attach(&page.action)));
     Ok(Reply { before, is_reserved: true, ..Reply::from(breakbulk_proto::Message::from("{}")) })
 }

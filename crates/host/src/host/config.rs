@@ -14,6 +14,13 @@ pub use crate::state::StateConfig;
 pub use crate::terminal::TerminalConfig;
 pub use crate::v2::V2Config;
 
+/// How long a host waits for an agent to start. An agent that is a program has a limit of its own, at most this.
+pub const MAX_AGENT_START: Duration = Duration::from_mins(10);
+
+/// The most that an agent's own limit for the end of a cancelled turn may be. The host waits ten seconds longer, in which the
+/// agent can end its program.
+pub const MAX_AGENT_CANCEL: Duration = Duration::from_secs(20);
+
 /// The directories that a host works in, and its limits: one group for each part of the host.
 #[derive(Debug, Clone)]
 #[non_exhaustive]

@@ -59,7 +59,10 @@ pub(super) async fn message(services: &Services, message: &mut Message) -> Resul
             continue;
         }
         let content = services.log_writer.state().content(&by.uri).await.map_err(|error| match error {
-            StateError::NotFound => MethodError::new(NOT_FOUND, "the content of an attachment is not there any more"),
+            StateError::NotFound => {
+                let uri: String = by.uri.chars().take(256).collect();
+                MethodError::new(NOT_FOUND, format!("the content of the attachment {uri:?} is not there any more"))
+            }
             error => error.into(),
         })?;
         restored = restored.saturating_add(content.data.len());

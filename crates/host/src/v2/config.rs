@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use breakbulk_lifecycle::v2::PERMISSION_MS;
+use breakbulk_lifecycle::v2::PERMISSION_TIMEOUT_MS;
 use breakbulk_lifecycle::v2::wire::CommandLimits;
 
 /// The limits of v2 connections.
@@ -22,7 +22,7 @@ pub struct V2Config {
     /// Longer results and prompts are cut, and can be fetched whole. 64 KiB.
     pub max_result_bytes: usize,
     /// How long a permission waits for an answer once a v2 client was told of it. Then it is denied. 120 s.
-    pub permission_time: Duration,
+    pub permission_timeout: Duration,
 }
 
 impl Default for V2Config {
@@ -34,7 +34,7 @@ impl Default for V2Config {
             max_watches: 64,
             max_event_bytes: 256 << 10,
             max_result_bytes: 64 << 10,
-            permission_time: Duration::from_millis(PERMISSION_MS),
+            permission_timeout: Duration::from_millis(PERMISSION_TIMEOUT_MS),
         }
     }
 }

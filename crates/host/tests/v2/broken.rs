@@ -183,7 +183,7 @@ async fn a_pending_approval_is_shown_again_with_its_first_deadline() {
 #[tokio::test]
 async fn a_permission_that_nobody_answers_in_time_is_denied_also_if_nobody_watches() {
     let host = TestHost::with(DemoWithMode::quick(), |config| {
-        config.v2.permission_time = Duration::from_millis(300);
+        config.v2.permission_timeout = Duration::from_millis(300);
     })
     .await;
     let (mut client, session) = host.opened().await;

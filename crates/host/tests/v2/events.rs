@@ -15,7 +15,7 @@ fn name_of(outgoing: &Outgoing) -> String {
 #[tokio::test]
 async fn every_event_is_told_by_a_host_with_the_demo_agent() {
     let host = TestHost::with(DemoWithMode::patient(), |config| {
-        config.v2.permission_time = std::time::Duration::from_secs(2);
+        config.v2.permission_timeout = std::time::Duration::from_secs(2);
     })
     .await;
     let (mut client, session) = host.opened().await;

@@ -60,6 +60,11 @@ async fn an_error_of_a_file_names_it() {
     let copy = json!({"channel": ROOT, "source": missing, "destination": other});
     let error = client.call("resourceCopy", copy).await.unwrap_err();
     assert_eq!(error["message"], format!("not found: source {missing}, destination {other}"));
+    let content = json!({"channel": ROOT, "uri": "ahp-content:/none"});
+    let error = client.call("resourceRead", content).await.unwrap_err();
+    assert_eq!(error["message"], "not found: ahp-content:/none");
+    let error = client.call("fetchTurns", json!({"channel": "ahp-chat:/none", "cursor": "x"})).await.unwrap_err();
+    assert_eq!(error["message"], "there is no channel \"ahp-chat:/none\"");
     let long = host.uri(&"x".repeat(5000));
     let error = client.call("resourceRead", json!({"channel": ROOT, "uri": long})).await.unwrap_err();
     assert_eq!(error["message"], format!("not found: {}…", &long[..512]));

@@ -21,7 +21,7 @@ use serde_json::Value;
 
 use self::chat::{Chat, RunningTurn};
 use self::out::Out;
-use super::PERMISSION_MS;
+use super::PERMISSION_TIMEOUT_MS;
 use super::wire::{
     Attachment, Body, Decision, Event, PermissionOption, QueuedPrompt, SessionState, TokenUsage, TurnOutcome,
 };
@@ -51,7 +51,7 @@ pub struct Config {
     /// Longer snapshots go out as a head and deltas, and longer deltas in pieces. 256 KiB.
     pub max_event_bytes: usize,
     /// How long a permission waits for an answer, in milliseconds. 120 s.
-    pub permission_ms: u64,
+    pub permission_timeout_ms: u64,
     /// Where the whole of something is that is cut.
     pub url: Arc<dyn Fn(&Source<'_>) -> String + Send + Sync>,
 }
@@ -169,7 +169,7 @@ impl Config {
             mode_option: "mode".to_owned(),
             max_result_bytes: 64 << 10,
             max_event_bytes: 256 << 10,
-            permission_ms: PERMISSION_MS,
+            permission_timeout_ms: PERMISSION_TIMEOUT_MS,
             url: Arc::new(|_| String::new()),
         }
     }
@@ -394,7 +394,7 @@ impl Projector {
             chat: &pending.chat,
             turn: &pending.turn,
             tool: &pending.tool,
-            expires_at: pending.asked_at.saturating_add(self.config.permission_ms),
+            expires_at: pending.asked_at.saturating_add(self.config.permission_timeout_ms),
         })
     }
 
@@ -858,7 +858,7 @@ impl Projector {
             display_name: said(&call.display_name),
             tier: None,
             tool_id: Id::from(call.tool_call_id.as_str()),
-            expires_at: pending.asked_at.saturating_add(self.config.permission_ms),
+            expires_at: pending.asked_at.saturating_add(self.config.permission_timeout_ms),
             options: options.collect(),
             truncated,
         }

@@ -2,7 +2,7 @@
 
 use breakbulk_lifecycle::projection::{Change, worker_chat};
 use breakbulk_lifecycle::v2::wire::{Body, Decision, Event, SessionState, SnapshotReason};
-use breakbulk_lifecycle::v2::{Config, Cursor, Kept, Model, PERMISSION_MS, Source, Start};
+use breakbulk_lifecycle::v2::{Config, Cursor, Kept, Model, PERMISSION_TIMEOUT_MS, Source, Start};
 use serde_json::{Value, json};
 
 use crate::world::actions::*;
@@ -220,7 +220,7 @@ fn a_permission_expires_two_minutes_after_it_was_logged_and_shows_the_same_deadl
     let mut world = World::new();
     world.chat(turn("t", "p")).chat(call("t", "m", "a")).chat(asks("t", "a", r#"{"x":1}"#));
     world.json(SESSION, needed(CHAT, "t", "a", r#"{"x":1}"#));
-    let deadline = world.now.at_ms + PERMISSION_MS;
+    let deadline = world.now.at_ms + PERMISSION_TIMEOUT_MS;
     let asked = only(&world, "permission_request");
     assert_eq!(
         asked,

@@ -8,13 +8,14 @@ use breakbulk_lifecycle::{Answer as Verdict, Event, Formed, Id};
 use tokio::time::{Instant, timeout};
 use tracing::{debug, warn};
 
+use super::super::config::MAX_AGENT_CANCEL;
 use crate::agent::{AgentError, History, Prompt, Started};
 
 /// How long an agent may take to accept a call. A working agent accepts it at once.
 const CALL_TIME: Duration = Duration::from_secs(30);
 
 /// How long an agent may take to end a turn that was cancelled.
-const CANCEL_TIME: Duration = Duration::from_secs(30);
+const CANCEL_TIME: Duration = MAX_AGENT_CANCEL.saturating_add(Duration::from_secs(10));
 
 /// How long an agent may take to end in order, and then the log to record that. Twice this is less than what the chat's
 /// task has.

@@ -2,7 +2,6 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
 
 use ahp_types::actions::{SessionMetaChangedAction, StateAction};
 use ahp_types::common::JsonObject;
@@ -10,6 +9,7 @@ use ahp_types::state::{ChatInteractivity, ChatOrigin, ChatState, SessionState};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
+use super::super::config::MAX_AGENT_START;
 use super::super::log_writer::{LogWriter, Transaction};
 use super::RunnerContext;
 use super::task_writer::{TaskStopped, TaskWriter, if_readable};
@@ -17,9 +17,6 @@ use crate::agent::{AgentError, History, SideChatContext, Start, Started};
 use crate::files::path_of;
 use crate::log::Seq;
 use crate::state::StateError;
-
-/// How long an agent may take to start. Agents that are programs have a shorter limit of their own, which can be set.
-const START_TIME: Duration = Duration::from_secs(600);
 
 /// Resume tokens are stored in the session's `_meta`:
 /// `{"breakbulk":{"resume":{"<chat>":{"token":"<token>","turn":"<turn>"}}}}`. The official reducer keeps it, it is erased with
@@ -100,8 +97,8 @@ pub(super) async fn start(
     }
     let agent = context.agents.iter().find(|agent| agent.name() == provider);
     let agent = agent.ok_or_else(|| AgentError::Unavailable(format!("there is no agent {provider} here")))?;
-    let late = |_| AgentError::Unavailable("it did not start within 10 min".to_owned());
-    tokio::time::timeout(START_TIME, agent.start(start)).await.map_err(late)?
+    let late = |_| AgentError::Unavailable(format!("it did not start within {} min", MAX_AGENT_START.as_secs() / 60));
+    tokio::time::timeout(MAX_AGENT_START, agent.start(start)).await.map_err(late)?
 }
 
 /// What a side chat is about: the other chat, as it was when the side chat was made.

@@ -18,7 +18,7 @@ use crate::endpoint::{AnswerMemory, AskError, ClientInfo, RawParams, Reply};
 use crate::error::MethodError;
 use crate::files::{FileError, encoded};
 use crate::size::to_u64;
-use crate::state::by_reference;
+use crate::state::{StateError, by_reference};
 
 /// The methods that change files.
 const CHANGING_METHODS: [&str; 5] =
@@ -152,7 +152,10 @@ impl Workspace {
             let size = version.map_or(0, |version| version.map_or(u64::MAX, |version| version.bytes as u64));
             let payment = memory.reserve(read_cost(size)).await?;
             return run_to_end(async move {
-                let content = this.log_writer.state().content(&params.uri).await?;
+                let content = this.log_writer.state().content(&params.uri).await.map_err(|error| match error {
+                    StateError::NotFound => FileError::NotFound.into(),
+                    error => MethodError::from(error),
+                })?;
                 let encoding = params.encoding;
                 let answer = super::blocking(move || match range {
                     None => json(&content.encoded(encoding.as_ref())),

@@ -1,5 +1,5 @@
 //! Documents name only what exists: every link leads to a file and a heading, every path leads to a file, and the README's
-//! test command is the one that CI runs.
+//! test command is the one that CI runs. The map names every source file.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -65,6 +65,34 @@ fn every_path_that_the_map_and_the_design_pages_name_exists() {
 }
 
 #[test]
+fn every_source_file_has_a_row_in_the_map_or_is_in_a_directory_that_has_one() {
+    let root = root();
+    let (mut named, mut base) = (BTreeSet::new(), None);
+    for line in read(&root.join("ARCHITECTURE.md")).lines() {
+        if line.starts_with("## ") {
+            base = code_spans(line).map(PathBuf::from).find(|path| path.starts_with("crates"));
+        }
+        if let (Some(base), Some(row)) = (&base, line.strip_prefix('|')) {
+            let files = row.split('|').next().unwrap_or_default();
+            named.extend(code_spans(files).filter(|span| is_path(span)).map(|path| base.join(path)));
+        }
+    }
+    // The unit tests of a module belong to its row.
+    let sources = rust_files(&root.join("crates")).into_iter().filter_map(|file| {
+        let file = file.strip_prefix(&root).expect("in the workspace").to_owned();
+        let has = |name: &str| file.components().any(|component| component.as_os_str() == name);
+        (has("src") && !has("tests") && !has("tests.rs")).then_some(file)
+    });
+    // A crate's own directory is no row: it would cover everything. A path with a slash at its end is the same as without.
+    let is_named =
+        |file: &Path| file.ancestors().take_while(|path| !path.ends_with("src")).any(|path| named.contains(path));
+    let (found, missing): (Vec<_>, Vec<_>) = sources.partition(|file| is_named(file));
+    let list: Vec<_> = missing.iter().map(|file| file.display().to_string()).collect();
+    assert!(missing.is_empty(), "ARCHITECTURE.md has no row for:\n{}", list.join("\n"));
+    assert!(found.len() > 300, "only {} files were found: is the check broken?", found.len());
+}
+
+#[test]
 fn ci_runs_the_test_command_of_the_readme() {
     let root = root();
     let script = read(&root.join(".ci/run"));
@@ -97,6 +125,21 @@ fn documents(root: &Path) -> Vec<PathBuf> {
             } else if name.ends_with(".md") {
                 found.push(path);
             }
+        }
+    }
+    found.sort();
+    found
+}
+
+/// All Rust files below a directory, in their order.
+fn rust_files(directory: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(directory).expect("a directory") {
+        let entry = entry.expect("an entry");
+        if entry.file_type().expect("a type").is_dir() {
+            found.extend(rust_files(&entry.path()));
+        } else if entry.path().extension().is_some_and(|extension| extension == "rs") {
+            found.push(entry.path());
         }
     }
     found.sort();

@@ -1186,7 +1186,7 @@ var Receiver = class {
     }
     group.append(index, total, data, length, maxMessageBytes, now2);
     const { ordinal, size } = group;
-    const expected = Math.min(size + length0(group), maxMessageBytes);
+    const expected = Math.min(size + restLength(group), maxMessageBytes);
     const isLast = group.next === total;
     if (isLast) this.#groups.delete(groupId);
     try {
@@ -1310,7 +1310,7 @@ var Group = class {
     return new Closing(fault === "too_deep" ? broken.tooDeep(maxDepth) : broken.messageNotJson(jsonFault(this.#scanner)));
   }
 };
-var length0 = ({ firstLength, total, next }) => firstLength * (total - next);
+var restLength = ({ firstLength, total, next }) => firstLength * (total - next);
 var INTEGER = "(0|[1-9]\\d{0,9})";
 var FRONT = new RegExp(
   `^{"jsonrpc":"2\\.0","method":"${SEGMENT}","params":{"groupId":"([ !#-[\\]-~]{1,128})","index":${INTEGER},"total":${INTEGER},"data":"`

@@ -87,7 +87,7 @@ export class Receiver {
     }
     group.append(index, total, data, length, maxMessageBytes, now);
     const { ordinal, size } = group;
-    const expected = Math.min(size + length0(group), maxMessageBytes);
+    const expected = Math.min(size + restLength(group), maxMessageBytes);
     const isLast = group.next === total;
     if (isLast) this.#groups.delete(groupId);
     try {
@@ -224,7 +224,7 @@ class Group {
   }
 }
 
-const length0 = ({ firstLength, total, next }: Group): number => firstLength * (total - next);
+const restLength = ({ firstLength, total, next }: Group): number => firstLength * (total - next);
 
 const INTEGER = '(0|[1-9]\\d{0,9})';
 // A group id of printable characters that need no escape.

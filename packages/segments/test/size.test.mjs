@@ -16,6 +16,11 @@ test('minified and compressed it is under 18 KB', async () => {
   assert.ok(compressed < 18_000, `${compressed} bytes`);
 });
 
+test('its types fit what clients ask of a socket', () => {
+  const options = '--noEmit --strict --target es2022 --module es2022 --moduleResolution bundler --lib es2022,dom,dom.iterable --types'.split(' ');
+  execFileSync(process.execPath, [here('../node_modules/typescript/bin/tsc'), ...options, '', '--ignoreConfig', here('types.ts')], { stdio: 'inherit' });
+});
+
 test('it imports nothing', () => {
   assert.doesNotMatch(readFileSync(here('../dist/segments.js'), 'utf8'), /^import |\bimport\(|\brequire\(/m);
 });

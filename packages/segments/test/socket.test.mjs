@@ -203,3 +203,21 @@ test("it wraps Node's own WebSocket", async () => {
   assert.equal(printed, '1000 true\n');
   server.close();
 });
+
+test('a group does not expire while nothing could be read', async () => {
+  const { near, far, end } = await sockets(ws);
+  const agreed = { maxFrameBytes: 4096, maxMessageBytes: 1 << 20, maxGroups: 8, groupTimeoutMs: 200, settledCursor: true };
+  const client = segmented(near, { ...SMALL, groupTimeoutMs: 200, graceMs: 0, agreed });
+  const [begun, expired] = ['progress', 'expired'].map((type) => new Promise((done) => client.addEventListener(type, done)));
+  const whole = text({ method: 'm' });
+  const part = (index, data) =>
+    text({ method: 'ahp/messageSegment', params: { groupId: 'g', index, total: 2, data: Buffer.from(data).toString('base64') } });
+  far.send(part(0, whole.slice(0, 9)));
+  await begun;
+  const got = messages(client, 1);
+  far.send(part(1, whole.slice(9)));
+  // As a page that is frozen, or a program that computes: the rest lies in the socket meanwhile.
+  for (const until = performance.now() + 1500; performance.now() < until; );
+  assert.deepEqual(await Promise.race([got, expired.then(() => 'expired')]), [whole]);
+  end();
+});

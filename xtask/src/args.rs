@@ -32,6 +32,12 @@ impl Args {
         Ok(Some(value))
     }
 
+    /// Takes `key`, which has no value. Whether it was there.
+    pub(crate) fn flag(&mut self, key: &str) -> bool {
+        let at = self.0.iter().position(|arg| arg == key);
+        at.map(|at| self.0.remove(at)).is_some()
+    }
+
     /// Fails if anything is left that nobody asked for.
     pub(crate) fn end(&self) -> Result<(), Failure> {
         match self.0.first() {

@@ -4,13 +4,20 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
+use crate::args::Args;
 use crate::run::{Failure, cargo, must, root};
 use crate::tools;
 
-/// Installs the peers, and runs their tests alone.
-pub(crate) fn run() -> Result<(), Failure> {
+/// Installs the peers, and runs their tests alone. With `--long`, also with the messages that take some peers long.
+pub(crate) fn run(mut args: Args) -> Result<(), Failure> {
+    let is_long = args.flag("--long");
+    args.end()?;
     install()?;
-    must(&mut cargo("test --workspace --test peers"))
+    let mut tests = cargo("test --workspace --test peers");
+    if is_long {
+        tests.env("BREAKBULK_INTEROP_LONG", "1");
+    }
+    must(&mut tests)
 }
 
 /// Installs the peers: npm packages beside their scripts, PyPI packages in an environment of their own.

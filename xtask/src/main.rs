@@ -24,7 +24,7 @@ const HELP: &str = "\
 cargo xtask COMMAND
 
   test                               installs what tests need, then runs them all; what CI runs
-  interop                            runs the tests against other people's clients and servers alone
+  interop [--long]                   runs the tests against other people's clients and servers alone; with the longest messages
   segments [--seeds N] [--from S]    runs the tests of the TypeScript package alone, with N seeded networks
   sim --seeds N [--from S]           simulates N seeded networks, from seed S on
   crash --rounds N [--seed S]        kills a host under load N times, and checks the log after each
@@ -41,7 +41,7 @@ fn main() -> ExitCode {
     let mut args = Args::from_env();
     let result = match args.command().as_deref() {
         Some("test") => args.end().and_then(|()| test::run()),
-        Some("interop") => args.end().and_then(|()| interop::run()),
+        Some("interop") => interop::run(args),
         Some("segments") => segments::run(args),
         Some("sim") => sim::run(args),
         Some("crash") => crash::run(args),

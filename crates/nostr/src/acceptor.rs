@@ -91,7 +91,9 @@ impl Acceptor for NostrAcceptor {
         while self.sweep.poll_tick(cx).is_ready() {
             self.clients.sweep();
         }
-        if let Some(link) = self.announcer.as_mut().and_then(Announcer::take_link) {
+        // Events do not wait long for a relay. The next sweep looks again.
+        let announcer = self.announcer.as_mut().filter(|_| self.pool.shared.is_connected());
+        if let Some(link) = announcer.and_then(Announcer::take_link) {
             let name = "announcement".to_owned();
             return Poll::Ready(Some(ExternalPeer { link, name, principal: None }));
         }

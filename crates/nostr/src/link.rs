@@ -128,7 +128,9 @@ impl NostrLink {
         self.under_way = self.under_way.saturating_add(1);
         let len = u64::try_from(bytes.len()).unwrap_or(u64::MAX);
         self.moved.outward = self.moved.outward.saturating_add(len);
-        let is_request = Envelope::of(bytes).is_ok_and(|envelope| envelope.kind() == Kind::Request);
+        // Only the first frame of a message can be a whole one.
+        let is_request =
+            meta.supports_parts && Envelope::of(bytes).is_ok_and(|envelope| envelope.kind() == Kind::Request);
         let about = meta.about.as_deref().and_then(|about| EventId::from_hex(about).ok());
         // The first frame of each message says what we support. A peer that has forgotten us learns it again.
         let supports = if meta.supports_parts { self.supports.as_slice() } else { &[] };

@@ -136,6 +136,11 @@ impl Shared {
         }
     }
 
+    /// Whether any relay is connected.
+    pub(crate) fn is_connected(&self) -> bool {
+        self.relays.iter().any(|relay| relay.is_connected.load(Ordering::Relaxed))
+    }
+
     /// Whether a relay other than this one is connected.
     pub(crate) fn has_other_than(&self, index: usize) -> bool {
         let mut others = self.relays.iter().enumerate().filter(|(at, _)| *at != index);

@@ -17,6 +17,7 @@ mod limit;
 mod mcp;
 #[cfg(target_os = "linux")]
 mod memory;
+mod nostr;
 mod peer;
 mod program;
 mod proxy;

@@ -172,11 +172,7 @@ async fn serve(state: Arc<State>, mut socket: TcpStream, id: u64) {
                 state.subscribers.lock().unwrap().insert(id, subscriber);
                 let _ = out.send(Message::text(eose));
             }
-            Some("EVENT") => {
-                if !event(&state, &out, &message[1], longest) {
-                    break;
-                }
-            }
+            Some("EVENT") if !event(&state, &out, &message[1], longest) => break,
             _ => {}
         }
     }

@@ -7,6 +7,7 @@ mod crash;
 mod fuzz;
 mod interop;
 mod mutants;
+mod page;
 mod relayed;
 mod run;
 mod segments;
@@ -26,6 +27,7 @@ cargo xtask COMMAND
   test                               installs what tests need, then runs them all; what CI runs
   interop [--long]                   runs the tests against other people's clients and servers alone; with the longest messages
   segments [--seeds N] [--from S]    runs the tests of the TypeScript package alone, with N seeded networks
+  page                               runs the tests of the page alone, in a browser too
   sim --seeds N [--from S]           simulates N seeded networks, from seed S on
   crash --rounds N [--seed S]        kills a host under load N times, and checks the log after each
   attack                             attacks a host with little memory, and prints what that did to it
@@ -43,6 +45,7 @@ fn main() -> ExitCode {
         Some("test") => args.end().and_then(|()| test::run()),
         Some("interop") => interop::run(args),
         Some("segments") => segments::run(args),
+        Some("page") => args.end().and_then(|()| page::run()),
         Some("sim") => sim::run(args),
         Some("crash") => crash::run(args),
         Some("attack") => args.end().and_then(|()| attack::run()),

@@ -1,7 +1,7 @@
 //! `cargo xtask test`: everything that must hold before a change is kept.
 
 use crate::run::{Failure, Steps, cargo, must};
-use crate::{interop, segments, tools};
+use crate::{interop, page, segments, tools};
 
 pub(crate) fn run() -> Result<(), Failure> {
     let mut steps = Steps::default();
@@ -22,6 +22,8 @@ fn all(steps: &mut Steps) -> Result<(), Failure> {
         tools::subcommand("deny")
     })?;
     steps.step("peers", || interop::install().and_then(|()| segments::install()))?;
+    steps.step("browser", page::install)?;
+    steps.step("page", page::check)?;
     steps.step("format", || must(&mut cargo("fmt --all --check")))?;
     steps.step("lints", || must(&mut cargo("clippy --workspace --all-targets --all-features -- -D warnings")))?;
     steps.step("dependencies", || {
@@ -30,6 +32,8 @@ fn all(steps: &mut Steps) -> Result<(), Failure> {
     })?;
     steps.step("tests", || must(&mut cargo("test --workspace --all-features")))?;
     steps.step("segments", || segments::test(None, None))?;
+    // With the program that the tests have built.
+    steps.step("page in a browser", page::browse)?;
     steps.step("documentation", || {
         must(cargo("doc --workspace --all-features --no-deps").env("RUSTDOCFLAGS", "-D warnings"))
     })

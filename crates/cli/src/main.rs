@@ -15,6 +15,7 @@ mod lines;
 mod log;
 mod manual;
 mod open;
+mod page;
 mod pages;
 mod plan;
 mod presets;
@@ -72,7 +73,7 @@ fn run(args: Args) -> Result<(), Error> {
             let configuration = Configuration::load(args.settings)?;
             settings::check_scheme(&configuration.layers)?;
             let settings = start(&configuration)?;
-            serve::run(ServeSettings::prove(settings, &configuration)?, args.format)
+            serve::run(ServeSettings::prove(settings, &configuration)?, args.format, args.open)
         }
         Command::Log(args) => store::run(args.command),
         Command::Bridge(args) => {

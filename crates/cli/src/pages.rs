@@ -1,4 +1,4 @@
-//! The HTTP pages of a listener: `/healthz` and `/metrics`.
+//! The HTTP pages of a listener: `/healthz`, `/metrics`, and what its subject has.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -23,6 +23,9 @@ pub(crate) trait Subject: Send + Sync + 'static {
         path: &str,
         headers: &HeaderMap,
     ) -> impl Future<Output = Option<Response<BoxBody>>> + Send;
+
+    /// Answers a request for a public file at this path, which needs no token. `None` if it has none.
+    fn file(&self, path: &str, headers: &HeaderMap) -> Option<Response<BoxBody>>;
 
     /// Its health now.
     fn health(&self) -> impl Future<Output = Health> + Send;
@@ -49,6 +52,11 @@ pub(crate) fn all(subject: impl Subject, paths: Vec<String>) -> Pages {
             // Content is for those with the token only, also on this machine.
             if let Some(content) = path.strip_prefix("/content/").filter(|_| is_admitted && is_reading(&method))
                 && let Some(answer) = site.subject.content(&method, content, request.headers()).await
+            {
+                return answer;
+            }
+            if is_reading(&method)
+                && let Some(answer) = site.subject.file(&path, request.headers())
             {
                 return answer;
             }
@@ -133,6 +141,10 @@ mod tests {
 
     impl Subject for FixedHealth {
         async fn content(&self, _: &Method, _: &str, _: &HeaderMap) -> Option<Response<BoxBody>> {
+            None
+        }
+
+        fn file(&self, _: &str, _: &HeaderMap) -> Option<Response<BoxBody>> {
             None
         }
 

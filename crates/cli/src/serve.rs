@@ -1,6 +1,7 @@
 //! `breakbulk serve`: an agent host on a port of this machine.
 
 mod manager;
+mod page_address;
 
 use std::ffi::OsStr;
 use std::io::{self, Write};
@@ -32,10 +33,13 @@ use crate::external;
 use crate::failure::Error;
 use crate::log::say;
 use crate::open::{self, Admission};
+use crate::page;
 use crate::pages::{self, Health as Condition, Subject};
 use crate::runtime;
 use crate::settings::{AgentSettings, HostLimits, PATH, ServeSettings, V2_PATH};
 use crate::shutdown;
+
+use self::page_address::{Redirect, page_address, print_qr_code};
 
 /// Clients that are being told to come again later. One more is simply cut.
 const MAX_TURNED_AWAY: usize = 64;
@@ -47,12 +51,13 @@ const ANYONE: &str = "anyone";
 const LAST_BREATH: Duration = Duration::from_secs(1);
 
 /// Serves until it is told to stop, or until another host has taken over the log.
-pub(crate) fn run(settings: ServeSettings, format: Format) -> Result<(), Error> {
+pub(crate) fn run(settings: ServeSettings, format: Format, open: bool) -> Result<(), Error> {
     runtime::raise_file_limit();
     runtime::run(async move {
         let shutdown = shutdown::requested().map_err(Error::Runtime)?;
         let mut server = Server::start(settings).await?;
         server.say(format)?;
+        let _redirect = open.then(|| server.open_page());
         manager::ready();
         let health = server.log.health();
         let result = tokio::select! {
@@ -71,6 +76,7 @@ pub(crate) fn run(settings: ServeSettings, format: Format) -> Result<(), Error> 
 
 /// A host with its clients.
 struct Server {
+    data: PathBuf,
     log: SqliteLog,
     host: Host,
     listener: Listener,
@@ -142,6 +148,7 @@ impl Server {
         let (clients, turned_away) = (JoinSet::new(), JoinSet::new());
         let log_limit = LogLimit::default();
         Ok(Self {
+            data,
             log,
             host,
             listener,
@@ -157,26 +164,41 @@ impl Server {
 
     /// Says where it listens, and what a client must show.
     fn say(&self, format: Format) -> Result<(), Error> {
-        let Admission { scheme, token, .. } = &self.admission;
-        let address = format!("{scheme}://{}{PATH}", self.listener.local_address());
+        let Admission { scheme, token, is_new, .. } = &self.admission;
+        let listening = self.listener.local_address();
+        let address = format!("{scheme}://{listening}{PATH}");
         match format {
             Format::Json => {
                 // For programs of any sort: few of them know what to do with a fragment.
                 let token = token.as_ref().map(breakbulk::Token::reveal);
                 let with_token = token.map(|token| format!("{address}?token={}", open::escaped(token)));
                 let v2 = with_token.as_ref().unwrap_or(&address).replacen(PATH, V2_PATH, 1);
-                let ready =
-                    serde_json::json!({ "ahp": with_token.as_ref().unwrap_or(&address), "v2": v2, "token": token });
+                let page = page_address(scheme, listening, token);
+                let ahp = with_token.as_ref().unwrap_or(&address);
+                let ready = serde_json::json!({ "ahp": ahp, "page": page, "v2": v2, "token": token });
                 let mut out = io::stdout().lock();
                 writeln!(out, "{ready}").and_then(|()| out.flush()).map_err(Error::Output)?;
             }
             Format::Text => {
+                let token = token.as_ref().filter(|_| *is_new).map(breakbulk::Token::reveal);
+                let page = page_address(scheme, listening, token);
+                say(Level::INFO, &format!("page at {page}"));
+                print_qr_code(&page, listening);
                 for note in self.admission.notes(&address) {
                     say(Level::INFO, &note);
                 }
             }
         }
         Ok(())
+    }
+
+    /// Opens the page in a browser on this machine.
+    fn open_page(&self) -> Option<Redirect> {
+        let Admission { scheme, token, .. } = &self.admission;
+        let token = token.as_ref().map(breakbulk::Token::reveal);
+        let page = page_address(scheme, self.listener.local_address(), token);
+        let opened = Redirect::open(&self.data, &page);
+        opened.inspect_err(|error| warn!("cannot open a browser: {error}; follow the address above")).ok()
     }
 
     /// Takes clients in, for ever.
@@ -275,6 +297,10 @@ async fn accept_any(relays: &mut Vec<Box<dyn Acceptor>>) -> ExternalPeer {
 impl Subject for Host {
     async fn content(&self, method: &Method, path: &str, headers: &HeaderMap) -> Option<Response<BoxBody>> {
         Some(content::answer(self, method, path, headers).await)
+    }
+
+    fn file(&self, path: &str, headers: &HeaderMap) -> Option<Response<BoxBody>> {
+        page::answer(path, headers)
     }
 
     async fn health(&self) -> Condition {

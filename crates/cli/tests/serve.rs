@@ -162,7 +162,7 @@ fn strangers_pages_and_names_stay_outside_and_there_is_one_path() {
         assert_eq!(host.knock(target, &bearer), 404, "{target}");
     }
     for (target, status) in [
-        ("/", 404),
+        ("/", 200),
         ("/ahp", 426),
         ("/v2", 426),
         ("/content/file/x", 401),
@@ -307,29 +307,30 @@ fn one_connection_too_many_is_told_to_come_later() {
 #[test]
 fn people_are_shown_a_token_that_was_made_and_not_their_own() {
     let dir = place();
-    let first_line = |more: &[&str]| {
+    let first_lines = |more: &[&str]| {
         let args = [&["serve", "--data", "data", "--listen", "ws://127.0.0.1:0", "-q"], more].concat();
         let mut child = breakbulk(dir.path(), &args).spawn().unwrap();
-        let mut line = String::new();
-        BufReader::new(child.stderr.take().unwrap()).read_line(&mut line).unwrap();
+        let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+        let two = (lines.next().unwrap().unwrap(), lines.next().unwrap().unwrap());
         child.kill().unwrap();
         child.wait().unwrap();
-        line
+        two
     };
-    let made = first_line(&[]);
+    let (page, made) = first_lines(&[]);
+    assert!(page.starts_with("breakbulk: page at http://127.0.0.1:") && page.contains("/#token="), "{page}");
     assert!(made.starts_with("breakbulk: listening on ws://127.0.0.1:"), "{made}");
     assert!(made.contains("/ahp#token="), "{made}");
-    let own = first_line(&["--token", TOKEN]);
+    let (page, own) = first_lines(&["--token", TOKEN]);
     assert!(own.trim_end().ends_with("/ahp") && !own.contains(TOKEN), "{own}");
+    assert!(page.trim_end().ends_with('/') && !page.contains(TOKEN), "{page}");
 }
 
 #[test]
 fn the_address_that_is_printed_works_as_it_is_in_send_and_tap() {
     let dir = place();
     let printed = |child: &mut Child| {
-        let mut line = String::new();
-        BufReader::new(child.stderr.take().unwrap()).read_line(&mut line).unwrap();
-        line.trim().strip_prefix("breakbulk: listening on ").expect(&line).to_owned()
+        let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
+        lines.find_map(|line| line.strip_prefix("breakbulk: listening on ").map(str::to_owned)).unwrap()
     };
     let args = ["serve", "--data", "data", "--listen", ":0", "-q"];
     let mut host = breakbulk(dir.path(), &args).spawn().unwrap();
@@ -365,10 +366,11 @@ fn of_terminals_that_were_disposed_of_the_next_start_says_nothing() {
     assert_eq!(host.stop(), Some(0));
     let args = ["serve", "--data", "data", "--listen", "ws://127.0.0.1:0", "--log-level", "warn"];
     let mut child = breakbulk(dir.path(), &[&args[..], &root].concat()).spawn().unwrap();
-    let mut line = String::new();
-    BufReader::new(child.stderr.take().unwrap()).read_line(&mut line).unwrap();
+    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
+    let (page, line) = (lines.next().unwrap(), lines.next().unwrap());
     child.kill().unwrap();
     child.wait().unwrap();
+    assert!(page.starts_with("breakbulk: page at "), "{page}");
     assert!(line.starts_with("breakbulk: listening on "), "{line}");
 }
 

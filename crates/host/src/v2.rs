@@ -136,13 +136,38 @@ impl V2 {
     }
 }
 
+/// Scheme of the chats that clients can name in place of a session.
+const CHAT_SCHEME: &str = "ahp-chat:";
+
+/// What a client means by a `sessionId`.
+#[derive(Debug)]
+struct Place {
+    session: Arc<str>,
+    chat: String,
+}
+
 impl V2Inner {
-    /// What is needed to project a session.
-    async fn context_of(&self, session: &str) -> Result<SessionContext, StateError> {
+    /// The session and the chat that a client names: a session stands for its default chat, and a chat for itself.
+    async fn place_of(&self, name: &str) -> Result<Place, StateError> {
         let log_writer = self.services.log_writer();
-        let (state, _) = session_state(log_writer.state(), session).await?;
+        if name.starts_with(CHAT_SCHEME) {
+            let session = log_writer.session_of(name).await?.ok_or(StateError::NotFound)?;
+            // It may be disposed of: the log has it until the session is erased.
+            let (state, _) = session_state(log_writer.state(), &session).await?;
+            let is_there = state.chats.iter().any(|chat| chat.resource == name);
+            return if is_there { Ok(Place { session, chat: name.to_owned() }) } else { Err(StateError::NotFound) };
+        }
+        let (state, _) = session_state(log_writer.state(), name).await?;
         let chat = state.default_chat.ok_or(StateError::NotFound)?;
-        let mut config = Config::new(session, session, chat);
+        Ok(Place { session: name.into(), chat })
+    }
+
+    /// What is needed to project a session or a chat.
+    async fn context_of(&self, name: &str) -> Result<SessionContext, StateError> {
+        let log_writer = self.services.log_writer();
+        let Place { session, chat } = self.place_of(name).await?;
+        let (state, _) = session_state(log_writer.state(), &session).await?;
+        let mut config = Config::new(name, session, chat);
         if let Some(directory) = state.working_directories.iter().flatten().next() {
             let CheckedOut { branch, is_linked } = self.services.checked_out(directory).await;
             (config.branch, config.worktree) = (branch, is_linked);

@@ -19,6 +19,10 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_enum, default_value = "text", hide_possible_values = true)]
     pub(crate) format: Format,
 
+    /// Open the page in a browser on this machine.
+    #[arg(long)]
+    pub(crate) open: bool,
+
     #[command(flatten)]
     pub(crate) settings: SettingsArgs<Serve>,
 }
@@ -155,6 +159,8 @@ Examples:
           two agents side by side; clients choose by name
   breakbulk serve --listen 'ws://127.0.0.1:4140?cap=900000'
           behind a relay that caps frames
+  breakbulk serve --open
+          and show its page in a browser
   breakbulk serve --listen ws://127.0.0.1:0 --format json
           on a free port, for a script
   curl http://127.0.0.1:4140/healthz

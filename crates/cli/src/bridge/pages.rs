@@ -18,6 +18,10 @@ impl Subject for BridgePages {
         None
     }
 
+    fn file(&self, _: &str, _: &HeaderMap) -> Option<Response<BoxBody>> {
+        None
+    }
+
     async fn health(&self) -> Health {
         let is_good = !self.0.stats().is_host_down;
         let word = if is_good { "ok" } else { "failed" };

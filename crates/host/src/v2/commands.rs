@@ -19,9 +19,9 @@ use ahp_types::state::{
 use breakbulk_lifecycle::v2::wire::{AckOutcome, Command, Decision, Image, Prompt, SessionInfo, SessionState as Doing};
 use serde_json::{Map, Value, json};
 
-use super::V2Inner;
 use super::done_commands::{Before, OnceCommand, fingerprint, hex};
 use super::moment::session_state;
+use super::{Place, V2Inner};
 use crate::error::MethodError;
 use crate::files::{time, uri_of};
 use crate::gate::{self, Client, GateContext};
@@ -112,12 +112,13 @@ impl V2Inner {
                 self.open(caller, wanted, client_msg_id.as_deref()).await
             }
             Command::Send(prompt) | Command::Queue(prompt) => {
-                let once = OnceCommand::new(&prompt.session_id, &prompt.client_msg_id, &PromptContent::of(prompt));
+                let content = PromptContent::of(prompt);
+                let once = self.once(&prompt.session_id, &prompt.client_msg_id, &content).await?;
                 let intent = Intent::Say(message(prompt));
                 self.intent(caller, &prompt.session_id, prompt.mode.as_deref(), &intent, Some(&once)).await
             }
             Command::Interrupt { session_id, prompt, client_msg_id } => {
-                let once = OnceCommand::new(session_id, client_msg_id, &("interrupt", prompt));
+                let once = self.once(session_id, client_msg_id, &("interrupt", prompt)).await?;
                 let said = prompt.as_ref().map(|text| said(text.clone(), client_msg_id, None, Vec::new()));
                 self.intent(caller, session_id, None, &Intent::Interrupt(said), Some(&once)).await
             }
@@ -207,12 +208,22 @@ impl V2Inner {
         Ok(Performed { outcome: AckOutcome::Done, session, repeated })
     }
 
-    /// The session among these that waits for this permission.
+    /// A command that is done once in its session. The same id for another chat of the session is another command.
+    async fn once(&self, name: &str, id: &str, payload: &impl serde::Serialize) -> Result<OnceCommand, NotDone> {
+        let Place { session, .. } = self.place_of(name).await?;
+        Ok(match *session == *name {
+            true => OnceCommand::new(&session, id, payload),
+            false => OnceCommand::new(&session, id, &(name, payload)),
+        })
+    }
+
+    /// The session or chat among these whose session waits for this permission.
     async fn session_that_asks(&self, permission: &str, watched: &[Arc<str>]) -> Result<String, NotDone> {
-        for session in watched {
-            let Ok((state, _)) = session_state(self.services.log_writer().state(), session).await else { continue };
+        for name in watched {
+            let Ok(Place { session, .. }) = self.place_of(name).await else { continue };
+            let Ok((state, _)) = session_state(self.services.log_writer().state(), &session).await else { continue };
             if asked_call(&state, permission).is_some() {
-                return Ok(session.to_string());
+                return Ok(name.to_string());
             }
         }
         Err(NotDone::refused(
@@ -224,14 +235,15 @@ impl V2Inner {
     async fn intent(
         &self,
         caller: &Caller,
-        session: &str,
+        name: &str,
         mode: Option<&str>,
         intent: &Intent<'_>,
         once: Option<&OnceCommand>,
     ) -> Result<Performed, NotDone> {
         let log_writer = self.services.log_writer();
+        let Place { session, chat } = self.place_of(name).await?;
+        let session = &*session;
         let (state, _) = session_state(log_writer.state(), session).await?;
-        let chat = state.default_chat.clone().ok_or_else(|| NotDone::refused("the session has no chat"))?;
         let asked = match intent {
             Intent::Answer { permission, .. } => asked_call(&state, permission).map(|(chat, ..)| chat),
             _ => None,
@@ -265,7 +277,7 @@ impl V2Inner {
             Err(NotDone::Repeated(outcome)) => (outcome, true),
             Err(refused) => return Err(refused),
         };
-        Ok(Performed { outcome, session: session.to_owned(), repeated })
+        Ok(Performed { outcome, session: name.to_owned(), repeated })
     }
 }
 

@@ -38,9 +38,15 @@ const MAX_STEPS: usize = 3;
 /// How long the erasing of a session waits for its feed.
 const ERASE_WAIT: Duration = Duration::from_secs(1);
 
-/// The feeds of the sessions that somebody watches.
+/// The feeds of the sessions and chats that somebody watches, by the name that clients use.
 #[derive(Default)]
-pub(crate) struct Feeds(Mutex<HashMap<Arc<str>, Weak<FeedSlot>>>);
+pub(crate) struct Feeds(Mutex<HashMap<String, OpenFeed>>);
+
+/// A feed that may have ended.
+struct OpenFeed {
+    session: Arc<str>,
+    slot: Weak<FeedSlot>,
+}
 
 /// The feed of a session, once it is open. It ends with its last user.
 #[derive(Default)]
@@ -56,10 +62,11 @@ impl Feeds {
     ) -> Result<(Arc<FeedSlot>, Arc<Feed>), StateError> {
         let slot = {
             let mut feeds = lock(&self.0);
-            feeds.retain(|_, slot| slot.strong_count() > 0);
-            let known = feeds.get(&context.config.session).and_then(Weak::upgrade);
+            feeds.retain(|_, open| open.slot.strong_count() > 0);
+            let name = context.config.session_id.to_string();
+            let known = feeds.get(&name).and_then(|open| open.slot.upgrade());
             let slot = known.filter(|slot| slot.0.get().is_none_or(|feed| !feed.is_lost())).unwrap_or_default();
-            feeds.insert(Arc::clone(&context.config.session), Arc::downgrade(&slot));
+            feeds.insert(name, OpenFeed { session: Arc::clone(&context.config.session), slot: Arc::downgrade(&slot) });
             slot
         };
         let feed = slot.0.get_or_try_init(|| Feed::open(context.clone(), memory, timers)).await?;
@@ -69,17 +76,25 @@ impl Feeds {
 
     /// How many there are.
     pub(super) fn len(&self) -> usize {
-        lock(&self.0).values().filter(|slot| slot.strong_count() > 0).count()
+        lock(&self.0).values().filter(|open| open.slot.strong_count() > 0).count()
     }
 
     /// Waits a while until the watchers of a session can be told of everything up to an entry of the session, which is about
     /// to be erased.
     pub(crate) async fn reached(&self, session: &str, seq: Seq) {
-        let Some(slot) = lock(&self.0).get(session).and_then(Weak::upgrade) else { return };
-        let Some(feed) = slot.0.get() else { return };
-        let mut moved = feed.subscribe();
-        let there = moved.wait_for(|()| feed.standing().seq >= seq);
-        drop(tokio::time::timeout(ERASE_WAIT, there).await);
+        let slots: Vec<_> = {
+            let feeds = lock(&self.0);
+            let own = feeds.values().filter(|open| *open.session == *session);
+            own.filter_map(|open| open.slot.upgrade()).collect()
+        };
+        let all = async {
+            for feed in slots.iter().filter_map(|slot| slot.0.get()) {
+                let mut moved = feed.subscribe();
+                // The feed, which holds the sender, is held here.
+                drop(moved.wait_for(|()| feed.standing().seq >= seq).await);
+            }
+        };
+        drop(tokio::time::timeout(ERASE_WAIT, all).await);
     }
 }
 

@@ -38,7 +38,7 @@ pub struct Config {
     pub session_id: Id,
     /// The URI of the session's channel.
     pub session: Arc<str>,
-    /// The URI of the chat that is shown: the session's default one.
+    /// The URI of the chat that is shown.
     pub chat: Arc<str>,
     /// The branch of the working directory, if it is known.
     pub branch: Option<String>,

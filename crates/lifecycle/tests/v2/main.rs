@@ -11,5 +11,6 @@ mod grammar;
 mod model;
 mod oracle;
 mod properties;
+mod transcripts;
 mod wire;
 mod world;

@@ -114,11 +114,14 @@ enum Boundary {
 async fn last_boundary(context: &SessionContext, upto: Seq) -> Result<Boundary, StateError> {
     let SessionContext { log, config, .. } = context;
     let all = log.channels(Some(&config.session)).await?;
-    let first_of = |uri: &str| all.iter().find(|info| *info.channel == *uri).map(|info| info.first);
-    let (Some(first), Some(session_first)) = (first_of(&config.chat), first_of(&config.session)) else {
+    let find = |uri: &str| all.iter().find(|info| *info.channel == *uri);
+    let (Some(chat), Some(session)) = (find(&config.chat), find(&config.session)) else {
         return Err(StateError::NotFound);
     };
-    let (mut end, mut step) = (upto.saturating_add(1), FIRST_STEP);
+    let (first, session_first) = (chat.first, session.first);
+    // From the chat's own last entry: after it there may be a million of others, and a step that passes them would also pass
+    // all of the chat's history.
+    let (mut end, mut step) = (upto.min(chat.last).saturating_add(1), FIRST_STEP);
     while end > first {
         let begin = end.saturating_sub(step).max(first);
         if let Some(seq) = boundary_in(context, begin..end).await? {

@@ -122,6 +122,10 @@ fn a_listening_address_may_be_a_port_alone_and_an_unknown_scheme_names_the_likel
             "listen is \"http://h:1\" (flag --listen): unknown scheme \"http\"; did you mean ws://h:1 ? ",
         ),
         (
+            ["--listen", "wss:127.0.0.1:1"],
+            "listen is \"wss:127.0.0.1:1\" (flag --listen): unknown scheme \"wss:\"; did you mean wss://127.0.0.1:1 ? ",
+        ),
+        (
             ["--connect", "localhost:9000"],
             "connect is \"localhost:9000\" (flag --connect): unknown scheme \"localhost\"; did you mean ws://localhost:9000 ? ",
         ),

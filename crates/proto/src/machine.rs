@@ -27,7 +27,8 @@ use crate::message::Message;
 /// | messages to send, until their last frame is polled | [`max_queued_bytes`](crate::LimitsConfig::max_queued_bytes), a handshake and its answer beside it |
 /// | messages that came in one frame, until they are polled | what the driver passes in between polls; poll until there is no event |
 /// | frames that are passed in while none are wanted | the longest message: see [`wants_frames`](Self::wants_frames) |
-/// | error answers for the peer | when 64 wait, nothing is read. On lines, the last line before that may be a batch, which adds up to 1,024 of about 200 bytes each. In `cep22` 1,024 may wait, and more are dropped and counted |
+/// | error answers for the peer | when 64 wait, nothing is read; in `cep22` 1,024 may wait, and more are dropped and counted. The last line or frame before that may be a batch: of up to 1,024 of its requests the ids are kept, of at most 256 bytes each, and each answer is made when it is polled |
+/// | errors for callers here, in place of the answers in a batch | the ids of up to 1,024 of them, of at most 256 bytes each, until they are polled |
 ///
 /// What a poll returns belongs to the driver, and is no longer counted.
 pub trait Machine {
@@ -241,7 +242,7 @@ pub enum Event {
         ordinal: u64,
         /// The rule that it broke.
         violation: Violation,
-        /// For the answer to a request of ours: the error response that its caller should see.
+        /// For what was, or may have been, the answer to a request of ours: the error response that its caller should see.
         reply: Option<Message>,
     },
     /// Part of a message has passed.

@@ -329,7 +329,8 @@ pub(crate) fn in_full(text: &str) -> String {
 fn in_short(text: &str) -> Option<String> {
     let authority = text.split(['/', '?', '#']).next()?;
     let (host, port) = authority.rsplit_once(':')?;
-    let is_scheme = ["ws", "wss", "unix", "stdio", "exec"].iter().any(|scheme| host.eq_ignore_ascii_case(scheme));
+    let first = host.split(':').next()?;
+    let is_scheme = ["ws", "wss", "unix", "stdio", "exec"].iter().any(|scheme| first.eq_ignore_ascii_case(scheme));
     let is_port = !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit());
     let here = if host.is_empty() { "127.0.0.1" } else { "" };
     (is_port && !is_scheme && !host.contains(char::is_whitespace)).then(|| format!("ws://{here}{text}"))

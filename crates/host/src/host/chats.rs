@@ -157,7 +157,7 @@ pub(super) async fn create(services: &Services, params: CreateChatParams) -> Res
 /// Answers `disposeChat`.
 pub(super) async fn dispose(services: &Services, params: DisposeChatParams) -> Result<(), MethodError> {
     let chat = params.channel;
-    let not_found = || MethodError::new(NOT_FOUND, "there is no such chat");
+    let not_found = || MethodError::new(NOT_FOUND, format!("there is no chat {chat:?}"));
     let session =
         services.log_writer.session_of(&chat).await?.filter(|session| **session != *chat).ok_or_else(not_found)?;
     let origin = services.log_writer.chat(&chat, |chat, _| chat.origin.clone()).await?.ok_or_else(not_found)?;
@@ -213,7 +213,7 @@ struct SessionFacts {
 
 impl SessionFacts {
     async fn of(services: &Services, session: &str) -> Result<(Self, Seq), MethodError> {
-        let not_found = || MethodError::new(SESSION_NOT_FOUND, "there is no such session");
+        let not_found = || MethodError::new(SESSION_NOT_FOUND, format!("there is no session {session:?}"));
         services.log_writer.session(session, |session, seq| (Self::new(session), seq)).await?.ok_or_else(not_found)
     }
 
@@ -237,23 +237,25 @@ impl SessionFacts {
         self.check(&agent, source)?;
         let directories = directories.map(|wanted| self.subset(&agent, wanted)).transpose()?;
         let of_session = |chat: &str| self.chats.iter().find(|summary| summary.resource == chat);
-        let no_chat = || MethodError::new(NOT_FOUND, "the session has no such chat");
+        let no_chat = |chat: &str| MethodError::new(NOT_FOUND, format!("the session has no chat {chat:?}"));
         match source {
             None => Ok(NewChat { directories, ..NewChat::new(uri, ChatOrigin::User) }),
             Some(ChatSource::Fork(from)) => {
-                let source = of_session(&from.chat).ok_or_else(no_chat)?;
+                let source = of_session(&from.chat).ok_or_else(|| no_chat(&from.chat))?;
                 let turns = turns_through(services, &from.chat, &from.turn_id).await?;
                 let origin = ChatOrigin::Fork { chat: from.chat.clone(), turn_id: from.turn_id.clone() };
                 let (title, directories) = (source.title.clone(), source.working_directories.clone());
                 Ok(NewChat { uri, title, origin, directories, turns, side_chat_of: None })
             }
             Some(ChatSource::SideChat(from)) => {
-                of_session(&from.chat).ok_or_else(no_chat)?;
+                of_session(&from.chat).ok_or_else(|| no_chat(&from.chat))?;
                 if from.selection.as_ref().is_some_and(|selection| selection.text.is_empty()) {
                     return Err(MethodError::new(INVALID_PARAMS, "source.selection.text is empty"));
                 }
-                let seq = services.log_writer.chat(&from.chat, |_, seq| seq).await?.ok_or_else(no_chat)?;
-                services.log_writer.state().history_through(&from.chat, &from.turn_id).await?.ok_or_else(no_turn)?;
+                let seq = services.log_writer.chat(&from.chat, |_, seq| seq).await?;
+                let seq = seq.ok_or_else(|| no_chat(&from.chat))?;
+                let history = services.log_writer.state().history_through(&from.chat, &from.turn_id).await?;
+                history.ok_or_else(|| no_turn(&from.turn_id))?;
                 let (chat, turn_id) = (from.chat.clone(), from.turn_id.clone());
                 let side_chat_of = Some(SideChatSource { chat: chat.clone(), turn: turn_id.clone(), seq });
                 let origin = ChatOrigin::SideChat { chat, turn_id, selection: from.selection.clone() };
@@ -304,13 +306,13 @@ impl SessionFacts {
 
 /// The turns of a chat up to this one, which has to be complete.
 async fn turns_through(services: &Services, chat: &str, turn: &str) -> Result<Vec<Turn>, MethodError> {
-    let history = services.log_writer.state().history_through(chat, turn).await?.ok_or_else(no_turn)?;
+    let history = services.log_writer.state().history_through(chat, turn).await?.ok_or_else(|| no_turn(turn))?;
     let turns = history.whole().await?;
-    if turns.last().is_some_and(|last| last.id == turn) { Ok(turns) } else { Err(no_turn()) }
+    if turns.last().is_some_and(|last| last.id == turn) { Ok(turns) } else { Err(no_turn(turn)) }
 }
 
-fn no_turn() -> MethodError {
-    MethodError::new(NOT_FOUND, "the chat has no such turn")
+fn no_turn(turn: &str) -> MethodError {
+    MethodError::new(NOT_FOUND, format!("the chat has no turn {turn:?}"))
 }
 
 fn as_state(new_chat: &NewChat, now: &str) -> SnapshotState {

@@ -119,7 +119,9 @@ impl AgentList {
             None => self.0.first(),
         };
         found.ok_or_else(|| {
-            MethodError::new(PROVIDER_NOT_FOUND, "there is no such agent here: the root channel lists those that are")
+            let named = provider.map(|name| format!(" {name:?}")).unwrap_or_default();
+            let why = format!("there is no agent{named} here: the root channel lists those that are");
+            MethodError::new(PROVIDER_NOT_FOUND, why)
         })
     }
 

@@ -30,7 +30,7 @@ pub(super) async fn complete(
 ) -> Result<SessionConfigCompletionsResult, MethodError> {
     let agent = services.agents.find(params.provider.as_deref())?;
     let schema = agent.options(&params.config.unwrap_or_default());
-    let unknown = || MethodError::new(INVALID_PARAMS, "the agent has no such option");
+    let unknown = || MethodError::new(INVALID_PARAMS, format!("the agent has no option {:?}", params.property));
     let option = schema.properties.get(&params.property).ok_or_else(unknown)?;
     let typed = params.query.unwrap_or_default();
     let items = if option.enum_dynamic == Some(true) {

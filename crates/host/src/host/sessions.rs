@@ -82,7 +82,7 @@ pub(crate) async fn make(
 /// Answers `disposeSession`: erases the session, from the log too.
 pub(super) async fn dispose(services: &Services, params: DisposeSessionParams) -> Result<(), MethodError> {
     let session = params.channel;
-    let not_found = || MethodError::new(SESSION_NOT_FOUND, "there is no such session");
+    let not_found = || MethodError::new(SESSION_NOT_FOUND, format!("there is no session {session:?}"));
     let listed = services.log_writer.state().session(&session).await?;
     let channels = services.log_writer.log().channels(Some(&session)).await.map_err(StateError::from)?;
     // A session that is in the log but not listed was being disposed of when the host was killed.

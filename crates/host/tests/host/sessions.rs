@@ -54,6 +54,14 @@ async fn what_is_wrong_with_a_new_session_has_the_code_that_the_protocol_has_for
     assert_eq!(create(&mut client, json!({"channel": "ahp-session:/2", "provider": "nobody"})).await, -32002);
     assert_eq!(create(&mut client, json!({"channel": "file:///x"})).await, -32602);
     assert_eq!(create(&mut client, json!({"channel": "ahp-session:/2", "config": {"a": 1}})).await, -32602);
+    for (method, params, named) in [
+        ("createSession", json!({"channel": "ahp-session:/2", "provider": "nobody"}), "agent \"nobody\""),
+        ("disposeSession", json!({"channel": "ahp-session:/none"}), "session \"ahp-session:/none\""),
+        ("disposeChat", json!({"channel": "ahp-chat:/none"}), "chat \"ahp-chat:/none\""),
+    ] {
+        let message = client.call(method, params).await.unwrap_err()["message"].to_string();
+        assert!(message.replace("\\\"", "\"").contains(&format!("there is no {named}")), "{message}");
+    }
     let outside = json!({"channel": "ahp-session:/2", "workingDirectories": ["file:///"]});
     assert_eq!(create(&mut client, outside).await, -32009);
     let missing = json!({"channel": "ahp-session:/2", "workingDirectories": [host.path("none")]});

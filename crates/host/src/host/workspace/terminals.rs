@@ -214,7 +214,10 @@ impl Workspace {
                 match has.await? {
                     Some(true) => Ok(()),
                     Some(false) => Err(MethodError::new(NOT_FOUND, "claim.chat is not a chat of claim.session")),
-                    None => Err(MethodError::new(SESSION_NOT_FOUND, "there is no such session")),
+                    None => {
+                        let why = format!("claim.session: there is no session {:?}", claim.session);
+                        Err(MethodError::new(SESSION_NOT_FOUND, why))
+                    }
                 }
             }
         }

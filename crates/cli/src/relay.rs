@@ -65,12 +65,21 @@ pub(crate) fn run(options: RelayOptions, settings: RelaySettings) -> Result<(), 
     })
 }
 
+/// The line for programs, with its fields in this order.
+#[derive(serde::Serialize)]
+#[serde(rename_all = "camelCase")]
+struct ReadyLine<'a> {
+    endpoint: &'a str,
+    connection_string: &'a str,
+}
+
 /// Says where the relay is. A key that somebody gave us is theirs to show.
 fn announce(string: &ConnectionString, is_new: bool, format: Format) -> Result<(), Error> {
     let endpoint = string.endpoint.http_url();
     match format {
         Format::Json => {
-            let ready = serde_json::json!({ "endpoint": endpoint, "connectionString": string.reveal() });
+            let ready = ReadyLine { endpoint: &endpoint, connection_string: &string.reveal() };
+            let ready = serde_json::to_string(&ready).map_err(|error| Error::Output(error.into()))?;
             let mut out = io::stdout().lock();
             writeln!(out, "{ready}").and_then(|()| out.flush()).map_err(Error::Output)
         }

@@ -15,8 +15,9 @@ mod table;
 #[path = "../../net/benches/common/wire.rs"]
 mod wire;
 
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use breakbulk::external::Acceptor;
@@ -45,7 +46,13 @@ const ECHOES: usize = 40;
 /// How many clients do nothing.
 const IDLE: usize = 10_000;
 
+/// The argument that starts the process of the clients.
+const HOLD: &str = "hold-clients";
+
 fn main() {
+    if hold() {
+        return;
+    }
     let asked: Vec<String> = std::env::args().skip(1).filter(|argument| !argument.starts_with('-')).collect();
     let parts: [(&str, &str, fn()); 3] = [
         ("bulk", "Through a Web PubSub relay", bulk),
@@ -148,22 +155,42 @@ async fn plain_echo() -> String {
     format!("ws://{address}")
 }
 
-/// Clients that have connected and do nothing, in this process: what they take on their own side is in the kernel.
+/// Clients that have connected and do nothing, in another process.
 fn idle() {
     raise_file_limit();
     let runtime = race::runtime(2);
     let service = runtime.block_on(Service::start());
     let (address, target) = (service.address(), service.target());
     let before = resident();
-    let mut clients = Vec::with_capacity(IDLE);
-    for _ in 0..IDLE {
-        clients.push(handshake(address, &target));
-    }
-    runtime.block_on(tokio::time::sleep(Duration::from_secs(2)));
+    let mut clients = Command::new(std::env::current_exe().unwrap())
+        .args([HOLD, &address.to_string(), &target])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    BufReader::new(clients.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    runtime.block_on(async { tokio::time::sleep(Duration::from_secs(2)).await });
     assert_eq!(service.relay.stats().connected, IDLE as u64);
     let each = resident().saturating_sub(before) as f64 / IDLE as f64 / 1024.0;
     table::row(&format!("{IDLE} idle clients: KiB each"), each, ..=24.0);
-    drop(clients);
+    drop(clients.stdin.take());
+    clients.wait().unwrap();
+}
+
+/// Is the process of the clients, if that is what this one was started for.
+fn hold() -> bool {
+    let arguments: Vec<String> = std::env::args().collect();
+    let [_, word, address, target] = arguments.as_slice() else { return false };
+    if word != HOLD {
+        return false;
+    }
+    raise_file_limit();
+    let address = address.parse().unwrap();
+    let clients: Vec<TcpStream> = (0..IDLE).map(|_| handshake(address, target)).collect();
+    println!("{}", clients.len());
+    for _ in std::io::stdin().lines() {}
+    true
 }
 
 /// Connects as a client of the reliable subprotocol, and reads the greeting.

@@ -140,10 +140,50 @@ const FROM_USER_ID: usize = 12;
 /// The longest name of a group.
 pub(crate) const MAX_GROUP_CHARS: usize = 1024;
 
+/// From this length on, it is worth while to look for the text of a frame at its usual place.
+const LONG: usize = 4 << 10;
+/// What stands before the text in a frame as we and the SDKs write it. It holds quotes that are not escaped, so it cannot be a part of a
+/// JSON string.
+const BEFORE_TEXT: &[u8] = br#""dataType":"text","data":""#;
+
+/// A long frame whose text comes last, as usual: the frame without the text, and the text with its quotes. Whether the text is the inside
+/// of a JSON string is checked as far as `is_trusted` leaves open. `None` if the frame is of another form; it may be valid all the same.
+fn without_text(frame: &Bytes, is_trusted: bool) -> Option<(Bytes, Bytes)> {
+    if frame.len() < LONG {
+        return None;
+    }
+    let begin = memchr::memmem::find(frame.get(..LONG)?, BEFORE_TEXT)? + BEFORE_TEXT.len();
+    let end = frame.len().checked_sub(2)?;
+    let (inside, tail) = (frame.get(begin..end)?, frame.get(end..)?);
+    if tail != br#""}"# || !is_inside_of_string(inside, is_trusted) {
+        return None;
+    }
+    let rest = [frame.get(..begin)?, tail].concat();
+    Some((rest.into(), frame.slice(begin - 1..end + 1)))
+}
+
+/// Whether bytes are the inside of a JSON string. A trusted writer's escapes and characters are not looked at.
+fn is_inside_of_string(inside: &[u8], is_trusted: bool) -> bool {
+    let mut rest = inside;
+    while let Some(at) = memchr::memchr2(b'"', b'\\', rest) {
+        let taken = match rest.get(at..) {
+            Some([b'\\', b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't', ..]) => 2,
+            Some([b'\\', b'u', a, b, c, d, ..]) if [a, b, c, d].iter().all(|digit| digit.is_ascii_hexdigit()) => 6,
+            _ => return false,
+        };
+        rest = rest.get(at + taken..).unwrap_or_default();
+    }
+    // Without a branch for each byte, the compiler makes vector operations of this.
+    let has_control = |bytes: &[u8]| bytes.iter().fold(false, |found, byte| found | (*byte < 0x20));
+    is_trusted || !has_control(inside) && simdutf8::basic::from_utf8(inside).is_ok()
+}
+
 /// The fields of a frame, in one pass over it that checks that it is JSON.
 struct Fields<'a> {
     frame: &'a Bytes,
     paths: Paths<13>,
+    /// The text, if it was found and taken out before.
+    text: Option<Bytes>,
 }
 
 impl<'a> Fields<'a> {
@@ -154,7 +194,7 @@ impl<'a> Fields<'a> {
         }
         match NAMES.iter().enumerate().find(|(at, _)| paths.repeated(*at)) {
             Some((_, name)) => Err(BadRequest::Repeated(name)),
-            None => Ok(Self { frame, paths }),
+            None => Ok(Self { frame, paths, text: None }),
         }
     }
 
@@ -216,10 +256,13 @@ impl<'a> Fields<'a> {
 
     /// The payload, which is UTF-8 and of the kind that its type says.
     fn data(&self, data_type: DataType) -> Result<Bytes, BadRequest> {
+        if let (Some(text), DataType::Text) = (&self.text, data_type) {
+            return Ok(text.clone());
+        }
         let found = self.paths.get(DATA).ok_or(BadRequest::Field("data"))?;
         let is_text = found.kind == ValueKind::String;
         let data = self.raw(found);
-        if (data_type != DataType::Json && !is_text) || std::str::from_utf8(&data).is_err() {
+        if (data_type != DataType::Json && !is_text) || simdutf8::basic::from_utf8(&data).is_err() {
             return Err(BadRequest::Field("data"));
         }
         Ok(data)
@@ -229,7 +272,15 @@ impl<'a> Fields<'a> {
 impl Request {
     /// Reads a frame of a client.
     pub(crate) fn parse(frame: &Bytes) -> Result<Self, BadRequest> {
-        let fields = Fields::of(frame)?;
+        if let Some((rest, text)) = without_text(frame, false)
+            && let Ok(fields) = Fields::of(&rest)
+        {
+            return Self::of(&Fields { text: Some(text), ..fields });
+        }
+        Self::of(&Fields::of(frame)?)
+    }
+
+    fn of(fields: &Fields<'_>) -> Result<Self, BadRequest> {
         let ack = fields.number(ACK_ID)?;
         Ok(match fields.text(TYPE)?.as_str() {
             "joinGroup" => Self::Join { group: fields.group()?, ack },
@@ -379,7 +430,15 @@ pub(crate) enum Response {
 impl Response {
     /// Reads a frame of the service. Large ones are messages, and are passed over once.
     pub(crate) fn parse(frame: &Bytes) -> Result<Self, BadRequest> {
-        let fields = Fields::of(frame)?;
+        if let Some((rest, text)) = without_text(frame, true)
+            && let Ok(fields) = Fields::of(&rest)
+        {
+            return Self::of(frame, &Fields { text: Some(text), ..fields });
+        }
+        Self::of(frame, &Fields::of(frame)?)
+    }
+
+    fn of(frame: &Bytes, fields: &Fields<'_>) -> Result<Self, BadRequest> {
         Ok(match fields.text(TYPE)?.as_str() {
             "message" => {
                 let (data_type, text) = (fields.data_type()?, |field| fields.text(field).ok());
@@ -529,6 +588,36 @@ mod tests {
         }
         let not_utf8 = Bytes::from_static(b"{\"type\":\"sendToGroup\",\"group\":\"g\",\"data\":\"\xff\"}");
         assert_eq!(Request::parse(&not_utf8), Err(E::Field("data")));
+    }
+
+    #[test]
+    fn long_frames_are_read_like_short_ones_wherever_their_text_stands() {
+        let text = format!("{}\\u00e9\\\"\\n{}é", "a".repeat(5_000), "b".repeat(5_000));
+        let want = publish("g", DataType::Text, &format!("\"{text}\""));
+        for (before, after) in [
+            (r#"{"type":"sendToGroup","group":"g","ackId":1,"noEcho":true,"dataType":"text","data":"#, "}"),
+            (r#"{"type":"sendToGroup","group":"g","ackId":1,"noEcho":true,"dataType":"text","data": "#, " }"),
+            (r#"{"type":"sendToGroup","dataType":"text","data":"#, r#","group":"g","ackId":1,"noEcho":true}"#),
+        ] {
+            assert!(parse(&format!("{before}\"{text}\"{after}")).as_ref() == Ok(&want), "{before}");
+        }
+        let front = r#"{"type":"sendToGroup","group":"g","dataType":"text","data":""#;
+        let long = "x".repeat(5_000);
+        for (inside, end) in [
+            ("\u{1}", "\"}"),
+            ("\\x", "\"}"),
+            ("\\u12", "\"}"),
+            ("\\", "\"}"),
+            ("\"", "\"}"),
+            ("", "\"}}"),
+            ("\",\"data\":\"", "\"}"),
+        ] {
+            assert!(parse(&format!("{front}{long}{inside}{end}")).is_err(), "{inside:?} {end}");
+        }
+        let nested = format!(r#"{{"type":"sendToGroup","group":"g","x":{{"dataType":"text","data":"{long}"}}}}"#);
+        assert_eq!(parse(&nested), Err(BadRequest::Field("data")));
+        let not_utf8 = [front.as_bytes(), long.as_bytes(), b"\xff\"}"].concat();
+        assert!(Request::parse(&not_utf8.into()).is_err());
     }
 
     #[test]

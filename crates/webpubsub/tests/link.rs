@@ -20,7 +20,7 @@ fn frame(number: usize, len: usize) -> String {
 /// Sends frames of many sizes, and reads as many, at the same time.
 async fn exchange(link: BoxLink, count: usize) -> BoxLink {
     let (mut sink, mut stream) = link.split();
-    let sizes = |number: usize| if number.is_multiple_of(10) { 600_000 } else { number * 37 % 5_000 };
+    let sizes = |number: usize| if number.is_multiple_of(20) { 600_000 } else { number * 37 % 5_000 };
     let sending = async {
         for number in 0..count {
             let text = frame(number, sizes(number));
@@ -47,7 +47,7 @@ async fn frames_pass_both_ways_whole_and_in_order() {
     let mut host = relay.host("").await;
     let (client, accepted) = tokio::join!(relay.dial("&user=ann"), accept(&mut host));
     assert_eq!((accepted.name.as_str(), accepted.principal.as_deref()), ("ann", Some("user:ann")));
-    let (mut client, mut accepted) = tokio::join!(exchange(client.unwrap(), 100), exchange(accepted.link, 100));
+    let (mut client, mut accepted) = tokio::join!(exchange(client.unwrap(), 60), exchange(accepted.link, 60));
     assert!(relay.relay.stats().largest_frame <= CAP);
     // A close arrives with its code and text.
     client.send(Transmit::Close(CloseReason::Program(4123, "done".into()))).await.unwrap();
@@ -66,7 +66,7 @@ async fn nothing_is_lost_or_repeated_while_all_connections_are_cut_again_and_aga
             relay.relay.cut(|_| true);
         }
     };
-    let work = async { tokio::join!(exchange(client.unwrap(), 150), exchange(accepted.link, 150)) };
+    let work = async { tokio::join!(exchange(client.unwrap(), 80), exchange(accepted.link, 80)) };
     let _ends = tokio::join!(work, cutting);
     let stats = relay.relay.stats();
     assert!(stats.recoveries >= 2 && stats.largest_frame <= CAP, "{stats:?}");
@@ -106,7 +106,7 @@ async fn a_client_whose_frames_nobody_takes_does_not_stop_another_one() {
     };
     assert!(tokio::time::timeout(Duration::from_secs(2), sent).await.is_err());
     let (client, accepted) = tokio::join!(relay.dial("&user=b"), accept(&mut host));
-    tokio::join!(exchange(client.unwrap(), 50), exchange(accepted.link, 50));
+    tokio::join!(exchange(client.unwrap(), 30), exchange(accepted.link, 30));
     assert!(relay.relay.stats().queued_bytes < 16_000_000);
     drop(held);
 }

@@ -41,6 +41,29 @@ pub(super) fn unescaped(data: &Bytes, inside: &[u8]) -> Option<Bytes> {
     if memchr::memchr(b'\\', inside).is_none() {
         return Some(data.slice_ref(inside));
     }
+    let mut text = Vec::with_capacity(inside.len());
+    let mut rest = inside;
+    while let Some(at) = memchr::memchr(b'\\', rest) {
+        let (run, escape) = rest.split_at_checked(at)?;
+        text.extend_from_slice(run);
+        let byte = match escape.get(1)? {
+            byte @ (b'"' | b'\\' | b'/') => *byte,
+            b'b' => 0x08,
+            b'f' => 0x0c,
+            b'n' => b'\n',
+            b'r' => b'\r',
+            b't' => b'\t',
+            // Such escapes may come in pairs.
+            _ => return unescaped_slowly(inside),
+        };
+        text.push(byte);
+        rest = escape.get(2..)?;
+    }
+    text.extend_from_slice(rest);
+    Some(text.into())
+}
+
+fn unescaped_slowly(inside: &[u8]) -> Option<Bytes> {
     let mut text = vec![0; inside.len()];
     let len = json::unescape(&mut text, inside)?;
     text.truncate(len);

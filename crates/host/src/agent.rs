@@ -39,17 +39,20 @@ mod events;
 mod history;
 pub(crate) mod merge;
 pub(crate) mod process;
+mod program;
 mod services;
 mod task_conversation;
 
 use std::collections::HashMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use ahp_types::commands::SessionConfigValueItem;
 use ahp_types::common::JsonObject;
 use ahp_types::errors::{ahp_error_codes, json_rpc_error_codes};
-use ahp_types::state::{AgentInfo, Message, SessionConfigPropertySchema, SessionConfigSchema, SideChatSelection};
-use breakbulk_lifecycle::{Answer as Verdict, Id};
+use ahp_types::state::{
+    AgentInfo, Message, MessageAttachment, SessionConfigPropertySchema, SessionConfigSchema, SideChatSelection,
+};
+use breakbulk_lifecycle::{Answer as Verdict, Failure, Id};
 
 pub(crate) use self::actions::{Command, Reaction, Step, SubAgentChat, Translator};
 pub(crate) use self::clock::{Clock, RealClock};
@@ -58,10 +61,14 @@ pub use self::merge::merge_actions;
 pub(crate) use self::merge::part_of;
 pub use self::process::ProcessLimits;
 pub use self::process::program::find_program;
+pub use self::program::ProgramConfig;
 pub(crate) use self::services::AgentServices;
 pub use self::services::{HostServices, ServiceError, TerminalCommand, TerminalExit, TerminalOutput};
 use crate::log::BoxFuture;
 pub use crate::state::History;
+
+/// The session's option for what an agent may do without asking.
+pub(crate) const MODE: &str = "mode";
 
 /// A program that can hold conversations.
 pub trait Agent: Send + Sync + 'static {
@@ -82,6 +89,17 @@ pub trait Agent: Send + Sync + 'static {
         SessionConfigSchema { r#type: "object".to_owned(), properties: HashMap::new(), required: None }
     }
 
+    /// The working directory of sessions that name none. By default the first root.
+    fn directory(&self) -> Option<&Path> {
+        None
+    }
+
+    /// The commands that a prompt may begin with, in a session that works in this directory, as far as they are known. By default
+    /// none.
+    fn commands(&self, _directory: &Path) -> Vec<AgentCommand> {
+        Vec::new()
+    }
+
     /// Completions for the value of an option, for what the user has typed. By default none.
     fn complete<'a>(&'a self, _option: &'a str, _typed: &'a str) -> BoxFuture<'a, Vec<SessionConfigValueItem>> {
         Box::pin(async { Vec::new() })
@@ -96,6 +114,32 @@ pub trait Agent: Send + Sync + 'static {
     ) -> BoxFuture<'a, Result<(), AgentError>> {
         Box::pin(async { Err(AgentError::Unavailable("it takes no tokens".to_owned())) })
     }
+}
+
+/// A command that a prompt may begin with, after a slash.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AgentCommand {
+    /// Its name, without the slash.
+    pub name: String,
+    /// What it does.
+    pub description: Option<String>,
+    /// What may follow it.
+    pub argument_hint: Option<String>,
+}
+
+/// What marks an attachment that came with the completion of a command: `{"breakbulk":{"command":…}}` in its `_meta`. The text of the
+/// message has the command already, so the agent is told nothing more.
+pub(crate) fn command_mark(command: &AgentCommand) -> JsonObject {
+    let mut ours = JsonObject::from_iter([("command".to_owned(), command.name.clone().into())]);
+    let more = [("description", &command.description), ("argumentHint", &command.argument_hint)];
+    ours.extend(more.into_iter().filter_map(|(name, text)| Some((name.to_owned(), text.clone()?.into()))));
+    JsonObject::from_iter([("breakbulk".to_owned(), ours.into())])
+}
+
+/// Whether an attachment only came with the completion of a command.
+pub(crate) fn is_command_mark(attachment: &MessageAttachment) -> bool {
+    let MessageAttachment::Simple(simple) = attachment else { return false };
+    simple.meta.as_ref().and_then(|meta| meta.get("breakbulk")?.get("command")).is_some()
 }
 
 /// How a conversation begins.
@@ -177,6 +221,9 @@ pub enum AgentError {
     /// It cannot be started, or not be reached.
     #[error("the agent is not available: {0}")]
     Unavailable(String),
+    /// Its program could not be started, for a reason that has a name.
+    #[error("{}", .0.message)]
+    NotStarted(Failure),
     /// A working directory cannot be used.
     #[error("the agent cannot work in {}: {reason}", .directory.display())]
     Directory {
@@ -204,8 +251,18 @@ impl AgentError {
             Self::Busy => ahp_error_codes::TURN_IN_PROGRESS,
             Self::NotAsked => ahp_error_codes::CONFLICT,
             Self::Directory { .. } => ahp_error_codes::NOT_FOUND,
-            Self::Unavailable(_) | Self::Ended => json_rpc_error_codes::INTERNAL_ERROR,
+            Self::Unavailable(_) | Self::NotStarted(_) | Self::Ended => json_rpc_error_codes::INTERNAL_ERROR,
         }
+    }
+
+    /// How the turn fails that the agent has not taken.
+    pub(crate) fn failure(&self) -> Failure {
+        let kind = match self {
+            Self::NotStarted(failure) => return failure.clone(),
+            Self::Directory { .. } => "workingDirectory",
+            _ => "agentUnavailable",
+        };
+        Failure::new(kind, self.to_string())
     }
 }
 

@@ -15,7 +15,8 @@ use std::path::PathBuf;
 
 use ahp_types::state::{ChildCustomization, Customization, CustomizationEnablement};
 
-pub use self::complete::{CompleteConfig, TRIGGERS, complete};
+pub(crate) use self::complete::typed_command;
+pub use self::complete::{COMMAND_TRIGGER, CompleteConfig, TRIGGERS, complete};
 
 /// The limits of the search for customizations.
 #[derive(Debug, Clone)]

@@ -11,6 +11,7 @@ mod active_clients;
 mod agent_runner;
 mod channel_sessions;
 mod chats;
+mod command_completions;
 pub mod config;
 mod dispatch;
 mod log_writer;

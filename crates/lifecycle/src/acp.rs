@@ -12,8 +12,8 @@
 //! |---|---|
 //! | a chunk of another kind, a tool call, the end of the prompt | ends the block before it |
 //! | another `messageId`, the first chunk after a tool call, the end of the prompt | ends the message before it |
-//! | `tool_call` | a block with the call; its input is whole when `rawInput` comes, or when the call goes on without it |
-//! | `tool_call_update` `in_progress`, content | the call runs; its output so far |
+//! | `tool_call` | a block with the call; its input is whole when an update brings `rawInput`, or when the call goes on without it |
+//! | `tool_call_update` `in_progress`, content | the call runs, unless somebody is still asked about it; its output so far |
 //! | `tool_call_update` `completed`, `failed` | the result of the call |
 //! | `session/request_permission` | [`Event::ToolAsked`]; [`answer`](Translator::answer) gives the agent's own option |
 //! | `plan` | a call named `plan`, whose output is the plan as a list; it ends with the turn |
@@ -33,12 +33,12 @@ use std::collections::{HashMap, VecDeque};
 use agent_client_protocol_schema::v1::{
     AvailableCommand, ContentChunk, Plan, PlanEntryStatus, RequestPermissionOutcome, RequestPermissionRequest,
     SessionConfigOption, SessionUpdate, StopReason, ToolCall, ToolCallStatus, ToolCallUpdate, ToolCallUpdateFields,
-    ToolKind, UsageUpdate,
+    ToolKind, Usage as TokenUsage, UsageUpdate,
 };
 use serde_json::Value;
 
 pub use self::connection::{
-    Connection, HostRequest, Offers, Opened, Opening, PromptError, Received, RpcError, Signal as ConnectionSignal,
+    Connection, HostRequest, Offers, Opened, Opening, PromptError, RpcError, Signal as ConnectionSignal,
 };
 use self::permission::Options;
 use crate::{Answer, BlockKind, BlockType, Call, Content, Ending, Event, Failure, Id, Outcome, ToolResult, Usage};
@@ -88,7 +88,8 @@ pub struct Translator {
     strays: u64,
     /// The cost of the session before this turn, as the agent reckons it.
     cost_before_micros: u64,
-    cost_micros: u64,
+    /// The cost of the session so far, if the agent reckons it.
+    cost_micros: Option<u64>,
 }
 
 /// A prompt that the agent works on.
@@ -128,7 +129,10 @@ struct CallState {
 /// Whether the input of a call is whole.
 #[derive(Debug, PartialEq, Eq)]
 enum InputState {
-    Open,
+    /// Some agents announce a call before its input is there, with a part of it.
+    Open {
+        announced: Option<String>,
+    },
     Whole,
 }
 
@@ -136,6 +140,8 @@ enum InputState {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Stage {
     Pending,
+    /// The agent says that it runs, but somebody is still asked whether it may.
+    Waiting,
     Running,
     Ended,
 }
@@ -152,7 +158,7 @@ impl Translator {
             signals: VecDeque::new(),
             strays: 0,
             cost_before_micros: 0,
-            cost_micros: 0,
+            cost_micros: None,
         }
     }
 
@@ -176,7 +182,7 @@ impl Translator {
     pub fn begin(&mut self, turn: Id) {
         self.finish(Outcome::Cancelled);
         self.events.push_back(Event::TurnStarted { turn: turn.clone() });
-        self.cost_before_micros = self.cost_micros;
+        self.cost_before_micros = self.cost_micros.unwrap_or(0);
         self.turn = Some(Turn { turn, messages: 0, message: None, calls: HashMap::new(), has_plan: false });
     }
 
@@ -258,7 +264,24 @@ impl Translator {
     pub fn answer(&mut self, tool: &Id, answer: &Answer) -> Option<RequestPermissionOutcome> {
         let outcome = self.asks.remove(tool)?.outcome(answer);
         self.events.push_back(Event::ToolAnswered { tool: tool.clone(), answer: answer.clone() });
+        let call = self.turn.as_mut().and_then(|turn| turn.calls.get_mut(tool));
+        if let Some(call) = call.filter(|call| answer.allows() && call.stage == Stage::Waiting) {
+            call.run(tool, &mut self.events);
+        }
         Some(outcome)
+    }
+
+    /// The tokens of the turn, which the agent tells with its end.
+    pub(super) fn tokens(&mut self, usage: &TokenUsage) {
+        if self.turn.is_some() {
+            self.events.push_back(Event::Usage(Usage {
+                input_tokens: Some(usage.input_tokens),
+                output_tokens: Some(usage.output_tokens),
+                cache_read_tokens: usage.cached_read_tokens,
+                model: None,
+                cost_micros: self.turn_cost(),
+            }));
+        }
     }
 
     /// An event of the connection itself, in the order of the others.
@@ -293,7 +316,9 @@ impl Translator {
         turn.text(given, kind, text, &mut self.events);
     }
 
-    fn tool_call(&mut self, call: ToolCall) {
+    fn tool_call(&mut self, mut call: ToolCall) {
+        let id = Id::from(call.tool_call_id.0.as_ref());
+        let announced = call.raw_input.take_if(|_| call.status == ToolCallStatus::Pending);
         let fields = ToolCallUpdateFields::new()
             .kind(call.kind)
             .status(call.status)
@@ -303,6 +328,10 @@ impl Translator {
             .raw_output(call.raw_output);
         let fields = if call.content.is_empty() { fields } else { fields.content(call.content) };
         self.tool_update(ToolCallUpdate::new(call.tool_call_id, fields));
+        let call = self.turn.as_mut().and_then(|turn| turn.calls.get_mut(&id));
+        if let (Some(CallState { input: InputState::Open { announced: known }, .. }), Some(input)) = (call, announced) {
+            *known = Some(input.to_string());
+        }
     }
 
     fn tool_update(&mut self, update: ToolCallUpdate) {
@@ -332,14 +361,17 @@ impl Translator {
         if let Some(output) = fields.raw_output {
             call.raw_output = Some(output);
         }
-        let status = fields.status;
+        let (status, is_asked) = (fields.status, self.asks.contains_key(&tool));
         let has_content = fields.content.is_some();
         if let Some(content) = fields.content {
             call.content = content.into_iter().flat_map(content::of_tool).collect();
         }
         match status {
             Some(ToolCallStatus::Completed) => call.end(&tool, true, &mut self.events),
+            // It has not run if somebody is still asked.
+            Some(ToolCallStatus::Failed) if is_asked => call.fail(&tool, &mut self.events),
             Some(ToolCallStatus::Failed) => call.end(&tool, false, &mut self.events),
+            Some(ToolCallStatus::InProgress) if is_asked => call.wait(),
             Some(ToolCallStatus::InProgress) => call.run(&tool, &mut self.events),
             _ => {}
         }
@@ -364,11 +396,14 @@ impl Translator {
 
     fn usage(&mut self, update: &UsageUpdate) {
         let Some(cost) = update.cost.as_ref().filter(|cost| cost.currency == "USD") else { return };
-        self.cost_micros = content::micros(cost.amount);
+        self.cost_micros = Some(content::micros(cost.amount));
         if self.turn.is_some() {
-            let cost_micros = Some(self.cost_micros.saturating_sub(self.cost_before_micros));
-            self.events.push_back(Event::Usage(Usage { cost_micros, ..Usage::default() }));
+            self.events.push_back(Event::Usage(Usage { cost_micros: self.turn_cost(), ..Usage::default() }));
         }
+    }
+
+    fn turn_cost(&self) -> Option<u64> {
+        self.cost_micros.map(|cost| cost.saturating_sub(self.cost_before_micros))
     }
 }
 
@@ -412,7 +447,7 @@ impl Turn {
             message: name,
             block,
             title,
-            input: InputState::Open,
+            input: InputState::Open { announced: None },
             stage: Stage::Pending,
             content: Vec::new(),
             raw_output: None,
@@ -465,22 +500,39 @@ impl OpenMessage {
 impl CallState {
     /// The input is whole, or the call goes on without one.
     fn end_input(&mut self, input: Option<String>, events: &mut VecDeque<Event>) {
-        if std::mem::replace(&mut self.input, InputState::Whole) == InputState::Open {
-            let input = Some(input.unwrap_or_else(|| "{}".to_owned()));
+        if let InputState::Open { announced } = std::mem::replace(&mut self.input, InputState::Whole) {
+            let input = Some(input.or(announced).unwrap_or_else(|| "{}".to_owned()));
             events.push_back(Event::BlockEnded { message: self.message.clone(), block: self.block.clone(), input });
         }
     }
 
     fn run(&mut self, tool: &Id, events: &mut VecDeque<Event>) {
         self.end_input(None, events);
-        if self.stage == Stage::Pending {
+        if matches!(self.stage, Stage::Pending | Stage::Waiting) {
             self.stage = Stage::Running;
             events.push_back(Event::ToolStarted { tool: tool.clone() });
         }
     }
 
+    /// It says that it runs, and waits for an answer.
+    fn wait(&mut self) {
+        if self.stage == Stage::Pending {
+            self.stage = Stage::Waiting;
+        }
+    }
+
     fn end(&mut self, tool: &Id, success: bool, events: &mut VecDeque<Event>) {
         self.run(tool, events);
+        self.over(tool, success, events);
+    }
+
+    /// It has failed without an answer.
+    fn fail(&mut self, tool: &Id, events: &mut VecDeque<Event>) {
+        self.end_input(None, events);
+        self.over(tool, false, events);
+    }
+
+    fn over(&mut self, tool: &Id, success: bool, events: &mut VecDeque<Event>) {
         self.stage = Stage::Ended;
         let mut content = std::mem::take(&mut self.content);
         if content.is_empty()

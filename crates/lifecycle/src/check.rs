@@ -17,7 +17,7 @@ pub struct Checker {
 /// A rule of the grammar that an event breaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Violation {
-    /// Only a token to resume with may come outside of a turn.
+    /// Only a token to resume with and another mode may come outside of a turn.
     #[error("an event outside of a turn")]
     OutsideTurn,
     /// One turn at a time.
@@ -133,7 +133,7 @@ impl Checker {
     /// The rule that it breaks. Nothing is known of what follows then.
     pub fn check(&mut self, event: &Event) -> Result<(), Violation> {
         match event {
-            Event::Resumable { .. } => return Ok(()),
+            Event::Resumable { .. } | Event::ModeChanged { .. } => return Ok(()),
             Event::TurnStarted { turn } => return self.turn_started(turn),
             _ if self.turn.is_none() => return Err(Violation::OutsideTurn),
             _ => {}
@@ -169,7 +169,11 @@ impl Checker {
             Event::AgentStarted { tool, .. } => self.agent_started(tool),
             Event::AgentEnded { tool, .. } => self.agent_ended(tool),
             Event::TurnEnded { turn, .. } => self.turn_ended(turn),
-            Event::Usage(_) | Event::Notice { .. } | Event::Resumable { .. } | Event::TurnStarted { .. } => Ok(()),
+            Event::Usage(_)
+            | Event::Notice { .. }
+            | Event::Resumable { .. }
+            | Event::ModeChanged { .. }
+            | Event::TurnStarted { .. } => Ok(()),
         }
     }
 

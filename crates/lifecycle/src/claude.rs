@@ -53,7 +53,7 @@ use self::permission::{Asked, Asks};
 use self::prompt::{Pending, Place, Prompts, UserLine};
 use self::turn::{Origin, Out, Turn};
 use self::wire::{Line, Maybe, Text};
-use crate::{Answer, Event, Failure, Id, Outcome, Usage};
+use crate::{Answer, Event, ExitReason, Failure, Id, Outcome, Received, Usage};
 
 pub use self::control::{Control, ControlError, Reply};
 pub use self::counts::Counts;
@@ -86,20 +86,6 @@ impl Default for Limits {
     fn default() -> Self {
         Self { max_input_bytes: 64 << 20, max_asks: 256, max_parts: 1 << 17 }
     }
-}
-
-/// What became of a line.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Received {
-    /// It was understood.
-    Taken,
-    /// It is of a kind that says nothing here.
-    Ignored,
-    /// It could not be read, and was skipped.
-    Malformed {
-        /// How long it was.
-        bytes: usize,
-    },
 }
 
 /// Something that the host has to know, and that is no event of the grammar.
@@ -161,24 +147,6 @@ pub struct Denial {
     pub tool: Id,
     /// The tool's name.
     pub name: String,
-}
-
-/// Why the program has ended.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum ExitReason {
-    /// The host has stopped it.
-    Stopped,
-    /// It died, or had to be killed.
-    Failed(Failure),
-}
-
-impl ExitReason {
-    fn outcome(&self) -> Outcome {
-        match self {
-            Self::Stopped => Outcome::Cancelled,
-            Self::Failed(failure) => Outcome::Failed(failure.clone()),
-        }
-    }
 }
 
 /// One run of the program.

@@ -113,6 +113,11 @@ pub enum Event {
         /// Opaque to all but the agent.
         token: String,
     },
+    /// The agent works in another mode now, and nobody here has asked for that. May come outside of a turn.
+    ModeChanged {
+        /// The agent's own name for the mode.
+        mode: String,
+    },
     /// The agent is done with a prompt.
     TurnEnded {
         /// The turn.
@@ -145,7 +150,7 @@ impl Event {
             Self::ToolOutput { content, .. } => content.iter().map(Content::weight).sum(),
             Self::ToolEnded { ending, .. } => ending.weight(),
             Self::AgentStarted { name, task, .. } => name.len().saturating_add(task.len()),
-            Self::Resumable { token } => token.len(),
+            Self::Resumable { token: text } | Self::ModeChanged { mode: text } => text.len(),
             Self::TurnEnded { outcome: Outcome::Failed(failure), .. } => failure.message.len(),
             _ => 0,
         };

@@ -16,7 +16,7 @@
 //! ```
 //!
 //! A call may outlive the message that made it, but not the turn. Ids are unique within a turn: of messages, of calls, and
-//! of blocks within their message. [`Event::Resumable`] alone may come outside of a turn.
+//! of blocks within their message. [`Event::Resumable`] and [`Event::ModeChanged`] alone may come outside of a turn.
 //!
 //! The writer takes events in any order and gives [`Formed`] ones out: what is missing it adds (a delta of an unknown block
 //! starts that block), what is open it closes (a turn that ends ends everything in it), an id that is used again gets a new
@@ -54,6 +54,7 @@ pub mod claude;
 mod event;
 mod id;
 pub mod projection;
+mod run;
 mod tool;
 pub mod v2;
 mod writer;
@@ -61,5 +62,6 @@ mod writer;
 pub use check::{Checker, Violation};
 pub use event::{BlockKind, BlockType, Event, Failure, Outcome, Usage};
 pub use id::Id;
+pub use run::{ExitReason, Received};
 pub use tool::{Answer, Ask, Call, Choice, Content, Ending, ToolResult};
 pub use writer::{Formed, Writer};

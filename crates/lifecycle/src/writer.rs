@@ -73,7 +73,7 @@ impl Writer {
     /// Takes whatever the agent says next.
     pub fn write(&mut self, event: Event) {
         let taken = match event {
-            Event::Resumable { .. } => {
+            Event::Resumable { .. } | Event::ModeChanged { .. } => {
                 self.out.push(event);
                 Ok(())
             }

@@ -6,10 +6,9 @@
 use std::ffi::OsStr;
 use std::path::PathBuf;
 
-use breakbulk_host::agent::ProcessLimits;
 use breakbulk_host::agent::acp::AcpConfig;
 use breakbulk_host::agent::claude::ClaudeConfig;
-use breakbulk_host::agent::find_program;
+use breakbulk_host::agent::{ProcessLimits, ProgramConfig, find_program};
 use strum::{Display, EnumString, VariantNames};
 use toml::de::DeValue;
 
@@ -216,14 +215,27 @@ impl AgentSettings {
         layers: &Layers,
     ) -> Result<Vec<Self>, SettingError> {
         let mut agents = Self::chosen(chosen, tables, layers)?;
-        for agent in &mut agents {
-            match agent {
-                Self::Demo => {}
-                Self::Claude(config) => config.process.clone_from(process),
-                Self::Acp(config) => config.process.clone_from(process),
-            }
+        for program in agents.iter_mut().filter_map(Self::program_mut) {
+            program.process.clone_from(process);
         }
         Ok(agents)
+    }
+
+    /// How its program is run, if it is one.
+    pub(crate) fn program(&self) -> Option<&ProgramConfig> {
+        match self {
+            Self::Demo => None,
+            Self::Claude(config) => Some(&config.program),
+            Self::Acp(config) => Some(&config.program),
+        }
+    }
+
+    fn program_mut(&mut self) -> Option<&mut ProgramConfig> {
+        match self {
+            Self::Demo => None,
+            Self::Claude(config) => Some(&mut config.program),
+            Self::Acp(config) => Some(&mut config.program),
+        }
     }
 
     fn chosen(chosen: Vec<AgentChoice>, tables: &[AgentTable], layers: &Layers) -> Result<Vec<Self>, SettingError> {
@@ -260,21 +272,13 @@ impl AgentSettings {
 
     /// What clients call it.
     pub(crate) fn name(&self) -> &str {
-        match self {
-            Self::Demo => "demo",
-            Self::Claude(config) => &config.name,
-            Self::Acp(config) => &config.name,
-        }
+        self.program().map_or("demo", |program| &program.name)
     }
 
     /// What it is, for who starts the host.
     pub(crate) fn description(&self) -> String {
-        let command = match self {
-            Self::Demo => return "demo (a script, needs no account)".to_owned(),
-            Self::Claude(config) => &config.command,
-            Self::Acp(config) => &config.command,
-        };
-        let program = command.first().map(|program| program.as_os_str()).unwrap_or_default();
+        let Some(config) = self.program() else { return "demo (a script, needs no account)".to_owned() };
+        let program = config.command.first().map(|program| program.as_os_str()).unwrap_or_default();
         match find_program(program) {
             Some(path) => format!("{} ({})", self.name(), path.display()),
             None => format!("{} (there is no program {})", self.name(), program.display()),
@@ -314,24 +318,13 @@ impl AgentSettings {
             AgentKind::Demo if table.name == "demo" => Ok(Self::Demo),
             AgentKind::Demo => Err("the demo agent is always called demo".to_owned()),
             AgentKind::Claude => {
-                let mut config = ClaudeConfig { name: table.name.clone(), ..ClaudeConfig::default() };
-                if !table.command.is_empty() {
-                    config.command = table.command.iter().map(Into::into).collect();
-                }
-                config.env.clone_from(&table.env);
-                config.inherit.clone_from(&table.inherit);
-                config.directory.clone_from(&table.cwd);
-                config.permission_mode.clone_from(&table.mode);
-                config.model.clone_from(&table.model);
+                let mut config = ClaudeConfig::default();
+                table.apply(&mut config.program);
                 Ok(Self::Claude(Box::new(config)))
             }
             AgentKind::Acp => {
-                let mut config = AcpConfig::new(&table.name, table.command.iter().map(Into::into).collect());
-                config.env.clone_from(&table.env);
-                config.inherit.clone_from(&table.inherit);
-                config.directory.clone_from(&table.cwd);
-                config.mode.clone_from(&table.mode);
-                config.model.clone_from(&table.model);
+                let mut config = AcpConfig::new(&table.name, Vec::new());
+                table.apply(&mut config.program);
                 config.auth_method.clone_from(&table.auth_method);
                 Ok(Self::Acp(Box::new(config)))
             }
@@ -340,6 +333,19 @@ impl AgentSettings {
 }
 
 impl AgentTable {
+    /// Sets what is the same for all programs.
+    fn apply(&self, program: &mut ProgramConfig) {
+        program.name.clone_from(&self.name);
+        if !self.command.is_empty() {
+            program.command = self.command.iter().map(Into::into).collect();
+        }
+        program.env.clone_from(&self.env);
+        program.inherit.clone_from(&self.inherit);
+        program.directory.clone_from(&self.cwd);
+        program.mode.clone_from(&self.mode);
+        program.model.clone_from(&self.model);
+    }
+
     fn refuse(&self, why: String) -> SettingError {
         SettingError::Value { key: "agent", value: self.name.clone(), origin: self.origin.clone(), why }
     }

@@ -213,7 +213,8 @@ host_settings! {
         retain_every: Span = "10m" => host.retain_every;
     }
     Agents {
-        /// How long an agent's program may take to write its first line. At most 10m.
+        /// How long an agent's program may take until it is ready: until its first line, and with ACP until its session is open.
+        /// At most 10m.
         agent_start_timeout: Span = "1m" => process.start;
         /// How long it may write nothing in the middle of a turn, unless it waits for an answer or runs a tool.
         agent_silence_timeout: Span = "10m" => process.silence;

@@ -356,12 +356,8 @@ mod tests {
         let agents = ["[[agent]]\nkind = 'claude'", "[[agent]]\nkind = 'acp'\ncommand = 'x'"];
         for agent in agents {
             let limited = self::serve(&format!("agent_memory = '1G'\n{agent}")).unwrap().agents;
-            let memory = match &limited[0] {
-                AgentSettings::Claude(config) => config.process.max_memory_bytes,
-                AgentSettings::Acp(config) => config.process.max_memory_bytes,
-                AgentSettings::Demo => panic!("the demo is no program"),
-            };
-            assert_eq!(memory, 1_000_000_000, "{agent}");
+            let memory = limited[0].program().map(|program| program.process.max_memory_bytes);
+            assert_eq!(memory, Some(1_000_000_000), "{agent}");
         }
     }
 
@@ -371,18 +367,16 @@ mod tests {
                       model = 'opus'\ninherit = ['AWS_*']\nenv = { A = 'b' }\n[[agent]]\nkind = 'demo'\n";
         let agents = serve(tables).unwrap().agents;
         assert_eq!(agents.iter().map(AgentSettings::name).collect::<Vec<_>>(), ["work", "demo"]);
-        let AgentSettings::Claude(config) = &agents[0] else { panic!("{agents:?}") };
+        assert!(matches!(agents[0], AgentSettings::Claude(_)), "{agents:?}");
+        let config = agents[0].program().unwrap();
         assert_eq!(config.command, ["/opt/claude", "--x"]);
-        assert_eq!(
-            (config.directory.as_deref(), config.permission_mode.as_deref()),
-            (Some(Path::new("/w")), Some("plan"))
-        );
+        assert_eq!((config.directory.as_deref(), config.mode.as_deref()), (Some(Path::new("/w")), Some("plan")));
         assert_eq!((config.model.as_deref(), &config.inherit[..]), (Some("opus"), &["AWS_*".to_owned()][..]));
         assert_eq!(config.env, [("A".to_owned(), "b".to_owned())]);
         let acp = serve("[[agent]]\nkind = 'acp'\ncommand = 'opencode acp'\nauth_method = 'key'").unwrap().agents;
         let AgentSettings::Acp(config) = &acp[0] else { panic!("{acp:?}") };
-        assert_eq!((&*config.name, config.auth_method.as_deref()), ("opencode", Some("key")));
-        assert_eq!(config.command, ["opencode", "acp"]);
+        assert_eq!((&*config.program.name, config.auth_method.as_deref()), ("opencode", Some("key")));
+        assert_eq!(config.program.command, ["opencode", "acp"]);
         for (text, want) in [
             ("[[agent]]\nname = 'a'", "agent is \"a\" (file b.toml:1): it needs a kind: demo, claude or acp"),
             ("[[agent]]\nkind = 'gpt'", "kind is \"gpt\" (file b.toml:2): allowed are demo, claude, acp"),

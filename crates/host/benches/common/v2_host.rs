@@ -29,7 +29,9 @@ impl Host {
         let root = dir.join("root");
         std::fs::create_dir_all(&root).unwrap();
         let program = std::env::current_exe().unwrap().into_os_string();
-        let claude = Claude::new(ClaudeConfig { command: vec![program, WORD.into()], ..ClaudeConfig::default() });
+        let mut config = ClaudeConfig::default();
+        config.program.command = vec![program, WORD.into()];
+        let claude = Claude::new(config);
         let config = HostConfig::new([&root]);
         let host = AgentHost::start(log.clone(), vec![Arc::new(claude)], config, Budget::default()).await.unwrap();
         let config = ListenConfig::new(([127, 0, 0, 1], 0).into(), AccessPolicy::open());

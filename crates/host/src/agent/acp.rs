@@ -22,85 +22,53 @@ mod requests;
 
 use std::collections::HashMap;
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use agent_client_protocol_schema::v1::{
-    AvailableCommand, SessionConfigKind, SessionConfigOption, SessionConfigOptionCategory, SessionConfigSelectOptions,
-    SessionModeState,
+    AvailableCommand, AvailableCommandInput, SessionConfigKind, SessionConfigOption, SessionConfigOptionCategory,
+    SessionConfigSelectOptions, SessionModeState,
 };
 use ahp_types::common::JsonObject;
-use ahp_types::state::{AgentInfo, SessionConfigPropertySchema, SessionConfigSchema, SessionModelInfo};
+use ahp_types::state::{AgentInfo, SessionConfigPropertySchema, SessionConfigSchema};
 use breakbulk_lifecycle::acp::Limits;
 use serde_json::{Value, json};
 
-use super::process::ProcessLimits;
-use super::process::program::find_program;
-use super::{Agent, AgentError, EventsConfig, Start, Started, option};
+use super::program::{KnownCommands, MODEL, ProgramConfig};
+use super::{Agent, AgentCommand, AgentError, MODE, Start, Started, option};
 use crate::lock::lock;
 use crate::log::BoxFuture;
-
-/// The session's option for the mode.
-const MODE: &str = "mode";
-
-/// The session's option for the model. The model of a message comes before it.
-const MODEL: &str = "model";
 
 /// How the program is run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AcpConfig {
-    /// The provider id, by which clients ask for this agent.
-    pub name: String,
-    /// The program and its arguments.
-    pub command: Vec<OsString>,
-    /// Variables that are set for it.
-    pub env: Vec<(String, String)>,
-    /// Names of our variables that it may see, beside the usual ones. One that ends with `*` stands for all that begin so.
-    pub inherit: Vec<String>,
-    /// The working directory of sessions that name none.
-    pub directory: Option<PathBuf>,
-    /// The mode of new sessions. Without one, the agent's own choice.
-    pub mode: Option<String>,
-    /// The model of new sessions. Without one, the agent's own choice.
-    pub model: Option<String>,
+    /// The program.
+    pub program: ProgramConfig,
     /// How to log in, by the agent's own id for it, if the agent asks for that.
     pub auth_method: Option<String>,
-    /// What the program may use.
-    pub process: ProcessLimits,
     /// What the translator may hold.
     pub conversation: Limits,
-    /// Events that may wait for the host.
-    pub events: EventsConfig,
-    /// How many bytes of earlier turns a new conversation is told, if it cannot be resumed. 128 KiB.
-    pub max_history_bytes: usize,
 }
 
 impl AcpConfig {
     /// An agent of this name that is started with this command.
     #[must_use]
     pub fn new(name: impl Into<String>, command: Vec<OsString>) -> Self {
-        Self {
-            name: name.into(),
-            command,
-            env: Vec::new(),
-            inherit: Vec::new(),
-            directory: None,
-            mode: None,
-            model: None,
-            auth_method: None,
-            process: ProcessLimits::default(),
-            conversation: Limits::default(),
-            events: EventsConfig::default(),
-            max_history_bytes: 128 << 10,
-        }
+        Self { program: ProgramConfig::new(name, command), auth_method: None, conversation: Limits::default() }
     }
 }
 
 /// An agent that speaks ACP.
 pub struct Acp {
     config: Arc<AcpConfig>,
-    /// What the program has told last.
-    known: Arc<Mutex<Known>>,
+    told: Arc<Told>,
+}
+
+/// What the program has told last. All its conversations add to it.
+#[derive(Debug, Default)]
+struct Told {
+    known: Mutex<Known>,
+    commands: KnownCommands,
 }
 
 /// What a program has told about itself. It is not known before the first conversation.
@@ -108,14 +76,13 @@ pub struct Acp {
 struct Known {
     modes: Option<SessionModeState>,
     options: Vec<SessionConfigOption>,
-    commands: Vec<AvailableCommand>,
 }
 
 impl Acp {
     /// An agent that is run like this.
     #[must_use]
     pub fn new(config: AcpConfig) -> Self {
-        Self { config: Arc::new(config), known: Arc::default() }
+        Self { config: Arc::new(config), told: Arc::default() }
     }
 }
 
@@ -147,29 +114,29 @@ impl Known {
     }
 }
 
+/// A command of the agent, for clients.
+fn command(told: AvailableCommand) -> AgentCommand {
+    let argument_hint = match told.input {
+        Some(AvailableCommandInput::Unstructured(input)) => Some(input.hint),
+        _ => None,
+    };
+    let description = Some(told.description).filter(|description| !description.is_empty());
+    AgentCommand { name: told.name, description, argument_hint }
+}
+
 impl Agent for Acp {
     fn name(&self) -> &str {
-        &self.config.name
+        &self.config.program.name
     }
 
     fn info(&self) -> AgentInfo {
-        let model = |(id, name): (String, String)| SessionModelInfo {
-            id,
-            provider: self.config.name.clone(),
-            name,
-            max_context_window: None,
-            max_output_tokens: None,
-            max_prompt_tokens: None,
-            supports_vision: None,
-            policy_state: None,
-            config_schema: None,
-            meta: None,
-        };
+        let program = &self.config.program;
+        let model = |(id, name): (String, String)| program.model_info(id, name, None);
         AgentInfo {
-            provider: self.config.name.clone(),
-            display_name: self.config.name.clone(),
+            provider: program.name.clone(),
+            display_name: program.name.clone(),
             description: "An agent of this machine that speaks the Agent Client Protocol.".to_owned(),
-            models: lock(&self.known).models().into_iter().map(model).collect(),
+            models: lock(&self.told.known).models().into_iter().map(model).collect(),
             protected_resources: None,
             customizations: None,
             capabilities: None,
@@ -177,22 +144,23 @@ impl Agent for Acp {
     }
 
     fn start(&self, start: Start) -> BoxFuture<'_, Result<Started, AgentError>> {
-        Box::pin(conversation::start(Arc::clone(&self.config), Arc::clone(&self.known), start))
+        Box::pin(conversation::start(Arc::clone(&self.config), Arc::clone(&self.told), start))
     }
 
     fn check(&self) -> BoxFuture<'_, Result<(), AgentError>> {
-        let program = self.config.command.first().cloned().unwrap_or_default();
-        Box::pin(async move {
-            let shown = program.display().to_string();
-            match tokio::task::spawn_blocking(move || find_program(&program)).await {
-                Ok(Some(_)) => Ok(()),
-                _ => Err(AgentError::Unavailable(format!("the program {shown} is not there"))),
-            }
-        })
+        Box::pin(self.config.program.check())
+    }
+
+    fn directory(&self) -> Option<&Path> {
+        self.config.program.directory.as_deref()
+    }
+
+    fn commands(&self, directory: &Path) -> Vec<AgentCommand> {
+        self.told.commands.of(directory)
     }
 
     fn options(&self, _chosen: &JsonObject) -> SessionConfigSchema {
-        let known = lock(&self.known);
+        let (program, known) = (&self.config.program, lock(&self.told.known));
         let property = |default: &Option<String>, values: Vec<(String, String)>, title: &str, about: &str| {
             let (ids, names): (Vec<_>, Vec<_>) = values.into_iter().unzip();
             SessionConfigPropertySchema {
@@ -203,26 +171,9 @@ impl Agent for Acp {
                 ..option(title, about)
             }
         };
-        let mode = property(&self.config.mode, known.modes(), "Mode", "What the agent may do without asking.");
-        let model = property(&self.config.model, known.models(), "Model", "The model of messages that name none.");
+        let mode = property(&program.mode, known.modes(), "Mode", "What the agent may do without asking.");
+        let model = property(&program.model, known.models(), "Model", "The model of messages that name none.");
         let properties = HashMap::from([(MODE.to_owned(), mode), (MODEL.to_owned(), model)]);
         SessionConfigSchema { r#type: "object".to_owned(), properties, required: None }
-    }
-}
-
-/// What a session's options say.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-struct Choices {
-    mode: Option<String>,
-    model: Option<String>,
-}
-
-impl Choices {
-    fn read(options: &JsonObject, config: &AcpConfig) -> Self {
-        let text = |name: &str| options.get(name).and_then(Value::as_str).filter(|text| !text.is_empty());
-        Self {
-            mode: text(MODE).map(str::to_owned).or_else(|| config.mode.clone()),
-            model: text(MODEL).map(str::to_owned).or_else(|| config.model.clone()),
-        }
     }
 }

@@ -11,6 +11,7 @@
 //! | output, end of a call | `chat/toolCallContentChanged`, `chat/toolCallComplete` |
 //! | a sub-agent begins, ends | [`Step::Open`], `chat/turnComplete` there |
 //! | a turn begins that nobody asked for | [`Step::Begin`], which is `chat/turnStarted` with a message of the agent |
+//! | another mode | `session/configChanged` |
 //! | usage, notice, end of the turn | `chat/usage`, `chat/responsePart`, `chat/turnComplete`, `…Cancelled`, `chat/error` |
 //!
 //! AHP has no action for the end of a block or of a message. Other protocols need it, and are produced from the same log. So both are
@@ -30,7 +31,7 @@ use std::time::Duration;
 
 use ahp_types::actions::{
     ChatDeltaAction, ChatErrorAction, ChatReasoningAction, ChatResponsePartAction, ChatToolCallDeltaAction,
-    ChatTurnCancelledAction, ChatTurnCompleteAction, ChatUsageAction, StateAction,
+    ChatTurnCancelledAction, ChatTurnCompleteAction, ChatUsageAction, SessionConfigChangedAction, StateAction,
 };
 use ahp_types::common::JsonObject;
 use ahp_types::state::{
@@ -43,7 +44,7 @@ use serde_json::json;
 
 pub use self::step::{Command, Reaction, Step, SubAgentChat};
 use self::tools::ToolCall;
-use super::Prompt;
+use super::{MODE, Prompt};
 
 /// Translates events and actions of one chat. It has no IO and no clock: time is an argument.
 ///
@@ -143,6 +144,7 @@ impl Translator {
             Event::Resumable { token } => {
                 steps.extend(self.told.clone().map(|turn| Step::Remember { token, turn }));
             }
+            Event::ModeChanged { mode } => self.mode_changed(mode, &mut steps),
             _ if self.unseen.is_some() => {}
             Event::MessageStarted { message, agent } => {
                 self.messages.insert(message, OpenMessage { agent, last: None });
@@ -262,6 +264,13 @@ impl Translator {
         let action =
             ChatUsageAction { turn_id: turn_channel.turn.to_string(), usage: convert::usage(usage), meta: None };
         turn_channel.act(StateAction::ChatUsage(action), steps);
+    }
+
+    /// The session's option follows the agent, so that all clients see what it may do.
+    fn mode_changed(&self, mode: String, steps: &mut Vec<Step>) {
+        let config = JsonObject::from_iter([(MODE.to_owned(), mode.into())]);
+        let action = StateAction::SessionConfigChanged(SessionConfigChangedAction { config, replace: None });
+        steps.push(tools::on(&self.session, action));
     }
 
     fn notice(&self, text: String, steps: &mut Vec<Step>) {

@@ -18,8 +18,7 @@ mod conversation;
 mod prompt;
 
 use std::collections::HashMap;
-use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use ahp_types::common::JsonObject;
@@ -27,23 +26,16 @@ use ahp_types::state::{
     AgentCapabilities, AgentInfo, MultipleChatsCapability, MultipleWorkingDirectoriesCapability,
     SessionConfigPropertySchema, SessionConfigSchema, SessionModelInfo,
 };
-use breakbulk_lifecycle::claude::{Limits, Model};
+use breakbulk_lifecycle::claude::{Info, Limits, Model, SlashCommand};
 use serde_json::{Value, json};
 
-use super::process::ProcessLimits;
-use super::process::program::find_program;
-use super::{Agent, AgentError, EventsConfig, Start, Started, option};
+use super::program::{KnownCommands, MODEL, ProgramConfig};
+use super::{Agent, AgentCommand, AgentError, MODE, Start, Started, option};
 use crate::lock::lock;
 use crate::log::BoxFuture;
 
 /// The provider id, if the configuration names no other.
 pub const NAME: &str = "claude";
-
-/// The session's option for the permission mode.
-const MODE: &str = "mode";
-
-/// The session's option for the model. The model of a message comes before it.
-const MODEL: &str = "model";
 
 /// The permission modes that all versions know, and what they mean.
 const MODES: [(&str, &str, &str); 4] = [
@@ -62,78 +54,56 @@ const INHERITED: [&str; 2] = ["ANTHROPIC_*", "CLAUDE_*"];
 /// How the program is run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClaudeConfig {
-    /// The provider id, by which clients ask for this agent.
-    pub name: String,
-    /// The program, and arguments that come before ours. By default `claude`, which is looked for in `PATH`.
-    pub command: Vec<OsString>,
-    /// Variables that are set for it.
-    pub env: Vec<(String, String)>,
-    /// Names of our variables that it may see, beside the usual ones and `ANTHROPIC_*` and `CLAUDE_*`. One that ends with `*`
-    /// stands for all that begin so.
-    pub inherit: Vec<String>,
-    /// The working directory of sessions that name none.
-    pub directory: Option<PathBuf>,
-    /// The permission mode of new sessions. Without one, the program's own setting.
-    pub permission_mode: Option<String>,
-    /// The model of new sessions. Without one, the program's own setting.
-    pub model: Option<String>,
-    /// What the program may use.
-    pub process: ProcessLimits,
+    /// The program. By default `claude`. It may see `ANTHROPIC_*` and `CLAUDE_*` of our variables too.
+    pub program: ProgramConfig,
     /// What the translator may hold.
     pub conversation: Limits,
-    /// Events that may wait for the host.
-    pub events: EventsConfig,
-    /// How many bytes of earlier turns a new conversation is told, if it cannot be resumed. 128 KiB: a fifth of what the models can
-    /// take in.
-    pub max_history_bytes: usize,
 }
 
 impl Default for ClaudeConfig {
     fn default() -> Self {
-        Self {
-            name: NAME.to_owned(),
-            command: vec!["claude".into()],
-            env: Vec::new(),
-            inherit: Vec::new(),
-            directory: None,
-            permission_mode: None,
-            model: None,
-            process: ProcessLimits::default(),
-            conversation: Limits::default(),
-            events: EventsConfig::default(),
-            max_history_bytes: 128 << 10,
-        }
+        Self { program: ProgramConfig::new(NAME, vec!["claude".into()]), conversation: Limits::default() }
     }
 }
 
 /// The Claude Code program.
 pub struct Claude {
     config: Arc<ClaudeConfig>,
-    /// The models, as the program has told them last.
-    models: Arc<Mutex<Vec<Model>>>,
+    told: Arc<Told>,
+}
+
+/// What the program has told last. All its conversations add to it.
+#[derive(Debug, Default)]
+struct Told {
+    models: Mutex<Vec<Model>>,
+    commands: KnownCommands,
+}
+
+impl Told {
+    /// Takes what the program says about itself in this working directory.
+    fn take(&self, directory: &Path, info: &Info) {
+        if !info.models.is_empty() {
+            lock(&self.models).clone_from(&info.models);
+        }
+        let command = |told: &SlashCommand| AgentCommand {
+            name: told.name.clone(),
+            description: told.description.clone(),
+            argument_hint: told.argument_hint.clone(),
+        };
+        self.commands.set(directory, info.commands.iter().map(command).collect());
+    }
 }
 
 impl Claude {
     /// A program that is run like this.
     #[must_use]
     pub fn new(config: ClaudeConfig) -> Self {
-        Self { config: Arc::new(config), models: Arc::default() }
+        Self { config: Arc::new(config), told: Arc::default() }
     }
 
     fn models(&self) -> Vec<SessionModelInfo> {
-        let told = lock(&self.models).clone();
-        let model = |id: String, name: String| SessionModelInfo {
-            id,
-            provider: self.config.name.clone(),
-            name,
-            max_context_window: None,
-            max_output_tokens: None,
-            max_prompt_tokens: None,
-            supports_vision: Some(true),
-            policy_state: None,
-            config_schema: None,
-            meta: None,
-        };
+        let told = lock(&self.told.models).clone();
+        let model = |id: String, name: String| self.config.program.model_info(id, name, Some(true));
         if told.is_empty() {
             return MODELS.iter().map(|(id, name)| model((*id).to_owned(), (*name).to_owned())).collect();
         }
@@ -143,13 +113,14 @@ impl Claude {
 
 impl Agent for Claude {
     fn name(&self) -> &str {
-        &self.config.name
+        &self.config.program.name
     }
 
     fn info(&self) -> AgentInfo {
+        let name = &self.config.program.name;
         AgentInfo {
-            provider: self.config.name.clone(),
-            display_name: if self.config.name == NAME { "Claude Code".to_owned() } else { self.config.name.clone() },
+            provider: name.clone(),
+            display_name: if name == NAME { "Claude Code".to_owned() } else { name.clone() },
             description: "The Claude Code program of this machine.".to_owned(),
             models: self.models(),
             protected_resources: None,
@@ -162,24 +133,25 @@ impl Agent for Claude {
     }
 
     fn start(&self, start: Start) -> BoxFuture<'_, Result<Started, AgentError>> {
-        Box::pin(conversation::start(Arc::clone(&self.config), Arc::clone(&self.models), start))
+        Box::pin(conversation::start(Arc::clone(&self.config), Arc::clone(&self.told), start))
     }
 
     fn check(&self) -> BoxFuture<'_, Result<(), AgentError>> {
-        let program = self.config.command.first().cloned().unwrap_or_default();
-        Box::pin(async move {
-            let shown = program.display().to_string();
-            match tokio::task::spawn_blocking(move || find_program(&program)).await {
-                Ok(Some(_)) => Ok(()),
-                _ => Err(AgentError::Unavailable(format!("the program {shown} is not there"))),
-            }
-        })
+        Box::pin(self.config.program.check())
+    }
+
+    fn directory(&self) -> Option<&Path> {
+        self.config.program.directory.as_deref()
+    }
+
+    fn commands(&self, directory: &Path) -> Vec<AgentCommand> {
+        self.told.commands.of(directory)
     }
 
     fn options(&self, _chosen: &JsonObject) -> SessionConfigSchema {
         let texts = |texts: &mut dyn Iterator<Item = &'static str>| Some(texts.map(str::to_owned).collect());
         let mode = SessionConfigPropertySchema {
-            default: self.config.permission_mode.clone().map(Value::String),
+            default: self.config.program.mode.clone().map(Value::String),
             r#enum: Some(MODES.iter().map(|(id, ..)| json!(id)).collect()),
             enum_labels: texts(&mut MODES.iter().map(|(_, label, _)| *label)),
             enum_descriptions: texts(&mut MODES.iter().map(|(.., description)| *description)),
@@ -187,29 +159,12 @@ impl Agent for Claude {
         };
         let models = self.models();
         let model = SessionConfigPropertySchema {
-            default: self.config.model.clone().map(Value::String),
+            default: self.config.program.model.clone().map(Value::String),
             r#enum: Some(models.iter().map(|model| json!(model.id)).collect()),
             enum_labels: Some(models.into_iter().map(|model| model.name).collect()),
             ..option("Model", "The model of messages that name none.")
         };
         let properties = HashMap::from([(MODE.to_owned(), mode), (MODEL.to_owned(), model)]);
         SessionConfigSchema { r#type: "object".to_owned(), properties, required: None }
-    }
-}
-
-/// What a session's options say.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-struct Choices {
-    mode: Option<String>,
-    model: Option<String>,
-}
-
-impl Choices {
-    fn read(options: &JsonObject, config: &ClaudeConfig) -> Self {
-        let text = |name: &str| options.get(name).and_then(Value::as_str).filter(|text| !text.is_empty());
-        Self {
-            mode: text(MODE).map(str::to_owned).or_else(|| config.permission_mode.clone()),
-            model: text(MODEL).map(str::to_owned).or_else(|| config.model.clone()),
-        }
     }
 }

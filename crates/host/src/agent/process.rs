@@ -18,6 +18,7 @@
 pub(crate) mod environment;
 mod lines;
 mod memory;
+pub(crate) mod orphans;
 pub(crate) mod program;
 mod stderr;
 
@@ -30,7 +31,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use breakbulk_lifecycle::Failure;
+use breakbulk_lifecycle::{ExitReason, Failure};
 use tokio::io::AsyncWriteExt;
 use tokio::net::unix::pipe;
 use tokio::sync::mpsc;
@@ -45,7 +46,8 @@ use crate::process_group::{Exited, Mark, ProcessGroup};
 /// What a program may use, and how long it may take.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProcessLimits {
-    /// From its start to its first line. 60 s: a program on a cold disk that looks for updates first.
+    /// From its start until it is ready: its first line, and for a protocol that opens sessions an open session. 60 s: a program on
+    /// a cold disk that looks for updates first.
     pub start: Duration,
     /// Without a line while it works on a turn, unless it waits for a person or runs a tool. 10 min: models think for minutes,
     /// and programs retry an overloaded service for some more.
@@ -105,7 +107,7 @@ pub(crate) struct ProcessCommand {
 /// What is expected of a program, which decides how long it may be silent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Expectation {
-    /// Its first line.
+    /// That it gets ready. What it writes meanwhile does not set the clock back.
     Start,
     /// Something: it works on a turn.
     Output,
@@ -140,7 +142,7 @@ pub(crate) enum End {
     Killed(i32),
     /// It wrote nothing in all this time, and was killed.
     Silent(Duration),
-    /// It did not write its first line in time, and was killed.
+    /// It was not ready in time, and was killed.
     NotStarted(Duration),
     /// It did not stop a turn in time, and was killed.
     NotCancelled(Duration),
@@ -201,7 +203,7 @@ impl End {
                 )
             }
             Self::NotStarted(time) => {
-                format!("The agent's program did not start within {} s, and was killed.", seconds(time))
+                format!("The agent's program was not ready within {} s, and was killed.", seconds(time))
             }
             Self::NotCancelled(time) => {
                 format!("The agent's program did not stop the turn within {} s, and was killed.", seconds(time))
@@ -217,6 +219,14 @@ impl End {
             }
             Self::Deaf => "The agent's program does not read what it is told, and was killed.".to_owned(),
             Self::Unknown => "The agent's program ended, nobody knows how.".to_owned(),
+        }
+    }
+
+    /// What it means for the turn that it ended: if somebody wanted that turn to stop, it has stopped.
+    pub(crate) fn reason(&self, stderr: &str) -> ExitReason {
+        match self {
+            Self::Idle(_) | Self::NotCancelled(_) => ExitReason::Stopped,
+            end => ExitReason::Failed(end.failure(stderr)),
         }
     }
 
@@ -418,7 +428,9 @@ impl Process {
     }
 
     fn take(&mut self, line: ReadLine) -> Option<Output> {
-        self.since = Instant::now();
+        if self.expectation != Expectation::Start {
+            self.since = Instant::now();
+        }
         let (bytes, output) = match line {
             ReadLine::Line(line) => (count(line.len()), Some(Output::Line(line))),
             ReadLine::Skipped { bytes, last } => (last, Some(Output::Skipped { bytes })),
@@ -508,6 +520,7 @@ fn spawn(command: &ProcessCommand, mark: Mark) -> io::Result<Spawned> {
         .envs(environment::allowed(inherit))
         .envs(env.iter().map(|(name, value)| (name, value)))
         .env(mark.name, &mark.value)
+        .envs(orphans::own_id().map(|own| (orphans::OWNER, own)))
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())

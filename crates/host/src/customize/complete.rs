@@ -14,6 +14,9 @@ use crate::files::uri_of;
 /// The characters after which a client asks, for `InitializeResult.completionTriggerCharacters`.
 pub const TRIGGERS: [char; 2] = ['@', '#'];
 
+/// What a command of an agent begins with, at the beginning of a message: one more trigger.
+pub const COMMAND_TRIGGER: char = '/';
+
 /// What a completion may cost.
 #[derive(Debug, Clone)]
 pub struct CompleteConfig {
@@ -144,6 +147,12 @@ impl CompletionToken {
             attachment,
         }
     }
+}
+
+/// The command that is being typed, without its slash: it begins the message, and the cursor is in its name.
+pub(crate) fn typed_command(params: &CompletionsParams) -> Option<&str> {
+    let typed = params.text.get(..byte_at(&params.text, params.offset)?)?.strip_prefix(COMMAND_TRIGGER)?;
+    (params.kind == CompletionItemKind::UserMessage && !typed.contains(char::is_whitespace)).then_some(typed)
 }
 
 /// Where an offset in UTF-16 units is in the text.

@@ -26,6 +26,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::task::JoinHandle;
+use tracing::warn;
 
 pub(super) use self::summaries::summarize;
 use self::task_registry::TaskRegistry;
@@ -33,6 +34,7 @@ use self::task_writer::StopRequest;
 use super::StartError;
 use super::log_writer::LogWriter;
 use super::workspace::Workspace;
+use crate::agent::process::orphans::end_orphans;
 use crate::agent::{Agent, RealClock};
 use crate::lock::lock;
 use crate::state::StateError;
@@ -70,9 +72,14 @@ impl AgentRunner {
         Self { context: Arc::new(context), follower: Mutex::default() }
     }
 
-    /// Ends the turns that an earlier run of the host left open, and begins to follow the log.
+    /// Ends the programs and turns that an earlier run of the host left behind, and begins to follow the log.
     pub(crate) async fn start(self: &Arc<Self>) -> Result<(), StartError> {
         let context = &self.context;
+        // If it fails, programs without a host end by themselves when they read their input.
+        let orphans = tokio::task::spawn_blocking(end_orphans).await.unwrap_or(0);
+        if orphans > 0 {
+            warn!(orphans, "programs of agents whose host was killed were still running; they are killed");
+        }
         let last = context.log_writer.log().bounds().await.map_err(StateError::from)?.last;
         context.started_after.store(last, Relaxed);
         repair::end_interrupted_turns(context, last).await?;

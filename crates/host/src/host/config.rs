@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 pub use crate::changes::ChangesConfig;
-use crate::customize::TRIGGERS;
+use crate::customize::{COMMAND_TRIGGER, TRIGGERS};
 pub use crate::customize::{CompleteConfig, CustomizeConfig};
 pub use crate::endpoint::{EndpointConfig, MemoryConfig, Welcome};
 pub use crate::files::FilesConfig;
@@ -58,7 +58,8 @@ impl HostConfig {
         let roots: Vec<PathBuf> = roots.into_iter().map(Into::into).collect();
         let mut endpoint = EndpointConfig::default();
         endpoint.welcome.default_directory = roots.first().map(|root| uri_of(root));
-        endpoint.welcome.completion_trigger_characters = Some(TRIGGERS.iter().map(char::to_string).collect());
+        endpoint.welcome.completion_trigger_characters =
+            Some(TRIGGERS.iter().chain([&COMMAND_TRIGGER]).map(char::to_string).collect());
         Self {
             endpoint,
             v2: V2Config::default(),

@@ -9,7 +9,7 @@ use breakbulk_proto::Message;
 
 use super::services::Services;
 use super::workspace::{self, json, run_to_end};
-use super::{active_clients, chats, dispatch, session_config, sessions};
+use super::{active_clients, chats, command_completions, dispatch, session_config, sessions};
 use crate::endpoint::{ClientInfo, Dispatched, Methods, RawParams, RejectedAction, Reply, not_offered};
 use crate::error::MethodError;
 use crate::gate;
@@ -54,6 +54,9 @@ impl Router {
             "resolveSessionConfig" => json(&session_config::resolve(services, params.parse()?)?).map(Reply::from),
             "sessionConfigCompletions" => {
                 json(&session_config::complete(services, params.parse()?).await?).map(Reply::from)
+            }
+            "completions" if let Some(found) = command_completions::complete(services, &params.parse()?).await? => {
+                json(&found).map(Reply::from)
             }
             _ => match services.workspace.call(client, method, &params).await {
                 Some(answered) => answered,

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use ahp_types::commands::{CreateSessionParams, ResourceResolveParams, ResourceType};
 use ahp_types::errors::ahp_error_codes::{NOT_FOUND, PROVIDER_NOT_FOUND};
-use ahp_types::state::{AgentInfo, SessionState, SessionSummary};
+use ahp_types::state::{SessionState, SessionSummary};
 
 use super::active_clients::ActiveClients;
 use super::agent_runner::AgentRunner;
@@ -15,7 +15,7 @@ use super::workspace::Workspace;
 use crate::agent::Agent;
 use crate::changes::CheckedOut;
 use crate::error::MethodError;
-use crate::files::{FileError, OpenFile};
+use crate::files::{FileError, OpenFile, uri_of};
 use crate::v2::Feeds;
 
 /// What the methods of the host work with.
@@ -71,15 +71,19 @@ impl Services {
     }
 
     /// The working directories of a new session: those that the client asked for, if they are inside of the roots, and only
-    /// the first of them if the agent supports one only; without any, the first root.
+    /// the first of them if the agent supports one only; without any, the agent's own, or else the first root.
     pub(super) async fn working_directories(
         &self,
-        agent: &AgentInfo,
+        agent: &dyn Agent,
         wanted: Option<Vec<String>>,
     ) -> Result<Vec<String>, MethodError> {
-        let mut wanted =
-            wanted.filter(|wanted| !wanted.is_empty()).unwrap_or_else(|| vec![self.workspace.files().first_root()]);
-        let takes_many = agent.capabilities.as_ref().is_some_and(|can| can.multiple_working_directories.is_some());
+        let usual = || match agent.directory() {
+            Some(directory) => uri_of(directory),
+            None => self.workspace.files().first_root(),
+        };
+        let mut wanted = wanted.filter(|wanted| !wanted.is_empty()).unwrap_or_else(|| vec![usual()]);
+        let takes_many =
+            agent.info().capabilities.as_ref().is_some_and(|can| can.multiple_working_directories.is_some());
         if !takes_many {
             wanted.truncate(1);
         }

@@ -51,7 +51,7 @@ pub(crate) async fn make(
     let session = params.channel;
     names::session(&session)?;
     let agent = services.agents.find(params.provider.as_deref())?;
-    let directories = services.working_directories(&agent.info(), params.working_directories).await?;
+    let directories = services.working_directories(&**agent, params.working_directories).await?;
     let config = session_config::with_defaults(&**agent, params.config.unwrap_or_default())?;
     let chat = NewChat::new(names::new_chat(), ChatOrigin::User);
     let new_session = NewSession { provider: agent.name().to_owned(), directories, config, active, now: time::now() };

@@ -219,9 +219,13 @@ impl V2Inner {
 
     /// The session or chat among these whose session waits for this permission.
     async fn session_that_asks(&self, permission: &str, watched: &[Arc<str>]) -> Result<String, NotDone> {
+        let log_writer = self.services.log_writer();
+        // A client may answer as soon as it has been told, which is before the state has what it was told.
+        let last = log_writer.log().bounds().await.map_err(StateError::from)?.last;
+        log_writer.state().reached(last).await?;
         for name in watched {
             let Ok(Place { session, .. }) = self.place_of(name).await else { continue };
-            let Ok((state, _)) = session_state(self.services.log_writer().state(), &session).await else { continue };
+            let Ok((state, _)) = session_state(log_writer.state(), &session).await else { continue };
             if asked_call(&state, permission).is_some() {
                 return Ok(name.to_string());
             }
@@ -483,7 +487,8 @@ impl<'a> TransactionPlan<'a> {
         for (channel, action) in &actions {
             transaction = transaction.dispatched(channel, action, &origin);
         }
-        Some(after.iter().fold(transaction, |all, action| all.action(session, action)))
+        // The agent runner ends the program when a client stops the session, which the origin tells it.
+        Some(after.iter().fold(transaction, |all, action| all.dispatched(session, action, &origin)))
     }
 }
 

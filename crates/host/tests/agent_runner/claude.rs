@@ -1,6 +1,5 @@
 //! The Claude adapter, against a program that plays recordings and misbehaves on request.
 
-mod fake;
-mod golden;
+pub(crate) mod fake;
 mod supervision;
 mod turns;

@@ -11,6 +11,7 @@ mod clock;
 mod example;
 mod failures;
 mod own_agent;
+mod recordings;
 mod restart;
 mod scripted_agent;
 mod side_chats;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use ahp_types::actions::{ActionOrigin, StateAction};
 use ahp_types::state::{SessionSummary, SnapshotState};
-use breakbulk::{Dialect, Driver, Setup, link};
+use breakbulk::{Arrival, Dialect, Driver, Setup, link};
 use breakbulk_host::agent::demo::{Demo, DemoConfig};
 use breakbulk_host::agent::{Agent, EventSender, History};
 use breakbulk_host::log::{AppendError, Batch, Channels, Entry, Log, MemoryLog, Seq};
@@ -15,8 +15,11 @@ use breakbulk_host::test_support::state::entry::{self, CatalogueNotification};
 use breakbulk_host::test_support::state::{State, StateConfig, View};
 use breakbulk_host::{Host, HostConfig};
 use breakbulk_lifecycle::Id;
+use breakbulk_lifecycle::v2::wire::{Body, Event as V2Event, Outgoing};
 use breakbulk_proto::ahp::Role;
-use breakbulk_proto::{Budget, BudgetConfig, Capacity, Event, Input, Limits, Ticket};
+use breakbulk_proto::{Budget, BudgetConfig, Capacity, Event, Input, Limits, Message, Meta, Tag, Ticket, Transmit};
+use futures_core::Stream;
+use futures_sink::Sink;
 use serde_json::{Value, json};
 
 use crate::clock::QuickClock;
@@ -54,9 +57,17 @@ impl TestHost {
         Self::on(Arc::new(MemoryLog::new()), agent).await
     }
 
+    /// The same, in this directory.
+    pub(crate) async fn rooted(agent: Arc<dyn Agent>, directory: tempfile::TempDir) -> Self {
+        Self::at(Arc::new(MemoryLog::new()), agent, directory).await
+    }
+
     pub(crate) async fn on(log: Arc<dyn Log>, agent: Arc<dyn Agent>) -> Self {
-        let directory = Arc::new(tempfile::tempdir().unwrap());
-        let host = Self::begin(log, directory, agent).await;
+        Self::at(log, agent, tempfile::tempdir().unwrap()).await
+    }
+
+    async fn at(log: Arc<dyn Log>, agent: Arc<dyn Agent>, directory: tempfile::TempDir) -> Self {
+        let host = Self::begin(log, Arc::new(directory), agent).await;
         let chats = [CHAT, OTHER].map(summary);
         let session = json!({"provider": host.provider().await, "title": "New session", "status": 1,
             "lifecycle": "ready", "activeClients": [], "chats": chats, "defaultChat": CHAT,
@@ -132,6 +143,41 @@ impl TestHost {
             }
         }
         answer.get_mut("result").map(Value::take).ok_or_else(|| answer["error"].take())
+    }
+
+    /// What completes a text at this offset, in the main chat.
+    pub(crate) async fn completions(&self, text: &str, offset: i64) -> Vec<Value> {
+        let params = json!({"channel": CHAT, "kind": "userMessage", "text": text, "offset": offset});
+        self.call("completions", params).await.unwrap()["items"].as_array().unwrap().clone()
+    }
+
+    /// What a v2 client is told that has the session as it was after this entry of the log. No turn may be open.
+    pub(crate) async fn v2_events(&self, after: Seq) -> Vec<V2Event> {
+        let (near, far) = link::pair(&Capacity::of(1 << 20), 64);
+        let v2 = self.inner.v2().clone();
+        tokio::spawn(async move { v2.serve(far, Some("someone".into())).await });
+        let mut link = std::pin::pin!(near);
+        let hello = json!({"type": "hello", "protocolVersion": 2});
+        let watch = json!({"type": "watch", "sessionId": SESSION, "lastSeq": after});
+        for command in [hello, watch] {
+            let bytes = Message::from(command.to_string());
+            std::future::poll_fn(|cx| link.as_mut().poll_ready(cx)).await.unwrap();
+            link.as_mut().start_send(Transmit::Frame { tag: Tag::default(), bytes, meta: Meta::default() }).unwrap();
+        }
+        let turns = self.see(CHAT).await["turns"].as_array().unwrap().len();
+        let mut events = Vec::new();
+        let is_end = |event: &V2Event| matches!(event.body, Body::TurnEnd { .. });
+        // The state follows the end of the last turn.
+        while events.iter().filter(|event| is_end(event)).count() < turns || events.last().is_none_or(|last| last.more)
+        {
+            let arrived = tokio::time::timeout(SOON, std::future::poll_fn(|cx| link.as_mut().poll_next(cx))).await;
+            let arrived = arrived.unwrap_or_else(|_| panic!("not in time: {events:#?}"));
+            let Some(Ok(Arrival::Frame { bytes, .. })) = arrived else { panic!("{arrived:?} after {events:#?}") };
+            if let Ok(Outgoing::Event(event)) = serde_json::from_slice(&bytes) {
+                events.push(*event);
+            }
+        }
+        events
     }
 
     /// The turns of a chat up to this one.

@@ -12,12 +12,13 @@ use std::path::PathBuf;
 
 use agent_client_protocol_schema::ProtocolVersion;
 use agent_client_protocol_schema::v1::{
-    AgentCapabilities, AuthMethod, AuthenticateRequest, CancelNotification, ClientCapabilities, ContentBlock,
-    CreateTerminalRequest, FileSystemCapabilities, Implementation, InitializeRequest, InitializeResponse,
-    KillTerminalRequest, LoadSessionRequest, NewSessionRequest, NewSessionResponse, PromptRequest, PromptResponse,
-    ReadTextFileRequest, ReleaseTerminalRequest, RequestPermissionOutcome, RequestPermissionRequest,
-    RequestPermissionResponse, ResourceLink, ResumeSessionRequest, SessionConfigOption, SessionConfigOptionCategory,
-    SessionConfigOptionValue, SessionId, SessionModeState, SessionNotification, SetSessionConfigOptionRequest,
+    AgentCapabilities, AuthMethod, AuthenticateRequest, CancelNotification, ClientCapabilities,
+    ClientSessionCapabilities, ContentBlock, CreateTerminalRequest, FileSystemCapabilities, Implementation,
+    InitializeRequest, InitializeResponse, KillTerminalRequest, LoadSessionRequest, NewSessionRequest,
+    NewSessionResponse, NoticeCapabilities, PromptRequest, PromptResponse, ReadTextFileRequest, ReleaseTerminalRequest,
+    RequestPermissionOutcome, RequestPermissionRequest, RequestPermissionResponse, ResourceLink, ResumeSessionRequest,
+    SessionConfigKind, SessionConfigOption, SessionConfigOptionCategory, SessionConfigOptionValue, SessionId,
+    SessionModeState, SessionNotification, SetSessionConfigOptionRequest, SetSessionConfigOptionResponse,
     SetSessionModeRequest, TerminalOutputRequest, TextContent, WaitForTerminalExitRequest, WriteTextFileRequest,
 };
 use serde::de::DeserializeOwned;
@@ -26,7 +27,7 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::{Limits, Signal as SessionSignal, Translator};
-use crate::{Answer, Event, Failure, Id};
+use crate::{Answer, Event, ExitReason, Failure, Id, Received};
 
 /// The agent wants the user to log in first.
 const AUTH_REQUIRED: i64 = -32_000;
@@ -134,20 +135,6 @@ impl RpcError {
     }
 }
 
-/// What became of a line.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Received {
-    /// It was understood.
-    Taken,
-    /// It is of a kind that says nothing here.
-    Ignored,
-    /// It could not be read, and was skipped.
-    Malformed {
-        /// How long it was.
-        bytes: usize,
-    },
-}
-
 /// A prompt cannot be sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum PromptError {
@@ -169,6 +156,8 @@ pub struct Connection {
     auth_methods: Vec<AuthMethod>,
     options: Vec<SessionConfigOption>,
     modes: Option<SessionModeState>,
+    /// The mode that the agent works in, as far as it has said so.
+    mode: Option<String>,
     next_id: u64,
     pending: HashMap<u64, Pending>,
     /// Permission requests by their calls: the id that the agent gave to the request, as it wrote it.
@@ -203,7 +192,14 @@ enum Pending {
     Authenticate,
     Open(OpenMethod),
     Prompt { turn: Id },
-    Setting { what: String },
+    Setting { kind: SettingKind, what: String },
+}
+
+/// What was asked for about the session.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum SettingKind {
+    Mode(String),
+    Model,
 }
 
 /// How a session is opened.
@@ -259,6 +255,7 @@ impl Connection {
             auth_methods: Vec::new(),
             options: Vec::new(),
             modes: None,
+            mode: None,
             next_id: 0,
             pending: HashMap::new(),
             permissions: HashMap::new(),
@@ -270,7 +267,8 @@ impl Connection {
         };
         let offers = connection.opening.offers;
         let files = FileSystemCapabilities::new().read_text_file(offers.files).write_text_file(offers.files);
-        let capabilities = ClientCapabilities::new().fs(files).terminal(offers.terminals);
+        let session = ClientSessionCapabilities::new().notices(NoticeCapabilities::new());
+        let capabilities = ClientCapabilities::new().fs(files).terminal(offers.terminals).session(session);
         let client = Implementation::new("breakbulk", env!("CARGO_PKG_VERSION"));
         let initialize =
             InitializeRequest::new(ProtocolVersion::V1).client_capabilities(capabilities).client_info(client);
@@ -290,11 +288,12 @@ impl Connection {
 
     /// The next signal.
     pub fn poll_signal(&mut self) -> Option<Signal> {
-        if let Some(signal) = self.translator.poll_signal() {
-            if let SessionSignal::Options(options) = &signal {
-                self.options.clone_from(options);
+        while let Some(signal) = self.translator.poll_signal() {
+            match signal {
+                SessionSignal::ModeChanged { mode } => self.mode_is(mode),
+                SessionSignal::Options(options) => self.options_are(options),
+                other => self.signals.push_back(Signal::Session(other)),
             }
-            return Some(Signal::Session(signal));
         }
         self.signals.pop_front()
     }
@@ -370,7 +369,8 @@ impl Connection {
             return self.set_category(&SessionConfigOptionCategory::Mode, mode);
         }
         let set = SetSessionModeRequest::new(session, mode.to_owned());
-        self.request("session/set_mode", &set, Pending::Setting { what: format!("mode {mode}") });
+        let kind = SettingKind::Mode(mode.to_owned());
+        self.request("session/set_mode", &set, Pending::Setting { kind, what: format!("mode {mode}") });
         true
     }
 
@@ -379,12 +379,18 @@ impl Connection {
         self.set_category(&SessionConfigOptionCategory::Model, model)
     }
 
-    /// The process has ended, or was ended: what is open has failed.
-    pub fn end(&mut self, failure: Failure) {
-        match std::mem::replace(&mut self.phase, Phase::Ended) {
-            Phase::Initializing | Phase::Opening { .. } => self.signals.push_back(Signal::NotOpened(failure)),
-            Phase::Open { .. } => self.translator.fail(failure),
-            Phase::Ended => {}
+    /// The process has ended, or was ended: a turn that is open ends with it.
+    pub fn end(&mut self, reason: ExitReason) {
+        match (std::mem::replace(&mut self.phase, Phase::Ended), reason) {
+            (Phase::Initializing | Phase::Opening { .. }, ExitReason::Failed(failure)) => {
+                self.signals.push_back(Signal::NotOpened(failure));
+            }
+            (Phase::Initializing | Phase::Opening { .. }, ExitReason::Stopped) => {
+                let failure = Failure::new("stopped", "The conversation was ended.");
+                self.signals.push_back(Signal::NotOpened(failure));
+            }
+            (Phase::Open { .. }, reason) => self.translator.finish(reason.outcome()),
+            (Phase::Ended, _) => {}
         }
         self.permissions.clear();
         self.host_requests.clear();
@@ -397,9 +403,13 @@ impl Connection {
             return false;
         };
         let what = format!("{} {value}", option.name);
+        let kind = match category {
+            SessionConfigOptionCategory::Mode => SettingKind::Mode(value.to_owned()),
+            _ => SettingKind::Model,
+        };
         let value = SessionConfigOptionValue::value_id(value.to_owned());
         let set = SetSessionConfigOptionRequest::new(session.clone(), option.id.clone(), value);
-        self.request("session/set_config_option", &set, Pending::Setting { what });
+        self.request("session/set_config_option", &set, Pending::Setting { kind, what });
         true
     }
 
@@ -504,14 +514,47 @@ impl Connection {
             Pending::Authenticate => self.authenticated(result),
             Pending::Open(method) => self.opened(method, result),
             Pending::Prompt { turn } => self.prompted(&turn, result),
-            Pending::Setting { what } => {
-                if let Err(error) = result {
-                    let text = format!("The agent did not change to {what}: {}", error.message);
-                    self.translator.notice(text);
+            Pending::Setting { kind, what } => self.set(kind, &what, result),
+        }
+        Received::Taken
+    }
+
+    /// The agent has answered a wish about the session.
+    fn set(&mut self, kind: SettingKind, what: &str, result: Result<&RawValue, RpcError>) {
+        match result {
+            Ok(result) => {
+                if let SettingKind::Mode(mode) = kind {
+                    self.mode = Some(mode);
+                }
+                let answer = read::<SetSessionConfigOptionResponse>(result);
+                if let Some(answer) = answer.ok().filter(|answer| !answer.config_options.is_empty()) {
+                    self.options_are(answer.config_options);
+                }
+            }
+            Err(error) => {
+                self.translator.notice(format!("The agent did not change to {what}: {}", error.message));
+                if let (SettingKind::Mode(_), Some(mode)) = (kind, self.mode.clone()) {
+                    self.signals.push_back(Signal::Session(SessionSignal::ModeChanged { mode }));
                 }
             }
         }
-        Received::Taken
+    }
+
+    /// The agent has said in which mode it works. That is news unless it follows from a wish that is not answered yet.
+    fn mode_is(&mut self, mode: String) {
+        let before = self.mode.replace(mode.clone());
+        let is_mode = |pending: &Pending| matches!(pending, Pending::Setting { kind: SettingKind::Mode(_), .. });
+        if before.as_ref() != Some(&mode) && !self.pending.values().any(is_mode) {
+            self.signals.push_back(Signal::Session(SessionSignal::ModeChanged { mode }));
+        }
+    }
+
+    fn options_are(&mut self, options: Vec<SessionConfigOption>) {
+        if let Some(mode) = current_mode(&options) {
+            self.mode_is(mode);
+        }
+        self.options.clone_from(&options);
+        self.signals.push_back(Signal::Session(SessionSignal::Options(options)));
     }
 
     fn initialized(&mut self, result: Result<&RawValue, RpcError>) {
@@ -585,6 +628,8 @@ impl Connection {
             Ok(response) => {
                 self.modes = response.modes.clone();
                 self.options = response.config_options.clone().unwrap_or_default();
+                let mode = self.modes.as_ref().map(|modes| modes.current_mode_id.0.to_string());
+                self.mode = mode.or_else(|| current_mode(&self.options));
                 self.phase = Phase::Open { session: response.session_id, prompt: None };
                 self.signals.push_back(Signal::Opened(Box::new(Opened {
                     remembers: method != OpenMethod::New,
@@ -628,7 +673,12 @@ impl Connection {
             self.reply(&id, Ok(RequestPermissionResponse::new(RequestPermissionOutcome::Cancelled)));
         }
         match result.and_then(read::<PromptResponse>) {
-            Ok(response) => self.translator.end(response.stop_reason),
+            Ok(response) => {
+                if let Some(usage) = &response.usage {
+                    self.translator.tokens(usage);
+                }
+                self.translator.end(response.stop_reason);
+            }
             Err(error) => self.translator.fail(Failure::new("agentError", error.message)),
         }
     }
@@ -667,6 +717,15 @@ impl Connection {
             line.push(b'\n');
             self.lines.push_back(line);
         }
+    }
+}
+
+/// The value of the option that is the mode.
+fn current_mode(options: &[SessionConfigOption]) -> Option<String> {
+    let option = options.iter().find(|option| option.category == Some(SessionConfigOptionCategory::Mode))?;
+    match &option.kind {
+        SessionConfigKind::Select(select) => Some(select.current_value.0.to_string()),
+        _ => None,
     }
 }
 

@@ -280,3 +280,98 @@ fn thinking_is_no_text() {
         .collect();
     assert_eq!(kinds, [(BlockType::Thinking, "a"), (BlockType::Text, "b")]);
 }
+
+#[test]
+fn what_a_call_is_announced_with_is_its_input_only_if_no_more_comes() {
+    let input_of = |updates: &[Value]| {
+        let mut host = Host::prompted();
+        host.updates(updates);
+        host.end(StopReason::EndTurn);
+        host.assert_well_formed();
+        host.events.iter().find_map(|event| match event {
+            Event::BlockEnded { input: Some(input), .. } => Some(input.clone()),
+            _ => None,
+        })
+    };
+    let announced = json!({"sessionUpdate": "tool_call", "toolCallId": "c", "title": "bash", "kind": "execute",
+        "status": "pending", "rawInput": {"cwd": "/w"}});
+    let whole = json!({"rawInput": {"command": "ls", "cwd": "/w"}, "status": "in_progress"});
+    let more = [announced.clone(), update("c", whole)];
+    assert_eq!(input_of(&more).as_deref(), Some(r#"{"command":"ls","cwd":"/w"}"#));
+    assert_eq!(input_of(&[announced]).as_deref(), Some(r#"{"cwd":"/w"}"#));
+}
+
+#[test]
+fn a_call_that_runs_already_may_be_asked_about() {
+    let mut host = Host::prompted();
+    host.updates(&[call("c"), update("c", json!({"status": "in_progress"}))]);
+    assert!(host.ask(&permission("c")));
+    host.acp.answer(&"c".into(), &Answer::yes());
+    host.updates(&[update("c", json!({"status": "completed", "rawOutput": "ok"}))]);
+    host.end(StopReason::EndTurn);
+    host.assert_well_formed();
+    let outline = outline(&host);
+    let at = |word: &str| outline.iter().position(|line| line.starts_with(word));
+    assert!(at("started c") < at("asked c") && at("answered c true") < at("done c true"), "{outline:?}");
+}
+
+#[test]
+fn content_of_every_kind_becomes_content_of_the_grammar() {
+    let mut host = Host::prompted();
+    let block = |block: Value| json!({"type": "content", "content": block});
+    let content = json!([
+        block(json!({"type": "text", "text": "t"})),
+        block(json!({"type": "image", "data": "AAAA", "mimeType": "image/png"})),
+        block(json!({"type": "resource_link", "name": "n", "uri": "file:///w/a", "mimeType": "text/plain"})),
+        block(json!({"type": "resource", "resource": {"uri": "file:///w/b", "text": "inside"}})),
+        json!({"type": "terminal", "terminalId": "ahp-terminal:/1"}),
+        json!({"type": "diff", "path": "/w/c", "newText": "1\n2\n"}),
+    ]);
+    host.updates(&[call("c"), update("c", json!({"status": "completed", "content": content}))]);
+    let done = host.events.iter().find_map(|event| match event {
+        Event::ToolEnded { ending: Ending::Done(result), .. } => Some(result.content.clone()),
+        _ => None,
+    });
+    let wanted = vec![
+        Content::Text("t".into()),
+        Content::Data { base64: "AAAA".into(), mime: "image/png".into() },
+        Content::Link { uri: "file:///w/a".into(), mime: Some("text/plain".into()) },
+        Content::Text("inside".into()),
+        Content::Link { uri: "ahp-terminal:/1".into(), mime: None },
+        Content::Edit { uri: "file:///w/c".into(), added: 2, removed: 0 },
+    ];
+    assert_eq!(done, Some(wanted));
+}
+
+#[test]
+fn a_call_that_says_it_runs_while_somebody_is_asked_still_waits_for_the_answer() {
+    for allows in [true, false] {
+        let mut host = Host::prompted();
+        host.update(&call("c"));
+        assert!(host.ask(&permission("c")));
+        host.updates(&[update("c", json!({"status": "in_progress"})), update("c", json!({"status": "in_progress"}))]);
+        let has = |host: &Host, word: &str| outline(host).iter().any(|line| line.starts_with(word));
+        assert!(!has(&host, "answered c") && !has(&host, "started c"), "{:?}", outline(&host));
+        let answer = if allows { Answer::yes() } else { Answer::no() };
+        assert!(host.acp.answer(&"c".into(), &answer).is_some());
+        host.drain();
+        assert_eq!(has(&host, "started c"), allows, "{:?}", outline(&host));
+        host.update(&update("c", json!({"status": if allows { "completed" } else { "failed" }})));
+        host.end(StopReason::EndTurn);
+        host.assert_well_formed();
+        assert!(has(&host, if allows { "done c true" } else { "cancelled c" }), "{:?}", outline(&host));
+    }
+}
+
+#[test]
+fn a_call_that_fails_while_somebody_is_asked_has_not_run() {
+    let mut host = Host::prompted();
+    host.update(&call("c"));
+    assert!(host.ask(&permission("c")));
+    host.update(&update("c", json!({"status": "failed"})));
+    host.end(StopReason::EndTurn);
+    host.assert_well_formed();
+    let outline = outline(&host);
+    assert!(outline.contains(&"cancelled c".to_owned()), "{outline:?}");
+    assert!(!outline.iter().any(|line| line.starts_with("started c")), "{outline:?}");
+}

@@ -2,9 +2,9 @@
 
 use agent_client_protocol_schema::v1::{ContentBlock, ImageContent, TextContent};
 use breakbulk_lifecycle::acp::{
-    Connection, ConnectionSignal, HostRequest, Limits, Offers, Opening, PromptError, Received, RpcError,
+    Connection, ConnectionSignal, HostRequest, Limits, Offers, Opening, PromptError, RpcError, Signal,
 };
-use breakbulk_lifecycle::{Answer, Event, Failure, Outcome};
+use breakbulk_lifecycle::{Answer, Event, ExitReason, Failure, Outcome, Received};
 use serde_json::{Value, json};
 
 /// A connection and the agent's side of it.
@@ -194,13 +194,13 @@ fn lines_that_are_no_messages_are_skipped() {
 #[test]
 fn an_agent_that_dies_ends_its_turn_or_its_opening_by_name() {
     let mut agent = Agent::start(Opening { cwd: "/w".into(), ..Opening::default() });
-    agent.0.end(Failure::new("exited", "status 1"));
+    agent.0.end(ExitReason::Failed(Failure::new("exited", "status 1")));
     assert!(matches!(agent.0.poll_signal(), Some(ConnectionSignal::NotOpened(failure)) if failure.kind == "exited"));
 
     let mut agent = Agent::opened(&json!({}));
     agent.0.send("t".into(), prompt("hi")).expect("open");
-    agent.0.end(Failure::new("exited", "status 1"));
-    agent.0.end(Failure::new("again", "again"));
+    agent.0.end(ExitReason::Failed(Failure::new("exited", "status 1")));
+    agent.0.end(ExitReason::Failed(Failure::new("again", "again")));
     let events = agent.events();
     let is_ended = |event: &&Event| matches!(event, Event::TurnEnded { outcome: Outcome::Failed(failure), .. } if failure.kind == "exited");
     assert_eq!(events.iter().filter(is_ended).count(), 1, "{events:?}");
@@ -239,4 +239,92 @@ fn another_version_of_the_protocol_is_refused_by_name() {
     assert!(
         matches!(agent.0.poll_signal(), Some(ConnectionSignal::NotOpened(failure)) if failure.kind == "wrongVersion")
     );
+}
+
+#[test]
+fn a_program_that_the_host_has_stopped_leaves_a_cancelled_turn() {
+    let mut agent = Agent::opened(&json!({}));
+    agent.0.send("t".into(), prompt("hi")).expect("open");
+    agent.0.end(ExitReason::Stopped);
+    let events = agent.events();
+    assert!(matches!(events.last(), Some(Event::TurnEnded { outcome: Outcome::Cancelled, .. })), "{events:?}");
+}
+
+impl Agent {
+    /// The modes that the agent has chosen, as the host hears of them.
+    fn modes(&mut self) -> Vec<String> {
+        let signals = std::iter::from_fn(|| self.0.poll_signal());
+        let mode = |signal| match signal {
+            ConnectionSignal::Session(Signal::ModeChanged { mode }) => Some(mode),
+            _ => None,
+        };
+        signals.filter_map(mode).collect()
+    }
+
+    fn update(&mut self, update: &Value) {
+        self.say(
+            &json!({"jsonrpc": "2.0", "method": "session/update", "params": {"sessionId": "s", "update": update}}),
+        );
+    }
+}
+
+/// The mode, as an option of the session.
+fn mode_option(current: &str) -> Value {
+    json!([{"id": "mode", "name": "Mode", "category": "mode", "type": "select", "currentValue": current,
+        "options": [{"value": "build", "name": "Build"}, {"value": "plan", "name": "Plan"}]}])
+}
+
+#[test]
+fn a_mode_is_news_only_if_nobody_here_has_asked_for_it() {
+    let mut agent = Agent::start(Opening { cwd: "/w".into(), ..Opening::default() });
+    agent.answer("initialize", &json!({"protocolVersion": 1}));
+    let modes = json!({"currentModeId": "ask", "availableModes": [{"id": "ask", "name": "Ask"}, {"id": "code", "name": "Code"}]});
+    agent.answer("session/new", &json!({"sessionId": "s", "modes": modes}));
+    agent.modes();
+    agent.update(&json!({"sessionUpdate": "current_mode_update", "currentModeId": "ask"}));
+    assert_eq!(agent.modes(), [""; 0], "it was in this mode before");
+    agent.update(&json!({"sessionUpdate": "current_mode_update", "currentModeId": "code"}));
+    assert_eq!(agent.modes(), ["code"]);
+    agent.0.set_mode("ask");
+    agent.update(&json!({"sessionUpdate": "current_mode_update", "currentModeId": "ask"}));
+    agent.answer("session/set_mode", &json!({}));
+    assert_eq!(agent.modes(), [""; 0], "it does what it was asked for");
+    agent.0.set_mode("code");
+    agent.fail("session/set_mode", -32_602);
+    assert_eq!(agent.modes(), ["ask"], "it did not change, so the mode that was wished for does not hold");
+}
+
+#[test]
+fn a_mode_that_is_an_option_of_the_session_is_followed_too() {
+    let mut agent = Agent::start(Opening { cwd: "/w".into(), ..Opening::default() });
+    agent.answer("initialize", &json!({"protocolVersion": 1}));
+    agent.answer("session/new", &json!({"sessionId": "s", "configOptions": mode_option("build")}));
+    agent.modes();
+    agent.update(&json!({"sessionUpdate": "config_option_update", "configOptions": mode_option("plan")}));
+    assert_eq!(agent.modes(), ["plan"]);
+    assert!(agent.0.set_mode("build"));
+    let params = agent.answer("session/set_config_option", &json!({"configOptions": mode_option("build")}));
+    assert_eq!((&params["configId"], &params["value"]), (&json!("mode"), &json!("build")));
+    assert_eq!(agent.modes(), [""; 0]);
+    agent.update(&json!({"sessionUpdate": "config_option_update", "configOptions": mode_option("plan")}));
+    assert_eq!(agent.modes(), ["plan"]);
+}
+
+#[test]
+fn tokens_come_with_the_end_of_the_turn_and_keep_its_cost() {
+    let mut agent = Agent::opened(&json!({}));
+    agent.0.send("t".into(), prompt("hi")).expect("open");
+    agent.update(
+        &json!({"sessionUpdate": "usage_update", "used": 1, "size": 2, "cost": {"amount": 0.5, "currency": "USD"}}),
+    );
+    let usage = json!({"inputTokens": 7, "outputTokens": 3, "totalTokens": 10, "cachedReadTokens": 2});
+    agent.answer("session/prompt", &json!({"stopReason": "end_turn", "usage": usage}));
+    let events = agent.events();
+    let last = events.iter().rev().find_map(|event| match event {
+        Event::Usage(usage) => {
+            Some((usage.input_tokens, usage.output_tokens, usage.cache_read_tokens, usage.cost_micros))
+        }
+        _ => None,
+    });
+    assert_eq!(last, Some((Some(7), Some(3), Some(2), Some(500_000))), "{events:?}");
 }

@@ -1,6 +1,7 @@
 //! Lines that are broken, unknown or hostile, and the command line.
 
-use breakbulk_lifecycle::claude::{InvalidArgument, Launch, Received};
+use breakbulk_lifecycle::Received;
+use breakbulk_lifecycle::claude::{InvalidArgument, Launch};
 use serde_json::json;
 
 use crate::host::Host;

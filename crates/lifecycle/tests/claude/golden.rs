@@ -89,6 +89,7 @@ pub(crate) fn shown(event: &Event) -> String {
         ),
         Event::Notice { text } => format!("notice {text:?}"),
         Event::Resumable { token } => format!("resumable with {token}"),
+        Event::ModeChanged { mode } => format!("mode changed to {mode}"),
     }
 }
 

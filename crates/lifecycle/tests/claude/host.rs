@@ -1,7 +1,7 @@
 //! A host in small: a conversation, the writer behind it, and everything that came of it.
 
-use breakbulk_lifecycle::claude::{Conversation, ExitReason, Limits, Prompt, Received, Signal};
-use breakbulk_lifecycle::{Checker, Event, Failure, Id, Outcome, Writer};
+use breakbulk_lifecycle::claude::{Conversation, Limits, Prompt, Signal};
+use breakbulk_lifecycle::{Checker, Event, ExitReason, Failure, Id, Outcome, Received, Writer};
 use serde_json::Value;
 
 /// A conversation, and all that it has said so far.

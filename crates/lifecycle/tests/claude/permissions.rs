@@ -1,7 +1,7 @@
 //! Permissions: wanted, given, denied, withdrawn.
 
-use breakbulk_lifecycle::claude::{AnswerError, CHOICE_ALWAYS, CHOICE_STOP, Control, Limits, Received, Signal};
-use breakbulk_lifecycle::{Answer, Event, Outcome};
+use breakbulk_lifecycle::claude::{AnswerError, CHOICE_ALWAYS, CHOICE_STOP, Control, Limits, Signal};
+use breakbulk_lifecycle::{Answer, Event, Outcome, Received};
 use serde_json::{Value, json};
 
 use crate::blocks::called;

@@ -3,7 +3,8 @@
 use std::collections::HashMap;
 
 use breakbulk_lifecycle::Answer;
-use breakbulk_lifecycle::claude::{Control, Part, Priority, Prompt, Received, Signal};
+use breakbulk_lifecycle::Received;
+use breakbulk_lifecycle::claude::{Control, Part, Priority, Prompt, Signal};
 use serde_json::{Value, json};
 
 use crate::host::Host;

@@ -1,9 +1,9 @@
 //! Turns: whose they are, how they begin and end, and what they cost.
 
 use breakbulk_lifecycle::claude::{
-    CHOICE_STOP, Control, ControlError, ExitReason, NOT_STARTED, Part, Priority, Prompt, Reply, Signal,
+    CHOICE_STOP, Control, ControlError, NOT_STARTED, Part, Priority, Prompt, Reply, Signal,
 };
-use breakbulk_lifecycle::{Answer, BlockType, Event, Failure, Outcome};
+use breakbulk_lifecycle::{Answer, BlockType, Event, ExitReason, Failure, Outcome};
 use serde_json::{Value, json};
 
 use crate::blocks::words;

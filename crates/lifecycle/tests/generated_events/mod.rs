@@ -16,6 +16,7 @@ pub(crate) fn event() -> impl Strategy<Value = Event> {
         1 => Just(Event::Usage(Usage::default())),
         1 => Just(Event::Notice { text: "n".into() }),
         1 => Just(Event::Resumable { token: "r".into() }),
+        1 => Just(Event::ModeChanged { mode: "m".into() }),
     ]
 }
 

@@ -330,7 +330,7 @@ impl Host {
                 }
                 self.turn = Talk::default();
             }
-            Event::Usage(_) | Event::Resumable { .. } | Event::Notice { .. } => {}
+            Event::Usage(_) | Event::Resumable { .. } | Event::ModeChanged { .. } | Event::Notice { .. } => {}
         }
     }
 

@@ -1,60 +1,44 @@
 //! A conversation with an ACP agent: one task that owns the process, and passes on what it says and what it is told.
 
 use std::collections::{HashSet, VecDeque};
-use std::sync::{Arc, Mutex};
+use std::path::PathBuf;
+use std::sync::Arc;
 
-use breakbulk_lifecycle::acp::{
-    Connection, ConnectionSignal, Offers, Opened, Opening, PromptError, Received, RpcError, Signal,
-};
-use breakbulk_lifecycle::{Event, Failure, Id};
+use breakbulk_lifecycle::acp::{Connection, ConnectionSignal, Offers, Opened, Opening, PromptError, RpcError, Signal};
+use breakbulk_lifecycle::{Event, ExitReason, Id, Received};
 use serde_json::Value;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tracing::{debug, warn};
 
-use super::{AcpConfig, Choices, Known, prompt, requests};
-use crate::agent::directory::working_directory;
-use crate::agent::process::{End, Expectation, Output, Process, ProcessCommand};
+use super::{AcpConfig, Told, prompt, requests};
+use crate::agent::process::{End, Expectation, Output, Process};
+use crate::agent::program::{Choices, Directories};
 use crate::agent::task_conversation::{CommandKind, TaskCommand, TaskConversation, command_queue};
 use crate::agent::{AgentError, EventSender, HostServices, Prompt, Start, Started, events, history};
 use crate::lock::lock;
 
 /// Begins a conversation: starts the program and opens a session.
-pub(super) async fn start(
-    config: Arc<AcpConfig>,
-    known: Arc<Mutex<Known>>,
-    start: Start,
-) -> Result<Started, AgentError> {
-    let directories = match (start.directories.as_slice(), &config.directory) {
-        ([], Some(directory)) => std::slice::from_ref(directory),
-        (directories, _) => directories,
-    };
-    let directory = working_directory(directories).await?;
+pub(super) async fn start(config: Arc<AcpConfig>, told: Arc<Told>, start: Start) -> Result<Started, AgentError> {
+    let Directories { working, others } = config.program.directories(&start.directories).await?;
     let offers = Offers { files: start.services.are_offered(), terminals: start.services.are_offered() };
     let opening = Opening {
-        cwd: directory.clone(),
-        additional_directories: directories.iter().skip(1).cloned().collect(),
+        cwd: working.clone(),
+        additional_directories: others,
         resume: start.token.clone(),
         auth_method: config.auth_method.clone(),
         offers,
     };
-    let (program, arguments) = match config.command.split_first() {
-        Some((program, arguments)) => (program.clone(), arguments.to_vec()),
-        None => return Err(AgentError::Unavailable("no command is configured".to_owned())),
-    };
-    let shown = program.display().to_string();
-    let (inherit, env) = (config.inherit.clone(), config.env.clone());
-    let command = ProcessCommand { program, arguments, directory, inherit, env };
-    let process = Process::start(command, config.process.clone()).await;
-    let process = process.map_err(|error| AgentError::Unavailable(format!("{shown} cannot be started: {error}")))?;
-    let (sender, stream) = events(config.events);
+    let process = config.program.start(working.clone(), Vec::new(), &[]).await?;
+    let (sender, stream) = events(config.program.events);
     let (commands, receiver) = command_queue();
     let mut task = AcpTask {
-        choices: Choices::read(&start.config, &config),
+        choices: Choices::read(&start.config, &config.program),
         applied: Choices::default(),
         connection: Connection::new(opening, config.conversation),
         config,
-        known,
+        told,
+        directory: working,
         start,
         commands: receiver,
         events: sender,
@@ -76,11 +60,13 @@ pub(super) async fn start(
 /// The program's side of a conversation.
 struct AcpTask {
     config: Arc<AcpConfig>,
-    known: Arc<Mutex<Known>>,
+    told: Arc<Told>,
+    /// The working directory.
+    directory: PathBuf,
     start: Start,
     /// What the session wants.
     choices: Choices,
-    /// What the program was told of it.
+    /// What the program was asked for last, or has chosen itself since.
     applied: Choices,
     commands: mpsc::Receiver<TaskCommand>,
     events: EventSender,
@@ -146,8 +132,7 @@ impl AcpTask {
             }
             match self.process.read().await {
                 Output::Ended(end) => {
-                    let failure = end.failure(&self.process.stderr().await);
-                    return Err(AgentError::Unavailable(failure.message));
+                    return Err(AgentError::NotStarted(end.failure(&self.process.stderr().await)));
                 }
                 output => self.read(output).await,
             }
@@ -159,7 +144,7 @@ impl AcpTask {
         debug!(chat = %self.start.chat, agent = ?agent.map(|agent| agent.name), remembers, "an ACP session is open");
         self.phase = RunPhase::Open;
         self.knows_history = remembers;
-        let mut known = lock(&self.known);
+        let mut known = lock(&self.told.known);
         (known.modes, known.options) = (modes, options);
         drop(known);
         self.apply(None);
@@ -263,9 +248,15 @@ impl AcpTask {
                 let services: HostServices = self.start.services.clone();
                 self.requests.spawn(async move { (request, requests::perform(services, *wanted).await) });
             }
-            ConnectionSignal::Session(Signal::Commands(commands)) => lock(&self.known).commands = commands,
-            ConnectionSignal::Session(Signal::Options(options)) => lock(&self.known).options = options,
-            ConnectionSignal::Session(Signal::ModeChanged { mode }) => self.applied.mode = Some(mode),
+            ConnectionSignal::Session(Signal::Commands(commands)) => {
+                self.told.commands.set(&self.directory, commands.into_iter().map(super::command).collect());
+            }
+            ConnectionSignal::Session(Signal::Options(options)) => lock(&self.told.known).options = options,
+            ConnectionSignal::Session(Signal::ModeChanged { mode }) => {
+                // The session follows, so the next prompt does not set it back.
+                (self.applied.mode, self.choices.mode) = (Some(mode.clone()), Some(mode.clone()));
+                self.ready.push_back(Event::ModeChanged { mode });
+            }
             // The host names sessions itself. The others come only while a session is opened.
             ConnectionSignal::Session(Signal::Title(_))
             | ConnectionSignal::Opened(_)
@@ -284,7 +275,7 @@ impl AcpTask {
                 }
             },
             Output::Skipped { bytes } => {
-                let limit = self.config.process.max_line_bytes;
+                let limit = self.config.program.process.max_line_bytes;
                 warn!(%chat, bytes, limit, "a line of an agent's program is too long and is skipped");
             }
             Output::Ended(end) => self.ended(&end).await,
@@ -303,8 +294,7 @@ impl AcpTask {
             _ => warn!(chat = %self.start.chat, end = end.kind(), "an agent's program has ended"),
         }
         self.phase = RunPhase::Over;
-        let failure = end.failure(&self.process.stderr().await);
-        self.connection.end(failure);
+        self.connection.end(end.reason(&self.process.stderr().await));
     }
 
     async fn command(&mut self, TaskCommand { kind, reply }: TaskCommand) -> Next {
@@ -326,7 +316,7 @@ impl AcpTask {
                 self.connection.answer(&tool, &answer).then_some(()).ok_or(AgentError::NotAsked)
             }
             CommandKind::Configure(options) => {
-                self.choices = Choices::read(&options, &self.config);
+                self.choices = Choices::read(&options, &self.config.program);
                 self.apply(None);
                 Ok(())
             }
@@ -344,7 +334,7 @@ impl AcpTask {
         self.apply(message.model.as_ref().map(|model| model.id.clone()));
         let mut preamble = None;
         if !std::mem::replace(&mut self.knows_history, true) {
-            let told = history::preamble(&self.start, self.config.max_history_bytes).await;
+            let told = history::preamble(&self.start, self.config.program.max_history_bytes).await;
             preamble = told.map_err(|error| AgentError::Unavailable(error.to_string()))?;
         }
         let blocks = prompt::blocks(message, preamble);
@@ -382,7 +372,7 @@ impl AcpTask {
 
     /// Ends the program, and says what that means for its turn.
     async fn dispose(&mut self) {
-        self.connection.end(Failure::new("stopped", "The conversation was ended."));
+        self.connection.end(ExitReason::Stopped);
         self.phase = RunPhase::Over;
         while let Some(event) = self.connection.poll_event() {
             self.ready.push_back(event);

@@ -8,6 +8,8 @@ use ahp_types::state::{Message, MessageAttachment};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
+use crate::agent::is_command_mark;
+
 /// The blocks of a message: what the agent is told before it, its attachments, and its text.
 pub(super) fn blocks(message: Message, preamble: Option<String>) -> Vec<ContentBlock> {
     let mut blocks: Vec<ContentBlock> = preamble.map(text).into_iter().collect();
@@ -23,6 +25,9 @@ fn text(text: String) -> ContentBlock {
 }
 
 fn attached(attachment: MessageAttachment) -> Option<ContentBlock> {
+    if is_command_mark(&attachment) {
+        return None;
+    }
     Some(match attachment {
         MessageAttachment::EmbeddedResource(attached) => {
             let mime = attached.content_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
@@ -76,6 +81,12 @@ mod tests {
         let kinds: Vec<_> = blocks.as_array().unwrap().iter().map(|block| block["type"].as_str().unwrap()).collect();
         assert_eq!(kinds, ["text", "image", "resource", "resource_link", "text"]);
         assert_eq!((&blocks[2]["resource"]["text"], &blocks[3]["uri"]), (&json!("hi"), &json!("file:///tmp/a")));
+    }
+
+    #[test]
+    fn a_command_that_was_completed_stays_all_that_the_prompt_says() {
+        let mark = json!({"type": "simple", "label": "/init", "_meta": {"breakbulk": {"command": "init"}}});
+        assert_eq!(of(json!([mark]), None), json!([{"type": "text", "text": "Look"}]));
     }
 
     #[test]

@@ -320,7 +320,7 @@ fn answer_of(action: ChatToolCallConfirmedAction) -> Answer {
     Answer::Denied { reason: said.or_else(|| action.user_suggestion.map(|message| message.text)), choice }
 }
 
-fn on(channel: &Arc<str>, action: StateAction) -> Step {
+pub(super) fn on(channel: &Arc<str>, action: StateAction) -> Step {
     Step::Act { channel: Arc::clone(channel), action: Box::new(action) }
 }
 

@@ -2,47 +2,32 @@
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::ffi::OsString;
-use std::path::PathBuf;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
-use breakbulk_lifecycle::claude::{
-    self, AnswerError, Control, ExitReason, Launch, Model, NOT_STARTED, Priority, Received, Signal,
-};
-use breakbulk_lifecycle::{Answer as Verdict, BlockKind, Event, Failure, Id, Outcome};
+use breakbulk_lifecycle::claude::{self, AnswerError, Control, Launch, NOT_STARTED, Priority, Signal};
+use breakbulk_lifecycle::{Answer as Verdict, BlockKind, Event, ExitReason, Failure, Id, Outcome, Received};
 use tokio::sync::mpsc;
 use tracing::{debug, warn};
 
-use super::{Choices, ClaudeConfig, INHERITED, prompt};
-use crate::agent::directory::working_directory;
-use crate::agent::process::{End, Expectation, Output, Process, ProcessCommand};
+use super::{ClaudeConfig, INHERITED, Told, prompt};
+use crate::agent::process::{End, Expectation, Output, Process};
+use crate::agent::program::{Choices, Directories};
 use crate::agent::task_conversation::{CommandKind, TaskCommand, TaskConversation, command_queue};
 use crate::agent::{AgentError, EventSender, Prompt, Start, Started, events, history};
-use crate::lock::lock;
 use crate::log::BatchId;
 
 /// Begins a conversation: starts the program.
-pub(super) async fn start(
-    config: Arc<ClaudeConfig>,
-    models: Arc<Mutex<Vec<Model>>>,
-    start: Start,
-) -> Result<Started, AgentError> {
-    let directories = match (start.directories.as_slice(), &config.directory) {
-        ([], Some(directory)) => std::slice::from_ref(directory),
-        (directories, _) => directories,
-    };
-    let launcher = Launcher {
-        directory: working_directory(directories).await?,
-        others: directories.iter().skip(1).cloned().collect(),
-        config: Arc::clone(&config),
-    };
-    let choices = Choices::read(&start.config, &config);
+pub(super) async fn start(config: Arc<ClaudeConfig>, told: Arc<Told>, start: Start) -> Result<Started, AgentError> {
+    let directories = config.program.directories(&start.directories).await?;
+    let launcher = Launcher { config: Arc::clone(&config), directories };
+    let choices = Choices::read(&start.config, &config.program);
     let run = launcher.launch(start.token.clone(), choices.clone()).await?;
-    let (sender, stream) = events(config.events);
+    let (sender, stream) = events(config.program.events);
     let (commands, receiver) = command_queue();
     let opening = if start.token.is_some() { Opening::Resumed } else { Opening::New };
     let task = ClaudeTask {
         launcher,
-        models,
+        told,
         start,
         choices,
         commands: receiver,
@@ -59,41 +44,27 @@ pub(super) async fn start(
 /// Starts the program.
 struct Launcher {
     config: Arc<ClaudeConfig>,
-    directory: PathBuf,
-    /// Other directories that the agent may work in.
-    others: Vec<PathBuf>,
+    directories: Directories,
 }
 
 impl Launcher {
     async fn launch(&self, token: Option<String>, choices: Choices) -> Result<Run, AgentError> {
         let launch = Launch { resume: token, model: choices.model.clone(), permission_mode: choices.mode.clone() };
         let ours = launch.arguments().map_err(|error| AgentError::Unavailable(error.to_string()))?;
-        let (program, fixed) = match self.config.command.split_first() {
-            Some((program, fixed)) => (program.clone(), fixed),
-            None => return Err(AgentError::Unavailable("no command is configured".to_owned())),
-        };
-        let mut arguments: Vec<OsString> = fixed.to_vec();
-        arguments.extend(ours.into_iter().map(OsString::from));
-        for directory in &self.others {
-            arguments.extend(["--add-dir".into(), directory.clone().into_os_string()]);
+        let mut arguments: Vec<OsString> = ours.into_iter().map(OsString::from).collect();
+        let Directories { working, others } = self.directories.clone();
+        for directory in others {
+            arguments.extend(["--add-dir".into(), directory.into_os_string()]);
         }
-        let shown = program.display().to_string();
-        let command = ProcessCommand {
-            program,
-            arguments,
-            directory: self.directory.clone(),
-            inherit: INHERITED.iter().map(|name| (*name).to_owned()).chain(self.config.inherit.clone()).collect(),
-            env: self.config.env.clone(),
-        };
-        let process = Process::start(command, self.config.process.clone()).await;
-        let process =
-            process.map_err(|error| AgentError::Unavailable(format!("{shown} cannot be started: {error}")))?;
+        let process = self.config.program.start(working, arguments, &INHERITED).await?;
         let mut claude = claude::Conversation::new(BatchId::new().to_string(), self.config.conversation);
         claude.request(Control::Initialize);
         Ok(Run {
             process,
             claude,
             applied: choices,
+            mode: None,
+            mode_wishes: 0,
             phase: RunPhase::Starting,
             cancelled: None,
             inputs: HashMap::new(),
@@ -108,6 +79,10 @@ struct Run {
     claude: claude::Conversation,
     /// The choices that the program knows.
     applied: Choices,
+    /// The mode in which it works, as far as it has said so.
+    mode: Option<String>,
+    /// Wishes for another mode that it has not answered.
+    mode_wishes: usize,
     phase: RunPhase,
     /// The turn that the program was told to stop.
     cancelled: Option<Id>,
@@ -152,7 +127,7 @@ enum Passed {
 /// The program's side of a conversation.
 struct ClaudeTask {
     launcher: Launcher,
-    models: Arc<Mutex<Vec<Model>>>,
+    told: Arc<Told>,
     start: Start,
     /// What the session wants.
     choices: Choices,
@@ -317,14 +292,15 @@ impl ClaudeTask {
         }
     }
 
-    fn signal(&self, signal: Signal) {
+    fn signal(&mut self, signal: Signal) {
+        if matches!(signal, Signal::Replied { control: Control::SetPermissionMode(_), .. }) {
+            self.run.mode_wishes = self.run.mode_wishes.saturating_sub(1);
+        }
         match signal {
             Signal::Replied { control: Control::Initialize, reply: Ok(_), .. } => {
-                let models = &self.run.claude.info().models;
-                if !models.is_empty() {
-                    lock(&self.models).clone_from(models);
-                }
+                self.told.take(&self.launcher.directories.working, self.run.claude.info());
             }
+            Signal::ModeChanged { mode } => self.mode_changed(mode),
             Signal::Replied { control, reply: Err(error), .. } => {
                 debug!(chat = %self.start.chat, ?control, %error, "the agent's program has not done what it was asked");
             }
@@ -332,12 +308,21 @@ impl ClaudeTask {
                 debug!(chat = %self.start.chat, subtype, "the agent's program asked for something that is not offered");
             }
             // The same is told by events.
-            Signal::Permission(_)
-            | Signal::Withdrawn { .. }
-            | Signal::Replied { .. }
-            | Signal::ModeChanged { .. }
-            | Signal::Reported(_) => {}
+            Signal::Permission(_) | Signal::Withdrawn { .. } | Signal::Replied { .. } | Signal::Reported(_) => {}
         }
+    }
+
+    /// The program works in another mode: because it was asked to, or by itself, or because of an answer. In the last two cases the
+    /// session follows.
+    fn mode_changed(&mut self, mode: String) {
+        let is_first = self.run.mode.replace(mode.clone()).is_none();
+        let is_wanted = self.choices.mode.as_ref() == Some(&mode);
+        // What it begins with is no news, unless the session has chosen another mode.
+        if is_wanted || self.run.mode_wishes > 0 || (is_first && self.choices.mode.is_none()) {
+            return;
+        }
+        (self.run.applied.mode, self.choices.mode) = (Some(mode.clone()), Some(mode.clone()));
+        self.ready.push_back(Event::ModeChanged { mode });
     }
 
     async fn output(&mut self, output: Output) -> Next {
@@ -356,7 +341,7 @@ impl ClaudeTask {
                 }
             }
             Output::Skipped { bytes } => {
-                let limit = self.launcher.config.process.max_line_bytes;
+                let limit = self.launcher.config.program.process.max_line_bytes;
                 warn!(chat = %self.start.chat, bytes, limit, "a line of an agent's program is too long and is skipped");
                 self.run.claude.skip_line();
             }
@@ -377,10 +362,7 @@ impl ClaudeTask {
             self.begin_anew().await;
             return;
         }
-        let reason = match &end {
-            End::Idle(_) | End::NotCancelled(_) => ExitReason::Stopped,
-            end => ExitReason::Failed(end.failure(&self.run.process.stderr().await)),
-        };
+        let reason = end.reason(&self.run.process.stderr().await);
         match &end {
             End::Exited(0) | End::Idle(_) => {
                 debug!(chat = %self.start.chat, end = end.kind(), "an agent's program has ended")
@@ -409,7 +391,7 @@ impl ClaudeTask {
             }
             CommandKind::Answer(tool, answer) => self.answer(&tool, answer),
             CommandKind::Configure(options) => {
-                self.choices = Choices::read(&options, &self.launcher.config);
+                self.choices = Choices::read(&options, &self.launcher.config.program);
                 self.apply_mode();
                 Ok(())
             }
@@ -430,7 +412,7 @@ impl ClaudeTask {
         let mut preamble = None;
         match self.opening {
             Opening::New => {
-                let told = history::preamble(&self.start, self.launcher.config.max_history_bytes).await;
+                let told = history::preamble(&self.start, self.launcher.config.program.max_history_bytes).await;
                 preamble = told.map_err(|error| AgentError::Unavailable(error.to_string()))?;
                 self.opening = Opening::Begun;
             }
@@ -448,11 +430,12 @@ impl ClaudeTask {
     }
 
     fn apply_mode(&mut self) {
-        // Compared with what it was asked for last, not with the mode that it has: a person may have changed that in an answer.
+        // Compared with what it was asked for last, or has changed to by itself: that is what the session shows then.
         if self.run.applied.mode != self.choices.mode
             && let Some(wanted) = self.choices.mode.clone()
         {
             self.run.applied.mode = Some(wanted.clone());
+            self.run.mode_wishes = self.run.mode_wishes.saturating_add(1);
             self.run.claude.request(Control::SetPermissionMode(wanted));
         }
     }

@@ -5,6 +5,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use breakbulk_lifecycle::claude::Part;
 
+use crate::agent::is_command_mark;
 use crate::files::path_of;
 
 /// The images that the program takes.
@@ -22,6 +23,9 @@ pub(super) fn parts(message: Message, preamble: Option<String>) -> Vec<Part> {
 }
 
 fn attached(attachment: MessageAttachment) -> Option<Part> {
+    if is_command_mark(&attachment) {
+        return None;
+    }
     let text = match attachment {
         MessageAttachment::EmbeddedResource(attached) => {
             let mime = attached.content_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
@@ -105,6 +109,12 @@ mod tests {
                 text("Look"),
             ]
         );
+    }
+
+    #[test]
+    fn a_command_that_was_completed_stays_all_that_the_prompt_says() {
+        let mark = json!({"type": "simple", "label": "/init", "_meta": {"breakbulk": {"command": "init"}}});
+        assert_eq!(of(json!([mark]), None), [text("Look")]);
     }
 
     #[test]

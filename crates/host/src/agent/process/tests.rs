@@ -199,3 +199,19 @@ async fn an_output_that_a_stranger_holds_open_does_not_keep_the_end_away() {
     assert_eq!(end(&mut process).await, End::Exited(0));
     let _ = std::process::Command::new("kill").arg(&pid).status();
 }
+
+#[tokio::test]
+async fn lines_that_come_before_a_program_is_ready_do_not_set_its_clock_back() {
+    let limits = ProcessLimits { start: Duration::from_millis(300), ..limits() };
+    let mut process = start("while sleep 0.05; do echo not yet; done", limits).await;
+    assert_eq!(end(&mut process).await, End::NotStarted(Duration::from_millis(300)));
+}
+
+#[test]
+fn a_turn_that_was_to_stop_has_stopped_however_its_program_was_ended() {
+    let time = Duration::from_secs(1);
+    for end in [End::NotCancelled(time), End::Idle(time)] {
+        assert_eq!(end.reason("words"), ExitReason::Stopped);
+    }
+    assert!(matches!(End::Killed(9).reason("words"), ExitReason::Failed(failure) if failure.message.contains("words")));
+}

@@ -127,12 +127,17 @@ impl AgentHandle {
         self.open_turn.take()
     }
 
-    /// Lets the agent end in order, for a short time.
-    pub(super) async fn dispose(self) {
-        let Some(started) = self.started else { return };
+    /// Ends the conversation. A turn that is open stays so until [`disconnect`](Self::disconnect).
+    pub(super) async fn stop(&mut self) {
+        let Some(started) = self.started.take() else { return };
         if timeout(END_TIME, started.conversation.dispose()).await.is_err() {
             warn!(chat = %self.chat, "an agent does not end and is dropped");
         }
+    }
+
+    /// Lets the agent end in order, for a short time.
+    pub(super) async fn dispose(mut self) {
+        self.stop().await;
     }
 
     fn note_turn_end(&mut self, event: Option<Formed>) -> Option<Formed> {

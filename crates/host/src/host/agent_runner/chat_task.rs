@@ -18,7 +18,7 @@ use super::entry_class::{self, EntryClass, LoggedAction, classify};
 use super::pending_messages::{TurnSource, start_agent_turn, start_next_turn};
 use super::task_writer::{StopRequest, TaskStopped, TaskWriter, if_readable};
 use super::{RunnerContext, repair, summaries};
-use crate::agent::{AgentError, Clock, Command, History, Prompt, Reaction, Step, Translator};
+use crate::agent::{Clock, Command, History, Prompt, Reaction, Step, Translator};
 use crate::log::Entry;
 use crate::state::StateError;
 
@@ -178,6 +178,7 @@ impl ChatTask {
             StateAction::ChatTurnStarted(action) if is_own && has_agent => self.turn_started(action).await,
             StateAction::SessionConfigChanged(_) => self.config_changed(&channel).await,
             _ if !is_by_client => Ok(()),
+            StateAction::SessionMetaChanged(_) => self.session_stopped(&channel).await,
             StateAction::ChatTurnCancelled(action) => {
                 let ends_turn = is_own && self.turn.as_ref() == Some(&action.turn_id);
                 self.tell_agent(&channel, StateAction::ChatTurnCancelled(action)).await?;
@@ -210,6 +211,15 @@ impl ChatTask {
             writer.unless_stopped(self.agent.configure(config)).await?;
         }
         Ok(())
+    }
+
+    /// A client has stopped a session. If it is this chat's, its agent ends at once; the next turn starts it again.
+    async fn session_stopped(&mut self, session: &str) -> Result<(), TaskStopped> {
+        if *session != *self.session {
+            return Ok(());
+        }
+        self.agent.stop().await;
+        self.agent_ended().await
     }
 
     /// A turn was started. If it is over already, the agent does not hear of it.
@@ -340,8 +350,7 @@ impl ChatTask {
         let Err(error) = self.writer.unless_stopped(self.agent.send(prompt, history, start)).await? else {
             return Ok(Vec::new());
         };
-        let kind = if matches!(error, AgentError::Directory { .. }) { "workingDirectory" } else { "agentUnavailable" };
-        Ok(self.translator.refused(&turn, Failure::new(kind, error.to_string()), self.context.clock.now()))
+        Ok(self.translator.refused(&turn, error.failure(), self.context.clock.now()))
     }
 
     /// The chat's turn has ended.

@@ -20,6 +20,8 @@ pub(super) enum EntryClass {
     TurnStarted,
     /// The options of a session were changed.
     ConfigChanged,
+    /// A client has stopped a session.
+    SessionStopped,
     /// Another action that matters if a client has dispatched it.
     ClientAction,
     /// An entry that does not matter.
@@ -30,7 +32,12 @@ pub(super) enum EntryClass {
 pub(super) fn classify(entry: &Entry) -> EntryClass {
     match entry.kind {
         EntryKind::Initial | EntryKind::Closed => EntryClass::ChannelEdge,
-        EntryKind::Action => entry.action_type().map_or(EntryClass::Irrelevant, |name| class_of_action(&name)),
+        EntryKind::Action => match entry.action_type() {
+            // Each turn changes what is kept beside a session. Only the end of a session matters.
+            Some(name) if name == "session/metaChanged" && stops_session(&entry.body) => EntryClass::SessionStopped,
+            Some(name) => class_of_action(&name),
+            None => EntryClass::Irrelevant,
+        },
         _ => EntryClass::Irrelevant,
     }
 }
@@ -49,6 +56,30 @@ fn class_of_action(name: &str) -> EntryClass {
         | "chat/isArchivedChanged" => EntryClass::ClientAction,
         _ => EntryClass::Irrelevant,
     }
+}
+
+/// Whether an action that changes a session's `_meta` says that the session was stopped.
+fn stops_session(body: &[u8]) -> bool {
+    #[derive(Deserialize)]
+    struct Body {
+        action: Action,
+    }
+    #[derive(Deserialize)]
+    struct Action {
+        #[serde(rename = "_meta")]
+        meta: Option<Meta>,
+    }
+    #[derive(Deserialize)]
+    struct Meta {
+        breakbulk: Option<Ours>,
+    }
+    #[derive(Deserialize)]
+    struct Ours {
+        #[serde(default)]
+        ended: bool,
+    }
+    let ours = serde_json::from_slice::<Body>(body).ok().and_then(|body| body.action.meta?.breakbulk);
+    ours.is_some_and(|ours| ours.ended)
 }
 
 /// An action, and whether a client has dispatched it.
@@ -96,5 +127,11 @@ mod tests {
         assert_eq!(of(&other.to_string()), EntryClass::TurnStarted);
         assert_eq!(of(r#"{"initial":{},"channel":"ahp-chat:/1"}"#), EntryClass::ChannelEdge);
         assert_eq!(of("no JSON"), EntryClass::Irrelevant);
+        let meta = |ours: serde_json::Value| {
+            let action = json!({"type": "session/metaChanged", "_meta": {"breakbulk": ours}});
+            of(&json!({"channel": "ahp-session:/1", "action": action}).to_string())
+        };
+        assert_eq!(meta(json!({"ended": true, "resume": {}})), EntryClass::SessionStopped);
+        assert_eq!(meta(json!({"resume": {"ended": true}})), EntryClass::Irrelevant);
     }
 }

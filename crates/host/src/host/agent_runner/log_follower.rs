@@ -43,7 +43,7 @@ pub(super) async fn follow(context: Arc<RunnerContext>, after: Seq) {
 fn deliver(context: &Arc<RunnerContext>, entry: Entry) {
     match classify(&entry) {
         EntryClass::TurnStarted | EntryClass::ClientAction => TaskRegistry::deliver(context, entry),
-        EntryClass::ConfigChanged => context.tasks.announce(&entry),
+        EntryClass::ConfigChanged | EntryClass::SessionStopped => context.tasks.announce(&entry),
         EntryClass::ChannelEdge => context.tasks.reset_closed(&entry.channel),
         EntryClass::Irrelevant => {}
     }

@@ -23,6 +23,11 @@ impl Workspace {
         json(&complete(dirs, params, self.complete.clone()).await?)
     }
 
+    /// How many completions an answer may have.
+    pub(in crate::host) const fn max_completions(&self) -> usize {
+        self.complete.max_items
+    }
+
     /// The session that a channel is, or belongs to.
     pub(super) async fn session_of(&self, channel: &str) -> Result<Option<String>, StateError> {
         let is_session = self.log_writer.read(channel, |state, _| match state {
@@ -49,7 +54,7 @@ impl Workspace {
     }
 
     /// The paths of those URIs that are existing directories inside of the roots, in this order.
-    pub(super) async fn directories(&self, uris: Vec<String>) -> Vec<PathBuf> {
+    pub(in crate::host) async fn directories(&self, uris: Vec<String>) -> Vec<PathBuf> {
         let roots = self.roots.clone();
         let find = move || {
             let found = uris.iter().filter_map(|uri| inside(&path_of(uri).ok()?, &roots).ok());
@@ -60,7 +65,7 @@ impl Workspace {
     }
 
     /// The working directories that a session or chat names. A chat that names none works in those of its session.
-    async fn directories_named(&self, channel: &str) -> Result<Vec<String>, StateError> {
+    pub(in crate::host) async fn directories_named(&self, channel: &str) -> Result<Vec<String>, StateError> {
         let own = self.log_writer.read(channel, |state, _| match state {
             SnapshotState::Chat(chat) => chat.working_directories.clone(),
             _ => None,

@@ -21,7 +21,6 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use breakbulk_host::agent::ProcessLimits;
 use breakbulk_host::agent::claude::ClaudeConfig;
 use serde_json::{Value, json};
 
@@ -29,13 +28,13 @@ use serde_json::{Value, json};
 const FOLDER: &str = "FAKE_CLAUDE_FOLDER";
 
 /// A directory with a script for each start of the program.
-pub(super) struct Fake {
+pub(crate) struct Fake {
     folder: tempfile::TempDir,
 }
 
 impl Fake {
     /// Each start of the program plays the next of these scripts; the last one again and again.
-    pub(super) fn new(scripts: &[&str]) -> Self {
+    pub(crate) fn new(scripts: &[&str]) -> Self {
         let folder = tempfile::tempdir().unwrap();
         for (number, script) in scripts.iter().enumerate() {
             std::fs::write(folder.path().join(format!("script-{number}")), script).unwrap();
@@ -44,42 +43,40 @@ impl Fake {
         Self { folder }
     }
 
-    pub(super) fn config(&self) -> ClaudeConfig {
+    pub(crate) fn config(&self) -> ClaudeConfig {
         // A shell keeps the arguments that only the real program understands, and starts the fake without them.
         let script = "printf '%s\\n' \"$*\" >> \"$FAKE_CLAUDE_FOLDER/arguments\"; \
                       exec \"$FAKE_CLAUDE_PROGRAM\" --ignored --exact --nocapture claude::fake::the_program 3>&1 >/dev/null";
         let program = std::env::current_exe().unwrap().to_str().unwrap().to_owned();
         let folder = self.folder.path().to_str().unwrap().to_owned();
-        ClaudeConfig {
-            command: ["sh", "-c", script, "sh"].map(Into::into).to_vec(),
-            env: vec![(FOLDER.to_owned(), folder), ("FAKE_CLAUDE_PROGRAM".to_owned(), program)],
-            process: ProcessLimits { memory_interval: Duration::from_millis(100), ..ProcessLimits::default() },
-            ..ClaudeConfig::default()
-        }
+        let mut config = ClaudeConfig::default();
+        config.program.command = ["sh", "-c", script, "sh"].map(Into::into).to_vec();
+        config.program.env = vec![(FOLDER.to_owned(), folder), ("FAKE_CLAUDE_PROGRAM".to_owned(), program)];
+        config.program.process.memory_interval = Duration::from_millis(100);
+        config
     }
 
     /// The arguments of each start.
-    pub(super) fn arguments(&self) -> Vec<String> {
+    pub(crate) fn arguments(&self) -> Vec<String> {
         self.read("arguments").lines().map(str::to_owned).collect()
     }
 
     /// Every line that the program was told, by all its runs.
-    pub(super) fn told(&self) -> Vec<Value> {
+    pub(crate) fn told(&self) -> Vec<Value> {
         self.read("told").lines().map(|line| serde_json::from_str(line).unwrap()).collect()
     }
 
     /// The prompts among them.
-    pub(super) fn prompts(&self) -> Vec<Value> {
+    pub(crate) fn prompts(&self) -> Vec<Value> {
         self.told().into_iter().filter(|line| line["type"] == "user").collect()
     }
 
-    /// What the program waits for, and how many times it has waited before.
-    pub(super) fn waits(&self) -> (usize, String) {
-        let waits = self.read("waits");
-        (waits.lines().count(), waits.lines().last().unwrap_or_default().to_owned())
+    /// All that the program has waited for, in order.
+    pub(crate) fn waits(&self) -> Vec<String> {
+        self.read("waits").lines().map(str::to_owned).collect()
     }
 
-    pub(super) fn children(&self) -> Vec<String> {
+    pub(crate) fn children(&self) -> Vec<String> {
         self.read("children").split_whitespace().map(str::to_owned).collect()
     }
 
@@ -89,12 +86,12 @@ impl Fake {
 }
 
 /// A turn of the program, as short as can be. Names come from `name`.
-pub(super) fn turn(name: &str, text: &str) -> String {
+pub(crate) fn turn(name: &str, text: &str) -> String {
     format!("{}{}{}", opened(name, text), closed(name), result("success"))
 }
 
 /// The first half of a turn: a message that says this, and is not whole.
-pub(super) fn opened(name: &str, text: &str) -> String {
+pub(crate) fn opened(name: &str, text: &str) -> String {
     let message = json!({"id": format!("msg_{name}"), "role": "assistant", "content": []});
     let events = [
         json!({"type": "message_start", "message": message}),
@@ -107,13 +104,13 @@ pub(super) fn opened(name: &str, text: &str) -> String {
     [init].iter().chain(&events).map(|line| format!("<<< {line}\n")).collect()
 }
 
-pub(super) fn closed(_name: &str) -> String {
+pub(crate) fn closed(_name: &str) -> String {
     let events = [json!({"type": "content_block_stop", "index": 0}), json!({"type": "message_stop"})];
     let events = events.map(|event| json!({"type": "stream_event", "event": event, "parent_tool_use_id": null}));
     events.iter().map(|line| format!("<<< {line}\n")).collect()
 }
 
-pub(super) fn result(subtype: &str) -> String {
+pub(crate) fn result(subtype: &str) -> String {
     let is_error = subtype != "success";
     let line = json!({"type": "result", "subtype": subtype, "is_error": is_error, "num_turns": 1, "session_id": "s-1",
         "total_cost_usd": 0.25, "usage": {"input_tokens": 3, "output_tokens": 4}});
@@ -121,15 +118,15 @@ pub(super) fn result(subtype: &str) -> String {
 }
 
 /// Waits for the first prompt.
-pub(super) const FIRST: &str = ">>> {\"type\":\"control_request\",\"request_id\":\"i\",\"request\":{\"subtype\":\"initialize\"}}\n\
-    <<< {\"type\":\"control_response\",\"response\":{\"subtype\":\"success\",\"request_id\":\"i\",\"response\":{\"models\":[{\"value\":\"best\",\"displayName\":\"Best\"}]}}}\n\
+pub(crate) const FIRST: &str = ">>> {\"type\":\"control_request\",\"request_id\":\"i\",\"request\":{\"subtype\":\"initialize\"}}\n\
+    <<< {\"type\":\"control_response\",\"response\":{\"subtype\":\"success\",\"request_id\":\"i\",\"response\":{\"commands\":[{\"name\":\"compact\",\"description\":\"Forget\",\"argumentHint\":\"<what>\"}],\"models\":[{\"value\":\"best\",\"displayName\":\"Best\"}]}}}\n\
     >>> {\"type\":\"user\"}\n";
 
 /// Waits for another prompt.
-pub(super) const NEXT: &str = ">>> {\"type\":\"user\"}\n";
+pub(crate) const NEXT: &str = ">>> {\"type\":\"user\"}\n";
 
 /// Waits for an interrupt, and ends the turn as the program does.
-pub(super) fn interrupted() -> String {
+pub(crate) fn interrupted() -> String {
     let wanted = json!({"type": "control_request", "request_id": "int", "request": {"subtype": "interrupt"}});
     let reply =
         json!({"type": "control_response", "response": {"subtype": "success", "request_id": "int", "response": {}}});
@@ -137,7 +134,7 @@ pub(super) fn interrupted() -> String {
 }
 
 /// A call in a message, about which the program asks, with a rule to allow from now on.
-pub(super) fn asks(tool: &str) -> String {
+pub(crate) fn asks(tool: &str) -> String {
     let asked = json!({"type": "control_request", "request_id": format!("ask-{tool}"), "request": {"subtype": "can_use_tool",
             "tool_name": "Bash", "input": {"command": "ls"}, "tool_use_id": tool,
             "permission_suggestions": [{"type": "addRules", "rules": [{"toolName": "Bash"}], "behavior": "allow"}]}});
@@ -146,7 +143,7 @@ pub(super) fn asks(tool: &str) -> String {
 }
 
 /// A call in a message.
-pub(super) fn calls(tool: &str) -> String {
+pub(crate) fn calls(tool: &str) -> String {
     let events = [
         json!({"type": "content_block_start", "index": 1,
             "content_block": {"type": "tool_use", "id": tool, "name": "Bash", "input": {}}}),
@@ -158,7 +155,7 @@ pub(super) fn calls(tool: &str) -> String {
     lines.iter().map(|line| format!("<<< {line}\n")).collect()
 }
 
-pub(super) fn tool_result(tool: &str, text: &str, is_error: bool) -> String {
+pub(crate) fn tool_result(tool: &str, text: &str, is_error: bool) -> String {
     let content = json!([{"type": "tool_result", "tool_use_id": tool, "content": text, "is_error": is_error}]);
     let line = json!({"type": "user", "message": {"role": "user", "content": content}, "parent_tool_use_id": null});
     format!("<<< {line}\n")
@@ -209,6 +206,7 @@ impl Program {
                 (_, "half") => {
                     let (_, next) = lines.peek().unwrap().split_once(' ').unwrap();
                     put(&next.as_bytes()[..next.len() / 2]);
+                    self.tell("waits", "end");
                     std::process::exit(0);
                 }
                 (_, order) => self.obey(order),
@@ -294,7 +292,10 @@ impl Program {
 
     fn obey(&self, order: &str) {
         match order.split_once(' ').unwrap_or((order, "")) {
-            ("exit", code) => std::process::exit(code.parse().unwrap()),
+            ("exit", code) => {
+                self.tell("waits", "end");
+                std::process::exit(code.parse().unwrap());
+            }
             ("kill", _) => {
                 let _ = std::process::Command::new("kill").args(["-9", &std::process::id().to_string()]).status();
             }

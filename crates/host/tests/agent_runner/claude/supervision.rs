@@ -14,7 +14,7 @@ use crate::test_host::{CHAT, OTHER, TestHost, text};
 /// A host whose programs have these limits.
 async fn limited(fake: &Fake, change: impl FnOnce(&mut ProcessLimits)) -> TestHost {
     let mut config: ClaudeConfig = fake.config();
-    change(&mut config.process);
+    change(&mut config.program.process);
     TestHost::new(Arc::new(Claude::new(config))).await
 }
 

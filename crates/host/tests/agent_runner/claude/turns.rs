@@ -163,8 +163,8 @@ async fn a_token_that_the_program_does_not_know_is_replaced_by_the_history() {
 async fn the_model_of_a_message_and_the_mode_of_the_session_reach_the_program() {
     let script = format!("{FIRST}{}{NEXT}{}", turn("a", "1"), turn("b", "2"));
     let fake = Fake::new(&[&script]);
-    let config =
-        ClaudeConfig { permission_mode: Some("plan".to_owned()), model: Some("m1".to_owned()), ..fake.config() };
+    let mut config = fake.config();
+    (config.program.mode, config.program.model) = (Some("plan".to_owned()), Some("m1".to_owned()));
     let host = TestHost::new(Arc::new(Claude::new(config))).await;
     let prompt = |turn: &str, model: Value| {
         json!({"type": "chat/turnStarted", "turnId": turn, "startedAt": "2026-01-01T00:00:00Z",
@@ -237,7 +237,8 @@ async fn images_and_texts_are_given_with_the_prompt() {
 
 #[tokio::test]
 async fn a_program_that_is_not_there_fails_the_turn_and_the_check() {
-    let config = ClaudeConfig { command: vec!["no-such-program-here".into()], ..ClaudeConfig::default() };
+    let mut config = ClaudeConfig::default();
+    config.program.command = vec!["no-such-program-here".into()];
     let agent = Arc::new(Claude::new(config));
     assert!(agent.check().await.is_err());
     let host = TestHost::new(agent).await;
@@ -245,4 +246,36 @@ async fn a_program_that_is_not_there_fails_the_turn_and_the_check() {
     let turns = host.turns(CHAT, 1).await;
     assert_eq!(turns[0]["state"], "error");
     assert!(host.see(SESSION).await["inputNeeded"].as_array().is_none_or(Vec::is_empty));
+}
+
+#[tokio::test]
+async fn a_mode_that_the_program_changes_to_is_the_sessions_and_is_not_set_back() {
+    let changed = "<<< {\"type\":\"system\",\"subtype\":\"status\",\"permissionMode\":\"acceptEdits\"}\n";
+    let script = format!(
+        "{FIRST}{}{changed}{}{}{NEXT}{changed}{}",
+        opened("a", "One"),
+        closed("a"),
+        result("success"),
+        result("success")
+    );
+    let fake = Fake::new(&[&script]);
+    let host = host(&fake).await;
+    host.prompt(CHAT, "1", "Hi").await;
+    host.turns(CHAT, 1).await;
+    host.until(SESSION, |session| session["config"]["values"]["mode"] == "acceptEdits").await;
+    host.prompt(CHAT, "2", "Again").await;
+    host.turns(CHAT, 2).await;
+    let wishes = fake.told().into_iter().filter(|line| line["request"]["subtype"] == "set_permission_mode").count();
+    assert_eq!(wishes, 0, "it is in that mode already");
+}
+
+#[tokio::test]
+async fn commands_that_the_program_offers_complete_a_slash() {
+    let fake = Fake::new(&[&format!("{FIRST}{}", turn("a", "Hello."))]);
+    let host = host(&fake).await;
+    host.prompt(CHAT, "1", "Hi").await;
+    host.turns(CHAT, 1).await;
+    let found = host.completions("/com", 4).await;
+    assert_eq!(found[0]["insertText"], "/compact ", "{found:?}");
+    assert_eq!(found[0]["attachment"]["_meta"]["breakbulk"]["description"], "Forget");
 }

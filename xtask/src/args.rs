@@ -1,4 +1,4 @@
-//! The few arguments that the commands take: a name, then `--key value` pairs.
+//! The few arguments that the commands take: a name, then flags and `--key value` pairs.
 
 use std::str::FromStr;
 
@@ -61,6 +61,13 @@ mod tests {
         assert_eq!(args.value::<u64>("--seeds").ok(), Some(Some(3)));
         assert_eq!(args.value::<u64>("--from").ok(), Some(Some(7)));
         assert_eq!(args.value::<u64>("--from").ok(), Some(None));
+        assert!(args.end().is_ok());
+    }
+
+    #[test]
+    fn a_flag_is_there_or_not() {
+        let mut args = args(&["--all"]);
+        assert_eq!((args.flag("--all"), args.flag("--all")), (true, false));
         assert!(args.end().is_ok());
     }
 

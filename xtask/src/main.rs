@@ -25,7 +25,8 @@ const HELP: &str = "\
 cargo xtask COMMAND
 
   test                               installs what tests need, then runs them all; what CI runs
-  interop [--long]                   runs the tests against other people's clients and servers alone; with the longest messages
+  interop [--long] [--all]           runs the tests against other people's clients, servers and agents alone; with the longest messages;
+                                     with those that take minutes to build
   segments [--seeds N] [--from S]    runs the tests of the TypeScript package alone, with N seeded networks
   page                               runs the tests of the page alone, in a browser too
   sim --seeds N [--from S]           simulates N seeded networks, from seed S on

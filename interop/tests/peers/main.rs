@@ -4,6 +4,8 @@
 #![expect(clippy::unwrap_used, reason = "a test may fail by panicking")]
 
 mod access;
+#[cfg(target_os = "linux")]
+mod agents;
 mod ahp;
 mod authority;
 mod close;

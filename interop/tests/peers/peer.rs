@@ -134,11 +134,16 @@ pub(crate) fn node() -> Command {
     Command::new("node")
 }
 
-/// Python, with the packages in place.
-pub(crate) fn python() -> Command {
+/// Where Python is, with the packages in place.
+pub(crate) fn python_path() -> String {
     let python = file("../target/interop-venv/bin/python");
     assert_installed(&python);
-    let mut command = Command::new(python);
+    python
+}
+
+/// Python, with the packages in place.
+pub(crate) fn python() -> Command {
+    let mut command = Command::new(python_path());
     // It leaves nothing beside the scripts.
     command.arg("-B");
     command

@@ -73,6 +73,16 @@ impl Memory {
 
     /// Waits until a channel is so.
     pub(crate) async fn until<T>(&self, channel: &str, is: impl Fn(&SnapshotState) -> Option<T>) -> T {
+        self.until_within(Duration::from_secs(60), channel, is).await
+    }
+
+    /// The same, if it may take longer or must be sooner.
+    pub(crate) async fn until_within<T>(
+        &self,
+        time: Duration,
+        channel: &str,
+        is: impl Fn(&SnapshotState) -> Option<T>,
+    ) -> T {
         let mut changed = self.changed.subscribe();
         let wait = async {
             loop {
@@ -84,7 +94,7 @@ impl Memory {
                 changed.changed().await.unwrap();
             }
         };
-        match tokio::time::timeout(Duration::from_secs(60), wait).await {
+        match tokio::time::timeout(time, wait).await {
             Ok(found) => found,
             Err(_) => panic!("not in time: {channel} is {:.4000}", self.state(channel).to_string()),
         }

@@ -26,9 +26,15 @@ pub(crate) struct Place {
 impl Place {
     /// A work tree with one commit, and a host that listens on a free port, with a query such as `?cap=65536`.
     pub(crate) fn new(query: &str, more: &[&str]) -> Self {
+        Self::prepared(query, more, |_| {})
+    }
+
+    /// The same, with more in the directory in which the host starts.
+    pub(crate) fn prepared(query: &str, more: &[&str], prepare: impl FnOnce(&std::path::Path)) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let work = dir.path().join("work");
         std::fs::create_dir(&work).unwrap();
+        prepare(dir.path());
         std::fs::write(work.join("AGENTS.md"), "# How to work here\n").unwrap();
         std::fs::write(work.join("a.txt"), "old\n").unwrap();
         git(&work, &["init", "-q"]);
@@ -53,6 +59,11 @@ impl Place {
     /// The same, as clients name it.
     pub(crate) fn uri(&self, name: &str) -> String {
         format!("file://{}", self.file(name).canonicalize().unwrap_or_else(|_| self.file(name)).to_str().unwrap())
+    }
+
+    /// The host's process.
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
     }
 
     /// `kill -9`.

@@ -30,7 +30,7 @@ fn all(steps: &mut Steps) -> Result<(), Failure> {
         println!("Advisories are not checked here: their database needs a network. Run `cargo deny check advisories`.");
         must(&mut cargo("deny check licenses bans sources"))
     })?;
-    steps.step("tests", || must(&mut cargo("test --workspace --all-features")))?;
+    steps.step("tests", || must(&mut cargo("test --workspace --all-features --no-fail-fast")))?;
     steps.step("segments", || segments::test(None, None))?;
     // With the program that the tests have built.
     steps.step("page in a browser", page::browse)?;

@@ -213,8 +213,9 @@ host_settings! {
         retain_every: Span = "10m" => host.retain_every;
     }
     Agents {
-        /// How long an agent's program may take until it is ready: until its first line, and with ACP until its session is open.
-        /// At most 10m.
+        /// How long an agent's program may take until it is ready. At most 10m.
+        ///
+        /// It is ready when it has written its first line, and with ACP when its session is open.
         agent_start_timeout: Span = "1m" => process.start;
         /// How long it may write nothing in the middle of a turn, unless it waits for an answer or runs a tool.
         agent_silence_timeout: Span = "10m" => process.silence;

@@ -44,7 +44,8 @@ pub(crate) struct Screen {
 impl Screen {
     pub(crate) fn new() -> Self {
         let session = json!({
-            "provider": "demo", "title": "s", "status": 1, "lifecycle": "ready", "activeClients": [], "chats": []
+            "provider": "demo", "title": "s", "status": 1, "lifecycle": "ready", "activeClients": [], "chats": [],
+            "config": { "schema": { "type": "object", "properties": {} }, "values": {} }
         });
         let session = serde_json::from_value(session).unwrap();
         Self { chats: HashMap::from([(CHAT.to_owned(), chat(CHAT))]), session, actions: Vec::new() }
